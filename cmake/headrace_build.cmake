@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+# Helpers for the room and test folders. Flags are set per target, never globally, so that a project
+# that takes Headrace in by add_subdirectory() keeps its own.
+
+function(headrace_flags target)
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  target_include_directories(${target} PUBLIC
+    $<BUILD_INTERFACE:${headrace_SOURCE_DIR}/include> PRIVATE ${headrace_SOURCE_DIR}/src)
+  # -ffp-contract=off: results are defined operation by operation (docs/architecture.md, determinism).
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Werror=return-type -ffp-contract=off)
+  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  if(HEADRACE_SANITIZE)
+    target_compile_options(${target} PUBLIC -fsanitize=${HEADRACE_SANITIZE} -fno-omit-frame-pointer
+      -fno-sanitize-recover=all)
+    target_link_options(${target} PUBLIC -fsanitize=${HEADRACE_SANITIZE})
+  endif()
+endfunction()
+
+# headrace_room(NAME swap SOURCES a.cpp b.cpp USES base async [LIBRARIES uring])
+function(headrace_room)
+  cmake_parse_arguments(arg "" "NAME" "SOURCES;USES;LIBRARIES" ${ARGN})
+  add_library(headrace_${arg_NAME} STATIC ${arg_SOURCES})
+  headrace_flags(headrace_${arg_NAME})
+  foreach(room IN LISTS arg_USES)
+    target_link_libraries(headrace_${arg_NAME} PUBLIC headrace_${room})
+  endforeach()
+  target_link_libraries(headrace_${arg_NAME} PRIVATE ${arg_LIBRARIES})
+  set_property(GLOBAL APPEND PROPERTY HEADRACE_ROOM_TARGETS headrace_${arg_NAME})
+  set_property(GLOBAL APPEND PROPERTY HEADRACE_ROOM_LIBRARIES ${arg_LIBRARIES})
+endfunction()
+
+# headrace_test(NAME extents_test SOURCES extents_test.cpp USES swap [LIBRARIES x] [TIMEOUT s] [ARGS ...])
+# One GoogleTest program, one CTest test; a program that exits 77 is listed as skipped.
+function(headrace_test)
+  cmake_parse_arguments(arg "" "NAME;TIMEOUT" "SOURCES;USES;LIBRARIES;LABELS;ARGS" ${ARGN})
+  add_executable(${arg_NAME} ${arg_SOURCES})
+  headrace_flags(${arg_NAME})
+  target_include_directories(${arg_NAME} PRIVATE ${headrace_SOURCE_DIR}/tests)
+  foreach(room IN LISTS arg_USES)
+    target_link_libraries(${arg_NAME} PRIVATE headrace_${room})
+  endforeach()
+  target_link_libraries(${arg_NAME} PRIVATE ${arg_LIBRARIES} GTest::gtest_main)
+  add_test(NAME ${arg_NAME} COMMAND ${arg_NAME} ${arg_ARGS})
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 300)
+  endif()
+  set_tests_properties(${arg_NAME} PROPERTIES TIMEOUT ${arg_TIMEOUT} SKIP_RETURN_CODE 77 LABELS "${arg_LABELS}")
+endfunction()

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// headrace/tensor.hpp: what a parameter is: a name, a dtype, a shape, and how it is updated.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace headrace {
+enum class DType : std::uint8_t { kF32, kBf16 };
+constexpr std::uint64_t size_bytes(DType dtype) noexcept { return dtype == DType::kF32 ? 4 : 2; }
+// "F32", "BF16": the names safetensors uses.
+constexpr const char* name_of(DType dtype) noexcept { return dtype == DType::kF32 ? "F32" : "BF16"; }
+
+// Handles, valid for the engine that gave them out.
+struct GroupId {
+  std::uint32_t index = 0;
+  friend bool operator==(GroupId, GroupId) = default;
+};
+struct ParameterId {
+  std::uint32_t index = 0;
+  friend bool operator==(ParameterId, ParameterId) = default;
+};
+struct HyperparameterSetId {
+  std::uint32_t index = 0;  // 0 is the default set
+  friend bool operator==(HyperparameterSetId, HyperparameterSetId) = default;
+};
+
+struct ParameterSpec {
+  std::string name;  // within its group; the full name is "<group>.<name>", or <name> in a group named ""
+  DType dtype = DType::kBf16;
+  std::vector<std::int64_t> shape;  // row-major; an empty shape is one element; no zero sizes
+  HyperparameterSetId hyperparameters = {};
+
+  std::uint64_t elements() const noexcept {
+    std::uint64_t n = 1;
+    for (const std::int64_t size : shape) n *= static_cast<std::uint64_t>(size);
+    return n;
+  }
+};
+}  // namespace headrace

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// frame_arena.hpp: memory for coroutine frames, reserved at freeze, so that a step allocates nothing.
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace headrace::async {
+// Freed frames go to a list per size class (64-byte steps up to 4 KiB) and are used again. When the reserve is used up
+// frames come from the heap; overflow_frames() counts them. One thread at a time: the conductor's.
+class FrameArena {
+ public:
+  explicit FrameArena(std::size_t reserve_bytes);
+  ~FrameArena();
+  FrameArena(const FrameArena&) = delete;
+  FrameArena& operator=(const FrameArena&) = delete;
+
+  void* take(std::size_t size_bytes);
+  void give_back(void* frame, std::size_t size_bytes) noexcept;
+  std::uint64_t overflow_frames() const noexcept { return overflow_frames_; }
+  std::size_t reserve_bytes() const noexcept { return reserve_.size(); }
+
+  // The arena that coroutines created on this thread take their frames from; null: the heap.
+  static FrameArena* current() noexcept;
+  // Makes an arena current on this thread for a scope.
+  class Use {
+   public:
+    explicit Use(FrameArena* arena) noexcept;
+    ~Use();
+   private:
+    FrameArena* before_;
+  };
+
+ private:
+  static constexpr std::size_t kStep = 64;
+  static constexpr std::size_t kClasses = 64;
+  std::vector<std::byte> reserve_;
+  std::size_t used_ = 0;
+  std::array<void*, kClasses> free_{};
+  std::uint64_t overflow_frames_ = 0;
+};
+}  // namespace headrace::async

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// worker_pool.hpp: the threads that update tiles, verify and compute checksums: whatever passes over data.
+#pragma once
+#include <atomic>
+#include <condition_variable>
+#include <coroutine>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "async/conductor.hpp"
+
+namespace headrace::async {
+// `threads` share the work: threads - 1 of its own ("headrace-updN", all signals blocked), at least one, and a trainer
+// thread that waits in Conductor::wait with this as its helper, if threads > 1. With threads == 0 work runs
+// inline on the conductor: for the simulated conductor.
+// Work sets the rounding control itself where it needs to (optimizer_cpu).
+class WorkerPool final : public Helper {
+ public:
+  WorkerPool(Conductor& conductor, std::uint32_t threads);
+  ~WorkerPool() override;
+  WorkerPool(const WorkerPool&) = delete;
+  WorkerPool& operator=(const WorkerPool&) = delete;
+
+  std::uint32_t threads() const noexcept { return threads_; }
+
+  // co_await pool.for_units(n, function, context): calls function(context, i) for i in [0, n), each once, on any of the
+  // threads, in any order; resumes on the conductor when all are done. `function` must not throw. Several may be under
+  // way: first come, first served. Allocates nothing.
+  using Function = void (*)(void* context, std::uint64_t unit) noexcept;
+  class Units;
+  Units for_units(std::uint64_t count, Function function, void* context) noexcept;
+
+  void help_until(const std::atomic<bool>& done) override;
+  void wake() noexcept override;
+
+ private:
+  struct Job : Work {
+    Function function = nullptr;
+    void* context = nullptr;
+    std::uint64_t count = 0;
+    std::atomic<std::uint64_t> next_unit{0};
+    std::atomic<std::uint64_t> units_left{0};
+    std::uint32_t holders = 0;  // threads that hold a pointer to it; under mutex_
+    Job* next_job = nullptr;
+    std::coroutine_handle<> waiting;
+  };
+  friend class Units;
+  void start(Job& job);
+  void run_thread(std::uint32_t index);
+  bool run_some(std::unique_lock<std::mutex>& lock);  // false: nothing to do
+
+  Conductor& conductor_;
+  const std::uint32_t threads_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  Job* first_job_ = nullptr;
+  Job* last_job_ = nullptr;
+  bool stop_ = false;
+  std::vector<std::thread> own_threads_;
+
+ public:
+  class [[nodiscard]] Units {
+   public:
+    bool await_ready() const noexcept { return job_.count == 0; }
+    void await_suspend(std::coroutine_handle<> handle) {
+      job_.waiting = handle;
+      pool_.start(job_);
+    }
+    void await_resume() const noexcept {}
+
+   private:
+    friend class WorkerPool;
+    Units(WorkerPool& pool, std::uint64_t count, Function function, void* context) noexcept;
+    WorkerPool& pool_;
+    Job job_;
+  };
+};
+}  // namespace headrace::async

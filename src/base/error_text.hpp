@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// error_text.hpp: errno by name, and the nearest known word for a misspelt one.
+#pragma once
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace headrace::base {
+// "EIO (Input/output error)"; for an unknown number "errno 4242".
+std::string errno_text(int sys_errno);
+
+// The candidate with the smallest edit distance to `word`, or "" when none is near (distance > max(2, len/3)).
+std::string_view nearest_word(std::string_view word, std::span<const std::string_view> candidates);
+}  // namespace headrace::base

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/units.hpp"
+
+#include <cstdio>
+
+namespace headrace::base {
+std::string format_bytes(std::uint64_t bytes) {
+  static constexpr const char* kNames[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  double value = static_cast<double>(bytes);
+  int name = 0;
+  while (value >= 1024 && name < 5) {
+    value /= 1024;
+    ++name;
+  }
+  char text[48];
+  const bool whole = value == static_cast<double>(static_cast<std::uint64_t>(value));
+  std::snprintf(text, sizeof text, whole ? "%.0f %s" : "%.2f %s", value, kNames[name]);
+  return text;
+}
+}  // namespace headrace::base

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// record.hpp: the 4 KiB header of a record: who wrote it, which generation, what streams follow, and a checksum for
+// every 256 KiB of each. docs/swap_file.md shows it byte by byte.
+//
+// Checksums are computed and compared by the update workers, chunk by chunk, inside their pass over the data; this file
+// only lays them out. All numbers are little-endian.
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/units.hpp"
+
+namespace headrace::swap {
+inline constexpr std::uint64_t kChunkBytes = 256 * base::kKiB;
+inline constexpr std::uint64_t kHeaderBytes = 4 * base::kKiB;
+inline constexpr std::uint32_t kRecordVersion = 1;
+inline constexpr std::uint32_t kMaxStreams = 8;
+inline constexpr std::uint32_t kMaxChecksums = 448;
+
+using RunBytes = std::array<std::uint8_t, 16>;  // make_run_id() in binary
+
+struct RecordIdentity {
+  RunBytes run{};
+  std::uint64_t record = 0;      // number of the tile in the engine
+  std::uint64_t generation = 0;  // counts writes of this record; 1 is the first
+  std::uint32_t slot = 0;        // which of the record's slots on disk; 0 until there are epochs
+};
+
+// One stream as the header lists it.
+struct StreamEntry {
+  char name[16] = {};               // "residual", "exp_avg", ... zero-padded
+  char codec[8] = {};               // "u16", "f32", "bf16"
+  std::uint64_t offset_bytes = 0;   // from the record's first byte; a weight stored elsewhere: kElsewhere | its own extent's offset
+  std::uint64_t size_bytes = 0;
+  std::uint32_t first_checksum = 0; // index of its first chunk's checksum
+  std::uint32_t checksums = 0;
+};
+inline constexpr std::uint64_t kElsewhere = std::uint64_t{1} << 63;
+
+struct RecordHeader {
+  char magic[8];
+  std::uint32_t version;
+  std::uint32_t header_bytes;
+  RunBytes run;
+  std::uint64_t record;
+  std::uint64_t generation;
+  std::uint32_t slot;
+  std::uint32_t streams;
+  StreamEntry stream[kMaxStreams];
+  std::uint64_t checksum[kMaxChecksums];
+  std::uint64_t reserved[8];
+  std::uint64_t header_checksum;  // of all bytes before it, seed 0
+};
+static_assert(sizeof(StreamEntry) == 48 && sizeof(RecordHeader) <= kHeaderBytes);
+
+// The seed of every checksum of a stream: a chunk of another run, record, generation or stream never passes.
+std::uint64_t checksum_seed(const RecordIdentity& identity, std::uint32_t stream) noexcept;
+
+// Writes everything but the chunk checksums and the header's own.
+void begin_header(RecordHeader& header, const RecordIdentity& identity, std::span<const StreamEntry> streams) noexcept;
+void finish_header(RecordHeader& header) noexcept;
+// Empty if the header is whole and is `expected`'s; else what differs: "generation 6 where 7 was written last".
+std::string header_fault(const RecordHeader& header, const RecordIdentity& expected);
+}  // namespace headrace::swap
