@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "partition/partition.hpp"
+
+#include <algorithm>
+
+#include "base/check.hpp"
+#include "base/units.hpp"
+
+namespace headrace::partition {
+using base::align_up;
+
+namespace {
+// Lays the parameters of `group` into one section per dtype, in order of first appearance.
+void add_group(Partition& result, const GroupShape& shape, std::uint32_t group) {
+  auto& mine = result.group_sections.emplace_back();
+  for (const ParameterSpec& spec : shape.parameters) {
+    auto found = std::find_if(mine.begin(), mine.end(),
+                              [&](std::uint32_t s) { return result.sections[s].dtype == spec.dtype; });
+    if (found == mine.end()) {
+      mine.push_back(static_cast<std::uint32_t>(result.sections.size()));
+      found = mine.end() - 1;
+      Section& section = result.sections.emplace_back();
+      section.group = group;
+      section.dtype = spec.dtype;
+    }
+    Section& section = result.sections[*found];
+    Parameter parameter;
+    parameter.group = group;
+    parameter.section = *found;
+    parameter.first_element = align_up(section.elements, kParameterAlignment);
+    parameter.elements = spec.elements();
+    const std::uint64_t end = parameter.first_element + parameter.elements;
+    parameter.first_piece = result.pieces;
+    parameter.pieces = (end - 1) / kBlockElements - parameter.first_element / kBlockElements + 1;
+    result.pieces += parameter.pieces;
+    section.elements = end;
+    section.parameters.push_back(static_cast<std::uint32_t>(result.parameters.size()));
+    result.parameters.push_back(parameter);
+    result.parameter_elements += parameter.elements;
+  }
+}
+
+void add_segments(Partition& result, Tile& tile) {
+  tile.first_segment = static_cast<std::uint32_t>(result.segments.size());
+  const std::uint64_t tile_end = tile.first_element + tile.elements;
+  for (const std::uint32_t index : result.sections[tile.section].parameters) {
+    const Parameter& parameter = result.parameters[index];
+    const std::uint64_t first = std::max(parameter.first_element, tile.first_element);
+    const std::uint64_t end = std::min(parameter.first_element + parameter.elements, tile_end);
+    if (first < end) result.segments.push_back({index, first - tile.first_element, end - first});
+  }
+  tile.segments = static_cast<std::uint32_t>(result.segments.size()) - tile.first_segment;
+}
+
+void cut_section(Partition& result, std::uint32_t index) {
+  Section& section = result.sections[index];
+  const std::uint64_t world = result.world_size;
+  // One rank has no need of whole blocks at the end.
+  section.shard_elements = world == 1 ? align_up(section.elements, kUsedAlignment)
+                                      : align_up(base::ceil_div(section.elements, world), kBlockElements);
+  section.buffer_elements = section.shard_elements * world;
+  section.first_tile = static_cast<std::uint32_t>(result.tiles.size());
+  const std::uint64_t begin = result.shard_first_element(section);
+  const std::uint64_t used_end =
+      std::min(begin + section.shard_elements, align_up(section.elements, kUsedAlignment));
+  for (std::uint64_t first = begin; first < used_end; first += result.tile_elements) {
+    Tile tile;
+    tile.section = index;
+    tile.first_element = first;
+    tile.elements = std::min(result.tile_elements, used_end - first);
+    add_segments(result, tile);
+    result.tiles.push_back(tile);
+  }
+  section.tiles = static_cast<std::uint32_t>(result.tiles.size()) - section.first_tile;
+}
+}  // namespace
+
+std::uint64_t Partition::bookkeeping_bytes() const {
+  std::uint64_t bytes = parameters.capacity() * sizeof(Parameter) + sections.capacity() * sizeof(Section) +
+                        tiles.capacity() * sizeof(Tile) + segments.capacity() * sizeof(Segment);
+  for (const Section& section : sections) bytes += section.parameters.capacity() * sizeof(std::uint32_t);
+  return bytes;
+}
+
+Partition make_partition(std::span<const GroupShape> groups, std::uint64_t tile_elements, std::uint32_t rank,
+                         std::uint32_t world_size) {
+  HEADRACE_CHECK(tile_elements > 0 && tile_elements % kBlockElements == 0, "tiles are whole blocks");
+  HEADRACE_CHECK(rank < world_size, "ranks count from 0");
+  Partition result;
+  result.rank = rank;
+  result.world_size = world_size;
+  result.tile_elements = tile_elements;
+  for (std::uint32_t group = 0; group < groups.size(); ++group) add_group(result, groups[group], group);
+  for (std::uint32_t section = 0; section < result.sections.size(); ++section) cut_section(result, section);
+  return result;
+}
+}  // namespace headrace::partition

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// partition.hpp: which elements lie where: groups into sections, sections into shards, shards into tiles, tiles into
+// segments. Pure arithmetic, no bytes: the same on every rank, and the same for every placement.
+//
+//   section   parameters of one group with one dtype, one after another, each at a multiple of 256 elements
+//   block     65,536 elements of a section; results hang on blocks, so their size is a constant
+//   shard     whole blocks: rank r owns [r, r+1) * shard_elements of the section
+//   tile      whole blocks of a shard, cut at what is used
+//   segment   one parameter's elements inside one tile
+//   piece     one parameter's elements inside one block: the unit of the gradient norm
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "headrace/tensor.hpp"
+
+namespace headrace::partition {
+inline constexpr std::uint64_t kBlockElements = 65536;
+inline constexpr std::uint64_t kParameterAlignment = 256;
+inline constexpr std::uint64_t kUsedAlignment = 2048;  // elements: 4 KiB of the narrowest stream
+
+struct GroupShape {
+  std::vector<ParameterSpec> parameters;
+};
+
+struct Parameter {
+  std::uint32_t group = 0;
+  std::uint32_t section = 0;
+  std::uint64_t first_element = 0;  // in its section
+  std::uint64_t elements = 0;
+  std::uint64_t first_piece = 0;    // index into all pieces of all parameters
+  std::uint64_t pieces = 0;         // blocks it touches
+};
+
+struct Section {
+  std::uint32_t group = 0;
+  DType dtype = DType::kF32;
+  std::uint64_t elements = 0;         // up to the end of the last parameter
+  std::uint64_t buffer_elements = 0;  // of the joined buffer: world_size * shard_elements
+  std::uint64_t shard_elements = 0;   // equal on all ranks; whole blocks where there are several
+  std::vector<std::uint32_t> parameters;  // in order of first_element
+  std::uint32_t first_tile = 0;       // this rank's
+  std::uint32_t tiles = 0;
+};
+
+struct Tile {
+  std::uint32_t section = 0;
+  std::uint64_t first_element = 0;  // in its section, not its shard
+  std::uint64_t elements = 0;       // used ones, a multiple of kUsedAlignment
+  std::uint32_t first_segment = 0;
+  std::uint32_t segments = 0;
+};
+
+struct Segment {
+  std::uint32_t parameter = 0;
+  std::uint64_t first_element = 0;  // in its tile
+  std::uint64_t elements = 0;
+};
+
+struct Partition {
+  std::uint32_t rank = 0, world_size = 1;
+  std::uint64_t tile_elements = 0;
+  std::uint64_t parameter_elements = 0;  // of all parameters, all ranks
+  std::uint64_t pieces = 0;
+  std::vector<Parameter> parameters;
+  std::vector<Section> sections;
+  std::vector<std::vector<std::uint32_t>> group_sections;  // section indices of each group
+  std::vector<Tile> tiles;         // this rank's
+  std::vector<Segment> segments;
+
+  std::span<const Segment> segments_of(const Tile& tile) const {
+    return std::span(segments).subspan(tile.first_segment, tile.segments);
+  }
+  std::span<const Tile> tiles_of(const Section& section) const {
+    return std::span(tiles).subspan(section.first_tile, section.tiles);
+  }
+  std::uint64_t shard_first_element(const Section& section) const { return rank * section.shard_elements; }
+  // Memory the partition itself takes, for the plan.
+  std::uint64_t bookkeeping_bytes() const;
+};
+
+// `tile_elements` is a multiple of kBlockElements. Parameters keep their order; indices count through the groups.
+Partition make_partition(std::span<const GroupShape> groups, std::uint64_t tile_elements, std::uint32_t rank,
+                         std::uint32_t world_size);
+}  // namespace headrace::partition

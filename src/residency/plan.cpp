@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "residency/plan.hpp"
+
+#include <algorithm>
+
+#include "base/check.hpp"
+#include "base/units.hpp"
+#include "headrace/error.hpp"
+#include "swap/record.hpp"
+
+namespace headrace::residency {
+using base::align_up;
+using base::kIoAlignment;
+using partition::Section;
+using partition::Tile;
+
+RecordLayout record_layout(std::span<const optimizer_cpu::StateStream> streams, std::uint64_t elements, Tier tier) {
+  RecordLayout layout;
+  layout.header_bytes = tier == Tier::kNvme ? swap::kHeaderBytes : 0;
+  layout.streams = static_cast<std::uint32_t>(streams.size());
+  std::uint64_t at = layout.header_bytes;
+  for (std::size_t s = 0; s < streams.size(); ++s) {
+    layout.stream_offset_bytes[s] = at;
+    layout.stream_bytes[s] = elements * streams[s].bytes_per_element;
+    at += align_up(layout.stream_bytes[s], kIoAlignment);
+  }
+  layout.size_bytes = at;
+  return layout;
+}
+
+namespace {
+constexpr std::uint64_t kFrameBytes = 256 * base::kKiB;
+constexpr std::uint64_t kScratchBytes = 256 * base::kKiB;
+
+// What the planner is free to choose.
+struct Choice {
+  std::uint32_t update_slots = 1;
+  std::uint32_t gather_slots = 1;
+  std::vector<bool> weight_resident;  // per group
+  std::vector<bool> record_resident;  // per tile
+};
+
+class Planner {
+ public:
+  explicit Planner(const PlanInputs& inputs)
+      : in_(inputs), part_(*inputs.partition), groups_(part_.group_sections.size()) {
+    const Settings& s = in_.settings;
+    choice_.weight_resident.assign(groups_, s.offload_parameters != OffloadDevice::kNvme);
+    choice_.record_resident.assign(part_.tiles.size(), s.offload_optimizer != OffloadDevice::kNvme);
+    for (std::size_t g = 0; g < groups_; ++g) {
+      if (in_.groups[g].keep_bound) choice_.weight_resident[g] = true;
+    }
+  }
+
+  Plan run() {
+    const std::uint64_t smallest = host_bytes(choice_);
+    const std::uint64_t limit = budget();
+    const std::uint64_t ceiling = in_.machine_left_bytes;
+    if ((limit != 0 && smallest > limit) || (ceiling != 0 && smallest > ceiling)) refuse(smallest, limit);
+    widen(limit != 0 ? limit : ceiling);
+    if (limit != 0) fill(limit);
+    Plan plan = lay_out(choice_);
+    if (ceiling != 0 && plan.report.host_bytes > ceiling) refuse(smallest, limit);
+    plan.report.host_budget_bytes = limit;
+    plan.report.smallest_host_bytes = smallest;
+    return plan;
+  }
+
+ private:
+  std::uint64_t budget() const {
+    if (in_.settings.host_budget_auto) return in_.machine_left_bytes / 10 * 9;
+    return in_.settings.host_budget_bytes;
+  }
+  std::uint64_t host_bytes(const Choice& choice) const { return lay_out(choice).report.host_bytes; }
+
+  // As many slots as the settings ask for and the room allows: overlap before residency.
+  void widen(std::uint64_t room) {
+    const std::uint32_t update = in_.settings.update_slots;
+    const std::uint32_t gather = in_.settings.prefetch_groups + 1;
+    for (std::uint32_t give_up = 0; give_up < std::max(update, gather); ++give_up) {
+      Choice next = choice_;
+      next.update_slots = std::max(1u, update > give_up ? update - give_up : 1);
+      next.gather_slots = std::max(1u, gather > give_up ? gather - give_up : 1);
+      if (room == 0 || host_bytes(next) <= room) {
+        choice_ = next;
+        return;
+      }
+    }
+  }
+
+  // Keeps in memory what the budget has room for.
+  void fill(std::uint64_t room) {
+    Choice all = choice_;
+    all.weight_resident.assign(groups_, true);
+    if (host_bytes(all) <= room) choice_ = all;
+    for (std::size_t g = 0; g < groups_; ++g) {
+      if (choice_.weight_resident[g]) continue;
+      choice_.weight_resident[g] = true;
+      if (host_bytes(choice_) > room) choice_.weight_resident[g] = false;
+    }
+    all = choice_;
+    all.record_resident.assign(part_.tiles.size(), true);
+    if (host_bytes(all) <= room) {
+      choice_ = all;
+      return;
+    }
+    std::uint64_t used = host_bytes(choice_) + base::kHugePage;  // the arena's end is rounded up
+    for (std::size_t t = 0; t < part_.tiles.size(); ++t) {
+      if (choice_.record_resident[t]) continue;
+      const std::uint64_t bytes = layout_of(part_.tiles[t], Tier::kHost).size_bytes;
+      if (used + bytes > room) continue;
+      choice_.record_resident[t] = true;
+      used += bytes;
+    }
+  }
+
+  RecordLayout layout_of(const Tile& tile, Tier tier) const {
+    const DType dtype = part_.sections[tile.section].dtype;
+    const auto kind = optimizer_cpu::master_kind(dtype, in_.settings.master);
+    return record_layout(optimizer_cpu::state_streams(kind), tile.elements, tier);
+  }
+
+  Plan lay_out(const Choice& choice) const;
+  void lay_out_residents(Plan& plan, const Choice& choice) const;
+  void lay_out_slots(Plan& plan, const Choice& choice) const;
+  void count_nvme(Plan& plan) const;
+  Range take(Plan& plan, std::uint64_t bytes, const char* row, const char* tier = "host") const;
+  static void add_row(Plan& plan, const char* what, const char* tier, std::uint64_t bytes);
+  [[noreturn]] void refuse(std::uint64_t smallest, std::uint64_t limit) const;
+
+  const PlanInputs& in_;
+  const partition::Partition& part_;
+  const std::size_t groups_;
+  Choice choice_;
+};
+
+void Planner::add_row(Plan& plan, const char* what, const char* tier, std::uint64_t bytes) {
+  if (bytes == 0) return;
+  auto& rows = plan.report.rows;
+  const auto same = std::ranges::find_if(rows, [&](const PlanRow& r) { return r.what == what && r.tier == tier; });
+  if (same != rows.end()) {
+    same->bytes += bytes;
+  } else {
+    rows.push_back({what, tier, bytes});
+  }
+}
+
+Range Planner::take(Plan& plan, std::uint64_t bytes, const char* row, const char* tier) const {
+  bytes = align_up(bytes, kIoAlignment);
+  const Range range{plan.arena_bytes, bytes};
+  plan.arena_bytes += bytes;
+  add_row(plan, row, tier, bytes);
+  return range;
+}
+
+void Planner::lay_out_residents(Plan& plan, const Choice& choice) const {
+  for (std::size_t s = 0; s < part_.sections.size(); ++s) {
+    const Section& section = part_.sections[s];
+    SectionPlan& out = plan.sections[s];
+    out.weight = choice.weight_resident[section.group] ? Tier::kHost : Tier::kNvme;
+    const std::uint64_t elements = section.shard_elements;
+    if (out.weight == Tier::kHost) {
+      out.resident_weight = take(plan, elements * size_bytes(section.dtype), "parameters");
+    }
+    out.gradient_dtype =
+        in_.groups[section.group].repeated_gradients ? DType::kF32 : section.dtype;
+    out.gradient = take(plan, elements * size_bytes(out.gradient_dtype), "gradients");
+  }
+  for (std::size_t t = 0; t < part_.tiles.size(); ++t) {
+    const Tile& tile = part_.tiles[t];
+    TilePlan& out = plan.tiles[t];
+    out.record = choice.record_resident[t] ? Tier::kHost : Tier::kNvme;
+    out.layout = layout_of(tile, out.record);
+    out.weight_bytes = tile.elements * size_bytes(part_.sections[tile.section].dtype);
+    if (out.record == Tier::kHost) {
+      out.resident_record = take(plan, out.layout.size_bytes, "optimizer state");
+    }
+  }
+}
+
+void Planner::lay_out_slots(Plan& plan, const Choice& choice) const {
+  const bool shares = in_.device_shares_host_memory;
+  std::uint64_t largest_group = 0, largest_gathered = 0, largest_bucket = 0, largest_gradients = 0;
+  std::uint32_t gathered_groups = 0, bound_groups = 0;
+  for (std::size_t g = 0; g < groups_; ++g) {
+    std::uint64_t bytes = 0, bucket = 0, gradients = 0;
+    for (const std::uint32_t s : part_.group_sections[g]) {
+      const Section& section = part_.sections[s];
+      bytes += align_up(section.buffer_elements * size_bytes(section.dtype), kIoAlignment);
+      bucket += align_up(section.buffer_elements * size_bytes(plan.sections[s].gradient_dtype), kIoAlignment);
+      gradients += section.elements * size_bytes(section.dtype);
+    }
+    plan.group_bytes[g] = bytes;
+    plan.group_in_place[g] = shares && part_.world_size == 1 && choice.weight_resident[g];
+    largest_group = std::max(largest_group, bytes);
+    largest_bucket = std::max(largest_bucket, bucket);
+    largest_gradients = std::max(largest_gradients, gradients);
+    if (!plan.group_in_place[g]) {
+      largest_gathered = std::max(largest_gathered, bytes);
+      ++gathered_groups;
+      if (in_.groups[g].keep_bound) ++bound_groups;
+    }
+  }
+  if (gathered_groups > 0) {
+    // Parameters that are to stay on a device with memory of its own have a buffer each.
+    const bool all_bound = !shares && in_.settings.offload_parameters == OffloadDevice::kNone;
+    plan.gather_slots = all_bound ? gathered_groups : std::min(gathered_groups, choice.gather_slots + bound_groups);
+    plan.gather_slot_bytes = largest_gathered;
+    const std::uint64_t bytes = plan.gather_slots * plan.gather_slot_bytes;
+    if (shares) {
+      plan.gather_slot_memory = take(plan, bytes, "gather slots");
+    } else {
+      add_row(plan, "gather slots", "device", bytes);
+    }
+  }
+  if (part_.world_size > 1) {
+    plan.bucket_bytes = largest_bucket;
+    if (shares) {
+      plan.bucket_memory = take(plan, largest_bucket, "gradient bucket");
+    } else {
+      add_row(plan, "gradient bucket", "device", largest_bucket);
+    }
+  }
+  std::uint64_t largest_transfer = 0, largest_update = 0;
+  for (std::size_t t = 0; t < part_.tiles.size(); ++t) {
+    const TilePlan& tile = plan.tiles[t];
+    const bool weight_nvme = plan.sections[part_.tiles[t].section].weight == Tier::kNvme;
+    const std::uint64_t weight = weight_nvme ? tile.weight_bytes : 0;
+    const std::uint64_t record = tile.record == Tier::kNvme ? tile.layout.size_bytes : 0;
+    largest_update = std::max(largest_update, record + weight);
+    largest_transfer = std::max(largest_transfer, weight);
+  }
+  if (largest_update > 0) {
+    plan.update_slots = choice.update_slots;
+    plan.update_slot_bytes = largest_update;
+    plan.update_slot_memory = take(plan, plan.update_slots * largest_update, "update slots");
+  }
+  if (!shares) {
+    if (largest_transfer > 0) {
+      plan.transfer_slots = choice.gather_slots + 1;
+      plan.transfer_slot_bytes = largest_transfer;
+      plan.transfer_slot_memory = take(plan, plan.transfer_slots * largest_transfer, "transfer slots");
+    }
+    plan.load_staging = take(plan, largest_group, "load staging");
+  }
+  plan.scratch = take(plan, kScratchBytes, "scratch");
+  add_row(plan, "gradients in the trainer's hands", "host (yours)", largest_gradients);
+}
+
+void Planner::count_nvme(Plan& plan) const {
+  const std::size_t drives = std::max<std::size_t>(1, in_.settings.nvme_paths.size());
+  plan.drive_bytes.assign(drives, 0);
+  std::vector<std::uint64_t> largest(drives, 0);
+  PlanReport& report = plan.report;
+  std::uint64_t state_bytes = 0, state_resident = 0, weight_bytes = 0, weight_resident = 0;
+  for (std::size_t t = 0; t < part_.tiles.size(); ++t) {
+    TilePlan& tile = plan.tiles[t];
+    tile.drive = static_cast<std::uint32_t>(t % drives);
+    const bool weight_nvme = plan.sections[part_.tiles[t].section].weight == Tier::kNvme;
+    const std::uint64_t record = tile.record == Tier::kNvme ? tile.layout.size_bytes : 0;
+    const std::uint64_t weight = weight_nvme ? align_up(tile.weight_bytes, kIoAlignment) : 0;
+    plan.drive_bytes[tile.drive] += record + weight;
+    largest[tile.drive] = std::max({largest[tile.drive], record, weight});
+    add_row(plan, "optimizer state", "nvme", record);
+    add_row(plan, "parameters", "nvme", weight);
+    report.nvme_read_bytes_per_step += static_cast<double>(record + 3 * weight);
+    report.nvme_written_bytes_per_step += static_cast<double>(record + weight);
+    state_bytes += tile.layout.size_bytes;
+    state_resident += record == 0 ? tile.layout.size_bytes : 0;
+    weight_bytes += tile.weight_bytes;
+    weight_resident += weight_nvme ? 0 : tile.weight_bytes;
+  }
+  for (std::size_t d = 0; d < drives; ++d) {
+    // Room for one more extent, where a failed write is repeated.
+    add_row(plan, "spare extents", "nvme", largest[d]);
+    plan.drive_bytes[d] += largest[d];
+  }
+  const auto share = [](std::uint64_t part, std::uint64_t whole) {
+    return whole == 0 ? 1.0 : static_cast<double>(part) / static_cast<double>(whole);
+  };
+  report.resident_share_of_state = share(state_resident, state_bytes);
+  report.resident_share_of_parameters = share(weight_resident, weight_bytes);
+}
+
+Plan Planner::lay_out(const Choice& choice) const {
+  Plan plan;
+  plan.sections.resize(part_.sections.size());
+  plan.tiles.resize(part_.tiles.size());
+  plan.group_in_place.resize(groups_);
+  plan.group_bytes.resize(groups_);
+  lay_out_residents(plan, choice);
+  lay_out_slots(plan, choice);
+  const std::uint64_t rounded = align_up(plan.arena_bytes, base::kHugePage);
+  add_row(plan, "rounding to huge pages", "host", rounded - plan.arena_bytes);
+  plan.arena_bytes = rounded;
+  plan.frame_bytes = kFrameBytes;
+  add_row(plan, "coroutine frames", "host", kFrameBytes);
+  add_row(plan, "bookkeeping", "host", in_.bookkeeping_bytes);
+  count_nvme(plan);
+  for (const PlanRow& row : plan.report.rows) {
+    if (row.tier == "host") plan.report.host_bytes += row.bytes;
+    if (row.tier == "device") plan.report.device_bytes += row.bytes;
+    if (row.tier == "nvme") plan.report.nvme_bytes += row.bytes;
+    if (row.tier == "host (yours)") plan.report.trainer_bytes += row.bytes;
+  }
+  plan.report.parameters = part_.parameter_elements;
+  return plan;
+}
+
+void Planner::refuse(std::uint64_t smallest, std::uint64_t limit) const {
+  Plan plan = lay_out(choice_);
+  const bool machine = in_.machine_left_bytes != 0 && smallest > in_.machine_left_bytes;
+  const std::string bound =
+      machine ? base::format_bytes(in_.machine_left_bytes) + " is left (" + in_.machine_limit_source + ")"
+              : "the budget is " + base::format_bytes(limit) +
+                    (in_.settings.host_budget_auto ? " (headrace.host_budget_bytes \"auto\")"
+                                                   : " (headrace.host_budget_bytes)");
+  std::string fix;
+  if (machine) {
+    const bool on_host = in_.settings.offload_optimizer != OffloadDevice::kNvme ||
+                         in_.settings.offload_parameters != OffloadDevice::kNvme;
+    fix = on_host ? "Set zero_optimization.offload_optimizer.device and offload_param.device to nvme, or run where more "
+                    "memory is left."
+                  : "Run where at least " + base::format_bytes(smallest) + " of memory is left.";
+  } else {
+    fix = "The smallest budget that would do is " + std::to_string(smallest) + " bytes (" +
+          base::format_bytes(smallest) + "): set headrace.host_budget_bytes to that or more.";
+  }
+  throw Error(Code::kOutOfBudget, "the least possible plan needs " + base::format_bytes(smallest) +
+                                      " of host memory, and " + bound + "; nothing was allocated. " + fix + "\n" +
+                                      plan.report.to_text());
+}
+}  // namespace
+
+Plan make_plan(const PlanInputs& inputs) {
+  HEADRACE_CHECK(inputs.groups.size() == inputs.partition->group_sections.size(), "traits for every group");
+  return Planner(inputs).run();
+}
+}  // namespace headrace::residency
