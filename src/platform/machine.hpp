@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// machine.hpp: how much of this machine the process may use: CPUs and memory, and which limit says so.
+// machine.hpp: how much of this machine the process may use: CPUs and memory, and which limit says
+// so.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -7,18 +8,21 @@
 namespace headrace::platform {
 struct Limit {
   std::uint64_t value = 0;
-  std::string source;  // "cgroup memory.max of /sys/fs/cgroup/job", "MemAvailable in /proc/meminfo", "CPU affinity", ...
+  std::string source;  // "cgroup memory.max of /sys/fs/cgroup/job", "MemAvailable in
+                       // /proc/meminfo", "CPU affinity", ...
 };
 
-// The least of: memory the cgroup (v1 or v2, this one and every ancestor: max and high) leaves beyond what it uses
-// already, and MemAvailable. What cannot be read is left out. `root` prefixes all paths: for tests.
+// The least of: memory the cgroup (v1 or v2, this one and every ancestor: max and high) leaves
+// beyond what it uses already, and MemAvailable. What cannot be read is left out. `root` prefixes
+// all paths: for tests.
 Limit memory_left(const std::string& root = "");
 
-// The least of: CPU affinity, cgroup CPU quota (v1, v2, all ancestors; rounded up), SLURM_CPUS_PER_TASK, divided by
-// `ranks_on_host`; at least 1.
+// The least of: CPU affinity and cgroup CPU quota (v1, v2, all ancestors; rounded up), both divided
+// by `ranks_on_host`, and SLURM_CPUS_PER_TASK, which is per rank already; at least 1.
 Limit usable_cpus(std::uint32_t ranks_on_host = 1, const std::string& root = "");
 
-// Resident set and its high-water mark of this process, bytes (VmRSS, VmHWM of /proc/self/status); 0 if unreadable.
+// Resident set and its high-water mark of this process, bytes (VmRSS, VmHWM of /proc/self/status);
+// 0 if unreadable.
 std::uint64_t resident_bytes();
 std::uint64_t peak_resident_bytes();
 }  // namespace headrace::platform

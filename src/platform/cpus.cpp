@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// How many CPUs this process may keep busy.
+#include <sched.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+
+#include "base/units.hpp"
+#include "platform/cgroups.hpp"
+#include "platform/machine.hpp"
+#include "platform/proc_files.hpp"
+
+namespace headrace::platform {
+namespace {
+// The set grows until the kernel's own fits: machines with more than 1024 CPUs exist.
+std::optional<std::uint64_t> affinity_cpus() {
+  for (int cpus = 1024; cpus <= 1 << 20; cpus *= 2) {
+    const std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> set(CPU_ALLOC(cpus),
+                                                               [](cpu_set_t* s) { CPU_FREE(s); });
+    if (set == nullptr) return std::nullopt;
+    const std::size_t size = CPU_ALLOC_SIZE(cpus);
+    if (::sched_getaffinity(0, size, set.get()) == 0) {
+      return static_cast<std::uint64_t>(CPU_COUNT_S(size, set.get()));
+    }
+  }
+  return std::nullopt;
+}
+
+// Quota over period, rounded up: half a CPU still runs one thread.
+std::optional<std::uint64_t> quota_cpus(std::optional<std::uint64_t> quota,
+                                        std::optional<std::uint64_t> period) {
+  if (!quota || !period || *period == 0) return std::nullopt;
+  return std::max<std::uint64_t>(1, base::ceil_div(*quota, *period));
+}
+
+std::optional<std::uint64_t> read_quota(const std::string& folder, int version) {
+  if (version == 2) {
+    const auto text = read_text(folder + "/cpu.max");
+    if (!text) return std::nullopt;
+    const auto words = split(*text, ' ');
+    if (words.size() < 2) return std::nullopt;
+    return quota_cpus(parse_number(words[0]), parse_number(words[1]));
+  }
+  const auto quota = read_text(folder + "/cpu.cfs_quota_us");
+  const auto period = read_text(folder + "/cpu.cfs_period_us");
+  if (!quota || !period) return std::nullopt;
+  return quota_cpus(parse_number(*quota), parse_number(*period));
+}
+
+void take_least(Limit& least, std::uint64_t value, const std::string& source) {
+  if (least.source.empty() || value < least.value) least = {value, source};
+}
+}  // namespace
+
+Limit usable_cpus(std::uint32_t ranks_on_host, const std::string& root) {
+  Limit host;
+  if (const auto cpus = affinity_cpus()) take_least(host, *cpus, "CPU affinity");
+  for (const CgroupLevel& level : cgroup_levels("cpu", root)) {
+    const auto cpus = read_quota(root + level.folder, level.version);
+    const char* name = level.version == 2 ? "cpu.max" : "cpu.cfs_quota_us";
+    if (cpus) take_least(host, *cpus, std::string("cgroup ") + name + " of " + level.folder);
+  }
+  if (host.source.empty()) host = {1, "no CPU limit could be read"};
+  const std::uint64_t ranks = std::max<std::uint32_t>(1, ranks_on_host);
+  Limit least{std::max<std::uint64_t>(1, host.value / ranks), host.source};
+  if (ranks > 1) least.source += ", shared by " + std::to_string(ranks) + " ranks";
+
+  // A task is a rank: this one is not divided again.
+  const char* slurm = std::getenv("SLURM_CPUS_PER_TASK");
+  const auto cpus = slurm != nullptr ? parse_number(slurm) : std::nullopt;
+  if (cpus && *cpus > 0) take_least(least, *cpus, "SLURM_CPUS_PER_TASK");
+  return least;
+}
+}  // namespace headrace::platform
