@@ -7,8 +7,9 @@
 #include <vector>
 
 namespace headrace::async {
-// Freed frames go to a list per size class (64-byte steps up to 4 KiB) and are used again. When the reserve is used up
-// frames come from the heap; overflow_frames() counts them. One thread at a time: the conductor's.
+// Freed frames go to a list per size class (64-byte steps up to 4 KiB) and are used again. When the
+// reserve is used up, or a frame is larger than 4 KiB, it comes from the heap; overflow_frames()
+// counts those. One thread at a time: the conductor's. Destroyed only when every frame was given back.
 class FrameArena {
  public:
   explicit FrameArena(std::size_t reserve_bytes);
@@ -16,18 +17,25 @@ class FrameArena {
   FrameArena(const FrameArena&) = delete;
   FrameArena& operator=(const FrameArena&) = delete;
 
+  // Aligned to 16 bytes.
   void* take(std::size_t size_bytes);
   void give_back(void* frame, std::size_t size_bytes) noexcept;
   std::uint64_t overflow_frames() const noexcept { return overflow_frames_; }
   std::size_t reserve_bytes() const noexcept { return reserve_.size(); }
+  // What was ever cut from the reserve: how much of it a run needed.
+  std::size_t used_bytes() const noexcept { return used_; }
 
   // The arena that coroutines created on this thread take their frames from; null: the heap.
+  // Conductors set it around the work they run (Conductor::use_frames).
   static FrameArena* current() noexcept;
   // Makes an arena current on this thread for a scope.
   class Use {
    public:
     explicit Use(FrameArena* arena) noexcept;
     ~Use();
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+
    private:
     FrameArena* before_;
   };
@@ -35,9 +43,12 @@ class FrameArena {
  private:
   static constexpr std::size_t kStep = 64;
   static constexpr std::size_t kClasses = 64;
+  bool owns(const void* frame) const noexcept;
+
   std::vector<std::byte> reserve_;
   std::size_t used_ = 0;
   std::array<void*, kClasses> free_{};
   std::uint64_t overflow_frames_ = 0;
+  std::uint64_t taken_frames_ = 0;  // not yet given back
 };
 }  // namespace headrace::async

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// task.hpp: Task<T>, a coroutine that starts when it is awaited, and TaskGroup, children that are always joined.
+// task.hpp: Task<T>, a coroutine that starts when it is awaited, and TaskGroup, children that are
+// always joined.
 //
-// Tasks live on the conductor. A frame is destroyed only when its coroutine has finished: never while it is suspended
-// on an operation, and there are no detached coroutines.
+// Tasks live on the conductor. A frame is destroyed only when its coroutine has finished: never while
+// it is suspended on an operation, and there are no detached coroutines.
 #pragma once
 #include <atomic>
 #include <coroutine>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <optional>
+#include <type_traits>
 #include <utility>
 
 #include "async/conductor.hpp"
@@ -25,17 +28,21 @@ void* take_frame(std::size_t size_bytes);
 void give_back_frame(void* frame, std::size_t size_bytes) noexcept;
 
 struct PromiseBase {
-  std::coroutine_handle<> continuation = std::noop_coroutine();
+  std::coroutine_handle<> continuation;  // null until the awaiting coroutine has been suspended
+  bool started = false;
   std::exception_ptr error;
 
   static void* operator new(std::size_t size_bytes) { return take_frame(size_bytes); }
-  static void operator delete(void* frame, std::size_t size_bytes) noexcept { give_back_frame(frame, size_bytes); }
+  static void operator delete(void* frame, std::size_t size_bytes) noexcept {
+    give_back_frame(frame, size_bytes);
+  }
   std::suspend_always initial_suspend() noexcept { return {}; }
   struct Final {
     bool await_ready() noexcept { return false; }
     template <class Promise>
     std::coroutine_handle<> await_suspend(std::coroutine_handle<Promise> self) noexcept {
-      return self.promise().continuation;
+      const std::coroutine_handle<> next = self.promise().continuation;
+      return next ? next : std::noop_coroutine();
     }
     void await_resume() noexcept {}
   };
@@ -48,7 +55,9 @@ struct Promise : PromiseBase {
   std::optional<T> value;
   Task<T> get_return_object() noexcept;
   template <class U>
-  void return_value(U&& result) { value.emplace(std::forward<U>(result)); }
+  void return_value(U&& result) {
+    value.emplace(std::forward<U>(result));
+  }
   T take() {
     if (error) std::rethrow_exception(error);
     return std::move(*value);
@@ -76,19 +85,30 @@ class [[nodiscard]] Task {
     return *this;
   }
   ~Task() {
-    if (handle_) handle_.destroy();
+    if (!handle_) return;
+    HEADRACE_CHECK(!handle_.promise().started || handle_.done(),
+                   "a task was destroyed while it was suspended on an operation");
+    handle_.destroy();
   }
 
   auto operator co_await() && noexcept {
     struct Awaiter {
       std::coroutine_handle<promise_type> task;
       bool await_ready() noexcept { return false; }
-      std::coroutine_handle<> await_suspend(std::coroutine_handle<> awaiting) noexcept {
+      // The task runs on top of this call up to its first suspension, and where it has finished by
+      // then the awaiting coroutine just goes on. So the stack is never deeper than the chain of
+      // awaiting coroutines, whether or not the compiler makes tail calls of symmetric transfers
+      // (gcc does not without optimisation, nor under the sanitizers).
+      bool await_suspend(std::coroutine_handle<> awaiting) {
+        task.promise().started = true;
+        task.resume();
+        if (task.done()) return false;
         task.promise().continuation = awaiting;
-        return task;
+        return true;
       }
       T await_resume() { return task.promise().take(); }
     };
+    HEADRACE_CHECK(handle_ && !handle_.promise().started, "a task is awaited once");
     return Awaiter{handle_};
   }
 
@@ -105,22 +125,29 @@ inline Task<void> Promise<void>::get_return_object() noexcept {
   return Task<void>(std::coroutine_handle<Promise<void>>::from_promise(*this));
 }
 
-// A coroutine that starts at once and destroys itself at its end: the root of what TaskGroup and call() start.
+// A coroutine that starts at once and destroys itself at its end: the root of what TaskGroup and
+// call() start.
 struct Root {
   struct promise_type {
     static void* operator new(std::size_t size_bytes) { return take_frame(size_bytes); }
-    static void operator delete(void* frame, std::size_t size_bytes) noexcept { give_back_frame(frame, size_bytes); }
+    static void operator delete(void* frame, std::size_t size_bytes) noexcept {
+      give_back_frame(frame, size_bytes);
+    }
     Root get_return_object() noexcept { return {}; }
     std::suspend_never initial_suspend() noexcept { return {}; }
     std::suspend_never final_suspend() noexcept { return {}; }
     void return_void() noexcept {}
-    void unhandled_exception() noexcept { base::check_failed(__FILE__, __LINE__, "no exception", "a root task threw"); }
+    void unhandled_exception() noexcept {
+      base::check_failed(__FILE__, __LINE__, "no exception", "a root task threw");
+    }
   };
 };
 }  // namespace detail
 
-// Children that run beside their parent. join() must be awaited before the group is destroyed; it waits for all of them
-// and rethrows the first error. cancelled() turns true at that error: children look at it before they start new work.
+// Children that run beside their parent. join() must be awaited before the group is destroyed, also
+// on the way of an exception; it waits for all of them and rethrows the first error. cancelled()
+// turns true at that error: children look at it before they start new work. After join() the group
+// may be used again.
 class TaskGroup {
  public:
   TaskGroup() = default;
@@ -129,31 +156,34 @@ class TaskGroup {
   ~TaskGroup() { HEADRACE_CHECK(running_ == 0, "a task group was destroyed before join()"); }
 
   // Runs `task` up to its first suspension now.
-  void spawn(Task<> task) {
-    ++running_;
-    run(this, std::move(task));
-  }
+  void spawn(Task<> task) { run(this, std::move(task)); }
   bool cancelled() const noexcept { return error_ != nullptr; }
   std::uint32_t running() const noexcept { return running_; }
 
   Task<> join() {
-    struct UntilAllDone {
-      TaskGroup& group;
-      bool await_ready() noexcept { return group.running_ == 0; }
-      void await_suspend(std::coroutine_handle<> handle) noexcept { group.joiner_ = handle; }
-      void await_resume() noexcept {}
-    };
     co_await UntilAllDone{*this};
     if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
   }
 
  private:
+  struct UntilAllDone {
+    TaskGroup& group;
+    bool await_ready() noexcept { return group.running_ == 0; }
+    void await_suspend(std::coroutine_handle<> handle) noexcept {
+      HEADRACE_CHECK(!group.joiner_, "a task group has one parent that joins it");
+      group.joiner_ = handle;
+    }
+    void await_resume() noexcept {}
+  };
+
   static detail::Root run(TaskGroup* group, Task<> task) {
+    ++group->running_;  // in here: where no frame can be had nothing was counted
     try {
       co_await std::move(task);
     } catch (...) {
       if (!group->error_) group->error_ = std::current_exception();
     }
+    task = Task<>();
     if (--group->running_ == 0 && group->joiner_) std::exchange(group->joiner_, nullptr).resume();
   }
 
@@ -162,45 +192,61 @@ class TaskGroup {
   std::exception_ptr error_;
 };
 
-// Runs `make()` (which returns a Task<T>) on the conductor and blocks the calling thread until it has finished; returns
-// its value or rethrows its error. `helper`: see Conductor::wait. Not on the conductor itself.
-template <class Make>
-auto call(Conductor& conductor, FrameArena* frames, Helper* helper, Make&& make) {
-  using TaskType = decltype(make());
-  using Value = decltype(std::declval<typename TaskType::promise_type&>().take());
-  struct State : Work {
-    Make* make = nullptr;
-    FrameArena* frames = nullptr;
-    Helper* helper = nullptr;
-    std::atomic<bool> done{false};
-    std::exception_ptr error;
-    std::conditional_t<std::is_void_v<Value>, char, std::optional<Value>> value{};
+namespace detail {
+// What call() waits for; lives in the calling thread's frame.
+template <class Make, class Value>
+struct Call : Work {
+  Make* make = nullptr;
+  Helper* helper = nullptr;
+  std::atomic<bool> done{false};
+  std::exception_ptr error;
+  std::conditional_t<std::is_void_v<Value>, char, std::optional<Value>> value{};
 
-    static detail::Root start(State* state) {
-      Helper* const helper = state->helper;
-      try {
-        if constexpr (std::is_void_v<Value>) {
-          co_await (*state->make)();
-        } else {
-          state->value.emplace(co_await (*state->make)());
-        }
-      } catch (...) {
-        state->error = std::current_exception();
-      }
-      // After this store the caller may return and `state` be gone: notify_all() and wake() touch an address, not it.
-      state->done.store(true, std::memory_order_release);
-      state->done.notify_all();
-      if (helper != nullptr) helper->wake();
+  static void start(Work* work) noexcept {
+    auto* const self = static_cast<Call*>(work);
+    try {
+      run_task(self);
+    } catch (...) {  // no memory for the frame
+      self->error = std::current_exception();
+      finish(self);
     }
-  } state;
+  }
+  static Root run_task(Call* self) {
+    try {
+      if constexpr (std::is_void_v<Value>) {
+        co_await (*self->make)();
+      } else {
+        self->value.emplace(co_await (*self->make)());
+      }
+    } catch (...) {
+      self->error = std::current_exception();
+    }
+    finish(self);
+  }
+  // The caller may return, and `self` be gone, as soon as `done` is true; notify_all() touches an
+  // address and not what is there.
+  static void finish(Call* self) noexcept {
+    if (self->helper != nullptr) {
+      self->helper->finish(self->done);
+    } else {
+      std::atomic<bool>& done = self->done;
+      done.store(true, std::memory_order_release);
+      done.notify_all();
+    }
+  }
+};
+}  // namespace detail
+
+// Runs `make()` (which returns a Task<T>) on the conductor and blocks the calling thread until it has
+// finished; returns its value or rethrows its error. `helper`: see Conductor::wait. Not on the
+// conductor itself. Frames come from Conductor::use_frames().
+template <class Make>
+auto call(Conductor& conductor, Helper* helper, Make&& make) {
+  using Value = decltype(std::declval<typename decltype(make())::promise_type&>().take());
+  detail::Call<std::remove_reference_t<Make>, Value> state;
   state.make = &make;
-  state.frames = frames;
   state.helper = helper;
-  state.run = [](Work* work) noexcept {
-    auto* self = static_cast<State*>(work);
-    FrameArena::Use use(self->frames);
-    State::start(self);
-  };
+  state.run = &decltype(state)::start;
   conductor.post(state);
   conductor.wait(state.done, helper);
   if (state.error) std::rethrow_exception(state.error);

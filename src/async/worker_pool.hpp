@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// worker_pool.hpp: the threads that update tiles, verify and compute checksums: whatever passes over data.
+// worker_pool.hpp: the threads that update tiles, verify and compute checksums: whatever passes over
+// data.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -12,51 +13,58 @@
 #include "async/conductor.hpp"
 
 namespace headrace::async {
-// `threads` share the work: threads - 1 of its own ("headrace-updN", all signals blocked), at least one, and a trainer
-// thread that waits in Conductor::wait with this as its helper, if threads > 1. With threads == 0 work runs
-// inline on the conductor: for the simulated conductor.
+// `threads` share the work: threads - 1 of its own ("headrace-updN", async/thread.hpp), at least one,
+// and a trainer thread that waits in Conductor::wait with this as its helper, if threads > 1. With
+// threads == 0 work runs on the conductor, one job at a time: for the simulated conductor.
 // Work sets the rounding control itself where it needs to (optimizer_cpu).
 class WorkerPool final : public Helper {
  public:
+  // Throws headrace::Error kUnsupported when the machine gives no more threads.
   WorkerPool(Conductor& conductor, std::uint32_t threads);
+  // Nothing may be under way.
   ~WorkerPool() override;
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
   std::uint32_t threads() const noexcept { return threads_; }
 
-  // co_await pool.for_units(n, function, context): calls function(context, i) for i in [0, n), each once, on any of the
-  // threads, in any order; resumes on the conductor when all are done. `function` must not throw. Several may be under
-  // way: first come, first served. Allocates nothing.
+  // co_await pool.for_units(n, function, context), on the conductor: calls function(context, i) for i
+  // in [0, n), each once, on any of the threads, in any order; resumes on the conductor when all are
+  // done, and sees what they wrote. `function` must not throw. Several may be under way: first come,
+  // first served. Allocates nothing. Cost: a lock per unit, so a unit is a block of elements, not one.
   using Function = void (*)(void* context, std::uint64_t unit) noexcept;
   class Units;
   Units for_units(std::uint64_t count, Function function, void* context) noexcept;
 
   void help_until(const std::atomic<bool>& done) override;
-  void wake() noexcept override;
+  void finish(std::atomic<bool>& done) noexcept override;
 
  private:
+  // Lives in the awaiting coroutine's frame, under mutex_ from start() until its last unit has ended;
+  // then it belongs to the conductor and no worker touches it again.
   struct Job : Work {
     Function function = nullptr;
     void* context = nullptr;
     std::uint64_t count = 0;
-    std::atomic<std::uint64_t> next_unit{0};
-    std::atomic<std::uint64_t> units_left{0};
-    std::uint32_t holders = 0;  // threads that hold a pointer to it; under mutex_
+    std::uint64_t next_unit = 0;
+    std::uint64_t units_left = 0;  // not yet ended
     Job* next_job = nullptr;
     std::coroutine_handle<> waiting;
   };
-  friend class Units;
   void start(Job& job);
-  void run_thread(std::uint32_t index);
-  bool run_some(std::unique_lock<std::mutex>& lock);  // false: nothing to do
+  void run_thread();
+  void run_unit(std::unique_lock<std::mutex>& lock);
+  void stop() noexcept;
+  static void run_whole(Work* work) noexcept;
+  static void resume(Work* work) noexcept;
 
   Conductor& conductor_;
   const std::uint32_t threads_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  Job* first_job_ = nullptr;
+  Job* first_job_ = nullptr;  // jobs with units that no thread has taken
   Job* last_job_ = nullptr;
+  std::uint64_t jobs_ = 0;  // started, not yet handed to the conductor
   bool stop_ = false;
   std::vector<std::thread> own_threads_;
 

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "async/thread.hpp"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <system_error>
+#include <utility>
+
+#include "base/check.hpp"
+#include "base/error_text.hpp"
+#include "headrace/error.hpp"
+
+namespace headrace::async {
+namespace {
+// A new thread inherits the mask, so it is set around the start: no signal can slip in before.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() noexcept {
+    sigset_t blocked;
+    sigfillset(&blocked);
+    for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS}) {
+      sigdelset(&blocked, fault);
+    }
+    pthread_sigmask(SIG_SETMASK, &blocked, &before_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_;
+};
+}  // namespace
+
+std::thread start_thread(const std::string& name, std::function<void()> body) {
+  HEADRACE_CHECK(name.size() <= 15, "the kernel keeps 15 bytes of a thread's name");
+  const SignalsBlocked blocked;
+  try {
+    return std::thread([name, body = std::move(body)] {
+      pthread_setname_np(pthread_self(), name.c_str());
+      body();
+    });
+  } catch (const std::system_error& error) {
+    throw Error(Code::kUnsupported,
+                "no thread could be started: " + base::errno_text(error.code().value()) + "; '" + name +
+                    "' is missing, so the engine cannot start; raise the limit on tasks (ulimit -u, the "
+                    "cgroup's pids.max) or lower the number of update threads",
+                error.code().value());
+  }
+}
+}  // namespace headrace::async
