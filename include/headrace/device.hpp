@@ -64,7 +64,8 @@ class Device {
 
   // Queue work on `stream`. `source` and `target` stay valid until the stream has passed this point.
   virtual void copy(Stream stream, void* target, const void* source, std::size_t size_bytes) = 0;
-  // `work` (and what it points at) stays valid until the stream has passed this point.
+  virtual void fill_zero(Stream stream, void* target, std::size_t size_bytes) = 0;
+  // `work` is copied; what it points at stays valid until the stream has passed this point.
   virtual void accumulate(Stream stream, const Accumulation& work) = 0;
   // Runs `function(context)` on the device's own thread in stream order. It must not block or call the device.
   virtual void notify(Stream stream, void (*function)(void* context) noexcept, void* context) = 0;

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// gradient_kernels_loops.hpp: the pass over an arriving gradient as plain loops, compiled once per
+// instruction set.
+//
+// Everything has internal linkage and no inline function from elsewhere is used, so that none
+// compiled for AVX here can become the copy that the linker keeps for the whole program. A strip of
+// 256 elements is rounded and stored, then squared from a buffer in the first-level cache: two
+// loops that compilers vectorise well, where one is not.
+#pragma once
+#include "base/float_mode.hpp"
+#include "device/gradient_targets.hpp"
+
+namespace headrace::device {
+namespace {  // NOLINT(google-build-namespaces): see above
+using Bits16 = std::uint16_t;
+using Bits32 = std::uint32_t;
+using Index = std::uint64_t;
+constexpr Index kStrip = 256;
+constexpr Index kLanes = 16;
+
+inline float as_float(Bits32 bits) { return __builtin_bit_cast(float, bits); }
+inline Bits32 as_bits(float value) { return __builtin_bit_cast(Bits32, value); }
+inline float widen(float value) { return value; }
+inline float widen(Bits16 bf16) { return as_float(Bits32{bf16} << 16); }
+
+inline Bits32 canonical_bits(float value) { return value != value ? 0x7fc00000u : as_bits(value); }
+inline void round_to(float& out, float value) { out = as_float(canonical_bits(value)); }
+inline void round_to(Bits16& out, float value) {
+  const Bits32 bits = canonical_bits(value);  // the canonical NaN rounds to the canonical bf16 NaN
+  out = static_cast<Bits16>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+// sum (+)= source, rounded; `rounded` receives the result as f32.
+template <bool kOverwrite, class Source, class Sum>
+inline void add_strip(const Source* __restrict source, Sum* __restrict sum,
+                      float* __restrict rounded, Index elements) {
+  for (Index i = 0; i < elements; ++i) {
+    Sum result;
+    round_to(result, kOverwrite ? widen(source[i]) : widen(sum[i]) + widen(source[i]));
+    sum[i] = result;
+    rounded[i] = widen(result);
+  }
+}
+
+inline void square_rows(const float* __restrict values, Index rows, double* __restrict lanes) {
+  typedef float Float8 __attribute__((vector_size(32)));
+  typedef double Double8 __attribute__((vector_size(64)));
+  Double8 low, high;
+  __builtin_memcpy(&low, lanes, sizeof(low));
+  __builtin_memcpy(&high, lanes + 8, sizeof(high));
+  for (Index row = 0; row < rows; ++row) {
+    Float8 a, b;
+    __builtin_memcpy(&a, values + row * kLanes, sizeof(a));
+    __builtin_memcpy(&b, values + row * kLanes + 8, sizeof(b));
+    const Double8 wide_a = __builtin_convertvector(a, Double8);
+    const Double8 wide_b = __builtin_convertvector(b, Double8);
+    low += wide_a * wide_a;
+    high += wide_b * wide_b;
+  }
+  __builtin_memcpy(lanes, &low, sizeof(low));
+  __builtin_memcpy(lanes + 8, &high, sizeof(high));
+}
+
+inline double join_lanes(double* lanes) {
+  for (Index half = kLanes / 2; half != 0; half /= 2) {
+    for (Index j = 0; j < half; ++j) lanes[j] += lanes[j + half];
+  }
+  return lanes[0];
+}
+
+template <class Sum>
+[[gnu::noinline]] std::uint64_t count_non_finite(const Sum* sum, Index elements) noexcept {
+  std::uint64_t count = 0;
+  for (Index i = 0; i < elements; ++i) {
+    count += (as_bits(widen(sum[i])) & 0x7f800000u) == 0x7f800000u ? 1 : 0;
+  }
+  return count;
+}
+
+template <bool kOverwrite, class Source, class Sum>
+[[gnu::noinline]] GradientPiece add_piece(const Source* source, Sum* sum, Index elements) noexcept {
+  alignas(64) float rounded[kStrip];
+  alignas(64) double lanes[kLanes] = {};
+  for (Index done = 0; done < elements; done += kStrip) {
+    const Index strip = elements - done < kStrip ? elements - done : kStrip;
+    add_strip<kOverwrite>(source + done, sum + done, rounded, strip);
+    square_rows(rounded, strip / kLanes, lanes);
+    for (Index i = strip / kLanes * kLanes; i < strip; ++i) {
+      lanes[i % kLanes] += static_cast<double>(rounded[i]) * static_cast<double>(rounded[i]);
+    }
+  }
+  GradientPiece piece;
+  piece.sum_squares = join_lanes(lanes);
+  // Squares of finite f32 values cannot overflow a double, so a finite sum is a sum of finite
+  // values.
+  if (!(piece.sum_squares <= __DBL_MAX__)) piece.non_finite = count_non_finite(sum, elements);
+  if (piece.sum_squares != piece.sum_squares) piece.sum_squares = __builtin_nan("");
+  return piece;
+}
+
+template <class Source, class Sum>
+void add_pieces(const Accumulation& work) noexcept {
+  const auto* source = static_cast<const Source*>(work.source);
+  auto* sum = static_cast<Sum*>(work.sum);
+  GradientPiece* out = work.pieces;
+  Index piece = work.first_piece_elements != 0 ? work.first_piece_elements : work.piece_elements;
+  for (Index done = 0; done < work.elements;) {
+    const Index left = work.elements - done;
+    const Index elements = piece == 0 || piece > left ? left : piece;
+    const GradientPiece result = work.overwrite
+                                     ? add_piece<true>(source + done, sum + done, elements)
+                                     : add_piece<false>(source + done, sum + done, elements);
+    if (out != nullptr) *out++ = result;
+    done += elements;
+    piece = work.piece_elements;
+  }
+}
+
+inline void accumulate_work(const Accumulation& work) noexcept {
+  const base::DefaultFloatMode mode;
+  const bool wide_sum = work.sum_dtype == DType::kF32;
+  if (work.source_dtype == DType::kF32) {
+    wide_sum ? add_pieces<float, float>(work) : add_pieces<float, Bits16>(work);
+  } else {
+    wide_sum ? add_pieces<Bits16, float>(work) : add_pieces<Bits16, Bits16>(work);
+  }
+}
+}  // namespace
+}  // namespace headrace::device

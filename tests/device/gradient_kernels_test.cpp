@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+// gradient_kernels_test.cpp: every build of the gradient pass gives the bits that
+// gradient_kernels.hpp defines.
+#include "device/gradient_kernels.hpp"
+
+#include <gtest/gtest.h>
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <iterator>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/number_formats.hpp"
+#include "device/gradient_targets.hpp"
+
+namespace headrace::device {
+namespace {
+constexpr std::uint64_t kSeed = 4711;
+
+// The definition, as plainly as it can be said.
+GradientPiece reference_piece(const std::vector<float>& values) {
+  double lanes[16] = {};
+  GradientPiece piece;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    lanes[i % 16] += static_cast<double>(values[i]) * static_cast<double>(values[i]);
+    piece.non_finite += !std::isfinite(values[i]);
+  }
+  for (int half = 8; half != 0; half /= 2) {
+    for (int j = 0; j < half; ++j) lanes[j] += lanes[j + half];
+  }
+  piece.sum_squares = std::isnan(lanes[0]) ? std::numeric_limits<double>::quiet_NaN() : lanes[0];
+  return piece;
+}
+
+// A tensor of either dtype, `offset` elements past an aligned start.
+struct Tensor {
+  Tensor(DType dtype, std::uint64_t elements, std::uint64_t offset)
+      : dtype(dtype),
+        elements(elements),
+        words((elements + offset) * size_bytes(dtype) / 2 + 8),
+        offset(offset) {}
+  void* data() { return words.data() + offset * size_bytes(dtype) / 2; }
+  float get(std::uint64_t i) {
+    if (dtype == DType::kF32) return static_cast<float*>(data())[i];
+    return base::bf16_to_f32(static_cast<std::uint16_t*>(data())[i]);
+  }
+  void set(std::uint64_t i, float value) {
+    if (dtype == DType::kBf16) {
+      static_cast<std::uint16_t*>(data())[i] = base::f32_to_bf16(value);
+    } else {
+      static_cast<float*>(data())[i] =
+          std::isnan(value) ? std::bit_cast<float>(base::kCanonicalNan) : value;
+    }
+  }
+  DType dtype;
+  std::uint64_t elements;
+  std::vector<std::uint16_t> words;
+  std::uint64_t offset;
+};
+
+float draw_value(std::mt19937_64& random, bool with_non_finite) {
+  constexpr std::uint32_t kHard[] = {0x00000001, 0x80000001, 0x007fffff, 0x80000000,
+                                     0x3f808000, 0x3f818000, 0x7f7fffff, 0x7f800000,
+                                     0xff800000, 0x7fa00001, 0xffc00000};
+  const std::uint64_t draw = random();
+  if (draw % 8 == 0) {
+    const std::size_t count = with_non_finite ? std::size(kHard) : 6;
+    return std::bit_cast<float>(kHard[(draw >> 8) % count]);
+  }
+  return static_cast<float>(static_cast<double>(draw >> 11) * 0x1p-53 - 0.5);
+}
+
+struct Target {
+  const char* name;
+  void (*run)(const Accumulation&) noexcept;
+  bool runs_here;
+};
+std::vector<Target> targets() {
+  std::vector<Target> all = {{"baseline", accumulate_baseline, true},
+                             {"chosen", accumulate_on_host, true}};
+#if defined(__x86_64__)
+  all.push_back(
+      {"avx2", accumulate_avx2, __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")});
+  all.push_back({"avx512", accumulate_avx512,
+                 __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                     __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")});
+#endif
+  return all;
+}
+
+struct Shape {
+  DType source, sum;
+  bool overwrite;
+  std::uint64_t elements, first_piece, piece, offset;
+};
+std::string describe(const Shape& s) {
+  return std::string(name_of(s.source)) + " to " + name_of(s.sum) +
+         (s.overwrite ? " over" : " added") + ", " + std::to_string(s.elements) +
+         " elements, pieces " + std::to_string(s.first_piece) + "/" + std::to_string(s.piece) +
+         ", offset " + std::to_string(s.offset);
+}
+
+class GradientKernel : public testing::TestWithParam<Target> {
+ protected:
+  void SetUp() override {
+    if (!GetParam().runs_here) GTEST_SKIP() << "this CPU has no " << GetParam().name;
+  }
+
+  // Runs the definition and the kernel on the same values and compares every byte.
+  void compare(const Shape& shape, std::mt19937_64& random, bool with_non_finite) {
+    Tensor source(shape.source, shape.elements, shape.offset);
+    Tensor sum(shape.sum, shape.elements, shape.offset);
+    for (std::uint64_t i = 0; i < shape.elements; ++i) {
+      source.set(i, draw_value(random, with_non_finite));
+      sum.set(i, draw_value(random, with_non_finite));
+    }
+    Tensor expected = sum;
+    std::vector<GradientPiece> pieces, found;
+    for (std::uint64_t begin = 0, size = shape.first_piece; begin < shape.elements;
+         size = shape.piece) {
+      const std::uint64_t end = std::min(shape.elements, begin + size);
+      std::vector<float> values;
+      for (; begin < end; ++begin) {
+        const float value = source.get(begin);
+        expected.set(begin, shape.overwrite ? value : expected.get(begin) + value);
+        values.push_back(expected.get(begin));
+      }
+      pieces.push_back(reference_piece(values));
+    }
+    found.resize(pieces.size() + 1, GradientPiece{-1, 77});
+    GetParam().run({source.data(), shape.source, sum.data(), shape.sum, shape.elements,
+                    shape.overwrite, found.data(), shape.first_piece, shape.piece});
+    ASSERT_EQ(sum.words, expected.words) << describe(shape);
+    EXPECT_EQ(found.back().non_finite, 77u) << "wrote past its pieces: " << describe(shape);
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      ASSERT_EQ(std::memcmp(&found[i].sum_squares, &pieces[i].sum_squares, 8), 0)
+          << describe(shape) << " piece " << i << ": " << found[i].sum_squares << " for "
+          << pieces[i].sum_squares;
+      ASSERT_EQ(found[i].non_finite, pieces[i].non_finite) << describe(shape) << " piece " << i;
+    }
+  }
+};
+
+TEST_P(GradientKernel, GivesTheDefinedBitsAtEveryShortLength) {
+  std::mt19937_64 random(kSeed);
+  for (const DType source : {DType::kF32, DType::kBf16}) {
+    for (const DType sum : {DType::kF32, DType::kBf16}) {
+      for (const bool overwrite : {true, false}) {
+        for (std::uint64_t elements = 0; elements <= 65; ++elements) {
+          SCOPED_TRACE("seed " + std::to_string(kSeed));
+          compare({source, sum, overwrite, elements, 40, 40, elements % 3}, random,
+                  elements % 2 == 1);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(GradientKernel, GivesTheDefinedBitsAroundBlocksAndPieces) {
+  std::mt19937_64 random(kSeed + 1);
+  for (const DType source : {DType::kF32, DType::kBf16}) {
+    for (const DType sum : {DType::kF32, DType::kBf16}) {
+      for (const std::uint64_t elements : {255, 256, 257, 65537}) {
+        compare({source, sum, true, elements, 65536, 65536, 1}, random, false);
+      }
+      compare({source, sum, false, 5000, 300, 4097, 0}, random, true);
+      compare({source, sum, false, 5000, 1000000, 1, 0}, random, false);
+      compare({source, sum, true, 300, 16, 1, 0}, random, false);
+    }
+  }
+}
+
+TEST_P(GradientKernel, CountsWhatIsNotFinite) {
+  std::vector<std::uint16_t> source(1000, 0x3f80), sum(1000);
+  source[3] = 0x7f80;
+  source[500] = 0xff80;
+  source[999] = 0xffc1;
+  GradientPiece pieces[2];
+  GetParam().run(
+      {source.data(), DType::kBf16, sum.data(), DType::kBf16, 1000, true, pieces, 500, 500});
+  EXPECT_EQ(pieces[0].non_finite, 1u);
+  EXPECT_EQ(pieces[0].sum_squares, std::numeric_limits<double>::infinity());
+  EXPECT_EQ(pieces[1].non_finite, 2u);
+  EXPECT_TRUE(std::isnan(pieces[1].sum_squares));
+  EXPECT_EQ(sum[999], base::kCanonicalNan >> 16);
+}
+
+TEST_P(GradientKernel, CountsAFiniteSumThatOverflowsItsDtype) {
+  const std::vector<float> source(20, std::numeric_limits<float>::max());
+  std::vector<std::uint16_t> sum(20);
+  GradientPiece piece;
+  GetParam().run({source.data(), DType::kF32, sum.data(), DType::kBf16, 20, true, &piece, 20, 20});
+  EXPECT_EQ(piece.non_finite, 20u);  // rounds up to infinity in bf16
+  EXPECT_EQ(sum[0], 0x7f80);
+}
+
+#if defined(__x86_64__)
+TEST_P(GradientKernel, KeepsDenormalsWhateverTheCallersModeAndPutsItBack) {
+  const std::vector<float> source(100, 1e-42f);
+  std::vector<float> sum(100, 3e-42f);
+  GradientPiece piece;
+  const unsigned before = _mm_getcsr();
+  _mm_setcsr(before | 0x8040u);
+  GetParam().run(
+      {source.data(), DType::kF32, sum.data(), DType::kF32, 100, false, &piece, 100, 100});
+  const unsigned after = _mm_getcsr();
+  _mm_setcsr(before);
+  EXPECT_EQ(after, before | 0x8040u);
+  EXPECT_EQ(sum[99], 1e-42f + 3e-42f);
+  EXPECT_GT(piece.sum_squares, 0.0);
+}
+#endif
+
+INSTANTIATE_TEST_SUITE_P(EveryInstructionSet, GradientKernel, testing::ValuesIn(targets()),
+                         [](const auto& info) { return std::string(info.param.name); });
+}  // namespace
+}  // namespace headrace::device
