@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// adamw_choice_test.cpp: which kernel HEADRACE_SIMD picks, and what it refuses.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "headrace/error.hpp"
+#include "optimizer_cpu/adamw_fixture.hpp"
+
+namespace headrace::optimizer_cpu {
+namespace {
+class InstructionSetChoice : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const char* before = std::getenv("HEADRACE_SIMD")) before_ = before;
+    unsetenv("HEADRACE_SIMD");
+  }
+  void TearDown() override {
+    before_.empty() ? unsetenv("HEADRACE_SIMD") : setenv("HEADRACE_SIMD", before_.c_str(), 1);
+  }
+  std::string before_;
+};
+
+TEST_F(InstructionSetChoice, IsTheWidestThisCpuHas) {
+  const InstructionSet chosen = choose_instruction_set();
+  EXPECT_TRUE(runs_here(chosen));
+  for (const InstructionSet set : kAllSets) {
+    if (runs_here(set)) {
+      EXPECT_LE(int(set), int(chosen));
+    }
+  }
+}
+
+TEST_F(InstructionSetChoice, IsWhatTheEnvironmentSaysOrRefused) {
+  for (const InstructionSet set : kAllSets) {
+    setenv("HEADRACE_SIMD", name_of(set), 1);
+    if (runs_here(set)) {
+      EXPECT_EQ(choose_instruction_set(), set);
+      continue;
+    }
+    try {
+      (void)choose_instruction_set();
+      ADD_FAILURE() << "accepted " << name_of(set);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Code::kUnsupported);
+      EXPECT_NE(std::string(error.what()).find(name_of(set)), std::string::npos);
+    }
+  }
+}
+
+TEST_F(InstructionSetChoice, NamesTheNearestWordForAMisspeltOne) {
+  setenv("HEADRACE_SIMD", "avx-512", 1);
+  try {
+    (void)choose_instruction_set();
+    FAIL() << "accepted avx-512";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kSettings);
+    const std::string text = error.what();
+    EXPECT_NE(text.find("'avx-512'"), std::string::npos) << text;
+    EXPECT_NE(text.find("set it to avx512"), std::string::npos) << text;
+  }
+}
+}  // namespace
+}  // namespace headrace::optimizer_cpu
