@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collective/call_rules.hpp"
+
+namespace headrace::collective {
+const char* name_of(CallKind kind) noexcept {
+  switch (kind) {
+    case CallKind::kAllGather:
+      return "all_gather";
+    case CallKind::kReduceScatter:
+      return "reduce_scatter";
+    case CallKind::kAllReduceSum:
+      return "all_reduce_sum";
+    case CallKind::kBarrier:
+      return "barrier";
+  }
+  return "unknown call";
+}
+
+bool same_call(const Call& a, const Call& b) noexcept {
+  return a.kind == b.kind && a.sequence == b.sequence && a.what == b.what && a.dtype == b.dtype &&
+         a.size == b.size;
+}
+
+std::string describe(const Call& call) {
+  std::string text = std::string(name_of(call.kind)) + " '" + call.what + "' (sequence " +
+                     std::to_string(call.sequence);
+  if (call.kind == CallKind::kAllGather) text += ", " + std::to_string(call.size) + " bytes";
+  if (call.kind == CallKind::kReduceScatter)
+    text += ", " + std::to_string(call.size) + " " + headrace::name_of(call.dtype);
+  if (call.kind == CallKind::kAllReduceSum) text += ", " + std::to_string(call.size) + " values";
+  return text + ")";
+}
+
+std::string abort_text(std::uint32_t rank, std::string_view why) {
+  return "rank " + std::to_string(rank) + " gave up: " + std::string(why) +
+         "; no rank can go on without it; close every rank's engine and start again";
+}
+
+std::string mismatch_text(std::uint32_t rank, const Call& call, std::uint32_t other_rank,
+                          const Call& other) {
+  return "rank " + std::to_string(rank) + " called " + describe(call) + " where rank " +
+         std::to_string(other_rank) + " called " + describe(other) +
+         ": neither was carried out, and no further call will be; make the same calls in the same "
+         "order on every rank";
+}
+
+std::string missing_text(const std::string& missing_ranks, const Call& call,
+                         std::uint64_t waited_milliseconds) {
+  return missing_ranks + " did not come to " + describe(call) + " within " +
+         std::to_string(waited_milliseconds) +
+         " ms: the call was not carried out, and no further call will be; see why that rank is "
+         "late, or raise the "
+         "deadline";
+}
+
+std::string left_text(std::uint32_t left_rank, const Call& call) {
+  return "rank " + std::to_string(left_rank) + " has left and will not come to " + describe(call) +
+         ": the call was not carried out; keep every rank's engine open until all have made their "
+         "last call";
+}
+}  // namespace headrace::collective

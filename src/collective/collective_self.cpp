@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// collective_self.cpp: the collective of one rank. Its own piece is the whole, so every call is a
+// copy of nothing; the rules of use are those of more ranks.
+#include <mutex>
+#include <string>
+
+#include "collective/call_rules.hpp"
+#include "collective/collectives.hpp"
+#include "headrace/error.hpp"
+
+namespace headrace::collective {
+namespace {
+class CollectiveSelf final : public Collective {
+ public:
+  std::uint32_t rank() const noexcept override { return 0; }
+  std::uint32_t world_size() const noexcept override { return 1; }
+
+  void all_gather(CollectiveTag, Stream, DeviceSpan) override { check(); }
+  void reduce_scatter(CollectiveTag, Stream, void*, DType, std::uint64_t) override { check(); }
+  void all_reduce_sum(CollectiveTag, double*, std::uint64_t) override { check(); }
+  void barrier(CollectiveTag) override { check(); }
+
+  void abort(std::string_view why) noexcept override {
+    const std::lock_guard lock(mutex_);
+    if (aborted_) return;
+    aborted_ = true;
+    try {
+      why_ = abort_text(0, why);
+    } catch (...) {  // no memory for the text: the abort holds without it
+    }
+  }
+
+ private:
+  void check() {
+    const std::lock_guard lock(mutex_);
+    if (aborted_) throw Error(Code::kPeerLost, why_);
+  }
+
+  std::mutex mutex_;
+  bool aborted_ = false;
+  std::string why_;
+};
+}  // namespace
+
+std::shared_ptr<Collective> make_collective_self() { return std::make_shared<CollectiveSelf>(); }
+}  // namespace headrace::collective

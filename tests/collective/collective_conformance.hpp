@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// collective_conformance.hpp: what every Collective must do, at any world size and on any device
+// whose memory the CPU can see. A backend instantiates it with a way to make the ranks.
+#pragma once
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/number_formats.hpp"
+#include "collective/ranks.hpp"
+#include "device/device_bytes.hpp"
+
+namespace headrace::collective {
+struct WorldMaker {
+  std::string name;
+  std::uint32_t world_size;
+  std::function<std::vector<Rank>()> make;
+};
+
+class CollectiveConformance : public testing::TestWithParam<WorldMaker> {
+ protected:
+  void SetUp() override { ranks_ = GetParam().make(); }
+  std::uint32_t world() const { return GetParam().world_size; }
+  std::vector<Rank> ranks_;
+};
+
+TEST_P(CollectiveConformance, KnowsItsRankAndWorld) {
+  ASSERT_EQ(ranks_.size(), world());
+  for (std::uint32_t r = 0; r < world(); ++r) {
+    EXPECT_EQ(ranks_[r].collective->rank(), r);
+    EXPECT_EQ(ranks_[r].collective->world_size(), world());
+  }
+}
+
+// Each rank's piece is written by work queued on the stream just before, and the whole is read by
+// work queued just after: the call must see the one and be seen by the other.
+TEST_P(CollectiveConformance, GathersEveryRanksPieceInStreamOrder) {
+  constexpr std::size_t kWords = 1000;
+  std::vector<std::vector<std::uint32_t>> seen(world());
+  on_every_rank(ranks_, [&](std::uint32_t r, Rank& rank) {
+    const Stream stream = rank.device->create_stream();
+    const device::DeviceBytes whole(*rank.device, kWords * 4 * world());
+    auto* mine = static_cast<char*>(whole.data()) + r * kWords * 4;
+    for (std::uint32_t round = 0; round < 10; ++round) {
+      const std::vector<std::uint32_t> piece(kWords, 100 * round + r);
+      rank.device->copy(stream, mine, piece.data(), kWords * 4);
+      const std::string what = "gather round " + std::to_string(round);
+      rank.collective->all_gather({round, what}, stream, {whole.data(), kWords * 4 * world()});
+      std::vector<std::uint32_t> back(kWords * world());
+      rank.device->copy(stream, back.data(), whole.data(), back.size() * 4);
+      rank.device->synchronize(stream);
+      for (std::size_t i = 0; i < back.size(); i += kWords / 4) seen[r].push_back(back[i]);
+    }
+    rank.device->destroy_stream(stream);
+  });
+  std::vector<std::uint32_t> expected;
+  for (std::uint32_t round = 0; round < 10; ++round) {
+    for (std::uint32_t r = 0; r < world(); ++r) expected.insert(expected.end(), 4, 100 * round + r);
+  }
+  for (std::uint32_t r = 0; r < world(); ++r) EXPECT_EQ(seen[r], expected) << "rank " << r;
+}
+
+TEST_P(CollectiveConformance, ReducesF32InRankOrderAndRoundsOnce) {
+  // 1 + 2^24 - 2^24 is 0 or 1 as the order is; every rank gets its own piece.
+  const std::uint64_t elements = 64 * world();
+  std::vector<float> own(elements);
+  on_every_rank(ranks_, [&](std::uint32_t r, Rank& rank) {
+    const float values[] = {1.0f, 0x1p24f, -0x1p24f};
+    const device::DeviceBytes buffer(*rank.device, elements * 4);
+    const std::vector<float> mine(elements, values[r]);
+    rank.device->copy({}, buffer.data(), mine.data(), elements * 4);
+    rank.collective->reduce_scatter({1, "reduce h.0"}, {}, buffer.data(), DType::kF32, elements);
+    rank.device->copy({}, own.data() + r * 64, static_cast<float*>(buffer.data()) + r * 64, 64 * 4);
+    rank.device->synchronize({});
+  });
+  const float by_world[] = {1.0f, 0x1p24f, 0.0f};  // 2^24 + 1 rounds to 2^24
+  EXPECT_EQ(own, std::vector<float>(elements, by_world[world() - 1]));
+}
+
+TEST_P(CollectiveConformance, ReducesBf16InF32AndRoundsOnce) {
+  // 1 + 2^-8 + 2^-8: rounding after each addition stays at 1 (ties to even), rounding once gives 1
+  // + 2^-7.
+  const std::uint64_t elements = 40 * world();
+  std::vector<std::uint16_t> own(elements);
+  on_every_rank(ranks_, [&](std::uint32_t r, Rank& rank) {
+    const std::uint16_t value = base::f32_to_bf16(r == 0 ? 1.0f : 0x1p-8f);
+    const device::DeviceBytes buffer(*rank.device, elements * 2);
+    const std::vector<std::uint16_t> mine(elements, value);
+    rank.device->copy({}, buffer.data(), mine.data(), elements * 2);
+    rank.collective->reduce_scatter({1, "reduce h.0"}, {}, buffer.data(), DType::kBf16, elements);
+    rank.device->copy({}, own.data() + r * 40, static_cast<std::uint16_t*>(buffer.data()) + r * 40,
+                      40 * 2);
+    rank.device->synchronize({});
+  });
+  const float by_world[] = {1.0f, 1.0f, 1.0f + 0x1p-7f};
+  EXPECT_EQ(own, std::vector<std::uint16_t>(elements, base::f32_to_bf16(by_world[world() - 1])));
+}
+
+TEST_P(CollectiveConformance, SumsDoublesToTheSameBitsOnEveryRank) {
+  std::vector<std::vector<double>> results(world());
+  on_every_rank(ranks_, [&](std::uint32_t r, Rank& rank) {
+    for (std::uint64_t sequence = 0; sequence < 50; ++sequence) {
+      const double first[] = {0.1, 0x1p60, -0x1p60};
+      std::vector<double> values = {first[r], static_cast<double>(r + sequence), 0.3};
+      rank.collective->all_reduce_sum({sequence, "norm"}, values.data(), values.size());
+      results[r].insert(results[r].end(), values.begin(), values.end());
+    }
+  });
+  for (const auto& result : results) EXPECT_EQ(result, results[0]);
+  double rank_order = 0.1;
+  if (world() > 1) rank_order += 0x1p60;
+  if (world() > 2) rank_order += -0x1p60;
+  EXPECT_EQ(results[0][0], rank_order);
+  EXPECT_EQ(results[0][1], world() * (world() - 1) / 2);
+}
+
+TEST_P(CollectiveConformance, TakesEmptyCalls) {
+  on_every_rank(ranks_, [&](std::uint32_t, Rank& rank) {
+    rank.collective->all_gather({0, "nothing"}, {}, {nullptr, 0});
+    rank.collective->reduce_scatter({1, "nothing"}, {}, nullptr, DType::kBf16, 0);
+    rank.collective->all_reduce_sum({2, "nothing"}, nullptr, 0);
+    rank.collective->barrier({3, "nothing"});
+  });
+}
+
+TEST_P(CollectiveConformance, LeavesABarrierOnlyWhenAllHaveCome) {
+  std::atomic<std::uint32_t> came = 0;
+  std::atomic<std::uint32_t> early = 0;
+  on_every_rank(ranks_, [&](std::uint32_t, Rank& rank) {
+    for (std::uint64_t round = 0; round < 100; ++round) {
+      ++came;
+      rank.collective->barrier({2 * round, "in"});
+      early += came != world() * (round + 1);
+      rank.collective->barrier({2 * round + 1, "out"});
+    }
+  });
+  EXPECT_EQ(early, 0u);
+}
+
+TEST_P(CollectiveConformance, EndsEveryCallAfterAnAbort) {
+  on_every_rank(ranks_, [&](std::uint32_t, Rank& rank) {
+    rank.collective->barrier({0, "before"});
+  });
+  const std::uint32_t last = world() - 1;
+  {
+    std::string why = "the drive is gone";
+    ranks_[last].collective->abort(why);
+    why.assign(why.size(), 'x');
+    ranks_[0].collective->abort("a later reason");
+  }
+  std::vector<std::string> texts(world());
+  on_every_rank(ranks_, [&](std::uint32_t r, Rank& rank) {
+    double value = 1;
+    texts[r] = peer_lost_text([&] { rank.collective->barrier({1, "after"}); });
+    EXPECT_EQ(peer_lost_text([&] {
+                rank.collective->all_reduce_sum({2, "after"}, &value, 1);
+              }),
+              texts[r]);
+    EXPECT_EQ(peer_lost_text([&] {
+                rank.collective->all_gather({3, "after"}, {}, {nullptr, 0});
+              }),
+              texts[r]);
+    EXPECT_EQ(peer_lost_text([&] {
+                rank.collective->reduce_scatter({4, "after"}, {}, nullptr, DType::kF32, 0);
+              }),
+              texts[r]);
+  });
+  for (const std::string& text : texts) {
+    EXPECT_NE(text.find("rank " + std::to_string(last) + " gave up: the drive is gone"),
+              std::string::npos)
+        << text;
+  }
+}
+}  // namespace headrace::collective
