@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash
+# Sourced by quickstart and check after steps.sh: what Headrace is built with, and how it gets here.
+#
+#   plan_setup                  finds out what is missing; ends with exit 3 where it cannot be
+# installed
+#   describe_setup              says what will be installed and fetched, before anything is
+#   run_setup                   does so; sets torch_root
+#
+# What is there is decided by looking at the tools and headers themselves, so that any system will
+# do; only what is missing is asked of apt, and whether this system is served is decided by the
+# versions that apt has.
+
+# need | oldest version | Debian packages, the first that is new enough is taken
+needs='
+g++             12    g++
+cmake           3.25  cmake
+ninja           1.10  ninja-build
+boost           1.81  libboost-dev libboost1.81-dev
+liburing        2.3   liburing-dev
+nlohmann-json   3.11  nlohmann-json3-dev
+CLI11           2.1   libcli11-dev
+fmt             9.0   libfmt-dev
+xxhash          0.8   libxxhash-dev
+googletest      1.12  libgtest-dev
+google-benchmark 1.6  libbenchmark-dev
+python3         3.9   python3
+pip             21    python3-pip
+'
+torch_wheels=cmake/torch_wheels.txt
+torch_python=3.11  # the wheels' tag; C++ needs no matching interpreter
+torch_fetch_mb=545 torch_disk_mb=1250
+
+declare -A found=()    # need -> version that is there
+missing=()             # "need oldest found packages..."
+packages=()            # to install
+torch_root="" torch_from=""
+
+compiler() { printf '%s' "${CXX:-g++}"; }
+first_version() { grep -oE '[0-9]+(\.[0-9]+)+|[0-9]+' | head -n 1; }
+
+# One run of the preprocessor tells every header's version.
+probe_headers() {
+  "$(compiler)" -x c++ -std=c++20 -E -P - 2>/dev/null <<'CODE' | tr -d '" ' | tr _ . |
+#if __has_include(<boost/asio/awaitable.hpp>)
+#include <boost/version.hpp>
+probe|boost|BOOST_LIB_VERSION
+#endif
+#if __has_include(<liburing/io_uring_version.h>)
+#include <liburing/io_uring_version.h>
+probe|liburing|IO_URING_VERSION_MAJOR.IO_URING_VERSION_MINOR
+#elif __has_include(<liburing.h>)
+#include <liburing.h>
+#endif
+#if __has_include(<nlohmann/detail/abi_macros.hpp>)
+#include <nlohmann/detail/abi_macros.hpp>
+probe|nlohmann-json|NLOHMANN_JSON_VERSION_MAJOR.NLOHMANN_JSON_VERSION_MINOR
+#endif
+#if __has_include(<CLI/Version.hpp>)
+#include <CLI/Version.hpp>
+probe|CLI11|CLI11_VERSION_MAJOR.CLI11_VERSION_MINOR
+#endif
+#if __has_include(<fmt/format.h>)
+#include <fmt/core.h>
+probe|fmt|FMT_VERSION
+#endif
+#if __has_include(<xxhash.h>)
+#include <xxhash.h>
+probe|xxhash|XXH_VERSION_MAJOR.XXH_VERSION_MINOR
+#endif
+#if __has_include(<gtest/gtest-assertion-result.h>)
+probe|googletest|1.12
+#endif
+#if __has_include(<benchmark/benchmark.h>)
+probe|google-benchmark|1.6
+#endif
+CODE
+    awk -F'|' '/^probe\|fmt/ { print "fmt " int($3 / 10000) "." int($3 / 100) % 100; next }
+               /^probe/ { print $2, $3 }
+               /io\.uring\.prep\.send\.zc\(/ && !seen++ { print "liburing 2.3" }'
+}
+
+probe_tools() {
+  local name version python
+  if command -v "$(compiler)" >/dev/null; then
+    found[g++]=$("$(compiler)" -dumpfullversion 2>/dev/null || "$(compiler)" -dumpversion)
+    while read -r name version; do found[$name]=$version; done < <(probe_headers)
+  fi
+  for name in cmake ninja python3; do
+    if command -v "$name" >/dev/null; then
+      version=$("$name" --version 2>/dev/null | first_version || true)
+      if [ -n "$version" ]; then found[$name]=$version; fi
+    fi
+  done
+  local pip_version='import importlib.metadata as m; print(m.version("pip"))'
+  for python in python3 /usr/bin/python3; do
+    if [ -z "${found[pip]:-}" ] && command -v "$python" >/dev/null; then
+      pip_python=$python
+      found[pip]=$("$python" -c "$pip_version" 2>/dev/null || true)
+    fi
+  done
+}
+
+newest_is() { [ "$(printf '%s\n%s\n' "$1" "$2" | sort -V | tail -n 1)" = "$1" ]; }  # $1 >= $2
+
+find_missing() {
+  local need oldest names
+  missing=()
+  found=()
+  probe_tools
+  while read -r need oldest names; do
+    if [ -z "$need" ] || { [ "$need" = pip ] && [ -n "$torch_root" ]; }; then continue; fi
+    if [ -z "${found[$need]:-}" ] || ! newest_is "${found[$need]}" "$oldest"; then
+      missing+=("$need $oldest ${found[$need]:--} $names")
+    fi
+  done <<<"$needs"
+}
+
+# ---- LibTorch: a torch of the Python in use, else the one in the cache, else the wheels ----
+
+cache_folder() {
+  printf '%s/headrace' "${HEADRACE_CACHE_DIR:-${XDG_CACHE_HOME:-${HOME:?}/.cache}}"
+}
+torch_version() { sed -n 's/^torch==//p' "$torch_wheels"; }
+
+find_torch() {
+  local cached
+  cached=$(cache_folder)/torch-$(torch_version)
+  if torch_root=$(python3 scripts/find_torch.py 2>/dev/null); then
+    torch_from="the Python in use"
+  elif [ -d "$cached/torch" ]; then
+    torch_root=$cached torch_from="the cache"
+  else
+    torch_root="" torch_from=""
+  fi
+}
+
+fetch_torch() {
+  local target part
+  target=$(cache_folder)/torch-$(torch_version)
+  mkdir -p "$(cache_folder)"
+  exec 9>"$(cache_folder)/fetch.lock"
+  flock 9 # a second clone waits here, and then finds what the first one fetched
+  if [ ! -d "$target/torch" ]; then
+    rm -rf "$(cache_folder)"/torch-*.part
+    part=$target.part
+    mkdir -p "$part/tmp"
+    # pip unpacks in TMPDIR first: /tmp may be memory.
+    TMPDIR=$part/tmp PIP_USER=0 PIP_REQUIRE_VIRTUALENV=0 PIP_DISABLE_PIP_VERSION_CHECK=1 \
+      "${pip_python:-python3}" -m pip install --no-cache-dir --progress-bar off --no-deps \
+      --no-compile --only-binary=:all: --implementation cp --python-version "$torch_python" \
+      --target "$part" -r "$torch_wheels"
+    rm -rf "$part/tmp"
+    python3 scripts/find_torch.py "$part"
+    mv -T "$part" "$target"
+  fi
+  exec 9>&-
+}
+
+# ---- apt ----
+
+have_root() {
+  if [ "$(id -u)" -eq 0 ]; then return 0; fi
+  command -v sudo >/dev/null && { sudo -n true 2>/dev/null || [ -t 0 ]; }
+}
+as_root() { if [ "$(id -u)" -eq 0 ]; then "$@"; else sudo "$@"; fi; }
+apt() {
+  as_root env DEBIAN_FRONTEND=noninteractive LC_ALL=C apt-get -q -o DPkg::Lock::Timeout=300 "$@"
+}
+
+# The version that apt would install, without epoch and Debian revision; empty: none.
+candidate() {
+  LC_ALL=C apt-cache policy "$1" 2>/dev/null |
+    sed -nE 's/^ *Candidate: *(\(none\))?([0-9]+:)?([^-+~]*).*$/\3/p' | head -n 1
+}
+
+# Fills `packages`, and `unserved` with what apt has not, or not new enough.
+choose_packages() {
+  local entry need oldest have names name version best
+  packages=()
+  unserved=()
+  for entry in "${missing[@]}"; do
+    read -r need oldest have names <<<"$entry"
+    best=""
+    for name in $names; do
+      version=$(candidate "$name")
+      if [ -n "$version" ] && newest_is "$version" "$oldest"; then
+        packages+=("$name")
+        best=$name
+        break
+      fi
+    done
+    if [ -z "$best" ]; then unserved+=("$need"); fi
+  done
+}
+
+list_missing() {
+  local entry need oldest have names
+  printf '  %-18s %-8s %-10s %s\n' needed at-least here "Debian package" >&2
+  for entry in "${missing[@]}"; do
+    read -r need oldest have names <<<"$entry"
+    printf '  %-18s %-8s %-10s %s\n' "$need" "$oldest" "$have" "${names// / or }" >&2
+  done
+}
+
+install_line() {
+  printf 'apt-get update && apt-get install -y --no-install-recommends %s' "${packages[*]}"
+}
+
+stop_with_list() {
+  say "$1" ""
+  list_missing
+  say "" "$2"
+  exit 3
+}
+
+plan_packages() {
+  find_missing
+  if [ ${#missing[@]} -eq 0 ]; then return; fi
+  if ! command -v apt-get >/dev/null; then
+    stop_with_list "This system lacks what Headrace is built with, and has no apt to get it by:" \
+      "Install these by this system's own means, then start ${0##*/} again."
+  fi
+  choose_packages
+  if [ ${#unserved[@]} -gt 0 ] && have_root; then
+    step "update the package lists" apt update
+    choose_packages
+  fi
+  if [ ${#unserved[@]} -gt 0 ] && [ -z "$(candidate g++)" ]; then
+    stop_with_list "apt's package lists are empty, so it is not known what this system has:" \
+      "Run as root:  apt-get update     and then ${0##*/} again."
+  fi
+  if [ ${#unserved[@]} -gt 0 ]; then
+    stop_with_list "This system has no package, or none new enough, for: ${unserved[*]}. Missing:" \
+      "Debian 12, Ubuntu 24.04 and newer have them all; here they have to be installed by hand."
+  fi
+  if ! have_root; then
+    stop_with_list "Packages are missing, and this is neither root nor a user with sudo:" \
+      "Run as root:  $(install_line)"$'\n'"and then ${0##*/} again, as this user."
+  fi
+}
+
+# "DOWNLOAD_MB DISK_MB COUNT" of what apt would fetch.
+apt_sizes() {
+  local uris names
+  uris=$(LC_ALL=C apt-get install -qq --no-install-recommends --print-uris "${packages[@]}" \
+    2>/dev/null || true)
+  names=$(awk '{ sub(/_.*/, "", $2); print $2 }' <<<"$uris")
+  # shellcheck disable=SC2086
+  LC_ALL=C apt-cache show --no-all-versions $names 2>/dev/null |
+    awk -v mb="$(awk '{ n += $3 } END { print int(n / 1e6) + 1 }' <<<"$uris")" \
+      -v count="$(grep -c . <<<"$uris")" \
+      '/^Installed-Size:/ { kb += $2 } END { print mb, int(kb / 1000) + 1, count }'
+}
+
+plan_setup() {
+  if [ "$(uname -sm)" != "Linux x86_64" ]; then
+    refuse 3 "Headrace is built for Linux on x86-64; this is $(uname -sm)."
+  fi
+  find_torch
+  plan_packages
+}
+
+describe_setup() {
+  local mb disk count
+  if [ ${#packages[@]} -gt 0 ]; then
+    read -r mb disk count < <(apt_sizes)
+    say "  install  ${packages[*]}" \
+      "           by apt: $count packages in all, $mb MB to fetch, $disk MB on disk"
+  else
+    say "  install  nothing, all packages are here"
+  fi
+  if [ -n "$torch_root" ]; then
+    say "  LibTorch from $torch_from: $torch_root"
+  else
+    say "  fetch    LibTorch $(torch_version) as wheels, $torch_fetch_mb MB, by pip" \
+      "  write    $(cache_folder)/torch-$(torch_version): $torch_disk_mb MB, for every clone"
+  fi
+}
+
+run_setup() {
+  export CXX
+  CXX=$(compiler)
+  if [ ${#packages[@]} -gt 0 ]; then
+    step "update the package lists" apt update
+    # --no-remove: another package that is in the way is named, never taken away.
+    step "install packages" apt install -y --no-install-recommends --no-remove "${packages[@]}"
+    find_missing
+    if [ ${#missing[@]} -gt 0 ]; then
+      stop_with_list "The packages are installed, and yet these are not found by $CXX and PATH:" \
+        "Another compiler or Python may come first in PATH or CXX."
+    fi
+  fi
+  if [ -z "$torch_root" ]; then
+    step "fetch LibTorch" fetch_torch
+    find_torch
+  fi
+}

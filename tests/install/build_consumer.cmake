@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+# Run by CTest: install, configure, build, run; each has to succeed.
+function(must)
+  execute_process(COMMAND ${ARGN} RESULT_VARIABLE status OUTPUT_VARIABLE out ERROR_VARIABLE out)
+  message("${out}")
+  if(NOT status EQUAL 0)
+    message(FATAL_ERROR "failed (${status}): ${ARGN}")
+  endif()
+  set(must_output "${out}" PARENT_SCOPE)
+endfunction()
+
+file(REMOVE_RECURSE ${WORK})
+set(prefix ${WORK}/prefix)
+must(${CMAKE_COMMAND} --install ${HEADRACE_BUILD} --prefix ${prefix} --component headrace)
+
+# No path of the build or source tree may be left in what is installed.
+file(GLOB_RECURSE packages ${prefix}/*.cmake)
+foreach(package IN LISTS packages)
+  file(READ ${package} text)
+  string(FIND "${text}" "${HEADRACE_BUILD}" position)
+  if(NOT position EQUAL -1)
+    message(FATAL_ERROR "${package} names the build folder ${HEADRACE_BUILD}")
+  endif()
+endforeach()
+
+must(${CMAKE_COMMAND} -S ${CONSUMER} -B ${WORK}/build -G ${GENERATOR} -D CMAKE_BUILD_TYPE=Release
+  -D CMAKE_CXX_COMPILER=${COMPILER} -D CMAKE_PREFIX_PATH=${prefix} -D WANTED_VERSION=${VERSION})
+must(${CMAKE_COMMAND} --build ${WORK}/build)
+must(${WORK}/build/consumer)
+if(NOT must_output MATCHES "headrace ${VERSION}: the weight went from 1 to 0\\.9")
+  message(FATAL_ERROR "the consumer printed something else: ${must_output}")
+endif()

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks what the compiler does not: the order of the rooms, headers alone, widths, licences, docs.
+
+    tidy.py text ROOT                      everything that is read off the text
+    tidy.py headers ROOT COMPILER          each public header compiles alone
+    tidy.py torch-headers ROOT COMPILER TORCH_ROOT   each header of the LibTorch adapter does
+
+Prints each fault as FILE:LINE: what, and ends 1 where there is one.
+
+Code in docs is a copy of code that is compiled: a ```cpp block of README.md or docs/ follows a
+line `<!-- compiled: FILE -->` or `<!-- compiled: FILE NAME -->` and equals that file, or its lines
+between `// [NAME]` and `// [/NAME]`. A ```text block after `<!-- printed: FILE -->` equals that
+file.
+"""
+import concurrent.futures
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import textwrap
+
+ROOMS = ["base", "platform", "async", "settings", "partition", "device", "collective", "pinned",
+         "swap", "optimizer_cpu", "residency", "engine", "bindings"]
+CODE = {".cpp", ".hpp", ".h", ".c"}
+SCRIPTS = {".py", ".sh", ".cmake", ".in"}
+NAMED = {"CMakeLists.txt", "quickstart", "check", "run"}
+FOLDERS = ["src", "include", "tests", "tools", "examples", "scripts", "cmake", "python", ".ci"]
+WIDTH = 100
+LICENCE = "SPDX-License-Identifier: Apache-2.0"
+TORCH_ALLOWED = ("include/headrace/torch/", "examples/", "tests/torch/")
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+
+
+def files(root):
+    for path in sorted(root.iterdir()):
+        if path.is_file() and (path.name in NAMED or path.suffix in CODE | SCRIPTS):
+            yield path
+    for folder in FOLDERS:
+        for path in sorted((root / folder).rglob("*")):
+            if path.is_file() and (path.suffix in CODE | SCRIPTS or path.name in NAMED):
+                yield path
+
+
+def text_faults(root):
+    for path in files(root):
+        name = path.relative_to(root).as_posix()
+        lines = path.read_text(encoding="utf-8").splitlines()
+        yield from width_faults(name, lines)
+        if not any(LICENCE in line for line in lines[:2]):
+            yield f"{name}:1: its first line is not the licence: {LICENCE}"
+        if path.suffix in CODE:
+            yield from include_faults(name, lines)
+    for path in [root / "README.md", *sorted((root / "docs").rglob("*.md"))]:
+        if path.is_file():
+            yield from doc_faults(root, path)
+
+
+def width_faults(name, lines):
+    for number, line in enumerate(lines, 1):
+        if len(line) > WIDTH:
+            yield f"{name}:{number}: {len(line)} columns, at most {WIDTH}"
+
+
+def include_faults(name, lines):
+    parts = name.split("/")
+    for number, line in enumerate(lines, 1):
+        found = INCLUDE.match(line)
+        if not found:
+            continue
+        target = found[2]
+        where = f"{name}:{number}: includes {target}"
+        if target.startswith(("torch/", "ATen/", "c10/", "headrace/torch/")):
+            if not name.startswith(TORCH_ALLOWED):
+                yield f"{where}: only {', '.join(TORCH_ALLOWED)} may include torch"
+        elif parts[0] == "src":
+            yield from room_faults(where, parts[1], target)
+        elif parts[0] in ("include", "examples"):
+            yield from public_faults(where, name, found[1], target)
+
+
+def room_faults(where, room, target):
+    other = target.split("/")[0] if "/" in target else room
+    if room not in ROOMS:
+        yield f"{where}: {room} is not in the list of rooms"
+    elif other in ROOMS and ROOMS.index(other) > ROOMS.index(room):
+        yield f"{where}: {other} comes after {room}; a room includes only those before it"
+
+
+def public_faults(where, name, bracket, target):
+    room = target.split("/")[0] if "/" in target else ""
+    if room in ROOMS:
+        yield f"{where}: a header of the room {room} is not public"
+    if not name.startswith("include/") or name.startswith("include/headrace/torch/"):
+        return
+    if bracket == "<" and not re.fullmatch(r"[a-z_0-9]+|std(def|int|bool)\.h", target):
+        yield f"{where}: public headers include only the standard library"
+    if bracket == '"' and not target.startswith("headrace/"):
+        yield f'{where}: public headers are included as "headrace/..."'
+
+
+def region(path, name):
+    """A file, or its lines between `// [name]` and `// [/name]`; None where there are none."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    if name is None:
+        return textwrap.dedent("\n".join(lines)).strip("\n")
+    marks = [number for number, line in enumerate(lines)
+             if line.strip() in (f"// [{name}]", f"// [/{name}]")]
+    if len(marks) != 2:
+        return None
+    return textwrap.dedent("\n".join(lines[marks[0] + 1:marks[1]])).strip("\n")
+
+
+def doc_faults(root, path):
+    name = path.relative_to(root).as_posix()
+    lines = path.read_text(encoding="utf-8").splitlines()
+    number = 0
+    while number < len(lines):
+        fence = re.match(r"^```(\w*)\s*$", lines[number])
+        if not fence:
+            number += 1
+            continue
+        end = number + 1
+        while end < len(lines) and not lines[end].startswith("```"):
+            end += 1
+        block = textwrap.dedent("\n".join(lines[number + 1:end])).strip("\n")
+        source = re.match(r"^<!-- (compiled|printed): (\S+)(?: (\S+))? -->$",
+                          lines[number - 1].strip() if number else "")
+        where = f"{name}:{number + 1}"
+        if source:
+            yield from block_faults(root, where, block, source[2], source[3])
+        elif fence[1] == "cpp":
+            yield f"{where}: a cpp block needs `<!-- compiled: FILE [NAME] -->` on the line before"
+        number = end + 1
+
+
+def block_faults(root, where, block, file, name):
+    path = root / file
+    if not path.is_file():
+        yield f"{where}: {file} does not exist"
+        return
+    expected = region(path, name)
+    if expected is None:
+        yield f"{where}: {file} has no lines between // [{name}] and // [/{name}]"
+    elif block != expected:
+        yield f"{where}: the block differs from {file}" + (f" [{name}]" if name else "")
+
+
+def header_faults(root, compiler, headers, flags):
+    def compile_alone(header):
+        command = [*compiler.split(), "-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror",
+                   "-I", str(root / "include"), *flags, "-x", "c++", "-"]
+        code = f'#include "{header.relative_to(root / "include").as_posix()}"\n'
+        return header, subprocess.run(command, input=code, capture_output=True, text=True,
+                                      check=False)
+
+    with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        for header, result in pool.map(compile_alone, headers):
+            if result.returncode != 0:
+                name = header.relative_to(root).as_posix()
+                words = textwrap.indent(result.stderr[:2000], "    ")
+                yield f"{name}:1: does not compile alone:\n{words}"
+
+
+def public_headers(root):
+    folder = root / "include" / "headrace"
+    return sorted(path for path in folder.rglob("*.h*") if "torch" not in path.parts[-2:-1])
+
+
+def torch_headers(root):
+    return sorted((root / "include" / "headrace" / "torch").glob("*.hpp"))
+
+
+def faults(words):
+    root = pathlib.Path(words[1]).resolve()
+    if words[0] == "text" and len(words) == 2:
+        return text_faults(root)
+    if words[0] == "headers" and len(words) == 3:
+        return header_faults(root, words[2], public_headers(root), [])
+    if words[0] == "torch-headers" and len(words) == 4:
+        torch = os.path.join(words[3], "torch", "include")
+        flags = ["-isystem", torch, "-isystem", f"{torch}/torch/csrc/api/include"]
+        return header_faults(root, words[2], torch_headers(root), flags)
+    return None
+
+
+def main(words):
+    found = faults(words) if len(words) > 1 else None
+    if found is None:
+        print(__doc__, file=sys.stderr)
+        return 2
+    found = list(found)
+    for fault in found:
+        print(fault)
+    print(f"{len(found)} faults")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

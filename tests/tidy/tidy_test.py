@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each check of tidy.py finds the fault it is for, and leaves the right thing alone."""
+import pathlib
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import tidy  # noqa: E402
+
+LICENCE = "// " + tidy.LICENCE + "\n"
+
+
+class Tree(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.root = pathlib.Path(self.folder.name)
+
+    def tearDown(self):
+        self.folder.cleanup()
+
+    def write(self, name, text):
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+    def text_faults(self):
+        return list(tidy.text_faults(self.root))
+
+    def assert_one(self, expected):
+        found = self.text_faults()
+        self.assertEqual(len(found), 1, found)
+        self.assertIn(expected, found[0])
+
+
+class Includes(Tree):
+    def test_downward_include_passes(self):
+        self.write("src/swap/a.cpp", LICENCE + '#include "base/units.hpp"\n#include "own.hpp"\n')
+        self.assertEqual(self.text_faults(), [])
+
+    def test_upward_include_fails(self):
+        self.write("src/base/a.cpp", LICENCE + '#include "swap/record.hpp"\n')
+        self.assert_one("src/base/a.cpp:2: includes swap/record.hpp: swap comes after base")
+
+    def test_unknown_room_fails(self):
+        self.write("src/utils/a.cpp", LICENCE + "#include <vector>\n")
+        self.assert_one("utils is not in the list of rooms")
+
+    def test_torch_in_a_room_fails(self):
+        self.write("src/engine/a.cpp", LICENCE + "#include <ATen/ATen.h>\n")
+        self.assert_one("may include torch")
+
+    def test_torch_in_the_adapter_passes(self):
+        self.write("include/headrace/torch/a.hpp", LICENCE + "#include <torch/torch.h>\n")
+        self.assertEqual(self.text_faults(), [])
+
+    def test_library_in_a_public_header_fails(self):
+        self.write("include/headrace/a.hpp", LICENCE + "#include <liburing.h>\n")
+        self.assert_one("only the standard library")
+
+    def test_room_in_a_public_header_fails(self):
+        self.write("examples/a.cpp", LICENCE + '#include "base/units.hpp"\n')
+        self.assert_one("the room base is not public")
+
+
+class Text(Tree):
+    def test_long_line_fails(self):
+        self.write("src/base/a.cpp", LICENCE + "// " + "x" * 98 + "\n")
+        self.assert_one("a.cpp:2: 101 columns")
+
+    def test_missing_licence_fails(self):
+        self.write("tools/a.cpp", "int a;\n")
+        self.assert_one("not the licence")
+
+    def test_script_has_its_licence_on_the_second_line(self):
+        self.write("check", "#!/bin/sh\n# " + tidy.LICENCE + "\n")
+        self.assertEqual(self.text_faults(), [])
+
+
+class Docs(Tree):
+    def setUp(self):
+        super().setUp()
+        code = "int main() {\n  // [part]\n  int x;\n  // [/part]\n}\n"
+        self.write("examples/a.cpp", LICENCE + code)
+
+    def test_equal_block_passes(self):
+        self.write("README.md", "<!-- compiled: examples/a.cpp part -->\n```cpp\nint x;\n```\n")
+        self.assertEqual(self.text_faults(), [])
+
+    def test_changed_block_fails(self):
+        self.write("docs/a.md", "<!-- compiled: examples/a.cpp part -->\n```cpp\nint y;\n```\n")
+        self.assert_one("docs/a.md:2: the block differs")
+
+    def test_block_without_a_source_fails(self):
+        self.write("README.md", "```cpp\nint x;\n```\n")
+        self.assert_one("needs `<!-- compiled:")
+
+    def test_missing_region_fails(self):
+        self.write("README.md", "<!-- compiled: examples/a.cpp none -->\n```cpp\nint x;\n```\n")
+        self.assert_one("no lines between")
+
+    def test_other_blocks_are_left_alone(self):
+        self.write("README.md", "```sh\n./quickstart\n```\n```text\nout\n```\n")
+        self.assertEqual(self.text_faults(), [])
+
+
+class Headers(Tree):
+    def test_header_that_needs_another_fails(self):
+        self.write("include/headrace/good.hpp", LICENCE + "#pragma once\nint a();\n")
+        self.write("include/headrace/bad.hpp", LICENCE + "#pragma once\nstd::string a();\n")
+        headers = tidy.public_headers(self.root)
+        found = list(tidy.header_faults(self.root, COMPILER, headers, []))
+        self.assertEqual(len(found), 1, found)
+        self.assertIn("include/headrace/bad.hpp:1: does not compile alone", found[0])
+
+
+COMPILER = sys.argv.pop(1) if len(sys.argv) > 1 else "c++"
+if __name__ == "__main__":
+    unittest.main()
