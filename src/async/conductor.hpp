@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // conductor.hpp: the seam to the one thread that all control flow of an engine runs on.
 //
-// Coroutines are created, resumed and destroyed on it, so engine state needs no locks. conductor_asio
-// is a real thread on a Boost.Asio io_context; conductor_simulated runs on the calling thread under a
-// virtual clock, in an order drawn from a seed, for tests.
+// Coroutines are created, resumed and destroyed on it, so engine state needs no locks.
+// conductor_asio is a real thread on a Boost.Asio io_context; conductor_simulated runs on the
+// calling thread under a virtual clock, in an order drawn from a seed, for tests.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -34,12 +34,12 @@ class Helper {
 class Conductor {
  public:
   virtual ~Conductor() = default;
-  // From any thread. Work posted by one thread runs in the order it was posted (simulated: in seeded
-  // order), never inside this call. Allocates nothing; wakes the conductor once per batch.
+  // From any thread. Work posted by one thread runs in the order it was posted (simulated: in
+  // seeded order), never inside this call. Allocates nothing; wakes the conductor once per batch.
   virtual void post(Work& work) noexcept = 0;
   // On the conductor only: runs `timer` once, `delay` from now; a negative delay counts as none. No
-  // cancel: a timer that is no longer wanted runs and finds nothing to do; its owner outlives it, or
-  // the conductor. Timers run in the order of their deadlines.
+  // cancel: a timer that is no longer wanted runs and finds nothing to do; its owner outlives it,
+  // or the conductor. Timers run in the order of their deadlines.
   virtual void after(Nanoseconds delay, Timer& timer) noexcept = 0;
   // Monotonic; virtual time under simulation.
   virtual Nanoseconds now() const noexcept = 0;
@@ -55,16 +55,16 @@ class Conductor {
   virtual void wait(std::atomic<bool>& done, Helper* helper) = 0;
 };
 
-// Starts the thread "headrace-cond" (async/thread.hpp). The destructor joins it; by then no work may
-// be posted and no thread may be inside post(). Timers that are still set are dropped.
-// Throws headrace::Error kUnsupported when the machine gives no thread or no descriptors.
+// Starts the thread "headrace-cond" (async/thread.hpp). The destructor joins it; by then no work
+// may be posted and no thread may be inside post(). Timers that are still set are dropped. Throws
+// headrace::Error kUnsupported when the machine gives no thread or no descriptors.
 std::unique_ptr<Conductor> make_conductor_asio();
 
 struct SimulatedOptions {
   std::uint64_t seed = 1;
 };
-// Runs nothing but inside wait(), which only the thread that made it may call. Among the work that is
-// ready it picks by the seed; when none is ready it moves the clock to the earliest timer. Posts from
-// other threads are refused by a check.
+// Runs nothing but inside wait(), which only the thread that made it may call. Among the work that
+// is ready it picks by the seed; when none is ready it moves the clock to the earliest timer. Posts
+// from other threads are refused by a check.
 std::unique_ptr<Conductor> make_conductor_simulated(const SimulatedOptions& options);
 }  // namespace headrace::async

@@ -2,6 +2,7 @@
 // The simulated conductor: one thread, a virtual clock, and a seed that decides what runs next.
 #include <cstddef>
 #include <random>
+#include <string>
 #include <thread>
 
 #include "async/conductor.hpp"
@@ -14,7 +15,8 @@ namespace headrace::async {
 namespace {
 class ConductorSimulated final : public Conductor {
  public:
-  explicit ConductorSimulated(const SimulatedOptions& options) : random_(options.seed) {}
+  explicit ConductorSimulated(const SimulatedOptions& options)
+      : seed_(options.seed), random_(options.seed) {}
   ~ConductorSimulated() override {
     HEADRACE_CHECK(!running_, "a conductor was destroyed by the work that it runs");
   }
@@ -52,9 +54,12 @@ class ConductorSimulated final : public Conductor {
   // Makes the timers that are due first ready; which of them runs first is the seed's to say.
   void move_clock() {
     if (timers_.empty()) {
-      throw Error(Code::kIoStalled,
-                  "deadlock: nothing is left to run and the awaited call has not ended; its coroutines "
-                  "are left suspended; run the same seed again to see what they wait for");
+      throw Error(
+          Code::kIoStalled,
+          "deadlock: at " + std::to_string(now_.count()) +
+              " ns of virtual time nothing is left to run; the awaited call cannot end and its "
+              "coroutines stay suspended; seed " +
+              std::to_string(seed_) + " shows it again");
     }
     now_ = timers_.first_deadline();
     while (Timer* timer = timers_.take_due(now_)) post(*timer);
@@ -77,6 +82,7 @@ class ConductorSimulated final : public Conductor {
   }
 
   const std::thread::id owner_ = std::this_thread::get_id();
+  const std::uint64_t seed_;
   std::mt19937_64 random_;
   Nanoseconds now_{0};
   Work* ready_ = nullptr;

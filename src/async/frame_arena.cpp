@@ -7,8 +7,8 @@
 #include "base/check.hpp"
 #include "base/units.hpp"
 
-// A frame that is touched after its coroutine ended is found by AddressSanitizer although its memory
-// stays with the arena.
+// A frame that is touched after its coroutine ended is found by AddressSanitizer although its
+// memory stays with the arena.
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
 #define HEADRACE_POISON(address, size_bytes) ASAN_POISON_MEMORY_REGION(address, size_bytes)

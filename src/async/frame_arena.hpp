@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// frame_arena.hpp: memory for coroutine frames, reserved at freeze, so that a step allocates nothing.
+// frame_arena.hpp: memory for coroutine frames, reserved at freeze, so that a step allocates
+// nothing.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -9,7 +10,8 @@
 namespace headrace::async {
 // Freed frames go to a list per size class (64-byte steps up to 4 KiB) and are used again. When the
 // reserve is used up, or a frame is larger than 4 KiB, it comes from the heap; overflow_frames()
-// counts those. One thread at a time: the conductor's. Destroyed only when every frame was given back.
+// counts those. One thread at a time: the conductor's. Destroyed only when every frame was given
+// back.
 class FrameArena {
  public:
   explicit FrameArena(std::size_t reserve_bytes);

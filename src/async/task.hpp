@@ -2,8 +2,8 @@
 // task.hpp: Task<T>, a coroutine that starts when it is awaited, and TaskGroup, children that are
 // always joined.
 //
-// Tasks live on the conductor. A frame is destroyed only when its coroutine has finished: never while
-// it is suspended on an operation, and there are no detached coroutines.
+// Tasks live on the conductor. A frame is destroyed only when its coroutine has finished: never
+// while it is suspended on an operation, and there are no detached coroutines.
 #pragma once
 #include <atomic>
 #include <coroutine>
@@ -237,8 +237,8 @@ struct Call : Work {
 };
 }  // namespace detail
 
-// Runs `make()` (which returns a Task<T>) on the conductor and blocks the calling thread until it has
-// finished; returns its value or rethrows its error. `helper`: see Conductor::wait. Not on the
+// Runs `make()` (which returns a Task<T>) on the conductor and blocks the calling thread until it
+// has finished; returns its value or rethrows its error. `helper`: see Conductor::wait. Not on the
 // conductor itself. Frames come from Conductor::use_frames().
 template <class Make>
 auto call(Conductor& conductor, Helper* helper, Make&& make) {

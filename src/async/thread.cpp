@@ -42,11 +42,12 @@ std::thread start_thread(const std::string& name, std::function<void()> body) {
       body();
     });
   } catch (const std::system_error& error) {
-    throw Error(Code::kUnsupported,
-                "no thread could be started: " + base::errno_text(error.code().value()) + "; '" + name +
-                    "' is missing, so the engine cannot start; raise the limit on tasks (ulimit -u, the "
-                    "cgroup's pids.max) or lower the number of update threads",
-                error.code().value());
+    throw Error(
+        Code::kUnsupported,
+        "no thread could be started: " + base::errno_text(error.code().value()) + "; '" + name +
+            "' is missing, so the engine cannot start; raise the limit on tasks (ulimit -u, the "
+            "cgroup's pids.max) or lower the number of update threads",
+        error.code().value());
   }
 }
 }  // namespace headrace::async

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// timer_list.hpp: the timers of a conductor, earliest first, as an intrusive list. An engine has few at
-// a time, so a walk to the right place is cheap.
+// timer_list.hpp: the timers of a conductor, earliest first, as an intrusive list. An engine has
+// few at a time, so a walk to the right place is cheap.
 #pragma once
 #include <algorithm>
 
@@ -10,7 +10,9 @@ namespace headrace::async {
 class TimerList {
  public:
   bool empty() const noexcept { return first_ == nullptr; }
-  Nanoseconds first_deadline() const noexcept { return static_cast<const Timer*>(first_)->deadline; }
+  Nanoseconds first_deadline() const noexcept {
+    return static_cast<const Timer*>(first_)->deadline;
+  }
 
   // Behind those with the same deadline.
   void add(Timer& timer, Nanoseconds now, Nanoseconds delay) noexcept {

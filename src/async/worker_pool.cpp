@@ -68,8 +68,8 @@ void WorkerPool::start(Job& job) {
   changed_.notify_all();
 }
 
-// Takes one unit of the first job, runs it and hands the job over if it was the last to end. The lock
-// is held on entry and on return.
+// Takes one unit of the first job, runs it and hands the job over if it was the last to end. The
+// lock is held on entry and on return.
 void WorkerPool::run_unit(std::unique_lock<std::mutex>& lock) {
   Job& job = *first_job_;
   const std::uint64_t unit = job.next_unit++;

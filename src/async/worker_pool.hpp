@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// worker_pool.hpp: the threads that update tiles, verify and compute checksums: whatever passes over
-// data.
+// worker_pool.hpp: the threads that update tiles, verify and compute checksums: whatever passes
+// over data.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -13,9 +13,9 @@
 #include "async/conductor.hpp"
 
 namespace headrace::async {
-// `threads` share the work: threads - 1 of its own ("headrace-updN", async/thread.hpp), at least one,
-// and a trainer thread that waits in Conductor::wait with this as its helper, if threads > 1. With
-// threads == 0 work runs on the conductor, one job at a time: for the simulated conductor.
+// `threads` share the work: threads - 1 of its own ("headrace-updN", async/thread.hpp), at least
+// one, and a trainer thread that waits in Conductor::wait with this as its helper, if threads > 1.
+// With threads == 0 work runs on the conductor, one job at a time: for the simulated conductor.
 // Work sets the rounding control itself where it needs to (optimizer_cpu).
 class WorkerPool final : public Helper {
  public:
@@ -28,10 +28,11 @@ class WorkerPool final : public Helper {
 
   std::uint32_t threads() const noexcept { return threads_; }
 
-  // co_await pool.for_units(n, function, context), on the conductor: calls function(context, i) for i
-  // in [0, n), each once, on any of the threads, in any order; resumes on the conductor when all are
-  // done, and sees what they wrote. `function` must not throw. Several may be under way: first come,
-  // first served. Allocates nothing. Cost: a lock per unit, so a unit is a block of elements, not one.
+  // co_await pool.for_units(n, function, context), on the conductor: calls function(context, i) for
+  // i in [0, n), each once, on any of the threads, in any order; resumes on the conductor when all
+  // are done, and sees what they wrote. `function` must not throw. Several may be under way: first
+  // come, first served. Allocates nothing. Cost: a lock per unit, so a unit is a block of elements,
+  // not one.
   using Function = void (*)(void* context, std::uint64_t unit) noexcept;
   class Units;
   Units for_units(std::uint64_t count, Function function, void* context) noexcept;
@@ -40,8 +41,8 @@ class WorkerPool final : public Helper {
   void finish(std::atomic<bool>& done) noexcept override;
 
  private:
-  // Lives in the awaiting coroutine's frame, under mutex_ from start() until its last unit has ended;
-  // then it belongs to the conductor and no worker touches it again.
+  // Lives in the awaiting coroutine's frame, under mutex_ from start() until its last unit has
+  // ended; then it belongs to the conductor and no worker touches it again.
   struct Job : Work {
     Function function = nullptr;
     void* context = nullptr;

@@ -8,6 +8,7 @@
 
 namespace headrace {
 const char* code_name(Code code) noexcept {
+  // clang-format off
   switch (code) {
     case Code::kOk: return "kOk";
     case Code::kInvalidArgument: return "kInvalidArgument";
@@ -25,11 +26,12 @@ const char* code_name(Code code) noexcept {
     case Code::kUnsupported: return "kUnsupported";
     case Code::kFailed: return "kFailed";
   }
+  // clang-format on
   return "unknown code";
 }
 
 const char* version() noexcept {
-  return HEADRACE_TEXT(HEADRACE_VERSION_MAJOR) "." HEADRACE_TEXT(HEADRACE_VERSION_MINOR) "." HEADRACE_TEXT(
-      HEADRACE_VERSION_PATCH);
+  return HEADRACE_TEXT(HEADRACE_VERSION_MAJOR) "." HEADRACE_TEXT(
+      HEADRACE_VERSION_MINOR) "." HEADRACE_TEXT(HEADRACE_VERSION_PATCH);
 }
 }  // namespace headrace

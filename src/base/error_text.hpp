@@ -9,6 +9,7 @@ namespace headrace::base {
 // "EIO (Input/output error)"; for an unknown number "errno 4242".
 std::string errno_text(int sys_errno);
 
-// The candidate with the smallest edit distance to `word`, or "" when none is near (distance > max(2, len/3)).
+// The candidate with the smallest edit distance to `word`, the first of several; "" when none is
+// near (distance > max(2, length / 3)).
 std::string_view nearest_word(std::string_view word, std::span<const std::string_view> candidates);
 }  // namespace headrace::base

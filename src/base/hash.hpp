@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// hash.hpp: XXH3, the one checksum of swap records (64 bit, seeded) and of logical content (128 bit, streamed).
+// hash.hpp: XXH3, the one checksum: of swap records (64 bit, seeded) and of logical content
+// (128 bit, streamed).
 #pragma once
 #include <cstddef>
 #include <cstdint>

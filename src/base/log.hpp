@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// log.hpp: where an engine's warnings and errors go. Each engine holds its own sink; there is no global one.
+// log.hpp: where an engine's warnings and errors go. Each engine holds its own sink; there is no
+// global one.
 #pragma once
 #include <string_view>
 
 #include "headrace/log.hpp"
 
 namespace headrace::base {
-// Writes "headrace: warning: text" to stderr, one line; errors say "error", infos are dropped unless
-// HEADRACE_LOG=info.
+// Writes "headrace: warning: text" to stderr, one line; errors say "error", infos are dropped
+// unless HEADRACE_LOG=info.
 void log_to_stderr(LogLevel level, std::string_view text);
 
 // `sink` if it is set, else log_to_stderr.

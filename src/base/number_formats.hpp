@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // number_formats.hpp: bf16 and the split master, in integers.
 //
-// The hardware's bf16 instructions flush denormals, so every conversion here is integer arithmetic: the same
-// bits on every CPU and with any MXCSR.
+// The hardware's bf16 instructions flush denormals, so every conversion here is integer arithmetic:
+// the same bits on every CPU and with any MXCSR.
 #pragma once
 #include <bit>
 #include <cstdint>
@@ -10,7 +10,9 @@
 namespace headrace::base {
 inline constexpr std::uint32_t kCanonicalNan = 0x7fc00000u;
 
-inline float bf16_to_f32(std::uint16_t value) { return std::bit_cast<float>(std::uint32_t{value} << 16); }
+inline float bf16_to_f32(std::uint16_t value) {
+  return std::bit_cast<float>(std::uint32_t{value} << 16);
+}
 
 // Round to nearest, ties to even; every NaN becomes the canonical one.
 inline std::uint16_t f32_to_bf16(float value) {
@@ -19,8 +21,9 @@ inline std::uint16_t f32_to_bf16(float value) {
   return static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-// The split master: master bits == (weight << 16) + (signed) residual, with the weight rounded half up.
-// Exactly invertible for every finite master whose rounded weight is finite; NaNs are made canonical first.
+// The split master: master bits == (weight << 16) + (signed) residual, with the weight rounded to
+// nearest, ties away from zero. Exactly invertible for all but NaNs, which are made canonical
+// first; the weight of a master within half a step of infinity is infinite.
 struct SplitMaster {
   std::uint16_t weight;
   std::uint16_t residual;  // two's complement

@@ -8,7 +8,7 @@ std::string format_bytes(std::uint64_t bytes) {
   static constexpr const char* kNames[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
   double value = static_cast<double>(bytes);
   int name = 0;
-  while (value >= 1024 && name < 5) {
+  while (value >= (name == 0 ? 1024 : 1023.995) && name < 5) {  // what two digits round to 1024
     value /= 1024;
     ++name;
   }

@@ -12,9 +12,15 @@ inline constexpr std::uint64_t kGiB = 1024 * kMiB;
 inline constexpr std::uint64_t kIoAlignment = 4096;
 inline constexpr std::uint64_t kHugePage = 2 * kMiB;
 
-constexpr std::uint64_t ceil_div(std::uint64_t value, std::uint64_t by) { return (value + by - 1) / by; }
-constexpr std::uint64_t align_up(std::uint64_t value, std::uint64_t to) { return ceil_div(value, to) * to; }
-constexpr std::uint64_t align_down(std::uint64_t value, std::uint64_t to) { return value / to * to; }
+constexpr std::uint64_t ceil_div(std::uint64_t value, std::uint64_t by) {
+  return (value + by - 1) / by;
+}
+constexpr std::uint64_t align_up(std::uint64_t value, std::uint64_t to) {
+  return ceil_div(value, to) * to;
+}
+constexpr std::uint64_t align_down(std::uint64_t value, std::uint64_t to) {
+  return value / to * to;
+}
 
 // "1.25 GiB", "640 KiB", "17 B".
 std::string format_bytes(std::uint64_t bytes);

@@ -8,7 +8,6 @@
 namespace headrace::async::testing {
 namespace {
 using std::chrono::milliseconds;
-using std::chrono::seconds;
 
 std::unique_ptr<Conductor> simulated() { return make_conductor_simulated({.seed = 7}); }
 
@@ -74,29 +73,37 @@ TEST_P(ConductorConformance, AWorkMayBePostedAgainFromItsOwnRun) {
 
 TEST_P(ConductorConformance, KnowsItsOwnWorkFromTheCallingThread) {
   EXPECT_FALSE(conductor_->on_conductor());
-  EXPECT_TRUE(call(*conductor_, nullptr,
-                   [&]() -> Task<bool> { co_return conductor_->on_conductor(); }));
+  EXPECT_TRUE(
+      call(*conductor_, nullptr, [&]() -> Task<bool> { co_return conductor_->on_conductor(); }));
   EXPECT_FALSE(conductor_->on_conductor());
 }
 
 TEST_P(ConductorConformance, TimersRunInTheOrderOfTheirDeadlinesAndNotBefore) {
-  std::vector<int> order;
-  bool early = false;
+  struct Ring : Timer {
+    Conductor* conductor = nullptr;
+    std::vector<Nanoseconds>* rung = nullptr;
+    bool early = false;
+  };
+  std::vector<Nanoseconds> rung;
+  std::vector<Ring> timers(6);
   call(*conductor_, nullptr, [&]() -> Task<> {
-    const Nanoseconds start = conductor_->now();
-    TaskGroup group;
-    for (const int delay : {6, 2, 4, 1, 5, 3}) {
-      group.spawn([](Conductor& conductor, Nanoseconds start, int delay, std::vector<int>& order,
-                     bool& early) -> Task<> {
-        co_await Delay{conductor, milliseconds(delay)};
-        order.push_back(delay);
-        early = early || conductor.now() - start < milliseconds(delay);
-      }(*conductor_, start, delay, order, early));
+    int delay = 6;
+    for (Ring& timer : timers) {
+      timer.conductor = conductor_.get();
+      timer.rung = &rung;
+      timer.run = [](Work* work) noexcept {
+        auto* const self = static_cast<Ring*>(work);
+        self->early = self->conductor->now() < self->deadline;
+        self->rung->push_back(self->deadline);
+      };
+      conductor_->after(milliseconds(delay), timer);
+      delay = (delay * 3) % 7;  // 6 4 5 1 3 2
     }
-    co_await group.join();
+    while (rung.size() < timers.size()) co_await Delay{*conductor_, milliseconds(1)};
   });
-  EXPECT_EQ(order, (std::vector<int>{1, 2, 3, 4, 5, 6}));
-  EXPECT_FALSE(early);
+  EXPECT_EQ(rung.size(), timers.size());
+  EXPECT_TRUE(std::is_sorted(rung.begin(), rung.end()));
+  for (const Ring& timer : timers) EXPECT_FALSE(timer.early);
 }
 
 TEST_P(ConductorConformance, ATimerMayBeSetAgainFromItsOwnRun) {
@@ -194,16 +201,6 @@ Task<> child(Conductor& conductor, Nanoseconds delay, int& finished) {
   co_await Delay{conductor, delay};
   ++finished;
 }
-Task<> failing_child(Conductor& conductor, Nanoseconds delay, std::string text) {
-  co_await Delay{conductor, delay};
-  throw std::runtime_error(text);
-}
-Task<> careful_child(Conductor& conductor, TaskGroup& group, int& rounds) {
-  while (!group.cancelled()) {
-    co_await Delay{conductor, milliseconds(1)};
-    ++rounds;
-  }
-}
 
 TEST_P(ConductorConformance, ATaskGroupJoinsAllItsChildren) {
   int finished = 0;
@@ -219,17 +216,39 @@ TEST_P(ConductorConformance, ATaskGroupJoinsAllItsChildren) {
   EXPECT_EQ(finished, 21);
 }
 
+// Waits until its turn has come.
+Task<> failing_child(Conductor& conductor, const int& turn, int mine, std::string text) {
+  while (turn < mine) co_await Yield{conductor};
+  throw std::runtime_error(text);
+}
+Task<> patient_child(Conductor& conductor, const int& turn, int mine, int& finished) {
+  while (turn < mine) co_await Yield{conductor};
+  ++finished;
+}
+Task<> careful_child(Conductor& conductor, TaskGroup& group, int& stopped_at, const int& turn) {
+  while (!group.cancelled()) co_await Yield{conductor};
+  stopped_at = turn;
+}
+
 TEST_P(ConductorConformance, InATaskGroupTheFirstErrorWinsAndTheSiblingsDrain) {
   int finished = 0;
-  int rounds = 0;
+  int stopped_at = 0;
+  int turn = 0;
   try {
     call(*conductor_, nullptr, [&]() -> Task<> {
       TaskGroup group;
-      group.spawn(failing_child(*conductor_, milliseconds(8), "second"));
-      group.spawn(failing_child(*conductor_, milliseconds(2), "first"));
-      group.spawn(child(*conductor_, milliseconds(12), finished));
-      group.spawn(careful_child(*conductor_, group, rounds));
+      group.spawn(failing_child(*conductor_, turn, 2, "second"));
+      group.spawn(failing_child(*conductor_, turn, 1, "first"));
+      group.spawn(patient_child(*conductor_, turn, 3, finished));
+      group.spawn(careful_child(*conductor_, group, stopped_at, turn));
       EXPECT_FALSE(group.cancelled());
+      turn = 1;
+      while (group.running() > 2) co_await Yield{*conductor_};
+      EXPECT_TRUE(group.cancelled());
+      turn = 2;
+      while (group.running() > 1) co_await Yield{*conductor_};
+      EXPECT_EQ(finished, 0);
+      turn = 3;
       co_await group.join();
     });
     FAIL() << "no error came through";
@@ -237,14 +256,17 @@ TEST_P(ConductorConformance, InATaskGroupTheFirstErrorWinsAndTheSiblingsDrain) {
     EXPECT_STREQ(error.what(), "first");
   }
   EXPECT_EQ(finished, 1);
-  EXPECT_GE(rounds, 1);
+  EXPECT_EQ(stopped_at, 1);
 }
 
 TEST_P(ConductorConformance, ATaskGroupWhoseChildrenFinishedAtOnceIsJoinedAtOnce) {
   call(*conductor_, nullptr, [&]() -> Task<> {
     TaskGroup group;
     group.spawn([]() -> Task<> { co_return; }());
-    group.spawn([]() -> Task<> { throw std::logic_error("at once"); co_return; }());
+    group.spawn([]() -> Task<> {
+      throw std::logic_error("at once");
+      co_return;
+    }());
     EXPECT_TRUE(group.cancelled());
     bool thrown = false;
     try {
@@ -282,10 +304,9 @@ TEST_P(ConductorConformance, ManyCallsInARow) {
   EXPECT_EQ(sum, 500);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Backends, ConductorConformance,
-    ::testing::Values(ConductorCase{"asio", &make_conductor_asio, true},
-                      ConductorCase{"simulated", &simulated, false}),
-    [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(Backends, ConductorConformance,
+                         ::testing::Values(ConductorCase{"asio", &make_conductor_asio, true},
+                                           ConductorCase{"simulated", &simulated, false}),
+                         [](const auto& info) { return std::string(info.param.name); });
 }  // namespace
 }  // namespace headrace::async::testing
