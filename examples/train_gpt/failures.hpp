@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// failures.hpp: how this program names what went wrong, and which exit code it ends with.
+#pragma once
+#include <exception>
+#include <string>
+
+#include "headrace/error.hpp"
+
+namespace train_gpt {
+enum ExitCode { kDone = 0, kRunFailed = 1, kRefused = 2 };
+
+// "EACCES (Permission denied)".
+std::string errno_text(int number);
+
+// Throws headrace::Error. `text`: cause, consequence, fix.
+[[noreturn]] void fail(headrace::Code code, const std::string& text, int sys_errno = 0);
+
+// What the program ends with: 2 for what was refused before the first step (usage, settings, plan,
+// path), 128 + n after signal n, 1 for everything else.
+//   running  the first step has begun
+//   signal   the signal that asked us to end, 0 for none
+int exit_code_for(const headrace::Error& error, bool running, int signal);
+
+// The same for any exception, with the words to print: {"kIo", "text"}.
+struct Failure {
+  int exit_code = kRunFailed;
+  std::string code;
+  std::string text;
+};
+Failure describe(const std::exception& error, bool running, int signal);
+}  // namespace train_gpt

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// gpt_shape.hpp: which parameters a byte-level GPT of given sizes has, without building it.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace train_gpt {
+constexpr std::int64_t kVocabulary = 256;
+
+struct GptShape {
+  std::uint32_t layers = 4;
+  std::uint32_t hidden = 256;
+  std::uint32_t heads = 4;
+  std::uint32_t sequence = 128;
+};
+
+struct NamedShape {
+  std::string name;  // full: "<group>.<module>.<weight or bias>"
+  std::vector<std::int64_t> shape;
+
+  std::uint64_t elements() const noexcept {
+    std::uint64_t n = 1;
+    for (const std::int64_t size : shape) n *= static_cast<std::uint64_t>(size);
+    return n;
+  }
+};
+
+// Throws headrace::Error kInvalidArgument naming the option that does not fit.
+void check_shape(const GptShape& shape);
+// "embed", "h.0" ... "head", in order of use.
+std::vector<std::string> group_names(const GptShape& shape);
+// In order of use.
+std::vector<NamedShape> gpt_parameters(const GptShape& shape);
+std::uint64_t count_elements(const std::vector<NamedShape>& parameters) noexcept;
+}  // namespace train_gpt

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// loop.cpp: steps, timed and counted.
+#include "loop.hpp"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <utility>
+
+#include "failures.hpp"
+#include "process.hpp"
+
+namespace train_gpt {
+namespace {
+using headrace::Code;
+
+class Stopwatch {
+ public:
+  // Seconds since the last lap.
+  double lap() {
+    const auto now = std::chrono::steady_clock::now();
+    return std::chrono::duration<double>(now - std::exchange(last_, now)).count();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
+
+void require_finite(double loss, std::uint64_t step, const char* which) {
+  if (std::isfinite(loss)) return;
+  fail(Code::kNotFinite,
+       "the " + std::string(which) + " loss is " +
+           (std::isnan(loss) ? "not a number" : "infinite") + " at step " + std::to_string(step) +
+           "; the run ended there and nothing was written. Lower --lr, lengthen --warmup, or set "
+           "gradient_clipping.");
+}
+
+// Forward and backward of one step's micro-batches.
+void accumulate(Training& training, Batches& batches, std::uint32_t accumulation,
+                StepRecord& record) {
+  Stopwatch watch;
+  for (std::uint32_t micro = 0; micro < accumulation; ++micro) {
+    check_signal();
+    const Batch batch = batches.training((record.step - 1) * accumulation + micro);
+    const double loss = training.forward(batch);
+    record.forward_s += watch.lap();
+    require_finite(loss, record.step, "training");
+    record.loss += loss / accumulation;
+    training.backward();
+    record.backward_s += watch.lap();
+  }
+}
+
+// --plain: what forward and backward needed beside weights and gradients, both bf16.
+std::uint64_t activation_bytes(const Report& report) {
+  const std::uint64_t held = report.memory.baseline_rss_bytes + 4 * report.parameters;
+  const std::uint64_t peak = peak_resident_bytes();
+  return peak > held ? peak - held : 0;
+}
+
+void count_transfers(StepRecord& record, const headrace::Stats& before,
+                     const headrace::Stats& after, const KernelTransfers& kernel_before) {
+  const KernelTransfers kernel = kernel_transfers();
+  record.nvme_read_bytes = after.nvme_read_bytes - before.nvme_read_bytes;
+  record.nvme_written_bytes = after.nvme_written_bytes - before.nvme_written_bytes;
+  record.kernel_read_bytes = kernel.read_bytes - kernel_before.read_bytes;
+  record.kernel_written_bytes = kernel.written_bytes - kernel_before.written_bytes;
+}
+
+void run_step(Training& training, Batches& batches, const headrace::Settings& scaled,
+              Report& report, StepRecord& record) {
+  const std::uint32_t accumulation = scaled.gradient_accumulation_steps;
+  Stopwatch whole;
+  accumulate(training, batches, accumulation, record);
+  if (report.options.plain && record.step == 1)
+    report.memory.activations_bytes = activation_bytes(report);
+  Stopwatch watch;
+  record.learning_rate = report.options.schedule().learning_rate(record.step);
+  const headrace::StepResult result =
+      training.update({.learning_rate = static_cast<float>(record.learning_rate),
+                       .gradient_scale = 1.0f / static_cast<float>(accumulation),
+                       .max_norm = static_cast<float>(scaled.gradient_clipping)});
+  record.update_s = watch.lap();
+  record.gradient_norm = result.gradient_norm;
+  record.seconds = whole.lap();
+}
+
+double lane_rate(std::uint64_t bytes, double seconds) {
+  return seconds > 0 ? static_cast<double>(bytes) / seconds / 1e9 : 0;
+}
+
+ProgressState progress_of(const Report& report, std::uint32_t accumulation,
+                          const headrace::Stats& before, const headrace::Stats& after) {
+  const StepRecord& record = report.steps.back();
+  // The first step creates and records; it says little about the others.
+  const std::size_t first = report.steps.size() > 1 ? 1 : 0;
+  double seconds = 0;
+  for (std::size_t i = first; i < report.steps.size(); ++i) seconds += report.steps[i].seconds;
+  const double per_step = seconds / static_cast<double>(report.steps.size() - first);
+  const Options& o = report.options;
+  const double tokens = static_cast<double>(o.batch) * o.shape.sequence * accumulation;
+  return {.step = record.step,
+          .steps = o.steps,
+          .loss = record.loss,
+          .tokens_per_second = tokens / std::max(per_step, 1e-9),
+          .read_gb_per_second = lane_rate(
+              record.nvme_read_bytes, after.nvme_read_busy_seconds - before.nvme_read_busy_seconds),
+          .write_gb_per_second =
+              lane_rate(record.nvme_written_bytes,
+                        after.nvme_write_busy_seconds - before.nvme_write_busy_seconds),
+          .seconds_left = per_step * static_cast<double>(o.steps - record.step)};
+}
+}  // namespace
+
+void train(Training& training, Batches& batches, const headrace::Settings& scaled, Report& report,
+           Progress& progress) {
+  headrace::Stats before = training.stats();
+  report.stats_before = report.stats_after = before;
+  report.steps.reserve(report.options.steps);
+  for (std::uint64_t step = 1; step <= report.options.steps; ++step) {
+    StepRecord record{.step = step};
+    const KernelTransfers kernel = kernel_transfers();
+    try {
+      run_step(training, batches, scaled, report, record);
+    } catch (const headrace::Error& error) {
+      const bool says_step =
+          error.code() == Code::kInterrupted ||
+          std::string_view(error.what()).find("step " + std::to_string(step)) != std::string::npos;
+      if (says_step) throw;
+      fail(error.code(), "step " + std::to_string(step) + ": " + error.what(), error.sys_errno());
+    }
+    const headrace::Stats after = training.stats();
+    count_transfers(record, before, after, kernel);
+    report.steps.push_back(record);
+    progress.step(progress_of(report, scaled.gradient_accumulation_steps, before, after));
+    report.stats_after = before = after;
+  }
+}
+
+double evaluate(Training& training, Batches& batches, std::uint32_t count, Progress& progress) {
+  progress.stage("evaluating on held-out text");
+  double sum = 0;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    check_signal();
+    sum += training.evaluate(batches.held_out(i, count));
+  }
+  require_finite(sum, count, "held-out");
+  return sum / count;
+}
+
+std::string save(Training& training, const GptShape& shape, const std::string& folder) {
+  if (::mkdir(folder.c_str(), 0777) != 0 && errno != EEXIST) {
+    const int number = errno;
+    fail(Code::kIo,
+         "cannot make the folder '" + folder + "': " + errno_text(number) +
+             "; the weights were not saved. Give --save a folder that you may write to.",
+         number);
+  }
+  std::vector<TensorEntry> tensors;
+  const std::vector<NamedShape> parameters = gpt_parameters(shape);
+  for (const NamedShape& parameter : parameters) {
+    tensors.push_back({.name = parameter.name, .dtype = "BF16", .shape = parameter.shape});
+  }
+  SafetensorsWriter writer(folder, std::move(tensors));
+  for (const NamedShape& parameter : parameters) {
+    training.store(parameter.name, [&](std::span<const std::byte> bytes) {
+      check_signal();
+      writer.append(bytes);
+    });
+  }
+  writer.finish();
+  return folder + "/model.safetensors";
+}
+}  // namespace train_gpt

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// loop.hpp: the training loop: steps, evaluation, and what they cost.
+#pragma once
+#include "batches.hpp"
+#include "progress.hpp"
+#include "report.hpp"
+#include "training.hpp"
+
+namespace train_gpt {
+// Does all of report.options.steps, and fills report.steps, stats_before, stats_after and, for
+// --plain, memory.activations_bytes.
+//   scaled  gradient_accumulation_steps and gradient_clipping
+// Throws headrace::Error: kNotFinite naming the step whose loss is not a number, kInterrupted after
+// a signal, and what the training throws, with the step's number in front.
+void train(Training& training, Batches& batches, const headrace::Settings& scaled, Report& report,
+           Progress& progress);
+
+// Mean loss over the held-out batches. Throws like train().
+double evaluate(Training& training, Batches& batches, std::uint32_t count, Progress& progress);
+
+// Writes the weights to FOLDER/model.safetensors, parameter by parameter; gives the path.
+std::string save(Training& training, const GptShape& shape, const std::string& folder);
+}  // namespace train_gpt

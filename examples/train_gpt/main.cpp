@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+// main.cpp: train_gpt, the reference trainer.
+#include "process.hpp"
+#include "run.hpp"
+
+int main(int argc, char** argv) {
+  train_gpt::return_freed_memory();
+  train_gpt::install_signal_handlers();
+  return train_gpt::run_program(
+      argc, argv, {train_gpt::warm_up_torch, train_gpt::make_offloaded, train_gpt::make_plain});
+}

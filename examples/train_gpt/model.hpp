@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+// model.hpp: a byte-level GPT in LibTorch: pre-norm blocks, causal attention, GELU, learned
+// positions, untied head. All weights bf16. Nothing here knows of offloading.
+#pragma once
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "batches.hpp"
+#include "gpt_shape.hpp"
+#include "process.hpp"
+#include "safetensors.hpp"
+
+namespace train_gpt {
+inline at::Tensor empty_weight(std::vector<std::int64_t> shape) {
+  return at::empty(shape, at::kBFloat16);
+}
+
+// weight [out, in], bias [out] unless left out.
+struct LinearImpl : torch::nn::Module {
+  LinearImpl(std::int64_t in, std::int64_t out, bool with_bias = true)
+      : weight(register_parameter("weight", empty_weight({out, in}))) {
+    if (with_bias) bias = register_parameter("bias", empty_weight({out}));
+  }
+  at::Tensor forward(const at::Tensor& x) { return at::linear(x, weight, bias); }
+  at::Tensor weight, bias;
+};
+TORCH_MODULE(Linear);
+
+struct NormImpl : torch::nn::Module {
+  explicit NormImpl(std::int64_t size)
+      : weight(register_parameter("weight", empty_weight({size}))),
+        bias(register_parameter("bias", empty_weight({size}))) {}
+  at::Tensor forward(const at::Tensor& x) {
+    return at::layer_norm(x, weight.sizes(), weight, bias);
+  }
+  at::Tensor weight, bias;
+};
+TORCH_MODULE(Norm);
+
+struct TableImpl : torch::nn::Module {
+  TableImpl(std::int64_t rows, std::int64_t size)
+      : weight(register_parameter("weight", empty_weight({rows, size}))) {}
+  at::Tensor weight;
+};
+TORCH_MODULE(Table);
+
+// Bytes [batch, sequence] to [batch, sequence, hidden].
+struct EmbedImpl : torch::nn::Module {
+  explicit EmbedImpl(const GptShape& shape)
+      : tokens(register_module("tokens", Table(kVocabulary, shape.hidden))),
+        positions(register_module("positions", Table(shape.sequence, shape.hidden))) {}
+  at::Tensor forward(const at::Tensor& bytes) {
+    // In f32, so that the gradients of frequent bytes are summed in f32.
+    const at::Tensor rows = at::embedding(tokens->weight.to(at::kFloat), bytes);
+    return (rows + positions->weight.slice(0, 0, bytes.size(1))).to(at::kBFloat16);
+  }
+  Table tokens, positions;
+};
+TORCH_MODULE(Embed);
+
+struct BlockImpl : torch::nn::Module {
+  explicit BlockImpl(const GptShape& shape)
+      : heads(shape.heads),
+        norm_1(register_module("norm_1", Norm(shape.hidden))),
+        qkv(register_module("qkv", Linear(shape.hidden, 3 * std::int64_t{shape.hidden}))),
+        projection(register_module("projection", Linear(shape.hidden, shape.hidden))),
+        norm_2(register_module("norm_2", Norm(shape.hidden))),
+        up(register_module("up", Linear(shape.hidden, 4 * std::int64_t{shape.hidden}))),
+        down(register_module("down", Linear(4 * std::int64_t{shape.hidden}, shape.hidden))) {}
+
+  at::Tensor forward(const at::Tensor& x) {
+    const at::Tensor attended = x + projection->forward(attend(qkv->forward(norm_1->forward(x))));
+    return attended + down->forward(at::gelu(up->forward(norm_2->forward(attended))));
+  }
+
+  std::int64_t heads;
+  Norm norm_1;
+  Linear qkv, projection;
+  Norm norm_2;
+  Linear up, down;
+
+ private:
+  // [batch, sequence, 3 hidden] to [batch, sequence, hidden].
+  at::Tensor attend(const at::Tensor& all) const {
+    const std::int64_t batch = all.size(0), sequence = all.size(1), hidden = all.size(2) / 3;
+    const auto parts =
+        all.view({batch, sequence, 3, heads, hidden / heads}).permute({2, 0, 3, 1, 4}).unbind();
+    const at::Tensor mixed =
+        at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0.0, true);
+    return mixed.transpose(1, 2).reshape({batch, sequence, hidden});
+  }
+};
+TORCH_MODULE(Block);
+
+// [batch, sequence, hidden] to scores [batch, sequence, 256].
+struct HeadImpl : torch::nn::Module {
+  explicit HeadImpl(const GptShape& shape)
+      : norm(register_module("norm", Norm(shape.hidden))),
+        out(register_module("out", Linear(shape.hidden, kVocabulary, false))) {}
+  at::Tensor forward(const at::Tensor& x) { return out->forward(norm->forward(x)); }
+  Norm norm;
+  Linear out;
+};
+TORCH_MODULE(Head);
+
+// Mean over all bytes, in f32 whatever the scores are in.
+inline at::Tensor loss_of(const at::Tensor& scores, const at::Tensor& targets) {
+  return at::cross_entropy_loss(scores.flatten(0, 1).to(at::kFloat), targets.flatten());
+}
+
+struct Tokens {
+  at::Tensor inputs, targets;  // int64 [rows, sequence]
+};
+inline Tokens tokens_of(const Batch& batch) {
+  const std::int64_t rows = batch.rows, window = std::int64_t{batch.sequence} + 1;
+  const at::Tensor bytes =
+      at::from_blob(const_cast<std::uint8_t*>(batch.windows.data()), {rows, window}, at::kByte)
+          .to(at::kLong);
+  return {bytes.slice(1, 0, window - 1).contiguous(), bytes.slice(1, 1, window).contiguous()};
+}
+
+// Gives each parameter its first value: from the file, or by a rule that depends on seed and name
+// only, so that it is the same however the model is built.
+class Initialiser {
+ public:
+  Initialiser(const GptShape& shape, std::uint64_t seed, const SafetensorsReader* file)
+      : layers_(shape.layers), seed_(seed), file_(file) {}
+
+  void operator()(torch::nn::Module& module, const std::string& group) const {
+    const at::NoGradGuard no_grad;
+    for (const auto& item : module.named_parameters()) {
+      check_signal();
+      at::Tensor values = item.value();
+      const std::string name = group + "." + item.key();
+      if (file_ != nullptr) {
+        file_->read(name, {static_cast<std::byte*>(values.mutable_data_ptr()), values.nbytes()});
+      } else if (values.dim() < 2) {
+        const bool is_scale =
+            item.key().find("norm") != std::string::npos && item.key().ends_with("weight");
+        values.fill_(is_scale ? 1.0 : 0.0);
+      } else {
+        // What is added to the residual stream is scaled down with the number of additions to it.
+        const bool is_residual = item.key() == "projection.weight" || item.key() == "down.weight";
+        const double deviation = is_residual ? 0.02 / std::sqrt(2.0 * layers_) : 0.02;
+        values.normal_(0.0, deviation, at::detail::createCPUGenerator(seed_of(name)));
+      }
+    }
+  }
+
+ private:
+  std::uint64_t seed_of(const std::string& name) const {
+    std::uint64_t sum = seed_;
+    for (const char c : name)
+      sum = random_below(sum, static_cast<unsigned char>(c), ~std::uint64_t{0});
+    return sum;
+  }
+
+  double layers_;
+  std::uint64_t seed_;
+  const SafetensorsReader* file_;
+};
+
+// A signal ends a long forward pass after the block in hand, and a long backward pass too.
+inline at::Tensor ends_on_signal(at::Tensor x) {
+  check_signal();
+  if (x.requires_grad()) x.register_hook([](const at::Tensor&) { check_signal(); });
+  return x;
+}
+}  // namespace train_gpt

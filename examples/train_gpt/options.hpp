@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// options.hpp: the command line.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gpt_shape.hpp"
+#include "schedule.hpp"
+
+namespace train_gpt {
+struct Options {
+  GptShape shape;
+  std::uint32_t batch = 8;
+  std::uint64_t steps = 100;
+  double learning_rate = 1e-3;
+  double least_learning_rate = 1e-4;
+  std::uint64_t warmup_steps = 10;
+  double weight_decay = 0.1;
+  std::uint64_t seed = 1;
+  std::uint32_t eval_batches = 8;
+
+  std::string text;                    // empty: the Python standard library
+  std::string config;                  // settings file, empty: none
+  std::vector<std::string> overrides;  // "a.b=value"
+  std::string save_folder;
+  std::string init_folder;
+  std::string json;  // file, "-" for stdout, empty: none
+
+  std::uint32_t threads = 0;  // 0: torch decides
+  bool plain = false;
+  bool progress = true;
+
+  Schedule schedule() const { return {learning_rate, least_learning_rate, warmup_steps, steps}; }
+};
+
+// What parsing gave: options to run with, or words to print and an exit code.
+struct ParsedOptions {
+  std::optional<Options> options;
+  std::string text;
+  int exit_code = 0;
+  std::string json;  // where a failure is to be reported, as in Options
+};
+ParsedOptions parse_options(int argc, const char* const* argv);
+}  // namespace train_gpt

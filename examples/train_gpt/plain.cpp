@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// plain.cpp: the same GPT trained by LibTorch alone: bf16 weights and gradients, f32 master
+// weights, torch's AdamW.
+#include <ATen/Parallel.h>
+#include <malloc.h>
+#include <torch/nn/utils/clip_grad.h>
+#include <torch/optim/adamw.h>
+
+#include "failures.hpp"
+#include "model.hpp"
+#include "training.hpp"
+
+namespace train_gpt {
+namespace {
+struct GptImpl : torch::nn::Module {
+  explicit GptImpl(const GptShape& shape) : embed(register_module("embed", Embed(shape))) {
+    // A module's name may hold no dot: "h.0" is registered as "h_0".
+    for (std::uint32_t i = 0; i < shape.layers; ++i) {
+      blocks.push_back(register_module("h_" + std::to_string(i), Block(shape)));
+    }
+    head = register_module("head", Head(shape));
+  }
+  at::Tensor forward(const at::Tensor& bytes) {
+    at::Tensor x = ends_on_signal(embed->forward(bytes));
+    for (Block& block : blocks) x = ends_on_signal(block->forward(x));
+    return head->forward(x);
+  }
+  Embed embed;
+  std::vector<Block> blocks;
+  Head head{nullptr};
+};
+TORCH_MODULE(Gpt);
+
+class Plain : public Training {
+ public:
+  explicit Plain(const TrainingSetup& setup)
+      : weight_decay_(setup.options.weight_decay), gpt_(setup.options.shape) {
+    const Initialiser initialise(setup.options.shape, setup.options.seed, setup.initial);
+    initialise(*gpt_->embed, "embed");
+    for (std::size_t i = 0; i < gpt_->blocks.size(); ++i)
+      initialise(*gpt_->blocks[i], "h." + std::to_string(i));
+    initialise(*gpt_->head, "head");
+    // Gradients are there from the start, as they are in every step but the first of any training,
+    // so that the peak of forward and backward less weights and gradients is the activations' own.
+    for (at::Tensor& parameter : gpt_->parameters()) {
+      parameter.mutable_grad() = at::empty_like(parameter).fill_(0);
+    }
+  }
+
+  double forward(const Batch& batch) override {
+    loss_ = loss(batch);
+    return loss_.item<double>();
+  }
+  void backward() override { std::exchange(loss_, {}).backward(); }
+  double evaluate(const Batch& batch) override {
+    const at::NoGradGuard no_grad;
+    return loss(batch).item<double>();
+  }
+  headrace::StepResult update(const headrace::StepOptions& options) override;
+  void store(const std::string&, const std::function<void(std::span<const std::byte>)>&) override {
+    fail(headrace::Code::kUnsupported,
+         "--plain saves nothing; there are no weights to read. Leave out --plain.");
+  }
+
+ private:
+  at::Tensor loss(const Batch& batch) {
+    const Tokens tokens = tokens_of(batch);
+    return loss_of(gpt_->forward(tokens.inputs), tokens.targets);
+  }
+  void make_optimizer();
+
+  double weight_decay_;
+  Gpt gpt_;
+  at::Tensor loss_;
+  std::vector<at::Tensor>
+      masters_;  // f32, in order of gpt_->parameters(); made by the first update
+  std::unique_ptr<torch::optim::AdamW> optimizer_;
+  std::uint64_t steps_ = 0;
+};
+
+void Plain::make_optimizer() {
+  std::vector<at::Tensor> decayed, kept;
+  for (const at::Tensor& parameter : gpt_->parameters()) {
+    masters_.push_back(parameter.detach().to(at::kFloat));
+    (parameter.dim() < 2 ? kept : decayed).push_back(masters_.back());
+  }
+  const auto options = [](double weight_decay) {
+    return std::make_unique<torch::optim::AdamWOptions>(
+        torch::optim::AdamWOptions().betas({0.9, 0.95}).weight_decay(weight_decay));
+  };
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  groups.emplace_back(decayed, options(weight_decay_));
+  groups.emplace_back(kept, options(0));
+  optimizer_ = std::make_unique<torch::optim::AdamW>(groups);
+}
+
+headrace::StepResult Plain::update(const headrace::StepOptions& options) {
+  const at::NoGradGuard no_grad;
+  if (!optimizer_) make_optimizer();
+  std::vector<at::Tensor> parameters = gpt_->parameters();
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    masters_[i].mutable_grad() = parameters[i].grad().to(at::kFloat).mul_(options.gradient_scale);
+    parameters[i].mutable_grad().zero_();
+  }
+  headrace::StepResult result{.step = ++steps_, .parameters_updated = parameters.size()};
+  double squares = 0;
+  for (const at::Tensor& master : masters_)
+    squares += master.grad().square().sum(at::kDouble).item<double>();
+  result.gradient_norm = std::sqrt(squares);
+  if (options.max_norm > 0)
+    result.clip_factor = std::min(1.0, options.max_norm / (result.gradient_norm + 1e-6));
+  for (at::Tensor& master : masters_) master.mutable_grad().mul_(result.clip_factor);
+  for (auto& group : optimizer_->param_groups()) group.options().set_lr(options.learning_rate);
+  optimizer_->step();
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    parameters[i].copy_(masters_[i]);
+    masters_[i].mutable_grad().reset();
+  }
+  return result;
+}
+}  // namespace
+
+std::uint32_t warm_up_torch(std::uint32_t threads) {
+  if (threads > 0) at::set_num_threads(static_cast<int>(threads));
+  const GptShape tiny{.layers = 1, .hidden = 64, .heads = 2, .sequence = 32};
+  Gpt model(tiny);
+  Initialiser(tiny, 1, nullptr)(*model, "warm_up");
+  const std::vector<std::uint8_t> text(4 * 33, 'x');
+  const Tokens tokens = tokens_of({text, 4, 32});
+  loss_of(model->forward(tokens.inputs), tokens.targets).backward();
+  ::malloc_trim(0);
+  return static_cast<std::uint32_t>(at::get_num_threads());
+}
+
+std::unique_ptr<Training> make_plain(const TrainingSetup& setup) {
+  return std::make_unique<Plain>(setup);
+}
+}  // namespace train_gpt

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// process.cpp: /proc/self, malloc's thresholds, signal handlers.
+#include "process.hpp"
+
+#include <fcntl.h>
+#include <malloc.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <string>
+#include <thread>
+
+#include "failures.hpp"
+
+namespace train_gpt {
+namespace {
+volatile std::sig_atomic_t first_signal = 0;
+std::atomic<TellOnSignal*> watcher{nullptr};
+std::atomic<int> in_handler{0};
+static_assert(std::atomic<TellOnSignal*>::is_always_lock_free, "read in a signal handler");
+}  // namespace
+
+struct SignalAccess {
+  static void tell(const TellOnSignal& to) noexcept { to.tell_(to.context_); }
+};
+
+namespace {
+void on_signal(int number) {
+  const int saved = errno;
+  if (first_signal == 0) first_signal = number;
+  in_handler.fetch_add(1);
+  if (const TellOnSignal* to = watcher.load()) SignalAccess::tell(*to);
+  in_handler.fetch_sub(1);
+  errno = saved;
+}
+
+// The number after "key:" in a file of /proc, 0 if it is not there.
+std::uint64_t proc_number(const char* path, const std::string& key) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with(key)) return std::strtoull(line.c_str() + key.size(), nullptr, 10);
+  }
+  return 0;
+}
+}  // namespace
+
+std::uint64_t resident_bytes() { return proc_number("/proc/self/status", "VmRSS:") * 1024; }
+std::uint64_t peak_resident_bytes() { return proc_number("/proc/self/status", "VmHWM:") * 1024; }
+
+void reset_peak() noexcept {
+  const int file = ::open("/proc/self/clear_refs", O_WRONLY | O_CLOEXEC);
+  if (file < 0) return;
+  [[maybe_unused]] const ssize_t done = ::write(file, "5", 1);
+  ::close(file);
+}
+
+KernelTransfers kernel_transfers() {
+  return {proc_number("/proc/self/io", "read_bytes:"),
+          proc_number("/proc/self/io", "write_bytes:")};
+}
+
+void return_freed_memory() noexcept {
+  constexpr int kThreshold = 1 << 20;
+  ::mallopt(M_MMAP_THRESHOLD, kThreshold);
+  ::mallopt(M_TRIM_THRESHOLD, kThreshold);
+}
+
+unsigned usable_cpus() noexcept {
+  cpu_set_t set;
+  if (::sched_getaffinity(0, sizeof set, &set) != 0) return 1;
+  return static_cast<unsigned>(CPU_COUNT(&set));
+}
+
+void install_signal_handlers() {
+  struct sigaction action {};
+  action.sa_handler = on_signal;
+  action.sa_flags = SA_RESTART;
+  ::sigemptyset(&action.sa_mask);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(number, &action, nullptr);
+  // A closed stdout is then an error of the write, and the engine still closes its files.
+  ::signal(SIGPIPE, SIG_IGN);
+}
+
+int signal_received() noexcept { return first_signal; }
+
+void check_signal() {
+  const int number = first_signal;
+  if (number == 0) return;
+  fail(headrace::Code::kInterrupted, std::string("ended by SIG") + ::sigabbrev_np(number));
+}
+
+TellOnSignal::TellOnSignal(void (*tell)(void*) noexcept, void* context) noexcept
+    : tell_(tell), context_(context) {
+  watcher.store(this);
+  if (first_signal != 0) tell_(context_);
+}
+
+TellOnSignal::~TellOnSignal() {
+  watcher.store(nullptr);
+  while (in_handler.load() > 0) std::this_thread::yield();
+}
+}  // namespace train_gpt

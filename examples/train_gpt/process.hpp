@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// process.hpp: what this process uses, as the kernel counts it, and the signals that end it.
+#pragma once
+#include <cstdint>
+
+namespace train_gpt {
+// ---- memory and transfers ----
+std::uint64_t resident_bytes();       // VmRSS now
+std::uint64_t peak_resident_bytes();  // VmHWM since start, or since reset_peak()
+void reset_peak() noexcept;           // where the kernel lets us; else the peak since start stands
+
+struct KernelTransfers {
+  std::uint64_t read_bytes = 0;
+  std::uint64_t written_bytes = 0;
+};
+KernelTransfers kernel_transfers();  // /proc/self/io; zeros where it cannot be read
+
+// Freed tensors go back to the system at once instead of staying in the heap, so that the peak is
+// what is in use.
+void return_freed_memory() noexcept;
+unsigned usable_cpus() noexcept;
+
+// ---- signals ----
+// SIGINT, SIGTERM and SIGHUP are noted, and whoever asked is told. SIGPIPE is ignored.
+void install_signal_handlers();
+// The first signal that came, 0 for none.
+int signal_received() noexcept;
+// Throws headrace::Error kInterrupted once a signal has come.
+void check_signal();
+
+// Between construction and destruction a signal calls `tell(context)`, in the handler and in any
+// thread; one that came earlier calls it here. One object at a time.
+class TellOnSignal {
+ public:
+  TellOnSignal(void (*tell)(void* context) noexcept, void* context) noexcept;
+  ~TellOnSignal();
+  TellOnSignal(const TellOnSignal&) = delete;
+  TellOnSignal& operator=(const TellOnSignal&) = delete;
+
+ private:
+  friend struct SignalAccess;
+  void (*tell_)(void*) noexcept;
+  void* context_;
+};
+}  // namespace train_gpt

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+// report.cpp: the report's JSON and text.
+#include "report.hpp"
+
+#include <algorithm>
+#include <cstdarg>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "progress.hpp"
+
+namespace train_gpt {
+namespace {
+using Json = nlohmann::ordered_json;
+
+std::string dump(const Json& document) {
+  // Paths are bytes, not always UTF-8.
+  return document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+Json or_null(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
+
+Json step_json(const StepRecord& s) {
+  return {{"step", s.step},
+          {"loss", s.loss},
+          {"learning_rate", s.learning_rate},
+          {"gradient_norm", s.gradient_norm},
+          {"seconds", s.seconds},
+          {"forward_s", s.forward_s},
+          {"backward_s", s.backward_s},
+          {"update_s", s.update_s},
+          {"nvme_read_bytes", s.nvme_read_bytes},
+          {"nvme_written_bytes", s.nvme_written_bytes},
+          {"kernel_read_bytes", s.kernel_read_bytes},
+          {"kernel_written_bytes", s.kernel_written_bytes}};
+}
+
+double rate(std::uint64_t bytes, double seconds) {
+  return seconds > 0 ? static_cast<double>(bytes) / seconds / 1e9 : 0;
+}
+
+Json lanes_json(const Report& r) {
+  const Lanes lanes = lanes_of(r);
+  const headrace::Stats& a = r.stats_before;
+  const headrace::Stats& b = r.stats_after;
+  const std::uint64_t read = b.nvme_read_bytes - a.nvme_read_bytes;
+  const std::uint64_t written = b.nvme_written_bytes - a.nvme_written_bytes;
+  return {{"trainer", {{"seconds", lanes.trainer_s}, {"threads", r.torch_threads}}},
+          {"gather_wait", {{"seconds", lanes.gather_wait_s}}},
+          {"nvme_read",
+           {{"seconds", lanes.nvme_read_s},
+            {"bytes", read},
+            {"gb_per_s", rate(read, lanes.nvme_read_s)}}},
+          {"nvme_write",
+           {{"seconds", lanes.nvme_write_s},
+            {"bytes", written},
+            {"gb_per_s", rate(written, lanes.nvme_write_s)}}},
+          {"update", {{"seconds", lanes.update_s}, {"threads", r.update_threads}}},
+          {"steps", {{"seconds", lanes.steps_s}}},
+          {"gathers",
+           {{"in_place", b.gathers_in_place - a.gathers_in_place},
+            {"prefetched", b.gathers_prefetched - a.gathers_prefetched},
+            {"on_demand", b.gathers_on_demand - a.gathers_on_demand}}},
+          {"nvme_retries", b.nvme_retries},
+          {"io_queue", or_null(b.io_queue)},
+          {"io_queue_reason", or_null(b.io_queue_reason)},
+          {"direct_io", b.direct_io},
+          {"drives", r.drives},
+          {"bound_by", lanes.bound_by}};
+}
+
+Json options_json(const Report& r) {
+  const Options& o = r.options;
+  return {{"layers", o.shape.layers},
+          {"hidden", o.shape.hidden},
+          {"heads", o.shape.heads},
+          {"seq", o.shape.sequence},
+          {"batch", o.batch},
+          {"steps", o.steps},
+          {"accumulation", r.accumulation},
+          {"lr", o.learning_rate},
+          {"min_lr", o.least_learning_rate},
+          {"warmup", o.warmup_steps},
+          {"weight_decay", o.weight_decay},
+          {"seed", o.seed},
+          {"eval_batches", o.eval_batches},
+          {"threads", r.torch_threads},
+          {"plain", o.plain},
+          {"init", or_null(o.init_folder)},
+          {"saved", or_null(r.saved)}};
+}
+
+Json plan_json(const headrace::PlanReport& plan) {
+  Json rows = Json::array();
+  for (const headrace::PlanRow& row : plan.rows) {
+    rows.push_back({{"what", row.what}, {"tier", row.tier}, {"bytes", row.bytes}});
+  }
+  return rows;
+}
+
+Json plan_totals_json(const headrace::PlanReport& plan) {
+  return {{"host_bytes", plan.host_bytes},
+          {"device_bytes", plan.device_bytes},
+          {"nvme_bytes", plan.nvme_bytes},
+          {"trainer_bytes", plan.trainer_bytes},
+          {"host_budget_bytes", plan.host_budget_bytes},
+          {"smallest_host_bytes", plan.smallest_host_bytes},
+          {"resident_share_of_state", plan.resident_share_of_state},
+          {"resident_share_of_parameters", plan.resident_share_of_parameters},
+          {"nvme_read_bytes_per_step", plan.nvme_read_bytes_per_step},
+          {"nvme_written_bytes_per_step", plan.nvme_written_bytes_per_step}};
+}
+
+// printf into the end of a string.
+__attribute__((format(printf, 2, 3))) void add(std::string& to, const char* format, ...) {
+  char text[512];
+  va_list values;
+  va_start(values, format);
+  const int size = std::vsnprintf(text, sizeof text, format, values);
+  va_end(values);
+  to.append(text, static_cast<std::size_t>(std::clamp(size, 0, static_cast<int>(sizeof text) - 1)));
+}
+
+void add_losses(std::string& out, const Report& r) {
+  add(out, "parameters      %llu\n", static_cast<unsigned long long>(r.parameters));
+  if (!r.steps.empty()) {
+    add(out, "loss            %.4f at step 1, %.4f at step %zu\n", r.steps.front().loss,
+        r.steps.back().loss, r.steps.size());
+  }
+  if (r.eval_loss) {
+    add(out, "held-out loss   %.4f nats per byte, %.4f below the text's unigram entropy of %.4f\n",
+        *r.eval_loss, r.unigram_entropy_nats - *r.eval_loss, r.unigram_entropy_nats);
+  }
+}
+
+void add_times(std::string& out, const Report& r) {
+  if (r.steps.empty()) return;
+  const Lanes lanes = lanes_of(r);
+  const auto count = static_cast<double>(r.steps.size());
+  double forward = 0, backward = 0, update = 0, read = 0, written = 0;
+  for (const StepRecord& s : r.steps) {
+    forward += s.forward_s / count;
+    backward += s.backward_s / count;
+    update += s.update_s / count;
+    read += static_cast<double>(s.nvme_read_bytes) / count;
+    written += static_cast<double>(s.nvme_written_bytes) / count;
+  }
+  add(out, "seconds a step  %.3f: forward %.3f, backward %.3f, update %.3f\n",
+      lanes.steps_s / count, forward, backward, update);
+  if (!r.plan) return;
+  const auto parameters = static_cast<double>(std::max<std::uint64_t>(r.parameters, 1));
+  add(out, "NVMe a step     %.2f B read, %.2f B written per parameter (plan: %.2f, %.2f)\n",
+      read / parameters, written / parameters, r.plan->nvme_read_bytes_per_step / parameters,
+      r.plan->nvme_written_bytes_per_step / parameters);
+  add(out,
+      "seconds a lane  trainer %.2f, NVMe read %.2f, NVMe write %.2f, update arithmetic %.2f; "
+      "bound by %s\n",
+      lanes.trainer_s, lanes.nvme_read_s, lanes.nvme_write_s, lanes.update_s, lanes.bound_by);
+}
+
+void add_memory(std::string& out, const Report& r) {
+  const auto above = static_cast<double>(
+      r.memory.peak_rss_bytes - std::min(r.memory.peak_rss_bytes, r.memory.baseline_rss_bytes));
+  add(out, "peak memory     %s above the %s of the libraries", format_bytes(above).c_str(),
+      format_bytes(static_cast<double>(r.memory.baseline_rss_bytes)).c_str());
+  if (r.plan) {
+    add(out, "; planned %s, engine holds %s; %s on NVMe\n",
+        format_bytes(static_cast<double>(r.memory.planned_bytes)).c_str(),
+        format_bytes(static_cast<double>(r.memory.engine_bytes)).c_str(),
+        format_bytes(static_cast<double>(r.plan->nvme_bytes)).c_str());
+  } else {
+    add(out, "; activations %s (peak of forward and backward, less weights and gradients)\n",
+        format_bytes(static_cast<double>(r.memory.activations_bytes)).c_str());
+  }
+}
+}  // namespace
+
+Lanes lanes_of(const Report& r) {
+  const headrace::Stats& a = r.stats_before;
+  const headrace::Stats& b = r.stats_after;
+  Lanes lanes;
+  double busy = 0;
+  for (const StepRecord& s : r.steps) {
+    busy += s.forward_s + s.backward_s;
+    lanes.steps_s += s.seconds;
+  }
+  const double drives = std::max(1u, r.drives);
+  lanes.gather_wait_s = b.gather_wait_seconds - a.gather_wait_seconds;
+  lanes.trainer_s = std::max(0.0, busy - lanes.gather_wait_s);
+  lanes.nvme_read_s = (b.nvme_read_busy_seconds - a.nvme_read_busy_seconds) / drives;
+  lanes.nvme_write_s = (b.nvme_write_busy_seconds - a.nvme_write_busy_seconds) / drives;
+  lanes.update_s =
+      (b.update_compute_seconds - a.update_compute_seconds) / std::max(1u, r.update_threads);
+  double most = lanes.trainer_s;
+  for (const auto& [seconds, name] : {std::pair{lanes.nvme_read_s, "nvme_read"},
+                                      {lanes.nvme_write_s, "nvme_write"},
+                                      {lanes.update_s, "update"}}) {
+    if (seconds <= most) continue;
+    most = seconds;
+    lanes.bound_by = name;
+  }
+  return lanes;
+}
+
+std::string to_json(const Report& r) {
+  Json steps = Json::array();
+  for (const StepRecord& s : r.steps) steps.push_back(step_json(s));
+  Json memory = {{"planned_bytes", r.memory.planned_bytes},
+                 {"engine_bytes", r.memory.engine_bytes},
+                 {"peak_rss_bytes", r.memory.peak_rss_bytes},
+                 {"baseline_rss_bytes", r.memory.baseline_rss_bytes}};
+  if (r.options.plain) memory["activations_bytes"] = r.memory.activations_bytes;
+  Json config = Json::parse(r.config, nullptr, false);
+  if (config.is_discarded()) config = nullptr;
+  Json document = {{"schema_version", 1},
+                   {"parameters", r.parameters},
+                   {"steps", steps},
+                   {"eval_loss", r.eval_loss ? Json(*r.eval_loss) : Json(nullptr)},
+                   {"hash",
+                    {{"parameters", or_null(r.parameters_hash)},
+                     {"optimizer_state", or_null(r.optimizer_state_hash)}}},
+                   {"memory", memory},
+                   {"lanes", lanes_json(r)},
+                   {"config", config},
+                   {"options", options_json(r)},
+                   {"text",
+                    {{"origin", r.text_origin},
+                     {"bytes", r.text_bytes},
+                     {"unigram_entropy_nats", r.unigram_entropy_nats}}}};
+  if (r.plan) {
+    document["plan"] = plan_json(*r.plan);
+    document["plan_totals"] = plan_totals_json(*r.plan);
+  }
+  return dump(document);
+}
+
+std::string to_text(const Report& r) {
+  std::string out;
+  add_losses(out, r);
+  add_times(out, r);
+  add_memory(out, r);
+  if (!r.parameters_hash.empty()) {
+    out += "hash            parameters " + r.parameters_hash + ", optimizer state " +
+           r.optimizer_state_hash + "\n";
+  }
+  if (!r.saved.empty()) out += "saved           " + r.saved + "\n";
+  return out;
+}
+
+std::string failure_json(const Failure& failure) {
+  return dump(
+      {{"schema_version", 1},
+       {"error",
+        {{"code", failure.code}, {"exit_code", failure.exit_code}, {"message", failure.text}}}});
+}
+}  // namespace train_gpt

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// report.hpp: what a run was, as one JSON document for programs and a short text for people.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "failures.hpp"
+#include "headrace/stats.hpp"
+#include "options.hpp"
+
+namespace train_gpt {
+struct StepRecord {
+  std::uint64_t step = 0;
+  double loss = 0;  // mean over the step's micro-batches, nats per byte
+  double learning_rate = 0;
+  double gradient_norm = 0;
+  double seconds = 0;
+  double forward_s = 0;
+  double backward_s = 0;
+  double update_s = 0;
+  std::uint64_t nvme_read_bytes = 0;  // as the I/O queue counted them
+  std::uint64_t nvme_written_bytes = 0;
+  std::uint64_t kernel_read_bytes = 0;  // as /proc/self/io counted them
+  std::uint64_t kernel_written_bytes = 0;
+};
+
+struct MemoryRecord {
+  std::uint64_t planned_bytes = 0;
+  std::uint64_t engine_bytes = 0;
+  std::uint64_t peak_rss_bytes = 0;
+  std::uint64_t baseline_rss_bytes = 0;  // libraries loaded and warmed up, before engine and model
+  std::uint64_t activations_bytes =
+      0;  // --plain: peak of forward and backward less weights and gradients
+};
+
+struct Report {
+  Options options;
+  std::uint64_t parameters = 0;
+  std::uint32_t accumulation = 1;
+  std::vector<StepRecord> steps;
+  std::optional<double> eval_loss;
+  std::string parameters_hash;  // empty where there is no engine
+  std::string optimizer_state_hash;
+  MemoryRecord memory;
+  headrace::Stats stats_before;  // the first step
+  headrace::Stats stats_after;   // the last step
+  std::uint32_t drives = 0;
+  std::uint32_t update_threads = 1;
+  std::uint32_t torch_threads = 1;
+  std::string config;  // effective settings, JSON
+  std::string text_origin;
+  std::uint64_t text_bytes = 0;
+  double unigram_entropy_nats = 0;
+  std::optional<headrace::PlanReport> plan;
+  std::string saved;  // path, empty: not saved
+};
+
+// Seconds that each lane was busy during the steps.
+struct Lanes {
+  double trainer_s = 0;    // forward and backward, less what they waited for bytes
+  double nvme_read_s = 0;  // per drive
+  double nvme_write_s = 0;
+  double update_s = 0;  // arithmetic of the update, per thread
+  double gather_wait_s = 0;
+  double steps_s = 0;                // all of it
+  const char* bound_by = "trainer";  // the busiest
+};
+Lanes lanes_of(const Report& report);
+
+std::string to_json(const Report& report);
+std::string to_text(const Report& report);
+std::string failure_json(const Failure& failure);
+
+// Writes a document to `target`: "-" is stdout; a regular or new file is replaced whole. Throws
+// kIo.
+void write_document(const std::string& target, const std::string& document);
+// Throws kNotFound or kIo when write_document could not be done, before there is anything to write.
+void check_document_target(const std::string& target);
+}  // namespace train_gpt

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+// run.cpp: checks all that can be checked first, then creates, trains, evaluates, saves, reports.
+#include "run.hpp"
+
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+
+#include "failures.hpp"
+#include "loop.hpp"
+#include "process.hpp"
+#include "progress.hpp"
+#include "report.hpp"
+
+namespace train_gpt {
+namespace {
+using headrace::Code;
+
+headrace::Settings read_settings(const Options& options) {
+  if (options.config.empty())
+    return headrace::Settings::from_json("{}", "--set", options.overrides);
+  return headrace::Settings::from_file(options.config, options.overrides);
+}
+
+// The file that --init names, checked against the model name by name.
+std::optional<SafetensorsReader> open_initial(const Options& options) {
+  if (options.init_folder.empty()) return std::nullopt;
+  struct stat status {};
+  const bool is_file = ::stat(options.init_folder.c_str(), &status) == 0 && S_ISREG(status.st_mode);
+  auto reader =
+      SafetensorsReader::open(options.init_folder + (is_file ? "" : "/model.safetensors"));
+  const std::vector<NamedShape> parameters = gpt_parameters(options.shape);
+  for (const NamedShape& parameter : parameters)
+    reader.require(parameter.name, "BF16", parameter.shape);
+  if (reader.tensors().size() == parameters.size()) return reader;
+  for (const auto& [name, entry] : reader.tensors()) {
+    bool known = false;
+    for (const NamedShape& parameter : parameters) known = known || parameter.name == name;
+    if (!known) {
+      fail(Code::kInvalidArgument,
+           "'" + reader.path() + "' has a tensor '" + name +
+               "' that this model lacks; nothing was read. Give the --layers it was saved with.");
+    }
+  }
+  return reader;
+}
+
+// Before hours are spent on weights that cannot be saved.
+void check_save_folder(const std::string& folder, std::uint64_t parameters) {
+  if (folder.empty()) return;
+  struct stat status {};
+  std::string existing = folder;
+  if (::stat(folder.c_str(), &status) != 0) {
+    while (existing.size() > 1 && existing.ends_with('/')) existing.pop_back();
+    const std::size_t slash = existing.rfind('/');
+    existing = slash == std::string::npos ? "." : slash == 0 ? "/" : existing.substr(0, slash);
+  }
+  struct statvfs space {};
+  int number = 0;
+  if (::stat(existing.c_str(), &status) == 0 && !S_ISDIR(status.st_mode)) {
+    number = ENOTDIR;
+  } else if (::access(existing.c_str(), W_OK | X_OK) != 0 ||
+             ::statvfs(existing.c_str(), &space) != 0) {
+    number = errno;
+  }
+  if (number != 0) {
+    fail(number == ENOENT ? Code::kNotFound : Code::kIo,
+         "cannot save to '" + folder + "': " + errno_text(number) + " for '" + existing +
+             "'; the weights would be lost. Give --save a folder that you may write to.",
+         number);
+  }
+  const std::uint64_t needed = 2 * parameters + (1 << 20);
+  const std::uint64_t free_bytes = std::uint64_t{space.f_bavail} * space.f_frsize;
+  if (free_bytes >= needed) return;
+  fail(Code::kNoSpace, "'" + existing + "' has " + format_bytes(static_cast<double>(free_bytes)) +
+                           " free, the weights take " + format_bytes(static_cast<double>(needed)) +
+                           "; they could not be saved. Make room, or save elsewhere.");
+}
+
+class Run {
+ public:
+  Run(const Options& options, const TorchParts& torch)
+      : torch_(torch), progress_(stderr, options.progress) {
+    report_.options = options;
+  }
+
+  // Throws headrace::Error.
+  Report execute() {
+    const Options& options = report_.options;
+    check_document_target(options.json);
+    const Text text = Text::open(options.text);
+    Batches batches(text, options.batch, options.shape.sequence, options.seed);
+    const headrace::Settings settings = read_settings(options);
+    report_.parameters = count_elements(gpt_parameters(options.shape));
+    const auto initial = open_initial(options);
+    check_save_folder(options.save_folder, report_.parameters);
+    describe_setting(text, settings);
+    progress_.stage("loading torch");
+    report_.torch_threads = torch_.warm_up(options.threads);
+    reset_peak();
+    report_.memory.baseline_rss_bytes = resident_bytes();
+    check_signal();
+    progress_.stage("creating the model");
+    const TrainingSetup setup{options, settings, initial ? &*initial : nullptr, progress_};
+    const auto training = options.plain ? torch_.make_plain(setup) : torch_.make_offloaded(setup);
+    const TellOnSignal tell([](void* to) noexcept { static_cast<Training*>(to)->interrupt(); },
+                            training.get());
+    running_ = true;
+    work(*training, batches, settings);
+    return std::move(report_);
+  }
+
+  bool running() const noexcept { return running_; }
+  Progress& progress() noexcept { return progress_; }
+
+ private:
+  void describe_setting(const Text& text, const headrace::Settings& settings) {
+    report_.text_origin = text.origin();
+    report_.text_bytes = text.size_bytes();
+    report_.unigram_entropy_nats = text.unigram_entropy_nats();
+    report_.accumulation = settings.gradient_accumulation_steps;
+    report_.drives = static_cast<std::uint32_t>(settings.nvme_paths.size());
+    report_.update_threads = settings.update_threads > 0 ? settings.update_threads : usable_cpus();
+    report_.config = settings.to_json();
+  }
+
+  void work(Training& training, Batches& batches, const headrace::Settings& settings) {
+    const Options& options = report_.options;
+    train(training, batches, settings, report_, progress_);
+    if (options.eval_batches > 0)
+      report_.eval_loss = evaluate(training, batches, options.eval_batches, progress_);
+    check_signal();
+    progress_.stage("hashing and saving");
+    report_.parameters_hash = training.hash_parameters();
+    report_.optimizer_state_hash = training.hash_optimizer_state();
+    if (!options.save_folder.empty())
+      report_.saved = save(training, options.shape, options.save_folder);
+    check_signal();
+    if (const headrace::PlanReport* plan = training.plan()) {
+      report_.plan = *plan;
+      report_.memory.planned_bytes = plan->host_bytes + plan->trainer_bytes;
+      report_.memory.engine_bytes = training.stats().engine_bytes;
+    }
+    report_.memory.peak_rss_bytes = peak_resident_bytes();
+    training.close();
+  }
+
+  TorchParts torch_;
+  Report report_;
+  Progress progress_;
+  bool running_ = false;
+};
+
+int report_failure(const Failure& failure, const std::string& json) {
+  std::fprintf(stderr, "train_gpt: error: %s\n", failure.text.c_str());
+  try {
+    write_document(json, failure_json(failure));
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "train_gpt: error: %s\n", error.what());
+  }
+  return failure.exit_code;
+}
+}  // namespace
+
+int run_program(int argc, const char* const* argv, const TorchParts& torch) {
+  const ParsedOptions parsed = parse_options(argc, argv);
+  if (!parsed.options) {
+    if (parsed.exit_code != 0)
+      return report_failure({parsed.exit_code, "kInvalidArgument", parsed.text}, parsed.json);
+    std::fputs(parsed.text.c_str(), stdout);
+    return kDone;
+  }
+  const Options& options = *parsed.options;
+  Run run(options, torch);
+  try {
+    const Report report = run.execute();
+    run.progress().clear();
+    write_document(options.json, to_json(report));
+    if (options.json != "-") write_document("-", to_text(report));
+    return kDone;
+  } catch (const std::exception& error) {
+    run.progress().clear();
+    return report_failure(describe(error, run.running(), signal_received()), options.json);
+  }
+}
+}  // namespace train_gpt

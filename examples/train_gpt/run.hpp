@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// run.hpp: the program from command line to exit code, with what needs torch passed in.
+#pragma once
+#include "training.hpp"
+
+namespace train_gpt {
+struct TorchParts {
+  std::uint32_t (*warm_up)(std::uint32_t threads) = nullptr;
+  std::unique_ptr<Training> (*make_offloaded)(const TrainingSetup& setup) = nullptr;
+  std::unique_ptr<Training> (*make_plain)(const TrainingSetup& setup) = nullptr;
+};
+
+// Everything but signal handlers, which are main's. Prints; gives the exit code; throws nothing.
+int run_program(int argc, const char* const* argv, const TorchParts& torch);
+}  // namespace train_gpt

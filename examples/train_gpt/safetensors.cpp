@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+// safetensors.cpp: the files: opened with care, read in place, replaced whole or not at all.
+#include "safetensors.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "failures.hpp"
+
+namespace train_gpt {
+namespace {
+using headrace::Code;
+
+// The format's own limit: a longer header is not one.
+constexpr std::uint64_t kMostHeaderBytes = 100'000'000;
+
+// Reads `out.size()` bytes at `offset`; false at the file's end.
+bool read_exactly(int descriptor, std::uint64_t offset, std::span<std::byte> out,
+                  const std::string& path) {
+  while (!out.empty()) {
+    const ssize_t got = ::pread(descriptor, out.data(), out.size(), static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) {
+      const int number = errno;
+      fail(Code::kIo,
+           "reading " + std::to_string(out.size()) + " bytes at " + std::to_string(offset) +
+               " of '" + path + "': " + errno_text(number) +
+               "; the weights are incomplete. Check the drive, or fetch the "
+               "file again.",
+           number);
+    }
+    if (got == 0) return false;
+    out = out.subspan(static_cast<std::size_t>(got));
+    offset += static_cast<std::uint64_t>(got);
+  }
+  return true;
+}
+
+[[noreturn]] void fail_short(const std::string& path, const std::string& what) {
+  fail(Code::kInvalidArgument,
+       "'" + path + "' is not a sound safetensors file: " + what +
+           "; nothing was read from it. Write it again with --save, or fetch it again.");
+}
+
+std::string shape_text(const std::string& dtype, const std::vector<std::int64_t>& shape) {
+  std::string text = dtype + " [";
+  for (std::size_t i = 0; i < shape.size(); ++i)
+    text += (i > 0 ? ", " : "") + std::to_string(shape[i]);
+  return text + "]";
+}
+}  // namespace
+
+SafetensorsReader::SafetensorsReader(SafetensorsReader&& other) noexcept
+    : path_(std::move(other.path_)),
+      descriptor_(std::exchange(other.descriptor_, -1)),
+      data_begin_(other.data_begin_),
+      tensors_(std::move(other.tensors_)) {}
+
+SafetensorsReader::~SafetensorsReader() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+SafetensorsReader SafetensorsReader::open(const std::string& path) {
+  SafetensorsReader reader;
+  reader.path_ = path;
+  reader.descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  struct stat status {};
+  if (reader.descriptor_ < 0 || ::fstat(reader.descriptor_, &status) != 0) {
+    const int number = errno;
+    fail(number == ENOENT ? Code::kNotFound : Code::kIo,
+         "cannot open '" + path + "': " + errno_text(number) +
+             "; there are no weights to start from. Give --init the folder that --save wrote.",
+         number);
+  }
+  if (!S_ISREG(status.st_mode)) fail_short(path, "it is no regular file");
+  const auto file_bytes = static_cast<std::uint64_t>(status.st_size);
+  std::byte length_bytes[8];
+  if (file_bytes < 8 || !read_exactly(reader.descriptor_, 0, length_bytes, path)) {
+    fail_short(path, "it has " + std::to_string(file_bytes) +
+                         " bytes, less than its header's length takes");
+  }
+  std::uint64_t length = 0;
+  for (std::size_t i = 0; i < 8; ++i)
+    length |= std::to_integer<std::uint64_t>(length_bytes[i]) << (8 * i);
+  if (length > kMostHeaderBytes || length > file_bytes - 8) {
+    fail_short(path, "its header should have " + std::to_string(length) + " bytes, the file has " +
+                         std::to_string(file_bytes) + " and a header at most " +
+                         std::to_string(kMostHeaderBytes));
+  }
+  std::string header(length, '\0');
+  if (!read_exactly(reader.descriptor_, 8, std::as_writable_bytes(std::span(header)), path)) {
+    fail_short(path, "it became shorter while it was read");
+  }
+  reader.data_begin_ = 8 + length;
+  reader.tensors_ = parse_safetensors_header(header, file_bytes - reader.data_begin_, path);
+  return reader;
+}
+
+void SafetensorsReader::require(const std::string& name, const std::string& dtype,
+                                const std::vector<std::int64_t>& shape) const {
+  const auto found = tensors_.find(name);
+  const std::string wanted = shape_text(dtype, shape);
+  if (found == tensors_.end()) {
+    fail(Code::kInvalidArgument,
+         "'" + path_ + "' has no tensor '" + name + "', which this model needs as " + wanted +
+             "; nothing was read. Give the --layers, --hidden and --seq it was saved with.");
+  }
+  if (found->second.dtype == dtype && found->second.shape == shape) return;
+  fail(Code::kInvalidArgument,
+       "'" + name + "' is " + shape_text(found->second.dtype, found->second.shape) + " in '" +
+           path_ + "', this model needs " + wanted +
+           "; nothing was read. Give the --layers, --hidden and --seq it was saved with.");
+}
+
+void SafetensorsReader::read(const std::string& name, std::span<std::byte> out) const {
+  const auto found = tensors_.find(name);
+  if (found == tensors_.end() || found->second.end - found->second.begin != out.size()) {
+    fail(Code::kInvalidArgument,
+         "'" + name + "' is not in '" + path_ + "' with " + std::to_string(out.size()) + " bytes");
+  }
+  if (!read_exactly(descriptor_, data_begin_ + found->second.begin, out, path_)) {
+    fail(Code::kIo,
+         "'" + path_ + "' became shorter while '" + name +
+             "' was read; the weights are incomplete. Start from a file that does not change.");
+  }
+}
+
+SafetensorsWriter::SafetensorsWriter(std::string folder, std::vector<TensorEntry> tensors)
+    : folder_(std::move(folder)), target_(folder_ + "/model.safetensors") {
+  const std::string header = safetensors_header(tensors);
+  for (int attempt = 0; descriptor_ < 0; ++attempt) {
+    temporary_ = folder_ + "/.model.safetensors." + std::to_string(::getpid()) + "." +
+                 std::to_string(attempt);
+    descriptor_ =
+        ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
+    if (descriptor_ >= 0 || (errno == EEXIST && attempt < 1000)) continue;
+    const std::string path = std::exchange(temporary_, {});
+    const int number = errno;
+    fail(Code::kIo,
+         "cannot create '" + path + "': " + errno_text(number) +
+             "; the weights were not saved. Give --save a folder that you may write to.",
+         number);
+  }
+  expected_bytes_ = header.size() + (tensors.empty() ? 0 : tensors.back().end);
+  try {
+    append(std::as_bytes(std::span(header)));
+  } catch (...) {
+    // No destructor runs for an object that was never made.
+    ::close(descriptor_);
+    ::unlink(temporary_.c_str());
+    throw;
+  }
+}
+
+SafetensorsWriter::~SafetensorsWriter() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+}
+
+void SafetensorsWriter::fail_write(const char* what) const {
+  const int number = errno;
+  const bool full = number == ENOSPC || number == EDQUOT;
+  fail(full ? Code::kNoSpace : Code::kIo,
+       std::string(what) + " '" + temporary_ + "' after " + std::to_string(written_bytes_) +
+           " of " + std::to_string(expected_bytes_) + " bytes: " + errno_text(number) + "; '" +
+           target_ + "' is as it was before. " +
+           (full ? "Make room, or save elsewhere." : "Check the drive, or save elsewhere."),
+       number);
+}
+
+void SafetensorsWriter::append(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t done = ::write(descriptor_, bytes.data(), bytes.size());
+    if (done < 0 && errno == EINTR) continue;
+    if (done < 0) fail_write("writing");
+    bytes = bytes.subspan(static_cast<std::size_t>(done));
+    written_bytes_ += static_cast<std::uint64_t>(done);
+  }
+}
+
+void SafetensorsWriter::finish() {
+  if (written_bytes_ != expected_bytes_) {
+    fail(Code::kWrongState, "'" + target_ + "' got " + std::to_string(written_bytes_) +
+                                " bytes, its header promises " + std::to_string(expected_bytes_) +
+                                "; it was not saved.");
+  }
+  if (::fsync(descriptor_) != 0) fail_write("making durable");
+  if (::close(std::exchange(descriptor_, -1)) != 0) fail_write("closing");
+  if (::rename(temporary_.c_str(), target_.c_str()) != 0) fail_write("renaming");
+  temporary_.clear();
+  const int folder = ::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const bool durable = folder >= 0 && (::fsync(folder) == 0 || errno == EINVAL);
+  const int number = errno;
+  if (folder >= 0) ::close(folder);
+  if (!durable) {
+    fail(Code::kIo,
+         "'" + target_ + "' is written, but its folder cannot be made durable: " +
+             errno_text(number) + "; a power cut may undo it. Save elsewhere, or run sync.",
+         number);
+  }
+}
+}  // namespace train_gpt

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// training.hpp: the model as the training loop sees it. Two exist: offloaded (the engine holds its
+// bytes) and plain (torch holds them); the tests bring a third.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "batches.hpp"
+#include "headrace/optimizer.hpp"
+#include "headrace/result.hpp"
+#include "headrace/settings.hpp"
+#include "headrace/stats.hpp"
+#include "options.hpp"
+#include "safetensors.hpp"
+
+namespace train_gpt {
+class Progress;
+
+// Threads: one at a time but for interrupt().
+// Errors:  headrace::Error.
+class Training {
+ public:
+  virtual ~Training() = default;
+
+  // Mean loss in nats per byte; keeps what backward() needs.
+  virtual double forward(const Batch& batch) = 0;
+  // Of the last forward(); gradients add up until update().
+  virtual void backward() = 0;
+  virtual double evaluate(const Batch& batch) = 0;
+  virtual headrace::StepResult update(const headrace::StepOptions& options) = 0;
+
+  virtual headrace::Stats stats() const { return {}; }
+  virtual const headrace::PlanReport* plan() const { return nullptr; }
+  virtual std::string hash_parameters() { return {}; }
+  virtual std::string hash_optimizer_state() { return {}; }
+  // The bytes of one parameter's weight, in order.
+  virtual void store(const std::string& full_name,
+                     const std::function<void(std::span<const std::byte>)>& sink) = 0;
+  // Makes the call that waits end soon. From any thread and from a signal handler.
+  virtual void interrupt() noexcept {}
+  virtual void close() {}
+};
+
+struct TrainingSetup {
+  const Options& options;
+  const headrace::Settings& settings;
+  const SafetensorsReader* initial = nullptr;  // null: random
+  Progress& progress;
+};
+
+// Loads torch and runs a tiny model once, so that its code and threads are there; sets torch's
+// threads (0: leaves them). Gives the number it will use.
+std::uint32_t warm_up_torch(std::uint32_t threads);
+std::unique_ptr<Training> make_offloaded(const TrainingSetup& setup);
+std::unique_ptr<Training> make_plain(const TrainingSetup& setup);
+}  // namespace train_gpt

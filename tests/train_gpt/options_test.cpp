@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// The command line, and the parameters a model of its sizes has.
+#include "options.hpp"
+
+#include <gtest/gtest.h>
+
+namespace train_gpt {
+namespace {
+ParsedOptions parse(std::vector<const char*> words) {
+  words.insert(words.begin(), "train_gpt");
+  return parse_options(static_cast<int>(words.size()), words.data());
+}
+
+void expect_refused(std::vector<const char*> words, std::string_view why) {
+  const ParsedOptions parsed = parse(std::move(words));
+  EXPECT_FALSE(parsed.options);
+  EXPECT_EQ(parsed.exit_code, 2);
+  EXPECT_NE(parsed.text.find(why), std::string::npos) << parsed.text;
+}
+
+TEST(Options, HaveDefaultsThatFollowOneAnother) {
+  const auto parsed = parse({"--lr", "0.02", "--steps", "55"});
+  ASSERT_TRUE(parsed.options) << parsed.text;
+  EXPECT_DOUBLE_EQ(parsed.options->least_learning_rate, 0.002);
+  EXPECT_EQ(parsed.options->warmup_steps, 6u);
+  EXPECT_TRUE(parsed.options->progress);
+}
+
+TEST(Options, KeepEverySettingInOrder) {
+  const auto parsed =
+      parse({"--set", "a.b=1", "--accumulation", "4", "--set", "c={\"d\": [1, 2]}"});
+  ASSERT_TRUE(parsed.options) << parsed.text;
+  EXPECT_EQ(parsed.options->overrides, (std::vector<std::string>{"a.b=1", "c={\"d\": [1, 2]}",
+                                                                 "gradient_accumulation_steps=4"}));
+}
+
+TEST(Options, TakeTheLastOfOnesGivenTwice) {
+  const auto parsed = parse({"--steps", "10", "--json", "a", "--steps=20", "--json=b"});
+  ASSERT_TRUE(parsed.options) << parsed.text;
+  EXPECT_EQ(parsed.options->steps, 20u);
+  EXPECT_EQ(parsed.options->json, "b");
+  EXPECT_EQ(parsed.json, "b");
+}
+
+TEST(Options, RefuseWhatCannotWork) {
+  expect_refused({"--layers", "0"}, "--layers 0 is out of range");
+  expect_refused({"--hidden", "100", "--heads", "8"}, "--hidden 100 is not divisible by --heads 8");
+  expect_refused({"--hidden", "100", "--heads", "8"}, "Give --heads 5 or --hidden 104");
+  expect_refused({"--seq", "0"}, "--seq 0");
+  expect_refused({"--batch", "0"}, "--batch 0");
+  expect_refused({"--batch", "4000000000", "--seq", "1000000"}, "2^30");
+  expect_refused({"--layers", "-1"}, "--layers");
+  expect_refused({"--layers", "many"}, "--layers");
+  expect_refused({"--lr", "nan"}, "--lr");
+  expect_refused({"--lr", "0.1", "--min-lr", "0.2"}, "--min-lr");
+  expect_refused({"--steps", "3", "--warmup", "4"}, "--warmup 4");
+  expect_refused({"--weight-decay", "-1"}, "--weight-decay");
+  expect_refused({"--plain", "--save", "x"}, "exclude");
+  expect_refused({"--no-such-option"}, "--no-such-option");
+  expect_refused({"stray"}, "stray");
+}
+
+TEST(Options, FindTheReportsTargetOnALineThatDoesNotParse) {
+  EXPECT_EQ(parse({"--nonsense", "--json", "-"}).json, "-");
+  EXPECT_EQ(parse({"--json=x.json", "--nonsense"}).json, "x.json");
+  EXPECT_EQ(parse({"--nonsense"}).json, "");
+}
+
+TEST(Options, DescribeThemselves) {
+  const auto help = parse({"--help"});
+  EXPECT_EQ(help.exit_code, 0);
+  EXPECT_FALSE(help.options);
+  for (const char* word : {"Model:", "Training:", "Placement:", "Files:", "--set", "Exit codes"}) {
+    EXPECT_NE(help.text.find(word), std::string::npos) << word;
+  }
+  const auto version = parse({"--version"});
+  EXPECT_EQ(version.exit_code, 0);
+  EXPECT_NE(version.text.find("train_gpt"), std::string::npos);
+}
+
+TEST(GptShape, ListsEveryParameterOnce) {
+  const GptShape shape{.layers = 2, .hidden = 8, .heads = 2, .sequence = 4};
+  const auto parameters = gpt_parameters(shape);
+  EXPECT_EQ(parameters.size(), 2u + 2 * 12 + 3);
+  const std::uint64_t block = 12 * 8 * 8 + (3 + 1 + 4 + 1) * 8 + 4 * 8;
+  EXPECT_EQ(count_elements(parameters), 256u * 8 + 4 * 8 + 2 * block + 2 * 8 + 256 * 8);
+  EXPECT_EQ(group_names(shape), (std::vector<std::string>{"embed", "h.0", "h.1", "head"}));
+}
+}  // namespace
+}  // namespace train_gpt

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// The report as JSON and as text, and where it is written.
+#include "report.hpp"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "scratch_folder.hpp"
+
+namespace train_gpt {
+namespace {
+using nlohmann::json;
+
+Report sample() {
+  Report r;
+  r.parameters = 1000;
+  r.steps = {{.step = 1,
+              .loss = 5.5,
+              .seconds = 2,
+              .forward_s = 0.5,
+              .backward_s = 1,
+              .update_s = 0.5,
+              .nvme_read_bytes = 10'000,
+              .nvme_written_bytes = 9'000},
+             {.step = 2,
+              .loss = 5.25,
+              .seconds = 1,
+              .forward_s = 0.25,
+              .backward_s = 0.5,
+              .update_s = 0.25}};
+  r.eval_loss = 5.0;
+  r.parameters_hash = "aa";
+  r.optimizer_state_hash = "bb";
+  r.memory = {.planned_bytes = 4000,
+              .engine_bytes = 3990,
+              .peak_rss_bytes = 9000,
+              .baseline_rss_bytes = 5000};
+  r.stats_before.nvme_read_bytes = 500;
+  r.stats_after.nvme_read_bytes = 10'500;
+  r.stats_after.nvme_read_busy_seconds = 3;
+  r.stats_after.update_compute_seconds = 1;
+  r.stats_after.gather_wait_seconds = 0.25;
+  r.drives = 2;
+  r.update_threads = 2;
+  r.config = R"({"gradient_clipping":1.0})";
+  r.text_bytes = 77;
+  r.unigram_entropy_nats = 5.125;
+  r.plan.emplace();
+  r.plan->rows = {{"gradients", "host", 2000}};
+  return r;
+}
+
+TEST(Report, KeepsItsPublishedNames) {
+  const json d = json::parse(to_json(sample()));
+  EXPECT_EQ(d["schema_version"], 1);
+  EXPECT_EQ(d["parameters"], 1000);
+  for (const char* key : {"step", "loss", "seconds", "forward_s", "backward_s", "update_s",
+                          "nvme_read_bytes", "nvme_written_bytes"}) {
+    EXPECT_TRUE(d["steps"][0].contains(key)) << key;
+  }
+  EXPECT_EQ(d["steps"][0]["nvme_read_bytes"], 10'000);
+  EXPECT_EQ(d["steps"][1]["loss"], 5.25);
+  EXPECT_EQ(d["eval_loss"], 5.0);
+  EXPECT_EQ(d["hash"], (json{{"parameters", "aa"}, {"optimizer_state", "bb"}}));
+  EXPECT_EQ(d["memory"]["planned_bytes"], 4000);
+  EXPECT_EQ(d["memory"]["engine_bytes"], 3990);
+  EXPECT_EQ(d["memory"]["peak_rss_bytes"], 9000);
+  EXPECT_EQ(d["memory"]["baseline_rss_bytes"], 5000);
+  EXPECT_EQ(d["config"]["gradient_clipping"], 1.0);
+  EXPECT_EQ(d["text"]["bytes"], 77);
+  EXPECT_EQ(d["text"]["unigram_entropy_nats"], 5.125);
+  EXPECT_EQ(d["plan"][0], (json{{"what", "gradients"}, {"tier", "host"}, {"bytes", 2000}}));
+  EXPECT_TRUE(d["lanes"].is_object());
+}
+
+TEST(Report, SharesLanesOverDrivesAndThreads) {
+  const Lanes lanes = lanes_of(sample());
+  EXPECT_DOUBLE_EQ(lanes.trainer_s, 2.0);
+  EXPECT_DOUBLE_EQ(lanes.nvme_read_s, 1.5);
+  EXPECT_DOUBLE_EQ(lanes.update_s, 0.5);
+  EXPECT_DOUBLE_EQ(lanes.steps_s, 3.0);
+  EXPECT_STREQ(lanes.bound_by, "trainer");
+  Report slow = sample();
+  slow.stats_after.nvme_read_busy_seconds = 5;
+  EXPECT_STREQ(lanes_of(slow).bound_by, "nvme_read");
+  const json d = json::parse(to_json(sample()));
+  EXPECT_EQ(d["lanes"]["nvme_read"]["bytes"], 10'000);
+}
+
+TEST(Report, SaysWhatIsNotKnownAsNull) {
+  Report r = sample();
+  r.eval_loss.reset();
+  r.parameters_hash.clear();
+  r.plan.reset();
+  r.steps[0].gradient_norm = NAN;
+  const json d = json::parse(to_json(r));
+  EXPECT_TRUE(d["eval_loss"].is_null());
+  EXPECT_TRUE(d["hash"]["parameters"].is_null());
+  EXPECT_TRUE(d["steps"][0]["gradient_norm"].is_null());
+  EXPECT_FALSE(d.contains("plan"));
+  EXPECT_FALSE(to_text(r).empty());
+}
+
+TEST(Report, SurvivesPathsThatAreNotUtf8) {
+  Report r = sample();
+  r.text_origin = "/tmp/\xff\xfe";
+  EXPECT_NO_THROW(json::parse(to_json(r)));
+  const json failure = json::parse(failure_json({2, "kIo", "cannot open '/tmp/\xff'"}));
+  EXPECT_EQ(failure["error"]["exit_code"], 2);
+  EXPECT_EQ(failure["error"]["code"], "kIo");
+}
+
+TEST(Report, TellsPeopleTheSame) {
+  const std::string text = to_text(sample());
+  for (const char* word :
+       {"5.5000 at step 1", "5.2500 at step 2", "held-out loss   5.0000", "0.1250 below",
+        "5.00 B read, 4.50 B written", "bound by trainer", "parameters aa"}) {
+    EXPECT_NE(text.find(word), std::string::npos) << word << " in\n" << text;
+  }
+}
+
+TEST(Document, ReplacesAFileWhole) {
+  ScratchFolder folder;
+  const std::string path = folder.write("r.json", "old and longer");
+  check_document_target(path);
+  write_document(path, "{}\n");
+  EXPECT_EQ(ScratchFolder::read(path), "{}\n");
+  EXPECT_EQ(folder.entries(), 1u);
+}
+
+TEST(Document, WritesToADeviceWithoutReplacingIt) {
+  check_document_target("/dev/null");
+  write_document("/dev/null", "{}");
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
+}
+
+TEST(Document, RefusesAPlaceItCannotWriteTo) {
+  ScratchFolder folder;
+  using headrace::Code;
+  expect_error([&] { check_document_target(folder / "none/r.json"); }, Code::kNotFound,
+               {"ENOENT", "--json"});
+  expect_error([&] { check_document_target(folder.path()); }, Code::kIo, {"EISDIR"});
+  expect_error([&] { write_document(folder / "none/r.json", "{}"); }, Code::kNotFound, {"ENOENT"});
+}
+}  // namespace
+}  // namespace train_gpt

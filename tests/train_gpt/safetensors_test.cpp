@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reading and writing model.safetensors; damaged files.
+#include "safetensors.hpp"
+
+#include <random>
+
+#include "scratch_folder.hpp"
+
+namespace train_gpt {
+namespace {
+using headrace::Code;
+
+// A file as the format's reference writer makes it: U8 [2] and F32 [1, 2], no padding.
+constexpr std::string_view kHeader = R"({"b":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]},)"
+                                     R"("a":{"dtype":"U8","shape":[2],"data_offsets":[8,10]}})";
+
+std::string with_length(std::string_view header, std::string_view data) {
+  std::string bytes(8, '\0');
+  for (std::size_t i = 0; i < 8; ++i) bytes[i] = static_cast<char>(header.size() >> (8 * i));
+  return bytes.append(header).append(data);
+}
+
+std::string good_file() {
+  return with_length(kHeader, std::string_view("\0\0\x80\x3f\0\0\0\x40\x07\xff", 10));
+}
+
+std::string read_tensor(const SafetensorsReader& reader, const std::string& name) {
+  const TensorEntry& entry = reader.tensors().at(name);
+  std::string out(entry.end - entry.begin, '\0');
+  reader.read(name, std::as_writable_bytes(std::span(out)));
+  return out;
+}
+
+TEST(SafetensorsReader, ReadsAKnownFile) {
+  ScratchFolder folder;
+  const auto reader = SafetensorsReader::open(folder.write("m", good_file()));
+  ASSERT_EQ(reader.tensors().size(), 2u);
+  EXPECT_EQ(reader.tensors().at("b").shape, (std::vector<std::int64_t>{1, 2}));
+  EXPECT_EQ(read_tensor(reader, "a"), "\x07\xff");
+  EXPECT_EQ(read_tensor(reader, "b"), std::string("\0\0\x80\x3f\0\0\0\x40", 8));
+  reader.require("b", "F32", {1, 2});
+  expect_error(
+      [&] {
+        reader.require("b", "BF16", {1, 2});
+      },
+      Code::kInvalidArgument, {"'b' is F32 [1, 2]", "needs BF16 [1, 2]"});
+  expect_error([&] { reader.require("c", "BF16", {3}); }, Code::kInvalidArgument,
+               {"no tensor 'c'", "BF16 [3]"});
+}
+
+TEST(SafetensorsReader, RefusesEveryTruncation) {
+  ScratchFolder folder;
+  const std::string whole = good_file();
+  for (std::size_t size = 0; size < whole.size(); ++size) {
+    const std::string path = folder.write("m", whole.substr(0, size));
+    expect_error([&] { SafetensorsReader::open(path); }, Code::kInvalidArgument,
+                 {"not a sound safetensors file"});
+  }
+  expect_error([&] { SafetensorsReader::open(folder / "none"); }, Code::kNotFound,
+               {"ENOENT", "--init"});
+  expect_error([&] { SafetensorsReader::open(folder.path()); }, Code::kInvalidArgument,
+               {"no regular file"});
+}
+
+TEST(SafetensorsReader, NamesWhatIsWrongWithAHeader) {
+  const auto refused = [](std::string_view header, std::uint64_t data_bytes, std::string_view why) {
+    expect_error([&] { parse_safetensors_header(header, data_bytes, "m"); }, Code::kInvalidArgument,
+                 {why});
+  };
+  refused("[]", 0, "does not begin with '{'");
+  refused("{", 0, "no JSON object");
+  refused(R"({"a":1})", 0, "lacks one of");
+  refused(R"({"a":{"dtype":"Q8","shape":[1],"data_offsets":[0,1]}})", 1,
+          "dtype 'Q8' of 'a' is unknown");
+  refused(R"({"a":{"dtype":"U8","shape":[-1],"data_offsets":[0,1]}})", 1, "whole number");
+  refused(R"({"a":{"dtype":"U8","shape":[1.5],"data_offsets":[0,1]}})", 1, "whole number");
+  refused(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,1]}})", 1,
+          "has 1 bytes, its shape needs 2");
+  refused(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,2]}})", 1,
+          "lies at bytes 0 to 2 of 1");
+  refused(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[1,0]}})", 1, "lies at bytes 1 to 0");
+  refused(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0]}})", 1, "are not two");
+  refused(R"({"a":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,0]}})", 0,
+          "overflows");
+  refused(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})", 2,
+          "begins at byte 1, expected 0");
+  refused(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 2,
+          "end at byte 1, the file at 2");
+  refused(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
+          R"("a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})",
+          1, "'a' occurs twice");
+  refused(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
+          R"("b":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})",
+          1, "expected 1");
+}
+
+TEST(SafetensorsReader, RefusesAHeaderLengthThatCannotBe) {
+  ScratchFolder folder;
+  for (const char byte : {'\x7f', '\xff'}) {
+    std::string bytes = good_file();
+    bytes[7] = byte;
+    expect_error([&] { SafetensorsReader::open(folder.write("m", bytes)); }, Code::kInvalidArgument,
+                 {"header"});
+  }
+}
+
+// Whatever the bytes, the outcome is a file whose tensors can all be read, or an error by name.
+TEST(SafetensorsReader, SurvivesDamagedFiles) {
+  ScratchFolder folder;
+  const std::uint64_t seed = 20240607;
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  int refused = 0;
+  for (int round = 0; round < 4000; ++round) {
+    std::string bytes = good_file();
+    for (std::uint64_t flips = 1 + random() % 3; flips > 0; --flips) {
+      const std::size_t at = random() % bytes.size();
+      switch (random() % 4) {
+        case 0:
+          bytes[at] = static_cast<char>(random());
+          break;
+        case 1:
+          bytes.erase(at, 1 + random() % 4);
+          break;
+        case 2:
+          bytes.insert(at, 1 + random() % 3, "0123456789[]{}\",:"[random() % 17]);
+          break;
+        default:
+          bytes[at] = "0123456789[]{}\",:"[random() % 17];
+      }
+      if (bytes.empty()) bytes = "x";
+    }
+    try {
+      const auto reader = SafetensorsReader::open(folder.write("m", bytes));
+      for (const auto& [name, entry] : reader.tensors()) read_tensor(reader, name);
+    } catch (const headrace::Error& error) {
+      ASSERT_EQ(error.code(), Code::kInvalidArgument) << error.what();
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 1000);
+}
+
+TEST(SafetensorsReader, SurvivesDeeplyNestedHeaders) {
+  std::string header = "{\"a\":";
+  header.append(200'000, '[');
+  expect_error([&] { parse_safetensors_header(header, 0, "m"); }, Code::kInvalidArgument,
+               {"no JSON object"});
+  std::string closed = header + std::string(200'000, ']') + "}";
+  expect_error([&] { parse_safetensors_header(closed, 0, "m"); }, Code::kInvalidArgument,
+               {"lacks one of"});
+}
+
+std::vector<TensorEntry> two_tensors() {
+  return {{.name = "h.0.up.weight", .dtype = "BF16", .shape = {3, 2}},
+          {.name = "embed", .dtype = "F32", .shape = {2}}};
+}
+
+TEST(SafetensorsWriter, WritesWhatTheReaderReads) {
+  ScratchFolder folder;
+  const std::string first = "abcdefghijkl";
+  const std::string second = "ABCDEFGH";
+  {
+    SafetensorsWriter writer(folder.path(), two_tensors());
+    writer.append(std::as_bytes(std::span(first).first(5)));
+    writer.append(std::as_bytes(std::span(first).subspan(5)));
+    writer.append(std::as_bytes(std::span(second)));
+    writer.finish();
+  }
+  EXPECT_EQ(folder.entries(), 1u) << "the temporary file is gone";
+  const auto reader = SafetensorsReader::open(folder / "model.safetensors");
+  reader.require("h.0.up.weight", "BF16", {3, 2});
+  EXPECT_EQ(read_tensor(reader, "h.0.up.weight"), first);
+  EXPECT_EQ(read_tensor(reader, "embed"), second);
+  EXPECT_EQ(std::filesystem::file_size(folder / "model.safetensors"), 4096u + 20);
+}
+
+TEST(SafetensorsWriter, WritesAnEmptyList) {
+  ScratchFolder folder;
+  SafetensorsWriter(folder.path(), {}).finish();
+  EXPECT_TRUE(SafetensorsReader::open(folder / "model.safetensors").tensors().empty());
+}
+
+TEST(SafetensorsWriter, LeavesTheOldFileUntilTheNewOneIsWhole) {
+  ScratchFolder folder;
+  folder.write("model.safetensors", "old");
+  {
+    SafetensorsWriter writer(folder.path(), two_tensors());
+    writer.append(std::as_bytes(std::span("abc")));
+    expect_error([&] { writer.finish(); }, Code::kWrongState, {"its header promises"});
+  }
+  EXPECT_EQ(folder.entries(), 1u);
+  EXPECT_EQ(ScratchFolder::read(folder / "model.safetensors"), "old");
+}
+
+TEST(SafetensorsWriter, RefusesAFolderThatIsNotThere) {
+  ScratchFolder folder;
+  expect_error([&] { SafetensorsWriter(folder / "none", two_tensors()); }, Code::kIo,
+               {"ENOENT", "--save"});
+}
+}  // namespace
+}  // namespace train_gpt
