@@ -43,9 +43,9 @@
 
 namespace headrace {
 struct EngineOptions {
-  std::shared_ptr<Device> device;          // null: the CPU
-  std::shared_ptr<Collective> collective;  // null: one rank
-  LogSink log;                             // null: warnings and errors to stderr
+  std::shared_ptr<Device> device = nullptr;          // null: the CPU
+  std::shared_ptr<Collective> collective = nullptr;  // null: one rank
+  LogSink log = nullptr;                             // null: warnings and errors to stderr
 };
 
 // Logical content that store() hands out.
@@ -65,6 +65,7 @@ using Sink = std::function<void(std::uint64_t first_element, std::span<const std
 class Engine {
  public:
   explicit Engine(Settings settings, EngineOptions options = {});
+  explicit Engine(std::unique_ptr<EngineCore> core);  // for the library's own tests and tools
   ~Engine();  // close() without its errors
   Engine(Engine&&) noexcept;
   Engine& operator=(Engine&&) noexcept;
@@ -77,6 +78,9 @@ class Engine {
   // Declares that gradients of this group's parameters arrive several times before a step (ties, checkpointing), so
   // that they are summed in f32. With gradient_accumulation_steps > 1 every group is.
   void expect_repeated_gradients(GroupId group);
+  // Keeps this group's parameters in the device's memory from freeze to close whatever the budget: for the few that belong
+  // to no block. Where the device has memory of its own, release and gather such a group again around step().
+  void keep_bound(GroupId group);
   // Plans, and allocates exactly the plan: memory, swap files (written in full: no room is found out here), threads.
   // Throws kOutOfBudget with the table and the smallest change that would fit, kNoSpace, kIo, kNotFound,
   // kUnsupported for a path; nothing is left behind. Collective.

@@ -37,9 +37,11 @@ class Gathered {
 
  private:
   friend class EngineCore;
-  Gathered(EngineCore* core, GroupId group, std::uint32_t slot) : core_(core), group_(group), slot_(slot) {}
+  Gathered(EngineCore* core, GroupId group, std::uint32_t slot, Stream stream)
+      : core_(core), group_(group), slot_(slot), stream_(stream) {}
   EngineCore* core_ = nullptr;
   GroupId group_;
   std::uint32_t slot_ = 0;
+  Stream stream_;
 };
 }  // namespace headrace

@@ -104,13 +104,15 @@ class Planner {
       choice_ = all;
       return;
     }
-    std::uint64_t used = host_bytes(choice_) + base::kHugePage;  // the arena's end is rounded up
+    const Plan now = lay_out(choice_);
+    std::uint64_t arena = now.arena_used_bytes;
+    const std::uint64_t rest = now.report.host_bytes - now.arena_bytes;
     for (std::size_t t = 0; t < part_.tiles.size(); ++t) {
       if (choice_.record_resident[t]) continue;
       const std::uint64_t bytes = layout_of(part_.tiles[t], Tier::kHost).size_bytes;
-      if (used + bytes > room) continue;
+      if (align_up(arena + bytes, base::kHugePage) + rest > room) continue;
       choice_.record_resident[t] = true;
-      used += bytes;
+      arena += bytes;
     }
   }
 
@@ -290,9 +292,9 @@ Plan Planner::lay_out(const Choice& choice) const {
   plan.group_bytes.resize(groups_);
   lay_out_residents(plan, choice);
   lay_out_slots(plan, choice);
-  const std::uint64_t rounded = align_up(plan.arena_bytes, base::kHugePage);
-  add_row(plan, "rounding to huge pages", "host", rounded - plan.arena_bytes);
-  plan.arena_bytes = rounded;
+  plan.arena_used_bytes = plan.arena_bytes;
+  plan.arena_bytes = align_up(plan.arena_used_bytes, base::kHugePage);
+  add_row(plan, "rounding to huge pages", "host", plan.arena_bytes - plan.arena_used_bytes);
   plan.frame_bytes = kFrameBytes;
   add_row(plan, "coroutine frames", "host", kFrameBytes);
   add_row(plan, "bookkeeping", "host", in_.bookkeeping_bytes);

@@ -81,7 +81,8 @@ struct Plan {
   std::uint64_t bucket_bytes = 0;       // gradients of one group before they are reduced, device memory
   Range bucket_memory;                  // empty where it is the device's
   Range scratch;                        // for joining masters on export
-  std::uint64_t arena_bytes = 0;
+  std::uint64_t arena_used_bytes = 0;   // the ranges above
+  std::uint64_t arena_bytes = 0;        // rounded up to huge pages
   std::uint64_t frame_bytes = 0;        // coroutine frames
   std::vector<std::uint64_t> drive_bytes;   // size of each swap file
   PlanReport report;

@@ -1,0 +1,407 @@
+// SPDX-License-Identifier: Apache-2.0
+// engine_core.cpp: life cycle: registration, freeze, gather and release, close.
+#include "engine/engine_core.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+
+#include "base/error_text.hpp"
+#include "base/log.hpp"
+#include "base/units.hpp"
+#include "collective/collectives.hpp"
+#include "device/device_host.hpp"
+#include "platform/machine.hpp"
+
+namespace headrace {
+using partition::Partition;
+
+namespace {
+// The environment beats the settings; what it cannot mean is an error, not a default.
+std::uint32_t update_threads(const Settings& settings, std::uint32_t ranks) {
+  if (const char* text = std::getenv("HEADRACE_NUM_THREADS")) {
+    std::uint32_t threads = 0;
+    const auto [end, error] = std::from_chars(text, text + std::strlen(text), threads);
+    if (error != std::errc{} || *end != '\0' || threads == 0 || threads > 1024) {
+      throw Error(Code::kSettings, std::string("HEADRACE_NUM_THREADS='") + text + "': a number from 1 to 1024 is wanted");
+    }
+    return threads;
+  }
+  if (settings.update_threads != 0) return settings.update_threads;
+  return static_cast<std::uint32_t>(platform::usable_cpus(ranks).value);
+}
+
+IoQueueKind io_queue_kind(const Settings& settings) {
+  const char* text = std::getenv("HEADRACE_IO_QUEUE");
+  if (text == nullptr) return settings.io_queue;
+  if (std::strcmp(text, "auto") == 0) return IoQueueKind::kAuto;
+  if (std::strcmp(text, "uring") == 0) return IoQueueKind::kUring;
+  if (std::strcmp(text, "threads") == 0) return IoQueueKind::kThreads;
+  throw Error(Code::kSettings, std::string("HEADRACE_IO_QUEUE='") + text + "': auto, uring or threads is wanted");
+}
+
+// One line at a time, whatever thread it comes from.
+LogSink one_at_a_time(LogSink sink) {
+  auto mutex = std::make_shared<std::mutex>();
+  return [mutex, sink = base::sink_or_stderr(std::move(sink))](LogLevel level, std::string_view text) {
+    const std::lock_guard lock(*mutex);
+    sink(level, text);
+  };
+}
+
+void check_settings(const Settings& s) {
+  const auto refuse = [](const std::string& text) { throw Error(Code::kSettings, text); };
+  const bool nvme = s.offload_optimizer == OffloadDevice::kNvme || s.offload_parameters == OffloadDevice::kNvme;
+  if (nvme && s.nvme_paths.empty()) {
+    refuse("zero_optimization: a device is \"nvme\", but no nvme_path is given; set nvme_path to a directory on the drive");
+  }
+  if (s.tile_elements == 0 || s.tile_elements % partition::kBlockElements != 0 || s.tile_elements > (4u << 20)) {
+    refuse("headrace.tile_elements = " + std::to_string(s.tile_elements) + ": a multiple of 65536 up to 4194304 is wanted");
+  }
+  if (s.update_slots == 0) refuse("headrace.update_slots = 0: at least 1 is wanted");
+  if (s.io_block_bytes == 0 || s.io_block_bytes % base::kIoAlignment != 0) {
+    refuse("headrace.io_block_bytes = " + std::to_string(s.io_block_bytes) + ": a multiple of 4096 is wanted");
+  }
+  if (s.queue_depth == 0) refuse("headrace.queue_depth = 0: at least 1 is wanted");
+  if (s.gradient_accumulation_steps == 0) refuse("gradient_accumulation_steps = 0: at least 1 is wanted");
+}
+}  // namespace
+
+EngineCore::EngineCore(Settings settings, EngineOptions options, engine::EngineParts parts)
+    : settings_(std::move(settings)),
+      device_(options.device ? std::move(options.device) : device::make_device_host()),
+      collective_(options.collective ? std::move(options.collective) : collective::make_collective_self()),
+      log_(one_at_a_time(std::move(options.log))),
+      parts_(std::move(parts)),
+      owner_pid_(getpid()) {
+  check_settings(settings_);
+}
+
+EngineCore::~EngineCore() {
+  if (getpid() != owner_pid_) {
+    frozen_.release();  // a forked child has none of the threads; its parent cleans up
+    return;
+  }
+  try {
+    close();
+  } catch (const std::exception& error) {
+    log_(LogLevel::kError, error.what());
+    if (frozen_) frozen_.release();  // a lease is open: its holder may still read
+  }
+}
+
+engine::Registry& EngineCore::registry_before_freeze(const char* call) {
+  if (phase_ != Phase::kRegistering) {
+    throw Error(Code::kWrongState, std::string(call) + ": registration ended with freeze(); call it before");
+  }
+  return registry_;
+}
+
+EngineCore::Frozen& EngineCore::ready(const char* call) {
+  if (phase_ != Phase::kFrozen) {
+    throw Error(Code::kWrongState, std::string(call) + (phase_ == Phase::kClosed ? ": the engine is closed"
+                                                                                : ": call freeze() first"));
+  }
+  if (getpid() != owner_pid_) {
+    throw Error(Code::kWrongState, std::string(call) + ": called in a forked child; the engine's threads and files are "
+                                                       "its parent's. Make an engine of its own in the child.");
+  }
+  if (failed_.load()) {
+    const std::lock_guard lock(cause_mutex_);
+    throw Error(Code::kFailed, std::string(call) + ": the engine failed earlier and can only be closed: " + first_cause_);
+  }
+  if (interrupted_.load()) throw Error(Code::kInterrupted, std::string(call) + ": interrupted; the engine can only be closed");
+  return *frozen_;
+}
+
+void EngineCore::fail(const std::string& cause) noexcept {
+  {
+    const std::lock_guard lock(cause_mutex_);
+    if (first_cause_.empty()) first_cause_ = cause;
+  }
+  failed_.store(true);
+  collective_->abort(cause);
+}
+
+std::vector<swap::PathProbe> EngineCore::probe_paths() const {
+  std::vector<swap::PathProbe> probes;
+  const bool nvme = settings_.offload_optimizer == OffloadDevice::kNvme ||
+                    settings_.offload_parameters == OffloadDevice::kNvme;
+  if (!nvme) return probes;
+  for (const std::string& path : settings_.nvme_paths) probes.push_back(swap::probe_path(path, settings_));
+  return probes;
+}
+
+std::uint64_t EngineCore::bookkeeping_bytes(const Partition& partition) const {
+  const std::uint64_t parameters = partition.parameters.size(), groups = registry_.groups().size();
+  return sizeof(EngineCore) + sizeof(Frozen) + registry_.bookkeeping_bytes() + partition.bookkeeping_bytes() +
+         engine::TileStore::bookkeeping_bytes(partition) + engine::Gradients::bookkeeping_bytes(partition) +
+         partition.tiles.size() * sizeof(residency::TilePlan) +
+         partition.sections.size() * (sizeof(residency::SectionPlan) + sizeof(std::uint64_t)) +
+         parameters * (sizeof(std::uint64_t) + sizeof(optimizer_cpu::AdamWStep)) + groups * 32;
+}
+
+residency::Plan EngineCore::make_plan(const Partition& partition) const {
+  residency::PlanInputs inputs;
+  inputs.partition = &partition;
+  for (const engine::RegisteredGroup& group : registry_.groups()) {
+    inputs.groups.push_back({group.repeated_gradients, group.keep_bound});
+  }
+  inputs.settings = settings_;
+  inputs.device_shares_host_memory = device_->shares_host_memory();
+  inputs.bookkeeping_bytes = bookkeeping_bytes(partition);
+  const platform::Limit left = platform::memory_left();
+  inputs.machine_left_bytes = parts_.machine_left_bytes.value_or(left.value);
+  inputs.machine_limit_source = left.source;
+  return residency::make_plan(inputs);
+}
+
+void EngineCore::freeze() {
+  registry_before_freeze("freeze");
+  if (registry_.groups().empty()) throw Error(Code::kWrongState, "freeze: no group was added");
+  if (settings_.gradient_accumulation_steps > 1) {
+    for (std::uint32_t g = 0; g < registry_.groups().size(); ++g) registry_.group({g}).repeated_gradients = true;
+  }
+  const std::vector<swap::PathProbe> paths = probe_paths();
+  Partition partition = partition::make_partition(registry_.shapes(), settings_.tile_elements, collective_->rank(),
+                                                  collective_->world_size());
+  residency::Plan plan = make_plan(partition);
+  auto frozen = std::make_unique<Frozen>(plan.frame_bytes);
+  frozen->partition = std::move(partition);
+  frozen->plan = std::move(plan);
+  for (std::size_t d = 0; d < paths.size(); ++d) {
+    const std::uint64_t wanted = frozen->plan.drive_bytes[d];
+    if (wanted > paths[d].free_bytes) {
+      throw Error(Code::kNoSpace, "nvme_path " + paths[d].path + ": the plan needs " + base::format_bytes(wanted) + " (" +
+                                      std::to_string(wanted) + " bytes) there, " + base::format_bytes(paths[d].free_bytes) +
+                                      " are free; nothing was written. Free some, name another directory, or set "
+                                      "headrace.host_budget_bytes so that more stays in memory.");
+    }
+  }
+  update_ = optimizer_cpu::adamw_function(optimizer_cpu::choose_instruction_set());
+  allocate(*frozen, paths);
+  compare_ranks(*frozen);
+  for (const std::string& warning : settings_.warnings) log_(LogLevel::kWarning, warning);
+  plan_report_ = frozen->plan.report;
+  frozen_ = std::move(frozen);
+  phase_ = Phase::kFrozen;
+}
+
+void EngineCore::allocate(Frozen& f, const std::vector<swap::PathProbe>& paths) {
+  const std::uint32_t threads = parts_.update_threads ? *parts_.update_threads
+                                                      : update_threads(settings_, collective_->world_size());
+  f.arena = std::make_unique<pinned::Arena>(f.plan.arena_bytes, std::max(1u, threads));
+  f.conductor = parts_.make_conductor ? parts_.make_conductor() : async::make_conductor_asio();
+  f.conductor->use_frames(&f.frames);
+  f.workers = std::make_unique<async::WorkerPool>(*f.conductor, threads);
+  if (f.plan.report.nvme_bytes > 0 && !paths.empty()) {
+    swap::SwapTierOptions options;
+    options.settings = settings_;
+    options.paths = paths;
+    options.drive_bytes = f.plan.drive_bytes;
+    options.rank = collective_->rank();
+    options.buffers = {f.arena->bytes()};
+    options.log = log_;
+    const IoQueueKind kind = io_queue_kind(settings_);
+    options.make_queue = parts_.make_queue ? parts_.make_queue : [kind](const swap::IoQueueOptions& queue) {
+      return swap::choose_io_queue(kind, queue);
+    };
+    options.make_drive = parts_.make_drive ? parts_.make_drive : swap::DriveMaker(&swap::make_drive_thread);
+    f.swap = std::make_unique<swap::SwapTier>(*f.conductor, std::move(options));
+    if (const std::string reason = f.swap->queue_reason(); !reason.empty()) log_(LogLevel::kWarning, reason);
+  }
+  f.tiles = std::make_unique<engine::TileStore>(engine::TileStore::Parts{
+      registry_, f.partition, f.plan, settings_, *f.arena, *f.workers, f.swap.get()});
+  f.buffers = std::make_unique<engine::GatherBuffers>(engine::GatherBuffers::Parts{
+      registry_, f.partition, f.plan, settings_.prefetch_groups, *f.arena, *f.tiles, *device_, *f.conductor});
+  f.gradients = std::make_unique<engine::Gradients>(engine::Gradients::Parts{
+      registry_, f.partition, f.plan, *f.arena, *device_, *collective_, collective_sequence_});
+  f.group_loaded.resize(registry_.groups().size());
+  f.in_place_leases = std::vector<std::atomic<std::uint32_t>>(registry_.groups().size());
+  f.step_counts.resize(f.partition.parameters.size());
+  f.parameter_steps.resize(f.partition.parameters.size());
+  // Before the first step, so that no step allocates.
+  async::call(*f.conductor, f.workers.get(), [&]() -> async::Task<> {
+    f.buffers->next_step();
+    co_return;
+  });
+}
+
+// Every rank must have registered the same groups with the same grid and settings.
+void EngineCore::compare_ranks(const Frozen& f) {
+  const std::uint32_t world = collective_->world_size();
+  if (world == 1) return;
+  base::Hash128 hash;
+  const auto add = [&](const std::string& text) { hash.update(std::as_bytes(std::span(text))); };
+  for (const engine::RegisteredParameter& p : registry_.parameters()) {
+    add(p.full_name + '\n' + registry_.group(p.group).name + '\n' + name_of(p.spec.dtype));
+    for (const std::int64_t size : p.spec.shape) add(" " + std::to_string(size));
+  }
+  add(settings_.to_json());
+  // 48 bits of it: exact in a double.
+  std::vector<double> hashes(world);
+  hashes[collective_->rank()] = static_cast<double>(std::strtoull(hash.hex().substr(0, 12).c_str(), nullptr, 16));
+  collective_->all_reduce_sum({collective_sequence_++, "freeze"}, hashes.data(), world);
+  for (std::uint32_t r = 0; r < world; ++r) {
+    if (hashes[r] == hashes[0]) continue;
+    throw Error(Code::kPeerLost, "freeze: rank " + std::to_string(r) + " registered other groups, or has other settings, "
+                                 "than rank 0; every rank must make the same calls (" +
+                                     std::to_string(f.partition.parameters.size()) + " parameters here)");
+  }
+}
+
+const PlanReport& EngineCore::plan() const {
+  if (phase_ == Phase::kRegistering) throw Error(Code::kWrongState, "plan: call freeze() first");
+  return plan_report_;
+}
+
+std::uint64_t EngineCore::section_offset_bytes(ParameterId id) const {
+  if (!frozen_) throw Error(Code::kWrongState, "section_offset_bytes: call freeze() first");
+  const engine::RegisteredParameter& parameter = registry_.parameter(id);
+  return frozen_->partition.parameters[id.index].first_element * size_bytes(parameter.spec.dtype);
+}
+
+std::uint64_t EngineCore::section_size_bytes(GroupId group, DType dtype) const {
+  if (!frozen_) throw Error(Code::kWrongState, "section_size_bytes: call freeze() first");
+  registry_.group(group);
+  for (const std::uint32_t s : frozen_->partition.group_sections[group.index]) {
+    const partition::Section& section = frozen_->partition.sections[s];
+    if (section.dtype == dtype) return section.buffer_elements * size_bytes(dtype);
+  }
+  return 0;
+}
+
+void EngineCore::require_loaded(const Frozen& f, GroupId group, const char* call) const {
+  if (f.group_loaded[group.index] != 0) return;
+  throw Error(Code::kWrongState, std::string(call) + ": group '" + registry_.group(group).name +
+                                     "' was never loaded; call load() for it first");
+}
+
+void EngineCore::require_no_lease(const Frozen& f, const char* call) const {
+  const std::string name = f.buffers->leased_group();
+  if (name.empty()) return;
+  throw Error(Code::kWrongState, std::string(call) + ": group '" + name + "' is still gathered; release it first");
+}
+
+Gathered EngineCore::gather(GroupId group, Stream stream) {
+  Frozen& f = ready("gather");
+  registry_.group(group);
+  require_loaded(f, group, "gather");
+  gathers_.fetch_add(1, std::memory_order_relaxed);
+  if (f.plan.group_in_place[group.index]) {
+    in_place_.fetch_add(1, std::memory_order_relaxed);
+    f.in_place_leases[group.index].fetch_add(1);
+    return Gathered(this, group, kInPlace, stream);
+  }
+  const auto began = std::chrono::steady_clock::now();
+  const std::uint32_t buffer = on_conductor([&] { return f.buffers->acquire(group); });
+  gather_wait_ns_.fetch_add(static_cast<std::uint64_t>((std::chrono::steady_clock::now() - began).count()),
+                            std::memory_order_relaxed);
+  Gathered lease(this, group, buffer, stream);  // from here the buffer is given back whatever happens
+  if (!device_->shares_host_memory()) device_->wait(stream, f.buffers->filled(buffer));
+  if (f.partition.world_size > 1 && f.buffers->take_join(buffer)) {
+    for (const std::uint32_t s : f.partition.group_sections[group.index]) {
+      const partition::Section& section = f.partition.sections[s];
+      collective_->all_gather({collective_sequence_++, "gather of " + registry_.group(group).name}, stream,
+                              {f.buffers->memory(buffer) + f.buffers->section_offset_bytes(s),
+                               section.buffer_elements * size_bytes(section.dtype)});
+    }
+  }
+  return lease;
+}
+
+void EngineCore::release(GroupId group, std::uint32_t buffer, Stream stream) noexcept {
+  if (!frozen_) return;
+  if (buffer == kInPlace) {
+    frozen_->in_place_leases[group.index].fetch_sub(1);
+  } else {
+    frozen_->buffers->release(buffer, stream);
+  }
+}
+
+DeviceSpan EngineCore::section(const Gathered& lease, DType dtype) const {
+  const Frozen& f = *frozen_;
+  for (const std::uint32_t s : f.partition.group_sections[lease.group_.index]) {
+    const partition::Section& section = f.partition.sections[s];
+    if (section.dtype != dtype) continue;
+    const std::uint64_t bytes = section.buffer_elements * size_bytes(dtype);
+    if (lease.slot_ == kInPlace) return {const_cast<std::byte*>(f.tiles->resident_weight(s)), bytes};
+    return {f.buffers->memory(lease.slot_) + f.buffers->section_offset_bytes(s), bytes};
+  }
+  return {};
+}
+
+DeviceSpan EngineCore::bytes(const Gathered& lease, ParameterId id) const {
+  const engine::RegisteredParameter& parameter = registry_.parameter(id);
+  if (lease.core_ != this || !(parameter.group == lease.group_)) {
+    throw Error(Code::kInvalidArgument, "'" + parameter.full_name + "' is not in the gathered group");
+  }
+  const DeviceSpan whole = section(lease, parameter.spec.dtype);
+  return {static_cast<std::byte*>(whole.data) + section_offset_bytes(id),
+          parameter.spec.elements() * size_bytes(parameter.spec.dtype)};
+}
+
+Stats EngineCore::stats() const {
+  if (phase_ == Phase::kClosed) return last_stats_;
+  Stats s;
+  if (!frozen_) return s;
+  const Frozen& f = *frozen_;
+  if (f.swap) {
+    const swap::DriveCounters c = f.swap->totals();
+    s.nvme_read_bytes = c.read_bytes;
+    s.nvme_written_bytes = c.written_bytes;
+    s.nvme_reads = c.reads;
+    s.nvme_writes = c.writes;
+    s.nvme_retries = c.retries;
+    s.nvme_read_busy_seconds = c.read_busy_seconds;
+    s.nvme_write_busy_seconds = c.write_busy_seconds;
+    s.io_queue = f.swap->queue_name();
+    s.io_queue_reason = f.swap->queue_reason();
+    s.direct_io = f.swap->direct();
+  }
+  const engine::GatherCounters g = f.buffers->counters();
+  s.copied_to_device_bytes = g.copied_bytes;
+  s.update_compute_seconds = 1e-9 * static_cast<double>(update_compute_ns_.load());
+  s.update_wall_seconds = 1e-9 * static_cast<double>(update_wall_ns_.load());
+  s.gathers = gathers_.load();
+  s.gathers_in_place = in_place_.load();
+  s.gathers_prefetched = g.prefetched;
+  s.gathers_on_demand = g.on_demand;
+  s.gather_wait_seconds = 1e-9 * static_cast<double>(gather_wait_ns_.load());
+  s.engine_bytes = f.arena->size_bytes() + f.buffers->device_bytes() + f.gradients->device_bytes() +
+                   f.frames.reserve_bytes() + bookkeeping_bytes(f.partition);
+  return s;
+}
+
+void EngineCore::close() {
+  if (phase_ == Phase::kClosed) return;
+  if (getpid() != owner_pid_) throw Error(Code::kWrongState, "close: called in a forked child; the engine is its parent's");
+  if (!frozen_) {
+    phase_ = Phase::kClosed;
+    return;
+  }
+  Frozen& f = *frozen_;
+  require_no_lease(f, "close");
+  for (std::uint32_t g = 0; g < f.in_place_leases.size(); ++g) {
+    if (f.in_place_leases[g].load() == 0) continue;
+    throw Error(Code::kWrongState, "close: group '" + registry_.group({g}).name + "' is still gathered; release it first");
+  }
+  on_conductor([&]() -> async::Task<> {
+    co_await let_go();
+    co_await f.buffers->drain();
+  });
+  last_stats_ = stats();
+  const bool stalled = f.swap && f.swap->stalled();
+  if (stalled) f.arena->leak();
+  frozen_.reset();
+  phase_ = Phase::kClosed;
+  if (stalled) {
+    throw Error(Code::kIoStalled, "close: a transfer to the drive never completed, so the kernel may still write into the "
+                                  "engine's memory: it is kept until the process ends. Everything else was freed.");
+  }
+}
+}  // namespace headrace

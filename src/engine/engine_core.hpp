@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// engine_core.hpp: the engine behind headrace::Engine. Carries the plan out; what each call promises is in
+// headrace/engine.hpp.
+//
+// Calls of the trainer become coroutines on the conductor (async::call). engine_core.cpp holds life cycle and
+// registration, values.cpp load, store and hashes, step.cpp the step.
+#pragma once
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "async/task.hpp"
+#include "async/worker_pool.hpp"
+#include "base/hash.hpp"
+#include "engine/gather_buffers.hpp"
+#include "engine/gradients.hpp"
+#include "engine/parts.hpp"
+#include "engine/registry.hpp"
+#include "engine/tile_store.hpp"
+#include "headrace/engine.hpp"
+#include "pinned/arena.hpp"
+
+namespace headrace {
+class EngineCore {
+ public:
+  EngineCore(Settings settings, EngineOptions options, engine::EngineParts parts = {});
+  ~EngineCore();
+
+  engine::Registry& registry_before_freeze(const char* call);
+  const engine::Registry& registry() const noexcept { return registry_; }
+  void freeze();
+  std::uint64_t section_offset_bytes(ParameterId id) const;
+  std::uint64_t section_size_bytes(GroupId group, DType dtype) const;
+  const PlanReport& plan() const;
+
+  void load(GroupId group, const Fill& fill);
+  void store(ParameterId id, Content content, const Sink& sink);
+  std::string hash_parameters();
+  std::string hash_optimizer_state();
+
+  Gathered gather(GroupId group, Stream stream);
+  void release(GroupId group, std::uint32_t buffer, Stream stream) noexcept;
+  DeviceSpan bytes(const Gathered& lease, ParameterId id) const;
+  DeviceSpan section(const Gathered& lease, DType dtype) const;
+  void add_gradient(ParameterId id, const void* gradient, DType dtype, Stream stream);
+  void discard_gradients();
+  StepResult step(const StepOptions& options);
+
+  Stats stats() const;
+  void interrupt() noexcept { interrupted_.store(true); }
+  void close();
+
+ private:
+  enum class Phase { kRegistering, kFrozen, kClosed };
+  static constexpr std::uint32_t kInPlace = ~0u;  // a lease of resident bytes has no buffer
+
+  // A tile kept in an update slot between two store() calls that want the same one.
+  struct HeldTile {
+    std::uint32_t tile = 0;
+    engine::TileParts parts;
+    engine::TileView view;
+    pinned::SlotLease slot;
+    bool held = false;
+  };
+
+  // Everything that exists from freeze to close, in order of construction.
+  struct Frozen {
+    partition::Partition partition;
+    residency::Plan plan;
+    async::FrameArena frames;
+    std::unique_ptr<pinned::Arena> arena;
+    std::unique_ptr<async::Conductor> conductor;
+    std::unique_ptr<async::WorkerPool> workers;
+    std::unique_ptr<swap::SwapTier> swap;
+    std::unique_ptr<engine::TileStore> tiles;
+    std::unique_ptr<engine::GatherBuffers> buffers;
+    std::unique_ptr<engine::Gradients> gradients;
+    std::vector<std::uint8_t> group_loaded;
+    std::vector<std::atomic<std::uint32_t>> in_place_leases;
+    std::vector<std::uint64_t> step_counts;               // per parameter
+    std::vector<optimizer_cpu::AdamWStep> parameter_steps;  // of the step under way
+    HeldTile held;
+    explicit Frozen(std::uint64_t frame_bytes) : frames(frame_bytes) {}
+  };
+
+  // Every call of the trainer starts here: the phase is right, nothing failed, nobody interrupted.
+  Frozen& ready(const char* call);
+  // Runs `make()` on the conductor; the calling thread helps the workers.
+  template <class Make>
+  auto on_conductor(Make&& make) {
+    return async::call(*frozen_->conductor, frozen_->workers.get(), std::forward<Make>(make));
+  }
+  std::vector<swap::PathProbe> probe_paths() const;
+  residency::Plan make_plan(const partition::Partition& partition) const;
+  std::uint64_t bookkeeping_bytes(const partition::Partition& partition) const;
+  void allocate(Frozen& frozen, const std::vector<swap::PathProbe>& paths);
+  void compare_ranks(const Frozen& frozen);
+  void require_loaded(const Frozen& frozen, GroupId group, const char* call) const;
+  void require_no_lease(const Frozen& frozen, const char* call) const;
+  void fail(const std::string& cause) noexcept;
+
+  async::Task<> write_group(GroupId group, const std::byte* values);
+  async::Task<> write_tile(std::uint32_t tile, const std::byte* weight);
+  async::Task<> hold_tile(std::uint32_t tile, engine::TileParts parts);
+  async::Task<> let_go();
+  void store_tile(ParameterId id, std::uint32_t tile, Content content, const Sink& sink);
+  void hash_content(base::Hash128& hash, ParameterId id, const std::string& name, Content content);
+
+  void prepare_steps(Frozen& frozen, const StepOptions& options, double factor, StepResult& result);
+  async::Task<> update_all();
+  async::Task<> update_tile(std::uint32_t tile, pinned::SlotLease slot);
+  // Awaits `task`; its error becomes the group's, so that the group is always joined.
+  static async::Task<> in_order(async::TaskGroup& group, async::Task<> task);
+  bool has_gradient(const Frozen& frozen, std::uint32_t tile) const;
+
+  Settings settings_;
+  std::shared_ptr<Device> device_;
+  std::shared_ptr<Collective> collective_;
+  LogSink log_;
+  engine::EngineParts parts_;
+  engine::Registry registry_;
+  Phase phase_ = Phase::kRegistering;
+  std::unique_ptr<Frozen> frozen_;
+  PlanReport plan_report_;
+  Stats last_stats_;  // after close
+  std::uint64_t collective_sequence_ = 0;
+  std::uint64_t steps_ = 0;
+  optimizer_cpu::AdamWFunction update_ = nullptr;
+  bool update_began_ = false;  // conductor; read by the trainer after the call
+  std::atomic<bool> interrupted_{false};
+  std::atomic<bool> failed_{false};
+  mutable std::mutex cause_mutex_;
+  std::string first_cause_;
+  std::atomic<std::uint64_t> gathers_{0}, in_place_{0}, gather_wait_ns_{0}, update_wall_ns_{0}, update_compute_ns_{0};
+  int owner_pid_ = 0;
+};
+}  // namespace headrace

@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/gather_buffers.hpp"
+
+#include <algorithm>
+
+#include "base/units.hpp"
+#include "headrace/error.hpp"
+
+namespace headrace::engine {
+using swap::Priority;
+
+struct GatherBuffers::Waiter {
+  std::coroutine_handle<> handle;
+  Waiter* next = nullptr;
+};
+
+class GatherBuffers::UntilFilled {
+ public:
+  explicit UntilFilled(Buffer& buffer) noexcept : buffer_(buffer) {}
+  bool await_ready() const noexcept { return buffer_.state != State::kFilling; }
+  void await_suspend(std::coroutine_handle<> handle) noexcept {
+    waiter_.handle = handle;
+    waiter_.next = buffer_.waiting;
+    buffer_.waiting = &waiter_;
+  }
+  void await_resume() const noexcept {}
+
+ private:
+  Buffer& buffer_;
+  Waiter waiter_;
+};
+
+GatherBuffers::GatherBuffers(const Parts& parts)
+    : p_(parts),
+      buffers_(parts.plan.gather_slots),
+      transfers_(parts.arena.range(parts.plan.transfer_slot_memory.offset_bytes,
+                                   parts.plan.transfer_slot_memory.size_bytes),
+                 parts.plan.transfer_slots, parts.plan.transfer_slot_bytes) {
+  section_offset_.resize(p_.partition.sections.size());
+  for (const auto& sections : p_.partition.group_sections) {
+    std::uint64_t at = 0;
+    for (const std::uint32_t s : sections) {
+      const partition::Section& section = p_.partition.sections[s];
+      section_offset_[s] = at;
+      at += base::align_up(section.buffer_elements * size_bytes(section.dtype), base::kIoAlignment);
+    }
+  }
+  copies_ = p_.device.create_stream();
+  const std::uint64_t bytes = p_.plan.gather_slot_bytes;
+  for (std::size_t b = 0; b < buffers_.size(); ++b) {
+    if (p_.plan.gather_slot_memory.size_bytes > 0) {
+      buffers_[b].memory = p_.arena.range(p_.plan.gather_slot_memory.offset_bytes + b * bytes, bytes).data();
+      continue;
+    }
+    buffers_[b].memory = static_cast<std::byte*>(p_.device.allocate(bytes));
+    if (buffers_[b].memory == nullptr) {
+      while (b-- > 0) p_.device.deallocate(buffers_[b].memory, bytes);
+      p_.device.destroy_stream(copies_);
+      throw Error(Code::kOutOfBudget, std::string("device ") + p_.device.name() + " has no room for " +
+                                          std::to_string(buffers_.size()) + " gather buffers of " +
+                                          base::format_bytes(bytes) + "; set headrace.prefetch_groups to less");
+    }
+    device_bytes_ += bytes;
+  }
+}
+
+GatherBuffers::~GatherBuffers() {
+  p_.device.synchronize(copies_);
+  if (device_bytes_ > 0) {
+    for (Buffer& buffer : buffers_) p_.device.deallocate(buffer.memory, p_.plan.gather_slot_bytes);
+  }
+  p_.device.destroy_stream(copies_);
+}
+
+std::optional<std::uint32_t> GatherBuffers::find(GroupId group) const noexcept {
+  for (std::uint32_t b = 0; b < buffers_.size(); ++b) {
+    if (buffers_[b].state != State::kFree && buffers_[b].group == group) return b;
+  }
+  return std::nullopt;
+}
+
+bool GatherBuffers::likely_next(GroupId group) const noexcept {
+  const std::size_t end = std::min(last_step_.size(), cursor_ + p_.prefetch_groups);
+  return std::find(last_step_.begin() + static_cast<std::ptrdiff_t>(std::min(cursor_, end)),
+                   last_step_.begin() + static_cast<std::ptrdiff_t>(end), group) !=
+         last_step_.begin() + static_cast<std::ptrdiff_t>(end);
+}
+
+// A free buffer, or one whose cached group nobody holds; with `keep_next` not one that is needed soon.
+std::optional<std::uint32_t> GatherBuffers::find_free(bool keep_next) const noexcept {
+  std::optional<std::uint32_t> cached;
+  for (std::uint32_t b = 0; b < buffers_.size(); ++b) {
+    const Buffer& buffer = buffers_[b];
+    if (buffer.state == State::kFree && buffer.leases == 0) return b;
+    if (buffer.state == State::kReady && buffer.leases == 0 && !(keep_next && likely_next(buffer.group))) cached = b;
+  }
+  return cached;
+}
+
+async::Task<std::uint32_t> GatherBuffers::free_buffer(GroupId wanted) {
+  for (;;) {
+    std::optional<std::uint32_t> found = find_free(true);
+    if (!found) found = find_free(false);
+    if (found) {
+      Buffer& buffer = buffers_[*found];
+      buffer.state = State::kFree;
+      buffer.error = nullptr;
+      co_return *found;
+    }
+    // A prefetch under way will be nobody's when it ends.
+    Buffer* filling = nullptr;
+    for (Buffer& buffer : buffers_) {
+      if (buffer.state == State::kFilling) filling = &buffer;
+    }
+    if (filling == nullptr) break;
+    co_await UntilFilled(*filling);
+  }
+  std::string holders;
+  for (const Buffer& buffer : buffers_) {
+    holders += (holders.empty() ? "'" : ", '") + p_.registry.group(buffer.group).name + "'";
+  }
+  throw Error(Code::kOutOfBudget, "gather of group '" + p_.registry.group(wanted).name + "': all " +
+                                      std::to_string(buffers_.size()) + " gather buffers are leased, by " + holders +
+                                      "; release one first, or set headrace.prefetch_groups to more");
+}
+
+async::Task<std::uint32_t> GatherBuffers::acquire(GroupId group) {
+  record(group);
+  std::optional<std::uint32_t> found = find(group);
+  if (found) {
+    prefetched_.fetch_add(1, std::memory_order_relaxed);
+  } else {
+    on_demand_.fetch_add(1, std::memory_order_relaxed);
+    found = co_await free_buffer(group);
+    start_fill(*found, group, Priority::kDemand);
+  }
+  Buffer& buffer = buffers_[*found];
+  // Held from here, so that no prefetch takes it while this call waits.
+  buffer.leases.fetch_add(1);
+  prefetch();
+  co_await UntilFilled(buffer);
+  if (buffer.error) {
+    const std::exception_ptr error = buffer.error;
+    if (buffer.leases.fetch_sub(1) == 1) buffer.error = nullptr;
+    std::rethrow_exception(error);
+  }
+  co_return *found;
+}
+
+async::Task<std::uint32_t> GatherBuffers::claim_empty(GroupId group) {
+  if (const auto found = find(group)) {
+    co_await UntilFilled(buffers_[*found]);
+    if (buffers_[*found].leases == 0) buffers_[*found].state = State::kFree;
+  }
+  const std::uint32_t index = co_await free_buffer(group);
+  buffers_[index].leases.fetch_add(1);
+  buffers_[index].group = group;
+  co_return index;
+}
+
+void GatherBuffers::release(std::uint32_t index, Stream stream) noexcept {
+  Buffer& buffer = buffers_[index];
+  if (!p_.device.shares_host_memory()) {
+    const std::lock_guard lock(mutex_);
+    buffer.read_by.push_back(p_.device.record(stream));
+  }
+  buffer.leases.fetch_sub(1);
+}
+
+void GatherBuffers::start_fill(std::uint32_t index, GroupId group, Priority priority) {
+  Buffer& buffer = buffers_[index];
+  buffer.state = State::kFilling;
+  buffer.group = group;
+  buffer.joined = false;
+  buffer.error = nullptr;
+  fills_.spawn(fill(index, priority));
+}
+
+async::Task<> GatherBuffers::fill(std::uint32_t index, Priority priority) {
+  Buffer& buffer = buffers_[index];
+  if (!p_.device.shares_host_memory()) {
+    const std::lock_guard lock(mutex_);
+    for (const Event event : buffer.read_by) p_.device.wait(copies_, event);
+    buffer.read_by.clear();
+  }
+  async::TaskGroup reads;
+  std::exception_ptr error;
+  try {
+    for (const std::uint32_t section : p_.partition.group_sections[buffer.group.index]) {
+      co_await fill_section(index, section, priority, reads);
+    }
+  } catch (...) {
+    error = std::current_exception();
+  }
+  try {
+    co_await reads.join();
+    if (!p_.device.shares_host_memory()) buffer.filled = p_.device.record(copies_);
+  } catch (...) {
+    if (!error) error = std::current_exception();
+  }
+  buffer.error = error;
+  buffer.state = error ? State::kFree : State::kReady;
+  wake(buffer);
+}
+
+async::Task<> GatherBuffers::fill_section(std::uint32_t index, std::uint32_t section_index, Priority priority,
+                                          async::TaskGroup& reads) {
+  const partition::Section& section = p_.partition.sections[section_index];
+  const std::uint64_t element_bytes = size_bytes(section.dtype);
+  std::byte* const base = buffers_[index].memory + section_offset_[section_index];
+  if (p_.plan.sections[section_index].weight == Tier::kHost) {
+    const std::uint64_t bytes = section.shard_elements * element_bytes;
+    p_.device.copy(copies_, base + p_.partition.shard_first_element(section) * element_bytes,
+                   p_.tiles.resident_weight(section_index), bytes);
+    copied_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+    co_return;
+  }
+  for (std::uint32_t t = section.first_tile; t < section.first_tile + section.tiles; ++t) {
+    reads.spawn(fill_tile(t, base + p_.partition.tiles[t].first_element * element_bytes, priority));
+  }
+}
+
+async::Task<> GatherBuffers::fill_tile(std::uint32_t tile, std::byte* target, Priority priority) {
+  const std::uint64_t bytes = p_.plan.tiles[tile].weight_bytes;
+  if (p_.device.shares_host_memory()) {
+    co_await p_.tiles.read_weight(tile, {target, bytes}, priority);
+    co_return;
+  }
+  pinned::SlotLease slot = co_await transfers_.acquire();
+  co_await p_.tiles.read_weight(tile, slot.bytes().first(bytes), priority);
+  p_.device.copy(copies_, target, slot.bytes().data(), bytes);
+  copied_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+  co_await device_done();
+}
+
+// Resumes on the conductor when the device has passed this point of the copy stream.
+async::Task<> GatherBuffers::device_done() {
+  struct Passed : async::Work {
+    async::Conductor* conductor = nullptr;
+    Device* device = nullptr;
+    Stream stream;
+    std::coroutine_handle<> waiting;
+    bool await_ready() const noexcept { return false; }
+    void await_suspend(std::coroutine_handle<> handle) {
+      waiting = handle;
+      run = [](async::Work* work) noexcept { static_cast<Passed*>(work)->waiting.resume(); };
+      device->notify(stream, [](void* self) noexcept {
+        auto* passed = static_cast<Passed*>(self);
+        passed->conductor->post(*passed);
+      }, this);
+    }
+    void await_resume() const noexcept {}
+  } passed;
+  passed.conductor = &p_.conductor;
+  passed.device = &p_.device;
+  passed.stream = copies_;
+  co_await passed;
+}
+
+void GatherBuffers::wake(Buffer& buffer) noexcept {
+  Waiter* waiter = std::exchange(buffer.waiting, nullptr);
+  while (waiter != nullptr) {
+    Waiter* const next = waiter->next;  // the waiter lives in the frame that resume() runs
+    waiter->handle.resume();
+    waiter = next;
+  }
+}
+
+// Keeps the trace and finds this gather in last step's.
+void GatherBuffers::record(GroupId group) {
+  if (this_step_.size() < this_step_.capacity()) this_step_.push_back(group);
+  for (std::size_t i = 0; i < last_step_.size(); ++i) {
+    const std::size_t at = (cursor_ + i) % last_step_.size();
+    if (last_step_[at] == group) {
+      cursor_ = at + 1;
+      return;
+    }
+  }
+}
+
+void GatherBuffers::prefetch() {
+  const std::size_t end = std::min(last_step_.size(), cursor_ + p_.prefetch_groups);
+  for (std::size_t at = cursor_; at < end; ++at) {
+    if (find(last_step_[at])) continue;
+    const auto buffer = find_free(true);
+    if (!buffer) return;
+    start_fill(*buffer, last_step_[at], Priority::kPrefetch);
+  }
+}
+
+async::Task<> GatherBuffers::invalidate() {
+  co_await drain();
+  for (Buffer& buffer : buffers_) {
+    if (buffer.leases == 0) buffer.state = State::kFree;
+  }
+}
+
+void GatherBuffers::next_step() {
+  if (!this_step_.empty()) {
+    std::swap(last_step_, this_step_);
+    this_step_.clear();
+  }
+  // Room for the longest step expected: recording never allocates in a step.
+  const std::size_t room = std::max<std::size_t>(4096, 2 * last_step_.size());
+  if (this_step_.capacity() < room) this_step_.reserve(room);
+  if (last_step_.capacity() < room) last_step_.reserve(room);
+  cursor_ = 0;
+  prefetch();
+}
+
+async::Task<> GatherBuffers::drain() { co_await fills_.join(); }
+
+std::string GatherBuffers::leased_group() const {
+  for (const Buffer& buffer : buffers_) {
+    if (buffer.leases.load() != 0) return p_.registry.group(buffer.group).name;
+  }
+  return {};
+}
+
+GatherCounters GatherBuffers::counters() const noexcept {
+  return {prefetched_.load(), on_demand_.load(), copied_bytes_.load()};
+}
+}  // namespace headrace::engine

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// gather_buffers.hpp: the buffers that groups are joined in, and what is read ahead into them.
+//
+// A buffer is free, being filled, or holds a group's bytes (cached until somebody needs the buffer or an update makes it
+// stale). The order of last step's gathers is the guess for this step's: the next groups are filled while the current
+// one is in use. A wrong guess costs a read, never a wrong byte. Conductor only, but where said otherwise.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "async/task.hpp"
+#include "engine/tile_store.hpp"
+#include "headrace/device.hpp"
+
+namespace headrace::engine {
+struct GatherCounters {
+  std::uint64_t prefetched = 0;
+  std::uint64_t on_demand = 0;
+  std::uint64_t copied_bytes = 0;
+};
+
+class GatherBuffers {
+ public:
+  struct Parts {
+    const Registry& registry;
+    const partition::Partition& partition;
+    const residency::Plan& plan;
+    std::uint32_t prefetch_groups;
+    pinned::Arena& arena;
+    TileStore& tiles;
+    Device& device;
+    async::Conductor& conductor;
+  };
+  // Throws kOutOfBudget when the device has no room for the plan's buffers.
+  explicit GatherBuffers(const Parts& parts);
+  ~GatherBuffers();
+
+  // A buffer with this rank's shard of `group` in its place, leased once more. Starts the fills that are likely next.
+  // Throws kOutOfBudget naming the holders when all buffers are leased; a failed fill's error (the buffer is free again).
+  async::Task<std::uint32_t> acquire(GroupId group);
+  // A buffer for `group` with nothing in it, leased: for load.
+  async::Task<std::uint32_t> claim_empty(GroupId group);
+  // Any thread. Work queued on `stream` so far may still read the buffer.
+  void release(std::uint32_t buffer, Stream stream) noexcept;
+
+  // Any thread, while leased.
+  std::byte* memory(std::uint32_t buffer) const noexcept { return buffers_[buffer].memory; }
+  Event filled(std::uint32_t buffer) const noexcept { return buffers_[buffer].filled; }
+  // True once: whoever gets it joins the shards. (Trainer thread.)
+  bool take_join(std::uint32_t buffer) noexcept { return !std::exchange(buffers_[buffer].joined, true); }
+  std::uint64_t section_offset_bytes(std::uint32_t section) const noexcept { return section_offset_[section]; }
+
+  // The name of a group whose buffer is leased, or empty. Any thread.
+  std::string leased_group() const;
+  // An update changed the weights: what is cached is stale. Waits for fills under way.
+  async::Task<> invalidate();
+  // A step ended: its gathers are the guess for the next one's, whose first groups are read now.
+  void next_step();
+  // Waits for fills under way: before close.
+  async::Task<> drain();
+  GatherCounters counters() const noexcept;
+  std::uint64_t device_bytes() const noexcept { return device_bytes_; }
+
+ private:
+  enum class State : std::uint8_t { kFree, kFilling, kReady };
+  struct Waiter;
+  struct Buffer {
+    std::byte* memory = nullptr;
+    State state = State::kFree;
+    GroupId group;
+    std::atomic<std::uint32_t> leases{0};
+    bool joined = false;
+    Event filled;
+    std::vector<Event> read_by;  // what the device may still do with it; under mutex_
+    std::exception_ptr error;
+    Waiter* waiting = nullptr;
+    Buffer() = default;
+    Buffer(Buffer&&) noexcept {}  // before use only: so that a vector of them can be sized
+  };
+  class UntilFilled;
+
+  std::optional<std::uint32_t> find(GroupId group) const noexcept;
+  std::optional<std::uint32_t> find_free(bool keep_next) const noexcept;
+  async::Task<std::uint32_t> free_buffer(GroupId wanted);
+  void start_fill(std::uint32_t buffer, GroupId group, swap::Priority priority);
+  async::Task<> fill(std::uint32_t buffer, swap::Priority priority);
+  async::Task<> fill_section(std::uint32_t buffer, std::uint32_t section, swap::Priority priority,
+                             async::TaskGroup& reads);
+  async::Task<> fill_tile(std::uint32_t tile, std::byte* target, swap::Priority priority);
+  async::Task<> device_done();
+  void wake(Buffer& buffer) noexcept;
+  void record(GroupId group);
+  void prefetch();
+  bool likely_next(GroupId group) const noexcept;
+
+  const Parts p_;
+  std::vector<Buffer> buffers_;
+  std::vector<std::uint64_t> section_offset_;
+  Stream copies_;
+  pinned::SlotPool transfers_;
+  std::uint64_t device_bytes_ = 0;
+  async::TaskGroup fills_;
+  std::vector<GroupId> last_step_, this_step_;
+  std::size_t cursor_ = 0;  // into last_step_: what is expected next
+  mutable std::mutex mutex_;
+  std::atomic<std::uint64_t> prefetched_{0}, on_demand_{0}, copied_bytes_{0};
+};
+}  // namespace headrace::engine

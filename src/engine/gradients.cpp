@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/gradients.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/units.hpp"
+#include "headrace/error.hpp"
+
+namespace headrace::engine {
+using partition::kBlockElements;
+
+namespace {
+// Adds neighbours, then neighbours of those: the same tree for the same number of pieces.
+double tree_sum(std::span<const GradientPiece> pieces) {
+  if (pieces.empty()) return 0;
+  if (pieces.size() == 1) return pieces[0].sum_squares;
+  const std::size_t half = (pieces.size() + 1) / 2;
+  return tree_sum(pieces.first(half)) + tree_sum(pieces.subspan(half));
+}
+}  // namespace
+
+Gradients::Gradients(const Parts& parts) : p_(parts) {
+  const std::size_t parameters = p_.partition.parameters.size();
+  received_.resize(parameters);
+  arrivals_.resize(parameters);
+  pieces_.resize(p_.partition.pieces);
+  streams_.reserve(64);
+  if (p_.partition.world_size == 1) return;
+  agreed_.resize(parameters + 2);
+  in_bucket_.resize(parameters);
+  reduced_before_.resize(p_.partition.group_sections.size());
+  if (p_.plan.bucket_memory.size_bytes > 0) {
+    bucket_ = p_.arena.range(p_.plan.bucket_memory.offset_bytes, p_.plan.bucket_bytes).data();
+    return;
+  }
+  bucket_ = static_cast<std::byte*>(p_.device.allocate(p_.plan.bucket_bytes));
+  device_bytes_ = p_.plan.bucket_bytes;
+  if (bucket_ == nullptr) {
+    throw Error(Code::kOutOfBudget, std::string("device ") + p_.device.name() + " has no room for the gradient bucket of " +
+                                        base::format_bytes(p_.plan.bucket_bytes) + "; use smaller groups");
+  }
+}
+
+Gradients::~Gradients() {
+  for (const Stream stream : streams_) p_.device.synchronize(stream);
+  if (device_bytes_ > 0) p_.device.deallocate(bucket_, device_bytes_);
+}
+
+std::uint64_t Gradients::bookkeeping_bytes(const partition::Partition& partition) {
+  const std::uint64_t parameters = partition.parameters.size();
+  std::uint64_t bytes = parameters * (sizeof(std::uint8_t) + sizeof(std::uint32_t)) +
+                        partition.pieces * sizeof(GradientPiece) + 64 * sizeof(Stream);
+  if (partition.world_size > 1) bytes += (parameters + 2) * sizeof(double) + parameters + partition.group_sections.size();
+  return bytes;
+}
+
+std::uint64_t Gradients::bytes_held() const noexcept {
+  return received_.capacity() + arrivals_.capacity() * sizeof(std::uint32_t) +
+         pieces_.capacity() * sizeof(GradientPiece) + streams_.capacity() * sizeof(Stream) +
+         agreed_.capacity() * sizeof(double) + in_bucket_.capacity() + reduced_before_.capacity();
+}
+
+const std::byte* Gradients::of_section(std::uint32_t section) const {
+  return p_.arena.range(p_.plan.sections[section].gradient.offset_bytes, 0).data();
+}
+
+void Gradients::remember_stream(Stream stream) {
+  const auto same = [&](Stream other) { return other.handle == stream.handle; };
+  if (std::ranges::none_of(streams_, same)) streams_.push_back(stream);
+}
+
+void Gradients::refuse_repeat(ParameterId id) const {
+  const RegisteredParameter& parameter = p_.registry.parameter(id);
+  throw Error(Code::kWrongState,
+              "a second gradient of '" + parameter.full_name + "' arrived before step(): it was not declared, and is "
+              "refused rather than summed in " + name_of(parameter.spec.dtype) + ". Call expect_repeated_gradients() for "
+              "group '" + p_.registry.group(parameter.group).name +
+                  "' before freeze(), or set gradient_accumulation_steps to more than 1.");
+}
+
+void Gradients::add(ParameterId id, const void* gradient, DType dtype, Stream stream) {
+  const partition::Parameter& parameter = p_.partition.parameters[id.index];
+  bool first = false;
+  {
+    const std::lock_guard lock(mutex_);
+    const bool repeats = p_.registry.group({parameter.group}).repeated_gradients;
+    if (arrivals_[id.index] > 0 && !repeats) refuse_repeat(id);
+    first = arrivals_[id.index]++ == 0;
+    received_[id.index] = 1;
+    remember_stream(stream);
+    if (p_.partition.world_size > 1) {
+      add_to_bucket(id, gradient, dtype, stream);
+      return;
+    }
+  }
+  add_to_slab(id, gradient, dtype, parameter.first_element, parameter.elements, first, stream);
+}
+
+// Elements [first, first + elements) of the parameter's section, which are this rank's; `source` is their first one.
+void Gradients::add_to_slab(ParameterId id, const void* source, DType source_dtype, std::uint64_t first,
+                            std::uint64_t elements, bool overwrite, Stream stream) {
+  const partition::Parameter& parameter = p_.partition.parameters[id.index];
+  const residency::SectionPlan& plan = p_.plan.sections[parameter.section];
+  const std::uint64_t in_shard =
+      first - p_.partition.shard_first_element(p_.partition.sections[parameter.section]);
+  const std::uint64_t piece = first / kBlockElements - parameter.first_element / kBlockElements;
+  Accumulation work;
+  work.source = source;
+  work.source_dtype = source_dtype;
+  work.sum = p_.arena.range(plan.gradient.offset_bytes, 0).data() + in_shard * size_bytes(plan.gradient_dtype);
+  work.sum_dtype = plan.gradient_dtype;
+  work.elements = elements;
+  work.overwrite = overwrite;
+  work.pieces = &pieces_[parameter.first_piece + piece];
+  work.first_piece_elements = kBlockElements - first % kBlockElements;
+  work.piece_elements = kBlockElements;
+  p_.device.accumulate(stream, work);
+}
+
+void Gradients::add_to_bucket(ParameterId id, const void* gradient, DType dtype, Stream stream) {
+  const partition::Parameter& parameter = p_.partition.parameters[id.index];
+  const GroupId group{parameter.group};
+  if (bucket_group_ && (!(*bucket_group_ == group) || in_bucket_[id.index] != 0)) flush_bucket();
+  if (!bucket_group_) {
+    // Parameters that get none this time count as zero.
+    p_.device.synchronize(bucket_stream_);
+    bucket_group_ = group;
+    bucket_stream_ = stream;
+    for (const std::uint32_t s : p_.partition.group_sections[group.index]) {
+      for (const std::uint32_t other : p_.partition.sections[s].parameters) in_bucket_[other] = 0;
+    }
+  }
+  if (bucket_stream_.handle != stream.handle) {
+    p_.device.wait(stream, p_.device.record(bucket_stream_));
+    bucket_stream_ = stream;
+  }
+  std::uint64_t at = 0;
+  for (const std::uint32_t s : p_.partition.group_sections[group.index]) {
+    const partition::Section& section = p_.partition.sections[s];
+    const std::uint64_t bytes = size_bytes(p_.plan.sections[s].gradient_dtype);
+    if (s == parameter.section) {
+      Accumulation work;
+      work.source = gradient;
+      work.source_dtype = dtype;
+      work.sum = bucket_ + at + parameter.first_element * bytes;
+      work.sum_dtype = p_.plan.sections[s].gradient_dtype;
+      work.elements = parameter.elements;
+      p_.device.accumulate(stream, work);
+      break;
+    }
+    at += base::align_up(section.buffer_elements * bytes, base::kIoAlignment);
+  }
+  in_bucket_[id.index] = 1;
+  if (++bucket_arrivals_ == p_.registry.group(group).parameters.size()) flush_bucket();
+}
+
+void Gradients::flush_bucket() {
+  if (!bucket_group_) return;
+  const GroupId group = *bucket_group_;
+  std::uint64_t at = 0;
+  for (const std::uint32_t s : p_.partition.group_sections[group.index]) {
+    const partition::Section& section = p_.partition.sections[s];
+    const DType dtype = p_.plan.sections[s].gradient_dtype;
+    const std::uint64_t bytes = size_bytes(dtype);
+    // What did not arrive is zero; so is the padding between parameters, which nobody reads.
+    for (const std::uint32_t index : section.parameters) {
+      const partition::Parameter& parameter = p_.partition.parameters[index];
+      if (in_bucket_[index] != 0) continue;
+      p_.device.fill_zero(bucket_stream_, bucket_ + at + parameter.first_element * bytes, parameter.elements * bytes);
+    }
+    p_.collective.reduce_scatter({p_.sequence++, "gradients of " + p_.registry.group(group).name}, bucket_stream_,
+                                 bucket_ + at, dtype, section.buffer_elements);
+    const std::uint64_t begin = p_.partition.shard_first_element(section);
+    const std::uint64_t end = begin + section.shard_elements;
+    for (const std::uint32_t index : section.parameters) {
+      const partition::Parameter& parameter = p_.partition.parameters[index];
+      const std::uint64_t first = std::max(begin, parameter.first_element);
+      const std::uint64_t stop = std::min(end, parameter.first_element + parameter.elements);
+      if (first >= stop) continue;
+      add_to_slab({index}, bucket_ + at + first * bytes, dtype, first, stop - first, reduced_before_[group.index] == 0,
+                  bucket_stream_);
+    }
+    at += base::align_up(section.buffer_elements * bytes, base::kIoAlignment);
+  }
+  p_.device.synchronize(bucket_stream_);
+  reduced_before_[group.index] = 1;
+  bucket_group_.reset();
+  bucket_arrivals_ = 0;
+}
+
+GradientTotals Gradients::finish() {
+  const std::lock_guard lock(mutex_);
+  if (p_.partition.world_size > 1) flush_bucket();
+  for (const Stream stream : streams_) p_.device.synchronize(stream);
+  GradientTotals totals;
+  for (std::uint32_t i = 0; i < p_.partition.parameters.size(); ++i) {
+    const partition::Parameter& parameter = p_.partition.parameters[i];
+    std::uint64_t non_finite = 0;
+    for (std::uint64_t piece = 0; piece < parameter.pieces; ++piece) {
+      non_finite += pieces_[parameter.first_piece + piece].non_finite;
+    }
+    if (non_finite > 0 && totals.first_non_finite.empty()) {
+      totals.first_non_finite = p_.registry.parameter({i}).full_name;
+    }
+    totals.non_finite += static_cast<double>(non_finite);
+  }
+  totals.sum_squares = tree_sum(pieces_);
+  if (p_.partition.world_size == 1) return totals;
+  for (std::size_t i = 0; i < received_.size(); ++i) agreed_[i] = received_[i];
+  agreed_[received_.size()] = totals.sum_squares;
+  agreed_[received_.size() + 1] = totals.non_finite;
+  p_.collective.all_reduce_sum({p_.sequence++, "gradient norm"}, agreed_.data(), agreed_.size());
+  for (std::size_t i = 0; i < received_.size(); ++i) received_[i] = agreed_[i] > 0;
+  totals.sum_squares = agreed_[received_.size()];
+  totals.non_finite = agreed_[received_.size() + 1];
+  return totals;
+}
+
+void Gradients::clear() {
+  const std::lock_guard lock(mutex_);
+  for (const Stream stream : streams_) p_.device.synchronize(stream);
+  std::ranges::fill(received_, 0);
+  std::ranges::fill(arrivals_, 0);
+  std::ranges::fill(pieces_, GradientPiece{});
+  std::ranges::fill(reduced_before_, 0);
+  bucket_group_.reset();
+  bucket_arrivals_ = 0;
+}
+}  // namespace headrace::engine

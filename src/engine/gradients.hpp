@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// gradients.hpp: the gradients of a step: where they are summed, which parameters have one, and their norm.
+//
+// This rank's shard of every section has a slab in host memory. With one rank an arriving gradient is accumulated into it
+// directly. With several, a group's gradients are collected in a bucket, reduce-scattered when all of them are there (or
+// when another group's begin, or at the step), and this rank's piece is accumulated into the slab.
+#pragma once
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/registry.hpp"
+#include "headrace/collective.hpp"
+#include "headrace/device.hpp"
+#include "pinned/arena.hpp"
+#include "residency/plan.hpp"
+
+namespace headrace::engine {
+// Over all ranks, of the sums as they are: not scaled.
+struct GradientTotals {
+  double sum_squares = 0;
+  double non_finite = 0;
+  std::string first_non_finite;  // the parameter on this rank, or empty
+};
+
+class Gradients {
+ public:
+  struct Parts {
+    const Registry& registry;
+    const partition::Partition& partition;
+    const residency::Plan& plan;
+    pinned::Arena& arena;
+    Device& device;
+    Collective& collective;
+    std::uint64_t& sequence;  // of the engine's collectives
+  };
+  // Throws kOutOfBudget when the device has no room for the bucket.
+  explicit Gradients(const Parts& parts);
+  ~Gradients();
+
+  // Trainer threads, several at once. Throws kWrongState for an arrival that was not declared.
+  void add(ParameterId id, const void* gradient, DType dtype, Stream stream);
+  // Trainer thread, collective: whatever is in the bucket is reduced, everything queued is waited for, ranks agree on which
+  // parameters have a gradient.
+  GradientTotals finish();
+  void clear();
+
+  // After finish():
+  const std::uint8_t* received() const noexcept { return received_.data(); }
+  const std::byte* of_section(std::uint32_t section) const;
+
+  std::uint64_t bytes_held() const noexcept;
+  static std::uint64_t bookkeeping_bytes(const partition::Partition& partition);
+  std::uint64_t device_bytes() const noexcept { return device_bytes_; }
+
+ private:
+  void add_to_slab(ParameterId id, const void* source, DType source_dtype, std::uint64_t first, std::uint64_t elements,
+                   bool overwrite, Stream stream);
+  void add_to_bucket(ParameterId id, const void* gradient, DType dtype, Stream stream);
+  void flush_bucket();
+  void remember_stream(Stream stream);
+  void refuse_repeat(ParameterId id) const;
+
+  const Parts p_;
+  std::vector<std::uint8_t> received_;
+  std::vector<std::uint32_t> arrivals_;        // per parameter, since the last step
+  std::vector<GradientPiece> pieces_;
+  std::vector<double> agreed_;                 // for the all-reduce
+  std::vector<Stream> streams_;                // that arrivals were queued on
+  std::mutex mutex_;
+  // The bucket: one group's whole gradients, sections at multiples of 4096 bytes.
+  std::byte* bucket_ = nullptr;
+  std::uint64_t device_bytes_ = 0;
+  std::optional<GroupId> bucket_group_;
+  Stream bucket_stream_;
+  std::uint32_t bucket_arrivals_ = 0;
+  std::vector<std::uint8_t> in_bucket_;        // per parameter
+  std::vector<std::uint8_t> reduced_before_;   // per group: its slab holds a sum already
+};
+}  // namespace headrace::engine

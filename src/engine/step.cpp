@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// step.cpp: gradients in, and the update of every tile: read, update and write of neighbouring tiles overlapped,
+// bounded by the update slots. BARRIER mode: all of it inside step(), after the global norm is known.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "engine/engine_core.hpp"
+
+namespace headrace {
+using engine::TilePass;
+using engine::TileView;
+
+void EngineCore::add_gradient(ParameterId id, const void* gradient, DType dtype, Stream stream) {
+  Frozen& f = ready("add_gradient");
+  registry_.parameter(id);
+  if (gradient == nullptr) {
+    throw Error(Code::kInvalidArgument, "add_gradient of '" + registry_.parameter(id).full_name + "': a null pointer");
+  }
+  f.gradients->add(id, gradient, dtype, stream);
+}
+
+void EngineCore::discard_gradients() { ready("discard_gradients").gradients->clear(); }
+
+namespace {
+void check_options(const StepOptions& o) {
+  const auto refuse = [](const char* what, float value) {
+    throw Error(Code::kInvalidArgument, std::string("step: ") + what + " = " + std::to_string(value) +
+                                            ": must be finite and not negative; nothing was updated");
+  };
+  if (!std::isfinite(o.learning_rate) || o.learning_rate < 0) refuse("learning_rate", o.learning_rate);
+  if (!std::isfinite(o.max_norm) || o.max_norm < 0) refuse("max_norm", o.max_norm);
+  if (!std::isfinite(o.gradient_scale) || o.gradient_scale < 0) refuse("gradient_scale", o.gradient_scale);
+}
+}  // namespace
+
+// What the step means for each parameter that received a gradient.
+void EngineCore::prepare_steps(Frozen& f, const StepOptions& options, double factor, StepResult& result) {
+  for (std::uint32_t i = 0; i < f.partition.parameters.size(); ++i) {
+    if (f.gradients->received()[i] == 0) {
+      ++result.parameters_left_alone;
+      continue;
+    }
+    ++result.parameters_updated;
+    const Hyperparameters& values = registry_.hyperparameters(registry_.parameter({i}).spec.hyperparameters);
+    f.parameter_steps[i] = optimizer_cpu::make_adamw_step(
+        values, static_cast<double>(options.learning_rate) * values.learning_rate_scale, f.step_counts[i] + 1, factor);
+  }
+}
+
+StepResult EngineCore::step(const StepOptions& options) {
+  Frozen& f = ready("step");
+  check_options(options);
+  require_no_lease(f, "step");
+  for (std::uint32_t g = 0; g < f.group_loaded.size(); ++g) require_loaded(f, {g}, "step");
+  const engine::GradientTotals totals = f.gradients->finish();
+  if (totals.non_finite > 0) {
+    throw Error(Code::kNotFinite,
+                (totals.first_non_finite.empty() ? std::string("a gradient on another rank")
+                                                 : "the gradient of '" + totals.first_non_finite + "'") +
+                    " holds NaN or infinity in step " + std::to_string(steps_ + 1) + " (" +
+                    std::to_string(static_cast<std::uint64_t>(totals.non_finite)) +
+                    " values in all); nothing was updated. Call discard_gradients() to skip the step, or stop.");
+  }
+  StepResult result;
+  result.step = steps_ + 1;
+  result.gradient_norm = std::sqrt(totals.sum_squares) * static_cast<double>(options.gradient_scale);
+  if (options.max_norm > 0) {
+    result.clip_factor = std::min(1.0, static_cast<double>(options.max_norm) / (result.gradient_norm + 1e-6));
+  }
+  prepare_steps(f, options, static_cast<double>(options.gradient_scale) * result.clip_factor, result);
+  const auto began = std::chrono::steady_clock::now();
+  update_began_ = false;
+  try {
+    on_conductor([&] { return update_all(); });
+  } catch (const Error& error) {
+    // Once one tile is at step t and another at t - 1 there is no way back.
+    if (update_began_) fail(error.what());
+    throw;
+  }
+  update_wall_ns_.fetch_add(static_cast<std::uint64_t>((std::chrono::steady_clock::now() - began).count()));
+  for (std::uint32_t i = 0; i < f.step_counts.size(); ++i) f.step_counts[i] += f.gradients->received()[i];
+  f.gradients->clear();
+  ++steps_;
+  return result;
+}
+
+bool EngineCore::has_gradient(const Frozen& f, std::uint32_t tile) const {
+  return std::ranges::any_of(f.partition.segments_of(f.partition.tiles[tile]), [&](const partition::Segment& segment) {
+    return f.gradients->received()[segment.parameter] != 0;
+  });
+}
+
+async::Task<> EngineCore::update_all() {
+  Frozen& f = *frozen_;
+  co_await let_go();
+  co_await f.buffers->invalidate();
+  async::TaskGroup tiles;
+  for (std::uint32_t t = 0; t < f.partition.tiles.size() && !tiles.cancelled(); ++t) {
+    if (!has_gradient(f, t)) continue;  // left alone, state and step count too
+    pinned::SlotLease slot;
+    if (f.tiles->needs_slot(t)) {
+      slot = co_await f.tiles->slots().acquire();
+      if (tiles.cancelled()) break;
+      tiles.spawn(update_tile(t, std::move(slot)));
+    } else {
+      // Resident tiles are bound by memory bandwidth: one after another, each on all workers.
+      co_await in_order(tiles, update_tile(t, {}));
+    }
+  }
+  co_await tiles.join();
+  f.buffers->next_step();
+}
+
+async::Task<> EngineCore::update_tile(std::uint32_t tile, pinned::SlotLease slot) {
+  Frozen& f = *frozen_;
+  if (interrupted_.load()) throw Error(Code::kInterrupted, "step: interrupted");
+  constexpr engine::TileParts kAll{.weight = true, .record = true};
+  const TileView view = f.tiles->view(tile, slot ? slot.bytes() : std::span<std::byte>{});
+  co_await f.tiles->read(tile, view, kAll, swap::Priority::kDemand);
+  const std::uint32_t section = f.partition.tiles[tile].section;
+  const std::uint64_t in_shard = f.partition.tiles[tile].first_element -
+                                 f.partition.shard_first_element(f.partition.sections[section]);
+  TilePass pass;
+  f.tiles->prepare(pass, tile, view, kAll, true);
+  pass.segments = f.partition.segments_of(f.partition.tiles[tile]);
+  pass.received = f.gradients->received();
+  pass.steps = f.parameter_steps.data();
+  pass.gradient_dtype = f.plan.sections[section].gradient_dtype;
+  pass.gradient = f.gradients->of_section(section) + in_shard * size_bytes(pass.gradient_dtype);
+  pass.update = update_;
+  pass.busy_ns = &update_compute_ns_;
+  update_began_ = true;
+  co_await f.tiles->run(pass, tile, view);
+  co_await f.tiles->write(tile, view, kAll);
+}
+
+namespace {
+async::Task<> rethrow(std::exception_ptr error) {
+  std::rethrow_exception(error);
+  co_return;
+}
+}  // namespace
+
+async::Task<> EngineCore::in_order(async::TaskGroup& group, async::Task<> task) {
+  std::exception_ptr error;
+  try {
+    co_await std::move(task);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  if (error) group.spawn(rethrow(error));
+}
+}  // namespace headrace

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// tile_store.hpp: where every tile's weight and record are, and how they come into a slot and go back.
+//
+// A tile's weight and record are each either resident in the arena or in an extent of the swap tier; while a tile is
+// worked on, what is on NVMe lies in an update slot. Conductor only.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "async/task.hpp"
+#include "async/worker_pool.hpp"
+#include "engine/registry.hpp"
+#include "engine/tile_pass.hpp"
+#include "pinned/arena.hpp"
+#include "pinned/slot_pool.hpp"
+#include "residency/plan.hpp"
+#include "swap/swap_tier.hpp"
+
+namespace headrace::engine {
+// Which of a tile's bytes a call is about.
+struct TileParts {
+  bool weight = false;
+  bool record = false;
+};
+
+// Where a tile's bytes are while it is worked on.
+struct TileView {
+  std::byte* weight = nullptr;
+  std::byte* record = nullptr;
+  bool weight_in_slot = false;  // to be read before and written after
+  bool record_in_slot = false;
+};
+
+class TileStore {
+ public:
+  struct Parts {
+    const Registry& registry;
+    const partition::Partition& partition;
+    const residency::Plan& plan;
+    const Settings& settings;
+    pinned::Arena& arena;
+    async::WorkerPool& workers;
+    swap::SwapTier* swap;  // null: nothing is on NVMe
+  };
+  explicit TileStore(const Parts& parts);
+
+  pinned::SlotPool& slots() noexcept { return slots_; }
+  bool needs_slot(std::uint32_t tile) const noexcept;
+  // `slot` may be empty for a tile that is wholly resident.
+  TileView view(std::uint32_t tile, std::span<std::byte> slot) const;
+
+  // Brings what lies on NVMe into the slot and checks the record's header; its chunks are verified by the pass.
+  async::Task<> read(std::uint32_t tile, TileView view, TileParts parts, swap::Priority priority);
+  // Writes what lies in the slot back as the next generation, which `pass` has sealed.
+  async::Task<> write(std::uint32_t tile, TileView view, TileParts parts);
+  // Reads a weight to `into` and verifies it: a gather.
+  async::Task<> read_weight(std::uint32_t tile, std::span<std::byte> into, swap::Priority priority);
+
+  // Fills in a pass over `parts` of a tile: pointers, streams, verify (what came from NVMe) and seal (what will go).
+  void prepare(TilePass& pass, std::uint32_t tile, TileView view, TileParts parts, bool seal);
+  // Runs it on the workers; throws kCorrupt naming tensor, stream, file and bytes for a damaged chunk.
+  async::Task<> run(TilePass& pass, std::uint32_t tile, TileView view);
+
+  const std::byte* resident_weight(std::uint32_t section) const;
+  std::uint64_t bytes_held() const noexcept;
+  // What bytes_held() will be, for the plan.
+  static std::uint64_t bookkeeping_bytes(const partition::Partition& partition);
+
+ private:
+  struct TileState {
+    swap::Extent weight_extent, record_extent;
+    std::uint64_t generation = 0;  // of what was written last
+    std::uint32_t first_weight_checksum = 0;
+  };
+  swap::RecordIdentity identity(std::uint32_t tile, std::uint64_t generation) const;
+  swap::Subject subject(const char* action, std::uint32_t tile) const;
+  void seal_header(std::uint32_t tile, TileView view, std::uint64_t generation);
+  [[noreturn]] void report_damage(std::uint32_t tile, TileView view, std::uint32_t stream, std::uint64_t chunk) const;
+  std::uint64_t weight_chunks(std::uint32_t tile) const;
+
+  const Parts p_;
+  pinned::SlotPool slots_;
+  std::vector<TileState> states_;
+  std::vector<std::uint64_t> weight_checksums_;
+};
+}  // namespace headrace::engine

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// swap_tier.hpp: the NVMe tier as coroutines see it: extents that are read and written whole, or an
+// exception that says which tensor, which file, where, how many bytes were wanted and got, and the
+// errno.
+#pragma once
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "async/task.hpp"
+#include "headrace/settings.hpp"
+#include "swap/drive.hpp"
+#include "swap/extents.hpp"
+#include "swap/record.hpp"
+#include "swap/swap_file.hpp"
+
+namespace headrace::swap {
+// What a transfer is for; texts are made of it only when something fails.
+struct Subject {
+  const char* action = "";            // "swap_in record of", ...
+  const std::string* name = nullptr;  // the tile's first parameter
+  std::uint64_t tile = 0;
+  std::string text() const;
+};
+
+using DriveMaker = std::function<std::unique_ptr<Drive>(async::Conductor&, DriveOptions)>;
+
+struct SwapTierOptions {
+  Settings settings;
+  std::vector<PathProbe> paths;            // probed before, one per drive
+  std::vector<std::uint64_t> drive_bytes;  // size of each swap file
+  std::uint32_t rank = 0;
+  std::vector<std::span<std::byte>> buffers;
+  LogSink log;
+  IoQueueMaker make_queue;
+  DriveMaker make_drive;
+};
+
+// Threads: the constructor and destructor on the caller's; everything else on the conductor, but
+// totals().
+class SwapTier {
+ public:
+  // Makes run directories and files (in full) and starts the drives. Throws, with nothing left
+  // behind.
+  SwapTier(async::Conductor& conductor, SwapTierOptions options);
+  ~SwapTier();
+
+  const RunBytes& run() const noexcept { return run_; }
+  // Throws kNoSpace when the plan and the tier disagree.
+  Extent allocate(std::uint32_t drive, std::uint64_t size_bytes);
+  // Whole extents; `into`/`from` have the extent's size.
+  async::Task<> read(Extent extent, std::span<std::byte> into, Priority priority, Subject subject);
+  // A failed write is repeated once on another extent; `extent` then names that one.
+  async::Task<> write(Extent& extent, std::span<const std::byte> from, Priority priority,
+                      Subject subject);
+
+  DriveCounters totals() const noexcept;
+  std::string queue_name() const;
+  std::string queue_reason() const;
+  bool direct() const noexcept;
+  bool stalled() const noexcept;
+  std::string place(const Extent& extent) const;  // "FILE at 73400320"
+
+ private:
+  struct Lane;
+  async::Task<bool> try_write(const Extent& extent, std::span<const std::byte> from,
+                              Priority priority, const Subject& subject, int& error,
+                              std::uint64_t& done);
+  [[noreturn]] void fail(const Extent& extent, const Subject& subject, IoKind kind,
+                         std::uint64_t done, int error, const char* more) const;
+  RunBytes run_{};
+  std::vector<std::unique_ptr<Lane>> lanes_;
+  std::atomic<std::uint64_t> rewrites_{0};
+};
+}  // namespace headrace::swap

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+// exactness_test: where bytes live never changes them. One network, trained 20 steps over every combination of placement,
+// update threads, clipping, I/O queue and device; parameters and moments must hash alike.
+//
+// The full matrix runs in release; HEADRACE_MATRIX=pairwise (the sanitizer legs) takes rows in which every pair of values of
+// two columns occurs.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <map>
+#include <thread>
+
+#include "collective/collectives.hpp"
+#include "engine/engine_core.hpp"
+#include "support/mlp.hpp"
+#include "support/temporary_directory.hpp"
+
+namespace headrace {
+namespace {
+using device::HostFlavour;
+
+enum class Placement { kMemory, kStateNvme, kAllNvme, kBudget };
+constexpr const char* kPlacements[] = {"memory", "state on NVMe", "all on NVMe", "budget"};
+
+struct Row {
+  Placement placement;
+  std::uint32_t threads;
+  bool clip;
+  IoQueueKind queue;
+  HostFlavour device;
+  std::string text() const {
+    return std::string(kPlacements[static_cast<int>(placement)]) + ", threads " + std::to_string(threads) +
+           (clip ? ", clipped" : ", not clipped") + (queue == IoQueueKind::kUring ? ", uring" : ", threads queue") +
+           (device == HostFlavour::kLate ? ", late device" : ", prompt device");
+  }
+};
+
+bool pairwise() {
+  const char* matrix = std::getenv("HEADRACE_MATRIX");
+  return matrix != nullptr && std::string(matrix) == "pairwise";
+}
+
+std::vector<Row> rows() {
+  std::vector<Row> all;
+  for (int p = 0; p < 4; ++p) {
+    for (int bits = 0; bits < 16; ++bits) {
+      all.push_back({static_cast<Placement>(p), bits & 1 ? 2u : 1u, (bits & 2) != 0,
+                     bits & 4 ? IoQueueKind::kThreads : IoQueueKind::kUring,
+                     bits & 8 ? HostFlavour::kLate : HostFlavour::kPrompt});
+    }
+  }
+  if (!pairwise()) return all;
+  // Greedy: rows that bring pairs not seen yet.
+  const auto values = [](const Row& r) {
+    return std::array<int, 5>{static_cast<int>(r.placement), static_cast<int>(r.threads), r.clip,
+                              static_cast<int>(r.queue), static_cast<int>(r.device)};
+  };
+  std::vector<Row> cover;
+  std::map<std::array<int, 4>, bool> seen;
+  for (;;) {
+    std::size_t best = 0, best_new = 0;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      std::size_t fresh = 0;
+      const auto v = values(all[i]);
+      for (int a = 0; a < 5; ++a) {
+        for (int b = a + 1; b < 5; ++b) fresh += seen.contains({a, v[a], b, v[b]}) ? 0 : 1;
+      }
+      if (fresh > best_new) {
+        best_new = fresh;
+        best = i;
+      }
+    }
+    if (best_new == 0) return cover;
+    const auto v = values(all[best]);
+    for (int a = 0; a < 5; ++a) {
+      for (int b = a + 1; b < 5; ++b) seen[{a, v[a], b, v[b]}] = true;
+    }
+    cover.push_back(all[best]);
+  }
+}
+
+Settings settings_of(const Row& row, const std::string& directory, std::uint32_t accumulation, MasterLayout master) {
+  Settings s;
+  s.tile_elements = 65536;
+  s.update_slots = 2;
+  s.io_block_bytes = 128 * 1024;
+  s.update_threads = row.threads;
+  s.io_queue = row.queue;
+  s.master = master;
+  s.gradient_accumulation_steps = accumulation;
+  if (row.placement != Placement::kMemory) {
+    s.nvme_paths = {directory};
+    s.offload_optimizer = OffloadDevice::kNvme;
+    if (row.placement != Placement::kStateNvme) s.offload_parameters = OffloadDevice::kNvme;
+  }
+  return s;
+}
+
+// A budget under which part of the state stays in memory and part does not.
+std::uint64_t middle_budget(Settings settings, const std::shared_ptr<device::DeviceHost>& device,
+                            const testing::MlpOptions& options) {
+  std::uint64_t budget = 0;
+  for (;;) {
+    settings.host_budget_bytes = budget;
+    Engine engine(settings, {.device = device});
+    testing::Mlp network(engine, *device, options);
+    const PlanReport plan = engine.plan();
+    const double share = plan.resident_share_of_state;
+    if ((share > 0.05 && share < 0.95) || share == 1) return budget;  // 1: the test says so
+    budget = (budget == 0 ? plan.smallest_host_bytes : budget) + (1 << 19);
+  }
+}
+
+struct Outcome {
+  std::string parameters, state;
+  double resident_share = 0;
+};
+
+Outcome train(const Row& row, std::uint32_t accumulation, MasterLayout master, int steps = 20) {
+  const testing::TemporaryDirectory directory;
+  const testing::MlpOptions options{.accumulation = accumulation, .max_norm = row.clip ? 0.05f : 0.0f};
+  Settings settings = settings_of(row, directory.string(), accumulation, master);
+  const auto device = device::make_device_host({.flavour = row.device, .seed = 11, .late_microseconds_max = 40});
+  if (row.placement == Placement::kBudget) settings.host_budget_bytes = middle_budget(settings, device, options);
+  Engine engine(settings, {.device = device});
+  testing::Mlp network(engine, *device, options);
+  double first = 0, last = 0;  // of even steps, which use every parameter
+  for (int step = 0; step < steps; ++step) {
+    const StepResult result = network.train_step();
+    if (step == 0) first = network.last_loss();
+    if (step % 2 == 0) last = network.last_loss();
+    EXPECT_EQ(result.clip_factor < 1, row.clip) << "the clip must bite where it is on";
+    EXPECT_EQ(result.parameters_left_alone, step % 2 == 0 ? 0u : options.layers);
+  }
+  EXPECT_LT(last, first);
+  Outcome outcome{engine.hash_parameters(), engine.hash_optimizer_state(), engine.plan().resident_share_of_state};
+  engine.close();
+  EXPECT_EQ(directory.entries(), 0u) << "close() leaves nothing behind";
+  return outcome;
+}
+
+class Exactness : public ::testing::TestWithParam<std::tuple<std::uint32_t, MasterLayout>> {};
+
+TEST_P(Exactness, PlacementThreadsQueueAndDeviceChangeNoBit) {
+  const auto [accumulation, master] = GetParam();
+  std::map<bool, Outcome> expected;  // by clipping
+  for (const Row& row : rows()) {
+    SCOPED_TRACE(row.text());
+    const Outcome outcome = train(row, accumulation, master);
+    if (row.placement == Placement::kBudget) {
+      EXPECT_GT(outcome.resident_share, 0.05);
+      EXPECT_LT(outcome.resident_share, 0.95);
+    }
+    const auto [first, fresh] = expected.emplace(row.clip, outcome);
+    EXPECT_EQ(outcome.parameters, first->second.parameters);
+    EXPECT_EQ(outcome.state, first->second.state);
+  }
+  EXPECT_NE(expected[false].parameters, expected[true].parameters) << "clipping must change something";
+}
+
+INSTANTIATE_TEST_SUITE_P(Matrix, Exactness,
+                         ::testing::Combine(::testing::Values(1u, 4u),
+                                            ::testing::Values(MasterLayout::kSplit, MasterLayout::kF32)),
+                         [](const auto& info) {
+                           return "Accumulation" + std::to_string(std::get<0>(info.param)) +
+                                  (std::get<1>(info.param) == MasterLayout::kSplit ? "SplitMaster" : "F32Master");
+                         });
+
+TEST(ExactnessOverTiles, TileSizeAndSlotsChangeNoBit) {
+  std::map<std::string, int> hashes;
+  for (const std::uint64_t tile : {1u, 2u, 3u}) {
+    for (const std::uint32_t slots : {1u, 4u}) {
+      const testing::TemporaryDirectory directory;
+      const Row row{Placement::kAllNvme, 2, true, IoQueueKind::kThreads, HostFlavour::kPrompt};
+      Settings settings = settings_of(row, directory.string(), 1, MasterLayout::kSplit);
+      settings.tile_elements = tile * 65536;
+      settings.update_slots = slots;
+      settings.prefetch_groups = slots == 1 ? 0 : 3;
+      settings.nvme_paths = {directory.string(), directory.string()};
+      const auto device = device::make_device_host();
+      Engine engine(settings, {.device = device});
+      testing::Mlp network(engine, *device, {.max_norm = 0.05f});
+      for (int step = 0; step < 4; ++step) network.train_step();
+      ++hashes[engine.hash_parameters() + engine.hash_optimizer_state()];
+    }
+  }
+  EXPECT_EQ(hashes.size(), 1u);
+}
+
+// Each rank has a thread, a device and data of its own.
+std::string train_ranks(std::uint32_t world, const Row& row, std::uint32_t accumulation) {
+  const testing::TemporaryDirectory directory;
+  std::vector<std::shared_ptr<Device>> devices;
+  std::vector<std::shared_ptr<device::DeviceHost>> hosts;
+  for (std::uint32_t r = 0; r < world; ++r) {
+    hosts.push_back(device::make_device_host({.flavour = row.device, .seed = r + 1, .late_microseconds_max = 40}));
+    devices.push_back(hosts.back());
+  }
+  const auto ranks = collective::make_collective_threads(devices, std::chrono::seconds(120));
+  std::vector<std::string> hashes(world);
+  std::vector<std::thread> threads;
+  for (std::uint32_t r = 0; r < world; ++r) {
+    threads.emplace_back([&, r] {
+      try {
+        Settings settings = settings_of(row, directory.string(), accumulation, MasterLayout::kSplit);
+        Engine engine(settings, {.device = hosts[r], .collective = ranks[r]});
+        testing::Mlp network(engine, *hosts[r],
+                             {.accumulation = accumulation, .max_norm = row.clip ? 0.05f : 0.0f, .data_seed = r + 1});
+        for (int step = 0; step < 6; ++step) network.train_step();
+        hashes[r] = engine.hash_parameters() + engine.hash_optimizer_state();
+        engine.close();
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << "rank " << r << ": " << error.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(directory.entries(), 0u);
+  std::string all;
+  for (const std::string& hash : hashes) all += hash + '\n';
+  return all;
+}
+
+class ExactnessOverRanks : public ::testing::TestWithParam<std::uint32_t> {};
+
+TEST_P(ExactnessOverRanks, PlacementAndDeviceChangeNoBit) {
+  for (const std::uint32_t accumulation : {1u, 4u}) {
+    std::string expected;
+    for (const HostFlavour flavour : {HostFlavour::kPrompt, HostFlavour::kLate}) {
+      for (const Placement placement : {Placement::kMemory, Placement::kStateNvme, Placement::kAllNvme}) {
+        const Row row{placement, placement == Placement::kMemory ? 1u : 2u, true, IoQueueKind::kThreads, flavour};
+        SCOPED_TRACE(row.text());
+        const std::string hashes = train_ranks(GetParam(), row, accumulation);
+        if (expected.empty()) expected = hashes;
+        EXPECT_EQ(hashes, expected);
+      }
+    }
+  }
+}
+INSTANTIATE_TEST_SUITE_P(WorldSize, ExactnessOverRanks, ::testing::Values(2u, 3u));
+}  // namespace
+}  // namespace headrace

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "residency/plan.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "base/units.hpp"
+#include "headrace/error.hpp"
+
+namespace headrace::residency {
+namespace {
+constexpr std::uint64_t kTile = 65536;
+
+partition::Partition transformer(std::uint64_t width, int blocks, std::uint32_t world = 1, std::uint64_t tile = kTile) {
+  std::vector<partition::GroupShape> groups;
+  const auto w = static_cast<std::int64_t>(width);
+  for (int i = 0; i < blocks; ++i) {
+    groups.push_back({{{"weight", DType::kBf16, {4, w, w}, {}}, {"gain", DType::kF32, {w}, {}}}});
+  }
+  return partition::make_partition(groups, tile, 0, world);
+}
+
+PlanInputs inputs_for(const partition::Partition& partition, OffloadDevice parameters, OffloadDevice state) {
+  PlanInputs inputs;
+  inputs.partition = &partition;
+  inputs.groups.resize(partition.group_sections.size());
+  inputs.settings.offload_parameters = parameters;
+  inputs.settings.offload_optimizer = state;
+  inputs.settings.nvme_paths = {"/drive"};
+  inputs.settings.tile_elements = partition.tile_elements;
+  inputs.bookkeeping_bytes = 1000;
+  return inputs;
+}
+
+// Ranges of the arena do not overlap and lie inside it.
+void expect_disjoint(const Plan& plan) {
+  std::vector<Range> ranges{plan.update_slot_memory, plan.gather_slot_memory, plan.transfer_slot_memory,
+                            plan.load_staging,       plan.bucket_memory,      plan.scratch};
+  for (const SectionPlan& s : plan.sections) {
+    ranges.push_back(s.resident_weight);
+    ranges.push_back(s.gradient);
+  }
+  for (const TilePlan& t : plan.tiles) ranges.push_back(t.resident_record);
+  std::erase_if(ranges, [](const Range& r) { return r.size_bytes == 0; });
+  std::ranges::sort(ranges, {}, &Range::offset_bytes);
+  for (std::size_t i = 0; i + 1 < ranges.size(); ++i) {
+    EXPECT_LE(ranges[i].offset_bytes + ranges[i].size_bytes, ranges[i + 1].offset_bytes);
+  }
+  EXPECT_LE(ranges.back().offset_bytes + ranges.back().size_bytes, plan.arena_bytes);
+}
+
+TEST(Plan, MovesWhatTheDesignSaysWithNothingResident) {
+  const auto partition = transformer(512, 6);
+  const Plan plan = make_plan(inputs_for(partition, OffloadDevice::kNvme, OffloadDevice::kNvme));
+  const auto parameters = static_cast<double>(partition.parameter_elements);
+  EXPECT_NEAR(plan.report.nvme_read_bytes_per_step / parameters, 16, 0.16);
+  EXPECT_NEAR(plan.report.nvme_written_bytes_per_step / parameters, 12, 0.12);
+  EXPECT_EQ(plan.report.resident_share_of_state, 0);
+  EXPECT_EQ(plan.report.resident_share_of_parameters, 0);
+  const Plan state = make_plan(inputs_for(partition, OffloadDevice::kCpu, OffloadDevice::kNvme));
+  EXPECT_NEAR(state.report.nvme_read_bytes_per_step / parameters, 10, 0.1);
+  EXPECT_NEAR(state.report.nvme_written_bytes_per_step / parameters, 10, 0.1);
+  auto master = inputs_for(partition, OffloadDevice::kCpu, OffloadDevice::kNvme);
+  master.settings.master = MasterLayout::kF32;
+  EXPECT_NEAR(make_plan(master).report.nvme_read_bytes_per_step / parameters, 12, 0.12);
+}
+
+TEST(Plan, HasNoSlotsWhenEverythingIsResident) {
+  const auto partition = transformer(256, 3);
+  const Plan plan = make_plan(inputs_for(partition, OffloadDevice::kNone, OffloadDevice::kNone));
+  EXPECT_EQ(plan.update_slots, 0u);
+  EXPECT_EQ(plan.gather_slots, 0u);
+  EXPECT_EQ(plan.report.nvme_bytes, 0u);
+  EXPECT_TRUE(std::ranges::all_of(plan.group_in_place, [](bool b) { return b; }));
+  expect_disjoint(plan);
+}
+
+TEST(Plan, KeepsParametersBeforeStateUnderABudget) {
+  const auto partition = transformer(256, 8);
+  auto inputs = inputs_for(partition, OffloadDevice::kNvme, OffloadDevice::kNvme);
+  const Plan least = make_plan(inputs);
+  inputs.settings.host_budget_bytes = least.report.host_bytes + 8 * base::kMiB;
+  const Plan some = make_plan(inputs);
+  EXPECT_EQ(some.report.resident_share_of_parameters, 1);
+  EXPECT_GT(some.report.resident_share_of_state, 0);
+  EXPECT_LT(some.report.resident_share_of_state, 1);
+  inputs.settings.host_budget_bytes = base::kGiB;
+  const Plan all = make_plan(inputs);
+  EXPECT_EQ(all.report.resident_share_of_state, 1);
+  EXPECT_EQ(all.report.nvme_bytes, 0u);
+}
+
+TEST(Plan, RefusesTooSmallABudgetAndNamesTheSmallestThatDoes) {
+  const auto partition = transformer(256, 4);
+  auto inputs = inputs_for(partition, OffloadDevice::kNvme, OffloadDevice::kNvme);
+  inputs.settings.host_budget_bytes = 1;
+  std::uint64_t smallest = 0;
+  try {
+    make_plan(inputs);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kOutOfBudget);
+    const std::string text = error.what();
+    const auto at = text.find("smallest budget that would do is ");
+    ASSERT_NE(at, std::string::npos) << text;
+    smallest = std::stoull(text.substr(at + 33));
+    EXPECT_NE(text.find("gradients"), std::string::npos) << "the table is part of it";
+  }
+  inputs.settings.host_budget_bytes = smallest;
+  EXPECT_LE(make_plan(inputs).report.host_bytes, smallest);
+  inputs.settings.host_budget_bytes = smallest - 1;
+  EXPECT_THROW(make_plan(inputs), Error);
+}
+
+TEST(Plan, RefusesWhatTheMachineDoesNotLeaveEvenWithoutABudget) {
+  const auto partition = transformer(256, 4);
+  auto inputs = inputs_for(partition, OffloadDevice::kCpu, OffloadDevice::kCpu);
+  inputs.machine_left_bytes = 8 * base::kMiB;
+  inputs.machine_limit_source = "cgroup memory.max of /job";
+  try {
+    make_plan(inputs);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("cgroup memory.max of /job"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("nvme"), std::string::npos) << error.what();
+  }
+}
+
+// Any budget from the smallest up: never over it, ranges disjoint, rows add up, with enough nothing moves.
+TEST(Plan, StaysWithinAnyBudgetAndCutsTheArenaWithoutOverlap) {
+  const std::uint64_t seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  for (int round = 0; round < 30; ++round) {
+    const auto world = static_cast<std::uint32_t>(1 + random() % 3);
+    const auto partition = transformer(64 + random() % 300, 1 + static_cast<int>(random() % 9), world);
+    auto inputs = inputs_for(partition, random() % 2 ? OffloadDevice::kNvme : OffloadDevice::kCpu, OffloadDevice::kNvme);
+    inputs.device_shares_host_memory = random() % 2 == 0;
+    inputs.groups[0].repeated_gradients = random() % 2 == 0;
+    inputs.groups[0].keep_bound = random() % 3 == 0;
+    const std::uint64_t smallest = make_plan(inputs).report.smallest_host_bytes;
+    double moved = 0;
+    for (int s = 0; s <= 12; ++s) {
+      inputs.settings.host_budget_bytes = smallest + s * (partition.parameter_elements * 14 + (8 << 20)) / 12;
+      const Plan plan = make_plan(inputs);
+      EXPECT_LE(plan.report.host_bytes, inputs.settings.host_budget_bytes);
+      moved = plan.report.nvme_read_bytes_per_step + plan.report.nvme_written_bytes_per_step;
+      expect_disjoint(plan);
+      std::uint64_t host = 0;
+      for (const PlanRow& row : plan.report.rows) host += row.tier == "host" ? row.bytes : 0;
+      EXPECT_EQ(host, plan.report.host_bytes);
+      EXPECT_EQ(host, plan.arena_bytes + plan.frame_bytes + 1000);
+    }
+    EXPECT_EQ(moved, 0);
+  }
+}
+}  // namespace
+}  // namespace headrace::residency
