@@ -138,21 +138,19 @@ find_torch() {
 fetch_torch() {
   local target part
   target=$(cache_folder)/torch-$(torch_version)
-  mkdir -p "$(cache_folder)"
-  exec 9>"$(cache_folder)/fetch.lock"
-  flock 9 # a second clone waits here, and then finds what the first one fetched
+  mkdir -p "$(cache_folder)" && exec 9>"$(cache_folder)/fetch.lock" || return
+  flock 9 || return # a second clone waits here, and then finds what the first one fetched
   if [ ! -d "$target/torch" ]; then
     rm -rf "$(cache_folder)"/torch-*.part
     part=$target.part
-    mkdir -p "$part/tmp"
+    mkdir -p "$part/tmp" || return
     # pip unpacks in TMPDIR first: /tmp may be memory.
     TMPDIR=$part/tmp PIP_USER=0 PIP_REQUIRE_VIRTUALENV=0 PIP_DISABLE_PIP_VERSION_CHECK=1 \
       "${pip_python:-python3}" -m pip install --no-cache-dir --progress-bar off --no-deps \
       --no-compile --only-binary=:all: --implementation cp --python-version "$torch_python" \
-      --target "$part" -r "$torch_wheels"
+      --target "$part" -r "$torch_wheels" || return
     rm -rf "$part/tmp"
-    python3 scripts/find_torch.py "$part"
-    mv -T "$part" "$target"
+    python3 scripts/find_torch.py "$part" && mv -T "$part" "$target" || return
   fi
   exec 9>&-
 }

@@ -23,20 +23,16 @@ refuse() {
 
 log_of() { printf '%s/%s.log' "$log_folder" "$(tr -cs 'a-z0-9\n' '-' <<<"${1,,}")"; }
 
-# try NAME COMMAND...: runs one step and returns its exit status.
+# try NAME COMMAND...: runs one step and returns its exit status. `set -e` does not hold inside: a
+# function that is a step says `|| return` itself.
 try() {
-  local name=$1 log started=$SECONDS status=0 errexit=$-
+  local name=$1 log started=$SECONDS status=0
   shift
   mkdir -p "$log_folder"
   log=$(log_of "$name")
   current_step=$name
   if [ -t 2 ]; then printf '       ... %s\r' "$name" >&2; fi
-  # `set -e` is ignored wherever a status is asked for by `if` or `||`, so the step gets a shell of
-  # its own.
-  set +e
-  (set -e; "$@") >"$log" 2>&1 </dev/null
-  status=$?
-  case $errexit in *e*) set -e ;; esac
+  "$@" >"$log" 2>&1 </dev/null || status=$?
   if [ -t 2 ]; then printf '\033[K' >&2; fi
   if [ "$status" -eq 0 ]; then
     printf '%5d s  %s\n' $((SECONDS - started)) "$name" >&2
