@@ -7,14 +7,14 @@
 
 namespace headrace::swap {
 struct Extent {
-  std::uint32_t file = 0;         // index of the drive
+  std::uint32_t file = 0;  // index of the drive
   std::uint64_t offset_bytes = 0;
   std::uint64_t size_bytes = 0;
   friend bool operator==(const Extent&, const Extent&) = default;
 };
 
-// First fit over one file of fixed size; offsets and sizes are multiples of kIoAlignment. Freed neighbours merge, at the
-// tail too. Pure bookkeeping, one thread.
+// First fit over one file of fixed size; offsets and sizes are multiples of kIoAlignment. Freed
+// neighbours merge, at the tail too. Pure bookkeeping, one thread.
 class ExtentAllocator {
  public:
   ExtentAllocator(std::uint32_t file, std::uint64_t file_size_bytes);
@@ -24,7 +24,7 @@ class ExtentAllocator {
 
  private:
   std::uint32_t file_;
-  std::map<std::uint64_t, std::uint64_t> free_;       // offset -> size
+  std::map<std::uint64_t, std::uint64_t> free_;  // offset -> size
   std::map<std::uint64_t, std::uint64_t> allocated_;
 };
 }  // namespace headrace::swap

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // io_queue.hpp: the seam to the kernel's ways of reading and writing: io_uring, or plain threads.
 //
-// A queue moves requests and reports what the kernel said, byte for byte and errno for errno. It retries nothing and
-// judges nothing: that is the drive's (drive.hpp), above all queues alike.
+// A queue moves requests and reports what the kernel said, byte for byte and errno for errno. It
+// retries nothing and judges nothing: that is the drive's (drive.hpp), above all queues alike.
 #pragma once
 #include <chrono>
 #include <cstddef>
@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 
+#include "headrace/error.hpp"
 #include "headrace/settings.hpp"
 
 namespace headrace::swap {
@@ -22,24 +23,27 @@ struct IoRequest {
   IoKind kind = IoKind::kRead;
   int fd = -1;
   std::byte* data = nullptr;
-  std::uint32_t size_bytes = 0;     // <= 1 GiB
+  std::uint32_t size_bytes = 0;  // <= 1 GiB
   std::uint64_t offset_bytes = 0;
-  std::int64_t result = 0;          // bytes moved, or -errno; set when reaped
-  IoRequest* next = nullptr;        // for whoever holds it: caller, queue, caller again
+  std::int64_t result = 0;    // bytes moved, or -errno; set when reaped
+  IoRequest* next = nullptr;  // for whoever holds it: caller, queue, caller again
 };
 
 // Threads: all calls but wake() from one thread, the one that made the queue.
 class IoQueue {
  public:
-  virtual ~IoQueue() = default;  // nothing may be in flight
+  virtual ~IoQueue() = default;                   // nothing may be in flight
   virtual const char* name() const noexcept = 0;  // "uring", "threads"
-  // Hands over up to depth() requests in flight; false: full, try again after a reap. Buffers may wait for flush().
+  // Hands over up to depth() requests in flight; false: full, try again after a reap. Buffers may
+  // wait for flush().
   virtual bool submit(IoRequest& request) noexcept = 0;
-  // Tells the kernel about what was submitted. Returns 0 or an errno (EAGAIN, EBUSY: call again; the requests are kept).
+  // Tells the kernel about what was submitted. Returns 0 or an errno (EAGAIN, EBUSY: call again;
+  // the requests are kept).
   virtual int flush() noexcept = 0;
-  // Puts completed requests into `done` and returns how many. With none completed waits until one is, wake() was
-  // called, or `timeout` has passed (zero: do not wait).
-  virtual std::size_t reap(std::span<IoRequest*> done, std::chrono::nanoseconds timeout) noexcept = 0;
+  // Puts completed requests into `done` and returns how many. With none completed waits until one
+  // is, wake() was called, or `timeout` has passed (zero: do not wait).
+  virtual std::size_t reap(std::span<IoRequest*> done,
+                           std::chrono::nanoseconds timeout) noexcept = 0;
   virtual void wake() noexcept = 0;  // from any thread
   virtual std::uint32_t depth() const noexcept = 0;
   virtual std::uint32_t in_flight() const noexcept = 0;
@@ -48,13 +52,18 @@ class IoQueue {
 struct IoQueueOptions {
   std::uint32_t depth = 16;
   std::uint32_t submit_batch = 2;  // uring: requests per io_uring_enter
-  // Buffers that all requests lie in, and files they use: registered where the limits allow, else not.
-  std::span<const std::span<std::byte>> buffers;
-  std::span<const int> files;
+  // Buffers that all requests lie in, and files they use: registered where the limits allow, else
+  // not.
+  std::span<const std::span<std::byte>> buffers = {};
+  std::span<const int> files = {};
 };
 
-// Throws headrace::Error with the errno of the call that was refused (EPERM, ENOSYS, ENOMEM, ...) and its meaning.
+// Throws headrace::Error with the errno of the call that was refused (EPERM, ENOSYS, ENOMEM, ...)
+// and its meaning.
 std::unique_ptr<IoQueue> make_io_queue_uring(const IoQueueOptions& options);
+// That error, kUnsupported: what the errno means here (seccomp, sysctl, memlock) and what would
+// help.
+Error uring_refused(const char* call, int sys_errno);
 // `depth` threads "headrace-pioN" with pread/pwrite.
 std::unique_ptr<IoQueue> make_io_queue_threads(const IoQueueOptions& options);
 
@@ -63,9 +72,13 @@ struct ChosenIoQueue {
   std::string reason;  // why uring was passed over; empty if it was not
 };
 using IoQueueMaker = std::function<ChosenIoQueue(const IoQueueOptions&)>;
-// kAuto: uring if it can be set up and moves one real block, else threads with the reason. A named kind or throws.
-// HEADRACE_IO_QUEUE in the environment is the caller's to apply.
+// kAuto: uring if it can be set up and moves one real block, else threads with the reason. A named
+// kind or throws. HEADRACE_IO_QUEUE in the environment is the caller's to apply.
 ChosenIoQueue choose_io_queue(IoQueueKind kind, const IoQueueOptions& options);
+// The same with another way to set up the ring: for tests that refuse it.
+using UringMaker = std::function<std::unique_ptr<IoQueue>(const IoQueueOptions&)>;
+ChosenIoQueue choose_io_queue(IoQueueKind kind, const IoQueueOptions& options,
+                              const UringMaker& make_uring);
 
 // What io_queue_fault does to the requests that pass through it.
 struct FaultPlan {
@@ -75,14 +88,14 @@ struct FaultPlan {
   double eio_read = 0, eio_write = 0;
   double eagain = 0, eintr = 0;
   double enospc = 0;
-  double flip_bit = 0;        // of what a read brought
-  double late = 0;            // held back for a few reaps and passed on out of order
-  double lost = 0;            // never completes
+  double flip_bit = 0;  // of what a read brought
+  double late = 0;      // held back for a few reaps and passed on out of order
+  double lost = 0;      // never completes
   double flush_eagain = 0;
   // The n-th request (counted from 1) fails with this errno, whatever the chances; 0: none.
   std::uint64_t fail_request = 0;
   int fail_errno = 0;
-  bool only_writes = false;   // fail_request counts writes only
+  bool only_writes = false;  // fail_request counts writes only
   // set-up is refused with this errno before anything else; 0: not.
   int setup_errno = 0;
   std::uint64_t skip_requests = 0;  // this many pass untouched first
@@ -91,5 +104,6 @@ struct FaultCounts {
   std::uint64_t requests = 0, shorts = 0, errors = 0, flips = 0, late = 0, lost = 0;
 };
 // Wraps another queue. `counts`, if given, outlives it.
-std::unique_ptr<IoQueue> make_io_queue_fault(std::unique_ptr<IoQueue> inner, const FaultPlan& plan, FaultCounts* counts);
+std::unique_ptr<IoQueue> make_io_queue_fault(std::unique_ptr<IoQueue> inner, const FaultPlan& plan,
+                                             FaultCounts* counts);
 }  // namespace headrace::swap

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// record.hpp: the 4 KiB header of a record: who wrote it, which generation, what streams follow, and a checksum for
-// every 256 KiB of each. docs/swap_file.md shows it byte by byte.
+// record.hpp: the 4 KiB header of a record: who wrote it, which generation, what streams follow,
+// and a checksum for every 256 KiB of each. docs/swap_file.md shows it byte by byte.
 //
-// Checksums are computed and compared by the update workers, chunk by chunk, inside their pass over the data; this file
-// only lays them out. All numbers are little-endian.
+// Checksums are computed and compared by the update workers, chunk by chunk, inside their pass over
+// the data; this file only lays them out. All numbers are little-endian.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -33,11 +33,12 @@ struct RecordIdentity {
 
 // One stream as the header lists it.
 struct StreamEntry {
-  char name[16] = {};               // "residual", "exp_avg", ... zero-padded
-  char codec[8] = {};               // "u16", "f32", "bf16"
-  std::uint64_t offset_bytes = 0;   // from the record's first byte; a weight stored elsewhere: kElsewhere | its own extent's offset
+  char name[16] = {};              // "residual", "exp_avg", ... zero-padded
+  char codec[8] = {};              // "u16", "f32", "bf16"
+  std::uint64_t offset_bytes = 0;  // from the record's first byte; a weight stored elsewhere:
+                                   // kElsewhere | its own extent's offset
   std::uint64_t size_bytes = 0;
-  std::uint32_t first_checksum = 0; // index of its first chunk's checksum
+  std::uint32_t first_checksum = 0;  // index of its first chunk's checksum
   std::uint32_t checksums = 0;
 };
 inline constexpr std::uint64_t kElsewhere = std::uint64_t{1} << 63;
@@ -58,12 +59,15 @@ struct RecordHeader {
 };
 static_assert(sizeof(StreamEntry) == 48 && sizeof(RecordHeader) <= kHeaderBytes);
 
-// The seed of every checksum of a stream: a chunk of another run, record, generation or stream never passes.
+// The seed of every checksum of a stream: a chunk of another run, record, generation or stream
+// never passes.
 std::uint64_t checksum_seed(const RecordIdentity& identity, std::uint32_t stream) noexcept;
 
 // Writes everything but the chunk checksums and the header's own.
-void begin_header(RecordHeader& header, const RecordIdentity& identity, std::span<const StreamEntry> streams) noexcept;
+void begin_header(RecordHeader& header, const RecordIdentity& identity,
+                  std::span<const StreamEntry> streams) noexcept;
 void finish_header(RecordHeader& header) noexcept;
-// Empty if the header is whole and is `expected`'s; else what differs: "generation 6 where 7 was written last".
+// Empty if the header is whole and is `expected`'s; else what differs: "generation 6 where 7 was
+// written last".
 std::string header_fault(const RecordHeader& header, const RecordIdentity& expected);
 }  // namespace headrace::swap

@@ -3,8 +3,8 @@
 //
 //   <nvme_path>/headrace-<uid>/<run id>/{lock, manifest.json, rank<r>.<drive>.swap}
 //
-// Directories 0700, files 0600, opened O_EXCL | O_NOFOLLOW | O_CLOEXEC, ownership checked. Whether a run lives is the
-// kernel's flock on `lock` alone. docs/swap_file.md describes the format.
+// Directories 0700, files 0600, opened O_EXCL | O_NOFOLLOW | O_CLOEXEC, ownership checked. Whether
+// a run lives is the kernel's flock on `lock` alone. docs/swap_file.md describes the format.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -16,22 +16,24 @@
 #include "headrace/settings.hpp"
 
 namespace headrace::swap {
-// What an nvme_path is good for, found by trying. Throws headrace::Error before anything is left behind:
+// What an nvme_path is good for, found by trying. Throws headrace::Error before anything is left
+// behind:
 //   kNotFound     missing, or not a directory
 //   kIo           not writable (errno)
 //   kUnsupported  tmpfs/ramfs without allow_memory_backed; no O_DIRECT with direct = kRequire
 struct PathProbe {
-  std::string path;                  // canonical
-  std::string file_system;           // "ext4", "tmpfs", ...
-  bool direct = false;               // O_DIRECT moved real data, aligned to `alignment_bytes`
+  std::string path = {};         // canonical
+  std::string file_system = {};  // "ext4", "tmpfs", ...
+  bool direct = false;      // O_DIRECT moved real data, aligned to `alignment_bytes`
   std::uint32_t alignment_bytes = 4096;
   bool memory_backed = false;
-  std::uint64_t free_bytes = 0;      // for this user
+  std::uint64_t free_bytes = 0;  // for this user
 };
 PathProbe probe_path(const std::string& path, const Settings& settings);
 
-// A run's directory under one nvme_path. Making one first reclaims (removes) directories of dead runs of this user:
-// those whose lock is free and whose manifest is ours; `reclaimed` says how much. A live run's is never touched.
+// A run's directory under one nvme_path. Making one first reclaims (removes) directories of dead
+// runs of this user: those whose lock is free and whose manifest is ours; `reclaimed` says how
+// much. A live run's is never touched.
 class RunDirectory {
  public:
   RunDirectory(const PathProbe& path, const std::string& run_id, LogSink log);
@@ -52,11 +54,12 @@ class RunDirectory {
   int owner_pid_ = 0;  // a forked child removes nothing and drops the lock
 };
 
-// One file of fixed size whose blocks are all reserved (fallocate; where that is not to be had: written with zeros).
-// Throws kNoSpace with wanted and free bytes; then the file is gone again.
+// One file of fixed size whose blocks are all reserved (fallocate; where that is not to be had:
+// written with zeros). Throws kNoSpace with wanted and free bytes; then the file is gone again.
 class SwapFile {
  public:
-  SwapFile(const RunDirectory& run, const PathProbe& path, const std::string& name, std::uint64_t size_bytes);
+  SwapFile(const RunDirectory& run, const PathProbe& path, const std::string& name,
+           std::uint64_t size_bytes);
   ~SwapFile();
   SwapFile(const SwapFile&) = delete;
   SwapFile& operator=(const SwapFile&) = delete;
@@ -68,6 +71,7 @@ class SwapFile {
   int directory_fd_;
   std::string name_, path_;
   std::uint64_t size_bytes_;
+  int owner_pid_ = 0;  // a forked child removes nothing
   base::UniqueFd file_;
 };
 

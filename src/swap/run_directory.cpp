@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+// The directory of a run: made under a temporary name with its lock held, found dead by that lock
+// alone.
+//
+// Names in <nvme_path>/headrace-<uid>/:
+//   <run id>        a run; dead if its lock is free; ours if its manifest says so
+//   .new-<run id>   being made; only under the lock on the user's directory
+//   .old-<run id>   being removed; was ours when it was renamed
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <ctime>
+#include <fstream>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/error_text.hpp"
+#include "base/hash.hpp"
+#include "base/log.hpp"
+#include "base/units.hpp"
+#include "headrace/error.hpp"
+#include "swap/run_lock.hpp"
+#include "swap/run_manifest.hpp"
+#include "swap/swap_file.hpp"
+
+namespace headrace::swap {
+namespace {
+using base::UniqueFd;
+constexpr const char* kBeingMade = ".new-";
+constexpr const char* kBeingRemoved = ".old-";
+constexpr std::size_t kPrefix = 5;
+constexpr int kUserLockTries = 1200;  // a minute: another start may be removing large files
+
+[[noreturn]] void fail(const std::string& what, const std::string& path, int sys_errno) {
+  throw Error(sys_errno == ENOSPC || sys_errno == EDQUOT ? Code::kNoSpace : Code::kIo,
+              what + " " + path + ": " + base::errno_text(sys_errno) +
+                  "; the run cannot start there; check the directory's owner and free space, or "
+                  "name another nvme_path",
+              sys_errno);
+}
+
+// 32 hex digits; a run's further drives add "-1", "-2", ...
+bool is_run_id(const std::string& name) {
+  constexpr const char* kHex = "0123456789abcdef";
+  if (name.size() < 32 || name.find_first_not_of(kHex) < 32) return false;
+  if (name.size() == 32) return true;
+  return name[32] == '-' && name.size() > 33 && name.size() <= 37 &&
+         name.find_first_not_of("0123456789", 33) == std::string::npos;
+}
+
+std::vector<std::string> names_in(int directory) {
+  std::vector<std::string> names;
+  const int fd = ::openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  DIR* const stream = fd >= 0 ? ::fdopendir(fd) : nullptr;
+  if (stream == nullptr) {
+    if (fd >= 0) ::close(fd);
+    return names;
+  }
+  while (const dirent* const entry = ::readdir(stream)) {
+    const std::string name = entry->d_name;
+    if (name != "." && name != "..") names.push_back(name);
+  }
+  ::closedir(stream);
+  return names;
+}
+
+// Opens a directory that must be this user's own, not reached through a link.
+UniqueFd open_own_directory(int parent, const std::string& name, int& sys_errno) {
+  UniqueFd directory(
+      ::openat(parent, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  sys_errno = directory ? 0 : errno;
+  struct stat status {};
+  if (directory && (::fstat(directory.get(), &status) != 0 || status.st_uid != ::geteuid())) {
+    sys_errno = EPERM;
+    directory.reset();
+  }
+  return directory;
+}
+
+// Removes the files of `name` in `parent`, then the directory. Returns the bytes that gave back.
+std::uint64_t remove_run(int parent, const std::string& name, int directory) {
+  std::string current = name;
+  if (name[0] != '.') {
+    // Under this name the rest is found by the next start, should this one die half-way.
+    const std::string doomed = kBeingRemoved + name;
+    if (::renameat(parent, name.c_str(), parent, doomed.c_str()) == 0) current = doomed;
+  }
+  std::uint64_t bytes = 0;
+  std::vector<std::string> files = names_in(directory);
+  std::partition(files.begin(), files.end(),
+                 [](const std::string& file) { return file != "lock"; });
+  for (const std::string& file :
+       files) {  // the lock last: while it is there, it says who works here
+    struct stat status {};
+    if (::fstatat(directory, file.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) continue;
+    if (::unlinkat(directory, file.c_str(), 0) == 0)
+      bytes += static_cast<std::uint64_t>(status.st_blocks) * 512;
+  }
+  ::unlinkat(parent, current.c_str(), AT_REMOVEDIR);
+  return bytes;
+}
+
+// True if nothing but what a start makes is in there: it died before it had a manifest.
+bool holds_only_a_start(int directory) {
+  const std::vector<std::string> names = names_in(directory);
+  return std::all_of(names.begin(), names.end(), [](const std::string& name) {
+    return name == "lock" || name == "manifest.json";
+  });
+}
+
+// What a name in the user's directory is, and the pid that its manifest names.
+struct Candidate {
+  bool removable = false;  // if its lock is free
+  int pid = 0;
+};
+Candidate look_at(const std::string& name, int directory) {
+  if (is_run_id(name)) {
+    const std::optional<int> pid = pid_of_our_manifest(directory, name);
+    return {pid.has_value(), pid.value_or(0)};
+  }
+  if (!is_run_id(name.substr(std::min(name.size(), kPrefix)))) return {};
+  return {name.starts_with(kBeingRemoved) ||
+              (name.starts_with(kBeingMade) && holds_only_a_start(directory)),
+          0};
+}
+
+// Only a hint on how long to wait for a lock; what the lock says holds.
+bool process_runs(int pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string text;
+  if (pid <= 0 || !std::getline(file, text)) return false;
+  const std::size_t state = text.rfind(") ") + 2;
+  return state < text.size() && text[state] != 'Z' && text[state] != 'X';
+}
+
+struct Reclaimed {
+  std::uint64_t bytes = 0;
+  std::uint32_t runs = 0;
+};
+
+// Under the lock on the user's directory.
+Reclaimed reclaim_dead_runs(int user_directory, const std::string& user_path) {
+  Reclaimed sum;
+  int patience = kLockTries;  // for all together: a killed process may still be letting go
+  for (const std::string& name : names_in(user_directory)) {
+    int error = 0;
+    const UniqueFd directory = open_own_directory(user_directory, name, error);
+    if (!directory) continue;
+    const Candidate candidate = look_at(name, directory.get());
+    if (!candidate.removable) continue;
+    const UniqueFd lock(
+        ::openat(directory.get(), "lock", O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+    if (!lock && is_run_id(name)) continue;  // without a lock nothing says whether it lives
+    if (lock) {
+      const int tries = process_runs(candidate.pid) ? 1 : patience;
+      const std::string path = user_path + "/" + name + "/lock";
+      if (lock_exclusive(lock.get(), path, tries) != LockOutcome::kTaken) {
+        if (tries > 1) patience = 1;
+        continue;
+      }
+      struct stat status {};
+      if (::fstat(lock.get(), &status) != 0 || status.st_nlink == 0)
+        continue;  // it ended meanwhile
+    }
+    sum.bytes += remove_run(user_directory, name, directory.get());
+    if (lock && !name.starts_with(kBeingMade)) ++sum.runs;
+  }
+  return sum;
+}
+
+// Opens (makes) the user's directory and takes its lock, under which runs are made and dead ones
+// removed.
+UniqueFd open_user_directory(int parent, const std::string& name, const std::string& path) {
+  while (true) {
+    if (::mkdirat(parent, name.c_str(), 0700) != 0 && errno != EEXIST)
+      fail("could not make", path, errno);
+    int error = 0;
+    UniqueFd directory = open_own_directory(parent, name, error);
+    if (error == ENOENT) continue;  // the last run of another process has just removed it
+    if (error != 0) fail("could not use", path, error);
+    try {
+      if (lock_exclusive(directory.get(), path, kUserLockTries) != LockOutcome::kTaken) {
+        fail("another run has been starting for a minute in", path, EWOULDBLOCK);
+      }
+    } catch (...) {
+      ::unlinkat(parent, name.c_str(), AT_REMOVEDIR);  // succeeds only if it is empty
+      throw;
+    }
+    struct stat status {};
+    if (::fstat(directory.get(), &status) != 0) fail("could not use", path, errno);
+    if (status.st_nlink == 0) continue;  // removed between open and lock
+    if ((status.st_mode & 0077) != 0) ::fchmod(directory.get(), 0700);
+    return directory;
+  }
+}
+
+// The run's directory under its temporary name, with the lock taken and the manifest written.
+UniqueFd make_run(int user_directory, const std::string& temporary, const std::string& path,
+                  const std::string& run_id, UniqueFd& lock) {
+  if (::mkdirat(user_directory, temporary.c_str(), 0700) != 0) fail("could not make", path, errno);
+  int error = 0;
+  UniqueFd directory = open_own_directory(user_directory, temporary, error);
+  if (error != 0) fail("could not use", path, error);
+  lock.reset(
+      ::openat(directory.get(), "lock", O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (!lock) fail("could not make", path + "/lock", errno);
+  if (lock_exclusive(lock.get(), path + "/lock", kLockTries) != LockOutcome::kTaken) {
+    fail("could not lock", path + "/lock", EWOULDBLOCK);
+  }
+  write_manifest(directory.get(), path, run_id);
+  if (::renameat(user_directory, temporary.c_str(), user_directory, run_id.c_str()) != 0) {
+    fail("could not rename", path, errno);
+  }
+  return directory;
+}
+
+void remove_user_directory_if_empty(int user_directory, const std::string& user_path) {
+  // Without the lock another process is about to make a run in there.
+  if (lock_exclusive(user_directory, user_path, kLockTries) != LockOutcome::kTaken) return;
+  ::rmdir(user_path.c_str());
+  ::flock(user_directory, LOCK_UN);
+}
+
+void say(const LogSink& log, LogLevel level, const std::string& text) { log(level, text); }
+}  // namespace
+
+RunDirectory::RunDirectory(const PathProbe& path, const std::string& run_id, LogSink log)
+    : owner_pid_(static_cast<int>(::getpid())) {
+  log = base::sink_or_stderr(std::move(log));
+  const std::string user_name = "headrace-" + std::to_string(::geteuid());
+  const std::string user_path = path.path + "/" + user_name;
+  path_ = user_path + "/" + run_id;
+  const UniqueFd parent(::open(path.path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!parent) fail("could not open", path.path, errno);
+  user_directory_ = open_user_directory(parent.get(), user_name, user_path);
+
+  const std::string temporary = kBeingMade + run_id;
+  close_in_forked_child(lock_);
+  try {
+    const Reclaimed reclaimed = reclaim_dead_runs(user_directory_.get(), user_path);
+    reclaimed_bytes_ = reclaimed.bytes;
+    reclaimed_runs_ = reclaimed.runs;
+    directory_ = make_run(user_directory_.get(), temporary, path_, run_id, lock_);
+  } catch (...) {
+    forget_in_forked_child(lock_);
+    int error = 0;
+    const UniqueFd half = open_own_directory(user_directory_.get(), temporary, error);
+    if (half) remove_run(user_directory_.get(), temporary, half.get());
+    ::rmdir(user_path.c_str());
+    throw;
+  }
+  ::flock(user_directory_.get(),
+          LOCK_UN);  // said aloud: a child forked meanwhile shares the descriptor
+  if (reclaimed_runs_ > 0) {
+    say(log, LogLevel::kInfo,
+        "removed what " + std::to_string(reclaimed_runs_) + " dead run(s) left in " + user_path +
+            ": " + base::format_bytes(reclaimed_bytes_));
+  }
+  if (path.memory_backed) {
+    say(log, LogLevel::kInfo,
+        path.path + " is on " + path.file_system +
+            ": what is swapped stays in memory, as headrace.allow_memory_backed allows");
+  } else if (!path.direct) {
+    say(log, LogLevel::kWarning,
+        path.path + " is on " + path.file_system +
+            ", which has no O_DIRECT; transfers go through the page cache, which costs CPU and "
+            "memory; "
+            "name a directory on ext4 or xfs for full speed");
+  }
+}
+
+RunDirectory::~RunDirectory() {
+  if (static_cast<int>(::getpid()) != owner_pid_) return;
+  forget_in_forked_child(lock_);
+  try {
+    const std::size_t slash = path_.rfind('/');
+    remove_run(user_directory_.get(), path_.substr(slash + 1), directory_.get());
+    lock_.reset();
+    remove_user_directory_if_empty(user_directory_.get(), path_.substr(0, slash));
+  } catch (...) {
+    // Out of memory: the next start reclaims what is left.
+  }
+}
+
+std::string make_run_id() {
+  std::ifstream boot_file("/proc/sys/kernel/random/boot_id");
+  std::string boot;
+  std::getline(boot_file, boot);
+  std::uint64_t random = 0;
+  if (::getrandom(&random, sizeof random, 0) != sizeof random) {
+    throw Error(Code::kUnsupported, "getrandom failed: " + base::errno_text(errno), errno);
+  }
+  const auto boot_hash =
+      static_cast<std::uint32_t>(base::xxh3_64(std::as_bytes(std::span(boot)), 0));
+  char text[33];
+  std::snprintf(text, sizeof text, "%08x%08x%016llx",
+                static_cast<std::uint32_t>(std::time(nullptr)), boot_hash,
+                static_cast<unsigned long long>(random));
+  return text;
+}
+}  // namespace headrace::swap

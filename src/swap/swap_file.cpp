@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "swap/swap_file.hpp"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include "base/check.hpp"
+#include "base/error_text.hpp"
+#include "base/units.hpp"
+#include "headrace/error.hpp"
+
+namespace headrace::swap {
+namespace {
+std::uint64_t free_bytes(int directory) {
+  struct statvfs space {};
+  return ::fstatvfs(directory, &space) == 0 ? std::uint64_t{space.f_bavail} * space.f_frsize : 0;
+}
+
+// Past this limit the kernel sends SIGXFSZ, which would end the host program.
+void check_file_size_limit(const std::string& path, std::uint64_t size_bytes) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
+      size_bytes <= limit.rlim_cur) {
+    return;
+  }
+  throw Error(Code::kNoSpace,
+              path + " needs " + base::format_bytes(size_bytes) +
+                  ", but this process may write files of at most " +
+                  base::format_bytes(limit.rlim_cur) +
+                  "; the state does not fit; raise the limit (ulimit -f unlimited)",
+              EFBIG);
+}
+
+// For file systems without fallocate. Returns 0 or an errno.
+int write_zeros(int file, std::uint64_t size_bytes) {
+  const std::size_t piece = base::kMiB;
+  const std::unique_ptr<void, decltype(&std::free)> zeros(
+      std::aligned_alloc(base::kIoAlignment, piece), &std::free);
+  if (zeros == nullptr) return ENOMEM;
+  std::memset(zeros.get(), 0, piece);
+  for (std::uint64_t at = 0; at < size_bytes;) {
+    const std::size_t size = std::min<std::uint64_t>(piece, size_bytes - at);
+    const ssize_t written = ::pwrite(file, zeros.get(), size, static_cast<off_t>(at));
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return errno;
+    // A short write need not end where O_DIRECT can go on.
+    const std::uint64_t pages =
+        base::align_down(static_cast<std::uint64_t>(written), base::kIoAlignment);
+    if (pages == 0) return ENOSPC;
+    at += pages;
+  }
+  return 0;
+}
+
+int reserve(int file, std::uint64_t size_bytes) {
+  while (::fallocate(file, 0, 0, static_cast<off_t>(size_bytes)) != 0) {
+    if (errno == EINTR) continue;
+    if (errno == EOPNOTSUPP || errno == ENOSYS) return write_zeros(file, size_bytes);
+    return errno;
+  }
+  return 0;
+}
+
+Error not_reserved(const std::string& path, std::uint64_t wanted, std::uint64_t free,
+                   int sys_errno) {
+  if (sys_errno == ENOSPC || sys_errno == EDQUOT || sys_errno == EFBIG) {
+    return Error(
+        Code::kNoSpace,
+        "no room for " + path + ": " + base::errno_text(sys_errno) + ": it needs " +
+            base::format_bytes(wanted) + " (" + std::to_string(wanted) + " bytes), and " +
+            base::format_bytes(free) + " (" + std::to_string(free) +
+            " bytes) are free; nothing was written; free some space or name another nvme_path",
+        sys_errno);
+  }
+  return Error(Code::kIo,
+               "could not reserve " + base::format_bytes(wanted) + " for " + path + ": " +
+                   base::errno_text(sys_errno) +
+                   "; nothing was swapped; look at the drive (dmesg) or name another nvme_path",
+               sys_errno);
+}
+}  // namespace
+
+SwapFile::SwapFile(const RunDirectory& run, const PathProbe& path, const std::string& name,
+                   std::uint64_t size_bytes)
+    : directory_fd_(run.fd()),
+      name_(name),
+      path_(run.path() + "/" + name),
+      size_bytes_(size_bytes),
+      owner_pid_(static_cast<int>(::getpid())) {
+  HEADRACE_CHECK(size_bytes > 0 && size_bytes % base::kIoAlignment == 0,
+                 "a swap file is made of whole pages");
+  check_file_size_limit(path_, size_bytes);
+  const std::uint64_t free = free_bytes(directory_fd_);
+  const int flags =
+      O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC | (path.direct ? O_DIRECT : 0);
+  file_.reset(::openat(directory_fd_, name.c_str(), flags, 0600));
+  if (!file_) throw not_reserved(path_, size_bytes, free, errno);
+  if (const int error = reserve(file_.get(), size_bytes); error != 0) {
+    ::unlinkat(directory_fd_, name.c_str(), 0);
+    throw not_reserved(path_, size_bytes, free, error);
+  }
+}
+
+SwapFile::~SwapFile() {
+  if (static_cast<int>(::getpid()) == owner_pid_) ::unlinkat(directory_fd_, name_.c_str(), 0);
+}
+}  // namespace headrace::swap

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which queue is chosen where io_uring is refused: by a hook, by a real seccomp filter, by real
+// limits.
+#include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+
+#include <array>
+
+#include "scratch.hpp"
+#include "swap/io_queue.hpp"
+
+namespace headrace::swap::test {
+namespace {
+constexpr uid_t kNobody = 65534;
+
+bool ring_works_here() {
+  try {
+    make_io_queue_uring({.depth = 2});
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+// A "ring" that fails as the plan says.
+UringMaker failing(const FaultPlan& plan) {
+  return [plan](const IoQueueOptions& options) {
+    return make_io_queue_fault(make_io_queue_threads(options), plan, nullptr);
+  };
+}
+
+bool moves_data(IoQueue& queue, const TestFile& file) {
+  Pages in(4096);
+  IoRequest request{IoKind::kRead, file.fd(), in.data(), 4096, 0};
+  IoRequest* done = nullptr;
+  if (!queue.submit(request) || queue.flush() != 0) return false;
+  while (queue.reap({&done, 1}, std::chrono::seconds(60)) == 0) {
+  }
+  return request.result == 4096 && std::memcmp(in.data(), file.contents().data(), 4096) == 0;
+}
+
+class ChooseIoQueue : public testing::Test {
+ protected:
+  ChosenIoQueue choose(IoQueueKind kind, const FaultPlan& plan) {
+    const int fd = file_.fd();
+    return choose_io_queue(kind, {.depth = 2, .files = {&fd, 1}}, failing(plan));
+  }
+  void expect_threads_because(const FaultPlan& plan, const std::string& reason) {
+    const ChosenIoQueue chosen = choose(IoQueueKind::kAuto, plan);
+    EXPECT_STREQ(chosen.queue->name(), "threads");
+    EXPECT_NE(chosen.reason.find(reason), std::string::npos) << chosen.reason;
+    EXPECT_EQ(chosen.reason.find('\n'), std::string::npos);
+    EXPECT_TRUE(moves_data(*chosen.queue, file_));
+    EXPECT_THROW(choose(IoQueueKind::kUring, plan), Error) << "named, it is that or nothing";
+  }
+  ScratchDirectory scratch_;
+  TestFile file_{scratch_, 16384};
+};
+
+TEST_F(ChooseIoQueue, TakesTheRingWhereItWorks) {
+  const ChosenIoQueue chosen = choose(IoQueueKind::kAuto, {});
+  EXPECT_EQ(chosen.reason, "");
+  EXPECT_TRUE(moves_data(*chosen.queue, file_));
+}
+
+TEST_F(ChooseIoQueue, FallsBackToThreadsWhenTheRingIsRefused) {
+  expect_threads_because({.setup_errno = EPERM}, "EPERM");
+  expect_threads_because({.setup_errno = ENOSYS}, "ENOSYS");
+  expect_threads_because({.setup_errno = ENOMEM}, "locked memory");
+}
+
+TEST_F(ChooseIoQueue, DoesNotTrustARingThatMovesNoBlock) {
+  expect_threads_because({.eio_read = 1}, "EIO");
+  expect_threads_because({.short_read = 1}, "short");
+  expect_threads_because({.flip_bit = 1}, "other bytes");
+}
+
+TEST_F(ChooseIoQueue, GivesUpOnARingThatNeverAnswers) {
+  const ChosenIoQueue chosen = choose(IoQueueKind::kAuto, {.lost = 1});
+  EXPECT_NE(chosen.reason.find("did not arrive"), std::string::npos) << chosen.reason;
+  EXPECT_TRUE(moves_data(*chosen.queue, file_));
+}
+
+TEST_F(ChooseIoQueue, ForgivesAFewBusyAnswers) {
+  EXPECT_EQ(
+      choose(IoQueueKind::kAuto, {.seed = 5, .eagain = .4, .eintr = .2, .flush_eagain = .3}).reason,
+      "");
+}
+
+TEST_F(ChooseIoQueue, ProvesItselfOnMemoryWhenItIsGivenNoFile) {
+  const ChosenIoQueue chosen = choose_io_queue(IoQueueKind::kAuto, {.depth = 1});
+  EXPECT_EQ(chosen.reason.empty(), std::string(chosen.queue->name()) == "uring") << chosen.reason;
+  EXPECT_TRUE(moves_data(*chosen.queue, file_));
+}
+
+TEST_F(ChooseIoQueue, TakesThreadsByNameWithoutAReason) {
+  const ChosenIoQueue chosen = choose_io_queue(IoQueueKind::kThreads, {.depth = 1});
+  EXPECT_STREQ(chosen.queue->name(), "threads");
+  EXPECT_EQ(chosen.reason, "");
+}
+
+// Lets every system call through but `number`, which fails with `error`.
+bool forbid(long number, int error) {
+  sock_filter program[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<__u32>(number), 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<__u32>(error)),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  sock_fprog filter{4, program};
+  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
+}
+
+TEST_F(ChooseIoQueue, FallsBackUnderARealSeccompFilterAndSaysSo) {
+  if (!ring_works_here()) GTEST_SKIP() << "io_uring is refused here before any filter";
+  for (const int error : {EPERM, ENOSYS}) {
+    const int status = in_child([&] {
+      if (!forbid(SYS_io_uring_setup, error)) return 77;
+      const ChosenIoQueue chosen = choose_io_queue(IoQueueKind::kAuto, {.depth = 2});
+      if (std::string(chosen.queue->name()) != "threads") return 1;
+      const char* const expected = error == EPERM ? "seccomp" : "ENOSYS";
+      if (chosen.reason.find(expected) == std::string::npos) return 2;
+      return moves_data(*chosen.queue, file_) ? 0 : 3;
+    });
+    if (status == 77) GTEST_SKIP() << "seccomp filters cannot be installed here";
+    EXPECT_EQ(status, 0);
+  }
+}
+
+TEST_F(ChooseIoQueue, WorksUnregisteredWhereRegisteringIsForbidden) {
+  if (!ring_works_here()) GTEST_SKIP() << "io_uring is refused here before any filter";
+  const int status = in_child([&] {
+    if (!forbid(SYS_io_uring_register, EPERM)) return 77;
+    Pages memory(8192);
+    const std::span<std::byte> buffer = memory.span();
+    const int fd = file_.fd();
+    const ChosenIoQueue chosen = choose_io_queue(
+        IoQueueKind::kAuto, {.depth = 2, .buffers = {&buffer, 1}, .files = {&fd, 1}});
+    if (std::string(chosen.queue->name()) != "uring") return 1;
+    return moves_data(*chosen.queue, file_) ? 0 : 3;
+  });
+  if (status == 77) GTEST_SKIP() << "seccomp filters cannot be installed here";
+  EXPECT_EQ(status, 0);
+}
+
+TEST_F(ChooseIoQueue, ServesUnderSmallLimitsOnLockedMemory) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to become a user without CAP_IPC_LOCK";
+  const bool ring_works = ring_works_here();
+  for (const rlim_t bytes : {rlim_t{0}, rlim_t{64 * 1024}}) {
+    const int status = in_child([&] {
+      const rlimit limit{bytes, bytes};
+      if (::setrlimit(RLIMIT_MEMLOCK, &limit) != 0) return 10;
+      if (::setresuid(kNobody, kNobody, kNobody) != 0) return 11;
+      Pages memory(1 << 20);  // more than may be locked
+      const std::span<std::byte> buffer = memory.span();
+      const int fd = file_.fd();
+      const ChosenIoQueue chosen = choose_io_queue(
+          IoQueueKind::kAuto, {.depth = 16, .buffers = {&buffer, 1}, .files = {&fd, 1}});
+      const bool ring = std::string(chosen.queue->name()) == "uring";
+      if (ring != chosen.reason.empty()) return 1;
+      if (!ring && ring_works && chosen.reason.find("locked memory") == std::string::npos) return 2;
+      return moves_data(*chosen.queue, file_) ? 0 : 3;
+    });
+    EXPECT_EQ(status, 0) << bytes;
+  }
+}
+}  // namespace
+}  // namespace headrace::swap::test

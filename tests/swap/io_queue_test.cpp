@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+// The conformance suite of the I/O queue: what the drive relies on, for every queue alike.
+#include "swap/io_queue.hpp"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <array>
+#include <random>
+#include <thread>
+
+#include "scratch.hpp"
+
+namespace headrace::swap::test {
+namespace {
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+constexpr std::uint32_t kPage = 4096;
+
+struct Flavour {
+  const char* name;
+  bool uring;
+  bool wrapped;
+};
+
+class IoQueueTest : public testing::TestWithParam<Flavour> {
+ protected:
+  void SetUp() override {
+    if (!GetParam().uring) return;
+    try {
+      make_io_queue_uring({.depth = 2});
+    } catch (const Error& error) {
+      GTEST_SKIP() << error.what();
+    }
+  }
+  std::unique_ptr<IoQueue> make(IoQueueOptions options) const {
+    auto queue = GetParam().uring ? make_io_queue_uring(options) : make_io_queue_threads(options);
+    return GetParam().wrapped ? make_io_queue_fault(std::move(queue), {}, nullptr)
+                              : std::move(queue);
+  }
+};
+
+// Reaps until `count` requests have come back.
+void reap_all(IoQueue& queue, std::size_t count) {
+  std::array<IoRequest*, 8> done;
+  for (std::size_t got = 0; got < count;) {
+    ASSERT_EQ(queue.flush(), 0);
+    got += queue.reap(done, seconds(60));
+  }
+}
+
+std::int64_t move(IoQueue& queue, IoRequest request) {
+  EXPECT_TRUE(queue.submit(request));
+  reap_all(queue, 1);
+  return request.result;
+}
+
+TEST_P(IoQueueTest, BringsBackWhatWasWritten) {
+  const ScratchDirectory scratch;
+  TestFile file(scratch, 64 * kPage);
+  const auto queue = make({.depth = 4});
+  Pages out(16 * kPage), in(16 * kPage);
+  fill_pattern(out.span(), 9);
+  EXPECT_EQ(move(*queue, {IoKind::kWrite, file.fd(), out.data(), 16 * kPage, 8 * kPage}),
+            16 * kPage);
+  EXPECT_EQ(move(*queue, {IoKind::kRead, file.fd(), in.data(), 16 * kPage, 8 * kPage}), 16 * kPage);
+  EXPECT_EQ(std::memcmp(in.data(), out.data(), in.size()), 0);
+  EXPECT_EQ(move(*queue, {IoKind::kRead, file.fd(), in.data(), kPage, 7 * kPage}), kPage);
+  EXPECT_EQ(std::memcmp(in.data(), file.contents().data() + 7 * kPage, kPage), 0)
+      << "neighbours stay";
+}
+
+TEST_P(IoQueueTest, TakesDepthRequestsAndNoMore) {
+  const ScratchDirectory scratch;
+  TestFile file(scratch, 16 * kPage);
+  const auto queue = make({.depth = 3});
+  EXPECT_EQ(queue->depth(), 3u);
+  Pages in(4 * kPage);
+  std::array<IoRequest, 4> requests;
+  for (std::uint32_t i = 0; i < 4; ++i) {
+    requests[i] = {IoKind::kRead, file.fd(), in.data() + i * kPage, kPage, i * kPage};
+    EXPECT_EQ(queue->submit(requests[i]), i < 3);
+  }
+  EXPECT_EQ(queue->in_flight(), 3u);
+  reap_all(*queue, 3);
+  EXPECT_EQ(queue->in_flight(), 0u);
+  EXPECT_TRUE(queue->submit(requests[3]));
+  reap_all(*queue, 1);
+  EXPECT_EQ(std::memcmp(in.data(), file.contents().data(), in.size()), 0);
+}
+
+TEST_P(IoQueueTest, ReportsAShortReadAtTheEndOfTheFileAndNothingPastIt) {
+  const ScratchDirectory scratch;
+  TestFile file(scratch, 2 * kPage + 1000);
+  const auto queue = make({.depth = 1});
+  Pages in(4 * kPage);
+  EXPECT_EQ(move(*queue, {IoKind::kRead, file.fd(), in.data(), 2 * kPage, kPage}), kPage + 1000);
+  EXPECT_EQ(move(*queue, {IoKind::kRead, file.fd(), in.data(), kPage, 8 * kPage}), 0);
+}
+
+TEST_P(IoQueueTest, ReportsTheErrnoOfARefusedRequest) {
+  const ScratchDirectory scratch;
+  TestFile file(scratch, 2 * kPage);
+  const auto queue = make({.depth = 2});
+  Pages memory(kPage);
+  const int read_only = ::open(file.path().c_str(), O_RDONLY | O_CLOEXEC);
+  EXPECT_EQ(move(*queue, {IoKind::kWrite, read_only, memory.data(), kPage, 0}), -EBADF);
+  ::close(read_only);
+  EXPECT_EQ(move(*queue, {IoKind::kRead, read_only, memory.data(), kPage, 0}), -EBADF);
+  EXPECT_EQ(move(*queue, {IoKind::kRead, file.fd(), memory.data(), kPage, 0}), kPage)
+      << "still serves";
+}
+
+TEST_P(IoQueueTest, ReportsAShortWriteAsTheKernelMadeIt) {
+  const ScratchDirectory scratch;
+  TestFile file(scratch, kPage);
+  const int status = in_child([&] {
+    ::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{4 * kPage, 4 * kPage};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    const auto queue = make({.depth = 1});
+    Pages out(8 * kPage);
+    if (move(*queue, {IoKind::kWrite, file.fd(), out.data(), 8 * kPage, 0}) != 4 * kPage) return 1;
+    return move(*queue, {IoKind::kWrite, file.fd(), out.data(), kPage, 4 * kPage}) == -EFBIG ? 0
+                                                                                             : 2;
+  });
+  EXPECT_EQ(status, 0);
+}
+
+TEST_P(IoQueueTest, ReapReturnsEmptyHandedAtItsTimeout) {
+  const auto queue = make({.depth = 2});
+  std::array<IoRequest*, 2> done;
+  EXPECT_EQ(queue->reap(done, milliseconds(0)), 0u);
+  EXPECT_EQ(queue->reap(done, milliseconds(2)), 0u);
+  EXPECT_EQ(queue->reap(done, milliseconds(2)), 0u);
+}
+
+TEST_P(IoQueueTest, AWakeFromAnotherThreadEndsAWait) {
+  const auto queue = make({.depth = 2});
+  for (int round = 0; round < 50; ++round) {
+    std::thread other([&] { queue->wake(); });
+    std::array<IoRequest*, 2> done;
+    EXPECT_EQ(queue->reap(done, std::chrono::hours(10)), 0u);
+    other.join();
+  }
+}
+
+TEST_P(IoQueueTest, AWakeBeforeTheWaitIsNotLost) {
+  const auto queue = make({.depth = 2});
+  std::array<IoRequest*, 2> done;
+  queue->wake();
+  EXPECT_EQ(queue->reap(done, milliseconds(0)), 0u);
+  queue->wake();
+  EXPECT_EQ(queue->reap(done, std::chrono::hours(10)), 0u);
+}
+
+TEST_P(IoQueueTest, ServesRegisteredAndOtherMemoryAndFiles) {
+  const ScratchDirectory scratch, elsewhere;
+  TestFile file(scratch, 8 * kPage), other(elsewhere, 8 * kPage, 2);
+  Pages registered(4 * kPage), plain(4 * kPage);
+  const std::span<std::byte> buffer = registered.span();
+  const int fd = file.fd();
+  const auto queue = make({.depth = 2, .buffers = {&buffer, 1}, .files = {&fd, 1}});
+  for (Pages* memory : {&registered, &plain}) {
+    for (TestFile* from : {&file, &other}) {
+      EXPECT_EQ(move(*queue, {IoKind::kRead, from->fd(), memory->data(), 2 * kPage, kPage}),
+                2 * kPage);
+      EXPECT_EQ(std::memcmp(memory->data(), from->contents().data() + kPage, 2 * kPage), 0);
+      fill_pattern(memory->span(), 77);
+      EXPECT_EQ(move(*queue, {IoKind::kWrite, from->fd(), memory->data(), 2 * kPage, kPage}),
+                2 * kPage);
+      EXPECT_EQ(std::memcmp(memory->data(), from->now_on_disk().data() + kPage, 2 * kPage), 0);
+      EXPECT_EQ(move(*queue, {IoKind::kWrite, from->fd(), memory->data(), 0, kPage}), 0);
+      std::memcpy(memory->data(), from->contents().data() + kPage, 2 * kPage);
+      EXPECT_EQ(move(*queue, {IoKind::kWrite, from->fd(), memory->data(), 2 * kPage, kPage}),
+                2 * kPage);
+    }
+  }
+}
+
+TEST_P(IoQueueTest, KeepsEveryRequestApartOverRandomTraffic) {
+  const ScratchDirectory scratch;
+  constexpr std::uint32_t kSlots = 7, kPagesInFile = 64;
+  TestFile file(scratch, kPagesInFile * kPage);
+  std::mt19937 random(5);
+  for (const std::uint32_t batch : {1u, 2u, 16u}) {
+    const auto queue = make({.depth = kSlots, .submit_batch = batch});
+    Pages memory(kSlots * 4 * kPage);
+    std::array<IoRequest, kSlots> requests;
+    std::array<IoRequest*, 3> done;
+    std::size_t reaped = 0;
+    const auto send = [&](IoRequest& request) {
+      const std::uint32_t pages = 1 + random() % 4;
+      const std::uint32_t at = random() % (kPagesInFile - pages + 1);
+      const auto slot = static_cast<std::uint32_t>(&request - requests.data());
+      request = {IoKind::kRead, file.fd(), memory.data() + slot * 4 * kPage, pages * kPage,
+                 at * kPage};
+      ASSERT_TRUE(queue->submit(request));
+    };
+    for (IoRequest& request : requests) send(request);
+    while (reaped < 400) {
+      ASSERT_EQ(queue->flush(), 0);
+      const std::size_t count = queue->reap(done, seconds(60));
+      for (std::size_t i = 0; i < count; ++i) {
+        IoRequest& request = *done[i];
+        ASSERT_EQ(request.result, request.size_bytes);
+        ASSERT_EQ(std::memcmp(request.data, file.contents().data() + request.offset_bytes,
+                              request.size_bytes),
+                  0);
+        send(request);
+      }
+      reaped += count;
+    }
+    reap_all(*queue, kSlots);
+    EXPECT_EQ(queue->in_flight(), 0u);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Queues, IoQueueTest,
+                         testing::Values(Flavour{"uring", true, false},
+                                         Flavour{"threads", false, false},
+                                         Flavour{"fault_over_uring", true, true},
+                                         Flavour{"fault_over_threads", false, true}),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(ThreadQueue, ItsThreadsAreNamedAndGoneAtItsEnd) {
+  {
+    const auto queue = make_io_queue_threads({.depth = 5});
+    std::array<IoRequest*, 1> done;
+    // A thread names itself when it first runs.
+    while (threads_called("headrace-pio") < 5) queue->reap(done, milliseconds(1));
+    EXPECT_EQ(threads_called("headrace-pio"), 5u);
+  }
+  EXPECT_EQ(threads_called("headrace-pio"), 0u);
+}
+}  // namespace
+}  // namespace headrace::swap::test

@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <signal.h>
+#include <stddef.h>
+#include <sys/file.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+
+#include <set>
+
+#include "drive_bench.hpp"
+#include "headrace/error.hpp"
+#include "swap/swap_file.hpp"
+
+namespace headrace::swap::test {
+namespace {
+namespace fs = std::filesystem;
+
+class RunDirectoryTest : public testing::Test {
+ protected:
+  PathProbe probe() const {
+    PathProbe probe;
+    probe.path = scratch_.path();
+    probe.direct = true;
+    return probe;
+  }
+  std::unique_ptr<RunDirectory> start() {
+    return std::make_unique<RunDirectory>(probe(), make_run_id(), log_.sink());
+  }
+  std::string user_path() const { return scratch_ / ("headrace-" + std::to_string(::geteuid())); }
+
+  // A run in a child that is killed while it lives; returns its directory.
+  std::string killed_run(std::uint64_t swap_bytes) {
+    int ready[2];
+    EXPECT_EQ(::pipe(ready), 0);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      const auto run = start();
+      const SwapFile file(*run, {.path = scratch_.path()}, "rank0.0.swap", swap_bytes);
+      const std::string path = run->path();
+      [[maybe_unused]] const ssize_t written = ::write(ready[1], path.data(), path.size());
+      while (true) ::pause();
+    }
+    char path[4096];
+    const ssize_t got = ::read(ready[0], path, sizeof path);
+    ::kill(child, SIGKILL);
+    ::waitpid(child, nullptr, 0);
+    ::close(ready[0]);
+    ::close(ready[1]);
+    return std::string(path, static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+  }
+
+  ScratchDirectory scratch_;
+  RememberedLog log_;
+};
+
+unsigned mode_of(const std::string& path) {
+  struct stat status {};
+  EXPECT_EQ(::lstat(path.c_str(), &status), 0) << path;
+  return status.st_mode & 07777;
+}
+
+TEST_F(RunDirectoryTest, IsPrivateLockedAndDescribed) {
+  const auto run = start();
+  EXPECT_EQ(fs::path(run->path()).parent_path(), user_path());
+  EXPECT_EQ(mode_of(user_path()), 0700u);
+  EXPECT_EQ(mode_of(run->path()), 0700u);
+  EXPECT_EQ(mode_of(run->path() + "/lock"), 0600u);
+  EXPECT_EQ(mode_of(run->path() + "/manifest.json"), 0600u);
+  const int lock = ::open((run->path() + "/lock").c_str(), O_RDWR | O_CLOEXEC);
+  EXPECT_EQ(::flock(lock, LOCK_EX | LOCK_NB), -1);
+  EXPECT_EQ(errno, EWOULDBLOCK);
+  ::close(lock);
+  std::ifstream manifest(run->path() + "/manifest.json");
+  const std::string text((std::istreambuf_iterator<char>(manifest)), {});
+  for (const char* key : {"\"format\": \"headrace-run\"", "\"version\": 1", "\"uid\"", "\"pid\"",
+                          "\"host\"", "\"started\""}) {
+    EXPECT_NE(text.find(key), std::string::npos) << key << " in " << text;
+  }
+  EXPECT_EQ(run->reclaimed_runs(), 0u);
+}
+
+TEST_F(RunDirectoryTest, LeavesNothingBehind) {
+  start().reset();
+  EXPECT_TRUE(tree(scratch_.path()).empty());
+}
+
+TEST_F(RunDirectoryTest, TwoLiveRunsShareAPathAndLeaveEachOtherAlone) {
+  auto first = start();
+  auto second = start();
+  EXPECT_EQ(second->reclaimed_runs(), 0u);
+  EXPECT_NE(first->path(), second->path());
+  EXPECT_TRUE(fs::exists(first->path() + "/manifest.json"));
+  first.reset();
+  EXPECT_TRUE(fs::exists(second->path() + "/manifest.json"));
+  second.reset();
+  EXPECT_TRUE(tree(scratch_.path()).empty());
+}
+
+TEST_F(RunDirectoryTest, ReclaimsWhatAKilledRunLeftAndSaysHowMuch) {
+  const std::string dead = killed_run(1 << 20);
+  ASSERT_TRUE(fs::exists(dead + "/rank0.0.swap"));
+  const auto live = start();
+  EXPECT_FALSE(fs::exists(dead));
+  EXPECT_EQ(live->reclaimed_runs(), 1u);
+  EXPECT_GE(live->reclaimed_bytes(), 1u << 20);
+  const auto infos = log_.at(LogLevel::kInfo);
+  ASSERT_EQ(infos.size(), 1u);
+  EXPECT_NE(infos[0].find("MiB"), std::string::npos) << infos[0];
+}
+
+TEST_F(RunDirectoryTest, ReclaimsTheDirectoryOfARunsSecondDriveToo) {
+  const std::string first = killed_run(4096), second = first + "-1";
+  fs::rename(first, second);
+  std::ifstream in(second + "/manifest.json");
+  std::string text((std::istreambuf_iterator<char>(in)), {});
+  const std::string id = fs::path(first).filename();
+  text.replace(text.find(id), id.size(), id + "-1");
+  std::ofstream(second + "/manifest.json") << text;
+  start().reset();
+  EXPECT_FALSE(fs::exists(second));
+}
+
+TEST_F(RunDirectoryTest, ReclaimsTheDeadWhileTheLiveRunOn) {
+  const auto live = start();
+  const std::string dead = killed_run(4096);
+  const auto next = start();
+  EXPECT_EQ(next->reclaimed_runs(), 1u);
+  EXPECT_FALSE(fs::exists(dead));
+  EXPECT_TRUE(fs::exists(live->path() + "/manifest.json"));
+}
+
+TEST_F(RunDirectoryTest, ReclaimsARunThatDiedHalfWayThroughItsStartOrItsEnd) {
+  start().reset();
+  const std::string id = make_run_id();
+  fs::create_directories(user_path() + "/.new-" + id);
+  std::ofstream(user_path() + "/.new-" + id + "/lock") << "";
+  fs::create_directories(user_path() + "/.old-" + id);
+  std::ofstream(user_path() + "/.old-" + id + "/rank0.0.swap") << "left";
+  const auto run = start();
+  EXPECT_FALSE(fs::exists(user_path() + "/.new-" + id));
+  EXPECT_FALSE(fs::exists(user_path() + "/.old-" + id));
+}
+
+TEST_F(RunDirectoryTest, TouchesNothingThatItDidNotMake) {
+  fs::create_directory(user_path());
+  const std::vector<std::string> foreign = {"notes", "0123456789abcdef0123456789abcdef",
+                                            ".new-0123456789abcdef0123456789abcdef", ".old-x"};
+  for (const std::string& name : foreign) {
+    fs::create_directory(user_path() + "/" + name);
+    std::ofstream(user_path() + "/" + name + "/data") << "mine";
+    std::ofstream(user_path() + "/" + name + "/lock") << "";
+  }
+  const std::string other = user_path() + "/fedcba98765432100123456789abcdef";
+  fs::create_directory(other);
+  std::ofstream(other + "/lock") << "";
+  std::ofstream(other + "/data") << "a run of a later version";
+  std::ofstream(other + "/manifest.json")
+      << R"({"format":"headrace-run","version":2,"run":"fedcba98765432100123456789abcdef","uid":)"
+      << ::geteuid() << "}";
+  start().reset();
+  for (const std::string& name : foreign)
+    EXPECT_TRUE(fs::exists(user_path() + "/" + name + "/data")) << name;
+  EXPECT_TRUE(fs::exists(other + "/data"));
+}
+
+TEST_F(RunDirectoryTest, LeavesTheDirectoriesOfOtherUsersAlone) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to make another user's directory";
+  const std::string dead = killed_run(4096);
+  ASSERT_EQ(::chown(dead.c_str(), 65534, 65534), 0);
+  const auto run = start();
+  EXPECT_EQ(run->reclaimed_runs(), 0u);
+  EXPECT_TRUE(fs::exists(dead + "/rank0.0.swap"));
+}
+
+TEST_F(RunDirectoryTest, RefusesAUsersDirectoryThatBelongsToSomebodyElse) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to make another user's directory";
+  fs::create_directory(user_path());
+  ASSERT_EQ(::chown(user_path().c_str(), 65534, 65534), 0);
+  EXPECT_THROW(start(), Error);
+}
+
+TEST_F(RunDirectoryTest, DoesNotFollowALinkPlantedInItsPlace) {
+  fs::create_directory(scratch_ / "elsewhere");
+  fs::create_directory_symlink(scratch_ / "elsewhere", user_path());
+  EXPECT_THROW(start(), Error);
+  EXPECT_TRUE(tree(scratch_ / "elsewhere").empty());
+}
+
+TEST_F(RunDirectoryTest, MakesItsDirectoryPrivateAgain) {
+  fs::create_directory(user_path());
+  ::chmod(user_path().c_str(), 0777);
+  const auto run = start();
+  EXPECT_EQ(mode_of(user_path()), 0700u);
+}
+
+TEST_F(RunDirectoryTest, AForkedChildRemovesNothingAndHoldsNoLock) {
+  auto run = start();
+  const SwapFile file(*run, {.path = scratch_.path()}, "rank0.0.swap", 4096);
+  int hold[2];
+  ASSERT_EQ(::pipe(hold), 0);
+  // One child unwinds as if it had left the scope; one lives on beyond its parent's run.
+  const int unwound = in_child([&] {
+    run.reset();
+    return 0;
+  });
+  EXPECT_EQ(unwound, 0);
+  EXPECT_TRUE(fs::exists(run->path() + "/manifest.json"));
+  EXPECT_TRUE(fs::exists(file.path()));
+  const int lock = ::open((run->path() + "/lock").c_str(), O_RDWR | O_CLOEXEC);
+  EXPECT_EQ(::flock(lock, LOCK_EX | LOCK_NB), -1) << "still the parent's";
+
+  int born[2];
+  ASSERT_EQ(::pipe(born), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::close(hold[1]);
+    char byte = 0;
+    [[maybe_unused]] const ssize_t put = ::write(born[1], &byte, 1);
+    [[maybe_unused]] const ssize_t got = ::read(hold[0], &byte, 1);
+    ::_exit(0);
+  }
+  char byte = 1;
+  ASSERT_EQ(::read(born[0], &byte, 1), 1);  // its fork handlers have run
+  const std::string path = run->path();
+  run.reset();  // the lock file is gone with the directory, but its open file is the one we have
+  EXPECT_EQ(::flock(lock, LOCK_EX | LOCK_NB), 0) << "the living child does not keep it";
+  ::close(lock);
+  ::close(hold[0]);
+  ::close(hold[1]);
+  ::close(born[0]);
+  ::close(born[1]);
+  ::waitpid(child, nullptr, 0);
+  EXPECT_FALSE(fs::exists(path));
+}
+
+TEST_F(RunDirectoryTest, ASwapFileInAForkedChildStays) {
+  const auto run = start();
+  auto file =
+      std::make_unique<SwapFile>(*run, PathProbe{.path = scratch_.path()}, "rank0.0.swap", 4096);
+  EXPECT_EQ(in_child([&] {
+              file.reset();
+              return 0;
+            }),
+            0);
+  EXPECT_TRUE(fs::exists(file->path()));
+}
+
+TEST_F(RunDirectoryTest, ManyStartersAtOnceAllGetARunOfTheirOwn) {
+  std::vector<pid_t> children;
+  for (int i = 0; i < 6; ++i) {
+    children.push_back(::fork());
+    if (children.back() != 0) continue;
+    try {
+      for (int round = 0; round < 15; ++round) {
+        const auto run = start();
+        if (!fs::exists(run->path() + "/manifest.json")) throw std::runtime_error("run removed");
+        if (run->reclaimed_runs() != 0) throw std::runtime_error("took a run for dead");
+      }
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "child: %s\n", error.what());
+      ::_exit(2);
+    }
+    ::_exit(0);
+  }
+  for (const pid_t child : children) {
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    EXPECT_EQ(status, 0);
+  }
+  EXPECT_TRUE(tree(scratch_.path()).empty());
+}
+
+// Makes flock fail in this process as it does on a file system that has none.
+bool forbid_flock() {
+  sock_filter program[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_flock, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOLCK),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  sock_fprog filter{4, program};
+  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
+}
+
+TEST_F(RunDirectoryTest, RefusesWhereFilesCannotBeLockedAndLeavesNothing) {
+  const int status = in_child([&] {
+    if (!forbid_flock()) return 77;
+    try {
+      start();
+      return 1;
+    } catch (const Error& error) {
+      return error.code() == Code::kUnsupported && error.sys_errno() == ENOLCK ? 0 : 2;
+    }
+  });
+  if (status == 77) GTEST_SKIP() << "seccomp filters cannot be installed here";
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(tree(scratch_.path()).empty());
+}
+
+TEST_F(RunDirectoryTest, LeavesNothingAfterAFailedStart) {
+  const auto run = start();
+  const std::string id = fs::path(run->path()).filename();
+  EXPECT_THROW(RunDirectory(probe(), id, log_.sink()), Error) << "the id is taken";
+  std::set<std::string> names;
+  for (const auto& entry : fs::directory_iterator(user_path()))
+    names.insert(entry.path().filename());
+  EXPECT_EQ(names, std::set<std::string>{id});
+  EXPECT_TRUE(fs::exists(run->path() + "/manifest.json"));
+}
+
+TEST_F(RunDirectoryTest, WarnsOnceWithoutDirectIo) {
+  PathProbe buffered = probe();
+  buffered.direct = false;
+  buffered.file_system = "zfs";
+  const RunDirectory run(buffered, make_run_id(), log_.sink());
+  const auto warnings = log_.at(LogLevel::kWarning);
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_NE(warnings[0].find("zfs"), std::string::npos);
+  EXPECT_NE(warnings[0].find("O_DIRECT"), std::string::npos);
+}
+
+TEST(RunId, IsThirtyTwoHexDigitsAndNeverTheSame) {
+  std::set<std::string> ids;
+  for (int i = 0; i < 100; ++i) ids.insert(make_run_id());
+  EXPECT_EQ(ids.size(), 100u);
+  for (const std::string& id : ids) {
+    EXPECT_EQ(id.size(), 32u);
+    EXPECT_EQ(id.find_first_not_of("0123456789abcdef"), std::string::npos);
+  }
+}
+}  // namespace
+}  // namespace headrace::swap::test
