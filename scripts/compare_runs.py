@@ -17,7 +17,7 @@ def settings(nvme_path):
     nvme["zero_optimization"] = {"offload_optimizer": place, "offload_param": place}
     # A small model: small tiles and few slots keep the engine's memory well below the model's
     # state.
-    nvme["headrace"] = {"tile_elements": 262144, "update_slots": 3}
+    nvme["headrace"] = {"tile_elements": 131072, "update_slots": 3}
     return {"nvme": nvme, "memory": common}
 
 

@@ -3,7 +3,8 @@
 
     count_tests.py RESULTS.xml
 
-Prints "PASSED FAILED SKIPPED", then a line for those that did not pass: "failed NAME", "skipped NAME".
+Prints "PASSED FAILED SKIPPED", then a line for each that did not pass: "failed NAME" or
+"skipped NAME".
 A test that could not be started has failed: ctest's own counts call it skipped.
 """
 import sys
