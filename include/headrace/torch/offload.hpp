@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+// headrace/torch/offload.hpp: trains LibTorch modules whose parameters, gradients and optimizer
+// state Headrace keeps.
+//
+//   headrace::torch::Offload offload(headrace::Settings::from_file("offload.json"));
+//   offload.no_decay();                                                // norms and biases
+//   std::vector<headrace::torch::Group<BlockImpl>> blocks;
+//   for (int i = 0; i < layers; ++i)                                   // one at a time: never
+//   whole in memory
+//     blocks.push_back(offload.add_group("h." + std::to_string(i), [&] { return Block(config); }));
+//   offload.add_rest(model);                                           // embeddings, final norm:
+//   always bound offload.freeze(); for (auto& block : blocks) x = offload(block, x); // instead of
+//   block->forward(x) loss.backward(); offload.step({.learning_rate = 3e-4f, .max_norm = 1}); //
+//   instead of optimizer.step(), zero_grad()
+//
+// A module's forward stays as it is, and so do its parameters as objects; they have memory only
+// while they are needed. Whoever touches one at another time gets a c10::Error that names its group
+// and the call that helps.
+//
+// Values:  buffers (batch norm's statistics, masks) stay torch's. Parameters are kept row-major:
+// channels_last is lost. Threads: one trainer thread, and the threads autograd starts for it.
+// Errors:  headrace::Error, from backward() too.
+// Not seen: second derivatives of a block (backward over create_graph) find it parked, and throw as
+// above.
+#pragma once
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+#include <torch/ordered_dict.h>
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "headrace/engine.hpp"
+#include "headrace/torch/offload_core.hpp"
+#include "headrace/torch/tensors.hpp"
+
+namespace headrace::torch {
+namespace detail {
+template <class T>
+struct ModuleOf {};  // no module: a factory
+template <class T>
+requires std::is_base_of_v<::torch::detail::ModuleHolderIndicator, T>
+struct ModuleOf<T> {
+  using type = typename T::ContainedType;
+};
+template <class T>
+requires std::is_base_of_v<::torch::nn::Module, T>
+struct ModuleOf<std::shared_ptr<T>> {
+  using type = T;
+};
+template <class T>
+concept IsModule = requires {
+  typename ModuleOf<std::remove_cvref_t<T>>::type;
+};
+
+// What `source` (a module, or a factory of one) gives.
+template <class T>
+struct SourceOf {
+  using type = typename ModuleOf<std::remove_cvref_t<std::invoke_result_t<T&>>>::type;
+};
+template <IsModule T>
+struct SourceOf<T> {
+  using type = typename ModuleOf<std::remove_cvref_t<T>>::type;
+};
+
+template <class M>
+const std::shared_ptr<M>& pointer_to(const std::shared_ptr<M>& module) {
+  return module;
+}
+template <class M>
+const std::shared_ptr<M>& pointer_to(const ::torch::nn::ModuleHolder<M>& module) {
+  return module.ptr();
+}
+
+// Puts torch's CPU generator back to where it was.
+class KeepRandomState {
+ public:
+  KeepRandomState() : generator_(at::detail::getDefaultCPUGenerator()) {
+    const std::lock_guard lock(generator_.mutex());
+    state_ = generator_.get_state();
+  }
+  ~KeepRandomState() {
+    const std::lock_guard lock(generator_.mutex());
+    generator_.set_state(state_);
+  }
+  KeepRandomState(const KeepRandomState&) = delete;
+  KeepRandomState& operator=(const KeepRandomState&) = delete;
+
+ private:
+  at::Generator generator_;
+  at::Tensor state_;
+};
+}  // namespace detail
+
+// A handle on a group of an Offload, copied freely. It keeps the module, not the Offload.
+template <class M>
+class Group {
+ public:
+  GroupId id() const noexcept { return state_->id; }
+  const std::string& name() const noexcept { return state_->name; }
+  // A factory's module exists from freeze() on; before, this throws kWrongState.
+  std::shared_ptr<M> module() const {
+    if (state_->module) return std::static_pointer_cast<M>(state_->module);
+    throw Error(Code::kWrongState,
+                "the module of " + detail::quoted_group(state_->name) +
+                    " does not exist yet: its factory's product is kept from freeze() on.");
+  }
+
+ private:
+  friend class Offload;
+  explicit Group(std::shared_ptr<detail::OffloadedGroup> state) : state_(std::move(state)) {}
+  std::shared_ptr<detail::OffloadedGroup> state_;
+};
+
+// A scope in which a group's parameters can be read anywhere: evaluation, export, inspection.
+// Move-only. What is written to them is lost; the next call of the Offload throws and names the
+// parameter.
+class GatheredModule {
+ public:
+  // Ends the scope early.
+  void release() noexcept { binding_.release(); }
+
+ private:
+  friend class Offload;
+  explicit GatheredModule(detail::Binding binding) : binding_(std::move(binding)) {}
+  detail::Binding binding_;
+};
+
+class Offload {
+ public:
+  explicit Offload(Settings settings, EngineOptions options = {})
+      : core_(std::make_shared<detail::OffloadCore>(std::move(settings), std::move(options))) {}
+  ~Offload() {
+    try {
+      if (core_) core_->close();
+    } catch (...) {  // a GatheredModule is still open: the engine goes with the last of them
+    }
+  }
+  Offload(Offload&&) noexcept = default;
+  Offload& operator=(Offload&&) = delete;
+
+  // ---- registration, before freeze ----
+
+  // How each parameter is updated, by full name ("<group>.<name>") and tensor. Before the first
+  // add_group().
+  using HyperparameterChoice =
+      std::function<HyperparameterSetId(const std::string& full_name, const at::Tensor& parameter)>;
+  void choose_hyperparameters(HyperparameterChoice choice) { core_->set_choice(std::move(choice)); }
+  // The usual choice: what `which` picks (else: fewer than two dimensions) gets `values`, the rest
+  // the default set.
+  using ParameterTest =
+      std::function<bool(const std::string& full_name, const at::Tensor& parameter)>;
+  void no_decay(ParameterTest which = {}, const Hyperparameters& values = {.weight_decay = 0}) {
+    if (!which)
+      which = [](const std::string&, const at::Tensor& parameter) { return parameter.dim() < 2; };
+    const HyperparameterSetId set = engine().add_hyperparameters(values);
+    choose_hyperparameters(
+        [which = std::move(which), set](const std::string& name, const at::Tensor& parameter) {
+          return which(name, parameter) ? set : HyperparameterSetId{};
+        });
+  }
+
+  // Parameters used together, from
+  //   a module    (Block, std::shared_ptr<BlockImpl>): its values move to the engine in freeze();
+  //   a factory   of one: run now for names and shapes, and again in freeze() for values. Groups do
+  //   so one at a time,
+  //               in the order they were added, and torch's CPU generator stands still in between:
+  //               with one seed the values are those of the model built plainly in that order.
+  // Throws kInvalidArgument for a parameter that another group has (both are named), kUnsupported
+  // for one that is not a dense Float or BFloat16 tensor in CPU memory.
+  template <class Source>
+  Group<typename detail::SourceOf<std::remove_cvref_t<Source>>::type> add_group(std::string name,
+                                                                                Source&& source) {
+    using M = typename detail::SourceOf<std::remove_cvref_t<Source>>::type;
+    if constexpr (detail::IsModule<Source>) {
+      const std::shared_ptr<M>& module = detail::pointer_to<M>(source);
+      auto state = add(std::move(name), detail::parameters_of(*module));
+      state->module = module;
+      return Group<M>(std::move(state));
+    } else {
+      detail::NamedTensors tensors;
+      {
+        const detail::KeepRandomState keep;
+        const auto product = source();
+        tensors = detail::parameters_of(*detail::pointer_to<M>(product));
+      }
+      auto state = core_->add(std::move(name), tensors);
+      state->factory = [source = std::forward<Source>(source)]() mutable
+          -> std::shared_ptr<::torch::nn::Module> { return detail::pointer_to<M>(source()); };
+      return Group<M>(std::move(state));
+    }
+  }
+
+  // Parameters used outside of any group's forward (embeddings, a final norm, shared weights):
+  // bound from freeze() to close(), gradients and optimizer state offloaded like any other's. Of a
+  // module: its trainable parameters that no group has; nothing is added if there are none. A group
+  // named "" leaves the names as they are.
+  void add_rest(const ::torch::nn::Module& model, std::string name = "rest") {
+    detail::NamedTensors tensors = detail::parameters_of(model);
+    std::erase_if(tensors, [this](const auto& item) {
+      return !item.second.requires_grad() || core_->owned(item.second);
+    });
+    add_rest(std::move(tensors), std::move(name));
+  }
+  template <class M>
+  void add_rest(const ::torch::nn::ModuleHolder<M>& model, std::string name = "rest") {
+    add_rest(*model, std::move(name));
+  }
+  void add_rest(std::vector<std::pair<std::string, at::Tensor>> parameters,
+                std::string name = "rest") {
+    if (parameters.empty()) return;
+    const auto state = add(std::move(name), std::move(parameters));
+    state->always_bound = true;
+    engine().keep_bound(state->id);
+  }
+
+  // Plans and allocates (Engine::freeze), then moves the values group by group. From here on
+  // parameters are offloaded.
+  void freeze() { core_->freeze(); }
+
+  // ---- use ----
+
+  // group.module()->forward(args...), with the parameters there for it and for its backward.
+  template <class M, class... Args>
+  auto operator()(const Group<M>& group, Args&&... args) {
+    return run(group, [&] { return group.module()->forward(std::forward<Args>(args)...); });
+  }
+  // The same for any code that uses the group's parameters. Its result may be nested (tensors.hpp):
+  // gradients of the tensors in it bring the parameters back in backward.
+  template <class M, class F>
+  auto run(const Group<M>& group, F&& function) {
+    core_->begin_call();
+    detail::Binding binding(core_, group.state_);
+    if constexpr (std::is_void_v<std::invoke_result_t<F&>>) {
+      function();
+      binding.release();
+      core_->throw_if_written();
+    } else {
+      auto result = function();
+      binding.release();
+      core_->throw_if_written();
+      watch(group.state_, result);
+      return result;
+    }
+  }
+  template <class M>
+  [[nodiscard]] GatheredModule gathered(const Group<M>& group) {
+    core_->begin_call();
+    return GatheredModule(detail::Binding(core_, group.state_));
+  }
+
+  // Engine::step() over the gradients that arrived since the last one. Outside of gathered()
+  // scopes. Values saved by a forward pass before it cannot be used by a backward pass after it:
+  // torch throws then.
+  StepResult step(const StepOptions& options) { return core_->step(options); }
+  void discard_gradients() { core_->discard_gradients(); }
+
+  // For what needs no torch: values (load, store, hashes), plan, stats.
+  Engine& engine() noexcept { return core_->engine(); }
+  // Drains and frees. Modules remain, without values. Throws kWrongState while a gathered() scope
+  // is open.
+  void close() { core_->close(); }
+
+ private:
+  std::shared_ptr<detail::OffloadedGroup> add(std::string name, detail::NamedTensors tensors) {
+    core_->refuse_owned(name, tensors);
+    auto state = core_->add(std::move(name), tensors);
+    core_->own(state->name, tensors);
+    state->loose = std::move(tensors);
+    return state;
+  }
+
+  template <class Result>
+  void watch(const std::shared_ptr<detail::OffloadedGroup>& group, const Result& result) {
+    if (!at::GradMode::is_enabled()) return;
+    for_each_tensor(result, [&](const at::Tensor& output) {
+      if (!output.defined() || !output.requires_grad()) return;
+      output.register_hook([core = std::weak_ptr(core_), group](const at::Tensor&) {
+        const auto alive = core.lock();
+        if (!alive) {
+          throw Error(Code::kWrongState, "backward reached " + detail::quoted_group(group->name) +
+                                             " after its Offload was closed: its values are gone.");
+        }
+        alive->backward_reached(*group);
+      });
+    });
+  }
+
+  std::shared_ptr<detail::OffloadCore> core_;
+};
+}  // namespace headrace::torch

@@ -1,0 +1,382 @@
+// SPDX-License-Identifier: Apache-2.0
+// headrace/torch/offload_core.hpp: when a group's parameters are bound: in forward, in backward, in
+// a scope.
+//
+// Forward binds around the block's own code. Outputs that require a gradient get a hook: when the
+// gradient reaches one, the block's backward is about to run, and the group is bound again, until
+// all its gradients have arrived. A group that does not receive all of them (an unused parameter)
+// is let go at the end of that backward pass. Each gradient is handed to the engine and freed as
+// soon as torch has it.
+#pragma once
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "headrace/engine.hpp"
+#include "headrace/torch/offloaded_group.hpp"
+
+namespace headrace::torch::detail {
+class OffloadCore : public std::enable_shared_from_this<OffloadCore> {
+ public:
+  OffloadCore(Settings settings, EngineOptions options)
+      : device_(options.device), engine_(std::move(settings), std::move(options)) {}
+  ~OffloadCore() {
+    for (const auto& group : groups_) group->remove_gradient_hooks();
+  }
+
+  Engine& engine() noexcept { return engine_; }
+  bool frozen() const noexcept { return frozen_; }
+
+  // ---- registration ----
+
+  using Choose =
+      std::function<HyperparameterSetId(const std::string& full_name, const at::Tensor& parameter)>;
+  void set_choice(Choose choose) {
+    if (!groups_.empty()) {
+      throw Error(Code::kWrongState,
+                  "hyperparameters were chosen after " + quoted_group(groups_.front()->name) +
+                      " was added, which would not follow them. Choose them before the first "
+                      "add_group().");
+    }
+    choose_ = std::move(choose);
+  }
+
+  std::shared_ptr<OffloadedGroup> add(std::string name, const NamedTensors& tensors) {
+    if (frozen_) {
+      throw Error(Code::kWrongState, quoted_group(name) +
+                                         " was added after freeze(): sizes are fixed by then. Add "
+                                         "every group before freeze().");
+    }
+    std::vector<ParameterSpec> specs;
+    for (const auto& [parameter, tensor] : tensors) {
+      specs.push_back(spec_of(name, parameter, tensor));
+      if (choose_) specs.back().hyperparameters = choose_(full_name(name, parameter), tensor);
+    }
+    auto group = std::make_shared<OffloadedGroup>();
+    group->id = engine_.add_group(name, std::move(specs));
+    group->name = std::move(name);
+    groups_.push_back(group);
+    return group;
+  }
+  // A parameter has one owner.
+  bool owned(const at::Tensor& tensor) const {
+    return owners_.count(tensor.unsafeGetTensorImpl()) != 0;
+  }
+  void refuse_owned(const std::string& group, const NamedTensors& tensors) const {
+    for (const auto& [name, tensor] : tensors) {
+      const auto found = owners_.find(tensor.unsafeGetTensorImpl());
+      if (found == owners_.end()) continue;
+      throw Error(Code::kInvalidArgument, "parameter '" + full_name(group, name) + "' of " +
+                                              quoted_group(group) + " is also '" +
+                                              found->second.second + "' of " +
+                                              quoted_group(found->second.first) +
+                                              ": it would be stored and trained twice. Put modules "
+                                              "that share a parameter into one group, or "
+                                              "leave the shared one to add_rest().");
+    }
+  }
+  void own(const std::string& group, const NamedTensors& tensors) {
+    for (const auto& [name, tensor] : tensors) {
+      owners_.emplace(tensor.unsafeGetTensorImpl(), std::make_pair(group, full_name(group, name)));
+    }
+  }
+
+  void freeze() {
+    engine_.freeze();
+    for (const auto& group : groups_) attach(*group);
+    frozen_ = true;
+    bind_rest();
+  }
+
+  // ---- use ----
+
+  // Binds; each acquire() is undone by one release().
+  void acquire(OffloadedGroup& group) {
+    const std::lock_guard lock(mutex_);
+    require_open(group);
+    bind(group);
+  }
+  void release(OffloadedGroup& group) noexcept {
+    const std::lock_guard lock(mutex_);
+    unbind(group);
+  }
+  // At the start of a call that is not part of a backward pass: what an interrupted one left bound
+  // goes.
+  void begin_call() {
+    throw_if_written();
+    if (::torch::autograd::get_current_graph_task_id() < 0) end_backwards(kEveryBackward);
+  }
+  void throw_if_written() {
+    const std::lock_guard lock(mutex_);
+    if (written_.empty()) return;
+    const std::string text = std::exchange(written_, {});
+    throw Error(Code::kWrongState, text);
+  }
+
+  // The gradient has reached an output of the block.
+  void backward_reached(OffloadedGroup& group) {
+    const std::lock_guard lock(mutex_);
+    require_open(group);
+    const int task = ::torch::autograd::get_current_graph_task_id();
+    if (find_backward(group, task) != group.backwards.end()) return;
+    bind_in_backward(group, task);
+    group.backwards.push_back({task, ++backwards_opened_, 0, group.trainable_count()});
+    if (std::find(ending_tasks_.begin(), ending_tasks_.end(), task) != ending_tasks_.end()) return;
+    ending_tasks_.push_back(task);
+    ::torch::autograd::Engine::get_default_engine().queue_callback([core = weak_from_this(), task] {
+      if (const auto self = core.lock()) self->end_backwards(task);
+    });
+  }
+
+  StepResult step(const StepOptions& options) {
+    begin_call();
+    for (const auto& group : groups_) group->check_attached();
+    require_no_scope("step()");
+    unbind_rest();
+    StepResult result;
+    try {
+      throw_if_written();
+      result = engine_.step(options);
+    } catch (...) {
+      // The step was refused and the call may be repeated, or the engine is failed and this fails
+      // as well.
+      try {
+        bind_rest();
+      } catch (const Error&) {
+      }
+      throw;
+    }
+    for (const auto& group : groups_) group->mark_changed();
+    bind_rest();
+    return result;
+  }
+  void discard_gradients() {
+    end_backwards(kEveryBackward);
+    for (const auto& group : groups_) {
+      for (const OffloadedParameter& parameter : group->parameters())
+        parameter.tensor.mutable_grad().reset();
+    }
+    engine_.discard_gradients();
+  }
+  void close() {
+    end_backwards(kEveryBackward);
+    require_no_scope("close()");
+    unbind_rest();
+    engine_.close();
+    closed_ = true;
+    for (const auto& group : groups_) {
+      group->remove_gradient_hooks();
+      group->park("a parameter of " + quoted_group(group->name) +
+                  " was used after its Offload was closed: its values are gone from memory. Use "
+                  "it, or save it, "
+                  "before close().");
+    }
+    throw_if_written();
+  }
+
+ private:
+  static constexpr int kEveryBackward = -1;
+
+  void attach(OffloadedGroup& group) {
+    NamedTensors tensors = std::exchange(group.loose, {});
+    if (group.factory) {
+      group.module = std::exchange(group.factory, nullptr)();
+      tensors = parameters_of(*group.module);
+      refuse_owned(group.name, tensors);
+      own(group.name, tensors);
+    }
+    check_same_shapes(group, tensors);
+    group.attach(engine_, tensors);
+    group.set_gradient_hooks([this, &group](std::size_t index) -> TakeGradient::Take {
+      return [weak = weak_from_this(), &group, index](const at::Tensor& parameter) {
+        if (const auto core = weak.lock()) core->take_gradient(group, index, parameter);
+      };
+    });
+  }
+  void check_same_shapes(const OffloadedGroup& group, const NamedTensors& tensors) {
+    const std::span<const ParameterId> ids = engine_.parameters(group.id);
+    bool same = ids.size() == tensors.size();
+    for (std::size_t i = 0; same && i < ids.size(); ++i) {
+      const ParameterSpec& before = engine_.spec(ids[i]);
+      const ParameterSpec now = spec_of(group.name, tensors[i].first, tensors[i].second);
+      same = before.name == now.name && before.dtype == now.dtype && before.shape == now.shape;
+    }
+    if (same) return;
+    throw Error(Code::kInvalidArgument, "the parameters of " + quoted_group(group.name) +
+                                            " are not those that add_group() saw, and memory was "
+                                            "planned for those. A factory must give the "
+                                            "same names, types and shapes every time; a module "
+                                            "must be converted before add_group().");
+  }
+
+  void require_open(const OffloadedGroup& group) const {
+    if (frozen_ && !closed_) return;
+    throw Error(Code::kWrongState, quoted_group(group.name) +
+                                       (closed_ ? " was used after close(): its values are gone."
+                                                : " was used before freeze(): its values "
+                                                  "have no place yet. Call freeze() first."));
+  }
+  // A scope of the user's: its values would be old ones, or gone, after the call.
+  void require_no_scope(const char* call) {
+    const std::lock_guard lock(mutex_);
+    for (const auto& group : groups_) {
+      if (group->bindings <= (group->always_bound ? 1u : 0u)) continue;
+      throw Error(Code::kWrongState,
+                  std::string(call) + " while " + quoted_group(group->name) +
+                      " is in use: its values would not be current. End its gathered() scope, and "
+                      "call it outside of forward and backward.");
+    }
+  }
+  void bind(OffloadedGroup& group) {
+    group.check_attached();
+    if (group.bindings == 0) {
+      Gathered gathered = engine_.gather(group.id);
+      if (device_) device_->synchronize({});  // torch's CPU operators run on no stream of ours
+      group.bind(std::move(gathered));
+    }
+    ++group.bindings;
+  }
+  // Where memory is out, the group that this pass has had for longest is let go: backward passes go
+  // from group to group, so it is one that waits for the gradient of an unused parameter. Were it
+  // still needed, its parked parameters would say so.
+  void bind_in_backward(OffloadedGroup& group, int task) {
+    for (;;) {
+      try {
+        return bind(group);
+      } catch (const Error& error) {
+        if (error.code() != Code::kOutOfBudget || !let_go_of_oldest(task)) throw;
+      }
+    }
+  }
+  bool let_go_of_oldest(int task) {
+    OffloadedGroup* oldest = nullptr;
+    std::uint64_t opened = backwards_opened_ + 1;
+    for (const auto& group : groups_) {
+      const auto open = find_backward(*group, task);
+      if (open == group->backwards.end() || open->opened >= opened) continue;
+      oldest = group.get();
+      opened = open->opened;
+    }
+    if (oldest == nullptr) return false;
+    oldest->backwards.erase(find_backward(*oldest, task));
+    unbind(*oldest);
+    return true;
+  }
+  void unbind(OffloadedGroup& group) noexcept {
+    if (--group.bindings != 0) return;
+    const OffloadedParameter* written = group.unbind();
+    if (written == nullptr) return;
+    written_ = "parameter '" + written->full_name + "' of " + quoted_group(group.name) +
+               " was written while it was bound for reading: the engine has the weights, so that "
+               "change is lost. Put "
+               "values in with engine().load().";
+  }
+  void bind_rest() {
+    const std::lock_guard lock(mutex_);
+    for (const auto& group : groups_) {
+      if (group->always_bound && group->bindings == 0) bind(*group);
+    }
+  }
+  void unbind_rest() {
+    const std::lock_guard lock(mutex_);
+    for (const auto& group : groups_) {
+      if (group->always_bound && group->bindings != 0) unbind(*group);
+    }
+  }
+
+  static std::vector<OpenBackward>::iterator find_backward(OffloadedGroup& group, int task) {
+    return std::find_if(group.backwards.begin(), group.backwards.end(),
+                        [task](const OpenBackward& open) { return open.graph_task == task; });
+  }
+  // Lets go of every group that the backward pass `task` still has bound.
+  void end_backwards(int task) {
+    const std::lock_guard lock(mutex_);
+    for (const auto& group : groups_) {
+      for (auto open = group->backwards.begin(); open != group->backwards.end();) {
+        if (task != kEveryBackward && open->graph_task != task) {
+          ++open;
+          continue;
+        }
+        open = group->backwards.erase(open);
+        unbind(*group);
+      }
+    }
+    std::erase_if(ending_tasks_,
+                  [task](int other) { return task == kEveryBackward || other == task; });
+  }
+
+  // torch has written parameter.grad(): the engine takes it, and torch's memory goes.
+  void take_gradient(OffloadedGroup& group, std::size_t index, const at::Tensor& parameter) {
+    at::Tensor& gradient = parameter.mutable_grad();
+    if (gradient.defined()) {
+      const OffloadedParameter& ours = group.parameters()[index];
+      if (gradient.layout() != at::kStrided) {
+        throw Error(Code::kUnsupported,
+                    "the gradient of parameter '" + ours.full_name +
+                        "' is sparse: only dense gradients are taken. Build the embedding with "
+                        "sparse(false).");
+      }
+      const at::Tensor dense = gradient.detach().contiguous();
+      engine_.add_gradient(ours.id, dense.const_data_ptr(),
+                           dtype_of(dense, ours.full_name + ".grad"));
+      if (device_) device_->synchronize({});  // it has been read: the tensor may go
+      gradient.reset();
+    }
+    const std::lock_guard lock(mutex_);
+    const auto open = find_backward(group, ::torch::autograd::get_current_graph_task_id());
+    if (open == group.backwards.end() || ++open->arrived != open->expected) return;
+    group.backwards.erase(open);
+    unbind(group);
+  }
+
+  std::shared_ptr<Device> device_;
+  Engine engine_;  // outlives the groups' leases
+  Choose choose_;
+  std::unordered_map<const c10::TensorImpl*, std::pair<std::string, std::string>>
+      owners_;  // group, full name
+  std::vector<std::shared_ptr<OffloadedGroup>> groups_;
+  bool frozen_ = false;
+  bool closed_ = false;
+  std::mutex mutex_;  // of everything below and of the groups' bindings: autograd may have threads
+                      // of its own
+  std::vector<int> ending_tasks_;
+  std::uint64_t backwards_opened_ = 0;
+  std::string written_;
+};
+
+// One binding, for a scope.
+class Binding {
+ public:
+  Binding(std::shared_ptr<OffloadCore> core, std::shared_ptr<OffloadedGroup> group)
+      : core_(std::move(core)), group_(std::move(group)) {
+    core_->acquire(*group_);
+  }
+  Binding(Binding&&) noexcept = default;
+  Binding& operator=(Binding&& other) noexcept {
+    if (this != &other) {
+      release();
+      core_ = std::move(other.core_);
+      group_ = std::move(other.group_);
+    }
+    return *this;
+  }
+  ~Binding() { release(); }
+
+  void release() noexcept {
+    if (core_) core_->release(*group_);
+    core_.reset();
+    group_.reset();
+  }
+
+ private:
+  std::shared_ptr<OffloadCore> core_;
+  std::shared_ptr<OffloadedGroup> group_;
+};
+}  // namespace headrace::torch::detail

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+// headrace/torch/offloaded_group.hpp: the parameters of one group as torch sees them, on the
+// engine's bytes.
+//
+// Holds the tensors of a group and their section storages, and binds or parks them together. When
+// that happens is decided in offload_core.hpp.
+#pragma once
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "headrace/engine.hpp"
+#include "headrace/torch/section_storage.hpp"
+
+namespace headrace::torch::detail {
+using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+
+inline std::string quoted_group(const std::string& name) {
+  return name.empty() ? "the unnamed group" : "group '" + name + "'";
+}
+inline std::string full_name(const std::string& group, const std::string& parameter) {
+  return group.empty() ? parameter : group + "." + parameter;
+}
+
+inline DType dtype_of(const at::Tensor& tensor, const std::string& name) {
+  if (tensor.scalar_type() == at::kFloat) return DType::kF32;
+  if (tensor.scalar_type() == at::kBFloat16) return DType::kBf16;
+  throw Error(Code::kUnsupported,
+              "parameter '" + name + "' is " + c10::toString(tensor.scalar_type()) +
+                  ": only Float and BFloat16 parameters can be offloaded. Convert it before "
+                  "add_group(), e.g. module->to(torch::kBFloat16).");
+}
+inline at::ScalarType scalar_type_of(DType dtype) noexcept {
+  return dtype == DType::kF32 ? at::kFloat : at::kBFloat16;
+}
+
+// A module's own parameters, each once: what is registered under two names is one parameter, by its
+// first name.
+inline NamedTensors parameters_of(const ::torch::nn::Module& module) {
+  NamedTensors found;
+  std::unordered_set<const c10::TensorImpl*> seen;
+  for (const auto& item : module.named_parameters(/*recurse=*/true)) {
+    if (item.value().defined() && seen.insert(item.value().unsafeGetTensorImpl()).second) {
+      found.emplace_back(item.key(), item.value());
+    }
+  }
+  return found;
+}
+
+// What the engine is told of a parameter, less its hyperparameters.
+inline ParameterSpec spec_of(const std::string& group, const std::string& name,
+                             const at::Tensor& tensor) {
+  const std::string full = full_name(group, name);
+  if (tensor.layout() != at::kStrided || tensor.device().type() != at::kCPU) {
+    throw Error(Code::kUnsupported,
+                "parameter '" + full + "' is a " + tensor.toString() +
+                    " tensor: only dense parameters in CPU memory can be offloaded. Move it with "
+                    "module->to(torch::kCPU) before add_group().");
+  }
+  return {name, dtype_of(tensor, full), tensor.sizes().vec(), {}};
+}
+
+// Runs after torch has written a gradient: first whatever hook was there, then ours.
+class TakeGradient final : public ::torch::autograd::PostAccumulateGradHook {
+ public:
+  using Take = std::function<void(const at::Tensor& parameter)>;
+  TakeGradient(Take take, std::unique_ptr<PostAccumulateGradHook> before)
+      : take_(std::move(take)), before_(std::move(before)) {}
+
+  void operator()(const ::torch::autograd::Variable& parameter) override {
+    if (before_) (*before_)(parameter);
+    take_(parameter);
+  }
+  std::unique_ptr<PostAccumulateGradHook> give_back() noexcept { return std::move(before_); }
+
+ private:
+  Take take_;
+  std::unique_ptr<PostAccumulateGradHook> before_;
+};
+
+struct OffloadedParameter {
+  ParameterId id;
+  std::string full_name;
+  at::Tensor tensor;  // the module's own
+  std::size_t section = 0;
+  const TakeGradient* hook = nullptr;
+  std::uint32_t bound_version = 0;
+};
+
+// One backward pass that has this group bound.
+struct OpenBackward {
+  int graph_task = 0;
+  std::uint64_t opened = 0;  // counts up: which of two is older
+  std::size_t arrived = 0;
+  std::size_t expected = 0;
+};
+
+class OffloadedGroup {
+ public:
+  std::string name;
+  GroupId id;
+  std::shared_ptr<::torch::nn::Module>
+      module;  // null for loose parameters, and until a factory ran
+  std::function<std::shared_ptr<::torch::nn::Module>()> factory;  // empty for an existing module
+  NamedTensors loose;         // parameters given without a module, until attach()
+  bool always_bound = false;  // bound from freeze to close
+
+  std::uint32_t bindings = 0;
+  Gathered lease;
+  std::vector<OpenBackward> backwards;
+
+  // Moves the parameters from memory of their own onto the (parked) section storages, their values
+  // into the engine.
+  void attach(Engine& engine, const NamedTensors& tensors) {
+    engine.load(id, [&](ParameterId parameter, std::span<std::byte> values) {
+      copy_values(tensors[index_in(engine, parameter)].second, values);
+    });
+    const std::span<const ParameterId> ids = engine.parameters(id);
+    parked_text_ = parked_text(tensors);
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      const ParameterSpec& spec = engine.spec(ids[i]);
+      const std::size_t section = section_for(engine, spec.dtype);
+      at::Tensor parameter = tensors[i].second;
+      parameter.set_data(sections_[section].view(engine.section_offset_bytes(ids[i]), spec.shape));
+      parameters_.push_back({ids[i], engine.full_name(ids[i]), parameter, section});
+    }
+  }
+
+  void set_gradient_hooks(const std::function<TakeGradient::Take(std::size_t index)>& take) {
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      const at::Tensor& tensor = parameters_[i].tensor;
+      auto hook = std::make_unique<TakeGradient>(
+          take(i), std::move(::torch::autograd::impl::post_acc_grad_hooks(tensor)));
+      parameters_[i].hook = hook.get();
+      ::torch::autograd::impl::set_post_acc_grad_hooks(tensor, std::move(hook));
+    }
+  }
+  void remove_gradient_hooks() noexcept {
+    for (OffloadedParameter& parameter : parameters_) {
+      auto& slot = ::torch::autograd::impl::post_acc_grad_hooks(parameter.tensor);
+      if (parameter.hook == nullptr || slot.get() != parameter.hook) continue;
+      auto before = static_cast<TakeGradient*>(slot.get())->give_back();
+      slot = std::move(before);
+      parameter.hook = nullptr;
+    }
+  }
+
+  // Throws for a parameter that is no longer ours: torch replaced its storage, or somebody its
+  // gradient hook.
+  void check_attached() const {
+    for (const OffloadedParameter& parameter : parameters_) {
+      if (!sections_[parameter.section].holds(parameter.tensor)) {
+        throw Error(Code::kWrongState, "parameter '" + parameter.full_name + "' of " +
+                                           quoted_group(name) +
+                                           " left its group's storage (Module::to, torch::load or "
+                                           "set_data replaced it): what it holds "
+                                           "now would be neither trained nor saved. Do that before "
+                                           "add_group(), or put values in with "
+                                           "engine().load().");
+      }
+      if (::torch::autograd::impl::post_acc_grad_hooks(parameter.tensor).get() != parameter.hook) {
+        throw Error(Code::kWrongState, "the gradient hook of parameter '" + parameter.full_name +
+                                           "' of " + quoted_group(name) +
+                                           " was replaced after freeze(), so its gradient would be "
+                                           "lost. Set hooks of your own before "
+                                           "freeze(): they are kept and run first.");
+      }
+    }
+  }
+
+  void bind(Gathered gathered) {
+    lease = std::move(gathered);
+    for (SectionStorage& section : sections_) {
+      section.bind(lease.section(section.type() == at::kFloat ? DType::kF32 : DType::kBf16).data);
+    }
+    for (OffloadedParameter& parameter : parameters_)
+      parameter.bound_version = version_of(parameter);
+  }
+  // Parks, gives the lease back, and returns the parameter that was written in the meantime, if one
+  // was. (One that left the storage is check_attached()'s to tell.)
+  const OffloadedParameter* unbind() {
+    const OffloadedParameter* written = nullptr;
+    for (const OffloadedParameter& parameter : parameters_) {
+      const bool here = sections_[parameter.section].holds(parameter.tensor);
+      if (here && version_of(parameter) != parameter.bound_version) written = &parameter;
+    }
+    park(parked_text_);
+    lease.release();
+    return written;
+  }
+  void park(const std::string& text) {
+    for (SectionStorage& section : sections_) section.park(text);
+  }
+
+  // The weights are other ones now: torch then refuses a backward pass over values saved before.
+  void mark_changed() const {
+    for (const OffloadedParameter& parameter : parameters_)
+      parameter.tensor.unsafeGetTensorImpl()->bump_version();
+  }
+  std::size_t trainable_count() const {
+    std::size_t count = 0;
+    for (const OffloadedParameter& parameter : parameters_)
+      count += parameter.tensor.requires_grad() ? 1 : 0;
+    return count;
+  }
+  const std::vector<OffloadedParameter>& parameters() const noexcept { return parameters_; }
+
+ private:
+  static std::uint32_t version_of(const OffloadedParameter& parameter) {
+    return parameter.tensor.unsafeGetTensorImpl()->version_counter().current_version();
+  }
+  static void copy_values(const at::Tensor& from, std::span<std::byte> values) {
+    const at::Tensor dense = from.detach().contiguous();
+    if (dense.nbytes() != values.size()) {
+      throw Error(Code::kInvalidArgument,
+                  "parameter values changed their size between add_group() and freeze()");
+    }
+    std::memcpy(values.data(), dense.const_data_ptr(), values.size());
+  }
+  std::size_t index_in(Engine& engine, ParameterId parameter) const {
+    const std::span<const ParameterId> ids = engine.parameters(id);
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      if (ids[i] == parameter) return i;
+    }
+    throw Error(Code::kNotFound,
+                "the engine asked for a parameter that is not in " + quoted_group(name));
+  }
+  std::size_t section_for(Engine& engine, DType dtype) {
+    const at::ScalarType type = scalar_type_of(dtype);
+    for (std::size_t i = 0; i < sections_.size(); ++i) {
+      if (sections_[i].type() == type) return i;
+    }
+    sections_.emplace_back(type, engine.section_size_bytes(id, dtype), parked_text_);
+    return sections_.size() - 1;
+  }
+  std::string parked_text(const NamedTensors& tensors) const {
+    constexpr std::size_t kNamed = 3;
+    std::string names;
+    for (std::size_t i = 0; i < tensors.size() && i < kNamed; ++i) {
+      names += (i == 0 ? "'" : ", '") + full_name(name, tensors[i].first) + "'";
+    }
+    if (tensors.size() > kNamed)
+      names += " and " + std::to_string(tensors.size() - kNamed) + " more";
+    return "a parameter of " + quoted_group(name) + " (" + names +
+           ") was used while it is offloaded: there is no memory behind it now. Call its module "
+           "through "
+           "offload(group, ...) or offload.run(group, ...), or hold `auto whole = "
+           "offload.gathered(group);` for as "
+           "long as you use it.";
+  }
+
+  std::vector<SectionStorage> sections_;
+  std::vector<OffloadedParameter> parameters_;
+  std::string parked_text_;
+};
+}  // namespace headrace::torch::detail

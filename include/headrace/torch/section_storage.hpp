@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// headrace/torch/section_storage.hpp: one torch storage for one section of a group, parked or
+// bound.
+//
+// Every parameter of the section is a view of it for as long as the model lives; only the address
+// behind it changes. Parked, the storage keeps its size and has no memory, and torch throws the
+// given text at whoever asks for its address: print, save, an optimizer, any operator. What needs
+// no values (sizes, views, detach) goes on working.
+//
+// Knows nothing of the engine.
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <c10/core/Storage.h>
+#include <c10/core/TensorImpl.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace headrace::torch::detail {
+// Opens one private member to the function below: an explicit instantiation may name it.
+template <class Tag, typename Tag::type kMember>
+struct Reveal {
+  friend constexpr typename Tag::type reveal(Tag) { return kMember; }
+};
+struct RefusesAccess {
+  using type = bool c10::StorageImpl::*;
+  friend constexpr type reveal(RefusesAccess);
+};
+template struct Reveal<RefusesAccess, &c10::StorageImpl::throw_on_immutable_data_ptr_>;
+
+// Takes the access text off again. Torch has a public call for it in later versions only.
+template <class Impl>
+void allow_access(Impl& storage) {
+  if constexpr (requires { storage.clear_data_ptr_access_error_msg_(); }) {
+    storage.clear_data_ptr_access_error_msg_();
+  } else {
+    storage.*reveal(RefusesAccess{}) = false;
+  }
+}
+
+class SectionStorage {
+ public:
+  SectionStorage(at::ScalarType type, std::size_t size_bytes, const std::string& parked_text)
+      : type_(type),
+        storage_(c10::Storage::use_byte_size_t{}, size_bytes,
+                 c10::DataPtr(nullptr, c10::Device(c10::kCPU)),
+                 /*allocator=*/nullptr, /*resizable=*/false) {
+    park(parked_text);
+  }
+
+  // A row-major view; `offset_bytes` from the section's start. Needs no memory behind it.
+  at::Tensor view(std::uint64_t offset_bytes, at::IntArrayRef sizes) const {
+    const auto meta = c10::scalarTypeToTypeMeta(type_);
+    auto impl = c10::make_intrusive<c10::TensorImpl>(
+        c10::Storage(storage_), c10::DispatchKeySet(c10::DispatchKey::CPU), meta);
+    impl->set_storage_offset(static_cast<std::int64_t>(offset_bytes / meta.itemsize()));
+    impl->set_sizes_contiguous(sizes);
+    return at::Tensor(std::move(impl));
+  }
+
+  // `data` stays the caller's: it must live until the next park().
+  void bind(void* data) {
+    c10::StorageImpl& impl = *storage_.unsafeGetStorageImpl();
+    allow_access(impl);
+    impl.set_data_ptr_noswap(
+        c10::DataPtr(data, c10::Device(c10::kCPU)));  // refreshes torch's access checks
+  }
+  void park(const std::string& text) {
+    c10::StorageImpl& impl = *storage_.unsafeGetStorageImpl();
+    impl.set_data_ptr_noswap(c10::DataPtr(nullptr, c10::Device(c10::kCPU)));
+    impl.release_data_and_set_meta_custom_data_ptr_error_msg_(text);
+  }
+
+  at::ScalarType type() const noexcept { return type_; }
+  std::size_t size_bytes() const { return storage_.nbytes(); }
+  // False for a tensor that torch moved elsewhere (Module::to, torch::load, set_data).
+  bool holds(const at::Tensor& tensor) const {
+    const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+    return impl->has_storage() &&
+           impl->unsafe_storage().unsafeGetStorageImpl() == storage_.unsafeGetStorageImpl();
+  }
+
+ private:
+  at::ScalarType type_;
+  c10::Storage storage_;
+};
+}  // namespace headrace::torch::detail
