@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+// engine_test: what a host program can rely on: order of calls, errors that leave everything whole, values in and out,
+// nothing left after close.
+#include "headrace/engine.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <limits>
+#include <thread>
+
+#include "base/number_formats.hpp"
+#include "support/mlp.hpp"
+#include "support/temporary_directory.hpp"
+
+namespace headrace {
+namespace {
+Settings all_on_nvme(const std::string& directory) {
+  Settings s;
+  s.offload_optimizer = OffloadDevice::kNvme;
+  s.offload_parameters = OffloadDevice::kNvme;
+  s.nvme_paths = {directory};
+  s.tile_elements = 65536;
+  return s;
+}
+
+template <class F>
+Error error_of(F&& f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    return error;
+  }
+  ADD_FAILURE() << "no error";
+  return {Code::kOk, ""};
+}
+#define EXPECT_CODE(wanted, statement, part)                                          \
+  do {                                                                                \
+    const Error error = error_of([&] { statement; });                                 \
+    EXPECT_EQ(error.code(), wanted) << error.what();                                  \
+    EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what(); \
+  } while (false)
+
+std::size_t threads_now() {
+  std::size_t count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) ++count;
+  return count;
+}
+std::size_t files_now() {
+  std::size_t count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
+  return count;
+}
+
+TEST(EngineOrder, IsCheckedAndNamed) {
+  Engine engine{Settings{}};
+  EXPECT_CODE(Code::kWrongState, engine.freeze(), "no group");
+  const GroupId group = engine.add_group("g", {{"w", DType::kBf16, {8}, {}}});
+  EXPECT_CODE(Code::kWrongState, engine.step({}), "freeze()");
+  EXPECT_CODE(Code::kInvalidArgument, engine.add_group("g", {{"v", DType::kBf16, {8}, {}}}), "'g'");
+  EXPECT_CODE(Code::kInvalidArgument, engine.add_group("h", {{"v", DType::kBf16, {8, 0}, {}}}), "h.v");
+  EXPECT_CODE(Code::kInvalidArgument, engine.add_group("h", {{"v", DType::kF32, {1}, {}}, {"v", DType::kF32, {1}, {}}}), "h.v");
+  EXPECT_CODE(Code::kNotFound, (void)engine.parameter("g.v"), "g.w");
+  engine.freeze();
+  EXPECT_CODE(Code::kWrongState, engine.add_group("i", {{"w", DType::kBf16, {8}, {}}}), "freeze()");
+  EXPECT_CODE(Code::kWrongState, (void)engine.gather(group), "load()");
+  EXPECT_CODE(Code::kWrongState, engine.step({}), "load()");
+  engine.load(group, [](ParameterId, std::span<std::byte> out) { std::ranges::fill(out, std::byte{0}); });
+  EXPECT_CODE(Code::kNotFound, (void)engine.gather({7}), "7");
+  EXPECT_CODE(Code::kInvalidArgument, engine.step({.learning_rate = -1}), "learning_rate");
+  engine.close();
+  engine.close();
+  EXPECT_CODE(Code::kWrongState, engine.step({}), "closed");
+}
+
+TEST(EngineValues, ComeBackAsTheyWentIn) {
+  const testing::TemporaryDirectory directory;
+  Engine engine(all_on_nvme(directory.string()));
+  const GroupId group = engine.add_group("g", {{"a", DType::kBf16, {200, 500}, {}}, {"b", DType::kF32, {70001}, {}}});
+  engine.freeze();
+  const auto value = [](ParameterId id, std::size_t i) { return static_cast<unsigned char>(i * 31 + id.index * 7 + 1); };
+  engine.load(group, [&](ParameterId id, std::span<std::byte> out) {
+    // Finite in both dtypes: the exponents' top bits stay clear.
+    for (std::size_t i = 0; i < out.size(); ++i) out[i] = std::byte(value(id, i) & 0x3f);
+  });
+  for (const ParameterId id : engine.parameters(group)) {
+    std::uint64_t next = 0;
+    engine.store(id, Content::kWeight, [&](std::uint64_t first, std::span<const std::byte> values) {
+      const std::uint64_t size = size_bytes(engine.spec(id).dtype);
+      EXPECT_EQ(first, next);
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        ASSERT_EQ(values[i], std::byte(value(id, first * size + i) & 0x3f));
+      }
+      next += values.size() / size;
+    });
+    EXPECT_EQ(next, engine.spec(id).elements());
+    engine.store(id, Content::kExpAvg, [&](std::uint64_t, std::span<const std::byte> values) {
+      EXPECT_TRUE(std::ranges::all_of(values, [](std::byte b) { return b == std::byte{0}; }));
+    });
+    // The master of a fresh parameter is its weight.
+    engine.store(id, Content::kMaster, [&](std::uint64_t first, std::span<const std::byte> values) {
+      float master = 0;
+      std::memcpy(&master, values.data(), 4);
+      if (engine.spec(id).dtype == DType::kBf16) {
+        std::uint16_t weight = 0;
+        const std::byte bytes[2] = {std::byte(value(id, 2 * first) & 0x3f), std::byte(value(id, 2 * first + 1) & 0x3f)};
+        std::memcpy(&weight, bytes, 2);
+        EXPECT_EQ(master, base::bf16_to_f32(weight));
+      }
+    });
+  }
+  const Gathered lease = engine.gather(group);
+  const DeviceSpan b = lease.bytes(engine.parameter("g.b"));
+  EXPECT_EQ(b.size_bytes, 70001u * 4);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(b.data) % 256, 0u);
+  EXPECT_CODE(Code::kWrongState, engine.close(), "'g'");
+  EXPECT_CODE(Code::kWrongState, engine.step({}), "'g'");
+}
+
+class EngineStep : public ::testing::Test {
+ protected:
+  testing::TemporaryDirectory directory_;
+  std::shared_ptr<device::DeviceHost> device_ = device::make_device_host();
+  Engine engine_{all_on_nvme(directory_.string()), {.device = device_}};
+  testing::Mlp network_{engine_, *device_, {}};
+};
+
+TEST_F(EngineStep, RefusesNotFiniteGradientsNamesOneAndChangesNothing) {
+  network_.train_step();
+  const std::string before = engine_.hash_parameters() + engine_.hash_optimizer_state();
+  network_.compute_gradients();
+  engine_.discard_gradients();
+  const ParameterId bias = engine_.parameter("layer.1.bias");
+  std::vector<float> gradient(engine_.spec(bias).elements(), 1.0f);
+  gradient[17] = std::numeric_limits<float>::quiet_NaN();
+  engine_.add_gradient(bias, gradient.data(), DType::kF32);
+  EXPECT_CODE(Code::kNotFinite, engine_.step({}), "layer.1.bias");
+  EXPECT_CODE(Code::kNotFinite, engine_.step({}), "layer.1.bias");  // kept until they are discarded
+  EXPECT_EQ(engine_.hash_parameters() + engine_.hash_optimizer_state(), before);
+  engine_.discard_gradients();
+  network_.train_step();
+}
+
+TEST_F(EngineStep, RefusesASecondGradientThatWasNotDeclared) {
+  const ParameterId bias = engine_.parameter("layer.0.bias");
+  const std::vector<float> gradient(engine_.spec(bias).elements(), 1.0f);
+  engine_.add_gradient(bias, gradient.data(), DType::kF32);
+  EXPECT_CODE(Code::kWrongState, engine_.add_gradient(bias, gradient.data(), DType::kF32), "layer.0.bias");
+}
+
+TEST_F(EngineStep, WithoutGradientsLeavesEverythingAlone) {
+  network_.train_step();
+  const std::string before = engine_.hash_parameters() + engine_.hash_optimizer_state();
+  const Stats bytes = engine_.stats();
+  const StepResult result = engine_.step({});
+  EXPECT_EQ(result.parameters_updated, 0u);
+  EXPECT_EQ(result.gradient_norm, 0);
+  EXPECT_EQ(engine_.stats().nvme_written_bytes, bytes.nvme_written_bytes);
+  EXPECT_EQ(engine_.hash_parameters() + engine_.hash_optimizer_state(), before);
+}
+
+TEST_F(EngineStep, MovesTheBytesThatThePlanSays) {
+  network_.train_step();
+  network_.train_step();
+  const Stats before = engine_.stats();
+  network_.train_step();
+  const Stats after = engine_.stats();
+  // What is read ahead after one step is not read in the next: per step the sum is the plan's.
+  const PlanReport& plan = engine_.plan();
+  EXPECT_NEAR(static_cast<double>(after.nvme_written_bytes - before.nvme_written_bytes), plan.nvme_written_bytes_per_step, 1);
+  EXPECT_LE(static_cast<double>(after.nvme_read_bytes - before.nvme_read_bytes), plan.nvme_read_bytes_per_step);
+  EXPECT_GT(after.gathers_prefetched, before.gathers_prefetched);
+}
+
+TEST_F(EngineStep, InterruptEndsItAndOnlyCloseIsLeft) {
+  network_.compute_gradients();
+  engine_.interrupt();
+  EXPECT_CODE(Code::kInterrupted, engine_.step({}), "interrupted");
+  engine_.close();
+  EXPECT_EQ(directory_.entries(), 0u);
+}
+
+TEST_F(EngineStep, GathersInAnyOrderAreRight) {
+  for (int step = 0; step < 3; ++step) network_.train_step();
+  const std::string hash = engine_.hash_parameters();
+  for (const std::uint32_t g : {2u, 0u, 0u, 1u, 2u, 2u, 1u, 0u}) {
+    const Gathered lease = engine_.gather({g});
+    const ParameterId weight = engine_.parameters({g})[0];
+    const auto* gathered = static_cast<const std::byte*>(lease.bytes(weight).data);
+    engine_.store(weight, Content::kWeight, [&](std::uint64_t first, std::span<const std::byte> values) {
+      EXPECT_EQ(std::memcmp(gathered + 2 * first, values.data(), values.size()), 0);
+    });
+  }
+  EXPECT_EQ(engine_.hash_parameters(), hash);
+}
+
+TEST_F(EngineStep, NamesTheHoldersWhenAllBuffersAreLeased) {
+  Settings settings = all_on_nvme(directory_.string());
+  settings.prefetch_groups = 0;
+  Engine engine(settings, {.device = device_});
+  testing::Mlp network(engine, *device_, {});
+  const Gathered first = engine.gather({0});
+  EXPECT_CODE(Code::kOutOfBudget, (void)engine.gather({1}), "layer.0");
+  const Gathered again = engine.gather({0});
+  EXPECT_EQ(first.bytes(engine.parameters({0})[0]).data, again.bytes(engine.parameters({0})[0]).data);
+}
+
+TEST(EngineRefusal, LeavesNothingBehind) {
+  const testing::TemporaryDirectory directory;
+  const std::size_t threads = threads_now(), files = files_now();
+  const auto refused = [&](Settings settings, Code code, const std::string& part) {
+    Engine engine(std::move(settings));
+    engine.add_group("g", {{"w", DType::kBf16, {1 << 20}, {}}});
+    EXPECT_CODE(code, engine.freeze(), part);
+    EXPECT_EQ(directory.entries(), 0u);
+  };
+  Settings small = all_on_nvme(directory.string());
+  small.host_budget_bytes = 1000;
+  refused(small, Code::kOutOfBudget, "smallest budget");
+  Settings missing = all_on_nvme(directory.string() + "/none");
+  refused(missing, Code::kNotFound, "/none");
+  Settings pathless;
+  pathless.offload_optimizer = OffloadDevice::kNvme;
+  EXPECT_CODE(Code::kSettings, Engine{pathless}, "nvme_path");
+  EXPECT_EQ(threads_now(), threads);
+  EXPECT_EQ(files_now(), files);
+}
+
+TEST(EngineClose, LeavesNoThreadFileOrDirectory) {
+  const testing::TemporaryDirectory directory;
+  const auto device = device::make_device_host();
+  const std::size_t threads = threads_now(), files = files_now();
+  for (int round = 0; round < 10; ++round) {
+    Engine engine(all_on_nvme(directory.string()), {.device = device});
+    testing::Mlp network(engine, *device, {.layers = 2});
+    network.train_step();
+    EXPECT_GT(threads_now(), threads);
+    engine.close();
+    EXPECT_EQ(threads_now(), threads);
+    EXPECT_EQ(files_now(), files);
+    EXPECT_EQ(directory.entries(), 0u);
+  }
+}
+
+TEST(EngineProcess, TwoEnginesOnOnePathDoNotMeet) {
+  const testing::TemporaryDirectory directory;
+  const auto device = device::make_device_host();
+  Engine a(all_on_nvme(directory.string()), {.device = device});
+  Engine b(all_on_nvme(directory.string()), {.device = device});
+  testing::Mlp first(a, *device, {}), second(b, *device, {});
+  for (int step = 0; step < 3; ++step) {
+    first.train_step();
+    second.train_step();
+  }
+  EXPECT_EQ(a.hash_optimizer_state(), b.hash_optimizer_state());
+  a.close();
+  second.train_step();
+}
+
+#if !defined(__SANITIZE_THREAD__)
+TEST(EngineProcess, AForkedChildIsRefusedAndLeavesTheParentAlone) {
+  const testing::TemporaryDirectory directory;
+  const auto device = device::make_device_host();
+  auto engine = std::make_unique<Engine>(all_on_nvme(directory.string()), EngineOptions{.device = device});
+  testing::Mlp network(*engine, *device, {});
+  network.train_step();
+  const pid_t child = fork();
+  if (child == 0) {
+    try {
+      engine->step({});
+    } catch (const Error& error) {
+      const bool named = std::string(error.what()).find("forked child") != std::string::npos;
+      engine.reset();
+      _exit(named ? 0 : 1);
+    }
+    _exit(2);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_GT(directory.entries(), 0u);
+  network.train_step();
+  EXPECT_FALSE(engine->hash_parameters().empty());
+}
+#endif
+}  // namespace
+}  // namespace headrace
