@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Settings::from_file: the bytes of a settings file.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "base/error_text.hpp"
+#include "base/unique_fd.hpp"
+#include "base/units.hpp"
+#include "headrace/error.hpp"
+#include "headrace/settings.hpp"
+
+namespace headrace {
+namespace {
+// Far above any settings file; keeps /dev/zero and model files out.
+constexpr std::size_t kMostBytes = 4 * base::kMiB;
+
+[[noreturn]] void fail(const std::string& path, int sys_errno) {
+  const bool missing = sys_errno == ENOENT || sys_errno == ENOTDIR;
+  const char* fix = missing               ? "; check the path"
+                    : sys_errno == EISDIR ? "; name a file in it"
+                                          : "; make it readable for this user";
+  throw Error(missing ? Code::kNotFound : Code::kIo,
+              "settings file '" + path + "' cannot be read: " + base::errno_text(sys_errno) + fix,
+              sys_errno);
+}
+}  // namespace
+
+Settings Settings::from_file(const std::string& path, const std::vector<std::string>& overrides) {
+  const base::UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) fail(path, errno);
+  std::string text;
+  char piece[16384];
+  for (;;) {
+    const ssize_t got = ::read(fd.get(), piece, sizeof piece);
+    if (got == 0) break;
+    if (got < 0 && errno != EINTR) fail(path, errno);
+    if (got > 0) text.append(piece, static_cast<std::size_t>(got));
+    if (text.size() > kMostBytes) {
+      throw Error(Code::kSettings, "settings file '" + path + "' is larger than " +
+                                       base::format_bytes(kMostBytes) +
+                                       "; it is not a settings file");
+    }
+  }
+  return from_json(text, path, overrides);
+}
+}  // namespace headrace

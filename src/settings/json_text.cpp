@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+// The parser is nlohmann-json's. Before it runs, what it does not know is refused or blanked out,
+// byte for byte, so that its offsets are the original's.
+#include "settings/json_text.hpp"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdio>
+#include <optional>
+
+namespace headrace::settings {
+namespace {
+constexpr std::size_t kMostNesting = 64;
+constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+
+// Bytes of the well-formed character that starts at `text`; 0: ill-formed.
+std::size_t utf8_size(std::string_view text) {
+  const auto byte = [&](std::size_t i) {
+    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u;
+  };
+  const auto continues = [&](std::size_t i) { return (byte(i) & 0xc0) == 0x80; };
+  const unsigned lead = byte(0);
+  if (lead < 0x80) return 1;
+  if (lead < 0xc2 || lead > 0xf4 || !continues(1)) return 0;
+  if (lead < 0xe0) return 2;
+  if (lead == 0xe0 && byte(1) < 0xa0) return 0;  // a longer form than needed
+  if (lead == 0xed && byte(1) > 0x9f) return 0;  // half of a surrogate pair
+  if (!continues(2)) return 0;
+  if (lead < 0xf0) return 3;
+  if (lead == 0xf0 && byte(1) < 0x90) return 0;
+  if (lead == 0xf4 && byte(1) > 0x8f) return 0;
+  return continues(3) ? 4 : 0;
+}
+
+std::optional<TextFault> check_encoding(std::string_view text) {
+  if (text.starts_with("\xff\xfe") || text.starts_with("\xfe\xff")) {
+    return TextFault{0, "the text is UTF-16; save it as UTF-8"};
+  }
+  for (std::size_t i = 0; i < text.size();) {
+    const std::size_t size = utf8_size(text.substr(i));
+    const auto byte = static_cast<unsigned char>(text[i]);
+    char hex[8];
+    std::snprintf(hex, sizeof hex, "0x%02x", byte);
+    if (size == 0) {
+      return TextFault{i, std::string("not UTF-8 (byte ") + hex + "); save the text as UTF-8"};
+    }
+    if (byte < 0x20 && byte != '\t' && byte != '\n' && byte != '\r') {
+      return TextFault{i, std::string("a control character (byte ") + hex + "); remove it"};
+    }
+    i += size;
+  }
+  return std::nullopt;
+}
+
+// One pass over the tokens, which blanks extras out and measures nesting.
+class ExtrasPass {
+ public:
+  ExtrasPass(std::string& text, Syntax syntax) : text_(text), syntax_(syntax) {}
+
+  std::optional<TextFault> run() {
+    if (relaxed() && text_.starts_with(kByteOrderMark)) blank(0, kByteOrderMark.size());
+    while (at_ < text_.size()) {
+      const char c = text_[at_];
+      if (c == '"') {
+        significant(c);
+        skip_string();
+      } else if (relaxed() &&
+                 (text_.compare(at_, 2, "//") == 0 || text_.compare(at_, 2, "/*") == 0)) {
+        if (!skip_comment()) return TextFault{at_, "this comment has no end; close it with */"};
+      } else {
+        if (std::string_view(" \t\r\n").find(c) == std::string_view::npos) significant(c);
+        if (nesting_ > kMostNesting) {
+          return TextFault{at_, "nested deeper than " + std::to_string(kMostNesting) + " levels"};
+        }
+        ++at_;
+      }
+    }
+    return std::nullopt;
+  }
+
+ private:
+  bool relaxed() const { return syntax_ == Syntax::kRelaxed; }
+
+  void blank(std::size_t from, std::size_t size) {
+    for (std::size_t i = from; i < from + size; ++i) {
+      if (text_[i] != '\n') text_[i] = ' ';
+    }
+  }
+
+  void significant(char c) {
+    if (c == '{' || c == '[') ++nesting_;
+    if (c == '}' || c == ']') {
+      if (nesting_ > 0) --nesting_;
+      const bool after_value = before_last_ != '{' && before_last_ != '[' && before_last_ != ',';
+      if (relaxed() && last_ == ',' && after_value) blank(last_at_, 1);
+    }
+    before_last_ = last_;
+    last_ = c;
+    last_at_ = at_;
+  }
+
+  void skip_string() {
+    for (++at_; at_ < text_.size() && text_[at_] != '"'; ++at_) {
+      if (text_[at_] == '\\') ++at_;
+    }
+    ++at_;
+  }
+
+  bool skip_comment() {
+    const bool line = text_[at_ + 1] == '/';
+    const std::size_t end = text_.find(line ? "\n" : "*/", at_ + 2);
+    if (!line && end == std::string::npos) return false;
+    const std::size_t stop = std::min(text_.size(), line ? end : end + 2);
+    blank(at_, stop - at_);
+    at_ = stop;
+    return true;
+  }
+
+  std::string& text_;
+  Syntax syntax_;
+  std::size_t at_ = 0;
+  std::size_t nesting_ = 0;
+  char before_last_ = '{';
+  char last_ = '{';
+  std::size_t last_at_ = 0;
+};
+
+// Takes every event and keeps the first error: unlike the exception, it comes with the place for
+// all of them.
+class SyntaxCheck : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  explicit SyntaxCheck(std::string_view text) : text_(text) {}
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool string(string_t&) override { return true; }
+  bool binary(binary_t&) override { return true; }
+  bool start_object(std::size_t) override { return true; }
+  bool key(string_t&) override { return true; }
+  bool end_object() override { return true; }
+  bool start_array(std::size_t) override { return true; }
+  bool end_array() override { return true; }
+  bool parse_error(std::size_t position, const std::string& token,
+                   const nlohmann::json::exception& error) override {
+    const std::size_t offset = token_start(position, token);
+    fault = TextFault{offset, describe(error.what()) + hint(offset)};
+    return false;
+  }
+
+  std::optional<TextFault> fault;
+
+ private:
+  // "[json.exception.parse_error.101] parse error at line 1, column 2: syntax error while parsing
+  // value - invalid ..."
+  static std::string describe(std::string_view what) {
+    const std::size_t bracket = what.find("] ");
+    if (bracket != std::string_view::npos) what.remove_prefix(bracket + 2);
+    if (what.starts_with("parse error"))
+      what.remove_prefix(std::min(what.size(), what.find(": ") + 2));
+    // What the parser read last may be long and is said better by line and column.
+    std::string text(what);
+    if (const std::size_t read = text.find("; last read: '"); read != std::string::npos) {
+      const std::size_t end = text.rfind("'; expected");
+      const bool more = end != std::string::npos && end > read;
+      text.erase(read, more ? end + 1 - read : std::string::npos);
+    }
+    return "not JSON: " + one_line(text, 200);
+  }
+  static bool in_word(char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '.' || c == '-' ||
+           c == '+';
+  }
+
+  // `position` counts the bytes up to the end of the bad token. `token` is that token for texts and
+  // numbers; for other tokens it may begin earlier.
+  std::size_t token_start(std::size_t position, const std::string& token) const {
+    const bool is_text =
+        token.size() > 1 && token[0] == '"' && token.find('"', 1) == token.size() - 1;
+    const bool is_word = !token.empty() && std::all_of(token.begin(), token.end(), in_word);
+    if ((is_text || is_word) && position >= token.size() &&
+        text_.substr(position - token.size()).starts_with(token)) {
+      return position - token.size();
+    }
+    std::size_t at = std::min(position == 0 ? 0 : position - 1, text_.size());
+    // A wrong literal is noticed at the byte behind its good part.
+    const bool behind_word =
+        at > 0 && at < text_.size() && !in_word(text_[at]) && in_word(text_[at - 1]);
+    if (behind_word && token.size() > 1 && in_word(token[token.size() - 2])) --at;
+    while (at > 0 && at < text_.size() && in_word(text_[at]) && in_word(text_[at - 1])) --at;
+    return at;
+  }
+
+  std::string hint(std::size_t offset) const {
+    const std::string_view rest = text_.substr(std::min(offset, text_.size()));
+    if (rest.starts_with("'")) return " (names and texts need double quotes)";
+    for (const std::string_view word : {"True", "False", "None"}) {
+      if (rest.starts_with(word)) return " (write true, false and null in lower case)";
+    }
+    return "";
+  }
+
+  std::string_view text_;
+};
+
+std::optional<TextFault> check_syntax(const std::string& text) {
+  if (text.find_first_not_of(" \t\r\n") == std::string::npos) {
+    return TextFault{0, "the text is empty; write at least {}"};
+  }
+  SyntaxCheck check(text);
+  nlohmann::json::sax_parse(text, &check);
+  return check.fault;
+}
+}  // namespace
+
+Document parse_document(std::string_view text, Syntax syntax) {
+  Document document;
+  const auto stop = [&](std::optional<TextFault> fault) {
+    if (fault) document.faults.push_back(std::move(*fault));
+    return !document.faults.empty();
+  };
+  if (stop(check_encoding(text))) return document;
+  std::string plain(text);
+  if (stop(ExtrasPass(plain, syntax).run())) return document;
+  if (stop(check_syntax(plain))) return document;
+  document.start = plain.find_first_not_of(" \t\r\n");
+  document.locator = Locator(plain);
+  for (const Locator::Duplicate& twice : document.locator.duplicates()) {
+    const TextPosition first = position_at(text, twice.first_offset);
+    document.faults.push_back(
+        {twice.second_offset, twice.path.dotted + ": given twice, first at line " +
+                                  std::to_string(first.line) + "; remove one"});
+    if (document.faults.size() >= 100) return document;
+  }
+  if (document.faults.empty()) document.value = nlohmann::json::parse(plain);
+  return document;
+}
+}  // namespace headrace::settings

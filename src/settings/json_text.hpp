@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// json_text.hpp: from bytes to a JSON value, with the place of everything that is wrong.
+#pragma once
+#include <cstddef>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "settings/locate.hpp"
+
+namespace headrace::settings {
+struct TextFault {
+  std::size_t offset;
+  std::string text;
+};
+
+// kRelaxed: comments (// and /* */), trailing commas and a byte order mark are allowed.
+enum class Syntax { kStrict, kRelaxed };
+
+struct Document {
+  nlohmann::json value;
+  Locator locator;
+  std::size_t start = 0;          // where the value begins
+  std::vector<TextFault> faults;  // not empty: `value` is not to be used
+};
+
+// Refuses what is not UTF-8, holds control characters, nests deeper than 64, is not JSON or names a
+// key twice.
+Document parse_document(std::string_view text, Syntax syntax);
+}  // namespace headrace::settings

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// Finding a key in the table, and saying what it accepts.
+#include <charconv>
+
+#include "base/units.hpp"
+#include "settings/key_table.hpp"
+
+namespace headrace::settings {
+namespace {
+std::string number_text(double value) {
+  char text[32];
+  const auto end = std::to_chars(text, text + sizeof text, value).ptr;
+  return {text, end};
+}
+std::string limit_text(const Key& key, double value) {
+  if (key.kind == Kind::kSize) return base::format_bytes(static_cast<std::uint64_t>(value));
+  if (key.kind == Kind::kInteger) return std::to_string(static_cast<std::int64_t>(value));
+  return number_text(value);
+}
+
+std::string range_text(const Key& key) {
+  std::string text;
+  if (key.multiple > 1) text += ", a multiple of " + std::to_string(key.multiple);
+  const bool low = key.least > -std::numeric_limits<double>::infinity();
+  const bool high = key.most < 1e30;
+  if (low && high)
+    text += " from " + limit_text(key, key.least) + " to " + limit_text(key, key.most);
+  if (low && !high) text += ", at least " + limit_text(key, key.least);
+  return text;
+}
+
+std::string kind_text(const Key& key) {
+  switch (key.kind) {
+    case Kind::kSection:
+    case Kind::kOpenSection:
+      return "an object {...}";
+    case Kind::kBoolean:
+      return "true or false";
+    case Kind::kInteger:
+      return "a whole number";
+    case Kind::kNumber:
+      return "a number";
+    case Kind::kSize:
+      return "bytes as a number or text like \"1MiB\"";
+    case Kind::kSizeOrAuto:
+      return "bytes as a number or text like \"1GiB\", or \"auto\"";
+    case Kind::kText:
+      return "text";
+    case Kind::kPath:
+      return "a path";
+    case Kind::kPathList:
+      return "a list of paths";
+    case Kind::kTextList:
+      return "a list of texts";
+    case Kind::kNumberList:
+      return "a list of numbers";
+    case Kind::kChoice:
+    case Kind::kSwitch:
+    case Kind::kAny:
+      break;
+  }
+  return "any value";
+}
+
+std::string choices_text(const Key& key) {
+  std::string text;
+  const auto choices = choices_of(key);
+  for (std::size_t i = 0; i < choices.size(); ++i) {
+    if (i > 0) text += i + 1 == choices.size() ? " or " : ", ";
+    text += "\"" + std::string(choices[i]) + "\"";
+  }
+  return text;
+}
+}  // namespace
+
+std::string_view Key::section() const {
+  const std::size_t dot = path.rfind('.');
+  return dot == std::string_view::npos ? std::string_view() : path.substr(0, dot);
+}
+std::string_view Key::name() const { return path.substr(path.rfind('.') + 1); }
+
+const Key* find_key(std::string_view section, std::string_view name) {
+  for (const Key& key : keys()) {
+    if ((key.name() == name || (!key.also.empty() && key.also == name)) &&
+        key.section() == section) {
+      return &key;
+    }
+  }
+  return nullptr;
+}
+
+std::vector<std::string_view> choices_of(const Key& key) {
+  std::vector<std::string_view> choices;
+  std::string_view rest = key.choices;
+  while (!rest.empty()) {
+    const std::size_t bar = rest.find('|');
+    choices.push_back(rest.substr(0, bar));
+    rest = bar == std::string_view::npos ? std::string_view() : rest.substr(bar + 1);
+  }
+  return choices;
+}
+
+std::string allowed_text(const Key& key) {
+  const bool choice = key.kind == Kind::kChoice || key.kind == Kind::kSwitch;
+  std::string text = choice ? choices_text(key) : kind_text(key) + range_text(key);
+  if (key.nullable) text += ", or null";
+  return text;
+}
+}  // namespace headrace::settings

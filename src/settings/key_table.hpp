@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// key_table.hpp: every key that a settings file may hold, in one table: reading, writing and
+// docs/settings.md all follow it. Defaults are not here: they stand in headrace::Settings.
+#pragma once
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "headrace/settings.hpp"
+
+namespace headrace::settings {
+enum class Kind {
+  kSection,      // an object whose keys are in this table
+  kOpenSection,  // an object of DeepSpeed's that nothing here looks into
+  kBoolean,
+  kInteger,  // 5e8 is one too
+  kNumber,
+  kSize,        // bytes: a number, or "512MiB"
+  kSizeOrAuto,  // ... or "auto"
+  kChoice,
+  kSwitch,  // a choice that may also be written true and false
+  kText,
+  kPath,
+  kPathList,
+  kTextList,
+  kNumberList,
+  kAny,
+};
+
+enum class Status {
+  kEngine,     // steers the engine
+  kTrainer,    // checked and handed on: the trainer applies it
+  kNotServed,  // DeepSpeed's, accepted with a warning
+};
+
+// The field of Settings that a key fills. Choices are listed in the order of their enumeration.
+using Field = std::variant<std::monostate, bool Settings::*, std::uint32_t Settings::*,
+                           std::uint64_t Settings::*, double Settings::*, OffloadDevice Settings::*,
+                           MasterLayout Settings::*, IoQueueKind Settings::*, DirectIo Settings::*,
+                           Checksums Settings::*>;
+
+struct Key {
+  std::string_view path;  // "headrace.tile_elements"
+  Kind kind = Kind::kAny;
+  Status status = Status::kNotServed;
+  std::string_view
+      help;  // what it does; for kNotServed: why it changes nothing here, or what does instead
+  Field field = {};
+  std::string_view also = {};     // another spelling of the last name
+  std::string_view choices = {};  // "none|cpu|nvme"
+  std::string_view unit = {};
+  double least = -std::numeric_limits<double>::infinity();
+  double most = std::numeric_limits<double>::infinity();
+  std::uint64_t multiple = 1;
+  bool nullable = false;
+  bool checked = false;  // checks.cpp looks at the value: no general warning
+
+  constexpr Key into(Field f) const {
+    return with([&](Key& k) { k.field = f; });
+  }
+  constexpr Key or_as(std::string_view name) const {
+    return with([&](Key& k) { k.also = name; });
+  }
+  constexpr Key one_of(std::string_view c) const {
+    return with([&](Key& k) { k.choices = c; });
+  }
+  constexpr Key in(std::string_view u) const {
+    return with([&](Key& k) { k.unit = u; });
+  }
+  constexpr Key times(std::uint64_t m) const {
+    return with([&](Key& k) { k.multiple = m; });
+  }
+  constexpr Key or_null() const {
+    return with([](Key& k) { k.nullable = true; });
+  }
+  constexpr Key with_check() const {
+    return with([](Key& k) { k.checked = true; });
+  }
+  constexpr Key from(double low) const {
+    return with([&](Key& k) { k.least = low; });
+  }
+  constexpr Key from(double low, double high) const {
+    return with([&](Key& k) { k.least = low, k.most = high; });
+  }
+
+  std::string_view section() const;  // "headrace"; "" for the top level
+  std::string_view name() const;     // "tile_elements"
+
+ private:
+  template <class Change>
+  constexpr Key with(Change change) const {
+    Key key = *this;
+    change(key);
+    return key;
+  }
+};
+
+std::span<const Key> keys();
+
+// The key of that name, in either spelling, directly in `section`; null if there is none.
+const Key* find_key(std::string_view section, std::string_view name);
+
+std::vector<std::string_view> choices_of(const Key& key);
+
+// "a whole number from 1 to 1024", "true or false", "none, cpu or nvme": for messages and docs.
+std::string allowed_text(const Key& key);
+}  // namespace headrace::settings

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// locate.hpp: where in a text a key stands.
+#pragma once
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace headrace::settings {
+// The way to a value, in both spellings that are needed.
+struct Path {
+  std::string dotted;   // "headrace.nvme_paths[1]", for people: one line, long names cut
+  std::string pointer;  // "/headrace/nvme_paths/1", exact
+
+  Path member(std::string_view name) const;
+  Path element(std::size_t index) const;
+};
+
+// `text` fit for one line of a message: control characters escaped, cut after about `most` bytes.
+std::string one_line(std::string_view text, std::size_t most = 80);
+
+struct TextPosition {
+  std::size_t line = 1;
+  std::size_t column = 1;  // in characters; a byte order mark has no column
+};
+TextPosition position_at(std::string_view text, std::size_t offset);
+
+// Offsets of all keys and list elements of a JSON text, which must be valid (and not deep: it
+// recurses).
+class Locator {
+ public:
+  struct Duplicate {
+    Path path;
+    std::size_t first_offset;
+    std::size_t second_offset;
+  };
+
+  Locator() = default;
+  explicit Locator(std::string_view json_text);
+
+  std::optional<std::size_t> offset_of(const std::string& pointer) const;
+  const std::vector<Duplicate>& duplicates() const { return duplicates_; }
+
+ private:
+  class Scan;
+  std::unordered_map<std::string, std::size_t> offsets_;
+  std::vector<Duplicate> duplicates_;
+};
+}  // namespace headrace::settings

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "settings/given.hpp"
+#include "settings/json_text.hpp"
+#include "settings/key_table.hpp"
+
+namespace headrace::settings {
+namespace {
+using nlohmann::json;
+
+std::vector<std::string> split_names(std::string_view dotted) {
+  std::vector<std::string> names;
+  for (;;) {
+    const std::size_t dot = dotted.find('.');
+    names.emplace_back(dotted.substr(0, dot));
+    if (dot == std::string_view::npos) return names;
+    dotted.remove_prefix(dot + 1);
+  }
+}
+
+// The spelling of `name` that `object` holds already, so that an override replaces it.
+std::string spelling_in(const json& object, const Key* key, const std::string& name) {
+  if (key == nullptr || key->also.empty() || object.contains(name)) return name;
+  for (const std::string_view other : {key->name(), key->also}) {
+    if (object.contains(other)) return std::string(other);
+  }
+  return name;
+}
+
+// JSON if it is JSON, else the text itself; but what opens a list, an object or a text was meant as
+// one.
+bool parse_value(const std::string& text, const std::string& label, Report& report, json& out) {
+  Document document = parse_document(text, Syntax::kStrict);
+  if (document.faults.empty()) {
+    out = std::move(document.value);
+    return true;
+  }
+  if (!text.empty() && std::string_view("{[\"").find(text[0]) != std::string_view::npos) {
+    report.fault_in_override(label, document.faults[0].text);
+    return false;
+  }
+  out = text;
+  return true;
+}
+
+void apply_override(json& root, const std::string& assignment, Report& report) {
+  const std::size_t equals = assignment.find('=');
+  const std::string dotted = assignment.substr(0, equals);
+  const std::string label = "--set " + one_line(dotted);
+  const std::vector<std::string> names = split_names(dotted);
+  bool well_formed = equals != std::string::npos;
+  for (const std::string& name : names) well_formed = well_formed && !name.empty();
+  if (!well_formed) {
+    report.fault_in_override("--set " + one_line(assignment),
+                             "not of the form KEY=VALUE, e.g. "
+                             "headrace.update_slots=4");
+    return;
+  }
+  json value;
+  if (!parse_value(assignment.substr(equals + 1), label, report, value)) return;
+  json* node = &root;
+  Path path;
+  std::string section;
+  std::string created;  // the topmost object that was not there before
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (node->is_null()) *node = json::object();
+    if (!node->is_object()) {
+      report.fault_in_override(label, path.dotted + " is not a section: it holds a value");
+      return;
+    }
+    const Key* key = find_key(section, names[i]);
+    const std::string name = spelling_in(*node, key, names[i]);
+    path = path.member(name);
+    if (created.empty() && !node->contains(name)) created = path.pointer;
+    node = &(*node)[name];
+    section = key != nullptr ? std::string(key->path) : path.dotted;
+  }
+  *node = std::move(value);
+  report.mark_override(created.empty() ? path.pointer : created, label);
+}
+}  // namespace
+
+void apply_overrides(json& root, const std::vector<std::string>& overrides, Report& report) {
+  for (const std::string& assignment : overrides) apply_override(root, assignment, report);
+}
+}  // namespace headrace::settings

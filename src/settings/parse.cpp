@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// Settings::from_json: text, overrides, then key by key against the table, then all together.
+#include <string>
+
+#include "base/error_text.hpp"
+#include "headrace/error.hpp"
+#include "settings/given.hpp"
+#include "settings/json_text.hpp"
+#include "settings/key_table.hpp"
+#include "settings/values.hpp"
+
+namespace headrace::settings {
+namespace {
+using nlohmann::json;
+
+std::string quoted(std::string_view text) { return "\"" + one_line(text) + "\""; }
+
+std::string sections_with(std::string_view name) {
+  std::string text;
+  for (const Key& key : keys()) {
+    if (key.name() != name && key.also != name) continue;
+    if (!text.empty()) text += " or ";
+    text += key.section().empty() ? "the top level" : std::string(key.section());
+  }
+  return text;
+}
+
+std::string unknown_key_text(std::string_view section, std::string_view name) {
+  std::vector<std::string_view> here;
+  std::vector<std::string_view> anywhere;
+  for (const Key& key : keys()) {
+    for (const std::string_view known : {key.name(), key.also}) {
+      if (known.empty()) continue;
+      anywhere.push_back(known);
+      if (key.section() == section) here.push_back(known);
+    }
+  }
+  std::string text = "unknown key";
+  constexpr std::size_t kLongestWord = 64;  // the search costs the product of the lengths
+  if (name.size() > kLongestWord) return text;
+  const std::string_view near_here = base::nearest_word(name, here);
+  if (!near_here.empty()) text += "; did you mean " + quoted(near_here) + "?";
+  if (const std::string elsewhere = sections_with(name); !elsewhere.empty()) {
+    return text + (near_here.empty() ? "; " : " Or: ") + quoted(name) + " belongs in " + elsewhere;
+  }
+  if (!near_here.empty()) return text;
+  constexpr std::size_t kShortestWord = 4;  // something is always near a shorter one
+  const std::string_view near =
+      name.size() < kShortestWord ? std::string_view() : base::nearest_word(name, anywhere);
+  if (near.empty())
+    return text + "; nothing known is spelt like it (docs/settings.md lists all keys)";
+  return text + "; did you mean " + quoted(near) + " in " + sections_with(near) + "?";
+}
+
+class Reader {
+ public:
+  Reader(Report& report, Settings& settings, Given& given)
+      : report_(report), settings_(settings), given_(given) {}
+
+  void read_section(std::string_view section, const json& object, const Path& path) {
+    for (const auto& [name, value] : object.items()) {
+      if (report_.full()) return;
+      if (name.starts_with('_')) continue;  // a note to the reader
+      const Path member = path.member(name);
+      if (const Key* key = find_key(section, name)) {
+        read_key(*key, value, member);
+      } else {
+        report_.fault(member, unknown_key_text(section, name));
+      }
+    }
+  }
+
+ private:
+  void read_key(const Key& key, const json& value, const Path& path) {
+    if (!given_.add(key.path, {path, &value})) {
+      report_.fault(path, "given twice, as " + quoted(key.name()) + " and as " + quoted(key.also) +
+                              "; remove one");
+      return;
+    }
+    if (value.is_null() && key.nullable) return;
+    if (key.path == "zero_optimization" && value.is_boolean()) {
+      report_.warn(
+          path,
+          "true and false are DeepSpeed's old way to write a stage, which changes nothing here");
+      return;
+    }
+    read_value(key, value, path, report_, settings_);
+    if (key.kind == Kind::kSection && value.is_object()) read_section(key.path, value, path);
+    if (key.status == Status::kNotServed && (!key.checked || value == "auto")) {
+      report_.warn(path, "not served, changes nothing: " + std::string(key.help));
+    }
+  }
+
+  Report& report_;
+  Settings& settings_;
+  Given& given_;
+};
+
+void throw_if_faulty(const Report& report) {
+  if (!report.clean()) throw Error(Code::kSettings, report.faults_text());
+}
+}  // namespace
+}  // namespace headrace::settings
+
+namespace headrace {
+Settings Settings::from_json(std::string_view text, const std::string& origin,
+                             const std::vector<std::string>& overrides) {
+  settings::Report report(origin, text);
+  settings::Document document = settings::parse_document(text, settings::Syntax::kRelaxed);
+  for (const settings::TextFault& fault : document.faults)
+    report.fault_at(fault.offset, fault.text);
+  settings::throw_if_faulty(report);
+  if (!document.value.is_object()) {
+    report.fault_at(document.start,
+                    settings::found_text(document.value) + "; settings are an object {...}");
+  }
+  settings::throw_if_faulty(report);
+  report.use(document.locator);
+  settings::apply_overrides(document.value, overrides, report);
+
+  Settings result;
+  settings::Given given;
+  settings::Reader(report, result, given).read_section("", document.value, {});
+  settings::check_together(given, report, result);
+  settings::throw_if_faulty(report);
+  result.warnings = report.warnings();
+  return result;
+}
+}  // namespace headrace

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "settings/reference.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include "settings/key_table.hpp"
+
+namespace headrace::settings {
+namespace {
+constexpr const char* kOpening =
+    R"(<!-- Generated from src/settings/key_table.cpp by tests/settings/write_settings_doc. -->
+# Settings
+
+One JSON file, in DeepSpeed's shape: keys that mean what DeepSpeed's mean keep its names, and ours
+are in the section `headrace`, which DeepSpeed ignores. This is a whole file:
+
+```json
+{
+  "zero_optimization": {
+    "stage": 3,
+    "offload_optimizer": {"device": "nvme", "nvme_path": "/mnt/nvme0"},
+    "offload_param": {"device": "nvme", "nvme_path": "/mnt/nvme0"}
+  },
+  "bf16": {"enabled": true},
+  "gradient_clipping": 1.0,
+  "headrace": {"host_budget_bytes": "8GiB"}
+}
+```
+
+## How a file is read
+
+- Comments (`// ...`, `/* ... */`), trailing commas and a byte order mark are accepted; the text
+  is UTF-8, at most 4 MiB, nested at most 64 deep. A key whose name starts with `_` is a note and
+  ignored with all it holds.
+- An unknown key is an error that names the nearest known one, and the section where the key would
+  belong. So is a key given twice, a value of the wrong type, and one out of range.
+- A key of DeepSpeed's that changes nothing here is a warning that says why, one line each.
+- All faults are listed at once: `FILE:LINE:COLUMN: key: what was found; what is allowed`. Columns
+  count characters.
+- Whole numbers may be written `5e8`. Sizes are bytes, or text: `"512MiB"`, `"1.5GiB"` (powers of
+  1024), `"1GB"` (powers of 1000).
+- `"auto"` is what some trainers fill in before the file is used. Where one is left, a key that is
+  honoured here is an error (leave it out to get its default), and one that changes nothing is a
+  warning like any other value. `headrace.host_budget_bytes` has an "auto" of its own.
+- In paths a leading `~/` is the home directory, `${NAME}` an environment variable (an error if it
+  is not set or empty), `$$` a dollar sign.
+- `--set a.b=value` lays a value over the file. It is read as JSON or, if it is not JSON, taken as
+  text; its messages start with `--set a.b`. A later one wins.
+
+## What does not go together
+
+- `device` `"nvme"` without a directory: neither `nvme_path` nor `headrace.nvme_paths`. One
+  `nvme_path` serves both sections.
+- Two different `nvme_path`, unless `headrace.nvme_paths` lists the drives, which then takes their
+  place. One directory twice in that list.
+- `fp16.enabled` true: fp16 is not served.
+- `optimizer.type` other than Adam or AdamW (either is AdamW), `optimizer.params.amsgrad` true,
+  `adam_w_mode` false, `max_grad_norm` (it is `gradient_clipping`).
+- `cpu_offload` or `cpu_offload_params` true beside a section that names another device.
+- A key in both of its spellings.
+
+`offload_param` without `offload_optimizer` is fine, at any `stage`.
+
+)";
+
+// Defaults stand in Settings alone; here they are read back from its JSON.
+std::string default_text(const Key& key, const nlohmann::json& defaults) {
+  const nlohmann::json* node = &defaults;
+  std::string_view rest = key.path;
+  for (;;) {
+    const std::size_t dot = rest.find('.');
+    const auto found = node->find(std::string(rest.substr(0, dot)));
+    if (found == node->end()) return "not given";
+    node = &*found;
+    if (dot == std::string_view::npos) return "`" + node->dump() + "`";
+    rest.remove_prefix(dot + 1);
+  }
+}
+
+std::string names_text(const Key& key) {
+  std::string text = "`" + std::string(key.path) + "`";
+  if (!key.also.empty()) text += ", also `" + std::string(key.also) + "`";
+  return text;
+}
+
+std::string allowed_with_unit(const Key& key) {
+  std::string text = allowed_text(key);
+  const bool sized = key.kind == Kind::kSize || key.kind == Kind::kSizeOrAuto;
+  if (!key.unit.empty() && !sized) text += " (" + std::string(key.unit) + ")";
+  return text;
+}
+
+void append_row(std::string& text, std::initializer_list<std::string> cells) {
+  for (const std::string& cell : cells) text += "| " + cell + " ";
+  text += "|\n";
+}
+
+void append_honoured(std::string& text, const nlohmann::json& defaults) {
+  text +=
+      "## Keys that are honoured\n\n"
+      "By the engine, or by the trainer, to whom the library hands the value.\n\n"
+      "| key | by | values | default | what it does |\n|---|---|---|---|---|\n";
+  for (const Key& key : keys()) {
+    if (key.status == Status::kNotServed || key.kind == Kind::kSection) continue;
+    append_row(text, {names_text(key), key.status == Status::kTrainer ? "trainer" : "engine",
+                      allowed_with_unit(key), default_text(key, defaults), std::string(key.help)});
+  }
+}
+
+void append_not_served(std::string& text) {
+  text +=
+      "\n## Keys of DeepSpeed's that change nothing here\n\n"
+      "Accepted with a warning, whose reason is in the last column. What an object in this table "
+      "holds is not looked "
+      "at.\n\n| key | values | why |\n|---|---|---|\n";
+  for (const Key& key : keys()) {
+    if (key.status != Status::kNotServed) continue;
+    append_row(text, {names_text(key), allowed_with_unit(key), std::string(key.help)});
+  }
+}
+}  // namespace
+
+std::string settings_document() {
+  const nlohmann::json defaults = nlohmann::json::parse(Settings{}.to_json());
+  std::string text = kOpening;
+  append_honoured(text, defaults);
+  append_not_served(text);
+  return text;
+}
+}  // namespace headrace::settings

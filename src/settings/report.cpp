@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "settings/report.hpp"
+
+#include <algorithm>
+
+namespace headrace::settings {
+namespace {
+constexpr std::size_t kAfterTheText = ~std::size_t{0};
+}
+
+void Report::mark_override(const std::string& pointer, const std::string& label) {
+  overrides_.push_back({pointer, label});
+}
+
+Report::Place Report::place_at(std::size_t offset) const {
+  const TextPosition at = position_at(text_, offset);
+  return {offset,
+          std::string(origin_) + ":" + std::to_string(at.line) + ":" + std::to_string(at.column)};
+}
+
+Report::Place Report::place_of(const Path& path) const {
+  for (auto it = overrides_.rbegin(); it != overrides_.rend(); ++it) {
+    if (path.pointer == it->pointer || path.pointer.starts_with(it->pointer + "/")) {
+      return {kAfterTheText, it->label};
+    }
+  }
+  for (std::string pointer = path.pointer; locator_ != nullptr && !pointer.empty();
+       pointer.erase(pointer.rfind('/'))) {
+    if (const auto offset = locator_->offset_of(pointer)) return place_at(*offset);
+  }
+  return place_at(0);
+}
+
+void Report::fault(const Path& path, const std::string& text) {
+  if (full()) return;
+  const Place place = place_of(path);
+  const std::string name = path.dotted.empty() ? "" : path.dotted + ": ";
+  faults_.push_back({place.order, place.text + ": " + name + text});
+}
+
+void Report::fault_at(std::size_t offset, const std::string& text) {
+  if (full()) return;
+  const Place place = place_at(offset);
+  faults_.push_back({place.order, place.text + ": " + text});
+}
+
+void Report::fault_in_override(const std::string& label, const std::string& text) {
+  if (!full()) faults_.push_back({kAfterTheText, label + ": " + text});
+}
+
+void Report::warn(const Path& path, const std::string& text) {
+  const Place place = place_of(path);
+  warnings_.push_back({place.order, place.text + ": " + path.dotted + ": " + text});
+}
+
+std::vector<Report::Line> Report::sorted(std::vector<Line> lines) {
+  std::stable_sort(lines.begin(), lines.end(),
+                   [](const Line& a, const Line& b) { return a.order < b.order; });
+  return lines;
+}
+
+std::string Report::faults_text() const {
+  std::string text;
+  for (const Line& line : sorted(faults_)) text += (text.empty() ? "" : "\n") + line.text;
+  if (full()) text += "\nand perhaps more: these are the first " + std::to_string(kMostFaults);
+  return text;
+}
+
+std::vector<std::string> Report::warnings() const {
+  std::vector<std::string> texts;
+  for (Line& line : sorted(warnings_)) texts.push_back(std::move(line.text));
+  return texts;
+}
+}  // namespace headrace::settings

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// report.hpp: collects all faults and warnings of one reading, each with its place.
+#pragma once
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "settings/locate.hpp"
+
+namespace headrace::settings {
+class Report {
+ public:
+  // `origin` is the file's name, `text` its contents; both outlive the report.
+  Report(std::string_view origin, std::string_view text) : origin_(origin), text_(text) {}
+
+  // From now on `pointer` and what is below it comes from an override, and faults there say so.
+  void mark_override(const std::string& pointer, const std::string& label);
+  void use(const Locator& locator) { locator_ = &locator; }
+
+  void fault(const Path& path, const std::string& text);
+  void fault_at(std::size_t offset, const std::string& text);
+  void fault_in_override(const std::string& label, const std::string& text);
+  void warn(const Path& path, const std::string& text);
+
+  bool clean() const { return faults_.empty(); }
+  // True once so many faults are known that looking for more helps nobody.
+  bool full() const { return faults_.size() >= kMostFaults; }
+  // One per line, in the order of the text, then those of overrides.
+  std::string faults_text() const;
+  std::vector<std::string> warnings() const;
+
+ private:
+  static constexpr std::size_t kMostFaults = 100;
+  struct Line {
+    std::size_t order;
+    std::string text;
+  };
+  struct Place {
+    std::size_t order;
+    std::string text;
+  };
+  Place place_of(const Path& path) const;
+  Place place_at(std::size_t offset) const;
+  static std::vector<Line> sorted(std::vector<Line> lines);
+
+  std::string_view origin_;
+  std::string_view text_;
+  const Locator* locator_ = nullptr;
+  struct Override {
+    std::string pointer;
+    std::string label;
+  };
+  std::vector<Override> overrides_;
+  std::vector<Line> faults_;
+  std::vector<Line> warnings_;
+};
+}  // namespace headrace::settings

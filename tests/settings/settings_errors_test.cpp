@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is refused that a corpus file cannot hold: bytes, overrides, files. The rest:
+// settings_corpus_test.cpp.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+
+#include "headrace/error.hpp"
+#include "headrace/settings.hpp"
+#include "settings/json_text.hpp"
+
+namespace headrace {
+namespace {
+std::string refusal(std::string_view text, const std::vector<std::string>& overrides = {}) {
+  try {
+    Settings::from_json(text, "f", overrides);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kSettings);
+    return error.what();
+  }
+  return "accepted";
+}
+#define EXPECT_STARTS_WITH(text, start) \
+  EXPECT_EQ(std::string(text).substr(0, std::string(start).size()), start)
+
+TEST(SettingsErrors, SayWhereBadJsonIsBad) {
+  EXPECT_STARTS_WITH(refusal("{\n  \"a\": 1,\n  oops\n}"),
+                     "f:3:3: not JSON: syntax error while parsing");
+  EXPECT_STARTS_WITH(refusal("{\"aio\": {} \"bf16\": {}}"), "f:1:12: not JSON: ");
+  EXPECT_STARTS_WITH(refusal("{\"aio\": tru}"), "f:1:9: not JSON: ");
+  EXPECT_STARTS_WITH(refusal("{\"aio\": {}"), "f:1:11: not JSON: ");
+  EXPECT_STARTS_WITH(refusal("{\"aio\": 01}"), "f:1:10: not JSON: ");
+  EXPECT_STARTS_WITH(refusal("{\"a\": \"\n\"}"), "f:1:8: not JSON: ");
+  EXPECT_STARTS_WITH(refusal("{\"aio\": {}}{}"), "f:1:12: not JSON: ");
+  EXPECT_STARTS_WITH(refusal("{\"aio\": {true}}"), "f:1:10: not JSON: ");
+  EXPECT_STARTS_WITH(refusal("{\"a\": \"x\" tru}"), "f:1:11: not JSON: ");
+  EXPECT_STARTS_WITH(refusal("{\"a\": 1 2}"), "f:1:9: not JSON: ");
+  EXPECT_STARTS_WITH(refusal("{\"a\": -}"), "f:1:7: not JSON: ");
+  EXPECT_NE(refusal("{'a': 1}").find("double quotes"), std::string::npos);
+  EXPECT_NE(refusal("{\"a\": None}").find("null in lower case"), std::string::npos);
+}
+
+TEST(SettingsErrors, RefuseAnEmptyText) {
+  for (const char* text : {"", " \n", "// nothing\n", "\xef\xbb\xbf"}) {
+    EXPECT_EQ(refusal(text), "f:1:1: the text is empty; write at least {}") << text;
+  }
+}
+
+TEST(SettingsErrors, RefuseWhatIsNotUtf8) {
+  EXPECT_EQ(refusal("{\n\"\xff\": 1}"), "f:2:2: not UTF-8 (byte 0xff); save the text as UTF-8");
+  EXPECT_STARTS_WITH(refusal("// \xc3\n{}"), "f:1:4: not UTF-8 (byte 0xc3)");
+  EXPECT_STARTS_WITH(refusal("\xff\xfe{\0}\0"), "f:1:1: the text is UTF-16");
+  for (const char* bad : {"\xc0\xaf", "\xe0\x80\xaf", "\xed\xa0\x80", "\xf4\x90\x80\x80",
+                          "\xf0\x80\x80\x80", "\xe2\x82", "\xf5\x80\x80\x80", "\x80"}) {
+    EXPECT_STARTS_WITH(refusal("{\"" + std::string(bad) + "\": 1}"), "f:1:3: not UTF-8");
+  }
+}
+
+TEST(SettingsErrors, RefuseWhatFollowsANulByteToo) {
+  using std::string_view_literals::operator""sv;
+  EXPECT_STARTS_WITH(refusal("{}\0{\"unknown\": 1}"sv), "f:1:3: a control character (byte 0x00)");
+}
+
+TEST(SettingsErrors, RefuseDeepNestingWithoutFollowingIt) {
+  EXPECT_STARTS_WITH(refusal(std::string(1000000, '[')), "f:1:65: nested deeper than 64 levels");
+  EXPECT_STARTS_WITH(refusal("{\"_\": " + std::string(60, '[') + std::string(60, ']') + "}"),
+                     "accepted");
+}
+
+TEST(SettingsErrors, StayOneLineAndShortWhateverAKeyHolds) {
+  const std::string text = refusal("{\"a\\nb" + std::string(100000, 'x') + "\": 1}");
+  EXPECT_EQ(text.find('\n'), std::string::npos);
+  EXPECT_LT(text.size(), 300u);
+  EXPECT_STARTS_WITH(text, "f:1:2: a\\u000abxxxx");
+  const std::string value = refusal("{\"bf16\": \"" + std::string(100000, 'y') + "\"}");
+  EXPECT_LT(value.size(), 300u);
+}
+
+TEST(SettingsErrors, StopListingAfterAHundred) {
+  std::string text = "{";
+  for (int i = 0; i < 5000; ++i) text += "\"quetzal" + std::to_string(i) + "\": 1,";
+  const std::string all = refusal(text + "}");
+  EXPECT_EQ(std::count(all.begin(), all.end(), '\n'), 100);
+  EXPECT_NE(all.find("\nand perhaps more: these are the first 100"), std::string::npos);
+}
+
+TEST(SettingsErrors, ListFaultsInTheOrderOfTheTextAndOverridesLast) {
+  const std::string all = refusal("{\"zzz1\": 1,\n \"aaa1\": 1}", {"headrace.update_slots=0"});
+  EXPECT_STARTS_WITH(all, "f:1:2: zzz1: ");
+  EXPECT_NE(all.find("\nf:2:2: aaa1: "), std::string::npos) << all;
+  EXPECT_NE(all.find("\n--set headrace.update_slots: headrace.update_slots: found 0"),
+            std::string::npos)
+      << all;
+}
+
+TEST(SettingsErrors, NameTheOverride) {
+  EXPECT_STARTS_WITH(refusal("{}", {"nonsense"}), "--set nonsense: not of the form KEY=VALUE");
+  EXPECT_STARTS_WITH(refusal("{}", {"=1"}), "--set =1: not of the form KEY=VALUE");
+  EXPECT_STARTS_WITH(refusal("{}", {"headrace..x=1"}), "--set headrace..x=1: not of the form");
+  EXPECT_STARTS_WITH(refusal("{}", {"headrace.update_slot=1"}),
+                     "--set headrace.update_slot: headrace.update_slot: unknown key; did you mean "
+                     "\"update_slots\"?");
+  EXPECT_STARTS_WITH(
+      refusal("{}", {"headrce.update_slots=1"}),
+      "--set headrce.update_slots: headrce: unknown key; did you mean \"headrace\"?");
+  EXPECT_STARTS_WITH(
+      refusal("{}", {"headrace.update_slots=many"}),
+      "--set headrace.update_slots: headrace.update_slots: found \"many\"; allowed: ");
+  EXPECT_STARTS_WITH(refusal(R"({"gradient_clipping": 1})", {"gradient_clipping.x=1"}),
+                     "--set gradient_clipping.x: gradient_clipping is not a section");
+  EXPECT_STARTS_WITH(refusal("{}", {"headrace={\"update_slots\": 1"}),
+                     "--set headrace: not JSON: ");
+  EXPECT_STARTS_WITH(refusal("{}", {"aio={\"use_gds\": true, \"use_gds\": true}"}),
+                     "--set aio: use_gds: given twice");
+  EXPECT_STARTS_WITH(refusal("{}", {"headrace={\"update_slots\": 0}"}),
+                     "--set headrace: headrace.update_slots: found 0");
+}
+
+TEST(SettingsErrors, DistinguishFilesThatAreMissingUnreadableAndTooLarge) {
+  const auto code_of = [](const std::string& path) {
+    try {
+      Settings::from_file(path);
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("'" + path + "'"), std::string::npos)
+          << error.what();
+      return std::pair(error.code(), error.sys_errno());
+    }
+    return std::pair(Code::kOk, 0);
+  };
+  EXPECT_EQ(code_of("/nonexistent/ds.json"), std::pair(Code::kNotFound, ENOENT));
+  EXPECT_EQ(code_of("/dev/null/ds.json"), std::pair(Code::kNotFound, ENOTDIR));
+  EXPECT_EQ(code_of("/"), std::pair(Code::kIo, EISDIR));
+  EXPECT_EQ(code_of("/dev/zero"), std::pair(Code::kSettings, 0));
+}
+
+TEST(SettingsErrors, RefuseAnEmptyFile) { EXPECT_THROW(Settings::from_file("/dev/null"), Error); }
+}  // namespace
+}  // namespace headrace

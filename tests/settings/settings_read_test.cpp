@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is read from text, file and overrides when nothing is wrong.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "headrace/error.hpp"
+#include "headrace/settings.hpp"
+#include "settings/drive_path.hpp"
+#include "settings/values.hpp"
+
+namespace headrace {
+namespace {
+TEST(Settings, HaveTheDefaultsOfTheStructWhenNothingIsGiven) {
+  const Settings read = Settings::from_json("{}");
+  EXPECT_EQ(read.to_json(), Settings{}.to_json());
+  EXPECT_TRUE(read.warnings.empty());
+}
+
+TEST(Settings, FollowDeepSpeedsSections) {
+  const Settings read = Settings::from_json(R"({
+    "zero_optimization": {"stage": 3,
+      "offload_optimizer": {"device": "nvme", "nvme_path": "/mnt/a"},
+      "offload_param": {"device": "cpu"}},
+    "gradient_clipping": 0.5, "gradient_accumulation_steps": 4, "bf16": {"enabled": true}})");
+  EXPECT_EQ(read.offload_optimizer, OffloadDevice::kNvme);
+  EXPECT_EQ(read.offload_parameters, OffloadDevice::kCpu);
+  EXPECT_EQ(read.nvme_paths, std::vector<std::string>{"/mnt/a"});
+  EXPECT_EQ(read.gradient_clipping, 0.5);
+  EXPECT_EQ(read.gradient_accumulation_steps, 4u);
+  EXPECT_TRUE(read.warnings.empty());
+}
+
+TEST(Settings, FillEveryFieldOfOurOwnSection) {
+  const Settings read = Settings::from_json(R"({"headrace": {
+    "host_budget_bytes": "1.5GiB", "nvme_paths": ["/mnt/a", "/mnt/b"], "master": "f32",
+    "tile_elements": 131072, "update_slots": 3, "prefetch_groups": 0, "update_threads": 8,
+    "io_block_bytes": "512KiB", "queue_depth": 32, "submit_batch": 1, "io_queue": "threads",
+    "direct": "require", "allow_memory_backed": true, "checksums": "off", "io_warn_seconds": 0.5,
+    "io_deadline_seconds": 5}})");
+  EXPECT_EQ(read.host_budget_bytes, 3ull << 29);
+  EXPECT_FALSE(read.host_budget_auto);
+  EXPECT_EQ(read.nvme_paths, (std::vector<std::string>{"/mnt/a", "/mnt/b"}));
+  EXPECT_EQ(read.master, MasterLayout::kF32);
+  EXPECT_EQ(read.tile_elements, 131072u);
+  EXPECT_EQ(read.update_slots, 3u);
+  EXPECT_EQ(read.prefetch_groups, 0u);
+  EXPECT_EQ(read.update_threads, 8u);
+  EXPECT_EQ(read.io_block_bytes, 512u << 10);
+  EXPECT_EQ(read.queue_depth, 32u);
+  EXPECT_EQ(read.submit_batch, 1u);
+  EXPECT_EQ(read.io_queue, IoQueueKind::kThreads);
+  EXPECT_EQ(read.direct, DirectIo::kRequire);
+  EXPECT_TRUE(read.allow_memory_backed);
+  EXPECT_EQ(read.checksums, Checksums::kOff);
+  EXPECT_EQ(read.io_warn_seconds, 0.5);
+  EXPECT_EQ(read.io_deadline_seconds, 5);
+}
+
+TEST(Settings, TakeTheBudgetAsNumberTextOrAuto) {
+  const auto budget = [](const std::string& value) {
+    return Settings::from_json("{\"headrace\": {\"host_budget_bytes\": " + value + "}}");
+  };
+  EXPECT_EQ(budget("1073741824").host_budget_bytes, 1ull << 30);
+  EXPECT_EQ(budget("5e8").host_budget_bytes, 500000000u);
+  EXPECT_EQ(budget("9223372036854775807").host_budget_bytes, (1ull << 63) - 1);
+  EXPECT_TRUE(budget("\"auto\"").host_budget_auto);
+  EXPECT_EQ(budget("\"auto\"").host_budget_bytes, 0u);
+  for (const char* bad :
+       {"-1", "1.5", "1e300", "\"-1GiB\"", "\"\"", "\"1\"", "\"1G\"", "true", "null",
+        "9223372036854775808", "18446744073709551616", "\"Auto\"", "[]"}) {
+    EXPECT_THROW(budget(bad), Error) << bad;
+  }
+}
+
+TEST(Settings, TakeChecksumsAsSwitchOrBoolean) {
+  EXPECT_EQ(Settings::from_json(R"({"headrace": {"checksums": false}})").checksums,
+            Checksums::kOff);
+  EXPECT_EQ(Settings::from_json(R"({"headrace": {"checksums": true}})").checksums, Checksums::kOn);
+}
+
+TEST(Settings, AcceptAByteOrderMarkAndCountColumnsBehindIt) {
+  EXPECT_EQ(Settings::from_json("\xef\xbb\xbf{\"gradient_clipping\": 2}").gradient_clipping, 2);
+  try {
+    Settings::from_json("\xef\xbb\xbf{\"x1\": 2}", "f");
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_EQ(std::string(error.what()).rfind("f:1:2: x1: ", 0), 0u) << error.what();
+  }
+}
+
+TEST(Settings, KeepOneLetterCommentsWindowsLinesAndTabsApart) {
+  const Settings read = Settings::from_json("{\r\n\t\"gradient_clipping\" : 1 , // x\r\n}\r\n");
+  EXPECT_EQ(read.gradient_clipping, 1);
+}
+
+TEST(Settings, WarnAboutAKeyThatIsNotServedByNameAndPlace) {
+  const Settings read = Settings::from_json("{\n  \"aio\": {\"queue_depth\": 8}\n}", "ds.json");
+  ASSERT_EQ(read.warnings.size(), 1u);
+  EXPECT_EQ(
+      read.warnings[0],
+      "ds.json:2:11: aio.queue_depth: not served, changes nothing: headrace.queue_depth is the "
+      "number of requests in flight");
+}
+
+TEST(Settings, WarnWhereDeepSpeedsStageWouldOffloadLess) {
+  const auto warnings = [](const std::string& stage, const std::string& section) {
+    const std::string text = "{\"zero_optimization\": {" + stage + section +
+                             "{\"device\": \"nvme\", \"nvme_path\": \"/x\"}}}";
+    return Settings::from_json(text).warnings.size();
+  };
+  EXPECT_EQ(warnings("\"stage\": 2, ", "\"offload_param\": "), 1u);
+  EXPECT_EQ(warnings("\"stage\": 2, ", "\"offload_optimizer\": "), 1u);
+  EXPECT_EQ(warnings("\"stage\": 0, ", "\"offload_optimizer\": "), 1u);
+  EXPECT_EQ(warnings("\"stage\": 3, ", "\"offload_param\": "), 0u);
+  EXPECT_EQ(warnings("", "\"offload_param\": "), 0u);
+}
+
+TEST(Settings, WarnWhenTheDeadlineComesBeforeTheWarning) {
+  EXPECT_EQ(Settings::from_json(R"({"headrace": {"io_deadline_seconds": 5}})").warnings.size(), 1u);
+  EXPECT_EQ(Settings::from_json(R"({"headrace": {"io_warn_seconds": 90}})").warnings.size(), 1u);
+  EXPECT_EQ(Settings::from_json(R"({"headrace": {"io_warn_seconds": 20}})").warnings.size(), 0u);
+}
+
+TEST(Settings, TakeDeprecatedCpuOffloadAsTheSection) {
+  const Settings read = Settings::from_json(
+      R"({"zero_optimization": {"cpu_offload": true, "cpu_offload_param": true}})");
+  EXPECT_EQ(read.offload_optimizer, OffloadDevice::kCpu);
+  EXPECT_EQ(read.offload_parameters, OffloadDevice::kCpu);
+  EXPECT_EQ(read.warnings.size(), 2u);
+  const Settings off = Settings::from_json(R"({"zero_optimization": {"cpu_offload": false}})");
+  EXPECT_EQ(off.offload_optimizer, OffloadDevice::kNone);
+}
+
+TEST(Settings, ExpandHomeAndVariablesInPaths) {
+  ::setenv("HOME", "/home/someone", 1);
+  ::setenv("HEADRACE_TEST_DRIVE", "/mnt/drive 1", 1);
+  const Settings read = Settings::from_json(R"({"headrace": {"nvme_paths":
+      ["~/swap", "${HEADRACE_TEST_DRIVE}/x", "/a$$b", "~", "/x~y", "./~z"]}})");
+  EXPECT_EQ(read.nvme_paths, (std::vector<std::string>{"/home/someone/swap", "/mnt/drive 1/x",
+                                                       "/a$b", "/home/someone", "/x~y", "./~z"}));
+  ::unsetenv("HEADRACE_TEST_DRIVE");
+}
+
+TEST(SettingsOverrides, WinOverTheFileAndReadJsonOrElseText) {
+  const Settings read = Settings::from_json(
+      R"({"gradient_clipping": 1.0, "headrace": {"update_slots": 2}})", "f",
+      {"gradient_clipping=0.25", "headrace.host_budget_bytes=1GiB", "headrace.master=f32",
+       "headrace.checksums=false", "zero_optimization.offload_param.device=nvme",
+       "headrace.nvme_paths=[\"/mnt/a\", \"/mnt/b=c\"]", "headrace.update_slots=3",
+       "headrace.update_slots=5", "headrace.io_queue=\"uring\""});
+  EXPECT_EQ(read.gradient_clipping, 0.25);
+  EXPECT_EQ(read.host_budget_bytes, 1ull << 30);
+  EXPECT_EQ(read.master, MasterLayout::kF32);
+  EXPECT_EQ(read.checksums, Checksums::kOff);
+  EXPECT_EQ(read.offload_parameters, OffloadDevice::kNvme);
+  EXPECT_EQ(read.nvme_paths, (std::vector<std::string>{"/mnt/a", "/mnt/b=c"}));
+  EXPECT_EQ(read.update_slots, 5u);
+  EXPECT_EQ(read.io_queue, IoQueueKind::kUring);
+}
+
+TEST(SettingsOverrides, MendWhatTheFileHoldsAndTakeItsSpelling) {
+  EXPECT_EQ(Settings::from_json(R"({"gradient_clipping": "auto"})", "f", {"gradient_clipping=1"})
+                .gradient_clipping,
+            1);
+  EXPECT_TRUE(Settings::from_json(R"({"bfloat16": {"enabled": false}})", "f", {"bf16.enabled=true"})
+                  .warnings.empty());
+  EXPECT_EQ(Settings::from_json(R"({"zero_optimization": {"offload_param": null}})", "f",
+                                {"zero_optimization.offload_param.device=cpu"})
+                .offload_parameters,
+            OffloadDevice::kCpu);
+  const auto whole =
+      Settings::from_json(R"({"zero_optimization": {"offload_param": {"device": "nvme"}}})", "f",
+                          {R"(zero_optimization.offload_param={"device": "cpu"})"});
+  EXPECT_EQ(whole.offload_parameters, OffloadDevice::kCpu);
+}
+
+TEST(SettingsOverrides, NameThemselvesInWarnings) {
+  const Settings read =
+      Settings::from_json(R"({"aio": {"queue_depth": 1}})", "f", {"aio.queue_depth=2"});
+  ASSERT_EQ(read.warnings.size(), 1u);
+  EXPECT_EQ(read.warnings[0].rfind("--set aio.queue_depth: aio.queue_depth: not served", 0), 0u)
+      << read.warnings[0];
+}
+
+TEST(SettingsFile, IsReadAndNamedInWarnings) {
+  const std::string path = std::filesystem::temp_directory_path() /
+                           ("headrace_settings_" + std::to_string(::getpid()) + ".json");
+  std::ofstream(path) << "{\"steps_per_print\": 1, \"gradient_clipping\": 3}";
+  const Settings read = Settings::from_file(path, {"headrace.update_slots=7"});
+  std::filesystem::remove(path);
+  EXPECT_EQ(read.gradient_clipping, 3);
+  EXPECT_EQ(read.update_slots, 7u);
+  ASSERT_EQ(read.warnings.size(), 1u);
+  EXPECT_EQ(read.warnings[0].rfind(path + ":1:2: steps_per_print: ", 0), 0u) << read.warnings[0];
+}
+
+TEST(ParseSize, KnowsPowersOf1024And1000AndNeedsAUnit) {
+  using settings::parse_size;
+  EXPECT_EQ(parse_size("0B"), 0u);
+  EXPECT_EQ(parse_size("4096 B"), 4096u);
+  EXPECT_EQ(parse_size("1KiB"), 1024u);
+  EXPECT_EQ(parse_size("1.5MiB"), 1572864u);
+  EXPECT_EQ(parse_size("1GB"), 1000000000u);
+  EXPECT_EQ(parse_size("2 TiB"), 2ull << 40);
+  EXPECT_EQ(parse_size("0.125KiB"), 128u);
+  EXPECT_EQ(parse_size("8388607TiB"), 8388607ull << 40);
+  for (const char* bad :
+       {"",       "1",     "GiB",    "1G",        "1gib",       "1.5B",
+        "0.1KiB", "-1GiB", "+1GiB",  " 1GiB",     "1GiB ",      "1  GiB",
+        "1.GiB",  ".5GiB", "1e3MiB", "1.2345GiB", "8388608TiB", "99999999999999999999B",
+        "0x10B",  "1GiBs"}) {
+    EXPECT_EQ(parse_size(bad), std::nullopt) << bad;
+  }
+}
+
+TEST(EscapePath, IsUndoneByExpandPath) {
+  for (const char* path : {"/a", "relative/b", "/with $ and ${NAME}", "$$", "/x~"}) {
+    EXPECT_EQ(settings::expand_path(settings::escape_path(path)).path, path);
+  }
+  EXPECT_EQ(settings::expand_path(settings::escape_path("~x")).path, "./~x");
+}
+}  // namespace
+}  // namespace headrace

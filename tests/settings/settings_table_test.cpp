@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table of keys against itself, the struct and the document made from it.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+
+#include "headrace/settings.hpp"
+#include "settings/key_table.hpp"
+#include "settings/reference.hpp"
+
+namespace headrace::settings {
+namespace {
+TEST(KeyTable, NamesEachKeyOnceInsideASectionThatItHolds) {
+  std::set<std::string> paths;
+  std::set<std::string> sections{""};
+  for (const Key& key : keys()) {
+    if (key.kind == Kind::kSection) sections.insert(std::string(key.path));
+  }
+  for (const Key& key : keys()) {
+    const std::string section(key.section());
+    EXPECT_TRUE(paths.insert(std::string(key.path)).second) << key.path;
+    if (!key.also.empty()) {
+      EXPECT_TRUE(paths
+                      .insert(section.empty() ? std::string(key.also)
+                                              : section + "." + std::string(key.also))
+                      .second)
+          << key.path;
+    }
+    EXPECT_TRUE(sections.contains(section)) << key.path;
+    EXPECT_EQ(find_key(section, key.name()), &key);
+    EXPECT_FALSE(key.help.empty()) << key.path;
+  }
+}
+
+TEST(KeyTable, HoldsWhatStandsInDeepSpeedFiles) {
+  for (const auto& [section, name] : std::vector<std::pair<const char*, const char*>>{
+           {"", "train_batch_size"},
+           {"", "zero_force_ds_cpu_optimizer"},
+           {"zero_optimization", "stage3_gather_fp16_weights_on_model_save"},
+           {"zero_optimization", "max_reuse_distance"},
+           {"zero_optimization.offload_optimizer", "fast_init"},
+           {"zero_optimization.offload_param", "max_in_cpu"},
+           {"zero_optimization.zenflow", "topk_ratio"},
+           {"aio", "thread_count"},
+           {"aio", "intra_op_parallelism"},
+           {"fp16", "hysteresis"},
+           {"bf16", "immediate_grad_update"},
+           {"activation_checkpointing", "cpu_checkpointing"},
+           {"checkpoint", "load_universal"},
+           {"compile", "deepcompile"}}) {
+    EXPECT_NE(find_key(section, name), nullptr) << section << " " << name;
+  }
+  EXPECT_EQ(find_key("zero_optimization.offload_optimizer", "buffer_size"), nullptr);
+}
+
+// What is accepted at its default must be what the struct has, or the two have drifted apart.
+TEST(KeyTable, GivesEveryHonouredKeyARangeThatHoldsItsDefault) {
+  const Settings defaults = Settings::from_json(Settings{}.to_json());
+  EXPECT_TRUE(defaults.warnings.empty());
+}
+
+TEST(KeyTable, AcceptsAWellTypedValueForEveryKeyThatIsNotServedAndWarnsOnce) {
+  for (const Key& key : keys()) {
+    if (key.status != Status::kNotServed || key.checked) continue;
+    nlohmann::json value;
+    switch (key.kind) {
+      case Kind::kBoolean:
+        value = false;
+        break;
+      case Kind::kInteger:
+      case Kind::kNumber:
+        value = 1;
+        break;
+      case Kind::kText:
+        value = "x";
+        break;
+      case Kind::kTextList:
+        value = nlohmann::json::array({"x"});
+        break;
+      case Kind::kNumberList:
+        value = nlohmann::json::array({0.5});
+        break;
+      default:
+        value = nlohmann::json::object();
+        break;
+    }
+    for (const nlohmann::json& given : {value, nlohmann::json("auto")}) {
+      SCOPED_TRACE(std::string(key.path) + " = " + given.dump());
+      const Settings settings =
+          Settings::from_json("{}", "f", {std::string(key.path) + "=" + given.dump()});
+      ASSERT_EQ(settings.warnings.size(), 1u);
+      EXPECT_NE(settings.warnings[0].find(std::string(key.path) + ": not served"),
+                std::string::npos);
+    }
+  }
+}
+
+TEST(SettingsDocument, IsWhatTheTableSays) {
+  std::ifstream in(HEADRACE_SETTINGS_DOCUMENT);
+  std::stringstream text;
+  text << in.rdbuf();
+  EXPECT_EQ(text.str(), settings_document())
+      << "docs/settings.md is out of date: run write_settings_doc > docs/settings.md";
+}
+
+TEST(SettingsDocument, NamesEveryKey) {
+  const std::string text = settings_document();
+  for (const Key& key : keys()) {
+    if (key.kind == Kind::kSection) continue;
+    EXPECT_NE(text.find("`" + std::string(key.path) + "`"), std::string::npos) << key.path;
+  }
+}
+
+// The file that the document shows must be one that is accepted.
+TEST(SettingsDocument, ShowsAFileThatIsAccepted) {
+  const std::string text = settings_document();
+  const std::size_t start = text.find("```json\n") + 8;
+  const Settings settings =
+      Settings::from_json(text.substr(start, text.find("```", start) - start));
+  EXPECT_TRUE(settings.warnings.empty());
+  EXPECT_EQ(settings.host_budget_bytes, 8ull << 30);
+}
+}  // namespace
+}  // namespace headrace::settings
