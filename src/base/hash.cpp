@@ -1,14 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/hash.hpp"
 
-#include <xxhash.h>
-
 #include <cstdio>
+#include <cstdlib>
 #include <new>
+#include <string_view>
+
+#include "base/hash_loops.hpp"
 
 namespace headrace::base {
+const HashTarget& hash_baseline() noexcept { return kHashTarget; }
+
+const HashTarget& choose_hash_target() noexcept {
+#if defined(__x86_64__)
+  const char* text = std::getenv("HEADRACE_SIMD");
+  const bool scalar = text != nullptr && std::string_view(text) == "scalar";
+  if (!scalar && __builtin_cpu_supports("avx2")) return hash_avx2();
+#endif
+  return hash_baseline();
+}
+
+namespace {
+const HashTarget& target() noexcept {
+  static const HashTarget& chosen = choose_hash_target();
+  return chosen;
+}
+}  // namespace
+
 std::uint64_t xxh3_64(std::span<const std::byte> bytes, std::uint64_t seed) {
-  return XXH3_64bits_withSeed(bytes.data(), bytes.size(), seed);
+  return target().xxh3_64(bytes.data(), bytes.size(), seed);
 }
 
 struct Hash128::State {
@@ -23,7 +43,7 @@ Hash128::Hash128() : state_(std::make_unique<State>()) {
 Hash128::~Hash128() = default;
 
 void Hash128::update(std::span<const std::byte> bytes) {
-  XXH3_128bits_update(state_->xxh, bytes.data(), bytes.size());
+  target().update_128(state_->xxh, bytes.data(), bytes.size());
 }
 
 std::string Hash128::hex() const {

@@ -4,9 +4,13 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <cstring>
+#include <string>
 #include <string_view>
 #include <vector>
+
+#include "base/hash_targets.hpp"
 
 namespace headrace::base {
 namespace {
@@ -47,6 +51,38 @@ TEST(Hash, AStreamHashesAsTheWholeHoweverItIsCut) {
     EXPECT_EQ(hash.hex(), whole) << cut;
     EXPECT_EQ(hash.hex(), whole) << "asked twice";
   }
+}
+
+// Every target this CPU runs, against the baseline.
+TEST(Hash, InstructionSetsGiveTheSameValues) {
+#if defined(__x86_64__)
+  if (!__builtin_cpu_supports("avx2")) GTEST_SKIP() << "this CPU lacks AVX2";
+  std::vector<std::byte> bytes((256 << 10) + 64);
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = std::byte((i * 131 + i / 977) & 0xff);
+  const auto same = [&](std::size_t size) {
+    for (const std::size_t start : {0, 1, 31}) {
+      EXPECT_EQ(hash_avx2().xxh3_64(bytes.data() + start, size, size),
+                hash_baseline().xxh3_64(bytes.data() + start, size, size))
+          << size << " bytes from " << start;
+    }
+  };
+  for (std::size_t size = 0; size <= 1100; ++size) same(size);
+  same(256 << 10);
+#endif
+}
+
+TEST(Hash, TheEnvironmentHoldsItAtTheBaseline) {
+  const char* const before = std::getenv("HEADRACE_SIMD");
+  const std::string kept = before == nullptr ? "" : before;
+  ::setenv("HEADRACE_SIMD", "scalar", 1);
+  EXPECT_EQ(&choose_hash_target(), &hash_baseline());
+  ::unsetenv("HEADRACE_SIMD");
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx2")) {
+    EXPECT_EQ(&choose_hash_target(), &hash_avx2());
+  }
+#endif
+  if (before != nullptr) ::setenv("HEADRACE_SIMD", kept.c_str(), 1);
 }
 
 TEST(Hash, OneFlippedBitChangesIt) {

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// hash_loops.hpp: xxHash's own code, compiled into the file that includes it with that file's
+// flags.
+#pragma once
+// Makes all of it static: two files with different flags share no function.
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "base/hash_targets.hpp"
+
+namespace headrace::base {
+static std::uint64_t hash_64(const void* data, std::size_t size_bytes,
+                             std::uint64_t seed) noexcept {
+  return XXH3_64bits_withSeed(data, size_bytes, seed);
+}
+static void hash_update_128(void* state, const void* data, std::size_t size_bytes) noexcept {
+  XXH3_128bits_update(static_cast<XXH3_state_t*>(state), data, size_bytes);
+}
+static constexpr HashTarget kHashTarget{&hash_64, &hash_update_128};
+}  // namespace headrace::base
