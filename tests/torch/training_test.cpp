@@ -187,13 +187,13 @@ TEST(Training, AnEvaluationBetweenStepsChangesNothing) {
 //
 // With u = 2^-24: both evaluate one formula in f32, with scalars rounded from double once. In a
 // step t <= 5 either makes
-//   at most 4 roundings of each new moment (factors, products, sum), inherited over t steps: 20 u
-//   of the sum of absolute terms S_m = (1-beta1) sum beta1^i |g|, and 20 u of v, which its square
-//   root halves; 10 more in bias corrections, root, eps, quotient and step size: 40 u in all, of lr
-//   S_m / (bias1 sqrt(v/bias2)). That quotient is a beta1-weighted mean of |g| over the root of a
-//   beta2-weighted mean of g^2. By Cauchy-Schwarz it is at most the root of the largest ratio of
-//   the weights: for t <= 5, (0.1 / 0.40951) / (0.001 * 0.999^4 / 0.00499) < 1.23; so at most 1.11.
-//   3 roundings of w: decay, its factor, sum.
+// - at most 4 roundings of each new moment (factors, products, sum), inherited over t steps: 20 u
+//   of S_m = (1-beta1) sum beta1^i |g|, and 20 u of v, which its root halves; 10 more in bias
+//   corrections, root, eps, quotient and step size. In all 40 u of lr S_m / (bias1 sqrt(v/bias2)).
+//   That quotient is a beta1-weighted mean of |g| over the root of a beta2-weighted mean of g^2, by
+//   Cauchy-Schwarz at most the root of the largest ratio of the weights: for t <= 5
+//   (0.1 / 0.40951) / (0.001 * 0.999^4 / 0.00499) < 1.23, so at most 1.11.
+// - 3 roundings of w: decay, its factor, sum.
 // Two such ways differ by at most twice that per step, and steps add up (decay shrinks what is
 // inherited).
 torch::Tensor adamw_bound(const torch::Tensor& largest_weight) {

@@ -3,25 +3,27 @@
 // state Headrace keeps.
 //
 //   headrace::torch::Offload offload(headrace::Settings::from_file("offload.json"));
-//   offload.no_decay();                                                // norms and biases
+//   offload.no_decay();                                // norms and biases
 //   std::vector<headrace::torch::Group<BlockImpl>> blocks;
-//   for (int i = 0; i < layers; ++i)                                   // one at a time: never
-//   whole in memory
+//   for (int i = 0; i < layers; ++i)                   // one at a time: never whole in memory
 //     blocks.push_back(offload.add_group("h." + std::to_string(i), [&] { return Block(config); }));
-//   offload.add_rest(model);                                           // embeddings, final norm:
-//   always bound offload.freeze(); for (auto& block : blocks) x = offload(block, x); // instead of
-//   block->forward(x) loss.backward(); offload.step({.learning_rate = 3e-4f, .max_norm = 1}); //
-//   instead of optimizer.step(), zero_grad()
+//   offload.add_rest(model);                           // embeddings, last norm: always bound
+//   offload.freeze();
+//   for (auto& block : blocks) x = offload(block, x);  // instead of block->forward(x)
+//   loss.backward();
+//   offload.step({.learning_rate = 3e-4f, .max_norm = 1});  // of optimizer.step() and zero_grad()
 //
 // A module's forward stays as it is, and so do its parameters as objects; they have memory only
 // while they are needed. Whoever touches one at another time gets a c10::Error that names its group
 // and the call that helps.
 //
 // Values:  buffers (batch norm's statistics, masks) stay torch's. Parameters are kept row-major:
-// channels_last is lost. Threads: one trainer thread, and the threads autograd starts for it.
-// Errors:  headrace::Error, from backward() too.
-// Not seen: second derivatives of a block (backward over create_graph) find it parked, and throw as
-// above.
+//          channels_last is lost.
+// Threads: one trainer thread, and the threads that autograd starts for it.
+// Errors:  headrace::Error, out of backward() too.
+// Memory:  a group whose parameters are not all used holds its buffer until the end of backward, or
+//          until another group needs it.
+// Not seen: second derivatives of a block (backward over create_graph) find it parked, and throw.
 #pragma once
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
@@ -170,9 +172,9 @@ class Offload {
   // Parameters used together, from
   //   a module    (Block, std::shared_ptr<BlockImpl>): its values move to the engine in freeze();
   //   a factory   of one: run now for names and shapes, and again in freeze() for values. Groups do
-  //   so one at a time,
-  //               in the order they were added, and torch's CPU generator stands still in between:
-  //               with one seed the values are those of the model built plainly in that order.
+  //               so one at a time, in the order they were added, and the run for shapes leaves
+  //               torch's CPU generator as it was: with one seed the values are those of the model
+  //               built plainly in that order.
   // Throws kInvalidArgument for a parameter that another group has (both are named), kUnsupported
   // for one that is not a dense Float or BFloat16 tensor in CPU memory.
   template <class Source>

@@ -5,8 +5,8 @@
 // at will; numbers and strings hold none. A struct of your own gets an overload beside it, in its
 // namespace:
 //
-//   template <class See> void visit_tensors(const MyOutput& out, See&& see) { see(out.logits);
-//   see(out.cache); }
+//   template <class See>
+//   void visit_tensors(const MyOutput& out, See&& see) { see(out.logits); see(out.cache); }
 #pragma once
 #include <ATen/core/Tensor.h>
 
