@@ -11,13 +11,14 @@
 namespace {
 std::atomic<std::uint64_t> allocations{0};
 }
-void* operator new(std::size_t size) {
+// Not inlined: the compiler would take malloc and free for a mismatched pair.
+[[gnu::noinline]] void* operator new(std::size_t size) {
   ++allocations;
   if (void* const memory = std::malloc(size)) return memory;
   throw std::bad_alloc();
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace headrace::swap::test {
 namespace {
@@ -26,7 +27,7 @@ constexpr std::uint64_t kPage = 4096;
 void expect_no_allocations(IoQueueKind kind) {
   const ScratchDirectory scratch;
   TestFile file(scratch, 64 * kPage);
-  Pages memory(64 * kPage);
+  Pages memory(60 * 16 * kPage);
   CollectingConductor conductor;
   const auto drive =
       make_drive_thread(conductor, {.path = file.path(),
@@ -39,7 +40,7 @@ void expect_no_allocations(IoQueueKind kind) {
   std::vector<Transfer> transfers;
   for (std::uint64_t i = 0; i < 60; ++i) {
     transfers.push_back(make_transfer(i % 3 == 0 ? IoKind::kWrite : IoKind::kRead,
-                                      memory.data() + i % 16 * kPage, i % 16 * kPage, 16 * kPage,
+                                      memory.data() + i * 16 * kPage, i % 16 * kPage, 16 * kPage,
                                       static_cast<Priority>(i % 3)));
   }
   std::size_t ended = 0;

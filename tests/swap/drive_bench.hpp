@@ -93,6 +93,8 @@ struct Script {
   // Called for each request when it is completed; returns its result. Unset: everything it asks
   // for.
   std::function<std::int64_t(const IoRequest& request, std::size_t number)> answer;
+  // Requests at this offset never complete.
+  std::atomic<std::uint64_t> lost_offset_bytes{~std::uint64_t{0}};
   std::atomic<bool> open{true};  // closed: nothing completes
   std::atomic<bool> newest_first{false};
   std::mutex mutex;
@@ -126,12 +128,12 @@ class ScriptedQueue final : public IoQueue {
     std::unique_lock lock(wake_mutex_);
     // Looks again every millisecond, as the script may have opened.
     const auto step = std::min<std::chrono::nanoseconds>(timeout, std::chrono::milliseconds(1));
-    if (!script_.open.load() || held_.empty()) {
+    if (next() == nullptr) {
       woken_.wait_for(lock, step, [this] { return wake_; });
       wake_ = false;
     }
-    if (!script_.open.load() || held_.empty()) return 0;
-    IoRequest* const request = script_.newest_first.load() ? held_.back() : held_.front();
+    IoRequest* const request = next();
+    if (request == nullptr) return 0;
     std::erase(held_, request);
     request->result = script_.answer ? script_.answer(*request, completed_) : request->size_bytes;
     ++completed_;
@@ -147,6 +149,17 @@ class ScriptedQueue final : public IoQueue {
   }
 
  private:
+  // The one that completes next; null: none does.
+  IoRequest* next() const {
+    IoRequest* found = nullptr;
+    if (!script_.open.load()) return found;
+    for (IoRequest* const request : held_) {
+      if (request->offset_bytes == script_.lost_offset_bytes.load()) continue;
+      if (found == nullptr || script_.newest_first.load()) found = request;
+    }
+    return found;
+  }
+
   Script& script_;
   std::deque<IoRequest*> held_;
   std::size_t completed_ = 0;

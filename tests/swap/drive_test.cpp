@@ -256,7 +256,7 @@ TEST_F(DriveTest, AnAnswerOfMoreThanWasAskedIsAnError) {
 }
 
 TEST_F(DriveTest, NamesAStallOnceAndGivesItUpAtTheDeadline) {
-  auto drive = make_faulty({.lost = 1}, .02, .2);
+  auto drive = make_faulty({.lost = 1}, .02, 1);
   const Transfer& transfer = run(*drive, IoKind::kRead, 8 * kPage, 2 * kPage);
   EXPECT_EQ(transfer.error, ETIMEDOUT);
   EXPECT_EQ(transfer.done_bytes, 0u);
@@ -274,11 +274,18 @@ TEST_F(DriveTest, NamesAStallOnceAndGivesItUpAtTheDeadline) {
 }
 
 TEST_F(DriveTest, ServesOnWithTheBlocksThatAreLeft) {
-  const auto drive = make_faulty({.lost = 0, .fail_request = 0}, .02, .1);
-  EXPECT_EQ(run(*drive, IoKind::kRead, 0, 16 * kPage).error, 0);
-  auto broken = make_faulty({.seed = 1, .lost = 1, .skip_requests = 2}, .02, .1);
-  EXPECT_EQ(run(*broken, IoKind::kRead, 0, 12 * kPage).error, ETIMEDOUT);
-  EXPECT_EQ(transfers_.back().done_bytes, 8 * kPage);
+  script_.depth = 2;
+  script_.lost_offset_bytes = 8 * kPage;
+  auto drive = make_scripted(.02, .1);
+  const Transfer& broken = run(*drive, IoKind::kRead, 0, 24 * kPage);
+  EXPECT_EQ(broken.error, ETIMEDOUT);
+  EXPECT_EQ(broken.done_bytes, 8 * kPage);
+  EXPECT_TRUE(drive->stalled());
+  const Transfer& next = run(*drive, IoKind::kRead, 32 * kPage, 16 * kPage);
+  EXPECT_EQ(next.error, 0);
+  EXPECT_EQ(next.done_bytes, 16 * kPage);
+  drive.reset();
+  EXPECT_EQ(script_.live_queues, 1) << "left behind, since a request is still in it";
 }
 
 TEST_F(DriveTest, FailsWhatWaitsWhenEveryRequestIsLost) {
@@ -305,10 +312,14 @@ TEST_F(DriveTest, ACompletionAfterTheDeadlineOnlyFreesItsBlock) {
 TEST_F(DriveTest, TheDestructorWaitsForWhatWasStarted) {
   {
     const auto drive = make({});
-    for (std::uint64_t i = 0; i < 20; ++i) begin(*drive, i, 16, Priority::kPrefetch);
+    for (std::uint64_t i = 0; i < 20; ++i) {
+      std::byte* const data = memory_.data() + i * 3 * kPage;
+      transfers_.push_back(make_transfer(IoKind::kRead, data, i * kPage, 3 * kPage));
+      drive->start(transfers_.back());
+    }
   }
   EXPECT_EQ(conductor_.posted(), 20u);
-  for (const Transfer& transfer : transfers_) EXPECT_EQ(transfer.done_bytes, 16 * kPage);
+  for (const Transfer& transfer : transfers_) EXPECT_EQ(transfer.done_bytes, 3 * kPage);
 }
 
 TEST_F(DriveTest, CountsBytesRequestsAndBusyTime) {

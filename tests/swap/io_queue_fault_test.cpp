@@ -110,8 +110,9 @@ TEST_F(FaultQueueTest, LateOnesComeOutOfOrderAndLostOnesNever) {
   const auto queue = make_io_queue_fault(make_io_queue_threads({.depth = 8}),
                                          {.seed = 2, .late = .6, .lost = .2}, &counts_);
   std::array<IoRequest, 8> requests;
-  for (IoRequest& request : requests) {
-    request = {IoKind::kRead, file_.fd(), memory_.data(), 4096, 0};
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    IoRequest& request = requests[i];
+    request = {IoKind::kRead, file_.fd(), memory_.data() + i * 4096, 4096, 0};
     ASSERT_TRUE(queue->submit(request));
   }
   ASSERT_GT(counts_.late, 0u);

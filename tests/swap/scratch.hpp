@@ -79,7 +79,6 @@ class TestFile {
     if (::pwrite(fd_, contents_.data(), size_bytes, 0) != static_cast<ssize_t>(size_bytes)) {
       throw std::runtime_error("write " + path_);
     }
-    ::fsync(fd_);
     const int direct = ::open(path_.c_str(), O_RDWR | O_DIRECT | O_CLOEXEC);
     if (direct >= 0) {
       ::close(fd_);
