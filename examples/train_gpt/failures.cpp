@@ -57,22 +57,28 @@ void fail(headrace::Code code, const std::string& text, int sys_errno) {
   throw headrace::Error(code, text, sys_errno);
 }
 
-int exit_code_for(const headrace::Error& error, bool running, int signal) {
-  if (signal != 0) return 128 + signal;
+int exit_code_for(const headrace::Error& error, bool running) {
   return !running && is_refusal(error) ? kRefused : kRunFailed;
 }
 
 Failure describe(const std::exception& error, bool running, int signal) {
-  if (const auto* ours = dynamic_cast<const headrace::Error*>(&error)) {
-    return {exit_code_for(*ours, running, signal), headrace::code_name(ours->code()), ours->what()};
+  if (signal != 0) {
+    const char* name = ::sigabbrev_np(signal);
+    const auto* ours = dynamic_cast<const headrace::Error*>(&error);
+    const bool said = ours != nullptr && ours->code() == headrace::Code::kInterrupted;
+    return {128 + signal, headrace::code_name(headrace::Code::kInterrupted),
+            "ended by SIG" + std::string(name != nullptr ? name : "?") +
+                (said ? std::string(".") : std::string(": ") + error.what())};
   }
-  const int exit_code = signal != 0 ? 128 + signal : kRunFailed;
+  if (const auto* ours = dynamic_cast<const headrace::Error*>(&error)) {
+    return {exit_code_for(*ours, running), headrace::code_name(ours->code()), ours->what()};
+  }
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) {
-    return {exit_code, "kOutOfMemory",
+    return {kRunFailed, "kOutOfMemory",
             "the system has no more memory; the run ended. Make the batch, the sequence or "
             "headrace.host_budget_bytes "
             "smaller."};
   }
-  return {exit_code, "kUnexpected", error.what()};
+  return {kRunFailed, "kUnexpected", error.what()};
 }
 }  // namespace train_gpt

@@ -16,12 +16,12 @@ std::string errno_text(int number);
 [[noreturn]] void fail(headrace::Code code, const std::string& text, int sys_errno = 0);
 
 // What the program ends with: 2 for what was refused before the first step (usage, settings, plan,
-// path), 128 + n after signal n, 1 for everything else.
+// path), 1 for everything else.
 //   running  the first step has begun
-//   signal   the signal that asked us to end, 0 for none
-int exit_code_for(const headrace::Error& error, bool running, int signal);
+int exit_code_for(const headrace::Error& error, bool running);
 
-// The same for any exception, with the words to print: {"kIo", "text"}.
+// The same for any exception, with the words to print: {1, "kIo", "text"}.
+//   signal   the signal that asked us to end, 0 for none: 128 + n, whatever it broke
 struct Failure {
   int exit_code = kRunFailed;
   std::string code;

@@ -146,15 +146,20 @@ class Initialiser {
             item.key().find("norm") != std::string::npos && item.key().ends_with("weight");
         values.fill_(is_scale ? 1.0 : 0.0);
       } else {
-        // What is added to the residual stream is scaled down with the number of additions to it.
-        const bool is_residual = item.key() == "projection.weight" || item.key() == "down.weight";
-        const double deviation = is_residual ? 0.02 / std::sqrt(2.0 * layers_) : 0.02;
-        values.normal_(0.0, deviation, at::detail::createCPUGenerator(seed_of(name)));
+        values.normal_(0.0, deviation_of(name), at::detail::createCPUGenerator(seed_of(name)));
       }
     }
   }
 
  private:
+  double deviation_of(const std::string& name) const {
+    // Near the size of normalised values: the norms behind small embeddings magnify their
+    // gradients.
+    if (name.starts_with("embed.")) return 0.5;
+    // What is added to the residual stream shrinks with the number of additions to it.
+    const bool is_added = name.ends_with("projection.weight") || name.ends_with("down.weight");
+    return is_added ? 0.02 / std::sqrt(2.0 * layers_) : 0.02;
+  }
   std::uint64_t seed_of(const std::string& name) const {
     std::uint64_t sum = seed_;
     for (const char c : name)

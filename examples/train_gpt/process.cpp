@@ -11,7 +11,6 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
-#include <cstring>
 #include <fstream>
 #include <string>
 #include <thread>
@@ -82,7 +81,12 @@ void install_signal_handlers() {
   action.sa_handler = on_signal;
   action.sa_flags = SA_RESTART;
   ::sigemptyset(&action.sa_mask);
-  for (const int number : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(number, &action, nullptr);
+  for (const int number : {SIGINT, SIGTERM}) ::sigaction(number, &action, nullptr);
+  // nohup ignores it for us.
+  struct sigaction before {};
+  if (::sigaction(SIGHUP, nullptr, &before) == 0 && before.sa_handler != SIG_IGN) {
+    ::sigaction(SIGHUP, &action, nullptr);
+  }
   // A closed stdout is then an error of the write, and the engine still closes its files.
   ::signal(SIGPIPE, SIG_IGN);
 }
@@ -92,7 +96,7 @@ int signal_received() noexcept { return first_signal; }
 void check_signal() {
   const int number = first_signal;
   if (number == 0) return;
-  fail(headrace::Code::kInterrupted, std::string("ended by SIG") + ::sigabbrev_np(number));
+  fail(headrace::Code::kInterrupted, "ended by a signal");
 }
 
 TellOnSignal::TellOnSignal(void (*tell)(void*) noexcept, void* context) noexcept

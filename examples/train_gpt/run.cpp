@@ -133,7 +133,7 @@ class Run {
     if (options.eval_batches > 0)
       report_.eval_loss = evaluate(training, batches, options.eval_batches, progress_);
     check_signal();
-    progress_.stage("hashing and saving");
+    if (!options.plain) progress_.stage("hashing and saving");
     report_.parameters_hash = training.hash_parameters();
     report_.optimizer_state_hash = training.hash_optimizer_state();
     if (!options.save_folder.empty())

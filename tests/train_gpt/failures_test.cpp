@@ -15,22 +15,27 @@ using headrace::Error;
 TEST(ExitCode, IsTwoForWhatIsRefusedBeforeTheFirstStep) {
   for (const Code code : {Code::kSettings, Code::kOutOfBudget, Code::kNotFound, Code::kUnsupported,
                           Code::kNoSpace, Code::kInvalidArgument}) {
-    EXPECT_EQ(exit_code_for(Error(code, "x"), false, 0), 2) << headrace::code_name(code);
-    EXPECT_EQ(exit_code_for(Error(code, "x"), true, 0), 1) << headrace::code_name(code);
+    EXPECT_EQ(exit_code_for(Error(code, "x"), false), 2) << headrace::code_name(code);
+    EXPECT_EQ(exit_code_for(Error(code, "x"), true), 1) << headrace::code_name(code);
   }
 }
 
 TEST(ExitCode, TellsABadPathFromABadDrive) {
-  EXPECT_EQ(exit_code_for(Error(Code::kIo, "x", EACCES), false, 0), 2);
-  EXPECT_EQ(exit_code_for(Error(Code::kIo, "x", EROFS), false, 0), 2);
-  EXPECT_EQ(exit_code_for(Error(Code::kIo, "x", EIO), false, 0), 1);
-  EXPECT_EQ(exit_code_for(Error(Code::kIo, "x", EACCES), true, 0), 1);
-  EXPECT_EQ(exit_code_for(Error(Code::kNotFinite, "x"), false, 0), 1);
+  EXPECT_EQ(exit_code_for(Error(Code::kIo, "x", EACCES), false), 2);
+  EXPECT_EQ(exit_code_for(Error(Code::kIo, "x", EROFS), false), 2);
+  EXPECT_EQ(exit_code_for(Error(Code::kIo, "x", EIO), false), 1);
+  EXPECT_EQ(exit_code_for(Error(Code::kIo, "x", EACCES), true), 1);
+  EXPECT_EQ(exit_code_for(Error(Code::kNotFinite, "x"), false), 1);
 }
 
 TEST(ExitCode, NamesTheSignalWhateverItBroke) {
-  EXPECT_EQ(exit_code_for(Error(Code::kInterrupted, "x"), true, 2), 130);
-  EXPECT_EQ(exit_code_for(Error(Code::kIo, "x", EIO), true, 15), 143);
+  const Failure told = describe(Error(Code::kInterrupted, "gather: interrupted"), true, 2);
+  EXPECT_EQ(told.exit_code, 130);
+  EXPECT_EQ(told.text, "ended by SIGINT.");
+  const Failure broke = describe(Error(Code::kIo, "short read", EIO), true, 15);
+  EXPECT_EQ(broke.exit_code, 143);
+  EXPECT_EQ(broke.code, "kInterrupted");
+  EXPECT_EQ(broke.text, "ended by SIGTERM: short read");
   EXPECT_EQ(describe(std::runtime_error("x"), false, 15).exit_code, 143);
 }
 

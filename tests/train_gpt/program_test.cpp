@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+// The built train_gpt: equal results wherever the bytes live, save and init, refusals, signals.
+#include <random>
+
+#include "program.hpp"
+
+namespace train_gpt {
+namespace {
+using nlohmann::json;
+
+constexpr const char* kOffloadOptimizer = "zero_optimization.offload_optimizer.device=";
+constexpr const char* kOffloadParameters = "zero_optimization.offload_param.device=";
+
+std::string sample_text() {
+  constexpr const char* kWords[] = {"def ",  "return ", "self.",   "value", " = ",
+                                    "(x)\n", "    ",    "import ", "None",  "for i in ",
+                                    "range", "# note ", "if ",     ":\n"};
+  std::mt19937 random(17);
+  std::string text;
+  while (text.size() < 60'000) text += kWords[random() % std::size(kWords)];
+  return text;
+}
+
+class TrainGpt : public ::testing::Test {
+ protected:
+  TrainGpt() {
+    text_ = folder_.write("text.txt", sample_text());
+    std::filesystem::create_directory(drive());
+  }
+
+  std::vector<std::string> words(const std::vector<std::string>& more) const {
+    std::vector<std::string> all{TRAIN_GPT_PROGRAM,
+                                 "--layers",
+                                 "3",
+                                 "--hidden",
+                                 "64",
+                                 "--heads",
+                                 "2",
+                                 "--seq",
+                                 "32",
+                                 "--batch",
+                                 "2",
+                                 "--steps",
+                                 "4",
+                                 "--eval-batches",
+                                 "1",
+                                 "--threads",
+                                 "1",
+                                 "--text",
+                                 text_,
+                                 "--no-progress",
+                                 "--set",
+                                 "headrace.allow_memory_backed=true"};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  Outcome run(const std::vector<std::string>& more) const {
+    return Program(folder_, words(more)).finish();
+  }
+  json report(std::vector<std::string> more) const {
+    more.insert(more.end(), {"--json", "-"});
+    const Outcome outcome = run(more);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return json::parse(outcome.out, nullptr, false);
+  }
+
+  std::vector<std::string> on_nvme(bool parameters) const {
+    std::vector<std::string> all{"--set", std::string(kOffloadOptimizer) + "nvme", "--set",
+                                 "zero_optimization.offload_optimizer.nvme_path=" + drive()};
+    if (parameters) {
+      all.insert(all.end(), {"--set", "zero_optimization.stage=3", "--set",
+                             std::string(kOffloadParameters) + "nvme", "--set",
+                             "zero_optimization.offload_param.nvme_path=" + drive()});
+    }
+    return all;
+  }
+  static std::vector<std::string> join(std::vector<std::string> a,
+                                       const std::vector<std::string>& b) {
+    a.insert(a.end(), b.begin(), b.end());
+    return a;
+  }
+  std::string drive() const { return nvme_ / "drive"; }
+  void expect_drive_is_empty() const {
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(drive())) {
+      EXPECT_FALSE(entry.is_regular_file()) << entry.path() << " was left behind";
+    }
+  }
+
+  // A budget under which all parameters stay in memory and about half of the optimizer state.
+  std::vector<std::string> mixed(const std::vector<std::string>& how) const {
+    const auto few_slots = join(on_nvme(true), {"--set", "headrace.update_slots=1"});
+    const json all = report(join(how, few_slots));
+    const std::uint64_t budget = all["plan_totals"]["host_bytes"].get<std::uint64_t>() +
+                                 6 * all["parameters"].get<std::uint64_t>();
+    return join(few_slots, {"--set", "headrace.host_budget_bytes=" + std::to_string(budget)});
+  }
+
+  void expect_equal_results(const json& a, const json& b) const {
+    EXPECT_EQ(a["hash"], b["hash"]);
+    EXPECT_EQ(a["eval_loss"], b["eval_loss"]);
+    for (std::size_t step = 0; step < 4; ++step) {
+      EXPECT_EQ(a["steps"][step]["loss"], b["steps"][step]["loss"]);
+    }
+  }
+
+  // The same training in every placement gives the same bits.
+  void expect_equal_everywhere(std::vector<std::string> how) const {
+    how = join(how, {"--hidden", "128", "--set", "headrace.tile_elements=65536"});
+    const json memory = report(how);
+    EXPECT_EQ(memory["steps"][3]["nvme_read_bytes"], 0);
+    const std::vector<std::vector<std::string>> placements{
+        {"--set", std::string(kOffloadOptimizer) + "cpu", "--set", "headrace.update_threads=2"},
+        on_nvme(false),
+        join(on_nvme(true), {"--set", "headrace.update_threads=2"}),
+        join(on_nvme(true),
+             {"--set", "headrace.io_queue=threads", "--set", "headrace.update_threads=1"}),
+        join(on_nvme(true),
+             {"--set", "headrace.tile_elements=131072", "--set", "headrace.update_slots=1"})};
+    for (const auto& placement : placements) {
+      const json other = report(join(how, placement));
+      SCOPED_TRACE(other["config"].dump());
+      expect_equal_results(other, memory);
+      expect_drive_is_empty();
+    }
+    const json half = report(join(how, mixed(how)));
+    EXPECT_GT(half["plan_totals"]["resident_share_of_state"], 0.1);
+    EXPECT_LT(half["plan_totals"]["resident_share_of_state"], 0.9);
+    expect_equal_results(half, memory);
+  }
+
+  ScratchFolder folder_, nvme_;
+  std::string text_;
+};
+
+TEST_F(TrainGpt, GivesEqualBitsWhereverTheBytesLive) { expect_equal_everywhere({}); }
+
+TEST_F(TrainGpt, GivesEqualBitsWithAccumulationAndClippingThatBites) {
+  expect_equal_everywhere({"--accumulation", "4", "--set", "gradient_clipping=0.1"});
+}
+
+TEST_F(TrainGpt, GivesEqualBitsWithAnF32Master) {
+  const std::vector<std::string> f32{"--set", "headrace.master=f32"};
+  EXPECT_EQ(report(f32)["hash"], report(join(f32, on_nvme(true)))["hash"]);
+}
+
+TEST_F(TrainGpt, CountsTheBytesOfStateOnNvme) {
+  // Blocks of a million parameters, so that rounding shards up to whole blocks hardly shows.
+  const json d = report(
+      join(on_nvme(false), {"--layers", "4", "--hidden", "256", "--heads", "4", "--steps", "2"}));
+  const double parameters = d["parameters"];
+  EXPECT_NEAR(d["steps"][1]["nvme_read_bytes"].get<double>() / parameters, 10, 0.1);
+  EXPECT_NEAR(d["steps"][1]["nvme_written_bytes"].get<double>() / parameters, 10, 0.1);
+}
+
+TEST_F(TrainGpt, FollowsTorchsOwnTrainingClosely) {
+  const json ours = report({});
+  const json plain = report({"--plain"});
+  EXPECT_EQ(ours["steps"][0]["loss"], plain["steps"][0]["loss"]) << "the same initial weights";
+  for (std::size_t step = 1; step < 4; ++step) {
+    EXPECT_NEAR(ours["steps"][step]["loss"].get<double>(),
+                plain["steps"][step]["loss"].get<double>(), 0.01);
+  }
+  EXPECT_GT(plain["memory"]["activations_bytes"], 0);
+}
+
+TEST_F(TrainGpt, StartsFromWhatItSaved) {
+  const json saved = report(join(on_nvme(true), {"--save", folder_ / "saved"}));
+  const json read = report({"--init", folder_ / "saved", "--steps", "0"});
+  EXPECT_EQ(read["hash"]["parameters"], saved["hash"]["parameters"]);
+  EXPECT_EQ(read["eval_loss"], saved["eval_loss"]);
+  std::filesystem::resize_file(folder_ / "saved/model.safetensors", 5000);
+  const Outcome damaged = run({"--init", folder_ / "saved", "--steps", "0"});
+  EXPECT_EQ(damaged.exit_code, 2);
+  EXPECT_NE(damaged.err.find("not a sound safetensors file"), std::string::npos) << damaged.err;
+}
+
+TEST_F(TrainGpt, EndsAtALossThatIsNotFiniteAndWritesNothing) {
+  const Outcome outcome = run(join(on_nvme(true), {"--lr", "1e30", "--warmup", "0", "--steps", "20",
+                                                   "--save", folder_ / "saved"}));
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_NE(outcome.err.find("step "), std::string::npos) << outcome.err;
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "saved"));
+  expect_drive_is_empty();
+}
+
+TEST_F(TrainGpt, RefusesWithCauseAndFixAndLeavesNothing) {
+  const std::string config =
+      folder_.write("bad.json", "{\n  \"gradient_clipping\": 1,\n  \"zero\" 2\n}\n");
+  const struct {
+    std::vector<std::string> words;
+    const char* says;
+  } cases[] = {
+      {{"--set", "headrace.host_budget_bytes=1MiB"}, "smallest budget that would do"},
+      {{"--set", "zero_optimization.offload_optimizer.nvme_path=" + nvme_.path() + "/none"},
+       "ENOENT"},
+      {{"--set", "zero_optimization.offload_optimizer.nvme_path=" + text_}, text_.c_str()},
+      {{"--config", config}, "bad.json:3:"},
+      {{"--set", "gradient_cliping=1"}, "gradient_clipping"},
+      {{"--set", "gradient_clipping=\"much\""}, "gradient_clipping"},
+      {{"--text", folder_ / "none"}, "--text"},
+      {{"--seq", "100000"}, "--seq"},
+      {{"--heads", "3"}, "not divisible"}};
+  for (const auto& refused : cases) {
+    const Outcome outcome = run(join(on_nvme(false), refused.words));
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.err;
+    EXPECT_NE(outcome.err.find(refused.says), std::string::npos)
+        << refused.says << " in: " << outcome.err;
+    EXPECT_EQ(outcome.out, "");
+    expect_drive_is_empty();
+  }
+}
+
+TEST_F(TrainGpt, CleansUpAfterASignal) {
+  for (const int number : {SIGINT, SIGTERM}) {
+    auto endless = words(join(on_nvme(true), {"--steps", "1000000", "--save", folder_ / "saved"}));
+    std::erase(endless, "--no-progress");
+    Program program(folder_, endless);
+    ASSERT_TRUE(program.wait_for("step 1/"));
+    program.signal(number);
+    program.signal(number);
+    const Outcome outcome = program.finish();
+    EXPECT_EQ(outcome.exit_code, 128 + number) << outcome.err;
+    EXPECT_FALSE(std::filesystem::exists(folder_ / "saved"));
+    expect_drive_is_empty();
+  }
+}
+
+TEST_F(TrainGpt, CleansUpAfterASignalWhileItCreates) {
+  auto large = words(join(on_nvme(true), {"--layers", "12", "--hidden", "768", "--heads", "12"}));
+  std::erase(large, "--no-progress");
+  Program program(folder_, large);
+  ASSERT_TRUE(program.wait_for("creating the model"));
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  program.signal(SIGTERM);
+  EXPECT_EQ(program.finish().exit_code, 128 + SIGTERM);
+  expect_drive_is_empty();
+}
+}  // namespace
+}  // namespace train_gpt
