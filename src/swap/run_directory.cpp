@@ -190,8 +190,9 @@ UniqueFd open_user_directory(int parent, const std::string& name, const std::str
       if (lock_exclusive(directory.get(), path, kUserLockTries) != LockOutcome::kTaken) {
         fail("another run has been starting for a minute in", path, EWOULDBLOCK);
       }
-    } catch (...) {
-      ::unlinkat(parent, name.c_str(), AT_REMOVEDIR);  // succeeds only if it is empty
+    } catch (const Error& error) {
+      // Nobody can start here, so what is empty is what we have just made.
+      if (error.code() == Code::kUnsupported) ::unlinkat(parent, name.c_str(), AT_REMOVEDIR);
       throw;
     }
     struct stat status {};
@@ -225,7 +226,11 @@ UniqueFd make_run(int user_directory, const std::string& temporary, const std::s
 void remove_user_directory_if_empty(int user_directory, const std::string& user_path) {
   // Without the lock another process is about to make a run in there.
   if (lock_exclusive(user_directory, user_path, kLockTries) != LockOutcome::kTaken) return;
-  ::rmdir(user_path.c_str());
+  // Another run may have removed it before; then the path names a later one, which is not ours to
+  // lock.
+  struct stat status {};
+  const bool linked = ::fstat(user_directory, &status) == 0 && status.st_nlink > 0;
+  if (linked) ::rmdir(user_path.c_str());
   ::flock(user_directory, LOCK_UN);
 }
 
