@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+// kernel_bench.cpp: the loops of an update on one thread, beside what memory gives.
+//
+// GB/s counts every byte that a loop reads or writes. Before each benchmark an in-place multiply
+// over as many bytes is timed: `ceiling` in GB/s, and `share` of it. Buffers are larger than
+// caches.
+#include <benchmark/benchmark.h>
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <ctime>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "base/hash_targets.hpp"
+#include "base/units.hpp"
+#include "device/gradient_kernels.hpp"
+#include "engine/tile_pass.hpp"
+#include "machine.hpp"
+#include "optimizer_cpu/adamw.hpp"
+#include "pinned/arena.hpp"
+#include "swap/record.hpp"
+
+namespace headrace::bench {
+namespace {
+using optimizer_cpu::AdamWSpan;
+using optimizer_cpu::AdamWStep;
+using optimizer_cpu::InstructionSet;
+using optimizer_cpu::MasterKind;
+
+constexpr std::uint64_t kElements = 8 << 20;  // 96 MiB of weights and state
+constexpr std::uint64_t kTileElements = 1 << 20;
+
+AdamWStep some_step() { return optimizer_cpu::make_adamw_step({}, 1e-4, 10, 1.0); }
+
+double thread_seconds() {
+  timespec time{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+// GB/s of a multiply in place, each byte read and written, the best of five; `moved_bytes` in all.
+double memory_ceiling(std::uint64_t moved_bytes) {
+  const std::uint64_t bytes = std::max<std::uint64_t>(base::kHugePage, moved_bytes / 2);
+  const pinned::Arena arena(bytes, 1);
+  auto* const values = reinterpret_cast<float*>(arena.bytes().data());
+  const std::uint64_t count = bytes / sizeof(float);
+  double best = 0;
+  for (int pass = 0; pass < 5; ++pass) {
+    const double began = thread_seconds();
+    for (std::uint64_t i = 0; i < count; ++i) values[i] *= 1.0001f;
+    benchmark::DoNotOptimize(values[0]);
+    benchmark::ClobberMemory();
+    const double took = thread_seconds() - began;
+    best = std::max(best, 1e-9 * static_cast<double>(2 * bytes) / took);
+  }
+  return best;
+}
+
+// Runs `body` for as long as Google Benchmark wants; each run moves `bytes`.
+template <class Body>
+void measure(benchmark::State& state, std::uint64_t bytes, Body body) {
+  const double ceiling = memory_ceiling(bytes);
+  double seconds = 0;
+  for (auto _ : state) {
+    const double began = thread_seconds();
+    body();
+    benchmark::ClobberMemory();
+    const double took = thread_seconds() - began;
+    seconds += took;
+    state.SetIterationTime(took);
+  }
+  const double rate =
+      1e-9 * static_cast<double>(bytes) * static_cast<double>(state.iterations()) / seconds;
+  state.counters["GB/s"] = rate;
+  state.counters["ceiling"] = ceiling;
+  state.counters["share"] = rate / ceiling;
+}
+
+std::uint64_t master_bytes(MasterKind kind) {
+  return kind == MasterKind::kSplitResidual ? 2 : kind == MasterKind::kF32 ? 4 : 0;
+}
+std::uint64_t weight_bytes(MasterKind kind) { return kind == MasterKind::kWeightItself ? 4 : 2; }
+
+void adamw(benchmark::State& state, InstructionSet set, MasterKind kind) {
+  const std::uint64_t per_element = weight_bytes(kind) + master_bytes(kind) + 8;
+  const pinned::Arena arena(kElements * (per_element + 2), 1);
+  std::byte* at = arena.bytes().data();
+  AdamWSpan span;
+  span.elements = kElements;
+  span.kind = kind;
+  span.exp_avg = reinterpret_cast<float*>(at);
+  span.exp_avg_sq = reinterpret_cast<float*>(at + kElements * 4);
+  span.weight = at + kElements * 8;
+  span.master = at + kElements * (8 + weight_bytes(kind));
+  std::byte* const gradient = at + kElements * per_element;
+  std::memset(gradient, 0x3a, kElements * 2);
+  span.gradient = gradient;
+  const auto update = optimizer_cpu::adamw_function(set);
+  const AdamWStep step = some_step();
+  // f32 masters are read, their bf16 weights only written.
+  const std::uint64_t read = per_element + 2 - (kind == MasterKind::kF32 ? 2 : 0);
+  measure(state, kElements * (read + per_element), [&] { update(span, step); });
+}
+
+void accumulate(benchmark::State& state, DType sum, bool overwrite) {
+  const pinned::Arena arena(kElements * 6, 1);
+  std::byte* const source = arena.bytes().data() + kElements * 4;
+  std::memset(source, 0x3a, kElements * 2);
+  std::vector<GradientPiece> pieces(kElements / 65536);
+  Accumulation work;
+  work.source = source;
+  work.sum = arena.bytes().data();
+  work.sum_dtype = sum;
+  work.elements = kElements;
+  work.overwrite = overwrite;
+  work.pieces = pieces.data();
+  work.first_piece_elements = work.piece_elements = 65536;
+  const std::uint64_t per_element = 2 + size_bytes(sum) * (overwrite ? 1 : 2);
+  measure(state, kElements * per_element, [&] { device::accumulate_on_host(work); });
+}
+
+void xxh3(benchmark::State& state, const base::HashTarget& target) {
+  const pinned::Arena arena(96 * base::kMiB, 1);
+  std::uint64_t sum = 0;
+  measure(state, arena.size_bytes(), [&] {
+    for (std::uint64_t at = 0; at < arena.size_bytes(); at += swap::kChunkBytes) {
+      sum += target.xxh3_64(arena.bytes().data() + at, swap::kChunkBytes, sum);
+    }
+    benchmark::DoNotOptimize(sum);
+  });
+}
+
+// A tile as the engine sees it between its read and its write.
+struct Tile {
+  engine::TilePass pass;
+  std::array<std::uint64_t, kTileElements * 10 / swap::kChunkBytes> checksums{};
+
+  Tile(std::byte* memory, const std::byte* gradient, const partition::Segment& segment,
+       const std::uint8_t& received, const AdamWStep& step) {
+    pass.elements = kTileElements;
+    pass.exp_avg = memory;
+    pass.exp_avg_sq = memory + kTileElements * 4;
+    pass.master = memory + kTileElements * 8;
+    pass.weight = memory + kTileElements * 10;
+    std::uint64_t* checksum = checksums.data();
+    const auto add = [&](std::byte* data, std::uint32_t bytes) {
+      // One seed for both: what a pass seals the next one verifies.
+      pass.streams[pass.stream_count++] = {data, bytes, checksum, true, true, 7, 7};
+      checksum += kTileElements * bytes / swap::kChunkBytes;
+    };
+    add(pass.master, 2);
+    add(pass.exp_avg, 4);
+    add(pass.exp_avg_sq, 4);
+    pass.segments = {&segment, 1};
+    pass.received = &received;
+    pass.steps = &step;
+    pass.gradient = gradient;
+    pass.update = optimizer_cpu::adamw_function(optimizer_cpu::choose_instruction_set());
+    pass.initial_weight = pass.weight;
+    run();
+    pass.initial_weight = nullptr;
+  }
+  void run() {
+    for (std::uint64_t unit = 0; unit < pass.units(); ++unit) {
+      engine::TilePass::run_unit(&pass, unit);
+    }
+  }
+};
+
+void tile_pass(benchmark::State& state, bool checksums) {
+  constexpr std::uint64_t kTiles = kElements / kTileElements;
+  const pinned::Arena arena(kElements * 14, 1);
+  std::byte* const gradient = arena.bytes().data() + kElements * 12;
+  std::memset(gradient, 0x3a, kElements * 2);
+  const partition::Segment segment{.parameter = 0, .first_element = 0, .elements = kTileElements};
+  const std::uint8_t received = 1;
+  const AdamWStep step = some_step();
+  std::vector<std::unique_ptr<Tile>> tiles;
+  for (std::uint64_t t = 0; t < kTiles; ++t) {
+    tiles.push_back(std::make_unique<Tile>(arena.bytes().data() + t * kTileElements * 12,
+                                           gradient + t * kTileElements * 2, segment, received,
+                                           step));
+    for (engine::PassStream& stream : tiles.back()->pass.streams) {
+      stream.verify = stream.seal = checksums && stream.data != nullptr;
+    }
+  }
+  measure(state, kElements * 26, [&] {
+    for (auto& tile : tiles) tile->run();
+  });
+  for (auto& tile : tiles) {
+    if (tile->pass.fault.load() != 0) state.SkipWithError("a checksum did not match");
+  }
+}
+
+void add(const std::string& name, std::function<void(benchmark::State&)> body) {
+  benchmark::RegisterBenchmark(name.c_str(), std::move(body))
+      ->UseManualTime()
+      ->Unit(benchmark::kMillisecond)
+      ->MinTime(0.2);
+}
+
+void register_all() {
+  for (const InstructionSet set :
+       {InstructionSet::kScalar, InstructionSet::kAvx2, InstructionSet::kAvx512}) {
+    if (!optimizer_cpu::runs_here(set)) continue;
+    const std::string name = std::string("adamw/") + optimizer_cpu::name_of(set);
+    add(name + "/split", [set](auto& s) { adamw(s, set, MasterKind::kSplitResidual); });
+    add(name + "/f32_master", [set](auto& s) { adamw(s, set, MasterKind::kF32); });
+    add(name + "/f32_weight", [set](auto& s) { adamw(s, set, MasterKind::kWeightItself); });
+  }
+  add("accumulate/bf16/first", [](auto& s) { accumulate(s, DType::kBf16, true); });
+  add("accumulate/f32/first", [](auto& s) { accumulate(s, DType::kF32, true); });
+  add("accumulate/f32/add", [](auto& s) { accumulate(s, DType::kF32, false); });
+  add("xxh3/baseline", [](auto& s) { xxh3(s, base::hash_baseline()); });
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx2")) {
+    add("xxh3/avx2", [](auto& s) { xxh3(s, base::hash_avx2()); });
+  }
+#endif
+  add("tile_pass/update", [](auto& s) { tile_pass(s, false); });
+  add("tile_pass/verify_update_seal", [](auto& s) { tile_pass(s, true); });
+}
+}  // namespace
+}  // namespace headrace::bench
+
+int main(int argc, char** argv) {
+  using namespace headrace::bench;
+  for (const auto& facts : {machine_facts(), build_facts()}) {
+    for (const Fact& fact : facts) benchmark::AddCustomContext(fact.name, fact.value);
+  }
+  for (const std::string& line : doubts()) fmt::print(stderr, "WARNING: {}\n", line);
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
+  register_all();
+  benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+}

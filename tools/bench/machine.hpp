@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// machine.hpp: what a result was measured on: the machine, the build, and what makes either unfit.
+#pragma once
+#include <string>
+#include <vector>
+
+namespace headrace::bench {
+// A line of a report: "memory", "31.3 GiB".
+struct Fact {
+  std::string name;
+  std::string value;
+};
+
+std::vector<Fact> machine_facts();
+std::vector<Fact> build_facts();
+// One line each: assertions, sanitizers, a machine that is busy with something else.
+std::vector<std::string> doubts();
+
+// User and system time of this process so far.
+double cpu_seconds();
+}  // namespace headrace::bench

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "raw_lane.hpp"
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/error_text.hpp"
+#include "base/units.hpp"
+#include "machine.hpp"
+#include "signals.hpp"
+
+namespace headrace::bench {
+RawLane::RawLane(const RawLaneOptions& options)
+    : extent_bytes_(base::align_up(options.extent_bytes, base::kIoAlignment)),
+      path_(swap::probe_path(options.settings.nvme_paths.at(0), options.settings)),
+      directory_(path_, swap::make_run_id(), {}),
+      file_(directory_, path_, "raw.swap", base::align_up(options.file_bytes, base::kIoAlignment)),
+      arena_(extent_bytes_ * options.settings.update_slots, 1),
+      conductor_(async::make_conductor_asio()),
+      slots_(options.settings.update_slots) {
+  const Settings& settings = options.settings;
+  swap::DriveOptions drive;
+  drive.path = file_.path();
+  drive.fd = file_.fd();
+  drive.io_block_bytes = settings.io_block_bytes;
+  drive.queue_depth = settings.queue_depth;
+  drive.submit_batch = settings.submit_batch;
+  drive.warn_seconds = settings.io_warn_seconds;
+  drive.deadline_seconds = settings.io_deadline_seconds;
+  drive.buffers = {arena_.bytes()};
+  drive.make_queue = [kind = settings.io_queue](const swap::IoQueueOptions& queue) {
+    return swap::choose_io_queue(kind, queue);
+  };
+  drive_ = swap::make_drive_thread(*conductor_, std::move(drive));
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    slots_[i].lane = this;
+    slots_[i].run = &RawLane::ended;
+    slots_[i].data = arena_.range(i * extent_bytes_, extent_bytes_).data();
+    slots_[i].what = "the raw lane";
+  }
+  start_.lane = this;
+  start_.run = [](async::Work* work) noexcept {
+    RawLane& lane = *static_cast<Start*>(work)->lane;
+    lane.running_ = static_cast<std::uint32_t>(lane.slots_.size());
+    for (Slot& slot : lane.slots_) lane.start_next(slot);
+  };
+  move(swap::IoKind::kWrite, file_.size_bytes());
+}
+
+// The next extent of the file, or the end of this slot's work.
+void RawLane::start_next(Slot& slot) noexcept {
+  if (next_ < end_ && error_ == 0 && !short_ && signal_received() == 0) {
+    slot.offset_bytes = next_;
+    slot.size_bytes = std::min(extent_bytes_, end_ - next_);
+    next_ += slot.size_bytes;
+    drive_->start(slot);
+  } else if (--running_ == 0) {
+    done_.store(true);
+    done_.notify_all();
+  }
+}
+
+void RawLane::ended(async::Work* work) noexcept {
+  Slot& slot = *static_cast<Slot*>(work);
+  RawLane& lane = *slot.lane;
+  if (slot.error != 0) lane.error_ = slot.error;
+  if (slot.done_bytes != slot.size_bytes) lane.short_ = true;
+  lane.start_next(slot);
+}
+
+RawLane::Result RawLane::move(swap::IoKind kind, std::uint64_t size_bytes) {
+  for (Slot& slot : slots_) {
+    slot.kind = kind;
+    slot.priority =
+        kind == swap::IoKind::kRead ? swap::Priority::kDemand : swap::Priority::kWriteBack;
+  }
+  next_ = 0;
+  end_ = std::min(size_bytes, file_.size_bytes());
+  error_ = 0;
+  short_ = false;
+  done_ = false;
+  const double cpu = cpu_seconds();
+  const auto began = std::chrono::steady_clock::now();
+  conductor_->post(start_);
+  conductor_->wait(done_, nullptr);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+  check_signal();
+  if (error_ != 0 || short_) {
+    throw Error(
+        Code::kIo,
+        std::string(kind == swap::IoKind::kRead ? "read" : "write") + " of " + file_.path() +
+            " failed: " + (error_ != 0 ? base::errno_text(error_) : "fewer bytes than asked for") +
+            "; nothing can be compared; look at the drive (dmesg) or name another --nvme",
+        error_);
+  }
+  return {took.count(), cpu_seconds() - cpu};
+}
+}  // namespace headrace::bench

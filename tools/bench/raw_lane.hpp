@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// raw_lane.hpp: the drive without any work in between: the ceiling of an update phase.
+//
+// A swap file of the same size, made and written as the engine's, read and written in order through
+// the same drive: one transfer of a record's size per update slot in flight.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "async/conductor.hpp"
+#include "headrace/settings.hpp"
+#include "pinned/arena.hpp"
+#include "swap/drive.hpp"
+#include "swap/swap_file.hpp"
+
+namespace headrace::bench {
+struct RawLaneOptions {
+  Settings settings = {};
+  std::uint64_t file_bytes = 0;
+  std::uint64_t extent_bytes = 0;
+};
+
+class RawLane {
+ public:
+  // Makes the file and writes all of it.
+  explicit RawLane(const RawLaneOptions& options);
+
+  struct Result {
+    double seconds = 0;
+    double cpu_seconds = 0;
+  };
+  // Moves the file's first `size_bytes` (whole pages). Throws headrace::Error kIo, kInterrupted.
+  Result move(swap::IoKind kind, std::uint64_t size_bytes);
+
+  const char* queue_name() const { return drive_->queue_name(); }
+  const swap::PathProbe& path() const { return path_; }
+
+ private:
+  // A transfer and the memory it always uses.
+  struct Slot : swap::Transfer {
+    RawLane* lane = nullptr;
+  };
+  void start_next(Slot& slot) noexcept;
+  static void ended(async::Work* work) noexcept;
+
+  std::uint64_t extent_bytes_;
+  swap::PathProbe path_;
+  swap::RunDirectory directory_;
+  swap::SwapFile file_;
+  pinned::Arena arena_;
+  std::unique_ptr<async::Conductor> conductor_;
+  std::unique_ptr<swap::Drive> drive_;
+  std::vector<Slot> slots_;
+
+  // Of the move under way; conductor only.
+  struct Start : async::Work {
+    RawLane* lane = nullptr;
+  } start_;
+  std::uint64_t next_ = 0, end_ = 0;
+  std::uint32_t running_ = 0;
+  int error_ = 0;
+  bool short_ = false;
+  std::atomic<bool> done_{false};
+};
+}  // namespace headrace::bench

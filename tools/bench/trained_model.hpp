@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// trained_model.hpp: an engine with N parameters in transformer-sized groups, and steps of it.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "headrace/engine.hpp"
+#include "signals.hpp"
+
+namespace headrace::bench {
+struct StepCost {
+  double seconds = 0;          // of Engine::step
+  double update_seconds = 0;   // of it: the tiles, after the norm is known
+  double compute_seconds = 0;  // summed over update threads
+  double cpu_seconds = 0;      // of the process
+  double read_busy_seconds = 0, write_busy_seconds = 0;
+  std::uint64_t read_bytes = 0, written_bytes = 0;
+};
+
+class TrainedModel {
+ public:
+  // Plans, allocates and loads.
+  TrainedModel(const Settings& settings, std::uint64_t parameters);
+  // Gives every parameter a gradient, then measures one step.
+  StepCost step();
+  const Engine& engine() const { return engine_; }
+  void close() { engine_.close(); }
+
+ private:
+  Engine engine_;
+  Watched watched_;
+  std::vector<std::uint16_t> gradient_;  // bf16, for the largest parameter
+};
+}  // namespace headrace::bench

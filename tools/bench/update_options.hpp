@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// update_options.hpp: the command line of update_bench.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "headrace/settings.hpp"
+
+namespace headrace::bench {
+struct UpdateOptions {
+  std::uint64_t parameters = 100'000'000;
+  std::uint32_t rounds = 9;
+  bool parameters_on_nvme = false;
+  bool in_memory = true;  // measure the same step in memory, too
+  std::string folder = ".";
+  std::string json = {};  // file for the report; "-": stdout
+  std::optional<double> require_ratio = {};
+  Settings settings = {};  // of the engine whose state is on NVMe
+};
+
+struct ParsedUpdateOptions {
+  std::optional<UpdateOptions> options;  // unset: print `text` and end
+  std::string text = {};
+  int exit_code = 0;
+  std::string json = {};
+};
+ParsedUpdateOptions parse_update_options(int argc, const char* const* argv);
+}  // namespace headrace::bench

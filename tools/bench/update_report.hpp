@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// update_report.hpp: what update_bench prints, for people and as JSON.
+#pragma once
+#include <string>
+
+#include "update_options.hpp"
+#include "update_rounds.hpp"
+
+namespace headrace::bench {
+struct Spread {
+  double median = 0, least = 0, most = 0;
+};
+Spread bound_ratio(const UpdateMeasurement& measurement);
+
+std::string head_text(const UpdateOptions& options);  // machine, build, config
+std::string result_text(const UpdateOptions& options, const UpdateMeasurement& measurement);
+
+std::string to_json(const UpdateOptions& options, const UpdateMeasurement& measurement);
+std::string failure_json(int exit_code, const std::string& code, const std::string& text);
+}  // namespace headrace::bench

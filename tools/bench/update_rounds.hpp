@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// update_rounds.hpp: the measurements: every round all of them, in turn forwards and backwards.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "raw_lane.hpp"
+#include "trained_model.hpp"
+#include "update_options.hpp"
+
+namespace headrace::bench {
+struct Round {
+  RawLane::Result raw_read, raw_write;
+  StepCost nvme;
+  StepCost memory;  // zeros without --memory
+
+  // Bytes of the update at the bandwidths of this round's raw reads and writes.
+  double bound_seconds() const { return raw_read.seconds + raw_write.seconds; }
+  double bound_ratio() const { return nvme.seconds / bound_seconds(); }
+  double memory_ratio() const { return memory.seconds > 0 ? nvme.seconds / memory.seconds : 0; }
+};
+
+struct UpdateMeasurement {
+  std::uint64_t read_bytes = 0, written_bytes = 0;  // per step, as the queue counted them
+  std::uint64_t tiles = 0;
+  std::string queue, file_system;
+  bool direct = false;
+  double warm_up_seconds = 0;  // making and writing files, first steps
+  std::vector<Round> rounds;
+};
+
+// `progress` gets the number of rounds done. Throws headrace::Error.
+using Progress = std::function<void(std::uint32_t rounds)>;
+UpdateMeasurement measure_update(const UpdateOptions& options, const Progress& progress);
+}  // namespace headrace::bench
