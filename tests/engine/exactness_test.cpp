@@ -116,7 +116,10 @@ struct Outcome {
   double resident_share = 0;
 };
 
-Outcome train(const Row& row, std::uint32_t accumulation, MasterLayout master, int steps = 20) {
+// The pairwise cover takes fewer steps too: it looks for races, not for drift.
+int steps_of_matrix() { return pairwise() ? 6 : 20; }
+
+Outcome train(const Row& row, std::uint32_t accumulation, MasterLayout master) {
   const testing::TemporaryDirectory directory;
   const testing::MlpOptions options{.accumulation = accumulation, .max_norm = row.clip ? 0.05f : 0.0f};
   Settings settings = settings_of(row, directory.string(), accumulation, master);
@@ -125,7 +128,7 @@ Outcome train(const Row& row, std::uint32_t accumulation, MasterLayout master, i
   Engine engine(settings, {.device = device});
   testing::Mlp network(engine, *device, options);
   double first = 0, last = 0;  // of even steps, which use every parameter
-  for (int step = 0; step < steps; ++step) {
+  for (int step = 0; step < steps_of_matrix(); ++step) {
     const StepResult result = network.train_step();
     if (step == 0) first = network.last_loss();
     if (step % 2 == 0) last = network.last_loss();
@@ -170,6 +173,7 @@ TEST(ExactnessOverTiles, TileSizeAndSlotsChangeNoBit) {
   std::map<std::string, int> hashes;
   for (const std::uint64_t tile : {1u, 2u, 3u}) {
     for (const std::uint32_t slots : {1u, 4u}) {
+      if (pairwise() && tile == 3) continue;
       const testing::TemporaryDirectory directory;
       const Row row{Placement::kAllNvme, 2, true, IoQueueKind::kThreads, HostFlavour::kPrompt};
       Settings settings = settings_of(row, directory.string(), 1, MasterLayout::kSplit);
@@ -206,7 +210,7 @@ std::string train_ranks(std::uint32_t world, const Row& row, std::uint32_t accum
         Engine engine(settings, {.device = hosts[r], .collective = ranks[r]});
         testing::Mlp network(engine, *hosts[r],
                              {.accumulation = accumulation, .max_norm = row.clip ? 0.05f : 0.0f, .data_seed = r + 1});
-        for (int step = 0; step < 6; ++step) network.train_step();
+        for (int step = 0; step < (pairwise() ? 2 : 6); ++step) network.train_step();
         hashes[r] = engine.hash_parameters() + engine.hash_optimizer_state();
         engine.close();
       } catch (const std::exception& error) {
@@ -225,6 +229,7 @@ class ExactnessOverRanks : public ::testing::TestWithParam<std::uint32_t> {};
 
 TEST_P(ExactnessOverRanks, PlacementAndDeviceChangeNoBit) {
   for (const std::uint32_t accumulation : {1u, 4u}) {
+    if (pairwise() && accumulation != 1 && GetParam() != 2) continue;
     std::string expected;
     for (const HostFlavour flavour : {HostFlavour::kPrompt, HostFlavour::kLate}) {
       for (const Placement placement : {Placement::kMemory, Placement::kStateNvme, Placement::kAllNvme}) {
