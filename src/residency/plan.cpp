@@ -126,6 +126,7 @@ class Planner {
   void lay_out_residents(Plan& plan, const Choice& choice) const;
   void lay_out_slots(Plan& plan, const Choice& choice) const;
   void count_nvme(Plan& plan) const;
+  std::uint64_t bytes_still_gathered(const Plan& plan) const;
   Range take(Plan& plan, std::uint64_t bytes, const char* row, const char* tier = "host") const;
   static void add_row(Plan& plan, const char* what, const char* tier, std::uint64_t bytes);
   [[noreturn]] void refuse(std::uint64_t smallest, std::uint64_t limit) const;
@@ -277,11 +278,30 @@ void Planner::count_nvme(Plan& plan) const {
     add_row(plan, "spare extents", "nvme", largest[d]);
     plan.drive_bytes[d] += largest[d];
   }
+  report.nvme_read_bytes_per_step -= static_cast<double>(bytes_still_gathered(plan));
   const auto share = [](std::uint64_t part, std::uint64_t whole) {
     return whole == 0 ? 1.0 : static_cast<double>(part) / static_cast<double>(whole);
   };
   report.resident_share_of_state = share(state_resident, state_bytes);
   report.resident_share_of_parameters = share(weight_resident, weight_bytes);
+}
+
+// The last groups of a forward pass are still in their buffers when backward begins with them: not read again.
+std::uint64_t Planner::bytes_still_gathered(const Plan& plan) const {
+  std::uint64_t bytes = 0;
+  std::uint32_t buffers = plan.gather_slots;
+  for (std::size_t g = groups_; g-- > 0 && buffers > 0;) {
+    if (plan.group_in_place[g]) continue;
+    --buffers;
+    for (const std::uint32_t s : part_.group_sections[g]) {
+      if (plan.sections[s].weight != Tier::kNvme) continue;
+      const Section& section = part_.sections[s];
+      for (std::uint32_t t = section.first_tile; t < section.first_tile + section.tiles; ++t) {
+        bytes += align_up(plan.tiles[t].weight_bytes, kIoAlignment);
+      }
+    }
+  }
+  return bytes;
 }
 
 Plan Planner::lay_out(const Choice& choice) const {

@@ -52,7 +52,7 @@ void expect_disjoint(const Plan& plan) {
 }
 
 TEST(Plan, MovesWhatTheDesignSaysWithNothingResident) {
-  const auto partition = transformer(512, 6);
+  const auto partition = transformer(512, 80);
   const Plan plan = make_plan(inputs_for(partition, OffloadDevice::kNvme, OffloadDevice::kNvme));
   const auto parameters = static_cast<double>(partition.parameter_elements);
   EXPECT_NEAR(plan.report.nvme_read_bytes_per_step / parameters, 16, 0.16);
