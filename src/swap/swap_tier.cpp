@@ -128,11 +128,16 @@ void SwapTier::fail(const Extent& extent, const Subject& subject, IoKind kind, s
 async::Task<> SwapTier::read(Extent extent, std::span<std::byte> into, Priority priority,
                              Subject subject) {
   HEADRACE_CHECK(into.size() == extent.size_bytes, "extents are read whole");
-  TransferDone transfer(*lanes_[extent.file]->drive, IoKind::kRead, into.data(), extent, priority,
-                        subject.name->c_str());
-  const Transfer& done = co_await transfer;
-  if (done.error != 0 || done.done_bytes != extent.size_bytes) {
-    fail(extent, subject, IoKind::kRead, done.done_bytes, done.error, "");
+  for (int attempt = 0;; ++attempt) {
+    TransferDone transfer(*lanes_[extent.file]->drive, IoKind::kRead, into.data(), extent, priority,
+                          subject.name->c_str());
+    const Transfer& done = co_await transfer;
+    if (done.error == 0 && done.done_bytes == extent.size_bytes) co_return;
+    // Once more: a read changes nothing, and a bus or path may recover. What timed out does not.
+    if (attempt > 0 || done.error == ETIMEDOUT) {
+      fail(extent, subject, IoKind::kRead, done.done_bytes, done.error, attempt > 0 ? "; it failed twice" : "");
+    }
+    ++repeats_;
   }
 }
 
@@ -160,7 +165,7 @@ async::Task<> SwapTier::write(Extent& extent, std::span<const std::byte> from, P
   std::optional<Extent> other;
   if (error != ETIMEDOUT) other = lanes_[extent.file]->extents->allocate(extent.size_bytes);
   if (!other) fail(extent, subject, IoKind::kWrite, done, error, "");
-  ++rewrites_;
+  ++repeats_;
   int again_error = 0;
   const bool second = co_await try_write(*other, from, priority, subject, again_error, done);
   if (!second) {
@@ -182,7 +187,7 @@ DriveCounters SwapTier::totals() const noexcept {
     sum.read_busy_seconds += one.read_busy_seconds;
     sum.write_busy_seconds += one.write_busy_seconds;
   }
-  sum.retries += rewrites_;
+  sum.retries += repeats_;
   return sum;
 }
 

@@ -51,7 +51,7 @@ class SwapTier {
   const RunBytes& run() const noexcept { return run_; }
   // Throws kNoSpace when the plan and the tier disagree.
   Extent allocate(std::uint32_t drive, std::uint64_t size_bytes);
-  // Whole extents; `into`/`from` have the extent's size.
+  // Whole extents; `into`/`from` have the extent's size. A failed read is repeated once.
   async::Task<> read(Extent extent, std::span<std::byte> into, Priority priority, Subject subject);
   // A failed write is repeated once on another extent; `extent` then names that one.
   async::Task<> write(Extent& extent, std::span<const std::byte> from, Priority priority,
@@ -73,6 +73,6 @@ class SwapTier {
                          std::uint64_t done, int error, const char* more) const;
   RunBytes run_{};
   std::vector<std::unique_ptr<Lane>> lanes_;
-  std::atomic<std::uint64_t> rewrites_{0};
+  std::atomic<std::uint64_t> repeats_{0};
 };
 }  // namespace headrace::swap
