@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// headrace/device.hpp: the seam to whatever computes: streams of work, events between them, copies, memory.
+// headrace/device.hpp: the seam to whatever computes: streams of work, events between them, copies,
+// memory.
 //
-// The engine needs no more of a device than this. A trainer may implement it; without one the engine uses the
-// CPU, whose memory is the host's (shares_host_memory), so that nothing is copied.
+// The engine needs no more of a device than this. A trainer may implement it; without one the
+// engine uses the CPU, whose memory is the host's (shares_host_memory), so that nothing is copied.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -12,7 +13,8 @@
 
 namespace headrace {
 struct DeviceSpan {
-  void* data = nullptr;  // a device address: readable by work on a stream, by the CPU only where memory is shared
+  // A device address: readable by work on a stream, by the CPU only where memory is shared.
+  void* data = nullptr;
   std::size_t size_bytes = 0;
 };
 
@@ -27,13 +29,14 @@ struct Event {
 
 // One piece of a gradient, accumulated: a parameter's elements inside one block.
 struct GradientPiece {
-  double sum_squares = 0;         // of the accumulated values, in the fixed order of docs/architecture.md
-  std::uint64_t non_finite = 0;   // how many of them are NaN or infinite
+  double sum_squares = 0;  // of the accumulated values, in the fixed order of docs/architecture.md
+  std::uint64_t non_finite = 0;  // how many of them are NaN or infinite
 };
 
-// Adds `source` to, or writes it over, `sum` (host memory), element by element in f32, rounding the result to
-// `sum_dtype` once (nearest, ties to even), and reports sum of squares and non-finite count of the result. Pieces cut
-// it at multiples of `piece_elements`, counted from `first_piece_elements` (the first may be shorter).
+// Adds `source` to, or writes it over, `sum` (host memory), element by element in f32, rounding the
+// result to `sum_dtype` once (nearest, ties to even), and reports sum of squares and non-finite
+// count of the result. Pieces cut it at multiples of `piece_elements`, counted from
+// `first_piece_elements` (the first may be shorter).
 struct Accumulation {
   const void* source = nullptr;  // device memory, `source_dtype`
   DType source_dtype = DType::kBf16;
@@ -52,7 +55,8 @@ class Device {
  public:
   virtual ~Device() = default;
   virtual const char* name() const noexcept = 0;
-  // True where device memory is host memory: the engine then reads into it directly and copies nothing.
+  // True where device memory is host memory: the engine then reads into it directly and copies
+  // nothing.
   virtual bool shares_host_memory() const noexcept = 0;
 
   // 256-byte aligned, zero-filled; null when there is none left.
@@ -62,16 +66,19 @@ class Device {
   virtual Stream create_stream() = 0;
   virtual void destroy_stream(Stream stream) noexcept = 0;
 
-  // Queue work on `stream`. `source` and `target` stay valid until the stream has passed this point.
+  // Queue work on `stream`. `source` and `target` stay valid until the stream has passed this
+  // point.
   virtual void copy(Stream stream, void* target, const void* source, std::size_t size_bytes) = 0;
   virtual void fill_zero(Stream stream, void* target, std::size_t size_bytes) = 0;
   // `work` is copied; what it points at stays valid until the stream has passed this point.
   virtual void accumulate(Stream stream, const Accumulation& work) = 0;
-  // Runs `function(context)` on the device's own thread in stream order. It must not block or call the device.
+  // Runs `function(context)` on the device's own thread in stream order. It must not block or call
+  // the device.
   virtual void notify(Stream stream, void (*function)(void* context) noexcept, void* context) = 0;
 
   virtual Event record(Stream stream) = 0;
-  // Later work on `stream` waits for `event`. Throws kWrongState for an event that was never recorded.
+  // Later work on `stream` waits for `event`. Throws kWrongState for an event that was never
+  // recorded.
   virtual void wait(Stream stream, Event event) = 0;
   // Blocks the caller until everything queued on `stream` so far is done.
   virtual void synchronize(Stream stream) = 0;

@@ -5,20 +5,21 @@
 //   auto no_decay = engine.add_hyperparameters({.weight_decay = 0});
 //   auto block = engine.add_group("h.0", {{"qkv.weight", DType::kBf16, {3072, 1024}},
 //                                         {"qkv.bias", DType::kBf16, {3072}, no_decay}});
-//   engine.freeze();                       // plans; refuses with the table, or allocates exactly that
-//   engine.load(block, fill);              // values in, group by group
+//   engine.freeze();             // plans; refuses with the table, or allocates exactly that
+//   engine.load(block, fill);    // values in, group by group
 //   { Gathered w = engine.gather(block); forward(w.bytes(id)); }
 //   engine.add_gradient(id, gradient, dtype);
 //   StepResult r = engine.step({.learning_rate = 3e-4f, .max_norm = 1});
 //   engine.close();
 //
-// Threads: registration, freeze, load, store, step, finish and close come one at a time; gather, release and
-//          add_gradient may come from several trainer threads (autograd's) at once, but not during the former.
-// Errors:  headrace::Error. Before the first tile of a step is updated an error leaves that step undone and the call
-//          may be repeated; after that the engine is failed, and every call but stats and close throws kFailed
-//          with the first cause.
-// Process: no signal handlers, no exit, no fork, no change of locale, umask, directory, limits. Threads are named
-//          headrace-*, block all signals and are gone when close() returns.
+// Threads: registration, freeze, load, store, step and close come one at a time; gather, release
+//          and add_gradient may come from several trainer threads (autograd's) at once, but not
+//          during the former.
+// Errors:  headrace::Error. Before the first tile of a step is updated an error leaves that step
+//          undone and the call may be repeated; after that the engine is failed, and every call
+//          but stats and close throws kFailed with the first cause.
+// Process: no signal handlers, no exit, no fork, no change of locale, umask, directory, limits.
+//          Threads are named headrace-*, block signals and are gone when close() returns.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -50,93 +51,102 @@ struct EngineOptions {
 
 // Logical content that store() hands out.
 enum class Content {
-  kWeight,      // in the parameter's dtype
-  kMaster,      // f32, joined from whatever layout it is kept in; for an f32 parameter the weight itself
-  kExpAvg,      // f32
-  kExpAvgSq,    // f32
+  kWeight,    // in the parameter's dtype
+  kMaster,    // f32, joined from whatever layout it is kept in; of an f32 parameter its weight
+  kExpAvg,    // f32
+  kExpAvgSq,  // f32
 };
 
 // Writes one whole parameter: `values` is elements() * size_bytes(dtype), row-major, host memory.
 using Fill = std::function<void(ParameterId id, std::span<std::byte> values)>;
-// Receives a stretch of one parameter's elements, in rising order of `first_element`. With several ranks: only
-// this rank's shard.
+// Receives a stretch of one parameter's elements, in rising order of `first_element`. With several
+// ranks: only this rank's shard.
 using Sink = std::function<void(std::uint64_t first_element, std::span<const std::byte> values)>;
 
 class Engine {
  public:
   explicit Engine(Settings settings, EngineOptions options = {});
   explicit Engine(std::unique_ptr<EngineCore> core);  // for the library's own tests and tools
-  ~Engine();  // close() without its errors
+  ~Engine();                                          // close() without its errors
   Engine(Engine&&) noexcept;
   Engine& operator=(Engine&&) noexcept;
 
-  // ---- registration, before freeze -----------------------------------------------------------------------------
+  // ---- registration, before freeze ----
   HyperparameterSetId add_hyperparameters(const Hyperparameters& values);
   void set_default_hyperparameters(const Hyperparameters& values);
-  // Parameters used together. Names are unique in the engine. Throws kInvalidArgument naming what is wrong.
+  // Parameters used together. Names are unique in the engine. Throws kInvalidArgument naming what
+  // is wrong.
   GroupId add_group(std::string name, std::vector<ParameterSpec> parameters);
-  // Declares that gradients of this group's parameters arrive several times before a step (ties, checkpointing), so
-  // that they are summed in f32. With gradient_accumulation_steps > 1 every group is.
+  // Declares that gradients of this group's parameters arrive several times before a step (ties,
+  // checkpointing), so that they are summed in f32. With gradient_accumulation_steps > 1 every
+  // group is.
   void expect_repeated_gradients(GroupId group);
-  // Keeps this group's parameters in the device's memory from freeze to close whatever the budget: for the few that belong
-  // to no block. Where the device has memory of its own, release and gather such a group again around step().
+  // Keeps this group's parameters in the device's memory from freeze to close whatever the budget:
+  // for the few that belong to no block. Where the device has memory of its own, release and gather
+  // such a group again around step().
   void keep_bound(GroupId group);
-  // Plans, and allocates exactly the plan: memory, swap files (written in full: no room is found out here), threads.
-  // Throws kOutOfBudget with the table and the smallest change that would fit, kNoSpace, kIo, kNotFound,
-  // kUnsupported for a path; nothing is left behind. Collective.
+  // Plans, and allocates exactly the plan: memory, swap files (written in full: no room is found
+  // out here), threads. Throws kOutOfBudget with the table and the smallest change that would fit,
+  // kNoSpace, kIo, kNotFound, kUnsupported for a path; nothing is left behind. Collective.
   void freeze();
 
-  // ---- what was registered ---------------------------------------------------------------------------------------
+  // ---- what was registered ----
   std::uint32_t group_count() const noexcept;
   std::uint32_t parameter_count() const noexcept;
   const std::string& group_name(GroupId group) const;
-  std::span<const ParameterId> parameters(GroupId group) const;   // in the order given to add_group
-  ParameterId parameter(std::string_view full_name) const;        // throws kNotFound with the nearest name
+  std::span<const ParameterId> parameters(GroupId group) const;  // in the order given to add_group
+  // Throws kNotFound with the nearest name.
+  ParameterId parameter(std::string_view full_name) const;
   const ParameterSpec& spec(ParameterId id) const;
   const std::string& full_name(ParameterId id) const;
   GroupId group_of(ParameterId id) const;
-  // After freeze: bytes from the start of Gathered::section(spec(id).dtype) to the parameter; and that section's size.
+  // After freeze: bytes from the start of Gathered::section(spec(id).dtype) to the parameter; and
+  // that section's size.
   std::uint64_t section_offset_bytes(ParameterId id) const;
-  std::uint64_t section_size_bytes(GroupId group, DType dtype) const;   // 0: the group has none of that dtype
+  // 0: the group has none of that dtype.
+  std::uint64_t section_size_bytes(GroupId group, DType dtype) const;
   const PlanReport& plan() const;
 
-  // ---- values ----------------------------------------------------------------------------------------------------
-  // Every group is loaded once before its first gather; state starts at zero, step counts too. Loading again replaces
-  // weights, master, moments and step counts. Collective: every rank fills the whole group.
+  // ---- values ----
+  // Every group is loaded once before its first gather; state starts at zero, step counts too.
+  // Loading again replaces weights, master, moments and step counts. Collective: every rank fills
+  // the whole group.
   void load(GroupId group, const Fill& fill);
   // Streams one content of one parameter through an update slot, in bounded memory.
   void store(ParameterId id, Content content, const Sink& sink);
-  // XXH3-128 over logical content (docs/swap_file.md, "Hashes"): parameters in order of full names, each as name, dtype,
-  // shape and little-endian bytes. Independent of placement, layout and tile size. With several ranks: of this
-  // rank's shards.
+  // XXH3-128 over logical content (docs/swap_file.md, "Hashes"): parameters in order of full names,
+  // each as name, dtype, shape and little-endian bytes. Independent of placement, layout and tile
+  // size. With several ranks: of this rank's shards.
   std::string hash_parameters();
   std::string hash_optimizer_state();
 
-  // ---- a step ----------------------------------------------------------------------------------------------------
+  // ---- a step ----
   // Joins every rank's shard of `group` on the device.
-  //   stream  the stream that will read the result; it waits for the bytes, the host only for a prefetch that missed.
-  // Cost:    an atomic count if resident in memory the device shares; else the shard is swapped in and copied, and one
-  //          all-gather per section runs.
+  //   stream  the stream that will read the result; it waits for the bytes, the host only for a
+  //           prefetch that missed.
+  // Cost:    an atomic count if resident in memory the device shares; else the shard is swapped
+  //          in and copied, and one all-gather per section runs.
   // Order:   collective: every rank gathers the same groups in the same order.
-  // Throws kNotFound; kWrongState before load; kOutOfBudget when all gather buffers are leased (names the holders);
-  //        kIo, kCorrupt, kIoStalled: nothing changed, retrying is safe.
+  // Throws kNotFound; kWrongState before load; kOutOfBudget when all gather buffers are leased
+  //          (names the holders); kIo, kCorrupt, kIoStalled: nothing changed, retrying is safe.
   [[nodiscard]] Gathered gather(GroupId group, Stream stream = {});
-  // Hands over one parameter's gradient (elements() values of `dtype`, device memory). It has been read when `stream`
-  // passes this point. Summed with what arrived since the last step; an arrival that was not declared is refused by name.
+  // Hands over one parameter's gradient (elements() values of `dtype`, device memory). It has been
+  // read when `stream` passes this point. Summed with what arrived since the last step; an arrival
+  // that was not declared is refused by name.
   void add_gradient(ParameterId id, const void* gradient, DType dtype, Stream stream = {});
   void discard_gradients();
-  // Global norm, clipping, update of every parameter that received a gradient; then gradients are forgotten.
-  // Throws kNotFinite naming the first parameter whose gradient holds NaN or infinity: nothing was updated, the gradients
-  // are kept until discard_gradients().
+  // Global norm, clipping, update of every parameter that received a gradient; then gradients are
+  // forgotten. Throws kNotFinite naming the first parameter whose gradient holds NaN or infinity:
+  // nothing was updated, the gradients are kept until discard_gradients().
   StepResult step(const StepOptions& options);
 
-  // ---- at any time -----------------------------------------------------------------------------------------------
+  // ---- at any time ----
   Stats stats() const;
-  // Makes the call that is waiting, and later ones but stats and close, end in kInterrupted soon. From any thread and
-  // from a signal handler.
+  // Makes the call that is waiting, and later ones but stats and close, end in kInterrupted soon.
+  // From any thread and from a signal handler.
   void interrupt() noexcept;
-  // Drains and frees: threads, files and memory are gone when it returns. Throws kWrongState while a Gathered is open,
-  // naming its group. Calling it again does nothing.
+  // Drains and frees: threads, files and memory are gone when it returns. Throws kWrongState while
+  // a Gathered is open, naming its group. Calling it again does nothing.
   void close();
 
  private:

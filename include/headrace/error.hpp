@@ -22,13 +22,14 @@ enum class Code : std::int32_t {
   kPeerLost = 11,        // another rank left, or called something else
   kInterrupted = 12,     // interrupt() was called
   kUnsupported = 13,     // known, but not served by this build, machine or version
-  kFailed = 14,          // an earlier error left the engine failed: the text repeats the first cause
+  kFailed = 14,  // an earlier error left the engine failed: the text repeats the first cause
 };
 
 // "kIo" and so on.
 const char* code_name(Code code) noexcept;
 
-// what(): cause first, then consequence, then the one change that helps; one line but for plan tables.
+// what(): cause first, then consequence, then the one change that helps; one line but for plan
+// tables.
 class Error : public std::runtime_error {
  public:
   Error(Code code, const std::string& text, int sys_errno = 0)

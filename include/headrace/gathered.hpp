@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // headrace/gathered.hpp: a group's whole parameters, on the device for as long as they are needed.
 //
-// Every rank owns one shard of every group; a layer needs all of it for a moment. Engine::gather() joins the
-// shards and returns a Gathered; dropping that gives the device memory back. The rank's own shard stays in the
-// tier it was in.
+// Every rank owns one shard of every group; a layer needs all of it for a moment. Engine::gather()
+// joins the shards and returns a Gathered; dropping that gives the device memory back. The rank's
+// own shard stays in the tier it was in.
 #pragma once
 #include <cstdint>
 
@@ -14,7 +14,8 @@ namespace headrace {
 class EngineCore;
 
 // A move-only lease.
-// Ownership: the engine owns the bytes, the lease keeps them in place. It must be gone before its Engine is
+// Ownership: the engine owns the bytes, the lease keeps them in place. It must be gone before its
+// Engine is
 //            closed: close() refuses, naming the group.
 // Threads:   one at a time; two leases share no state.
 class Gathered {
@@ -27,10 +28,12 @@ class Gathered {
   explicit operator bool() const noexcept { return core_ != nullptr; }
   GroupId group() const noexcept { return group_; }
 
-  // One parameter's elements, row-major, 256-byte aligned (512 for f32). On a GPU not a host address: readable by work queued
-  // on the stream passed to gather(). Read-only: what is written there is lost, or seen by others.
+  // One parameter's elements, row-major, 256-byte aligned (512 for f32). On a GPU not a host
+  // address: readable by work queued on the stream passed to gather(). Read-only: what is written
+  // there is lost, or seen by others.
   DeviceSpan bytes(ParameterId id) const;
-  // All parameters of `dtype` in this group as one buffer, each at section_offset(): what an adapter binds.
+  // All parameters of `dtype` in this group as one buffer, each at section_offset(): what an
+  // adapter binds.
   DeviceSpan section(DType dtype) const;
   // Gives the lease back now; the object is empty afterwards.
   void release() noexcept;

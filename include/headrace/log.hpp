@@ -7,7 +7,8 @@
 namespace headrace {
 enum class LogLevel { kInfo, kWarning, kError };
 
-// Called with one line without a newline, from any engine thread, never two at a time for one engine.
-// Must not throw. The default writes "headrace: warning: text" to stderr. Nothing else in the library prints.
+// Called with one line without a newline, from any engine thread, never two at a time for one
+// engine. Must not throw. The default writes "headrace: warning: text" to stderr. Nothing else in
+// the library prints.
 using LogSink = std::function<void(LogLevel level, std::string_view text)>;
 }  // namespace headrace

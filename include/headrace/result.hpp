@@ -5,9 +5,9 @@
 
 namespace headrace {
 struct StepResult {
-  std::uint64_t step = 0;               // 1 for the first
-  double gradient_norm = 0;             // of the scaled gradients, before clipping, over all ranks
-  double clip_factor = 1;               // what they were multiplied by
+  std::uint64_t step = 0;                // 1 for the first
+  double gradient_norm = 0;              // of the scaled gradients, before clipping, over all ranks
+  double clip_factor = 1;                // what they were multiplied by
   std::uint64_t parameters_updated = 0;  // parameters that received a gradient, this rank's shards
   std::uint64_t parameters_left_alone = 0;
 };

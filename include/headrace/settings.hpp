@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // headrace/settings.hpp: everything that can be set, from a DeepSpeed-style JSON file or in code.
 //
-// Keys that mean what DeepSpeed's mean keep its names; ours live under "headrace". docs/settings.md lists them with
-// unit, default and reason.
+// Keys that mean what DeepSpeed's mean keep its names; ours live under "headrace". docs/settings.md
+// lists them with unit, default and reason.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -10,11 +10,13 @@
 #include <vector>
 
 namespace headrace {
-// none: on the device. cpu: host memory. nvme: a swap file, unless a host budget leaves room (docs/settings.md).
+// none: on the device. cpu: host memory. nvme: a swap file, unless a host budget leaves room
+// (docs/settings.md).
 enum class OffloadDevice { kNone, kCpu, kNvme };
-enum class MasterLayout { kSplit, kF32 };       // bf16 parameters: weight + 16 residual bits, or an f32 copy
+// Of bf16 parameters: the weight and 16 residual bits, or an f32 copy.
+enum class MasterLayout { kSplit, kF32 };
 enum class IoQueueKind { kAuto, kUring, kThreads };
-enum class DirectIo { kAuto, kRequire };        // O_DIRECT where the file system has it, or refuse
+enum class DirectIo { kAuto, kRequire };  // O_DIRECT where the file system has it, or refuse
 enum class Checksums { kOn, kOff };
 
 struct Settings {
@@ -23,38 +25,40 @@ struct Settings {
   OffloadDevice offload_parameters = OffloadDevice::kNone;
   // nvme_path of either section, or headrace.nvme_paths: one swap file each.
   std::vector<std::string> nvme_paths;
-  double gradient_clipping = 0.0;             // global norm; 0 is off. For the trainer: StepOptions::max_norm
+  double gradient_clipping = 0.0;  // global norm; 0 is off. For the trainer: StepOptions::max_norm
   std::uint32_t gradient_accumulation_steps = 1;
 
   // headrace.*
-  std::uint64_t host_budget_bytes = 0;        // 0: no budget given
-  bool host_budget_auto = false;              // "auto": what the cgroup or the machine leaves
+  std::uint64_t host_budget_bytes = 0;  // 0: no budget given
+  bool host_budget_auto = false;        // "auto": what the cgroup or the machine leaves
   MasterLayout master = MasterLayout::kSplit;
-  std::uint64_t tile_elements = 1 << 20;      // a multiple of 65,536
-  std::uint32_t update_slots = 4;             // tiles in memory during the update; at least 1
-  std::uint32_t prefetch_groups = 2;          // groups read ahead of the one in use
-  std::uint32_t update_threads = 0;           // 0: what affinity, cgroup quota and Slurm leave
-  std::uint64_t io_block_bytes = 1 << 20;     // one request to a drive; a multiple of 4096
-  std::uint32_t queue_depth = 16;             // requests in flight per drive
-  std::uint32_t submit_batch = 2;             // requests per submit; more get merged (docs/architecture.md)
+  std::uint64_t tile_elements = 1 << 20;   // a multiple of 65,536
+  std::uint32_t update_slots = 4;          // tiles in memory during the update; at least 1
+  std::uint32_t prefetch_groups = 2;       // groups read ahead of the one in use
+  std::uint32_t update_threads = 0;        // 0: what affinity, cgroup quota and Slurm leave
+  std::uint64_t io_block_bytes = 1 << 20;  // one request to a drive; a multiple of 4096
+  std::uint32_t queue_depth = 16;          // requests in flight per drive
+  std::uint32_t submit_batch = 2;  // requests per submit; more get merged (docs/architecture.md)
   IoQueueKind io_queue = IoQueueKind::kAuto;
   DirectIo direct = DirectIo::kAuto;
-  bool allow_memory_backed = false;           // let nvme_path be a tmpfs
+  bool allow_memory_backed = false;  // let nvme_path be a tmpfs
   Checksums checksums = Checksums::kOn;
-  double io_warn_seconds = 10;                // a transfer older than this is named in a warning
-  double io_deadline_seconds = 60;            // ... and older than this ends in kIoStalled
+  double io_warn_seconds = 10;      // a transfer older than this is named in a warning
+  double io_deadline_seconds = 60;  // ... and older than this ends in kIoStalled
 
   // What was accepted but changes nothing here, one line each: log them once.
   std::vector<std::string> warnings;
 
-  // Reads and checks a file. `overrides` are "a.b=value" strings laid over it; a value is JSON, or else a string.
-  // Throws kSettings with every fault found, one per line: "FILE:LINE:COLUMN: key: what, and what is allowed";
-  // kNotFound / kIo when the file cannot be read.
-  static Settings from_file(const std::string& path, const std::vector<std::string>& overrides = {});
+  // Reads and checks a file. `overrides` are "a.b=value" strings laid over it; a value is JSON, or
+  // else a string. Throws kSettings with every fault found, one per line: "FILE:LINE:COLUMN: key:
+  // what, and what is allowed"; kNotFound / kIo when the file cannot be read.
+  static Settings from_file(const std::string& path,
+                            const std::vector<std::string>& overrides = {});
   // The same for text; `origin` stands in messages where the file name would.
   static Settings from_json(std::string_view text, const std::string& origin = "settings",
                             const std::vector<std::string>& overrides = {});
-  // The effective values as JSON, in the same key structure; from_json(to_json()) is the same settings.
+  // The effective values as JSON, in the same key structure; from_json(to_json()) is the same
+  // settings.
   std::string to_json() const;
 };
 }  // namespace headrace

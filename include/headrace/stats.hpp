@@ -6,50 +6,53 @@
 #include <vector>
 
 namespace headrace {
-// Totals since freeze; subtract two snapshots for a step. Byte counts are what the I/O queues completed.
+// Totals since freeze; subtract two snapshots for a step. Byte counts are what the I/O queues
+// completed.
 struct Stats {
   std::uint64_t nvme_read_bytes = 0;
   std::uint64_t nvme_written_bytes = 0;
-  std::uint64_t nvme_reads = 0;   // requests
+  std::uint64_t nvme_reads = 0;  // requests
   std::uint64_t nvme_writes = 0;
-  std::uint64_t nvme_retries = 0;  // requests repeated after a short transfer, EAGAIN or EINTR, or a failed extent
-  double nvme_read_busy_seconds = 0;   // time with at least one read in flight, summed over drives
+  // Requests repeated after a short transfer, EAGAIN or EINTR, or a failed extent.
+  std::uint64_t nvme_retries = 0;
+  double nvme_read_busy_seconds = 0;  // time with at least one read in flight, summed over drives
   double nvme_write_busy_seconds = 0;
   std::uint64_t copied_to_device_bytes = 0;
   std::uint64_t copied_to_host_bytes = 0;
-  double update_compute_seconds = 0;   // summed over update threads
-  double update_wall_seconds = 0;      // inside step()
+  double update_compute_seconds = 0;  // summed over update threads
+  double update_wall_seconds = 0;     // inside step()
   std::uint64_t gathers = 0;
   std::uint64_t gathers_in_place = 0;    // resident and bound: no hop, no copy
   std::uint64_t gathers_prefetched = 0;  // the bytes were there or under way
   std::uint64_t gathers_on_demand = 0;
-  double gather_wait_seconds = 0;      // trainer threads blocked in gather
-  std::uint64_t engine_bytes = 0;      // arena, device slots and bookkeeping now held
-  std::string io_queue;                // "uring" or "threads"; empty without NVMe
-  std::string io_queue_reason;         // why a preferred one was passed over; empty if none was
+  double gather_wait_seconds = 0;  // trainer threads blocked in gather
+  std::uint64_t engine_bytes = 0;  // arena, device slots and bookkeeping now held
+  std::string io_queue;            // "uring" or "threads"; empty without NVMe
+  std::string io_queue_reason;     // why a preferred one was passed over; empty if none was
   bool direct_io = false;
 };
 
 // One row of the memory plan.
 struct PlanRow {
-  std::string what;        // "gradients", "update slots", ...
-  std::string tier;        // "device", "host", "nvme", or "host (yours)" for memory the trainer will hold
+  std::string what;  // "gradients", "update slots", ...
+  std::string tier;  // "device", "host", "nvme", or "host (yours)" for memory the trainer will hold
   std::uint64_t bytes = 0;
 };
 
 struct PlanReport {
   std::vector<PlanRow> rows;
-  std::uint64_t host_bytes = 0;         // sum of "host" and, where memory is shared, "device"
+  std::uint64_t host_bytes = 0;  // sum of "host" and, where memory is shared, "device"
   std::uint64_t device_bytes = 0;
   std::uint64_t nvme_bytes = 0;
-  std::uint64_t trainer_bytes = 0;      // "host (yours)": gradients torch holds before the engine takes them
-  std::uint64_t host_budget_bytes = 0;  // 0: none given
+  // "host (yours)": gradients the trainer holds before the engine takes them.
+  std::uint64_t trainer_bytes = 0;
+  std::uint64_t host_budget_bytes = 0;    // 0: none given
   std::uint64_t smallest_host_bytes = 0;  // what the least possible plan would need
   std::uint64_t parameters = 0;
-  double resident_share_of_state = 0;   // of the optimizer state's bytes, what stays in memory
+  double resident_share_of_state = 0;  // of the optimizer state's bytes, what stays in memory
   double resident_share_of_parameters = 0;
   double nvme_read_bytes_per_step = 0;  // one micro-batch
   double nvme_written_bytes_per_step = 0;
-  std::string to_text() const;          // an aligned table
+  std::string to_text() const;  // an aligned table
 };
 }  // namespace headrace

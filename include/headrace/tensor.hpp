@@ -9,7 +9,9 @@ namespace headrace {
 enum class DType : std::uint8_t { kF32, kBf16 };
 constexpr std::uint64_t size_bytes(DType dtype) noexcept { return dtype == DType::kF32 ? 4 : 2; }
 // "F32", "BF16": the names safetensors uses.
-constexpr const char* name_of(DType dtype) noexcept { return dtype == DType::kF32 ? "F32" : "BF16"; }
+constexpr const char* name_of(DType dtype) noexcept {
+  return dtype == DType::kF32 ? "F32" : "BF16";
+}
 
 // Handles, valid for the engine that gave them out.
 struct GroupId {
@@ -26,7 +28,8 @@ struct HyperparameterSetId {
 };
 
 struct ParameterSpec {
-  std::string name;  // within its group; the full name is "<group>.<name>", or <name> in a group named ""
+  // Within its group; the full name is "<group>.<name>", or <name> in a group named "".
+  std::string name;
   DType dtype = DType::kBf16;
   std::vector<std::int64_t> shape;  // row-major; an empty shape is one element; no zero sizes
   HyperparameterSetId hyperparameters = {};

@@ -10,8 +10,9 @@
 namespace headrace::device {
 enum class HostFlavour {
   kPrompt,  // shares host memory; work is done when the call returns
-  kLate,    // memory of its own as far as anyone can see; work is done later, on threads of its own, streams
-            // overtaking each other as the seed says, so that a missing wait gives wrong results in tests
+  kLate,  // memory of its own as far as anyone can see; work is done later, on threads of its own,
+          // streams overtaking each other as the seed says, so that a missing wait gives wrong
+          // results in tests
 };
 struct HostOptions {
   HostFlavour flavour = HostFlavour::kPrompt;

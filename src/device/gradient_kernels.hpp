@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// gradient_kernels.hpp: the pass over an arriving gradient: cast, accumulate, sum of squares, non-finite count.
+// gradient_kernels.hpp: the pass over an arriving gradient: cast, accumulate, sum of squares,
+// non-finite count.
 //
-// The sum of squares of a piece is taken in double in 16 lanes: lane j holds elements i with i % 16 == j (counted from
-// the piece's start) in rising order, each added as one multiply and one add; then lanes 0..7 += 8..15, 0..3 += 4..7,
-// 0..1 += 2..3, 0 += 1. The same on every instruction set.
+// The sum of squares of a piece is taken in double in 16 lanes: lane j holds elements i with i % 16
+// == j (counted from the piece's start) in rising order, each added as one multiply and one add;
+// then lanes 0..7 += 8..15, 0..3 += 4..7, 0..1 += 2..3, 0 += 1. The same on every instruction set.
 #pragma once
 #include "headrace/device.hpp"
 

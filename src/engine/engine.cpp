@@ -19,7 +19,8 @@ void Engine::set_default_hyperparameters(const Hyperparameters& values) {
   core_->registry_before_freeze("set_default_hyperparameters").set_default_hyperparameters(values);
 }
 GroupId Engine::add_group(std::string name, std::vector<ParameterSpec> parameters) {
-  return core_->registry_before_freeze("add_group").add_group(std::move(name), std::move(parameters));
+  return core_->registry_before_freeze("add_group")
+      .add_group(std::move(name), std::move(parameters));
 }
 void Engine::expect_repeated_gradients(GroupId group) {
   core_->registry_before_freeze("expect_repeated_gradients").group(group).repeated_gradients = true;
@@ -35,22 +36,34 @@ std::uint32_t Engine::group_count() const noexcept {
 std::uint32_t Engine::parameter_count() const noexcept {
   return static_cast<std::uint32_t>(core_->registry().parameters().size());
 }
-const std::string& Engine::group_name(GroupId group) const { return core_->registry().group(group).name; }
+const std::string& Engine::group_name(GroupId group) const {
+  return core_->registry().group(group).name;
+}
 std::span<const ParameterId> Engine::parameters(GroupId group) const {
   return core_->registry().group(group).parameters;
 }
-ParameterId Engine::parameter(std::string_view full_name) const { return core_->registry().find(full_name); }
-const ParameterSpec& Engine::spec(ParameterId id) const { return core_->registry().parameter(id).spec; }
-const std::string& Engine::full_name(ParameterId id) const { return core_->registry().parameter(id).full_name; }
+ParameterId Engine::parameter(std::string_view full_name) const {
+  return core_->registry().find(full_name);
+}
+const ParameterSpec& Engine::spec(ParameterId id) const {
+  return core_->registry().parameter(id).spec;
+}
+const std::string& Engine::full_name(ParameterId id) const {
+  return core_->registry().parameter(id).full_name;
+}
 GroupId Engine::group_of(ParameterId id) const { return core_->registry().parameter(id).group; }
-std::uint64_t Engine::section_offset_bytes(ParameterId id) const { return core_->section_offset_bytes(id); }
+std::uint64_t Engine::section_offset_bytes(ParameterId id) const {
+  return core_->section_offset_bytes(id);
+}
 std::uint64_t Engine::section_size_bytes(GroupId group, DType dtype) const {
   return core_->section_size_bytes(group, dtype);
 }
 const PlanReport& Engine::plan() const { return core_->plan(); }
 
 void Engine::load(GroupId group, const Fill& fill) { core_->load(group, fill); }
-void Engine::store(ParameterId id, Content content, const Sink& sink) { core_->store(id, content, sink); }
+void Engine::store(ParameterId id, Content content, const Sink& sink) {
+  core_->store(id, content, sink);
+}
 std::string Engine::hash_parameters() { return core_->hash_parameters(); }
 std::string Engine::hash_optimizer_state() { return core_->hash_optimizer_state(); }
 
@@ -65,7 +78,10 @@ void Engine::interrupt() noexcept { core_->interrupt(); }
 void Engine::close() { core_->close(); }
 
 Gathered::Gathered(Gathered&& other) noexcept
-    : core_(std::exchange(other.core_, nullptr)), group_(other.group_), slot_(other.slot_), stream_(other.stream_) {}
+    : core_(std::exchange(other.core_, nullptr)),
+      group_(other.group_),
+      slot_(other.slot_),
+      stream_(other.stream_) {}
 Gathered& Gathered::operator=(Gathered&& other) noexcept {
   if (this == &other) return *this;
   release();

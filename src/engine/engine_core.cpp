@@ -27,7 +27,8 @@ std::uint32_t update_threads(const Settings& settings, std::uint32_t ranks) {
     std::uint32_t threads = 0;
     const auto [end, error] = std::from_chars(text, text + std::strlen(text), threads);
     if (error != std::errc{} || *end != '\0' || threads == 0 || threads > 1024) {
-      throw Error(Code::kSettings, std::string("HEADRACE_NUM_THREADS='") + text + "': a number from 1 to 1024 is wanted");
+      throw Error(Code::kSettings, std::string("HEADRACE_NUM_THREADS='") + text +
+                                       "': a number from 1 to 1024 is wanted");
     }
     return threads;
   }
@@ -41,40 +42,50 @@ IoQueueKind io_queue_kind(const Settings& settings) {
   if (std::strcmp(text, "auto") == 0) return IoQueueKind::kAuto;
   if (std::strcmp(text, "uring") == 0) return IoQueueKind::kUring;
   if (std::strcmp(text, "threads") == 0) return IoQueueKind::kThreads;
-  throw Error(Code::kSettings, std::string("HEADRACE_IO_QUEUE='") + text + "': auto, uring or threads is wanted");
+  throw Error(Code::kSettings,
+              std::string("HEADRACE_IO_QUEUE='") + text + "': auto, uring or threads is wanted");
 }
 
 // One line at a time, whatever thread it comes from.
 LogSink one_at_a_time(LogSink sink) {
   auto mutex = std::make_shared<std::mutex>();
-  return [mutex, sink = base::sink_or_stderr(std::move(sink))](LogLevel level, std::string_view text) {
-    const std::lock_guard lock(*mutex);
-    sink(level, text);
-  };
+  return
+      [mutex, sink = base::sink_or_stderr(std::move(sink))](LogLevel level, std::string_view text) {
+        const std::lock_guard lock(*mutex);
+        sink(level, text);
+      };
 }
 
 void check_settings(const Settings& s) {
   const auto refuse = [](const std::string& text) { throw Error(Code::kSettings, text); };
-  const bool nvme = s.offload_optimizer == OffloadDevice::kNvme || s.offload_parameters == OffloadDevice::kNvme;
+  const bool nvme =
+      s.offload_optimizer == OffloadDevice::kNvme || s.offload_parameters == OffloadDevice::kNvme;
   if (nvme && s.nvme_paths.empty()) {
-    refuse("zero_optimization: a device is \"nvme\", but no nvme_path is given; set nvme_path to a directory on the drive");
+    refuse(
+        "zero_optimization: a device is \"nvme\", but no nvme_path is given; set nvme_path to a "
+        "directory on the drive");
   }
-  if (s.tile_elements == 0 || s.tile_elements % partition::kBlockElements != 0 || s.tile_elements > (4u << 20)) {
-    refuse("headrace.tile_elements = " + std::to_string(s.tile_elements) + ": a multiple of 65536 up to 4194304 is wanted");
+  if (s.tile_elements == 0 || s.tile_elements % partition::kBlockElements != 0 ||
+      s.tile_elements > (4u << 20)) {
+    refuse("headrace.tile_elements = " + std::to_string(s.tile_elements) +
+           ": a multiple of 65536 up to 4194304 is wanted");
   }
   if (s.update_slots == 0) refuse("headrace.update_slots = 0: at least 1 is wanted");
   if (s.io_block_bytes == 0 || s.io_block_bytes % base::kIoAlignment != 0) {
-    refuse("headrace.io_block_bytes = " + std::to_string(s.io_block_bytes) + ": a multiple of 4096 is wanted");
+    refuse("headrace.io_block_bytes = " + std::to_string(s.io_block_bytes) +
+           ": a multiple of 4096 is wanted");
   }
   if (s.queue_depth == 0) refuse("headrace.queue_depth = 0: at least 1 is wanted");
-  if (s.gradient_accumulation_steps == 0) refuse("gradient_accumulation_steps = 0: at least 1 is wanted");
+  if (s.gradient_accumulation_steps == 0)
+    refuse("gradient_accumulation_steps = 0: at least 1 is wanted");
 }
 }  // namespace
 
 EngineCore::EngineCore(Settings settings, EngineOptions options, engine::EngineParts parts)
     : settings_(std::move(settings)),
       device_(options.device ? std::move(options.device) : device::make_device_host()),
-      collective_(options.collective ? std::move(options.collective) : collective::make_collective_self()),
+      collective_(options.collective ? std::move(options.collective)
+                                     : collective::make_collective_self()),
       log_(one_at_a_time(std::move(options.log))),
       parts_(std::move(parts)),
       owner_pid_(getpid()) {
@@ -96,25 +107,33 @@ EngineCore::~EngineCore() {
 
 engine::Registry& EngineCore::registry_before_freeze(const char* call) {
   if (phase_ != Phase::kRegistering) {
-    throw Error(Code::kWrongState, std::string(call) + ": registration ended with freeze(); call it before");
+    throw Error(Code::kWrongState,
+                std::string(call) + ": registration ended with freeze(); call it before");
   }
   return registry_;
 }
 
 EngineCore::Frozen& EngineCore::ready(const char* call) {
   if (phase_ != Phase::kFrozen) {
-    throw Error(Code::kWrongState, std::string(call) + (phase_ == Phase::kClosed ? ": the engine is closed"
-                                                                                : ": call freeze() first"));
+    throw Error(Code::kWrongState,
+                std::string(call) + (phase_ == Phase::kClosed ? ": the engine is closed"
+                                                              : ": call freeze() first"));
   }
   if (getpid() != owner_pid_) {
-    throw Error(Code::kWrongState, std::string(call) + ": called in a forked child; the engine's threads and files are "
-                                                       "its parent's. Make an engine of its own in the child.");
+    throw Error(Code::kWrongState,
+                std::string(call) +
+                    ": called in a forked child; the engine's threads and files are "
+                    "its parent's. Make an engine of its own in the child.");
   }
   if (failed_.load()) {
     const std::lock_guard lock(cause_mutex_);
-    throw Error(Code::kFailed, std::string(call) + ": the engine failed earlier and can only be closed: " + first_cause_);
+    throw Error(
+        Code::kFailed,
+        std::string(call) + ": the engine failed earlier and can only be closed: " + first_cause_);
   }
-  if (interrupted_.load()) throw Error(Code::kInterrupted, std::string(call) + ": interrupted; the engine can only be closed");
+  if (interrupted_.load())
+    throw Error(Code::kInterrupted,
+                std::string(call) + ": interrupted; the engine can only be closed");
   return *frozen_;
 }
 
@@ -132,14 +151,16 @@ std::vector<swap::PathProbe> EngineCore::probe_paths() const {
   const bool nvme = settings_.offload_optimizer == OffloadDevice::kNvme ||
                     settings_.offload_parameters == OffloadDevice::kNvme;
   if (!nvme) return probes;
-  for (const std::string& path : settings_.nvme_paths) probes.push_back(swap::probe_path(path, settings_));
+  for (const std::string& path : settings_.nvme_paths)
+    probes.push_back(swap::probe_path(path, settings_));
   return probes;
 }
 
 std::uint64_t EngineCore::bookkeeping_bytes(const Partition& partition) const {
   const std::uint64_t parameters = partition.parameters.size(), groups = registry_.groups().size();
-  return sizeof(EngineCore) + sizeof(Frozen) + registry_.bookkeeping_bytes() + partition.bookkeeping_bytes() +
-         engine::TileStore::bookkeeping_bytes(partition) + engine::Gradients::bookkeeping_bytes(partition) +
+  return sizeof(EngineCore) + sizeof(Frozen) + registry_.bookkeeping_bytes() +
+         partition.bookkeeping_bytes() + engine::TileStore::bookkeeping_bytes(partition) +
+         engine::Gradients::bookkeeping_bytes(partition) +
          partition.tiles.size() * sizeof(residency::TilePlan) +
          partition.sections.size() * (sizeof(residency::SectionPlan) + sizeof(std::uint64_t)) +
          parameters * (sizeof(std::uint64_t) + sizeof(optimizer_cpu::AdamWStep)) + groups * 32;
@@ -164,11 +185,12 @@ void EngineCore::freeze() {
   registry_before_freeze("freeze");
   if (registry_.groups().empty()) throw Error(Code::kWrongState, "freeze: no group was added");
   if (settings_.gradient_accumulation_steps > 1) {
-    for (std::uint32_t g = 0; g < registry_.groups().size(); ++g) registry_.group({g}).repeated_gradients = true;
+    for (std::uint32_t g = 0; g < registry_.groups().size(); ++g)
+      registry_.group({g}).repeated_gradients = true;
   }
   const std::vector<swap::PathProbe> paths = probe_paths();
-  Partition partition = partition::make_partition(registry_.shapes(), settings_.tile_elements, collective_->rank(),
-                                                  collective_->world_size());
+  Partition partition = partition::make_partition(registry_.shapes(), settings_.tile_elements,
+                                                  collective_->rank(), collective_->world_size());
   residency::Plan plan = make_plan(partition);
   auto frozen = std::make_unique<Frozen>(plan.frame_bytes);
   frozen->partition = std::move(partition);
@@ -176,10 +198,12 @@ void EngineCore::freeze() {
   for (std::size_t d = 0; d < paths.size(); ++d) {
     const std::uint64_t wanted = frozen->plan.drive_bytes[d];
     if (wanted > paths[d].free_bytes) {
-      throw Error(Code::kNoSpace, "nvme_path " + paths[d].path + ": the plan needs " + base::format_bytes(wanted) + " (" +
-                                      std::to_string(wanted) + " bytes) there, " + base::format_bytes(paths[d].free_bytes) +
-                                      " are free; nothing was written. Free some, name another directory, or set "
-                                      "headrace.host_budget_bytes so that more stays in memory.");
+      throw Error(Code::kNoSpace,
+                  "nvme_path " + paths[d].path + ": the plan needs " + base::format_bytes(wanted) +
+                      " (" + std::to_string(wanted) + " bytes) there, " +
+                      base::format_bytes(paths[d].free_bytes) +
+                      " are free; nothing was written. Free some, name another directory, or set "
+                      "headrace.host_budget_bytes so that more stays in memory.");
     }
   }
   update_ = optimizer_cpu::adamw_function(optimizer_cpu::choose_instruction_set());
@@ -192,8 +216,9 @@ void EngineCore::freeze() {
 }
 
 void EngineCore::allocate(Frozen& f, const std::vector<swap::PathProbe>& paths) {
-  const std::uint32_t threads = parts_.update_threads ? *parts_.update_threads
-                                                      : update_threads(settings_, collective_->world_size());
+  const std::uint32_t threads = parts_.update_threads
+                                    ? *parts_.update_threads
+                                    : update_threads(settings_, collective_->world_size());
   f.arena = std::make_unique<pinned::Arena>(f.plan.arena_bytes, std::max(1u, threads));
   f.conductor = parts_.make_conductor ? parts_.make_conductor() : async::make_conductor_asio();
   f.conductor->use_frames(&f.frames);
@@ -207,17 +232,21 @@ void EngineCore::allocate(Frozen& f, const std::vector<swap::PathProbe>& paths) 
     options.buffers = {f.arena->bytes()};
     options.log = log_;
     const IoQueueKind kind = io_queue_kind(settings_);
-    options.make_queue = parts_.make_queue ? parts_.make_queue : [kind](const swap::IoQueueOptions& queue) {
-      return swap::choose_io_queue(kind, queue);
-    };
-    options.make_drive = parts_.make_drive ? parts_.make_drive : swap::DriveMaker(&swap::make_drive_thread);
+    options.make_queue =
+        parts_.make_queue ? parts_.make_queue : [kind](const swap::IoQueueOptions& queue) {
+          return swap::choose_io_queue(kind, queue);
+        };
+    options.make_drive =
+        parts_.make_drive ? parts_.make_drive : swap::DriveMaker(&swap::make_drive_thread);
     f.swap = std::make_unique<swap::SwapTier>(*f.conductor, std::move(options));
-    if (const std::string reason = f.swap->queue_reason(); !reason.empty()) log_(LogLevel::kWarning, reason);
+    if (const std::string reason = f.swap->queue_reason(); !reason.empty())
+      log_(LogLevel::kWarning, reason);
   }
   f.tiles = std::make_unique<engine::TileStore>(engine::TileStore::Parts{
       registry_, f.partition, f.plan, settings_, *f.arena, *f.workers, f.swap.get()});
-  f.buffers = std::make_unique<engine::GatherBuffers>(engine::GatherBuffers::Parts{
-      registry_, f.partition, f.plan, settings_.prefetch_groups, *f.arena, *f.tiles, *device_, *f.conductor});
+  f.buffers = std::make_unique<engine::GatherBuffers>(
+      engine::GatherBuffers::Parts{registry_, f.partition, f.plan, settings_.prefetch_groups,
+                                   *f.arena, *f.tiles, *device_, *f.conductor});
   f.gradients = std::make_unique<engine::Gradients>(engine::Gradients::Parts{
       registry_, f.partition, f.plan, *f.arena, *device_, *collective_, collective_sequence_});
   f.group_loaded.resize(registry_.groups().size());
@@ -244,13 +273,16 @@ void EngineCore::compare_ranks(const Frozen& f) {
   add(settings_.to_json());
   // 48 bits of it: exact in a double.
   std::vector<double> hashes(world);
-  hashes[collective_->rank()] = static_cast<double>(std::strtoull(hash.hex().substr(0, 12).c_str(), nullptr, 16));
+  hashes[collective_->rank()] =
+      static_cast<double>(std::strtoull(hash.hex().substr(0, 12).c_str(), nullptr, 16));
   collective_->all_reduce_sum({collective_sequence_++, "freeze"}, hashes.data(), world);
   for (std::uint32_t r = 0; r < world; ++r) {
     if (hashes[r] == hashes[0]) continue;
-    throw Error(Code::kPeerLost, "freeze: rank " + std::to_string(r) + " registered other groups, or has other settings, "
-                                 "than rank 0; every rank must make the same calls (" +
-                                     std::to_string(f.partition.parameters.size()) + " parameters here)");
+    throw Error(Code::kPeerLost, "freeze: rank " + std::to_string(r) +
+                                     " registered other groups, or has other settings, "
+                                     "than rank 0; every rank must make the same calls (" +
+                                     std::to_string(f.partition.parameters.size()) +
+                                     " parameters here)");
   }
 }
 
@@ -284,7 +316,8 @@ void EngineCore::require_loaded(const Frozen& f, GroupId group, const char* call
 void EngineCore::require_no_lease(const Frozen& f, const char* call) const {
   const std::string name = f.buffers->leased_group();
   if (name.empty()) return;
-  throw Error(Code::kWrongState, std::string(call) + ": group '" + name + "' is still gathered; release it first");
+  throw Error(Code::kWrongState,
+              std::string(call) + ": group '" + name + "' is still gathered; release it first");
 }
 
 Gathered EngineCore::gather(GroupId group, Stream stream) {
@@ -299,14 +332,17 @@ Gathered EngineCore::gather(GroupId group, Stream stream) {
   }
   const auto began = std::chrono::steady_clock::now();
   const std::uint32_t buffer = on_conductor([&] { return f.buffers->acquire(group); });
-  gather_wait_ns_.fetch_add(static_cast<std::uint64_t>((std::chrono::steady_clock::now() - began).count()),
-                            std::memory_order_relaxed);
-  Gathered lease(this, group, buffer, stream);  // from here the buffer is given back whatever happens
+  gather_wait_ns_.fetch_add(
+      static_cast<std::uint64_t>((std::chrono::steady_clock::now() - began).count()),
+      std::memory_order_relaxed);
+  Gathered lease(this, group, buffer,
+                 stream);  // from here the buffer is given back whatever happens
   if (!device_->shares_host_memory()) device_->wait(stream, f.buffers->filled(buffer));
   if (f.partition.world_size > 1 && f.buffers->take_join(buffer)) {
     for (const std::uint32_t s : f.partition.group_sections[group.index]) {
       const partition::Section& section = f.partition.sections[s];
-      collective_->all_gather({collective_sequence_++, "gather of " + registry_.group(group).name}, stream,
+      collective_->all_gather({collective_sequence_++, "gather of " + registry_.group(group).name},
+                              stream,
                               {f.buffers->memory(buffer) + f.buffers->section_offset_bytes(s),
                                section.buffer_elements * size_bytes(section.dtype)});
     }
@@ -329,7 +365,8 @@ DeviceSpan EngineCore::section(const Gathered& lease, DType dtype) const {
     const partition::Section& section = f.partition.sections[s];
     if (section.dtype != dtype) continue;
     const std::uint64_t bytes = section.buffer_elements * size_bytes(dtype);
-    if (lease.slot_ == kInPlace) return {const_cast<std::byte*>(f.tiles->resident_weight(s)), bytes};
+    if (lease.slot_ == kInPlace)
+      return {const_cast<std::byte*>(f.tiles->resident_weight(s)), bytes};
     return {f.buffers->memory(lease.slot_) + f.buffers->section_offset_bytes(s), bytes};
   }
   return {};
@@ -338,7 +375,8 @@ DeviceSpan EngineCore::section(const Gathered& lease, DType dtype) const {
 DeviceSpan EngineCore::bytes(const Gathered& lease, ParameterId id) const {
   const engine::RegisteredParameter& parameter = registry_.parameter(id);
   if (lease.core_ != this || !(parameter.group == lease.group_)) {
-    throw Error(Code::kInvalidArgument, "'" + parameter.full_name + "' is not in the gathered group");
+    throw Error(Code::kInvalidArgument,
+                "'" + parameter.full_name + "' is not in the gathered group");
   }
   const DeviceSpan whole = section(lease, parameter.spec.dtype);
   return {static_cast<std::byte*>(whole.data) + section_offset_bytes(id),
@@ -379,7 +417,8 @@ Stats EngineCore::stats() const {
 
 void EngineCore::close() {
   if (phase_ == Phase::kClosed) return;
-  if (getpid() != owner_pid_) throw Error(Code::kWrongState, "close: called in a forked child; the engine is its parent's");
+  if (getpid() != owner_pid_)
+    throw Error(Code::kWrongState, "close: called in a forked child; the engine is its parent's");
   if (!frozen_) {
     phase_ = Phase::kClosed;
     return;
@@ -388,7 +427,8 @@ void EngineCore::close() {
   require_no_lease(f, "close");
   for (std::uint32_t g = 0; g < f.in_place_leases.size(); ++g) {
     if (f.in_place_leases[g].load() == 0) continue;
-    throw Error(Code::kWrongState, "close: group '" + registry_.group({g}).name + "' is still gathered; release it first");
+    throw Error(Code::kWrongState, "close: group '" + registry_.group({g}).name +
+                                       "' is still gathered; release it first");
   }
   on_conductor([&]() -> async::Task<> {
     co_await let_go();
@@ -400,8 +440,10 @@ void EngineCore::close() {
   frozen_.reset();
   phase_ = Phase::kClosed;
   if (stalled) {
-    throw Error(Code::kIoStalled, "close: a transfer to the drive never completed, so the kernel may still write into the "
-                                  "engine's memory: it is kept until the process ends. Everything else was freed.");
+    throw Error(
+        Code::kIoStalled,
+        "close: a transfer to the drive never completed, so the kernel may still write into the "
+        "engine's memory: it is kept until the process ends. Everything else was freed.");
   }
 }
 }  // namespace headrace

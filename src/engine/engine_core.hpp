@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine_core.hpp: the engine behind headrace::Engine. Carries the plan out; what each call promises is in
-// headrace/engine.hpp.
+// engine_core.hpp: the engine behind headrace::Engine. Carries the plan out; what each call
+// promises is in headrace/engine.hpp.
 //
-// Calls of the trainer become coroutines on the conductor (async::call). engine_core.cpp holds life cycle and
-// registration, values.cpp load, store and hashes, step.cpp the step.
+// Calls of the trainer become coroutines on the conductor (async::call). engine_core.cpp holds life
+// cycle and registration, values.cpp load, store and hashes, step.cpp the step.
 #pragma once
 #include <atomic>
 #include <functional>
@@ -80,7 +80,7 @@ class EngineCore {
     std::unique_ptr<engine::Gradients> gradients;
     std::vector<std::uint8_t> group_loaded;
     std::vector<std::atomic<std::uint32_t>> in_place_leases;
-    std::vector<std::uint64_t> step_counts;               // per parameter
+    std::vector<std::uint64_t> step_counts;                 // per parameter
     std::vector<optimizer_cpu::AdamWStep> parameter_steps;  // of the step under way
     HeldTile held;
     explicit Frozen(std::uint64_t frame_bytes) : frames(frame_bytes) {}
@@ -134,7 +134,8 @@ class EngineCore {
   std::atomic<bool> failed_{false};
   mutable std::mutex cause_mutex_;
   std::string first_cause_;
-  std::atomic<std::uint64_t> gathers_{0}, in_place_{0}, gather_wait_ns_{0}, update_wall_ns_{0}, update_compute_ns_{0};
+  std::atomic<std::uint64_t> gathers_{0}, in_place_{0}, gather_wait_ns_{0}, update_wall_ns_{0},
+      update_compute_ns_{0};
   int owner_pid_ = 0;
 };
 }  // namespace headrace

@@ -49,16 +49,18 @@ GatherBuffers::GatherBuffers(const Parts& parts)
   const std::uint64_t bytes = p_.plan.gather_slot_bytes;
   for (std::size_t b = 0; b < buffers_.size(); ++b) {
     if (p_.plan.gather_slot_memory.size_bytes > 0) {
-      buffers_[b].memory = p_.arena.range(p_.plan.gather_slot_memory.offset_bytes + b * bytes, bytes).data();
+      buffers_[b].memory =
+          p_.arena.range(p_.plan.gather_slot_memory.offset_bytes + b * bytes, bytes).data();
       continue;
     }
     buffers_[b].memory = static_cast<std::byte*>(p_.device.allocate(bytes));
     if (buffers_[b].memory == nullptr) {
       while (b-- > 0) p_.device.deallocate(buffers_[b].memory, bytes);
       p_.device.destroy_stream(copies_);
-      throw Error(Code::kOutOfBudget, std::string("device ") + p_.device.name() + " has no room for " +
-                                          std::to_string(buffers_.size()) + " gather buffers of " +
-                                          base::format_bytes(bytes) + "; set headrace.prefetch_groups to less");
+      throw Error(Code::kOutOfBudget, std::string("device ") + p_.device.name() +
+                                          " has no room for " + std::to_string(buffers_.size()) +
+                                          " gather buffers of " + base::format_bytes(bytes) +
+                                          "; set headrace.prefetch_groups to less");
     }
     device_bytes_ += bytes;
   }
@@ -82,17 +84,20 @@ std::optional<std::uint32_t> GatherBuffers::find(GroupId group) const noexcept {
 bool GatherBuffers::likely_next(GroupId group) const noexcept {
   const std::size_t end = std::min(last_step_.size(), cursor_ + p_.prefetch_groups);
   return std::find(last_step_.begin() + static_cast<std::ptrdiff_t>(std::min(cursor_, end)),
-                   last_step_.begin() + static_cast<std::ptrdiff_t>(end), group) !=
-         last_step_.begin() + static_cast<std::ptrdiff_t>(end);
+                   last_step_.begin() + static_cast<std::ptrdiff_t>(end),
+                   group) != last_step_.begin() + static_cast<std::ptrdiff_t>(end);
 }
 
-// A free buffer, or one whose cached group nobody holds; with `keep_next` not one that is needed soon.
+// A free buffer, or one whose cached group nobody holds; with `keep_next` not one that is needed
+// soon.
 std::optional<std::uint32_t> GatherBuffers::find_free(bool keep_next) const noexcept {
   std::optional<std::uint32_t> cached;
   for (std::uint32_t b = 0; b < buffers_.size(); ++b) {
     const Buffer& buffer = buffers_[b];
     if (buffer.state == State::kFree && buffer.leases == 0) return b;
-    if (buffer.state == State::kReady && buffer.leases == 0 && !(keep_next && likely_next(buffer.group))) cached = b;
+    if (buffer.state == State::kReady && buffer.leases == 0 &&
+        !(keep_next && likely_next(buffer.group)))
+      cached = b;
   }
   return cached;
 }
@@ -119,9 +124,10 @@ async::Task<std::uint32_t> GatherBuffers::free_buffer(GroupId wanted) {
   for (const Buffer& buffer : buffers_) {
     holders += (holders.empty() ? "'" : ", '") + p_.registry.group(buffer.group).name + "'";
   }
-  throw Error(Code::kOutOfBudget, "gather of group '" + p_.registry.group(wanted).name + "': all " +
-                                      std::to_string(buffers_.size()) + " gather buffers are leased, by " + holders +
-                                      "; release one first, or set headrace.prefetch_groups to more");
+  throw Error(Code::kOutOfBudget,
+              "gather of group '" + p_.registry.group(wanted).name + "': all " +
+                  std::to_string(buffers_.size()) + " gather buffers are leased, by " + holders +
+                  "; release one first, or set headrace.prefetch_groups to more");
 }
 
 async::Task<std::uint32_t> GatherBuffers::acquire(GroupId group) {
@@ -203,8 +209,8 @@ async::Task<> GatherBuffers::fill(std::uint32_t index, Priority priority) {
   wake(buffer);
 }
 
-async::Task<> GatherBuffers::fill_section(std::uint32_t index, std::uint32_t section_index, Priority priority,
-                                          async::TaskGroup& reads) {
+async::Task<> GatherBuffers::fill_section(std::uint32_t index, std::uint32_t section_index,
+                                          Priority priority, async::TaskGroup& reads) {
   const partition::Section& section = p_.partition.sections[section_index];
   const std::uint64_t element_bytes = size_bytes(section.dtype);
   std::byte* const base = buffers_[index].memory + section_offset_[section_index];
@@ -244,10 +250,13 @@ async::Task<> GatherBuffers::device_done() {
     void await_suspend(std::coroutine_handle<> handle) {
       waiting = handle;
       run = [](async::Work* work) noexcept { static_cast<Passed*>(work)->waiting.resume(); };
-      device->notify(stream, [](void* self) noexcept {
-        auto* passed = static_cast<Passed*>(self);
-        passed->conductor->post(*passed);
-      }, this);
+      device->notify(
+          stream,
+          [](void* self) noexcept {
+            auto* passed = static_cast<Passed*>(self);
+            passed->conductor->post(*passed);
+          },
+          this);
     }
     void await_resume() const noexcept {}
   } passed;

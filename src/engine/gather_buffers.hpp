@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // gather_buffers.hpp: the buffers that groups are joined in, and what is read ahead into them.
 //
-// A buffer is free, being filled, or holds a group's bytes (cached until somebody needs the buffer or an update makes it
-// stale). The order of last step's gathers is the guess for this step's: the next groups are filled while the current
-// one is in use. A wrong guess costs a read, never a wrong byte. Conductor only, but where said otherwise.
+// A buffer is free, being filled, or holds a group's bytes (cached until somebody needs the buffer
+// or an update makes it stale). The order of last step's gathers is the guess for this step's: the
+// next groups are filled while the current one is in use. A wrong guess costs a read, never a wrong
+// byte. Conductor only, but where said otherwise.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -39,8 +40,9 @@ class GatherBuffers {
   explicit GatherBuffers(const Parts& parts);
   ~GatherBuffers();
 
-  // A buffer with this rank's shard of `group` in its place, leased once more. Starts the fills that are likely next.
-  // Throws kOutOfBudget naming the holders when all buffers are leased; a failed fill's error (the buffer is free again).
+  // A buffer with this rank's shard of `group` in its place, leased once more. Starts the fills
+  // that are likely next. Throws kOutOfBudget naming the holders when all buffers are leased; a
+  // failed fill's error (the buffer is free again).
   async::Task<std::uint32_t> acquire(GroupId group);
   // A buffer for `group` with nothing in it, leased: for load.
   async::Task<std::uint32_t> claim_empty(GroupId group);
@@ -51,8 +53,12 @@ class GatherBuffers {
   std::byte* memory(std::uint32_t buffer) const noexcept { return buffers_[buffer].memory; }
   Event filled(std::uint32_t buffer) const noexcept { return buffers_[buffer].filled; }
   // True once: whoever gets it joins the shards. (Trainer thread.)
-  bool take_join(std::uint32_t buffer) noexcept { return !std::exchange(buffers_[buffer].joined, true); }
-  std::uint64_t section_offset_bytes(std::uint32_t section) const noexcept { return section_offset_[section]; }
+  bool take_join(std::uint32_t buffer) noexcept {
+    return !std::exchange(buffers_[buffer].joined, true);
+  }
+  std::uint64_t section_offset_bytes(std::uint32_t section) const noexcept {
+    return section_offset_[section];
+  }
 
   // The name of a group whose buffer is leased, or empty. Any thread.
   std::string leased_group() const;

@@ -37,8 +37,10 @@ Gradients::Gradients(const Parts& parts) : p_(parts) {
   bucket_ = static_cast<std::byte*>(p_.device.allocate(p_.plan.bucket_bytes));
   device_bytes_ = p_.plan.bucket_bytes;
   if (bucket_ == nullptr) {
-    throw Error(Code::kOutOfBudget, std::string("device ") + p_.device.name() + " has no room for the gradient bucket of " +
-                                        base::format_bytes(p_.plan.bucket_bytes) + "; use smaller groups");
+    throw Error(Code::kOutOfBudget, std::string("device ") + p_.device.name() +
+                                        " has no room for the gradient bucket of " +
+                                        base::format_bytes(p_.plan.bucket_bytes) +
+                                        "; use smaller groups");
   }
 }
 
@@ -51,7 +53,8 @@ std::uint64_t Gradients::bookkeeping_bytes(const partition::Partition& partition
   const std::uint64_t parameters = partition.parameters.size();
   std::uint64_t bytes = parameters * (sizeof(std::uint8_t) + sizeof(std::uint32_t)) +
                         partition.pieces * sizeof(GradientPiece) + 64 * sizeof(Stream);
-  if (partition.world_size > 1) bytes += (parameters + 2) * sizeof(double) + parameters + partition.group_sections.size();
+  if (partition.world_size > 1)
+    bytes += (parameters + 2) * sizeof(double) + parameters + partition.group_sections.size();
   return bytes;
 }
 
@@ -73,9 +76,13 @@ void Gradients::remember_stream(Stream stream) {
 void Gradients::refuse_repeat(ParameterId id) const {
   const RegisteredParameter& parameter = p_.registry.parameter(id);
   throw Error(Code::kWrongState,
-              "a second gradient of '" + parameter.full_name + "' arrived before step(): it was not declared, and is "
-              "refused rather than summed in " + name_of(parameter.spec.dtype) + ". Call expect_repeated_gradients() for "
-              "group '" + p_.registry.group(parameter.group).name +
+              "a second gradient of '" + parameter.full_name +
+                  "' arrived before step(): it was not declared, and is "
+                  "refused rather than summed in " +
+                  name_of(parameter.spec.dtype) +
+                  ". Call expect_repeated_gradients() for "
+                  "group '" +
+                  p_.registry.group(parameter.group).name +
                   "' before freeze(), or set gradient_accumulation_steps to more than 1.");
 }
 
@@ -97,9 +104,11 @@ void Gradients::add(ParameterId id, const void* gradient, DType dtype, Stream st
   add_to_slab(id, gradient, dtype, parameter.first_element, parameter.elements, first, stream);
 }
 
-// Elements [first, first + elements) of the parameter's section, which are this rank's; `source` is their first one.
-void Gradients::add_to_slab(ParameterId id, const void* source, DType source_dtype, std::uint64_t first,
-                            std::uint64_t elements, bool overwrite, Stream stream) {
+// Elements [first, first + elements) of the parameter's section, which are this rank's; `source` is
+// their first one.
+void Gradients::add_to_slab(ParameterId id, const void* source, DType source_dtype,
+                            std::uint64_t first, std::uint64_t elements, bool overwrite,
+                            Stream stream) {
   const partition::Parameter& parameter = p_.partition.parameters[id.index];
   const residency::SectionPlan& plan = p_.plan.sections[parameter.section];
   const std::uint64_t in_shard =
@@ -108,7 +117,8 @@ void Gradients::add_to_slab(ParameterId id, const void* source, DType source_dty
   Accumulation work;
   work.source = source;
   work.source_dtype = source_dtype;
-  work.sum = p_.arena.range(plan.gradient.offset_bytes, 0).data() + in_shard * size_bytes(plan.gradient_dtype);
+  work.sum = p_.arena.range(plan.gradient.offset_bytes, 0).data() +
+             in_shard * size_bytes(plan.gradient_dtype);
   work.sum_dtype = plan.gradient_dtype;
   work.elements = elements;
   work.overwrite = overwrite;
@@ -167,10 +177,11 @@ void Gradients::flush_bucket() {
     for (const std::uint32_t index : section.parameters) {
       const partition::Parameter& parameter = p_.partition.parameters[index];
       if (in_bucket_[index] != 0) continue;
-      p_.device.fill_zero(bucket_stream_, bucket_ + at + parameter.first_element * bytes, parameter.elements * bytes);
+      p_.device.fill_zero(bucket_stream_, bucket_ + at + parameter.first_element * bytes,
+                          parameter.elements * bytes);
     }
-    p_.collective.reduce_scatter({p_.sequence++, "gradients of " + p_.registry.group(group).name}, bucket_stream_,
-                                 bucket_ + at, dtype, section.buffer_elements);
+    p_.collective.reduce_scatter({p_.sequence++, "gradients of " + p_.registry.group(group).name},
+                                 bucket_stream_, bucket_ + at, dtype, section.buffer_elements);
     const std::uint64_t begin = p_.partition.shard_first_element(section);
     const std::uint64_t end = begin + section.shard_elements;
     for (const std::uint32_t index : section.parameters) {
@@ -178,8 +189,8 @@ void Gradients::flush_bucket() {
       const std::uint64_t first = std::max(begin, parameter.first_element);
       const std::uint64_t stop = std::min(end, parameter.first_element + parameter.elements);
       if (first >= stop) continue;
-      add_to_slab({index}, bucket_ + at + first * bytes, dtype, first, stop - first, reduced_before_[group.index] == 0,
-                  bucket_stream_);
+      add_to_slab({index}, bucket_ + at + first * bytes, dtype, first, stop - first,
+                  reduced_before_[group.index] == 0, bucket_stream_);
     }
     at += base::align_up(section.buffer_elements * bytes, base::kIoAlignment);
   }

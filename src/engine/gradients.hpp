@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// gradients.hpp: the gradients of a step: where they are summed, which parameters have one, and their norm.
+// gradients.hpp: the gradients of a step: where they are summed, which parameters have one, and
+// their norm.
 //
-// This rank's shard of every section has a slab in host memory. With one rank an arriving gradient is accumulated into it
-// directly. With several, a group's gradients are collected in a bucket, reduce-scattered when all of them are there (or
-// when another group's begin, or at the step), and this rank's piece is accumulated into the slab.
+// This rank's shard of every section has a slab in host memory. With one rank an arriving gradient
+// is accumulated into it directly. With several, a group's gradients are collected in a bucket,
+// reduce-scattered when all of them are there (or when another group's begin, or at the step), and
+// this rank's piece is accumulated into the slab.
 #pragma once
 #include <cstdint>
 #include <mutex>
@@ -42,8 +44,8 @@ class Gradients {
 
   // Trainer threads, several at once. Throws kWrongState for an arrival that was not declared.
   void add(ParameterId id, const void* gradient, DType dtype, Stream stream);
-  // Trainer thread, collective: whatever is in the bucket is reduced, everything queued is waited for, ranks agree on which
-  // parameters have a gradient.
+  // Trainer thread, collective: whatever is in the bucket is reduced, everything queued is waited
+  // for, ranks agree on which parameters have a gradient.
   GradientTotals finish();
   void clear();
 
@@ -56,8 +58,8 @@ class Gradients {
   std::uint64_t device_bytes() const noexcept { return device_bytes_; }
 
  private:
-  void add_to_slab(ParameterId id, const void* source, DType source_dtype, std::uint64_t first, std::uint64_t elements,
-                   bool overwrite, Stream stream);
+  void add_to_slab(ParameterId id, const void* source, DType source_dtype, std::uint64_t first,
+                   std::uint64_t elements, bool overwrite, Stream stream);
   void add_to_bucket(ParameterId id, const void* gradient, DType dtype, Stream stream);
   void flush_bucket();
   void remember_stream(Stream stream);
@@ -65,10 +67,10 @@ class Gradients {
 
   const Parts p_;
   std::vector<std::uint8_t> received_;
-  std::vector<std::uint32_t> arrivals_;        // per parameter, since the last step
+  std::vector<std::uint32_t> arrivals_;  // per parameter, since the last step
   std::vector<GradientPiece> pieces_;
-  std::vector<double> agreed_;                 // for the all-reduce
-  std::vector<Stream> streams_;                // that arrivals were queued on
+  std::vector<double> agreed_;   // for the all-reduce
+  std::vector<Stream> streams_;  // that arrivals were queued on
   std::mutex mutex_;
   // The bucket: one group's whole gradients, sections at multiples of 4096 bytes.
   std::byte* bucket_ = nullptr;
@@ -76,7 +78,7 @@ class Gradients {
   std::optional<GroupId> bucket_group_;
   Stream bucket_stream_;
   std::uint32_t bucket_arrivals_ = 0;
-  std::vector<std::uint8_t> in_bucket_;        // per parameter
-  std::vector<std::uint8_t> reduced_before_;   // per group: its slab holds a sum already
+  std::vector<std::uint8_t> in_bucket_;       // per parameter
+  std::vector<std::uint8_t> reduced_before_;  // per group: its slab holds a sum already
 };
 }  // namespace headrace::engine

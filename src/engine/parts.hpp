@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// parts.hpp: what an engine is made of that tests replace: the conductor, the drives, their queues, the threads.
+// parts.hpp: what an engine is made of that tests replace: the conductor, the drives, their queues,
+// the threads.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -12,9 +13,9 @@
 namespace headrace::engine {
 struct EngineParts {
   std::function<std::unique_ptr<async::Conductor>()> make_conductor;  // null: conductor_asio
-  swap::DriveMaker make_drive;      // null: a thread per drive
-  swap::IoQueueMaker make_queue;    // null: as the settings and HEADRACE_IO_QUEUE say
-  std::optional<std::uint32_t> update_threads;        // unset: as the settings and the machine say
-  std::optional<std::uint64_t> machine_left_bytes;    // unset: what the machine says
+  swap::DriveMaker make_drive;                                        // null: a thread per drive
+  swap::IoQueueMaker make_queue;                // null: as the settings and HEADRACE_IO_QUEUE say
+  std::optional<std::uint32_t> update_threads;  // unset: as the settings and the machine say
+  std::optional<std::uint64_t> machine_left_bytes;  // unset: what the machine says
 };
 }  // namespace headrace::engine

@@ -13,12 +13,14 @@ namespace {
 void check_values(const Hyperparameters& v) {
   const auto beta_ok = [](float beta) { return beta >= 0 && beta < 1; };
   if (!beta_ok(v.beta1) || !beta_ok(v.beta2)) {
-    refuse("hyperparameters: beta1 = " + std::to_string(v.beta1) + ", beta2 = " + std::to_string(v.beta2) +
-           ": each must be at least 0 and below 1");
+    refuse("hyperparameters: beta1 = " + std::to_string(v.beta1) +
+           ", beta2 = " + std::to_string(v.beta2) + ": each must be at least 0 and below 1");
   }
-  if (!(v.eps >= 0) || !std::isfinite(v.eps) || !(v.weight_decay >= 0) || !std::isfinite(v.weight_decay) ||
-      !std::isfinite(v.learning_rate_scale)) {
-    refuse("hyperparameters: eps and weight_decay must be finite and not negative, learning_rate_scale finite");
+  if (!(v.eps >= 0) || !std::isfinite(v.eps) || !(v.weight_decay >= 0) ||
+      !std::isfinite(v.weight_decay) || !std::isfinite(v.learning_rate_scale)) {
+    refuse(
+        "hyperparameters: eps and weight_decay must be finite and not negative, "
+        "learning_rate_scale finite");
   }
 }
 
@@ -26,15 +28,17 @@ void check_spec(const std::string& full_name, const ParameterSpec& spec, std::si
   if (spec.name.empty()) refuse("a parameter of group '" + full_name + "' has no name");
   std::uint64_t elements = 1;
   for (const std::int64_t size : spec.shape) {
-    if (size <= 0) refuse("parameter '" + full_name + "': a size of " + std::to_string(size) + " in its shape; sizes start at 1");
+    if (size <= 0)
+      refuse("parameter '" + full_name + "': a size of " + std::to_string(size) +
+             " in its shape; sizes start at 1");
     if (__builtin_mul_overflow(elements, static_cast<std::uint64_t>(size), &elements) ||
         elements > (std::uint64_t{1} << 48)) {
       refuse("parameter '" + full_name + "': more elements than 2^48");
     }
   }
   if (spec.hyperparameters.index >= sets) {
-    refuse("parameter '" + full_name + "': hyperparameter set " + std::to_string(spec.hyperparameters.index) +
-           " was never added to this engine");
+    refuse("parameter '" + full_name + "': hyperparameter set " +
+           std::to_string(spec.hyperparameters.index) + " was never added to this engine");
   }
 }
 }  // namespace
@@ -53,7 +57,8 @@ void Registry::set_default_hyperparameters(const Hyperparameters& values) {
 GroupId Registry::add_group(std::string name, std::vector<ParameterSpec> parameters) {
   if (parameters.empty()) refuse("group '" + name + "' has no parameters");
   for (const RegisteredGroup& group : groups_) {
-    if (group.name == name) refuse("a group named '" + name + "' was added already; names are unique in an engine");
+    if (group.name == name)
+      refuse("a group named '" + name + "' was added already; names are unique in an engine");
   }
   const GroupId id{static_cast<std::uint32_t>(groups_.size())};
   // Checked whole before anything is kept, so that a refused group leaves no trace.
@@ -80,15 +85,19 @@ GroupId Registry::add_group(std::string name, std::vector<ParameterSpec> paramet
 
 RegisteredGroup& Registry::group(GroupId id) {
   if (id.index >= groups_.size()) {
-    throw Error(Code::kNotFound, "group " + std::to_string(id.index) + " was never added to this engine");
+    throw Error(Code::kNotFound,
+                "group " + std::to_string(id.index) + " was never added to this engine");
   }
   return groups_[id.index];
 }
-const RegisteredGroup& Registry::group(GroupId id) const { return const_cast<Registry*>(this)->group(id); }
+const RegisteredGroup& Registry::group(GroupId id) const {
+  return const_cast<Registry*>(this)->group(id);
+}
 
 const RegisteredParameter& Registry::parameter(ParameterId id) const {
   if (id.index >= parameters_.size()) {
-    throw Error(Code::kNotFound, "parameter " + std::to_string(id.index) + " was never added to this engine");
+    throw Error(Code::kNotFound,
+                "parameter " + std::to_string(id.index) + " was never added to this engine");
   }
   return parameters_[id.index];
 }
@@ -98,15 +107,17 @@ ParameterId Registry::find(std::string_view full_name) const {
   std::vector<std::string_view> known;
   for (const auto& [name, index] : by_name_) known.push_back(name);
   const std::string_view nearest = base::nearest_word(full_name, known);
-  throw Error(Code::kNotFound, "no parameter is named '" + std::string(full_name) + "'" +
-                                   (nearest.empty() ? "" : "; the nearest is '" + std::string(nearest) + "'"));
+  throw Error(Code::kNotFound,
+              "no parameter is named '" + std::string(full_name) + "'" +
+                  (nearest.empty() ? "" : "; the nearest is '" + std::string(nearest) + "'"));
 }
 
 std::vector<partition::GroupShape> Registry::shapes() const {
   std::vector<partition::GroupShape> shapes;
   for (const RegisteredGroup& group : groups_) {
     auto& shape = shapes.emplace_back();
-    for (const ParameterId id : group.parameters) shape.parameters.push_back(parameters_[id.index].spec);
+    for (const ParameterId id : group.parameters)
+      shape.parameters.push_back(parameters_[id.index].spec);
   }
   return shapes;
 }
@@ -120,9 +131,10 @@ std::vector<ParameterId> Registry::by_name() const {
 std::uint64_t Registry::bookkeeping_bytes() const {
   std::uint64_t bytes = groups_.size() * sizeof(RegisteredGroup);
   for (const RegisteredParameter& p : parameters_) {
-    constexpr std::uint64_t kMapNode = 80;  // what a node of by_name_ takes beyond the name's characters
-    bytes += sizeof p + sizeof(ParameterId) + kMapNode + 2 * p.full_name.capacity() + p.spec.name.capacity() +
-             p.spec.shape.capacity() * sizeof(std::int64_t);
+    constexpr std::uint64_t kMapNode =
+        80;  // what a node of by_name_ takes beyond the name's characters
+    bytes += sizeof p + sizeof(ParameterId) + kMapNode + 2 * p.full_name.capacity() +
+             p.spec.name.capacity() + p.spec.shape.capacity() * sizeof(std::int64_t);
   }
   return bytes;
 }

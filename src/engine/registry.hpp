@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// registry.hpp: what was registered before freeze: groups, parameters, hyperparameter sets, by name and by number.
+// registry.hpp: what was registered before freeze: groups, parameters, hyperparameter sets, by name
+// and by number.
 #pragma once
 #include <cstdint>
 #include <map>

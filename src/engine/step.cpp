@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// step.cpp: gradients in, and the update of every tile: read, update and write of neighbouring tiles overlapped,
-// bounded by the update slots. BARRIER mode: all of it inside step(), after the global norm is known.
+// step.cpp: gradients in, and the update of every tile: read, update and write of neighbouring
+// tiles overlapped, bounded by the update slots. BARRIER mode: all of it inside step(), after the
+// global norm is known.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -15,7 +16,8 @@ void EngineCore::add_gradient(ParameterId id, const void* gradient, DType dtype,
   Frozen& f = ready("add_gradient");
   registry_.parameter(id);
   if (gradient == nullptr) {
-    throw Error(Code::kInvalidArgument, "add_gradient of '" + registry_.parameter(id).full_name + "': a null pointer");
+    throw Error(Code::kInvalidArgument,
+                "add_gradient of '" + registry_.parameter(id).full_name + "': a null pointer");
   }
   f.gradients->add(id, gradient, dtype, stream);
 }
@@ -25,26 +27,32 @@ void EngineCore::discard_gradients() { ready("discard_gradients").gradients->cle
 namespace {
 void check_options(const StepOptions& o) {
   const auto refuse = [](const char* what, float value) {
-    throw Error(Code::kInvalidArgument, std::string("step: ") + what + " = " + std::to_string(value) +
-                                            ": must be finite and not negative; nothing was updated");
+    throw Error(Code::kInvalidArgument,
+                std::string("step: ") + what + " = " + std::to_string(value) +
+                    ": must be finite and not negative; nothing was updated");
   };
-  if (!std::isfinite(o.learning_rate) || o.learning_rate < 0) refuse("learning_rate", o.learning_rate);
+  if (!std::isfinite(o.learning_rate) || o.learning_rate < 0)
+    refuse("learning_rate", o.learning_rate);
   if (!std::isfinite(o.max_norm) || o.max_norm < 0) refuse("max_norm", o.max_norm);
-  if (!std::isfinite(o.gradient_scale) || o.gradient_scale < 0) refuse("gradient_scale", o.gradient_scale);
+  if (!std::isfinite(o.gradient_scale) || o.gradient_scale < 0)
+    refuse("gradient_scale", o.gradient_scale);
 }
 }  // namespace
 
 // What the step means for each parameter that received a gradient.
-void EngineCore::prepare_steps(Frozen& f, const StepOptions& options, double factor, StepResult& result) {
+void EngineCore::prepare_steps(Frozen& f, const StepOptions& options, double factor,
+                               StepResult& result) {
   for (std::uint32_t i = 0; i < f.partition.parameters.size(); ++i) {
     if (f.gradients->received()[i] == 0) {
       ++result.parameters_left_alone;
       continue;
     }
     ++result.parameters_updated;
-    const Hyperparameters& values = registry_.hyperparameters(registry_.parameter({i}).spec.hyperparameters);
+    const Hyperparameters& values =
+        registry_.hyperparameters(registry_.parameter({i}).spec.hyperparameters);
     f.parameter_steps[i] = optimizer_cpu::make_adamw_step(
-        values, static_cast<double>(options.learning_rate) * values.learning_rate_scale, f.step_counts[i] + 1, factor);
+        values, static_cast<double>(options.learning_rate) * values.learning_rate_scale,
+        f.step_counts[i] + 1, factor);
   }
 }
 
@@ -55,20 +63,25 @@ StepResult EngineCore::step(const StepOptions& options) {
   for (std::uint32_t g = 0; g < f.group_loaded.size(); ++g) require_loaded(f, {g}, "step");
   const engine::GradientTotals totals = f.gradients->finish();
   if (totals.non_finite > 0) {
-    throw Error(Code::kNotFinite,
-                (totals.first_non_finite.empty() ? std::string("a gradient on another rank")
-                                                 : "the gradient of '" + totals.first_non_finite + "'") +
-                    " holds NaN or infinity in step " + std::to_string(steps_ + 1) + " (" +
-                    std::to_string(static_cast<std::uint64_t>(totals.non_finite)) +
-                    " values in all); nothing was updated. Call discard_gradients() to skip the step, or stop.");
+    throw Error(
+        Code::kNotFinite,
+        (totals.first_non_finite.empty() ? std::string("a gradient on another rank")
+                                         : "the gradient of '" + totals.first_non_finite + "'") +
+            " holds NaN or infinity in step " + std::to_string(steps_ + 1) + " (" +
+            std::to_string(static_cast<std::uint64_t>(totals.non_finite)) +
+            " values in all); nothing was updated. Call discard_gradients() to skip the step, or "
+            "stop.");
   }
   StepResult result;
   result.step = steps_ + 1;
-  result.gradient_norm = std::sqrt(totals.sum_squares) * static_cast<double>(options.gradient_scale);
+  result.gradient_norm =
+      std::sqrt(totals.sum_squares) * static_cast<double>(options.gradient_scale);
   if (options.max_norm > 0) {
-    result.clip_factor = std::min(1.0, static_cast<double>(options.max_norm) / (result.gradient_norm + 1e-6));
+    result.clip_factor =
+        std::min(1.0, static_cast<double>(options.max_norm) / (result.gradient_norm + 1e-6));
   }
-  prepare_steps(f, options, static_cast<double>(options.gradient_scale) * result.clip_factor, result);
+  prepare_steps(f, options, static_cast<double>(options.gradient_scale) * result.clip_factor,
+                result);
   const auto began = std::chrono::steady_clock::now();
   update_began_ = false;
   try {
@@ -78,17 +91,20 @@ StepResult EngineCore::step(const StepOptions& options) {
     if (update_began_) fail(error.what());
     throw;
   }
-  update_wall_ns_.fetch_add(static_cast<std::uint64_t>((std::chrono::steady_clock::now() - began).count()));
-  for (std::uint32_t i = 0; i < f.step_counts.size(); ++i) f.step_counts[i] += f.gradients->received()[i];
+  update_wall_ns_.fetch_add(
+      static_cast<std::uint64_t>((std::chrono::steady_clock::now() - began).count()));
+  for (std::uint32_t i = 0; i < f.step_counts.size(); ++i)
+    f.step_counts[i] += f.gradients->received()[i];
   f.gradients->clear();
   ++steps_;
   return result;
 }
 
 bool EngineCore::has_gradient(const Frozen& f, std::uint32_t tile) const {
-  return std::ranges::any_of(f.partition.segments_of(f.partition.tiles[tile]), [&](const partition::Segment& segment) {
-    return f.gradients->received()[segment.parameter] != 0;
-  });
+  return std::ranges::any_of(f.partition.segments_of(f.partition.tiles[tile]),
+                             [&](const partition::Segment& segment) {
+                               return f.gradients->received()[segment.parameter] != 0;
+                             });
 }
 
 async::Task<> EngineCore::update_all() {

@@ -48,7 +48,8 @@ void TilePass::initialise_unit(std::uint64_t first, std::uint64_t count) noexcep
   std::memset(exp_avg + first * 4, 0, count * 4);
   std::memset(exp_avg_sq + first * 4, 0, count * 4);
   const std::uint32_t master_bytes = kind == optimizer_cpu::MasterKind::kF32 ? 4 : 2;
-  optimizer_cpu::reset_master(kind, out, master == nullptr ? nullptr : master + first * master_bytes, count);
+  optimizer_cpu::reset_master(kind, out,
+                              master == nullptr ? nullptr : master + first * master_bytes, count);
 }
 
 void TilePass::update_unit(std::uint64_t first, std::uint64_t count) noexcept {
@@ -97,8 +98,9 @@ void TilePass::run_unit(void* context, std::uint64_t unit) noexcept {
   }
   pass.seal_unit(first, count);
   if (pass.busy_ns != nullptr) {
-    pass.busy_ns->fetch_add(static_cast<std::uint64_t>((std::chrono::steady_clock::now() - began).count()),
-                            std::memory_order_relaxed);
+    pass.busy_ns->fetch_add(
+        static_cast<std::uint64_t>((std::chrono::steady_clock::now() - began).count()),
+        std::memory_order_relaxed);
   }
 }
 }  // namespace headrace::engine

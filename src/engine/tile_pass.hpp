@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// tile_pass.hpp: the one pass over a tile's bytes: verify, update, checksum, 131,072 elements at a time.
+// tile_pass.hpp: the one pass over a tile's bytes: verify, update, checksum, 131,072 elements at a
+// time.
 //
-// A unit is what its checksums cover: 256 KiB of a 2-byte stream, twice that of a 4-byte one. Units are independent, so
-// any thread may take any of them, in any order: the bits are the same.
+// A unit is what its checksums cover: 256 KiB of a 2-byte stream, twice that of a 4-byte one. Units
+// are independent, so any thread may take any of them, in any order: the bits are the same.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -19,8 +20,8 @@ inline constexpr std::uint64_t kUnitElements = 131072;
 struct PassStream {
   std::byte* data = nullptr;
   std::uint32_t bytes_per_element = 0;
-  // Checksums per 256 KiB, in the record's header or beside the weight. With verify the old ones are compared first,
-  // with seal the new ones written over them.
+  // Checksums per 256 KiB, in the record's header or beside the weight. With verify the old ones
+  // are compared first, with seal the new ones written over them.
   std::uint64_t* checksums = nullptr;
   bool verify = false;
   bool seal = false;
@@ -35,13 +36,14 @@ struct TilePass {
 
   // The update; without segments nothing is updated.
   std::span<const partition::Segment> segments;
-  const std::uint8_t* received = nullptr;                 // per parameter: has it a gradient?
-  const optimizer_cpu::AdamWStep* steps = nullptr;        // per parameter
-  const std::byte* gradient = nullptr;                    // of the tile's first element
+  const std::uint8_t* received = nullptr;           // per parameter: has it a gradient?
+  const optimizer_cpu::AdamWStep* steps = nullptr;  // per parameter
+  const std::byte* gradient = nullptr;              // of the tile's first element
   DType gradient_dtype = DType::kBf16;
   optimizer_cpu::AdamWFunction update = nullptr;
 
-  // The first values: weights from here, moments zero, master from the weight. Instead of verify and update.
+  // The first values: weights from here, moments zero, master from the weight. Instead of verify
+  // and update.
   const std::byte* initial_weight = nullptr;
 
   optimizer_cpu::MasterKind kind = optimizer_cpu::MasterKind::kSplitResidual;
@@ -52,7 +54,8 @@ struct TilePass {
   std::byte* exp_avg_sq = nullptr;
 
   std::atomic<std::uint64_t>* busy_ns = nullptr;  // time spent is added, if given
-  // The first stream and chunk found damaged: 1 + (stream << 32 | chunk); 0: none. A damaged unit is not updated.
+  // The first stream and chunk found damaged: 1 + (stream << 32 | chunk); 0: none. A damaged unit
+  // is not updated.
   std::atomic<std::uint64_t> fault{0};
 
   std::uint64_t units() const noexcept { return (elements + kUnitElements - 1) / kUnitElements; }

@@ -24,7 +24,8 @@ std::uint64_t weight_bytes_of(const partition::Partition& partition, const parti
 
 TileStore::TileStore(const Parts& parts)
     : p_(parts),
-      slots_(parts.arena.range(parts.plan.update_slot_memory.offset_bytes, parts.plan.update_slot_memory.size_bytes),
+      slots_(parts.arena.range(parts.plan.update_slot_memory.offset_bytes,
+                               parts.plan.update_slot_memory.size_bytes),
              parts.plan.update_slots, parts.plan.update_slot_bytes) {
   const auto& tiles = p_.partition.tiles;
   states_.resize(tiles.size());
@@ -34,13 +35,15 @@ TileStore::TileStore(const Parts& parts)
     states_[t].first_weight_checksum = static_cast<std::uint32_t>(checksums);
     checksums += weight_chunks(t);
     if (p_.plan.sections[tiles[t].section].weight == Tier::kNvme) {
-      states_[t].weight_extent = p_.swap->allocate(p_.plan.tiles[t].drive, p_.plan.tiles[t].weight_bytes);
+      states_[t].weight_extent =
+          p_.swap->allocate(p_.plan.tiles[t].drive, p_.plan.tiles[t].weight_bytes);
     }
   }
   weight_checksums_.resize(checksums);
   for (std::uint32_t t = 0; t < tiles.size(); ++t) {
     if (p_.plan.tiles[t].record == Tier::kNvme) {
-      states_[t].record_extent = p_.swap->allocate(p_.plan.tiles[t].drive, p_.plan.tiles[t].layout.size_bytes);
+      states_[t].record_extent =
+          p_.swap->allocate(p_.plan.tiles[t].drive, p_.plan.tiles[t].layout.size_bytes);
     }
   }
 }
@@ -51,12 +54,14 @@ std::uint64_t TileStore::weight_chunks(std::uint32_t tile) const {
 
 std::uint64_t TileStore::bookkeeping_bytes(const partition::Partition& partition) {
   std::uint64_t checksums = 0;
-  for (const partition::Tile& tile : partition.tiles) checksums += chunks_of(weight_bytes_of(partition, tile));
+  for (const partition::Tile& tile : partition.tiles)
+    checksums += chunks_of(weight_bytes_of(partition, tile));
   return partition.tiles.size() * sizeof(TileState) + checksums * sizeof(std::uint64_t);
 }
 
 std::uint64_t TileStore::bytes_held() const noexcept {
-  return states_.capacity() * sizeof(TileState) + weight_checksums_.capacity() * sizeof(std::uint64_t);
+  return states_.capacity() * sizeof(TileState) +
+         weight_checksums_.capacity() * sizeof(std::uint64_t);
 }
 
 bool TileStore::needs_slot(std::uint32_t tile) const noexcept {
@@ -87,7 +92,8 @@ TileView TileStore::view(std::uint32_t tile, std::span<std::byte> slot) const {
     slot_used += plan.weight_bytes;
   } else {
     const std::uint64_t element = cut.first_element - p_.partition.shard_first_element(section);
-    view.weight = const_cast<std::byte*>(resident_weight(cut.section)) + element * size_bytes(section.dtype);
+    view.weight =
+        const_cast<std::byte*>(resident_weight(cut.section)) + element * size_bytes(section.dtype);
   }
   HEADRACE_CHECK(slot_used <= slot.size(), "the plan sized the slots for the largest tile");
   return view;
@@ -102,7 +108,8 @@ swap::Subject TileStore::subject(const char* action, std::uint32_t tile) const {
   return {action, &p_.registry.parameter({first.parameter}).full_name, tile};
 }
 
-async::Task<> TileStore::read(std::uint32_t tile, TileView view, TileParts parts, Priority priority) {
+async::Task<> TileStore::read(std::uint32_t tile, TileView view, TileParts parts,
+                              Priority priority) {
   const TileState& state = states_[tile];
   const residency::TilePlan& plan = p_.plan.tiles[tile];
   async::TaskGroup reads;
@@ -119,14 +126,17 @@ async::Task<> TileStore::read(std::uint32_t tile, TileView view, TileParts parts
     const auto& header = *reinterpret_cast<const swap::RecordHeader*>(view.record);
     const std::string fault = swap::header_fault(header, identity(tile, state.generation));
     if (!fault.empty()) {
-      throw Error(Code::kCorrupt, subject("swap in state of", tile).text() + ": " + p_.swap->place(state.record_extent) +
-                                      ": the record's header is not what was written: " + fault +
-                                      "; the file was changed or the drive is failing. Start again on another drive.");
+      throw Error(
+          Code::kCorrupt,
+          subject("swap in state of", tile).text() + ": " + p_.swap->place(state.record_extent) +
+              ": the record's header is not what was written: " + fault +
+              "; the file was changed or the drive is failing. Start again on another drive.");
     }
   }
 }
 
-void TileStore::prepare(TilePass& pass, std::uint32_t tile, TileView view, TileParts parts, bool seal) {
+void TileStore::prepare(TilePass& pass, std::uint32_t tile, TileView view, TileParts parts,
+                        bool seal) {
   const partition::Tile& cut = p_.partition.tiles[tile];
   const DType dtype = p_.partition.sections[cut.section].dtype;
   TileState& state = states_[tile];
@@ -134,8 +144,8 @@ void TileStore::prepare(TilePass& pass, std::uint32_t tile, TileView view, TileP
   pass.elements = cut.elements;
   pass.kind = optimizer_cpu::master_kind(dtype, p_.settings.master);
   pass.stream_count = 0;
-  const auto add_stream = [&](std::byte* data, std::uint32_t bytes, std::uint64_t* checksums, bool on_nvme,
-                              std::uint32_t number) {
+  const auto add_stream = [&](std::byte* data, std::uint32_t bytes, std::uint64_t* checksums,
+                              bool on_nvme, std::uint32_t number) {
     PassStream& stream = pass.streams[pass.stream_count++];
     stream.data = data;
     stream.bytes_per_element = bytes;
@@ -149,8 +159,9 @@ void TileStore::prepare(TilePass& pass, std::uint32_t tile, TileView view, TileP
   if (parts.weight) {
     pass.weight = view.weight;
     pass.weight_bytes_per_element = size_bytes(dtype);
-    add_stream(view.weight, size_bytes(dtype), weight_checksums_.data() + state.first_weight_checksum,
-               view.weight_in_slot, kWeightStream);
+    add_stream(view.weight, size_bytes(dtype),
+               weight_checksums_.data() + state.first_weight_checksum, view.weight_in_slot,
+               kWeightStream);
   }
   if (!parts.record) return;
   const residency::RecordLayout& layout = p_.plan.tiles[tile].layout;
@@ -172,30 +183,35 @@ void TileStore::prepare(TilePass& pass, std::uint32_t tile, TileView view, TileP
 async::Task<> TileStore::run(TilePass& pass, std::uint32_t tile, TileView view) {
   co_await p_.workers.for_units(pass.units(), &TilePass::run_unit, &pass);
   if (const std::uint64_t fault = pass.fault.load()) {
-    report_damage(tile, view, static_cast<std::uint32_t>((fault - 1) >> 32), (fault - 1) & 0xffffffffu);
+    report_damage(tile, view, static_cast<std::uint32_t>((fault - 1) >> 32),
+                  (fault - 1) & 0xffffffffu);
   }
 }
 
-void TileStore::report_damage(std::uint32_t tile, TileView view, std::uint32_t stream, std::uint64_t chunk) const {
+void TileStore::report_damage(std::uint32_t tile, TileView view, std::uint32_t stream,
+                              std::uint64_t chunk) const {
   const TileState& state = states_[tile];
   const bool is_weight = view.weight_in_slot && stream == 0;
   const swap::Extent& extent = is_weight ? state.weight_extent : state.record_extent;
-  throw Error(Code::kCorrupt,
-              subject(is_weight ? "swap in" : "swap in state of", tile).text() + ": " + p_.swap->place(extent) +
-                  ": stream " + std::to_string(stream) + ", 256 KiB chunk " + std::to_string(chunk) +
-                  " (generation " + std::to_string(state.generation) +
-                  "): the checksum differs from what was written; these bytes were not used. The file was "
-                  "changed or the drive is failing. Start again on another drive.");
+  throw Error(
+      Code::kCorrupt,
+      subject(is_weight ? "swap in" : "swap in state of", tile).text() + ": " +
+          p_.swap->place(extent) + ": stream " + std::to_string(stream) + ", 256 KiB chunk " +
+          std::to_string(chunk) + " (generation " + std::to_string(state.generation) +
+          "): the checksum differs from what was written; these bytes were not used. The file was "
+          "changed or the drive is failing. Start again on another drive.");
 }
 
 void TileStore::seal_header(std::uint32_t tile, TileView view, std::uint64_t generation) {
   const residency::TilePlan& plan = p_.plan.tiles[tile];
   const DType dtype = p_.partition.sections[p_.partition.tiles[tile].section].dtype;
   auto& header = *reinterpret_cast<swap::RecordHeader*>(view.record);
-  const auto streams = optimizer_cpu::state_streams(optimizer_cpu::master_kind(dtype, p_.settings.master));
+  const auto streams =
+      optimizer_cpu::state_streams(optimizer_cpu::master_kind(dtype, p_.settings.master));
   swap::StreamEntry entries[swap::kMaxStreams];
   std::uint32_t count = 0, checksum = 0;
-  const auto add = [&](const char* name, const char* codec, std::uint64_t offset, std::uint64_t bytes) {
+  const auto add = [&](const char* name, const char* codec, std::uint64_t offset,
+                       std::uint64_t bytes) {
     swap::StreamEntry& entry = entries[count++];
     std::strncpy(entry.name, name, sizeof entry.name - 1);
     std::strncpy(entry.codec, codec, sizeof entry.codec - 1);
@@ -206,13 +222,15 @@ void TileStore::seal_header(std::uint32_t tile, TileView view, std::uint64_t gen
     checksum += entry.checksums;
   };
   for (std::uint32_t s = 0; s < streams.size(); ++s) {
-    add(streams[s].name, streams[s].codec, plan.layout.stream_offset_bytes[s], plan.layout.stream_bytes[s]);
+    add(streams[s].name, streams[s].codec, plan.layout.stream_offset_bytes[s],
+        plan.layout.stream_bytes[s]);
   }
   if (view.weight_in_slot) {
     const std::uint32_t first = checksum;
-    add("weight", dtype == DType::kBf16 ? "bf16" : "f32", swap::kElsewhere | states_[tile].weight_extent.offset_bytes,
-        plan.weight_bytes);
-    std::memcpy(header.checksum + first, weight_checksums_.data() + states_[tile].first_weight_checksum,
+    add("weight", dtype == DType::kBf16 ? "bf16" : "f32",
+        swap::kElsewhere | states_[tile].weight_extent.offset_bytes, plan.weight_bytes);
+    std::memcpy(header.checksum + first,
+                weight_checksums_.data() + states_[tile].first_weight_checksum,
                 weight_chunks(tile) * sizeof(std::uint64_t));
   }
   HEADRACE_CHECK(checksum <= swap::kMaxChecksums, "the largest tile's checksums fit a header");
@@ -227,18 +245,19 @@ async::Task<> TileStore::write(std::uint32_t tile, TileView view, TileParts part
   if (parts.record && view.record_in_slot) seal_header(tile, view, generation);
   async::TaskGroup writes;
   if (parts.weight && view.weight_in_slot) {
-    writes.spawn(p_.swap->write(state.weight_extent, {view.weight, plan.weight_bytes}, Priority::kWriteBack,
-                                subject("swap out", tile)));
+    writes.spawn(p_.swap->write(state.weight_extent, {view.weight, plan.weight_bytes},
+                                Priority::kWriteBack, subject("swap out", tile)));
   }
   if (parts.record && view.record_in_slot) {
-    writes.spawn(p_.swap->write(state.record_extent, {view.record, plan.layout.size_bytes}, Priority::kWriteBack,
-                                subject("swap out state of", tile)));
+    writes.spawn(p_.swap->write(state.record_extent, {view.record, plan.layout.size_bytes},
+                                Priority::kWriteBack, subject("swap out state of", tile)));
   }
   co_await writes.join();
   state.generation = generation;
 }
 
-async::Task<> TileStore::read_weight(std::uint32_t tile, std::span<std::byte> into, Priority priority) {
+async::Task<> TileStore::read_weight(std::uint32_t tile, std::span<std::byte> into,
+                                     Priority priority) {
   TileView view;
   view.weight = into.data();
   view.weight_in_slot = true;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// tile_store.hpp: where every tile's weight and record are, and how they come into a slot and go back.
+// tile_store.hpp: where every tile's weight and record are, and how they come into a slot and go
+// back.
 //
-// A tile's weight and record are each either resident in the arena or in an extent of the swap tier; while a tile is
-// worked on, what is on NVMe lies in an update slot. Conductor only.
+// A tile's weight and record are each either resident in the arena or in an extent of the swap
+// tier; while a tile is worked on, what is on NVMe lies in an update slot. Conductor only.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -50,16 +51,19 @@ class TileStore {
   // `slot` may be empty for a tile that is wholly resident.
   TileView view(std::uint32_t tile, std::span<std::byte> slot) const;
 
-  // Brings what lies on NVMe into the slot and checks the record's header; its chunks are verified by the pass.
+  // Brings what lies on NVMe into the slot and checks the record's header; its chunks are verified
+  // by the pass.
   async::Task<> read(std::uint32_t tile, TileView view, TileParts parts, swap::Priority priority);
   // Writes what lies in the slot back as the next generation, which `pass` has sealed.
   async::Task<> write(std::uint32_t tile, TileView view, TileParts parts);
   // Reads a weight to `into` and verifies it: a gather.
   async::Task<> read_weight(std::uint32_t tile, std::span<std::byte> into, swap::Priority priority);
 
-  // Fills in a pass over `parts` of a tile: pointers, streams, verify (what came from NVMe) and seal (what will go).
+  // Fills in a pass over `parts` of a tile: pointers, streams, verify (what came from NVMe) and
+  // seal (what will go).
   void prepare(TilePass& pass, std::uint32_t tile, TileView view, TileParts parts, bool seal);
-  // Runs it on the workers; throws kCorrupt naming tensor, stream, file and bytes for a damaged chunk.
+  // Runs it on the workers; throws kCorrupt naming tensor, stream, file and bytes for a damaged
+  // chunk.
   async::Task<> run(TilePass& pass, std::uint32_t tile, TileView view);
 
   const std::byte* resident_weight(std::uint32_t section) const;
@@ -76,7 +80,8 @@ class TileStore {
   swap::RecordIdentity identity(std::uint32_t tile, std::uint64_t generation) const;
   swap::Subject subject(const char* action, std::uint32_t tile) const;
   void seal_header(std::uint32_t tile, TileView view, std::uint64_t generation);
-  [[noreturn]] void report_damage(std::uint32_t tile, TileView view, std::uint32_t stream, std::uint64_t chunk) const;
+  [[noreturn]] void report_damage(std::uint32_t tile, TileView view, std::uint32_t stream,
+                                  std::uint64_t chunk) const;
   std::uint64_t weight_chunks(std::uint32_t tile) const;
 
   const Parts p_;

@@ -7,8 +7,8 @@
 #include "engine/engine_core.hpp"
 
 namespace headrace {
-using engine::TilePass;
 using engine::TileParts;
+using engine::TilePass;
 using engine::TileView;
 
 void EngineCore::load(GroupId group, const Fill& fill) {
@@ -24,15 +24,17 @@ void EngineCore::load(GroupId group, const Fill& fill) {
     if (!in_place && !staged) buffer = co_await f.buffers->claim_empty(group);
   });
   // The buffer goes back whatever `fill` does.
-  const std::unique_ptr<EngineCore, std::function<void(EngineCore*)>> give_back(this, [&](EngineCore* core) {
-    if (buffer != kInPlace) core->release(group, buffer, {});
-  });
+  const std::unique_ptr<EngineCore, std::function<void(EngineCore*)>> give_back(
+      this, [&](EngineCore* core) {
+        if (buffer != kInPlace) core->release(group, buffer, {});
+      });
   f.group_loaded[group.index] = 0;
-  std::byte* const joined = staged ? f.arena->range(f.plan.load_staging.offset_bytes, 0).data()
+  std::byte* const joined = staged     ? f.arena->range(f.plan.load_staging.offset_bytes, 0).data()
                             : in_place ? nullptr
                                        : f.buffers->memory(buffer);
   const auto section_values = [&](std::uint32_t s) {
-    return in_place ? const_cast<std::byte*>(f.tiles->resident_weight(s)) : joined + f.buffers->section_offset_bytes(s);
+    return in_place ? const_cast<std::byte*>(f.tiles->resident_weight(s))
+                    : joined + f.buffers->section_offset_bytes(s);
   };
   for (const std::uint32_t s : f.partition.group_sections[group.index]) {
     const partition::Section& section = f.partition.sections[s];
@@ -58,10 +60,10 @@ async::Task<> EngineCore::write_group(GroupId group, const std::byte* values) {
     for (std::uint32_t t = section.first_tile; t < section.first_tile + section.tiles; ++t) {
       if (writes.cancelled()) break;
       const std::uint64_t element_bytes = size_bytes(section.dtype);
-      const std::byte* const weight =
-          values == nullptr
-              ? f.tiles->view(t, f.arena->bytes()).weight
-              : values + f.buffers->section_offset_bytes(s) + f.partition.tiles[t].first_element * element_bytes;
+      const std::byte* const weight = values == nullptr
+                                          ? f.tiles->view(t, f.arena->bytes()).weight
+                                          : values + f.buffers->section_offset_bytes(s) +
+                                                f.partition.tiles[t].first_element * element_bytes;
       // One at a time where there are no slots to bound them.
       if (!f.tiles->needs_slot(t)) {
         co_await in_order(writes, write_tile(t, weight));
@@ -88,7 +90,9 @@ async::Task<> EngineCore::write_tile(std::uint32_t tile, const std::byte* weight
 async::Task<> EngineCore::hold_tile(std::uint32_t tile, TileParts parts) {
   Frozen& f = *frozen_;
   HeldTile& held = f.held;
-  if (held.held && held.tile == tile && held.parts.weight >= parts.weight && held.parts.record >= parts.record) co_return;
+  if (held.held && held.tile == tile && held.parts.weight >= parts.weight &&
+      held.parts.record >= parts.record)
+    co_return;
   co_await let_go();
   if (f.tiles->needs_slot(tile)) held.slot = co_await f.tiles->slots().acquire();
   held.view = f.tiles->view(tile, held.slot ? held.slot.bytes() : std::span<std::byte>{});
@@ -116,7 +120,8 @@ void EngineCore::store(ParameterId id, Content content, const Sink& sink) {
   Frozen& f = ready("store");
   const GroupId group = registry_.parameter(id).group;
   require_loaded(f, group, "store");
-  const partition::Section& section = f.partition.sections[f.partition.parameters[id.index].section];
+  const partition::Section& section =
+      f.partition.sections[f.partition.parameters[id.index].section];
   for (std::uint32_t t = section.first_tile; t < section.first_tile + section.tiles; ++t) {
     store_tile(id, t, content, sink);
     if (interrupted_.load()) ready("store");
@@ -132,27 +137,32 @@ void EngineCore::store_tile(ParameterId id, std::uint32_t tile, Content content,
   const partition::Parameter& parameter = f.partition.parameters[id.index];
   const DType dtype = f.partition.sections[cut.section].dtype;
   const auto kind = optimizer_cpu::master_kind(dtype, settings_.master);
-  if (content == Content::kMaster && kind == optimizer_cpu::MasterKind::kWeightItself) content = Content::kWeight;
-  const bool joins = content == Content::kMaster && kind == optimizer_cpu::MasterKind::kSplitResidual;
-  const TileParts parts{.weight = content == Content::kWeight || joins, .record = content != Content::kWeight};
+  if (content == Content::kMaster && kind == optimizer_cpu::MasterKind::kWeightItself)
+    content = Content::kWeight;
+  const bool joins =
+      content == Content::kMaster && kind == optimizer_cpu::MasterKind::kSplitResidual;
+  const TileParts parts{.weight = content == Content::kWeight || joins,
+                        .record = content != Content::kWeight};
   on_conductor([&] { return hold_tile(tile, parts); });
   TilePass at;  // only for where the streams are
   f.tiles->prepare(at, tile, f.held.view, parts, false);
   const std::uint64_t first = cut.first_element + segment->first_element - parameter.first_element;
   const auto send = [&](const std::byte* stream, std::uint64_t element_bytes) {
-    sink(first, {stream + segment->first_element * element_bytes, segment->elements * element_bytes});
+    sink(first,
+         {stream + segment->first_element * element_bytes, segment->elements * element_bytes});
   };
   if (content == Content::kWeight) return send(f.held.view.weight, size_bytes(dtype));
   if (content == Content::kExpAvg) return send(at.exp_avg, 4);
   if (content == Content::kExpAvgSq) return send(at.exp_avg_sq, 4);
   if (!joins) return send(at.master, 4);
-  const std::span<std::byte> scratch = f.arena->range(f.plan.scratch.offset_bytes, f.plan.scratch.size_bytes);
+  const std::span<std::byte> scratch =
+      f.arena->range(f.plan.scratch.offset_bytes, f.plan.scratch.size_bytes);
   const std::uint64_t stretch = scratch.size() / 4;
   for (std::uint64_t done = 0; done < segment->elements; done += stretch) {
     const std::uint64_t count = std::min(stretch, segment->elements - done);
     const std::uint64_t element = segment->first_element + done;
-    optimizer_cpu::read_master(kind, f.held.view.weight + element * 2, at.master + element * 2, count,
-                               reinterpret_cast<float*>(scratch.data()));
+    optimizer_cpu::read_master(kind, f.held.view.weight + element * 2, at.master + element * 2,
+                               count, reinterpret_cast<float*>(scratch.data()));
     sink(first + done, scratch.first(count * 4));
   }
 }
@@ -161,7 +171,9 @@ namespace {
 // The head of an entry of a content hash (docs/swap_file.md, "Hashes").
 void hash_head(base::Hash128& hash, const std::string& name, const std::string& dtype,
                std::span<const std::int64_t> shape) {
-  const auto number = [&](std::uint64_t value) { hash.update(std::as_bytes(std::span(&value, 1))); };
+  const auto number = [&](std::uint64_t value) {
+    hash.update(std::as_bytes(std::span(&value, 1)));
+  };
   number(name.size());
   hash.update(std::as_bytes(std::span(name)));
   const auto length = static_cast<std::uint8_t>(dtype.size());
@@ -172,10 +184,12 @@ void hash_head(base::Hash128& hash, const std::string& name, const std::string& 
 }
 }  // namespace
 
-void EngineCore::hash_content(base::Hash128& hash, ParameterId id, const std::string& name, Content content) {
+void EngineCore::hash_content(base::Hash128& hash, ParameterId id, const std::string& name,
+                              Content content) {
   const ParameterSpec& spec = registry_.parameter(id).spec;
   hash_head(hash, name, content == Content::kWeight ? name_of(spec.dtype) : "F32", spec.shape);
-  store(id, content, [&](std::uint64_t, std::span<const std::byte> values) { hash.update(values); });
+  store(id, content,
+        [&](std::uint64_t, std::span<const std::byte> values) { hash.update(values); });
 }
 
 std::string EngineCore::hash_parameters() {

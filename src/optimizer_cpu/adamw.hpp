@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // adamw.hpp: the AdamW update of a span of elements, the same bits on every instruction set.
 //
-// adamw_reference.cpp defines what is right, one element at a time; every other file gives its bits (0 ulp). All operations are
-// single IEEE operations in a fixed order: fused multiply-adds are written as such, nothing is reassociated. Denormals
-// are kept whatever the caller's MXCSR: the entry sets it and puts it back. NaN results are canonical.
+// adamw_reference.cpp defines what is right, one element at a time; every other file gives its bits
+// (0 ulp). All operations are single IEEE operations in a fixed order: fused multiply-adds are
+// written as such, nothing is reassociated. Denormals are kept whatever the caller's MXCSR: the
+// entry sets it and puts it back. NaN results are canonical.
 #pragma once
 #include <cstdint>
 #include <string_view>
@@ -15,8 +16,8 @@ namespace headrace::optimizer_cpu {
 enum class InstructionSet { kScalar, kAvx2, kAvx512 };
 const char* name_of(InstructionSet set) noexcept;
 bool runs_here(InstructionSet set) noexcept;
-// The best one this CPU has; HEADRACE_SIMD (scalar, avx2, avx512) forces another: throws headrace::Error kUnsupported when
-// this CPU lacks it, kSettings for another word.
+// The best one this CPU has; HEADRACE_SIMD (scalar, avx2, avx512) forces another: throws
+// headrace::Error kUnsupported when this CPU lacks it, kSettings for another word.
 InstructionSet choose_instruction_set();
 
 enum class MasterKind : std::uint8_t {
@@ -27,15 +28,16 @@ enum class MasterKind : std::uint8_t {
 
 // What one step means for one hyperparameter set at step count t >= 1, rounded to f32 once, here.
 struct AdamWStep {
-  float decay_factor;       // 1 - lr * weight_decay
+  float decay_factor;  // 1 - lr * weight_decay
   float beta1, one_minus_beta1;
   float beta2, one_minus_beta2;
-  float step_size;          // lr / (1 - beta1^t)
-  float inverse_sqrt_bias2; // 1 / sqrt(1 - beta2^t)
+  float step_size;           // lr / (1 - beta1^t)
+  float inverse_sqrt_bias2;  // 1 / sqrt(1 - beta2^t)
   float eps;
-  float gradient_factor;    // gradient_scale * clip factor
+  float gradient_factor;  // gradient_scale * clip factor
 };
-AdamWStep make_adamw_step(const Hyperparameters& values, double learning_rate, std::uint64_t t, double gradient_factor);
+AdamWStep make_adamw_step(const Hyperparameters& values, double learning_rate, std::uint64_t t,
+                          double gradient_factor);
 
 // Elements i of the span:
 //   g = gradient[i] * gradient_factor
@@ -46,8 +48,8 @@ AdamWStep make_adamw_step(const Hyperparameters& values, double learning_rate, s
 struct AdamWSpan {
   std::uint64_t elements = 0;
   MasterKind kind = MasterKind::kSplitResidual;
-  void* weight = nullptr;    // bf16 or f32; written, and read for kSplitResidual and kWeightItself
-  void* master = nullptr;    // u16 residual, f32, or null
+  void* weight = nullptr;  // bf16 or f32; written, and read for kSplitResidual and kWeightItself
+  void* master = nullptr;  // u16 residual, f32, or null
   float* exp_avg = nullptr;
   float* exp_avg_sq = nullptr;
   const void* gradient = nullptr;
@@ -56,8 +58,10 @@ struct AdamWSpan {
 using AdamWFunction = void (*)(const AdamWSpan& span, const AdamWStep& step) noexcept;
 AdamWFunction adamw_function(InstructionSet set) noexcept;
 
-// Master values of a span, f32, for export; and the reverse for load: weights from outside, master joined to them
-// (split: residual 0; f32: the weight; weight itself: nothing to do).
-void read_master(MasterKind kind, const void* weight, const void* master, std::uint64_t elements, float* out) noexcept;
-void reset_master(MasterKind kind, const void* weight, void* master, std::uint64_t elements) noexcept;
+// Master values of a span, f32, for export; and the reverse for load: weights from outside, master
+// joined to them (split: residual 0; f32: the weight; weight itself: nothing to do).
+void read_master(MasterKind kind, const void* weight, const void* master, std::uint64_t elements,
+                 float* out) noexcept;
+void reset_master(MasterKind kind, const void* weight, void* master,
+                  std::uint64_t elements) noexcept;
 }  // namespace headrace::optimizer_cpu

@@ -14,8 +14,9 @@ namespace {
 void add_group(Partition& result, const GroupShape& shape, std::uint32_t group) {
   auto& mine = result.group_sections.emplace_back();
   for (const ParameterSpec& spec : shape.parameters) {
-    auto found = std::find_if(mine.begin(), mine.end(),
-                              [&](std::uint32_t s) { return result.sections[s].dtype == spec.dtype; });
+    auto found = std::find_if(mine.begin(), mine.end(), [&](std::uint32_t s) {
+      return result.sections[s].dtype == spec.dtype;
+    });
     if (found == mine.end()) {
       mine.push_back(static_cast<std::uint32_t>(result.sections.size()));
       found = mine.end() - 1;
@@ -56,8 +57,9 @@ void cut_section(Partition& result, std::uint32_t index) {
   Section& section = result.sections[index];
   const std::uint64_t world = result.world_size;
   // One rank has no need of whole blocks at the end.
-  section.shard_elements = world == 1 ? align_up(section.elements, kUsedAlignment)
-                                      : align_up(base::ceil_div(section.elements, world), kBlockElements);
+  section.shard_elements = world == 1
+                               ? align_up(section.elements, kUsedAlignment)
+                               : align_up(base::ceil_div(section.elements, world), kBlockElements);
   section.buffer_elements = section.shard_elements * world;
   section.first_tile = static_cast<std::uint32_t>(result.tiles.size());
   const std::uint64_t begin = result.shard_first_element(section);
@@ -76,22 +78,27 @@ void cut_section(Partition& result, std::uint32_t index) {
 }  // namespace
 
 std::uint64_t Partition::bookkeeping_bytes() const {
-  std::uint64_t bytes = parameters.capacity() * sizeof(Parameter) + sections.capacity() * sizeof(Section) +
-                        tiles.capacity() * sizeof(Tile) + segments.capacity() * sizeof(Segment);
-  for (const Section& section : sections) bytes += section.parameters.capacity() * sizeof(std::uint32_t);
+  std::uint64_t bytes = parameters.capacity() * sizeof(Parameter) +
+                        sections.capacity() * sizeof(Section) + tiles.capacity() * sizeof(Tile) +
+                        segments.capacity() * sizeof(Segment);
+  for (const Section& section : sections)
+    bytes += section.parameters.capacity() * sizeof(std::uint32_t);
   return bytes;
 }
 
-Partition make_partition(std::span<const GroupShape> groups, std::uint64_t tile_elements, std::uint32_t rank,
-                         std::uint32_t world_size) {
-  HEADRACE_CHECK(tile_elements > 0 && tile_elements % kBlockElements == 0, "tiles are whole blocks");
+Partition make_partition(std::span<const GroupShape> groups, std::uint64_t tile_elements,
+                         std::uint32_t rank, std::uint32_t world_size) {
+  HEADRACE_CHECK(tile_elements > 0 && tile_elements % kBlockElements == 0,
+                 "tiles are whole blocks");
   HEADRACE_CHECK(rank < world_size, "ranks count from 0");
   Partition result;
   result.rank = rank;
   result.world_size = world_size;
   result.tile_elements = tile_elements;
-  for (std::uint32_t group = 0; group < groups.size(); ++group) add_group(result, groups[group], group);
-  for (std::uint32_t section = 0; section < result.sections.size(); ++section) cut_section(result, section);
+  for (std::uint32_t group = 0; group < groups.size(); ++group)
+    add_group(result, groups[group], group);
+  for (std::uint32_t section = 0; section < result.sections.size(); ++section)
+    cut_section(result, section);
   return result;
 }
 }  // namespace headrace::partition

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// partition.hpp: which elements lie where: groups into sections, sections into shards, shards into tiles, tiles into
-// segments. Pure arithmetic, no bytes: the same on every rank, and the same for every placement.
+// partition.hpp: which elements lie where: groups into sections, sections into shards, shards into
+// tiles, tiles into segments. Pure arithmetic, no bytes: the same on every rank, and the same for
+// every placement.
 //
-//   section   parameters of one group with one dtype, one after another, each at a multiple of 256 elements
-//   block     65,536 elements of a section; results hang on blocks, so their size is a constant
-//   shard     whole blocks: rank r owns [r, r+1) * shard_elements of the section
-//   tile      whole blocks of a shard, cut at what is used
-//   segment   one parameter's elements inside one tile
+//   section   parameters of one group with one dtype, one after another, each at a multiple of 256
+//   elements block     65,536 elements of a section; results hang on blocks, so their size is a
+//   constant shard     whole blocks: rank r owns [r, r+1) * shard_elements of the section tile
+//   whole blocks of a shard, cut at what is used segment   one parameter's elements inside one tile
 //   piece     one parameter's elements inside one block: the unit of the gradient norm
 #pragma once
 #include <cstdint>
@@ -30,8 +30,8 @@ struct Parameter {
   std::uint32_t section = 0;
   std::uint64_t first_element = 0;  // in its section
   std::uint64_t elements = 0;
-  std::uint64_t first_piece = 0;    // index into all pieces of all parameters
-  std::uint64_t pieces = 0;         // blocks it touches
+  std::uint64_t first_piece = 0;  // index into all pieces of all parameters
+  std::uint64_t pieces = 0;       // blocks it touches
 };
 
 struct Section {
@@ -41,7 +41,7 @@ struct Section {
   std::uint64_t buffer_elements = 0;  // of the joined buffer: world_size * shard_elements
   std::uint64_t shard_elements = 0;   // equal on all ranks; whole blocks where there are several
   std::vector<std::uint32_t> parameters;  // in order of first_element
-  std::uint32_t first_tile = 0;       // this rank's
+  std::uint32_t first_tile = 0;           // this rank's
   std::uint32_t tiles = 0;
 };
 
@@ -67,7 +67,7 @@ struct Partition {
   std::vector<Parameter> parameters;
   std::vector<Section> sections;
   std::vector<std::vector<std::uint32_t>> group_sections;  // section indices of each group
-  std::vector<Tile> tiles;         // this rank's
+  std::vector<Tile> tiles;                                 // this rank's
   std::vector<Segment> segments;
 
   std::span<const Segment> segments_of(const Tile& tile) const {
@@ -76,12 +76,15 @@ struct Partition {
   std::span<const Tile> tiles_of(const Section& section) const {
     return std::span(tiles).subspan(section.first_tile, section.tiles);
   }
-  std::uint64_t shard_first_element(const Section& section) const { return rank * section.shard_elements; }
+  std::uint64_t shard_first_element(const Section& section) const {
+    return rank * section.shard_elements;
+  }
   // Memory the partition itself takes, for the plan.
   std::uint64_t bookkeeping_bytes() const;
 };
 
-// `tile_elements` is a multiple of kBlockElements. Parameters keep their order; indices count through the groups.
-Partition make_partition(std::span<const GroupShape> groups, std::uint64_t tile_elements, std::uint32_t rank,
-                         std::uint32_t world_size);
+// `tile_elements` is a multiple of kBlockElements. Parameters keep their order; indices count
+// through the groups.
+Partition make_partition(std::span<const GroupShape> groups, std::uint64_t tile_elements,
+                         std::uint32_t rank, std::uint32_t world_size);
 }  // namespace headrace::partition

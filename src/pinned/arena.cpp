@@ -20,19 +20,21 @@
 namespace headrace::pinned {
 namespace {
 [[noreturn]] void refuse(std::uint64_t size_bytes, const char* call, int sys_errno) {
-  throw Error(Code::kOutOfBudget,
-              std::string(call) + " of " + base::format_bytes(size_bytes) + " of host memory failed: " +
-                  base::errno_text(sys_errno) +
-                  "; nothing was allocated. Set headrace.host_budget_bytes to less, or free memory.",
-              sys_errno);
+  throw Error(
+      Code::kOutOfBudget,
+      std::string(call) + " of " + base::format_bytes(size_bytes) +
+          " of host memory failed: " + base::errno_text(sys_errno) +
+          "; nothing was allocated. Set headrace.host_budget_bytes to less, or free memory.",
+      sys_errno);
 }
 
-// Touches every page of [data, data + size). Kernels before 5.14 lack MADV_POPULATE_WRITE: there the pages are
-// touched by hand, and running out ends as it always did.
+// Touches every page of [data, data + size). Kernels before 5.14 lack MADV_POPULATE_WRITE: there
+// the pages are touched by hand, and running out ends as it always did.
 int populate(std::byte* data, std::uint64_t size) {
   if (madvise(data, size, MADV_POPULATE_WRITE) == 0) return 0;
   if (errno != EINVAL) return errno;
-  for (std::uint64_t at = 0; at < size; at += 4096) *const_cast<volatile std::byte*>(data + at) = std::byte{0};
+  for (std::uint64_t at = 0; at < size; at += 4096)
+    *const_cast<volatile std::byte*>(data + at) = std::byte{0};
   return 0;
 }
 
@@ -56,8 +58,8 @@ Arena::Arena(std::uint64_t size_bytes, std::uint32_t populate_threads) {
   size_bytes = base::align_up(size_bytes, base::kHugePage);
   if (size_bytes == 0) return;
   const std::uint64_t reserved = size_bytes + base::kHugePage;
-  void* const mapped =
-      mmap(nullptr, reserved, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* const mapped = mmap(nullptr, reserved, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapped == MAP_FAILED) refuse(size_bytes, "mmap", errno);
   const auto begin = reinterpret_cast<std::uintptr_t>(mapped);
   const std::uintptr_t aligned = base::align_up(begin, base::kHugePage);

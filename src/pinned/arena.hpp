@@ -8,9 +8,9 @@
 #include "base/units.hpp"
 
 namespace headrace::pinned {
-// Anonymous, 2 MiB aligned, on huge pages where the machine gives them, populated here (so that running out is an error
-// now, not a kill later), not inherited by fork (MADV_DONTFORK) nor dumped. Bytes are zero.
-// Throws headrace::Error kOutOfBudget when the kernel refuses.
+// Anonymous, 2 MiB aligned, on huge pages where the machine gives them, populated here (so that
+// running out is an error now, not a kill later), not inherited by fork (MADV_DONTFORK) nor dumped.
+// Bytes are zero. Throws headrace::Error kOutOfBudget when the kernel refuses.
 class Arena {
  public:
   Arena(std::uint64_t size_bytes, std::uint32_t populate_threads);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// slot_pool.hpp: equal slots of pinned memory, leased and given back: the bound on what is in flight.
+// slot_pool.hpp: equal slots of pinned memory, leased and given back: the bound on what is in
+// flight.
 #pragma once
 #include <coroutine>
 #include <cstddef>
@@ -13,12 +14,14 @@
 namespace headrace::pinned {
 class SlotPool;
 
-// Move-only; the slot goes back to its pool at the brace, and the longest waiting coroutine gets it.
+// Move-only; the slot goes back to its pool at the brace, and the longest waiting coroutine gets
+// it.
 class SlotLease {
  public:
   SlotLease() = default;
   SlotLease(SlotPool* pool, std::uint32_t index) noexcept : pool_(pool), index_(index) {}
-  SlotLease(SlotLease&& other) noexcept : pool_(std::exchange(other.pool_, nullptr)), index_(other.index_) {}
+  SlotLease(SlotLease&& other) noexcept
+      : pool_(std::exchange(other.pool_, nullptr)), index_(other.index_) {}
   SlotLease& operator=(SlotLease&& other) noexcept {
     release();
     pool_ = std::exchange(other.pool_, nullptr);
@@ -35,8 +38,8 @@ class SlotLease {
   std::uint32_t index_ = 0;
 };
 
-// One thread only: the conductor's. acquire() waits in first-come order. A released slot is handed to its next owner
-// directly, so nobody can overtake.
+// One thread only: the conductor's. acquire() waits in first-come order. A released slot is handed
+// to its next owner directly, so nobody can overtake.
 class SlotPool {
  public:
   SlotPool() = default;

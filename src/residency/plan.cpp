@@ -14,7 +14,8 @@ using base::kIoAlignment;
 using partition::Section;
 using partition::Tile;
 
-RecordLayout record_layout(std::span<const optimizer_cpu::StateStream> streams, std::uint64_t elements, Tier tier) {
+RecordLayout record_layout(std::span<const optimizer_cpu::StateStream> streams,
+                           std::uint64_t elements, Tier tier) {
   RecordLayout layout;
   layout.header_bytes = tier == Tier::kNvme ? swap::kHeaderBytes : 0;
   layout.streams = static_cast<std::uint32_t>(streams.size());
@@ -56,7 +57,8 @@ class Planner {
     const std::uint64_t smallest = host_bytes(choice_);
     const std::uint64_t limit = budget();
     const std::uint64_t ceiling = in_.machine_left_bytes;
-    if ((limit != 0 && smallest > limit) || (ceiling != 0 && smallest > ceiling)) refuse(smallest, limit);
+    if ((limit != 0 && smallest > limit) || (ceiling != 0 && smallest > ceiling))
+      refuse(smallest, limit);
     widen(limit != 0 ? limit : ceiling);
     if (limit != 0) fill(limit);
     Plan plan = lay_out(choice_);
@@ -140,7 +142,8 @@ class Planner {
 void Planner::add_row(Plan& plan, const char* what, const char* tier, std::uint64_t bytes) {
   if (bytes == 0) return;
   auto& rows = plan.report.rows;
-  const auto same = std::ranges::find_if(rows, [&](const PlanRow& r) { return r.what == what && r.tier == tier; });
+  const auto same = std::ranges::find_if(
+      rows, [&](const PlanRow& r) { return r.what == what && r.tier == tier; });
   if (same != rows.end()) {
     same->bytes += bytes;
   } else {
@@ -165,8 +168,7 @@ void Planner::lay_out_residents(Plan& plan, const Choice& choice) const {
     if (out.weight == Tier::kHost) {
       out.resident_weight = take(plan, elements * size_bytes(section.dtype), "parameters");
     }
-    out.gradient_dtype =
-        in_.groups[section.group].repeated_gradients ? DType::kF32 : section.dtype;
+    out.gradient_dtype = in_.groups[section.group].repeated_gradients ? DType::kF32 : section.dtype;
     out.gradient = take(plan, elements * size_bytes(out.gradient_dtype), "gradients");
   }
   for (std::size_t t = 0; t < part_.tiles.size(); ++t) {
@@ -190,7 +192,8 @@ void Planner::lay_out_slots(Plan& plan, const Choice& choice) const {
     for (const std::uint32_t s : part_.group_sections[g]) {
       const Section& section = part_.sections[s];
       bytes += align_up(section.buffer_elements * size_bytes(section.dtype), kIoAlignment);
-      bucket += align_up(section.buffer_elements * size_bytes(plan.sections[s].gradient_dtype), kIoAlignment);
+      bucket += align_up(section.buffer_elements * size_bytes(plan.sections[s].gradient_dtype),
+                         kIoAlignment);
       gradients += section.elements * size_bytes(section.dtype);
     }
     plan.group_bytes[g] = bytes;
@@ -207,7 +210,8 @@ void Planner::lay_out_slots(Plan& plan, const Choice& choice) const {
   if (gathered_groups > 0) {
     // Parameters that are to stay on a device with memory of its own have a buffer each.
     const bool all_bound = !shares && in_.settings.offload_parameters == OffloadDevice::kNone;
-    plan.gather_slots = all_bound ? gathered_groups : std::min(gathered_groups, choice.gather_slots + bound_groups);
+    plan.gather_slots =
+        all_bound ? gathered_groups : std::min(gathered_groups, choice.gather_slots + bound_groups);
     plan.gather_slot_bytes = largest_gathered;
     const std::uint64_t bytes = plan.gather_slots * plan.gather_slot_bytes;
     if (shares) {
@@ -242,7 +246,8 @@ void Planner::lay_out_slots(Plan& plan, const Choice& choice) const {
     if (largest_transfer > 0) {
       plan.transfer_slots = choice.gather_slots + 1;
       plan.transfer_slot_bytes = largest_transfer;
-      plan.transfer_slot_memory = take(plan, plan.transfer_slots * largest_transfer, "transfer slots");
+      plan.transfer_slot_memory =
+          take(plan, plan.transfer_slots * largest_transfer, "transfer slots");
     }
     plan.load_staging = take(plan, largest_group, "load staging");
   }
@@ -286,7 +291,8 @@ void Planner::count_nvme(Plan& plan) const {
   report.resident_share_of_parameters = share(weight_resident, weight_bytes);
 }
 
-// The last groups of a forward pass are still in their buffers when backward begins with them: not read again.
+// The last groups of a forward pass are still in their buffers when backward begins with them: not
+// read again.
 std::uint64_t Planner::bytes_still_gathered(const Plan& plan) const {
   std::uint64_t bytes = 0;
   std::uint32_t buffers = plan.gather_slots;
@@ -333,7 +339,8 @@ void Planner::refuse(std::uint64_t smallest, std::uint64_t limit) const {
   Plan plan = lay_out(choice_);
   const bool machine = in_.machine_left_bytes != 0 && smallest > in_.machine_left_bytes;
   const std::string bound =
-      machine ? base::format_bytes(in_.machine_left_bytes) + " is left (" + in_.machine_limit_source + ")"
+      machine ? base::format_bytes(in_.machine_left_bytes) + " is left (" +
+                    in_.machine_limit_source + ")"
               : "the budget is " + base::format_bytes(limit) +
                     (in_.settings.host_budget_auto ? " (headrace.host_budget_bytes \"auto\")"
                                                    : " (headrace.host_budget_bytes)");
@@ -341,7 +348,8 @@ void Planner::refuse(std::uint64_t smallest, std::uint64_t limit) const {
   if (machine) {
     const bool on_host = in_.settings.offload_optimizer != OffloadDevice::kNvme ||
                          in_.settings.offload_parameters != OffloadDevice::kNvme;
-    fix = on_host ? "Set zero_optimization.offload_optimizer.device and offload_param.device to nvme, or run where more "
+    fix = on_host ? "Set zero_optimization.offload_optimizer.device and offload_param.device to "
+                    "nvme, or run where more "
                     "memory is left."
                   : "Run where at least " + base::format_bytes(smallest) + " of memory is left.";
   } else {
@@ -349,13 +357,15 @@ void Planner::refuse(std::uint64_t smallest, std::uint64_t limit) const {
           base::format_bytes(smallest) + "): set headrace.host_budget_bytes to that or more.";
   }
   throw Error(Code::kOutOfBudget, "the least possible plan needs " + base::format_bytes(smallest) +
-                                      " of host memory, and " + bound + "; nothing was allocated. " + fix + "\n" +
+                                      " of host memory, and " + bound +
+                                      "; nothing was allocated. " + fix + "\n" +
                                       plan.report.to_text());
 }
 }  // namespace
 
 Plan make_plan(const PlanInputs& inputs) {
-  HEADRACE_CHECK(inputs.groups.size() == inputs.partition->group_sections.size(), "traits for every group");
+  HEADRACE_CHECK(inputs.groups.size() == inputs.partition->group_sections.size(),
+                 "traits for every group");
   return Planner(inputs).run();
 }
 }  // namespace headrace::residency

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// plan.hpp: decides what lives where and how many bytes that takes. Moves and allocates nothing: pure, so that the
-// engine, a simulator and a command-line tool share it. The arena is cut exactly as `regions` says.
+// plan.hpp: decides what lives where and how many bytes that takes. Moves and allocates nothing:
+// pure, so that the engine, a simulator and a command-line tool share it. The arena is cut exactly
+// as `regions` says.
 //
-// The plan is static. For a periodic trace, keeping what fits is within 2 % of the best, where an LRU gets nothing.
-// With a host budget, parameters stay first (each byte of them moves four times per step), then optimizer
-// state (twice).
+// The plan is static. For a periodic trace, keeping what fits is within 2 % of the best, where an
+// LRU gets nothing. With a host budget, parameters stay first (each byte of them moves four times
+// per step), then optimizer state (twice).
 #pragma once
 #include <cstdint>
 #include <span>
@@ -28,8 +29,8 @@ struct PlanInputs {
   std::vector<GroupTraits> groups;
   Settings settings;
   bool device_shares_host_memory = true;
-  std::uint64_t bookkeeping_bytes = 0;      // of the engine's tables, on the heap
-  std::uint64_t machine_left_bytes = 0;     // what the machine leaves this process; 0: unknown
+  std::uint64_t bookkeeping_bytes = 0;   // of the engine's tables, on the heap
+  std::uint64_t machine_left_bytes = 0;  // what the machine leaves this process; 0: unknown
   std::string machine_limit_source;
 };
 
@@ -47,47 +48,50 @@ struct RecordLayout {
   std::uint32_t streams = 0;
   std::uint64_t size_bytes = 0;
 };
-RecordLayout record_layout(std::span<const optimizer_cpu::StateStream> streams, std::uint64_t elements, Tier tier);
+RecordLayout record_layout(std::span<const optimizer_cpu::StateStream> streams,
+                           std::uint64_t elements, Tier tier);
 
 struct SectionPlan {
-  Tier weight = Tier::kHost;      // of this rank's shard
-  Range resident_weight;          // if kHost
+  Tier weight = Tier::kHost;  // of this rank's shard
+  Range resident_weight;      // if kHost
   DType gradient_dtype = DType::kF32;
-  Range gradient;                 // this rank's shard
+  Range gradient;  // this rank's shard
 };
 struct TilePlan {
   Tier record = Tier::kHost;
-  Range resident_record;          // if kHost
+  Range resident_record;  // if kHost
   RecordLayout layout;
   std::uint64_t weight_bytes = 0;
-  std::uint32_t drive = 0;        // for what of it is on NVMe
+  std::uint32_t drive = 0;  // for what of it is on NVMe
 };
 
 struct Plan {
   std::vector<SectionPlan> sections;
   std::vector<TilePlan> tiles;
-  std::vector<bool> group_in_place;     // gathered by handing out the resident bytes
-  std::vector<std::uint64_t> group_bytes;  // of its joined sections, each at a multiple of 4096 bytes
+  std::vector<bool> group_in_place;  // gathered by handing out the resident bytes
+  std::vector<std::uint64_t>
+      group_bytes;  // of its joined sections, each at a multiple of 4096 bytes
   std::uint32_t update_slots = 0;
   std::uint64_t update_slot_bytes = 0;
   Range update_slot_memory;
   std::uint32_t gather_slots = 0;
   std::uint64_t gather_slot_bytes = 0;
-  Range gather_slot_memory;             // empty where they are the device's
+  Range gather_slot_memory;  // empty where they are the device's
   std::uint32_t transfer_slots = 0;
   std::uint64_t transfer_slot_bytes = 0;
   Range transfer_slot_memory;
-  Range load_staging;                   // one group, where the device has memory of its own
-  std::uint64_t bucket_bytes = 0;       // gradients of one group before they are reduced, device memory
-  Range bucket_memory;                  // empty where it is the device's
-  Range scratch;                        // for joining masters on export
-  std::uint64_t arena_used_bytes = 0;   // the ranges above
-  std::uint64_t arena_bytes = 0;        // rounded up to huge pages
-  std::uint64_t frame_bytes = 0;        // coroutine frames
-  std::vector<std::uint64_t> drive_bytes;   // size of each swap file
+  Range load_staging;              // one group, where the device has memory of its own
+  std::uint64_t bucket_bytes = 0;  // gradients of one group before they are reduced, device memory
+  Range bucket_memory;             // empty where it is the device's
+  Range scratch;                   // for joining masters on export
+  std::uint64_t arena_used_bytes = 0;      // the ranges above
+  std::uint64_t arena_bytes = 0;           // rounded up to huge pages
+  std::uint64_t frame_bytes = 0;           // coroutine frames
+  std::vector<std::uint64_t> drive_bytes;  // size of each swap file
   PlanReport report;
 };
 
-// Throws headrace::Error kOutOfBudget with the table, the limit and the smallest budget that would do.
+// Throws headrace::Error kOutOfBudget with the table, the limit and the smallest budget that would
+// do.
 Plan make_plan(const PlanInputs& inputs);
 }  // namespace headrace::residency

@@ -9,8 +9,8 @@ std::string PlanReport::to_text() const {
   std::string text;
   char line[160];
   const auto add = [&](const char* what, const char* tier, std::uint64_t bytes) {
-    std::snprintf(line, sizeof line, "  %-34s %-13s %12s %18llu\n", what, tier, base::format_bytes(bytes).c_str(),
-                  static_cast<unsigned long long>(bytes));
+    std::snprintf(line, sizeof line, "  %-34s %-13s %12s %18llu\n", what, tier,
+                  base::format_bytes(bytes).c_str(), static_cast<unsigned long long>(bytes));
     text += line;
   };
   std::snprintf(line, sizeof line, "  %-34s %-13s %12s %18s\n", "what", "tier", "size", "bytes");

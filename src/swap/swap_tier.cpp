@@ -135,7 +135,8 @@ async::Task<> SwapTier::read(Extent extent, std::span<std::byte> into, Priority 
     if (done.error == 0 && done.done_bytes == extent.size_bytes) co_return;
     // Once more: a read changes nothing, and a bus or path may recover. What timed out does not.
     if (attempt > 0 || done.error == ETIMEDOUT) {
-      fail(extent, subject, IoKind::kRead, done.done_bytes, done.error, attempt > 0 ? "; it failed twice" : "");
+      fail(extent, subject, IoKind::kRead, done.done_bytes, done.error,
+           attempt > 0 ? "; it failed twice" : "");
     }
     ++repeats_;
   }

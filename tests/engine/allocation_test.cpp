@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// allocation_test: after freeze a step allocates nothing, and what the engine holds on the heap is what the plan said.
-// Counted by operator new, so it is a program of its own.
+// allocation_test: after freeze a step allocates nothing, and what the engine holds on the heap is
+// what the plan said. Counted by operator new, so it is a program of its own.
 #include <gtest/gtest.h>
 #include <malloc.h>
 
@@ -49,19 +49,23 @@ struct Trained {
 
   explicit Trained(const Settings& settings) : engine(settings) {
     for (int g = 0; g < kGroups; ++g) {
-      groups.push_back(engine.add_group("h." + std::to_string(g), {{"weight", DType::kBf16, {kWidth, kWidth}, {}},
-                                                                   {"bias", DType::kBf16, {kWidth}, {}}}));
+      groups.push_back(engine.add_group(
+          "h." + std::to_string(g),
+          {{"weight", DType::kBf16, {kWidth, kWidth}, {}}, {"bias", DType::kBf16, {kWidth}, {}}}));
     }
     engine.freeze();
     for (const GroupId group : groups) {
-      engine.load(group, [](ParameterId, std::span<std::byte> out) { std::memset(out.data(), 0, out.size()); });
+      engine.load(group, [](ParameterId, std::span<std::byte> out) {
+        std::memset(out.data(), 0, out.size());
+      });
     }
   }
   void step() {
     for (const GroupId group : groups) (void)engine.gather(group);
     for (auto group = groups.rbegin(); group != groups.rend(); ++group) {
       (void)engine.gather(*group);
-      for (const ParameterId id : engine.parameters(*group)) engine.add_gradient(id, gradient.data(), DType::kBf16);
+      for (const ParameterId id : engine.parameters(*group))
+        engine.add_gradient(id, gradient.data(), DType::kBf16);
     }
     engine.step({.max_norm = 1});
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine_test: what a host program can rely on: order of calls, errors that leave everything whole, values in and out,
-// nothing left after close.
+// engine_test: what a host program can rely on: order of calls, errors that leave everything whole,
+// values in and out, nothing left after close.
 #include "headrace/engine.hpp"
 
 #include <gtest/gtest.h>
@@ -39,21 +39,23 @@ Error error_of(F&& f) {
   ADD_FAILURE() << "no error";
   return {Code::kOk, ""};
 }
-#define EXPECT_CODE(wanted, statement, part)                                          \
-  do {                                                                                \
-    const Error error = error_of([&] { statement; });                                 \
-    EXPECT_EQ(error.code(), wanted) << error.what();                                  \
+#define EXPECT_CODE(wanted, statement, part)                                            \
+  do {                                                                                  \
+    const Error error = error_of([&] { statement; });                                   \
+    EXPECT_EQ(error.code(), wanted) << error.what();                                    \
     EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what(); \
   } while (false)
 
 std::size_t threads_now() {
   std::size_t count = 0;
-  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) ++count;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/task"))
+    ++count;
   return count;
 }
 std::size_t files_now() {
   std::size_t count = 0;
-  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd"))
+    ++count;
   return count;
 }
 
@@ -63,14 +65,18 @@ TEST(EngineOrder, IsCheckedAndNamed) {
   const GroupId group = engine.add_group("g", {{"w", DType::kBf16, {8}, {}}});
   EXPECT_CODE(Code::kWrongState, engine.step({}), "freeze()");
   EXPECT_CODE(Code::kInvalidArgument, engine.add_group("g", {{"v", DType::kBf16, {8}, {}}}), "'g'");
-  EXPECT_CODE(Code::kInvalidArgument, engine.add_group("h", {{"v", DType::kBf16, {8, 0}, {}}}), "h.v");
-  EXPECT_CODE(Code::kInvalidArgument, engine.add_group("h", {{"v", DType::kF32, {1}, {}}, {"v", DType::kF32, {1}, {}}}), "h.v");
+  EXPECT_CODE(Code::kInvalidArgument, engine.add_group("h", {{"v", DType::kBf16, {8, 0}, {}}}),
+              "h.v");
+  EXPECT_CODE(Code::kInvalidArgument,
+              engine.add_group("h", {{"v", DType::kF32, {1}, {}}, {"v", DType::kF32, {1}, {}}}),
+              "h.v");
   EXPECT_CODE(Code::kNotFound, (void)engine.parameter("g.v"), "g.w");
   engine.freeze();
   EXPECT_CODE(Code::kWrongState, engine.add_group("i", {{"w", DType::kBf16, {8}, {}}}), "freeze()");
   EXPECT_CODE(Code::kWrongState, (void)engine.gather(group), "load()");
   EXPECT_CODE(Code::kWrongState, engine.step({}), "load()");
-  engine.load(group, [](ParameterId, std::span<std::byte> out) { std::ranges::fill(out, std::byte{0}); });
+  engine.load(group,
+              [](ParameterId, std::span<std::byte> out) { std::ranges::fill(out, std::byte{0}); });
   EXPECT_CODE(Code::kNotFound, (void)engine.gather({7}), "7");
   EXPECT_CODE(Code::kInvalidArgument, engine.step({.learning_rate = -1}), "learning_rate");
   engine.close();
@@ -81,9 +87,12 @@ TEST(EngineOrder, IsCheckedAndNamed) {
 TEST(EngineValues, ComeBackAsTheyWentIn) {
   const testing::TemporaryDirectory directory;
   Engine engine(all_on_nvme(directory.string()));
-  const GroupId group = engine.add_group("g", {{"a", DType::kBf16, {200, 500}, {}}, {"b", DType::kF32, {70001}, {}}});
+  const GroupId group =
+      engine.add_group("g", {{"a", DType::kBf16, {200, 500}, {}}, {"b", DType::kF32, {70001}, {}}});
   engine.freeze();
-  const auto value = [](ParameterId id, std::size_t i) { return static_cast<unsigned char>(i * 31 + id.index * 7 + 1); };
+  const auto value = [](ParameterId id, std::size_t i) {
+    return static_cast<unsigned char>(i * 31 + id.index * 7 + 1);
+  };
   engine.load(group, [&](ParameterId id, std::span<std::byte> out) {
     // Finite in both dtypes: the exponents' top bits stay clear.
     for (std::size_t i = 0; i < out.size(); ++i) out[i] = std::byte(value(id, i) & 0x3f);
@@ -108,7 +117,8 @@ TEST(EngineValues, ComeBackAsTheyWentIn) {
       std::memcpy(&master, values.data(), 4);
       if (engine.spec(id).dtype == DType::kBf16) {
         std::uint16_t weight = 0;
-        const std::byte bytes[2] = {std::byte(value(id, 2 * first) & 0x3f), std::byte(value(id, 2 * first + 1) & 0x3f)};
+        const std::byte bytes[2] = {std::byte(value(id, 2 * first) & 0x3f),
+                                    std::byte(value(id, 2 * first + 1) & 0x3f)};
         std::memcpy(&weight, bytes, 2);
         EXPECT_EQ(master, base::bf16_to_f32(weight));
       }
@@ -150,7 +160,8 @@ TEST_F(EngineStep, RefusesASecondGradientThatWasNotDeclared) {
   const ParameterId bias = engine_.parameter("layer.0.bias");
   const std::vector<float> gradient(engine_.spec(bias).elements(), 1.0f);
   engine_.add_gradient(bias, gradient.data(), DType::kF32);
-  EXPECT_CODE(Code::kWrongState, engine_.add_gradient(bias, gradient.data(), DType::kF32), "layer.0.bias");
+  EXPECT_CODE(Code::kWrongState, engine_.add_gradient(bias, gradient.data(), DType::kF32),
+              "layer.0.bias");
 }
 
 TEST_F(EngineStep, WithoutGradientsLeavesEverythingAlone) {
@@ -176,8 +187,10 @@ TEST_F(EngineStep, MovesTheBytesThatThePlanSays) {
   network_.train_step();
   const Stats after = settled();
   const PlanReport& plan = engine_.plan();
-  EXPECT_EQ(static_cast<double>(after.nvme_written_bytes - before.nvme_written_bytes), plan.nvme_written_bytes_per_step);
-  EXPECT_EQ(static_cast<double>(after.nvme_read_bytes - before.nvme_read_bytes), plan.nvme_read_bytes_per_step);
+  EXPECT_EQ(static_cast<double>(after.nvme_written_bytes - before.nvme_written_bytes),
+            plan.nvme_written_bytes_per_step);
+  EXPECT_EQ(static_cast<double>(after.nvme_read_bytes - before.nvme_read_bytes),
+            plan.nvme_read_bytes_per_step);
   EXPECT_GT(after.gathers_prefetched, before.gathers_prefetched);
 }
 
@@ -196,9 +209,10 @@ TEST_F(EngineStep, GathersInAnyOrderAreRight) {
     const Gathered lease = engine_.gather({g});
     const ParameterId weight = engine_.parameters({g})[0];
     const auto* gathered = static_cast<const std::byte*>(lease.bytes(weight).data);
-    engine_.store(weight, Content::kWeight, [&](std::uint64_t first, std::span<const std::byte> values) {
-      EXPECT_EQ(std::memcmp(gathered + 2 * first, values.data(), values.size()), 0);
-    });
+    engine_.store(weight, Content::kWeight,
+                  [&](std::uint64_t first, std::span<const std::byte> values) {
+                    EXPECT_EQ(std::memcmp(gathered + 2 * first, values.data(), values.size()), 0);
+                  });
   }
   EXPECT_EQ(engine_.hash_parameters(), hash);
 }
@@ -211,7 +225,8 @@ TEST_F(EngineStep, NamesTheHoldersWhenAllBuffersAreLeased) {
   const Gathered first = engine.gather({0});
   EXPECT_CODE(Code::kOutOfBudget, (void)engine.gather({1}), "layer.0");
   const Gathered again = engine.gather({0});
-  EXPECT_EQ(first.bytes(engine.parameters({0})[0]).data, again.bytes(engine.parameters({0})[0]).data);
+  EXPECT_EQ(first.bytes(engine.parameters({0})[0]).data,
+            again.bytes(engine.parameters({0})[0]).data);
 }
 
 TEST(EngineRefusal, LeavesNothingBehind) {
@@ -270,7 +285,8 @@ TEST(EngineProcess, TwoEnginesOnOnePathDoNotMeet) {
 TEST(EngineProcess, AForkedChildIsRefusedAndLeavesTheParentAlone) {
   const testing::TemporaryDirectory directory;
   const auto device = device::make_device_host();
-  auto engine = std::make_unique<Engine>(all_on_nvme(directory.string()), EngineOptions{.device = device});
+  auto engine =
+      std::make_unique<Engine>(all_on_nvme(directory.string()), EngineOptions{.device = device});
   testing::Mlp network(*engine, *device, {});
   network.train_step();
   const pid_t child = fork();

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// exactness_test: where bytes live never changes them. One network, trained 20 steps over every combination of placement,
-// update threads, clipping, I/O queue and device; parameters and moments must hash alike.
+// exactness_test: where bytes live never changes them. One network, trained 20 steps over every
+// combination of placement, update threads, clipping, I/O queue and device; parameters and moments
+// must hash alike.
 //
-// The full matrix runs in release; HEADRACE_MATRIX=pairwise (the sanitizer legs) takes rows in which every pair of values of
-// two columns occurs.
+// The full matrix runs in release; HEADRACE_MATRIX=pairwise (the sanitizer legs) takes rows in
+// which every pair of values of two columns occurs.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -29,8 +30,9 @@ struct Row {
   IoQueueKind queue;
   HostFlavour device;
   std::string text() const {
-    return std::string(kPlacements[static_cast<int>(placement)]) + ", threads " + std::to_string(threads) +
-           (clip ? ", clipped" : ", not clipped") + (queue == IoQueueKind::kUring ? ", uring" : ", threads queue") +
+    return std::string(kPlacements[static_cast<int>(placement)]) + ", threads " +
+           std::to_string(threads) + (clip ? ", clipped" : ", not clipped") +
+           (queue == IoQueueKind::kUring ? ", uring" : ", threads queue") +
            (device == HostFlavour::kLate ? ", late device" : ", prompt device");
   }
 };
@@ -79,7 +81,8 @@ std::vector<Row> rows() {
   }
 }
 
-Settings settings_of(const Row& row, const std::string& directory, std::uint32_t accumulation, MasterLayout master) {
+Settings settings_of(const Row& row, const std::string& directory, std::uint32_t accumulation,
+                     MasterLayout master) {
   Settings s;
   s.tile_elements = 65536;
   s.update_slots = 2;
@@ -121,10 +124,13 @@ int steps_of_matrix() { return pairwise() ? 6 : 20; }
 
 Outcome train(const Row& row, std::uint32_t accumulation, MasterLayout master) {
   const testing::TemporaryDirectory directory;
-  const testing::MlpOptions options{.accumulation = accumulation, .max_norm = row.clip ? 0.05f : 0.0f};
+  const testing::MlpOptions options{.accumulation = accumulation,
+                                    .max_norm = row.clip ? 0.05f : 0.0f};
   Settings settings = settings_of(row, directory.string(), accumulation, master);
-  const auto device = device::make_device_host({.flavour = row.device, .seed = 11, .late_microseconds_max = 40});
-  if (row.placement == Placement::kBudget) settings.host_budget_bytes = middle_budget(settings, device, options);
+  const auto device =
+      device::make_device_host({.flavour = row.device, .seed = 11, .late_microseconds_max = 40});
+  if (row.placement == Placement::kBudget)
+    settings.host_budget_bytes = middle_budget(settings, device, options);
   Engine engine(settings, {.device = device});
   testing::Mlp network(engine, *device, options);
   double first = 0, last = 0;  // of even steps, which use every parameter
@@ -136,7 +142,8 @@ Outcome train(const Row& row, std::uint32_t accumulation, MasterLayout master) {
     EXPECT_EQ(result.parameters_left_alone, step % 2 == 0 ? 0u : options.layers);
   }
   EXPECT_LT(last, first);
-  Outcome outcome{engine.hash_parameters(), engine.hash_optimizer_state(), engine.plan().resident_share_of_state};
+  Outcome outcome{engine.hash_parameters(), engine.hash_optimizer_state(),
+                  engine.plan().resident_share_of_state};
   engine.close();
   EXPECT_EQ(directory.entries(), 0u) << "close() leaves nothing behind";
   return outcome;
@@ -158,15 +165,18 @@ TEST_P(Exactness, PlacementThreadsQueueAndDeviceChangeNoBit) {
     EXPECT_EQ(outcome.parameters, first->second.parameters);
     EXPECT_EQ(outcome.state, first->second.state);
   }
-  EXPECT_NE(expected[false].parameters, expected[true].parameters) << "clipping must change something";
+  EXPECT_NE(expected[false].parameters, expected[true].parameters)
+      << "clipping must change something";
 }
 
 INSTANTIATE_TEST_SUITE_P(Matrix, Exactness,
                          ::testing::Combine(::testing::Values(1u, 4u),
-                                            ::testing::Values(MasterLayout::kSplit, MasterLayout::kF32)),
+                                            ::testing::Values(MasterLayout::kSplit,
+                                                              MasterLayout::kF32)),
                          [](const auto& info) {
                            return "Accumulation" + std::to_string(std::get<0>(info.param)) +
-                                  (std::get<1>(info.param) == MasterLayout::kSplit ? "SplitMaster" : "F32Master");
+                                  (std::get<1>(info.param) == MasterLayout::kSplit ? "SplitMaster"
+                                                                                   : "F32Master");
                          });
 
 TEST(ExactnessOverTiles, TileSizeAndSlotsChangeNoBit) {
@@ -197,7 +207,8 @@ std::string train_ranks(std::uint32_t world, const Row& row, std::uint32_t accum
   std::vector<std::shared_ptr<Device>> devices;
   std::vector<std::shared_ptr<device::DeviceHost>> hosts;
   for (std::uint32_t r = 0; r < world; ++r) {
-    hosts.push_back(device::make_device_host({.flavour = row.device, .seed = r + 1, .late_microseconds_max = 40}));
+    hosts.push_back(device::make_device_host(
+        {.flavour = row.device, .seed = r + 1, .late_microseconds_max = 40}));
     devices.push_back(hosts.back());
   }
   const auto ranks = collective::make_collective_threads(devices, std::chrono::seconds(120));
@@ -206,10 +217,13 @@ std::string train_ranks(std::uint32_t world, const Row& row, std::uint32_t accum
   for (std::uint32_t r = 0; r < world; ++r) {
     threads.emplace_back([&, r] {
       try {
-        Settings settings = settings_of(row, directory.string(), accumulation, MasterLayout::kSplit);
+        Settings settings =
+            settings_of(row, directory.string(), accumulation, MasterLayout::kSplit);
         Engine engine(settings, {.device = hosts[r], .collective = ranks[r]});
         testing::Mlp network(engine, *hosts[r],
-                             {.accumulation = accumulation, .max_norm = row.clip ? 0.05f : 0.0f, .data_seed = r + 1});
+                             {.accumulation = accumulation,
+                              .max_norm = row.clip ? 0.05f : 0.0f,
+                              .data_seed = r + 1});
         for (int step = 0; step < (pairwise() ? 2 : 6); ++step) network.train_step();
         hashes[r] = engine.hash_parameters() + engine.hash_optimizer_state();
         engine.close();
@@ -232,8 +246,10 @@ TEST_P(ExactnessOverRanks, PlacementAndDeviceChangeNoBit) {
     if (pairwise() && accumulation != 1 && GetParam() != 2) continue;
     std::string expected;
     for (const HostFlavour flavour : {HostFlavour::kPrompt, HostFlavour::kLate}) {
-      for (const Placement placement : {Placement::kMemory, Placement::kStateNvme, Placement::kAllNvme}) {
-        const Row row{placement, placement == Placement::kMemory ? 1u : 2u, true, IoQueueKind::kThreads, flavour};
+      for (const Placement placement :
+           {Placement::kMemory, Placement::kStateNvme, Placement::kAllNvme}) {
+        const Row row{placement, placement == Placement::kMemory ? 1u : 2u, true,
+                      IoQueueKind::kThreads, flavour};
         SCOPED_TRACE(row.text());
         const std::string hashes = train_ranks(GetParam(), row, accumulation);
         if (expected.empty()) expected = hashes;

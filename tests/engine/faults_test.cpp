@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// faults_test: the drive fails under the engine in every way the fault queue knows, 1,000 seeded schedules. Each run either
-// ends with the hashes of the undisturbed one or reports an error; never neither, never a hang, nothing left behind.
+// faults_test: the drive fails under the engine in every way the fault queue knows, 1,000 seeded
+// schedules. Each run either ends with the hashes of the undisturbed one or reports an error; never
+// neither, never a hang, nothing left behind.
 //
 // HEADRACE_FAULT_SEED starts at another seed; HEADRACE_FAULT_SCHEDULES runs another number.
 #include <gtest/gtest.h>
@@ -18,10 +19,10 @@ namespace {
 constexpr int kSteps = 3;
 
 struct Attempt {
-  std::string hash;          // empty: it ended in an error
+  std::string hash;  // empty: it ended in an error
   std::string error;
   Code code = Code::kOk;
-  int repeated = 0;          // calls that failed, left everything whole, and were repeated
+  int repeated = 0;  // calls that failed, left everything whole, and were repeated
   swap::FaultCounts faults;
   std::vector<std::string> log;
 };
@@ -65,7 +66,8 @@ Attempt run_with(const swap::FaultPlan& plan) {
   engine::EngineParts parts;
   parts.update_threads = 1;
   parts.make_queue = [&](const swap::IoQueueOptions& options) {
-    return swap::ChosenIoQueue{swap::make_io_queue_fault(swap::make_io_queue_threads(options), plan, &run.faults), ""};
+    return swap::ChosenIoQueue{
+        swap::make_io_queue_fault(swap::make_io_queue_threads(options), plan, &run.faults), ""};
   };
   const LogSink log = [&](LogLevel, std::string_view text) { run.log.emplace_back(text); };
   {
@@ -94,8 +96,9 @@ swap::FaultPlan random_plan(std::uint64_t seed) {
   swap::FaultPlan plan;
   plan.seed = seed;
   const auto chance = [&] { return 0.002 + 0.1 * static_cast<double>(random() % 1000) / 1000; };
-  double* const kinds[] = {&plan.short_read, &plan.short_write, &plan.eio_read, &plan.eio_write, &plan.eagain,
-                           &plan.eintr,      &plan.enospc,      &plan.flip_bit, &plan.late,      &plan.flush_eagain};
+  double* const kinds[] = {&plan.short_read, &plan.short_write, &plan.eio_read, &plan.eio_write,
+                           &plan.eagain,     &plan.eintr,       &plan.enospc,   &plan.flip_bit,
+                           &plan.late,       &plan.flush_eagain};
   const int count = 1 + static_cast<int>(random() % 3);
   for (int i = 0; i < count; ++i) *kinds[random() % std::size(kinds)] = chance();
   // Lost completions wait out the deadline: a few schedules have them.
@@ -138,12 +141,14 @@ TEST(EngineFaults, EndInTheSameBitsOrInAnErrorNeverSilently) {
     EXPECT_NE(run.error.find(".swap at "), std::string::npos) << run.error;
     if (HasFailure()) break;
   }
-  std::printf("%llu schedules from seed %llu: %llu faults; %llu runs ended in the same bits in spite of faults, %llu in "
-              "an error, %llu met none; %llu calls were repeated\n",
-              static_cast<unsigned long long>(schedules), static_cast<unsigned long long>(first),
-              static_cast<unsigned long long>(faults), static_cast<unsigned long long>(recovered),
-              static_cast<unsigned long long>(reported), static_cast<unsigned long long>(untouched),
-              static_cast<unsigned long long>(repeated));
+  std::printf(
+      "%llu schedules from seed %llu: %llu faults; %llu runs ended in the same bits in spite of "
+      "faults, %llu in "
+      "an error, %llu met none; %llu calls were repeated\n",
+      static_cast<unsigned long long>(schedules), static_cast<unsigned long long>(first),
+      static_cast<unsigned long long>(faults), static_cast<unsigned long long>(recovered),
+      static_cast<unsigned long long>(reported), static_cast<unsigned long long>(untouched),
+      static_cast<unsigned long long>(repeated));
   if (schedules >= 100) {
     EXPECT_GT(recovered, schedules / 10);
     EXPECT_GT(reported, schedules / 20);
@@ -168,7 +173,8 @@ TEST(EngineFaults, DamagedBytesAreNamedAndNeverUsed) {
   const Attempt run = run_with(plan);
   EXPECT_EQ(run.code, Code::kCorrupt) << run.error;
   EXPECT_TRUE(run.hash.empty());
-  EXPECT_TRUE(run.error.find("checksum") != std::string::npos || run.error.find("header") != std::string::npos)
+  EXPECT_TRUE(run.error.find("checksum") != std::string::npos ||
+              run.error.find("header") != std::string::npos)
       << run.error;
 }
 
@@ -178,7 +184,8 @@ TEST(EngineFaults, ALostCompletionIsNamedAndGivenUpAtTheDeadline) {
   plan.skip_requests = 60;
   const Attempt run = run_with(plan);
   EXPECT_TRUE(run.code == Code::kIoStalled || run.code == Code::kFailed) << run.error;
-  EXPECT_TRUE(std::ranges::any_of(run.log, [](const std::string& line) { return line.find("swap") != std::string::npos; }));
+  EXPECT_TRUE(std::ranges::any_of(
+      run.log, [](const std::string& line) { return line.find("swap") != std::string::npos; }));
 }
 }  // namespace
 }  // namespace headrace

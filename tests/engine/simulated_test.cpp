@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// simulated_test: the engine's coroutines under a virtual clock, with a drive whose transfers end in any order: no deadlock, the
-// same bits, for any seed. A deadlock is an error of the simulated conductor, a read of anything but the generation last
-// written one of the engine.
+// simulated_test: the engine's coroutines under a virtual clock, with a drive whose transfers end
+// in any order: no deadlock, the same bits, for any seed. A deadlock is an error of the simulated
+// conductor, a read of anything but the generation last written one of the engine.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -49,7 +49,8 @@ TEST(EngineSimulated, EverySeedAndSlotCountEndsInTheSameBits) {
   const std::string expected = train(0, {4, 2, true});
   for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
     for (const Shape& shape : {Shape{1, 0, true}, Shape{2, 1, false}, Shape{3, 4, true}}) {
-      SCOPED_TRACE("seed " + std::to_string(seed) + ", " + std::to_string(shape.update_slots) + " update slots");
+      SCOPED_TRACE("seed " + std::to_string(seed) + ", " + std::to_string(shape.update_slots) +
+                   " update slots");
       ASSERT_EQ(train(seed, shape), expected);
     }
   }

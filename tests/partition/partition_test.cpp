@@ -13,16 +13,18 @@ std::vector<GroupShape> random_groups(std::mt19937_64& random) {
   for (GroupShape& group : groups) {
     const std::size_t count = 1 + random() % 7;
     for (std::size_t i = 0; i < count; ++i) {
-      const auto elements = static_cast<std::int64_t>(1 + random() % (random() % 4 == 0 ? 400'000 : 700));
-      group.parameters.push_back({std::to_string(i), random() % 3 ? DType::kBf16 : DType::kF32, {elements}, {}});
+      const auto elements =
+          static_cast<std::int64_t>(1 + random() % (random() % 4 == 0 ? 400'000 : 700));
+      group.parameters.push_back(
+          {std::to_string(i), random() % 3 ? DType::kBf16 : DType::kF32, {elements}, {}});
     }
   }
   return groups;
 }
 
 TEST(Partition, KeepsDTypesOfAGroupInSectionsOfTheirOwn) {
-  const std::vector<GroupShape> groups = {{{{"a", DType::kBf16, {10}, {}}, {"b", DType::kF32, {3}, {}},
-                                            {"c", DType::kBf16, {5}, {}}}}};
+  const std::vector<GroupShape> groups = {
+      {{{"a", DType::kBf16, {10}, {}}, {"b", DType::kF32, {3}, {}}, {"c", DType::kBf16, {5}, {}}}}};
   const Partition p = make_partition(groups, kBlockElements, 0, 1);
   ASSERT_EQ(p.sections.size(), 2u);
   EXPECT_EQ(p.parameters[0].section, p.parameters[2].section);
@@ -41,8 +43,8 @@ TEST(Partition, CutsTheLastTileAtWhatIsUsed) {
   EXPECT_EQ(p.parameters[0].pieces, 4u);
 }
 
-// Every element of every parameter lies in exactly one segment of exactly one rank's tile; parameters are aligned and
-// do not overlap; the pieces are the blocks touched.
+// Every element of every parameter lies in exactly one segment of exactly one rank's tile;
+// parameters are aligned and do not overlap; the pieces are the blocks touched.
 TEST(Partition, CoversEveryElementOnceOnAnyNumberOfRanks) {
   const std::uint64_t seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
@@ -61,7 +63,8 @@ TEST(Partition, CoversEveryElementOnceOnAnyNumberOfRanks) {
         EXPECT_GT(t.segments, 0u);
         const Section& section = p.sections[t.section];
         EXPECT_GE(t.first_element, p.shard_first_element(section));
-        EXPECT_LE(t.first_element + t.elements, p.shard_first_element(section) + section.shard_elements);
+        EXPECT_LE(t.first_element + t.elements,
+                  p.shard_first_element(section) + section.shard_elements);
         std::uint64_t end = 0;
         for (const Segment& s : p.segments_of(t)) {
           EXPECT_GE(s.first_element, end);

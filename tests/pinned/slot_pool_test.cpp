@@ -7,7 +7,8 @@
 
 namespace headrace::pinned {
 namespace {
-async::Task<> hold(SlotPool& pool, std::vector<int>& order, int name, std::vector<SlotLease>& held) {
+async::Task<> hold(SlotPool& pool, std::vector<int>& order, int name,
+                   std::vector<SlotLease>& held) {
   SlotLease lease = co_await pool.acquire();
   order.push_back(name);
   held.push_back(std::move(lease));

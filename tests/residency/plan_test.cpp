@@ -13,7 +13,8 @@ namespace headrace::residency {
 namespace {
 constexpr std::uint64_t kTile = 65536;
 
-partition::Partition transformer(std::uint64_t width, int blocks, std::uint32_t world = 1, std::uint64_t tile = kTile) {
+partition::Partition transformer(std::uint64_t width, int blocks, std::uint32_t world = 1,
+                                 std::uint64_t tile = kTile) {
   std::vector<partition::GroupShape> groups;
   const auto w = static_cast<std::int64_t>(width);
   for (int i = 0; i < blocks; ++i) {
@@ -22,7 +23,8 @@ partition::Partition transformer(std::uint64_t width, int blocks, std::uint32_t 
   return partition::make_partition(groups, tile, 0, world);
 }
 
-PlanInputs inputs_for(const partition::Partition& partition, OffloadDevice parameters, OffloadDevice state) {
+PlanInputs inputs_for(const partition::Partition& partition, OffloadDevice parameters,
+                      OffloadDevice state) {
   PlanInputs inputs;
   inputs.partition = &partition;
   inputs.groups.resize(partition.group_sections.size());
@@ -36,8 +38,9 @@ PlanInputs inputs_for(const partition::Partition& partition, OffloadDevice param
 
 // Ranges of the arena do not overlap and lie inside it.
 void expect_disjoint(const Plan& plan) {
-  std::vector<Range> ranges{plan.update_slot_memory, plan.gather_slot_memory, plan.transfer_slot_memory,
-                            plan.load_staging,       plan.bucket_memory,      plan.scratch};
+  std::vector<Range> ranges{plan.update_slot_memory,   plan.gather_slot_memory,
+                            plan.transfer_slot_memory, plan.load_staging,
+                            plan.bucket_memory,        plan.scratch};
   for (const SectionPlan& s : plan.sections) {
     ranges.push_back(s.resident_weight);
     ranges.push_back(s.gradient);
@@ -123,27 +126,32 @@ TEST(Plan, RefusesWhatTheMachineDoesNotLeaveEvenWithoutABudget) {
     make_plan(inputs);
     FAIL();
   } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("cgroup memory.max of /job"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("cgroup memory.max of /job"), std::string::npos)
+        << error.what();
     EXPECT_NE(std::string(error.what()).find("nvme"), std::string::npos) << error.what();
   }
 }
 
-// Any budget from the smallest up: never over it, ranges disjoint, rows add up, with enough nothing moves.
+// Any budget from the smallest up: never over it, ranges disjoint, rows add up, with enough nothing
+// moves.
 TEST(Plan, StaysWithinAnyBudgetAndCutsTheArenaWithoutOverlap) {
   const std::uint64_t seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937_64 random(seed);
   for (int round = 0; round < 30; ++round) {
     const auto world = static_cast<std::uint32_t>(1 + random() % 3);
-    const auto partition = transformer(64 + random() % 300, 1 + static_cast<int>(random() % 9), world);
-    auto inputs = inputs_for(partition, random() % 2 ? OffloadDevice::kNvme : OffloadDevice::kCpu, OffloadDevice::kNvme);
+    const auto partition =
+        transformer(64 + random() % 300, 1 + static_cast<int>(random() % 9), world);
+    auto inputs = inputs_for(partition, random() % 2 ? OffloadDevice::kNvme : OffloadDevice::kCpu,
+                             OffloadDevice::kNvme);
     inputs.device_shares_host_memory = random() % 2 == 0;
     inputs.groups[0].repeated_gradients = random() % 2 == 0;
     inputs.groups[0].keep_bound = random() % 3 == 0;
     const std::uint64_t smallest = make_plan(inputs).report.smallest_host_bytes;
     double moved = 0;
     for (int s = 0; s <= 12; ++s) {
-      inputs.settings.host_budget_bytes = smallest + s * (partition.parameter_elements * 14 + (8 << 20)) / 12;
+      inputs.settings.host_budget_bytes =
+          smallest + s * (partition.parameter_elements * 14 + (8 << 20)) / 12;
       const Plan plan = make_plan(inputs);
       EXPECT_LE(plan.report.host_bytes, inputs.settings.host_budget_bytes);
       moved = plan.report.nvme_read_bytes_per_step + plan.report.nvme_written_bytes_per_step;

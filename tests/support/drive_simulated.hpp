@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// drive_simulated.hpp: a drive in memory under the simulated conductor: each transfer takes a random virtual time, and its
-// bytes move when it ends, so that whoever does not wait for it is found out.
+// drive_simulated.hpp: a drive in memory under the simulated conductor: each transfer takes a
+// random virtual time, and its bytes move when it ends, so that whoever does not wait for it is
+// found out.
 #pragma once
 #include <cstring>
 #include <random>
@@ -11,7 +12,8 @@
 namespace headrace::testing {
 class DriveSimulated final : public swap::Drive {
  public:
-  DriveSimulated(async::Conductor& conductor, std::uint64_t seed) : conductor_(conductor), random_(seed) {}
+  DriveSimulated(async::Conductor& conductor, std::uint64_t seed)
+      : conductor_(conductor), random_(seed) {}
 
   void start(swap::Transfer& transfer) noexcept override {
     // A timer per transfer, found by address while it is in flight.

@@ -85,7 +85,8 @@ void Mlp::forward(Layer& layer, const std::vector<float>& input) {
     for (std::size_t b = 0; b < options_.batch; ++b) {
       for (std::size_t o = 0; o < width; ++o) {
         float sum = bias[o];
-        for (std::size_t i = 0; i < width; ++i) sum += bf16_to_f32(weight[o * width + i]) * input[b * width + i];
+        for (std::size_t i = 0; i < width; ++i)
+          sum += bf16_to_f32(weight[o * width + i]) * input[b * width + i];
         float out = std::tanh(sum);
         if (used) out += bf16_to_f32(sometimes[o]) * input[b * width + o];
         layer.output[b * width + o] = out;
@@ -118,18 +119,22 @@ void Mlp::backward(std::size_t index) {
           layer.bias_gradient[o] += pre_gradient;
           for (std::size_t i = 0; i < width; ++i) {
             weight_gradient[o * width + i] += pre_gradient * layer.input[b * width + i];
-            if (below != nullptr) (*below)[b * width + i] += pre_gradient * bf16_to_f32(weight[o * width + i]);
+            if (below != nullptr)
+              (*below)[b * width + i] += pre_gradient * bf16_to_f32(weight[o * width + i]);
           }
           if (below != nullptr && used) (*below)[b * width + o] += g * bf16_to_f32(sometimes[o]);
         }
       }
-      for (std::size_t i = 0; i < weight_gradient.size(); ++i) layer.weight_gradient[i] = f32_to_bf16(weight_gradient[i]);
-      for (std::size_t i = 0; i < width; ++i) layer.sometimes_gradient[i] = f32_to_bf16(sometimes_gradient[i]);
+      for (std::size_t i = 0; i < weight_gradient.size(); ++i)
+        layer.weight_gradient[i] = f32_to_bf16(weight_gradient[i]);
+      for (std::size_t i = 0; i < width; ++i)
+        layer.sometimes_gradient[i] = f32_to_bf16(sometimes_gradient[i]);
     });
   }
   engine_.add_gradient(layer.weight, layer.weight_gradient.data(), DType::kBf16, stream_);
   engine_.add_gradient(layer.bias, layer.bias_gradient.data(), DType::kF32, stream_);
-  if (used) engine_.add_gradient(layer.sometimes, layer.sometimes_gradient.data(), DType::kBf16, stream_);
+  if (used)
+    engine_.add_gradient(layer.sometimes, layer.sometimes_gradient.data(), DType::kBf16, stream_);
 }
 
 void Mlp::compute_gradients() {
@@ -155,9 +160,10 @@ void Mlp::compute_gradients() {
 }
 
 StepResult Mlp::step() {
-  const StepResult result = engine_.step({.learning_rate = 1e-2f,
-                                          .gradient_scale = 1.0f / static_cast<float>(options_.accumulation),
-                                          .max_norm = options_.max_norm});
+  const StepResult result =
+      engine_.step({.learning_rate = 1e-2f,
+                    .gradient_scale = 1.0f / static_cast<float>(options_.accumulation),
+                    .max_norm = options_.max_norm});
   ++steps_;
   return result;
 }

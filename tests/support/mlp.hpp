@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// mlp.hpp: a small network trained through the engine without a framework: bf16 weights, f32 biases, two decay sets, one
-// parameter that has no gradient on every second step. All arithmetic runs on the device's stream, so a missing wait
-// anywhere shows on the late device.
+// mlp.hpp: a small network trained through the engine without a framework: bf16 weights, f32
+// biases, two decay sets, one parameter that has no gradient on every second step. All arithmetic
+// runs on the device's stream, so a missing wait anywhere shows on the late device.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -36,7 +36,7 @@ class Mlp {
   struct Layer {
     GroupId group;
     ParameterId weight, bias, sometimes;
-    std::vector<float> input, output, output_gradient;          // [batch, width]
+    std::vector<float> input, output, output_gradient;               // [batch, width]
     std::vector<std::uint16_t> weight_gradient, sometimes_gradient;  // bf16
     std::vector<float> bias_gradient;
   };

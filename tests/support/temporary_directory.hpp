@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// temporary_directory.hpp: a directory for a test, on the file system of its working directory (the build folder: a real
-// one, with O_DIRECT), removed at the end.
+// temporary_directory.hpp: a directory for a test, on the file system of its working directory (the
+// build folder: a real one, with O_DIRECT), removed at the end.
 #pragma once
 #include <filesystem>
 #include <string>
