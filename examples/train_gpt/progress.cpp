@@ -12,7 +12,7 @@
 
 namespace train_gpt {
 namespace {
-constexpr std::uint32_t kBarColumns = 20;
+constexpr std::size_t kMostBarColumns = 20;
 constexpr std::uint64_t kPlainLines = 50;  // about as many, however long the run is
 
 template <typename... Values>
@@ -48,26 +48,37 @@ std::string format_bytes(double bytes) {
   return unit == 0 ? print("%.0f B", bytes) : print("%.1f %s", bytes, kUnits[unit]);
 }
 
-std::string format_progress_line(const ProgressState& state) {
-  std::string line =
-      print("step %llu/%llu  loss %.4f  %.0f tokens/s", static_cast<unsigned long long>(state.step),
-            static_cast<unsigned long long>(state.steps), state.loss, state.tokens_per_second);
-  if (state.read_gb_per_second > 0) line += print("  read %.2f GB/s", state.read_gb_per_second);
-  if (state.write_gb_per_second > 0) line += print("  write %.2f GB/s", state.write_gb_per_second);
+namespace {
+// The words that a narrow terminal has no room for are left out of the short line.
+std::string line_of(const ProgressState& state, bool is_short) {
+  std::string line = print(
+      is_short ? "%llu/%llu  loss %.4f  %.0f tok/s" : "step %llu/%llu  loss %.4f  %.0f tokens/s",
+      static_cast<unsigned long long>(state.step), static_cast<unsigned long long>(state.steps),
+      state.loss, state.tokens_per_second);
+  if (state.read_gb_per_second > 0 || state.write_gb_per_second > 0) {
+    line += print(is_short ? "  r %.2f w %.2f GB/s" : "  read %.2f write %.2f GB/s",
+                  state.read_gb_per_second, state.write_gb_per_second);
+  }
   if (state.step < state.steps) line += "  " + format_duration(state.seconds_left) + " left";
   return line;
 }
+}  // namespace
+
+std::string format_progress_line(const ProgressState& state) { return line_of(state, false); }
 
 std::string format_progress_bar(const ProgressState& state, std::uint32_t columns, bool colour) {
-  const std::string line = format_progress_line(state);
-  if (columns < kBarColumns + 24) return line.substr(0, columns);
+  const std::string line = line_of(state, true);
+  constexpr std::size_t kFrame = 3;  // "[", "] "
+  if (columns < line.size() + kFrame + 4) return line.substr(0, columns);
+  const std::size_t width = std::min<std::size_t>(kMostBarColumns, columns - line.size() - kFrame);
   const double done =
       state.steps == 0 ? 1.0 : static_cast<double>(state.step) / static_cast<double>(state.steps);
-  const auto filled = static_cast<std::size_t>(std::clamp(done, 0.0, 1.0) * kBarColumns);
+  const auto filled =
+      static_cast<std::size_t>(std::clamp(done, 0.0, 1.0) * static_cast<double>(width));
   std::string bar(filled, '=');
-  bar.append(kBarColumns - filled, ' ');
+  bar.append(width - filled, ' ');
   if (colour) bar = "\x1b[32m" + bar + "\x1b[0m";
-  return "[" + bar + "] " + line.substr(0, columns - kBarColumns - 3);
+  return "[" + bar + "] " + line;
 }
 
 Progress::Progress(std::FILE* out, bool shown) : out_(out), shown_(shown) {

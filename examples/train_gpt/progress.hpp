@@ -23,10 +23,10 @@ struct ProgressState {
 std::string format_duration(double seconds);
 // "12.3 GB", "512 B": powers of 1000.
 std::string format_bytes(double bytes);
-// "step 12/100  loss 2.3456  1204 tokens/s  read 1.20 GB/s  write 0.90 GB/s  2m03s left".
+// "step 12/100  loss 2.3456  1204 tokens/s  read 1.20 write 0.90 GB/s  2m03s left".
 std::string format_progress_line(const ProgressState& state);
-// The same behind a bar, at most `columns` wide (columns, not bytes: all of it is ASCII); `colour`
-// adds escapes.
+// The same in fewer words behind a bar, where `columns` leave room for one; never wider than they
+// are. `colour` adds escapes, which take none.
 std::string format_progress_bar(const ProgressState& state, std::uint32_t columns, bool colour);
 
 // Threads: any, for message(); the others one at a time.

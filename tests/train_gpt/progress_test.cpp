@@ -35,7 +35,7 @@ TEST(FormatBytes, CountsInPowersOfAThousand) {
 
 TEST(FormatProgress, SaysStepLossSpeedLanesAndTimeLeft) {
   EXPECT_EQ(format_progress_line(kState),
-            "step 12/100  loss 2.3457  1204 tokens/s  read 1.20 GB/s  write 0.90 GB/s  2m03s left");
+            "step 12/100  loss 2.3457  1204 tokens/s  read 1.20 write 0.90 GB/s  2m03s left");
 }
 
 TEST(FormatProgress, LeavesOutIdleLanesAndTheEnd) {
@@ -49,7 +49,10 @@ TEST(FormatProgress, DrawsABarThatFitsTheTerminal) {
   for (std::uint32_t columns = 1; columns < 140; ++columns) {
     EXPECT_LE(format_progress_bar(kState, columns, false).size(), columns);
   }
-  EXPECT_EQ(format_progress_bar(kState, 60, false).substr(0, 30), "[==                  ] step 12");
+  EXPECT_EQ(format_progress_bar(kState, 79, false),
+            "[=            ] 12/100  loss 2.3457  1204 tok/s  r 1.20 w 0.90 GB/s  2m03s left");
+  EXPECT_EQ(format_progress_bar(kState, 200, false).substr(0, 29), "[==                  ] 12/100");
+  EXPECT_EQ(format_progress_bar(kState, 20, false), "12/100  loss 2.3457 ");
 }
 
 TEST(FormatProgress, UsesColourOnlyWhenAsked) {
