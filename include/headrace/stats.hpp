@@ -18,7 +18,6 @@ struct Stats {
   double nvme_read_busy_seconds = 0;  // time with at least one read in flight, summed over drives
   double nvme_write_busy_seconds = 0;
   std::uint64_t copied_to_device_bytes = 0;
-  std::uint64_t copied_to_host_bytes = 0;
   double update_compute_seconds = 0;  // summed over update threads
   double update_wall_seconds = 0;     // inside step()
   std::uint64_t gathers = 0;

@@ -50,9 +50,8 @@ void EngineCore::prepare_steps(Frozen& f, const StepOptions& options, double fac
     ++result.parameters_updated;
     const Hyperparameters& values =
         registry_.hyperparameters(registry_.parameter({i}).spec.hyperparameters);
-    f.parameter_steps[i] = optimizer_cpu::make_adamw_step(
-        values, static_cast<double>(options.learning_rate) * values.learning_rate_scale,
-        f.step_counts[i] + 1, factor);
+    f.parameter_steps[i] = optimizer_cpu::make_adamw_step(values, options.learning_rate,
+                                                          f.step_counts[i] + 1, factor);
   }
 }
 

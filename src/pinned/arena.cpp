@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "async/thread.hpp"
 #include "base/error_text.hpp"
 #include "headrace/error.hpp"
 
@@ -44,9 +45,14 @@ int populate_in_threads(std::span<std::byte> bytes, std::uint32_t threads) {
   std::atomic<int> error{0};
   std::vector<std::thread> others;
   for (std::uint64_t at = piece; at < bytes.size(); at += piece) {
-    others.emplace_back([&, at] {
+    const auto touch = [&, at] {
       if (const int e = populate(bytes.data() + at, std::min(piece, bytes.size() - at))) error = e;
-    });
+    };
+    try {
+      others.push_back(async::start_thread("headrace-pop", touch));
+    } catch (const Error&) {
+      touch();  // no more threads to be had: here, then
+    }
   }
   if (const int e = populate(bytes.data(), std::min<std::uint64_t>(piece, bytes.size()))) error = e;
   for (std::thread& thread : others) thread.join();

@@ -132,6 +132,25 @@ TEST(EngineValues, ComeBackAsTheyWentIn) {
   EXPECT_CODE(Code::kWrongState, engine.step({}), "'g'");
 }
 
+// A scale of the learning rate counts once: half of it is half the learning rate.
+TEST(EngineHyperparameters, ScaleTheLearningRate) {
+  const auto train = [](float scale, float learning_rate) {
+    Engine engine{Settings{}};
+    const HyperparameterSetId set = engine.add_hyperparameters({.learning_rate_scale = scale});
+    const GroupId group = engine.add_group("g", {{"w", DType::kF32, {300}, set}});
+    engine.freeze();
+    engine.load(group, [](ParameterId, std::span<std::byte> out) {
+      std::ranges::fill(out, std::byte{0x3f});
+    });
+    const std::vector<float> gradient(300, 0.25f);
+    engine.add_gradient(engine.parameter("g.w"), gradient.data(), DType::kF32);
+    engine.step({.learning_rate = learning_rate});
+    return engine.hash_parameters();
+  };
+  EXPECT_EQ(train(0.5f, 0.25f), train(1.0f, 0.125f));
+  EXPECT_NE(train(0.5f, 0.25f), train(1.0f, 0.25f));
+}
+
 class EngineStep : public ::testing::Test {
  protected:
   testing::TemporaryDirectory directory_;
