@@ -93,6 +93,6 @@ RawLane::Result RawLane::move(swap::IoKind kind, std::uint64_t size_bytes) {
             "; nothing can be compared; look at the drive (dmesg) or name another --nvme",
         error_);
   }
-  return {took.count(), cpu_seconds() - cpu};
+  return {took.count(), cpu_seconds() - cpu, end_};
 }
 }  // namespace headrace::bench

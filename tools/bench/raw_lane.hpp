@@ -29,6 +29,8 @@ class RawLane {
   struct Result {
     double seconds = 0;
     double cpu_seconds = 0;
+    std::uint64_t bytes = 0;
+    double bytes_per_second() const { return static_cast<double>(bytes) / seconds; }
   };
   // Moves the file's first `size_bytes` (whole pages). Throws headrace::Error kIo, kInterrupted.
   Result move(swap::IoKind kind, std::uint64_t size_bytes);

@@ -21,14 +21,16 @@ struct Figure {
   const char* format;
   double (*of)(const UpdateMeasurement& m, const Round& r);
 };
-double giga(std::uint64_t bytes) { return 1e-9 * static_cast<double>(bytes); }
-double moved(const UpdateMeasurement& m) { return giga(m.read_bytes + m.written_bytes); }
+// GB of one step, both ways.
+double moved(const UpdateMeasurement& m) {
+  return 1e-9 * static_cast<double>(m.read_bytes + m.written_bytes);
+}
 
 constexpr Figure kFigures[] = {
     {"raw_read_gb_per_s", "read GB/s", "{:.2f}",
-     [](const auto& m, const auto& r) { return giga(m.read_bytes) / r.raw_read.seconds; }},
+     [](const auto&, const auto& r) { return 1e-9 * r.raw_read.bytes_per_second(); }},
     {"raw_write_gb_per_s", "write GB/s", "{:.2f}",
-     [](const auto& m, const auto& r) { return giga(m.written_bytes) / r.raw_write.seconds; }},
+     [](const auto&, const auto& r) { return 1e-9 * r.raw_write.bytes_per_second(); }},
     {"bound_s", "bound s", "{:.3f}", [](const auto&, const auto& r) { return r.bound_seconds(); }},
     {"update_s", "update s", "{:.3f}", [](const auto&, const auto& r) { return r.nvme.seconds; }},
     {"update_to_bound", "/bound", "{:.2f}",

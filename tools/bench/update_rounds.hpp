@@ -17,7 +17,10 @@ struct Round {
   StepCost memory;  // zeros without --memory
 
   // Bytes of the update at the bandwidths of this round's raw reads and writes.
-  double bound_seconds() const { return raw_read.seconds + raw_write.seconds; }
+  double bound_seconds() const {
+    return static_cast<double>(nvme.read_bytes) / raw_read.bytes_per_second() +
+           static_cast<double>(nvme.written_bytes) / raw_write.bytes_per_second();
+  }
   double bound_ratio() const { return nvme.seconds / bound_seconds(); }
   double memory_ratio() const { return memory.seconds > 0 ? nvme.seconds / memory.seconds : 0; }
 };
