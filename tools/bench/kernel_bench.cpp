@@ -31,7 +31,7 @@ using optimizer_cpu::AdamWStep;
 using optimizer_cpu::InstructionSet;
 using optimizer_cpu::MasterKind;
 
-constexpr std::uint64_t kElements = 8 << 20;  // 96 MiB of weights and state
+constexpr std::uint64_t kElements = 16 << 20;  // 192 MiB of weights and state
 constexpr std::uint64_t kTileElements = 1 << 20;
 
 AdamWStep some_step() { return optimizer_cpu::make_adamw_step({}, 1e-4, 10, 1.0); }
@@ -44,7 +44,7 @@ double thread_seconds() {
 
 // GB/s of a multiply in place, each byte read and written, the best of five; `moved_bytes` in all.
 double memory_ceiling(std::uint64_t moved_bytes) {
-  const std::uint64_t bytes = std::max<std::uint64_t>(base::kHugePage, moved_bytes / 2);
+  const std::uint64_t bytes = std::max<std::uint64_t>(96 * base::kMiB, moved_bytes / 2);
   const pinned::Arena arena(bytes, 1);
   auto* const values = reinterpret_cast<float*>(arena.bytes().data());
   const std::uint64_t count = bytes / sizeof(float);
