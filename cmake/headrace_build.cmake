@@ -42,6 +42,8 @@ function(headrace_test)
   set_target_properties(${arg_NAME} PROPERTIES
     RUNTIME_OUTPUT_DIRECTORY ${headrace_BINARY_DIR}/tests/bin)
   target_include_directories(${arg_NAME} PRIVATE ${headrace_SOURCE_DIR}/tests)
+  # What is tested is optimised; the tests themselves compile in two thirds of the time.
+  target_compile_options(${arg_NAME} PRIVATE $<$<CONFIG:Release>:-O1>)
   foreach(room IN LISTS arg_USES)
     target_link_libraries(${arg_NAME} PRIVATE headrace_${room})
   endforeach()
