@@ -3,6 +3,7 @@
 #include "report.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdarg>
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -129,8 +130,9 @@ void add_losses(std::string& out, const Report& r) {
         r.steps.back().loss, r.steps.size());
   }
   if (r.eval_loss) {
-    add(out, "held-out loss   %.4f nats per byte, %.4f below the text's unigram entropy of %.4f\n",
-        *r.eval_loss, r.unigram_entropy_nats - *r.eval_loss, r.unigram_entropy_nats);
+    const double gain = r.unigram_entropy_nats - *r.eval_loss;
+    add(out, "held-out loss   %.4f nats per byte, %.4f %s the text's unigram entropy of %.4f\n",
+        *r.eval_loss, std::fabs(gain), gain < 0 ? "above" : "below", r.unigram_entropy_nats);
   }
 }
 

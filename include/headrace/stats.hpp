@@ -50,7 +50,8 @@ struct PlanReport {
   std::uint64_t parameters = 0;
   double resident_share_of_state = 0;  // of the optimizer state's bytes, what stays in memory
   double resident_share_of_parameters = 0;
-  double nvme_read_bytes_per_step = 0;  // one micro-batch
+  // With gradient_accumulation_steps passes forward and backward, every group used once in each.
+  double nvme_read_bytes_per_step = 0;
   double nvme_written_bytes_per_step = 0;
   std::string to_text() const;  // an aligned table
 };

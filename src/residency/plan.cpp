@@ -128,7 +128,8 @@ class Planner {
   void lay_out_residents(Plan& plan, const Choice& choice) const;
   void lay_out_slots(Plan& plan, const Choice& choice) const;
   void count_nvme(Plan& plan) const;
-  std::uint64_t bytes_still_gathered(const Plan& plan) const;
+  enum class Turn { kToBackward, kToForward };
+  std::uint64_t bytes_still_gathered(const Plan& plan, Turn turn) const;
   Range take(Plan& plan, std::uint64_t bytes, const char* row, const char* tier = "host") const;
   static void add_row(Plan& plan, const char* what, const char* tier, std::uint64_t bytes);
   [[noreturn]] void refuse(std::uint64_t smallest, std::uint64_t limit) const;
@@ -260,6 +261,7 @@ void Planner::count_nvme(Plan& plan) const {
   plan.drive_bytes.assign(drives, 0);
   std::vector<std::uint64_t> largest(drives, 0);
   PlanReport& report = plan.report;
+  const std::uint64_t passes = in_.settings.gradient_accumulation_steps;
   std::uint64_t state_bytes = 0, state_resident = 0, weight_bytes = 0, weight_resident = 0;
   for (std::size_t t = 0; t < part_.tiles.size(); ++t) {
     TilePlan& tile = plan.tiles[t];
@@ -271,7 +273,7 @@ void Planner::count_nvme(Plan& plan) const {
     largest[tile.drive] = std::max({largest[tile.drive], record, weight});
     add_row(plan, "optimizer state", "nvme", record);
     add_row(plan, "parameters", "nvme", weight);
-    report.nvme_read_bytes_per_step += static_cast<double>(record + 3 * weight);
+    report.nvme_read_bytes_per_step += static_cast<double>(record + (1 + 2 * passes) * weight);
     report.nvme_written_bytes_per_step += static_cast<double>(record + weight);
     state_bytes += tile.layout.size_bytes;
     state_resident += record == 0 ? tile.layout.size_bytes : 0;
@@ -283,7 +285,9 @@ void Planner::count_nvme(Plan& plan) const {
     add_row(plan, "spare extents", "nvme", largest[d]);
     plan.drive_bytes[d] += largest[d];
   }
-  report.nvme_read_bytes_per_step -= static_cast<double>(bytes_still_gathered(plan));
+  report.nvme_read_bytes_per_step -=
+      static_cast<double>(passes * bytes_still_gathered(plan, Turn::kToBackward) +
+                          (passes - 1) * bytes_still_gathered(plan, Turn::kToForward));
   const auto share = [](std::uint64_t part, std::uint64_t whole) {
     return whole == 0 ? 1.0 : static_cast<double>(part) / static_cast<double>(whole);
   };
@@ -291,12 +295,13 @@ void Planner::count_nvme(Plan& plan) const {
   report.resident_share_of_parameters = share(weight_resident, weight_bytes);
 }
 
-// The last groups of a forward pass are still in their buffers when backward begins with them: not
-// read again.
-std::uint64_t Planner::bytes_still_gathered(const Plan& plan) const {
+// Where a pass turns, the groups it ended with are still in their buffers: the last ones when
+// backward begins, the first ones when the next micro-batch's forward does. Not read again.
+std::uint64_t Planner::bytes_still_gathered(const Plan& plan, Turn turn) const {
   std::uint64_t bytes = 0;
   std::uint32_t buffers = plan.gather_slots;
-  for (std::size_t g = groups_; g-- > 0 && buffers > 0;) {
+  for (std::size_t i = 0; i < groups_ && buffers > 0; ++i) {
+    const std::size_t g = turn == Turn::kToForward ? i : groups_ - 1 - i;
     if (plan.group_in_place[g]) continue;
     --buffers;
     for (const std::uint32_t s : part_.group_sections[g]) {

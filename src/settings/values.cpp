@@ -193,7 +193,8 @@ std::optional<std::uint64_t> parse_size(std::string_view text) {
       std::find_if(kUnits.begin(), kUnits.end(), [&](const Unit& u) { return u.name == text; });
   if (unit == kUnits.end()) return std::nullopt;
   const unsigned __int128 scaled = thousandths * unit->bytes;
-  if (scaled % 1000 != 0 || scaled / 1000 >> 63 != 0) return std::nullopt;
+  // A fraction of a unit is cut to whole bytes; of a byte there is none.
+  if ((unit->bytes == 1 && scaled % 1000 != 0) || scaled / 1000 >> 63 != 0) return std::nullopt;
   return static_cast<std::uint64_t>(scaled / 1000);
 }
 

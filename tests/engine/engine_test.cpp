@@ -194,24 +194,38 @@ TEST_F(EngineStep, WithoutGradientsLeavesEverythingAlone) {
   EXPECT_EQ(engine_.hash_parameters() + engine_.hash_optimizer_state(), before);
 }
 
-TEST_F(EngineStep, MovesTheBytesThatThePlanSays) {
-  // With what is read ahead after a step counted in that step.
+class EngineBytes : public ::testing::TestWithParam<std::uint32_t> {};
+
+TEST_P(EngineBytes, AreWhatThePlanSays) {
+  const testing::TemporaryDirectory directory;
+  const auto device = device::make_device_host();
+  Settings settings = all_on_nvme(directory.string());
+  settings.gradient_accumulation_steps = GetParam();
+  settings.prefetch_groups = 1;
+  Engine engine(settings, {.device = device});
+  testing::Mlp network(engine, *device, {.layers = 5, .accumulation = GetParam()});
+  // What is read ahead after a step counts to it: wait until nothing moves.
   const auto settled = [&] {
-    for (const std::uint32_t g : {0u, 1u, 2u}) (void)engine_.gather({g});
-    return engine_.stats();
+    for (Stats last = engine.stats();;) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      const Stats now = engine.stats();
+      if (now.nvme_read_bytes == last.nvme_read_bytes) return now;
+      last = now;
+    }
   };
-  network_.train_step();
-  network_.train_step();
+  network.train_step();
+  network.train_step();
   const Stats before = settled();
-  network_.train_step();
+  network.train_step();
   const Stats after = settled();
-  const PlanReport& plan = engine_.plan();
+  const PlanReport& plan = engine.plan();
   EXPECT_EQ(static_cast<double>(after.nvme_written_bytes - before.nvme_written_bytes),
             plan.nvme_written_bytes_per_step);
   EXPECT_EQ(static_cast<double>(after.nvme_read_bytes - before.nvme_read_bytes),
             plan.nvme_read_bytes_per_step);
   EXPECT_GT(after.gathers_prefetched, before.gathers_prefetched);
 }
+INSTANTIATE_TEST_SUITE_P(Accumulation, EngineBytes, ::testing::Values(1u, 2u, 4u));
 
 TEST_F(EngineStep, InterruptEndsItAndOnlyCloseIsLeft) {
   network_.compute_gradients();
