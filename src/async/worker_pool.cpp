@@ -15,7 +15,7 @@ WorkerPool::WorkerPool(Conductor& conductor, std::uint32_t threads)
   try {
     for (std::uint32_t i = 0; i < own; ++i) {
       own_threads_.push_back(
-          start_thread("headrace-upd" + std::to_string(i), [this] { run_thread(); }));
+          start_thread("headrace-upd" + std::to_string(i % 1000), [this] { run_thread(); }));
     }
   } catch (...) {
     stop();

@@ -8,9 +8,18 @@ namespace headrace {
 Engine::Engine(Settings settings, EngineOptions options)
     : core_(std::make_unique<EngineCore>(std::move(settings), std::move(options))) {}
 Engine::Engine(std::unique_ptr<EngineCore> core) : core_(std::move(core)) {}
-Engine::~Engine() = default;
+// An engine that goes while a lease of it is open is kept for ever: the lease's holder still reads
+// its bytes and gives them back.
+Engine::~Engine() {
+  if (core_ && core_->has_open_lease()) core_.release()->complain_of_lease();
+}
 Engine::Engine(Engine&&) noexcept = default;
-Engine& Engine::operator=(Engine&&) noexcept = default;
+Engine& Engine::operator=(Engine&& other) noexcept {
+  if (this == &other) return *this;
+  const Engine old(std::move(*this));
+  core_ = std::move(other.core_);
+  return *this;
+}
 
 HyperparameterSetId Engine::add_hyperparameters(const Hyperparameters& values) {
   return core_->registry_before_freeze("add_hyperparameters").add_hyperparameters(values);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 
@@ -70,14 +71,28 @@ void check_settings(const Settings& s) {
     refuse("headrace.tile_elements = " + std::to_string(s.tile_elements) +
            ": a multiple of 65536 up to 4194304 is wanted");
   }
-  if (s.update_slots == 0) refuse("headrace.update_slots = 0: at least 1 is wanted");
-  if (s.io_block_bytes == 0 || s.io_block_bytes % base::kIoAlignment != 0) {
+  if (s.io_block_bytes == 0 || s.io_block_bytes % base::kIoAlignment != 0 ||
+      s.io_block_bytes > base::kGiB) {
     refuse("headrace.io_block_bytes = " + std::to_string(s.io_block_bytes) +
-           ": a multiple of 4096 is wanted");
+           ": a multiple of 4096 up to 1 GiB is wanted");
   }
-  if (s.queue_depth == 0) refuse("headrace.queue_depth = 0: at least 1 is wanted");
-  if (s.gradient_accumulation_steps == 0)
-    refuse("gradient_accumulation_steps = 0: at least 1 is wanted");
+  const auto within = [&](const char* name, std::uint64_t value, std::uint64_t most) {
+    if (value >= 1 && value <= most) return;
+    refuse(std::string(name) + " = " + std::to_string(value) + ": 1 to " + std::to_string(most) +
+           " is wanted");
+  };
+  within("headrace.update_slots", s.update_slots, 1024);
+  within("headrace.queue_depth", s.queue_depth, 4096);
+  within("headrace.submit_batch", s.submit_batch, 4096);
+  within("headrace.prefetch_groups + 1", s.prefetch_groups + std::uint64_t{1}, 1024);
+  within("headrace.update_threads + 1", s.update_threads + std::uint64_t{1}, 1025);
+  within("gradient_accumulation_steps", s.gradient_accumulation_steps, ~std::uint32_t{0});
+  const auto positive = [&](const char* name, double value) {
+    if (std::isfinite(value) && value > 0) return;
+    refuse(std::string(name) + " = " + std::to_string(value) + ": more than 0 seconds is wanted");
+  };
+  positive("headrace.io_warn_seconds", s.io_warn_seconds);
+  positive("headrace.io_deadline_seconds", s.io_deadline_seconds);
 }
 }  // namespace
 
@@ -338,7 +353,7 @@ Gathered EngineCore::gather(GroupId group, Stream stream) {
   Gathered lease(this, group, buffer,
                  stream);  // from here the buffer is given back whatever happens
   if (!device_->shares_host_memory()) device_->wait(stream, f.buffers->filled(buffer));
-  if (f.partition.world_size > 1 && f.buffers->take_join(buffer)) {
+  if (f.partition.world_size > 1 && !f.buffers->joined(buffer)) {
     for (const std::uint32_t s : f.partition.group_sections[group.index]) {
       const partition::Section& section = f.partition.sections[s];
       collective_->all_gather({collective_sequence_++, "gather of " + registry_.group(group).name},
@@ -346,6 +361,7 @@ Gathered EngineCore::gather(GroupId group, Stream stream) {
                               {f.buffers->memory(buffer) + f.buffers->section_offset_bytes(s),
                                section.buffer_elements * size_bytes(section.dtype)});
     }
+    f.buffers->set_joined(buffer);  // only now: a gather that failed is joined again
   }
   return lease;
 }
@@ -413,6 +429,18 @@ Stats EngineCore::stats() const {
   s.engine_bytes = f.arena->size_bytes() + f.buffers->device_bytes() + f.gradients->device_bytes() +
                    f.frames.reserve_bytes() + bookkeeping_bytes(f.partition);
   return s;
+}
+
+bool EngineCore::has_open_lease() const noexcept {
+  if (!frozen_ || getpid() != owner_pid_) return false;
+  return !frozen_->buffers->leased_group().empty() ||
+         std::ranges::any_of(frozen_->in_place_leases, [](const auto& n) { return n.load() != 0; });
+}
+
+void EngineCore::complain_of_lease() const noexcept {
+  log_(LogLevel::kError,
+       "an engine was destroyed while a group of it is still gathered: its memory, files and "
+       "threads are kept until the process ends. Release every Gathered before its Engine goes.");
 }
 
 void EngineCore::close() {

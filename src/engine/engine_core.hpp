@@ -52,6 +52,9 @@ class EngineCore {
   Stats stats() const;
   void interrupt() noexcept { interrupted_.store(true); }
   void close();
+  // A holder may still read the bytes, and will call release().
+  bool has_open_lease() const noexcept;
+  void complain_of_lease() const noexcept;
 
  private:
   enum class Phase { kRegistering, kFrozen, kClosed };

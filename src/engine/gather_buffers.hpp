@@ -52,10 +52,9 @@ class GatherBuffers {
   // Any thread, while leased.
   std::byte* memory(std::uint32_t buffer) const noexcept { return buffers_[buffer].memory; }
   Event filled(std::uint32_t buffer) const noexcept { return buffers_[buffer].filled; }
-  // True once: whoever gets it joins the shards. (Trainer thread.)
-  bool take_join(std::uint32_t buffer) noexcept {
-    return !std::exchange(buffers_[buffer].joined, true);
-  }
+  // Have the shards been joined since the fill? (Trainer thread.)
+  bool joined(std::uint32_t buffer) const noexcept { return buffers_[buffer].joined; }
+  void set_joined(std::uint32_t buffer) noexcept { buffers_[buffer].joined = true; }
   std::uint64_t section_offset_bytes(std::uint32_t section) const noexcept {
     return section_offset_[section];
   }

@@ -24,6 +24,7 @@ Gradients::Gradients(const Parts& parts) : p_(parts) {
   const std::size_t parameters = p_.partition.parameters.size();
   received_.resize(parameters);
   arrivals_.resize(parameters);
+  last_stream_.resize(parameters);
   pieces_.resize(p_.partition.pieces);
   streams_.reserve(64);
   if (p_.partition.world_size == 1) return;
@@ -45,14 +46,19 @@ Gradients::Gradients(const Parts& parts) : p_(parts) {
 }
 
 Gradients::~Gradients() {
-  for (const Stream stream : streams_) p_.device.synchronize(stream);
+  try {
+    for (const Stream stream : streams_) p_.device.synchronize(stream);
+  } catch (const std::exception&) {
+    // A stream that its owner has destroyed has nothing left to read.
+  }
   if (device_bytes_ > 0) p_.device.deallocate(bucket_, device_bytes_);
 }
 
 std::uint64_t Gradients::bookkeeping_bytes(const partition::Partition& partition) {
   const std::uint64_t parameters = partition.parameters.size();
-  std::uint64_t bytes = parameters * (sizeof(std::uint8_t) + sizeof(std::uint32_t)) +
-                        partition.pieces * sizeof(GradientPiece) + 64 * sizeof(Stream);
+  std::uint64_t bytes =
+      parameters * (sizeof(std::uint8_t) + sizeof(std::uint32_t) + sizeof(Stream)) +
+      partition.pieces * sizeof(GradientPiece) + 64 * sizeof(Stream);
   if (partition.world_size > 1)
     bytes += (parameters + 2) * sizeof(double) + parameters + partition.group_sections.size();
   return bytes;
@@ -60,8 +66,9 @@ std::uint64_t Gradients::bookkeeping_bytes(const partition::Partition& partition
 
 std::uint64_t Gradients::bytes_held() const noexcept {
   return received_.capacity() + arrivals_.capacity() * sizeof(std::uint32_t) +
-         pieces_.capacity() * sizeof(GradientPiece) + streams_.capacity() * sizeof(Stream) +
-         agreed_.capacity() * sizeof(double) + in_bucket_.capacity() + reduced_before_.capacity();
+         last_stream_.capacity() * sizeof(Stream) + pieces_.capacity() * sizeof(GradientPiece) +
+         streams_.capacity() * sizeof(Stream) + agreed_.capacity() * sizeof(double) +
+         in_bucket_.capacity() + reduced_before_.capacity();
 }
 
 const std::byte* Gradients::of_section(std::uint32_t section) const {
@@ -88,20 +95,33 @@ void Gradients::refuse_repeat(ParameterId id) const {
 
 void Gradients::add(ParameterId id, const void* gradient, DType dtype, Stream stream) {
   const partition::Parameter& parameter = p_.partition.parameters[id.index];
-  bool first = false;
+  // Arrivals of one parameter one after another: the first writes what the others add to.
+  const std::lock_guard one_parameter(stripes_[id.index % stripes_.size()]);
   {
     const std::lock_guard lock(mutex_);
     const bool repeats = p_.registry.group({parameter.group}).repeated_gradients;
     if (arrivals_[id.index] > 0 && !repeats) refuse_repeat(id);
-    first = arrivals_[id.index]++ == 0;
-    received_[id.index] = 1;
-    remember_stream(stream);
     if (p_.partition.world_size > 1) {
       add_to_bucket(id, gradient, dtype, stream);
+      count_arrival(id, stream);
       return;
     }
   }
+  const bool first = arrivals_[id.index] == 0;
+  if (!first && last_stream_[id.index].handle != stream.handle) {
+    p_.device.wait(stream, p_.device.record(last_stream_[id.index]));
+  }
   add_to_slab(id, gradient, dtype, parameter.first_element, parameter.elements, first, stream);
+  const std::lock_guard lock(mutex_);
+  count_arrival(id, stream);
+}
+
+// Only what the device has taken counts: a call that threw leaves no trace.
+void Gradients::count_arrival(ParameterId id, Stream stream) {
+  ++arrivals_[id.index];
+  received_[id.index] = 1;
+  last_stream_[id.index] = stream;
+  remember_stream(stream);
 }
 
 // Elements [first, first + elements) of the parameter's section, which are this rank's; `source` is

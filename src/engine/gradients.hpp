@@ -7,6 +7,7 @@
 // reduce-scattered when all of them are there (or when another group's begin, or at the step), and
 // this rank's piece is accumulated into the slab.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <mutex>
 #include <optional>
@@ -62,16 +63,19 @@ class Gradients {
                    std::uint64_t elements, bool overwrite, Stream stream);
   void add_to_bucket(ParameterId id, const void* gradient, DType dtype, Stream stream);
   void flush_bucket();
+  void count_arrival(ParameterId id, Stream stream);
   void remember_stream(Stream stream);
   void refuse_repeat(ParameterId id) const;
 
   const Parts p_;
   std::vector<std::uint8_t> received_;
   std::vector<std::uint32_t> arrivals_;  // per parameter, since the last step
+  std::vector<Stream> last_stream_;      // per parameter: its last arrival's
   std::vector<GradientPiece> pieces_;
   std::vector<double> agreed_;   // for the all-reduce
   std::vector<Stream> streams_;  // that arrivals were queued on
   std::mutex mutex_;
+  std::array<std::mutex, 16> stripes_;  // by parameter, held while one of its gradients is taken
   // The bucket: one group's whole gradients, sections at multiples of 4096 bytes.
   std::byte* bucket_ = nullptr;
   std::uint64_t device_bytes_ = 0;

@@ -50,8 +50,8 @@ void EngineCore::prepare_steps(Frozen& f, const StepOptions& options, double fac
     ++result.parameters_updated;
     const Hyperparameters& values =
         registry_.hyperparameters(registry_.parameter({i}).spec.hyperparameters);
-    f.parameter_steps[i] = optimizer_cpu::make_adamw_step(values, options.learning_rate,
-                                                          f.step_counts[i] + 1, factor);
+    f.parameter_steps[i] =
+        optimizer_cpu::make_adamw_step(values, options.learning_rate, f.step_counts[i] + 1, factor);
   }
 }
 
@@ -85,7 +85,7 @@ StepResult EngineCore::step(const StepOptions& options) {
   update_began_ = false;
   try {
     on_conductor([&] { return update_all(); });
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     // Once one tile is at step t and another at t - 1 there is no way back.
     if (update_began_) fail(error.what());
     throw;

@@ -122,7 +122,16 @@ void EngineCore::store(ParameterId id, Content content, const Sink& sink) {
   require_loaded(f, group, "store");
   const partition::Section& section =
       f.partition.sections[f.partition.parameters[id.index].section];
-  for (std::uint32_t t = section.first_tile; t < section.first_tile + section.tiles; ++t) {
+  // The tiles it can lie in: those of this rank's shard between its first and last element.
+  const partition::Parameter& parameter = f.partition.parameters[id.index];
+  const std::uint64_t shard = f.partition.shard_first_element(section);
+  const auto tile_of = [&](std::uint64_t element) {
+    return element < shard ? 0 : (element - shard) / f.partition.tile_elements;
+  };
+  const std::uint64_t first = tile_of(parameter.first_element);
+  const std::uint64_t last = tile_of(parameter.first_element + parameter.elements - 1);
+  for (std::uint64_t i = first; i <= last && i < section.tiles; ++i) {
+    const auto t = static_cast<std::uint32_t>(section.first_tile + i);
     store_tile(id, t, content, sink);
     if (interrupted_.load()) ready("store");
   }
@@ -132,8 +141,10 @@ void EngineCore::store_tile(ParameterId id, std::uint32_t tile, Content content,
   Frozen& f = *frozen_;
   const partition::Tile& cut = f.partition.tiles[tile];
   const auto segments = f.partition.segments_of(cut);
-  const auto segment = std::ranges::find(segments, id.index, &partition::Segment::parameter);
-  if (segment == segments.end()) return;
+  // Segments lie in the order of their parameters.
+  const auto segment =
+      std::ranges::lower_bound(segments, id.index, {}, &partition::Segment::parameter);
+  if (segment == segments.end() || segment->parameter != id.index) return;
   const partition::Parameter& parameter = f.partition.parameters[id.index];
   const DType dtype = f.partition.sections[cut.section].dtype;
   const auto kind = optimizer_cpu::master_kind(dtype, settings_.master);

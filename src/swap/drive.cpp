@@ -181,6 +181,7 @@ class DriveThread final : public Drive {
   DriveOptions options_;
   LogSink log_;
   nanoseconds warn_, deadline_, check_every_;
+  Clock::time_point last_look_ = Clock::now();
   std::string queue_name_, queue_reason_;
   std::atomic<Transfer*> incoming_{nullptr};  // last come first
   std::atomic<bool> stalled_{false};
@@ -568,7 +569,16 @@ void DriveThread::complete_if_done(Active& active) noexcept {
 
 void DriveThread::check_ages() noexcept {
   const Clock::time_point now = Clock::now();
-  if (in_queue_ == abandoned_ || now < next_age_check_) return;
+  const Clock::time_point last = std::exchange(last_look_, now);
+  if (in_queue_ == abandoned_) return;
+  // This thread looks several times per check_every_ while anything is in flight. Where it did not,
+  // the process was stopped (SIGSTOP, a frozen container): the drive is not to blame for that time.
+  if (now - last > 4 * check_every_) {
+    for (Block& block : lane_->blocks) {
+      if (block.state == BlockState::kInQueue && block.since < last) block.since += now - last;
+    }
+  }
+  if (now < next_age_check_) return;
   next_age_check_ = now + check_every_;
   for (Block& block : lane_->blocks) {
     if (block.state != BlockState::kInQueue) continue;

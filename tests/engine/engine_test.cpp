@@ -183,6 +183,61 @@ TEST_F(EngineStep, RefusesASecondGradientThatWasNotDeclared) {
               "layer.0.bias");
 }
 
+// Autograd may hand over from several threads; the sum of whole numbers is exact in any order.
+TEST(EngineGradients, OfOneParameterFromTwoThreadsAreAllSummed) {
+  Engine engine{Settings{}};
+  const GroupId group = engine.add_group("g", {{"w", DType::kF32, {200000}, {}}});
+  engine.expect_repeated_gradients(group);
+  engine.freeze();
+  engine.load(group,
+              [](ParameterId, std::span<std::byte> out) { std::ranges::fill(out, std::byte{0}); });
+  const ParameterId id = engine.parameter("g.w");
+  const std::vector<float> one(200000, 1.0f), two(200000, 2.0f);
+  for (int round = 0; round < 50; ++round) {
+    std::thread other([&] { engine.add_gradient(id, one.data(), DType::kF32); });
+    engine.add_gradient(id, two.data(), DType::kF32);
+    other.join();
+    EXPECT_EQ(engine.step({}).gradient_norm, std::sqrt(9.0 * 200000)) << "round " << round;
+  }
+}
+
+TEST(EngineGradients, ARefusedStreamLeavesNoTrace) {
+  const auto device = device::make_device_host();
+  Engine engine{Settings{}, {.device = device}};
+  const GroupId group = engine.add_group("g", {{"w", DType::kF32, {300}, {}}});
+  engine.freeze();
+  engine.load(group,
+              [](ParameterId, std::span<std::byte> out) { std::ranges::fill(out, std::byte{0}); });
+  const std::vector<float> gradient(300, 1.0f);
+  const ParameterId id = engine.parameter("g.w");
+  EXPECT_THROW(engine.add_gradient(id, gradient.data(), DType::kF32, {999}), Error);
+  EXPECT_EQ(engine.step({}).parameters_updated, 0u);
+  engine.add_gradient(id, gradient.data(), DType::kF32);
+  EXPECT_EQ(engine.step({}).parameters_updated, 1u);
+}
+
+#if !defined(__SANITIZE_ADDRESS__)  // the engine is kept on purpose, which LeakSanitizer reports
+TEST(EngineClose, ALeaseMayOutliveItsEngine) {
+  const testing::TemporaryDirectory directory;
+  std::vector<std::string> log;
+  Gathered lease;
+  {
+    Engine engine(all_on_nvme(directory.string()),
+                  {.log = [&](LogLevel, std::string_view text) { log.emplace_back(text); }});
+    const GroupId group = engine.add_group("g", {{"w", DType::kF32, {300}, {}}});
+    engine.freeze();
+    engine.load(group, [](ParameterId, std::span<std::byte> out) {
+      std::ranges::fill(out, std::byte{0x3f});
+    });
+    lease = engine.gather(group);
+  }
+  EXPECT_EQ(*static_cast<const unsigned char*>(lease.section(DType::kF32).data), 0x3f);
+  lease.release();
+  ASSERT_FALSE(log.empty());
+  EXPECT_NE(log.back().find("still gathered"), std::string::npos);
+}
+#endif
+
 TEST_F(EngineStep, WithoutGradientsLeavesEverythingAlone) {
   network_.train_step();
   const std::string before = engine_.hash_parameters() + engine_.hash_optimizer_state();

@@ -28,7 +28,11 @@ class OffloadCore : public std::enable_shared_from_this<OffloadCore> {
   OffloadCore(Settings settings, EngineOptions options)
       : device_(options.device), engine_(std::move(settings), std::move(options)) {}
   ~OffloadCore() {
-    for (const auto& group : groups_) group->remove_gradient_hooks();
+    for (const auto& group : groups_) {
+      group->remove_gradient_hooks();
+      group->park("a parameter of " + quoted_group(group->name) +
+                  " was used after its Offload was destroyed: its values are gone.");
+    }
   }
 
   Engine& engine() noexcept { return engine_; }
@@ -314,7 +318,9 @@ class OffloadCore : public std::enable_shared_from_this<OffloadCore> {
 
   // torch has written parameter.grad(): the engine takes it, and torch's memory goes.
   void take_gradient(OffloadedGroup& group, std::size_t index, const at::Tensor& parameter) {
-    at::Tensor& gradient = parameter.mutable_grad();
+    // Out of the parameter before anything can throw: what is refused must not wait there for the
+    // next step.
+    const at::Tensor gradient = std::exchange(parameter.mutable_grad(), at::Tensor());
     if (gradient.defined()) {
       const OffloadedParameter& ours = group.parameters()[index];
       if (gradient.layout() != at::kStrided) {
@@ -327,7 +333,6 @@ class OffloadCore : public std::enable_shared_from_this<OffloadCore> {
       engine_.add_gradient(ours.id, dense.const_data_ptr(),
                            dtype_of(dense, ours.full_name + ".grad"));
       if (device_) device_->synchronize({});  // it has been read: the tensor may go
-      gradient.reset();
     }
     const std::lock_guard lock(mutex_);
     const auto open = find_backward(group, ::torch::autograd::get_current_graph_task_id());
