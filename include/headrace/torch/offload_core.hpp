@@ -30,6 +30,7 @@ class OffloadCore : public std::enable_shared_from_this<OffloadCore> {
   ~OffloadCore() {
     for (const auto& group : groups_) {
       group->remove_gradient_hooks();
+      if (closed_) continue;  // parked then, and saying so
       group->park("a parameter of " + quoted_group(group->name) +
                   " was used after its Offload was destroyed: its values are gone.");
     }
