@@ -328,11 +328,10 @@ void EngineCore::require_loaded(const Frozen& f, GroupId group, const char* call
                                      "' was never loaded; call load() for it first");
 }
 
-void EngineCore::require_no_lease(const Frozen& f, const char* call) const {
-  const std::string name = f.buffers->leased_group();
-  if (name.empty()) return;
-  throw Error(Code::kWrongState,
-              std::string(call) + ": group '" + name + "' is still gathered; release it first");
+void EngineCore::refuse_lease(std::optional<GroupId> leased, const char* call) const {
+  if (!leased) return;
+  throw Error(Code::kWrongState, std::string(call) + ": group '" + registry_.group(*leased).name +
+                                     "' is still gathered; release it first");
 }
 
 Gathered EngineCore::gather(GroupId group, Stream stream) {
@@ -431,10 +430,16 @@ Stats EngineCore::stats() const {
   return s;
 }
 
+// A group with an open lease, of a buffer or of resident bytes.
+std::optional<GroupId> EngineCore::leased_group() const noexcept {
+  for (std::uint32_t g = 0; g < frozen_->in_place_leases.size(); ++g) {
+    if (frozen_->in_place_leases[g].load() != 0) return GroupId{g};
+  }
+  return frozen_->buffers->leased_group();
+}
+
 bool EngineCore::has_open_lease() const noexcept {
-  if (!frozen_ || getpid() != owner_pid_) return false;
-  return !frozen_->buffers->leased_group().empty() ||
-         std::ranges::any_of(frozen_->in_place_leases, [](const auto& n) { return n.load() != 0; });
+  return frozen_ && getpid() == owner_pid_ && leased_group().has_value();
 }
 
 void EngineCore::complain_of_lease() const noexcept {
@@ -452,12 +457,7 @@ void EngineCore::close() {
     return;
   }
   Frozen& f = *frozen_;
-  require_no_lease(f, "close");
-  for (std::uint32_t g = 0; g < f.in_place_leases.size(); ++g) {
-    if (f.in_place_leases[g].load() == 0) continue;
-    throw Error(Code::kWrongState, "close: group '" + registry_.group({g}).name +
-                                       "' is still gathered; release it first");
-  }
+  refuse_lease(leased_group(), "close");
   on_conductor([&]() -> async::Task<> {
     co_await let_go();
     co_await f.buffers->drain();

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -102,7 +103,8 @@ class EngineCore {
   void allocate(Frozen& frozen, const std::vector<swap::PathProbe>& paths);
   void compare_ranks(const Frozen& frozen);
   void require_loaded(const Frozen& frozen, GroupId group, const char* call) const;
-  void require_no_lease(const Frozen& frozen, const char* call) const;
+  std::optional<GroupId> leased_group() const noexcept;
+  void refuse_lease(std::optional<GroupId> leased, const char* call) const;
   void fail(const std::string& cause) noexcept;
 
   async::Task<> write_group(GroupId group, const std::byte* values);

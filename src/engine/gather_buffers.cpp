@@ -319,11 +319,11 @@ void GatherBuffers::next_step() {
 
 async::Task<> GatherBuffers::drain() { co_await fills_.join(); }
 
-std::string GatherBuffers::leased_group() const {
+std::optional<GroupId> GatherBuffers::leased_group() const noexcept {
   for (const Buffer& buffer : buffers_) {
-    if (buffer.leases.load() != 0) return p_.registry.group(buffer.group).name;
+    if (buffer.leases.load() != 0) return buffer.group;
   }
-  return {};
+  return std::nullopt;
 }
 
 GatherCounters GatherBuffers::counters() const noexcept {

@@ -59,8 +59,8 @@ class GatherBuffers {
     return section_offset_[section];
   }
 
-  // The name of a group whose buffer is leased, or empty. Any thread.
-  std::string leased_group() const;
+  // A group whose buffer is leased, if any. Any thread.
+  std::optional<GroupId> leased_group() const noexcept;
   // An update changed the weights: what is cached is stale. Waits for fills under way.
   async::Task<> invalidate();
   // A step ended: its gathers are the guess for the next one's, whose first groups are read now.

@@ -64,13 +64,6 @@ std::uint64_t Gradients::bookkeeping_bytes(const partition::Partition& partition
   return bytes;
 }
 
-std::uint64_t Gradients::bytes_held() const noexcept {
-  return received_.capacity() + arrivals_.capacity() * sizeof(std::uint32_t) +
-         last_stream_.capacity() * sizeof(Stream) + pieces_.capacity() * sizeof(GradientPiece) +
-         streams_.capacity() * sizeof(Stream) + agreed_.capacity() * sizeof(double) +
-         in_bucket_.capacity() + reduced_before_.capacity();
-}
-
 const std::byte* Gradients::of_section(std::uint32_t section) const {
   return p_.arena.range(p_.plan.sections[section].gradient.offset_bytes, 0).data();
 }

@@ -54,7 +54,7 @@ class Gradients {
   const std::uint8_t* received() const noexcept { return received_.data(); }
   const std::byte* of_section(std::uint32_t section) const;
 
-  std::uint64_t bytes_held() const noexcept;
+  // What its tables take on the heap, for the plan.
   static std::uint64_t bookkeeping_bytes(const partition::Partition& partition);
   std::uint64_t device_bytes() const noexcept { return device_bytes_; }
 

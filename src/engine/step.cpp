@@ -58,7 +58,7 @@ void EngineCore::prepare_steps(Frozen& f, const StepOptions& options, double fac
 StepResult EngineCore::step(const StepOptions& options) {
   Frozen& f = ready("step");
   check_options(options);
-  require_no_lease(f, "step");
+  refuse_lease(f.buffers->leased_group(), "step");
   for (std::uint32_t g = 0; g < f.group_loaded.size(); ++g) require_loaded(f, {g}, "step");
   const engine::GradientTotals totals = f.gradients->finish();
   if (totals.non_finite > 0) {

@@ -59,11 +59,6 @@ std::uint64_t TileStore::bookkeeping_bytes(const partition::Partition& partition
   return partition.tiles.size() * sizeof(TileState) + checksums * sizeof(std::uint64_t);
 }
 
-std::uint64_t TileStore::bytes_held() const noexcept {
-  return states_.capacity() * sizeof(TileState) +
-         weight_checksums_.capacity() * sizeof(std::uint64_t);
-}
-
 bool TileStore::needs_slot(std::uint32_t tile) const noexcept {
   return p_.plan.tiles[tile].record == Tier::kNvme ||
          p_.plan.sections[p_.partition.tiles[tile].section].weight == Tier::kNvme;

@@ -67,8 +67,7 @@ class TileStore {
   async::Task<> run(TilePass& pass, std::uint32_t tile, TileView view);
 
   const std::byte* resident_weight(std::uint32_t section) const;
-  std::uint64_t bytes_held() const noexcept;
-  // What bytes_held() will be, for the plan.
+  // What its tables take on the heap, for the plan.
   static std::uint64_t bookkeeping_bytes(const partition::Partition& partition);
 
  private:

@@ -14,7 +14,7 @@ using engine::TileView;
 void EngineCore::load(GroupId group, const Fill& fill) {
   Frozen& f = ready("load");
   const engine::RegisteredGroup& registered = registry_.group(group);
-  require_no_lease(f, "load");
+  refuse_lease(f.buffers->leased_group(), "load");
   const bool in_place = f.plan.group_in_place[group.index];
   const bool staged = !device_->shares_host_memory();
   std::uint32_t buffer = kInPlace;

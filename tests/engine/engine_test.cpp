@@ -338,6 +338,18 @@ TEST(EngineRefusal, LeavesNothingBehind) {
   EXPECT_EQ(files_now(), files);
 }
 
+TEST(EngineClose, SeesALeaseOfAGroupWithoutAName) {
+  const testing::TemporaryDirectory directory;
+  Engine engine(all_on_nvme(directory.string()));
+  const GroupId group = engine.add_group("", {{"w", DType::kF32, {300}, {}}});
+  engine.freeze();
+  engine.load(group,
+              [](ParameterId, std::span<std::byte> out) { std::ranges::fill(out, std::byte{0}); });
+  const Gathered lease = engine.gather(group);
+  EXPECT_CODE(Code::kWrongState, engine.step({}), "still gathered");
+  EXPECT_CODE(Code::kWrongState, engine.close(), "still gathered");
+}
+
 TEST(EngineClose, LeavesNoThreadFileOrDirectory) {
   const testing::TemporaryDirectory directory;
   const auto device = device::make_device_host();
