@@ -46,7 +46,7 @@ struct Settings {
   double io_warn_seconds = 10;      // a transfer older than this is named in a warning
   double io_deadline_seconds = 60;  // ... and older than this ends in kIoStalled
 
-  // What was accepted but changes nothing here, one line each: log them once.
+  // What was accepted but is not followed, each key by name: lines to log once.
   std::vector<std::string> warnings;
 
   // Reads and checks a file. `overrides` are "a.b=value" strings laid over it; a value is JSON, or

@@ -59,17 +59,21 @@ void check_stage(const Given& given, Report& report, const Settings& settings) {
 
 void check_dtypes(const Given& given, Report& report) {
   if (const auto* fp16 = given_boolean(given, "fp16.enabled", true)) {
-    report.fault(fp16->path, "fp16 is not served; set it to false and bf16.enabled to true");
+    report.fault(
+        fp16->path,
+        "true asks for fp16, which is not served; set it to false and bf16.enabled to true");
   }
   if (const auto* bf16 = given_boolean(given, "bf16.enabled", false)) {
     report.warn(
         bf16->path,
-        "false changes nothing: parameters have the dtype that the trainer registers, f32 or bf16");
+        "false is not followed: parameters have the dtype that the trainer registers, f32 or bf16");
   }
   const GivenValue* sums = given.find("data_types.grad_accum_dtype");
   if (text_of(sums) == "bf16" || text_of(sums) == "fp16") {
-    report.warn(sums->path,
-                "not served: gradients are accumulated in f32, at 4 bytes per parameter");
+    report.warn(
+        sums->path,
+        "\"" + text_of(sums) +
+            "\" is not followed: gradients are accumulated in f32, at 4 bytes per parameter");
   }
 }
 
@@ -95,8 +99,6 @@ void check_optimizer(const Given& given, Report& report) {
     if (name != "adam" && name != "adamw") {
       report.fault(type->path, "\"" + one_line(text_of(type)) +
                                    "\" is not served; allowed: \"Adam\" or \"AdamW\"");
-    } else {
-      report.warn(type->path, "changes nothing: the trainer's optimizer is AdamW in any case");
     }
   }
   if (const auto* amsgrad = given_boolean(given, "optimizer.params.amsgrad", true)) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "headrace/settings.hpp"
+#include "settings/key_table.hpp"
 #include "settings/locate.hpp"
 #include "settings/report.hpp"
 
@@ -17,7 +18,7 @@ struct GivenValue {
   const nlohmann::json* value;
 };
 
-// Keys that stand in the text with a value other than null and "auto", by their path in the table.
+// Keys that stand in the text, by their path in the table.
 class Given {
  public:
   // False if it was there already, in its other spelling.
@@ -33,6 +34,12 @@ class Given {
   std::map<std::string, GivenValue> values_;
 };
 
+// A key of DeepSpeed's that a reading found and nothing here follows.
+struct NotServed {
+  const Key* key;
+  GivenValue given;
+};
+
 // Lays "a.b=value" over `root`, which is an object.
 void apply_overrides(nlohmann::json& root, const std::vector<std::string>& overrides,
                      Report& report);
@@ -40,5 +47,8 @@ void apply_overrides(nlohmann::json& root, const std::vector<std::string>& overr
 // Checks what one key at a time cannot say: contradictions, paths, values that are refused.
 void check_together(const Given& given, Report& report, Settings& settings);
 void check_drive_paths(const Given& given, Report& report, Settings& settings);
+// To be called last: it names what is used instead, which overrides and checks may have changed.
+void warn_of_not_served(const std::vector<NotServed>& keys, const Given& given,
+                        const Settings& settings, Report& report);
 void check_optimizer(const Given& given, Report& report);
 }  // namespace headrace::settings

@@ -4,7 +4,6 @@
 #include "settings/json_text.hpp"
 
 #include <algorithm>
-#include <cctype>
 #include <cstdio>
 #include <optional>
 
@@ -125,92 +124,13 @@ class ExtrasPass {
   std::size_t last_at_ = 0;
 };
 
-// Takes every event and keeps the first error: unlike the exception, it comes with the place for
-// all of them.
-class SyntaxCheck : public nlohmann::json_sax<nlohmann::json> {
- public:
-  explicit SyntaxCheck(std::string_view text) : text_(text) {}
-  bool null() override { return true; }
-  bool boolean(bool) override { return true; }
-  bool number_integer(number_integer_t) override { return true; }
-  bool number_unsigned(number_unsigned_t) override { return true; }
-  bool number_float(number_float_t, const string_t&) override { return true; }
-  bool string(string_t&) override { return true; }
-  bool binary(binary_t&) override { return true; }
-  bool start_object(std::size_t) override { return true; }
-  bool key(string_t&) override { return true; }
-  bool end_object() override { return true; }
-  bool start_array(std::size_t) override { return true; }
-  bool end_array() override { return true; }
-  bool parse_error(std::size_t position, const std::string& token,
-                   const nlohmann::json::exception& error) override {
-    const std::size_t offset = token_start(position, token);
-    fault = TextFault{offset, describe(error.what()) + hint(offset)};
-    return false;
-  }
-
-  std::optional<TextFault> fault;
-
- private:
-  // "[json.exception.parse_error.101] parse error at line 1, column 2: syntax error while parsing
-  // value - invalid ..."
-  static std::string describe(std::string_view what) {
-    const std::size_t bracket = what.find("] ");
-    if (bracket != std::string_view::npos) what.remove_prefix(bracket + 2);
-    if (what.starts_with("parse error"))
-      what.remove_prefix(std::min(what.size(), what.find(": ") + 2));
-    // What the parser read last may be long and is said better by line and column.
-    std::string text(what);
-    if (const std::size_t read = text.find("; last read: '"); read != std::string::npos) {
-      const std::size_t end = text.rfind("'; expected");
-      const bool more = end != std::string::npos && end > read;
-      text.erase(read, more ? end + 1 - read : std::string::npos);
-    }
-    return "not JSON: " + one_line(text, 200);
-  }
-  static bool in_word(char c) {
-    return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '.' || c == '-' ||
-           c == '+';
-  }
-
-  // `position` counts the bytes up to the end of the bad token. `token` is that token for texts and
-  // numbers; for other tokens it may begin earlier.
-  std::size_t token_start(std::size_t position, const std::string& token) const {
-    const bool is_text =
-        token.size() > 1 && token[0] == '"' && token.find('"', 1) == token.size() - 1;
-    const bool is_word = !token.empty() && std::all_of(token.begin(), token.end(), in_word);
-    if ((is_text || is_word) && position >= token.size() &&
-        text_.substr(position - token.size()).starts_with(token)) {
-      return position - token.size();
-    }
-    std::size_t at = std::min(position == 0 ? 0 : position - 1, text_.size());
-    // A wrong literal is noticed at the byte behind its good part.
-    const bool behind_word =
-        at > 0 && at < text_.size() && !in_word(text_[at]) && in_word(text_[at - 1]);
-    if (behind_word && token.size() > 1 && in_word(token[token.size() - 2])) --at;
-    while (at > 0 && at < text_.size() && in_word(text_[at]) && in_word(text_[at - 1])) --at;
-    return at;
-  }
-
-  std::string hint(std::size_t offset) const {
-    const std::string_view rest = text_.substr(std::min(offset, text_.size()));
-    if (rest.starts_with("'")) return " (names and texts need double quotes)";
-    for (const std::string_view word : {"True", "False", "None"}) {
-      if (rest.starts_with(word)) return " (write true, false and null in lower case)";
-    }
-    return "";
-  }
-
-  std::string_view text_;
-};
-
 std::optional<TextFault> check_syntax(const std::string& text) {
   if (text.find_first_not_of(" \t\r\n") == std::string::npos) {
     return TextFault{0, "the text is empty; write at least {}"};
   }
-  SyntaxCheck check(text);
-  nlohmann::json::sax_parse(text, &check);
-  return check.fault;
+  if (nlohmann::json::accept(text)) return std::nullopt;
+  std::optional<TextFault> fault = find_syntax_fault(text);
+  return fault ? fault : TextFault{0, "not JSON"};
 }
 }  // namespace
 

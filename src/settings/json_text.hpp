@@ -8,13 +8,9 @@
 #include <vector>
 
 #include "settings/locate.hpp"
+#include "settings/syntax_fault.hpp"
 
 namespace headrace::settings {
-struct TextFault {
-  std::size_t offset;
-  std::string text;
-};
-
 // kRelaxed: comments (// and /* */), trailing commas and a byte order mark are allowed.
 enum class Syntax { kStrict, kRelaxed };
 

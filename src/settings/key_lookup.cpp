@@ -100,6 +100,19 @@ std::vector<std::string_view> choices_of(const Key& key) {
   return choices;
 }
 
+std::string fill_braces(std::string_view text,
+                        const std::function<std::string(std::string_view)>& name) {
+  std::string filled;
+  for (;;) {
+    const std::size_t open = text.find('{');
+    const std::size_t close = text.find('}', open);
+    filled += text.substr(0, open);
+    if (close == std::string_view::npos) return filled;
+    filled += name(text.substr(open + 1, close - open - 1));
+    text.remove_prefix(close + 1);
+  }
+}
+
 std::string allowed_text(const Key& key) {
   const bool choice = key.kind == Kind::kChoice || key.kind == Kind::kSwitch;
   std::string text = choice ? choices_text(key) : kind_text(key) + range_text(key);

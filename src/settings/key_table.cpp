@@ -24,25 +24,29 @@ constexpr Key later_count(std::string_view path, std::string_view why) {
 constexpr double kMaxCount = 2147483647;
 constexpr double kDaySeconds = 86400;
 
-// Why keys change nothing.
+// What is used in place of keys that are not served.
 constexpr std::string_view kRanks = "ranks talk through the collective that the trainer passes in";
 constexpr std::string_view kResidency =
-    "the plan decides what stays, from headrace.host_budget_bytes";
-constexpr std::string_view kPrefetch =
-    "headrace.prefetch_groups says how far ahead groups are read";
-constexpr std::string_view kBuffers = "the plan sizes all buffers; see headrace.update_slots";
+    "the plan decides what stays, from {headrace.host_budget_bytes}";
+constexpr std::string_view kPrefetch = "{headrace.prefetch_groups} is used";
+constexpr std::string_view kBuffers =
+    "the plan sizes all buffers, from {headrace.update_slots} and "
+    "{headrace.prefetch_groups}";
 constexpr std::string_view kOverlap = "read, update and write of neighbouring tiles always overlap";
 constexpr std::string_view kPinned = "host memory is one arena that the engine owns";
-constexpr std::string_view kFlags = "the trainer's own flags set it";
+constexpr std::string_view kTrainers = "the trainer's own is used";
+constexpr std::string_view kBatch = "the trainer's own is used, with {gradient_accumulation_steps}";
 constexpr std::string_view kSaving = "the trainer saves and loads";
 constexpr std::string_view kTrainerLogs = "reporting is the trainer's";
-constexpr std::string_view kLossScale = "fp16 and its loss scaling are not served";
-constexpr std::string_view kQuantized = "quantised transfers are not served; all values are exact";
+constexpr std::string_view kLossScale = "there is no fp16, and no loss scaling";
+constexpr std::string_view kQuantized = "there are no quantised transfers; all values are exact";
 constexpr std::string_view kStale =
-    "updates with stale gradients are not served; all steps are exact";
-constexpr std::string_view kFeature =
-    "not a part of this engine; nothing in the section is looked at";
-constexpr std::string_view kActivations = "activations belong to the trainer";
+    "there are no updates with stale gradients; all steps are exact";
+constexpr std::string_view kFeature = "not a part of this engine";
+constexpr std::string_view kActivations = "activations are the trainer's";
+constexpr std::string_view kModules = "the trainer's modules run as they are";
+constexpr std::string_view kAdamW = "AdamW is the optimizer that is served";
+constexpr std::string_view kGroups = "the trainer says which parameters form a group";
 
 constexpr Key kKeys[] = {
     // ---- what is honoured, under DeepSpeed's names
@@ -194,16 +198,20 @@ constexpr Key kKeys[] = {
     // ---- DeepSpeed's, not served: zero_optimization
     later("zero_optimization.offload_optimizer.pin_memory", Kind::kBoolean, kPinned),
     later_count("zero_optimization.offload_optimizer.buffer_count", kBuffers),
-    later("zero_optimization.offload_optimizer.pipeline_read", Kind::kBoolean, kOverlap),
-    later("zero_optimization.offload_optimizer.pipeline_write", Kind::kBoolean, kOverlap),
-    later("zero_optimization.offload_optimizer.pipeline", Kind::kBoolean, kOverlap),
+    later("zero_optimization.offload_optimizer.pipeline_read", Kind::kBoolean, kOverlap)
+        .always("true"),
+    later("zero_optimization.offload_optimizer.pipeline_write", Kind::kBoolean, kOverlap)
+        .always("true"),
+    later("zero_optimization.offload_optimizer.pipeline", Kind::kBoolean, kOverlap).always("true"),
     later("zero_optimization.offload_optimizer.fast_init", Kind::kBoolean,
-          "swap files are always written in full at the start"),
+          "swap files are always written in full at the start")
+        .always("false"),
     later("zero_optimization.offload_optimizer.ratio", Kind::kNumber, kResidency).from(0, 1),
     later("zero_optimization.offload_optimizer.super_offload", Kind::kBoolean,
-          "updates run in step(), after the norm is known"),
+          "updates run in step(), after the norm is known")
+        .always("false"),
     later("zero_optimization.offload_optimizer.cpuadam_cores_perc", Kind::kNumber,
-          "headrace.update_threads says how many threads update")
+          "{headrace.update_threads} is used; 0 is all that the machine leaves")
         .from(0, 1),
     later("zero_optimization.offload_param.pin_memory", Kind::kBoolean, kPinned),
     later_count("zero_optimization.offload_param.buffer_count", kBuffers),
@@ -211,17 +219,17 @@ constexpr Key kKeys[] = {
     later_count("zero_optimization.offload_param.max_in_cpu", kResidency).in("elements"),
     later("zero_optimization.cpu_offload_use_pin_memory", Kind::kBoolean, kPinned).or_null(),
     later("zero_optimization.contiguous_gradients", Kind::kBoolean,
-          "gradients always lie in one slab of host memory"),
-    later("zero_optimization.reduce_scatter", Kind::kBoolean, kRanks),
+          "gradients always lie in one slab of host memory")
+        .always("true"),
+    later("zero_optimization.reduce_scatter", Kind::kBoolean, kRanks).always("true"),
     later_count("zero_optimization.reduce_bucket_size", kRanks).in("elements"),
     later("zero_optimization.use_multi_rank_bucket_allreduce", Kind::kBoolean, kRanks),
-    later("zero_optimization.allgather_partitions", Kind::kBoolean, kRanks),
+    later("zero_optimization.allgather_partitions", Kind::kBoolean, kRanks).always("true"),
     later_count("zero_optimization.allgather_bucket_size", kRanks).in("elements"),
     later("zero_optimization.overlap_comm", Kind::kBoolean, kRanks).or_null(),
     later("zero_optimization.load_from_fp32_weights", Kind::kBoolean, kSaving),
     later("zero_optimization.elastic_checkpoint", Kind::kBoolean, kSaving),
-    later_count("zero_optimization.sub_group_size",
-                "headrace.tile_elements is the unit of optimizer work")
+    later_count("zero_optimization.sub_group_size", "{headrace.tile_elements} is used")
         .in("elements"),
     later_count("zero_optimization.stage3_prefetch_bucket_size", kPrefetch)
         .or_as("prefetch_bucket_size")
@@ -242,40 +250,41 @@ constexpr Key kKeys[] = {
         .or_as("gather_16bit_weights_on_model_save"),
     later("zero_optimization.stage3_gather_fp16_weights_on_model_save", Kind::kBoolean, kSaving)
         .or_as("gather_fp16_weights_on_model_save"),
-    later_count("zero_optimization.stage3_module_granularity_threshold",
-                "the trainer says which parameters form a group")
-        .or_as("module_granularity_threshold"),
+    later_count("zero_optimization.stage3_module_granularity_threshold", kGroups)
+        .or_as("module_granularity_threshold")
+        .always("0"),
     later("zero_optimization.stage3_use_all_reduce_for_fetch_params", Kind::kBoolean, kRanks)
-        .or_as("use_all_reduce_for_fetch_params"),
+        .or_as("use_all_reduce_for_fetch_params")
+        .always("false"),
     later("zero_optimization.stage3_allgather_sequential", Kind::kBoolean, kRanks)
         .or_as("allgather_sequential"),
     later("zero_optimization.ignore_unused_parameters", Kind::kBoolean,
-          "a parameter without a gradient is always left alone"),
-    later("zero_optimization.legacy_stage1", Kind::kBoolean, "DeepSpeed itself refuses it"),
-    later("zero_optimization.round_robin_gradients", Kind::kBoolean, kRanks),
-    later_count("zero_optimization.zero_hpz_partition_size", kRanks),
-    later("zero_optimization.zero_quantized_weights", Kind::kBoolean, kQuantized),
-    later("zero_optimization.zero_quantized_nontrainable_weights", Kind::kBoolean, kQuantized),
-    later("zero_optimization.zero_quantized_gradients", Kind::kBoolean, kQuantized),
+          "a parameter without a gradient is always left alone")
+        .always("true"),
+    later("zero_optimization.legacy_stage1", Kind::kBoolean, "DeepSpeed itself refuses it")
+        .always("false"),
+    later("zero_optimization.round_robin_gradients", Kind::kBoolean, kRanks).always("false"),
+    later_count("zero_optimization.zero_hpz_partition_size", kRanks).always("1"),
+    later("zero_optimization.zero_quantized_weights", Kind::kBoolean, kQuantized).always("false"),
+    later("zero_optimization.zero_quantized_nontrainable_weights", Kind::kBoolean, kQuantized)
+        .always("false"),
+    later("zero_optimization.zero_quantized_gradients", Kind::kBoolean, kQuantized).always("false"),
     later("zero_optimization.zeropp_loco_param", Kind::kOpenSection, kQuantized).or_null(),
-    later("zero_optimization.mics_shard_size", Kind::kInteger, kRanks).from(-1),
-    later("zero_optimization.mics_hierarchical_params_gather", Kind::kBoolean, kRanks),
-    later("zero_optimization.memory_efficient_linear", Kind::kBoolean,
-          "the trainer's modules run as they are"),
+    later("zero_optimization.mics_shard_size", Kind::kInteger, kRanks).from(-1).always("-1"),
+    later("zero_optimization.mics_hierarchical_params_gather", Kind::kBoolean, kRanks)
+        .always("false"),
+    later("zero_optimization.memory_efficient_linear", Kind::kBoolean, kModules).always("false"),
     later("zero_optimization.pipeline_loading_checkpoint", Kind::kBoolean, kSaving),
-    later("zero_optimization.override_module_apply", Kind::kBoolean,
-          "the trainer's modules run as they are"),
-    later("zero_optimization.log_trace_cache_warnings", Kind::kBoolean, kTrainerLogs),
-    later("zero_optimization.enable_sanity_checks", Kind::kBoolean, "checks are always on"),
-    later("zero_optimization.save_muon_momentum_buffer_in_memory", Kind::kBoolean,
-          "AdamW is the optimizer that is served"),
+    later("zero_optimization.override_module_apply", Kind::kBoolean, kModules).always("false"),
+    later("zero_optimization.log_trace_cache_warnings", Kind::kBoolean, kTrainerLogs)
+        .always("false"),
+    later("zero_optimization.enable_sanity_checks", Kind::kBoolean, "checks are always on")
+        .always("true"),
+    later("zero_optimization.save_muon_momentum_buffer_in_memory", Kind::kBoolean, kAdamW),
     section("zero_optimization.leaf_module", "Modules that DeepSpeed fetches whole.").or_null(),
-    later("zero_optimization.leaf_module.classes", Kind::kTextList,
-          "the trainer says which parameters form a group"),
-    later("zero_optimization.leaf_module.names", Kind::kTextList,
-          "the trainer says which parameters form a group"),
-    later("zero_optimization.leaf_module.name_suffixes", Kind::kTextList,
-          "the trainer says which parameters form a group"),
+    later("zero_optimization.leaf_module.classes", Kind::kTextList, kGroups),
+    later("zero_optimization.leaf_module.names", Kind::kTextList, kGroups),
+    later("zero_optimization.leaf_module.name_suffixes", Kind::kTextList, kGroups),
     section("zero_optimization.zenflow", "Updates that DeepSpeed delays.").or_null(),
     later("zero_optimization.zenflow.topk_ratio", Kind::kNumber, kStale).from(0, 1),
     later("zero_optimization.zenflow.select_strategy", Kind::kText, kStale),
@@ -290,13 +299,18 @@ constexpr Key kKeys[] = {
 
     // ---- aio
     section("aio", "DeepSpeed's drive section."),
-    later_count("aio.block_size", "headrace.io_block_bytes is the size of a request").in("bytes"),
-    later_count("aio.queue_depth", "headrace.queue_depth is the number of requests in flight"),
-    later_count("aio.intra_op_parallelism", "each drive has one thread; see headrace.queue_depth")
-        .or_as("thread_count"),
-    later("aio.single_submit", Kind::kBoolean, "headrace.submit_batch says how many go at once"),
-    later("aio.overlap_events", Kind::kBoolean, "requests always overlap"),
-    later("aio.use_gds", Kind::kBoolean, "transfers between drive and GPU memory are not served"),
+    later_count("aio.block_size", "{headrace.io_block_bytes} is used")
+        .in("bytes")
+        .as("headrace.io_block_bytes"),
+    later_count("aio.queue_depth", "{headrace.queue_depth} is used").as("headrace.queue_depth"),
+    later_count("aio.intra_op_parallelism",
+                "each drive has one thread, with {headrace.queue_depth}")
+        .or_as("thread_count")
+        .always("1"),
+    later("aio.single_submit", Kind::kBoolean, "{headrace.submit_batch} is used"),
+    later("aio.overlap_events", Kind::kBoolean, "requests always overlap").always("true"),
+    later("aio.use_gds", Kind::kBoolean, "transfers between drive and GPU memory are not served")
+        .always("false"),
 
     // ---- dtypes
     section("fp16", "float16 training.").or_null(),
@@ -310,14 +324,16 @@ constexpr Key kKeys[] = {
     later("fp16.min_loss_scale", Kind::kNumber, kLossScale).from(0),
     later("fp16.fp16_master_weights_and_grads", Kind::kBoolean, kLossScale),
     later("fp16.opt_level", Kind::kText, kLossScale),
-    later("bf16.auto_cast", Kind::kBoolean, kFlags),
-    later("bf16.immediate_grad_update", Kind::kBoolean,
-          "gradients are taken as they arrive, in any case"),
+    later("bf16.auto_cast", Kind::kBoolean, kTrainers).always("false"),
+    later("bf16.immediate_grad_update", Kind::kBoolean, "gradients are always taken as they arrive")
+        .always("true"),
     later("bf16.check_grad_overflow", Kind::kBoolean,
-          "NaN and infinity in a gradient are always an error that names the parameter"),
+          "NaN and infinity in a gradient are always an error that names the parameter")
+        .always("true"),
     later("bf16.bf16_master_weights_and_grads", Kind::kBoolean,
-          "masters and sums are f32; see headrace.master"),
-    later("bf16.bf16_optimizer_states", Kind::kBoolean, "moments are f32"),
+          "masters and sums are f32, with {headrace.master}")
+        .always("false"),
+    later("bf16.bf16_optimizer_states", Kind::kBoolean, "moments are f32").always("false"),
     later("data_types.param_dtype", Kind::kText,
           "parameters have the dtype that the trainer registers")
         .or_null(),
@@ -327,74 +343,81 @@ constexpr Key kKeys[] = {
     section("optimizer", "The trainer makes the optimizer: AdamW.").or_null(),
     later("optimizer.type", Kind::kText, "Adam and AdamW are served; another is an error")
         .with_check(),
-    later("optimizer.legacy_fusion", Kind::kBoolean, kFlags),
+    later("optimizer.legacy_fusion", Kind::kBoolean, kTrainers).always("false"),
     section("optimizer.params", "Its constants.").or_null(),
-    later("optimizer.params.lr", Kind::kNumber, kFlags),
-    later("optimizer.params.betas", Kind::kNumberList, kFlags),
-    later("optimizer.params.eps", Kind::kNumber, kFlags),
-    later("optimizer.params.weight_decay", Kind::kNumber, kFlags),
-    later("optimizer.params.bias_correction", Kind::kBoolean, "AdamW here always corrects"),
+    later("optimizer.params.lr", Kind::kNumber, kTrainers),
+    later("optimizer.params.betas", Kind::kNumberList, kTrainers),
+    later("optimizer.params.eps", Kind::kNumber, kTrainers),
+    later("optimizer.params.weight_decay", Kind::kNumber, kTrainers),
+    later("optimizer.params.bias_correction", Kind::kBoolean, "AdamW here always corrects")
+        .always("true"),
     later("optimizer.params.amsgrad", Kind::kBoolean, "true is an error: AMSGrad is not served")
         .with_check(),
-    later("optimizer.params.torch_adam", Kind::kBoolean, "the update runs in this engine"),
+    later("optimizer.params.torch_adam", Kind::kBoolean, "the update runs in this engine")
+        .always("false"),
     later("optimizer.params.adam_w_mode", Kind::kBoolean,
           "false is an error: only decoupled weight decay is served")
         .with_check(),
-    later("optimizer.params.fp32_optimizer_states", Kind::kBoolean, "moments are f32"),
+    later("optimizer.params.fp32_optimizer_states", Kind::kBoolean, "moments are f32")
+        .always("true"),
     later("optimizer.params.max_grad_norm", Kind::kNumber,
           "an error, as in DeepSpeed: it is gradient_clipping")
         .with_check(),
     section("scheduler", "The trainer makes the learning-rate schedule.").or_null(),
-    later("scheduler.type", Kind::kText, kFlags).or_null(),
-    later("scheduler.params", Kind::kOpenSection, kFlags).or_null(),
+    later("scheduler.type", Kind::kText, kTrainers).or_null(),
+    later("scheduler.params", Kind::kOpenSection, kTrainers).or_null(),
 
     // ---- batch and the rest of the top level
-    later_count("train_batch_size",
-                "the trainer's own flags set the batch; gradient_accumulation_steps is not derived "
-                "from it"),
-    later_count("train_micro_batch_size_per_gpu",
-                "the trainer's own flags set the batch; gradient_accumulation_steps is not derived "
-                "from it"),
-    later("managed_gradient_accumulation", Kind::kBoolean, kFlags),
-    later("zero_allow_untested_optimizer", Kind::kBoolean, "AdamW is the optimizer that is served"),
+    later_count("train_batch_size", kBatch),
+    later_count("train_micro_batch_size_per_gpu", kBatch),
+    later("managed_gradient_accumulation", Kind::kBoolean, kTrainers),
+    later("zero_allow_untested_optimizer", Kind::kBoolean, kAdamW),
     later("zero_force_ds_cpu_optimizer", Kind::kBoolean, "the update runs in this engine"),
     later("communication_data_type", Kind::kText, kRanks).or_null(),
     later("seq_parallel_communication_data_type", Kind::kText, kRanks).or_null(),
-    later("prescale_gradients", Kind::kBoolean, kRanks),
-    later("gradient_predivide_factor", Kind::kNumber, kRanks),
+    later("prescale_gradients", Kind::kBoolean, kRanks).always("false"),
+    later("gradient_predivide_factor", Kind::kNumber, kRanks).always("1"),
     later("fp32_allreduce", Kind::kBoolean, kRanks),
-    later("disable_allgather", Kind::kBoolean, kRanks),
-    later("sparse_gradients", Kind::kBoolean, "gradients are dense"),
+    later("disable_allgather", Kind::kBoolean, kRanks).always("false"),
+    later("sparse_gradients", Kind::kBoolean, "gradients are dense").always("false"),
     later("steps_per_print", Kind::kInteger, kTrainerLogs).or_null(),
-    later("wall_clock_breakdown", Kind::kBoolean, kTrainerLogs),
-    later("memory_breakdown", Kind::kBoolean, kTrainerLogs),
-    later("dump_state", Kind::kBoolean, kTrainerLogs),
-    later("dataloader_drop_last", Kind::kBoolean, kFlags),
-    later("graph_harvesting", Kind::kBoolean, "the trainer's modules run as they are"),
-    later("use_data_before_expert_parallelism", Kind::kBoolean, kRanks),
+    later("wall_clock_breakdown", Kind::kBoolean, kTrainerLogs).always("false"),
+    later("memory_breakdown", Kind::kBoolean, kTrainerLogs).always("false"),
+    later("dump_state", Kind::kBoolean, kTrainerLogs).always("false"),
+    later("dataloader_drop_last", Kind::kBoolean, kTrainers),
+    later("graph_harvesting", Kind::kBoolean, kModules).always("false"),
+    later("use_data_before_expert_parallelism", Kind::kBoolean, kRanks).always("false"),
     later("use_node_local_storage", Kind::kBoolean, kSaving),
     section("checkpoint", "DeepSpeed's checkpoints."),
     later("checkpoint.tag_validation", Kind::kText, kSaving),
-    later("checkpoint.load_universal", Kind::kBoolean, kSaving),
+    later("checkpoint.load_universal", Kind::kBoolean, kSaving).always("false"),
     later("checkpoint.use_node_local_storage", Kind::kBoolean, kSaving),
     later("checkpoint.checkpoint_serialization", Kind::kBoolean, kSaving),
     later("checkpoint.parallel_write", Kind::kOpenSection, kSaving).or_null(),
     later("checkpoint.writer", Kind::kOpenSection, kSaving).or_null(),
     section("activation_checkpointing", "Recomputing activations."),
-    later("activation_checkpointing.partition_activations", Kind::kBoolean, kActivations),
+    later("activation_checkpointing.partition_activations", Kind::kBoolean, kActivations)
+        .always("false"),
     later_count("activation_checkpointing.number_checkpoints", kActivations).or_null(),
-    later("activation_checkpointing.contiguous_memory_optimization", Kind::kBoolean, kActivations),
-    later("activation_checkpointing.cpu_checkpointing", Kind::kBoolean, kActivations),
-    later("activation_checkpointing.synchronize_checkpoint_boundary", Kind::kBoolean, kActivations),
-    later("activation_checkpointing.profile", Kind::kBoolean, kActivations),
+    later("activation_checkpointing.contiguous_memory_optimization", Kind::kBoolean, kActivations)
+        .always("false"),
+    later("activation_checkpointing.cpu_checkpointing", Kind::kBoolean, kActivations)
+        .always("false"),
+    later("activation_checkpointing.synchronize_checkpoint_boundary", Kind::kBoolean, kActivations)
+        .always("false"),
+    later("activation_checkpointing.profile", Kind::kBoolean, kActivations).always("false"),
     section("compile", "DeepCompile."),
-    later("compile.deepcompile", Kind::kBoolean, "the trainer's modules run as they are"),
-    later("compile.offload_parameters", Kind::kBoolean, "see zero_optimization.offload_param"),
-    later("compile.offload_opt_states", Kind::kBoolean, "see zero_optimization.offload_optimizer"),
-    later("compile.offload_activation", Kind::kBoolean, kActivations),
+    later("compile.deepcompile", Kind::kBoolean, kModules).always("false"),
+    later("compile.offload_parameters", Kind::kBoolean,
+          "{zero_optimization.offload_param.device} is used")
+        .always("false"),
+    later("compile.offload_opt_states", Kind::kBoolean,
+          "{zero_optimization.offload_optimizer.device} is used")
+        .always("false"),
+    later("compile.offload_activation", Kind::kBoolean, kActivations).always("false"),
     later("compile.offload_activation_pin_memory", Kind::kBoolean, kActivations),
-    later("compile.double_buffer", Kind::kBoolean, "the trainer's modules run as they are"),
-    later("compile.passes", Kind::kTextList, "the trainer's modules run as they are").or_null(),
+    later("compile.double_buffer", Kind::kBoolean, kModules),
+    later("compile.passes", Kind::kTextList, kModules).or_null(),
 
     // ---- whole sections of DeepSpeed's
     later("tensorboard", Kind::kOpenSection, kTrainerLogs),

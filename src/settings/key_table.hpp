@@ -3,6 +3,7 @@
 // docs/settings.md all follow it. Defaults are not here: they stand in headrace::Settings.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <span>
 #include <string>
@@ -47,8 +48,9 @@ struct Key {
   std::string_view path;  // "headrace.tile_elements"
   Kind kind = Kind::kAny;
   Status status = Status::kNotServed;
-  std::string_view
-      help;  // what it does; for kNotServed: why it changes nothing here, or what does instead
+  // What it does; for kNotServed: what is used instead. "{headrace.queue_depth}" stands for that
+  // key, with its value in a warning.
+  std::string_view help;
   Field field = {};
   std::string_view also = {};     // another spelling of the last name
   std::string_view choices = {};  // "none|cpu|nvme"
@@ -58,6 +60,10 @@ struct Key {
   std::uint64_t multiple = 1;
   bool nullable = false;
   bool checked = false;  // checks.cpp looks at the value: no general warning
+  // For kNotServed, what needs no warning, as it is what happens: a value, as JSON, and the value
+  // of a key of ours that counts the same.
+  std::string_view in_any_case = {};
+  std::string_view same_as = {};
 
   constexpr Key into(Field f) const {
     return with([&](Key& k) { k.field = f; });
@@ -79,6 +85,12 @@ struct Key {
   }
   constexpr Key with_check() const {
     return with([](Key& k) { k.checked = true; });
+  }
+  constexpr Key always(std::string_view json) const {
+    return with([&](Key& k) { k.in_any_case = json; });
+  }
+  constexpr Key as(std::string_view our_path) const {
+    return with([&](Key& k) { k.same_as = our_path; });
   }
   constexpr Key from(double low) const {
     return with([&](Key& k) { k.least = low; });
@@ -105,6 +117,10 @@ std::span<const Key> keys();
 const Key* find_key(std::string_view section, std::string_view name);
 
 std::vector<std::string_view> choices_of(const Key& key);
+
+// `text` with what stands in braces, without them, passed through `name`.
+std::string fill_braces(std::string_view text,
+                        const std::function<std::string(std::string_view)>& name);
 
 // "a whole number from 1 to 1024", "true or false", "none, cpu or nvme": for messages and docs.
 std::string allowed_text(const Key& key);

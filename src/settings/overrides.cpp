@@ -28,14 +28,17 @@ std::string spelling_in(const json& object, const Key* key, const std::string& n
 
 // JSON if it is JSON, else the text itself; but what opens a list, an object or a text was meant as
 // one.
-bool parse_value(const std::string& text, const std::string& label, Report& report, json& out) {
+bool parse_value(const std::string& text, const std::string& key, Report& report, json& out) {
   Document document = parse_document(text, Syntax::kStrict);
   if (document.faults.empty()) {
     out = std::move(document.value);
     return true;
   }
   if (!text.empty() && std::string_view("{[\"").find(text[0]) != std::string_view::npos) {
-    report.fault_in_override(label, document.faults[0].text);
+    const TextFault& fault = document.faults[0];
+    const std::size_t column = position_at(text, fault.offset).column;
+    report.fault_in_override(key,
+                             "column " + std::to_string(column) + " of the value: " + fault.text);
     return false;
   }
   out = text;
@@ -45,18 +48,18 @@ bool parse_value(const std::string& text, const std::string& label, Report& repo
 void apply_override(json& root, const std::string& assignment, Report& report) {
   const std::size_t equals = assignment.find('=');
   const std::string dotted = assignment.substr(0, equals);
-  const std::string label = "--set " + one_line(dotted);
+  const std::string key_text = one_line(dotted);
   const std::vector<std::string> names = split_names(dotted);
   bool well_formed = equals != std::string::npos;
   for (const std::string& name : names) well_formed = well_formed && !name.empty();
   if (!well_formed) {
-    report.fault_in_override("--set " + one_line(assignment),
+    report.fault_in_override(one_line(assignment),
                              "not of the form KEY=VALUE, e.g. "
                              "headrace.update_slots=4");
     return;
   }
   json value;
-  if (!parse_value(assignment.substr(equals + 1), label, report, value)) return;
+  if (!parse_value(assignment.substr(equals + 1), key_text, report, value)) return;
   json* node = &root;
   Path path;
   std::string section;
@@ -64,7 +67,7 @@ void apply_override(json& root, const std::string& assignment, Report& report) {
   for (std::size_t i = 0; i < names.size(); ++i) {
     if (node->is_null()) *node = json::object();
     if (!node->is_object()) {
-      report.fault_in_override(label, path.dotted + " is not a section: it holds a value");
+      report.fault_in_override(key_text, path.dotted + " is not a section: it holds a value");
       return;
     }
     const Key* key = find_key(section, names[i]);
@@ -75,7 +78,7 @@ void apply_override(json& root, const std::string& assignment, Report& report) {
     section = key != nullptr ? std::string(key->path) : path.dotted;
   }
   *node = std::move(value);
-  report.mark_override(created.empty() ? path.pointer : created, label);
+  report.mark_override(created.empty() ? path.pointer : created, key_text);
 }
 }  // namespace
 

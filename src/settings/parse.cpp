@@ -54,8 +54,8 @@ std::string unknown_key_text(std::string_view section, std::string_view name) {
 
 class Reader {
  public:
-  Reader(Report& report, Settings& settings, Given& given)
-      : report_(report), settings_(settings), given_(given) {}
+  Reader(Report& report, Settings& settings, Given& given, std::vector<NotServed>& not_served)
+      : report_(report), settings_(settings), given_(given), not_served_(not_served) {}
 
   void read_section(std::string_view section, const json& object, const Path& path) {
     for (const auto& [name, value] : object.items()) {
@@ -87,13 +87,14 @@ class Reader {
     read_value(key, value, path, report_, settings_);
     if (key.kind == Kind::kSection && value.is_object()) read_section(key.path, value, path);
     if (key.status == Status::kNotServed && (!key.checked || value == "auto")) {
-      report_.warn(path, "not served, changes nothing: " + std::string(key.help));
+      not_served_.push_back({&key, {path, &value}});
     }
   }
 
   Report& report_;
   Settings& settings_;
   Given& given_;
+  std::vector<NotServed>& not_served_;
 };
 
 void throw_if_faulty(const Report& report) {
@@ -120,9 +121,11 @@ Settings Settings::from_json(std::string_view text, const std::string& origin,
 
   Settings result;
   settings::Given given;
-  settings::Reader(report, result, given).read_section("", document.value, {});
+  std::vector<settings::NotServed> not_served;
+  settings::Reader(report, result, given, not_served).read_section("", document.value, {});
   settings::check_together(given, report, result);
   settings::throw_if_faulty(report);
+  settings::warn_of_not_served(not_served, given, result, report);
   result.warnings = report.warnings();
   return result;
 }

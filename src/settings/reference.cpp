@@ -34,7 +34,9 @@ are in the section `headrace`, which DeepSpeed ignores. This is a whole file:
   ignored with all it holds.
 - An unknown key is an error that names the nearest known one, and the section where the key would
   belong. So is a key given twice, a value of the wrong type, and one out of range.
-- A key of DeepSpeed's that changes nothing here is a warning that says why, one line each.
+- A key of DeepSpeed's that is not served yet is named in a warning, with its value and what is
+  used instead: one line per section, and one per `--set`. No warning where the value is what is
+  done in any case, or where the section is off (`"enabled": false`).
 - All faults are listed at once: `FILE:LINE:COLUMN: key: what was found; what is allowed`. Columns
   count characters.
 - Whole numbers may be written `5e8`. Sizes are bytes, or text: `"512MiB"`, `"1.5GiB"` (powers of
@@ -109,13 +111,18 @@ void append_honoured(std::string& text, const nlohmann::json& defaults) {
 
 void append_not_served(std::string& text) {
   text +=
-      "\n## Keys of DeepSpeed's that change nothing here\n\n"
-      "Accepted with a warning, whose reason is in the last column. What an object in this table "
-      "holds is not looked "
-      "at.\n\n| key | values | why |\n|---|---|---|\n";
+      "\n## Keys of DeepSpeed's that are not served yet\n\n"
+      "Accepted with a warning that says what is used instead. \"No warning for\" is what is done "
+      "in "
+      "any case. What an object in this table holds is not looked at, but for `enabled`.\n\n"
+      "| key | values | no warning for | used instead |\n|---|---|---|---|\n";
   for (const Key& key : keys()) {
     if (key.status != Status::kNotServed) continue;
-    append_row(text, {names_text(key), allowed_with_unit(key), std::string(key.help)});
+    std::string followed(!key.same_as.empty() ? key.same_as : key.in_any_case);
+    if (!followed.empty()) followed = "`" + followed + "`";
+    const auto in_code = [](std::string_view path) { return "`" + std::string(path) + "`"; };
+    append_row(text,
+               {names_text(key), allowed_with_unit(key), followed, fill_braces(key.help, in_code)});
   }
 }
 }  // namespace

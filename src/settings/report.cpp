@@ -8,20 +8,21 @@ namespace {
 constexpr std::size_t kAfterTheText = ~std::size_t{0};
 }
 
-void Report::mark_override(const std::string& pointer, const std::string& label) {
-  overrides_.push_back({pointer, label});
+void Report::mark_override(const std::string& pointer, const std::string& key) {
+  overrides_.push_back({pointer, key});
 }
 
-Report::Place Report::place_at(std::size_t offset) const {
+Place Report::place_at(std::size_t offset) const {
   const TextPosition at = position_at(text_, offset);
   return {offset,
-          std::string(origin_) + ":" + std::to_string(at.line) + ":" + std::to_string(at.column)};
+          std::string(origin_) + ":" + std::to_string(at.line) + ":" + std::to_string(at.column),
+          ""};
 }
 
-Report::Place Report::place_of(const Path& path) const {
+Place Report::place_of(const Path& path) const {
   for (auto it = overrides_.rbegin(); it != overrides_.rend(); ++it) {
     if (path.pointer == it->pointer || path.pointer.starts_with(it->pointer + "/")) {
-      return {kAfterTheText, it->label};
+      return {kAfterTheText, "--set " + it->key, it->key};
     }
   }
   for (std::string pointer = path.pointer; locator_ != nullptr && !pointer.empty();
@@ -31,11 +32,16 @@ Report::Place Report::place_of(const Path& path) const {
   return place_at(0);
 }
 
+// The key's name, unless the place says it.
+std::string Report::line(const Place& place, const Path& path, const std::string& text) {
+  const bool said = path.dotted.empty() || path.dotted == place.override_key;
+  return place.text + ": " + (said ? "" : path.dotted + ": ") + text;
+}
+
 void Report::fault(const Path& path, const std::string& text) {
   if (full()) return;
   const Place place = place_of(path);
-  const std::string name = path.dotted.empty() ? "" : path.dotted + ": ";
-  faults_.push_back({place.order, place.text + ": " + name + text});
+  faults_.push_back({place.order, line(place, path, text)});
 }
 
 void Report::fault_at(std::size_t offset, const std::string& text) {
@@ -44,13 +50,17 @@ void Report::fault_at(std::size_t offset, const std::string& text) {
   faults_.push_back({place.order, place.text + ": " + text});
 }
 
-void Report::fault_in_override(const std::string& label, const std::string& text) {
-  if (!full()) faults_.push_back({kAfterTheText, label + ": " + text});
+void Report::fault_in_override(const std::string& key, const std::string& text) {
+  if (!full()) faults_.push_back({kAfterTheText, "--set " + key + ": " + text});
 }
 
 void Report::warn(const Path& path, const std::string& text) {
   const Place place = place_of(path);
-  warnings_.push_back({place.order, place.text + ": " + path.dotted + ": " + text});
+  warnings_.push_back({place.order, line(place, path, text)});
+}
+
+void Report::warn_at(const Place& place, const std::string& text) {
+  warnings_.push_back({place.order, place.text + ": " + text});
 }
 
 std::vector<Report::Line> Report::sorted(std::vector<Line> lines) {

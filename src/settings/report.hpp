@@ -9,19 +9,29 @@
 #include "settings/locate.hpp"
 
 namespace headrace::settings {
+// Where in the text or in which override something stands.
+struct Place {
+  std::size_t order;         // places compare by it
+  std::string text;          // "ds.json:3:5" or "--set aio.queue_depth"
+  std::string override_key;  // "aio.queue_depth"; "" if it stands in the text
+};
+
 class Report {
  public:
   // `origin` is the file's name, `text` its contents; both outlive the report.
   Report(std::string_view origin, std::string_view text) : origin_(origin), text_(text) {}
 
-  // From now on `pointer` and what is below it comes from an override, and faults there say so.
-  void mark_override(const std::string& pointer, const std::string& label);
+  // From now on `pointer` and what is below it comes from an override of `key`, and faults there
+  // say so.
+  void mark_override(const std::string& pointer, const std::string& key);
   void use(const Locator& locator) { locator_ = &locator; }
 
   void fault(const Path& path, const std::string& text);
   void fault_at(std::size_t offset, const std::string& text);
-  void fault_in_override(const std::string& label, const std::string& text);
+  void fault_in_override(const std::string& key, const std::string& text);
   void warn(const Path& path, const std::string& text);
+  void warn_at(const Place& place, const std::string& text);
+  Place place_of(const Path& path) const;
 
   bool clean() const { return faults_.empty(); }
   // True once so many faults are known that looking for more helps nobody.
@@ -36,12 +46,8 @@ class Report {
     std::size_t order;
     std::string text;
   };
-  struct Place {
-    std::size_t order;
-    std::string text;
-  };
-  Place place_of(const Path& path) const;
   Place place_at(std::size_t offset) const;
+  static std::string line(const Place& place, const Path& path, const std::string& text);
   static std::vector<Line> sorted(std::vector<Line> lines);
 
   std::string_view origin_;
@@ -49,7 +55,7 @@ class Report {
   const Locator* locator_ = nullptr;
   struct Override {
     std::string pointer;
-    std::string label;
+    std::string key;
   };
   std::vector<Override> overrides_;
   std::vector<Line> faults_;

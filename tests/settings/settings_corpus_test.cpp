@@ -179,7 +179,9 @@ void check_one(const std::string& text, std::size_t& accepted) {
     ASSERT_EQ(again.to_json(), settings.to_json()) << text;
   } catch (const Error& error) {
     ASSERT_EQ(error.code(), Code::kSettings) << text;
-    ASSERT_EQ(std::string(error.what()).rfind("settings:", 0), 0u) << error.what();
+    const std::string refusal = error.what();
+    ASSERT_EQ(refusal.rfind("settings:", 0), 0u) << refusal;
+    ASSERT_FALSE(refusal.ends_with(": not JSON")) << "nothing said what is wrong:\n" << text;
   }
 }
 

@@ -62,17 +62,17 @@ TEST(KeyTable, GivesEveryHonouredKeyARangeThatHoldsItsDefault) {
   EXPECT_TRUE(defaults.warnings.empty());
 }
 
-TEST(KeyTable, AcceptsAWellTypedValueForEveryKeyThatIsNotServedAndWarnsOnce) {
+TEST(KeyTable, AcceptsAWellTypedValueForEveryKeyThatIsNotServedAndWarnsOnceOrFollowsIt) {
   for (const Key& key : keys()) {
     if (key.status != Status::kNotServed || key.checked) continue;
     nlohmann::json value;
     switch (key.kind) {
       case Kind::kBoolean:
-        value = false;
+        value = key.in_any_case == "false";
         break;
       case Kind::kInteger:
       case Kind::kNumber:
-        value = 1;
+        value = key.in_any_case == "1" ? 2 : 1;
         break;
       case Kind::kText:
         value = "x";
@@ -92,9 +92,16 @@ TEST(KeyTable, AcceptsAWellTypedValueForEveryKeyThatIsNotServedAndWarnsOnce) {
       const Settings settings =
           Settings::from_json("{}", "f", {std::string(key.path) + "=" + given.dump()});
       ASSERT_EQ(settings.warnings.size(), 1u);
-      EXPECT_NE(settings.warnings[0].find(std::string(key.path) + ": not served"),
-                std::string::npos);
+      EXPECT_NE(settings.warnings[0].find("not served yet: " + std::string(key.path)),
+                std::string::npos)
+          << settings.warnings[0];
+      EXPECT_EQ(settings.warnings[0].find('{'), std::string::npos) << settings.warnings[0];
     }
+    if (key.in_any_case.empty()) continue;
+    EXPECT_TRUE(
+        Settings::from_json("{}", "f", {std::string(key.path) + "=" + std::string(key.in_any_case)})
+            .warnings.empty())
+        << key.path;
   }
 }
 

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// What DeepSpeed has and Headrace does not: one warning per section, which names every such key
+// with its value and what is used instead.
+#include <algorithm>
+#include <cmath>
+
+#include "settings/given.hpp"
+#include "settings/key_table.hpp"
+
+namespace headrace::settings {
+namespace {
+using nlohmann::json;
+
+// "16", "\"auto\"", "[0.9,0.95]"; nothing for what would be long.
+std::string short_text(const json& value) {
+  constexpr std::size_t kMost = 40;
+  if (value.is_object() || value.is_null()) return "";
+  if (value.is_number_float()) {
+    const double number = value.get<double>();
+    if (std::trunc(number) == number && std::fabs(number) < 1e15) {
+      return std::to_string(static_cast<std::int64_t>(number));
+    }
+  }
+  const std::string text = value.dump();
+  return text.size() > kMost ? "" : one_line(text);
+}
+
+// `path` as it stands in `effective`, "headrace.queue_depth = 16"; the path alone if it has no
+// default.
+std::string name_and_value(std::string_view path, const json& effective) {
+  std::string pointer = "/" + std::string(path);
+  std::replace(pointer.begin(), pointer.end(), '.', '/');
+  const json::json_pointer at(pointer);
+  std::string text(path);
+  return effective.contains(at) ? text + " = " + short_text(effective[at]) : text;
+}
+
+// The value says what is done in any case.
+bool is_followed(const Key& key, const json& value, const json& effective) {
+  if (!key.in_any_case.empty() && value == json::parse(key.in_any_case)) return true;
+  if (key.kind == Kind::kOpenSection && value.is_object() && value.contains("enabled")) {
+    return value["enabled"] == false;
+  }
+  if (key.same_as.empty()) return false;
+  std::string pointer = "/" + std::string(key.same_as);
+  std::replace(pointer.begin(), pointer.end(), '.', '/');
+  return value == effective[json::json_pointer(pointer)];
+}
+
+// fp16's other keys say something only where it is enabled.
+bool is_idle(const Key& key, const Given& given) {
+  if (key.section() != "fp16" || key.name() == "enabled") return false;
+  const GivenValue* enabled = given.find("fp16.enabled");
+  return enabled != nullptr;  // and not true, which is refused
+}
+
+struct Clause {
+  std::string names;
+  std::string instead;
+};
+
+// Keys of one section, or of one override.
+struct Group {
+  std::string name;
+  Place place;
+  std::vector<Clause> clauses;
+};
+
+void add(Group& group, const Key& key, const GivenValue& given, const json& effective) {
+  const std::string value = short_text(*given.value);
+  std::string name = given.path.dotted + (value.empty() ? "" : " = " + value);
+  const std::string instead =
+      fill_braces(key.help, [&](std::string_view path) { return name_and_value(path, effective); });
+  const auto same = std::find_if(group.clauses.begin(), group.clauses.end(),
+                                 [&](const Clause& clause) { return clause.instead == instead; });
+  if (same == group.clauses.end()) {
+    group.clauses.push_back({std::move(name), instead});
+  } else {
+    same->names += ", " + name;
+  }
+}
+
+Group& group_of(std::vector<Group>& groups, const GivenValue& given, const Place& place) {
+  const std::string& path = given.path.dotted;
+  const std::string name = !place.override_key.empty()           ? place.text
+                           : path.find('.') == std::string::npos ? ""
+                                                                 : path.substr(0, path.find('.'));
+  const auto found = std::find_if(groups.begin(), groups.end(),
+                                  [&](const Group& group) { return group.name == name; });
+  if (found != groups.end()) return *found;
+  return groups.emplace_back(Group{name, place, {}});
+}
+}  // namespace
+
+void warn_of_not_served(const std::vector<NotServed>& keys, const Given& given,
+                        const Settings& settings, Report& report) {
+  if (keys.empty()) return;
+  const json effective = json::parse(settings.to_json());
+  std::vector<std::pair<Place, const NotServed*>> in_order;
+  for (const NotServed& one : keys) {
+    const bool silent =
+        is_followed(*one.key, *one.given.value, effective) || is_idle(*one.key, given);
+    if (!silent) in_order.emplace_back(report.place_of(one.given.path), &one);
+  }
+  std::stable_sort(in_order.begin(), in_order.end(),
+                   [](const auto& a, const auto& b) { return a.first.order < b.first.order; });
+  std::vector<Group> groups;
+  for (const auto& [place, one] : in_order) {
+    add(group_of(groups, one->given, place), *one->key, one->given, effective);
+  }
+  for (const Group& group : groups) {
+    std::string text = "not served yet: ";
+    for (const Clause& clause : group.clauses) {
+      text += (&clause == &group.clauses.front() ? "" : "; ") + clause.names + " (" +
+              clause.instead + ")";
+    }
+    report.warn_at(group.place, text);
+  }
+}
+}  // namespace headrace::settings
