@@ -23,12 +23,14 @@
 #include "async/timer_list.hpp"
 #include "base/check.hpp"
 #include "base/error_text.hpp"
+#include "base/intrusive_list.hpp"
 #include "headrace/error.hpp"
 
 namespace headrace::async {
 namespace {
 namespace asio = boost::asio;
 using Clock = std::chrono::steady_clock;
+using WorkQueue = base::IntrusiveQueue<&Work::next>;
 using AsioTimer =
     asio::basic_waitable_timer<Clock, asio::wait_traits<Clock>, asio::io_context::executor_type>;
 
@@ -81,16 +83,14 @@ class ConductorAsio final : public Conductor {
     HEADRACE_CHECK(!on_conductor(), "a conductor was destroyed by the work that it runs");
     context_.stop();
     thread_.join();
-    HEADRACE_CHECK(first_ == nullptr, "a conductor was destroyed with work posted to it");
+    HEADRACE_CHECK(posted_.empty(), "a conductor was destroyed with work posted to it");
   }
 
   void post(Work& work) noexcept override {
-    work.next = nullptr;
     bool wake = false;
     {
       const std::lock_guard lock(mutex_);
-      (first_ == nullptr ? first_ : last_->next) = &work;
-      last_ = &work;
+      posted_.push(work);
       wake = !std::exchange(batch_posted_, true);
     }
     if (wake) asio::post(context_, RunBatch{this});
@@ -134,18 +134,14 @@ class ConductorAsio final : public Conductor {
   };
 
   void run_batch() noexcept {
-    Work* work = nullptr;
+    WorkQueue batch;
     {
       const std::lock_guard lock(mutex_);
-      work = std::exchange(first_, nullptr);
+      batch = posted_.take_all();
       batch_posted_ = false;
     }
     const FrameArena::Use use(frames_.load(std::memory_order_acquire));
-    while (work != nullptr) {
-      Work* const next = std::exchange(work->next, nullptr);  // before run(): it may free `work`
-      work->run(work);
-      work = next;
-    }
+    while (Work* const work = batch.pop()) work->run(work);  // which may free it
   }
 
   // One asio wait at a time. Where a new timer comes before the one that is waited for, the wait is
@@ -182,8 +178,7 @@ class ConductorAsio final : public Conductor {
   std::optional<Nanoseconds> armed_deadline_;  // set while an asio wait is under way
   std::atomic<FrameArena*> frames_{nullptr};
   std::mutex mutex_;
-  Work* first_ = nullptr;
-  Work* last_ = nullptr;
+  WorkQueue posted_;
   bool batch_posted_ = false;
   std::atomic<std::thread::id> thread_id_;
   std::thread thread_;

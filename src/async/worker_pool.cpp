@@ -61,8 +61,7 @@ void WorkerPool::start(Job& job) {
   }
   job.run = &resume;
   const std::lock_guard lock(mutex_);
-  (first_job_ == nullptr ? first_job_ : last_job_->next_job) = &job;
-  last_job_ = &job;
+  untaken_.push(job);
   ++jobs_;
   // All: one alone may be a helper that is about to leave.
   changed_.notify_all();
@@ -71,9 +70,9 @@ void WorkerPool::start(Job& job) {
 // Takes one unit of the first job, runs it and hands the job over if it was the last to end. The
 // lock is held on entry and on return.
 void WorkerPool::run_unit(std::unique_lock<std::mutex>& lock) {
-  Job& job = *first_job_;
+  Job& job = *untaken_.front();
   const std::uint64_t unit = job.next_unit++;
-  if (job.next_unit == job.count) first_job_ = job.next_job;
+  if (job.next_unit == job.count) untaken_.pop();
   lock.unlock();
   job.function(job.context, unit);
   lock.lock();
@@ -87,7 +86,7 @@ void WorkerPool::run_unit(std::unique_lock<std::mutex>& lock) {
 void WorkerPool::run_thread() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    if (first_job_ != nullptr) {
+    if (!untaken_.empty()) {
       run_unit(lock);
     } else if (stop_) {
       return;
@@ -100,7 +99,7 @@ void WorkerPool::run_thread() {
 void WorkerPool::help_until(const std::atomic<bool>& done) {
   std::unique_lock lock(mutex_);
   while (!done.load(std::memory_order_acquire)) {
-    if (threads_ > 1 && first_job_ != nullptr) {
+    if (threads_ > 1 && !untaken_.empty()) {
       run_unit(lock);
     } else {
       changed_.wait(lock);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "async/conductor.hpp"
+#include "base/intrusive_list.hpp"
 
 namespace headrace::async {
 // `threads` share the work: threads - 1 of its own ("headrace-updN", async/thread.hpp), at least
@@ -63,9 +64,8 @@ class WorkerPool final : public Helper {
   const std::uint32_t threads_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  Job* first_job_ = nullptr;  // jobs with units that no thread has taken
-  Job* last_job_ = nullptr;
-  std::uint64_t jobs_ = 0;  // started, not yet handed to the conductor
+  base::IntrusiveQueue<&Job::next_job> untaken_;  // jobs with units that no thread has taken
+  std::uint64_t jobs_ = 0;                        // started, not yet handed to the conductor
   bool stop_ = false;
   std::vector<std::thread> own_threads_;
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/check.hpp"
+#include "base/intrusive_list.hpp"
 
 namespace headrace::pinned {
 class SlotPool;
@@ -60,7 +61,7 @@ class SlotPool {
    public:
     explicit Acquire(SlotPool& pool) noexcept : pool_(pool) {}
     bool await_ready() noexcept {
-      if (pool_.free_.empty() || pool_.first_waiting_ != nullptr) return false;
+      if (pool_.free_.empty() || !pool_.waiting_.empty()) return false;
       index_ = pool_.free_.back();
       pool_.free_.pop_back();
       return true;
@@ -68,8 +69,7 @@ class SlotPool {
     void await_suspend(std::coroutine_handle<> handle) noexcept {
       HEADRACE_CHECK(pool_.slots_ > 0, "the plan has slots where one is acquired");
       waiting_ = handle;
-      (pool_.first_waiting_ ? pool_.last_waiting_->next_ : pool_.first_waiting_) = this;
-      pool_.last_waiting_ = this;
+      pool_.waiting_.push(*this);
     }
     SlotLease await_resume() noexcept { return {&pool_, index_}; }
 
@@ -85,8 +85,7 @@ class SlotPool {
  private:
   friend class SlotLease;
   void give_back(std::uint32_t index) noexcept {
-    if (Acquire* const next = first_waiting_) {
-      first_waiting_ = next->next_;
+    if (Acquire* const next = waiting_.pop()) {
       next->index_ = index;
       next->waiting_.resume();
     } else {
@@ -98,8 +97,7 @@ class SlotPool {
   std::uint64_t slot_bytes_ = 0;
   std::uint32_t slots_ = 0;
   std::vector<std::uint32_t> free_;
-  Acquire* first_waiting_ = nullptr;
-  Acquire* last_waiting_ = nullptr;
+  base::IntrusiveQueue<&Acquire::next_> waiting_;
 };
 
 inline std::span<std::byte> SlotLease::bytes() const noexcept {

@@ -13,30 +13,13 @@
 
 #include "async/thread.hpp"
 #include "base/check.hpp"
+#include "base/intrusive_list.hpp"
 #include "swap/io_queue.hpp"
 
 namespace headrace::swap {
 namespace {
 using std::chrono::nanoseconds;
 constexpr std::chrono::hours kLongestWait{24};
-
-// First in, first out, through IoRequest::next.
-struct RequestList {
-  IoRequest* first = nullptr;
-  IoRequest* last = nullptr;
-
-  void push(IoRequest& request) noexcept {
-    request.next = nullptr;
-    (last == nullptr ? first : last->next) = &request;
-    last = &request;
-  }
-  IoRequest* pop() noexcept {
-    IoRequest* const request = first;
-    if (request != nullptr) first = request->next;
-    if (first == nullptr) last = nullptr;
-    return request;
-  }
-};
 
 std::int64_t transfer(const IoRequest& request) noexcept {
   const auto offset = static_cast<off_t>(request.offset_bytes);
@@ -86,11 +69,11 @@ class ThreadQueue final : public IoQueue {
     if (timeout > nanoseconds::zero() && !done.empty()) {
       const auto until =
           std::chrono::steady_clock::now() + std::min<nanoseconds>(timeout, kLongestWait);
-      ready_.wait_until(lock, until, [this] { return completed_.first != nullptr || woken_; });
+      ready_.wait_until(lock, until, [this] { return !completed_.empty() || woken_; });
       woken_ = false;
     }
     std::size_t count = 0;
-    while (count < done.size() && completed_.first != nullptr) done[count++] = completed_.pop();
+    while (count < done.size() && !completed_.empty()) done[count++] = completed_.pop();
     in_flight_ -= static_cast<std::uint32_t>(count);
     return count;
   }
@@ -107,7 +90,7 @@ class ThreadQueue final : public IoQueue {
   void serve() noexcept {
     std::unique_lock lock(mutex_);
     while (true) {
-      work_.wait(lock, [this] { return submitted_.first != nullptr || stopping_; });
+      work_.wait(lock, [this] { return !submitted_.empty() || stopping_; });
       IoRequest* const request = submitted_.pop();
       if (request == nullptr) return;
       lock.unlock();
@@ -132,7 +115,7 @@ class ThreadQueue final : public IoQueue {
   std::uint32_t in_flight_ = 0;  // the owner's thread only
   std::mutex mutex_;             // guards what follows
   std::condition_variable work_, ready_;
-  RequestList submitted_, completed_;
+  base::IntrusiveQueue<&IoRequest::next> submitted_, completed_;
   bool woken_ = false;
   bool stopping_ = false;
   std::vector<std::thread> threads_;

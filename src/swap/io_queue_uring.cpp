@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/check.hpp"
+#include "base/intrusive_list.hpp"
 #include "base/unique_fd.hpp"
 #include "base/units.hpp"
 #include "swap/io_queue.hpp"
@@ -82,21 +83,16 @@ class UringQueue final : public IoQueue {
   bool submit(IoRequest& request) noexcept override {
     if (in_flight_ == depth_) return false;
     ++in_flight_;
-    request.next = nullptr;
-    (last_ == nullptr ? first_ : last_->next) = &request;
-    last_ = &request;
+    submitted_.push(request);
     return true;
   }
 
   int flush() noexcept override {
-    while (first_ != nullptr || io_uring_sq_ready(&ring_) > 0) {
-      while (first_ != nullptr && io_uring_sq_ready(&ring_) < batch_) {
+    while (!submitted_.empty() || io_uring_sq_ready(&ring_) > 0) {
+      while (!submitted_.empty() && io_uring_sq_ready(&ring_) < batch_) {
         io_uring_sqe* const sqe = io_uring_get_sqe(&ring_);
         if (sqe == nullptr) break;
-        IoRequest& request = *first_;
-        first_ = request.next;
-        if (first_ == nullptr) last_ = nullptr;
-        prepare(*sqe, request);
+        prepare(*sqe, *submitted_.pop());
       }
       const int submitted = io_uring_submit(&ring_);
       if (submitted == -EINTR) continue;
@@ -252,8 +248,7 @@ class UringQueue final : public IoQueue {
   std::vector<Registered> buffers_;
   std::vector<int> files_;
   std::uint32_t in_flight_ = 0;
-  IoRequest* first_ = nullptr;  // submitted, not yet in the ring
-  IoRequest* last_ = nullptr;
+  base::IntrusiveQueue<&IoRequest::next> submitted_;  // not yet in the ring
   bool wake_armed_ = false;
   bool woken_ = false;  // a wake-up that no waiting reap has answered yet
 };
