@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The drive's thread. It cuts transfers into blocks, keeps the queue full in order of priority, and
-// follows every block until all its bytes have moved or an errno has ended it.
-//
-// A transfer that has begun is Active; its blocks run in any order. What ends early lowers `whole`,
-// the point up to which the transfer's bytes have moved without a gap.
+// follows every block until all its bytes have moved or an errno has ended it. What an answer means
+// is block.hpp's, which transfer is next transfer_schedule.hpp's, what takes too long
+// stall_watch.hpp's.
 #include "swap/drive.hpp"
 
 #include <fcntl.h>
@@ -12,7 +11,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstdio>
 #include <future>
 #include <mutex>
 #include <thread>
@@ -20,121 +18,34 @@
 #include "async/thread.hpp"
 #include "base/check.hpp"
 #include "base/error_text.hpp"
+#include "base/intrusive_list.hpp"
 #include "base/log.hpp"
 #include "base/unique_fd.hpp"
 #include "base/units.hpp"
+#include "swap/block.hpp"
 #include "swap/buffered_window.hpp"
+#include "swap/lane_counters.hpp"
 #include "swap/never_freed.hpp"
+#include "swap/refusal.hpp"
+#include "swap/stall_watch.hpp"
+#include "swap/transfer_schedule.hpp"
 
 namespace headrace::swap {
 namespace {
-using Clock = std::chrono::steady_clock;
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
-constexpr std::size_t kPriorities = 3;
-constexpr std::uint64_t kSector = 512;   // a short transfer that ends on one can be continued there
-constexpr std::uint32_t kAttempts = 32;  // in a row without a byte moved: a quarter of a second
-constexpr std::uint32_t kSameEnd =
-    3;  // reads that stopped at the same odd byte: the file ends there
 constexpr std::size_t kReapBatch = 32;
-
-nanoseconds backoff(std::uint32_t attempts) {
-  return std::min<nanoseconds>(microseconds(50) * (1u << std::min(attempts, 10u)),
-                               milliseconds(10));
-}
-
-nanoseconds to_duration(double seconds) {
-  return std::chrono::duration_cast<nanoseconds>(
-      std::chrono::duration<double>(std::min(seconds, 1e9)));
-}
-
-std::string format_seconds(nanoseconds duration) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.3g s", std::chrono::duration<double>(duration).count());
-  return text;
-}
-
-struct TransferList {
-  Transfer* first = nullptr;
-  Transfer* last = nullptr;
-
-  void push(Transfer& transfer) noexcept {
-    transfer.next_transfer = nullptr;
-    (last == nullptr ? first : last->next_transfer) = &transfer;
-    last = &transfer;
-  }
-  void pop() noexcept {
-    first = first->next_transfer;
-    if (first == nullptr) last = nullptr;
-  }
-};
-
-struct Active {
-  Transfer* transfer = nullptr;
-  std::uint64_t issued = 0;  // bytes from the start that have been cut into blocks
-  std::uint64_t whole = 0;   // no gap before this byte
-  std::uint32_t blocks = 0;  // under way
-  bool stopped = false;      // a block ended early: no more are issued, none continued
-  Active* next = nullptr;
-};
-
-enum class BlockState : std::uint8_t { kFree, kWaiting, kInQueue, kAbandoned };
-
-struct Block : IoRequest {
-  Active* active = nullptr;
-  std::uint64_t end = 0;      // of the block, in the transfer
-  std::uint64_t at = 0;       // where the attempt starts; sector-aligned
-  std::uint64_t reached = 0;  // moved without a gap up to here
-  std::uint32_t attempts = 0;
-  Clock::time_point since, not_before;
-  bool warned = false;
-  BlockState state = BlockState::kFree;
-  Block* next_block = nullptr;
-};
-
-// Wall time during which at least one request of a kind was in flight.
-class BusyTime {
- public:
-  void begin() {
-    if (running_++ > 0) return;
-    const std::lock_guard lock(mutex_);
-    since_ = Clock::now();
-    busy_ = true;
-  }
-  void end() {
-    if (--running_ > 0) return;
-    const std::lock_guard lock(mutex_);
-    total_ += Clock::now() - since_;
-    busy_ = false;
-  }
-  double seconds() const {
-    const std::lock_guard lock(mutex_);
-    const nanoseconds open = busy_ ? nanoseconds(Clock::now() - since_) : nanoseconds::zero();
-    return std::chrono::duration<double>(total_ + open).count();
-  }
-
- private:
-  std::uint32_t running_ = 0;  // the drive's thread only
-  mutable std::mutex mutex_;
-  Clock::time_point since_;
-  nanoseconds total_{0};
-  bool busy_ = false;
-};
-
-struct LaneCounters {
-  std::atomic<std::uint64_t> bytes{0}, requests{0};
-  BusyTime busy;
-};
 
 // What a request in the kernel's hands points to: freed together, or, when one never came back, not
 // at all.
-struct Lane {
+struct KernelSide {
   base::UniqueFd fd;  // our own, so that a late request never meets a reused number
   std::vector<Block> blocks;
   std::unique_ptr<IoQueue> queue;
 };
+
 class DriveThread final : public Drive {
  public:
   DriveThread(async::Conductor& conductor, DriveOptions options);
@@ -154,24 +65,20 @@ class DriveThread final : public Drive {
   void take_incoming() noexcept;
   void begin_blocks() noexcept;
   void resubmit_waiting() noexcept;
-  void flush() noexcept;
   void handle(Block& block) noexcept;
-  void check_ages() noexcept;
+  void look_at_ages() noexcept;
   nanoseconds patience() const noexcept;
-  bool idle() const noexcept;
 
-  Active* head(std::size_t priority) noexcept;
   void cut_block(Active& active) noexcept;
   void submit(Block& block) noexcept;
-  void moved(Block& block, std::uint64_t bytes) noexcept;
-  void failed(Block& block, int error) noexcept;
-  void retry(Block& block, int error) noexcept;
+  void go_on(Block& block) noexcept;
+  void repeat(Block& block, int error) noexcept;
   void end_block(Block& block, int error) noexcept;
   void end_early(Active& active, std::uint64_t position, int error) noexcept;
   void complete_if_done(Active& active) noexcept;
-  void give_up(Block& block, nanoseconds age) noexcept;
+  void give_up(Block& block) noexcept;
   void fail_all_waiting() noexcept;
-  std::string describe(const Block& block, nanoseconds age) const;
+  std::string describe_stall(const Block& block, nanoseconds age) const;
 
   LaneCounters& counters_of(const Block& block) noexcept {
     return block.kind == IoKind::kRead ? reads_ : writes_;
@@ -180,8 +87,6 @@ class DriveThread final : public Drive {
   async::Conductor& conductor_;
   DriveOptions options_;
   LogSink log_;
-  nanoseconds warn_, deadline_, check_every_;
-  Clock::time_point last_look_ = Clock::now();
   std::string queue_name_, queue_reason_;
   std::atomic<Transfer*> incoming_{nullptr};  // last come first
   std::atomic<bool> stalled_{false};
@@ -192,19 +97,14 @@ class DriveThread final : public Drive {
   IoQueue* queue_ = nullptr;
 
   // The thread's own.
-  std::unique_ptr<Lane> lane_;
+  std::unique_ptr<KernelSide> kernel_side_;
   BufferedWindow window_{-1};
-  std::array<TransferList, kPriorities> lists_;
-  std::array<Active*, kPriorities>
-      begun_{};  // of the list's head, if some of its blocks are not issued yet
-  std::vector<Active> actives_;
-  Active* free_actives_ = nullptr;
-  std::uint32_t actives_in_use_ = 0;
-  Block* free_blocks_ = nullptr;
-  Block* waiting_ = nullptr;  // to be submitted again at their time
+  TransferSchedule schedule_;
+  StallWatch watch_;
+  base::IntrusiveStack<&Block::next_block> free_blocks_;
+  base::IntrusiveStack<&Block::next_block> waiting_;  // to be submitted again at their time
   std::uint32_t in_queue_ = 0, abandoned_ = 0;
   int flush_error_ = 0;
-  Clock::time_point next_age_check_;
   std::thread thread_;
 };
 
@@ -212,10 +112,7 @@ DriveThread::DriveThread(async::Conductor& conductor, DriveOptions options)
     : conductor_(conductor),
       options_(std::move(options)),
       log_(base::sink_or_stderr(options_.log)),
-      warn_(to_duration(options_.warn_seconds)),
-      deadline_(to_duration(options_.deadline_seconds)),
-      check_every_(std::clamp<nanoseconds>(std::min(warn_, deadline_) / 4, milliseconds(1),
-                                           milliseconds(500))) {
+      watch_(options_.warn_seconds, options_.deadline_seconds, DriveClock::now()) {
   HEADRACE_CHECK(options_.io_block_bytes > 0 && options_.io_block_bytes % base::kIoAlignment == 0 &&
                      options_.io_block_bytes <= base::kGiB,
                  "an I/O block is made of whole pages and at most 1 GiB");
@@ -226,7 +123,7 @@ DriveThread::DriveThread(async::Conductor& conductor, DriveOptions options)
         try {
           set_up();
         } catch (...) {
-          lane_.reset();
+          kernel_side_.reset();
           ready->set_exception(std::current_exception());
           return;
         }
@@ -251,37 +148,30 @@ DriveThread::~DriveThread() {
 }
 
 void DriveThread::set_up() {
-  lane_ = std::make_unique<Lane>();
-  lane_->fd = base::UniqueFd(::fcntl(options_.fd, F_DUPFD_CLOEXEC, 0));
-  if (!lane_->fd) {
+  kernel_side_ = std::make_unique<KernelSide>();
+  kernel_side_->fd = base::UniqueFd(::fcntl(options_.fd, F_DUPFD_CLOEXEC, 0));
+  if (!kernel_side_->fd) {
     const int error = errno;
-    throw Error(
-        Code::kIo,
-        "the drive of " + options_.path + " cannot open its file: " + base::errno_text(error),
-        error);
+    throw Error(code_of(error),
+                "the drive of " + options_.path + " cannot open its file: " +
+                    base::errno_text(error) + "; it cannot start; " + what_helps(error),
+                error);
   }
-  window_ = BufferedWindow(lane_->fd.get());
-  const int fd = lane_->fd.get();
+  window_ = BufferedWindow(kernel_side_->fd.get());
+  const int fd = kernel_side_->fd.get();
   const IoQueueOptions queue_options{.depth = std::max(1u, options_.queue_depth),
                                      .submit_batch = options_.submit_batch,
                                      .buffers = options_.buffers,
                                      .files = {&fd, 1}};
   ChosenIoQueue chosen = options_.make_queue ? options_.make_queue(queue_options)
                                              : choose_io_queue(IoQueueKind::kAuto, queue_options);
-  lane_->queue = std::move(chosen.queue);
-  queue_ = lane_->queue.get();
+  kernel_side_->queue = std::move(chosen.queue);
+  queue_ = kernel_side_->queue.get();
   queue_name_ = queue_->name();
   queue_reason_ = std::move(chosen.reason);
-  lane_->blocks.resize(queue_->depth());
-  for (Block& block : lane_->blocks) {
-    block.next_block = std::exchange(free_blocks_, &block);
-  }
-  // Each has a block under way, but for the heads of the lists when a higher priority holds them
-  // up.
-  actives_.resize(queue_->depth() + kPriorities);
-  for (Active& active : actives_) {
-    active.next = std::exchange(free_actives_, &active);
-  }
+  kernel_side_->blocks.resize(queue_->depth());
+  for (Block& block : kernel_side_->blocks) free_blocks_.push(block);
+  schedule_.set_up(queue_->depth());
 }
 
 void DriveThread::start(Transfer& transfer) noexcept {
@@ -314,14 +204,14 @@ void DriveThread::run() noexcept {
   while (true) {
     const bool stopping = stopping_.load();  // before the list is read: nothing is started after it
     take_incoming();
-    if (abandoned_ == lane_->blocks.size()) fail_all_waiting();
+    if (abandoned_ == kernel_side_->blocks.size()) fail_all_waiting();
     resubmit_waiting();
     begin_blocks();
-    flush();
-    if (stopping && idle()) break;
+    flush_error_ = queue_->flush();
+    if (stopping && schedule_.idle()) break;
     const std::size_t count = queue_->reap(done, patience());
     for (std::size_t i = 0; i < count; ++i) handle(static_cast<Block&>(*done[i]));
-    check_ages();
+    look_at_ages();
   }
   tear_down();
 }
@@ -329,7 +219,7 @@ void DriveThread::run() noexcept {
 void DriveThread::tear_down() noexcept {
   const std::lock_guard lock(stop_mutex_);
   if (abandoned_ == 0) {
-    lane_.reset();
+    kernel_side_.reset();
     return;
   }
   log_(LogLevel::kWarning,
@@ -337,7 +227,7 @@ void DriveThread::tear_down() noexcept {
            "): " + std::to_string(abandoned_) +
            " requests never completed; their queue is left behind on purpose, because "
            "the kernel may still use it");
-  never_free(std::move(lane_));
+  never_free(std::move(kernel_side_));
 }
 
 void DriveThread::take_incoming() noexcept {
@@ -352,24 +242,17 @@ void DriveThread::take_incoming() noexcept {
   while (reversed != nullptr) {
     Transfer& transfer = *reversed;
     reversed = transfer.next_transfer;
-    lists_[static_cast<std::size_t>(transfer.priority)].push(transfer);
+    schedule_.add(transfer);
   }
-}
-
-bool DriveThread::idle() const noexcept {
-  for (const TransferList& list : lists_) {
-    if (list.first != nullptr) return false;
-  }
-  return actives_in_use_ == 0;
 }
 
 // How long to wait for completions: until a retry is due, or the ages are to be looked at.
 nanoseconds DriveThread::patience() const noexcept {
-  nanoseconds wait = in_queue_ > abandoned_ ? check_every_ : std::chrono::hours(1);
+  nanoseconds wait = in_queue_ > abandoned_ ? watch_.interval() : std::chrono::hours(1);
   if (flush_error_ != 0) wait = std::min<nanoseconds>(wait, milliseconds(1));
-  if (waiting_ != nullptr) {
-    const Clock::time_point now = Clock::now();
-    for (const Block* block = waiting_; block != nullptr; block = block->next_block) {
+  if (!waiting_.empty()) {
+    const DriveClock::time_point now = DriveClock::now();
+    for (const Block* block = waiting_.front(); block != nullptr; block = block->next_block) {
       wait = std::min<nanoseconds>(
           wait, std::max<nanoseconds>(block->not_before - now, microseconds(20)));
     }
@@ -377,37 +260,21 @@ nanoseconds DriveThread::patience() const noexcept {
   return wait;
 }
 
-// The transfer to cut next at this priority, begun if it was not.
-Active* DriveThread::head(std::size_t priority) noexcept {
-  TransferList& list = lists_[priority];
-  if (begun_[priority] != nullptr || list.first == nullptr) return begun_[priority];
-  Active& active = *free_actives_;
-  free_actives_ = active.next;
-  ++actives_in_use_;
-  active = {.transfer = list.first, .whole = list.first->size_bytes};
-  begun_[priority] = &active;
-  return &active;
-}
-
 void DriveThread::begin_blocks() noexcept {
-  for (std::size_t priority = 0; priority < kPriorities;) {
-    Active* const active = free_blocks_ == nullptr ? nullptr : head(priority);
-    if (active == nullptr) {
-      ++priority;
-    } else {
-      cut_block(*active);
-    }
+  while (!free_blocks_.empty()) {
+    Active* const active = schedule_.next();
+    if (active == nullptr) return;
+    cut_block(*active);
   }
 }
 
 void DriveThread::cut_block(Active& active) noexcept {
   const Transfer& transfer = *active.transfer;
   const std::uint64_t size = std::min(options_.io_block_bytes, transfer.size_bytes - active.issued);
-  Block* const block = size > 0 ? free_blocks_ : nullptr;
+  Block* const block = size > 0 ? free_blocks_.pop() : nullptr;
   if (block != nullptr) {
-    free_blocks_ = block->next_block;
     block->kind = transfer.kind;
-    block->fd = lane_->fd.get();
+    block->fd = kernel_side_->fd.get();
     block->active = &active;
     block->at = block->reached = active.issued;
     block->end = active.issued + size;
@@ -415,11 +282,7 @@ void DriveThread::cut_block(Active& active) noexcept {
     active.issued += size;
     ++active.blocks;
   }
-  if (active.issued == transfer.size_bytes) {
-    const auto priority = static_cast<std::size_t>(transfer.priority);
-    lists_[priority].pop();
-    begun_[priority] = nullptr;
-  }
+  if (active.issued == transfer.size_bytes) schedule_.withdraw(active);
   if (block != nullptr) {
     submit(*block);
   } else {
@@ -432,12 +295,12 @@ void DriveThread::submit(Block& block) noexcept {
   block.data = transfer.data + block.at;
   block.offset_bytes = transfer.offset_bytes + block.at;
   block.size_bytes = static_cast<std::uint32_t>(block.end - block.at);
-  block.since = Clock::now();
+  block.since = DriveClock::now();
   block.warned = false;
   if (!queue_->submit(block)) {
     block.state = BlockState::kWaiting;
     block.not_before = block.since + milliseconds(1);
-    block.next_block = std::exchange(waiting_, &block);
+    waiting_.push(block);
     return;
   }
   block.state = BlockState::kInQueue;
@@ -447,23 +310,19 @@ void DriveThread::submit(Block& block) noexcept {
 }
 
 void DriveThread::resubmit_waiting() noexcept {
-  if (waiting_ == nullptr) return;
-  const Clock::time_point now = Clock::now();
-  Block* rest = std::exchange(waiting_, nullptr);
-  while (rest != nullptr) {
-    Block& block = *rest;
-    rest = block.next_block;
-    if (block.active->stopped) {
-      end_block(block, 0);
-    } else if (block.not_before > now) {
-      block.next_block = std::exchange(waiting_, &block);
+  if (waiting_.empty()) return;
+  const DriveClock::time_point now = DriveClock::now();
+  auto rest = waiting_.take_all();
+  while (Block* const block = rest.pop()) {
+    if (block->active->stopped) {
+      end_block(*block, 0);
+    } else if (block->not_before > now) {
+      waiting_.push(*block);
     } else {
-      submit(block);
+      submit(*block);
     }
   }
 }
-
-void DriveThread::flush() noexcept { flush_error_ = queue_->flush(); }
 
 void DriveThread::handle(Block& block) noexcept {
   --in_queue_;
@@ -471,63 +330,37 @@ void DriveThread::handle(Block& block) noexcept {
   if (block.result > 0) {
     counters.bytes.fetch_add(static_cast<std::uint64_t>(block.result), std::memory_order_relaxed);
   }
-  if (block.state ==
-      BlockState::kAbandoned) {  // late: its transfer has ended, only the block comes back
+  // Late: its transfer has ended, only the block comes back.
+  if (block.state == BlockState::kAbandoned) {
     --abandoned_;
     block.state = BlockState::kFree;
-    block.next_block = std::exchange(free_blocks_, &block);
+    free_blocks_.push(block);
     return;
   }
   counters.busy.end();
-  if (block.result < 0) {
-    failed(block, static_cast<int>(-block.result));
-  } else if (block.result > std::int64_t{block.size_bytes}) {
-    end_block(block, EIO);  // more than was asked for is no answer to this request
-  } else {
-    moved(block, static_cast<std::uint64_t>(block.result));
+  const Verdict verdict = judge(block);
+  switch (verdict.next) {
+    case Verdict::Next::kEnd:
+      return end_block(block, verdict.error);
+    case Verdict::Next::kContinue:
+      return go_on(block);
+    case Verdict::Next::kRepeat:
+      return repeat(block, verdict.error);
   }
 }
 
-void DriveThread::moved(Block& block, std::uint64_t bytes) noexcept {
-  const std::uint64_t position = block.at + bytes;
-  if (bytes == 0) {
-    if (block.kind == IoKind::kWrite) return retry(block, EIO);
-    return end_block(block, 0);  // the end of the file
-  }
-  const bool progress = position > block.reached;
-  if (progress) {
-    block.reached = position;
-    block.attempts = 0;
-  } else if (block.kind == IoKind::kRead && position == block.reached &&
-             block.attempts >= kSameEnd) {
-    return end_block(block, 0);
-  }
-  if (position == block.end) return end_block(block, 0);
-  // Only whole sectors can be continued with O_DIRECT; else the last page is moved again.
-  block.at = position % kSector == 0 ? position : base::align_down(position, base::kIoAlignment);
-  if (!progress) return retry(block, EIO);
+void DriveThread::go_on(Block& block) noexcept {
   if (block.active->stopped) return end_block(block, 0);
   retries_.fetch_add(1, std::memory_order_relaxed);
   submit(block);
 }
 
-void DriveThread::failed(Block& block, int error) noexcept {
-  if (error == EAGAIN || error == EINTR || error == EBUSY) return retry(block, error);
-  if (error == EINVAL && block.at % base::kIoAlignment != 0) {
-    // This drive wants larger steps than a sector: move the last page again.
-    block.at = base::align_down(block.at, base::kIoAlignment);
-    return retry(block, error);
-  }
-  end_block(block, error);
-}
-
-void DriveThread::retry(Block& block, int error) noexcept {
+void DriveThread::repeat(Block& block, int error) noexcept {
   if (block.active->stopped) return end_block(block, 0);
-  if (++block.attempts > kAttempts) return end_block(block, error);
+  if (!schedule_repeat(block, DriveClock::now())) return end_block(block, error);
   retries_.fetch_add(1, std::memory_order_relaxed);
   block.state = BlockState::kWaiting;
-  block.not_before = Clock::now() + backoff(block.attempts);
-  block.next_block = std::exchange(waiting_, &block);
+  waiting_.push(block);
 }
 
 void DriveThread::end_block(Block& block, int error) noexcept {
@@ -535,7 +368,7 @@ void DriveThread::end_block(Block& block, int error) noexcept {
   if (block.reached < block.end || error != 0) end_early(active, block.reached, error);
   block.active = nullptr;
   block.state = BlockState::kFree;
-  block.next_block = std::exchange(free_blocks_, &block);
+  free_blocks_.push(block);
   --active.blocks;
   complete_if_done(active);
 }
@@ -545,11 +378,7 @@ void DriveThread::end_early(Active& active, std::uint64_t position, int error) n
   active.whole = std::min(active.whole, position);
   if (transfer.error == 0) transfer.error = error;
   active.stopped = true;
-  const auto priority = static_cast<std::size_t>(transfer.priority);
-  if (begun_[priority] == &active) {
-    lists_[priority].pop();
-    begun_[priority] = nullptr;
-  }
+  schedule_.withdraw(active);
 }
 
 void DriveThread::complete_if_done(Active& active) noexcept {
@@ -562,43 +391,23 @@ void DriveThread::complete_if_done(Active& active) noexcept {
              error != 0) {
     if (transfer.error == 0) transfer.error = error;
   }
-  active.next = std::exchange(free_actives_, &active);
-  --actives_in_use_;
+  schedule_.release(active);
   conductor_.post(transfer);
 }
 
-void DriveThread::check_ages() noexcept {
-  const Clock::time_point now = Clock::now();
-  const Clock::time_point last = std::exchange(last_look_, now);
-  if (in_queue_ == abandoned_) return;
-  // This thread looks several times per check_every_ while anything is in flight. Where it did not,
-  // the process was stopped (SIGSTOP, a frozen container): the drive is not to blame for that time.
-  if (now - last > 4 * check_every_) {
-    for (Block& block : lane_->blocks) {
-      if (block.state == BlockState::kInQueue && block.since < last) block.since += now - last;
-    }
-  }
-  if (now < next_age_check_) return;
-  next_age_check_ = now + check_every_;
-  for (Block& block : lane_->blocks) {
-    if (block.state != BlockState::kInQueue) continue;
-    const nanoseconds age = now - block.since;
-    if (age >= deadline_) {
-      give_up(block, age);
-    } else if (age >= warn_ && !block.warned) {
-      block.warned = true;
-      log_(LogLevel::kWarning,
-           describe(block, age) + "; it will be given up after " + format_seconds(deadline_) +
-               "; if the drive is only slow, raise headrace.io_deadline_seconds");
-    }
-  }
+void DriveThread::look_at_ages() noexcept {
+  watch_.look(
+      DriveClock::now(), kernel_side_->blocks, in_queue_ > abandoned_,
+      [this](const Block& block, nanoseconds age) {
+        log_(LogLevel::kWarning, watch_.slow_text(describe_stall(block, age)));
+      },
+      [this](Block& block, nanoseconds age) {
+        log_(LogLevel::kError, StallWatch::lost_text(describe_stall(block, age)));
+        give_up(block);
+      });
 }
 
-void DriveThread::give_up(Block& block, nanoseconds age) noexcept {
-  log_(LogLevel::kError,
-       describe(block, age) +
-           "; it is given up, and its memory stays reserved because the kernel may still "
-           "use it; look at the drive (dmesg, smartctl)");
+void DriveThread::give_up(Block& block) noexcept {
   stalled_.store(true);
   counters_of(block).busy.end();
   Active& active = *block.active;
@@ -612,26 +421,19 @@ void DriveThread::give_up(Block& block, nanoseconds age) noexcept {
 
 // No block is left to move anything with.
 void DriveThread::fail_all_waiting() noexcept {
-  for (std::size_t priority = 0; priority < kPriorities; ++priority) {
-    while (Active* const active = head(priority)) {
-      end_early(*active, active->issued, ETIMEDOUT);
-      complete_if_done(*active);
-    }
+  while (Active* const active = schedule_.next()) {
+    end_early(*active, active->issued, ETIMEDOUT);
+    complete_if_done(*active);
   }
 }
 
-std::string DriveThread::describe(const Block& block, nanoseconds age) const {
-  const char* const kind = block.kind == IoKind::kRead ? "read" : "write";
-  std::string text = "swap drive " + std::to_string(options_.index) + ": a " + kind + " of " +
-                     std::to_string(block.size_bytes) + " bytes at offset " +
-                     std::to_string(block.offset_bytes) + " of " + options_.path;
-  if (const char* const what = block.active->transfer->what; what != nullptr && *what != '\0') {
-    text += std::string(" for ") + what;
-  }
-  text += " has not completed for " + format_seconds(age) + " (" + std::to_string(in_queue_) +
-          " requests in flight, queue " + queue_name_;
-  if (flush_error_ != 0) text += ", the kernel takes no more: " + base::errno_text(flush_error_);
-  return text + ")";
+std::string DriveThread::describe_stall(const Block& block, nanoseconds age) const {
+  return describe(block, age,
+                  {.drive = options_.index,
+                   .path = options_.path,
+                   .queue = queue_name_,
+                   .in_queue = in_queue_,
+                   .flush_error = flush_error_});
 }
 }  // namespace
 

@@ -60,7 +60,7 @@ class Drive {
 };
 
 struct DriveOptions {
-  std::string path = {};         // of the swap file, for messages
+  std::string path = {};    // of the swap file, for messages
   int fd = -1;              // open; outlives the drive
   std::uint32_t index = 0;  // names the thread: headrace-io0
   std::uint64_t io_block_bytes = 1 << 20;

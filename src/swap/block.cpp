@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "swap/block.hpp"
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/units.hpp"
+
+namespace headrace::swap {
+namespace {
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
+using Next = Verdict::Next;
+
+constexpr std::uint64_t kSector = 512;   // a short transfer that ends on one can be continued there
+constexpr std::uint32_t kAttempts = 32;  // in a row without a byte moved: a quarter of a second
+constexpr std::uint32_t kSameEnd = 3;    // reads that stopped at the same odd byte: the file's end
+
+nanoseconds backoff(std::uint32_t attempts) {
+  return std::min<nanoseconds>(microseconds(50) * (1u << std::min(attempts, 10u)),
+                               milliseconds(10));
+}
+
+Verdict judge_error(Block& block, int error) {
+  if (error == EAGAIN || error == EINTR || error == EBUSY) return {Next::kRepeat, error};
+  if (error == EINVAL && block.at % base::kIoAlignment != 0) {
+    // This drive wants larger steps than a sector: move the last page again.
+    block.at = base::align_down(block.at, base::kIoAlignment);
+    return {Next::kRepeat, error};
+  }
+  return {Next::kEnd, error};
+}
+
+Verdict judge_moved(Block& block, std::uint64_t bytes) {
+  if (bytes == 0) {
+    if (block.kind == IoKind::kWrite) return {Next::kRepeat, EIO};
+    return {Next::kEnd, 0};  // the end of the file
+  }
+  const std::uint64_t position = block.at + bytes;
+  const bool progress = position > block.reached;
+  if (progress) {
+    block.reached = position;
+    block.attempts = 0;
+  } else if (block.kind == IoKind::kRead && position == block.reached &&
+             block.attempts >= kSameEnd) {
+    return {Next::kEnd, 0};
+  }
+  if (position == block.end) return {Next::kEnd, 0};
+  // Only whole sectors can be continued with O_DIRECT; else the last page is moved again.
+  block.at = position % kSector == 0 ? position : base::align_down(position, base::kIoAlignment);
+  return progress ? Verdict{Next::kContinue, 0} : Verdict{Next::kRepeat, EIO};
+}
+}  // namespace
+
+Verdict judge(Block& block) noexcept {
+  if (block.result < 0) return judge_error(block, static_cast<int>(-block.result));
+  // More than was asked for is no answer to this request.
+  if (block.result > std::int64_t{block.size_bytes}) return {Next::kEnd, EIO};
+  return judge_moved(block, static_cast<std::uint64_t>(block.result));
+}
+
+bool schedule_repeat(Block& block, DriveClock::time_point now) noexcept {
+  if (++block.attempts > kAttempts) return false;
+  block.not_before = now + backoff(block.attempts);
+  return true;
+}
+}  // namespace headrace::swap

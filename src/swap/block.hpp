@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// block.hpp: a piece of a transfer on its way through the queue, and what each answer makes of it.
+//
+// Queues report what the kernel said; here it is compared with what was asked: whether the block is
+// done, goes on where it stopped, is tried again after a pause, or has ended early.
+#pragma once
+#include <chrono>
+#include <cstdint>
+
+#include "swap/drive.hpp"
+
+namespace headrace::swap {
+using DriveClock = std::chrono::steady_clock;
+
+// A transfer that has begun. Its blocks run in any order; what ends early lowers `whole`.
+struct Active {
+  Transfer* transfer = nullptr;
+  std::uint64_t issued = 0;  // bytes from the start that have been cut into blocks
+  std::uint64_t whole = 0;   // no gap before this byte
+  std::uint32_t blocks = 0;  // under way
+  bool stopped = false;      // a block ended early: no more are issued, none continued
+  Active* next = nullptr;
+};
+
+enum class BlockState : std::uint8_t { kFree, kWaiting, kInQueue, kAbandoned };
+
+struct Block : IoRequest {
+  Active* active = nullptr;
+  std::uint64_t end = 0;      // of the block, in the transfer
+  std::uint64_t at = 0;       // where the attempt starts; sector-aligned
+  std::uint64_t reached = 0;  // moved without a gap up to here
+  std::uint32_t attempts = 0;
+  DriveClock::time_point since, not_before;
+  bool warned = false;
+  BlockState state = BlockState::kFree;
+  Block* next_block = nullptr;
+};
+
+// What becomes of a block after an attempt.
+struct Verdict {
+  enum class Next : std::uint8_t {
+    kEnd,       // with `error`; by 0 it is whole, or the file ended
+    kContinue,  // from block.at, at once
+    kRepeat,    // from block.at, after a pause; ends with `error` when it was repeated too often
+  };
+  Next next = Next::kEnd;
+  int error = 0;
+};
+// Judges block.result and moves at, reached and attempts accordingly.
+Verdict judge(Block& block) noexcept;
+// Sets the pause before the next attempt; false: it has had as many as it gets.
+bool schedule_repeat(Block& block, DriveClock::time_point now) noexcept;
+}  // namespace headrace::swap
