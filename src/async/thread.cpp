@@ -46,7 +46,7 @@ std::thread start_thread(const std::string& name, std::function<void()> body) {
         Code::kUnsupported,
         "no thread could be started: " + base::errno_text(error.code().value()) + "; '" + name +
             "' is missing, so the engine cannot start; raise the limit on tasks (ulimit -u, the "
-            "cgroup's pids.max) or lower the number of update threads",
+            "cgroup's pids.max), or lower headrace.update_threads or headrace.queue_depth",
         error.code().value());
   }
 }

@@ -183,7 +183,12 @@ ChosenIoQueue choose_io_queue(IoQueueKind kind, const IoQueueOptions& options,
   } catch (const Error& error) {
     reason = error.what();
   }
-  return {make_io_queue_threads(options), reason};
+  try {
+    return {make_io_queue_threads(options), reason};
+  } catch (const Error& error) {
+    throw Error(error.code(), std::string(error.what()) + "; before that, " + reason,
+                error.sys_errno());
+  }
 }
 
 ChosenIoQueue choose_io_queue(IoQueueKind kind, const IoQueueOptions& options) {

@@ -22,6 +22,7 @@
 #include "base/unique_fd.hpp"
 #include "base/units.hpp"
 #include "headrace/error.hpp"
+#include "swap/refusal.hpp"
 #include "swap/swap_file.hpp"
 
 namespace headrace::swap {
@@ -60,16 +61,12 @@ AlignedBuffer aligned_buffer(std::size_t size_bytes) {
 }
 
 Error not_usable(const std::string& path, int sys_errno) {
-  if (sys_errno == ENOSPC || sys_errno == EDQUOT) {
-    return Error(Code::kNoSpace,
-                 "nvme_path '" + path +
-                     "' has no room for a probe of 64 KiB: " + base::errno_text(sys_errno) +
-                     "; nothing can be swapped there; free some space or name another directory",
-                 sys_errno);
-  }
-  return Error(Code::kIo,
-               "nvme_path '" + path + "' cannot be written to: " + base::errno_text(sys_errno) +
-                   "; nothing can be swapped there; name a directory that this user may write to",
+  const bool full = code_of(sys_errno) == Code::kNoSpace;
+  return Error(code_of(sys_errno),
+               "nvme_path '" + path + "' " +
+                   (full ? "has no room for a probe of 64 KiB: " : "cannot be written to: ") +
+                   base::errno_text(sys_errno) + "; nothing can be swapped there; " +
+                   what_helps(sys_errno),
                sys_errno);
 }
 
@@ -81,13 +78,14 @@ std::string canonical(const std::string& path) {
   const bool missing = error == ENOENT || error == ENOTDIR;
   throw Error(missing ? Code::kNotFound : Code::kIo,
               "nvme_path '" + path + "' " + (missing ? "does not exist" : "cannot be reached") +
-                  ": " + base::errno_text(error) +
-                  "; nothing can be swapped there; create the directory (mkdir -p) or name another",
+                  ": " + base::errno_text(error) + "; nothing can be swapped there; " +
+                  what_helps(error),
               error);
 }
 
 base::UniqueFd open_directory(const std::string& path) {
-  base::UniqueFd directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  base::UniqueFd directory(
+      TEMP_FAILURE_RETRY(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)));
   if (directory) return directory;
   const int error = errno;
   if (error == ENOTDIR) {
@@ -122,11 +120,12 @@ void name_file_system(int directory, PathProbe& probe) {
 
 // A file that is gone when it is closed.
 base::UniqueFd open_nameless(int directory, int flags) {
-  base::UniqueFd file(::openat(directory, ".", O_TMPFILE | O_RDWR | O_CLOEXEC | flags, 0600));
+  base::UniqueFd file(
+      TEMP_FAILURE_RETRY(::openat(directory, ".", O_TMPFILE | O_RDWR | O_CLOEXEC | flags, 0600)));
   if (file || (errno != EOPNOTSUPP && errno != EISDIR && errno != ENOENT)) return file;
   const std::string name = ".headrace-probe-" + make_run_id();
-  file = base::UniqueFd(::openat(directory, name.c_str(),
-                                 O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC | flags, 0600));
+  file = base::UniqueFd(TEMP_FAILURE_RETRY(::openat(
+      directory, name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC | flags, 0600)));
   const int error = errno;
   if (file) ::unlinkat(directory, name.c_str(), 0);
   errno = error;
@@ -153,9 +152,9 @@ int move_data(int file, std::uint32_t alignment) {
   for (std::size_t at = 0; at < size; at += 256) {
     if (::getrandom(from + at, std::min<std::size_t>(256, size - at), 0) < 0) return errno;
   }
-  const ssize_t written = ::pwrite(file, from, size, alignment);
+  const ssize_t written = TEMP_FAILURE_RETRY(::pwrite(file, from, size, alignment));
   if (written < 0) return errno;
-  const ssize_t got = ::pread(file, to, size, alignment);
+  const ssize_t got = TEMP_FAILURE_RETRY(::pread(file, to, size, alignment));
   if (got < 0) return errno;
   const bool same =
       written == static_cast<ssize_t>(size) && got == written && std::memcmp(from, to, size) == 0;
@@ -201,6 +200,7 @@ PathProbe probe_path(const std::string& path, const Settings& settings) {
   const base::UniqueFd directory = open_directory(probe.path);
   name_file_system(directory.get(), probe);
   if (probe.memory_backed && !settings.allow_memory_backed) refuse_memory(probe);
+  check_file_size_limit("nvme_path '" + probe.path + "'", kProbeBytes);
 
   base::UniqueFd file;
   if (!probe.memory_backed) {

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <ctime>
@@ -27,6 +28,7 @@
 #include "base/log.hpp"
 #include "base/units.hpp"
 #include "headrace/error.hpp"
+#include "swap/refusal.hpp"
 #include "swap/run_lock.hpp"
 #include "swap/run_manifest.hpp"
 #include "swap/swap_file.hpp"
@@ -40,10 +42,9 @@ constexpr std::size_t kPrefix = 5;
 constexpr int kUserLockTries = 1200;  // a minute: another start may be removing large files
 
 [[noreturn]] void fail(const std::string& what, const std::string& path, int sys_errno) {
-  throw Error(sys_errno == ENOSPC || sys_errno == EDQUOT ? Code::kNoSpace : Code::kIo,
+  throw Error(code_of(sys_errno),
               what + " " + path + ": " + base::errno_text(sys_errno) +
-                  "; the run cannot start there; check the directory's owner and free space, or "
-                  "name another nvme_path",
+                  "; the run cannot start there; " + what_helps(sys_errno),
               sys_errno);
 }
 
@@ -56,19 +57,20 @@ bool is_run_id(const std::string& name) {
          name.find_first_not_of("0123456789", 33) == std::string::npos;
 }
 
+// Reads through the descriptor at hand: a run must be able to end when no other is to be had.
 std::vector<std::string> names_in(int directory) {
   std::vector<std::string> names;
-  const int fd = ::openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  DIR* const stream = fd >= 0 ? ::fdopendir(fd) : nullptr;
-  if (stream == nullptr) {
-    if (fd >= 0) ::close(fd);
-    return names;
+  alignas(dirent64) std::array<char, 32 * 1024> buffer;
+  ::lseek(directory, 0, SEEK_SET);
+  ssize_t got = 0;
+  while ((got = ::getdents64(directory, buffer.data(), buffer.size())) > 0) {
+    for (ssize_t at = 0; at < got;) {
+      const auto* const entry = reinterpret_cast<const dirent64*>(buffer.data() + at);
+      const std::string name = entry->d_name;
+      if (name != "." && name != "..") names.push_back(name);
+      at += entry->d_reclen;
+    }
   }
-  while (const dirent* const entry = ::readdir(stream)) {
-    const std::string name = entry->d_name;
-    if (name != "." && name != "..") names.push_back(name);
-  }
-  ::closedir(stream);
   return names;
 }
 
@@ -85,27 +87,40 @@ UniqueFd open_own_directory(int parent, const std::string& name, int& sys_errno)
   return directory;
 }
 
-// Removes the files of `name` in `parent`, then the directory. Returns the bytes that gave back.
-std::uint64_t remove_run(int parent, const std::string& name, int directory) {
+struct Removed {
+  std::uint64_t bytes = 0;  // that this gave back
+  int error = 0;            // what kept something there
+};
+// Removes the files of `name` in `parent`, then the directory.
+Removed remove_run(int parent, const std::string& name, int directory) {
   std::string current = name;
   if (name[0] != '.') {
     // Under this name the rest is found by the next start, should this one die half-way.
     const std::string doomed = kBeingRemoved + name;
     if (::renameat(parent, name.c_str(), parent, doomed.c_str()) == 0) current = doomed;
   }
-  std::uint64_t bytes = 0;
+  Removed removed;
   std::vector<std::string> files = names_in(directory);
+  // The lock last: while it is there, it says who works here.
   std::partition(files.begin(), files.end(),
                  [](const std::string& file) { return file != "lock"; });
-  for (const std::string& file :
-       files) {  // the lock last: while it is there, it says who works here
+  for (const std::string& file : files) {
     struct stat status {};
     if (::fstatat(directory, file.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) continue;
-    if (::unlinkat(directory, file.c_str(), 0) == 0)
-      bytes += static_cast<std::uint64_t>(status.st_blocks) * 512;
+    if (::unlinkat(directory, file.c_str(), 0) == 0) {
+      removed.bytes += static_cast<std::uint64_t>(status.st_blocks) * 512;
+    } else if (removed.error == 0) {
+      removed.error = errno;
+    }
   }
-  ::unlinkat(parent, current.c_str(), AT_REMOVEDIR);
-  return bytes;
+  const bool gone = ::unlinkat(parent, current.c_str(), AT_REMOVEDIR) == 0 || errno == ENOENT;
+  if (!gone && removed.error == 0) removed.error = errno;
+  return removed;
+}
+
+// By way of the directory itself: its path may be too long by now, or lead elsewhere.
+void remove_if_empty(int user_directory, const std::string& user_name) {
+  ::unlinkat(user_directory, ("../" + user_name).c_str(), AT_REMOVEDIR);
 }
 
 // True if nothing but what a start makes is in there: it died before it had a manifest.
@@ -170,7 +185,7 @@ Reclaimed reclaim_dead_runs(int user_directory, const std::string& user_path) {
       if (::fstat(lock.get(), &status) != 0 || status.st_nlink == 0)
         continue;  // it ended meanwhile
     }
-    sum.bytes += remove_run(user_directory, name, directory.get());
+    sum.bytes += remove_run(user_directory, name, directory.get()).bytes;
     if (lock && !name.starts_with(kBeingMade)) ++sum.runs;
   }
   return sum;
@@ -180,12 +195,15 @@ Reclaimed reclaim_dead_runs(int user_directory, const std::string& user_path) {
 // removed.
 UniqueFd open_user_directory(int parent, const std::string& name, const std::string& path) {
   while (true) {
-    if (::mkdirat(parent, name.c_str(), 0700) != 0 && errno != EEXIST)
-      fail("could not make", path, errno);
+    const bool made = ::mkdirat(parent, name.c_str(), 0700) == 0;
+    if (!made && errno != EEXIST) fail("could not make", path, errno);
     int error = 0;
     UniqueFd directory = open_own_directory(parent, name, error);
     if (error == ENOENT) continue;  // the last run of another process has just removed it
-    if (error != 0) fail("could not use", path, error);
+    if (error != 0) {
+      if (made) ::unlinkat(parent, name.c_str(), AT_REMOVEDIR);
+      fail("could not use", path, error);
+    }
     try {
       if (lock_exclusive(directory.get(), path, kUserLockTries) != LockOutcome::kTaken) {
         fail("another run has been starting for a minute in", path, EWOULDBLOCK);
@@ -223,14 +241,14 @@ UniqueFd make_run(int user_directory, const std::string& temporary, const std::s
   return directory;
 }
 
-void remove_user_directory_if_empty(int user_directory, const std::string& user_path) {
+void remove_user_directory(int user_directory, const std::string& user_path) {
   // Without the lock another process is about to make a run in there.
   if (lock_exclusive(user_directory, user_path, kLockTries) != LockOutcome::kTaken) return;
-  // Another run may have removed it before; then the path names a later one, which is not ours to
+  // Another run may have removed it before; then the name is a later one's, which is not ours to
   // lock.
   struct stat status {};
   const bool linked = ::fstat(user_directory, &status) == 0 && status.st_nlink > 0;
-  if (linked) ::rmdir(user_path.c_str());
+  if (linked) remove_if_empty(user_directory, user_path.substr(user_path.rfind('/') + 1));
   ::flock(user_directory, LOCK_UN);
 }
 
@@ -238,12 +256,12 @@ void say(const LogSink& log, LogLevel level, const std::string& text) { log(leve
 }  // namespace
 
 RunDirectory::RunDirectory(const PathProbe& path, const std::string& run_id, LogSink log)
-    : owner_pid_(static_cast<int>(::getpid())) {
-  log = base::sink_or_stderr(std::move(log));
+    : log_(base::sink_or_stderr(std::move(log))), owner_pid_(static_cast<int>(::getpid())) {
   const std::string user_name = "headrace-" + std::to_string(::geteuid());
   const std::string user_path = path.path + "/" + user_name;
   path_ = user_path + "/" + run_id;
-  const UniqueFd parent(::open(path.path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const UniqueFd parent(
+      TEMP_FAILURE_RETRY(::open(path.path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)));
   if (!parent) fail("could not open", path.path, errno);
   user_directory_ = open_user_directory(parent.get(), user_name, user_path);
 
@@ -258,23 +276,27 @@ RunDirectory::RunDirectory(const PathProbe& path, const std::string& run_id, Log
     forget_in_forked_child(lock_);
     int error = 0;
     const UniqueFd half = open_own_directory(user_directory_.get(), temporary, error);
-    if (half) remove_run(user_directory_.get(), temporary, half.get());
-    ::rmdir(user_path.c_str());
+    if (half) {
+      remove_run(user_directory_.get(), temporary, half.get());
+    } else {
+      ::unlinkat(user_directory_.get(), temporary.c_str(), AT_REMOVEDIR);
+    }
+    remove_if_empty(user_directory_.get(), user_name);
     throw;
   }
   ::flock(user_directory_.get(),
           LOCK_UN);  // said aloud: a child forked meanwhile shares the descriptor
   if (reclaimed_runs_ > 0) {
-    say(log, LogLevel::kInfo,
+    say(log_, LogLevel::kInfo,
         "removed what " + std::to_string(reclaimed_runs_) + " dead run(s) left in " + user_path +
             ": " + base::format_bytes(reclaimed_bytes_));
   }
   if (path.memory_backed) {
-    say(log, LogLevel::kInfo,
+    say(log_, LogLevel::kInfo,
         path.path + " is on " + path.file_system +
             ": what is swapped stays in memory, as headrace.allow_memory_backed allows");
   } else if (!path.direct) {
-    say(log, LogLevel::kWarning,
+    say(log_, LogLevel::kWarning,
         path.path + " is on " + path.file_system +
             ", which has no O_DIRECT; transfers go through the page cache, which costs CPU and "
             "memory; "
@@ -287,9 +309,15 @@ RunDirectory::~RunDirectory() {
   forget_in_forked_child(lock_);
   try {
     const std::size_t slash = path_.rfind('/');
-    remove_run(user_directory_.get(), path_.substr(slash + 1), directory_.get());
+    const Removed removed =
+        remove_run(user_directory_.get(), path_.substr(slash + 1), directory_.get());
+    if (removed.error != 0) {
+      say(log_, LogLevel::kWarning,
+          "could not remove " + path_ + ": " + base::errno_text(removed.error) +
+              "; what is left takes up space until the next run on that path removes it");
+    }
     lock_.reset();
-    remove_user_directory_if_empty(user_directory_.get(), path_.substr(0, slash));
+    remove_user_directory(user_directory_.get(), path_.substr(0, slash));
   } catch (...) {
     // Out of memory: the next start reclaims what is left.
   }

@@ -13,6 +13,7 @@
 #include "base/error_text.hpp"
 #include "base/unique_fd.hpp"
 #include "headrace/error.hpp"
+#include "swap/refusal.hpp"
 
 namespace headrace::swap {
 namespace {
@@ -46,14 +47,15 @@ void write_manifest(int directory_fd, const std::string& directory_path,
   };
   const std::string text =
       manifest.dump(2, ' ', true, nlohmann::json::error_handler_t::replace) + "\n";
-  const base::UniqueFd file(
-      ::openat(directory_fd, kName, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-  const ssize_t written = file ? ::write(file.get(), text.data(), text.size()) : -1;
+  const base::UniqueFd file(TEMP_FAILURE_RETRY(
+      ::openat(directory_fd, kName, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600)));
+  const ssize_t written =
+      file ? TEMP_FAILURE_RETRY(::write(file.get(), text.data(), text.size())) : -1;
   if (written == static_cast<ssize_t>(text.size())) return;
   const int error = written < 0 ? errno : ENOSPC;
-  throw Error(error == ENOSPC || error == EDQUOT ? Code::kNoSpace : Code::kIo,
+  throw Error(code_of(error),
               "could not write " + directory_path + "/" + kName + ": " + base::errno_text(error) +
-                  "; the run cannot start there; free some space or name another nvme_path",
+                  "; the run cannot start there; " + what_helps(error),
               error);
 }
 

@@ -2,7 +2,6 @@
 #include "swap/swap_file.hpp"
 
 #include <fcntl.h>
-#include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -15,27 +14,13 @@
 #include "base/error_text.hpp"
 #include "base/units.hpp"
 #include "headrace/error.hpp"
+#include "swap/refusal.hpp"
 
 namespace headrace::swap {
 namespace {
 std::uint64_t free_bytes(int directory) {
   struct statvfs space {};
   return ::fstatvfs(directory, &space) == 0 ? std::uint64_t{space.f_bavail} * space.f_frsize : 0;
-}
-
-// Past this limit the kernel sends SIGXFSZ, which would end the host program.
-void check_file_size_limit(const std::string& path, std::uint64_t size_bytes) {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
-      size_bytes <= limit.rlim_cur) {
-    return;
-  }
-  throw Error(Code::kNoSpace,
-              path + " needs " + base::format_bytes(size_bytes) +
-                  ", but this process may write files of at most " +
-                  base::format_bytes(limit.rlim_cur) +
-                  "; the state does not fit; raise the limit (ulimit -f unlimited)",
-              EFBIG);
 }
 
 // For file systems without fallocate. Returns 0 or an errno.
@@ -70,7 +55,7 @@ int reserve(int file, std::uint64_t size_bytes) {
 
 Error not_reserved(const std::string& path, std::uint64_t wanted, std::uint64_t free,
                    int sys_errno) {
-  if (sys_errno == ENOSPC || sys_errno == EDQUOT || sys_errno == EFBIG) {
+  if (code_of(sys_errno) == Code::kNoSpace) {
     return Error(
         Code::kNoSpace,
         "no room for " + path + ": " + base::errno_text(sys_errno) + ": it needs " +
@@ -79,10 +64,9 @@ Error not_reserved(const std::string& path, std::uint64_t wanted, std::uint64_t 
             " bytes) are free; nothing was written; free some space or name another nvme_path",
         sys_errno);
   }
-  return Error(Code::kIo,
+  return Error(code_of(sys_errno),
                "could not reserve " + base::format_bytes(wanted) + " for " + path + ": " +
-                   base::errno_text(sys_errno) +
-                   "; nothing was swapped; look at the drive (dmesg) or name another nvme_path",
+                   base::errno_text(sys_errno) + "; nothing was swapped; " + what_helps(sys_errno),
                sys_errno);
 }
 }  // namespace
@@ -100,7 +84,7 @@ SwapFile::SwapFile(const RunDirectory& run, const PathProbe& path, const std::st
   const std::uint64_t free = free_bytes(directory_fd_);
   const int flags =
       O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC | (path.direct ? O_DIRECT : 0);
-  file_.reset(::openat(directory_fd_, name.c_str(), flags, 0600));
+  file_.reset(TEMP_FAILURE_RETRY(::openat(directory_fd_, name.c_str(), flags, 0600)));
   if (!file_) throw not_reserved(path_, size_bytes, free, errno);
   if (const int error = reserve(file_.get(), size_bytes); error != 0) {
     ::unlinkat(directory_fd_, name.c_str(), 0);

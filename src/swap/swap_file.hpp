@@ -24,7 +24,7 @@ namespace headrace::swap {
 struct PathProbe {
   std::string path = {};         // canonical
   std::string file_system = {};  // "ext4", "tmpfs", ...
-  bool direct = false;      // O_DIRECT moved real data, aligned to `alignment_bytes`
+  bool direct = false;           // O_DIRECT moved real data, aligned to `alignment_bytes`
   std::uint32_t alignment_bytes = 4096;
   bool memory_backed = false;
   std::uint64_t free_bytes = 0;  // for this user
@@ -37,7 +37,7 @@ PathProbe probe_path(const std::string& path, const Settings& settings);
 class RunDirectory {
  public:
   RunDirectory(const PathProbe& path, const std::string& run_id, LogSink log);
-  ~RunDirectory();  // removes the directory and what is in it; never throws
+  ~RunDirectory();  // removes the directory and what is in it, or warns; never throws
   RunDirectory(const RunDirectory&) = delete;
   RunDirectory& operator=(const RunDirectory&) = delete;
 
@@ -48,6 +48,7 @@ class RunDirectory {
 
  private:
   std::string path_;
+  LogSink log_;
   base::UniqueFd user_directory_, directory_, lock_;
   std::uint64_t reclaimed_bytes_ = 0;
   std::uint32_t reclaimed_runs_ = 0;

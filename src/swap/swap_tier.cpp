@@ -7,6 +7,7 @@
 #include "base/error_text.hpp"
 #include "base/units.hpp"
 #include "headrace/error.hpp"
+#include "swap/refusal.hpp"
 
 namespace headrace::swap {
 // One drive and what is on it. Members go in reverse order: the drive drains before its file
@@ -119,10 +120,8 @@ void SwapTier::fail(const Extent& extent, const Subject& subject, IoKind kind, s
   if (error == 0 && kind == IoKind::kRead)
     text += ": the file ends there; it was truncated while in use";
   text += more;
-  const Code code = error == ETIMEDOUT                                     ? Code::kIoStalled
-                    : error == ENOSPC || error == EDQUOT || error == EFBIG ? Code::kNoSpace
-                                                                           : Code::kIo;
-  throw Error(code, text, error);
+  if (error != 0) text += std::string("; ") + what_helps(error);
+  throw Error(code_of(error), text, error);
 }
 
 async::Task<> SwapTier::read(Extent extent, std::span<std::byte> into, Priority priority,

@@ -6,6 +6,7 @@
 #include <list>
 
 #include "drive_bench.hpp"
+#include "limits.hpp"
 
 namespace headrace::swap::test {
 namespace {
@@ -157,6 +158,36 @@ TEST_F(DriveTest, AReadStopsAtTheEndOfTheFileWithoutAnError) {
   const Transfer& odd = run(*drive, IoKind::kRead, 0, 12 * kPage);
   EXPECT_EQ(odd.error, 0);
   EXPECT_EQ(odd.done_bytes, 6 * kPage + 1234);
+}
+
+TEST_F(DriveTest, AFileThatSomebodyRemovesServesOn) {
+  const auto drive = make({});
+  std::filesystem::remove(file_.path());
+  fill_pattern(memory_.span(), 5);
+  EXPECT_EQ(run(*drive, IoKind::kWrite, 0, 8 * kPage).error, 0);
+  Pages back(8 * kPage);
+  transfers_.push_back(make_transfer(IoKind::kRead, back.data(), 0, 8 * kPage));
+  drive->start(transfers_.back());
+  conductor_.wait_for(2);
+  EXPECT_EQ(std::memcmp(back.data(), memory_.data(), 8 * kPage), 0);
+}
+
+// The host may lower the limit at any time. Passing it raises a signal that ends a process.
+TEST_F(DriveTest, AWriteBeyondTheFileSizeLimitIsAnErrorAndNotASignal) {
+  const IoQueueMaker threads = [](const IoQueueOptions& options) {
+    return ChosenIoQueue{make_io_queue_threads(options), ""};
+  };
+  for (const IoQueueMaker& maker : {IoQueueMaker{}, threads}) {
+    EXPECT_EQ(in_child([&] {
+                const auto drive = make(maker);
+                limit_file_size(8 * kPage);
+                transfers_.clear();
+                const Transfer& write = run(*drive, IoKind::kWrite, 4 * kPage, 16 * kPage);
+                if (write.error != EFBIG) return 1;
+                return write.done_bytes == 4 * kPage ? 0 : 2;
+              }),
+              0);
+  }
 }
 
 TEST_F(DriveTest, WritesThatTakeNothingEndInEio) {

@@ -2,22 +2,15 @@
 // Which queue is chosen where io_uring is refused: by a hook, by a real seccomp filter, by real
 // limits.
 #include <gtest/gtest.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <stddef.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
 
 #include <array>
 
+#include "limits.hpp"
 #include "scratch.hpp"
 #include "swap/io_queue.hpp"
 
 namespace headrace::swap::test {
 namespace {
-constexpr uid_t kNobody = 65534;
-
 bool ring_works_here() {
   try {
     make_io_queue_uring({.depth = 2});
@@ -108,19 +101,6 @@ TEST_F(ChooseIoQueue, TakesThreadsByNameWithoutAReason) {
   EXPECT_EQ(chosen.reason, "");
 }
 
-// Lets every system call through but `number`, which fails with `error`.
-bool forbid(long number, int error) {
-  sock_filter program[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<__u32>(number), 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<__u32>(error)),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  };
-  sock_fprog filter{4, program};
-  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
-         ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
-}
-
 TEST_F(ChooseIoQueue, FallsBackUnderARealSeccompFilterAndSaysSo) {
   if (!ring_works_here()) GTEST_SKIP() << "io_uring is refused here before any filter";
   for (const int error : {EPERM, ENOSYS}) {
@@ -173,6 +153,37 @@ TEST_F(ChooseIoQueue, ServesUnderSmallLimitsOnLockedMemory) {
     });
     EXPECT_EQ(status, 0) << bytes;
   }
+}
+
+// However many threads the machine gives: a queue, or an error that says which limit to raise, and
+// no thread of a half-made queue is left.
+TEST_F(ChooseIoQueue, StartsAllItsThreadsOrNone) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to become a user with few threads";
+  const UringMaker no_ring = [](const IoQueueOptions&) -> std::unique_ptr<IoQueue> {
+    throw uring_refused("io_uring_setup", EPERM);
+  };
+  int refused = 0, made = 0;
+  for (rlim_t threads = 1; threads <= 24; threads += 2) {
+    const int status = in_child([&] {
+      const rlimit limit{threads, threads};
+      if (::setrlimit(RLIMIT_NPROC, &limit) != 0) return 10;
+      if (::setresuid(kNobody, kNobody, kNobody) != 0) return 11;
+      try {
+        const ChosenIoQueue chosen = choose_io_queue(IoQueueKind::kAuto, {.depth = 8}, no_ring);
+        return moves_data(*chosen.queue, file_) ? 0 : 1;
+      } catch (const Error& error) {
+        const std::string text = error.what();
+        if (error.code() != Code::kUnsupported || error.sys_errno() != EAGAIN) return 2;
+        if (text.find("ulimit -u") == std::string::npos) return 3;
+        if (text.find("io_uring_setup was refused") == std::string::npos) return 4;
+        return threads_called("headrace-pio") == 0 ? 99 : 5;
+      }
+    });
+    ASSERT_TRUE(status == 0 || status == 99) << status << " with at most " << threads;
+    (status == 0 ? made : refused) += 1;
+  }
+  if (refused == 0) GTEST_SKIP() << "RLIMIT_NPROC does not hold here";
+  EXPECT_GT(made, 0);
 }
 }  // namespace
 }  // namespace headrace::swap::test

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 #include <linux/magic.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/vfs.h>
 
 #include "headrace/error.hpp"
+#include "limits.hpp"
 #include "scratch.hpp"
 #include "swap/swap_file.hpp"
 
 namespace headrace::swap::test {
 namespace {
-constexpr uid_t kNobody = 65534;
-
 void expect_refusal(const std::string& path, const Settings& settings, Code code,
                     const std::vector<std::string>& parts) {
   try {
@@ -64,6 +65,95 @@ TEST(PathProbe, FollowsALinkToTheRealDirectory) {
   std::filesystem::create_directory(scratch / "real");
   std::filesystem::create_directory_symlink(scratch / "real", scratch / "link");
   EXPECT_EQ(probe_path(scratch / "link", {}).path, std::filesystem::canonical(scratch / "real"));
+}
+
+TEST(PathProbe, TakesDirectoriesOfAnyName) {
+  const ScratchDirectory scratch;
+  for (const std::string name :
+       {"with blanks ", "schnäppchen/日本", "-f", "a\\b'\"$(x)", "%s%n", "\xff\xfe not UTF-8"}) {
+    const std::string path = scratch / name;
+    std::filesystem::create_directories(path);
+    const PathProbe probe = probe_path(path, {});
+    EXPECT_EQ(probe.path, path);
+    auto run = std::make_unique<RunDirectory>(probe, make_run_id(), [](auto, auto) {});
+    { const SwapFile file(*run, probe, "rank0.0.swap", 4096); }
+    run.reset();
+    EXPECT_TRUE(tree(path).empty()) << path;
+  }
+}
+
+TEST(PathProbe, ARelativePathIsMadeAbsoluteOnce) {
+  const ScratchDirectory scratch;
+  std::filesystem::create_directory(scratch / "below");
+  EXPECT_EQ(in_child([&] {
+              if (::chdir(scratch.path().c_str()) != 0) return 10;
+              const PathProbe probe = probe_path("./below/../below/", {});
+              return probe.path == std::filesystem::canonical(scratch / "below") ? 0 : 1;
+            }),
+            0);
+}
+
+TEST(PathProbe, RefusesAPathThatIsTooLong) {
+  expect_refusal("/" + std::string(300, 'x'), {}, Code::kIo, {"ENAMETOOLONG", "shorter"});
+}
+
+TEST(PathProbe, FindsTheSameWhereTheKernelDoesNotTellTheAlignment) {
+  const ScratchDirectory scratch;
+  const PathProbe told = probe_path(scratch.path(), {});
+  const int status = in_child([&] {
+    if (!forbid(SYS_statx, ENOSYS)) return 77;
+    const PathProbe tried = probe_path(scratch.path(), {});
+    if (tried.direct != told.direct) return 1;
+    return tried.alignment_bytes <= 4096 && tried.alignment_bytes >= 512 ? 0 : 2;
+  });
+  if (status == 77) GTEST_SKIP() << "seccomp filters cannot be installed here";
+  EXPECT_EQ(status, 0);
+}
+
+TEST(PathProbe, RefusesUnderATinyFileSizeLimitInsteadOfDyingByTheSignal) {
+  const ScratchDirectory scratch;
+  for (const rlim_t bytes : {0, 4096, 16384}) {
+    EXPECT_EQ(in_child([&] {
+                limit_file_size(bytes);
+                try {
+                  probe_path(scratch.path(), {});
+                  return 1;
+                } catch (const Error& error) {
+                  if (error.code() != Code::kNoSpace || error.sys_errno() != EFBIG) return 2;
+                  return std::string(error.what()).find("ulimit -f") == std::string::npos ? 3 : 0;
+                }
+              }),
+              0)
+        << bytes;
+  }
+}
+
+TEST(PathProbe, NamesTheLimitWhenNoDescriptorIsLeft) {
+  const ScratchDirectory scratch;
+  const FewDescriptors none(0);
+  expect_refusal(scratch.path(), {}, Code::kIo, {"EMFILE", "ulimit -n"});
+}
+
+TEST(PathProbe, RefusesAFileSystemThatIsMountedReadOnly) {
+  const ScratchDirectory scratch;
+  const char* const path = scratch.path().c_str();
+  const int status = in_child([&] {
+    if (::unshare(CLONE_NEWNS) != 0 ||
+        ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, "") != 0 ||
+        ::mount(path, path, nullptr, MS_BIND, nullptr) != 0 ||
+        ::mount(path, path, nullptr, MS_BIND | MS_REMOUNT | MS_RDONLY, nullptr) != 0) {
+      return 77;
+    }
+    try {
+      probe_path(path, {});
+      return 1;
+    } catch (const Error& error) {
+      if (error.code() != Code::kIo || error.sys_errno() != EROFS) return 2;
+      return std::string(error.what()).find("mount") == std::string::npos ? 3 : 0;
+    }
+  });
+  if (status == 77) GTEST_SKIP() << "no mount can be made here";
+  EXPECT_EQ(status, 0);
 }
 
 TEST(PathProbe, RefusesWhatIsMissing) {

@@ -1,18 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <signal.h>
-#include <stddef.h>
 #include <sys/file.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 
+#include <climits>
 #include <set>
 
 #include "drive_bench.hpp"
 #include "headrace/error.hpp"
+#include "limits.hpp"
 #include "swap/swap_file.hpp"
 
 namespace headrace::swap::test {
@@ -274,22 +271,9 @@ TEST_F(RunDirectoryTest, ManyStartersAtOnceAllGetARunOfTheirOwn) {
   EXPECT_TRUE(tree(scratch_.path()).empty());
 }
 
-// Makes flock fail in this process as it does on a file system that has none.
-bool forbid_flock() {
-  sock_filter program[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_flock, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOLCK),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  };
-  sock_fprog filter{4, program};
-  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
-         ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
-}
-
 TEST_F(RunDirectoryTest, RefusesWhereFilesCannotBeLockedAndLeavesNothing) {
   const int status = in_child([&] {
-    if (!forbid_flock()) return 77;
+    if (!forbid(SYS_flock, ENOLCK)) return 77;
     try {
       start();
       return 1;
@@ -311,6 +295,85 @@ TEST_F(RunDirectoryTest, LeavesNothingAfterAFailedStart) {
     names.insert(entry.path().filename());
   EXPECT_EQ(names, std::set<std::string>{id});
   EXPECT_TRUE(fs::exists(run->path() + "/manifest.json"));
+}
+
+// With every number of descriptors to spare: a run, or an error that names the limit.
+TEST_F(RunDirectoryTest, StartsOrRefusesWithFewDescriptorsAndLeavesNothing) {
+  int refused = 0;
+  for (std::size_t spare = 0; spare <= 12; ++spare) {
+    {
+      const FewDescriptors few(spare);
+      try {
+        start();
+      } catch (const Error& error) {
+        ++refused;
+        EXPECT_EQ(error.sys_errno(), EMFILE) << error.what();
+        EXPECT_NE(std::string(error.what()).find("ulimit -n"), std::string::npos) << error.what();
+      }
+    }
+    ASSERT_TRUE(tree(scratch_.path()).empty()) << "with " << spare << " descriptors to spare";
+  }
+  EXPECT_GT(refused, 0);
+  EXPECT_LT(refused, 12);
+}
+
+TEST_F(RunDirectoryTest, EndsWithoutADescriptorToSpare) {
+  auto run = start();
+  auto file = std::make_unique<SwapFile>(*run, probe(), "rank0.0.swap", 4096);
+  {
+    const FewDescriptors none(0);
+    file.reset();
+    run.reset();
+  }
+  EXPECT_TRUE(tree(scratch_.path()).empty());
+  EXPECT_TRUE(log_.at(LogLevel::kWarning).empty());
+}
+
+TEST_F(RunDirectoryTest, EndsInPeaceWhenSomebodyHasRemovedItAndANewRunIsThere) {
+  auto run = start();
+  fs::remove_all(user_path());
+  const auto next = start();
+  run.reset();
+  EXPECT_TRUE(fs::exists(next->path() + "/manifest.json"));
+  EXPECT_TRUE(log_.at(LogLevel::kWarning).empty());
+}
+
+TEST_F(RunDirectoryTest, EndsWhereItsPathWasRenamedMeanwhile) {
+  auto run = start();
+  fs::rename(user_path(), scratch_ / "moved");
+  run.reset();
+  EXPECT_EQ(tree(scratch_.path()), std::vector<std::string>{"moved"}) << "no longer ours by name";
+}
+
+// As on a file system that the kernel has made read-only after errors.
+TEST_F(RunDirectoryTest, SaysWhatItCouldNotRemove) {
+  const int status = in_child([&] {
+    auto run = start();
+    const std::string path = run->path();
+    if (!forbid(SYS_unlinkat, EROFS)) return 77;
+    run.reset();
+    const auto warnings = log_.at(LogLevel::kWarning);
+    if (warnings.size() != 1) return 1;
+    if (warnings[0].find(path) == std::string::npos) return 2;
+    return warnings[0].find("EROFS") != std::string::npos ? 0 : 3;
+  });
+  if (status == 77) GTEST_SKIP() << "seccomp filters cannot be installed here";
+  EXPECT_EQ(status, 0);
+}
+
+// The run's own names carry the path past PATH_MAX.
+TEST_F(RunDirectoryTest, WorksBelowAPathAsLongAsTheyGet) {
+  std::string deep = scratch_.path();
+  while (deep.size() + 201 < PATH_MAX) deep += "/" + std::string(200, 'x');
+  if (PATH_MAX - deep.size() > 24) deep += "/" + std::string(PATH_MAX - deep.size() - 12, 'y');
+  fs::create_directories(deep);
+  const PathProbe long_probe = probe_path(deep, {});
+  auto run = std::make_unique<RunDirectory>(long_probe, make_run_id(), log_.sink());
+  ASSERT_GT(run->path().size(), std::size_t{PATH_MAX});
+  auto file = std::make_unique<SwapFile>(*run, long_probe, "rank0.0.swap", 4096);
+  file.reset();
+  run.reset();
+  EXPECT_TRUE(fs::is_empty(deep));
 }
 
 TEST_F(RunDirectoryTest, WarnsOnceWithoutDirectIo) {

@@ -1,14 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <stddef.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 
 #include "headrace/error.hpp"
+#include "limits.hpp"
 #include "scratch.hpp"
 #include "swap/swap_file.hpp"
 
@@ -74,8 +69,7 @@ TEST_F(SwapFileTest, DoesNotTakeAFileThatIsThere) {
 
 TEST_F(SwapFileTest, RefusesWhatTheFileSizeLimitForbidsInsteadOfDyingByTheSignal) {
   const int status = in_child([&] {
-    const rlimit limit{kMiB, kMiB};
-    ::setrlimit(RLIMIT_FSIZE, &limit);
+    limit_file_size(kMiB);
     try {
       SwapFile file(run_, probe_, "rank0.1.swap", 2 * kMiB);
       return 1;
@@ -86,22 +80,9 @@ TEST_F(SwapFileTest, RefusesWhatTheFileSizeLimitForbidsInsteadOfDyingByTheSignal
   EXPECT_EQ(status, 0);
 }
 
-// Makes fallocate fail in this process with `error`.
-bool forbid_fallocate(int error) {
-  sock_filter program[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_fallocate, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<__u32>(error)),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  };
-  sock_fprog filter{4, program};
-  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
-         ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
-}
-
 TEST_F(SwapFileTest, WritesZerosWhereBlocksCannotBeReserved) {
   const int status = in_child([&] {
-    if (!forbid_fallocate(EOPNOTSUPP)) return 77;
+    if (!forbid(SYS_fallocate, EOPNOTSUPP)) return 77;
     const SwapFile file(run_, probe_, "rank0.2.swap", 2 * kMiB + 4096);
     struct stat now {};
     if (::fstat(file.fd(), &now) != 0 || now.st_size != static_cast<off_t>(2 * kMiB + 4096))
@@ -114,7 +95,7 @@ TEST_F(SwapFileTest, WritesZerosWhereBlocksCannotBeReserved) {
 
 TEST_F(SwapFileTest, AFailedReservationLeavesNoFile) {
   const int status = in_child([&] {
-    if (!forbid_fallocate(ENOSPC)) return 77;
+    if (!forbid(SYS_fallocate, ENOSPC)) return 77;
     try {
       SwapFile file(run_, probe_, "rank0.3.swap", kMiB);
       return 1;
