@@ -22,5 +22,31 @@ install(FILES
   ${CMAKE_CURRENT_BINARY_DIR}/headraceConfig.cmake
   ${CMAKE_CURRENT_BINARY_DIR}/headraceConfigVersion.cmake
   DESTINATION ${headrace_package_folder} COMPONENT headrace)
+
+# headrace.pc finds its folders from its own, so that the prefix may be moved; absolute ones stay.
+set(headrace_pc_folder ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+if(IS_ABSOLUTE "${CMAKE_INSTALL_LIBDIR}" OR IS_ABSOLUTE "${CMAKE_INSTALL_INCLUDEDIR}")
+  set(headrace_pc_prefix ${CMAKE_INSTALL_PREFIX})
+  set(headrace_pc_libdir ${CMAKE_INSTALL_FULL_LIBDIR})
+  set(headrace_pc_includedir ${CMAKE_INSTALL_FULL_INCLUDEDIR})
+else()
+  file(RELATIVE_PATH headrace_pc_up /${headrace_pc_folder} /)
+  string(REGEX REPLACE "/$" "" headrace_pc_up "${headrace_pc_up}")
+  set(headrace_pc_prefix "\${pcfiledir}/${headrace_pc_up}")
+  set(headrace_pc_libdir "\${prefix}/${CMAKE_INSTALL_LIBDIR}")
+  set(headrace_pc_includedir "\${prefix}/${CMAKE_INSTALL_INCLUDEDIR}")
+endif()
+set(headrace_pc_requires)
+set(headrace_pc_libraries)
+foreach(library IN LISTS headrace_link_libraries)
+  if(library STREQUAL uring)
+    set(headrace_pc_requires "liburing >= 2.3")
+  else()
+    string(APPEND headrace_pc_libraries " -l${library}")
+  endif()
+endforeach()
+configure_file(cmake/headrace.pc.in headrace.pc @ONLY)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/headrace.pc
+  DESTINATION ${headrace_pc_folder} COMPONENT headrace)
 install(FILES ${CMAKE_CURRENT_SOURCE_DIR}/LICENSE
   DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT headrace)

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+# Run by CTest: installs, moves the prefix, and builds a program with nothing but a compiler and
+# what pkg-config says, once without --static and once with it.
+include(${CMAKE_CURRENT_LIST_DIR}/must.cmake)
+
+file(REMOVE_RECURSE ${WORK})
+must(${CMAKE_COMMAND} --install ${HEADRACE_BUILD} --prefix ${WORK}/first --component headrace)
+file(RENAME ${WORK}/first "${WORK}/moved")
+file(GLOB_RECURSE package ${WORK}/moved/*/headrace.pc)
+if(NOT package)
+  message(FATAL_ERROR "no headrace.pc was installed")
+endif()
+file(READ ${package} text)
+foreach(folder IN ITEMS ${HEADRACE_BUILD} ${WORK}/first)
+  string(FIND "${text}" "${folder}" position)
+  if(NOT position EQUAL -1)
+    message(FATAL_ERROR "${package} names ${folder}")
+  endif()
+endforeach()
+
+cmake_path(GET package PARENT_PATH folder)
+set(ENV{PKG_CONFIG_PATH} "${folder}:$ENV{PKG_CONFIG_PATH}")
+must(${PKG_CONFIG} --exact-version=${VERSION} headrace)
+foreach(static IN ITEMS "" --static)
+  must(${PKG_CONFIG} ${static} --cflags --libs headrace)
+  separate_arguments(flags UNIX_COMMAND "${must_output}")
+  must(${COMPILER} -std=c++20 ${PROGRAM} ${flags} -o ${WORK}/program)
+  must(${WORK}/program)
+  if(NOT must_output MATCHES "headrace ${VERSION}: 4 parameters planned")
+    message(FATAL_ERROR "the program printed something else: ${must_output}")
+  endif()
+endforeach()
