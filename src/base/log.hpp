@@ -7,10 +7,10 @@
 #include "headrace/log.hpp"
 
 namespace headrace::base {
-// Writes "headrace: warning: text" to stderr, one line; errors say "error", infos are dropped
-// unless HEADRACE_LOG=info.
+// Writes "headrace: warning: text" to stderr, one line, if HEADRACE_LOG wants that level.
 void log_to_stderr(LogLevel level, std::string_view text);
 
-// `sink` if it is set, else log_to_stderr.
+// `sink` if it is set, else log_to_stderr. Throws kSettings if HEADRACE_LOG is a word that names no
+// level.
 LogSink sink_or_stderr(LogSink sink);
 }  // namespace headrace::base

@@ -17,4 +17,10 @@ std::string format_bytes(std::uint64_t bytes) {
   std::snprintf(text, sizeof text, whole ? "%.0f %s" : "%.2f %s", value, kNames[name]);
   return text;
 }
+
+std::string format_bytes_exactly(std::uint64_t bytes) {
+  const std::string text = format_bytes(bytes);
+  const bool rounded = text.find('.') != std::string::npos;
+  return rounded ? text + " (" + std::to_string(bytes) + " bytes)" : text;
+}
 }  // namespace headrace::base

@@ -24,4 +24,7 @@ constexpr std::uint64_t align_down(std::uint64_t value, std::uint64_t to) {
 
 // "1.25 GiB", "640 KiB", "17 B".
 std::string format_bytes(std::uint64_t bytes);
+
+// "40 MiB", or where that is rounded "40.02 MiB (41963520 bytes)": two that differ look different.
+std::string format_bytes_exactly(std::uint64_t bytes);
 }  // namespace headrace::base

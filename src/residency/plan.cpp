@@ -53,16 +53,27 @@ class Planner {
     }
   }
 
+  // With nothing resident and one slot of each kind; or, as slots may be larger than what they save
+  // in a small model, with everything resident. The latter only where a budget lets plans choose.
+  std::uint64_t smallest() const {
+    const std::uint64_t moving = host_bytes(choice_);
+    return budget() == 0 ? moving : std::min(moving, host_bytes(all_resident()));
+  }
+
   Plan run() {
-    const std::uint64_t smallest = host_bytes(choice_);
+    const std::uint64_t smallest = this->smallest();
     const std::uint64_t limit = budget();
     const std::uint64_t ceiling = in_.machine_left_bytes;
     if ((limit != 0 && smallest > limit) || (ceiling != 0 && smallest > ceiling))
       refuse(smallest, limit);
+    const std::uint64_t resident = host_bytes(all_resident());
+    if (limit != 0 && resident <= limit) choice_ = all_resident();
     widen(limit != 0 ? limit : ceiling);
     if (limit != 0) fill(limit);
     Plan plan = lay_out(choice_);
-    if (ceiling != 0 && plan.report.host_bytes > ceiling) refuse(smallest, limit);
+    if (ceiling != 0 && plan.report.host_bytes > ceiling) refuse_beyond_machine(plan, limit);
+    if (plan.report.nvme_bytes > 0 && plan.report.host_bytes > resident)
+      plan.warning = larger_than_resident(plan, resident);
     plan.report.host_budget_bytes = limit;
     plan.report.smallest_host_bytes = smallest;
     return plan;
@@ -73,6 +84,15 @@ class Planner {
     if (in_.settings.host_budget_auto) return in_.machine_left_bytes / 10 * 9;
     return in_.settings.host_budget_bytes;
   }
+  Choice all_resident() const {
+    Choice all = choice_;
+    all.weight_resident.assign(groups_, true);
+    all.record_resident.assign(part_.tiles.size(), true);
+    return all;
+  }
+  static std::string larger_than_resident(const Plan& plan, std::uint64_t resident);
+  std::string smaller_tiles(std::uint64_t smallest, std::uint64_t limit) const;
+  [[noreturn]] void refuse_beyond_machine(const Plan& plan, std::uint64_t limit) const;
   std::uint64_t host_bytes(const Choice& choice) const { return lay_out(choice).report.host_bytes; }
 
   // As many slots as the settings ask for and the room allows: overlap before residency.
@@ -340,31 +360,74 @@ Plan Planner::lay_out(const Choice& choice) const {
   return plan;
 }
 
-void Planner::refuse(std::uint64_t smallest, std::uint64_t limit) const {
-  Plan plan = lay_out(choice_);
-  const bool machine = in_.machine_left_bytes != 0 && smallest > in_.machine_left_bytes;
-  const std::string bound =
-      machine ? base::format_bytes(in_.machine_left_bytes) + " is left (" +
-                    in_.machine_limit_source + ")"
-              : "the budget is " + base::format_bytes(limit) +
-                    (in_.settings.host_budget_auto ? " (headrace.host_budget_bytes \"auto\")"
-                                                   : " (headrace.host_budget_bytes)");
-  std::string fix;
-  if (machine) {
-    const bool on_host = in_.settings.offload_optimizer != OffloadDevice::kNvme ||
-                         in_.settings.offload_parameters != OffloadDevice::kNvme;
-    fix = on_host ? "Set zero_optimization.offload_optimizer.device and offload_param.device to "
-                    "nvme, or run where more "
-                    "memory is left."
-                  : "Run where at least " + base::format_bytes(smallest) + " of memory is left.";
-  } else {
-    fix = "The smallest budget that would do is " + std::to_string(smallest) + " bytes (" +
-          base::format_bytes(smallest) + "): set headrace.host_budget_bytes to that or more.";
+std::string Planner::larger_than_resident(const Plan& plan, std::uint64_t resident) {
+  return "offloading takes more host memory than it saves: the plan takes " +
+         base::format_bytes_exactly(plan.report.host_bytes) + ", all in memory would take " +
+         base::format_bytes_exactly(resident) + "; set headrace.host_budget_bytes to " +
+         std::to_string(resident) + " or more, and all stays in memory";
+}
+
+std::string table_of(const Plan& plan) {
+  std::string table = plan.report.to_text();
+  table.pop_back();  // a message ends with its last line
+  return "\n" + table;
+}
+
+// Whether smaller tiles would do within `limit`, or else how much less they would need.
+std::string Planner::smaller_tiles(std::uint64_t smallest, std::uint64_t limit) const {
+  if (!in_.smallest_with_tiles) return "";
+  std::uint64_t tile = part_.tile_elements, best = 0;
+  while (tile > partition::kBlockElements && smallest > limit) {
+    tile = base::align_up(tile / 2, partition::kBlockElements);
+    const std::uint64_t bytes = in_.smallest_with_tiles(tile);
+    if (bytes >= smallest) continue;
+    smallest = bytes;
+    best = tile;
   }
-  throw Error(Code::kOutOfBudget, "the least possible plan needs " + base::format_bytes(smallest) +
-                                      " of host memory, and " + bound +
-                                      "; nothing was allocated. " + fix + "\n" +
-                                      plan.report.to_text());
+  if (best == 0) return "";
+  return (smallest <= limit ? "Set headrace.tile_elements to " : "With headrace.tile_elements ") +
+         std::to_string(best) + " (it is " + std::to_string(part_.tile_elements) +
+         (smallest <= limit ? "), with which " : ") it would be ") + std::to_string(smallest) +
+         " bytes (" + base::format_bytes(smallest) + (smallest <= limit ? ") would do. " : "). ");
+}
+
+void Planner::refuse(std::uint64_t smallest, std::uint64_t limit) const {
+  const std::uint64_t left = in_.machine_left_bytes;
+  const bool machine = left != 0 && smallest > left;
+  const bool on_host = in_.settings.offload_optimizer != OffloadDevice::kNvme ||
+                       in_.settings.offload_parameters != OffloadDevice::kNvme;
+  const std::string tiles = smaller_tiles(smallest, machine ? left : limit);
+  const std::string needed = base::format_bytes_exactly(smallest);
+  std::string text = "the least possible plan needs " + needed + " of host memory, and ";
+  if (machine) {
+    text += base::format_bytes_exactly(left) + " is left (" + in_.machine_limit_source +
+            "); nothing was allocated. ";
+    text += on_host ? "Set zero_optimization.offload_optimizer.device and offload_param.device to "
+                      "nvme, or run where more memory is left."
+                    : tiles + "Run where at least " + needed + " of memory is left.";
+  } else {
+    const bool automatic = in_.settings.host_budget_auto;
+    text +=
+        "the budget is " + base::format_bytes_exactly(limit) +
+        (automatic ? " (headrace.host_budget_bytes \"auto\")" : " (headrace.host_budget_bytes)");
+    text += "; nothing was allocated. " + tiles + "The smallest budget that would do is " +
+            std::to_string(smallest) + " bytes (" + base::format_bytes(smallest) +
+            "): set headrace.host_budget_bytes to that or more.";
+  }
+  const bool moving = host_bytes(choice_) == smallest;
+  throw Error(Code::kOutOfBudget, text + table_of(lay_out(moving ? choice_ : all_resident())));
+}
+
+void Planner::refuse_beyond_machine(const Plan& plan, std::uint64_t limit) const {
+  const std::string left = base::format_bytes_exactly(in_.machine_left_bytes);
+  throw Error(Code::kOutOfBudget,
+              "the plan for a budget of " + base::format_bytes_exactly(limit) +
+                  " (headrace.host_budget_bytes) takes " +
+                  base::format_bytes_exactly(plan.report.host_bytes) + " of host memory, and " +
+                  left + " is left (" + in_.machine_limit_source +
+                  "); nothing was allocated. Set headrace.host_budget_bytes to " +
+                  std::to_string(in_.machine_left_bytes) + " or less, or to \"auto\"." +
+                  table_of(plan));
 }
 }  // namespace
 
@@ -373,4 +436,6 @@ Plan make_plan(const PlanInputs& inputs) {
                  "traits for every group");
   return Planner(inputs).run();
 }
+
+std::uint64_t smallest_host_bytes(const PlanInputs& inputs) { return Planner(inputs).smallest(); }
 }  // namespace headrace::residency

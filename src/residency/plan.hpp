@@ -8,6 +8,7 @@
 // per step), then optimizer state (twice).
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -32,6 +33,8 @@ struct PlanInputs {
   std::uint64_t bookkeeping_bytes = 0;   // of the engine's tables, on the heap
   std::uint64_t machine_left_bytes = 0;  // what the machine leaves this process; 0: unknown
   std::string machine_limit_source;
+  // smallest_host_bytes() of the same groups in tiles of another size, for advice; may be empty.
+  std::function<std::uint64_t(std::uint64_t tile_elements)> smallest_with_tiles;
 };
 
 // A byte range of the arena.
@@ -89,9 +92,16 @@ struct Plan {
   std::uint64_t frame_bytes = 0;           // coroutine frames
   std::vector<std::uint64_t> drive_bytes;  // size of each swap file
   PlanReport report;
+  std::string warning;  // what the plan does that nobody can want; mostly empty
 };
 
-// Throws headrace::Error kOutOfBudget with the table, the limit and the smallest budget that would
-// do.
+// Throws headrace::Error kOutOfBudget with the table, the limit, the smallest budget that would do,
+// and the tile size that would where there is one.
 Plan make_plan(const PlanInputs& inputs);
+
+// What the least possible plan needs, whatever the limits.
+std::uint64_t smallest_host_bytes(const PlanInputs& inputs);
+
+// One line: bytes per tier, shares in memory, slots.
+std::string summary(const Plan& plan);
 }  // namespace headrace::residency

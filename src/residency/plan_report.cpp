@@ -3,6 +3,7 @@
 
 #include "base/units.hpp"
 #include "headrace/stats.hpp"
+#include "residency/plan.hpp"
 
 namespace headrace {
 std::string PlanReport::to_text() const {
@@ -22,3 +23,28 @@ std::string PlanReport::to_text() const {
   return text;
 }
 }  // namespace headrace
+
+namespace headrace::residency {
+std::string summary(const Plan& plan) {
+  const PlanReport& report = plan.report;
+  const auto percent = [](double share) {
+    char text[16];
+    std::snprintf(text, sizeof text, "%.1f %%", 100 * share);
+    return std::string(text);
+  };
+  const auto slots = [](std::uint32_t count, const char* kind, std::uint64_t bytes) {
+    if (count == 0) return std::string();
+    return "; " + std::to_string(count) + " " + kind + " slots of " + base::format_bytes(bytes);
+  };
+  std::string text = "plan: " + std::to_string(report.parameters) + " parameters; host " +
+                     base::format_bytes(report.host_bytes);
+  if (report.host_budget_bytes != 0)
+    text += " of " + base::format_bytes(report.host_budget_bytes) + " budget";
+  if (report.device_bytes != 0) text += ", device " + base::format_bytes(report.device_bytes);
+  if (report.nvme_bytes != 0) text += ", nvme " + base::format_bytes(report.nvme_bytes);
+  text += "; in memory " + percent(report.resident_share_of_parameters) + " of parameters, " +
+          percent(report.resident_share_of_state) + " of optimizer state";
+  return text + slots(plan.gather_slots, "gather", plan.gather_slot_bytes) +
+         slots(plan.update_slots, "update", plan.update_slot_bytes);
+}
+}  // namespace headrace::residency

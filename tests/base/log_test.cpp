@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <string>
 
+#include "headrace/error.hpp"
+
 namespace headrace::base {
 namespace {
 std::string printed(LogLevel level, std::string_view text) {
@@ -26,12 +28,39 @@ TEST_F(Log, WritesOneLineWithTheLevel) {
   EXPECT_EQ(printed(LogLevel::kError, "x"), "headrace: error: x\n");
 }
 
-TEST_F(Log, DropsInfosUnlessAskedForThem) {
-  EXPECT_EQ(printed(LogLevel::kInfo, "chosen"), "");
-  ::setenv("HEADRACE_LOG", "info", 1);
-  EXPECT_EQ(printed(LogLevel::kInfo, "chosen"), "headrace: info: chosen\n");
-  ::setenv("HEADRACE_LOG", "warning", 1);
-  EXPECT_EQ(printed(LogLevel::kInfo, "chosen"), "");
+TEST_F(Log, ShowsTheLevelsFromTheOneThatIsNamed) {
+  const auto shown = [](const char* word) {
+    word == nullptr ? ::unsetenv("HEADRACE_LOG") : ::setenv("HEADRACE_LOG", word, 1);
+    std::string levels;
+    for (const LogLevel level : {LogLevel::kInfo, LogLevel::kWarning, LogLevel::kError}) {
+      const std::string text = printed(level, "x");
+      EXPECT_EQ(!text.empty(), log_wanted(level)) << word;
+      if (!text.empty()) levels += text.substr(10, 1);
+    }
+    return levels;
+  };
+  EXPECT_EQ(shown(nullptr), "we");
+  EXPECT_EQ(shown(""), "we");
+  EXPECT_EQ(shown("info"), "iwe");
+  EXPECT_EQ(shown("warning"), "we");
+  EXPECT_EQ(shown("error"), "e");
+  EXPECT_EQ(shown("off"), "");
+  EXPECT_EQ(shown("foo"), "we") << "refused elsewhere; a sink must not throw";
+}
+
+TEST_F(Log, RefusesAWordThatNamesNoLevel) {
+  for (const char* word : {"foo", "Info", "warn", "1", " "}) {
+    ::setenv("HEADRACE_LOG", word, 1);
+    try {
+      sink_or_stderr(nullptr);
+      ADD_FAILURE() << word;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Code::kSettings);
+      EXPECT_EQ(std::string(error.what()), "HEADRACE_LOG='" + std::string(word) +
+                                               "': off, error, warning or info is wanted; set it "
+                                               "so, or unset it");
+    }
+  }
 }
 
 TEST_F(Log, GoesToTheHostsSinkWhereThereIsOne) {

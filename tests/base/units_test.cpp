@@ -29,5 +29,11 @@ TEST(Units, WhatRoundsUpToTheNextUnitIsWrittenInIt) {
   EXPECT_EQ(format_bytes(kGiB - 1), "1.00 GiB");
   EXPECT_EQ(format_bytes(1018 * kKiB + 1), "1018.00 KiB");
 }
+
+TEST(Units, BytesStandBesideWhatIsRounded) {
+  EXPECT_EQ(format_bytes_exactly(40 * kMiB), "40 MiB");
+  EXPECT_EQ(format_bytes_exactly(40 * kMiB + 1), "40.00 MiB (41943041 bytes)");
+  EXPECT_EQ(format_bytes_exactly(1023), "1023 B");
+}
 }  // namespace
 }  // namespace headrace::base

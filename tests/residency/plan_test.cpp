@@ -110,6 +110,7 @@ TEST(Plan, RefusesTooSmallABudgetAndNamesTheSmallestThatDoes) {
     ASSERT_NE(at, std::string::npos) << text;
     smallest = std::stoull(text.substr(at + 33));
     EXPECT_NE(text.find("gradients"), std::string::npos) << "the table is part of it";
+    EXPECT_NE(text.back(), '\n');
   }
   inputs.settings.host_budget_bytes = smallest;
   EXPECT_LE(make_plan(inputs).report.host_bytes, smallest);
@@ -129,6 +130,105 @@ TEST(Plan, RefusesWhatTheMachineDoesNotLeaveEvenWithoutABudget) {
     EXPECT_NE(std::string(error.what()).find("cgroup memory.max of /job"), std::string::npos)
         << error.what();
     EXPECT_NE(std::string(error.what()).find("nvme"), std::string::npos) << error.what();
+  }
+}
+
+std::string refusal(const PlanInputs& inputs) {
+  try {
+    make_plan(inputs);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kOutOfBudget);
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(Plan, SaysByHowMuchABudgetIsTooSmallHoweverLittleThatIs) {
+  const auto partition = transformer(256, 4);
+  auto inputs = inputs_for(partition, OffloadDevice::kNvme, OffloadDevice::kNvme);
+  const std::uint64_t smallest = make_plan(inputs).report.smallest_host_bytes;
+  inputs.settings.host_budget_bytes = smallest - 1;
+  const std::string text = refusal(inputs);
+  EXPECT_NE(text.find("needs " + base::format_bytes_exactly(smallest)), std::string::npos) << text;
+  EXPECT_NE(text.find("budget is " + base::format_bytes_exactly(smallest - 1)), std::string::npos)
+      << text;
+  EXPECT_NE(base::format_bytes_exactly(smallest), base::format_bytes_exactly(smallest - 1));
+}
+
+TEST(Plan, NamesTheTileSizeThatWouldFit) {
+  const auto inputs_with = [](const partition::Partition& partition, std::uint64_t budget) {
+    auto inputs = inputs_for(partition, OffloadDevice::kNvme, OffloadDevice::kNvme);
+    inputs.settings.host_budget_bytes = budget;
+    return inputs;
+  };
+  const auto partition = transformer(512, 8, 1, 16 * kTile);
+  const auto smallest_with = [&](std::uint64_t tile) {
+    const auto other = transformer(512, 8, 1, tile);
+    return smallest_host_bytes(inputs_with(other, 1));
+  };
+  ASSERT_LT(smallest_with(kTile), smallest_with(4 * kTile));
+  ASSERT_LT(smallest_with(4 * kTile), smallest_with(16 * kTile));
+  auto inputs = inputs_with(partition, smallest_with(4 * kTile));
+  inputs.smallest_with_tiles = smallest_with;
+  const std::string fits = refusal(inputs);
+  EXPECT_NE(fits.find("Set headrace.tile_elements to 262144 (it is 1048576)"), std::string::npos)
+      << fits;
+  const auto smaller = transformer(512, 8, 1, 4 * kTile);
+  EXPECT_LE(make_plan(inputs_with(smaller, smallest_with(4 * kTile))).report.host_bytes,
+            smallest_with(4 * kTile));
+  inputs.settings.host_budget_bytes = smallest_with(kTile) - 1;
+  const std::string never = refusal(inputs);
+  EXPECT_NE(never.find("With headrace.tile_elements "), std::string::npos) << never;
+  EXPECT_NE(never.find(" (it is 1048576) it would be " + std::to_string(smallest_with(kTile)) +
+                       " bytes"),
+            std::string::npos)
+      << never;
+}
+
+TEST(Plan, RefusesABudgetThatFillsMoreThanTheMachineLeaves) {
+  const auto partition = transformer(512, 20);
+  auto inputs = inputs_for(partition, OffloadDevice::kNvme, OffloadDevice::kNvme);
+  const std::uint64_t smallest = make_plan(inputs).report.smallest_host_bytes;
+  inputs.settings.host_budget_bytes = base::kGiB;
+  inputs.machine_left_bytes = smallest + 20 * base::kMiB;
+  inputs.machine_limit_source = "MemAvailable";
+  const std::string text = refusal(inputs);
+  EXPECT_NE(text.find("for a budget of 1 GiB"), std::string::npos) << text;
+  EXPECT_NE(text.find("is left (MemAvailable)"), std::string::npos) << text;
+  inputs.settings.host_budget_bytes = inputs.machine_left_bytes;
+  EXPECT_LE(make_plan(inputs).report.host_bytes, inputs.machine_left_bytes);
+}
+
+TEST(Plan, SaysWhenASmallModelTakesMoreMemoryThanItWouldInMemory) {
+  const auto partition = transformer(256, 2, 1, 16 * kTile);
+  auto inputs = inputs_for(partition, OffloadDevice::kNvme, OffloadDevice::kNvme);
+  const Plan wasteful = make_plan(inputs);
+  const std::string& warning = wasteful.warning;
+  const auto at = warning.find("set headrace.host_budget_bytes to ");
+  ASSERT_NE(at, std::string::npos) << warning;
+  inputs.settings.host_budget_bytes = std::stoull(warning.substr(at + 34));
+  EXPECT_LT(inputs.settings.host_budget_bytes, wasteful.report.host_bytes);
+  const Plan resident = make_plan(inputs);
+  EXPECT_EQ(resident.report.host_bytes, inputs.settings.host_budget_bytes);
+  EXPECT_EQ(resident.report.nvme_bytes, 0u);
+  EXPECT_EQ(resident.warning, "");
+  const auto large = transformer(512, 20);
+  EXPECT_EQ(make_plan(inputs_for(large, OffloadDevice::kNvme, OffloadDevice::kNvme)).warning, "");
+}
+
+TEST(Plan, IsSummedUpInOneLine) {
+  const auto partition = transformer(512, 20);
+  auto inputs = inputs_for(partition, OffloadDevice::kNvme, OffloadDevice::kNvme);
+  const Plan plan = make_plan(inputs);
+  const std::string text = summary(plan);
+  EXPECT_EQ(text.find('\n'), std::string::npos);
+  for (const std::string& part :
+       {"plan: " + std::to_string(partition.parameter_elements) + " parameters; host " +
+            base::format_bytes(plan.report.host_bytes) + ", nvme " +
+            base::format_bytes(plan.report.nvme_bytes),
+        std::string("in memory 0.0 % of parameters, 0.0 % of optimizer state"),
+        std::string("; 3 gather slots of "), std::string("; 4 update slots of ")}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
   }
 }
 
