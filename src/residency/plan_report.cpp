@@ -34,7 +34,8 @@ std::string summary(const Plan& plan) {
   };
   const auto slots = [](std::uint32_t count, const char* kind, std::uint64_t bytes) {
     if (count == 0) return std::string();
-    return "; " + std::to_string(count) + " " + kind + " slots of " + base::format_bytes(bytes);
+    return std::string("; ") + kind + " slots " + std::to_string(count) + " x " +
+           base::format_bytes(bytes);
   };
   std::string text = "plan: " + std::to_string(report.parameters) + " parameters; host " +
                      base::format_bytes(report.host_bytes);

@@ -227,7 +227,7 @@ TEST(Plan, IsSummedUpInOneLine) {
             base::format_bytes(plan.report.host_bytes) + ", nvme " +
             base::format_bytes(plan.report.nvme_bytes),
         std::string("in memory 0.0 % of parameters, 0.0 % of optimizer state"),
-        std::string("; 3 gather slots of "), std::string("; 4 update slots of ")}) {
+        std::string("; gather slots 3 x "), std::string("; update slots 4 x ")}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
   }
 }
