@@ -17,7 +17,7 @@ headrace::EngineOptions engine_options(Progress& progress) {
     const char* name = level == headrace::LogLevel::kInfo      ? "info"
                        : level == headrace::LogLevel::kWarning ? "warning"
                                                                : "error";
-    if (level != headrace::LogLevel::kInfo)
+    if (headrace::log_wanted(level))
       progress.message("headrace: " + std::string(name) + ": " + std::string(text));
   };
   return options;

@@ -5,11 +5,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
-#include <cstring>
 
 #include "base/error_text.hpp"
 #include "base/log.hpp"
@@ -17,34 +15,15 @@
 #include "collective/collectives.hpp"
 #include "device/device_host.hpp"
 #include "platform/machine.hpp"
+#include "settings/environment.hpp"
 
 namespace headrace {
 using partition::Partition;
 
 namespace {
-// The environment beats the settings; what it cannot mean is an error, not a default.
 std::uint32_t update_threads(const Settings& settings, std::uint32_t ranks) {
-  if (const char* text = std::getenv("HEADRACE_NUM_THREADS")) {
-    std::uint32_t threads = 0;
-    const auto [end, error] = std::from_chars(text, text + std::strlen(text), threads);
-    if (error != std::errc{} || *end != '\0' || threads == 0 || threads > 1024) {
-      throw Error(Code::kSettings, std::string("HEADRACE_NUM_THREADS='") + text +
-                                       "': a number from 1 to 1024 is wanted");
-    }
-    return threads;
-  }
-  if (settings.update_threads != 0) return settings.update_threads;
-  return static_cast<std::uint32_t>(platform::usable_cpus(ranks).value);
-}
-
-IoQueueKind io_queue_kind(const Settings& settings) {
-  const char* text = std::getenv("HEADRACE_IO_QUEUE");
-  if (text == nullptr) return settings.io_queue;
-  if (std::strcmp(text, "auto") == 0) return IoQueueKind::kAuto;
-  if (std::strcmp(text, "uring") == 0) return IoQueueKind::kUring;
-  if (std::strcmp(text, "threads") == 0) return IoQueueKind::kThreads;
-  throw Error(Code::kSettings,
-              std::string("HEADRACE_IO_QUEUE='") + text + "': auto, uring or threads is wanted");
+  const std::uint32_t wanted = settings::update_threads(settings);
+  return wanted != 0 ? wanted : static_cast<std::uint32_t>(platform::usable_cpus(ranks).value);
 }
 
 // One line at a time, whatever thread it comes from.
@@ -193,6 +172,14 @@ residency::Plan EngineCore::make_plan(const Partition& partition) const {
   const platform::Limit left = platform::memory_left();
   inputs.machine_left_bytes = parts_.machine_left_bytes.value_or(left.value);
   inputs.machine_limit_source = left.source;
+  inputs.smallest_with_tiles = [&, this](std::uint64_t tile_elements) {
+    const Partition other = partition::make_partition(
+        registry_.shapes(), tile_elements, collective_->rank(), collective_->world_size());
+    residency::PlanInputs with = inputs;
+    with.partition = &other;
+    with.bookkeeping_bytes = bookkeeping_bytes(other);
+    return residency::smallest_host_bytes(with);
+  };
   return residency::make_plan(inputs);
 }
 
@@ -214,9 +201,9 @@ void EngineCore::freeze() {
     const std::uint64_t wanted = frozen->plan.drive_bytes[d];
     if (wanted > paths[d].free_bytes) {
       throw Error(Code::kNoSpace,
-                  "nvme_path " + paths[d].path + ": the plan needs " + base::format_bytes(wanted) +
-                      " (" + std::to_string(wanted) + " bytes) there, " +
-                      base::format_bytes(paths[d].free_bytes) +
+                  "nvme_path " + paths[d].path + ": the plan needs " +
+                      base::format_bytes_exactly(wanted) + " there, " +
+                      base::format_bytes_exactly(paths[d].free_bytes) +
                       " are free; nothing was written. Free some, name another directory, or set "
                       "headrace.host_budget_bytes so that more stays in memory.");
     }
@@ -225,9 +212,22 @@ void EngineCore::freeze() {
   allocate(*frozen, paths);
   compare_ranks(*frozen);
   for (const std::string& warning : settings_.warnings) log_(LogLevel::kWarning, warning);
+  say_what_was_chosen(*frozen);
   plan_report_ = frozen->plan.report;
   frozen_ = std::move(frozen);
   phase_ = Phase::kFrozen;
+}
+
+void EngineCore::say_what_was_chosen(const Frozen& f) const {
+  if (!f.plan.warning.empty()) log_(LogLevel::kWarning, f.plan.warning);
+  log_(LogLevel::kInfo, residency::summary(f.plan));
+  log_(LogLevel::kInfo, std::to_string(f.workers->threads()) + " update threads, instruction set " +
+                            optimizer_cpu::name_of(optimizer_cpu::choose_instruction_set()));
+  if (!f.swap) return;
+  std::string text = "I/O queue " + f.swap->queue_name() +
+                     (f.swap->direct() ? ", O_DIRECT" : ", buffered") + ", on";
+  for (const std::string& path : settings_.nvme_paths) text += " " + path;
+  log_(LogLevel::kInfo, text);
 }
 
 void EngineCore::allocate(Frozen& f, const std::vector<swap::PathProbe>& paths) {
@@ -246,7 +246,7 @@ void EngineCore::allocate(Frozen& f, const std::vector<swap::PathProbe>& paths) 
     options.rank = collective_->rank();
     options.buffers = {f.arena->bytes()};
     options.log = log_;
-    const IoQueueKind kind = io_queue_kind(settings_);
+    const IoQueueKind kind = settings::io_queue_kind(settings_);
     options.make_queue =
         parts_.make_queue ? parts_.make_queue : [kind](const swap::IoQueueOptions& queue) {
           return swap::choose_io_queue(kind, queue);

@@ -101,6 +101,7 @@ class EngineCore {
   residency::Plan make_plan(const partition::Partition& partition) const;
   std::uint64_t bookkeeping_bytes(const partition::Partition& partition) const;
   void allocate(Frozen& frozen, const std::vector<swap::PathProbe>& paths);
+  void say_what_was_chosen(const Frozen& frozen) const;
   void compare_ranks(const Frozen& frozen);
   void require_loaded(const Frozen& frozen, GroupId group, const char* call) const;
   std::optional<GroupId> leased_group() const noexcept;
