@@ -3,6 +3,7 @@
 //
 //   01_one_parameter         all in memory
 //   01_one_parameter FOLDER  parameter and state in a swap file there: the same output, bit for bit
+// [program]
 #include <headrace/engine.hpp>
 
 #include <cstdio>
@@ -10,9 +11,13 @@
 #include <exception>
 #include <span>
 
-namespace {
-void train(const headrace::Settings& settings) {
-  // [embedding]
+int main(int argc, char** argv) try {
+  headrace::Settings settings;  // as it is: all in memory
+  if (argc > 1) {
+    settings.offload_parameters = settings.offload_optimizer = headrace::OffloadDevice::kNvme;
+    settings.nvme_paths = {argv[1]};
+    settings.allow_memory_backed = true;  // four numbers may lie in a tmpfs
+  }
   headrace::Engine engine(settings);
   const headrace::GroupId group =
       engine.add_group("linear", {{"weight", headrace::DType::kF32, {2, 2}}});
@@ -39,21 +44,8 @@ void train(const headrace::Settings& settings) {
   std::printf("parameters %s\n", engine.hash_parameters().c_str());
   std::printf("state      %s\n", engine.hash_optimizer_state().c_str());
   engine.close();  // threads, files and memory are gone when it returns
-  // [/embedding]
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "01_one_parameter: %s\n", error.what());
+  return 1;
 }
-}  // namespace
-
-int main(int argc, char** argv) {
-  try {
-    headrace::Settings settings;
-    if (argc > 1) {
-      settings.offload_parameters = settings.offload_optimizer = headrace::OffloadDevice::kNvme;
-      settings.nvme_paths = {argv[1]};
-      settings.allow_memory_backed = true;  // four numbers may lie in a tmpfs
-    }
-    train(settings);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "01_one_parameter: %s\n", error.what());
-    return 1;
-  }
-}
+// [/program]
