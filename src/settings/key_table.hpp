@@ -65,6 +65,13 @@ struct Key {
   std::string_view in_any_case = {};
   std::string_view same_as = {};
 
+  // This key, changed.
+  template <class Change>
+  constexpr Key with(Change change) const {
+    Key key = *this;
+    change(key);
+    return key;
+  }
   constexpr Key into(Field f) const {
     return with([&](Key& k) { k.field = f; });
   }
@@ -101,14 +108,6 @@ struct Key {
 
   std::string_view section() const;  // "headrace"; "" for the top level
   std::string_view name() const;     // "tile_elements"
-
- private:
-  template <class Change>
-  constexpr Key with(Change change) const {
-    Key key = *this;
-    change(key);
-    return key;
-  }
 };
 
 std::span<const Key> keys();
