@@ -15,8 +15,8 @@ namespace {  // NOLINT(google-build-namespaces): see above
 using Bits16 = std::uint16_t;
 using Bits32 = std::uint32_t;
 using Index = std::uint64_t;
-constexpr Index kStrip = 256;
-constexpr Index kLanes = 16;
+inline constexpr Index kStrip = 256;
+inline constexpr Index kLanes = 16;
 
 inline float as_float(Bits32 bits) { return __builtin_bit_cast(float, bits); }
 inline Bits32 as_bits(float value) { return __builtin_bit_cast(Bits32, value); }
