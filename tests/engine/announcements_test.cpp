@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// announcements_test: what an engine says of itself when it is frozen, and what a refused plan
+// advises.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "headrace/engine.hpp"
+#include "support/temporary_directory.hpp"
+
+namespace headrace {
+namespace {
+using Lines = std::vector<std::string>;
+
+Settings on_nvme(const std::string& directory) {
+  Settings settings;
+  settings.offload_optimizer = settings.offload_parameters = OffloadDevice::kNvme;
+  settings.nvme_paths = {directory};
+  settings.update_threads = 2;
+  return settings;
+}
+
+// What freeze() logs, "0plan: ..." with the level's number in front, for two groups of 2 Mi
+// elements.
+Lines said_by_freeze(const Settings& settings) {
+  Lines lines;
+  Engine engine(settings, {.log = [&](LogLevel level, std::string_view text) {
+                  lines.push_back(std::to_string(static_cast<int>(level)) + std::string(text));
+                }});
+  for (const char* name : {"a", "b"})
+    engine.add_group(name, {{"w", DType::kBf16, {2048, 1024}, {}}});
+  engine.freeze();
+  engine.close();
+  return lines;
+}
+
+bool has(const Lines& lines, const std::string& start, const std::string& part) {
+  return std::ranges::any_of(lines, [&](const std::string& line) {
+    return line.starts_with(start) && line.find(part) != std::string::npos;
+  });
+}
+
+TEST(EngineAnnouncements, NameThePlanTheThreadsAndTheQueueAtInfo) {
+  const testing::TemporaryDirectory directory;
+  Settings settings = on_nvme(directory.string());
+  settings.io_queue = IoQueueKind::kThreads;
+  const Lines lines = said_by_freeze(settings);
+  EXPECT_TRUE(has(lines, "0plan: 4194304 parameters; host ", ", nvme "));
+  EXPECT_TRUE(has(lines, "0I/O queue threads, ", ", on " + directory.string()));
+  if (std::getenv("HEADRACE_NUM_THREADS") == nullptr) {
+    EXPECT_TRUE(has(lines, "02 update threads, ", "instruction set "));
+  }
+}
+
+TEST(EngineAnnouncements, WarnOnceWhereOffloadingTakesMoreMemoryThanItSaves) {
+  const testing::TemporaryDirectory directory;
+  const Lines wasteful = said_by_freeze(on_nvme(directory.string()));
+  EXPECT_EQ(std::ranges::count_if(wasteful,
+                                  [](const std::string& line) {
+                                    return line.starts_with(
+                                        "1offloading takes more host memory than it saves: ");
+                                  }),
+            1);
+  Settings lean = on_nvme(directory.string());
+  lean.tile_elements = 65536;
+  EXPECT_FALSE(has(said_by_freeze(lean), "1", "offloading takes"));
+}
+
+TEST(EngineAnnouncements, AdviseATileSizeThatReallyFits) {
+  const testing::TemporaryDirectory directory;
+  Settings settings = on_nvme(directory.string());
+  settings.tile_elements = 2097152;
+  settings.host_budget_bytes = 24u << 20;
+  std::string refusal;
+  try {
+    said_by_freeze(settings);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kOutOfBudget);
+    refusal = error.what();
+  }
+  const std::string advice = "Set headrace.tile_elements to ";
+  const std::size_t at = refusal.find(advice);
+  ASSERT_NE(at, std::string::npos) << refusal;
+  settings.tile_elements = std::stoull(refusal.substr(at + advice.size()));
+  EXPECT_LT(settings.tile_elements, 2097152u);
+  EXPECT_NO_THROW(said_by_freeze(settings));
+}
+}  // namespace
+}  // namespace headrace
