@@ -33,18 +33,18 @@ struct GradientPiece {
   std::uint64_t non_finite = 0;  // how many of them are NaN or infinite
 };
 
-// Adds `source` to, or writes it over, `sum` (host memory), element by element in f32, rounding the
+// Adds `source` to, or writes it over, `sum`, element by element in f32, rounding the
 // result to `sum_dtype` once (nearest, ties to even), and reports sum of squares and non-finite
 // count of the result. Pieces cut it at multiples of `piece_elements`, counted from
 // `first_piece_elements` (the first may be shorter).
 struct Accumulation {
   const void* source = nullptr;  // device memory, `source_dtype`
   DType source_dtype = DType::kBf16;
-  void* sum = nullptr;  // host memory, `sum_dtype`
+  void* sum = nullptr;  // `sum_dtype`; host memory, or the device's while ranks are still to add
   DType sum_dtype = DType::kBf16;
   std::uint64_t elements = 0;
-  bool overwrite = true;  // false: add to what is there
-  GradientPiece* pieces = nullptr;
+  bool overwrite = true;            // false: add to what is there
+  GradientPiece* pieces = nullptr;  // null: nothing to report
   std::uint64_t first_piece_elements = 0;
   std::uint64_t piece_elements = 0;
 };
@@ -56,7 +56,7 @@ class Device {
   virtual ~Device() = default;
   virtual const char* name() const noexcept = 0;
   // True where device memory is host memory: the engine then reads into it directly and copies
-  // nothing.
+  // nothing. Work is then done when the call that queued it returns.
   virtual bool shares_host_memory() const noexcept = 0;
 
   // 256-byte aligned, zero-filled; null when there is none left.

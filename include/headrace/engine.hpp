@@ -15,6 +15,12 @@
 // Threads: registration, freeze, load, store, step and close come one at a time; gather, release
 //          and add_gradient may come from several trainer threads (autograd's) at once, but not
 //          during the former.
+// Ranks:   with several, freeze, gather, step and discard_gradients are collective: every rank
+//          calls them alike, in one order. add_gradient is not: what a parameter did not receive
+//          on some rank counts as zero there. It may wait for the other ranks' next collective
+//          call, so no rank may wait for another by means of its own meanwhile. An engine takes
+//          such calls one at a time; from several threads the trainer puts gathers in order, and
+//          gradients of one group may come in any.
 // Errors:  headrace::Error. Before the first tile of a step is updated an error leaves that step
 //          undone and the call may be repeated; after that the engine is failed, and every call
 //          but stats and close throws kFailed with the first cause.
@@ -87,7 +93,8 @@ class Engine {
   void keep_bound(GroupId group);
   // Plans, and allocates exactly the plan: memory, swap files (written in full: no room is found
   // out here), threads. Throws kOutOfBudget with the table and the smallest change that would fit,
-  // kNoSpace, kIo, kNotFound, kUnsupported for a path; nothing is left behind. Collective.
+  // kNoSpace, kIo, kNotFound, kUnsupported for a path; kPeerLost naming the group, parameter,
+  // hyperparameters or setting that another rank has otherwise; nothing is left behind. Collective.
   void freeze();
 
   // ---- what was registered ----
@@ -128,16 +135,17 @@ class Engine {
   //          in and copied, and one all-gather per section runs.
   // Order:   collective: every rank gathers the same groups in the same order.
   // Throws kNotFound; kWrongState before load; kOutOfBudget when all gather buffers are leased
-  //          (names the holders); kIo, kCorrupt, kIoStalled: nothing changed, retrying is safe.
+  //          (names the holders); kIo, kCorrupt, kIoStalled: nothing changed, retrying is safe;
+  //          kPeerLost naming both ranks' calls.
   [[nodiscard]] Gathered gather(GroupId group, Stream stream = {});
   // Hands over one parameter's gradient (elements() values of `dtype`, device memory). It has been
-  // read when `stream` passes this point. Summed with what arrived since the last step; an arrival
-  // that was not declared is refused by name.
+  // read when `stream` passes this point; `stream` lives until the step. Summed with what arrived
+  // since the last step; an arrival that was not declared is refused by name.
   void add_gradient(ParameterId id, const void* gradient, DType dtype, Stream stream = {});
   void discard_gradients();
-  // Global norm, clipping, update of every parameter that received a gradient; then gradients are
-  // forgotten. Throws kNotFinite naming the first parameter whose gradient holds NaN or infinity:
-  // nothing was updated, the gradients are kept until discard_gradients().
+  // Global norm, clipping, update of every parameter that received a gradient (on any rank); then
+  // gradients are forgotten. Throws kNotFinite naming the first parameter whose gradient holds NaN
+  // or infinity: nothing was updated, the gradients are kept until discard_gradients().
   StepResult step(const StepOptions& options);
 
   // ---- at any time ----

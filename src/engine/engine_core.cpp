@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine_core.cpp: life cycle: registration, freeze, gather and release, close.
+// engine_core.cpp: life cycle: registration, freeze, close; stats.
 #include "engine/engine_core.hpp"
 
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
-#include <cstdlib>
 
-#include "base/error_text.hpp"
 #include "base/log.hpp"
 #include "base/units.hpp"
 #include "collective/collectives.hpp"
@@ -155,6 +152,7 @@ std::uint64_t EngineCore::bookkeeping_bytes(const Partition& partition) const {
   return sizeof(EngineCore) + sizeof(Frozen) + registry_.bookkeeping_bytes() +
          partition.bookkeeping_bytes() + engine::TileStore::bookkeeping_bytes(partition) +
          engine::Gradients::bookkeeping_bytes(partition) +
+         engine::RankCalls::bookkeeping_bytes(partition.world_size) +
          partition.tiles.size() * sizeof(residency::TilePlan) +
          partition.sections.size() * (sizeof(residency::SectionPlan) + sizeof(std::uint64_t)) +
          parameters * (sizeof(std::uint64_t) + sizeof(optimizer_cpu::AdamWStep)) + groups * 32;
@@ -194,7 +192,7 @@ void EngineCore::freeze() {
   Partition partition = partition::make_partition(registry_.shapes(), settings_.tile_elements,
                                                   collective_->rank(), collective_->world_size());
   residency::Plan plan = make_plan(partition);
-  auto frozen = std::make_unique<Frozen>(plan.frame_bytes);
+  auto frozen = std::make_unique<Frozen>(plan.frame_bytes, *collective_, registry_);
   frozen->partition = std::move(partition);
   frozen->plan = std::move(plan);
   for (std::size_t d = 0; d < paths.size(); ++d) {
@@ -210,7 +208,7 @@ void EngineCore::freeze() {
   }
   update_ = optimizer_cpu::adamw_function(optimizer_cpu::choose_instruction_set());
   allocate(*frozen, paths);
-  compare_ranks(*frozen);
+  frozen->ranks.compare_registration(settings_);
   for (const std::string& warning : settings_.warnings) log_(LogLevel::kWarning, warning);
   say_what_was_chosen(*frozen);
   plan_report_ = frozen->plan.report;
@@ -262,8 +260,8 @@ void EngineCore::allocate(Frozen& f, const std::vector<swap::PathProbe>& paths) 
   f.buffers = std::make_unique<engine::GatherBuffers>(
       engine::GatherBuffers::Parts{registry_, f.partition, f.plan, settings_.prefetch_groups,
                                    *f.arena, *f.tiles, *device_, *f.conductor});
-  f.gradients = std::make_unique<engine::Gradients>(engine::Gradients::Parts{
-      registry_, f.partition, f.plan, *f.arena, *device_, *collective_, collective_sequence_});
+  f.gradients = std::make_unique<engine::Gradients>(
+      engine::Gradients::Parts{registry_, f.partition, f.plan, *f.arena, *device_, f.ranks});
   f.group_loaded.resize(registry_.groups().size());
   f.in_place_leases = std::vector<std::atomic<std::uint32_t>>(registry_.groups().size());
   f.step_counts.resize(f.partition.parameters.size());
@@ -273,32 +271,6 @@ void EngineCore::allocate(Frozen& f, const std::vector<swap::PathProbe>& paths) 
     f.buffers->next_step();
     co_return;
   });
-}
-
-// Every rank must have registered the same groups with the same grid and settings.
-void EngineCore::compare_ranks(const Frozen& f) {
-  const std::uint32_t world = collective_->world_size();
-  if (world == 1) return;
-  base::Hash128 hash;
-  const auto add = [&](const std::string& text) { hash.update(std::as_bytes(std::span(text))); };
-  for (const engine::RegisteredParameter& p : registry_.parameters()) {
-    add(p.full_name + '\n' + registry_.group(p.group).name + '\n' + name_of(p.spec.dtype));
-    for (const std::int64_t size : p.spec.shape) add(" " + std::to_string(size));
-  }
-  add(settings_.to_json());
-  // 48 bits of it: exact in a double.
-  std::vector<double> hashes(world);
-  hashes[collective_->rank()] =
-      static_cast<double>(std::strtoull(hash.hex().substr(0, 12).c_str(), nullptr, 16));
-  collective_->all_reduce_sum({collective_sequence_++, "freeze"}, hashes.data(), world);
-  for (std::uint32_t r = 0; r < world; ++r) {
-    if (hashes[r] == hashes[0]) continue;
-    throw Error(Code::kPeerLost, "freeze: rank " + std::to_string(r) +
-                                     " registered other groups, or has other settings, "
-                                     "than rank 0; every rank must make the same calls (" +
-                                     std::to_string(f.partition.parameters.size()) +
-                                     " parameters here)");
-  }
 }
 
 const PlanReport& EngineCore::plan() const {
@@ -326,76 +298,6 @@ void EngineCore::require_loaded(const Frozen& f, GroupId group, const char* call
   if (f.group_loaded[group.index] != 0) return;
   throw Error(Code::kWrongState, std::string(call) + ": group '" + registry_.group(group).name +
                                      "' was never loaded; call load() for it first");
-}
-
-void EngineCore::refuse_lease(std::optional<GroupId> leased, const char* call) const {
-  if (!leased) return;
-  throw Error(Code::kWrongState, std::string(call) + ": group '" + registry_.group(*leased).name +
-                                     "' is still gathered; release it first");
-}
-
-Gathered EngineCore::gather(GroupId group, Stream stream) {
-  Frozen& f = ready("gather");
-  registry_.group(group);
-  require_loaded(f, group, "gather");
-  gathers_.fetch_add(1, std::memory_order_relaxed);
-  if (f.plan.group_in_place[group.index]) {
-    in_place_.fetch_add(1, std::memory_order_relaxed);
-    f.in_place_leases[group.index].fetch_add(1);
-    return Gathered(this, group, kInPlace, stream);
-  }
-  const auto began = std::chrono::steady_clock::now();
-  const std::uint32_t buffer = on_conductor([&] { return f.buffers->acquire(group); });
-  gather_wait_ns_.fetch_add(
-      static_cast<std::uint64_t>((std::chrono::steady_clock::now() - began).count()),
-      std::memory_order_relaxed);
-  Gathered lease(this, group, buffer,
-                 stream);  // from here the buffer is given back whatever happens
-  if (!device_->shares_host_memory()) device_->wait(stream, f.buffers->filled(buffer));
-  if (f.partition.world_size > 1 && !f.buffers->joined(buffer)) {
-    for (const std::uint32_t s : f.partition.group_sections[group.index]) {
-      const partition::Section& section = f.partition.sections[s];
-      collective_->all_gather({collective_sequence_++, "gather of " + registry_.group(group).name},
-                              stream,
-                              {f.buffers->memory(buffer) + f.buffers->section_offset_bytes(s),
-                               section.buffer_elements * size_bytes(section.dtype)});
-    }
-    f.buffers->set_joined(buffer);  // only now: a gather that failed is joined again
-  }
-  return lease;
-}
-
-void EngineCore::release(GroupId group, std::uint32_t buffer, Stream stream) noexcept {
-  if (!frozen_) return;
-  if (buffer == kInPlace) {
-    frozen_->in_place_leases[group.index].fetch_sub(1);
-  } else {
-    frozen_->buffers->release(buffer, stream);
-  }
-}
-
-DeviceSpan EngineCore::section(const Gathered& lease, DType dtype) const {
-  const Frozen& f = *frozen_;
-  for (const std::uint32_t s : f.partition.group_sections[lease.group_.index]) {
-    const partition::Section& section = f.partition.sections[s];
-    if (section.dtype != dtype) continue;
-    const std::uint64_t bytes = section.buffer_elements * size_bytes(dtype);
-    if (lease.slot_ == kInPlace)
-      return {const_cast<std::byte*>(f.tiles->resident_weight(s)), bytes};
-    return {f.buffers->memory(lease.slot_) + f.buffers->section_offset_bytes(s), bytes};
-  }
-  return {};
-}
-
-DeviceSpan EngineCore::bytes(const Gathered& lease, ParameterId id) const {
-  const engine::RegisteredParameter& parameter = registry_.parameter(id);
-  if (lease.core_ != this || !(parameter.group == lease.group_)) {
-    throw Error(Code::kInvalidArgument,
-                "'" + parameter.full_name + "' is not in the gathered group");
-  }
-  const DeviceSpan whole = section(lease, parameter.spec.dtype);
-  return {static_cast<std::byte*>(whole.data) + section_offset_bytes(id),
-          parameter.spec.elements() * size_bytes(parameter.spec.dtype)};
 }
 
 Stats EngineCore::stats() const {
@@ -428,24 +330,6 @@ Stats EngineCore::stats() const {
   s.engine_bytes = f.arena->size_bytes() + f.buffers->device_bytes() + f.gradients->device_bytes() +
                    f.frames.reserve_bytes() + bookkeeping_bytes(f.partition);
   return s;
-}
-
-// A group with an open lease, of a buffer or of resident bytes.
-std::optional<GroupId> EngineCore::leased_group() const noexcept {
-  for (std::uint32_t g = 0; g < frozen_->in_place_leases.size(); ++g) {
-    if (frozen_->in_place_leases[g].load() != 0) return GroupId{g};
-  }
-  return frozen_->buffers->leased_group();
-}
-
-bool EngineCore::has_open_lease() const noexcept {
-  return frozen_ && getpid() == owner_pid_ && leased_group().has_value();
-}
-
-void EngineCore::complain_of_lease() const noexcept {
-  log_(LogLevel::kError,
-       "an engine was destroyed while a group of it is still gathered: its memory, files and "
-       "threads are kept until the process ends. Release every Gathered before its Engine goes.");
 }
 
 void EngineCore::close() {

@@ -3,7 +3,7 @@
 // promises is in headrace/engine.hpp.
 //
 // Calls of the trainer become coroutines on the conductor (async::call). engine_core.cpp holds life
-// cycle and registration, values.cpp load, store and hashes, step.cpp the step.
+// cycle and registration, values.cpp load, store and hashes, leases.cpp gather, step.cpp the step.
 #pragma once
 #include <atomic>
 #include <functional>
@@ -19,6 +19,7 @@
 #include "engine/gather_buffers.hpp"
 #include "engine/gradients.hpp"
 #include "engine/parts.hpp"
+#include "engine/rank_calls.hpp"
 #include "engine/registry.hpp"
 #include "engine/tile_store.hpp"
 #include "headrace/engine.hpp"
@@ -74,6 +75,7 @@ class EngineCore {
   struct Frozen {
     partition::Partition partition;
     residency::Plan plan;
+    engine::RankCalls ranks;
     async::FrameArena frames;
     std::unique_ptr<pinned::Arena> arena;
     std::unique_ptr<async::Conductor> conductor;
@@ -87,7 +89,8 @@ class EngineCore {
     std::vector<std::uint64_t> step_counts;                 // per parameter
     std::vector<optimizer_cpu::AdamWStep> parameter_steps;  // of the step under way
     HeldTile held;
-    explicit Frozen(std::uint64_t frame_bytes) : frames(frame_bytes) {}
+    Frozen(std::uint64_t frame_bytes, Collective& collective, const engine::Registry& registry)
+        : ranks(collective, registry), frames(frame_bytes) {}
   };
 
   // Every call of the trainer starts here: the phase is right, nothing failed, nobody interrupted.
@@ -102,7 +105,7 @@ class EngineCore {
   std::uint64_t bookkeeping_bytes(const partition::Partition& partition) const;
   void allocate(Frozen& frozen, const std::vector<swap::PathProbe>& paths);
   void say_what_was_chosen(const Frozen& frozen) const;
-  void compare_ranks(const Frozen& frozen);
+  void join(Frozen& frozen, const Gathered& lease);
   void require_loaded(const Frozen& frozen, GroupId group, const char* call) const;
   std::optional<GroupId> leased_group() const noexcept;
   void refuse_lease(std::optional<GroupId> leased, const char* call) const;
@@ -132,7 +135,6 @@ class EngineCore {
   std::unique_ptr<Frozen> frozen_;
   PlanReport plan_report_;
   Stats last_stats_;  // after close
-  std::uint64_t collective_sequence_ = 0;
   std::uint64_t steps_ = 0;
   optimizer_cpu::AdamWFunction update_ = nullptr;
   bool update_began_ = false;  // conductor; read by the trainer after the call

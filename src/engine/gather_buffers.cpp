@@ -167,10 +167,45 @@ async::Task<std::uint32_t> GatherBuffers::claim_empty(GroupId group) {
 void GatherBuffers::release(std::uint32_t index, Stream stream) noexcept {
   Buffer& buffer = buffers_[index];
   if (!p_.device.shares_host_memory()) {
-    const std::lock_guard lock(mutex_);
-    buffer.read_by.push_back(p_.device.record(stream));
+    try {
+      note_reader(buffer, stream);
+    } catch (const std::exception&) {
+      // The stream is gone, and what was queued on it with it.
+    }
   }
   buffer.leases.fetch_sub(1);
+}
+
+// One event per stream: a later one covers what came before. Where there are too many streams, this
+// one also waits for another's work and stands for both.
+void GatherBuffers::note_reader(Buffer& buffer, Stream stream) {
+  const std::lock_guard lock(mutex_);
+  Reader* const end = buffer.readers.data() + buffer.reader_count;
+  Reader* reader = std::find_if(buffer.readers.data(), end, [&](const Reader& other) {
+    return other.stream.handle == stream.handle;
+  });
+  if (reader == buffer.readers.data() + kReadersMax) {
+    reader = buffer.readers.data();
+    p_.device.wait(stream, reader->event);
+  }
+  *reader = {stream, p_.device.record(stream)};
+  if (reader == end) ++buffer.reader_count;
+}
+
+void GatherBuffers::wait_until_there(std::uint32_t index, Stream stream) {
+  if (const Event there = buffers_[index].there; there.id != 0) p_.device.wait(stream, there);
+}
+
+void GatherBuffers::wait_for_readers(std::uint32_t index, Stream stream) {
+  const std::lock_guard lock(mutex_);
+  const Buffer& buffer = buffers_[index];
+  for (std::size_t r = 0; r < buffer.reader_count; ++r)
+    p_.device.wait(stream, buffer.readers[r].event);
+}
+
+void GatherBuffers::set_joined(std::uint32_t index, Stream stream) {
+  buffers_[index].there = p_.device.record(stream);
+  buffers_[index].joined = true;
 }
 
 void GatherBuffers::start_fill(std::uint32_t index, GroupId group, Priority priority) {
@@ -178,6 +213,7 @@ void GatherBuffers::start_fill(std::uint32_t index, GroupId group, Priority prio
   buffer.state = State::kFilling;
   buffer.group = group;
   buffer.joined = false;
+  buffer.there = {};
   buffer.error = nullptr;
   fills_.spawn(fill(index, priority));
 }
@@ -185,9 +221,9 @@ void GatherBuffers::start_fill(std::uint32_t index, GroupId group, Priority prio
 async::Task<> GatherBuffers::fill(std::uint32_t index, Priority priority) {
   Buffer& buffer = buffers_[index];
   if (!p_.device.shares_host_memory()) {
+    wait_for_readers(index, copies_);
     const std::lock_guard lock(mutex_);
-    for (const Event event : buffer.read_by) p_.device.wait(copies_, event);
-    buffer.read_by.clear();
+    buffer.reader_count = 0;
   }
   async::TaskGroup reads;
   std::exception_ptr error;
@@ -200,7 +236,7 @@ async::Task<> GatherBuffers::fill(std::uint32_t index, Priority priority) {
   }
   try {
     co_await reads.join();
-    if (!p_.device.shares_host_memory()) buffer.filled = p_.device.record(copies_);
+    if (!p_.device.shares_host_memory()) buffer.there = p_.device.record(copies_);
   } catch (...) {
     if (!error) error = std::current_exception();
   }

@@ -6,6 +6,7 @@
 // next groups are filled while the current one is in use. A wrong guess costs a read, never a wrong
 // byte. Conductor only, but where said otherwise.
 #pragma once
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <mutex>
@@ -49,12 +50,18 @@ class GatherBuffers {
   // Any thread. Work queued on `stream` so far may still read the buffer.
   void release(std::uint32_t buffer, Stream stream) noexcept;
 
+  // What is queued on `stream` from here on finds the bytes there. Any thread, while leased; with
+  // several ranks under their lock.
+  void wait_until_there(std::uint32_t buffer, Stream stream);
+  // With several ranks, under their lock: have the shards been joined since the fill?
+  bool joined(std::uint32_t buffer) const noexcept { return buffers_[buffer].joined; }
+  // What is queued on `stream` from here on is after what earlier leases have read.
+  void wait_for_readers(std::uint32_t buffer, Stream stream);
+  // The join is queued on `stream`: whoever comes later waits for it.
+  void set_joined(std::uint32_t buffer, Stream stream);
+
   // Any thread, while leased.
   std::byte* memory(std::uint32_t buffer) const noexcept { return buffers_[buffer].memory; }
-  Event filled(std::uint32_t buffer) const noexcept { return buffers_[buffer].filled; }
-  // Have the shards been joined since the fill? (Trainer thread.)
-  bool joined(std::uint32_t buffer) const noexcept { return buffers_[buffer].joined; }
-  void set_joined(std::uint32_t buffer) noexcept { buffers_[buffer].joined = true; }
   std::uint64_t section_offset_bytes(std::uint32_t section) const noexcept {
     return section_offset_[section];
   }
@@ -73,14 +80,21 @@ class GatherBuffers {
  private:
   enum class State : std::uint8_t { kFree, kFilling, kReady };
   struct Waiter;
+  // The last work on one stream that may read a buffer.
+  struct Reader {
+    Stream stream;
+    Event event;
+  };
+  static constexpr std::size_t kReadersMax = 8;
   struct Buffer {
     std::byte* memory = nullptr;
     State state = State::kFree;
     GroupId group;
     std::atomic<std::uint32_t> leases{0};
     bool joined = false;
-    Event filled;
-    std::vector<Event> read_by;  // what the device may still do with it; under mutex_
+    Event there;  // after the fill, and after the join once there was one; 0: nothing to wait for
+    std::array<Reader, kReadersMax> readers;  // under mutex_
+    std::size_t reader_count = 0;
     std::exception_ptr error;
     Waiter* waiting = nullptr;
     Buffer() = default;
@@ -97,6 +111,7 @@ class GatherBuffers {
                              async::TaskGroup& reads);
   async::Task<> fill_tile(std::uint32_t tile, std::byte* target, swap::Priority priority);
   async::Task<> device_done();
+  void note_reader(Buffer& buffer, Stream stream);
   void wake(Buffer& buffer) noexcept;
   void record(GroupId group);
   void prefetch();

@@ -29,20 +29,7 @@ Gradients::Gradients(const Parts& parts) : p_(parts) {
   streams_.reserve(64);
   if (p_.partition.world_size == 1) return;
   agreed_.resize(parameters + 2);
-  in_bucket_.resize(parameters);
-  reduced_before_.resize(p_.partition.group_sections.size());
-  if (p_.plan.bucket_memory.size_bytes > 0) {
-    bucket_ = p_.arena.range(p_.plan.bucket_memory.offset_bytes, p_.plan.bucket_bytes).data();
-    return;
-  }
-  bucket_ = static_cast<std::byte*>(p_.device.allocate(p_.plan.bucket_bytes));
-  device_bytes_ = p_.plan.bucket_bytes;
-  if (bucket_ == nullptr) {
-    throw Error(Code::kOutOfBudget, std::string("device ") + p_.device.name() +
-                                        " has no room for the gradient bucket of " +
-                                        base::format_bytes(p_.plan.bucket_bytes) +
-                                        "; use smaller groups");
-  }
+  make_bucket();
 }
 
 Gradients::~Gradients() {
@@ -73,8 +60,9 @@ void Gradients::remember_stream(Stream stream) {
   if (std::ranges::none_of(streams_, same)) streams_.push_back(stream);
 }
 
-void Gradients::refuse_repeat(ParameterId id) const {
+void Gradients::refuse_undeclared_repeat(ParameterId id) const {
   const RegisteredParameter& parameter = p_.registry.parameter(id);
+  if (arrivals_[id.index] == 0 || p_.registry.group(parameter.group).repeated_gradients) return;
   throw Error(Code::kWrongState,
               "a second gradient of '" + parameter.full_name +
                   "' arrived before step(): it was not declared, and is "
@@ -87,18 +75,19 @@ void Gradients::refuse_repeat(ParameterId id) const {
 }
 
 void Gradients::add(ParameterId id, const void* gradient, DType dtype, Stream stream) {
+  if (p_.partition.world_size > 1) {
+    const auto one_at_a_time = p_.ranks.lock();
+    const std::lock_guard lock(mutex_);
+    refuse_undeclared_repeat(id);
+    add_to_bucket(id, gradient, dtype, stream);
+    return count_arrival(id, stream);
+  }
   const partition::Parameter& parameter = p_.partition.parameters[id.index];
   // Arrivals of one parameter one after another: the first writes what the others add to.
   const std::lock_guard one_parameter(stripes_[id.index % stripes_.size()]);
   {
     const std::lock_guard lock(mutex_);
-    const bool repeats = p_.registry.group({parameter.group}).repeated_gradients;
-    if (arrivals_[id.index] > 0 && !repeats) refuse_repeat(id);
-    if (p_.partition.world_size > 1) {
-      add_to_bucket(id, gradient, dtype, stream);
-      count_arrival(id, stream);
-      return;
-    }
+    refuse_undeclared_repeat(id);
   }
   const bool first = arrivals_[id.index] == 0;
   if (!first && last_stream_[id.index].handle != stream.handle) {
@@ -111,6 +100,7 @@ void Gradients::add(ParameterId id, const void* gradient, DType dtype, Stream st
 
 // Only what the device has taken counts: a call that threw leaves no trace.
 void Gradients::count_arrival(ParameterId id, Stream stream) {
+  totals_.reset();
   ++arrivals_[id.index];
   received_[id.index] = 1;
   last_stream_[id.index] = stream;
@@ -141,82 +131,24 @@ void Gradients::add_to_slab(ParameterId id, const void* source, DType source_dty
   p_.device.accumulate(stream, work);
 }
 
-void Gradients::add_to_bucket(ParameterId id, const void* gradient, DType dtype, Stream stream) {
-  const partition::Parameter& parameter = p_.partition.parameters[id.index];
-  const GroupId group{parameter.group};
-  if (bucket_group_ && (!(*bucket_group_ == group) || in_bucket_[id.index] != 0)) flush_bucket();
-  if (!bucket_group_) {
-    // Parameters that get none this time count as zero.
-    p_.device.synchronize(bucket_stream_);
-    bucket_group_ = group;
-    bucket_stream_ = stream;
-    for (const std::uint32_t s : p_.partition.group_sections[group.index]) {
-      for (const std::uint32_t other : p_.partition.sections[s].parameters) in_bucket_[other] = 0;
-    }
-  }
-  if (bucket_stream_.handle != stream.handle) {
-    p_.device.wait(stream, p_.device.record(bucket_stream_));
-    bucket_stream_ = stream;
-  }
-  std::uint64_t at = 0;
-  for (const std::uint32_t s : p_.partition.group_sections[group.index]) {
-    const partition::Section& section = p_.partition.sections[s];
-    const std::uint64_t bytes = size_bytes(p_.plan.sections[s].gradient_dtype);
-    if (s == parameter.section) {
-      Accumulation work;
-      work.source = gradient;
-      work.source_dtype = dtype;
-      work.sum = bucket_ + at + parameter.first_element * bytes;
-      work.sum_dtype = p_.plan.sections[s].gradient_dtype;
-      work.elements = parameter.elements;
-      p_.device.accumulate(stream, work);
-      break;
-    }
-    at += base::align_up(section.buffer_elements * bytes, base::kIoAlignment);
-  }
-  in_bucket_[id.index] = 1;
-  if (++bucket_arrivals_ == p_.registry.group(group).parameters.size()) flush_bucket();
-}
-
-void Gradients::flush_bucket() {
-  if (!bucket_group_) return;
-  const GroupId group = *bucket_group_;
-  std::uint64_t at = 0;
-  for (const std::uint32_t s : p_.partition.group_sections[group.index]) {
-    const partition::Section& section = p_.partition.sections[s];
-    const DType dtype = p_.plan.sections[s].gradient_dtype;
-    const std::uint64_t bytes = size_bytes(dtype);
-    // What did not arrive is zero; so is the padding between parameters, which nobody reads.
-    for (const std::uint32_t index : section.parameters) {
-      const partition::Parameter& parameter = p_.partition.parameters[index];
-      if (in_bucket_[index] != 0) continue;
-      p_.device.fill_zero(bucket_stream_, bucket_ + at + parameter.first_element * bytes,
-                          parameter.elements * bytes);
-    }
-    p_.collective.reduce_scatter({p_.sequence++, "gradients of " + p_.registry.group(group).name},
-                                 bucket_stream_, bucket_ + at, dtype, section.buffer_elements);
-    const std::uint64_t begin = p_.partition.shard_first_element(section);
-    const std::uint64_t end = begin + section.shard_elements;
-    for (const std::uint32_t index : section.parameters) {
-      const partition::Parameter& parameter = p_.partition.parameters[index];
-      const std::uint64_t first = std::max(begin, parameter.first_element);
-      const std::uint64_t stop = std::min(end, parameter.first_element + parameter.elements);
-      if (first >= stop) continue;
-      add_to_slab({index}, bucket_ + at + first * bytes, dtype, first, stop - first,
-                  reduced_before_[group.index] == 0, bucket_stream_);
-    }
-    at += base::align_up(section.buffer_elements * bytes, base::kIoAlignment);
-  }
-  p_.device.synchronize(bucket_stream_);
-  reduced_before_[group.index] = 1;
-  bucket_group_.reset();
-  bucket_arrivals_ = 0;
+void Gradients::wait_for_arrivals() {
+  for (const Stream stream : streams_) p_.device.synchronize(stream);
+  streams_.clear();  // what follows may come on others, and these may end
 }
 
 GradientTotals Gradients::finish() {
+  const auto one_at_a_time = p_.ranks.lock();
   const std::lock_guard lock(mutex_);
-  if (p_.partition.world_size > 1) flush_bucket();
-  for (const Stream stream : streams_) p_.device.synchronize(stream);
+  if (p_.partition.world_size > 1 && !totals_) {
+    meet({.kind = RankCall::Kind::kStep});
+    flush_bucket();
+  }
+  wait_for_arrivals();
+  if (!totals_) totals_ = add_up();
+  return *totals_;
+}
+
+GradientTotals Gradients::add_up() {
   GradientTotals totals;
   for (std::uint32_t i = 0; i < p_.partition.parameters.size(); ++i) {
     const partition::Parameter& parameter = p_.partition.parameters[i];
@@ -234,21 +166,35 @@ GradientTotals Gradients::finish() {
   for (std::size_t i = 0; i < received_.size(); ++i) agreed_[i] = received_[i];
   agreed_[received_.size()] = totals.sum_squares;
   agreed_[received_.size() + 1] = totals.non_finite;
-  p_.collective.all_reduce_sum({p_.sequence++, "gradient norm"}, agreed_.data(), agreed_.size());
+  p_.ranks.collective().all_reduce_sum(p_.ranks.next("gradient norm"), agreed_.data(),
+                                       agreed_.size());
   for (std::size_t i = 0; i < received_.size(); ++i) received_[i] = agreed_[i] > 0;
   totals.sum_squares = agreed_[received_.size()];
   totals.non_finite = agreed_[received_.size() + 1];
   return totals;
 }
 
-void Gradients::clear() {
+void Gradients::discard() {
+  const auto one_at_a_time = p_.ranks.lock();
   const std::lock_guard lock(mutex_);
-  for (const Stream stream : streams_) p_.device.synchronize(stream);
+  if (p_.partition.world_size > 1) meet({.kind = RankCall::Kind::kDiscard});
+  forget();
+}
+
+void Gradients::clear() {
+  const auto one_at_a_time = p_.ranks.lock();
+  const std::lock_guard lock(mutex_);
+  forget();
+}
+
+void Gradients::forget() {
+  wait_for_arrivals();
+  totals_.reset();
   std::ranges::fill(received_, 0);
   std::ranges::fill(arrivals_, 0);
   std::ranges::fill(pieces_, GradientPiece{});
   std::ranges::fill(reduced_before_, 0);
   bucket_group_.reset();
-  bucket_arrivals_ = 0;
+  bucket_stream_ = {};
 }
 }  // namespace headrace::engine

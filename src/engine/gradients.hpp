@@ -3,9 +3,10 @@
 // their norm.
 //
 // This rank's shard of every section has a slab in host memory. With one rank an arriving gradient
-// is accumulated into it directly. With several, a group's gradients are collected in a bucket,
-// reduce-scattered when all of them are there (or when another group's begin, or at the step), and
-// this rank's piece is accumulated into the slab.
+// is accumulated into it directly. With several, one group's gradients are collected in a bucket,
+// which is open for the same group on all ranks. It is reduce-scattered when a rank has a gradient
+// of another group, and at the step: a parameter that got none on this rank counts as zero there.
+// This rank's piece is accumulated into the slab. gradient_bucket.cpp holds that part.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -14,8 +15,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/rank_calls.hpp"
 #include "engine/registry.hpp"
-#include "headrace/collective.hpp"
 #include "headrace/device.hpp"
 #include "pinned/arena.hpp"
 #include "residency/plan.hpp"
@@ -36,8 +37,7 @@ class Gradients {
     const residency::Plan& plan;
     pinned::Arena& arena;
     Device& device;
-    Collective& collective;
-    std::uint64_t& sequence;  // of the engine's collectives
+    RankCalls& ranks;
   };
   // Throws kOutOfBudget when the device has no room for the bucket.
   explicit Gradients(const Parts& parts);
@@ -45,9 +45,14 @@ class Gradients {
 
   // Trainer threads, several at once. Throws kWrongState for an arrival that was not declared.
   void add(ParameterId id, const void* gradient, DType dtype, Stream stream);
+  // With several ranks: comes to this call together with the others, and helps them to reduce what
+  // they have meanwhile. The caller holds the ranks' lock.
+  RankAgreement meet(const RankCall& call);
   // Trainer thread, collective: whatever is in the bucket is reduced, everything queued is waited
   // for, ranks agree on which parameters have a gradient.
   GradientTotals finish();
+  // Trainer thread. discard() is collective: what another rank still reduces is discarded with it.
+  void discard();
   void clear();
 
   // After finish():
@@ -61,27 +66,34 @@ class Gradients {
  private:
   void add_to_slab(ParameterId id, const void* source, DType source_dtype, std::uint64_t first,
                    std::uint64_t elements, bool overwrite, Stream stream);
+  void make_bucket();
   void add_to_bucket(ParameterId id, const void* gradient, DType dtype, Stream stream);
+  void open_bucket(GroupId group);
   void flush_bucket();
+  void wait_for_arrivals();
+  GradientTotals add_up();
+  void forget();
   void count_arrival(ParameterId id, Stream stream);
   void remember_stream(Stream stream);
-  void refuse_repeat(ParameterId id) const;
+  void refuse_undeclared_repeat(ParameterId id) const;
 
   const Parts p_;
   std::vector<std::uint8_t> received_;
   std::vector<std::uint32_t> arrivals_;  // per parameter, since the last step
   std::vector<Stream> last_stream_;      // per parameter: its last arrival's
   std::vector<GradientPiece> pieces_;
-  std::vector<double> agreed_;   // for the all-reduce
+  std::vector<double> agreed_;  // for the all-reduce
+  // Until something arrives: a step that is repeated asks the other ranks, who may be past it, no
+  // more.
+  std::optional<GradientTotals> totals_;
   std::vector<Stream> streams_;  // that arrivals were queued on
   std::mutex mutex_;
   std::array<std::mutex, 16> stripes_;  // by parameter, held while one of its gradients is taken
   // The bucket: one group's whole gradients, sections at multiples of 4096 bytes.
   std::byte* bucket_ = nullptr;
   std::uint64_t device_bytes_ = 0;
-  std::optional<GroupId> bucket_group_;
-  Stream bucket_stream_;
-  std::uint32_t bucket_arrivals_ = 0;
+  std::optional<GroupId> bucket_group_;       // the same on all ranks
+  Stream bucket_stream_;                      // of the last arrival
   std::vector<std::uint8_t> in_bucket_;       // per parameter
   std::vector<std::uint8_t> reduced_before_;  // per group: its slab holds a sum already
 };

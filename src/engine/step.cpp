@@ -22,7 +22,7 @@ void EngineCore::add_gradient(ParameterId id, const void* gradient, DType dtype,
   f.gradients->add(id, gradient, dtype, stream);
 }
 
-void EngineCore::discard_gradients() { ready("discard_gradients").gradients->clear(); }
+void EngineCore::discard_gradients() { ready("discard_gradients").gradients->discard(); }
 
 namespace {
 void check_options(const StepOptions& o) {

@@ -1,0 +1,479 @@
+// SPDX-License-Identifier: Apache-2.0
+// ranks_test: several ranks, each with gradients and leases of its own: what one rank lacks counts
+// as zero, what differs where it must not is named.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <random>
+#include <thread>
+#include <tuple>
+
+#include "base/number_formats.hpp"
+#include "collective/collectives.hpp"
+#include "device/device_host.hpp"
+#include "engine/engine_core.hpp"
+#include "support/mlp.hpp"
+#include "support/temporary_directory.hpp"
+
+namespace headrace {
+namespace {
+using device::DeviceHost;
+using device::HostFlavour;
+
+// Runs `body` once per rank, each on a thread with a device and an engine of its own. Returns what
+// each rank threw, if it did.
+struct Rank {
+  std::uint32_t number;
+  DeviceHost& device;
+  Engine& engine;
+};
+std::vector<std::string> run_ranks(std::uint32_t world, HostFlavour flavour,
+                                   const std::function<Settings(std::uint32_t rank)>& settings,
+                                   const std::function<void(Rank&)>& body,
+                                   const std::vector<engine::EngineParts>& parts = {}) {
+  std::vector<std::shared_ptr<DeviceHost>> hosts;
+  for (std::uint32_t r = 0; r < world; ++r) {
+    hosts.push_back(
+        device::make_device_host({.flavour = flavour, .seed = r + 1, .late_microseconds_max = 30}));
+  }
+  const auto ranks =
+      collective::make_collective_threads({hosts.begin(), hosts.end()}, std::chrono::seconds(60));
+  std::vector<std::string> errors(world);
+  std::vector<std::thread> threads;
+  for (std::uint32_t r = 0; r < world; ++r) {
+    threads.emplace_back([&, r] {
+      try {
+        Engine engine(std::make_unique<EngineCore>(
+            settings(r), EngineOptions{.device = hosts[r], .collective = ranks[r]},
+            parts.empty() ? engine::EngineParts{} : parts[r]));
+        Rank rank{r, *hosts[r], engine};
+        body(rank);
+        engine.close();
+      } catch (const std::exception& error) {
+        errors[r] = error.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return errors;
+}
+Settings plain(std::uint32_t) { return {}; }
+
+void load_all(Engine& engine) {
+  for (std::uint32_t g = 0; g < engine.group_count(); ++g) {
+    engine.load({g}, [](ParameterId, std::span<std::byte> out) {
+      std::ranges::fill(out, std::byte{0x3c});  // 0.0115 in both dtypes
+    });
+  }
+}
+
+// ---- gradients that one rank has and another has not ----
+
+constexpr std::uint32_t kGroups = 3, kSteps = 3;
+void register_model(Engine& engine) {
+  for (std::uint32_t g = 0; g < kGroups; ++g) {
+    engine.add_group("h." + std::to_string(g), {{"w", DType::kBf16, {300, 300}, {}},
+                                                {"b", DType::kF32, {300}, {}},
+                                                {"s", DType::kBf16, {700}, {}}});
+  }
+}
+
+// Which gradients there are, drawn from a seed: of every group some parameters are missing on some
+// ranks, on some ranks whole groups, some everywhere.
+class Gradients {
+ public:
+  Gradients(std::uint64_t seed, std::uint32_t accumulation) : seed_(seed), passes_(accumulation) {}
+  bool has(std::uint32_t rank, std::uint32_t step, std::uint32_t pass, ParameterId id) const {
+    const std::uint32_t group = id.index / 3;
+    const bool whole_group = draw(rank, step, pass, 100 + group) % 4 != 0;
+    const bool nobody = draw(50, step, 0, id.index) % 6 == 0;
+    return whole_group && !nobody && draw(rank, step, pass, id.index) % 3 != 0;
+  }
+  // Adds small whole numbers: their sums are exact in any order, in bf16 too.
+  void add_to(std::span<float> values, std::uint32_t rank, std::uint32_t step, std::uint32_t pass,
+              ParameterId id) const {
+    const std::uint64_t seed = draw(rank, step, pass, id.index);
+    for (std::size_t e = 0; e < values.size(); ++e)
+      values[e] += static_cast<float>(static_cast<int>(testing::noise(seed, e) * 8));
+  }
+  std::uint32_t passes() const { return passes_; }
+
+ private:
+  std::uint64_t draw(std::uint32_t rank, std::uint32_t step, std::uint32_t pass,
+                     std::uint32_t of) const {
+    std::seed_seq seeds{static_cast<std::uint32_t>(seed_), rank, step, pass, of};
+    std::mt19937_64 random(seeds);
+    return random();
+  }
+  std::uint64_t seed_;
+  std::uint32_t passes_;
+};
+
+struct Outcome {
+  std::vector<StepResult> steps;
+  // Masters and first moments by parameter and element; a rank gives its shard.
+  std::map<std::tuple<std::uint32_t, int>, std::vector<float>> values;
+};
+void collect(Engine& engine, Outcome& outcome) {
+  for (std::uint32_t i = 0; i < engine.parameter_count(); ++i) {
+    for (const Content content : {Content::kMaster, Content::kExpAvg}) {
+      auto& values = outcome.values[{i, static_cast<int>(content)}];
+      values.resize(engine.spec({i}).elements());
+      engine.store({i}, content, [&](std::uint64_t first, std::span<const std::byte> stretch) {
+        std::memcpy(values.data() + first, stretch.data(), stretch.size());
+      });
+    }
+  }
+}
+
+Settings accumulating(std::uint32_t passes) {
+  Settings settings;
+  settings.offload_optimizer = OffloadDevice::kCpu;
+  settings.offload_parameters = OffloadDevice::kCpu;
+  settings.prefetch_groups = 1;
+  settings.gradient_accumulation_steps = passes;
+  return settings;
+}
+
+// What one rank would do with the sums.
+Outcome train_alone(const Gradients& gradients, std::uint32_t world) {
+  Outcome outcome;
+  Engine engine(accumulating(gradients.passes()));
+  register_model(engine);
+  engine.freeze();
+  load_all(engine);
+  for (std::uint32_t step = 0; step < kSteps; ++step) {
+    for (std::uint32_t i = 0; i < engine.parameter_count(); ++i) {
+      std::vector<float> sum(engine.spec({i}).elements());
+      bool any = false;
+      for (std::uint32_t pass = 0; pass < gradients.passes(); ++pass) {
+        for (std::uint32_t rank = 0; rank < world; ++rank) {
+          if (!gradients.has(rank, step, pass, {i})) continue;
+          any = true;
+          gradients.add_to(sum, rank, step, pass, {i});
+        }
+      }
+      if (any) engine.add_gradient({i}, sum.data(), DType::kF32);
+    }
+    outcome.steps.push_back(engine.step({.learning_rate = 1e-2f, .max_norm = 1.0f}));
+  }
+  collect(engine, outcome);
+  return outcome;
+}
+
+void train_rank(Rank& rank, const Gradients& gradients, Outcome& outcome) {
+  Engine& engine = rank.engine;
+  register_model(engine);
+  engine.freeze();
+  load_all(engine);
+  const Stream stream = rank.device.create_stream();
+  std::vector<std::vector<float>> handed(engine.parameter_count());
+  for (std::uint32_t step = 0; step < kSteps; ++step) {
+    for (std::uint32_t pass = 0; pass < gradients.passes(); ++pass) {
+      for (std::uint32_t g = 0; g < kGroups; ++g) (void)engine.gather({g}, stream);
+      for (std::uint32_t g = kGroups; g-- > 0;) {
+        (void)engine.gather({g}, stream);
+        for (const ParameterId id : engine.parameters({g})) {
+          if (!gradients.has(rank.number, step, pass, id)) continue;
+          auto& values = handed[id.index];
+          values.assign(engine.spec(id).elements(), 0.0f);
+          gradients.add_to(values, rank.number, step, pass, id);
+          engine.add_gradient(id, values.data(), DType::kF32, stream);
+        }
+      }
+      rank.device.synchronize(stream);
+    }
+    outcome.steps.push_back(engine.step({.learning_rate = 1e-2f, .max_norm = 1.0f}));
+  }
+  collect(engine, outcome);
+}
+
+class RanksGradients
+    : public ::testing::TestWithParam<std::tuple<std::uint32_t, std::uint32_t, HostFlavour>> {};
+
+TEST_P(RanksGradients, ThatOneRankLacksCountAsZeros) {
+  const auto [world, passes, flavour] = GetParam();
+  for (std::uint64_t seed = 1; seed <= 3; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const Gradients gradients(seed, passes);
+    const Outcome expected = train_alone(gradients, world);
+    std::vector<Outcome> outcomes(world);
+    const auto errors = run_ranks(
+        world, flavour, [&](std::uint32_t) { return accumulating(passes); },
+        [&](Rank& rank) { train_rank(rank, gradients, outcomes[rank.number]); });
+    for (const std::string& error : errors) ASSERT_EQ(error, "");
+    // A rank's shard is its own part of every vector, zeros (never a master's value) elsewhere.
+    Outcome joined = outcomes[0];
+    for (std::uint32_t r = 1; r < world; ++r) {
+      for (auto& [key, values] : joined.values) {
+        const auto& piece = outcomes[r].values.at(key);
+        for (std::size_t e = 0; e < values.size(); ++e) values[e] += piece[e];
+      }
+    }
+    for (std::uint32_t step = 0; step < kSteps; ++step) {
+      for (const Outcome& outcome : outcomes) {
+        EXPECT_EQ(outcome.steps[step].parameters_updated, expected.steps[step].parameters_updated);
+        EXPECT_EQ(outcome.steps[step].gradient_norm, expected.steps[step].gradient_norm);
+      }
+    }
+    for (const auto& [key, values] : expected.values)
+      EXPECT_TRUE(values == joined.values.at(key)) << "parameter " << std::get<0>(key);
+  }
+}
+INSTANTIATE_TEST_SUITE_P(World, RanksGradients,
+                         ::testing::Combine(::testing::Values(2u, 3u), ::testing::Values(1u, 4u),
+                                            ::testing::Values(HostFlavour::kPrompt,
+                                                              HostFlavour::kLate)));
+
+TEST(RanksGradients, OfOneGroupMayComeFromSeveralThreads) {
+  const auto errors = run_ranks(2, HostFlavour::kPrompt, plain, [](Rank& rank) {
+    Engine& engine = rank.engine;
+    register_model(engine);
+    for (std::uint32_t g = 0; g < kGroups; ++g) engine.expect_repeated_gradients({g});
+    engine.freeze();
+    load_all(engine);
+    const std::vector<float> ones(90000, 1.0f);
+    for (int round = 0; round < 10; ++round) {
+      const auto arrive = [&] {
+        for (const ParameterId id : engine.parameters({1}))
+          engine.add_gradient(id, ones.data(), DType::kF32);
+      };
+      std::thread other(arrive);
+      arrive();
+      other.join();
+      // Two threads on each of two ranks.
+      EXPECT_EQ(engine.step({}).gradient_norm, std::sqrt(16.0 * (90000 + 300 + 700)));
+    }
+  });
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+}
+
+TEST(RanksGradients, AreDiscardedOnAllRanksTogether) {
+  const auto errors = run_ranks(2, HostFlavour::kPrompt, plain, [](Rank& rank) {
+    Engine& engine = rank.engine;
+    register_model(engine);
+    engine.freeze();
+    load_all(engine);
+    const std::vector<float> ones(90000, 1.0f);
+    // Rank 0 has two groups, the first of which it can only reduce when rank 1 comes along.
+    engine.add_gradient(engine.parameter("h.2.w"), ones.data(), DType::kF32);
+    if (rank.number == 0) engine.add_gradient(engine.parameter("h.1.w"), ones.data(), DType::kF32);
+    engine.discard_gradients();
+    const StepResult nothing = engine.step({});
+    EXPECT_EQ(nothing.parameters_updated, 0u);
+    EXPECT_EQ(nothing.gradient_norm, 0);
+    engine.add_gradient(engine.parameter("h.2.b"), ones.data(), DType::kF32);
+    EXPECT_EQ(engine.step({}).gradient_norm, std::sqrt(4.0 * 300));
+  });
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+}
+
+// ---- a failure on one rank ----
+
+// A drive whose first read fails, and its repetition too.
+class FirstReadFails final : public swap::Drive {
+ public:
+  FirstReadFails(async::Conductor& conductor, swap::DriveOptions options)
+      : conductor_(conductor), inner_(swap::make_drive_thread(conductor, std::move(options))) {}
+  void start(swap::Transfer& transfer) noexcept override {
+    if (transfer.kind != swap::IoKind::kRead || reads_++ >= 2) return inner_->start(transfer);
+    transfer.error = EIO;
+    conductor_.post(transfer);
+  }
+  swap::DriveCounters counters() const noexcept override { return inner_->counters(); }
+  const char* queue_name() const noexcept override { return inner_->queue_name(); }
+  const std::string& queue_reason() const noexcept override { return inner_->queue_reason(); }
+  bool stalled() const noexcept override { return inner_->stalled(); }
+
+ private:
+  async::Conductor& conductor_;
+  std::unique_ptr<swap::Drive> inner_;
+  int reads_ = 0;
+};
+
+TEST(RanksStep, CanBeRepeatedOnTheRankWhereItFailed) {
+  const testing::TemporaryDirectory directory;
+  Settings settings;
+  settings.offload_optimizer = OffloadDevice::kNvme;
+  settings.nvme_paths = {directory.string()};
+  engine::EngineParts failing;
+  failing.make_drive = [](async::Conductor& conductor, swap::DriveOptions options) {
+    return std::make_unique<FirstReadFails>(conductor, std::move(options));
+  };
+  std::vector<std::string> hashes(2);
+  const auto errors = run_ranks(
+      2, HostFlavour::kPrompt, [&](std::uint32_t) { return settings; },
+      [&](Rank& rank) {
+        // In one tile, so that the step's first read is before any update.
+        rank.engine.add_group("g", {{"w", DType::kF32, {300}, {}}});
+        rank.engine.freeze();
+        load_all(rank.engine);
+        const std::vector<float> gradient(300, 1.0f);
+        rank.engine.add_gradient({0}, gradient.data(), DType::kF32);
+        if (rank.number == 0) {
+          EXPECT_THROW(rank.engine.step({}), Error);
+        }
+        EXPECT_EQ(rank.engine.step({}).parameters_updated, 1u);
+        const Gathered lease = rank.engine.gather({0});
+        const DeviceSpan w = lease.bytes({0});
+        hashes[rank.number].assign(static_cast<const char*>(w.data), w.size_bytes);
+      },
+      {failing, {}});
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+  EXPECT_EQ(hashes[0], hashes[1]);
+}
+
+// ---- leases ----
+
+// What is cached hangs on leases and on time, so ranks may differ in whether a group must be
+// joined.
+TEST(RanksGather, MayDifferInWhatTheyHold) {
+  const auto errors = run_ranks(
+      2, HostFlavour::kPrompt, [](std::uint32_t) { return accumulating(1); },
+      [](Rank& rank) {
+        Engine& engine = rank.engine;
+        register_model(engine);
+        engine.freeze();
+        load_all(engine);
+        Gathered held = engine.gather({2});
+        if (rank.number == 1) held.release();
+        std::mt19937 random(5);
+        for (int i = 0; i < 40; ++i) {
+          const GroupId group{static_cast<std::uint32_t>(random() % kGroups)};
+          const Gathered lease = engine.gather(group);
+          const DeviceSpan whole = lease.bytes(engine.parameters(group)[0]);
+          const auto* bytes = static_cast<const std::byte*>(whole.data);
+          for (std::size_t b = 0; b < whole.size_bytes; b += 999)
+            ASSERT_EQ(bytes[b], std::byte{0x3c});
+        }
+      });
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+}
+
+// A second rank that does what this one does, and whose pieces arrive in stream order, not before.
+class MirrorRank final : public Collective {
+ public:
+  explicit MirrorRank(std::shared_ptr<DeviceHost> device) : device_(std::move(device)) {}
+  std::uint32_t rank() const noexcept override { return 0; }
+  std::uint32_t world_size() const noexcept override { return 2; }
+  void all_gather(CollectiveTag, Stream stream, DeviceSpan whole) override {
+    device_->launch(stream, [whole] {
+      auto* const own = static_cast<std::byte*>(whole.data);
+      std::memcpy(own + whole.size_bytes / 2, own, whole.size_bytes / 2);
+    });
+  }
+  void reduce_scatter(CollectiveTag, Stream, void*, DType, std::uint64_t) override {}
+  void all_reduce_sum(CollectiveTag, double* values, std::uint64_t count) override {
+    for (std::uint64_t i = 0; i < count / 2; ++i) values[count / 2 + i] = values[i];
+  }
+  void barrier(CollectiveTag) override {}
+  void abort(std::string_view) noexcept override {}
+
+ private:
+  std::shared_ptr<DeviceHost> device_;
+};
+
+TEST(RanksGather, OfASecondStreamWaitsForTheJoinOnTheFirst) {
+  constexpr std::size_t kBytes = 2 * 65536 * 4;
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    const auto device = device::make_device_host(
+        {.flavour = HostFlavour::kLate, .seed = seed, .late_microseconds_max = 20});
+    Engine engine(accumulating(1),
+                  {.device = device, .collective = std::make_shared<MirrorRank>(device)});
+    const GroupId group = engine.add_group("g", {{"w", DType::kF32, {2 * 65536}, {}}});
+    engine.freeze();
+    load_all(engine);
+    const Stream first = device->create_stream(), second = device->create_stream();
+    std::vector<std::byte> seen(kBytes);
+    {
+      const Gathered one = engine.gather(group, first);
+      const Gathered two = engine.gather(group, second);
+      device->launch(second, [&seen, from = two.section(DType::kF32).data] {
+        std::memcpy(seen.data(), from, kBytes);
+      });
+    }
+    device->synchronize(second);
+    device->synchronize(first);
+    EXPECT_EQ(seen.back(), std::byte{0x3c}) << "seed " << seed;
+  }
+}
+
+// ---- what must be equal ----
+
+TEST(RanksOrder, AnotherCallOnOneRankIsNamed) {
+  const auto errors = run_ranks(2, HostFlavour::kPrompt, plain, [](Rank& rank) {
+    register_model(rank.engine);
+    rank.engine.freeze();
+    load_all(rank.engine);
+    if (rank.number == 0) {
+      (void)rank.engine.gather({1});
+    } else {
+      rank.engine.step({});
+    }
+  });
+  for (const std::string& error : errors) {
+    EXPECT_NE(error.find("rank 0"), std::string::npos) << error;
+    EXPECT_NE(error.find("gather of group 'h.1'"), std::string::npos) << error;
+    EXPECT_NE(error.find("rank 1"), std::string::npos) << error;
+    EXPECT_NE(error.find("step"), std::string::npos) << error;
+  }
+}
+
+struct Difference {
+  const char* what;  // in the error
+  std::function<void(Engine&)> on_rank_1;
+};
+
+TEST(RanksFreeze, NamesWhatDiffers) {
+  const std::vector<Difference> differences{
+      {"group 'h.1'", [](Engine& e) { e.keep_bound({1}); }},
+      {"keep_bound", [](Engine& e) { e.keep_bound({1}); }},
+      {"expect_repeated_gradients", [](Engine& e) { e.expect_repeated_gradients({2}); }},
+      {"hyperparameters", [](Engine& e) { e.set_default_hyperparameters({.weight_decay = 0.5f}); }},
+      {"4 groups",
+       [](Engine& e) {
+         e.add_group("more", {{"w", DType::kF32, {4}, {}}});
+       }},
+  };
+  for (const Difference& difference : differences) {
+    SCOPED_TRACE(difference.what);
+    const auto errors = run_ranks(2, HostFlavour::kPrompt, plain, [&](Rank& rank) {
+      register_model(rank.engine);
+      if (rank.number == 1) difference.on_rank_1(rank.engine);
+      rank.engine.freeze();
+    });
+    for (const std::string& error : errors) {
+      EXPECT_NE(error.find("rank 1"), std::string::npos) << error;
+      EXPECT_NE(error.find(difference.what), std::string::npos) << error;
+    }
+  }
+}
+
+TEST(RanksFreeze, NamesTheParameterAndTheSettingThatDiffer) {
+  const auto named = run_ranks(2, HostFlavour::kPrompt, plain, [](Rank& rank) {
+    rank.engine.add_group(
+        "g", {{"a", DType::kF32, {4}, {}}, {"b", DType::kF32, {rank.number == 0 ? 4 : 5}, {}}});
+    rank.engine.freeze();
+  });
+  for (const std::string& error : named)
+    EXPECT_NE(error.find("parameter 'g.b'"), std::string::npos) << error;
+  const auto set = run_ranks(
+      2, HostFlavour::kPrompt,
+      [](std::uint32_t rank) {
+        Settings settings;
+        settings.tile_elements = 65536 * (rank + 1);
+        return settings;
+      },
+      [](Rank& rank) {
+        register_model(rank.engine);
+        rank.engine.freeze();
+      });
+  for (const std::string& error : set)
+    EXPECT_NE(error.find("tile_elements"), std::string::npos) << error;
+}
+}  // namespace
+}  // namespace headrace
