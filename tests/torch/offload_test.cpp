@@ -380,6 +380,60 @@ TEST(Offload, AParameterInTwoGroupsIsRefusedNamingBoth) {
       Code::kInvalidArgument, {"'rest.w'", "group 'a'"});
 }
 
+// A tie that is a view, not the same tensor, would be undone without a word.
+TEST(Offload, AParameterThatIsAViewOfAnotherIsRefusedNamingBoth) {
+  Mlp a(4, 4, 4), b(4, 4, 4);
+  b->first->weight.set_data(a->second->weight.detach().view({4, 4}));
+  Offload offload(in_memory());
+  offload.add_group("a", a);
+  expect_error([&] { offload.add_group("b", b); }, Code::kInvalidArgument,
+               {"'b.first.weight'", "group 'b'", "'a.second.weight'", "group 'a'", "clone()"});
+  expect_error(
+      [&] {
+        offload.add_rest({{"w", a->first->weight.detach().slice(0, 1, 2)}});
+      },
+      Code::kInvalidArgument, {"'rest.w'", "'a.first.weight'"});
+  expect_error([&] { offload.add_group("c", [&] { return b; }); }, Code::kInvalidArgument,
+               {"'c.first.weight'", "'a.second.weight'"});
+}
+
+TEST(Offload, AViewOfAnotherParameterOfTheGroupIsRefusedNamingBoth) {
+  Mlp mlp(4, 4, 4);
+  mlp->second->weight.set_data(mlp->first->weight.detach());
+  Offload offload(in_memory());
+  expect_error([&] { offload.add_group("mlp", mlp); }, Code::kInvalidArgument,
+               {"'mlp.second.weight'", "'mlp.first.weight'"});
+}
+
+// The first group's values have left the storage by the time the second one's factory runs again.
+TEST(Offload, AFactoryThatGivesAViewOnlyLaterIsRefusedNamingBoth) {
+  Mlp a(4, 4, 4);
+  const torch::Tensor view = a->first->weight.detach().view({4, 4});
+  int runs = 0;
+  Offload offload(in_memory());
+  offload.add_group("a", a);
+  offload.add_group("b", [&] {
+    Mlp b(4, 4, 4);
+    if (++runs == 2) b->first->weight.set_data(view);
+    return b;
+  });
+  expect_error([&] { offload.freeze(); }, Code::kInvalidArgument,
+               {"'b.first.weight'", "'a.first.weight'"});
+}
+
+// What only shares a storage is not tied: a flat buffer cut into parameters.
+TEST(Offload, ParametersInPiecesOfOneBufferAreServed) {
+  const torch::Tensor flat = torch::randn({32});
+  Mlp mlp(4, 4, 4);
+  mlp->first->weight.set_data(flat.slice(0, 0, 16).view({4, 4}));
+  mlp->second->weight.set_data(flat.slice(0, 16, 32).view({4, 4}));
+  Offload offload(in_memory());
+  const auto group = offload.add_group("mlp", mlp);
+  offload.freeze();
+  const auto scope = offload.gathered(group);
+  EXPECT_TRUE(same_bits(mlp->second->weight.flatten(), flat.slice(0, 16, 32)));
+}
+
 TEST(Offload, AWeightTiedInsideItsGroupIsOneParameter) {
   Mlp mlp(4, 4, 4);
   mlp->second = mlp->replace_module("second", mlp->first);

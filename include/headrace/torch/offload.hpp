@@ -175,8 +175,9 @@ class Offload {
   //               so one at a time, in the order they were added, and the run for shapes leaves
   //               torch's CPU generator as it was: with one seed the values are those of the model
   //               built plainly in that order.
-  // Throws kInvalidArgument for a parameter that another group has (both are named), kUnsupported
-  // for one that is not a dense Float or BFloat16 tensor in CPU memory.
+  // Throws kInvalidArgument for a parameter that another group has, or that lies in another's
+  // memory without being the same tensor (both are named), kUnsupported for one that is not a dense
+  // Float or BFloat16 tensor in CPU memory.
   template <class Source>
   Group<typename detail::SourceOf<std::remove_cvref_t<Source>>::type> add_group(std::string name,
                                                                                 Source&& source) {
@@ -193,6 +194,7 @@ class Offload {
         const auto product = source();
         tensors = detail::parameters_of(*detail::pointer_to<M>(product));
       }
+      core_->owners().refuse_owned(name, tensors);
       auto state = core_->add(std::move(name), tensors);
       state->factory = [source = std::forward<Source>(source)]() mutable
           -> std::shared_ptr<::torch::nn::Module> { return detail::pointer_to<M>(source()); };
@@ -207,7 +209,7 @@ class Offload {
   void add_rest(const ::torch::nn::Module& model, std::string name = "rest") {
     detail::NamedTensors tensors = detail::parameters_of(model);
     std::erase_if(tensors, [this](const auto& item) {
-      return !item.second.requires_grad() || core_->owned(item.second);
+      return !item.second.requires_grad() || core_->owners().owned(item.second);
     });
     add_rest(std::move(tensors), std::move(name));
   }
@@ -272,9 +274,9 @@ class Offload {
 
  private:
   std::shared_ptr<detail::OffloadedGroup> add(std::string name, detail::NamedTensors tensors) {
-    core_->refuse_owned(name, tensors);
+    core_->owners().refuse_owned(name, tensors);
     auto state = core_->add(std::move(name), tensors);
-    core_->own(state->name, tensors);
+    core_->owners().own(state->name, tensors);
     state->loose = std::move(tensors);
     return state;
   }

@@ -15,12 +15,12 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "headrace/engine.hpp"
 #include "headrace/torch/offloaded_group.hpp"
+#include "headrace/torch/parameter_owners.hpp"
 
 namespace headrace::torch::detail {
 class OffloadCore : public std::enable_shared_from_this<OffloadCore> {
@@ -70,28 +70,7 @@ class OffloadCore : public std::enable_shared_from_this<OffloadCore> {
     groups_.push_back(group);
     return group;
   }
-  // A parameter has one owner.
-  bool owned(const at::Tensor& tensor) const {
-    return owners_.count(tensor.unsafeGetTensorImpl()) != 0;
-  }
-  void refuse_owned(const std::string& group, const NamedTensors& tensors) const {
-    for (const auto& [name, tensor] : tensors) {
-      const auto found = owners_.find(tensor.unsafeGetTensorImpl());
-      if (found == owners_.end()) continue;
-      throw Error(Code::kInvalidArgument, "parameter '" + full_name(group, name) + "' of " +
-                                              quoted_group(group) + " is also '" +
-                                              found->second.second + "' of " +
-                                              quoted_group(found->second.first) +
-                                              ": it would be stored and trained twice. Put modules "
-                                              "that share a parameter into one group, or "
-                                              "leave the shared one to add_rest().");
-    }
-  }
-  void own(const std::string& group, const NamedTensors& tensors) {
-    for (const auto& [name, tensor] : tensors) {
-      owners_.emplace(tensor.unsafeGetTensorImpl(), std::make_pair(group, full_name(group, name)));
-    }
-  }
+  ParameterOwners& owners() noexcept { return owners_; }
 
   void freeze() {
     engine_.freeze();
@@ -194,8 +173,8 @@ class OffloadCore : public std::enable_shared_from_this<OffloadCore> {
     if (group.factory) {
       group.module = std::exchange(group.factory, nullptr)();
       tensors = parameters_of(*group.module);
-      refuse_owned(group.name, tensors);
-      own(group.name, tensors);
+      owners_.refuse_owned(group.name, tensors);
+      owners_.own(group.name, tensors);
     }
     check_same_shapes(group, tensors);
     group.attach(engine_, tensors);
@@ -345,8 +324,7 @@ class OffloadCore : public std::enable_shared_from_this<OffloadCore> {
   std::shared_ptr<Device> device_;
   Engine engine_;  // outlives the groups' leases
   Choose choose_;
-  std::unordered_map<const c10::TensorImpl*, std::pair<std::string, std::string>>
-      owners_;  // group, full name
+  ParameterOwners owners_;
   std::vector<std::shared_ptr<OffloadedGroup>> groups_;
   bool frozen_ = false;
   bool closed_ = false;

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// headrace/torch/parameter_owners.hpp: which group has a tensor, and which memory its values came
+// from.
+//
+// A parameter has one owner. One tensor under two names of a group is one parameter; any other way
+// to the same memory (a view, a slice, another tensor on the same storage) would become a parameter
+// of its own, no longer tied, and is refused. So is what only looks alike: columns of one matrix
+// lie between each other.
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <c10/core/Storage.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <cstddef>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include "headrace/torch/offloaded_group.hpp"
+
+namespace headrace::torch::detail {
+class ParameterOwners {
+ public:
+  bool owned(const at::Tensor& tensor) const {
+    return owners_.count(tensor.unsafeGetTensorImpl()) != 0;
+  }
+
+  // Throws kInvalidArgument naming both parameters and groups where one of `tensors` is owned
+  // already, or shares memory with one that is or with another of them.
+  void refuse_owned(const std::string& group, const NamedTensors& tensors) const {
+    Memory among_them;
+    for (const auto& [name, tensor] : tensors) {
+      const Owner now{group, full_name(group, name)};
+      if (const auto found = owners_.find(tensor.unsafeGetTensorImpl()); found != owners_.end())
+        refuse_same(now, found->second);
+      if (!tensor.has_storage() || tensor.numel() == 0) continue;
+      if (const Owner* other = overlapping(memory_, tensor)) refuse_shared(now, *other);
+      if (const Owner* other = overlapping(among_them, tensor)) refuse_shared(now, *other);
+      among_them.emplace(key_of(tensor), stretch_of(tensor, now));
+    }
+  }
+  void own(const std::string& group, const NamedTensors& tensors) {
+    for (const auto& [name, tensor] : tensors) {
+      const Owner owner{group, full_name(group, name)};
+      owners_.emplace(tensor.unsafeGetTensorImpl(), owner);
+      if (tensor.has_storage() && tensor.numel() != 0)
+        memory_.emplace(key_of(tensor), stretch_of(tensor, owner));
+    }
+  }
+
+ private:
+  struct Owner {
+    std::string group, full_name;
+  };
+  // The bytes from a tensor's first element to its last. The storage is kept as an object without
+  // memory, so that its address stays its own.
+  struct Stretch {
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;
+    std::size_t begin_bytes, end_bytes;
+    Owner owner;
+  };
+  using Memory = std::unordered_multimap<const c10::StorageImpl*, Stretch>;
+
+  static const c10::StorageImpl* key_of(const at::Tensor& tensor) {
+    return tensor.storage().unsafeGetStorageImpl();
+  }
+  static Stretch stretch_of(const at::Tensor& tensor, const Owner& owner) {
+    std::int64_t last = 0;
+    for (std::int64_t d = 0; d < tensor.dim(); ++d) last += (tensor.size(d) - 1) * tensor.stride(d);
+    const auto begin = static_cast<std::size_t>(tensor.storage_offset());
+    return {tensor.storage().getWeakStorageImpl(), begin * tensor.element_size(),
+            (begin + static_cast<std::size_t>(last) + 1) * tensor.element_size(), owner};
+  }
+  static const Owner* overlapping(const Memory& memory, const at::Tensor& tensor) {
+    const auto [first, end] = memory.equal_range(key_of(tensor));
+    if (first == end) return nullptr;
+    const Stretch mine = stretch_of(tensor, {});
+    for (auto other = first; other != end; ++other) {
+      if (mine.begin_bytes < other->second.end_bytes && other->second.begin_bytes < mine.end_bytes)
+        return &other->second.owner;
+    }
+    return nullptr;
+  }
+
+  static std::string named(const Owner& owner) {
+    return "'" + owner.full_name + "' of " + quoted_group(owner.group);
+  }
+  [[noreturn]] static void refuse_same(const Owner& now, const Owner& other) {
+    throw Error(Code::kInvalidArgument,
+                "parameter " + named(now) + " is also " + named(other) +
+                    ": it would be stored and trained twice. Put modules that share a parameter "
+                    "into one group, or leave the shared one to add_rest().");
+  }
+  [[noreturn]] static void refuse_shared(const Owner& now, const Owner& other) {
+    throw Error(Code::kInvalidArgument,
+                "parameter " + named(now) + " lies in the memory of " + named(other) +
+                    " (a view or a slice of it): offloaded, each would have values of its own and "
+                    "they would drift apart. Register the same tensor in both places, or give one "
+                    "of them memory of its own with clone().");
+  }
+
+  std::unordered_map<const c10::TensorImpl*, Owner> owners_;
+  Memory memory_;
+};
+}  // namespace headrace::torch::detail
