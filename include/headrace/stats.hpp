@@ -25,9 +25,12 @@ struct Stats {
   std::uint64_t gathers_prefetched = 0;  // the bytes were there or under way
   std::uint64_t gathers_on_demand = 0;
   double gather_wait_seconds = 0;  // trainer threads blocked in gather
-  std::uint64_t engine_bytes = 0;  // arena, device slots and bookkeeping now held
-  std::string io_queue;            // "uring" or "threads"; empty without NVMe
-  std::string io_queue_reason;     // why a preferred one was passed over; empty if none was
+  // Held now: arena, device memory and coroutine frames as they were allocated, tables on the heap
+  // by the sizes the plan counts them with (within 2 % of the whole of what the allocator has
+  // given).
+  std::uint64_t engine_bytes = 0;
+  std::string io_queue;         // "uring" or "threads"; empty without NVMe
+  std::string io_queue_reason;  // why a preferred one was passed over; empty if none was
   bool direct_io = false;
 };
 
