@@ -197,7 +197,7 @@ class RanksGradients
 
 TEST_P(RanksGradients, ThatOneRankLacksCountAsZeros) {
   const auto [world, passes, flavour] = GetParam();
-  for (std::uint64_t seed = 1; seed <= 3; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 2; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     const Gradients gradients(seed, passes);
     const Outcome expected = train_alone(gradients, world);
