@@ -27,6 +27,10 @@ enum class Code : std::int32_t {
 
 // "kIo" and so on.
 const char* code_name(Code code) noexcept;
+// Whether an error with this code, before the first step, says that what was asked for cannot be
+// done as asked (arguments, settings, budget, room), rather than that something broke. kIo is not
+// one of them: there sys_errno() tells a path from a drive.
+bool is_refusal(Code code) noexcept;
 
 // what(): cause first, then consequence, then the one change that helps; one line but for plan
 // tables.

@@ -30,6 +30,20 @@ const char* code_name(Code code) noexcept {
   return "unknown code";
 }
 
+bool is_refusal(Code code) noexcept {
+  switch (code) {
+    case Code::kInvalidArgument:
+    case Code::kNotFound:
+    case Code::kSettings:
+    case Code::kOutOfBudget:
+    case Code::kNoSpace:
+    case Code::kUnsupported:
+      return true;
+    default:
+      return false;
+  }
+}
+
 const char* version() noexcept {
   return HEADRACE_TEXT(HEADRACE_VERSION_MAJOR) "." HEADRACE_TEXT(
       HEADRACE_VERSION_MINOR) "." HEADRACE_TEXT(HEADRACE_VERSION_PATCH);
