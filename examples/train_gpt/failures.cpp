@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstring>
 #include <new>
+#include <string_view>
 
 namespace train_gpt {
 namespace {
@@ -28,21 +29,18 @@ bool is_path_errno(int number) {
   }
 }
 
-bool is_refusal(const headrace::Error& error) {
-  using headrace::Code;
-  switch (error.code()) {
-    case Code::kInvalidArgument:
-    case Code::kNotFound:
-    case Code::kSettings:
-    case Code::kOutOfBudget:
-    case Code::kNoSpace:
-    case Code::kUnsupported:
-      return true;
-    case Code::kIo:
-      return is_path_errno(error.sys_errno());
-    default:
-      return false;
-  }
+// What torch throws when memory is refused to it, in words only.
+bool is_lack_of_memory(const std::exception& error) {
+  const std::string_view text = error.what();
+  return dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
+         text.find("can't allocate memory") != std::string_view::npos ||
+         text.find("not enough memory") != std::string_view::npos;
+}
+
+// Without the stack that torch appends.
+std::string first_line(const std::exception& error) {
+  const std::string text = error.what();
+  return text.substr(0, text.find('\n'));
 }
 }  // namespace
 
@@ -58,27 +56,40 @@ void fail(headrace::Code code, const std::string& text, int sys_errno) {
 }
 
 int exit_code_for(const headrace::Error& error, bool running) {
-  return !running && is_refusal(error) ? kRefused : kRunFailed;
+  const bool refused = headrace::is_refusal(error.code()) ||
+                       (error.code() == headrace::Code::kIo && is_path_errno(error.sys_errno()));
+  return !running && refused ? kRefused : kRunFailed;
 }
 
 Failure describe(const std::exception& error, bool running, int signal) {
+  const auto* ours = dynamic_cast<const headrace::Error*>(&error);
   if (signal != 0) {
     const char* name = ::sigabbrev_np(signal);
-    const auto* ours = dynamic_cast<const headrace::Error*>(&error);
     const bool said = ours != nullptr && ours->code() == headrace::Code::kInterrupted;
     return {128 + signal, headrace::code_name(headrace::Code::kInterrupted),
             "ended by SIG" + std::string(name != nullptr ? name : "?") +
-                (said ? std::string(".") : std::string(": ") + error.what())};
+                (said ? std::string() : ": " + first_line(error))};
   }
-  if (const auto* ours = dynamic_cast<const headrace::Error*>(&error)) {
+  if (ours != nullptr)
     return {exit_code_for(*ours, running), headrace::code_name(ours->code()), ours->what()};
-  }
-  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) {
+  if (is_lack_of_memory(error)) {
+    const bool says = dynamic_cast<const std::bad_alloc*>(&error) == nullptr;
     return {kRunFailed, "kOutOfMemory",
-            "the system has no more memory; the run ended. Make the batch, the sequence or "
-            "headrace.host_budget_bytes "
-            "smaller."};
+            "the system gives no more memory" + (says ? " (" + first_line(error) + ")" : "") +
+                "; the run ended. Make --batch, --seq or headrace.host_budget_bytes smaller, or "
+                "raise the limit (ulimit -v, the cgroup's memory.max)."};
   }
-  return {kRunFailed, "kUnexpected", error.what()};
+  return {kRunFailed, "kUnexpected", first_line(error)};
+}
+
+std::string outcome_text(const Outcome& outcome) {
+  std::string text = std::to_string(outcome.steps_done) + " of " + std::to_string(outcome.steps) +
+                     (outcome.steps == 1 ? " step" : " steps") + " done, ";
+  text += outcome.saved.empty() ? "nothing was saved" : "saved: '" + outcome.saved + "'";
+  if (outcome.had_swap) text += ", the swap files are gone";
+  if (!outcome.saved.empty()) return text + ".";
+  return text + (outcome.asked_to_save
+                     ? ". --save writes at the end only: give fewer --steps, and go on with --init."
+                     : ". Give --save to keep what a run has learned.");
 }
 }  // namespace train_gpt

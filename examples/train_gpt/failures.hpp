@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // failures.hpp: how this program names what went wrong, and which exit code it ends with.
 #pragma once
+#include <cstdint>
 #include <exception>
 #include <string>
 
@@ -28,4 +29,14 @@ struct Failure {
   std::string text;
 };
 Failure describe(const std::exception& error, bool running, int signal);
+
+// What a run that ended early leaves: "3 of 100 steps done, nothing was saved, ..." and what helps.
+struct Outcome {
+  std::uint64_t steps_done = 0;
+  std::uint64_t steps = 0;
+  bool asked_to_save = false;
+  std::string saved = {};  // path, empty: nothing was
+  bool had_swap = false;   // files on NVMe, which are scratch
+};
+std::string outcome_text(const Outcome& outcome);
 }  // namespace train_gpt

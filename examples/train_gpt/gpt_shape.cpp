@@ -6,17 +6,6 @@
 
 namespace train_gpt {
 namespace {
-constexpr std::uint32_t kMostLayers = 10'000;
-constexpr std::uint32_t kMostHidden = 1 << 17;
-constexpr std::uint32_t kMostSequence = 1 << 20;
-
-void check_range(const char* option, std::uint32_t value, std::uint32_t most) {
-  if (value >= 1 && value <= most) return;
-  fail(headrace::Code::kInvalidArgument, std::string(option) + " " + std::to_string(value) +
-                                             " is out of range; no model can be built. Give 1 to " +
-                                             std::to_string(most) + ".");
-}
-
 void add_linear(std::vector<NamedShape>& to, const std::string& name, std::int64_t out,
                 std::int64_t in) {
   to.push_back({name + ".weight", {out, in}});
@@ -30,10 +19,6 @@ void add_norm(std::vector<NamedShape>& to, const std::string& name, std::int64_t
 }  // namespace
 
 void check_shape(const GptShape& shape) {
-  check_range("--layers", shape.layers, kMostLayers);
-  check_range("--hidden", shape.hidden, kMostHidden);
-  check_range("--heads", shape.heads, kMostHidden);
-  check_range("--seq", shape.sequence, kMostSequence);
   if (shape.hidden % shape.heads == 0) return;
   std::uint32_t fewer = shape.heads;
   while (shape.hidden % fewer != 0) --fewer;

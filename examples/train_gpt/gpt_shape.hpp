@@ -8,6 +8,11 @@
 namespace train_gpt {
 constexpr std::int64_t kVocabulary = 256;
 
+constexpr std::uint32_t kMostLayers = 10'000;
+constexpr std::uint32_t kMostHidden = 1 << 17;
+constexpr std::uint32_t kMostSequence = 1 << 20;
+
+// Each from 1 to its most.
 struct GptShape {
   std::uint32_t layers = 4;
   std::uint32_t hidden = 256;
@@ -26,7 +31,7 @@ struct NamedShape {
   }
 };
 
-// Throws headrace::Error kInvalidArgument naming the option that does not fit.
+// Throws headrace::Error kInvalidArgument naming the options that do not fit together.
 void check_shape(const GptShape& shape);
 // "embed", "h.0" ... "head", in order of use.
 std::vector<std::string> group_names(const GptShape& shape);

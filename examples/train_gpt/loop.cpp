@@ -3,6 +3,7 @@
 #include "loop.hpp"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -151,7 +152,8 @@ double evaluate(Training& training, Batches& batches, std::uint32_t count, Progr
   return sum / count;
 }
 
-std::string save(Training& training, const GptShape& shape, const std::string& folder) {
+std::string save(Training& training, const GptShape& shape, const std::string& folder,
+                 bool overwrite) {
   if (::mkdir(folder.c_str(), 0777) != 0 && errno != EEXIST) {
     const int number = errno;
     fail(Code::kIo,
@@ -164,7 +166,10 @@ std::string save(Training& training, const GptShape& shape, const std::string& f
   for (const NamedShape& parameter : parameters) {
     tensors.push_back({.name = parameter.name, .dtype = "BF16", .shape = parameter.shape});
   }
-  SafetensorsWriter writer(folder, std::move(tensors));
+  std::string name = kModelFile;
+  if (!overwrite && ::access((folder + "/" + name).c_str(), F_OK) == 0)
+    name = "model." + std::to_string(::getpid()) + ".safetensors";
+  SafetensorsWriter writer(folder, std::move(tensors), name);
   for (const NamedShape& parameter : parameters) {
     training.store(parameter.name, [&](std::span<const std::byte> bytes) {
       check_signal();
@@ -172,6 +177,6 @@ std::string save(Training& training, const GptShape& shape, const std::string& f
     });
   }
   writer.finish();
-  return folder + "/model.safetensors";
+  return folder + "/" + name;
 }
 }  // namespace train_gpt

@@ -2,9 +2,8 @@
 // offloaded.cpp: the GPT with its parameters, gradients and optimizer state kept by Headrace.
 #include <headrace/torch/offload.hpp>
 
-#include "model.hpp"
 #include "progress.hpp"
-#include "training.hpp"
+#include "torch_training.hpp"
 
 namespace train_gpt {
 namespace {
@@ -23,7 +22,7 @@ headrace::EngineOptions engine_options(Progress& progress) {
   return options;
 }
 
-class Offloaded : public Training {
+class Offloaded : public TorchTraining {
  public:
   explicit Offloaded(const TrainingSetup& setup)
       : shape_(setup.options.shape),
@@ -36,16 +35,9 @@ class Offloaded : public Training {
                             this);
     offload_.freeze();
   }
+  // The graph goes before the engine that its nodes reach into.
+  ~Offloaded() override { drop_loss(); }
 
-  double forward(const Batch& batch) override {
-    loss_ = loss(batch);
-    return loss_.item<double>();
-  }
-  void backward() override { std::exchange(loss_, {}).backward(); }
-  double evaluate(const Batch& batch) override {
-    const at::NoGradGuard no_grad;
-    return loss(batch).item<double>();
-  }
   headrace::StepResult update(const headrace::StepOptions& options) override {
     return offload_.step(options);
   }
@@ -61,18 +53,17 @@ class Offloaded : public Training {
   }
   void interrupt() noexcept override { engine().interrupt(); }
   void close() override {
-    loss_ = at::Tensor();
+    drop_loss();
     offload_.close();
   }
 
  private:
   headrace::Engine& engine() const { return offload_.engine(); }
 
-  at::Tensor loss(const Batch& batch) {
-    const Tokens tokens = tokens_of(batch);
-    at::Tensor x = ends_on_signal(offload_(embed_, tokens.inputs));
+  at::Tensor scores(const at::Tensor& inputs) override {
+    at::Tensor x = ends_on_signal(offload_(embed_, inputs));
     for (const auto& block : blocks_) x = ends_on_signal(offload_(block, x));
-    return loss_of(offload_(head_, x), tokens.targets);
+    return offload_(head_, x);
   }
 
   // The factory runs once for its shapes, whose values nobody sees, and once more in freeze().
@@ -85,13 +76,10 @@ class Offloaded : public Training {
     });
   }
   Group<EmbedImpl> add_hyperparameters_and_embed(const Options& options) {
-    const headrace::Hyperparameters decayed{
-        .beta2 = 0.95f, .weight_decay = static_cast<float>(options.weight_decay)};
-    headrace::Hyperparameters kept = decayed;
-    kept.weight_decay = 0;
-    offload_.engine().set_default_hyperparameters(decayed);
+    offload_.engine().set_default_hyperparameters(decayed_hyperparameters(options));
     offload_.no_decay(
-        [](const std::string&, const at::Tensor& parameter) { return parameter.dim() < 2; }, kept);
+        [](const std::string&, const at::Tensor& parameter) { return !is_decayed(parameter); },
+        kept_hyperparameters(options));
     return add<Embed>("embed");
   }
   std::vector<Group<BlockImpl>> add_blocks() {
@@ -107,7 +95,6 @@ class Offloaded : public Training {
   Group<EmbedImpl> embed_;
   std::vector<Group<BlockImpl>> blocks_;
   Group<HeadImpl> head_;
-  at::Tensor loss_;  // with the graph that backward() runs
 };
 }  // namespace
 

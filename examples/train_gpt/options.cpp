@@ -2,16 +2,18 @@
 // options.cpp: the command line's grammar and the checks that need nothing but it.
 #include "options.hpp"
 
-#include <CLI/CLI.hpp>
-#include <cmath>
+#include <map>
 #include <string_view>
 
+#include "command_line/command_line.hpp"
 #include "failures.hpp"
 #include "headrace/version.hpp"
 
 namespace train_gpt {
 namespace {
-using headrace::Code;
+using headrace::command_line::add_number;
+using headrace::command_line::add_real;
+using headrace::command_line::Fault;
 
 constexpr const char* kDescription =
     "Trains a byte-level GPT on real text, its parameters and optimizer state where the settings "
@@ -23,56 +25,71 @@ constexpr const char* kFooter =
     "  train_gpt --config offload.json --set headrace.host_budget_bytes=1GiB --json report.json\n"
     "  train_gpt --set zero_optimization.offload_optimizer.device=nvme \\\n"
     "            --set zero_optimization.offload_optimizer.nvme_path=/mnt/nvme --save trained\n"
+    "\nOf options and settings given twice the last one holds.\n"
     "\nExit codes: 0 done, 1 the run failed, 2 refused before it started, 128 + n ended by signal "
     "n.\n";
+
+constexpr const char* kConsequence = "the run was not started";
+constexpr double kLargest = 1e38;  // f32 can hold it
+constexpr const char* kAccumulationKey = "gradient_accumulation_steps=";
 
 struct RawOptions {
   Options options;
   std::optional<double> least;
   std::optional<std::uint64_t> warmup;
-  std::optional<std::uint32_t> accumulation;
+  std::uint32_t accumulation = 1;
   bool no_progress = false;
 };
 
-void add_model_options(CLI::App& app, Options& o) {
-  const char* group = "Model";
-  app.add_option("--layers", o.shape.layers, "Transformer blocks")
-      ->group(group)
-      ->capture_default_str();
-  app.add_option("--hidden", o.shape.hidden, "Width, a multiple of --heads")
-      ->group(group)
-      ->capture_default_str();
-  app.add_option("--heads", o.shape.heads, "Attention heads")->group(group)->capture_default_str();
-  app.add_option("--seq", o.shape.sequence, "Bytes of context")
-      ->group(group)
-      ->capture_default_str();
+std::string words_of(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g", value);
+  return text;
+}
+
+void add_model_options(CLI::App& app, GptShape& shape) {
+  const auto add = [&](const char* name, std::uint32_t& to, std::uint64_t most, const char* text) {
+    const std::string value = std::to_string(to);
+    add_number(app, name, to, {1, most}, text)->group("Model")->default_str(value);
+  };
+  add("--layers", shape.layers, kMostLayers, "Transformer blocks");
+  add("--hidden", shape.hidden, kMostHidden, "Width, a multiple of --heads");
+  add("--heads", shape.heads, kMostHidden, "Attention heads");
+  add("--seq", shape.sequence, kMostSequence, "Bytes of context");
 }
 
 void add_training_options(CLI::App& app, RawOptions& raw) {
   const char* group = "Training";
   Options& o = raw.options;
-  app.add_option("--batch", o.batch, "Sequences per micro-batch")
+  constexpr std::uint64_t kMostSteps = 1'000'000'000;
+  add_number(app, "--batch", o.batch, {1, 1u << 29}, "Sequences per micro-batch")
       ->group(group)
-      ->capture_default_str();
-  app.add_option("--steps", o.steps, "Optimizer steps")->group(group)->capture_default_str();
-  app.add_option("--accumulation", raw.accumulation,
-                 "Micro-batches per step: short for --set gradient_accumulation_steps=N")
+      ->default_str(std::to_string(o.batch));
+  add_number(app, "--steps", o.steps, {0, kMostSteps}, "Optimizer steps")
+      ->group(group)
+      ->default_str(std::to_string(o.steps));
+  add_number(app, "--accumulation", raw.accumulation, {1, 1u << 30},
+             "Micro-batches per step: short for --set gradient_accumulation_steps=N")
       ->group(group);
-  app.add_option("--lr", o.learning_rate, "Learning rate after the warm-up")
+  add_real(app, "--lr", o.learning_rate, {0, kLargest}, "Learning rate after the warm-up")
       ->group(group)
-      ->capture_default_str();
-  app.add_option("--min-lr", raw.least, "Learning rate of the last step [a tenth of --lr]")
+      ->default_str(words_of(o.learning_rate));
+  add_real(app, "--min-lr", raw.least, {0, kLargest},
+           "Learning rate of the last step [a tenth of --lr]")
       ->group(group);
-  app.add_option("--warmup", raw.warmup, "Steps of warm-up [a tenth of --steps]")->group(group);
-  app.add_option("--weight-decay", o.weight_decay, "AdamW's, not applied to norms and biases")
+  add_number(app, "--warmup", raw.warmup, {0, kMostSteps}, "Steps of warm-up [a tenth of --steps]")
+      ->group(group);
+  add_real(app, "--weight-decay", o.weight_decay, {0, kLargest},
+           "AdamW's, not applied to norms and biases")
       ->group(group)
-      ->capture_default_str();
-  app.add_option("--seed", o.seed, "Of initial weights and batch order")
+      ->default_str(words_of(o.weight_decay));
+  add_number(app, "--seed", o.seed, {0, ~std::uint64_t{0}}, "Of initial weights and batch order")
       ->group(group)
-      ->capture_default_str();
-  app.add_option("--eval-batches", o.eval_batches, "Held-out batches at the end; 0: none")
+      ->default_str(std::to_string(o.seed));
+  add_number(app, "--eval-batches", o.eval_batches, {0, 1'000'000},
+             "Held-out batches at the end; 0: none")
       ->group(group)
-      ->capture_default_str();
+      ->default_str(std::to_string(o.eval_batches));
 }
 
 void add_placement_options(CLI::App& app, RawOptions& raw) {
@@ -84,9 +101,9 @@ void add_placement_options(CLI::App& app, RawOptions& raw) {
       ->group(group)
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  app.add_option("--threads", o.threads, "torch's threads; 0: as many as torch takes")
+  add_number(app, "--threads", o.threads, {0, 4096}, "torch's threads; 0: as many as torch takes")
       ->group(group)
-      ->capture_default_str();
+      ->default_str(std::to_string(o.threads));
   app.add_flag("--plain", o.plain,
                "The same training by LibTorch alone, all in memory: the reference for memory")
       ->group(group);
@@ -98,41 +115,63 @@ void add_file_options(CLI::App& app, RawOptions& raw) {
   app.add_option("--text", o.text, "Text file, or folder of text files [Python's standard library]")
       ->group(group);
   app.add_option("--init", o.init_folder, "Folder to read model.safetensors from")->group(group);
-  app.add_option("--save", o.save_folder, "Folder to write model.safetensors to; made if missing")
+  app.add_option("--save", o.save_folder,
+                 "Folder to write model.safetensors to at the end; made if missing")
+      ->group(group);
+  app.add_flag("--overwrite", o.overwrite, "Let --save replace a model.safetensors that is there")
       ->group(group);
   app.add_option("--json", o.json, "File for the report; - is stdout")->group(group);
   app.add_flag("--no-progress", raw.no_progress, "No progress bar and no lines per step")
       ->group(group);
 }
 
-void require(bool holds, const std::string& what) {
-  if (!holds) fail(Code::kInvalidArgument, what);
-}
-
 void check_options(const Options& o) {
   check_shape(o.shape);
   const std::uint64_t windows = std::uint64_t{o.batch} * (std::uint64_t{o.shape.sequence} + 1);
-  require(o.batch >= 1 && windows <= (1u << 30),
-          "--batch " + std::to_string(o.batch) + " with --seq " + std::to_string(o.shape.sequence) +
-              " is out of range; no batch can be made. Give a batch of at least 1 with at most "
-              "2^30 bytes in it.");
-  require(o.steps <= 1'000'000'000,
-          "--steps " + std::to_string(o.steps) +
-              " is out of range; the run was not started. Give 0 to 1000000000.");
-  require(
-      std::isfinite(o.learning_rate) && o.learning_rate >= 0,
-      "--lr is not a finite number of 0 or more; no step can be made. Give one, e.g. --lr 0.001.");
-  require(o.least_learning_rate >= 0 && o.least_learning_rate <= o.learning_rate,
-          "--min-lr is not between 0 and --lr; the schedule would rise. Give a smaller --min-lr.");
-  require(o.warmup_steps <= o.steps, "--warmup " + std::to_string(o.warmup_steps) +
-                                         " is longer than --steps " + std::to_string(o.steps) +
-                                         "; the learning rate would never be reached. "
-                                         "Give a shorter warm-up.");
-  require(std::isfinite(o.weight_decay) && o.weight_decay >= 0,
-          "--weight-decay is not a finite number of 0 or more; no step can be made. Give one, e.g. "
-          "0.1.");
-  require(!o.plain || o.save_folder.empty(),
-          "--plain and --save exclude each other; nothing would be saved. Leave one of them out.");
+  if (windows > (1u << 30)) {
+    throw Fault{"--batch " + std::to_string(o.batch) + " with --seq " +
+                    std::to_string(o.shape.sequence) + " is more than 2^30 bytes",
+                "Give a batch of at most " +
+                    std::to_string((1u << 30) / (std::uint64_t{o.shape.sequence} + 1))};
+  }
+  if (o.least_learning_rate > o.learning_rate) {
+    throw Fault{"--min-lr " + words_of(o.least_learning_rate) + " is more than --lr " +
+                    words_of(o.learning_rate) + ", so the schedule would rise",
+                "Give a smaller --min-lr"};
+  }
+  if (o.warmup_steps > o.steps) {
+    throw Fault{"--warmup " + std::to_string(o.warmup_steps) + " is longer than --steps " +
+                    std::to_string(o.steps) + ", so --lr would never be reached",
+                "Give a shorter warm-up"};
+  }
+  if (o.plain && !o.save_folder.empty()) {
+    throw Fault{"--plain and --save exclude each other: --plain saves nothing",
+                "Leave one of them out"};
+  }
+  if (o.overwrite && o.save_folder.empty())
+    throw Fault{"--overwrite without --save has nothing to replace", "Give --save DIR with it"};
+}
+
+// --set and --accumulation in the order of the line, since of two the later one holds. Gives a note
+// where two say different things, else nothing.
+std::string put_in_order(const CLI::App& app, Options& o) {
+  const CLI::Option* const set = app.get_option("--set");
+  const CLI::Option* const accumulation = app.get_option("--accumulation");
+  std::map<const CLI::Option*, std::size_t> seen;
+  std::string holds, lost;  // of the number of micro-batches, as on the line
+  std::string held;
+  o.overrides.clear();
+  for (const CLI::Option* option : app.parse_order()) {
+    if (option != set && option != accumulation) continue;
+    const std::string word = option->results().at(seen[option]++);
+    const std::string setting = option == set ? word : kAccumulationKey + word;
+    o.overrides.push_back(setting);
+    if (!setting.starts_with(kAccumulationKey)) continue;
+    if (!held.empty() && held != setting) lost = holds;
+    held = setting;
+    holds = option->get_name() + " " + word;
+  }
+  return lost.empty() ? "" : "of '" + lost + "' and '" + holds + "' the later one holds";
 }
 
 Options finish(RawOptions raw) {
@@ -140,22 +179,8 @@ Options finish(RawOptions raw) {
   o.least_learning_rate = raw.least.value_or(o.learning_rate / 10);
   o.warmup_steps = raw.warmup.value_or((o.steps + 9) / 10);
   o.progress = !raw.no_progress;
-  if (raw.accumulation)
-    o.overrides.push_back("gradient_accumulation_steps=" + std::to_string(*raw.accumulation));
   check_options(o);
   return o;
-}
-
-// Found even on a command line that does not parse, since its failure is reported there.
-std::string json_target(int argc, const char* const* argv) {
-  constexpr std::string_view kOption = "--json";
-  std::string target;
-  for (int i = 1; i < argc; ++i) {
-    const std::string_view word = argv[i];
-    if (word == kOption && i + 1 < argc) target = argv[i + 1];
-    if (word.starts_with("--json=")) target = word.substr(kOption.size() + 1);
-  }
-  return target;
 }
 }  // namespace
 
@@ -167,21 +192,22 @@ ParsedOptions parse_options(int argc, const char* const* argv) {
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.set_help_flag("-h,--help", "This text");
   app.set_version_flag("--version", std::string("train_gpt (headrace) ") + headrace::version());
-  add_model_options(app, raw.options);
+  add_model_options(app, raw.options.shape);
   add_training_options(app, raw);
   add_placement_options(app, raw);
   add_file_options(app, raw);
   ParsedOptions result;
-  result.json = json_target(argc, argv);
+  result.json = headrace::command_line::value_of("--json", argc, argv);
   try {
-    app.parse(argc, argv);
+    headrace::command_line::parse(app, argc, argv);
+    result.text = put_in_order(app, raw.options);
     result.options = finish(std::move(raw));
   } catch (const CLI::CallForHelp&) {
     result.text = app.help();
   } catch (const CLI::CallForVersion& version) {
     result.text = version.what() + std::string("\n");
-  } catch (const CLI::ParseError& error) {
-    result.text = std::string(error.what()) + "; the run was not started. See train_gpt --help.";
+  } catch (const Fault& fault) {
+    result.text = headrace::command_line::text_of(fault, kConsequence);
     result.exit_code = kRefused;
   } catch (const headrace::Error& error) {
     result.text = error.what();

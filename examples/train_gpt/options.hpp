@@ -25,6 +25,7 @@ struct Options {
   std::string config;                  // settings file, empty: none
   std::vector<std::string> overrides;  // "a.b=value"
   std::string save_folder;
+  bool overwrite = false;  // a model.safetensors that is there
   std::string init_folder;
   std::string json;  // file, "-" for stdout, empty: none
 
@@ -38,7 +39,7 @@ struct Options {
 // What parsing gave: options to run with, or words to print and an exit code.
 struct ParsedOptions {
   std::optional<Options> options;
-  std::string text;
+  std::string text;  // of a line that is obeyed: what is to be noted about it, empty: nothing
   int exit_code = 0;
   std::string json;  // where a failure is to be reported, as in Options
 };

@@ -7,8 +7,7 @@
 #include <torch/optim/adamw.h>
 
 #include "failures.hpp"
-#include "model.hpp"
-#include "training.hpp"
+#include "torch_training.hpp"
 
 namespace train_gpt {
 namespace {
@@ -31,10 +30,12 @@ struct GptImpl : torch::nn::Module {
 };
 TORCH_MODULE(Gpt);
 
-class Plain : public Training {
+class Plain : public TorchTraining {
  public:
   explicit Plain(const TrainingSetup& setup)
-      : weight_decay_(setup.options.weight_decay), gpt_(setup.options.shape) {
+      : decayed_(decayed_hyperparameters(setup.options)),
+        kept_(kept_hyperparameters(setup.options)),
+        gpt_(setup.options.shape) {
     const Initialiser initialise(setup.options.shape, setup.options.seed, setup.initial);
     initialise(*gpt_->embed, "embed");
     for (std::size_t i = 0; i < gpt_->blocks.size(); ++i)
@@ -47,15 +48,6 @@ class Plain : public Training {
     }
   }
 
-  double forward(const Batch& batch) override {
-    loss_ = loss(batch);
-    return loss_.item<double>();
-  }
-  void backward() override { std::exchange(loss_, {}).backward(); }
-  double evaluate(const Batch& batch) override {
-    const at::NoGradGuard no_grad;
-    return loss(batch).item<double>();
-  }
   headrace::StepResult update(const headrace::StepOptions& options) override;
   void store(const std::string&, const std::function<void(std::span<const std::byte>)>&) override {
     fail(headrace::Code::kUnsupported,
@@ -63,15 +55,11 @@ class Plain : public Training {
   }
 
  private:
-  at::Tensor loss(const Batch& batch) {
-    const Tokens tokens = tokens_of(batch);
-    return loss_of(gpt_->forward(tokens.inputs), tokens.targets);
-  }
+  at::Tensor scores(const at::Tensor& inputs) override { return gpt_->forward(inputs); }
   void make_optimizer();
 
-  double weight_decay_;
+  headrace::Hyperparameters decayed_, kept_;
   Gpt gpt_;
-  at::Tensor loss_;
   std::vector<at::Tensor>
       masters_;  // f32, in order of gpt_->parameters(); made by the first update
   std::unique_ptr<torch::optim::AdamW> optimizer_;
@@ -82,15 +70,17 @@ void Plain::make_optimizer() {
   std::vector<at::Tensor> decayed, kept;
   for (const at::Tensor& parameter : gpt_->parameters()) {
     masters_.push_back(parameter.detach().to(at::kFloat));
-    (parameter.dim() < 2 ? kept : decayed).push_back(masters_.back());
+    (is_decayed(parameter) ? decayed : kept).push_back(masters_.back());
   }
-  const auto options = [](double weight_decay) {
-    return std::make_unique<torch::optim::AdamWOptions>(
-        torch::optim::AdamWOptions().betas({0.9, 0.95}).weight_decay(weight_decay));
+  const auto options = [](const headrace::Hyperparameters& h) {
+    return std::make_unique<torch::optim::AdamWOptions>(torch::optim::AdamWOptions()
+                                                            .betas({h.beta1, h.beta2})
+                                                            .eps(h.eps)
+                                                            .weight_decay(h.weight_decay));
   };
   std::vector<torch::optim::OptimizerParamGroup> groups;
-  groups.emplace_back(decayed, options(weight_decay_));
-  groups.emplace_back(kept, options(0));
+  groups.emplace_back(decayed, options(decayed_));
+  groups.emplace_back(kept, options(kept_));
   optimizer_ = std::make_unique<torch::optim::AdamW>(groups);
 }
 

@@ -5,13 +5,18 @@
 #include <fcntl.h>
 #include <malloc.h>
 #include <sched.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <fstream>
+#include <new>
 #include <string>
 #include <thread>
 
@@ -74,6 +79,46 @@ unsigned usable_cpus() noexcept {
   cpu_set_t set;
   if (::sched_getaffinity(0, sizeof set, &set) != 0) return 1;
   return static_cast<unsigned>(CPU_COUNT(&set));
+}
+
+void check_address_space() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
+  constexpr std::size_t kNeeded = 64 << 20;  // heaps and stacks of the first threads
+  void* const room = ::mmap(nullptr, kNeeded, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (room != MAP_FAILED) {
+    ::munmap(room, kNeeded);
+    return;
+  }
+  fail(headrace::Code::kOutOfBudget,
+       "the limit on address space (ulimit -v) of " + std::to_string(limit.rlim_cur >> 20) +
+           " MiB leaves less than the " + std::to_string(kNeeded >> 20) +
+           " MiB that LibTorch needs to start its threads; it would end the process without a "
+           "message, so the run was not started. Raise the limit, or use a cgroup's memory.max, "
+           "which counts memory in use.",
+       ENOMEM);
+}
+
+void install_terminate_handler() noexcept {
+  std::set_terminate([] {
+    const char* text = "an exception left a thread";
+    try {
+      if (const std::exception_ptr current = std::current_exception())
+        std::rethrow_exception(current);
+    } catch (const std::bad_alloc&) {
+      text = "the system gives no more memory to a thread of a library";
+    } catch (const std::exception& error) {
+      text = error.what();
+    } catch (...) {
+    }
+    std::fprintf(
+        stderr,
+        "train_gpt: error: %s; the process ends at once, nothing was saved, and swap files "
+        "stay until the next run on their path removes them. Raise the limit on memory "
+        "(ulimit -v, the cgroup's memory.max), or make the run smaller.\n",
+        text);
+    std::_Exit(kRunFailed);
+  });
 }
 
 void install_signal_handlers() {

@@ -19,6 +19,12 @@ KernelTransfers kernel_transfers();  // /proc/self/io; zeros where it cannot be 
 // what is in use.
 void return_freed_memory() noexcept;
 unsigned usable_cpus() noexcept;
+// Throws kOutOfBudget where a limit on address space (ulimit -v) leaves less than libraries need to
+// start their threads: they would end the process without a word that can be caught.
+void check_address_space();
+// An exception that leaves a thread of a library ends the process: in one line and with exit code 1
+// instead of a core. Swap files then stay until the next run on their path removes them.
+void install_terminate_handler() noexcept;
 
 // ---- signals ----
 // SIGINT, SIGTERM and SIGHUP are noted, and whoever asked is told. SIGPIPE is ignored.

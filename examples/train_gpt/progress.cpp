@@ -39,10 +39,11 @@ std::string format_duration(double seconds) {
 }
 
 std::string format_bytes(double bytes) {
-  constexpr std::array<const char*, 6> kUnits{"B", "kB", "MB", "GB", "TB", "PB"};
+  constexpr std::array<const char*, 6> kUnits{"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
   std::size_t unit = 0;
-  while (bytes >= 999.95 && unit + 1 < kUnits.size()) {
-    bytes /= 1000;
+  // What one digit rounds up to 1024 is the next unit's.
+  while (bytes >= (unit == 0 ? 1024 : 1023.95) && unit + 1 < kUnits.size()) {
+    bytes /= 1024;
     ++unit;
   }
   return unit == 0 ? print("%.0f B", bytes) : print("%.1f %s", bytes, kUnits[unit]);

@@ -21,7 +21,7 @@ struct ProgressState {
 
 // "4s", "2m03s", "1h05m".
 std::string format_duration(double seconds);
-// "12.3 GB", "512 B": powers of 1000.
+// "12.3 GiB", "512 B": powers of 1024.
 std::string format_bytes(double bytes);
 // "step 12/100  loss 2.3456  1204 tokens/s  read 1.20 write 0.90 GB/s  2m03s left".
 std::string format_progress_line(const ProgressState& state);

@@ -71,6 +71,10 @@ Json lanes_json(const Report& r) {
           {"bound_by", lanes.bound_by}};
 }
 
+Json error_json(const Failure& failure) {
+  return {{"code", failure.code}, {"exit_code", failure.exit_code}, {"message", failure.text}};
+}
+
 Json options_json(const Report& r) {
   const Options& o = r.options;
   return {{"layers", o.shape.layers},
@@ -205,7 +209,7 @@ Lanes lanes_of(const Report& r) {
   return lanes;
 }
 
-std::string to_json(const Report& r) {
+std::string to_json(const Report& r, const Failure* failure) {
   Json steps = Json::array();
   for (const StepRecord& s : r.steps) steps.push_back(step_json(s));
   Json memory = {{"planned_bytes", r.memory.planned_bytes},
@@ -217,6 +221,7 @@ std::string to_json(const Report& r) {
   if (config.is_discarded()) config = nullptr;
   Json document = {{"schema_version", 1},
                    {"parameters", r.parameters},
+                   {"steps_completed", r.steps.size()},
                    {"steps", steps},
                    {"eval_loss", r.eval_loss ? Json(*r.eval_loss) : Json(nullptr)},
                    {"hash",
@@ -234,6 +239,7 @@ std::string to_json(const Report& r) {
     document["plan"] = plan_json(*r.plan);
     document["plan_totals"] = plan_totals_json(*r.plan);
   }
+  if (failure != nullptr) document["error"] = error_json(*failure);
   return dump(document);
 }
 
@@ -251,9 +257,6 @@ std::string to_text(const Report& r) {
 }
 
 std::string failure_json(const Failure& failure) {
-  return dump(
-      {{"schema_version", 1},
-       {"error",
-        {{"code", failure.code}, {"exit_code", failure.exit_code}, {"message", failure.text}}}});
+  return dump({{"schema_version", 1}, {"steps_completed", 0}, {"error", error_json(failure)}});
 }
 }  // namespace train_gpt

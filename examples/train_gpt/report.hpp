@@ -69,13 +69,9 @@ struct Lanes {
 };
 Lanes lanes_of(const Report& report);
 
-std::string to_json(const Report& report);
+// `failure` null: of a run that did all of it. Else what there is so far, and the error.
+std::string to_json(const Report& report, const Failure* failure = nullptr);
 std::string to_text(const Report& report);
+// Of what was refused before there was a run.
 std::string failure_json(const Failure& failure);
-
-// Writes a document to `target`: "-" is stdout; a regular or new file is replaced whole. Throws
-// kIo.
-void write_document(const std::string& target, const std::string& document);
-// Throws kNotFound or kIo when write_document could not be done, before there is anything to write.
-void check_document_target(const std::string& target);
 }  // namespace train_gpt

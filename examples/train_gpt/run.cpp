@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstdio>
 
+#include "command_line/report_file.hpp"
 #include "failures.hpp"
 #include "loop.hpp"
 #include "process.hpp"
@@ -18,6 +19,8 @@
 namespace train_gpt {
 namespace {
 using headrace::Code;
+using headrace::command_line::check_report_target;
+using headrace::command_line::write_report;
 
 headrace::Settings read_settings(const Options& options) {
   if (options.config.empty())
@@ -31,7 +34,7 @@ std::optional<SafetensorsReader> open_initial(const Options& options) {
   struct stat status {};
   const bool is_file = ::stat(options.init_folder.c_str(), &status) == 0 && S_ISREG(status.st_mode);
   auto reader =
-      SafetensorsReader::open(options.init_folder + (is_file ? "" : "/model.safetensors"));
+      SafetensorsReader::open(options.init_folder + (is_file ? "" : std::string("/") + kModelFile));
   const std::vector<NamedShape> parameters = gpt_parameters(options.shape);
   for (const NamedShape& parameter : parameters)
     reader.require(parameter.name, "BF16", parameter.shape);
@@ -49,9 +52,15 @@ std::optional<SafetensorsReader> open_initial(const Options& options) {
 }
 
 // Before hours are spent on weights that cannot be saved.
-void check_save_folder(const std::string& folder, std::uint64_t parameters) {
+void check_save_folder(const std::string& folder, bool overwrite, std::uint64_t parameters) {
   if (folder.empty()) return;
   struct stat status {};
+  const std::string file = folder + "/" + kModelFile;
+  if (!overwrite && ::lstat(file.c_str(), &status) == 0) {
+    fail(Code::kInvalidArgument,
+         "'" + file + "' is there already; the run was not started, since its end would replace " +
+             "those weights. Give --save another folder, or --overwrite.");
+  }
   std::string existing = folder;
   if (::stat(folder.c_str(), &status) != 0) {
     while (existing.size() > 1 && existing.ends_with('/')) existing.pop_back();
@@ -90,14 +99,15 @@ class Run {
   // Throws headrace::Error.
   Report execute() {
     const Options& options = report_.options;
-    check_document_target(options.json);
     const Text text = Text::open(options.text);
     Batches batches(text, options.batch, options.shape.sequence, options.seed);
     const headrace::Settings settings = read_settings(options);
     report_.parameters = count_elements(gpt_parameters(options.shape));
     const auto initial = open_initial(options);
-    check_save_folder(options.save_folder, report_.parameters);
+    check_save_folder(options.save_folder, options.overwrite, report_.parameters);
     describe_setting(text, settings);
+    if (options.plain) say_what_plain_ignores(settings);
+    check_address_space();
     progress_.stage("loading torch");
     report_.torch_threads = torch_.warm_up(options.threads);
     reset_peak();
@@ -113,8 +123,23 @@ class Run {
     return std::move(report_);
   }
 
-  bool running() const noexcept { return running_; }
   Progress& progress() noexcept { return progress_; }
+
+  // What there is to tell once execute() has thrown.
+  Failure failure(const std::exception& error) const {
+    Failure failure = describe(error, running_, signal_received());
+    if (signal_received() == 0 && !running_) return failure;
+    const Options& o = report_.options;
+    const std::string outcome = outcome_text(
+        {report_.steps.size(), o.steps, !o.save_folder.empty(), report_.saved, has_swap_});
+    while (failure.text.ends_with('.')) failure.text.pop_back();
+    failure.text += "; " + outcome;
+    return failure;
+  }
+  // `failure` with the steps there were, if there could have been any.
+  std::string document(const Failure& failure) const {
+    return running_ ? to_json(report_, &failure) : failure_json(failure);
+  }
 
  private:
   void describe_setting(const Text& text, const headrace::Settings& settings) {
@@ -125,6 +150,26 @@ class Run {
     report_.drives = static_cast<std::uint32_t>(settings.nvme_paths.size());
     report_.update_threads = settings.update_threads > 0 ? settings.update_threads : usable_cpus();
     report_.config = settings.to_json();
+    has_swap_ = !report_.options.plain && is_on_nvme(settings);
+  }
+
+  static bool is_on_nvme(const headrace::Settings& s) {
+    return s.offload_optimizer == headrace::OffloadDevice::kNvme ||
+           s.offload_parameters == headrace::OffloadDevice::kNvme;
+  }
+
+  // The settings of accumulation and clipping are the trainer's, and hold.
+  void say_what_plain_ignores(const headrace::Settings& settings) {
+    for (const std::string& warning : settings.warnings)
+      progress_.message("train_gpt: warning: " + warning);
+    const bool placed = settings.offload_optimizer != headrace::OffloadDevice::kNone ||
+                        settings.offload_parameters != headrace::OffloadDevice::kNone ||
+                        settings.host_budget_bytes > 0 || settings.host_budget_auto;
+    if (!placed) return;
+    progress_.message(
+        "train_gpt: warning: --plain keeps everything in torch's memory: the placement in the "
+        "settings (zero_optimization, headrace.host_budget_bytes) has no effect. Leave out "
+        "--plain to have it.");
   }
 
   void work(Training& training, Batches& batches, const headrace::Settings& settings) {
@@ -136,8 +181,7 @@ class Run {
     if (!options.plain) progress_.stage("hashing and saving");
     report_.parameters_hash = training.hash_parameters();
     report_.optimizer_state_hash = training.hash_optimizer_state();
-    if (!options.save_folder.empty())
-      report_.saved = save(training, options.shape, options.save_folder);
+    if (!options.save_folder.empty()) save_weights(training);
     check_signal();
     if (const headrace::PlanReport* plan = training.plan()) {
       report_.plan = *plan;
@@ -148,42 +192,81 @@ class Run {
     training.close();
   }
 
+  void save_weights(Training& training) {
+    const Options& options = report_.options;
+    report_.saved = save(training, options.shape, options.save_folder, options.overwrite);
+    if (report_.saved.ends_with("/" + std::string(kModelFile))) return;
+    progress_.message("train_gpt: warning: '" + options.save_folder + "/" + kModelFile +
+                      "' was made by something else during the run; these weights are in '" +
+                      report_.saved + "'.");
+  }
+
   TorchParts torch_;
   Report report_;
   Progress progress_;
   bool running_ = false;
+  bool has_swap_ = false;
 };
 
-int report_failure(const Failure& failure, const std::string& json) {
-  std::fprintf(stderr, "train_gpt: error: %s\n", failure.text.c_str());
+void print_error(const std::string& text) {
+  std::fprintf(stderr, "train_gpt: error: %s\n", text.c_str());
+}
+
+int report_failure(const Failure& failure, const std::string& target, const std::string& document) {
+  print_error(failure.text);
   try {
-    write_document(json, failure_json(failure));
+    write_report(target, document);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "train_gpt: error: %s\n", error.what());
+    print_error(error.what());
   }
   return failure.exit_code;
+}
+
+// The text is printed even where the document cannot be written.
+int report_success(const Report& report) {
+  const std::string& target = report.options.json;
+  int exit_code = kDone;
+  const auto write = [&](const std::string& to, const std::string& document) {
+    try {
+      write_report(to, document);
+    } catch (const std::exception& error) {
+      print_error(error.what());
+      exit_code = kRunFailed;
+    }
+  };
+  write(target, to_json(report));
+  if (target != "-") write("-", to_text(report));
+  return exit_code;
 }
 }  // namespace
 
 int run_program(int argc, const char* const* argv, const TorchParts& torch) {
   const ParsedOptions parsed = parse_options(argc, argv);
   if (!parsed.options) {
-    if (parsed.exit_code != 0)
-      return report_failure({parsed.exit_code, "kInvalidArgument", parsed.text}, parsed.json);
+    if (parsed.exit_code != 0) {
+      const Failure failure{parsed.exit_code, "kInvalidArgument", parsed.text};
+      return report_failure(failure, parsed.json, failure_json(failure));
+    }
     std::fputs(parsed.text.c_str(), stdout);
     return kDone;
   }
   const Options& options = *parsed.options;
+  if (!parsed.text.empty()) std::fprintf(stderr, "train_gpt: %s\n", parsed.text.c_str());
+  try {
+    check_report_target(options.json);
+  } catch (const headrace::Error& error) {
+    print_error(error.what());
+    return exit_code_for(error, false);
+  }
   Run run(options, torch);
   try {
     const Report report = run.execute();
     run.progress().clear();
-    write_document(options.json, to_json(report));
-    if (options.json != "-") write_document("-", to_text(report));
-    return kDone;
+    return report_success(report);
   } catch (const std::exception& error) {
     run.progress().clear();
-    return report_failure(describe(error, run.running(), signal_received()), options.json);
+    const Failure failure = run.failure(error);
+    return report_failure(failure, options.json, run.document(failure));
   }
 }
 }  // namespace train_gpt

@@ -129,8 +129,9 @@ void SafetensorsReader::read(const std::string& name, std::span<std::byte> out) 
   }
 }
 
-SafetensorsWriter::SafetensorsWriter(std::string folder, std::vector<TensorEntry> tensors)
-    : folder_(std::move(folder)), target_(folder_ + "/model.safetensors") {
+SafetensorsWriter::SafetensorsWriter(std::string folder, std::vector<TensorEntry> tensors,
+                                     const std::string& name)
+    : folder_(std::move(folder)), target_(folder_ + "/" + name) {
   const std::string header = safetensors_header(tensors);
   for (int attempt = 0; descriptor_ < 0; ++attempt) {
     temporary_ = folder_ + "/.model.safetensors." + std::to_string(::getpid()) + "." +

@@ -51,13 +51,16 @@ class SafetensorsReader {
   std::map<std::string, TensorEntry> tensors_;
 };
 
-// Writes FOLDER/model.safetensors: to a temporary file beside it, made durable, then renamed over
+inline constexpr const char* kModelFile = "model.safetensors";
+
+// Writes a file of a folder: to a temporary file beside it, made durable, then renamed over
 // it. Without finish() nothing is left. Threads: one at a time.
 class SafetensorsWriter {
  public:
   // `tensors` in the order in which their bytes will come; offsets are worked out here. Throws kIo,
   // kNoSpace.
-  SafetensorsWriter(std::string folder, std::vector<TensorEntry> tensors);
+  SafetensorsWriter(std::string folder, std::vector<TensorEntry> tensors,
+                    const std::string& name = kModelFile);
   SafetensorsWriter(const SafetensorsWriter&) = delete;
   SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
   ~SafetensorsWriter();

@@ -31,7 +31,7 @@ TEST(ExitCode, TellsABadPathFromABadDrive) {
 TEST(ExitCode, NamesTheSignalWhateverItBroke) {
   const Failure told = describe(Error(Code::kInterrupted, "gather: interrupted"), true, 2);
   EXPECT_EQ(told.exit_code, 130);
-  EXPECT_EQ(told.text, "ended by SIGINT.");
+  EXPECT_EQ(told.text, "ended by SIGINT");
   const Failure broke = describe(Error(Code::kIo, "short read", EIO), true, 15);
   EXPECT_EQ(broke.exit_code, 143);
   EXPECT_EQ(broke.code, "kInterrupted");
@@ -45,7 +45,22 @@ TEST(Describe, GivesCodeAndWords) {
   EXPECT_EQ(ours.text, "full");
   EXPECT_EQ(ours.exit_code, 2);
   EXPECT_EQ(describe(std::bad_alloc(), true, 0).code, "kOutOfMemory");
+  const Failure torchs = describe(
+      std::runtime_error("DefaultCPUAllocator: can't allocate memory: 8 bytes\nframe #0: x"), true,
+      0);
+  EXPECT_EQ(torchs.code, "kOutOfMemory");
+  EXPECT_NE(torchs.text.find("8 bytes); the run ended. Make"), std::string::npos) << torchs.text;
   EXPECT_EQ(describe(std::runtime_error("odd"), true, 0).text, "odd");
+}
+
+TEST(OutcomeText, SaysWhatIsLeftOfARun) {
+  EXPECT_EQ(outcome_text({.steps_done = 3, .steps = 9, .had_swap = true}),
+            "3 of 9 steps done, nothing was saved, the swap files are gone. Give --save to keep "
+            "what a run has learned.");
+  EXPECT_EQ(outcome_text({.steps_done = 9, .steps = 9, .asked_to_save = true, .saved = "d/m"}),
+            "9 of 9 steps done, saved: 'd/m'.");
+  EXPECT_NE(outcome_text({.steps = 1, .asked_to_save = true}).find("at the end only"),
+            std::string::npos);
 }
 
 TEST(ErrnoText, HasNameAndMeaning) {

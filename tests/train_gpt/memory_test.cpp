@@ -40,6 +40,7 @@ TEST_F(LargeModel, StaysWithinItsPlanAndOneGibibyte) {
   const std::string drive = TRAIN_GPT_SCRATCH "/memory_test_drive";
   std::filesystem::create_directories(drive);
   const std::string saved = TRAIN_GPT_SCRATCH "/memory_test_saved";
+  std::filesystem::remove_all(saved);  // of a run that was killed
   const json d = report({"--steps", "5", "--eval-batches", "1", "--save", saved, "--set",
                          "zero_optimization.stage=3", "--set",
                          "zero_optimization.offload_optimizer.device=nvme", "--set",

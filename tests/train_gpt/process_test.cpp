@@ -3,9 +3,12 @@
 #include "process.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <cstdlib>
 #include <cstring>
+
+#include "headrace/error.hpp"
 
 namespace train_gpt {
 namespace {
@@ -19,6 +22,23 @@ TEST(Process, SeesMemoryInUse) {
   EXPECT_GT(resident_bytes(), before + kSize / 2);
   EXPECT_GE(peak_resident_bytes() + (1 << 20), resident_bytes());
   std::free(memory);
+}
+
+TEST(Process, RefusesAnAddressSpaceThatLibrariesWouldDieOf) {
+  EXPECT_NO_THROW(check_address_space());
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they need it themselves
+  const auto child = [] {
+    const rlimit limit{1 << 20, 1 << 20};  // less than is in use already
+    ::setrlimit(RLIMIT_AS, &limit);
+    try {
+      check_address_space();
+    } catch (const headrace::Error& error) {
+      std::_Exit(error.code() == headrace::Code::kOutOfBudget ? 42 : 1);
+    }
+    std::_Exit(0);
+  };
+  EXPECT_EXIT(child(), ::testing::ExitedWithCode(42), "");
+#endif
 }
 
 TEST(Process, HasAtLeastOneCpu) { EXPECT_GE(usable_cpus(), 1u); }

@@ -210,6 +210,22 @@ TEST_F(TrainGpt, RefusesWithCauseAndFixAndLeavesNothing) {
   }
 }
 
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they need it themselves
+TEST_F(TrainGpt, EndsWithCauseAndConsequenceWhenTorchGetsNoMemory) {
+  // 4 GiB of activations at once, in an address space of 3.
+  auto limited = words(join(on_nvme(true), {"--batch", "65536", "--seq", "512"}));
+  limited.insert(limited.begin(), {"/bin/sh", "-c", "ulimit -v 3145728; exec \"$@\"", "sh"});
+  const Outcome outcome = Program(folder_, limited).finish();
+  EXPECT_EQ(outcome.exit_code, 1) << outcome.err;
+  for (const char* word : {"the system gives no more memory", "ulimit -v", "0 of 4 steps done",
+                           "nothing was saved", "the swap files are gone"}) {
+    EXPECT_NE(outcome.err.find(word), std::string::npos) << word << " in: " << outcome.err;
+  }
+  EXPECT_EQ(outcome.err.find("frame #"), std::string::npos) << "a stack is no message";
+  expect_drive_is_empty();
+}
+#endif
+
 TEST_F(TrainGpt, CleansUpAfterASignal) {
   for (const int number : {SIGINT, SIGTERM}) {
     auto endless = words(join(on_nvme(true), {"--steps", "1000000", "--save", folder_ / "saved"}));
@@ -220,6 +236,9 @@ TEST_F(TrainGpt, CleansUpAfterASignal) {
     program.signal(number);
     const Outcome outcome = program.finish();
     EXPECT_EQ(outcome.exit_code, 128 + number) << outcome.err;
+    EXPECT_NE(outcome.err.find("of 1000000 steps done, nothing was saved, the swap files are gone"),
+              std::string::npos)
+        << outcome.err;
     EXPECT_FALSE(std::filesystem::exists(folder_ / "saved"));
     expect_drive_is_empty();
   }

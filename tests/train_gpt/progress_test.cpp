@@ -26,11 +26,11 @@ TEST(FormatDuration, PicksTheUnitsPeopleRead) {
   EXPECT_EQ(format_duration(std::numeric_limits<double>::infinity()), "?");
 }
 
-TEST(FormatBytes, CountsInPowersOfAThousand) {
+TEST(FormatBytes, CountsInPowersOf1024) {
   EXPECT_EQ(format_bytes(0), "0 B");
   EXPECT_EQ(format_bytes(999), "999 B");
-  EXPECT_EQ(format_bytes(999'960), "1.0 MB");
-  EXPECT_EQ(format_bytes(1.25e9), "1.2 GB");
+  EXPECT_EQ(format_bytes((1 << 20) - 10), "1.0 MiB");
+  EXPECT_EQ(format_bytes(1.5 * (1 << 30)), "1.5 GiB");
 }
 
 TEST(FormatProgress, SaysStepLossSpeedLanesAndTimeLeft) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The report as JSON and as text, and where it is written.
+// The report as JSON and as text.
 #include "report.hpp"
 
 #include <cmath>
@@ -110,6 +110,16 @@ TEST(Report, SurvivesPathsThatAreNotUtf8) {
   EXPECT_EQ(failure["error"]["code"], "kIo");
 }
 
+TEST(Report, HoldsWhatWasDoneBeforeAnError) {
+  const Failure failure{1, "kIo", "the drive is gone"};
+  const json d = json::parse(to_json(sample(), &failure));
+  EXPECT_EQ(d["steps_completed"], 2);
+  EXPECT_EQ(d["steps"][1]["loss"], 5.25);
+  EXPECT_EQ(d["error"]["message"], "the drive is gone");
+  EXPECT_FALSE(json::parse(to_json(sample())).contains("error"));
+  EXPECT_EQ(json::parse(failure_json(failure))["steps_completed"], 0);
+}
+
 TEST(Report, TellsPeopleTheSame) {
   const std::string text = to_text(sample());
   for (const char* word :
@@ -119,28 +129,5 @@ TEST(Report, TellsPeopleTheSame) {
   }
 }
 
-TEST(Document, ReplacesAFileWhole) {
-  ScratchFolder folder;
-  const std::string path = folder.write("r.json", "old and longer");
-  check_document_target(path);
-  write_document(path, "{}\n");
-  EXPECT_EQ(ScratchFolder::read(path), "{}\n");
-  EXPECT_EQ(folder.entries(), 1u);
-}
-
-TEST(Document, WritesToADeviceWithoutReplacingIt) {
-  check_document_target("/dev/null");
-  write_document("/dev/null", "{}");
-  EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
-}
-
-TEST(Document, RefusesAPlaceItCannotWriteTo) {
-  ScratchFolder folder;
-  using headrace::Code;
-  expect_error([&] { check_document_target(folder / "none/r.json"); }, Code::kNotFound,
-               {"ENOENT", "--json"});
-  expect_error([&] { check_document_target(folder.path()); }, Code::kIo, {"EISDIR"});
-  expect_error([&] { write_document(folder / "none/r.json", "{}"); }, Code::kNotFound, {"ENOENT"});
-}
 }  // namespace
 }  // namespace train_gpt

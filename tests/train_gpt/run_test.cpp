@@ -24,6 +24,7 @@ struct Script {
   std::uint64_t forwards = 0, backwards = 0, updates = 0, evaluations = 0, closes = 0, made = 0,
                 interrupts = 0;
   std::vector<headrace::StepOptions> asked;
+  std::function<void()> at_last_evaluation = [] {};
 };
 Script script;
 
@@ -37,7 +38,10 @@ class Fake : public Training {
     return 4.0 / static_cast<double>(script.forwards);
   }
   void backward() override { ++script.backwards; }
-  double evaluate(const Batch&) override { return static_cast<double>(++script.evaluations); }
+  double evaluate(const Batch&) override {
+    script.at_last_evaluation();
+    return static_cast<double>(++script.evaluations);
+  }
   headrace::StepResult update(const headrace::StepOptions& options) override {
     script.asked.push_back(options);
     if (++script.updates == script.fail_at_update) {
@@ -156,7 +160,35 @@ TEST_F(RunProgram, RefusesBeforeAnythingIsAllocated) {
   expect_refused({"--init", folder_.path()}, "model.safetensors");
   expect_refused({"--save", folder_ / "none/deeper"}, "--save");
   expect_refused({"--save", text_}, "ENOTDIR");
-  expect_refused({"--json", folder_ / "none/r.json"}, "--json");
+}
+
+TEST_F(RunProgram, NamesAReportThatCannotBeWrittenOnceAndFirst) {
+  expect_refused({"--json", folder_ / "none/r.json"}, "none/r.json': ENOENT");
+  EXPECT_EQ(err_.find("cannot write"), err_.rfind("cannot write")) << err_;
+}
+
+TEST_F(RunProgram, KeepsWeightsThatAreThereUnlessToldOtherwise) {
+  const std::string file = folder_.write("saved/model.safetensors", "weights of a long run");
+  expect_refused({"--save", folder_ / "saved"}, "--overwrite");
+  EXPECT_EQ(ScratchFolder::read(file), "weights of a long run");
+  EXPECT_EQ(run({"--save", folder_ / "saved", "--overwrite"}), 0) << err_;
+  EXPECT_NE(ScratchFolder::read(file), "weights of a long run");
+}
+
+TEST_F(RunProgram, KeepsWeightsThatCameDuringTheRun) {
+  script.at_last_evaluation = [this] { folder_.write("saved/model.safetensors", "another's"); };
+  EXPECT_EQ(run({"--save", folder_ / "saved", "--eval-batches", "1"}), 0) << err_;
+  EXPECT_EQ(ScratchFolder::read(folder_ / "saved/model.safetensors"), "another's");
+  EXPECT_NE(err_.find("these weights are in"), std::string::npos) << err_;
+  const std::string saved = report()["options"]["saved"];
+  EXPECT_EQ(run({"--init", saved, "--steps", "0"}), 0) << err_;
+}
+
+TEST_F(RunProgram, SaysThatPlainPlacesNothing) {
+  EXPECT_EQ(run({"--plain", "--set", "zero_optimization.offload_optimizer.device=cpu"}), 0) << err_;
+  EXPECT_NE(err_.find("--plain keeps everything in torch's memory"), std::string::npos) << err_;
+  EXPECT_EQ(run({"--plain", "--set", "gradient_clipping=1"}), 0) << err_;
+  EXPECT_EQ(err_, "");
 }
 
 TEST_F(RunProgram, EndsWithTwoWhenThePlanIsRefused) {
@@ -178,6 +210,10 @@ TEST_F(RunProgram, EndsAtALossThatIsNotFinite) {
 TEST_F(RunProgram, NamesTheStepInWhichTheDriveFailed) {
   script.fail_at_update = 2;
   EXPECT_EQ(run({}), 1);
+  EXPECT_NE(err_.find("1 of 4 steps done, nothing was saved"), std::string::npos) << err_;
+  EXPECT_EQ(report()["steps_completed"], 1);
+  EXPECT_EQ(report()["steps"][0]["loss"], 4.0);
+  EXPECT_EQ(report()["error"]["code"], "kIo");
   EXPECT_NE(err_.find("step 2: swap_in 'h.0' got EIO"), std::string::npos) << err_;
 }
 
@@ -197,7 +233,9 @@ TEST_F(RunProgram, EndsWithTheSignalThatEndedIt) {
     script.raise_at_forward = number;
     install_signal_handlers();
     const int code = run({"--save", folder_ / "saved"});
-    const bool told = script.interrupts == 1 && script.updates == 1;
+    const std::string words = "; 1 of 4 steps done, nothing was saved. --save writes at the end";
+    const bool told = script.interrupts == 1 && script.updates == 1 &&
+                      err_.find(words) != std::string::npos && report()["steps_completed"] == 1;
     std::exit(told && !std::filesystem::exists(folder_ / "saved") ? code : 99);
   };
   GTEST_FLAG_SET(death_test_style, "threadsafe");

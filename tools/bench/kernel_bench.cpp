@@ -13,10 +13,12 @@
 #include <ctime>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/hash_targets.hpp"
 #include "base/units.hpp"
+#include "command_line/command_line.hpp"
 #include "device/gradient_kernels.hpp"
 #include "engine/tile_pass.hpp"
 #include "machine.hpp"
@@ -196,14 +198,13 @@ void tile_pass(benchmark::State& state, bool checksums) {
   }
 }
 
-void add(const std::string& name, std::function<void(benchmark::State&)> body) {
-  benchmark::RegisterBenchmark(name.c_str(), std::move(body))
-      ->UseManualTime()
-      ->Unit(benchmark::kMillisecond)
-      ->MinTime(0.2);
-}
-
-void register_all() {
+// `seconds`: of each benchmark, unless --benchmark_min_time has them.
+void register_all(std::optional<double> seconds) {
+  const auto add = [&](const std::string& name, std::function<void(benchmark::State&)> body) {
+    auto* const added = benchmark::RegisterBenchmark(name.c_str(), std::move(body));
+    added->UseManualTime()->Unit(benchmark::kMillisecond);
+    if (seconds) added->MinTime(*seconds);
+  };
   for (const InstructionSet set :
        {InstructionSet::kScalar, InstructionSet::kAvx2, InstructionSet::kAvx512}) {
     if (!optimizer_cpu::runs_here(set)) continue;
@@ -227,15 +228,72 @@ void register_all() {
 }  // namespace
 }  // namespace headrace::bench
 
-int main(int argc, char** argv) {
-  using namespace headrace::bench;
-  for (const auto& facts : {machine_facts(), build_facts()}) {
-    for (const Fact& fact : facts) benchmark::AddCustomContext(fact.name, fact.value);
+namespace headrace::bench {
+namespace {
+using command_line::Fault;
+
+const std::vector<std::string> kFlags = {"--help",
+                                         "--version",
+                                         "--v",
+                                         "--benchmark_list_tests",
+                                         "--benchmark_filter",
+                                         "--benchmark_min_time",
+                                         "--benchmark_repetitions",
+                                         "--benchmark_enable_random_interleaving",
+                                         "--benchmark_report_aggregates_only",
+                                         "--benchmark_display_aggregates_only",
+                                         "--benchmark_format",
+                                         "--benchmark_out",
+                                         "--benchmark_out_format",
+                                         "--benchmark_color",
+                                         "--benchmark_counters_tabular",
+                                         "--benchmark_context",
+                                         "--benchmark_time_unit"};
+
+// Google Benchmark takes numbers as they come: it repeats -1 times, and measures for NaN seconds.
+void check_numbers(int argc, const char* const* argv) {
+  const auto given = [&](const std::string& name) {
+    return command_line::value_of(name, argc, argv);
+  };
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    const std::string name = word.substr(0, word.find('='));
+    if (name != "--benchmark_min_time" && name != "--benchmark_repetitions") continue;
+    if (name == word || word.ends_with('='))
+      throw Fault{name + " has no value", "Give " + name + "=N"};
+  }
+  if (std::string time = given("--benchmark_min_time"); !time.empty()) {
+    if (time.ends_with('s')) time.pop_back();  // newer versions have a unit
+    if (!time.ends_with('x')) command_line::to_real("--benchmark_min_time", time, {0, 3600});
+  }
+  if (const std::string count = given("--benchmark_repetitions"); !count.empty())
+    command_line::to_whole("--benchmark_repetitions", count, {1, 1000});
+}
+
+int kernel_bench(int argc, char** argv) {
+  try {
+    check_numbers(argc, argv);
+    const bool timed = !command_line::value_of("--benchmark_min_time", argc, argv).empty();
+    for (const auto& facts : {machine_facts(), build_facts()}) {
+      for (const Fact& fact : facts) benchmark::AddCustomContext(fact.name, fact.value);
+    }
+    benchmark::Initialize(&argc, argv);
+    if (argc > 1) {
+      throw Fault{"'" + std::string(argv[1]) + "' is not an option",
+                  command_line::nearest_option(argv[1], kFlags, "kernel_bench")};
+    }
+    register_all(timed ? std::nullopt : std::optional(0.2));
+  } catch (const Fault& fault) {
+    fmt::print(stderr, "kernel_bench: {}\n", command_line::text_of(fault, "nothing was measured"));
+    return 2;
   }
   for (const std::string& line : doubts()) fmt::print(stderr, "WARNING: {}\n", line);
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
-  register_all();
-  benchmark::RunSpecifiedBenchmarks();
+  // It says itself that a filter matched nothing.
+  const bool measured = benchmark::RunSpecifiedBenchmarks() > 0;
   benchmark::Shutdown();
+  return measured ? 0 : 2;
 }
+}  // namespace
+}  // namespace headrace::bench
+
+int main(int argc, char** argv) { return headrace::bench::kernel_bench(argc, argv); }

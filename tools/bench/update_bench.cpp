@@ -3,17 +3,20 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstring>
 
+#include "command_line/report_file.hpp"
 #include "signals.hpp"
 #include "swap/io_queue.hpp"
+#include "swap/swap_file.hpp"
 #include "update_options.hpp"
 #include "update_report.hpp"
 #include "update_rounds.hpp"
 
 namespace headrace::bench {
 namespace {
+using command_line::write_report;
+
 enum ExitCode { kDone = 0, kFailed = 1, kRefused = 2, kLacking = 3, kMissed = 4 };
 
 void show_progress(std::uint32_t done, std::uint32_t rounds) {
@@ -26,38 +29,10 @@ void show_progress(std::uint32_t done, std::uint32_t rounds) {
   std::fflush(stderr);
 }
 
-// Nobody reads a half-written report as a whole one: what cannot be written is an error.
-void write_text(const std::string& path, const std::string& text) {
-  std::FILE* const file = path == "-" ? stdout : std::fopen(path.c_str(), "w");
-  bool good = file != nullptr && std::fwrite(text.data(), 1, text.size(), file) == text.size();
-  if (file != nullptr) good = (file == stdout ? std::fflush(file) : std::fclose(file)) == 0 && good;
-  if (!good) {
-    throw Error(Code::kIo,
-                fmt::format("the report cannot be written to {}: {}; it is lost; name another "
-                            "--json",
-                            path, std::strerror(errno)),
-                errno);
-  }
-}
-
-bool refused(const Error& error) {
-  switch (error.code()) {
-    case Code::kInvalidArgument:
-    case Code::kNotFound:
-    case Code::kSettings:
-    case Code::kOutOfBudget:
-    case Code::kNoSpace:
-    case Code::kUnsupported:
-      return true;
-    default:
-      return false;
-  }
-}
-
 int fail(const std::string& json, int exit_code, const char* code, const std::string& text) {
   fmt::print(stderr, "update_bench: {}\n", text);
   try {
-    if (!json.empty()) write_text(json, failure_json(exit_code, code, text));
+    write_report(json, failure_json(exit_code, code, text));
   } catch (const Error& error) {
     fmt::print(stderr, "update_bench: {}\n", error.what());
   }
@@ -71,7 +46,7 @@ int run(const UpdateOptions& options) {
   const UpdateMeasurement measurement =
       measure_update(options, [&](std::uint32_t done) { show_progress(done, options.rounds); });
   fmt::print(out, "{}", result_text(options, measurement));
-  if (!options.json.empty()) write_text(options.json, to_json(options, measurement));
+  write_report(options.json, to_json(options, measurement));
   const bool met =
       !options.require_ratio || bound_ratio(measurement).median <= *options.require_ratio;
   return met ? kDone : kMissed;
@@ -100,11 +75,24 @@ int update_bench(int argc, const char* const* argv) {
   if (!has_named_queue(*parsed.options, why))
     return fail(parsed.json, kLacking, "kUnsupported", why);
   try {
+    command_line::check_report_target(parsed.json);
+  } catch (const Error& error) {
+    return fail("", kRefused, code_name(error.code()), error.what());
+  }
+  try {
+    // Before the head is printed.
+    swap::probe_path(parsed.options->folder, parsed.options->settings);
     return run(*parsed.options);
   } catch (const Error& error) {
     const int signal = signal_received();
-    const int exit_code = signal != 0 ? 128 + signal : refused(error) ? kRefused : kFailed;
-    return fail(parsed.json, exit_code, code_name(error.code()), error.what());
+    if (signal == 0) {
+      return fail(parsed.json, is_refusal(error.code()) ? kRefused : kFailed,
+                  code_name(error.code()), error.what());
+    }
+    return fail(parsed.json, 128 + signal, code_name(Code::kInterrupted),
+                fmt::format("ended by SIG{}; its rounds are lost, its files are gone. Measure "
+                            "fewer --rounds",
+                            ::sigabbrev_np(signal)));
   } catch (const std::exception& error) {
     return fail(parsed.json, kFailed, "kUnexpected", error.what());
   }

@@ -1,16 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "update_options.hpp"
 
-#include <CLI/CLI.hpp>
-#include <cmath>
+#include <algorithm>
 #include <cstdlib>
-#include <map>
-#include <string_view>
 
+#include "base/units.hpp"
+#include "command_line/command_line.hpp"
 #include "headrace/version.hpp"
 
 namespace headrace::bench {
 namespace {
+using command_line::add_choice;
+using command_line::add_number;
+using command_line::add_real;
+using command_line::Fault;
+using command_line::Range;
+using command_line::to_choice;
+using command_line::to_whole;
+
 constexpr const char* kDescription =
     "Measures the update phase of a step with optimizer state on NVMe against what the drive does "
     "without\nany work in between: bytes read / raw read bandwidth + bytes written / raw write "
@@ -21,78 +28,74 @@ constexpr const char* kFooter =
     "\nExit codes: 0 done, 1 the run failed, 2 refused before it started, 3 the named queue is not "
     "to be had,\n4 --require-ratio was missed, 128 + n ended by signal n.\n";
 
-void add_work_options(CLI::App& app, UpdateOptions& o) {
-  app.add_option("--parameters", o.parameters, "bf16 parameters, in blocks of 12.6 million")
-      ->check(CLI::Range(std::uint64_t{65536}, std::uint64_t{1} << 40))
-      ->capture_default_str();
-  app.add_option("--rounds", o.rounds, "Rounds, after one to warm up")
-      ->check(CLI::Range(1, 100000))
-      ->capture_default_str();
+constexpr const char* kConsequence = "nothing was measured";
+
+// "1048576" or "1MiB".
+std::uint64_t block_bytes(const std::string& word) {
+  const std::size_t end = std::min(word.find_first_not_of("0123456789"), word.size());
+  const std::string unit = word.substr(end);
+  const std::uint64_t scale = unit == "KiB" ? base::kKiB : unit == "MiB" ? base::kMiB : 1;
+  const Range<std::uint64_t> allowed{4096, 64 * base::kMiB, 4096};
+  if (scale == 1) return to_whole("--block", word, allowed);
+  const std::uint64_t count = to_whole("--block", word.substr(0, end), {1, 65536});
+  return to_whole("--block", std::to_string(count * scale), allowed);
+}
+
+const std::vector<std::pair<std::string, IoQueueKind>> kQueues = {
+    {"auto", IoQueueKind::kAuto},
+    {"uring", IoQueueKind::kUring},
+    {"threads", IoQueueKind::kThreads}};
+const std::vector<std::pair<std::string, Checksums>> kSwitches = {{"on", Checksums::kOn},
+                                                                  {"off", Checksums::kOff}};
+
+struct Flags {
+  bool no_memory = false;
+};
+
+void add_work_options(CLI::App& app, UpdateOptions& o, Flags& flags) {
+  add_number(app, "--parameters", o.parameters, {65536, std::uint64_t{1} << 40},
+             "bf16 parameters, in blocks of 12.6 million")
+      ->default_str(std::to_string(o.parameters));
+  add_number(app, "--rounds", o.rounds, {1, 100000}, "Rounds, after one to warm up")
+      ->default_str(std::to_string(o.rounds));
   app.add_flag("--parameters-nvme", o.parameters_on_nvme, "Parameters on NVMe as well");
-  app.add_flag("!--no-memory", o.in_memory, "Leave out the same step in memory");
+  app.add_flag("--no-memory", flags.no_memory, "Leave out the same step in memory");
   app.add_option("--nvme", o.folder, "Folder on the drive")->capture_default_str();
   app.add_option("--json", o.json, "File for the report; - is stdout");
-  app.add_option("--require-ratio", o.require_ratio,
-                 "End with 4 if the median of update / bound is above this");
+  add_real(app, "--require-ratio", o.require_ratio, {1e-9, 1e9},
+           "End with 4 if the median of update / bound is above this");
 }
 
-void add_setting_options(CLI::App& app, UpdateOptions& o) {
+void add_setting_options(CLI::App& app, Settings& s) {
   const char* group = "Settings (defaults: the engine's)";
-  Settings& s = o.settings;
-  app.add_option("--tile", s.tile_elements, "Elements per tile, a multiple of 65536")
-      ->group(group)
-      ->capture_default_str();
-  app.add_option("--slots", s.update_slots, "Tiles in memory at once")
-      ->group(group)
-      ->capture_default_str();
-  app.add_option("--threads", s.update_threads, "Update threads; 0: what the machine leaves")
-      ->group(group)
-      ->capture_default_str();
-  const std::map<std::string, IoQueueKind> queues = {{"auto", IoQueueKind::kAuto},
-                                                     {"uring", IoQueueKind::kUring},
-                                                     {"threads", IoQueueKind::kThreads}};
-  app.add_option("--queue", s.io_queue, "auto, uring or threads")
-      ->envname("HEADRACE_IO_QUEUE")
-      ->transform(CLI::Transformer(queues))
+  const auto add = [&](const char* name, auto& to, const Range<std::uint64_t>& allowed,
+                       const char* text) {
+    const std::string value = std::to_string(to);
+    add_number(app, name, to, allowed, text)->group(group)->default_str(value);
+  };
+  add("--tile", s.tile_elements, {65536, 4 << 20, 65536}, "Elements per tile, a multiple of 65536");
+  add("--slots", s.update_slots, {1, 1024}, "Tiles in memory at once");
+  add("--threads", s.update_threads, {0, 1024}, "Update threads; 0: what the machine leaves");
+  add_choice(app, "--queue", s.io_queue, kQueues,
+             "auto, uring or threads [HEADRACE_IO_QUEUE, else auto]")
       ->group(group);
-  app.add_option("--block", s.io_block_bytes, "Bytes of one request")
+  const auto take_block = [&s](const std::string& word) { s.io_block_bytes = block_bytes(word); };
+  app.add_option_function<std::string>("--block", take_block, "Bytes of one request, e.g. 1MiB")
       ->group(group)
-      ->transform(CLI::AsSizeValue(false))
-      ->capture_default_str();
-  app.add_option("--depth", s.queue_depth, "Requests in flight")
-      ->group(group)
-      ->capture_default_str();
-  app.add_option("--submit-batch", s.submit_batch, "Requests per submit")
-      ->group(group)
-      ->capture_default_str();
-  const std::map<std::string, Checksums> switches = {{"on", Checksums::kOn},
-                                                     {"off", Checksums::kOff}};
-  app.add_option("--checksums", s.checksums, "on or off")
-      ->transform(CLI::Transformer(switches))
-      ->group(group);
+      ->default_str(std::to_string(s.io_block_bytes));
+  add("--depth", s.queue_depth, {1, 4096}, "Requests in flight");
+  add("--submit-batch", s.submit_batch, {1, 256}, "Requests per submit");
+  add_choice(app, "--checksums", s.checksums, kSwitches, "on or off")->group(group);
 }
 
-void finish(UpdateOptions& o) {
+void finish(UpdateOptions& o, const Flags& flags) {
   Settings& s = o.settings;
+  o.in_memory = !flags.no_memory;
   s.nvme_paths = {o.folder};
   s.offload_optimizer = OffloadDevice::kNvme;
   s.offload_parameters = o.parameters_on_nvme ? OffloadDevice::kNvme : OffloadDevice::kCpu;
-  if (o.require_ratio && !(std::isfinite(*o.require_ratio) && *o.require_ratio > 0)) {
-    throw CLI::ValidationError("--require-ratio", "a number above 0 is wanted");
-  }
-  // Taken into account above; the engine would put it before --queue.
+  // Taken into account before the options; the engine would put it before --queue.
   ::unsetenv("HEADRACE_IO_QUEUE");
-}
-
-// Found even on a command line that does not parse, since its failure is reported there.
-std::string json_target(int argc, const char* const* argv) {
-  std::string target;
-  for (int i = 1; i < argc; ++i) {
-    const std::string_view word = argv[i];
-    if (word == "--json" && i + 1 < argc) target = argv[i + 1];
-    if (word.starts_with("--json=")) target = word.substr(7);
-  }
-  return target;
 }
 }  // namespace
 
@@ -103,20 +106,23 @@ ParsedUpdateOptions parse_update_options(int argc, const char* const* argv) {
   // A wrapper may append its user's words to its own: the last one holds.
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.set_version_flag("--version", std::string("update_bench (headrace) ") + headrace::version());
-  add_work_options(app, options);
-  add_setting_options(app, options);
+  Flags flags;
+  add_work_options(app, options, flags);
+  add_setting_options(app, options.settings);
   ParsedUpdateOptions result;
-  result.json = json_target(argc, argv);
+  result.json = command_line::value_of("--json", argc, argv);
   try {
-    app.parse(argc, argv);
-    finish(options);
+    if (const char* queue = std::getenv("HEADRACE_IO_QUEUE"); queue != nullptr && *queue != '\0')
+      options.settings.io_queue = to_choice("HEADRACE_IO_QUEUE", queue, kQueues);
+    command_line::parse(app, argc, argv);
+    finish(options, flags);
     result.options = std::move(options);
   } catch (const CLI::CallForHelp&) {
     result.text = app.help();
   } catch (const CLI::CallForVersion& version) {
     result.text = version.what() + std::string("\n");
-  } catch (const CLI::ParseError& error) {
-    result.text = std::string(error.what()) + "; nothing was measured. See update_bench --help.";
+  } catch (const Fault& fault) {
+    result.text = command_line::text_of(fault, kConsequence);
     result.exit_code = 2;
   }
   return result;

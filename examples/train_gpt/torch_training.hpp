@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// torch_training.hpp: what training with Headrace and training with torch alone have in common: the
+// passes over the model, and AdamW's hyperparameters.
+#pragma once
+#include <ATen/ATen.h>
+
+#include <utility>
+
+#include "headrace/optimizer.hpp"
+#include "model.hpp"
+#include "training.hpp"
+
+namespace train_gpt {
+inline headrace::Hyperparameters decayed_hyperparameters(const Options& options) {
+  return {.beta2 = 0.95f, .weight_decay = static_cast<float>(options.weight_decay)};
+}
+// Norms and biases are not decayed.
+inline headrace::Hyperparameters kept_hyperparameters(const Options& options) {
+  headrace::Hyperparameters kept = decayed_hyperparameters(options);
+  kept.weight_decay = 0;
+  return kept;
+}
+inline bool is_decayed(const at::Tensor& parameter) { return parameter.dim() >= 2; }
+
+class TorchTraining : public Training {
+ public:
+  double forward(const Batch& batch) override {
+    loss_ = loss(batch);
+    return loss_.item<double>();
+  }
+  void backward() override { std::exchange(loss_, {}).backward(); }
+  double evaluate(const Batch& batch) override {
+    const at::NoGradGuard no_grad;
+    return loss(batch).item<double>();
+  }
+
+ protected:
+  void drop_loss() { loss_ = at::Tensor(); }
+
+ private:
+  virtual at::Tensor scores(const at::Tensor& inputs) = 0;
+  at::Tensor loss(const Batch& batch) {
+    const Tokens tokens = tokens_of(batch);
+    return loss_of(scores(tokens.inputs), tokens.targets);
+  }
+
+  at::Tensor loss_;  // with the graph that backward() runs
+};
+}  // namespace train_gpt

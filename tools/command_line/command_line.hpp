@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// command_line.hpp: options of a program, on top of CLI11, whose every fault is told as cause,
+// consequence, fix.
+//
+// A value follows its option as the next word or after "="; it is never empty. Numbers are decimal.
+// The last of several values holds.
+#pragma once
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace headrace::command_line {
+// What is wrong with a command line. What follows from it the program says, in between.
+struct Fault {
+  std::string cause;
+  std::string fix;
+};
+
+template <class T>
+struct Range {
+  T least, most;
+  T multiple_of = 1;  // whole numbers only
+};
+
+// The value of a word; `name` is what it was given to. Throws Fault naming the allowed range.
+std::uint64_t to_whole(const std::string& name, const std::string& word,
+                       const Range<std::uint64_t>& allowed);
+double to_real(const std::string& name, const std::string& word, const Range<double>& allowed);
+template <class T>
+T to_choice(const std::string& name, const std::string& word,
+            const std::vector<std::pair<std::string, T>>& choices) {
+  std::string names;
+  for (const auto& [choice, value] : choices) {
+    if (choice == word) return value;
+    names += (names.empty() ? "" : ", ") + choice;
+  }
+  throw Fault{name + " '" + word + "' is not known", "Give one of: " + names};
+}
+
+// `to` is a number or an optional one.
+template <class To>
+CLI::Option* add_number(CLI::App& app, const std::string& name, To& to,
+                        const Range<std::uint64_t>& allowed, const std::string& text) {
+  const auto take = [&to, name, allowed](const std::string& word) {
+    to = static_cast<To>(to_whole(name, word, allowed));
+  };
+  return app.add_option_function<std::string>(name, take, text)->type_name("N");
+}
+template <class To>
+CLI::Option* add_real(CLI::App& app, const std::string& name, To& to, const Range<double>& allowed,
+                      const std::string& text) {
+  const auto take = [&to, name, allowed](const std::string& word) {
+    to = static_cast<To>(to_real(name, word, allowed));
+  };
+  return app.add_option_function<std::string>(name, take, text)->type_name("X");
+}
+template <class T>
+CLI::Option* add_choice(CLI::App& app, const std::string& name, T& to,
+                        std::vector<std::pair<std::string, T>> choices, const std::string& text) {
+  const auto take = [&to, name, choices = std::move(choices)](const std::string& word) {
+    to = to_choice(name, word, choices);
+  };
+  return app.add_option_function<std::string>(name, take, text);
+}
+
+// Throws Fault, CLI::CallForHelp, CLI::CallForVersion.
+void parse(CLI::App& app, int argc, const char* const* argv);
+// "cause; consequence. Fix."
+std::string text_of(const Fault& fault, const std::string& consequence);
+
+// "Did you mean --hidden?" for a misspelt option, else where the known ones are listed.
+std::string nearest_option(std::string_view misspelt, const std::vector<std::string>& known,
+                           const std::string& program);
+
+// The last value of `name`, found even on a line that does not parse; empty: none.
+std::string value_of(const std::string& name, int argc, const char* const* argv);
+}  // namespace headrace::command_line

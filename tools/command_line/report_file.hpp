@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// report_file.hpp: where a program's report goes: a file, or "-", which is stdout.
+#pragma once
+#include <string>
+
+namespace headrace::command_line {
+// A regular or new file is replaced whole, a pipe or a device is written to. Nothing for an empty
+// target. Throws Error kNotFound, kIo, kNoSpace.
+void write_report(const std::string& target, const std::string& document);
+// Throws kNotFound or kIo where write_report() could not be done, before there is anything to
+// write.
+void check_report_target(const std::string& target);
+}  // namespace headrace::command_line
