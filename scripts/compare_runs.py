@@ -34,9 +34,9 @@ def read_report(path):
 
 
 def size(count):
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= scale:
-            return f"{count / scale:.1f} {unit}"
+    for unit, bits in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if count >= 1 << bits:
+            return f"{count / (1 << bits):.1f} {unit}"
     return f"{count:.0f} B"
 
 

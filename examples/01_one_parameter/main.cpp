@@ -12,6 +12,10 @@
 #include <span>
 
 int main(int argc, char** argv) try {
+  if (argc > 2 || (argc == 2 && argv[1][0] == '-')) {
+    std::printf("usage: 01_one_parameter [FOLDER]\n");
+    return std::strcmp(argv[1], "--help") == 0 ? 0 : 2;
+  }
   headrace::Settings settings;  // as it is: all in memory
   if (argc > 1) {
     settings.offload_parameters = settings.offload_optimizer = headrace::OffloadDevice::kNvme;

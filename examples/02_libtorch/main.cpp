@@ -51,6 +51,10 @@ void train(const headrace::Settings& settings, const at::Tensor& input, const at
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc > 1 && argv[1][0] == '-') {
+    std::printf("usage: 02_libtorch [FILE.json [a.b=value]...]\n");
+    return std::string(argv[1]) == "--help" ? 0 : 2;
+  }
   try {
     headrace::Settings settings;
     if (argc > 1) settings = headrace::Settings::from_file(argv[1], {argv + 2, argv + argc});
