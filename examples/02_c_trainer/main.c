@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* [embedding] */
+// [embedding]
 enum { kHidden = 32, kSteps = 200, kPoints = 16 };
 
 static char message[4096];
@@ -143,4 +143,4 @@ int main(int argc, char** argv) {
   must(headrace_engine_destroy(engine, &error)); /* threads, files and memory are gone */
   return 0;
 }
-/* [/embedding] */
+// [/embedding]
