@@ -10,7 +10,9 @@ function(headrace_flags target)
   # determinism).
   target_compile_options(${target} PRIVATE -Wall -Wextra -Werror=return-type -ffp-contract=off
     # gcc 12 sees overlaps and bounds in std::string that are not there (gcc bugs 105329, 105651).
-    $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
+    $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
+    # Else Asio's statics are one per process, whatever the library hides (headrace_library.cmake).
+    $<$<CXX_COMPILER_ID:GNU>:-fno-gnu-unique>)
   set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON)
   if(HEADRACE_SANITIZE)
     target_compile_options(${target} PUBLIC -fsanitize=${HEADRACE_SANITIZE} -fno-omit-frame-pointer

@@ -5,8 +5,13 @@
 include(CMakePackageConfigHelpers)
 
 set(headrace_package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/headrace)
-install(TARGETS headrace headrace_torch EXPORT headraceTargets
-  ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT headrace)
+set(headrace_targets headrace headrace_torch)
+if(HEADRACE_SHARED)
+  list(APPEND headrace_targets headrace_shared)
+endif()
+install(TARGETS ${headrace_targets} EXPORT headraceTargets
+  ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT headrace
+  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT headrace NAMELINK_COMPONENT headrace)
 install(DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}/include/headrace
   DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT headrace
   FILES_MATCHING PATTERN "*.hpp" PATTERN "*.h")
@@ -36,15 +41,16 @@ else()
   set(headrace_pc_libdir "\${prefix}/${CMAKE_INSTALL_LIBDIR}")
   set(headrace_pc_includedir "\${prefix}/${CMAKE_INSTALL_INCLUDEDIR}")
 endif()
-set(headrace_pc_requires)
-set(headrace_pc_libraries)
+# What the archive needs is private where the linker finds the shared library first. liburing is
+# named as a library, since pkg-config would ask a user of the shared one for its package too.
+set(headrace_pc_private "-pthread -lstdc++ -lm")
 foreach(library IN LISTS headrace_link_libraries)
-  if(library STREQUAL uring)
-    set(headrace_pc_requires "liburing >= 2.3")
-  else()
-    string(APPEND headrace_pc_libraries " -l${library}")
-  endif()
+  string(APPEND headrace_pc_private " -l${library}")
 endforeach()
+set(headrace_pc_libraries)
+if(NOT HEADRACE_SHARED)
+  set(headrace_pc_libraries " ${headrace_pc_private}")
+endif()
 configure_file(cmake/headrace.pc.in headrace.pc @ONLY)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/headrace.pc
   DESTINATION ${headrace_pc_folder} COMPONENT headrace)

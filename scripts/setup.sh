@@ -16,6 +16,7 @@ needs='
 g++             12    g++
 cmake           3.25  cmake
 ninja           1.10  ninja-build
+pkg-config      0.29  pkgconf pkg-config
 boost           1.81  libboost-dev libboost1.81-dev
 liburing        2.3   liburing-dev
 nlohmann-json   3.11  nlohmann-json3-dev
@@ -86,7 +87,7 @@ probe_tools() {
     found[g++]=$("$(compiler)" -dumpfullversion 2>/dev/null || "$(compiler)" -dumpversion)
     while read -r name version; do found[$name]=$version; done < <(probe_headers)
   fi
-  for name in cmake ninja python3; do
+  for name in cmake ninja pkg-config python3; do
     if command -v "$name" >/dev/null; then
       version=$("$name" --version 2>/dev/null | first_version || true)
       if [ -n "$version" ]; then found[$name]=$version; fi

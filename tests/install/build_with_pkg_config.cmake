@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Run by CTest: installs, moves the prefix, and builds a program with nothing but a compiler and
-# what pkg-config says, once without --static and once with it.
+# what pkg-config says: in C++ and in C, with the shared library and with the archive.
 include(${CMAKE_CURRENT_LIST_DIR}/must.cmake)
 
 file(REMOVE_RECURSE ${WORK})
@@ -21,12 +21,26 @@ endforeach()
 cmake_path(GET package PARENT_PATH folder)
 set(ENV{PKG_CONFIG_PATH} "${folder}:$ENV{PKG_CONFIG_PATH}")
 must(${PKG_CONFIG} --exact-version=${VERSION} headrace)
-foreach(static IN ITEMS "" --static)
-  must(${PKG_CONFIG} ${static} --cflags --libs headrace)
-  separate_arguments(flags UNIX_COMMAND "${must_output}")
-  must(${COMPILER} -std=c++20 ${PROGRAM} ${flags} -o ${WORK}/program)
+function(build_and_run compiler standard program flags)
+  separate_arguments(flags UNIX_COMMAND "${flags}")
+  must(${compiler} ${standard} ${program} ${flags} -o ${WORK}/program)
   must(${WORK}/program)
   if(NOT must_output MATCHES "headrace ${VERSION}: 4 parameters planned")
     message(FATAL_ERROR "the program printed something else: ${must_output}")
   endif()
+endfunction()
+
+# With what is found first, the shared library where there is one; and with the archive by name.
+foreach(static IN ITEMS "" --static)
+  must(${PKG_CONFIG} ${static} --cflags --libs headrace)
+  set(flags "${must_output}")
+  must(${PKG_CONFIG} --variable=libdir headrace)
+  string(STRIP "${must_output}" libraries)
+  if(static)
+    string(REPLACE "-lheadrace" "-l:libheadrace.a" flags "${flags}")
+  else()
+    string(APPEND flags " -Wl,-rpath,${libraries}")
+  endif()
+  build_and_run(${COMPILER} -std=c++20 ${PROGRAM}.cpp "${flags}")
+  build_and_run(${C_COMPILER} -std=c99 ${PROGRAM}.c "${flags}")
 endforeach()

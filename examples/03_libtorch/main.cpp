@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// 02_libtorch: LibTorch modules whose parameters, gradients and optimizer state Headrace keeps.
+// 03_libtorch: LibTorch modules whose parameters, gradients and optimizer state Headrace keeps.
 //
-//   02_libtorch                          all in memory
-//   02_libtorch FILE.json [a.b=value]... placed as the settings file says
+//   03_libtorch                          all in memory
+//   03_libtorch FILE.json [a.b=value]... placed as the settings file says
 #include <torch/torch.h>
 #include <headrace/torch/offload.hpp>
 
@@ -61,7 +61,7 @@ int main(int argc, char** argv) {
     torch::manual_seed(1);
     train(settings, torch::randn({32, 256}, torch::kBFloat16), torch::randn({32, 256}));
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "02_libtorch: %s\n", error.what());
+    std::fprintf(stderr, "03_libtorch: %s\n", error.what());
     return 1;
   }
 }

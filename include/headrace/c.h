@@ -1,0 +1,376 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * headrace/c.h: the engine in C. What each call does, costs and leaves behind after an error is
+ * said in headrace/engine.hpp, by the same names; here stands what is C's own. Compiles as C99 and
+ * C++11.
+ *
+ * Conventions
+ *  1. Every call that can fail returns a headrace_code; HEADRACE_OK is 0. Nothing throws, nothing
+ *     aborts, errno is not used.
+ *  2. Such a call takes a headrace_error as its last argument. It may be NULL. The caller owns it
+ * and the memory of its text.
+ *  3. Results go to out_ arguments, written only when HEADRACE_OK is returned. None may be NULL
+ * unless said.
+ *  4. A struct that the caller fills is set by its headrace_..._init() first, which knows its
+ *     struct_size and the defaults. Fields are only ever added at the end: a program and a library
+ *     of different minor age understand each other by struct_size.
+ *  5. Handles are numbers in a pointer's clothes: never an address. One that was destroyed, never
+ *     made, or is of another kind gives HEADRACE_INVALID_ARGUMENT. Groups, parameters and
+ *     hyperparameter sets are small integers, valid for the engine that gave them out.
+ *  6. Text that goes in ends with NUL, is UTF-8, and is copied. Text that comes out is written to
+ *     (buffer, capacity); *out_needed is its size with the NUL. With capacity 0 only that is
+ *     written; with too little room the call ends in HEADRACE_INVALID_ARGUMENT and writes both it
+ *     and what fits.
+ *  7. Callbacks come with a void* context and run on the thread of the call that was given them,
+ *     unless said. They return HEADRACE_OK, or a code that ends that call with this code. They must
+ *     not throw, longjmp, or call the engine that called them.
+ *  8. Threads: as headrace/engine.hpp says of each call. A handle is not destroyed while another
+ *     thread uses it: that is HEADRACE_WRONG_STATE.
+ *  9. Numbers of enums are never used again for something else. An unknown one is refused.
+ * 10. Compatible means: same major version, and while that is 0 the same minor.
+ *     headrace_engine_create() compares, and ends in HEADRACE_UNSUPPORTED.
+ */
+#ifndef HEADRACE_C_H
+#define HEADRACE_C_H
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- version ---- */
+/* 1,000,000 major + 1,000 minor + patch of this header. */
+#define HEADRACE_C_VERSION 1000
+/* The linked library's, likewise, and as "0.1.0". */
+uint32_t headrace_version(void);
+const char* headrace_version_text(void);
+
+/* ---- errors ---- */
+typedef int32_t headrace_code;
+enum {
+  HEADRACE_OK = 0,
+  HEADRACE_INVALID_ARGUMENT = 1,
+  HEADRACE_NOT_FOUND = 2,
+  HEADRACE_WRONG_STATE = 3,
+  HEADRACE_SETTINGS = 4,
+  HEADRACE_OUT_OF_BUDGET = 5,
+  HEADRACE_IO = 6,
+  HEADRACE_NO_SPACE = 7,
+  HEADRACE_CORRUPT = 8,
+  HEADRACE_IO_STALLED = 9,
+  HEADRACE_NOT_FINITE = 10,
+  HEADRACE_PEER_LOST = 11,
+  HEADRACE_INTERRUPTED = 12,
+  HEADRACE_UNSUPPORTED = 13,
+  HEADRACE_FAILED = 14
+};
+/* "kIo" and so on; "unknown code" for another number. Never NULL. */
+const char* headrace_code_name(headrace_code code);
+
+typedef struct headrace_error {
+  uint32_t struct_size;
+  headrace_code code;      /* of the last call that was given this */
+  int32_t sys_errno;       /* the errno behind it; 0 if there is none */
+  char* message;           /* yours; may be NULL: cause, consequence, what helps */
+  size_t message_capacity; /* bytes at `message`; a longer text is cut at a whole character */
+  size_t message_needed;   /* bytes the whole text takes, with its NUL; 0 after HEADRACE_OK */
+} headrace_error;
+static inline void headrace_error_init(headrace_error* error, char* message, size_t capacity) {
+  error->struct_size = (uint32_t)sizeof *error;
+  error->code = HEADRACE_OK;
+  error->sys_errno = 0;
+  error->message = message;
+  error->message_capacity = capacity;
+  error->message_needed = 0;
+}
+
+/* ---- what a parameter is ---- */
+typedef int32_t headrace_dtype;
+enum { HEADRACE_F32 = 0, HEADRACE_BF16 = 1 };
+typedef uint32_t headrace_group;
+typedef uint32_t headrace_parameter;
+typedef uint32_t headrace_hyperparameter_set; /* 0 is the default set */
+
+typedef struct headrace_parameter_spec {
+  uint32_t struct_size;
+  headrace_dtype dtype;
+  const char* name;     /* within its group; the full name is "<group>.<name>" */
+  const int64_t* shape; /* row-major; NULL with dimensions 0: one element */
+  uint32_t dimensions;
+  headrace_hyperparameter_set hyperparameters;
+} headrace_parameter_spec;
+static inline void headrace_parameter_spec_init(headrace_parameter_spec* spec) {
+  spec->struct_size = (uint32_t)sizeof *spec;
+  spec->dtype = HEADRACE_BF16;
+  spec->name = NULL;
+  spec->shape = NULL;
+  spec->dimensions = 0;
+  spec->hyperparameters = 0;
+}
+
+typedef struct headrace_hyperparameters {
+  uint32_t struct_size;
+  float learning_rate_scale;
+  float beta1;
+  float beta2;
+  float eps;
+  float weight_decay;
+} headrace_hyperparameters;
+static inline void headrace_hyperparameters_init(headrace_hyperparameters* values) {
+  values->struct_size = (uint32_t)sizeof *values;
+  values->learning_rate_scale = 1.0f;
+  values->beta1 = 0.9f;
+  values->beta2 = 0.999f;
+  values->eps = 1e-8f;
+  values->weight_decay = 0.01f;
+}
+
+/* ---- seams that a host may supply ---- */
+typedef uintptr_t headrace_stream; /* 0: the device's default stream */
+typedef uint64_t headrace_event;   /* 0: never recorded */
+
+typedef struct headrace_gradient_piece {
+  double sum_squares;
+  uint64_t non_finite;
+} headrace_gradient_piece;
+/* headrace/device.hpp, Accumulation. The library fills it; struct_size is the library's. */
+typedef struct headrace_accumulation {
+  uint32_t struct_size;
+  headrace_dtype source_dtype;
+  const void* source;
+  headrace_dtype sum_dtype;
+  int32_t overwrite;
+  void* sum;
+  uint64_t elements;
+  headrace_gradient_piece* pieces;
+  uint64_t first_piece_elements;
+  uint64_t piece_elements;
+} headrace_accumulation;
+/* Does it on the calling thread, for a device whose memory the CPU can read. */
+headrace_code headrace_accumulate(const headrace_accumulation* work, headrace_error* error);
+
+/* headrace/device.hpp as a table. Calls come from any engine thread. What returns a code may return
+ * any but HEADRACE_OK to fail the call that needed it. All functions are required. */
+typedef struct headrace_device {
+  uint32_t struct_size;
+  int32_t shares_host_memory;
+  void* context;
+  const char* name;
+  void* (*allocate)(void* context, size_t size_bytes); /* 256-byte aligned, zero-filled, or NULL */
+  void (*deallocate)(void* context, void* data, size_t size_bytes);
+  headrace_code (*create_stream)(void* context, headrace_stream* out_stream);
+  void (*destroy_stream)(void* context, headrace_stream stream);
+  headrace_code (*copy)(void* context, headrace_stream stream, void* target, const void* source,
+                        size_t size_bytes);
+  headrace_code (*fill_zero)(void* context, headrace_stream stream, void* target,
+                             size_t size_bytes);
+  headrace_code (*accumulate)(void* context, headrace_stream stream,
+                              const headrace_accumulation* work); /* copy *work */
+  headrace_code (*notify)(void* context, headrace_stream stream, void (*function)(void* argument),
+                          void* argument);
+  headrace_code (*record)(void* context, headrace_stream stream, headrace_event* out_event);
+  headrace_code (*wait)(void* context, headrace_stream stream, headrace_event event);
+  headrace_code (*synchronize)(void* context, headrace_stream stream);
+} headrace_device;
+
+/* headrace/collective.hpp as a table. `what` and `sequence` name the call: equal on every rank. */
+typedef struct headrace_collective {
+  uint32_t struct_size;
+  uint32_t rank;
+  uint32_t world_size;
+  void* context;
+  headrace_code (*all_gather)(void* context, uint64_t sequence, const char* what,
+                              headrace_stream stream, void* whole, size_t size_bytes);
+  headrace_code (*reduce_scatter)(void* context, uint64_t sequence, const char* what,
+                                  headrace_stream stream, void* buffer, headrace_dtype dtype,
+                                  uint64_t elements);
+  headrace_code (*all_reduce_sum)(void* context, uint64_t sequence, const char* what,
+                                  double* values, uint64_t count);
+  headrace_code (*barrier)(void* context, uint64_t sequence, const char* what);
+  void (*abort)(void* context, const char* why);
+} headrace_collective;
+
+/* ---- an engine ---- */
+typedef struct headrace_engine headrace_engine;
+typedef struct headrace_gathered headrace_gathered;
+
+enum { HEADRACE_LOG_INFO = 0, HEADRACE_LOG_WARNING = 1, HEADRACE_LOG_ERROR = 2 };
+
+typedef struct headrace_engine_options {
+  uint32_t struct_size;
+  uint32_t header_version;      /* set by init */
+  const char* settings_json;    /* text as docs/settings.md describes; or */
+  const char* settings_file;    /* a file of it; both NULL: defaults, all in memory */
+  const char* const* overrides; /* "a.b=value" laid over it */
+  size_t override_count;
+  /* NULL: warnings and errors to stderr. One line without its end; any engine thread, one at a
+   * time. */
+  void (*log)(void* context, int32_t level, const char* line);
+  void* log_context;
+  const headrace_device* device; /* NULL: the CPU. Copied; its context outlives the engine. */
+  const headrace_collective* collective; /* NULL: one rank. Likewise. */
+} headrace_engine_options;
+static inline void headrace_engine_options_init(headrace_engine_options* options) {
+  options->struct_size = (uint32_t)sizeof *options;
+  options->header_version = HEADRACE_C_VERSION;
+  options->settings_json = NULL;
+  options->settings_file = NULL;
+  options->overrides = NULL;
+  options->override_count = 0;
+  options->log = NULL;
+  options->log_context = NULL;
+  options->device = NULL;
+  options->collective = NULL;
+}
+
+/* `options` may be NULL. Costs nothing yet: freeze allocates. */
+headrace_code headrace_engine_create(const headrace_engine_options* options,
+                                     headrace_engine** out_engine, headrace_error* error);
+/* Closes and forgets the handle. HEADRACE_WRONG_STATE, and nothing happened, while a
+ * headrace_gathered of it is open or another thread is inside a call. NULL does nothing. */
+headrace_code headrace_engine_destroy(headrace_engine* engine, headrace_error* error);
+
+/* Registration, before freeze. */
+headrace_code headrace_engine_set_default_hyperparameters(headrace_engine* engine,
+                                                          const headrace_hyperparameters* values,
+                                                          headrace_error* error);
+headrace_code headrace_engine_add_hyperparameters(headrace_engine* engine,
+                                                  const headrace_hyperparameters* values,
+                                                  headrace_hyperparameter_set* out_set,
+                                                  headrace_error* error);
+/* `parameters` is an array of `count` structs of one struct_size. */
+headrace_code headrace_engine_add_group(headrace_engine* engine, const char* name,
+                                        const headrace_parameter_spec* parameters, size_t count,
+                                        headrace_group* out_group, headrace_error* error);
+headrace_code headrace_engine_expect_repeated_gradients(headrace_engine* engine,
+                                                        headrace_group group,
+                                                        headrace_error* error);
+headrace_code headrace_engine_keep_bound(headrace_engine* engine, headrace_group group,
+                                         headrace_error* error);
+headrace_code headrace_engine_freeze(headrace_engine* engine, headrace_error* error);
+
+/* What was registered. */
+headrace_code headrace_engine_group_count(headrace_engine* engine, uint32_t* out_count,
+                                          headrace_error* error);
+headrace_code headrace_engine_parameter_count(headrace_engine* engine, uint32_t* out_count,
+                                              headrace_error* error);
+headrace_code headrace_engine_group_name(headrace_engine* engine, headrace_group group,
+                                         char* buffer, size_t capacity, size_t* out_needed,
+                                         headrace_error* error);
+/* The group's parameters in the order they were given. *out_count is how many there are; with
+ * capacity 0 only that is written. */
+headrace_code headrace_engine_group_parameters(headrace_engine* engine, headrace_group group,
+                                               headrace_parameter* buffer, size_t capacity,
+                                               size_t* out_count, headrace_error* error);
+/* By full name. */
+headrace_code headrace_engine_parameter(headrace_engine* engine, const char* full_name,
+                                        headrace_parameter* out_parameter, headrace_error* error);
+headrace_code headrace_engine_parameter_name(headrace_engine* engine, headrace_parameter parameter,
+                                             char* buffer, size_t capacity, size_t* out_needed,
+                                             headrace_error* error);
+typedef struct headrace_parameter_facts {
+  uint32_t struct_size;
+  headrace_dtype dtype;
+  headrace_group group;
+  headrace_hyperparameter_set hyperparameters;
+  uint64_t elements;
+  uint64_t size_bytes;
+  /* From the start of headrace_gathered_section() of its dtype; UINT64_MAX before freeze. */
+  uint64_t section_offset_bytes;
+} headrace_parameter_facts;
+static inline void headrace_parameter_facts_init(headrace_parameter_facts* facts) {
+  facts->struct_size = (uint32_t)sizeof *facts;
+}
+headrace_code headrace_engine_parameter_facts(headrace_engine* engine, headrace_parameter parameter,
+                                              headrace_parameter_facts* out_facts,
+                                              headrace_error* error);
+/* The plan, after freeze: {"schema_version":1,"rows":[{"what","tier",
+ * "bytes"}],...} with the names of PlanReport (headrace/stats.hpp). */
+headrace_code headrace_engine_plan_json(headrace_engine* engine, char* buffer, size_t capacity,
+                                        size_t* out_needed, headrace_error* error);
+
+/* Values. `values` is one whole parameter, row-major, host memory, to be written. */
+typedef headrace_code (*headrace_fill)(void* context, headrace_parameter parameter, void* values,
+                                       size_t size_bytes);
+headrace_code headrace_engine_load(headrace_engine* engine, headrace_group group,
+                                   headrace_fill fill, void* context, headrace_error* error);
+typedef int32_t headrace_content;
+enum {
+  HEADRACE_WEIGHT = 0, /* in the parameter's dtype; the others are f32 */
+  HEADRACE_MASTER = 1,
+  HEADRACE_EXP_AVG = 2,
+  HEADRACE_EXP_AVG_SQ = 3
+};
+/* A stretch of one parameter's elements, in rising order. */
+typedef headrace_code (*headrace_sink)(void* context, uint64_t first_element, const void* values,
+                                       size_t size_bytes);
+headrace_code headrace_engine_store(headrace_engine* engine, headrace_parameter parameter,
+                                    headrace_content content, headrace_sink sink, void* context,
+                                    headrace_error* error);
+/* 32 hexadecimal digits and a NUL: docs/swap_file.md, "Hashes". */
+#define HEADRACE_HASH_CAPACITY 33
+headrace_code headrace_engine_hash_parameters(headrace_engine* engine,
+                                              char out_hash[HEADRACE_HASH_CAPACITY],
+                                              headrace_error* error);
+headrace_code headrace_engine_hash_optimizer_state(headrace_engine* engine,
+                                                   char out_hash[HEADRACE_HASH_CAPACITY],
+                                                   headrace_error* error);
+
+/* A step. */
+headrace_code headrace_engine_gather(headrace_engine* engine, headrace_group group,
+                                     headrace_stream stream, headrace_gathered** out_gathered,
+                                     headrace_error* error);
+/* Device memory, read-only, until the release. */
+headrace_code headrace_gathered_bytes(headrace_gathered* gathered, headrace_parameter parameter,
+                                      void** out_data, size_t* out_size_bytes,
+                                      headrace_error* error);
+/* NULL and 0 where the group has nothing of `dtype`. */
+headrace_code headrace_gathered_section(headrace_gathered* gathered, headrace_dtype dtype,
+                                        void** out_data, size_t* out_size_bytes,
+                                        headrace_error* error);
+/* Gives the lease back and forgets the handle. NULL does nothing. */
+headrace_code headrace_gathered_release(headrace_gathered* gathered, headrace_error* error);
+headrace_code headrace_engine_add_gradient(headrace_engine* engine, headrace_parameter parameter,
+                                           const void* gradient, headrace_dtype dtype,
+                                           headrace_stream stream, headrace_error* error);
+headrace_code headrace_engine_discard_gradients(headrace_engine* engine, headrace_error* error);
+
+typedef struct headrace_step_options {
+  uint32_t struct_size;
+  float learning_rate;
+  float gradient_scale;
+  float max_norm; /* 0: no clipping */
+} headrace_step_options;
+static inline void headrace_step_options_init(headrace_step_options* options) {
+  options->struct_size = (uint32_t)sizeof *options;
+  options->learning_rate = 1e-3f;
+  options->gradient_scale = 1.0f;
+  options->max_norm = 0.0f;
+}
+typedef struct headrace_step_result {
+  uint32_t struct_size;
+  uint64_t step;
+  double gradient_norm;
+  double clip_factor;
+  uint64_t parameters_updated;
+  uint64_t parameters_left_alone;
+} headrace_step_result;
+static inline void headrace_step_result_init(headrace_step_result* result) {
+  result->struct_size = (uint32_t)sizeof *result;
+}
+/* `out_result` may be NULL. */
+headrace_code headrace_engine_step(headrace_engine* engine, const headrace_step_options* options,
+                                   headrace_step_result* out_result, headrace_error* error);
+
+/* At any time. {"schema_version":1,...} with the names of Stats (headrace/stats.hpp). */
+headrace_code headrace_engine_stats_json(headrace_engine* engine, char* buffer, size_t capacity,
+                                         size_t* out_needed, headrace_error* error);
+/* From any thread and from a signal handler. */
+headrace_code headrace_engine_interrupt(headrace_engine* engine);
+/* Threads, files and memory are gone when it returns; the handle stays until destroy. */
+headrace_code headrace_engine_close(headrace_engine* engine, headrace_error* error);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// calls.hpp: what every C entry point does around its one line of work: exceptions to codes,
+// structs of another age, text into the caller's buffer.
+#pragma once
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <string_view>
+
+#include "headrace/c.h"
+#include "headrace/error.hpp"
+
+namespace headrace::bindings {
+// Whether `error` can be written: null, or of a size this library knows.
+bool usable(const headrace_error* error) noexcept;
+headrace_code succeed(headrace_error* error) noexcept;
+headrace_code fail(headrace_error* error, Code code, int sys_errno, std::string_view text) noexcept;
+// The exception being handled, as a code.
+headrace_code fail_with_current_exception(headrace_error* error) noexcept;
+
+template <class Work>
+headrace_code guarded(headrace_error* error, Work&& work) noexcept {
+  if (!usable(error)) return HEADRACE_INVALID_ARGUMENT;
+  try {
+    work();
+    return succeed(error);
+  } catch (...) {
+    return fail_with_current_exception(error);
+  }
+}
+
+[[noreturn]] void refuse(const std::string& text);
+
+template <class T>
+T* require(T* pointer, const char* name) {
+  if (pointer == nullptr) refuse(std::string(name) + " is NULL; it is required");
+  return pointer;
+}
+template <class T>
+T& required(T* pointer, const char* name) {
+  return *require(pointer, name);
+}
+
+// A caller's struct in this library's size: fields its header does not have yet are `defaults`;
+// fields that this library does not have yet must be zero. `first_size` is the struct's size in the
+// first version: whoever adds a field passes it.
+template <class T>
+T taken(const T* from, T defaults, const char* name, std::size_t first_size = sizeof(T)) {
+  const std::size_t size = required(from, name).struct_size;
+  if (size < first_size) {
+    refuse(std::string(name) + ".struct_size is " + std::to_string(size) + ", at least " +
+           std::to_string(first_size) + " is needed; " + name + " is set up by its _init()");
+  }
+  const auto* bytes = reinterpret_cast<const unsigned char*>(from);
+  for (std::size_t i = sizeof(T); i < size; ++i) {
+    if (bytes[i] != 0) {
+      throw Error(Code::kUnsupported, std::string(name) +
+                                          " sets a field that this library does not have; link a "
+                                          "newer one, or leave the field zero");
+    }
+  }
+  std::memcpy(&defaults, from, std::min(size, sizeof(T)));
+  return defaults;
+}
+
+// `value` into the caller's struct, as far as that reaches.
+template <class T>
+void give(T* to, const T& value, const char* name, std::size_t first_size = sizeof(T)) {
+  const std::uint32_t size = required(to, name).struct_size;
+  if (size < first_size) {
+    refuse(std::string(name) + ".struct_size is " + std::to_string(size) + ", at least " +
+           std::to_string(first_size) + " is needed; " + name + " is set up by its _init()");
+  }
+  std::memcpy(to, &value, std::min<std::size_t>(size, sizeof(T)));
+  to->struct_size = size;
+}
+
+// Convention 6 of headrace/c.h.
+void give_text(const std::string& text, char* buffer, std::size_t capacity,
+               std::size_t* out_needed);
+
+// Throws what a host's function answered, unless HEADRACE_OK.
+void check_answer(headrace_code code, const std::string& who);
+}  // namespace headrace::bindings

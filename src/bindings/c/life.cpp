@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// life.cpp: headrace/c.h from version and create to close and destroy.
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bindings/c/calls.hpp"
+#include "bindings/c/handles_of_c.hpp"
+#include "bindings/c/host_tables.hpp"
+#include "bindings/c/reports.hpp"
+#include "headrace/version.hpp"
+
+namespace headrace::bindings {
+EngineHandles& engines = *new EngineHandles(1, "engine", 256);
+GatheredHandles& leases = *new GatheredHandles(2, "gathered", 8192);
+
+namespace {
+constexpr std::uint32_t kVersion =
+    HEADRACE_VERSION_MAJOR * 1'000'000u + HEADRACE_VERSION_MINOR * 1'000u + HEADRACE_VERSION_PATCH;
+static_assert(HEADRACE_C_VERSION == kVersion, "c.h and version.hpp name different versions");
+static_assert(HEADRACE_FAILED == static_cast<int>(Code::kFailed));
+static_assert(HEADRACE_EXP_AVG_SQ == static_cast<int>(Content::kExpAvgSq));
+static_assert(HEADRACE_LOG_ERROR == static_cast<int>(LogLevel::kError));
+
+// 0.1.3 and 0.1.0 understand each other, 0.1 and 0.2 do not, 1.0 and 1.2 do.
+bool compatible(std::uint32_t header) {
+  const std::uint32_t major = HEADRACE_VERSION_MAJOR;
+  if (header / 1'000'000 != major) return false;
+  return major > 0 || header / 1'000 == kVersion / 1'000;
+}
+
+std::string version_text(std::uint32_t version) {
+  return std::to_string(version / 1'000'000) + "." + std::to_string(version / 1'000 % 1'000) + "." +
+         std::to_string(version % 1'000);
+}
+
+Settings settings_of(const headrace_engine_options& options) {
+  std::vector<std::string> overrides;
+  if (options.override_count > 0) require(options.overrides, "options.overrides");
+  for (std::size_t i = 0; i < options.override_count; ++i) {
+    overrides.emplace_back(&required(options.overrides[i], "an entry of options.overrides"));
+  }
+  if (options.settings_json != nullptr && options.settings_file != nullptr) {
+    refuse("options gives both settings_json and settings_file; give one");
+  }
+  if (options.settings_file != nullptr) {
+    return Settings::from_file(options.settings_file, overrides);
+  }
+  const char* text = options.settings_json != nullptr ? options.settings_json : "{}";
+  return Settings::from_json(text, "settings_json", overrides);
+}
+
+EngineOptions engine_options_of(const headrace_engine_options& options) {
+  EngineOptions result;
+  if (options.device != nullptr) result.device = make_host_device(options.device);
+  if (options.collective != nullptr) result.collective = make_host_collective(options.collective);
+  if (options.log != nullptr) {
+    result.log = [log = options.log, context = options.log_context](LogLevel level,
+                                                                    std::string_view text) {
+      log(context, static_cast<std::int32_t>(level), std::string(text).c_str());
+    };
+  }
+  return result;
+}
+
+void create(const headrace_engine_options* given, headrace_engine** out_engine) {
+  require(out_engine, "out_engine");
+  headrace_engine_options options;
+  headrace_engine_options_init(&options);
+  if (given != nullptr) options = taken(given, options, "options");
+  if (!compatible(options.header_version)) {
+    throw Error(Code::kUnsupported,
+                "the program was compiled with headrace/c.h " +
+                    version_text(options.header_version) + ", the library it runs with is " +
+                    version() + "; compile it with that library's header, or link the other");
+  }
+  auto engine = std::make_unique<Engine>(settings_of(options), engine_options_of(options));
+  *out_engine = static_cast<headrace_engine*>(engines.add(std::move(engine)));
+}
+}  // namespace
+}  // namespace headrace::bindings
+
+using namespace headrace::bindings;
+
+uint32_t headrace_version(void) { return kVersion; }
+const char* headrace_version_text(void) { return headrace::version(); }
+
+const char* headrace_code_name(headrace_code code) {
+  if (code < HEADRACE_OK || code > HEADRACE_FAILED) return "unknown code";
+  return headrace::code_name(static_cast<headrace::Code>(code));
+}
+
+headrace_code headrace_engine_create(const headrace_engine_options* options,
+                                     headrace_engine** out_engine, headrace_error* error) {
+  return guarded(error, [&] { create(options, out_engine); });
+}
+headrace_code headrace_engine_destroy(headrace_engine* engine, headrace_error* error) {
+  return guarded(error, [&] {
+    if (engine != nullptr) engines.remove(engine, [](headrace::Engine& e) { e.close(); });
+  });
+}
+headrace_code headrace_engine_freeze(headrace_engine* engine, headrace_error* error) {
+  return guarded(error, [&] { use(engine)->freeze(); });
+}
+headrace_code headrace_engine_close(headrace_engine* engine, headrace_error* error) {
+  return guarded(error, [&] { use(engine)->close(); });
+}
+headrace_code headrace_engine_interrupt(headrace_engine* engine) {
+  return static_cast<headrace_code>(
+      engines.visit(engine, [](headrace::Engine& e) { e.interrupt(); }));
+}
+
+headrace_code headrace_engine_plan_json(headrace_engine* engine, char* buffer, size_t capacity,
+                                        size_t* out_needed, headrace_error* error) {
+  return guarded(error,
+                 [&] { give_text(to_json(use(engine)->plan()), buffer, capacity, out_needed); });
+}
+headrace_code headrace_engine_stats_json(headrace_engine* engine, char* buffer, size_t capacity,
+                                         size_t* out_needed, headrace_error* error) {
+  return guarded(error,
+                 [&] { give_text(to_json(use(engine)->stats()), buffer, capacity, out_needed); });
+}

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bindings/c/reports.hpp"
+
+#include <nlohmann/json.hpp>
+
+namespace headrace::bindings {
+namespace {
+using nlohmann::ordered_json;
+
+std::string text_of(const ordered_json& json) {
+  return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+}
+}  // namespace
+
+std::string to_json(const PlanReport& plan) {
+  ordered_json rows = ordered_json::array();
+  for (const PlanRow& row : plan.rows) {
+    rows.push_back({{"what", row.what}, {"tier", row.tier}, {"bytes", row.bytes}});
+  }
+  return text_of({{"schema_version", 1},
+                  {"rows", std::move(rows)},
+                  {"host_bytes", plan.host_bytes},
+                  {"device_bytes", plan.device_bytes},
+                  {"nvme_bytes", plan.nvme_bytes},
+                  {"trainer_bytes", plan.trainer_bytes},
+                  {"host_budget_bytes", plan.host_budget_bytes},
+                  {"smallest_host_bytes", plan.smallest_host_bytes},
+                  {"parameters", plan.parameters},
+                  {"resident_share_of_state", plan.resident_share_of_state},
+                  {"resident_share_of_parameters", plan.resident_share_of_parameters},
+                  {"nvme_read_bytes_per_step", plan.nvme_read_bytes_per_step},
+                  {"nvme_written_bytes_per_step", plan.nvme_written_bytes_per_step}});
+}
+
+std::string to_json(const Stats& stats) {
+  return text_of({{"schema_version", 1},
+                  {"nvme_read_bytes", stats.nvme_read_bytes},
+                  {"nvme_written_bytes", stats.nvme_written_bytes},
+                  {"nvme_reads", stats.nvme_reads},
+                  {"nvme_writes", stats.nvme_writes},
+                  {"nvme_retries", stats.nvme_retries},
+                  {"nvme_read_busy_seconds", stats.nvme_read_busy_seconds},
+                  {"nvme_write_busy_seconds", stats.nvme_write_busy_seconds},
+                  {"copied_to_device_bytes", stats.copied_to_device_bytes},
+                  {"update_compute_seconds", stats.update_compute_seconds},
+                  {"update_wall_seconds", stats.update_wall_seconds},
+                  {"gathers", stats.gathers},
+                  {"gathers_in_place", stats.gathers_in_place},
+                  {"gathers_prefetched", stats.gathers_prefetched},
+                  {"gathers_on_demand", stats.gathers_on_demand},
+                  {"gather_wait_seconds", stats.gather_wait_seconds},
+                  {"engine_bytes", stats.engine_bytes},
+                  {"io_queue", stats.io_queue},
+                  {"io_queue_reason", stats.io_queue_reason},
+                  {"direct_io", stats.direct_io}});
+}
+}  // namespace headrace::bindings

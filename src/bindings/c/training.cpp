@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// training.cpp: headrace/c.h, values in and out, and a step.
+#include <cstring>
+#include <memory>
+#include <string>
+
+#include "bindings/c/calls.hpp"
+#include "bindings/c/handles_of_c.hpp"
+#include "bindings/c/host_tables.hpp"
+#include "device/gradient_kernels.hpp"
+
+namespace headrace::bindings {
+namespace {
+Content content_of(headrace_content content) {
+  if (content < HEADRACE_WEIGHT || content > HEADRACE_EXP_AVG_SQ) {
+    refuse("content " + std::to_string(content) +
+           " is not known; 0 is the weight, 1 the master, 2 and 3 the moments");
+  }
+  return static_cast<Content>(content);
+}
+
+void put_hash(const std::string& hash, char* out_hash) {
+  std::memcpy(out_hash, hash.c_str(), HEADRACE_HASH_CAPACITY);
+}
+
+void accumulate(const headrace_accumulation* given) {
+  const Accumulation work = from_c(taken(given, headrace_accumulation{}, "work"));
+  require(work.source, "work.source");
+  require(work.sum, "work.sum");
+  require(work.pieces, "work.pieces");
+  if (work.piece_elements == 0) refuse("work.piece_elements is 0");
+  device::accumulate_on_host(work);
+}
+
+StepResult step(Engine& engine, const headrace_step_options* given) {
+  headrace_step_options options;
+  headrace_step_options_init(&options);
+  if (given != nullptr) options = taken(given, options, "options");
+  return engine.step({.learning_rate = options.learning_rate,
+                      .gradient_scale = options.gradient_scale,
+                      .max_norm = options.max_norm});
+}
+
+headrace_step_result to_c(const StepResult& result) {
+  headrace_step_result c{};
+  c.step = result.step;
+  c.gradient_norm = result.gradient_norm;
+  c.clip_factor = result.clip_factor;
+  c.parameters_updated = result.parameters_updated;
+  c.parameters_left_alone = result.parameters_left_alone;
+  return c;
+}
+}  // namespace
+}  // namespace headrace::bindings
+
+using namespace headrace::bindings;
+
+headrace_code headrace_accumulate(const headrace_accumulation* work, headrace_error* error) {
+  return guarded(error, [&] { accumulate(work); });
+}
+
+headrace_code headrace_engine_load(headrace_engine* engine, headrace_group group,
+                                   headrace_fill fill, void* context, headrace_error* error) {
+  return guarded(error, [&] {
+    require(fill, "fill");
+    use(engine)->load({group}, [&](headrace::ParameterId id, std::span<std::byte> values) {
+      check_answer(fill(context, id.index, values.data(), values.size()), "the fill function");
+    });
+  });
+}
+headrace_code headrace_engine_store(headrace_engine* engine, headrace_parameter parameter,
+                                    headrace_content content, headrace_sink sink, void* context,
+                                    headrace_error* error) {
+  return guarded(error, [&] {
+    require(sink, "sink");
+    use(engine)->store({parameter}, content_of(content),
+                       [&](std::uint64_t first, std::span<const std::byte> values) {
+                         check_answer(sink(context, first, values.data(), values.size()),
+                                      "the sink function");
+                       });
+  });
+}
+headrace_code headrace_engine_hash_parameters(headrace_engine* engine,
+                                              char out_hash[HEADRACE_HASH_CAPACITY],
+                                              headrace_error* error) {
+  return guarded(
+      error, [&] { put_hash(use(engine)->hash_parameters(), &required(out_hash, "out_hash")); });
+}
+headrace_code headrace_engine_hash_optimizer_state(headrace_engine* engine,
+                                                   char out_hash[HEADRACE_HASH_CAPACITY],
+                                                   headrace_error* error) {
+  return guarded(error, [&] {
+    put_hash(use(engine)->hash_optimizer_state(), &required(out_hash, "out_hash"));
+  });
+}
+
+headrace_code headrace_engine_gather(headrace_engine* engine, headrace_group group,
+                                     headrace_stream stream, headrace_gathered** out_gathered,
+                                     headrace_error* error) {
+  return guarded(error, [&] {
+    auto& gathered = required(out_gathered, "out_gathered");
+    auto lease = std::make_unique<headrace::Gathered>(use(engine)->gather({group}, {stream}));
+    gathered = static_cast<headrace_gathered*>(leases.add(std::move(lease)));
+  });
+}
+headrace_code headrace_gathered_bytes(headrace_gathered* gathered, headrace_parameter parameter,
+                                      void** out_data, size_t* out_size_bytes,
+                                      headrace_error* error) {
+  return guarded(error, [&] {
+    const headrace::DeviceSpan span = use(gathered)->bytes({parameter});
+    required(out_data, "out_data") = span.data;
+    required(out_size_bytes, "out_size_bytes") = span.size_bytes;
+  });
+}
+headrace_code headrace_gathered_section(headrace_gathered* gathered, headrace_dtype dtype,
+                                        void** out_data, size_t* out_size_bytes,
+                                        headrace_error* error) {
+  return guarded(error, [&] {
+    const headrace::DeviceSpan span = use(gathered)->section(dtype_from_c(dtype));
+    required(out_data, "out_data") = span.data;
+    required(out_size_bytes, "out_size_bytes") = span.size_bytes;
+  });
+}
+headrace_code headrace_gathered_release(headrace_gathered* gathered, headrace_error* error) {
+  return guarded(error, [&] {
+    if (gathered != nullptr) leases.remove(gathered, [](headrace::Gathered& g) { g.release(); });
+  });
+}
+headrace_code headrace_engine_add_gradient(headrace_engine* engine, headrace_parameter parameter,
+                                           const void* gradient, headrace_dtype dtype,
+                                           headrace_stream stream, headrace_error* error) {
+  return guarded(error, [&] {
+    require(gradient, "gradient");
+    use(engine)->add_gradient({parameter}, gradient, dtype_from_c(dtype), {stream});
+  });
+}
+headrace_code headrace_engine_discard_gradients(headrace_engine* engine, headrace_error* error) {
+  return guarded(error, [&] { use(engine)->discard_gradients(); });
+}
+headrace_code headrace_engine_step(headrace_engine* engine, const headrace_step_options* options,
+                                   headrace_step_result* out_result, headrace_error* error) {
+  return guarded(error, [&] {
+    // The caller's struct is looked at before the step is made: afterwards it could not be undone.
+    if (out_result != nullptr) give(out_result, headrace_step_result{}, "out_result");
+    const headrace::StepResult result = step(*use(engine), options);
+    if (out_result != nullptr) give(out_result, to_c(result), "out_result");
+  });
+}

@@ -1,0 +1,723 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * c_api_test.c: headrace/c.h as a C99 program meets it: every function, and every code that a call
+ * can be brought to give. argv[1]: a folder on a drive. */
+#include "headrace/c.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static int failures = 0;
+static char message[8192];
+static headrace_error error;
+
+#define EXPECT(condition)                                                                 \
+  do {                                                                                    \
+    if (!(condition)) {                                                                   \
+      ++failures;                                                                         \
+      fprintf(stderr, "%s:%d: %s does not hold (last message: %s)\n", __FILE__, __LINE__, \
+              #condition, message);                                                       \
+    }                                                                                     \
+  } while (0)
+/* The call returns `wanted`, and words come with everything but HEADRACE_OK. */
+#define EXPECT_CODE(call, wanted)                                                                  \
+  do {                                                                                             \
+    const headrace_code code_ = (call);                                                            \
+    if (code_ != (wanted) || error.code != code_ || (code_ != HEADRACE_OK) != (message[0] != 0)) { \
+      ++failures;                                                                                  \
+      fprintf(stderr, "%s:%d: %s\n  gave %s (error.code %s), wanted %s; message: %s\n", __FILE__,  \
+              __LINE__, #call, headrace_code_name(code_), headrace_code_name(error.code),          \
+              headrace_code_name(wanted), message);                                                \
+    }                                                                                              \
+  } while (0)
+#define EXPECT_OK(call) EXPECT_CODE(call, HEADRACE_OK)
+#define EXPECT_WORDS(words) EXPECT(strstr(message, words) != NULL)
+
+enum { kElements = 1000 };
+
+static headrace_code fill_ramp(void* context, headrace_parameter parameter, void* values,
+                               size_t size_bytes) {
+  float* out = (float*)values;
+  size_t i;
+  (void)context;
+  for (i = 0; i < size_bytes / sizeof(float); ++i) out[i] = (float)i / 100.0f + (float)parameter;
+  return HEADRACE_OK;
+}
+static headrace_code refuse_fill(void* context, headrace_parameter parameter, void* values,
+                                 size_t size_bytes) {
+  (void)parameter, (void)values, (void)size_bytes;
+  return *(const headrace_code*)context;
+}
+struct sums {
+  uint64_t next;
+  double sum;
+  headrace_code answer;
+};
+static headrace_code add_up(void* context, uint64_t first, const void* values, size_t size_bytes) {
+  struct sums* sums = (struct sums*)context;
+  const float* in = (const float*)values;
+  size_t i;
+  EXPECT(first == sums->next);
+  for (i = 0; i < size_bytes / sizeof(float); ++i) sums->sum += in[i];
+  sums->next += size_bytes / sizeof(float);
+  return sums->answer;
+}
+
+static headrace_engine* new_engine(const char* json) {
+  headrace_engine* engine = NULL;
+  headrace_engine_options options;
+  headrace_engine_options_init(&options);
+  options.settings_json = json;
+  EXPECT_OK(headrace_engine_create(&options, &engine, &error));
+  return engine;
+}
+static headrace_group add_vector(headrace_engine* engine, const char* name) {
+  const int64_t shape[1] = {kElements};
+  headrace_parameter_spec spec;
+  headrace_group group = 0;
+  headrace_parameter_spec_init(&spec);
+  spec.name = "weight";
+  spec.dtype = HEADRACE_F32;
+  spec.shape = shape;
+  spec.dimensions = 1;
+  EXPECT_OK(headrace_engine_add_group(engine, name, &spec, 1, &group, &error));
+  return group;
+}
+
+/* ---- version, names, errors ---- */
+static void version_and_codes(void) {
+  int code;
+  EXPECT(headrace_version() == HEADRACE_C_VERSION);
+  EXPECT(strlen(headrace_version_text()) >= 5);
+  for (code = HEADRACE_OK; code <= HEADRACE_FAILED; ++code)
+    EXPECT(headrace_code_name(code)[0] == 'k');
+  EXPECT(strcmp(headrace_code_name(-1), "unknown code") == 0);
+  EXPECT(strcmp(headrace_code_name(HEADRACE_FAILED + 1), "unknown code") == 0);
+}
+
+static void errors_are_the_callers(void) {
+  char small[8];
+  headrace_error narrow, wrong;
+  headrace_engine* engine = new_engine(NULL);
+  headrace_parameter parameter;
+  headrace_error_init(&narrow, small, sizeof small);
+  EXPECT(headrace_engine_parameter(engine, "none", &parameter, &narrow) == HEADRACE_NOT_FOUND);
+  EXPECT(strlen(small) == 7 && narrow.message_needed > sizeof small);
+  EXPECT(headrace_engine_parameter(engine, "none", &parameter, NULL) == HEADRACE_NOT_FOUND);
+  headrace_error_init(&narrow, NULL, 0);
+  EXPECT(headrace_engine_parameter(engine, "none", &parameter, &narrow) == HEADRACE_NOT_FOUND);
+  EXPECT(narrow.message_needed > 1);
+  /* A character of two bytes is not cut in the middle. */
+  headrace_error_init(&narrow, small, sizeof small);
+  EXPECT(headrace_engine_parameter(engine, "\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4", &parameter,
+                                   &narrow) == HEADRACE_NOT_FOUND);
+  memset(&wrong, 0, sizeof wrong);
+  EXPECT(headrace_engine_parameter(engine, "none", &parameter, &wrong) ==
+         HEADRACE_INVALID_ARGUMENT);
+  EXPECT_OK(headrace_engine_destroy(engine, &error));
+}
+
+/* ---- create ---- */
+static void create_refuses(const char* folder) {
+  headrace_engine* engine = NULL;
+  headrace_engine_options options;
+  const char* overrides[2] = {"headrace.update_threads=1", NULL};
+  char bigger[sizeof(headrace_engine_options) + 8];
+  char path[4096];
+  headrace_engine_options_init(&options);
+  EXPECT_CODE(headrace_engine_create(&options, NULL, &error), HEADRACE_INVALID_ARGUMENT);
+  EXPECT_OK(headrace_engine_create(NULL, &engine, &error));
+  EXPECT_OK(headrace_engine_destroy(engine, &error));
+  EXPECT_OK(headrace_engine_destroy(NULL, &error));
+
+  options.settings_json = "{\"gradient_cliping\": 1}";
+  EXPECT_CODE(headrace_engine_create(&options, &engine, &error), HEADRACE_SETTINGS);
+  EXPECT_WORDS("gradient_clipping");
+  options.settings_file = "x";
+  EXPECT_CODE(headrace_engine_create(&options, &engine, &error), HEADRACE_INVALID_ARGUMENT);
+  options.settings_json = NULL;
+  snprintf(path, sizeof path, "%s/no such file.json", folder);
+  options.settings_file = path;
+  EXPECT_CODE(headrace_engine_create(&options, &engine, &error), HEADRACE_NOT_FOUND);
+  options.settings_file = NULL;
+
+  options.overrides = overrides;
+  options.override_count = 1;
+  EXPECT_OK(headrace_engine_create(&options, &engine, &error));
+  EXPECT_OK(headrace_engine_destroy(engine, &error));
+  options.override_count = 2;
+  EXPECT_CODE(headrace_engine_create(&options, &engine, &error), HEADRACE_INVALID_ARGUMENT);
+  options.overrides = NULL;
+  EXPECT_CODE(headrace_engine_create(&options, &engine, &error), HEADRACE_INVALID_ARGUMENT);
+  options.override_count = 0;
+
+  options.header_version = HEADRACE_C_VERSION + 1000;
+  EXPECT_CODE(headrace_engine_create(&options, &engine, &error), HEADRACE_UNSUPPORTED);
+  options.header_version = HEADRACE_C_VERSION + 1; /* a patch is compatible */
+  EXPECT_OK(headrace_engine_create(&options, &engine, &error));
+  EXPECT_OK(headrace_engine_destroy(engine, &error));
+  headrace_engine_options_init(&options);
+  options.struct_size = 4;
+  EXPECT_CODE(headrace_engine_create(&options, &engine, &error), HEADRACE_INVALID_ARGUMENT);
+
+  /* A newer header's struct is understood while its new fields are zero. */
+  memset(bigger, 0, sizeof bigger);
+  headrace_engine_options_init(&options);
+  options.struct_size = sizeof bigger;
+  memcpy(bigger, &options, sizeof options);
+  EXPECT_OK(headrace_engine_create((const headrace_engine_options*)(void*)bigger, &engine, &error));
+  EXPECT_OK(headrace_engine_destroy(engine, &error));
+  bigger[sizeof bigger - 1] = 1;
+  EXPECT_CODE(
+      headrace_engine_create((const headrace_engine_options*)(void*)bigger, &engine, &error),
+      HEADRACE_UNSUPPORTED);
+}
+
+/* ---- handles ---- */
+static void handles_are_never_followed(void) {
+  headrace_engine* engine = new_engine(NULL);
+  headrace_engine* wrong[4];
+  headrace_gathered* gathered = NULL;
+  headrace_group group = add_vector(engine, "g");
+  uint32_t count;
+  void* data;
+  size_t size;
+  int i;
+  EXPECT_OK(headrace_engine_freeze(engine, &error));
+  EXPECT_OK(headrace_engine_load(engine, group, fill_ramp, NULL, &error));
+  EXPECT_OK(headrace_engine_gather(engine, group, 0, &gathered, &error));
+  wrong[0] = NULL;
+  wrong[1] = (headrace_engine*)(void*)&count;
+  wrong[2] = (headrace_engine*)(void*)gathered; /* of another kind */
+  wrong[3] = (headrace_engine*)(uintptr_t)UINT64_MAX;
+  for (i = 0; i < 4; ++i) {
+    EXPECT_CODE(headrace_engine_group_count(wrong[i], &count, &error), HEADRACE_INVALID_ARGUMENT);
+    EXPECT(headrace_engine_interrupt(wrong[i]) == HEADRACE_INVALID_ARGUMENT);
+    EXPECT_CODE(headrace_engine_step(wrong[i], NULL, NULL, &error), HEADRACE_INVALID_ARGUMENT);
+    if (i > 0) EXPECT_CODE(headrace_engine_destroy(wrong[i], &error), HEADRACE_INVALID_ARGUMENT);
+  }
+  EXPECT_CODE(headrace_gathered_bytes((headrace_gathered*)(void*)engine, 0, &data, &size, &error),
+              HEADRACE_INVALID_ARGUMENT);
+  /* An open lease keeps its engine. */
+  EXPECT_CODE(headrace_engine_destroy(engine, &error), HEADRACE_WRONG_STATE);
+  EXPECT_WORDS("'g'");
+  EXPECT_CODE(headrace_engine_close(engine, &error), HEADRACE_WRONG_STATE);
+  EXPECT_OK(headrace_gathered_release(gathered, &error));
+  EXPECT_CODE(headrace_gathered_release(gathered, &error), HEADRACE_INVALID_ARGUMENT);
+  EXPECT_CODE(headrace_gathered_section(gathered, HEADRACE_F32, &data, &size, &error),
+              HEADRACE_INVALID_ARGUMENT);
+  EXPECT_OK(headrace_gathered_release(NULL, &error));
+  EXPECT_OK(headrace_engine_close(engine, &error));
+  EXPECT_OK(headrace_engine_close(engine, &error));
+  EXPECT_CODE(headrace_engine_step(engine, NULL, NULL, &error), HEADRACE_WRONG_STATE);
+  EXPECT_OK(headrace_engine_destroy(engine, &error));
+  EXPECT_CODE(headrace_engine_destroy(engine, &error), HEADRACE_INVALID_ARGUMENT);
+  EXPECT(headrace_engine_interrupt(engine) == HEADRACE_INVALID_ARGUMENT);
+}
+
+/* ---- registration ---- */
+static void registration(void) {
+  headrace_engine* engine = new_engine(NULL);
+  headrace_hyperparameters values;
+  headrace_hyperparameter_set set = 0;
+  headrace_parameter_spec specs[2];
+  headrace_parameter_facts facts;
+  headrace_parameter found[2], one;
+  headrace_group group;
+  const int64_t shape[2] = {3, 5};
+  char text[64];
+  size_t needed, count;
+  uint32_t number;
+
+  headrace_hyperparameters_init(&values);
+  values.weight_decay = 0;
+  EXPECT_OK(headrace_engine_add_hyperparameters(engine, &values, &set, &error));
+  EXPECT(set == 1);
+  EXPECT_OK(headrace_engine_set_default_hyperparameters(engine, &values, &error));
+  values.beta1 = 2;
+  EXPECT_CODE(headrace_engine_add_hyperparameters(engine, &values, &set, &error),
+              HEADRACE_INVALID_ARGUMENT);
+  EXPECT_CODE(headrace_engine_set_default_hyperparameters(engine, NULL, &error),
+              HEADRACE_INVALID_ARGUMENT);
+
+  headrace_parameter_spec_init(&specs[0]);
+  specs[0].name = "a";
+  specs[0].shape = shape;
+  specs[0].dimensions = 2;
+  headrace_parameter_spec_init(&specs[1]);
+  specs[1].name = "b";
+  specs[1].dtype = HEADRACE_F32;
+  specs[1].hyperparameters = 1;
+  EXPECT_CODE(headrace_engine_add_group(engine, NULL, specs, 2, &group, &error),
+              HEADRACE_INVALID_ARGUMENT);
+  EXPECT_CODE(headrace_engine_add_group(engine, "g", NULL, 2, &group, &error),
+              HEADRACE_INVALID_ARGUMENT);
+  EXPECT_CODE(headrace_engine_add_group(engine, "g", specs, 0, &group, &error),
+              HEADRACE_INVALID_ARGUMENT);
+  specs[1].struct_size = 8;
+  EXPECT_CODE(headrace_engine_add_group(engine, "g", specs, 2, &group, &error),
+              HEADRACE_INVALID_ARGUMENT);
+  specs[1].struct_size = specs[0].struct_size;
+  specs[1].dtype = 7;
+  EXPECT_CODE(headrace_engine_add_group(engine, "g", specs, 2, &group, &error),
+              HEADRACE_INVALID_ARGUMENT);
+  specs[1].dtype = HEADRACE_F32;
+  specs[0].shape = NULL;
+  EXPECT_CODE(headrace_engine_add_group(engine, "g", specs, 2, &group, &error),
+              HEADRACE_INVALID_ARGUMENT);
+  specs[0].shape = shape;
+  EXPECT_OK(headrace_engine_add_group(engine, "g", specs, 2, &group, &error));
+  EXPECT_CODE(headrace_engine_add_group(engine, "g", specs, 2, &group, &error),
+              HEADRACE_INVALID_ARGUMENT);
+
+  EXPECT_OK(headrace_engine_group_count(engine, &number, &error));
+  EXPECT(number == 1);
+  EXPECT_OK(headrace_engine_parameter_count(engine, &number, &error));
+  EXPECT(number == 2);
+  EXPECT_OK(headrace_engine_group_parameters(engine, group, NULL, 0, &count, &error));
+  EXPECT(count == 2);
+  EXPECT_CODE(headrace_engine_group_parameters(engine, group, found, 1, &count, &error),
+              HEADRACE_INVALID_ARGUMENT);
+  EXPECT_OK(headrace_engine_group_parameters(engine, group, found, 2, &count, &error));
+  EXPECT_OK(headrace_engine_parameter(engine, "g.b", &one, &error));
+  EXPECT(one == found[1]);
+  EXPECT_OK(headrace_engine_parameter_name(engine, one, text, sizeof text, &needed, &error));
+  EXPECT(strcmp(text, "g.b") == 0 && needed == 4);
+  EXPECT_CODE(headrace_engine_parameter_name(engine, one, text, 3, &needed, &error),
+              HEADRACE_INVALID_ARGUMENT);
+  EXPECT(strcmp(text, "g.") == 0 && needed == 4);
+  EXPECT_OK(headrace_engine_group_name(engine, group, NULL, 0, &needed, &error));
+  EXPECT(needed == 2);
+  EXPECT_CODE(headrace_engine_group_name(engine, 9, NULL, 0, &needed, &error), HEADRACE_NOT_FOUND);
+  EXPECT_CODE(headrace_engine_expect_repeated_gradients(engine, 9, &error), HEADRACE_NOT_FOUND);
+  EXPECT_OK(headrace_engine_expect_repeated_gradients(engine, group, &error));
+  EXPECT_OK(headrace_engine_keep_bound(engine, group, &error));
+
+  headrace_parameter_facts_init(&facts);
+  EXPECT_OK(headrace_engine_parameter_facts(engine, found[0], &facts, &error));
+  EXPECT(facts.elements == 15 && facts.size_bytes == 30 && facts.dtype == HEADRACE_BF16 &&
+         facts.group == group && facts.section_offset_bytes == UINT64_MAX);
+  EXPECT_CODE(headrace_engine_plan_json(engine, NULL, 0, &needed, &error), HEADRACE_WRONG_STATE);
+  EXPECT_CODE(headrace_engine_load(engine, group, fill_ramp, NULL, &error), HEADRACE_WRONG_STATE);
+  EXPECT_OK(headrace_engine_freeze(engine, &error));
+  EXPECT_CODE(headrace_engine_freeze(engine, &error), HEADRACE_WRONG_STATE);
+  EXPECT_OK(headrace_engine_parameter_facts(engine, found[1], &facts, &error));
+  EXPECT(facts.elements == 1 && facts.hyperparameters == 1 && facts.section_offset_bytes == 0);
+  EXPECT_CODE(headrace_engine_parameter_facts(engine, 77, &facts, &error), HEADRACE_NOT_FOUND);
+  EXPECT_OK(headrace_engine_plan_json(engine, message, 0, &needed, &error));
+  EXPECT(needed > 100);
+  EXPECT_OK(headrace_engine_destroy(engine, &error));
+}
+
+/* ---- three steps, in memory and on a drive: the same bits ---- */
+struct outcome {
+  char parameters[HEADRACE_HASH_CAPACITY];
+  char state[HEADRACE_HASH_CAPACITY];
+};
+static struct outcome train(headrace_engine* engine) {
+  struct outcome outcome;
+  headrace_gathered* gathered = NULL;
+  headrace_step_options options;
+  headrace_step_result result;
+  struct sums sums;
+  static char json[8192];
+  float gradient[kElements];
+  size_t size_bytes = 0, needed;
+  void* data = NULL;
+  int step, i;
+  const headrace_group group = add_vector(engine, "g");
+  EXPECT_OK(headrace_engine_freeze(engine, &error));
+  EXPECT_CODE(headrace_engine_gather(engine, group, 0, &gathered, &error), HEADRACE_WRONG_STATE);
+  EXPECT_OK(headrace_engine_load(engine, group, fill_ramp, NULL, &error));
+  headrace_step_options_init(&options);
+  options.learning_rate = 0.01f;
+  options.max_norm = 1;
+  headrace_step_result_init(&result);
+  for (step = 1; step <= 3; ++step) {
+    EXPECT_OK(headrace_engine_gather(engine, group, 0, &gathered, &error));
+    EXPECT_OK(headrace_gathered_bytes(gathered, 0, &data, &size_bytes, &error));
+    EXPECT(size_bytes == sizeof gradient);
+    for (i = 0; i < kElements; ++i) gradient[i] = 2 * ((const float*)data)[i];
+    EXPECT_CODE(headrace_gathered_bytes(gathered, 5, &data, &size_bytes, &error),
+                HEADRACE_NOT_FOUND);
+    EXPECT_OK(headrace_gathered_section(gathered, HEADRACE_F32, &data, &size_bytes, &error));
+    EXPECT(data != NULL && size_bytes >= sizeof gradient);
+    EXPECT_CODE(headrace_gathered_section(gathered, 9, &data, &size_bytes, &error),
+                HEADRACE_INVALID_ARGUMENT);
+    EXPECT_OK(headrace_gathered_release(gathered, &error));
+    EXPECT_CODE(headrace_engine_add_gradient(engine, 0, NULL, HEADRACE_F32, 0, &error),
+                HEADRACE_INVALID_ARGUMENT);
+    EXPECT_OK(headrace_engine_add_gradient(engine, 0, gradient, HEADRACE_F32, 0, &error));
+    if (step == 2) { /* not a number: nothing is updated, and it can be dropped */
+      EXPECT_OK(headrace_engine_discard_gradients(engine, &error));
+      gradient[7] = (float)NAN;
+      EXPECT_OK(headrace_engine_add_gradient(engine, 0, gradient, HEADRACE_F32, 0, &error));
+      EXPECT_CODE(headrace_engine_step(engine, &options, &result, &error), HEADRACE_NOT_FINITE);
+      EXPECT_WORDS("g.weight");
+      EXPECT_OK(headrace_engine_discard_gradients(engine, &error));
+      gradient[7] = 0;
+      EXPECT_OK(headrace_engine_add_gradient(engine, 0, gradient, HEADRACE_F32, 0, &error));
+    }
+    EXPECT_OK(headrace_engine_step(engine, &options, &result, &error));
+    EXPECT(result.step == (uint64_t)step && result.parameters_updated == 1 &&
+           result.clip_factor < 1 && result.gradient_norm > 1);
+  }
+  result.struct_size = 4;
+  EXPECT_CODE(headrace_engine_step(engine, &options, &result, &error), HEADRACE_INVALID_ARGUMENT);
+
+  sums.next = 0, sums.sum = 0, sums.answer = HEADRACE_OK;
+  EXPECT_OK(headrace_engine_store(engine, 0, HEADRACE_EXP_AVG_SQ, add_up, &sums, &error));
+  EXPECT(sums.next == kElements && sums.sum > 0);
+  sums.next = 0, sums.answer = HEADRACE_NO_SPACE;
+  EXPECT_CODE(headrace_engine_store(engine, 0, HEADRACE_WEIGHT, add_up, &sums, &error),
+              HEADRACE_NO_SPACE);
+  sums.next = 0, sums.answer = 99;
+  EXPECT_CODE(headrace_engine_store(engine, 0, HEADRACE_MASTER, add_up, &sums, &error),
+              HEADRACE_INVALID_ARGUMENT);
+  EXPECT_CODE(headrace_engine_store(engine, 0, 12, add_up, &sums, &error),
+              HEADRACE_INVALID_ARGUMENT);
+  EXPECT_CODE(headrace_engine_store(engine, 0, HEADRACE_WEIGHT, NULL, NULL, &error),
+              HEADRACE_INVALID_ARGUMENT);
+  EXPECT_OK(headrace_engine_hash_parameters(engine, outcome.parameters, &error));
+  EXPECT_OK(headrace_engine_hash_optimizer_state(engine, outcome.state, &error));
+  EXPECT(strlen(outcome.parameters) == 32 && strlen(outcome.state) == 32);
+  EXPECT_CODE(headrace_engine_hash_parameters(engine, NULL, &error), HEADRACE_INVALID_ARGUMENT);
+  EXPECT_OK(headrace_engine_plan_json(engine, json, sizeof json, &needed, &error));
+  EXPECT(strstr(json, "\"host_bytes\":") != NULL);
+  EXPECT_OK(headrace_engine_stats_json(engine, json, sizeof json, &needed, &error));
+  EXPECT(strstr(json, "\"gathers\":3") != NULL);
+  return outcome;
+}
+
+static void offloaded_settings(char* text, size_t capacity, const char* folder) {
+  snprintf(text, capacity,
+           "{\"wall_clock_breakdown\": true, \"zero_optimization\": {\"offload_optimizer\": "
+           "{\"device\": \"nvme\", \"nvme_path\": "
+           "\"%s\"}, \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}}, "
+           "\"headrace\": {\"allow_memory_backed\": true}}",
+           folder, folder);
+}
+
+static void trains_alike_in_memory_and_on_a_drive(const char* folder) {
+  char text[8192];
+  headrace_engine *memory = new_engine(NULL), *drive;
+  struct outcome a, b;
+  offloaded_settings(text, sizeof text, folder);
+  drive = new_engine(text);
+  a = train(memory); /* two engines at once */
+  b = train(drive);
+  EXPECT(strcmp(a.parameters, b.parameters) == 0);
+  EXPECT(strcmp(a.state, b.state) == 0);
+  EXPECT_OK(headrace_engine_destroy(memory, &error));
+  EXPECT_OK(headrace_engine_destroy(drive, &error));
+}
+
+static void a_fill_that_refuses_ends_the_load(void) {
+  headrace_engine* engine = new_engine(NULL);
+  const headrace_group group = add_vector(engine, "g");
+  headrace_code answer = HEADRACE_IO;
+  EXPECT_OK(headrace_engine_freeze(engine, &error));
+  EXPECT_CODE(headrace_engine_load(engine, group, refuse_fill, &answer, &error), HEADRACE_IO);
+  EXPECT_WORDS("fill");
+  EXPECT_CODE(headrace_engine_load(engine, group, NULL, NULL, &error), HEADRACE_INVALID_ARGUMENT);
+  EXPECT_CODE(headrace_engine_load(engine, 5, fill_ramp, NULL, &error), HEADRACE_NOT_FOUND);
+  EXPECT_OK(headrace_engine_load(engine, group, fill_ramp, NULL, &error));
+  EXPECT_OK(headrace_engine_destroy(engine, &error));
+}
+
+static void plans_and_paths_are_refused(const char* folder) {
+  char text[8192], path[2048];
+  headrace_engine* engine = new_engine(
+      "{\"zero_optimization\": {\"offload_optimizer\": {\"device\": \"cpu\"}}, "
+      "\"headrace\": {\"host_budget_bytes\": 65536}}");
+  add_vector(engine, "g");
+  EXPECT_CODE(headrace_engine_freeze(engine, &error), HEADRACE_OUT_OF_BUDGET);
+  EXPECT_OK(headrace_engine_destroy(engine, &error));
+  snprintf(path, sizeof path, "%s/missing", folder);
+  offloaded_settings(text, sizeof text, path);
+  engine = new_engine(text);
+  add_vector(engine, "g");
+  EXPECT_CODE(headrace_engine_freeze(engine, &error), HEADRACE_NOT_FOUND);
+  EXPECT(error.sys_errno == 2);
+  EXPECT_OK(headrace_engine_destroy(engine, &error));
+}
+
+/* ---- a host's device, a host's ranks, a host's log ---- */
+struct host {
+  int copies, records, accumulations, gathers, sums, barriers, aborted, lines;
+  headrace_code answer; /* of copy */
+};
+static void* host_allocate(void* context, size_t size_bytes) {
+  void* data = NULL;
+  (void)context;
+  if (posix_memalign(&data, 256, size_bytes) != 0) return NULL;
+  return memset(data, 0, size_bytes);
+}
+static void host_deallocate(void* context, void* data, size_t size_bytes) {
+  (void)context, (void)size_bytes;
+  free(data);
+}
+static headrace_code host_create_stream(void* context, headrace_stream* out) {
+  (void)context;
+  *out = 1;
+  return HEADRACE_OK;
+}
+static void host_destroy_stream(void* context, headrace_stream stream) {
+  (void)context, (void)stream;
+}
+static headrace_code host_copy(void* context, headrace_stream stream, void* target,
+                               const void* source, size_t size_bytes) {
+  struct host* host = (struct host*)context;
+  (void)stream;
+  __atomic_add_fetch(&host->copies, 1, __ATOMIC_RELAXED);
+  memcpy(target, source, size_bytes);
+  return host->answer;
+}
+static headrace_code host_fill_zero(void* context, headrace_stream stream, void* target,
+                                    size_t size_bytes) {
+  (void)context, (void)stream;
+  memset(target, 0, size_bytes);
+  return HEADRACE_OK;
+}
+static headrace_code host_accumulate(void* context, headrace_stream stream,
+                                     const headrace_accumulation* work) {
+  struct host* host = (struct host*)context;
+  (void)stream;
+  __atomic_add_fetch(&host->accumulations, 1, __ATOMIC_RELAXED);
+  return headrace_accumulate(work, NULL);
+}
+static headrace_code host_notify(void* context, headrace_stream stream, void (*function)(void*),
+                                 void* argument) {
+  (void)context, (void)stream;
+  function(argument);
+  return HEADRACE_OK;
+}
+static headrace_code host_record(void* context, headrace_stream stream, headrace_event* out) {
+  struct host* host = (struct host*)context;
+  (void)stream;
+  *out = (headrace_event)__atomic_add_fetch(&host->records, 1, __ATOMIC_RELAXED);
+  return HEADRACE_OK;
+}
+static headrace_code host_wait(void* context, headrace_stream stream, headrace_event event) {
+  (void)context, (void)stream;
+  return event == 0 ? HEADRACE_WRONG_STATE : HEADRACE_OK;
+}
+static headrace_code host_synchronize(void* context, headrace_stream stream) {
+  (void)context, (void)stream;
+  return HEADRACE_OK;
+}
+static headrace_code host_all_gather(void* context, uint64_t sequence, const char* what,
+                                     headrace_stream stream, void* whole, size_t size_bytes) {
+  (void)sequence, (void)what, (void)stream, (void)whole, (void)size_bytes;
+  ++((struct host*)context)->gathers;
+  return HEADRACE_OK;
+}
+static headrace_code host_reduce_scatter(void* context, uint64_t sequence, const char* what,
+                                         headrace_stream stream, void* buffer, headrace_dtype dtype,
+                                         uint64_t elements) {
+  (void)context, (void)sequence, (void)what, (void)stream, (void)buffer, (void)dtype;
+  (void)elements;
+  return HEADRACE_OK;
+}
+static headrace_code host_all_reduce_sum(void* context, uint64_t sequence, const char* what,
+                                         double* values, uint64_t count) {
+  (void)sequence, (void)what, (void)values, (void)count;
+  ++((struct host*)context)->sums;
+  return HEADRACE_OK;
+}
+static headrace_code host_barrier(void* context, uint64_t sequence, const char* what) {
+  (void)sequence, (void)what;
+  ++((struct host*)context)->barriers;
+  return HEADRACE_OK;
+}
+static void host_abort(void* context, const char* why) {
+  (void)why;
+  ++((struct host*)context)->aborted;
+}
+static void host_log(void* context, int32_t level, const char* line) {
+  EXPECT(level >= HEADRACE_LOG_INFO && level <= HEADRACE_LOG_ERROR);
+  EXPECT(strchr(line, '\n') == NULL);
+  ++((struct host*)context)->lines;
+}
+
+static headrace_device device_of(struct host* host) {
+  headrace_device table;
+  memset(&table, 0, sizeof table);
+  table.struct_size = sizeof table;
+  table.context = host;
+  table.name = "test";
+  table.allocate = host_allocate;
+  table.deallocate = host_deallocate;
+  table.create_stream = host_create_stream;
+  table.destroy_stream = host_destroy_stream;
+  table.copy = host_copy;
+  table.fill_zero = host_fill_zero;
+  table.accumulate = host_accumulate;
+  table.notify = host_notify;
+  table.record = host_record;
+  table.wait = host_wait;
+  table.synchronize = host_synchronize;
+  return table;
+}
+static headrace_collective collective_of(struct host* host) {
+  headrace_collective table;
+  memset(&table, 0, sizeof table);
+  table.struct_size = sizeof table;
+  table.world_size = 1;
+  table.context = host;
+  table.all_gather = host_all_gather;
+  table.reduce_scatter = host_reduce_scatter;
+  table.all_reduce_sum = host_all_reduce_sum;
+  table.barrier = host_barrier;
+  table.abort = host_abort;
+  return table;
+}
+
+static void a_host_supplies_device_ranks_and_log(const char* folder) {
+  char text[8192];
+  struct host host;
+  struct outcome in_host, in_memory;
+  headrace_engine *engine = NULL, *memory = new_engine(NULL);
+  headrace_engine_options options;
+  headrace_device device = device_of(&host);
+  headrace_collective collective = collective_of(&host);
+  memset(&host, 0, sizeof host);
+  offloaded_settings(text, sizeof text, folder);
+  headrace_engine_options_init(&options);
+  options.settings_json = text;
+  options.device = &device;
+  options.collective = &collective;
+  options.log = host_log;
+  options.log_context = &host;
+
+  device.copy = NULL;
+  EXPECT_CODE(headrace_engine_create(&options, &engine, &error), HEADRACE_INVALID_ARGUMENT);
+  EXPECT_WORDS("device.copy");
+  device.copy = host_copy;
+  collective.rank = 1;
+  EXPECT_CODE(headrace_engine_create(&options, &engine, &error), HEADRACE_INVALID_ARGUMENT);
+  collective.rank = 0;
+  collective.barrier = NULL;
+  EXPECT_CODE(headrace_engine_create(&options, &engine, &error), HEADRACE_INVALID_ARGUMENT);
+  EXPECT_WORDS("collective.barrier");
+  collective.barrier = host_barrier;
+
+  EXPECT_OK(headrace_engine_create(&options, &engine, &error));
+  in_host = train(engine);
+  in_memory = train(memory);
+  EXPECT(strcmp(in_host.parameters, in_memory.parameters) == 0);
+  EXPECT(strcmp(in_host.state, in_memory.state) == 0);
+  EXPECT(host.copies > 0 && host.records > 0 && host.accumulations > 0);
+  EXPECT(host.lines > 0);                                              /* of wall_clock_breakdown */
+  EXPECT_OK(headrace_engine_load(engine, 0, fill_ramp, NULL, &error)); /* no copy is left */
+  host.answer = HEADRACE_UNSUPPORTED;
+  {
+    headrace_gathered* gathered = NULL;
+    EXPECT_CODE(headrace_engine_gather(engine, 0, 0, &gathered, &error), HEADRACE_UNSUPPORTED);
+    EXPECT_WORDS("device 'test': copy");
+  }
+  host.answer = HEADRACE_OK;
+  EXPECT_OK(headrace_engine_destroy(engine, &error));
+  EXPECT_OK(headrace_engine_destroy(memory, &error));
+}
+
+static void accumulates_on_the_host(void) {
+  const float source[4] = {1, 2, 3, (float)INFINITY};
+  float sum[4] = {1, 1, 1, 1};
+  headrace_gradient_piece pieces[2];
+  headrace_accumulation work;
+  memset(&work, 0, sizeof work);
+  EXPECT_CODE(headrace_accumulate(NULL, &error), HEADRACE_INVALID_ARGUMENT);
+  EXPECT_CODE(headrace_accumulate(&work, &error), HEADRACE_INVALID_ARGUMENT);
+  work.struct_size = sizeof work;
+  work.source = source;
+  work.sum = sum;
+  work.elements = 4;
+  work.pieces = pieces;
+  work.piece_elements = 2;
+  work.first_piece_elements = 2;
+  EXPECT_OK(headrace_accumulate(&work, &error));
+  EXPECT(sum[0] == 2 && sum[2] == 4 && pieces[0].sum_squares == 13 && pieces[1].non_finite == 1);
+  work.piece_elements = 0;
+  EXPECT_CODE(headrace_accumulate(&work, &error), HEADRACE_INVALID_ARGUMENT);
+}
+
+/* ---- interrupt ---- */
+static headrace_engine* interrupted;
+static void on_alarm(int signal_number) {
+  (void)signal_number;
+  headrace_engine_interrupt(interrupted);
+}
+static void interrupts_from_a_signal_handler(void) {
+  headrace_engine* engine = new_engine(NULL);
+  headrace_gathered* gathered = NULL;
+  const headrace_group group = add_vector(engine, "g");
+  EXPECT_OK(headrace_engine_freeze(engine, &error));
+  EXPECT_OK(headrace_engine_load(engine, group, fill_ramp, NULL, &error));
+  interrupted = engine;
+  signal(SIGALRM, on_alarm);
+  raise(SIGALRM);
+  EXPECT_CODE(headrace_engine_gather(engine, group, 0, &gathered, &error), HEADRACE_INTERRUPTED);
+  EXPECT_OK(headrace_engine_destroy(engine, &error));
+}
+
+/* ---- a handle in use is not destroyed ---- */
+struct waiting {
+  headrace_engine* engine;
+  pthread_barrier_t inside, done;
+};
+static headrace_code fill_slowly(void* context, headrace_parameter parameter, void* values,
+                                 size_t size_bytes) {
+  struct waiting* waiting = (struct waiting*)context;
+  (void)parameter;
+  memset(values, 0, size_bytes);
+  pthread_barrier_wait(&waiting->inside);
+  pthread_barrier_wait(&waiting->done);
+  return HEADRACE_OK;
+}
+static void* load_slowly(void* argument) {
+  struct waiting* waiting = (struct waiting*)argument;
+  return (void*)(intptr_t)headrace_engine_load(waiting->engine, 0, fill_slowly, waiting, NULL);
+}
+static void an_engine_in_use_is_not_destroyed(void) {
+  struct waiting waiting;
+  pthread_t thread;
+  void* code = NULL;
+  waiting.engine = new_engine(NULL);
+  add_vector(waiting.engine, "g");
+  EXPECT_OK(headrace_engine_freeze(waiting.engine, &error));
+  pthread_barrier_init(&waiting.inside, NULL, 2);
+  pthread_barrier_init(&waiting.done, NULL, 2);
+  EXPECT(pthread_create(&thread, NULL, load_slowly, &waiting) == 0);
+  pthread_barrier_wait(&waiting.inside);
+  EXPECT_CODE(headrace_engine_destroy(waiting.engine, &error), HEADRACE_WRONG_STATE);
+  pthread_barrier_wait(&waiting.done);
+  pthread_join(thread, &code);
+  EXPECT((intptr_t)code == HEADRACE_OK);
+  pthread_barrier_destroy(&waiting.inside);
+  pthread_barrier_destroy(&waiting.done);
+  EXPECT_OK(headrace_engine_destroy(waiting.engine, &error));
+}
+
+int main(int argc, char** argv) {
+  const char* folder = argc > 1 ? argv[1] : ".";
+  headrace_error_init(&error, message, sizeof message);
+  version_and_codes();
+  errors_are_the_callers();
+  create_refuses(folder);
+  handles_are_never_followed();
+  registration();
+  trains_alike_in_memory_and_on_a_drive(folder);
+  a_fill_that_refuses_ends_the_load();
+  plans_and_paths_are_refused(folder);
+  a_host_supplies_device_ranks_and_log(folder);
+  accumulates_on_the_host();
+  interrupts_from_a_signal_handler();
+  an_engine_in_use_is_not_destroyed();
+  if (failures > 0) fprintf(stderr, "%d expectations failed\n", failures);
+  return failures > 0;
+}
