@@ -10,9 +10,7 @@ function(headrace_flags target)
   # determinism).
   target_compile_options(${target} PRIVATE -Wall -Wextra -Werror=return-type -ffp-contract=off
     # gcc 12 sees overlaps and bounds in std::string that are not there (gcc bugs 105329, 105651).
-    $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
-    # Else Asio's statics are one per process, whatever the library hides (headrace_library.cmake).
-    $<$<CXX_COMPILER_ID:GNU>:-fno-gnu-unique>)
+    $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
   set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON)
   if(HEADRACE_SANITIZE)
     target_compile_options(${target} PUBLIC -fsanitize=${HEADRACE_SANITIZE} -fno-omit-frame-pointer
@@ -26,6 +24,9 @@ function(headrace_room)
   cmake_parse_arguments(arg "" "NAME" "SOURCES;USES;LIBRARIES" ${ARGN})
   add_library(headrace_${arg_NAME} STATIC ${arg_SOURCES})
   headrace_flags(headrace_${arg_NAME})
+  # Else Asio's statics are one per process, whatever the library hides (headrace_library.cmake).
+  target_compile_options(headrace_${arg_NAME} PRIVATE
+    $<$<CXX_COMPILER_ID:GNU>:-fno-gnu-unique>)
   foreach(room IN LISTS arg_USES)
     target_link_libraries(headrace_${arg_NAME} PUBLIC headrace_${room})
   endforeach()
