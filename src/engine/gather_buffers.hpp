@@ -98,6 +98,7 @@ class GatherBuffers {
   async::Task<> fill_tile(std::uint32_t tile, std::byte* target, swap::Priority priority);
   async::Task<> device_done();
   void wake(Buffer& buffer) noexcept;
+  void wait_quietly(Stream stream) noexcept;
   void record(GroupId group);
   void prefetch();
   bool likely_next(GroupId group) const noexcept;
