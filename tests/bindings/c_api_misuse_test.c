@@ -385,6 +385,11 @@ static headrace_code answer_oddly(void* context, headrace_parameter parameter, v
   (void)parameter, (void)values, (void)size_bytes;
   return *(const headrace_code*)context;
 }
+static headrace_code fill_and_interrupt(void* context, headrace_parameter parameter, void* values,
+                                        size_t size_bytes) {
+  EXPECT(headrace_engine_interrupt((headrace_engine*)context) == HEADRACE_OK);
+  return fill_ramp(NULL, parameter, values, size_bytes);
+}
 static void callbacks_that_call(void) {
   static const headrace_code odd[] = {-1, HEADRACE_FAILED + 1, INT32_MAX, INT32_MIN};
   headrace_engine* e = new_ready_engine();
@@ -402,6 +407,11 @@ static void callbacks_that_call(void) {
   }
   EXPECT_OK(headrace_engine_load(e, 0, fill_ramp, NULL, &error));
   EXPECT_OK(headrace_engine_step(e, NULL, NULL, &error));
+  EXPECT_OK(headrace_engine_destroy(e, &error));
+  e = new_engine(NULL);
+  add_vector(e, "g");
+  EXPECT_OK(headrace_engine_freeze(e, &error));
+  EXPECT_CODE(headrace_engine_load(e, 0, fill_and_interrupt, e, &error), HEADRACE_INTERRUPTED);
   EXPECT_OK(headrace_engine_destroy(e, &error));
 }
 
