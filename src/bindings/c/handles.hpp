@@ -18,6 +18,8 @@ namespace headrace::bindings {
 // host's threads may outlive main(), and a library that is unloaded leaves nothing.
 template <class Object, std::uint32_t kCapacity>
 class HandleTable {
+  struct Slot;
+
  public:
   // `last_call`: what the caller does with handles it no longer needs.
   constexpr HandleTable(std::uint64_t kind, const char* what, const char* last_call)
@@ -36,8 +38,8 @@ class HandleTable {
 
    private:
     friend class HandleTable;
-    explicit Use(typename HandleTable::Slot* slot) : slot_(slot) {}
-    typename HandleTable::Slot* slot_;
+    explicit Use(Slot* slot) : slot_(slot) {}
+    Slot* slot_;
   };
 
   // Throws kOutOfBudget when `kCapacity` are alive.

@@ -11,7 +11,7 @@
 namespace headrace::bindings {
 struct EngineOfC {
   Engine engine;
-  CallGate gate;
+  CallGate gate = {};
   pid_t owner = getpid();
 };
 struct LeaseOfC {

@@ -79,8 +79,8 @@ void create(const headrace_engine_options* given, headrace_engine** out_engine) 
                     version_text(options.header_version) + ", the library it runs with is " +
                     version() + "; compile it with that library's header, or link the other");
   }
-  auto engine =
-      std::make_unique<EngineOfC>(Engine(settings_of(options), engine_options_of(options)));
+  std::unique_ptr<EngineOfC> engine(
+      new EngineOfC{Engine(settings_of(options), engine_options_of(options))});
   *out_engine = static_cast<headrace_engine*>(engines.add(std::move(engine)));
 }
 }  // namespace

@@ -105,7 +105,7 @@ headrace_code headrace_engine_gather(headrace_engine* engine, headrace_group gro
   return guarded(error, [&] {
     auto& gathered = required(out_gathered, "out_gathered");
     const auto used = feed(engine);
-    auto lease = std::make_unique<LeaseOfC>(used->gather({group}, {stream}), engine);
+    std::unique_ptr<LeaseOfC> lease(new LeaseOfC{used->gather({group}, {stream}), engine});
     gathered = static_cast<headrace_gathered*>(leases.add(std::move(lease)));
   });
 }
