@@ -6,28 +6,45 @@
  * Conventions
  *  1. Every call that can fail returns a headrace_code; HEADRACE_OK is 0. Nothing throws, nothing
  *     aborts, errno is not used.
- *  2. Such a call takes a headrace_error as its last argument. It may be NULL. The caller owns it
- * and the memory of its text.
+ *  2. Such a call takes a headrace_error as its last argument (headrace_engine_interrupt() has
+ *     none). It may be NULL. The caller owns it and the memory of its text; each call writes it
+ *     anew, so two threads use two.
  *  3. Results go to out_ arguments, written only when HEADRACE_OK is returned. None may be NULL
- * unless said.
+ *     unless said.
  *  4. A struct that the caller fills is set by its headrace_..._init() first, which knows its
- *     struct_size and the defaults. Fields are only ever added at the end: a program and a library
- *     of different minor age understand each other by struct_size.
+ *     struct_size and the defaults; a table of functions is zeroed, then given its struct_size.
+ *     Fields are only ever added at the end: a program and a library of different minor age
+ *     understand each other by struct_size, which is 4096 at most. Structs are copied: what they
+ *     point at may go when the call returns, unless said.
  *  5. Handles are numbers in a pointer's clothes: never an address. One that was destroyed, never
- *     made, or is of another kind gives HEADRACE_INVALID_ARGUMENT. Groups, parameters and
- *     hyperparameter sets are small integers, valid for the engine that gave them out.
- *  6. Text that goes in ends with NUL, is UTF-8, and is copied. Text that comes out is written to
- *     (buffer, capacity); *out_needed is its size with the NUL. With capacity 0 only that is
- *     written; with too little room the call ends in HEADRACE_INVALID_ARGUMENT and writes both it
- *     and what fits.
+ *     made, or is of another kind gives HEADRACE_INVALID_ARGUMENT. A process has room for 256
+ *     engines and 8192 headrace_gathered; one more is HEADRACE_OUT_OF_BUDGET. Groups, parameters
+ *     and hyperparameter sets are small integers, counted from 0 in the order they were added;
+ *     one that an engine never gave out is HEADRACE_NOT_FOUND.
+ *  6. Text that goes in ends with NUL, is UTF-8, and is copied. A name has 1024 bytes at most. Text
+ *     that comes out is written to (buffer, capacity); *out_needed is its size with the NUL. With
+ *     capacity 0 only that is written; with too little room the call ends in
+ *     HEADRACE_INVALID_ARGUMENT and writes both it and what fits. Lists likewise, in entries.
  *  7. Callbacks come with a void* context and run on the thread of the call that was given them,
  *     unless said. They return HEADRACE_OK, or a code that ends that call with this code. They must
- *     not throw, longjmp, or call the engine that called them.
- *  8. Threads: as headrace/engine.hpp says of each call. A handle is not destroyed while another
- *     thread uses it: that is HEADRACE_WRONG_STATE.
+ *     not throw or longjmp. Of the engine that called them they may ask what convention 8 allows
+ *     beside that call; all else is refused.
+ *  8. Threads: different engines share nothing. Of one engine, questions (counts, names, facts,
+ *     shapes, plan, stats, and all calls on a headrace_gathered) may come at any time but during
+ *     registration, freeze and close; headrace_engine_gather() and headrace_engine_add_gradient()
+ *     from several threads at once, but beside questions alone; every other call alone but for
+ *     questions. A call that comes at another time, and destroy while any call is under way, is
+ *     HEADRACE_WRONG_STATE and does nothing.
  *  9. Numbers of enums are never used again for something else. An unknown one is refused.
  * 10. Compatible means: same major version, and while that is 0 the same minor.
  *     headrace_engine_create() compares, and ends in HEADRACE_UNSUPPORTED.
+ * 11. A forked child may make engines of its own. Every call on its parent's is
+ *     HEADRACE_WRONG_STATE there. The shared library may be unloaded when every engine is
+ * destroyed.
+ *
+ * After an error an engine is as before the call and the call may be repeated, unless said here or
+ * in headrace/engine.hpp. HEADRACE_FAILED and HEADRACE_INTERRUPTED are for good: what is left is to
+ * ask questions, to release, close and destroy.
  */
 #ifndef HEADRACE_C_H
 #define HEADRACE_C_H
@@ -95,8 +112,8 @@ typedef struct headrace_parameter_spec {
   uint32_t struct_size;
   headrace_dtype dtype;
   const char* name;     /* within its group; the full name is "<group>.<name>" */
-  const int64_t* shape; /* row-major; NULL with dimensions 0: one element */
-  uint32_t dimensions;
+  const int64_t* shape; /* elements, row-major, each at least 1; NULL with dimensions 0: one */
+  uint32_t dimensions;  /* entries at `shape`, 64 at most */
   headrace_hyperparameter_set hyperparameters;
 } headrace_parameter_spec;
 static inline void headrace_parameter_spec_init(headrace_parameter_spec* spec) {
@@ -137,26 +154,29 @@ typedef struct headrace_gradient_piece {
 typedef struct headrace_accumulation {
   uint32_t struct_size;
   headrace_dtype source_dtype;
-  const void* source;
+  const void* source; /* device memory */
   headrace_dtype sum_dtype;
-  int32_t overwrite;
-  void* sum;
+  int32_t overwrite; /* 0: add to what is at `sum` */
+  void* sum;         /* host memory; device memory with several ranks */
   uint64_t elements;
-  headrace_gradient_piece* pieces;
-  uint64_t first_piece_elements;
-  uint64_t piece_elements;
+  headrace_gradient_piece* pieces; /* host memory, one per piece; NULL: nothing is reported */
+  uint64_t first_piece_elements;   /* 0: piece_elements */
+  uint64_t piece_elements;         /* 0: all that is left is one piece */
 } headrace_accumulation;
-/* Does it on the calling thread, for a device whose memory the CPU can read. */
+/* Does it on the calling thread, for a device whose memory the CPU can read. Needs no engine; may
+ * be called from anywhere, also from headrace_device.accumulate. */
 headrace_code headrace_accumulate(const headrace_accumulation* work, headrace_error* error);
 
-/* headrace/device.hpp as a table. Calls come from any engine thread. What returns a code may return
- * any but HEADRACE_OK to fail the call that needed it. All functions are required. */
+/* headrace/device.hpp as a table. Calls come from any engine thread and from the threads that call
+ * the engine, several at once; of one stream one at a time. What returns a code may return any but
+ * HEADRACE_OK to fail the call that needed it. All functions are required. `name` is copied. */
 typedef struct headrace_device {
   uint32_t struct_size;
   int32_t shares_host_memory;
   void* context;
   const char* name;
-  void* (*allocate)(void* context, size_t size_bytes); /* 256-byte aligned, zero-filled, or NULL */
+  void* (*allocate)(void* context, size_t size_bytes); /* 256-byte aligned, zero-filled, or NULL;
+                                                          what is not aligned is given back */
   void (*deallocate)(void* context, void* data, size_t size_bytes);
   headrace_code (*create_stream)(void* context, headrace_stream* out_stream);
   void (*destroy_stream)(void* context, headrace_stream stream);
@@ -166,6 +186,7 @@ typedef struct headrace_device {
                              size_t size_bytes);
   headrace_code (*accumulate)(void* context, headrace_stream stream,
                               const headrace_accumulation* work); /* copy *work */
+  /* function(argument) is called once, from any thread, when the stream has come here. */
   headrace_code (*notify)(void* context, headrace_stream stream, void (*function)(void* argument),
                           void* argument);
   headrace_code (*record)(void* context, headrace_stream stream, headrace_event* out_event);
@@ -173,7 +194,9 @@ typedef struct headrace_device {
   headrace_code (*synchronize)(void* context, headrace_stream stream);
 } headrace_device;
 
-/* headrace/collective.hpp as a table. `what` and `sequence` name the call: equal on every rank. */
+/* headrace/collective.hpp as a table, all of it required. Calls come from the threads that call the
+ * engine. `what` and `sequence` name the call: equal on every rank; `what` lasts as long as it.
+ * abort(): this rank failed; the other ranks' calls have to end in a code. */
 typedef struct headrace_collective {
   uint32_t struct_size;
   uint32_t rank;
@@ -227,10 +250,12 @@ static inline void headrace_engine_options_init(headrace_engine_options* options
 headrace_code headrace_engine_create(const headrace_engine_options* options,
                                      headrace_engine** out_engine, headrace_error* error);
 /* Closes and forgets the handle. HEADRACE_WRONG_STATE, and nothing happened, while a
- * headrace_gathered of it is open or another thread is inside a call. NULL does nothing. */
+ * headrace_gathered of it is open or a call is under way. After any other error the handle is still
+ * there: call it again. NULL does nothing. */
 headrace_code headrace_engine_destroy(headrace_engine* engine, headrace_error* error);
 
-/* Registration, before freeze. */
+/* Registration, before freeze. A call that is refused adds nothing. The default set is of
+ * parameters whose `hyperparameters` is 0, whenever they were added. */
 headrace_code headrace_engine_set_default_hyperparameters(headrace_engine* engine,
                                                           const headrace_hyperparameters* values,
                                                           headrace_error* error);
@@ -238,7 +263,7 @@ headrace_code headrace_engine_add_hyperparameters(headrace_engine* engine,
                                                   const headrace_hyperparameters* values,
                                                   headrace_hyperparameter_set* out_set,
                                                   headrace_error* error);
-/* `parameters` is an array of `count` structs of one struct_size. */
+/* `parameters` is an array of `count` structs of one struct_size. All of it is copied. */
 headrace_code headrace_engine_add_group(headrace_engine* engine, const char* name,
                                         const headrace_parameter_spec* parameters, size_t count,
                                         headrace_group* out_group, headrace_error* error);
@@ -257,8 +282,7 @@ headrace_code headrace_engine_parameter_count(headrace_engine* engine, uint32_t*
 headrace_code headrace_engine_group_name(headrace_engine* engine, headrace_group group,
                                          char* buffer, size_t capacity, size_t* out_needed,
                                          headrace_error* error);
-/* The group's parameters in the order they were given. *out_count is how many there are; with
- * capacity 0 only that is written. */
+/* The group's parameters in the order they were given; a list (convention 6). */
 headrace_code headrace_engine_group_parameters(headrace_engine* engine, headrace_group group,
                                                headrace_parameter* buffer, size_t capacity,
                                                size_t* out_count, headrace_error* error);
@@ -284,14 +308,21 @@ static inline void headrace_parameter_facts_init(headrace_parameter_facts* facts
 headrace_code headrace_engine_parameter_facts(headrace_engine* engine, headrace_parameter parameter,
                                               headrace_parameter_facts* out_facts,
                                               headrace_error* error);
+/* The shape it was added with; a list (convention 6). No entries: one element. */
+headrace_code headrace_engine_parameter_shape(headrace_engine* engine, headrace_parameter parameter,
+                                              int64_t* buffer, size_t capacity,
+                                              size_t* out_dimensions, headrace_error* error);
 /* The plan, after freeze: {"schema_version":1,"rows":[{"what","tier",
  * "bytes"}],...} with the names of PlanReport (headrace/stats.hpp). */
 headrace_code headrace_engine_plan_json(headrace_engine* engine, char* buffer, size_t capacity,
                                         size_t* out_needed, headrace_error* error);
 
-/* Values. `values` is one whole parameter, row-major, host memory, to be written. */
+/* Values. `values` is one whole parameter in its dtype, row-major, host memory, to be written; it
+ * holds zeros, and is the engine's again when the function returns. */
 typedef headrace_code (*headrace_fill)(void* context, headrace_parameter parameter, void* values,
                                        size_t size_bytes);
+/* Calls `fill` for each parameter of the group in their order. After an error the group counts as
+ * never loaded. */
 headrace_code headrace_engine_load(headrace_engine* engine, headrace_group group,
                                    headrace_fill fill, void* context, headrace_error* error);
 typedef int32_t headrace_content;
@@ -301,7 +332,7 @@ enum {
   HEADRACE_EXP_AVG = 2,
   HEADRACE_EXP_AVG_SQ = 3
 };
-/* A stretch of one parameter's elements, in rising order. */
+/* A stretch of one parameter's elements, in rising order, host memory, until it returns. */
 typedef headrace_code (*headrace_sink)(void* context, uint64_t first_element, const void* values,
                                        size_t size_bytes);
 headrace_code headrace_engine_store(headrace_engine* engine, headrace_parameter parameter,
@@ -316,7 +347,7 @@ headrace_code headrace_engine_hash_optimizer_state(headrace_engine* engine,
                                                    char out_hash[HEADRACE_HASH_CAPACITY],
                                                    headrace_error* error);
 
-/* A step. */
+/* A step. Groups are loaded first. */
 headrace_code headrace_engine_gather(headrace_engine* engine, headrace_group group,
                                      headrace_stream stream, headrace_gathered** out_gathered,
                                      headrace_error* error);
@@ -324,12 +355,15 @@ headrace_code headrace_engine_gather(headrace_engine* engine, headrace_group gro
 headrace_code headrace_gathered_bytes(headrace_gathered* gathered, headrace_parameter parameter,
                                       void** out_data, size_t* out_size_bytes,
                                       headrace_error* error);
-/* NULL and 0 where the group has nothing of `dtype`. */
+/* All the group's parameters of `dtype` as one buffer, each at its section_offset_bytes; NULL and 0
+ * where there are none. */
 headrace_code headrace_gathered_section(headrace_gathered* gathered, headrace_dtype dtype,
                                         void** out_data, size_t* out_size_bytes,
                                         headrace_error* error);
 /* Gives the lease back and forgets the handle. NULL does nothing. */
 headrace_code headrace_gathered_release(headrace_gathered* gathered, headrace_error* error);
+/* `gradient` is the whole parameter's, row-major, of any dtype, device memory; it has been read
+ * when `stream` passes this point, so on the CPU when the call returns. */
 headrace_code headrace_engine_add_gradient(headrace_engine* engine, headrace_parameter parameter,
                                            const void* gradient, headrace_dtype dtype,
                                            headrace_stream stream, headrace_error* error);
@@ -338,8 +372,8 @@ headrace_code headrace_engine_discard_gradients(headrace_engine* engine, headrac
 typedef struct headrace_step_options {
   uint32_t struct_size;
   float learning_rate;
-  float gradient_scale;
-  float max_norm; /* 0: no clipping */
+  float gradient_scale; /* every gradient is multiplied by it, e.g. 1 / micro-batches */
+  float max_norm;       /* of all gradients together, scaled; 0: no clipping */
 } headrace_step_options;
 static inline void headrace_step_options_init(headrace_step_options* options) {
   options->struct_size = (uint32_t)sizeof *options;
@@ -349,23 +383,26 @@ static inline void headrace_step_options_init(headrace_step_options* options) {
 }
 typedef struct headrace_step_result {
   uint32_t struct_size;
-  uint64_t step;
-  double gradient_norm;
-  double clip_factor;
+  uint64_t step;        /* 1 for the first */
+  double gradient_norm; /* scaled, before clipping */
+  double clip_factor;   /* 1: nothing was clipped */
   uint64_t parameters_updated;
   uint64_t parameters_left_alone;
 } headrace_step_result;
 static inline void headrace_step_result_init(headrace_step_result* result) {
   result->struct_size = (uint32_t)sizeof *result;
 }
-/* `out_result` may be NULL. */
+/* `options` may be NULL: the defaults of init. `out_result` may be NULL. HEADRACE_NOT_FINITE:
+ * nothing was updated, and the gradients are kept until discard. */
 headrace_code headrace_engine_step(headrace_engine* engine, const headrace_step_options* options,
                                    headrace_step_result* out_result, headrace_error* error);
 
-/* At any time. {"schema_version":1,...} with the names of Stats (headrace/stats.hpp). */
+/* {"schema_version":1,...} with the names of Stats (headrace/stats.hpp). */
 headrace_code headrace_engine_stats_json(headrace_engine* engine, char* buffer, size_t capacity,
                                          size_t* out_needed, headrace_error* error);
-/* From any thread and from a signal handler. */
+/* From any thread and from a signal handler, at any time. Makes the call that is waiting end in
+ * HEADRACE_INTERRUPTED soon, and every later one but questions, release, close and destroy. There
+ * is no way back. A callback under way is waited for. */
 headrace_code headrace_engine_interrupt(headrace_engine* engine);
 /* Threads, files and memory are gone when it returns; the handle stays until destroy. */
 headrace_code headrace_engine_close(headrace_engine* engine, headrace_error* error);

@@ -113,6 +113,7 @@ class GatherBuffers {
   async::Task<> device_done();
   void note_reader(Buffer& buffer, Stream stream);
   void wake(Buffer& buffer) noexcept;
+  void wait_quietly(Stream stream) noexcept;
   void record(GroupId group);
   void prefetch();
   bool likely_next(GroupId group) const noexcept;

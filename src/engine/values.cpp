@@ -77,6 +77,7 @@ async::Task<> EngineCore::write_group(GroupId group, const std::byte* values) {
 
 async::Task<> EngineCore::write_tile(std::uint32_t tile, const std::byte* weight) {
   Frozen& f = *frozen_;
+  if (interrupted_.load()) throw Error(Code::kInterrupted, "load: interrupted");
   pinned::SlotLease slot;
   if (f.tiles->needs_slot(tile)) slot = co_await f.tiles->slots().acquire();
   const TileView view = f.tiles->view(tile, slot ? slot.bytes() : std::span<std::byte>{});

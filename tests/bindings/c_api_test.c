@@ -1,52 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  * c_api_test.c: headrace/c.h as a C99 program meets it: every function, and every code that a call
  * can be brought to give. argv[1]: a folder on a drive. */
-#include "headrace/c.h"
+#include "c_host.h"
 
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-static int failures = 0;
-static char message[8192];
-static headrace_error error;
-
-#define EXPECT(condition)                                                                 \
-  do {                                                                                    \
-    if (!(condition)) {                                                                   \
-      ++failures;                                                                         \
-      fprintf(stderr, "%s:%d: %s does not hold (last message: %s)\n", __FILE__, __LINE__, \
-              #condition, message);                                                       \
-    }                                                                                     \
-  } while (0)
-/* The call returns `wanted`, and words come with everything but HEADRACE_OK. */
-#define EXPECT_CODE(call, wanted)                                                                  \
-  do {                                                                                             \
-    const headrace_code code_ = (call);                                                            \
-    if (code_ != (wanted) || error.code != code_ || (code_ != HEADRACE_OK) != (message[0] != 0)) { \
-      ++failures;                                                                                  \
-      fprintf(stderr, "%s:%d: %s\n  gave %s (error.code %s), wanted %s; message: %s\n", __FILE__,  \
-              __LINE__, #call, headrace_code_name(code_), headrace_code_name(error.code),          \
-              headrace_code_name(wanted), message);                                                \
-    }                                                                                              \
-  } while (0)
-#define EXPECT_OK(call) EXPECT_CODE(call, HEADRACE_OK)
-#define EXPECT_WORDS(words) EXPECT(strstr(message, words) != NULL)
-
-enum { kElements = 1000 };
-
-static headrace_code fill_ramp(void* context, headrace_parameter parameter, void* values,
-                               size_t size_bytes) {
-  float* out = (float*)values;
-  size_t i;
-  (void)context;
-  for (i = 0; i < size_bytes / sizeof(float); ++i) out[i] = (float)i / 100.0f + (float)parameter;
-  return HEADRACE_OK;
-}
 static headrace_code refuse_fill(void* context, headrace_parameter parameter, void* values,
                                  size_t size_bytes) {
   (void)parameter, (void)values, (void)size_bytes;
@@ -65,27 +26,6 @@ static headrace_code add_up(void* context, uint64_t first, const void* values, s
   for (i = 0; i < size_bytes / sizeof(float); ++i) sums->sum += in[i];
   sums->next += size_bytes / sizeof(float);
   return sums->answer;
-}
-
-static headrace_engine* new_engine(const char* json) {
-  headrace_engine* engine = NULL;
-  headrace_engine_options options;
-  headrace_engine_options_init(&options);
-  options.settings_json = json;
-  EXPECT_OK(headrace_engine_create(&options, &engine, &error));
-  return engine;
-}
-static headrace_group add_vector(headrace_engine* engine, const char* name) {
-  const int64_t shape[1] = {kElements};
-  headrace_parameter_spec spec;
-  headrace_group group = 0;
-  headrace_parameter_spec_init(&spec);
-  spec.name = "weight";
-  spec.dtype = HEADRACE_F32;
-  spec.shape = shape;
-  spec.dimensions = 1;
-  EXPECT_OK(headrace_engine_add_group(engine, name, &spec, 1, &group, &error));
-  return group;
 }
 
 /* ---- version, names, errors ---- */
@@ -229,6 +169,7 @@ static void registration(void) {
   headrace_parameter found[2], one;
   headrace_group group;
   const int64_t shape[2] = {3, 5};
+  int64_t sizes[3];
   char text[64];
   size_t needed, count;
   uint32_t number;
@@ -283,6 +224,15 @@ static void registration(void) {
   EXPECT_CODE(headrace_engine_group_parameters(engine, group, found, 1, &count, &error),
               HEADRACE_INVALID_ARGUMENT);
   EXPECT_OK(headrace_engine_group_parameters(engine, group, found, 2, &count, &error));
+  EXPECT_OK(headrace_engine_parameter_shape(engine, found[0], NULL, 0, &count, &error));
+  EXPECT(count == 2);
+  EXPECT_OK(headrace_engine_parameter_shape(engine, found[0], sizes, 2, &count, &error));
+  EXPECT(count == 2 && sizes[0] == 3 && sizes[1] == 5);
+  EXPECT_CODE(headrace_engine_parameter_shape(engine, found[0], sizes + 2, 1, &count, &error),
+              HEADRACE_INVALID_ARGUMENT);
+  EXPECT(sizes[2] == 3 && count == 2);
+  EXPECT_OK(headrace_engine_parameter_shape(engine, found[1], sizes, 3, &count, &error));
+  EXPECT(count == 0);
   EXPECT_OK(headrace_engine_parameter(engine, "g.b", &one, &error));
   EXPECT(one == found[1]);
   EXPECT_OK(headrace_engine_parameter_name(engine, one, text, sizeof text, &needed, &error));
@@ -393,15 +343,6 @@ static struct outcome train(headrace_engine* engine) {
   return outcome;
 }
 
-static void offloaded_settings(char* text, size_t capacity, const char* folder) {
-  snprintf(text, capacity,
-           "{\"wall_clock_breakdown\": true, \"zero_optimization\": {\"offload_optimizer\": "
-           "{\"device\": \"nvme\", \"nvme_path\": "
-           "\"%s\"}, \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}}, "
-           "\"headrace\": {\"allow_memory_backed\": true}}",
-           folder, folder);
-}
-
 static void trains_alike_in_memory_and_on_a_drive(const char* folder) {
   char text[8192];
   headrace_engine *memory = new_engine(NULL), *drive;
@@ -446,137 +387,7 @@ static void plans_and_paths_are_refused(const char* folder) {
   EXPECT_OK(headrace_engine_destroy(engine, &error));
 }
 
-/* ---- a host's device, a host's ranks, a host's log ---- */
-struct host {
-  int copies, records, accumulations, gathers, sums, barriers, aborted, lines;
-  headrace_code answer; /* of copy */
-};
-static void* host_allocate(void* context, size_t size_bytes) {
-  void* data = NULL;
-  (void)context;
-  if (posix_memalign(&data, 256, size_bytes) != 0) return NULL;
-  return memset(data, 0, size_bytes);
-}
-static void host_deallocate(void* context, void* data, size_t size_bytes) {
-  (void)context, (void)size_bytes;
-  free(data);
-}
-static headrace_code host_create_stream(void* context, headrace_stream* out) {
-  (void)context;
-  *out = 1;
-  return HEADRACE_OK;
-}
-static void host_destroy_stream(void* context, headrace_stream stream) {
-  (void)context, (void)stream;
-}
-static headrace_code host_copy(void* context, headrace_stream stream, void* target,
-                               const void* source, size_t size_bytes) {
-  struct host* host = (struct host*)context;
-  (void)stream;
-  __atomic_add_fetch(&host->copies, 1, __ATOMIC_RELAXED);
-  memcpy(target, source, size_bytes);
-  return host->answer;
-}
-static headrace_code host_fill_zero(void* context, headrace_stream stream, void* target,
-                                    size_t size_bytes) {
-  (void)context, (void)stream;
-  memset(target, 0, size_bytes);
-  return HEADRACE_OK;
-}
-static headrace_code host_accumulate(void* context, headrace_stream stream,
-                                     const headrace_accumulation* work) {
-  struct host* host = (struct host*)context;
-  (void)stream;
-  __atomic_add_fetch(&host->accumulations, 1, __ATOMIC_RELAXED);
-  return headrace_accumulate(work, NULL);
-}
-static headrace_code host_notify(void* context, headrace_stream stream, void (*function)(void*),
-                                 void* argument) {
-  (void)context, (void)stream;
-  function(argument);
-  return HEADRACE_OK;
-}
-static headrace_code host_record(void* context, headrace_stream stream, headrace_event* out) {
-  struct host* host = (struct host*)context;
-  (void)stream;
-  *out = (headrace_event)__atomic_add_fetch(&host->records, 1, __ATOMIC_RELAXED);
-  return HEADRACE_OK;
-}
-static headrace_code host_wait(void* context, headrace_stream stream, headrace_event event) {
-  (void)context, (void)stream;
-  return event == 0 ? HEADRACE_WRONG_STATE : HEADRACE_OK;
-}
-static headrace_code host_synchronize(void* context, headrace_stream stream) {
-  (void)context, (void)stream;
-  return HEADRACE_OK;
-}
-static headrace_code host_all_gather(void* context, uint64_t sequence, const char* what,
-                                     headrace_stream stream, void* whole, size_t size_bytes) {
-  (void)sequence, (void)what, (void)stream, (void)whole, (void)size_bytes;
-  ++((struct host*)context)->gathers;
-  return HEADRACE_OK;
-}
-static headrace_code host_reduce_scatter(void* context, uint64_t sequence, const char* what,
-                                         headrace_stream stream, void* buffer, headrace_dtype dtype,
-                                         uint64_t elements) {
-  (void)context, (void)sequence, (void)what, (void)stream, (void)buffer, (void)dtype;
-  (void)elements;
-  return HEADRACE_OK;
-}
-static headrace_code host_all_reduce_sum(void* context, uint64_t sequence, const char* what,
-                                         double* values, uint64_t count) {
-  (void)sequence, (void)what, (void)values, (void)count;
-  ++((struct host*)context)->sums;
-  return HEADRACE_OK;
-}
-static headrace_code host_barrier(void* context, uint64_t sequence, const char* what) {
-  (void)sequence, (void)what;
-  ++((struct host*)context)->barriers;
-  return HEADRACE_OK;
-}
-static void host_abort(void* context, const char* why) {
-  (void)why;
-  ++((struct host*)context)->aborted;
-}
-static void host_log(void* context, int32_t level, const char* line) {
-  EXPECT(level >= HEADRACE_LOG_INFO && level <= HEADRACE_LOG_ERROR);
-  EXPECT(strchr(line, '\n') == NULL);
-  ++((struct host*)context)->lines;
-}
-
-static headrace_device device_of(struct host* host) {
-  headrace_device table;
-  memset(&table, 0, sizeof table);
-  table.struct_size = sizeof table;
-  table.context = host;
-  table.name = "test";
-  table.allocate = host_allocate;
-  table.deallocate = host_deallocate;
-  table.create_stream = host_create_stream;
-  table.destroy_stream = host_destroy_stream;
-  table.copy = host_copy;
-  table.fill_zero = host_fill_zero;
-  table.accumulate = host_accumulate;
-  table.notify = host_notify;
-  table.record = host_record;
-  table.wait = host_wait;
-  table.synchronize = host_synchronize;
-  return table;
-}
-static headrace_collective collective_of(struct host* host) {
-  headrace_collective table;
-  memset(&table, 0, sizeof table);
-  table.struct_size = sizeof table;
-  table.world_size = 1;
-  table.context = host;
-  table.all_gather = host_all_gather;
-  table.reduce_scatter = host_reduce_scatter;
-  table.all_reduce_sum = host_all_reduce_sum;
-  table.barrier = host_barrier;
-  table.abort = host_abort;
-  return table;
-}
-
+/* ---- the host's own device, ranks and log ---- */
 static void a_host_supplies_device_ranks_and_log(const char* folder) {
   char text[8192];
   struct host host;
@@ -642,7 +453,12 @@ static void accumulates_on_the_host(void) {
   work.first_piece_elements = 2;
   EXPECT_OK(headrace_accumulate(&work, &error));
   EXPECT(sum[0] == 2 && sum[2] == 4 && pieces[0].sum_squares == 13 && pieces[1].non_finite == 1);
-  work.piece_elements = 0;
+  work.piece_elements = 0; /* all is one piece, and nobody asks how it was */
+  work.first_piece_elements = 0;
+  work.pieces = NULL;
+  EXPECT_OK(headrace_accumulate(&work, &error));
+  EXPECT(sum[0] == 3 && sum[2] == 7);
+  work.sum_dtype = 5;
   EXPECT_CODE(headrace_accumulate(&work, &error), HEADRACE_INVALID_ARGUMENT);
 }
 

@@ -30,3 +30,20 @@ foreach(type IN ITEMS Release Debug)
     endif()
   endforeach()
 endforeach()
+
+# A project of C alone; and one that wants the shared library where the archive's needs are absent.
+function(build_in_c wanted without)
+  set(build ${WORK}/build-c-${wanted}-${without})
+  must(${CMAKE_COMMAND} -S ${CONSUMER}_c -B ${build} -G ${GENERATOR} -D CMAKE_BUILD_TYPE=Release
+    -D CMAKE_C_COMPILER=${C_COMPILER} -D CMAKE_PREFIX_PATH=${prefix} -D WANTED_VERSION=${VERSION}
+    -D WANTED=${wanted} -D WITHOUT_LIBRARIES=${without})
+  must(${CMAKE_COMMAND} --build ${build})
+  must(${build}/consumer_c)
+  if(NOT must_output MATCHES "headrace ${VERSION}: 4 parameters planned")
+    message(FATAL_ERROR "the consumer in C printed something else: ${must_output}")
+  endif()
+endfunction()
+build_in_c(archive OFF)
+if(SHARED)
+  build_in_c(shared ON)
+endif()

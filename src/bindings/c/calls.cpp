@@ -25,7 +25,8 @@ void put(std::string_view text, char* buffer, std::size_t capacity) noexcept {
 }  // namespace
 
 bool usable(const headrace_error* error) noexcept {
-  return error == nullptr || error->struct_size >= sizeof(headrace_error);
+  return error == nullptr ||
+         (error->struct_size >= sizeof(headrace_error) && error->struct_size <= kLargestStruct);
 }
 
 headrace_code succeed(headrace_error* error) noexcept {
@@ -64,6 +65,42 @@ headrace_code fail_with_current_exception(headrace_error* error) noexcept {
   } catch (...) {
     return fail(error, Code::kFailed, 0, "an exception that is no std::exception came from a call");
   }
+}
+
+namespace {
+// Bytes of the UTF-8 character at `text`, which ends with NUL; 0 where there is none.
+std::size_t character_bytes(const unsigned char* text) noexcept {
+  const unsigned char first = text[0];
+  if (first < 0x80) return 1;
+  const std::size_t size = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
+  static constexpr std::uint32_t kSmallest[] = {0, 0, 0x80, 0x800, 0x10000};
+  if (first < 0xc2 || first > 0xf4) return 0;
+  std::uint32_t value = first & (0x7fu >> size);
+  for (std::size_t i = 1; i < size; ++i) {
+    if ((text[i] & 0xc0) != 0x80) return 0;
+    value = value << 6 | (text[i] & 0x3fu);
+  }
+  const bool surrogate = value >= 0xd800 && value < 0xe000;
+  return value < kSmallest[size] || value > 0x10ffff || surrogate ? 0 : size;
+}
+}  // namespace
+
+std::string name_in(const char* name, const char* what, std::size_t longest) {
+  require(name, what);
+  if (strnlen(name, longest + 1) > longest) {
+    refuse(std::string(what) + " is longer than " + std::to_string(longest) + " bytes");
+  }
+  const auto* at = reinterpret_cast<const unsigned char*>(name);
+  while (*at != 0) {
+    const std::size_t size = character_bytes(at);
+    if (size == 0) {
+      refuse(std::string(what) + " is not UTF-8: byte " +
+             std::to_string(at - reinterpret_cast<const unsigned char*>(name)) +
+             " begins no character");
+    }
+    at += size;
+  }
+  return name;
 }
 
 void refuse(const std::string& text) { throw Error(Code::kInvalidArgument, text); }

@@ -43,16 +43,22 @@ T& required(T* pointer, const char* name) {
   return *require(pointer, name);
 }
 
+// More than any struct will have: a struct_size above it is memory that nobody set up.
+constexpr std::size_t kLargestStruct = 4096;
+
+inline void check_struct_size(std::size_t size, std::size_t first_size, const char* name) {
+  if (size >= first_size && size <= kLargestStruct) return;
+  refuse(std::string(name) + ".struct_size is " + std::to_string(size) + ", " +
+         std::to_string(first_size) + " to 4096 is wanted; " + name + " is set up by its _init()");
+}
+
 // A caller's struct in this library's size: fields its header does not have yet are `defaults`;
 // fields that this library does not have yet must be zero. `first_size` is the struct's size in the
 // first version: whoever adds a field passes it.
 template <class T>
 T taken(const T* from, T defaults, const char* name, std::size_t first_size = sizeof(T)) {
   const std::size_t size = required(from, name).struct_size;
-  if (size < first_size) {
-    refuse(std::string(name) + ".struct_size is " + std::to_string(size) + ", at least " +
-           std::to_string(first_size) + " is needed; " + name + " is set up by its _init()");
-  }
+  check_struct_size(size, first_size, name);
   const auto* bytes = reinterpret_cast<const unsigned char*>(from);
   for (std::size_t i = sizeof(T); i < size; ++i) {
     if (bytes[i] != 0) {
@@ -69,13 +75,14 @@ T taken(const T* from, T defaults, const char* name, std::size_t first_size = si
 template <class T>
 void give(T* to, const T& value, const char* name, std::size_t first_size = sizeof(T)) {
   const std::uint32_t size = required(to, name).struct_size;
-  if (size < first_size) {
-    refuse(std::string(name) + ".struct_size is " + std::to_string(size) + ", at least " +
-           std::to_string(first_size) + " is needed; " + name + " is set up by its _init()");
-  }
+  check_struct_size(size, first_size, name);
   std::memcpy(to, &value, std::min<std::size_t>(size, sizeof(T)));
   to->struct_size = size;
 }
+
+// A caller's name: there, UTF-8, and no longer than `longest` bytes.
+constexpr std::size_t kLongestName = 1024;
+std::string name_in(const char* name, const char* what, std::size_t longest = kLongestName);
 
 // Convention 6 of headrace/c.h.
 void give_text(const std::string& text, char* buffer, std::size_t capacity,

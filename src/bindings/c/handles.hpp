@@ -1,25 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 // handles.hpp: what a C caller holds instead of a pointer: kind, generation and place in a table.
 //
-// A handle is never followed, so a stale, foreign or invented one is found out. Using one takes no
-// lock and allocates nothing: a signal handler may.
+// A handle is never followed, so a stale, foreign or invented one is found out. Nothing here takes
+// a lock or allocates: a signal handler may use a handle, and a child forked at any moment may make
+// one.
 #pragma once
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 
 #include "headrace/error.hpp"
 
 namespace headrace::bindings {
-// Live objects of one kind, `capacity` at most.
-template <class Object>
+// Live objects of one kind, `kCapacity` at most. Of static storage, with nothing to destroy: a
+// host's threads may outlive main(), and a library that is unloaded leaves nothing.
+template <class Object, std::uint32_t kCapacity>
 class HandleTable {
+  struct Slot;
+
  public:
-  HandleTable(std::uint64_t kind, const char* what, std::uint32_t capacity)
-      : kind_(kind), what_(what), capacity_(capacity), slots_(new Slot[capacity]) {}
+  // `last_call`: what the caller does with handles it no longer needs.
+  constexpr HandleTable(std::uint64_t kind, const char* what, const char* last_call)
+      : kind_(kind), what_(what), last_call_(last_call) {}
 
   // Keeps the object in place, and its handle alive, until it goes.
   class Use {
@@ -34,24 +38,25 @@ class HandleTable {
 
    private:
     friend class HandleTable;
-    explicit Use(typename HandleTable::Slot* slot) : slot_(slot) {}
-    typename HandleTable::Slot* slot_;
+    explicit Use(Slot* slot) : slot_(slot) {}
+    Slot* slot_;
   };
 
-  // Throws kOutOfBudget when `capacity` are alive.
+  // Throws kOutOfBudget when `kCapacity` are alive.
   void* add(std::unique_ptr<Object> object) {
-    const std::lock_guard lock(mutex_);
-    if (free_ == kNone && used_ == capacity_) {
-      throw Error(Code::kOutOfBudget, "more than " + std::to_string(capacity_) + " open handles (" +
-                                          what_ + "); release some first");
+    for (std::uint32_t tried = 0; tried < kCapacity; ++tried) {
+      const std::uint32_t index = next_.fetch_add(1, std::memory_order_relaxed) % kCapacity;
+      Slot& slot = slots_[index];
+      std::uint64_t word = slot.word.load();
+      if ((word & 0xffffffffu) != 0) continue;
+      if (!slot.word.compare_exchange_strong(word, word | kLeaving)) continue;
+      slot.object = object.release();
+      slot.word.store(word | kAlive);
+      return handle_of(index, word >> 32);
     }
-    const std::uint32_t index = free_ != kNone ? free_ : used_++;
-    Slot& slot = slots_[index];
-    if (index == free_) free_ = slot.next_free;
-    slot.object = object.release();
-    const std::uint64_t generation = slot.word.load() >> 32;
-    slot.word.store(generation << 32 | kAlive);
-    return handle_of(index, generation);
+    throw Error(Code::kOutOfBudget, "this process has " + std::to_string(kCapacity) +
+                                        " open handles (" + what_ + "), and no more can be; " +
+                                        last_call_ + " some first");
   }
 
   // Throws kInvalidArgument for what is no live handle of this kind.
@@ -61,15 +66,14 @@ class HandleTable {
     if (code != Code::kOk) refuse(code);
     return Use(slot);
   }
-  // Calls `function(object)` where the handle is alive. Takes no lock; for signal handlers.
+  // The answer of `function(object)` where the handle is alive. For signal handlers.
   template <class Function>
   Code visit(void* handle, Function&& function) noexcept {
     Slot* slot = nullptr;
     const Code code = try_use(handle, slot);
     if (code != Code::kOk) return code;
     const Use use(slot);
-    function(*use);
-    return Code::kOk;
+    return function(*use);
   }
 
   // Runs `last(object)` with the handle refused to everyone else, then forgets both. If it throws
@@ -93,21 +97,19 @@ class HandleTable {
       throw;
     }
     delete std::exchange(slot.object, nullptr);
-    const std::lock_guard lock(mutex_);
     slot.word.store((generation + 1) << 32);
-    slot.next_free = free_;
-    free_ = index;
   }
 
  private:
+  static_assert(sizeof(void*) == 8, "a handle takes 64 bits");
+  static_assert((kCapacity & (kCapacity - 1)) == 0 && kCapacity < 1u << 24);
   static constexpr std::uint32_t kNone = ~0u;
   static constexpr std::uint64_t kAlive = 1u << 31;
-  static constexpr std::uint64_t kLeaving = 1u << 30;
+  static constexpr std::uint64_t kLeaving = 1u << 30;  // or on its way in
   // word: generation (32 bits), alive, leaving, users (30 bits).
   struct Slot {
     std::atomic<std::uint64_t> word{0};
     Object* object = nullptr;
-    std::uint32_t next_free = kNone;
   };
 
   // A handle: generation (32 bits), kind (8), index + 1 (24).
@@ -120,8 +122,8 @@ class HandleTable {
   }
   std::uint32_t index_of(void* handle) const noexcept {
     const auto bits = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(handle));
-    const std::uint32_t index = (bits & 0xffffffu) - 1;
-    return (bits >> 24 & 0xff) == kind_ && index < capacity_ ? index : kNone;
+    const auto index = static_cast<std::uint32_t>(bits & 0xffffffu) - 1;
+    return (bits >> 24 & 0xff) == kind_ && index < kCapacity ? index : kNone;
   }
   Code try_use(void* handle, Slot*& found) noexcept {
     const std::uint32_t index = index_of(handle);
@@ -138,9 +140,9 @@ class HandleTable {
   }
   [[noreturn]] void refuse(Code code) const {
     if (code == Code::kWrongState) {
-      throw Error(code,
-                  std::string(what_) +
-                      ": another thread is inside a call with it; it goes when that returned");
+      throw Error(code, std::string(what_) +
+                            ": a call with it is under way, in another thread or below this one; "
+                            "nothing was done. It can be destroyed when that has returned.");
     }
     throw Error(code, std::string(what_) +
                           ": no live handle of this kind: destroyed, never made, "
@@ -149,10 +151,8 @@ class HandleTable {
 
   const std::uint64_t kind_;
   const char* const what_;
-  const std::uint32_t capacity_;
-  const std::unique_ptr<Slot[]> slots_;
-  std::mutex mutex_;  // of what follows
-  std::uint32_t used_ = 0;
-  std::uint32_t free_ = kNone;
+  const char* const last_call_;
+  std::atomic<std::uint32_t> next_{0};  // places are used in turn: a stale handle stays stale long
+  Slot slots_[kCapacity] = {};
 };
 }  // namespace headrace::bindings

@@ -1,17 +1,66 @@
 // SPDX-License-Identifier: Apache-2.0
 // handles_of_c.hpp: the two tables behind headrace/c.h: engines and leases.
 #pragma once
+#include <unistd.h>
+
+#include "bindings/c/call_gate.hpp"
 #include "bindings/c/handles.hpp"
 #include "headrace/c.h"
 #include "headrace/engine.hpp"
 
 namespace headrace::bindings {
-using EngineHandles = HandleTable<Engine>;
-using GatheredHandles = HandleTable<Gathered>;
-// Never destroyed: a host's threads may outlive main().
-extern EngineHandles& engines;
-extern GatheredHandles& leases;
+struct EngineOfC {
+  Engine engine;
+  CallGate gate = {};
+  pid_t owner = getpid();
+};
+struct LeaseOfC {
+  Gathered gathered;
+  headrace_engine* engine;
+};
+using EngineHandles = HandleTable<EngineOfC, 256>;
+using LeaseHandles = HandleTable<LeaseOfC, 8192>;
+extern EngineHandles engines;
+extern LeaseHandles leases;
 
-inline EngineHandles::Use use(headrace_engine* handle) { return engines.use(handle); }
-inline GatheredHandles::Use use(headrace_gathered* handle) { return leases.use(handle); }
+inline void refuse_in_child(const EngineOfC& engine) {
+  if (engine.owner == getpid()) return;
+  throw Error(Code::kWrongState,
+              "called in a forked child; the engine, its threads and files are its parent's. Make "
+              "an engine of its own in the child.");
+}
+
+// An engine inside one call.
+class EngineCall {
+ public:
+  EngineCall(headrace_engine* handle, CallKind kind)
+      : use_(checked(handle)), in_(use_->gate, kind) {}
+  Engine* operator->() const noexcept { return &use_->engine; }
+  Engine& operator*() const noexcept { return use_->engine; }
+
+ private:
+  static EngineHandles::Use checked(headrace_engine* handle) {
+    EngineHandles::Use use = engines.use(handle);
+    refuse_in_child(*use);
+    return use;
+  }
+  EngineHandles::Use use_;
+  InGate in_;
+};
+inline EngineCall look(headrace_engine* handle) { return {handle, CallKind::kLook}; }
+inline EngineCall feed(headrace_engine* handle) { return {handle, CallKind::kFeed}; }
+inline EngineCall run(headrace_engine* handle) { return {handle, CallKind::kRun}; }
+inline EngineCall shape(headrace_engine* handle) { return {handle, CallKind::kShape}; }
+
+// A lease inside one call, and with it its engine: one that is being closed has no lease left.
+class LeaseCall {
+ public:
+  explicit LeaseCall(headrace_gathered* handle)
+      : use_(leases.use(handle)), engine_(use_->engine, CallKind::kLook) {}
+  Gathered* operator->() const noexcept { return &use_->gathered; }
+
+ private:
+  LeaseHandles::Use use_;
+  EngineCall engine_;
+};
 }  // namespace headrace::bindings

@@ -18,7 +18,10 @@ class HostDevice final : public Device {
   const char* name() const noexcept override { return name_.c_str(); }
   bool shares_host_memory() const noexcept override { return table_.shares_host_memory != 0; }
   void* allocate(std::size_t size_bytes) noexcept override {
-    return table_.allocate(table_.context, size_bytes);
+    void* const data = table_.allocate(table_.context, size_bytes);
+    if (reinterpret_cast<std::uintptr_t>(data) % 256 == 0) return data;
+    table_.deallocate(table_.context, data, size_bytes);  // aligned loads would fault on it
+    return nullptr;
   }
   void deallocate(void* data, std::size_t size_bytes) noexcept override {
     table_.deallocate(table_.context, data, size_bytes);

@@ -12,8 +12,8 @@
 #include "headrace/version.hpp"
 
 namespace headrace::bindings {
-EngineHandles& engines = *new EngineHandles(1, "engine", 256);
-GatheredHandles& leases = *new GatheredHandles(2, "gathered", 8192);
+constinit EngineHandles engines(1, "engine", "destroy");
+constinit LeaseHandles leases(2, "gathered", "release");
 
 namespace {
 constexpr std::uint32_t kVersion =
@@ -38,6 +38,10 @@ std::string version_text(std::uint32_t version) {
 Settings settings_of(const headrace_engine_options& options) {
   std::vector<std::string> overrides;
   if (options.override_count > 0) require(options.overrides, "options.overrides");
+  if (options.override_count > 65'536) {
+    refuse("options.override_count is " + std::to_string(options.override_count) +
+           ", 65536 is the most; the struct is set up by its _init()");
+  }
   for (std::size_t i = 0; i < options.override_count; ++i) {
     overrides.emplace_back(&required(options.overrides[i], "an entry of options.overrides"));
   }
@@ -75,7 +79,8 @@ void create(const headrace_engine_options* given, headrace_engine** out_engine) 
                     version_text(options.header_version) + ", the library it runs with is " +
                     version() + "; compile it with that library's header, or link the other");
   }
-  auto engine = std::make_unique<Engine>(settings_of(options), engine_options_of(options));
+  std::unique_ptr<EngineOfC> engine(
+      new EngineOfC{Engine(settings_of(options), engine_options_of(options))});
   *out_engine = static_cast<headrace_engine*>(engines.add(std::move(engine)));
 }
 }  // namespace
@@ -97,27 +102,34 @@ headrace_code headrace_engine_create(const headrace_engine_options* options,
 }
 headrace_code headrace_engine_destroy(headrace_engine* engine, headrace_error* error) {
   return guarded(error, [&] {
-    if (engine != nullptr) engines.remove(engine, [](headrace::Engine& e) { e.close(); });
+    if (engine == nullptr) return;
+    engines.remove(engine, [](EngineOfC& e) {
+      refuse_in_child(e);
+      e.engine.close();
+    });
   });
 }
 headrace_code headrace_engine_freeze(headrace_engine* engine, headrace_error* error) {
-  return guarded(error, [&] { use(engine)->freeze(); });
+  return guarded(error, [&] { shape(engine)->freeze(); });
 }
 headrace_code headrace_engine_close(headrace_engine* engine, headrace_error* error) {
-  return guarded(error, [&] { use(engine)->close(); });
+  return guarded(error, [&] { shape(engine)->close(); });
 }
 headrace_code headrace_engine_interrupt(headrace_engine* engine) {
-  return static_cast<headrace_code>(
-      engines.visit(engine, [](headrace::Engine& e) { e.interrupt(); }));
+  return static_cast<headrace_code>(engines.visit(engine, [](EngineOfC& e) {
+    if (e.owner != getpid()) return headrace::Code::kWrongState;
+    e.engine.interrupt();
+    return headrace::Code::kOk;
+  }));
 }
 
 headrace_code headrace_engine_plan_json(headrace_engine* engine, char* buffer, size_t capacity,
                                         size_t* out_needed, headrace_error* error) {
   return guarded(error,
-                 [&] { give_text(to_json(use(engine)->plan()), buffer, capacity, out_needed); });
+                 [&] { give_text(to_json(look(engine)->plan()), buffer, capacity, out_needed); });
 }
 headrace_code headrace_engine_stats_json(headrace_engine* engine, char* buffer, size_t capacity,
                                          size_t* out_needed, headrace_error* error) {
   return guarded(error,
-                 [&] { give_text(to_json(use(engine)->stats()), buffer, capacity, out_needed); });
+                 [&] { give_text(to_json(look(engine)->stats()), buffer, capacity, out_needed); });
 }

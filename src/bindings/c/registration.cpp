@@ -21,13 +21,20 @@ Hyperparameters hyperparameters_of(const headrace_hyperparameters* given) {
           .weight_decay = values.weight_decay};
 }
 
+constexpr std::uint32_t kMostDimensions = 64;
+constexpr std::size_t kMostParametersOfACall = 1u << 24;
+
 ParameterSpec spec_of(const headrace_parameter_spec* given) {
   headrace_parameter_spec spec;
   headrace_parameter_spec_init(&spec);
   spec = taken(given, spec, "parameters");
   ParameterSpec result;
-  result.name = &required(spec.name, "a parameter's name");
+  result.name = name_in(spec.name, "a parameter's name");
   result.dtype = dtype_from_c(spec.dtype);
+  if (spec.dimensions > kMostDimensions) {
+    refuse("parameter '" + result.name + "': " + std::to_string(spec.dimensions) +
+           " dimensions, 64 are the most; the struct is set up by its _init()");
+  }
   if (spec.dimensions > 0) {
     require(spec.shape, "a parameter's shape");
     result.shape.assign(spec.shape, spec.shape + spec.dimensions);
@@ -40,18 +47,39 @@ ParameterSpec spec_of(const headrace_parameter_spec* given) {
 std::vector<ParameterSpec> specs_of(const headrace_parameter_spec* parameters, std::size_t count) {
   std::vector<ParameterSpec> specs;
   if (count == 0) return specs;
+  if (count > kMostParametersOfACall) {
+    refuse("count is " + std::to_string(count) + ", 16777216 parameters are the most of one group");
+  }
   const std::size_t stride = required(parameters, "parameters").struct_size;
+  if (stride % alignof(headrace_parameter_spec) != 0) {
+    refuse("parameters.struct_size is " + std::to_string(stride) +
+           ", no size a struct has; all are set up by headrace_parameter_spec_init()");
+  }
   const auto* bytes = reinterpret_cast<const unsigned char*>(parameters);
   for (std::size_t i = 0; i < count; ++i) {
     const auto* one = reinterpret_cast<const headrace_parameter_spec*>(bytes + i * stride);
-    specs.push_back(spec_of(one));
     if (one->struct_size != stride) {
       refuse("parameters: entry " + std::to_string(i) + " has struct_size " +
              std::to_string(one->struct_size) + ", the first has " + std::to_string(stride) +
              "; all are set up by headrace_parameter_spec_init()");
     }
+    specs.push_back(spec_of(one));
   }
   return specs;
+}
+
+// Convention 6 of headrace/c.h, for lists.
+template <class List, class To, class Convert>
+void give_list(const List& list, To* buffer, std::size_t capacity, std::size_t& out_count,
+               Convert convert) {
+  if (capacity > 0) require(buffer, "buffer");
+  out_count = list.size();
+  if (capacity == 0) return;
+  std::transform(list.begin(), list.begin() + std::min(capacity, list.size()), buffer, convert);
+  if (capacity < list.size()) {
+    refuse("the list has " + std::to_string(list.size()) + " entries, capacity is " +
+           std::to_string(capacity) + ": it was cut; ask with capacity 0 for the count first");
+  }
 }
 
 headrace_parameter_facts facts_of(Engine& engine, ParameterId id) {
@@ -79,7 +107,7 @@ headrace_code headrace_engine_set_default_hyperparameters(headrace_engine* engin
                                                           const headrace_hyperparameters* values,
                                                           headrace_error* error) {
   return guarded(error,
-                 [&] { use(engine)->set_default_hyperparameters(hyperparameters_of(values)); });
+                 [&] { shape(engine)->set_default_hyperparameters(hyperparameters_of(values)); });
 }
 headrace_code headrace_engine_add_hyperparameters(headrace_engine* engine,
                                                   const headrace_hyperparameters* values,
@@ -87,7 +115,7 @@ headrace_code headrace_engine_add_hyperparameters(headrace_engine* engine,
                                                   headrace_error* error) {
   return guarded(error, [&] {
     auto& set = required(out_set, "out_set");
-    set = use(engine)->add_hyperparameters(hyperparameters_of(values)).index;
+    set = shape(engine)->add_hyperparameters(hyperparameters_of(values)).index;
   });
 }
 headrace_code headrace_engine_add_group(headrace_engine* engine, const char* name,
@@ -95,65 +123,70 @@ headrace_code headrace_engine_add_group(headrace_engine* engine, const char* nam
                                         headrace_group* out_group, headrace_error* error) {
   return guarded(error, [&] {
     auto& group = required(out_group, "out_group");
-    group = use(engine)->add_group(&required(name, "name"), specs_of(parameters, count)).index;
+    group = shape(engine)->add_group(name_in(name, "name"), specs_of(parameters, count)).index;
   });
 }
 headrace_code headrace_engine_expect_repeated_gradients(headrace_engine* engine,
                                                         headrace_group group,
                                                         headrace_error* error) {
-  return guarded(error, [&] { use(engine)->expect_repeated_gradients({group}); });
+  return guarded(error, [&] { shape(engine)->expect_repeated_gradients({group}); });
 }
 headrace_code headrace_engine_keep_bound(headrace_engine* engine, headrace_group group,
                                          headrace_error* error) {
-  return guarded(error, [&] { use(engine)->keep_bound({group}); });
+  return guarded(error, [&] { shape(engine)->keep_bound({group}); });
 }
 
 headrace_code headrace_engine_group_count(headrace_engine* engine, uint32_t* out_count,
                                           headrace_error* error) {
-  return guarded(error, [&] { required(out_count, "out_count") = use(engine)->group_count(); });
+  return guarded(error, [&] { required(out_count, "out_count") = look(engine)->group_count(); });
 }
 headrace_code headrace_engine_parameter_count(headrace_engine* engine, uint32_t* out_count,
                                               headrace_error* error) {
-  return guarded(error, [&] { required(out_count, "out_count") = use(engine)->parameter_count(); });
+  return guarded(error,
+                 [&] { required(out_count, "out_count") = look(engine)->parameter_count(); });
 }
 headrace_code headrace_engine_group_name(headrace_engine* engine, headrace_group group,
                                          char* buffer, size_t capacity, size_t* out_needed,
                                          headrace_error* error) {
   return guarded(
-      error, [&] { give_text(use(engine)->group_name({group}), buffer, capacity, out_needed); });
+      error, [&] { give_text(look(engine)->group_name({group}), buffer, capacity, out_needed); });
 }
 headrace_code headrace_engine_group_parameters(headrace_engine* engine, headrace_group group,
                                                headrace_parameter* buffer, size_t capacity,
                                                size_t* out_count, headrace_error* error) {
   return guarded(error, [&] {
-    const auto used = use(engine);
-    const auto ids = used->parameters({group});
-    required(out_count, "out_count") = ids.size();
-    if (capacity == 0) return;
-    if (capacity < ids.size()) {
-      refuse("group '" + used->group_name({group}) + "' has " + std::to_string(ids.size()) +
-             " parameters, capacity is " + std::to_string(capacity) +
-             "; ask with capacity 0 for the count first");
-    }
-    std::transform(ids.begin(), ids.end(), &required(buffer, "buffer"),
-                   [](headrace::ParameterId id) { return id.index; });
+    const auto used = look(engine);
+    give_list(used->parameters({group}), buffer, capacity, required(out_count, "out_count"),
+              [](headrace::ParameterId id) { return id.index; });
   });
 }
 headrace_code headrace_engine_parameter(headrace_engine* engine, const char* full_name,
                                         headrace_parameter* out_parameter, headrace_error* error) {
   return guarded(error, [&] {
     auto& parameter = required(out_parameter, "out_parameter");
-    parameter = use(engine)->parameter(&required(full_name, "full_name")).index;
+    parameter =
+        look(engine)->parameter(name_in(full_name, "full_name", 2 * kLongestName + 1)).index;
   });
 }
 headrace_code headrace_engine_parameter_name(headrace_engine* engine, headrace_parameter parameter,
                                              char* buffer, size_t capacity, size_t* out_needed,
                                              headrace_error* error) {
-  return guarded(
-      error, [&] { give_text(use(engine)->full_name({parameter}), buffer, capacity, out_needed); });
+  return guarded(error, [&] {
+    give_text(look(engine)->full_name({parameter}), buffer, capacity, out_needed);
+  });
 }
 headrace_code headrace_engine_parameter_facts(headrace_engine* engine, headrace_parameter parameter,
                                               headrace_parameter_facts* out_facts,
                                               headrace_error* error) {
-  return guarded(error, [&] { give(out_facts, facts_of(*use(engine), {parameter}), "out_facts"); });
+  return guarded(error,
+                 [&] { give(out_facts, facts_of(*look(engine), {parameter}), "out_facts"); });
+}
+headrace_code headrace_engine_parameter_shape(headrace_engine* engine, headrace_parameter parameter,
+                                              int64_t* buffer, size_t capacity,
+                                              size_t* out_dimensions, headrace_error* error) {
+  return guarded(error, [&] {
+    const auto used = look(engine);
+    give_list(used->spec({parameter}).shape, buffer, capacity,
+              required(out_dimensions, "out_dimensions"), [](std::int64_t size) { return size; });
+  });
 }

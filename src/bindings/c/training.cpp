@@ -23,12 +23,17 @@ void put_hash(const std::string& hash, char* out_hash) {
   std::memcpy(out_hash, hash.c_str(), HEADRACE_HASH_CAPACITY);
 }
 
+void put_span(headrace::DeviceSpan span, void** out_data, std::size_t* out_size_bytes) {
+  require(out_data, "out_data");
+  required(out_size_bytes, "out_size_bytes") = span.size_bytes;
+  *out_data = span.data;
+}
+
+// Without `pieces` nothing is reported; with piece_elements 0 all is one piece.
 void accumulate(const headrace_accumulation* given) {
   const Accumulation work = from_c(taken(given, headrace_accumulation{}, "work"));
   require(work.source, "work.source");
   require(work.sum, "work.sum");
-  require(work.pieces, "work.pieces");
-  if (work.piece_elements == 0) refuse("work.piece_elements is 0");
   device::accumulate_on_host(work);
 }
 
@@ -63,7 +68,7 @@ headrace_code headrace_engine_load(headrace_engine* engine, headrace_group group
                                    headrace_fill fill, void* context, headrace_error* error) {
   return guarded(error, [&] {
     require(fill, "fill");
-    use(engine)->load({group}, [&](headrace::ParameterId id, std::span<std::byte> values) {
+    run(engine)->load({group}, [&](headrace::ParameterId id, std::span<std::byte> values) {
       check_answer(fill(context, id.index, values.data(), values.size()), "the fill function");
     });
   });
@@ -73,7 +78,7 @@ headrace_code headrace_engine_store(headrace_engine* engine, headrace_parameter 
                                     headrace_error* error) {
   return guarded(error, [&] {
     require(sink, "sink");
-    use(engine)->store({parameter}, content_of(content),
+    run(engine)->store({parameter}, content_of(content),
                        [&](std::uint64_t first, std::span<const std::byte> values) {
                          check_answer(sink(context, first, values.data(), values.size()),
                                       "the sink function");
@@ -84,13 +89,13 @@ headrace_code headrace_engine_hash_parameters(headrace_engine* engine,
                                               char out_hash[HEADRACE_HASH_CAPACITY],
                                               headrace_error* error) {
   return guarded(
-      error, [&] { put_hash(use(engine)->hash_parameters(), &required(out_hash, "out_hash")); });
+      error, [&] { put_hash(run(engine)->hash_parameters(), &required(out_hash, "out_hash")); });
 }
 headrace_code headrace_engine_hash_optimizer_state(headrace_engine* engine,
                                                    char out_hash[HEADRACE_HASH_CAPACITY],
                                                    headrace_error* error) {
   return guarded(error, [&] {
-    put_hash(use(engine)->hash_optimizer_state(), &required(out_hash, "out_hash"));
+    put_hash(run(engine)->hash_optimizer_state(), &required(out_hash, "out_hash"));
   });
 }
 
@@ -99,31 +104,31 @@ headrace_code headrace_engine_gather(headrace_engine* engine, headrace_group gro
                                      headrace_error* error) {
   return guarded(error, [&] {
     auto& gathered = required(out_gathered, "out_gathered");
-    auto lease = std::make_unique<headrace::Gathered>(use(engine)->gather({group}, {stream}));
+    const auto used = feed(engine);
+    std::unique_ptr<LeaseOfC> lease(new LeaseOfC{used->gather({group}, {stream}), engine});
     gathered = static_cast<headrace_gathered*>(leases.add(std::move(lease)));
   });
 }
 headrace_code headrace_gathered_bytes(headrace_gathered* gathered, headrace_parameter parameter,
                                       void** out_data, size_t* out_size_bytes,
                                       headrace_error* error) {
-  return guarded(error, [&] {
-    const headrace::DeviceSpan span = use(gathered)->bytes({parameter});
-    required(out_data, "out_data") = span.data;
-    required(out_size_bytes, "out_size_bytes") = span.size_bytes;
-  });
+  return guarded(
+      error, [&] { put_span(LeaseCall(gathered)->bytes({parameter}), out_data, out_size_bytes); });
 }
 headrace_code headrace_gathered_section(headrace_gathered* gathered, headrace_dtype dtype,
                                         void** out_data, size_t* out_size_bytes,
                                         headrace_error* error) {
   return guarded(error, [&] {
-    const headrace::DeviceSpan span = use(gathered)->section(dtype_from_c(dtype));
-    required(out_data, "out_data") = span.data;
-    required(out_size_bytes, "out_size_bytes") = span.size_bytes;
+    put_span(LeaseCall(gathered)->section(dtype_from_c(dtype)), out_data, out_size_bytes);
   });
 }
 headrace_code headrace_gathered_release(headrace_gathered* gathered, headrace_error* error) {
   return guarded(error, [&] {
-    if (gathered != nullptr) leases.remove(gathered, [](headrace::Gathered& g) { g.release(); });
+    if (gathered == nullptr) return;
+    leases.remove(gathered, [](LeaseOfC& lease) {
+      const auto used = look(lease.engine);
+      lease.gathered.release();
+    });
   });
 }
 headrace_code headrace_engine_add_gradient(headrace_engine* engine, headrace_parameter parameter,
@@ -131,18 +136,18 @@ headrace_code headrace_engine_add_gradient(headrace_engine* engine, headrace_par
                                            headrace_stream stream, headrace_error* error) {
   return guarded(error, [&] {
     require(gradient, "gradient");
-    use(engine)->add_gradient({parameter}, gradient, dtype_from_c(dtype), {stream});
+    feed(engine)->add_gradient({parameter}, gradient, dtype_from_c(dtype), {stream});
   });
 }
 headrace_code headrace_engine_discard_gradients(headrace_engine* engine, headrace_error* error) {
-  return guarded(error, [&] { use(engine)->discard_gradients(); });
+  return guarded(error, [&] { run(engine)->discard_gradients(); });
 }
 headrace_code headrace_engine_step(headrace_engine* engine, const headrace_step_options* options,
                                    headrace_step_result* out_result, headrace_error* error) {
   return guarded(error, [&] {
     // The caller's struct is looked at before the step is made: afterwards it could not be undone.
     if (out_result != nullptr) give(out_result, headrace_step_result{}, "out_result");
-    const headrace::StepResult result = step(*use(engine), options);
+    const headrace::StepResult result = step(*run(engine), options);
     if (out_result != nullptr) give(out_result, to_c(result), "out_result");
   });
 }
