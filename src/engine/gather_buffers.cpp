@@ -175,20 +175,12 @@ void GatherBuffers::wait_quietly(Stream stream) noexcept {
 void GatherBuffers::release(std::uint32_t index, Stream stream) noexcept {
   Buffer& buffer = buffers_[index];
   if (!p_.device.shares_host_memory()) {
-<<<<<<< HEAD
+    // Where a stream cannot be marked it is waited for: it may be gone, and its work with it; a
+    // device that has failed says so at the next fill.
     try {
       note_reader(buffer, stream);
     } catch (const std::exception&) {
-      // The stream is gone, and what was queued on it with it.
-=======
-    // A device that cannot mark its place is waited for; one that fails at that too has failed, and
-    // the next fill says so.
-    try {
-      const std::lock_guard lock(mutex_);
-      buffer.read_by.push_back(p_.device.record(stream));
-    } catch (const std::exception&) {
       wait_quietly(stream);
->>>>>>> c-interface
     }
   }
   buffer.leases.fetch_sub(1);
@@ -238,21 +230,13 @@ void GatherBuffers::start_fill(std::uint32_t index, GroupId group, Priority prio
 
 async::Task<> GatherBuffers::fill(std::uint32_t index, Priority priority) {
   Buffer& buffer = buffers_[index];
-<<<<<<< HEAD
-  if (!p_.device.shares_host_memory()) {
-    wait_for_readers(index, copies_);
-    const std::lock_guard lock(mutex_);
-    buffer.reader_count = 0;
-  }
-=======
->>>>>>> c-interface
   async::TaskGroup reads;
   std::exception_ptr error;
   try {
     if (!p_.device.shares_host_memory()) {
+      wait_for_readers(index, copies_);
       const std::lock_guard lock(mutex_);
-      for (const Event event : buffer.read_by) p_.device.wait(copies_, event);
-      buffer.read_by.clear();
+      buffer.reader_count = 0;
     }
     for (const std::uint32_t section : p_.partition.group_sections[buffer.group.index]) {
       co_await fill_section(index, section, priority, reads);
