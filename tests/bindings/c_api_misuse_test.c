@@ -527,36 +527,6 @@ static void a_frail_device(const char* folder) {
   }
 }
 
-/* Rank 0 of 2: what the engine asks of accumulate() then, headrace_accumulate() does too. */
-static void two_ranks_accumulate(const char* folder) {
-  char text[8192];
-  struct host host;
-  headrace_device device;
-  headrace_collective collective;
-  headrace_engine_options options;
-  headrace_engine* engine = NULL;
-  float gradient[kElements] = {1};
-  memset(&host, 0, sizeof host);
-  device = device_of(&host);
-  collective = collective_of(&host);
-  collective.world_size = 2;
-  collective.all_reduce_sum = host_all_reduce_alike;
-  offloaded_settings(text, sizeof text, folder);
-  headrace_engine_options_init(&options);
-  options.settings_json = text;
-  options.device = &device;
-  options.collective = &collective;
-  options.log = host_log;
-  options.log_context = &host;
-  EXPECT_OK(headrace_engine_create(&options, &engine, &error));
-  add_vector(engine, "g");
-  EXPECT_OK(headrace_engine_freeze(engine, &error));
-  EXPECT_OK(headrace_engine_load(engine, 0, fill_ramp, NULL, &error));
-  EXPECT_OK(headrace_engine_add_gradient(engine, 0, gradient, HEADRACE_F32, 0, &error));
-  EXPECT_OK(headrace_engine_step(engine, NULL, NULL, &error));
-  EXPECT_OK(headrace_engine_destroy(engine, &error));
-}
-
 int main(int argc, char** argv) {
   const char* folder = argc > 1 ? argv[1] : ".";
   headrace_error_init(&error, message, sizeof message);
@@ -568,7 +538,6 @@ int main(int argc, char** argv) {
   orders();
   callbacks_that_call();
   a_frail_device(folder);
-  two_ranks_accumulate(folder);
   if (failures > 0) fprintf(stderr, "%d expectations failed\n", failures);
   return failures > 0;
 }

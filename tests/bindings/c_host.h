@@ -160,17 +160,6 @@ static inline headrace_code host_all_reduce_sum(void* context, uint64_t sequence
   ++((struct host*)context)->sums;
   return HEADRACE_OK;
 }
-/* Every rank gave what this one gave. */
-static inline headrace_code host_all_reduce_alike(void* context, uint64_t sequence,
-                                                  const char* what, double* values,
-                                                  uint64_t count) {
-  uint64_t i;
-  const double hash = values[0];
-  (void)context, (void)sequence;
-  if (strcmp(what, "freeze") == 0)
-    for (i = 0; i < count; ++i) values[i] = hash;
-  return HEADRACE_OK;
-}
 static inline headrace_code host_barrier(void* context, uint64_t sequence, const char* what) {
   (void)sequence, (void)what;
   ++((struct host*)context)->barriers;

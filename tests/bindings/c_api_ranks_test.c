@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * c_api_ranks_test.c: two ranks, each an engine in a thread, on a device and a collective that are
+ * C's. A parameter of which each rank has half a gradient ends as one rank with the whole. */
+#include "c_host.h"
+
+#include <pthread.h>
+
+/* ---- a collective of two threads ---- */
+struct meeting {
+  pthread_barrier_t barrier;
+  void* given[2];
+};
+struct seat {
+  struct meeting* meeting;
+  uint32_t rank;
+};
+/* Both have given when it returns, and both may read until the next meet(). */
+static void* other_of(const struct seat* seat, void* mine) {
+  seat->meeting->given[seat->rank] = mine;
+  pthread_barrier_wait(&seat->meeting->barrier);
+  return seat->meeting->given[1 - seat->rank];
+}
+static void meet(const struct seat* seat) { pthread_barrier_wait(&seat->meeting->barrier); }
+
+static headrace_code two_all_gather(void* context, uint64_t sequence, const char* what,
+                                    headrace_stream stream, void* whole, size_t size_bytes) {
+  const struct seat* seat = (const struct seat*)context;
+  const size_t half = size_bytes / 2, at = half * (1 - seat->rank);
+  const char* other = (const char*)other_of(seat, whole);
+  (void)sequence, (void)what, (void)stream;
+  memcpy((char*)whole + at, other + at, half);
+  meet(seat);
+  return HEADRACE_OK;
+}
+static headrace_code two_reduce_scatter(void* context, uint64_t sequence, const char* what,
+                                        headrace_stream stream, void* buffer, headrace_dtype dtype,
+                                        uint64_t elements) {
+  const struct seat* seat = (const struct seat*)context;
+  float* mine = (float*)buffer;
+  const float* other = (const float*)other_of(seat, buffer);
+  const uint64_t half = elements / 2, first = half * seat->rank;
+  uint64_t i;
+  (void)sequence, (void)what, (void)stream;
+  /* The other half is the other rank's to write: nobody reads what is written here. */
+  for (i = first; i < first + half; ++i) mine[i] += other[i];
+  meet(seat);
+  return dtype == HEADRACE_F32 ? HEADRACE_OK : HEADRACE_UNSUPPORTED;
+}
+static headrace_code two_all_reduce(void* context, uint64_t sequence, const char* what,
+                                    double* values, uint64_t count) {
+  const struct seat* seat = (const struct seat*)context;
+  const double* other = (const double*)other_of(seat, values);
+  double* sums = (double*)malloc((count + 1) * sizeof *sums);
+  uint64_t i;
+  (void)sequence, (void)what;
+  if (sums == NULL) return HEADRACE_OUT_OF_BUDGET;
+  for (i = 0; i < count; ++i) sums[i] = values[i] + other[i];
+  meet(seat); /* both have read */
+  memcpy(values, sums, count * sizeof *sums);
+  free(sums);
+  return HEADRACE_OK;
+}
+static headrace_code two_barrier(void* context, uint64_t sequence, const char* what) {
+  (void)sequence, (void)what;
+  meet((const struct seat*)context);
+  return HEADRACE_OK;
+}
+static void two_abort(void* context, const char* why) {
+  (void)context;
+  fprintf(stderr, "a rank gave up: %s\n", why);
+  exit(1); /* else the other would wait for ever */
+}
+
+/* ---- a rank ---- */
+struct rank {
+  struct seat seat;
+  uint32_t world_size;
+  const char* folder;
+  float weight[2]; /* elements 0 and 1 after the step; of rank 0 */
+  uint64_t updated;
+};
+static void must(headrace_code code, const headrace_error* said) {
+  if (code == HEADRACE_OK) return;
+  fprintf(stderr, "%s: %s\n", headrace_code_name(code), said->message);
+  exit(1);
+}
+static headrace_code first_two(void* context, uint64_t first, const void* values,
+                               size_t size_bytes) {
+  if (first == 0 && size_bytes >= 2 * sizeof(float)) memcpy(context, values, 2 * sizeof(float));
+  return HEADRACE_OK;
+}
+static void* run(void* argument) {
+  struct rank* rank = (struct rank*)argument;
+  char text[8192], words[4096];
+  struct host host;
+  headrace_device device;
+  headrace_collective collective;
+  headrace_engine_options options;
+  headrace_step_result result;
+  headrace_parameter_spec spec;
+  headrace_group group;
+  headrace_engine* engine = NULL;
+  headrace_gathered* gathered = NULL;
+  headrace_error said;
+  const int64_t shape[1] = {kElements};
+  float gradient[kElements] = {0};
+  headrace_error_init(&said, words, sizeof words);
+  memset(&host, 0, sizeof host);
+  device = device_of(&host);
+  collective = collective_of(&host);
+  collective.rank = rank->seat.rank;
+  collective.world_size = rank->world_size;
+  if (rank->world_size == 2) {
+    collective.context = &rank->seat;
+    collective.all_gather = two_all_gather;
+    collective.reduce_scatter = two_reduce_scatter;
+    collective.all_reduce_sum = two_all_reduce;
+    collective.barrier = two_barrier;
+    collective.abort = two_abort;
+  }
+  offloaded_settings(text, sizeof text, rank->folder);
+  headrace_engine_options_init(&options);
+  options.settings_json = text;
+  options.device = &device;
+  options.collective = &collective;
+  options.log = host_log;
+  options.log_context = &host;
+  must(headrace_engine_create(&options, &engine, &said), &said);
+  headrace_parameter_spec_init(&spec);
+  spec.name = "weight";
+  spec.dtype = HEADRACE_F32;
+  spec.shape = shape;
+  spec.dimensions = 1;
+  must(headrace_engine_add_group(engine, "g", &spec, 1, &group, &said), &said);
+  must(headrace_engine_freeze(engine, &said), &said);
+  must(headrace_engine_load(engine, group, fill_ramp, NULL, &said), &said);
+  must(headrace_engine_gather(engine, group, 0, &gathered, &said), &said);
+  must(headrace_gathered_release(gathered, &said), &said);
+  gradient[0] = rank->world_size == 1 || rank->seat.rank == 0 ? 1.0f : 0.0f;
+  gradient[1] = rank->world_size == 1 || rank->seat.rank == 1 ? 3.0f : 0.0f;
+  must(headrace_engine_add_gradient(engine, 0, gradient, HEADRACE_F32, 0, &said), &said);
+  headrace_step_result_init(&result);
+  must(headrace_engine_step(engine, NULL, &result, &said), &said);
+  rank->updated = result.parameters_updated;
+  must(headrace_engine_store(engine, 0, HEADRACE_WEIGHT, first_two, rank->weight, &said), &said);
+  must(headrace_engine_destroy(engine, &said), &said);
+  if (result.gradient_norm * result.gradient_norm < 9.999 ||
+      result.gradient_norm * result.gradient_norm > 10.001) {
+    fprintf(stderr, "the norm is %f, not the root of 10\n", result.gradient_norm);
+    exit(1);
+  }
+  return NULL;
+}
+
+int main(int argc, char** argv) {
+  struct meeting meeting;
+  struct rank alone, pair[2];
+  pthread_t thread;
+  uint32_t r;
+  headrace_error_init(&error, message, sizeof message);
+  memset(&alone, 0, sizeof alone);
+  alone.world_size = 1;
+  alone.folder = argc > 1 ? argv[1] : ".";
+  run(&alone);
+  pthread_barrier_init(&meeting.barrier, NULL, 2);
+  for (r = 0; r < 2; ++r) {
+    pair[r] = alone;
+    pair[r].seat.meeting = &meeting;
+    pair[r].seat.rank = r;
+    pair[r].world_size = 2;
+    memset(pair[r].weight, 0, sizeof pair[r].weight);
+  }
+  EXPECT(pthread_create(&thread, NULL, run, &pair[1]) == 0);
+  run(&pair[0]);
+  pthread_join(thread, NULL);
+  pthread_barrier_destroy(&meeting.barrier);
+  EXPECT(alone.updated == 1 && pair[0].updated == 1);
+  EXPECT(memcmp(pair[0].weight, alone.weight, sizeof alone.weight) == 0);
+  EXPECT(alone.weight[0] != 0.0f && alone.weight[1] != 0.01f); /* the ramp was left */
+  return failures > 0;
+}
