@@ -5,13 +5,13 @@
  *   02_c_trainer         all in memory
  *   02_c_trainer FOLDER  parameters and state in a swap file there: the same output, bit for bit
  */
+// [embedding]
 #include <headrace/c.h>
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-// [embedding]
 enum { kHidden = 32, kSteps = 200, kPoints = 16 };
 
 static char message[4096];

@@ -39,8 +39,8 @@
  * 10. Compatible means: same major version, and while that is 0 the same minor.
  *     headrace_engine_create() compares, and ends in HEADRACE_UNSUPPORTED.
  * 11. A forked child may make engines of its own. Every call on its parent's is
- *     HEADRACE_WRONG_STATE there. The shared library may be unloaded when every engine is
- * destroyed.
+ *     HEADRACE_WRONG_STATE there.
+ * 12. The shared library may be unloaded when every engine is destroyed.
  *
  * After an error an engine is as before the call and the call may be repeated, unless said here or
  * in headrace/engine.hpp. HEADRACE_FAILED and HEADRACE_INTERRUPTED are for good: what is left is to

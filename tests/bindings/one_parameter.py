@@ -3,6 +3,8 @@
 import ctypes as c
 import sys
 
+if len(sys.argv) != 2:
+    sys.exit("usage: one_parameter.py LIBRARY, such as DIR/lib/libheadrace.so")
 lib = c.CDLL(sys.argv[1])
 u32, f32, size = c.c_uint32, c.c_float, c.c_size_t
 
