@@ -88,8 +88,11 @@ std::string outcome_text(const Outcome& outcome) {
   text += outcome.saved.empty() ? "nothing was saved" : "saved: '" + outcome.saved + "'";
   if (outcome.had_swap) text += ", the swap files are gone";
   if (!outcome.saved.empty()) return text + ".";
-  return text + (outcome.asked_to_save
-                     ? ". --save writes at the end only: give fewer --steps, and go on with --init."
-                     : ". Give --save to keep what a run has learned.");
+  if (outcome.plain) return text + ". --plain saves nothing; leave it out to be able to.";
+  return text +
+         (outcome.asked_to_save
+              ? ". --save writes at the end only: give fewer --steps, and go on with --init."
+              : ". Nothing is saved before the end: run again with --save and fewer --steps, "
+                "and go on with --init.");
 }
 }  // namespace train_gpt

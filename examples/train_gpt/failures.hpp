@@ -37,6 +37,7 @@ struct Outcome {
   bool asked_to_save = false;
   std::string saved = {};  // path, empty: nothing was
   bool had_swap = false;   // files on NVMe, which are scratch
+  bool plain = false;      // --plain, which has no --save
 };
 std::string outcome_text(const Outcome& outcome);
 }  // namespace train_gpt

@@ -131,7 +131,7 @@ class Run {
     if (signal_received() == 0 && !running_) return failure;
     const Options& o = report_.options;
     const std::string outcome = outcome_text(
-        {report_.steps.size(), o.steps, !o.save_folder.empty(), report_.saved, has_swap_});
+        {report_.steps.size(), o.steps, !o.save_folder.empty(), report_.saved, has_swap_, o.plain});
     while (failure.text.ends_with('.')) failure.text.pop_back();
     failure.text += "; " + outcome;
     return failure;

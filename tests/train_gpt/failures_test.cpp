@@ -55,8 +55,11 @@ TEST(Describe, GivesCodeAndWords) {
 
 TEST(OutcomeText, SaysWhatIsLeftOfARun) {
   EXPECT_EQ(outcome_text({.steps_done = 3, .steps = 9, .had_swap = true}),
-            "3 of 9 steps done, nothing was saved, the swap files are gone. Give --save to keep "
-            "what a run has learned.");
+            "3 of 9 steps done, nothing was saved, the swap files are gone. Nothing is saved "
+            "before the end: run again with --save and fewer --steps, and go on with --init.");
+  EXPECT_EQ(outcome_text({.steps_done = 3, .steps = 9, .plain = true}),
+            "3 of 9 steps done, nothing was saved. --plain saves nothing; leave it out to be able "
+            "to.");
   EXPECT_EQ(outcome_text({.steps_done = 9, .steps = 9, .asked_to_save = true, .saved = "d/m"}),
             "9 of 9 steps done, saved: 'd/m'.");
   EXPECT_NE(outcome_text({.steps = 1, .asked_to_save = true}).find("at the end only"),
