@@ -57,7 +57,7 @@ void check_stage(const Given& given, Report& report, const Settings& settings) {
   }
 }
 
-void check_dtypes(const Given& given, Report& report) {
+void check_dtypes(const Given& given, Report& report, const Settings& settings) {
   if (const auto* fp16 = given_boolean(given, "fp16.enabled", true)) {
     report.fault(
         fp16->path,
@@ -70,10 +70,13 @@ void check_dtypes(const Given& given, Report& report) {
   }
   const GivenValue* sums = given.find("data_types.grad_accum_dtype");
   if (text_of(sums) == "bf16" || text_of(sums) == "fp16") {
-    report.warn(
-        sums->path,
-        "\"" + text_of(sums) +
-            "\" is not followed: gradients are accumulated in f32, at 4 bytes per parameter");
+    const bool accumulates = settings.gradient_accumulation_steps > 1;
+    report.warn(sums->path,
+                "\"" + text_of(sums) + "\" is not followed: " +
+                    (accumulates ? "gradients are accumulated in f32, at 4 bytes per parameter"
+                                 : "at gradient_accumulation_steps 1 gradients keep their "
+                                   "parameter's dtype; where they are accumulated, it is in f32, "
+                                   "at 4 bytes per parameter"));
   }
 }
 
@@ -121,7 +124,7 @@ void check_together(const Given& given, Report& report, Settings& settings) {
   check_cpu_offload(given, report, "zero_optimization.cpu_offload_params",
                     "zero_optimization.offload_param", settings.offload_parameters);
   check_stage(given, report, settings);
-  check_dtypes(given, report);
+  check_dtypes(given, report, settings);
   check_optimizer(given, report);
   check_deadlines(given, report, settings);
   check_drive_paths(given, report, settings);

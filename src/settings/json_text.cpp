@@ -153,7 +153,9 @@ Document parse_document(std::string_view text, Syntax syntax) {
                                   std::to_string(first.line) + "; remove one"});
     if (document.faults.size() >= 100) return document;
   }
-  if (document.faults.empty()) document.value = nlohmann::json::parse(plain);
+  // Of a key given twice the last value counts, here as in the locator.
+  document.value = nlohmann::json::parse(plain);
+  document.parsed = true;
   return document;
 }
 }  // namespace headrace::settings

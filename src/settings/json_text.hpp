@@ -17,8 +17,9 @@ enum class Syntax { kStrict, kRelaxed };
 struct Document {
   nlohmann::json value;
   Locator locator;
-  std::size_t start = 0;          // where the value begins
-  std::vector<TextFault> faults;  // not empty: `value` is not to be used
+  std::size_t start = 0;  // where the value begins
+  bool parsed = false;    // there is a value to look at: faults, if any, are keys given twice
+  std::vector<TextFault> faults;  // not empty: `value` may be searched for more, but not followed
 };
 
 // Refuses what is not UTF-8, holds control characters, nests deeper than 64, is not JSON or names a

@@ -99,7 +99,11 @@ class Locator::Scan {
       const std::size_t key_offset = at_;
       const Path member = path.member(nlohmann::json::parse(string()).get<std::string>());
       const auto [known, fresh] = out_.offsets_.emplace(member.pointer, key_offset);
-      if (!fresh) out_.duplicates_.push_back({member, known->second, key_offset});
+      if (!fresh) {
+        const std::size_t first = firsts_.emplace(member.pointer, known->second).first->second;
+        out_.duplicates_.push_back({member, first, key_offset});
+        known->second = key_offset;
+      }
       skip_blanks();
       ++at_;  // the colon
       value(member);
@@ -124,6 +128,7 @@ class Locator::Scan {
 
   std::string_view text_;
   Locator& out_;
+  std::unordered_map<std::string, std::size_t> firsts_;  // of what is given twice
   std::size_t at_ = 0;
 };
 

@@ -28,7 +28,7 @@ struct TextPosition {
 TextPosition position_at(std::string_view text, std::size_t offset);
 
 // Offsets of all keys and list elements of a JSON text, which must be valid (and not deep: it
-// recurses).
+// recurses). Of a key given twice, the last one's.
 class Locator {
  public:
   struct Duplicate {

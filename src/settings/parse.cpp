@@ -25,6 +25,19 @@ std::string sections_with(std::string_view name) {
   return text;
 }
 
+// The shortest of `known` that starts with `word`, else the shortest that holds it; "" if none.
+std::string_view longer_word(std::string_view word, const std::vector<std::string_view>& known) {
+  std::string_view best;
+  for (const std::string_view other : known) {
+    if (other.find(word) == std::string_view::npos) continue;
+    const bool starts = other.starts_with(word), best_starts = best.starts_with(word);
+    if (best.empty() || (starts && !best_starts) ||
+        (starts == best_starts && other.size() < best.size()))
+      best = other;
+  }
+  return best;
+}
+
 std::string unknown_key_text(std::string_view section, std::string_view name) {
   std::vector<std::string_view> here;
   std::vector<std::string_view> anywhere;
@@ -38,13 +51,14 @@ std::string unknown_key_text(std::string_view section, std::string_view name) {
   std::string text = "unknown key";
   constexpr std::size_t kLongestWord = 64;  // the search costs the product of the lengths
   if (name.size() > kLongestWord) return text;
-  const std::string_view near_here = base::nearest_word(name, here);
+  constexpr std::size_t kShortestWord = 4;  // something is always near a shorter one
+  std::string_view near_here = base::nearest_word(name, here);
+  if (near_here.empty() && name.size() >= kShortestWord) near_here = longer_word(name, here);
   if (!near_here.empty()) text += "; did you mean " + quoted(near_here) + "?";
   if (const std::string elsewhere = sections_with(name); !elsewhere.empty()) {
     return text + (near_here.empty() ? "; " : " Or: ") + quoted(name) + " belongs in " + elsewhere;
   }
   if (!near_here.empty()) return text;
-  constexpr std::size_t kShortestWord = 4;  // something is always near a shorter one
   const std::string_view near =
       name.size() < kShortestWord ? std::string_view() : base::nearest_word(name, anywhere);
   if (near.empty())
@@ -110,12 +124,12 @@ Settings Settings::from_json(std::string_view text, const std::string& origin,
   settings::Document document = settings::parse_document(text, settings::Syntax::kRelaxed);
   for (const settings::TextFault& fault : document.faults)
     report.fault_at(fault.offset, fault.text);
-  settings::throw_if_faulty(report);
+  if (!document.parsed) settings::throw_if_faulty(report);
   if (!document.value.is_object()) {
     report.fault_at(document.start,
                     settings::found_text(document.value) + "; settings are an object {...}");
+    settings::throw_if_faulty(report);
   }
-  settings::throw_if_faulty(report);
   report.use(document.locator);
   settings::apply_overrides(document.value, overrides, report);
 

@@ -164,6 +164,44 @@ TEST(SettingsErrors, ListFaultsInTheOrderOfTheTextAndOverridesLast) {
   EXPECT_NE(all.find("\n--set headrace.update_slots: found 0"), std::string::npos) << all;
 }
 
+TEST(SettingsErrors, ListWhatElseIsWrongBesidesAKeyGivenTwice) {
+  const std::string all = refusal(
+      "{\"gradient_clipping\": 1, \"gradient_clipping\": \"x\",\n\"gradient_acumulation_steps\": "
+      "2,\n"
+      "\"headrace\": {\"tile_elements\": 100}, \"gradient_clipping\": \"y\"}",
+      {"headrace.update_slots=0"});
+  EXPECT_STARTS_WITH(all, "f:1:26: gradient_clipping: given twice, first at line 1");
+  for (const char* fault :
+       {"\nf:2:1: gradient_acumulation_steps: unknown key",
+        "\nf:3:14: headrace.tile_elements: found",
+        "\nf:3:37: gradient_clipping: given twice, first at line 1",
+        "\nf:3:37: gradient_clipping: found \"y\"", "\n--set headrace.update_slots: found 0"}) {
+    EXPECT_NE(all.find(fault), std::string::npos) << fault << " is not in\n" << all;
+  }
+  EXPECT_EQ(std::count(all.begin(), all.end(), '\n'), 5) << all;
+}
+
+TEST(SettingsErrors, ProposeTheKeyThatAnUnfinishedWordBegins) {
+  EXPECT_EQ(refusal("{}", {"headrace.host_budget=1GiB"}),
+            "--set headrace.host_budget: unknown key; did you mean \"host_budget_bytes\"?");
+  EXPECT_EQ(refusal("{}", {"headrace.elements=1"}),
+            "--set headrace.elements: unknown key; did you mean \"tile_elements\"?");
+  EXPECT_NE(refusal("{}", {"headrace.quetzal=1"}).find("nothing known"), std::string::npos);
+}
+
+TEST(SettingsErrors, SayInWhichDtypeGradientsAreReallySummed) {
+  const auto warning = [](const char* text) {
+    const Settings settings = Settings::from_json(text, "f", {});
+    return settings.warnings.size() == 1 ? settings.warnings[0] : std::string("not one warning");
+  };
+  const std::string once = warning(R"({"data_types": {"grad_accum_dtype": "bf16"}})");
+  EXPECT_NE(once.find("gradients keep their parameter's dtype"), std::string::npos) << once;
+  const std::string summed =
+      warning(R"({"data_types": {"grad_accum_dtype": "bf16"}, "gradient_accumulation_steps": 2})");
+  EXPECT_NE(summed.find("gradients are accumulated in f32, at 4 bytes"), std::string::npos)
+      << summed;
+}
+
 TEST(SettingsErrors, NameTheOverride) {
   EXPECT_STARTS_WITH(refusal("{}", {"nonsense"}), "--set nonsense: not of the form KEY=VALUE");
   EXPECT_STARTS_WITH(refusal("{}", {"=1"}), "--set =1: not of the form KEY=VALUE");
