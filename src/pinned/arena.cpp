@@ -25,7 +25,9 @@ namespace {
       Code::kOutOfBudget,
       std::string(call) + " of " + base::format_bytes(size_bytes) +
           " of host memory failed: " + base::errno_text(sys_errno) +
-          "; nothing was allocated. Set headrace.host_budget_bytes to less, or free memory.",
+          "; nothing was allocated. Free memory (or raise ulimit -v); or move more to drives: set "
+          "zero_optimization.offload_optimizer.device and offload_param.device to nvme where they "
+          "are not, and headrace.host_budget_bytes to less.",
       sys_errno);
 }
 

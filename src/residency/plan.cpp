@@ -92,6 +92,7 @@ class Planner {
   }
   static std::string larger_than_resident(const Plan& plan, std::uint64_t resident);
   std::string smaller_tiles(std::uint64_t smallest, std::uint64_t limit) const;
+  std::string more_on_nvme(std::uint64_t smallest) const;
   [[noreturn]] void refuse_beyond_machine(const Plan& plan, std::uint64_t limit) const;
   std::uint64_t host_bytes(const Choice& choice) const { return lay_out(choice).report.host_bytes; }
 
@@ -391,26 +392,44 @@ std::string Planner::smaller_tiles(std::uint64_t smallest, std::uint64_t limit) 
          " bytes (" + base::format_bytes(smallest) + (smallest <= limit ? ") would do. " : "). ");
 }
 
+// What could move to a drive and does not, if that would take less memory.
+std::string Planner::more_on_nvme(std::uint64_t smallest) const {
+  const bool state = in_.settings.offload_optimizer != OffloadDevice::kNvme;
+  const bool parameters = in_.settings.offload_parameters != OffloadDevice::kNvme;
+  Choice moved = choice_;
+  for (std::size_t g = 0; g < groups_; ++g) {
+    if (parameters) moved.weight_resident[g] = in_.groups[g].keep_bound;
+  }
+  if (state) moved.record_resident.assign(part_.tiles.size(), false);
+  const std::uint64_t bytes = host_bytes(moved);
+  if ((!state && !parameters) || bytes >= smallest) return "";
+  return std::string("Set ") + (state ? "zero_optimization.offload_optimizer.device" : "") +
+         (state && parameters ? " and " : "") +
+         (parameters ? "zero_optimization.offload_param.device" : "") +
+         " to nvme, with which it would be " + std::to_string(bytes) + " bytes (" +
+         base::format_bytes(bytes) + "). ";
+}
+
 void Planner::refuse(std::uint64_t smallest, std::uint64_t limit) const {
   const std::uint64_t left = in_.machine_left_bytes;
   const bool machine = left != 0 && smallest > left;
-  const bool on_host = in_.settings.offload_optimizer != OffloadDevice::kNvme ||
-                       in_.settings.offload_parameters != OffloadDevice::kNvme;
-  const std::string tiles = smaller_tiles(smallest, machine ? left : limit);
+  const std::string offload = more_on_nvme(smallest);
+  const std::string tiles =
+      offload.empty() ? smaller_tiles(smallest, machine ? left : limit) : std::string();
   const std::string needed = base::format_bytes_exactly(smallest);
   std::string text = "the least possible plan needs " + needed + " of host memory, and ";
   if (machine) {
     text += base::format_bytes_exactly(left) + " is left (" + in_.machine_limit_source +
             "); nothing was allocated. ";
-    text += on_host ? "Set zero_optimization.offload_optimizer.device and offload_param.device to "
-                      "nvme, or run where more memory is left."
-                    : tiles + "Run where at least " + needed + " of memory is left.";
+    text += offload + tiles + (offload.empty() ? "Run" : "Or run") + " where at least " + needed +
+            " of memory is left.";
   } else {
     const bool automatic = in_.settings.host_budget_auto;
     text +=
         "the budget is " + base::format_bytes_exactly(limit) +
         (automatic ? " (headrace.host_budget_bytes \"auto\")" : " (headrace.host_budget_bytes)");
-    text += "; nothing was allocated. " + tiles + "The smallest budget that would do is " +
+    text += "; nothing was allocated. " + offload + tiles +
+            (offload.empty() ? "The" : "Without that the") + " smallest budget that would do is " +
             std::to_string(smallest) + " bytes (" + base::format_bytes(smallest) +
             "): set headrace.host_budget_bytes to that or more.";
   }

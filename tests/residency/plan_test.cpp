@@ -143,6 +143,38 @@ std::string refusal(const PlanInputs& inputs) {
   return "accepted";
 }
 
+TEST(Plan, AdvisesToOffloadWhatIsNotOnADriveYetAndIsRight) {
+  const auto partition = transformer(256, 8);
+  const auto none = OffloadDevice::kNone, nvme = OffloadDevice::kNvme;
+  const std::uint64_t moved =
+      make_plan(inputs_for(partition, nvme, nvme)).report.smallest_host_bytes;
+  const std::string state = "zero_optimization.offload_optimizer.device";
+  const std::string parameters = "zero_optimization.offload_param.device";
+  auto inputs = inputs_for(partition, none, none);
+  for (const bool budget : {true, false}) {
+    inputs.settings.host_budget_bytes = budget ? 8 * base::kMiB : 0;
+    inputs.machine_left_bytes = budget ? 0 : 8 * base::kMiB;
+    const std::string text = refusal(inputs);
+    EXPECT_NE(text.find("Set " + state + " and " + parameters +
+                        " to nvme, with which it would be " + std::to_string(moved) + " bytes"),
+              std::string::npos)
+        << text;
+  }
+  inputs.settings.offload_optimizer = nvme;
+  EXPECT_NE(refusal(inputs).find("Set " + parameters + " to nvme"), std::string::npos)
+      << refusal(inputs);
+  inputs.settings.offload_parameters = nvme;
+  inputs.machine_left_bytes = 1;
+  EXPECT_EQ(refusal(inputs).find("to nvme"), std::string::npos) << refusal(inputs);
+}
+
+TEST(Plan, DoesNotAdviseToOffloadAModelThatThisWouldMakeLarger) {
+  const auto partition = transformer(16, 1);
+  auto inputs = inputs_for(partition, OffloadDevice::kNone, OffloadDevice::kNone);
+  inputs.settings.host_budget_bytes = 1;
+  EXPECT_EQ(refusal(inputs).find("to nvme"), std::string::npos) << refusal(inputs);
+}
+
 TEST(Plan, SaysByHowMuchABudgetIsTooSmallHoweverLittleThatIs) {
   const auto partition = transformer(256, 4);
   auto inputs = inputs_for(partition, OffloadDevice::kNvme, OffloadDevice::kNvme);
@@ -179,9 +211,9 @@ TEST(Plan, NamesTheTileSizeThatWouldFit) {
   inputs.settings.host_budget_bytes = smallest_with(kTile) - 1;
   const std::string never = refusal(inputs);
   EXPECT_NE(never.find("With headrace.tile_elements "), std::string::npos) << never;
-  EXPECT_NE(never.find(" (it is 1048576) it would be " + std::to_string(smallest_with(kTile)) +
-                       " bytes"),
-            std::string::npos)
+  EXPECT_NE(
+      never.find(" (it is 1048576) it would be " + std::to_string(smallest_with(kTile)) + " bytes"),
+      std::string::npos)
       << never;
 }
 
