@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "base/units.hpp"
+#include "headrace/error.hpp"
 #include "platform/cgroups.hpp"
 #include "platform/machine.hpp"
 #include "platform/proc_files.hpp"
@@ -52,6 +53,19 @@ std::optional<std::uint64_t> read_quota(const std::string& folder, int version) 
 void take_least(Limit& least, std::uint64_t value, const std::string& source) {
   if (least.source.empty() || value < least.value) least = {value, source};
 }
+// The CPUs of this task; nothing if Slurm does not say.
+std::optional<std::uint64_t> slurm_cpus() {
+  const char* const set = std::getenv("SLURM_CPUS_PER_TASK");
+  std::string text = set == nullptr ? "" : set;
+  if (text.empty()) return std::nullopt;
+  const auto cpus = parse_number(text);
+  if (cpus && *cpus > 0) return cpus;
+  text.resize(std::min<std::size_t>(text.size(), 80));
+  std::ranges::replace_if(
+      text, [](unsigned char c) { return c < 0x20 || c > 0x7e; }, '?');
+  throw Error(Code::kSettings, "SLURM_CPUS_PER_TASK='" + text +
+                                   "': a number above 0 is wanted; set it so, or unset it");
+}
 }  // namespace
 
 Limit usable_cpus(std::uint32_t ranks_on_host, const std::string& root) {
@@ -68,9 +82,7 @@ Limit usable_cpus(std::uint32_t ranks_on_host, const std::string& root) {
   if (ranks > 1) least.source += ", shared by " + std::to_string(ranks) + " ranks";
 
   // A task is a rank: this one is not divided again.
-  const char* slurm = std::getenv("SLURM_CPUS_PER_TASK");
-  const auto cpus = slurm != nullptr ? parse_number(slurm) : std::nullopt;
-  if (cpus && *cpus > 0) take_least(least, *cpus, "SLURM_CPUS_PER_TASK");
+  if (const auto cpus = slurm_cpus()) take_least(least, *cpus, "SLURM_CPUS_PER_TASK");
   return least;
 }
 }  // namespace headrace::platform

@@ -13,12 +13,13 @@ struct Limit {
 };
 
 // The least of: memory the cgroup (v1 or v2, this one and every ancestor: max and high) leaves
-// beyond what it uses already, and MemAvailable. What cannot be read is left out. `root` prefixes
-// all paths: for tests.
+// beyond what it uses already, what RLIMIT_AS leaves beyond what is mapped, and MemAvailable. What
+// cannot be read is left out. `root` prefixes all paths: for tests.
 Limit memory_left(const std::string& root = "");
 
 // The least of: CPU affinity and cgroup CPU quota (v1, v2, all ancestors; rounded up), both divided
-// by `ranks_on_host`, and SLURM_CPUS_PER_TASK, which is per rank already; at least 1.
+// by `ranks_on_host`, and SLURM_CPUS_PER_TASK, which is per rank already; at least 1. Throws
+// kSettings for a SLURM_CPUS_PER_TASK that is no number above 0; empty counts as not set.
 Limit usable_cpus(std::uint32_t ranks_on_host = 1, const std::string& root = "");
 
 // Resident set and its high-water mark of this process, bytes (VmRSS, VmHWM of /proc/self/status);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much memory is left before a limit of the cgroup or of the machine is met.
+// How much memory is left before a limit of the cgroup, of the process or of the machine is met.
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -62,6 +63,14 @@ Limit memory_left(const std::string& root) {
   const auto meminfo = read_text(root + "/proc/meminfo");
   if (const auto available = meminfo ? named_number(*meminfo, "MemAvailable") : std::nullopt) {
     take_least(least, *available * 1024, "MemAvailable in /proc/meminfo");
+  }
+  rlimit space{};
+  if (::getrlimit(RLIMIT_AS, &space) == 0 && space.rlim_cur != RLIM_INFINITY) {
+    const auto status = read_text(root + "/proc/self/status");
+    const std::uint64_t mapped =
+        status ? named_number(*status, "VmSize").value_or(0) * 1024 : std::uint64_t{0};
+    take_least(least, space.rlim_cur - std::min<std::uint64_t>(space.rlim_cur, mapped),
+               "limit on address space (ulimit -v)");
   }
   if (least) return *least;
   const long pages = std::max(0L, ::sysconf(_SC_AVPHYS_PAGES));

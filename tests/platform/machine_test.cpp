@@ -3,6 +3,8 @@
 #include "platform/machine.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -11,6 +13,7 @@
 #include <fstream>
 #include <vector>
 
+#include "headrace/error.hpp"
 #include "platform/cgroups.hpp"
 #include "platform/proc_files.hpp"
 
@@ -75,6 +78,25 @@ TEST_F(MemoryLeft, IsTheGroupsLimitLessWhatIsUsedButNotLessCleanCache) {
   EXPECT_EQ(limit.value, 100 * kMiB - 50 * kMiB + 20 * kMiB);
   EXPECT_EQ(limit.source, "cgroup memory.max of /sys/fs/cgroup/job");
 }
+
+// Under sanitizers the address space is theirs, so the limit cannot be set there.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST_F(MemoryLeft, IsAtMostWhatTheLimitOnAddressSpaceLeaves) {
+  available_mib(1 << 20);
+  write("/proc/self/status", "VmPeak:\t9999999 kB\nVmSize:\t1048576 kB\n");
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const rlimit space{3072 * kMiB, 3072 * kMiB};
+    ::setrlimit(RLIMIT_AS, &space);
+    const Limit limit = memory_left(root_);
+    const bool named = limit.source.find("ulimit -v") != std::string::npos;
+    ::_exit(limit.value != 2048 * kMiB ? 1 : named ? 0 : 2);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+}
+#endif
 
 TEST_F(MemoryLeft, ObeysTheTightestAncestor) {
   available_mib(3000);
@@ -226,12 +248,24 @@ TEST_F(UsableCpus, AreAtMostTheAffinityAndAtLeastOneHoweverManyRanksShareThem) {
   EXPECT_EQ(shared.source, "CPU affinity, shared by 100000 ranks");
 }
 
-TEST_F(UsableCpus, FollowSlurmUnlessItsValueIsNotANumber) {
+TEST_F(UsableCpus, FollowSlurmAndRefuseByNameWhatIsNotANumber) {
   const std::uint64_t all = usable_cpus(1, root_).value;
-  for (const char* nonsense : {"", "many", "-1", "0", "2(x3)"}) {
-    ::setenv("SLURM_CPUS_PER_TASK", nonsense, 1);
-    EXPECT_EQ(usable_cpus(1, root_).value, all) << nonsense;
+  for (const std::string nonsense : {"many", "-1", "0", "2(x3)"}) {
+    ::setenv("SLURM_CPUS_PER_TASK", nonsense.c_str(), 1);
+    try {
+      usable_cpus(1, root_);
+      ADD_FAILURE() << nonsense;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Code::kSettings);
+      EXPECT_NE(std::string(error.what()).find("SLURM_CPUS_PER_TASK='" + nonsense + "'"),
+                std::string::npos)
+          << error.what();
+    }
   }
+  ::setenv("SLURM_CPUS_PER_TASK", "a\nb", 1);
+  EXPECT_THROW(usable_cpus(1, root_), Error);
+  ::setenv("SLURM_CPUS_PER_TASK", "", 1);
+  EXPECT_EQ(usable_cpus(1, root_).value, all);
   ::setenv("SLURM_CPUS_PER_TASK", "1", 1);
   const Limit limit = usable_cpus(1, root_);
   EXPECT_EQ(limit.value, 1u);
