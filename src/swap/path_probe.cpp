@@ -60,7 +60,19 @@ AlignedBuffer aligned_buffer(std::size_t size_bytes) {
   return AlignedBuffer(memory);
 }
 
+// The directory is there, and no file can be made in it: /proc and its like.
+bool takes_no_files(const std::string& path, int sys_errno) {
+  return sys_errno == ENOENT && ::access(path.c_str(), F_OK) == 0;
+}
+
 Error not_usable(const std::string& path, int sys_errno) {
+  if (takes_no_files(path, sys_errno)) {
+    return Error(Code::kUnsupported,
+                 "nvme_path '" + path +
+                     "' is on a file system that takes no files: " + base::errno_text(sys_errno) +
+                     "; nothing can be swapped there; name a directory on a drive",
+                 sys_errno);
+  }
   const bool full = code_of(sys_errno) == Code::kNoSpace;
   return Error(code_of(sys_errno),
                "nvme_path '" + path + "' " +

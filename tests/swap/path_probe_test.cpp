@@ -162,6 +162,18 @@ TEST(PathProbe, RefusesWhatIsMissing) {
                  {"missing", "does not exist", "ENOENT", "mkdir"});
 }
 
+TEST(PathProbe, RefusesAFileSystemThatTakesNoFilesWithoutAskingToCreateTheDirectory) {
+  try {
+    probe_path("/proc", {});
+    FAIL();
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    EXPECT_EQ(error.code(), Code::kUnsupported);
+    EXPECT_NE(text.find("takes no files"), std::string::npos) << text;
+    EXPECT_EQ(text.find("mkdir"), std::string::npos) << text;
+  }
+}
+
 TEST(PathProbe, RefusesAFile) {
   const ScratchDirectory scratch;
   TestFile file(scratch, 4096);
