@@ -9,8 +9,8 @@
 
 namespace train_gpt {
 namespace {
-// A path that cannot be used as given, as opposed to a drive that failed.
-bool is_path_errno(int number) {
+// A path that cannot be used as given, or a limit of the shell's: not a drive that failed.
+bool is_refusal_errno(int number) {
   switch (number) {
     case EACCES:
     case EPERM:
@@ -23,6 +23,8 @@ bool is_path_errno(int number) {
     case ENOSPC:
     case EDQUOT:
     case EINVAL:
+    case EMFILE:
+    case EFBIG:
       return true;
     default:
       return false;
@@ -57,7 +59,7 @@ void fail(headrace::Code code, const std::string& text, int sys_errno) {
 
 int exit_code_for(const headrace::Error& error, bool running) {
   const bool refused = headrace::is_refusal(error.code()) ||
-                       (error.code() == headrace::Code::kIo && is_path_errno(error.sys_errno()));
+                       (error.code() == headrace::Code::kIo && is_refusal_errno(error.sys_errno()));
   return !running && refused ? kRefused : kRunFailed;
 }
 

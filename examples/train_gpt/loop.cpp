@@ -114,6 +114,14 @@ ProgressState progress_of(const Report& report, std::uint32_t accumulation,
                         after.nvme_write_busy_seconds - before.nvme_write_busy_seconds),
           .seconds_left = per_step * static_cast<double>(o.steps - record.step)};
 }
+
+std::vector<TensorEntry> tensors_of_file(const GptShape& shape) {
+  std::vector<TensorEntry> tensors;
+  for (const NamedShape& parameter : gpt_parameters(shape)) {
+    tensors.push_back({.name = parameter.name, .dtype = "BF16", .shape = parameter.shape});
+  }
+  return tensors;
+}
 }  // namespace
 
 void train(Training& training, Batches& batches, const headrace::Settings& scaled, Report& report,
@@ -152,6 +160,12 @@ double evaluate(Training& training, Batches& batches, std::uint32_t count, Progr
   return sum / count;
 }
 
+std::uint64_t saved_bytes(const GptShape& shape) {
+  std::vector<TensorEntry> tensors = tensors_of_file(shape);
+  const std::size_t header = safetensors_header(tensors).size();
+  return header + (tensors.empty() ? 0 : tensors.back().end);
+}
+
 std::string save(Training& training, const GptShape& shape, const std::string& folder,
                  bool overwrite) {
   if (::mkdir(folder.c_str(), 0777) != 0 && errno != EEXIST) {
@@ -161,16 +175,11 @@ std::string save(Training& training, const GptShape& shape, const std::string& f
              "; the weights were not saved. Give --save a folder that you may write to.",
          number);
   }
-  std::vector<TensorEntry> tensors;
-  const std::vector<NamedShape> parameters = gpt_parameters(shape);
-  for (const NamedShape& parameter : parameters) {
-    tensors.push_back({.name = parameter.name, .dtype = "BF16", .shape = parameter.shape});
-  }
   std::string name = kModelFile;
   if (!overwrite && ::access((folder + "/" + name).c_str(), F_OK) == 0)
     name = "model." + std::to_string(::getpid()) + ".safetensors";
-  SafetensorsWriter writer(folder, std::move(tensors), name);
-  for (const NamedShape& parameter : parameters) {
+  SafetensorsWriter writer(folder, tensors_of_file(shape), name);
+  for (const NamedShape& parameter : gpt_parameters(shape)) {
     training.store(parameter.name, [&](std::span<const std::byte> bytes) {
       check_signal();
       writer.append(bytes);

@@ -18,6 +18,8 @@ void train(Training& training, Batches& batches, const headrace::Settings& scale
 // Mean loss over the held-out batches. Throws like train().
 double evaluate(Training& training, Batches& batches, std::uint32_t count, Progress& progress);
 
+// The size of the file that save() writes.
+std::uint64_t saved_bytes(const GptShape& shape);
 // Writes the weights to FOLDER/model.safetensors, parameter by parameter; gives the path. Where
 // such a file is there and `overwrite` is false, to another name: neither result is lost.
 std::string save(Training& training, const GptShape& shape, const std::string& folder,

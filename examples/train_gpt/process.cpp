@@ -99,6 +99,20 @@ void check_address_space() {
        ENOMEM);
 }
 
+void check_file_size(const std::string& path, std::uint64_t bytes) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
+      limit.rlim_cur >= bytes)
+    return;
+  fail(headrace::Code::kNoSpace,
+       "'" + path + "' would take " + std::to_string(bytes) +
+           " bytes, the limit on the size of files (ulimit -f) is " +
+           std::to_string(limit.rlim_cur) +
+           " bytes; the run was not started, since it could not be saved. Raise the limit "
+           "(ulimit -f counts in blocks, of 1024 bytes in bash), or leave out --save.",
+       EFBIG);
+}
+
 void install_terminate_handler() noexcept {
   std::set_terminate([] {
     const char* text = "an exception left a thread";
@@ -134,6 +148,8 @@ void install_signal_handlers() {
   }
   // A closed stdout is then an error of the write, and the engine still closes its files.
   ::signal(SIGPIPE, SIG_IGN);
+  // So is a file above ulimit -f, and the part of it that is there is removed.
+  ::signal(SIGXFSZ, SIG_IGN);
 }
 
 int signal_received() noexcept { return first_signal; }

@@ -2,6 +2,7 @@
 // process.hpp: what this process uses, as the kernel counts it, and the signals that end it.
 #pragma once
 #include <cstdint>
+#include <string>
 
 namespace train_gpt {
 // ---- memory and transfers ----
@@ -22,12 +23,16 @@ unsigned usable_cpus() noexcept;
 // Throws kOutOfBudget where a limit on address space (ulimit -v) leaves less than libraries need to
 // start their threads: they would end the process without a word that can be caught.
 void check_address_space();
+// Throws kNoSpace where the limit on the size of files (ulimit -f) is below `bytes`.
+//   path  what they are for
+void check_file_size(const std::string& path, std::uint64_t bytes);
 // An exception that leaves a thread of a library ends the process: in one line and with exit code 1
 // instead of a core. Swap files then stay until the next run on their path removes them.
 void install_terminate_handler() noexcept;
 
 // ---- signals ----
-// SIGINT, SIGTERM and SIGHUP are noted, and whoever asked is told. SIGPIPE is ignored.
+// SIGINT, SIGTERM and SIGHUP are noted, and whoever asked is told. SIGPIPE and SIGXFSZ are
+// ignored: what they stand for is then an error of the write.
 void install_signal_handlers();
 // The first signal that came, 0 for none.
 int signal_received() noexcept;

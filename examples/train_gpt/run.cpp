@@ -52,7 +52,7 @@ std::optional<SafetensorsReader> open_initial(const Options& options) {
 }
 
 // Before hours are spent on weights that cannot be saved.
-void check_save_folder(const std::string& folder, bool overwrite, std::uint64_t parameters) {
+void check_save_folder(const std::string& folder, bool overwrite, std::uint64_t needed) {
   if (folder.empty()) return;
   struct stat status {};
   const std::string file = folder + "/" + kModelFile;
@@ -81,7 +81,7 @@ void check_save_folder(const std::string& folder, bool overwrite, std::uint64_t 
              "'; the weights would be lost. Give --save a folder that you may write to.",
          number);
   }
-  const std::uint64_t needed = 2 * parameters + (1 << 20);
+  check_file_size(file, needed);
   const std::uint64_t free_bytes = std::uint64_t{space.f_bavail} * space.f_frsize;
   if (free_bytes >= needed) return;
   fail(Code::kNoSpace, "'" + existing + "' has " + format_bytes(static_cast<double>(free_bytes)) +
@@ -104,7 +104,7 @@ class Run {
     const headrace::Settings settings = read_settings(options);
     report_.parameters = count_elements(gpt_parameters(options.shape));
     const auto initial = open_initial(options);
-    check_save_folder(options.save_folder, options.overwrite, report_.parameters);
+    check_save_folder(options.save_folder, options.overwrite, saved_bytes(options.shape));
     describe_setting(text, settings);
     if (options.plain) say_what_plain_ignores(settings);
     check_address_space();
@@ -178,7 +178,8 @@ class Run {
     if (options.eval_batches > 0)
       report_.eval_loss = evaluate(training, batches, options.eval_batches, progress_);
     check_signal();
-    if (!options.plain) progress_.stage("hashing and saving");
+    if (!options.plain)
+      progress_.stage(options.save_folder.empty() ? "hashing" : "hashing and saving");
     report_.parameters_hash = training.hash_parameters();
     report_.optimizer_state_hash = training.hash_optimizer_state();
     if (!options.save_folder.empty()) save_weights(training);

@@ -169,7 +169,9 @@ void SafetensorsWriter::fail_write(const char* what) const {
        std::string(what) + " '" + temporary_ + "' after " + std::to_string(written_bytes_) +
            " of " + std::to_string(expected_bytes_) + " bytes: " + errno_text(number) + "; '" +
            target_ + "' is as it was before. " +
-           (full ? "Make room, or save elsewhere." : "Check the drive, or save elsewhere."),
+           (full              ? "Make room, or save elsewhere."
+            : number == EFBIG ? "Raise the limit on the size of files (ulimit -f)."
+                              : "Check the drive, or save elsewhere."),
        number);
 }
 

@@ -23,6 +23,8 @@ TEST(ExitCode, IsTwoForWhatIsRefusedBeforeTheFirstStep) {
 TEST(ExitCode, TellsABadPathFromABadDrive) {
   EXPECT_EQ(exit_code_for(Error(Code::kIo, "x", EACCES), false), 2);
   EXPECT_EQ(exit_code_for(Error(Code::kIo, "x", EROFS), false), 2);
+  EXPECT_EQ(exit_code_for(Error(Code::kIo, "x", EMFILE), false), 2) << "ulimit -n";
+  EXPECT_EQ(exit_code_for(Error(Code::kIo, "x", EFBIG), false), 2) << "ulimit -f";
   EXPECT_EQ(exit_code_for(Error(Code::kIo, "x", EIO), false), 1);
   EXPECT_EQ(exit_code_for(Error(Code::kIo, "x", EACCES), true), 1);
   EXPECT_EQ(exit_code_for(Error(Code::kNotFinite, "x"), false), 1);

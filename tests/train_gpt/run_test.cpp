@@ -4,11 +4,14 @@
 #include "run.hpp"
 
 #include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "process.hpp"
+#include "progress.hpp"
 #include "scratch_folder.hpp"
 
 namespace train_gpt {
@@ -160,6 +163,33 @@ TEST_F(RunProgram, RefusesBeforeAnythingIsAllocated) {
   expect_refused({"--init", folder_.path()}, "model.safetensors");
   expect_refused({"--save", folder_ / "none/deeper"}, "--save");
   expect_refused({"--save", text_}, "ENOTDIR");
+}
+
+TEST_F(RunProgram, RefusesWeightsThatTheLimitOnFilesWouldCut) {
+  ASSERT_EQ(run({"--save", folder_ / "saved"}), 0) << err_;
+  const auto size = std::filesystem::file_size(folder_ / "saved/model.safetensors");
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto limit = [&](rlim_t bytes) {
+    const rlimit now{bytes, before.rlim_max};
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &now), 0);
+  };
+  script.made = 0;
+  limit(size - 1);
+  expect_refused({"--save", folder_ / "other"}, "ulimit -f) is " + std::to_string(size - 1));
+  limit(size);
+  EXPECT_EQ(run({"--save", folder_ / "other"}), 0) << err_;
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+}
+
+TEST_F(RunProgram, SaysTheSizeOfWeightsThatHaveNoRoom) {
+  if (::access("/proc", W_OK) != 0) GTEST_SKIP() << "only root gets as far as asking for room";
+  expect_refused({"--save", "/proc/none"}, "has 0 B free, the weights take ");
+  const std::string said = err_;
+  ASSERT_EQ(run({"--save", folder_ / "saved"}), 0) << err_;
+  const auto size = std::filesystem::file_size(folder_ / "saved/model.safetensors");
+  EXPECT_NE(said.find("take " + format_bytes(static_cast<double>(size)) + ";"), std::string::npos)
+      << said;
 }
 
 TEST_F(RunProgram, NamesAReportThatCannotBeWrittenOnceAndFirst) {

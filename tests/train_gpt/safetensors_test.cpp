@@ -2,8 +2,11 @@
 // Reading and writing model.safetensors; damaged files.
 #include "safetensors.hpp"
 
+#include <sys/resource.h>
+
 #include <random>
 
+#include "process.hpp"
 #include "scratch_folder.hpp"
 
 namespace train_gpt {
@@ -197,6 +200,33 @@ TEST(SafetensorsWriter, RefusesAFolderThatIsNotThere) {
   ScratchFolder folder;
   expect_error([&] { SafetensorsWriter(folder / "none", two_tensors()); }, Code::kIo,
                {"ENOENT", "--save"});
+}
+TEST(SafetensorsWriter, TellsOfTheLimitOnFilesAndLeavesNothing) {
+  // A process of its own, since limit and signal are the process's.
+  const auto child = [] {
+    const ScratchFolder folder;
+    install_signal_handlers();
+    rlimit limit{};
+    ::getrlimit(RLIMIT_FSIZE, &limit);
+    limit.rlim_cur = 5000;  // less than header and data
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    std::string said;
+    try {
+      SafetensorsWriter writer(folder.path(), {{.name = "a", .dtype = "U8", .shape = {5000}}},
+                               "model.safetensors");
+      writer.append(std::vector<std::byte>(5000));
+    } catch (const headrace::Error& error) {
+      said = error.what();
+    }
+    const bool told = said.find("after 5000 of 9096 bytes: EFBIG") != std::string::npos &&
+                      said.find("ulimit -f") != std::string::npos;
+    std::fprintf(stderr, "%s\n", said.c_str());
+    const bool empty = std::filesystem::is_empty(folder.path());
+    std::filesystem::remove_all(folder.path());
+    std::_Exit(told && empty ? 42 : 1);
+  };
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(child(), ::testing::ExitedWithCode(42), "");
 }
 }  // namespace
 }  // namespace train_gpt
