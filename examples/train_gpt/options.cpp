@@ -47,6 +47,10 @@ std::string words_of(double value) {
   return text;
 }
 
+std::string fixed_words() {
+  return "betas " + words_of(kBeta1) + " " + words_of(kBeta2) + ", eps " + words_of(kEps);
+}
+
 void add_model_options(CLI::App& app, GptShape& shape) {
   const auto add = [&](const char* name, std::uint32_t& to, std::uint64_t most, const char* text) {
     const std::string value = std::to_string(to);
@@ -80,7 +84,7 @@ void add_training_options(CLI::App& app, RawOptions& raw) {
   add_number(app, "--warmup", raw.warmup, {0, kMostSteps}, "Steps of warm-up [a tenth of --steps]")
       ->group(group);
   add_real(app, "--weight-decay", o.weight_decay, {0, kLargest},
-           "AdamW's, not applied to norms and biases")
+           "AdamW's, not applied to norms and biases; its " + fixed_words() + ", always")
       ->group(group)
       ->default_str(words_of(o.weight_decay));
   add_number(app, "--seed", o.seed, {0, ~std::uint64_t{0}}, "Of initial weights and batch order")
@@ -183,6 +187,12 @@ Options finish(RawOptions raw) {
   return o;
 }
 }  // namespace
+
+std::string training_words(const Options& o) {
+  return "--lr " + words_of(o.learning_rate) + ", --min-lr " + words_of(o.least_learning_rate) +
+         ", --warmup " + std::to_string(o.warmup_steps) + ", --batch " + std::to_string(o.batch) +
+         ", --weight-decay " + words_of(o.weight_decay) + ", " + fixed_words();
+}
 
 ParsedOptions parse_options(int argc, const char* const* argv) {
   RawOptions raw;

@@ -10,6 +10,11 @@
 #include "schedule.hpp"
 
 namespace train_gpt {
+// AdamW's, the same in every run.
+inline constexpr double kBeta1 = 0.9;
+inline constexpr double kBeta2 = 0.95;
+inline constexpr double kEps = 1e-8;
+
 struct Options {
   GptShape shape;
   std::uint32_t batch = 8;
@@ -43,5 +48,7 @@ struct ParsedOptions {
   int exit_code = 0;
   std::string json;  // where a failure is to be reported, as in Options
 };
+// What training goes by: "--lr 0.001, --min-lr 0.0001, ..., betas 0.9 0.95, eps 1e-08".
+std::string training_words(const Options& options);
 ParsedOptions parse_options(int argc, const char* const* argv);
 }  // namespace train_gpt

@@ -88,6 +88,8 @@ Json options_json(const Report& r) {
           {"min_lr", o.least_learning_rate},
           {"warmup", o.warmup_steps},
           {"weight_decay", o.weight_decay},
+          {"betas", {kBeta1, kBeta2}},
+          {"eps", kEps},
           {"seed", o.seed},
           {"eval_batches", o.eval_batches},
           {"threads", r.torch_threads},
@@ -171,8 +173,9 @@ void add_memory(std::string& out, const Report& r) {
   add(out, "peak memory     %s above the %s of the libraries", format_bytes(above).c_str(),
       format_bytes(static_cast<double>(r.memory.baseline_rss_bytes)).c_str());
   if (r.plan) {
-    add(out, "; planned %s, engine holds %s; %s on NVMe\n",
-        format_bytes(static_cast<double>(r.memory.planned_bytes)).c_str(),
+    add(out, "; planned %s, and %s of gradients in LibTorch's hands; engine holds %s; %s on NVMe\n",
+        format_bytes(static_cast<double>(r.plan->host_bytes)).c_str(),
+        format_bytes(static_cast<double>(r.plan->trainer_bytes)).c_str(),
         format_bytes(static_cast<double>(r.memory.engine_bytes)).c_str(),
         format_bytes(static_cast<double>(r.plan->nvme_bytes)).c_str());
   } else {

@@ -116,6 +116,7 @@ class Run {
     progress_.stage("creating the model");
     const TrainingSetup setup{options, settings, initial ? &*initial : nullptr, progress_};
     const auto training = options.plain ? torch_.make_plain(setup) : torch_.make_offloaded(setup);
+    say_what_training_goes_by(settings);
     const TellOnSignal tell([](void* to) noexcept { static_cast<Training*>(to)->interrupt(); },
                             training.get());
     running_ = true;
@@ -170,6 +171,17 @@ class Run {
         "train_gpt: warning: --plain keeps everything in torch's memory: the placement in the "
         "settings (zero_optimization, headrace.host_budget_bytes) has no effect. Leave out "
         "--plain to have it.");
+  }
+
+  // After the warnings that name the settings: they say that the trainer has its own, not which.
+  void say_what_training_goes_by(const headrace::Settings& settings) {
+    for (const std::string& warning : settings.warnings) {
+      if (warning.find("the trainer's own is used") == std::string::npos) continue;
+      progress_.message("train_gpt: warning: the trainer's own are " +
+                        training_words(report_.options) +
+                        "; settings change none of them, options all but betas and eps.");
+      return;
+    }
   }
 
   void work(Training& training, Batches& batches, const headrace::Settings& settings) {

@@ -12,7 +12,10 @@
 
 namespace train_gpt {
 inline headrace::Hyperparameters decayed_hyperparameters(const Options& options) {
-  return {.beta2 = 0.95f, .weight_decay = static_cast<float>(options.weight_decay)};
+  return {.beta1 = static_cast<float>(kBeta1),
+          .beta2 = static_cast<float>(kBeta2),
+          .eps = static_cast<float>(kEps),
+          .weight_decay = static_cast<float>(options.weight_decay)};
 }
 // Norms and biases are not decayed.
 inline headrace::Hyperparameters kept_hyperparameters(const Options& options) {

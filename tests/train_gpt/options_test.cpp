@@ -121,6 +121,7 @@ TEST(Options, DescribeThemselves) {
   const auto help = parse({"--help"});
   EXPECT_EQ(help.exit_code, 0);
   EXPECT_FALSE(help.options);
+  EXPECT_NE(help.text.find("eps 1e-08"), std::string::npos) << help.text;
   for (const char* word : {"Model:", "Training:", "Placement:", "Files:", "--set", "Exit codes"}) {
     EXPECT_NE(help.text.find(word), std::string::npos) << word;
   }

@@ -46,6 +46,8 @@ Report sample() {
   r.text_bytes = 77;
   r.unigram_entropy_nats = 5.125;
   r.plan.emplace();
+  r.plan->host_bytes = 3000;
+  r.plan->trainer_bytes = 1000;
   r.plan->rows = {{"gradients", "host", 2000}};
   return r;
 }
@@ -66,6 +68,8 @@ TEST(Report, KeepsItsPublishedNames) {
   EXPECT_EQ(d["memory"]["engine_bytes"], 3990);
   EXPECT_EQ(d["memory"]["peak_rss_bytes"], 9000);
   EXPECT_EQ(d["memory"]["baseline_rss_bytes"], 5000);
+  EXPECT_EQ(d["options"]["betas"], (json{0.9, 0.95}));
+  EXPECT_EQ(d["options"]["eps"], 1e-8);
   EXPECT_EQ(d["config"]["gradient_clipping"], 1.0);
   EXPECT_EQ(d["text"]["bytes"], 77);
   EXPECT_EQ(d["text"]["unigram_entropy_nats"], 5.125);
@@ -124,7 +128,8 @@ TEST(Report, TellsPeopleTheSame) {
   const std::string text = to_text(sample());
   for (const char* word :
        {"5.5000 at step 1", "5.2500 at step 2", "held-out loss   5.0000", "0.1250 below",
-        "5.00 B read, 4.50 B written", "bound by trainer", "parameters aa"}) {
+        "5.00 B read, 4.50 B written", "bound by trainer", "parameters aa",
+        "planned 2.9 KiB, and 1000 B of gradients in LibTorch's hands; engine holds 3.9 KiB"}) {
     EXPECT_NE(text.find(word), std::string::npos) << word << " in\n" << text;
   }
 }

@@ -221,6 +221,20 @@ TEST_F(RunProgram, SaysThatPlainPlacesNothing) {
   EXPECT_EQ(err_, "");
 }
 
+TEST_F(RunProgram, SaysWhatItTrainsWithInPlaceOfTheFiles) {
+  const std::string ours =
+      "--lr 0.001, --min-lr 0.0001, --warmup 1, --batch 2, --weight-decay 0.1, betas 0.9 0.95, "
+      "eps 1e-08";
+  for (const char* file :
+       {R"({"optimizer": {"params": {"lr": 0.1}}})", R"({"train_batch_size": 32})",
+        R"({"scheduler": {"type": "WarmupLR"}})"}) {
+    EXPECT_EQ(run({"--config", folder_.write("theirs.json", file)}), 0) << err_;
+    EXPECT_NE(err_.find(ours), std::string::npos) << file << err_;
+  }
+  EXPECT_EQ(run({"--set", "gradient_clipping=1"}), 0);
+  EXPECT_EQ(err_.find(ours), std::string::npos) << err_;
+}
+
 TEST_F(RunProgram, EndsWithTwoWhenThePlanIsRefused) {
   script.refuse = true;
   EXPECT_EQ(run({"--save", folder_ / "saved"}), 2);
