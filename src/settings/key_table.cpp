@@ -115,7 +115,8 @@ constexpr Key kKeys[] = {
     section("headrace",
             "Keys that DeepSpeed does not have. It ignores the section, so one file serves both."),
     engine("headrace.host_budget_bytes", Kind::kSizeOrAuto,
-           "Ceiling of host memory; 0 is none. \"auto\" is what the cgroup or the machine leaves. "
+           "Ceiling of host memory; 0 is none. \"auto\" is what the cgroup, ulimit -v or the "
+           "machine leaves. "
            "With it, what fits "
            "stays in host memory, what moves most often per byte first; without it all that is "
            "named nvme lives there.")
