@@ -57,4 +57,8 @@ function(headrace_test)
   endif()
   set_tests_properties(${arg_NAME} PROPERTIES
     TIMEOUT ${arg_TIMEOUT} SKIP_RETURN_CODE 77 LABELS "${arg_LABELS}")
+  # The long ones are started first: none is left over when all else is done.
+  if(arg_LABELS MATCHES "long|large")
+    set_tests_properties(${arg_NAME} PROPERTIES COST 100)
+  endif()
 endfunction()
