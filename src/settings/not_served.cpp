@@ -3,6 +3,7 @@
 // with its value and what is used instead.
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "settings/given.hpp"
 #include "settings/key_table.hpp"

@@ -9,6 +9,7 @@
 #include <xmmintrin.h>
 #endif
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <map>
 #include <thread>
+#include <tuple>
 
 #include "collective/collectives.hpp"
 #include "engine/engine_core.hpp"

@@ -15,6 +15,7 @@
 // rest while Ev/v < 1e-3, so what each step adds is taken times 1.01.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "optimizer_cpu/adamw_fixture.hpp"

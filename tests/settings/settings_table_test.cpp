@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
+#include <utility>
 
 #include "headrace/settings.hpp"
 #include "settings/key_table.hpp"

@@ -3,8 +3,10 @@
 // random virtual time, and its bytes move when it ends, so that whoever does not wait for it is
 // found out.
 #pragma once
+#include <algorithm>
 #include <cstring>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "swap/drive.hpp"

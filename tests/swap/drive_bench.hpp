@@ -2,12 +2,14 @@
 // What the drive's tests share: a conductor that collects, a log that remembers, a queue that
 // follows a script.
 #pragma once
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <functional>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "async/conductor.hpp"

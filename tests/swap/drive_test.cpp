@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <list>
+#include <thread>
 
 #include "drive_bench.hpp"
 #include "limits.hpp"

@@ -4,7 +4,9 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <climits>
+#include <iterator>
 #include <set>
 
 #include "drive_bench.hpp"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A drive that fails in the middle of a run of the built train_gpt: what is said, what is reported,
 // what is left. The drive is real but for the library that is preloaded (failing_drive.cpp).
+#include <algorithm>
 #include <cerrno>
 #include <regex>
 
