@@ -22,6 +22,9 @@ void* operator new(std::size_t size_bytes) {
   if (void* const memory = std::malloc(size_bytes)) return memory;
   throw std::bad_alloc();
 }
+void* operator new(std::size_t size_bytes, const std::nothrow_t&) noexcept {
+  return operator new(size_bytes);
+}
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 #else

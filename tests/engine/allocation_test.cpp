@@ -32,6 +32,8 @@ void uncounted(void* data) noexcept {
 
 void* operator new(std::size_t size) { return counted(size); }
 void* operator new[](std::size_t size) { return counted(size); }
+void* operator new(std::size_t size, const std::nothrow_t&) noexcept { return counted(size); }
+void* operator new[](std::size_t size, const std::nothrow_t&) noexcept { return counted(size); }
 void operator delete(void* data) noexcept { uncounted(data); }
 void operator delete[](void* data) noexcept { uncounted(data); }
 void operator delete(void* data, std::size_t) noexcept { uncounted(data); }
