@@ -7,36 +7,19 @@
 #include <cstdio>
 #include <optional>
 
+#include "base/utf8.hpp"
+
 namespace headrace::settings {
 namespace {
 constexpr std::size_t kMostNesting = 64;
 constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
-
-// Bytes of the well-formed character that starts at `text`; 0: ill-formed.
-std::size_t utf8_size(std::string_view text) {
-  const auto byte = [&](std::size_t i) {
-    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u;
-  };
-  const auto continues = [&](std::size_t i) { return (byte(i) & 0xc0) == 0x80; };
-  const unsigned lead = byte(0);
-  if (lead < 0x80) return 1;
-  if (lead < 0xc2 || lead > 0xf4 || !continues(1)) return 0;
-  if (lead < 0xe0) return 2;
-  if (lead == 0xe0 && byte(1) < 0xa0) return 0;  // a longer form than needed
-  if (lead == 0xed && byte(1) > 0x9f) return 0;  // half of a surrogate pair
-  if (!continues(2)) return 0;
-  if (lead < 0xf0) return 3;
-  if (lead == 0xf0 && byte(1) < 0x90) return 0;
-  if (lead == 0xf4 && byte(1) > 0x8f) return 0;
-  return continues(3) ? 4 : 0;
-}
 
 std::optional<TextFault> check_encoding(std::string_view text) {
   if (text.starts_with("\xff\xfe") || text.starts_with("\xfe\xff")) {
     return TextFault{0, "the text is UTF-16; save it as UTF-8"};
   }
   for (std::size_t i = 0; i < text.size();) {
-    const std::size_t size = utf8_size(text.substr(i));
+    const std::size_t size = base::utf8_size(text.substr(i));
     const auto byte = static_cast<unsigned char>(text[i]);
     char hex[8];
     std::snprintf(hex, sizeof hex, "0x%02x", byte);

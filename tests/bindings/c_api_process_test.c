@@ -43,11 +43,7 @@ static headrace_engine* ready_engine(const char* folder, const char* threads,
   options.overrides = overrides;
   options.override_count = 1;
   options.log = ignore_log;
-  headrace_parameter_spec_init(&spec);
-  spec.name = "weight";
-  spec.dtype = HEADRACE_F32;
-  spec.shape = shape;
-  spec.dimensions = 1;
+  spec = vector_spec(shape);
   EXPECT(headrace_engine_create(&options, &engine, where) == HEADRACE_OK);
   for (i = 0; i < 2; ++i)
     EXPECT(headrace_engine_add_group(engine, i == 0 ? "g" : "h", &spec, 1, &group, where) ==

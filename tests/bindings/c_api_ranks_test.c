@@ -126,11 +126,7 @@ static void* run(void* argument) {
   options.log = host_log;
   options.log_context = &host;
   must(headrace_engine_create(&options, &engine, &said), &said);
-  headrace_parameter_spec_init(&spec);
-  spec.name = "weight";
-  spec.dtype = HEADRACE_F32;
-  spec.shape = shape;
-  spec.dimensions = 1;
+  spec = vector_spec(shape);
   must(headrace_engine_add_group(engine, "g", &spec, 1, &group, &said), &said);
   must(headrace_engine_freeze(engine, &said), &said);
   must(headrace_engine_load(engine, group, fill_ramp, NULL, &said), &said);

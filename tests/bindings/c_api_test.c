@@ -308,6 +308,7 @@ static struct outcome train(headrace_engine* engine) {
       EXPECT_OK(headrace_engine_add_gradient(engine, 0, gradient, HEADRACE_F32, 0, &error));
       EXPECT_CODE(headrace_engine_step(engine, &options, &result, &error), HEADRACE_NOT_FINITE);
       EXPECT_WORDS("g.weight");
+      EXPECT(result.step == 1); /* a call that fails writes no result */
       EXPECT_OK(headrace_engine_discard_gradients(engine, &error));
       gradient[7] = 0;
       EXPECT_OK(headrace_engine_add_gradient(engine, 0, gradient, HEADRACE_F32, 0, &error));

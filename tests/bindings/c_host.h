@@ -53,15 +53,19 @@ static inline headrace_engine* new_engine(const char* json) {
   EXPECT_OK(headrace_engine_create(&options, &engine, &error));
   return engine;
 }
-static inline headrace_group add_vector(headrace_engine* engine, const char* name) {
-  const int64_t shape[1] = {kElements};
+static inline headrace_parameter_spec vector_spec(const int64_t* shape) {
   headrace_parameter_spec spec;
-  headrace_group group = 0;
   headrace_parameter_spec_init(&spec);
   spec.name = "weight";
   spec.dtype = HEADRACE_F32;
   spec.shape = shape;
   spec.dimensions = 1;
+  return spec;
+}
+static inline headrace_group add_vector(headrace_engine* engine, const char* name) {
+  const int64_t shape[1] = {kElements};
+  const headrace_parameter_spec spec = vector_spec(shape);
+  headrace_group group = 0;
   EXPECT_OK(headrace_engine_add_group(engine, name, &spec, 1, &group, &error));
   return group;
 }

@@ -4,6 +4,8 @@
 #include <exception>
 #include <new>
 
+#include "base/utf8.hpp"
+
 namespace headrace::bindings {
 namespace {
 constexpr headrace_code kLastCode = HEADRACE_FAILED;
@@ -67,38 +69,19 @@ headrace_code fail_with_current_exception(headrace_error* error) noexcept {
   }
 }
 
-namespace {
-// Bytes of the UTF-8 character at `text`, which ends with NUL; 0 where there is none.
-std::size_t character_bytes(const unsigned char* text) noexcept {
-  const unsigned char first = text[0];
-  if (first < 0x80) return 1;
-  const std::size_t size = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
-  static constexpr std::uint32_t kSmallest[] = {0, 0, 0x80, 0x800, 0x10000};
-  if (first < 0xc2 || first > 0xf4) return 0;
-  std::uint32_t value = first & (0x7fu >> size);
-  for (std::size_t i = 1; i < size; ++i) {
-    if ((text[i] & 0xc0) != 0x80) return 0;
-    value = value << 6 | (text[i] & 0x3fu);
-  }
-  const bool surrogate = value >= 0xd800 && value < 0xe000;
-  return value < kSmallest[size] || value > 0x10ffff || surrogate ? 0 : size;
-}
-}  // namespace
-
 std::string name_in(const char* name, const char* what, std::size_t longest) {
   require(name, what);
   if (strnlen(name, longest + 1) > longest) {
     refuse(std::string(what) + " is longer than " + std::to_string(longest) + " bytes");
   }
-  const auto* at = reinterpret_cast<const unsigned char*>(name);
-  while (*at != 0) {
-    const std::size_t size = character_bytes(at);
+  const std::string_view text(name);
+  for (std::size_t i = 0; i < text.size();) {
+    const std::size_t size = base::utf8_size(text.substr(i));
     if (size == 0) {
-      refuse(std::string(what) + " is not UTF-8: byte " +
-             std::to_string(at - reinterpret_cast<const unsigned char*>(name)) +
+      refuse(std::string(what) + " is not UTF-8: byte " + std::to_string(i) +
              " begins no character");
     }
-    at += size;
+    i += size;
   }
   return name;
 }

@@ -145,8 +145,10 @@ headrace_code headrace_engine_discard_gradients(headrace_engine* engine, headrac
 headrace_code headrace_engine_step(headrace_engine* engine, const headrace_step_options* options,
                                    headrace_step_result* out_result, headrace_error* error) {
   return guarded(error, [&] {
-    // The caller's struct is looked at before the step is made: afterwards it could not be undone.
-    if (out_result != nullptr) give(out_result, headrace_step_result{}, "out_result");
+    // Looked at before the step is made: afterwards it could not be undone.
+    if (out_result != nullptr) {
+      check_struct_size(out_result->struct_size, sizeof *out_result, "out_result");
+    }
     const headrace::StepResult result = step(*run(engine), options);
     if (out_result != nullptr) give(out_result, to_c(result), "out_result");
   });

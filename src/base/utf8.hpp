@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+// utf8.hpp: whether bytes are UTF-8.
+#pragma once
+#include <cstddef>
+#include <string_view>
+
+namespace headrace::base {
+// Bytes of the well-formed character that starts at `text`; 0: ill-formed.
+std::size_t utf8_size(std::string_view text);
+}  // namespace headrace::base
