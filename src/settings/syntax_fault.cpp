@@ -23,7 +23,7 @@ bool in_word(char c) {
   return std::string_view(" \t\r\n,:;={}[]\"'#").find(c) == std::string_view::npos;
 }
 
-std::string quoted(std::string_view text) { return "\"" + one_line(text, 40) + "\""; }
+std::string quoted_start(std::string_view text) { return "\"" + one_line(text, 40) + "\""; }
 
 // What JSON takes as a number: -?(0|[1-9][0-9]*)(.[0-9]+)?([eE][+-]?[0-9]+)?
 bool is_number(std::string_view word) {
@@ -79,7 +79,7 @@ std::string bad_word_text(std::string_view word) {
       return found + "did you mean " + std::string(near) + "?";
   }
   if (word.find_first_not_of("+-./\\") == word.npos) return found + "write the value";
-  return found + "a text needs double quotes: " + quoted(word);
+  return found + "a text needs double quotes: " + quoted_start(word);
 }
 
 class Walk {
@@ -161,7 +161,7 @@ class Walk {
       const std::size_t end = text_.find_first_of(std::string(1, here()) + "\n", at_ + 1);
       const std::string_view inside = text_.substr(at_ + 1, end - at_ - 1);
       return fail("found " + std::string(1, here()) +
-                  "; names and texts need double quotes: " + quoted(inside)),
+                  "; names and texts need double quotes: " + quoted_start(inside)),
              true;
     }
     for (const std::string_view curly : {"\u201c", "\u201d", "\u2018", "\u2019"}) {
@@ -268,7 +268,7 @@ class Walk {
     if (token.empty()) {
       return fail(found() + " where a name is expected; write \"NAME\": before it");
     }
-    fail(found() + " where a name is expected; a name needs double quotes: " + quoted(token));
+    fail(found() + " where a name is expected; a name needs double quotes: " + quoted_start(token));
   }
 
   void take_colon() {

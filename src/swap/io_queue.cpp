@@ -16,6 +16,7 @@
 #include "base/error_text.hpp"
 #include "base/unique_fd.hpp"
 #include "base/units.hpp"
+#include "swap/io_buffer.hpp"
 #include "swap/never_freed.hpp"
 
 namespace headrace::swap {
@@ -83,21 +84,9 @@ Error probe_failed(const std::string& what) {
   return Error(Code::kUnsupported, "io_uring was set up, but its first block of 4 KiB " + what);
 }
 
-struct AlignedFree {
-  void operator()(std::byte* memory) const noexcept { std::free(memory); }
-};
-using ProbeBuffer = std::unique_ptr<std::byte, AlignedFree>;
-
-ProbeBuffer probe_buffer() {
-  auto* const memory = static_cast<std::byte*>(std::aligned_alloc(base::kIoAlignment, kProbeBytes));
-  if (memory == nullptr) throw std::bad_alloc();
-  std::memset(memory, 0, kProbeBytes);
-  return ProbeBuffer(memory);
-}
-
 // What the kernel may still use if the block never arrives: freed together or not at all.
 struct Probe {
-  ProbeBuffer memory = probe_buffer();
+  IoBuffer memory = make_io_buffer(kProbeBytes);
   IoRequest request;
   std::unique_ptr<IoQueue> queue;
 };
@@ -139,7 +128,7 @@ bool reap_probe(IoQueue& queue) {
 std::unique_ptr<IoQueue> proven(std::unique_ptr<IoQueue> queue, const IoQueueOptions& options) {
   base::UniqueFd own;
   const int fd = probe_file(options, own);
-  const ProbeBuffer by_pread = probe_buffer();
+  const IoBuffer by_pread = make_io_buffer(kProbeBytes);
   auto probe = std::make_unique<Probe>();
   probe->queue = std::move(queue);
   IoRequest& request = probe->request;

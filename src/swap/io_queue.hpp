@@ -16,6 +16,9 @@
 #include "headrace/settings.hpp"
 
 namespace headrace::swap {
+// A wait that is asked to be longer ends here, so that its end can be reckoned with.
+inline constexpr std::chrono::hours kLongestWait{24};
+
 enum class IoKind : std::uint8_t { kRead, kWrite };
 
 // One request, owned by the caller, in place until it was reaped.

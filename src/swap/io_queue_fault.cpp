@@ -99,8 +99,7 @@ class FaultQueue final : public IoQueue {
 
   std::size_t reap(std::span<IoRequest*> done, nanoseconds timeout) noexcept override {
     if (done.empty()) return 0;
-    const Clock::time_point until =
-        Clock::now() + std::min<nanoseconds>(timeout, std::chrono::hours(24));
+    const Clock::time_point until = Clock::now() + std::min<nanoseconds>(timeout, kLongestWait);
     while (true) {
       std::size_t count = take_held(done);
       if (count == done.size()) return count;

@@ -19,7 +19,6 @@
 namespace headrace::swap {
 namespace {
 using std::chrono::nanoseconds;
-constexpr std::chrono::hours kLongestWait{24};
 
 std::int64_t transfer(const IoRequest& request) noexcept {
   const auto offset = static_cast<off_t>(request.offset_bytes);

@@ -28,8 +28,7 @@ using std::chrono::nanoseconds;
 
 // The kernel takes no larger piece of memory in one table entry.
 constexpr std::size_t kLargestRegistered = base::kGiB;
-constexpr std::size_t kReapBatch = 32;
-constexpr std::chrono::hours kLongestWait{24};
+constexpr std::size_t kPeekBatch = 32;
 
 __kernel_timespec to_timespec(nanoseconds duration) {
   return {duration.count() / 1'000'000'000, duration.count() % 1'000'000'000};
@@ -213,7 +212,7 @@ class UringQueue final : public IoQueue {
 
   std::size_t take_completed(std::span<IoRequest*> done) noexcept {
     std::size_t count = 0;
-    std::array<io_uring_cqe*, kReapBatch> batch;
+    std::array<io_uring_cqe*, kPeekBatch> batch;
     while (count < done.size()) {
       const auto wanted = static_cast<unsigned>(std::min(batch.size(), done.size() - count));
       const unsigned taken = io_uring_peek_batch_cqe(&ring_, batch.data(), wanted);

@@ -22,12 +22,13 @@
 #include "base/unique_fd.hpp"
 #include "base/units.hpp"
 #include "headrace/error.hpp"
+#include "swap/io_buffer.hpp"
 #include "swap/refusal.hpp"
 #include "swap/swap_file.hpp"
 
 namespace headrace::swap {
 namespace {
-constexpr std::uint32_t kProbeBytes = 64 * 1024;
+constexpr std::uint32_t kTrialBytes = 64 * 1024;
 
 struct FileSystem {
   std::uint32_t magic;
@@ -47,18 +48,6 @@ constexpr FileSystem kFileSystems[] = {
     {0x0bd00bd0u, "lustre", false},        {0x47504653u, "gpfs", false},
     {0x19830326u, "beegfs", false},        {0xca451a4eu, "bcachefs", false},
 };
-
-struct AlignedFree {
-  void operator()(std::byte* memory) const noexcept { std::free(memory); }
-};
-using AlignedBuffer = std::unique_ptr<std::byte, AlignedFree>;
-
-AlignedBuffer aligned_buffer(std::size_t size_bytes) {
-  auto* const memory = static_cast<std::byte*>(std::aligned_alloc(base::kIoAlignment, size_bytes));
-  if (memory == nullptr) throw std::bad_alloc();
-  std::memset(memory, 0, size_bytes);
-  return AlignedBuffer(memory);
-}
 
 // The directory is there, and no file can be made in it: /proc and its like.
 bool takes_no_files(const std::string& path, int sys_errno) {
@@ -156,11 +145,11 @@ std::optional<std::uint32_t> reported_alignment(int file) {
 // Moves random bytes out and back, memory, offset and size aligned to just `alignment`. Returns 0,
 // an errno, or EIO if other bytes came back.
 int move_data(int file, std::uint32_t alignment) {
-  const AlignedBuffer out = aligned_buffer(kProbeBytes * 2);
-  const AlignedBuffer back = aligned_buffer(kProbeBytes * 2);
+  const IoBuffer out = make_io_buffer(kTrialBytes * 2);
+  const IoBuffer back = make_io_buffer(kTrialBytes * 2);
   std::byte* const from = out.get() + alignment;
   std::byte* const to = back.get() + alignment;
-  const std::size_t size = std::max<std::size_t>(alignment, kProbeBytes / 2);
+  const std::size_t size = std::max<std::size_t>(alignment, kTrialBytes / 2);
   for (std::size_t at = 0; at < size; at += 256) {
     if (::getrandom(from + at, std::min<std::size_t>(256, size - at), 0) < 0) return errno;
   }
@@ -176,7 +165,7 @@ int move_data(int file, std::uint32_t alignment) {
 // True if odd memory is taken too: then the file system copies through its cache, whatever the open
 // flag said.
 bool copies_silently(int file) {
-  const AlignedBuffer memory = aligned_buffer(2 * base::kIoAlignment);
+  const IoBuffer memory = make_io_buffer(2 * base::kIoAlignment);
   return ::pread(file, memory.get() + 1, base::kIoAlignment, 0) == base::kIoAlignment;
 }
 
@@ -212,7 +201,7 @@ PathProbe probe_path(const std::string& path, const Settings& settings) {
   const base::UniqueFd directory = open_directory(probe.path);
   name_file_system(directory.get(), probe);
   if (probe.memory_backed && !settings.allow_memory_backed) refuse_memory(probe);
-  check_file_size_limit("nvme_path '" + probe.path + "'", kProbeBytes);
+  check_file_size_limit("nvme_path '" + probe.path + "'", kTrialBytes);
 
   base::UniqueFd file;
   if (!probe.memory_backed) {
