@@ -59,7 +59,7 @@ StepResult EngineCore::step(const StepOptions& options) {
   Frozen& f = ready("step");
   check_options(options);
   refuse_lease(f.buffers->leased_group(), "step");
-  for (std::uint32_t g = 0; g < f.group_loaded.size(); ++g) require_loaded(f, {g}, "step");
+  for (std::uint32_t g = 0; g < f.group_values.size(); ++g) require_loaded(f, {g}, "step");
   const engine::GradientTotals totals = f.gradients->finish();
   if (totals.non_finite > 0) {
     throw Error(
