@@ -166,9 +166,15 @@ class Engine {
   // since the last step; an arrival that was not declared is refused by name.
   void add_gradient(ParameterId id, const void* gradient, DType dtype, Stream stream = {});
   void discard_gradients();
+  // New values for a set, checked as add_hyperparameters() checks them; the next step uses them.
+  // Before freeze too. With several ranks on every one alike: see step().
+  void set_hyperparameters(HyperparameterSetId set, const Hyperparameters& values);
   // Global norm, clipping, update of every parameter that received a gradient (on any rank); then
   // gradients are forgotten. Throws kNotFinite naming the first parameter whose gradient holds NaN
-  // or infinity: nothing was updated, the gradients are kept until discard_gradients().
+  // or infinity: nothing was updated, the gradients are kept until discard_gradients(). With
+  // several ranks kPeerLost on all of them, before anything is updated, where they differ in an
+  // option, naming it, in the values of a hyperparameter set, naming it and a parameter, or in a
+  // step count.
   StepResult step(const StepOptions& options);
 
   // ---- at any time ----

@@ -37,6 +37,9 @@ void Engine::expect_repeated_gradients(GroupId group) {
 void Engine::keep_bound(GroupId group) {
   core_->registry_before_freeze("keep_bound").group(group).keep_bound = true;
 }
+void Engine::set_hyperparameters(HyperparameterSetId set, const Hyperparameters& values) {
+  core_->set_hyperparameters(set, values);
+}
 void Engine::freeze() { core_->freeze(); }
 
 std::uint32_t Engine::group_count() const noexcept {

@@ -179,15 +179,15 @@ void EngineCore::refuse_values(const Frozen& f, GroupId group, const char* call)
     throw Error(Code::kWrongState,
                 std::string(call) + ": " + name + " was never loaded; call load() for it first");
   }
-  for (const ParameterId id : registry_.group(group).parameters) {
-    const unsigned half = f.half_loaded[id.index];
-    if (half == 0) continue;
-    const char* const content = kContents[std::countr_zero(half)];
-    throw Error(Code::kWrongState, std::string(call) + ": a load() of '" +
-                                       registry_.parameter(id).full_name + "', content " + content +
-                                       ", ended on the way: it holds new values and old " +
-                                       "ones; load that content again, or all of " + name);
-  }
+  const auto id = std::ranges::find_if(registry_.group(group).parameters, [&](ParameterId one) {
+    return f.half_loaded[one.index] != 0;
+  });
+  const char* const content = kContents[std::countr_zero(f.half_loaded[id->index])];
+  throw Error(Code::kWrongState, std::string(call) + ": a load() of '" +
+                                     registry_.parameter(*id).full_name + "', content " + content +
+                                     ", ended on the way: it holds new values and old ones; "
+                                     "load that content again, or all of " +
+                                     name);
 }
 
 std::uint64_t EngineCore::step_count(ParameterId id) {
@@ -207,6 +207,7 @@ void EngineCore::set_step_count(ParameterId id, std::uint64_t steps) {
   }
   if (f.group_values[parameter.group.index] == GroupValues::kNone)
     refuse_values(f, parameter.group, "set_step_count");
+  refuse_change_before_repeat(f, "set_step_count");
   f.step_counts[id.index] = steps;
 }
 }  // namespace headrace
