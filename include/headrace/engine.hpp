@@ -12,9 +12,9 @@
 //   StepResult r = engine.step({.learning_rate = 3e-4f, .max_norm = 1});
 //   engine.close();
 //
-// Threads: registration, freeze, load, store, step and close come one at a time; gather, release
-//          and add_gradient may come from several trainer threads (autograd's) at once, but not
-//          during the former.
+// Threads: registration, freeze, load, store, step counts, hyperparameters, step and close come one
+//          at a time; gather, release and add_gradient may come from several trainer threads
+//          (autograd's) at once, but not during the former.
 // Ranks:   with several, freeze, gather, step and discard_gradients are collective: every rank
 //          calls them alike, in one order. add_gradient is not: what a parameter did not receive
 //          on some rank counts as zero there. It may wait for the other ranks' next collective

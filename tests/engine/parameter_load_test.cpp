@@ -252,7 +252,7 @@ TEST_P(ParameterLoad, OfMomentsAndCountsIsWhatTheNextStepUses) {
 
 // What is cached or resident is never the old bytes.
 TEST_P(ParameterLoad, IsSeenByTheNextGather) {
-  for (int round = 0; round < 4; ++round) {
+  for (int round = 0; round < 3; ++round) {
     (void)gathered(w_);
     (void)gathered({3});
     std::vector<std::uint16_t> given(kElements);
