@@ -54,7 +54,7 @@ class Training {
                        : device::make_device_host(
                              {.flavour = place.device, .seed = 5, .late_microseconds_max = 30})) {
     Settings settings = settings_of(place, directory.empty() ? directory_.string() : directory);
-    const testing::MlpOptions options{.layers = 2, .max_norm = 0.05f, .data_seed = data_seed};
+    const testing::MlpOptions options{.max_norm = 0.05f, .data_seed = data_seed};
     for (;;) {
       engine_ =
           std::make_unique<Engine>(settings, EngineOptions{.device = device_, .collective = ranks});
