@@ -83,6 +83,9 @@ enum {
 };
 /* "kIo" and so on; "unknown code" for another number. Never NULL. */
 const char* headrace_code_name(headrace_code code);
+/* Whether an error with this code, before the first step, says that what was asked for cannot be
+ * done as asked: 1, or 0. HEADRACE_IO is 0: there sys_errno tells a path from a drive. */
+int32_t headrace_is_refusal(headrace_code code);
 
 typedef struct headrace_error {
   uint32_t struct_size;
@@ -312,6 +315,14 @@ headrace_code headrace_engine_parameter_facts(headrace_engine* engine, headrace_
 headrace_code headrace_engine_parameter_shape(headrace_engine* engine, headrace_parameter parameter,
                                               int64_t* buffer, size_t capacity,
                                               size_t* out_dimensions, headrace_error* error);
+/* After freeze: bytes of headrace_gathered_section() of this dtype; 0: the group has none. */
+headrace_code headrace_engine_section_size_bytes(headrace_engine* engine, headrace_group group,
+                                                 headrace_dtype dtype, uint64_t* out_size_bytes,
+                                                 headrace_error* error);
+/* The settings the engine was created with, defaults and overrides included, by the keys of
+ * docs/settings.md: text that headrace_engine_create() takes again. */
+headrace_code headrace_engine_settings_json(headrace_engine* engine, char* buffer, size_t capacity,
+                                            size_t* out_needed, headrace_error* error);
 /* The plan, after freeze: {"schema_version":1,"rows":[{"what","tier",
  * "bytes"}],...} with the names of PlanReport (headrace/stats.hpp). */
 headrace_code headrace_engine_plan_json(headrace_engine* engine, char* buffer, size_t capacity,
@@ -338,6 +349,20 @@ typedef headrace_code (*headrace_sink)(void* context, uint64_t first_element, co
 headrace_code headrace_engine_store(headrace_engine* engine, headrace_parameter parameter,
                                     headrace_content content, headrace_sink sink, void* context,
                                     headrace_error* error);
+/* A stretch of one parameter's elements, in rising order, host memory, to be written; it holds the
+ * present ones, and is the engine's again when the function returns. */
+typedef headrace_code (*headrace_source)(void* context, uint64_t first_element, void* values,
+                                         size_t size_bytes);
+/* The mirror of store: replaces one content of one parameter of a group that was loaded, and
+ * nothing else. Of an error headrace/engine.hpp says what is left, under load(). */
+headrace_code headrace_engine_load_content(headrace_engine* engine, headrace_parameter parameter,
+                                           headrace_content content, headrace_source source,
+                                           void* context, headrace_error* error);
+/* Updates that a parameter has had; 2^48 at most. For resuming, set after load of its group. */
+headrace_code headrace_engine_step_count(headrace_engine* engine, headrace_parameter parameter,
+                                         uint64_t* out_steps, headrace_error* error);
+headrace_code headrace_engine_set_step_count(headrace_engine* engine, headrace_parameter parameter,
+                                             uint64_t steps, headrace_error* error);
 /* 32 hexadecimal digits and a NUL: docs/swap_file.md, "Hashes". */
 #define HEADRACE_HASH_CAPACITY 33
 headrace_code headrace_engine_hash_parameters(headrace_engine* engine,
@@ -368,6 +393,11 @@ headrace_code headrace_engine_add_gradient(headrace_engine* engine, headrace_par
                                            const void* gradient, headrace_dtype dtype,
                                            headrace_stream stream, headrace_error* error);
 headrace_code headrace_engine_discard_gradients(headrace_engine* engine, headrace_error* error);
+/* New values for a set; the next step uses them. Before freeze and between steps. */
+headrace_code headrace_engine_set_hyperparameters(headrace_engine* engine,
+                                                  headrace_hyperparameter_set set,
+                                                  const headrace_hyperparameters* values,
+                                                  headrace_error* error);
 
 typedef struct headrace_step_options {
   uint32_t struct_size;

@@ -12,9 +12,9 @@
 //   StepResult r = engine.step({.learning_rate = 3e-4f, .max_norm = 1});
 //   engine.close();
 //
-// Threads: registration, freeze, load, store, step and close come one at a time; gather, release
-//          and add_gradient may come from several trainer threads (autograd's) at once, but not
-//          during the former.
+// Threads: registration, freeze, load, store, step counts, hyperparameters, step and close come one
+//          at a time; gather, release and add_gradient may come from several trainer threads
+//          (autograd's) at once, but not during the former.
 // Ranks:   with several, freeze, gather, step and discard_gradients are collective: every rank
 //          calls them alike, in one order. add_gradient is not: what a parameter did not receive
 //          on some rank counts as zero there. It may wait for the other ranks' next collective
@@ -55,7 +55,7 @@ struct EngineOptions {
   LogSink log = nullptr;                             // null: warnings and errors to stderr
 };
 
-// Logical content that store() hands out.
+// Logical content of a parameter, as store() hands it out and load() takes it in.
 enum class Content {
   kWeight,    // in the parameter's dtype
   kMaster,    // f32, joined from whatever layout it is kept in; of an f32 parameter its weight
@@ -68,6 +68,10 @@ using Fill = std::function<void(ParameterId id, std::span<std::byte> values)>;
 // Receives a stretch of one parameter's elements, in rising order of `first_element`. With several
 // ranks: only this rank's shard.
 using Sink = std::function<void(std::uint64_t first_element, std::span<const std::byte> values)>;
+
+// Writes a stretch of one parameter's elements, in rising order of `first_element`; `values` holds
+// the present ones. With several ranks: only this rank's shard.
+using Source = std::function<void(std::uint64_t first_element, std::span<std::byte> values)>;
 
 class Engine {
  public:
@@ -119,6 +123,25 @@ class Engine {
   // Loading again replaces weights, master, moments and step counts. Collective: every rank fills
   // the whole group.
   void load(GroupId group, const Fill& fill);
+  // Replaces one content of one parameter, the mirror of store(): for resuming a run, and for
+  // changes in its middle. All else stays, its step count and gradient too.
+  //   kWeight   an element whose bits are new becomes its own master; one whose are not keeps its
+  //             master to the last bit.
+  //   kMaster   the weight becomes the master rounded as an update rounds it, so it need not be
+  //             loaded beside it. A NaN becomes the canonical one.
+  // Cost:     the tiles it lies in are read, and written where a bit changed, through one update
+  //           slot; the group's next gather reads again.
+  // Order:    after load() of its group. Collective: every rank calls alike, each for its shard.
+  // Throws kWrongState naming the group when it was never loaded, or is gathered in a buffer. What
+  //          `source` throws, kIo, kCorrupt, kIoStalled before anything was written back: elements
+  //          before the stretch at hand are replaced, the others are as before. If there are any
+  //          of the former, gather, store, hashes and step are refused by name until the same
+  //          content was loaded whole, or the group. An error while writing back fails the engine.
+  void load(ParameterId id, Content content, const Source& source);
+  // Updates that a parameter has had: what bias correction counts. For resuming, set it after
+  // load() of its group, on every rank alike: a difference is kPeerLost at the next step.
+  std::uint64_t step_count(ParameterId id) const;
+  void set_step_count(ParameterId id, std::uint64_t steps);
   // Streams one content of one parameter through an update slot, in bounded memory.
   void store(ParameterId id, Content content, const Sink& sink);
   // XXH3-128 over logical content (docs/swap_file.md, "Hashes"): parameters in order of full names,
@@ -143,9 +166,15 @@ class Engine {
   // since the last step; an arrival that was not declared is refused by name.
   void add_gradient(ParameterId id, const void* gradient, DType dtype, Stream stream = {});
   void discard_gradients();
+  // New values for a set, checked as add_hyperparameters() checks them; the next step uses them.
+  // Before freeze too. With several ranks on every one alike: see step().
+  void set_hyperparameters(HyperparameterSetId set, const Hyperparameters& values);
   // Global norm, clipping, update of every parameter that received a gradient (on any rank); then
   // gradients are forgotten. Throws kNotFinite naming the first parameter whose gradient holds NaN
-  // or infinity: nothing was updated, the gradients are kept until discard_gradients().
+  // or infinity: nothing was updated, the gradients are kept until discard_gradients(). With
+  // several ranks kPeerLost on all of them, before anything is updated, where they differ in an
+  // option, naming it, in the values of a hyperparameter set, naming it and a parameter, or in a
+  // step count.
   StepResult step(const StepOptions& options);
 
   // ---- at any time ----

@@ -37,6 +37,9 @@ void Engine::expect_repeated_gradients(GroupId group) {
 void Engine::keep_bound(GroupId group) {
   core_->registry_before_freeze("keep_bound").group(group).keep_bound = true;
 }
+void Engine::set_hyperparameters(HyperparameterSetId set, const Hyperparameters& values) {
+  core_->set_hyperparameters(set, values);
+}
 void Engine::freeze() { core_->freeze(); }
 
 std::uint32_t Engine::group_count() const noexcept {
@@ -70,6 +73,13 @@ std::uint64_t Engine::section_size_bytes(GroupId group, DType dtype) const {
 const PlanReport& Engine::plan() const { return core_->plan(); }
 
 void Engine::load(GroupId group, const Fill& fill) { core_->load(group, fill); }
+void Engine::load(ParameterId id, Content content, const Source& source) {
+  core_->load(id, content, source);
+}
+std::uint64_t Engine::step_count(ParameterId id) const { return core_->step_count(id); }
+void Engine::set_step_count(ParameterId id, std::uint64_t steps) {
+  core_->set_step_count(id, steps);
+}
 void Engine::store(ParameterId id, Content content, const Sink& sink) {
   core_->store(id, content, sink);
 }

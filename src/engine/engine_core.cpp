@@ -155,7 +155,7 @@ std::uint64_t EngineCore::bookkeeping_bytes(const Partition& partition) const {
          engine::RankCalls::bookkeeping_bytes(partition.world_size) +
          partition.tiles.size() * sizeof(residency::TilePlan) +
          partition.sections.size() * (sizeof(residency::SectionPlan) + sizeof(std::uint64_t)) +
-         parameters * (sizeof(std::uint64_t) + sizeof(optimizer_cpu::AdamWStep)) + groups * 32;
+         parameters * (sizeof(std::uint64_t) + sizeof(optimizer_cpu::AdamWStep) + 1) + groups * 32;
 }
 
 residency::Plan EngineCore::make_plan(const Partition& partition) const {
@@ -262,7 +262,8 @@ void EngineCore::allocate(Frozen& f, const std::vector<swap::PathProbe>& paths) 
                                    *f.arena, *f.tiles, *device_, *f.conductor});
   f.gradients = std::make_unique<engine::Gradients>(
       engine::Gradients::Parts{registry_, f.partition, f.plan, *f.arena, *device_, f.ranks});
-  f.group_loaded.resize(registry_.groups().size());
+  f.group_values.resize(registry_.groups().size());
+  f.half_loaded.resize(f.partition.parameters.size());
   f.in_place_leases = std::vector<std::atomic<std::uint32_t>>(registry_.groups().size());
   f.step_counts.resize(f.partition.parameters.size());
   f.parameter_steps.resize(f.partition.parameters.size());
@@ -295,9 +296,7 @@ std::uint64_t EngineCore::section_size_bytes(GroupId group, DType dtype) const {
 }
 
 void EngineCore::require_loaded(const Frozen& f, GroupId group, const char* call) const {
-  if (f.group_loaded[group.index] != 0) return;
-  throw Error(Code::kWrongState, std::string(call) + ": group '" + registry_.group(group).name +
-                                     "' was never loaded; call load() for it first");
+  if (f.group_values[group.index] != GroupValues::kWhole) refuse_values(f, group, call);
 }
 
 Stats EngineCore::stats() const {

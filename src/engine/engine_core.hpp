@@ -3,7 +3,8 @@
 // promises is in headrace/engine.hpp.
 //
 // Calls of the trainer become coroutines on the conductor (async::call). engine_core.cpp holds life
-// cycle and registration, values.cpp load, store and hashes, leases.cpp gather, step.cpp the step.
+// cycle and registration, values.cpp load, store and hashes, parameter_load.cpp load of one
+// parameter, leases.cpp gather, step.cpp the step.
 #pragma once
 #include <atomic>
 #include <functional>
@@ -39,6 +40,10 @@ class EngineCore {
   const PlanReport& plan() const;
 
   void load(GroupId group, const Fill& fill);
+  void load(ParameterId id, Content content, const Source& source);
+  std::uint64_t step_count(ParameterId id);
+  void set_step_count(ParameterId id, std::uint64_t steps);
+  void set_hyperparameters(HyperparameterSetId set, const Hyperparameters& values);
   void store(ParameterId id, Content content, const Sink& sink);
   std::string hash_parameters();
   std::string hash_optimizer_state();
@@ -62,7 +67,10 @@ class EngineCore {
   enum class Phase { kRegistering, kFrozen, kClosed };
   static constexpr std::uint32_t kInPlace = ~0u;  // a lease of resident bytes has no buffer
 
-  // A tile kept in an update slot between two store() calls that want the same one.
+  // kHalf: a load() of one parameter ended on the way.
+  enum class GroupValues : std::uint8_t { kNone, kHalf, kWhole };
+
+  // A tile kept in an update slot between two calls of load() or store() that want the same one.
   struct HeldTile {
     std::uint32_t tile = 0;
     engine::TileParts parts;
@@ -84,7 +92,8 @@ class EngineCore {
     std::unique_ptr<engine::TileStore> tiles;
     std::unique_ptr<engine::GatherBuffers> buffers;
     std::unique_ptr<engine::Gradients> gradients;
-    std::vector<std::uint8_t> group_loaded;
+    std::vector<GroupValues> group_values;
+    std::vector<std::uint8_t> half_loaded;  // per parameter: a bit for each content that is
     std::vector<std::atomic<std::uint32_t>> in_place_leases;
     std::vector<std::uint64_t> step_counts;                 // per parameter
     std::vector<optimizer_cpu::AdamWStep> parameter_steps;  // of the step under way
@@ -107,6 +116,7 @@ class EngineCore {
   void say_what_was_chosen(const Frozen& frozen) const;
   void join(Frozen& frozen, const Gathered& lease);
   void require_loaded(const Frozen& frozen, GroupId group, const char* call) const;
+  [[noreturn]] void refuse_values(const Frozen& frozen, GroupId group, const char* call) const;
   std::optional<GroupId> leased_group() const noexcept;
   void refuse_lease(std::optional<GroupId> leased, const char* call) const;
   void fail(const std::string& cause) noexcept;
@@ -115,6 +125,14 @@ class EngineCore {
   async::Task<> write_tile(std::uint32_t tile, const std::byte* weight);
   async::Task<> hold_tile(std::uint32_t tile, engine::TileParts parts);
   async::Task<> let_go();
+  async::Task<> write_held();
+  Content kept_as(ParameterId id, Content content) const;
+  void load_tile(ParameterId id, std::uint32_t tile, Content content, const Source& source,
+                 std::uint64_t& replaced);
+  void replace_stretches(ParameterId id, std::uint32_t tile, Content content, const Source& source,
+                         std::uint64_t& replaced, bool& changed);
+  void refuse_change_before_repeat(const Frozen& frozen, const char* call) const;
+  void set_half_loaded(Frozen& frozen, ParameterId id, std::uint8_t contents) noexcept;
   void store_tile(ParameterId id, std::uint32_t tile, Content content, const Sink& sink);
   void hash_content(base::Hash128& hash, ParameterId id, const std::string& name, Content content);
 

@@ -154,10 +154,7 @@ async::Task<std::uint32_t> GatherBuffers::acquire(GroupId group) {
 }
 
 async::Task<std::uint32_t> GatherBuffers::claim_empty(GroupId group) {
-  if (const auto found = find(group)) {
-    co_await UntilFilled(buffers_[*found]);
-    if (buffers_[*found].leases == 0) buffers_[*found].state = State::kFree;
-  }
+  co_await forget(group);
   const std::uint32_t index = co_await free_buffer(group);
   buffers_[index].leases.fetch_add(1);
   buffers_[index].group = group;
@@ -343,6 +340,15 @@ void GatherBuffers::prefetch() {
   }
 }
 
+async::Task<> GatherBuffers::forget(GroupId group) {
+  if (const auto found = find(group)) {
+    co_await UntilFilled(buffers_[*found]);
+    if (buffers_[*found].leases == 0) buffers_[*found].state = State::kFree;
+  }
+  // A fill ends when its copies are queued; resident bytes are read until the device was there.
+  if (!p_.device.shares_host_memory()) co_await device_done();
+}
+
 async::Task<> GatherBuffers::invalidate() {
   co_await drain();
   for (Buffer& buffer : buffers_) {
@@ -370,6 +376,12 @@ std::optional<GroupId> GatherBuffers::leased_group() const noexcept {
     if (buffer.leases.load() != 0) return buffer.group;
   }
   return std::nullopt;
+}
+
+bool GatherBuffers::is_leased(GroupId group) const noexcept {
+  return std::ranges::any_of(buffers_, [&](const Buffer& buffer) {
+    return buffer.leases.load() != 0 && buffer.group == group;
+  });
 }
 
 GatherCounters GatherBuffers::counters() const noexcept {

@@ -68,6 +68,10 @@ class GatherBuffers {
 
   // A group whose buffer is leased, if any. Any thread.
   std::optional<GroupId> leased_group() const noexcept;
+  bool is_leased(GroupId group) const noexcept;
+  // The group's weights are about to change: what is cached of it is stale, and nothing reads them
+  // any more when this returns.
+  async::Task<> forget(GroupId group);
   // An update changed the weights: what is cached is stale. Waits for fills under way.
   async::Task<> invalidate();
   // A step ended: its gathers are the guess for the next one's, whose first groups are read now.

@@ -136,11 +136,11 @@ void Gradients::wait_for_arrivals() {
   streams_.clear();  // what follows may come on others, and these may end
 }
 
-GradientTotals Gradients::finish() {
+GradientTotals Gradients::finish(const StepTerms& terms) {
   const auto one_at_a_time = p_.ranks.lock();
   const std::lock_guard lock(mutex_);
   if (p_.partition.world_size > 1 && !totals_) {
-    meet({.kind = RankCall::Kind::kStep});
+    meet({.kind = RankCall::Kind::kStep, .terms = terms});
     flush_bucket();
   }
   wait_for_arrivals();

@@ -50,7 +50,10 @@ class Gradients {
   RankAgreement meet(const RankCall& call);
   // Trainer thread, collective: whatever is in the bucket is reduced, everything queued is waited
   // for, ranks agree on which parameters have a gradient.
-  GradientTotals finish();
+  GradientTotals finish(const StepTerms& terms);
+  // Several ranks have agreed on the step to come: one that failed on this rank and is to be
+  // repeated here, where nothing is compared again. Trainer thread.
+  bool agreed() const noexcept { return p_.partition.world_size > 1 && totals_.has_value(); }
   // Trainer thread. discard() is collective: what another rank still reduces is discarded with it.
   void discard();
   void clear();

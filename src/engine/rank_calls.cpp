@@ -7,8 +7,10 @@
 
 namespace headrace::engine {
 namespace {
-// A call is told in two numbers: what and of which group, and whether shards are missing.
-constexpr std::size_t kCallValues = 2;
+// A call is told in three numbers: what and of which group, whether shards are missing, and a print
+// of a step's terms.
+constexpr std::size_t kCallValues = 3;
+constexpr std::size_t kTerms = 2;
 constexpr std::uint64_t kKinds = 4;
 
 void encode(const RankCall& call, double* values) {
@@ -59,6 +61,7 @@ std::string RankCalls::text_of(const RankCall& call) const {
 RankAgreement RankCalls::agree(const RankCall& mine) {
   double values[kCallValues];
   encode(mine, values);
+  values[kTerms] = mine.kind == RankCall::Kind::kStep ? print_of(mine.terms) : 0;
   try {
     exchange("next call of every rank", values, calls_);
   } catch (const Error& error) {
@@ -75,6 +78,9 @@ RankAgreement RankCalls::agree(const RankCall& mine) {
   for (std::uint32_t r = 1; r < collective_.world_size(); ++r) {
     const RankCall other = decode(&calls_[r * kCallValues]);
     if (other.kind != first.kind || !(other.group == first.group)) refuse(r, other, first);
+  }
+  for (std::uint32_t r = 1; r < collective_.world_size(); ++r) {
+    if (calls_[r * kCallValues + kTerms] != calls_[kTerms]) refuse_terms(mine.terms);
   }
   return agreement;
 }

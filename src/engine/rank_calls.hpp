@@ -16,15 +16,24 @@
 
 #include "engine/registry.hpp"
 #include "headrace/collective.hpp"
+#include "headrace/optimizer.hpp"
 #include "headrace/settings.hpp"
 
 namespace headrace::engine {
+// What a step's arithmetic hangs on beside gradients and the registry's hyperparameters: equal on
+// every rank.
+struct StepTerms {
+  StepOptions options;
+  std::span<const std::uint64_t> step_counts;  // per parameter; outlives the call
+};
+
 // What one rank is about to do.
 struct RankCall {
   enum class Kind : std::uint8_t { kOpenBucket, kGather, kStep, kDiscard };
   Kind kind = Kind::kStep;
-  GroupId group = {};  // of kOpenBucket and kGather
-  bool join = false;   // of kGather: the other ranks' shards are not here yet
+  GroupId group = {};    // of kOpenBucket and kGather
+  bool join = false;     // of kGather: the other ranks' shards are not here yet
+  StepTerms terms = {};  // of kStep
 };
 
 // What all ranks do next. Without `open` all of them are at the same call.
@@ -43,8 +52,8 @@ class RankCalls {
   // Numbers the collective call that it goes with.
   CollectiveTag next(std::string_view what) noexcept { return {sequence_++, what}; }
 
-  // Collective. Throws kPeerLost naming both ranks' calls where they cannot go together; no call
-  // is carried out from then on.
+  // Collective. Throws kPeerLost naming both ranks' calls where they cannot go together, or what of
+  // a step's terms differs; no call is carried out from then on.
   RankAgreement agree(const RankCall& mine);
   // Collective: throws kPeerLost naming what a rank registered or set otherwise than rank 0.
   void compare_registration(const Settings& settings);
@@ -54,6 +63,9 @@ class RankCalls {
  private:
   std::string text_of(const RankCall& call) const;
   [[noreturn]] void refuse(std::uint32_t rank, const RankCall& other, const RankCall& first);
+  double print_of(const StepTerms& terms) const;
+  [[noreturn]] void refuse_terms(const StepTerms& mine);
+  std::string difference_in_terms(const StepTerms& mine);
   // values[r * mine.size() + i]: rank r's mine[i].
   void exchange(std::string_view what, std::span<const double> mine, std::vector<double>& values);
   std::string difference_in_counts(std::vector<double>& values, std::size_t setting_lines);

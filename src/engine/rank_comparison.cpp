@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // rank_comparison.cpp: freeze's comparison: groups, parameters, hyperparameters, traits and
-// settings are those of rank 0, or the error names the first that is not.
+// settings are those of rank 0, or the error names the first that is not. And a step's: its
+// options, hyperparameters that were changed since, step counts.
 #include <algorithm>
 #include <bit>
 #include <cstdlib>
+#include <initializer_list>
 #include <span>
 
 #include "base/hash.hpp"
@@ -40,6 +42,20 @@ double of_update(const Hyperparameters& values) {
   Fingerprint print;
   for (const float field : fields) print.add(std::to_string(std::bit_cast<std::uint32_t>(field)));
   return print.value();
+}
+
+// Scatters every bit: a bijection.
+std::uint64_t scatter(std::uint64_t value) {
+  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9ull;
+  value = (value ^ (value >> 27)) * 0x94d049bb133111ebull;
+  return value ^ (value >> 31);
+}
+std::uint64_t with(std::uint64_t print, std::uint64_t value) {
+  return scatter(print + 0x9e3779b97f4a7c15ull + scatter(value));
+}
+std::uint64_t with(std::uint64_t print, std::initializer_list<float> values) {
+  for (const float value : values) print = with(print, std::bit_cast<std::uint32_t>(value));
+  return print;
 }
 
 std::vector<std::string> lines_of(const std::string& text) {
@@ -127,6 +143,54 @@ std::string RankCalls::difference_in_settings(std::vector<double>& values,
   return "rank " + std::to_string(at.rank) + " has other settings than rank 0; on this rank (" +
          std::to_string(collective_.rank()) + ") it is " +
          line.substr(std::min(line.find_first_not_of(' '), line.size()));
+}
+
+// In every step of several ranks: allocates nothing.
+double RankCalls::print_of(const StepTerms& terms) const {
+  std::uint64_t print =
+      with(0, {terms.options.learning_rate, terms.options.gradient_scale, terms.options.max_norm});
+  for (std::size_t i = 0; i < terms.step_counts.size(); ++i) {
+    const ParameterSpec& spec = registry_.parameter({static_cast<std::uint32_t>(i)}).spec;
+    const Hyperparameters& v = registry_.hyperparameters(spec.hyperparameters);
+    print = with(print, {v.learning_rate_scale, v.beta1, v.beta2, v.eps, v.weight_decay});
+    print = with(print, terms.step_counts[i]);
+  }
+  return static_cast<double>(print >> 16);  // exact
+}
+
+std::string RankCalls::difference_in_terms(const StepTerms& mine) {
+  constexpr std::size_t kOfOptions = 3, kOfParameter = 2;
+  std::vector<double> values,
+      terms{mine.options.learning_rate, mine.options.gradient_scale, mine.options.max_norm};
+  for (std::uint32_t i = 0; i < mine.step_counts.size(); ++i) {
+    terms.push_back(
+        of_update(registry_.hyperparameters(registry_.parameter({i}).spec.hyperparameters)));
+    terms.push_back(static_cast<double>(mine.step_counts[i]));
+  }
+  exchange("step: what differs", terms, values);
+  const Place at = first_difference(values, collective_.world_size());
+  const std::string ranks = " on rank " + std::to_string(at.rank) + " than on rank 0";
+  if (at.index < kOfOptions) {
+    constexpr const char* kWhat[] = {"learning_rate", "gradient_scale", "max_norm"};
+    return std::string("step: ") + kWhat[at.index] + " is another" + ranks;
+  }
+  const auto index = static_cast<std::uint32_t>((at.index - kOfOptions) / kOfParameter);
+  const RegisteredParameter& parameter = registry_.parameter({index});
+  if ((at.index - kOfOptions) % kOfParameter == 1) {
+    return "step: the step count of '" + parameter.full_name + "' is another" + ranks + ", " +
+           number(values[at.rank * terms.size() + at.index]) + " and not " +
+           number(values[at.index]);
+  }
+  return "step: hyperparameter set " + std::to_string(parameter.spec.hyperparameters.index) +
+         ", that of '" + parameter.full_name + "', has other values" + ranks;
+}
+
+void RankCalls::refuse_terms(const StepTerms& mine) {
+  const std::string text = difference_in_terms(mine) +
+                           ": no rank updated anything, and no further call will be carried out; "
+                           "make the same changes on every rank, between the same steps";
+  collective_.abort(text);
+  throw Error(Code::kPeerLost, text);
 }
 
 void RankCalls::compare_registration(const Settings& settings) {

@@ -54,6 +54,15 @@ void Registry::set_default_hyperparameters(const Hyperparameters& values) {
   sets_[0] = values;
 }
 
+void Registry::set_hyperparameters(HyperparameterSetId id, const Hyperparameters& values) {
+  if (id.index >= sets_.size()) {
+    throw Error(Code::kNotFound, "hyperparameter set " + std::to_string(id.index) +
+                                     " was never added to this engine");
+  }
+  check_values(values);
+  sets_[id.index] = values;
+}
+
 GroupId Registry::add_group(std::string name, std::vector<ParameterSpec> parameters) {
   if (parameters.empty()) refuse("group '" + name + "' has no parameters");
   for (const RegisteredGroup& group : groups_) {

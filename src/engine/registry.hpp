@@ -30,6 +30,7 @@ class Registry {
  public:
   HyperparameterSetId add_hyperparameters(const Hyperparameters& values);
   void set_default_hyperparameters(const Hyperparameters& values);
+  void set_hyperparameters(HyperparameterSetId id, const Hyperparameters& values);
   GroupId add_group(std::string name, std::vector<ParameterSpec> parameters);
 
   RegisteredGroup& group(GroupId id);

@@ -24,6 +24,22 @@ void EngineCore::add_gradient(ParameterId id, const void* gradient, DType dtype,
 
 void EngineCore::discard_gradients() { ready("discard_gradients").gradients->discard(); }
 
+// A step that some ranks have made and this one is to repeat is made with what they used.
+void EngineCore::refuse_change_before_repeat(const Frozen& f, const char* call) const {
+  if (!f.gradients->agreed()) return;
+  throw Error(Code::kWrongState,
+              std::string(call) + ": step " + std::to_string(steps_ + 1) +
+                  " failed on this rank after the ranks had agreed on it: nothing was changed; "
+                  "repeat the step first, or call discard_gradients() on every rank");
+}
+
+void EngineCore::set_hyperparameters(HyperparameterSetId set, const Hyperparameters& values) {
+  if (phase_ != Phase::kRegistering) {
+    refuse_change_before_repeat(ready("set_hyperparameters"), "set_hyperparameters");
+  }
+  registry_.set_hyperparameters(set, values);
+}
+
 namespace {
 void check_options(const StepOptions& o) {
   const auto refuse = [](const char* what, float value) {
@@ -59,8 +75,8 @@ StepResult EngineCore::step(const StepOptions& options) {
   Frozen& f = ready("step");
   check_options(options);
   refuse_lease(f.buffers->leased_group(), "step");
-  for (std::uint32_t g = 0; g < f.group_loaded.size(); ++g) require_loaded(f, {g}, "step");
-  const engine::GradientTotals totals = f.gradients->finish();
+  for (std::uint32_t g = 0; g < f.group_values.size(); ++g) require_loaded(f, {g}, "step");
+  const engine::GradientTotals totals = f.gradients->finish({options, f.step_counts});
   if (totals.non_finite > 0) {
     throw Error(
         Code::kNotFinite,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// values.cpp: values in and out: load, store, hashes.
+// values.cpp: values in and out: load of a group, store, hashes.
 #include <algorithm>
 #include <cstring>
 
@@ -28,7 +28,7 @@ void EngineCore::load(GroupId group, const Fill& fill) {
       this, [&](EngineCore* core) {
         if (buffer != kInPlace) core->release(group, buffer, {});
       });
-  f.group_loaded[group.index] = 0;
+  f.group_values[group.index] = GroupValues::kNone;
   std::byte* const joined = staged     ? f.arena->range(f.plan.load_staging.offset_bytes, 0).data()
                             : in_place ? nullptr
                                        : f.buffers->memory(buffer);
@@ -46,9 +46,10 @@ void EngineCore::load(GroupId group, const Fill& fill) {
     fill(id, {section_values(parameter.section) + parameter.first_element * element_bytes,
               parameter.elements * element_bytes});
     f.step_counts[id.index] = 0;
+    f.half_loaded[id.index] = 0;
   }
   on_conductor([&] { return write_group(group, joined); });
-  f.group_loaded[group.index] = 1;
+  f.group_values[group.index] = GroupValues::kWhole;
 }
 
 // `values`: the group's joined sections; null: they are in their resident places already.
@@ -121,18 +122,8 @@ void EngineCore::store(ParameterId id, Content content, const Sink& sink) {
   Frozen& f = ready("store");
   const GroupId group = registry_.parameter(id).group;
   require_loaded(f, group, "store");
-  const partition::Section& section =
-      f.partition.sections[f.partition.parameters[id.index].section];
-  // The tiles it can lie in: those of this rank's shard between its first and last element.
-  const partition::Parameter& parameter = f.partition.parameters[id.index];
-  const std::uint64_t shard = f.partition.shard_first_element(section);
-  const auto tile_of = [&](std::uint64_t element) {
-    return element < shard ? 0 : (element - shard) / f.partition.tile_elements;
-  };
-  const std::uint64_t first = tile_of(parameter.first_element);
-  const std::uint64_t last = tile_of(parameter.first_element + parameter.elements - 1);
-  for (std::uint64_t i = first; i <= last && i < section.tiles; ++i) {
-    const auto t = static_cast<std::uint32_t>(section.first_tile + i);
+  const auto tiles = f.partition.tiles_with(f.partition.parameters[id.index]);
+  for (std::uint32_t t = tiles.first; t < tiles.end; ++t) {
     store_tile(id, t, content, sink);
     if (interrupted_.load()) ready("store");
   }
@@ -141,16 +132,12 @@ void EngineCore::store(ParameterId id, Content content, const Sink& sink) {
 void EngineCore::store_tile(ParameterId id, std::uint32_t tile, Content content, const Sink& sink) {
   Frozen& f = *frozen_;
   const partition::Tile& cut = f.partition.tiles[tile];
-  const auto segments = f.partition.segments_of(cut);
-  // Segments lie in the order of their parameters.
-  const auto segment =
-      std::ranges::lower_bound(segments, id.index, {}, &partition::Segment::parameter);
-  if (segment == segments.end() || segment->parameter != id.index) return;
+  const partition::Segment segment = f.partition.segment_of(cut, id.index);
+  if (segment.elements == 0) return;
   const partition::Parameter& parameter = f.partition.parameters[id.index];
   const DType dtype = f.partition.sections[cut.section].dtype;
   const auto kind = optimizer_cpu::master_kind(dtype, settings_.master);
-  if (content == Content::kMaster && kind == optimizer_cpu::MasterKind::kWeightItself)
-    content = Content::kWeight;
+  content = kept_as(id, content);
   const bool joins =
       content == Content::kMaster && kind == optimizer_cpu::MasterKind::kSplitResidual;
   const TileParts parts{.weight = content == Content::kWeight || joins,
@@ -158,10 +145,9 @@ void EngineCore::store_tile(ParameterId id, std::uint32_t tile, Content content,
   on_conductor([&] { return hold_tile(tile, parts); });
   TilePass at;  // only for where the streams are
   f.tiles->prepare(at, tile, f.held.view, parts, false);
-  const std::uint64_t first = cut.first_element + segment->first_element - parameter.first_element;
+  const std::uint64_t first = cut.first_element + segment.first_element - parameter.first_element;
   const auto send = [&](const std::byte* stream, std::uint64_t element_bytes) {
-    sink(first,
-         {stream + segment->first_element * element_bytes, segment->elements * element_bytes});
+    sink(first, {stream + segment.first_element * element_bytes, segment.elements * element_bytes});
   };
   if (content == Content::kWeight) return send(f.held.view.weight, size_bytes(dtype));
   if (content == Content::kExpAvg) return send(at.exp_avg, 4);
@@ -170,9 +156,9 @@ void EngineCore::store_tile(ParameterId id, std::uint32_t tile, Content content,
   const std::span<std::byte> scratch =
       f.arena->range(f.plan.scratch.offset_bytes, f.plan.scratch.size_bytes);
   const std::uint64_t stretch = scratch.size() / 4;
-  for (std::uint64_t done = 0; done < segment->elements; done += stretch) {
-    const std::uint64_t count = std::min(stretch, segment->elements - done);
-    const std::uint64_t element = segment->first_element + done;
+  for (std::uint64_t done = 0; done < segment.elements; done += stretch) {
+    const std::uint64_t count = std::min(stretch, segment.elements - done);
+    const std::uint64_t element = segment.first_element + done;
     optimizer_cpu::read_master(kind, f.held.view.weight + element * 2, at.master + element * 2,
                                count, reinterpret_cast<float*>(scratch.data()));
     sink(first + done, scratch.first(count * 4));

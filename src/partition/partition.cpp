@@ -77,6 +77,26 @@ void cut_section(Partition& result, std::uint32_t index) {
 }
 }  // namespace
 
+Segment Partition::segment_of(const Tile& tile, std::uint32_t parameter) const {
+  const auto within = segments_of(tile);  // in the order of their parameters
+  const auto found = std::ranges::lower_bound(within, parameter, {}, &Segment::parameter);
+  if (found == within.end() || found->parameter != parameter) return {parameter, 0, 0};
+  return *found;
+}
+
+Partition::TileRange Partition::tiles_with(const Parameter& parameter) const {
+  const Section& section = sections[parameter.section];
+  const std::uint64_t shard = shard_first_element(section);
+  const auto tile_of = [&](std::uint64_t element) {
+    return element < shard ? 0 : (element - shard) / tile_elements;
+  };
+  const std::uint64_t tiles_here = section.tiles;
+  const std::uint64_t first = std::min(tile_of(parameter.first_element), tiles_here);
+  const std::uint64_t last = tile_of(parameter.first_element + parameter.elements - 1);
+  return {static_cast<std::uint32_t>(section.first_tile + first),
+          static_cast<std::uint32_t>(section.first_tile + std::min(last + 1, tiles_here))};
+}
+
 std::uint64_t Partition::bookkeeping_bytes() const {
   std::uint64_t bytes = parameters.capacity() * sizeof(Parameter) +
                         sections.capacity() * sizeof(Section) + tiles.capacity() * sizeof(Tile) +

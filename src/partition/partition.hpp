@@ -79,6 +79,13 @@ struct Partition {
   std::uint64_t shard_first_element(const Section& section) const {
     return rank * section.shard_elements;
   }
+  // One parameter's elements in one of this rank's tiles; none: a segment of 0 elements.
+  Segment segment_of(const Tile& tile, std::uint32_t parameter) const;
+  // This rank's tiles [first, end) among which all are that hold elements of a parameter.
+  struct TileRange {
+    std::uint32_t first = 0, end = 0;
+  };
+  TileRange tiles_with(const Parameter& parameter) const;
   // Memory the partition itself takes, for the plan.
   std::uint64_t bookkeeping_bytes() const;
 };

@@ -18,6 +18,11 @@ static headrace_code swallow(void* context, uint64_t first, const void* values, 
   return HEADRACE_OK;
 }
 
+static headrace_code leave_alone(void* context, uint64_t first, void* values, size_t size_bytes) {
+  (void)context, (void)first, (void)values, (void)size_bytes;
+  return HEADRACE_OK;
+}
+
 /* ---- NULL in every place ---- */
 #define REFUSED(call) EXPECT_CODE(call, HEADRACE_INVALID_ARGUMENT)
 
@@ -49,6 +54,12 @@ static void null_results_are_refused(void) {
   REFUSED(headrace_engine_stats_json(e, NULL, sizeof text, &size, &error));
   REFUSED(headrace_engine_load(e, 0, NULL, NULL, &error));
   REFUSED(headrace_engine_store(e, 0, HEADRACE_WEIGHT, NULL, NULL, &error));
+  REFUSED(headrace_engine_load_content(e, 0, HEADRACE_WEIGHT, NULL, NULL, &error));
+  REFUSED(headrace_engine_step_count(e, 0, NULL, &error));
+  REFUSED(headrace_engine_set_hyperparameters(e, 0, NULL, &error));
+  REFUSED(headrace_engine_section_size_bytes(e, 0, HEADRACE_F32, NULL, &error));
+  REFUSED(headrace_engine_settings_json(e, text, sizeof text, NULL, &error));
+  REFUSED(headrace_engine_settings_json(e, NULL, sizeof text, &size, &error));
   REFUSED(headrace_engine_hash_parameters(e, NULL, &error));
   REFUSED(headrace_engine_hash_optimizer_state(e, NULL, &error));
   REFUSED(headrace_engine_gather(e, 0, 0, NULL, &error));
@@ -74,12 +85,19 @@ static void wrong_engines_are_refused(headrace_engine* e) {
   char text[64];
   float gradient[kElements] = {0};
   uint32_t n;
+  uint64_t number;
   size_t size;
   void* data;
   headrace_hyperparameters_init(&values);
   headrace_parameter_spec_init(&spec);
   headrace_parameter_facts_init(&facts);
   spec.name = "w";
+  REFUSED(headrace_engine_load_content(e, 0, HEADRACE_WEIGHT, leave_alone, NULL, &error));
+  REFUSED(headrace_engine_step_count(e, 0, &number, &error));
+  REFUSED(headrace_engine_set_step_count(e, 0, 1, &error));
+  REFUSED(headrace_engine_set_hyperparameters(e, 0, &values, &error));
+  REFUSED(headrace_engine_section_size_bytes(e, 0, HEADRACE_F32, &number, &error));
+  REFUSED(headrace_engine_settings_json(e, text, sizeof text, &size, &error));
   REFUSED(headrace_engine_set_default_hyperparameters(e, &values, &error));
   REFUSED(headrace_engine_add_hyperparameters(e, &values, &n, &error));
   REFUSED(headrace_engine_add_group(e, "g", &spec, 1, &n, &error));
@@ -158,6 +176,7 @@ static void struct_sizes(void) {
     headrace_hyperparameters_init(&values);
     values.struct_size = wrong[i];
     REFUSED(headrace_engine_set_default_hyperparameters(engine, &values, &error));
+    REFUSED(headrace_engine_set_hyperparameters(engine, 0, &values, &error));
     headrace_parameter_spec_init(&specs[0]);
     headrace_parameter_spec_init(&specs[1]);
     specs[0].name = specs[1].name = "w";
@@ -287,7 +306,12 @@ static void expect_all(headrace_engine* e, headrace_code wanted) {
   float gradient[kElements] = {0};
   char hash[HEADRACE_HASH_CAPACITY];
   headrace_gathered* g = NULL;
+  uint64_t steps;
   EXPECT_CODE(headrace_engine_load(e, 0, fill_ramp, NULL, &error), wanted);
+  EXPECT_CODE(headrace_engine_load_content(e, 0, HEADRACE_EXP_AVG, leave_alone, NULL, &error),
+              wanted);
+  EXPECT_CODE(headrace_engine_step_count(e, 0, &steps, &error), wanted);
+  EXPECT_CODE(headrace_engine_set_step_count(e, 0, 1, &error), wanted);
   EXPECT_CODE(headrace_engine_store(e, 0, HEADRACE_WEIGHT, swallow, NULL, &error), wanted);
   EXPECT_CODE(headrace_engine_hash_parameters(e, hash, &error), wanted);
   EXPECT_CODE(headrace_engine_hash_optimizer_state(e, hash, &error), wanted);
@@ -323,6 +347,12 @@ static void expect_questions(headrace_engine* e) {
   EXPECT_OK(headrace_engine_parameter_shape(e, 0, NULL, 0, &size, &error));
   EXPECT_OK(headrace_engine_parameter_facts(e, 0, &facts, &error));
   EXPECT_OK(headrace_engine_stats_json(e, text, sizeof text, &size, &error));
+  EXPECT_OK(headrace_engine_settings_json(e, NULL, 0, &size, &error));
+}
+static void expect_no_change(headrace_engine* e, headrace_code wanted) {
+  headrace_hyperparameters values;
+  headrace_hyperparameters_init(&values);
+  EXPECT_CODE(headrace_engine_set_hyperparameters(e, 0, &values, &error), wanted);
 }
 static void orders(void) {
   headrace_engine* e = new_engine(NULL);
@@ -334,6 +364,10 @@ static void orders(void) {
   EXPECT_OK(headrace_engine_freeze(e, &error));
   expect_no_registration(e);
   EXPECT_CODE(headrace_engine_step(e, NULL, NULL, &error), HEADRACE_WRONG_STATE); /* not loaded */
+  EXPECT_CODE(headrace_engine_load_content(e, 0, HEADRACE_WEIGHT, leave_alone, NULL, &error),
+              HEADRACE_WRONG_STATE);
+  EXPECT_CODE(headrace_engine_set_step_count(e, 0, 1, &error), HEADRACE_WRONG_STATE);
+  expect_no_change(e, HEADRACE_OK);
   EXPECT_OK(headrace_engine_load(e, 0, fill_ramp, NULL, &error));
   EXPECT_OK(headrace_engine_step(e, NULL, NULL, &error)); /* without a gradient nothing moves */
   EXPECT_OK(headrace_engine_add_gradient(e, 0, gradient, HEADRACE_F32, 0, &error));
@@ -343,9 +377,11 @@ static void orders(void) {
               HEADRACE_NOT_FOUND);
   EXPECT(headrace_engine_interrupt(e) == HEADRACE_OK);
   expect_all(e, HEADRACE_INTERRUPTED);
+  expect_no_change(e, HEADRACE_INTERRUPTED);
   expect_questions(e);
   EXPECT_OK(headrace_engine_close(e, &error));
   expect_all(e, HEADRACE_WRONG_STATE);
+  expect_no_change(e, HEADRACE_WRONG_STATE);
   expect_no_registration(e);
   expect_questions(e);
   EXPECT_OK(headrace_engine_destroy(e, &error));
@@ -364,6 +400,7 @@ static void call_everything_from_below(struct caller* caller) {
   headrace_engine* const e = caller->engine;
   ++caller->calls;
   expect_all(e, HEADRACE_WRONG_STATE);
+  expect_no_change(e, HEADRACE_WRONG_STATE);
   expect_no_registration(e);
   EXPECT_CODE(headrace_engine_close(e, &error), HEADRACE_WRONG_STATE);
   EXPECT_CODE(headrace_engine_destroy(e, &error), HEADRACE_WRONG_STATE);
@@ -378,6 +415,18 @@ static headrace_code sink_and_call(void* context, uint64_t first, const void* va
                                    size_t size_bytes) {
   (void)first, (void)values, (void)size_bytes;
   call_everything_from_below((struct caller*)context);
+  return HEADRACE_OK;
+}
+static headrace_code source_and_call(void* context, uint64_t first, void* values,
+                                     size_t size_bytes) {
+  (void)first, (void)values, (void)size_bytes;
+  call_everything_from_below((struct caller*)context);
+  return HEADRACE_OK;
+}
+static headrace_code source_and_interrupt(void* context, uint64_t first, void* values,
+                                          size_t size_bytes) {
+  (void)first, (void)values, (void)size_bytes;
+  EXPECT(headrace_engine_interrupt((headrace_engine*)context) == HEADRACE_OK);
   return HEADRACE_OK;
 }
 static headrace_code answer_oddly(void* context, headrace_parameter parameter, void* values,
@@ -399,7 +448,8 @@ static void callbacks_that_call(void) {
   caller.calls = 0;
   EXPECT_OK(headrace_engine_load(e, 0, fill_and_call, &caller, &error));
   EXPECT_OK(headrace_engine_store(e, 0, HEADRACE_WEIGHT, sink_and_call, &caller, &error));
-  EXPECT(caller.calls == 2);
+  EXPECT_OK(headrace_engine_load_content(e, 0, HEADRACE_MASTER, source_and_call, &caller, &error));
+  EXPECT(caller.calls == 3);
   for (i = 0; i < sizeof odd / sizeof odd[0]; ++i) {
     headrace_code code = odd[i];
     REFUSED(headrace_engine_load(e, 0, answer_oddly, &code, &error));
@@ -407,6 +457,8 @@ static void callbacks_that_call(void) {
   }
   EXPECT_OK(headrace_engine_load(e, 0, fill_ramp, NULL, &error));
   EXPECT_OK(headrace_engine_step(e, NULL, NULL, &error));
+  EXPECT_CODE(headrace_engine_load_content(e, 0, HEADRACE_EXP_AVG, source_and_interrupt, e, &error),
+              HEADRACE_INTERRUPTED);
   EXPECT_OK(headrace_engine_destroy(e, &error));
   e = new_engine(NULL);
   add_vector(e, "g");

@@ -37,6 +37,10 @@ static void version_and_codes(void) {
     EXPECT(headrace_code_name(code)[0] == 'k');
   EXPECT(strcmp(headrace_code_name(-1), "unknown code") == 0);
   EXPECT(strcmp(headrace_code_name(HEADRACE_FAILED + 1), "unknown code") == 0);
+  EXPECT(headrace_is_refusal(HEADRACE_SETTINGS) == 1);
+  EXPECT(headrace_is_refusal(HEADRACE_OUT_OF_BUDGET) == 1);
+  EXPECT(headrace_is_refusal(HEADRACE_OK) == 0 && headrace_is_refusal(HEADRACE_IO) == 0);
+  EXPECT(headrace_is_refusal(-1) == 0 && headrace_is_refusal(HEADRACE_FAILED + 1) == 0);
 }
 
 static void errors_are_the_callers(void) {
@@ -62,6 +66,20 @@ static void errors_are_the_callers(void) {
 }
 
 /* ---- create ---- */
+/* Of an engine with headrace.update_threads=1: an engine made of them has the same. */
+static void settings_come_back(headrace_engine* engine) {
+  static char text[16384], again[16384];
+  headrace_engine* other;
+  size_t needed = 0, same = 0;
+  EXPECT_OK(headrace_engine_settings_json(engine, NULL, 0, &needed, &error));
+  EXPECT(needed > 100 && needed <= sizeof text);
+  EXPECT_OK(headrace_engine_settings_json(engine, text, sizeof text, &needed, &error));
+  EXPECT(strstr(text, "\"update_threads\": 1") != NULL && strlen(text) + 1 == needed);
+  other = new_engine(text);
+  EXPECT_OK(headrace_engine_settings_json(other, again, sizeof again, &same, &error));
+  EXPECT(same == needed && strcmp(text, again) == 0);
+  EXPECT_OK(headrace_engine_destroy(other, &error));
+}
 static void create_refuses(const char* folder) {
   headrace_engine* engine = NULL;
   headrace_engine_options options;
@@ -88,6 +106,7 @@ static void create_refuses(const char* folder) {
   options.overrides = overrides;
   options.override_count = 1;
   EXPECT_OK(headrace_engine_create(&options, &engine, &error));
+  settings_come_back(engine);
   EXPECT_OK(headrace_engine_destroy(engine, &error));
   options.override_count = 2;
   EXPECT_CODE(headrace_engine_create(&options, &engine, &error), HEADRACE_INVALID_ARGUMENT);
@@ -173,6 +192,7 @@ static void registration(void) {
   char text[64];
   size_t needed, count;
   uint32_t number;
+  uint64_t bytes = 0;
 
   headrace_hyperparameters_init(&values);
   values.weight_decay = 0;
@@ -247,6 +267,8 @@ static void registration(void) {
   EXPECT_OK(headrace_engine_expect_repeated_gradients(engine, group, &error));
   EXPECT_OK(headrace_engine_keep_bound(engine, group, &error));
 
+  EXPECT_CODE(headrace_engine_section_size_bytes(engine, group, HEADRACE_F32, &bytes, &error),
+              HEADRACE_WRONG_STATE);
   headrace_parameter_facts_init(&facts);
   EXPECT_OK(headrace_engine_parameter_facts(engine, found[0], &facts, &error));
   EXPECT(facts.elements == 15 && facts.size_bytes == 30 && facts.dtype == HEADRACE_BF16 &&
@@ -255,6 +277,12 @@ static void registration(void) {
   EXPECT_CODE(headrace_engine_load(engine, group, fill_ramp, NULL, &error), HEADRACE_WRONG_STATE);
   EXPECT_OK(headrace_engine_freeze(engine, &error));
   EXPECT_CODE(headrace_engine_freeze(engine, &error), HEADRACE_WRONG_STATE);
+  EXPECT_OK(headrace_engine_section_size_bytes(engine, group, HEADRACE_BF16, &bytes, &error));
+  EXPECT(bytes >= 30 && bytes % 2 == 0);
+  EXPECT_CODE(headrace_engine_section_size_bytes(engine, 9, HEADRACE_BF16, &bytes, &error),
+              HEADRACE_NOT_FOUND);
+  EXPECT_CODE(headrace_engine_section_size_bytes(engine, group, 9, &bytes, &error),
+              HEADRACE_INVALID_ARGUMENT);
   EXPECT_OK(headrace_engine_parameter_facts(engine, found[1], &facts, &error));
   EXPECT(facts.elements == 1 && facts.hyperparameters == 1 && facts.section_offset_bytes == 0);
   EXPECT_CODE(headrace_engine_parameter_facts(engine, 77, &facts, &error), HEADRACE_NOT_FOUND);
@@ -354,6 +382,120 @@ static void trains_alike_in_memory_and_on_a_drive(const char* folder) {
   b = train(drive);
   EXPECT(strcmp(a.parameters, b.parameters) == 0);
   EXPECT(strcmp(a.state, b.state) == 0);
+  EXPECT_OK(headrace_engine_destroy(memory, &error));
+  EXPECT_OK(headrace_engine_destroy(drive, &error));
+}
+
+/* ---- resuming, and changes between steps ---- */
+struct saved {
+  float values[3][kElements]; /* master, exp_avg, exp_avg_sq */
+  uint64_t steps;
+};
+struct stretch {
+  float* values;
+  headrace_code answer;
+};
+static headrace_code copy_out(void* context, uint64_t first, const void* values, size_t size) {
+  memcpy((float*)context + first, values, size);
+  return HEADRACE_OK;
+}
+static headrace_code copy_in(void* context, uint64_t first, void* values, size_t size) {
+  const struct stretch* from = (const struct stretch*)context;
+  memcpy(values, from->values + first, size);
+  return from->answer;
+}
+static void save(headrace_engine* engine, struct saved* saved) {
+  int c;
+  for (c = 0; c < 3; ++c)
+    EXPECT_OK(
+        headrace_engine_store(engine, 0, HEADRACE_MASTER + c, copy_out, saved->values[c], &error));
+  EXPECT_OK(headrace_engine_step_count(engine, 0, &saved->steps, &error));
+}
+static void restore(headrace_engine* engine, struct saved* saved) {
+  struct stretch from;
+  int c;
+  from.answer = HEADRACE_OK;
+  for (c = 0; c < 3; ++c) {
+    from.values = saved->values[c];
+    EXPECT_OK(headrace_engine_load_content(engine, 0, HEADRACE_MASTER + c, copy_in, &from, &error));
+  }
+  EXPECT_OK(headrace_engine_set_step_count(engine, 0, saved->steps, &error));
+}
+static headrace_engine* loaded_engine(const char* json) {
+  headrace_engine* engine = new_engine(json);
+  const headrace_group group = add_vector(engine, "g");
+  EXPECT_OK(headrace_engine_freeze(engine, &error));
+  EXPECT_OK(headrace_engine_load(engine, group, fill_ramp, NULL, &error));
+  return engine;
+}
+static void steps(headrace_engine* engine, int count) {
+  float gradient[kElements];
+  int i, e;
+  for (i = 0; i < count; ++i) {
+    for (e = 0; e < kElements; ++e) gradient[e] = (float)(e % 7) - 3.0f;
+    EXPECT_OK(headrace_engine_add_gradient(engine, 0, gradient, HEADRACE_F32, 0, &error));
+    EXPECT_OK(headrace_engine_step(engine, NULL, NULL, &error));
+  }
+}
+static void expect_same(headrace_engine* a, headrace_engine* b) {
+  char of_a[HEADRACE_HASH_CAPACITY], of_b[HEADRACE_HASH_CAPACITY];
+  EXPECT_OK(headrace_engine_hash_optimizer_state(a, of_a, &error));
+  EXPECT_OK(headrace_engine_hash_optimizer_state(b, of_b, &error));
+  EXPECT(strcmp(of_a, of_b) == 0);
+}
+static void a_run_is_resumed_on_a_drive(const char* folder) {
+  char text[8192];
+  static struct saved saved, seen;
+  headrace_engine *memory = loaded_engine(NULL), *drive;
+  headrace_hyperparameters values;
+  headrace_gathered* gathered = NULL;
+  struct stretch from;
+  uint64_t count = 99;
+  offloaded_settings(text, sizeof text, folder);
+  drive = loaded_engine(text);
+  steps(memory, 3);
+  save(memory, &saved);
+  EXPECT(saved.steps == 3);
+  restore(drive, &saved);
+  save(drive, &seen);
+  EXPECT(memcmp(&saved, &seen, sizeof saved) == 0);
+  headrace_hyperparameters_init(&values);
+  values.weight_decay = 0.25f;
+  values.beta1 = 0.5f;
+  EXPECT_OK(headrace_engine_set_hyperparameters(drive, 0, &values, &error));
+  EXPECT_OK(headrace_engine_set_hyperparameters(memory, 0, &values, &error));
+  steps(memory, 2);
+  steps(drive, 2);
+  expect_same(memory, drive);
+  values.beta1 = 1;
+  EXPECT_CODE(headrace_engine_set_hyperparameters(drive, 0, &values, &error),
+              HEADRACE_INVALID_ARGUMENT);
+  EXPECT_CODE(headrace_engine_set_hyperparameters(drive, 1, &values, &error), HEADRACE_NOT_FOUND);
+  EXPECT_CODE(headrace_engine_step_count(drive, 7, &count, &error), HEADRACE_NOT_FOUND);
+  EXPECT(count == 99);
+  EXPECT_CODE(headrace_engine_set_step_count(drive, 7, 1, &error), HEADRACE_NOT_FOUND);
+  EXPECT_CODE(headrace_engine_set_step_count(drive, 0, UINT64_MAX, &error),
+              HEADRACE_INVALID_ARGUMENT);
+  EXPECT_CODE(headrace_engine_load_content(drive, 7, HEADRACE_WEIGHT, copy_in, &from, &error),
+              HEADRACE_NOT_FOUND);
+  EXPECT_CODE(headrace_engine_load_content(drive, 0, 4, copy_in, &from, &error),
+              HEADRACE_INVALID_ARGUMENT);
+  /* A source that refuses its first stretch changes nothing; a leased group is refused. */
+  from.values = saved.values[0];
+  from.answer = HEADRACE_NO_SPACE;
+  EXPECT_CODE(headrace_engine_load_content(drive, 0, HEADRACE_WEIGHT, copy_in, &from, &error),
+              HEADRACE_NO_SPACE);
+  EXPECT_WORDS("source");
+  from.answer = 99;
+  EXPECT_CODE(headrace_engine_load_content(drive, 0, HEADRACE_WEIGHT, copy_in, &from, &error),
+              HEADRACE_INVALID_ARGUMENT);
+  expect_same(memory, drive);
+  from.answer = HEADRACE_OK;
+  EXPECT_OK(headrace_engine_gather(drive, 0, 0, &gathered, &error));
+  EXPECT_CODE(headrace_engine_load_content(drive, 0, HEADRACE_WEIGHT, copy_in, &from, &error),
+              HEADRACE_WRONG_STATE);
+  EXPECT_WORDS("'g'");
+  EXPECT_OK(headrace_gathered_release(gathered, &error));
   EXPECT_OK(headrace_engine_destroy(memory, &error));
   EXPECT_OK(headrace_engine_destroy(drive, &error));
 }
@@ -529,6 +671,7 @@ int main(int argc, char** argv) {
   handles_are_never_followed();
   registration();
   trains_alike_in_memory_and_on_a_drive(folder);
+  a_run_is_resumed_on_a_drive(folder);
   a_fill_that_refuses_ends_the_load();
   plans_and_paths_are_refused(folder);
   a_host_supplies_device_ranks_and_log(folder);

@@ -16,7 +16,9 @@
 #include <thread>
 
 #include "base/number_formats.hpp"
+#include "optimizer_cpu/adamw_targets.hpp"
 #include "support/mlp.hpp"
+#include "support/saved_state.hpp"
 #include "support/temporary_directory.hpp"
 
 namespace headrace {
@@ -150,6 +152,88 @@ TEST(EngineHyperparameters, ScaleTheLearningRate) {
   };
   EXPECT_EQ(train(0.5f, 0.25f), train(1.0f, 0.125f));
   EXPECT_NE(train(0.5f, 0.25f), train(1.0f, 0.25f));
+}
+
+// One vector in a set of its own; a step's gradient is the same for all.
+struct OneVector {
+  static constexpr std::uint64_t kElements = 300;
+  Engine engine;
+  HyperparameterSetId set;
+  ParameterId id{0};
+  explicit OneVector(const Hyperparameters& values) : engine(Settings{}) {
+    set = engine.add_hyperparameters(values);
+    const GroupId group = engine.add_group("g", {{"w", DType::kF32, {kElements}, set}});
+    engine.freeze();
+    engine.load(group, [](ParameterId, std::span<std::byte> out) {
+      const std::vector<float> first(kElements, 0.5f);
+      std::memcpy(out.data(), first.data(), out.size());
+    });
+  }
+  static float gradient(std::uint64_t e) { return testing::noise(3, e); }
+  void step() {
+    std::vector<float> values(kElements);
+    for (std::uint64_t e = 0; e < kElements; ++e) values[e] = gradient(e);
+    engine.add_gradient(id, values.data(), DType::kF32);
+    engine.step({.learning_rate = 0.01f});
+  }
+};
+
+TEST(EngineHyperparameters, TakeEffectAtTheNextStepWhenTheyAreChanged) {
+  const Hyperparameters first{.weight_decay = 0.1f};
+  const Hyperparameters second{
+      .learning_rate_scale = 0.5f, .beta1 = 0.8f, .beta2 = 0.99f, .eps = 1e-6f, .weight_decay = 0};
+  OneVector changed(first);
+  changed.step();
+  changed.step();
+  const testing::SavedState state(changed.engine);
+  changed.engine.set_hyperparameters(changed.set, second);
+  EXPECT_TRUE(testing::SavedState(changed.engine) == state);
+  changed.step();
+  changed.step();
+  // As if they had been so from the start, resumed at that point.
+  OneVector resumed(second);
+  state.into(resumed.engine);
+  resumed.step();
+  resumed.step();
+  EXPECT_EQ(changed.engine.hash_optimizer_state(), resumed.engine.hash_optimizer_state());
+  // And as the reference says.
+  std::vector<float> weight(OneVector::kElements, 0.5f), m(OneVector::kElements),
+      v(OneVector::kElements), gradient(OneVector::kElements);
+  for (std::uint64_t e = 0; e < gradient.size(); ++e) gradient[e] = OneVector::gradient(e);
+  for (std::uint64_t t = 1; t <= 4; ++t) {
+    optimizer_cpu::adamw_reference(
+        {.elements = OneVector::kElements,
+         .kind = optimizer_cpu::MasterKind::kWeightItself,
+         .weight = weight.data(),
+         .exp_avg = m.data(),
+         .exp_avg_sq = v.data(),
+         .gradient = gradient.data(),
+         .gradient_dtype = DType::kF32},
+        optimizer_cpu::make_adamw_step(t <= 2 ? first : second, 0.01f, t, 1.0));
+  }
+  changed.engine.store(
+      changed.id, Content::kWeight, [&](std::uint64_t at, std::span<const std::byte> values) {
+        EXPECT_EQ(std::memcmp(values.data(), weight.data() + at, values.size()), 0);
+      });
+}
+
+TEST(EngineHyperparameters, ThatAreWrongChangeNothing) {
+  OneVector vector({});
+  Engine& engine = vector.engine;
+  EXPECT_CODE(Code::kNotFound, engine.set_hyperparameters({2}, {}), "hyperparameter set 2");
+  EXPECT_CODE(Code::kInvalidArgument, engine.set_hyperparameters(vector.set, {.beta1 = 1}),
+              "beta1");
+  engine.set_hyperparameters({0}, {.weight_decay = 0.5f});  // the default set: nobody's
+  vector.step();
+  OneVector alike({});
+  alike.step();
+  EXPECT_EQ(engine.hash_parameters(), alike.engine.hash_parameters());
+  engine.close();
+  EXPECT_CODE(Code::kWrongState, engine.set_hyperparameters(vector.set, {}), "closed");
+  Engine before{Settings{}};
+  const HyperparameterSetId set = before.add_hyperparameters({});
+  before.set_hyperparameters(set, {.weight_decay = 0});  // before freeze
+  EXPECT_CODE(Code::kNotFound, before.set_hyperparameters({9}, {}), "9");
 }
 
 class EngineStep : public ::testing::Test {

@@ -316,6 +316,18 @@ TEST(RanksStep, CanBeRepeatedOnTheRankWhereItFailed) {
         rank.engine.add_gradient({0}, gradient.data(), DType::kF32);
         if (rank.number == 0) {
           EXPECT_THROW(rank.engine.step({}), Error);
+          // The other rank has made this step, or will, with the values that were agreed on.
+          for (const auto& change :
+               std::vector<std::function<void()>>{[&] { rank.engine.set_hyperparameters({0}, {}); },
+                                                  [&] { rank.engine.set_step_count({0}, 7); }}) {
+            try {
+              change();
+              ADD_FAILURE() << "a change before the step was repeated";
+            } catch (const Error& error) {
+              EXPECT_EQ(error.code(), Code::kWrongState);
+              EXPECT_NE(std::string(error.what()).find("step 1 failed"), std::string::npos);
+            }
+          }
         }
         EXPECT_EQ(rank.engine.step({}).parameters_updated, 1u);
         const Gathered lease = rank.engine.gather({0});
@@ -450,6 +462,73 @@ TEST(RanksFreeze, NamesWhatDiffers) {
       EXPECT_NE(error.find("rank 1"), std::string::npos) << error;
       EXPECT_NE(error.find(difference.what), std::string::npos) << error;
     }
+  }
+}
+
+TEST(RanksStep, NamesAChangeThatOneRankAloneHasMade) {
+  const std::vector<Difference> differences{
+      {"hyperparameter set 1, that of 'h.3.v', has other values on rank 1",
+       [](Engine& e) { e.set_hyperparameters({1}, {.weight_decay = 0.5f}); }},
+      {"hyperparameter set 0, that of 'h.0.w', has other values on rank 1",
+       [](Engine& e) { e.set_hyperparameters({0}, {.beta2 = 0.9f}); }},
+      {"the step count of 'h.1.b' is another on rank 1 than on rank 0, 8 and not 1",
+       [](Engine& e) { e.set_step_count(e.parameter("h.1.b"), 8); }},
+  };
+  for (const std::uint32_t world : {2u, 3u}) {
+    for (const Difference& difference : differences) {
+      SCOPED_TRACE(difference.what);
+      const auto errors = run_ranks(world, HostFlavour::kPrompt, plain, [&](Rank& rank) {
+        Engine& engine = rank.engine;
+        register_model(engine);
+        const HyperparameterSetId set = engine.add_hyperparameters({.weight_decay = 0});
+        engine.add_group("h.3", {{"v", DType::kF32, {300}, set}});
+        engine.freeze();
+        load_all(engine);
+        const std::vector<float> ones(300, 1.0f);
+        const auto step = [&] {
+          for (const char* name : {"h.1.b", "h.3.v"})
+            engine.add_gradient(engine.parameter(name), ones.data(), DType::kF32);
+          engine.step({});
+        };
+        step();
+        // What all ranks change alike is no difference.
+        engine.set_hyperparameters({0}, {.weight_decay = 0.2f});
+        engine.set_step_count(engine.parameter("h.0.b"), 5);
+        step();
+        engine.set_step_count(engine.parameter("h.1.b"), 1);
+        const std::string before = engine.hash_parameters() + engine.hash_optimizer_state();
+        if (rank.number == 1) difference.on_rank_1(engine);
+        try {
+          step();
+        } catch (const Error& error) {
+          EXPECT_EQ(error.code(), Code::kPeerLost);
+          if (rank.number != 1) {
+            EXPECT_EQ(engine.hash_parameters() + engine.hash_optimizer_state(), before);
+          }
+          throw;
+        }
+      });
+      for (const std::string& error : errors)
+        EXPECT_NE(error.find(difference.what), std::string::npos) << error;
+    }
+  }
+}
+
+TEST(RanksStep, NamesTheOptionThatDiffers) {
+  const StepOptions others[] = {
+      {.learning_rate = 0.5f}, {.gradient_scale = 0.25f}, {.max_norm = 2.0f}};
+  const char* const names[] = {"learning_rate", "gradient_scale", "max_norm"};
+  for (std::size_t i = 0; i < std::size(others); ++i) {
+    const auto errors = run_ranks(2, HostFlavour::kPrompt, plain, [&](Rank& rank) {
+      register_model(rank.engine);
+      rank.engine.freeze();
+      load_all(rank.engine);
+      rank.engine.step(rank.number == 1 ? others[i] : StepOptions{});
+    });
+    for (const std::string& error : errors)
+      EXPECT_NE(error.find(std::string("step: ") + names[i] + " is another on rank 1"),
+                std::string::npos)
+          << error;
   }
 }
 

@@ -212,5 +212,62 @@ TEST(Master, IsTheWeightAfterAReset) {
   read_master(MasterKind::kWeightItself, itself, nullptr, 2, out);
   EXPECT_TRUE(std::equal(itself, itself + 2, out));
 }
+
+// An update whose learning rate is 0 stores the master it read.
+TEST(Master, GoesInAsAnUpdateStoresIt) {
+  constexpr std::uint64_t kElements = 4000;
+  std::mt19937_64 random(kSeed + 5);
+  std::vector<float> given(kElements);
+  for (float& value : given) value = hard_or_ordinary(random, 3);
+  for (const MasterKind kind : {MasterKind::kSplitResidual, MasterKind::kF32}) {
+    SCOPED_TRACE(kind == MasterKind::kF32 ? "f32 master" : "split master");
+    UpdateBuffers replaced(kElements, kind, DType::kF32, 1);
+    UpdateBuffers updated(kElements, kind, DType::kF32, 1);
+    for (std::uint64_t i = 0; i < kElements; ++i) {
+      for (UpdateBuffers* buffers : {&replaced, &updated}) {
+        buffers->set_gradient(i, 0);
+        buffers->span().exp_avg[i] = 0;
+        buffers->span().exp_avg_sq[i] = 0;
+      }
+      updated.set_master(i, given[i]);
+      replaced.set_master(i, 0.25f);
+    }
+    adamw_reference(updated.span(), make_adamw_step({}, 0, 1, 1));
+    const AdamWSpan span = replaced.span();
+    EXPECT_TRUE(replace_masters(kind, given.data(), span.weight, span.master, kElements));
+    EXPECT_TRUE(replaced == updated);
+    EXPECT_FALSE(replace_masters(kind, given.data(), span.weight, span.master, kElements));
+    std::vector<float> out(kElements);
+    read_master(kind, span.weight, span.master, kElements, out.data());
+    for (std::uint64_t i = 0; i < kElements; ++i) {
+      const std::uint32_t wanted =
+          std::isnan(given[i]) ? base::kCanonicalNan : std::bit_cast<std::uint32_t>(given[i]);
+      ASSERT_EQ(std::bit_cast<std::uint32_t>(out[i]), wanted) << i;
+    }
+  }
+}
+
+TEST(Master, StaysWhereItsWeightStays) {
+  for (const MasterKind kind : {MasterKind::kSplitResidual, MasterKind::kF32}) {
+    const float masters[] = {0.1f, -3.7f, 1e-40f};
+    std::uint16_t weight[3] = {};
+    std::uint32_t master[3] = {};  // room for either layout
+    replace_masters(kind, masters, weight, master, 3);
+    std::uint16_t given[] = {weight[0], 0x4049, weight[2]};
+    EXPECT_TRUE(replace_weights(kind, given, weight, master, 3));
+    EXPECT_FALSE(replace_weights(kind, given, weight, master, 3));
+    float out[3];
+    read_master(kind, weight, master, 3, out);
+    EXPECT_EQ(out[0], masters[0]);
+    EXPECT_EQ(out[1], base::bf16_to_f32(0x4049));
+    EXPECT_EQ(out[2], masters[2]);
+    EXPECT_EQ(weight[1], 0x4049);
+  }
+  float itself[] = {1, 2};
+  const float given[] = {1, 3};
+  EXPECT_TRUE(replace_weights(MasterKind::kWeightItself, given, itself, nullptr, 2));
+  EXPECT_FALSE(replace_masters(MasterKind::kWeightItself, given, itself, nullptr, 2));
+  EXPECT_EQ(itself[1], 3);
+}
 }  // namespace
 }  // namespace headrace::optimizer_cpu

@@ -3,6 +3,8 @@
 #pragma once
 #include <unistd.h>
 
+#include <string>
+
 #include "bindings/c/call_gate.hpp"
 #include "bindings/c/handles.hpp"
 #include "headrace/c.h"
@@ -11,6 +13,7 @@
 namespace headrace::bindings {
 struct EngineOfC {
   Engine engine;
+  std::string settings_json;
   CallGate gate = {};
   pid_t owner = getpid();
 };
@@ -37,6 +40,7 @@ class EngineCall {
       : use_(checked(handle)), in_(use_->gate, kind) {}
   Engine* operator->() const noexcept { return &use_->engine; }
   Engine& operator*() const noexcept { return use_->engine; }
+  const std::string& settings_json() const noexcept { return use_->settings_json; }
 
  private:
   static EngineHandles::Use checked(headrace_engine* handle) {

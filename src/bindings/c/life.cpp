@@ -79,8 +79,9 @@ void create(const headrace_engine_options* given, headrace_engine** out_engine) 
                     version_text(options.header_version) + ", the library it runs with is " +
                     version() + "; compile it with that library's header, or link the other");
   }
+  const Settings settings = settings_of(options);
   std::unique_ptr<EngineOfC> engine(
-      new EngineOfC{Engine(settings_of(options), engine_options_of(options))});
+      new EngineOfC{Engine(settings, engine_options_of(options)), settings.to_json()});
   *out_engine = static_cast<headrace_engine*>(engines.add(std::move(engine)));
 }
 }  // namespace
@@ -94,6 +95,11 @@ const char* headrace_version_text(void) { return headrace::version(); }
 const char* headrace_code_name(headrace_code code) {
   if (code < HEADRACE_OK || code > HEADRACE_FAILED) return "unknown code";
   return headrace::code_name(static_cast<headrace::Code>(code));
+}
+
+int32_t headrace_is_refusal(headrace_code code) {
+  if (code < HEADRACE_OK || code > HEADRACE_FAILED) return 0;
+  return headrace::is_refusal(static_cast<headrace::Code>(code)) ? 1 : 0;
 }
 
 headrace_code headrace_engine_create(const headrace_engine_options* options,
@@ -123,6 +129,13 @@ headrace_code headrace_engine_interrupt(headrace_engine* engine) {
   }));
 }
 
+headrace_code headrace_engine_settings_json(headrace_engine* engine, char* buffer, size_t capacity,
+                                            size_t* out_needed, headrace_error* error) {
+  return guarded(error, [&] {
+    const auto used = look(engine);
+    give_text(used.settings_json(), buffer, capacity, out_needed);
+  });
+}
 headrace_code headrace_engine_plan_json(headrace_engine* engine, char* buffer, size_t capacity,
                                         size_t* out_needed, headrace_error* error) {
   return guarded(error,

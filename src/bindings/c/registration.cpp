@@ -118,6 +118,13 @@ headrace_code headrace_engine_add_hyperparameters(headrace_engine* engine,
     set = shape(engine)->add_hyperparameters(hyperparameters_of(values)).index;
   });
 }
+headrace_code headrace_engine_set_hyperparameters(headrace_engine* engine,
+                                                  headrace_hyperparameter_set set,
+                                                  const headrace_hyperparameters* values,
+                                                  headrace_error* error) {
+  return guarded(error,
+                 [&] { run(engine)->set_hyperparameters({set}, hyperparameters_of(values)); });
+}
 headrace_code headrace_engine_add_group(headrace_engine* engine, const char* name,
                                         const headrace_parameter_spec* parameters, size_t count,
                                         headrace_group* out_group, headrace_error* error) {
@@ -188,5 +195,13 @@ headrace_code headrace_engine_parameter_shape(headrace_engine* engine, headrace_
     const auto used = look(engine);
     give_list(used->spec({parameter}).shape, buffer, capacity,
               required(out_dimensions, "out_dimensions"), [](std::int64_t size) { return size; });
+  });
+}
+headrace_code headrace_engine_section_size_bytes(headrace_engine* engine, headrace_group group,
+                                                 headrace_dtype dtype, uint64_t* out_size_bytes,
+                                                 headrace_error* error) {
+  return guarded(error, [&] {
+    auto& size = required(out_size_bytes, "out_size_bytes");
+    size = look(engine)->section_size_bytes({group}, dtype_from_c(dtype));
   });
 }

@@ -85,6 +85,28 @@ headrace_code headrace_engine_store(headrace_engine* engine, headrace_parameter 
                        });
   });
 }
+headrace_code headrace_engine_load_content(headrace_engine* engine, headrace_parameter parameter,
+                                           headrace_content content, headrace_source source,
+                                           void* context, headrace_error* error) {
+  return guarded(error, [&] {
+    require(source, "source");
+    run(engine)->load(
+        {parameter}, content_of(content), [&](std::uint64_t first, std::span<std::byte> values) {
+          check_answer(source(context, first, values.data(), values.size()), "the source function");
+        });
+  });
+}
+headrace_code headrace_engine_step_count(headrace_engine* engine, headrace_parameter parameter,
+                                         uint64_t* out_steps, headrace_error* error) {
+  return guarded(error, [&] {
+    auto& steps = required(out_steps, "out_steps");
+    steps = run(engine)->step_count({parameter});
+  });
+}
+headrace_code headrace_engine_set_step_count(headrace_engine* engine, headrace_parameter parameter,
+                                             uint64_t steps, headrace_error* error) {
+  return guarded(error, [&] { run(engine)->set_step_count({parameter}, steps); });
+}
 headrace_code headrace_engine_hash_parameters(headrace_engine* engine,
                                               char out_hash[HEADRACE_HASH_CAPACITY],
                                               headrace_error* error) {

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+// parameter_load.cpp: one parameter's content in, tile by tile through the slot that store() uses;
+// step counts.
+//
+// A tile is read and verified, changed on the calling thread, sealed and written as the next
+// generation. What a source has given before it throws is written back too: weight and master of
+// one element are never of two loads, so loading the content again makes all of it whole.
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "engine/engine_core.hpp"
+
+namespace headrace {
+using engine::TilePass;
+using optimizer_cpu::MasterKind;
+
+namespace {
+constexpr engine::TileParts kAll{.weight = true, .record = true};
+constexpr const char* kContents[] = {"weight", "master", "exp_avg", "exp_avg_sq"};
+
+constexpr std::uint8_t bit_of(Content content) {
+  return static_cast<std::uint8_t>(1u << static_cast<unsigned>(content));
+}
+
+// Of the first element that is meant, and how many.
+struct Stretch {
+  std::byte* weight;
+  std::byte* master;  // null: the weight itself
+  std::byte* exp_avg;
+  std::byte* exp_avg_sq;
+  std::uint64_t elements;
+};
+Stretch stretch_of(const TilePass& at, std::uint64_t element, std::uint64_t elements) {
+  const std::uint64_t master_bytes = at.kind == MasterKind::kF32 ? 4 : 2;
+  return {at.weight + element * at.weight_bytes_per_element,
+          at.master == nullptr ? nullptr : at.master + element * master_bytes,
+          at.exp_avg + element * 4, at.exp_avg_sq + element * 4, elements};
+}
+
+void read_present(MasterKind kind, Content content, const Stretch& s, std::span<std::byte> out) {
+  switch (content) {
+    case Content::kWeight:
+      std::memcpy(out.data(), s.weight, out.size());
+      return;
+    case Content::kMaster:
+      optimizer_cpu::read_master(kind, s.weight, s.master, s.elements,
+                                 reinterpret_cast<float*>(out.data()));
+      return;
+    case Content::kExpAvg:
+      std::memcpy(out.data(), s.exp_avg, out.size());
+      return;
+    case Content::kExpAvgSq:
+      std::memcpy(out.data(), s.exp_avg_sq, out.size());
+      return;
+  }
+}
+
+// Whether a bit changed.
+bool replace(MasterKind kind, Content content, const Stretch& s, std::span<const std::byte> in) {
+  if (content == Content::kWeight)
+    return optimizer_cpu::replace_weights(kind, in.data(), s.weight, s.master, s.elements);
+  if (content == Content::kMaster) {
+    return optimizer_cpu::replace_masters(kind, reinterpret_cast<const float*>(in.data()), s.weight,
+                                          s.master, s.elements);
+  }
+  std::byte* const moment = content == Content::kExpAvg ? s.exp_avg : s.exp_avg_sq;
+  if (std::memcmp(moment, in.data(), in.size()) == 0) return false;
+  std::memcpy(moment, in.data(), in.size());
+  return true;
+}
+}  // namespace
+
+// The master of an f32 parameter is its weight.
+Content EngineCore::kept_as(ParameterId id, Content content) const {
+  const DType dtype = registry_.parameter(id).spec.dtype;
+  const bool itself =
+      optimizer_cpu::master_kind(dtype, settings_.master) == MasterKind::kWeightItself;
+  return itself && content == Content::kMaster ? Content::kWeight : content;
+}
+
+void EngineCore::load(ParameterId id, Content content, const Source& source) {
+  Frozen& f = ready("load");
+  const GroupId group = registry_.parameter(id).group;
+  if (f.group_values[group.index] == GroupValues::kNone) refuse_values(f, group, "load");
+  if (f.buffers->is_leased(group)) refuse_lease(group, "load");
+  content = kept_as(id, content);
+  on_conductor([&] { return f.buffers->forget(group); });
+  const auto tiles = f.partition.tiles_with(f.partition.parameters[id.index]);
+  std::uint64_t replaced = 0;
+  try {
+    for (std::uint32_t t = tiles.first; t < tiles.end; ++t) {
+      load_tile(id, t, content, source, replaced);
+      if (interrupted_.load()) ready("load");
+    }
+  } catch (...) {
+    const std::uint8_t half = f.half_loaded[id.index];
+    set_half_loaded(f, id, replaced > 0 ? half | bit_of(content) : half);
+    throw;
+  }
+  // A master brings its weight along.
+  const std::uint8_t whole =
+      content == Content::kMaster ? bit_of(content) | bit_of(Content::kWeight) : bit_of(content);
+  set_half_loaded(f, id, static_cast<std::uint8_t>(f.half_loaded[id.index] & ~whole));
+}
+
+void EngineCore::load_tile(ParameterId id, std::uint32_t tile, Content content,
+                           const Source& source, std::uint64_t& replaced) {
+  Frozen& f = *frozen_;
+  if (f.partition.segment_of(f.partition.tiles[tile], id.index).elements == 0) return;
+  on_conductor([&] { return hold_tile(tile, kAll); });
+  bool changed = false;
+  std::exception_ptr error;
+  try {
+    replace_stretches(id, tile, content, source, replaced, changed);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  if (changed) {
+    try {
+      on_conductor([&] { return write_held(); });
+    } catch (const std::exception& failed) {
+      fail(failed.what());  // what was changed in memory is at odds with the drive
+      throw;
+    }
+  }
+  if (error) std::rethrow_exception(error);
+}
+
+void EngineCore::replace_stretches(ParameterId id, std::uint32_t tile, Content content,
+                                   const Source& source, std::uint64_t& replaced, bool& changed) {
+  Frozen& f = *frozen_;
+  const partition::Tile& cut = f.partition.tiles[tile];
+  const partition::Segment segment = f.partition.segment_of(cut, id.index);
+  TilePass at;  // only for where the streams are
+  f.tiles->prepare(at, tile, f.held.view, kAll, false);
+  const std::span<std::byte> scratch =
+      f.arena->range(f.plan.scratch.offset_bytes, f.plan.scratch.size_bytes);
+  const std::uint64_t element_bytes =
+      content == Content::kWeight ? at.weight_bytes_per_element : sizeof(float);
+  const std::uint64_t longest = scratch.size() / element_bytes;
+  const std::uint64_t first =
+      cut.first_element + segment.first_element - f.partition.parameters[id.index].first_element;
+  for (std::uint64_t done = 0; done < segment.elements;) {
+    const std::uint64_t count = std::min(longest, segment.elements - done);
+    const Stretch stretch = stretch_of(at, segment.first_element + done, count);
+    const std::span<std::byte> values = scratch.first(count * element_bytes);
+    read_present(at.kind, content, stretch, values);
+    source(first + done, values);
+    changed = replace(at.kind, content, stretch, values) || changed;
+    done += count;
+    replaced += count;
+  }
+}
+
+async::Task<> EngineCore::write_held() {
+  Frozen& f = *frozen_;
+  const engine::TileView view = f.held.view;
+  TilePass pass;
+  f.tiles->prepare(pass, f.held.tile, view, kAll, true);
+  // Verified when it was read, and changed since.
+  for (engine::PassStream& stream : pass.streams) stream.verify = false;
+  co_await f.tiles->run(pass, f.held.tile, view);
+  co_await f.tiles->write(f.held.tile, view, kAll);
+}
+
+void EngineCore::set_half_loaded(Frozen& f, ParameterId id, std::uint8_t contents) noexcept {
+  f.half_loaded[id.index] = contents;
+  const GroupId group = registry_.parameter(id).group;
+  const bool half = std::ranges::any_of(registry_.group(group).parameters, [&](ParameterId other) {
+    return f.half_loaded[other.index] != 0;
+  });
+  f.group_values[group.index] = half ? GroupValues::kHalf : GroupValues::kWhole;
+}
+
+void EngineCore::refuse_values(const Frozen& f, GroupId group, const char* call) const {
+  const std::string name = "group '" + registry_.group(group).name + "'";
+  if (f.group_values[group.index] == GroupValues::kNone) {
+    throw Error(Code::kWrongState,
+                std::string(call) + ": " + name + " was never loaded; call load() for it first");
+  }
+  const auto id = std::ranges::find_if(registry_.group(group).parameters, [&](ParameterId one) {
+    return f.half_loaded[one.index] != 0;
+  });
+  const char* const content = kContents[std::countr_zero(f.half_loaded[id->index])];
+  throw Error(Code::kWrongState, std::string(call) + ": a load() of '" +
+                                     registry_.parameter(*id).full_name + "', content " + content +
+                                     ", ended on the way: it holds new values and old ones; "
+                                     "load that content again, or all of " +
+                                     name);
+}
+
+std::uint64_t EngineCore::step_count(ParameterId id) {
+  const Frozen& f = ready("step_count");
+  registry_.parameter(id);
+  return f.step_counts[id.index];
+}
+
+void EngineCore::set_step_count(ParameterId id, std::uint64_t steps) {
+  Frozen& f = ready("set_step_count");
+  const engine::RegisteredParameter& parameter = registry_.parameter(id);
+  constexpr std::uint64_t kMost = std::uint64_t{1} << 48;
+  if (steps > kMost) {
+    throw Error(Code::kInvalidArgument, "set_step_count of '" + parameter.full_name + "' to " +
+                                            std::to_string(steps) +
+                                            ": 2^48 is the most; the count is as it was");
+  }
+  if (f.group_values[parameter.group.index] == GroupValues::kNone)
+    refuse_values(f, parameter.group, "set_step_count");
+  refuse_change_before_repeat(f, "set_step_count");
+  f.step_counts[id.index] = steps;
+}
+}  // namespace headrace
