@@ -421,6 +421,23 @@ TEST_P(Departures, WithoutServiceOnDemandAreRefusedByNameWhereTheyTouch) {
   EXPECT_EQ(offloaded.offload.engine().hash_optimizer_state(), plain.engine.hash_optimizer_state());
 }
 
+TEST(DeparturesThatTouchNothing, NeedMemoryForNoMoreThanOneGroup) {
+  for (const Departure& departure : kDepartures) {
+    if (departure.touches) continue;
+    SCOPED_TRACE(departure.name);
+    const SwapFolder folder;
+    Settings settings = headrace_test::all_on_nvme(folder.path());
+    settings.prefetch_groups = 0;
+    Plain plain;
+    Offloaded offloaded(settings, Serve::kOff, departure.repeated);
+    std::map<std::string, std::size_t> seen;
+    departure.pass(plain, 0);
+    departure.pass(offloaded, 0);
+    expect_same_arrivals(plain, offloaded, seen);
+    EXPECT_TRUE(offloaded.all_parked());
+  }
+}
+
 // ---- gradients that arrive twice ----
 
 TEST(RepeatedGradients, ThatWereNotDeclaredAreRefusedByName) {

@@ -7,6 +7,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <optional>
 #include <sstream>
@@ -166,6 +167,10 @@ TEST(ServeOnDemand, NeverLetsGoOfAGroupThatTheSameOperatorUses) {
       << "0 was the oldest";
   EXPECT_TRUE(m.bound(0) && m.bound(1));
   EXPECT_FALSE(m.bound(2));
+  EXPECT_TRUE(same_bits(m.weight(2) + m.weight(0), m.values[2] + m.values[0]))
+      << "nor one that comes later in its arguments";
+  EXPECT_TRUE(m.bound(0) && m.bound(2));
+  EXPECT_FALSE(m.bound(1));
 }
 
 TEST(ServeOnDemand, SaysWhyWhereThereIsNoMemoryToBindIn) {
@@ -232,6 +237,25 @@ TEST(ServeOnDemand, KeepsTheCallbackFromTheFirstFreezeToTheLastClose) {
   without.add_group("z", z);
   without.freeze();
   EXPECT_FALSE(at::hasGlobalCallbacks()) << "nobody asked for it";
+}
+
+TEST(ServeOnDemand, MayBeginAndEndWhileOtherThreadsRunOperators) {
+  std::atomic<bool> stop = false;
+  std::thread other([&] {
+    while (!stop) torch::ones({4}).add(torch::ones({4})).sum();
+  });
+  for (int i = 0; i < 30; ++i) {
+    Mlp mlp(4, 4, 4);
+    const Tensor before = mlp->first->weight.detach().clone();
+    Offload offload((Settings()));
+    offload.add_group("mlp", mlp);
+    offload.serve_on_demand();
+    offload.freeze();
+    EXPECT_TRUE(same_bits(mlp->first->weight.clone(), before));
+  }
+  stop = true;
+  other.join();
+  EXPECT_FALSE(at::hasGlobalCallbacks());
 }
 
 TEST(ServeOnDemand, IsRefusedAfterFreezeAndWhereTorchTellsNothing) {

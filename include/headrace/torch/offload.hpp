@@ -21,8 +21,9 @@
 //          channels_last is lost.
 // Threads: one trainer thread, and the threads that autograd starts for it.
 // Errors:  headrace::Error, out of backward() too.
-// Memory:  a group whose parameters are not all used holds its buffer until the end of backward, or
-//          until another group needs it.
+// Memory:  a group whose parameters are not all used, or not all trained, holds its buffer until
+// the
+//          end of backward, or until another group needs it.
 // Uses that no call brackets (a weight that another block captured, a loss kept in the module,
 //          second derivatives) throw, or are served on demand: serve_on_demand().
 #pragma once
