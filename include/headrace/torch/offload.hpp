@@ -21,9 +21,11 @@
 //          channels_last is lost.
 // Threads: one trainer thread, and the threads that autograd starts for it.
 // Errors:  headrace::Error, out of backward() too.
-// Memory:  a group whose parameters are not all used holds its buffer until the end of backward, or
-//          until another group needs it.
-// Not seen: second derivatives of a block (backward over create_graph) find it parked, and throw.
+// Memory:  a group whose parameters are not all used, or not all trained, holds its buffer until
+// the
+//          end of backward, or until another group needs it.
+// Uses that no call brackets (a weight that another block captured, a loss kept in the module,
+//          second derivatives) throw, or are served on demand: serve_on_demand().
 #pragma once
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
@@ -31,6 +33,7 @@
 #include <torch/nn/pimpl.h>
 #include <torch/ordered_dict.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -135,6 +138,13 @@ class GatheredModule {
   detail::Binding binding_;
 };
 
+// How often a group was bound because an operator touched it outside of its calls.
+struct ServedOnDemand {
+  GroupId group;
+  std::string name;
+  std::uint64_t binds = 0;
+};
+
 class Offload {
  public:
   explicit Offload(Settings settings, EngineOptions options = {})
@@ -184,7 +194,8 @@ class Offload {
     using M = typename detail::SourceOf<std::remove_cvref_t<Source>>::type;
     if constexpr (detail::IsModule<Source>) {
       const std::shared_ptr<M>& module = detail::pointer_to<M>(source);
-      auto state = add(std::move(name), detail::parameters_of(*module));
+      auto state =
+          add(std::move(name), core_->owners().without_shared(detail::parameters_of(*module)));
       state->module = module;
       return Group<M>(std::move(state));
     } else {
@@ -192,7 +203,8 @@ class Offload {
       {
         const detail::KeepRandomState keep;
         const auto product = source();
-        tensors = detail::parameters_of(*detail::pointer_to<M>(product));
+        tensors =
+            core_->owners().without_shared(detail::parameters_of(*detail::pointer_to<M>(product)));
       }
       core_->owners().refuse_owned(name, tensors);
       auto state = core_->add(std::move(name), tensors);
@@ -223,6 +235,60 @@ class Offload {
     const auto state = add(std::move(name), std::move(parameters));
     state->always_bound = true;
     engine().keep_bound(state->id);
+  }
+
+  // Parameters that modules of several groups register (tied embeddings, a shared projection). Of
+  // the group made here, bound from freeze() to close(); an add_group() after it leaves them out of
+  // its own. A factory captures the tensor (or a module that has it) instead of making one. Throws
+  // kInvalidArgument for a parameter that a group has already, naming both.
+  void add_shared(std::vector<std::pair<std::string, at::Tensor>> parameters,
+                  std::string name = "shared") {
+    const detail::NamedTensors tensors = parameters;
+    add_rest(std::move(parameters), std::move(name));
+    core_->owners().share(tensors);
+  }
+
+  // Declares that gradients of this group's (of every group's so far, add_rest()'s and
+  // add_shared()'s too) arrive several times before a step (Engine::expect_repeated_gradients):
+  // several backward passes over one forward pass or over parts of it. Not for a parameter that one
+  // pass uses in several places: torch adds those up itself. Costs 4 bytes per parameter in host
+  // memory instead of its own size.
+  template <class M>
+  void expect_repeated_gradients(const Group<M>& group) {
+    engine().expect_repeated_gradients(group.id());
+  }
+  void expect_repeated_gradients() {
+    for (const auto& group : core_->groups()) engine().expect_repeated_gradients(group->id);
+  }
+
+  // From freeze() to close(), an operator that is about to read a parked parameter, or a view of
+  // one, or what autograd saved of it, has its group bound first: in forward, in backward and
+  // outside of both, in any thread. Without this such a use throws a c10::Error that names the
+  // group. The values are the same; what differs is when they are there:
+  //   until     the end of the backward pass it was touched in; outside of one, the next call of
+  //             this Offload; or until memory is out and it has been bound for longest. Never in
+  //             the middle of an operator that uses it.
+  //   memory    a gather buffer more for as long as that (headrace.prefetch_groups). Where there is
+  //             none to be had, the operator throws the parked text with that cause.
+  //   refused   writing, torch::save, data_ptr() and other ways around operators: as without this.
+  //   several   backward passes before a step that reach one parameter, the loss in a module apart
+  //             from the output's or retain_graph: expect_repeated_gradients().
+  // Cost:    a callback of torch's (at::addGlobalCallback) for the whole process, which sees every
+  //          operator in every thread, other models' too: some 0.4 us each. Gone with the last
+  //          Offload that asked for it. A group that comes on demand was not read ahead.
+  // Order:   before freeze().
+  // Throws kWrongState after freeze(), kUnsupported where torch does not tell what operators are
+  //         given.
+  void serve_on_demand() { core_->serve_on_demand(); }
+  // The groups that were, in the order they were added: what to put through its group instead,
+  // where that can be.
+  std::vector<ServedOnDemand> served_on_demand() const {
+    std::vector<ServedOnDemand> served;
+    for (const auto& group : core_->groups()) {
+      const std::uint64_t binds = core_->touches(*group);
+      if (binds != 0) served.push_back({group->id, group->name, binds});
+    }
+    return served;
   }
 
   // Plans and allocates (Engine::freeze), then moves the values group by group. From here on
@@ -267,7 +333,10 @@ class Offload {
   void discard_gradients() { core_->discard_gradients(); }
 
   // For what needs no torch: values (load, store, hashes), plan, stats.
-  Engine& engine() noexcept { return core_->engine(); }
+  Engine& engine() noexcept {
+    core_->end_touches();  // load() and others want no group bound
+    return core_->engine();
+  }
   // Drains and frees. Modules remain, without values. Throws kWrongState while a gathered() scope
   // is open.
   void close() { core_->close(); }
@@ -285,7 +354,8 @@ class Offload {
   void watch(const std::shared_ptr<detail::OffloadedGroup>& group, const Result& result) {
     if (!at::GradMode::is_enabled()) return;
     for_each_tensor(result, [&](const at::Tensor& output) {
-      if (!output.defined() || !output.requires_grad()) return;
+      // A leaf is an input or a parameter handed through: nothing of the block lies behind it.
+      if (!output.defined() || !output.requires_grad() || output.is_leaf()) return;
       output.register_hook([core = std::weak_ptr(core_), group](const at::Tensor&) {
         const auto alive = core.lock();
         if (!alive) {

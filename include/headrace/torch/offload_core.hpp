@@ -5,8 +5,13 @@
 // Forward binds around the block's own code. Outputs that require a gradient get a hook: when the
 // gradient reaches one, the block's backward is about to run, and the group is bound again, until
 // all its gradients have arrived. A group that does not receive all of them (an unused parameter)
-// is let go at the end of that backward pass. Each gradient is handed to the engine and freed as
-// soon as torch has it.
+// is let go at the end of that backward pass; so is one with frozen parameters, which are read
+// without a gradient to say when for the last time. Each gradient is handed to the engine and freed
+// as soon as torch has it.
+//
+// With serve_on_demand() a group that an operator touches at another time is bound as well
+// (on_demand.hpp): until the end of the backward pass it was touched in, or, outside of one, until
+// the next call.
 #pragma once
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -14,20 +19,23 @@
 #include <algorithm>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "headrace/engine.hpp"
 #include "headrace/torch/offloaded_group.hpp"
+#include "headrace/torch/on_demand.hpp"
 #include "headrace/torch/parameter_owners.hpp"
 
 namespace headrace::torch::detail {
-class OffloadCore : public std::enable_shared_from_this<OffloadCore> {
+class OffloadCore final : public OnDemandServer, public std::enable_shared_from_this<OffloadCore> {
  public:
   OffloadCore(Settings settings, EngineOptions options)
       : device_(options.device), engine_(std::move(settings), std::move(options)) {}
-  ~OffloadCore() {
+  ~OffloadCore() override {
+    on_demand_.reset();
     for (const auto& group : groups_) {
       group->remove_gradient_hooks();
       if (closed_) continue;  // parked then, and saying so
@@ -71,12 +79,23 @@ class OffloadCore : public std::enable_shared_from_this<OffloadCore> {
     return group;
   }
   ParameterOwners& owners() noexcept { return owners_; }
+  const std::vector<std::shared_ptr<OffloadedGroup>>& groups() const noexcept { return groups_; }
+  void serve_on_demand() {
+    if (frozen_) {
+      throw Error(Code::kWrongState,
+                  "serve_on_demand() after freeze(): groups are parked without it by then. Call it "
+                  "before freeze().");
+    }
+    require_recorded_arguments();
+    serves_on_demand_ = true;
+  }
 
   void freeze() {
     engine_.freeze();
     for (const auto& group : groups_) attach(*group);
     frozen_ = true;
     bind_rest();
+    if (serves_on_demand_) on_demand_.emplace(weak_from_this(), groups_);
   }
 
   // ---- use ----
@@ -85,7 +104,8 @@ class OffloadCore : public std::enable_shared_from_this<OffloadCore> {
   void acquire(OffloadedGroup& group) {
     const std::lock_guard lock(mutex_);
     require_open(group);
-    bind(group);
+    const int task = ::torch::autograd::get_current_graph_task_id();
+    task < 0 ? bind(group) : bind_in_backward(group, task);
   }
   void release(OffloadedGroup& group) noexcept {
     const std::lock_guard lock(mutex_);
@@ -112,12 +132,43 @@ class OffloadCore : public std::enable_shared_from_this<OffloadCore> {
     if (find_backward(group, task) != group.backwards.end()) return;
     bind_in_backward(group, task);
     group.backwards.push_back({task, ++backwards_opened_, 0, group.trainable_count()});
-    if (std::find(ending_tasks_.begin(), ending_tasks_.end(), task) != ending_tasks_.end()) return;
-    ending_tasks_.push_back(task);
-    ::torch::autograd::Engine::get_default_engine().queue_callback([core = weak_from_this(), task] {
-      if (const auto self = core.lock()) self->end_backwards(task);
-    });
+    end_with(task);
   }
+
+  // What operators touched outside of a backward pass may go.
+  void end_touches() {
+    const std::lock_guard lock(mutex_);
+    for (const auto& group : groups_) {
+      if (group->touched && group->touched->graph_task < 0) end_touch(*group);
+    }
+  }
+  std::uint64_t touches(const OffloadedGroup& group) {
+    const std::lock_guard lock(mutex_);
+    return group.touches;
+  }
+  bool hold_if_bound(OffloadedGroup& group) noexcept override {
+    const std::lock_guard lock(mutex_);
+    if (group.bindings == 0) return false;
+    ++group.bindings;
+    return true;
+  }
+  bool hold_on_demand(OffloadedGroup& group) noexcept override {
+    const std::lock_guard lock(mutex_);
+    try {
+      const int task = ::torch::autograd::get_current_graph_task_id();
+      if (task >= 0) end_with(task);
+      bind_in_backward(group, task);
+      if (group.bindings > 1) return true;  // another thread was first
+      group.touched = TouchedBinding{task, ++backwards_opened_};
+      ++group.bindings;
+      ++group.touches;
+      return true;
+    } catch (const std::exception& error) {
+      group.stay_parked(error.what());
+      return false;
+    }
+  }
+  void let_go(OffloadedGroup& group) noexcept override { release(group); }
 
   StepResult step(const StepOptions& options) {
     begin_call();
@@ -152,6 +203,7 @@ class OffloadCore : public std::enable_shared_from_this<OffloadCore> {
   void close() {
     end_backwards(kEveryBackward);
     require_no_scope("close()");
+    on_demand_.reset();
     unbind_rest();
     engine_.close();
     closed_ = true;
@@ -172,11 +224,12 @@ class OffloadCore : public std::enable_shared_from_this<OffloadCore> {
     NamedTensors tensors = std::exchange(group.loose, {});
     if (group.factory) {
       group.module = std::exchange(group.factory, nullptr)();
-      tensors = parameters_of(*group.module);
+      tensors = owners_.without_shared(parameters_of(*group.module));
       owners_.refuse_owned(group.name, tensors);
       owners_.own(group.name, tensors);
     }
     check_same_shapes(group, tensors);
+    group.serves_on_demand = serves_on_demand_;
     group.attach(engine_, tensors);
     group.set_gradient_hooks([this, &group](std::size_t index) -> TakeGradient::Take {
       return [weak = weak_from_this(), &group, index](const at::Tensor& parameter) {
@@ -227,9 +280,10 @@ class OffloadCore : public std::enable_shared_from_this<OffloadCore> {
     }
     ++group.bindings;
   }
-  // Where memory is out, the group that this pass has had for longest is let go: backward passes go
-  // from group to group, so it is one that waits for the gradient of an unused parameter. Were it
-  // still needed, its parked parameters would say so.
+  // Where memory is out, a group that has been bound for longest lets go: backward passes go from
+  // group to group, so it is one that is done and was only kept, or one that waits for the gradient
+  // of an unused parameter. Were it still needed, it would be bound on demand, or its parked
+  // parameters would say so.
   void bind_in_backward(OffloadedGroup& group, int task) {
     for (;;) {
       try {
@@ -241,17 +295,39 @@ class OffloadCore : public std::enable_shared_from_this<OffloadCore> {
   }
   bool let_go_of_oldest(int task) {
     OffloadedGroup* oldest = nullptr;
-    std::uint64_t opened = backwards_opened_ + 1;
+    std::pair<bool, std::uint64_t> oldest_rank;  // those that await nothing go first
     for (const auto& group : groups_) {
-      const auto open = find_backward(*group, task);
-      if (open == group->backwards.end() || open->opened >= opened) continue;
+      if (!may_let_go(*group, task)) continue;
+      std::pair<bool, std::uint64_t> rank{false, group->touched ? group->touched->opened : 0};
+      for (const OpenBackward& open : group->backwards) {
+        rank.first = rank.first || open.arrived < open.expected;
+        rank.second = std::max(rank.second, open.opened);
+      }
+      if (oldest != nullptr && oldest_rank < rank) continue;
       oldest = group.get();
-      opened = open->opened;
+      oldest_rank = rank;
     }
     if (oldest == nullptr) return false;
-    oldest->backwards.erase(find_backward(*oldest, task));
-    unbind(*oldest);
+    while (!oldest->backwards.empty()) {
+      oldest->backwards.pop_back();
+      unbind(*oldest);
+    }
+    end_touch(*oldest);
     return true;
+  }
+  // Whether all that has `group` bound can be done without: no call, scope or running operator, and
+  // no other backward pass, unless what it misses would come on demand.
+  bool may_let_go(const OffloadedGroup& group, int task) const {
+    const std::size_t ours = group.backwards.size() + (group.touched ? 1 : 0);
+    if (ours == 0 || group.bindings != ours) return false;
+    return serves_on_demand_ ||
+           std::all_of(group.backwards.begin(), group.backwards.end(),
+                       [task](const OpenBackward& open) { return open.graph_task == task; });
+  }
+  void end_touch(OffloadedGroup& group) noexcept {
+    if (!group.touched) return;
+    group.touched.reset();
+    unbind(group);
   }
   void unbind(OffloadedGroup& group) noexcept {
     if (--group.bindings != 0) return;
@@ -279,6 +355,14 @@ class OffloadCore : public std::enable_shared_from_this<OffloadCore> {
     return std::find_if(group.backwards.begin(), group.backwards.end(),
                         [task](const OpenBackward& open) { return open.graph_task == task; });
   }
+  // Calls end_backwards(task) when that pass, which runs, ends.
+  void end_with(int task) {
+    if (std::find(ending_tasks_.begin(), ending_tasks_.end(), task) != ending_tasks_.end()) return;
+    ending_tasks_.push_back(task);
+    ::torch::autograd::Engine::get_default_engine().queue_callback([core = weak_from_this(), task] {
+      if (const auto self = core.lock()) self->end_backwards(task);
+    });
+  }
   // Lets go of every group that the backward pass `task` still has bound.
   void end_backwards(int task) {
     const std::lock_guard lock(mutex_);
@@ -291,6 +375,8 @@ class OffloadCore : public std::enable_shared_from_this<OffloadCore> {
         open = group->backwards.erase(open);
         unbind(*group);
       }
+      if (group->touched && (task == kEveryBackward || group->touched->graph_task == task))
+        end_touch(*group);
     }
     std::erase_if(ending_tasks_,
                   [task](int other) { return task == kEveryBackward || other == task; });
@@ -317,6 +403,7 @@ class OffloadCore : public std::enable_shared_from_this<OffloadCore> {
     const std::lock_guard lock(mutex_);
     const auto open = find_backward(group, ::torch::autograd::get_current_graph_task_id());
     if (open == group.backwards.end() || ++open->arrived != open->expected) return;
+    if (open->expected != group.parameters().size()) return;  // a frozen one may still be read
     group.backwards.erase(open);
     unbind(group);
   }
@@ -326,10 +413,12 @@ class OffloadCore : public std::enable_shared_from_this<OffloadCore> {
   Choose choose_;
   ParameterOwners owners_;
   std::vector<std::shared_ptr<OffloadedGroup>> groups_;
+  bool serves_on_demand_ = false;
   bool frozen_ = false;
   bool closed_ = false;
+  std::optional<OnDemandService> on_demand_;  // from freeze() to close()
   std::mutex mutex_;  // of everything below and of the groups' bindings: autograd may have threads
-                      // of its own
+                      // of its own. No torch operator runs under it: it may end up here.
   std::vector<int> ending_tasks_;
   std::uint64_t backwards_opened_ = 0;
   std::string written_;

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_set>
 #include <utility>
@@ -104,6 +105,12 @@ struct OpenBackward {
   std::size_t expected = 0;
 };
 
+// A binding because an operator touched the group outside of its calls.
+struct TouchedBinding {
+  int graph_task = 0;  // of the backward pass it was in; below 0: in none
+  std::uint64_t opened = 0;
+};
+
 class OffloadedGroup {
  public:
   std::string name;
@@ -117,6 +124,9 @@ class OffloadedGroup {
   std::uint32_t bindings = 0;
   Gathered lease;
   std::vector<OpenBackward> backwards;
+  bool serves_on_demand = false;  // set before attach()
+  std::optional<TouchedBinding> touched;
+  std::uint64_t touches = 0;  // how often there was one
 
   // Moves the parameters from memory of their own onto the (parked) section storages, their values
   // into the engine.
@@ -197,6 +207,10 @@ class OffloadedGroup {
     lease.release();
     return written;
   }
+  // Parked as it is, and saying why it could not be bound when it was touched.
+  void stay_parked(const std::string& cause) {
+    park(parked_text_ + " It could not be brought when it was touched: " + cause);
+  }
   void park(const std::string& text) {
     for (SectionStorage& section : sections_) section.park(text);
   }
@@ -213,6 +227,7 @@ class OffloadedGroup {
     return count;
   }
   const std::vector<OffloadedParameter>& parameters() const noexcept { return parameters_; }
+  const std::vector<SectionStorage>& sections() const noexcept { return sections_; }
 
  private:
   static std::uint32_t version_of(const OffloadedParameter& parameter) {
@@ -255,7 +270,13 @@ class OffloadedGroup {
            "through "
            "offload(group, ...) or offload.run(group, ...), or hold `auto whole = "
            "offload.gathered(group);` for as "
-           "long as you use it.";
+           "long as you use it. " +
+           (serves_on_demand
+                ? "serve_on_demand() is for operators that read: writes, torch::save and "
+                  "data_ptr() "
+                  "are none."
+                : "What can do neither (a weight that another block captured, a loss kept in the "
+                  "module, second derivatives) is served after offload.serve_on_demand().");
   }
 
   std::vector<SectionStorage> sections_;

@@ -2,10 +2,10 @@
 // headrace/torch/parameter_owners.hpp: which group has a tensor, and which memory its values came
 // from.
 //
-// A parameter has one owner. One tensor under two names of a group is one parameter; any other way
-// to the same memory (a view, a slice, another tensor on the same storage) would become a parameter
-// of its own, no longer tied, and is refused. So is what only looks alike: columns of one matrix
-// lie between each other.
+// A parameter has one owner; what is declared as shared belongs to the group it was declared in.
+// One tensor under two names of a group is one parameter; any other way to the same memory (a view,
+// a slice, another tensor on the same storage) would become a parameter of its own, no longer tied,
+// and is refused. So is what only looks alike: columns of one matrix lie between each other.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <c10/core/Storage.h>
@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "headrace/torch/offloaded_group.hpp"
@@ -23,6 +24,17 @@ class ParameterOwners {
  public:
   bool owned(const at::Tensor& tensor) const {
     return owners_.count(tensor.unsafeGetTensorImpl()) != 0;
+  }
+
+  // Declares `tensors`, which are owned, as ones that modules of other groups register too.
+  void share(const NamedTensors& tensors) {
+    for (const auto& item : tensors) shared_.insert(item.second.unsafeGetTensorImpl());
+  }
+  NamedTensors without_shared(NamedTensors tensors) const {
+    std::erase_if(tensors, [this](const auto& item) {
+      return shared_.count(item.second.unsafeGetTensorImpl()) != 0;
+    });
+    return tensors;
   }
 
   // Throws kInvalidArgument naming both parameters and groups where one of `tensors` is owned
@@ -88,8 +100,8 @@ class ParameterOwners {
   [[noreturn]] static void refuse_same(const Owner& now, const Owner& other) {
     throw Error(Code::kInvalidArgument,
                 "parameter " + named(now) + " is also " + named(other) +
-                    ": it would be stored and trained twice. Put modules that share a parameter "
-                    "into one group, or leave the shared one to add_rest().");
+                    ": it would be stored and trained twice. Declare it with add_shared() before "
+                    "the groups, or put the modules that share it into one group.");
   }
   [[noreturn]] static void refuse_shared(const Owner& now, const Owner& other) {
     throw Error(Code::kInvalidArgument,
@@ -100,6 +112,7 @@ class ParameterOwners {
   }
 
   std::unordered_map<const c10::TensorImpl*, Owner> owners_;
+  std::unordered_set<const c10::TensorImpl*> shared_;
   Memory memory_;
 };
 }  // namespace headrace::torch::detail

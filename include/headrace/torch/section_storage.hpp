@@ -73,6 +73,8 @@ class SectionStorage {
   }
 
   at::ScalarType type() const noexcept { return type_; }
+  // What every tensor on it leads to: a parameter, its views, what autograd saved of it.
+  const c10::StorageImpl* key() const { return storage_.unsafeGetStorageImpl(); }
   std::size_t size_bytes() const { return storage_.nbytes(); }
   // False for a tensor that torch moved elsewhere (Module::to, torch::load, set_data).
   bool holds(const at::Tensor& tensor) const {

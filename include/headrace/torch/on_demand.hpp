@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+// headrace/torch/on_demand.hpp: sees which operator is about to read a parked parameter, and has
+// its group bound for as long as the operator runs.
+//
+// torch tells a callback of every operator with its arguments (at::RecordFunction), in every
+// thread, in forward and backward. An argument on a section's storage (the parameter, a view of it,
+// what autograd saved of it) leads to its group. Operators that only make views need no values, and
+// one that would write to a parked parameter is left to be refused.
+//
+// When a group is bound and let go is decided in offload_core.hpp.
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <ATen/core/function_schema.h>
+#include <ATen/core/ivalue.h>
+#include <ATen/ops/empty.h>
+#include <ATen/record_function.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <shared_mutex>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "headrace/torch/offloaded_group.hpp"
+
+namespace headrace::torch::detail {
+// The arguments of the operator a callback is told of. RecordFunction::inputs() is no way to them
+// where this unit is compiled with assertions and torch is not: it asserts on a flag that such a
+// torch never sets. (The flag lies in padding: all else is where torch has it, and
+// require_recorded_arguments() tries.)
+struct RecordedInputs {
+  using type = c10::ArrayRef<const c10::IValue> at::RecordFunction::*;
+  friend constexpr type reveal(RecordedInputs);
+};
+template struct Reveal<RecordedInputs, &at::RecordFunction::inputs_>;
+inline c10::ArrayRef<const c10::IValue> arguments_of(const at::RecordFunction& op) {
+  return op.*reveal(RecordedInputs{});
+}
+
+// Calls see(tensor) for every tensor in an operator's argument.
+template <class See>
+void for_each_tensor_in(const c10::IValue& argument, See&& see) {
+  if (argument.isTensor()) {
+    if (const at::Tensor& tensor = argument.toTensor(); tensor.defined()) see(tensor);
+  } else if (argument.isList()) {
+    for (const c10::IValue& item : argument.toListRef()) {
+      if (!item.isTensor() && !item.isNone()) return;  // numbers
+      for_each_tensor_in(item, see);
+    }
+  } else if (argument.isTuple()) {
+    for (const c10::IValue& item : argument.toTupleRef().elements()) for_each_tensor_in(item, see);
+  }
+}
+
+// Throws kUnsupported where the callback would not see what operators are given.
+inline void require_recorded_arguments() {
+  static thread_local const void* wanted = nullptr;
+  static thread_local bool seen = false;
+  const at::Tensor probe = at::empty({1});
+  wanted = probe.unsafeGetTensorImpl();
+  seen = false;
+  const auto callback = at::addThreadLocalCallback(
+      at::RecordFunctionCallback(
+          [](const at::RecordFunction& op) -> std::unique_ptr<at::ObserverContext> {
+            const auto arguments = arguments_of(op);
+            if (arguments.size() != op.num_inputs() || arguments.empty()) return nullptr;
+            for_each_tensor_in(arguments[0], [](const at::Tensor& tensor) {
+              seen = seen || tensor.unsafeGetTensorImpl() == wanted;
+            });
+            return nullptr;
+          })
+          .needsInputs(true)
+          .scopes({at::RecordScope::FUNCTION}));
+  static_cast<void>(probe.neg());
+  at::removeCallback(callback);
+  if (seen) return;
+  throw Error(Code::kUnsupported,
+              "serve_on_demand(): this torch does not tell its callbacks what operators are given "
+              "(RecordFunction is switched off in this thread, or laid out otherwise than its "
+              "header says), so a touched parameter would not be seen. Leave it out, and use "
+              "parameters through run() and gathered().");
+}
+
+// What an operator does with an argument of its own.
+enum class Access { kRead, kWrite, kNone };
+inline Access access_of(const c10::FunctionSchema& schema, std::size_t argument) {
+  if (argument >= schema.arguments().size()) return Access::kNone;
+  const c10::AliasInfo* alias = schema.arguments()[argument].alias_info();
+  if (alias != nullptr && alias->isWrite()) return Access::kWrite;
+  // A view, or what may be one: where it has to copy, that is an operator of its own.
+  if (alias != nullptr) return Access::kNone;
+  const std::string& name = schema.name();
+  const bool shape_only = name.ends_with("_like") || name.starts_with("aten::new_");
+  return shape_only ? Access::kNone : Access::kRead;
+}
+
+// Whose groups are served. From any thread.
+class OnDemandServer {
+ public:
+  virtual ~OnDemandServer() = default;
+  // One binding more of a group that is bound; false where it is parked.
+  virtual bool hold_if_bound(OffloadedGroup& group) noexcept = 0;
+  // Binds a parked group, and holds it. False where it could not: then its parked text says why.
+  virtual bool hold_on_demand(OffloadedGroup& group) noexcept = 0;
+  // Undoes one of the former.
+  virtual void let_go(OffloadedGroup& group) noexcept = 0;
+};
+
+// The groups that one operator uses, held until it has run; and the parked ones that it would write
+// to, which stay parked for as long, also for what it calls.
+class GroupsInUse final : public at::ObserverContext {
+ public:
+  struct Use {
+    std::shared_ptr<OnDemandServer> server;
+    OffloadedGroup* group;
+  };
+  ~GroupsInUse() override {
+    for (const Use& use : held_) use.server->let_go(*use.group);
+    refused().resize(refused().size() - refused_);
+  }
+  void add(Use use) { held_.push_back(std::move(use)); }
+  bool holds(const OffloadedGroup* group) const {
+    return std::any_of(held_.begin(), held_.end(),
+                       [group](const Use& use) { return use.group == group; });
+  }
+  void refuse(const OffloadedGroup* group) {
+    refused().push_back(group);
+    ++refused_;
+  }
+  static bool refuses(const OffloadedGroup* group) {
+    return std::find(refused().begin(), refused().end(), group) != refused().end();
+  }
+
+ private:
+  static std::vector<const OffloadedGroup*>& refused() {  // by the operators under way
+    static thread_local std::vector<const OffloadedGroup*> groups;
+    return groups;
+  }
+  std::vector<Use> held_;
+  std::size_t refused_ = 0;
+};
+
+// The section storages of all Offloads of this process that serve on demand. torch's callback is
+// there from the first to the last of them.
+class OnDemandTable {
+ public:
+  static OnDemandTable& instance() {
+    static auto* const table = new OnDemandTable;  // other threads may outlive static objects
+    return *table;
+  }
+
+  void add(const std::weak_ptr<OnDemandServer>& server, OffloadedGroup& group) {
+    const std::unique_lock lock(mutex_);
+    for (const SectionStorage& section : group.sections())
+      entries_.insert_or_assign(section.key(), Entry{server, &group});
+    if (!entries_.empty() && !callback_) {
+      callback_ = at::addGlobalCallback(at::RecordFunctionCallback(&OnDemandTable::before_operator)
+                                            .needsInputs(true)
+                                            .scopes({at::RecordScope::FUNCTION}));
+    }
+  }
+  void remove(const OffloadedGroup& group) {
+    const std::unique_lock lock(mutex_);
+    std::erase_if(entries_, [&](const auto& entry) { return entry.second.group == &group; });
+    if (entries_.empty() && callback_) at::removeCallback(*std::exchange(callback_, {}));
+  }
+
+ private:
+  struct Entry {
+    std::weak_ptr<OnDemandServer> server;
+    OffloadedGroup* group;
+  };
+  struct Touched {
+    GroupsInUse::Use use;
+    std::size_t argument;
+  };
+
+  // torch would swallow an exception. What happens without it is never silent: the group stays
+  // parked, and the operator throws its text.
+  static std::unique_ptr<at::ObserverContext> before_operator(
+      const at::RecordFunction& op) noexcept {
+    try {
+      const std::vector<Touched> touched = instance().find(arguments_of(op));
+      return touched.empty() ? nullptr : hold(op, touched);
+    } catch (...) {
+      return nullptr;
+    }
+  }
+
+  std::vector<Touched> find(c10::ArrayRef<const c10::IValue> arguments) const {
+    std::vector<Touched> touched;
+    const std::shared_lock lock(mutex_);
+    for (std::size_t i = 0; i < arguments.size(); ++i) {
+      for_each_tensor_in(arguments[i], [&](const at::Tensor& tensor) {
+        const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+        if (!impl->has_storage()) return;
+        const auto entry = entries_.find(impl->unsafe_storage().unsafeGetStorageImpl());
+        if (entry == entries_.end()) return;
+        if (auto server = entry->second.server.lock())
+          touched.push_back({{std::move(server), entry->second.group}, i});
+      });
+    }
+    return touched;
+  }
+
+  // First holds what is bound, so that binding the others does not take it away.
+  static std::unique_ptr<at::ObserverContext> hold(const at::RecordFunction& op,
+                                                   const std::vector<Touched>& touched) {
+    auto in_use = std::make_unique<GroupsInUse>();
+    const auto is_held = [&](const Touched& touch) { return in_use->holds(touch.use.group); };
+    for (const Touched& touch : touched) {
+      if (!is_held(touch) && touch.use.server->hold_if_bound(*touch.use.group))
+        in_use->add(touch.use);
+    }
+    if (std::all_of(touched.begin(), touched.end(), is_held)) return in_use;
+    const std::optional<c10::FunctionSchema> schema = op.operator_schema();
+    if (!schema) return in_use;  // no operator: what it calls is one
+    for (const Touched& touch : touched) {
+      if (!is_held(touch) && access_of(*schema, touch.argument) == Access::kWrite)
+        in_use->refuse(touch.use.group);
+    }
+    for (const Touched& touch : touched) {
+      if (is_held(touch) || access_of(*schema, touch.argument) != Access::kRead) continue;
+      if (GroupsInUse::refuses(touch.use.group)) continue;
+      if (touch.use.server->hold_on_demand(*touch.use.group)) in_use->add(touch.use);
+    }
+    return in_use;
+  }
+
+  mutable std::shared_mutex mutex_;
+  std::unordered_map<const c10::StorageImpl*, Entry> entries_;
+  std::optional<at::CallbackHandle> callback_;
+};
+
+// Entries of one Offload in the table, for as long as this lives.
+class OnDemandService {
+ public:
+  OnDemandService(const std::weak_ptr<OnDemandServer>& server,
+                  std::vector<std::shared_ptr<OffloadedGroup>> groups)
+      : groups_(std::move(groups)) {
+    for (const auto& group : groups_) OnDemandTable::instance().add(server, *group);
+  }
+  ~OnDemandService() {
+    for (const auto& group : groups_) OnDemandTable::instance().remove(*group);
+  }
+  OnDemandService(const OnDemandService&) = delete;
+  OnDemandService& operator=(const OnDemandService&) = delete;
+
+ private:
+  std::vector<std::shared_ptr<OffloadedGroup>> groups_;
+};
+}  // namespace headrace::torch::detail
