@@ -17,15 +17,16 @@
 // while they are needed. Whoever touches one at another time gets a c10::Error that names its group
 // and the call that helps.
 //
-// Values:  buffers (batch norm's statistics, masks) stay torch's. Parameters are kept row-major:
-//          channels_last is lost.
+// Values:  buffers (batch norm's statistics, masks) stay torch's: buffers() lists them. Parameters
+//          are row-major; other strides (channels_last, a transposed weight) are refused.
+// .grad(): gradients are the engine's once they have arrived. Code that looks for them itself
+//          (clip_grad_norm_, an optimizer) gets a c10::Error that says what to call instead.
 // Threads: one trainer thread, and the threads that autograd starts for it.
 // Errors:  headrace::Error, out of backward() too.
 // Memory:  a group whose parameters are not all used holds its buffer until the end of backward, or
 //          until another group needs it.
 // Not seen: second derivatives of a block (backward over create_graph) find it parked, and throw.
 #pragma once
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
@@ -33,7 +34,6 @@
 
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -41,6 +41,7 @@
 
 #include "headrace/engine.hpp"
 #include "headrace/torch/offload_core.hpp"
+#include "headrace/torch/random_state.hpp"
 #include "headrace/torch/tensors.hpp"
 
 namespace headrace::torch {
@@ -80,25 +81,6 @@ template <class M>
 const std::shared_ptr<M>& pointer_to(const ::torch::nn::ModuleHolder<M>& module) {
   return module.ptr();
 }
-
-// Puts torch's CPU generator back to where it was.
-class KeepRandomState {
- public:
-  KeepRandomState() : generator_(at::detail::getDefaultCPUGenerator()) {
-    const std::lock_guard lock(generator_.mutex());
-    state_ = generator_.get_state();
-  }
-  ~KeepRandomState() {
-    const std::lock_guard lock(generator_.mutex());
-    generator_.set_state(state_);
-  }
-  KeepRandomState(const KeepRandomState&) = delete;
-  KeepRandomState& operator=(const KeepRandomState&) = delete;
-
- private:
-  at::Generator generator_;
-  at::Tensor state_;
-};
 }  // namespace detail
 
 // A handle on a group of an Offload, copied freely. It keeps the module, not the Offload.
@@ -176,8 +158,8 @@ class Offload {
   //               torch's CPU generator as it was: with one seed the values are those of the model
   //               built plainly in that order.
   // Throws kInvalidArgument for a parameter that another group has, or that lies in another's
-  // memory without being the same tensor (both are named), kUnsupported for one that is not a dense
-  // Float or BFloat16 tensor in CPU memory.
+  // memory without being the same tensor (both are named), kUnsupported for one that is not a
+  // dense, row-major Float or BFloat16 tensor in CPU memory.
   template <class Source>
   Group<typename detail::SourceOf<std::remove_cvref_t<Source>>::type> add_group(std::string name,
                                                                                 Source&& source) {
@@ -186,6 +168,7 @@ class Offload {
       const std::shared_ptr<M>& module = detail::pointer_to<M>(source);
       auto state = add(std::move(name), detail::parameters_of(*module));
       state->module = module;
+      core_->buffers().add(state->name, *module);
       return Group<M>(std::move(state));
     } else {
       detail::NamedTensors tensors;
@@ -211,6 +194,7 @@ class Offload {
     std::erase_if(tensors, [this](const auto& item) {
       return !item.second.requires_grad() || core_->owners().owned(item.second);
     });
+    core_->buffers().add(name, model);
     add_rest(std::move(tensors), std::move(name));
   }
   template <class M>
@@ -265,6 +249,14 @@ class Offload {
   // torch throws then.
   StepResult step(const StepOptions& options) { return core_->step(options); }
   void discard_gradients() { core_->discard_gradients(); }
+
+  // The buffers (batch norm's statistics, masks, caches) of the modules given to add_group() and
+  // add_rest(), each once, by full name ("<group>.<name>"); of a factory's module from freeze() on.
+  // They stay where torch has them: not parked, not in the plan, not in the engine's hashes. Save
+  // them beside the weights.
+  const std::vector<std::pair<std::string, at::Tensor>>& buffers() const noexcept {
+    return core_->buffers().all();
+  }
 
   // For what needs no torch: values (load, store, hashes), plan, stats.
   Engine& engine() noexcept { return core_->engine(); }

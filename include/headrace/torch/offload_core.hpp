@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "headrace/engine.hpp"
+#include "headrace/torch/buffer_list.hpp"
 #include "headrace/torch/offloaded_group.hpp"
 #include "headrace/torch/parameter_owners.hpp"
 
@@ -71,6 +72,7 @@ class OffloadCore : public std::enable_shared_from_this<OffloadCore> {
     return group;
   }
   ParameterOwners& owners() noexcept { return owners_; }
+  BufferList& buffers() noexcept { return buffers_; }
 
   void freeze() {
     engine_.freeze();
@@ -137,13 +139,17 @@ class OffloadCore : public std::enable_shared_from_this<OffloadCore> {
       }
       throw;
     }
-    for (const auto& group : groups_) group->mark_changed();
+    for (const auto& group : groups_) {
+      group->mark_changed();
+      group->forget_gradients();
+    }
     bind_rest();
     return result;
   }
   void discard_gradients() {
     end_backwards(kEveryBackward);
     for (const auto& group : groups_) {
+      group->forget_gradients();
       for (const OffloadedParameter& parameter : group->parameters())
         parameter.tensor.mutable_grad().reset();
     }
@@ -175,6 +181,7 @@ class OffloadCore : public std::enable_shared_from_this<OffloadCore> {
       tensors = parameters_of(*group.module);
       owners_.refuse_owned(group.name, tensors);
       owners_.own(group.name, tensors);
+      buffers_.add(group.name, *group.module);
     }
     check_same_shapes(group, tensors);
     group.attach(engine_, tensors);
@@ -300,9 +307,9 @@ class OffloadCore : public std::enable_shared_from_this<OffloadCore> {
   void take_gradient(OffloadedGroup& group, std::size_t index, const at::Tensor& parameter) {
     // Out of the parameter before anything can throw: what is refused must not wait there for the
     // next step.
-    const at::Tensor gradient = std::exchange(parameter.mutable_grad(), at::Tensor());
+    OffloadedParameter& ours = group.parameters()[index];
+    const at::Tensor gradient = ours.gradient.take_from(parameter);
     if (gradient.defined()) {
-      const OffloadedParameter& ours = group.parameters()[index];
       if (gradient.layout() != at::kStrided) {
         throw Error(Code::kUnsupported,
                     "the gradient of parameter '" + ours.full_name +
@@ -313,6 +320,7 @@ class OffloadCore : public std::enable_shared_from_this<OffloadCore> {
       engine_.add_gradient(ours.id, dense.const_data_ptr(),
                            dtype_of(dense, ours.full_name + ".grad"));
       if (device_) device_->synchronize({});  // it has been read: the tensor may go
+      ours.gradient.mark_taken(parameter);
     }
     const std::lock_guard lock(mutex_);
     const auto open = find_backward(group, ::torch::autograd::get_current_graph_task_id());
@@ -325,6 +333,7 @@ class OffloadCore : public std::enable_shared_from_this<OffloadCore> {
   Engine engine_;  // outlives the groups' leases
   Choose choose_;
   ParameterOwners owners_;
+  BufferList buffers_;
   std::vector<std::shared_ptr<OffloadedGroup>> groups_;
   bool frozen_ = false;
   bool closed_ = false;

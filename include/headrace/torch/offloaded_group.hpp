@@ -20,6 +20,7 @@
 
 #include "headrace/engine.hpp"
 #include "headrace/torch/section_storage.hpp"
+#include "headrace/torch/taken_gradient.hpp"
 
 namespace headrace::torch::detail {
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
@@ -66,7 +67,15 @@ inline ParameterSpec spec_of(const std::string& group, const std::string& name,
                     " tensor: only dense parameters in CPU memory can be offloaded. Move it with "
                     "module->to(torch::kCPU) before add_group().");
   }
-  return {name, dtype_of(tensor, full), tensor.sizes().vec(), {}};
+  const DType dtype = dtype_of(tensor, full);
+  if (!tensor.is_contiguous()) {
+    throw Error(Code::kUnsupported,
+                "parameter '" + full +
+                    "' is not row-major (channels_last, transposed or a slice): "
+                    "offloaded, it would lose its strides. Give it memory of its own, before "
+                    "add_group(), with weight.set_data(weight.contiguous()).");
+  }
+  return {name, dtype, tensor.sizes().vec(), {}};
 }
 
 // Runs after torch has written a gradient: first whatever hook was there, then ours.
@@ -92,6 +101,7 @@ struct OffloadedParameter {
   std::string full_name;
   at::Tensor tensor;  // the module's own
   std::size_t section = 0;
+  TakenGradient gradient;
   const TakeGradient* hook = nullptr;
   std::uint32_t bound_version = 0;
 };
@@ -131,7 +141,9 @@ class OffloadedGroup {
       const std::size_t section = section_for(engine, spec.dtype);
       at::Tensor parameter = tensors[i].second;
       parameter.set_data(sections_[section].view(engine.section_offset_bytes(ids[i]), spec.shape));
-      parameters_.push_back({ids[i], engine.full_name(ids[i]), parameter, section});
+      const std::string& name = engine.full_name(ids[i]);
+      parameters_.push_back(
+          {ids[i], name, parameter, section, TakenGradient(parameter, taken_text(name))});
     }
   }
 
@@ -144,8 +156,12 @@ class OffloadedGroup {
       ::torch::autograd::impl::set_post_acc_grad_hooks(tensor, std::move(hook));
     }
   }
+  void forget_gradients() {
+    for (OffloadedParameter& parameter : parameters_) parameter.gradient.forget(parameter.tensor);
+  }
   void remove_gradient_hooks() noexcept {
     for (OffloadedParameter& parameter : parameters_) {
+      parameter.gradient.leave(parameter.tensor);
       auto& slot = ::torch::autograd::impl::post_acc_grad_hooks(parameter.tensor);
       if (parameter.hook == nullptr || slot.get() != parameter.hook) continue;
       auto before = static_cast<TakeGradient*>(slot.get())->give_back();
@@ -213,6 +229,7 @@ class OffloadedGroup {
     return count;
   }
   const std::vector<OffloadedParameter>& parameters() const noexcept { return parameters_; }
+  std::vector<OffloadedParameter>& parameters() noexcept { return parameters_; }
 
  private:
   static std::uint32_t version_of(const OffloadedParameter& parameter) {
@@ -241,6 +258,13 @@ class OffloadedGroup {
     }
     sections_.emplace_back(type, engine.section_size_bytes(id, dtype), parked_text_);
     return sections_.size() - 1;
+  }
+  std::string taken_text(const std::string& parameter) const {
+    return "the gradient of parameter '" + parameter + "' of " + quoted_group(name) +
+           " was looked for in .grad(): it was handed to the engine when backward had it, and "
+           "there "
+           "is no memory behind .grad() now. Pass max_norm to offload.step() to clip it, and "
+           "let offload.step() take the optimizer's place.";
   }
   std::string parked_text(const NamedTensors& tensors) const {
     constexpr std::size_t kNamed = 3;
