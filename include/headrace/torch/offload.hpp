@@ -32,16 +32,22 @@
 #include <torch/nn/pimpl.h>
 #include <torch/ordered_dict.h>
 
+#include <concepts>
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "headrace/engine.hpp"
+#include "headrace/torch/checkpoint.hpp"
 #include "headrace/torch/offload_core.hpp"
 #include "headrace/torch/random_state.hpp"
+#include "headrace/torch/restore.hpp"
 #include "headrace/torch/tensors.hpp"
 
 namespace headrace::torch {
@@ -238,6 +244,42 @@ class Offload {
       return result;
     }
   }
+  // function(inputs...), or group.module()->forward(inputs...), whose activations are not kept:
+  // backward runs it again, with torch's CPU generator and CPU autocast settings as they were now,
+  // and its gradients are those of run() bit for bit.
+  //   inputs  tensors, numbers, strings, and optional, pair, tuple, array, vector or map of these;
+  //           the tensors are kept until backward. What else it needs the function captures, and it
+  //           is copied; a tensor that requires a gradient is an input, unless it is a parameter.
+  //   result  the same types; its floating tensors require a gradient.
+  // Cost:   one more forward pass. A block that trains nothing and has no input that requires a
+  //         gradient keeps nothing in run() either: call that, and backward leaves it out.
+  // Order:  a group that is called several times before a step gets a gradient from each:
+  //         engine().expect_repeated_gradients(group.id()) before freeze().
+  // Backward throws kUnsupported with create_graph, and for chosen inputs only (autograd::grad);
+  //         kWrongState after a step. Whatever the function throws then comes out of backward().
+  template <class M, class F, class... Inputs>
+  requires std::invocable < F&, std::decay_t<Inputs>
+  &... > auto checkpoint(const Group<M>& group, F&& function, Inputs&&... inputs) {
+    if (!at::GradMode::is_enabled()) {
+      std::tuple<std::decay_t<Inputs>...> given(std::forward<Inputs>(inputs)...);
+      return run(group, [&] { return std::apply(function, given); });
+    }
+    core_->begin_call();
+    detail::Binding binding(core_, group.state_);
+    auto result =
+        detail::checkpoint(core_, group.state_, std::decay_t<F>(std::forward<F>(function)),
+                           std::decay_t<Inputs>(std::forward<Inputs>(inputs))...);
+    binding.release();
+    core_->throw_if_written();
+    return result;
+  }
+  template <class M, class... Inputs>
+  auto checkpoint(const Group<M>& group, Inputs&&... inputs) {
+    return checkpoint(
+        group, [module = group.module()](auto&... given) { return module->forward(given...); },
+        std::forward<Inputs>(inputs)...);
+  }
+
   template <class M>
   [[nodiscard]] GatheredModule gathered(const Group<M>& group) {
     core_->begin_call();
@@ -260,6 +302,15 @@ class Offload {
 
   // For what needs no torch: values (load, store, hashes), plan, stats.
   Engine& engine() noexcept { return core_->engine(); }
+  // Makes every parameter an ordinary tensor again, with memory of its own and its current values,
+  // without the adapter's hooks: the model trains on, saves and loads in plain torch. Then closes.
+  // Gradients that no step has used are dropped, optimizer state too: store() it before.
+  //   limit_bytes  what the weights may take, beside the engine's memory.
+  // Throws kOutOfBudget, stating how much it needs, before it starts; kWrongState while a
+  //         gathered() scope is open. After any error every parameter is offloaded as before.
+  void restore(std::optional<std::uint64_t> limit_bytes = std::nullopt) {
+    detail::restore(core_, limit_bytes);
+  }
   // Drains and frees. Modules remain, without values. Throws kWrongState while a gathered() scope
   // is open.
   void close() { core_->close(); }

@@ -73,6 +73,7 @@ class OffloadCore : public std::enable_shared_from_this<OffloadCore> {
   }
   ParameterOwners& owners() noexcept { return owners_; }
   BufferList& buffers() noexcept { return buffers_; }
+  const std::vector<std::shared_ptr<OffloadedGroup>>& groups() const noexcept { return groups_; }
 
   void freeze() {
     engine_.freeze();
@@ -87,7 +88,8 @@ class OffloadCore : public std::enable_shared_from_this<OffloadCore> {
   void acquire(OffloadedGroup& group) {
     const std::lock_guard lock(mutex_);
     require_open(group);
-    bind(group);
+    const int task = ::torch::autograd::get_current_graph_task_id();
+    task < 0 ? bind(group) : bind_in_backward(group, task);
   }
   void release(OffloadedGroup& group) noexcept {
     const std::lock_guard lock(mutex_);
@@ -155,11 +157,22 @@ class OffloadCore : public std::enable_shared_from_this<OffloadCore> {
     }
     engine_.discard_gradients();
   }
-  void close() {
+  // For calls that concern every group at once.
+  void require_idle(const char* call) {
+    begin_call();
+    for (const auto& group : groups_) {
+      require_open(*group);
+      group->check_attached();
+    }
+    require_no_scope(call);
+  }
+  // `what_then` follows a group's name where it is used afterwards.
+  void close(const char* what_then = kGone) {
     end_backwards(kEveryBackward);
     require_no_scope("close()");
     unbind_rest();
     engine_.close();
+    if (!closed_) after_close_ = what_then;
     closed_ = true;
     for (const auto& group : groups_) {
       group->remove_gradient_hooks();
@@ -173,6 +186,7 @@ class OffloadCore : public std::enable_shared_from_this<OffloadCore> {
 
  private:
   static constexpr int kEveryBackward = -1;
+  static constexpr const char* kGone = " was used after close(): its values are gone.";
 
   void attach(OffloadedGroup& group) {
     NamedTensors tensors = std::exchange(group.loose, {});
@@ -209,10 +223,10 @@ class OffloadCore : public std::enable_shared_from_this<OffloadCore> {
 
   void require_open(const OffloadedGroup& group) const {
     if (frozen_ && !closed_) return;
-    throw Error(Code::kWrongState, quoted_group(group.name) +
-                                       (closed_ ? " was used after close(): its values are gone."
-                                                : " was used before freeze(): its values "
-                                                  "have no place yet. Call freeze() first."));
+    throw Error(Code::kWrongState,
+                quoted_group(group.name) + (closed_ ? after_close_
+                                                    : " was used before freeze(): its values "
+                                                      "have no place yet. Call freeze() first."));
   }
   // A scope of the user's: its values would be old ones, or gone, after the call.
   void require_no_scope(const char* call) {
@@ -337,6 +351,7 @@ class OffloadCore : public std::enable_shared_from_this<OffloadCore> {
   std::vector<std::shared_ptr<OffloadedGroup>> groups_;
   bool frozen_ = false;
   bool closed_ = false;
+  const char* after_close_ = kGone;
   std::mutex mutex_;  // of everything below and of the groups' bindings: autograd may have threads
                       // of its own
   std::vector<int> ending_tasks_;

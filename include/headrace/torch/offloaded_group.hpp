@@ -218,10 +218,12 @@ class OffloadedGroup {
   }
 
   // The weights are other ones now: torch then refuses a backward pass over values saved before.
-  void mark_changed() const {
+  void mark_changed() {
+    ++changes_;
     for (const OffloadedParameter& parameter : parameters_)
       parameter.tensor.unsafeGetTensorImpl()->bump_version();
   }
+  std::uint64_t changes() const noexcept { return changes_; }  // how often that was
   std::size_t trainable_count() const {
     std::size_t count = 0;
     for (const OffloadedParameter& parameter : parameters_)
@@ -285,5 +287,6 @@ class OffloadedGroup {
   std::vector<SectionStorage> sections_;
   std::vector<OffloadedParameter> parameters_;
   std::string parked_text_;
+  std::uint64_t changes_ = 0;
 };
 }  // namespace headrace::torch::detail
