@@ -41,10 +41,12 @@
 #include <tuple>
 #include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "headrace/engine.hpp"
 #include "headrace/torch/checkpoint.hpp"
+#include "headrace/torch/modification.hpp"
 #include "headrace/torch/offload_core.hpp"
 #include "headrace/torch/random_state.hpp"
 #include "headrace/torch/restore.hpp"
@@ -95,12 +97,14 @@ class Group {
  public:
   GroupId id() const noexcept { return state_->id; }
   const std::string& name() const noexcept { return state_->name; }
-  // A factory's module exists from freeze() on; before, this throws kWrongState.
+  // A factory's module exists from freeze() on, and add_rest() keeps none: else this throws
+  // kWrongState.
   std::shared_ptr<M> module() const {
     if (state_->module) return std::static_pointer_cast<M>(state_->module);
     throw Error(Code::kWrongState,
-                "the module of " + detail::quoted_group(state_->name) +
-                    " does not exist yet: its factory's product is kept from freeze() on.");
+                detail::quoted_group(state_->name) +
+                    " has no module here: a factory's is kept from freeze() on, and that given to "
+                    "add_rest() stays yours.");
   }
 
  private:
@@ -109,18 +113,40 @@ class Group {
   std::shared_ptr<detail::OffloadedGroup> state_;
 };
 
-// A scope in which a group's parameters can be read anywhere: evaluation, export, inspection.
-// Move-only. What is written to them is lost; the next call of the Offload throws and names the
-// parameter.
+enum class Access {
+  kRead,    // evaluation, export, inspection; what is written is lost, and reported
+  kModify,  // initialisation, surgery, torch::load(); written back at the end
+};
+
+// A scope in which a group's parameters can be used anywhere. Move-only, one trainer thread.
+//   kRead    What is written to them is lost; the next call of the Offload throws and names the
+//            parameter.
+//   kModify  They are a copy of the group, of its size, that nobody else sees: forward, backward
+//   and
+//            gathered() of this group, and step(), are refused by name until the scope ends. Then
+//            the engine gets the values. Masters of elements whose bits changed become those
+//            values; all other masters, the moments, step counts and gradients stay.
 class GatheredModule {
  public:
-  // Ends the scope early.
-  void release() noexcept { binding_.release(); }
+  // Ends the scope early. With kModify it writes back and throws what Engine::load() throws, or
+  // kWrongState for a parameter that has another type or shape now; then the scope is still open.
+  // The destructor does the same, but drops the changes where an exception passes through it, and
+  // what it cannot write back the next call of the Offload reports by the group's name.
+  void release() {
+    if (auto* changes = std::get_if<detail::Modification>(&held_)) return changes->write_back();
+    std::get<detail::Binding>(held_).release();
+  }
+  // Ends the scope without writing anything back.
+  void discard() noexcept {
+    if (auto* changes = std::get_if<detail::Modification>(&held_)) return changes->discard();
+    std::get<detail::Binding>(held_).release();
+  }
 
  private:
   friend class Offload;
-  explicit GatheredModule(detail::Binding binding) : binding_(std::move(binding)) {}
-  detail::Binding binding_;
+  explicit GatheredModule(detail::Binding binding) : held_(std::move(binding)) {}
+  explicit GatheredModule(detail::Modification changes) : held_(std::move(changes)) {}
+  std::variant<detail::Binding, detail::Modification> held_;
 };
 
 class Offload {
@@ -193,26 +219,28 @@ class Offload {
 
   // Parameters used outside of any group's forward (embeddings, a final norm, shared weights):
   // bound from freeze() to close(), gradients and optimizer state offloaded like any other's. Of a
-  // module: its trainable parameters that no group has; nothing is added if there are none. A group
-  // named "" leaves the names as they are.
-  void add_rest(const ::torch::nn::Module& model, std::string name = "rest") {
+  // module: its trainable parameters that no group has; nothing is added, and no group returned, if
+  // there are none. A group named "" leaves the names as they are.
+  using Rest = std::optional<Group<::torch::nn::Module>>;
+  Rest add_rest(const ::torch::nn::Module& model, std::string name = "rest") {
     detail::NamedTensors tensors = detail::parameters_of(model);
     std::erase_if(tensors, [this](const auto& item) {
       return !item.second.requires_grad() || core_->owners().owned(item.second);
     });
     core_->buffers().add(name, model);
-    add_rest(std::move(tensors), std::move(name));
+    return add_rest(std::move(tensors), std::move(name));
   }
   template <class M>
-  void add_rest(const ::torch::nn::ModuleHolder<M>& model, std::string name = "rest") {
-    add_rest(*model, std::move(name));
+  Rest add_rest(const ::torch::nn::ModuleHolder<M>& model, std::string name = "rest") {
+    return add_rest(*model, std::move(name));
   }
-  void add_rest(std::vector<std::pair<std::string, at::Tensor>> parameters,
+  Rest add_rest(std::vector<std::pair<std::string, at::Tensor>> parameters,
                 std::string name = "rest") {
-    if (parameters.empty()) return;
-    const auto state = add(std::move(name), std::move(parameters));
+    if (parameters.empty()) return std::nullopt;
+    auto state = add(std::move(name), std::move(parameters));
     state->always_bound = true;
     engine().keep_bound(state->id);
+    return Group<::torch::nn::Module>(std::move(state));
   }
 
   // Plans and allocates (Engine::freeze), then moves the values group by group. From here on
@@ -281,8 +309,9 @@ class Offload {
   }
 
   template <class M>
-  [[nodiscard]] GatheredModule gathered(const Group<M>& group) {
+  [[nodiscard]] GatheredModule gathered(const Group<M>& group, Access access = Access::kRead) {
     core_->begin_call();
+    if (access == Access::kModify) return GatheredModule(detail::Modification(core_, group.state_));
     return GatheredModule(detail::Binding(core_, group.state_));
   }
 

@@ -95,6 +95,49 @@ class OffloadCore : public std::enable_shared_from_this<OffloadCore> {
     const std::lock_guard lock(mutex_);
     unbind(group);
   }
+  // Binds the group to a copy that the user may change; write_changes() gives the engine its
+  // values, end_changes() drops it.
+  void begin_changes(OffloadedGroup& group) {
+    const std::lock_guard lock(mutex_);
+    require_open(group);
+    if (group.changing || group.bindings != (group.always_bound ? 1u : 0u)) {
+      throw Error(Code::kWrongState,
+                  "gathered() for changing " + quoted_group(group.name) +
+                      " while it is in use: who uses it would go on with the old values. End its "
+                      "other gathered() scope, and call it outside of forward and backward.");
+    }
+    if (group.always_bound) unbind(group);
+    bind(group);
+    try {
+      group.move_to_copy();
+    } catch (...) {
+      if (!group.always_bound) unbind(group);
+      throw;
+    }
+    group.changing = true;
+  }
+  void write_changes(OffloadedGroup& group) {
+    const std::lock_guard lock(mutex_);
+    group.load_copy(engine_);
+    group.mark_changed();
+  }
+  void end_changes(OffloadedGroup& group) noexcept {
+    const std::lock_guard lock(mutex_);
+    group.drop_copy();
+    group.changing = false;
+    group.bindings = 0;
+    if (!group.always_bound) return;
+    try {
+      bind(group);
+    } catch (const std::exception& error) {
+      written_ = quoted_group(group.name) + " could not be bound again: " + error.what();
+    }
+  }
+  void report_lost_changes(const OffloadedGroup& group, const std::string& cause) {
+    const std::lock_guard lock(mutex_);
+    written_ = "the changes made to " + quoted_group(group.name) +
+               " in a gathered() scope were not written back, and are lost: " + cause;
+  }
   // At the start of a call that is not part of a backward pass: what an interrupted one left bound
   // goes.
   void begin_call() {
@@ -232,7 +275,7 @@ class OffloadCore : public std::enable_shared_from_this<OffloadCore> {
   void require_no_scope(const char* call) {
     const std::lock_guard lock(mutex_);
     for (const auto& group : groups_) {
-      if (group->bindings <= (group->always_bound ? 1u : 0u)) continue;
+      if (!group->changing && group->bindings <= (group->always_bound ? 1u : 0u)) continue;
       throw Error(Code::kWrongState,
                   std::string(call) + " while " + quoted_group(group->name) +
                       " is in use: its values would not be current. End its gathered() scope, and "
@@ -240,6 +283,12 @@ class OffloadCore : public std::enable_shared_from_this<OffloadCore> {
     }
   }
   void bind(OffloadedGroup& group) {
+    if (group.changing) {
+      throw Error(Code::kWrongState,
+                  quoted_group(group.name) +
+                      " was used while it is being changed: its values are not the engine's yet. "
+                      "End its gathered() scope first.");
+    }
     group.check_attached();
     if (group.bindings == 0) {
       Gathered gathered = engine_.gather(group.id);
@@ -281,7 +330,7 @@ class OffloadCore : public std::enable_shared_from_this<OffloadCore> {
     written_ = "parameter '" + written->full_name + "' of " + quoted_group(group.name) +
                " was written while it was bound for reading: the engine has the weights, so that "
                "change is lost. Put "
-               "values in with engine().load().";
+               "values in within gathered(group, Access::kModify), or with engine().load().";
   }
   void bind_rest() {
     const std::lock_guard lock(mutex_);

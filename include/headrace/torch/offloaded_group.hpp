@@ -124,6 +124,8 @@ class OffloadedGroup {
   NamedTensors loose;         // parameters given without a module, until attach()
   bool always_bound = false;  // bound from freeze to close
 
+  bool changing = false;  // bound to a copy that the user changes
+
   std::uint32_t bindings = 0;
   Gathered lease;
   std::vector<OpenBackward> backwards;
@@ -196,7 +198,7 @@ class OffloadedGroup {
   void bind(Gathered gathered) {
     lease = std::move(gathered);
     for (SectionStorage& section : sections_) {
-      section.bind(lease.section(section.type() == at::kFloat ? DType::kF32 : DType::kBf16).data);
+      section.bind(leased(section));
     }
     for (OffloadedParameter& parameter : parameters_)
       parameter.bound_version = version_of(parameter);
@@ -212,6 +214,37 @@ class OffloadedGroup {
     park(parked_text_);
     lease.release();
     return written;
+  }
+  // A bound group goes on with a copy of its values, and gives its lease back.
+  void move_to_copy() {
+    std::vector<at::Tensor> copies;
+    for (const SectionStorage& section : sections_) {
+      const std::size_t size_bytes = section.size_bytes();
+      copies.push_back(at::empty({static_cast<std::int64_t>(size_bytes)}, at::kByte));
+      std::memcpy(copies.back().mutable_data_ptr(), leased(section), size_bytes);
+    }
+    for (std::size_t i = 0; i < sections_.size(); ++i)
+      sections_[i].bind(copies[i].mutable_data_ptr());
+    copies_ = std::move(copies);
+    lease.release();
+  }
+  // The copy's values become the engine's.
+  void load_copy(Engine& engine) {
+    take_strays_back(engine);
+    for (const OffloadedParameter& parameter : parameters_) {
+      const auto* values =
+          static_cast<const std::byte*>(copies_[parameter.section].const_data_ptr()) +
+          engine.section_offset_bytes(parameter.id);
+      const std::size_t size = parameter.tensor.element_size();
+      engine.load(parameter.id, Content::kWeight,
+                  [values, size](std::uint64_t first, std::span<std::byte> stretch) {
+                    std::memcpy(stretch.data(), values + first * size, stretch.size());
+                  });
+    }
+  }
+  void drop_copy() {
+    park(parked_text_);
+    copies_.clear();
   }
   void park(const std::string& text) {
     for (SectionStorage& section : sections_) section.park(text);
@@ -234,6 +267,28 @@ class OffloadedGroup {
   std::vector<OffloadedParameter>& parameters() noexcept { return parameters_; }
 
  private:
+  void* leased(const SectionStorage& section) const {
+    return lease.section(section.type() == at::kFloat ? DType::kF32 : DType::kBf16).data;
+  }
+  // torch::load() and Module::to() give a parameter other memory: its values come from there.
+  void take_strays_back(Engine& engine) {
+    for (const OffloadedParameter& parameter : parameters_) {
+      const SectionStorage& section = sections_[parameter.section];
+      if (section.holds(parameter.tensor)) continue;
+      const at::Tensor values = parameter.tensor.detach();
+      const ParameterSpec& spec = engine.spec(parameter.id);
+      if (values.scalar_type() != section.type() || values.sizes() != spec.shape) {
+        throw Error(Code::kWrongState,
+                    "parameter '" + parameter.full_name + "' of " + quoted_group(name) +
+                        " became another tensor of type " + c10::toString(values.scalar_type()) +
+                        " while it was being changed: only values can change, not type or shape. "
+                        "Convert it back before the scope ends, or discard() the changes.");
+      }
+      const at::Tensor place = section.view(engine.section_offset_bytes(parameter.id), spec.shape);
+      place.copy_(values);
+      at::Tensor(parameter.tensor).set_data(place);
+    }
+  }
   static std::uint32_t version_of(const OffloadedParameter& parameter) {
     return parameter.tensor.unsafeGetTensorImpl()->version_counter().current_version();
   }
@@ -286,6 +341,7 @@ class OffloadedGroup {
 
   std::vector<SectionStorage> sections_;
   std::vector<OffloadedParameter> parameters_;
+  std::vector<at::Tensor> copies_;  // of sections_, while the user changes them
   std::string parked_text_;
   std::uint64_t changes_ = 0;
 };
