@@ -366,6 +366,27 @@ TEST(Checkpoint, RunsAgainUnderTheAutocastOfForward) {
     EXPECT_TRUE(same_bits(item.value().grad(), log.of(item.key())[0])) << item.key();
 }
 
+// Autocast keeps weights that it has cast: those cast in the first run know of no gradients.
+TEST(Checkpoint, UnderAutocastLeavesNoCastWeightsToOthers) {
+  using headrace_test::Mlp;
+  Mlp mlp(4, 4, 4);
+  GradientLog log;
+  log.watch("", *mlp);
+  Offload offload((headrace::Settings()));
+  const auto group = offload.add_group("mlp", mlp);
+  offload.engine().expect_repeated_gradients(group.id());
+  offload.freeze();
+  const torch::Tensor x = torch::randn({3, 4});
+  at::autocast::set_autocast_enabled(at::kCPU, true);
+  const torch::Tensor first = offload.checkpoint(group, x), second = offload(group, x);
+  at::autocast::set_autocast_enabled(at::kCPU, false);
+  at::autocast::clear_cache();
+  first.sum().backward();
+  second.sum().backward();
+  for (const auto& [name, gradients] : log.all()) EXPECT_EQ(gradients.size(), 2u) << name;
+  EXPECT_EQ(log.all().size(), 4u);
+}
+
 TEST(Checkpoint, OfABlockThatTrainsNothingLeavesNothingBehind) {
   Pair pair(2);
   for (auto parameter : pair.groups[0].module()->parameters()) parameter.set_requires_grad(false);

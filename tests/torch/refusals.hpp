@@ -11,6 +11,7 @@
 
 namespace headrace_test {
 inline bool parked(const torch::Tensor& parameter) {
+  if (!parameter.defined()) return false;
   try {
     parameter.data_ptr();
   } catch (const c10::Error&) {
