@@ -17,8 +17,10 @@
 // while they are needed. Whoever touches one at another time gets a c10::Error that names its group
 // and the call that helps.
 //
-// Values:  buffers (batch norm's statistics, masks) stay torch's. Parameters are kept row-major:
-//          channels_last is lost.
+// Values:  buffers (batch norm's statistics, masks) stay torch's: buffers() lists them. Parameters
+//          are row-major; other strides (channels_last, a transposed weight) are refused.
+// .grad(): gradients are the engine's once they have arrived. Code that looks for them itself
+//          (clip_grad_norm_, an optimizer) gets a c10::Error that says what to call instead.
 // Threads: one trainer thread, and the threads that autograd starts for it.
 // Errors:  headrace::Error, out of backward() too.
 // Memory:  a group whose parameters are not all used, or not all trained, holds its buffer until
@@ -27,23 +29,29 @@
 // Uses that no call brackets (a weight that another block captured, a loss kept in the module,
 //          second derivatives) throw, or are served on demand: serve_on_demand().
 #pragma once
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
 #include <torch/ordered_dict.h>
 
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
+#include <optional>
 #include <string>
+#include <tuple>
 #include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "headrace/engine.hpp"
+#include "headrace/torch/checkpoint.hpp"
+#include "headrace/torch/modification.hpp"
 #include "headrace/torch/offload_core.hpp"
+#include "headrace/torch/random_state.hpp"
+#include "headrace/torch/restore.hpp"
 #include "headrace/torch/tensors.hpp"
 
 namespace headrace::torch {
@@ -83,25 +91,6 @@ template <class M>
 const std::shared_ptr<M>& pointer_to(const ::torch::nn::ModuleHolder<M>& module) {
   return module.ptr();
 }
-
-// Puts torch's CPU generator back to where it was.
-class KeepRandomState {
- public:
-  KeepRandomState() : generator_(at::detail::getDefaultCPUGenerator()) {
-    const std::lock_guard lock(generator_.mutex());
-    state_ = generator_.get_state();
-  }
-  ~KeepRandomState() {
-    const std::lock_guard lock(generator_.mutex());
-    generator_.set_state(state_);
-  }
-  KeepRandomState(const KeepRandomState&) = delete;
-  KeepRandomState& operator=(const KeepRandomState&) = delete;
-
- private:
-  at::Generator generator_;
-  at::Tensor state_;
-};
 }  // namespace detail
 
 // A handle on a group of an Offload, copied freely. It keeps the module, not the Offload.
@@ -110,12 +99,14 @@ class Group {
  public:
   GroupId id() const noexcept { return state_->id; }
   const std::string& name() const noexcept { return state_->name; }
-  // A factory's module exists from freeze() on; before, this throws kWrongState.
+  // A factory's module exists from freeze() on, and add_rest() keeps none: else this throws
+  // kWrongState.
   std::shared_ptr<M> module() const {
     if (state_->module) return std::static_pointer_cast<M>(state_->module);
     throw Error(Code::kWrongState,
-                "the module of " + detail::quoted_group(state_->name) +
-                    " does not exist yet: its factory's product is kept from freeze() on.");
+                detail::quoted_group(state_->name) +
+                    " has no module here: a factory's is kept from freeze() on, and that given to "
+                    "add_rest() stays yours.");
   }
 
  private:
@@ -124,18 +115,40 @@ class Group {
   std::shared_ptr<detail::OffloadedGroup> state_;
 };
 
-// A scope in which a group's parameters can be read anywhere: evaluation, export, inspection.
-// Move-only. What is written to them is lost; the next call of the Offload throws and names the
-// parameter.
+enum class Access {
+  kRead,    // evaluation, export, inspection; what is written is lost, and reported
+  kModify,  // initialisation, surgery, torch::load(); written back at the end
+};
+
+// A scope in which a group's parameters can be used anywhere. Move-only, one trainer thread.
+//   kRead    What is written to them is lost; the next call of the Offload throws and names the
+//            parameter.
+//   kModify  They are a copy of the group, of its size, that nobody else sees: forward, backward
+//   and
+//            gathered() of this group, and step(), are refused by name until the scope ends. Then
+//            the engine gets the values. Masters of elements whose bits changed become those
+//            values; all other masters, the moments, step counts and gradients stay.
 class GatheredModule {
  public:
-  // Ends the scope early.
-  void release() noexcept { binding_.release(); }
+  // Ends the scope early. With kModify it writes back and throws what Engine::load() throws, or
+  // kWrongState for a parameter that has another type or shape now; then the scope is still open.
+  // The destructor does the same, but drops the changes where an exception passes through it, and
+  // what it cannot write back the next call of the Offload reports by the group's name.
+  void release() {
+    if (auto* changes = std::get_if<detail::Modification>(&held_)) return changes->write_back();
+    std::get<detail::Binding>(held_).release();
+  }
+  // Ends the scope without writing anything back.
+  void discard() noexcept {
+    if (auto* changes = std::get_if<detail::Modification>(&held_)) return changes->discard();
+    std::get<detail::Binding>(held_).release();
+  }
 
  private:
   friend class Offload;
-  explicit GatheredModule(detail::Binding binding) : binding_(std::move(binding)) {}
-  detail::Binding binding_;
+  explicit GatheredModule(detail::Binding binding) : held_(std::move(binding)) {}
+  explicit GatheredModule(detail::Modification changes) : held_(std::move(changes)) {}
+  std::variant<detail::Binding, detail::Modification> held_;
 };
 
 // How often a group was bound because an operator touched it outside of its calls.
@@ -186,8 +199,8 @@ class Offload {
   //               torch's CPU generator as it was: with one seed the values are those of the model
   //               built plainly in that order.
   // Throws kInvalidArgument for a parameter that another group has, or that lies in another's
-  // memory without being the same tensor (both are named), kUnsupported for one that is not a dense
-  // Float or BFloat16 tensor in CPU memory.
+  // memory without being the same tensor (both are named), kUnsupported for one that is not a
+  // dense, row-major Float or BFloat16 tensor in CPU memory.
   template <class Source>
   Group<typename detail::SourceOf<std::remove_cvref_t<Source>>::type> add_group(std::string name,
                                                                                 Source&& source) {
@@ -197,6 +210,7 @@ class Offload {
       auto state =
           add(std::move(name), core_->owners().without_shared(detail::parameters_of(*module)));
       state->module = module;
+      core_->buffers().add(state->name, *module);
       return Group<M>(std::move(state));
     } else {
       detail::NamedTensors tensors;
@@ -216,25 +230,28 @@ class Offload {
 
   // Parameters used outside of any group's forward (embeddings, a final norm, shared weights):
   // bound from freeze() to close(), gradients and optimizer state offloaded like any other's. Of a
-  // module: its trainable parameters that no group has; nothing is added if there are none. A group
-  // named "" leaves the names as they are.
-  void add_rest(const ::torch::nn::Module& model, std::string name = "rest") {
+  // module: its trainable parameters that no group has; nothing is added, and no group returned, if
+  // there are none. A group named "" leaves the names as they are.
+  using Rest = std::optional<Group<::torch::nn::Module>>;
+  Rest add_rest(const ::torch::nn::Module& model, std::string name = "rest") {
     detail::NamedTensors tensors = detail::parameters_of(model);
     std::erase_if(tensors, [this](const auto& item) {
       return !item.second.requires_grad() || core_->owners().owned(item.second);
     });
-    add_rest(std::move(tensors), std::move(name));
+    core_->buffers().add(name, model);
+    return add_rest(std::move(tensors), std::move(name));
   }
   template <class M>
-  void add_rest(const ::torch::nn::ModuleHolder<M>& model, std::string name = "rest") {
-    add_rest(*model, std::move(name));
+  Rest add_rest(const ::torch::nn::ModuleHolder<M>& model, std::string name = "rest") {
+    return add_rest(*model, std::move(name));
   }
-  void add_rest(std::vector<std::pair<std::string, at::Tensor>> parameters,
+  Rest add_rest(std::vector<std::pair<std::string, at::Tensor>> parameters,
                 std::string name = "rest") {
-    if (parameters.empty()) return;
-    const auto state = add(std::move(name), std::move(parameters));
+    if (parameters.empty()) return std::nullopt;
+    auto state = add(std::move(name), std::move(parameters));
     state->always_bound = true;
     engine().keep_bound(state->id);
+    return Group<::torch::nn::Module>(std::move(state));
   }
 
   // Parameters that modules of several groups register (tied embeddings, a shared projection). Of
@@ -320,9 +337,46 @@ class Offload {
       return result;
     }
   }
-  template <class M>
-  [[nodiscard]] GatheredModule gathered(const Group<M>& group) {
+  // function(inputs...), or group.module()->forward(inputs...), whose activations are not kept:
+  // backward runs it again, with torch's CPU generator and CPU autocast settings as they were now,
+  // and its gradients are those of run() bit for bit.
+  //   inputs  tensors, numbers, strings, and optional, pair, tuple, array, vector or map of these;
+  //           the tensors are kept until backward. What else it needs the function captures, and it
+  //           is copied; a tensor that requires a gradient is an input, unless it is a parameter.
+  //   result  the same types; its floating tensors require a gradient.
+  // Cost:   one more forward pass. A block that trains nothing and has no input that requires a
+  //         gradient keeps nothing in run() either: call that, and backward leaves it out.
+  // Order:  a group that is called several times before a step gets a gradient from each:
+  //         engine().expect_repeated_gradients(group.id()) before freeze().
+  // Backward throws kUnsupported with create_graph, and for chosen inputs only (autograd::grad);
+  //         kWrongState after a step. Whatever the function throws then comes out of backward().
+  template <class M, class F, class... Inputs>
+  requires std::invocable < F&, std::decay_t<Inputs>
+  &... > auto checkpoint(const Group<M>& group, F&& function, Inputs&&... inputs) {
+    if (!at::GradMode::is_enabled()) {
+      std::tuple<std::decay_t<Inputs>...> given(std::forward<Inputs>(inputs)...);
+      return run(group, [&] { return std::apply(function, given); });
+    }
     core_->begin_call();
+    detail::Binding binding(core_, group.state_);
+    auto result =
+        detail::checkpoint(core_, group.state_, std::decay_t<F>(std::forward<F>(function)),
+                           std::decay_t<Inputs>(std::forward<Inputs>(inputs))...);
+    binding.release();
+    core_->throw_if_written();
+    return result;
+  }
+  template <class M, class... Inputs>
+  auto checkpoint(const Group<M>& group, Inputs&&... inputs) {
+    return checkpoint(
+        group, [module = group.module()](auto&... given) { return module->forward(given...); },
+        std::forward<Inputs>(inputs)...);
+  }
+
+  template <class M>
+  [[nodiscard]] GatheredModule gathered(const Group<M>& group, Access access = Access::kRead) {
+    core_->begin_call();
+    if (access == Access::kModify) return GatheredModule(detail::Modification(core_, group.state_));
     return GatheredModule(detail::Binding(core_, group.state_));
   }
 
@@ -332,10 +386,27 @@ class Offload {
   StepResult step(const StepOptions& options) { return core_->step(options); }
   void discard_gradients() { core_->discard_gradients(); }
 
+  // The buffers (batch norm's statistics, masks, caches) of the modules given to add_group() and
+  // add_rest(), each once, by full name ("<group>.<name>"); of a factory's module from freeze() on.
+  // They stay where torch has them: not parked, not in the plan, not in the engine's hashes. Save
+  // them beside the weights.
+  const std::vector<std::pair<std::string, at::Tensor>>& buffers() const noexcept {
+    return core_->buffers().all();
+  }
+
   // For what needs no torch: values (load, store, hashes), plan, stats.
   Engine& engine() noexcept {
     core_->end_touches();  // load() and others want no group bound
     return core_->engine();
+  }
+  // Makes every parameter an ordinary tensor again, with memory of its own and its current values,
+  // without the adapter's hooks: the model trains on, saves and loads in plain torch. Then closes.
+  // Gradients that no step has used are dropped, optimizer state too: store() it before.
+  //   limit_bytes  what the weights may take, beside the engine's memory.
+  // Throws kOutOfBudget, stating how much it needs, before it starts; kWrongState while a
+  //         gathered() scope is open. After any error every parameter is offloaded as before.
+  void restore(std::optional<std::uint64_t> limit_bytes = std::nullopt) {
+    detail::restore(core_, limit_bytes);
   }
   // Drains and frees. Modules remain, without values. Throws kWrongState while a gathered() scope
   // is open.

@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "headrace/engine.hpp"
+#include "headrace/torch/buffer_list.hpp"
 #include "headrace/torch/offloaded_group.hpp"
 #include "headrace/torch/on_demand.hpp"
 #include "headrace/torch/parameter_owners.hpp"
@@ -89,6 +90,7 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
     require_recorded_arguments();
     serves_on_demand_ = true;
   }
+  BufferList& buffers() noexcept { return buffers_; }
 
   void freeze() {
     engine_.freeze();
@@ -110,6 +112,50 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
   void release(OffloadedGroup& group) noexcept {
     const std::lock_guard lock(mutex_);
     unbind(group);
+  }
+  // Binds the group to a copy that the user may change; write_changes() gives the engine its
+  // values, end_changes() drops it.
+  void begin_changes(OffloadedGroup& group) {
+    const std::lock_guard lock(mutex_);
+    require_open(group);
+    if (group.changing || group.bindings != (group.always_bound ? 1u : 0u)) {
+      throw Error(Code::kWrongState,
+                  "gathered() for changing " + quoted_group(group.name) +
+                      " while it is in use: who uses it would go on with the old values. End its "
+                      "other gathered() scope, and call it outside of forward and backward.");
+    }
+    if (group.always_bound) unbind(group);
+    bind(group);
+    try {
+      group.move_to_copy();
+    } catch (...) {
+      if (!group.always_bound) unbind(group);
+      throw;
+    }
+    group.changing = true;
+  }
+  void write_changes(OffloadedGroup& group) {
+    group.take_strays_back(engine_);
+    const std::lock_guard lock(mutex_);
+    group.load_copy(engine_);
+    group.mark_changed();
+  }
+  void end_changes(OffloadedGroup& group) noexcept {
+    const std::lock_guard lock(mutex_);
+    group.drop_copy();
+    group.changing = false;
+    group.bindings = 0;
+    if (!group.always_bound) return;
+    try {
+      bind(group);
+    } catch (const std::exception& error) {
+      written_ = quoted_group(group.name) + " could not be bound again: " + error.what();
+    }
+  }
+  void report_lost_changes(const OffloadedGroup& group, const std::string& cause) {
+    const std::lock_guard lock(mutex_);
+    written_ = "the changes made to " + quoted_group(group.name) +
+               " in a gathered() scope were not written back, and are lost: " + cause;
   }
   // At the start of a call that is not part of a backward pass: what an interrupted one left bound
   // goes.
@@ -188,24 +234,39 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
       }
       throw;
     }
-    for (const auto& group : groups_) group->mark_changed();
+    for (const auto& group : groups_) {
+      group->mark_changed();
+      group->forget_gradients();
+    }
     bind_rest();
     return result;
   }
   void discard_gradients() {
     end_backwards(kEveryBackward);
     for (const auto& group : groups_) {
+      group->forget_gradients();
       for (const OffloadedParameter& parameter : group->parameters())
         parameter.tensor.mutable_grad().reset();
     }
     engine_.discard_gradients();
   }
-  void close() {
+  // For calls that concern every group at once.
+  void require_idle(const char* call) {
+    begin_call();
+    for (const auto& group : groups_) {
+      require_open(*group);
+      group->check_attached();
+    }
+    require_no_scope(call);
+  }
+  // `what_then` follows a group's name where it is used afterwards.
+  void close(const char* what_then = kGone) {
     end_backwards(kEveryBackward);
     require_no_scope("close()");
     on_demand_.reset();
     unbind_rest();
     engine_.close();
+    if (!closed_) after_close_ = what_then;
     closed_ = true;
     for (const auto& group : groups_) {
       group->remove_gradient_hooks();
@@ -219,6 +280,7 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
 
  private:
   static constexpr int kEveryBackward = -1;
+  static constexpr const char* kGone = " was used after close(): its values are gone.";
 
   void attach(OffloadedGroup& group) {
     NamedTensors tensors = std::exchange(group.loose, {});
@@ -227,6 +289,7 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
       tensors = owners_.without_shared(parameters_of(*group.module));
       owners_.refuse_owned(group.name, tensors);
       owners_.own(group.name, tensors);
+      buffers_.add(group.name, *group.module);
     }
     check_same_shapes(group, tensors);
     group.serves_on_demand = serves_on_demand_;
@@ -255,16 +318,16 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
 
   void require_open(const OffloadedGroup& group) const {
     if (frozen_ && !closed_) return;
-    throw Error(Code::kWrongState, quoted_group(group.name) +
-                                       (closed_ ? " was used after close(): its values are gone."
-                                                : " was used before freeze(): its values "
-                                                  "have no place yet. Call freeze() first."));
+    throw Error(Code::kWrongState,
+                quoted_group(group.name) + (closed_ ? after_close_
+                                                    : " was used before freeze(): its values "
+                                                      "have no place yet. Call freeze() first."));
   }
   // A scope of the user's: its values would be old ones, or gone, after the call.
   void require_no_scope(const char* call) {
     const std::lock_guard lock(mutex_);
     for (const auto& group : groups_) {
-      if (group->bindings <= (group->always_bound ? 1u : 0u)) continue;
+      if (!group->changing && group->bindings <= (group->always_bound ? 1u : 0u)) continue;
       throw Error(Code::kWrongState,
                   std::string(call) + " while " + quoted_group(group->name) +
                       " is in use: its values would not be current. End its gathered() scope, and "
@@ -272,6 +335,12 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
     }
   }
   void bind(OffloadedGroup& group) {
+    if (group.changing) {
+      throw Error(Code::kWrongState,
+                  quoted_group(group.name) +
+                      " was used while it is being changed: its values are not the engine's yet. "
+                      "End its gathered() scope first.");
+    }
     group.check_attached();
     if (group.bindings == 0) {
       Gathered gathered = engine_.gather(group.id);
@@ -336,7 +405,7 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
     written_ = "parameter '" + written->full_name + "' of " + quoted_group(group.name) +
                " was written while it was bound for reading: the engine has the weights, so that "
                "change is lost. Put "
-               "values in with engine().load().";
+               "values in within gathered(group, Access::kModify), or with engine().load().";
   }
   void bind_rest() {
     const std::lock_guard lock(mutex_);
@@ -386,9 +455,9 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
   void take_gradient(OffloadedGroup& group, std::size_t index, const at::Tensor& parameter) {
     // Out of the parameter before anything can throw: what is refused must not wait there for the
     // next step.
-    const at::Tensor gradient = std::exchange(parameter.mutable_grad(), at::Tensor());
+    OffloadedParameter& ours = group.parameters()[index];
+    const at::Tensor gradient = ours.gradient.take_from(parameter);
     if (gradient.defined()) {
-      const OffloadedParameter& ours = group.parameters()[index];
       if (gradient.layout() != at::kStrided) {
         throw Error(Code::kUnsupported,
                     "the gradient of parameter '" + ours.full_name +
@@ -399,6 +468,7 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
       engine_.add_gradient(ours.id, dense.const_data_ptr(),
                            dtype_of(dense, ours.full_name + ".grad"));
       if (device_) device_->synchronize({});  // it has been read: the tensor may go
+      ours.gradient.mark_taken(parameter);
     }
     const std::lock_guard lock(mutex_);
     const auto open = find_backward(group, ::torch::autograd::get_current_graph_task_id());
@@ -412,11 +482,13 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
   Engine engine_;  // outlives the groups' leases
   Choose choose_;
   ParameterOwners owners_;
+  BufferList buffers_;
   std::vector<std::shared_ptr<OffloadedGroup>> groups_;
   bool serves_on_demand_ = false;
   bool frozen_ = false;
   bool closed_ = false;
   std::optional<OnDemandService> on_demand_;  // from freeze() to close()
+  const char* after_close_ = kGone;
   std::mutex mutex_;  // of everything below and of the groups' bindings: autograd may have threads
                       // of its own. No torch operator runs under it: it may end up here.
   std::vector<int> ending_tasks_;

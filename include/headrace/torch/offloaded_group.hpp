@@ -21,6 +21,7 @@
 
 #include "headrace/engine.hpp"
 #include "headrace/torch/section_storage.hpp"
+#include "headrace/torch/taken_gradient.hpp"
 
 namespace headrace::torch::detail {
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
@@ -67,7 +68,15 @@ inline ParameterSpec spec_of(const std::string& group, const std::string& name,
                     " tensor: only dense parameters in CPU memory can be offloaded. Move it with "
                     "module->to(torch::kCPU) before add_group().");
   }
-  return {name, dtype_of(tensor, full), tensor.sizes().vec(), {}};
+  const DType dtype = dtype_of(tensor, full);
+  if (!tensor.is_contiguous()) {
+    throw Error(Code::kUnsupported,
+                "parameter '" + full +
+                    "' is not row-major (channels_last, transposed or a slice): "
+                    "offloaded, it would lose its strides. Give it memory of its own, before "
+                    "add_group(), with weight.set_data(weight.contiguous()).");
+  }
+  return {name, dtype, tensor.sizes().vec(), {}};
 }
 
 // Runs after torch has written a gradient: first whatever hook was there, then ours.
@@ -93,6 +102,7 @@ struct OffloadedParameter {
   std::string full_name;
   at::Tensor tensor;  // the module's own
   std::size_t section = 0;
+  TakenGradient gradient;
   const TakeGradient* hook = nullptr;
   std::uint32_t bound_version = 0;
 };
@@ -121,6 +131,8 @@ class OffloadedGroup {
   NamedTensors loose;         // parameters given without a module, until attach()
   bool always_bound = false;  // bound from freeze to close
 
+  bool changing = false;  // bound to a copy that the user changes
+
   std::uint32_t bindings = 0;
   Gathered lease;
   std::vector<OpenBackward> backwards;
@@ -141,7 +153,9 @@ class OffloadedGroup {
       const std::size_t section = section_for(engine, spec.dtype);
       at::Tensor parameter = tensors[i].second;
       parameter.set_data(sections_[section].view(engine.section_offset_bytes(ids[i]), spec.shape));
-      parameters_.push_back({ids[i], engine.full_name(ids[i]), parameter, section});
+      const std::string& name = engine.full_name(ids[i]);
+      parameters_.push_back(
+          {ids[i], name, parameter, section, TakenGradient(parameter, taken_text(name))});
     }
   }
 
@@ -154,8 +168,12 @@ class OffloadedGroup {
       ::torch::autograd::impl::set_post_acc_grad_hooks(tensor, std::move(hook));
     }
   }
+  void forget_gradients() {
+    for (OffloadedParameter& parameter : parameters_) parameter.gradient.forget(parameter.tensor);
+  }
   void remove_gradient_hooks() noexcept {
     for (OffloadedParameter& parameter : parameters_) {
+      parameter.gradient.leave(parameter.tensor);
       auto& slot = ::torch::autograd::impl::post_acc_grad_hooks(parameter.tensor);
       if (parameter.hook == nullptr || slot.get() != parameter.hook) continue;
       auto before = static_cast<TakeGradient*>(slot.get())->give_back();
@@ -190,7 +208,7 @@ class OffloadedGroup {
   void bind(Gathered gathered) {
     lease = std::move(gathered);
     for (SectionStorage& section : sections_) {
-      section.bind(lease.section(section.type() == at::kFloat ? DType::kF32 : DType::kBf16).data);
+      section.bind(leased(section));
     }
     for (OffloadedParameter& parameter : parameters_)
       parameter.bound_version = version_of(parameter);
@@ -211,15 +229,66 @@ class OffloadedGroup {
   void stay_parked(const std::string& cause) {
     park(parked_text_ + " It could not be brought when it was touched: " + cause);
   }
+  // A bound group goes on with a copy of its values, and gives its lease back.
+  void move_to_copy() {
+    std::vector<at::Tensor> copies;
+    for (const SectionStorage& section : sections_) {
+      const std::size_t size_bytes = section.size_bytes();
+      copies.push_back(at::empty({static_cast<std::int64_t>(size_bytes)}, at::kByte));
+      std::memcpy(copies.back().mutable_data_ptr(), leased(section), size_bytes);
+    }
+    for (std::size_t i = 0; i < sections_.size(); ++i)
+      sections_[i].bind(copies[i].mutable_data_ptr());
+    copies_ = std::move(copies);
+    lease.release();
+  }
+  // torch::load() and Module::to() give a parameter other memory: its values go to the copy.
+  void take_strays_back(Engine& engine) {
+    for (const OffloadedParameter& parameter : parameters_) {
+      const SectionStorage& section = sections_[parameter.section];
+      if (section.holds(parameter.tensor)) continue;
+      const at::Tensor values = parameter.tensor.detach();
+      const ParameterSpec& spec = engine.spec(parameter.id);
+      if (values.scalar_type() != section.type() || values.sizes() != spec.shape) {
+        throw Error(Code::kWrongState,
+                    "parameter '" + parameter.full_name + "' of " + quoted_group(name) +
+                        " became another tensor of type " + c10::toString(values.scalar_type()) +
+                        " while it was being changed: only values can change, not type or shape. "
+                        "Convert it back before the scope ends, or discard() the changes.");
+      }
+      const at::Tensor place = section.view(engine.section_offset_bytes(parameter.id), spec.shape);
+      place.copy_(values);
+      at::Tensor(parameter.tensor).set_data(place);
+    }
+  }
+  // The copy's values become the engine's.
+  void load_copy(Engine& engine) {
+    for (const OffloadedParameter& parameter : parameters_) {
+      const auto* values =
+          static_cast<const std::byte*>(copies_[parameter.section].const_data_ptr()) +
+          engine.section_offset_bytes(parameter.id);
+      const std::size_t size = parameter.tensor.element_size();
+      engine.load(parameter.id, Content::kWeight,
+                  [values, size](std::uint64_t first, std::span<std::byte> stretch) {
+                    std::memcpy(stretch.data(), values + first * size, stretch.size());
+                  });
+    }
+  }
+  void drop_copy() {
+    park(parked_text_);
+    copies_.clear();
+  }
   void park(const std::string& text) {
     for (SectionStorage& section : sections_) section.park(text);
   }
 
   // The weights are other ones now: torch then refuses a backward pass over values saved before.
-  void mark_changed() const {
+  void mark_changed() {
+    ++changes_;
     for (const OffloadedParameter& parameter : parameters_)
       parameter.tensor.unsafeGetTensorImpl()->bump_version();
   }
+  std::uint64_t changes() const noexcept { return changes_; }  // how often that was
   std::size_t trainable_count() const {
     std::size_t count = 0;
     for (const OffloadedParameter& parameter : parameters_)
@@ -228,8 +297,12 @@ class OffloadedGroup {
   }
   const std::vector<OffloadedParameter>& parameters() const noexcept { return parameters_; }
   const std::vector<SectionStorage>& sections() const noexcept { return sections_; }
+  std::vector<OffloadedParameter>& parameters() noexcept { return parameters_; }
 
  private:
+  void* leased(const SectionStorage& section) const {
+    return lease.section(section.type() == at::kFloat ? DType::kF32 : DType::kBf16).data;
+  }
   static std::uint32_t version_of(const OffloadedParameter& parameter) {
     return parameter.tensor.unsafeGetTensorImpl()->version_counter().current_version();
   }
@@ -257,6 +330,13 @@ class OffloadedGroup {
     sections_.emplace_back(type, engine.section_size_bytes(id, dtype), parked_text_);
     return sections_.size() - 1;
   }
+  std::string taken_text(const std::string& parameter) const {
+    return "the gradient of parameter '" + parameter + "' of " + quoted_group(name) +
+           " was looked for in .grad(): it was handed to the engine when backward had it, and "
+           "there "
+           "is no memory behind .grad() now. Pass max_norm to offload.step() to clip it, and "
+           "let offload.step() take the optimizer's place.";
+  }
   std::string parked_text(const NamedTensors& tensors) const {
     constexpr std::size_t kNamed = 3;
     std::string names;
@@ -281,6 +361,8 @@ class OffloadedGroup {
 
   std::vector<SectionStorage> sections_;
   std::vector<OffloadedParameter> parameters_;
+  std::vector<at::Tensor> copies_;  // of sections_, while the user changes them
   std::string parked_text_;
+  std::uint64_t changes_ = 0;
 };
 }  // namespace headrace::torch::detail

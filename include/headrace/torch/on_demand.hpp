@@ -87,16 +87,16 @@ inline void require_recorded_arguments() {
 }
 
 // What an operator does with an argument of its own.
-enum class Access { kRead, kWrite, kNone };
-inline Access access_of(const c10::FunctionSchema& schema, std::size_t argument) {
-  if (argument >= schema.arguments().size()) return Access::kNone;
+enum class ArgumentUse { kRead, kWrite, kNone };
+inline ArgumentUse use_of(const c10::FunctionSchema& schema, std::size_t argument) {
+  if (argument >= schema.arguments().size()) return ArgumentUse::kNone;
   const c10::AliasInfo* alias = schema.arguments()[argument].alias_info();
-  if (alias != nullptr && alias->isWrite()) return Access::kWrite;
+  if (alias != nullptr && alias->isWrite()) return ArgumentUse::kWrite;
   // A view, or what may be one: where it has to copy, that is an operator of its own.
-  if (alias != nullptr) return Access::kNone;
+  if (alias != nullptr) return ArgumentUse::kNone;
   const std::string& name = schema.name();
   const bool shape_only = name.ends_with("_like") || name.starts_with("aten::new_");
-  return shape_only ? Access::kNone : Access::kRead;
+  return shape_only ? ArgumentUse::kNone : ArgumentUse::kRead;
 }
 
 // Whose groups are served. From any thread.
@@ -221,11 +221,11 @@ class OnDemandTable {
     const std::optional<c10::FunctionSchema> schema = op.operator_schema();
     if (!schema) return in_use;  // no operator: what it calls is one
     for (const Touched& touch : touched) {
-      if (!is_held(touch) && access_of(*schema, touch.argument) == Access::kWrite)
+      if (!is_held(touch) && use_of(*schema, touch.argument) == ArgumentUse::kWrite)
         in_use->refuse(touch.use.group);
     }
     for (const Touched& touch : touched) {
-      if (is_held(touch) || access_of(*schema, touch.argument) != Access::kRead) continue;
+      if (is_held(touch) || use_of(*schema, touch.argument) != ArgumentUse::kRead) continue;
       if (GroupsInUse::refuses(touch.use.group)) continue;
       if (touch.use.server->hold_on_demand(*touch.use.group)) in_use->add(touch.use);
     }

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+// headrace/torch/checkpoint.hpp: activation checkpointing. Forward keeps a block's inputs only;
+// backward runs the block again, as it ran before, and goes through that.
+//
+// Reentrant: the second run and its own backward pass happen inside the node of the first, so the
+// group is bound from the one to the end of the other. What does not pass through autograd is put
+// back for the second run: the state of torch's CPU generator (dropout) and the CPU's autocast
+// settings. That the weights are the same is checked.
+#pragma once
+#include <ATen/autocast_mode.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/core/ivalue.h>
+#include <ATen/ops/empty.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/engine.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "headrace/torch/offload_core.hpp"
+#include "headrace/torch/random_state.hpp"
+#include "headrace/torch/tensor_slots.hpp"
+
+namespace headrace::torch::detail {
+struct CpuAutocast {
+  static CpuAutocast current() {
+    return {at::autocast::is_autocast_enabled(at::kCPU), at::autocast::get_autocast_dtype(at::kCPU),
+            at::autocast::is_autocast_cache_enabled()};
+  }
+  void set() const {
+    at::autocast::set_autocast_enabled(at::kCPU, enabled);
+    at::autocast::set_autocast_dtype(at::kCPU, type);
+    at::autocast::set_autocast_cache_enabled(cache);
+  }
+  bool enabled;
+  at::ScalarType type;
+  bool cache;
+};
+// Other settings for a scope.
+class AutocastScope {
+ public:
+  explicit AutocastScope(const CpuAutocast& settings) : before_(CpuAutocast::current()) {
+    settings.set();
+  }
+  ~AutocastScope() { before_.set(); }
+  AutocastScope(const AutocastScope&) = delete;
+  AutocastScope& operator=(const AutocastScope&) = delete;
+
+ private:
+  CpuAutocast before_;
+};
+// torch's cache of weights that autocast has cast belongs to one graph: empty before and after a
+// scope.
+class OwnAutocastCache {
+ public:
+  explicit OwnAutocastCache(const CpuAutocast& settings) : used_(settings.enabled) { clear(); }
+  ~OwnAutocastCache() { clear(); }
+  OwnAutocastCache(const OwnAutocastCache&) = delete;
+  OwnAutocastCache& operator=(const OwnAutocastCache&) = delete;
+
+ private:
+  void clear() const {
+    if (used_) at::autocast::clear_cache();
+  }
+  bool used_;
+};
+
+// One call of a checkpointed block. Lives as long as the node that autograd has for it.
+class CheckpointedCall : public ::torch::CustomClassHolder {
+ public:
+  using Tensors = std::vector<at::Tensor>;
+
+  CheckpointedCall(const std::shared_ptr<OffloadCore>& core, std::shared_ptr<OffloadedGroup> group)
+      : core_(core),
+        group_(std::move(group)),
+        changes_(group_->changes()),
+        random_state_(random_state()),
+        autocast_(CpuAutocast::current()) {}
+
+  // In forward, without gradients; the group is bound.
+  Tensors run_first(at::TensorList inputs) {
+    CpuAutocast settings = autocast_;
+    settings.cache = false;  // a weight cast without gradients must not be found by others later
+    const AutocastScope autocast(settings);
+    Tensors outputs = run(inputs);
+    for (at::Tensor& output : outputs) {
+      const bool input = std::any_of(inputs.begin(), inputs.end(),
+                                     [&](const at::Tensor& in) { return in.is_same(output); });
+      if (!input && output.requires_grad()) output = output.detach();  // a parameter, returned
+    }
+    return outputs;
+  }
+  // In backward. `inputs` are leaves: each has its gradient afterwards.
+  void run_again(const Tensors& inputs, const Tensors& gradients) {
+    const auto core = core_.lock();
+    if (!core) {
+      throw Error(Code::kWrongState, "backward reached the checkpoint of " + named() +
+                                         " after its Offload was closed: its values are gone.");
+    }
+    refuse_what_it_cannot();
+    const Binding binding(core, group_);
+    Tensors roots, into_them;
+    {
+      const at::AutoGradMode with_gradients(true);
+      const KeepRandomState keep;
+      set_random_state(random_state_);
+      const OwnAutocastCache cache(autocast_);
+      const AutocastScope autocast(autocast_);
+      const Tensors outputs = run(inputs);
+      refuse_another_result(outputs.size(), gradients.size());
+      for (std::size_t i = 0; i < outputs.size(); ++i) {
+        if (!gradients[i].defined() || !outputs[i].requires_grad()) continue;
+        roots.push_back(outputs[i]);
+        into_them.push_back(gradients[i]);
+      }
+    }
+    if (!roots.empty()) ::torch::autograd::backward(roots, into_them);
+  }
+
+ protected:
+  // The block, on these inputs: the defined tensors of its result, in order.
+  virtual Tensors run(at::TensorList inputs) = 0;
+
+ private:
+  std::string named() const { return quoted_group(group_->name); }
+  void refuse_what_it_cannot() const {
+    if (!::torch::autograd::Engine::get_default_engine().is_checkpoint_valid()) {
+      throw Error(
+          Code::kUnsupported,
+          "a backward pass for chosen inputs only (autograd::grad, or backward with inputs) "
+          "reached the checkpoint of " +
+              named() +
+              ", which runs a whole backward pass of its own. Call the block with "
+              "offload(group, ...) where you need this.");
+    }
+    if (at::GradMode::is_enabled()) {
+      throw Error(Code::kUnsupported,
+                  "a backward pass with create_graph reached the checkpoint of " + named() +
+                      ", which has no second derivatives. Call the block with offload(group, ...) "
+                      "where you need them.");
+    }
+    if (group_->changes() != changes_) {
+      throw Error(Code::kWrongState,
+                  "the weights of " + named() +
+                      " changed between forward and backward: its checkpoint would run with other "
+                      "ones than forward did. Call backward() before step().");
+    }
+  }
+  void refuse_another_result(std::size_t now, std::size_t before) const {
+    if (now == before) return;
+    throw Error(Code::kWrongState,
+                "the checkpointed block of " + named() + " gave " + std::to_string(now) +
+                    " tensors in backward and " + std::to_string(before) +
+                    " in forward: its gradients would be of something else. It must do the same "
+                    "both times.");
+  }
+
+  std::weak_ptr<OffloadCore> core_;
+  std::shared_ptr<OffloadedGroup> group_;
+  std::uint64_t changes_;
+  at::Tensor random_state_;
+  CpuAutocast autocast_;
+};
+
+template <class F, class... Inputs>
+class CheckpointedCallOf final : public CheckpointedCall {
+ public:
+  using Result = std::decay_t<std::invoke_result_t<F&, Inputs&...>>;
+
+  CheckpointedCallOf(const std::shared_ptr<OffloadCore>& core,
+                     std::shared_ptr<OffloadedGroup> group, F function, Inputs... inputs)
+      : CheckpointedCall(core, std::move(group)),
+        function_(std::move(function)),
+        inputs_(std::move(inputs)...) {}
+
+  // The defined tensors among the inputs; from here on autograd keeps them.
+  Tensors take_inputs() {
+    Tensors taken;
+    for_each_slot(inputs_, [&](at::Tensor& input) {
+      given_.push_back(input.defined());
+      if (input.defined()) taken.push_back(std::exchange(input, at::Tensor()));
+    });
+    return taken;
+  }
+  // Of the first run, with autograd's tensors in place of its own.
+  Result take_result(const Tensors& outputs) {
+    Result result = std::move(*result_);
+    result_.reset();
+    auto next = outputs.begin();
+    for_each_slot(result, [&](at::Tensor& output) {
+      if (output.defined()) output = *next++;
+    });
+    return result;
+  }
+
+ private:
+  Tensors run(at::TensorList given) override {
+    std::tuple<Inputs...> inputs = inputs_;
+    auto next = given.begin();
+    auto slot = given_.begin();
+    for_each_slot(inputs, [&](at::Tensor& input) {
+      if (*slot++) input = *next++;
+    });
+    Result result = std::apply(function_, inputs);
+    Tensors outputs;
+    for_each_slot(result, [&](at::Tensor& output) {
+      if (output.defined()) outputs.push_back(output);
+    });
+    if (!at::GradMode::is_enabled()) result_ = std::move(result);  // the first run
+    return outputs;
+  }
+
+  F function_;
+  std::tuple<Inputs...> inputs_;
+  std::vector<bool> given_;
+  std::optional<Result> result_;
+};
+
+struct Checkpoint : ::torch::autograd::Function<Checkpoint> {
+  using Tensors = std::vector<at::Tensor>;
+
+  // The last of `inputs` is nobody's: it requires a gradient, so that the parameters receive theirs
+  // where no input does. A list of its own type, at::TensorList, since apply() looks into no other.
+  static Tensors forward(::torch::autograd::AutogradContext* context,
+                         const c10::intrusive_ptr<CheckpointedCall>& call, at::TensorList inputs) {
+    context->set_materialize_grads(false);
+    context->save_for_backward(inputs.vec());
+    context->saved_data["call"] = c10::IValue::make_capsule(call);
+    return call->run_first(inputs.slice(0, inputs.size() - 1));
+  }
+  static Tensors backward(::torch::autograd::AutogradContext* context, const Tensors& gradients) {
+    const auto capsule = context->saved_data["call"].toCapsule();
+    Tensors inputs = context->get_saved_variables();
+    inputs.pop_back();
+    for (at::Tensor& input : inputs)
+      input = input.detach().set_requires_grad(input.requires_grad());
+    static_cast<CheckpointedCall*>(capsule.get())->run_again(inputs, gradients);
+    Tensors result(inputs.size() + 2);  // one for `call`, one for nobody's input
+    for (std::size_t i = 0; i < inputs.size(); ++i) result[i + 1] = inputs[i].grad();
+    return result;
+  }
+};
+
+// With gradients on, and the group bound.
+template <class F, class... Inputs>
+auto checkpoint(const std::shared_ptr<OffloadCore>& core, std::shared_ptr<OffloadedGroup> group,
+                F function, Inputs... inputs) {
+  using Call = CheckpointedCallOf<F, Inputs...>;
+  static_assert(!std::is_void_v<typename Call::Result>,
+                "a checkpointed block returns the tensors that backward comes from");
+  const auto call =
+      c10::make_intrusive<Call>(core, std::move(group), std::move(function), std::move(inputs)...);
+  std::vector<at::Tensor> tensors = call->take_inputs();
+  tensors.push_back(at::empty({0}).set_requires_grad(true));
+  return call->take_result(
+      Checkpoint::apply(c10::intrusive_ptr<CheckpointedCall>(call), at::TensorList(tensors)));
+}
+}  // namespace headrace::torch::detail

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// headrace/torch/taken_gradient.hpp: what stands in parameter.grad() once the engine has the
+// gradient.
+//
+// Were .grad() undefined, code that looks for gradients itself would find none and go on:
+// clip_grad_norm_ would clip nothing and return 0, an optimizer would update nothing. So a tensor
+// of the gradient's shape and type stands there, without memory, and torch throws its text at
+// whoever reads or writes it. torch adds the next gradient to what is in .grad(), so a hook on the
+// parameter takes the stand-in away just before.
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "headrace/torch/section_storage.hpp"
+
+namespace headrace::torch::detail {
+// Of one parameter. Thread: the one that runs its part of backward; others between two of those.
+class TakenGradient {
+ public:
+  TakenGradient(const at::Tensor& parameter, const std::string& text)
+      : stand_in_(SectionStorage(parameter.scalar_type(), parameter.nbytes(), text)
+                      .view(0, parameter.sizes())) {}
+
+  // Whether the engine has a gradient of the parameter that no step has used.
+  bool taken() const noexcept { return taken_; }
+  // The gradient that torch has written; undefined if it had none. What was taken before stays
+  // marked as such, whatever becomes of this one.
+  at::Tensor take_from(const at::Tensor& parameter) const {
+    at::Tensor& place = parameter.mutable_grad();
+    if (place.is_same(stand_in_)) return {};
+    return std::exchange(place, taken_ ? stand_in_ : at::Tensor());
+  }
+  void mark_taken(const at::Tensor& parameter) {
+    if (!hook_) hook_ = hook(parameter);
+    parameter.mutable_grad() = stand_in_;
+    taken_ = true;
+  }
+  // After a step. A .grad() that the user has set is left alone.
+  void forget(const at::Tensor& parameter) {
+    taken_ = false;
+    if (parameter.mutable_grad().is_same(stand_in_)) parameter.mutable_grad().reset();
+  }
+  // forget(), and the hook goes too.
+  void leave(const at::Tensor& parameter) {
+    forget(parameter);
+    if (!hook_) return;
+    try {
+      parameter.remove_hook(*hook_);
+    } catch (const c10::Error&) {  // somebody took them all off already
+    }
+    hook_.reset();
+  }
+
+ private:
+  // Made with the first gradient: a parameter may have been frozen before. Through register_hook(),
+  // since torch clears hooks set in other ways when the user registers one.
+  unsigned hook(const at::Tensor& parameter) const {
+    return parameter.register_hook([stand_in = stand_in_, weak = Weak(parameter.getIntrusivePtr())](
+                                       const at::Tensor& gradient) {
+      if (!gradient.defined()) return;  // nothing will arrive
+      const auto impl = weak.lock();
+      if (!impl) return;
+      const at::Tensor leaf(impl);
+      if (leaf.mutable_grad().is_same(stand_in) && accumulates(leaf)) leaf.mutable_grad().reset();
+    });
+  }
+  using Weak = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+
+  // False in autograd::grad(), which only looks at the gradient.
+  static bool accumulates(const at::Tensor& leaf) {
+    const auto* nodes = ::torch::autograd::get_current_graph_task_exec_info();
+    if (nodes == nullptr || nodes->empty()) return true;
+    const auto node = nodes->find(::torch::autograd::impl::try_get_grad_accumulator(leaf).get());
+    return node != nodes->end() && node->second.needed_;
+  }
+
+  at::Tensor stand_in_;
+  std::optional<unsigned> hook_;
+  bool taken_ = false;
+};
+}  // namespace headrace::torch::detail
