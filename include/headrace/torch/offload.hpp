@@ -24,8 +24,7 @@
 // Threads: one trainer thread, and the threads that autograd starts for it.
 // Errors:  headrace::Error, out of backward() too.
 // Memory:  a group whose parameters are not all used, or not all trained, holds its buffer until
-// the
-//          end of backward, or until another group needs it.
+//          the end of backward, or until another group needs it.
 // Uses that no call brackets (a weight that another block captured, a loss kept in the module,
 //          second derivatives) throw, or are served on demand: serve_on_demand().
 #pragma once
