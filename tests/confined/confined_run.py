@@ -46,7 +46,7 @@ def write(path, text):
 
 
 def own_groups():
-    """Controllers ("" is version 2) -> this process's folder of that hierarchy."""
+    """Controllers ("" is version 2) -> this process's folder of that hierarchy, its mount point."""
     places = {}
     for line in read("/proc/self/mountinfo").splitlines():
         left, right = line.split(" - ")
@@ -63,12 +63,24 @@ def own_groups():
             if controller in places:
                 shown, folder = places[controller]
                 below = os.path.relpath(group, shown) if group.startswith(shown) else "."
-                found[controller] = os.path.normpath(os.path.join(folder, below))
+                found[controller] = os.path.normpath(os.path.join(folder, below)), folder
     return found
 
 
+def parent_of_version_2(folder, top):
+    """The group itself or its nearest ancestor that gives its children memory and CPU limits."""
+    while True:
+        given = read(folder + "/cgroup.subtree_control").split()
+        if "memory" in given and "cpu" in given:
+            return folder
+        if folder == top:
+            raise Lacking(f"no control group up to {top} gives its children memory and CPU "
+                          "limits: its cgroup.subtree_control has to list both")
+        folder = os.path.dirname(folder)
+
+
 class ControlGroup:
-    """2 GiB and one CPU, as children of the groups that this process is in."""
+    """2 GiB and one CPU, in children of the groups that this process is in."""
 
     def __init__(self):
         self.folders = []
@@ -76,20 +88,15 @@ class ControlGroup:
         try:
             if "memory" in own and "cpu" in own:
                 self.version = 1
-                self.memory = self._child(own["memory"])
-                cpu = self._child(own["cpu"])
+                self.memory = self._child(own["memory"][0])
+                cpu = self._child(own["cpu"][0])
                 write(self.memory + "/memory.limit_in_bytes", str(MEMORY_BYTES))
                 write(cpu + "/cpu.cfs_period_us", "100000")
                 write(cpu + "/cpu.cfs_quota_us", "100000")
                 self.limit_name = "memory.limit_in_bytes"
             elif "" in own:
                 self.version = 2
-                self.memory = self._child(own[""])
-                for name in ("memory.max", "cpu.max"):
-                    if not os.path.exists(f"{self.memory}/{name}"):
-                        raise Lacking(
-                            f"{own['']} does not give its children {name}: its "
-                            "cgroup.subtree_control has to list memory and cpu")
+                self.memory = self._child(parent_of_version_2(*own[""]))
                 write(self.memory + "/memory.max", str(MEMORY_BYTES))
                 write(self.memory + "/cpu.max", "100000 100000")
                 self.limit_name = "memory.max"
