@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <thread>
 
@@ -161,12 +162,18 @@ class EngineThreads : public ::testing::Test {
   };
   Seen of_an_engine(const Settings& settings) {
     Seen seen{};
+    // Threads that ended may be listed a moment longer, and new ones name themselves.
+    until([] { return testing::engine_threads().empty(); });
+    const std::size_t others = testing::what_is_held().threads;
     Engine engine(settings, {.log = [&](LogLevel, std::string_view text) {
                     const std::size_t at = text.find(" update threads,");
                     if (at != text.npos) seen.said = text.substr(0, at + 15);
                   }});
     engine.add_group("g", {{"w", DType::kF32, {1000}}});
     engine.freeze();
+    until([&] {
+      return testing::engine_threads().size() + others == testing::what_is_held().threads;
+    });
     seen.threads_own = static_cast<std::size_t>(std::ranges::count_if(
         testing::engine_threads(),
         [](const std::string& name) { return name.starts_with("headrace-upd"); }));
@@ -175,6 +182,12 @@ class EngineThreads : public ::testing::Test {
     ::sched_getaffinity(0, sizeof after, &after);
     seen.affinity_cpus = static_cast<std::size_t>(CPU_COUNT(&after));
     return seen;
+  }
+
+  static void until(const std::function<bool()>& condition) {
+    for (int tries = 0; tries < 1000 && !condition(); ++tries)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_TRUE(condition());
   }
 
   const Environment no_setting_{"HEADRACE_NUM_THREADS", nullptr};
