@@ -173,7 +173,7 @@ ChosenIoQueue choose_io_queue(IoQueueKind kind, const IoQueueOptions& options,
     reason = error.what();
   }
   try {
-    return {make_io_queue_threads(options), reason};
+    return {make_io_queue_threads(options), reason + "; threads do the I/O instead"};
   } catch (const Error& error) {
     throw Error(error.code(), std::string(error.what()) + "; before that, " + reason,
                 error.sys_errno());

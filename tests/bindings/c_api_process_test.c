@@ -22,11 +22,11 @@ enum { kThreadSanitizer = 0, kSanitizer = 0 };
 static void ignore_log(void* context, int32_t level, const char* line) {
   (void)context, (void)level, (void)line;
 }
-/* An engine with its swap file in `folder`, or in memory where that is NULL; two groups, loaded. */
-static headrace_engine* ready_engine(const char* folder, const char* threads,
-                                     headrace_error* where) {
-  char text[8192], setting[64];
-  const char* overrides[1];
+/* An engine with its swap file in `folder`, or in memory where that is NULL; two groups, loaded.
+ * `overrides`: settings, ended by NULL. */
+static headrace_engine* engine_with(const char* folder, const char* const* overrides,
+                                    headrace_error* where) {
+  char text[8192];
   const int64_t shape[1] = {kElements};
   headrace_engine* engine = NULL;
   headrace_engine_options options;
@@ -38,10 +38,8 @@ static headrace_engine* ready_engine(const char* folder, const char* threads,
     offloaded_settings(text, sizeof text, folder);
     options.settings_json = text;
   }
-  snprintf(setting, sizeof setting, "headrace.update_threads=%s", threads);
-  overrides[0] = setting;
   options.overrides = overrides;
-  options.override_count = 1;
+  while (overrides[options.override_count] != NULL) ++options.override_count;
   options.log = ignore_log;
   spec = vector_spec(shape);
   EXPECT(headrace_engine_create(&options, &engine, where) == HEADRACE_OK);
@@ -52,6 +50,14 @@ static headrace_engine* ready_engine(const char* folder, const char* threads,
   for (i = 0; i < 2; ++i)
     EXPECT(headrace_engine_load(engine, (headrace_group)i, fill_ramp, NULL, where) == HEADRACE_OK);
   return engine;
+}
+static headrace_engine* ready_engine(const char* folder, const char* threads,
+                                     headrace_error* where) {
+  char setting[64];
+  const char* overrides[2] = {NULL, NULL};
+  snprintf(setting, sizeof setting, "headrace.update_threads=%s", threads);
+  overrides[0] = setting;
+  return engine_with(folder, overrides, where);
 }
 /* One step of both groups; the first code that was not HEADRACE_OK. */
 static headrace_code one_step(headrace_engine* engine, headrace_error* where) {
@@ -130,6 +136,34 @@ static void two_threads(const char* folder) {
   c.threads = "2";
   train_twenty_steps(&c);
   EXPECT(strcmp(a.hash, b.hash) == 0 && strcmp(a.hash, c.hash) == 0);
+}
+
+/* ---- two engines of different settings and paths, in turns on one thread ---- */
+static void in_turns(const char* folder) {
+  static const char* const overrides[2][4] = {
+      {"headrace.io_queue=threads", "headrace.update_threads=1", "headrace.tile_elements=65536",
+       NULL},
+      {"headrace.checksums=off", "headrace.update_threads=3", "headrace.queue_depth=2", NULL}};
+  char paths[2][4096], alone[2][HEADRACE_HASH_CAPACITY], together[HEADRACE_HASH_CAPACITY];
+  headrace_engine* engines[2];
+  int which, i;
+  for (which = 0; which < 2; ++which) {
+    snprintf(paths[which], sizeof paths[which], "%s/%s", folder, which == 0 ? "first" : "second");
+    mkdir(paths[which], 0777);
+    engines[0] = engine_with(paths[which], overrides[which], &error);
+    for (i = 0; i < 10 + which; ++i) EXPECT_OK(one_step(engines[0], &error));
+    EXPECT_OK(headrace_engine_hash_optimizer_state(engines[0], alone[which], &error));
+    EXPECT_OK(headrace_engine_destroy(engines[0], &error));
+  }
+  EXPECT(strcmp(alone[0], alone[1]) != 0); /* of eleven steps and of ten */
+  for (which = 0; which < 2; ++which)
+    engines[which] = engine_with(paths[which], overrides[which], &error);
+  for (i = 0; i < 21; ++i) EXPECT_OK(one_step(engines[(i + 1) % 2], &error));
+  for (which = 0; which < 2; ++which) {
+    EXPECT_OK(headrace_engine_hash_optimizer_state(engines[which], together, &error));
+    EXPECT(strcmp(together, alone[which]) == 0);
+    EXPECT_OK(headrace_engine_destroy(engines[which], &error));
+  }
 }
 
 /* ---- one engine, called by everybody at once: codes, and bytes that hold ---- */
@@ -300,6 +334,7 @@ static void nothing_is_left(const char* folder) {
   for (i = 0; i < 100; ++i) {
     headrace_engine* const engine = ready_engine(i % 2 == 0 ? folder : NULL, "2", &error);
     EXPECT_OK(one_step(engine, &error));
+    EXPECT((locks_held() > 0) == (i % 2 == 0));
     if (i % 3 == 0) EXPECT_OK(headrace_engine_close(engine, &error));
     EXPECT_OK(headrace_engine_destroy(engine, &error));
     if (i == 9) before = what_is_held(folder, 3);
@@ -307,6 +342,7 @@ static void nothing_is_left(const char* folder) {
     after = what_is_held(folder, before.threads);
     EXPECT(after.threads == before.threads && after.files == before.files);
     EXPECT(after.folder_entries == before.folder_entries && after.of_library == before.of_library);
+    EXPECT(after.locks == 0);
   }
   /* Stacks and heaps that libc keeps for the next thread come and go. */
   if (!kSanitizer && after.mappings > before.mappings + 8) {
@@ -321,6 +357,7 @@ int main(int argc, char** argv) {
   headrace_error_init(&error, message, sizeof message);
   nothing_is_left(folder);
   two_threads(folder);
+  in_turns(folder);
   everybody_at_once(folder);
   signals(folder);
   forks(folder);

@@ -16,8 +16,20 @@ static inline int entries_of(const char* folder) {
   return count;
 }
 
+/* Of this process, by flock() and the like: "1: FLOCK  ADVISORY  WRITE 4711 08:01:123 0 EOF". */
+static inline int locks_held(void) {
+  FILE* const locks = fopen("/proc/locks", "r");
+  char line[4096];
+  int count = 0, process;
+  while (locks != NULL && fgets(line, sizeof line, locks) != NULL) {
+    if (sscanf(line, "%*s %*s %*s %*s %d", &process) == 1 && process == (int)getpid()) ++count;
+  }
+  if (locks != NULL) fclose(locks);
+  return count;
+}
+
 struct held {
-  int threads, files, folder_entries, mappings, of_library;
+  int threads, files, folder_entries, mappings, of_library, locks;
 };
 /* A thread that was joined may be listed a moment longer: counted again until it is `threads`. */
 static inline struct held what_is_held(const char* folder, int threads) {
@@ -39,6 +51,7 @@ static inline struct held what_is_held(const char* folder, int threads) {
     if (strstr(line, "libheadrace") != NULL || strstr(line, "io_uring") != NULL) ++held.of_library;
   }
   if (maps != NULL) fclose(maps);
+  held.locks = locks_held();
   return held;
 }
 #endif

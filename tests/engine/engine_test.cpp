@@ -435,22 +435,6 @@ TEST(EngineClose, SeesALeaseOfAGroupWithoutAName) {
   EXPECT_CODE(Code::kWrongState, engine.close(), "still gathered");
 }
 
-TEST(EngineClose, LeavesNoThreadFileOrDirectory) {
-  const testing::TemporaryDirectory directory;
-  const auto device = device::make_device_host();
-  const std::size_t threads = threads_now(), files = files_now();
-  for (int round = 0; round < 10; ++round) {
-    Engine engine(all_on_nvme(directory.string()), {.device = device});
-    testing::Mlp network(engine, *device, {.layers = 2});
-    network.train_step();
-    EXPECT_GT(threads_now(), threads);
-    engine.close();
-    EXPECT_EQ(threads_now(), threads);
-    EXPECT_EQ(files_now(), files);
-    EXPECT_EQ(directory.entries(), 0u);
-  }
-}
-
 TEST(EngineProcess, TwoEnginesOnOnePathDoNotMeet) {
   const testing::TemporaryDirectory directory;
   const auto device = device::make_device_host();

@@ -48,6 +48,7 @@ class ChooseIoQueue : public testing::Test {
     EXPECT_STREQ(chosen.queue->name(), "threads");
     EXPECT_NE(chosen.reason.find(reason), std::string::npos) << chosen.reason;
     EXPECT_EQ(chosen.reason.find('\n'), std::string::npos);
+    EXPECT_TRUE(chosen.reason.ends_with("; threads do the I/O instead")) << chosen.reason;
     EXPECT_TRUE(moves_data(*chosen.queue, file_));
     EXPECT_THROW(choose(IoQueueKind::kUring, plan), Error) << "named, it is that or nothing";
   }

@@ -28,7 +28,8 @@ NAMED = {"CMakeLists.txt", "quickstart", "check", "run"}
 FOLDERS = ["src", "include", "tests", "tools", "examples", "scripts", "cmake", "python", ".ci"]
 WIDTH = 100
 LICENCE = "SPDX-License-Identifier: Apache-2.0"
-TORCH_ALLOWED = ("include/headrace/torch/", "examples/", "tests/torch/")
+TORCH_ALLOWED = ("include/headrace/torch/", "examples/", "tests/torch/",
+                 "tests/install/consumer_torch/", "tools/bench/adapter_rounds.cpp")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
 

@@ -4,15 +4,13 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "base/units.hpp"
 #include "machine.hpp"
+#include "report_parts.hpp"
 
 namespace headrace::bench {
 namespace {
-using Json = nlohmann::ordered_json;
-constexpr int kSchemaVersion = 1;
 
 // A figure of every round: a column of the table, a key of the report.
 struct Figure {
@@ -55,11 +53,8 @@ constexpr Figure kFigures[] = {
 Spread spread(const UpdateMeasurement& m, double (*of)(const UpdateMeasurement&, const Round&)) {
   std::vector<double> values;
   for (const Round& round : m.rounds) values.push_back(of(m, round));
-  std::ranges::sort(values);
-  const std::size_t half = values.size() / 2;
-  const double median =
-      values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
-  return {median, values.front(), values.back()};
+  const auto [least, most] = std::ranges::minmax(values);
+  return {median_of(std::move(values)), least, most};
 }
 
 bool shown(const UpdateOptions& options, const Figure& figure) {
@@ -80,18 +75,6 @@ std::vector<Fact> config_facts(const UpdateOptions& o) {
                    s.queue_depth, s.submit_batch)},
       {"checksums", s.checksums == Checksums::kOn ? "on" : "off"},
       {"rounds", std::to_string(o.rounds)}};
-}
-
-std::string fact_lines(const char* title, const std::vector<Fact>& facts) {
-  std::string text = fmt::format("{}\n", title);
-  for (const Fact& fact : facts) text += fmt::format("  {:<15} {}\n", fact.name, fact.value);
-  return text;
-}
-
-Json to_object(const std::vector<Fact>& facts) {
-  Json object = Json::object();
-  for (const Fact& fact : facts) object[fact.name] = fact.value;
-  return object;
 }
 
 std::string row(const UpdateOptions& options, const std::string& name,
@@ -173,11 +156,5 @@ std::string to_json(const UpdateOptions& options, const UpdateMeasurement& m) {
                         {"met", bound_ratio(m).median <= *options.require_ratio}};
   }
   return json.dump(2) + "\n";
-}
-
-std::string failure_json(int exit_code, const std::string& code, const std::string& text) {
-  const Json json = {{"schema_version", kSchemaVersion},
-                     {"error", {{"exit_code", exit_code}, {"code", code}, {"text", text}}}};
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 }  // namespace headrace::bench

@@ -16,5 +16,4 @@ std::string head_text(const UpdateOptions& options);  // machine, build, config
 std::string result_text(const UpdateOptions& options, const UpdateMeasurement& measurement);
 
 std::string to_json(const UpdateOptions& options, const UpdateMeasurement& measurement);
-std::string failure_json(int exit_code, const std::string& code, const std::string& text);
 }  // namespace headrace::bench

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "adapter_options.hpp"
+
+#include "command_line/command_line.hpp"
+#include "headrace/version.hpp"
+#include "paired_ratio.hpp"
+
+namespace headrace::bench {
+namespace {
+using command_line::add_number;
+using command_line::add_real;
+using command_line::Range;
+
+constexpr const char* kDescription =
+    "Measures what the LibTorch adapter costs where there is nothing to move: forward and backward "
+    "of a GPT\nwith everything resident in memory, through headrace::torch::Offload against "
+    "LibTorch alone.\nEach round runs both twice, in the order a b b a; which of them is a changes "
+    "from round to round.\n";
+constexpr const char* kFooter =
+    "\nCPU seconds are the whole process's, all its threads.\n"
+    "\nExit codes: 0 done, 1 the run failed, 2 refused before it started, 4 --at-most was missed, "
+    "128 + n ended\nby signal n.\n";
+
+void add_options(CLI::App& app, AdapterOptions& o) {
+  const auto add = [&](const char* name, std::uint32_t& to, const Range<std::uint64_t>& allowed,
+                       const char* text) {
+    add_number(app, name, to, allowed, text)->default_str(std::to_string(to));
+  };
+  add("--layers", o.layers, {1, 1000}, "Transformer blocks");
+  add("--hidden", o.hidden, {64, 16384, 64}, "Width, a multiple of 64: a head has 64");
+  add("--batch", o.batch, {1, 4096}, "Sequences");
+  add("--seq", o.sequence, {1, 65536}, "Bytes of a sequence");
+  add("--rounds", o.rounds, {kLeastRatios, 100000}, "Rounds, after one to warm up");
+  add("--threads", o.threads, {0, 1024}, "Torch's threads; 0: torch decides");
+  app.add_option("--json", o.json, "File for the report; - is stdout");
+  add_real(app, "--at-most", o.at_most, {1e-9, 1e9},
+           "End with 4 if an upper bound, of CPU or of wall time, is above this");
+}
+}  // namespace
+
+ParsedAdapterOptions parse_adapter_options(int argc, const char* const* argv) {
+  AdapterOptions options;
+  CLI::App app(kDescription, "adapter_bench");
+  app.footer(kFooter);
+  // A wrapper may append its user's words to its own: the last one holds.
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  app.set_version_flag("--version", std::string("adapter_bench (headrace) ") + headrace::version());
+  add_options(app, options);
+  ParsedAdapterOptions result;
+  result.json = command_line::value_of("--json", argc, argv);
+  try {
+    command_line::parse(app, argc, argv);
+    result.options = std::move(options);
+  } catch (const CLI::CallForHelp&) {
+    result.text = app.help();
+  } catch (const CLI::CallForVersion& version) {
+    result.text = version.what() + std::string("\n");
+  } catch (const command_line::Fault& fault) {
+    result.text = command_line::text_of(fault, "nothing was measured");
+    result.exit_code = 2;
+  }
+  return result;
+}
+}  // namespace headrace::bench

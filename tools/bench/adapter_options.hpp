@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// adapter_options.hpp: the command line of adapter_bench.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace headrace::bench {
+struct AdapterOptions {
+  std::uint32_t layers = 4;
+  std::uint32_t hidden = 256;  // a multiple of 64, the width of a head
+  std::uint32_t batch = 8;
+  std::uint32_t sequence = 128;
+  std::uint32_t rounds = 40;
+  std::uint32_t threads = 0;  // torch's; 0: torch decides
+  std::string json = {};      // file for the report; "-": stdout
+  std::optional<double> at_most = {};
+};
+
+struct ParsedAdapterOptions {
+  std::optional<AdapterOptions> options;  // unset: print `text` and end
+  std::string text = {};
+  int exit_code = 0;
+  std::string json = {};
+};
+ParsedAdapterOptions parse_adapter_options(int argc, const char* const* argv);
+}  // namespace headrace::bench
