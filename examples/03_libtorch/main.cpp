@@ -52,7 +52,7 @@ void train(const headrace::Settings& settings, const at::Tensor& input, const at
 
 int main(int argc, char** argv) {
   if (argc > 1 && argv[1][0] == '-') {
-    std::printf("usage: 02_libtorch [FILE.json [a.b=value]...]\n");
+    std::printf("usage: 03_libtorch [FILE.json [a.b=value]...]\n");
     return std::string(argv[1]) == "--help" ? 0 : 2;
   }
   try {

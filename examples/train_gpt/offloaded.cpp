@@ -51,7 +51,7 @@ class Offloaded : public TorchTraining {
     engine().store(engine().parameter(full_name), headrace::Content::kWeight,
                    [&](std::uint64_t, std::span<const std::byte> values) { sink(values); });
   }
-  void interrupt() noexcept override { engine().interrupt(); }
+  void interrupt() noexcept override { offload_.interrupt(); }
   void close() override {
     drop_loss();
     offload_.close();

@@ -4,7 +4,6 @@
 
 #include <fcntl.h>
 #include <malloc.h>
-#include <sched.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -73,12 +72,6 @@ void return_freed_memory() noexcept {
   constexpr int kThreshold = 1 << 20;
   ::mallopt(M_MMAP_THRESHOLD, kThreshold);
   ::mallopt(M_TRIM_THRESHOLD, kThreshold);
-}
-
-unsigned usable_cpus() noexcept {
-  cpu_set_t set;
-  if (::sched_getaffinity(0, sizeof set, &set) != 0) return 1;
-  return static_cast<unsigned>(CPU_COUNT(&set));
 }
 
 void check_address_space() {

@@ -19,7 +19,6 @@ KernelTransfers kernel_transfers();  // /proc/self/io; zeros where it cannot be 
 // Freed tensors go back to the system at once instead of staying in the heap, so that the peak is
 // what is in use.
 void return_freed_memory() noexcept;
-unsigned usable_cpus() noexcept;
 // Throws kOutOfBudget where a limit on address space (ulimit -v) leaves less than libraries need to
 // start their threads: they would end the process without a word that can be caught.
 void check_address_space();

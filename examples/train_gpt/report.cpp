@@ -57,7 +57,10 @@ Json lanes_json(const Report& r) {
            {{"seconds", lanes.nvme_write_s},
             {"bytes", written},
             {"gb_per_s", rate(written, lanes.nvme_write_s)}}},
-          {"update", {{"seconds", lanes.update_s}, {"threads", r.update_threads}}},
+          {"update",
+           {{"seconds", lanes.update_s},
+            {"threads", b.update_threads},
+            {"threads_source", or_null(b.update_threads_source)}}},
           {"steps", {{"seconds", lanes.steps_s}}},
           {"gathers",
            {{"in_place", b.gathers_in_place - a.gathers_in_place},
@@ -116,7 +119,9 @@ Json plan_totals_json(const headrace::PlanReport& plan) {
           {"resident_share_of_state", plan.resident_share_of_state},
           {"resident_share_of_parameters", plan.resident_share_of_parameters},
           {"nvme_read_bytes_per_step", plan.nvme_read_bytes_per_step},
-          {"nvme_written_bytes_per_step", plan.nvme_written_bytes_per_step}};
+          {"nvme_written_bytes_per_step", plan.nvme_written_bytes_per_step},
+          {"host_left_bytes", plan.host_left_bytes},
+          {"host_left_source", or_null(plan.host_left_source)}};
 }
 
 // printf into the end of a string.
@@ -200,7 +205,7 @@ Lanes lanes_of(const Report& r) {
   lanes.nvme_read_s = (b.nvme_read_busy_seconds - a.nvme_read_busy_seconds) / drives;
   lanes.nvme_write_s = (b.nvme_write_busy_seconds - a.nvme_write_busy_seconds) / drives;
   lanes.update_s =
-      (b.update_compute_seconds - a.update_compute_seconds) / std::max(1u, r.update_threads);
+      (b.update_compute_seconds - a.update_compute_seconds) / std::max(1u, b.update_threads);
   double most = lanes.trainer_s;
   for (const auto& [seconds, name] : {std::pair{lanes.nvme_read_s, "nvme_read"},
                                       {lanes.nvme_write_s, "nvme_write"},

@@ -47,7 +47,6 @@ struct Report {
   headrace::Stats stats_before;  // the first step
   headrace::Stats stats_after;   // the last step
   std::uint32_t drives = 0;
-  std::uint32_t update_threads = 1;
   std::uint32_t torch_threads = 1;
   std::string config;  // effective settings, JSON
   std::string text_origin;

@@ -149,7 +149,6 @@ class Run {
     report_.unigram_entropy_nats = text.unigram_entropy_nats();
     report_.accumulation = settings.gradient_accumulation_steps;
     report_.drives = static_cast<std::uint32_t>(settings.nvme_paths.size());
-    report_.update_threads = settings.update_threads > 0 ? settings.update_threads : usable_cpus();
     report_.config = settings.to_json();
     has_swap_ = !report_.options.plain && is_on_nvme(settings);
   }

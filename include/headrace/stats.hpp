@@ -32,6 +32,9 @@ struct Stats {
   std::string io_queue;         // "uring" or "threads"; empty without NVMe
   std::string io_queue_reason;  // why a preferred one was passed over; empty if none was
   bool direct_io = false;
+  // At work in an update. From two on, one of them is the trainer's, which waits in step().
+  std::uint32_t update_threads = 0;
+  std::string update_threads_source;  // the limit or setting that says so
 };
 
 // One row of the memory plan.
@@ -56,6 +59,10 @@ struct PlanReport {
   // With gradient_accumulation_steps passes forward and backward, every group used once in each.
   double nvme_read_bytes_per_step = 0;
   double nvme_written_bytes_per_step = 0;
+  // What the machine left this process when it was planned, and the limit that governs it: a
+  // cgroup's with its path, RLIMIT_AS, MemAvailable. 0: none could be read.
+  std::uint64_t host_left_bytes = 0;
+  std::string host_left_source;
   std::string to_text() const;  // an aligned table
 };
 }  // namespace headrace

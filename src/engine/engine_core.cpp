@@ -18,9 +18,11 @@ namespace headrace {
 using partition::Partition;
 
 namespace {
-std::uint32_t update_threads(const Settings& settings, std::uint32_t ranks) {
+platform::Limit update_threads(const Settings& settings, std::uint32_t ranks) {
   const std::uint32_t wanted = settings::update_threads(settings);
-  return wanted != 0 ? wanted : static_cast<std::uint32_t>(platform::usable_cpus(ranks).value);
+  if (wanted == 0) return platform::usable_cpus(ranks);
+  return {wanted,
+          wanted == settings.update_threads ? "headrace.update_threads" : "HEADRACE_NUM_THREADS"};
 }
 
 // One line at a time, whatever thread it comes from.
@@ -219,7 +221,8 @@ void EngineCore::freeze() {
 void EngineCore::say_what_was_chosen(const Frozen& f) const {
   if (!f.plan.warning.empty()) log_(LogLevel::kWarning, f.plan.warning);
   log_(LogLevel::kInfo, residency::summary(f.plan));
-  log_(LogLevel::kInfo, std::to_string(f.workers->threads()) + " update threads, instruction set " +
+  log_(LogLevel::kInfo, std::to_string(f.workers->threads()) + " update threads (" +
+                            f.update_threads_source + "), instruction set " +
                             optimizer_cpu::name_of(optimizer_cpu::choose_instruction_set()));
   if (!f.swap) return;
   std::string text = "I/O queue " + f.swap->queue_name() +
@@ -229,9 +232,11 @@ void EngineCore::say_what_was_chosen(const Frozen& f) const {
 }
 
 void EngineCore::allocate(Frozen& f, const std::vector<swap::PathProbe>& paths) {
-  const std::uint32_t threads = parts_.update_threads
-                                    ? *parts_.update_threads
+  const platform::Limit limit = parts_.update_threads
+                                    ? platform::Limit{*parts_.update_threads, "given"}
                                     : update_threads(settings_, collective_->world_size());
+  const auto threads = static_cast<std::uint32_t>(limit.value);
+  f.update_threads_source = limit.source;
   f.arena = std::make_unique<pinned::Arena>(f.plan.arena_bytes, std::max(1u, threads));
   f.conductor = parts_.make_conductor ? parts_.make_conductor() : async::make_conductor_asio();
   f.conductor->use_frames(&f.frames);
@@ -317,6 +322,8 @@ Stats EngineCore::stats() const {
     s.io_queue_reason = f.swap->queue_reason();
     s.direct_io = f.swap->direct();
   }
+  s.update_threads = f.workers->threads();
+  s.update_threads_source = f.update_threads_source;
   const engine::GatherCounters g = f.buffers->counters();
   s.copied_to_device_bytes = g.copied_bytes;
   s.update_compute_seconds = 1e-9 * static_cast<double>(update_compute_ns_.load());

@@ -88,6 +88,7 @@ class EngineCore {
     std::unique_ptr<pinned::Arena> arena;
     std::unique_ptr<async::Conductor> conductor;
     std::unique_ptr<async::WorkerPool> workers;
+    std::string update_threads_source;
     std::unique_ptr<swap::SwapTier> swap;
     std::unique_ptr<engine::TileStore> tiles;
     std::unique_ptr<engine::GatherBuffers> buffers;

@@ -76,6 +76,8 @@ class Planner {
       plan.warning = larger_than_resident(plan, resident);
     plan.report.host_budget_bytes = limit;
     plan.report.smallest_host_bytes = smallest;
+    plan.report.host_left_bytes = ceiling;
+    if (ceiling != 0) plan.report.host_left_source = in_.machine_limit_source;
     return plan;
   }
 

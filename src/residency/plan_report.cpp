@@ -41,6 +41,10 @@ std::string summary(const Plan& plan) {
                      base::format_bytes(report.host_bytes);
   if (report.host_budget_bytes != 0)
     text += " of " + base::format_bytes(report.host_budget_bytes) + " budget";
+  if (report.host_left_bytes != 0) {
+    text += ", " + base::format_bytes(report.host_left_bytes) + " left (" +
+            report.host_left_source + ")";
+  }
   if (report.device_bytes != 0) text += ", device " + base::format_bytes(report.device_bytes);
   if (report.nvme_bytes != 0) text += ", nvme " + base::format_bytes(report.nvme_bytes);
   text += "; in memory " + percent(report.resident_share_of_parameters) + " of parameters, " +

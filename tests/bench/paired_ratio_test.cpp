@@ -7,6 +7,8 @@
 
 #include <numeric>
 #include <random>
+#include <utility>
+#include <vector>
 
 namespace headrace::bench {
 namespace {

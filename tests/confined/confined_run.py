@@ -276,7 +276,12 @@ def check_training(found, group, options, scratch):
     queue = report["lanes"]["io_queue"]
     found.expect(queue == "threads" and "EPERM" in reason,
                  f"the report has queue {queue!r} and the reason")
-    found.expect("1 update threads" in run.stderr, "one update thread on one CPU")
+    threads = report["lanes"]["update"]
+    found.expect("1 update threads (cgroup cpu." in run.stderr and threads["threads"] == 1,
+                 f"one update thread, as its limit says: {threads['threads_source']}")
+    wanted = f"cgroup {group.limit_name} of {group.memory}"
+    found.expect(report["plan_totals"]["host_left_source"] == wanted and wanted in run.stderr,
+                 f"names the limit that governs memory: {wanted}")
     found.expect(swap_files(scratch) == [], "no swap file is left")
     if options.large:
         return

@@ -49,7 +49,7 @@ TEST(EngineAnnouncements, NameThePlanTheThreadsAndTheQueueAtInfo) {
   EXPECT_TRUE(has(lines, "0plan: 4194304 parameters; host ", ", nvme "));
   EXPECT_TRUE(has(lines, "0I/O queue threads, ", ", on " + directory.string()));
   if (std::getenv("HEADRACE_NUM_THREADS") == nullptr) {
-    EXPECT_TRUE(has(lines, "02 update threads, ", "instruction set "));
+    EXPECT_TRUE(has(lines, "02 update threads (headrace.update_threads), ", "instruction set "));
   }
 }
 

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <tuple>
 
 #include "base/number_formats.hpp"
 #include "engine/engine_core.hpp"

@@ -14,6 +14,7 @@
 #include <functional>
 #include <memory>
 #include <thread>
+#include <utility>
 
 #include "headrace/engine.hpp"
 #include "support/mlp.hpp"
@@ -156,7 +157,8 @@ class EngineThreads : public ::testing::Test {
   }
 
   struct Seen {
-    std::string said;           // "2 update threads"
+    std::uint32_t threads;      // as stats() has them
+    std::string source;         // what says so
     std::size_t threads_own;    // started by the engine; a trainer that waits is one more
     std::size_t affinity_cpus;  // of the calling thread, afterwards
   };
@@ -165,10 +167,7 @@ class EngineThreads : public ::testing::Test {
     // Threads that ended may be listed a moment longer, and new ones name themselves.
     until([] { return testing::engine_threads().empty(); });
     const std::size_t others = testing::what_is_held().threads;
-    Engine engine(settings, {.log = [&](LogLevel, std::string_view text) {
-                    const std::size_t at = text.find(" update threads,");
-                    if (at != text.npos) seen.said = text.substr(0, at + 15);
-                  }});
+    Engine engine(settings);
     engine.add_group("g", {{"w", DType::kF32, {1000}}});
     engine.freeze();
     until([&] {
@@ -177,6 +176,8 @@ class EngineThreads : public ::testing::Test {
     seen.threads_own = static_cast<std::size_t>(std::ranges::count_if(
         testing::engine_threads(),
         [](const std::string& name) { return name.starts_with("headrace-upd"); }));
+    seen.threads = engine.stats().update_threads;
+    seen.source = engine.stats().update_threads_source;
     engine.close();
     cpu_set_t after;
     ::sched_getaffinity(0, sizeof after, &after);
@@ -198,7 +199,8 @@ class EngineThreads : public ::testing::Test {
 TEST_F(EngineThreads, AreOneOnOneCpu) {
   ASSERT_TRUE(allow(1));
   const Seen seen = of_an_engine({});
-  EXPECT_EQ(seen.said, "1 update threads");
+  EXPECT_EQ(seen.threads, 1u);
+  EXPECT_EQ(seen.source, "CPU affinity");
   EXPECT_EQ(seen.threads_own, 1u);
   EXPECT_EQ(seen.affinity_cpus, 1u);
 }
@@ -209,14 +211,18 @@ TEST_F(EngineThreads, AreAsManyAsCpusWhateverOpenMpIsTold) {
     const Environment told("OMP_NUM_THREADS", openmp);
     const Seen seen = of_an_engine({});
     // A quota of this process's control group may leave one CPU of the two.
-    EXPECT_TRUE(seen.said == "2 update threads" || seen.said == "1 update threads") << seen.said;
+    if (seen.source == "CPU affinity") {
+      EXPECT_EQ(seen.threads, 2u);
+    } else {
+      EXPECT_EQ(seen.threads, 1u) << seen.source;
+    }
     EXPECT_EQ(seen.threads_own, 1u) << "of two the trainer's is one";
     EXPECT_EQ(seen.affinity_cpus, 2u);
   }
   const Environment told("OMP_NUM_THREADS", nullptr);
-  const std::string without = of_an_engine({}).said;
+  const std::uint32_t without = of_an_engine({}).threads;
   const Environment one("OMP_NUM_THREADS", "1");
-  EXPECT_EQ(of_an_engine({}).said, without);
+  EXPECT_EQ(of_an_engine({}).threads, without);
 }
 
 TEST_F(EngineThreads, FollowTheSettingWhateverTheCpus) {
@@ -224,7 +230,8 @@ TEST_F(EngineThreads, FollowTheSettingWhateverTheCpus) {
   Settings settings;
   settings.update_threads = 3;
   const Seen seen = of_an_engine(settings);
-  EXPECT_EQ(seen.said, "3 update threads");
+  EXPECT_EQ(seen.threads, 3u);
+  EXPECT_EQ(seen.source, "headrace.update_threads");
   EXPECT_EQ(seen.threads_own, 2u);
 }
 

@@ -228,7 +228,10 @@ TEST(Plan, RefusesABudgetThatFillsMoreThanTheMachineLeaves) {
   EXPECT_NE(text.find("for a budget of 1 GiB"), std::string::npos) << text;
   EXPECT_NE(text.find("is left (MemAvailable)"), std::string::npos) << text;
   inputs.settings.host_budget_bytes = inputs.machine_left_bytes;
-  EXPECT_LE(make_plan(inputs).report.host_bytes, inputs.machine_left_bytes);
+  const Plan plan = make_plan(inputs);
+  EXPECT_LE(plan.report.host_bytes, inputs.machine_left_bytes);
+  EXPECT_EQ(plan.report.host_left_bytes, inputs.machine_left_bytes);
+  EXPECT_NE(summary(plan).find(" left (MemAvailable)"), std::string::npos) << summary(plan);
 }
 
 TEST(Plan, SaysWhenASmallModelTakesMoreMemoryThanItWouldInMemory) {

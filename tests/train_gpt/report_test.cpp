@@ -41,7 +41,7 @@ Report sample() {
   r.stats_after.update_compute_seconds = 1;
   r.stats_after.gather_wait_seconds = 0.25;
   r.drives = 2;
-  r.update_threads = 2;
+  r.stats_after.update_threads = 2;
   r.config = R"({"gradient_clipping":1.0})";
   r.text_bytes = 77;
   r.unigram_entropy_nats = 5.125;

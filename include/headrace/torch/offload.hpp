@@ -393,7 +393,10 @@ class Offload {
     return core_->buffers().all();
   }
 
-  // For what needs no torch: values (load, store, hashes), plan, stats.
+  // Engine::interrupt(): from any thread and from a signal handler.
+  void interrupt() noexcept { core_->engine().interrupt(); }
+
+  // For what needs no torch: values (load, store, hashes), plan, stats. Not from a signal handler.
   Engine& engine() noexcept {
     core_->end_touches();  // load() and others want no group bound
     return core_->engine();

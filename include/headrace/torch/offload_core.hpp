@@ -183,6 +183,7 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
 
   // What operators touched outside of a backward pass may go.
   void end_touches() {
+    if (!serves_on_demand_) return;
     const std::lock_guard lock(mutex_);
     for (const auto& group : groups_) {
       if (group->touched && group->touched->graph_task < 0) end_touch(*group);

@@ -29,7 +29,9 @@ std::string to_json(const PlanReport& plan) {
                   {"resident_share_of_state", plan.resident_share_of_state},
                   {"resident_share_of_parameters", plan.resident_share_of_parameters},
                   {"nvme_read_bytes_per_step", plan.nvme_read_bytes_per_step},
-                  {"nvme_written_bytes_per_step", plan.nvme_written_bytes_per_step}});
+                  {"nvme_written_bytes_per_step", plan.nvme_written_bytes_per_step},
+                  {"host_left_bytes", plan.host_left_bytes},
+                  {"host_left_source", plan.host_left_source}});
 }
 
 std::string to_json(const Stats& stats) {
@@ -52,6 +54,8 @@ std::string to_json(const Stats& stats) {
                   {"engine_bytes", stats.engine_bytes},
                   {"io_queue", stats.io_queue},
                   {"io_queue_reason", stats.io_queue_reason},
-                  {"direct_io", stats.direct_io}});
+                  {"direct_io", stats.direct_io},
+                  {"update_threads", stats.update_threads},
+                  {"update_threads_source", stats.update_threads_source}});
 }
 }  // namespace headrace::bindings
