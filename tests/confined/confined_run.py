@@ -311,6 +311,10 @@ def run_all(options):
         raise Lacking("root is needed to make a control group and to become another user")
     if shutil.which("unshare") is None:
         raise Lacking("unshare (util-linux) is needed")
+    alone = subprocess.run(["unshare", "--pid", "--fork", "--mount-proc", "true"], check=False,
+                           stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    if alone.returncode != 0:
+        raise Lacking("a process namespace of its own cannot be made: " + alone.stderr.strip())
     group = ControlGroup()
     scratch = None
     try:
