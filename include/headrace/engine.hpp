@@ -140,6 +140,9 @@ class Engine {
   void load(ParameterId id, Content content, const Source& source);
   // Updates that a parameter has had: what bias correction counts. For resuming, set it after
   // load() of its group, on every rank alike: a difference is kPeerLost at the next step.
+  // How often this group's weights became others since freeze: by load() of it, of a weight or a
+  // master in it, by step(). What was computed with the weights of another count is out of date.
+  std::uint64_t weight_changes(GroupId group) const;
   std::uint64_t step_count(ParameterId id) const;
   void set_step_count(ParameterId id, std::uint64_t steps);
   // Streams one content of one parameter through an update slot, in bounded memory.

@@ -157,7 +157,7 @@ std::uint64_t EngineCore::bookkeeping_bytes(const Partition& partition) const {
          engine::RankCalls::bookkeeping_bytes(partition.world_size) +
          partition.tiles.size() * sizeof(residency::TilePlan) +
          partition.sections.size() * (sizeof(residency::SectionPlan) + sizeof(std::uint64_t)) +
-         parameters * (sizeof(std::uint64_t) + sizeof(optimizer_cpu::AdamWStep) + 1) + groups * 32;
+         parameters * (sizeof(std::uint64_t) + sizeof(optimizer_cpu::AdamWStep) + 1) + groups * 40;
 }
 
 residency::Plan EngineCore::make_plan(const Partition& partition) const {
@@ -271,6 +271,7 @@ void EngineCore::allocate(Frozen& f, const std::vector<swap::PathProbe>& paths) 
   f.half_loaded.resize(f.partition.parameters.size());
   f.in_place_leases = std::vector<std::atomic<std::uint32_t>>(registry_.groups().size());
   f.step_counts.resize(f.partition.parameters.size());
+  f.weight_changes.resize(registry_.groups().size());
   f.parameter_steps.resize(f.partition.parameters.size());
   // Before the first step, so that no step allocates.
   async::call(*f.conductor, f.workers.get(), [&]() -> async::Task<> {

@@ -41,6 +41,7 @@ class EngineCore {
 
   void load(GroupId group, const Fill& fill);
   void load(ParameterId id, Content content, const Source& source);
+  std::uint64_t weight_changes(GroupId group);
   std::uint64_t step_count(ParameterId id);
   void set_step_count(ParameterId id, std::uint64_t steps);
   void set_hyperparameters(HyperparameterSetId set, const Hyperparameters& values);
@@ -97,6 +98,7 @@ class EngineCore {
     std::vector<std::uint8_t> half_loaded;  // per parameter: a bit for each content that is
     std::vector<std::atomic<std::uint32_t>> in_place_leases;
     std::vector<std::uint64_t> step_counts;                 // per parameter
+    std::vector<std::uint64_t> weight_changes;              // per group
     std::vector<optimizer_cpu::AdamWStep> parameter_steps;  // of the step under way
     HeldTile held;
     Frozen(std::uint64_t frame_bytes, Collective& collective, const engine::Registry& registry)

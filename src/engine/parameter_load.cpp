@@ -86,6 +86,7 @@ void EngineCore::load(ParameterId id, Content content, const Source& source) {
   if (f.buffers->is_leased(group)) refuse_lease(group, "load");
   content = kept_as(id, content);
   on_conductor([&] { return f.buffers->forget(group); });
+  if (content == Content::kWeight || content == Content::kMaster) ++f.weight_changes[group.index];
   const auto tiles = f.partition.tiles_with(f.partition.parameters[id.index]);
   std::uint64_t replaced = 0;
   try {
@@ -188,6 +189,12 @@ void EngineCore::refuse_values(const Frozen& f, GroupId group, const char* call)
                                      ", ended on the way: it holds new values and old ones; "
                                      "load that content again, or all of " +
                                      name);
+}
+
+std::uint64_t EngineCore::weight_changes(GroupId group) {
+  const Frozen& f = ready("weight_changes");
+  registry_.group(group);
+  return f.weight_changes[group.index];
 }
 
 std::uint64_t EngineCore::step_count(ParameterId id) {

@@ -108,8 +108,10 @@ StepResult EngineCore::step(const StepOptions& options) {
   }
   update_wall_ns_.fetch_add(
       static_cast<std::uint64_t>((std::chrono::steady_clock::now() - began).count()));
-  for (std::uint32_t i = 0; i < f.step_counts.size(); ++i)
+  for (std::uint32_t i = 0; i < f.step_counts.size(); ++i) {
     f.step_counts[i] += f.gradients->received()[i];
+    f.weight_changes[registry_.parameter({i}).group.index] += f.gradients->received()[i];
+  }
   f.gradients->clear();
   ++steps_;
   return result;

@@ -36,6 +36,7 @@ void EngineCore::load(GroupId group, const Fill& fill) {
     return in_place ? const_cast<std::byte*>(f.tiles->resident_weight(s))
                     : joined + f.buffers->section_offset_bytes(s);
   };
+  ++f.weight_changes[group.index];
   for (const std::uint32_t s : f.partition.group_sections[group.index]) {
     const partition::Section& section = f.partition.sections[s];
     std::memset(section_values(s), 0, section.buffer_elements * size_bytes(section.dtype));

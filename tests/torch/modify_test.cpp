@@ -248,6 +248,6 @@ TEST(Modify, WhatTheBraceCouldNotWriteBackTheNextCallReports) {
   }
   expect_error([&] { trainer.loss(); }, Code::kWrongState,
                {"group 'mlp'", "not written back", "'mlp.first.weight'"});
-  expect_error([&] { trainer.loss(); }, Code::kWrongState, {"'mlp.first.weight'", "left"});
+  EXPECT_NO_THROW(trainer.loss()) << "the changes were dropped";
 }
 }  // namespace

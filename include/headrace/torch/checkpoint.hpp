@@ -81,7 +81,8 @@ class CheckpointedCall : public ::torch::CustomClassHolder {
   CheckpointedCall(const std::shared_ptr<OffloadCore>& core, std::shared_ptr<OffloadedGroup> group)
       : core_(core),
         group_(std::move(group)),
-        changes_(group_->changes()),
+        changes_(core->weight_changes(*group_)),
+        trained_(trained()),
         random_state_(random_state()),
         autocast_(CpuAutocast::current()) {}
 
@@ -90,7 +91,15 @@ class CheckpointedCall : public ::torch::CustomClassHolder {
     CpuAutocast settings = autocast_;
     settings.cache = false;  // a weight cast without gradients must not be found by others later
     const AutocastScope autocast(settings);
+    const std::vector<std::uint32_t> versions = versions_of(inputs);
     Tensors outputs = run(inputs);
+    if (versions_of(inputs) != versions) {
+      throw Error(Code::kUnsupported,
+                  "the checkpointed block of " + named() +
+                      " changed its input in place: backward would run it again on the changed "
+                      "values. Clone the input in the block first, or call the block with "
+                      "offload(group, ...).");
+    }
     for (at::Tensor& output : outputs) {
       const bool input = std::any_of(inputs.begin(), inputs.end(),
                                      [&](const at::Tensor& in) { return in.is_same(output); });
@@ -105,7 +114,7 @@ class CheckpointedCall : public ::torch::CustomClassHolder {
       throw Error(Code::kWrongState, "backward reached the checkpoint of " + named() +
                                          " after its Offload was closed: its values are gone.");
     }
-    refuse_what_it_cannot();
+    refuse_what_it_cannot(*core);
     const Binding binding(core, group_);
     Tensors roots, into_them;
     {
@@ -131,7 +140,20 @@ class CheckpointedCall : public ::torch::CustomClassHolder {
 
  private:
   std::string named() const { return quoted_group(group_->name); }
-  void refuse_what_it_cannot() const {
+  static std::vector<std::uint32_t> versions_of(at::TensorList tensors) {
+    std::vector<std::uint32_t> versions;
+    for (const at::Tensor& tensor : tensors) {
+      if (!tensor.is_inference()) versions.push_back(static_cast<std::uint32_t>(tensor._version()));
+    }
+    return versions;
+  }
+  std::vector<bool> trained() const {
+    std::vector<bool> trained;
+    for (const OffloadedParameter& parameter : std::as_const(*group_).parameters())
+      trained.push_back(parameter.tensor.requires_grad());
+    return trained;
+  }
+  void refuse_what_it_cannot(const OffloadCore& core) const {
     if (!::torch::autograd::Engine::get_default_engine().is_checkpoint_valid()) {
       throw Error(
           Code::kUnsupported,
@@ -147,11 +169,17 @@ class CheckpointedCall : public ::torch::CustomClassHolder {
                       ", which has no second derivatives. Call the block with offload(group, ...) "
                       "where you need them.");
     }
-    if (group_->changes() != changes_) {
+    if (core.weight_changes(*group_) != changes_) {
       throw Error(Code::kWrongState,
-                  "the weights of " + named() +
-                      " changed between forward and backward: its checkpoint would run with other "
-                      "ones than forward did. Call backward() before step().");
+                  "weights changed between forward and backward of the checkpoint of " + named() +
+                      ": it would run again with other ones than forward did. Call backward() "
+                      "before step(), load() and gathered(group, Access::kModify).");
+    }
+    if (trained() != trained_) {
+      throw Error(Code::kWrongState,
+                  "parameters of " + named() +
+                      " were frozen or unfrozen between forward and backward of its checkpoint: "
+                      "others would receive gradients than forward said. Call backward() first.");
     }
   }
   void refuse_another_result(std::size_t now, std::size_t before) const {
@@ -165,7 +193,8 @@ class CheckpointedCall : public ::torch::CustomClassHolder {
 
   std::weak_ptr<OffloadCore> core_;
   std::shared_ptr<OffloadedGroup> group_;
-  std::uint64_t changes_;
+  std::uint64_t changes_;      // of any group's weights, before forward
+  std::vector<bool> trained_;  // which of the group's parameters
   at::Tensor random_state_;
   CpuAutocast autocast_;
 };

@@ -271,6 +271,7 @@ class Offload {
   // memory instead of its own size.
   template <class M>
   void expect_repeated_gradients(const Group<M>& group) {
+    core_->require_own(*group.state_);
     engine().expect_repeated_gradients(group.id());
   }
   void expect_repeated_gradients() {
@@ -338,7 +339,9 @@ class Offload {
   }
   // function(inputs...), or group.module()->forward(inputs...), whose activations are not kept:
   // backward runs it again, with torch's CPU generator and CPU autocast settings as they were now,
-  // and its gradients are those of run() bit for bit.
+  // and its gradients are those of run() bit for bit, where torch's operators give the same bits
+  // without gradients (an LSTM's do not). What the block counts up is counted twice: batch norm's
+  // running statistics.
   //   inputs  tensors, numbers, strings, and optional, pair, tuple, array, vector or map of these;
   //           the tensors are kept until backward. What else it needs the function captures, and it
   //           is copied; a tensor that requires a gradient is an input, unless it is a parameter.
@@ -347,8 +350,10 @@ class Offload {
   //         gradient keeps nothing in run() either: call that, and backward leaves it out.
   // Order:  a group that is called several times before a step gets a gradient from each:
   //         engine().expect_repeated_gradients(group.id()) before freeze().
+  // Throws  kUnsupported where the block changes an input in place.
   // Backward throws kUnsupported with create_graph, and for chosen inputs only (autograd::grad);
-  //         kWrongState after a step. Whatever the function throws then comes out of backward().
+  //         kWrongState once weights of any group were changed, or parameters frozen or unfrozen.
+  //         Whatever the function throws then comes out of backward().
   template <class M, class F, class... Inputs>
   requires std::invocable < F&, std::decay_t<Inputs>
   &... > auto checkpoint(const Group<M>& group, F&& function, Inputs&&... inputs) {

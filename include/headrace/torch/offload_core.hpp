@@ -42,6 +42,7 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
       if (closed_) continue;  // parked then, and saying so
       group->park("a parameter of " + quoted_group(group->name) +
                   " was used after its Offload was destroyed: its values are gone.");
+      group->lease.release();  // of those that are always bound: the engine goes next
     }
   }
 
@@ -76,6 +77,7 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
     auto group = std::make_shared<OffloadedGroup>();
     group->id = engine_.add_group(name, std::move(specs));
     group->name = std::move(name);
+    group->owner = this;
     groups_.push_back(group);
     return group;
   }
@@ -102,8 +104,25 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
 
   // ---- use ----
 
+  // Throws for a handle on another Offload's group: its number means another group here.
+  void require_own(const OffloadedGroup& group) const {
+    if (group.owner == this) return;
+    throw Error(Code::kInvalidArgument,
+                quoted_group(group.name) +
+                    " belongs to another Offload: this one would give it another group's values. "
+                    "Call the Offload that it was added to.");
+  }
+  // Grows whenever weights of any group become others. `group`: for whom this is asked.
+  std::uint64_t weight_changes(const OffloadedGroup& group) const {
+    require_open(group);
+    std::uint64_t changes = 0;
+    for (const auto& any : groups_) changes += engine_.weight_changes(any->id);
+    return changes;
+  }
+
   // Binds; each acquire() is undone by one release().
   void acquire(OffloadedGroup& group) {
+    require_own(group);
     const std::lock_guard lock(mutex_);
     require_open(group);
     const int task = ::torch::autograd::get_current_graph_task_id();
@@ -116,6 +135,7 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
   // Binds the group to a copy that the user may change; write_changes() gives the engine its
   // values, end_changes() drops it.
   void begin_changes(OffloadedGroup& group) {
+    require_own(group);
     const std::lock_guard lock(mutex_);
     require_open(group);
     if (group.changing || group.bindings != (group.always_bound ? 1u : 0u)) {
@@ -141,6 +161,10 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
     group.mark_changed();
   }
   void end_changes(OffloadedGroup& group) noexcept {
+    try {
+      group.drop_strays(engine_);
+    } catch (const std::exception&) {  // named when the group is used
+    }
     const std::lock_guard lock(mutex_);
     group.drop_copy();
     group.changing = false;
@@ -346,6 +370,9 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
     if (group.bindings == 0) {
       Gathered gathered = engine_.gather(group.id);
       if (device_) device_->synchronize({});  // torch's CPU operators run on no stream of ours
+      // Loaded since: a backward pass over values saved before is torch's to refuse.
+      const std::uint64_t changes = engine_.weight_changes(group.id);
+      if (std::exchange(group.seen_changes, changes) != changes) group.mark_changed();
       group.bind(std::move(gathered));
     }
     ++group.bindings;
@@ -403,10 +430,11 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
     if (--group.bindings != 0) return;
     const OffloadedParameter* written = group.unbind();
     if (written == nullptr) return;
-    written_ = "parameter '" + written->full_name + "' of " + quoted_group(group.name) +
-               " was written while it was bound for reading: the engine has the weights, so that "
-               "change is lost. Put "
-               "values in within gathered(group, Access::kModify), or with engine().load().";
+    written_ =
+        "parameter '" + written->full_name + "' of " + quoted_group(group.name) +
+        " was written while it was bound for reading, of which the engine does not know: the "
+        "change is lost, at the latest with the next step. Put "
+        "values in within gathered(group, Access::kModify), or with engine().load().";
   }
   void bind_rest() {
     const std::lock_guard lock(mutex_);

@@ -87,8 +87,10 @@ class TakeGradient final : public ::torch::autograd::PostAccumulateGradHook {
       : take_(std::move(take)), before_(std::move(before)) {}
 
   void operator()(const ::torch::autograd::Variable& parameter) override {
-    if (before_) (*before_)(parameter);
-    take_(parameter);
+    if (!before_) return take_(parameter);
+    const Take take = take_;  // the other hook may close the Offload, and this one is gone then
+    (*before_)(parameter);
+    take(parameter);
   }
   std::unique_ptr<PostAccumulateGradHook> give_back() noexcept { return std::move(before_); }
 
@@ -133,6 +135,8 @@ class OffloadedGroup {
 
   bool changing = false;  // bound to a copy that the user changes
 
+  const void* owner = nullptr;     // the core that added it
+  std::uint64_t seen_changes = 0;  // Engine::weight_changes() when it was bound last
   std::uint32_t bindings = 0;
   Gathered lease;
   std::vector<OpenBackward> backwards;
@@ -274,6 +278,16 @@ class OffloadedGroup {
                   });
     }
   }
+  // Those that torch::load() or Module::to() moved away come back, without the values they have.
+  void drop_strays(const Engine& engine) {
+    for (const OffloadedParameter& parameter : parameters_) {
+      const SectionStorage& section = sections_[parameter.section];
+      if (section.holds(parameter.tensor)) continue;
+      at::Tensor(parameter.tensor)
+          .set_data(section.view(engine.section_offset_bytes(parameter.id),
+                                 engine.spec(parameter.id).shape));
+    }
+  }
   void drop_copy() {
     park(parked_text_);
     copies_.clear();
@@ -283,12 +297,10 @@ class OffloadedGroup {
   }
 
   // The weights are other ones now: torch then refuses a backward pass over values saved before.
-  void mark_changed() {
-    ++changes_;
+  void mark_changed() const {
     for (const OffloadedParameter& parameter : parameters_)
       parameter.tensor.unsafeGetTensorImpl()->bump_version();
   }
-  std::uint64_t changes() const noexcept { return changes_; }  // how often that was
   std::size_t trainable_count() const {
     std::size_t count = 0;
     for (const OffloadedParameter& parameter : parameters_)
@@ -363,6 +375,5 @@ class OffloadedGroup {
   std::vector<OffloadedParameter> parameters_;
   std::vector<at::Tensor> copies_;  // of sections_, while the user changes them
   std::string parked_text_;
-  std::uint64_t changes_ = 0;
 };
 }  // namespace headrace::torch::detail
