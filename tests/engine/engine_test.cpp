@@ -17,37 +17,15 @@
 
 #include "base/number_formats.hpp"
 #include "optimizer_cpu/adamw_targets.hpp"
+#include "support/all_on_nvme.hpp"
+#include "support/expect_code.hpp"
 #include "support/mlp.hpp"
 #include "support/saved_state.hpp"
 #include "support/temporary_directory.hpp"
 
 namespace headrace {
 namespace {
-Settings all_on_nvme(const std::string& directory) {
-  Settings s;
-  s.offload_optimizer = OffloadDevice::kNvme;
-  s.offload_parameters = OffloadDevice::kNvme;
-  s.nvme_paths = {directory};
-  s.tile_elements = 65536;
-  return s;
-}
-
-template <class F>
-Error error_of(F&& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "no error";
-  return {Code::kOk, ""};
-}
-#define EXPECT_CODE(wanted, statement, part)                                            \
-  do {                                                                                  \
-    const Error error = error_of([&] { statement; });                                   \
-    EXPECT_EQ(error.code(), wanted) << error.what();                                    \
-    EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what(); \
-  } while (false)
+using testing::all_on_nvme;
 
 std::size_t threads_now() {
   std::size_t count = 0;

@@ -12,6 +12,7 @@
 
 #include "base/number_formats.hpp"
 #include "engine/engine_core.hpp"
+#include "support/expect_code.hpp"
 #include "support/mlp.hpp"
 #include "support/saved_state.hpp"
 #include "support/temporary_directory.hpp"
@@ -19,23 +20,6 @@
 namespace headrace {
 namespace {
 using testing::SavedState;
-
-template <class F>
-Error error_of(F&& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "no error";
-  return {Code::kOk, ""};
-}
-#define EXPECT_CODE(wanted, statement, part)                                            \
-  do {                                                                                  \
-    const Error error = error_of([&] { statement; });                                   \
-    EXPECT_EQ(error.code(), wanted) << error.what();                                    \
-    EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what(); \
-  } while (false)
 
 // Every transfer of a kind fails while it is told to.
 struct Failing {

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "headrace/engine.hpp"
+#include "support/all_on_nvme.hpp"
 #include "support/mlp.hpp"
 #include "support/process_facts.hpp"
 #include "support/temporary_directory.hpp"
@@ -29,14 +30,7 @@ constexpr bool kSanitizer = false;
 
 namespace headrace {
 namespace {
-Settings all_on_nvme(const std::string& directory) {
-  Settings s;
-  s.offload_optimizer = OffloadDevice::kNvme;
-  s.offload_parameters = OffloadDevice::kNvme;
-  s.nvme_paths = {directory};
-  s.tile_elements = 65536;
-  return s;
-}
+using testing::all_on_nvme;
 
 // ---- forks ----
 

@@ -26,8 +26,6 @@ class TakenGradient {
       : stand_in_(SectionStorage(parameter.scalar_type(), parameter.nbytes(), text)
                       .view(0, parameter.sizes())) {}
 
-  // Whether the engine has a gradient of the parameter that no step has used.
-  bool taken() const noexcept { return taken_; }
   // The gradient that torch has written; undefined if it had none. What was taken before stays
   // marked as such, whatever becomes of this one.
   at::Tensor take_from(const at::Tensor& parameter) const {
@@ -81,6 +79,6 @@ class TakenGradient {
 
   at::Tensor stand_in_;
   std::optional<unsigned> hook_;
-  bool taken_ = false;
+  bool taken_ = false;  // the engine has a gradient of it that no step has used
 };
 }  // namespace headrace::torch::detail
