@@ -138,11 +138,11 @@ class Engine {
   //          of the former, gather, store, hashes and step are refused by name until the same
   //          content was loaded whole, or the group. An error while writing back fails the engine.
   void load(ParameterId id, Content content, const Source& source);
-  // Updates that a parameter has had: what bias correction counts. For resuming, set it after
-  // load() of its group, on every rank alike: a difference is kPeerLost at the next step.
   // How often this group's weights became others since freeze: by load() of it, of a weight or a
   // master in it, by step(). What was computed with the weights of another count is out of date.
   std::uint64_t weight_changes(GroupId group) const;
+  // Updates that a parameter has had: what bias correction counts. For resuming, set it after
+  // load() of its group, on every rank alike: a difference is kPeerLost at the next step.
   std::uint64_t step_count(ParameterId id) const;
   void set_step_count(ParameterId id, std::uint64_t steps);
   // Streams one content of one parameter through an update slot, in bounded memory.
@@ -161,8 +161,8 @@ class Engine {
   //          in and copied, and one all-gather per section runs.
   // Order:   collective: every rank gathers the same groups in the same order.
   // Throws kNotFound; kWrongState before load; kOutOfBudget when all gather buffers are leased
-  //          (names the holders); kIo, kCorrupt, kIoStalled: nothing changed, retrying is safe;
-  //          kPeerLost naming both ranks' calls.
+  //          (names the holders); kIo, kCorrupt: nothing changed, retrying is safe; kIoStalled: the
+  //          engine can only be closed; kPeerLost naming both ranks' calls.
   [[nodiscard]] Gathered gather(GroupId group, Stream stream = {});
   // Hands over one parameter's gradient (elements() values of `dtype`, device memory). It has been
   // read when `stream` passes this point; `stream` lives until the step. Summed with what arrived

@@ -249,6 +249,7 @@ void EngineCore::allocate(Frozen& f, const std::vector<swap::PathProbe>& paths) 
     options.rank = collective_->rank();
     options.buffers = {f.arena->bytes()};
     options.log = log_;
+    options.on_stall = [this](const std::string& cause) { fail(cause); };
     const IoQueueKind kind = settings::io_queue_kind(settings_);
     options.make_queue =
         parts_.make_queue ? parts_.make_queue : [kind](const swap::IoQueueOptions& queue) {

@@ -150,6 +150,13 @@ async::Task<std::uint32_t> GatherBuffers::acquire(GroupId group) {
     if (buffer.leases.fetch_sub(1) == 1) buffer.error = nullptr;
     std::rethrow_exception(error);
   }
+  // A fill that stalled, of any group, may have left this buffer to a write yet to come.
+  try {
+    p_.tiles.refuse_after_stall("gather");
+  } catch (...) {
+    buffer.leases.fetch_sub(1);
+    throw;
+  }
   co_return *found;
 }
 

@@ -94,6 +94,10 @@ TileView TileStore::view(std::uint32_t tile, std::span<std::byte> slot) const {
   return view;
 }
 
+void TileStore::refuse_after_stall(std::string_view call) const {
+  if (p_.swap != nullptr) p_.swap->refuse_after_stall(call);
+}
+
 swap::RecordIdentity TileStore::identity(std::uint32_t tile, std::uint64_t generation) const {
   return {p_.swap->run(), tile, generation, 0};
 }

@@ -51,6 +51,10 @@ class TileStore {
   // `slot` may be empty for a tile that is wholly resident.
   TileView view(std::uint32_t tile, std::span<std::byte> slot) const;
 
+  // Throws kIoStalled when memory that was leased just now may be that of a transfer that never
+  // completed.
+  void refuse_after_stall(std::string_view call) const;
+
   // Brings what lies on NVMe into the slot and checks the record's header; its chunks are verified
   // by the pass.
   async::Task<> read(std::uint32_t tile, TileView view, TileParts parts, swap::Priority priority);

@@ -82,6 +82,7 @@ async::Task<> EngineCore::write_tile(std::uint32_t tile, const std::byte* weight
   if (interrupted_.load()) throw Error(Code::kInterrupted, "load: interrupted");
   pinned::SlotLease slot;
   if (f.tiles->needs_slot(tile)) slot = co_await f.tiles->slots().acquire();
+  f.tiles->refuse_after_stall("load");
   const TileView view = f.tiles->view(tile, slot ? slot.bytes() : std::span<std::byte>{});
   TilePass pass;
   f.tiles->prepare(pass, tile, view, {.weight = true, .record = true}, true);

@@ -68,7 +68,8 @@ std::string Subject::text() const {
          std::to_string(tile) + ")";
 }
 
-SwapTier::SwapTier(async::Conductor& conductor, SwapTierOptions options) {
+SwapTier::SwapTier(async::Conductor& conductor, SwapTierOptions options)
+    : on_stall_(std::move(options.on_stall)) {
   const std::string run_id = make_run_id();
   run_ = to_bytes(run_id);
   for (std::size_t d = 0; d < options.paths.size(); ++d) {
@@ -112,7 +113,7 @@ std::string SwapTier::place(const Extent& extent) const {
 }
 
 void SwapTier::fail(const Extent& extent, const Subject& subject, IoKind kind, std::uint64_t done,
-                    int error, const char* more) const {
+                    int error, const char* more) {
   std::string text = subject.text() + ": " + (kind == IoKind::kRead ? "read " : "write ") +
                      std::to_string(extent.size_bytes) + " bytes of " + place(extent) + ": got " +
                      std::to_string(done);
@@ -121,12 +122,27 @@ void SwapTier::fail(const Extent& extent, const Subject& subject, IoKind kind, s
     text += ": the file ends there; it was truncated while in use";
   text += more;
   if (error != 0) text += std::string("; ") + what_helps(error);
+  if (error == ETIMEDOUT) text += "; the engine can only be closed";
+  if (error == ETIMEDOUT && stall_.empty()) {
+    stall_ = text;
+    if (on_stall_) on_stall_(stall_);
+  }
   throw Error(code_of(error), text, error);
+}
+
+void SwapTier::refuse_after_stall(std::string_view call) const {
+  if (stall_.empty()) return;
+  throw Error(Code::kIoStalled,
+              std::string(call) +
+                  ": refused, since the kernel may still use the memory of an earlier transfer: " +
+                  stall_,
+              ETIMEDOUT);
 }
 
 async::Task<> SwapTier::read(Extent extent, std::span<std::byte> into, Priority priority,
                              Subject subject) {
   HEADRACE_CHECK(into.size() == extent.size_bytes, "extents are read whole");
+  if (!stall_.empty()) refuse_after_stall(subject.text());
   for (int attempt = 0;; ++attempt) {
     TransferDone transfer(*lanes_[extent.file]->drive, IoKind::kRead, into.data(), extent, priority,
                           subject.name->c_str());
@@ -156,6 +172,7 @@ async::Task<bool> SwapTier::try_write(const Extent& extent, std::span<const std:
 async::Task<> SwapTier::write(Extent& extent, std::span<const std::byte> from, Priority priority,
                               Subject subject) {
   HEADRACE_CHECK(from.size() == extent.size_bytes, "extents are written whole");
+  if (!stall_.empty()) refuse_after_stall(subject.text());
   int error = 0;
   std::uint64_t done = 0;
   const bool first = co_await try_write(extent, from, priority, subject, error, done);
@@ -169,7 +186,7 @@ async::Task<> SwapTier::write(Extent& extent, std::span<const std::byte> from, P
   int again_error = 0;
   const bool second = co_await try_write(*other, from, priority, subject, again_error, done);
   if (!second) {
-    lanes_[extent.file]->extents->free(*other);
+    if (again_error != ETIMEDOUT) lanes_[extent.file]->extents->free(*other);
     fail(extent, subject, IoKind::kWrite, done, again_error, "; a second extent failed as well");
   }
   extent = *other;

@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "async/task.hpp"
@@ -37,6 +38,9 @@ struct SwapTierOptions {
   LogSink log;
   IoQueueMaker make_queue;
   DriveMaker make_drive;
+  // Told the error of the first transfer that never completed, on the conductor, before the
+  // coroutine that waits for it has its memory back.
+  std::function<void(const std::string& cause)> on_stall;
 };
 
 // Threads: the constructor and destructor on the caller's; everything else on the conductor, but
@@ -52,6 +56,8 @@ class SwapTier {
   // Throws kNoSpace when the plan and the tier disagree.
   Extent allocate(std::uint32_t drive, std::uint64_t size_bytes);
   // Whole extents; `into`/`from` have the extent's size. A failed read is repeated once.
+  // After a transfer that never completed every other one is refused with kIoStalled: the kernel
+  // may still write to the memory of the lost one, which may have got another owner meanwhile.
   async::Task<> read(Extent extent, std::span<std::byte> into, Priority priority, Subject subject);
   // A failed write is repeated once on another extent; `extent` then names that one.
   async::Task<> write(Extent& extent, std::span<const std::byte> from, Priority priority,
@@ -61,7 +67,11 @@ class SwapTier {
   std::string queue_name() const;
   std::string queue_reason() const;
   bool direct() const noexcept;
+  // A drive gave a transfer up. Any thread.
   bool stalled() const noexcept;
+  // Throws kIoStalled, beginning with `call`, if a transfer never completed: what was leased since
+  // may be its memory.
+  void refuse_after_stall(std::string_view call) const;
   std::string place(const Extent& extent) const;  // "FILE at 73400320"
 
  private:
@@ -70,8 +80,10 @@ class SwapTier {
                               Priority priority, const Subject& subject, int& error,
                               std::uint64_t& done);
   [[noreturn]] void fail(const Extent& extent, const Subject& subject, IoKind kind,
-                         std::uint64_t done, int error, const char* more) const;
+                         std::uint64_t done, int error, const char* more);
   RunBytes run_{};
+  std::function<void(const std::string& cause)> on_stall_;
+  std::string stall_;  // the error of the first transfer that never completed
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::atomic<std::uint64_t> repeats_{0};
 };

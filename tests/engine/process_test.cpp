@@ -158,14 +158,11 @@ class EngineThreads : public ::testing::Test {
   };
   Seen of_an_engine(const Settings& settings) {
     Seen seen{};
-    std::thread([] {}).join();  // a sanitizer adds one of its own to the first
-    // Threads that ended may be listed a moment longer, and new ones name themselves.
-    until([] { return testing::engine_threads().empty(); });
-    const std::size_t others = testing::what_is_held().threads;
+    const std::size_t others = testing::what_is_held_at_rest().threads;
     Engine engine(settings);
     engine.add_group("g", {{"w", DType::kF32, {1000}}});
     engine.freeze();
-    until([&] {
+    until([&] {  // the new ones have named themselves
       return testing::engine_threads().size() + others == testing::what_is_held().threads;
     });
     seen.threads_own = static_cast<std::size_t>(std::ranges::count_if(
@@ -235,8 +232,7 @@ TEST_F(EngineThreads, FollowTheSettingWhateverTheCpus) {
 TEST(EngineClose, LeavesNoThreadFileMappingOrLockAHundredTimesOver) {
   const testing::TemporaryDirectory directory;
   const auto device = device::make_device_host();
-  std::thread([] {}).join();  // a sanitizer adds one of its own to the first
-  testing::Held before = testing::what_is_held();
+  testing::Held before = testing::what_is_held_at_rest();
   std::uint64_t engine_bytes = 0;
   for (int round = 0; round < 100; ++round) {
     Settings settings = all_on_nvme(directory.string());
@@ -260,11 +256,11 @@ TEST(EngineClose, LeavesNoThreadFileMappingOrLockAHundredTimesOver) {
     if (round == 9) before = after;
   }
   if (kSanitizer) return;  // which keeps freed memory
-  // libc keeps stacks and heaps of threads that ended for later ones; an arena lost in each of
-  // ninety rounds would be nine times this.
+  // libc keeps stacks and heaps of threads that ended for later ones, now and then one more; what
+  // is lost in each of ninety rounds is twice this.
   const testing::Held after = testing::what_is_held();
-  EXPECT_LE(after.mappings, before.mappings + 8);
-  EXPECT_LE(after.mapped_bytes, before.mapped_bytes + 10 * engine_bytes);
+  EXPECT_LE(after.mappings, before.mappings + 45);
+  EXPECT_LE(after.mapped_bytes, before.mapped_bytes + 45 * engine_bytes);
 }
 
 // ---- two engines ----

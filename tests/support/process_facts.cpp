@@ -57,7 +57,15 @@ Held what_is_held() {
 }
 
 Held what_is_held_with(std::size_t threads) {
-  for (int tries = 0; tries < 1000 && entries_of("/proc/self/task") > threads; ++tries)
+  for (int tries = 0; tries < 10000 && entries_of("/proc/self/task") > threads; ++tries)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  return what_is_held();
+}
+
+Held what_is_held_at_rest() {
+  fs::path task = "/proc/self/task";
+  std::thread([&] { task /= std::to_string(::gettid()); }).join();
+  for (int tries = 0; tries < 10000 && (fs::exists(task) || !engine_threads().empty()); ++tries)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   return what_is_held();
 }

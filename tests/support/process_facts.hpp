@@ -18,8 +18,11 @@ struct Held {
 };
 Held what_is_held();
 // A thread that was joined may be listed a moment longer: looks again until there are `threads`,
-// for a second at most.
+// for ten seconds at most.
 Held what_is_held_with(std::size_t threads);
+// Before the first engine, or between two: once more than one thread was there (a sanitizer adds
+// one of its own to the first) and all that ended are listed no more.
+Held what_is_held_at_rest();
 
 // Names of the threads that Headrace has started, in no order: "headrace-upd0".
 std::vector<std::string> engine_threads();
