@@ -21,7 +21,8 @@ def outcome(case):
     return "skipped" if status == "disabled" or by_itself else "failed"
 
 
-FAILURE = re.compile(r"Failure$|FAILED|FATAL|ERROR|WARNING: ThreadSanitizer|terminate|[Aa]ssert|check failed")
+FAILURE = re.compile(
+    r"Failure$|FAILED|FATAL|ERROR|WARNING: ThreadSanitizer|terminate|[Aa]ssert|check failed")
 
 
 def what_it_said(case, head=40, tail=20):

@@ -15,7 +15,7 @@ namespace headrace {
 enum class OffloadDevice { kNone, kCpu, kNvme };
 // Of bf16 parameters: the weight and 16 residual bits, or an f32 copy.
 enum class MasterLayout { kSplit, kF32 };
-enum class IoQueueKind { kAuto, kUring, kThreads };
+enum class IoQueueKind { kAuto, kUring, kAio, kThreads };
 enum class DirectIo { kAuto, kRequire };  // O_DIRECT where the file system has it, or refuse
 enum class Checksums { kOn, kOff };
 

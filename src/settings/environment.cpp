@@ -38,9 +38,9 @@ std::uint32_t update_threads(const Settings& settings) {
 IoQueueKind io_queue_kind(const Settings& settings) {
   const std::string_view text = variable("HEADRACE_IO_QUEUE");
   if (text.empty()) return settings.io_queue;
-  constexpr std::array<std::string_view, 3> kWords = {"auto", "uring", "threads"};
+  constexpr std::array<std::string_view, 4> kWords = {"auto", "uring", "aio", "threads"};
   const auto found = std::find(kWords.begin(), kWords.end(), text);
-  if (found == kWords.end()) refuse("HEADRACE_IO_QUEUE", text, "auto, uring or threads");
+  if (found == kWords.end()) refuse("HEADRACE_IO_QUEUE", text, "auto, uring, aio or threads");
   return static_cast<IoQueueKind>(found - kWords.begin());
 }
 }  // namespace headrace::settings

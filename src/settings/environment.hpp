@@ -10,6 +10,6 @@ namespace headrace::settings {
 // HEADRACE_NUM_THREADS, 1 to 1024; else headrace.update_threads.
 std::uint32_t update_threads(const Settings& settings);
 
-// HEADRACE_IO_QUEUE: auto, uring or threads; else headrace.io_queue.
+// HEADRACE_IO_QUEUE: auto, uring, aio or threads; else headrace.io_queue.
 IoQueueKind io_queue_kind(const Settings& settings);
 }  // namespace headrace::settings

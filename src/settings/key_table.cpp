@@ -169,8 +169,9 @@ constexpr Key kKeys[] = {
         .into(&Settings::submit_batch),
     engine(
         "headrace.io_queue", Kind::kChoice,
-        "auto: io_uring where it works, else threads, said once. The others: that one or an error.")
-        .one_of("auto|uring|threads")
+        "auto: io_uring where it works, else Linux AIO, else threads, said once. The others: that "
+        "one or an error.")
+        .one_of("auto|uring|aio|threads")
         .into(&Settings::io_queue),
     engine("headrace.direct", Kind::kChoice,
            "auto: O_DIRECT where the file system has it, else buffered with a warning. require: "

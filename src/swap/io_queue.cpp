@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which queue serves: io_uring if it really moves data here, else threads, with the reason.
+// Which queue serves: the first of io_uring, Linux AIO and threads that really moves data here, and
+// why those before it do not.
 #include "swap/io_queue.hpp"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdlib>
@@ -40,18 +43,30 @@ std::string first_word_after(const char* path, const std::string& key) {
   return "";
 }
 
-std::string policy_text() {
+std::string policy_text(const char* calls) {
+  if (first_word_after("/proc/self/status", "Seccomp:") == "2") {
+    return std::string(
+               "a seccomp filter is active, as containers have it; a profile that allows ") +
+           calls + " lets it in";
+  }
+  return "a security policy forbids it";
+}
+
+std::string uring_policy_text() {
   const std::string disabled = first_word_after("/proc/sys/kernel/io_uring_disabled", "");
   if (disabled == "1" || disabled == "2") {
     return "kernel.io_uring_disabled is " + disabled +
            "; 'sysctl kernel.io_uring_disabled=0' allows it";
   }
-  if (first_word_after("/proc/self/status", "Seccomp:") == "2") {
-    return "a seccomp filter is active, as containers have it; a profile that allows "
-           "io_uring_setup, "
-           "io_uring_enter and io_uring_register lets it in";
-  }
-  return "a security policy forbids it";
+  return policy_text("io_uring_setup, io_uring_enter and io_uring_register");
+}
+
+constexpr const char* kDescriptorsText = "too many files are open; 'ulimit -n' raises the limit";
+
+std::string aio_limit_text() {
+  return "of the machine's " + first_word_after("/proc/sys/fs/aio-max-nr", "") + " requests " +
+         first_word_after("/proc/sys/fs/aio-nr", "") +
+         " are taken; 'sysctl fs.aio-max-nr=1048576' raises the limit";
 }
 
 std::string memlock_text() {
@@ -63,26 +78,53 @@ std::string memlock_text() {
          "; 'ulimit -l' or --ulimit memlock=-1 raises it";
 }
 
-std::string meaning(int sys_errno) {
+std::string uring_meaning(int sys_errno) {
   switch (sys_errno) {
     case EPERM:
     case EACCES:
-      return policy_text();
+      return uring_policy_text();
     case ENOSYS:
       return "this kernel or sandbox has no io_uring; kernels from 5.6 on have what is needed";
     case ENOMEM:
       return memlock_text();
     case EMFILE:
     case ENFILE:
-      return "too many files are open; 'ulimit -n' raises the limit";
+      return kDescriptorsText;
     default:
       return "this kernel does not set up the ring as asked";
   }
 }
 
-Error probe_failed(const std::string& what) {
-  return Error(Code::kUnsupported, "io_uring was set up, but its first block of 4 KiB " + what);
+std::string aio_meaning(int sys_errno) {
+  switch (sys_errno) {
+    case EPERM:
+    case EACCES:
+      return policy_text("io_setup, io_submit, io_getevents and io_destroy");
+    case ENOSYS:
+      return "this kernel or sandbox has no asynchronous I/O";
+    case EAGAIN:
+      return aio_limit_text();
+    case EINVAL:
+      return "kernels from 4.18 on have what is needed";
+    case EMFILE:
+    case ENFILE:
+      return kDescriptorsText;
+    default:
+      return "this kernel does not set up asynchronous I/O as asked";
+  }
 }
+
+Error refused(const char* call, int sys_errno, const std::string& meaning) {
+  return Error(Code::kUnsupported,
+               std::string(call) + " was refused: " + base::errno_text(sys_errno) + ": " + meaning,
+               sys_errno);
+}
+
+// The block that shows whether a queue works did not come as it should.
+struct ProbeFailed {
+  std::string what;
+};
+ProbeFailed probe_failed(std::string what) { return {std::move(what)}; }
 
 // What the kernel may still use if the block never arrives: freed together or not at all.
 struct Probe {
@@ -125,7 +167,7 @@ bool reap_probe(IoQueue& queue) {
 
 // Moves one real block and compares it with what pread brings: a ring that can be set up is not yet
 // one that works.
-std::unique_ptr<IoQueue> proven(std::unique_ptr<IoQueue> queue, const IoQueueOptions& options) {
+std::unique_ptr<IoQueue> try_block(std::unique_ptr<IoQueue> queue, const IoQueueOptions& options) {
   base::UniqueFd own;
   const int fd = probe_file(options, own);
   const IoBuffer by_pread = make_io_buffer(kProbeBytes);
@@ -153,34 +195,63 @@ std::unique_ptr<IoQueue> proven(std::unique_ptr<IoQueue> queue, const IoQueueOpt
   }
   return std::move(probe->queue);
 }
+
+std::unique_ptr<IoQueue> proven(const char* name, const IoQueueFactory& make,
+                                const IoQueueOptions& options) {
+  try {
+    return try_block(make(options), options);
+  } catch (const ProbeFailed& failed) {
+    throw Error(Code::kUnsupported,
+                std::string(name) + " was set up, but its first block of 4 KiB " + failed.what);
+  }
+}
+
+// Linux AIO reads and writes in the calling thread where the file is cached.
+bool all_direct(std::span<const int> files) {
+  return std::ranges::all_of(files, [](int fd) {
+    const int flags = ::fcntl(fd, F_GETFL);
+    return flags >= 0 && (flags & O_DIRECT) != 0;
+  });
+}
 }  // namespace
 
 Error uring_refused(const char* call, int sys_errno) {
-  return Error(Code::kUnsupported,
-               std::string(call) + " was refused: " + base::errno_text(sys_errno) + ": " +
-                   meaning(sys_errno),
-               sys_errno);
+  return refused(call, sys_errno, uring_meaning(sys_errno));
+}
+Error aio_refused(const char* call, int sys_errno) {
+  return refused(call, sys_errno, aio_meaning(sys_errno));
 }
 
 ChosenIoQueue choose_io_queue(IoQueueKind kind, const IoQueueOptions& options,
-                              const UringMaker& make_uring) {
-  if (kind == IoQueueKind::kThreads) return {make_io_queue_threads(options), ""};
-  if (kind == IoQueueKind::kUring) return {proven(make_uring(options), options), ""};
-  std::string reason;
+                              const IoQueueFactories& make) {
+  if (kind == IoQueueKind::kThreads) return {make.threads(options), ""};
+  if (kind == IoQueueKind::kUring) return {proven("io_uring", make.uring, options), ""};
+  if (kind == IoQueueKind::kAio) return {proven("Linux AIO", make.aio, options), ""};
+  std::string passed_over;
   try {
-    return {proven(make_uring(options), options), ""};
+    return {proven("io_uring", make.uring, options), ""};
   } catch (const Error& error) {
-    reason = error.what();
+    passed_over = error.what();
+  }
+  if (all_direct(options.files)) {
+    try {
+      return {proven("Linux AIO", make.aio, options),
+              passed_over + "; Linux AIO does the I/O instead"};
+    } catch (const Error& error) {
+      passed_over += std::string("; ") + error.what();
+    }
+  } else {
+    passed_over += "; Linux AIO needs O_DIRECT";
   }
   try {
-    return {make_io_queue_threads(options), reason + "; threads do the I/O instead"};
+    return {make.threads(options), passed_over + "; threads do the I/O instead"};
   } catch (const Error& error) {
-    throw Error(error.code(), std::string(error.what()) + "; before that, " + reason,
+    throw Error(error.code(), std::string(error.what()) + "; before that, " + passed_over,
                 error.sys_errno());
   }
 }
 
 ChosenIoQueue choose_io_queue(IoQueueKind kind, const IoQueueOptions& options) {
-  return choose_io_queue(kind, options, make_io_queue_uring);
+  return choose_io_queue(kind, options, IoQueueFactories{});
 }
 }  // namespace headrace::swap

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// io_queue.hpp: the seam to the kernel's ways of reading and writing: io_uring, or plain threads.
+// io_queue.hpp: the seam to the kernel's ways of reading and writing: io_uring, Linux AIO, threads.
 //
 // A queue moves requests and reports what the kernel said, byte for byte and errno for errno. It
 // retries nothing and judges nothing: that is the drive's (drive.hpp), above all queues alike.
@@ -36,7 +36,7 @@ struct IoRequest {
 class IoQueue {
  public:
   virtual ~IoQueue() = default;                   // nothing may be in flight
-  virtual const char* name() const noexcept = 0;  // "uring", "threads"
+  virtual const char* name() const noexcept = 0;  // "uring", "aio", "threads"
   // Hands over up to depth() requests in flight; false: full, try again after a reap. Buffers may
   // wait for flush().
   virtual bool submit(IoRequest& request) noexcept = 0;
@@ -54,34 +54,43 @@ class IoQueue {
 
 struct IoQueueOptions {
   std::uint32_t depth = 16;
-  std::uint32_t submit_batch = 2;  // uring: requests per io_uring_enter
+  std::uint32_t submit_batch = 2;  // uring, aio: requests per system call
   // Buffers that all requests lie in, and files they use: registered where the limits allow, else
   // not.
   std::span<const std::span<std::byte>> buffers = {};
   std::span<const int> files = {};
 };
 
-// Throws headrace::Error with the errno of the call that was refused (EPERM, ENOSYS, ENOMEM, ...)
-// and its meaning.
+using IoQueueFactory = std::function<std::unique_ptr<IoQueue>(const IoQueueOptions&)>;
+
+// Each throws headrace::Error with the errno of the call that was refused (EPERM, ENOSYS, ENOMEM,
+// ...) and its meaning.
 std::unique_ptr<IoQueue> make_io_queue_uring(const IoQueueOptions& options);
-// That error, kUnsupported: what the errno means here (seccomp, sysctl, memlock) and what would
-// help.
-Error uring_refused(const char* call, int sys_errno);
+std::unique_ptr<IoQueue> make_io_queue_aio(const IoQueueOptions& options);
 // `depth` threads "headrace-pioN" with pread/pwrite.
 std::unique_ptr<IoQueue> make_io_queue_threads(const IoQueueOptions& options);
+// Those errors, kUnsupported: what the errno means here (seccomp, sysctl, limits) and what would
+// help.
+Error uring_refused(const char* call, int sys_errno);
+Error aio_refused(const char* call, int sys_errno);
 
 struct ChosenIoQueue {
   std::unique_ptr<IoQueue> queue;
-  std::string reason;  // why uring was passed over; empty if it was not
+  std::string reason;  // why each one before it was passed over; empty if none was
 };
-using IoQueueMaker = std::function<ChosenIoQueue(const IoQueueOptions&)>;
-// kAuto: uring if it can be set up and moves one real block, else threads with the reason. A named
-// kind or throws. HEADRACE_IO_QUEUE in the environment is the caller's to apply.
+// How each kind is made: others for tests that refuse it.
+struct IoQueueFactories {
+  IoQueueFactory uring = make_io_queue_uring;
+  IoQueueFactory aio = make_io_queue_aio;
+  IoQueueFactory threads = make_io_queue_threads;
+};
+// kAuto: the first of uring, aio (if all files are O_DIRECT) and threads that can be set up and
+// moves one real block, with the reasons. A named kind or throws. HEADRACE_IO_QUEUE in the
+// environment is the caller's to apply.
 ChosenIoQueue choose_io_queue(IoQueueKind kind, const IoQueueOptions& options);
-// The same with another way to set up the ring: for tests that refuse it.
-using UringMaker = std::function<std::unique_ptr<IoQueue>(const IoQueueOptions&)>;
 ChosenIoQueue choose_io_queue(IoQueueKind kind, const IoQueueOptions& options,
-                              const UringMaker& make_uring);
+                              const IoQueueFactories& make);
+using IoQueueMaker = std::function<ChosenIoQueue(const IoQueueOptions&)>;
 
 // What io_queue_fault does to the requests that pass through it.
 struct FaultPlan {

@@ -6,6 +6,7 @@ namespace headrace::swap {
 std::unique_ptr<IoQueue> make_io_queue_uring(const IoQueueOptions&) {
   throw Error(Code::kUnsupported,
               "this build has no io_uring: it was configured with HEADRACE_URING=OFF or without "
-              "liburing; set headrace.io_queue to \"auto\" or \"threads\", or build with liburing");
+              "liburing; set headrace.io_queue to \"auto\", \"aio\" or \"threads\", or build with "
+              "liburing");
 }
 }  // namespace headrace::swap

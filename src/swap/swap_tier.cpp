@@ -132,11 +132,11 @@ void SwapTier::fail(const Extent& extent, const Subject& subject, IoKind kind, s
 
 void SwapTier::refuse_after_stall(std::string_view call) const {
   if (stall_.empty()) return;
-  throw Error(Code::kIoStalled,
-              std::string(call) +
-                  ": refused, since the kernel may still use the memory of an earlier transfer: " +
-                  stall_,
-              ETIMEDOUT);
+  throw Error(
+      Code::kIoStalled,
+      std::string(call) +
+          ": refused, since the kernel may still use the memory of an earlier transfer: " + stall_,
+      ETIMEDOUT);
 }
 
 async::Task<> SwapTier::read(Extent extent, std::span<std::byte> into, Priority priority,

@@ -270,11 +270,13 @@ def check_training(found, group, options, scratch):
         share = report["plan_totals"]["resident_share_of_state"]
         found.expect(share < 1, f"{share:.0%} of the optimizer state is resident")
     told = [line for line in run.stderr.splitlines() if "io_uring" in line]
-    found.expect(len(told) == 1 and "EPERM" in told[0] and "threads do the I/O" in told[0],
+    queue = report["lanes"]["io_queue"]
+    instead = {"aio": "Linux AIO does the I/O", "threads": "threads do the I/O"}.get(queue, "?")
+    found.expect(len(told) == 1 and "EPERM" in told[0] and instead in told[0],
                  f"says once that io_uring was passed over: {told}")
     reason = report["lanes"]["io_queue_reason"] or ""
-    queue = report["lanes"]["io_queue"]
-    found.expect(queue == "threads" and "EPERM" in reason,
+    found.expect(queue == ("aio" if report["lanes"]["direct_io"] else "threads") and
+                 "EPERM" in reason,
                  f"the report has queue {queue!r} and the reason")
     threads = report["lanes"]["update"]
     found.expect("1 update threads (cgroup cpu." in run.stderr and threads["threads"] == 1,

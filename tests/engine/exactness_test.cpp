@@ -24,6 +24,8 @@ using device::HostFlavour;
 enum class Placement { kMemory, kStateNvme, kAllNvme, kBudget };
 constexpr const char* kPlacements[] = {"memory", "state on NVMe", "all on NVMe", "budget"};
 
+constexpr const char* kQueues[] = {", any queue", ", uring", ", aio", ", threads queue"};
+
 struct Row {
   Placement placement;
   std::uint32_t threads;
@@ -33,7 +35,7 @@ struct Row {
   std::string text() const {
     return std::string(kPlacements[static_cast<int>(placement)]) + ", threads " +
            std::to_string(threads) + (clip ? ", clipped" : ", not clipped") +
-           (queue == IoQueueKind::kUring ? ", uring" : ", threads queue") +
+           kQueues[static_cast<int>(queue)] +
            (device == HostFlavour::kLate ? ", late device" : ", prompt device");
   }
 };
@@ -48,7 +50,8 @@ std::vector<Row> rows() {
   for (int p = 0; p < 4; ++p) {
     for (int bits = 0; bits < 16; ++bits) {
       all.push_back({static_cast<Placement>(p), bits & 1 ? 2u : 1u, (bits & 2) != 0,
-                     bits & 4 ? IoQueueKind::kThreads : IoQueueKind::kUring,
+                     bits & 4 ? (p % 2 == 0 ? IoQueueKind::kThreads : IoQueueKind::kAio)
+                              : IoQueueKind::kUring,
                      bits & 8 ? HostFlavour::kLate : HostFlavour::kPrompt});
     }
   }

@@ -217,9 +217,8 @@ struct Losing {
     for (const char* name : {"a", "b"}) engine->add_group(name, {{"w", DType::kBf16, {1000}}});
     engine->freeze();
     for (const std::uint32_t g : {0u, 1u}) {
-      engine->load({g}, [](ParameterId, std::span<std::byte> out) {
-        std::ranges::fill(out, std::byte{1});
-      });
+      engine->load(
+          {g}, [](ParameterId, std::span<std::byte> out) { std::ranges::fill(out, std::byte{1}); });
     }
   }
   void expect(Code code, const std::function<void()>& call) const {

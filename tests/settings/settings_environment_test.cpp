@@ -61,9 +61,9 @@ TEST_F(SettingsEnvironment, RefusesWhatItCannotMeanByNameAndSaysWhatHelps) {
                   "': a number from 1 to 1024 is wanted; set it so, or unset it");
   }
   clear();
-  EXPECT_EQ(
-      refusal("HEADRACE_IO_QUEUE", "io_uring"),
-      "HEADRACE_IO_QUEUE='io_uring': auto, uring or threads is wanted; set it so, or unset it");
+  EXPECT_EQ(refusal("HEADRACE_IO_QUEUE", "io_uring"),
+            "HEADRACE_IO_QUEUE='io_uring': auto, uring, aio or threads is wanted; set it so, or "
+            "unset it");
 }
 }  // namespace
 }  // namespace headrace::settings

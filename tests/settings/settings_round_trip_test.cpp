@@ -46,7 +46,7 @@ class Draw {
     s.io_block_bytes = 4096 * between(1, 16384);
     s.queue_depth = static_cast<std::uint32_t>(between(1, 4096));
     s.submit_batch = static_cast<std::uint32_t>(between(1, 256));
-    s.io_queue = static_cast<IoQueueKind>(between(0, 2));
+    s.io_queue = static_cast<IoQueueKind>(between(0, 3));
     s.direct = static_cast<DirectIo>(between(0, 1));
     s.allow_memory_backed = coin();
     s.checksums = static_cast<Checksums>(between(0, 1));

@@ -178,7 +178,10 @@ TEST_F(DriveTest, AWriteBeyondTheFileSizeLimitIsAnErrorAndNotASignal) {
   const IoQueueMaker threads = [](const IoQueueOptions& options) {
     return ChosenIoQueue{make_io_queue_threads(options), ""};
   };
-  for (const IoQueueMaker& maker : {IoQueueMaker{}, threads}) {
+  const IoQueueMaker aio_if_any = [](const IoQueueOptions& options) {
+    return choose_io_queue(IoQueueKind::kAuto, options, {.uring = make_io_queue_aio});
+  };
+  for (const IoQueueMaker& maker : {IoQueueMaker{}, threads, aio_if_any}) {
     EXPECT_EQ(in_child([&] {
                 const auto drive = make(maker);
                 limit_file_size(8 * kPage);

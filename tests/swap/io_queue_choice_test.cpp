@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which queue is chosen where io_uring is refused: by a hook, by a real seccomp filter, by real
+// Which queue is chosen where others are refused: by a hook, by a real seccomp filter, by real
 // limits.
 #include <gtest/gtest.h>
 
@@ -20,8 +20,17 @@ bool ring_works_here() {
   }
 }
 
-// A "ring" that fails as the plan says.
-UringMaker failing(const FaultPlan& plan) {
+bool aio_works_here() {
+  try {
+    make_io_queue_aio({.depth = 2});
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+// A queue that fails as the plan says.
+IoQueueFactory failing(const FaultPlan& plan) {
   return [plan](const IoQueueOptions& options) {
     return make_io_queue_fault(make_io_queue_threads(options), plan, nullptr);
   };
@@ -41,7 +50,8 @@ class ChooseIoQueue : public testing::Test {
  protected:
   ChosenIoQueue choose(IoQueueKind kind, const FaultPlan& plan) {
     const int fd = file_.fd();
-    return choose_io_queue(kind, {.depth = 2, .files = {&fd, 1}}, failing(plan));
+    return choose_io_queue(kind, {.depth = 2, .files = {&fd, 1}},
+                           {.uring = failing(plan), .aio = failing(plan)});
   }
   void expect_threads_because(const FaultPlan& plan, const std::string& reason) {
     const ChosenIoQueue chosen = choose(IoQueueKind::kAuto, plan);
@@ -50,7 +60,8 @@ class ChooseIoQueue : public testing::Test {
     EXPECT_EQ(chosen.reason.find('\n'), std::string::npos);
     EXPECT_TRUE(chosen.reason.ends_with("; threads do the I/O instead")) << chosen.reason;
     EXPECT_TRUE(moves_data(*chosen.queue, file_));
-    EXPECT_THROW(choose(IoQueueKind::kUring, plan), Error) << "named, it is that or nothing";
+    for (const IoQueueKind kind : {IoQueueKind::kUring, IoQueueKind::kAio})
+      EXPECT_THROW(choose(kind, plan), Error) << "named, it is that or nothing";
   }
   ScratchDirectory scratch_;
   TestFile file_{scratch_, 16384};
@@ -102,13 +113,55 @@ TEST_F(ChooseIoQueue, TakesThreadsByNameWithoutAReason) {
   EXPECT_EQ(chosen.reason, "");
 }
 
+TEST_F(ChooseIoQueue, TakesLinuxAioForDirectFilesWhereTheRingIsRefused) {
+  if (!aio_works_here()) GTEST_SKIP() << "there is no Linux AIO here";
+  const int direct = ::open(file_.path().c_str(), O_RDWR | O_DIRECT | O_CLOEXEC);
+  if (direct < 0) GTEST_SKIP() << "there is no O_DIRECT here";
+  const int cached = ::open(file_.path().c_str(), O_RDWR | O_CLOEXEC);
+  for (const int fd : {direct, cached}) {
+    const ChosenIoQueue chosen = choose_io_queue(IoQueueKind::kAuto, {.files = {&fd, 1}},
+                                                 {.uring = failing({.setup_errno = EPERM})});
+    EXPECT_STREQ(chosen.queue->name(), fd == direct ? "aio" : "threads");
+    EXPECT_NE(chosen.reason.find("EPERM"), std::string::npos) << chosen.reason;
+    EXPECT_TRUE(chosen.reason.ends_with(
+        fd == direct ? "; Linux AIO does the I/O instead"
+                     : "; Linux AIO needs O_DIRECT; threads do the I/O instead"))
+        << chosen.reason;
+    EXPECT_TRUE(moves_data(*chosen.queue, file_));
+  }
+  ::close(direct);
+  ::close(cached);
+  EXPECT_STREQ(choose_io_queue(IoQueueKind::kAio, {}).queue->name(), "aio");
+}
+
+TEST_F(ChooseIoQueue, SaysWhyThereIsNoLinuxAioUnderARealSeccompFilter) {
+  if (!aio_works_here()) GTEST_SKIP() << "Linux AIO is refused here before any filter";
+  for (const int error : {EPERM, ENOSYS, EAGAIN}) {
+    const int status = in_child([&] {
+      if (!forbid(SYS_io_setup, error)) return 77;
+      try {
+        choose_io_queue(IoQueueKind::kAio, {.depth = 2});
+        return 1;
+      } catch (const Error& refused) {
+        const char* const expected = error == EPERM    ? "io_setup, io_submit"
+                                     : error == ENOSYS ? "no asynchronous I/O"
+                                                       : "fs.aio-max-nr";
+        return std::string(refused.what()).find(expected) == std::string::npos ? 2 : 0;
+      }
+    });
+    if (status == 77) GTEST_SKIP() << "seccomp filters cannot be installed here";
+    EXPECT_EQ(status, 0) << error;
+  }
+}
+
 TEST_F(ChooseIoQueue, FallsBackUnderARealSeccompFilterAndSaysSo) {
   if (!ring_works_here()) GTEST_SKIP() << "io_uring is refused here before any filter";
+  const bool aio = aio_works_here();
   for (const int error : {EPERM, ENOSYS}) {
     const int status = in_child([&] {
       if (!forbid(SYS_io_uring_setup, error)) return 77;
       const ChosenIoQueue chosen = choose_io_queue(IoQueueKind::kAuto, {.depth = 2});
-      if (std::string(chosen.queue->name()) != "threads") return 1;
+      if (std::string(chosen.queue->name()) != (aio ? "aio" : "threads")) return 1;
       const char* const expected = error == EPERM ? "seccomp" : "ENOSYS";
       if (chosen.reason.find(expected) == std::string::npos) return 2;
       return moves_data(*chosen.queue, file_) ? 0 : 3;
@@ -160,7 +213,7 @@ TEST_F(ChooseIoQueue, ServesUnderSmallLimitsOnLockedMemory) {
 // no thread of a half-made queue is left.
 TEST_F(ChooseIoQueue, StartsAllItsThreadsOrNone) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root, to become a user with few threads";
-  const UringMaker no_ring = [](const IoQueueOptions&) -> std::unique_ptr<IoQueue> {
+  const IoQueueFactory none = [](const IoQueueOptions&) -> std::unique_ptr<IoQueue> {
     throw uring_refused("io_uring_setup", EPERM);
   };
   int refused = 0, made = 0;
@@ -170,7 +223,8 @@ TEST_F(ChooseIoQueue, StartsAllItsThreadsOrNone) {
       if (::setrlimit(RLIMIT_NPROC, &limit) != 0) return 10;
       if (::setresuid(kNobody, kNobody, kNobody) != 0) return 11;
       try {
-        const ChosenIoQueue chosen = choose_io_queue(IoQueueKind::kAuto, {.depth = 8}, no_ring);
+        const ChosenIoQueue chosen =
+            choose_io_queue(IoQueueKind::kAuto, {.depth = 8}, {.uring = none, .aio = none});
         return moves_data(*chosen.queue, file_) ? 0 : 1;
       } catch (const Error& error) {
         const std::string text = error.what();

@@ -19,24 +19,24 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 constexpr std::uint32_t kPage = 4096;
 
+using Make = std::unique_ptr<IoQueue> (*)(const IoQueueOptions&);
 struct Flavour {
   const char* name;
-  bool uring;
+  Make make;
   bool wrapped;
 };
 
 class IoQueueTest : public testing::TestWithParam<Flavour> {
  protected:
   void SetUp() override {
-    if (!GetParam().uring) return;
     try {
-      make_io_queue_uring({.depth = 2});
+      GetParam().make({.depth = 2});
     } catch (const Error& error) {
       GTEST_SKIP() << error.what();
     }
   }
   std::unique_ptr<IoQueue> make(IoQueueOptions options) const {
-    auto queue = GetParam().uring ? make_io_queue_uring(options) : make_io_queue_threads(options);
+    auto queue = GetParam().make(options);
     return GetParam().wrapped ? make_io_queue_fault(std::move(queue), {}, nullptr)
                               : std::move(queue);
   }
@@ -219,10 +219,13 @@ TEST_P(IoQueueTest, KeepsEveryRequestApartOverRandomTraffic) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Queues, IoQueueTest,
-                         testing::Values(Flavour{"uring", true, false},
-                                         Flavour{"threads", false, false},
-                                         Flavour{"fault_over_uring", true, true},
-                                         Flavour{"fault_over_threads", false, true}),
+                         testing::Values(Flavour{"uring", make_io_queue_uring, false},
+                                         Flavour{"aio", make_io_queue_aio, false},
+                                         Flavour{"threads", make_io_queue_threads, false},
+                                         Flavour{"fault_over_uring", make_io_queue_uring, true},
+                                         Flavour{"fault_over_aio", make_io_queue_aio, true},
+                                         Flavour{"fault_over_threads", make_io_queue_threads,
+                                                 true}),
                          [](const auto& info) { return info.param.name; });
 
 TEST(ThreadQueue, ItsThreadsAreNamedAndGoneAtItsEnd) {
