@@ -13,7 +13,6 @@ using swap::Priority;
 
 namespace {
 // The weight's place among a tile's checksum seeds: no state stream has this number.
-constexpr std::uint32_t kWeightStream = swap::kMaxStreams - 1;
 
 std::uint64_t chunks_of(std::uint64_t bytes) { return base::ceil_div(bytes, swap::kChunkBytes); }
 
@@ -160,7 +159,7 @@ void TileStore::prepare(TilePass& pass, std::uint32_t tile, TileView view, TileP
     pass.weight_bytes_per_element = size_bytes(dtype);
     add_stream(view.weight, size_bytes(dtype),
                weight_checksums_.data() + state.first_weight_checksum, view.weight_in_slot,
-               kWeightStream);
+               swap::kWeightStream);
   }
   if (!parts.record) return;
   const residency::RecordLayout& layout = p_.plan.tiles[tile].layout;
@@ -209,6 +208,7 @@ void TileStore::seal_header(std::uint32_t tile, TileView view, std::uint64_t gen
       optimizer_cpu::state_streams(optimizer_cpu::master_kind(dtype, p_.settings.master));
   swap::StreamEntry entries[swap::kMaxStreams];
   std::uint32_t count = 0, checksum = 0;
+  const bool checked = p_.settings.checksums == Checksums::kOn;
   const auto add = [&](const char* name, const char* codec, std::uint64_t offset,
                        std::uint64_t bytes) {
     swap::StreamEntry& entry = entries[count++];
@@ -217,7 +217,7 @@ void TileStore::seal_header(std::uint32_t tile, TileView view, std::uint64_t gen
     entry.offset_bytes = offset;
     entry.size_bytes = bytes;
     entry.first_checksum = checksum;
-    entry.checksums = static_cast<std::uint32_t>(chunks_of(bytes));
+    entry.checksums = checked ? static_cast<std::uint32_t>(chunks_of(bytes)) : 0;
     checksum += entry.checksums;
   };
   for (std::uint32_t s = 0; s < streams.size(); ++s) {
@@ -230,7 +230,7 @@ void TileStore::seal_header(std::uint32_t tile, TileView view, std::uint64_t gen
         swap::kElsewhere | states_[tile].weight_extent.offset_bytes, plan.weight_bytes);
     std::memcpy(header.checksum + first,
                 weight_checksums_.data() + states_[tile].first_weight_checksum,
-                weight_chunks(tile) * sizeof(std::uint64_t));
+                (checksum - first) * sizeof(std::uint64_t));
   }
   HEADRACE_CHECK(checksum <= swap::kMaxChecksums, "the largest tile's checksums fit a header");
   swap::begin_header(header, identity(tile, generation), {entries, count});

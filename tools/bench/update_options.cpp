@@ -44,6 +44,7 @@ std::uint64_t block_bytes(const std::string& word) {
 const std::vector<std::pair<std::string, IoQueueKind>> kQueues = {
     {"auto", IoQueueKind::kAuto},
     {"uring", IoQueueKind::kUring},
+    {"aio", IoQueueKind::kAio},
     {"threads", IoQueueKind::kThreads}};
 const std::vector<std::pair<std::string, Checksums>> kSwitches = {{"on", Checksums::kOn},
                                                                   {"off", Checksums::kOff}};
@@ -77,7 +78,7 @@ void add_setting_options(CLI::App& app, Settings& s) {
   add("--slots", s.update_slots, {1, 1024}, "Tiles in memory at once");
   add("--threads", s.update_threads, {0, 1024}, "Update threads; 0: what the machine leaves");
   add_choice(app, "--queue", s.io_queue, kQueues,
-             "auto, uring or threads [HEADRACE_IO_QUEUE, else auto]")
+             "auto, uring, aio or threads [HEADRACE_IO_QUEUE, else auto]")
       ->group(group);
   const auto take_block = [&s](const std::string& word) { s.io_block_bytes = block_bytes(word); };
   app.add_option_function<std::string>("--block", take_block, "Bytes of one request, e.g. 1MiB")

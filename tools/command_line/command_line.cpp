@@ -38,6 +38,10 @@ class Words {
 
  private:
   void take(const std::string& word) {
+    if (!word.starts_with('-') && takes_words()) {
+      taken_.push_back(word);
+      return;
+    }
     const std::string name = name_in(word);
     const CLI::Option* const option = app_.get_option_no_throw(name);
     if (!name.starts_with('-') || option == nullptr) refuse_unknown(word);
@@ -58,6 +62,11 @@ class Words {
                   "Give " + name + " " + option->get_type_name() + ", or leave it out"};
     }
     taken_.push_back(name + "=" + value);
+  }
+
+  // What is no option's value and begins with no dash.
+  bool takes_words() const {
+    return std::ranges::any_of(app_.get_options(), &CLI::Option::get_positional);
   }
 
   [[noreturn]] void refuse_unknown(const std::string& word) const {

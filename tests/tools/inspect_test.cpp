@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+// inspect_test: `headrace inspect` on what an engine has written, whole and damaged.
+#include "inspect.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "headrace/engine.hpp"
+#include "headrace/error.hpp"
+#include "support/all_on_nvme.hpp"
+#include "support/mlp.hpp"
+#include "support/temporary_directory.hpp"
+#include "swap/record.hpp"
+
+namespace headrace::tools {
+namespace {
+namespace fs = std::filesystem;
+
+const InspectionProgress kQuiet = [](std::uint64_t) {};
+
+// A network after three steps, all of it on NVMe, and a copy of its swap file.
+class InspectTest : public ::testing::Test {
+ protected:
+  void train(Checksums checksums = Checksums::kOn) {
+    Settings settings = testing::all_on_nvme(drive_.string());
+    settings.checksums = checksums;
+    device_ = device::make_device_host();
+    engine_ = std::make_unique<Engine>(settings, EngineOptions{.device = device_});
+    testing::Mlp network(*engine_, *device_, {.layers = 3, .width = 300});
+    for (int step = 0; step < 3; ++step) network.train_step();
+    const std::vector<std::string> files = find_swap_files(drive_.string());
+    ASSERT_EQ(files.size(), 1u);
+    live_ = files[0];
+    copy_ = copies_.string() + "/rank0.0.swap";
+    fs::copy_file(live_, copy_, fs::copy_options::overwrite_existing);
+  }
+
+  swap::RecordHeader header_at(std::uint64_t offset) const {
+    swap::RecordHeader header;
+    std::ifstream file(copy_, std::ios::binary);
+    file.seekg(static_cast<std::streamoff>(offset));
+    file.read(reinterpret_cast<char*>(&header), sizeof header);
+    return header;
+  }
+  // Where the first record lies.
+  std::uint64_t first_record() const {
+    for (std::uint64_t at = 0; at < fs::file_size(copy_); at += 4096) {
+      if (std::string_view(header_at(at).magic, 8) == "hrrecord") return at;
+    }
+    ADD_FAILURE() << "no record in " << copy_;
+    return 0;
+  }
+  void flip_bit(std::uint64_t offset) const {
+    std::fstream file(copy_, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(static_cast<std::streamoff>(offset));
+    const int byte = file.get();
+    file.seekp(static_cast<std::streamoff>(offset));
+    file.put(static_cast<char>(byte ^ 4));
+  }
+
+  const testing::TemporaryDirectory drive_, copies_;
+  std::shared_ptr<device::DeviceHost> device_;
+  std::unique_ptr<Engine> engine_;
+  std::string live_, copy_;
+};
+
+TEST_F(InspectTest, FindsEveryRecordAndWeightOfALiveRunWhole) {
+  train();
+  const SwapInspection found = inspect_swap_file(live_, kQuiet);
+  EXPECT_EQ(found.damaged, 0u) << inspection_text({found});
+  EXPECT_EQ(found.superseded, 0u);
+  EXPECT_EQ(found.unchecked_bytes, 0u);
+  EXPECT_EQ(found.size_bytes, fs::file_size(live_));
+  ASSERT_EQ(found.runs.size(), 1u);
+  EXPECT_EQ(fs::path(live_).parent_path().filename(), found.runs.begin()->first);
+  // Loaded once, then three steps; the parameter without a gradient in one of them has fewer.
+  EXPECT_EQ(found.last_generation, 4u);
+  std::uint64_t bytes = 0;
+  for (const auto& [name, totals] : found.streams) {
+    EXPECT_EQ(totals.streams == found.records, name != "master" && name != "residual") << name;
+    bytes += totals.size_bytes;
+  }
+  EXPECT_TRUE(found.streams.contains("weight"));
+  EXPECT_EQ(found.verified_bytes, bytes);
+  EXPECT_EQ(ranges_text(found.numbers), "0 to " + std::to_string(found.records - 1));
+}
+
+TEST_F(InspectTest, NamesTheStreamAndThePlaceOfAFlippedBit) {
+  train();
+  const std::uint64_t record = first_record();
+  const swap::RecordHeader header = header_at(record);
+  for (std::uint32_t s = 0; s < header.streams; ++s) {
+    const swap::StreamEntry& entry = header.stream[s];
+    const bool elsewhere = (entry.offset_bytes & swap::kElsewhere) != 0;
+    const std::uint64_t at =
+        elsewhere ? entry.offset_bytes & ~swap::kElsewhere : record + entry.offset_bytes;
+    flip_bit(at + entry.size_bytes - 1);
+    const SwapInspection found = inspect_swap_file(copy_, kQuiet);
+    ASSERT_EQ(found.damaged, 1u) << entry.name;
+    const Damage& damage = found.damage[0];
+    EXPECT_EQ(damage.record, header.record);
+    EXPECT_EQ(damage.generation, header.generation);
+    EXPECT_EQ(damage.offset_bytes, at + (entry.checksums - 1) * swap::kChunkBytes);
+    EXPECT_TRUE(damage.what.starts_with("stream " + std::string(entry.name) + ",")) << damage.what;
+    flip_bit(at + entry.size_bytes - 1);
+  }
+  EXPECT_EQ(inspect_swap_file(copy_, kQuiet).damaged, 0u) << "flipped back";
+}
+
+TEST_F(InspectTest, NamesADamagedHeaderAndGoesOnBehindIt) {
+  train();
+  const std::uint64_t record = first_record();
+  const std::uint64_t all = inspect_swap_file(copy_, kQuiet).records;
+  flip_bit(record + 100);
+  const SwapInspection found = inspect_swap_file(copy_, kQuiet);
+  ASSERT_EQ(found.damaged, 1u);
+  EXPECT_EQ(found.damage[0].offset_bytes, record);
+  EXPECT_NE(found.damage[0].what.find("header checksum"), std::string::npos)
+      << found.damage[0].what;
+  EXPECT_EQ(found.records, all - 1);
+}
+
+TEST_F(InspectTest, ATornRecordIsNotWhole) {
+  train();
+  const std::uint64_t record = first_record();
+  const swap::RecordHeader header = header_at(record);
+  // The second half of the record is what lay there before: zeros.
+  const std::uint64_t end = header.stream[1].offset_bytes + header.stream[1].size_bytes;
+  std::fstream file(copy_, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(static_cast<std::streamoff>(record + end / 2));
+  const std::vector<char> zeros(end / 2);
+  file.write(zeros.data(), static_cast<std::streamsize>(zeros.size()));
+  file.close();
+  const SwapInspection found = inspect_swap_file(copy_, kQuiet);
+  EXPECT_GE(found.damaged, 1u);
+  for (const Damage& damage : found.damage) EXPECT_EQ(damage.record, header.record);
+}
+
+TEST_F(InspectTest, SaysThatATruncatedFileWasCutOff) {
+  train();
+  fs::resize_file(copy_, first_record() + 8192);
+  const SwapInspection found = inspect_swap_file(copy_, kQuiet);
+  ASSERT_GE(found.damaged, 1u);
+  EXPECT_NE(found.damage[0].what.find("past the file's end"), std::string::npos)
+      << found.damage[0].what;
+}
+
+TEST_F(InspectTest, SaysWhatWasWrittenWithoutChecksums) {
+  train(Checksums::kOff);
+  const SwapInspection found = inspect_swap_file(live_, kQuiet);
+  EXPECT_EQ(found.verified_bytes, 0u);
+  EXPECT_GT(found.unchecked_bytes, 0u);
+  EXPECT_NE(inspection_text({found}).find("without checksums"), std::string::npos);
+}
+
+TEST_F(InspectTest, FindsTheFilesOfARunAUserAndAPath) {
+  train();
+  const fs::path run = fs::path(live_).parent_path();
+  const std::vector<std::string> wanted{live_};
+  EXPECT_EQ(find_swap_files(live_), wanted);
+  EXPECT_EQ(find_swap_files(run.string()), wanted);
+  EXPECT_EQ(find_swap_files(run.parent_path().string()), wanted);
+  fs::create_directory_symlink(run, copies_.string() + "/headrace-link");
+  fs::create_directories(copies_.string() + "/other/deeper");
+  fs::copy_file(live_, copies_.string() + "/other/deeper/some.swap");
+  EXPECT_EQ(find_swap_files(copies_.string()), std::vector<std::string>{copy_});
+  EXPECT_THROW(find_swap_files(copies_.string() + "/nothing"), Error);
+  engine_->close();
+  EXPECT_TRUE(find_swap_files(drive_.string()).empty());
+}
+
+TEST_F(InspectTest, WorksOnAFileThatMayOnlyBeRead) {
+  train();
+  fs::permissions(copy_, fs::perms::owner_read);
+  const auto before = fs::last_write_time(copy_);
+  EXPECT_EQ(inspect_swap_file(copy_, kQuiet).damaged, 0u);
+  EXPECT_EQ(fs::last_write_time(copy_), before);
+}
+
+// ---- the program ----
+
+struct Ran {
+  int exit_code = -1;
+  std::string out;  // with what it says on stderr
+};
+Ran run(const std::string& words) {
+  Ran ran;
+  std::FILE* const pipe = ::popen((HEADRACE_PROGRAM " " + words + " 2>&1").c_str(), "r");
+  for (int byte = 0; (byte = std::fgetc(pipe)) != EOF;) ran.out += static_cast<char>(byte);
+  const int status = ::pclose(pipe);
+  if (WIFEXITED(status)) ran.exit_code = WEXITSTATUS(status);
+  return ran;
+}
+
+TEST_F(InspectTest, TheProgramEndsWithZeroForAWholeFileAndOneForADamagedOne) {
+  train();
+  const Ran whole = run("inspect " + drive_.string());
+  EXPECT_EQ(whole.exit_code, 0) << whole.out;
+  EXPECT_NE(whole.out.find("all whole"), std::string::npos) << whole.out;
+  flip_bit(first_record() + 5000);
+  const std::string report = copies_.string() + "/report.json";
+  const Ran damaged = run("inspect " + copy_ + " --json " + report);
+  EXPECT_EQ(damaged.exit_code, 1);
+  EXPECT_NE(damaged.out.find("DAMAGED at "), std::string::npos) << damaged.out;
+  const auto json = nlohmann::json::parse(std::ifstream(report));
+  EXPECT_EQ(json["exit_code"], 1);
+  EXPECT_EQ(json["files"][0]["damaged_places"], 1);
+  EXPECT_EQ(json["files"][0]["damage"].size(), 1u);
+}
+
+TEST(HeadraceProgram, RefusesWhatItCannotDoWithCauseConsequenceAndFix) {
+  const testing::TemporaryDirectory empty;
+  for (const auto& [words, expected] : std::vector<std::pair<std::string, std::string>>{
+           {"", "a subcommand is missing"},
+           {"insepct", "'insepct' is no subcommand"},
+           {"inspect", "PATH is required"},
+           {"inspect a b", "b"},
+           {"inspect --jsn x", "Did you mean --json?"},
+           {"inspect /nothing/here", "/nothing/here cannot be read: ENOENT"},
+           {"inspect /dev/null", "is not a regular file"},
+           {"inspect " + empty.string(), "holds no swap file"},
+           {"inspect . --json " + empty.string() + "/no/report", "/no/report"}}) {
+    const Ran ran = run(words);
+    EXPECT_EQ(ran.exit_code, 2) << words << ": " << ran.out;
+    EXPECT_NE(ran.out.find(expected), std::string::npos) << words << ": " << ran.out;
+  }
+  const Ran json = run("inspect /nothing/here --json - 2>/dev/null");
+  EXPECT_NE(json.out.find("\"kNotFound\""), std::string::npos) << json.out;
+  EXPECT_EQ(run("--help").exit_code, 0);
+  EXPECT_EQ(run("inspect --help").exit_code, 0);
+  EXPECT_EQ(run("--version").out.rfind("headrace ", 0), 0u);
+}
+}  // namespace
+}  // namespace headrace::tools

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+// exit_codes.hpp: how a subcommand ends; 128 + n where signal n ended it.
+#pragma once
+
+namespace headrace::tools {
+enum ExitCode {
+  kDone = 0,
+  kFailed = 1,   // the run failed
+  kRefused = 2,  // before it started: usage, settings, path
+};
+}  // namespace headrace::tools

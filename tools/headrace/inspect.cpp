@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "inspect.hpp"
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base/units.hpp"
+#include "command_line/command_line.hpp"
+#include "command_line/report_file.hpp"
+#include "exit_codes.hpp"
+#include "headrace/error.hpp"
+#include "headrace/version.hpp"
+
+namespace headrace::tools {
+namespace {
+constexpr const char* kDescription =
+    "Finds the records of optimizer state in swap files by their headers and compares every "
+    "checksum,\nof the weights beside them as well. Reads only. PATH is a swap file, a run's "
+    "directory, or an nvme_path.\n";
+constexpr const char* kFooter =
+    "\nA run removes its swap files when it ends, so this looks at one that lives (what it writes "
+    "meanwhile\nlooks damaged) or at what a killed one left.\n"
+    "\nExit codes: 0 all that was found is whole, 1 something is damaged or cannot be read, 2 "
+    "refused before it\nstarted.\n";
+
+struct Options {
+  std::string path, json;
+};
+
+std::string totals_text(const SwapInspection& file) {
+  std::string text;
+  for (const auto& [name, totals] : file.streams) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name,
+                        base::format_bytes(totals.size_bytes));
+  }
+  return text;
+}
+
+std::string file_text(const SwapInspection& file) {
+  std::string text = fmt::format("{}: {}\n", file.path, base::format_bytes(file.size_bytes));
+  for (const auto& [run, records] : file.runs)
+    text += fmt::format("  run {}: {} records\n", run, records);
+  if (file.records == 0) {
+    text += "  no record; weights alone have no header, so nothing can be checked\n";
+  } else {
+    text += fmt::format("  records {}, generations {} to {}\n", ranges_text(file.numbers),
+                        file.first_generation, file.last_generation);
+    text += fmt::format("  {}\n", totals_text(file));
+  }
+  if (file.superseded > 0)
+    text += fmt::format("  {} older writes of these records, not checked\n", file.superseded);
+  if (file.unchecked_bytes > 0) {
+    text += fmt::format("  {} were written without checksums (headrace.checksums is off)\n",
+                        base::format_bytes(file.unchecked_bytes));
+  }
+  for (const Damage& damage : file.damage) {
+    text += fmt::format("  DAMAGED at {}: record {} (generation {}), {}\n", damage.offset_bytes,
+                        damage.record, damage.generation, damage.what);
+  }
+  if (file.damaged > file.damage.size())
+    text += fmt::format("  and {} more places\n", file.damaged - file.damage.size());
+  return text + fmt::format("  {} verified, {}\n", base::format_bytes(file.verified_bytes),
+                            file.damaged == 0 ? "all whole"
+                                              : fmt::format("{} damaged places", file.damaged));
+}
+
+nlohmann::ordered_json file_json(const SwapInspection& file) {
+  nlohmann::ordered_json json = {{"path", file.path},
+                                 {"size_bytes", file.size_bytes},
+                                 {"runs", file.runs},
+                                 {"records", file.records},
+                                 {"record_numbers", file.numbers},
+                                 {"superseded_records", file.superseded},
+                                 {"first_generation", file.first_generation},
+                                 {"last_generation", file.last_generation},
+                                 {"verified_bytes", file.verified_bytes},
+                                 {"unchecked_bytes", file.unchecked_bytes},
+                                 {"damaged_places", file.damaged}};
+  json["streams"] = nlohmann::ordered_json::object();
+  for (const auto& [name, totals] : file.streams) {
+    json["streams"][name] = {{"streams", totals.streams}, {"size_bytes", totals.size_bytes}};
+  }
+  json["damage"] = nlohmann::ordered_json::array();
+  for (const Damage& damage : file.damage) {
+    json["damage"].push_back({{"offset_bytes", damage.offset_bytes},
+                              {"record", damage.record},
+                              {"generation", damage.generation},
+                              {"what", damage.what}});
+  }
+  return json;
+}
+
+nlohmann::ordered_json document(int exit_code) {
+  return {{"schema_version", 1},
+          {"program", "headrace inspect"},
+          {"version", version()},
+          {"exit_code", exit_code}};
+}
+std::string dump(const nlohmann::ordered_json& json) {
+  return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+bool any_damaged(const std::vector<SwapInspection>& files) {
+  return std::ranges::any_of(files, [](const auto& file) { return file.damaged > 0; });
+}
+
+// Tells the error on stderr and in the report.
+int fail(int exit_code, const std::string& json, const char* code, const std::string& text) {
+  fmt::print(stderr, "headrace inspect: {}\n", text);
+  nlohmann::ordered_json report = document(exit_code);
+  report["error"] = {{"code", code}, {"message", text}};
+  try {
+    command_line::write_report(json, dump(report));
+  } catch (const Error& error) {
+    fmt::print(stderr, "headrace inspect: {}\n", error.what());
+  }
+  return exit_code;
+}
+
+// One line that is overwritten, on a terminal only.
+InspectionProgress progress_of(const std::string& path, std::uint64_t& shown) {
+  return [&path, &shown](std::uint64_t done_bytes) {
+    if (::isatty(STDERR_FILENO) != 1 || done_bytes < shown + base::kGiB / 4) return;
+    shown = done_bytes;
+    fmt::print(stderr, "\r{}: {}\033[K", path, base::format_bytes(done_bytes));
+  };
+}
+
+int run(const Options& options) {
+  const std::vector<std::string> paths = find_swap_files(options.path);
+  if (paths.empty()) {
+    throw Error(Code::kNotFound, options.path +
+                                     " holds no swap file; nothing was checked. A run removes its "
+                                     "own when it ends: name the nvme_path of one that lives");
+  }
+  std::vector<SwapInspection> files;
+  for (const std::string& path : paths) {
+    std::uint64_t shown = 0;
+    files.push_back(inspect_swap_file(path, progress_of(path, shown)));
+    if (shown > 0) fmt::print(stderr, "\r\033[K");
+  }
+  const int exit_code = any_damaged(files) ? kFailed : kDone;
+  fmt::print(options.json == "-" ? stderr : stdout, "{}", inspection_text(files));
+  nlohmann::ordered_json report = document(exit_code);
+  report["files"] = nlohmann::ordered_json::parse(inspection_json(files));
+  command_line::write_report(options.json, dump(report));
+  return exit_code;
+}
+}  // namespace
+
+std::string ranges_text(const std::vector<std::uint64_t>& ascending) {
+  std::string text;
+  for (std::size_t i = 0; i < ascending.size();) {
+    std::size_t last = i;
+    while (last + 1 < ascending.size() && ascending[last + 1] <= ascending[last] + 1) ++last;
+    text += text.empty() ? "" : ", ";
+    text += ascending[i] == ascending[last]
+                ? std::to_string(ascending[i])
+                : fmt::format("{} to {}", ascending[i], ascending[last]);
+    i = last + 1;
+  }
+  return text;
+}
+
+std::string inspection_text(const std::vector<SwapInspection>& files) {
+  std::string text;
+  for (const SwapInspection& file : files) text += file_text(file);
+  return text;
+}
+
+std::string inspection_json(const std::vector<SwapInspection>& files) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  for (const SwapInspection& file : files) json.push_back(file_json(file));
+  return dump(json);
+}
+
+int inspect(int argc, const char* const* argv) {
+  Options options;
+  CLI::App app(kDescription, "headrace inspect");
+  app.footer(kFooter);
+  app.add_option("PATH", options.path, "Swap file, run directory or nvme_path")->required();
+  app.add_option("--json", options.json, "File for the report; - is stdout");
+  try {
+    command_line::parse(app, argc, argv);
+    command_line::check_report_target(options.json);
+  } catch (const CLI::CallForHelp&) {
+    fmt::print("{}", app.help());
+    return kDone;
+  } catch (const command_line::Fault& fault) {
+    return fail(kRefused, command_line::value_of("--json", argc, argv), "kUsage",
+                command_line::text_of(fault, "nothing was checked"));
+  } catch (const Error& error) {
+    return fail(kRefused, "", code_name(error.code()), error.what());
+  }
+  try {
+    return run(options);
+  } catch (const Error& error) {
+    const bool refused = error.code() == Code::kNotFound || error.code() == Code::kInvalidArgument;
+    return fail(refused ? kRefused : kFailed, options.json, code_name(error.code()), error.what());
+  }
+}
+}  // namespace headrace::tools

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "swap_inspection.hpp"
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+#include <span>
+
+#include "base/error_text.hpp"
+#include "base/hash.hpp"
+#include "base/unique_fd.hpp"
+#include "base/units.hpp"
+#include "headrace/error.hpp"
+#include "swap/record.hpp"
+
+namespace headrace::tools {
+namespace fs = std::filesystem;
+using swap::RecordHeader;
+using swap::StreamEntry;
+
+namespace {
+constexpr std::uint64_t kWindowBytes = 4 * base::kMiB;
+
+Error cannot_read(const std::string& path, int error) {
+  return Error(error == ENOENT ? Code::kNotFound : Code::kIo,
+               path + " cannot be read: " + base::errno_text(error) + "; nothing was checked",
+               error);
+}
+
+// A file through a window that follows the reads.
+class Window {
+ public:
+  explicit Window(const std::string& path)
+      : path_(path), fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)) {
+    struct stat status {};
+    if (!fd_ || ::fstat(fd_.get(), &status) != 0) throw cannot_read(path, errno);
+    if (!S_ISREG(status.st_mode))
+      throw Error(Code::kInvalidArgument, path + " is not a regular file; nothing was checked");
+    size_ = static_cast<std::uint64_t>(status.st_size);
+    bytes_.resize(kWindowBytes);
+  }
+  std::uint64_t size_bytes() const noexcept { return size_; }
+
+  // `size` <= kWindowBytes, inside the file. Holds until the next call.
+  std::span<const std::byte> at(std::uint64_t offset, std::uint64_t size) {
+    if (offset < begin_ || offset + size > begin_ + filled_) fill(offset, size);
+    return std::span(bytes_).subspan(offset - begin_, size);
+  }
+
+ private:
+  void fill(std::uint64_t offset, std::uint64_t least) {
+    begin_ = offset;
+    filled_ = 0;
+    const std::uint64_t wanted = std::min<std::uint64_t>(bytes_.size(), size_ - offset);
+    while (filled_ < wanted) {
+      const ssize_t got = ::pread(fd_.get(), bytes_.data() + filled_, wanted - filled_,
+                                  static_cast<off_t>(offset + filled_));
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) throw cannot_read(path_, errno);
+      if (got == 0) break;
+      filled_ += static_cast<std::uint64_t>(got);
+    }
+    // What was looked at need not push the machine's other files out of memory.
+    ::posix_fadvise(fd_.get(), static_cast<off_t>(offset), static_cast<off_t>(filled_),
+                    POSIX_FADV_DONTNEED);
+    if (filled_ < least) {
+      throw Error(Code::kIo, fmt::format("{} ended at {} while it was read; it was truncated",
+                                         path_, offset + filled_));
+    }
+  }
+
+  std::string path_;
+  base::UniqueFd fd_;
+  std::uint64_t size_ = 0, begin_ = 0, filled_ = 0;
+  std::vector<std::byte> bytes_;
+};
+
+std::string run_text(const swap::RunBytes& run) {
+  std::string text;
+  for (const std::uint8_t byte : run) text += fmt::format("{:02x}", byte);
+  return text;
+}
+
+template <std::size_t Size>
+std::string padded_text(const char (&text)[Size]) {
+  return {text, ::strnlen(text, Size)};
+}
+
+swap::RecordIdentity identity_of(const RecordHeader& header) {
+  return {header.run, header.record, header.generation, header.slot};
+}
+
+// A header that was found, by where it was.
+struct Found {
+  std::uint64_t offset_bytes = 0;
+  RecordHeader header;
+};
+
+class Inspecting {
+ public:
+  Inspecting(const std::string& path, const InspectionProgress& progress)
+      : file_(path), progress_(progress) {
+    result_.path = path;
+    result_.size_bytes = file_.size_bytes();
+  }
+
+  SwapInspection run() {
+    find_records();
+    drop_superseded();
+    for (const Found& found : found_) check_record(found);
+    if (!found_.empty()) summarize();
+    progress_(result_.size_bytes);
+    return std::move(result_);
+  }
+
+ private:
+  void find_records() {
+    std::uint64_t offset = 0;
+    while (offset + swap::kHeaderBytes <= file_.size_bytes()) {
+      offset += looks_like_record(offset) ? take_header(offset) : swap::kHeaderBytes;
+      progress_(offset / 2);  // the other half of the work is to verify
+    }
+  }
+  bool looks_like_record(std::uint64_t offset) {
+    return std::memcmp(file_.at(offset, 8).data(), "hrrecord", 8) == 0;
+  }
+
+  // Returns how many bytes belong to it.
+  std::uint64_t take_header(std::uint64_t offset) {
+    Found found;
+    found.offset_bytes = offset;
+    std::memcpy(&found.header, file_.at(offset, sizeof found.header).data(), sizeof found.header);
+    const RecordHeader& header = found.header;
+    std::string fault = swap::header_fault(header, identity_of(header));
+    if (fault.empty()) fault = bounds_fault(found);
+    if (!fault.empty()) {
+      note(offset, header, fault);
+      return swap::kHeaderBytes;
+    }
+    std::uint64_t end = swap::kHeaderBytes;
+    for (const StreamEntry& entry : entries(header)) {
+      if ((entry.offset_bytes & swap::kElsewhere) == 0)
+        end = std::max(end, entry.offset_bytes + entry.size_bytes);
+    }
+    found_.push_back(found);
+    return base::align_up(end, base::kIoAlignment);
+  }
+
+  static std::span<const StreamEntry> entries(const RecordHeader& header) {
+    return std::span(header.stream).first(header.streams);
+  }
+  std::uint64_t begin_of(const Found& found, const StreamEntry& entry) const {
+    return (entry.offset_bytes & swap::kElsewhere) != 0 ? entry.offset_bytes & ~swap::kElsewhere
+                                                        : found.offset_bytes + entry.offset_bytes;
+  }
+
+  std::string bounds_fault(const Found& found) const {
+    for (const StreamEntry& entry : entries(found.header)) {
+      const std::uint64_t begin = begin_of(found, entry), end = begin + entry.size_bytes;
+      const std::uint64_t chunks = base::ceil_div(entry.size_bytes, swap::kChunkBytes);
+      if (end < begin || end > file_.size_bytes())
+        return fmt::format("stream {} ends at {}, past the file's end; the file was cut off",
+                           padded_text(entry.name), end);
+      if (entry.checksums != 0 && entry.checksums != chunks)
+        return fmt::format("stream {} has {} checksums where {} belong", padded_text(entry.name),
+                           entry.checksums, chunks);
+    }
+    return "";
+  }
+
+  // Of several writes of a record, and of several runs, the newest is what the engine reads.
+  void drop_superseded() {
+    std::map<std::pair<swap::RunBytes, std::uint64_t>, std::uint64_t> newest;
+    for (const Found& found : found_) {
+      std::uint64_t& generation = newest[{found.header.run, found.header.record}];
+      generation = std::max(generation, found.header.generation);
+    }
+    result_.superseded = std::erase_if(found_, [&](const Found& found) {
+      return newest[{found.header.run, found.header.record}] != found.header.generation;
+    });
+  }
+
+  void check_record(const Found& found) {
+    std::uint32_t number = 0;
+    for (const StreamEntry& entry : entries(found.header)) {
+      const bool elsewhere = (entry.offset_bytes & swap::kElsewhere) != 0;
+      check_stream(found, entry, elsewhere ? swap::kWeightStream : number);
+      ++number;
+    }
+    checked_ += 1;
+    progress_(result_.size_bytes / 2 + result_.size_bytes / 2 * checked_ / found_.size());
+  }
+
+  void check_stream(const Found& found, const StreamEntry& entry, std::uint32_t number) {
+    const std::string name = padded_text(entry.name);
+    StreamTotals& totals = result_.streams[name];
+    ++totals.streams;
+    totals.size_bytes += entry.size_bytes;
+    if (entry.checksums == 0) {
+      result_.unchecked_bytes += entry.size_bytes;
+      return;
+    }
+    const std::uint64_t begin = begin_of(found, entry);
+    const std::uint64_t seed = swap::checksum_seed(identity_of(found.header), number);
+    for (std::uint32_t chunk = 0; chunk < entry.checksums; ++chunk) {
+      const std::uint64_t at = chunk * swap::kChunkBytes;
+      const std::uint64_t size = std::min(swap::kChunkBytes, entry.size_bytes - at);
+      const std::uint64_t got = base::xxh3_64(file_.at(begin + at, size), seed);
+      const std::uint64_t wanted = found.header.checksum[entry.first_checksum + chunk];
+      result_.verified_bytes += size;
+      if (got == wanted) continue;
+      note(begin + at, found.header,
+           fmt::format("stream {}, 256 KiB chunk {}: checksum {:016x} where {:016x} belongs", name,
+                       chunk, got, wanted));
+    }
+  }
+
+  void note(std::uint64_t offset, const RecordHeader& header, std::string what) {
+    ++result_.damaged;
+    if (result_.damage.size() < kDamageKept)
+      result_.damage.push_back({offset, header.record, header.generation, std::move(what)});
+  }
+
+  void summarize() {
+    result_.records = found_.size();
+    result_.first_generation = found_.front().header.generation;
+    for (const Found& found : found_) {
+      ++result_.runs[run_text(found.header.run)];
+      result_.numbers.push_back(found.header.record);
+      result_.first_generation = std::min(result_.first_generation, found.header.generation);
+      result_.last_generation = std::max(result_.last_generation, found.header.generation);
+    }
+    std::ranges::sort(result_.numbers);
+  }
+
+  Window file_;
+  const InspectionProgress& progress_;
+  std::vector<Found> found_;
+  std::uint64_t checked_ = 0;
+  SwapInspection result_;
+};
+}  // namespace
+
+SwapInspection inspect_swap_file(const std::string& path, const InspectionProgress& progress) {
+  return Inspecting(path, progress).run();
+}
+
+namespace {
+// A user's directory, a run's, or one on its way in or out (docs/swap_file.md, "Directory").
+bool may_hold_swap(const std::string& name) {
+  return name.starts_with("headrace-") || name.starts_with(".old-") || name.starts_with(".new-") ||
+         (name.size() >= 32 && std::all_of(name.begin(), name.begin() + 32,
+                                           [](unsigned char c) { return std::isxdigit(c) != 0; }));
+}
+}  // namespace
+
+std::vector<std::string> find_swap_files(const std::string& path) {
+  std::error_code error;
+  const fs::file_status status = fs::symlink_status(path, error);
+  if (!fs::exists(status)) throw cannot_read(path, ENOENT);
+  if (!fs::is_directory(status)) return {path};
+  std::vector<std::string> files;
+  fs::recursive_directory_iterator entry(path, error), end;
+  if (error) throw cannot_read(path, error.value());
+  while (entry != end) {
+    // nvme_path / headrace-uid / run / file
+    const std::string name = entry->path().filename().string();
+    if (entry->symlink_status(error).type() == fs::file_type::regular && name.ends_with(".swap"))
+      files.push_back(entry->path().string());
+    if (entry.depth() >= 2 || !may_hold_swap(name)) entry.disable_recursion_pending();
+    entry.increment(error);
+    if (error) throw cannot_read(path, error.value());
+  }
+  std::ranges::sort(files);
+  return files;
+}
+}  // namespace headrace::tools
