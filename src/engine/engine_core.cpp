@@ -44,6 +44,12 @@ void check_settings(const Settings& s) {
         "zero_optimization: a device is \"nvme\", but no nvme_path is given; set nvme_path to a "
         "directory on the drive");
   }
+  if (nvme && std::ranges::find(s.nvme_paths, "") != s.nvme_paths.end())
+    refuse("nvme_path is empty; set it to a directory on the drive");
+  if (!std::isfinite(s.gradient_clipping) || s.gradient_clipping < 0) {
+    refuse("gradient_clipping = " + std::to_string(s.gradient_clipping) +
+           ": a norm of 0 (off) or more is wanted");
+  }
   if (s.tile_elements == 0 || s.tile_elements % partition::kBlockElements != 0 ||
       s.tile_elements > (4u << 20)) {
     refuse("headrace.tile_elements = " + std::to_string(s.tile_elements) +

@@ -139,6 +139,7 @@ class EngineCore {
   void store_tile(ParameterId id, std::uint32_t tile, Content content, const Sink& sink);
   void hash_content(base::Hash128& hash, ParameterId id, const std::string& name, Content content);
 
+  void warn_of_unused_clipping(const StepOptions& options);
   void prepare_steps(Frozen& frozen, const StepOptions& options, double factor, StepResult& result);
   async::Task<> update_all();
   async::Task<> update_tile(std::uint32_t tile, pinned::SlotLease slot);
@@ -161,6 +162,7 @@ class EngineCore {
   bool update_began_ = false;  // conductor; read by the trainer after the call
   std::atomic<bool> interrupted_{false};
   std::atomic<bool> failed_{false};
+  bool told_of_clipping_ = false;
   mutable std::mutex cause_mutex_;
   std::string first_cause_;
   std::atomic<std::uint64_t> gathers_{0}, in_place_{0}, gather_wait_ns_{0}, update_wall_ns_{0},

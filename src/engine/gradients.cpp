@@ -65,11 +65,12 @@ void Gradients::refuse_undeclared_repeat(ParameterId id) const {
   if (arrivals_[id.index] == 0 || p_.registry.group(parameter.group).repeated_gradients) return;
   throw Error(Code::kWrongState,
               "a second gradient of '" + parameter.full_name +
-                  "' arrived before step(): it was not declared, and is "
-                  "refused rather than summed in " +
+                  "' arrived before step(): it was not declared, and is refused rather than summed "
+                  "in " +
                   name_of(parameter.spec.dtype) +
-                  ". Call expect_repeated_gradients() for "
-                  "group '" +
+                  ". If a step was meant in between, call step(); to drop what came before (a pass "
+                  "that failed), discard_gradients(). If they belong together, call "
+                  "expect_repeated_gradients() for group '" +
                   p_.registry.group(parameter.group).name +
                   "' before freeze(), or set gradient_accumulation_steps to more than 1.");
 }

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <string>
+#include <utility>
 
 #include "engine/engine_core.hpp"
 
@@ -55,6 +57,15 @@ void check_options(const StepOptions& o) {
 }
 }  // namespace
 
+// The setting is the trainer's to pass on, since only it knows whether gradients are scaled.
+void EngineCore::warn_of_unused_clipping(const StepOptions& options) {
+  if (settings_.gradient_clipping <= 0 || options.max_norm > 0) return;
+  if (std::exchange(told_of_clipping_, true)) return;
+  log_(LogLevel::kWarning, "gradient_clipping is " + std::to_string(settings_.gradient_clipping) +
+                               ", but step() was called without max_norm: nothing is clipped. Pass "
+                               "StepOptions::max_norm, or leave the setting out.");
+}
+
 // What the step means for each parameter that received a gradient.
 void EngineCore::prepare_steps(Frozen& f, const StepOptions& options, double factor,
                                StepResult& result) {
@@ -74,6 +85,7 @@ void EngineCore::prepare_steps(Frozen& f, const StepOptions& options, double fac
 StepResult EngineCore::step(const StepOptions& options) {
   Frozen& f = ready("step");
   check_options(options);
+  warn_of_unused_clipping(options);
   refuse_lease(f.buffers->leased_group(), "step");
   for (std::uint32_t g = 0; g < f.group_values.size(); ++g) require_loaded(f, {g}, "step");
   const engine::GradientTotals totals = f.gradients->finish({options, f.step_counts});

@@ -86,5 +86,24 @@ TEST(EngineAnnouncements, AdviseATileSizeThatReallyFits) {
   EXPECT_LT(settings.tile_elements, 2097152u);
   EXPECT_NO_THROW(said_by_freeze(settings));
 }
+
+TEST(EngineAnnouncements, WarnOnceWhereClippingIsSetAndNotPassedOn) {
+  for (const float max_norm : {0.0f, 1.0f}) {
+    Lines lines;
+    Settings settings;
+    settings.gradient_clipping = 1;
+    Engine engine(settings, {.log = [&](LogLevel level, std::string_view text) {
+                    lines.push_back(std::to_string(static_cast<int>(level)) + std::string(text));
+                  }});
+    const GroupId group = engine.add_group("g", {{"w", DType::kF32, {4}, {}}});
+    engine.freeze();
+    engine.load(
+        group, [](ParameterId, std::span<std::byte> out) { std::ranges::fill(out, std::byte{0}); });
+    for (int step = 0; step < 2; ++step) engine.step({.max_norm = max_norm});
+    EXPECT_EQ(std::ranges::count_if(
+                  lines, [](const auto& line) { return line.starts_with("1gradient_clipping"); }),
+              max_norm > 0 ? 0 : 1);
+  }
+}
 }  // namespace
 }  // namespace headrace

@@ -397,6 +397,11 @@ TEST(EngineRefusal, LeavesNothingBehind) {
   Settings pathless;
   pathless.offload_optimizer = OffloadDevice::kNvme;
   EXPECT_CODE(Code::kSettings, Engine{pathless}, "nvme_path");
+  pathless.nvme_paths = {""};
+  EXPECT_CODE(Code::kSettings, Engine{pathless}, "nvme_path is empty");
+  Settings negative;
+  negative.gradient_clipping = -1;
+  EXPECT_CODE(Code::kSettings, Engine{negative}, "gradient_clipping = -1");
   EXPECT_EQ(threads_now(), threads);
   EXPECT_EQ(files_now(), files);
 }

@@ -122,6 +122,52 @@ TEST(Gradients, ZeroGradMayBeCalledAndChangesNothing) {
   EXPECT_EQ(zeroed.offload.engine().hash_parameters(), other.offload.engine().hash_parameters());
 }
 
+TEST(Gradients, ThatZeroGradWasToDropAreNotTrainedOn) {
+  Trainer dropped(accumulating()), clean(accumulating());
+  dropped.loss().backward();
+  dropped.mlp->zero_grad();
+  const std::vector<std::string> parts{"'mlp.first.weight'", "zero_grad()", "discard_gradients()"};
+  expect_error([&] { dropped.offload.step({}); }, Code::kWrongState, parts);
+  expect_error([&] { dropped.loss().backward(); }, Code::kWrongState, {"zero_grad()"});
+  dropped.offload.discard_gradients();
+  for (Trainer* trainer : {&dropped, &clean}) {
+    for (int i = 0; i < 2; ++i) trainer->loss().backward();
+    trainer->offload.step({});
+  }
+  EXPECT_EQ(dropped.offload.engine().hash_parameters(), clean.offload.engine().hash_parameters());
+}
+
+TEST(Gradients, OfABackwardPassThatAnExceptionEndedAreNotTrainedOn) {
+  Trainer broken(accumulating()), clean(accumulating());
+  for (Trainer* trainer : {&broken, &clean}) trainer->loss().backward();
+  {
+    const torch::Tensor input = torch::ones({2, 4}).requires_grad_();
+    input.register_hook([](const torch::Tensor&) { throw std::runtime_error("late in backward"); });
+    EXPECT_THROW((broken.offload(*broken.group, input) * broken.scale).sum().backward(),
+                 std::runtime_error);
+  }
+  const std::vector<std::string> parts{"of its gradients", "discard_gradients()"};
+  expect_error([&] { broken.offload.step({}); }, Code::kWrongState, parts);
+  const torch::Tensor loss = broken.loss();
+  expect_error([&] { loss.backward(); }, Code::kWrongState, parts);
+  broken.offload.discard_gradients();
+  clean.offload.discard_gradients();
+  for (Trainer* trainer : {&broken, &clean}) {
+    for (int i = 0; i < 2; ++i) trainer->loss().backward();
+    trainer->offload.step({});
+  }
+  EXPECT_EQ(broken.offload.engine().hash_parameters(), clean.offload.engine().hash_parameters());
+}
+
+TEST(Gradients, AreWholeWhereTheExceptionCameBeforeAnyArrived) {
+  Trainer trainer;
+  torch::Tensor output = trainer.offload(*trainer.group, torch::ones({2, 4}));
+  output.register_hook([](const torch::Tensor&) { throw std::runtime_error("early"); });
+  EXPECT_THROW(output.sum().backward(), std::runtime_error);
+  trainer.loss().backward();
+  EXPECT_EQ(trainer.offload.step({}).parameters_updated, 5u);
+}
+
 // torch adds to what is in .grad(), and what the log sees is what it wrote there.
 TEST(Gradients, OfASecondMicroBatchStandAlone) {
   Trainer trainer(accumulating());

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// headrace/torch/buffer_list.hpp: the buffers of offloaded modules, which stay torch's.
+// headrace/torch/buffer_list.hpp: the buffers of offloaded modules, and parameters
+// that add_rest() left out because they were frozen: what stays torch's.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
@@ -18,6 +19,9 @@ class BufferList {
       if (item.value().defined() && seen_.insert(item.value().unsafeGetTensorImpl()).second)
         buffers_.emplace_back(full_name(group, item.key()), item.value());
     }
+  }
+  void add(const std::string& full_name, const at::Tensor& tensor) {
+    if (seen_.insert(tensor.unsafeGetTensorImpl()).second) buffers_.emplace_back(full_name, tensor);
   }
   const NamedTensors& all() const noexcept { return buffers_; }
 

@@ -6,7 +6,8 @@
 //   offload.no_decay();                                // norms and biases
 //   std::vector<headrace::torch::Group<BlockImpl>> blocks;
 //   for (int i = 0; i < layers; ++i)                   // one at a time: never whole in memory
-//     blocks.push_back(offload.add_group("h." + std::to_string(i), [&] { return Block(config); }));
+//     blocks.push_back(offload.add_group("h." + std::to_string(i), [config] { return Block(config);
+//     }));
 //   offload.add_rest(model);                           // embeddings, last norm: always bound
 //   offload.freeze();
 //   for (auto& block : blocks) x = offload(block, x);  // instead of block->forward(x)
@@ -50,6 +51,7 @@
 #include "headrace/torch/modification.hpp"
 #include "headrace/torch/offload_core.hpp"
 #include "headrace/torch/random_state.hpp"
+#include "headrace/torch/read_scope.hpp"
 #include "headrace/torch/restore.hpp"
 #include "headrace/torch/tensors.hpp"
 
@@ -84,11 +86,14 @@ struct SourceOf<T> {
 
 template <class M>
 const std::shared_ptr<M>& pointer_to(const std::shared_ptr<M>& module) {
-  return module;
+  if (module) return module;
+  throw Error(Code::kInvalidArgument,
+              "a group was given an empty module: there is nothing to offload. Give add_group() a "
+              "module, or a factory that returns one.");
 }
 template <class M>
 const std::shared_ptr<M>& pointer_to(const ::torch::nn::ModuleHolder<M>& module) {
-  return module.ptr();
+  return pointer_to(module.ptr());
 }
 }  // namespace detail
 
@@ -115,17 +120,18 @@ class Group {
 };
 
 enum class Access {
-  kRead,    // evaluation, export, inspection; what is written is lost, and reported
+  kRead,    // evaluation, export, inspection; a write is an error
   kModify,  // initialisation, surgery, torch::load(); written back at the end
 };
 
 // A scope in which a group's parameters can be used anywhere. Move-only, one trainer thread.
-//   kRead    What is written to them is lost; the next call of the Offload throws and names the
-//            parameter.
+//   kRead    Whoever writes to them, through data_ptr() or accessor() too, leaves weights that the
+//            engine's masters know nothing of: every later call of the Offload throws and names the
+//            parameter, until the group's values are loaded again (Engine::load). Costs a pass over
+//            the group's bytes at either end, to see it.
 //   kModify  They are a copy of the group, of its size, that nobody else sees: forward, backward
-//   and
-//            gathered() of this group, and step(), are refused by name until the scope ends. Then
-//            the engine gets the values. Masters of elements whose bits changed become those
+//            and gathered() of this group, and step(), are refused by name until the scope ends.
+//            Then the engine gets the values. Masters of elements whose bits changed become those
 //            values; all other masters, the moments, step counts and gradients stay.
 class GatheredModule {
  public:
@@ -135,19 +141,19 @@ class GatheredModule {
   // what it cannot write back the next call of the Offload reports by the group's name.
   void release() {
     if (auto* changes = std::get_if<detail::Modification>(&held_)) return changes->write_back();
-    std::get<detail::Binding>(held_).release();
+    std::get<detail::ReadScope>(held_).release();
   }
   // Ends the scope without writing anything back.
   void discard() noexcept {
     if (auto* changes = std::get_if<detail::Modification>(&held_)) return changes->discard();
-    std::get<detail::Binding>(held_).release();
+    std::get<detail::ReadScope>(held_).release();
   }
 
  private:
   friend class Offload;
-  explicit GatheredModule(detail::Binding binding) : held_(std::move(binding)) {}
+  explicit GatheredModule(detail::ReadScope scope) : held_(std::move(scope)) {}
   explicit GatheredModule(detail::Modification changes) : held_(std::move(changes)) {}
-  std::variant<detail::Binding, detail::Modification> held_;
+  std::variant<detail::ReadScope, detail::Modification> held_;
 };
 
 // How often a group was bound because an operator touched it outside of its calls.
@@ -176,7 +182,7 @@ class Offload {
   // add_group().
   using HyperparameterChoice =
       std::function<HyperparameterSetId(const std::string& full_name, const at::Tensor& parameter)>;
-  void choose_hyperparameters(HyperparameterChoice choice) { core_->set_choice(std::move(choice)); }
+  void choose_hyperparameters(HyperparameterChoice choice) { core().set_choice(std::move(choice)); }
   // The usual choice: what `which` picks (else: fewer than two dimensions) gets `values`, the rest
   // the default set.
   using ParameterTest =
@@ -194,7 +200,8 @@ class Offload {
   // Parameters used together, from
   //   a module    (Block, std::shared_ptr<BlockImpl>): its values move to the engine in freeze();
   //   a factory   of one: run now for names and shapes, and again in freeze() for values. Groups do
-  //               so one at a time, in the order they were added, and the run for shapes leaves
+  //               so one at a time, in the order they were added (what it captures lives until
+  //               then: by value, not by reference), and the run for shapes leaves
   //               torch's CPU generator as it was: with one seed the values are those of the model
   //               built plainly in that order.
   // Throws kInvalidArgument for a parameter that another group has, or that lies in another's
@@ -206,21 +213,19 @@ class Offload {
     using M = typename detail::SourceOf<std::remove_cvref_t<Source>>::type;
     if constexpr (detail::IsModule<Source>) {
       const std::shared_ptr<M>& module = detail::pointer_to<M>(source);
-      auto state =
-          add(std::move(name), core_->owners().without_shared(detail::parameters_of(*module)));
+      auto state = add(name, own_parameters(name, *module));
       state->module = module;
-      core_->buffers().add(state->name, *module);
+      core().buffers().add(state->name, *module);
       return Group<M>(std::move(state));
     } else {
       detail::NamedTensors tensors;
       {
         const detail::KeepRandomState keep;
         const auto product = source();
-        tensors =
-            core_->owners().without_shared(detail::parameters_of(*detail::pointer_to<M>(product)));
+        tensors = own_parameters(name, *detail::pointer_to<M>(product));
       }
-      core_->owners().refuse_owned(name, tensors);
-      auto state = core_->add(std::move(name), tensors);
+      core().owners().refuse_owned(name, tensors);
+      auto state = core().add(std::move(name), tensors);
       state->factory = [source = std::forward<Source>(source)]() mutable
           -> std::shared_ptr<::torch::nn::Module> { return detail::pointer_to<M>(source()); };
       return Group<M>(std::move(state));
@@ -230,14 +235,18 @@ class Offload {
   // Parameters used outside of any group's forward (embeddings, a final norm, shared weights):
   // bound from freeze() to close(), gradients and optimizer state offloaded like any other's. Of a
   // module: its trainable parameters that no group has; nothing is added, and no group returned, if
-  // there are none. A group named "" leaves the names as they are.
+  // there are none. Those that are frozen stay torch's, and buffers() lists them; step() refuses
+  // once one of them is trained. A group named "" leaves the names as they are.
   using Rest = std::optional<Group<::torch::nn::Module>>;
   Rest add_rest(const ::torch::nn::Module& model, std::string name = "rest") {
     detail::NamedTensors tensors = detail::parameters_of(model);
-    std::erase_if(tensors, [this](const auto& item) {
-      return !item.second.requires_grad() || core_->owners().owned(item.second);
-    });
-    core_->buffers().add(name, model);
+    std::erase_if(tensors, [this](const auto& item) { return core().owners().owned(item.second); });
+    for (const auto& [parameter, tensor] : tensors) {
+      if (!tensor.requires_grad())
+        core().add_frozen_rest(detail::full_name(name, parameter), tensor);
+    }
+    std::erase_if(tensors, [](const auto& item) { return !item.second.requires_grad(); });
+    core().buffers().add(name, model);
     return add_rest(std::move(tensors), std::move(name));
   }
   template <class M>
@@ -257,11 +266,12 @@ class Offload {
   // the group made here, bound from freeze() to close(); an add_group() after it leaves them out of
   // its own. A factory captures the tensor (or a module that has it) instead of making one. Throws
   // kInvalidArgument for a parameter that a group has already, naming both.
-  void add_shared(std::vector<std::pair<std::string, at::Tensor>> parameters,
+  Rest add_shared(std::vector<std::pair<std::string, at::Tensor>> parameters,
                   std::string name = "shared") {
     const detail::NamedTensors tensors = parameters;
-    add_rest(std::move(parameters), std::move(name));
-    core_->owners().share(tensors);
+    Rest group = add_rest(std::move(parameters), std::move(name));
+    core().owners().share(tensors);
+    return group;
   }
 
   // Declares that gradients of this group's (of every group's so far, add_rest()'s and
@@ -271,11 +281,11 @@ class Offload {
   // memory instead of its own size.
   template <class M>
   void expect_repeated_gradients(const Group<M>& group) {
-    core_->require_own(*group.state_);
+    core().require_own(*group.state_);
     engine().expect_repeated_gradients(group.id());
   }
   void expect_repeated_gradients() {
-    for (const auto& group : core_->groups()) engine().expect_repeated_gradients(group->id);
+    for (const auto& group : core().groups()) engine().expect_repeated_gradients(group->id);
   }
 
   // From freeze() to close(), an operator that is about to read a parked parameter, or a view of
@@ -296,13 +306,13 @@ class Offload {
   // Order:   before freeze().
   // Throws kWrongState after freeze(), kUnsupported where torch does not tell what operators are
   //         given.
-  void serve_on_demand() { core_->serve_on_demand(); }
+  void serve_on_demand() { core().serve_on_demand(); }
   // The groups that were, in the order they were added: what to put through its group instead,
   // where that can be.
   std::vector<ServedOnDemand> served_on_demand() const {
     std::vector<ServedOnDemand> served;
-    for (const auto& group : core_->groups()) {
-      const std::uint64_t binds = core_->touches(*group);
+    for (const auto& group : core().groups()) {
+      const std::uint64_t binds = core().touches(*group);
       if (binds != 0) served.push_back({group->id, group->name, binds});
     }
     return served;
@@ -310,7 +320,7 @@ class Offload {
 
   // Plans and allocates (Engine::freeze), then moves the values group by group. From here on
   // parameters are offloaded.
-  void freeze() { core_->freeze(); }
+  void freeze() { core().freeze(); }
 
   // ---- use ----
 
@@ -323,25 +333,25 @@ class Offload {
   // gradients of the tensors in it bring the parameters back in backward.
   template <class M, class F>
   auto run(const Group<M>& group, F&& function) {
-    core_->begin_call();
+    core().begin_call();
     detail::Binding binding(core_, group.state_);
     if constexpr (std::is_void_v<std::invoke_result_t<F&>>) {
       function();
       binding.release();
-      core_->throw_if_written();
+      core().throw_if_written();
     } else {
       auto result = function();
       binding.release();
-      core_->throw_if_written();
+      core().throw_if_written();
       watch(group.state_, result);
       return result;
     }
   }
   // function(inputs...), or group.module()->forward(inputs...), whose activations are not kept:
   // backward runs it again, with torch's CPU generator and CPU autocast settings as they were now,
-  // and its gradients are those of run() bit for bit, where torch's operators give the same bits
-  // without gradients (an LSTM's do not). What the block counts up is counted twice: batch norm's
-  // running statistics.
+  // and the gradients of each call are those of run() bit for bit, where torch's operators give the
+  // same bits without gradients (an LSTM's do not). What the block counts up is counted twice:
+  // batch norm's running statistics.
   //   inputs  tensors, numbers, strings, and optional, pair, tuple, array, vector or map of these;
   //           the tensors are kept until backward. What else it needs the function captures, and it
   //           is copied; a tensor that requires a gradient is an input, unless it is a parameter.
@@ -361,13 +371,13 @@ class Offload {
       std::tuple<std::decay_t<Inputs>...> given(std::forward<Inputs>(inputs)...);
       return run(group, [&] { return std::apply(function, given); });
     }
-    core_->begin_call();
+    core().begin_call();
     detail::Binding binding(core_, group.state_);
     auto result =
         detail::checkpoint(core_, group.state_, std::decay_t<F>(std::forward<F>(function)),
                            std::decay_t<Inputs>(std::forward<Inputs>(inputs))...);
     binding.release();
-    core_->throw_if_written();
+    core().throw_if_written();
     return result;
   }
   template <class M, class... Inputs>
@@ -379,32 +389,34 @@ class Offload {
 
   template <class M>
   [[nodiscard]] GatheredModule gathered(const Group<M>& group, Access access = Access::kRead) {
-    core_->begin_call();
+    core().begin_call();
     if (access == Access::kModify) return GatheredModule(detail::Modification(core_, group.state_));
-    return GatheredModule(detail::Binding(core_, group.state_));
+    return GatheredModule(detail::ReadScope(core_, group.state_));
   }
 
   // Engine::step() over the gradients that arrived since the last one. Outside of gathered()
   // scopes. Values saved by a forward pass before it cannot be used by a backward pass after it:
   // torch throws then.
-  StepResult step(const StepOptions& options) { return core_->step(options); }
-  void discard_gradients() { core_->discard_gradients(); }
+  StepResult step(const StepOptions& options) { return core().step(options); }
+  void discard_gradients() { core().discard_gradients(); }
 
   // The buffers (batch norm's statistics, masks, caches) of the modules given to add_group() and
-  // add_rest(), each once, by full name ("<group>.<name>"); of a factory's module from freeze() on.
-  // They stay where torch has them: not parked, not in the plan, not in the engine's hashes. Save
-  // them beside the weights.
-  const std::vector<std::pair<std::string, at::Tensor>>& buffers() const noexcept {
-    return core_->buffers().all();
+  // add_rest(), and parameters that were frozen when add_rest() left them out, each once, by full
+  // name ("<group>.<name>"); of a factory's module from freeze() on. They stay where torch has
+  // them: not parked, not in the plan, not in the engine's hashes. Save them beside the weights.
+  const std::vector<std::pair<std::string, at::Tensor>>& buffers() const {
+    return core().buffers().all();
   }
 
   // Engine::interrupt(): from any thread and from a signal handler.
-  void interrupt() noexcept { core_->engine().interrupt(); }
+  void interrupt() noexcept {
+    if (core_) core_->engine().interrupt();
+  }
 
   // For what needs no torch: values (load, store, hashes), plan, stats. Not from a signal handler.
-  Engine& engine() noexcept {
-    core_->end_touches();  // load() and others want no group bound
-    return core_->engine();
+  Engine& engine() {
+    core().end_touches();  // load() and others want no group bound
+    return core().engine();
   }
   // Makes every parameter an ordinary tensor again, with memory of its own and its current values,
   // without the adapter's hooks: the model trains on, saves and loads in plain torch. Then closes.
@@ -413,17 +425,28 @@ class Offload {
   // Throws kOutOfBudget, stating how much it needs, before it starts; kWrongState while a
   //         gathered() scope is open. After any error every parameter is offloaded as before.
   void restore(std::optional<std::uint64_t> limit_bytes = std::nullopt) {
+    core();
     detail::restore(core_, limit_bytes);
   }
   // Drains and frees. Modules remain, without values. Throws kWrongState while a gathered() scope
   // is open.
-  void close() { core_->close(); }
+  void close() { core().close(); }
 
  private:
+  detail::NamedTensors own_parameters(const std::string& name,
+                                      const ::torch::nn::Module& module) const {
+    detail::NamedTensors all = detail::parameters_of(module);
+    detail::NamedTensors own = core().owners().without_shared(all);
+    if (!own.empty() || all.empty()) return own;
+    throw Error(Code::kInvalidArgument,
+                detail::quoted_group(name) + " would be empty: add_shared() has '" + all[0].first +
+                    "' and all its other parameters, and keeps them bound. Leave the group out and "
+                    "call its module itself.");
+  }
   std::shared_ptr<detail::OffloadedGroup> add(std::string name, detail::NamedTensors tensors) {
-    core_->owners().refuse_owned(name, tensors);
-    auto state = core_->add(std::move(name), tensors);
-    core_->owners().own(state->name, tensors);
+    core().owners().refuse_owned(name, tensors);
+    auto state = core().add(std::move(name), tensors);
+    core().owners().own(state->name, tensors);
     state->loose = std::move(tensors);
     return state;
   }
@@ -443,6 +466,13 @@ class Offload {
         alive->backward_reached(*group);
       });
     });
+  }
+
+  detail::OffloadCore& core() const {
+    if (core_) return *core_;
+    throw Error(Code::kWrongState,
+                "this Offload was moved from: it has no groups and no engine any more. Use the one "
+                "that it was moved to.");
   }
 
   std::shared_ptr<detail::OffloadCore> core_;

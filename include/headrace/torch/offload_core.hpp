@@ -155,6 +155,7 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
     group.changing = true;
   }
   void write_changes(OffloadedGroup& group) {
+    if (group.module) group.check_registered(owners_.without_shared(parameters_of(*group.module)));
     group.take_strays_back(engine_);
     const std::lock_guard lock(mutex_);
     group.load_copy(engine_);
@@ -187,11 +188,26 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
     throw_if_written();
     if (::torch::autograd::get_current_graph_task_id() < 0) end_backwards(kEveryBackward);
   }
+  // A group whose values were written behind the engine's back is refused until others are loaded.
   void throw_if_written() {
     const std::lock_guard lock(mutex_);
-    if (written_.empty()) return;
-    const std::string text = std::exchange(written_, {});
-    throw Error(Code::kWrongState, text);
+    if (!written_.empty()) throw Error(Code::kWrongState, std::exchange(written_, {}));
+    for (std::size_t i = 0; i < groups_.size() && any_spoiled_; ++i) {
+      OffloadedGroup& group = *groups_[i];
+      if (group.spoiled.empty()) continue;
+      if (engine_.weight_changes(group.id) == group.spoiled_changes)
+        throw Error(Code::kWrongState, group.spoiled);
+      group.spoiled.clear();
+    }
+    any_spoiled_ = false;
+  }
+  // `before`, `changes`: the fingerprints, and how often weights had been loaded, when the scope
+  // that ends now began.
+  void report_if_changed(OffloadedGroup& group, const std::vector<std::uint64_t>& before,
+                         std::uint64_t changes) noexcept {
+    const std::lock_guard lock(mutex_);
+    if (engine_.weight_changes(group.id) != changes) return;  // by the engine's own load()
+    if (const OffloadedParameter* written = group.changed_since(before)) spoil(group, *written);
   }
 
   // The gradient has reached an output of the block.
@@ -249,6 +265,7 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
     StepResult result;
     try {
       throw_if_written();
+      require_whole_gradients();
       result = engine_.step(options);
     } catch (...) {
       // The step was refused and the call may be repeated, or the engine is failed and this fails
@@ -268,12 +285,35 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
   }
   void discard_gradients() {
     end_backwards(kEveryBackward);
+    partial_gradients_ = 0;
     for (const auto& group : groups_) {
       group->forget_gradients();
       for (const OffloadedParameter& parameter : group->parameters())
         parameter.tensor.mutable_grad().reset();
     }
     engine_.discard_gradients();
+  }
+  // Throws where step() would train on what the user believes dropped, on part of a backward pass,
+  // or without a parameter that is trained.
+  void require_whole_gradients() {
+    for (const auto& [parameter, tensor] : frozen_rest_) {
+      if (!tensor.requires_grad()) continue;
+      throw Error(Code::kWrongState,
+                  "parameter '" + parameter +
+                      "' was frozen when add_rest() left it out, and is trained now: the engine "
+                      "does not have it and would never update it. Unfreeze it before add_rest(), "
+                      "and freeze it again afterwards.");
+    }
+    for (const auto& group : groups_) {
+      for (const OffloadedParameter& parameter : group->parameters()) refuse_if_reset(parameter);
+    }
+    const std::lock_guard lock(mutex_);
+    refuse_partial_gradients();
+  }
+  // Parameters that are torch's until the end, unless they are unfrozen.
+  void add_frozen_rest(std::string parameter, const at::Tensor& tensor) {
+    buffers_.add(parameter, tensor);
+    frozen_rest_.emplace_back(std::move(parameter), tensor);
   }
   // For calls that concern every group at once.
   void require_idle(const char* call) {
@@ -291,8 +331,8 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
     on_demand_.reset();
     unbind_rest();
     engine_.close();
-    if (!closed_) after_close_ = what_then;
-    closed_ = true;
+    const bool was_closed = std::exchange(closed_, true);
+    if (!was_closed) after_close_ = what_then;
     for (const auto& group : groups_) {
       group->remove_gradient_hooks();
       group->park("a parameter of " + quoted_group(group->name) +
@@ -300,10 +340,15 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
                   "it, or save it, "
                   "before close().");
     }
-    throw_if_written();
+    if (!was_closed) throw_if_written();
   }
 
  private:
+  // A backward pass that runs, or that an exception has ended, and how many gradients it brought.
+  struct EndingTask {
+    int task;
+    std::size_t arrived;
+  };
   static constexpr int kEveryBackward = -1;
   static constexpr const char* kGone = " was used after close(): its values are gone.";
 
@@ -319,6 +364,7 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
     check_same_shapes(group, tensors);
     group.serves_on_demand = serves_on_demand_;
     group.attach(engine_, tensors);
+    if (group.module) group.check_registered(owners_.without_shared(parameters_of(*group.module)));
     group.set_gradient_hooks([this, &group](std::size_t index) -> TakeGradient::Take {
       return [weak = weak_from_this(), &group, index](const at::Tensor& parameter) {
         if (const auto core = weak.lock()) core->take_gradient(group, index, parameter);
@@ -429,12 +475,17 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
   void unbind(OffloadedGroup& group) noexcept {
     if (--group.bindings != 0) return;
     const OffloadedParameter* written = group.unbind();
-    if (written == nullptr) return;
-    written_ =
-        "parameter '" + written->full_name + "' of " + quoted_group(group.name) +
-        " was written while it was bound for reading, of which the engine does not know: the "
-        "change is lost, at the latest with the next step. Put "
-        "values in within gathered(group, Access::kModify), or with engine().load().";
+    if (written != nullptr) spoil(group, *written);
+  }
+  void spoil(OffloadedGroup& group, const OffloadedParameter& written) {
+    any_spoiled_ = true;
+    group.spoiled_changes = engine_.weight_changes(group.id);
+    group.spoiled =
+        "parameter '" + written.full_name + "' of " + quoted_group(group.name) +
+        " was written while it was bound for reading, of which the engine does not know: its "
+        "weights and their masters are at odds now, and nothing goes on with them. Write within "
+        "gathered(group, Access::kModify). To go on here, load the group's values again with "
+        "engine().load().";
   }
   void bind_rest() {
     const std::lock_guard lock(mutex_);
@@ -453,10 +504,14 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
     return std::find_if(group.backwards.begin(), group.backwards.end(),
                         [task](const OpenBackward& open) { return open.graph_task == task; });
   }
-  // Calls end_backwards(task) when that pass, which runs, ends.
+  std::vector<EndingTask>::iterator find_ending(int task) {
+    return std::find_if(ending_tasks_.begin(), ending_tasks_.end(),
+                        [task](const EndingTask& ending) { return ending.task == task; });
+  }
+  // Calls end_backwards(task) when that pass, which runs, ends; an exception ends it without.
   void end_with(int task) {
-    if (std::find(ending_tasks_.begin(), ending_tasks_.end(), task) != ending_tasks_.end()) return;
-    ending_tasks_.push_back(task);
+    if (find_ending(task) != ending_tasks_.end()) return;
+    ending_tasks_.push_back({task, 0});
     ::torch::autograd::Engine::get_default_engine().queue_callback([core = weak_from_this(), task] {
       if (const auto self = core.lock()) self->end_backwards(task);
     });
@@ -476,8 +531,27 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
       if (group->touched && (task == kEveryBackward || group->touched->graph_task == task))
         end_touch(*group);
     }
-    std::erase_if(ending_tasks_,
-                  [task](int other) { return task == kEveryBackward || other == task; });
+    if (task == kEveryBackward) {
+      for (const EndingTask& broken : ending_tasks_) partial_gradients_ += broken.arrived;
+      ending_tasks_.clear();
+    } else if (const auto ended = find_ending(task); ended != ending_tasks_.end()) {
+      ending_tasks_.erase(ended);
+    }
+  }
+  void refuse_partial_gradients() const {
+    if (partial_gradients_ == 0) return;
+    throw Error(Code::kWrongState,
+                "a backward pass ended in an exception after " +
+                    std::to_string(partial_gradients_) +
+                    " of its gradients had reached the engine: with them a step would train on "
+                    "part of a pass. Call discard_gradients(), then go on.");
+  }
+  static void refuse_if_reset(const OffloadedParameter& parameter) {
+    if (!parameter.gradient.was_reset(parameter.tensor)) return;
+    throw Error(Code::kWrongState,
+                "the gradient of parameter '" + parameter.full_name +
+                    "' was reset (zero_grad()) before step(): the engine has it, and would use "
+                    "it. Call discard_gradients() to drop gradients; step() forgets them itself.");
   }
 
   // torch has written parameter.grad(): the engine takes it, and torch's memory goes.
@@ -486,7 +560,13 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
     // next step.
     OffloadedParameter& ours = group.parameters()[index];
     const at::Tensor gradient = ours.gradient.take_from(parameter);
+    const int task = ::torch::autograd::get_current_graph_task_id();
     if (gradient.defined()) {
+      refuse_if_reset(ours);
+      {
+        const std::lock_guard lock(mutex_);
+        refuse_partial_gradients();
+      }
       if (gradient.layout() != at::kStrided) {
         throw Error(Code::kUnsupported,
                     "the gradient of parameter '" + ours.full_name +
@@ -500,7 +580,9 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
       ours.gradient.mark_taken(parameter);
     }
     const std::lock_guard lock(mutex_);
-    const auto open = find_backward(group, ::torch::autograd::get_current_graph_task_id());
+    end_with(task);
+    find_ending(task)->arrived += gradient.defined() ? 1 : 0;
+    const auto open = find_backward(group, task);
     if (open == group.backwards.end() || ++open->arrived != open->expected) return;
     if (open->expected != group.parameters().size()) return;  // a frozen one may still be read
     group.backwards.erase(open);
@@ -512,6 +594,7 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
   Choose choose_;
   ParameterOwners owners_;
   BufferList buffers_;
+  NamedTensors frozen_rest_;  // by full name
   std::vector<std::shared_ptr<OffloadedGroup>> groups_;
   bool serves_on_demand_ = false;
   bool frozen_ = false;
@@ -520,7 +603,9 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
   const char* after_close_ = kGone;
   std::mutex mutex_;  // of everything below and of the groups' bindings: autograd may have threads
                       // of its own. No torch operator runs under it: it may end up here.
-  std::vector<int> ending_tasks_;
+  std::vector<EndingTask> ending_tasks_;
+  std::size_t partial_gradients_ = 0;  // of passes that an exception ended, until discarded
+  bool any_spoiled_ = false;
   std::uint64_t backwards_opened_ = 0;
   std::string written_;
 };

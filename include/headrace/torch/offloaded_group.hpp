@@ -9,6 +9,7 @@
 #include <torch/csrc/autograd/variable.h>
 #include <torch/nn/module.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -20,6 +21,7 @@
 #include <vector>
 
 #include "headrace/engine.hpp"
+#include "headrace/torch/fingerprint.hpp"
 #include "headrace/torch/section_storage.hpp"
 #include "headrace/torch/taken_gradient.hpp"
 
@@ -135,6 +137,11 @@ class OffloadedGroup {
 
   bool changing = false;  // bound to a copy that the user changes
 
+  // Why its values are no longer the engine's, and Engine::weight_changes() then: until others are
+  // loaded. Empty: they are.
+  std::string spoiled;
+  std::uint64_t spoiled_changes = 0;
+
   const void* owner = nullptr;     // the core that added it
   std::uint64_t seen_changes = 0;  // Engine::weight_changes() when it was bound last
   std::uint32_t bindings = 0;
@@ -228,6 +235,40 @@ class OffloadedGroup {
     park(parked_text_);
     lease.release();
     return written;
+  }
+  // Of each parameter's bytes while the group is bound.
+  std::vector<std::uint64_t> fingerprints() const {
+    std::vector<std::uint64_t> prints;
+    for (const OffloadedParameter& parameter : parameters_) {
+      const DeviceSpan bytes = lease.bytes(parameter.id);
+      prints.push_back(fingerprint(bytes.data, bytes.size_bytes));
+    }
+    return prints;
+  }
+  // The first parameter whose bytes are others now, if one's are.
+  const OffloadedParameter* changed_since(const std::vector<std::uint64_t>& prints) const {
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      const DeviceSpan bytes = lease.bytes(parameters_[i].id);
+      if (fingerprint(bytes.data, bytes.size_bytes) != prints[i]) return &parameters_[i];
+    }
+    return nullptr;
+  }
+  // Throws where somebody gave the module another parameter in the place of one of these.
+  void check_registered(const NamedTensors& of_module) const {
+    for (const auto& [parameter, tensor] : of_module) {
+      const bool ours = std::any_of(parameters_.begin(), parameters_.end(), [&](const auto& known) {
+        return known.tensor.is_same(tensor);
+      });
+      if (!ours) refuse_unregistered(parameter);
+    }
+  }
+  [[noreturn]] void refuse_unregistered(const std::string& parameter) const {
+    throw Error(Code::kWrongState,
+                "'" + full_name(name, parameter) + "' of " + quoted_group(name) +
+                    " is another tensor than the one that add_group() saw (a parameter or a "
+                    "submodule was replaced): it would be neither trained nor saved. Replace it "
+                    "before add_group(), or put values in with copy_() within gathered(group, "
+                    "Access::kModify).");
   }
   // Parked as it is, and saying why it could not be bound when it was touched.
   void stay_parked(const std::string& cause) {
@@ -361,8 +402,8 @@ class OffloadedGroup {
            ") was used while it is offloaded: there is no memory behind it now. Call its module "
            "through "
            "offload(group, ...) or offload.run(group, ...), or hold `auto whole = "
-           "offload.gathered(group);` for as "
-           "long as you use it. " +
+           "offload.gathered(group);` for as long as you read it, and `offload.gathered(group, "
+           "Access::kModify)` to write. Another Offload may have it. " +
            (serves_on_demand
                 ? "serve_on_demand() is for operators that read: writes, torch::save and "
                   "data_ptr() "

@@ -12,6 +12,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -31,16 +32,20 @@ class TakenGradient {
   at::Tensor take_from(const at::Tensor& parameter) const {
     at::Tensor& place = parameter.mutable_grad();
     if (place.is_same(stand_in_)) return {};
-    return std::exchange(place, taken_ ? stand_in_ : at::Tensor());
+    return std::exchange(place, state_->taken ? stand_in_ : at::Tensor());
   }
   void mark_taken(const at::Tensor& parameter) {
     if (!hook_) hook_ = hook(parameter);
     parameter.mutable_grad() = stand_in_;
-    taken_ = true;
+    state_->taken = true;
+  }
+  // Whether somebody took the stand-in away (zero_grad()) while the engine has a gradient.
+  bool was_reset(const at::Tensor& parameter) const {
+    return state_->reset || (state_->taken && !parameter.mutable_grad().defined());
   }
   // After a step. A .grad() that the user has set is left alone.
   void forget(const at::Tensor& parameter) {
-    taken_ = false;
+    *state_ = {};
     if (parameter.mutable_grad().is_same(stand_in_)) parameter.mutable_grad().reset();
   }
   // forget(), and the hook goes too.
@@ -58,14 +63,20 @@ class TakenGradient {
   // Made with the first gradient: a parameter may have been frozen before. Through register_hook(),
   // since torch clears hooks set in other ways when the user registers one.
   unsigned hook(const at::Tensor& parameter) const {
-    return parameter.register_hook([stand_in = stand_in_, weak = Weak(parameter.getIntrusivePtr())](
-                                       const at::Tensor& gradient) {
-      if (!gradient.defined()) return;  // nothing will arrive
-      const auto impl = weak.lock();
-      if (!impl) return;
-      const at::Tensor leaf(impl);
-      if (leaf.mutable_grad().is_same(stand_in) && accumulates(leaf)) leaf.mutable_grad().reset();
-    });
+    return parameter.register_hook(
+        [stand_in = stand_in_, state = state_,
+         weak = Weak(parameter.getIntrusivePtr())](const at::Tensor& gradient) {
+          if (!gradient.defined()) return;  // nothing will arrive
+          const auto impl = weak.lock();
+          if (!impl) return;
+          const at::Tensor leaf(impl);
+          if (!accumulates(leaf)) return;
+          if (leaf.mutable_grad().is_same(stand_in)) {
+            leaf.mutable_grad().reset();
+          } else if (state->taken && !leaf.mutable_grad().defined()) {
+            state->reset = true;
+          }
+        });
   }
   using Weak = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
 
@@ -77,8 +88,12 @@ class TakenGradient {
     return node != nodes->end() && node->second.needed_;
   }
 
+  struct State {
+    bool taken = false;  // the engine has a gradient of it that no step has used
+    bool reset = false;  // and .grad() was undefined when the next one came
+  };
   at::Tensor stand_in_;
   std::optional<unsigned> hook_;
-  bool taken_ = false;  // the engine has a gradient of it that no step has used
+  std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 }  // namespace headrace::torch::detail
