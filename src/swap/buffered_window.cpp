@@ -26,12 +26,13 @@ BufferedWindow::BufferedWindow(int fd) noexcept
 int BufferedWindow::wrote(std::uint64_t offset_bytes, std::uint64_t size_bytes) noexcept {
   if (direct_ || size_bytes == 0) return 0;
   int error = sync_range(fd_, offset_bytes, size_bytes, SYNC_FILE_RANGE_WRITE);
-  if (count_ == dirty_.size()) error = write_back_oldest();
+  const auto make_room = [&] {
+    if (const int failed = write_back_oldest(); failed != 0) error = failed;
+  };
+  if (count_ == dirty_.size()) make_room();
   dirty_[(first_ + count_++) % dirty_.size()] = {offset_bytes, size_bytes};
   dirty_bytes_ += size_bytes;
-  while (dirty_bytes_ > kDirtyBytes) {
-    if (const int failed = write_back_oldest(); failed != 0) error = failed;
-  }
+  while (dirty_bytes_ > kDirtyBytes) make_room();
   return error;
 }
 

@@ -326,6 +326,9 @@ void DriveThread::resubmit_waiting() noexcept {
 }
 
 void DriveThread::handle(Block& block) noexcept {
+  // Nothing can be saved: the block, or the memory, may be another transfer's by now.
+  HEADRACE_CHECK(block.state == BlockState::kInQueue || block.state == BlockState::kAbandoned,
+                 "a request was completed twice");
   --in_queue_;
   LaneCounters& counters = counters_of(block);
   if (block.result > 0) {

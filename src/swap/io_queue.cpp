@@ -123,6 +123,7 @@ Error refused(const char* call, int sys_errno, const std::string& meaning) {
 // The block that shows whether a queue works did not come as it should.
 struct ProbeFailed {
   std::string what;
+  int refused = 0;  // the errno with which the kernel takes nothing at all
 };
 ProbeFailed probe_failed(std::string what) { return {std::move(what)}; }
 
@@ -154,12 +155,15 @@ bool transient(std::int64_t result) {
   return result == -EAGAIN || result == -EINTR || result == -EBUSY;
 }
 
-// Returns what the kernel said, or nothing within the time.
+// True when the block came back, false when it did not within the time. Throws where the kernel
+// does not take it: a filter may allow a ring's set-up and forbid its use.
 bool reap_probe(IoQueue& queue) {
   IoRequest* done = nullptr;
   const auto until = std::chrono::steady_clock::now() + kProbePatience;
   while (std::chrono::steady_clock::now() < until) {
-    queue.flush();  // what it could not take is found missing below
+    const int error = queue.flush();
+    if (error != 0 && !transient(-error))
+      throw ProbeFailed{"was not taken: " + base::errno_text(error), error};
     if (queue.reap({&done, 1}, std::chrono::milliseconds(100)) == 1) return true;
   }
   return false;
@@ -197,12 +201,14 @@ std::unique_ptr<IoQueue> try_block(std::unique_ptr<IoQueue> queue, const IoQueue
 }
 
 std::unique_ptr<IoQueue> proven(const char* name, const IoQueueFactory& make,
-                                const IoQueueOptions& options) {
+                                std::string (*meaning)(int), const IoQueueOptions& options) {
   try {
     return try_block(make(options), options);
   } catch (const ProbeFailed& failed) {
-    throw Error(Code::kUnsupported,
-                std::string(name) + " was set up, but its first block of 4 KiB " + failed.what);
+    std::string text =
+        std::string(name) + " was set up, but its first block of 4 KiB " + failed.what;
+    if (failed.refused != 0) text += ": " + meaning(failed.refused);
+    throw Error(Code::kUnsupported, text, failed.refused);
   }
 }
 
@@ -225,17 +231,18 @@ Error aio_refused(const char* call, int sys_errno) {
 ChosenIoQueue choose_io_queue(IoQueueKind kind, const IoQueueOptions& options,
                               const IoQueueFactories& make) {
   if (kind == IoQueueKind::kThreads) return {make.threads(options), ""};
-  if (kind == IoQueueKind::kUring) return {proven("io_uring", make.uring, options), ""};
-  if (kind == IoQueueKind::kAio) return {proven("Linux AIO", make.aio, options), ""};
+  if (kind == IoQueueKind::kUring)
+    return {proven("io_uring", make.uring, uring_meaning, options), ""};
+  if (kind == IoQueueKind::kAio) return {proven("Linux AIO", make.aio, aio_meaning, options), ""};
   std::string passed_over;
   try {
-    return {proven("io_uring", make.uring, options), ""};
+    return {proven("io_uring", make.uring, uring_meaning, options), ""};
   } catch (const Error& error) {
     passed_over = error.what();
   }
   if (all_direct(options.files)) {
     try {
-      return {proven("Linux AIO", make.aio, options),
+      return {proven("Linux AIO", make.aio, aio_meaning, options),
               passed_over + "; Linux AIO does the I/O instead"};
     } catch (const Error& error) {
       passed_over += std::string("; ") + error.what();

@@ -111,6 +111,9 @@ struct FaultPlan {
   // set-up is refused with this errno before anything else; 0: not.
   int setup_errno = 0;
   std::uint64_t skip_requests = 0;  // this many pass untouched first
+  int full_errno = 0;               // what `enospc` fails with, if not ENOSPC: EDQUOT
+  // No faster than this, one request after the other; 0: as the wrapped queue is.
+  std::uint64_t bytes_per_second = 0;
 };
 struct FaultCounts {
   std::uint64_t requests = 0, shorts = 0, errors = 0, flips = 0, late = 0, lost = 0;

@@ -43,6 +43,7 @@ struct Fate {
   std::uint32_t size_bytes = 0;
   std::uint64_t flip_at = 0;
   std::uint32_t held_reaps = 0;
+  Clock::time_point due{};  // not before
 };
 
 // Stands in for the caller's request inside the wrapped queue.
@@ -78,6 +79,7 @@ class FaultQueue final : public IoQueue {
     shadow.caller = &request;
     shadow.fate = decide(request);
     shadow.size_bytes = shadow.fate.size_bytes;
+    throttle(shadow.fate);
     count(shadow.fate);
     if (shadow.fate.lost) return true;
     shadow.in_inner = shadow.fate.error == 0 && shadow.size_bytes > 0;
@@ -147,7 +149,8 @@ class FaultQueue final : public IoQueue {
     fate.flip_at = random.next();
     const auto reaps = static_cast<std::uint32_t>(2 + random.below(4));
     fate.lost = lost;
-    fate.error = eio ? EIO : enospc ? ENOSPC : eagain ? EAGAIN : eintr ? EINTR : 0;
+    const int full = plan_.full_errno != 0 ? plan_.full_errno : ENOSPC;
+    fate.error = eio ? EIO : enospc ? full : eagain ? EAGAIN : eintr ? EINTR : 0;
     fate.held_reaps = late ? reaps : 0;
     if (fate.lost || fate.error != 0) return fate;
     fate.shortened = shortened;
@@ -157,6 +160,20 @@ class FaultQueue final : public IoQueue {
     }
     fate.flip = flip;
     return fate;
+  }
+
+  // As a drive that moves one request after the other.
+  void throttle(Fate& fate) noexcept {
+    if (plan_.bytes_per_second == 0 || requests_ <= plan_.skip_requests) return;
+    const double seconds =
+        static_cast<double>(fate.size_bytes) / static_cast<double>(plan_.bytes_per_second);
+    idle_at_ = std::max(idle_at_, Clock::now()) +
+               std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+    fate.due = idle_at_;
+  }
+
+  bool throttled(const Fate& fate) const noexcept {
+    return plan_.bytes_per_second != 0 && fate.due > Clock::now();
   }
 
   void count(const Fate& fate) noexcept {
@@ -177,6 +194,10 @@ class FaultQueue final : public IoQueue {
         ++i;
         continue;
       }
+      if (throttled(shadow.fate)) {
+        ++i;
+        continue;
+      }
       held_[i] = held_.back();
       held_.pop_back();
       done[taken++] = finish(shadow);
@@ -189,7 +210,7 @@ class FaultQueue final : public IoQueue {
     std::size_t passed = 0;
     for (std::size_t i = 0; i < reaped; ++i) {
       auto& shadow = static_cast<Shadow&>(*done[i]);
-      if (shadow.fate.held_reaps > 0) {
+      if (shadow.fate.held_reaps > 0 || throttled(shadow.fate)) {
         held_.push_back(&shadow);
       } else {
         done[passed++] = finish(shadow);
@@ -219,6 +240,7 @@ class FaultQueue final : public IoQueue {
   std::vector<Shadow*> free_;  // lost ones never come back here
   std::vector<Shadow*> held_;
   std::uint64_t requests_ = 0, writes_ = 0, flushes_ = 0;
+  Clock::time_point idle_at_{};  // when a throttled drive has done all that it was given
   std::atomic<bool> woken_{false};
 };
 }  // namespace

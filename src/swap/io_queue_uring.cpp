@@ -157,6 +157,7 @@ class UringQueue final : public IoQueue {
   }
 
   int registered_buffer(const IoRequest& request) const noexcept {
+    if (!use_registered_) return -1;
     for (std::size_t i = 0; i < buffers_.size(); ++i) {
       if (request.data >= buffers_[i].begin &&
           request.data + request.size_bytes <= buffers_[i].end) {
@@ -223,6 +224,7 @@ class UringQueue final : public IoQueue {
           continue;
         }
         request->result = batch[i]->res;
+        if (request->result < 0) look_at_registration(*request);
         done[count++] = request;
       }
       io_uring_cq_advance(&ring_, taken);
@@ -231,6 +233,14 @@ class UringQueue final : public IoQueue {
     HEADRACE_CHECK(count <= in_flight_, "the ring completed more requests than it was given");
     in_flight_ -= static_cast<std::uint32_t>(count);
     return count;
+  }
+
+  // Some kernels fail registered memory alone. Whatever it was, the next attempt goes without it,
+  // at the price of a little CPU.
+  void look_at_registration(const IoRequest& request) noexcept {
+    const std::int64_t result = request.result;
+    if (result == -EAGAIN || result == -EINTR || result == -EBUSY) return;
+    if (registered_buffer(request) >= 0) use_registered_ = false;
   }
 
   void take_wake() noexcept {
@@ -245,6 +255,7 @@ class UringQueue final : public IoQueue {
   base::UniqueFd wake_fd_;
   io_uring ring_{};
   std::vector<Registered> buffers_;
+  bool use_registered_ = true;
   std::vector<int> files_;
   std::uint32_t in_flight_ = 0;
   base::IntrusiveQueue<&IoRequest::next> submitted_;  // not yet in the ring

@@ -19,8 +19,10 @@
 #include <cstdio>
 #include <ctime>
 #include <fstream>
+#include <initializer_list>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "base/error_text.hpp"
@@ -253,6 +255,28 @@ void remove_user_directory(int user_directory, const std::string& user_path) {
 }
 
 void say(const LogSink& log, LogLevel level, const std::string& text) { log(level, text); }
+
+bool is_one_of(const std::string& name, std::initializer_list<std::string_view> names) {
+  return std::ranges::find(names, name) != names.end();
+}
+
+// What works here and is still worth knowing.
+void remark_on_file_system(const PathProbe& path, const LogSink& log) {
+  const std::string place = path.path + " is on " + path.file_system;
+  if (is_one_of(path.file_system,
+                {"nfs", "cifs", "smb2", "ceph", "lustre", "gpfs", "beegfs", "9p"})) {
+    say(log, LogLevel::kWarning,
+        place +
+            ", a file system that may lie on another machine; every step moves the swapped state "
+            "there and back; name a directory on a drive of this machine for full speed");
+  }
+  if (is_one_of(path.file_system, {"btrfs", "zfs", "bcachefs"})) {
+    say(log, LogLevel::kInfo,
+        place +
+            ", which writes in other places than before, so what is reserved may still run out; "
+            "leave room free, or name a directory on ext4 or xfs");
+  }
+}
 }  // namespace
 
 RunDirectory::RunDirectory(const PathProbe& path, const std::string& run_id, LogSink log)
@@ -291,6 +315,7 @@ RunDirectory::RunDirectory(const PathProbe& path, const std::string& run_id, Log
         "removed what " + std::to_string(reclaimed_runs_) + " dead run(s) left in " + user_path +
             ": " + base::format_bytes(reclaimed_bytes_));
   }
+  remark_on_file_system(path, log_);
   if (path.memory_backed) {
     say(log_, LogLevel::kInfo,
         path.path + " is on " + path.file_system +

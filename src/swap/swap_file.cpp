@@ -56,13 +56,14 @@ int reserve(int file, std::uint64_t size_bytes) {
 Error not_reserved(const std::string& path, std::uint64_t wanted, std::uint64_t free,
                    int sys_errno) {
   if (code_of(sys_errno) == Code::kNoSpace) {
-    return Error(
-        Code::kNoSpace,
-        "no room for " + path + ": " + base::errno_text(sys_errno) + ": it needs " +
-            base::format_bytes(wanted) + " (" + std::to_string(wanted) + " bytes), and " +
-            base::format_bytes(free) + " (" + std::to_string(free) +
-            " bytes) are free; nothing was written; free some space or name another nvme_path",
-        sys_errno);
+    return Error(Code::kNoSpace,
+                 "no room for " + path + ": " + base::errno_text(sys_errno) + ": it needs " +
+                     base::format_bytes(wanted) + " (" + std::to_string(wanted) + " bytes), and " +
+                     base::format_bytes(free) + " (" + std::to_string(free) +
+                     " bytes) are free; nothing was written; " +
+                     (sys_errno == EDQUOT ? what_helps(EDQUOT)
+                                          : "free some space or name another nvme_path"),
+                 sys_errno);
   }
   return Error(code_of(sys_errno),
                "could not reserve " + base::format_bytes(wanted) + " for " + path + ": " +

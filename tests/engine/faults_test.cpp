@@ -198,6 +198,62 @@ TEST(EngineFaults, ALostCompletionIsNamedAndGivenUpAtTheDeadline) {
       run.log, [](const std::string& line) { return line.find("swap") != std::string::npos; }));
 }
 
+// The quota or the drive is full, though the file was reserved: a copy-on-write file system.
+TEST(EngineFaults, AFullDriveOrQuotaInMidRunIsNamedWithWhatHelps) {
+  for (const int error : {ENOSPC, EDQUOT}) {
+    swap::FaultPlan plan;
+    plan.enospc = 1;
+    plan.full_errno = error;
+    plan.skip_requests = 60;
+    const Attempt run = run_with(plan);
+    EXPECT_TRUE(run.hash.empty());
+    EXPECT_NE(run.error.find(error == EDQUOT ? "EDQUOT" : "ENOSPC"), std::string::npos)
+        << run.error;
+    EXPECT_NE(run.error.find(error == EDQUOT ? "free some of this user's quota"
+                                             : "free some space (and inodes"),
+              std::string::npos)
+        << run.error;
+  }
+}
+
+// The end of a drive's fast cache, heat, a neighbour: far slower from one request to the next.
+TEST(EngineFaults, ADriveThatSlowsDownInMidRunChangesNoBitAndTimesNothingOut) {
+  const Attempt clean = run_with({});
+  swap::FaultPlan plan;
+  plan.skip_requests = 100;
+  plan.bytes_per_second = 10'000'000;
+  const Attempt run = run_with(plan);
+  EXPECT_GT(run.faults.requests, plan.skip_requests + 50);
+  EXPECT_EQ(run.hash, clean.hash) << run.error;
+  EXPECT_EQ(run.repeated, 0);
+}
+
+// A slow drive is still at what was prefetched for the next step.
+TEST(EngineFaults, CloseAndDestructionWaitForWhatIsInFlight) {
+  for (const bool closes : {true, false}) {
+    const testing::TemporaryDirectory directory;
+    const auto device = device::make_device_host();
+    swap::FaultCounts counts;
+    engine::EngineParts parts;
+    parts.update_threads = 1;
+    parts.make_queue = [&](const swap::IoQueueOptions& options) {
+      const swap::FaultPlan plan{.skip_requests = 200, .bytes_per_second = 4'000'000};
+      return swap::ChosenIoQueue{
+          swap::make_io_queue_fault(swap::make_io_queue_threads(options), plan, &counts), ""};
+    };
+    {
+      Engine engine(std::make_unique<EngineCore>(settings_for(directory.string()),
+                                                 EngineOptions{.device = device}, parts));
+      testing::Mlp network(engine, *device, {.layers = 2, .width = 280, .batch = 1});
+      network.train_step();
+      network.train_step();
+      if (closes) engine.close();
+    }
+    EXPECT_GT(counts.requests, 200u) << "nothing was slow";
+    EXPECT_EQ(directory.entries(), 0u);
+  }
+}
+
 // Two groups of one weight each, all on NVMe, with one gather buffer; every request after the
 // first `skip` is lost.
 struct Losing {

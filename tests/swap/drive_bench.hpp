@@ -99,6 +99,7 @@ struct Script {
   std::atomic<std::uint64_t> lost_offset_bytes{~std::uint64_t{0}};
   std::atomic<bool> open{true};  // closed: nothing completes
   std::atomic<bool> newest_first{false};
+  bool twice = false;  // what has completed does so again
   std::mutex mutex;
   std::vector<Seen> seen;
   std::atomic<int> live_queues{0};
@@ -136,7 +137,7 @@ class ScriptedQueue final : public IoQueue {
     }
     IoRequest* const request = next();
     if (request == nullptr) return 0;
-    std::erase(held_, request);
+    if (!script_.twice) std::erase(held_, request);
     request->result = script_.answer ? script_.answer(*request, completed_) : request->size_bytes;
     ++completed_;
     done[0] = request;

@@ -183,6 +183,8 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(OneFault{"nothing", {}, 0}, OneFault{"short_writes", {.short_write = .7}, 0},
                     OneFault{"eio", {.eio_write = .3}, EIO}, OneFault{"eagain", {.eagain = .5}, 0},
                     OneFault{"eintr", {.eintr = .5}, 0}, OneFault{"enospc", {.enospc = .3}, ENOSPC},
+                    OneFault{"edquot", {.enospc = .3, .full_errno = EDQUOT}, EDQUOT},
+                    OneFault{"slow", {.skip_requests = 5, .bytes_per_second = 4'000'000}, 0},
                     OneFault{"late", {.late = .7}, 0},
                     OneFault{"full_ring", {.flush_eagain = .7}, 0},
                     OneFault{"the_third_fails",

@@ -171,6 +171,26 @@ TEST_F(ChooseIoQueue, FallsBackUnderARealSeccompFilterAndSaysSo) {
   }
 }
 
+// Some profiles let a ring be made that can never be used.
+TEST_F(ChooseIoQueue, FallsBackAtOnceWhereARingMayBeMadeButNotUsed) {
+  if (!ring_works_here()) GTEST_SKIP() << "io_uring is refused here before any filter";
+  const bool aio = aio_works_here();
+  for (const int error : {EPERM, ENOSYS}) {
+    const int status = in_child([&] {
+      if (!forbid(SYS_io_uring_enter, error)) return 77;
+      const ChosenIoQueue chosen = choose_io_queue(IoQueueKind::kAuto, {.depth = 2});
+      if (std::string(chosen.queue->name()) != (aio ? "aio" : "threads")) return 1;
+      const std::string expected = "first block of 4 KiB was not taken: ";
+      if (chosen.reason.find(expected + (error == EPERM ? "EPERM" : "ENOSYS")) == std::string::npos)
+        return 2;
+      if (error == EPERM && chosen.reason.find("io_uring_enter") == std::string::npos) return 3;
+      return moves_data(*chosen.queue, file_) ? 0 : 4;
+    });
+    if (status == 77) GTEST_SKIP() << "seccomp filters cannot be installed here";
+    EXPECT_EQ(status, 0) << error;
+  }
+}
+
 TEST_F(ChooseIoQueue, WorksUnregisteredWhereRegisteringIsForbidden) {
   if (!ring_works_here()) GTEST_SKIP() << "io_uring is refused here before any filter";
   const int status = in_child([&] {

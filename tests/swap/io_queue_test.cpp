@@ -5,9 +5,11 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <random>
 #include <thread>
 
@@ -227,6 +229,39 @@ INSTANTIATE_TEST_SUITE_P(Queues, IoQueueTest,
                                          Flavour{"fault_over_threads", make_io_queue_threads,
                                                  true}),
                          [](const auto& info) { return info.param.name; });
+
+// The ring of this process; there is one.
+int ring_fd() {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    if (std::filesystem::read_symlink(entry.path(), gone) == "anon_inode:[io_uring]")
+      return std::stoi(entry.path().filename());
+  }
+  return -1;
+}
+
+// What a kernel does that cannot map registered memory: its table is taken away under the queue.
+TEST(UringQueue, GoesWithoutRegisteredMemoryOnceThatHasFailed) {
+  const ScratchDirectory scratch;
+  TestFile file(scratch, 8 * kPage);
+  Pages memory(8 * kPage);
+  const std::span<std::byte> buffer = memory.span();
+  std::unique_ptr<IoQueue> queue;
+  try {
+    queue = make_io_queue_uring({.depth = 2, .buffers = {&buffer, 1}});
+  } catch (const Error& error) {
+    GTEST_SKIP() << error.what();
+  }
+  const IoRequest read{IoKind::kRead, file.fd(), memory.data(), kPage, kPage};
+  EXPECT_EQ(move(*queue, read), kPage);
+  constexpr unsigned kUnregisterBuffers = 1;
+  if (::syscall(SYS_io_uring_register, ring_fd(), kUnregisterBuffers, nullptr, 0) != 0)
+    GTEST_SKIP() << "memory could not be registered here";
+  EXPECT_EQ(move(*queue, read), -EFAULT) << "reported: the drive's caller repeats it";
+  EXPECT_EQ(move(*queue, read), kPage);
+  EXPECT_EQ(std::memcmp(memory.data(), file.contents().data() + kPage, kPage), 0);
+  EXPECT_EQ(move(*queue, {IoKind::kWrite, file.fd(), memory.data(), kPage, 4 * kPage}), kPage);
+}
 
 TEST(ThreadQueue, ItsThreadsAreNamedAndGoneAtItsEnd) {
   {

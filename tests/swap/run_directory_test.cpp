@@ -389,6 +389,26 @@ TEST_F(RunDirectoryTest, WarnsOnceWithoutDirectIo) {
   EXPECT_NE(warnings[0].find("O_DIRECT"), std::string::npos);
 }
 
+TEST_F(RunDirectoryTest, SaysOnceThatAPathIsOverTheNetworkOrThatAReservationMayNotHold) {
+  PathProbe there = probe();
+  there.direct = true;
+  for (const char* name : {"nfs", "lustre", "9p"}) {
+    there.file_system = name;
+    const RunDirectory run(there, make_run_id(), log_.sink());
+    EXPECT_NE(log_.at(LogLevel::kWarning).back().find(std::string(" is on ") + name),
+              std::string::npos);
+  }
+  EXPECT_EQ(log_.at(LogLevel::kWarning).size(), 3u);
+  for (const char* name : {"btrfs", "ext4"}) {
+    there.file_system = name;
+    const RunDirectory run(there, make_run_id(), log_.sink());
+  }
+  EXPECT_EQ(log_.at(LogLevel::kWarning).size(), 3u);
+  const auto infos = log_.at(LogLevel::kInfo);
+  ASSERT_EQ(infos.size(), 1u);
+  EXPECT_NE(infos[0].find("btrfs"), std::string::npos);
+}
+
 TEST(RunId, IsThirtyTwoHexDigitsAndNeverTheSame) {
   std::set<std::string> ids;
   for (int i = 0; i < 100; ++i) ids.insert(make_run_id());

@@ -61,6 +61,23 @@ TEST_F(SwapFileTest, TooLittleSpaceNamesWantedAndFreeBytes) {
                  {"rank0.0.swap", std::to_string(std::uint64_t{1} << 50), "are free", "nvme_path"});
 }
 
+TEST_F(SwapFileTest, AQuotaThatIsUsedUpIsNamedWithWhatHelps) {
+  const int status = in_child([&] {
+    if (!forbid(SYS_fallocate, EDQUOT)) return 77;
+    try {
+      SwapFile file(run_, probe_, "rank0.0.swap", kMiB);
+      return 1;
+    } catch (const Error& error) {
+      const std::string text = error.what();
+      if (error.code() != Code::kNoSpace || error.sys_errno() != EDQUOT) return 2;
+      return text.find("free some of this user's quota") == std::string::npos ? 3 : 0;
+    }
+  });
+  if (status == 77) GTEST_SKIP() << "seccomp filters cannot be installed here";
+  EXPECT_EQ(status, 0);
+  EXPECT_FALSE(fs::exists(run_.path() + "/rank0.0.swap"));
+}
+
 TEST_F(SwapFileTest, DoesNotTakeAFileThatIsThere) {
   std::ofstream(run_.path() + "/rank0.0.swap") << "somebody's";
   EXPECT_THROW(SwapFile(run_, probe_, "rank0.0.swap", kMiB), Error);

@@ -10,7 +10,7 @@ Prints each fault as FILE:LINE: what, and ends 1 where there is one.
 Code in docs is a copy of code that is compiled: a ```cpp block of README.md or docs/ follows a
 line `<!-- compiled: FILE -->` or `<!-- compiled: FILE NAME -->` and equals that file, or its lines
 between `// [NAME]` and `// [/NAME]`. A ```text block after `<!-- printed: FILE -->` equals that
-file.
+file. On a line that names a test as `program_test: Suite.Test`, every such name is a test's.
 """
 import concurrent.futures
 import os
@@ -30,6 +30,9 @@ WIDTH = 100
 LICENCE = "SPDX-License-Identifier: Apache-2.0"
 TORCH_ALLOWED = ("include/headrace/torch/", "examples/", "tests/torch/",
                  "tests/install/consumer_torch/", "tools/bench/adapter_rounds.cpp")
+TEST = re.compile(r"^TEST(?:_[FP])?\((\w+), (\w+)\)", re.MULTILINE)
+PROGRAM = re.compile(r"`\w+_test: ")
+NAMED_TEST = re.compile(r"[`/ ]([A-Z]\w+)\.([A-Z]\w+)(?:/[\w*]+)?`")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
 
@@ -52,9 +55,12 @@ def text_faults(root):
             yield f"{name}:1: its first line is not the licence: {LICENCE}"
         if path.suffix in CODE:
             yield from include_faults(name, lines)
+    tests = {match for path in files(root) if path.name.endswith("_test.cpp")
+             for match in TEST.findall(path.read_text(encoding="utf-8"))}
     for path in [root / "README.md", *sorted((root / "docs").rglob("*.md"))]:
         if path.is_file():
             yield from doc_faults(root, path)
+            yield from named_test_faults(root, path, tests)
 
 
 def width_faults(name, lines):
@@ -133,6 +139,16 @@ def doc_faults(root, path):
         elif fence[1] == "cpp":
             yield f"{where}: a cpp block needs `<!-- compiled: FILE [NAME] -->` on the line before"
         number = end + 1
+
+
+def named_test_faults(root, path, tests):
+    name = path.relative_to(root).as_posix()
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if not PROGRAM.search(line):
+            continue
+        for suite, test in NAMED_TEST.findall(line):
+            if (suite, test) not in tests:
+                yield f"{name}:{number}: there is no test {suite}.{test}"
 
 
 def block_faults(root, where, block, file, name):

@@ -104,6 +104,20 @@ class Docs(Tree):
         self.assertEqual(self.text_faults(), [])
 
 
+class NamedTests(Tree):
+    def setUp(self):
+        super().setUp()
+        self.write("tests/swap/a_test.cpp", LICENCE + "TEST_P(Drive, EndsWell) {\n}\n")
+
+    def test_tests_that_exist_pass(self):
+        self.write("docs/a.md", "| `a_test: Drive.EndsWell`, `All/Drive.EndsWell/*` |\n")
+        self.assertEqual(self.text_faults(), [])
+
+    def test_a_test_that_does_not_exist_fails(self):
+        self.write("docs/a.md", "| x |\n| `a_test: Drive.EndsWell`, `All/Drive.EndsBadly/*` |\n")
+        self.assert_one("docs/a.md:2: there is no test Drive.EndsBadly")
+
+
 class Headers(Tree):
     def test_header_that_needs_another_fails(self):
         self.write("include/headrace/good.hpp", LICENCE + "#pragma once\nint a();\n")
