@@ -160,6 +160,7 @@ class AioQueue final : public IoQueue {
       }
       const long taken =
           io_getevents(context_, waits ? 1 : 0, static_cast<long>(wanted), events.data(), &limit);
+      if (taken < 0 && errno != EINTR && waits) pause();  // refused in mid-run: do not spin
       for (long i = 0; i < taken; ++i) {
         auto* const request =
             reinterpret_cast<IoRequest*>(static_cast<std::uintptr_t>(events[i].data));
