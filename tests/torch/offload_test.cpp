@@ -524,6 +524,24 @@ TEST(Offload, ValuesLoadedDuringAReadScopeAreNoWrite) {
   EXPECT_EQ(offload(group, torch::ones({2, 4})).sum().item<float>(), 0);
 }
 
+TEST(Offload, AReadScopeMayEndAfterAnInterruptWhateverWasWritten) {
+  for (const auto& [name, write] : kWrites) {
+    SCOPED_TRACE(name);
+    Mlp mlp(4, 4, 4);
+    Offload offload(in_memory());
+    const auto group = offload.add_group("mlp", mlp);
+    offload.freeze();
+    {
+      const auto scope = offload.gathered(group);
+      offload.interrupt();
+      const torch::NoGradGuard no_grad;
+      write(mlp->first->bias);
+    }
+    expect_error([&] { offload.step({}); }, Code::kInterrupted, {"interrupted"});
+    offload.close();
+  }
+}
+
 TEST(Offload, AModuleThatIsNoneIsRefused) {
   Offload offload(in_memory());
   expect_error([&] { offload.add_group("none", std::shared_ptr<MlpImpl>()); },

@@ -6,8 +6,8 @@
 //   offload.no_decay();                                // norms and biases
 //   std::vector<headrace::torch::Group<BlockImpl>> blocks;
 //   for (int i = 0; i < layers; ++i)                   // one at a time: never whole in memory
-//     blocks.push_back(offload.add_group("h." + std::to_string(i), [config] { return Block(config);
-//     }));
+//     blocks.push_back(
+//         offload.add_group("h." + std::to_string(i), [config] { return Block(config); }));
 //   offload.add_rest(model);                           // embeddings, last norm: always bound
 //   offload.freeze();
 //   for (auto& block : blocks) x = offload(block, x);  // instead of block->forward(x)

@@ -206,7 +206,7 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
   void report_if_changed(OffloadedGroup& group, const std::vector<std::uint64_t>& before,
                          std::uint64_t changes) noexcept {
     const std::lock_guard lock(mutex_);
-    if (engine_.weight_changes(group.id) != changes) return;  // by the engine's own load()
+    if (changes_of(group) != changes) return;  // by the engine's own load()
     if (const OffloadedParameter* written = group.changed_since(before)) spoil(group, *written);
   }
 
@@ -477,9 +477,19 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
     const OffloadedParameter* written = group.unbind();
     if (written != nullptr) spoil(group, *written);
   }
+  // None once the engine has failed or was interrupted: it can only be closed then.
+  std::optional<std::uint64_t> changes_of(const OffloadedGroup& group) const noexcept {
+    try {
+      return engine_.weight_changes(group.id);
+    } catch (const Error&) {
+      return std::nullopt;
+    }
+  }
   void spoil(OffloadedGroup& group, const OffloadedParameter& written) {
+    const std::optional<std::uint64_t> changes = changes_of(group);
+    if (!changes) return;
     any_spoiled_ = true;
-    group.spoiled_changes = engine_.weight_changes(group.id);
+    group.spoiled_changes = *changes;
     group.spoiled =
         "parameter '" + written.full_name + "' of " + quoted_group(group.name) +
         " was written while it was bound for reading, of which the engine does not know: its "
@@ -628,6 +638,9 @@ class Binding {
   }
   ~Binding() { release(); }
 
+  // Null once it was released, or moved from.
+  OffloadCore* core() const noexcept { return core_.get(); }
+  OffloadedGroup& group() const noexcept { return *group_; }
   void release() noexcept {
     if (core_) core_->release(*group_);
     core_.reset();

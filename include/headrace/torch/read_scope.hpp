@@ -13,17 +13,14 @@ namespace headrace::torch::detail {
 class ReadScope {
  public:
   ReadScope(std::shared_ptr<OffloadCore> core, std::shared_ptr<OffloadedGroup> group)
-      : binding_(core, group), core_(std::move(core)), group_(std::move(group)) {
-    changes_ = core_->engine().weight_changes(group_->id);
-    before_ = group_->fingerprints();
-  }
+      : binding_(std::move(core), std::move(group)),
+        before_(binding_.group().fingerprints()),
+        changes_(binding_.core()->engine().weight_changes(binding_.group().id)) {}
   ReadScope(ReadScope&&) noexcept = default;
   ReadScope& operator=(ReadScope&& other) noexcept {
     if (this != &other) {
       release();
       binding_ = std::move(other.binding_);
-      core_ = std::move(other.core_);
-      group_ = std::move(other.group_);
       before_ = std::move(other.before_);
       changes_ = other.changes_;
     }
@@ -32,17 +29,14 @@ class ReadScope {
   ~ReadScope() { release(); }
 
   void release() noexcept {
-    if (core_) core_->report_if_changed(*group_, before_, changes_);
+    if (OffloadCore* const core = binding_.core())
+      core->report_if_changed(binding_.group(), before_, changes_);
     binding_.release();
-    core_.reset();
-    group_.reset();
   }
 
  private:
   Binding binding_;
-  std::shared_ptr<OffloadCore> core_;
-  std::shared_ptr<OffloadedGroup> group_;
   std::vector<std::uint64_t> before_;
-  std::uint64_t changes_ = 0;
+  std::uint64_t changes_;
 };
 }  // namespace headrace::torch::detail
