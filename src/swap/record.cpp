@@ -14,8 +14,6 @@ static_assert(sizeof(RecordHeader) == kHeaderBytes &&
               offsetof(RecordHeader, header_checksum) == 4088);
 
 namespace {
-constexpr char kMagic[8] = {'h', 'r', 'r', 'e', 'c', 'o', 'r', 'd'};
-
 std::uint64_t checksum_of(const RecordHeader& header) noexcept {
   return base::xxh3_64(
       std::as_bytes(std::span(&header, 1)).first(offsetof(RecordHeader, header_checksum)), 0);
@@ -43,6 +41,8 @@ std::string differs(const char* what, std::uint64_t found, std::uint64_t expecte
 }
 }  // namespace
 
+std::string run_id_text(const RunBytes& run) { return hex(run); }
+
 std::uint64_t checksum_seed(const RecordIdentity& identity, std::uint32_t stream) noexcept {
   struct {
     RunBytes run;
@@ -55,7 +55,7 @@ std::uint64_t checksum_seed(const RecordIdentity& identity, std::uint32_t stream
 void begin_header(RecordHeader& header, const RecordIdentity& identity,
                   std::span<const StreamEntry> streams) noexcept {
   HEADRACE_CHECK(streams.size() <= kMaxStreams, "a record has at most 8 streams");
-  std::memcpy(header.magic, kMagic, sizeof kMagic);
+  std::memcpy(header.magic, kRecordMagic, sizeof kRecordMagic);
   header.version = kRecordVersion;
   header.header_bytes = static_cast<std::uint32_t>(kHeaderBytes);
   header.run = identity.run;
@@ -79,7 +79,7 @@ void begin_header(RecordHeader& header, const RecordIdentity& identity,
 void finish_header(RecordHeader& header) noexcept { header.header_checksum = checksum_of(header); }
 
 std::string header_fault(const RecordHeader& header, const RecordIdentity& expected) {
-  if (std::memcmp(header.magic, kMagic, sizeof kMagic) != 0) {
+  if (std::memcmp(header.magic, kRecordMagic, sizeof kRecordMagic) != 0) {
     return "magic bytes " +
            hex({reinterpret_cast<const std::uint8_t*>(header.magic), sizeof header.magic}) +
            " where 'hrrecord' belongs: no record was ever written here, or it was overwritten";
@@ -94,7 +94,7 @@ std::string header_fault(const RecordHeader& header, const RecordIdentity& expec
   if (header.header_bytes != kHeaderBytes)
     return differs("header size", header.header_bytes, kHeaderBytes);
   if (header.run != expected.run) {
-    return "run " + hex(header.run) + " where " + hex(expected.run) + " belongs";
+    return "run " + run_id_text(header.run) + " where " + run_id_text(expected.run) + " belongs";
   }
   if (header.record != expected.record) return differs("record", header.record, expected.record);
   if (header.generation != expected.generation) {

@@ -18,6 +18,7 @@
 namespace headrace::swap {
 inline constexpr std::uint64_t kChunkBytes = 256 * base::kKiB;
 inline constexpr std::uint64_t kHeaderBytes = 4 * base::kKiB;
+inline constexpr char kRecordMagic[8] = {'h', 'r', 'r', 'e', 'c', 'o', 'r', 'd'};
 inline constexpr std::uint32_t kRecordVersion = 1;
 inline constexpr std::uint32_t kMaxStreams = 8;
 // The number, in checksum seeds, of a weight that lies in an extent of its own.
@@ -25,6 +26,7 @@ inline constexpr std::uint32_t kWeightStream = kMaxStreams - 1;
 inline constexpr std::uint32_t kMaxChecksums = 448;
 
 using RunBytes = std::array<std::uint8_t, 16>;  // make_run_id() in binary
+std::string run_id_text(const RunBytes& run);   // 32 hex digits
 
 struct RecordIdentity {
   RunBytes run{};

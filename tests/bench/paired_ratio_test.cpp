@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-namespace headrace::bench {
+namespace headrace::tools {
 namespace {
 std::vector<double> one_to(int n) {
   std::vector<double> values(static_cast<std::size_t>(n));
@@ -48,4 +48,4 @@ TEST(PairedRatio, BoundIsBelowTheTrueMedianInAtMostFivePerCent) {
   EXPECT_GE(below, kTrials * 46 / 1000);
 }
 }  // namespace
-}  // namespace headrace::bench
+}  // namespace headrace::tools

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // inspect_test: `headrace inspect` on what an engine has written, whole and damaged.
-#include "inspect.hpp"
+#include "inspect/inspect.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -56,6 +56,12 @@ class InspectTest : public ::testing::Test {
     }
     ADD_FAILURE() << "no record in " << copy_;
     return 0;
+  }
+  void write_header(std::uint64_t offset, swap::RecordHeader header) const {
+    swap::finish_header(header);
+    std::fstream file(copy_, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(static_cast<std::streamoff>(offset));
+    file.write(reinterpret_cast<const char*>(&header), sizeof header);
   }
   void flip_bit(std::uint64_t offset) const {
     std::fstream file(copy_, std::ios::in | std::ios::out | std::ios::binary);
@@ -182,6 +188,27 @@ TEST_F(InspectTest, WorksOnAFileThatMayOnlyBeRead) {
   const auto before = fs::last_write_time(copy_);
   EXPECT_EQ(inspect_swap_file(copy_, kQuiet).damaged, 0u);
   EXPECT_EQ(fs::last_write_time(copy_), before);
+}
+
+// Their own checksum makes such headers pass for whole ones.
+TEST_F(InspectTest, AHeaderThatPointsOutsideItselfOrTheFileIsDamageAndNotFollowed) {
+  train();
+  const std::uint64_t at = first_record();
+  const swap::RecordHeader whole = header_at(at);
+  const auto expect_damage = [&](const char* what, const auto& change) {
+    swap::RecordHeader header = whole;
+    change(header.stream[0]);
+    write_header(at, header);
+    const SwapInspection found = inspect_swap_file(copy_, kQuiet);
+    ASSERT_EQ(found.damaged, 1u) << inspection_text({found});
+    EXPECT_EQ(found.damage[0].offset_bytes, at);
+    EXPECT_NE(found.damage[0].what.find(what), std::string::npos) << found.damage[0].what;
+  };
+  expect_damage("has checksums 448 to", [](auto& entry) { entry.first_checksum = 448; });
+  expect_damage("has checksums 4294967295 to", [](auto& entry) { entry.first_checksum = ~0u; });
+  expect_damage("checksums where", [](auto& entry) { ++entry.checksums; });
+  expect_damage("past the file's end", [](auto& entry) { entry.size_bytes = ~std::uint64_t{0}; });
+  expect_damage("past the file's end", [](auto& entry) { entry.offset_bytes = 1ull << 62; });
 }
 
 // ---- the program ----

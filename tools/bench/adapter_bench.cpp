@@ -7,11 +7,15 @@
 #include "adapter_report.hpp"
 #include "adapter_rounds.hpp"
 #include "command_line/report_file.hpp"
-#include "program.hpp"
-#include "signals.hpp"
+#include "headrace/error.hpp"
+#include "program/failing.hpp"
+#include "program/progress.hpp"
+#include "program/signals.hpp"
 
-namespace headrace::bench {
+namespace headrace::tools {
 namespace {
+constexpr const char* kLost = "its rounds are lost, its files are gone. Measure fewer --rounds";
+
 int run(const AdapterOptions& options) {
   std::FILE* const out = options.json == "-" ? stderr : stdout;
   fmt::print(out, "{}", head_text(options));
@@ -37,11 +41,11 @@ int adapter_bench(int argc, const char* const* argv) {
   } catch (const Error& error) {
     return Failing("adapter_bench", "").fail(kRefused, code_name(error.code()), error.what());
   }
-  return failing.guard([&] { return run(*parsed.options); });
+  return failing.guard([&] { return run(*parsed.options); }, kLost);
 }
-}  // namespace headrace::bench
+}  // namespace headrace::tools
 
 int main(int argc, char** argv) {
-  headrace::bench::install_signal_handlers();
-  return headrace::bench::adapter_bench(argc, argv);
+  headrace::tools::install_signal_handlers();
+  return headrace::tools::adapter_bench(argc, argv);
 }

@@ -5,7 +5,7 @@
 #include "headrace/version.hpp"
 #include "paired_ratio.hpp"
 
-namespace headrace::bench {
+namespace headrace::tools {
 namespace {
 using command_line::add_number;
 using command_line::add_real;
@@ -61,4 +61,4 @@ ParsedAdapterOptions parse_adapter_options(int argc, const char* const* argv) {
   }
   return result;
 }
-}  // namespace headrace::bench
+}  // namespace headrace::tools

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-namespace headrace::bench {
+namespace headrace::tools {
 struct AdapterOptions {
   std::uint32_t layers = 4;
   std::uint32_t hidden = 256;  // a multiple of 64, the width of a head
@@ -24,4 +24,4 @@ struct ParsedAdapterOptions {
   std::string json = {};
 };
 ParsedAdapterOptions parse_adapter_options(int argc, const char* const* argv);
-}  // namespace headrace::bench
+}  // namespace headrace::tools

@@ -5,11 +5,11 @@
 
 #include <algorithm>
 
-#include "machine.hpp"
 #include "paired_ratio.hpp"
-#include "report_parts.hpp"
+#include "program/machine.hpp"
+#include "program/report_parts.hpp"
 
-namespace headrace::bench {
+namespace headrace::tools {
 namespace {
 constexpr std::uint32_t kWantedRounds = 30;
 
@@ -105,8 +105,7 @@ std::string result_text(const AdapterOptions& options, const AdapterMeasurement&
 }
 
 std::string to_json(const AdapterOptions& options, const AdapterMeasurement& m) {
-  Json json;
-  json["schema_version"] = kSchemaVersion;
+  Json json = document("adapter_bench");
   json["machine"] = to_object(machine_facts());
   json["build"] = to_object(build_facts());
   json["config"] = to_object(config_facts(options));
@@ -135,6 +134,6 @@ std::string to_json(const AdapterOptions& options, const AdapterMeasurement& m) 
   }
   if (options.at_most)
     json["required"] = {{"at_most", *options.at_most}, {"met", is_met(options, m)}};
-  return json.dump(2) + "\n";
+  return dump(json);
 }
-}  // namespace headrace::bench
+}  // namespace headrace::tools

@@ -9,11 +9,12 @@
 #include <memory>
 #include <utility>
 
-#include "machine.hpp"
 #include "model.hpp"
-#include "signals.hpp"
+#include "program/machine.hpp"
+#include "program/signals.hpp"
+#include "watched.hpp"
 
-namespace headrace::bench {
+namespace headrace::tools {
 namespace {
 using train_gpt::Block;
 using train_gpt::BlockImpl;
@@ -197,4 +198,4 @@ AdapterMeasurement measure_adapter(const AdapterOptions& options, const AdapterP
   bench.finish(result);
   return result;
 }
-}  // namespace headrace::bench
+}  // namespace headrace::tools

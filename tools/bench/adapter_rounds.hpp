@@ -9,7 +9,7 @@
 
 #include "adapter_options.hpp"
 
-namespace headrace::bench {
+namespace headrace::tools {
 // One pass forward and backward, or the sum of several.
 struct PassCost {
   double wall_seconds = 0;      // all of it
@@ -38,4 +38,4 @@ struct AdapterMeasurement {
 // two did not compute the same, or where parameters were copied: they were not comparable then.
 using AdapterProgress = std::function<void(std::uint32_t rounds)>;
 AdapterMeasurement measure_adapter(const AdapterOptions& options, const AdapterProgress& progress);
-}  // namespace headrace::bench
+}  // namespace headrace::tools

@@ -21,12 +21,12 @@
 #include "command_line/command_line.hpp"
 #include "device/gradient_kernels.hpp"
 #include "engine/tile_pass.hpp"
-#include "machine.hpp"
 #include "optimizer_cpu/adamw.hpp"
 #include "pinned/arena.hpp"
+#include "program/machine.hpp"
 #include "swap/record.hpp"
 
-namespace headrace::bench {
+namespace headrace::tools {
 namespace {
 using optimizer_cpu::AdamWSpan;
 using optimizer_cpu::AdamWStep;
@@ -226,9 +226,9 @@ void register_all(std::optional<double> seconds) {
   add("tile_pass/verify_update_seal", [](auto& s) { tile_pass(s, true); });
 }
 }  // namespace
-}  // namespace headrace::bench
+}  // namespace headrace::tools
 
-namespace headrace::bench {
+namespace headrace::tools {
 namespace {
 using command_line::Fault;
 
@@ -294,6 +294,6 @@ int kernel_bench(int argc, char** argv) {
   return measured ? 0 : 2;
 }
 }  // namespace
-}  // namespace headrace::bench
+}  // namespace headrace::tools
 
-int main(int argc, char** argv) { return headrace::bench::kernel_bench(argc, argv); }
+int main(int argc, char** argv) { return headrace::tools::kernel_bench(argc, argv); }

@@ -6,7 +6,7 @@
 
 #include "base/check.hpp"
 
-namespace headrace::bench {
+namespace headrace::tools {
 namespace {
 // How many of `n` sorted values have to lie at or below the bound: with k of them, the k-th is
 // below the median only if k or more of n fair coins fall on one side.
@@ -34,4 +34,4 @@ PairedRatio paired_ratio(std::vector<double> ratios) {
           .most = ratios.back(),
           .share_above_one = static_cast<double>(above) / static_cast<double>(n)};
 }
-}  // namespace headrace::bench
+}  // namespace headrace::tools

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <vector>
 
-namespace headrace::bench {
+namespace headrace::tools {
 // Fewer ratios bound nothing: even the largest of four is below the median once in sixteen times.
 inline constexpr std::size_t kLeastRatios = 5;
 
@@ -18,4 +18,4 @@ struct PairedRatio {
 };
 // At least kLeastRatios, independent of each other, in any order.
 PairedRatio paired_ratio(std::vector<double> ratios);
-}  // namespace headrace::bench
+}  // namespace headrace::tools

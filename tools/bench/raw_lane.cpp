@@ -6,10 +6,10 @@
 
 #include "base/error_text.hpp"
 #include "base/units.hpp"
-#include "machine.hpp"
-#include "signals.hpp"
+#include "program/machine.hpp"
+#include "program/signals.hpp"
 
-namespace headrace::bench {
+namespace headrace::tools {
 RawLane::RawLane(const RawLaneOptions& options)
     : extent_bytes_(base::align_up(options.extent_bytes, base::kIoAlignment)),
       path_(swap::probe_path(options.settings.nvme_paths.at(0), options.settings)),
@@ -95,4 +95,4 @@ RawLane::Result RawLane::move(swap::IoKind kind, std::uint64_t size_bytes) {
   }
   return {took.count(), cpu_seconds() - cpu, end_};
 }
-}  // namespace headrace::bench
+}  // namespace headrace::tools

@@ -14,7 +14,7 @@
 #include "swap/drive.hpp"
 #include "swap/swap_file.hpp"
 
-namespace headrace::bench {
+namespace headrace::tools {
 struct RawLaneOptions {
   Settings settings = {};
   std::uint64_t file_bytes = 0;
@@ -65,4 +65,4 @@ class RawLane {
   bool short_ = false;
   std::atomic<bool> done_{false};
 };
-}  // namespace headrace::bench
+}  // namespace headrace::tools

@@ -6,9 +6,9 @@
 #include <cstring>
 #include <string>
 
-#include "machine.hpp"
+#include "program/machine.hpp"
 
-namespace headrace::bench {
+namespace headrace::tools {
 namespace {
 constexpr std::int64_t kHidden = 1024;
 constexpr std::uint64_t kBlockParameters = 12 * kHidden * kHidden;
@@ -77,4 +77,4 @@ StepCost TrainedModel::step() {
   cost.written_bytes = after.nvme_written_bytes - before.nvme_written_bytes;
   return cost;
 }
-}  // namespace headrace::bench
+}  // namespace headrace::tools

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "headrace/engine.hpp"
-#include "signals.hpp"
+#include "watched.hpp"
 
-namespace headrace::bench {
+namespace headrace::tools {
 struct StepCost {
   double seconds = 0;          // of Engine::step
   double update_seconds = 0;   // of it: the tiles, after the norm is known
@@ -31,4 +31,4 @@ class TrainedModel {
   Watched watched_;
   std::vector<std::uint16_t> gradient_;  // bf16, for the largest parameter
 };
-}  // namespace headrace::bench
+}  // namespace headrace::tools

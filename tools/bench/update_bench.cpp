@@ -3,16 +3,19 @@
 #include <fmt/core.h>
 
 #include "command_line/report_file.hpp"
-#include "program.hpp"
-#include "signals.hpp"
+#include "program/failing.hpp"
+#include "program/progress.hpp"
+#include "program/signals.hpp"
 #include "swap/io_queue.hpp"
 #include "swap/swap_file.hpp"
 #include "update_options.hpp"
 #include "update_report.hpp"
 #include "update_rounds.hpp"
 
-namespace headrace::bench {
+namespace headrace::tools {
 namespace {
+constexpr const char* kLost = "its rounds are lost, its files are gone. Measure fewer --rounds";
+
 int run(const UpdateOptions& options) {
   std::FILE* const out = options.json == "-" ? stderr : stdout;
   fmt::print(out, "{}", head_text(options));
@@ -53,15 +56,17 @@ int update_bench(int argc, const char* const* argv) {
   } catch (const Error& error) {
     return Failing("update_bench", "").fail(kRefused, code_name(error.code()), error.what());
   }
-  return failing.guard([&] {
-    // Before the head is printed.
-    swap::probe_path(parsed.options->folder, parsed.options->settings);
-    return run(*parsed.options);
-  });
+  return failing.guard(
+      [&] {
+        // Before the head is printed.
+        swap::probe_path(parsed.options->folder, parsed.options->settings);
+        return run(*parsed.options);
+      },
+      kLost);
 }
-}  // namespace headrace::bench
+}  // namespace headrace::tools
 
 int main(int argc, char** argv) {
-  headrace::bench::install_signal_handlers();
-  return headrace::bench::update_bench(argc, argv);
+  headrace::tools::install_signal_handlers();
+  return headrace::tools::update_bench(argc, argv);
 }

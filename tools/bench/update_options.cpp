@@ -8,7 +8,7 @@
 #include "command_line/command_line.hpp"
 #include "headrace/version.hpp"
 
-namespace headrace::bench {
+namespace headrace::tools {
 namespace {
 using command_line::add_choice;
 using command_line::add_number;
@@ -128,4 +128,4 @@ ParsedUpdateOptions parse_update_options(int argc, const char* const* argv) {
   }
   return result;
 }
-}  // namespace headrace::bench
+}  // namespace headrace::tools

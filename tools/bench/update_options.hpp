@@ -7,7 +7,7 @@
 
 #include "headrace/settings.hpp"
 
-namespace headrace::bench {
+namespace headrace::tools {
 struct UpdateOptions {
   std::uint64_t parameters = 100'000'000;
   std::uint32_t rounds = 9;
@@ -26,4 +26,4 @@ struct ParsedUpdateOptions {
   std::string json = {};
 };
 ParsedUpdateOptions parse_update_options(int argc, const char* const* argv);
-}  // namespace headrace::bench
+}  // namespace headrace::tools

@@ -6,10 +6,10 @@
 #include <algorithm>
 
 #include "base/units.hpp"
-#include "machine.hpp"
-#include "report_parts.hpp"
+#include "program/machine.hpp"
+#include "program/report_parts.hpp"
 
-namespace headrace::bench {
+namespace headrace::tools {
 namespace {
 
 // A figure of every round: a column of the table, a key of the report.
@@ -129,8 +129,7 @@ std::string result_text(const UpdateOptions& options, const UpdateMeasurement& m
 }
 
 std::string to_json(const UpdateOptions& options, const UpdateMeasurement& m) {
-  Json json;
-  json["schema_version"] = kSchemaVersion;
+  Json json = document("update_bench");
   json["machine"] = to_object(machine_facts());
   json["build"] = to_object(build_facts());
   json["config"] = to_object(config_facts(options));
@@ -155,6 +154,6 @@ std::string to_json(const UpdateOptions& options, const UpdateMeasurement& m) {
     json["required"] = {{"update_to_bound", *options.require_ratio},
                         {"met", bound_ratio(m).median <= *options.require_ratio}};
   }
-  return json.dump(2) + "\n";
+  return dump(json);
 }
-}  // namespace headrace::bench
+}  // namespace headrace::tools

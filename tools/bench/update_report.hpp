@@ -6,7 +6,7 @@
 #include "update_options.hpp"
 #include "update_rounds.hpp"
 
-namespace headrace::bench {
+namespace headrace::tools {
 struct Spread {
   double median = 0, least = 0, most = 0;
 };
@@ -16,4 +16,4 @@ std::string head_text(const UpdateOptions& options);  // machine, build, config
 std::string result_text(const UpdateOptions& options, const UpdateMeasurement& measurement);
 
 std::string to_json(const UpdateOptions& options, const UpdateMeasurement& measurement);
-}  // namespace headrace::bench
+}  // namespace headrace::tools

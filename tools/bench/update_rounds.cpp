@@ -7,9 +7,10 @@
 #include <memory>
 
 #include "base/units.hpp"
+#include "program/signals.hpp"
 #include "residency/plan.hpp"
 
-namespace headrace::bench {
+namespace headrace::tools {
 namespace {
 Settings settings_in_memory(const Settings& settings) {
   Settings s = settings;
@@ -82,4 +83,4 @@ UpdateMeasurement measure_update(const UpdateOptions& options, const Progress& p
   if (bench.memory) bench.memory->close();
   return result;
 }
-}  // namespace headrace::bench
+}  // namespace headrace::tools

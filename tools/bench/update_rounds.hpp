@@ -10,7 +10,7 @@
 #include "trained_model.hpp"
 #include "update_options.hpp"
 
-namespace headrace::bench {
+namespace headrace::tools {
 struct Round {
   RawLane::Result raw_read, raw_write;
   StepCost nvme;
@@ -37,4 +37,4 @@ struct UpdateMeasurement {
 // `progress` gets the number of rounds done. Throws headrace::Error.
 using Progress = std::function<void(std::uint32_t rounds)>;
 UpdateMeasurement measure_update(const UpdateOptions& options, const Progress& progress);
-}  // namespace headrace::bench
+}  // namespace headrace::tools

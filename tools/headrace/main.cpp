@@ -1,39 +1,57 @@
 // SPDX-License-Identifier: Apache-2.0
-// headrace: the command-line program; a file per subcommand.
+// headrace: the command-line program; a folder per subcommand.
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <array>
 #include <string>
 #include <string_view>
 
-#include "command_line/command_line.hpp"
-#include "exit_codes.hpp"
 #include "headrace/version.hpp"
-#include "inspect.hpp"
+#include "inspect/inspect.hpp"
+#include "program/exit_codes.hpp"
+#include "program/signals.hpp"
 
+namespace headrace::tools {
 namespace {
-constexpr std::string_view kHelp = R"(headrace SUBCOMMAND [options]
+struct Subcommand {
+  std::string_view name;
+  std::string_view help;
+  // argv[0] is its name. Returns the exit code.
+  int (*run)(int argc, const char* const* argv);
+};
+constexpr std::array kSubcommands{
+    Subcommand{"inspect", "inspect PATH  what swap files hold, verified; read-only", inspect},
+};
 
-Subcommands:
-  inspect PATH  what swap files hold, verified; read-only
+std::string help() {
+  std::string text = "headrace SUBCOMMAND [options]\n\nSubcommands:\n";
+  for (const Subcommand& subcommand : kSubcommands) text += fmt::format("  {}\n", subcommand.help);
+  return text + "\n  --version, --help; headrace SUBCOMMAND --help\n";
+}
 
-  --version, --help; headrace SUBCOMMAND --help
-)";
-}  // namespace
-
-int main(int argc, char** argv) {
+int run(int argc, const char* const* argv) {
   const std::string_view word = argc > 1 ? argv[1] : "";
-  if (word == "inspect") return headrace::tools::inspect(argc - 1, argv + 1);
+  const auto found = std::ranges::find(kSubcommands, word, &Subcommand::name);
+  if (found != kSubcommands.end()) return found->run(argc - 1, argv + 1);
   if (word == "--help" || word == "-h") {
-    fmt::print("{}", kHelp);
-    return headrace::tools::kDone;
+    fmt::print("{}", help());
+    return kDone;
   }
   if (word == "--version") {
-    fmt::print("headrace {}\n", headrace::version());
-    return headrace::tools::kDone;
+    fmt::print("headrace {}\n", version());
+    return kDone;
   }
   const std::string cause =
       word.empty() ? "a subcommand is missing" : fmt::format("'{}' is no subcommand", word);
   fmt::print(stderr, "headrace: {}; nothing was done. Give one of those below.\n\n{}", cause,
-             kHelp);
-  return headrace::tools::kRefused;
+             help());
+  return kRefused;
+}
+}  // namespace
+}  // namespace headrace::tools
+
+int main(int argc, char** argv) {
+  headrace::tools::install_signal_handlers();
+  return headrace::tools::run(argc, argv);
 }

@@ -1,22 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "inspect.hpp"
+#include "inspect/inspect.hpp"
 
 #include <fmt/core.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "base/units.hpp"
 #include "command_line/command_line.hpp"
 #include "command_line/report_file.hpp"
-#include "exit_codes.hpp"
 #include "headrace/error.hpp"
-#include "headrace/version.hpp"
 
 namespace headrace::tools {
 namespace {
+constexpr const char* kProgram = "headrace inspect";
 constexpr const char* kDescription =
     "Finds the records of optimizer state in swap files by their headers and compares every "
     "checksum,\nof the weights beside them as well. Reads only. PATH is a swap file, a run's "
@@ -68,23 +66,23 @@ std::string file_text(const SwapInspection& file) {
                                               : fmt::format("{} damaged places", file.damaged));
 }
 
-nlohmann::ordered_json file_json(const SwapInspection& file) {
-  nlohmann::ordered_json json = {{"path", file.path},
-                                 {"size_bytes", file.size_bytes},
-                                 {"runs", file.runs},
-                                 {"records", file.records},
-                                 {"record_numbers", file.numbers},
-                                 {"superseded_records", file.superseded},
-                                 {"first_generation", file.first_generation},
-                                 {"last_generation", file.last_generation},
-                                 {"verified_bytes", file.verified_bytes},
-                                 {"unchecked_bytes", file.unchecked_bytes},
-                                 {"damaged_places", file.damaged}};
-  json["streams"] = nlohmann::ordered_json::object();
+Json file_json(const SwapInspection& file) {
+  Json json = {{"path", file.path},
+               {"size_bytes", file.size_bytes},
+               {"runs", file.runs},
+               {"records", file.records},
+               {"record_numbers", file.numbers},
+               {"superseded_records", file.superseded},
+               {"first_generation", file.first_generation},
+               {"last_generation", file.last_generation},
+               {"verified_bytes", file.verified_bytes},
+               {"unchecked_bytes", file.unchecked_bytes},
+               {"damaged_places", file.damaged}};
+  json["streams"] = Json::object();
   for (const auto& [name, totals] : file.streams) {
     json["streams"][name] = {{"streams", totals.streams}, {"size_bytes", totals.size_bytes}};
   }
-  json["damage"] = nlohmann::ordered_json::array();
+  json["damage"] = Json::array();
   for (const Damage& damage : file.damage) {
     json["damage"].push_back({{"offset_bytes", damage.offset_bytes},
                               {"record", damage.record},
@@ -94,31 +92,8 @@ nlohmann::ordered_json file_json(const SwapInspection& file) {
   return json;
 }
 
-nlohmann::ordered_json document(int exit_code) {
-  return {{"schema_version", 1},
-          {"program", "headrace inspect"},
-          {"version", version()},
-          {"exit_code", exit_code}};
-}
-std::string dump(const nlohmann::ordered_json& json) {
-  return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-}
-
 bool any_damaged(const std::vector<SwapInspection>& files) {
   return std::ranges::any_of(files, [](const auto& file) { return file.damaged > 0; });
-}
-
-// Tells the error on stderr and in the report.
-int fail(int exit_code, const std::string& json, const char* code, const std::string& text) {
-  fmt::print(stderr, "headrace inspect: {}\n", text);
-  nlohmann::ordered_json report = document(exit_code);
-  report["error"] = {{"code", code}, {"message", text}};
-  try {
-    command_line::write_report(json, dump(report));
-  } catch (const Error& error) {
-    fmt::print(stderr, "headrace inspect: {}\n", error.what());
-  }
-  return exit_code;
 }
 
 // One line that is overwritten, on a terminal only.
@@ -145,8 +120,9 @@ int run(const Options& options) {
   }
   const int exit_code = any_damaged(files) ? kFailed : kDone;
   fmt::print(options.json == "-" ? stderr : stdout, "{}", inspection_text(files));
-  nlohmann::ordered_json report = document(exit_code);
-  report["files"] = nlohmann::ordered_json::parse(inspection_json(files));
+  Json report = document(kProgram);
+  report["exit_code"] = exit_code;
+  report["files"] = inspection_json(files);
   command_line::write_report(options.json, dump(report));
   return exit_code;
 }
@@ -172,15 +148,15 @@ std::string inspection_text(const std::vector<SwapInspection>& files) {
   return text;
 }
 
-std::string inspection_json(const std::vector<SwapInspection>& files) {
-  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+Json inspection_json(const std::vector<SwapInspection>& files) {
+  Json json = Json::array();
   for (const SwapInspection& file : files) json.push_back(file_json(file));
-  return dump(json);
+  return json;
 }
 
 int inspect(int argc, const char* const* argv) {
   Options options;
-  CLI::App app(kDescription, "headrace inspect");
+  CLI::App app(kDescription, kProgram);
   app.footer(kFooter);
   app.add_option("PATH", options.path, "Swap file, run directory or nvme_path")->required();
   app.add_option("--json", options.json, "File for the report; - is stdout");
@@ -191,16 +167,12 @@ int inspect(int argc, const char* const* argv) {
     fmt::print("{}", app.help());
     return kDone;
   } catch (const command_line::Fault& fault) {
-    return fail(kRefused, command_line::value_of("--json", argc, argv), "kUsage",
-                command_line::text_of(fault, "nothing was checked"));
+    return Failing(kProgram, command_line::value_of("--json", argc, argv))
+        .fail(kRefused, "kUsage", command_line::text_of(fault, "nothing was checked"));
   } catch (const Error& error) {
-    return fail(kRefused, "", code_name(error.code()), error.what());
+    return Failing(kProgram, "").fail(kRefused, code_name(error.code()), error.what());
   }
-  try {
-    return run(options);
-  } catch (const Error& error) {
-    const bool refused = error.code() == Code::kNotFound || error.code() == Code::kInvalidArgument;
-    return fail(refused ? kRefused : kFailed, options.json, code_name(error.code()), error.what());
-  }
+  return Failing(kProgram, options.json)
+      .guard([&] { return run(options); }, "nothing was reported");
 }
 }  // namespace headrace::tools

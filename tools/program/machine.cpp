@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "machine.hpp"
+#include "program/machine.hpp"
 
 #include <fmt/core.h>
 #include <sys/resource.h>
@@ -14,7 +14,7 @@
 #include "platform/machine.hpp"
 #include "platform/proc_files.hpp"
 
-namespace headrace::bench {
+namespace headrace::tools {
 namespace {
 std::string read_line(const char* path, std::string_view before = "") {
   const std::string text = platform::read_text(path).value_or("");
@@ -109,4 +109,4 @@ double cpu_seconds() {
   ::getrusage(RUSAGE_SELF, &usage);
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
-}  // namespace headrace::bench
+}  // namespace headrace::tools

@@ -41,7 +41,7 @@ inline constexpr std::size_t kDamageKept = 100;
 // Told how many bytes of the file were looked at.
 using InspectionProgress = std::function<void(std::uint64_t done_bytes)>;
 
-// Cost: reads the file once, its weights twice; a few MiB of memory. Throws headrace::Error
+// Cost: reads the file about twice; a few MiB of memory. Throws headrace::Error
 // kNotFound or kIo naming the file when it cannot be opened or read.
 SwapInspection inspect_swap_file(const std::string& path, const InspectionProgress& progress);
 

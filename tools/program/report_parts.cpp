@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "report_parts.hpp"
+#include "program/report_parts.hpp"
 
 #include <fmt/core.h>
 
 #include <algorithm>
 
-namespace headrace::bench {
+namespace headrace::tools {
 std::string fact_lines(const char* title, const std::vector<Fact>& facts) {
   std::string text = fmt::format("{}\n", title);
   for (const Fact& fact : facts) text += fmt::format("  {:<15} {}\n", fact.name, fact.value);
@@ -23,10 +23,4 @@ double median_of(std::vector<double> values) {
   const std::size_t half = values.size() / 2;
   return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
-
-std::string failure_json(int exit_code, const std::string& code, const std::string& text) {
-  const Json json = {{"schema_version", kSchemaVersion},
-                     {"error", {{"exit_code", exit_code}, {"code", code}, {"text", text}}}};
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
-}
-}  // namespace headrace::bench
+}  // namespace headrace::tools

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace headrace::bench {
+namespace headrace::tools {
 // A line of a report: "memory", "31.3 GiB".
 struct Fact {
   std::string name;
@@ -18,4 +18,4 @@ std::vector<std::string> doubts();
 
 // User and system time of this process so far.
 double cpu_seconds();
-}  // namespace headrace::bench
+}  // namespace headrace::tools

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// exit_codes.hpp: how a subcommand ends; 128 + n where signal n ended it.
+// exit_codes.hpp: how a program of ours ends; 128 + n where signal n ended it.
 #pragma once
 
 namespace headrace::tools {
@@ -7,5 +7,7 @@ enum ExitCode {
   kDone = 0,
   kFailed = 1,   // the run failed
   kRefused = 2,  // before it started: usage, settings, path
+  kLacking = 3,  // the machine has not what was required by name
+  kMissed = 4,   // a threshold
 };
 }  // namespace headrace::tools

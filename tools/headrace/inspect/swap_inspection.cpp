@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "swap_inspection.hpp"
+#include "inspect/swap_inspection.hpp"
 
 #include <fcntl.h>
 #include <fmt/core.h>
@@ -11,7 +11,6 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <optional>
 #include <span>
 
 #include "base/error_text.hpp"
@@ -83,12 +82,6 @@ class Window {
   std::vector<std::byte> bytes_;
 };
 
-std::string run_text(const swap::RunBytes& run) {
-  std::string text;
-  for (const std::uint8_t byte : run) text += fmt::format("{:02x}", byte);
-  return text;
-}
-
 template <std::size_t Size>
 std::string padded_text(const char (&text)[Size]) {
   return {text, ::strnlen(text, Size)};
@@ -130,7 +123,8 @@ class Inspecting {
     }
   }
   bool looks_like_record(std::uint64_t offset) {
-    return std::memcmp(file_.at(offset, 8).data(), "hrrecord", 8) == 0;
+    const std::span<const std::byte> bytes = file_.at(offset, sizeof swap::kRecordMagic);
+    return std::memcmp(bytes.data(), swap::kRecordMagic, bytes.size()) == 0;
   }
 
   // Returns how many bytes belong to it.
@@ -169,9 +163,14 @@ class Inspecting {
       if (end < begin || end > file_.size_bytes())
         return fmt::format("stream {} ends at {}, past the file's end; the file was cut off",
                            padded_text(entry.name), end);
-      if (entry.checksums != 0 && entry.checksums != chunks)
+      if (entry.checksums != 0 && (entry.checksums != chunks || chunks > swap::kMaxChecksums))
         return fmt::format("stream {} has {} checksums where {} belong", padded_text(entry.name),
                            entry.checksums, chunks);
+      if (entry.first_checksum > swap::kMaxChecksums - entry.checksums)
+        return fmt::format("stream {} has checksums {} to {}, of {} that a header holds",
+                           padded_text(entry.name), entry.first_checksum,
+                           std::uint64_t{entry.first_checksum} + entry.checksums,
+                           swap::kMaxChecksums);
     }
     return "";
   }
@@ -233,7 +232,7 @@ class Inspecting {
     result_.records = found_.size();
     result_.first_generation = found_.front().header.generation;
     for (const Found& found : found_) {
-      ++result_.runs[run_text(found.header.run)];
+      ++result_.runs[swap::run_id_text(found.header.run)];
       result_.numbers.push_back(found.header.record);
       result_.first_generation = std::min(result_.first_generation, found.header.generation);
       result_.last_generation = std::max(result_.last_generation, found.header.generation);

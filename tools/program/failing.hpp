@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// failing.hpp: how a run that cannot go on ends: told on stderr and in the report, files gone.
+#pragma once
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "program/exit_codes.hpp"
+
+namespace headrace::tools {
+using Json = nlohmann::ordered_json;
+
+// What every report begins with: schema_version, program, version.
+Json document(const std::string& program);
+// Indented, ends in a line feed; bytes that are no UTF-8 are replaced.
+std::string dump(const Json& json);
+
+// Of one run of `program` ("headrace inspect"), whose report goes to `json` ("": nowhere).
+class Failing {
+ public:
+  Failing(std::string program, std::string json)
+      : program_(std::move(program)), json_(std::move(json)) {}
+
+  // Tells the error on stderr and in the report; returns `exit_code`.
+  int fail(int exit_code, const char* code, const std::string& text) const;
+  // What `run` returns; what it throws is told: as ended by a signal where one has come, as refused
+  // where the code is that of something asked for, else as failed.
+  //   lost  of a signal, "the rounds so far are lost, its files are gone"
+  int guard(const std::function<int()>& run, const std::string& lost) const;
+
+ private:
+  std::string program_, json_;
+};
+}  // namespace headrace::tools

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// report_parts.hpp: what reports of measurements have in common.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "program/failing.hpp"
+#include "program/machine.hpp"
+
+namespace headrace::tools {
+// A title and a line each.
+std::string fact_lines(const char* title, const std::vector<Fact>& facts);
+Json to_object(const std::vector<Fact>& facts);
+// At least one value.
+double median_of(std::vector<double> values);
+}  // namespace headrace::tools
