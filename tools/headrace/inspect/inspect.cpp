@@ -11,6 +11,7 @@
 #include "command_line/command_line.hpp"
 #include "command_line/report_file.hpp"
 #include "headrace/error.hpp"
+#include "program/signals.hpp"
 
 namespace headrace::tools {
 namespace {
@@ -96,9 +97,10 @@ bool any_damaged(const std::vector<SwapInspection>& files) {
   return std::ranges::any_of(files, [](const auto& file) { return file.damaged > 0; });
 }
 
-// One line that is overwritten, on a terminal only.
+// Where a signal ends it; one line that is overwritten, on a terminal only.
 InspectionProgress progress_of(const std::string& path, std::uint64_t& shown) {
   return [&path, &shown](std::uint64_t done_bytes) {
+    check_signal();
     if (::isatty(STDERR_FILENO) != 1 || done_bytes < shown + base::kGiB / 4) return;
     shown = done_bytes;
     fmt::print(stderr, "\r{}: {}\033[K", path, base::format_bytes(done_bytes));
