@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// crew.hpp: the threads of one sample: they make their lanes, start together, and end together.
+#pragma once
+#include <atomic>
+#include <barrier>
+#include <condition_variable>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "bench/lane.hpp"
+#include "bench/measurement.hpp"
+
+namespace headrace::tools {
+// Told now and then how many bytes a sample has moved; may be empty.
+using Shown = std::function<void(std::uint64_t bytes)>;
+
+struct Job {
+  LaneOptions lane;
+  std::size_t drive = 0;
+  int cpu = -1;  // that its thread runs on; -1: any
+  LaneCounters counters;
+  LaneResult result;
+  std::string queue_text, queue_reason;
+  std::exception_ptr error;
+};
+
+// Calls in this order, from one thread: begin(), watch(), end().
+class Crew {
+ public:
+  // Starts a thread per job, which makes its queue and waits.
+  explicit Crew(std::vector<Job>& jobs);
+  ~Crew();  // as end()
+  Crew(const Crew&) = delete;
+  Crew& operator=(const Crew&) = delete;
+
+  // Once every lane is made. Where one could not be, none runs.
+  void begin();
+  // Returns when the last request of all has completed, with what was moved in each second.
+  std::vector<Second> watch(bool per_second, const Shown& shown);
+  // Lets the threads take their queues down.
+  void end();
+
+ private:
+  void serve(Job& job);
+  std::uint64_t moved(std::atomic<std::uint64_t> LaneCounters::*which) const;
+
+  std::vector<Job>& jobs_;
+  std::barrier<> made_, ended_;
+  std::atomic<bool> abandoned_{false};
+  bool joined_ = false, begun_ = false;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::size_t running_;
+  std::vector<std::thread> threads_;
+};
+}  // namespace headrace::tools

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/default_workloads.hpp"
+
+#include <algorithm>
+
+#include "base/units.hpp"
+
+namespace headrace::tools {
+namespace {
+constexpr std::uint64_t kMostInFlight = 128 * base::kMiB;
+
+struct Shape {
+  std::uint64_t block_bytes;
+  std::uint32_t depth;
+};
+
+class Set {
+ public:
+  explicit Set(const Axes& axes) : axes_(axes) {}
+
+  void add(Pattern pattern, Shape shape) {
+    if (shape.block_bytes * shape.depth * axes_.jobs > kMostInFlight) return;
+    put({.pattern = pattern, .block_bytes = shape.block_bytes, .depth = shape.depth});
+  }
+  // With each queue and batch asked for, and their twins.
+  void put(Workload workload) {
+    workload.jobs = axes_.jobs;
+    const Settings defaults;
+    for (const IoQueueKind queue : or_else(axes_.queues, axes_.queue)) {
+      workload.queue = queue;
+      for (const std::uint32_t batch : or_else(axes_.batches, defaults.submit_batch)) {
+        workload.submit_batch = batch;
+        push(workload);
+      }
+    }
+  }
+  std::vector<Workload> all() { return std::move(workloads_); }
+
+ private:
+  template <class T>
+  static std::vector<T> or_else(const std::vector<T>& given, T otherwise) {
+    return given.empty() ? std::vector<T>{otherwise} : given;
+  }
+  void push(const Workload& workload) {
+    workloads_.push_back(workload);
+    if (axes_.also_unregistered) {
+      workloads_.push_back(workload);
+      workloads_.back().register_buffers = false;
+    }
+    if (axes_.also_engine && !is_random(workload.pattern)) {
+      workloads_.push_back(workload);
+      Workload& twin = workloads_.back();
+      twin.mover = Mover::kEngine;
+      twin.jobs = 1;
+      // A tile's record of AdamW with split masters at the default tile, in whole blocks.
+      twin.record_bytes = base::align_up(10 * base::kMiB, workload.block_bytes);
+    }
+  }
+
+  const Axes& axes_;
+  std::vector<Workload> workloads_;
+};
+
+std::vector<Workload> combinations(const Axes& axes, const std::vector<Pattern>& usual) {
+  const Settings defaults;
+  const auto or_else = [](const auto& given, auto otherwise) {
+    return given.empty() ? decltype(otherwise)(std::move(otherwise)) : given;
+  };
+  Set set(axes);
+  for (const Pattern pattern : or_else(axes.patterns, usual)) {
+    for (const auto block : or_else(axes.blocks, std::vector{defaults.io_block_bytes})) {
+      for (const auto depth : or_else(axes.depths, std::vector{defaults.queue_depth})) {
+        set.put({.pattern = pattern, .block_bytes = block, .depth = depth});
+      }
+    }
+  }
+  return set.all();
+}
+}  // namespace
+
+std::vector<Workload> workloads_of(const Axes& axes, Effort effort) {
+  const bool given = !axes.patterns.empty() || !axes.blocks.empty() || !axes.depths.empty() ||
+                     !axes.queues.empty() || !axes.batches.empty();
+  if (effort == Effort::kSustained) return combinations(axes, {Pattern::kWrite});
+  if (given) return combinations(axes, {Pattern::kRead, Pattern::kWrite, Pattern::kMixed});
+  const std::uint64_t k = base::kKiB, m = base::kMiB;
+  Set set(axes);
+  if (effort == Effort::kQuick) {
+    for (const Pattern pattern : {Pattern::kRead, Pattern::kWrite, Pattern::kMixed}) {
+      for (const Shape shape : {Shape{m, 16}, Shape{4 * m, 4}}) set.add(pattern, shape);
+    }
+    return set.all();
+  }
+  for (const std::uint64_t block : {256 * k, m, 4 * m, 16 * m}) {
+    for (const std::uint32_t depth : {1u, 4u, 16u, 32u}) set.add(Pattern::kRead, {block, depth});
+  }
+  for (const Pattern pattern : {Pattern::kWrite, Pattern::kMixed}) {
+    for (const Shape shape : {Shape{m, 4}, Shape{m, 16}, Shape{4 * m, 4}, Shape{16 * m, 2}})
+      set.add(pattern, shape);
+  }
+  set.add(Pattern::kRandRead, {m, 16});
+  set.add(Pattern::kRandWrite, {m, 16});
+  return set.all();
+}
+}  // namespace headrace::tools

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// default_workloads.hpp: which workloads a run measures.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "bench/workload.hpp"
+
+namespace headrace::tools {
+// What is varied; an empty list was not given.
+struct Axes {
+  std::vector<Pattern> patterns;
+  std::vector<std::uint64_t> blocks;
+  std::vector<std::uint32_t> depths;
+  std::vector<IoQueueKind> queues;
+  std::vector<std::uint32_t> batches;
+  IoQueueKind queue = IoQueueKind::kAuto;  // where none was given
+  std::uint32_t jobs = 1;
+  bool also_unregistered = false;
+  bool also_engine = false;
+};
+
+enum class Effort : std::uint8_t { kUsual, kQuick, kSustained };
+
+// With a list given: all combinations, those not given at the engine's defaults. Else reads over
+// block sizes and depths, which wear nothing, and writes and rw at a few of them. More than 128 MiB
+// in flight per drive is left out of the default set.
+std::vector<Workload> workloads_of(const Axes& axes, Effort effort);
+}  // namespace headrace::tools

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// lane.hpp: one job of a sample: a thread with a queue of its own that keeps `depth` requests under
+// way on its part of a file.
+#pragma once
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "bench/latency.hpp"
+#include "bench/stretch.hpp"
+#include "bench/target.hpp"
+#include "swap/io_queue.hpp"
+
+namespace headrace::tools {
+using BenchClock = std::chrono::steady_clock;
+
+// How much of what is read is compared while measuring.
+enum class Verify : std::uint8_t {
+  kStamps,  // the first, middle and last page's stamp of each block
+  kWhole,   // every byte: costs memory bandwidth, so figures are lower
+};
+
+struct LaneOptions {
+  Target* target = nullptr;
+  const Stamps* stamps = nullptr;
+  Workload workload;
+  std::uint64_t part_begin = 0, part_bytes = 0;
+  std::uint64_t bytes = 0;  // to move; 0: until `seconds`
+  double seconds = 0;       // no new request after this long; 0: no such limit
+  std::uint32_t turn = 0;
+  std::uint32_t generation = 1;
+  Verify verify = Verify::kStamps;
+  // Each holds depth blocks, 4 KiB-aligned. What is written comes from the second, filled before.
+  std::span<std::byte> read_memory, write_memory;
+  std::span<const std::span<std::byte>> buffers;  // that both lie in: registered where possible
+};
+
+// What a lane has moved so far; read by others while it runs.
+struct LaneCounters {
+  std::atomic<std::uint64_t> read_bytes{0}, written_bytes{0};
+};
+
+struct LaneResult {
+  BenchClock::time_point began, ended;  // first request submitted, last one completed
+  std::uint64_t read_bytes = 0, written_bytes = 0, reads = 0, writes = 0;
+  LatencyHistogram read_latency, write_latency;
+  std::uint64_t stamps = 0, pages = 0, mismatches = 0;  // compared: stamps alone, whole pages
+  std::string first_mismatch;
+};
+
+class Lane {
+ public:
+  // Makes the queue, on the thread that will call run(). Throws headrace::Error.
+  explicit Lane(const LaneOptions& options);
+  // Throws headrace::Error kIo naming file, offset and what came; kInterrupted after a signal. No
+  // request is under way then.
+  // kIoStalled: the kernel may write to the memory for ever.
+  LaneResult run(LaneCounters& counters);
+
+  const std::string& queue_text() const noexcept { return queue_text_; }
+  const std::string& queue_reason() const noexcept { return queue_reason_; }
+
+ private:
+  struct Slot : swap::IoRequest {
+    std::byte* read_memory = nullptr;
+    std::byte* write_memory = nullptr;
+    std::uint64_t block_offset = 0;
+    std::uint64_t done_bytes = 0;  // of the block, by earlier requests
+    BenchClock::time_point submitted;
+  };
+
+  bool may_start(BenchClock::time_point now) const noexcept;
+  void start(Slot& slot, BenchClock::time_point now);
+  void submit(Slot& slot, swap::IoKind kind, BenchClock::time_point now);
+  void send(Slot& slot);
+  void completed(Slot& slot, BenchClock::time_point now);
+  void block_read(Slot& slot, BenchClock::time_point now);
+  void block_written(Slot& slot, BenchClock::time_point now);
+  void compare(const Slot& slot);
+  void compare_page(const Slot& slot, std::uint64_t page_of_block, bool whole);
+  void flush();
+  void reap();
+  [[noreturn]] void fail(const Slot& slot, std::int64_t result) const;
+
+  LaneOptions options_;
+  BlockOrder order_;
+  std::uint64_t blocks_wanted_;  // 0: no such limit
+  std::unique_ptr<swap::IoQueue> queue_;
+  std::string queue_text_, queue_reason_;
+  std::vector<Slot> slots_;
+  std::uint64_t started_ = 0;
+  std::uint32_t under_way_ = 0;
+  BenchClock::time_point last_completion_;
+  std::exception_ptr error_;
+  LaneCounters* counters_ = nullptr;
+  LaneResult result_;
+};
+}  // namespace headrace::tools

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/options.hpp"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <functional>
+
+#include "base/units.hpp"
+#include "bench/default_workloads.hpp"
+#include "command_line/command_line.hpp"
+#include "command_line/quantities.hpp"
+#include "platform/proc_files.hpp"
+
+namespace headrace::tools {
+namespace {
+using command_line::Fault;
+using command_line::to_list;
+
+constexpr const char* kDescription =
+    "Measures what a drive can do for offloading: sequential and random reads and writes, and the "
+    "update\nphase's pattern of reading a block and writing it back (rw), over block sizes and "
+    "depths. Rounds are\ninterleaved; medians come with a 95 % interval. All that is read was "
+    "written by this run, and is compared.\nPATH is a directory on the drive (a scratch file is "
+    "made in it and removed), one per drive; or a block\ndevice or a file, which are only read.\n";
+constexpr const char* kFooter =
+    "\nSizes are powers of 1024 (4M, 1GiB), lists have commas: --bs 1M,4M --iodepth 4,16. Without "
+    "--rw, --bs,\n--iodepth and --queue a default set is measured. `headrace bench compare A.json "
+    "B.json` compares two reports.\n"
+    "\nExit codes: 0 done, 1 the run failed or data differed, 2 refused before it started, 3 a "
+    "named "
+    "queue or fio\nis not to be had, 4 a --require was missed, 128 + n ended by signal n.\n";
+constexpr const char* kConsequence = "nothing was measured";
+
+const std::vector<std::pair<std::string, IoQueueKind>> kQueues = {
+    {"auto", IoQueueKind::kAuto},
+    {"uring", IoQueueKind::kUring},
+    {"aio", IoQueueKind::kAio},
+    {"threads", IoQueueKind::kThreads}};
+
+// As given; empty: not.
+struct Words {
+  std::string patterns, blocks, depths, queues, batches, size, runtime, most_written, rounds, until,
+      cpus, verify, compare;
+  std::uint32_t jobs = 1;
+  std::uint32_t numa_node = ~0u;
+  bool quick = false, engine = false, unregistered = false;
+};
+
+void add_what(CLI::App& app, BenchOptions& o, Words& w) {
+  const char* group = "What is measured";
+  app.add_option("PATH", o.paths, "Directories, one per drive")->capture_default_str();
+  const auto text = [&](const char* name, std::string& to, const char* help) {
+    app.add_option(name, to, help)->group(group);
+  };
+  text("--rw", w.patterns, "read, write, randread, randwrite, rw [read,write,rw]");
+  text("--bs", w.blocks, "Bytes of one request, 4k to 64M [1M]");
+  text("--iodepth", w.depths, "Requests in flight per drive and job, 1 to 1024 [16]");
+  text("--queue", w.queues, "auto, uring, aio, threads [HEADRACE_IO_QUEUE, else auto]");
+  text("--batch", w.batches, "Requests per system call [2]");
+  app.add_flag("--unregistered", w.unregistered, "uring: without registered buffers, beside with")
+      ->group(group);
+  command_line::add_number(app, "--jobs", w.jobs, {1, 64},
+                           "Threads per drive, each with a part of the file")
+      ->group(group)
+      ->default_str("1");
+  app.add_flag("--engine", w.engine, "Also the engine's own path: records through its conductor")
+      ->group(group);
+  text("--compare", w.compare, "fio: the same work by fio, in the same rounds");
+  text("--cpus", w.cpus, "CPUs that the threads run on: 0-3,8");
+  command_line::add_number(app, "--numa-node", w.numa_node, {0, 1023}, "As --cpus, all of a node's")
+      ->group(group);
+  command_line::add_number(app, "--with-update-load", o.load_threads, {1, 1024},
+                           "Threads that update optimizer state in memory meanwhile")
+      ->group(group);
+}
+
+void add_how_much(CLI::App& app, BenchOptions& o, Words& w) {
+  const char* group = "How much";
+  const auto text = [&](const char* name, std::string& to, const char* help) {
+    app.add_option(name, to, help)->group(group);
+  };
+  text("--size", w.size, "Size of the file per drive [2G; --quick 512M; --sustained 16G]");
+  text("--runtime", w.runtime, "At most this long in all [60s; --quick 10s; --sustained 5m]");
+  text("--max-write", w.most_written,
+       "Write at most this much per drive [8G; --quick 2G; --sustained 64G]");
+  text("--rounds", w.rounds, "Rounds, after one to warm up; 0: as many as the time allows [6]");
+  text("--until", w.until, "End early once each interval is within this, e.g. 3%");
+  app.add_flag("--quick", w.quick, "A first look in 10 s")->group(group);
+  app.add_flag(
+         "--sustained", o.sustained,
+         "One long stretch per pattern, second by second, up to where the drive's cache is full")
+      ->group(group);
+  text("--verify", w.verify,
+       "stamps: a few per block while measuring, every byte at the end; whole: every byte always "
+       "[stamps]");
+}
+
+void add_results(CLI::App& app, BenchOptions& o) {
+  const char* group = "Results";
+  app.add_option("--json", o.json, "File for the report; - is stdout")->group(group);
+  app.add_option("--report", o.report, "File for a page with plots, FILE.html")->group(group);
+  app.add_option("--require", o.require, "End with 4 unless met: read=6GB/s,write=4GB/s,p99=20ms")
+      ->group(group);
+  app.add_flag("--as-fio", o.as_fio, "Print fio's commands for the same work; measure nothing")
+      ->group(group);
+}
+
+template <class T, class To>
+std::vector<T> list_of(const char* name, const std::string& words, std::vector<T> otherwise,
+                       const To& to) {
+  if (words.empty()) return otherwise;
+  std::vector<T> values;
+  for (const std::string& word : to_list(name, words)) {
+    const T value = to(word);
+    if (std::ranges::find(values, value) == values.end()) values.push_back(value);
+  }
+  return values;
+}
+
+Pattern to_pattern(const std::string& word) {
+  if (const auto pattern = pattern_of(word)) return *pattern;
+  throw Fault{"--rw '" + word + "' is not known", "Give read, write, randread, randwrite or rw"};
+}
+
+IoQueueKind default_queue() {
+  const char* const queue = std::getenv("HEADRACE_IO_QUEUE");
+  if (queue == nullptr || *queue == '\0') return IoQueueKind::kAuto;
+  return command_line::to_choice("HEADRACE_IO_QUEUE", queue, kQueues);
+}
+
+Axes axes_of(const Words& w) {
+  const auto number = [](const char* name, std::uint64_t most) {
+    return [name, most](const std::string& word) {
+      return static_cast<std::uint32_t>(command_line::to_whole(name, word, {1, most}));
+    };
+  };
+  Axes axes;
+  axes.patterns = list_of<Pattern>("--rw", w.patterns, {}, to_pattern);
+  axes.blocks = list_of<std::uint64_t>("--bs", w.blocks, {}, [](const std::string& word) {
+    return command_line::to_bytes("--bs", word, {4096, 64 * base::kMiB, 4096});
+  });
+  axes.depths = list_of<std::uint32_t>("--iodepth", w.depths, {}, number("--iodepth", 1024));
+  axes.queues = list_of<IoQueueKind>("--queue", w.queues, {}, [](const std::string& word) {
+    return command_line::to_choice("--queue", word, kQueues);
+  });
+  axes.batches = list_of<std::uint32_t>("--batch", w.batches, {}, number("--batch", 256));
+  axes.queue = default_queue();
+  axes.jobs = w.jobs;
+  axes.also_unregistered = w.unregistered;
+  axes.also_engine = w.engine;
+  return axes;
+}
+
+// "0-3,8".
+std::vector<int> cpus_of(const char* name, const std::string& words) {
+  std::vector<int> cpus;
+  for (const std::string& word : to_list(name, words)) {
+    const std::size_t dash = word.find('-');
+    const auto cpu = [&](const std::string& digits) {
+      return static_cast<int>(command_line::to_whole(name, digits, {0, CPU_SETSIZE - 1}));
+    };
+    const int first = cpu(word.substr(0, dash));
+    const int last = dash == std::string::npos ? first : cpu(word.substr(dash + 1));
+    for (int i = first; i <= last; ++i) cpus.push_back(i);
+  }
+  cpu_set_t allowed;
+  if (cpus.empty() || ::sched_getaffinity(0, sizeof allowed, &allowed) != 0) return cpus;
+  for (const int cpu : cpus) {
+    if (!CPU_ISSET(static_cast<unsigned>(cpu), &allowed))
+      throw Fault{std::string(name) + ": this process may not run on CPU " + std::to_string(cpu),
+                  "See `headrace doctor` for those it may"};
+  }
+  return cpus;
+}
+
+std::vector<int> cpus_of_node(std::uint32_t node) {
+  const std::string path = "/sys/devices/system/node/node" + std::to_string(node) + "/cpulist";
+  std::string list = platform::read_text(path).value_or("");
+  list.erase(std::ranges::remove_if(list, [](unsigned char c) { return c <= ' '; }).begin(),
+             list.end());
+  if (list.empty())
+    throw Fault{"--numa-node " + std::to_string(node) + ": there is no " + path,
+                "Name a node that has CPUs, or leave it out"};
+  return cpus_of("--numa-node", list);
+}
+
+void take_amounts(BenchOptions& o, const Words& w) {
+  const auto otherwise = [&](auto usual, auto quick, auto sustained) {
+    return o.sustained ? sustained : w.quick ? quick : usual;
+  };
+  const auto bytes = [](const char* name, const std::string& word, std::uint64_t least) {
+    return command_line::to_bytes(name, word, {least, std::uint64_t{1} << 50});
+  };
+  o.file_bytes = w.size.empty()
+                     ? otherwise(2 * base::kGiB, base::kGiB / 2, 16 * base::kGiB)
+                     : base::align_up(bytes("--size", w.size, 64 * base::kMiB), base::kHugePage);
+  o.most_written_bytes = w.most_written.empty()
+                             ? otherwise(8 * base::kGiB, 2 * base::kGiB, 64 * base::kGiB)
+                             : bytes("--max-write", w.most_written, 64 * base::kMiB);
+  o.most_seconds = w.runtime.empty()
+                       ? otherwise(60.0, 10.0, 300.0)
+                       : command_line::to_seconds("--runtime", w.runtime, {1, 86400.0 * 30});
+  if (!w.rounds.empty())
+    o.rounds =
+        static_cast<std::uint32_t>(command_line::to_whole("--rounds", w.rounds, {0, 100000}));
+  if (o.rounds == 0) o.rounds = 1'000'000;
+  if (!w.until.empty()) o.until = command_line::to_share("--until", w.until, {0.001, 1});
+}
+
+void finish(BenchOptions& o, const Words& w) {
+  if (o.paths.empty()) o.paths = {"."};
+  take_amounts(o, w);
+  if (!w.verify.empty())
+    o.verify = command_line::to_choice<Verify>(
+        "--verify", w.verify, {{"stamps", Verify::kStamps}, {"whole", Verify::kWhole}});
+  if (!w.compare.empty())
+    o.compare_fio = command_line::to_choice<bool>("--compare", w.compare, {{"fio", true}});
+  if (!w.cpus.empty() && w.numa_node != ~0u)
+    throw Fault{"--cpus and --numa-node both say where threads run", "Give one of them"};
+  if (!w.cpus.empty()) o.cpus = cpus_of("--cpus", w.cpus);
+  if (w.numa_node != ~0u) o.cpus = cpus_of_node(w.numa_node);
+  const Effort effort = o.sustained ? Effort::kSustained
+                        : w.quick   ? Effort::kQuick
+                                    : Effort::kUsual;
+  o.workloads = workloads_of(axes_of(w), effort);
+  if (o.sustained && o.compare_fio)
+    throw Fault{"--sustained and --compare fio do not go together",
+                "Compare in short rounds, then measure the long stretch alone"};
+}
+}  // namespace
+
+ParsedBenchOptions parse_bench_options(int argc, const char* const* argv) {
+  BenchOptions options;
+  Words words;
+  CLI::App app(kDescription, "headrace bench");
+  app.footer(kFooter);
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  add_what(app, options, words);
+  app.get_option("PATH")->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  add_how_much(app, options, words);
+  add_results(app, options);
+  ParsedBenchOptions result;
+  result.json = command_line::value_of("--json", argc, argv);
+  try {
+    command_line::parse(app, argc, argv);
+    finish(options, words);
+    result.options = std::move(options);
+  } catch (const CLI::CallForHelp&) {
+    result.text = app.help();
+  } catch (const Fault& fault) {
+    result.text = command_line::text_of(fault, kConsequence);
+    result.exit_code = 2;
+  }
+  return result;
+}
+}  // namespace headrace::tools

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// options.hpp: what `headrace bench` is asked to measure.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bench/lane.hpp"
+#include "bench/workload.hpp"
+
+namespace headrace::tools {
+struct BenchOptions {
+  std::vector<std::string> paths;                 // one per drive; default: the current directory
+  std::vector<Workload> workloads;                // of Mover::kQueue and kEngine, each once
+  std::uint64_t file_bytes = 0;                   // per drive
+  double most_seconds = 60;                       // of all of it
+  std::uint64_t most_written_bytes = 8ull << 30;  // per drive, the file's layout included
+  std::uint32_t rounds = 6;                       // at least six bound a median with 95 %
+  std::optional<double> until;  // ... or until every interval's half-width is within this
+  bool compare_fio = false;
+  bool sustained = false;  // one long sample per workload, second by second
+  Verify verify = Verify::kStamps;
+  std::vector<int> cpus;
+  std::uint32_t load_threads = 0;
+  std::string require;       // as given
+  std::string json, report;  // targets; "": none
+  bool as_fio = false;       // print fio's commands and measure nothing
+};
+
+struct ParsedBenchOptions {
+  std::optional<BenchOptions> options;  // none: `text` is to be printed
+  std::string text;                     // help, or what is wrong
+  int exit_code = 0;                    // 0 help, 2 refused
+  std::string json;                     // --json, found even where the rest does not parse
+};
+ParsedBenchOptions parse_bench_options(int argc, const char* const* argv);
+}  // namespace headrace::tools

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/rounds.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/units.hpp"
+#include "bench/fio.hpp"
+#include "program/signals.hpp"
+
+namespace headrace::tools {
+namespace {
+constexpr double kLongestSample = 5;      // seconds
+constexpr double kShortestSample = 0.03;  // below it starting and draining are in the figure
+constexpr double kFioStart = 0.6;         // seconds that fio takes beside its job
+constexpr std::uint32_t kFioPilotRounds = 3;
+
+double written_share(const Workload& workload) { return writes(workload.pattern) ? 1 : 0; }
+
+// What a sample is a multiple of.
+std::uint64_t unit_bytes(const Workload& workload) {
+  return workload.mover == Mover::kEngine ? workload.record_bytes
+                                          : workload.block_bytes * workload.jobs;
+}
+
+// Fewer say nothing: the queue must fill and drain.
+std::uint64_t least_sample_bytes(const Workload& workload) {
+  const std::uint64_t unit = unit_bytes(workload);
+  const std::uint64_t window = workload.block_bytes * workload.depth * workload.jobs;
+  return base::align_up(std::max({2 * window, 4 * unit, 8 * base::kMiB}), unit);
+}
+}  // namespace
+
+std::uint64_t least_written_bytes(const std::vector<Workload>& workloads, std::uint32_t rounds,
+                                  bool compare_fio) {
+  std::uint64_t sum = 0;
+  for (const Workload& workload : workloads) {
+    if (!writes(workload.pattern)) continue;
+    const bool twin = compare_fio && workload.mover == Mover::kQueue;
+    const std::uint64_t samples = rounds + 1 + (twin ? rounds + 2 * kFioPilotRounds : 0);
+    sum += samples * least_sample_bytes(workload);
+  }
+  return sum;
+}
+
+Rounds::Rounds(Runner& runner, Measurement& measurement, const std::vector<Workload>& workloads,
+               const RoundsOptions& options, RoundProgress progress)
+    : runner_(runner),
+      measurement_(measurement),
+      options_(options),
+      progress_(std::move(progress)),
+      began_(std::chrono::steady_clock::now()),
+      written_before_(runner.written_bytes()) {
+  for (const Workload& workload : workloads) {
+    const std::size_t index = measurement_.cells.size();
+    add_cell(workload, partner_of(workload));
+    if (!options_.compare_fio || workload.mover != Mover::kQueue) continue;
+    for (const std::string& engine : fio_engines()) {
+      Workload twin = workload;
+      twin.mover = Mover::kFio;
+      twin.fio_engine = engine;
+      add_cell(twin, index);
+    }
+  }
+}
+
+void Rounds::add_cell(const Workload& workload, std::size_t partner) {
+  measurement_.cells.push_back({.workload = workload, .queue = workload.fio_engine, .samples = {}});
+  paces_.push_back({.partner = partner});
+}
+
+// Of the engine's path the raw queue on the same requests, where it is measured too; else itself.
+std::size_t Rounds::partner_of(const Workload& workload) const {
+  const auto& cells = measurement_.cells;
+  Workload raw = workload;
+  raw.mover = Mover::kQueue;
+  raw.record_bytes = 0;
+  const auto found = std::ranges::find(cells, raw, &Cell::workload);
+  const bool paired = workload.mover == Mover::kEngine && found != cells.end();
+  return paired ? static_cast<std::size_t>(found - cells.begin()) : cells.size();
+}
+
+double Rounds::elapsed() const {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count();
+}
+
+// An equal part of the time for each sample.
+double Rounds::sample_seconds() const {
+  const double rounds = std::min<double>(options_.rounds, 1000);
+  double samples = 0, overhead = 0;
+  for (const Cell& cell : measurement_.cells) {
+    const bool fio = cell.workload.mover == Mover::kFio;
+    // Of fio's engines one is left after the pilot.
+    const double times =
+        fio ? kFioPilotRounds + rounds / static_cast<double>(fio_engines().size()) : rounds + 1;
+    samples += times;
+    overhead += fio ? times * kFioStart : 0;
+  }
+  const double left = options_.most_seconds - overhead;
+  return std::clamp(left / samples, 2 * kShortestSample, kLongestSample);
+}
+
+std::uint64_t Rounds::written_per_round() const {
+  double sum = 0;
+  for (std::size_t i = 0; i < paces_.size(); ++i) {
+    const Workload& workload = measurement_.cells[i].workload;
+    sum += written_share(workload) * static_cast<double>(paces_[i].bytes);
+  }
+  return static_cast<std::uint64_t>(sum);
+}
+
+void Rounds::run() {
+  warm_up();
+  if (options_.compare_fio) choose_fio_engines();
+  std::uint32_t round = 1;
+  while (round <= options_.rounds && one_round(round)) ++round;
+  measurement_.rounds = round - 1;
+  if (measurement_.rounds < 6 && options_.rounds >= 6) {
+    measurement_.warnings.push_back(fmt::format(
+        "only {} rounds were possible in the time and bytes allowed; no interval is bounded; raise "
+        "--runtime or --max-write, or measure fewer workloads",
+        measurement_.rounds));
+  }
+  compare();
+}
+
+// Reads run for their time; what writes is bounded by bytes as well, so that all rounds together
+// keep to what is allowed.
+void Rounds::warm_up() {
+  const double seconds = sample_seconds();
+  double writers = 0;
+  for (const Cell& cell : measurement_.cells) writers += written_share(cell.workload);
+  const bool unbounded = options_.rounds >= 1000;
+  const double most_bytes = unbounded ? 1e18
+                                      : static_cast<double>(options_.most_written_bytes) /
+                                            std::max(1.0, writers) / (options_.rounds + 1);
+  for (std::size_t i = 0; i < paces_.size(); ++i) {
+    const Workload& workload = measurement_.cells[i].workload;
+    if (paces_[i].partner != i) {
+      const std::uint64_t unit = unit_bytes(workload);
+      paces_[i].bytes = base::align_up(paces_[paces_[i].partner].bytes, unit);
+    } else {
+      progress_(0, text_of(workload), 0);
+      paces_[i].bytes = found_bytes(workload, seconds, most_bytes);
+    }
+  }
+}
+
+// What the workload moves per drive and direction in that time.
+std::uint64_t Rounds::found_bytes(const Workload& workload, double seconds, double most_bytes) {
+  const bool bounded = writes(workload.pattern);
+  const std::uint64_t least = least_sample_bytes(workload);
+  const Stretch stretch{
+      .bytes = bounded ? least : 0, .seconds = bounded ? 0 : seconds, .turn = turn_++};
+  const Sample first = runner_.take(workload, stretch);
+  const double moved = static_cast<double>(std::max(first.read_bytes, first.written_bytes)) /
+                       static_cast<double>(runner_.targets().size());
+  double bytes = moved / first.seconds * seconds;
+  if (bounded) bytes = std::min(bytes, most_bytes);
+  return std::max(least, base::align_down(static_cast<std::uint64_t>(bytes), unit_bytes(workload)));
+}
+
+// fio's best engine for each workload, from rounds of their own that are thrown away.
+void Rounds::choose_fio_engines() {
+  for (std::uint32_t round = 0; round < kFioPilotRounds; ++round) {
+    for (std::size_t i = 0; i < paces_.size(); ++i) {
+      if (measurement_.cells[i].workload.mover == Mover::kFio) take(i, 0);
+    }
+  }
+  const std::vector<Cell> all = std::exchange(measurement_.cells, {});
+  const std::vector<Pace> paces = std::exchange(paces_, {});
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const bool fio = all[i].workload.mover == Mover::kFio;
+    // The engines of one workload lie side by side, behind it.
+    const bool second = fio && measurement_.cells.back().workload.mover == Mover::kFio;
+    if (second && all[i].rate().median <= measurement_.cells.back().rate().median) continue;
+    if (second) {
+      measurement_.cells.back() = all[i];
+      continue;
+    }
+    const std::size_t partner = fio ? measurement_.cells.size() - 1 : partner_of(all[i].workload);
+    measurement_.cells.push_back(all[i]);
+    paces_.push_back({.bytes = paces[i].bytes, .partner = partner});
+  }
+  for (Cell& cell : measurement_.cells) cell.samples.clear();
+}
+
+bool Rounds::has_budget() const {
+  if (elapsed() >= options_.most_seconds) return false;
+  const std::uint64_t written = runner_.written_bytes() - written_before_;
+  const std::uint64_t drives = runner_.targets().size();
+  return written / drives + written_per_round() <= options_.most_written_bytes ||
+         written_per_round() == 0;
+}
+
+// False: nothing is left to do, or to do it with.
+bool Rounds::one_round(std::uint32_t round) {
+  if (!has_budget()) return false;
+  const std::size_t count = paces_.size();
+  bool any = false;
+  for (std::size_t n = 0; n < count; ++n) {
+    // Every round begins elsewhere, every second one runs backwards.
+    const std::size_t turned = (n + round) % count;
+    const std::size_t i = round % 2 == 0 ? count - 1 - turned : turned;
+    if (paces_[i].done) continue;
+    any = true;
+    take(i, round);
+  }
+  settle();
+  return any;
+}
+
+void Rounds::take(std::size_t index, std::uint32_t round) {
+  check_signal();
+  Cell& cell = measurement_.cells[index];
+  const double by_rounds = static_cast<double>(round) / static_cast<double>(options_.rounds);
+  progress_(round, text_of(cell.workload),
+            std::max(by_rounds, std::min(1.0, elapsed() / options_.most_seconds)));
+  // Those that are compared cover the same blocks.
+  const std::uint32_t turn = round + static_cast<std::uint32_t>(paces_[index].partner);
+  Sample taken = sample(cell, paces_[index], turn);
+  taken.round = round;
+  if (cell.workload.mover != Mover::kFio) cell.queue = runner_.queue_text();
+  cell.samples.push_back(std::move(taken));
+}
+
+Sample Rounds::sample(const Cell& cell, const Pace& pace, std::uint32_t turn) {
+  if (cell.workload.mover == Mover::kFio)
+    return take_by_fio(*runner_.targets()[0], cell.workload, pace.bytes, turn);
+  return runner_.take(cell.workload, {.bytes = pace.bytes, .turn = turn});
+}
+
+// Of the engine's path the ratio to the raw queue, of fio that of the raw queue to it; from the
+// rounds that both were measured in.
+Comparison Rounds::compared(std::size_t index) const {
+  const bool fio = measurement_.cells[index].workload.mover == Mover::kFio;
+  const std::size_t partner = paces_[index].partner;
+  Comparison result{.ours = fio ? partner : index, .theirs = fio ? index : partner};
+  std::vector<double> ours, theirs, our_cpu, their_cpu;
+  for (const Sample& a : measurement_.cells[result.ours].samples) {
+    for (const Sample& b : measurement_.cells[result.theirs].samples) {
+      if (a.round != b.round) continue;
+      ours.push_back(a.bytes_per_second());
+      theirs.push_back(b.bytes_per_second());
+      our_cpu.push_back(a.cpu_per_gb());
+      their_cpu.push_back(std::max(b.cpu_per_gb(), 1e-9));
+    }
+  }
+  if (ours.empty()) return result;
+  result.ratio = median_ratio(ours, theirs);
+  result.cpu_ratio = median_ratio(our_cpu, their_cpu);
+  result.resolved =
+      result.ratio.bounded && result.ratio.half_width() <= options_.until.value_or(0.03);
+  return result;
+}
+
+// Cells whose interval is narrow enough need no more rounds; one that others are compared with goes
+// on until they are.
+void Rounds::settle() {
+  if (!options_.until) return;
+  const std::size_t count = paces_.size();
+  std::vector<bool> needed(count, false), paired(count, false);
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::size_t partner = paces_[i].partner;
+    if (partner == i) continue;
+    paired[i] = paired[partner] = true;
+    if (!compared(i).resolved) needed[i] = needed[partner] = true;
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    const MedianInterval rate = measurement_.cells[i].rate();
+    const bool narrow = rate.bounded && rate.half_width() <= *options_.until;
+    paces_[i].done = paired[i] ? !needed[i] : narrow;
+  }
+}
+
+void Rounds::compare() {
+  for (std::size_t i = 0; i < paces_.size(); ++i) {
+    if (paces_[i].partner == i) continue;
+    const Comparison comparison = compared(i);
+    if (comparison.ratio.count > 0) measurement_.comparisons.push_back(comparison);
+  }
+}
+}  // namespace headrace::tools

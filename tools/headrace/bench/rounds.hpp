@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// rounds.hpp: takes all samples of a run: a round of each workload to warm up and to find how much
+// it moves in its time, then rounds of just as many bytes each, in an order that turns.
+#pragma once
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bench/measurement.hpp"
+#include "bench/runner.hpp"
+
+namespace headrace::tools {
+struct RoundsOptions {
+  std::uint32_t rounds = 6;
+  std::optional<double> until;           // end once each interval's half-width is within this share
+  double most_seconds = 60;              // for the rounds alone
+  std::uint64_t most_written_bytes = 0;  // per drive, by the rounds alone
+  bool compare_fio = false;
+};
+
+// Told before each sample: the round (0: to warm up), what, and the share of the work done.
+using RoundProgress =
+    std::function<void(std::uint32_t round, const std::string& what, double share)>;
+
+class Rounds {
+ public:
+  // Fills measurement.cells (one per workload; with fio a twin each), comparisons, rounds,
+  // warnings.
+  Rounds(Runner& runner, Measurement& measurement, const std::vector<Workload>& workloads,
+         const RoundsOptions& options, RoundProgress progress);
+  void run();
+
+ private:
+  // What a cell moves per sample, found while warming up.
+  struct Pace {
+    std::uint64_t bytes = 0;  // per drive and direction
+    std::size_t partner = 0;  // the raw queue's cell it is compared with; its own: none
+    bool done = false;        // its interval is within `until`
+  };
+
+  void add_cell(const Workload& workload, std::size_t partner);
+  std::size_t partner_of(const Workload& workload) const;
+  void warm_up();
+  std::uint64_t found_bytes(const Workload& workload, double seconds, double most_bytes);
+  void choose_fio_engines();
+  bool one_round(std::uint32_t round);
+  void take(std::size_t index, std::uint32_t round);
+  Sample sample(const Cell& cell, const Pace& pace, std::uint32_t turn);
+  bool has_budget() const;
+  void settle();
+  Comparison compared(std::size_t index) const;
+  void compare();
+  double elapsed() const;
+  double sample_seconds() const;
+  std::uint64_t written_per_round() const;
+
+  Runner& runner_;
+  Measurement& measurement_;
+  RoundsOptions options_;
+  RoundProgress progress_;
+  std::vector<Pace> paces_;  // beside measurement_.cells
+  std::chrono::steady_clock::time_point began_;
+  std::uint64_t written_before_ = 0;
+  std::uint32_t turn_ = 0;
+};
+
+// The least that a run of these workloads writes per drive, the layout left out: 0 where none
+// writes.
+std::uint64_t least_written_bytes(const std::vector<Workload>& workloads, std::uint32_t rounds,
+                                  bool compare_fio);
+}  // namespace headrace::tools

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/runner.hpp"
+
+#include <algorithm>
+#include <random>
+#include <utility>
+
+#include "base/units.hpp"
+#include "bench/crew.hpp"
+#include "headrace/error.hpp"
+#include "program/machine.hpp"
+#include "program/signals.hpp"
+
+namespace headrace::tools {
+namespace {
+constexpr std::uint64_t kLayoutBlock = base::kMiB;
+constexpr std::uint32_t kLayoutDepth = 16;
+
+std::uint64_t memory_bytes(const RunnerOptions& options) {
+  const std::uint64_t layout = kLayoutBlock * kLayoutDepth * options.paths.size();
+  return base::align_up(std::max(options.in_flight_bytes, layout), base::kHugePage);
+}
+}  // namespace
+
+std::uint64_t in_flight_bytes(const Workload& workload, std::size_t drives) {
+  if (workload.mover == Mover::kEngine)
+    return engine_slots(workload) * workload.record_bytes * drives;
+  return workload.block_bytes * workload.depth * workload.jobs * drives;
+}
+
+Runner::Runner(const RunnerOptions& options)
+    : options_(options),
+      stamps_(std::random_device{}()),
+      arena_(2 * memory_bytes(options), 1),
+      buffers_{arena_.bytes()},
+      load_(options.load_threads) {
+  for (const std::string& path : options_.paths) {
+    targets_.push_back(std::make_unique<Target>(path, options_.file_bytes, options_.log));
+  }
+  stamps_.fill(arena_.range(arena_.size_bytes() / 2, arena_.size_bytes() / 2));
+}
+Runner::~Runner() = default;
+
+LaneOptions Runner::lane_options(const Workload& workload, const Stretch& stretch,
+                                 std::size_t drive, std::uint32_t job) const {
+  Target& target = *targets_[drive];
+  LaneOptions lane;
+  lane.target = &target;
+  lane.stamps = &stamps_;
+  lane.workload = workload;
+  lane.part_bytes = base::align_down(target.size_bytes() / workload.jobs, workload.block_bytes);
+  lane.part_begin = job * lane.part_bytes;
+  lane.bytes = stretch.bytes / workload.jobs;
+  lane.seconds = stretch.seconds;
+  lane.turn = stretch.turn;
+  lane.generation = generation_;
+  lane.verify = options_.verify;
+  const std::uint64_t window = workload.block_bytes * workload.depth;
+  const std::uint64_t at = (drive * workload.jobs + job) * window;
+  lane.read_memory = arena_.range(at, window);
+  lane.write_memory = arena_.range(arena_.size_bytes() / 2 + at, window);
+  lane.buffers = buffers_;
+  return lane;
+}
+
+Sample Runner::take(const Workload& workload, const Stretch& stretch, const Shown& shown) {
+  check_signal();
+  ++generation_;
+  Sample sample = workload.mover == Mover::kEngine ? take_by_engine(workload, stretch)
+                                                   : take_by_lanes(workload, stretch, shown);
+  written_bytes_ += sample.written_bytes;
+  return sample;
+}
+
+Sample Runner::take_by_engine(const Workload& workload, const Stretch& stretch) {
+  const std::uint64_t half = arena_.size_bytes() / 2;
+  EnginePath path(targets_, workload, arena_.range(half, half), buffers_, stamps_);
+  queue_text_ = path.queue_text();
+  queue_reason_ = path.queue_reason();
+  load_.start();
+  const double before = load_.cpu_seconds();
+  try {
+    Sample sample = path.take(stretch, generation_, verification_);
+    load_.stop();
+    // It reads into what it writes from; the bodies of another program's pages are not ours.
+    if (reads(workload.pattern)) stamps_.fill(arena_.range(half, half));
+    sample.cpu_seconds -= load_.cpu_seconds() - before;
+    return sample;
+  } catch (const Error& error) {
+    load_.stop();
+    if (error.code() == Code::kIoStalled) arena_.leak();
+    throw;
+  }
+}
+
+Sample Runner::take_by_lanes(const Workload& workload, const Stretch& stretch, const Shown& shown) {
+  std::vector<Job> jobs(targets_.size() * workload.jobs);
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    jobs[i].drive = i / workload.jobs;
+    jobs[i].lane = lane_options(workload, stretch, jobs[i].drive,
+                                static_cast<std::uint32_t>(i % workload.jobs));
+    if (!options_.cpus.empty()) jobs[i].cpu = options_.cpus[i % options_.cpus.size()];
+  }
+  load_.start();
+  Crew crew(jobs);
+  const double load_before = load_.cpu_seconds(), before = cpu_seconds();
+  crew.begin();
+  std::vector<Second> seconds = crew.watch(stretch.per_second, shown);
+  load_.stop();
+  const double cpu = cpu_seconds() - before - (load_.cpu_seconds() - load_before);
+  crew.end();
+  Sample sample = joined(jobs);
+  sample.cpu_seconds = cpu;
+  sample.seconds_of = std::move(seconds);
+  return sample;
+}
+
+// What the jobs have done together. Throws what one of them has thrown.
+Sample Runner::joined(const std::vector<Job>& jobs) {
+  for (const Job& job : jobs) {
+    if (!job.error) continue;
+    try {
+      std::rethrow_exception(job.error);
+    } catch (const Error& error) {
+      if (error.code() == Code::kIoStalled) arena_.leak();
+      throw;
+    }
+  }
+  Sample sample;
+  sample.drive_bytes.resize(targets_.size());
+  BenchClock::time_point began = jobs[0].result.began, ended = jobs[0].result.ended;
+  for (const Job& job : jobs) {
+    const LaneResult& result = job.result;
+    began = std::min(began, result.began);
+    ended = std::max(ended, result.ended);
+    sample.read_bytes += result.read_bytes;
+    sample.written_bytes += result.written_bytes;
+    sample.reads += result.reads;
+    sample.writes += result.writes;
+    sample.read_latency.add(result.read_latency);
+    sample.write_latency.add(result.write_latency);
+    sample.drive_bytes[job.drive] += result.read_bytes + result.written_bytes;
+    verification_.stamps += result.stamps;
+    verification_.pages += result.pages;
+    if (verification_.mismatches == 0) verification_.first_mismatch = result.first_mismatch;
+    verification_.mismatches += result.mismatches;
+  }
+  sample.seconds = std::chrono::duration<double>(ended - began).count();
+  queue_text_ = jobs[0].queue_text;
+  queue_reason_ = jobs[0].queue_reason;
+  return sample;
+}
+
+Sample Runner::lay_out(const Shown& shown) {
+  const Workload workload{
+      .pattern = Pattern::kWrite, .block_bytes = kLayoutBlock, .depth = kLayoutDepth};
+  return take(workload, {.bytes = targets_[0]->size_bytes()}, shown);
+}
+
+void Runner::verify_all(const Shown& shown) {
+  const Verify before = std::exchange(options_.verify, Verify::kWhole);
+  const Workload workload{.block_bytes = kLayoutBlock, .depth = kLayoutDepth};
+  take(workload, {.bytes = targets_[0]->size_bytes()}, shown);
+  options_.verify = before;
+}
+
+void Runner::forget(std::size_t drive, std::uint64_t offset_bytes, std::uint64_t size_bytes) {
+  targets_[drive]->pages().set(offset_bytes, size_bytes, PageMap::kUnknown);
+}
+}  // namespace headrace::tools
