@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/recommendation.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+
+#include "base/units.hpp"
+#include "bench/report_format.hpp"
+
+namespace headrace::tools {
+namespace {
+// Of all that was measured, the nearest to what an update does.
+constexpr std::array kByPreference{Pattern::kMixed, Pattern::kRead, Pattern::kRandRead,
+                                   Pattern::kWrite, Pattern::kRandWrite};
+
+const char* setting_of(IoQueueKind queue) {
+  switch (queue) {
+    case IoQueueKind::kUring:
+      return "uring";
+    case IoQueueKind::kAio:
+      return "aio";
+    case IoQueueKind::kThreads:
+      return "threads";
+    default:
+      return "auto";
+  }
+}
+
+// What the settings allow (docs/settings.md).
+bool is_setting(const Workload& workload) {
+  const std::uint64_t block = workload.block_bytes;
+  return block % base::kIoAlignment == 0 && block <= 64 * base::kMiB &&
+         std::uint64_t{workload.depth} * workload.jobs <= 4096 && workload.submit_batch <= 256;
+}
+
+// Cells of the same pattern whose interval overlaps that of `best`.
+std::size_t not_told_apart(const Measurement& measurement, std::size_t best) {
+  const Cell& chosen = measurement.cells[best];
+  const MedianInterval rate = chosen.rate();
+  return static_cast<std::size_t>(std::ranges::count_if(measurement.cells, [&](const Cell& cell) {
+    if (&cell == &chosen || cell.samples.empty() || cell.workload.mover != Mover::kQueue ||
+        cell.workload.pattern != chosen.workload.pattern)
+      return false;
+    const MedianInterval other = cell.rate();
+    return other.low <= rate.high && rate.low <= other.high;
+  }));
+}
+
+std::vector<std::string> notes_of(const Measurement& measurement, std::size_t index) {
+  const Cell& cell = measurement.cells[index];
+  const Workload& workload = cell.workload;
+  const MedianInterval rate = cell.rate();
+  std::vector<std::string> notes{fmt::format(
+      "Measured with {}: {} {} over {} round{}.", text_of(workload), gb_text(rate.median),
+      interval_text(rate, 1e9), rate.count, rate.count == 1 ? "" : "s")};
+  if (!rate.bounded) {
+    notes.emplace_back(
+        "It rests on fewer than 6 rounds, which bound nothing: another run may choose otherwise. "
+        "headrace tune repeats until the interval is narrow.");
+  }
+  if (const std::size_t others = not_told_apart(measurement, index); others > 0) {
+    notes.push_back(
+        fmt::format("{} other setting{} cannot be told from it; of those as fast as "
+                    "the fastest it has the fewest bytes in flight.",
+                    others, others == 1 ? "" : "s"));
+  }
+  if (workload.pattern != Pattern::kMixed) {
+    notes.push_back(
+        fmt::format("It is the best for {} alone; an update reads and writes at once "
+                    "(--rw rw).",
+                    name_of(workload.pattern)));
+  }
+  if (workload.jobs > 1) {
+    notes.push_back(
+        fmt::format("Measured with {} threads per drive; the engine has one, so the "
+                    "depth is that of all of them.",
+                    workload.jobs));
+  }
+  if (workload.queue == IoQueueKind::kAuto && !cell.queue.empty())
+    notes.push_back(fmt::format("\"auto\" was {}.", cell.queue));
+  return notes;
+}
+}  // namespace
+
+std::optional<Recommendation> recommendation_of(const Measurement& measurement) {
+  for (const Pattern pattern : kByPreference) {
+    const auto index = recommended(measurement, pattern);
+    if (!index || !is_setting(measurement.cells[*index].workload)) continue;
+    const Workload& workload = measurement.cells[*index].workload;
+    Json values = {{"io_block_bytes", workload.block_bytes},
+                   {"queue_depth", std::uint64_t{workload.depth} * workload.jobs},
+                   {"submit_batch", workload.submit_batch},
+                   {"io_queue", setting_of(workload.queue)}};
+    return Recommendation{.cell = *index,
+                          .settings = {{"headrace", std::move(values)}},
+                          .notes = notes_of(measurement, *index)};
+  }
+  return std::nullopt;
+}
+}  // namespace headrace::tools

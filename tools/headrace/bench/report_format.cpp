@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/report_format.hpp"
+
+#include <fmt/core.h>
+
+#include <cmath>
+
+#include "base/units.hpp"
+
+namespace headrace::tools {
+namespace {
+template <class Of>
+double per_second(const Cell& cell, const Of& of) {
+  double amount = 0, seconds = 0;
+  for (const Sample& sample : cell.samples) {
+    amount += static_cast<double>(of(sample));
+    seconds += sample.seconds;
+  }
+  return amount / seconds;
+}
+}  // namespace
+
+std::string three_digits(double value) {
+  if (!std::isfinite(value)) return "-";
+  const double size = std::abs(value);
+  if (size == 0) return "0";
+  if (size >= 99.95) return fmt::format("{:.0f}", value);
+  if (size >= 9.995) return fmt::format("{:.1f}", value);
+  if (size >= 0.0995) return fmt::format("{:.2f}", value);
+  if (size >= 0.00995) return fmt::format("{:.3f}", value);
+  return fmt::format("{:.4f}", value);
+}
+
+std::string interval_text(const MedianInterval& interval, double unit) {
+  return fmt::format("[{}, {}]", three_digits(interval.low / unit),
+                     three_digits(interval.high / unit));
+}
+
+std::string grouped(std::uint64_t number) {
+  std::string text = std::to_string(number);
+  for (std::size_t at = text.size(); at > 3;) {
+    at -= 3;
+    text.insert(at, ",");
+  }
+  return text;
+}
+
+std::string gb_text(double bytes_per_second) {
+  return three_digits(bytes_per_second / 1e9) + " GB/s";
+}
+std::string ms_text(std::uint64_t nanoseconds) {
+  return three_digits(static_cast<double>(nanoseconds) / 1e6);
+}
+
+double iops_of(const Cell& cell) {
+  return per_second(cell, [](const Sample& sample) { return sample.reads + sample.writes; });
+}
+double read_rate_of(const Cell& cell) {
+  return per_second(cell, [](const Sample& sample) { return sample.read_bytes; });
+}
+double write_rate_of(const Cell& cell) {
+  return per_second(cell, [](const Sample& sample) { return sample.written_bytes; });
+}
+
+double share_of_ceiling(const Cell& cell, const Ceiling& ceiling) {
+  const double most = ceiling.of(cell.workload.pattern);
+  return most > 0 ? cell.rate().median / most : 0;
+}
+
+std::string verdict_text(const Comparison& comparison) {
+  const MedianInterval& ratio = comparison.ratio;
+  if (!ratio.bounded) return "unresolved: few rounds";
+  if (!comparison.resolved) return fmt::format("unresolved: ±{:.1f} %", 100 * ratio.half_width());
+  if (ratio.low > 1) return fmt::format("faster by {:.1f} %", 100 * (ratio.median - 1));
+  if (ratio.high < 1) return fmt::format("slower by {:.1f} %", 100 * (1 - ratio.median));
+  return "no difference";
+}
+
+std::string cliff_text(const CacheCliff& cliff) {
+  return fmt::format("throughput fell for good after {} s and {} written, from {} to {}",
+                     three_digits(cliff.at_seconds), base::format_bytes(cliff.after_bytes),
+                     gb_text(cliff.before), gb_text(cliff.after));
+}
+
+std::string verification_text(const Verification& verification) {
+  const std::string compared =
+      fmt::format("{} pages of 4 KiB compared in full, {} by their stamp while measuring",
+                  grouped(verification.pages), grouped(verification.stamps));
+  if (verification.mismatches > 0) {
+    return fmt::format(
+        "MISMATCH: {} pages came back other than they were written ({}); the first: "
+        "{}",
+        grouped(verification.mismatches), compared, verification.first_mismatch);
+  }
+  if (verification.pages + verification.stamps == 0)
+    return "not verified: nothing that was written was read back";
+  return "verified: " + compared + ", all as written";
+}
+
+std::string drive_text(const MeasuredDrive& drive) {
+  std::string text = drive.model.empty() ? "" : drive.model + ", ";
+  text += drive.file_system.empty() ? "file system unknown" : drive.file_system;
+  text += drive.memory_backed ? ", in memory" : drive.direct ? ", O_DIRECT" : ", no O_DIRECT";
+  text += fmt::format(", {}", base::format_bytes(drive.file_bytes));
+  return text + (drive.read_only ? ", read only" : "");
+}
+}  // namespace headrace::tools

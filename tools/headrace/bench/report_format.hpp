@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// report_format.hpp: how the values of a measurement are written for people, in text and in HTML.
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "bench/measurement.hpp"
+
+namespace headrace::tools {
+// Three digits that count: "0.0123", "4.12", "41.2", "412".
+std::string three_digits(double value);
+// "[4.01, 4.22]", each over `unit`.
+std::string interval_text(const MedianInterval& interval, double unit = 1);
+// "1,234,567".
+std::string grouped(std::uint64_t number);
+std::string gb_text(double bytes_per_second);    // "4.12 GB/s"
+std::string ms_text(std::uint64_t nanoseconds);  // "4.12"
+
+// Requests per second over all samples of a cell; at least one sample.
+double iops_of(const Cell& cell);
+// Bytes per second of one direction over all samples of a cell; at least one sample.
+double read_rate_of(const Cell& cell);
+double write_rate_of(const Cell& cell);
+// Its share of what the run's fastest cell of that direction reached; 0: that is not known.
+double share_of_ceiling(const Cell& cell, const Ceiling& ceiling);
+
+// "no difference", "faster by 3.1 %", "slower by 3.1 %", "unresolved (12 %)".
+std::string verdict_text(const Comparison& comparison);
+// "throughput fell for good after 12.3 s and 34.5 GiB written, from 5.2 GB/s to 1.1 GB/s".
+std::string cliff_text(const CacheCliff& cliff);
+// "verified: ..." or "MISMATCH: ...", without a line feed.
+std::string verification_text(const Verification& verification);
+std::string drive_text(const MeasuredDrive& drive);  // after its path
+}  // namespace headrace::tools

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// report_text.hpp: what `headrace bench` prints: at most 100 columns, GB is 10^9 bytes.
+#pragma once
+#include <string>
+
+#include "bench/measurement.hpp"
+#include "bench/requirements.hpp"
+
+namespace headrace::tools {
+// Machine, build, drives, what will be measured; before measuring.
+std::string head_text(const Measurement& measurement);
+// A table per pattern, comparisons, cache cliffs, verification, requirements (`required` may be
+// null), settings, warnings.
+std::string result_text(const Measurement& measurement, const Required* required);
+}  // namespace headrace::tools
