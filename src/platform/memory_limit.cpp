@@ -31,11 +31,6 @@ const MemoryFiles& files_of(int version) {
   return version == 1 ? kVersion1 : kVersion2;
 }
 
-std::optional<std::uint64_t> read_number(const std::string& path) {
-  const auto text = read_text(path);
-  return text ? parse_number(*text) : std::nullopt;
-}
-
 std::uint64_t used_bytes(const std::string& folder, const MemoryFiles& files) {
   const std::uint64_t usage = read_number(folder + "/" + files.usage).value_or(0);
   const auto stat = read_text(folder + "/memory.stat");
