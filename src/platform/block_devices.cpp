@@ -28,16 +28,6 @@ bool is_there(const std::string& path) {
   return fs::exists(path, error);
 }
 
-// Sorted, so that a report does not change by chance.
-std::vector<std::string> names_in(const std::string& folder) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error))
-    names.push_back(at->path().filename().string());
-  std::ranges::sort(names);
-  return names;
-}
-
 std::string line_of(const std::string& path) { return read_line(path).value_or(""); }
 
 void classify_mapped(BlockDevice& device, const std::string& folder) {
@@ -74,6 +64,7 @@ void add_device(std::vector<BlockDevice>& chain, const std::string& folder,
   BlockDevice device;
   device.folder = folder;
   device.name = fs::path(folder).filename().string();
+  device.number = line_of(root + folder + "/dev");
   classify(device, root);
   chain.push_back(device);
   if (device.kind == BlockDeviceKind::kPartition) {
@@ -82,13 +73,6 @@ void add_device(std::vector<BlockDevice>& chain, const std::string& folder,
   }
   for (const std::string& name : names_in(root + folder + "/slaves"))
     add_device(chain, resolved(folder + "/slaves/" + name, root), root);
-}
-
-// "[none] mq-deadline kyber": the one in brackets.
-std::string chosen_word(const std::string& line) {
-  const std::size_t from = line.find('['), to = line.find(']');
-  if (from == std::string::npos || to == std::string::npos || to < from) return line;
-  return line.substr(from + 1, to - from - 1);
 }
 
 // The controller of an NVMe namespace: its parent; with several paths one of the subsystem's.
@@ -215,7 +199,7 @@ Disk read_disk(const BlockDevice& device, const std::string& root) {
   disk.transport = transport_of(device, root);
   if (const auto rotational = read_number(folder + "/queue/rotational"))
     disk.rotational = *rotational != 0;
-  disk.scheduler = chosen_word(line_of(folder + "/queue/scheduler"));
+  disk.scheduler = bracketed(line_of(folder + "/queue/scheduler"));
   disk.write_cache = line_of(folder + "/queue/write_cache");
   disk.max_sectors_kb = read_number(folder + "/queue/max_sectors_kb");
   disk.max_hw_sectors_kb = read_number(folder + "/queue/max_hw_sectors_kb");

@@ -23,6 +23,7 @@ const char* name_of(BlockDeviceKind kind) noexcept;  // "RAID", "dm-crypt", ...
 struct BlockDevice {
   std::string name;    // the kernel's: "nvme0n1p2", "dm-0", "md127"
   std::string folder;  // under /sys, without links and without `root`
+  std::string number;  // "259:2"
   BlockDeviceKind kind = BlockDeviceKind::kDisk;
   std::string detail;  // "raid0", a volume's name, a loop's file; else empty
 };

@@ -4,8 +4,10 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <filesystem>
 
 #include "base/unique_fd.hpp"
 
@@ -36,6 +38,23 @@ std::optional<std::string> read_line(const std::string& path) {
 std::optional<std::uint64_t> read_number(const std::string& path) {
   const auto line = read_line(path);
   return line ? parse_number(*line) : std::nullopt;
+}
+
+std::vector<std::string> names_in(const std::string& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end;
+       at.increment(error)) {
+    names.push_back(at->path().filename().string());
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+std::string bracketed(const std::string& line) {
+  const std::size_t from = line.find('['), to = line.find(']');
+  if (from == std::string::npos || to == std::string::npos || to < from) return line;
+  return line.substr(from + 1, to - from - 1);
 }
 
 std::string_view trimmed(std::string_view text) {

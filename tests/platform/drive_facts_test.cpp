@@ -40,6 +40,7 @@ class DriveFactsTest : public ::testing::Test {
     root_.write(kNamespace + "/queue/nr_requests", "1023\n");
     root_.write(kNamespace + "/queue/write_cache", "write back\n");
     root_.write(kNamespace + "/queue/rotational", "0\n");
+    root_.write(kNamespace + "/dev", "259:0\n");
     root_.write(kNamespace + "/size", "3907029168\n");
     root_.write(kNvme + "/model", "Samsung SSD 990 PRO 2TB                 \n");
     root_.write(kNvme + "/firmware_rev", "4B2QJXD7\n");
@@ -72,6 +73,7 @@ TEST_F(DriveFactsTest, FollowAPartitionToItsDiskAndThePcieLink) {
   ASSERT_EQ(found.disks.size(), 1u);
   const Disk& disk = found.disks[0];
   EXPECT_EQ(disk.name, "nvme0n1");
+  EXPECT_EQ(found.chain.back().number, "259:0");
   EXPECT_EQ(disk.firmware, "4B2QJXD7");
   EXPECT_EQ(disk.transport, "pcie");
   EXPECT_EQ(disk.scheduler, "none");
