@@ -8,6 +8,7 @@
 
 #include "platform/cgroups.hpp"
 #include "platform/machine.hpp"
+#include "platform/memory_facts.hpp"
 #include "platform/proc_files.hpp"
 
 namespace headrace::platform {
@@ -31,11 +32,6 @@ const MemoryFiles& files_of(int version) {
   return version == 1 ? kVersion1 : kVersion2;
 }
 
-std::optional<std::uint64_t> read_number(const std::string& path) {
-  const auto text = read_text(path);
-  return text ? parse_number(*text) : std::nullopt;
-}
-
 std::uint64_t used_bytes(const std::string& folder, const MemoryFiles& files) {
   const std::uint64_t usage = read_number(folder + "/" + files.usage).value_or(0);
   const auto stat = read_text(folder + "/memory.stat");
@@ -48,17 +44,24 @@ void take_least(std::optional<Limit>& least, std::uint64_t value, const std::str
 }
 }  // namespace
 
-Limit memory_left(const std::string& root) {
-  std::optional<Limit> least;
+std::vector<MemoryCap> memory_caps(const std::string& root) {
+  std::vector<MemoryCap> caps;
   for (const CgroupLevel& level : cgroup_levels("memory", root)) {
     const MemoryFiles& files = files_of(level.version);
     for (const char* name : files.limits) {
       const auto limit = read_number(root + level.folder + "/" + name);
       if (!limit || *limit >= kUnlimited) continue;
-      const std::uint64_t used = used_bytes(root + level.folder, files);
-      take_least(least, *limit - std::min(*limit, used),
-                 std::string("cgroup ") + name + " of " + level.folder);
+      caps.push_back({level.folder, name, *limit, used_bytes(root + level.folder, files)});
     }
+  }
+  return caps;
+}
+
+Limit memory_left(const std::string& root) {
+  std::optional<Limit> least;
+  for (const MemoryCap& cap : memory_caps(root)) {
+    take_least(least, cap.limit_bytes - std::min(cap.limit_bytes, cap.used_bytes),
+               "cgroup " + cap.file + " of " + cap.folder);
   }
   const auto meminfo = read_text(root + "/proc/meminfo");
   if (const auto available = meminfo ? named_number(*meminfo, "MemAvailable") : std::nullopt) {

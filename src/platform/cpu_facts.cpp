@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "platform/cpu_facts.hpp"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "platform/proc_files.hpp"
+
+namespace headrace::platform {
+namespace {
+// "model name	: AMD EPYC": the two sides of the colon.
+std::pair<std::string_view, std::string_view> cpuinfo_line(std::string_view line) {
+  const std::size_t colon = line.find(':');
+  if (colon == std::string_view::npos) return {};
+  return {trimmed(line.substr(0, colon)), trimmed(line.substr(colon + 1))};
+}
+}  // namespace
+
+bool CpuFacts::has(const std::string& flag) const {
+  return std::ranges::find(flags, flag) != flags.end();
+}
+
+CpuFacts cpu_facts(const std::string& root) {
+  CpuFacts facts;
+  const std::string text = read_text(root + "/proc/cpuinfo").value_or("");
+  std::set<std::string> sockets, cores;
+  std::string socket;
+  for (const std::string_view line : split(text, '\n')) {
+    const auto [name, value] = cpuinfo_line(line);
+    if (name == "processor") ++facts.threads;
+    if (name == "model name" && facts.model.empty()) facts.model = value;
+    if (name == "physical id") sockets.insert(socket = value);
+    if (name == "core id") cores.insert(socket + "/" + std::string(value));
+    if (name != "flags" || !facts.flags.empty()) continue;
+    for (const std::string_view flag : split(value, ' ')) facts.flags.emplace_back(flag);
+  }
+  facts.sockets = static_cast<std::uint32_t>(sockets.size());
+  facts.cores = static_cast<std::uint32_t>(cores.size());
+  const std::string scaling = root + "/sys/devices/system/cpu/cpu0/cpufreq/scaling_";
+  facts.governor = read_line(scaling + "governor").value_or("");
+  facts.scaling_driver = read_line(scaling + "driver").value_or("");
+  return facts;
+}
+}  // namespace headrace::platform

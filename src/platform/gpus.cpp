@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "platform/gpus.hpp"
+
+#include <filesystem>
+
+#include "platform/proc_files.hpp"
+
+namespace headrace::platform {
+namespace {
+// "Model: 		 NVIDIA H200"
+std::string nvidia_model(const std::string& address, const std::string& root) {
+  const std::string file = root + "/proc/driver/nvidia/gpus/" + address + "/information";
+  const std::string text = read_text(file).value_or("");
+  for (const std::string_view line : split(text, '\n')) {
+    if (line.starts_with("Model:")) return std::string(trimmed(line.substr(6)));
+  }
+  return "NVIDIA";
+}
+
+// "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Tue ...": the first word that begins
+// with a digit, as versions do.
+std::string nvidia_driver_version(const std::string& root) {
+  const std::string line = read_line(root + "/proc/driver/nvidia/version").value_or("");
+  for (const std::string_view word : split(line, ' ')) {
+    if (!word.empty() && word[0] >= '0' && word[0] <= '9') return std::string(word);
+  }
+  return "";
+}
+
+std::string driver_of(const std::string& folder) {
+  std::error_code error;
+  const auto target = std::filesystem::read_symlink(folder + "/driver", error);
+  return error ? "" : target.filename().string();
+}
+}  // namespace
+
+GpuFacts gpu_facts(const std::string& root) {
+  GpuFacts facts;
+  const std::string devices = "/sys/bus/pci/devices/";
+  for (const std::string& address : names_in(root + devices)) {
+    const std::string folder = root + devices + address;
+    const std::string maker = read_line(folder + "/vendor").value_or("");
+    const std::string kind = read_line(folder + "/class").value_or("");
+    const bool display = kind.starts_with("0x03");
+    const bool accelerator = kind.starts_with("0x12");
+    if (!display && !accelerator) continue;
+    if (maker != "0x10de" && maker != "0x1002") continue;
+    Gpu gpu;
+    gpu.address = address;
+    gpu.model = maker == "0x10de" ? nvidia_model(address, root) : "AMD";
+    gpu.driver = driver_of(folder);
+    std::error_code error;
+    const std::string real = std::filesystem::canonical(folder, error).string();
+    if (!error) gpu.link = pcie_link(real);
+    facts.gpus.push_back(std::move(gpu));
+  }
+  facts.nvidia_driver = nvidia_driver_version(root);
+  return facts;
+}
+}  // namespace headrace::platform

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// gpus.hpp: which GPUs are plugged in, and the driver they have.
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "platform/block_devices.hpp"
+
+namespace headrace::platform {
+struct Gpu {
+  std::string address;  // "0000:17:00.0"
+  std::string model;    // "NVIDIA H200"; without a driver that says, the maker: "NVIDIA"
+  std::string driver;   // the kernel's driver that has it: "nvidia", "vfio-pci"; empty: none
+  std::optional<PcieLink> link;
+};
+
+struct GpuFacts {
+  std::vector<Gpu> gpus;      // display and compute devices of NVIDIA and AMD on the PCI bus
+  std::string nvidia_driver;  // "580.95.05"; empty: not loaded, or hidden from this process
+};
+// Reads /sys/bus/pci and /proc/driver/nvidia. `root` prefixes both: for tests.
+GpuFacts gpu_facts(const std::string& root = "");
+}  // namespace headrace::platform

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// Processor, memory, limits, containers and GPUs read from made-up /proc and /sys trees.
+#include <gtest/gtest.h>
+
+#include "fake_root.hpp"
+#include "platform/cpu_facts.hpp"
+#include "platform/gpus.hpp"
+#include "platform/memory_facts.hpp"
+#include "platform/process_limits.hpp"
+
+namespace headrace::platform {
+namespace {
+constexpr std::uint64_t kGiB = 1ull << 30;
+using test::FakeRoot;
+
+TEST(CpuFactsTest, CountSocketsCoresAndThreads) {
+  const FakeRoot root;
+  std::string text;
+  for (const char* ids : {"0 0", "0 1", "1 0", "1 1", "0 0", "0 1", "1 0", "1 1"}) {
+    text += "processor\t: 0\nmodel name\t: Some CPU: at 2 GHz\nphysical id\t: " +
+            std::string(1, ids[0]) + "\ncore id\t\t: " + std::string(1, ids[2]) +
+            "\nflags\t\t: fpu avx2 avx512bw\n\n";
+  }
+  root.write("/proc/cpuinfo", text);
+  root.write("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "performance\n");
+  const CpuFacts facts = cpu_facts(root.path());
+  EXPECT_EQ(facts.model, "Some CPU: at 2 GHz");
+  EXPECT_EQ(facts.sockets, 2u);
+  EXPECT_EQ(facts.cores, 4u);
+  EXPECT_EQ(facts.threads, 8u);
+  EXPECT_TRUE(facts.has("avx2"));
+  EXPECT_FALSE(facts.has("avx"));
+  EXPECT_EQ(facts.governor, "performance");
+}
+
+TEST(MemoryFactsTest, TellHugePagesPoolsNodesAndSwap) {
+  const FakeRoot root;
+  root.write("/proc/meminfo",
+             "MemTotal: 67108864 kB\nMemAvailable: 33554432 kB\nSwapTotal: 1048576 kB\n"
+             "SwapFree: 524288 kB\n");
+  root.write("/sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n");
+  root.write("/sys/kernel/mm/transparent_hugepage/defrag",
+             "always defer defer+madvise [madvise] never\n");
+  root.write("/sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages", "0\n");
+  root.write("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "512\n");
+  root.write("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "500\n");
+  for (const char* node : {"0", "1", "10"}) {
+    const std::string folder = std::string("/sys/devices/system/node/node") + node;
+    root.write(folder + "/meminfo", std::string("Node ") + node + " MemTotal:  16777216 kB\n");
+    root.write(folder + "/cpulist", "0-3\n");
+  }
+  root.write("/sys/devices/system/node/online", "0-1,10\n");
+  const MemoryFacts facts = memory_facts(root.path());
+  EXPECT_EQ(facts.total_bytes, 64 * kGiB);
+  EXPECT_EQ(facts.available_bytes, 32 * kGiB);
+  EXPECT_EQ(facts.swap_bytes, kGiB);
+  EXPECT_EQ(facts.swap_free_bytes, kGiB / 2);
+  EXPECT_EQ(facts.huge_pages, "madvise");
+  EXPECT_EQ(facts.huge_pages_defrag, "madvise");
+  ASSERT_EQ(facts.pools.size(), 2u);
+  EXPECT_EQ(facts.pools[0].page_bytes, 2u << 20);
+  EXPECT_EQ(facts.pools[0].pages, 512u);
+  EXPECT_EQ(facts.pools[0].free_pages, 500u);
+  ASSERT_EQ(facts.nodes.size(), 3u);
+  EXPECT_EQ(facts.nodes[2].number, 10u);
+  EXPECT_EQ(facts.nodes[1].memory_bytes, 16 * kGiB);
+  EXPECT_EQ(facts.nodes[1].cpus, "0-3");
+}
+
+TEST(MemoryCaps, NameEveryLevelThatHasALimit) {
+  const FakeRoot root;
+  root.write("/proc/self/cgroup", "0::/slice/job\n");
+  root.write("/proc/self/mountinfo",
+             "30 24 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate\n");
+  root.write("/sys/fs/cgroup/slice/job/memory.max", "max\n");
+  root.write("/sys/fs/cgroup/slice/job/memory.high", "3221225472\n");
+  root.write("/sys/fs/cgroup/slice/memory.max", "4294967296\n");
+  root.write("/sys/fs/cgroup/slice/memory.current", "2147483648\n");
+  root.write("/sys/fs/cgroup/slice/memory.stat", "inactive_file 1073741824\n");
+  const auto caps = memory_caps(root.path());
+  ASSERT_EQ(caps.size(), 2u);
+  EXPECT_EQ(caps[0].file, "memory.high");
+  EXPECT_EQ(caps[0].limit_bytes, 3 * kGiB);
+  EXPECT_EQ(caps[1].folder, "/sys/fs/cgroup/slice");
+  EXPECT_EQ(caps[1].used_bytes, kGiB) << "clean file cache is given back";
+}
+
+TEST(ProcessLimitsTest, ReadWhatTheKernelAllowsTheProcess) {
+  const FakeRoot root;
+  root.write("/proc/self/status", "CapEff:\t0000000000004000\nSeccomp:\t2\nSeccomp_filters:\t3\n");
+  root.write("/proc/sys/kernel/io_uring_disabled", "1\n");
+  root.write("/proc/sys/fs/aio-max-nr", "65536\n");
+  root.write("/proc/sys/fs/aio-nr", "1024\n");
+  const ProcessLimits limits = process_limits(root.path());
+  EXPECT_EQ(limits.seccomp, 2u);
+  EXPECT_EQ(limits.may_lock_all, true);
+  EXPECT_EQ(limits.io_uring_disabled, 1u);
+  EXPECT_EQ(limits.aio_max, 65536u);
+  EXPECT_EQ(limits.aio_taken, 1024u);
+  root.write("/proc/self/status", "CapEff:\t000001ffffffbfff\n");
+  EXPECT_EQ(process_limits(root.path()).may_lock_all, false);
+}
+
+TEST(ContainerKind, IsToldByItsFilesOrItsControlGroup) {
+  const auto kind_with = [](const std::string& file, const std::string& text) {
+    const FakeRoot root;
+    root.write(file, text);
+    return container_kind(root.path());
+  };
+  EXPECT_EQ(kind_with("/.dockerenv", ""), "docker");
+  EXPECT_EQ(kind_with("/run/.containerenv", ""), "podman");
+  EXPECT_EQ(kind_with("/run/systemd/container", "systemd-nspawn\n"), "systemd-nspawn");
+  EXPECT_EQ(kind_with("/proc/self/cgroup", "0::/kubepods.slice/pod1\n"), "kubernetes");
+  EXPECT_EQ(kind_with("/proc/self/cgroup", "0::/user.slice\n"), "");
+}
+
+TEST(IoCaps, AreThoseOfTheGroupAndItsAncestors) {
+  const FakeRoot root;
+  root.write("/proc/self/cgroup", "0::/slice/job\n4:blkio:/old\n");
+  root.write("/proc/self/mountinfo",
+             "30 24 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
+             "31 24 0:27 / /sys/fs/cgroup/blkio rw - cgroup cgroup rw,blkio\n");
+  root.write("/sys/fs/cgroup/slice/io.max", "259:0 rbps=1048576 wbps=max riops=max wiops=500\n");
+  root.write("/sys/fs/cgroup/blkio/old/blkio.throttle.write_bps_device", "8:0 2097152\n");
+  const auto caps = io_caps(root.path());
+  ASSERT_EQ(caps.size(), 2u);
+  EXPECT_EQ(caps[0].number, "259:0");
+  EXPECT_EQ(caps[0].source, "cgroup io.max of /sys/fs/cgroup/slice");
+  EXPECT_EQ(caps[0].read_bytes, 1048576u);
+  EXPECT_FALSE(caps[0].write_bytes.has_value());
+  EXPECT_EQ(caps[0].writes, 500u);
+  EXPECT_EQ(caps[1].number, "8:0");
+  EXPECT_EQ(caps[1].write_bytes, 2097152u);
+}
+
+TEST(GpuFactsTest, NameEachGpuItsDriverAndItsLink) {
+  const FakeRoot root;
+  const std::string gpu = "/sys/devices/pci0000:00/0000:00:05.0/0000:17:00.0";
+  root.write(gpu + "/vendor", "0x10de\n");
+  root.write(gpu + "/class", "0x030200\n");
+  root.write(gpu + "/current_link_speed", "32.0 GT/s PCIe\n");
+  root.write(gpu + "/current_link_width", "16\n");
+  root.link(gpu + "/driver", "/sys/bus/pci/drivers/nvidia");
+  root.link("/sys/bus/pci/devices/0000:17:00.0", gpu);
+  // Its bridge and its audio function are no GPUs.
+  root.write("/sys/bus/pci/devices/0000:18:00.0/vendor", "0x10de\n");
+  root.write("/sys/bus/pci/devices/0000:18:00.0/class", "0x068000\n");
+  root.write("/proc/driver/nvidia/version",
+             "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Tue Sep 23\n");
+  root.write("/proc/driver/nvidia/gpus/0000:17:00.0/information",
+             "Model: \t\t NVIDIA H200\nIRQ:   \t\t 55\n");
+  const GpuFacts facts = gpu_facts(root.path());
+  ASSERT_EQ(facts.gpus.size(), 1u);
+  EXPECT_EQ(facts.gpus[0].model, "NVIDIA H200");
+  EXPECT_EQ(facts.gpus[0].driver, "nvidia");
+  ASSERT_TRUE(facts.gpus[0].link.has_value());
+  EXPECT_EQ(facts.gpus[0].link->width, 16u);
+  EXPECT_EQ(facts.nvidia_driver, "580.95.05");
+}
+
+TEST(MachineFacts, AreEmptyWhereNothingCanBeRead) {
+  const FakeRoot root;
+  EXPECT_EQ(cpu_facts(root.path()).threads, 0u);
+  const MemoryFacts memory = memory_facts(root.path());
+  EXPECT_FALSE(memory.total_bytes.has_value());
+  EXPECT_EQ(memory.huge_pages, "");
+  EXPECT_TRUE(memory.nodes.empty());
+  EXPECT_TRUE(memory_caps(root.path()).empty());
+  const ProcessLimits limits = process_limits(root.path());
+  EXPECT_FALSE(limits.seccomp.has_value());
+  EXPECT_FALSE(limits.may_lock_all.has_value());
+  EXPECT_FALSE(limits.aio_max.has_value());
+  EXPECT_EQ(container_kind(root.path()), "");
+  EXPECT_TRUE(io_caps(root.path()).empty());
+  EXPECT_TRUE(gpu_facts(root.path()).gpus.empty());
+}
+}  // namespace
+}  // namespace headrace::platform
