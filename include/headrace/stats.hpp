@@ -29,8 +29,11 @@ struct Stats {
   // by the sizes the plan counts them with (within 2 % of the whole of what the allocator has
   // given).
   std::uint64_t engine_bytes = 0;
-  std::string io_queue;         // "uring" or "threads"; empty without NVMe
+  std::string io_queue;         // "uring", "aio" or "threads"; empty without NVMe
   std::string io_queue_reason;  // why a preferred one was passed over; empty if none was
+  // "registered buffers and files", and why something is not that could be; empty for queues that
+  // register nothing.
+  std::string io_queue_details;
   bool direct_io = false;
   // At work in an update. From two on, one of them is the trainer's, which waits in step().
   std::uint32_t update_threads = 0;

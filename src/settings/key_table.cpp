@@ -173,6 +173,12 @@ constexpr Key kKeys[] = {
         "one or an error.")
         .one_of("auto|uring|aio|threads")
         .into(&Settings::io_queue),
+    engine("headrace.register_buffers", Kind::kChoice,
+           "auto: io_uring is handed the engine's memory and files once instead of with every "
+           "request, where the limit on locked memory allows. off: with every request. Saves CPU "
+           "where memory is not on huge pages.")
+        .one_of("auto|off")
+        .into(&Settings::register_buffers),
     engine("headrace.direct", Kind::kChoice,
            "auto: O_DIRECT where the file system has it, else buffered with a warning. require: "
            "O_DIRECT or an error.")

@@ -117,6 +117,8 @@ bool read_choice(const Key& key, const json& value, Settings& settings) {
     settings.*(*master) = static_cast<MasterLayout>(index);
   } else if (const auto* queue = std::get_if<IoQueueKind Settings::*>(&key.field)) {
     settings.*(*queue) = static_cast<IoQueueKind>(index);
+  } else if (const auto* registered = std::get_if<RegisterBuffers Settings::*>(&key.field)) {
+    settings.*(*registered) = static_cast<RegisterBuffers>(index);
   } else if (const auto* direct = std::get_if<DirectIo Settings::*>(&key.field)) {
     settings.*(*direct) = static_cast<DirectIo>(index);
   } else if (const auto* checksums = std::get_if<Checksums Settings::*>(&key.field)) {

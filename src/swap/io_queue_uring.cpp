@@ -54,6 +54,7 @@ class UringQueue final : public KernelQueue {
     ring_ = open_ring(depth() + 2);  // one for the wake-up, one for old kernels' timeouts
     unsigned workers[2] = {8, 8};    // for what the kernel cannot start at once; best effort
     io_uring_register_iowq_max_workers(&ring_, workers);
+    if (options.register_buffers == RegisterBuffers::kOff) return;
     register_buffers(options.buffers);
     register_files(options.files);
   }
@@ -66,6 +67,9 @@ class UringQueue final : public KernelQueue {
   }
 
   const char* name() const noexcept override { return "uring"; }
+  Registered registered() const override {
+    return {!buffers_.empty() && use_registered_, !files_.empty(), refused_};
+  }
 
   int flush() noexcept override {
     while (!submitted_.empty() || io_uring_sq_ready(&ring_) > 0) {
@@ -102,7 +106,7 @@ class UringQueue final : public KernelQueue {
   }
 
  private:
-  struct Registered {
+  struct Range {
     const std::byte* begin;
     const std::byte* end;
   };
@@ -117,8 +121,9 @@ class UringQueue final : public KernelQueue {
     if (table.empty()) return;
     // Refused by memlock limits and by some sandboxes; plain reads and writes then cost a little
     // more CPU.
-    if (io_uring_register_buffers(&ring_, table.data(), static_cast<unsigned>(table.size())) != 0)
-      return;
+    const int result =
+        io_uring_register_buffers(&ring_, table.data(), static_cast<unsigned>(table.size()));
+    if (result != 0) return note_refusal("buffers", -result);
     for (const iovec& entry : table) {
       const auto* const begin = static_cast<const std::byte*>(entry.iov_base);
       buffers_.push_back({begin, begin + entry.iov_len});
@@ -127,9 +132,15 @@ class UringQueue final : public KernelQueue {
 
   void register_files(std::span<const int> files) {
     if (files.empty()) return;
-    if (io_uring_register_files(&ring_, files.data(), static_cast<unsigned>(files.size())) != 0)
-      return;
+    const int result =
+        io_uring_register_files(&ring_, files.data(), static_cast<unsigned>(files.size()));
+    if (result != 0) return note_refusal("files", -result);
     files_.assign(files.begin(), files.end());
+  }
+
+  void note_refusal(const char* what, int sys_errno) {
+    if (!refused_.empty()) refused_ += "; ";
+    refused_ += not_registered(what, sys_errno);
   }
 
   int registered_buffer(const IoRequest& request) const noexcept {
@@ -214,9 +225,10 @@ class UringQueue final : public KernelQueue {
 
   std::uint32_t batch_;
   io_uring ring_{};
-  std::vector<Registered> buffers_;
+  std::vector<Range> buffers_;
   bool use_registered_ = true;
   std::vector<int> files_;
+  std::string refused_;
 };
 }  // namespace
 

@@ -39,6 +39,7 @@ TEST(Settings, FillEveryFieldOfOurOwnSection) {
     "host_budget_bytes": "1.5GiB", "nvme_paths": ["/mnt/a", "/mnt/b"], "master": "f32",
     "tile_elements": 131072, "update_slots": 3, "prefetch_groups": 0, "update_threads": 8,
     "io_block_bytes": "512KiB", "queue_depth": 32, "submit_batch": 1, "io_queue": "threads",
+    "register_buffers": "off",
     "direct": "require", "allow_memory_backed": true, "checksums": "off", "io_warn_seconds": 0.5,
     "io_deadline_seconds": 5}})");
   EXPECT_EQ(read.host_budget_bytes, 3ull << 29);
@@ -53,6 +54,7 @@ TEST(Settings, FillEveryFieldOfOurOwnSection) {
   EXPECT_EQ(read.queue_depth, 32u);
   EXPECT_EQ(read.submit_batch, 1u);
   EXPECT_EQ(read.io_queue, IoQueueKind::kThreads);
+  EXPECT_EQ(read.register_buffers, RegisterBuffers::kOff);
   EXPECT_EQ(read.direct, DirectIo::kRequire);
   EXPECT_TRUE(read.allow_memory_backed);
   EXPECT_EQ(read.checksums, Checksums::kOff);

@@ -49,6 +49,7 @@ class Draw {
     s.io_queue = static_cast<IoQueueKind>(between(0, 3));
     s.direct = static_cast<DirectIo>(between(0, 1));
     s.allow_memory_backed = coin();
+    s.register_buffers = static_cast<RegisterBuffers>(between(0, 1));
     s.checksums = static_cast<Checksums>(between(0, 1));
     s.io_warn_seconds = real(0.001, 100);
     s.io_deadline_seconds = real(0.001, 86400);
@@ -78,6 +79,7 @@ void expect_equal(const Settings& a, const Settings& b) {
   EXPECT_EQ(a.io_queue, b.io_queue);
   EXPECT_EQ(a.direct, b.direct);
   EXPECT_EQ(a.allow_memory_backed, b.allow_memory_backed);
+  EXPECT_EQ(a.register_buffers, b.register_buffers);
   EXPECT_EQ(a.checksums, b.checksums);
   EXPECT_EQ(a.io_warn_seconds, b.io_warn_seconds);
   EXPECT_EQ(a.io_deadline_seconds, b.io_deadline_seconds);
