@@ -26,6 +26,9 @@ struct Settings {
   OffloadDevice offload_parameters = OffloadDevice::kNone;
   // nvme_path of either section, or headrace.nvme_paths: one swap file each.
   std::vector<std::string> nvme_paths;
+  // How much of what is swapped goes to each of several paths, in proportion; empty ("auto"): as
+  // fast as each is when freeze() measures them. Changes no result.
+  std::vector<double> drive_shares;
   double gradient_clipping = 0.0;  // global norm; 0 is off. For the trainer: StepOptions::max_norm
   std::uint32_t gradient_accumulation_steps = 1;
 

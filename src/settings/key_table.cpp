@@ -124,6 +124,12 @@ constexpr Key kKeys[] = {
     engine("headrace.nvme_paths", Kind::kPathList,
            "One directory per drive, for both sections; takes the place of their nvme_path.")
         .with_check(),
+    engine("headrace.drive_shares", Kind::kSharesOrAuto,
+           "With several paths: how much of what is swapped goes to each, in proportion, e.g. "
+           "[2, 1]. auto: as freeze() measures them, all at the same time, by writing and reading "
+           "a file of at most 64 MiB on each for less than a second. Changes no result.")
+        .into(&Settings::drive_shares)
+        .with_check(),
     engine(
         "headrace.master", Kind::kChoice,
         "How a bf16 parameter's f32 master is kept. split: the bf16 weight and 16 residual bits, "

@@ -29,6 +29,7 @@ enum class Kind {
   kPathList,
   kTextList,
   kNumberList,
+  kSharesOrAuto,  // a list of numbers over 0, or "auto"
   kAny,
 };
 
@@ -43,7 +44,7 @@ using Field =
     std::variant<std::monostate, bool Settings::*, std::uint32_t Settings::*,
                  std::uint64_t Settings::*, double Settings::*, OffloadDevice Settings::*,
                  MasterLayout Settings::*, IoQueueKind Settings::*, RegisterBuffers Settings::*,
-                 DirectIo Settings::*, Checksums Settings::*>;
+                 std::vector<double> Settings::*, DirectIo Settings::*, Checksums Settings::*>;
 
 struct Key {
   std::string_view path;  // "headrace.tile_elements"
