@@ -16,6 +16,7 @@ enum class OffloadDevice { kNone, kCpu, kNvme };
 // Of bf16 parameters: the weight and 16 residual bits, or an f32 copy.
 enum class MasterLayout { kSplit, kF32 };
 enum class IoQueueKind { kAuto, kUring, kAio, kThreads };
+enum class RegisterBuffers { kAuto, kOff };
 enum class DirectIo { kAuto, kRequire };  // O_DIRECT where the file system has it, or refuse
 enum class Checksums { kOn, kOff };
 
@@ -25,6 +26,9 @@ struct Settings {
   OffloadDevice offload_parameters = OffloadDevice::kNone;
   // nvme_path of either section, or headrace.nvme_paths: one swap file each.
   std::vector<std::string> nvme_paths;
+  // How much of what is swapped goes to each of several paths, in proportion; empty ("auto"): as
+  // fast as each is when freeze() measures them. Changes no result.
+  std::vector<double> drive_shares;
   double gradient_clipping = 0.0;  // global norm; 0 is off. For the trainer: StepOptions::max_norm
   std::uint32_t gradient_accumulation_steps = 1;
 
@@ -40,6 +44,8 @@ struct Settings {
   std::uint32_t queue_depth = 16;          // requests in flight per drive
   std::uint32_t submit_batch = 2;  // requests per submit; more get merged (docs/architecture.md)
   IoQueueKind io_queue = IoQueueKind::kAuto;
+  // io_uring: memory and files handed to the kernel once, where the limit on locked memory allows.
+  RegisterBuffers register_buffers = RegisterBuffers::kAuto;
   DirectIo direct = DirectIo::kAuto;
   bool allow_memory_backed = false;  // let nvme_path be a tmpfs
   Checksums checksums = Checksums::kOn;

@@ -6,6 +6,26 @@
 #include <vector>
 
 namespace headrace {
+// One path of headrace.nvme_paths, and what lies there.
+struct DriveReport {
+  std::string path;
+  std::uint64_t bytes = 0;  // swapped there, without the spare extent
+  double share = 0;         // of the bytes on all drives
+  // As freeze() measured them, all drives at the same time. 0: not measured (one drive, shares that
+  // are given, little to swap), or it failed.
+  double read_bytes_per_second = 0;
+  double write_bytes_per_second = 0;
+};
+
+// What went to and from one drive.
+struct DriveStats {
+  DriveReport plan;
+  std::uint64_t read_bytes = 0;
+  std::uint64_t written_bytes = 0;
+  double read_busy_seconds = 0;  // with at least one read in flight
+  double write_busy_seconds = 0;
+};
+
 // Totals since freeze; subtract two snapshots for a step. Byte counts are what the I/O queues
 // completed.
 struct Stats {
@@ -29,9 +49,13 @@ struct Stats {
   // by the sizes the plan counts them with (within 2 % of the whole of what the allocator has
   // given).
   std::uint64_t engine_bytes = 0;
-  std::string io_queue;         // "uring" or "threads"; empty without NVMe
+  std::string io_queue;         // "uring", "aio" or "threads"; empty without NVMe
   std::string io_queue_reason;  // why a preferred one was passed over; empty if none was
+  // "registered buffers and files", and why something is not that could be; empty for queues that
+  // register nothing.
+  std::string io_queue_details;
   bool direct_io = false;
+  std::vector<DriveStats> drives;  // in the order of the paths; empty without NVMe
   // At work in an update. From two on, one of them is the trainer's, which waits in step().
   std::uint32_t update_threads = 0;
   std::string update_threads_source;  // the limit or setting that says so
@@ -63,6 +87,7 @@ struct PlanReport {
   // cgroup's with its path, RLIMIT_AS, MemAvailable. 0: none could be read.
   std::uint64_t host_left_bytes = 0;
   std::string host_left_source;
+  std::vector<DriveReport> drives;  // in the order of the paths; empty without NVMe
   std::string to_text() const;  // an aligned table
 };
 }  // namespace headrace

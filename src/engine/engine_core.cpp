@@ -35,6 +35,12 @@ LogSink one_at_a_time(LogSink sink) {
       };
 }
 
+std::string queue_details(const swap::Registered& registered) {
+  const std::string text = swap::text_of(registered);
+  const bool both = !text.empty() && !registered.refused.empty();
+  return text + (both ? "; " : "") + registered.refused;
+}
+
 void check_settings(const Settings& s) {
   const auto refuse = [](const std::string& text) { throw Error(Code::kSettings, text); };
   const bool nvme =
@@ -231,7 +237,10 @@ void EngineCore::say_what_was_chosen(const Frozen& f) const {
                             f.update_threads_source + "), instruction set " +
                             optimizer_cpu::name_of(optimizer_cpu::choose_instruction_set()));
   if (!f.swap) return;
-  std::string text = "I/O queue " + f.swap->queue_name() +
+  const swap::Registered registered = f.swap->registered();
+  if (!registered.refused.empty()) log_(LogLevel::kInfo, registered.refused);
+  const std::string details = text_of(registered);
+  std::string text = "I/O queue " + f.swap->queue_name() + (details.empty() ? "" : ", " + details) +
                      (f.swap->direct() ? ", O_DIRECT" : ", buffered") + ", on";
   for (const std::string& path : settings_.nvme_paths) text += " " + path;
   log_(LogLevel::kInfo, text);
@@ -328,6 +337,7 @@ Stats EngineCore::stats() const {
     s.nvme_write_busy_seconds = c.write_busy_seconds;
     s.io_queue = f.swap->queue_name();
     s.io_queue_reason = f.swap->queue_reason();
+    s.io_queue_details = queue_details(f.swap->registered());
     s.direct_io = f.swap->direct();
   }
   s.update_threads = f.workers->threads();

@@ -6,6 +6,7 @@
 #include "base/check.hpp"
 #include "base/units.hpp"
 #include "headrace/error.hpp"
+#include "residency/plan_rows.hpp"
 #include "swap/record.hpp"
 
 namespace headrace::residency {
@@ -46,6 +47,8 @@ class Planner {
   explicit Planner(const PlanInputs& inputs)
       : in_(inputs), part_(*inputs.partition), groups_(part_.group_sections.size()) {
     const Settings& s = in_.settings;
+    drives_ = in_.drives;
+    if (drives_.empty()) drives_.resize(std::max<std::size_t>(1, s.nvme_paths.size()));
     choice_.weight_resident.assign(groups_, s.offload_parameters != OffloadDevice::kNvme);
     choice_.record_resident.assign(part_.tiles.size(), s.offload_optimizer != OffloadDevice::kNvme);
     for (std::size_t g = 0; g < groups_; ++g) {
@@ -154,26 +157,14 @@ class Planner {
   enum class Turn { kToBackward, kToForward };
   std::uint64_t bytes_still_gathered(const Plan& plan, Turn turn) const;
   Range take(Plan& plan, std::uint64_t bytes, const char* row, const char* tier = "host") const;
-  static void add_row(Plan& plan, const char* what, const char* tier, std::uint64_t bytes);
   [[noreturn]] void refuse(std::uint64_t smallest, std::uint64_t limit) const;
 
   const PlanInputs& in_;
   const partition::Partition& part_;
   const std::size_t groups_;
+  std::vector<DriveInputs> drives_;
   Choice choice_;
 };
-
-void Planner::add_row(Plan& plan, const char* what, const char* tier, std::uint64_t bytes) {
-  if (bytes == 0) return;
-  auto& rows = plan.report.rows;
-  const auto same = std::ranges::find_if(
-      rows, [&](const PlanRow& r) { return r.what == what && r.tier == tier; });
-  if (same != rows.end()) {
-    same->bytes += bytes;
-  } else {
-    rows.push_back({what, tier, bytes});
-  }
-}
 
 Range Planner::take(Plan& plan, std::uint64_t bytes, const char* row, const char* tier) const {
   bytes = align_up(bytes, kIoAlignment);
@@ -280,20 +271,12 @@ void Planner::lay_out_slots(Plan& plan, const Choice& choice) const {
 }
 
 void Planner::count_nvme(Plan& plan) const {
-  const std::size_t drives = std::max<std::size_t>(1, in_.settings.nvme_paths.size());
-  plan.drive_bytes.assign(drives, 0);
-  std::vector<std::uint64_t> largest(drives, 0);
   PlanReport& report = plan.report;
   const std::uint64_t passes = in_.settings.gradient_accumulation_steps;
   std::uint64_t state_bytes = 0, state_resident = 0, weight_bytes = 0, weight_resident = 0;
   for (std::size_t t = 0; t < part_.tiles.size(); ++t) {
-    TilePlan& tile = plan.tiles[t];
-    tile.drive = static_cast<std::uint32_t>(t % drives);
-    const bool weight_nvme = plan.sections[part_.tiles[t].section].weight == Tier::kNvme;
-    const std::uint64_t record = tile.record == Tier::kNvme ? tile.layout.size_bytes : 0;
-    const std::uint64_t weight = weight_nvme ? align_up(tile.weight_bytes, kIoAlignment) : 0;
-    plan.drive_bytes[tile.drive] += record + weight;
-    largest[tile.drive] = std::max({largest[tile.drive], record, weight});
+    const TilePlan& tile = plan.tiles[t];
+    const auto [record, weight] = extents_of(plan, part_, t);
     add_row(plan, "optimizer state", "nvme", record);
     add_row(plan, "parameters", "nvme", weight);
     report.nvme_read_bytes_per_step += static_cast<double>(record + (1 + 2 * passes) * weight);
@@ -301,12 +284,7 @@ void Planner::count_nvme(Plan& plan) const {
     state_bytes += tile.layout.size_bytes;
     state_resident += record == 0 ? tile.layout.size_bytes : 0;
     weight_bytes += tile.weight_bytes;
-    weight_resident += weight_nvme ? 0 : tile.weight_bytes;
-  }
-  for (std::size_t d = 0; d < drives; ++d) {
-    // Room for one more extent, where a failed write is repeated.
-    add_row(plan, "spare extents", "nvme", largest[d]);
-    plan.drive_bytes[d] += largest[d];
+    weight_resident += weight == 0 ? tile.weight_bytes : 0;
   }
   report.nvme_read_bytes_per_step -=
       static_cast<double>(passes * bytes_still_gathered(plan, Turn::kToBackward) +
@@ -353,10 +331,10 @@ Plan Planner::lay_out(const Choice& choice) const {
   add_row(plan, "coroutine frames", "host", kFrameBytes);
   add_row(plan, "bookkeeping", "host", in_.bookkeeping_bytes);
   count_nvme(plan);
+  deal_again(plan, part_, in_.settings.nvme_paths, drives_);
   for (const PlanRow& row : plan.report.rows) {
     if (row.tier == "host") plan.report.host_bytes += row.bytes;
     if (row.tier == "device") plan.report.device_bytes += row.bytes;
-    if (row.tier == "nvme") plan.report.nvme_bytes += row.bytes;
     if (row.tier == "host (yours)") plan.report.trainer_bytes += row.bytes;
   }
   plan.report.parameters = part_.parameter_elements;

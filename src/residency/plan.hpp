@@ -9,6 +9,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <span>
 #include <string>
 #include <vector>
@@ -25,10 +26,18 @@ struct GroupTraits {
   bool keep_bound = false;          // on the device from freeze to close
 };
 
+// One of the paths that the plan may store to.
+struct DriveInputs {
+  double weight = 1;  // its part of the bytes, in proportion; 0: nothing is stored there
+  std::uint64_t free_bytes = std::numeric_limits<std::uint64_t>::max();
+  double read_bytes_per_second = 0, write_bytes_per_second = 0;  // for the report; 0: not measured
+};
+
 struct PlanInputs {
   const partition::Partition* partition = nullptr;
   std::vector<GroupTraits> groups;
   Settings settings;
+  std::vector<DriveInputs> drives;  // one per nvme path; empty: all alike, with room
   bool device_shares_host_memory = true;
   std::uint64_t bookkeeping_bytes = 0;   // of the engine's tables, on the heap
   std::uint64_t machine_left_bytes = 0;  // what the machine leaves this process; 0: unknown
@@ -98,6 +107,11 @@ struct Plan {
 // Throws headrace::Error kOutOfBudget with the table, the limit, the smallest budget that would do,
 // and the tile size that would where there is one.
 Plan make_plan(const PlanInputs& inputs);
+
+// Deals the plan's tiles over other drives than it was made for: what is where on NVMe changes,
+// nothing in memory does. `drives` has one entry per nvme path.
+void deal_again(Plan& plan, const partition::Partition& partition,
+                const std::vector<std::string>& paths, const std::vector<DriveInputs>& drives);
 
 // What the least possible plan needs, whatever the limits.
 std::uint64_t smallest_host_bytes(const PlanInputs& inputs);

@@ -6,6 +6,24 @@
 #include "residency/plan.hpp"
 
 namespace headrace {
+namespace {
+// "  /mnt/a: 66.7 % (2 GiB), read 3.21 GB/s, write 2.90 GB/s"
+std::string drives_text(const std::vector<DriveReport>& drives) {
+  std::string text;
+  for (const DriveReport& drive : drives) {
+    char share[32], speed[96] = "";
+    std::snprintf(share, sizeof share, "%.1f %%", 100 * drive.share);
+    if (drive.read_bytes_per_second > 0) {
+      std::snprintf(speed, sizeof speed, ", measured: read %.2f GB/s, write %.2f GB/s",
+                    drive.read_bytes_per_second * 1e-9, drive.write_bytes_per_second * 1e-9);
+    }
+    text += "  " + drive.path + ": " + share + " (" + base::format_bytes(drive.bytes) + ")" +
+            speed + "\n";
+  }
+  return text;
+}
+}  // namespace
+
 std::string PlanReport::to_text() const {
   std::string text;
   char line[160];
@@ -20,6 +38,7 @@ std::string PlanReport::to_text() const {
   add("sum", "host", host_bytes);
   if (device_bytes != 0) add("sum", "device", device_bytes);
   if (nvme_bytes != 0) add("sum", "nvme", nvme_bytes);
+  if (drives.size() > 1) text += drives_text(drives);
   return text;
 }
 }  // namespace headrace

@@ -51,6 +51,15 @@ void read_list(const GivenValue& list, Report& report, Settings& settings) {
   }
 }
 
+void check_shares(const Given& given, Report& report, const Settings& settings) {
+  const GivenValue* shares = given.find("headrace.drive_shares");
+  if (shares == nullptr || settings.drive_shares.empty()) return;
+  if (settings.drive_shares.size() == settings.nvme_paths.size()) return;
+  report.fault(shares->path, std::to_string(settings.drive_shares.size()) + " numbers for " +
+                                 std::to_string(settings.nvme_paths.size()) +
+                                 " paths (headrace.nvme_paths); give one for each, or \"auto\"");
+}
+
 // Without a list: the path of the sections that are on a drive, or else whichever there is.
 void take_section_path(const Section& optimizer, const Section& parameters, Report& report,
                        Settings& settings) {
@@ -89,8 +98,10 @@ void check_drive_paths(const Given& given, Report& report, Settings& settings) {
   const bool on_drive = optimizer.on_drive || parameters.on_drive;
   if (settings.nvme_paths.empty() && on_drive) {
     take_section_path(optimizer, parameters, report, settings);
+    check_shares(given, report, settings);
     return;
   }
+  if (!settings.nvme_paths.empty()) check_shares(given, report, settings);
   for (const Section* section : {&optimizer, &parameters}) {
     if (section->path == nullptr) continue;
     report.warn(section->path->path, on_drive ? "not used: headrace.nvme_paths takes its place"

@@ -54,6 +54,8 @@ std::string kind_text(const Key& key) {
       return "a list of texts";
     case Kind::kNumberList:
       return "a list of numbers";
+    case Kind::kSharesOrAuto:
+      return "a list of numbers over 0, one per path, or \"auto\"";
     case Kind::kChoice:
     case Kind::kSwitch:
     case Kind::kAny:

@@ -124,6 +124,12 @@ constexpr Key kKeys[] = {
     engine("headrace.nvme_paths", Kind::kPathList,
            "One directory per drive, for both sections; takes the place of their nvme_path.")
         .with_check(),
+    engine("headrace.drive_shares", Kind::kSharesOrAuto,
+           "With several paths: how much of what is swapped goes to each, in proportion, e.g. "
+           "[2, 1]. auto: as freeze() measures them, all at the same time, by writing and reading "
+           "a file of at most 64 MiB on each for less than a second. Changes no result.")
+        .into(&Settings::drive_shares)
+        .with_check(),
     engine(
         "headrace.master", Kind::kChoice,
         "How a bf16 parameter's f32 master is kept. split: the bf16 weight and 16 residual bits, "
@@ -173,6 +179,12 @@ constexpr Key kKeys[] = {
         "one or an error.")
         .one_of("auto|uring|aio|threads")
         .into(&Settings::io_queue),
+    engine("headrace.register_buffers", Kind::kChoice,
+           "auto: io_uring is handed the engine's memory and files once instead of with every "
+           "request, where the limit on locked memory allows. off: with every request. Saves CPU "
+           "where memory is not on huge pages.")
+        .one_of("auto|off")
+        .into(&Settings::register_buffers),
     engine("headrace.direct", Kind::kChoice,
            "auto: O_DIRECT where the file system has it, else buffered with a warning. require: "
            "O_DIRECT or an error.")

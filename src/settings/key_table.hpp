@@ -29,6 +29,7 @@ enum class Kind {
   kPathList,
   kTextList,
   kNumberList,
+  kSharesOrAuto,  // a list of numbers over 0, or "auto"
   kAny,
 };
 
@@ -39,10 +40,11 @@ enum class Status {
 };
 
 // The field of Settings that a key fills. Choices are listed in the order of their enumeration.
-using Field = std::variant<std::monostate, bool Settings::*, std::uint32_t Settings::*,
-                           std::uint64_t Settings::*, double Settings::*, OffloadDevice Settings::*,
-                           MasterLayout Settings::*, IoQueueKind Settings::*, DirectIo Settings::*,
-                           Checksums Settings::*>;
+using Field =
+    std::variant<std::monostate, bool Settings::*, std::uint32_t Settings::*,
+                 std::uint64_t Settings::*, double Settings::*, OffloadDevice Settings::*,
+                 MasterLayout Settings::*, IoQueueKind Settings::*, RegisterBuffers Settings::*,
+                 std::vector<double> Settings::*, DirectIo Settings::*, Checksums Settings::*>;
 
 struct Key {
   std::string_view path;  // "headrace.tile_elements"

@@ -19,6 +19,9 @@ struct FieldToJson {
   ordered_json operator()(double Settings::*field) const { return from.*field; }
   ordered_json operator()(std::uint32_t Settings::*field) const { return from.*field; }
   ordered_json operator()(std::uint64_t Settings::*field) const { return from.*field; }
+  ordered_json operator()(std::vector<double> Settings::*field) const {
+    return (from.*field).empty() ? ordered_json("auto") : ordered_json(from.*field);
+  }
   template <class Choice>
   ordered_json operator()(Choice Settings::*field) const {
     return settings::choices_of(key)[static_cast<std::size_t>(from.*field)];

@@ -117,6 +117,8 @@ bool read_choice(const Key& key, const json& value, Settings& settings) {
     settings.*(*master) = static_cast<MasterLayout>(index);
   } else if (const auto* queue = std::get_if<IoQueueKind Settings::*>(&key.field)) {
     settings.*(*queue) = static_cast<IoQueueKind>(index);
+  } else if (const auto* registered = std::get_if<RegisterBuffers Settings::*>(&key.field)) {
+    settings.*(*registered) = static_cast<RegisterBuffers>(index);
   } else if (const auto* direct = std::get_if<DirectIo Settings::*>(&key.field)) {
     settings.*(*direct) = static_cast<DirectIo>(index);
   } else if (const auto* checksums = std::get_if<Checksums Settings::*>(&key.field)) {
@@ -129,6 +131,24 @@ bool read_boolean(const Key& key, const json& value, Settings& settings) {
   if (!value.is_boolean()) return false;
   const auto* field = std::get_if<bool Settings::*>(&key.field);
   if (field != nullptr) settings.*(*field) = value.get<bool>();
+  return true;
+}
+
+bool read_shares(const Key& key, const json& value, Settings& settings) {
+  const auto* field = std::get_if<std::vector<double> Settings::*>(&key.field);
+  if (value == "auto") {
+    (settings.*(*field)).clear();
+    return true;
+  }
+  if (!value.is_array() || value.empty()) return false;
+  std::vector<double> shares;
+  for (const json& share : value) {
+    if (!share.is_number()) return false;
+    const double number = share.get<double>();
+    if (!std::isfinite(number) || number <= 0) return false;
+    shares.push_back(number);
+  }
+  settings.*(*field) = std::move(shares);
   return true;
 }
 
@@ -164,6 +184,8 @@ bool fits(const Key& key, const json& value, Settings& settings) {
       return is_list_of(value, is_text);
     case Kind::kNumberList:
       return is_list_of(value, [](const json& v) { return v.is_number(); });
+    case Kind::kSharesOrAuto:
+      return read_shares(key, value, settings);
     case Kind::kAny:
       break;
   }
@@ -215,7 +237,8 @@ void read_value(const Key& key, const json& value, const Path& path, Report& rep
                 Settings& settings) {
   const bool automatic = value == "auto";
   if (automatic && key.status == Status::kNotServed) return;
-  const bool free_text = key.kind == Kind::kSizeOrAuto || lists_choice(key, "auto");
+  const bool free_text =
+      key.kind == Kind::kSizeOrAuto || key.kind == Kind::kSharesOrAuto || lists_choice(key, "auto");
   if (automatic && !free_text) {
     report.fault(
         path,

@@ -56,6 +56,7 @@ class DriveThread final : public Drive {
   DriveCounters counters() const noexcept override;
   const char* queue_name() const noexcept override { return queue_name_.c_str(); }
   const std::string& queue_reason() const noexcept override { return queue_reason_; }
+  Registered registered() const override { return registered_; }
   bool stalled() const noexcept override { return stalled_.load(); }
 
  private:
@@ -89,6 +90,7 @@ class DriveThread final : public Drive {
   DriveOptions options_;
   LogSink log_;
   std::string queue_name_, queue_reason_;
+  Registered registered_;
   std::atomic<Transfer*> incoming_{nullptr};  // last come first
   std::atomic<bool> stalled_{false};
   std::atomic<std::uint64_t> retries_{0};
@@ -163,13 +165,15 @@ void DriveThread::set_up() {
   const IoQueueOptions queue_options{.depth = std::max(1u, options_.queue_depth),
                                      .submit_batch = options_.submit_batch,
                                      .buffers = options_.buffers,
-                                     .files = {&fd, 1}};
+                                     .files = {&fd, 1},
+                                     .register_buffers = options_.register_buffers};
   ChosenIoQueue chosen = options_.make_queue ? options_.make_queue(queue_options)
                                              : choose_io_queue(IoQueueKind::kAuto, queue_options);
   kernel_side_->queue = std::move(chosen.queue);
   queue_ = kernel_side_->queue.get();
   queue_name_ = queue_->name();
   queue_reason_ = std::move(chosen.reason);
+  registered_ = queue_->registered();
   kernel_side_->blocks.resize(queue_->depth());
   for (Block& block : kernel_side_->blocks) free_blocks_.push(block);
   schedule_.set_up(queue_->depth());

@@ -54,6 +54,7 @@ class Drive {
   virtual DriveCounters counters() const noexcept = 0;  // any thread
   virtual const char* queue_name() const noexcept = 0;
   virtual const std::string& queue_reason() const noexcept = 0;
+  virtual Registered registered() const { return {}; }  // what its queue has registered
   // True once a transfer was given up as lost: its buffer may still be written to by the kernel, so
   // the arena must be leaked and close() must say so.
   virtual bool stalled() const noexcept = 0;
@@ -66,6 +67,7 @@ struct DriveOptions {
   std::uint64_t io_block_bytes = 1 << 20;
   std::uint32_t queue_depth = 16;
   std::uint32_t submit_batch = 2;
+  RegisterBuffers register_buffers = RegisterBuffers::kAuto;
   double warn_seconds = 10;
   double deadline_seconds = 60;
   std::vector<std::span<std::byte>> buffers = {};

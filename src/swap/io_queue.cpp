@@ -228,6 +228,22 @@ Error aio_refused(const char* call, int sys_errno) {
   return refused(call, sys_errno, aio_meaning(sys_errno));
 }
 
+std::string not_registered(const char* what, int sys_errno) {
+  const bool policy = sys_errno == EPERM || sys_errno == EACCES;
+  return "io_uring registers no " + std::string(what) + ": " + base::errno_text(sys_errno) +
+         ": every request names its own, at a little more CPU; " +
+         (sys_errno == ENOMEM ? memlock_text()
+          : policy            ? uring_policy_text()
+                              : "headrace.register_buffers \"off\" does not ask for it");
+}
+
+std::string text_of(const Registered& registered) {
+  if (!registered.buffers && !registered.files) return "";
+  return std::string("registered ") + (registered.buffers ? "buffers" : "") +
+         (registered.buffers && registered.files ? " and " : "") +
+         (registered.files ? "files" : "");
+}
+
 ChosenIoQueue choose_io_queue(IoQueueKind kind, const IoQueueOptions& options,
                               const IoQueueFactories& make) {
   if (kind == IoQueueKind::kThreads) return {make.threads(options), ""};

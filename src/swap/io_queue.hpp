@@ -32,6 +32,14 @@ struct IoRequest {
   IoRequest* next = nullptr;  // for whoever holds it: caller, queue, caller again
 };
 
+// What a queue has handed to the kernel once, instead of with every request.
+struct Registered {
+  bool buffers = false, files = false;
+  // Why something that was given is not, the consequence, and what would help. Empty if all is, and
+  // for a queue that never registers anything.
+  std::string refused = {};
+};
+
 // Threads: all calls but wake() from one thread, the one that made the queue.
 class IoQueue {
  public:
@@ -50,15 +58,19 @@ class IoQueue {
   virtual void wake() noexcept = 0;  // from any thread
   virtual std::uint32_t depth() const noexcept = 0;
   virtual std::uint32_t in_flight() const noexcept = 0;
+  virtual Registered registered() const { return {}; }
 };
+// "registered buffers and files"; "" for neither.
+std::string text_of(const Registered& registered);
 
 struct IoQueueOptions {
   std::uint32_t depth = 16;
   std::uint32_t submit_batch = 2;  // uring, aio: requests per system call
-  // Buffers that all requests lie in, and files they use: registered where the limits allow, else
-  // not.
+  // Buffers that all requests lie in, and files they use: registered (uring) where the limits
+  // allow, else not. IoQueue::registered() says what was.
   std::span<const std::span<std::byte>> buffers = {};
   std::span<const int> files = {};
+  RegisterBuffers register_buffers = RegisterBuffers::kAuto;  // kOff: neither buffers nor files
 };
 
 using IoQueueFactory = std::function<std::unique_ptr<IoQueue>(const IoQueueOptions&)>;
@@ -73,6 +85,8 @@ std::unique_ptr<IoQueue> make_io_queue_threads(const IoQueueOptions& options);
 // help.
 Error uring_refused(const char* call, int sys_errno);
 Error aio_refused(const char* call, int sys_errno);
+// Registered::refused for `what` ("buffers", "files").
+std::string not_registered(const char* what, int sys_errno);
 
 struct ChosenIoQueue {
   std::unique_ptr<IoQueue> queue;

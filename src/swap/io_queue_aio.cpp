@@ -4,7 +4,6 @@
 // moves the bytes itself.
 #include <linux/aio_abi.h>
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -12,17 +11,12 @@
 #include <array>
 #include <cerrno>
 #include <ctime>
-#include <thread>
 #include <utility>
 
-#include "base/check.hpp"
-#include "base/intrusive_list.hpp"
-#include "base/unique_fd.hpp"
-#include "swap/io_queue.hpp"
+#include "swap/kernel_queue.hpp"
 
 namespace headrace::swap {
 namespace {
-using Clock = std::chrono::steady_clock;
 using std::chrono::nanoseconds;
 
 constexpr std::size_t kBlocksPerSubmit = 16, kEventsPerReap = 32;
@@ -39,14 +33,12 @@ long io_getevents(aio_context_t context, long at_least, long at_most, io_event* 
   return ::syscall(SYS_io_getevents, context, at_least, at_most, events, timeout);
 }
 
-class AioQueue final : public IoQueue {
+class AioQueue final : public KernelQueue {
  public:
   explicit AioQueue(const IoQueueOptions& options)
-      : depth_(std::max(1u, options.depth)),
-        batch_(std::clamp<std::size_t>(options.submit_batch, 1, kBlocksPerSubmit)),
-        wake_fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-    if (!wake_fd_) throw aio_refused("eventfd", errno);
-    if (io_setup(depth_ + 1, &context_) != 0)
+      : KernelQueue(options, aio_refused),
+        batch_(std::clamp<std::size_t>(options.submit_batch, 1, kBlocksPerSubmit)) {
+    if (io_setup(depth() + 1, &context_) != 0)
       throw aio_refused("io_setup", errno);              // + the wake-up
     if (const int refused = arm_wake(); refused != 0) {  // from Linux 4.18 on
       io_destroy(context_);
@@ -56,15 +48,6 @@ class AioQueue final : public IoQueue {
   ~AioQueue() override { io_destroy(context_); }
 
   const char* name() const noexcept override { return "aio"; }
-  std::uint32_t depth() const noexcept override { return depth_; }
-  std::uint32_t in_flight() const noexcept override { return in_flight_; }
-
-  bool submit(IoRequest& request) noexcept override {
-    if (in_flight_ == depth_) return false;
-    ++in_flight_;
-    submitted_.push(request);
-    return true;
-  }
 
   int flush() noexcept override {
     while (!submitted_.empty()) {
@@ -109,11 +92,6 @@ class AioQueue final : public IoQueue {
     return 0;
   }
 
-  void wake() noexcept override {
-    const std::uint64_t one = 1;
-    [[maybe_unused]] const ssize_t written = ::write(wake_fd_.get(), &one, sizeof one);
-  }
-
  private:
   static iocb to_block(IoRequest& request) noexcept {
     iocb block{};
@@ -131,17 +109,11 @@ class AioQueue final : public IoQueue {
     if (wake_armed_) return 0;
     iocb block{};
     block.aio_lio_opcode = IOCB_CMD_POLL;
-    block.aio_fildes = static_cast<std::uint32_t>(wake_fd_.get());
+    block.aio_fildes = static_cast<std::uint32_t>(wake_fd());
     block.aio_buf = POLLIN;
     iocb* table = &block;
     if (io_submit(context_, 1, &table) != 1) return errno;
     wake_armed_ = true;
-    return 0;
-  }
-
-  // The kernel is out of something for a moment; the caller's loop comes back.
-  static std::size_t pause() noexcept {
-    std::this_thread::sleep_for(std::chrono::microseconds(200));
     return 0;
   }
 
@@ -174,27 +146,13 @@ class AioQueue final : public IoQueue {
       if (taken < static_cast<long>(wanted)) break;  // also EINTR: the caller looks at the time
       patience = nanoseconds::zero();
     }
-    HEADRACE_CHECK(count <= in_flight_, "the kernel completed more requests than it was given");
-    in_flight_ -= static_cast<std::uint32_t>(count);
+    leave_flight(count);
     return count;
   }
 
-  void take_wake() noexcept {
-    std::uint64_t times = 0;
-    [[maybe_unused]] const ssize_t got = ::read(wake_fd_.get(), &times, sizeof times);
-    wake_armed_ = false;
-    woken_ = true;
-  }
-
-  std::uint32_t depth_;
   std::size_t batch_;
-  base::UniqueFd wake_fd_;
   aio_context_t context_ = 0;
-  std::uint32_t in_flight_ = 0;
-  base::IntrusiveQueue<&IoRequest::next> submitted_;  // not yet the kernel's
-  base::IntrusiveQueue<&IoRequest::next> refused_;    // by io_submit, with their results
-  bool wake_armed_ = false;
-  bool woken_ = false;  // a wake-up that no waiting reap has answered yet
+  base::IntrusiveQueue<&IoRequest::next> refused_;  // by io_submit, with their results
 };
 }  // namespace
 

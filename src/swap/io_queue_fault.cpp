@@ -66,6 +66,7 @@ class FaultQueue final : public IoQueue {
 
   const char* name() const noexcept override { return inner_->name(); }
   std::uint32_t depth() const noexcept override { return inner_->depth(); }
+  Registered registered() const override { return inner_->registered(); }
   std::uint32_t in_flight() const noexcept override {
     return static_cast<std::uint32_t>(shadows_.size() - free_.size());
   }

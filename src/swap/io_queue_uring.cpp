@@ -5,25 +5,18 @@
 // more in one io_uring_enter get merged by the block layer into larger, slower ones.
 #include <liburing.h>
 #include <poll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <thread>
 #include <utility>
 #include <vector>
 
-#include "base/check.hpp"
-#include "base/intrusive_list.hpp"
-#include "base/unique_fd.hpp"
 #include "base/units.hpp"
-#include "swap/io_queue.hpp"
+#include "swap/kernel_queue.hpp"
 
 namespace headrace::swap {
 namespace {
-using Clock = std::chrono::steady_clock;
 using std::chrono::nanoseconds;
 
 // The kernel takes no larger piece of memory in one table entry.
@@ -54,16 +47,14 @@ io_uring open_ring(unsigned entries) {
   throw uring_refused("io_uring_setup", refused);
 }
 
-class UringQueue final : public IoQueue {
+class UringQueue final : public KernelQueue {
  public:
   explicit UringQueue(const IoQueueOptions& options)
-      : depth_(std::max(1u, options.depth)),
-        batch_(std::max(1u, options.submit_batch)),
-        wake_fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-    if (!wake_fd_) throw uring_refused("eventfd", errno);
-    ring_ = open_ring(depth_ + 2);  // one for the wake-up, one for old kernels' timeouts
-    unsigned workers[2] = {8, 8};   // for what the kernel cannot start at once; best effort
+      : KernelQueue(options, uring_refused), batch_(std::max(1u, options.submit_batch)) {
+    ring_ = open_ring(depth() + 2);  // one for the wake-up, one for old kernels' timeouts
+    unsigned workers[2] = {8, 8};    // for what the kernel cannot start at once; best effort
     io_uring_register_iowq_max_workers(&ring_, workers);
+    if (options.register_buffers == RegisterBuffers::kOff) return;
     register_buffers(options.buffers);
     register_files(options.files);
   }
@@ -76,14 +67,8 @@ class UringQueue final : public IoQueue {
   }
 
   const char* name() const noexcept override { return "uring"; }
-  std::uint32_t depth() const noexcept override { return depth_; }
-  std::uint32_t in_flight() const noexcept override { return in_flight_; }
-
-  bool submit(IoRequest& request) noexcept override {
-    if (in_flight_ == depth_) return false;
-    ++in_flight_;
-    submitted_.push(request);
-    return true;
+  Registered registered() const override {
+    return {!buffers_.empty() && use_registered_, !files_.empty(), refused_};
   }
 
   int flush() noexcept override {
@@ -120,13 +105,8 @@ class UringQueue final : public IoQueue {
     }
   }
 
-  void wake() noexcept override {
-    const std::uint64_t one = 1;
-    [[maybe_unused]] const ssize_t written = ::write(wake_fd_.get(), &one, sizeof one);
-  }
-
  private:
-  struct Registered {
+  struct Range {
     const std::byte* begin;
     const std::byte* end;
   };
@@ -141,8 +121,9 @@ class UringQueue final : public IoQueue {
     if (table.empty()) return;
     // Refused by memlock limits and by some sandboxes; plain reads and writes then cost a little
     // more CPU.
-    if (io_uring_register_buffers(&ring_, table.data(), static_cast<unsigned>(table.size())) != 0)
-      return;
+    const int result =
+        io_uring_register_buffers(&ring_, table.data(), static_cast<unsigned>(table.size()));
+    if (result != 0) return note_refusal("buffers", -result);
     for (const iovec& entry : table) {
       const auto* const begin = static_cast<const std::byte*>(entry.iov_base);
       buffers_.push_back({begin, begin + entry.iov_len});
@@ -151,9 +132,15 @@ class UringQueue final : public IoQueue {
 
   void register_files(std::span<const int> files) {
     if (files.empty()) return;
-    if (io_uring_register_files(&ring_, files.data(), static_cast<unsigned>(files.size())) != 0)
-      return;
+    const int result =
+        io_uring_register_files(&ring_, files.data(), static_cast<unsigned>(files.size()));
+    if (result != 0) return note_refusal("files", -result);
     files_.assign(files.begin(), files.end());
+  }
+
+  void note_refusal(const char* what, int sys_errno) {
+    if (!refused_.empty()) refused_ += "; ";
+    refused_ += not_registered(what, sys_errno);
   }
 
   int registered_buffer(const IoRequest& request) const noexcept {
@@ -194,7 +181,7 @@ class UringQueue final : public IoQueue {
     if (!wake_armed_) {
       io_uring_sqe* const sqe = io_uring_get_sqe(&ring_);
       if (sqe == nullptr) return false;
-      io_uring_prep_poll_add(sqe, wake_fd_.get(), POLLIN);
+      io_uring_prep_poll_add(sqe, wake_fd(), POLLIN);
       io_uring_sqe_set_data(sqe, nullptr);
       wake_armed_ = true;
     }
@@ -203,12 +190,6 @@ class UringQueue final : public IoQueue {
       if (submitted <= 0 && submitted != -EINTR) return false;
     }
     return true;
-  }
-
-  // The kernel is out of something for a moment; the caller's loop comes back.
-  static std::size_t pause() noexcept {
-    std::this_thread::sleep_for(std::chrono::microseconds(200));
-    return 0;
   }
 
   std::size_t take_completed(std::span<IoRequest*> done) noexcept {
@@ -230,8 +211,7 @@ class UringQueue final : public IoQueue {
       io_uring_cq_advance(&ring_, taken);
       if (taken < wanted) break;
     }
-    HEADRACE_CHECK(count <= in_flight_, "the ring completed more requests than it was given");
-    in_flight_ -= static_cast<std::uint32_t>(count);
+    leave_flight(count);
     return count;
   }
 
@@ -243,24 +223,12 @@ class UringQueue final : public IoQueue {
     if (registered_buffer(request) >= 0) use_registered_ = false;
   }
 
-  void take_wake() noexcept {
-    std::uint64_t times = 0;
-    [[maybe_unused]] const ssize_t got = ::read(wake_fd_.get(), &times, sizeof times);
-    wake_armed_ = false;
-    woken_ = true;
-  }
-
-  std::uint32_t depth_;
   std::uint32_t batch_;
-  base::UniqueFd wake_fd_;
   io_uring ring_{};
-  std::vector<Registered> buffers_;
+  std::vector<Range> buffers_;
   bool use_registered_ = true;
   std::vector<int> files_;
-  std::uint32_t in_flight_ = 0;
-  base::IntrusiveQueue<&IoRequest::next> submitted_;  // not yet in the ring
-  bool wake_armed_ = false;
-  bool woken_ = false;  // a wake-up that no waiting reap has answered yet
+  std::string refused_;
 };
 }  // namespace
 

@@ -91,6 +91,7 @@ SwapTier::SwapTier(async::Conductor& conductor, SwapTierOptions options)
     drive.io_block_bytes = options.settings.io_block_bytes;
     drive.queue_depth = options.settings.queue_depth;
     drive.submit_batch = options.settings.submit_batch;
+    drive.register_buffers = options.settings.register_buffers;
     drive.warn_seconds = options.settings.io_warn_seconds;
     drive.deadline_seconds = options.settings.io_deadline_seconds;
     drive.buffers = options.buffers;
@@ -213,6 +214,17 @@ std::string SwapTier::queue_name() const {
 }
 std::string SwapTier::queue_reason() const {
   return lanes_.empty() ? "" : lanes_[0]->drive->queue_reason();
+}
+
+Registered SwapTier::registered() const {
+  Registered all{!lanes_.empty(), !lanes_.empty(), {}};
+  for (const auto& lane : lanes_) {
+    const Registered one = lane->drive->registered();
+    all.buffers &= one.buffers;
+    all.files &= one.files;
+    if (all.refused.empty()) all.refused = one.refused;
+  }
+  return all;
 }
 
 bool SwapTier::direct() const noexcept {

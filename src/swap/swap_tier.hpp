@@ -66,6 +66,7 @@ class SwapTier {
   DriveCounters totals() const noexcept;
   std::string queue_name() const;
   std::string queue_reason() const;
+  Registered registered() const;  // on all drives; the first refusal
   bool direct() const noexcept;
   // A drive gave a transfer up. Any thread.
   bool stalled() const noexcept;

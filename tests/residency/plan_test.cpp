@@ -80,6 +80,32 @@ TEST(Plan, HasNoSlotsWhenEverythingIsResident) {
   expect_disjoint(plan);
 }
 
+TEST(Plan, DealsTilesOverDrivesAgainAndChangesNothingInMemory) {
+  const auto partition = transformer(512, 20);
+  auto inputs = inputs_for(partition, OffloadDevice::kNvme, OffloadDevice::kNvme);
+  inputs.settings.nvme_paths = {"/a", "/b", "/c"};
+  const Plan even = make_plan(inputs);
+  Plan again = even;
+  deal_again(again, partition, inputs.settings.nvme_paths,
+             {{.weight = 1}, {.weight = 0}, {.weight = 3, .read_bytes_per_second = 2e9}});
+  ASSERT_EQ(again.report.drives.size(), 3u);
+  EXPECT_NEAR(again.report.drives[0].share, 0.25, 0.01);
+  EXPECT_EQ(again.report.drives[1].bytes, 0u);
+  EXPECT_EQ(again.drive_bytes[1], 0u) << "no spare extent where nothing is stored";
+  EXPECT_EQ(again.report.drives[2].path, "/c");
+  EXPECT_EQ(again.report.drives[2].read_bytes_per_second, 2e9);
+  EXPECT_NE(again.report.to_text().find("/a: 25."), std::string::npos) << again.report.to_text();
+  EXPECT_EQ(again.arena_bytes, even.arena_bytes);
+  EXPECT_EQ(again.report.host_bytes, even.report.host_bytes);
+  for (const Plan* const plan : std::initializer_list<const Plan*>{&even, &again}) {
+    std::uint64_t rows = 0, files = 0;
+    for (const PlanRow& row : plan->report.rows) rows += row.tier == "nvme" ? row.bytes : 0;
+    for (const std::uint64_t bytes : plan->drive_bytes) files += bytes;
+    EXPECT_EQ(plan->report.nvme_bytes, rows);
+    EXPECT_EQ(plan->report.nvme_bytes, files);
+  }
+}
+
 TEST(Plan, KeepsParametersBeforeStateUnderABudget) {
   const auto partition = transformer(256, 8);
   auto inputs = inputs_for(partition, OffloadDevice::kNvme, OffloadDevice::kNvme);

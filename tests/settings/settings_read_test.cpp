@@ -37,13 +37,16 @@ TEST(Settings, FollowDeepSpeedsSections) {
 TEST(Settings, FillEveryFieldOfOurOwnSection) {
   const Settings read = Settings::from_json(R"({"headrace": {
     "host_budget_bytes": "1.5GiB", "nvme_paths": ["/mnt/a", "/mnt/b"], "master": "f32",
+    "drive_shares": [2, 0.5],
     "tile_elements": 131072, "update_slots": 3, "prefetch_groups": 0, "update_threads": 8,
     "io_block_bytes": "512KiB", "queue_depth": 32, "submit_batch": 1, "io_queue": "threads",
+    "register_buffers": "off",
     "direct": "require", "allow_memory_backed": true, "checksums": "off", "io_warn_seconds": 0.5,
     "io_deadline_seconds": 5}})");
   EXPECT_EQ(read.host_budget_bytes, 3ull << 29);
   EXPECT_FALSE(read.host_budget_auto);
   EXPECT_EQ(read.nvme_paths, (std::vector<std::string>{"/mnt/a", "/mnt/b"}));
+  EXPECT_EQ(read.drive_shares, (std::vector<double>{2, 0.5}));
   EXPECT_EQ(read.master, MasterLayout::kF32);
   EXPECT_EQ(read.tile_elements, 131072u);
   EXPECT_EQ(read.update_slots, 3u);
@@ -53,11 +56,33 @@ TEST(Settings, FillEveryFieldOfOurOwnSection) {
   EXPECT_EQ(read.queue_depth, 32u);
   EXPECT_EQ(read.submit_batch, 1u);
   EXPECT_EQ(read.io_queue, IoQueueKind::kThreads);
+  EXPECT_EQ(read.register_buffers, RegisterBuffers::kOff);
   EXPECT_EQ(read.direct, DirectIo::kRequire);
   EXPECT_TRUE(read.allow_memory_backed);
   EXPECT_EQ(read.checksums, Checksums::kOff);
   EXPECT_EQ(read.io_warn_seconds, 0.5);
   EXPECT_EQ(read.io_deadline_seconds, 5);
+}
+
+TEST(Settings, TakeTheSharesOfDrivesAsAListOrAuto) {
+  const auto read = [](const std::string& shares) {
+    return Settings::from_json(
+        R"({"zero_optimization": {"offload_param": {"device": "nvme"}}, "headrace": {)"
+        R"("nvme_paths": ["/mnt/a", "/mnt/b"], "drive_shares": )" +
+        shares + "}}");
+  };
+  EXPECT_EQ(read("[1, 3]").drive_shares, (std::vector<double>{1, 3}));
+  EXPECT_TRUE(read("\"auto\"").drive_shares.empty());
+  for (const char* refused :
+       {"[]", "[1, 0]", "[1, -2]", "[1, \"2\"]", "2", "\"fast\"", "[1]", "[1, 2, 3]"}) {
+    try {
+      read(refused);
+      ADD_FAILURE() << refused << " was taken";
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("headrace.drive_shares: "), std::string::npos);
+      EXPECT_NE(std::string(error.what()).find("\"auto\""), std::string::npos) << error.what();
+    }
+  }
 }
 
 TEST(Settings, TakeTheBudgetAsNumberTextOrAuto) {

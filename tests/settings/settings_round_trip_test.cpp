@@ -34,6 +34,8 @@ class Draw {
     const bool nvme =
         s.offload_optimizer == OffloadDevice::kNvme || s.offload_parameters == OffloadDevice::kNvme;
     for (std::size_t i = between(nvme ? 1 : 0, 3); i > 0; --i) s.nvme_paths.push_back(path(i));
+    if (coin())
+      for (std::size_t i = s.nvme_paths.size(); i > 0; --i) s.drive_shares.push_back(real(0.1, 9));
     s.gradient_clipping = coin() ? 0 : real(0, 10);
     s.gradient_accumulation_steps = static_cast<std::uint32_t>(between(1, 2147483647));
     s.host_budget_auto = coin();
@@ -49,6 +51,7 @@ class Draw {
     s.io_queue = static_cast<IoQueueKind>(between(0, 3));
     s.direct = static_cast<DirectIo>(between(0, 1));
     s.allow_memory_backed = coin();
+    s.register_buffers = static_cast<RegisterBuffers>(between(0, 1));
     s.checksums = static_cast<Checksums>(between(0, 1));
     s.io_warn_seconds = real(0.001, 100);
     s.io_deadline_seconds = real(0.001, 86400);
@@ -63,6 +66,7 @@ void expect_equal(const Settings& a, const Settings& b) {
   EXPECT_EQ(a.offload_optimizer, b.offload_optimizer);
   EXPECT_EQ(a.offload_parameters, b.offload_parameters);
   EXPECT_EQ(a.nvme_paths, b.nvme_paths);
+  EXPECT_EQ(a.drive_shares, b.drive_shares);
   EXPECT_EQ(a.gradient_clipping, b.gradient_clipping);
   EXPECT_EQ(a.gradient_accumulation_steps, b.gradient_accumulation_steps);
   EXPECT_EQ(a.host_budget_bytes, b.host_budget_bytes);
@@ -78,6 +82,7 @@ void expect_equal(const Settings& a, const Settings& b) {
   EXPECT_EQ(a.io_queue, b.io_queue);
   EXPECT_EQ(a.direct, b.direct);
   EXPECT_EQ(a.allow_memory_backed, b.allow_memory_backed);
+  EXPECT_EQ(a.register_buffers, b.register_buffers);
   EXPECT_EQ(a.checksums, b.checksums);
   EXPECT_EQ(a.io_warn_seconds, b.io_warn_seconds);
   EXPECT_EQ(a.io_deadline_seconds, b.io_deadline_seconds);

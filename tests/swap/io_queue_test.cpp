@@ -13,6 +13,7 @@
 #include <random>
 #include <thread>
 
+#include "limits.hpp"
 #include "scratch.hpp"
 
 namespace headrace::swap::test {
@@ -261,6 +262,62 @@ TEST(UringQueue, GoesWithoutRegisteredMemoryOnceThatHasFailed) {
   EXPECT_EQ(move(*queue, read), kPage);
   EXPECT_EQ(std::memcmp(memory.data(), file.contents().data() + kPage, kPage), 0);
   EXPECT_EQ(move(*queue, {IoKind::kWrite, file.fd(), memory.data(), kPage, 4 * kPage}), kPage);
+}
+
+// The queue, or null where there is none to be had.
+std::unique_ptr<IoQueue> uring_over(const std::span<std::byte>& buffer, const int& fd,
+                                    RegisterBuffers wanted) {
+  try {
+    return make_io_queue_uring(
+        {.depth = 2, .buffers = {&buffer, 1}, .files = {&fd, 1}, .register_buffers = wanted});
+  } catch (const Error&) {
+    return nullptr;
+  }
+}
+
+TEST(UringQueue, SaysWhatItHasRegisteredAndRegistersNothingUnasked) {
+  const ScratchDirectory scratch;
+  TestFile file(scratch, 8 * kPage);
+  Pages memory(8 * kPage);
+  const int fd = file.fd();
+  for (const RegisterBuffers wanted : {RegisterBuffers::kAuto, RegisterBuffers::kOff}) {
+    const auto queue = uring_over(memory.span(), fd, wanted);
+    if (!queue) GTEST_SKIP() << "no io_uring here";
+    const Registered registered = queue->registered();
+    const bool asked = wanted == RegisterBuffers::kAuto;
+    if (asked && !registered.refused.empty()) GTEST_SKIP() << registered.refused;
+    EXPECT_EQ(text_of(registered), asked ? "registered buffers and files" : "");
+    EXPECT_EQ(registered.refused, "");
+    EXPECT_EQ(move(*queue, {IoKind::kRead, fd, memory.data(), 2 * kPage, kPage}), 2 * kPage);
+    EXPECT_EQ(std::memcmp(memory.data(), file.contents().data() + kPage, 2 * kPage), 0);
+  }
+}
+
+TEST(UringQueue, ServesWithoutRegisteredMemoryWhereTheLimitOnLockedMemoryIsSmall) {
+  constexpr int kNoRing = 77;
+  const ScratchDirectory scratch;
+  TestFile file(scratch, 8 * kPage);
+  const int fd = file.fd();
+  const int status = in_child([&] {
+    const rlimit limit{1 << 20, 1 << 20};
+    ::setrlimit(RLIMIT_MEMLOCK, &limit);
+    // Root may lock without limit.
+    if (::geteuid() == 0 && ::setuid(kNobody) != 0) return kNoRing;
+    Pages memory(4 << 20);
+    const auto queue = uring_over(memory.span(), fd, RegisterBuffers::kAuto);
+    if (!queue) return kNoRing;
+    const Registered registered = queue->registered();
+    if (registered.buffers || !registered.files) return 1;
+    const std::string& text = registered.refused;
+    for (const char* part :
+         {"registers no buffers: ENOMEM", "the limit on locked memory is 1 MiB", "'ulimit -l'"}) {
+      if (text.find(part) == std::string::npos) return 2;
+    }
+    if (move(*queue, {IoKind::kRead, fd, memory.data(), 2 * kPage, kPage}) != 2 * kPage) return 3;
+    return std::memcmp(memory.data(), file.contents().data() + kPage, 2 * kPage) == 0 ? 0 : 4;
+  });
+  if (status == kNoRing) GTEST_SKIP() << "no io_uring here under a limit of 1 MiB";
+  EXPECT_EQ(status, 0);
 }
 
 TEST(ThreadQueue, ItsThreadsAreNamedAndGoneAtItsEnd) {

@@ -54,6 +54,7 @@ std::string to_json(const Stats& stats) {
                   {"engine_bytes", stats.engine_bytes},
                   {"io_queue", stats.io_queue},
                   {"io_queue_reason", stats.io_queue_reason},
+                  {"io_queue_details", stats.io_queue_details},
                   {"direct_io", stats.direct_io},
                   {"update_threads", stats.update_threads},
                   {"update_threads_source", stats.update_threads_source}});

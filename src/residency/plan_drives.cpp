@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// The plan over several drives: which tile is where, and how large each swap file is.
+#include <algorithm>
+
+#include "residency/plan.hpp"
+#include "residency/plan_rows.hpp"
+
+namespace headrace::residency {
+void deal_again(Plan& plan, const partition::Partition& partition,
+                const std::vector<std::string>& paths, const std::vector<DriveInputs>& drives) {
+  std::vector<TileExtents> tiles;
+  for (std::size_t t = 0; t < plan.tiles.size(); ++t)
+    tiles.push_back(extents_of(plan, partition, t));
+  std::vector<DriveRoom> rooms;
+  for (const DriveInputs& drive : drives) rooms.push_back({drive.weight, drive.free_bytes});
+  const std::vector<std::uint32_t> dealt = deal_over_drives(tiles, rooms);
+  plan.drive_bytes.assign(drives.size(), 0);
+  std::vector<std::uint64_t> largest(drives.size(), 0);
+  std::uint64_t bytes = 0;
+  for (std::size_t t = 0; t < tiles.size(); ++t) {
+    const auto [record, weight] = tiles[t];
+    plan.tiles[t].drive = dealt[t];
+    plan.drive_bytes[dealt[t]] += record + weight;
+    largest[dealt[t]] = std::max({largest[dealt[t]], record, weight});
+    bytes += record + weight;
+  }
+  PlanReport& report = plan.report;
+  report.drives.clear();
+  for (std::size_t d = 0; d < drives.size() && bytes > 0; ++d) {
+    report.drives.push_back(
+        {.path = d < paths.size() ? paths[d] : "",
+         .bytes = plan.drive_bytes[d],
+         .share = static_cast<double>(plan.drive_bytes[d]) / static_cast<double>(bytes),
+         .read_bytes_per_second = drives[d].read_bytes_per_second,
+         .write_bytes_per_second = drives[d].write_bytes_per_second});
+  }
+  constexpr const char* kSpare = "spare extents";
+  std::erase_if(report.rows, [](const PlanRow& row) { return row.what == kSpare; });
+  report.nvme_bytes = bytes;
+  for (std::size_t d = 0; d < drives.size(); ++d) {
+    // Room for one more extent, where a failed write is repeated.
+    add_row(plan, kSpare, "nvme", largest[d]);
+    plan.drive_bytes[d] += largest[d];
+    report.nvme_bytes += largest[d];
+  }
+}
+}  // namespace headrace::residency
