@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "bench/bench.hpp"
 #include "headrace/version.hpp"
 #include "inspect/inspect.hpp"
 #include "program/exit_codes.hpp"
@@ -21,6 +22,8 @@ struct Subcommand {
   int (*run)(int argc, const char* const* argv);
 };
 constexpr std::array kSubcommands{
+    Subcommand{"bench", "bench PATH    what a drive can do for offloading, beside fio if asked",
+               bench},
     Subcommand{"inspect", "inspect PATH  what swap files hold, verified; read-only", inspect},
 };
 

@@ -36,7 +36,7 @@ void Crew::serve(Job& job) {
   try {
     lane = std::make_unique<Lane>(job.lane);
     job.queue_text = lane->queue_text();
-    job.queue_reason = lane->queue_reason();
+    job.queue_notes = lane->queue_notes();
   } catch (...) {
     job.error = std::current_exception();
     abandoned_ = true;

@@ -24,7 +24,7 @@ struct Job {
   int cpu = -1;  // that its thread runs on; -1: any
   LaneCounters counters;
   LaneResult result;
-  std::string queue_text, queue_reason;
+  std::string queue_text, queue_notes;
   std::exception_ptr error;
 };
 

@@ -86,16 +86,16 @@ std::vector<Workload> workloads_of(const Axes& axes, Effort effort) {
   const std::uint64_t k = base::kKiB, m = base::kMiB;
   Set set(axes);
   if (effort == Effort::kQuick) {
-    for (const Pattern pattern : {Pattern::kRead, Pattern::kWrite, Pattern::kMixed}) {
-      for (const Shape shape : {Shape{m, 16}, Shape{4 * m, 4}}) set.add(pattern, shape);
-    }
+    set.add(Pattern::kRead, {m, 16});
+    for (const Pattern pattern : {Pattern::kRead, Pattern::kWrite, Pattern::kMixed})
+      set.add(pattern, {4 * m, 4});
     return set.all();
   }
   for (const std::uint64_t block : {256 * k, m, 4 * m, 16 * m}) {
     for (const std::uint32_t depth : {1u, 4u, 16u, 32u}) set.add(Pattern::kRead, {block, depth});
   }
   for (const Pattern pattern : {Pattern::kWrite, Pattern::kMixed}) {
-    for (const Shape shape : {Shape{m, 4}, Shape{m, 16}, Shape{4 * m, 4}, Shape{16 * m, 2}})
+    for (const Shape shape : {Shape{m, 16}, Shape{4 * m, 4}, Shape{16 * m, 2}})
       set.add(pattern, shape);
   }
   set.add(Pattern::kRandRead, {m, 16});

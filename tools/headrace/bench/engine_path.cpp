@@ -24,6 +24,8 @@ swap::SwapTierOptions tier_options(const std::vector<std::unique_ptr<Target>>& t
   settings.io_block_bytes = workload.block_bytes;
   settings.queue_depth = workload.depth;
   settings.submit_batch = workload.submit_batch;
+  settings.register_buffers =
+      workload.register_buffers ? RegisterBuffers::kAuto : RegisterBuffers::kOff;
   for (const auto& target : targets) {
     options.paths.push_back(target->probe());
     options.drive_bytes.push_back(base::kIoAlignment);
@@ -161,10 +163,8 @@ EnginePath::EnginePath(const std::vector<std::unique_ptr<Target>>& targets,
                        .generation = 0,
                        .sample = {},
                        .verification = nullptr}) {
-  parts_->tier = std::make_unique<swap::SwapTier>(
-      *parts_->conductor,
-      tier_options(targets, workload,
-                   workload.register_buffers ? buffers : std::span<const std::span<std::byte>>()));
+  parts_->tier = std::make_unique<swap::SwapTier>(*parts_->conductor,
+                                                  tier_options(targets, workload, buffers));
 }
 EnginePath::~EnginePath() = default;
 
@@ -192,5 +192,5 @@ Sample EnginePath::take(const Stretch& stretch, std::uint32_t generation, Verifi
 }
 
 std::string EnginePath::queue_text() const { return parts_->tier->queue_name(); }
-std::string EnginePath::queue_reason() const { return parts_->tier->queue_reason(); }
+std::string EnginePath::queue_notes() const { return parts_->tier->queue_reason(); }
 }  // namespace headrace::tools

@@ -36,12 +36,17 @@ Lane::Lane(const LaneOptions& options)
   swap::IoQueueOptions queue;
   queue.depth = options_.workload.depth;
   queue.submit_batch = options_.workload.submit_batch;
-  if (options_.workload.register_buffers) queue.buffers = options_.buffers;
+  queue.buffers = options_.buffers;
+  if (!options_.workload.register_buffers) queue.register_buffers = RegisterBuffers::kOff;
   queue.files = {&file, 1};
-  swap::ChosenIoQueue chosen = swap::choose_io_queue(options_.workload.queue, queue);
+  swap::ChosenIoQueue chosen = options_.choose_queue(options_.workload.queue, queue);
   queue_ = std::move(chosen.queue);
-  queue_text_ = queue_->name();
-  queue_reason_ = std::move(chosen.reason);
+  const swap::Registered registered = queue_->registered();
+  const std::string what = swap::text_of(registered);
+  queue_text_ = queue_->name() + (what.empty() ? "" : ", " + what);
+  queue_notes_ = std::move(chosen.reason);
+  if (!registered.refused.empty())
+    queue_notes_ += (queue_notes_.empty() ? "" : "; ") + registered.refused;
   const std::uint64_t block = options_.workload.block_bytes;
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     slots_[i].fd = file;

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -24,6 +25,9 @@ enum class Verify : std::uint8_t {
   kWhole,   // every byte: costs memory bandwidth, so figures are lower
 };
 
+// choose_io_queue(), or what a test puts in its place.
+using QueueChooser = std::function<swap::ChosenIoQueue(IoQueueKind, const swap::IoQueueOptions&)>;
+
 struct LaneOptions {
   Target* target = nullptr;
   const Stamps* stamps = nullptr;
@@ -36,6 +40,7 @@ struct LaneOptions {
   Verify verify = Verify::kStamps;
   // Each holds depth blocks, 4 KiB-aligned. What is written comes from the second, filled before.
   std::span<std::byte> read_memory, write_memory;
+  QueueChooser choose_queue;
   std::span<const std::span<std::byte>> buffers;  // that both lie in: registered where possible
 };
 
@@ -62,7 +67,7 @@ class Lane {
   LaneResult run(LaneCounters& counters);
 
   const std::string& queue_text() const noexcept { return queue_text_; }
-  const std::string& queue_reason() const noexcept { return queue_reason_; }
+  const std::string& queue_notes() const noexcept { return queue_notes_; }
 
  private:
   struct Slot : swap::IoRequest {
@@ -90,7 +95,7 @@ class Lane {
   BlockOrder order_;
   std::uint64_t blocks_wanted_;  // 0: no such limit
   std::unique_ptr<swap::IoQueue> queue_;
-  std::string queue_text_, queue_reason_;
+  std::string queue_text_, queue_notes_;
   std::vector<Slot> slots_;
   std::uint64_t started_ = 0;
   std::uint32_t under_way_ = 0;

@@ -81,10 +81,10 @@ void add_how_much(CLI::App& app, BenchOptions& o, Words& w) {
   const auto text = [&](const char* name, std::string& to, const char* help) {
     app.add_option(name, to, help)->group(group);
   };
-  text("--size", w.size, "Size of the file per drive [2G; --quick 512M; --sustained 16G]");
+  text("--size", w.size, "Size of the file per drive [1G; --quick 512M; --sustained 16G]");
   text("--runtime", w.runtime, "At most this long in all [60s; --quick 10s; --sustained 5m]");
   text("--max-write", w.most_written,
-       "Write at most this much per drive [8G; --quick 2G; --sustained 64G]");
+       "Write at most this much per drive [8G; --quick 4G; --sustained 64G]");
   text("--rounds", w.rounds, "Rounds, after one to warm up; 0: as many as the time allows [6]");
   text("--until", w.until, "End early once each interval is within this, e.g. 3%");
   app.add_flag("--quick", w.quick, "A first look in 10 s")->group(group);
@@ -193,11 +193,12 @@ void take_amounts(BenchOptions& o, const Words& w) {
   const auto bytes = [](const char* name, const std::string& word, std::uint64_t least) {
     return command_line::to_bytes(name, word, {least, std::uint64_t{1} << 50});
   };
+  o.file_bytes_given = !w.size.empty();
   o.file_bytes = w.size.empty()
-                     ? otherwise(2 * base::kGiB, base::kGiB / 2, 16 * base::kGiB)
+                     ? otherwise(base::kGiB, base::kGiB / 2, 16 * base::kGiB)
                      : base::align_up(bytes("--size", w.size, 64 * base::kMiB), base::kHugePage);
   o.most_written_bytes = w.most_written.empty()
-                             ? otherwise(8 * base::kGiB, 2 * base::kGiB, 64 * base::kGiB)
+                             ? otherwise(8 * base::kGiB, 4 * base::kGiB, 64 * base::kGiB)
                              : bytes("--max-write", w.most_written, 64 * base::kMiB);
   o.most_seconds = w.runtime.empty()
                        ? otherwise(60.0, 10.0, 300.0)

@@ -11,9 +11,10 @@
 
 namespace headrace::tools {
 struct BenchOptions {
-  std::vector<std::string> paths;                 // one per drive; default: the current directory
-  std::vector<Workload> workloads;                // of Mover::kQueue and kEngine, each once
-  std::uint64_t file_bytes = 0;                   // per drive
+  std::vector<std::string> paths;   // one per drive; default: the current directory
+  std::vector<Workload> workloads;  // of Mover::kQueue and kEngine, each once
+  std::uint64_t file_bytes = 0;     // per drive
+  bool file_bytes_given = false;
   double most_seconds = 60;                       // of all of it
   std::uint64_t most_written_bytes = 8ull << 30;  // per drive, the file's layout included
   std::uint32_t rounds = 6;                       // at least six bound a median with 95 %

@@ -60,6 +60,7 @@ LaneOptions Runner::lane_options(const Workload& workload, const Stretch& stretc
   lane.read_memory = arena_.range(at, window);
   lane.write_memory = arena_.range(arena_.size_bytes() / 2 + at, window);
   lane.buffers = buffers_;
+  lane.choose_queue = options_.choose_queue;
   return lane;
 }
 
@@ -76,7 +77,7 @@ Sample Runner::take_by_engine(const Workload& workload, const Stretch& stretch) 
   const std::uint64_t half = arena_.size_bytes() / 2;
   EnginePath path(targets_, workload, arena_.range(half, half), buffers_, stamps_);
   queue_text_ = path.queue_text();
-  queue_reason_ = path.queue_reason();
+  queue_notes_ = path.queue_notes();
   load_.start();
   const double before = load_.cpu_seconds();
   try {
@@ -147,7 +148,7 @@ Sample Runner::joined(const std::vector<Job>& jobs) {
   }
   sample.seconds = std::chrono::duration<double>(ended - began).count();
   queue_text_ = jobs[0].queue_text;
-  queue_reason_ = jobs[0].queue_reason;
+  queue_notes_ = jobs[0].queue_notes;
   return sample;
 }
 

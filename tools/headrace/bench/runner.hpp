@@ -22,6 +22,9 @@ struct RunnerOptions {
   std::uint32_t load_threads = 0;     // that saturate memory while a sample is taken
   Verify verify = Verify::kStamps;
   LogSink log = {};
+  QueueChooser choose_queue = [](IoQueueKind kind, const swap::IoQueueOptions& options) {
+    return swap::choose_io_queue(kind, options);
+  };
 };
 
 // In memory at once for one direction, all drives.
@@ -46,9 +49,9 @@ class Runner {
 
   const std::vector<std::unique_ptr<Target>>& targets() const noexcept { return targets_; }
   const Verification& verification() const noexcept { return verification_; }
-  // Of the last sample: "uring, registered buffers", and why others were passed over.
+  // Of the last sample: "uring, registered buffers", and why not what would be better.
   const std::string& queue_text() const noexcept { return queue_text_; }
-  const std::string& queue_reason() const noexcept { return queue_reason_; }
+  const std::string& queue_notes() const noexcept { return queue_notes_; }
   std::uint64_t written_bytes() const noexcept { return written_bytes_; }
 
  private:
@@ -67,6 +70,6 @@ class Runner {
   std::uint32_t generation_ = 0;
   std::uint64_t written_bytes_ = 0;
   Verification verification_;
-  std::string queue_text_, queue_reason_;
+  std::string queue_text_, queue_notes_;
 };
 }  // namespace headrace::tools

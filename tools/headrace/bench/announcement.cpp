@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/announcement.hpp"
+
+#include <fmt/core.h>
+#include <sys/statvfs.h>
+
+#include <algorithm>
+
+#include "base/units.hpp"
+#include "bench/rounds.hpp"
+#include "bench/target.hpp"
+#include "command_line/command_line.hpp"
+
+namespace headrace::tools {
+namespace {
+using command_line::Fault;
+constexpr std::uint64_t kLeastFile = 64 * base::kMiB;
+
+bool any_writes(const BenchOptions& options) {
+  return std::ranges::any_of(options.workloads,
+                             [](const Workload& w) { return writes(w.pattern); });
+}
+
+std::uint64_t largest_unit(const BenchOptions& options) {
+  std::uint64_t unit = 0;
+  for (const Workload& w : options.workloads)
+    unit = std::max(unit, std::max(w.block_bytes, w.record_bytes) * w.jobs);
+  return unit;
+}
+
+// What fits beside the 5 % that stay free.
+std::uint64_t room_of(const std::string& path) {
+  struct statvfs space {};
+  if (::statvfs(path.c_str(), &space) != 0) return ~std::uint64_t{0};
+  const std::uint64_t free = std::uint64_t{space.f_bavail} * space.f_frsize;
+  const std::uint64_t reserve = std::uint64_t{space.f_blocks} * space.f_frsize / 20;
+  return free > reserve ? free - reserve : 0;
+}
+}  // namespace
+
+void check_workloads(const BenchOptions& options) {
+  for (const std::string& path : options.paths) {
+    if (is_writable_target(path)) continue;
+    if (options.paths.size() > 1)
+      throw Fault{path + " is no directory, and several drives are measured through files",
+                  "Name directories, or that one alone"};
+    for (const Workload& workload : options.workloads) {
+      if (writes(workload.pattern) || workload.mover == Mover::kEngine)
+        throw Fault{fmt::format("{} is no directory, so it is only read, and {} is to be measured",
+                                path, text_of(workload)),
+                    "Give --rw read,randread, or name a directory on the drive"};
+    }
+  }
+  if (options.compare_fio && options.paths.size() > 1)
+    throw Fault{"--compare fio measures one drive at a time, and several were named",
+                "Name one directory"};
+  if (largest_unit(options) * 2 > options.file_bytes)
+    throw Fault{fmt::format("--size {} holds fewer than two blocks (or records) of {} per job",
+                            base::format_bytes(options.file_bytes),
+                            base::format_bytes(largest_unit(options))),
+                "Give a larger --size or a smaller --bs"};
+  if (!any_writes(options) && options.file_bytes <= options.most_written_bytes) return;
+  const std::uint64_t rounds = std::min<std::uint64_t>(options.rounds, 6);
+  const std::uint64_t least =
+      options.file_bytes +
+      (options.sustained
+           ? 0
+           : least_written_bytes(options.workloads, static_cast<std::uint32_t>(rounds),
+                                 options.compare_fio));
+  if (least > options.most_written_bytes)
+    throw Fault{
+        fmt::format("{} rounds of these workloads write at least {} per drive, the file of "
+                    "{} included, and --max-write allows {}",
+                    rounds, base::format_bytes(least), base::format_bytes(options.file_bytes),
+                    base::format_bytes(options.most_written_bytes)),
+        fmt::format("Give --max-write {}M, or fewer workloads", base::ceil_div(least, base::kMiB))};
+}
+
+void fit_to_drives(BenchOptions& options, std::vector<std::string>& warnings) {
+  for (const std::string& path : options.paths) {
+    if (!is_writable_target(path)) continue;
+    const std::uint64_t room = base::align_down(room_of(path), base::kHugePage);
+    if (options.file_bytes_given || room >= options.file_bytes) continue;
+    const std::uint64_t least = std::max(kLeastFile, 2 * largest_unit(options));
+    if (room < least) continue;  // making the file says so
+    warnings.push_back(fmt::format(
+        "{} has room for a file of {} where {} are usual, with 5 % left free; caches weigh more in "
+        "the figures; free some space",
+        path, base::format_bytes(room), base::format_bytes(options.file_bytes)));
+    options.file_bytes = room;
+  }
+}
+
+std::string announcement(const BenchOptions& options) {
+  const bool written = is_writable_target(options.paths[0]);
+  std::string text = fmt::format("This takes at most about {:.0f} s", options.most_seconds);
+  if (!written) return text + " and writes nothing.\n\n";
+  const bool several = options.paths.size() > 1;
+  return text +
+         fmt::format(" and writes at most {}{}: a file of {}, removed at the end.\n\n",
+                     base::format_bytes(options.most_written_bytes),
+                     several ? fmt::format(" to each of {} drives", options.paths.size()) : "",
+                     base::format_bytes(options.file_bytes));
+}
+
+void add_drive_warnings(Measurement& measurement) {
+  for (const MeasuredDrive& drive : measurement.drives) {
+    if (drive.memory_backed) {
+      measurement.warnings.push_back(
+          fmt::format("{} is on {}, which is memory; no drive is measured; name a directory on one",
+                      drive.path, drive.file_system));
+    } else if (!drive.direct) {
+      measurement.warnings.push_back(
+          fmt::format("{} ({}) has no O_DIRECT; the page cache is measured, not the drive; name a "
+                      "directory on ext4 or xfs",
+                      drive.path, drive.file_system));
+    }
+    if (drive.read_only) {
+      measurement.warnings.push_back(
+          drive.path +
+          " is only read; what it holds is unknown, so nothing is compared, and blocks "
+          "that were never written may read faster than the drive");
+    }
+  }
+}
+}  // namespace headrace::tools

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// announcement.hpp: what a run of `headrace bench` is going to do to a drive, said and checked
+// before it does.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "bench/measurement.hpp"
+#include "bench/options.hpp"
+
+namespace headrace::tools {
+// Throws command_line::Fault where the workloads cannot be measured as asked: writes to what is
+// only read, a block larger than a part of the file, fewer bytes allowed than the least.
+void check_workloads(const BenchOptions& options);
+
+// A default file that does not fit becomes smaller, which is a warning; one that was asked for is
+// refused later. Throws headrace::Error kNoSpace where even the smallest does not fit.
+void fit_to_drives(BenchOptions& options, std::vector<std::string>& warnings);
+
+// "at most 60 s; writes at most 8 GiB to each of 1 drive: ...".
+std::string announcement(const BenchOptions& options);
+
+// Of page cache, memory-backed file systems, what is only read.
+void add_drive_warnings(Measurement& measurement);
+}  // namespace headrace::tools

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/bench.hpp"
+
+#include <fmt/chrono.h>
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <ctime>
+#include <memory>
+#include <string_view>
+
+#include "base/units.hpp"
+#include "bench/announcement.hpp"
+#include "bench/as_fio.hpp"
+#include "bench/fio.hpp"
+#include "bench/options.hpp"
+#include "bench/report_text.hpp"
+#include "bench/requirements.hpp"
+#include "bench/rounds.hpp"
+#include "bench/runner.hpp"
+#include "bench/sustained.hpp"
+#include "command_line/command_line.hpp"
+#include "command_line/report_file.hpp"
+#include "platform/drive_facts.hpp"
+#include "program/failing.hpp"
+#include "program/progress.hpp"
+#include "program/signals.hpp"
+
+namespace headrace::tools {
+namespace {
+constexpr const char* kProgram = "headrace bench";
+constexpr const char* kLost = "what was measured so far is lost, its files are gone";
+
+std::string command_text(int argc, const char* const* argv) {
+  std::string text = "headrace";
+  for (int i = 0; i < argc; ++i) text += std::string(" ") + argv[i];
+  return text;
+}
+
+std::string utc_now() {
+  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
+}
+
+// The whole of one run.
+class Bench {
+ public:
+  Bench(BenchOptions options, std::vector<Requirement> requirements, std::string command)
+      : options_(std::move(options)), requirements_(std::move(requirements)) {
+    measurement_.command = std::move(command);
+    measurement_.date = utc_now();
+    measurement_.machine = machine_facts();
+    measurement_.build = build_facts();
+    measurement_.warnings = doubts();
+  }
+
+  int run() {
+    if (options_.compare_fio) measurement_.fio_version = fio_version();
+    fit_to_drives(options_, measurement_.warnings);
+    const RunnerOptions runner_options = options_for_runner();
+    runner_ = std::make_unique<Runner>(runner_options);
+    for (const auto& target : runner_->targets()) measurement_.drives.push_back(facts_of(*target));
+    add_drive_warnings(measurement_);
+    fmt::print(out(), "{}", head_text(measurement_));
+    fmt::print(stderr, "{}", announcement(options_));
+    std::fflush(out());
+    measure();
+    return report();
+  }
+
+ private:
+  std::FILE* out() const { return options_.json == "-" ? stderr : stdout; }
+
+  RunnerOptions options_for_runner() const {
+    RunnerOptions runner;
+    runner.paths = options_.paths;
+    runner.file_bytes = options_.file_bytes;
+    for (const Workload& workload : options_.workloads) {
+      runner.in_flight_bytes =
+          std::max(runner.in_flight_bytes, in_flight_bytes(workload, options_.paths.size()));
+    }
+    runner.cpus = options_.cpus;
+    runner.load_threads = options_.load_threads;
+    runner.verify = options_.verify;
+    runner.log = [this](LogLevel, std::string_view text) { measurement_log_.emplace_back(text); };
+    return runner;
+  }
+
+  static MeasuredDrive facts_of(const Target& target) {
+    MeasuredDrive drive = target.facts();
+    drive.model = platform::model_text(platform::drive_facts(drive.path));
+    return drive;
+  }
+
+  void measure() {
+    ProgressLine line;
+    const Stopwatch all;
+    const bool writable = !measurement_.drives[0].read_only;
+    double layout_seconds = 0;
+    if (writable) {
+      const std::uint64_t size = options_.file_bytes * options_.paths.size();
+      layout_seconds =
+          runner_
+              ->lay_out([&](std::uint64_t bytes) {
+                line.show(fmt::format("writing the file: {} of {}", base::format_bytes(bytes),
+                                      base::format_bytes(size)));
+              })
+              .seconds;
+    }
+    options_.sustained ? take_sustained(line) : take_rounds(line, all.seconds(), layout_seconds);
+    if (writable) {
+      runner_->verify_all([&](std::uint64_t bytes) {
+        line.show("comparing every byte: " + base::format_bytes(bytes));
+      });
+    }
+    line.clear();
+    measurement_.verification = runner_->verification();
+    measurement_.written_bytes = runner_->written_bytes();
+    measurement_.seconds = all.seconds();
+    add_queue_notes();
+    for (std::string& text : measurement_log_) measurement_.warnings.push_back(std::move(text));
+  }
+
+  void take_rounds(ProgressLine& line, double passed, double layout_seconds) {
+    RoundsOptions rounds;
+    rounds.rounds = options_.rounds;
+    rounds.until = options_.until;
+    // Reading all of it at the end takes about as long as writing it did.
+    rounds.most_seconds = std::max(1.0, options_.most_seconds - passed - layout_seconds);
+    rounds.most_written_bytes =
+        options_.most_written_bytes - std::min(options_.most_written_bytes, options_.file_bytes);
+    rounds.compare_fio = options_.compare_fio;
+    Rounds(*runner_, measurement_, options_.workloads, rounds,
+           [&](std::uint32_t round, const std::string& what, double share) {
+             const std::string where =
+                 round == 0 ? std::string("warming up") : fmt::format("round {}", round);
+             const double left = rounds.most_seconds * (1 - share);
+             line.show(fmt::format("{:3.0f} %  {}, {}, at most {:.0f} s left", 100 * share, where,
+                                   what, left));
+           })
+        .run();
+  }
+
+  void take_sustained(ProgressLine& line) {
+    const double seconds = options_.most_seconds / static_cast<double>(options_.workloads.size());
+    const std::uint64_t left =
+        options_.most_written_bytes - std::min(options_.most_written_bytes, options_.file_bytes);
+    for (const Workload& workload : options_.workloads) {
+      const SustainedLimits limits{.seconds = seconds, .bytes = left / options_.workloads.size()};
+      take_long(*runner_, measurement_, workload, limits, [&](std::uint64_t bytes, double passed) {
+        line.show(fmt::format("{}: {} in {:.0f} of at most {:.0f} s", text_of(workload),
+                              base::format_bytes(bytes), passed, seconds));
+      });
+    }
+    measurement_.rounds = 1;
+  }
+
+  // Said once, whichever workload it came up in.
+  void add_queue_notes() {
+    if (!runner_->queue_notes().empty()) measurement_.warnings.push_back(runner_->queue_notes());
+  }
+
+  int report() {
+    const Required required = judge(requirements_, measurement_);
+    fmt::print(out(), "{}", result_text(measurement_, requirements_.empty() ? nullptr : &required));
+    if (!options_.json.empty()) (void)0;
+    if (!options_.report.empty()) (void)0;
+    if (measurement_.verification.mismatches > 0) {
+      fmt::print(
+          stderr,
+          "{}: data read back differ from what was written, at {} places; the drive, "
+          "its driver or memory damages data; do not train on it before it is found. First: {}\n",
+          kProgram, measurement_.verification.mismatches, measurement_.verification.first_mismatch);
+      return kFailed;
+    }
+    return required.all_met() ? kDone : kMissed;
+  }
+
+  BenchOptions options_;
+  std::vector<Requirement> requirements_;
+  Measurement measurement_;
+  mutable std::vector<std::string> measurement_log_;
+  std::unique_ptr<Runner> runner_;
+};
+
+void print_fio_commands(const BenchOptions& options) {
+  for (const std::string& path : options.paths) {
+    const std::string file = is_writable_target(path) ? path + "/fio.data" : path;
+    for (const Workload& workload : options.workloads) {
+      if (workload.mover != Mover::kQueue) continue;
+      fmt::print("{}\n", fio_command(workload, file, 0, options.file_bytes));
+    }
+  }
+}
+
+// Refused before anything is written. Throws command_line::Fault, Error.
+std::vector<Requirement> check(const BenchOptions& options) {
+  command_line::check_report_target(options.json);
+  command_line::check_report_target(options.report);
+  std::vector<Requirement> requirements;
+  if (!options.require.empty()) requirements = parse_requirements(options.require);
+  check_measured(requirements, options.workloads);
+  check_workloads(options);
+  return requirements;
+}
+
+// Lacks what was asked for by name: a queue, or fio.
+bool is_lacking(const BenchOptions& options, const Error& error) {
+  const auto named = [](const Workload& workload) { return workload.queue != IoQueueKind::kAuto; };
+  return error.code() == Code::kUnsupported &&
+         (options.compare_fio || std::ranges::any_of(options.workloads, named));
+}
+}  // namespace
+
+int bench(int argc, const char* const* argv) {
+  const ParsedBenchOptions parsed = parse_bench_options(argc, argv);
+  const Failing failing(kProgram, parsed.json);
+  if (!parsed.options) {
+    if (parsed.exit_code != 0) return failing.fail(parsed.exit_code, "kUsage", parsed.text);
+    fmt::print("{}", parsed.text);
+    return kDone;
+  }
+  const BenchOptions& options = *parsed.options;
+  return failing.guard(
+      [&] {
+        try {
+          const std::vector<Requirement> requirements = check(options);
+          if (options.as_fio) {
+            print_fio_commands(options);
+            return int{kDone};
+          }
+          return Bench(options, requirements, command_text(argc, argv)).run();
+        } catch (const command_line::Fault& fault) {
+          return failing.fail(kRefused, "kUsage",
+                              command_line::text_of(fault, "nothing was measured"));
+        } catch (const Error& error) {
+          if (!is_lacking(options, error)) throw;
+          return failing.fail(kLacking, code_name(error.code()), error.what());
+        }
+      },
+      kLost);
+}
+}  // namespace headrace::tools

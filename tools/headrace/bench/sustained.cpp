@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/sustained.hpp"
+
+#include <algorithm>
+#include <chrono>
+
+#include "bench/statistics.hpp"
+
+namespace headrace::tools {
+namespace {
+constexpr std::size_t kLeastSide = 5;  // seconds
+constexpr double kFall = 0.8;
+
+double rate_of(const Second& second) {
+  return static_cast<double>(second.read_bytes + second.written_bytes) / second.seconds;
+}
+
+double median_rate(const std::vector<Second>& seconds, std::size_t from, std::size_t to) {
+  std::vector<double> rates;
+  for (std::size_t i = from; i < to; ++i) rates.push_back(rate_of(seconds[i]));
+  return median_interval(std::move(rates)).median;
+}
+}  // namespace
+
+std::optional<CacheCliff> find_cliff(const std::vector<Second>& seconds) {
+  std::optional<CacheCliff> cliff;
+  std::uint64_t moved = 0;
+  for (std::size_t i = 0; i + kLeastSide <= seconds.size(); ++i) {
+    if (i >= kLeastSide) {
+      const double before = median_rate(seconds, 0, i);
+      const double after = median_rate(seconds, i, seconds.size());
+      const bool falls = after <= kFall * before;
+      if (falls && (!cliff || before - after > cliff->before - cliff->after)) {
+        cliff = CacheCliff{.workload = "",
+                           .at_seconds = seconds[i].at_seconds - seconds[i].seconds,
+                           .after_bytes = moved,
+                           .before = before,
+                           .after = after};
+      }
+    }
+    moved += seconds[i].written_bytes;
+  }
+  return cliff;
+}
+
+void take_long(Runner& runner, Measurement& measurement, const Workload& workload,
+               const SustainedLimits& limits,
+               const std::function<void(std::uint64_t, double)>& shown) {
+  const auto began = std::chrono::steady_clock::now();
+  Stretch stretch{.bytes = writes(workload.pattern) ? limits.bytes : 0,
+                  .seconds = limits.seconds,
+                  .per_second = true};
+  Cell cell{.workload = workload, .queue = "", .samples = {}};
+  cell.samples.push_back(runner.take(workload, stretch, [&](std::uint64_t bytes) {
+    const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - began;
+    shown(bytes, passed.count());
+  }));
+  cell.queue = runner.queue_text();
+  if (auto cliff = find_cliff(cell.samples[0].seconds_of)) {
+    cliff->workload = text_of(workload);
+    measurement.cliffs.push_back(*cliff);
+  }
+  measurement.cells.push_back(std::move(cell));
+}
+}  // namespace headrace::tools
