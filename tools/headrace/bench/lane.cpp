@@ -16,7 +16,6 @@
 namespace headrace::tools {
 namespace {
 constexpr std::chrono::milliseconds kPatience{250};  // between looks at signals
-constexpr std::chrono::seconds kDeadline{60};        // of one request
 constexpr std::uint64_t kSector = 512;
 
 std::uint64_t nanoseconds_between(BenchClock::time_point from, BenchClock::time_point to) {
@@ -130,14 +129,15 @@ void Lane::reap() {
   const BenchClock::time_point now = BenchClock::now();
   for (std::size_t i = 0; i < count; ++i) completed(static_cast<Slot&>(*done[i]), now);
   if (count > 0) last_completion_ = now;
-  if (now - last_completion_ < kDeadline) return;
+  if (std::chrono::duration<double>(now - last_completion_).count() < options_.deadline_seconds)
+    return;
   // The kernel may still write to the memory of what never completed.
   swap::never_free(std::move(queue_));
   throw Error(
       Code::kIoStalled,
-      fmt::format("no request on {} completed within {} s; nothing was measured; look at the "
+      fmt::format("no request on {} completed within {:.0f} s; nothing was measured; look at the "
                   "drive (dmesg)",
-                  options_.target->file_path(), kDeadline.count()));
+                  options_.target->file_path(), options_.deadline_seconds));
 }
 
 void Lane::completed(Slot& slot, BenchClock::time_point now) {

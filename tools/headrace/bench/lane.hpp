@@ -41,6 +41,7 @@ struct LaneOptions {
   // Each holds depth blocks, 4 KiB-aligned. What is written comes from the second, filled before.
   std::span<std::byte> read_memory, write_memory;
   QueueChooser choose_queue;
+  double deadline_seconds = 60;                   // without any completion
   std::span<const std::span<std::byte>> buffers;  // that both lie in: registered where possible
 };
 

@@ -61,6 +61,7 @@ LaneOptions Runner::lane_options(const Workload& workload, const Stretch& stretc
   lane.write_memory = arena_.range(arena_.size_bytes() / 2 + at, window);
   lane.buffers = buffers_;
   lane.choose_queue = options_.choose_queue;
+  lane.deadline_seconds = options_.deadline_seconds;
   return lane;
 }
 

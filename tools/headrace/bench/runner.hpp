@@ -21,6 +21,7 @@ struct RunnerOptions {
   std::vector<int> cpus = {};         // that lanes run on, in turn; empty: anywhere
   std::uint32_t load_threads = 0;     // that saturate memory while a sample is taken
   Verify verify = Verify::kStamps;
+  double deadline_seconds = 60;  // without any completion
   LogSink log = {};
   QueueChooser choose_queue = [](IoQueueKind kind, const swap::IoQueueOptions& options) {
     return swap::choose_io_queue(kind, options);

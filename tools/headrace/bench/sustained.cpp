@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 
 #include "bench/statistics.hpp"
 
@@ -15,27 +16,34 @@ double rate_of(const Second& second) {
   return static_cast<double>(second.read_bytes + second.written_bytes) / second.seconds;
 }
 
-double median_rate(const std::vector<Second>& seconds, std::size_t from, std::size_t to) {
+struct Side {
+  double median = 0;
+  double deviation = 0;  // from it, summed
+};
+Side side_of(const std::vector<Second>& seconds, std::size_t from, std::size_t to) {
   std::vector<double> rates;
   for (std::size_t i = from; i < to; ++i) rates.push_back(rate_of(seconds[i]));
-  return median_interval(std::move(rates)).median;
+  Side side{.median = median_interval(rates).median};
+  for (const double rate : rates) side.deviation += std::abs(rate - side.median);
+  return side;
 }
 }  // namespace
 
 std::optional<CacheCliff> find_cliff(const std::vector<Second>& seconds) {
   std::optional<CacheCliff> cliff;
+  double least_deviation = 0;
   std::uint64_t moved = 0;
   for (std::size_t i = 0; i + kLeastSide <= seconds.size(); ++i) {
     if (i >= kLeastSide) {
-      const double before = median_rate(seconds, 0, i);
-      const double after = median_rate(seconds, i, seconds.size());
-      const bool falls = after <= kFall * before;
-      if (falls && (!cliff || before - after > cliff->before - cliff->after)) {
+      const Side before = side_of(seconds, 0, i), after = side_of(seconds, i, seconds.size());
+      const double deviation = before.deviation + after.deviation;
+      if (after.median <= kFall * before.median && (!cliff || deviation < least_deviation)) {
+        least_deviation = deviation;
         cliff = CacheCliff{.workload = "",
                            .at_seconds = seconds[i].at_seconds - seconds[i].seconds,
                            .after_bytes = moved,
-                           .before = before,
-                           .after = after};
+                           .before = before.median,
+                           .after = after.median};
       }
     }
     moved += seconds[i].written_bytes;

@@ -19,8 +19,8 @@ void take_long(Runner& runner, Measurement& measurement, const Workload& workloa
                const SustainedLimits& limits,
                const std::function<void(std::uint64_t bytes, double seconds)>& shown);
 
-// The second at which the rate falls for good: the median of what follows is at most 0.8 of the
-// median of what came before, with at least five seconds on either side, at the place where the two
-// differ most. None: there is no such second.
+// The second at which the rate falls for good: what follows has at most 0.8 of the median of what
+// came before, with at least five seconds on either side; where the two medians describe the
+// seconds best. None: there is no such second.
 std::optional<CacheCliff> find_cliff(const std::vector<Second>& seconds);
 }  // namespace headrace::tools
