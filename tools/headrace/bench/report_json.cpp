@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/report_json.hpp"
+
+#include <fmt/core.h>
+
+#include <array>
+#include <cmath>
+
+#include "bench/as_fio.hpp"
+#include "bench/json_fields.hpp"
+#include "bench/recommendation.hpp"
+#include "bench/report_format.hpp"
+#include "program/report_parts.hpp"
+
+namespace headrace::tools {
+namespace {
+constexpr const char* kProgram = "headrace bench";
+constexpr std::array kPercentiles{1.0,  5.0,  10.0, 20.0, 30.0, 40.0, 50.0,  60.0, 70.0,
+                                  80.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95, 99.99};
+constexpr std::array kQueues{
+    std::pair{IoQueueKind::kAuto, "auto"}, std::pair{IoQueueKind::kUring, "uring"},
+    std::pair{IoQueueKind::kAio, "aio"}, std::pair{IoQueueKind::kThreads, "threads"}};
+constexpr std::array kMovers{std::pair{Mover::kQueue, "headrace"},
+                             std::pair{Mover::kEngine, "engine"}, std::pair{Mover::kFio, "fio"}};
+
+template <class Names, class Value>
+const char* name_in(const Names& names, Value value) {
+  for (const auto& [known, name] : names) {
+    if (known == value) return name;
+  }
+  return "";
+}
+
+Json interval_json(const MedianInterval& interval) {
+  return {{"median", interval.median}, {"low", interval.low},   {"high", interval.high},
+          {"least", interval.least},   {"most", interval.most}, {"bounded", interval.bounded},
+          {"count", interval.count}};
+}
+
+Json latency_json(const LatencyHistogram& latency) {
+  Json json = {{"min", latency.min_ns()},
+               {"max", latency.max_ns()},
+               {"mean", latency.mean_ns()},
+               {"N", latency.count()}};
+  if (latency.count() == 0) return json;
+  json["percentile"] = Json::object();
+  for (const double percent : kPercentiles)
+    json["percentile"][fmt::format("{:.6f}", percent)] = latency.quantile_ns(percent / 100);
+  return json;
+}
+
+// One direction of all samples of a cell, as fio tells it.
+Json direction_json(const Cell& cell, bool of_reads) {
+  std::uint64_t bytes = 0, requests = 0;
+  double seconds = 0;
+  LatencyHistogram latency;
+  for (const Sample& sample : cell.samples) {
+    bytes += of_reads ? sample.read_bytes : sample.written_bytes;
+    requests += of_reads ? sample.reads : sample.writes;
+    seconds += sample.seconds;
+    latency.add(of_reads ? sample.read_latency : sample.write_latency);
+  }
+  const bool any = requests > 0;
+  return {{"io_bytes", bytes},
+          {"bw_bytes", any ? std::llround(static_cast<double>(bytes) / seconds) : 0},
+          {"iops", any ? static_cast<double>(requests) / seconds : 0.0},
+          {"runtime", any ? std::llround(seconds * 1000) : 0},
+          {"total_ios", requests},
+          {"clat_ns", latency_json(latency)}};
+}
+
+Json workload_json(const Workload& workload) {
+  return {{"pattern", name_of(workload.pattern)},
+          {"block_bytes", workload.block_bytes},
+          {"depth", workload.depth},
+          {"jobs", workload.jobs},
+          {"submit_batch", workload.submit_batch},
+          {"register_buffers", workload.register_buffers},
+          {"queue", name_in(kQueues, workload.queue)},
+          {"mover", name_in(kMovers, workload.mover)},
+          {"fio_engine", workload.fio_engine},
+          {"record_bytes", workload.record_bytes}};
+}
+
+Json options_json(const Workload& workload) {
+  const bool fio = workload.mover == Mover::kFio;
+  Json options = {{"rw", name_of(workload.pattern)},
+                  {"bs", block_text(workload.block_bytes)},
+                  {"iodepth", std::to_string(workload.depth)},
+                  {"numjobs", std::to_string(workload.jobs)},
+                  {"direct", "1"}};
+  options["ioengine"] =
+      fio ? workload.fio_engine
+          : fmt::format("{} {}", mover_text(workload), name_in(kQueues, workload.queue));
+  return options;
+}
+
+Json sample_json(const Sample& sample) {
+  Json json = {{"round", sample.round},
+               {"seconds", sample.seconds},
+               {"cpu_seconds", sample.cpu_seconds},
+               {"read_bytes", sample.read_bytes},
+               {"written_bytes", sample.written_bytes},
+               {"reads", sample.reads},
+               {"writes", sample.writes}};
+  if (!sample.drive_bytes.empty()) json["drive_bytes"] = sample.drive_bytes;
+  for (const Second& second : sample.seconds_of) {
+    json["seconds_of"].push_back({{"at_seconds", second.at_seconds},
+                                  {"seconds", second.seconds},
+                                  {"read_bytes", second.read_bytes},
+                                  {"written_bytes", second.written_bytes}});
+  }
+  return json;
+}
+
+Json cell_json(const Cell& cell, const Ceiling& ceiling) {
+  Json json = {{"jobname", text_of(cell.workload)},
+               {"job options", options_json(cell.workload)},
+               {"workload", workload_json(cell.workload)},
+               {"queue", cell.queue}};
+  if (!cell.samples.empty()) {
+    json["read"] = direction_json(cell, true);
+    json["write"] = direction_json(cell, false);
+    json["bytes_per_second"] = interval_json(cell.rate());
+    json["cpu_seconds_per_gb"] = interval_json(cell.cpu_per_gb());
+    json["share_of_ceiling"] = share_of_ceiling(cell, ceiling);
+  }
+  json["samples"] = Json::array();
+  for (const Sample& sample : cell.samples) json["samples"].push_back(sample_json(sample));
+  return json;
+}
+
+Json drives_json(const std::vector<MeasuredDrive>& drives) {
+  Json json = Json::array();
+  for (const MeasuredDrive& drive : drives) {
+    json.push_back({{"path", drive.path},
+                    {"file_system", drive.file_system},
+                    {"model", drive.model},
+                    {"direct", drive.direct},
+                    {"memory_backed", drive.memory_backed},
+                    {"read_only", drive.read_only},
+                    {"file_bytes", drive.file_bytes}});
+  }
+  return json;
+}
+
+Json comparisons_json(const Measurement& measurement) {
+  Json json = Json::array();
+  for (const Comparison& comparison : measurement.comparisons) {
+    json.push_back({{"ours", text_of(measurement.cells[comparison.ours].workload)},
+                    {"theirs", text_of(measurement.cells[comparison.theirs].workload)},
+                    {"ours_index", comparison.ours},
+                    {"theirs_index", comparison.theirs},
+                    {"ratio", interval_json(comparison.ratio)},
+                    {"cpu_ratio", interval_json(comparison.cpu_ratio)},
+                    {"resolved", comparison.resolved},
+                    {"verdict", verdict_text(comparison)}});
+  }
+  return json;
+}
+
+Json cliffs_json(const Measurement& measurement) {
+  Json json = Json::array();
+  for (const CacheCliff& cliff : measurement.cliffs) {
+    json.push_back({{"jobname", cliff.workload},
+                    {"at_seconds", cliff.at_seconds},
+                    {"after_bytes", cliff.after_bytes},
+                    {"before_bytes_per_second", cliff.before},
+                    {"after_bytes_per_second", cliff.after}});
+  }
+  return json;
+}
+
+Json required_json(const Required& required) {
+  Json json = Json::array();
+  for (const Judged& judged : required.judged) {
+    Json line = {{"requirement", judged.requirement.text},
+                 {"name", judged.requirement.name},
+                 {"bound", judged.requirement.bound},
+                 {"met", judged.met},
+                 {"found", nullptr},
+                 {"cell", nullptr}};
+    if (judged.measured) {
+      line["found"] = judged.found;
+      line["cell"] = judged.cell;
+    }
+    json.push_back(std::move(line));
+  }
+  return json;
+}
+
+Json recommended_json(const Measurement& measurement) {
+  const auto recommendation = recommendation_of(measurement);
+  if (!recommendation) return nullptr;
+  return {{"jobname", text_of(measurement.cells[recommendation->cell].workload)},
+          {"settings", recommendation->settings},
+          {"notes", recommendation->notes}};
+}
+
+// ---- back ----
+
+template <class Value, class Names>
+Value value_in(const Names& names, const JsonFields& fields, const char* key) {
+  const std::string text = fields.text(key);
+  for (const auto& [value, name] : names) {
+    if (text == name) return value;
+  }
+  fields.at(key).refuse(fmt::format("is '{}', which is not known here", text));
+}
+
+Workload workload_of(const JsonFields& fields) {
+  Workload workload;
+  const auto pattern = pattern_of(fields.text("pattern"));
+  if (!pattern) fields.at("pattern").refuse("is no pattern");
+  workload.pattern = *pattern;
+  workload.block_bytes = fields.whole("block_bytes");
+  if (workload.block_bytes == 0) fields.at("block_bytes").refuse("is 0");
+  workload.depth = fields.whole32("depth");
+  workload.jobs = fields.whole32("jobs");
+  workload.submit_batch = fields.whole32("submit_batch");
+  workload.register_buffers = fields.flag("register_buffers");
+  workload.queue = value_in<IoQueueKind>(kQueues, fields, "queue");
+  workload.mover = value_in<Mover>(kMovers, fields, "mover");
+  workload.fio_engine = fields.text("fio_engine");
+  workload.record_bytes = fields.whole("record_bytes");
+  return workload;
+}
+
+Sample sample_of(const JsonFields& fields) {
+  Sample sample;
+  sample.round = fields.whole32("round");
+  sample.seconds = fields.number("seconds");
+  if (sample.seconds == 0) fields.at("seconds").refuse("is 0");
+  sample.cpu_seconds = fields.number("cpu_seconds");
+  sample.read_bytes = fields.whole("read_bytes");
+  sample.written_bytes = fields.whole("written_bytes");
+  if (sample.bytes() == 0) fields.refuse("moved no byte");
+  sample.reads = fields.whole("reads");
+  sample.writes = fields.whole("writes");
+  if (fields.has("drive_bytes")) sample.drive_bytes = fields.wholes("drive_bytes");
+  return sample;
+}
+
+std::vector<Fact> facts_of(const JsonFields& object) {
+  if (!object.json().is_object()) object.refuse("is no object");
+  std::vector<Fact> facts;
+  for (const auto& [name, value] : object.json().items())
+    facts.push_back({name, object.text(name.c_str())});
+  return facts;
+}
+
+MeasuredDrive drive_of(const JsonFields& fields) {
+  return {.path = fields.text("path"),
+          .file_system = fields.text("file_system"),
+          .model = fields.text("model"),
+          .direct = fields.flag("direct"),
+          .memory_backed = fields.flag("memory_backed"),
+          .read_only = fields.flag("read_only"),
+          .file_bytes = fields.whole("file_bytes")};
+}
+
+// Another program's document, one of another version, or a run that failed.
+void check_kind(const JsonFields& document) {
+  if (const std::uint64_t version = document.whole("schema_version"); version != 1) {
+    document.at("schema_version").refuse(fmt::format("is {} where this version reads 1", version));
+  }
+  const std::string program = document.text("program");
+  if (program != kProgram)
+    document.at("program").refuse(fmt::format("is '{}', not '{}'", program, kProgram));
+  if (!document.has("jobs") && document.has("error"))
+    document.at("error").refuse("says that the run failed: " +
+                                document.at("error").text("message"));
+}
+}  // namespace
+
+Json to_json(const Measurement& measurement, const Required* required) {
+  Json json = document(kProgram);
+  json["command"] = measurement.command;
+  json["date"] = measurement.date;
+  json["machine"] = to_object(measurement.machine);
+  json["build"] = to_object(measurement.build);
+  json["drives"] = drives_json(measurement.drives);
+  json["fio version"] = measurement.fio_version;
+  json["rounds"] = measurement.rounds;
+  json["seconds"] = measurement.seconds;
+  json["written_bytes"] = measurement.written_bytes;
+  const Ceiling ceiling = ceiling_of(measurement);
+  json["ceiling_bytes_per_second"] = {
+      {"read", ceiling.read}, {"write", ceiling.write}, {"rw", ceiling.mixed}};
+  json["jobs"] = Json::array();
+  for (const Cell& cell : measurement.cells) json["jobs"].push_back(cell_json(cell, ceiling));
+  json["comparisons"] = comparisons_json(measurement);
+  json["cache_cliffs"] = cliffs_json(measurement);
+  json["verification"] = {{"pages", measurement.verification.pages},
+                          {"stamps", measurement.verification.stamps},
+                          {"mismatches", measurement.verification.mismatches},
+                          {"first_mismatch", measurement.verification.first_mismatch}};
+  json["requirements"] = required == nullptr ? Json::array() : required_json(*required);
+  json["recommended"] = recommended_json(measurement);
+  json["warnings"] = measurement.warnings;
+  return json;
+}
+
+Measurement measurement_of(const Json& json, const std::string& file) {
+  const JsonOrigin origin{file, "nothing was compared",
+                          "Give a file that headrace bench --json wrote"};
+  const JsonFields document(json, origin);
+  check_kind(document);
+  Measurement measurement;
+  measurement.command = document.text("command");
+  measurement.date = document.text("date");
+  measurement.machine = facts_of(document.at("machine"));
+  measurement.build = facts_of(document.at("build"));
+  for (const JsonFields& drive : document.elements("drives"))
+    measurement.drives.push_back(drive_of(drive));
+  measurement.fio_version = document.text("fio version");
+  measurement.rounds = document.whole32("rounds");
+  measurement.seconds = document.number("seconds");
+  measurement.written_bytes = document.whole("written_bytes");
+  for (const JsonFields& job : document.elements("jobs")) {
+    Cell cell;
+    cell.workload = workload_of(job.at("workload"));
+    cell.queue = job.text("queue");
+    for (const JsonFields& sample : job.elements("samples"))
+      cell.samples.push_back(sample_of(sample));
+    measurement.cells.push_back(std::move(cell));
+  }
+  const JsonFields verification = document.at("verification");
+  measurement.verification.pages = verification.whole("pages");
+  measurement.verification.stamps = verification.whole("stamps");
+  measurement.verification.mismatches = verification.whole("mismatches");
+  measurement.verification.first_mismatch = verification.text("first_mismatch");
+  measurement.warnings = document.texts("warnings");
+  return measurement;
+}
+}  // namespace headrace::tools
