@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "doctor/doctor.hpp"
 #include "headrace/version.hpp"
 #include "inspect/inspect.hpp"
 #include "program/exit_codes.hpp"
@@ -21,6 +22,7 @@ struct Subcommand {
   int (*run)(int argc, const char* const* argv);
 };
 constexpr std::array kSubcommands{
+    Subcommand{"doctor", "doctor [PATH...]  what this machine has for offloading, tried", doctor},
     Subcommand{"inspect", "inspect PATH  what swap files hold, verified; read-only", inspect},
 };
 
