@@ -208,6 +208,7 @@ Disk read_disk(const BlockDevice& device, const std::string& root) {
   const std::string controller = device.name.starts_with("nvme")
                                      ? nvme_controller(device.folder, root)
                                      : resolved(device.folder + "/device", root);
+  if (device.name.starts_with("nvme")) disk.controller = fs::path(controller).filename().string();
   if (!controller.empty()) {
     read_temperature(disk, controller, root);
     disk.link = pcie_link(controller, root);

@@ -42,10 +42,11 @@ std::optional<PcieLink> pcie_link(const std::string& folder, const std::string& 
 // What the kernel's queue of a disk is set to, and what the disk says of itself. Serial numbers are
 // left out.
 struct Disk {
-  std::string name;       // "nvme0n1"
-  std::string model;      // empty: it has none, as virtual disks
-  std::string firmware;   // empty: not said
-  std::string transport;  // "pcie", "tcp", "virtio", "usb", ...; empty: not known
+  std::string name;        // "nvme0n1"
+  std::string controller;  // of an NVMe disk: "nvme0"
+  std::string model;       // empty: it has none, as virtual disks
+  std::string firmware;    // empty: not said
+  std::string transport;   // "pcie", "tcp", "virtio", "usb", ...; empty: not known
   std::optional<bool> rotational;
   std::string scheduler;    // the one in use: "none", "mq-deadline"; empty: not said
   std::string write_cache;  // "write back", "write through"; empty: not said

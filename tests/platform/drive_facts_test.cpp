@@ -74,6 +74,7 @@ TEST_F(DriveFactsTest, FollowAPartitionToItsDiskAndThePcieLink) {
   const Disk& disk = found.disks[0];
   EXPECT_EQ(disk.name, "nvme0n1");
   EXPECT_EQ(found.chain.back().number, "259:0");
+  EXPECT_EQ(disk.controller, "nvme0");
   EXPECT_EQ(disk.firmware, "4B2QJXD7");
   EXPECT_EQ(disk.transport, "pcie");
   EXPECT_EQ(disk.scheduler, "none");

@@ -2,10 +2,14 @@
 // Processor, memory, limits, containers and GPUs read from made-up /proc and /sys trees.
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cerrno>
+
 #include "fake_root.hpp"
 #include "platform/cpu_facts.hpp"
 #include "platform/gpus.hpp"
 #include "platform/memory_facts.hpp"
+#include "platform/nvme_health.hpp"
 #include "platform/process_limits.hpp"
 
 namespace headrace::platform {
@@ -156,6 +160,27 @@ TEST(GpuFactsTest, NameEachGpuItsDriverAndItsLink) {
   ASSERT_TRUE(facts.gpus[0].link.has_value());
   EXPECT_EQ(facts.gpus[0].link->width, 16u);
   EXPECT_EQ(facts.nvidia_driver, "580.95.05");
+}
+
+TEST(NvmeHealthTest, IsReadFromTheDrivesOwnPage) {
+  std::array<std::byte, kNvmeHealthBytes> page{};
+  const auto set = [&](std::size_t offset, std::initializer_list<int> bytes) {
+    for (const int byte : bytes) page[offset++] = static_cast<std::byte>(byte);
+  };
+  set(0, {0b1001, 0x3b, 0x01, 97, 10, 104});  // spare low, read-only; 315 K
+  set(48, {0x00, 0x00, 0x01});                // 65536 units of 1000 sectors
+  set(160, {3});
+  const NvmeHealth health = decode_nvme_health(page);
+  EXPECT_TRUE(health.spare_low);
+  EXPECT_TRUE(health.read_only);
+  EXPECT_FALSE(health.unreliable);
+  EXPECT_EQ(health.temperature_c, 42);
+  EXPECT_EQ(health.spare_percent, 97u);
+  EXPECT_EQ(health.used_percent, 104u);
+  EXPECT_EQ(health.written_bytes, 65536.0 * 512 * 1000);
+  EXPECT_EQ(health.media_errors, 3);
+  NvmeHealth none;
+  EXPECT_EQ(read_nvme_health("nvme-that-is-not-here", none), ENOENT);
 }
 
 TEST(MachineFacts, AreEmptyWhereNothingCanBeRead) {

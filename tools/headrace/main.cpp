@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "bench/bench.hpp"
+#include "doctor/doctor.hpp"
 #include "headrace/version.hpp"
 #include "inspect/inspect.hpp"
 #include "program/exit_codes.hpp"
@@ -16,20 +17,22 @@
 namespace headrace::tools {
 namespace {
 struct Subcommand {
-  std::string_view name;
-  std::string_view help;
+  std::string_view name, arguments, help;
   // argv[0] is its name. Returns the exit code.
   int (*run)(int argc, const char* const* argv);
 };
 constexpr std::array kSubcommands{
-    Subcommand{"bench", "bench PATH    what a drive can do for offloading, beside fio if asked",
+    Subcommand{"doctor", "[PATH...]", "what this machine has for offloading, tried", doctor},
+    Subcommand{"bench", "[PATH...]", "what a drive can do for offloading; beside fio, if asked",
                bench},
-    Subcommand{"inspect", "inspect PATH  what swap files hold, verified; read-only", inspect},
+    Subcommand{"inspect", "PATH", "what swap files hold, verified; read-only", inspect},
 };
 
 std::string help() {
   std::string text = "headrace SUBCOMMAND [options]\n\nSubcommands:\n";
-  for (const Subcommand& subcommand : kSubcommands) text += fmt::format("  {}\n", subcommand.help);
+  for (const Subcommand& subcommand : kSubcommands)
+    text +=
+        fmt::format("  {:<8} {:<10} {}\n", subcommand.name, subcommand.arguments, subcommand.help);
   return text + "\n  --version, --help; headrace SUBCOMMAND --help\n";
 }
 

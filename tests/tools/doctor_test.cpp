@@ -1,0 +1,473 @@
+// SPDX-License-Identifier: Apache-2.0
+// `headrace doctor`: its rows on made-up machines, requirements, and the program where little is
+// allowed.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "command_line/command_line.hpp"
+#include "doctor/report.hpp"
+#include "doctor/requirements.hpp"
+#include "doctor/rows.hpp"
+#include "doctor/shared_library.hpp"
+#include "platform/fake_root.hpp"
+#include "platform/proc_files.hpp"
+#include "support/temporary_directory.hpp"
+#include "swap/limits.hpp"
+
+namespace headrace::tools {
+namespace {
+namespace fs = std::filesystem;
+using platform::BlockDeviceKind;
+using platform::test::FakeRoot;
+
+const Row& row_of(const std::vector<Row>& rows, const std::string& name) {
+  const auto found = std::ranges::find(rows, name, &Row::name);
+  if (found == rows.end()) throw std::runtime_error("no row " + name);
+  return *found;
+}
+
+// ---- rows on machines that are not here ----
+
+TEST(DoctorRows, AreUnknownAndNeverGuessedWhereNothingCanBeRead) {
+  const FakeRoot nothing;
+  const Section memory = memory_section(nothing.path());
+  for (const char* name : {"memory", "huge pages", "NUMA", "kernel swap"})
+    EXPECT_EQ(row_of(memory.rows, name).mark, Mark::kUnknown) << name;
+  const Section processor = processor_section(nothing.path());
+  for (const char* name : {"processor", "features"})
+    EXPECT_EQ(row_of(processor.rows, name).mark, Mark::kUnknown) << name;
+  EXPECT_EQ(row_of(queue_section(nothing.path()).rows, "aio-max-nr").mark, Mark::kUnknown);
+  EXPECT_EQ(row_of(system_section(nothing.path()).rows, "seccomp").mark, Mark::kUnknown);
+  EXPECT_EQ(row_of(gpu_section(nothing.path()).rows, "GPUs").value, "none found");
+  EXPECT_EQ(row_of(drive_rows({}, nothing.path()), "block device").mark, Mark::kUnknown);
+}
+
+TEST(DoctorRows, NameTheConsequenceAndTheCommandBesideEachNoteOfMemory) {
+  const FakeRoot root;
+  root.write("/proc/meminfo", "MemTotal: 67108864 kB\nMemAvailable: 524288 kB\nSwapTotal: 0 kB\n");
+  root.write("/sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n");
+  root.write("/sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages", "8\n");
+  root.write("/sys/kernel/mm/hugepages/hugepages-1048576kB/free_hugepages", "8\n");
+  const Section memory = memory_section(root.path());
+  for (const char* name : {"usable memory", "huge pages", "hugetlb"}) {
+    const Row& row = row_of(memory.rows, name);
+    EXPECT_EQ(row.mark, Mark::kNote) << name;
+    EXPECT_FALSE(row.consequence.empty()) << name;
+    EXPECT_FALSE(row.fix.empty()) << name;
+  }
+  EXPECT_NE(row_of(memory.rows, "huge pages").fix.find("transparent_hugepage/enabled"),
+            std::string::npos);
+  EXPECT_EQ(row_of(memory.rows, "kernel swap").value, "off");
+}
+
+platform::DriveFacts nvme_facts() {
+  platform::DriveFacts facts;
+  facts.device = "nvme0n1p1";
+  facts.stack = "partition";
+  facts.chain.resize(2);
+  facts.chain[0].name = "nvme0n1p1";
+  facts.chain[0].number = "259:1";
+  facts.chain[0].kind = BlockDeviceKind::kPartition;
+  facts.chain[1].name = "nvme0n1";
+  facts.chain[1].number = "259:0";
+  facts.disks.resize(1);
+  facts.disks[0].name = "nvme0n1";
+  facts.disks[0].model = "Fast 2TB";
+  facts.disks[0].transport = "pcie";
+  facts.disks[0].rotational = false;
+  facts.disks[0].scheduler = "none";
+  return facts;
+}
+
+TEST(DoctorRows, TellALinkThatIsSlowerThanTheDriveAndWhoCouldMendIt) {
+  platform::DriveFacts facts = nvme_facts();
+  facts.disks[0].link = platform::PcieLink{"0000:01:00.0", 8, 16, 8, 4, 4, 16};
+  const Row slow_slot = row_of(drive_rows(facts), "its PCIe link");
+  EXPECT_EQ(slow_slot.mark, Mark::kNote);
+  EXPECT_EQ(slow_slot.value, "8 GT/s x4, at most 3.9 GB/s");
+  EXPECT_EQ(slow_slot.consequence, "the drive could do 16 GT/s x4 (7.9 GB/s)");
+  EXPECT_NE(slow_slot.fix.find("the slot does no more"), std::string::npos);
+  facts.disks[0].link->slot_max_speed_gt = 16;
+  EXPECT_NE(row_of(drive_rows(facts), "its PCIe link").fix.find("reseat"), std::string::npos);
+  facts.disks[0].link->speed_gt = 16;
+  EXPECT_EQ(row_of(drive_rows(facts), "its PCIe link").mark, Mark::kOk);
+  facts.disks[0].link->width = 0;
+  EXPECT_EQ(row_of(drive_rows(facts), "its PCIe link").mark, Mark::kUnknown);
+}
+
+TEST(DoctorRows, SayWhatEachKindOfStackCosts) {
+  const auto stack_with = [](BlockDeviceKind kind, const char* detail) {
+    platform::DriveFacts facts = nvme_facts();
+    facts.chain[0].kind = kind;
+    facts.chain[0].detail = detail;
+    return row_of(drive_rows(facts), "block device");
+  };
+  EXPECT_EQ(stack_with(BlockDeviceKind::kPartition, "").mark, Mark::kOk);
+  EXPECT_EQ(stack_with(BlockDeviceKind::kLogicalVolume, "vg-lv").mark, Mark::kOk);
+  EXPECT_EQ(stack_with(BlockDeviceKind::kRaid, "raid0").mark, Mark::kOk);
+  EXPECT_EQ(stack_with(BlockDeviceKind::kRaid, "raid5").mark, Mark::kNote);
+  EXPECT_EQ(stack_with(BlockDeviceKind::kLoop, "/a/file").mark, Mark::kNote);
+  EXPECT_EQ(stack_with(BlockDeviceKind::kMemory, "").mark, Mark::kGap);
+  const Row crypt = stack_with(BlockDeviceKind::kCrypt, "luks-home");
+  EXPECT_EQ(crypt.mark, Mark::kNote);
+  EXPECT_NE(crypt.fix.find("--perf-no_write_workqueue luks-home"), std::string::npos) << crypt.fix;
+}
+
+TEST(DoctorRows, TellWhatMakesADriveSlow) {
+  platform::DriveFacts facts = nvme_facts();
+  platform::Disk& disk = facts.disks[0];
+  disk.temperature_c = 42;
+  disk.temperature_limit_c = 80;
+  EXPECT_EQ(row_of(drive_rows(facts), "its temperature").mark, Mark::kOk);
+  EXPECT_EQ(row_of(drive_rows(facts), "its queue").mark, Mark::kOk);
+  EXPECT_EQ(row_of(drive_rows(facts), "drive").mark, Mark::kOk);
+  disk.temperature_c = 78;
+  disk.scheduler = "bfq";
+  disk.rotational = true;
+  EXPECT_EQ(row_of(drive_rows(facts), "its temperature").mark, Mark::kNote);
+  EXPECT_EQ(row_of(drive_rows(facts), "its queue").mark, Mark::kOk) << "bfq suits a spinning disk";
+  EXPECT_EQ(row_of(drive_rows(facts), "drive").mark, Mark::kNote);
+  disk.transport = "virtio";
+  EXPECT_EQ(row_of(drive_rows(facts), "drive").mark, Mark::kOk) << "its host knows, not its guest";
+  disk.rotational = false;
+  EXPECT_NE(row_of(drive_rows(facts), "its queue").fix.find("/sys/block/nvme0n1/queue/scheduler"),
+            std::string::npos);
+}
+
+TEST(DoctorRows, TellALimitOnThisDriveAndNotThatOnAnother) {
+  const FakeRoot root;
+  root.write("/proc/self/cgroup", "0::/job\n");
+  root.write("/proc/self/mountinfo", "30 24 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
+  root.write("/sys/fs/cgroup/job/io.max", "8:0 rbps=1 wbps=1 riops=1 wiops=1\n");
+  EXPECT_EQ(row_of(drive_rows(nvme_facts(), root.path()), "cgroup limit").mark, Mark::kOk);
+  root.write("/sys/fs/cgroup/job/io.max", "259:0 rbps=max wbps=1048576 riops=max wiops=max\n");
+  const Row limited = row_of(drive_rows(nvme_facts(), root.path()), "cgroup limit");
+  EXPECT_EQ(limited.mark, Mark::kNote);
+  EXPECT_EQ(limited.value, "1 MiB/s written");
+  EXPECT_EQ(limited.detail, "cgroup io.max of /sys/fs/cgroup/job");
+}
+
+TEST(DoctorRows, TakeAnErrorApart) {
+  Row row;
+  tell_error(row, "no room: ENOSPC; nothing can be swapped; free some");
+  EXPECT_EQ(row.detail, "no room: ENOSPC");
+  EXPECT_EQ(row.consequence, "nothing can be swapped");
+  EXPECT_EQ(row.fix, "free some");
+  tell_error(row, "alone");
+  EXPECT_EQ(row.detail, "alone");
+}
+
+TEST(SharedLibrary, IsTriedWithoutHarmWhereItIsMissingOrHasNoSuchFunction) {
+  const LibraryTrial missing = try_library("libheadrace-nothing.so.9", "f");
+  EXPECT_FALSE(missing.loads);
+  EXPECT_NE(missing.error.find("libheadrace-nothing.so.9"), std::string::npos) << missing.error;
+  const LibraryTrial present = try_library("libc.so.6", "no_such_function");
+  EXPECT_TRUE(present.loads);
+  EXPECT_EQ(present.version, 0);
+  // A function that ends its process ends the child alone.
+  const LibraryTrial ends = try_library("libc.so.6", "abort");
+  EXPECT_FALSE(ends.loads);
+  EXPECT_NE(ends.error.find("ended or stalled"), std::string::npos) << ends.error;
+}
+
+// ---- requirements ----
+
+std::vector<Section> sections_with(const char* name, std::optional<std::uint64_t> amount) {
+  Row row{.name = "row", .value = "what is there", .fix = ""};
+  row.findings = {{name, amount}};
+  return {{"Title", "/some/path", {row}}};
+}
+
+TEST(Requirements, AreMissedWhereThereIsLessOrItIsNotKnown) {
+  const auto required = parse_requirements("memlock=8GiB, o_direct");
+  ASSERT_EQ(required.size(), 2u);
+  EXPECT_EQ(required[0].amount, 8ull << 30);
+  EXPECT_TRUE(missed_requirements(required, sections_with("memlock", 8ull << 30)).empty());
+  EXPECT_TRUE(missed_requirements(required, sections_with("memlock", kNoLimit)).empty());
+  const auto less = missed_requirements(required, sections_with("memlock", (8ull << 30) - 1));
+  ASSERT_EQ(less.size(), 1u);
+  EXPECT_EQ(less[0].required, "memlock=8GiB");
+  EXPECT_EQ(less[0].found, "what is there (at /some/path)");
+  EXPECT_NE(less[0].fix.find("ulimit -l"), std::string::npos);
+  EXPECT_EQ(missed_requirements(required, sections_with("o_direct", std::nullopt)).size(), 1u);
+  EXPECT_EQ(missed_requirements(required, sections_with("o_direct", 0)).size(), 1u);
+}
+
+TEST(Requirements, TakeSizesCountsAndNothing) {
+  EXPECT_EQ(parse_requirements("free=1.5GiB")[0].amount, 3ull << 29);
+  EXPECT_EQ(parse_requirements("free=2GB")[0].amount, 2'000'000'000u);
+  EXPECT_EQ(parse_requirements("cpus=8")[0].amount, 8u);
+  EXPECT_EQ(parse_requirements("gpu")[0].amount, 1u);
+  EXPECT_TRUE(parse_requirements("").empty());
+}
+
+TEST(Requirements, AreRefusedByNameWithTheNearestKnownOne) {
+  const auto fault_of = [](const std::string& list) {
+    try {
+      parse_requirements(list);
+    } catch (const command_line::Fault& fault) {
+      return fault.cause + ". " + fault.fix;
+    }
+    return std::string("none");
+  };
+  EXPECT_NE(fault_of("io_urng").find("Did you mean io_uring?"), std::string::npos);
+  EXPECT_NE(fault_of("zzzzzzzz").find("Known: io_uring, libaio"), std::string::npos);
+  for (const char* wrong : {"memlock", "memlock=", "memlock=8", "memlock=8Gi", "free=-1GiB",
+                            "free=9999999999TB", "cpus", "cpus=x", "avx2=1", ",", "free=nanGiB"})
+    EXPECT_NE(fault_of(wrong), "none") << wrong;
+}
+
+// ---- the report ----
+
+TEST(DoctorReport, HasNoColourNoSignAndNoControlCharacterWhereNoneIsAskedFor) {
+  Row row{.name = "drive", .value = "evil\033[31m\nmodel", .mark = Mark::kGap};
+  row.consequence = "c";
+  row.fix = "f";
+  const std::string plain = sections_text({{"Title", "", {row}}}, {});
+  EXPECT_NE(plain.find("GAP  drive"), std::string::npos) << plain;
+  EXPECT_NE(plain.find("evil?[31m?model"), std::string::npos) << plain;
+  EXPECT_EQ(plain.find('\033'), std::string::npos);
+  EXPECT_NE(plain.find("0 ok, 0 notes, 1 gap, 0 unknown"), std::string::npos);
+  for (const char byte : plain) EXPECT_GE(byte, 0) << plain;
+  const std::string rich = sections_text({{"Title", "", {row}}}, {.colour = true, .utf8 = true});
+  EXPECT_NE(rich.find("\033[31m\u2717\033[0m drive"), std::string::npos) << rich;
+}
+
+TEST(DoctorReport, BreaksLongLinesAtBlanks) {
+  Row row{.name = "row", .value = "v"};
+  for (int i = 0; i < 60; ++i) row.detail += "word ";
+  const std::string text = sections_text({{"Title", "", {row}}}, {});
+  for (const auto line : platform::split(text, '\n')) EXPECT_LE(line.size(), 100u) << line;
+}
+
+// ---- the program ----
+
+struct Ran {
+  int exit_code = -1;
+  std::string out, err;
+  nlohmann::json json() const { return nlohmann::json::parse(out); }
+};
+
+std::string read_all(int fd) {
+  std::string text;
+  char piece[4096];
+  for (ssize_t got = 0; (got = ::read(fd, piece, sizeof piece)) > 0;)
+    text.append(piece, static_cast<std::size_t>(got));
+  return text;
+}
+
+// Runs the program in a child that `confine` was called in; 99: it could not be confined.
+Ran run(std::vector<std::string> words, const std::function<bool()>& confine = {}) {
+  const testing::TemporaryDirectory logs;
+  // Opened before, since another user may not reach it by its path.
+  const int program = ::open(HEADRACE_PROGRAM, O_RDONLY | O_CLOEXEC);
+  const int err = ::open((logs.string() + "/err").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  int ends[2];
+  EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  words.insert(words.begin(), {"headrace", "doctor"});
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::dup2(ends[1], STDOUT_FILENO);
+    ::dup2(err, STDERR_FILENO);
+    if (confine && !confine()) ::_exit(99);
+    ::fexecve(program, arguments.data(), environ);
+    ::_exit(98);
+  }
+  ::close(ends[1]);
+  Ran ran;
+  ran.out = read_all(ends[0]);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  ran.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  ::lseek(err, 0, SEEK_SET);
+  ran.err = read_all(err);
+  for (const int fd : {ends[0], err, program}) ::close(fd);
+  return ran;
+}
+
+bool become_nobody() {
+  return ::setresgid(swap::test::kNobody, swap::test::kNobody, swap::test::kNobody) == 0 &&
+         ::setresuid(swap::test::kNobody, swap::test::kNobody, swap::test::kNobody) == 0;
+}
+
+nlohmann::json row_in(const nlohmann::json& report, const std::string& name) {
+  for (const auto& section : report["sections"]) {
+    for (const auto& row : section["rows"])
+      if (row["name"] == name) return row;
+  }
+  return {};
+}
+
+class DoctorProgram : public ::testing::Test {
+ protected:
+  std::size_t files_left() const {
+    return static_cast<std::size_t>(
+        std::distance(fs::directory_iterator(folder_.path()), fs::directory_iterator()));
+  }
+  const testing::TemporaryDirectory folder_;
+};
+
+TEST_F(DoctorProgram, EndsWithZeroAndLeavesNothing) {
+  const Ran text = run({folder_.string()});
+  EXPECT_EQ(text.exit_code, 0) << text.out << text.err;
+  EXPECT_EQ(text.err, "");
+  EXPECT_NE(text.out.find("O_DIRECT"), std::string::npos);
+  EXPECT_EQ(text.out.find('\033'), std::string::npos) << "a pipe is no terminal";
+  const Ran json = run({folder_.string(), "--json", "-"});
+  EXPECT_EQ(json.exit_code, 0);
+  const auto report = json.json();
+  EXPECT_EQ(report["schema_version"], 1);
+  EXPECT_EQ(report["exit_code"], 0);
+  EXPECT_EQ(row_in(report, "directory")["mark"], "ok");
+  std::size_t rows = 0, counted = 0;
+  for (const auto& section : report["sections"]) rows += section["rows"].size();
+  for (const auto& [mark, count] : report["counts"].items()) counted += count.get<std::size_t>();
+  EXPECT_EQ(rows, counted);
+  for (const auto& section : report["sections"]) {
+    for (const auto& row : section["rows"]) {
+      if (row["mark"] != "gap" && row["mark"] != "note") continue;
+      EXPECT_NE(row["consequence"], "") << row;
+    }
+  }
+  EXPECT_EQ(files_left(), 0u);
+}
+
+TEST_F(DoctorProgram, TakesTheCurrentDirectoryAndSeveralPaths) {
+  const auto here = run({"--json", "-"}).json();
+  EXPECT_EQ(row_in(here, "directory")["values"]["path"], fs::current_path().string());
+  const auto both = run({folder_.string(), "/dev/shm", "--json=-"}).json();
+  EXPECT_EQ(both["sections"].size(), here["sections"].size() + 1);
+}
+
+TEST_F(DoctorProgram, SaysThatFilesOfATmpfsAreInMemory) {
+  if (!fs::is_directory("/dev/shm")) GTEST_SKIP() << "there is no /dev/shm";
+  const Ran ran = run({"/dev/shm", "--json", "-", "--require", "o_direct"});
+  EXPECT_EQ(ran.exit_code, 3);
+  const auto row = row_in(ran.json(), "O_DIRECT");
+  EXPECT_EQ(row["mark"], "gap");
+  EXPECT_EQ(row["value"], "tmpfs has none");
+  EXPECT_NE(ran.err.find("o_direct is required, found: tmpfs has none (at /dev/shm)"),
+            std::string::npos)
+      << ran.err;
+}
+
+TEST_F(DoctorProgram, WorksAsNobodyInADirectoryThatMayOnlyBeRead) {
+  if (::getuid() != 0) GTEST_SKIP() << "only root may become another user";
+  fs::permissions(folder_.path(), fs::perms(0555));
+  const Ran ran = run({".", "--json", "-"},
+                      [&] { return ::chdir(folder_.string().c_str()) == 0 && become_nobody(); });
+  ASSERT_EQ(ran.exit_code, 0) << ran.out << ran.err;
+  const auto report = ran.json();
+  EXPECT_EQ(row_in(report, "directory")["mark"], "gap");
+  EXPECT_NE(row_in(report, "directory")["detail"].get<std::string>().find("EACCES"),
+            std::string::npos);
+  EXPECT_NE(row_in(report, "directory")["fix"], "");
+  EXPECT_EQ(row_in(report, "O_DIRECT")["mark"], "unknown");
+  EXPECT_EQ(row_in(report, "io_uring")["mark"], row_in(report, "Linux AIO")["mark"]);
+}
+
+TEST_F(DoctorProgram, MakesANoteAndNoMoreOfAMissingMemlock) {
+  if (::getuid() != 0) GTEST_SKIP() << "only root may become another user";
+  fs::permissions(folder_.path(), fs::perms(0777));
+  const Ran ran = run({".", "--json", "-", "--require", "memlock=64KiB"}, [&] {
+    const rlimit none{0, 0};
+    return ::chdir(folder_.string().c_str()) == 0 && become_nobody() &&
+           ::setrlimit(RLIMIT_MEMLOCK, &none) == 0;
+  });
+  EXPECT_EQ(ran.exit_code, 3) << ran.out << ran.err;
+  const auto report = ran.json();
+  EXPECT_EQ(row_in(report, "memlock")["mark"], "note");
+  EXPECT_NE(row_in(report, "io_uring")["mark"], "gap");
+  EXPECT_EQ(row_in(report, "directory")["mark"], "ok");
+  EXPECT_EQ(report["counts"]["gap"], 0) << ran.out;
+  EXPECT_NE(ran.err.find("memlock=64KiB is required, found: 0 B"), std::string::npos) << ran.err;
+}
+
+TEST_F(DoctorProgram, TellsThatAFilterRefusesIoUringAndWhatServesInstead) {
+  const Ran ran = run({folder_.string(), "--json", "-", "--require", "io_uring"},
+                      [] { return swap::test::forbid(SYS_io_uring_setup, EPERM); });
+  if (ran.exit_code == 99) GTEST_SKIP() << "no seccomp filter can be set here";
+  EXPECT_EQ(ran.exit_code, 3) << ran.err;
+  const auto report = ran.json();
+  const auto row = row_in(report, "io_uring");
+  EXPECT_EQ(row["mark"], "note") << row;
+  EXPECT_NE(row["detail"].get<std::string>().find("EPERM"), std::string::npos) << row;
+  EXPECT_NE(row["fix"], "");
+  EXPECT_NE(row_in(report, "I/O queue")["value"], "io_uring");
+  EXPECT_EQ(row_in(report, "seccomp")["values"]["mode"], 2);
+  EXPECT_EQ(report["missed"][0]["required"], "io_uring");
+}
+
+TEST_F(DoctorProgram, RefusesWithCauseConsequenceAndFix) {
+  const std::string file = folder_.string() + "/file";
+  std::ofstream(file) << "x";
+  for (const auto& [words, expected] :
+       std::vector<std::pair<std::vector<std::string>, std::string>>{
+           {{"/nothing/here"}, "PATH '/nothing/here' cannot be reached: ENOENT"},
+           {{file}, "is not a directory"},
+           {{"--require", "io_urng"}, "Did you mean io_uring?"},
+           {{"--require"}, "--require has no value"},
+           {{"--requir=x"}, "Did you mean --require?"},
+           {{"--json", "/nothing/here/report"}, "/nothing/here/report"}}) {
+    const Ran ran = run(words);
+    EXPECT_EQ(ran.exit_code, 2) << expected << ": " << ran.err;
+    EXPECT_NE(ran.err.find(expected), std::string::npos) << ran.err;
+  }
+  EXPECT_EQ(run({"/nothing/here", "--json", "-"}).json()["error"]["exit_code"], 2);
+  EXPECT_EQ(run({"--help"}).exit_code, 0);
+}
+
+std::string output_of(const std::string& command) {
+  std::string text;
+  std::FILE* const pipe = ::popen(command.c_str(), "r");
+  for (int byte = 0; pipe != nullptr && (byte = std::fgetc(pipe)) != EOF;)
+    text += static_cast<char>(byte);
+  if (pipe != nullptr) ::pclose(pipe);
+  return text;
+}
+
+TEST(HeadraceProgram, NeedsNoSharedLibraryButThoseOfLibc) {
+  const std::string dynamic = output_of("readelf -d " HEADRACE_PROGRAM " 2>/dev/null");
+  if (dynamic.empty()) GTEST_SKIP() << "there is no readelf";
+  std::size_t needed = 0;
+  for (const auto line : platform::split(dynamic, '\n')) {
+    if (line.find("(NEEDED)") == std::string_view::npos) continue;
+    ++needed;
+    const bool of_libc = line.find("[libc.so.6]") != std::string_view::npos ||
+                         line.find("[libm.so.6]") != std::string_view::npos ||
+                         line.find("[ld-linux-x86-64.so.2]") != std::string_view::npos;
+    EXPECT_TRUE(of_libc) << line;
+  }
+  EXPECT_GE(needed, 1u);
+}
+
+// An inline function that a file compiles with AVX may be the copy that the linker keeps for all,
+// and then the program ends on a CPU without.
+TEST(HeadraceProgram, TakesNoSharedFunctionFromFilesForOneInstructionSet) {
+  std::size_t looked_at = 0;
+  for (const auto object : platform::split(HEADRACE_OBJECTS, ' ')) {
+    if (object.find("_avx") == std::string_view::npos) continue;
+    ++looked_at;
+    const std::string symbols = output_of("nm -C --defined-only " + std::string(object));
+    ASSERT_FALSE(symbols.empty()) << object;
+    for (const auto line : platform::split(symbols, '\n')) {
+      EXPECT_EQ(line.find(" W "), std::string_view::npos) << object << ": " << line;
+      EXPECT_EQ(line.find(" u "), std::string_view::npos) << object << ": " << line;
+    }
+  }
+  EXPECT_EQ(looked_at, 3u);
+}
+}  // namespace
+}  // namespace headrace::tools

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "doctor/doctor.hpp"
+
+#include <fmt/core.h>
+#include <sys/stat.h>
+
+#include <CLI/CLI.hpp>
+#include <cerrno>
+#include <string>
+#include <vector>
+
+#include "base/error_text.hpp"
+#include "command_line/command_line.hpp"
+#include "command_line/report_file.hpp"
+#include "doctor/report.hpp"
+#include "doctor/requirements.hpp"
+#include "doctor/rows.hpp"
+#include "headrace/error.hpp"
+#include "program/signals.hpp"
+
+namespace headrace::tools {
+namespace {
+constexpr const char* kProgram = "headrace doctor";
+constexpr const char* kDescription =
+    "Looks at what this machine has for offloading and tries what can be tried: I/O queues, "
+    "O_DIRECT at\neach PATH. Changes nothing and leaves no file behind. Needs no privileges; what "
+    "they hide is marked\nunknown.\n\nok: as it should be.  note: it works, slower or less than "
+    "it could.  gap: it does not work.\n";
+
+struct Options {
+  std::vector<std::string> paths;
+  std::string json, require;
+};
+
+std::string footer() {
+  return "\n--require NAME,...: " + requirement_names() +
+         "\n\nExit codes: 0 all was looked at, gaps or not, 1 it could not be, 2 refused before it "
+         "started, 3 something\nthat --require names is not there, 128+n ended by signal n.\n";
+}
+
+void check_paths(const std::vector<std::string>& paths) {
+  for (const std::string& path : paths) {
+    struct stat status {};
+    if (::stat(path.c_str(), &status) != 0) {
+      throw command_line::Fault{
+          fmt::format("PATH '{}' cannot be reached: {}", path, base::errno_text(errno)),
+          "Name a directory that exists"};
+    }
+    if (!S_ISDIR(status.st_mode)) {
+      throw command_line::Fault{fmt::format("PATH '{}' is not a directory", path),
+                                "Name the directory that swap files would lie in"};
+    }
+  }
+}
+
+std::vector<Section> look(const std::vector<std::string>& paths) {
+  using Look = Section (*)(const std::string&);
+  std::vector<Section> sections;
+  for (const Look part :
+       {Look{system_section}, Look{processor_section}, Look{memory_section}, Look{queue_section}}) {
+    check_signal();
+    sections.push_back(part(""));
+  }
+  for (const std::string& path : paths) {
+    check_signal();
+    sections.push_back(path_section(path));
+  }
+  check_signal();
+  sections.push_back(gpu_section());
+  check_signal();
+  return sections;
+}
+
+int run(const Options& options, const std::vector<Requirement>& required) {
+  const std::vector<Section> sections = look(options.paths);
+  const std::vector<Missed> missed = missed_requirements(required, sections);
+  const int exit_code = missed.empty() ? kDone : kLacking;
+  const bool json_on_stdout = options.json == "-";
+  if (!json_on_stdout) fmt::print("{}", sections_text(sections, style_of_stdout()));
+  for (const Missed& one : missed) {
+    fmt::print(stderr, "{}: {} is required, found: {}; what asked for it should not start. {}.\n",
+               kProgram, one.required, one.found, one.fix);
+  }
+  Json report = document(kProgram);
+  report["exit_code"] = exit_code;
+  report.update(sections_json(sections));
+  if (!required.empty()) report["missed"] = missed_json(missed);
+  command_line::write_report(options.json, dump(report));
+  return exit_code;
+}
+}  // namespace
+
+int doctor(int argc, const char* const* argv) {
+  Options options;
+  std::vector<Requirement> required;
+  CLI::App app(kDescription, kProgram);
+  app.footer(footer());
+  app.add_option("PATH", options.paths, "Directories for swap files [the current one]");
+  app.add_option("--json", options.json, "File for the report; - is stdout");
+  app.add_option("--require", options.require, "What has to be there, by name");
+  try {
+    command_line::parse(app, argc, argv);
+    required = parse_requirements(options.require);
+    if (options.paths.empty()) options.paths = {"."};
+    check_paths(options.paths);
+    command_line::check_report_target(options.json);
+  } catch (const CLI::CallForHelp&) {
+    fmt::print("{}", app.help());
+    return kDone;
+  } catch (const command_line::Fault& fault) {
+    return Failing(kProgram, command_line::value_of("--json", argc, argv))
+        .fail(kRefused, "kUsage", command_line::text_of(fault, "nothing was looked at"));
+  } catch (const Error& error) {
+    return Failing(kProgram, "").fail(kRefused, code_name(error.code()), error.what());
+  }
+  return Failing(kProgram, options.json)
+      .guard([&] { return run(options, required); }, "nothing was reported");
+}
+}  // namespace headrace::tools

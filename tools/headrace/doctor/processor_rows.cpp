@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// The processor: what the update kernels use of it, and how much of it this process may use.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+
+#include "doctor/rows.hpp"
+#include "headrace/error.hpp"
+#include "optimizer_cpu/adamw.hpp"
+#include "platform/cpu_facts.hpp"
+#include "platform/machine.hpp"
+
+namespace headrace::tools {
+namespace {
+using optimizer_cpu::InstructionSet;
+
+// Those that are worth knowing of for training state; not all are used.
+constexpr std::array kFeatures{"avx2",     "fma",      "f16c",        "avx512f",  "avx512bw",
+                               "avx512dq", "avx512vl", "avx512_bf16", "amx_bf16", "vaes"};
+
+Row processor_row(const platform::CpuFacts& cpu) {
+  if (cpu.threads == 0) return {.name = "processor", .value = "", .mark = Mark::kUnknown};
+  Row row{.name = "processor", .value = cpu.model.empty() ? "no model given" : cpu.model};
+  if (cpu.cores > 0) {
+    row.detail = fmt::format("{} socket{}, {} cores, {} threads", cpu.sockets,
+                             cpu.sockets == 1 ? "" : "s", cpu.cores, cpu.threads);
+  } else {
+    row.detail = fmt::format("{} threads", cpu.threads);
+  }
+  row.values = {{"model", cpu.model},
+                {"sockets", cpu.sockets},
+                {"cores", cpu.cores},
+                {"threads", cpu.threads}};
+  return row;
+}
+
+Row features_row(const platform::CpuFacts& cpu) {
+  Row row{.name = "features", .value = ""};
+  row.values["flags"] = Json::array();
+  for (const char* feature : kFeatures) {
+    if (!cpu.has(feature)) continue;
+    row.value += fmt::format("{}{}", row.value.empty() ? "" : " ", feature);
+    row.values["flags"].push_back(feature);
+  }
+  if (cpu.flags.empty()) row.mark = Mark::kUnknown;
+  if (row.value.empty() && row.mark == Mark::kOk) row.value = "none beyond x86-64";
+  return row;
+}
+
+Row kernel_choice_row() {
+  Row row{.name = "update kernel", .value = ""};
+  for (const auto set : {InstructionSet::kAvx2, InstructionSet::kAvx512}) {
+    row.findings.push_back({name_of(set), optimizer_cpu::runs_here(set) ? 1u : 0u});
+  }
+  try {
+    const InstructionSet chosen = optimizer_cpu::choose_instruction_set();
+    row.value = name_of(chosen);
+    row.values["instruction_set"] = name_of(chosen);
+    if (chosen != InstructionSet::kScalar) return row;
+    row.mark = Mark::kNote;
+    row.consequence = "updates take several times the CPU time of AVX2; the results are the same";
+    row.fix = optimizer_cpu::runs_here(InstructionSet::kAvx2)
+                  ? "unset HEADRACE_SIMD"
+                  : "a CPU with AVX2, or in a virtual machine a CPU model that shows it (host)";
+  } catch (const Error& error) {
+    row.mark = Mark::kGap;
+    row.value = "none";
+    row.detail = error.what();
+    row.consequence = "no run can start";
+    row.fix = "unset HEADRACE_SIMD";
+  }
+  return row;
+}
+
+Row usable_row(const platform::CpuFacts& cpu, const std::string& root) {
+  Row row{.name = "usable CPUs", .value = ""};
+  try {
+    const platform::Limit usable = platform::usable_cpus(1, root);
+    row.value = fmt::format("{} ({})", usable.value, usable.source);
+    row.values = {{"cpus", usable.value}, {"source", usable.source}};
+    row.findings = {{"cpus", usable.value}};
+    if (usable.value > 1 || cpu.threads <= 1) return row;
+    row.mark = Mark::kNote;
+    row.consequence = "one CPU does the training, the updates and the I/O in turn";
+    row.fix = "more CPUs: taskset, --cpus of the container, --cpus-per-task of Slurm";
+  } catch (const Error& error) {
+    row = {.name = "usable CPUs", .value = "refused", .mark = Mark::kGap};
+    row.findings = {{"cpus", std::nullopt}};
+    row.detail = error.what();
+    row.consequence = "no run can start";
+    row.fix = "unset SLURM_CPUS_PER_TASK";
+  }
+  return row;
+}
+
+// What makes clocks slow whatever the load; the intel and amd drivers adapt under every name.
+Row governor_row(const platform::CpuFacts& cpu) {
+  Row row{.name = "governor", .value = cpu.governor};
+  row.values = {{"governor", cpu.governor}, {"driver", cpu.scaling_driver}};
+  const bool adapts = cpu.scaling_driver.starts_with("intel_pstate") ||
+                      cpu.scaling_driver.starts_with("amd-pstate");
+  if (cpu.governor != "powersave" || adapts) return row;
+  row.mark = Mark::kNote;
+  row.consequence = "the CPU stays at its lowest clock, and updates take longer";
+  row.fix = "cpupower frequency-set -g schedutil";
+  return row;
+}
+}  // namespace
+
+Section processor_section(const std::string& root) {
+  const platform::CpuFacts cpu = platform::cpu_facts(root);
+  Section section{.title = "Processor", .path = "", .rows = {}};
+  section.rows = {processor_row(cpu), features_row(cpu), kernel_choice_row(),
+                  usable_row(cpu, root)};
+  if (!cpu.governor.empty()) section.rows.push_back(governor_row(cpu));
+  return section;
+}
+}  // namespace headrace::tools

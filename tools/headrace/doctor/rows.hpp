@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// rows.hpp: what `headrace doctor` finds out: rows in sections, each with a mark.
+//
+// Each section looks at one part of the machine and changes nothing. `root` prefixes /proc and /sys
+// in what is read of them (not in what is tried): for tests. What cannot be read is kUnknown.
+#pragma once
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "platform/block_devices.hpp"
+#include "platform/drive_facts.hpp"
+#include "program/failing.hpp"
+
+namespace headrace::tools {
+enum class Mark : std::uint8_t {
+  kOk,
+  kNote,  // it works, and slower or less of it than it could
+  kGap,   // it does not work
+  kUnknown,
+};
+const char* name_of(Mark mark) noexcept;  // "ok", "note", "gap", "unknown"
+
+inline constexpr std::uint64_t kNoLimit = std::numeric_limits<std::uint64_t>::max();
+
+// Something that --require may ask for by name, and how much of it there is: 0 or 1 for what is or
+// is not there; nothing where that is not known.
+struct Finding {
+  std::string name;
+  std::optional<std::uint64_t> amount;
+};
+
+struct Row {
+  std::string name, value;
+  Mark mark = Mark::kOk;
+  std::string detail = {};
+  std::string consequence = {}, fix = {};  // of notes and gaps
+  Json values = Json::object();            // the same for programs
+  std::vector<Finding> findings = {};
+};
+
+struct Section {
+  std::string title;
+  std::string path;  // of the section of a path; else empty
+  std::vector<Row> rows;
+};
+
+Section system_section(const std::string& root = "");     // kernel, container, Slurm, descriptors
+Section processor_section(const std::string& root = "");  // features, cores, what may be used
+Section memory_section(const std::string& root = "");     // limits, huge pages, NUMA, memlock
+// io_uring, Linux AIO and threads, each tried with a block of data in memory, and their limits.
+Section queue_section(const std::string& root = "");
+Section gpu_section(const std::string& root = "");
+// Files are made at `path` and are gone again. Throws headrace::Error kNotFound where it is no
+// directory.
+Section path_section(const std::string& path);
+
+// What stands below a path; without the trials, so that a made-up /sys will do.
+std::vector<Row> drive_rows(const platform::DriveFacts& facts, const std::string& root = "");
+
+// "cause; consequence; fix" as the library's errors are told, as the parts of a row.
+void tell_error(Row& row, const std::string& text);
+}  // namespace headrace::tools

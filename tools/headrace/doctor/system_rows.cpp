@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernel, what the process is confined to, limits that are neither memory nor CPU.
+#include <fmt/core.h>
+#include <sys/resource.h>
+#include <sys/utsname.h>
+
+#include <array>
+#include <cstdlib>
+#include <optional>
+#include <utility>
+
+#include "base/units.hpp"
+#include "doctor/rows.hpp"
+#include "platform/process_limits.hpp"
+
+namespace headrace::tools {
+namespace {
+std::optional<std::uint64_t> soft_limit(__rlimit_resource resource) {
+  rlimit limit{};
+  if (::getrlimit(resource, &limit) != 0) return std::nullopt;
+  return limit.rlim_cur == RLIM_INFINITY ? kNoLimit : std::uint64_t{limit.rlim_cur};
+}
+
+Row kernel_row() {
+  utsname name{};
+  if (::uname(&name) != 0) return {.name = "kernel", .value = "", .mark = Mark::kUnknown};
+  return {.name = "kernel",
+          .value = fmt::format("{} {} {}", name.sysname, name.release, name.machine),
+          .values = {{"release", name.release}, {"machine", name.machine}}};
+}
+
+Row container_row(const std::string& root) {
+  const std::string kind = platform::container_kind(root);
+  Row row{.name = "container", .value = kind.empty() ? "none found" : kind};
+  row.values["kind"] = kind;
+  if (!kind.empty()) row.detail = "swap files belong on a volume, not in the container's own layer";
+  return row;
+}
+
+Row slurm_row() {
+  constexpr std::array kNames{
+      std::pair{"SLURM_JOB_ID", "job"}, std::pair{"SLURM_CPUS_PER_TASK", "CPUs per task"},
+      std::pair{"SLURM_NTASKS", "tasks"}, std::pair{"SLURM_MEM_PER_NODE", "MB per node"},
+      std::pair{"SLURM_MEM_PER_CPU", "MB per CPU"}};
+  Row row{.name = "Slurm", .value = ""};
+  for (const auto& [name, meaning] : kNames) {
+    const char* const value = std::getenv(name);
+    if (value == nullptr || *value == '\0') continue;
+    row.value += fmt::format("{}{} {}", row.value.empty() ? "" : ", ", meaning, value);
+    row.values[name] = value;
+  }
+  if (row.value.empty()) row.value = "not in a job";
+  return row;
+}
+
+Row open_files_row() {
+  constexpr std::uint64_t kFew = 256;
+  const auto limit = soft_limit(RLIMIT_NOFILE);
+  Row row{.name = "open files", .value = "", .findings = {{"nofile", limit}}};
+  if (!limit) {
+    row.mark = Mark::kUnknown;
+    return row;
+  }
+  row.value = *limit == kNoLimit ? "unlimited" : std::to_string(*limit);
+  row.values["limit"] = *limit == kNoLimit ? Json() : Json(*limit);
+  if (*limit >= kFew) return row;
+  row.mark = Mark::kNote;
+  row.consequence = "a trainer with many data files may meet it; Headrace needs some ten";
+  row.fix = "ulimit -n 1024";
+  return row;
+}
+
+Row file_size_row() {
+  const auto limit = soft_limit(RLIMIT_FSIZE);
+  Row row{.name = "file size", .value = "unlimited"};
+  if (!limit) {
+    row = {.name = "file size", .value = "", .mark = Mark::kUnknown};
+  } else if (*limit != kNoLimit) {
+    row.mark = Mark::kGap;
+    row.value = fmt::format("at most {}", base::format_bytes(*limit));
+    row.consequence = "a run whose swap file is larger is refused";
+    row.fix = "ulimit -f unlimited";
+    row.values["limit_bytes"] = *limit;
+  }
+  return row;
+}
+
+Row seccomp_row(const std::string& root) {
+  const auto mode = platform::process_limits(root).seccomp;
+  if (!mode) return {.name = "seccomp", .value = "", .mark = Mark::kUnknown};
+  Row row{.name = "seccomp", .value = *mode == 0 ? "no filter" : "a filter is active"};
+  if (*mode != 0) row.detail = "what it lets through is tried under I/O queues";
+  row.values["mode"] = *mode;
+  return row;
+}
+}  // namespace
+
+Section system_section(const std::string& root) {
+  return {.title = "System",
+          .path = "",
+          .rows = {kernel_row(), container_row(root), slurm_row(), seccomp_row(root),
+                   open_files_row(), file_size_row()}};
+}
+}  // namespace headrace::tools
