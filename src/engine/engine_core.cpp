@@ -52,6 +52,14 @@ void check_settings(const Settings& s) {
   }
   if (nvme && std::ranges::find(s.nvme_paths, "") != s.nvme_paths.end())
     refuse("nvme_path is empty; set it to a directory on the drive");
+  if (nvme && !s.drive_shares.empty() && s.drive_shares.size() != s.nvme_paths.size()) {
+    refuse("headrace.drive_shares has " + std::to_string(s.drive_shares.size()) + " numbers for " +
+           std::to_string(s.nvme_paths.size()) + " paths; give one for each, or none");
+  }
+  for (const double share : s.drive_shares) {
+    if (std::isfinite(share) && share > 0) continue;
+    refuse("headrace.drive_shares holds " + std::to_string(share) + ": more than 0 is wanted");
+  }
   if (!std::isfinite(s.gradient_clipping) || s.gradient_clipping < 0) {
     refuse("gradient_clipping = " + std::to_string(s.gradient_clipping) +
            ": a norm of 0 (off) or more is wanted");
@@ -151,16 +159,6 @@ void EngineCore::fail(const std::string& cause) noexcept {
   collective_->abort(cause);
 }
 
-std::vector<swap::PathProbe> EngineCore::probe_paths() const {
-  std::vector<swap::PathProbe> probes;
-  const bool nvme = settings_.offload_optimizer == OffloadDevice::kNvme ||
-                    settings_.offload_parameters == OffloadDevice::kNvme;
-  if (!nvme) return probes;
-  for (const std::string& path : settings_.nvme_paths)
-    probes.push_back(swap::probe_path(path, settings_));
-  return probes;
-}
-
 std::uint64_t EngineCore::bookkeeping_bytes(const Partition& partition) const {
   const std::uint64_t parameters = partition.parameters.size(), groups = registry_.groups().size();
   return sizeof(EngineCore) + sizeof(Frozen) + registry_.bookkeeping_bytes() +
@@ -172,13 +170,15 @@ std::uint64_t EngineCore::bookkeeping_bytes(const Partition& partition) const {
          parameters * (sizeof(std::uint64_t) + sizeof(optimizer_cpu::AdamWStep) + 1) + groups * 40;
 }
 
-residency::Plan EngineCore::make_plan(const Partition& partition) const {
+residency::Plan EngineCore::make_plan(const Partition& partition,
+                                      const std::vector<swap::PathProbe>& paths) const {
   residency::PlanInputs inputs;
   inputs.partition = &partition;
   for (const engine::RegisteredGroup& group : registry_.groups()) {
     inputs.groups.push_back({group.repeated_gradients, group.keep_bound});
   }
   inputs.settings = settings_;
+  inputs.drives = drive_inputs(paths);
   inputs.device_shares_host_memory = device_->shares_host_memory();
   inputs.bookkeeping_bytes = bookkeeping_bytes(partition);
   const platform::Limit left = platform::memory_left();
@@ -205,21 +205,11 @@ void EngineCore::freeze() {
   const std::vector<swap::PathProbe> paths = probe_paths();
   Partition partition = partition::make_partition(registry_.shapes(), settings_.tile_elements,
                                                   collective_->rank(), collective_->world_size());
-  residency::Plan plan = make_plan(partition);
+  residency::Plan plan = make_plan(partition, paths);
   auto frozen = std::make_unique<Frozen>(plan.frame_bytes, *collective_, registry_);
   frozen->partition = std::move(partition);
   frozen->plan = std::move(plan);
-  for (std::size_t d = 0; d < paths.size(); ++d) {
-    const std::uint64_t wanted = frozen->plan.drive_bytes[d];
-    if (wanted > paths[d].free_bytes) {
-      throw Error(Code::kNoSpace,
-                  "nvme_path " + paths[d].path + ": the plan needs " +
-                      base::format_bytes_exactly(wanted) + " there, " +
-                      base::format_bytes_exactly(paths[d].free_bytes) +
-                      " are free; nothing was written. Free some, name another directory, or set "
-                      "headrace.host_budget_bytes so that more stays in memory.");
-    }
-  }
+  refuse_without_room(frozen->plan, paths);
   update_ = optimizer_cpu::adamw_function(optimizer_cpu::choose_instruction_set());
   allocate(*frozen, paths);
   frozen->ranks.compare_registration(settings_);
@@ -244,6 +234,7 @@ void EngineCore::say_what_was_chosen(const Frozen& f) const {
                      (f.swap->direct() ? ", O_DIRECT" : ", buffered") + ", on";
   for (const std::string& path : settings_.nvme_paths) text += " " + path;
   log_(LogLevel::kInfo, text);
+  say_shares(f);
 }
 
 void EngineCore::allocate(Frozen& f, const std::vector<swap::PathProbe>& paths) {
@@ -257,21 +248,12 @@ void EngineCore::allocate(Frozen& f, const std::vector<swap::PathProbe>& paths) 
   f.conductor->use_frames(&f.frames);
   f.workers = std::make_unique<async::WorkerPool>(*f.conductor, threads);
   if (f.plan.report.nvme_bytes > 0 && !paths.empty()) {
+    deal_by_speed(f, paths);
     swap::SwapTierOptions options;
-    options.settings = settings_;
+    static_cast<swap::LaneOptions&>(options) = lane_options(f);
     options.paths = paths;
     options.drive_bytes = f.plan.drive_bytes;
-    options.rank = collective_->rank();
-    options.buffers = {f.arena->bytes()};
-    options.log = log_;
     options.on_stall = [this](const std::string& cause) { fail(cause); };
-    const IoQueueKind kind = settings::io_queue_kind(settings_);
-    options.make_queue =
-        parts_.make_queue ? parts_.make_queue : [kind](const swap::IoQueueOptions& queue) {
-          return swap::choose_io_queue(kind, queue);
-        };
-    options.make_drive =
-        parts_.make_drive ? parts_.make_drive : swap::DriveMaker(&swap::make_drive_thread);
     f.swap = std::make_unique<swap::SwapTier>(*f.conductor, std::move(options));
     if (const std::string reason = f.swap->queue_reason(); !reason.empty())
       log_(LogLevel::kWarning, reason);
@@ -339,6 +321,7 @@ Stats EngineCore::stats() const {
     s.io_queue_reason = f.swap->queue_reason();
     s.io_queue_details = queue_details(f.swap->registered());
     s.direct_io = f.swap->direct();
+    add_drive_stats(f, s);
   }
   s.update_threads = f.workers->threads();
   s.update_threads_source = f.update_threads_source;

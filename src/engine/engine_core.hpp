@@ -4,7 +4,7 @@
 //
 // Calls of the trainer become coroutines on the conductor (async::call). engine_core.cpp holds life
 // cycle and registration, values.cpp load, store and hashes, parameter_load.cpp load of one
-// parameter, leases.cpp gather, step.cpp the step.
+// parameter, leases.cpp gather, step.cpp the step, drives.cpp what freeze does about drives.
 #pragma once
 #include <atomic>
 #include <functional>
@@ -25,6 +25,7 @@
 #include "engine/tile_store.hpp"
 #include "headrace/engine.hpp"
 #include "pinned/arena.hpp"
+#include "swap/drive_measure.hpp"
 
 namespace headrace {
 class EngineCore {
@@ -113,7 +114,18 @@ class EngineCore {
     return async::call(*frozen_->conductor, frozen_->workers.get(), std::forward<Make>(make));
   }
   std::vector<swap::PathProbe> probe_paths() const;
-  residency::Plan make_plan(const partition::Partition& partition) const;
+  std::vector<residency::DriveInputs> drive_inputs(const std::vector<swap::PathProbe>& paths) const;
+  residency::Plan make_plan(const partition::Partition& partition,
+                            const std::vector<swap::PathProbe>& paths) const;
+  void refuse_without_room(const residency::Plan& plan,
+                           const std::vector<swap::PathProbe>& paths) const;
+  swap::LaneOptions lane_options(const Frozen& frozen) const;
+  void deal_by_speed(Frozen& frozen, const std::vector<swap::PathProbe>& paths) const;
+  void warn_of_failed_drive(const std::vector<swap::PathProbe>& paths,
+                            const std::vector<swap::DriveSpeed>& speeds, std::size_t drive) const;
+  void warn_of_slow_drives(const std::vector<DriveReport>& drives) const;
+  void say_shares(const Frozen& frozen) const;
+  static void add_drive_stats(const Frozen& frozen, Stats& stats);
   std::uint64_t bookkeeping_bytes(const partition::Partition& partition) const;
   void allocate(Frozen& frozen, const std::vector<swap::PathProbe>& paths);
   void say_what_was_chosen(const Frozen& frozen) const;

@@ -107,10 +107,7 @@ class FaultQueue final : public IoQueue {
       std::size_t count = take_held(done);
       if (count == done.size()) return count;
       const nanoseconds left = until - Clock::now();
-      // A held request is counted down by reaps, so with one the wait is cut into small pieces.
-      const nanoseconds longest =
-          held_.empty() ? left : nanoseconds(std::chrono::microseconds(300));
-      const nanoseconds wait = count > 0 ? nanoseconds::zero() : std::min(left, longest);
+      const nanoseconds wait = count > 0 ? nanoseconds::zero() : std::min(left, until_next_held());
       count += take_inner(done.subspan(count), std::max(wait, nanoseconds::zero()));
       if (count > 0 || Clock::now() >= until) return count;
       if (woken_.exchange(false)) return 0;
@@ -171,6 +168,19 @@ class FaultQueue final : public IoQueue {
     idle_at_ = std::max(idle_at_, Clock::now()) +
                std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
     fate.due = idle_at_;
+  }
+
+  // A request that is late is counted down by reaps, so with one the wait is cut into small pieces.
+  // A throttled one comes at its time.
+  nanoseconds until_next_held() const noexcept {
+    nanoseconds wait = kLongestWait;
+    const Clock::time_point now = Clock::now();
+    for (const Shadow* const shadow : held_) {
+      const bool late = shadow->fate.held_reaps > 0;
+      wait = std::min<nanoseconds>(
+          wait, late ? std::chrono::microseconds(300) : nanoseconds(shadow->fate.due - now));
+    }
+    return wait;
   }
 
   bool throttled(const Fate& fate) const noexcept {

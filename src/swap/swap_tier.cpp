@@ -1,59 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "swap/swap_tier.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 
+#include "base/check.hpp"
 #include "base/error_text.hpp"
 #include "base/units.hpp"
 #include "headrace/error.hpp"
 #include "swap/refusal.hpp"
+#include "swap/transfer_done.hpp"
 
 namespace headrace::swap {
-// One drive and what is on it. Members go in reverse order: the drive drains before its file
-// closes, the file is unlinked before its directory goes.
-struct SwapTier::Lane {
-  PathProbe path;
-  std::unique_ptr<RunDirectory> directory;
-  std::unique_ptr<SwapFile> file;
+struct SwapTier::SwapLane : Lane {
   std::unique_ptr<ExtentAllocator> extents;
-  std::unique_ptr<Drive> drive;
 };
 
 namespace {
-// co_await: starts the transfer and resumes on the conductor when the drive has ended it.
-class TransferDone {
- public:
-  TransferDone(Drive& drive, IoKind kind, std::byte* data, const Extent& extent, Priority priority,
-               const char* what)
-      : drive_(drive) {
-    transfer_.kind = kind;
-    transfer_.priority = priority;
-    transfer_.data = data;
-    transfer_.offset_bytes = extent.offset_bytes;
-    transfer_.size_bytes = extent.size_bytes;
-    transfer_.what = what;
-    transfer_.owner = this;
-    transfer_.run = [](async::Work* work) noexcept {
-      static_cast<Owned*>(work)->owner->waiting_.resume();
-    };
-  }
-  bool await_ready() const noexcept { return false; }
-  void await_suspend(std::coroutine_handle<> handle) noexcept {
-    waiting_ = handle;
-    drive_.start(transfer_);
-  }
-  const Transfer& await_resume() const noexcept { return transfer_; }
-
- private:
-  struct Owned : Transfer {
-    TransferDone* owner = nullptr;
-  };
-  Drive& drive_;
-  Owned transfer_;
-  std::coroutine_handle<> waiting_;
-};
-
 RunBytes to_bytes(const std::string& hex) {
   RunBytes bytes{};
   for (std::size_t i = 0; i < bytes.size(); ++i) {
@@ -73,31 +37,11 @@ SwapTier::SwapTier(async::Conductor& conductor, SwapTierOptions options)
   const std::string run_id = make_run_id();
   run_ = to_bytes(run_id);
   for (std::size_t d = 0; d < options.paths.size(); ++d) {
-    auto lane = std::make_unique<Lane>();
-    lane->path = options.paths[d];
-    // Two drives may name one path (for tests): each has a directory of its own.
-    lane->directory = std::make_unique<RunDirectory>(
-        lane->path, d == 0 ? run_id : run_id + "-" + std::to_string(d), options.log);
-    const std::string name =
-        "rank" + std::to_string(options.rank) + "." + std::to_string(d) + ".swap";
-    lane->file =
-        std::make_unique<SwapFile>(*lane->directory, lane->path, name, options.drive_bytes[d]);
-    lane->extents =
-        std::make_unique<ExtentAllocator>(static_cast<std::uint32_t>(d), options.drive_bytes[d]);
-    DriveOptions drive;
-    drive.path = lane->file->path();
-    drive.fd = lane->file->fd();
-    drive.index = static_cast<std::uint32_t>(d);
-    drive.io_block_bytes = options.settings.io_block_bytes;
-    drive.queue_depth = options.settings.queue_depth;
-    drive.submit_batch = options.settings.submit_batch;
-    drive.register_buffers = options.settings.register_buffers;
-    drive.warn_seconds = options.settings.io_warn_seconds;
-    drive.deadline_seconds = options.settings.io_deadline_seconds;
-    drive.buffers = options.buffers;
-    drive.log = options.log;
-    drive.make_queue = options.make_queue;
-    lane->drive = options.make_drive(conductor, std::move(drive));
+    const auto index = static_cast<std::uint32_t>(d);
+    auto lane = std::make_unique<SwapLane>();
+    static_cast<Lane&>(*lane) = make_lane(conductor, options, options.paths[d], run_id, index,
+                                          options.drive_bytes[d], "swap");
+    lane->extents = std::make_unique<ExtentAllocator>(index, options.drive_bytes[d]);
     lanes_.push_back(std::move(lane));
   }
 }
@@ -195,8 +139,8 @@ async::Task<> SwapTier::write(Extent& extent, std::span<const std::byte> from, P
 
 DriveCounters SwapTier::totals() const noexcept {
   DriveCounters sum;
-  for (const auto& lane : lanes_) {
-    const DriveCounters one = lane->drive->counters();
+  for (std::size_t d = 0; d < lanes_.size(); ++d) {
+    const DriveCounters one = counters(d);
     sum.read_bytes += one.read_bytes;
     sum.written_bytes += one.written_bytes;
     sum.reads += one.reads;
@@ -209,16 +153,22 @@ DriveCounters SwapTier::totals() const noexcept {
   return sum;
 }
 
-std::string SwapTier::queue_name() const {
-  return lanes_.empty() ? "" : lanes_[0]->drive->queue_name();
-}
-std::string SwapTier::queue_reason() const {
-  return lanes_.empty() ? "" : lanes_[0]->drive->queue_reason();
+DriveCounters SwapTier::counters(std::size_t drive) const noexcept {
+  return lanes_[drive]->drive ? lanes_[drive]->drive->counters() : DriveCounters{};
 }
 
+const SwapTier::SwapLane& SwapTier::first() const noexcept {
+  const auto found = std::ranges::find_if(lanes_, [](const auto& lane) { return !!lane->drive; });
+  HEADRACE_CHECK(found != lanes_.end(), "a tier stores something");
+  return **found;
+}
+std::string SwapTier::queue_name() const { return first().drive->queue_name(); }
+std::string SwapTier::queue_reason() const { return first().drive->queue_reason(); }
+
 Registered SwapTier::registered() const {
-  Registered all{!lanes_.empty(), !lanes_.empty(), {}};
+  Registered all{true, true, {}};
   for (const auto& lane : lanes_) {
+    if (!lane->drive) continue;
     const Registered one = lane->drive->registered();
     all.buffers &= one.buffers;
     all.files &= one.files;
@@ -228,16 +178,12 @@ Registered SwapTier::registered() const {
 }
 
 bool SwapTier::direct() const noexcept {
-  for (const auto& lane : lanes_) {
-    if (!lane->path.direct) return false;
-  }
-  return !lanes_.empty();
+  return std::ranges::all_of(lanes_,
+                             [](const auto& lane) { return !lane->drive || lane->path.direct; });
 }
 
 bool SwapTier::stalled() const noexcept {
-  for (const auto& lane : lanes_) {
-    if (lane->drive->stalled()) return true;
-  }
-  return false;
+  return std::ranges::any_of(
+      lanes_, [](const auto& lane) { return lane->drive && lane->drive->stalled(); });
 }
 }  // namespace headrace::swap

@@ -13,10 +13,9 @@
 
 #include "async/task.hpp"
 #include "headrace/settings.hpp"
-#include "swap/drive.hpp"
 #include "swap/extents.hpp"
+#include "swap/lane.hpp"
 #include "swap/record.hpp"
-#include "swap/swap_file.hpp"
 
 namespace headrace::swap {
 // What a transfer is for; texts are made of it only when something fails.
@@ -27,17 +26,9 @@ struct Subject {
   std::string text() const;
 };
 
-using DriveMaker = std::function<std::unique_ptr<Drive>(async::Conductor&, DriveOptions)>;
-
-struct SwapTierOptions {
-  Settings settings;
+struct SwapTierOptions : LaneOptions {
   std::vector<PathProbe> paths;            // probed before, one per drive
-  std::vector<std::uint64_t> drive_bytes;  // size of each swap file
-  std::uint32_t rank = 0;
-  std::vector<std::span<std::byte>> buffers;
-  LogSink log;
-  IoQueueMaker make_queue;
-  DriveMaker make_drive;
+  std::vector<std::uint64_t> drive_bytes;  // size of each swap file; 0: there is none
   // Told the error of the first transfer that never completed, on the conductor, before the
   // coroutine that waits for it has its memory back.
   std::function<void(const std::string& cause)> on_stall;
@@ -64,6 +55,7 @@ class SwapTier {
                       Subject subject);
 
   DriveCounters totals() const noexcept;
+  DriveCounters counters(std::size_t drive) const noexcept;  // zeros where nothing is stored
   std::string queue_name() const;
   std::string queue_reason() const;
   Registered registered() const;  // on all drives; the first refusal
@@ -76,7 +68,9 @@ class SwapTier {
   std::string place(const Extent& extent) const;  // "FILE at 73400320"
 
  private:
-  struct Lane;
+  // A lane and who has what of its file.
+  struct SwapLane;
+  const SwapLane& first() const noexcept;  // of those that store something
   async::Task<bool> try_write(const Extent& extent, std::span<const std::byte> from,
                               Priority priority, const Subject& subject, int& error,
                               std::uint64_t& done);
@@ -85,7 +79,7 @@ class SwapTier {
   RunBytes run_{};
   std::function<void(const std::string& cause)> on_stall_;
   std::string stall_;  // the error of the first transfer that never completed
-  std::vector<std::unique_ptr<Lane>> lanes_;
+  std::vector<std::unique_ptr<SwapLane>> lanes_;
   std::atomic<std::uint64_t> repeats_{0};
 };
 }  // namespace headrace::swap

@@ -183,7 +183,7 @@ INSTANTIATE_TEST_SUITE_P(Matrix, Exactness,
                                                                                    : "F32Master");
                          });
 
-TEST(ExactnessOverTiles, TileSizeAndSlotsChangeNoBit) {
+TEST(ExactnessOverTiles, TileSizeSlotsAndSharesOfDrivesChangeNoBit) {
   std::map<std::string, int> hashes;
   for (const std::uint64_t tile : {1u, 2u, 3u}) {
     for (const std::uint32_t slots : {1u, 4u}) {
@@ -195,6 +195,7 @@ TEST(ExactnessOverTiles, TileSizeAndSlotsChangeNoBit) {
       settings.update_slots = slots;
       settings.prefetch_groups = slots == 1 ? 0 : 3;
       settings.nvme_paths = {directory.string(), directory.string()};
+      settings.drive_shares = {1.0, static_cast<double>(tile)};
       const auto device = device::make_device_host();
       Engine engine(settings, {.device = device});
       testing::Mlp network(engine, *device, {.max_norm = 0.05f});

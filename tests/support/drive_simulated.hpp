@@ -12,7 +12,7 @@
 #include "swap/drive.hpp"
 
 namespace headrace::testing {
-class DriveSimulated final : public swap::Drive {
+class DriveSimulated : public swap::Drive {
  public:
   DriveSimulated(async::Conductor& conductor, std::uint64_t seed)
       : conductor_(conductor), random_(seed) {}
@@ -31,12 +31,20 @@ class DriveSimulated final : public swap::Drive {
       flight->drive->finish(*flight);
     };
     in_flight_max_ = std::max(in_flight_max_, ++in_flight_);
-    conductor_.after(async::Nanoseconds(1000 + random_() % 1'000'000), *free);
+    conductor_.after(duration_of(transfer), *free);
   }
   swap::DriveCounters counters() const noexcept override { return counters_; }
   const char* queue_name() const noexcept override { return "simulated"; }
   const std::string& queue_reason() const noexcept override { return reason_; }
   bool stalled() const noexcept override { return false; }
+
+ protected:
+  virtual async::Nanoseconds duration_of(const swap::Transfer&) noexcept {
+    return async::Nanoseconds(1000 + random_() % 1'000'000);
+  }
+  virtual int error_of(const swap::Transfer&) noexcept { return 0; }
+
+  async::Conductor& conductor_;
 
  private:
   struct Flight : async::Timer {
@@ -46,6 +54,9 @@ class DriveSimulated final : public swap::Drive {
   void finish(Flight& flight) noexcept {
     swap::Transfer& t = *std::exchange(flight.transfer, nullptr);
     --in_flight_;
+    t.done_bytes = 0;
+    t.error = error_of(t);
+    if (t.error != 0) return t.run(&t);
     const std::uint64_t end = t.offset_bytes + t.size_bytes;
     if (file_.size() < end) file_.resize(end);
     if (t.kind == swap::IoKind::kRead) {
@@ -59,7 +70,6 @@ class DriveSimulated final : public swap::Drive {
     t.run(&t);
   }
 
-  async::Conductor& conductor_;
   std::mt19937_64 random_;
   std::vector<std::unique_ptr<Flight>> flights_;
   std::vector<std::byte> file_;

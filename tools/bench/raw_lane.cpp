@@ -25,13 +25,14 @@ RawLane::RawLane(const RawLaneOptions& options)
   drive.io_block_bytes = settings.io_block_bytes;
   drive.queue_depth = settings.queue_depth;
   drive.submit_batch = settings.submit_batch;
+  drive.register_buffers = settings.register_buffers;
   drive.warn_seconds = settings.io_warn_seconds;
   drive.deadline_seconds = settings.io_deadline_seconds;
   drive.buffers = {arena_.bytes()};
   drive.make_queue = [kind = settings.io_queue](const swap::IoQueueOptions& queue) {
     return swap::choose_io_queue(kind, queue);
   };
-  drive_ = swap::make_drive_thread(*conductor_, std::move(drive));
+  drive_ = options.make_drive(*conductor_, std::move(drive));
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     slots_[i].lane = this;
     slots_[i].run = &RawLane::ended;

@@ -11,7 +11,7 @@
 #include "async/conductor.hpp"
 #include "headrace/settings.hpp"
 #include "pinned/arena.hpp"
-#include "swap/drive.hpp"
+#include "swap/lane.hpp"
 #include "swap/swap_file.hpp"
 
 namespace headrace::tools {
@@ -19,6 +19,7 @@ struct RawLaneOptions {
   Settings settings = {};
   std::uint64_t file_bytes = 0;
   std::uint64_t extent_bytes = 0;
+  swap::DriveMaker make_drive = &swap::make_drive_thread;
 };
 
 class RawLane {

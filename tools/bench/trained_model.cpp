@@ -6,6 +6,7 @@
 #include <cstring>
 #include <string>
 
+#include "engine/engine_core.hpp"
 #include "program/machine.hpp"
 
 namespace headrace::tools {
@@ -39,8 +40,9 @@ void add_groups(Engine& engine, std::uint64_t parameters) {
 }
 }  // namespace
 
-TrainedModel::TrainedModel(const Settings& settings, std::uint64_t parameters)
-    : engine_(settings), watched_(engine_) {
+TrainedModel::TrainedModel(const Settings& settings, std::uint64_t parameters,
+                           const engine::EngineParts& parts)
+    : engine_(std::make_unique<EngineCore>(settings, EngineOptions{}, parts)), watched_(engine_) {
   add_groups(engine_, parameters);
   engine_.freeze();
   std::uint64_t largest = 0;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine/parts.hpp"
 #include "headrace/engine.hpp"
 #include "watched.hpp"
 
@@ -20,7 +21,8 @@ struct StepCost {
 class TrainedModel {
  public:
   // Plans, allocates and loads.
-  TrainedModel(const Settings& settings, std::uint64_t parameters);
+  TrainedModel(const Settings& settings, std::uint64_t parameters,
+               const engine::EngineParts& parts = {});
   // Gives every parameter a gradient, then measures one step.
   StepCost step();
   const Engine& engine() const { return engine_; }

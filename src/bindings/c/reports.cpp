@@ -10,9 +10,32 @@ using nlohmann::ordered_json;
 std::string text_of(const ordered_json& json) {
   return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
+
+ordered_json to_object(const DriveReport& drive) {
+  return {{"path", drive.path},
+          {"bytes", drive.bytes},
+          {"share", drive.share},
+          {"read_bytes_per_second", drive.read_bytes_per_second},
+          {"write_bytes_per_second", drive.write_bytes_per_second}};
+}
+
+ordered_json to_array(const std::vector<DriveStats>& drives) {
+  ordered_json array = ordered_json::array();
+  for (const DriveStats& drive : drives) {
+    ordered_json one = to_object(drive.plan);
+    one["nvme_read_bytes"] = drive.read_bytes;
+    one["nvme_written_bytes"] = drive.written_bytes;
+    one["nvme_read_busy_seconds"] = drive.read_busy_seconds;
+    one["nvme_write_busy_seconds"] = drive.write_busy_seconds;
+    array.push_back(std::move(one));
+  }
+  return array;
+}
 }  // namespace
 
 std::string to_json(const PlanReport& plan) {
+  ordered_json drives = ordered_json::array();
+  for (const DriveReport& drive : plan.drives) drives.push_back(to_object(drive));
   ordered_json rows = ordered_json::array();
   for (const PlanRow& row : plan.rows) {
     rows.push_back({{"what", row.what}, {"tier", row.tier}, {"bytes", row.bytes}});
@@ -31,7 +54,8 @@ std::string to_json(const PlanReport& plan) {
                   {"nvme_read_bytes_per_step", plan.nvme_read_bytes_per_step},
                   {"nvme_written_bytes_per_step", plan.nvme_written_bytes_per_step},
                   {"host_left_bytes", plan.host_left_bytes},
-                  {"host_left_source", plan.host_left_source}});
+                  {"host_left_source", plan.host_left_source},
+                  {"drives", std::move(drives)}});
 }
 
 std::string to_json(const Stats& stats) {
@@ -56,6 +80,7 @@ std::string to_json(const Stats& stats) {
                   {"io_queue_reason", stats.io_queue_reason},
                   {"io_queue_details", stats.io_queue_details},
                   {"direct_io", stats.direct_io},
+                  {"drives", to_array(stats.drives)},
                   {"update_threads", stats.update_threads},
                   {"update_threads_source", stats.update_threads_source}});
 }

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+// drives_test: several drives: what each is given, what is said about it, and that no bit hangs on
+// it.
+#include <gtest/gtest.h>
+#include <sys/statvfs.h>
+
+#include <cerrno>
+#include <cstring>
+#include <thread>
+
+#include "collective/collectives.hpp"
+#include "engine/engine_core.hpp"
+#include "support/drive_at_speed.hpp"
+#include "support/expect_code.hpp"
+#include "support/mlp.hpp"
+#include "support/temporary_directory.hpp"
+
+namespace headrace {
+namespace {
+using testing::DriveAtSpeed;
+using testing::DriveSpeedGiven;
+
+Settings on_drives(const testing::TemporaryDirectory& directory, std::size_t drives) {
+  Settings s;
+  s.offload_optimizer = s.offload_parameters = OffloadDevice::kNvme;
+  s.tile_elements = 65536;
+  s.nvme_paths.assign(drives, directory.string());
+  return s;
+}
+
+// An engine over drives of known speed under a virtual clock, with enough state that they are
+// measured.
+struct Measured {
+  static constexpr std::int64_t kRows = 4096, kColumns = 1500;
+
+  Measured(const Settings& settings, std::vector<DriveSpeedGiven> speeds) {
+    engine::EngineParts parts;
+    parts.update_threads = 0;
+    parts.make_conductor = [] { return async::make_conductor_simulated({.seed = 5}); };
+    parts.make_drive = [speeds](async::Conductor& conductor, swap::DriveOptions drive) {
+      return std::make_unique<DriveAtSpeed>(conductor, speeds[drive.index]);
+    };
+    EngineOptions options;
+    options.log = [this](LogLevel level, std::string_view text) {
+      (level == LogLevel::kWarning ? warnings : infos).emplace_back(text);
+    };
+    engine = std::make_unique<Engine>(std::make_unique<EngineCore>(settings, options, parts));
+    group = engine->add_group("h.0", {{"weight", DType::kBf16, {kRows, kColumns}, {}}});
+    engine->freeze();
+  }
+  void train_a_step() {
+    std::vector<std::uint16_t> values(kRows * kColumns, 0x3c00);
+    engine->load(group, [&](ParameterId, std::span<std::byte> out) {
+      std::memcpy(out.data(), values.data(), out.size());
+    });
+    engine->add_gradient(engine->parameters(group)[0], values.data(), DType::kBf16);
+    engine->step({.learning_rate = 0.1f});
+  }
+
+  std::vector<std::string> warnings, infos;
+  std::unique_ptr<Engine> engine;
+  GroupId group{};
+};
+
+void expect_shares(const Engine& engine, const std::vector<double>& shares) {
+  const PlanReport plan = engine.plan();
+  ASSERT_EQ(plan.drives.size(), shares.size());
+  for (std::size_t d = 0; d < shares.size(); ++d)
+    EXPECT_NEAR(plan.drives[d].share, shares[d], 0.015) << "drive " << d;
+}
+
+bool any_holds(const std::vector<std::string>& lines, const std::string& part) {
+  for (const std::string& line : lines) {
+    if (line.find(part) != std::string::npos) return true;
+  }
+  return false;
+}
+
+TEST(EngineDrives, FreezeDealsBytesByTheSpeedOfEachDriveAndSaysSo) {
+  const testing::TemporaryDirectory directory;
+  Measured measured(on_drives(directory, 2), {{4e8, 4e8}, {8e8, 8e8}});
+  expect_shares(*measured.engine, {1.0 / 3, 2.0 / 3});
+  measured.train_a_step();
+  const Stats stats = measured.engine->stats();
+  ASSERT_EQ(stats.drives.size(), 2u);
+  EXPECT_NEAR(stats.drives[0].plan.read_bytes_per_second, 4e8, 4e6);
+  EXPECT_NEAR(stats.drives[1].plan.write_bytes_per_second, 8e8, 8e6);
+  EXPECT_EQ(stats.drives[0].read_bytes + stats.drives[1].read_bytes, stats.nvme_read_bytes);
+  EXPECT_NEAR(
+      static_cast<double>(stats.drives[0].read_bytes) / static_cast<double>(stats.nvme_read_bytes),
+      1.0 / 3, 0.02);
+  const std::string line = directory.string() + " holds 66.";
+  EXPECT_TRUE(any_holds(measured.infos, line)) << line;
+  EXPECT_TRUE(any_holds(measured.infos, "measured 0.40 GB/s read and 0.40 GB/s written"));
+  EXPECT_NE(measured.engine->plan().to_text().find("measured: read 0.80 GB/s, write 0.80 GB/s"),
+            std::string::npos);
+  EXPECT_TRUE(measured.warnings.empty()) << measured.warnings[0];
+  measured.engine->close();
+  EXPECT_EQ(directory.entries(), 0u);
+}
+
+TEST(EngineDrives, ReadsAndWritesCountAsTheStepMovesThem) {
+  const testing::TemporaryDirectory directory;
+  Settings settings = on_drives(directory, 2);
+  settings.offload_parameters = OffloadDevice::kCpu;  // as much is read as written
+  Measured measured(settings, {{1e9, 1e9}, {3e9, 6e8}});
+  expect_shares(*measured.engine, {0.5, 0.5});
+}
+
+TEST(EngineDrives, ADriveUnderHalfOfTheFastestIsNamedInAWarning) {
+  const testing::TemporaryDirectory directory;
+  Measured measured(on_drives(directory, 3), {{2e9, 2e9}, {5e8, 5e8}, {1.5e9, 1.5e9}});
+  expect_shares(*measured.engine, {0.5, 0.125, 0.375});
+  ASSERT_EQ(measured.warnings.size(), 1u);
+  EXPECT_NE(measured.warnings[0].find(" is slow: 0.50 GB/s read and 0.50 GB/s written, where " +
+                                      directory.string() + " has 2.00 GB/s read"),
+            std::string::npos)
+      << measured.warnings[0];
+}
+
+TEST(EngineDrives, ADriveThatFailsIsNamedAndGetsNothing) {
+  for (const bool reads : {true, false}) {
+    const testing::TemporaryDirectory directory;
+    DriveSpeedGiven failing;
+    (reads ? failing.read_error : failing.write_error) = EIO;
+    Measured measured(on_drives(directory, 2), {failing, {1e9, 1e9}});
+    expect_shares(*measured.engine, {0, 1});
+    measured.train_a_step();
+    ASSERT_EQ(measured.warnings.size(), 1u);
+    for (const char* part : {" failed when it was measured: ", "EIO", "nothing is stored there"})
+      EXPECT_NE(measured.warnings[0].find(part), std::string::npos) << measured.warnings[0];
+    const Stats stats = measured.engine->stats();
+    EXPECT_EQ(stats.drives[0].read_bytes + stats.drives[0].written_bytes, 0u);
+    EXPECT_EQ(stats.io_queue, "simulated");
+  }
+}
+
+TEST(EngineDrives, FreezeIsRefusedWhereEveryDriveFails) {
+  const testing::TemporaryDirectory directory;
+  DriveSpeedGiven failing;
+  failing.write_error = EIO;
+  EXPECT_CODE(Code::kIo, Measured(on_drives(directory, 2), std::vector{failing, failing}),
+              "as did every other");
+  EXPECT_EQ(directory.entries(), 0u);
+}
+
+TEST(EngineDrives, SharesThatAreGivenAreFollowedAndNothingIsMeasured) {
+  const testing::TemporaryDirectory directory;
+  Settings settings = on_drives(directory, 2);
+  settings.drive_shares = {3, 1};
+  Measured measured(settings, {{1e8, 1e8}, {8e8, 8e8}});
+  expect_shares(*measured.engine, {0.75, 0.25});
+  EXPECT_EQ(measured.engine->plan().drives[0].read_bytes_per_second, 0);
+  EXPECT_TRUE(measured.warnings.empty()) << measured.warnings[0];
+  EXPECT_FALSE(any_holds(measured.infos, "measured"));
+}
+
+TEST(EngineDrives, SharesForAnotherNumberOfPathsAreRefused) {
+  const testing::TemporaryDirectory directory;
+  Settings settings = on_drives(directory, 2);
+  settings.drive_shares = {1, 2, 3};
+  EXPECT_CODE(Code::kSettings, Engine{settings}, "headrace.drive_shares has 3 numbers for 2 paths");
+  settings.drive_shares = {1, 0};
+  EXPECT_CODE(Code::kSettings, Engine{settings}, "more than 0 is wanted");
+}
+
+TEST(EngineDrives, WhatFitsOnNoDriveIsRefusedByNameBeforeAnythingIsWritten) {
+  const testing::TemporaryDirectory directory;
+  struct statvfs space {};
+  ASSERT_EQ(::statvfs(directory.string().c_str(), &space), 0);
+  const std::uint64_t free = std::uint64_t{space.f_bavail} * space.f_frsize;
+  if (free > (1ull << 43)) GTEST_SKIP() << "too much is free for a table of all tiles";
+  Settings settings = on_drives(directory, 2);
+  settings.tile_elements = 4 << 20;
+  engine::EngineParts parts;
+  parts.machine_left_bytes = 0;  // memory is not what this is about
+  Engine engine(std::make_unique<EngineCore>(settings, EngineOptions{}, parts));
+  // 12 bytes per parameter, both paths full and a little more.
+  const auto rows = static_cast<std::int64_t>(2 * free / 12 / 65536 + 65536);
+  engine.add_group("h.0", {{"weight", DType::kBf16, {rows, 65536}, {}}});
+  EXPECT_CODE(Code::kNoSpace, engine.freeze(),
+              "nvme_path " + directory.string() + ": the plan needs ");
+  EXPECT_EQ(directory.entries(), 0u);
+}
+
+TEST(EngineDrives, MorePathsThanTilesLeavesSomeOfThemEmpty) {
+  const testing::TemporaryDirectory directory;
+  Settings settings = on_drives(directory, 9);
+  Engine engine(settings);
+  const GroupId group = engine.add_group("h.0", {{"weight", DType::kBf16, {300, 300}, {}}});
+  engine.freeze();
+  engine.load(
+      group, [](ParameterId, std::span<std::byte> out) { std::memset(out.data(), 0, out.size()); });
+  EXPECT_EQ(engine.stats().drives.size(), 9u);
+  EXPECT_EQ(engine.plan().drives[8].bytes, 0u);
+  engine.close();
+  EXPECT_EQ(directory.entries(), 0u);
+}
+
+std::string hashes(const Settings& settings, const engine::EngineParts& parts,
+                   const EngineOptions& options, device::DeviceHost& device) {
+  Engine engine(std::make_unique<EngineCore>(settings, options, parts));
+  testing::Mlp network(engine, device, {.max_norm = 0.05f});
+  for (int step = 0; step < 4; ++step) network.train_step();
+  std::string hash = engine.hash_parameters() + engine.hash_optimizer_state();
+  engine.close();
+  return hash;
+}
+
+TEST(EngineDrives, NeitherTheirNumberNorTheirSharesChangeABit) {
+  std::string expected;
+  for (const std::vector<double>& shares :
+       {std::vector<double>{}, {1.0}, {1.0, 3.0}, {3.0, 1.0}, {5.0, 0.5, 2.0}}) {
+    const testing::TemporaryDirectory directory;
+    Settings settings = on_drives(directory, std::max<std::size_t>(1, shares.size()));
+    settings.drive_shares = shares;
+    settings.update_slots = shares.size() == 3 ? 2 : 4;
+    const auto device = device::make_device_host();
+    const std::string hash = hashes(settings, {}, {.device = device}, *device);
+    if (expected.empty()) expected = hash;
+    EXPECT_EQ(hash, expected) << shares.size() << " shares";
+  }
+}
+
+// Each rank measures for itself and may find something else: freeze does not compare it.
+TEST(EngineDrives, RanksMayDealTheirTilesDifferently) {
+  const auto train = [](bool alike) {
+    const testing::TemporaryDirectory directory;
+    std::vector<std::shared_ptr<Device>> devices;
+    std::vector<std::shared_ptr<device::DeviceHost>> hosts;
+    for (int r = 0; r < 2; ++r) devices.push_back(hosts.emplace_back(device::make_device_host()));
+    const auto ranks = collective::make_collective_threads(devices, std::chrono::seconds(120));
+    std::vector<std::string> found(2), deals(2);
+    std::vector<std::thread> threads;
+    for (std::uint32_t r = 0; r < 2; ++r) {
+      threads.emplace_back([&, r] {
+        engine::EngineParts parts;
+        parts.make_drive = [&, r](async::Conductor& conductor, swap::DriveOptions drive) {
+          const bool fast = alike || drive.index == r;
+          DriveSpeedGiven speed{fast ? 4e9 : 1e9, fast ? 4e9 : 1e9};
+          // On one rank each, another drive fails: certain to deal differently.
+          if (!alike && !fast) speed.write_error = EIO;
+          return std::make_unique<DriveAtSpeed>(conductor, speed);
+        };
+        EngineOptions options{.device = hosts[r], .collective = ranks[r]};
+        options.log = [](LogLevel, std::string_view) {};
+        Engine engine(std::make_unique<EngineCore>(on_drives(directory, 2), options, parts));
+        const GroupId group = engine.add_group("h.0", {{"weight", DType::kBf16, {4096, 2000}, {}}});
+        engine.freeze();
+        std::vector<std::uint16_t> values(4096 * 2000, 0x3c00);
+        engine.load(group, [&](ParameterId, std::span<std::byte> out) {
+          std::memcpy(out.data(), values.data(), out.size());
+        });
+        engine.add_gradient(engine.parameters(group)[0], values.data(), DType::kBf16);
+        engine.step({.learning_rate = 0.1f});
+        found[r] = engine.hash_parameters() + engine.hash_optimizer_state();
+        deals[r] = std::to_string(engine.plan().drives[0].bytes > 0) +
+                   std::to_string(engine.plan().drives[1].bytes > 0);
+        engine.close();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(deals[0], alike ? "11" : "10");
+    EXPECT_EQ(deals[1], alike ? "11" : "01");
+    return found;
+  };
+  EXPECT_EQ(train(true), train(false));
+}
+}  // namespace
+}  // namespace headrace

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "drives_options.hpp"
+
+#include <cstdlib>
+
+#include "command_line/command_line.hpp"
+#include "headrace/version.hpp"
+
+namespace headrace::tools {
+namespace {
+using command_line::add_choice;
+using command_line::add_number;
+using command_line::add_real;
+using command_line::Fault;
+
+constexpr const char* kDescription =
+    "Measures several drives at work together against the sum of what each does alone: raw "
+    "transfers, and\nthe update phase of a step with optimizer state on all of them. Each round "
+    "measures all of it, in turn\nforwards and backwards. --throttle makes drives slow, so that "
+    "folders of one drive can stand for several.\n";
+constexpr const char* kFooter =
+    "\nNeeds for each folder, and once more for all of them, 2 bytes of memory per parameter, and "
+    "20 bytes of\ndrive.\n"
+    "\nExit codes: 0 done, 1 the run failed, 2 refused before it started, 4 --require-sum was "
+    "missed,\n128 + n ended by signal n.\n";
+constexpr const char* kConsequence = "nothing was measured";
+
+const std::vector<std::pair<std::string, IoQueueKind>> kQueues = {
+    {"auto", IoQueueKind::kAuto},
+    {"uring", IoQueueKind::kUring},
+    {"aio", IoQueueKind::kAio},
+    {"threads", IoQueueKind::kThreads}};
+
+// "0.4,0.8": one number per folder.
+std::vector<double> numbers(const std::string& name, const std::string& words) {
+  std::vector<double> values;
+  for (std::size_t at = 0; at <= words.size();) {
+    const std::size_t end = std::min(words.find(',', at), words.size());
+    values.push_back(command_line::to_real(name, words.substr(at, end - at), {1e-3, 1e4}));
+    at = end + 1;
+  }
+  return values;
+}
+
+void add_options(CLI::App& app, DrivesOptions& o, std::vector<std::string>& folders) {
+  Settings& s = o.settings;
+  app.add_option("--nvme", folders, "Folder on a drive; once for each of two or three")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  const auto take_throttle = [&o](const std::string& words) {
+    o.throttle_bytes_per_second = numbers("--throttle", words);
+    for (double& speed : o.throttle_bytes_per_second) speed *= 1e9;
+  };
+  app.add_option_function<std::string>("--throttle", take_throttle,
+                                       "GB/s that each drive is held to, e.g. 0.4,0.8");
+  const auto take_shares = [&s](const std::string& words) {
+    s.drive_shares = numbers("--shares", words);
+  };
+  app.add_option_function<std::string>("--shares", take_shares,
+                                       "headrace.drive_shares, e.g. 1,2; else as measured");
+  add_number(app, "--parameters", o.parameters, {65536, std::uint64_t{1} << 40}, "bf16 parameters")
+      ->default_str(std::to_string(o.parameters));
+  add_number(app, "--rounds", o.rounds, {1, 100000}, "Rounds, after one to warm up")
+      ->default_str(std::to_string(o.rounds));
+  add_number(app, "--tile", s.tile_elements, {65536, 4 << 20, 65536},
+             "Elements per tile, a multiple of 65536")
+      ->default_str(std::to_string(s.tile_elements));
+  add_number(app, "--slots", s.update_slots, {1, 1024}, "Tiles in memory at once")
+      ->default_str(std::to_string(s.update_slots));
+  add_number(app, "--depth", s.queue_depth, {1, 4096}, "Requests in flight per drive")
+      ->default_str(std::to_string(s.queue_depth));
+  add_choice(app, "--queue", s.io_queue, kQueues, "auto, uring, aio or threads");
+  app.add_option("--json", o.json, "File for the report; - is stdout");
+  add_real(app, "--require-sum", o.require_sum, {1e-9, 1e9},
+           "End with 4 if the median of together / sum is below this, raw or update");
+}
+
+void finish(DrivesOptions& o, const std::vector<std::string>& folders) {
+  // A signal interrupts no more than four engines: one for each, one for all.
+  if (folders.size() < 2 || folders.size() > 3) {
+    throw Fault{"--nvme was given " + std::to_string(folders.size()) + " times",
+                "Give it two or three times, once for each drive"};
+  }
+  Settings& s = o.settings;
+  s.nvme_paths = folders;
+  for (const auto& [name, count] :
+       {std::pair<const char*, std::size_t>{"--throttle", o.throttle_bytes_per_second.size()},
+        std::pair<const char*, std::size_t>{"--shares", s.drive_shares.size()}}) {
+    if (count == 0 || count == folders.size()) continue;
+    throw Fault{std::string(name) + " has " + std::to_string(count) + " numbers for " +
+                    std::to_string(folders.size()) + " folders",
+                "Give one for each"};
+  }
+  s.offload_optimizer = OffloadDevice::kNvme;
+  s.offload_parameters = OffloadDevice::kCpu;
+}
+}  // namespace
+
+ParsedDrivesOptions parse_drives_options(int argc, const char* const* argv) {
+  DrivesOptions options;
+  std::vector<std::string> folders;
+  CLI::App app(kDescription, "drives_bench");
+  app.footer(kFooter);
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  app.set_version_flag("--version", std::string("drives_bench (headrace) ") + headrace::version());
+  add_options(app, options, folders);
+  ParsedDrivesOptions result;
+  result.json = command_line::value_of("--json", argc, argv);
+  try {
+    command_line::parse(app, argc, argv);
+    finish(options, folders);
+    result.options = std::move(options);
+  } catch (const CLI::CallForHelp&) {
+    result.text = app.help();
+  } catch (const CLI::CallForVersion& version) {
+    result.text = version.what() + std::string("\n");
+  } catch (const Fault& fault) {
+    result.text = command_line::text_of(fault, kConsequence);
+    result.exit_code = 2;
+  }
+  return result;
+}
+}  // namespace headrace::tools
