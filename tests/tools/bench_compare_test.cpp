@@ -83,13 +83,13 @@ TEST(ReportJson, HoldsSecondsCliffsAndRequirements) {
   Measurement m = example();
   m.cells[6].samples[0].seconds_of = {{1, 1, 0, 100}, {2, 1, 0, 50}};
   m.cliffs.push_back({"write 4M x 4", 1.5, 77, 2e9, 1e9});
-  const Required required = judge(parse_requirements("read=1GB/s,randread=1GB/s"), m);
+  const Required required = judge(parse_thresholds("read=1GB/s,randread=1GB/s"), m);
   const Json json = to_json(m, &required);
   EXPECT_EQ(json["jobs"][6]["samples"][0]["seconds_of"][1]["written_bytes"], 50);
   EXPECT_EQ(json["cache_cliffs"][0]["after_bytes"], 77);
-  EXPECT_EQ(json["requirements"][0]["met"], true);
-  EXPECT_EQ(json["requirements"][1]["met"], false);
-  EXPECT_TRUE(json["requirements"][1]["found"].is_null());
+  EXPECT_EQ(json["thresholds"][0]["met"], true);
+  EXPECT_EQ(json["thresholds"][1]["met"], false);
+  EXPECT_TRUE(json["thresholds"][1]["found"].is_null());
 }
 
 TEST(ReportJson, BytesThatAreNoUtf8DoNotStopIt) {

@@ -95,7 +95,7 @@ TEST(ReportText, NamesMismatchesCliffsRequirementsAndWarnings) {
   m.verification.first_mismatch = "/mnt/nvme0/f at 4096: page 1 of generation 2";
   m.cliffs.push_back({"write 4M x 4", 12.34, 34ull << 30, 5.2e9, 1.1e9});
   m.warnings = {"the page cache holds the file"};
-  const Required required = judge(parse_requirements("write=9GB/s"), m);
+  const Required required = judge(parse_thresholds("write=9GB/s"), m);
   const std::string text = result_text(m, &required);
   expect_part(text, "MISMATCH: 3 pages came back other than they were written");
   expect_part(text, "page 1 of generation 2");

@@ -15,10 +15,10 @@
 #include "bench/fio.hpp"
 #include "bench/options.hpp"
 #include "bench/report_text.hpp"
-#include "bench/requirements.hpp"
 #include "bench/rounds.hpp"
 #include "bench/runner.hpp"
 #include "bench/sustained.hpp"
+#include "bench/thresholds.hpp"
 #include "command_line/command_line.hpp"
 #include "command_line/report_file.hpp"
 #include "platform/drive_facts.hpp"
@@ -44,8 +44,8 @@ std::string utc_now() {
 // The whole of one run.
 class Bench {
  public:
-  Bench(BenchOptions options, std::vector<Requirement> requirements, std::string command)
-      : options_(std::move(options)), requirements_(std::move(requirements)) {
+  Bench(BenchOptions options, std::vector<Threshold> thresholds, std::string command)
+      : options_(std::move(options)), thresholds_(std::move(thresholds)) {
     measurement_.command = std::move(command);
     measurement_.date = utc_now();
     measurement_.machine = machine_facts();
@@ -160,8 +160,8 @@ class Bench {
   }
 
   int report() {
-    const Required required = judge(requirements_, measurement_);
-    fmt::print(out(), "{}", result_text(measurement_, requirements_.empty() ? nullptr : &required));
+    const Required required = judge(thresholds_, measurement_);
+    fmt::print(out(), "{}", result_text(measurement_, thresholds_.empty() ? nullptr : &required));
     if (!options_.json.empty()) (void)0;
     if (!options_.report.empty()) (void)0;
     if (measurement_.verification.mismatches > 0) {
@@ -176,7 +176,7 @@ class Bench {
   }
 
   BenchOptions options_;
-  std::vector<Requirement> requirements_;
+  std::vector<Threshold> thresholds_;
   Measurement measurement_;
   mutable std::vector<std::string> measurement_log_;
   std::unique_ptr<Runner> runner_;
@@ -193,14 +193,14 @@ void print_fio_commands(const BenchOptions& options) {
 }
 
 // Refused before anything is written. Throws command_line::Fault, Error.
-std::vector<Requirement> check(const BenchOptions& options) {
+std::vector<Threshold> check(const BenchOptions& options) {
   command_line::check_report_target(options.json);
   command_line::check_report_target(options.report);
-  std::vector<Requirement> requirements;
-  if (!options.require.empty()) requirements = parse_requirements(options.require);
-  check_measured(requirements, options.workloads);
+  std::vector<Threshold> thresholds;
+  if (!options.require.empty()) thresholds = parse_thresholds(options.require);
+  check_measured(thresholds, options.workloads);
   check_workloads(options);
-  return requirements;
+  return thresholds;
 }
 
 // Lacks what was asked for by name: a queue, or fio.
@@ -223,12 +223,12 @@ int bench(int argc, const char* const* argv) {
   return failing.guard(
       [&] {
         try {
-          const std::vector<Requirement> requirements = check(options);
+          const std::vector<Threshold> thresholds = check(options);
           if (options.as_fio) {
             print_fio_commands(options);
             return int{kDone};
           }
-          return Bench(options, requirements, command_text(argc, argv)).run();
+          return Bench(options, thresholds, command_text(argc, argv)).run();
         } catch (const command_line::Fault& fault) {
           return failing.fail(kRefused, "kUsage",
                               command_line::text_of(fault, "nothing was measured"));

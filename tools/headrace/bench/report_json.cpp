@@ -295,7 +295,7 @@ Json to_json(const Measurement& measurement, const Required* required) {
                           {"stamps", measurement.verification.stamps},
                           {"mismatches", measurement.verification.mismatches},
                           {"first_mismatch", measurement.verification.first_mismatch}};
-  json["requirements"] = required == nullptr ? Json::array() : required_json(*required);
+  json["thresholds"] = required == nullptr ? Json::array() : required_json(*required);
   json["recommended"] = recommended_json(measurement);
   json["warnings"] = measurement.warnings;
   return json;

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "bench/measurement.hpp"
-#include "bench/requirements.hpp"
+#include "bench/thresholds.hpp"
 #include "program/failing.hpp"
 
 namespace headrace::tools {

@@ -187,7 +187,7 @@ std::string result_text(const Measurement& measurement, const Required* required
       fmt::format("{} rounds in {} s, {} written in all\n", measurement.rounds,
                   three_digits(measurement.seconds), base::format_bytes(measurement.written_bytes));
   if (required != nullptr && !required->judged.empty())
-    text += "\nrequired\n" + requirements_text(*required);
+    text += "\nrequired\n" + thresholds_text(*required);
   text += settings_text(measurement);
   if (!measurement.warnings.empty()) text += "\nwarnings\n";
   for (const std::string& warning : measurement.warnings) text += wrapped("  - ", warning, 4);

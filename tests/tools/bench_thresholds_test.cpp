@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// bench_requirements_test: what --require takes, what it refuses, and what is judged by which cell.
+// bench_thresholds_test: what --require takes, what it refuses, and what is judged by which cell.
 #include <gtest/gtest.h>
 
-#include "bench/requirements.hpp"
+#include "bench/thresholds.hpp"
 #include "command_line/command_line.hpp"
 #include "tools/bench_example.hpp"
 
 namespace headrace::tools {
 namespace {
-TEST(Requirements, AreReadInTheirUnits) {
-  const auto all = parse_requirements(
+TEST(Thresholds, AreReadInTheirUnits) {
+  const auto all = parse_thresholds(
       "read=6GB/s,write=500MB/s,rw=1GiB/s,p99=20ms,p50=80us,max=1.5s,iops=20k,cpu=5ms/GB");
   const std::vector<std::pair<std::string, double>> expected{
       {"read", 6e9}, {"write", 5e8}, {"rw", 1073741824}, {"p99", 2e7},
@@ -23,14 +23,14 @@ TEST(Requirements, AreReadInTheirUnits) {
 
 std::string refusal(const std::string& text) {
   try {
-    parse_requirements(text);
+    parse_thresholds(text);
   } catch (const command_line::Fault& fault) {
     return command_line::text_of(fault, "nothing was measured");
   }
   return "";
 }
 
-TEST(Requirements, AreRefusedWithTheNearestName) {
+TEST(Thresholds, AreRefusedWithTheNearestName) {
   for (const auto& [text, expected] : std::vector<std::pair<std::string, std::string>>{
            {"raed=6GB/s",
             "--require 'raed=6GB/s': 'raed' is nothing that is measured; nothing was measured. Did "
@@ -51,42 +51,41 @@ TEST(Requirements, AreRefusedWithTheNearestName) {
   }
 }
 
-TEST(Requirements, OfWhatIsNotPlannedAreRefusedBeforeTheStart) {
+TEST(Thresholds, OfWhatIsNotPlannedAreRefusedBeforeTheStart) {
   const std::vector<Workload> planned{{.pattern = Pattern::kRead}};
-  EXPECT_NO_THROW(
-      check_measured(parse_requirements("read=1GB/s,p99=1s,iops=1,cpu=1s/GB"), planned));
+  EXPECT_NO_THROW(check_measured(parse_thresholds("read=1GB/s,p99=1s,iops=1,cpu=1s/GB"), planned));
   try {
-    check_measured(parse_requirements("read=1GB/s,write=1GB/s"), planned);
+    check_measured(parse_thresholds("read=1GB/s,write=1GB/s"), planned);
     FAIL();
   } catch (const command_line::Fault& fault) {
     EXPECT_EQ(fault.cause, "--require write=1GB/s: nothing of this run would tell");
     EXPECT_EQ(fault.fix, "Add write to --rw, or leave write out of --require");
   }
   // What fio reaches is no answer.
-  EXPECT_THROW(check_measured(parse_requirements("p99=1s"), {{.mover = Mover::kFio}}),
+  EXPECT_THROW(check_measured(parse_thresholds("p99=1s"), {{.mover = Mover::kFio}}),
                command_line::Fault);
 }
 
-TEST(Requirements, AreJudgedByTheBestCellOrTheRecommendedOneWhichIsNamed) {
+TEST(Thresholds, AreJudgedByTheBestCellOrTheRecommendedOneWhichIsNamed) {
   const Measurement m = testing::example();
-  const Required met = judge(parse_requirements("read=5.5GB/s,rw=4.3GB/s,iops=3k"), m);
-  EXPECT_TRUE(met.all_met()) << requirements_text(met);
+  const Required met = judge(parse_thresholds("read=5.5GB/s,rw=4.3GB/s,iops=3k"), m);
+  EXPECT_TRUE(met.all_met()) << thresholds_text(met);
   EXPECT_EQ(met.judged[0].cell, "read 4M x 16");
-  const Required missed = judge(parse_requirements("read=5.5GB/s,write=3.3GB/s,p99=2ms"), m);
+  const Required missed = judge(parse_thresholds("read=5.5GB/s,write=3.3GB/s,p99=2ms"), m);
   EXPECT_FALSE(missed.all_met());
-  EXPECT_EQ(requirements_text(missed),
+  EXPECT_EQ(thresholds_text(missed),
             "  met     read=5.5GB/s: 5.52 GB/s (read 4M x 16)\n"
             "  MISSED  write=3.3GB/s: 3.20 GB/s (write 4M x 4)\n"
             "  MISSED  p99=2ms: 12.3 ms (read 4M x 16, the recommended one)\n");
 }
 
-TEST(Requirements, WhoseCellsWereNotReachedAreMissed) {
+TEST(Thresholds, WhoseCellsWereNotReachedAreMissed) {
   Measurement m = testing::example();
   for (Cell& cell : m.cells) cell.samples.clear();
-  const Required required = judge(parse_requirements("read=1GB/s,p99=9s,cpu=9s/GB,iops=1"), m);
+  const Required required = judge(parse_thresholds("read=1GB/s,p99=9s,cpu=9s/GB,iops=1"), m);
   EXPECT_FALSE(required.all_met());
   for (const Judged& judged : required.judged) EXPECT_FALSE(judged.measured);
-  EXPECT_NE(requirements_text(required).find("MISSED  read=1GB/s: not measured, the run was ended"),
+  EXPECT_NE(thresholds_text(required).find("MISSED  read=1GB/s: not measured, the run was ended"),
             std::string::npos);
 }
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench/requirements.hpp"
+#include "bench/thresholds.hpp"
 
 #include <fmt/core.h>
 
@@ -93,7 +93,7 @@ double unit_in(const std::string& text, const Name& name, std::string_view word)
                               : fmt::format("Did you mean {}?", nearest)};
 }
 
-Requirement parse_one(const std::string& text) {
+Threshold parse_one(const std::string& text) {
   const std::size_t equals = text.find('=');
   if (equals == std::string::npos)
     throw Fault{fmt::format("--require '{}' has no value", text),
@@ -141,7 +141,7 @@ std::optional<std::size_t> cell_with_most(const Measurement& measurement,
   return most;
 }
 
-Judged judge_one(const Requirement& requirement, const Measurement& measurement) {
+Judged judge_one(const Threshold& requirement, const Measurement& measurement) {
   const Name& name = known_name(requirement.name);
   Judged judged;
   judged.requirement = requirement;
@@ -182,29 +182,29 @@ Judged judge_one(const Requirement& requirement, const Measurement& measurement)
 
 bool Required::all_met() const { return std::ranges::all_of(judged, &Judged::met); }
 
-std::vector<Requirement> parse_requirements(const std::string& text) {
-  std::vector<Requirement> requirements;
+std::vector<Threshold> parse_thresholds(const std::string& text) {
+  std::vector<Threshold> thresholds;
   for (std::size_t at = 0; at <= text.size();) {
     const std::size_t comma = std::min(text.find(',', at), text.size());
-    Requirement next = parse_one(text.substr(at, comma - at));
-    for (const Requirement& earlier : requirements) {
+    Threshold next = parse_one(text.substr(at, comma - at));
+    for (const Threshold& earlier : thresholds) {
       if (earlier.name == next.name)
         throw Fault{fmt::format("--require asks for {} twice", next.name), "Leave one out"};
     }
-    requirements.push_back(std::move(next));
+    thresholds.push_back(std::move(next));
     at = comma + 1;
   }
-  return requirements;
+  return thresholds;
 }
 
-void check_measured(const std::vector<Requirement>& requirements,
+void check_measured(const std::vector<Threshold>& thresholds,
                     const std::vector<Workload>& planned) {
   const auto has = [&](std::optional<Pattern> pattern) {
     return std::ranges::any_of(planned, [&](const Workload& workload) {
       return workload.mover == Mover::kQueue && (!pattern || workload.pattern == *pattern);
     });
   };
-  for (const Requirement& requirement : requirements) {
+  for (const Threshold& requirement : thresholds) {
     const bool of_pattern = known_name(requirement.name).quantity == Quantity::kThroughput;
     if (has(of_pattern ? pattern_of(requirement.name) : std::nullopt)) continue;
     throw Fault{fmt::format("--require {}: nothing of this run would tell", requirement.text),
@@ -214,9 +214,9 @@ void check_measured(const std::vector<Requirement>& requirements,
   }
 }
 
-Required judge(const std::vector<Requirement>& requirements, const Measurement& measurement) {
+Required judge(const std::vector<Threshold>& thresholds, const Measurement& measurement) {
   Required required;
-  for (const Requirement& requirement : requirements)
+  for (const Threshold& requirement : thresholds)
     required.judged.push_back(judge_one(requirement, measurement));
   return required;
 }
@@ -234,7 +234,7 @@ std::string value_text(const std::string& name, double value) {
   }
 }
 
-std::string requirements_text(const Required& required) {
+std::string thresholds_text(const Required& required) {
   std::string text;
   for (const Judged& judged : required.judged) {
     const std::string found =
