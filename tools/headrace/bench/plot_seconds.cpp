@@ -68,7 +68,9 @@ std::string throughput_over_time(const Measurement& measurement) {
     const std::string svg = draw(cell, measurement.cliffs);
     if (svg.empty()) continue;
     std::string caption = text_of(cell.workload) + ": GB/s, second by second";
-    caption += cell.samples.size() > 1 ? ", a line per round." : ".";
+    const auto lines = std::ranges::count_if(
+        cell.samples, [](const Sample& sample) { return !sample.seconds_of.empty(); });
+    caption += lines > 1 ? ", a line per round." : ".";
     for (const CacheCliff& cliff : measurement.cliffs) {
       if (cliff.workload == text_of(cell.workload)) caption += " Here " + cliff_text(cliff) + ".";
     }

@@ -97,7 +97,8 @@ void Svg::polyline(std::span<const std::pair<double, double>> points, std::strin
   std::string list;
   for (const auto& [x, y] : points)
     list += fmt::format("{}{:.1f},{:.1f}", list.empty() ? "" : " ", x, y);
-  body_ += fmt::format("<polyline points=\"{}\"{}/>\n", list, attribute("class", css_class));
+  body_ += fmt::format("<polyline points=\"{}\" fill=\"none\"{}/>\n", list,
+                       attribute("class", css_class));
 }
 
 void Svg::circle(double x, double y, double radius, std::string_view css_class,
