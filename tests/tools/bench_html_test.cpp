@@ -2,7 +2,6 @@
 // bench_html_test: the page is well-formed, holds all that it shows, and leaves out what was not
 // measured.
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
 #include <cstdlib>
 #include <fstream>
