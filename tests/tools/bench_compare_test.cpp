@@ -231,6 +231,12 @@ TEST(Compare, TellsWhatIsSlowerBeyondNoise) {
   EXPECT_TRUE(cells_below(runs, 0.15).empty());
   EXPECT_TRUE(cells_below(runs, std::nullopt).empty());
   EXPECT_TRUE(runs.cautions.empty());
+  const std::string text = compared_text(runs, std::nullopt);
+  EXPECT_TRUE(text.starts_with(
+      "  GB/s, median of rounds                  A       B   B / A [95 %]\n"
+      "  read 1M x 1                          2.02    1.82   0.900 [0.887, 0.913]   slower by 10.0 "
+      "%\n"))
+      << text;
 }
 
 TEST(Compare, FewRoundsNeverFail) {
@@ -260,6 +266,7 @@ TEST(Compare, NamesWhatOneRunAloneHasAndWhatElseDiffers) {
   b.machine[1].value = "Linux 6.2";
   b.drives[0].model = "ACME 991";
   b.verification.mismatches = 1;
+  b.cells[2].queue = b.cells[3].queue = "threads";
   const ComparedRuns runs = compare_runs(a, b);
   EXPECT_EQ(runs.only_in_a, (std::vector<std::string>{"read 1M x 1", "read 1M x 4"}));
   EXPECT_EQ(runs.only_in_b, (std::vector<std::string>{"read 1M x 5"}));
@@ -269,7 +276,8 @@ TEST(Compare, NamesWhatOneRunAloneHasAndWhatElseDiffers) {
           "not the same kernel: 'Linux 6.1' in A, 'Linux 6.2' in B",
           "not the same drives: '/mnt/nvme0 (ACME 990, ext4)' in A, '/mnt/nvme0 (ACME 991, ext4)' "
           "in B",
-          "B had data that came back other than written"}));
+          "B had data that came back other than written",
+          "not the same queue: 'uring' in A, 'threads' in B"}));
 }
 
 // ---- the command ----

@@ -2,7 +2,6 @@
 // bench_report_test: what is printed of a measurement, and the settings that follow from it.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <sstream>
 
 #include "bench/recommendation.hpp"

@@ -12,13 +12,16 @@
 #include "base/units.hpp"
 #include "bench/announcement.hpp"
 #include "bench/as_fio.hpp"
+#include "bench/compare.hpp"
 #include "bench/fio.hpp"
 #include "bench/options.hpp"
+#include "bench/report_html.hpp"
+#include "bench/report_json.hpp"
 #include "bench/report_text.hpp"
+#include "bench/thresholds.hpp"
 #include "bench/rounds.hpp"
 #include "bench/runner.hpp"
 #include "bench/sustained.hpp"
-#include "bench/thresholds.hpp"
 #include "command_line/command_line.hpp"
 #include "command_line/report_file.hpp"
 #include "platform/drive_facts.hpp"
@@ -162,8 +165,10 @@ class Bench {
   int report() {
     const Required required = judge(thresholds_, measurement_);
     fmt::print(out(), "{}", result_text(measurement_, thresholds_.empty() ? nullptr : &required));
-    if (!options_.json.empty()) (void)0;
-    if (!options_.report.empty()) (void)0;
+    if (!options_.json.empty())
+      command_line::write_report(options_.json, dump(to_json(measurement_, &required)));
+    if (!options_.report.empty())
+      command_line::write_report(options_.report, to_html(measurement_));
     if (measurement_.verification.mismatches > 0) {
       fmt::print(
           stderr,
@@ -212,6 +217,7 @@ bool is_lacking(const BenchOptions& options, const Error& error) {
 }  // namespace
 
 int bench(int argc, const char* const* argv) {
+  if (argc > 1 && std::string_view(argv[1]) == "compare") return compare(argc - 1, argv + 1);
   const ParsedBenchOptions parsed = parse_bench_options(argc, argv);
   const Failing failing(kProgram, parsed.json);
   if (!parsed.options) {

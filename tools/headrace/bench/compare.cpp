@@ -103,6 +103,14 @@ const Cell* cell_like(const Cell& cell, const Measurement& run) {
   return found == run.cells.end() ? nullptr : &*found;
 }
 
+// "auto" may have chosen another one; said once for all cells.
+void note_queues(const Cell& a, const Cell& b, std::vector<std::string>& cautions) {
+  if (a.queue == b.queue) return;
+  std::string caution = fmt::format("not the same queue: '{}' in A, '{}' in B", a.queue, b.queue);
+  if (std::ranges::find(cautions, caution) == cautions.end())
+    cautions.push_back(std::move(caution));
+}
+
 std::vector<std::string> only_in(const Measurement& run, const Measurement& other) {
   std::vector<std::string> names;
   for (const Cell& cell : run.cells) {
@@ -153,9 +161,11 @@ double share_of(const std::string& word) {
 
 ComparedRuns compare_runs(const Measurement& a, const Measurement& b) {
   ComparedRuns runs;
+  runs.cautions = cautions_of(a, b);
   for (const Cell& cell : a.cells) {
     const Cell* const other = cell_like(cell, b);
     if (cell.samples.empty() || other == nullptr) continue;
+    note_queues(cell, *other, runs.cautions);
     runs.cells.push_back({.workload = text_of(cell.workload),
                           .a = cell.rate(),
                           .b = other->rate(),
@@ -163,7 +173,6 @@ ComparedRuns compare_runs(const Measurement& a, const Measurement& b) {
   }
   runs.only_in_a = only_in(a, b);
   runs.only_in_b = only_in(b, a);
-  runs.cautions = cautions_of(a, b);
   return runs;
 }
 
@@ -177,11 +186,11 @@ std::vector<const ComparedCell*> cells_below(const ComparedRuns& runs,
 }
 
 std::string compared_text(const ComparedRuns& runs, std::optional<double> allowed) {
-  std::string text = fmt::format("  {:<36} {:>7} {:>7}  {:>6} {:<16}\n", "GB/s, median of rounds",
-                                 "A", "B", "B / A", "[95 %]");
+  std::string text = fmt::format("  {:<33} {:>7} {:>7}  {:>6} {}\n", "GB/s, median of rounds", "A",
+                                 "B", "B / A", "[95 %]");
   for (const ComparedCell& cell : runs.cells) {
     text += fmt::format(
-        "  {:<36} {:>7} {:>7}  {:>6.3f} {:<16} {}\n", cell.workload,
+        "  {:<33} {:>7} {:>7}  {:>6.3f} {:<16} {}\n", cell.workload,
         three_digits(cell.a.median / 1e9), three_digits(cell.b.median / 1e9), cell.ratio.median,
         fmt::format("[{:.3f}, {:.3f}]", cell.ratio.low, cell.ratio.high), verdict_of(cell));
   }
