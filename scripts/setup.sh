@@ -7,6 +7,8 @@
 #   describe_setup              says what will be installed and fetched, before anything is
 #   run_setup                   does so; sets torch_root
 #
+# setup_for=tools before plan_setup: only what the program `headrace` is built with, no LibTorch.
+#
 # What is there is decided by looking at the tools and headers themselves, so that any system will
 # do; only what is missing is asked of apt, and whether this system is served is decided by the
 # versions that apt has.
@@ -28,6 +30,8 @@ google-benchmark 1.6  libbenchmark-dev
 python3         3.9   python3
 pip             21    python3-pip
 '
+setup_for=${setup_for:-all}
+tools_needs=" g++ cmake ninja boost liburing nlohmann-json CLI11 fmt xxhash "
 torch_wheels=cmake/torch_wheels.txt
 torch_python=3.11  # the wheels' tag; C++ needs no matching interpreter
 torch_fetch_mb=545 torch_disk_mb=1250
@@ -102,6 +106,13 @@ probe_tools() {
   done
 }
 
+is_needed() {
+  if [ "$setup_for" = tools ]; then
+    case $tools_needs in *" $1 "*) ;; *) return 1 ;; esac
+  fi
+  [ "$1" != pip ] || [ -z "$torch_root" ]
+}
+
 newest_is() { [ "$(printf '%s\n%s\n' "$1" "$2" | sort -V | tail -n 1)" = "$1" ]; }  # $1 >= $2
 
 find_missing() {
@@ -110,7 +121,7 @@ find_missing() {
   found=()
   probe_tools
   while read -r need oldest names; do
-    if [ -z "$need" ] || { [ "$need" = pip ] && [ -n "$torch_root" ]; }; then continue; fi
+    if [ -z "$need" ] || ! is_needed "$need"; then continue; fi
     if [ -z "${found[$need]:-}" ] || ! newest_is "${found[$need]}" "$oldest"; then
       missing+=("$need $oldest ${found[$need]:--} $names")
     fi
@@ -256,7 +267,7 @@ plan_setup() {
   if [ "$(uname -sm)" != "Linux x86_64" ]; then
     refuse 3 "Headrace is built for Linux on x86-64; this is $(uname -sm)."
   fi
-  find_torch
+  if [ "$setup_for" = all ]; then find_torch; fi
   plan_packages
 }
 
@@ -269,7 +280,9 @@ describe_setup() {
   else
     say "  install  nothing, all packages are here"
   fi
-  if [ -n "$torch_root" ]; then
+  if [ "$setup_for" = tools ]; then
+    :
+  elif [ -n "$torch_root" ]; then
     say "  LibTorch from $torch_from: $torch_root"
   else
     say "  fetch    LibTorch $(torch_version) as wheels, $torch_fetch_mb MB, by pip" \
@@ -290,7 +303,7 @@ run_setup() {
         "Another compiler or Python may come first in PATH or CXX."
     fi
   fi
-  if [ -z "$torch_root" ]; then
+  if [ "$setup_for" = all ] && [ -z "$torch_root" ]; then
     step "fetch LibTorch" fetch_torch
     find_torch
   fi

@@ -19,11 +19,6 @@ using platform::BlockDevice;
 using platform::BlockDeviceKind;
 using platform::Disk;
 
-template <class T>
-Json or_null(const std::optional<T>& value) {
-  return value ? Json(*value) : Json();
-}
-
 void note(Row& row, const std::string& consequence, const std::string& fix) {
   row.mark = Mark::kNote;
   row.consequence = consequence;

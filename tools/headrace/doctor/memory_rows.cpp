@@ -15,8 +15,6 @@ namespace headrace::tools {
 namespace {
 using base::format_bytes;
 
-Json or_null(const std::optional<std::uint64_t>& value) { return value ? Json(*value) : Json(); }
-
 Row total_row(const platform::MemoryFacts& memory) {
   Row row{.name = "memory", .value = ""};
   if (!memory.total_bytes) {

@@ -23,7 +23,7 @@ void try_queue(IoQueueKind kind) {
   }
 }
 
-Row queue_row(const char* name, const char* finding, IoQueueKind kind) {
+Row tried_row(const char* name, const char* finding, IoQueueKind kind) {
   Row row{.name = name, .value = "works"};
   row.values["works"] = true;
   row.findings = {{finding, 1}};
@@ -43,21 +43,21 @@ Row queue_row(const char* name, const char* finding, IoQueueKind kind) {
 }
 
 Row uring_row() {
-  Row row = queue_row("io_uring", "io_uring", IoQueueKind::kUring);
+  Row row = tried_row("io_uring", "io_uring", IoQueueKind::kUring);
   if (row.mark == Mark::kNote)
     row.consequence = "Linux AIO or threads do the I/O, with more CPU time for the same bandwidth";
   return row;
 }
 
 Row aio_row() {
-  Row row = queue_row("Linux AIO", "libaio", IoQueueKind::kAio);
+  Row row = tried_row("Linux AIO", "libaio", IoQueueKind::kAio);
   if (row.mark == Mark::kNote)
     row.consequence = "where io_uring is refused too, threads do the I/O, with more CPU time";
   return row;
 }
 
 Row threads_row() {
-  Row row = queue_row("threads", "threads", IoQueueKind::kThreads);
+  Row row = tried_row("threads", "threads", IoQueueKind::kThreads);
   if (row.mark == Mark::kGap) row.consequence = "runs that offload to a drive cannot start";
   return row;
 }

@@ -60,6 +60,11 @@ Section path_section(const std::string& path);
 // What stands below a path; without the trials, so that a made-up /sys will do.
 std::vector<Row> drive_rows(const platform::DriveFacts& facts, const std::string& root = "");
 
+template <class T>
+Json or_null(const std::optional<T>& value) {
+  return value ? Json(*value) : Json();
+}
+
 // "cause; consequence; fix" as the library's errors are told, as the parts of a row.
 void tell_error(Row& row, const std::string& text);
 }  // namespace headrace::tools
