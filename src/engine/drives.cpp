@@ -61,7 +61,7 @@ void EngineCore::refuse_without_room(const residency::Plan& plan,
                     base::format_bytes_exactly(wanted) + " there" +
                     (paths.size() > 1 ? ", after what the other paths have room for, and " : ", ") +
                     base::format_bytes_exactly(paths[d].free_bytes) +
-                    " are free; nothing was written. Free some, name another directory, or set "
+                    " are free; nothing was swapped. Free some, name another directory, or set "
                     "headrace.host_budget_bytes so that more stays in memory.");
   }
 }
@@ -122,10 +122,10 @@ void EngineCore::warn_of_failed_drive(const std::vector<swap::PathProbe>& paths,
   const bool none_left =
       std::ranges::all_of(speeds, [](const auto& s) { return s.read_bytes_per_second <= 0; });
   if (none_left) {
-    throw Error(
-        swap::code_of(speed.sys_errno),
-        cause + ", as did every other; nothing was swapped; " + swap::what_helps(speed.sys_errno),
-        speed.sys_errno);
+    throw Error(swap::code_of(speed.sys_errno),
+                cause + ", and no other path is left; nothing was swapped; " +
+                    swap::what_helps(speed.sys_errno),
+                speed.sys_errno);
   }
   log_(LogLevel::kWarning, cause + "; nothing is stored there, the other paths take its part; " +
                                swap::what_helps(speed.sys_errno) +

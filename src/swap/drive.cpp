@@ -56,7 +56,9 @@ class DriveThread final : public Drive {
   DriveCounters counters() const noexcept override;
   const char* queue_name() const noexcept override { return queue_name_.c_str(); }
   const std::string& queue_reason() const noexcept override { return queue_reason_; }
-  Registered registered() const override { return registered_; }
+  Registered registered() const override {
+    return {buffers_registered_.load(), registered_.files, registered_.refused};
+  }
   bool stalled() const noexcept override { return stalled_.load(); }
 
  private:
@@ -68,6 +70,7 @@ class DriveThread final : public Drive {
   void begin_blocks() noexcept;
   void resubmit_waiting() noexcept;
   void handle(Block& block) noexcept;
+  void look_at_registration(const Block& block) noexcept;
   void look_at_ages() noexcept;
   nanoseconds patience() const noexcept;
 
@@ -90,7 +93,8 @@ class DriveThread final : public Drive {
   DriveOptions options_;
   LogSink log_;
   std::string queue_name_, queue_reason_;
-  Registered registered_;
+  Registered registered_;  // at the start
+  std::atomic<bool> buffers_registered_{false};
   std::atomic<Transfer*> incoming_{nullptr};  // last come first
   std::atomic<bool> stalled_{false};
   std::atomic<std::uint64_t> retries_{0};
@@ -174,6 +178,7 @@ void DriveThread::set_up() {
   queue_name_ = queue_->name();
   queue_reason_ = std::move(chosen.reason);
   registered_ = queue_->registered();
+  buffers_registered_.store(registered_.buffers);
   kernel_side_->blocks.resize(queue_->depth());
   for (Block& block : kernel_side_->blocks) free_blocks_.push(block);
   schedule_.set_up(queue_->depth());
@@ -346,6 +351,7 @@ void DriveThread::handle(Block& block) noexcept {
     return;
   }
   counters.busy.end();
+  if (block.result < 0) look_at_registration(block);
   const Verdict verdict = judge(block);
   switch (verdict.next) {
     case Verdict::Next::kEnd:
@@ -355,6 +361,16 @@ void DriveThread::handle(Block& block) noexcept {
     case Verdict::Next::kRepeat:
       return repeat(block, verdict.error);
   }
+}
+
+// The queue goes without registered memory once a request on it has failed.
+void DriveThread::look_at_registration(const Block& block) noexcept {
+  if (!buffers_registered_.load() || queue_->registered().buffers) return;
+  buffers_registered_.store(false);
+  log_(LogLevel::kInfo, "swap drive " + std::to_string(options_.index) + " (" + options_.path +
+                            "): a request on registered memory failed: " +
+                            base::errno_text(static_cast<int>(-block.result)) +
+                            ": from now on every request names its own, at a little more CPU");
 }
 
 void DriveThread::go_on(Block& block) noexcept {

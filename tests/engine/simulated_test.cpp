@@ -17,6 +17,7 @@ struct Shape {
   std::uint32_t update_slots;
   std::uint32_t prefetch_groups;
   bool parameters_on_nvme;
+  std::vector<double> drive_shares = {1};
 };
 
 std::string train(std::uint64_t seed, const Shape& shape) {
@@ -24,15 +25,16 @@ std::string train(std::uint64_t seed, const Shape& shape) {
   Settings s;
   s.offload_optimizer = OffloadDevice::kNvme;
   s.offload_parameters = shape.parameters_on_nvme ? OffloadDevice::kNvme : OffloadDevice::kCpu;
-  s.nvme_paths = {directory.string()};
+  s.nvme_paths.assign(shape.drive_shares.size(), directory.string());
+  s.drive_shares = shape.drive_shares;
   s.tile_elements = 65536;
   s.update_slots = shape.update_slots;
   s.prefetch_groups = shape.prefetch_groups;
   engine::EngineParts parts;
   parts.update_threads = 0;
   parts.make_conductor = [=] { return async::make_conductor_simulated({.seed = seed}); };
-  parts.make_drive = [=](async::Conductor& conductor, swap::DriveOptions) {
-    return std::make_unique<testing::DriveSimulated>(conductor, seed * 7 + 1);
+  parts.make_drive = [=](async::Conductor& conductor, swap::DriveOptions drive) {
+    return std::make_unique<testing::DriveSimulated>(conductor, seed * 7 + 1 + drive.index);
   };
   const auto device = device::make_device_host();
   Engine engine(std::make_unique<EngineCore>(s, EngineOptions{.device = device}, parts));
@@ -48,9 +50,10 @@ TEST(EngineSimulated, EverySeedAndSlotCountEndsInTheSameBits) {
   const std::uint64_t seeds = text == nullptr ? 40 : std::strtoull(text, nullptr, 10);
   const std::string expected = train(0, {4, 2, true});
   for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
-    for (const Shape& shape : {Shape{1, 0, true}, Shape{2, 1, false}, Shape{3, 4, true}}) {
+    for (const Shape& shape :
+         {Shape{1, 0, true}, Shape{2, 1, false}, Shape{3, 4, true}, Shape{3, 2, true, {1, 4, 2}}}) {
       SCOPED_TRACE("seed " + std::to_string(seed) + ", " + std::to_string(shape.update_slots) +
-                   " update slots");
+                   " update slots, " + std::to_string(shape.drive_shares.size()) + " drives");
       ASSERT_EQ(train(seed, shape), expected);
     }
   }

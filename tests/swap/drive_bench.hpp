@@ -100,6 +100,7 @@ struct Script {
   std::atomic<bool> open{true};  // closed: nothing completes
   std::atomic<bool> newest_first{false};
   bool twice = false;  // what has completed does so again
+  bool registers_buffers = false;  // until a request fails
   std::mutex mutex;
   std::vector<Seen> seen;
   std::atomic<int> live_queues{0};
@@ -119,6 +120,7 @@ class ScriptedQueue final : public IoQueue {
   std::uint32_t in_flight() const noexcept override {
     return static_cast<std::uint32_t>(held_.size());
   }
+  Registered registered() const override { return {script_.registers_buffers && !failed_, false}; }
   bool submit(IoRequest& request) noexcept override {
     if (held_.size() == script_.depth) return false;
     held_.push_back(&request);
@@ -139,6 +141,7 @@ class ScriptedQueue final : public IoQueue {
     if (request == nullptr) return 0;
     if (!script_.twice) std::erase(held_, request);
     request->result = script_.answer ? script_.answer(*request, completed_) : request->size_bytes;
+    failed_ |= request->result < 0;
     ++completed_;
     done[0] = request;
     return 1;
@@ -166,6 +169,7 @@ class ScriptedQueue final : public IoQueue {
   Script& script_;
   std::deque<IoRequest*> held_;
   std::size_t completed_ = 0;
+  bool failed_ = false;
   std::mutex wake_mutex_;
   std::condition_variable woken_;
   bool wake_ = false;

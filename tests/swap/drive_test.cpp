@@ -406,6 +406,23 @@ TEST_F(DriveTest, ThrowsWhatTheQueuesMakerThrows) {
   EXPECT_EQ(threads_called("headrace-io"), 0u);
 }
 
+TEST_F(DriveTest, SaysOnceThatRequestsOnRegisteredMemoryFail) {
+  script_.registers_buffers = true;
+  script_.answer = [](const IoRequest& request, std::size_t number) {
+    return number < 2 ? std::int64_t{-EFAULT} : std::int64_t{request.size_bytes};
+  };
+  const auto drive = make_scripted();
+  EXPECT_EQ(text_of(drive->registered()), "registered buffers");
+  EXPECT_EQ(run(*drive, IoKind::kRead, 0, kPage).error, EFAULT);
+  EXPECT_EQ(run(*drive, IoKind::kRead, 0, kPage).error, EFAULT);
+  EXPECT_EQ(run(*drive, IoKind::kRead, 0, kPage).error, 0);
+  EXPECT_EQ(text_of(drive->registered()), "");
+  const auto said = log_.at(LogLevel::kInfo);
+  ASSERT_EQ(said.size(), 1u);
+  EXPECT_NE(said[0].find("a request on registered memory failed: EFAULT"), std::string::npos)
+      << said[0];
+}
+
 TEST_F(DriveTest, TellsWhichQueueServesAndWhy) {
   const auto drive = make([](const IoQueueOptions& options) {
     EXPECT_EQ(options.files.size(), 1u);
