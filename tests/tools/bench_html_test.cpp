@@ -158,7 +158,7 @@ TEST(ReportHtml, SplitsMixedIntoWhatWasReadAndWhatWasWritten) {
 
 TEST(ReportHtml, NamesWhatWasRequiredAndMissed) {
   const Measurement m = example();
-  const Required required = judge(parse_requirements("read=9GB/s,write=1GB/s"), m);
+  const Required required = judge(parse_thresholds("read=9GB/s,write=1GB/s"), m);
   const std::string html = to_html(m, &required);
   expect_part(html, "<p class=\"bad\">read=9GB/s: MISSED: 5.52 GB/s (read 4M x 16)</p>");
   expect_part(html, "<p>write=1GB/s: met: 3.20 GB/s (write 4M x 4)</p>");

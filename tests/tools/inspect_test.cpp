@@ -3,10 +3,8 @@
 #include "inspect/inspect.hpp"
 
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -18,6 +16,7 @@
 #include "support/mlp.hpp"
 #include "support/temporary_directory.hpp"
 #include "swap/record.hpp"
+#include "tools/ran.hpp"
 
 namespace headrace::tools {
 namespace {
@@ -213,27 +212,14 @@ TEST_F(InspectTest, AHeaderThatPointsOutsideItselfOrTheFileIsDamageAndNotFollowe
 
 // ---- the program ----
 
-struct Ran {
-  int exit_code = -1;
-  std::string out;  // with what it says on stderr
-};
-Ran run(const std::string& words) {
-  Ran ran;
-  std::FILE* const pipe = ::popen((HEADRACE_PROGRAM " " + words + " 2>&1").c_str(), "r");
-  for (int byte = 0; (byte = std::fgetc(pipe)) != EOF;) ran.out += static_cast<char>(byte);
-  const int status = ::pclose(pipe);
-  if (WIFEXITED(status)) ran.exit_code = WEXITSTATUS(status);
-  return ran;
-}
-
 TEST_F(InspectTest, TheProgramEndsWithZeroForAWholeFileAndOneForADamagedOne) {
   train();
-  const Ran whole = run("inspect " + drive_.string());
+  const Ran whole = run_headrace("inspect " + drive_.string());
   EXPECT_EQ(whole.exit_code, 0) << whole.out;
   EXPECT_NE(whole.out.find("all whole"), std::string::npos) << whole.out;
   flip_bit(first_record() + 5000);
   const std::string report = copies_.string() + "/report.json";
-  const Ran damaged = run("inspect " + copy_ + " --json " + report);
+  const Ran damaged = run_headrace("inspect " + copy_ + " --json " + report);
   EXPECT_EQ(damaged.exit_code, 1);
   EXPECT_NE(damaged.out.find("DAMAGED at "), std::string::npos) << damaged.out;
   const auto json = nlohmann::json::parse(std::ifstream(report));
@@ -254,15 +240,15 @@ TEST(HeadraceProgram, RefusesWhatItCannotDoWithCauseConsequenceAndFix) {
            {"inspect /dev/null", "is not a regular file"},
            {"inspect " + empty.string(), "holds no swap file"},
            {"inspect . --json " + empty.string() + "/no/report", "/no/report"}}) {
-    const Ran ran = run(words);
+    const Ran ran = run_headrace(words);
     EXPECT_EQ(ran.exit_code, 2) << words << ": " << ran.out;
     EXPECT_NE(ran.out.find(expected), std::string::npos) << words << ": " << ran.out;
   }
-  const Ran json = run("inspect /nothing/here --json - 2>/dev/null");
+  const Ran json = run_headrace("inspect /nothing/here --json - 2>/dev/null");
   EXPECT_NE(json.out.find("\"kNotFound\""), std::string::npos) << json.out;
-  EXPECT_EQ(run("--help").exit_code, 0);
-  EXPECT_EQ(run("inspect --help").exit_code, 0);
-  EXPECT_EQ(run("--version").out.rfind("headrace ", 0), 0u);
+  EXPECT_EQ(run_headrace("--help").exit_code, 0);
+  EXPECT_EQ(run_headrace("inspect --help").exit_code, 0);
+  EXPECT_EQ(run_headrace("--version").out.rfind("headrace ", 0), 0u);
 }
 }  // namespace
 }  // namespace headrace::tools

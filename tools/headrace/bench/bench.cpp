@@ -18,10 +18,10 @@
 #include "bench/report_html.hpp"
 #include "bench/report_json.hpp"
 #include "bench/report_text.hpp"
-#include "bench/thresholds.hpp"
 #include "bench/rounds.hpp"
 #include "bench/runner.hpp"
 #include "bench/sustained.hpp"
+#include "bench/thresholds.hpp"
 #include "command_line/command_line.hpp"
 #include "command_line/report_file.hpp"
 #include "platform/drive_facts.hpp"
@@ -168,7 +168,7 @@ class Bench {
     if (!options_.json.empty())
       command_line::write_report(options_.json, dump(to_json(measurement_, &required)));
     if (!options_.report.empty())
-      command_line::write_report(options_.report, to_html(measurement_));
+      command_line::write_report(options_.report, to_html(measurement_, &required));
     if (measurement_.verification.mismatches > 0) {
       fmt::print(
           stderr,

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// bench_program_test: `headrace bench` as a user runs it: what it refuses, reports and leaves.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "support/temporary_directory.hpp"
+#include "tools/ran.hpp"
+
+namespace headrace::tools {
+namespace {
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+// A few dozen MiB, in about a second.
+const std::string kSmall = " --size 64M --max-write 1G --runtime 2 --rounds 6 ";
+
+class BenchProgram : public ::testing::Test {
+ protected:
+  std::string drive() const { return drive_.string(); }
+  std::string in_results(const std::string& name) const { return results_.string() + "/" + name; }
+  // Regular files below the drive's directory.
+  std::vector<std::string> left() const {
+    std::vector<std::string> files;
+    for (const auto& entry : fs::recursive_directory_iterator(drive()))
+      if (entry.is_regular_file()) files.push_back(entry.path().string());
+    return files;
+  }
+  const testing::TemporaryDirectory drive_, results_;
+};
+
+TEST_F(BenchProgram, MeasuresComparesReportsAndLeavesTheUsersFilesAlone) {
+  const std::string mine = drive() + "/bench.data";
+  std::ofstream(mine) << "mine";
+  const std::string report = in_results("a.json"), page = in_results("a.html");
+  const Ran ran = run_headrace("bench --rw read,rw --bs 256k --iodepth 4 --engine" + kSmall +
+                               "--json " + report + " --report " + page + " " + drive());
+  ASSERT_EQ(ran.exit_code, 0) << ran.out;
+  for (const char* words : {"at most about 2 s and writes at most 1 GiB", "verified: 16,384 pages",
+                            "engine / headrace", "settings that follow"})
+    EXPECT_NE(ran.out.find(words), std::string::npos) << words << "\n" << ran.out;
+  const json document = json::parse(std::ifstream(report));
+  EXPECT_EQ(document["verification"]["mismatches"], 0);
+  EXPECT_GT(fs::file_size(page), 1000u);
+  std::string content;
+  std::getline(std::ifstream(mine), content);
+  EXPECT_EQ(content, "mine");
+  EXPECT_EQ(left(), std::vector<std::string>{mine});
+
+  const Ran same = run_headrace("bench compare " + report + " " + report + " --fail-below 5%");
+  EXPECT_EQ(same.exit_code, 0) << same.out;
+}
+
+TEST_F(BenchProgram, AMissedThresholdEndsWithFourAndNamesIt) {
+  const Ran missed = run_headrace("bench --rw read --require read=9000GB/s" + kSmall + drive());
+  EXPECT_EQ(missed.exit_code, 4) << missed.out;
+  EXPECT_NE(missed.out.find("read=9000GB/s"), std::string::npos) << missed.out;
+  const Ran met = run_headrace("bench --rw read --require p99=100s" + kSmall + drive());
+  EXPECT_EQ(met.exit_code, 0) << met.out;
+}
+
+TEST_F(BenchProgram, RefusesWhatItCannotMeasureBeforeItWritesAnything) {
+  for (const auto& [words, expected] : std::vector<std::pair<std::string, std::string>>{
+           {"--rw trim " + drive(), "--rw 'trim' is not known"},
+           {"--bs 3k " + drive(), "--bs 3k is out of range"},
+           {"--bs 1M,,2M " + drive(), "has an empty item"},
+           {"--iodepht 3 " + drive(), "Did you mean --iodepth?"},
+           {"--queue urnig " + drive(), "uring"},
+           {"--size 64M --bs 64M " + drive(), "fewer than two blocks"},
+           {"--size 1G --max-write 128M " + drive(), "Give --max-write"},
+           {"--require read=6 " + drive(), "read=6"},
+           {"--rw read --require write=1GB/s " + drive(), "write"},
+           {"--cpus 1000 " + drive(), "CPU 1000"},
+           {"--until 0 " + drive(), "--until"},
+           {"--verify maybe " + drive(), "stamps"},
+           {"/nothing/here", "/nothing/here: ENOENT"},
+           {"--rw write " + std::string(HEADRACE_PROGRAM), "only read"},
+           {"--rw read /dev/null", "neither a directory nor a block device"},
+           {"--json /nothing/here.json " + drive(), "/nothing/here.json"},
+           {"--report /nothing/here.html " + drive(), "/nothing/here.html"},
+           {"compare a.json", "B"}}) {
+    const Ran ran = run_headrace("bench " + words);
+    EXPECT_EQ(ran.exit_code, 2) << words << ": " << ran.out;
+    EXPECT_NE(ran.out.find(expected), std::string::npos) << words << ": " << ran.out;
+    EXPECT_TRUE(left().empty()) << words;
+  }
+}
+
+TEST_F(BenchProgram, ReadsAFileOfTheUsersAndSaysWhatThatMeans) {
+  const std::string file = in_results("large.bin");
+  std::ofstream(file) << std::string(64 << 20, 'x');
+  const Ran ran = run_headrace("bench --rw read,randread" + kSmall + file);
+  EXPECT_EQ(ran.exit_code, 0) << ran.out;
+  EXPECT_NE(ran.out.find("is only read"), std::string::npos) << ran.out;
+  EXPECT_NE(ran.out.find("writes nothing"), std::string::npos) << ran.out;
+}
+
+TEST_F(BenchProgram, WarnsOfAFileSystemThatIsMemory) {
+  if (!fs::is_directory("/dev/shm")) GTEST_SKIP() << "no /dev/shm";
+  const std::string folder = "/dev/shm/headrace-bench-test-" + std::to_string(::getpid());
+  fs::create_directory(folder);
+  const Ran ran = run_headrace("bench --rw read" + kSmall + folder);
+  fs::remove_all(folder);
+  EXPECT_EQ(ran.exit_code, 0) << ran.out;
+  EXPECT_NE(ran.out.find("which is memory"), std::string::npos) << ran.out;
+}
+
+TEST_F(BenchProgram, PrintsTheSameWorkInFiosWords) {
+  const Ran ran = run_headrace("bench --as-fio --rw rw --bs 4M --iodepth 8 " + drive());
+  EXPECT_EQ(ran.exit_code, 0) << ran.out;
+  for (const char* words : {"--rw=rw", "--bs=4M", "--iodepth=8", "--ioengine=io_uring"})
+    EXPECT_NE(ran.out.find(words), std::string::npos) << ran.out;
+  EXPECT_TRUE(left().empty());
+}
+
+// Where it is in the middle of its rounds, by its file.
+TEST_F(BenchProgram, ASignalEndsItWith128AndTheSignalAndNoFileIsLeft) {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    const std::string command = "exec " HEADRACE_PROGRAM
+                                " bench --rw read --size 64M --runtime 60 --rounds 0 " +
+                                drive() + " >/dev/null 2>&1";
+    const char* const argv[] = {"sh", "-c", command.c_str(), nullptr};
+    pid_t child = 0;
+    ASSERT_EQ(::posix_spawn(&child, "/bin/sh", nullptr, nullptr, const_cast<char**>(argv), environ),
+              0);
+    while (left().empty() && ::waitpid(child, nullptr, WNOHANG) == 0)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    ::kill(child, signal);
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFEXITED(status));
+    EXPECT_EQ(WEXITSTATUS(status), 128 + signal);
+    EXPECT_TRUE(left().empty());
+  }
+}
+}  // namespace
+}  // namespace headrace::tools
