@@ -33,6 +33,13 @@ std::vector<BlockDevice> chain_of(const Mount& mount, const std::string& root) {
   return block_device_chain(mount.source.substr(mount.source.rfind('/') + 1), root);
 }
 
+// In a chroot the mount may not be listed; the device's number is there still.
+std::vector<BlockDevice> chain_by_number(const std::string& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) return {};
+  return block_device_chain(major(status.st_dev), minor(status.st_dev));
+}
+
 std::string stack_text(const std::vector<BlockDevice>& chain) {
   std::string text;
   for (const BlockDevice& device : chain) {
@@ -48,13 +55,15 @@ std::string stack_text(const std::vector<BlockDevice>& chain) {
 
 DriveFacts drive_facts(const std::string& path, const std::string& root) {
   DriveFacts facts;
-  const std::optional<Mount> mount = mount_of(path, root);
-  if (!mount) return facts;
-  facts.mount_point = mount->point;
-  facts.file_system = mount->file_system;
-  facts.mount_options = merged_options(*mount);
-  facts.source = mount->source;
-  facts.chain = chain_of(*mount, root);
+  if (const std::optional<Mount> mount = mount_of(path, root)) {
+    facts.mount_point = mount->point;
+    facts.file_system = mount->file_system;
+    facts.mount_options = merged_options(*mount);
+    facts.source = mount->source;
+    facts.chain = chain_of(*mount, root);
+  } else if (root.empty()) {
+    facts.chain = chain_by_number(path);
+  }
   if (facts.chain.empty()) return facts;
   facts.device = facts.chain.front().name;
   facts.stack = stack_text(facts.chain);

@@ -37,6 +37,8 @@ std::string driver_of(const std::string& folder) {
 GpuFacts gpu_facts(const std::string& root) {
   GpuFacts facts;
   const std::string devices = "/sys/bus/pci/devices/";
+  std::error_code missing;
+  facts.bus_readable = std::filesystem::is_directory(root + devices, missing);
   for (const std::string& address : names_in(root + devices)) {
     const std::string folder = root + devices + address;
     const std::string maker = read_line(folder + "/vendor").value_or("");

@@ -40,14 +40,17 @@ const Row& row_of(const std::vector<Row>& rows, const std::string& name) {
 TEST(DoctorRows, AreUnknownAndNeverGuessedWhereNothingCanBeRead) {
   const FakeRoot nothing;
   const Section memory = memory_section(nothing.path());
-  for (const char* name : {"memory", "huge pages", "NUMA", "kernel swap"})
+  for (const char* name :
+       {"memory", "cgroup limits", "huge pages", "hugetlb", "NUMA", "kernel swap"})
     EXPECT_EQ(row_of(memory.rows, name).mark, Mark::kUnknown) << name;
   const Section processor = processor_section(nothing.path());
   for (const char* name : {"processor", "features"})
     EXPECT_EQ(row_of(processor.rows, name).mark, Mark::kUnknown) << name;
-  EXPECT_EQ(row_of(queue_section(nothing.path()).rows, "aio-max-nr").mark, Mark::kUnknown);
+  const Section queues = queue_section(nothing.path());
+  for (const char* name : {"io_uring_disabled", "aio-max-nr"})
+    EXPECT_EQ(row_of(queues.rows, name).mark, Mark::kUnknown) << name;
   EXPECT_EQ(row_of(system_section(nothing.path()).rows, "seccomp").mark, Mark::kUnknown);
-  EXPECT_EQ(row_of(gpu_section(nothing.path()).rows, "GPUs").value, "none found");
+  EXPECT_EQ(row_of(gpu_section(nothing.path()).rows, "GPUs").mark, Mark::kUnknown);
   EXPECT_EQ(row_of(drive_rows({}, nothing.path()), "block device").mark, Mark::kUnknown);
 }
 
@@ -162,6 +165,9 @@ TEST(DoctorRows, TakeAnErrorApart) {
   EXPECT_EQ(row.detail, "no room: ENOSPC");
   EXPECT_EQ(row.consequence, "nothing can be swapped");
   EXPECT_EQ(row.fix, "free some");
+  tell_error(row, "a: EROFS; nothing; mount it; if not, look at dmesg");
+  EXPECT_EQ(row.consequence, "nothing");
+  EXPECT_EQ(row.fix, "mount it; if not, look at dmesg");
   tell_error(row, "alone");
   EXPECT_EQ(row.detail, "alone");
 }
@@ -390,6 +396,8 @@ TEST_F(DoctorProgram, MakesANoteAndNoMoreOfAMissingMemlock) {
   const auto report = ran.json();
   EXPECT_EQ(row_in(report, "memlock")["mark"], "note");
   EXPECT_NE(row_in(report, "io_uring")["mark"], "gap");
+  EXPECT_NE(row_in(report, "memlock")["consequence"].get<std::string>().find("may be refused"),
+            std::string::npos);
   EXPECT_EQ(row_in(report, "directory")["mark"], "ok");
   EXPECT_EQ(report["counts"]["gap"], 0) << ran.out;
   EXPECT_NE(ran.err.find("memlock=64KiB is required, found: 0 B"), std::string::npos) << ran.err;

@@ -10,6 +10,7 @@
 #include "base/error_text.hpp"
 #include "base/units.hpp"
 #include "doctor/rows.hpp"
+#include "platform/cgroups.hpp"
 #include "platform/nvme_health.hpp"
 #include "platform/process_limits.hpp"
 
@@ -224,7 +225,9 @@ Row caps_row(const platform::DriveFacts& facts, const std::string& root) {
     if (ours) add_cap(row, cap);
   }
   if (row.value.empty()) {
-    row.value = "none";
+    const bool seen = !platform::cgroup_levels("blkio", root).empty();
+    row.value = seen ? "none" : "";
+    if (!seen) row.mark = Mark::kUnknown;
   } else {
     note(row, "the drive serves no more than that", "a higher limit of the container or job");
   }

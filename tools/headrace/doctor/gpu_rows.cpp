@@ -26,13 +26,18 @@ Row gpus_row(const platform::GpuFacts& facts) {
     row.values["gpus"].push_back(json);
   }
   if (!models.empty()) row.value = models;
+  if (!facts.bus_readable) {
+    row.value.clear();
+    row.mark = Mark::kUnknown;
+    row.findings[0].amount.reset();
+  }
   return row;
 }
 
 Row driver_row(const platform::GpuFacts& facts) {
   Row row{.name = "NVIDIA driver", .value = facts.nvidia_driver};
   row.values["version"] = facts.nvidia_driver;
-  if (row.value.empty()) row.value = "not loaded";
+  if (row.value.empty()) row.value = "none seen";
   return row;
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/units.hpp"
 #include "doctor/rows.hpp"
+#include "platform/cgroups.hpp"
 #include "platform/machine.hpp"
 #include "platform/memory_facts.hpp"
 #include "platform/process_limits.hpp"
@@ -35,9 +36,9 @@ Row left_row(const std::string& root) {
   row.values = {{"bytes", left.value}, {"source", left.source}};
   row.findings = {{"memory", left.value}};
   // Gradients of bf16 parameters stay in host memory: 2 bytes each, 4 where they are summed.
-  row.detail = fmt::format(
-      "gradients stay there: at 2 bytes each those of {:.1f} billion bf16 parameters would fill it",
-      static_cast<double>(left.value) / 2e9);
+  row.detail =
+      fmt::format("gradients stay there: at 2 bytes each those of {} bf16 parameters would fill it",
+                  count_text(static_cast<double>(left.value) / 2));
   if (left.value >= kLittle) return row;
   row.mark = Mark::kNote;
   row.consequence = "only small models can be trained";
@@ -48,6 +49,12 @@ Row left_row(const std::string& root) {
 
 Row caps_row(const std::string& root) {
   const auto caps = platform::memory_caps(root);
+  if (caps.empty() && platform::cgroup_levels("memory", root).empty()) {
+    return {.name = "cgroup limits",
+            .value = "",
+            .mark = Mark::kUnknown,
+            .detail = "no control group for memory is to be seen"};
+  }
   Row row{.name = "cgroup limits", .value = caps.empty() ? "none" : ""};
   row.values["limits"] = Json::array();
   for (const platform::MemoryCap& cap : caps) {
@@ -94,7 +101,8 @@ Row pools_row(const platform::MemoryFacts& memory) {
     row.value += fmt::format("{}{} of {}, {} free", row.value.empty() ? "" : "; ", pool.pages,
                              format_bytes(pool.page_bytes), pool.free_pages);
   }
-  if (row.value.empty()) row.value = "none set aside; none is needed";
+  if (memory.pools.empty()) row.mark = Mark::kUnknown;
+  if (row.value.empty() && !memory.pools.empty()) row.value = "none set aside; none is needed";
   if (idle < base::kGiB) return row;
   row.mark = Mark::kNote;
   row.detail = fmt::format("{} are set aside and used by nobody", format_bytes(idle));
@@ -125,6 +133,7 @@ Row nodes_row(const platform::MemoryFacts& memory) {
 
 Row memlock_row(const std::string& root) {
   constexpr std::uint64_t kAmple = base::kGiB;
+  constexpr std::uint64_t kRing = 64 * base::kKiB;  // a ring of its own may count
   Row row{.name = "memlock", .value = ""};
   rlimit limit{};
   if (::getrlimit(RLIMIT_MEMLOCK, &limit) != 0) {
@@ -141,8 +150,10 @@ Row memlock_row(const std::string& root) {
   row.findings = {{"memlock", unlimited || exempt ? kNoLimit : std::uint64_t{limit.rlim_cur}}};
   if (unlimited || exempt || limit.rlim_cur >= kAmple) return row;
   row.mark = Mark::kNote;
-  row.consequence =
-      "io_uring works without registered buffers beyond that; it takes a little more CPU time";
+  row.consequence = limit.rlim_cur < kRing
+                        ? "io_uring may be refused (see its row), and registers no buffers"
+                        : "io_uring works without registered buffers beyond that; it takes a "
+                          "little more CPU time";
   row.fix = "ulimit -l unlimited; of a container: --ulimit memlock=-1";
   return row;
 }

@@ -154,7 +154,7 @@ Row space_row(const std::string& path) {
   constexpr std::uint64_t kLittle = base::kGiB;
   Row row{.name = "free space", .value = ""};
   struct statvfs status {};
-  if (::statvfs(path.c_str(), &status) != 0) {
+  if (::statvfs(path.c_str(), &status) != 0 || status.f_blocks == 0) {
     row.mark = Mark::kUnknown;
     row.findings = {{"free", std::nullopt}};
     return row;
@@ -162,8 +162,8 @@ Row space_row(const std::string& path) {
   const std::uint64_t free = std::uint64_t{status.f_bavail} * status.f_frsize;
   const std::uint64_t total = std::uint64_t{status.f_blocks} * status.f_frsize;
   row.value = fmt::format("{} of {}", format_bytes(free), format_bytes(total));
-  row.detail = fmt::format("the state of {:.1f} billion bf16 parameters, at 12 bytes each",
-                           static_cast<double>(free) / 12e9);
+  row.detail = fmt::format("the state of {} bf16 parameters, at 12 bytes each",
+                           count_text(static_cast<double>(free) / 12));
   row.values = {{"free_bytes", free}, {"total_bytes", total}};
   row.findings = {{"free", free}};
   if (free >= kLittle) return row;

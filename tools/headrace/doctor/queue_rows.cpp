@@ -64,7 +64,10 @@ Row threads_row() {
 
 Row disabled_row(const platform::ProcessLimits& limits) {
   Row row{.name = "io_uring_disabled", .value = "no such sysctl (kernels before 6.6)"};
-  if (!limits.io_uring_disabled) return row;
+  if (!limits.io_uring_disabled) {
+    if (!limits.aio_max) row = {.name = row.name, .value = "", .mark = Mark::kUnknown};
+    return row;
+  }
   const std::uint64_t level = *limits.io_uring_disabled;
   row.value = level == 0   ? "0: any process may use io_uring"
               : level == 1 ? "1: root and a group may use io_uring"

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "doctor/rows.hpp"
 
+#include <fmt/core.h>
+
 namespace headrace::tools {
 const char* name_of(Mark mark) noexcept {
   switch (mark) {
@@ -18,10 +20,17 @@ const char* name_of(Mark mark) noexcept {
 
 void tell_error(Row& row, const std::string& text) {
   const std::size_t first = text.find("; ");
-  const std::size_t last = text.rfind("; ");
   row.detail = text.substr(0, first);
   if (first == std::string::npos) return;
-  row.fix = text.substr(last + 2);
-  if (last > first) row.consequence = text.substr(first + 2, last - first - 2);
+  row.fix = text.substr(first + 2);
+  const std::size_t second = row.fix.find("; ");
+  if (second == std::string::npos) return;
+  row.consequence = row.fix.substr(0, second);
+  row.fix.erase(0, second + 2);
+}
+
+std::string count_text(double count) {
+  return count >= 1e8 ? fmt::format("{:.1f} billion", count / 1e9)
+                      : fmt::format("{:.1f} million", count / 1e6);
 }
 }  // namespace headrace::tools

@@ -67,4 +67,6 @@ Json or_null(const std::optional<T>& value) {
 
 // "cause; consequence; fix" as the library's errors are told, as the parts of a row.
 void tell_error(Row& row, const std::string& text);
+
+std::string count_text(double count);  // "1.5 billion", "20.0 million"
 }  // namespace headrace::tools
