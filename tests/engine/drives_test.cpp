@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <thread>
 
 #include "collective/collectives.hpp"
@@ -141,6 +142,31 @@ TEST(EngineDrives, FreezeIsRefusedWhereEveryDriveFails) {
   failing.write_error = EIO;
   EXPECT_CODE(Code::kIo, Measured(on_drives(directory, 2), std::vector{failing, failing}),
               "no other path is left");
+  EXPECT_EQ(directory.entries(), 0u);
+}
+
+// Of mappings that are left out of core dumps, as the arena is.
+std::uint64_t undumped_bytes() {
+  std::ifstream maps("/proc/self/smaps");
+  std::uint64_t sum = 0, kib = 0;
+  for (std::string line; std::getline(maps, line);) {
+    if (line.starts_with("Size:")) kib = std::stoull(line.substr(5));
+    if (line.starts_with("VmFlags:") && line.find(" dd") != std::string::npos) sum += kib * 1024;
+  }
+  return sum;
+}
+
+TEST(EngineDrives, ATransferThatNeverCompletesWhileMeasuringEndsFreezeAndKeepsTheMemory) {
+  const testing::TemporaryDirectory directory;
+  DriveSpeedGiven stalling;
+  stalling.read_error = ETIMEDOUT;
+  stalling.stalls = true;
+  const std::uint64_t before = undumped_bytes();
+  EXPECT_CODE(Code::kIoStalled,
+              Measured(on_drives(directory, 2), std::vector{stalling, DriveSpeedGiven{1e9, 1e9}}),
+              "the transfer never completed");
+  // The arena holds the gradients, which are as large as this.
+  EXPECT_GT(undumped_bytes(), before + Measured::kRows * Measured::kColumns * 2);
   EXPECT_EQ(directory.entries(), 0u);
 }
 
