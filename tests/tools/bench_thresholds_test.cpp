@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "bench/thresholds.hpp"
-#include "command_line/command_line.hpp"
+#include "command_line/words.hpp"
 #include "tools/bench_example.hpp"
 
 namespace headrace::tools {

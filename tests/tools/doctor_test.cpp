@@ -13,7 +13,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
-#include "command_line/command_line.hpp"
+#include "command_line/words.hpp"
 #include "doctor/report.hpp"
 #include "doctor/requirements.hpp"
 #include "doctor/rows.hpp"

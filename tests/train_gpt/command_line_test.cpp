@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the programs share: numbers of a command line, and the file of a report. The options of
 // train_gpt are in options_test.cpp.
-#include "command_line/command_line.hpp"
+#include "command_line/words.hpp"
 
 #include "command_line/report_file.hpp"
 #include "scratch_folder.hpp"

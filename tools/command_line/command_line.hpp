@@ -12,34 +12,9 @@
 #include <utility>
 #include <vector>
 
+#include "command_line/words.hpp"
+
 namespace headrace::command_line {
-// What is wrong with a command line. What follows from it the program says, in between.
-struct Fault {
-  std::string cause;
-  std::string fix;
-};
-
-template <class T>
-struct Range {
-  T least, most;
-  T multiple_of = 1;  // whole numbers only
-};
-
-// The value of a word; `name` is what it was given to. Throws Fault naming the allowed range.
-std::uint64_t to_whole(const std::string& name, const std::string& word,
-                       const Range<std::uint64_t>& allowed);
-double to_real(const std::string& name, const std::string& word, const Range<double>& allowed);
-template <class T>
-T to_choice(const std::string& name, const std::string& word,
-            const std::vector<std::pair<std::string, T>>& choices) {
-  std::string names;
-  for (const auto& [choice, value] : choices) {
-    if (choice == word) return value;
-    names += (names.empty() ? "" : ", ") + choice;
-  }
-  throw Fault{name + " '" + word + "' is not known", "Give one of: " + names};
-}
-
 // `to` is a number or an optional one.
 template <class To>
 CLI::Option* add_number(CLI::App& app, const std::string& name, To& to,
@@ -68,8 +43,6 @@ CLI::Option* add_choice(CLI::App& app, const std::string& name, T& to,
 
 // Throws Fault, CLI::CallForHelp, CLI::CallForVersion.
 void parse(CLI::App& app, int argc, const char* const* argv);
-// "cause; consequence. Fix."
-std::string text_of(const Fault& fault, const std::string& consequence);
 
 // "Did you mean --hidden?" for a misspelt option, else where the known ones are listed.
 std::string nearest_option(std::string_view misspelt, const std::vector<std::string>& known,

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "command_line/command_line.hpp"
+#include "command_line/words.hpp"
 
 namespace headrace::command_line {
 // "1048576", "1M", "256k", "1MiB" (powers of 1024, as fio has them), "1GB" (powers of 1000). Throws

@@ -9,7 +9,7 @@
 #include "base/units.hpp"
 #include "bench/rounds.hpp"
 #include "bench/target.hpp"
-#include "command_line/command_line.hpp"
+#include "command_line/words.hpp"
 
 namespace headrace::tools {
 namespace {

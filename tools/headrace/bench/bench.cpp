@@ -22,7 +22,7 @@
 #include "bench/runner.hpp"
 #include "bench/sustained.hpp"
 #include "bench/thresholds.hpp"
-#include "command_line/command_line.hpp"
+#include "command_line/words.hpp"
 #include "command_line/report_file.hpp"
 #include "platform/drive_facts.hpp"
 #include "program/failing.hpp"

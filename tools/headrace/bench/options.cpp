@@ -50,15 +50,15 @@ struct Words {
 
 void add_what(CLI::App& app, BenchOptions& o, Words& w) {
   const char* group = "What is measured";
-  app.add_option("PATH", o.paths, "Directories, one per drive")->capture_default_str();
-  const auto text = [&](const char* name, std::string& to, const char* help) {
-    app.add_option(name, to, help)->group(group);
+  app.add_option("PATH", o.paths, "Directories, one per drive [the current one]")->type_name("");
+  const auto list = [&](const char* name, std::string& to, const char* help) {
+    app.add_option(name, to, help)->group(group)->type_name("LIST");
   };
-  text("--rw", w.patterns, "read, write, randread, randwrite, rw [read,write,rw]");
-  text("--bs", w.blocks, "Bytes of one request, 4k to 64M [1M]");
-  text("--iodepth", w.depths, "Requests in flight per drive and job, 1 to 1024 [16]");
-  text("--queue", w.queues, "auto, uring, aio, threads [HEADRACE_IO_QUEUE, else auto]");
-  text("--batch", w.batches, "Requests per system call [2]");
+  list("--rw", w.patterns, "read, write, randread, randwrite, rw [read,write,rw]");
+  list("--bs", w.blocks, "Bytes of one request, 4k to 64M [1M]");
+  list("--iodepth", w.depths, "Requests in flight per drive and job, 1 to 1024 [16]");
+  list("--queue", w.queues, "auto, uring, aio, threads [HEADRACE_IO_QUEUE, else auto]");
+  list("--batch", w.batches, "Requests per system call [2]");
   app.add_flag("--unregistered", w.unregistered, "uring: without registered buffers, beside with")
       ->group(group);
   command_line::add_number(app, "--jobs", w.jobs, {1, 64},
@@ -67,8 +67,10 @@ void add_what(CLI::App& app, BenchOptions& o, Words& w) {
       ->default_str("1");
   app.add_flag("--engine", w.engine, "Also the engine's own path: records through its conductor")
       ->group(group);
-  text("--compare", w.compare, "fio: the same work by fio, in the same rounds");
-  text("--cpus", w.cpus, "CPUs that the threads run on: 0-3,8");
+  app.add_option("--compare", w.compare, "The same work by fio, in the same rounds")
+      ->group(group)
+      ->type_name("fio");
+  list("--cpus", w.cpus, "CPUs that the threads run on: 0-3,8");
   command_line::add_number(app, "--numa-node", w.numa_node, {0, 1023}, "As --cpus, all of a node's")
       ->group(group);
   command_line::add_number(app, "--with-update-load", o.load_threads, {1, 1024},
@@ -78,31 +80,36 @@ void add_what(CLI::App& app, BenchOptions& o, Words& w) {
 
 void add_how_much(CLI::App& app, BenchOptions& o, Words& w) {
   const char* group = "How much";
-  const auto text = [&](const char* name, std::string& to, const char* help) {
-    app.add_option(name, to, help)->group(group);
+  const auto text = [&](const char* name, const char* type, std::string& to, const char* help) {
+    app.add_option(name, to, help)->group(group)->type_name(type);
   };
-  text("--size", w.size, "Size of the file per drive [1G; --quick 512M; --sustained 16G]");
-  text("--runtime", w.runtime, "At most this long in all [60s; --quick 10s; --sustained 5m]");
-  text("--max-write", w.most_written,
+  text("--size", "SIZE", w.size, "Size of the file per drive [1G; --quick 512M; --sustained 16G]");
+  text("--runtime", "TIME", w.runtime,
+       "At most this long in all [60s; --quick 10s; --sustained 5m]");
+  text("--max-write", "SIZE", w.most_written,
        "Write at most this much per drive [8G; --quick 4G; --sustained 64G]");
-  text("--rounds", w.rounds, "Rounds, after one to warm up; 0: as many as the time allows [6]");
-  text("--until", w.until, "End early once each interval is within this, e.g. 3%");
+  text("--rounds", "N", w.rounds,
+       "Rounds, after one to warm up; 0: as many as the time allows [6]");
+  text("--until", "SHARE", w.until, "End early once each interval is within this, e.g. 3%");
   app.add_flag("--quick", w.quick, "A first look in 10 s")->group(group);
-  app.add_flag(
-         "--sustained", o.sustained,
-         "One long stretch per pattern, second by second, up to where the drive's cache is full")
+  app.add_flag("--sustained", o.sustained,
+               "One long stretch per pattern, second by second, past the drive's cache")
       ->group(group);
-  text("--verify", w.verify,
-       "stamps: a few per block while measuring, every byte at the end; whole: every byte always "
-       "[stamps]");
+  text("--verify", "HOW", w.verify,
+       "stamps: a few pages per block, every byte at the end; whole: every byte always [stamps]");
 }
 
 void add_results(CLI::App& app, BenchOptions& o) {
   const char* group = "Results";
-  app.add_option("--json", o.json, "File for the report; - is stdout")->group(group);
-  app.add_option("--report", o.report, "File for a page with plots, FILE.html")->group(group);
+  app.add_option("--json", o.json, "File for the report; - is stdout")
+      ->group(group)
+      ->type_name("FILE");
+  app.add_option("--report", o.report, "File for a page with plots")
+      ->group(group)
+      ->type_name("FILE.html");
   app.add_option("--require", o.require, "End with 4 unless met: read=6GB/s,write=4GB/s,p99=20ms")
-      ->group(group);
+      ->group(group)
+      ->type_name("LIST");
   app.add_flag("--as-fio", o.as_fio, "Print fio's commands for the same work; measure nothing")
       ->group(group);
 }

@@ -13,7 +13,7 @@
 
 #include "base/error_text.hpp"
 #include "bench/report_format.hpp"
-#include "command_line/command_line.hpp"
+#include "command_line/words.hpp"
 
 namespace headrace::tools {
 namespace {

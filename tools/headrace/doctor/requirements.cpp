@@ -12,7 +12,7 @@
 
 #include "base/error_text.hpp"
 #include "base/units.hpp"
-#include "command_line/command_line.hpp"
+#include "command_line/words.hpp"
 #include "platform/proc_files.hpp"
 
 namespace headrace::tools {
