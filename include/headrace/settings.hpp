@@ -20,6 +20,20 @@ enum class RegisterBuffers { kAuto, kOff };
 enum class DirectIo { kAuto, kRequire };  // O_DIRECT where the file system has it, or refuse
 enum class Checksums { kOn, kOff };
 
+// headrace.tuned: where `headrace tune` measured the settings beside it, and what they reached
+// there. Steers nothing: freeze() warns once where drive or kernel are others. Empty: not tuned.
+struct Tuned {
+  std::string drive_model = {};  // of all drives, "" unknown
+  std::string file_system = {};  // "ext4"
+  std::string kernel = {};       // "6.1.0-18-amd64"
+  std::string date = {};         // ISO 8601, UTC
+  std::string queue = {};        // "uring, registered buffers"
+  std::string pattern = {};      // "step", "read" or "rw": what the rates are of
+  double gb_per_second = 0;      // the median; 0: not measured
+  double gb_per_second_low = 0, gb_per_second_high = 0;  // hold the true median with 95 %
+  std::string headrace_version = {};
+};
+
 struct Settings {
   // zero_optimization.offload_optimizer.device / offload_param.device
   OffloadDevice offload_optimizer = OffloadDevice::kNone;
@@ -51,6 +65,7 @@ struct Settings {
   Checksums checksums = Checksums::kOn;
   double io_warn_seconds = 10;      // a transfer older than this is named in a warning
   double io_deadline_seconds = 60;  // ... and older than this ends in kIoStalled
+  Tuned tuned;
 
   // What was accepted but is not followed, each key by name: lines to log once.
   std::vector<std::string> warnings;

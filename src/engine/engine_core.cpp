@@ -11,6 +11,8 @@
 #include "base/units.hpp"
 #include "collective/collectives.hpp"
 #include "device/device_host.hpp"
+#include "engine/tuned_elsewhere.hpp"
+#include "platform/drive_facts.hpp"
 #include "platform/machine.hpp"
 #include "settings/environment.hpp"
 
@@ -227,6 +229,9 @@ void EngineCore::say_what_was_chosen(const Frozen& f) const {
                             f.update_threads_source + "), instruction set " +
                             optimizer_cpu::name_of(optimizer_cpu::choose_instruction_set()));
   if (!f.swap) return;
+  const std::string elsewhere = engine::tuned_elsewhere(
+      settings_.tuned, platform::models_text(settings_.nvme_paths), platform::kernel_release());
+  if (!elsewhere.empty()) log_(LogLevel::kWarning, elsewhere);
   const swap::Registered registered = f.swap->registered();
   if (!registered.refused.empty()) log_(LogLevel::kInfo, registered.refused);
   const std::string details = text_of(registered);

@@ -5,6 +5,7 @@
 #include <sys/sysmacros.h>
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "platform/mounts.hpp"
@@ -88,6 +89,15 @@ std::string model_text(const DriveFacts& facts) {
   for (const auto& [model, count] : models) {
     text += (text.empty() ? "" : ", ") + (count > 1 ? std::to_string(count) + " x " : "") + model;
   }
+  return text;
+}
+
+std::string models_text(const std::vector<std::string>& paths, const std::string& root) {
+  std::set<std::string> models;
+  for (const std::string& path : paths) models.insert(model_text(drive_facts(path, root)));
+  models.erase("");
+  std::string text;
+  for (const std::string& model : models) text += (text.empty() ? "" : "; ") + model;
   return text;
 }
 }  // namespace headrace::platform

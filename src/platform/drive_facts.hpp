@@ -27,4 +27,7 @@ DriveFacts drive_facts(const std::string& path, const std::string& root = "");
 // "Samsung SSD 990 PRO 2TB", "2 x KIOXIA CM7, Micron 7450"; a disk without a model goes by its
 // name, "vda (no model given)". Empty where no disk is known.
 std::string model_text(const DriveFacts& facts);
+// Of all paths, each model once, in the order of the alphabet, so that two lists of the same drives
+// are equal: "KIOXIA CM7; Samsung SSD 990 PRO 2TB".
+std::string models_text(const std::vector<std::string>& paths, const std::string& root = "");
 }  // namespace headrace::platform

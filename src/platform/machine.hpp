@@ -22,6 +22,9 @@ Limit memory_left(const std::string& root = "");
 // kSettings for a SLURM_CPUS_PER_TASK that is no number above 0; empty counts as not set.
 Limit usable_cpus(std::uint32_t ranks_on_host = 1, const std::string& root = "");
 
+// "6.1.0-18-amd64"; empty if the kernel does not say.
+std::string kernel_release();
+
 // Resident set and its high-water mark of this process, bytes (VmRSS, VmHWM of /proc/self/status);
 // 0 if unreadable.
 std::uint64_t resident_bytes();

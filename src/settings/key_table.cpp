@@ -10,6 +10,12 @@ constexpr Key section(std::string_view path, std::string_view help) {
 constexpr Key engine(std::string_view path, Kind kind, std::string_view help) {
   return {.path = path, .kind = kind, .status = Status::kEngine, .help = help};
 }
+constexpr Key tuned(std::string_view path, std::string_view help) {
+  return engine(path, Kind::kText, help);
+}
+constexpr Key tuned_rate(std::string_view path, std::string_view help) {
+  return engine(path, Kind::kNumber, help).from(0).in("GB/s");
+}
 constexpr Key trainer(std::string_view path, Kind kind, std::string_view help) {
   return {.path = path, .kind = kind, .status = Status::kTrainer, .help = help};
 }
@@ -208,6 +214,31 @@ constexpr Key kKeys[] = {
         .from(0.001, kDaySeconds)
         .in("seconds")
         .into(&Settings::io_deadline_seconds),
+    section("headrace.tuned",
+            "Written by headrace tune: where the settings beside it were measured."),
+    tuned("headrace.tuned.drive_model",
+          "Drives the settings were measured on. Others in this run's paths are a warning.")
+        .into(&Tuned::drive_model),
+    tuned("headrace.tuned.file_system", "File system they were measured on. A note.")
+        .into(&Tuned::file_system),
+    tuned("headrace.tuned.kernel",
+          "Kernel they were measured under. Another version than in its first two numbers (6.1) "
+          "is a warning.")
+        .into(&Tuned::kernel),
+    tuned("headrace.tuned.date", "When. A note.").into(&Tuned::date),
+    tuned("headrace.tuned.queue", "The I/O queue that moved the bytes. A note.")
+        .into(&Tuned::queue),
+    tuned("headrace.tuned.pattern", "What was measured: step, read or rw. A note.")
+        .into(&Tuned::pattern),
+    tuned_rate("headrace.tuned.gb_per_second", "What the settings reached, the median. A note.")
+        .into(&Tuned::gb_per_second),
+    tuned_rate("headrace.tuned.gb_per_second_low",
+               "This and the next hold the true median with 95 %. A note.")
+        .into(&Tuned::gb_per_second_low),
+    tuned_rate("headrace.tuned.gb_per_second_high", "See above. A note.")
+        .into(&Tuned::gb_per_second_high),
+    tuned("headrace.tuned.headrace_version", "The version of headrace tune. A note.")
+        .into(&Tuned::headrace_version),
 
     // ---- DeepSpeed's, not served: zero_optimization
     later("zero_optimization.offload_optimizer.pin_memory", Kind::kBoolean, kPinned),

@@ -22,6 +22,15 @@ struct FieldToJson {
   ordered_json operator()(std::vector<double> Settings::*field) const {
     return (from.*field).empty() ? ordered_json("auto") : ordered_json(from.*field);
   }
+  // Of what was not tuned nothing is said.
+  ordered_json operator()(std::string Tuned::*field) const {
+    const std::string& text = from.tuned.*field;
+    return text.empty() ? ordered_json() : ordered_json(text);
+  }
+  ordered_json operator()(double Tuned::*field) const {
+    const double rate = from.tuned.*field;
+    return rate == 0 ? ordered_json() : ordered_json(rate);
+  }
   template <class Choice>
   ordered_json operator()(Choice Settings::*field) const {
     return settings::choices_of(key)[static_cast<std::size_t>(from.*field)];

@@ -55,6 +55,8 @@ void store_number(const Key& key, double number, Settings& settings) {
     settings.*(*wide) = static_cast<std::uint64_t>(number);
   } else if (const auto* real = std::get_if<double Settings::*>(&key.field)) {
     settings.*(*real) = number + 0.0;  // -0 becomes 0
+  } else if (const auto* rate = std::get_if<double Tuned::*>(&key.field)) {
+    settings.tuned.*(*rate) = number + 0.0;
   }
 }
 
@@ -134,6 +136,13 @@ bool read_boolean(const Key& key, const json& value, Settings& settings) {
   return true;
 }
 
+bool read_text(const Key& key, const json& value, Settings& settings) {
+  if (!value.is_string()) return false;
+  const auto* field = std::get_if<std::string Tuned::*>(&key.field);
+  if (field != nullptr) settings.tuned.*(*field) = value.get<std::string>();
+  return true;
+}
+
 bool read_shares(const Key& key, const json& value, Settings& settings) {
   const auto* field = std::get_if<std::vector<double> Settings::*>(&key.field);
   if (value == "auto") {
@@ -177,6 +186,7 @@ bool fits(const Key& key, const json& value, Settings& settings) {
     case Kind::kSwitch:
       return read_choice(key, value, settings);
     case Kind::kText:
+      return read_text(key, value, settings);
     case Kind::kPath:
       return value.is_string();
     case Kind::kPathList:

@@ -6,7 +6,10 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "engine/tuned_elsewhere.hpp"
 #include "headrace/engine.hpp"
+#include "platform/drive_facts.hpp"
+#include "platform/machine.hpp"
 #include "support/temporary_directory.hpp"
 
 namespace headrace {
@@ -65,6 +68,43 @@ TEST(EngineAnnouncements, WarnOnceWhereOffloadingTakesMoreMemoryThanItSaves) {
   Settings lean = on_nvme(directory.string());
   lean.tile_elements = 65536;
   EXPECT_FALSE(has(said_by_freeze(lean), "1", "offloading takes"));
+}
+
+TEST(EngineAnnouncements, WarnOnceWhereTheSettingsWereTunedOnAnotherDriveOrKernel) {
+  const testing::TemporaryDirectory directory;
+  Settings settings = on_nvme(directory.string());
+  const auto warnings = [&] {
+    const Lines lines = said_by_freeze(settings);
+    return std::ranges::count_if(lines, [](const std::string& line) {
+      return line.starts_with("1headrace.tuned: the settings were tuned on ");
+    });
+  };
+  EXPECT_EQ(warnings(), 0) << "not tuned";
+  settings.tuned.kernel = platform::kernel_release();
+  settings.tuned.drive_model = platform::models_text(settings.nvme_paths);
+  EXPECT_EQ(warnings(), 0) << "tuned here";
+  settings.tuned.kernel = "2.4.31";
+  EXPECT_EQ(warnings(), 1);
+  settings.offload_optimizer = settings.offload_parameters = OffloadDevice::kCpu;
+  EXPECT_EQ(warnings(), 0) << "no drive is used";
+}
+
+TEST(TunedElsewhere, NamesBothSidesOfWhatDiffersAndNothingElse) {
+  const Tuned tuned{.drive_model = "KIOXIA CM7", .kernel = "6.1.0-18-amd64"};
+  EXPECT_EQ(engine::tuned_elsewhere(tuned, "KIOXIA CM7", "6.1.0-21-amd64"), "");
+  EXPECT_EQ(engine::tuned_elsewhere(tuned, "", ""), "") << "not known";
+  EXPECT_EQ(engine::tuned_elsewhere({}, "KIOXIA CM7", "6.1.0"), "");
+  EXPECT_EQ(engine::tuned_elsewhere(tuned, "Micron 7450", "6.1.0"),
+            "headrace.tuned: the settings were tuned on KIOXIA CM7, and this is Micron 7450; they "
+            "may not be the best here. Run headrace tune again on this run's paths.");
+  EXPECT_EQ(engine::tuned_elsewhere(tuned, "Micron 7450", "6.12.1"),
+            "headrace.tuned: the settings were tuned on KIOXIA CM7, kernel 6.1.0-18-amd64, and "
+            "this is Micron 7450, kernel 6.12.1; they may not be the best here. Run headrace tune "
+            "again on this run's paths.");
+  const std::string odd =
+      engine::tuned_elsewhere({.drive_model = "a\nb" + std::string(4000, 'x')}, "c", "");
+  EXPECT_EQ(odd.find('\n'), std::string::npos);
+  EXPECT_LT(odd.size(), 400u);
 }
 
 TEST(EngineAnnouncements, AdviseATileSizeThatReallyFits) {

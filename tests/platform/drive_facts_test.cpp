@@ -134,6 +134,20 @@ TEST_F(DriveFactsTest, NameEveryDiskOfAnArrayOnceWithTheLevel) {
   EXPECT_EQ(found.disks[0].transport, "sata");
 }
 
+TEST_F(DriveFactsTest, NameTheModelsOfSeveralPathsOnceInAnOrderOfTheirOwn) {
+  add_nvme();
+  const std::string disk = "/sys/devices/pci0/ata1/host0/block/sda";
+  root_.write(disk + "/device/model", "Other\n");
+  root_.link("/sys/dev/block/8:0", disk);
+  mount(
+      "24 1 259:2 / / rw - ext4 /dev/nvme0n1p2 rw\n25 24 8:0 / /mnt rw - ext4 /dev/sda rw\n"
+      "26 24 0:30 / /tmp rw - tmpfs tmpfs rw\n");
+  const std::string both = "Other; Samsung SSD 990 PRO 2TB";
+  EXPECT_EQ(models_text({"/a", "/mnt/b", "/mnt/c", "/tmp"}, root_.path()), both);
+  EXPECT_EQ(models_text({"/mnt/b", "/a"}, root_.path()), both);
+  EXPECT_EQ(models_text({"/tmp"}, root_.path()), "");
+}
+
 TEST_F(DriveFactsTest, FindTheControllerOfANamespaceWithSeveralPaths) {
   const std::string head = "/sys/devices/virtual/nvme-subsystem/nvme-subsys0";
   root_.write(kNvme + "/transport", "pcie\n");

@@ -34,6 +34,31 @@ TEST(Settings, FollowDeepSpeedsSections) {
   EXPECT_TRUE(read.warnings.empty());
 }
 
+TEST(Settings, KeepWhereTheyWereTuned) {
+  const Settings read = Settings::from_json(R"({"headrace": {"queue_depth": 8, "tuned": {
+    "drive_model": "KIOXIA CM7", "file_system": "xfs", "kernel": "6.1.0-18-amd64",
+    "date": "2026-11-21T10:00:00Z", "queue": "uring, registered buffers", "pattern": "step",
+    "gb_per_second": 5.1, "gb_per_second_low": 4.9, "gb_per_second_high": 5,
+    "headrace_version": "0.1.0"}}})");
+  EXPECT_TRUE(read.warnings.empty());
+  EXPECT_EQ(read.queue_depth, 8u);
+  EXPECT_EQ(read.tuned.drive_model, "KIOXIA CM7");
+  EXPECT_EQ(read.tuned.file_system, "xfs");
+  EXPECT_EQ(read.tuned.kernel, "6.1.0-18-amd64");
+  EXPECT_EQ(read.tuned.date, "2026-11-21T10:00:00Z");
+  EXPECT_EQ(read.tuned.queue, "uring, registered buffers");
+  EXPECT_EQ(read.tuned.pattern, "step");
+  EXPECT_EQ(read.tuned.gb_per_second, 5.1);
+  EXPECT_EQ(read.tuned.gb_per_second_low, 4.9);
+  EXPECT_EQ(read.tuned.gb_per_second_high, 5);
+  EXPECT_EQ(read.tuned.headrace_version, "0.1.0");
+  for (const char* wrong : {R"({"headrace": {"tuned": 5}})", R"({"headrace": {"tuned": null}})",
+                            R"({"headrace": {"tuned": {"kernel": 6}}})",
+                            R"({"headrace": {"tuned": {"gb_per_second": -1}}})",
+                            R"({"headrace": {"tuned": {"kernal": "6"}}})"})
+    EXPECT_THROW(Settings::from_json(wrong), Error) << wrong;
+}
+
 TEST(Settings, FillEveryFieldOfOurOwnSection) {
   const Settings read = Settings::from_json(R"({"headrace": {
     "host_budget_bytes": "1.5GiB", "nvme_paths": ["/mnt/a", "/mnt/b"], "master": "f32",

@@ -55,6 +55,15 @@ class Draw {
     s.checksums = static_cast<Checksums>(between(0, 1));
     s.io_warn_seconds = real(0.001, 100);
     s.io_deadline_seconds = real(0.001, 86400);
+    if (coin()) {
+      for (std::string Tuned::*text :
+           {&Tuned::drive_model, &Tuned::file_system, &Tuned::kernel, &Tuned::date, &Tuned::queue,
+            &Tuned::pattern, &Tuned::headrace_version})
+        s.tuned.*text = coin() ? path(1) : "";
+      s.tuned.gb_per_second = real(0.1, 100);
+      s.tuned.gb_per_second_low = real(0.1, 100);
+      s.tuned.gb_per_second_high = real(0.1, 100);
+    }
     return s;
   }
 
@@ -86,6 +95,16 @@ void expect_equal(const Settings& a, const Settings& b) {
   EXPECT_EQ(a.checksums, b.checksums);
   EXPECT_EQ(a.io_warn_seconds, b.io_warn_seconds);
   EXPECT_EQ(a.io_deadline_seconds, b.io_deadline_seconds);
+  EXPECT_EQ(a.tuned.drive_model, b.tuned.drive_model);
+  EXPECT_EQ(a.tuned.file_system, b.tuned.file_system);
+  EXPECT_EQ(a.tuned.kernel, b.tuned.kernel);
+  EXPECT_EQ(a.tuned.date, b.tuned.date);
+  EXPECT_EQ(a.tuned.queue, b.tuned.queue);
+  EXPECT_EQ(a.tuned.pattern, b.tuned.pattern);
+  EXPECT_EQ(a.tuned.headrace_version, b.tuned.headrace_version);
+  EXPECT_EQ(a.tuned.gb_per_second, b.tuned.gb_per_second);
+  EXPECT_EQ(a.tuned.gb_per_second_low, b.tuned.gb_per_second_low);
+  EXPECT_EQ(a.tuned.gb_per_second_high, b.tuned.gb_per_second_high);
 }
 
 TEST(SettingsRoundTrip, KeepsEveryFieldOfRandomSettings) {

@@ -13,13 +13,14 @@
 
 namespace headrace::command_line {
 namespace {
-Error unwritable(const std::string& target, int number) {
+Error unwritable(const std::string& target, const std::string& option, int number) {
+  const std::string what = option == "--json" ? "the report" : "the file of " + option;
   const bool full = number == ENOSPC || number == EDQUOT;
   const Code code = number == ENOENT ? Code::kNotFound : full ? Code::kNoSpace : Code::kIo;
   return Error(code,
-               "cannot write the report to '" + target + "': " + base::errno_text(number) +
-                   "; there would be no report. Give --json a file in a folder that exists and "
-                   "that you may write to.",
+               "cannot write " + what + " to '" + target + "': " + base::errno_text(number) +
+                   "; there would be none. Give " + option +
+                   " a file in a folder that exists and that you may write to.",
                number);
 }
 
@@ -48,39 +49,41 @@ int open_new(const std::string& path) {
 }
 }  // namespace
 
-void check_report_target(const std::string& target) {
+void check_report_target(const std::string& target, const std::string& option) {
   if (target.empty() || target == "-") return;
   struct stat status {};
   if (::stat(target.c_str(), &status) == 0 && S_ISDIR(status.st_mode))
-    throw unwritable(target, EISDIR);
+    throw unwritable(target, option, EISDIR);
   if (!is_replaced(target)) {
-    if (::access(target.c_str(), W_OK) != 0) throw unwritable(target, errno);
+    if (::access(target.c_str(), W_OK) != 0) throw unwritable(target, option, errno);
     return;
   }
   // Tried and not asked: the name may be too long, the file system read-only.
   const std::string path = temporary_for(target);
   const int descriptor = open_new(path);
-  if (descriptor < 0) throw unwritable(target, errno);
+  if (descriptor < 0) throw unwritable(target, option, errno);
   ::close(descriptor);
   ::unlink(path.c_str());
 }
 
-void write_report(const std::string& target, const std::string& document) {
+void write_report(const std::string& target, const std::string& document,
+                  const std::string& option) {
   if (target.empty()) return;
   if (target == "-") {
-    if (const int number = write_all(STDOUT_FILENO, document)) throw unwritable("stdout", number);
+    if (const int number = write_all(STDOUT_FILENO, document))
+      throw unwritable("stdout", option, number);
     return;
   }
   const bool replaced = is_replaced(target);
   const std::string path = replaced ? temporary_for(target) : target;
   const int descriptor =
       replaced ? open_new(path) : ::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_TRUNC);
-  if (descriptor < 0) throw unwritable(target, errno);
+  if (descriptor < 0) throw unwritable(target, option, errno);
   int number = write_all(descriptor, document);
   if (::close(descriptor) != 0 && number == 0) number = errno;
   if (number == 0 && replaced && ::rename(path.c_str(), target.c_str()) != 0) number = errno;
   if (number == 0) return;
   if (replaced) ::unlink(path.c_str());
-  throw unwritable(target, number);
+  throw unwritable(target, option, number);
 }
 }  // namespace headrace::command_line

@@ -5,9 +5,10 @@
 
 namespace headrace::command_line {
 // A regular or new file is replaced whole, a pipe or a device is written to. Nothing for an empty
-// target. Throws Error kNotFound, kIo, kNoSpace.
-void write_report(const std::string& target, const std::string& document);
+// target. Throws Error kNotFound, kIo, kNoSpace, whose text names `option`.
+void write_report(const std::string& target, const std::string& document,
+                  const std::string& option = "--json");
 // Throws kNotFound or kIo where write_report() could not be done, before there is anything to
 // write.
-void check_report_target(const std::string& target);
+void check_report_target(const std::string& target, const std::string& option = "--json");
 }  // namespace headrace::command_line

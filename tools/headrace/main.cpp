@@ -13,6 +13,7 @@
 #include "inspect/inspect.hpp"
 #include "program/exit_codes.hpp"
 #include "program/signals.hpp"
+#include "tune/tune.hpp"
 
 namespace headrace::tools {
 namespace {
@@ -25,6 +26,8 @@ constexpr std::array kSubcommands{
     Subcommand{"doctor", "[PATH...]", "what this machine has for offloading, tried", doctor},
     Subcommand{"bench", "[PATH...]", "what a drive can do for offloading; beside fio, if asked",
                bench},
+    Subcommand{"tune", "[PATH...]", "the engine's I/O settings for a drive, with an interval",
+               tune},
     Subcommand{"inspect", "PATH", "what swap files hold, verified; read-only", inspect},
 };
 

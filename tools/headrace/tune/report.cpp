@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tune/report.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <functional>
+#include <optional>
+
+#include "base/units.hpp"
+#include "bench/report_format.hpp"
+#include "program/report_parts.hpp"
+#include "tune/fragment.hpp"
+
+namespace headrace::tools {
+namespace {
+constexpr std::size_t kColumns = 100;
+
+// Broken at spaces; `first` begins it, and as many spaces every other line.
+std::string wrapped(const std::string& first, const std::string& text) {
+  std::string lines, line = first;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find(' ', at), text.size());
+    const bool begins = line.size() == first.size();
+    if (!begins && line.size() + 1 + (end - at) > kColumns) {
+      lines += line + "\n";
+      line = std::string(first.size(), ' ');
+      continue;
+    }
+    line += (begins ? "" : " ") + text.substr(at, end - at);
+    at = end + 1;
+  }
+  return lines + line + "\n";
+}
+
+std::string header(const char* against) {
+  return fmt::format("  {:<34}{:>7} {:<16}{:<23}{:>8}{:>8}\n", "settings", "GB/s", " interval",
+                     against, "CPU s/GB", "rounds");
+}
+
+std::string row(const Contestant& contestant, Goal goal, const std::optional<MedianInterval>& to,
+                const std::string& mark) {
+  const std::string name = fmt::format("  {:<34}", text_of(contestant.candidate));
+  if (contestant.rounds.empty())
+    return contestant.left_out.empty() ? name + "no round\n"
+                                       : wrapped(name, "not tried: " + contestant.left_out);
+  const MedianInterval rate = contestant.rate(goal);
+  const std::string against =
+      to ? fmt::format("{:.2f} [{:.2f}, {:.2f}]", to->median, to->low, to->high) : "";
+  return fmt::format("{}{:>7} {:<16}{:<23}{:>8}{:>8}{}\n", name, three_digits(rate.median / 1e9),
+                     interval_text(rate, 1e9), against,
+                     three_digits(contestant.cpu_per_gb().median), contestant.rounds.size(), mark);
+}
+
+std::string equals_text(const Stage& stage) {
+  const std::string pick = text_of(stage.contestants[stage.pick].candidate);
+  if (stage.equals.size() == 1) return pick + " is the fastest.";
+  std::string names;
+  for (const std::size_t i : stage.equals)
+    names += (names.empty() ? "" : "; ") + text_of(stage.contestants[i].candidate);
+  return fmt::format("Not told apart: {}. Taken: {}, the cheapest of them.", names, pick);
+}
+
+std::string stage_text(const Stage& stage, Goal goal) {
+  std::string text = fmt::format("\n{}\n", stage.name);
+  if (stage.contestants.size() == 1)
+    return text + "  nothing to choose: threads take one request each\n";
+  if (stage.rounds == 0) return text + "  no round was possible in the time and bytes allowed\n";
+  text += header("of the fastest");
+  std::vector<const Contestant*> sorted;
+  for (const Contestant& contestant : stage.contestants) sorted.push_back(&contestant);
+  const Contestant& leader = stage.contestants[stage.leader];
+  const auto ratio_of = [&](const Contestant* contestant) {
+    return contestant->rounds.empty() ? 0.0 : ratio(*contestant, leader, goal).median;
+  };
+  std::ranges::stable_sort(sorted, std::ranges::greater{}, ratio_of);
+  for (const Contestant* contestant : sorted) {
+    std::optional<MedianInterval> to;
+    if (!contestant->rounds.empty()) to = ratio(*contestant, leader, goal);
+    text += row(*contestant, goal, to, contestant->dropped_after ? " dropped" : "");
+  }
+  return text + wrapped("  ", equals_text(stage));
+}
+
+std::string confirmation_text(const Confirmation& fresh, Goal goal) {
+  std::string text = "\nfresh rounds: nothing above counts in them\n" + header("of the defaults");
+  for (std::size_t i = 0; i < fresh.contestants.size(); ++i) {
+    const bool runner_up = fresh.runner_up == i;
+    const std::string mark = i == fresh.pick       ? " pick"
+                             : i == fresh.defaults ? " defaults"
+                             : runner_up           ? " second"
+                                                   : "";
+    std::optional<MedianInterval> to;
+    if (i != fresh.defaults)
+      to = ratio(fresh.contestants[i], fresh.contestants[fresh.defaults], goal);
+    text += row(fresh.contestants[i], goal, to, mark);
+  }
+  return text;
+}
+
+std::string ratio_text(const MedianInterval& ratio) {
+  return fmt::format("{:.2f} [{:.2f}, {:.2f}]", ratio.median, ratio.low, ratio.high);
+}
+
+std::string verdict_text(const TuneResult& result) {
+  const std::string to = ratio_text(result.to_defaults);
+  switch (result.verdict) {
+    case Verdict::kFaster:
+      return to + " of the defaults";
+    case Verdict::kNotTold:
+      return fmt::format("the pick cannot be told from the defaults ({} of them): keep them", to);
+    case Verdict::kSlower:
+      return fmt::format("in the fresh rounds the pick was slower ({} of the defaults): keep them",
+                         to);
+    default:
+      return "these are the engine's defaults";
+  }
+}
+
+Json interval_json(const MedianInterval& interval, double unit = 1) {
+  return {{"median", interval.median / unit},
+          {"low", interval.low / unit},
+          {"high", interval.high / unit},
+          {"bounded", interval.bounded},
+          {"rounds", interval.count}};
+}
+
+Json contestant_json(const Contestant& contestant, Goal goal) {
+  const Candidate& candidate = contestant.candidate;
+  Json json = settings_fragment(candidate, {})["headrace"];
+  json.erase("tuned");
+  json["settings_text"] = text_of(candidate);
+  json["dropped_after_round"] = contestant.dropped_after ? Json(*contestant.dropped_after) : Json();
+  if (!contestant.left_out.empty()) json["not_tried"] = contestant.left_out;
+  if (contestant.rounds.empty()) return json;
+  json["queue"] = contestant.queue();
+  json["gb_per_second"] = interval_json(contestant.rate(goal), 1e9);
+  json["cpu_seconds_per_gb"] = contestant.cpu_per_gb().median;
+  for (const Evaluation& round : contestant.rounds) {
+    json["samples"].push_back(
+        {{"read_bytes_per_second", round.read_rate}, {"rw_bytes_per_second", round.mixed_rate}});
+  }
+  return json;
+}
+
+Json contestants_json(const std::vector<Contestant>& contestants, Goal goal) {
+  Json json = Json::array();
+  for (const Contestant& contestant : contestants)
+    json.push_back(contestant_json(contestant, goal));
+  return json;
+}
+
+Json result_json(const TuneReport& report) {
+  static constexpr const char* kVerdicts[] = {"faster", "defaults", "not told from the defaults",
+                                              "slower"};
+  const TuneResult& result = report.result;
+  return {{"settings", report.settings},
+          {"deepspeed", report.deepspeed},
+          {"gb_per_second", interval_json(result.rate, 1e9)},
+          {"half_width", result.rate.half_width()},
+          {"resolved", result.resolved},
+          {"verdict", kVerdicts[static_cast<std::size_t>(result.verdict)]},
+          {"of_defaults", interval_json(result.to_defaults)},
+          {"text", result_sentences(result)}};
+}
+
+Json drives_json(const std::vector<MeasuredDrive>& drives) {
+  Json json = Json::array();
+  for (const MeasuredDrive& drive : drives) {
+    json.push_back({{"path", drive.path},
+                    {"model", drive.model},
+                    {"file_system", drive.file_system},
+                    {"direct", drive.direct},
+                    {"memory_backed", drive.memory_backed},
+                    {"file_bytes", drive.file_bytes}});
+  }
+  return json;
+}
+}  // namespace
+
+std::vector<std::string> result_sentences(const TuneResult& result) {
+  const MedianInterval& rate = result.rate;
+  std::vector<std::string> sentences{fmt::format("{}: {} {}; {}.", text_of(result.settings()),
+                                                 gb_text(rate.median), interval_text(rate, 1e9),
+                                                 verdict_text(result))};
+  if (result.runner_up_taken)
+    sentences.emplace_back(
+        "In the fresh rounds the second was faster than the pick, and took its place.");
+  if (!result.resolved) {
+    const std::string why =
+        rate.bounded ? fmt::format("±{:.0f} % after {} rounds, where {:.0f} % is wanted",
+                                   100 * rate.half_width(), rate.count, 100 * kWantedHalfWidth)
+                     : fmt::format("{} rounds bound nothing", rate.count);
+    sentences.push_back("Unresolved: " + why +
+                        "; another run may say otherwise. Give more --runtime and --max-write, or "
+                        "wait until the drive is idle.");
+  }
+  return sentences;
+}
+
+std::string report_text(const TuneReport& report) {
+  std::string text = fmt::format("\njudged by {}\n", text_of(report.goal));
+  for (const Stage& stage : report.result.stages) text += stage_text(stage, report.goal);
+  text += confirmation_text(report.result.confirmation, report.goal) + "\nresult\n";
+  for (const std::string& sentence : result_sentences(report.result))
+    text += wrapped("  ", sentence);
+  text += "\n" + dump(report.settings);
+  text += "\n" + wrapped("", verification_text(report.run.verification));
+  text += fmt::format("{} s, {} written in all\n", three_digits(report.run.seconds),
+                      base::format_bytes(report.run.written_bytes));
+  if (!report.run.warnings.empty()) text += "\nwarnings\n";
+  for (const std::string& warning : report.run.warnings) text += wrapped("  - ", warning);
+  return text;
+}
+
+Json report_json(const TuneReport& report) {
+  Json json = document("headrace tune");
+  json["command"] = report.run.command;
+  json["date"] = report.run.date;
+  json["machine"] = to_object(report.run.machine);
+  json["build"] = to_object(report.run.build);
+  json["drives"] = drives_json(report.run.drives);
+  json["goal"] = name_of(report.goal);
+  json["stages"] = Json::array();
+  for (const Stage& stage : report.result.stages) {
+    Json one = {{"name", stage.name}, {"rounds", stage.rounds}, {"pick", stage.pick}};
+    one["not_told_apart"] = stage.equals;
+    one["candidates"] = contestants_json(stage.contestants, report.goal);
+    json["stages"].push_back(std::move(one));
+  }
+  const Confirmation& fresh = report.result.confirmation;
+  json["fresh_rounds"] = {{"rounds", fresh.rounds},
+                          {"defaults", fresh.defaults},
+                          {"pick", fresh.pick},
+                          {"candidates", contestants_json(fresh.contestants, report.goal)}};
+  if (fresh.runner_up) json["fresh_rounds"]["second"] = *fresh.runner_up;
+  json["result"] = result_json(report);
+  json["verification"] = {{"pages", report.run.verification.pages},
+                          {"stamps", report.run.verification.stamps},
+                          {"mismatches", report.run.verification.mismatches}};
+  json["written_bytes"] = report.run.written_bytes;
+  json["seconds"] = report.run.seconds;
+  json["warnings"] = report.run.warnings;
+  return json;
+}
+}  // namespace headrace::tools

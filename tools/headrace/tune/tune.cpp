@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tune/tune.hpp"
+
+#include <fmt/chrono.h>
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <ctime>
+#include <memory>
+#include <set>
+
+#include "base/units.hpp"
+#include "bench/announcement.hpp"
+#include "bench/report_text.hpp"
+#include "command_line/command_line.hpp"
+#include "command_line/report_file.hpp"
+#include "headrace/error.hpp"
+#include "headrace/version.hpp"
+#include "platform/drive_facts.hpp"
+#include "platform/machine.hpp"
+#include "program/failing.hpp"
+#include "program/progress.hpp"
+#include "tune/drive_gauge.hpp"
+#include "tune/fragment.hpp"
+#include "tune/options.hpp"
+#include "tune/report.hpp"
+#include "tune/tuner.hpp"
+
+namespace headrace::tools {
+namespace {
+using command_line::Fault;
+constexpr const char* kProgram = "headrace tune";
+constexpr const char* kLost = "what was measured so far is lost, its files are gone";
+
+std::string command_text(int argc, const char* const* argv) {
+  std::string text = "headrace";
+  for (int i = 0; i < argc; ++i) text += std::string(" ") + argv[i];
+  return text;
+}
+
+std::vector<Candidate> shapes_of(const TuneOptions& options) {
+  return shape_candidates(options.queue, options.file_bytes, options.quick);
+}
+
+// The same limits in bench's words, whose announcement and room for files hold here too.
+BenchOptions as_bench(const TuneOptions& options) {
+  BenchOptions bench;
+  bench.paths = options.paths;
+  bench.file_bytes = options.file_bytes;
+  bench.file_bytes_given = options.file_bytes_given;
+  bench.most_seconds = options.most_seconds;
+  bench.most_written_bytes = options.most_written_bytes;
+  for (const Candidate& shape : shapes_of(options))
+    bench.workloads.push_back(workload_of(shape, Pattern::kMixed));
+  return bench;
+}
+
+// The whole of one run.
+class Tune {
+ public:
+  Tune(TuneOptions options, std::string command) : options_(std::move(options)) {
+    report_.goal = options_.goal;
+    Measurement& run = report_.run;
+    run.command = std::move(command);
+    run.date = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
+    run.machine = machine_facts();
+    run.build = build_facts();
+    run.warnings = doubts();
+  }
+
+  int run() {
+    BenchOptions bench = as_bench(options_);
+    fit_to_drives(bench, report_.run.warnings);
+    options_.file_bytes = bench.file_bytes;
+    runner_ = std::make_unique<Runner>(options_for_runner());
+    for (const auto& target : runner_->targets()) {
+      MeasuredDrive drive = target->facts();
+      drive.model = platform::model_text(platform::drive_facts(drive.path));
+      report_.run.drives.push_back(std::move(drive));
+    }
+    add_drive_warnings(report_.run);
+    fmt::print(out(), "{}", head_text(report_.run));
+    fmt::print(stderr, "{}", announcement(bench));
+    std::fflush(out());
+    measure();
+    return conclude();
+  }
+
+ private:
+  // Stdout is for people, unless a document goes there.
+  std::FILE* out() const {
+    const bool taken =
+        options_.json == "-" || options_.write == "-" || options_.write_deepspeed == "-";
+    return taken ? stderr : stdout;
+  }
+
+  RunnerOptions options_for_runner() {
+    RunnerOptions runner;
+    runner.paths = options_.paths;
+    runner.file_bytes = options_.file_bytes;
+    for (const Candidate& shape : shapes_of(options_)) {
+      const Workload workload = workload_of(shape, Pattern::kMixed);
+      runner.in_flight_bytes =
+          std::max(runner.in_flight_bytes, in_flight_bytes(workload, options_.paths.size()));
+    }
+    runner.log = [this](LogLevel, std::string_view text) {
+      report_.run.warnings.emplace_back(text);
+    };
+    return runner;
+  }
+
+  void measure() {
+    ProgressLine line;
+    const Stopwatch all;
+    const std::uint64_t size = options_.file_bytes * options_.paths.size();
+    const Sample layout = runner_->lay_out([&](std::uint64_t bytes) {
+      line.show(fmt::format("writing the file: {} of {}", base::format_bytes(bytes),
+                            base::format_bytes(size)));
+    });
+    TunerOptions tuner;
+    tuner.goal = options_.goal;
+    tuner.queue = options_.queue;
+    tuner.file_bytes = options_.file_bytes;
+    tuner.quick = options_.quick;
+    // Reading all of it at the end takes about as long as writing it did.
+    tuner.until_seconds = options_.most_seconds - layout.seconds;
+    tuner.until_written_bytes = options_.most_written_bytes;
+    DriveGauge gauge(*runner_, all);
+    report_.result =
+        tune_on(gauge, tuner,
+                [&](const std::string& stage, std::uint32_t round, const Candidate& candidate) {
+                  const std::string where =
+                      round == 0 ? std::string("warming up") : fmt::format("round {}", round);
+                  line.show(fmt::format("{}: {}, {}; at most {:.0f} s left", stage, where,
+                                        text_of(candidate),
+                                        std::max(0.0, options_.most_seconds - all.seconds())));
+                });
+    if (!runner_->queue_notes().empty()) report_.run.warnings.push_back(runner_->queue_notes());
+    runner_->verify_all([&](std::uint64_t bytes) {
+      line.show("comparing every byte: " + base::format_bytes(bytes));
+    });
+    line.clear();
+    report_.run.verification = runner_->verification();
+    report_.run.written_bytes = runner_->written_bytes();
+    report_.run.seconds = all.seconds();
+  }
+
+  Tuned where_tuned() const {
+    std::set<std::string> file_systems;
+    for (const MeasuredDrive& drive : report_.run.drives) file_systems.insert(drive.file_system);
+    const TuneResult& result = report_.result;
+    // Three digits of the megabyte say all there is.
+    const auto gb = [](double rate) { return std::round(rate / 1e6) / 1e3; };
+    Tuned tuned;
+    tuned.drive_model = platform::models_text(options_.paths);
+    for (const std::string& name : file_systems)
+      tuned.file_system += (tuned.file_system.empty() ? "" : ", ") + name;
+    tuned.kernel = platform::kernel_release();
+    tuned.date = report_.run.date;
+    tuned.queue = result.confirmation.contestants[result.chosen].queue();
+    tuned.pattern = name_of(options_.goal);
+    tuned.gb_per_second = gb(result.rate.median);
+    tuned.gb_per_second_low = gb(result.rate.low);
+    tuned.gb_per_second_high = gb(result.rate.high);
+    tuned.headrace_version = version();
+    return tuned;
+  }
+
+  // What was measured on damaged data is no advice: nothing is written then.
+  int conclude() {
+    const Verification& verification = report_.run.verification;
+    report_.settings = settings_fragment(report_.result.settings(), where_tuned());
+    report_.deepspeed = deepspeed_fragment(report_.result.settings());
+    const bool whole = verification.mismatches == 0;
+    fmt::print(out(), "{}", report_text(report_));
+    if (whole) {
+      command_line::write_report(options_.write, dump(report_.settings), "--write");
+      command_line::write_report(options_.write_deepspeed, dump(report_.deepspeed),
+                                 "--write-deepspeed");
+    } else {
+      fmt::print(stderr,
+                 "{}: data read back differ from what was written, at {} places; the drive, its "
+                 "driver or memory damages data, so no settings are written; do not train on it "
+                 "before it is found. First: {}\n",
+                 kProgram, verification.mismatches, verification.first_mismatch);
+    }
+    Json json = report_json(report_);
+    json["exit_code"] = whole ? kDone : kFailed;
+    command_line::write_report(options_.json, dump(json));
+    return whole ? kDone : kFailed;
+  }
+
+  TuneOptions options_;
+  TuneReport report_;
+  std::unique_ptr<Runner> runner_;
+};
+
+// Refused before anything is written. Throws command_line::Fault, Error.
+void check(const TuneOptions& options) {
+  command_line::check_report_target(options.json);
+  command_line::check_report_target(options.write, "--write");
+  command_line::check_report_target(options.write_deepspeed, "--write-deepspeed");
+  check_replaceable_settings(options.write);
+  check_replaceable_deepspeed(options.write_deepspeed);
+  for (const std::string& path : options.paths) {
+    if (!is_writable_target(path))
+      throw Fault{path + " is no directory, and the engine's files lie in one",
+                  "Name a directory on the drive"};
+  }
+  const std::uint64_t least =
+      options.file_bytes + least_written_bytes(options.goal, shapes_of(options));
+  if (options.most_written_bytes < least)
+    throw Fault{fmt::format("a file of {} and the fewest rounds that say anything write at least "
+                            "{} per drive, and --max-write allows {}",
+                            base::format_bytes(options.file_bytes), base::format_bytes(least),
+                            base::format_bytes(options.most_written_bytes)),
+                fmt::format("Give --max-write {}M, or a smaller --size",
+                            base::ceil_div(least, base::kMiB))};
+}
+}  // namespace
+
+int tune(int argc, const char* const* argv) {
+  const ParsedTuneOptions parsed = parse_tune_options(argc, argv);
+  const Failing failing(kProgram, parsed.json);
+  if (!parsed.options) {
+    if (parsed.exit_code != 0) return failing.fail(parsed.exit_code, "kUsage", parsed.text);
+    fmt::print("{}", parsed.text);
+    return kDone;
+  }
+  const TuneOptions& options = *parsed.options;
+  return failing.guard(
+      [&] {
+        try {
+          check(options);
+          return Tune(options, command_text(argc, argv)).run();
+        } catch (const Fault& fault) {
+          return failing.fail(kRefused, "kUsage",
+                              command_line::text_of(fault, "nothing was measured"));
+        } catch (const Error& error) {
+          const bool named = options.queue != IoQueueKind::kAuto;
+          if (error.code() != Code::kUnsupported || !named) throw;
+          return failing.fail(kLacking, code_name(error.code()), error.what());
+        }
+      },
+      kLost);
+}
+}  // namespace headrace::tools
