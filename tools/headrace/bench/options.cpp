@@ -89,7 +89,7 @@ void add_how_much(CLI::App& app, BenchOptions& o, Words& w) {
   text("--max-write", "SIZE", w.most_written,
        "Write at most this much per drive [8G; --quick 4G; --sustained 64G]");
   text("--rounds", "N", w.rounds,
-       "Rounds, after one to warm up; 0: as many as the time allows [6]");
+       "Rounds, after one to warm up; 0: as many as the time allows [6; --until 40]");
   text("--until", "SHARE", w.until, "End early once each interval is within this, e.g. 3%");
   app.add_flag("--quick", w.quick, "A first look in 10 s")->group(group);
   app.add_flag("--sustained", o.sustained,
@@ -214,6 +214,7 @@ void take_amounts(BenchOptions& o, const Words& w) {
     o.rounds =
         static_cast<std::uint32_t>(command_line::to_whole("--rounds", w.rounds, {0, 100000}));
   if (o.rounds == 0) o.rounds = 1'000'000;
+  if (w.rounds.empty() && !w.until.empty()) o.rounds = 40;
   if (!w.until.empty()) o.until = command_line::to_share("--until", w.until, {0.001, 1});
 }
 

@@ -123,7 +123,22 @@ void Rounds::run() {
         "--runtime or --max-write, or measure fewer workloads",
         measurement_.rounds));
   }
+  warn_of_short_samples();
   compare();
+}
+
+void Rounds::warn_of_short_samples() {
+  const auto is_short = [](const Cell& cell) {
+    std::vector<double> seconds;
+    for (const Sample& sample : cell.samples) seconds.push_back(sample.seconds);
+    return !seconds.empty() && median_interval(std::move(seconds)).median < kShortestSample;
+  };
+  const auto count = std::ranges::count_if(measurement_.cells, is_short);
+  if (count == 0) return;
+  measurement_.warnings.push_back(fmt::format(
+      "{} of {} workloads moved too little per round: under {:.0f} ms, so that starting and "
+      "draining are in the figure; raise --runtime or --max-write, or measure fewer workloads",
+      count, measurement_.cells.size(), 1000 * kShortestSample));
 }
 
 // Reads run for their time; what writes is bounded by bytes as well, so that all rounds together

@@ -49,6 +49,7 @@ class Rounds {
   void take(std::size_t index, std::uint32_t round);
   Sample sample(const Cell& cell, const Pace& pace, std::uint32_t turn);
   bool has_budget() const;
+  void warn_of_short_samples();
   void settle();
   Comparison compared(std::size_t index) const;
   void compare();

@@ -37,6 +37,17 @@ std::uint64_t size_of(int fd, const struct stat& status) {
   return ::ioctl(fd, BLKGETSIZE64, &bytes) == 0 ? bytes : 0;
 }
 
+// The probe would say so too, but of swapping.
+void check_writable(const std::string& path) {
+  if (::access(path.c_str(), W_OK | X_OK) == 0) return;
+  throw Error(
+      Code::kInvalidArgument,
+      fmt::format("{} cannot be written to: {}; nothing was measured. Name a directory on the "
+                  "drive that this user may write to",
+                  path, base::errno_text(errno)),
+      errno);
+}
+
 // A read of the first page tells whether the file system means what it says.
 bool reads_direct(int fd) {
   const swap::IoBuffer page = swap::make_io_buffer(kPageBytes);
@@ -70,6 +81,7 @@ Target::Target(const std::string& path, std::uint64_t file_bytes, LogSink log) {
     open_existing(path, file_bytes);
     return;
   }
+  check_writable(path);
   Settings settings;
   settings.allow_memory_backed = true;  // a warning of the measurement's own
   probe_ = swap::probe_path(path, settings);
