@@ -39,7 +39,7 @@ std::uint64_t least_sample_bytes(const Candidate& candidate) {
 }
 
 MedianInterval Contestant::rate(Goal goal) const {
-  return median_interval(each(*this, [&](const Evaluation& e) { return e.rate(goal); }));
+  return interval_over_time(each(*this, [&](const Evaluation& e) { return e.rate(goal); }));
 }
 MedianInterval Contestant::cpu_per_gb() const {
   return median_interval(each(*this, [](const Evaluation& e) { return e.cpu_per_gb; }));

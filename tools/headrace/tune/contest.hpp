@@ -32,7 +32,8 @@ struct Contestant {
   std::string left_out =
       {};  // why it took no part: its queue is not to be had, or no time was left
 
-  MedianInterval rate(Goal goal) const;  // at least one round, as below
+  // At least one round, as below.
+  MedianInterval rate(Goal goal) const;  // over time: interval_over_time()
   MedianInterval cpu_per_gb() const;
   const std::string& queue() const { return rounds.back().queue; }
 };

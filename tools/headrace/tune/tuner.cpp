@@ -8,7 +8,7 @@ namespace {
 // Shares of time and bytes; what a stage leaves goes to those after it.
 constexpr double kShapeShare = 0.45, kHandoverShare = 0.25, kConfirmShare = 0.30;
 constexpr std::uint32_t kAimedRounds = 14, kMostRounds = 20;
-constexpr std::uint32_t kLeastFreshRounds = 12, kAimedFreshRounds = 20, kMostFreshRounds = 60;
+constexpr std::uint32_t kLeastFreshRounds = 24, kAimedFreshRounds = 30, kMostFreshRounds = 60;
 // Fewer would bound nothing (bench/statistics.hpp).
 constexpr std::uint64_t kLeastEvaluations = 24;
 
