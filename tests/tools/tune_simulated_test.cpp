@@ -183,6 +183,20 @@ TEST_F(TunerTest, SaysThatItIsUnresolvedWhereTimeOrBytesAreFew) {
   EXPECT_GE(few.confirmation.rounds, 1u);
 }
 
+TEST_F(TunerTest, TriesFewShapesWhereAllWouldGetTooFewRounds) {
+  DriveModel model;
+  EXPECT_EQ(tune(model).stages[0].contestants.size(), 19u);
+  model.gb_per_second = 0.1;
+  const TuneResult slow = tune(model);
+  EXPECT_TRUE(slow.few_shapes);
+  EXPECT_EQ(slow.stages[0].contestants.size(), 6u);
+  model.gb_per_second = 2;
+  options_.until_written_bytes = 2 * kGiB;
+  EXPECT_TRUE(tune(model).few_shapes);
+  options_.goal = Goal::kRead;
+  EXPECT_FALSE(tune(model).few_shapes);
+}
+
 TEST_F(TunerTest, LeavesOutAQueueThatIsNotToBeHadUnlessItWasAskedFor) {
   DriveModel model;
   model.lacks = [](const Candidate& c) { return c.queue == IoQueueKind::kAio; };

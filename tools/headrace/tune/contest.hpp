@@ -12,6 +12,9 @@
 #include "tune/gauge.hpp"
 
 namespace headrace::tools {
+// Seconds of an evaluation, where bytes allow it.
+inline constexpr double kShortestEvaluation = 0.06, kLongestEvaluation = 2;
+
 // Marks on the gauge's clock and counter that rounds do not pass; and how much they may take.
 struct Allowance {
   double until_seconds = 0;

@@ -15,6 +15,7 @@
 namespace headrace::tools {
 namespace {
 constexpr std::size_t kColumns = 100;
+constexpr std::uint32_t kLeastBounded = 6;  // rounds; fewer bound nothing (bench/statistics.hpp)
 
 // Broken at spaces; `first` begins it, and as many spaces every other line.
 std::string wrapped(const std::string& first, const std::string& text) {
@@ -57,7 +58,13 @@ std::string row(const Contestant& contestant, Goal goal, const std::string& agai
 
 std::string equals_text(const Stage& stage) {
   const std::string pick = text_of(stage.contestants[stage.pick].candidate);
-  if (stage.equals.size() == 1) return pick + " is the fastest.";
+  if (stage.rounds < kLeastBounded) {
+    return fmt::format(
+        "{} round{} tell nothing apart. Taken: {}, the cheapest within 3 % of the fastest.",
+        stage.rounds, stage.rounds == 1 ? "" : "s", pick);
+  }
+  if (stage.equals.size() == 1)
+    return pick + " is the fastest; no other was measured within 3 % of it.";
   std::string names;
   for (const std::size_t i : stage.equals)
     names += (names.empty() ? "" : "; ") + text_of(stage.contestants[i].candidate);
@@ -187,6 +194,11 @@ std::vector<std::string> result_sentences(const TuneResult& result) {
   if (result.runner_up_taken)
     sentences.emplace_back(
         "In the fresh rounds the second was faster than the pick, and took its place.");
+  if (result.few_shapes) {
+    sentences.emplace_back(
+        "Time or bytes were too few for all shapes, so a few of them were tried. Give more "
+        "--runtime and --max-write for the others.");
+  }
   if (!result.resolved) {
     const std::string why =
         rate.bounded ? fmt::format("±{:.0f} % after {} rounds, where {:.0f} % is wanted",

@@ -74,6 +74,7 @@ class Tune {
     BenchOptions bench = as_bench(options_);
     fit_to_drives(bench, report_.run.warnings);
     options_.file_bytes = bench.file_bytes;
+    if (options_.goal == Goal::kRead) bench.most_written_bytes = bench.file_bytes;
     runner_ = std::make_unique<Runner>(options_for_runner());
     for (const auto& target : runner_->targets()) {
       MeasuredDrive drive = target->facts();
