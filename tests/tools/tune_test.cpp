@@ -156,12 +156,14 @@ TEST_F(TuneTest, RefusesWhatItCannotDoBeforeItWritesAnything) {
   for (const auto& [words, expected] : std::vector<std::pair<std::string, std::string>>{
            {"/nothing/here", "/nothing/here"},
            {"/dev/null", "/dev/null is no directory"},
+           {"/sys", "/sys"},
            {drive + " --for sleep", "Give one of: step, read, rw"},
            {drive + " --size 1M", "--size 1M is out of range"},
            {drive + " --max-write 64M", "Give --max-write "},
            {drive + " --runtim 5", "Did you mean --runtime?"},
            {drive + " --write - --json -", "stdout cannot take two documents"},
            {drive + " --write " + results_.string() + "/no/s.json", "Give --write a file"},
+           {drive + " --write " + results_.string(), "EISDIR"},
            {drive + " --write " + users, "it holds \"headrace.update_slots\""},
            {drive + " --write-deepspeed " + users, "it holds \"headrace\""}}) {
     const Ran ran = run("tune " + words);

@@ -9,7 +9,6 @@
 
 namespace headrace::tools {
 namespace {
-constexpr double kShortest = 0.06, kLongest = 2;  // seconds of an evaluation, where bytes allow it
 // Of an evaluation's time for a step; it counts a seventh of the bytes, but is a rate of its own.
 constexpr double kReadPart = 1.0 / 3;
 
@@ -39,7 +38,7 @@ std::uint64_t least_sample_bytes(const Candidate& candidate) {
 }
 
 MedianInterval Contestant::rate(Goal goal) const {
-  return median_interval(each(*this, [&](const Evaluation& e) { return e.rate(goal); }));
+  return interval_over_time(each(*this, [&](const Evaluation& e) { return e.rate(goal); }));
 }
 MedianInterval Contestant::cpu_per_gb() const {
   return median_interval(each(*this, [](const Evaluation& e) { return e.cpu_per_gb; }));
@@ -64,8 +63,9 @@ Contest::Contest(Gauge& gauge, Goal goal, const std::vector<Candidate>& candidat
   const std::uint64_t written = gauge_.written_bytes();
   const std::uint64_t writable =
       allowance_.until_written_bytes - std::min(allowance_.until_written_bytes, written);
-  common_ = common_amount(goal_, pace, std::clamp(seconds / evaluations, kShortest, kLongest),
-                          static_cast<double>(writable) / evaluations);
+  common_ = common_amount(
+      goal_, pace, std::clamp(seconds / evaluations, kShortestEvaluation, kLongestEvaluation),
+      static_cast<double>(writable) / evaluations);
 }
 
 Amount Contest::amount_of(const Candidate& candidate) const {

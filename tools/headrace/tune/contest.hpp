@@ -12,6 +12,9 @@
 #include "tune/gauge.hpp"
 
 namespace headrace::tools {
+// Seconds of an evaluation, where bytes allow it.
+inline constexpr double kShortestEvaluation = 0.06, kLongestEvaluation = 2;
+
 // Marks on the gauge's clock and counter that rounds do not pass; and how much they may take.
 struct Allowance {
   double until_seconds = 0;
@@ -32,7 +35,8 @@ struct Contestant {
   std::string left_out =
       {};  // why it took no part: its queue is not to be had, or no time was left
 
-  MedianInterval rate(Goal goal) const;  // at least one round, as below
+  // At least one round, as below.
+  MedianInterval rate(Goal goal) const;  // over time: interval_over_time()
   MedianInterval cpu_per_gb() const;
   const std::string& queue() const { return rounds.back().queue; }
 };

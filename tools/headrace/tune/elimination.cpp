@@ -105,6 +105,23 @@ std::vector<std::size_t> Elimination::equals_of_leader(double margin) const {
   return equals;
 }
 
+MedianInterval interval_over_time(const std::vector<double>& values) {
+  MedianInterval hull = median_interval(values);
+  for (std::size_t size = 2;; size *= 2) {
+    std::vector<double> means;
+    for (std::size_t end = size; end <= values.size(); end += size) {
+      const auto last = values.begin() + static_cast<std::ptrdiff_t>(end);
+      const double sum = std::accumulate(last - static_cast<std::ptrdiff_t>(size), last, 0.0);
+      means.push_back(sum / static_cast<double>(size));
+    }
+    if (means.empty()) return hull;
+    const MedianInterval of_means = median_interval(std::move(means));
+    if (!of_means.bounded) return hull;
+    hull.low = std::min(hull.low, of_means.low);
+    hull.high = std::max(hull.high, of_means.high);
+  }
+}
+
 std::size_t cheapest(const std::vector<Cost>& costs) {
   HEADRACE_CHECK(!costs.empty(), "one of none");
   const std::uint64_t least_bytes =

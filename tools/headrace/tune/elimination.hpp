@@ -45,6 +45,11 @@ class Elimination {
   std::uint32_t rounds_ = 0;
 };
 
+// As median_interval(), of values in the order in which they were taken, for a drive that is faster
+// for a while and slower for a while: the hull of the intervals of single values and of the means
+// of 2, 4, ... neighbours, as long as there are enough of them to bound anything.
+MedianInterval interval_over_time(const std::vector<double>& values);
+
 // What a choice among equals is made by.
 struct Cost {
   std::uint64_t in_flight_bytes = 0;

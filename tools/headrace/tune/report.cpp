@@ -15,6 +15,7 @@
 namespace headrace::tools {
 namespace {
 constexpr std::size_t kColumns = 100;
+constexpr std::uint32_t kLeastBounded = 6;  // rounds; fewer bound nothing (bench/statistics.hpp)
 
 // Broken at spaces; `first` begins it, and as many spaces every other line.
 std::string wrapped(const std::string& first, const std::string& text) {
@@ -38,15 +39,18 @@ std::string header(const char* against) {
                      against, "CPU s/GB", "rounds");
 }
 
-std::string row(const Contestant& contestant, Goal goal, const std::optional<MedianInterval>& to,
+std::string ratio_text(const MedianInterval& ratio) {
+  return fmt::format("{:.2f} [{:.2f}, {:.2f}]", ratio.median, ratio.low, ratio.high);
+}
+
+//   against  what it is compared with says; "": with itself
+std::string row(const Contestant& contestant, Goal goal, const std::string& against,
                 const std::string& mark) {
   const std::string name = fmt::format("  {:<34}", text_of(contestant.candidate));
   if (contestant.rounds.empty())
     return contestant.left_out.empty() ? name + "no round\n"
                                        : wrapped(name, "not tried: " + contestant.left_out);
   const MedianInterval rate = contestant.rate(goal);
-  const std::string against =
-      to ? fmt::format("{:.2f} [{:.2f}, {:.2f}]", to->median, to->low, to->high) : "";
   return fmt::format("{}{:>7} {:<16}{:<23}{:>8}{:>8}{}\n", name, three_digits(rate.median / 1e9),
                      interval_text(rate, 1e9), against,
                      three_digits(contestant.cpu_per_gb().median), contestant.rounds.size(), mark);
@@ -54,7 +58,13 @@ std::string row(const Contestant& contestant, Goal goal, const std::optional<Med
 
 std::string equals_text(const Stage& stage) {
   const std::string pick = text_of(stage.contestants[stage.pick].candidate);
-  if (stage.equals.size() == 1) return pick + " is the fastest.";
+  if (stage.rounds < kLeastBounded) {
+    return fmt::format(
+        "{} round{} tell nothing apart. Taken: {}, the cheapest within 3 % of the fastest.",
+        stage.rounds, stage.rounds == 1 ? "" : "s", pick);
+  }
+  if (stage.equals.size() == 1)
+    return pick + " is the fastest; no other was measured within 3 % of it.";
   std::string names;
   for (const std::size_t i : stage.equals)
     names += (names.empty() ? "" : "; ") + text_of(stage.contestants[i].candidate);
@@ -75,9 +85,10 @@ std::string stage_text(const Stage& stage, Goal goal) {
   };
   std::ranges::stable_sort(sorted, std::ranges::greater{}, ratio_of);
   for (const Contestant* contestant : sorted) {
-    std::optional<MedianInterval> to;
-    if (!contestant->rounds.empty()) to = ratio(*contestant, leader, goal);
-    text += row(*contestant, goal, to, contestant->dropped_after ? " dropped" : "");
+    const bool compared = contestant != &leader && !contestant->rounds.empty();
+    text += row(*contestant, goal,
+                compared ? ratio_text(ratio(*contestant, leader, goal)) : "1: the fastest",
+                contestant->dropped_after ? " dropped" : "");
   }
   return text + wrapped("  ", equals_text(stage));
 }
@@ -90,16 +101,13 @@ std::string confirmation_text(const Confirmation& fresh, Goal goal) {
                              : i == fresh.defaults ? " defaults"
                              : runner_up           ? " second"
                                                    : "";
-    std::optional<MedianInterval> to;
-    if (i != fresh.defaults)
-      to = ratio(fresh.contestants[i], fresh.contestants[fresh.defaults], goal);
-    text += row(fresh.contestants[i], goal, to, mark);
+    const std::string against =
+        i == fresh.defaults
+            ? "1"
+            : ratio_text(ratio(fresh.contestants[i], fresh.contestants[fresh.defaults], goal));
+    text += row(fresh.contestants[i], goal, against, mark);
   }
   return text;
-}
-
-std::string ratio_text(const MedianInterval& ratio) {
-  return fmt::format("{:.2f} [{:.2f}, {:.2f}]", ratio.median, ratio.low, ratio.high);
 }
 
 std::string verdict_text(const TuneResult& result) {
@@ -186,6 +194,11 @@ std::vector<std::string> result_sentences(const TuneResult& result) {
   if (result.runner_up_taken)
     sentences.emplace_back(
         "In the fresh rounds the second was faster than the pick, and took its place.");
+  if (result.few_shapes) {
+    sentences.emplace_back(
+        "Time or bytes were too few for all shapes, so a few of them were tried. Give more "
+        "--runtime and --max-write for the others.");
+  }
   if (!result.resolved) {
     const std::string why =
         rate.bounded ? fmt::format("±{:.0f} % after {} rounds, where {:.0f} % is wanted",

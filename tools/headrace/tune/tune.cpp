@@ -69,10 +69,12 @@ class Tune {
     run.warnings = doubts();
   }
 
-  int run() {
+  // Makes the files and says what is going to happen.
+  void prepare() {
     BenchOptions bench = as_bench(options_);
     fit_to_drives(bench, report_.run.warnings);
     options_.file_bytes = bench.file_bytes;
+    if (options_.goal == Goal::kRead) bench.most_written_bytes = bench.file_bytes;
     runner_ = std::make_unique<Runner>(options_for_runner());
     for (const auto& target : runner_->targets()) {
       MeasuredDrive drive = target->facts();
@@ -83,6 +85,9 @@ class Tune {
     fmt::print(out(), "{}", head_text(report_.run));
     fmt::print(stderr, "{}", announcement(bench));
     std::fflush(out());
+  }
+
+  int run() {
     measure();
     return conclude();
   }
@@ -231,16 +236,23 @@ int tune(int argc, const char* const* argv) {
   const TuneOptions& options = *parsed.options;
   return failing.guard(
       [&] {
+        bool begun = false;
         try {
           check(options);
-          return Tune(options, command_text(argc, argv)).run();
+          Tune tune(options, command_text(argc, argv));
+          tune.prepare();
+          begun = true;
+          return tune.run();
         } catch (const Fault& fault) {
           return failing.fail(kRefused, "kUsage",
                               command_line::text_of(fault, "nothing was measured"));
         } catch (const Error& error) {
+          if (error.code() == Code::kInterrupted) throw;
           const bool named = options.queue != IoQueueKind::kAuto;
-          if (error.code() != Code::kUnsupported || !named) throw;
-          return failing.fail(kLacking, code_name(error.code()), error.what());
+          if (error.code() == Code::kUnsupported && named && begun)
+            return failing.fail(kLacking, code_name(error.code()), error.what());
+          if (begun) throw;
+          return failing.fail(kRefused, code_name(error.code()), error.what());
         }
       },
       kLost);

@@ -7,8 +7,9 @@ namespace headrace::tools {
 namespace {
 // Shares of time and bytes; what a stage leaves goes to those after it.
 constexpr double kShapeShare = 0.45, kHandoverShare = 0.25, kConfirmShare = 0.30;
+constexpr double kTellingRounds = 10;  // below it nobody is dropped but who is far behind
 constexpr std::uint32_t kAimedRounds = 14, kMostRounds = 20;
-constexpr std::uint32_t kLeastFreshRounds = 12, kAimedFreshRounds = 20, kMostFreshRounds = 60;
+constexpr std::uint32_t kLeastFreshRounds = 24, kAimedFreshRounds = 30, kMostFreshRounds = 60;
 // Fewer would bound nothing (bench/statistics.hpp).
 constexpr std::uint64_t kLeastEvaluations = 24;
 
@@ -19,10 +20,7 @@ class Tuner {
 
   TuneResult run() {
     find_pace();
-    const Stage& shape =
-        eliminate("block size and depth",
-                  shape_candidates(options_.queue, options_.file_bytes, options_.quick),
-                  kShapeShare / (kShapeShare + kHandoverShare + kConfirmShare));
+    const Stage& shape = eliminate("block size and depth", shapes(), kShapeShare);
     const Candidate before = shape.contestants[shape.pick].candidate;
     const std::string queue = shape.contestants[shape.pick].rounds.empty()
                                   ? queue_
@@ -35,6 +33,23 @@ class Tuner {
   }
 
  private:
+  // All of them, or a few where there would be too few rounds to tell any apart.
+  std::vector<Candidate> shapes() {
+    const auto of = [this](bool few) {
+      return shape_candidates(options_.queue, options_.file_bytes, few);
+    };
+    if (options_.quick) return of(true);
+    std::vector<Candidate> all = of(false);
+    const Allowance allowed = allowance(kShapeShare);
+    const double evaluations = kTellingRounds * static_cast<double>(all.size());
+    const double seconds = evaluations * std::max(kShortestEvaluation, first_seconds_);
+    const double written = evaluations * static_cast<double>(first_written_bytes_);
+    result_.few_shapes = gauge_.seconds() + seconds > allowed.until_seconds ||
+                         static_cast<double>(gauge_.written_bytes()) + written >
+                             static_cast<double>(allowed.until_written_bytes);
+    return result_.few_shapes ? of(true) : all;
+  }
+
   // How fast the defaults are, roughly: samples of all are as long as that makes them.
   void find_pace() {
     const Candidate defaults = default_candidate(options_.queue);
@@ -42,7 +57,10 @@ class Tuner {
     const Amount amount{.read_bytes = options_.goal == Goal::kMixed ? 0 : least,
                         .mixed_bytes = options_.goal == Goal::kRead ? 0 : least};
     progress_("how fast the drive is", 0, defaults);
+    const double began = gauge_.seconds();
     const Evaluation first = gauge_.take(defaults, amount, 0);
+    first_seconds_ = gauge_.seconds() - began;
+    first_written_bytes_ = amount.mixed_bytes;
     queue_ = first.queue;
     pace_ = {first.read_rate, first.mixed_rate};
   }
@@ -179,6 +197,8 @@ class Tuner {
   const TuneProgress& progress_;
   std::string queue_;
   Pace pace_;
+  double first_seconds_ = 0;
+  std::uint64_t first_written_bytes_ = 0;
   TuneResult result_;
 };
 }  // namespace

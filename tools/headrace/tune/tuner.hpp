@@ -48,6 +48,7 @@ struct TuneResult {
   Confirmation confirmation;
   std::size_t chosen = 0;  // of the confirmation's contestants
   Verdict verdict = Verdict::kDefaults;
+  bool few_shapes = false;       // time or bytes were too few for all, without --quick
   bool runner_up_taken = false;  // it was faster than the pick in the fresh rounds
   MedianInterval rate;           // of the chosen, bytes per second
   MedianInterval to_defaults;    // of the pick or, where taken, the runner-up; of fresh rounds
