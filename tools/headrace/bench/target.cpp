@@ -48,6 +48,16 @@ void check_writable(const std::string& path) {
       errno);
 }
 
+// A path where nothing can be written is a refusal, whatever stands in the way.
+swap::PathProbe probed(const std::string& path, const Settings& settings) {
+  try {
+    return swap::probe_path(path, settings);
+  } catch (const Error& error) {
+    if (error.code() != Code::kIo) throw;
+    throw Error(Code::kInvalidArgument, error.what(), error.sys_errno());
+  }
+}
+
 // A read of the first page tells whether the file system means what it says.
 bool reads_direct(int fd) {
   const swap::IoBuffer page = swap::make_io_buffer(kPageBytes);
@@ -84,7 +94,7 @@ Target::Target(const std::string& path, std::uint64_t file_bytes, LogSink log) {
   check_writable(path);
   Settings settings;
   settings.allow_memory_backed = true;  // a warning of the measurement's own
-  probe_ = swap::probe_path(path, settings);
+  probe_ = probed(path, settings);
   facts_.file_system = probe_.file_system;
   facts_.direct = probe_.direct;
   facts_.memory_backed = probe_.memory_backed;
