@@ -83,7 +83,7 @@ TEST_F(BenchProgram, RefusesWhatItCannotMeasureBeforeItWritesAnything) {
            {"--until 0 " + drive(), "--until"},
            {"--verify maybe " + drive(), "stamps"},
            {"/nothing/here", "/nothing/here: ENOENT"},
-           {"/proc/self/task", "/proc/self/task"},
+           {"/proc/self/task", "takes no files"},
            {"--rw write " + std::string(HEADRACE_PROGRAM), "only read"},
            {"--rw read /dev/null", "neither a directory nor a block device"},
            {"--json /nothing/here.json " + drive(), "/nothing/here.json"},
