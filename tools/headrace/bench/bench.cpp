@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/bench.hpp"
 
-#include <fmt/chrono.h>
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <ctime>
 #include <memory>
 #include <string_view>
 
@@ -22,9 +20,8 @@
 #include "bench/runner.hpp"
 #include "bench/sustained.hpp"
 #include "bench/thresholds.hpp"
-#include "command_line/words.hpp"
 #include "command_line/report_file.hpp"
-#include "platform/drive_facts.hpp"
+#include "command_line/words.hpp"
 #include "program/failing.hpp"
 #include "program/progress.hpp"
 #include "program/signals.hpp"
@@ -34,34 +31,20 @@ namespace {
 constexpr const char* kProgram = "headrace bench";
 constexpr const char* kLost = "what was measured so far is lost, its files are gone";
 
-std::string command_text(int argc, const char* const* argv) {
-  std::string text = "headrace";
-  for (int i = 0; i < argc; ++i) text += std::string(" ") + argv[i];
-  return text;
-}
-
-std::string utc_now() {
-  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
-}
-
 // The whole of one run.
 class Bench {
  public:
-  Bench(BenchOptions options, std::vector<Threshold> thresholds, std::string command)
-      : options_(std::move(options)), thresholds_(std::move(thresholds)) {
-    measurement_.command = std::move(command);
-    measurement_.date = utc_now();
-    measurement_.machine = machine_facts();
-    measurement_.build = build_facts();
-    measurement_.warnings = doubts();
-  }
+  Bench(BenchOptions options, std::vector<Threshold> thresholds, Measurement measurement)
+      : options_(std::move(options)),
+        thresholds_(std::move(thresholds)),
+        measurement_(std::move(measurement)) {}
 
   int run() {
     if (options_.compare_fio) measurement_.fio_version = fio_version();
     fit_to_drives(options_, measurement_.warnings);
     const RunnerOptions runner_options = options_for_runner();
     runner_ = std::make_unique<Runner>(runner_options);
-    for (const auto& target : runner_->targets()) measurement_.drives.push_back(facts_of(*target));
+    for (const auto& target : runner_->targets()) measurement_.drives.push_back(target->facts());
     add_drive_warnings(measurement_);
     fmt::print(out(), "{}", head_text(measurement_));
     fmt::print(stderr, "{}", announcement(options_));
@@ -86,12 +69,6 @@ class Bench {
     runner.verify = options_.verify;
     runner.log = [this](LogLevel, std::string_view text) { measurement_log_.emplace_back(text); };
     return runner;
-  }
-
-  static MeasuredDrive facts_of(const Target& target) {
-    MeasuredDrive drive = target.facts();
-    drive.model = platform::model_text(platform::drive_facts(drive.path));
-    return drive;
   }
 
   void measure() {
@@ -234,7 +211,7 @@ int bench(int argc, const char* const* argv) {
             print_fio_commands(options);
             return int{kDone};
           }
-          return Bench(options, thresholds, command_text(argc, argv)).run();
+          return Bench(options, thresholds, begin_measurement(argc, argv)).run();
         } catch (const command_line::Fault& fault) {
           return failing.fail(kRefused, "kUsage",
                               command_line::text_of(fault, "nothing was measured"));

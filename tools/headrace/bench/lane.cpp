@@ -17,6 +17,7 @@ namespace headrace::tools {
 namespace {
 constexpr std::chrono::milliseconds kPatience{250};  // between looks at signals
 constexpr std::uint64_t kSector = 512;
+constexpr std::uint32_t kMostIdleAttempts = 16;  // of a request, without a byte moved
 
 std::uint64_t nanoseconds_between(BenchClock::time_point from, BenchClock::time_point to) {
   return static_cast<std::uint64_t>(
@@ -87,6 +88,7 @@ void Lane::start(Slot& slot, BenchClock::time_point now) {
 void Lane::submit(Slot& slot, swap::IoKind kind, BenchClock::time_point now) {
   slot.kind = kind;
   slot.done_bytes = 0;
+  slot.idle_attempts = 0;
   slot.submitted = now;
   if (kind == swap::IoKind::kWrite) {
     Stamps::stamp({slot.write_memory, options_.workload.block_bytes},
@@ -142,11 +144,13 @@ void Lane::reap() {
 
 void Lane::completed(Slot& slot, BenchClock::time_point now) {
   const std::int64_t result = slot.result;
-  const bool again = result == -EAGAIN || result == -EINTR;
-  if (result > 0) slot.done_bytes += base::align_down(static_cast<std::uint64_t>(result), kSector);
+  const bool moved = result >= static_cast<std::int64_t>(kSector);
+  const bool again = result == 0 || result == -EAGAIN || result == -EINTR;
+  if (moved) slot.done_bytes += base::align_down(static_cast<std::uint64_t>(result), kSector);
+  slot.idle_attempts = moved ? 0 : slot.idle_attempts + 1;
   if (slot.done_bytes == options_.workload.block_bytes) {
     slot.kind == swap::IoKind::kRead ? block_read(slot, now) : block_written(slot, now);
-  } else if ((again || result >= static_cast<std::int64_t>(kSector)) && !error_) {
+  } else if ((moved || (again && slot.idle_attempts < kMostIdleAttempts)) && !error_) {
     send(slot);
   } else {
     --under_way_;

@@ -76,6 +76,7 @@ class Lane {
     std::byte* write_memory = nullptr;
     std::uint64_t block_offset = 0;
     std::uint64_t done_bytes = 0;  // of the block, by earlier requests
+    std::uint32_t idle_attempts = 0;
     BenchClock::time_point submitted;
   };
 

@@ -2,6 +2,8 @@
 #include "bench/measurement.hpp"
 
 #include <algorithm>
+#include <array>
+#include <ctime>
 
 namespace headrace::tools {
 std::vector<double> Cell::rates() const {
@@ -23,6 +25,22 @@ LatencyHistogram Cell::latency() const {
     all.add(sample.write_latency);
   }
   return all;
+}
+
+Measurement begin_measurement(int argc, const char* const* argv) {
+  Measurement measurement;
+  measurement.command = "headrace";
+  for (int i = 0; i < argc; ++i) measurement.command += std::string(" ") + argv[i];
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  std::array<char, 32> date{};
+  ::gmtime_r(&now, &utc);
+  std::strftime(date.data(), date.size(), "%Y-%m-%dT%H:%M:%SZ", &utc);
+  measurement.date = date.data();
+  measurement.machine = machine_facts();
+  measurement.build = build_facts();
+  measurement.warnings = doubts();
+  return measurement;
 }
 
 double Ceiling::of(Pattern pattern) const {

@@ -98,6 +98,9 @@ struct Measurement {
   std::string fio_version;  // "": not compared
 };
 
+// A measurement that begins now: command, date, machine, build, and what makes either unfit.
+Measurement begin_measurement(int argc, const char* const* argv);
+
 // The fastest measured rate of reading and of writing alone in this run, and of both together: what
 // the other cells are a share of. Bytes per second; 0: not measured.
 struct Ceiling {

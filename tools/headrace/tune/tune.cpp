@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tune/tune.hpp"
 
-#include <fmt/chrono.h>
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
-#include <ctime>
 #include <memory>
 #include <set>
 
@@ -33,12 +31,6 @@ using command_line::Fault;
 constexpr const char* kProgram = "headrace tune";
 constexpr const char* kLost = "what was measured so far is lost, its files are gone";
 
-std::string command_text(int argc, const char* const* argv) {
-  std::string text = "headrace";
-  for (int i = 0; i < argc; ++i) text += std::string(" ") + argv[i];
-  return text;
-}
-
 std::vector<Candidate> shapes_of(const TuneOptions& options) {
   return shape_candidates(options.queue, options.file_bytes, options.quick);
 }
@@ -59,14 +51,9 @@ BenchOptions as_bench(const TuneOptions& options) {
 // The whole of one run.
 class Tune {
  public:
-  Tune(TuneOptions options, std::string command) : options_(std::move(options)) {
+  Tune(TuneOptions options, Measurement run) : options_(std::move(options)) {
     report_.goal = options_.goal;
-    Measurement& run = report_.run;
-    run.command = std::move(command);
-    run.date = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
-    run.machine = machine_facts();
-    run.build = build_facts();
-    run.warnings = doubts();
+    report_.run = std::move(run);
   }
 
   // Makes the files and says what is going to happen.
@@ -76,11 +63,7 @@ class Tune {
     options_.file_bytes = bench.file_bytes;
     if (options_.goal == Goal::kRead) bench.most_written_bytes = bench.file_bytes;
     runner_ = std::make_unique<Runner>(options_for_runner());
-    for (const auto& target : runner_->targets()) {
-      MeasuredDrive drive = target->facts();
-      drive.model = platform::model_text(platform::drive_facts(drive.path));
-      report_.run.drives.push_back(std::move(drive));
-    }
+    for (const auto& target : runner_->targets()) report_.run.drives.push_back(target->facts());
     add_drive_warnings(report_.run);
     fmt::print(out(), "{}", head_text(report_.run));
     fmt::print(stderr, "{}", announcement(bench));
@@ -239,7 +222,7 @@ int tune(int argc, const char* const* argv) {
         bool begun = false;
         try {
           check(options);
-          Tune tune(options, command_text(argc, argv));
+          Tune tune(options, begin_measurement(argc, argv));
           tune.prepare();
           begun = true;
           return tune.run();
