@@ -35,6 +35,11 @@ function(headrace_room)
   set_property(GLOBAL APPEND PROPERTY HEADRACE_ROOM_LIBRARIES ${arg_LIBRARIES})
 endfunction()
 
+# Code that runs once per program: options, reports. In half the time to compile.
+function(headrace_cold target)
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+endfunction()
+
 # gtest's headers take longer to read than most tests to compile: read once for all of them.
 function(headrace_test_headers)
   set(source ${headrace_BINARY_DIR}/tests/headers.cpp)
