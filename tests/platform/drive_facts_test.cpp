@@ -214,7 +214,11 @@ TEST_F(DriveFactsTest, StopWhereDevicesStandOnEachOther) {
 TEST(RealDriveFacts, AgreeWithTheKernelOnWhatTheWorkingDirectoryIsOn) {
   const DriveFacts found = drive_facts(".");
   const auto mount = mount_of(".");
-  ASSERT_TRUE(mount.has_value()) << "/proc/self/mountinfo";
+  if (!mount) {  // in a chroot the one that it lies in is not listed
+    EXPECT_EQ(found.file_system, "");
+    EXPECT_EQ(found.mount_point, "");
+    return;
+  }
   EXPECT_EQ(found.file_system, mount->file_system);
   EXPECT_TRUE(std::filesystem::current_path().string().starts_with(found.mount_point));
   EXPECT_TRUE(lists_word(found.mount_options, "rw") || lists_word(found.mount_options, "ro"));
