@@ -5,6 +5,7 @@
 
 #include "command_line/command_line.hpp"
 #include "headrace/version.hpp"
+#include "program/io_queue_names.hpp"
 
 namespace headrace::tools {
 namespace {
@@ -24,12 +25,6 @@ constexpr const char* kFooter =
     "\nExit codes: 0 done, 1 the run failed, 2 refused before it started, 4 --require-sum was "
     "missed,\n128 + n ended by signal n.\n";
 constexpr const char* kConsequence = "nothing was measured";
-
-const std::vector<std::pair<std::string, IoQueueKind>> kQueues = {
-    {"auto", IoQueueKind::kAuto},
-    {"uring", IoQueueKind::kUring},
-    {"aio", IoQueueKind::kAio},
-    {"threads", IoQueueKind::kThreads}};
 
 // "0.4,0.8": one number per folder.
 std::vector<double> numbers(const std::string& name, const std::string& words) {

@@ -7,6 +7,7 @@
 #include "base/units.hpp"
 #include "command_line/command_line.hpp"
 #include "headrace/version.hpp"
+#include "program/io_queue_names.hpp"
 
 namespace headrace::tools {
 namespace {
@@ -41,11 +42,6 @@ std::uint64_t block_bytes(const std::string& word) {
   return to_whole("--block", std::to_string(count * scale), allowed);
 }
 
-const std::vector<std::pair<std::string, IoQueueKind>> kQueues = {
-    {"auto", IoQueueKind::kAuto},
-    {"uring", IoQueueKind::kUring},
-    {"aio", IoQueueKind::kAio},
-    {"threads", IoQueueKind::kThreads}};
 const std::vector<std::pair<std::string, Checksums>> kSwitches = {{"on", Checksums::kOn},
                                                                   {"off", Checksums::kOff}};
 

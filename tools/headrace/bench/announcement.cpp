@@ -2,7 +2,6 @@
 #include "bench/announcement.hpp"
 
 #include <fmt/core.h>
-#include <sys/statvfs.h>
 
 #include <algorithm>
 
@@ -26,15 +25,6 @@ std::uint64_t largest_unit(const BenchOptions& options) {
   for (const Workload& w : options.workloads)
     unit = std::max(unit, std::max(w.block_bytes, w.record_bytes) * w.jobs);
   return unit;
-}
-
-// What fits beside the 5 % that stay free.
-std::uint64_t room_of(const std::string& path) {
-  struct statvfs space {};
-  if (::statvfs(path.c_str(), &space) != 0) return ~std::uint64_t{0};
-  const std::uint64_t free = std::uint64_t{space.f_bavail} * space.f_frsize;
-  const std::uint64_t reserve = std::uint64_t{space.f_blocks} * space.f_frsize / 20;
-  return free > reserve ? free - reserve : 0;
 }
 }  // namespace
 
@@ -79,8 +69,10 @@ void check_workloads(const BenchOptions& options) {
 void fit_to_drives(BenchOptions& options, std::vector<std::string>& warnings) {
   for (const std::string& path : options.paths) {
     if (!is_writable_target(path)) continue;
-    const std::uint64_t room = base::align_down(room_of(path), base::kHugePage);
-    if (options.file_bytes_given || room >= options.file_bytes) continue;
+    const std::optional<Room> found = room_of(path);
+    if (options.file_bytes_given || !found) continue;
+    const std::uint64_t room = base::align_down(found->fits_bytes, base::kHugePage);
+    if (room >= options.file_bytes) continue;
     const std::uint64_t least = std::max(kLeastFile, 2 * largest_unit(options));
     if (room < least) continue;  // making the file says so
     warnings.push_back(fmt::format(

@@ -12,6 +12,7 @@
 #include "command_line/command_line.hpp"
 #include "command_line/quantities.hpp"
 #include "platform/proc_files.hpp"
+#include "program/io_queue_names.hpp"
 
 namespace headrace::tools {
 namespace {
@@ -32,12 +33,6 @@ constexpr const char* kFooter =
     "named "
     "queue or fio\nis not to be had, 4 a --require was missed, 128 + n ended by signal n.\n";
 constexpr const char* kConsequence = "nothing was measured";
-
-const std::vector<std::pair<std::string, IoQueueKind>> kQueues = {
-    {"auto", IoQueueKind::kAuto},
-    {"uring", IoQueueKind::kUring},
-    {"aio", IoQueueKind::kAio},
-    {"threads", IoQueueKind::kThreads}};
 
 // As given; empty: not.
 struct Words {

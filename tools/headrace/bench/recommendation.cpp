@@ -8,25 +8,13 @@
 
 #include "base/units.hpp"
 #include "bench/report_format.hpp"
+#include "program/io_queue_names.hpp"
 
 namespace headrace::tools {
 namespace {
 // Of all that was measured, the nearest to what an update does.
 constexpr std::array kByPreference{Pattern::kMixed, Pattern::kRead, Pattern::kRandRead,
                                    Pattern::kWrite, Pattern::kRandWrite};
-
-const char* setting_of(IoQueueKind queue) {
-  switch (queue) {
-    case IoQueueKind::kUring:
-      return "uring";
-    case IoQueueKind::kAio:
-      return "aio";
-    case IoQueueKind::kThreads:
-      return "threads";
-    default:
-      return "auto";
-  }
-}
 
 // What the settings allow (docs/settings.md).
 bool is_setting(const Workload& workload) {
@@ -92,7 +80,7 @@ std::optional<Recommendation> recommendation_of(const Measurement& measurement) 
     Json values = {{"io_block_bytes", workload.block_bytes},
                    {"queue_depth", std::uint64_t{workload.depth} * workload.jobs},
                    {"submit_batch", workload.submit_batch},
-                   {"io_queue", setting_of(workload.queue)}};
+                   {"io_queue", name_of(workload.queue)}};
     return Recommendation{.cell = *index,
                           .settings = {{"headrace", std::move(values)}},
                           .notes = notes_of(measurement, *index)};

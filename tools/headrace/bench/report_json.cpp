@@ -10,6 +10,7 @@
 #include "bench/json_fields.hpp"
 #include "bench/recommendation.hpp"
 #include "bench/report_format.hpp"
+#include "program/io_queue_names.hpp"
 #include "program/report_parts.hpp"
 
 namespace headrace::tools {
@@ -17,15 +18,12 @@ namespace {
 constexpr const char* kProgram = "headrace bench";
 constexpr std::array kPercentiles{1.0,  5.0,  10.0, 20.0, 30.0, 40.0, 50.0,  60.0, 70.0,
                                   80.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95, 99.99};
-constexpr std::array kQueues{
-    std::pair{IoQueueKind::kAuto, "auto"}, std::pair{IoQueueKind::kUring, "uring"},
-    std::pair{IoQueueKind::kAio, "aio"}, std::pair{IoQueueKind::kThreads, "threads"}};
-constexpr std::array kMovers{std::pair{Mover::kQueue, "headrace"},
-                             std::pair{Mover::kEngine, "engine"}, std::pair{Mover::kFio, "fio"}};
+constexpr std::array kMovers{std::pair{"headrace", Mover::kQueue},
+                             std::pair{"engine", Mover::kEngine}, std::pair{"fio", Mover::kFio}};
 
 template <class Names, class Value>
 const char* name_in(const Names& names, Value value) {
-  for (const auto& [known, name] : names) {
+  for (const auto& [name, known] : names) {
     if (known == value) return name;
   }
   return "";
@@ -76,7 +74,7 @@ Json workload_json(const Workload& workload) {
           {"jobs", workload.jobs},
           {"submit_batch", workload.submit_batch},
           {"register_buffers", workload.register_buffers},
-          {"queue", name_in(kQueues, workload.queue)},
+          {"queue", name_of(workload.queue)},
           {"mover", name_in(kMovers, workload.mover)},
           {"fio_engine", workload.fio_engine},
           {"record_bytes", workload.record_bytes}};
@@ -89,9 +87,8 @@ Json options_json(const Workload& workload) {
                   {"iodepth", std::to_string(workload.depth)},
                   {"numjobs", std::to_string(workload.jobs)},
                   {"direct", "1"}};
-  options["ioengine"] =
-      fio ? workload.fio_engine
-          : fmt::format("{} {}", mover_text(workload), name_in(kQueues, workload.queue));
+  options["ioengine"] = fio ? workload.fio_engine
+                            : fmt::format("{} {}", mover_text(workload), name_of(workload.queue));
   return options;
 }
 
@@ -202,7 +199,7 @@ Json recommended_json(const Measurement& measurement) {
 template <class Value, class Names>
 Value value_in(const Names& names, const JsonFields& fields, const char* key) {
   const std::string text = fields.text(key);
-  for (const auto& [value, name] : names) {
+  for (const auto& [name, value] : names) {
     if (text == name) return value;
   }
   fields.at(key).refuse(fmt::format("is '{}', which is not known here", text));

@@ -68,13 +68,18 @@ bool reads_direct(int fd) {
 
 bool is_writable_target(const std::string& path) { return S_ISDIR(status_of(path).st_mode); }
 
-void check_room(const std::string& path, std::uint64_t file_bytes) {
+std::optional<Room> room_of(const std::string& path) {
   struct statvfs space {};
-  if (::statvfs(path.c_str(), &space) != 0) return;  // making the file says what is wrong
+  if (::statvfs(path.c_str(), &space) != 0) return std::nullopt;
   const std::uint64_t free = std::uint64_t{space.f_bavail} * space.f_frsize;
   const std::uint64_t reserve = std::uint64_t{space.f_blocks} * space.f_frsize / 20;
-  if (free >= file_bytes && free - file_bytes >= reserve) return;
-  const std::uint64_t fits = free > reserve ? free - reserve : 0;
+  return Room{.free_bytes = free, .fits_bytes = free > reserve ? free - reserve : 0};
+}
+
+void check_room(const std::string& path, std::uint64_t file_bytes) {
+  const std::optional<Room> room = room_of(path);
+  if (!room || file_bytes <= room->fits_bytes) return;
+  const auto [free, fits] = *room;
   throw Error(
       Code::kNoSpace,
       fmt::format("{} has {} free, and a file of {} would leave less than 5 % of the file system; "

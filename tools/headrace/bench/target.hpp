@@ -4,6 +4,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "bench/measurement.hpp"
@@ -44,7 +45,13 @@ class Target {
 // Whether `path` is a directory, so that a file can be made in it. Throws kNotFound.
 bool is_writable_target(const std::string& path);
 
-// The size of the file for a drive with `free` bytes of `capacity`: what was asked for, or refused
-// where less than 5 % of the file system would stay free. Throws kNoSpace, naming what fits.
+// Beside the 5 % of a file system that stay free.
+struct Room {
+  std::uint64_t free_bytes = 0;
+  std::uint64_t fits_bytes = 0;
+};
+// None where the file system does not say; making the file tells what is wrong then.
+std::optional<Room> room_of(const std::string& path);
+// Throws kNoSpace where the file would not fit, naming what does.
 void check_room(const std::string& path, std::uint64_t file_bytes);
 }  // namespace headrace::tools

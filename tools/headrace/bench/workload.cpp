@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/units.hpp"
+#include "program/io_queue_names.hpp"
 
 namespace headrace::tools {
 namespace {
@@ -17,18 +18,6 @@ constexpr std::array<std::pair<Pattern, std::string_view>, 5> kPatterns{
      {Pattern::kRandWrite, "randwrite"},
      {Pattern::kMixed, "rw"}}};
 
-std::string_view queue_text(IoQueueKind queue) {
-  switch (queue) {
-    case IoQueueKind::kUring:
-      return "uring";
-    case IoQueueKind::kAio:
-      return "aio";
-    case IoQueueKind::kThreads:
-      return "threads";
-    default:
-      return "auto";
-  }
-}
 }  // namespace
 
 std::string_view name_of(Pattern pattern) {
@@ -68,7 +57,7 @@ std::string text_of(const Workload& workload) {
   std::string text = fmt::format("{} {} x {}", name_of(workload.pattern),
                                  block_text(workload.block_bytes), workload.depth);
   if (workload.mover != Mover::kQueue) text += ", " + mover_text(workload);
-  if (workload.queue != usual.queue) text += fmt::format(", {}", queue_text(workload.queue));
+  if (workload.queue != usual.queue) text += fmt::format(", {}", name_of(workload.queue));
   if (workload.jobs != usual.jobs) text += fmt::format(", {} jobs", workload.jobs);
   if (workload.submit_batch != usual.submit_batch)
     text += fmt::format(", batch {}", workload.submit_batch);

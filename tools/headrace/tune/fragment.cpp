@@ -10,22 +10,10 @@
 #include <optional>
 
 #include "headrace/error.hpp"
+#include "program/io_queue_names.hpp"
 
 namespace headrace::tools {
 namespace {
-const char* setting_of(IoQueueKind queue) {
-  switch (queue) {
-    case IoQueueKind::kUring:
-      return "uring";
-    case IoQueueKind::kAio:
-      return "aio";
-    case IoQueueKind::kThreads:
-      return "threads";
-    default:
-      return "auto";
-  }
-}
-
 // The key of `object` that `model` does not have; "" where there is none.
 std::string foreign_key(const Json& object, const Json& model) {
   for (const auto& [key, value] : object.items()) {
@@ -85,7 +73,7 @@ Json settings_fragment(const Candidate& candidate, const Tuned& tuned) {
            {{"io_block_bytes", candidate.block_bytes},
             {"queue_depth", candidate.depth},
             {"submit_batch", candidate.submit_batch},
-            {"io_queue", setting_of(candidate.queue)},
+            {"io_queue", name_of(candidate.queue)},
             {"register_buffers", candidate.register_buffers ? "auto" : "off"},
             {"tuned", where}}}};
 }
