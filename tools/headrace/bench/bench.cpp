@@ -28,7 +28,6 @@
 
 namespace headrace::tools {
 namespace {
-constexpr const char* kProgram = "headrace bench";
 constexpr const char* kLost = "what was measured so far is lost, its files are gone";
 
 // The whole of one run.
@@ -151,7 +150,8 @@ class Bench {
           stderr,
           "{}: data read back differ from what was written, at {} places; the drive, "
           "its driver or memory damages data; do not train on it before it is found. First: {}\n",
-          kProgram, measurement_.verification.mismatches, measurement_.verification.first_mismatch);
+          kBenchName, measurement_.verification.mismatches,
+          measurement_.verification.first_mismatch);
       return kFailed;
     }
     return required.all_met() ? kDone : kMissed;
@@ -196,7 +196,7 @@ bool is_lacking(const BenchOptions& options, const Error& error) {
 int bench(int argc, const char* const* argv) {
   if (argc > 1 && std::string_view(argv[1]) == "compare") return compare(argc - 1, argv + 1);
   const ParsedBenchOptions parsed = parse_bench_options(argc, argv);
-  const Failing failing(kProgram, parsed.json);
+  const Failing failing(kBenchName, parsed.json);
   if (!parsed.options) {
     if (parsed.exit_code != 0) return failing.fail(parsed.exit_code, "kUsage", parsed.text);
     fmt::print("{}", parsed.text);

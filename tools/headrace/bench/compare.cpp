@@ -20,11 +20,11 @@
 
 namespace headrace::tools {
 namespace {
-constexpr const char* kProgram = "headrace bench compare";
-constexpr const char* kDescription =
+constexpr const char* kCompareProgram = "headrace bench compare";
+constexpr const char* kCompareDescription =
     "Compares what two runs of headrace bench have measured, cell by cell.\nA and B are files that "
     "--json wrote; A is the earlier one, and a ratio is B / A.\n";
-constexpr const char* kFooter =
+constexpr const char* kCompareFooter =
     "\nRatios are medians of all pairs of rounds, with the interval that the rank sum test leaves "
     "at 95 %. It\nneeds 4 rounds in each run. It knows the noise between the rounds of a run, not "
     "what else changed from\none run to the other: for a close call, repeat both.\n"
@@ -142,7 +142,7 @@ int run(const Options& options) {
   const int exit_code = cells_below(runs, options.fail_below).empty() ? kDone : kMissed;
   fmt::print(options.json == "-" ? stderr : stdout, "A: {}\nB: {}\n{}", options.a, options.b,
              compared_text(runs, options.fail_below));
-  Json report = document(kProgram);
+  Json report = document(kCompareProgram);
   report["exit_code"] = exit_code;
   report["a"] = options.a;
   report["b"] = options.b;
@@ -232,8 +232,8 @@ Json compared_json(const ComparedRuns& runs, std::optional<double> allowed) {
 
 int compare(int argc, const char* const* argv) {
   Options options;
-  CLI::App app(kDescription, kProgram);
-  app.footer(kFooter);
+  CLI::App app(kCompareDescription, kCompareProgram);
+  app.footer(kCompareFooter);
   app.add_option("A", options.a, "The earlier run's report")->required();
   app.add_option("B", options.b, "The later run's report")->required();
   app.add_option_function<std::string>(
@@ -248,12 +248,12 @@ int compare(int argc, const char* const* argv) {
     fmt::print("{}", app.help());
     return kDone;
   } catch (const command_line::Fault& fault) {
-    return Failing(kProgram, command_line::value_of("--json", argc, argv))
+    return Failing(kCompareProgram, command_line::value_of("--json", argc, argv))
         .fail(kRefused, "kUsage", command_line::text_of(fault, "nothing was compared"));
   } catch (const Error& error) {
-    return Failing(kProgram, "").fail(kRefused, code_name(error.code()), error.what());
+    return Failing(kCompareProgram, "").fail(kRefused, code_name(error.code()), error.what());
   }
-  return Failing(kProgram, options.json)
+  return Failing(kCompareProgram, options.json)
       .guard([&] { return run(options); }, "nothing was reported");
 }
 }  // namespace headrace::tools

@@ -18,6 +18,7 @@ struct Second {
   double at_seconds = 0;  // since its start, of the slice's end
   double seconds = 0;     // its length
   std::uint64_t read_bytes = 0, written_bytes = 0;
+  double rate() const { return static_cast<double>(read_bytes + written_bytes) / seconds; }  // B/s
 };
 
 // One uninterrupted stretch of one workload.
@@ -77,8 +78,8 @@ struct Verification {
 // A comparison of two cells, pair by pair within rounds.
 struct Comparison {
   std::size_t ours = 0, theirs = 0;  // indices of cells
-  MedianInterval ratio;              // of throughput, ours / theirs
-  MedianInterval cpu_ratio;          // of CPU seconds per byte
+  MedianInterval ratio = {};         // of throughput, ours / theirs
+  MedianInterval cpu_ratio = {};     // of CPU seconds per byte
   bool resolved = false;             // the interval's half-width is within what was asked for
 };
 

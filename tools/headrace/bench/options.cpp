@@ -238,7 +238,7 @@ void finish(BenchOptions& o, const Words& w) {
 ParsedBenchOptions parse_bench_options(int argc, const char* const* argv) {
   BenchOptions options;
   Words words;
-  CLI::App app(kDescription, "headrace bench");
+  CLI::App app(kDescription, kBenchName);
   app.footer(kFooter);
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   add_what(app, options, words);

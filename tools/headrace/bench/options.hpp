@@ -10,6 +10,8 @@
 #include "bench/workload.hpp"
 
 namespace headrace::tools {
+inline constexpr const char* kBenchName = "headrace bench";  // in usage, errors and reports
+
 struct BenchOptions {
   std::vector<std::string> paths;   // one per drive; default: the current directory
   std::vector<Workload> workloads;  // of Mover::kQueue and kEngine, each once

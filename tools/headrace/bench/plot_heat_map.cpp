@@ -12,7 +12,7 @@
 
 namespace headrace::tools {
 namespace {
-constexpr double kCellWidth = 74, kCellHeight = 34, kLeft = 66, kTop = 44;
+constexpr double kCellWidth = 74, kCellHeight = 34, kMapLeft = 66, kMapTop = 44;
 
 struct Map {
   Pattern pattern;
@@ -62,31 +62,32 @@ void draw_cell(Svg& svg, const Map& map, const Cell* cell, bool chosen, double x
 void draw_legend(Svg& svg, const Map& map, double y) {
   constexpr int kSteps = 24;
   constexpr double kWidth = 144;
-  svg.text(kLeft, y + 12, three_digits(map.least / 1e9), "dim", Anchor::kEnd);
+  svg.text(kMapLeft, y + 12, three_digits(map.least / 1e9), "dim", Anchor::kEnd);
   for (int i = 0; i < kSteps; ++i) {
-    svg.rect(kLeft + 6 + i * kWidth / kSteps, y, kWidth / kSteps + 0.5, 14, "", "",
+    svg.rect(kMapLeft + 6 + i * kWidth / kSteps, y, kWidth / kSteps + 0.5, 14, "", "",
              ramp_colour(static_cast<double>(i) / (kSteps - 1)));
   }
-  svg.text(kLeft + kWidth + 12, y + 12, gb_text(map.most), "dim");
+  svg.text(kMapLeft + kWidth + 12, y + 12, gb_text(map.most), "dim");
 }
 
 std::string draw(const Map& map, const Workload& chosen) {
-  const double width = std::max(kLeft + kCellWidth * static_cast<double>(map.depths.size()), 320.0);
-  const double bottom = kTop + kCellHeight * static_cast<double>(map.blocks.size());
+  const double width =
+      std::max(kMapLeft + kCellWidth * static_cast<double>(map.depths.size()), 320.0);
+  const double bottom = kMapTop + kCellHeight * static_cast<double>(map.blocks.size());
   Svg svg(
       width, bottom + 34,
       fmt::format("Heat map of throughput of {} by block size and depth", name_of(map.pattern)));
-  svg.text(kLeft, 14, "requests in flight", "dim");
-  svg.text(kLeft - 10, kTop - 8, "block", "dim", Anchor::kEnd);
-  double x = kLeft;
+  svg.text(kMapLeft, 14, "requests in flight", "dim");
+  svg.text(kMapLeft - 10, kMapTop - 8, "block", "dim", Anchor::kEnd);
+  double x = kMapLeft;
   for (const std::uint32_t depth : map.depths) {
-    svg.text(x + kCellWidth / 2, kTop - 8, std::to_string(depth), "", Anchor::kMiddle);
+    svg.text(x + kCellWidth / 2, kMapTop - 8, std::to_string(depth), "", Anchor::kMiddle);
     x += kCellWidth;
   }
-  double y = kTop;
+  double y = kMapTop;
   for (const std::uint64_t block : map.blocks) {
-    svg.text(kLeft - 10, y + kCellHeight / 2 + 5, block_text(block), "", Anchor::kEnd);
-    x = kLeft;
+    svg.text(kMapLeft - 10, y + kCellHeight / 2 + 5, block_text(block), "", Anchor::kEnd);
+    x = kMapLeft;
     for (const std::uint32_t depth : map.depths) {
       const auto found = map.cells.find({block, depth});
       const Cell* const cell = found == map.cells.end() ? nullptr : found->second;

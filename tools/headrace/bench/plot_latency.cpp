@@ -12,7 +12,8 @@
 
 namespace headrace::tools {
 namespace {
-constexpr double kWidth = 460, kHeight = 300, kLeft = 62, kRight = 440, kTop = 34, kBottom = 240;
+constexpr Frame kLatency{
+    .width = 460, .height = 300, .left = 62, .right = 440, .top = 34, .bottom = 240};
 
 struct Point {
   std::uint32_t depth;
@@ -51,27 +52,29 @@ std::vector<Point> points_of(const Measurement& measurement, const Workload& cho
 // Depths stand at equal distances, with what each reached below it: towards the drive's limit,
 // throughput hardly grows, and points by throughput would lie on each other.
 double place_of(std::size_t index, std::size_t count) {
-  return kLeft + (kRight - kLeft) * (static_cast<double>(index) + 0.5) / static_cast<double>(count);
+  return kLatency.left + (kLatency.right - kLatency.left) * (static_cast<double>(index) + 0.5) /
+                             static_cast<double>(count);
 }
 
 void draw_axes(Svg& svg, const std::vector<Point>& points, const Scale& y) {
   for (std::size_t i = 0; i < points.size(); ++i) {
     const double x = place_of(i, points.size());
-    svg.line(x, kTop, x, kBottom, "grid");
-    svg.text(x, kBottom + 18, std::to_string(points[i].depth), "", Anchor::kMiddle);
-    svg.text(x, kBottom + 34, three_digits(points[i].gb_per_second), "dim", Anchor::kMiddle);
+    svg.line(x, kLatency.top, x, kLatency.bottom, "grid");
+    svg.text(x, kLatency.bottom + 18, std::to_string(points[i].depth), "", Anchor::kMiddle);
+    svg.text(x, kLatency.bottom + 34, three_digits(points[i].gb_per_second), "dim",
+             Anchor::kMiddle);
   }
-  svg.text(kLeft - 6, kBottom + 18, "depth", "dim", Anchor::kEnd);
-  svg.text(kLeft - 6, kBottom + 34, "GB/s", "dim", Anchor::kEnd);
+  svg.text(kLatency.left - 6, kLatency.bottom + 18, "depth", "dim", Anchor::kEnd);
+  svg.text(kLatency.left - 6, kLatency.bottom + 34, "GB/s", "dim", Anchor::kEnd);
   for (double power = y.from; power <= y.to * 1.0001; power *= 10) {
     for (const double part : {1.0, 2.0, 5.0}) {
       const double value = power * part;
       if (value > y.to * 1.0001) break;
-      svg.line(kLeft, y(value), kRight, y(value), "grid");
-      svg.text(kLeft - 6, y(value) + 4, tick_text(value), "dim", Anchor::kEnd);
+      svg.line(kLatency.left, y(value), kLatency.right, y(value), "grid");
+      svg.text(kLatency.left - 6, y(value) + 4, tick_text(value), "dim", Anchor::kEnd);
     }
   }
-  svg.text(kLeft - 6, kTop - 12, "ms", "dim", Anchor::kEnd);
+  svg.text(kLatency.left - 6, kLatency.top - 12, "ms", "dim", Anchor::kEnd);
 }
 
 std::string draw(const std::string& title, const std::vector<Point>& points) {
@@ -80,10 +83,11 @@ std::string draw(const std::string& title, const std::vector<Point>& points) {
     least_ms = std::min(least_ms, point.ms[0]);
     most_ms = std::max(most_ms, point.ms[2]);
   }
-  const Scale y{std::pow(10, std::floor(std::log10(least_ms))), most_ms * 1.3, kBottom, kTop, true};
-  Svg svg(kWidth, kHeight, "Latency by depth of " + title);
+  const Scale y{std::pow(10, std::floor(std::log10(least_ms))), most_ms * 1.3, kLatency.bottom,
+                kLatency.top, true};
+  Svg svg(kLatency.width, kLatency.height, "Latency by depth of " + title);
   draw_axes(svg, points, y);
-  double legend = kLeft + 10;
+  double legend = kLatency.left + 10;
   for (std::size_t s = 0; s < kSeries.size(); ++s) {
     std::vector<std::pair<double, double>> line;
     for (std::size_t i = 0; i < points.size(); ++i)
@@ -94,8 +98,8 @@ std::string draw(const std::string& title, const std::vector<Point>& points) {
                  fmt::format("depth {}: {} {} ms at {} GB/s", points[i].depth, kSeries[s].name,
                              three_digits(points[i].ms[s]), three_digits(points[i].gb_per_second)));
     }
-    svg.line(legend, kTop - 16, legend + 26, kTop - 16, kSeries[s].line);
-    svg.text(legend + 31, kTop - 12, kSeries[s].name);
+    svg.line(legend, kLatency.top - 16, legend + 26, kLatency.top - 16, kSeries[s].line);
+    svg.text(legend + 31, kLatency.top - 12, kSeries[s].name);
     legend += 86;
   }
   return svg.done();

@@ -9,23 +9,21 @@
 
 namespace headrace::tools {
 namespace {
-constexpr double kWidth = 860, kHeight = 270, kLeft = 62, kRight = 836, kTop = 30, kBottom = 222;
-
-double rate_of(const Second& second) {
-  return static_cast<double>(second.read_bytes + second.written_bytes) / second.seconds / 1e9;
-}
+constexpr Frame kSeconds{
+    .width = 860, .height = 270, .left = 62, .right = 836, .top = 30, .bottom = 222};
 
 void draw_axes(Svg& svg, const Scale& x, const Scale& y) {
   for (double value = 0, step = tick_step(x.to); value <= x.to * 1.0001; value += step) {
-    svg.line(x(value), kBottom, x(value), kBottom + 4, "axis");
-    svg.text(x(value), kBottom + 18, tick_text(value), "dim", Anchor::kMiddle);
+    svg.line(x(value), kSeconds.bottom, x(value), kSeconds.bottom + 4, "axis");
+    svg.text(x(value), kSeconds.bottom + 18, tick_text(value), "dim", Anchor::kMiddle);
   }
-  svg.text((kLeft + kRight) / 2, kBottom + 38, "seconds", "dim", Anchor::kMiddle);
+  svg.text((kSeconds.left + kSeconds.right) / 2, kSeconds.bottom + 38, "seconds", "dim",
+           Anchor::kMiddle);
   for (double value = 0, step = tick_step(y.to); value <= y.to * 1.0001; value += step) {
-    svg.line(kLeft, y(value), kRight, y(value), "grid");
-    svg.text(kLeft - 6, y(value) + 4, tick_text(value), "dim", Anchor::kEnd);
+    svg.line(kSeconds.left, y(value), kSeconds.right, y(value), "grid");
+    svg.text(kSeconds.left - 6, y(value) + 4, tick_text(value), "dim", Anchor::kEnd);
   }
-  svg.text(kLeft - 6, kTop - 12, "GB/s", "dim", Anchor::kEnd);
+  svg.text(kSeconds.left - 6, kSeconds.top - 12, "GB/s", "dim", Anchor::kEnd);
 }
 
 std::string draw(const Cell& cell, const std::vector<CacheCliff>& cliffs) {
@@ -33,28 +31,29 @@ std::string draw(const Cell& cell, const std::vector<CacheCliff>& cliffs) {
   for (const Sample& sample : cell.samples) {
     for (const Second& second : sample.seconds_of) {
       length = std::max(length, second.at_seconds);
-      if (second.seconds > 0) most = std::max(most, rate_of(second));
+      if (second.seconds > 0) most = std::max(most, second.rate() / 1e9);
     }
   }
   if (length <= 0 || most <= 0) return "";
-  const Scale x{0, length, kLeft, kRight}, y{0, most * 1.1, kBottom, kTop};
+  const Scale x{0, length, kSeconds.left, kSeconds.right},
+      y{0, most * 1.1, kSeconds.bottom, kSeconds.top};
   const std::string name = text_of(cell.workload);
-  Svg svg(kWidth, kHeight, "Throughput over time of " + name);
+  Svg svg(kSeconds.width, kSeconds.height, "Throughput over time of " + name);
   draw_axes(svg, x, y);
   for (const Sample& sample : cell.samples) {
     std::vector<std::pair<double, double>> line;
     for (const Second& second : sample.seconds_of) {
-      if (second.seconds > 0) line.emplace_back(x(second.at_seconds), y(rate_of(second)));
+      if (second.seconds > 0) line.emplace_back(x(second.at_seconds), y(second.rate() / 1e9));
     }
     svg.polyline(line, "thin s1");
   }
   for (const CacheCliff& cliff : cliffs) {
     if (cliff.workload != name) continue;
     const double at = x(cliff.at_seconds);
-    const bool right = at > (kLeft + kRight) / 2;
-    svg.line(at, kTop, at, kBottom, "cliff");
+    const bool right = at > (kSeconds.left + kSeconds.right) / 2;
+    svg.line(at, kSeconds.top, at, kSeconds.bottom, "cliff");
     svg.text(
-        right ? at - 6 : at + 6, kTop - 6,
+        right ? at - 6 : at + 6, kSeconds.top - 6,
         fmt::format("cache full: {} to {}", three_digits(cliff.before / 1e9), gb_text(cliff.after)),
         "cliff-text", right ? Anchor::kEnd : Anchor::kStart);
   }

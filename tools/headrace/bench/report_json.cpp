@@ -8,6 +8,7 @@
 
 #include "bench/as_fio.hpp"
 #include "bench/json_fields.hpp"
+#include "bench/options.hpp"
 #include "bench/recommendation.hpp"
 #include "bench/report_format.hpp"
 #include "program/io_queue_names.hpp"
@@ -15,7 +16,6 @@
 
 namespace headrace::tools {
 namespace {
-constexpr const char* kProgram = "headrace bench";
 constexpr std::array kPercentiles{1.0,  5.0,  10.0, 20.0, 30.0, 40.0, 50.0,  60.0, 70.0,
                                   80.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95, 99.99};
 constexpr std::array kMovers{std::pair{"headrace", Mover::kQueue},
@@ -262,8 +262,8 @@ void check_kind(const JsonFields& document) {
     document.at("schema_version").refuse(fmt::format("is {} where this version reads 1", version));
   }
   const std::string program = document.text("program");
-  if (program != kProgram)
-    document.at("program").refuse(fmt::format("is '{}', not '{}'", program, kProgram));
+  if (program != kBenchName)
+    document.at("program").refuse(fmt::format("is '{}', not '{}'", program, kBenchName));
   if (!document.has("jobs") && document.has("error"))
     document.at("error").refuse("says that the run failed: " +
                                 document.at("error").text("message"));
@@ -271,7 +271,7 @@ void check_kind(const JsonFields& document) {
 }  // namespace
 
 Json to_json(const Measurement& measurement, const Required* required) {
-  Json json = document(kProgram);
+  Json json = document(kBenchName);
   json["command"] = measurement.command;
   json["date"] = measurement.date;
   json["machine"] = to_object(measurement.machine);

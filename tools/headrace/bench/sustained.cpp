@@ -12,17 +12,13 @@ namespace {
 constexpr std::size_t kLeastSide = 5;  // seconds
 constexpr double kFall = 0.8;
 
-double rate_of(const Second& second) {
-  return static_cast<double>(second.read_bytes + second.written_bytes) / second.seconds;
-}
-
 struct Side {
   double median = 0;
   double deviation = 0;  // from it, summed
 };
 Side side_of(const std::vector<Second>& seconds, std::size_t from, std::size_t to) {
   std::vector<double> rates;
-  for (std::size_t i = from; i < to; ++i) rates.push_back(rate_of(seconds[i]));
+  for (std::size_t i = from; i < to; ++i) rates.push_back(seconds[i].rate());
   Side side{.median = median_interval(rates).median};
   for (const double rate : rates) side.deviation += std::abs(rate - side.median);
   return side;

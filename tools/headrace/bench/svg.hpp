@@ -35,6 +35,12 @@ class Svg {
   std::string body_;
 };
 
+// Where a plot's area lies in its drawing, in pixels.
+struct Frame {
+  double width, height;  // of the drawing
+  double left, right, top, bottom;
+};
+
 // A value's place on an axis.
 struct Scale {
   double from, to;    // values

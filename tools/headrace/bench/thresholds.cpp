@@ -118,11 +118,11 @@ const Name& known_name(const std::string& name) {
 }
 
 // The order in which latency and CPU are looked for.
-constexpr std::array kByPreference{Pattern::kRead, Pattern::kRandRead, Pattern::kMixed,
-                                   Pattern::kWrite, Pattern::kRandWrite};
+constexpr std::array kReadsFirst{Pattern::kRead, Pattern::kRandRead, Pattern::kMixed,
+                                 Pattern::kWrite, Pattern::kRandWrite};
 
 std::optional<std::size_t> judged_cell(const Measurement& measurement) {
-  for (const Pattern pattern : kByPreference) {
+  for (const Pattern pattern : kReadsFirst) {
     if (const auto cell = recommended(measurement, pattern)) return cell;
   }
   return std::nullopt;
