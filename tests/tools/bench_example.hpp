@@ -11,8 +11,8 @@ constexpr std::uint64_t kMi = 1 << 20;
 
 // A second of `gb_per_second`, half of it written where the pattern is mixed; latencies around what
 // the depth makes of that rate.
-inline Sample sample_of(const Workload& workload, double gb_per_second, std::uint32_t round) {
-  Sample sample;
+inline TimedSample sample_of(const Workload& workload, double gb_per_second, std::uint32_t round) {
+  TimedSample sample;
   sample.round = round;
   sample.seconds = 1;
   sample.cpu_seconds = 0.01 * gb_per_second;
@@ -38,8 +38,7 @@ inline Cell cell_of(Workload workload, std::initializer_list<double> gb_per_seco
   cell.workload = std::move(workload);
   cell.queue = cell.workload.mover == Mover::kFio ? cell.workload.fio_engine : "uring";
   std::uint32_t round = 0;
-  for (const double rate : gb_per_second)
-    cell.samples.push_back(sample_of(cell.workload, rate, round++));
+  for (const double rate : gb_per_second) cell.add(sample_of(cell.workload, rate, round++));
   return cell;
 }
 

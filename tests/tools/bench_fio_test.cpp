@@ -83,7 +83,7 @@ Json answer() {
 }
 
 TEST(SampleOfFio, TakesBytesTimesAndEveryRequestsLatency) {
-  const Sample sample = sample_of_fio(answer(), 3);
+  const TimedSample sample = sample_of_fio(answer(), 3);
   EXPECT_EQ(sample.round, 3u);
   EXPECT_EQ(sample.read_bytes, 3145728u);
   EXPECT_EQ(sample.written_bytes, 1048576u);
@@ -176,9 +176,10 @@ TEST(FioCommand, FioItselfTakesItAndItsAnswerIsASample) {
     for (int byte = 0; (byte = std::fgetc(pipe)) != EOF;) output += static_cast<char>(byte);
     const int status = ::pclose(pipe);
     const Json json = fio_json(output, "", WEXITSTATUS(status));
-    const Sample sample = sample_of_fio(json, 0);
-    EXPECT_EQ(sample.bytes(), 8u << 20) << line;
-    EXPECT_EQ(sample.read_latency.count() + sample.write_latency.count(), 128u) << line;
+    const TimedSample sample = sample_of_fio(json, 0);
+    const std::uint64_t blocks = workload.pattern == Pattern::kMixed ? 256 : 128;  // of 64 KiB
+    EXPECT_EQ(sample.bytes(), blocks << 16) << line;
+    EXPECT_EQ(sample.read_latency.count() + sample.write_latency.count(), blocks) << line;
     EXPECT_EQ(json["jobs"][0]["job options"]["rw"], name_of(workload.pattern));
   }
 }

@@ -50,6 +50,9 @@ TEST_F(BenchProgram, MeasuresComparesReportsAndLeavesTheUsersFilesAlone) {
     EXPECT_NE(ran.out.find(words), std::string::npos) << words << "\n" << ran.out;
   const json document = json::parse(std::ifstream(report));
   EXPECT_EQ(document["verification"]["mismatches"], 0);
+  const json& held = document["held"];
+  EXPECT_EQ(held["after_last_round"]["open_files"], held["after_first_round"]["open_files"]);
+  EXPECT_GE(held["most"]["memory_bytes"], 1u << 20);
   EXPECT_GT(fs::file_size(page), 1000u);
   std::string content;
   std::getline(std::ifstream(mine), content);

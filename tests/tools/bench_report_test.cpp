@@ -6,6 +6,7 @@
 
 #include "bench/recommendation.hpp"
 #include "bench/report_format.hpp"
+#include "bench/report_json.hpp"
 #include "bench/report_text.hpp"
 #include "headrace/settings.hpp"
 #include "tools/bench_example.hpp"
@@ -103,6 +104,18 @@ TEST(ReportText, NamesMismatchesCliffsRequirementsAndWarnings) {
               "5.20 GB/s to 1.10\n    GB/s: the drive's cache was full.");
   expect_part(text, "required\n  MISSED  write=9GB/s: 3.20 GB/s (write 4M x 4)\n");
   EXPECT_TRUE(text.ends_with("warnings\n  - the page cache holds the file\n")) << text;
+}
+
+TEST(ReportText, TellsWhatTheProgramHeldWhenItBeganAndWhenItEnded) {
+  Measurement m = example();
+  EXPECT_EQ(result_text(m, nullptr).find("held by"), std::string::npos) << "by one round, nothing";
+  m.held = {{1 << 20, 9, 1}, {3 << 20, 12, 1}, {2 << 20, 10, 2}};
+  expect_part(result_text(m, nullptr),
+              "held by this program (memory, open files, threads): 1 MiB, 9, 1 after the first "
+              "round; 2 MiB, 10, 2\n  after the last; 3 MiB, 12, 2 at most\n");
+  const Json held = to_json(m, nullptr).at("held");
+  EXPECT_EQ(held.at("after_last_round").at("open_files"), 10);
+  EXPECT_EQ(held.at("most").at("memory_bytes"), 3 << 20);
 }
 
 TEST(ReportText, TellsEachDrivesPart) {

@@ -107,7 +107,7 @@ TEST_F(RunnerTest, EveryPatternMovesJustWhatItWasAskedToOnEveryQueue) {
                                 .jobs = jobs,
                                 .queue = queue};
         SCOPED_TRACE(text_of(workload));
-        const Sample sample = runner.take(workload, {.bytes = 8 * kMiB, .turn = 1});
+        const TimedSample sample = runner.take(workload, {.bytes = 8 * kMiB, .turn = 1});
         EXPECT_EQ(sample.read_bytes, reads(pattern) ? 8 * kMiB : 0);
         EXPECT_EQ(sample.written_bytes, writes(pattern) ? 8 * kMiB : 0);
         EXPECT_EQ(sample.reads + sample.writes, sample.bytes() / (256 * kKiB));
@@ -134,7 +134,7 @@ TEST_F(RunnerTest, TheEnginesPathMovesTheSameBlocksOfTheSameFile) {
                             .depth = 4,
                             .mover = Mover::kEngine,
                             .record_bytes = 2 * kMiB};
-    const Sample sample = runner.take(workload, {.bytes = 16 * kMiB, .turn = 1});
+    const TimedSample sample = runner.take(workload, {.bytes = 16 * kMiB, .turn = 1});
     EXPECT_EQ(sample.read_bytes, reads(pattern) ? 16 * kMiB : 0);
     EXPECT_EQ(sample.written_bytes, writes(pattern) ? 16 * kMiB : 0);
     EXPECT_EQ(sample.reads + sample.writes, sample.bytes() / (2 * kMiB));
@@ -150,7 +150,7 @@ TEST_F(RunnerTest, TwoDrivesMoveAsMuchEach) {
   two.paths.push_back(second.string());
   Runner runner(two);
   runner.lay_out();
-  const Sample sample = runner.take({.block_bytes = kMiB, .depth = 2}, {.bytes = 8 * kMiB});
+  const TimedSample sample = runner.take({.block_bytes = kMiB, .depth = 2}, {.bytes = 8 * kMiB});
   EXPECT_EQ(sample.drive_bytes, (std::vector<std::uint64_t>{8 * kMiB, 8 * kMiB}));
   runner.verify_all();
   EXPECT_EQ(runner.verification().pages, 64 * kMiB / kPageBytes);
@@ -167,7 +167,7 @@ TEST_F(RunnerTest, ShortTransfersAndMomentaryRefusalsAreContinued) {
   Runner runner(broken);
   runner.lay_out();
   const Workload mixed{.pattern = Pattern::kMixed, .block_bytes = 256 * kKiB, .depth = 8};
-  const Sample sample = runner.take(mixed, {.bytes = 16 * kMiB});
+  const TimedSample sample = runner.take(mixed, {.bytes = 16 * kMiB});
   EXPECT_EQ(sample.bytes(), 32 * kMiB);
   runner.verify_all();
   EXPECT_GT(counts.shorts, 0u);
@@ -240,7 +240,8 @@ TEST_F(RunnerTest, AFileOfTheUsersIsOnlyRead) {
   Runner runner(reading);
   EXPECT_TRUE(runner.targets()[0]->facts().read_only);
   EXPECT_EQ(runner.targets()[0]->size_bytes(), 8 * kMiB);
-  const Sample sample = runner.take({.block_bytes = 256 * kKiB, .depth = 4}, {.bytes = 8 * kMiB});
+  const TimedSample sample =
+      runner.take({.block_bytes = 256 * kKiB, .depth = 4}, {.bytes = 8 * kMiB});
   EXPECT_EQ(sample.read_bytes, 8 * kMiB);
   EXPECT_EQ(fs::last_write_time(file), before);
 }
@@ -249,7 +250,7 @@ TEST_F(RunnerTest, ALongSampleIsToldSecondBySecond) {
   Runner runner(options());
   runner.lay_out();
   const Workload read{.block_bytes = 64 * kKiB, .depth = 2};
-  const Sample sample = runner.take(read, {.seconds = 2.5, .per_second = true});
+  const TimedSample sample = runner.take(read, {.seconds = 2.5, .per_second = true});
   ASSERT_GE(sample.seconds_of.size(), 2u);
   std::uint64_t told = 0;
   for (const Second& second : sample.seconds_of) told += second.read_bytes;

@@ -70,7 +70,10 @@ std::vector<std::string> common_arguments(const Workload& workload, const std::s
       "--thread",
       "--group_reporting",
   };
-  if (workload.pattern == Pattern::kMixed) words.emplace_back("--rwmixread=50");
+  if (workload.pattern == Pattern::kMixed) {
+    words.emplace_back("--rwmixread=50");
+    words.push_back(fmt::format("--io_size={}", 2 * part));  // else both directions share one part
+  }
   if (writes(workload.pattern)) {
     words.emplace_back("--overwrite=1");
     words.emplace_back("--scramble_buffers=0");
@@ -202,7 +205,7 @@ Json fio_json(const std::string& output, const std::string& errors, int exit_cod
                                      kOrigin.fix, last_lines(errors.empty() ? output : errors)));
 }
 
-Sample sample_of_fio(const Json& output, std::uint32_t round) {
+TimedSample sample_of_fio(const Json& output, std::uint32_t round) {
   const JsonFields document(output, kOrigin);
   const std::vector<JsonFields> jobs = document.elements("jobs");
   if (jobs.size() != 1) document.at("jobs").refuse("does not hold the one job");
@@ -214,7 +217,7 @@ Sample sample_of_fio(const Json& output, std::uint32_t round) {
                     kOrigin.consequence, kOrigin.fix),
         static_cast<int>(number));
   }
-  Sample sample;
+  TimedSample sample;
   sample.round = round;
   sample.seconds =
       std::max(take(job.at("read"), sample.read_bytes, sample.reads, sample.read_latency),

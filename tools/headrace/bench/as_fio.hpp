@@ -28,5 +28,5 @@ Json fio_json(const std::string& output, const std::string& errors, int exit_cod
 // Seconds are of fio's own clock, which counts milliseconds; CPU seconds are those of its jobs
 // alone. Latencies are fio's "clat"; in full of json+, else as its percentiles tell. Throws Error
 // kIo where the job failed or moved nothing, kInvalidArgument where a field is missing.
-Sample sample_of_fio(const Json& output, std::uint32_t round);
+TimedSample sample_of_fio(const Json& output, std::uint32_t round);
 }  // namespace headrace::tools

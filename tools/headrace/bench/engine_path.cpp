@@ -67,7 +67,7 @@ struct EnginePath::Parts {
   std::vector<Way> ways;
   BenchClock::time_point began, until;
   std::uint32_t generation = 0;
-  Sample sample;
+  TimedSample sample;
   Verification* verification = nullptr;
 
   bool may_start(const Way& way) const {
@@ -168,7 +168,8 @@ EnginePath::EnginePath(const std::vector<std::unique_ptr<Target>>& targets,
 }
 EnginePath::~EnginePath() = default;
 
-Sample EnginePath::take(const Stretch& stretch, std::uint32_t generation, Verification& result) {
+TimedSample EnginePath::take(const Stretch& stretch, std::uint32_t generation,
+                             Verification& result) {
   Parts& p = *parts_;
   p.sample = {};
   p.sample.drive_bytes.resize(p.targets.size());

@@ -32,7 +32,7 @@ class EnginePath {
   ~EnginePath();
 
   // Latencies are of whole records. `result` gets what was compared. Throws headrace::Error.
-  Sample take(const Stretch& stretch, std::uint32_t generation, Verification& result);
+  TimedSample take(const Stretch& stretch, std::uint32_t generation, Verification& result);
   std::string queue_text() const;
   std::string queue_notes() const;
 

@@ -25,8 +25,8 @@ const std::vector<std::string>& fio_engines() {
   return engines;
 }
 
-Sample take_by_fio(Target& target, const Workload& workload, std::uint64_t bytes,
-                   std::uint32_t turn) {
+TimedSample take_by_fio(Target& target, const Workload& workload, std::uint64_t bytes,
+                        std::uint32_t turn) {
   // As Runner deals it to lanes, a part per job; fio's jobs lie side by side.
   const std::uint64_t part =
       base::align_down(target.size_bytes() / workload.jobs, workload.block_bytes);

@@ -14,6 +14,6 @@ std::string fio_version();
 const std::vector<std::string>& fio_engines();
 // `bytes` per direction from the block that a lane would begin with. The pages it writes are
 // unknown to us from then on.
-Sample take_by_fio(Target& target, const Workload& workload, std::uint64_t bytes,
-                   std::uint32_t turn);
+TimedSample take_by_fio(Target& target, const Workload& workload, std::uint64_t bytes,
+                        std::uint32_t turn);
 }  // namespace headrace::tools

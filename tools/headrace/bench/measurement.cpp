@@ -4,8 +4,15 @@
 #include <algorithm>
 #include <array>
 #include <ctime>
+#include <utility>
 
 namespace headrace::tools {
+void Cell::add(TimedSample sample) {
+  read_latency.add(sample.read_latency);
+  write_latency.add(sample.write_latency);
+  samples.push_back(std::move(sample));
+}
+
 std::vector<double> Cell::rates() const {
   std::vector<double> values;
   for (const Sample& sample : samples) values.push_back(sample.bytes_per_second());
@@ -19,12 +26,9 @@ MedianInterval Cell::cpu_per_gb() const {
 }
 
 LatencyHistogram Cell::latency() const {
-  LatencyHistogram all;
-  for (const Sample& sample : samples) {
-    all.add(sample.read_latency);
-    all.add(sample.write_latency);
-  }
-  return all;
+  LatencyHistogram both = read_latency;
+  both.add(write_latency);
+  return both;
 }
 
 Measurement begin_measurement(int argc, const char* const* argv) {

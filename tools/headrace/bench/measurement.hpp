@@ -27,26 +27,32 @@ struct Sample {
   double seconds = 0;      // first request submitted to last one completed
   double cpu_seconds = 0;  // user + system, of all threads that took part (fio: of its job)
   std::uint64_t read_bytes = 0, written_bytes = 0;
-  std::uint64_t reads = 0, writes = 0;           // requests
-  LatencyHistogram read_latency, write_latency;  // of a request, submitted to completed
-  std::vector<std::uint64_t> drive_bytes = {};   // moved, per drive; empty for fio
-  std::vector<Second> seconds_of = {};           // --sustained only
+  std::uint64_t reads = 0, writes = 0;          // requests
+  std::vector<std::uint64_t> drive_bytes = {};  // moved, per drive; empty for fio
+  std::vector<Second> seconds_of = {};          // --sustained only
 
   std::uint64_t bytes() const { return read_bytes + written_bytes; }
   double bytes_per_second() const { return static_cast<double>(bytes()) / seconds; }
   double cpu_per_gb() const { return cpu_seconds / (static_cast<double>(bytes()) / 1e9); }
 };
 
+// As it was taken. Its latencies are joined to those of its cell: a long run has many samples.
+struct TimedSample : Sample {
+  LatencyHistogram read_latency, write_latency;  // of a request, submitted to completed
+};
+
 // All samples of one workload, a round each, in the order of the rounds.
 struct Cell {
   Workload workload;
   std::string queue;  // what "auto" chose: "uring, registered buffers"; fio: its engine
-  std::vector<Sample> samples;
+  std::vector<Sample> samples = {};
+  LatencyHistogram read_latency = {}, write_latency = {};  // of all of them
 
+  void add(TimedSample sample);
   std::vector<double> rates() const;  // bytes per second, per round
   MedianInterval rate() const { return median_interval(rates()); }
   MedianInterval cpu_per_gb() const;
-  LatencyHistogram latency() const;  // of all its requests
+  LatencyHistogram latency() const;  // of reads and writes
 };
 
 // A place that was measured.
@@ -96,6 +102,7 @@ struct Measurement {
   std::uint64_t written_bytes = 0;  // in all, the layout included
   double seconds = 0;               // in all
   std::uint32_t rounds = 0;
+  std::vector<Held> held;   // by this process after each round, or each long sample
   std::string fio_version;  // "": not compared
 };
 

@@ -51,12 +51,10 @@ Json latency_json(const LatencyHistogram& latency) {
 Json direction_json(const Cell& cell, bool of_reads) {
   std::uint64_t bytes = 0, requests = 0;
   double seconds = 0;
-  LatencyHistogram latency;
   for (const Sample& sample : cell.samples) {
     bytes += of_reads ? sample.read_bytes : sample.written_bytes;
     requests += of_reads ? sample.reads : sample.writes;
     seconds += sample.seconds;
-    latency.add(of_reads ? sample.read_latency : sample.write_latency);
   }
   const bool any = requests > 0;
   return {{"io_bytes", bytes},
@@ -64,7 +62,7 @@ Json direction_json(const Cell& cell, bool of_reads) {
           {"iops", any ? static_cast<double>(requests) / seconds : 0.0},
           {"runtime", any ? std::llround(seconds * 1000) : 0},
           {"total_ios", requests},
-          {"clat_ns", latency_json(latency)}};
+          {"clat_ns", latency_json(of_reads ? cell.read_latency : cell.write_latency)}};
 }
 
 Json workload_json(const Workload& workload) {
@@ -154,6 +152,12 @@ Json comparisons_json(const Measurement& measurement) {
                     {"verdict", verdict_text(comparison)}});
   }
   return json;
+}
+
+Json held_json(const Held& held) {
+  return {{"memory_bytes", held.memory_bytes},
+          {"open_files", held.open_files},
+          {"threads", held.threads}};
 }
 
 Json cliffs_json(const Measurement& measurement) {
@@ -284,6 +288,11 @@ Json to_json(const Measurement& measurement, const Required* required) {
   const Ceiling ceiling = ceiling_of(measurement);
   json["ceiling_bytes_per_second"] = {
       {"read", ceiling.read}, {"write", ceiling.write}, {"rw", ceiling.mixed}};
+  if (!measurement.held.empty()) {
+    json["held"] = {{"after_first_round", held_json(measurement.held.front())},
+                    {"after_last_round", held_json(measurement.held.back())},
+                    {"most", held_json(most_of(measurement.held))}};
+  }
   json["jobs"] = Json::array();
   for (const Cell& cell : measurement.cells) json["jobs"].push_back(cell_json(cell, ceiling));
   json["comparisons"] = comparisons_json(measurement);

@@ -150,6 +150,19 @@ std::string cliffs_text(const Measurement& measurement) {
   return text;
 }
 
+// Growth is seen here.
+std::string held_text(const Measurement& measurement) {
+  const auto text = [](const Held& held) {
+    return fmt::format("{}, {}, {}", base::format_bytes(held.memory_bytes), held.open_files,
+                       held.threads);
+  };
+  return fmt::format(
+      "held by this program (memory, open files, threads): {} after the first round; {} after the "
+      "last; {} at most",
+      text(measurement.held.front()), text(measurement.held.back()),
+      text(most_of(measurement.held)));
+}
+
 std::string settings_text(const Measurement& measurement) {
   const auto recommendation = recommendation_of(measurement);
   if (!recommendation) {
@@ -186,6 +199,7 @@ std::string result_text(const Measurement& measurement, const Required* required
   text +=
       fmt::format("{} rounds in {} s, {} written in all\n", measurement.rounds,
                   three_digits(measurement.seconds), base::format_bytes(measurement.written_bytes));
+  if (measurement.held.size() > 1) text += wrapped("", held_text(measurement), 2);
   if (required != nullptr && !required->judged.empty())
     text += "\nrequired\n" + thresholds_text(*required);
   text += settings_text(measurement);

@@ -67,7 +67,7 @@ Rounds::Rounds(Runner& runner, Measurement& measurement, const std::vector<Workl
 }
 
 void Rounds::add_cell(const Workload& workload, std::size_t partner) {
-  measurement_.cells.push_back({.workload = workload, .queue = workload.fio_engine, .samples = {}});
+  measurement_.cells.push_back({.workload = workload, .queue = workload.fio_engine});
   paces_.push_back({.partner = partner});
 }
 
@@ -199,7 +199,7 @@ void Rounds::choose_fio_engines() {
     measurement_.cells.push_back(all[i]);
     paces_.push_back({.bytes = paces[i].bytes, .partner = partner});
   }
-  for (Cell& cell : measurement_.cells) cell.samples.clear();
+  for (Cell& cell : measurement_.cells) cell = {.workload = cell.workload, .queue = cell.queue};
 }
 
 bool Rounds::has_budget() const {
@@ -223,6 +223,7 @@ bool Rounds::one_round(std::uint32_t round) {
     any = true;
     take(i, round);
   }
+  if (any) measurement_.held.push_back(held_now());
   settle();
   return any;
 }
@@ -235,13 +236,13 @@ void Rounds::take(std::size_t index, std::uint32_t round) {
             std::max(by_rounds, std::min(1.0, elapsed() / options_.most_seconds)));
   // Those that are compared cover the same blocks.
   const std::uint32_t turn = round + static_cast<std::uint32_t>(paces_[index].partner);
-  Sample taken = sample(cell, paces_[index], turn);
+  TimedSample taken = sample(cell, paces_[index], turn);
   taken.round = round;
   if (cell.workload.mover != Mover::kFio) cell.queue = runner_.queue_text();
-  cell.samples.push_back(std::move(taken));
+  cell.add(std::move(taken));
 }
 
-Sample Rounds::sample(const Cell& cell, const Pace& pace, std::uint32_t turn) {
+TimedSample Rounds::sample(const Cell& cell, const Pace& pace, std::uint32_t turn) {
   if (cell.workload.mover == Mover::kFio)
     return take_by_fio(*runner_.targets()[0], cell.workload, pace.bytes, turn);
   return runner_.take(cell.workload, {.bytes = pace.bytes, .turn = turn});

@@ -47,7 +47,7 @@ class Rounds {
   void choose_fio_engines();
   bool one_round(std::uint32_t round);
   void take(std::size_t index, std::uint32_t round);
-  Sample sample(const Cell& cell, const Pace& pace, std::uint32_t turn);
+  TimedSample sample(const Cell& cell, const Pace& pace, std::uint32_t turn);
   bool has_budget() const;
   void warn_of_short_samples();
   void settle();

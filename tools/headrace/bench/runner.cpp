@@ -65,16 +65,16 @@ LaneOptions Runner::lane_options(const Workload& workload, const Stretch& stretc
   return lane;
 }
 
-Sample Runner::take(const Workload& workload, const Stretch& stretch, const Shown& shown) {
+TimedSample Runner::take(const Workload& workload, const Stretch& stretch, const Shown& shown) {
   check_signal();
   ++generation_;
-  Sample sample = workload.mover == Mover::kEngine ? take_by_engine(workload, stretch)
-                                                   : take_by_lanes(workload, stretch, shown);
+  TimedSample sample = workload.mover == Mover::kEngine ? take_by_engine(workload, stretch)
+                                                        : take_by_lanes(workload, stretch, shown);
   written_bytes_ += sample.written_bytes;
   return sample;
 }
 
-Sample Runner::take_by_engine(const Workload& workload, const Stretch& stretch) {
+TimedSample Runner::take_by_engine(const Workload& workload, const Stretch& stretch) {
   const std::uint64_t half = arena_.size_bytes() / 2;
   EnginePath path(targets_, workload, arena_.range(half, half), buffers_, stamps_);
   queue_text_ = path.queue_text();
@@ -82,7 +82,7 @@ Sample Runner::take_by_engine(const Workload& workload, const Stretch& stretch) 
   load_.start();
   const double before = load_.cpu_seconds();
   try {
-    Sample sample = path.take(stretch, generation_, verification_);
+    TimedSample sample = path.take(stretch, generation_, verification_);
     load_.stop();
     // It reads into what it writes from; the bodies of another program's pages are not ours.
     if (reads(workload.pattern)) stamps_.fill(arena_.range(half, half));
@@ -95,7 +95,8 @@ Sample Runner::take_by_engine(const Workload& workload, const Stretch& stretch) 
   }
 }
 
-Sample Runner::take_by_lanes(const Workload& workload, const Stretch& stretch, const Shown& shown) {
+TimedSample Runner::take_by_lanes(const Workload& workload, const Stretch& stretch,
+                                  const Shown& shown) {
   std::vector<Job> jobs(targets_.size() * workload.jobs);
   for (std::size_t i = 0; i < jobs.size(); ++i) {
     jobs[i].drive = i / workload.jobs;
@@ -111,14 +112,14 @@ Sample Runner::take_by_lanes(const Workload& workload, const Stretch& stretch, c
   load_.stop();
   const double cpu = cpu_seconds() - before - (load_.cpu_seconds() - load_before);
   crew.end();
-  Sample sample = joined(jobs);
+  TimedSample sample = joined(jobs);
   sample.cpu_seconds = cpu;
   sample.seconds_of = std::move(seconds);
   return sample;
 }
 
 // What the jobs have done together. Throws what one of them has thrown.
-Sample Runner::joined(const std::vector<Job>& jobs) {
+TimedSample Runner::joined(const std::vector<Job>& jobs) {
   for (const Job& job : jobs) {
     if (!job.error) continue;
     try {
@@ -128,7 +129,7 @@ Sample Runner::joined(const std::vector<Job>& jobs) {
       throw;
     }
   }
-  Sample sample;
+  TimedSample sample;
   sample.drive_bytes.resize(targets_.size());
   BenchClock::time_point began = jobs[0].result.began, ended = jobs[0].result.ended;
   for (const Job& job : jobs) {
@@ -153,7 +154,7 @@ Sample Runner::joined(const std::vector<Job>& jobs) {
   return sample;
 }
 
-Sample Runner::lay_out(const Shown& shown) {
+TimedSample Runner::lay_out(const Shown& shown) {
   const Workload workload{
       .pattern = Pattern::kWrite, .block_bytes = kLayoutBlock, .depth = kLayoutDepth};
   return take(workload, {.bytes = targets_[0]->size_bytes()}, shown);

@@ -39,10 +39,10 @@ class Runner {
 
   // Writes every file once, in full: nothing else is measured on blocks that were never written.
   // Not on what is only read.
-  Sample lay_out(const Shown& shown = {});
+  TimedSample lay_out(const Shown& shown = {});
   // Of Mover::kQueue and kEngine. Throws headrace::Error kIo, kNoSpace, kIoStalled, kUnsupported,
   // kInterrupted.
-  Sample take(const Workload& workload, const Stretch& extent, const Shown& shown = {});
+  TimedSample take(const Workload& workload, const Stretch& extent, const Shown& shown = {});
   // Reads every file whole and compares every byte that we wrote last.
   void verify_all(const Shown& shown = {});
   // Another program wrote there.
@@ -58,9 +58,9 @@ class Runner {
  private:
   LaneOptions lane_options(const Workload& workload, const Stretch& extent, std::size_t drive,
                            std::uint32_t job) const;
-  Sample take_by_lanes(const Workload& workload, const Stretch& stretch, const Shown& shown);
-  Sample take_by_engine(const Workload& workload, const Stretch& stretch);
-  Sample joined(const std::vector<Job>& jobs);
+  TimedSample take_by_lanes(const Workload& workload, const Stretch& stretch, const Shown& shown);
+  TimedSample take_by_engine(const Workload& workload, const Stretch& stretch);
+  TimedSample joined(const std::vector<Job>& jobs);
 
   RunnerOptions options_;
   Stamps stamps_;

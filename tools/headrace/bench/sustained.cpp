@@ -54,8 +54,8 @@ void take_long(Runner& runner, Measurement& measurement, const Workload& workloa
   Stretch stretch{.bytes = writes(workload.pattern) ? limits.bytes : 0,
                   .seconds = limits.seconds,
                   .per_second = true};
-  Cell cell{.workload = workload, .queue = "", .samples = {}};
-  cell.samples.push_back(runner.take(workload, stretch, [&](std::uint64_t bytes) {
+  Cell cell{.workload = workload, .queue = ""};
+  cell.add(runner.take(workload, stretch, [&](std::uint64_t bytes) {
     const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - began;
     shown(bytes, passed.count());
   }));
@@ -65,5 +65,6 @@ void take_long(Runner& runner, Measurement& measurement, const Workload& workloa
     measurement.cliffs.push_back(*cliff);
   }
   measurement.cells.push_back(std::move(cell));
+  measurement.held.push_back(held_now());
 }
 }  // namespace headrace::tools
