@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <set>
 
 #include "bench/as_fio.hpp"
 #include "headrace/error.hpp"
@@ -40,6 +41,13 @@ TEST(FioArguments, ReadsMayNotWrite) {
   EXPECT_TRUE(has(words, "--readonly"));
   EXPECT_TRUE(has(words, "--randrepeat=0"));
   EXPECT_FALSE(has(words, "--overwrite=1"));
+}
+
+TEST(FioArguments, ASeedFixesTheMixAndWithoutOneItIsAnotherEachTime) {
+  const Workload mixed{.pattern = Pattern::kMixed};
+  EXPECT_TRUE(has(fio_arguments(mixed, "x", 0, 1 << 30, 7), "--randseed=7"));
+  EXPECT_TRUE(has(fio_arguments(mixed, "x", 0, 1 << 30), "--randrepeat=0"));
+  EXPECT_FALSE(has(fio_arguments({}, "x", 0, 1 << 30, 7), "--randseed=7")) << "nothing is drawn";
 }
 
 TEST(FioArguments, TheQueueDecidesTheEngine) {
@@ -152,6 +160,35 @@ TEST(FioJson, IsFoundBehindWarningsAndElseFiosWordsAreTold) {
                [] { fio_json("{}", "fio: engine libaio not loadable\n", 1); });
   expect_error(Code::kIo, "fio printed no JSON document", [] { fio_json("hello", "", 0); });
   expect_error(Code::kIo, "It said: nothing", [] { fio_json("", "", 0); });
+}
+
+// Skipped where fio is not installed. What the pilot relies on to find a seed that mixes evenly.
+TEST(FioArguments, OneSeedGivesOneMixInFioItself) {
+  if (std::system("fio --version >/dev/null 2>&1") != 0) GTEST_SKIP() << "no fio here";
+  const headrace::testing::TemporaryDirectory folder;
+  const std::string path = folder.string() + "/file";
+  std::ofstream(path) << std::string(4 << 20, 'x');
+  const Workload workload{.pattern = Pattern::kMixed,
+                          .block_bytes = 1 << 16,
+                          .depth = 4,
+                          .queue = IoQueueKind::kThreads};
+  const auto reads_of = [&](std::uint32_t seed) {
+    std::string line;
+    for (const std::string& word : fio_arguments(workload, path, 0, 4 << 20, seed))
+      line += word + " ";
+    std::FILE* const pipe = ::popen(line.c_str(), "r");
+    std::string output;
+    for (int byte = 0; (byte = std::fgetc(pipe)) != EOF;) output += static_cast<char>(byte);
+    const int status = ::pclose(pipe);
+    return sample_of_fio(fio_json(output, "", WEXITSTATUS(status)), 0).reads;
+  };
+  std::set<std::uint64_t> mixes;
+  for (const std::uint32_t seed : {1u, 2u, 3u}) {
+    const std::uint64_t reads = reads_of(seed);
+    EXPECT_EQ(reads_of(seed), reads) << "seed " << seed;
+    mixes.insert(reads);
+  }
+  EXPECT_GT(mixes.size(), 1u) << "another seed, another mix";
 }
 
 // Skipped where fio is not installed.

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -42,7 +43,7 @@ TEST_F(BenchProgram, MeasuresComparesReportsAndLeavesTheUsersFilesAlone) {
   const std::string mine = drive() + "/bench.data";
   std::ofstream(mine) << "mine";
   const std::string report = in_results("a.json"), page = in_results("a.html");
-  const Ran ran = run_headrace("bench --rw read,rw --bs 256k --iodepth 4 --engine" + kSmall +
+  const Ran ran = run_headrace("bench --rw read,rw --bs 256k --iodepth 4,8 --engine" + kSmall +
                                "--json " + report + " --report " + page + " " + drive());
   ASSERT_EQ(ran.exit_code, 0) << ran.out;
   for (const char* words : {"at most about 2 s and writes at most 1 GiB", "verified: 16,384 pages",
@@ -83,6 +84,9 @@ TEST_F(BenchProgram, RefusesWhatItCannotMeasureBeforeItWritesAnything) {
            {"--require read=6 " + drive(), "read=6"},
            {"--rw read --require write=1GB/s " + drive(), "write"},
            {"--cpus 1000 " + drive(), "CPU 1000"},
+           {"--runtime 1 " + drive(), "one round of 22 workloads needs at least"},
+           {"--runtime 5 --compare fio " + drive(), "which has to start each time, needs at least"},
+           {drive() + " " + drive() + "/.", "is the same directory as"},
            {"--until 0 " + drive(), "--until"},
            {"--verify maybe " + drive(), "stamps"},
            {"/nothing/here", "/nothing/here: ENOENT"},
@@ -97,6 +101,57 @@ TEST_F(BenchProgram, RefusesWhatItCannotMeasureBeforeItWritesAnything) {
     EXPECT_NE(ran.out.find(expected), std::string::npos) << words << ": " << ran.out;
     EXPECT_TRUE(left().empty()) << words;
   }
+}
+
+TEST_F(BenchProgram, TwoDirectoriesOfOneFileSystemShareADriveAndItsRoom) {
+  fs::create_directory(drive() + "/a");
+  fs::create_directory(drive() + "/b");
+  const std::string both = drive() + "/a " + drive() + "/b";
+  const Ran ran = run_headrace("bench --rw read" + kSmall + both);
+  EXPECT_EQ(ran.exit_code, 0) << ran.out;
+  EXPECT_NE(ran.out.find("are on one file system, so they"), std::string::npos) << ran.out;
+
+  // One file of the size would fit, and two do not.
+  const auto space = fs::space(drive());
+  const std::uint64_t most = (space.available - space.capacity / 20) >> 20;
+  if (space.available <= space.capacity / 20 || most < 256) GTEST_SKIP() << "no room here";
+  const Ran full = run_headrace("bench --rw read --max-write 1000T --size " +
+                                std::to_string(most * 2 / 3) + "M " + both);
+  EXPECT_EQ(full.exit_code, 2) << full.out;
+  EXPECT_NE(full.out.find("and 2 files of "), std::string::npos) << full.out;
+  EXPECT_TRUE(left().empty());
+}
+
+// Skipped where fio is not installed.
+TEST_F(BenchProgram, AComparisonWithFioMixesAlikeInEveryRoundAndSaysWhatARoundMoved) {
+  if (std::system("fio --version >/dev/null 2>&1") != 0) GTEST_SKIP() << "no fio here";
+  const std::string report = in_results("a.json");
+  const Ran ran = run_headrace(
+      "bench --rw rw --bs 1M --iodepth 4 --compare fio --size 64M --runtime 15 "
+      "--rounds 2 --json " +
+      report + " " + drive());
+  ASSERT_EQ(ran.exit_code, 0) << ran.out;
+  EXPECT_NE(ran.out.find(" per round, in "), std::string::npos) << ran.out;
+  const json jobs = json::parse(std::ifstream(report))["jobs"];
+  ASSERT_EQ(jobs.size(), 2u);
+  ASSERT_EQ(jobs[1]["samples"].size(), 2u);
+  EXPECT_EQ(jobs[1]["samples"][0]["reads"], jobs[1]["samples"][1]["reads"]);
+}
+
+TEST_F(BenchProgram, AFileThatTakesAllTheTimeLeavesNothingMeasuredAndNoFile) {
+  const std::string report = in_results("a.json");
+  const Ran ran =
+      run_headrace("bench --rw read --size 2G --runtime 1 --json " + report + " " + drive());
+  // 2 GiB take more than half a second on most drives.
+  ASSERT_TRUE(ran.exit_code == 0 || ran.exit_code == 1) << ran.exit_code << ran.out;
+  const json document = json::parse(std::ifstream(report));
+  if (ran.exit_code == 1) {
+    EXPECT_EQ(document["error"]["code"], "kNothingMeasured");
+    EXPECT_NE(ran.out.find("Give --runtime "), std::string::npos) << ran.out;
+  } else {
+    EXPECT_GE(document["rounds"], 1);
+  }
+  EXPECT_TRUE(left().empty());
 }
 
 TEST_F(BenchProgram, ReadsAFileOfTheUsersAndSaysWhatThatMeans) {

@@ -40,7 +40,7 @@ TEST(ReportText, HasATablePerPatternWithMoversBesideEachOther) {
       "\nread\n"
       "  block depth  by            GB/s  [95 %]             IOPS p50 ms    p99  p99.9   max "
       "CPU s/GB share\n");
-  expect_part(text, "\nrw\n");
+  expect_part(text, "\nrw: GB/s and IOPS count what is read and what is written\n");
   const std::size_t ours = text.find("     4M     4  headrace      4.35  [4.09, 4.60]");
   const std::size_t theirs = text.find("     4M     4  fio io_uring  4.45  [4.19, 4.70]");
   EXPECT_NE(ours, std::string::npos) << text;
@@ -110,6 +110,8 @@ TEST(ReportText, TellsWhatTheProgramHeldWhenItBeganAndWhenItEnded) {
   Measurement m = example();
   EXPECT_EQ(result_text(m, nullptr).find("held by"), std::string::npos) << "by one round, nothing";
   m.held = {{1 << 20, 9, 1}, {3 << 20, 12, 1}, {2 << 20, 10, 2}};
+  EXPECT_EQ(result_text(m, nullptr).find("held by"), std::string::npos) << "42 s are no soak";
+  m.seconds = 60;
   expect_part(result_text(m, nullptr),
               "held by this program (memory, open files, threads): 1 MiB, 9, 1 after the first "
               "round; 2 MiB, 10, 2\n  after the last; 3 MiB, 12, 2 at most\n");
@@ -141,8 +143,72 @@ TEST(HeadText, NamesMachineBuildAndDrives) {
   expect_part(text, "  fio             fio-3.33\n");
 }
 
+TEST(ReportText, SaysWhatRecordsAreAndWhatARoundOfAComparisonMoved) {
+  Measurement m = example();
+  EXPECT_EQ(result_text(m, nullptr).find("whole records"), std::string::npos);
+  Workload engine = m.cells[0].workload;
+  engine.mover = Mover::kEngine;
+  engine.record_bytes = 10 << 20;
+  m.cells.push_back(cell_of(engine, {1, 1, 1, 1, 1, 1}));
+  const std::string text = result_text(m, nullptr);
+  expect_part(text, "engine: requests are whole records, in IOPS and in latencies\n");
+  expect_part(text, "\n  each moved 3.81 GiB to 4.38 GiB per round, in 1.00 to 1.00 s\n");
+}
+
+TEST(ReportText, GivesOfALongStretchItsVerdictAndNoInterval) {
+  Measurement m = example();
+  m.comparisons.clear();
+  m.cells = {cell_of({.pattern = Pattern::kWrite, .depth = 16}, {5.2})};
+  m.cells[0].samples[0].seconds_of.resize(4);
+  m.cells[0].samples[0].seconds = 4;
+  const std::string text = result_text(m, nullptr);
+  expect_part(text,
+              "cache cliffs\n  write 1M x 16: no lasting fall within 4.00 s and 5.2 GB written\n");
+  EXPECT_EQ(text.find("fewer than 6 rounds"), std::string::npos) << text;
+  EXPECT_EQ(text.find("1.30*"), std::string::npos) << text;
+  expect_part(text, "none follow: long stretches are measured once each");
+  m.cliffs.push_back({"write 1M x 16", 1, 34ull << 30, 5.2e9, 1.1e9});
+  EXPECT_EQ(result_text(m, nullptr).find("no lasting fall"), std::string::npos);
+}
+
+TEST(ReportText, LeavesOutAQuantileThatTooFewRequestsHave) {
+  LatencyHistogram latency;
+  for (int i = 0; i < 99; ++i) latency.add(1'000'000);
+  EXPECT_EQ(quantile_text(latency, 0.99), "-");
+  latency.add(1'000'000);
+  EXPECT_EQ(quantile_text(latency, 0.99), "1.00");
+  for (int i = 0; i < 899; ++i) latency.add(1'000'000);
+  EXPECT_EQ(quantile_text(latency, 0.999), "-");
+  latency.add(1'000'000);
+  EXPECT_EQ(quantile_text(latency, 0.999), "1.00");
+}
+
+TEST(ReportFormat, IopsAreTheMedianOfTheRoundsAsGigabytesAre) {
+  const Cell cell = cell_of({.depth = 16}, {1, 1, 1, 1, 40});
+  EXPECT_NEAR(iops_of(cell) * (1 << 20), cell.rate().median, 1e3);
+}
+
+TEST(Recommendation, IsNoneWhereOneSettingWasMeasuredOrMemoryOrALongStretch) {
+  Measurement m = example();
+  expect_part(result_text(m, nullptr), "`headrace tune` finds settings, and proves them");
+  Measurement one = m;
+  one.comparisons.clear();
+  std::erase_if(one.cells, [](const Cell& c) { return c.workload.pattern != Pattern::kWrite; });
+  EXPECT_FALSE(recommendation_of(one));
+  expect_part(result_text(one, nullptr),
+              "none follow: one setting was measured, so none was chosen; `headrace tune`");
+  EXPECT_EQ(to_json(one, nullptr).at("recommended"), nullptr);
+  expect_part(to_json(one, nullptr).at("not_recommended"), "one setting was measured");
+  m.drives[0].memory_backed = true;
+  EXPECT_FALSE(recommendation_of(m));
+  expect_part(no_recommendation_text(m), "/mnt/nvme0 is memory, and no drive was measured");
+}
+
 TEST(Recommendation, IsWhatTheEngineTakes) {
-  const auto recommendation = recommendation_of(example());
+  Measurement m = example();
+  m.cells.push_back(cell_of({.pattern = Pattern::kMixed, .block_bytes = 1 << 20, .depth = 4},
+                            {2.1, 2.2, 2.3, 2.4, 2.5, 2.6}));
+  const auto recommendation = recommendation_of(m);
   ASSERT_TRUE(recommendation);
   EXPECT_EQ(recommendation->cell, 7u);  // of rw, fio's left out
   const Settings settings = Settings::from_json(recommendation->settings.dump());
@@ -175,6 +241,7 @@ TEST(Recommendation, SaysWhatItRestsOn) {
 TEST(Recommendation, PassesOverWhatIsNoSetting) {
   Measurement m;
   m.cells.push_back(cell_of({.block_bytes = 512}, {1, 1, 1}));
+  m.cells.push_back(cell_of({.block_bytes = 1 << 20, .depth = 2}, {0.1, 0.1, 0.1}));
   EXPECT_FALSE(recommendation_of(m));
   m.cells[0].workload.block_bytes = 128 << 20;
   EXPECT_FALSE(recommendation_of(m));

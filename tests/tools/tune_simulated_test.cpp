@@ -9,6 +9,7 @@
 #include <random>
 
 #include "base/units.hpp"
+#include "bench/nothing_measured.hpp"
 #include "headrace/error.hpp"
 #include "tune/tuner.hpp"
 
@@ -165,6 +166,25 @@ TEST_F(TunerTest, KeepsWithinItsTimeAndItsBytes) {
       EXPECT_GE(result.confirmation.rounds, 1u);
     }
   }
+}
+
+TEST_F(TunerTest, WithoutTimeForAFreshRoundItEndsWithTheTimeThatWouldDo) {
+  DriveModel model;
+  model.gb_per_second = 0.3;
+  options_.other_seconds = 5;
+  int ended = 0;
+  for (double seconds = 0; seconds < 4; seconds += 0.05) {
+    options_.until_seconds = seconds;
+    try {
+      EXPECT_GE(tune(model).confirmation.rounds, 1u);
+    } catch (const NothingMeasured& nothing) {
+      ++ended;
+      EXPECT_NE(std::string(nothing.what()).find("Give --runtime "), std::string::npos);
+    }
+  }
+  EXPECT_GE(ended, 2);
+  EXPECT_EQ(runtime_for_fresh_rounds(0, 0), 15) << "72 evaluations of 60 ms in 0.3 of the time";
+  EXPECT_EQ(runtime_for_fresh_rounds(10, 1), 252);
 }
 
 TEST_F(TunerTest, SaysThatItIsUnresolvedWhereTimeOrBytesAreFew) {

@@ -150,6 +150,24 @@ TEST_F(TuneTest, ASignalEndsItWithItsFilesGone) {
   expect_nothing_left();
 }
 
+// How far it gets hangs on the drive: 2 GiB take over half a second on most.
+TEST_F(TuneTest, WithHardlyAnyTimeItFailsInWordsOrIsUnresolvedAndLeavesNothing) {
+  for (const std::string& size : {std::string("64M"), std::string("2G")}) {
+    const std::string json = file("r.json");
+    const Ran ran = run("tune " + drive_.string() + " --size " + size +
+                        " --runtime 1 --max-write 100G --json " + json);
+    ASSERT_TRUE(ran.exit_code == 0 || ran.exit_code == 1) << ran.exit_code << ran.out;
+    const nlohmann::json report = json_of(json);
+    if (ran.exit_code == 0) {
+      EXPECT_EQ(report["result"]["resolved"], false);
+    } else {
+      EXPECT_EQ(report["error"]["code"], "kNothingMeasured");
+      EXPECT_NE(ran.out.find("Give --runtime "), std::string::npos) << ran.out;
+    }
+    expect_nothing_left();
+  }
+}
+
 TEST_F(TuneTest, RefusesWhatItCannotDoBeforeItWritesAnything) {
   const std::string users = file("users.json", R"({"headrace": {"update_slots": 3, "tuned": {}}})");
   const std::string drive = drive_.string();
@@ -157,6 +175,7 @@ TEST_F(TuneTest, RefusesWhatItCannotDoBeforeItWritesAnything) {
            {"/nothing/here", "/nothing/here"},
            {"/dev/null", "/dev/null is no directory"},
            {"/sys", "/sys"},
+           {drive + " " + drive + "/.", "is the same directory as"},
            {drive + " --for sleep", "Give one of: step, read, rw"},
            {drive + " --size 1M", "--size 1M is out of range"},
            {drive + " --max-write 64M", "Give --max-write "},

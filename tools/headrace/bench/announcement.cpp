@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/units.hpp"
 #include "bench/rounds.hpp"
@@ -26,9 +27,44 @@ std::uint64_t largest_unit(const BenchOptions& options) {
     unit = std::max(unit, std::max(w.block_bytes, w.record_bytes) * w.jobs);
   return unit;
 }
+
+// Those on one file system, once.
+void add_sharing_warnings(Measurement& measurement) {
+  std::vector<std::string> paths;
+  for (const MeasuredDrive& drive : measurement.drives) paths.push_back(drive.path);
+  for (const std::string& path : paths) {
+    const std::vector<std::string> together = sharing(paths, path);
+    if (together.size() < 2 || together.front() != path) continue;
+    std::string names;
+    for (const std::string& name : together) names += (names.empty() ? "" : " and ") + name;
+    measurement.warnings.push_back(
+        names +
+        " are on one file system, so they share its drive, and neither shows what it can "
+        "do; name one directory on each drive");
+  }
+}
+
+// What can be known beforehand: one round, and fio's starts for it.
+void check_time(const BenchOptions& options) {
+  if (options.sustained || options.as_fio) return;
+  const auto needed = [&](std::uint32_t rounds) {
+    return least_seconds(options.workloads, rounds, options.compare_fio);
+  };
+  if (needed(1) <= options.most_seconds) return;
+  const std::size_t count = options.workloads.size();
+  throw Fault{
+      fmt::format("one round of {} workload{}{} needs at least {:.0f} s, and --runtime allows "
+                  "{:.0f} s",
+                  count, count == 1 ? "" : "s",
+                  options.compare_fio ? ", each by fio as well, which has to start each time," : "",
+                  std::ceil(needed(1)), options.most_seconds),
+      fmt::format("Give --runtime {:.0f}s, which six rounds need, or fewer workloads",
+                  std::ceil(1.2 * needed(6)) + 2)};
+}
 }  // namespace
 
 void check_workloads(const BenchOptions& options) {
+  check_paths(options.paths);
   for (const std::string& path : options.paths) {
     if (is_writable_target(path)) continue;
     if (options.paths.size() > 1)
@@ -49,6 +85,7 @@ void check_workloads(const BenchOptions& options) {
                             base::format_bytes(options.file_bytes),
                             base::format_bytes(largest_unit(options))),
                 "Give a larger --size or a smaller --bs"};
+  check_time(options);
   if (!any_writes(options) && options.file_bytes <= options.most_written_bytes) return;
   const std::uint64_t rounds = std::min<std::uint64_t>(options.rounds, 6);
   const std::uint64_t least =
@@ -66,12 +103,24 @@ void check_workloads(const BenchOptions& options) {
         fmt::format("Give --max-write {}M, or fewer workloads", base::ceil_div(least, base::kMiB))};
 }
 
+void check_paths(const std::vector<std::string>& paths) {
+  for (std::size_t i = 0; i < paths.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) {
+      if (is_same_place(paths[i], paths[j]))
+        throw Fault{fmt::format("{} is the same directory as {}", paths[i], paths[j]),
+                    "Name each drive once"};
+    }
+  }
+}
+
 void fit_to_drives(BenchOptions& options, std::vector<std::string>& warnings) {
   for (const std::string& path : options.paths) {
     if (!is_writable_target(path)) continue;
     const std::optional<Room> found = room_of(path);
+    const std::size_t files = sharing(options.paths, path).size();
+    if (files > 1 && options.file_bytes_given) check_room(path, options.file_bytes, files);
     if (options.file_bytes_given || !found) continue;
-    const std::uint64_t room = base::align_down(found->fits_bytes, base::kHugePage);
+    const std::uint64_t room = base::align_down(found->fits_bytes / files, base::kHugePage);
     if (room >= options.file_bytes) continue;
     const std::uint64_t least = std::max(kLeastFile, 2 * largest_unit(options));
     if (room < least) continue;  // making the file says so
@@ -96,6 +145,7 @@ std::string announcement(const BenchOptions& options) {
 }
 
 void add_drive_warnings(Measurement& measurement) {
+  add_sharing_warnings(measurement);
   for (const MeasuredDrive& drive : measurement.drives) {
     if (drive.memory_backed) {
       measurement.warnings.push_back(

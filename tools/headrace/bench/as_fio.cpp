@@ -48,7 +48,8 @@ std::uint64_t bytes_per_job(const Workload& workload, std::uint64_t jobs, std::u
 }
 
 std::vector<std::string> common_arguments(const Workload& workload, const std::string& path,
-                                          std::uint64_t offset, std::uint64_t size) {
+                                          std::uint64_t offset, std::uint64_t size,
+                                          std::uint32_t seed) {
   const std::string engine = engine_of(workload);
   const bool synchronous = engine == "psync" || engine == "sync" || engine == "pvsync";
   const std::uint64_t jobs =
@@ -78,7 +79,9 @@ std::vector<std::string> common_arguments(const Workload& workload, const std::s
     words.emplace_back("--overwrite=1");
     words.emplace_back("--scramble_buffers=0");
   }
-  if (is_random(workload.pattern)) words.emplace_back("--randrepeat=0");
+  const bool mixed = workload.pattern == Pattern::kMixed;
+  if (is_random(workload.pattern) || (mixed && seed == 0)) words.emplace_back("--randrepeat=0");
+  if (mixed && seed != 0) words.push_back(fmt::format("--randseed={}", seed));
   if (engine == "io_uring" && workload.register_buffers) {
     words.emplace_back("--fixedbufs=1");
     words.emplace_back("--registerfiles=1");
@@ -174,8 +177,9 @@ std::string last_lines(const std::string& text) {
 }  // namespace
 
 std::vector<std::string> fio_arguments(const Workload& workload, const std::string& path,
-                                       std::uint64_t offset, std::uint64_t size) {
-  std::vector<std::string> words = common_arguments(workload, path, offset, size);
+                                       std::uint64_t offset, std::uint64_t size,
+                                       std::uint32_t seed) {
+  std::vector<std::string> words = common_arguments(workload, path, offset, size, seed);
   words.emplace_back("--allow_file_create=0");
   if (!writes(workload.pattern)) words.emplace_back("--readonly");
   words.emplace_back("--eta=never");
@@ -186,7 +190,7 @@ std::vector<std::string> fio_arguments(const Workload& workload, const std::stri
 std::string fio_command(const Workload& workload, const std::string& path, std::uint64_t offset,
                         std::uint64_t size) {
   std::string line = fmt::format("{}={}", kFioTunables, kFioTunablesValue);
-  for (const std::string& word : common_arguments(workload, path, offset, size))
+  for (const std::string& word : common_arguments(workload, path, offset, size, 0))
     line += " " + shell_quoted(word);
   return line;
 }

@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <string_view>
 
@@ -11,8 +12,11 @@
 #include "bench/announcement.hpp"
 #include "bench/as_fio.hpp"
 #include "bench/compare.hpp"
+#include "bench/figure_doubts.hpp"
 #include "bench/fio.hpp"
+#include "bench/nothing_measured.hpp"
 #include "bench/options.hpp"
+#include "bench/report_format.hpp"
 #include "bench/report_html.hpp"
 #include "bench/report_json.hpp"
 #include "bench/report_text.hpp"
@@ -28,6 +32,7 @@
 
 namespace headrace::tools {
 namespace {
+constexpr std::uint32_t kLeastRounds = 1;  // below it a run has measured nothing
 constexpr const char* kLost = "what was measured so far is lost, its files are gone";
 
 // The whole of one run.
@@ -85,7 +90,10 @@ class Bench {
               })
               .seconds;
     }
-    options_.sustained ? take_sustained(line) : take_rounds(line, all.seconds(), layout_seconds);
+    // Reading all of it at the end takes about as long as writing it did.
+    const double other_seconds = all.seconds() + layout_seconds;
+    check_time_left(other_seconds);
+    options_.sustained ? take_sustained(line, other_seconds) : take_rounds(line, other_seconds);
     if (writable) {
       runner_->verify_all([&](std::uint64_t bytes) {
         line.show("comparing every byte: " + base::format_bytes(bytes));
@@ -96,15 +104,38 @@ class Bench {
     measurement_.written_bytes = runner_->written_bytes();
     measurement_.seconds = all.seconds();
     add_queue_notes();
+    for (std::string& text :
+         figure_doubts(measurement_, options_.until.value_or(kResolvedHalfWidth)))
+      measurement_.warnings.push_back(std::move(text));
     for (std::string& text : measurement_log_) measurement_.warnings.push_back(std::move(text));
   }
 
-  void take_rounds(ProgressLine& line, double passed, double layout_seconds) {
+  double least_measured_seconds() const {
+    return options_.sustained
+               ? static_cast<double>(options_.workloads.size())
+               : least_seconds(options_.workloads, kLeastRounds, options_.compare_fio);
+  }
+
+  void check_time_left(double other_seconds) const {
+    const double least = least_measured_seconds();
+    if (other_seconds + least <= options_.most_seconds) return;
+    const double six = options_.sustained
+                           ? 60 * least
+                           : least_seconds(options_.workloads, 6, options_.compare_fio);
+    throw NothingMeasured(fmt::format(
+        "writing the file of {} and reading it back take {} s of the --runtime of {:.0f} s, which "
+        "is too little for the rest; nothing was measured, and the files are gone. Give --runtime "
+        "{:.0f}s, or a smaller --size",
+        base::format_bytes(options_.file_bytes), three_digits(other_seconds), options_.most_seconds,
+        std::ceil(1.2 * other_seconds + 1.2 * six)));
+  }
+
+  void take_rounds(ProgressLine& line, double other_seconds) {
     RoundsOptions rounds;
     rounds.rounds = options_.rounds;
     rounds.until = options_.until;
-    // Reading all of it at the end takes about as long as writing it did.
-    rounds.most_seconds = std::max(1.0, options_.most_seconds - passed - layout_seconds);
+    rounds.most_seconds = options_.most_seconds - other_seconds;
+    rounds.other_seconds = other_seconds;
     rounds.most_written_bytes =
         options_.most_written_bytes - std::min(options_.most_written_bytes, options_.file_bytes);
     rounds.compare_fio = options_.compare_fio;
@@ -119,8 +150,9 @@ class Bench {
         .run();
   }
 
-  void take_sustained(ProgressLine& line) {
-    const double seconds = options_.most_seconds / static_cast<double>(options_.workloads.size());
+  void take_sustained(ProgressLine& line, double other_seconds) {
+    const double seconds =
+        (options_.most_seconds - other_seconds) / static_cast<double>(options_.workloads.size());
     const std::uint64_t left =
         options_.most_written_bytes - std::min(options_.most_written_bytes, options_.file_bytes);
     for (const Workload& workload : options_.workloads) {
@@ -215,6 +247,8 @@ int bench(int argc, const char* const* argv) {
         } catch (const command_line::Fault& fault) {
           return failing.fail(kRefused, "kUsage",
                               command_line::text_of(fault, "nothing was measured"));
+        } catch (const NothingMeasured& nothing) {
+          return failing.fail(kFailed, NothingMeasured::kCode, nothing.what());
         } catch (const Error& error) {
           if (!is_lacking(options, error)) throw;
           return failing.fail(kLacking, code_name(error.code()), error.what());

@@ -26,14 +26,14 @@ const std::vector<std::string>& fio_engines() {
 }
 
 TimedSample take_by_fio(Target& target, const Workload& workload, std::uint64_t bytes,
-                        std::uint32_t turn) {
+                        std::uint32_t turn, std::uint32_t seed) {
   // As Runner deals it to lanes, a part per job; fio's jobs lie side by side.
   const std::uint64_t part =
       base::align_down(target.size_bytes() / workload.jobs, workload.block_bytes);
   const BlockOrder order(workload, 0, part, bytes / workload.jobs, turn);
   const std::uint64_t all = order.blocks() * workload.block_bytes * workload.jobs;
   const std::vector<std::string> words =
-      fio_arguments(workload, target.file_path(), order.begin_bytes(), all);
+      fio_arguments(workload, target.file_path(), order.begin_bytes(), all, seed);
   if (writes(workload.pattern)) target.pages().set(order.begin_bytes(), all, PageMap::kUnknown);
   const ChildResult child = run_child(words, {std::string(kFioTunables) + "=" + kFioTunablesValue});
   return sample_of_fio(fio_json(child.out, child.err, child.exit_code), 0);

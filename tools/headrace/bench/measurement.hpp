@@ -33,6 +33,9 @@ struct Sample {
 
   std::uint64_t bytes() const { return read_bytes + written_bytes; }
   double bytes_per_second() const { return static_cast<double>(bytes()) / seconds; }
+  double read_share() const {
+    return static_cast<double>(read_bytes) / static_cast<double>(bytes());
+  }
   double cpu_per_gb() const { return cpu_seconds / (static_cast<double>(bytes()) / 1e9); }
 };
 
@@ -54,6 +57,11 @@ struct Cell {
   MedianInterval cpu_per_gb() const;
   LatencyHistogram latency() const;  // of reads and writes
 };
+
+// One long stretch, second by second (--sustained): a figure, and no rounds of it.
+inline bool is_long(const Cell& cell) {
+  return cell.samples.size() == 1 && !cell.samples[0].seconds_of.empty();
+}
 
 // A place that was measured.
 struct MeasuredDrive {

@@ -23,6 +23,24 @@ bool is_setting(const Workload& workload) {
          std::uint64_t{workload.depth} * workload.jobs <= 4096 && workload.submit_batch <= 256;
 }
 
+// Of the raw queue, with settings that the engine takes.
+std::size_t settings_measured(const Measurement& measurement, Pattern pattern) {
+  return static_cast<std::size_t>(std::ranges::count_if(measurement.cells, [&](const Cell& cell) {
+    return cell.workload.pattern == pattern && cell.workload.mover == Mover::kQueue &&
+           !cell.samples.empty() && is_setting(cell.workload);
+  }));
+}
+
+// What was measured says nothing of settings, whichever they were.
+std::string unfit_text(const Measurement& measurement) {
+  for (const MeasuredDrive& drive : measurement.drives) {
+    if (drive.memory_backed) return drive.path + " is memory, and no drive was measured";
+  }
+  if (std::ranges::any_of(measurement.cells, is_long))
+    return "long stretches are measured once each";
+  return "";
+}
+
 // Cells of the same pattern whose interval overlaps that of `best`.
 std::size_t not_told_apart(const Measurement& measurement, std::size_t best) {
   const Cell& chosen = measurement.cells[best];
@@ -73,7 +91,9 @@ std::vector<std::string> notes_of(const Measurement& measurement, std::size_t in
 }  // namespace
 
 std::optional<Recommendation> recommendation_of(const Measurement& measurement) {
+  if (!unfit_text(measurement).empty()) return std::nullopt;
   for (const Pattern pattern : kByPreference) {
+    if (settings_measured(measurement, pattern) < 2) continue;
     const auto index = recommended(measurement, pattern);
     if (!index || !is_setting(measurement.cells[*index].workload)) continue;
     const Workload& workload = measurement.cells[*index].workload;
@@ -86,5 +106,15 @@ std::optional<Recommendation> recommendation_of(const Measurement& measurement) 
                           .notes = notes_of(measurement, *index)};
   }
   return std::nullopt;
+}
+
+std::string no_recommendation_text(const Measurement& measurement) {
+  std::string why = unfit_text(measurement);
+  const bool any = std::ranges::any_of(
+      kByPreference, [&](Pattern pattern) { return settings_measured(measurement, pattern) > 0; });
+  if (why.empty())
+    why = any ? "one setting was measured, so none was chosen"
+              : "nothing was measured with the raw queue that the engine could be set to";
+  return why + "; `headrace tune` on the drive finds and proves them";
 }
 }  // namespace headrace::tools

@@ -53,7 +53,15 @@ std::string ms_text(std::uint64_t nanoseconds) {
 }
 
 double iops_of(const Cell& cell) {
-  return per_second(cell, [](const Sample& sample) { return sample.reads + sample.writes; });
+  std::vector<double> values;
+  for (const Sample& sample : cell.samples)
+    values.push_back(static_cast<double>(sample.reads + sample.writes) / sample.seconds);
+  return median_interval(std::move(values)).median;
+}
+
+std::string quantile_text(const LatencyHistogram& latency, double share) {
+  const double beyond = (1 - share) * static_cast<double>(latency.count());
+  return beyond < 0.9995 ? "-" : ms_text(latency.quantile_ns(share));
 }
 double read_rate_of(const Cell& cell) {
   return per_second(cell, [](const Sample& sample) { return sample.read_bytes; });
@@ -74,6 +82,15 @@ std::string verdict_text(const Comparison& comparison) {
   if (ratio.low > 1) return fmt::format("faster by {:.1f} %", 100 * (ratio.median - 1));
   if (ratio.high < 1) return fmt::format("slower by {:.1f} %", 100 * (1 - ratio.median));
   return "no difference";
+}
+
+std::string no_cliff_text(const Cell& cell) {
+  const Sample& sample = cell.samples[0];
+  const bool writing = writes(cell.workload.pattern);
+  return fmt::format("{}: no lasting fall within {} s and {:.1f} GB {}", text_of(cell.workload),
+                     three_digits(sample.seconds),
+                     static_cast<double>(writing ? sample.written_bytes : sample.read_bytes) / 1e9,
+                     writing ? "written" : "read");
 }
 
 std::string cliff_text(const CacheCliff& cliff) {

@@ -16,7 +16,11 @@ std::string grouped(std::uint64_t number);
 std::string gb_text(double bytes_per_second);    // "4.12 GB/s"
 std::string ms_text(std::uint64_t nanoseconds);  // "4.12"
 
-// Requests per second over all samples of a cell; at least one sample.
+// What `share` of all requests took at most, in ms; "-" where fewer than one lies beyond it: 99 %
+// take a hundred requests, 99.9 % a thousand.
+std::string quantile_text(const LatencyHistogram& latency, double share);
+
+// Requests per second, the median of the rounds as that of bytes is; at least one sample.
 double iops_of(const Cell& cell);
 // Bytes per second of one direction over all samples of a cell; at least one sample.
 double read_rate_of(const Cell& cell);
@@ -24,8 +28,10 @@ double write_rate_of(const Cell& cell);
 // Its share of what the run's fastest cell of that direction reached; 0: that is not known.
 double share_of_ceiling(const Cell& cell, const Ceiling& ceiling);
 
-// "no difference", "faster by 3.1 %", "slower by 3.1 %", "unresolved (12 %)".
+// "no difference", "faster by 3.1 %", "slower by 3.1 %", "unresolved: ±12.0 %".
 std::string verdict_text(const Comparison& comparison);
+// Of a long stretch: "write 1M x 16: no lasting fall within 4.01 s and 5.2 GB written".
+std::string no_cliff_text(const Cell& cell);
 // "throughput fell for good after 12.3 s and 34.5 GiB written, from 5.2 GB/s to 1.1 GB/s".
 std::string cliff_text(const CacheCliff& cliff);
 // "verified: ..." or "MISMATCH: ...", without a line feed.

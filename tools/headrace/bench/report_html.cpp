@@ -80,7 +80,7 @@ std::string summary_html(const Measurement& measurement) {
                 {std::string(name_of(pattern)),
                  fmt::format("{} x {}", block_text(cell.workload.block_bytes), cell.workload.depth),
                  rate_text(rate), interval_text(rate, 1e9), ms_text(latency.quantile_ns(0.5)),
-                 ms_text(latency.quantile_ns(0.99)), three_digits(cell.cpu_per_gb().median)},
+                 quantile_text(latency, 0.99), three_digits(cell.cpu_per_gb().median)},
                 2);
   }
   if (patterns.empty()) return paragraph("Nothing was measured with the raw queue.", "none");
@@ -109,13 +109,11 @@ std::string requirements_html(const Required* required) {
 std::string settings_html(const Measurement& measurement) {
   const auto recommendation = recommendation_of(measurement);
   if (!recommendation) {
-    return paragraph(
-        "None follow: nothing was measured with the raw queue that the engine could "
-        "be set to.",
-        "none");
+    return paragraph("None follow: " + no_recommendation_text(measurement) + ".", "none");
   }
   std::string html = "<pre>" + escaped(dump(recommendation->settings)) + "</pre>\n";
   for (const std::string& note : recommendation->notes) html += paragraph(note, "dim");
+  html += paragraph(kProvenByTune, "dim");
   return html;
 }
 
@@ -157,8 +155,8 @@ std::string cells_html(const Measurement& measurement) {
         row("td",
             {text_of(cell.workload), cell.queue, rate_text(rate), interval_text(rate, 1e9),
              grouped(static_cast<std::uint64_t>(iops_of(cell))), ms_text(latency.quantile_ns(0.5)),
-             ms_text(latency.quantile_ns(0.99)), ms_text(latency.quantile_ns(0.999)),
-             ms_text(latency.max_ns()), three_digits(cell.cpu_per_gb().median),
+             quantile_text(latency, 0.99), quantile_text(latency, 0.999), ms_text(latency.max_ns()),
+             three_digits(cell.cpu_per_gb().median),
              fmt::format("{:.0f} %", 100 * share_of_ceiling(cell, ceiling))},
             2);
   }

@@ -303,6 +303,7 @@ Json to_json(const Measurement& measurement, const Required* required) {
                           {"first_mismatch", measurement.verification.first_mismatch}};
   json["thresholds"] = required == nullptr ? Json::array() : required_json(*required);
   json["recommended"] = recommended_json(measurement);
+  if (json["recommended"].is_null()) json["not_recommended"] = no_recommendation_text(measurement);
   json["warnings"] = measurement.warnings;
   return json;
 }

@@ -14,6 +14,7 @@
 namespace headrace::tools {
 namespace {
 constexpr std::size_t kColumns = 100;
+constexpr double kSoakSeconds = 60;  // a run's; what a shorter one holds says nothing of growth
 
 // `text` after `first`, broken at spaces; what follows the first line begins with `indent` spaces.
 std::string wrapped(const std::string& first, const std::string& text, std::size_t indent) {
@@ -45,8 +46,15 @@ std::string table_title(Workload workload) {
   workload.mover = Mover::kQueue;
   const std::string text = text_of(workload);
   const std::size_t comma = text.find(',');
+  const bool mixed = workload.pattern == Pattern::kMixed;
   return std::string(name_of(workload.pattern)) +
-         (comma == std::string::npos ? "" : text.substr(comma));
+         (comma == std::string::npos ? "" : text.substr(comma)) +
+         (mixed ? ": GB/s and IOPS count what is read and what is written" : "");
+}
+
+// A long stretch has none, and no interval either.
+bool has_few_rounds(const Cell& cell) {
+  return !cell.samples.empty() && !is_long(cell) && !cell.rate().bounded;
 }
 
 std::string row_text(const Cell& cell, const Ceiling& ceiling) {
@@ -58,11 +66,11 @@ std::string row_text(const Cell& cell, const Ceiling& ceiling) {
   const MedianInterval rate = cell.rate();
   const LatencyHistogram latency = cell.latency();
   return begin + fmt::format("{:>6}{} {:<15}{:>8}{:>7}{:>7}{:>7}{:>6}{:>9}{:>5.0f}%\n",
-                             three_digits(rate.median / 1e9), rate.bounded ? " " : "*",
-                             interval_text(rate, 1e9), three_digits(iops_of(cell)),
-                             ms_text(latency.quantile_ns(0.5)), ms_text(latency.quantile_ns(0.99)),
-                             ms_text(latency.quantile_ns(0.999)), ms_text(latency.max_ns()),
-                             three_digits(cell.cpu_per_gb().median),
+                             three_digits(rate.median / 1e9), has_few_rounds(cell) ? "*" : " ",
+                             is_long(cell) ? "" : interval_text(rate, 1e9),
+                             three_digits(iops_of(cell)), ms_text(latency.quantile_ns(0.5)),
+                             quantile_text(latency, 0.99), quantile_text(latency, 0.999),
+                             ms_text(latency.max_ns()), three_digits(cell.cpu_per_gb().median),
                              100 * share_of_ceiling(cell, ceiling));
 }
 
@@ -74,7 +82,7 @@ std::string tables(const Measurement& measurement) {
   });
   const Ceiling ceiling = ceiling_of(measurement);
   std::string text;
-  bool unbounded = false;
+  bool unbounded = false, engine = false;
   for (std::size_t i = 0; i < cells.size(); ++i) {
     if (i == 0 || table_key(cells[i]->workload) != table_key(cells[i - 1]->workload)) {
       text += fmt::format(
@@ -83,15 +91,39 @@ std::string tables(const Measurement& measurement) {
           "p50 ms", "p99", "p99.9", "max", "CPU s/GB", "share");
     }
     text += row_text(*cells[i], ceiling);
-    unbounded |= !cells[i]->samples.empty() && !cells[i]->rate().bounded;
+    unbounded |= has_few_rounds(*cells[i]);
+    engine |= cells[i]->workload.mover == Mover::kEngine;
   }
   if (!cells.empty()) text += "  share: of the fastest that this run measured in that direction\n";
+  if (engine) text += "  engine: requests are whole records, in IOPS and in latencies\n";
   if (unbounded) {
     text +=
         "  * fewer than 6 rounds bound nothing: in brackets are the slowest and the fastest of "
         "them\n";
   }
   return text;
+}
+
+// What a round of those that are compared moved, and how long that took: "16 MiB to 1 GiB in 17 to
+// 126 ms".
+std::string compared_amount_text(const Measurement& measurement) {
+  std::uint64_t least = ~std::uint64_t{0}, most = 0;
+  double shortest = 1e300, longest = 0;
+  for (const Comparison& comparison : measurement.comparisons) {
+    for (const std::size_t index : {comparison.ours, comparison.theirs}) {
+      for (const Sample& sample : measurement.cells[index].samples) {
+        least = std::min(least, sample.bytes());
+        most = std::max(most, sample.bytes());
+        shortest = std::min(shortest, sample.seconds);
+        longest = std::max(longest, sample.seconds);
+      }
+    }
+  }
+  const std::string bytes = least == most
+                                ? base::format_bytes(least)
+                                : base::format_bytes(least) + " to " + base::format_bytes(most);
+  return fmt::format("each moved {} per round, in {} to {} s", bytes, three_digits(shortest),
+                     three_digits(longest));
 }
 
 std::string comparisons_text(const Measurement& measurement) {
@@ -111,7 +143,7 @@ std::string comparisons_text(const Measurement& measurement) {
                     fmt::format("[{:.3f}, {:.3f}]", comparison.ratio.low, comparison.ratio.high),
                     three_digits(comparison.cpu_ratio.median), verdict_text(comparison));
   }
-  return text;
+  return text + wrapped("  ", compared_amount_text(measurement), 2);
 }
 
 // Where several drives share the work: what each of them moved.
@@ -138,8 +170,16 @@ std::string drives_text(const Measurement& measurement) {
 }
 
 std::string cliffs_text(const Measurement& measurement) {
-  if (measurement.cliffs.empty()) return "";
-  std::string text = "\ncache cliffs\n";
+  std::string text;
+  for (const Cell& cell : measurement.cells) {
+    const auto of_cell = [&](const CacheCliff& cliff) {
+      return cliff.workload == text_of(cell.workload);
+    };
+    if (is_long(cell) && std::ranges::none_of(measurement.cliffs, of_cell))
+      text += wrapped("  ", no_cliff_text(cell), 4);
+  }
+  if (text.empty() && measurement.cliffs.empty()) return "";
+  text = "\ncache cliffs\n" + text;
   for (const CacheCliff& cliff : measurement.cliffs) {
     text += wrapped("  ",
                     fmt::format("{}: {}: the drive's cache was full. What writes for longer "
@@ -166,8 +206,7 @@ std::string held_text(const Measurement& measurement) {
 std::string settings_text(const Measurement& measurement) {
   const auto recommendation = recommendation_of(measurement);
   if (!recommendation) {
-    return "\nsettings\n  none follow: nothing was measured with the raw queue that the engine "
-           "could be set to\n";
+    return "\nsettings\n" + wrapped("  ", "none follow: " + no_recommendation_text(measurement), 2);
   }
   std::string text = "\nsettings that follow, for the engine's JSON file\n";
   const std::string json = dump(recommendation->settings);
@@ -177,7 +216,7 @@ std::string settings_text(const Measurement& measurement) {
     at = end + 1;
   }
   for (const std::string& note : recommendation->notes) text += wrapped("  ", note, 2);
-  return text;
+  return text + wrapped("  ", kProvenByTune, 2);
 }
 }  // namespace
 
@@ -199,7 +238,8 @@ std::string result_text(const Measurement& measurement, const Required* required
   text +=
       fmt::format("{} rounds in {} s, {} written in all\n", measurement.rounds,
                   three_digits(measurement.seconds), base::format_bytes(measurement.written_bytes));
-  if (measurement.held.size() > 1) text += wrapped("", held_text(measurement), 2);
+  if (measurement.held.size() > 1 && measurement.seconds >= kSoakSeconds)
+    text += wrapped("", held_text(measurement), 2);
   if (required != nullptr && !required->judged.empty())
     text += "\nrequired\n" + thresholds_text(*required);
   text += settings_text(measurement);

@@ -4,10 +4,12 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "base/units.hpp"
 #include "bench/fio.hpp"
+#include "bench/nothing_measured.hpp"
 #include "program/signals.hpp"
 
 namespace headrace::tools {
@@ -16,6 +18,10 @@ constexpr double kLongestSample = 5;      // seconds
 constexpr double kShortestSample = 0.03;  // below it starting and draining are in the figure
 constexpr double kFioStart = 0.6;         // seconds that fio takes beside its job
 constexpr std::uint32_t kFioPilotRounds = 3;
+constexpr std::uint32_t kBoundingRounds = 6;  // fewer bound nothing (bench/statistics.hpp)
+// Rounds are made so long that this share of the time holds all of them; the last is begun where
+// most of one like that before fits.
+constexpr double kFilled = 0.9, kMostOfARound = 0.75;
 
 double written_share(const Workload& workload) { return writes(workload.pattern) ? 1 : 0; }
 
@@ -41,6 +47,17 @@ std::uint64_t least_written_bytes(const std::vector<Workload>& workloads, std::u
     const bool twin = compare_fio && workload.mover == Mover::kQueue;
     const std::uint64_t samples = rounds + 1 + (twin ? rounds + 2 * kFioPilotRounds : 0);
     sum += samples * least_sample_bytes(workload);
+  }
+  return sum;
+}
+
+double least_seconds(const std::vector<Workload>& workloads, std::uint32_t rounds,
+                     bool compare_fio) {
+  double sum = 0;
+  for (const Workload& workload : workloads) {
+    sum += (rounds + 1) * 2 * kShortestSample;
+    if (!compare_fio || workload.mover != Mover::kQueue) continue;
+    sum += (static_cast<double>(fio_engines().size()) + rounds) * (kFioStart + kShortestSample);
   }
   return sum;
 }
@@ -94,12 +111,21 @@ double Rounds::sample_seconds() const {
     const bool fio = cell.workload.mover == Mover::kFio;
     // Of fio's engines one is left after the pilot.
     const double times =
-        fio ? kFioPilotRounds + rounds / static_cast<double>(fio_engines().size()) : rounds + 1;
+        fio ? pilot_rounds() + rounds / static_cast<double>(fio_engines().size()) : rounds + 1;
     samples += times;
     overhead += fio ? times * kFioStart : 0;
   }
-  const double left = options_.most_seconds - overhead;
+  const double left = kFilled * options_.most_seconds - overhead;
   return std::clamp(left / samples, 2 * kShortestSample, kLongestSample);
+}
+
+// As many as a quarter of the time allows.
+std::uint32_t Rounds::pilot_rounds() const {
+  const auto twins = std::ranges::count_if(
+      measurement_.cells, [](const Cell& cell) { return cell.workload.mover == Mover::kFio; });
+  const double each = static_cast<double>(twins) * (kFioStart + 2 * kShortestSample);
+  const double possible = each > 0 ? options_.most_seconds / 4 / each : 0;
+  return static_cast<std::uint32_t>(std::clamp<double>(possible, 1, kFioPilotRounds));
 }
 
 std::uint64_t Rounds::written_per_round() const {
@@ -117,14 +143,51 @@ void Rounds::run() {
   std::uint32_t round = 1;
   while (round <= options_.rounds && one_round(round)) ++round;
   measurement_.rounds = round - 1;
-  if (measurement_.rounds < 6 && options_.rounds >= 6) {
-    measurement_.warnings.push_back(fmt::format(
-        "only {} rounds were possible in the time and bytes allowed; no interval is bounded; raise "
-        "--runtime or --max-write, or measure fewer workloads",
-        measurement_.rounds));
+  if (measurement_.rounds == 0) {
+    check_time("before the first round");
+    throw NothingMeasured(
+        "not one round fits in the bytes that --max-write allows; nothing was measured, and the "
+        "files are gone. Raise --max-write, or measure fewer workloads");
   }
+  warn_of_few_rounds();
   warn_of_short_samples();
   compare();
+}
+
+// --runtime for six rounds: by what is known beforehand, or by the samples so far.
+double Rounds::needed_seconds() const {
+  std::vector<Workload> workloads;
+  double samples = 0;
+  for (const Cell& cell : measurement_.cells) {
+    if (cell.workload.mover == Mover::kFio) continue;
+    workloads.push_back(cell.workload);
+    const bool twin = options_.compare_fio && cell.workload.mover == Mover::kQueue;
+    samples += kBoundingRounds + 1 +
+               (twin ? kBoundingRounds + static_cast<double>(fio_engines().size()) : 0);
+  }
+  const double each = taken_ == 0 ? 0 : elapsed() / taken_;
+  const double least = least_seconds(workloads, kBoundingRounds, options_.compare_fio);
+  return std::ceil(options_.other_seconds + std::max(least / kFilled, samples * each));
+}
+
+// Throws NothingMeasured where none is left.
+void Rounds::check_time(const char* when) const {
+  if (elapsed() < options_.most_seconds) return;
+  throw NothingMeasured(
+      fmt::format("the --runtime of {:.0f} s was over {}; nothing was measured, and the files are "
+                  "gone. Give --runtime {:.0f}s, or measure fewer workloads",
+                  options_.most_seconds + options_.other_seconds, when, needed_seconds()));
+}
+
+void Rounds::warn_of_few_rounds() {
+  if (measurement_.rounds >= kBoundingRounds || options_.rounds < kBoundingRounds) return;
+  const std::string more = has_time() ? std::string("more --max-write")
+                                      : fmt::format("--runtime {:.0f}s", needed_seconds());
+  measurement_.warnings.push_back(
+      fmt::format("only {} round{} possible in the {} allowed; no interval is bounded; give {}, or "
+                  "measure fewer workloads",
+                  measurement_.rounds, measurement_.rounds == 1 ? " was" : "s were",
+                  has_time() ? "bytes" : "time", more));
 }
 
 void Rounds::warn_of_short_samples() {
@@ -159,6 +222,8 @@ void Rounds::warm_up() {
     } else {
       progress_(0, text_of(workload), 0);
       paces_[i].bytes = found_bytes(workload, seconds, most_bytes);
+      ++taken_;
+      check_time("while warming up");
     }
   }
 }
@@ -177,13 +242,30 @@ std::uint64_t Rounds::found_bytes(const Workload& workload, double seconds, doub
   return std::max(least, base::align_down(static_cast<std::uint64_t>(bytes), unit_bytes(workload)));
 }
 
-// fio's best engine for each workload, from rounds of their own that are thrown away.
-void Rounds::choose_fio_engines() {
-  for (std::uint32_t round = 0; round < kFioPilotRounds; ++round) {
+// Rounds that are thrown away. Returns for each cell that fio is compared with the seed, of those
+// tried, with which fio reads and writes most nearly as much.
+std::vector<std::uint32_t> Rounds::run_fio_pilot() {
+  std::vector<std::uint32_t> seeds(paces_.size(), 0), tried(paces_.size(), 0);
+  std::vector<double> faults(paces_.size(), 1);
+  for (std::uint32_t round = 0; round < pilot_rounds(); ++round) {
     for (std::size_t i = 0; i < paces_.size(); ++i) {
-      if (measurement_.cells[i].workload.mover == Mover::kFio) take(i, 0);
+      if (measurement_.cells[i].workload.mover != Mover::kFio) continue;
+      const std::size_t partner = paces_[i].partner;
+      paces_[i].seed = ++tried[partner];
+      take(i, 0);
+      check_time("while fio's engines were compared");
+      const double fault = std::abs(measurement_.cells[i].samples.back().read_share() - 0.5);
+      if (fault >= faults[partner]) continue;
+      faults[partner] = fault;
+      seeds[partner] = paces_[i].seed;
     }
   }
+  return seeds;
+}
+
+// fio's best engine for each workload.
+void Rounds::choose_fio_engines() {
+  const std::vector<std::uint32_t> seeds = run_fio_pilot();
   const std::vector<Cell> all = std::exchange(measurement_.cells, {});
   const std::vector<Pace> paces = std::exchange(paces_, {});
   for (std::size_t i = 0; i < all.size(); ++i) {
@@ -197,13 +279,18 @@ void Rounds::choose_fio_engines() {
     }
     const std::size_t partner = fio ? measurement_.cells.size() - 1 : partner_of(all[i].workload);
     measurement_.cells.push_back(all[i]);
-    paces_.push_back({.bytes = paces[i].bytes, .partner = partner});
+    paces_.push_back(
+        {.bytes = paces[i].bytes, .partner = partner, .seed = fio ? seeds[paces[i].partner] : 0});
   }
   for (Cell& cell : measurement_.cells) cell = {.workload = cell.workload, .queue = cell.queue};
 }
 
+bool Rounds::has_time() const {
+  return elapsed() + kMostOfARound * round_seconds_ < options_.most_seconds;
+}
+
 bool Rounds::has_budget() const {
-  if (elapsed() >= options_.most_seconds) return false;
+  if (!has_time()) return false;
   const std::uint64_t written = runner_.written_bytes() - written_before_;
   const std::uint64_t drives = runner_.targets().size();
   return written / drives + written_per_round() <= options_.most_written_bytes ||
@@ -214,6 +301,7 @@ bool Rounds::has_budget() const {
 bool Rounds::one_round(std::uint32_t round) {
   if (!has_budget()) return false;
   const std::size_t count = paces_.size();
+  const double before = elapsed();
   bool any = false;
   for (std::size_t n = 0; n < count; ++n) {
     // Every round begins elsewhere, every second one runs backwards.
@@ -224,6 +312,7 @@ bool Rounds::one_round(std::uint32_t round) {
     take(i, round);
   }
   if (any) measurement_.held.push_back(held_now());
+  round_seconds_ = elapsed() - before;
   settle();
   return any;
 }
@@ -240,11 +329,12 @@ void Rounds::take(std::size_t index, std::uint32_t round) {
   taken.round = round;
   if (cell.workload.mover != Mover::kFio) cell.queue = runner_.queue_text();
   cell.add(std::move(taken));
+  ++taken_;
 }
 
 TimedSample Rounds::sample(const Cell& cell, const Pace& pace, std::uint32_t turn) {
   if (cell.workload.mover == Mover::kFio)
-    return take_by_fio(*runner_.targets()[0], cell.workload, pace.bytes, turn);
+    return take_by_fio(*runner_.targets()[0], cell.workload, pace.bytes, turn, pace.seed);
   return runner_.take(cell.workload, {.bytes = pace.bytes, .turn = turn});
 }
 
@@ -267,8 +357,8 @@ Comparison Rounds::compared(std::size_t index) const {
   if (ours.empty()) return result;
   result.ratio = median_ratio(ours, theirs);
   result.cpu_ratio = median_ratio(our_cpu, their_cpu);
-  result.resolved =
-      result.ratio.bounded && result.ratio.half_width() <= options_.until.value_or(0.03);
+  result.resolved = result.ratio.bounded &&
+                    result.ratio.half_width() <= options_.until.value_or(kResolvedHalfWidth);
   return result;
 }
 

@@ -76,19 +76,36 @@ std::optional<Room> room_of(const std::string& path) {
   return Room{.free_bytes = free, .fits_bytes = free > reserve ? free - reserve : 0};
 }
 
-void check_room(const std::string& path, std::uint64_t file_bytes) {
+bool is_same_place(const std::string& a, const std::string& b) {
+  const struct stat first = status_of(a), second = status_of(b);
+  return first.st_dev == second.st_dev && first.st_ino == second.st_ino;
+}
+
+std::vector<std::string> sharing(const std::vector<std::string>& paths, const std::string& path) {
+  const dev_t device = status_of(path).st_dev;
+  std::vector<std::string> together;
+  for (const std::string& other : paths) {
+    const struct stat status = status_of(other);
+    if (S_ISDIR(status.st_mode) && status.st_dev == device) together.push_back(other);
+  }
+  return together;
+}
+
+void check_room(const std::string& path, std::uint64_t file_bytes, std::size_t files) {
   const std::optional<Room> room = room_of(path);
-  if (!room || file_bytes <= room->fits_bytes) return;
-  const auto [free, fits] = *room;
-  throw Error(
-      Code::kNoSpace,
-      fmt::format("{} has {} free, and a file of {} would leave less than 5 % of the file system; "
-                  "nothing was written. {}",
-                  path, base::format_bytes(free), base::format_bytes(file_bytes),
-                  fits >= 64 * base::kMiB
-                      ? fmt::format("Give --size {}M or less",
-                                    base::align_down(fits, 16 * base::kMiB) / base::kMiB)
-                      : std::string("Free some space or name another directory")));
+  if (!room || file_bytes * files <= room->fits_bytes) return;
+  const std::uint64_t free = room->free_bytes, fits = room->fits_bytes / files;
+  const std::string what =
+      files == 1 ? "a file of " + base::format_bytes(file_bytes)
+                 : fmt::format("{} files of {} on it", files, base::format_bytes(file_bytes));
+  throw Error(Code::kNoSpace,
+              fmt::format("{} has {} free, and {} would leave less than 5 % of the file system; "
+                          "nothing was written. {}",
+                          path, base::format_bytes(free), what,
+                          fits >= 64 * base::kMiB
+                              ? fmt::format("Give --size {}M or less",
+                                            base::align_down(fits, 16 * base::kMiB) / base::kMiB)
+                              : std::string("Free some space or name another directory")));
 }
 
 Target::Target(const std::string& path, std::uint64_t file_bytes, LogSink log) {

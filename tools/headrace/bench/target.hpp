@@ -52,6 +52,12 @@ struct Room {
 };
 // None where the file system does not say; making the file tells what is wrong then.
 std::optional<Room> room_of(const std::string& path);
-// Throws kNoSpace where the file would not fit, naming what does.
-void check_room(const std::string& path, std::uint64_t file_bytes);
+// Throws kNoSpace where as many files would not fit, naming what does.
+void check_room(const std::string& path, std::uint64_t file_bytes, std::size_t files = 1);
+
+// One directory or file, by whatever name. Throws kNotFound.
+bool is_same_place(const std::string& a, const std::string& b);
+// Of the directories in `paths`, those on the file system of `path`, in their order: they share its
+// room and its drive. Throws kNotFound.
+std::vector<std::string> sharing(const std::vector<std::string>& paths, const std::string& path);
 }  // namespace headrace::tools

@@ -15,6 +15,12 @@
 namespace headrace::tools {
 namespace {
 constexpr std::size_t kColumns = 100;
+constexpr const char* kReadingOfTables =
+    "The leader has the highest median of those that were not dropped. GB/s are of the rounds that "
+    "a\n"
+    "row was measured in, ratios are formed round by round, so that a drive's ups and downs "
+    "cancel: a\n"
+    "row can show more GB/s than the leader, or a ratio above 1.\n";
 constexpr std::uint32_t kLeastBounded = 6;  // rounds; fewer bound nothing (bench/statistics.hpp)
 
 // Broken at spaces; `first` begins it, and as many spaces every other line.
@@ -35,7 +41,7 @@ std::string wrapped(const std::string& first, const std::string& text) {
 }
 
 std::string header(const char* against) {
-  return fmt::format("  {:<34}{:>7} {:<16}{:<23}{:>8}{:>8}\n", "settings", "GB/s", " interval",
+  return fmt::format("  {:<26}{:>7} {:<16}{:<23}{:>8}{:>8}\n", "settings", "GB/s", " interval",
                      against, "CPU s/GB", "rounds");
 }
 
@@ -46,7 +52,7 @@ std::string ratio_text(const MedianInterval& ratio) {
 //   against  what it is compared with says; "": with itself
 std::string row(const Contestant& contestant, Goal goal, const std::string& against,
                 const std::string& mark) {
-  const std::string name = fmt::format("  {:<34}", text_of(contestant.candidate));
+  const std::string name = fmt::format("  {:<26}", text_of(contestant.candidate));
   if (contestant.rounds.empty())
     return contestant.left_out.empty() ? name + "no round\n"
                                        : wrapped(name, "not tried: " + contestant.left_out);
@@ -56,19 +62,41 @@ std::string row(const Contestant& contestant, Goal goal, const std::string& agai
                      three_digits(contestant.cpu_per_gb().median), contestant.rounds.size(), mark);
 }
 
-std::string equals_text(const Stage& stage) {
+// Who was not told apart from the leader and is none of its equals.
+std::size_t behind_untold(const Stage& stage, Goal goal) {
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < stage.contestants.size(); ++i) {
+    const Contestant& other = stage.contestants[i];
+    if (other.rounds.empty() || other.dropped_after) continue;
+    if (std::ranges::find(stage.equals, i) != stage.equals.end()) continue;
+    const MedianInterval to_leader = ratio(other, stage.contestants[stage.leader], goal);
+    count += to_leader.bounded && to_leader.high < 1 ? 0 : 1;
+  }
+  return count;
+}
+
+std::string equals_text(const Stage& stage, Goal goal) {
   const std::string pick = text_of(stage.contestants[stage.pick].candidate);
   if (stage.rounds < kLeastBounded) {
     return fmt::format(
-        "{} round{} tell nothing apart. Taken: {}, the cheapest within 3 % of the fastest.",
-        stage.rounds, stage.rounds == 1 ? "" : "s", pick);
+        "{} round{} nothing apart. Taken: {}, the cheapest within 3 % of the leader.", stage.rounds,
+        stage.rounds == 1 ? " tells" : "s tell", pick);
   }
+  const std::size_t behind = behind_untold(stage, goal);
+  const std::string others =
+      behind == 0
+          ? ""
+          : fmt::format(" {} other{} not told apart either, but measured more than 3 % behind it.",
+                        behind, behind == 1 ? " was" : "s were");
   if (stage.equals.size() == 1)
-    return pick + " is the fastest; no other was measured within 3 % of it.";
+    return fmt::format("Taken: {}, the leader; no other is as good.{}", pick, others);
   std::string names;
   for (const std::size_t i : stage.equals)
     names += (names.empty() ? "" : "; ") + text_of(stage.contestants[i].candidate);
-  return fmt::format("Not told apart: {}. Taken: {}, the cheapest of them.", names, pick);
+  return fmt::format(
+      "As good, since not told apart from the leader and measured within 3 % of it: {}. Taken: {}, "
+      "the cheapest of them.{}",
+      names, pick, others);
 }
 
 std::string stage_text(const Stage& stage, Goal goal) {
@@ -76,7 +104,7 @@ std::string stage_text(const Stage& stage, Goal goal) {
   if (stage.contestants.size() == 1)
     return text + "  nothing to choose: threads take one request each\n";
   if (stage.rounds == 0) return text + "  no round was possible in the time and bytes allowed\n";
-  text += header("of the fastest");
+  text += header("of the leader");
   std::vector<const Contestant*> sorted;
   for (const Contestant& contestant : stage.contestants) sorted.push_back(&contestant);
   const Contestant& leader = stage.contestants[stage.leader];
@@ -87,10 +115,10 @@ std::string stage_text(const Stage& stage, Goal goal) {
   for (const Contestant* contestant : sorted) {
     const bool compared = contestant != &leader && !contestant->rounds.empty();
     text += row(*contestant, goal,
-                compared ? ratio_text(ratio(*contestant, leader, goal)) : "1: the fastest",
+                compared ? ratio_text(ratio(*contestant, leader, goal)) : "1: the leader",
                 contestant->dropped_after ? " dropped" : "");
   }
-  return text + wrapped("  ", equals_text(stage));
+  return text + wrapped("  ", equals_text(stage, goal));
 }
 
 std::string confirmation_text(const Confirmation& fresh, Goal goal) {
@@ -111,14 +139,15 @@ std::string confirmation_text(const Confirmation& fresh, Goal goal) {
 }
 
 std::string verdict_text(const TuneResult& result) {
+  const char* const who = result.runner_up_taken ? "the second" : "the pick";
   const std::string to = ratio_text(result.to_defaults);
   switch (result.verdict) {
     case Verdict::kFaster:
       return to + " of the defaults";
     case Verdict::kNotTold:
-      return fmt::format("the pick cannot be told from the defaults ({} of them): keep them", to);
+      return fmt::format("{} cannot be told from the defaults ({} of them): keep them", who, to);
     case Verdict::kSlower:
-      return fmt::format("in the fresh rounds the pick was slower ({} of the defaults): keep them",
+      return fmt::format("in the fresh rounds {} was slower ({} of the defaults): keep them", who,
                          to);
     default:
       return "these are the engine's defaults";
@@ -193,7 +222,8 @@ std::vector<std::string> result_sentences(const TuneResult& result) {
                                                  verdict_text(result))};
   if (result.runner_up_taken)
     sentences.emplace_back(
-        "In the fresh rounds the second was faster than the pick, and took its place.");
+        "In the fresh rounds the second was faster than the pick, so it is what was compared with "
+        "the defaults.");
   if (result.few_shapes) {
     sentences.emplace_back(
         "Time or bytes were too few for all shapes, so a few of them were tried. Give more "
@@ -213,6 +243,7 @@ std::vector<std::string> result_sentences(const TuneResult& result) {
 
 std::string report_text(const TuneReport& report) {
   std::string text = fmt::format("\njudged by {}\n", text_of(report.goal));
+  text += kReadingOfTables;
   for (const Stage& stage : report.result.stages) text += stage_text(stage, report.goal);
   text += confirmation_text(report.result.confirmation, report.goal) + "\nresult\n";
   for (const std::string& sentence : result_sentences(report.result))

@@ -10,6 +10,7 @@
 
 #include "base/units.hpp"
 #include "bench/announcement.hpp"
+#include "bench/nothing_measured.hpp"
 #include "bench/report_text.hpp"
 #include "command_line/command_line.hpp"
 #include "command_line/report_file.hpp"
@@ -113,6 +114,7 @@ class Tune {
     tuner.quick = options_.quick;
     // Reading all of it at the end takes about as long as writing it did.
     tuner.until_seconds = options_.most_seconds - layout.seconds;
+    tuner.other_seconds = layout.seconds;
     tuner.until_written_bytes = options_.most_written_bytes;
     DriveGauge gauge(*runner_, all);
     report_.result =
@@ -191,6 +193,7 @@ void check(const TuneOptions& options) {
   command_line::check_report_target(options.write_deepspeed, "--write-deepspeed");
   check_replaceable_settings(options.write);
   check_replaceable_deepspeed(options.write_deepspeed);
+  check_paths(options.paths);
   for (const std::string& path : options.paths) {
     if (!is_writable_target(path))
       throw Fault{path + " is no directory, and the engine's files lie in one",
@@ -229,6 +232,8 @@ int tune(int argc, const char* const* argv) {
         } catch (const Fault& fault) {
           return failing.fail(kRefused, "kUsage",
                               command_line::text_of(fault, "nothing was measured"));
+        } catch (const NothingMeasured& nothing) {
+          return failing.fail(kFailed, NothingMeasured::kCode, nothing.what());
         } catch (const Error& error) {
           if (error.code() == Code::kInterrupted) throw;
           const bool named = options.queue != IoQueueKind::kAuto;

@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tune/tuner.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
+#include <cmath>
+
+#include "bench/nothing_measured.hpp"
 
 namespace headrace::tools {
 namespace {
@@ -10,6 +15,7 @@ constexpr double kShapeShare = 0.45, kHandoverShare = 0.25, kConfirmShare = 0.30
 constexpr double kTellingRounds = 10;  // below it nobody is dropped but who is far behind
 constexpr std::uint32_t kAimedRounds = 14, kMostRounds = 20;
 constexpr std::uint32_t kLeastFreshRounds = 24, kAimedFreshRounds = 30, kMostFreshRounds = 60;
+constexpr double kMostConfirmed = 3;  // the defaults, the pick and the second
 // Fewer would bound nothing (bench/statistics.hpp).
 constexpr std::uint64_t kLeastEvaluations = 24;
 
@@ -19,7 +25,10 @@ class Tuner {
       : gauge_(gauge), options_(options), progress_(progress) {}
 
   TuneResult run() {
+    began_ = gauge_.seconds();
+    check_time("before anything was measured");
     find_pace();
+    check_time("once the drive's pace was known");
     const Stage& shape = eliminate("block size and depth", shapes(), kShapeShare);
     const Candidate before = shape.contestants[shape.pick].candidate;
     const std::string queue = shape.contestants[shape.pick].rounds.empty()
@@ -28,11 +37,28 @@ class Tuner {
     eliminate("batch, queue and registration", handover_candidates(before, queue),
               kHandoverShare / (kHandoverShare + kConfirmShare));
     confirm();
+    if (result_.confirmation.rounds == 0) {
+      check_time("before the fresh rounds");
+      throw NothingMeasured(
+          "no fresh round fits in the bytes that --max-write allows; nothing was chosen, and the "
+          "files are gone. Raise --max-write, or give --quick or a smaller --size");
+    }
     conclude();
     return std::move(result_);
   }
 
  private:
+  // Throws where none is left.
+  void check_time(const char* when) const {
+    if (gauge_.seconds() < options_.until_seconds) return;
+    throw NothingMeasured(fmt::format(
+        "the --runtime of {:.0f} s was over {}: the file took {:.0f} s to write and takes as long "
+        "to read back; nothing was chosen, and the files are gone. Give --runtime {:.0f}s, or a "
+        "smaller --size",
+        options_.until_seconds + options_.other_seconds, when, options_.other_seconds,
+        runtime_for_fresh_rounds(began_ + options_.other_seconds, first_seconds_)));
+  }
+
   // All of them, or a few where there would be too few rounds to tell any apart.
   std::vector<Candidate> shapes() {
     const auto of = [this](bool few) {
@@ -168,9 +194,9 @@ class Tuner {
     });
   }
 
+  // After at least one fresh round.
   void conclude() {
     const Confirmation& fresh = result_.confirmation;
-    if (fresh.rounds == 0) return;
     const auto& those = fresh.contestants;
     std::size_t best = fresh.pick;
     if (fresh.runner_up) {
@@ -197,6 +223,7 @@ class Tuner {
   const TuneProgress& progress_;
   std::string queue_;
   Pace pace_;
+  double began_ = 0;
   double first_seconds_ = 0;
   std::uint64_t first_written_bytes_ = 0;
   TuneResult result_;
@@ -205,6 +232,12 @@ class Tuner {
 
 TuneResult tune_on(Gauge& gauge, const TunerOptions& options, const TuneProgress& progress) {
   return Tuner(gauge, options, progress).run();
+}
+
+double runtime_for_fresh_rounds(double other_seconds, double seconds_each) {
+  const double each = std::max(seconds_each, kShortestEvaluation);
+  const double fresh = kMostConfirmed * kLeastFreshRounds * each;
+  return std::ceil(1.2 * other_seconds + fresh / kConfirmShare);
 }
 
 std::uint64_t least_written_bytes(Goal goal, const std::vector<Candidate>& shapes) {

@@ -15,6 +15,7 @@ struct TunerOptions {
   IoQueueKind queue = IoQueueKind::kAuto;  // another: that one or an error
   std::uint64_t file_bytes = 0;
   double until_seconds = 120;             // on the gauge's clock
+  double other_seconds = 0;               // that --runtime is for besides, behind that
   std::uint64_t until_written_bytes = 0;  // on its counter, per drive
   bool quick = false;                     // fewer candidates
 };
@@ -65,9 +66,14 @@ inline constexpr double kIndifference = 0.03;
 using TuneProgress =
     std::function<void(const std::string& stage, std::uint32_t round, const Candidate& candidate)>;
 
-// Throws what the gauge throws.
+// Throws what the gauge throws, and NothingMeasured where the time or the bytes were used up before
+// the fresh rounds, which alone say anything.
 TuneResult tune_on(Gauge& gauge, const TunerOptions& options, const TuneProgress& progress);
 
+// The --runtime, in whole seconds, that leads to enough fresh rounds.
+//   other_seconds    for writing the file and reading it back
+//   seconds_each     an evaluation's; 0: not known
+double runtime_for_fresh_rounds(double other_seconds, double seconds_each);
 // The least that a run writes per drive beyond the file, so that the fresh rounds get theirs.
 std::uint64_t least_written_bytes(Goal goal, const std::vector<Candidate>& shapes);
 }  // namespace headrace::tools

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// figure_doubts.hpp: what the figures of a finished run themselves leave in doubt.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "bench/measurement.hpp"
+
+namespace headrace::tools {
+// A warning each, once for all the rows it holds for: intervals that did not settle, comparisons
+// that are unresolved or whose sides read different shares, long stretches too short to find a
+// cache's end.
+//   wanted_half_width  of comparisons, a share (--until)
+std::vector<std::string> figure_doubts(const Measurement& measurement, double wanted_half_width);
+}  // namespace headrace::tools
