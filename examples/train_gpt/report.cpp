@@ -228,6 +228,7 @@ std::string to_json(const Report& r, const Failure* failure) {
   Json config = Json::parse(r.config, nullptr, false);
   if (config.is_discarded()) config = nullptr;
   Json document = {{"schema_version", 1},
+                   {"program", "train_gpt"},
                    {"parameters", r.parameters},
                    {"steps_completed", r.steps.size()},
                    {"steps", steps},
@@ -265,6 +266,9 @@ std::string to_text(const Report& r) {
 }
 
 std::string failure_json(const Failure& failure) {
-  return dump({{"schema_version", 1}, {"steps_completed", 0}, {"error", error_json(failure)}});
+  return dump({{"schema_version", 1},
+               {"program", "train_gpt"},
+               {"steps_completed", 0},
+               {"error", error_json(failure)}});
 }
 }  // namespace train_gpt

@@ -312,8 +312,9 @@ RunDirectory::RunDirectory(const PathProbe& path, const std::string& run_id, Log
           LOCK_UN);  // said aloud: a child forked meanwhile shares the descriptor
   if (reclaimed_runs_ > 0) {
     say(log_, LogLevel::kInfo,
-        "removed what " + std::to_string(reclaimed_runs_) + " dead run(s) left in " + user_path +
-            ": " + base::format_bytes(reclaimed_bytes_));
+        "removed what " + std::to_string(reclaimed_runs_) +
+            (reclaimed_runs_ == 1 ? " dead run" : " dead runs") + " left in " + user_path + ": " +
+            base::format_bytes(reclaimed_bytes_));
   }
   remark_on_file_system(path, log_);
   if (path.memory_backed) {

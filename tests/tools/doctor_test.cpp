@@ -210,6 +210,7 @@ TEST(Requirements, AreMissedWhereThereIsLessOrItIsNotKnown) {
 
 TEST(Requirements, TakeSizesCountsAndNothing) {
   EXPECT_EQ(parse_requirements("free=1.5GiB")[0].amount, 3ull << 29);
+  EXPECT_EQ(parse_requirements("free=1g")[0].amount, 1u << 30) << "as bench has them";
   EXPECT_EQ(parse_requirements("free=2GB")[0].amount, 2'000'000'000u);
   EXPECT_EQ(parse_requirements("cpus=8")[0].amount, 8u);
   EXPECT_EQ(parse_requirements("gpu")[0].amount, 1u);

@@ -3,6 +3,10 @@
 #include "inspect/inspect.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -228,13 +232,42 @@ TEST_F(InspectTest, TheProgramEndsWithZeroForAWholeFileAndOneForADamagedOne) {
   EXPECT_EQ(json["files"][0]["damage"].size(), 1u);
 }
 
+TEST(HeadraceProgram, AFileWhereNothingCouldBeVerifiedIsNotCalledWhole) {
+  const testing::TemporaryDirectory folder;
+  const std::string file = folder.string() + "/weights.swap";
+  std::ofstream(file, std::ios::binary) << std::string(1 << 20, 'w');
+  const Ran ran = run_headrace("inspect " + file);
+  EXPECT_EQ(ran.exit_code, 1) << ran.out;
+  EXPECT_NE(ran.out.find("nothing could be verified"), std::string::npos) << ran.out;
+  EXPECT_EQ(ran.out.find("whole"), std::string::npos) << ran.out;
+}
+
+TEST(HeadraceProgram, WhatCannotBeOpenedIsRefused) {
+  const testing::TemporaryDirectory folder;
+  const std::string pipe = folder.string() + "/pipe", link = folder.string() + "/link";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  std::filesystem::create_symlink(pipe, link);
+  const int socket = ::socket(AF_UNIX, SOCK_STREAM, 0);
+  const std::string name = folder.string() + "/socket";
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  ASSERT_LT(name.copy(address.sun_path, sizeof address.sun_path - 1), sizeof address.sun_path - 1);
+  ASSERT_EQ(::bind(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  for (const std::string& path : {pipe, link, name}) {
+    const Ran ran = run_headrace("inspect " + path);
+    EXPECT_EQ(ran.exit_code, 2) << ran.out;
+    EXPECT_NE(ran.out.find("nothing was checked. Name a swap file"), std::string::npos) << ran.out;
+  }
+  ::close(socket);
+}
+
 TEST(HeadraceProgram, RefusesWhatItCannotDoWithCauseConsequenceAndFix) {
   const testing::TemporaryDirectory empty;
   for (const auto& [words, expected] : std::vector<std::pair<std::string, std::string>>{
            {"", "a subcommand is missing"},
            {"insepct", "'insepct' is no subcommand"},
            {"inspect", "PATH is required"},
-           {"inspect a b", "b"},
+           {"inspect a b", "'b' is one word too many"},
            {"inspect --jsn x", "Did you mean --json?"},
            {"inspect /nothing/here", "/nothing/here cannot be read: ENOENT"},
            {"inspect /dev/null", "is not a regular file"},

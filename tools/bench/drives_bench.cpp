@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // drives_bench.cpp: several drives together against the sum of what each does alone.
-#include <fmt/core.h>
-
 #include "command_line/report_file.hpp"
 #include "drives_options.hpp"
 #include "drives_report.hpp"
 #include "drives_rounds.hpp"
 #include "headrace/error.hpp"
 #include "program/failing.hpp"
+#include "program/output.hpp"
 #include "program/progress.hpp"
-#include "program/signals.hpp"
+#include "program/run_program.hpp"
 #include "swap/swap_file.hpp"
 
 namespace headrace::tools {
@@ -18,11 +17,10 @@ constexpr const char* kLost = "its rounds are lost, its files are gone. Measure 
 
 int run(const DrivesOptions& options) {
   std::FILE* const out = options.json == "-" ? stderr : stdout;
-  fmt::print(out, "{}", head_text(options));
-  std::fflush(out);
+  print_to(out, "{}", head_text(options));
   const DrivesMeasurement measurement =
       measure_together(options, [&](std::uint32_t done) { show_progress(done, options.rounds); });
-  fmt::print(out, "{}", result_text(options, measurement));
+  print_to(out, "{}", result_text(options, measurement));
   command_line::write_report(options.json, to_json(options, measurement));
   const bool met = !options.require_sum || worst_ratio(measurement) >= *options.require_sum;
   return met ? kDone : kMissed;
@@ -34,7 +32,7 @@ int drives_bench(int argc, const char* const* argv) {
   const Failing failing("drives_bench", parsed.json);
   if (!parsed.options) {
     if (parsed.exit_code != 0) return failing.fail(parsed.exit_code, "kUsage", parsed.text);
-    fmt::print("{}", parsed.text);
+    print("{}", parsed.text);
     return kDone;
   }
   try {
@@ -54,6 +52,5 @@ int drives_bench(int argc, const char* const* argv) {
 }  // namespace headrace::tools
 
 int main(int argc, char** argv) {
-  headrace::tools::install_signal_handlers();
-  return headrace::tools::drives_bench(argc, argv);
+  return headrace::tools::run_program("drives_bench", argc, argv, headrace::tools::drives_bench);
 }

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // update_bench.cpp: the update phase with state on NVMe, against the drive and against memory.
-#include <fmt/core.h>
-
 #include "command_line/report_file.hpp"
 #include "program/failing.hpp"
+#include "program/output.hpp"
 #include "program/progress.hpp"
-#include "program/signals.hpp"
+#include "program/run_program.hpp"
 #include "swap/io_queue.hpp"
 #include "swap/swap_file.hpp"
 #include "update_options.hpp"
@@ -18,11 +17,10 @@ constexpr const char* kLost = "its rounds are lost, its files are gone. Measure 
 
 int run(const UpdateOptions& options) {
   std::FILE* const out = options.json == "-" ? stderr : stdout;
-  fmt::print(out, "{}", head_text(options));
-  std::fflush(out);
+  print_to(out, "{}", head_text(options));
   const UpdateMeasurement measurement =
       measure_update(options, [&](std::uint32_t done) { show_progress(done, options.rounds); });
-  fmt::print(out, "{}", result_text(options, measurement));
+  print_to(out, "{}", result_text(options, measurement));
   command_line::write_report(options.json, to_json(options, measurement));
   const bool met =
       !options.require_ratio || bound_ratio(measurement).median <= *options.require_ratio;
@@ -46,7 +44,7 @@ int update_bench(int argc, const char* const* argv) {
   const Failing failing("update_bench", parsed.json);
   if (!parsed.options) {
     if (parsed.exit_code != 0) return failing.fail(parsed.exit_code, "kUsage", parsed.text);
-    fmt::print("{}", parsed.text);
+    print("{}", parsed.text);
     return kDone;
   }
   std::string why;
@@ -67,6 +65,5 @@ int update_bench(int argc, const char* const* argv) {
 }  // namespace headrace::tools
 
 int main(int argc, char** argv) {
-  headrace::tools::install_signal_handlers();
-  return headrace::tools::update_bench(argc, argv);
+  return headrace::tools::run_program("update_bench", argc, argv, headrace::tools::update_bench);
 }

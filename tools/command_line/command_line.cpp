@@ -127,6 +127,10 @@ void parse(CLI::App& app, int argc, const char* const* argv) {
     throw;
   } catch (const CLI::CallForVersion&) {
     throw;
+  } catch (const CLI::ExtrasError&) {
+    const std::vector<std::string> more = app.remaining();
+    throw Fault{"'" + (more.empty() ? "" : more.front()) + "' is one word too many",
+                app.get_name() + " --help says what it takes"};
   } catch (const CLI::ParseError& error) {
     throw Fault{error.what(), app.get_name() + " --help lists the options"};
   }
@@ -148,7 +152,8 @@ std::string value_of(const std::string& name, int argc, const char* const* argv)
   std::string value;
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
-    if (word == name && i + 1 < argc) value = argv[i + 1];
+    if (word == name && i + 1 < argc && !std::string_view(argv[i + 1]).starts_with("--"))
+      value = argv[i + 1];
     if (word.starts_with(name + "=")) value = word.substr(name.size() + 1);
   }
   return value;

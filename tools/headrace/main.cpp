@@ -12,7 +12,8 @@
 #include "headrace/version.hpp"
 #include "inspect/inspect.hpp"
 #include "program/exit_codes.hpp"
-#include "program/signals.hpp"
+#include "program/output.hpp"
+#include "program/run_program.hpp"
 #include "tune/tune.hpp"
 
 namespace headrace::tools {
@@ -44,23 +45,21 @@ int run(int argc, const char* const* argv) {
   const auto found = std::ranges::find(kSubcommands, word, &Subcommand::name);
   if (found != kSubcommands.end()) return found->run(argc - 1, argv + 1);
   if (word == "--help" || word == "-h") {
-    fmt::print("{}", help());
+    print("{}", help());
     return kDone;
   }
   if (word == "--version") {
-    fmt::print("headrace {}\n", version());
+    print("headrace {}\n", version());
     return kDone;
   }
   const std::string cause =
       word.empty() ? "a subcommand is missing" : fmt::format("'{}' is no subcommand", word);
-  fmt::print(stderr, "headrace: {}; nothing was done. Give one of those below.\n\n{}", cause,
-             help());
+  tell("headrace: {}; nothing was done. Give one of those below.\n\n{}", cause, help());
   return kRefused;
 }
 }  // namespace
 }  // namespace headrace::tools
 
 int main(int argc, char** argv) {
-  headrace::tools::install_signal_handlers();
-  return headrace::tools::run(argc, argv);
+  return headrace::tools::run_program("headrace", argc, argv, headrace::tools::run);
 }

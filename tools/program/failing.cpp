@@ -2,15 +2,60 @@
 #include "program/failing.hpp"
 
 #include <fmt/core.h>
+#include <sys/resource.h>
 
+#include <cerrno>
 #include <cstring>
+#include <new>
+#include <optional>
+#include <system_error>
 
+#include "base/error_text.hpp"
+#include "base/units.hpp"
 #include "command_line/report_file.hpp"
 #include "headrace/error.hpp"
 #include "headrace/version.hpp"
+#include "program/engine_words.hpp"
+#include "program/output.hpp"
 #include "program/signals.hpp"
 
 namespace headrace::tools {
+namespace {
+// Nothing where it is not set.
+std::optional<std::uint64_t> limit_of(__rlimit_resource resource) {
+  rlimit limit{};
+  if (::getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return std::nullopt;
+  return limit.rlim_cur;
+}
+
+std::string memory_text(const std::string& lost) {
+  const auto limit = limit_of(RLIMIT_AS);
+  return fmt::format(
+      "memory was refused{}; {}. {}",
+      limit ? fmt::format(", with `ulimit -v` at {}", base::format_bytes(*limit)) : "", lost,
+      limit
+          ? "Raise that limit, or ask for less: fewer --jobs, a smaller --bs or --iodepth"
+          : "Free memory or raise the container's limit, or ask for less: fewer --jobs, a smaller "
+            "--bs or --iodepth");
+}
+
+std::string thread_text(const std::string& lost) {
+  const auto limit = limit_of(RLIMIT_NPROC);
+  return fmt::format(
+      "no thread could be started: {}{}; {}. Raise the limit on processes (ulimit -u, or that of "
+      "the container: pids.max), or ask for fewer --jobs",
+      base::errno_text(EAGAIN), limit ? fmt::format(", with `ulimit -u` at {}", *limit) : "", lost);
+}
+}  // namespace
+
+std::string unexpected_text(const std::exception& error, const std::string& lost) {
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return memory_text(lost);
+  const auto* system = dynamic_cast<const std::system_error*>(&error);
+  if (system != nullptr && system->code() == std::errc::resource_unavailable_try_again)
+    return thread_text(lost);
+  return fmt::format("{}; {}", error.what(), lost);
+}
+
 Json document(const std::string& program) {
   return {{"schema_version", 1}, {"program", program}, {"version", version()}};
 }
@@ -20,13 +65,14 @@ std::string dump(const Json& json) {
 }
 
 int Failing::fail(int exit_code, const char* code, const std::string& text) const {
-  fmt::print(stderr, "{}: {}\n", program_, text);
+  tell("{}: {}\n", program_, text);
   Json report = document(program_);
   report["error"] = {{"exit_code", exit_code}, {"code", code}, {"message", text}};
   try {
     command_line::write_report(json_, dump(report));
   } catch (const Error& error) {
-    fmt::print(stderr, "{}: {}\n", program_, error.what());
+    // What is wrong may be just that there can be no report.
+    if (error.what() != text) tell("{}: {}\n", program_, error.what());
   }
   return exit_code;
 }
@@ -38,11 +84,11 @@ int Failing::guard(const std::function<int()>& run, const std::string& lost) con
     const int signal = signal_received();
     if (signal == 0)
       return fail(is_refusal(error.code()) ? kRefused : kFailed, code_name(error.code()),
-                  error.what());
+                  without_settings(error.what()));
     return fail(128 + signal, code_name(Code::kInterrupted),
                 fmt::format("ended by SIG{}; {}", ::sigabbrev_np(signal), lost));
   } catch (const std::exception& error) {
-    return fail(kFailed, "kUnexpected", error.what());
+    return fail(kFailed, "kUnexpected", unexpected_text(error, lost));
   }
 }
 }  // namespace headrace::tools

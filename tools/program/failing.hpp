@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // failing.hpp: how a run that cannot go on ends: told on stderr and in the report, files gone.
 #pragma once
+#include <exception>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -14,6 +15,9 @@ using Json = nlohmann::ordered_json;
 Json document(const std::string& program);
 // Indented, ends in a line feed; bytes that are no UTF-8 are replaced.
 std::string dump(const Json& json);
+
+// Of an exception that is no Error: memory or threads that were refused, with the limit behind it.
+std::string unexpected_text(const std::exception& error, const std::string& lost);
 
 // Of one run of `program` ("headrace inspect"), whose report goes to `json` ("": nowhere).
 class Failing {

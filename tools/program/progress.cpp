@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "program/progress.hpp"
 
-#include <fmt/core.h>
 #include <unistd.h>
+
+#include "program/output.hpp"
 
 namespace headrace::tools {
 void show_progress(std::uint32_t done, std::uint32_t rounds) {
   const bool terminal = ::isatty(STDERR_FILENO) == 1;
   if (terminal) {
-    fmt::print(stderr, "\r{} of {} rounds{}", done, rounds, done == rounds ? "\n" : "");
+    tell("\r{} of {} rounds{}", done, rounds, done == rounds ? "\n" : "");
   } else if (done < rounds) {
-    fmt::print(stderr, "round {} of {}\n", done + 1, rounds);
+    tell("round {} of {}\n", done + 1, rounds);
   }
-  std::fflush(stderr);
 }
 
 ProgressLine::ProgressLine()
@@ -23,18 +23,17 @@ void ProgressLine::show(const std::string& text) {
   const auto now = std::chrono::steady_clock::now();
   if (terminal_) {
     if (shown_ && now - last_ < std::chrono::milliseconds(100)) return;
-    fmt::print(stderr, "\r{:.99}\033[K", text);
+    tell("\r{:.99}\033[K", text);
   } else {
     if (now - last_ < std::chrono::seconds(10)) return;
-    fmt::print(stderr, "{}\n", text);
+    tell("{}\n", text);
   }
-  std::fflush(stderr);
   shown_ = true;
   last_ = now;
 }
 
 void ProgressLine::clear() {
-  if (terminal_ && shown_) fmt::print(stderr, "\r\033[K");
+  if (terminal_ && shown_) tell("\r\033[K");
   shown_ = false;
 }
 }  // namespace headrace::tools

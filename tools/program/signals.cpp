@@ -30,7 +30,8 @@ void install_signal_handlers() {
     if (::sigaction(number, nullptr, &before) == 0 && before.sa_handler == SIG_IGN) continue;
     ::sigaction(number, &action, nullptr);
   }
-  ::signal(SIGPIPE, SIG_IGN);
+  // Told by errno where they happen.
+  for (const int number : {SIGPIPE, SIGXFSZ}) ::signal(number, SIG_IGN);
 }
 
 int signal_received() noexcept { return first_signal; }

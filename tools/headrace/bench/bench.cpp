@@ -26,7 +26,9 @@
 #include "bench/thresholds.hpp"
 #include "command_line/report_file.hpp"
 #include "command_line/words.hpp"
+#include "program/engine_words.hpp"
 #include "program/failing.hpp"
+#include "program/output.hpp"
 #include "program/progress.hpp"
 #include "program/signals.hpp"
 
@@ -50,15 +52,17 @@ class Bench {
     runner_ = std::make_unique<Runner>(runner_options);
     for (const auto& target : runner_->targets()) measurement_.drives.push_back(target->facts());
     add_drive_warnings(measurement_);
-    fmt::print(out(), "{}", head_text(measurement_));
-    fmt::print(stderr, "{}", announcement(options_));
-    std::fflush(out());
+    print_to(out(), "{}", head_text(measurement_));
+    tell("{}", announcement(options_));
     measure();
     return report();
   }
 
  private:
-  std::FILE* out() const { return options_.json == "-" ? stderr : stdout; }
+  // Stdout is for people, unless a document goes there.
+  std::FILE* out() const {
+    return options_.json == "-" || options_.report == "-" ? stderr : stdout;
+  }
 
   RunnerOptions options_for_runner() const {
     RunnerOptions runner;
@@ -71,7 +75,9 @@ class Bench {
     runner.cpus = options_.cpus;
     runner.load_threads = options_.load_threads;
     runner.verify = options_.verify;
-    runner.log = [this](LogLevel, std::string_view text) { measurement_log_.emplace_back(text); };
+    runner.log = [this](LogLevel, std::string_view text) {
+      measurement_log_.push_back(without_settings(std::string(text)));
+    };
     return runner;
   }
 
@@ -172,14 +178,13 @@ class Bench {
 
   int report() {
     const Required required = judge(thresholds_, measurement_);
-    fmt::print(out(), "{}", result_text(measurement_, thresholds_.empty() ? nullptr : &required));
+    print_to(out(), "{}", result_text(measurement_, thresholds_.empty() ? nullptr : &required));
     if (!options_.json.empty())
       command_line::write_report(options_.json, dump(to_json(measurement_, &required)));
     if (!options_.report.empty())
-      command_line::write_report(options_.report, to_html(measurement_, &required));
+      command_line::write_report(options_.report, to_html(measurement_, &required), "--report");
     if (measurement_.verification.mismatches > 0) {
-      fmt::print(
-          stderr,
+      tell(
           "{}: data read back differ from what was written, at {} places; the drive, "
           "its driver or memory damages data; do not train on it before it is found. First: {}\n",
           kBenchName, measurement_.verification.mismatches,
@@ -201,15 +206,16 @@ void print_fio_commands(const BenchOptions& options) {
     const std::string file = is_writable_target(path) ? path + "/fio.data" : path;
     for (const Workload& workload : options.workloads) {
       if (workload.mover != Mover::kQueue) continue;
-      fmt::print("{}\n", fio_command(workload, file, 0, options.file_bytes));
+      print("{}\n", fio_command(workload, file, 0, options.file_bytes));
     }
   }
 }
 
 // Refused before anything is written. Throws command_line::Fault, Error.
 std::vector<Threshold> check(const BenchOptions& options) {
+  command_line::check_targets_differ({{"--json", options.json}, {"--report", options.report}});
   command_line::check_report_target(options.json);
-  command_line::check_report_target(options.report);
+  command_line::check_report_target(options.report, "--report");
   std::vector<Threshold> thresholds;
   if (!options.require.empty()) thresholds = parse_thresholds(options.require);
   check_measured(thresholds, options.workloads);
@@ -231,7 +237,7 @@ int bench(int argc, const char* const* argv) {
   const Failing failing(kBenchName, parsed.json);
   if (!parsed.options) {
     if (parsed.exit_code != 0) return failing.fail(parsed.exit_code, "kUsage", parsed.text);
-    fmt::print("{}", parsed.text);
+    print("{}", parsed.text);
     return kDone;
   }
   const BenchOptions& options = *parsed.options;

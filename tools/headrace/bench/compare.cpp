@@ -1,22 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/compare.hpp"
 
+#include <fcntl.h>
 #include <fmt/core.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
 
 #include "base/error_text.hpp"
+#include "base/unique_fd.hpp"
 #include "bench/report_format.hpp"
 #include "bench/report_json.hpp"
 #include "bench/unpaired_ratio.hpp"
 #include "command_line/command_line.hpp"
 #include "command_line/report_file.hpp"
 #include "headrace/error.hpp"
+#include "program/output.hpp"
+#include "program/signals.hpp"
 
 namespace headrace::tools {
 namespace {
@@ -30,7 +33,7 @@ constexpr const char* kCompareFooter =
     "what else changed from\none run to the other: for a close call, repeat both.\n"
     "\nExit codes: 0 compared, 2 refused, 4 a cell is slower than --fail-below allows, beyond "
     "noise.\n";
-constexpr std::uintmax_t kLargest = 512u << 20;
+constexpr std::size_t kLargest = 512u << 20;
 
 struct Options {
   std::string a, b, json;
@@ -44,20 +47,35 @@ Error unreadable(const std::string& file, const std::string& cause) {
                            file, cause));
 }
 
+// Of a regular file alone: a pipe or a device may never end, or never begin.
+std::string text_of_file(const std::string& file) {
+  const base::UniqueFd opened(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  struct stat status {};
+  if (!opened || ::fstat(opened.get(), &status) != 0)
+    throw unreadable(file, "cannot be read: " + base::errno_text(errno));
+  if (S_ISDIR(status.st_mode)) throw unreadable(file, "is a directory");
+  if (!S_ISREG(status.st_mode)) throw unreadable(file, "is not a regular file");
+  std::string text(std::min(kLargest, static_cast<std::size_t>(status.st_size)) + 1, '\0');
+  std::size_t filled = 0;
+  while (filled < text.size()) {
+    check_signal();
+    const ssize_t got = ::read(opened.get(), text.data() + filled,
+                               std::min<std::size_t>(text.size() - filled, 16u << 20));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) throw unreadable(file, "cannot be read: " + base::errno_text(errno));
+    if (got == 0) break;
+    filled += static_cast<std::size_t>(got);
+  }
+  if (filled > kLargest) throw unreadable(file, "is larger than 512 MiB");
+  if (filled == text.size()) throw unreadable(file, "grew while it was read");
+  text.resize(filled);
+  return text;
+}
+
 Measurement read(const std::string& file) {
-  std::error_code error;
-  const auto status = std::filesystem::status(file, error);
-  if (!std::filesystem::exists(status))
-    throw unreadable(file, "cannot be read: " + base::errno_text(error ? error.value() : ENOENT));
-  if (std::filesystem::is_directory(status)) throw unreadable(file, "is a directory");
-  if (std::filesystem::is_regular_file(status) && std::filesystem::file_size(file) > kLargest)
-    throw unreadable(file, "is larger than 512 MiB");
-  std::ifstream stream(file, std::ios::binary);
-  if (!stream) throw unreadable(file, "cannot be read: " + base::errno_text(errno));
-  std::ostringstream text;
-  text << stream.rdbuf();
+  const std::string text = text_of_file(file);
   try {
-    return measurement_of(Json::parse(text.str()), file);
+    return measurement_of(Json::parse(text), file);
   } catch (const Json::parse_error& fault) {
     throw unreadable(file, fmt::format("is no JSON: wrong at byte {}", fault.byte));
   }
@@ -140,8 +158,8 @@ int run(const Options& options) {
                             options.a, options.b));
   }
   const int exit_code = cells_below(runs, options.fail_below).empty() ? kDone : kMissed;
-  fmt::print(options.json == "-" ? stderr : stdout, "A: {}\nB: {}\n{}", options.a, options.b,
-             compared_text(runs, options.fail_below));
+  print_to(options.json == "-" ? stderr : stdout, "A: {}\nB: {}\n{}", options.a, options.b,
+           compared_text(runs, options.fail_below));
   Json report = document(kCompareProgram);
   report["exit_code"] = exit_code;
   report["a"] = options.a;
@@ -234,18 +252,20 @@ int compare(int argc, const char* const* argv) {
   Options options;
   CLI::App app(kCompareDescription, kCompareProgram);
   app.footer(kCompareFooter);
-  app.add_option("A", options.a, "The earlier run's report")->required();
-  app.add_option("B", options.b, "The later run's report")->required();
+  app.add_option("A", options.a, "The earlier run's report")->required()->type_name("");
+  app.add_option("B", options.b, "The later run's report")->required()->type_name("");
   app.add_option_function<std::string>(
          "--fail-below", [&](const std::string& word) { options.fail_below = share_of(word); },
          "End with 4 where B is slower by more than this")
       ->type_name("N%");
-  app.add_option("--json", options.json, "File for the comparison; - is stdout");
+  app.add_option("--json", options.json, "File for the comparison; - is stdout")->type_name("FILE");
   try {
     command_line::parse(app, argc, argv);
+    command_line::check_targets_differ({{"A", options.a}, {"--json", options.json}});
+    command_line::check_targets_differ({{"B", options.b}, {"--json", options.json}});
     command_line::check_report_target(options.json);
   } catch (const CLI::CallForHelp&) {
-    fmt::print("{}", app.help());
+    print("{}", app.help());
     return kDone;
   } catch (const command_line::Fault& fault) {
     return Failing(kCompareProgram, command_line::value_of("--json", argc, argv))

@@ -4,7 +4,6 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <functional>
 
 #include "base/units.hpp"
@@ -27,8 +26,13 @@ constexpr const char* kDescription =
     "made in it and removed), one per drive; or a block\ndevice or a file, which are only read.\n";
 constexpr const char* kFooter =
     "\nSizes are powers of 1024 (4M, 1GiB), lists have commas: --bs 1M,4M --iodepth 4,16. Without "
-    "--rw, --bs,\n--iodepth and --queue a default set is measured. `headrace bench compare A.json "
-    "B.json` compares two reports.\n"
+    "--rw, --bs,\n--iodepth, --queue and --batch a default set is measured. `headrace bench "
+    "compare "
+    "A.json B.json` compares\ntwo reports.\n"
+    "--require takes read, write, randread, randwrite, rw (GB/s), p50, p99, p99.9, max (ms, us, "
+    "s), "
+    "iops (k, M)\nand cpu (s/GB). Of throughput and iops the best workload is judged, of latencies "
+    "and cpu the recommended\none (of reads, else of rw, else of writes).\n"
     "\nExit codes: 0 done, 1 the run failed or data differed, 2 refused before it started, 3 a "
     "named "
     "queue or fio\nis not to be had, 4 a --require was missed, 128 + n ended by signal n.\n";
@@ -52,7 +56,15 @@ void add_what(CLI::App& app, BenchOptions& o, Words& w) {
   list("--rw", w.patterns, "read, write, randread, randwrite, rw [read,write,rw]");
   list("--bs", w.blocks, "Bytes of one request, 4k to 64M [1M]");
   list("--iodepth", w.depths, "Requests in flight per drive and job, 1 to 1024 [16]");
-  list("--queue", w.queues, "auto, uring, aio, threads [HEADRACE_IO_QUEUE, else auto]");
+  list("--queue", w.queues,
+       "auto, uring, aio, threads; as fio's --ioengine [HEADRACE_IO_QUEUE, else auto]");
+  const auto refuse_engine = [](const std::string& word) {
+    throw Fault{"--ioengine is fio's; what it says is said by --queue here",
+                "Give --queue " + (word == "libaio"     ? "aio"
+                                   : word == "io_uring" ? "uring"
+                                                        : std::string("uring, aio or threads"))};
+  };
+  app.add_option_function<std::string>("--ioengine", refuse_engine, "")->group("");  // not listed
   list("--batch", w.batches, "Requests per system call [2]");
   app.add_flag("--unregistered", w.unregistered, "uring: without registered buffers, beside with")
       ->group(group);
@@ -126,12 +138,6 @@ Pattern to_pattern(const std::string& word) {
   throw Fault{"--rw '" + word + "' is not known", "Give read, write, randread, randwrite or rw"};
 }
 
-IoQueueKind default_queue() {
-  const char* const queue = std::getenv("HEADRACE_IO_QUEUE");
-  if (queue == nullptr || *queue == '\0') return IoQueueKind::kAuto;
-  return command_line::to_choice("HEADRACE_IO_QUEUE", queue, kQueues);
-}
-
 Axes axes_of(const Words& w) {
   const auto number = [](const char* name, std::uint64_t most) {
     return [name, most](const std::string& word) {
@@ -145,10 +151,10 @@ Axes axes_of(const Words& w) {
   });
   axes.depths = list_of<std::uint32_t>("--iodepth", w.depths, {}, number("--iodepth", 1024));
   axes.queues = list_of<IoQueueKind>("--queue", w.queues, {}, [](const std::string& word) {
-    return command_line::to_choice("--queue", word, kQueues);
+    return queue_in_option("--queue", word);
   });
   axes.batches = list_of<std::uint32_t>("--batch", w.batches, {}, number("--batch", 256));
-  axes.queue = default_queue();
+  axes.queue = queue_of_environment();
   axes.jobs = w.jobs;
   axes.also_unregistered = w.unregistered;
   axes.also_engine = w.engine;
@@ -159,12 +165,16 @@ Axes axes_of(const Words& w) {
 std::vector<int> cpus_of(const char* name, const std::string& words) {
   std::vector<int> cpus;
   for (const std::string& word : to_list(name, words)) {
-    const std::size_t dash = word.find('-');
+    const std::size_t dash = word.find('-', 1);
     const auto cpu = [&](const std::string& digits) {
       return static_cast<int>(command_line::to_whole(name, digits, {0, CPU_SETSIZE - 1}));
     };
     const int first = cpu(word.substr(0, dash));
     const int last = dash == std::string::npos ? first : cpu(word.substr(dash + 1));
+    if (last < first)
+      throw Fault{
+          std::string(name) + " " + word + " ends before it begins",
+          "Give the lower number first: " + std::to_string(last) + "-" + std::to_string(first)};
     for (int i = first; i <= last; ++i) cpus.push_back(i);
   }
   cpu_set_t allowed;
@@ -215,6 +225,9 @@ void take_amounts(BenchOptions& o, const Words& w) {
 
 void finish(BenchOptions& o, const Words& w) {
   if (o.paths.empty()) o.paths = {"."};
+  if (w.quick && o.sustained)
+    throw Fault{"--quick and --sustained do not go together: one is short, the other long",
+                "Give one of them; --runtime and --max-write limit either"};
   take_amounts(o, w);
   if (!w.verify.empty())
     o.verify = command_line::to_choice<Verify>(

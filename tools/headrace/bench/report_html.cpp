@@ -183,6 +183,7 @@ std::string machine_html(const Measurement& measurement) {
 std::string to_html(const Measurement& measurement, const Required* required) {
   std::string html =
       "<!DOCTYPE html>\n<html xmlns=\"http://www.w3.org/1999/xhtml\" lang=\"en\">\n<head>\n"
+      "<meta name=\"generator\" content=\"headrace bench\"/>\n"
       "<meta charset=\"utf-8\"/>\n<meta name=\"viewport\" content=\"width=device-width\"/>\n"
       "<title>headrace bench";
   for (const MeasuredDrive& drive : measurement.drives) html += " " + escaped(drive.path);

@@ -16,6 +16,7 @@
 #include "doctor/requirements.hpp"
 #include "doctor/rows.hpp"
 #include "headrace/error.hpp"
+#include "program/output.hpp"
 #include "program/signals.hpp"
 
 namespace headrace::tools {
@@ -76,10 +77,10 @@ int run(const Options& options, const std::vector<Requirement>& required) {
   const std::vector<Missed> missed = missed_requirements(required, sections);
   const int exit_code = missed.empty() ? kDone : kLacking;
   const bool json_on_stdout = options.json == "-";
-  if (!json_on_stdout) fmt::print("{}", sections_text(sections, style_of_stdout()));
+  if (!json_on_stdout) print("{}", sections_text(sections, style_of_stdout()));
   for (const Missed& one : missed) {
-    fmt::print(stderr, "{}: {} is required, found: {}; what asked for it should not start. {}.\n",
-               kProgram, one.required, one.found, one.fix);
+    tell("{}: {} is required, found: {}; what asked for it should not start. {}.\n", kProgram,
+         one.required, one.found, one.fix);
   }
   Json report = document(kProgram);
   report["exit_code"] = exit_code;
@@ -95,9 +96,10 @@ int doctor(int argc, const char* const* argv) {
   std::vector<Requirement> required;
   CLI::App app(kDescription, kProgram);
   app.footer(footer());
-  app.add_option("PATH", options.paths, "Directories for swap files [the current one]");
-  app.add_option("--json", options.json, "File for the report; - is stdout");
-  app.add_option("--require", options.require, "What has to be there, by name");
+  app.add_option("PATH", options.paths, "Directories for swap files [the current one]")
+      ->type_name("");
+  app.add_option("--json", options.json, "File for the report; - is stdout")->type_name("FILE");
+  app.add_option("--require", options.require, "What has to be there, by name")->type_name("LIST");
   try {
     command_line::parse(app, argc, argv);
     required = parse_requirements(options.require);
@@ -105,7 +107,7 @@ int doctor(int argc, const char* const* argv) {
     check_paths(options.paths);
     command_line::check_report_target(options.json);
   } catch (const CLI::CallForHelp&) {
-    fmt::print("{}", app.help());
+    print("{}", app.help());
     return kDone;
   } catch (const command_line::Fault& fault) {
     return Failing(kProgram, command_line::value_of("--json", argc, argv))

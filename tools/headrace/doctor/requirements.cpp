@@ -5,18 +5,18 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
-#include <cmath>
-#include <optional>
 #include <string_view>
 
 #include "base/error_text.hpp"
-#include "base/units.hpp"
-#include "command_line/words.hpp"
+#include "command_line/quantities.hpp"
 #include "platform/proc_files.hpp"
 
 namespace headrace::tools {
 namespace {
+// Less is a unit that was forgotten.
+constexpr std::uint64_t kLeastBytes = 4096;
+constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 62;
+
 enum class Takes : std::uint8_t { kNothing, kCount, kSize };
 
 struct Known {
@@ -43,30 +43,6 @@ constexpr std::array kKnown{
     Known{"cuda", Takes::kNothing, "the NVIDIA driver, or --gpus all of the container"},
     Known{"nccl", Takes::kNothing, "libnccl2 in the library path (LD_LIBRARY_PATH)"}};
 
-constexpr std::array<std::pair<std::string_view, double>, 9> kUnits{{{"B", 1},
-                                                                     {"KiB", 0x1p10},
-                                                                     {"MiB", 0x1p20},
-                                                                     {"GiB", 0x1p30},
-                                                                     {"TiB", 0x1p40},
-                                                                     {"KB", 1e3},
-                                                                     {"MB", 1e6},
-                                                                     {"GB", 1e9},
-                                                                     {"TB", 1e12}}};
-
-// "8GiB", "1.5 TB"; nothing for everything else.
-std::optional<std::uint64_t> parse_size(std::string_view text) {
-  constexpr double kMost = 0x1p62;
-  double value = 0;
-  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const std::string_view unit =
-      platform::trimmed(text.substr(static_cast<std::size_t>(stop - text.data())));
-  const auto found = std::ranges::find(kUnits, unit, &std::pair<std::string_view, double>::first);
-  if (error != std::errc() || found == kUnits.end()) return std::nullopt;
-  value *= found->second;
-  if (!std::isfinite(value) || value < 0 || value > kMost) return std::nullopt;
-  return static_cast<std::uint64_t>(value);
-}
-
 [[noreturn]] void refuse_unknown(std::string_view name) {
   std::vector<std::string_view> names;
   for (const Known& known : kKnown) names.push_back(known.name);
@@ -85,8 +61,10 @@ std::uint64_t amount_of(const Known& known, const std::string& text, std::string
     return 1;
   }
   if (known.takes == Takes::kSize) {
-    if (const auto size = parse_size(amount)) return *size;
-    throw command_line::Fault{"--require " + text + " has no size", "Give " + name + "=8GiB"};
+    if (amount.empty())
+      throw command_line::Fault{"--require " + text + " has no size", "Give " + name + "=8GiB"};
+    return command_line::to_bytes("--require " + name, std::string(amount),
+                                  {kLeastBytes, kMostBytes});
   }
   if (!given && name == "gpu") return 1;
   if (const auto count = platform::parse_number(amount)) return *count;

@@ -13,7 +13,7 @@ struct Requirement {
   std::uint64_t amount = 1;
   std::string text;  // as it was given: "memlock=8GiB"
 };
-// "io_uring,o_direct,memlock=8GiB,gpu=2". Sizes are B, KiB to TiB or KB to TB. Throws
+// "io_uring,o_direct,memlock=8GiB,gpu=2". Sizes are those of command_line::to_bytes(). Throws
 // command_line::Fault for an unknown name, with the nearest and all known ones, and for an amount
 // that is missing, not one, or given to what takes none.
 std::vector<Requirement> parse_requirements(const std::string& list);

@@ -11,6 +11,7 @@
 #include "command_line/command_line.hpp"
 #include "command_line/report_file.hpp"
 #include "headrace/error.hpp"
+#include "program/output.hpp"
 #include "program/signals.hpp"
 
 namespace headrace::tools {
@@ -23,8 +24,8 @@ constexpr const char* kDescription =
 constexpr const char* kFooter =
     "\nA run removes its swap files when it ends, so this looks at one that lives (what it writes "
     "meanwhile\nlooks damaged) or at what a killed one left.\n"
-    "\nExit codes: 0 all that was found is whole, 1 something is damaged or cannot be read, 2 "
-    "refused before it\nstarted.\n";
+    "\nExit codes: 0 all that was found is whole, 1 something is damaged or cannot be read, or "
+    "nothing could be\nverified, 2 refused before it started, 128+n ended by signal n.\n";
 
 struct Options {
   std::string path, json;
@@ -62,9 +63,11 @@ std::string file_text(const SwapInspection& file) {
   }
   if (file.damaged > file.damage.size())
     text += fmt::format("  and {} more places\n", file.damaged - file.damage.size());
+  if (file.verified_bytes == 0 && file.damaged == 0) return text + "  nothing could be verified\n";
   return text + fmt::format("  {} verified, {}\n", base::format_bytes(file.verified_bytes),
                             file.damaged == 0 ? "all whole"
-                                              : fmt::format("{} damaged places", file.damaged));
+                                              : fmt::format("{} damaged place{}", file.damaged,
+                                                            file.damaged == 1 ? "" : "s"));
 }
 
 Json file_json(const SwapInspection& file) {
@@ -93,8 +96,10 @@ Json file_json(const SwapInspection& file) {
   return json;
 }
 
-bool any_damaged(const std::vector<SwapInspection>& files) {
-  return std::ranges::any_of(files, [](const auto& file) { return file.damaged > 0; });
+// Whole is what was looked at and found so.
+bool all_whole(const std::vector<SwapInspection>& files) {
+  return std::ranges::none_of(files, [](const auto& file) { return file.damaged > 0; }) &&
+         std::ranges::any_of(files, [](const auto& file) { return file.verified_bytes > 0; });
 }
 
 // Where a signal ends it; one line that is overwritten, on a terminal only.
@@ -103,7 +108,7 @@ InspectionProgress progress_of(const std::string& path, std::uint64_t& shown) {
     check_signal();
     if (::isatty(STDERR_FILENO) != 1 || done_bytes < shown + base::kGiB / 4) return;
     shown = done_bytes;
-    fmt::print(stderr, "\r{}: {}\033[K", path, base::format_bytes(done_bytes));
+    tell("\r{}: {}\033[K", path, base::format_bytes(done_bytes));
   };
 }
 
@@ -118,10 +123,10 @@ int run(const Options& options) {
   for (const std::string& path : paths) {
     std::uint64_t shown = 0;
     files.push_back(inspect_swap_file(path, progress_of(path, shown)));
-    if (shown > 0) fmt::print(stderr, "\r\033[K");
+    if (shown > 0) tell("\r\033[K");
   }
-  const int exit_code = any_damaged(files) ? kFailed : kDone;
-  fmt::print(options.json == "-" ? stderr : stdout, "{}", inspection_text(files));
+  const int exit_code = all_whole(files) ? kDone : kFailed;
+  print_to(options.json == "-" ? stderr : stdout, "{}", inspection_text(files));
   Json report = document(kProgram);
   report["exit_code"] = exit_code;
   report["files"] = inspection_json(files);
@@ -160,13 +165,18 @@ int inspect(int argc, const char* const* argv) {
   Options options;
   CLI::App app(kDescription, kProgram);
   app.footer(kFooter);
-  app.add_option("PATH", options.path, "Swap file, run directory or nvme_path")->required();
-  app.add_option("--json", options.json, "File for the report; - is stdout");
+  app.add_option("PATH", options.path, "Swap file, run directory or nvme_path")
+      ->required()
+      ->type_name("");
+  app.add_option("--json", options.json, "File for the report; - is stdout")->type_name("FILE");
   try {
     command_line::parse(app, argc, argv);
+    if (options.path.empty())
+      throw command_line::Fault{"PATH is empty",
+                                "Name a swap file, a run's directory or an nvme_path"};
     command_line::check_report_target(options.json);
   } catch (const CLI::CallForHelp&) {
-    fmt::print("{}", app.help());
+    print("{}", app.help());
     return kDone;
   } catch (const command_line::Fault& fault) {
     return Failing(kProgram, command_line::value_of("--json", argc, argv))

@@ -28,9 +28,22 @@ using swap::StreamEntry;
 namespace {
 constexpr std::uint64_t kWindowBytes = 4 * base::kMiB;
 
+// What cannot be opened is a refusal, unless it is the drive that fails.
+Error cannot_open(const std::string& path, int error) {
+  const bool missing = error == ENOENT || error == ENOTDIR;
+  return Error(missing        ? Code::kNotFound
+               : error == EIO ? Code::kIo
+                              : Code::kInvalidArgument,
+               path + " cannot be read: " + base::errno_text(error) +
+                   "; nothing was checked. Name a swap file, or a folder with some, that this user "
+                   "may read",
+               error);
+}
+
 Error cannot_read(const std::string& path, int error) {
-  return Error(error == ENOENT ? Code::kNotFound : Code::kIo,
-               path + " cannot be read: " + base::errno_text(error) + "; nothing was checked",
+  return Error(Code::kIo,
+               path + " cannot be read: " + base::errno_text(error) +
+                   "; what it holds is not known. See what the kernel says of its drive (dmesg)",
                error);
 }
 
@@ -40,9 +53,13 @@ class Window {
   explicit Window(const std::string& path)
       : path_(path), fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)) {
     struct stat status {};
-    if (!fd_ || ::fstat(fd_.get(), &status) != 0) throw cannot_read(path, errno);
+    if (!fd_ || ::fstat(fd_.get(), &status) != 0) throw cannot_open(path, errno);
     if (!S_ISREG(status.st_mode))
-      throw Error(Code::kInvalidArgument, path + " is not a regular file; nothing was checked");
+      throw Error(
+          Code::kInvalidArgument,
+          path +
+              " is not a regular file; nothing was checked. Name a swap file, or a folder with "
+              "some");
     size_ = static_cast<std::uint64_t>(status.st_size);
     bytes_.resize(kWindowBytes);
   }
@@ -71,8 +88,10 @@ class Window {
     ::posix_fadvise(fd_.get(), static_cast<off_t>(offset), static_cast<off_t>(filled_),
                     POSIX_FADV_DONTNEED);
     if (filled_ < least) {
-      throw Error(Code::kIo, fmt::format("{} ended at {} while it was read; it was truncated",
-                                         path_, offset + filled_));
+      throw Error(Code::kIo,
+                  fmt::format("{} ended at {} while it was read; it was truncated; the rest is "
+                              "not known. Look again when its run has ended",
+                              path_, offset + filled_));
     }
   }
 
@@ -264,11 +283,11 @@ bool may_hold_swap(const std::string& name) {
 std::vector<std::string> find_swap_files(const std::string& path) {
   std::error_code error;
   const fs::file_status status = fs::symlink_status(path, error);
-  if (!fs::exists(status)) throw cannot_read(path, ENOENT);
+  if (!fs::exists(status)) throw cannot_open(path, ENOENT);
   if (!fs::is_directory(status)) return {path};
   std::vector<std::string> files;
   fs::recursive_directory_iterator entry(path, error), end;
-  if (error) throw cannot_read(path, error.value());
+  if (error) throw cannot_open(path, error.value());
   while (entry != end) {
     // nvme_path / headrace-uid / run / file
     const std::string name = entry->path().filename().string();
@@ -276,7 +295,7 @@ std::vector<std::string> find_swap_files(const std::string& path) {
       files.push_back(entry->path().string());
     if (entry.depth() >= 2 || !may_hold_swap(name)) entry.disable_recursion_pending();
     entry.increment(error);
-    if (error) throw cannot_read(path, error.value());
+    if (error) throw cannot_open(path, error.value());
   }
   std::ranges::sort(files);
   return files;

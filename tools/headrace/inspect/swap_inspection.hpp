@@ -42,7 +42,8 @@ inline constexpr std::size_t kDamageKept = 100;
 using InspectionProgress = std::function<void(std::uint64_t done_bytes)>;
 
 // Cost: reads the file about twice; a few MiB of memory. Throws headrace::Error
-// kNotFound or kIo naming the file when it cannot be opened or read.
+// naming the file: kNotFound, kInvalidArgument when it cannot be opened, kIo when it cannot be
+// read.
 SwapInspection inspect_swap_file(const std::string& path, const InspectionProgress& progress);
 
 // Swap files at `path`: itself, or those in a run's directory, in a user's, or in an nvme_path.

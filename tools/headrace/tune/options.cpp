@@ -4,8 +4,7 @@
 #include "base/units.hpp"
 #include "command_line/command_line.hpp"
 #include "command_line/quantities.hpp"
-#include "headrace/error.hpp"
-#include "settings/environment.hpp"
+#include "program/io_queue_names.hpp"
 
 namespace headrace::tools {
 namespace {
@@ -28,21 +27,23 @@ struct Words {
 };
 
 void add_options(CLI::App& app, TuneOptions& o, Words& w) {
-  app.add_option("PATH", o.paths, "Directories, one per drive")->capture_default_str();
+  app.add_option("PATH", o.paths, "Directories, one per drive [the current one]")->type_name("");
   app.add_option("--for", w.goal,
                  "step: a training step's bytes; read: parameters alone; rw: the update alone "
-                 "[step]");
+                 "[step]")
+      ->type_name("GOAL");
   const char* group = "How much";
-  const auto text = [&](const char* name, std::string& to, const char* help) {
-    app.add_option(name, to, help)->group(group);
+  const auto text = [&](const char* name, const char* type, std::string& to, const char* help) {
+    app.add_option(name, to, help)->group(group)->type_name(type);
   };
-  text("--size", w.size, "Size of the file per drive [1G; --quick 512M]");
-  text("--runtime", w.runtime, "At most this long in all [120s; --quick 30s]");
-  text("--max-write", w.most_written, "Write at most this much per drive [16G; --quick 4G]");
+  text("--size", "SIZE", w.size, "Size of the file per drive [1G; --quick 512M]");
+  text("--runtime", "TIME", w.runtime, "At most this long in all [120s; --quick 30s]");
+  text("--max-write", "SIZE", w.most_written,
+       "Write at most this much per drive [16G; --quick 4G]");
   app.add_flag("--quick", o.quick, "Fewer candidates, in 30 s")->group(group);
   group = "Results";
   const auto target = [&](const char* name, std::string& to, const char* help) {
-    app.add_option(name, to, help)->group(group);
+    app.add_option(name, to, help)->group(group)->type_name("FILE");
   };
   target("--write", o.write,
          "File for the settings, as the engine takes them; replaces nothing but its own earlier "
@@ -89,15 +90,12 @@ ParsedTuneOptions parse_tune_options(int argc, const char* const* argv) {
   try {
     command_line::parse(app, argc, argv);
     finish(options, words);
-    options.queue = settings::io_queue_kind(Settings{});
+    options.queue = queue_of_environment();
     result.options = std::move(options);
   } catch (const CLI::CallForHelp&) {
     result.text = app.help();
   } catch (const Fault& fault) {
     result.text = command_line::text_of(fault, "nothing was measured");
-    result.exit_code = 2;
-  } catch (const Error& error) {  // of the environment
-    result.text = error.what();
     result.exit_code = 2;
   }
   return result;

@@ -18,7 +18,9 @@
 #include "headrace/version.hpp"
 #include "platform/drive_facts.hpp"
 #include "platform/machine.hpp"
+#include "program/engine_words.hpp"
 #include "program/failing.hpp"
+#include "program/output.hpp"
 #include "program/progress.hpp"
 #include "tune/drive_gauge.hpp"
 #include "tune/fragment.hpp"
@@ -66,9 +68,8 @@ class Tune {
     runner_ = std::make_unique<Runner>(options_for_runner());
     for (const auto& target : runner_->targets()) report_.run.drives.push_back(target->facts());
     add_drive_warnings(report_.run);
-    fmt::print(out(), "{}", head_text(report_.run));
-    fmt::print(stderr, "{}", announcement(bench));
-    std::fflush(out());
+    print_to(out(), "{}", head_text(report_.run));
+    tell("{}", announcement(bench));
   }
 
   int run() {
@@ -94,7 +95,7 @@ class Tune {
           std::max(runner.in_flight_bytes, in_flight_bytes(workload, options_.paths.size()));
     }
     runner.log = [this](LogLevel, std::string_view text) {
-      report_.run.warnings.emplace_back(text);
+      report_.run.warnings.push_back(without_settings(std::string(text)));
     };
     return runner;
   }
@@ -163,17 +164,19 @@ class Tune {
     report_.settings = settings_fragment(report_.result.settings(), where_tuned());
     report_.deepspeed = deepspeed_fragment(report_.result.settings());
     const bool whole = verification.mismatches == 0;
-    fmt::print(out(), "{}", report_text(report_));
+    print_to(out(), "{}", report_text(report_));
     if (whole) {
-      command_line::write_report(options_.write, dump(report_.settings), "--write");
+      using command_line::is_checked_before;
+      command_line::write_report(options_.write, dump(report_.settings), "--write",
+                                 is_checked_before);
       command_line::write_report(options_.write_deepspeed, dump(report_.deepspeed),
-                                 "--write-deepspeed");
+                                 "--write-deepspeed", is_checked_before);
     } else {
-      fmt::print(stderr,
-                 "{}: data read back differ from what was written, at {} places; the drive, its "
-                 "driver or memory damages data, so no settings are written; do not train on it "
-                 "before it is found. First: {}\n",
-                 kProgram, verification.mismatches, verification.first_mismatch);
+      tell(
+          "{}: data read back differ from what was written, at {} places; the drive, its "
+          "driver or memory damages data, so no settings are written; do not train on it "
+          "before it is found. First: {}\n",
+          kProgram, verification.mismatches, verification.first_mismatch);
     }
     Json json = report_json(report_);
     json["exit_code"] = whole ? kDone : kFailed;
@@ -188,9 +191,14 @@ class Tune {
 
 // Refused before anything is written. Throws command_line::Fault, Error.
 void check(const TuneOptions& options) {
+  using command_line::is_checked_before;
+  command_line::check_targets_differ({{"--json", options.json},
+                                      {"--write", options.write},
+                                      {"--write-deepspeed", options.write_deepspeed}});
   command_line::check_report_target(options.json);
-  command_line::check_report_target(options.write, "--write");
-  command_line::check_report_target(options.write_deepspeed, "--write-deepspeed");
+  command_line::check_report_target(options.write, "--write", is_checked_before);
+  command_line::check_report_target(options.write_deepspeed, "--write-deepspeed",
+                                    is_checked_before);
   check_replaceable_settings(options.write);
   check_replaceable_deepspeed(options.write_deepspeed);
   check_paths(options.paths);
@@ -216,7 +224,7 @@ int tune(int argc, const char* const* argv) {
   const Failing failing(kProgram, parsed.json);
   if (!parsed.options) {
     if (parsed.exit_code != 0) return failing.fail(parsed.exit_code, "kUsage", parsed.text);
-    fmt::print("{}", parsed.text);
+    print("{}", parsed.text);
     return kDone;
   }
   const TuneOptions& options = *parsed.options;
@@ -240,7 +248,7 @@ int tune(int argc, const char* const* argv) {
           if (error.code() == Code::kUnsupported && named && begun)
             return failing.fail(kLacking, code_name(error.code()), error.what());
           if (begun) throw;
-          return failing.fail(kRefused, code_name(error.code()), error.what());
+          return failing.fail(kRefused, code_name(error.code()), without_settings(error.what()));
         }
       },
       kLost);

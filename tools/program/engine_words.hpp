@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+// engine_words.hpp: what the engine says of settings, said of a program's arguments and options.
+#pragma once
+#include <string>
+
+namespace headrace::tools {
+// An error or a warning of the engine's without the keys of a settings file, which the user of a
+// program that has none would look for in vain.
+std::string without_settings(std::string text);
+}  // namespace headrace::tools
