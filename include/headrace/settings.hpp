@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "headrace/optimizer.hpp"
+
 namespace headrace {
 // none: on the device. cpu: host memory. nvme: a swap file, unless a host budget leaves room
 // (docs/settings.md).
@@ -50,6 +52,9 @@ struct Settings {
   std::uint64_t host_budget_bytes = 0;  // 0: no budget given
   bool host_budget_auto = false;        // "auto": what the cgroup or the machine leaves
   MasterLayout master = MasterLayout::kSplit;
+  OptimizerRule optimizer = OptimizerRule::kAdamW;
+  MomentCodec moments = MomentCodec::kF32;
+  std::uint64_t rounding_seed = 0;         // of moments that are stochastically rounded
   std::uint64_t tile_elements = 1 << 20;   // a multiple of 65,536
   std::uint32_t update_slots = 4;          // tiles in memory during the update; at least 1
   std::uint32_t prefetch_groups = 2;       // groups read ahead of the one in use

@@ -98,9 +98,9 @@ class EngineCore {
     std::vector<GroupValues> group_values;
     std::vector<std::uint8_t> half_loaded;  // per parameter: a bit for each content that is
     std::vector<std::atomic<std::uint32_t>> in_place_leases;
-    std::vector<std::uint64_t> step_counts;                 // per parameter
-    std::vector<std::uint64_t> weight_changes;              // per group
-    std::vector<optimizer_cpu::AdamWStep> parameter_steps;  // of the step under way
+    std::vector<std::uint64_t> step_counts;                  // per parameter
+    std::vector<std::uint64_t> weight_changes;               // per group
+    std::vector<optimizer_cpu::UpdateStep> parameter_steps;  // of the step under way
     HeldTile held;
     Frozen(std::uint64_t frame_bytes, Collective& collective, const engine::Registry& registry)
         : ranks(collective, registry), frames(frame_bytes) {}
@@ -141,6 +141,7 @@ class EngineCore {
   async::Task<> hold_tile(std::uint32_t tile, engine::TileParts parts);
   async::Task<> let_go();
   async::Task<> write_held();
+  void refuse_missing_moment(ParameterId id, Content content, const char* call) const;
   Content kept_as(ParameterId id, Content content) const;
   void load_tile(ParameterId id, std::uint32_t tile, Content content, const Source& source,
                  std::uint64_t& replaced);
@@ -170,7 +171,7 @@ class EngineCore {
   PlanReport plan_report_;
   Stats last_stats_;  // after close
   std::uint64_t steps_ = 0;
-  optimizer_cpu::AdamWFunction update_ = nullptr;
+  optimizer_cpu::UpdateFunction update_ = nullptr;
   bool update_began_ = false;  // conductor; read by the trainer after the call
   std::atomic<bool> interrupted_{false};
   std::atomic<bool> failed_{false};

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "engine/engine_core.hpp"
+#include "optimizer_cpu/random_bits.hpp"
 
 namespace headrace {
 using engine::TilePass;
@@ -77,8 +78,10 @@ void EngineCore::prepare_steps(Frozen& f, const StepOptions& options, double fac
     ++result.parameters_updated;
     const Hyperparameters& values =
         registry_.hyperparameters(registry_.parameter({i}).spec.hyperparameters);
-    f.parameter_steps[i] =
-        optimizer_cpu::make_adamw_step(values, options.learning_rate, f.step_counts[i] + 1, factor);
+    const std::uint64_t t = f.step_counts[i] + 1;
+    f.parameter_steps[i] = optimizer_cpu::make_update_step(settings_.optimizer, values,
+                                                           options.learning_rate, t, factor);
+    f.parameter_steps[i].random_key = optimizer_cpu::random_key(settings_.rounding_seed, i, t);
   }
 }
 

@@ -143,6 +143,21 @@ constexpr Key kKeys[] = {
         "read and written per parameter and step. f32: a copy, 12 bytes, rounded to nearest even.")
         .one_of("split|f32")
         .into(&Settings::master),
+    engine("headrace.optimizer", Kind::kChoice,
+           "The update rule, as torch.optim defines it (lion: its paper). The trainer sets its "
+           "constants.")
+        .one_of("adamw|adam|adagrad|lion|sgd|sgd_momentum")
+        .into(&Settings::optimizer),
+    engine("headrace.moments", Kind::kChoice,
+           "How the rule's moments are kept between steps. f32: as computed, 4 bytes each. bf16: 2 "
+           "bytes; 8bit: 1 byte and a scale per 256 elements; both stochastically rounded, so "
+           "results differ from f32's, and differ no more with placement or threads.")
+        .one_of("f32|bf16|8bit")
+        .into(&Settings::moments),
+    engine("headrace.rounding_seed", Kind::kInteger,
+           "Seeds the stochastic rounding of bf16 and 8bit moments.")
+        .from(0, 9007199254740991.0)
+        .into(&Settings::rounding_seed),
     engine("headrace.tile_elements", Kind::kInteger,
            "The unit of optimizer work. Smaller tiles need less memory per update slot, larger "
            "ones fewer requests. "

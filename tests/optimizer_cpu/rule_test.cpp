@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// adamw_error_test.cpp: how far the f32 update may drift from AdamW in double precision.
+// rule_test.cpp: how far the f32 update may drift from AdamW in double precision.
 //
 // The bound is a running error analysis: beside the double values (m, v, p) it carries Em, Ev, Ep,
 // bounds on the distance of the f32 ones. u = 2^-24 is the rounding of one f32 operation or
@@ -18,7 +18,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "optimizer_cpu/adamw_fixture.hpp"
+#include "optimizer_cpu/update_fixture.hpp"
 
 namespace headrace::optimizer_cpu {
 namespace {
@@ -66,29 +66,29 @@ TEST(AdamWError, StaysWithinTheDerivedBoundOverAThousandSteps) {
   const Hyperparameters set{.weight_decay = 0.1f};
   const double factor = 0.7;
   UpdateBuffers buffers(kElements, MasterKind::kF32, DType::kF32, 0);
-  const AdamWSpan span = buffers.span();
+  const UpdateSpan span = buffers.span();
   std::vector<Tracked> exact(kElements);
   for (std::uint64_t i = 0; i < kElements; ++i) {
     const auto p = static_cast<float>(normal(random) * 0.02);
     buffers.set_master(i, p);
     exact[i].p = p;
-    span.exp_avg[i] = span.exp_avg_sq[i] = 0.0f;
+    buffers.f32_moment(0)[i] = buffers.f32_moment(1)[i] = 0.0f;
   }
   double worst_share = 0;
   for (std::uint64_t t = 1; t <= kSteps; ++t) {
     const double rate = 1e-3 * (1 + std::cos(static_cast<double>(t) / 100));
-    const AdamWStep step = make_adamw_step(set, rate, t, factor);
+    const UpdateStep step = make_update_step(OptimizerRule::kAdamW, set, rate, t, factor);
     for (std::uint64_t i = 0; i < kElements; ++i) {
       const auto g = static_cast<float>(
           normal(random) * std::pow(10.0, static_cast<double>(i % 7) - 5) + 1e-4);
       buffers.set_gradient(i, g);
       step_in_double(exact[i], g, set, rate, t, factor);
     }
-    adamw_function(choose_instruction_set())(span, step);
+    update_function(choose_instruction_set())(span, step);
     for (std::uint64_t i = 0; i < kElements; ++i) {
-      ASSERT_LE(std::fabs(span.exp_avg[i] - exact[i].m), exact[i].m_error)
+      ASSERT_LE(std::fabs(buffers.f32_moment(0)[i] - exact[i].m), exact[i].m_error)
           << "element " << i << " step " << t;
-      ASSERT_LE(std::fabs(span.exp_avg_sq[i] - exact[i].v), exact[i].v_error)
+      ASSERT_LE(std::fabs(buffers.f32_moment(1)[i] - exact[i].v), exact[i].v_error)
           << "element " << i << " step " << t;
       const double error = std::fabs(static_cast<float*>(span.master)[i] - exact[i].p);
       ASSERT_LE(error, exact[i].p_error) << "element " << i << " step " << t;
@@ -104,7 +104,7 @@ TEST(AdamWError, StaysWithinTheDerivedBoundOverAThousandSteps) {
 
 TEST(AdamWStepConstants, AreRoundedOnceFromDouble) {
   const Hyperparameters set{.learning_rate_scale = 0.5f, .weight_decay = 0.1f};
-  const AdamWStep step = make_adamw_step(set, 3e-4, 12345, 0.25);
+  const UpdateStep step = make_update_step(OptimizerRule::kAdamW, set, 3e-4, 12345, 0.25);
   const double rate = 3e-4 * 0.5;
   const double beta1 = 0.9f, beta2 = 0.999f;
   EXPECT_EQ(step.decay_factor, static_cast<float>(1 - rate * static_cast<double>(0.1f)));
@@ -113,7 +113,8 @@ TEST(AdamWStepConstants, AreRoundedOnceFromDouble) {
   EXPECT_EQ(step.step_size, static_cast<float>(rate / (1 - std::pow(beta1, 12345))));
   EXPECT_EQ(step.inverse_sqrt_bias2, static_cast<float>(1 / std::sqrt(1 - std::pow(beta2, 12345))));
   EXPECT_EQ(step.gradient_factor, 0.25f);
-  EXPECT_EQ(make_adamw_step(set, 3e-4, 1, 1).step_size, static_cast<float>(rate / (1 - beta1)));
+  EXPECT_EQ(make_update_step(OptimizerRule::kAdamW, set, 3e-4, 1, 1).step_size,
+            static_cast<float>(rate / (1 - beta1)));
 }
 }  // namespace
 }  // namespace headrace::optimizer_cpu
