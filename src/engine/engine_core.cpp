@@ -334,6 +334,7 @@ Stats EngineCore::stats() const {
   const engine::GatherCounters g = f.buffers->counters();
   s.copied_to_device_bytes = g.copied_bytes;
   s.update_compute_seconds = 1e-9 * static_cast<double>(update_compute_ns_.load());
+  s.steps_skipped = steps_skipped_;
   s.update_wall_seconds = 1e-9 * static_cast<double>(update_wall_ns_.load());
   s.gathers = gathers_.load();
   s.gathers_in_place = in_place_.load();

@@ -153,6 +153,8 @@ class EngineCore {
   void hash_content(base::Hash128& hash, ParameterId id, const std::string& name, Content content);
 
   void warn_of_unused_clipping(const StepOptions& options);
+  // A gradient is not finite: by the setting.
+  StepResult skip_or_refuse(Frozen& f, const engine::GradientTotals& totals);
   void prepare_steps(Frozen& frozen, const StepOptions& options, double factor, StepResult& result);
   async::Task<> update_all();
   async::Task<> update_tile(std::uint32_t tile, pinned::SlotLease slot);
@@ -166,6 +168,7 @@ class EngineCore {
   LogSink log_;
   engine::EngineParts parts_;
   engine::Registry registry_;
+  std::uint64_t steps_skipped_ = 0;
   Phase phase_ = Phase::kRegistering;
   std::unique_ptr<Frozen> frozen_;
   PlanReport plan_report_;

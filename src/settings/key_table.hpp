@@ -44,7 +44,7 @@ using Field =
     std::variant<std::monostate, bool Settings::*, std::uint32_t Settings::*,
                  std::uint64_t Settings::*, double Settings::*, OffloadDevice Settings::*,
                  MasterLayout Settings::*, OptimizerRule Settings::*, MomentCodec Settings::*,
-                 IoQueueKind Settings::*, RegisterBuffers Settings::*,
+                 NonFinite Settings::*, IoQueueKind Settings::*, RegisterBuffers Settings::*,
                  std::vector<double> Settings::*, DirectIo Settings::*, Checksums Settings::*,
                  std::string Tuned::*, double Tuned::*>;
 

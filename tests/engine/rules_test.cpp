@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -163,6 +164,40 @@ TEST(Moments, OfAnotherSeedAreRoundedOtherwise) {
   EXPECT_NE(Training(of, {}).after(2), Training(of, other).after(2));
   const Case exact{OptimizerRule::kAdamW, MomentCodec::kF32};
   EXPECT_EQ(Training(exact, {}).after(2), Training(exact, other).after(2));
+}
+
+TEST(NonFiniteGradients, AreSkippedAndCountedWhereTheSettingsSaySo) {
+  Settings settings;
+  settings.non_finite = NonFinite::kSkip;
+  std::string said;
+  Engine engine(settings, {.log = [&](LogLevel, std::string_view text) { said += text; }});
+  const GroupId group = engine.add_group("g", {{"w", DType::kF32, {300}}});
+  engine.freeze();
+  engine.load(group, [](ParameterId, std::span<std::byte> out) {
+    std::ranges::fill(out, std::byte{0x3d});
+  });
+  std::vector<float> gradient(300, 0.5f);
+  const auto step = [&] {
+    engine.add_gradient({0}, gradient.data(), DType::kF32);
+    return engine.step({});
+  };
+  EXPECT_EQ(step().step, 1u);
+  const std::string before = engine.hash_parameters() + engine.hash_optimizer_state();
+  gradient[7] = std::numeric_limits<float>::infinity();
+  gradient[9] = std::numeric_limits<float>::quiet_NaN();
+  const StepResult skipped = step();
+  EXPECT_TRUE(skipped.skipped);
+  EXPECT_EQ(skipped.non_finite_gradients, 2u);
+  EXPECT_EQ(skipped.step, 1u);
+  EXPECT_EQ(skipped.parameters_updated, 0u);
+  EXPECT_EQ(engine.stats().steps_skipped, 1u);
+  EXPECT_NE(said.find("'g.w' holds NaN or infinity"), std::string::npos) << said;
+  EXPECT_EQ(engine.hash_parameters() + engine.hash_optimizer_state(), before);
+  gradient[7] = gradient[9] = 0.5f;
+  const StepResult next = step();
+  EXPECT_EQ(next.step, 2u);
+  EXPECT_FALSE(next.skipped);
+  EXPECT_EQ(engine.step_count({0}), 2u);
 }
 
 TEST(EngineHyperparameters, AreCheckedForTheirRuleAndCodec) {
