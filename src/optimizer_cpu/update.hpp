@@ -62,6 +62,7 @@ struct UpdateStep {
   float eps = 0;
   float lookahead = 0;           // kMomentum: beta1 with Nesterov's, else 0
   std::uint64_t random_key = 0;  // of stochastic rounding; random_bits.hpp
+  friend bool operator==(const UpdateStep&, const UpdateStep&) = default;
 };
 // `t` counts this parameter's updates, this one included.
 UpdateStep make_update_step(OptimizerRule rule, const Hyperparameters& values, double learning_rate,

@@ -276,7 +276,7 @@ TEST_P(UpdateKernel, KeepsDenormalsWhateverTheCallersModeAndPutsItBack) {
   const unsigned after = _mm_getcsr();
   _mm_setcsr(before);
   EXPECT_EQ(after, odd);
-  EXPECT_EQ(std::memcmp(&step, &step_in_odd_mode, sizeof(step)), 0);
+  EXPECT_TRUE(step == step_in_odd_mode);
   EXPECT_TRUE(expected == actual);
 }
 #endif

@@ -58,14 +58,14 @@ TEST(RecordHeader, KeepsTheChecksumsInUseAndClearsTheRest) {
   for (std::uint32_t i = 0; i < 24; ++i) EXPECT_EQ(header->checksum[i], 1000 + i);
   for (std::uint32_t i = 24; i < kMaxChecksums; ++i) EXPECT_EQ(header->checksum[i], 0u);
   EXPECT_EQ(header->stream[3].name[0], '\0');
-  EXPECT_EQ(header->reserved[7], 0u);
+  EXPECT_EQ(header->reserved[6], 0u);
 }
 
 TEST(RecordHeader, IsLaidOutAsTheDocumentSays) {
   const auto header = header_of(identity());
   const auto* const bytes = reinterpret_cast<const unsigned char*>(header.get());
   EXPECT_EQ(std::memcmp(bytes, "hrrecord", 8), 0);
-  EXPECT_EQ(bytes[8], 1);  // version
+  EXPECT_EQ(bytes[8], 2);  // version
   EXPECT_EQ(bytes[12] | bytes[13] << 8, 4096);
   EXPECT_EQ(bytes[16], 0xa0);  // run
   EXPECT_EQ(bytes[32], 17);    // record

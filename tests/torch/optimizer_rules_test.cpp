@@ -14,7 +14,7 @@ namespace headrace::optimizer_cpu {
 namespace {
 constexpr std::int64_t kElements = 300;
 constexpr std::uint64_t kSteps = 1000;
-constexpr double kBound = 2e-4;
+constexpr double kBound = 2e-5;
 
 using torch::optim::Optimizer;
 struct RuleCase {
