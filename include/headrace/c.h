@@ -135,6 +135,12 @@ typedef struct headrace_hyperparameters {
   float beta2;
   float eps;
   float weight_decay;
+  float momentum;
+  float dampening;
+  float learning_rate_decay;
+  uint32_t nesterov;        /* 0 or 1 */
+  uint32_t bias_correction; /* 0 or 1 */
+  uint32_t maximize;        /* 0 or 1 */
 } headrace_hyperparameters;
 static inline void headrace_hyperparameters_init(headrace_hyperparameters* values) {
   values->struct_size = (uint32_t)sizeof *values;
@@ -143,6 +149,12 @@ static inline void headrace_hyperparameters_init(headrace_hyperparameters* value
   values->beta2 = 0.999f;
   values->eps = 1e-8f;
   values->weight_decay = 0.01f;
+  values->momentum = 0.0f;
+  values->dampening = 0.0f;
+  values->learning_rate_decay = 0.0f;
+  values->nesterov = 0;
+  values->bias_correction = 1;
+  values->maximize = 0;
 }
 
 /* ---- seams that a host may supply ---- */
@@ -418,6 +430,8 @@ typedef struct headrace_step_result {
   double clip_factor;   /* 1: nothing was clipped */
   uint64_t parameters_updated;
   uint64_t parameters_left_alone;
+  uint64_t skipped; /* 1: a gradient was not finite, and headrace.non_finite is "skip" */
+  uint64_t non_finite_gradients;
 } headrace_step_result;
 static inline void headrace_step_result_init(headrace_step_result* result) {
   result->struct_size = (uint32_t)sizeof *result;

@@ -1,19 +1,56 @@
 // SPDX-License-Identifier: Apache-2.0
-// headrace/optimizer.hpp: AdamW's constants, and what may change from step to step.
+// headrace/optimizer.hpp: optimizer rules, their constants, and what may change from step to step.
 #pragma once
+#include <cstdint>
 
 namespace headrace {
-// One set serves any number of parameters. AdamW, Loshchilov and Hutter 2019 (arXiv 1711.05101),
-// algorithm 2, with t counted per parameter:
-//   p -= lr * weight_decay * p
-//   m  = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
-//   p -= lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
+// As torch.optim defines them (Lion: its paper). With p the master, g the gradient, t the number of
+// this parameter's updates, this one included:
+//   kAdamW        Loshchilov and Hutter 2019 (arXiv 1711.05101), algorithm 2
+//     p -= lr * weight_decay * p
+//     m  = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
+//     p -= lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
+//   kAdam         the same, but g += weight_decay * p in place of the first line: Kingma and Ba
+//   2015
+//                 (arXiv 1412.6980), algorithm 1
+//   kAdagrad      Duchi, Hazan and Singer 2011
+//     g += weight_decay * p;  v += g^2;  p -= lr / (1 + (t - 1) learning_rate_decay) * g / (sqrt(v)
+//     + eps)
+//   kLion         Chen et al. 2023 (arXiv 2302.06675), algorithm 2
+//     p -= lr * (sign(beta1 m + (1 - beta1) g) + weight_decay * p);  m = beta2 m + (1 - beta2) g
+//   kSgd          g += weight_decay * p;  p -= lr * g
+//   kSgdMomentum  Sutskever et al. 2013, equations 3 and 4
+//     g += weight_decay * p;  m = momentum m + (1 - dampening) g, at first m = g
+//     p -= lr * (nesterov ? g + momentum m : m)
+enum class OptimizerRule : std::uint8_t { kAdamW, kAdam, kAdagrad, kLion, kSgd, kSgdMomentum };
+constexpr const char* name_of(OptimizerRule rule) noexcept {
+  constexpr const char* kNames[] = {"adamw", "adam", "adagrad", "lion", "sgd", "sgd_momentum"};
+  return kNames[static_cast<std::uint8_t>(rule)];
+}
+// How Adam's two moments, Adagrad's sum of squares, Lion's and SGD's momentum are kept between
+// steps; arithmetic is f32. Each is one choice for an engine. kF32: as computed. kBf16: 2 bytes,
+// and kBlock8: 8 bits with a shared power of two per 256 elements, both stochastically rounded by a
+// generator keyed by (seed, parameter, element, step), so that nothing else changes a bit.
+enum class MomentCodec : std::uint8_t { kF32, kBf16, kBlock8 };
+
+// Whether weight decay is a factor on p, or added to g.
+constexpr bool decays_decoupled(OptimizerRule rule) noexcept {
+  return rule == OptimizerRule::kAdamW || rule == OptimizerRule::kLion;
+}
+
+// One set serves any number of parameters. What its rule does not name changes nothing.
 struct Hyperparameters {
   float learning_rate_scale = 1.0f;  // times StepOptions::learning_rate
   float beta1 = 0.9f;
-  float beta2 = 0.999f;
-  float eps = 1e-8f;
+  float beta2 = 0.999f;  // Lion's authors take 0.99
+  float eps = 1e-8f;     // torch's Adagrad: 1e-10
   float weight_decay = 0.01f;
+  float momentum = 0.0f;
+  float dampening = 0.0f;
+  float learning_rate_decay = 0.0f;
+  bool nesterov = false;
+  bool bias_correction = true;  // Adam's divisions by 1 - beta^t
+  bool maximize = false;
 };
 
 struct StepOptions {

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "headrace/optimizer.hpp"
+
 namespace headrace {
 // none: on the device. cpu: host memory. nvme: a swap file, unless a host budget leaves room
 // (docs/settings.md).
@@ -19,6 +21,7 @@ enum class IoQueueKind { kAuto, kUring, kAio, kThreads };
 enum class RegisterBuffers { kAuto, kOff };
 enum class DirectIo { kAuto, kRequire };  // O_DIRECT where the file system has it, or refuse
 enum class Checksums { kOn, kOff };
+enum class NonFinite { kStop, kSkip };  // what step() does about a gradient of NaN or infinity
 
 // headrace.tuned: where `headrace tune` measured the settings beside it, and what they reached
 // there. Steers nothing: freeze() warns once where drive or kernel are others. Empty: not tuned.
@@ -50,6 +53,10 @@ struct Settings {
   std::uint64_t host_budget_bytes = 0;  // 0: no budget given
   bool host_budget_auto = false;        // "auto": what the cgroup or the machine leaves
   MasterLayout master = MasterLayout::kSplit;
+  OptimizerRule optimizer = OptimizerRule::kAdamW;
+  MomentCodec moments = MomentCodec::kF32;
+  NonFinite non_finite = NonFinite::kStop;
+  std::uint64_t rounding_seed = 0;         // of moments that are stochastically rounded
   std::uint64_t tile_elements = 1 << 20;   // a multiple of 65,536
   std::uint32_t update_slots = 4;          // tiles in memory during the update; at least 1
   std::uint32_t prefetch_groups = 2;       // groups read ahead of the one in use

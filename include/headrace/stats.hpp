@@ -40,6 +40,7 @@ struct Stats {
   std::uint64_t copied_to_device_bytes = 0;
   double update_compute_seconds = 0;  // summed over update threads
   double update_wall_seconds = 0;     // inside step()
+  std::uint64_t steps_skipped = 0;    // for a gradient that was not finite
   std::uint64_t gathers = 0;
   std::uint64_t gathers_in_place = 0;    // resident and bound: no hop, no copy
   std::uint64_t gathers_prefetched = 0;  // the bytes were there or under way
@@ -88,6 +89,6 @@ struct PlanReport {
   std::uint64_t host_left_bytes = 0;
   std::string host_left_source;
   std::vector<DriveReport> drives;  // in the order of the paths; empty without NVMe
-  std::string to_text() const;  // an aligned table
+  std::string to_text() const;      // an aligned table
 };
 }  // namespace headrace

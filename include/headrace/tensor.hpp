@@ -6,11 +6,11 @@
 #include <vector>
 
 namespace headrace {
-enum class DType : std::uint8_t { kF32, kBf16 };
+enum class DType : std::uint8_t { kF32, kBf16, kF16 };
 constexpr std::uint64_t size_bytes(DType dtype) noexcept { return dtype == DType::kF32 ? 4 : 2; }
-// "F32", "BF16": the names safetensors uses.
+// "F32", "BF16", "F16": the names safetensors uses.
 constexpr const char* name_of(DType dtype) noexcept {
-  return dtype == DType::kF32 ? "F32" : "BF16";
+  return dtype == DType::kF32 ? "F32" : dtype == DType::kBf16 ? "BF16" : "F16";
 }
 
 // Handles, valid for the engine that gave them out.

@@ -103,6 +103,7 @@ EngineCore::EngineCore(Settings settings, EngineOptions options, engine::EngineP
                                      : collective::make_collective_self()),
       log_(one_at_a_time(std::move(options.log))),
       parts_(std::move(parts)),
+      registry_(settings_.optimizer, settings_.moments),
       owner_pid_(getpid()) {
   check_settings(settings_);
 }
@@ -169,7 +170,7 @@ std::uint64_t EngineCore::bookkeeping_bytes(const Partition& partition) const {
          engine::RankCalls::bookkeeping_bytes(partition.world_size) +
          partition.tiles.size() * sizeof(residency::TilePlan) +
          partition.sections.size() * (sizeof(residency::SectionPlan) + sizeof(std::uint64_t)) +
-         parameters * (sizeof(std::uint64_t) + sizeof(optimizer_cpu::AdamWStep) + 1) + groups * 40;
+         parameters * (sizeof(std::uint64_t) + sizeof(optimizer_cpu::UpdateStep) + 1) + groups * 40;
 }
 
 residency::Plan EngineCore::make_plan(const Partition& partition,
@@ -212,7 +213,7 @@ void EngineCore::freeze() {
   frozen->partition = std::move(partition);
   frozen->plan = std::move(plan);
   refuse_without_room(frozen->plan, paths);
-  update_ = optimizer_cpu::adamw_function(optimizer_cpu::choose_instruction_set());
+  update_ = optimizer_cpu::update_function(optimizer_cpu::choose_instruction_set());
   allocate(*frozen, paths);
   frozen->ranks.compare_registration(settings_);
   for (const std::string& warning : settings_.warnings) log_(LogLevel::kWarning, warning);
@@ -333,6 +334,7 @@ Stats EngineCore::stats() const {
   const engine::GatherCounters g = f.buffers->counters();
   s.copied_to_device_bytes = g.copied_bytes;
   s.update_compute_seconds = 1e-9 * static_cast<double>(update_compute_ns_.load());
+  s.steps_skipped = steps_skipped_;
   s.update_wall_seconds = 1e-9 * static_cast<double>(update_wall_ns_.load());
   s.gathers = gathers_.load();
   s.gathers_in_place = in_place_.load();

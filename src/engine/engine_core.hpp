@@ -98,9 +98,9 @@ class EngineCore {
     std::vector<GroupValues> group_values;
     std::vector<std::uint8_t> half_loaded;  // per parameter: a bit for each content that is
     std::vector<std::atomic<std::uint32_t>> in_place_leases;
-    std::vector<std::uint64_t> step_counts;                 // per parameter
-    std::vector<std::uint64_t> weight_changes;              // per group
-    std::vector<optimizer_cpu::AdamWStep> parameter_steps;  // of the step under way
+    std::vector<std::uint64_t> step_counts;                  // per parameter
+    std::vector<std::uint64_t> weight_changes;               // per group
+    std::vector<optimizer_cpu::UpdateStep> parameter_steps;  // of the step under way
     HeldTile held;
     Frozen(std::uint64_t frame_bytes, Collective& collective, const engine::Registry& registry)
         : ranks(collective, registry), frames(frame_bytes) {}
@@ -141,6 +141,7 @@ class EngineCore {
   async::Task<> hold_tile(std::uint32_t tile, engine::TileParts parts);
   async::Task<> let_go();
   async::Task<> write_held();
+  void refuse_missing_moment(ParameterId id, Content content, const char* call) const;
   Content kept_as(ParameterId id, Content content) const;
   void load_tile(ParameterId id, std::uint32_t tile, Content content, const Source& source,
                  std::uint64_t& replaced);
@@ -152,6 +153,8 @@ class EngineCore {
   void hash_content(base::Hash128& hash, ParameterId id, const std::string& name, Content content);
 
   void warn_of_unused_clipping(const StepOptions& options);
+  // A gradient is not finite: by the setting.
+  StepResult skip_or_refuse(Frozen& f, const engine::GradientTotals& totals);
   void prepare_steps(Frozen& frozen, const StepOptions& options, double factor, StepResult& result);
   async::Task<> update_all();
   async::Task<> update_tile(std::uint32_t tile, pinned::SlotLease slot);
@@ -165,12 +168,13 @@ class EngineCore {
   LogSink log_;
   engine::EngineParts parts_;
   engine::Registry registry_;
+  std::uint64_t steps_skipped_ = 0;
   Phase phase_ = Phase::kRegistering;
   std::unique_ptr<Frozen> frozen_;
   PlanReport plan_report_;
   Stats last_stats_;  // after close
   std::uint64_t steps_ = 0;
-  optimizer_cpu::AdamWFunction update_ = nullptr;
+  optimizer_cpu::UpdateFunction update_ = nullptr;
   bool update_began_ = false;  // conductor; read by the trainer after the call
   std::atomic<bool> interrupted_{false};
   std::atomic<bool> failed_{false};

@@ -10,6 +10,8 @@
 #include <cstring>
 
 #include "engine/engine_core.hpp"
+#include "optimizer_cpu/masters.hpp"
+#include "optimizer_cpu/random_bits.hpp"
 
 namespace headrace {
 using engine::TilePass;
@@ -23,53 +25,66 @@ constexpr std::uint8_t bit_of(Content content) {
   return static_cast<std::uint8_t>(1u << static_cast<unsigned>(content));
 }
 
-// Of the first element that is meant, and how many.
+// Elements [first, first + elements) of the tile that `at` describes.
 struct Stretch {
-  std::byte* weight;
-  std::byte* master;  // null: the weight itself
-  std::byte* exp_avg;
-  std::byte* exp_avg_sq;
-  std::uint64_t elements;
+  const TilePass& at;
+  std::uint64_t first, elements;
+  std::byte* weight() const { return at.weight + first * at.weight_bytes_per_element; }
+  std::byte* master() const {
+    return at.master == nullptr ? nullptr : at.master + first * master_bytes(at.kind);
+  }
+  optimizer_cpu::StoredMoment moment(Content content) const {
+    return at.stored_moment(content == Content::kExpAvg ? 0 : 1, first);
+  }
 };
-Stretch stretch_of(const TilePass& at, std::uint64_t element, std::uint64_t elements) {
-  const std::uint64_t master_bytes = at.kind == MasterKind::kF32 ? 4 : 2;
-  return {at.weight + element * at.weight_bytes_per_element,
-          at.master == nullptr ? nullptr : at.master + element * master_bytes,
-          at.exp_avg + element * 4, at.exp_avg_sq + element * 4, elements};
-}
 
-void read_present(MasterKind kind, Content content, const Stretch& s, std::span<std::byte> out) {
+void read_present(Content content, const Stretch& s, std::span<std::byte> out) {
+  auto* const values = reinterpret_cast<float*>(out.data());
   switch (content) {
     case Content::kWeight:
-      std::memcpy(out.data(), s.weight, out.size());
+      std::memcpy(out.data(), s.weight(), out.size());
       return;
     case Content::kMaster:
-      optimizer_cpu::read_master(kind, s.weight, s.master, s.elements,
-                                 reinterpret_cast<float*>(out.data()));
+      optimizer_cpu::read_master(s.at.kind, s.weight(), s.master(), s.elements, values);
       return;
     case Content::kExpAvg:
-      std::memcpy(out.data(), s.exp_avg, out.size());
-      return;
     case Content::kExpAvgSq:
-      std::memcpy(out.data(), s.exp_avg_sq, out.size());
+      decode_moment(s.moment(content), s.elements, values);
       return;
   }
 }
 
-// Whether a bit changed.
-bool replace(MasterKind kind, Content content, const Stretch& s, std::span<const std::byte> in) {
+// Whether a bit changed; of moments that are not f32, whether one may have.
+bool replace(Content content, const Stretch& s, std::span<const std::byte> in) {
+  const auto* const values = reinterpret_cast<const float*>(in.data());
   if (content == Content::kWeight)
-    return optimizer_cpu::replace_weights(kind, in.data(), s.weight, s.master, s.elements);
-  if (content == Content::kMaster) {
-    return optimizer_cpu::replace_masters(kind, reinterpret_cast<const float*>(in.data()), s.weight,
-                                          s.master, s.elements);
+    return optimizer_cpu::replace_weights(s.at.kind, in.data(), s.weight(), s.master(), s.elements);
+  if (content == Content::kMaster)
+    return optimizer_cpu::replace_masters(s.at.kind, values, s.weight(), s.master(), s.elements);
+  const optimizer_cpu::StoredMoment moment = s.moment(content);
+  if (s.at.codec == MomentCodec::kF32) {
+    if (std::memcmp(moment.data, in.data(), in.size()) == 0) return false;
+    std::memcpy(moment.data, in.data(), in.size());
+  } else {
+    encode_moment(moment, optimizer_cpu::kLoadKey, values, s.elements);
   }
-  std::byte* const moment = content == Content::kExpAvg ? s.exp_avg : s.exp_avg_sq;
-  if (std::memcmp(moment, in.data(), in.size()) == 0) return false;
-  std::memcpy(moment, in.data(), in.size());
   return true;
 }
 }  // namespace
+
+// A rule has fewer moments than there are contents.
+void EngineCore::refuse_missing_moment(ParameterId id, Content content, const char* call) const {
+  const std::uint32_t kept = moments(optimizer_cpu::arithmetic_of(settings_.optimizer));
+  const bool missing =
+      (content == Content::kExpAvg && kept < 1) || (content == Content::kExpAvgSq && kept < 2);
+  if (!missing) return;
+  throw Error(Code::kInvalidArgument,
+              std::string(call) + " of '" + registry_.parameter(id).full_name + "', content " +
+                  kContents[static_cast<int>(content)] + ": the rule " +
+                  name_of(settings_.optimizer) + " keeps " + std::to_string(kept) +
+                  (kept == 1 ? " moment" : " moments") +
+                  ", so there is none; nothing was moved. Leave this content out.");
+}
 
 // The master of an f32 parameter is its weight.
 Content EngineCore::kept_as(ParameterId id, Content content) const {
@@ -84,6 +99,7 @@ void EngineCore::load(ParameterId id, Content content, const Source& source) {
   const GroupId group = registry_.parameter(id).group;
   if (f.group_values[group.index] == GroupValues::kNone) refuse_values(f, group, "load");
   if (f.buffers->is_leased(group)) refuse_lease(group, "load");
+  refuse_missing_moment(id, content, "load");
   content = kept_as(id, content);
   on_conductor([&] { return f.buffers->forget(group); });
   if (content == Content::kWeight || content == Content::kMaster) ++f.weight_changes[group.index];
@@ -144,11 +160,11 @@ void EngineCore::replace_stretches(ParameterId id, std::uint32_t tile, Content c
       cut.first_element + segment.first_element - f.partition.parameters[id.index].first_element;
   for (std::uint64_t done = 0; done < segment.elements;) {
     const std::uint64_t count = std::min(longest, segment.elements - done);
-    const Stretch stretch = stretch_of(at, segment.first_element + done, count);
+    const Stretch stretch{at, segment.first_element + done, count};
     const std::span<std::byte> values = scratch.first(count * element_bytes);
-    read_present(at.kind, content, stretch, values);
+    read_present(content, stretch, values);
     source(first + done, values);
-    changed = replace(at.kind, content, stretch, values) || changed;
+    changed = replace(content, stretch, values) || changed;
     done += count;
     replaced += count;
   }

@@ -1,31 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/registry.hpp"
 
-#include <cmath>
-
 #include "base/error_text.hpp"
 #include "headrace/error.hpp"
+#include "optimizer_cpu/hyperparameter_checks.hpp"
 
 namespace headrace::engine {
 namespace {
 [[noreturn]] void refuse(const std::string& text) { throw Error(Code::kInvalidArgument, text); }
 
-void check_values(const Hyperparameters& v) {
-  const auto beta_ok = [](float beta) { return beta >= 0 && beta < 1; };
-  if (!beta_ok(v.beta1) || !beta_ok(v.beta2)) {
-    refuse("hyperparameters: beta1 = " + std::to_string(v.beta1) +
-           ", beta2 = " + std::to_string(v.beta2) + ": each must be at least 0 and below 1");
-  }
-  if (!(v.eps >= 0) || !std::isfinite(v.eps) || !(v.weight_decay >= 0) ||
-      !std::isfinite(v.weight_decay) || !std::isfinite(v.learning_rate_scale)) {
-    refuse(
-        "hyperparameters: eps and weight_decay must be finite and not negative, "
-        "learning_rate_scale finite");
-  }
-}
-
 void check_spec(const std::string& full_name, const ParameterSpec& spec, std::size_t sets) {
   if (spec.name.empty()) refuse("a parameter of group '" + full_name + "' has no name");
+  if (spec.dtype == DType::kF16) {
+    refuse("parameter '" + full_name +
+           "' is F16, which the engine does not train; register it as "
+           "BF16 or F32");
+  }
   std::uint64_t elements = 1;
   for (const std::int64_t size : spec.shape) {
     if (size <= 0)
@@ -44,13 +34,13 @@ void check_spec(const std::string& full_name, const ParameterSpec& spec, std::si
 }  // namespace
 
 HyperparameterSetId Registry::add_hyperparameters(const Hyperparameters& values) {
-  check_values(values);
+  optimizer_cpu::check_hyperparameters(rule_, moments_, values);
   sets_.push_back(values);
   return {static_cast<std::uint32_t>(sets_.size() - 1)};
 }
 
 void Registry::set_default_hyperparameters(const Hyperparameters& values) {
-  check_values(values);
+  optimizer_cpu::check_hyperparameters(rule_, moments_, values);
   sets_[0] = values;
 }
 
@@ -59,7 +49,7 @@ void Registry::set_hyperparameters(HyperparameterSetId id, const Hyperparameters
     throw Error(Code::kNotFound, "hyperparameter set " + std::to_string(id.index) +
                                      " was never added to this engine");
   }
-  check_values(values);
+  optimizer_cpu::check_hyperparameters(rule_, moments_, values);
   sets_[id.index] = values;
 }
 

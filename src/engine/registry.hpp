@@ -28,6 +28,11 @@ struct RegisteredGroup {
 // Throws headrace::Error kInvalidArgument / kNotFound naming group and parameter.
 class Registry {
  public:
+  // Hyperparameters are checked for these.
+  explicit Registry(OptimizerRule rule = OptimizerRule::kAdamW,
+                    MomentCodec moments = MomentCodec::kF32)
+      : rule_(rule), moments_(moments) {}
+
   HyperparameterSetId add_hyperparameters(const Hyperparameters& values);
   void set_default_hyperparameters(const Hyperparameters& values);
   void set_hyperparameters(HyperparameterSetId id, const Hyperparameters& values);
@@ -46,6 +51,8 @@ class Registry {
   std::uint64_t bookkeeping_bytes() const;
 
  private:
+  OptimizerRule rule_;
+  MomentCodec moments_;
   std::vector<Hyperparameters> sets_{Hyperparameters{}};
   std::vector<RegisteredGroup> groups_;
   std::vector<RegisteredParameter> parameters_;

@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <string>
 #include <utility>
 
 #include "engine/engine_core.hpp"
+#include "optimizer_cpu/random_bits.hpp"
 
 namespace headrace {
 using engine::TilePass;
@@ -77,9 +79,37 @@ void EngineCore::prepare_steps(Frozen& f, const StepOptions& options, double fac
     ++result.parameters_updated;
     const Hyperparameters& values =
         registry_.hyperparameters(registry_.parameter({i}).spec.hyperparameters);
-    f.parameter_steps[i] =
-        optimizer_cpu::make_adamw_step(values, options.learning_rate, f.step_counts[i] + 1, factor);
+    const std::uint64_t t = f.step_counts[i] + 1;
+    f.parameter_steps[i] = optimizer_cpu::make_update_step(settings_.optimizer, values,
+                                                           options.learning_rate, t, factor);
+    f.parameter_steps[i].random_key = optimizer_cpu::random_key(settings_.rounding_seed, i, t);
   }
+}
+
+StepResult EngineCore::skip_or_refuse(Frozen& f, const engine::GradientTotals& totals) {
+  const auto values = static_cast<std::uint64_t>(totals.non_finite);
+  const std::string what =
+      (totals.first_non_finite.empty() ? std::string("a gradient on another rank")
+                                       : "the gradient of '" + totals.first_non_finite + "'") +
+      " holds NaN or infinity in step " + std::to_string(steps_ + 1) + " (" +
+      std::to_string(values) + " values in all); nothing was updated";
+  if (settings_.non_finite == NonFinite::kStop) {
+    throw Error(Code::kNotFinite,
+                what +
+                    ". Call discard_gradients() to skip the step, set headrace.non_finite to "
+                    "skip such steps, or stop.");
+  }
+  log_(LogLevel::kWarning, what + ", the step is skipped");
+  f.gradients->clear();
+  ++steps_skipped_;
+  StepResult result;
+  result.step = steps_;
+  result.gradient_norm = std::numeric_limits<double>::quiet_NaN();
+  result.clip_factor = 0;
+  result.parameters_left_alone = f.partition.parameters.size();
+  result.skipped = true;
+  result.non_finite_gradients = values;
+  return result;
 }
 
 StepResult EngineCore::step(const StepOptions& options) {
@@ -89,16 +119,7 @@ StepResult EngineCore::step(const StepOptions& options) {
   refuse_lease(f.buffers->leased_group(), "step");
   for (std::uint32_t g = 0; g < f.group_values.size(); ++g) require_loaded(f, {g}, "step");
   const engine::GradientTotals totals = f.gradients->finish({options, f.step_counts});
-  if (totals.non_finite > 0) {
-    throw Error(
-        Code::kNotFinite,
-        (totals.first_non_finite.empty() ? std::string("a gradient on another rank")
-                                         : "the gradient of '" + totals.first_non_finite + "'") +
-            " holds NaN or infinity in step " + std::to_string(steps_ + 1) + " (" +
-            std::to_string(static_cast<std::uint64_t>(totals.non_finite)) +
-            " values in all); nothing was updated. Call discard_gradients() to skip the step, or "
-            "stop.");
-  }
+  if (totals.non_finite > 0) return skip_or_refuse(f, totals);
   StepResult result;
   result.step = steps_ + 1;
   result.gradient_norm =

@@ -6,36 +6,28 @@
 #include <cstring>
 
 #include "base/hash.hpp"
-#include "swap/record.hpp"
+#include "optimizer_cpu/masters.hpp"
 
 namespace headrace::engine {
-namespace {
-// Calls visit(chunk index, bytes) for each checksum chunk of the elements [first, first + count).
-template <class Visit>
-void for_chunks(const PassStream& stream, std::uint64_t first, std::uint64_t count, Visit visit) {
-  const std::uint64_t begin = first * stream.bytes_per_element;
-  const std::uint64_t end = begin + count * stream.bytes_per_element;
-  for (std::uint64_t at = begin; at < end; at += swap::kChunkBytes) {
-    const std::span<const std::byte> bytes(stream.data + at, std::min(swap::kChunkBytes, end - at));
-    if (!visit(at / swap::kChunkBytes, bytes)) return;
-  }
+std::span<std::byte> TilePass::bytes_of(const PassStream& stream,
+                                        std::uint64_t unit) const noexcept {
+  const auto bytes = [&](std::uint64_t elements) {
+    return elements / optimizer_cpu::kScaleBlock * stream.bytes_per_block;
+  };
+  const std::uint64_t first = unit * kUnitElements;
+  const std::uint64_t end = std::min(first + kUnitElements, elements);
+  return {stream.data + bytes(first), bytes(end) - bytes(first)};
 }
-}  // namespace
 
-bool TilePass::verify_unit(std::uint64_t first, std::uint64_t count) noexcept {
+bool TilePass::verify_unit(std::uint64_t unit) noexcept {
   for (std::uint32_t s = 0; s < stream_count; ++s) {
     const PassStream& stream = streams[s];
     if (!stream.verify) continue;
-    bool whole = true;
-    for_chunks(stream, first, count, [&](std::uint64_t chunk, std::span<const std::byte> bytes) {
-      whole = base::xxh3_64(bytes, stream.verify_seed) == stream.checksums[chunk];
-      if (!whole) {
-        std::uint64_t none = 0;
-        fault.compare_exchange_strong(none, 1 + ((std::uint64_t{s} << 32) | chunk));
-      }
-      return whole;
-    });
-    if (!whole) return false;
+    if (base::xxh3_64(bytes_of(stream, unit), stream.verify_seed) == stream.checksums[unit])
+      continue;
+    std::uint64_t none = 0;
+    fault.compare_exchange_strong(none, 1 + ((std::uint64_t{s} << 32) | unit));
+    return false;
   }
   return true;
 }
@@ -44,44 +36,68 @@ void TilePass::initialise_unit(std::uint64_t first, std::uint64_t count) noexcep
   std::byte* const out = weight + first * weight_bytes_per_element;
   const std::byte* const in = initial_weight + first * weight_bytes_per_element;
   if (out != in) std::memcpy(out, in, count * weight_bytes_per_element);
-  if (exp_avg == nullptr) return;  // the weight alone
-  std::memset(exp_avg + first * 4, 0, count * 4);
-  std::memset(exp_avg_sq + first * 4, 0, count * 4);
-  const std::uint32_t master_bytes = kind == optimizer_cpu::MasterKind::kF32 ? 4 : 2;
-  optimizer_cpu::reset_master(kind, out,
-                              master == nullptr ? nullptr : master + first * master_bytes, count);
+  if (!has_state) return;  // the weight alone
+  for (std::uint32_t k = 0; k < moments(arithmetic); ++k) {
+    const std::uint32_t bytes = optimizer_cpu::moment_bytes(codec);
+    std::memset(moment[k] + first * bytes, 0, count * bytes);
+    if (moment_scale[k] == nullptr) continue;
+    const std::uint64_t block = first / optimizer_cpu::kScaleBlock;
+    std::memset(moment_scale[k] + block, 0, count / optimizer_cpu::kScaleBlock);
+  }
+  std::byte* const masters =
+      master == nullptr ? nullptr : master + first * optimizer_cpu::master_bytes(kind);
+  optimizer_cpu::reset_master(kind, out, masters, count);
+}
+
+optimizer_cpu::UpdateSpan TilePass::span_of(std::uint64_t first,
+                                            std::uint64_t count) const noexcept {
+  optimizer_cpu::UpdateSpan span;
+  span.elements = count;
+  span.kind = kind;
+  span.codec = codec;
+  span.gradient_dtype = gradient_dtype;
+  span.weight = weight + first * weight_bytes_per_element;
+  span.master = master == nullptr ? nullptr : master + first * optimizer_cpu::master_bytes(kind);
+  for (std::uint32_t k = 0; k < moments(arithmetic); ++k) {
+    span.moment[k] = moment[k] + first * optimizer_cpu::moment_bytes(codec);
+    if (moment_scale[k] == nullptr) continue;
+    span.moment_scale[k] =
+        reinterpret_cast<std::uint8_t*>(moment_scale[k]) + first / optimizer_cpu::kScaleBlock;
+  }
+  return span;
+}
+
+// `first` as an element of the tile: the random bits of a value that is loaded hang on its place.
+optimizer_cpu::StoredMoment TilePass::stored_moment(std::uint32_t which,
+                                                    std::uint64_t first) const noexcept {
+  const optimizer_cpu::UpdateSpan span = span_of(first, 0);
+  return {.codec = codec,
+          .square = is_square(arithmetic, which),
+          .index = which,
+          .first_element = first,
+          .data = span.moment[which],
+          .scale = span.moment_scale[which]};
 }
 
 void TilePass::update_unit(std::uint64_t first, std::uint64_t count) noexcept {
   const std::uint64_t end = first + count;
-  const std::uint32_t gradient_bytes = size_bytes(gradient_dtype);
-  const std::uint32_t master_bytes = kind == optimizer_cpu::MasterKind::kF32 ? 4 : 2;
   for (const partition::Segment& segment : segments) {
     if (segment.first_element >= end) break;
     const std::uint64_t begin = std::max(first, segment.first_element);
     const std::uint64_t stop = std::min(end, segment.first_element + segment.elements);
     if (begin >= stop || received[segment.parameter] == 0) continue;
-    optimizer_cpu::AdamWSpan span;
-    span.elements = stop - begin;
-    span.kind = kind;
-    span.weight = weight + begin * weight_bytes_per_element;
-    span.master = master == nullptr ? nullptr : master + begin * master_bytes;
-    span.exp_avg = reinterpret_cast<float*>(exp_avg) + begin;
-    span.exp_avg_sq = reinterpret_cast<float*>(exp_avg_sq) + begin;
-    span.gradient = gradient + begin * gradient_bytes;
-    span.gradient_dtype = gradient_dtype;
+    optimizer_cpu::UpdateSpan span = span_of(begin, stop - begin);
+    span.first_element = first_element + begin - parameters[segment.parameter].first_element;
+    span.gradient = gradient + begin * size_bytes(gradient_dtype);
     update(span, steps[segment.parameter]);
   }
 }
 
-void TilePass::seal_unit(std::uint64_t first, std::uint64_t count) noexcept {
+void TilePass::seal_unit(std::uint64_t unit) noexcept {
   for (std::uint32_t s = 0; s < stream_count; ++s) {
     const PassStream& stream = streams[s];
-    if (!stream.seal) continue;
-    for_chunks(stream, first, count, [&](std::uint64_t chunk, std::span<const std::byte> bytes) {
-      stream.checksums[chunk] = base::xxh3_64(bytes, stream.seal_seed);
-      return true;
-    });
+    if (stream.seal)
+      stream.checksums[unit] = base::xxh3_64(bytes_of(stream, unit), stream.seal_seed);
   }
 }
 
@@ -93,10 +109,10 @@ void TilePass::run_unit(void* context, std::uint64_t unit) noexcept {
   if (pass.initial_weight != nullptr) {
     pass.initialise_unit(first, count);
   } else {
-    if (!pass.verify_unit(first, count)) return;
+    if (!pass.verify_unit(unit)) return;
     pass.update_unit(first, count);
   }
-  pass.seal_unit(first, count);
+  pass.seal_unit(unit);
   if (pass.busy_ns != nullptr) {
     pass.busy_ns->fetch_add(
         static_cast<std::uint64_t>((std::chrono::steady_clock::now() - began).count()),

@@ -2,26 +2,29 @@
 // tile_pass.hpp: the one pass over a tile's bytes: verify, update, checksum, 131,072 elements at a
 // time.
 //
-// A unit is what its checksums cover: 256 KiB of a 2-byte stream, twice that of a 4-byte one. Units
-// are independent, so any thread may take any of them, in any order: the bits are the same.
+// A unit is what one checksum of each stream covers. Units are independent, so any thread may take
+// any of them, in any order: the bits are the same.
 #pragma once
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
-#include "optimizer_cpu/adamw.hpp"
+#include "optimizer_cpu/moment_codecs.hpp"
+#include "optimizer_cpu/state_streams.hpp"
+#include "optimizer_cpu/update.hpp"
 #include "partition/partition.hpp"
+#include "swap/record.hpp"
 
 namespace headrace::engine {
-inline constexpr std::uint64_t kUnitElements = 131072;
+inline constexpr std::uint64_t kUnitElements = swap::kChunkElements;
 
 // One stream of the tile: the weight, or one of its state.
 struct PassStream {
   std::byte* data = nullptr;
-  std::uint32_t bytes_per_element = 0;
-  // Checksums per 256 KiB, in the record's header or beside the weight. With verify the old ones
-  // are compared first, with seal the new ones written over them.
+  std::uint32_t bytes_per_block = 0;  // of optimizer_cpu::kScaleBlock elements
+  // One per unit, in the record's header or beside the weight. With verify the old ones are
+  // compared first, with seal the new ones written over them.
   std::uint64_t* checksums = nullptr;
   bool verify = false;
   bool seal = false;
@@ -31,16 +34,18 @@ struct PassStream {
 
 struct TilePass {
   std::uint64_t elements = 0;
-  PassStream streams[5];
+  PassStream streams[1 + optimizer_cpu::kMaxStateStreams];
   std::uint32_t stream_count = 0;
 
   // The update; without segments nothing is updated.
   std::span<const partition::Segment> segments;
-  const std::uint8_t* received = nullptr;           // per parameter: has it a gradient?
-  const optimizer_cpu::AdamWStep* steps = nullptr;  // per parameter
-  const std::byte* gradient = nullptr;              // of the tile's first element
+  const std::uint8_t* received = nullptr;            // per parameter: has it a gradient?
+  const optimizer_cpu::UpdateStep* steps = nullptr;  // per parameter
+  const partition::Parameter* parameters = nullptr;
+  std::uint64_t first_element = 0;      // the tile's, in its section
+  const std::byte* gradient = nullptr;  // of the tile's first element
   DType gradient_dtype = DType::kBf16;
-  optimizer_cpu::AdamWFunction update = nullptr;
+  optimizer_cpu::UpdateFunction update = nullptr;
 
   // The first values: weights from here, moments zero, master from the weight. Instead of verify
   // and update.
@@ -50,11 +55,14 @@ struct TilePass {
   std::byte* weight = nullptr;
   std::uint32_t weight_bytes_per_element = 2;
   std::byte* master = nullptr;
-  std::byte* exp_avg = nullptr;
-  std::byte* exp_avg_sq = nullptr;
+  optimizer_cpu::Arithmetic arithmetic = optimizer_cpu::Arithmetic::kAdam;
+  MomentCodec codec = MomentCodec::kF32;
+  bool has_state = false;  // the record is part of the pass
+  std::byte* moment[optimizer_cpu::kMaxMoments] = {};
+  std::byte* moment_scale[optimizer_cpu::kMaxMoments] = {};  // of 8-bit moments
 
   std::atomic<std::uint64_t>* busy_ns = nullptr;  // time spent is added, if given
-  // The first stream and chunk found damaged: 1 + (stream << 32 | chunk); 0: none. A damaged unit
+  // The first stream and unit found damaged: 1 + (stream << 32 | unit); 0: none. A damaged unit
   // is not updated.
   std::atomic<std::uint64_t> fault{0};
 
@@ -62,10 +70,17 @@ struct TilePass {
   // For WorkerPool::for_units: `context` is the pass.
   static void run_unit(void* context, std::uint64_t unit) noexcept;
 
+  optimizer_cpu::StoredMoment stored_moment(std::uint32_t which,
+                                            std::uint64_t first) const noexcept;
+  // Where the tile keeps these elements; without a gradient. `first` is a multiple of kScaleBlock.
+  optimizer_cpu::UpdateSpan span_of(std::uint64_t first, std::uint64_t count) const noexcept;
+
  private:
-  bool verify_unit(std::uint64_t first, std::uint64_t count) noexcept;
+  // Bytes of a stream that a unit covers.
+  std::span<std::byte> bytes_of(const PassStream& stream, std::uint64_t unit) const noexcept;
+  bool verify_unit(std::uint64_t unit) noexcept;
   void initialise_unit(std::uint64_t first, std::uint64_t count) noexcept;
   void update_unit(std::uint64_t first, std::uint64_t count) noexcept;
-  void seal_unit(std::uint64_t first, std::uint64_t count) noexcept;
+  void seal_unit(std::uint64_t unit) noexcept;
 };
 }  // namespace headrace::engine

@@ -8,18 +8,7 @@
 #include "headrace/error.hpp"
 
 namespace headrace::engine {
-using optimizer_cpu::MasterKind;
 using swap::Priority;
-
-namespace {
-// The weight's place among a tile's checksum seeds: no state stream has this number.
-
-std::uint64_t chunks_of(std::uint64_t bytes) { return base::ceil_div(bytes, swap::kChunkBytes); }
-
-std::uint64_t weight_bytes_of(const partition::Partition& partition, const partition::Tile& tile) {
-  return tile.elements * size_bytes(partition.sections[tile.section].dtype);
-}
-}  // namespace
 
 TileStore::TileStore(const Parts& parts)
     : p_(parts),
@@ -48,13 +37,12 @@ TileStore::TileStore(const Parts& parts)
 }
 
 std::uint64_t TileStore::weight_chunks(std::uint32_t tile) const {
-  return chunks_of(weight_bytes_of(p_.partition, p_.partition.tiles[tile]));
+  return swap::chunks_of(p_.partition.tiles[tile].elements);
 }
 
 std::uint64_t TileStore::bookkeeping_bytes(const partition::Partition& partition) {
   std::uint64_t checksums = 0;
-  for (const partition::Tile& tile : partition.tiles)
-    checksums += chunks_of(weight_bytes_of(partition, tile));
+  for (const partition::Tile& tile : partition.tiles) checksums += swap::chunks_of(tile.elements);
   return partition.tiles.size() * sizeof(TileState) + checksums * sizeof(std::uint64_t);
 }
 
@@ -141,12 +129,16 @@ void TileStore::prepare(TilePass& pass, std::uint32_t tile, TileView view, TileP
   const bool checked = p_.settings.checksums == Checksums::kOn && p_.swap != nullptr;
   pass.elements = cut.elements;
   pass.kind = optimizer_cpu::master_kind(dtype, p_.settings.master);
+  pass.arithmetic = optimizer_cpu::arithmetic_of(p_.settings.optimizer);
+  pass.codec = p_.settings.moments;
+  pass.first_element = cut.first_element;
+  pass.parameters = p_.partition.parameters.data();
   pass.stream_count = 0;
-  const auto add_stream = [&](std::byte* data, std::uint32_t bytes, std::uint64_t* checksums,
-                              bool on_nvme, std::uint32_t number) {
+  const auto add_stream = [&](std::byte* data, std::uint64_t bytes_per_block,
+                              std::uint64_t* checksums, bool on_nvme, std::uint32_t number) {
     PassStream& stream = pass.streams[pass.stream_count++];
     stream.data = data;
-    stream.bytes_per_element = bytes;
+    stream.bytes_per_block = static_cast<std::uint32_t>(bytes_per_block);
     stream.checksums = checksums;
     stream.verify = checked && on_nvme;
     stream.seal = checked && on_nvme && seal;
@@ -157,25 +149,29 @@ void TileStore::prepare(TilePass& pass, std::uint32_t tile, TileView view, TileP
   if (parts.weight) {
     pass.weight = view.weight;
     pass.weight_bytes_per_element = size_bytes(dtype);
-    add_stream(view.weight, size_bytes(dtype),
+    add_stream(view.weight, size_bytes(dtype) * optimizer_cpu::kScaleBlock,
                weight_checksums_.data() + state.first_weight_checksum, view.weight_in_slot,
                swap::kWeightStream);
   }
   if (!parts.record) return;
   const residency::RecordLayout& layout = p_.plan.tiles[tile].layout;
-  const auto streams = optimizer_cpu::state_streams(pass.kind);
-  std::byte* at[3] = {};
+  const auto streams = optimizer_cpu::state_streams(p_.settings, dtype);
   std::uint64_t* checksums =
       view.record_in_slot ? reinterpret_cast<swap::RecordHeader*>(view.record)->checksum : nullptr;
-  for (std::uint32_t s = 0; s < streams.size(); ++s) {
-    at[s] = view.record + layout.stream_offset_bytes[s];
-    add_stream(at[s], streams[s].bytes_per_element, checksums, view.record_in_slot, s);
-    if (checksums != nullptr) checksums += chunks_of(layout.stream_bytes[s]);
+  const auto at = [&](std::uint32_t stream) {
+    return view.record + layout.stream_offset_bytes[stream];
+  };
+  for (std::uint32_t s = 0; s < streams.count; ++s) {
+    add_stream(at(s), streams.stream[s].bytes_per_block, checksums, view.record_in_slot, s);
+    if (checksums != nullptr) checksums += pass.units();
   }
-  const std::uint32_t first_moment = pass.kind == MasterKind::kWeightItself ? 0 : 1;
-  pass.master = first_moment == 0 ? nullptr : at[0];
-  pass.exp_avg = at[first_moment];
-  pass.exp_avg_sq = at[first_moment + 1];
+  pass.has_state = true;
+  pass.master = streams.first_moment == 0 ? nullptr : at(0);
+  for (std::uint32_t k = 0; k < moments(pass.arithmetic); ++k) {
+    const std::uint32_t stream = streams.first_moment + k * streams.streams_per_moment;
+    pass.moment[k] = at(stream);
+    if (streams.streams_per_moment > 1) pass.moment_scale[k] = at(stream + 1);
+  }
 }
 
 async::Task<> TileStore::run(TilePass& pass, std::uint32_t tile, TileView view) {
@@ -194,7 +190,7 @@ void TileStore::report_damage(std::uint32_t tile, TileView view, std::uint32_t s
   throw Error(
       Code::kCorrupt,
       subject(is_weight ? "swap in" : "swap in state of", tile).text() + ": " +
-          p_.swap->place(extent) + ": stream " + std::to_string(stream) + ", 256 KiB chunk " +
+          p_.swap->place(extent) + ": stream " + std::to_string(stream) + ", chunk " +
           std::to_string(chunk) + " (generation " + std::to_string(state.generation) +
           "): the checksum differs from what was written; these bytes were not used. The file was "
           "changed or the drive is failing. Start again on another drive.");
@@ -204,8 +200,8 @@ void TileStore::seal_header(std::uint32_t tile, TileView view, std::uint64_t gen
   const residency::TilePlan& plan = p_.plan.tiles[tile];
   const DType dtype = p_.partition.sections[p_.partition.tiles[tile].section].dtype;
   auto& header = *reinterpret_cast<swap::RecordHeader*>(view.record);
-  const auto streams =
-      optimizer_cpu::state_streams(optimizer_cpu::master_kind(dtype, p_.settings.master));
+  const std::uint64_t elements = p_.partition.tiles[tile].elements;
+  const auto streams = optimizer_cpu::state_streams(p_.settings, dtype);
   swap::StreamEntry entries[swap::kMaxStreams];
   std::uint32_t count = 0, checksum = 0;
   const bool checked = p_.settings.checksums == Checksums::kOn;
@@ -217,11 +213,11 @@ void TileStore::seal_header(std::uint32_t tile, TileView view, std::uint64_t gen
     entry.offset_bytes = offset;
     entry.size_bytes = bytes;
     entry.first_checksum = checksum;
-    entry.checksums = checked ? static_cast<std::uint32_t>(chunks_of(bytes)) : 0;
+    entry.checksums = checked ? static_cast<std::uint32_t>(swap::chunks_of(elements)) : 0;
     checksum += entry.checksums;
   };
-  for (std::uint32_t s = 0; s < streams.size(); ++s) {
-    add(streams[s].name, streams[s].codec, plan.layout.stream_offset_bytes[s],
+  for (std::uint32_t s = 0; s < streams.count; ++s) {
+    add(streams.stream[s].name, streams.stream[s].codec, plan.layout.stream_offset_bytes[s],
         plan.layout.stream_bytes[s]);
   }
   if (view.weight_in_slot) {
@@ -233,7 +229,7 @@ void TileStore::seal_header(std::uint32_t tile, TileView view, std::uint64_t gen
                 (checksum - first) * sizeof(std::uint64_t));
   }
   HEADRACE_CHECK(checksum <= swap::kMaxChecksums, "the largest tile's checksums fit a header");
-  swap::begin_header(header, identity(tile, generation), {entries, count});
+  swap::begin_header(header, identity(tile, generation), elements, {entries, count});
   swap::finish_header(header);
 }
 

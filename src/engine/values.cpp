@@ -5,6 +5,7 @@
 
 #include "base/units.hpp"
 #include "engine/engine_core.hpp"
+#include "optimizer_cpu/masters.hpp"
 
 namespace headrace {
 using engine::TileParts;
@@ -139,6 +140,7 @@ void EngineCore::store_tile(ParameterId id, std::uint32_t tile, Content content,
   const partition::Parameter& parameter = f.partition.parameters[id.index];
   const DType dtype = f.partition.sections[cut.section].dtype;
   const auto kind = optimizer_cpu::master_kind(dtype, settings_.master);
+  refuse_missing_moment(id, content, "store");
   content = kept_as(id, content);
   const bool joins =
       content == Content::kMaster && kind == optimizer_cpu::MasterKind::kSplitResidual;
@@ -152,17 +154,23 @@ void EngineCore::store_tile(ParameterId id, std::uint32_t tile, Content content,
     sink(first, {stream + segment.first_element * element_bytes, segment.elements * element_bytes});
   };
   if (content == Content::kWeight) return send(f.held.view.weight, size_bytes(dtype));
-  if (content == Content::kExpAvg) return send(at.exp_avg, 4);
-  if (content == Content::kExpAvgSq) return send(at.exp_avg_sq, 4);
-  if (!joins) return send(at.master, 4);
+  const bool moment = content == Content::kExpAvg || content == Content::kExpAvgSq;
+  const std::uint32_t which = content == Content::kExpAvg ? 0 : 1;
+  if (moment && settings_.moments == MomentCodec::kF32) return send(at.moment[which], 4);
+  if (content == Content::kMaster && !joins) return send(at.master, 4);
   const std::span<std::byte> scratch =
       f.arena->range(f.plan.scratch.offset_bytes, f.plan.scratch.size_bytes);
   const std::uint64_t stretch = scratch.size() / 4;
   for (std::uint64_t done = 0; done < segment.elements; done += stretch) {
     const std::uint64_t count = std::min(stretch, segment.elements - done);
     const std::uint64_t element = segment.first_element + done;
-    optimizer_cpu::read_master(kind, f.held.view.weight + element * 2, at.master + element * 2,
-                               count, reinterpret_cast<float*>(scratch.data()));
+    auto* const values = reinterpret_cast<float*>(scratch.data());
+    if (moment) {
+      decode_moment(at.stored_moment(which, element), count, values);
+    } else {
+      optimizer_cpu::read_master(kind, f.held.view.weight + element * 2, at.master + element * 2,
+                                 count, values);
+    }
     sink(first + done, scratch.first(count * 4));
   }
 }
@@ -207,8 +215,11 @@ std::string EngineCore::hash_optimizer_state() {
   for (const ParameterId id : registry_.by_name()) {
     const std::string& name = registry_.parameter(id).full_name;
     hash_content(hash, id, name + ".master", Content::kMaster);
-    hash_content(hash, id, name + ".exp_avg", Content::kExpAvg);
-    hash_content(hash, id, name + ".exp_avg_sq", Content::kExpAvgSq);
+    const optimizer_cpu::Arithmetic arithmetic = optimizer_cpu::arithmetic_of(settings_.optimizer);
+    for (std::uint32_t k = 0; k < moments(arithmetic); ++k) {
+      hash_content(hash, id, name + "." + moment_name(arithmetic, k),
+                   k == 0 ? Content::kExpAvg : Content::kExpAvgSq);
+    }
     hash_head(hash, name + ".step", "U64", {});
     hash.update(std::as_bytes(std::span(&f.step_counts[id.index], 1)));
   }

@@ -1,35 +1,68 @@
 // SPDX-License-Identifier: Apache-2.0
-// state_streams.hpp: what a parameter's optimizer state is made of: a list of streams, one element
-// of each per element of the parameter. The weight is no part of it: it is read without its state,
-// so it lies apart.
+// state_streams.hpp: what a parameter's optimizer state is made of: a list of streams. The weight
+// is no part of it: it is read without its state, so it lies apart.
 #pragma once
 #include <cstdint>
 #include <span>
 
 #include "headrace/settings.hpp"
 #include "headrace/tensor.hpp"
-#include "optimizer_cpu/adamw.hpp"
+#include "optimizer_cpu/update.hpp"
 
 namespace headrace::optimizer_cpu {
 struct StateStream {
-  const char* name;
-  const char* codec;
-  std::uint32_t bytes_per_element;
+  const char* name = "";              // torch.optim's for what torch has
+  const char* codec = "";             // "u16", "f32", "bf16", "e4m3", "e5m3", "e8m0"
+  std::uint32_t bytes_per_block = 0;  // of kScaleBlock elements
 };
+inline constexpr std::uint32_t kMaxStateStreams = 5;  // a master, two moments, a scale for each
 
-inline constexpr StateStream kSplitStreams[] = {
-    {"residual", "u16", 2}, {"exp_avg", "f32", 4}, {"exp_avg_sq", "f32", 4}};
-inline constexpr StateStream kMasterStreams[] = {
-    {"master", "f32", 4}, {"exp_avg", "f32", 4}, {"exp_avg_sq", "f32", 4}};
-inline constexpr StateStream kMomentStreams[] = {{"exp_avg", "f32", 4}, {"exp_avg_sq", "f32", 4}};
+// In the order in which they lie in a record: the master, if it is a stream, then each moment, with
+// kBlock8 its scales behind it.
+struct StateStreams {
+  StateStream stream[kMaxStateStreams];
+  std::uint32_t count = 0;
+  std::uint32_t first_moment = 0;        // 0: the master is no stream
+  std::uint32_t streams_per_moment = 1;  // 2 with scales
+
+  constexpr std::span<const StateStream> all() const { return {stream, count}; }
+};
 
 constexpr MasterKind master_kind(DType dtype, MasterLayout layout) {
   if (dtype == DType::kF32) return MasterKind::kWeightItself;
+  if (dtype == DType::kF16) return MasterKind::kF32OfF16;
   return layout == MasterLayout::kSplit ? MasterKind::kSplitResidual : MasterKind::kF32;
 }
-constexpr std::span<const StateStream> state_streams(MasterKind kind) {
-  if (kind == MasterKind::kSplitResidual) return kSplitStreams;
-  if (kind == MasterKind::kF32) return kMasterStreams;
-  return kMomentStreams;
+
+// "exp_avg": as torch.optim's state_dict() calls it.
+constexpr const char* moment_name(Arithmetic arithmetic, std::uint32_t moment) {
+  if (arithmetic == Arithmetic::kAdagrad) return "sum";
+  if (arithmetic == Arithmetic::kMomentum) return "momentum_buffer";
+  return moment == 0 ? "exp_avg" : "exp_avg_sq";
+}
+
+constexpr StateStreams state_streams(Arithmetic arithmetic, MasterKind kind, MomentCodec codec) {
+  constexpr auto kBlock = static_cast<std::uint32_t>(kScaleBlock);
+  StateStreams streams;
+  const auto add = [&](const char* name, const char* of, std::uint32_t bytes_per_block) {
+    streams.stream[streams.count++] = {name, of, bytes_per_block};
+  };
+  if (kind == MasterKind::kSplitResidual) add("residual", "u16", 2 * kBlock);
+  if (kind == MasterKind::kF32 || kind == MasterKind::kF32OfF16) add("master", "f32", 4 * kBlock);
+  streams.first_moment = streams.count;
+  streams.streams_per_moment = codec == MomentCodec::kBlock8 ? 2 : 1;
+  for (std::uint32_t moment = 0; moment < moments(arithmetic); ++moment) {
+    const char* const square = is_square(arithmetic, moment) ? "e5m3" : "e4m3";
+    const char* const of = codec == MomentCodec::kF32    ? "f32"
+                           : codec == MomentCodec::kBf16 ? "bf16"
+                                                         : square;
+    add(moment_name(arithmetic, moment), of, moment_bytes(codec) * kBlock);
+    if (codec == MomentCodec::kBlock8) add(moment == 0 ? "scale" : "scale_sq", "e8m0", 1);
+  }
+  return streams;
+}
+constexpr StateStreams state_streams(const Settings& settings, DType dtype) {
+  return state_streams(arithmetic_of(settings.optimizer), master_kind(dtype, settings.master),
+                       settings.moments);
 }
 }  // namespace headrace::optimizer_cpu

@@ -15,15 +15,16 @@ using base::kIoAlignment;
 using partition::Section;
 using partition::Tile;
 
-RecordLayout record_layout(std::span<const optimizer_cpu::StateStream> streams,
-                           std::uint64_t elements, Tier tier) {
+RecordLayout record_layout(const optimizer_cpu::StateStreams& streams, std::uint64_t elements,
+                           Tier tier) {
   RecordLayout layout;
   layout.header_bytes = tier == Tier::kNvme ? swap::kHeaderBytes : 0;
-  layout.streams = static_cast<std::uint32_t>(streams.size());
+  layout.streams = streams.count;
   std::uint64_t at = layout.header_bytes;
-  for (std::size_t s = 0; s < streams.size(); ++s) {
+  for (std::uint32_t s = 0; s < streams.count; ++s) {
     layout.stream_offset_bytes[s] = at;
-    layout.stream_bytes[s] = elements * streams[s].bytes_per_element;
+    layout.stream_bytes[s] =
+        base::ceil_div(elements, optimizer_cpu::kScaleBlock) * streams.stream[s].bytes_per_block;
     at += align_up(layout.stream_bytes[s], kIoAlignment);
   }
   layout.size_bytes = at;
@@ -146,8 +147,7 @@ class Planner {
 
   RecordLayout layout_of(const Tile& tile, Tier tier) const {
     const DType dtype = part_.sections[tile.section].dtype;
-    const auto kind = optimizer_cpu::master_kind(dtype, in_.settings.master);
-    return record_layout(optimizer_cpu::state_streams(kind), tile.elements, tier);
+    return record_layout(optimizer_cpu::state_streams(in_.settings, dtype), tile.elements, tier);
   }
 
   Plan lay_out(const Choice& choice) const;

@@ -55,13 +55,13 @@ struct Range {
 // Byte offsets of one tile's state streams.
 struct RecordLayout {
   std::uint64_t header_bytes = 0;  // 0 for a record that stays in memory
-  std::uint64_t stream_offset_bytes[4] = {};
-  std::uint64_t stream_bytes[4] = {};
+  std::uint64_t stream_offset_bytes[optimizer_cpu::kMaxStateStreams] = {};
+  std::uint64_t stream_bytes[optimizer_cpu::kMaxStateStreams] = {};
   std::uint32_t streams = 0;
   std::uint64_t size_bytes = 0;
 };
-RecordLayout record_layout(std::span<const optimizer_cpu::StateStream> streams,
-                           std::uint64_t elements, Tier tier);
+RecordLayout record_layout(const optimizer_cpu::StateStreams& streams, std::uint64_t elements,
+                           Tier tier);
 
 struct SectionPlan {
   Tier weight = Tier::kHost;  // of this rank's shard

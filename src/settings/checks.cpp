@@ -2,6 +2,7 @@
 // What one key at a time cannot say.
 #include <algorithm>
 #include <cctype>
+#include <optional>
 
 #include "settings/given.hpp"
 
@@ -93,23 +94,42 @@ void check_deadlines(const Given& given, Report& report, const Settings& setting
 }
 }  // namespace
 
-void check_optimizer(const Given& given, Report& report) {
+// The rule that DeepSpeed's `optimizer.type` names; none: nothing that is served.
+std::optional<OptimizerRule> rule_of(const Given& given, std::string name) {
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  const bool coupled = given_boolean(given, "optimizer.params.adam_w_mode", false) != nullptr;
+  if (name == "adam" || name == "adamw")
+    return coupled ? OptimizerRule::kAdam : OptimizerRule::kAdamW;
+  if (name == "adagrad") return OptimizerRule::kAdagrad;
+  if (name == "lion") return OptimizerRule::kLion;
+  if (name != "sgd") return std::nullopt;
+  const GivenValue* momentum = given.find("optimizer.params.momentum");
+  const bool has_momentum =
+      momentum != nullptr && momentum->value->is_number() && momentum->value->get<double>() != 0;
+  return has_momentum ? OptimizerRule::kSgdMomentum : OptimizerRule::kSgd;
+}
+
+void check_optimizer(const Given& given, Report& report, Settings& settings) {
   const GivenValue* type = given.find("optimizer.type");
-  if (std::string name = text_of(type);
-      type != nullptr && type->value->is_string() && name != "auto") {
-    std::transform(name.begin(), name.end(), name.begin(),
-                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-    if (name != "adam" && name != "adamw") {
-      report.fault(type->path, "\"" + one_line(text_of(type)) +
-                                   "\" is not served; allowed: \"Adam\" or \"AdamW\"");
+  const std::string name = text_of(type);
+  if (type != nullptr && type->value->is_string() && name != "auto") {
+    const std::optional<OptimizerRule> rule = rule_of(given, name);
+    const bool ours = given.find("headrace.optimizer") != nullptr;
+    if (!rule) {
+      report.fault(type->path, "\"" + one_line(name) +
+                                   "\" is not served; allowed: \"Adam\", \"AdamW\", "
+                                   "\"Adagrad\", \"Lion\" or \"SGD\"");
+    } else if (ours && *rule != settings.optimizer) {
+      report.fault(type->path, "\"" + one_line(name) + "\" asks for the rule " + name_of(*rule) +
+                                   ", headrace.optimizer for " + name_of(settings.optimizer) +
+                                   "; remove one of them");
+    } else {
+      settings.optimizer = *rule;
     }
   }
   if (const auto* amsgrad = given_boolean(given, "optimizer.params.amsgrad", true)) {
     report.fault(amsgrad->path, "AMSGrad is not served; remove the key or set it to false");
-  }
-  if (const auto* mode = given_boolean(given, "optimizer.params.adam_w_mode", false)) {
-    report.fault(mode->path,
-                 "only decoupled weight decay (AdamW) is served; remove the key or set it to true");
   }
   if (const auto* norm = given.find("optimizer.params.max_grad_norm")) {
     if (norm->value->is_number()) {
@@ -125,7 +145,7 @@ void check_together(const Given& given, Report& report, Settings& settings) {
                     "zero_optimization.offload_param", settings.offload_parameters);
   check_stage(given, report, settings);
   check_dtypes(given, report, settings);
-  check_optimizer(given, report);
+  check_optimizer(given, report, settings);
   check_deadlines(given, report, settings);
   check_drive_paths(given, report, settings);
 }

@@ -51,7 +51,7 @@ constexpr std::string_view kStale =
 constexpr std::string_view kFeature = "not a part of this engine";
 constexpr std::string_view kActivations = "activations are the trainer's";
 constexpr std::string_view kModules = "the trainer's modules run as they are";
-constexpr std::string_view kAdamW = "AdamW is the optimizer that is served";
+constexpr std::string_view kRules = "{headrace.optimizer} says which of the rules runs";
 constexpr std::string_view kGroups = "the trainer says which parameters form a group";
 
 constexpr Key kKeys[] = {
@@ -143,6 +143,27 @@ constexpr Key kKeys[] = {
         "read and written per parameter and step. f32: a copy, 12 bytes, rounded to nearest even.")
         .one_of("split|f32")
         .into(&Settings::master),
+    engine("headrace.optimizer", Kind::kChoice,
+           "The update rule, as torch.optim defines it (lion: its paper). The trainer sets its "
+           "constants.")
+        .one_of("adamw|adam|adagrad|lion|sgd|sgd_momentum")
+        .into(&Settings::optimizer),
+    engine("headrace.moments", Kind::kChoice,
+           "How the rule's moments are kept between steps. f32: as computed, 4 bytes each. bf16: 2 "
+           "bytes; 8bit: 1 byte and a scale per 256 elements; both stochastically rounded, so "
+           "results differ from f32's, and differ no more with placement or threads.")
+        .one_of("f32|bf16|8bit")
+        .into(&Settings::moments),
+    engine("headrace.non_finite", Kind::kChoice,
+           "What a step does about a gradient with NaN or infinity. stop: an error that names the "
+           "parameter, nothing updated. skip: nothing updated, the gradients dropped, the step "
+           "counted as skipped.")
+        .one_of("stop|skip")
+        .into(&Settings::non_finite),
+    engine("headrace.rounding_seed", Kind::kInteger,
+           "Seeds the stochastic rounding of bf16 and 8bit moments.")
+        .from(0, 9007199254740991.0)
+        .into(&Settings::rounding_seed),
     engine("headrace.tile_elements", Kind::kInteger,
            "The unit of optimizer work. Smaller tiles need less memory per update slot, larger "
            "ones fewer requests. "
@@ -325,7 +346,7 @@ constexpr Key kKeys[] = {
         .always("false"),
     later("zero_optimization.enable_sanity_checks", Kind::kBoolean, "checks are always on")
         .always("true"),
-    later("zero_optimization.save_muon_momentum_buffer_in_memory", Kind::kBoolean, kAdamW),
+    later("zero_optimization.save_muon_momentum_buffer_in_memory", Kind::kBoolean, kRules),
     section("zero_optimization.leaf_module", "Modules that DeepSpeed fetches whole.").or_null(),
     later("zero_optimization.leaf_module.classes", Kind::kTextList, kGroups),
     later("zero_optimization.leaf_module.names", Kind::kTextList, kGroups),
@@ -378,15 +399,19 @@ constexpr Key kKeys[] = {
     later("bf16.bf16_master_weights_and_grads", Kind::kBoolean,
           "masters and sums are f32, with {headrace.master}")
         .always("false"),
-    later("bf16.bf16_optimizer_states", Kind::kBoolean, "moments are f32").always("false"),
+    later("bf16.bf16_optimizer_states", Kind::kBoolean, "moments are kept as {headrace.moments}")
+        .always("false"),
     later("data_types.param_dtype", Kind::kText,
           "parameters have the dtype that the trainer registers")
         .or_null(),
     later("data_types.buffer_dtype", Kind::kText, "buffers belong to the trainer").or_null(),
 
     // ---- optimizer and scheduler
-    section("optimizer", "The trainer makes the optimizer: AdamW.").or_null(),
-    later("optimizer.type", Kind::kText, "Adam and AdamW are served; another is an error")
+    section("optimizer", "Which rule runs; its constants are the trainer's to pass on.").or_null(),
+    later(
+        "optimizer.type", Kind::kText,
+        "sets {headrace.optimizer}: Adam and AdamW (either is adamw, unless adam_w_mode is false), "
+        "Adagrad, Lion, SGD (with a momentum: sgd_momentum); another is an error")
         .with_check(),
     later("optimizer.legacy_fusion", Kind::kBoolean, kTrainers).always("false"),
     section("optimizer.params", "Its constants.").or_null(),
@@ -394,16 +419,19 @@ constexpr Key kKeys[] = {
     later("optimizer.params.betas", Kind::kNumberList, kTrainers),
     later("optimizer.params.eps", Kind::kNumber, kTrainers),
     later("optimizer.params.weight_decay", Kind::kNumber, kTrainers),
-    later("optimizer.params.bias_correction", Kind::kBoolean, "AdamW here always corrects")
+    later("optimizer.params.bias_correction", Kind::kBoolean, "the trainer passes it on")
         .always("true"),
     later("optimizer.params.amsgrad", Kind::kBoolean, "true is an error: AMSGrad is not served")
         .with_check(),
     later("optimizer.params.torch_adam", Kind::kBoolean, "the update runs in this engine")
         .always("false"),
     later("optimizer.params.adam_w_mode", Kind::kBoolean,
-          "false is an error: only decoupled weight decay is served")
+          "false makes Adam of AdamW: decay is added to the gradient")
         .with_check(),
-    later("optimizer.params.fp32_optimizer_states", Kind::kBoolean, "moments are f32")
+    later("optimizer.params.momentum", Kind::kNumber, "above 0 it makes sgd_momentum of SGD")
+        .with_check(),
+    later("optimizer.params.fp32_optimizer_states", Kind::kBoolean,
+          "moments are kept as {headrace.moments}")
         .always("true"),
     later("optimizer.params.max_grad_norm", Kind::kNumber,
           "an error, as in DeepSpeed: it is gradient_clipping")
@@ -416,7 +444,7 @@ constexpr Key kKeys[] = {
     later_count("train_batch_size", kBatch),
     later_count("train_micro_batch_size_per_gpu", kBatch),
     later("managed_gradient_accumulation", Kind::kBoolean, kTrainers),
-    later("zero_allow_untested_optimizer", Kind::kBoolean, kAdamW),
+    later("zero_allow_untested_optimizer", Kind::kBoolean, kRules),
     later("zero_force_ds_cpu_optimizer", Kind::kBoolean, "the update runs in this engine"),
     later("communication_data_type", Kind::kText, kRanks).or_null(),
     later("seq_parallel_communication_data_type", Kind::kText, kRanks).or_null(),

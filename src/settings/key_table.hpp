@@ -43,7 +43,8 @@ enum class Status {
 using Field =
     std::variant<std::monostate, bool Settings::*, std::uint32_t Settings::*,
                  std::uint64_t Settings::*, double Settings::*, OffloadDevice Settings::*,
-                 MasterLayout Settings::*, IoQueueKind Settings::*, RegisterBuffers Settings::*,
+                 MasterLayout Settings::*, OptimizerRule Settings::*, MomentCodec Settings::*,
+                 NonFinite Settings::*, IoQueueKind Settings::*, RegisterBuffers Settings::*,
                  std::vector<double> Settings::*, DirectIo Settings::*, Checksums Settings::*,
                  std::string Tuned::*, double Tuned::*>;
 

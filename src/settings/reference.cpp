@@ -56,8 +56,9 @@ are in the section `headrace`, which DeepSpeed ignores. This is a whole file:
 - Two different `nvme_path`, unless `headrace.nvme_paths` lists the drives, which then takes their
   place. One directory twice in that list.
 - `fp16.enabled` true: fp16 is not served.
-- `optimizer.type` other than Adam or AdamW (either is AdamW), `optimizer.params.amsgrad` true,
-  `adam_w_mode` false, `max_grad_norm` (it is `gradient_clipping`).
+- `optimizer.type` other than Adam, AdamW, Adagrad, Lion and SGD, or another rule than
+  `headrace.optimizer`; `optimizer.params.amsgrad` true, `max_grad_norm` (it is
+  `gradient_clipping`).
 - `cpu_offload` or `cpu_offload_params` true beside a section that names another device.
 - A key in both of its spellings.
 

@@ -117,6 +117,12 @@ bool read_choice(const Key& key, const json& value, Settings& settings) {
     settings.*(*device) = static_cast<OffloadDevice>(index);
   } else if (const auto* master = std::get_if<MasterLayout Settings::*>(&key.field)) {
     settings.*(*master) = static_cast<MasterLayout>(index);
+  } else if (const auto* rule = std::get_if<OptimizerRule Settings::*>(&key.field)) {
+    settings.*(*rule) = static_cast<OptimizerRule>(index);
+  } else if (const auto* moments = std::get_if<MomentCodec Settings::*>(&key.field)) {
+    settings.*(*moments) = static_cast<MomentCodec>(index);
+  } else if (const auto* non_finite = std::get_if<NonFinite Settings::*>(&key.field)) {
+    settings.*(*non_finite) = static_cast<NonFinite>(index);
   } else if (const auto* queue = std::get_if<IoQueueKind Settings::*>(&key.field)) {
     settings.*(*queue) = static_cast<IoQueueKind>(index);
   } else if (const auto* registered = std::get_if<RegisterBuffers Settings::*>(&key.field)) {

@@ -52,7 +52,11 @@ std::uint64_t checksum_seed(const RecordIdentity& identity, std::uint32_t stream
   return base::xxh3_64(std::as_bytes(std::span(&key, 1)), 0);
 }
 
-void begin_header(RecordHeader& header, const RecordIdentity& identity,
+std::uint64_t chunk_bytes(const RecordHeader& header, const StreamEntry& stream) noexcept {
+  return stream.size_bytes * kChunkElements / header.elements;
+}
+
+void begin_header(RecordHeader& header, const RecordIdentity& identity, std::uint64_t elements,
                   std::span<const StreamEntry> streams) noexcept {
   HEADRACE_CHECK(streams.size() <= kMaxStreams, "a record has at most 8 streams");
   std::memcpy(header.magic, kRecordMagic, sizeof kRecordMagic);
@@ -63,6 +67,7 @@ void begin_header(RecordHeader& header, const RecordIdentity& identity,
   header.generation = identity.generation;
   header.slot = identity.slot;
   header.streams = static_cast<std::uint32_t>(streams.size());
+  header.elements = elements;
   std::uint32_t checksums = 0;
   for (std::size_t i = 0; i < kMaxStreams; ++i) {
     header.stream[i] = i < streams.size() ? streams[i] : StreamEntry{};
@@ -102,6 +107,7 @@ std::string header_fault(const RecordHeader& header, const RecordIdentity& expec
            std::to_string(expected.generation) + " was written last";
   }
   if (header.slot != expected.slot) return differs("slot", header.slot, expected.slot);
+  if (header.elements == 0) return "0 elements";
   if (header.streams > kMaxStreams) return differs("stream count", header.streams, kMaxStreams);
   return "";
 }

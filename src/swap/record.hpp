@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // record.hpp: the 4 KiB header of a record: who wrote it, which generation, what streams follow,
-// and a checksum for every 256 KiB of each. docs/swap_file.md shows it byte by byte.
+// and a checksum for every 131,072 elements of each. docs/swap_file.md shows it byte by byte.
 //
 // Checksums are computed and compared by the update workers, chunk by chunk, inside their pass over
 // the data; this file only lays them out. All numbers are little-endian.
@@ -16,10 +16,12 @@
 #include "base/units.hpp"
 
 namespace headrace::swap {
-inline constexpr std::uint64_t kChunkBytes = 256 * base::kKiB;
+// What one checksum covers of every stream, whatever its bytes per element: the update workers'
+// unit.
+inline constexpr std::uint64_t kChunkElements = 131072;
 inline constexpr std::uint64_t kHeaderBytes = 4 * base::kKiB;
 inline constexpr char kRecordMagic[8] = {'h', 'r', 'r', 'e', 'c', 'o', 'r', 'd'};
-inline constexpr std::uint32_t kRecordVersion = 1;
+inline constexpr std::uint32_t kRecordVersion = 2;
 inline constexpr std::uint32_t kMaxStreams = 8;
 // The number, in checksum seeds, of a weight that lies in an extent of its own.
 inline constexpr std::uint32_t kWeightStream = kMaxStreams - 1;
@@ -58,7 +60,8 @@ struct RecordHeader {
   std::uint32_t streams;
   StreamEntry stream[kMaxStreams];
   std::uint64_t checksum[kMaxChecksums];
-  std::uint64_t reserved[8];
+  std::uint64_t elements;  // of the tile
+  std::uint64_t reserved[7];
   std::uint64_t header_checksum;  // of all bytes before it, seed 0
 };
 static_assert(sizeof(StreamEntry) == 48 && sizeof(RecordHeader) <= kHeaderBytes);
@@ -67,8 +70,14 @@ static_assert(sizeof(StreamEntry) == 48 && sizeof(RecordHeader) <= kHeaderBytes)
 // never passes.
 std::uint64_t checksum_seed(const RecordIdentity& identity, std::uint32_t stream) noexcept;
 
+// Bytes of a stream's chunk, but for its last, which may be shorter.
+std::uint64_t chunk_bytes(const RecordHeader& header, const StreamEntry& stream) noexcept;
+constexpr std::uint64_t chunks_of(std::uint64_t elements) noexcept {
+  return base::ceil_div(elements, kChunkElements);
+}
+
 // Writes everything but the chunk checksums and the header's own.
-void begin_header(RecordHeader& header, const RecordIdentity& identity,
+void begin_header(RecordHeader& header, const RecordIdentity& identity, std::uint64_t elements,
                   std::span<const StreamEntry> streams) noexcept;
 void finish_header(RecordHeader& header) noexcept;
 // Empty if the header is whole and is `expected`'s; else what differs: "generation 6 where 7 was

@@ -16,7 +16,7 @@
 #include <thread>
 
 #include "base/number_formats.hpp"
-#include "optimizer_cpu/adamw_targets.hpp"
+#include "optimizer_cpu/update_targets.hpp"
 #include "support/all_on_nvme.hpp"
 #include "support/expect_code.hpp"
 #include "support/mlp.hpp"
@@ -179,15 +179,15 @@ TEST(EngineHyperparameters, TakeEffectAtTheNextStepWhenTheyAreChanged) {
       v(OneVector::kElements), gradient(OneVector::kElements);
   for (std::uint64_t e = 0; e < gradient.size(); ++e) gradient[e] = OneVector::gradient(e);
   for (std::uint64_t t = 1; t <= 4; ++t) {
-    optimizer_cpu::adamw_reference(
+    optimizer_cpu::update_reference(
         {.elements = OneVector::kElements,
          .kind = optimizer_cpu::MasterKind::kWeightItself,
+         .gradient_dtype = DType::kF32,
          .weight = weight.data(),
-         .exp_avg = m.data(),
-         .exp_avg_sq = v.data(),
-         .gradient = gradient.data(),
-         .gradient_dtype = DType::kF32},
-        optimizer_cpu::make_adamw_step(t <= 2 ? first : second, 0.01f, t, 1.0));
+         .moment = {m.data(), v.data()},
+         .gradient = gradient.data()},
+        optimizer_cpu::make_update_step(OptimizerRule::kAdamW, t <= 2 ? first : second, 0.01f, t,
+                                        1.0));
   }
   changed.engine.store(
       changed.id, Content::kWeight, [&](std::uint64_t at, std::span<const std::byte> values) {

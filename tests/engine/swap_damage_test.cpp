@@ -196,7 +196,7 @@ TEST_P(SwapDamage, ABitFlippedInARecordsBodyIsNamedAndTheEngineHasFailed) {
   const auto place = file.place_of(0);
   file.flip(place.record + place.record_bytes - 1);
   expect_failed("'a.w' (tile 0): " + file.path() + " at " + std::to_string(place.record) +
-                ": stream 3, 256 KiB chunk 0 (generation 2): the checksum differs");
+                ": stream 3, chunk 0 (generation 2): the checksum differs");
 }
 
 TEST_P(SwapDamage, ABitFlippedInAWeightIsNamedByTheGather) {

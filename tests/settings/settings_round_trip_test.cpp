@@ -41,6 +41,10 @@ class Draw {
     s.host_budget_auto = coin();
     s.host_budget_bytes = s.host_budget_auto ? 0 : between(0, (1ull << 63) - 1);
     s.master = static_cast<MasterLayout>(between(0, 1));
+    s.optimizer = static_cast<OptimizerRule>(between(0, 5));
+    s.moments = static_cast<MomentCodec>(between(0, 2));
+    s.non_finite = static_cast<NonFinite>(between(0, 1));
+    s.rounding_seed = between(0, 9007199254740991);
     s.tile_elements = 65536 * between(1, 64);
     s.update_slots = static_cast<std::uint32_t>(between(1, 1024));
     s.prefetch_groups = static_cast<std::uint32_t>(between(0, 16));
@@ -80,6 +84,10 @@ void expect_equal(const Settings& a, const Settings& b) {
   EXPECT_EQ(a.gradient_accumulation_steps, b.gradient_accumulation_steps);
   EXPECT_EQ(a.host_budget_bytes, b.host_budget_bytes);
   EXPECT_EQ(a.host_budget_auto, b.host_budget_auto);
+  EXPECT_EQ(a.optimizer, b.optimizer);
+  EXPECT_EQ(a.moments, b.moments);
+  EXPECT_EQ(a.non_finite, b.non_finite);
+  EXPECT_EQ(a.rounding_seed, b.rounding_seed);
   EXPECT_EQ(a.master, b.master);
   EXPECT_EQ(a.tile_elements, b.tile_elements);
   EXPECT_EQ(a.update_slots, b.update_slots);

@@ -18,10 +18,18 @@ float noise(std::uint64_t seed, std::uint64_t index) {
   return static_cast<float>(static_cast<double>(z >> 11) * 0x1.0p-52 - 1.0);
 }
 
+namespace {
+Hyperparameters without_decay(Hyperparameters values) {
+  values.weight_decay = 0;
+  return values;
+}
+}  // namespace
+
 Mlp::Mlp(Engine& engine, device::DeviceHost& device, const MlpOptions& options)
     : engine_(engine), device_(device), options_(options) {
-  const HyperparameterSetId no_decay = engine.add_hyperparameters({.weight_decay = 0.0f});
-  engine.set_default_hyperparameters({.weight_decay = 0.1f});
+  const HyperparameterSetId no_decay =
+      engine.add_hyperparameters(without_decay(options.hyperparameters));
+  engine.set_default_hyperparameters(options.hyperparameters);
   const std::int64_t width = options.width;
   const std::size_t values = static_cast<std::size_t>(options.batch) * options.width;
   for (std::uint32_t i = 0; i < options.layers; ++i) {

@@ -18,7 +18,8 @@ struct MlpOptions {
   std::uint32_t batch = 3;
   std::uint32_t accumulation = 1;
   float max_norm = 0;
-  std::uint64_t data_seed = 1;  // ranks differ in it
+  std::uint64_t data_seed = 1;                               // ranks differ in it
+  Hyperparameters hyperparameters = {.weight_decay = 0.1f};  // of all but the biases, undecayed
 };
 
 class Mlp {

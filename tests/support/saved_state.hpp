@@ -13,7 +13,8 @@ namespace headrace::testing {
 class SavedState {
  public:
   SavedState() = default;
-  explicit SavedState(Engine& engine);
+  // `moments`: how many the engine's rule keeps.
+  explicit SavedState(Engine& engine, std::uint32_t moments = 2);
   // Master, moments and step count of every parameter; weights follow their masters.
   void into(Engine& engine) const;
   // Of another rank: what is not a rank's is zero here, so it is joined bit by bit.
@@ -27,6 +28,7 @@ class SavedState {
     std::uint64_t steps = 0;
     friend bool operator==(const Parameter&, const Parameter&) = default;
   };
+  std::size_t contents_ = 3;                     // masters and moments
   std::map<std::string, Parameter> parameters_;  // by full name
 };
 }  // namespace headrace::testing

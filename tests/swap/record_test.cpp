@@ -35,16 +35,16 @@ std::unique_ptr<RecordHeader> header_of(const RecordIdentity& it) {
        .offset_bytes = 4096 + (2 << 20),
        .size_bytes = 4 << 20,
        .first_checksum = 8,
-       .checksums = 16},
+       .checksums = 8},
       {.name = "weight",
        .codec = "bf16",
        .offset_bytes = kElsewhere | 8192,
        .size_bytes = 2 << 20,
-       .first_checksum = 24,
+       .first_checksum = 16,
        .checksums = 8},
   };
-  for (std::uint32_t i = 0; i < 32; ++i) header->checksum[i] = 1000 + i;
-  begin_header(*header, it, streams);
+  for (std::uint32_t i = 0; i < 24; ++i) header->checksum[i] = 1000 + i;
+  begin_header(*header, it, 1 << 20, streams);
   finish_header(*header);
   return header;
 }
@@ -55,17 +55,17 @@ TEST(RecordHeader, AWholeHeaderOfTheExpectedRecordHasNoFault) {
 
 TEST(RecordHeader, KeepsTheChecksumsInUseAndClearsTheRest) {
   const auto header = header_of(identity());
-  for (std::uint32_t i = 0; i < 32; ++i) EXPECT_EQ(header->checksum[i], 1000 + i);
-  for (std::uint32_t i = 32; i < kMaxChecksums; ++i) EXPECT_EQ(header->checksum[i], 0u);
+  for (std::uint32_t i = 0; i < 24; ++i) EXPECT_EQ(header->checksum[i], 1000 + i);
+  for (std::uint32_t i = 24; i < kMaxChecksums; ++i) EXPECT_EQ(header->checksum[i], 0u);
   EXPECT_EQ(header->stream[3].name[0], '\0');
-  EXPECT_EQ(header->reserved[7], 0u);
+  EXPECT_EQ(header->reserved[6], 0u);
 }
 
 TEST(RecordHeader, IsLaidOutAsTheDocumentSays) {
   const auto header = header_of(identity());
   const auto* const bytes = reinterpret_cast<const unsigned char*>(header.get());
   EXPECT_EQ(std::memcmp(bytes, "hrrecord", 8), 0);
-  EXPECT_EQ(bytes[8], 1);  // version
+  EXPECT_EQ(bytes[8], 2);  // version
   EXPECT_EQ(bytes[12] | bytes[13] << 8, 4096);
   EXPECT_EQ(bytes[16], 0xa0);  // run
   EXPECT_EQ(bytes[32], 17);    // record
@@ -109,9 +109,9 @@ TEST(RecordHeader, NamesWhatDiffers) {
   EXPECT_NE(fault([](RecordIdentity& it) { it.run[0] = 1; }).find("run 01a1"), std::string::npos);
 
   auto header = header_of(identity());
-  header->version = 2;
+  header->version = 1;
   finish_header(*header);
-  EXPECT_NE(header_fault(*header, identity()).find("version 2 where 1"), std::string::npos);
+  EXPECT_NE(header_fault(*header, identity()).find("version 1 where 2"), std::string::npos);
 
   header = header_of(identity());
   header->checksum[5] ^= 1;
@@ -124,6 +124,18 @@ TEST(RecordHeader, NamesWhatDiffers) {
   header->streams = 9;
   finish_header(*header);
   EXPECT_NE(header_fault(*header, identity()).find("stream count 9"), std::string::npos);
+}
+
+TEST(RecordHeader, SaysHowManyBytesOfEachStreamAChunkHas) {
+  const auto header = header_of(identity());
+  EXPECT_EQ(chunk_bytes(*header, header->stream[0]), 2 * kChunkElements);
+  EXPECT_EQ(chunk_bytes(*header, header->stream[1]), 4 * kChunkElements);
+  StreamEntry scale;
+  scale.size_bytes = (1 << 20) / 256;
+  EXPECT_EQ(chunk_bytes(*header, scale), kChunkElements / 256);
+  header->elements = 0;
+  finish_header(*header);
+  EXPECT_EQ(header_fault(*header, identity()), "0 elements");
 }
 
 TEST(ChecksumSeed, DiffersByRunRecordGenerationAndStream) {

@@ -116,7 +116,7 @@ TEST_F(InspectTest, NamesTheStreamAndThePlaceOfAFlippedBit) {
     const Damage& damage = found.damage[0];
     EXPECT_EQ(damage.record, header.record);
     EXPECT_EQ(damage.generation, header.generation);
-    EXPECT_EQ(damage.offset_bytes, at + (entry.checksums - 1) * swap::kChunkBytes);
+    EXPECT_EQ(damage.offset_bytes, at + (entry.checksums - 1) * swap::chunk_bytes(header, entry));
     EXPECT_TRUE(damage.what.starts_with("stream " + std::string(entry.name) + ",")) << damage.what;
     flip_bit(at + entry.size_bytes - 1);
   }

@@ -40,8 +40,7 @@ class Bench {
     speeds.resize(drives, 0);
     all_ = model(options, options.settings, speeds);
     plan = all_->engine().plan().drives;
-    const auto streams = optimizer_cpu::state_streams(
-        optimizer_cpu::master_kind(DType::kBf16, options.settings.master));
+    const auto streams = optimizer_cpu::state_streams(options.settings, DType::kBf16);
     const std::uint64_t elements = std::min(options.settings.tile_elements, options.parameters);
     const std::uint64_t record =
         residency::record_layout(streams, elements, Tier::kNvme).size_bytes;

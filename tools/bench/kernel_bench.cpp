@@ -21,22 +21,24 @@
 #include "command_line/command_line.hpp"
 #include "device/gradient_kernels.hpp"
 #include "engine/tile_pass.hpp"
-#include "optimizer_cpu/adamw.hpp"
+#include "optimizer_cpu/update.hpp"
 #include "pinned/arena.hpp"
 #include "program/machine.hpp"
 #include "swap/record.hpp"
 
 namespace headrace::tools {
 namespace {
-using optimizer_cpu::AdamWSpan;
-using optimizer_cpu::AdamWStep;
 using optimizer_cpu::InstructionSet;
 using optimizer_cpu::MasterKind;
+using optimizer_cpu::UpdateSpan;
+using optimizer_cpu::UpdateStep;
 
 constexpr std::uint64_t kElements = 16 << 20;  // 192 MiB of weights and state
 constexpr std::uint64_t kTileElements = 1 << 20;
 
-AdamWStep some_step() { return optimizer_cpu::make_adamw_step({}, 1e-4, 10, 1.0); }
+UpdateStep some_step() {
+  return optimizer_cpu::make_update_step(OptimizerRule::kAdamW, {}, 1e-4, 10, 1.0);
+}
 
 double thread_seconds() {
   timespec time{};
@@ -82,27 +84,22 @@ void measure(benchmark::State& state, std::uint64_t bytes, Body body) {
   state.counters["share"] = rate / ceiling;
 }
 
-std::uint64_t master_bytes(MasterKind kind) {
-  return kind == MasterKind::kSplitResidual ? 2 : kind == MasterKind::kF32 ? 4 : 0;
-}
-std::uint64_t weight_bytes(MasterKind kind) { return kind == MasterKind::kWeightItself ? 4 : 2; }
-
 void adamw(benchmark::State& state, InstructionSet set, MasterKind kind) {
   const std::uint64_t per_element = weight_bytes(kind) + master_bytes(kind) + 8;
   const pinned::Arena arena(kElements * (per_element + 2), 1);
   std::byte* at = arena.bytes().data();
-  AdamWSpan span;
+  UpdateSpan span;
   span.elements = kElements;
   span.kind = kind;
-  span.exp_avg = reinterpret_cast<float*>(at);
-  span.exp_avg_sq = reinterpret_cast<float*>(at + kElements * 4);
+  span.moment[0] = at;
+  span.moment[1] = at + kElements * 4;
   span.weight = at + kElements * 8;
   span.master = at + kElements * (8 + weight_bytes(kind));
   std::byte* const gradient = at + kElements * per_element;
   std::memset(gradient, 0x3a, kElements * 2);
   span.gradient = gradient;
-  const auto update = optimizer_cpu::adamw_function(set);
-  const AdamWStep step = some_step();
+  const auto update = optimizer_cpu::update_function(set);
+  const UpdateStep step = some_step();
   // f32 masters are read, their bf16 weights only written.
   const std::uint64_t read = per_element + 2 - (kind == MasterKind::kF32 ? 2 : 0);
   measure(state, kElements * (read + per_element), [&] { update(span, step); });
@@ -125,12 +122,14 @@ void accumulate(benchmark::State& state, DType sum, bool overwrite) {
   measure(state, kElements * per_element, [&] { device::accumulate_on_host(work); });
 }
 
+constexpr std::uint64_t kHashBytes = 256 * base::kKiB;
+
 void xxh3(benchmark::State& state, const base::HashTarget& target) {
   const pinned::Arena arena(96 * base::kMiB, 1);
   std::uint64_t sum = 0;
   measure(state, arena.size_bytes(), [&] {
-    for (std::uint64_t at = 0; at < arena.size_bytes(); at += swap::kChunkBytes) {
-      sum += target.xxh3_64(arena.bytes().data() + at, swap::kChunkBytes, sum);
+    for (std::uint64_t at = 0; at < arena.size_bytes(); at += kHashBytes) {
+      sum += target.xxh3_64(arena.bytes().data() + at, kHashBytes, sum);
     }
     benchmark::DoNotOptimize(sum);
   });
@@ -139,29 +138,34 @@ void xxh3(benchmark::State& state, const base::HashTarget& target) {
 // A tile as the engine sees it between its read and its write.
 struct Tile {
   engine::TilePass pass;
-  std::array<std::uint64_t, kTileElements * 10 / swap::kChunkBytes> checksums{};
+  std::array<std::uint64_t, 3 * kTileElements / engine::kUnitElements> checksums{};
+
+  partition::Parameter parameter;
 
   Tile(std::byte* memory, const std::byte* gradient, const partition::Segment& segment,
-       const std::uint8_t& received, const AdamWStep& step) {
+       const std::uint8_t& received, const UpdateStep& step) {
     pass.elements = kTileElements;
-    pass.exp_avg = memory;
-    pass.exp_avg_sq = memory + kTileElements * 4;
+    pass.has_state = true;
+    pass.moment[0] = memory;
+    pass.moment[1] = memory + kTileElements * 4;
     pass.master = memory + kTileElements * 8;
     pass.weight = memory + kTileElements * 10;
     std::uint64_t* checksum = checksums.data();
     const auto add = [&](std::byte* data, std::uint32_t bytes) {
       // One seed for both: what a pass seals the next one verifies.
-      pass.streams[pass.stream_count++] = {data, bytes, checksum, true, true, 7, 7};
-      checksum += kTileElements * bytes / swap::kChunkBytes;
+      const auto per_block = static_cast<std::uint32_t>(bytes * optimizer_cpu::kScaleBlock);
+      pass.streams[pass.stream_count++] = {data, per_block, checksum, true, true, 7, 7};
+      checksum += pass.units();
     };
     add(pass.master, 2);
-    add(pass.exp_avg, 4);
-    add(pass.exp_avg_sq, 4);
+    add(pass.moment[0], 4);
+    add(pass.moment[1], 4);
     pass.segments = {&segment, 1};
     pass.received = &received;
     pass.steps = &step;
+    pass.parameters = &parameter;
     pass.gradient = gradient;
-    pass.update = optimizer_cpu::adamw_function(optimizer_cpu::choose_instruction_set());
+    pass.update = optimizer_cpu::update_function(optimizer_cpu::choose_instruction_set());
     pass.initial_weight = pass.weight;
     run();
     pass.initial_weight = nullptr;
@@ -180,7 +184,7 @@ void tile_pass(benchmark::State& state, bool checksums) {
   std::memset(gradient, 0x3a, kElements * 2);
   const partition::Segment segment{.parameter = 0, .first_element = 0, .elements = kTileElements};
   const std::uint8_t received = 1;
-  const AdamWStep step = some_step();
+  const UpdateStep step = some_step();
   std::vector<std::unique_ptr<Tile>> tiles;
   for (std::uint64_t t = 0; t < kTiles; ++t) {
     tiles.push_back(std::make_unique<Tile>(arena.bytes().data() + t * kTileElements * 12,

@@ -20,8 +20,7 @@ Settings settings_in_memory(const Settings& settings) {
 
 std::uint64_t record_bytes(const UpdateOptions& options) {
   const Settings& s = options.settings;
-  const auto streams =
-      optimizer_cpu::state_streams(optimizer_cpu::master_kind(DType::kBf16, s.master));
+  const auto streams = optimizer_cpu::state_streams(s, DType::kBf16);
   const std::uint64_t elements = std::min(s.tile_elements, options.parameters);
   return residency::record_layout(streams, elements, Tier::kNvme).size_bytes;
 }

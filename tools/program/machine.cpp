@@ -11,7 +11,7 @@
 
 #include "base/units.hpp"
 #include "headrace/version.hpp"
-#include "optimizer_cpu/adamw.hpp"
+#include "optimizer_cpu/update.hpp"
 #include "platform/machine.hpp"
 #include "platform/proc_files.hpp"
 

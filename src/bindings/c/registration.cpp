@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // registration.cpp: headrace/c.h, what is registered and what was.
 #include <algorithm>
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -13,12 +14,18 @@ namespace {
 Hyperparameters hyperparameters_of(const headrace_hyperparameters* given) {
   headrace_hyperparameters values;
   headrace_hyperparameters_init(&values);
-  values = taken(given, values, "values");
+  values = taken(given, values, "values", offsetof(headrace_hyperparameters, momentum));
   return {.learning_rate_scale = values.learning_rate_scale,
           .beta1 = values.beta1,
           .beta2 = values.beta2,
           .eps = values.eps,
-          .weight_decay = values.weight_decay};
+          .weight_decay = values.weight_decay,
+          .momentum = values.momentum,
+          .dampening = values.dampening,
+          .learning_rate_decay = values.learning_rate_decay,
+          .nesterov = values.nesterov != 0,
+          .bias_correction = values.bias_correction != 0,
+          .maximize = values.maximize != 0};
 }
 
 constexpr std::uint32_t kMostDimensions = 64;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // training.cpp: headrace/c.h, values in and out, and a step.
+#include <cstddef>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -46,6 +47,8 @@ StepResult step(Engine& engine, const headrace_step_options* given) {
                       .max_norm = options.max_norm});
 }
 
+constexpr std::size_t kFirstResultBytes = offsetof(headrace_step_result, skipped);
+
 headrace_step_result to_c(const StepResult& result) {
   headrace_step_result c{};
   c.step = result.step;
@@ -53,6 +56,8 @@ headrace_step_result to_c(const StepResult& result) {
   c.clip_factor = result.clip_factor;
   c.parameters_updated = result.parameters_updated;
   c.parameters_left_alone = result.parameters_left_alone;
+  c.skipped = result.skipped ? 1 : 0;
+  c.non_finite_gradients = result.non_finite_gradients;
   return c;
 }
 }  // namespace
@@ -169,9 +174,9 @@ headrace_code headrace_engine_step(headrace_engine* engine, const headrace_step_
   return guarded(error, [&] {
     // Looked at before the step is made: afterwards it could not be undone.
     if (out_result != nullptr) {
-      check_struct_size(out_result->struct_size, sizeof *out_result, "out_result");
+      check_struct_size(out_result->struct_size, kFirstResultBytes, "out_result");
     }
     const headrace::StepResult result = step(*run(engine), options);
-    if (out_result != nullptr) give(out_result, to_c(result), "out_result");
+    if (out_result != nullptr) give(out_result, to_c(result), "out_result", kFirstResultBytes);
   });
 }

@@ -4,7 +4,7 @@
 #include <ctime>
 
 #include "headrace/optimizer.hpp"
-#include "optimizer_cpu/adamw.hpp"
+#include "optimizer_cpu/update.hpp"
 
 namespace headrace::tools {
 namespace {
@@ -60,8 +60,9 @@ double UpdateLoad::cpu_seconds() const {
 }
 
 void UpdateLoad::serve(Worker& worker) {
-  const auto update = optimizer_cpu::adamw_function(optimizer_cpu::choose_instruction_set());
-  const optimizer_cpu::AdamWStep step = optimizer_cpu::make_adamw_step({}, 1e-6, 1, 1.0);
+  const auto update = optimizer_cpu::update_function(optimizer_cpu::choose_instruction_set());
+  const optimizer_cpu::UpdateStep step =
+      optimizer_cpu::make_update_step(OptimizerRule::kAdamW, {}, 1e-6, 1, 1.0);
   constexpr std::uint64_t kPiece = 1 << 18;  // between looks at the clock
   while (true) {
     working_.wait(false);
@@ -71,8 +72,7 @@ void UpdateLoad::serve(Worker& worker) {
       update({.elements = kPiece,
               .weight = worker.weight.data() + at,
               .master = worker.residual.data() + at,
-              .exp_avg = worker.exp_avg.data() + at,
-              .exp_avg_sq = worker.exp_avg_sq.data() + at,
+              .moment = {worker.exp_avg.data() + at, worker.exp_avg_sq.data() + at},
               .gradient = worker.gradient.data() + at},
              step);
       worker.cpu_seconds = thread_cpu_seconds();

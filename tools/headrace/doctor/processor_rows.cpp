@@ -7,7 +7,7 @@
 
 #include "doctor/rows.hpp"
 #include "headrace/error.hpp"
-#include "optimizer_cpu/adamw.hpp"
+#include "optimizer_cpu/update.hpp"
 #include "platform/cpu_facts.hpp"
 #include "platform/machine.hpp"
 

@@ -178,7 +178,7 @@ class Inspecting {
   std::string bounds_fault(const Found& found) const {
     for (const StreamEntry& entry : entries(found.header)) {
       const std::uint64_t begin = begin_of(found, entry), end = begin + entry.size_bytes;
-      const std::uint64_t chunks = base::ceil_div(entry.size_bytes, swap::kChunkBytes);
+      const std::uint64_t chunks = swap::chunks_of(found.header.elements);
       if (end < begin || end > file_.size_bytes())
         return fmt::format("stream {} ends at {}, past the file's end; the file was cut off",
                            padded_text(entry.name), end);
@@ -228,16 +228,17 @@ class Inspecting {
     }
     const std::uint64_t begin = begin_of(found, entry);
     const std::uint64_t seed = swap::checksum_seed(identity_of(found.header), number);
+    const std::uint64_t chunk_bytes = swap::chunk_bytes(found.header, entry);
     for (std::uint32_t chunk = 0; chunk < entry.checksums; ++chunk) {
-      const std::uint64_t at = chunk * swap::kChunkBytes;
-      const std::uint64_t size = std::min(swap::kChunkBytes, entry.size_bytes - at);
+      const std::uint64_t at = std::min(chunk * chunk_bytes, entry.size_bytes);
+      const std::uint64_t size = std::min(chunk_bytes, entry.size_bytes - at);
       const std::uint64_t got = base::xxh3_64(file_.at(begin + at, size), seed);
       const std::uint64_t wanted = found.header.checksum[entry.first_checksum + chunk];
       result_.verified_bytes += size;
       if (got == wanted) continue;
       note(begin + at, found.header,
-           fmt::format("stream {}, 256 KiB chunk {}: checksum {:016x} where {:016x} belongs", name,
-                       chunk, got, wanted));
+           fmt::format("stream {}, chunk {}: checksum {:016x} where {:016x} belongs", name, chunk,
+                       got, wanted));
     }
   }
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// adamw_choice_test.cpp: which kernel HEADRACE_SIMD picks, and what it refuses.
+// instruction_set_test.cpp: which kernel HEADRACE_SIMD picks, and what it refuses.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <string>
 
 #include "headrace/error.hpp"
-#include "optimizer_cpu/adamw_fixture.hpp"
+#include "optimizer_cpu/update_fixture.hpp"
 
 namespace headrace::optimizer_cpu {
 namespace {
