@@ -131,9 +131,9 @@ class CpuOptimizer {
   std::uint32_t threads() const noexcept;  // 0: a caller's pool
   Simd simd() const noexcept;              // never kBest
 
-  // Moments zero, masters from the weights, on the threads that will update them: memory that was
-  // never touched comes to lie near them. Weights are read. Throws kInvalidArgument; nothing was
-  // written.
+  // Moments zero, masters from the weights, which are read. Given the same parameters in the same
+  // order, each thread begins with those it will begin to update: memory that was never touched
+  // comes to lie near it. Throws kInvalidArgument; nothing was written.
   void initialize(std::span<const ParameterState> parameters);
 
   // Norm, clipping and one update of all of these.
