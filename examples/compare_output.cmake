@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-# Run by CTest: PROGRAM [FOLDER] has to print EXPECTED, end with 0, and leave FOLDER empty of runs.
-set(words)
+# Run by CTest: PROGRAM [WORDS] [FOLDER] has to print EXPECTED, end with 0, and leave FOLDER empty
+# of runs.
+set(words ${WORDS})
 if(FOLDER)
   file(MAKE_DIRECTORY ${FOLDER})
-  set(words ${FOLDER})
+  list(APPEND words ${FOLDER})
 endif()
 execute_process(COMMAND ${PROGRAM} ${words}
   RESULT_VARIABLE status OUTPUT_VARIABLE printed ERROR_VARIABLE errors)

@@ -8,6 +8,7 @@
 // loops that compilers vectorise well, where one is not.
 #pragma once
 #include "base/float_mode.hpp"
+#include "base/loop_formats.hpp"
 #include "device/gradient_targets.hpp"
 
 namespace headrace::device {
@@ -22,6 +23,11 @@ inline float as_float(Bits32 bits) { return __builtin_bit_cast(float, bits); }
 inline Bits32 as_bits(float value) { return __builtin_bit_cast(Bits32, value); }
 inline float widen(float value) { return value; }
 inline float widen(Bits16 bf16) { return as_float(Bits32{bf16} << 16); }
+
+struct Half {
+  Bits16 bits;
+};
+inline float widen(Half half) { return base::widen_f16(half.bits); }
 
 inline Bits32 canonical_bits(float value) { return value != value ? 0x7fc00000u : as_bits(value); }
 inline void round_to(float& out, float value) { out = as_float(canonical_bits(value)); }
@@ -77,6 +83,23 @@ template <class Sum>
   return count;
 }
 
+inline void square_strip(const float* values, Index elements, double* lanes) {
+  square_rows(values, elements / kLanes, lanes);
+  for (Index i = elements / kLanes * kLanes; i < elements; ++i)
+    lanes[i % kLanes] += static_cast<double>(values[i]) * static_cast<double>(values[i]);
+}
+
+template <class Value>
+inline GradientPiece piece_of(double* lanes, const Value* values, Index elements) {
+  GradientPiece piece;
+  piece.sum_squares = join_lanes(lanes);
+  // Squares of finite f32 values cannot overflow a double, so a finite sum is a sum of finite
+  // values.
+  if (!(piece.sum_squares <= __DBL_MAX__)) piece.non_finite = count_non_finite(values, elements);
+  if (piece.sum_squares != piece.sum_squares) piece.sum_squares = __builtin_nan("");
+  return piece;
+}
+
 template <bool kOverwrite, class Source, class Sum>
 [[gnu::noinline]] GradientPiece add_piece(const Source* source, Sum* sum, Index elements) noexcept {
   alignas(64) float rounded[kStrip];
@@ -84,40 +107,68 @@ template <bool kOverwrite, class Source, class Sum>
   for (Index done = 0; done < elements; done += kStrip) {
     const Index strip = elements - done < kStrip ? elements - done : kStrip;
     add_strip<kOverwrite>(source + done, sum + done, rounded, strip);
-    square_rows(rounded, strip / kLanes, lanes);
-    for (Index i = strip / kLanes * kLanes; i < strip; ++i) {
-      lanes[i % kLanes] += static_cast<double>(rounded[i]) * static_cast<double>(rounded[i]);
-    }
+    square_strip(rounded, strip, lanes);
   }
-  GradientPiece piece;
-  piece.sum_squares = join_lanes(lanes);
-  // Squares of finite f32 values cannot overflow a double, so a finite sum is a sum of finite
-  // values.
-  if (!(piece.sum_squares <= __DBL_MAX__)) piece.non_finite = count_non_finite(sum, elements);
-  if (piece.sum_squares != piece.sum_squares) piece.sum_squares = __builtin_nan("");
-  return piece;
+  return piece_of(lanes, sum, elements);
+}
+
+template <class Source>
+[[gnu::noinline]] GradientPiece measure_piece(const Source* source, Index elements) noexcept {
+  alignas(64) float values[kStrip];
+  alignas(64) double lanes[kLanes] = {};
+  for (Index done = 0; done < elements; done += kStrip) {
+    const Index strip = elements - done < kStrip ? elements - done : kStrip;
+    for (Index i = 0; i < strip; ++i) values[i] = widen(source[done + i]);
+    square_strip(values, strip, lanes);
+  }
+  return piece_of(lanes, source, elements);
+}
+
+// piece(first, elements) for each of them.
+template <class Piece>
+inline void for_pieces(const Accumulation& work, const Piece& piece) {
+  GradientPiece* out = work.pieces;
+  Index size = work.first_piece_elements != 0 ? work.first_piece_elements : work.piece_elements;
+  for (Index done = 0; done < work.elements;) {
+    const Index left = work.elements - done;
+    const Index elements = size == 0 || size > left ? left : size;
+    const GradientPiece result = piece(done, elements);
+    if (out != nullptr) *out++ = result;
+    done += elements;
+    size = work.piece_elements;
+  }
 }
 
 template <class Source, class Sum>
 void add_pieces(const Accumulation& work) noexcept {
   const auto* source = static_cast<const Source*>(work.source);
   auto* sum = static_cast<Sum*>(work.sum);
-  GradientPiece* out = work.pieces;
-  Index piece = work.first_piece_elements != 0 ? work.first_piece_elements : work.piece_elements;
-  for (Index done = 0; done < work.elements;) {
-    const Index left = work.elements - done;
-    const Index elements = piece == 0 || piece > left ? left : piece;
-    const GradientPiece result = work.overwrite
-                                     ? add_piece<true>(source + done, sum + done, elements)
-                                     : add_piece<false>(source + done, sum + done, elements);
-    if (out != nullptr) *out++ = result;
-    done += elements;
-    piece = work.piece_elements;
+  for_pieces(work, [&](Index first, Index elements) {
+    return work.overwrite ? add_piece<true>(source + first, sum + first, elements)
+                          : add_piece<false>(source + first, sum + first, elements);
+  });
+}
+
+template <class Source>
+void measure_pieces(const Accumulation& work) noexcept {
+  const auto* source = static_cast<const Source*>(work.source);
+  for_pieces(work,
+             [&](Index first, Index elements) { return measure_piece(source + first, elements); });
+}
+
+inline void measure_work(const Accumulation& work) noexcept {
+  if (work.source_dtype == DType::kF32) {
+    measure_pieces<float>(work);
+  } else if (work.source_dtype == DType::kF16) {
+    measure_pieces<Half>(work);
+  } else {
+    measure_pieces<Bits16>(work);
   }
 }
 
 inline void accumulate_work(const Accumulation& work) noexcept {
   const base::DefaultFloatMode mode;
+  if (work.sum == nullptr) return measure_work(work);
   const bool wide_sum = work.sum_dtype == DType::kF32;
   if (work.source_dtype == DType::kF32) {
     wide_sum ? add_pieces<float, float>(work) : add_pieces<float, Bits16>(work);

@@ -5,20 +5,11 @@
 #include <cstring>
 
 #include "base/units.hpp"
+#include "device/gradient_kernels.hpp"
 #include "headrace/error.hpp"
 
 namespace headrace::engine {
 using partition::kBlockElements;
-
-namespace {
-// Adds neighbours, then neighbours of those: the same tree for the same number of pieces.
-double tree_sum(std::span<const GradientPiece> pieces) {
-  if (pieces.empty()) return 0;
-  if (pieces.size() == 1) return pieces[0].sum_squares;
-  const std::size_t half = (pieces.size() + 1) / 2;
-  return tree_sum(pieces.first(half)) + tree_sum(pieces.subspan(half));
-}
-}  // namespace
 
 Gradients::Gradients(const Parts& parts) : p_(parts) {
   const std::size_t parameters = p_.partition.parameters.size();
@@ -162,7 +153,7 @@ GradientTotals Gradients::add_up() {
     }
     totals.non_finite += static_cast<double>(non_finite);
   }
-  totals.sum_squares = tree_sum(pieces_);
+  totals.sum_squares = device::tree_sum(pieces_);
   if (p_.partition.world_size == 1) return totals;
   for (std::size_t i = 0; i < received_.size(); ++i) agreed_[i] = received_[i];
   agreed_[received_.size()] = totals.sum_squares;

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "engine/engine_core.hpp"
+#include "optimizer_cpu/hyperparameter_checks.hpp"
 #include "optimizer_cpu/random_bits.hpp"
 
 namespace headrace {
@@ -43,21 +44,6 @@ void EngineCore::set_hyperparameters(HyperparameterSetId set, const Hyperparamet
   }
   registry_.set_hyperparameters(set, values);
 }
-
-namespace {
-void check_options(const StepOptions& o) {
-  const auto refuse = [](const char* what, float value) {
-    throw Error(Code::kInvalidArgument,
-                std::string("step: ") + what + " = " + std::to_string(value) +
-                    ": must be finite and not negative; nothing was updated");
-  };
-  if (!std::isfinite(o.learning_rate) || o.learning_rate < 0)
-    refuse("learning_rate", o.learning_rate);
-  if (!std::isfinite(o.max_norm) || o.max_norm < 0) refuse("max_norm", o.max_norm);
-  if (!std::isfinite(o.gradient_scale) || o.gradient_scale < 0)
-    refuse("gradient_scale", o.gradient_scale);
-}
-}  // namespace
 
 // The setting is the trainer's to pass on, since only it knows whether gradients are scaled.
 void EngineCore::warn_of_unused_clipping(const StepOptions& options) {
@@ -114,7 +100,7 @@ StepResult EngineCore::skip_or_refuse(Frozen& f, const engine::GradientTotals& t
 
 StepResult EngineCore::step(const StepOptions& options) {
   Frozen& f = ready("step");
-  check_options(options);
+  optimizer_cpu::check_step_options(options);
   warn_of_unused_clipping(options);
   refuse_lease(f.buffers->leased_group(), "step");
   for (std::uint32_t g = 0; g < f.group_values.size(); ++g) require_loaded(f, {g}, "step");

@@ -9,43 +9,69 @@
 
 namespace headrace::optimizer_cpu {
 namespace {
-[[noreturn]] void refuse(const std::string& what, const std::string& help) {
-  throw Error(Code::kInvalidArgument,
-              "hyperparameters: " + what + ": they were not taken; " + help);
-}
+class Checks {
+ public:
+  explicit Checks(const char* consequence) : consequence_(consequence) {}
 
-void check_share(const char* name, float value) {
-  if (value >= 0 && value < 1) return;  // false for NaN
-  refuse(std::string(name) + " = " + std::to_string(value), "it must be at least 0 and below 1");
-}
-void check_not_negative(const char* name, float value) {
-  if (value >= 0 && std::isfinite(value)) return;
-  refuse(std::string(name) + " = " + std::to_string(value), "it must be finite and not negative");
-}
+  [[noreturn]] void refuse(const std::string& what, const std::string& help) const {
+    throw Error(Code::kInvalidArgument,
+                "hyperparameters: " + what + ": " + consequence_ + "; " + help);
+  }
+  void share(const char* name, float value) const {
+    if (value >= 0 && value < 1) return;  // false for NaN
+    refuse(std::string(name) + " = " + std::to_string(value), "it must be at least 0 and below 1");
+  }
+  void not_negative(const char* name, float value) const {
+    if (value >= 0 && std::isfinite(value)) return;
+    refuse(std::string(name) + " = " + std::to_string(value), "it must be finite and not negative");
+  }
+  void finite(const char* name, float value) const {
+    if (std::isfinite(value)) return;
+    refuse(std::string(name) + " = " + std::to_string(value), "it must be finite");
+  }
+
+ private:
+  const char* consequence_;
+};
 }  // namespace
 
-void check_hyperparameters(OptimizerRule rule, MomentCodec moments, const Hyperparameters& v) {
-  check_share("beta1", v.beta1);
-  check_share("beta2", v.beta2);
-  check_not_negative("eps", v.eps);
-  check_not_negative("weight_decay", v.weight_decay);
-  check_not_negative("momentum", v.momentum);
-  check_not_negative("learning_rate_decay", v.learning_rate_decay);
-  if (!std::isfinite(v.learning_rate_scale))
-    refuse("learning_rate_scale = " + std::to_string(v.learning_rate_scale), "it must be finite");
-  if (!std::isfinite(v.dampening))
-    refuse("dampening = " + std::to_string(v.dampening), "it must be finite");
+void check_hyperparameters(OptimizerRule rule, MomentCodec moments, const Hyperparameters& v,
+                           const char* consequence) {
+  const Checks check(consequence);
+  check.share("beta1", v.beta1);
+  check.share("beta2", v.beta2);
+  check.not_negative("eps", v.eps);
+  check.not_negative("weight_decay", v.weight_decay);
+  check.not_negative("momentum", v.momentum);
+  check.not_negative("learning_rate_decay", v.learning_rate_decay);
+  check.finite("learning_rate_scale", v.learning_rate_scale);
+  check.finite("dampening", v.dampening);
   const bool divides = rule == OptimizerRule::kAdamW || rule == OptimizerRule::kAdam ||
                        rule == OptimizerRule::kAdagrad;
   if (divides && moments == MomentCodec::kBlock8 && v.eps == 0) {
-    refuse("eps = 0 with 8-bit moments, whose sums of squares may be rounded to almost nothing",
-           "give an eps above 0");
+    check.refuse(
+        "eps = 0 with 8-bit moments, whose sums of squares may be rounded to almost nothing",
+        "give an eps above 0");
   }
   if (rule == OptimizerRule::kSgd && v.momentum != 0) {
-    refuse("momentum = " + std::to_string(v.momentum) + " with the rule sgd, which keeps none",
-           "set headrace.optimizer to sgd_momentum");
+    check.refuse(
+        "momentum = " + std::to_string(v.momentum) + " with the rule sgd, which keeps none",
+        "take the rule sgd_momentum (headrace.optimizer in settings)");
   }
   if (rule == OptimizerRule::kSgdMomentum && v.nesterov && (v.momentum == 0 || v.dampening != 0))
-    refuse("nesterov", "it needs a momentum above 0 and no dampening");
+    check.refuse("nesterov", "it needs a momentum above 0 and no dampening");
+}
+
+void check_step_options(const StepOptions& o) {
+  const auto refuse = [](const char* what, float value) {
+    throw Error(Code::kInvalidArgument,
+                std::string("step: ") + what + " = " + std::to_string(value) +
+                    ": must be finite and not negative; nothing was updated");
+  };
+  if (!std::isfinite(o.learning_rate) || o.learning_rate < 0)
+    refuse("learning_rate", o.learning_rate);
+  if (!std::isfinite(o.max_norm) || o.max_norm < 0) refuse("max_norm", o.max_norm);
+  if (!std::isfinite(o.gradient_scale) || o.gradient_scale < 0)
+    refuse("gradient_scale", o.gradient_scale);
 }
 }  // namespace headrace::optimizer_cpu

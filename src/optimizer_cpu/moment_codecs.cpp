@@ -100,7 +100,7 @@ void decode_moment(const StoredMoment& moment, std::uint64_t elements, float* ou
 }
 
 namespace {
-float canonical(float value) {
+float canonical_of(float value) {
   return std::isnan(value) ? std::bit_cast<float>(base::kCanonicalNan) : value;
 }
 
@@ -137,7 +137,7 @@ void encode_moment(const StoredMoment& moment, std::uint64_t key, const float* v
     return;
   }
   for (std::uint64_t i = 0; i < elements; ++i) {
-    const float value = canonical(values[i]);
+    const float value = canonical_of(values[i]);
     if (moment.codec == MomentCodec::kF32) {
       static_cast<float*>(moment.data)[i] = value;
     } else {

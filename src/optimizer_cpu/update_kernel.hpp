@@ -8,6 +8,7 @@
 // bits equal the reference's is what update_test.cpp shows.
 #pragma once
 #include "base/float_mode.hpp"
+#include "base/loop_formats.hpp"
 #include "optimizer_cpu/random_bits.hpp"
 #include "optimizer_cpu/update_targets.hpp"
 
@@ -34,19 +35,10 @@ struct Bf16Gradient {
   Bf16Gradient from(Index i) const { return {data + i}; }
   float load(Index i) const { return as_float(Bits32{data[i]} << 16); }
 };
-// No operand or result is denormal: some CPUs take a hundred cycles for one.
 struct F16Gradient {
   const Bits16* __restrict data;
   F16Gradient from(Index i) const { return {data + i}; }
-  float load(Index i) const {
-    const Bits32 magnitude = Bits32{data[i]} & 0x7fffu;
-    const Bits32 moved = magnitude << 13;
-    const float tiny = as_float(moved + 0x38800000u) - 0x1p-14f;
-    const Bits32 bits = magnitude >= 0x7c00u   ? moved + 0x70000000u
-                        : magnitude >= 0x0400u ? moved + 0x38000000u
-                                               : as_bits(tiny);
-    return as_float(bits | (Bits32{data[i]} & 0x8000u) << 16);
-  }
+  float load(Index i) const { return base::widen_f16(data[i]); }
 };
 
 // ---- what a master is: `load` gives element i, `store` rounds and splits it; p is canonical ----

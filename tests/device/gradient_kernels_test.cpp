@@ -179,6 +179,42 @@ TEST_P(GradientKernel, GivesTheDefinedBitsAroundBlocksAndPieces) {
   }
 }
 
+// All patterns of 16 bits, each in every lane's company; f32 as drawn.
+TEST_P(GradientKernel, MeasuresWithoutASumAndStoresNothing) {
+  std::mt19937_64 random(kSeed + 2);
+  for (const DType dtype : {DType::kF32, DType::kBf16, DType::kF16}) {
+    for (const std::uint64_t piece : {65536u, 4097u, 17u}) {
+      std::vector<std::uint16_t> halves(65536 + 5);
+      std::vector<float> values(halves.size());
+      for (std::size_t i = 0; i < halves.size(); ++i) {
+        halves[i] = static_cast<std::uint16_t>(i * 40503);  // odd: every pattern once
+        values[i] = dtype == DType::kF16    ? base::f16_to_f32(halves[i])
+                    : dtype == DType::kBf16 ? base::bf16_to_f32(halves[i])
+                                            : draw_value(random, true);
+      }
+      const auto halves_before = halves;
+      const std::uint64_t pieces = (values.size() + piece - 1) / piece;
+      std::vector<GradientPiece> found(pieces);
+      Accumulation work;
+      work.source = dtype == DType::kF32 ? static_cast<const void*>(values.data()) : halves.data();
+      work.source_dtype = dtype;
+      work.elements = values.size();
+      work.pieces = found.data();
+      work.piece_elements = piece;
+      GetParam().run(work);
+      EXPECT_EQ(halves, halves_before);
+      for (std::uint64_t i = 0; i < pieces; ++i) {
+        const auto begin = values.begin() + static_cast<std::ptrdiff_t>(i * piece);
+        const auto end = std::min(begin + static_cast<std::ptrdiff_t>(piece), values.end());
+        const GradientPiece wanted = reference_piece({begin, end});
+        ASSERT_EQ(std::memcmp(&found[i].sum_squares, &wanted.sum_squares, 8), 0)
+            << name_of(dtype) << " piece " << i << " of " << piece << ", seed " << kSeed + 2;
+        ASSERT_EQ(found[i].non_finite, wanted.non_finite);
+      }
+    }
+  }
+}
+
 TEST_P(GradientKernel, CountsWhatIsNotFinite) {
   std::vector<std::uint16_t> source(1000, 0x3f80), sum(1000);
   source[3] = 0x7f80;

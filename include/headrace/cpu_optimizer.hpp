@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+// headrace/cpu_optimizer.hpp: the update of a program's own arrays, without an engine, files or a
+// framework.
+//
+//   headrace::CpuOptimizer optimizer({.rule = OptimizerRule::kAdamW});
+//   const StateBytes bytes = optimizer.state_bytes(DType::kBf16, MasterLayout::kSplit, elements);
+//   ParameterState w = {.name = "w", .elements = elements, .weight = ..., .master = ...};
+//   optimizer.initialize({&w, 1});                     // moments 0, master from the weight
+//   const ParameterUpdate update = {.state = w, .gradient = ..., .t = 1};
+//   CpuStepResult r = optimizer.step({&update, 1}, {.learning_rate = 1e-3f, .max_norm = 1});
+//
+// The arithmetic is the engine's (headrace/optimizer.hpp): the same input gives the same bits,
+// whatever the instruction set, the threads, the pool and how parameters are divided among calls;
+// only the norm, and with it the clip factor, is of all that one call is given, in its order.
+//
+// Memory:  the caller's. Arrays are aligned as their elements are, and lie apart.
+// Threads: one call at a time; another meanwhile is kWrongState. Each works on all threads, the
+//          caller's among them, and returns when all is done.
+// Errors:  headrace::Error naming parameter and array; all of a call is checked before its first
+//          byte is written. After that nothing fails, so a step is whole or not begun.
+// Process: threads are named headrace-updN, block signals and are gone with the object. A forked
+//          child has none: calls there are kWrongState if threads were started.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "headrace/error.hpp"
+#include "headrace/optimizer.hpp"
+#include "headrace/settings.hpp"
+#include "headrace/tensor.hpp"
+
+namespace headrace {
+// kBest: of those this CPU has. HEADRACE_SIMD beats it. Changes no bit.
+enum class Simd : std::uint8_t { kBest, kScalar, kAvx2, kAvx512 };
+
+// A caller's pool: calls run(context, unit) once for each unit in [0, units), on any threads, in
+// any order, and returns when all have returned. `run` does not throw, and nothing of it is called
+// after that. What a pool leaves out when it returns or throws, the calling thread does; what it
+// calls twice is done once.
+using RunUnits = std::function<void(std::uint64_t units,
+                                    void (*run)(void* context, std::uint64_t unit), void* context)>;
+
+struct CpuOptimizerOptions {
+  OptimizerRule rule = OptimizerRule::kAdamW;
+  MomentCodec moments = MomentCodec::kF32;
+  std::uint64_t rounding_seed = 0;  // of moments that are stochastically rounded
+  // A gradient that holds NaN or infinity. kStop: kNotFinite naming the first parameter. kSkip:
+  // CpuStepResult says so. Nothing was updated in either case.
+  NonFinite non_finite = NonFinite::kStop;
+  // false: what is not finite goes into the state. Without max_norm gradients are then read once,
+  // not twice.
+  bool check_gradients = true;
+  // 0: what affinity, cgroup quota and Slurm leave; at most 1024. HEADRACE_NUM_THREADS beats it.
+  std::uint32_t threads = 0;
+  RunUnits run_units = nullptr;  // instead of threads of its own
+  Simd simd = Simd::kBest;
+};
+
+// Bytes of each array of a parameter's state; 0: it has none of that kind.
+struct StateBytes {
+  std::uint64_t master = 0;
+  std::uint64_t moment[2] = {};
+  std::uint64_t moment_scale[2] = {};  // one per 256 elements, of 8-bit moments
+  std::uint64_t total() const noexcept {
+    return master + moment[0] + moment[1] + moment_scale[0] + moment_scale[1];
+  }
+};
+
+// One parameter's arrays, each of exactly the bytes that state_bytes() says, those that it has none
+// of empty. Views: they outlive the call that takes them.
+struct ParameterState {
+  std::string_view name = {};  // for messages
+  // What the random bits of its moments hang on: its own, and the same in every step. Free where
+  // moments are f32.
+  std::uint64_t number = 0;
+  std::uint64_t elements = 0;
+  DType dtype = DType::kBf16;
+  MasterLayout layout = MasterLayout::kSplit;  // of bf16; fp16 has an f32 master, f32 none
+  std::span<std::byte> weight = {};            // elements of dtype
+  std::span<std::byte> master = {};            // u16 residuals (kSplit) or f32
+  std::span<std::byte> moment[2] = {};         // exp_avg, exp_avg_sq; or the rule's only one
+  std::span<std::byte> moment_scale[2] = {};   // of 8-bit moments
+};
+
+struct ParameterUpdate {
+  ParameterState state = {};
+  DType gradient_dtype = DType::kBf16;
+  std::span<const std::byte> gradient = {};  // as many elements as the weight
+  std::uint64_t t = 0;  // updates of this parameter, this one included: 1, 2, ...
+  Hyperparameters hyperparameters = {};
+};
+
+// Of gradients as they are, not scaled. Ranks, or several calls, add both numbers up.
+struct GradientStatistics {
+  // In double, by blocks of 65,536 elements of a parameter, and these in a fixed tree: the same for
+  // any threads.
+  double sum_squares = 0;
+  std::uint64_t non_finite = 0;  // values that are NaN or infinite
+  // The first parameter that has one, as an index into what was given.
+  static constexpr std::size_t kNone = std::numeric_limits<std::size_t>::max();
+  std::size_t first_non_finite = kNone;
+};
+
+struct CpuStepResult {
+  bool skipped = false;   // for `gradients.non_finite`: nothing was updated
+  bool measured = false;  // false: the next two say nothing
+  GradientStatistics gradients;
+  double gradient_norm = 0;  // of the scaled gradients, before clipping
+  double clip_factor = 1;    // what they were multiplied by
+  // 0; more of a caller's pool that did not run all it was given.
+  std::uint64_t units_left_by_pool = 0;
+};
+
+class CpuOptimizerCore;
+class CpuOptimizer {
+ public:
+  // Starts threads. Throws kInvalidArgument for options that contradict each other or are no value
+  // of their type, kSettings and kUnsupported for HEADRACE_SIMD and HEADRACE_NUM_THREADS, or what
+  // this CPU or the limit on tasks does not give.
+  explicit CpuOptimizer(CpuOptimizerOptions options = {});
+  ~CpuOptimizer();
+  CpuOptimizer(CpuOptimizer&&) noexcept;
+  CpuOptimizer& operator=(CpuOptimizer&&) noexcept;
+
+  StateBytes state_bytes(DType weight, MasterLayout layout, std::uint64_t elements) const;
+  std::uint32_t threads() const noexcept;  // 0: a caller's pool
+  Simd simd() const noexcept;              // never kBest
+
+  // Moments zero, masters from the weights, which are read. Given the same parameters in the same
+  // order, each thread begins with those it will begin to update: memory that was never touched
+  // comes to lie near it. Throws kInvalidArgument; nothing was written.
+  void initialize(std::span<const ParameterState> parameters);
+
+  // Norm, clipping and one update of all of these.
+  // Cost:   two passes over the gradients, one over all else; one pass without check_gradients and
+  //         max_norm. Units are 131,072 elements, of several parameters where they are
+  //         small. Checks sort the arrays by address.
+  // Throws kInvalidArgument naming parameter and array: length, null, alignment, arrays that
+  //         overlap of which one is written, t = 0, hyperparameters, options; numbers that are
+  //         given twice where moments are rounded. kNotFinite with NonFinite::kStop. Nothing was
+  //         updated. What a caller's pool throws comes out of here: if it threw in the first pass,
+  //         nothing was updated, if in the second, all was.
+  CpuStepResult step(std::span<const ParameterUpdate> parameters, const StepOptions& options);
+  // The same with statistics that were taken before, of all of it: where other ranks or calls share
+  // the norm. Non-finite ones are stopped or skipped for as above. Throws kInvalidArgument also for
+  // a sum that is negative, or not finite where none of the values is said to be.
+  CpuStepResult step(std::span<const ParameterUpdate> parameters, const StepOptions& options,
+                     const GradientStatistics& of_all);
+  // The first pass alone. Checked as step() does.
+  GradientStatistics gradient_statistics(std::span<const ParameterUpdate> parameters);
+
+ private:
+  std::unique_ptr<CpuOptimizerCore> core_;
+};
+}  // namespace headrace

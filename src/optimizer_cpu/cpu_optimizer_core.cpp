@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "optimizer_cpu/cpu_optimizer_core.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "base/error_text.hpp"
+#include "device/gradient_kernels.hpp"
+#include "device/gradient_targets.hpp"
+#include "optimizer_cpu/hyperparameter_checks.hpp"
+#include "optimizer_cpu/masters.hpp"
+#include "optimizer_cpu/random_bits.hpp"
+#include "optimizer_cpu/state_streams.hpp"
+#include "platform/machine.hpp"
+#include "settings/environment.hpp"
+
+namespace headrace {
+using optimizer_cpu::InstructionSet;
+using optimizer_cpu::UnitPiece;
+
+namespace {
+constexpr std::uint32_t kMaxThreads = 1024;
+
+[[noreturn]] void refuse(const std::string& cause, const std::string& help) {
+  throw Error(Code::kInvalidArgument,
+              "CpuOptimizerOptions: " + cause + ": no optimizer was made; " + help);
+}
+
+void check_options(const CpuOptimizerOptions& o) {
+  if (o.rule > OptimizerRule::kSgdMomentum) refuse("rule is none", "take an OptimizerRule");
+  if (o.moments > MomentCodec::kBlock8) refuse("moments is no codec", "take a MomentCodec");
+  if (o.non_finite > NonFinite::kSkip) refuse("non_finite is none", "take a NonFinite");
+  if (o.simd > Simd::kAvx512) refuse("simd is no instruction set", "take a Simd");
+  if (o.threads > kMaxThreads) {
+    refuse("threads = " + std::to_string(o.threads),
+           "at most " + std::to_string(kMaxThreads) + "; 0 takes what the limits leave");
+  }
+  if (o.run_units && o.threads != 0) {
+    refuse("threads = " + std::to_string(o.threads) + " beside a pool of the caller's",
+           "leave threads 0, or run_units empty");
+  }
+}
+
+InstructionSet choose(Simd simd) {
+  const InstructionSet best = optimizer_cpu::choose_instruction_set();
+  const char* const forced = std::getenv("HEADRACE_SIMD");
+  if (simd == Simd::kBest || (forced != nullptr && *forced != '\0')) return best;
+  const auto set = static_cast<InstructionSet>(static_cast<std::uint8_t>(simd) - 1);
+  if (optimizer_cpu::runs_here(set)) return set;
+  throw Error(Code::kUnsupported, std::string("CpuOptimizerOptions: simd asks for ") +
+                                      name_of(set) +
+                                      ", which this CPU lacks: no optimizer was made; take "
+                                      "Simd::kBest");
+}
+static_assert(static_cast<int>(InstructionSet::kScalar) + 1 == static_cast<int>(Simd::kScalar) &&
+              static_cast<int>(InstructionSet::kAvx2) + 1 == static_cast<int>(Simd::kAvx2) &&
+              static_cast<int>(InstructionSet::kAvx512) + 1 == static_cast<int>(Simd::kAvx512));
+
+using MeasureFunction = void (*)(const Accumulation&) noexcept;
+MeasureFunction measure_function(InstructionSet set) noexcept {
+#if defined(__x86_64__)
+  if (set == InstructionSet::kAvx512) return device::accumulate_avx512;
+  if (set == InstructionSet::kAvx2) return device::accumulate_avx2;
+#endif
+  (void)set;
+  return device::accumulate_baseline;
+}
+
+std::unique_ptr<async::UnitPool> make_pool(const CpuOptimizerOptions& options) {
+  if (options.run_units) return nullptr;
+  Settings settings;
+  settings.update_threads = options.threads;
+  const std::uint32_t wanted = settings::update_threads(settings);
+  const std::uint64_t threads = wanted > 0 ? wanted : platform::usable_cpus().value;
+  try {
+    return std::make_unique<async::UnitPool>(
+        static_cast<std::uint32_t>(std::min<std::uint64_t>(threads, kMaxThreads)));
+  } catch (const Error& error) {
+    throw Error(error.code(),
+                "no thread could be started: " + base::errno_text(error.sys_errno()) + ": of " +
+                    std::to_string(threads) +
+                    " threads of an optimizer one is missing, and none was made; raise the limit "
+                    "on tasks (ulimit -u, the cgroup's pids.max), or lower "
+                    "CpuOptimizerOptions::threads",
+                error.sys_errno());
+  }
+}
+}  // namespace
+
+CpuOptimizerCore::CpuOptimizerCore(CpuOptimizerOptions options)
+    : options_((check_options(options), std::move(options))),
+      set_(choose(options_.simd)),
+      caller_pool_(options_.run_units
+                       ? std::make_unique<optimizer_cpu::CallerPool>(options_.run_units)
+                       : nullptr),
+      pool_(make_pool(options_)),
+      checks_(options_.rule, options_.moments) {}
+
+CpuOptimizerCore::~CpuOptimizerCore() {
+  // A forked child has none of the threads; its parent joins them.
+  if (pool_ != nullptr && pool_->in_forked_child()) static_cast<void>(pool_.release());
+}
+
+CpuOptimizerCore::Call::Call(CpuOptimizerCore& core, const char* name) : core_(core) {
+  if (core.pool_ != nullptr && core.pool_->in_forked_child()) {
+    throw Error(Code::kWrongState,
+                std::string("CpuOptimizer::") + name +
+                    ": called in a forked child, which has none of the optimizer's threads: "
+                    "nothing was done; make an optimizer in the child");
+  }
+  if (core.under_way_.exchange(true, std::memory_order_acquire)) {
+    throw Error(Code::kWrongState,
+                std::string("CpuOptimizer::") + name +
+                    ": another call is under way: nothing was done by this one; call from one "
+                    "thread at a time, or make an optimizer for each");
+  }
+  core.units_left_by_pool_ = 0;
+}
+
+void CpuOptimizerCore::run(Function function) {
+  if (pool_ != nullptr) {
+    pool_->run(list_.units(), function, this);
+  } else {
+    units_left_by_pool_ += caller_pool_->run(list_.units(), function, this);
+  }
+}
+
+void CpuOptimizerCore::check(std::span<const ParameterUpdate> parameters) {
+  checks_.begin("nothing was updated");
+  list_.clear();
+  for (const ParameterUpdate& update : parameters) {
+    checks_.update(update);
+    list_.add(update.state.elements);
+  }
+  checks_.all();
+  updates_ = parameters;
+}
+
+// ---- first values ----
+
+void CpuOptimizerCore::initialize(std::span<const ParameterState> parameters) {
+  const Call call(*this, "initialize");
+  checks_.begin("nothing was written");
+  list_.clear();
+  for (const ParameterState& state : parameters) {
+    checks_.state(state, optimizer_cpu::ParameterChecks::Weights::kRead);
+    list_.add(state.elements);
+  }
+  checks_.all();
+  states_ = parameters;
+  run(&initialize_unit);
+}
+
+void CpuOptimizerCore::initialize_unit(void* self, std::uint64_t unit) noexcept {
+  const CpuOptimizerCore& core = *static_cast<CpuOptimizerCore*>(self);
+  for (const UnitPiece& piece : core.list_.unit(unit)) {
+    const optimizer_cpu::UpdateSpan span = core.span_of(core.states_[piece.parameter], piece);
+    for (std::uint32_t k = 0; k < moments(optimizer_cpu::arithmetic_of(core.options_.rule)); ++k) {
+      std::memset(span.moment[k], 0, span.elements * optimizer_cpu::moment_bytes(span.codec));
+      if (span.moment_scale[k] == nullptr) continue;
+      const std::uint64_t scales =
+          (span.elements + optimizer_cpu::kScaleBlock - 1) / optimizer_cpu::kScaleBlock;
+      std::memset(span.moment_scale[k], 0, scales);
+    }
+    optimizer_cpu::reset_master(span.kind, span.weight, span.master, span.elements);
+  }
+}
+
+optimizer_cpu::UpdateSpan CpuOptimizerCore::span_of(const ParameterState& state,
+                                                    const UnitPiece& piece) const {
+  optimizer_cpu::UpdateSpan span;
+  const std::uint64_t first = piece.first_element;
+  span.elements = piece.elements;
+  span.kind = optimizer_cpu::master_kind(state.dtype, state.layout);
+  span.codec = options_.moments;
+  span.first_element = first;
+  span.weight = state.weight.data() + first * size_bytes(state.dtype);
+  if (!state.master.empty())
+    span.master = state.master.data() + first * optimizer_cpu::master_bytes(span.kind);
+  for (std::uint32_t k = 0; k < optimizer_cpu::kMaxMoments; ++k) {
+    if (state.moment[k].empty()) continue;
+    span.moment[k] = state.moment[k].data() + first * optimizer_cpu::moment_bytes(span.codec);
+    if (state.moment_scale[k].empty()) continue;
+    span.moment_scale[k] = reinterpret_cast<std::uint8_t*>(state.moment_scale[k].data()) +
+                           first / optimizer_cpu::kScaleBlock;
+  }
+  return span;
+}
+
+// ---- the gradients' statistics ----
+
+void CpuOptimizerCore::measure_unit(void* self, std::uint64_t unit) noexcept {
+  CpuOptimizerCore& core = *static_cast<CpuOptimizerCore*>(self);
+  const MeasureFunction measure = measure_function(core.set_);
+  for (const UnitPiece& piece : core.list_.unit(unit)) {
+    const ParameterUpdate& update = core.updates_[piece.parameter];
+    Accumulation work;
+    work.source = update.gradient.data() + piece.first_element * size_bytes(update.gradient_dtype);
+    work.source_dtype = update.gradient_dtype;
+    work.elements = piece.elements;
+    work.pieces = &core.sums_[piece.first_block];
+    work.piece_elements = optimizer_cpu::kStatisticsBlock;
+    measure(work);
+  }
+}
+
+GradientStatistics CpuOptimizerCore::measure() {
+  sums_.assign(list_.blocks(), {});
+  run(&measure_unit);
+  GradientStatistics totals;
+  totals.sum_squares = device::tree_sum(sums_);
+  for (const UnitPiece& piece : list_.all()) {
+    const std::uint64_t before = totals.non_finite;
+    for (std::uint64_t e = 0; e < piece.elements; e += optimizer_cpu::kStatisticsBlock)
+      totals.non_finite +=
+          sums_[piece.first_block + e / optimizer_cpu::kStatisticsBlock].non_finite;
+    if (before == 0 && totals.non_finite > 0) totals.first_non_finite = piece.parameter;
+  }
+  return totals;
+}
+
+GradientStatistics CpuOptimizerCore::statistics(std::span<const ParameterUpdate> parameters) {
+  const Call call(*this, "gradient_statistics");
+  check(parameters);
+  return measure();
+}
+
+// ---- a step ----
+
+namespace {
+void check_statistics(const GradientStatistics& given) {
+  if (given.non_finite > 0 || (given.sum_squares >= 0 && std::isfinite(given.sum_squares))) return;
+  throw Error(Code::kInvalidArgument,
+              "step: sum_squares = " + std::to_string(given.sum_squares) +
+                  " with no value that is not finite: nothing was updated; give the sums of what "
+                  "gradient_statistics() returned");
+}
+
+[[noreturn]] void stop_at(const GradientStatistics& gradients,
+                          std::span<const ParameterUpdate> parameters) {
+  const std::size_t first = gradients.first_non_finite;
+  throw Error(Code::kNotFinite,
+              (first < parameters.size()
+                   ? "the gradient of '" + std::string(parameters[first].state.name) + "'"
+                   : std::string("a gradient")) +
+                  " holds NaN or infinity (" + std::to_string(gradients.non_finite) +
+                  " values in all); nothing was updated. Go on with the next gradients, stop, or "
+                  "let NonFinite::kSkip pass over such steps.");
+}
+}  // namespace
+
+void CpuOptimizerCore::prepare_steps(const StepOptions& options, double factor) {
+  steps_.clear();
+  for (const ParameterUpdate& update : updates_) {
+    steps_.push_back(optimizer_cpu::make_update_step(options_.rule, update.hyperparameters,
+                                                     options.learning_rate, update.t, factor));
+    steps_.back().random_key =
+        optimizer_cpu::random_key(options_.rounding_seed, update.state.number, update.t);
+  }
+}
+
+void CpuOptimizerCore::update_unit(void* self, std::uint64_t unit) noexcept {
+  const CpuOptimizerCore& core = *static_cast<CpuOptimizerCore*>(self);
+  const optimizer_cpu::UpdateFunction function = optimizer_cpu::update_function(core.set_);
+  for (const UnitPiece& piece : core.list_.unit(unit)) {
+    const ParameterUpdate& update = core.updates_[piece.parameter];
+    optimizer_cpu::UpdateSpan span = core.span_of(update.state, piece);
+    span.gradient_dtype = update.gradient_dtype;
+    span.gradient =
+        update.gradient.data() + piece.first_element * size_bytes(update.gradient_dtype);
+    function(span, core.steps_[piece.parameter]);
+  }
+}
+
+CpuStepResult CpuOptimizerCore::step(std::span<const ParameterUpdate> parameters,
+                                     const StepOptions& options, const GradientStatistics* of_all) {
+  const Call call(*this, "step");
+  optimizer_cpu::check_step_options(options);
+  if (of_all != nullptr) check_statistics(*of_all);
+  check(parameters);
+  CpuStepResult result;
+  result.measured = of_all != nullptr || options_.check_gradients || options.max_norm > 0;
+  if (result.measured) {
+    result.gradients = of_all != nullptr ? *of_all : measure();
+    result.gradient_norm =
+        std::sqrt(result.gradients.sum_squares) * static_cast<double>(options.gradient_scale);
+  }
+  if (options_.check_gradients && result.gradients.non_finite > 0) {
+    if (options_.non_finite == NonFinite::kStop) stop_at(result.gradients, parameters);
+    result.skipped = true;
+    result.clip_factor = 0;
+  } else {
+    if (options.max_norm > 0) {
+      result.clip_factor =
+          std::min(1.0, static_cast<double>(options.max_norm) / (result.gradient_norm + 1e-6));
+    }
+    prepare_steps(options, static_cast<double>(options.gradient_scale) * result.clip_factor);
+    run(&update_unit);
+  }
+  result.units_left_by_pool = units_left_by_pool_;
+  return result;
+}
+
+}  // namespace headrace

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "optimizer_cpu/parameter_checks.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "optimizer_cpu/hyperparameter_checks.hpp"
+#include "optimizer_cpu/state_streams.hpp"
+
+namespace headrace::optimizer_cpu {
+namespace {
+// Bytes of all arrays can then be counted.
+constexpr std::uint64_t kMaxElements = std::uint64_t{1} << 48;
+
+std::string quoted(std::string_view name) { return "'" + std::string(name) + "'"; }
+
+bool is_dtype(DType dtype) { return dtype <= DType::kF16; }
+}  // namespace
+
+StateBytes state_bytes(OptimizerRule rule, MomentCodec moments, DType weight, MasterLayout layout,
+                       std::uint64_t elements) noexcept {
+  StateBytes bytes;
+  bytes.master = elements * master_bytes(master_kind(weight, layout));
+  for (std::uint32_t k = 0; k < optimizer_cpu::moments(arithmetic_of(rule)); ++k) {
+    bytes.moment[k] = elements * moment_bytes(moments);
+    if (moments == MomentCodec::kBlock8)
+      bytes.moment_scale[k] = (elements + kScaleBlock - 1) / kScaleBlock;
+  }
+  return bytes;
+}
+
+void ParameterChecks::begin(const char* consequence) {
+  consequence_ = consequence;
+  ranges_.clear();
+  given_.clear();
+}
+
+void ParameterChecks::refuse(const std::string& cause, const std::string& help) const {
+  throw Error(Code::kInvalidArgument, cause + ": " + consequence_ + "; " + help);
+}
+
+void ParameterChecks::array(const ParameterState& state, const Array& a) {
+  const auto who = [&] { return "the " + std::string(a.what) + " of " + quoted(state.name); };
+  if (a.bytes != a.wanted_bytes) {
+    refuse(who() + " is " + std::to_string(a.bytes) + " bytes, " + std::to_string(a.wanted_bytes) +
+               " are wanted for " + std::to_string(state.elements) + " elements",
+           a.wanted_bytes == 0 ? "leave it empty: this rule, codec and dtype keep none"
+                               : "state_bytes() says how long each array is");
+  }
+  if (a.bytes == 0) return;
+  if (a.data == nullptr) refuse(who() + " is a null pointer", "give its memory");
+  const auto begin = reinterpret_cast<std::uintptr_t>(a.data);
+  if (begin % a.alignment != 0) {
+    refuse(who() + " begins " + std::to_string(begin % a.alignment) + " bytes past a multiple of " +
+               std::to_string(a.alignment),
+           "align it as its elements are");
+  }
+  ranges_.push_back(
+      {begin, begin + a.bytes, static_cast<std::uint32_t>(given_.size() - 1), a.written, a.what});
+}
+
+void ParameterChecks::state(const ParameterState& s, Weights weights) {
+  given_.push_back({s.name, s.number});
+  if (!is_dtype(s.dtype) || s.layout > MasterLayout::kF32) {
+    refuse("the dtype or the master layout of " + quoted(s.name) + " is no value of its type",
+           "take DType and MasterLayout as the headers have them");
+  }
+  if (s.elements > kMaxElements) {
+    refuse(quoted(s.name) + " has " + std::to_string(s.elements) + " elements",
+           "at most 2^48 are served");
+  }
+  const StateBytes wanted = state_bytes(rule_, moments_, s.dtype, s.layout, s.elements);
+  const std::uint64_t weight = size_bytes(s.dtype);
+  array(s, {"weight", s.weight.data(), s.weight.size(), s.elements * weight, weight,
+            weights == Weights::kWritten});
+  const std::uint64_t master = std::max(1u, master_bytes(master_kind(s.dtype, s.layout)));
+  array(s, {"master", s.master.data(), s.master.size(), wanted.master, master, true});
+  constexpr const char* kMoment[] = {"first moment", "second moment"};
+  constexpr const char* kScale[] = {"first moment's scale", "second moment's scale"};
+  for (std::uint32_t k = 0; k < kMaxMoments; ++k) {
+    array(s, {kMoment[k], s.moment[k].data(), s.moment[k].size(), wanted.moment[k],
+              moment_bytes(moments_), true});
+    array(s, {kScale[k], s.moment_scale[k].data(), s.moment_scale[k].size(), wanted.moment_scale[k],
+              1, true});
+  }
+}
+
+void ParameterChecks::update(const ParameterUpdate& u) {
+  state(u.state, Weights::kWritten);
+  if (!is_dtype(u.gradient_dtype)) {
+    refuse("the gradient's dtype of " + quoted(u.state.name) + " is no value of its type",
+           "take DType as the headers have it");
+  }
+  const std::uint64_t each = size_bytes(u.gradient_dtype);
+  array(u.state,
+        {"gradient", u.gradient.data(), u.gradient.size(), u.state.elements * each, each, false});
+  if (u.t == 0) {
+    refuse("t = 0 for " + quoted(u.state.name),
+           "count this update too: t is 1 for a parameter's first");
+  }
+  try {
+    check_hyperparameters(rule_, moments_, u.hyperparameters, consequence_);
+  } catch (const Error& error) {
+    throw Error(error.code(), quoted(u.state.name) + ": " + error.what());
+  }
+}
+
+void ParameterChecks::all() {
+  overlaps();
+  if (moments_ != MomentCodec::kF32 && optimizer_cpu::moments(arithmetic_of(rule_)) > 0) numbers();
+}
+
+// By address, with the array that reaches farthest so far, of all and of those that are written.
+void ParameterChecks::overlaps() {
+  std::ranges::sort(ranges_, {}, &Range::begin);
+  const Range *farthest = nullptr, *farthest_written = nullptr;
+  for (const Range& range : ranges_) {
+    const Range* const before = range.written ? farthest : farthest_written;
+    if (before != nullptr && before->end > range.begin) {
+      const bool one = before->parameter == range.parameter;
+      const std::string first = quoted(given_[before->parameter].name);
+      const std::string second = quoted(given_[range.parameter].name);
+      refuse("the " + std::string(before->what) + " of " + first + " and the " + range.what +
+                 " of " + second + " share " +
+                 std::to_string(std::min(before->end, range.end) - range.begin) + " bytes",
+             one ? "give each array memory of its own"
+                 : "give each parameter memory of its own, and a tied one once");
+    }
+    if (farthest == nullptr || range.end > farthest->end) farthest = &range;
+    if (range.written && (farthest_written == nullptr || range.end > farthest_written->end))
+      farthest_written = &range;
+  }
+}
+
+// Two of one number would be rounded by the same random bits.
+void ParameterChecks::numbers() {
+  by_number_.resize(given_.size());
+  std::iota(by_number_.begin(), by_number_.end(), 0u);
+  const auto number = [&](std::uint32_t i) { return given_[i].number; };
+  std::ranges::sort(by_number_, {}, number);
+  const auto twice = std::ranges::adjacent_find(by_number_, {}, number);
+  if (twice == by_number_.end()) return;
+  refuse(quoted(given_[*twice].name) + " and " + quoted(given_[*(twice + 1)].name) +
+             " both have the number " + std::to_string(number(*twice)) +
+             ", so their moments would be rounded by the same random bits",
+         "give each parameter a number of its own, the same in every step");
+}
+}  // namespace headrace::optimizer_cpu

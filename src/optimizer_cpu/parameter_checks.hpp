@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// parameter_checks.hpp: what a caller's arrays have to be before any of them is written.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "headrace/cpu_optimizer.hpp"
+
+namespace headrace::optimizer_cpu {
+StateBytes state_bytes(OptimizerRule rule, MomentCodec moments, DType weight, MasterLayout layout,
+                       std::uint64_t elements) noexcept;
+
+// Of the parameters of one call. Each throws Error kInvalidArgument naming parameter and array.
+class ParameterChecks {
+ public:
+  ParameterChecks(OptimizerRule rule, MomentCodec moments) : rule_(rule), moments_(moments) {}
+
+  // Begins a call. `consequence` is said of every fault: "nothing was updated".
+  void begin(const char* consequence);
+  enum class Weights { kRead, kWritten };
+  void state(const ParameterState& state, Weights weights);
+  void update(const ParameterUpdate& update);
+  // Of all that came since begin(): written arrays that overlap, numbers that came twice.
+  void all();
+
+ private:
+  // An array's bytes; of parameter `parameter` of this call.
+  struct Range {
+    std::uintptr_t begin = 0, end = 0;
+    std::uint32_t parameter = 0;
+    bool written = false;
+    const char* what = "";
+  };
+  struct Given {
+    std::string_view name;
+    std::uint64_t number = 0;
+  };
+  struct Array {
+    const char* what;
+    const void* data;
+    std::uint64_t bytes, wanted_bytes, alignment;
+    bool written;
+  };
+  void array(const ParameterState& state, const Array& array);
+  void overlaps();
+  void numbers();
+  [[noreturn]] void refuse(const std::string& cause, const std::string& help) const;
+
+  const OptimizerRule rule_;
+  const MomentCodec moments_;
+  const char* consequence_ = "";
+  std::vector<Range> ranges_;
+  std::vector<Given> given_;
+  std::vector<std::uint32_t> by_number_;
+};
+}  // namespace headrace::optimizer_cpu

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// unit_pool_test: each unit once, on the threads there are.
+#include "async/unit_pool.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <thread>
+#include <vector>
+
+namespace headrace::async {
+namespace {
+struct Seen {
+  explicit Seen(std::uint64_t units) : times(units) {}
+  std::vector<std::atomic<int>> times;
+  std::mutex mutex;
+  std::set<std::thread::id> threads;
+
+  static void run(void* context, std::uint64_t unit) noexcept {
+    auto& seen = *static_cast<Seen*>(context);
+    seen.times[unit].fetch_add(1);
+    const std::lock_guard lock(seen.mutex);
+    seen.threads.insert(std::this_thread::get_id());
+  }
+};
+
+TEST(UnitPool, RunsEachUnitOnceForAnyCountAndThreads) {
+  for (const std::uint32_t threads : {1u, 2u, 3u, 7u}) {
+    UnitPool pool(threads);
+    EXPECT_EQ(pool.threads(), threads);
+    for (const std::uint64_t units : {0u, 1u, 2u, 3u, 6u, 7u, 8u, 1000u}) {
+      Seen seen(units);
+      pool.run(units, &Seen::run, &seen);
+      for (const std::atomic<int>& times : seen.times) EXPECT_EQ(times.load(), 1);
+    }
+  }
+}
+
+// Each unit waits for the other: one thread alone would not come to an end.
+TEST(UnitPool, LetsTheCallerAndItsOwnThreadWorkAtOnce) {
+  UnitPool pool(2);
+  std::atomic<int> begun{0};
+  const auto meet = [](void* context, std::uint64_t) noexcept {
+    auto& count = *static_cast<std::atomic<int>*>(context);
+    count.fetch_add(1);
+    count.notify_all();
+    for (int now = count.load(); now < 2; now = count.load()) count.wait(now);
+  };
+  pool.run(2, meet, &begun);
+  EXPECT_EQ(begun.load(), 2);
+}
+
+TEST(UnitPool, LetsAThreadThatIsDoneTakeWhatAnotherHasNotBegun) {
+  UnitPool pool(2);
+  constexpr std::uint64_t kUnits = 8;
+  // The thread that takes unit 0 stays in it until all else is done.
+  struct Held {
+    std::atomic<std::uint64_t> others{0};
+    static void run(void* context, std::uint64_t unit) noexcept {
+      auto& others = static_cast<Held*>(context)->others;
+      if (unit == 0) {
+        for (auto now = others.load(); now < kUnits - 1; now = others.load()) others.wait(now);
+      } else {
+        others.fetch_add(1);
+        others.notify_all();
+      }
+    }
+  } held;
+  pool.run(kUnits, &Held::run, &held);
+  EXPECT_EQ(held.others.load(), kUnits - 1);
+}
+
+TEST(UnitPool, ThatIsAloneWorksOnTheCallersThread) {
+  UnitPool pool(1);
+  Seen seen(5);
+  pool.run(5, &Seen::run, &seen);
+  EXPECT_EQ(seen.threads, std::set{std::this_thread::get_id()});
+}
+
+TEST(UnitPool, KnowsThatAForkTookNoThreadsAlong) {
+  auto pool = std::make_unique<UnitPool>(2);
+  UnitPool alone(1);
+  EXPECT_FALSE(pool->in_forked_child());
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(pool->in_forked_child() && !alone.in_forked_child() ? 0 : 1);
+  int status = 1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+}  // namespace
+}  // namespace headrace::async
