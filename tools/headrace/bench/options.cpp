@@ -29,6 +29,7 @@ constexpr const char* kFooter =
     "\nSizes are powers of 1024 (4M, 1GiB), lists have commas: --bs 1M,4M --iodepth 4,16. Without "
     "--rw, --bs,\n--iodepth and --queue a default set is measured. `headrace bench compare A.json "
     "B.json` compares two reports.\n"
+    "`headrace bench optimizer` measures the update on the CPU.\n"
     "\nExit codes: 0 done, 1 the run failed or data differed, 2 refused before it started, 3 a "
     "named "
     "queue or fio\nis not to be had, 4 a --require was missed, 128 + n ended by signal n.\n";
