@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench_optimizer/bench_optimizer.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "base/units.hpp"
+#include "bench/measurement.hpp"
+#include "bench_optimizer/contest.hpp"
+#include "bench_optimizer/options.hpp"
+#include "bench_optimizer/report.hpp"
+#include "command_line/report_file.hpp"
+#include "command_line/words.hpp"
+#include "headrace/error.hpp"
+#include "platform/machine.hpp"
+#include "program/failing.hpp"
+#include "program/output.hpp"
+#include "program/progress.hpp"
+#include "program/report_parts.hpp"
+
+namespace headrace::tools {
+namespace {
+using command_line::Fault;
+
+// Smaller arrays are in caches.
+constexpr std::uint64_t kLeastElements = 1 << 20;
+
+// Default parameters that do not fit become fewer, which is a warning; those asked for are refused.
+void fit_to_memory(OptimizerBenchOptions& options, std::vector<std::string>& warnings) {
+  const std::vector<Stream> streams = streams_of(options.cases);
+  const auto needed = [&](std::uint64_t elements) {
+    return StateMemory::bytes_of(streams, elements);
+  };
+  const platform::Limit left = platform::memory_left();
+  const std::uint64_t asked = options.elements;
+  // An eighth is left to everything else.
+  const auto fits = [&](std::uint64_t elements) {
+    return needed(elements) <= left.value - left.value / 8;
+  };
+  while (!fits(options.elements) && options.elements >= 2 * kLeastElements)
+    options.elements = base::align_up(options.elements / 2, 65536);
+  if (!fits(options.elements) || (options.elements_given && options.elements != asked)) {
+    throw Fault{
+        fmt::format("{} parameters of these rows need {} of memory, and {} leaves {}", asked,
+                    base::format_bytes(needed(asked)), left.source, base::format_bytes(left.value)),
+        fits(options.elements) ? fmt::format("Give --parameters {}M", options.elements >> 20)
+                               : "Free memory, or name fewer rows"};
+  }
+  if (options.elements == asked) return;
+  warnings.push_back(fmt::format(
+      "{} parameters need {} of memory, and {} leaves {}; {} are measured; free some for more",
+      asked, base::format_bytes(needed(asked)), left.source, base::format_bytes(left.value),
+      options.elements));
+}
+
+std::string announcement(const OptimizerBenchOptions& options) {
+  const std::uint64_t bytes = StateMemory::bytes_of(streams_of(options.cases), options.elements);
+  return fmt::format("This takes at most about {:.0f} s and {} of memory, for {} row{}.\n",
+                     options.most_seconds, base::format_bytes(bytes), options.cases.size(),
+                     options.cases.size() == 1 ? "" : "s");
+}
+
+Contest measured(const OptimizerBenchOptions& options) {
+  ProgressLine line;
+  const ContestOptions contest{.cases = options.cases,
+                               .elements = options.elements,
+                               .rounds = options.rounds,
+                               .most_seconds = options.most_seconds};
+  return measure(contest, [&](const std::string& what, double share) {
+    line.show(fmt::format("{:3.0f} %  {}", 100 * share, what));
+  });
+}
+
+int run(OptimizerBenchOptions options, Measurement about) {
+  std::FILE* const out = options.json == "-" ? stderr : stdout;
+  command_line::check_report_target(options.json);
+  fit_to_memory(options, about.warnings);
+  print_to(out, "{}{}", fact_lines("machine", about.machine), fact_lines("build", about.build));
+  tell("{}", announcement(options));
+  const Contest contest = measured(options);
+  if (contest.rounds < options.rounds) {
+    about.warnings.push_back(
+        fmt::format("the time was over after {} of {} rounds; intervals are wider; give a longer "
+                    "--runtime, or fewer --parameters",
+                    contest.rounds, options.rounds));
+  }
+  print_to(out, "{}", contest_text(contest, options.least_share));
+  for (const std::string& warning : about.warnings) print_to(out, "WARNING: {}\n", warning);
+  const bool met = rows_below(contest, options.least_share).empty();
+  Json report = document(kBenchOptimizerName);
+  report["exit_code"] = static_cast<int>(met ? kDone : kMissed);
+  report["command"] = about.command;
+  report["date"] = about.date;
+  report["machine"] = to_object(about.machine);
+  report["build"] = to_object(about.build);
+  report.update(contest_json(contest, options.least_share));
+  report["warnings"] = about.warnings;
+  command_line::write_report(options.json, dump(report));
+  return met ? kDone : kMissed;
+}
+}  // namespace
+
+int bench_optimizer(int argc, const char* const* argv) {
+  const ParsedOptimizerBenchOptions parsed = parse_optimizer_bench_options(argc, argv);
+  const Failing failing(kBenchOptimizerName, parsed.json);
+  if (!parsed.options) {
+    const char* const code = parsed.exit_code == kLacking ? "kUnsupported" : "kUsage";
+    if (parsed.exit_code != 0) return failing.fail(parsed.exit_code, code, parsed.text);
+    print("{}", parsed.text);
+    return kDone;
+  }
+  return failing.guard(
+      [&] {
+        try {
+          return run(*parsed.options, begin_measurement(argc, argv));
+        } catch (const Fault& fault) {
+          return failing.fail(kRefused, "kUsage",
+                              command_line::text_of(fault, "nothing was measured"));
+        }
+      },
+      "what was measured so far is lost");
+}
+}  // namespace headrace::tools

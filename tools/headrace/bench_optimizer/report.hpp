@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// report.hpp: what `headrace bench optimizer` tells, for people and for programs.
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bench_optimizer/contest.hpp"
+#include "program/failing.hpp"
+
+namespace headrace::tools {
+// The rows whose median share is below `least_share`, or that were not reached. None where nothing
+// is required.
+std::vector<const Row*> rows_below(const Contest& contest, std::optional<double> least_share);
+
+// At most 100 columns.
+std::string contest_text(const Contest& contest, std::optional<double> least_share);
+// "parameters", "rounds", "seconds", "rows", "required".
+Json contest_json(const Contest& contest, std::optional<double> least_share);
+}  // namespace headrace::tools

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// selection.hpp: which cases are measured.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bench_optimizer/cases.hpp"
+
+namespace headrace::tools {
+inline const std::vector<std::pair<std::string, InstructionSet>> kInstructionSets = {
+    {"scalar", InstructionSet::kScalar},
+    {"avx2", InstructionSet::kAvx2},
+    {"avx512", InstructionSet::kAvx512}};
+
+// As given; an empty list: not.
+struct Axes {
+  std::vector<OptimizerRule> rules = {};
+  std::vector<MomentCodec> moments = {};
+  std::vector<MasterKind> weights = {};
+  std::vector<DType> gradients = {};
+  std::vector<InstructionSet> simd = {};
+  std::vector<std::uint32_t> threads = {};
+  bool all = false;        // a list that is not given is everything
+  bool checksums = false;  // each case also with them
+};
+// Each once, grouped by instruction set, threads and checksums. Throws headrace::Error kUnsupported
+// for an instruction set that this CPU lacks.
+std::vector<Case> cases_of(Axes axes, std::uint32_t usable_cpus);
+}  // namespace headrace::tools

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench_optimizer/state.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+
+#include "base/check.hpp"
+#include "base/number_formats.hpp"
+#include "bench_optimizer/values.hpp"
+#include "headrace/error.hpp"
+
+namespace headrace::tools {
+namespace {
+using engine::kUnitElements;
+using optimizer_cpu::kScaleBlock;
+
+constexpr std::uint64_t kSampleElements = 4096;  // of the first unit: what checks look at
+
+optimizer_cpu::UpdateStep step_of(const Case& of) {
+  Hyperparameters values;
+  if (of.rule == OptimizerRule::kSgdMomentum) values.momentum = 0.9f;
+  if (of.rule == OptimizerRule::kLion) values.beta2 = 0.99f;
+  // Small, so that weights stay what they are in a million passes.
+  auto step = optimizer_cpu::make_update_step(of.rule, values, 1e-6, 1000, 1.0);
+  step.random_key = optimizer_cpu::random_key(1, 0, 1000);
+  return step;
+}
+}  // namespace
+
+std::vector<Stream> streams_of(const std::vector<Case>& cases) {
+  std::vector<Stream> all;
+  for (const Case& of : cases) {
+    for (const Stream& stream : streams_of(of)) {
+      if (std::ranges::find(all, stream) == all.end()) all.push_back(stream);
+    }
+  }
+  return all;
+}
+
+std::uint64_t StateMemory::bytes_of(const std::vector<Stream>& streams, std::uint64_t elements) {
+  std::uint64_t sum = 0;
+  for (const Stream& stream : streams)
+    sum += base::align_up(stream.bytes(elements), base::kHugePage);
+  return sum;
+}
+
+StateMemory::StateMemory(std::vector<Stream> streams, std::uint64_t elements, Gang& gang,
+                         std::uint32_t threads)
+    : streams_(std::move(streams)),
+      elements_(elements),
+      arena_(bytes_of(streams_, elements), threads) {
+  std::byte* at = arena_.bytes().data();
+  for (const Stream& stream : streams_) {
+    begin_.push_back(at);
+    at += base::align_up(stream.bytes(elements), base::kHugePage);
+  }
+  for (const Stream& stream : streams_) {
+    const std::span<std::byte> first = unit(stream, 0);
+    write_values(stream, std::min(elements, kUnitElements), first.data());
+    gang.run(threads, units() - 1, [&](std::uint64_t i) {
+      const std::span<std::byte> other = unit(stream, i + 1);
+      std::memcpy(other.data(), first.data(), other.size());
+    });
+  }
+}
+
+std::uint64_t StateMemory::units() const noexcept {
+  return base::ceil_div(elements_, kUnitElements);
+}
+
+std::byte* StateMemory::data(const Stream& stream) const {
+  const auto found = std::ranges::find(streams_, stream);
+  HEADRACE_CHECK(found != streams_.end(), "every case's streams were asked for");
+  return begin_[static_cast<std::size_t>(found - streams_.begin())];
+}
+
+std::span<std::byte> StateMemory::unit(const Stream& stream, std::uint64_t unit) const {
+  const std::uint64_t first = unit * kUnitElements;
+  const std::uint64_t end = std::min(first + kUnitElements, elements_);
+  return {data(stream) + stream.bytes(first), stream.bytes(end - first)};
+}
+
+UpdatePass::UpdatePass(const Case& of, const StateMemory& memory)
+    : case_(of),
+      memory_(memory),
+      segment_{.parameter = 0, .first_element = 0, .elements = memory.elements()},
+      parameter_{},
+      step_(step_of(of)) {
+  pass_.elements = memory.elements();
+  pass_.segments = {&segment_, 1};
+  pass_.received = &received_;
+  pass_.steps = &step_;
+  pass_.parameters = &parameter_;
+  pass_.gradient_dtype = of.gradient;
+  pass_.update = optimizer_cpu::update_function(of.simd);
+  pass_.kind = of.weight;
+  pass_.weight_bytes_per_element = weight_bytes(of.weight);
+  pass_.arithmetic = of.arithmetic();
+  pass_.codec = of.moments;
+  pass_.has_state = true;
+  const std::vector<Stream> streams = streams_of(of);
+  if (of.checksums) checksums_.resize(streams.size() * pass_.units());
+  std::uint32_t moments = 0;
+  for (const Stream& stream : streams) {
+    std::byte* const data = memory.data(stream);
+    if (stream.role == Role::kWeight) pass_.weight = data;
+    if (stream.role == Role::kMaster) pass_.master = data;
+    if (stream.role == Role::kMoment) pass_.moment[moments++] = data;
+    if (stream.role == Role::kScale) pass_.moment_scale[moments - 1] = data;
+    if (stream.role == Role::kGradient) pass_.gradient = data;
+    if (!of.checksums || stream.role == Role::kGradient) continue;
+    // One seed for both: what a pass seals the next one verifies.
+    pass_.streams[pass_.stream_count] = {
+        .data = data,
+        .bytes_per_block = stream.bytes_per_block,
+        .checksums = checksums_.data() + pass_.stream_count * pass_.units(),
+        .verify = true,
+        .seal = true,
+        .verify_seed = 7,
+        .seal_seed = 7};
+    ++pass_.stream_count;
+  }
+}
+
+void UpdatePass::prepare(Gang& gang) {
+  if (!case_.checksums) return;
+  for (engine::PassStream& stream : std::span(pass_.streams, pass_.stream_count))
+    stream.verify = false;
+  pass_.segments = {};
+  run(gang);
+  for (engine::PassStream& stream : std::span(pass_.streams, pass_.stream_count))
+    stream.verify = true;
+  pass_.segments = {&segment_, 1};
+}
+
+double UpdatePass::run(Gang& gang) {
+  const double seconds = gang.run(case_.threads, pass_.units(), [this](std::uint64_t unit) {
+    engine::TilePass::run_unit(&pass_, unit);
+  });
+  check_checksums();
+  return seconds;
+}
+
+double UpdatePass::run_checked(Gang& gang) {
+  const std::vector<std::byte> before = written_sample();
+  const double seconds = run(gang);
+  if (written_sample() == before)
+    throw Error(Code::kCorrupt,
+                "an update of " + text_of(case_) +
+                    " wrote nothing; its time would say nothing; this is a fault of Headrace: "
+                    "please report it");
+  check_finite();
+  return seconds;
+}
+
+void UpdatePass::check_checksums() const {
+  if (pass_.fault.load() == 0) return;
+  throw Error(Code::kCorrupt, "memory changed between two updates of " + text_of(case_) +
+                                  ": a checksum did not match; the measurement was ended; test "
+                                  "this machine's memory");
+}
+
+std::vector<std::byte> UpdatePass::written_sample() const {
+  std::vector<std::byte> sample;
+  const std::uint64_t elements = std::min(kUnitElements, memory_.elements());
+  for (const Stream& stream : streams_of(case_)) {
+    if (stream.role == Role::kGradient) continue;
+    const std::byte* const data = memory_.data(stream);
+    sample.insert(sample.end(), data, data + stream.bytes(elements));
+  }
+  return sample;
+}
+
+void UpdatePass::check_finite() const {
+  std::array<float, kSampleElements> values{};
+  const std::uint64_t count = std::min(kSampleElements, memory_.elements());
+  const auto check = [&](const char* what) {
+    if (std::all_of(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(count),
+                    [](float value) { return std::isfinite(value); }))
+      return;
+    throw Error(Code::kNotFinite,
+                fmt::format("an update of {} made {} that are not finite of finite ones; its time "
+                            "may not be the usual; this is a fault of Headrace: please report it",
+                            text_of(case_), what));
+  };
+  read_weights(case_.weight, pass_.weight, count, values.data());
+  check("weights");
+  for (std::uint32_t k = 0; k < moments(case_.arithmetic()); ++k) {
+    decode_moment(pass_.stored_moment(k, 0), count, values.data());
+    check("moments");
+  }
+}
+}  // namespace headrace::tools

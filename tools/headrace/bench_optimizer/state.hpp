@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// state.hpp: weights, optimizer state and gradients in memory as the engine has it, as after some
+// steps: no zeros, no denormals.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "bench_optimizer/cases.hpp"
+#include "bench_optimizer/gang.hpp"
+#include "engine/tile_pass.hpp"
+#include "pinned/arena.hpp"
+
+namespace headrace::tools {
+// All streams that any case has, each once. Every unit (engine::kUnitElements) begins with the same
+// values.
+class StateMemory {
+ public:
+  //   elements  a multiple of optimizer_cpu::kScaleBlock
+  // Throws headrace::Error kOutOfBudget.
+  StateMemory(std::vector<Stream> streams, std::uint64_t elements, Gang& gang,
+              std::uint32_t threads);
+  static std::uint64_t bytes_of(const std::vector<Stream>& streams, std::uint64_t elements);
+
+  std::uint64_t elements() const noexcept { return elements_; }
+  std::uint64_t units() const noexcept;
+  std::byte* data(const Stream& stream) const;
+  // What one unit has of it.
+  std::span<std::byte> unit(const Stream& stream, std::uint64_t unit) const;
+
+ private:
+  std::vector<Stream> streams_;
+  std::uint64_t elements_;
+  pinned::Arena arena_;
+  std::vector<std::byte*> begin_;  // per stream
+};
+// Of all cases, each once.
+std::vector<Stream> streams_of(const std::vector<Case>& cases);
+
+// The engine's pass of one case over all of the memory.
+class UpdatePass {
+ public:
+  UpdatePass(const Case& of, const StateMemory& memory);
+  UpdatePass(const UpdatePass&) = delete;
+  UpdatePass& operator=(const UpdatePass&) = delete;
+
+  // With checksums: those of what the streams hold now. Before run(), where another case may have
+  // run.
+  void prepare(Gang& gang);
+  // Seconds.
+  double run(Gang& gang);
+  // What run() returned, once, when it is seen that something was written and all of it is finite.
+  // Throws headrace::Error kCorrupt or kNotFinite.
+  double run_checked(Gang& gang);
+
+ private:
+  void check_checksums() const;
+  void check_finite() const;
+  std::vector<std::byte> written_sample() const;
+
+  const Case case_;
+  const StateMemory& memory_;
+  const partition::Segment segment_;
+  const partition::Parameter parameter_;
+  const std::uint8_t received_ = 1;
+  const optimizer_cpu::UpdateStep step_;
+  std::vector<std::uint64_t> checksums_;
+  engine::TilePass pass_;
+};
+}  // namespace headrace::tools

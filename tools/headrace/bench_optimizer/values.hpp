@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// values.hpp: what weights, moments and gradients look like in the middle of a training.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "bench_optimizer/cases.hpp"
+
+namespace headrace::tools {
+// The first `elements` of `stream`, a multiple of optimizer_cpu::kScaleBlock: random numbers of the
+// size usual in training, each stream those that fit the others.
+void write_values(const Stream& stream, std::uint64_t elements, std::byte* out);
+void read_weights(MasterKind kind, const std::byte* weights, std::uint64_t elements, float* out);
+}  // namespace headrace::tools
