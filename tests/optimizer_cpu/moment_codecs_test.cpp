@@ -121,7 +121,7 @@ double chi_square(const std::array<std::uint64_t, 256>& seen, double draws) {
 }
 
 TEST(RandomBits, AreEvenInEveryByteAndBetweenNeighbours) {
-  constexpr std::uint64_t kBlocks = 16;
+  constexpr std::uint64_t kBlocks = 4;
   for (std::uint32_t shift = 0; shift < 32; shift += 8) {
     std::array<std::uint64_t, 256> bytes{}, differences{}, steps{}, parameters{};
     for (std::uint64_t e = 0; e < kBlocks * kRandomBlock; ++e) {
