@@ -256,7 +256,7 @@ TEST(BenchOptimizerProgram, RefusesWhatItCannotMeasure) {
            {"--threads 0", "--threads 0"},
            {"--parameters 64X", "Give something like 64M"},
            {"--parameters 1k", "Give from 64k to 1024G"},
-           {"--parameters 1024G", "Give --parameters"},
+           {"--parameters 1024G", "1,099,511,627,776 parameters of these rows need"},
            {"--rounds 0", "--rounds 0"},
            {"--runtime 0", "--runtime"},
            {"--require speed=1", "Give share=0.9"},

@@ -7,6 +7,7 @@
 
 #include "base/units.hpp"
 #include "bench/measurement.hpp"
+#include "bench/report_format.hpp"
 #include "bench_optimizer/contest.hpp"
 #include "bench_optimizer/options.hpp"
 #include "bench_optimizer/report.hpp"
@@ -41,17 +42,18 @@ void fit_to_memory(OptimizerBenchOptions& options, std::vector<std::string>& war
   while (!fits(options.elements) && options.elements >= 2 * kLeastElements)
     options.elements = base::align_up(options.elements / 2, 65536);
   if (!fits(options.elements) || (options.elements_given && options.elements != asked)) {
-    throw Fault{
-        fmt::format("{} parameters of these rows need {} of memory, and {} leaves {}", asked,
-                    base::format_bytes(needed(asked)), left.source, base::format_bytes(left.value)),
-        fits(options.elements) ? fmt::format("Give --parameters {}M", options.elements >> 20)
-                               : "Free memory, or name fewer rows"};
+    throw Fault{fmt::format("{} parameters of these rows need {} of memory, and {} leaves {}",
+                            grouped(asked), base::format_bytes(needed(asked)), left.source,
+                            base::format_bytes(left.value)),
+                fits(options.elements)
+                    ? fmt::format("Give --parameters {}M", options.elements >> 20)
+                    : "Free memory, or name fewer rows"};
   }
   if (options.elements == asked) return;
   warnings.push_back(fmt::format(
       "{} parameters need {} of memory, and {} leaves {}; {} are measured; free some for more",
-      asked, base::format_bytes(needed(asked)), left.source, base::format_bytes(left.value),
-      options.elements));
+      grouped(asked), base::format_bytes(needed(asked)), left.source,
+      base::format_bytes(left.value), grouped(options.elements)));
 }
 
 std::string announcement(const OptimizerBenchOptions& options) {
