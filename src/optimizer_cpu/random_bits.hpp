@@ -34,7 +34,7 @@ inline RandomKeys random_keys(std::uint64_t key, std::uint64_t element) {
 // 32 bits of the element that is `in_block` of its block; the low 16 are its first moment's, the
 // high 16 its second's. For one pair of keys no two elements get the same 32 bits.
 inline std::uint32_t random_bits(RandomKeys keys, std::uint32_t in_block) {
-  std::uint32_t x = in_block * 0x9e3779b1u + keys.first;
+  std::uint32_t x = in_block + keys.first;
   x = (x ^ (x >> 16)) * 0x7feb352du;
   x = (x ^ (x >> 15)) + keys.second;
   x *= 0x846ca68bu;

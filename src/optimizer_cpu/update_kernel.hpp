@@ -224,9 +224,9 @@ struct Block8 {
     }
   }
 
-  // Returns the scale. `random_shift` says which 16 of an element's random bits are this moment's.
+  // Returns the scale. `random`: bits of each element, of which this moment's 16 begin at `shift`.
   static Bits8 encode(const float* __restrict value, Bits8* __restrict code, Index elements,
-                      RandomKeys keys, Bits32 in_block, int random_shift) {
+                      const Bits32* __restrict random_of, int shift) {
     Bits32 most = 0;
     for (Index i = 0; i < elements; ++i) {
       const Bits32 magnitude = as_bits(value[i]) & 0x7fffffffu;
@@ -239,14 +239,14 @@ struct Block8 {
     for (Index i = 0; i < elements; ++i) {
       const Bits32 bits = as_bits(value[i]);
       const float y = as_float(bits & 0x7fffffffu) * factor;
-      const Bits32 random =
-          (random_bits(keys, in_block + static_cast<Bits32>(i)) >> random_shift) & 0xffffu;
+      const Bits32 random = (random_of[i] >> shift) & 0xffffu;
       const Bits32 usual = (as_bits(y) - (kBelow << 23) + (random << 4)) >> 20;
       const float share = static_cast<float>(static_cast<std::int32_t>(random)) * 0x1p-16f;
       // The comparison bounds what is converted, also in lanes whose result is not taken.
       const bool is_tiny = as_bits(y) < ((kBelow + 1) << 23);
       const float tiny = is_tiny ? y * kTinies + share : 0;
-      const Bits32 least = kSquare && (bits & 0x7fffffffu) != 0 ? 1 : 0;
+      const Bits32 whole = bits & 0x7fffffffu;
+      const Bits32 least = !kSquare ? 0 : whole < 1 ? whole : 1;
       Bits32 magnitude = is_tiny ? static_cast<Bits32>(static_cast<std::int32_t>(tiny)) : usual;
       magnitude = magnitude < least ? least : magnitude > kLargest ? kLargest : magnitude;
       code[i] = static_cast<Bits8>((magnitude | (kSquare ? 0 : (bits >> 24) & 0x80u)) & kept);
@@ -260,9 +260,9 @@ template <bool kSquare>
   Block8<kSquare>::decode(code, scale, out, elements);
 }
 template <bool kSquare>
-[[gnu::noinline]] Bits8 encode8(const float* value, Bits8* code, Index elements, RandomKeys keys,
-                                Bits32 in_block, int random_shift) {
-  return Block8<kSquare>::encode(value, code, elements, keys, in_block, random_shift);
+[[gnu::noinline]] Bits8 encode8(const float* value, Bits8* code, Index elements,
+                                const Bits32* random_of, int shift) {
+  return Block8<kSquare>::encode(value, code, elements, random_of, shift);
 }
 
 template <class Rule>
@@ -277,6 +277,7 @@ template <class Rule, class Master, class Gradient>
 void update_block8(const Master master, const Gradient gradient, const UpdateSpan& span,
                    const UpdateStep& step) {
   alignas(64) float moment[2][kScaleBlock];
+  alignas(64) Bits32 random[kScaleBlock];
   auto* const first = static_cast<Bits8*>(span.moment[0]);
   auto* const second = static_cast<Bits8*>(span.moment[1]);
   for (Index at = 0; at < span.elements; at += kScaleBlock) {
@@ -284,15 +285,17 @@ void update_block8(const Master master, const Gradient gradient, const UpdateSpa
     const Index element = span.first_element + at, block = at / kScaleBlock;
     const RandomKeys keys = random_keys(step.random_key, element);
     const auto in_block = static_cast<Bits32>(element % kRandomBlock);
+    for (Index i = 0; i < kScaleBlock; ++i)
+      random[i] = random_bits(keys, in_block + static_cast<Bits32>(i));
     decode8<kIsSquare<Rule>[0]>(first + at, span.moment_scale[0][block], moment[0], count);
     if (Rule::kMoments > 1)
       decode8<kIsSquare<Rule>[1]>(second + at, span.moment_scale[1][block], moment[1], count);
     update<Rule>(master.from(at), gradient.from(at), F32Moments{moment[0], moment[1]}, count, step);
     span.moment_scale[0][block] =
-        encode8<kIsSquare<Rule>[0]>(moment[0], first + at, count, keys, in_block, 0);
+        encode8<kIsSquare<Rule>[0]>(moment[0], first + at, count, random, 0);
     if (Rule::kMoments > 1) {
       span.moment_scale[1][block] =
-          encode8<kIsSquare<Rule>[1]>(moment[1], second + at, count, keys, in_block, 16);
+          encode8<kIsSquare<Rule>[1]>(moment[1], second + at, count, random, 16);
     }
   }
 }
