@@ -5,11 +5,9 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstdlib>
-#include <thread>
 
 #include "optimizer_cpu/update_fixture.hpp"
 
@@ -185,39 +183,6 @@ TEST(Fp16, IsRoundedToNearestTiesToEven) {
   EXPECT_EQ(base::f32_to_f16(65519.99f), 0x7bff);
   EXPECT_EQ(base::f32_to_f16(65520.0f), 0x7c00);
   EXPECT_EQ(base::f32_to_f16(-1e30f), 0xfc00);
-}
-
-// Split and joined again: all 2^32; with sanitizers, which are slow, a prime stride.
-TEST(SplitMaster, IsUndoneExactlyForEveryPatternThatIsNoNan) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  constexpr std::uint64_t kStride = 1009;
-#else
-  constexpr std::uint64_t kStride = 1;
-#endif
-  constexpr std::uint64_t kBatch = 1 << 16, kPatterns = std::uint64_t{1} << 32;
-  std::atomic<std::uint64_t> wrong = 0;
-  const auto check = [&](std::uint64_t first, std::uint64_t end) {
-    std::vector<float> masters(kBatch), back(kBatch);
-    std::vector<std::uint16_t> weight(kBatch), residual(kBatch);
-    for (std::uint64_t at = first; at < end; at += kBatch * kStride) {
-      for (std::uint64_t i = 0; i < kBatch; ++i)
-        masters[i] = std::bit_cast<float>(static_cast<std::uint32_t>(at + i * kStride));
-      replace_masters(MasterKind::kSplitResidual, masters.data(), weight.data(), residual.data(),
-                      kBatch);
-      read_master(MasterKind::kSplitResidual, weight.data(), residual.data(), kBatch, back.data());
-      std::uint64_t differ = 0;
-      for (std::uint64_t i = 0; i < kBatch; ++i) {
-        auto wanted = std::bit_cast<std::uint32_t>(masters[i]);
-        if ((wanted & 0x7fffffffu) > 0x7f800000u) wanted = base::kCanonicalNan;
-        differ += std::bit_cast<std::uint32_t>(back[i]) != wanted ? 1 : 0;
-      }
-      wrong += differ;
-    }
-  };
-  std::thread half(check, kPatterns / 2, kPatterns);
-  check(0, kPatterns / 2);
-  half.join();
-  EXPECT_EQ(wrong, 0u);
 }
 }  // namespace
 }  // namespace headrace::optimizer_cpu
