@@ -13,7 +13,7 @@
 
 namespace headrace::optimizer_cpu {
 namespace {
-constexpr std::uint64_t kSeed = 77;
+constexpr std::uint64_t kCodecSeed = 77;
 
 // ---- the codes ----
 
@@ -50,7 +50,7 @@ TEST(Block8, CodesRiseWithTheirValues) {
 }
 
 TEST(Block8, HoldsTheLargestOfItsBlockWithinASixteenth) {
-  std::mt19937_64 random(kSeed);
+  std::mt19937_64 random(kCodecSeed);
   for (int i = 0; i < 100000; ++i) {
     const auto bits = static_cast<std::uint32_t>(random() % 0x7e000000u);
     const float value = std::bit_cast<float>(bits);
@@ -81,7 +81,7 @@ TEST(Block8, ASumOfSquaresAboveZeroStaysAboveZero) {
 
 // Over all 65,536 random values: the mean of what is stored is the value.
 TEST(StochasticRounding, IsFair) {
-  std::mt19937_64 random(kSeed + 1);
+  std::mt19937_64 random(kCodecSeed + 1);
   for (int i = 0; i < 40; ++i) {
     const auto value =
         static_cast<float>(std::exp(static_cast<double>(random() % 2000) / 100 - 20));
@@ -124,7 +124,7 @@ TEST(RandomBits, AreEvenInEveryByteAndBetweenNeighbours) {
     std::array<std::uint64_t, 256> bytes{}, differences{}, steps{}, parameters{};
     for (std::uint64_t e = 0; e < kBlocks * kRandomBlock; ++e) {
       const auto bits = [&](std::uint64_t parameter, std::uint64_t t, std::uint64_t element) {
-        return random_bits(random_keys(random_key(kSeed, parameter, t), element),
+        return random_bits(random_keys(random_key(kCodecSeed, parameter, t), element),
                            static_cast<std::uint32_t>(element % kRandomBlock)) >>
                shift;
       };
@@ -166,7 +166,7 @@ TEST(Fp16, EveryPatternGoesToF32AndBack) {
 }
 
 TEST(Fp16, IsRoundedToNearestTiesToEven) {
-  std::mt19937_64 random(kSeed + 2);
+  std::mt19937_64 random(kCodecSeed + 2);
   for (int i = 0; i < 300000; ++i) {
     const float value = std::bit_cast<float>(static_cast<std::uint32_t>(random()));
     if (!(std::fabs(value) < 65520)) continue;
