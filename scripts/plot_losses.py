@@ -4,8 +4,8 @@
 
   plot_losses.py OUT.svg NAME=REPORT.json [NAME=REPORT.json ...]
 
-Each point is the mean of ten steps. Prints the held-out loss of each run and its difference from the
-first.
+Each point is the mean of ten steps. Prints the held-out loss of each run and its difference from
+the first.
 """
 import json
 import sys
@@ -43,7 +43,7 @@ def draw(runs):
     for i in range(6):
         loss = least + (most - least) * i / 5
         lines.append(
-            f'<line x1="{LEFT}" x2="{RIGHT}" y1="{y_of(loss):.1f}" y2="{y_of(loss):.1f}" stroke="#ddd"/>'
+            f'<path d="M{LEFT} {y_of(loss):.1f}H{RIGHT}" stroke="#ddd"/>'
             f'<text x="{LEFT - 6}" y="{y_of(loss) + 4:.1f}" text-anchor="end">{loss:.2f}</text>'
         )
         step = steps * i / 5
@@ -57,7 +57,9 @@ def draw(runs):
     for i, (name, points) in enumerate(curves):
         colour = COLOURS[i % len(COLOURS)]
         path = " ".join(f"{x_of(x):.1f},{y_of(y):.1f}" for x, y in points)
-        lines.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.6"/>')
+        lines.append(
+            f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.6"/>'
+        )
         lines.append(
             f'<text x="{RIGHT - 150}" y="{TOP + 18 * (i + 1)}" fill="{colour}">{name}</text>'
         )
@@ -76,7 +78,8 @@ def main():
         file.write(draw(runs))
     first = runs[0][1]["eval_loss"]
     for name, report in runs:
-        print(f"{name}: held-out loss {report['eval_loss']:.4f} ({report['eval_loss'] - first:+.4f})")
+        loss = report["eval_loss"]
+        print(f"{name}: held-out loss {loss:.4f} ({loss - first:+.4f})")
 
 
 if __name__ == "__main__":
