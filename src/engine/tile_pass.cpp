@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "base/hash.hpp"
-#include "optimizer_cpu/masters.hpp"
+#include "optimizer_cpu/span_parts.hpp"
 
 namespace headrace::engine {
 std::span<std::byte> TilePass::bytes_of(const PassStream& stream,
@@ -37,34 +37,23 @@ void TilePass::initialise_unit(std::uint64_t first, std::uint64_t count) noexcep
   const std::byte* const in = initial_weight + first * weight_bytes_per_element;
   if (out != in) std::memcpy(out, in, count * weight_bytes_per_element);
   if (!has_state) return;  // the weight alone
-  for (std::uint32_t k = 0; k < moments(arithmetic); ++k) {
-    const std::uint32_t bytes = optimizer_cpu::moment_bytes(codec);
-    std::memset(moment[k] + first * bytes, 0, count * bytes);
-    if (moment_scale[k] == nullptr) continue;
-    const std::uint64_t block = first / optimizer_cpu::kScaleBlock;
-    std::memset(moment_scale[k] + block, 0, count / optimizer_cpu::kScaleBlock);
-  }
-  std::byte* const masters =
-      master == nullptr ? nullptr : master + first * optimizer_cpu::master_bytes(kind);
-  optimizer_cpu::reset_master(kind, out, masters, count);
+  reset_state(arithmetic, span_of(first, count));
 }
 
 optimizer_cpu::UpdateSpan TilePass::span_of(std::uint64_t first,
                                             std::uint64_t count) const noexcept {
-  optimizer_cpu::UpdateSpan span;
-  span.elements = count;
-  span.kind = kind;
-  span.codec = codec;
-  span.gradient_dtype = gradient_dtype;
-  span.weight = weight + first * weight_bytes_per_element;
-  span.master = master == nullptr ? nullptr : master + first * optimizer_cpu::master_bytes(kind);
-  for (std::uint32_t k = 0; k < moments(arithmetic); ++k) {
-    span.moment[k] = moment[k] + first * optimizer_cpu::moment_bytes(codec);
-    if (moment_scale[k] == nullptr) continue;
-    span.moment_scale[k] =
-        reinterpret_cast<std::uint8_t*>(moment_scale[k]) + first / optimizer_cpu::kScaleBlock;
+  optimizer_cpu::UpdateSpan whole;
+  whole.kind = kind;
+  whole.codec = codec;
+  whole.gradient_dtype = gradient_dtype;
+  whole.weight = weight;
+  whole.master = master;
+  for (std::uint32_t k = 0; k < optimizer_cpu::kMaxMoments; ++k) {
+    whole.moment[k] = moment[k];
+    whole.moment_scale[k] = reinterpret_cast<std::uint8_t*>(moment_scale[k]);
   }
-  return span;
+  whole.gradient = gradient;
+  return part_of(whole, first, count);
 }
 
 // `first` as an element of the tile: the random bits of a value that is loaded hang on its place.
@@ -88,7 +77,6 @@ void TilePass::update_unit(std::uint64_t first, std::uint64_t count) noexcept {
     if (begin >= stop || received[segment.parameter] == 0) continue;
     optimizer_cpu::UpdateSpan span = span_of(begin, stop - begin);
     span.first_element = first_element + begin - parameters[segment.parameter].first_element;
-    span.gradient = gradient + begin * size_bytes(gradient_dtype);
     update(span, steps[segment.parameter]);
   }
 }

@@ -72,7 +72,7 @@ struct TilePass {
 
   optimizer_cpu::StoredMoment stored_moment(std::uint32_t which,
                                             std::uint64_t first) const noexcept;
-  // Where the tile keeps these elements; without a gradient. `first` is a multiple of kScaleBlock.
+  // Where the tile keeps these elements. `first` is a multiple of kScaleBlock.
   optimizer_cpu::UpdateSpan span_of(std::uint64_t first, std::uint64_t count) const noexcept;
 
  private:

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <cstring>
 #include <string>
 #include <utility>
 
@@ -12,8 +11,8 @@
 #include "device/gradient_kernels.hpp"
 #include "device/gradient_targets.hpp"
 #include "optimizer_cpu/hyperparameter_checks.hpp"
-#include "optimizer_cpu/masters.hpp"
 #include "optimizer_cpu/random_bits.hpp"
+#include "optimizer_cpu/span_parts.hpp"
 #include "optimizer_cpu/state_streams.hpp"
 #include "platform/machine.hpp"
 #include "settings/environment.hpp"
@@ -158,37 +157,26 @@ void CpuOptimizerCore::initialize(std::span<const ParameterState> parameters) {
 void CpuOptimizerCore::initialize_unit(void* self, std::uint64_t unit) noexcept {
   const CpuOptimizerCore& core = *static_cast<CpuOptimizerCore*>(self);
   for (const UnitPiece& piece : core.list_.unit(unit)) {
-    const optimizer_cpu::UpdateSpan span = core.span_of(core.states_[piece.parameter], piece);
-    for (std::uint32_t k = 0; k < moments(optimizer_cpu::arithmetic_of(core.options_.rule)); ++k) {
-      std::memset(span.moment[k], 0, span.elements * optimizer_cpu::moment_bytes(span.codec));
-      if (span.moment_scale[k] == nullptr) continue;
-      const std::uint64_t scales =
-          (span.elements + optimizer_cpu::kScaleBlock - 1) / optimizer_cpu::kScaleBlock;
-      std::memset(span.moment_scale[k], 0, scales);
-    }
-    optimizer_cpu::reset_master(span.kind, span.weight, span.master, span.elements);
+    reset_state(optimizer_cpu::arithmetic_of(core.options_.rule),
+                core.span_of(core.states_[piece.parameter], piece));
   }
 }
 
 optimizer_cpu::UpdateSpan CpuOptimizerCore::span_of(const ParameterState& state,
                                                     const UnitPiece& piece) const {
-  optimizer_cpu::UpdateSpan span;
-  const std::uint64_t first = piece.first_element;
-  span.elements = piece.elements;
-  span.kind = optimizer_cpu::master_kind(state.dtype, state.layout);
-  span.codec = options_.moments;
-  span.first_element = first;
-  span.weight = state.weight.data() + first * size_bytes(state.dtype);
-  if (!state.master.empty())
-    span.master = state.master.data() + first * optimizer_cpu::master_bytes(span.kind);
+  const auto data = [](std::span<std::byte> array) {
+    return array.empty() ? nullptr : array.data();
+  };
+  optimizer_cpu::UpdateSpan whole;
+  whole.kind = optimizer_cpu::master_kind(state.dtype, state.layout);
+  whole.codec = options_.moments;
+  whole.weight = data(state.weight);
+  whole.master = data(state.master);
   for (std::uint32_t k = 0; k < optimizer_cpu::kMaxMoments; ++k) {
-    if (state.moment[k].empty()) continue;
-    span.moment[k] = state.moment[k].data() + first * optimizer_cpu::moment_bytes(span.codec);
-    if (state.moment_scale[k].empty()) continue;
-    span.moment_scale[k] = reinterpret_cast<std::uint8_t*>(state.moment_scale[k].data()) +
-                           first / optimizer_cpu::kScaleBlock;
+    whole.moment[k] = data(state.moment[k]);
+    whole.moment_scale[k] = reinterpret_cast<std::uint8_t*>(data(state.moment_scale[k]));
   }
-  return span;
+  return part_of(whole, piece.first_element, piece.elements);
 }
 
 // ---- the gradients' statistics ----
