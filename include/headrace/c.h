@@ -397,7 +397,8 @@ headrace_code headrace_gathered_bytes(headrace_gathered* gathered, headrace_para
 headrace_code headrace_gathered_section(headrace_gathered* gathered, headrace_dtype dtype,
                                         void** out_data, size_t* out_size_bytes,
                                         headrace_error* error);
-/* Gives the lease back and forgets the handle. NULL does nothing. */
+/* Gives the lease back and forgets the handle. NULL does nothing. Another thread's registration,
+ * freeze, close or destroy, which ends in a refusal while the lease is open, is waited for. */
 headrace_code headrace_gathered_release(headrace_gathered* gathered, headrace_error* error);
 /* `gradient` is the whole parameter's, row-major, of any dtype, device memory; it has been read
  * when `stream` passes this point, so on the CPU when the call returns. */

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <string>
+#include <thread>
 
 #include "headrace/error.hpp"
 
@@ -24,6 +25,16 @@ class CallGate {
     do {
       if ((word & conflicts(kind)) != 0) refuse(word);
     } while (!word_.compare_exchange_weak(word, word + one(kind)));
+  }
+  // Waits where kShape is inside. For who holds a lease: kShape is refused then, so is soon out.
+  void enter_to_look() noexcept {
+    std::uint64_t word = word_.load();
+    do {
+      while ((word & all(CallKind::kShape)) != 0) {
+        std::this_thread::yield();
+        word = word_.load();
+      }
+    } while (!word_.compare_exchange_weak(word, word + one(CallKind::kLook)));
   }
   void leave(CallKind kind) noexcept { word_.fetch_sub(one(kind)); }
 

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "headrace/error.hpp"
@@ -63,6 +64,14 @@ class HandleTable {
   Use use(void* handle) {
     Slot* slot = nullptr;
     const Code code = try_use(handle, slot);
+    if (code != Code::kOk) refuse(code);
+    return Use(slot);
+  }
+  // Likewise, but waits while a remove() is trying.
+  Use use_after_remove(void* handle) {
+    Slot* slot = nullptr;
+    Code code = try_use(handle, slot);
+    for (; code == Code::kWrongState; code = try_use(handle, slot)) std::this_thread::yield();
     if (code != Code::kOk) refuse(code);
     return Use(slot);
   }

@@ -20,14 +20,16 @@ struct EngineOfC {
 struct LeaseOfC {
   Gathered gathered;
   headrace_engine* engine;
+  pid_t owner = getpid();
 };
 using EngineHandles = HandleTable<EngineOfC, 256>;
 using LeaseHandles = HandleTable<LeaseOfC, 8192>;
 extern EngineHandles engines;
 extern LeaseHandles leases;
 
-inline void refuse_in_child(const EngineOfC& engine) {
-  if (engine.owner == getpid()) return;
+template <class Owned>
+void refuse_in_child(const Owned& object) {
+  if (object.owner == getpid()) return;
   throw Error(Code::kWrongState,
               "called in a forked child; the engine, its threads and files are its parent's. Make "
               "an engine of its own in the child.");
