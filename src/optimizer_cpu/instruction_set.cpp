@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "optimizer_cpu/instruction_set.hpp"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include <array>
 #include <cstdlib>
 #include <string>
@@ -31,6 +35,12 @@ InstructionSet forced_set(std::string_view word) {
                   (near.empty() ? "scalar, avx2 or avx512" : std::string(near)) + ", or unset it");
 }
 
+#if defined(__x86_64__)
+bool converts_f16() noexcept {  // __builtin_cpu_supports() of clang 14 knows no "f16c"
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+#endif
 }  // namespace
 
 const char* name_of(InstructionSet set) noexcept {
@@ -48,7 +58,8 @@ const char* name_of(InstructionSet set) noexcept {
 bool runs_here(InstructionSet set) noexcept {
   if (set == InstructionSet::kScalar) return true;
 #if defined(__x86_64__)
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  const bool avx2 =
+      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && converts_f16();
   if (set == InstructionSet::kAvx2) return avx2;
   return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// update_scalar.cpp: the kernel compiled for the plainest CPU the build runs on; without FMA there
-// fmaf() is a library call, slow but right.
+// update_scalar.cpp: the kernel for the plainest CPU the build runs on.
+#include "optimizer_cpu/vector_scalar.hpp"
+// After the vectors that it is written over.
 #include "optimizer_cpu/update_kernel.hpp"
 
 void headrace::optimizer_cpu::update_scalar(const UpdateSpan& span,
