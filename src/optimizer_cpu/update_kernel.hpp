@@ -34,6 +34,10 @@ void prefetch(const T* data, Index i) {
   for (Index line = 0; line < kPack * sizeof(T); line += 64) __builtin_prefetch(at + line);
 }
 
+inline bool can_stream(const void* data) {
+  return __builtin_bit_cast(std::uintptr_t, data) % kStreamAlignment == 0;
+}
+
 inline Floats real(Bits32 bits) { return float_of(all(bits)); }
 inline Floats canonical(Floats value) { return choose(is_nan(value), real(0x7fc00000u), value); }
 inline FloatPack floats_of(const WordPack& words) {
@@ -98,7 +102,6 @@ struct F32Master {
   float* __restrict master;
   F32Master from(Index i) const { return {weight + i, master + i}; }
   FloatPack load_at(Index i) const {
-    prefetch(weight, i);
     prefetch(master, i);
     return load(master + i);
   }
@@ -108,7 +111,11 @@ struct F32Master {
       const Words bits = bits_of(p.part[k]);
       rounded.part[k] = bits + all(0x7fffu) + (right<16>(bits) & all(1u));
     }
-    store_high(weight + i, rounded);
+    if (can_stream(weight + i)) {
+      stream_high(weight + i, rounded);
+    } else {
+      store_high(weight + i, rounded);
+    }
     store(master + i, p);
   }
 };
@@ -117,12 +124,15 @@ struct F16Master {
   float* __restrict master;
   F16Master from(Index i) const { return {weight + i, master + i}; }
   FloatPack load_at(Index i) const {
-    prefetch(weight, i);
     prefetch(master, i);
     return load(master + i);
   }
   void store_at(Index i, const FloatPack& p) const {
-    store_f16(weight + i, p);
+    if (can_stream(weight + i)) {
+      stream_f16(weight + i, p);
+    } else {
+      store_f16(weight + i, p);
+    }
     store(master + i, p);
   }
 };
@@ -579,6 +589,7 @@ inline void update_within_block(const UpdateSpan& span, const UpdateStep& step) 
 inline void update_span(const UpdateSpan& span, const UpdateStep& step) {
   const base::DefaultFloatMode mode;
   update_in_parts(span, step);
+  fence();
 }
 }  // namespace
 }  // namespace headrace::optimizer_cpu

@@ -116,9 +116,11 @@ inline WordPack load_bytes(const std::uint8_t* data) {
 inline __m256i narrowed(__m256i first, __m256i second) {
   return _mm256_permute4x64_epi64(_mm256_packus_epi32(first, second), 0xd8);
 }
+inline __m256i upper_halves(const WordPack& pack) {
+  return narrowed(right<16>(pack.part[0]).v, right<16>(pack.part[1]).v);
+}
 inline void store_high(std::uint16_t* data, const WordPack& pack) {
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(data),
-                      narrowed(right<16>(pack.part[0]).v, right<16>(pack.part[1]).v));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(data), upper_halves(pack));
 }
 inline void store_low(std::uint16_t* data, const WordPack& pack) {
   const __m256i lower = _mm256_set1_epi32(0xffff);
@@ -132,6 +134,19 @@ inline void store_f16(std::uint16_t* data, const FloatPack& pack) {
                      _mm256_cvtps_ph(pack.part[k].v, _MM_FROUND_TO_NEAREST_INT));
   }
 }
+// Past the caches, to a multiple of 32 bytes: what is written without having been read need not be
+// read for it. fence() ends them.
+constexpr std::uint64_t kStreamAlignment = 32;
+inline void stream_high(std::uint16_t* data, const WordPack& pack) {
+  _mm256_stream_si256(reinterpret_cast<__m256i*>(data), upper_halves(pack));
+}
+inline void stream_f16(std::uint16_t* data, const FloatPack& pack) {
+  for (int k = 0; k < kParts; ++k) {
+    _mm_stream_si128(reinterpret_cast<__m128i*>(data + k * kLanes),
+                     _mm256_cvtps_ph(pack.part[k].v, _MM_FROUND_TO_NEAREST_INT));
+  }
+}
+inline void fence() { _mm_sfence(); }
 inline void store_bytes(std::uint8_t* data, const WordPack& pack) {
   const __m256i halves = narrowed(pack.part[0].v, pack.part[1].v);
   const __m128i bytes =

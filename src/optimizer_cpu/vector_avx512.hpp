@@ -137,6 +137,19 @@ inline void store_f16(std::uint16_t* data, const FloatPack& pack) {
                         _mm512_cvtps_ph(pack.part[k].v, _MM_FROUND_TO_NEAREST_INT));
   }
 }
+// Past the caches, to a multiple of 64 bytes: what is written without having been read need not be
+// read for it. fence() ends them.
+constexpr std::uint64_t kStreamAlignment = 64;
+inline void stream_high(std::uint16_t* data, const WordPack& pack) {
+  _mm512_stream_si512(reinterpret_cast<__m512i*>(data), halves_of<1>(pack));
+}
+inline void stream_f16(std::uint16_t* data, const FloatPack& pack) {
+  const __m256i first = _mm512_cvtps_ph(pack.part[0].v, _MM_FROUND_TO_NEAREST_INT);
+  const __m256i second = _mm512_cvtps_ph(pack.part[1].v, _MM_FROUND_TO_NEAREST_INT);
+  _mm512_stream_si512(reinterpret_cast<__m512i*>(data),
+                      _mm512_inserti64x4(_mm512_castsi256_si512(first), second, 1));
+}
+inline void fence() { _mm_sfence(); }
 inline void store_bytes(std::uint8_t* data, const WordPack& pack) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(data), _mm512_cvtepi16_epi8(halves_of<0>(pack)));
 }

@@ -91,6 +91,11 @@ inline void store_low(std::uint16_t* data, const WordPack& pack) {
 inline void store_f16(std::uint16_t* data, const FloatPack& pack) {
   *data = base::narrow_f16(pack.part[0].v);
 }
+// Where other vectors pass the caches.
+constexpr std::uint64_t kStreamAlignment = 2;
+inline void stream_high(std::uint16_t* data, const WordPack& pack) { store_high(data, pack); }
+inline void stream_f16(std::uint16_t* data, const FloatPack& pack) { store_f16(data, pack); }
+inline void fence() {}
 inline void store_bytes(std::uint8_t* data, const WordPack& pack) {
   *data = static_cast<std::uint8_t>(pack.part[0].v);
 }
