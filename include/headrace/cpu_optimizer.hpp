@@ -133,7 +133,8 @@ class CpuOptimizer {
 
   // Moments zero, masters from the weights, which are read. Given the same parameters in the same
   // order, each thread begins with those it will begin to update: memory that was never touched
-  // comes to lie near it. Throws kInvalidArgument; nothing was written.
+  // comes to lie near it. Where there are several NUMA nodes, threads of its own stay on one each.
+  // Throws kInvalidArgument; nothing was written.
   void initialize(std::span<const ParameterState> parameters);
 
   // Norm, clipping and one update of all of these.

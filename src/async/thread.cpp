@@ -2,8 +2,10 @@
 #include "async/thread.hpp"
 
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <system_error>
 #include <utility>
 
@@ -49,5 +51,17 @@ std::thread start_thread(const std::string& name, std::function<void()> body) {
             "cgroup's pids.max), or lower headrace.update_threads or headrace.queue_depth",
         error.code().value());
   }
+}
+
+void bind_this_thread(const std::vector<int>& cpus) noexcept {
+  if (cpus.empty()) return;
+  const int count = *std::ranges::max_element(cpus) + 1;
+  cpu_set_t* const set = CPU_ALLOC(count);
+  if (set == nullptr) return;
+  const std::size_t size = CPU_ALLOC_SIZE(count);
+  CPU_ZERO_S(size, set);
+  for (const int cpu : cpus) CPU_SET_S(static_cast<std::size_t>(cpu), size, set);
+  ::sched_setaffinity(0, size, set);
+  CPU_FREE(set);
 }
 }  // namespace headrace::async

@@ -10,13 +10,33 @@
 #include "base/check.hpp"
 
 namespace headrace::async {
-UnitPool::UnitPool(std::uint32_t threads) : owner_pid_(::getpid()), shares_(threads) {
+namespace {
+// The CPUs of the node on which thread `index` belongs; none where there is no choice.
+std::vector<int> cpus_of_thread(std::size_t index, std::size_t threads,
+                                const std::vector<std::vector<int>>& nodes) {
+  if (nodes.size() < 2) return {};
+  std::size_t cpus = 0;
+  for (const std::vector<int>& node : nodes) cpus += node.size();
+  std::size_t place = (2 * index + 1) * cpus / (2 * threads);  // the middle of the thread's part
+  for (const std::vector<int>& node : nodes) {
+    if (place < node.size()) return node;
+    place -= node.size();
+  }
+  return {};
+}
+}  // namespace
+
+UnitPool::UnitPool(std::uint32_t threads, const std::vector<std::vector<int>>& nodes)
+    : owner_pid_(::getpid()), shares_(threads) {
   HEADRACE_CHECK(threads > 0, "a unit pool without threads");
   own_threads_.reserve(threads - 1);
   try {
     for (std::size_t i = 1; i < threads; ++i) {
       own_threads_.push_back(start_thread("headrace-upd" + std::to_string((i - 1) % 1000),
-                                          [this, i] { run_thread(i); }));
+                                          [this, i, cpus = cpus_of_thread(i, threads, nodes)] {
+                                            bind_this_thread(cpus);
+                                            run_thread(i);
+                                          }));
     }
   } catch (...) {
     stop();

@@ -15,8 +15,10 @@ namespace headrace::async {
 // count, and takes from the others' when it is done: what a thread touched first it meets again.
 class UnitPool {
  public:
-  // Throws headrace::Error kUnsupported when the machine gives no more threads.
-  explicit UnitPool(std::uint32_t threads);
+  // `nodes`: CPUs per NUMA node. With two or more, neighbouring threads share a node, as many as
+  // its part of the CPUs, and its own stay there; the caller's goes where it goes. Throws
+  // headrace::Error kUnsupported when the machine gives no more threads.
+  explicit UnitPool(std::uint32_t threads, const std::vector<std::vector<int>>& nodes = {});
   // Not in a forked child.
   ~UnitPool();
   UnitPool(const UnitPool&) = delete;

@@ -77,7 +77,8 @@ std::unique_ptr<async::UnitPool> make_pool(const CpuOptimizerOptions& options) {
   const std::uint64_t threads = wanted > 0 ? wanted : platform::usable_cpus().value;
   try {
     return std::make_unique<async::UnitPool>(
-        static_cast<std::uint32_t>(std::min<std::uint64_t>(threads, kMaxThreads)));
+        static_cast<std::uint32_t>(std::min<std::uint64_t>(threads, kMaxThreads)),
+        platform::usable_cpus_by_node());
   } catch (const Error& error) {
     throw Error(error.code(),
                 "no thread could be started: " + base::errno_text(error.sys_errno()) + ": of " +

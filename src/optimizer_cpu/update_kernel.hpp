@@ -250,7 +250,8 @@ struct Codes8 {
     const Words bits = bits_of(value), whole = bits & all(0x7fffffffu);
     const Floats y = float_of(whole) * factor;
     const Words usual = right<20>(bits_of(y) - all(kBelow << 23) + left<4>(random));
-    const Words tiny = truncated(fma(to_floats(random), all(0x1p-16f), y * all(kTinies)));
+    const Words tiny =
+        truncated(add_exact_product(to_floats(random), all(0x1p-16f), y * all(kTinies)));
     Words code = choose(less(bits_of(y), all((kBelow + 1) << 23)), tiny, usual);
     if (kSquare) code = most(code, least(whole, all(1u)));  // only 0 becomes 0
     code = least(code, all(kLargest));

@@ -37,6 +37,8 @@ inline Floats operator+(Floats a, Floats b) { return {_mm256_add_ps(a.v, b.v)}; 
 inline Floats operator*(Floats a, Floats b) { return {_mm256_mul_ps(a.v, b.v)}; }
 inline Floats operator/(Floats a, Floats b) { return {_mm256_div_ps(a.v, b.v)}; }
 inline Floats fma(Floats a, Floats b, Floats c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
+// Where a * b is exact: fused or not, whichever costs less.
+inline Floats add_exact_product(Floats a, Floats b, Floats c) { return fma(a, b, c); }
 inline Floats sqrt(Floats a) { return {_mm256_sqrt_ps(a.v)}; }
 
 inline Words operator+(Words a, Words b) { return {_mm256_add_epi32(a.v, b.v)}; }

@@ -36,6 +36,8 @@ inline Floats operator+(Floats a, Floats b) { return {a.v + b.v}; }
 inline Floats operator*(Floats a, Floats b) { return {a.v * b.v}; }
 inline Floats operator/(Floats a, Floats b) { return {a.v / b.v}; }
 inline Floats fma(Floats a, Floats b, Floats c) { return {__builtin_fmaf(a.v, b.v, c.v)}; }
+// Where a * b is exact: fused or not, whichever costs less.
+inline Floats add_exact_product(Floats a, Floats b, Floats c) { return a * b + c; }
 inline Floats sqrt(Floats a) { return {__builtin_sqrtf(a.v)}; }
 
 inline Words operator+(Words a, Words b) { return {a.v + b.v}; }

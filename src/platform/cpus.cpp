@@ -1,32 +1,51 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many CPUs this process may keep busy.
+// Which and how many CPUs this process may keep busy.
 #include <sched.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <memory>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "base/units.hpp"
 #include "headrace/error.hpp"
 #include "platform/cgroups.hpp"
 #include "platform/machine.hpp"
+#include "platform/memory_facts.hpp"
 #include "platform/proc_files.hpp"
 
 namespace headrace::platform {
 namespace {
-// The set grows until the kernel's own fits: machines with more than 1024 CPUs exist.
-std::optional<std::uint64_t> affinity_cpus() {
+// In rising order; none when the kernel does not say. The set grows until the kernel's own fits:
+// machines with more than 1024 CPUs exist.
+std::vector<int> affinity_cpus() {
+  std::vector<int> allowed;
   for (int cpus = 1024; cpus <= 1 << 20; cpus *= 2) {
     const std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> set(CPU_ALLOC(cpus),
                                                                [](cpu_set_t* s) { CPU_FREE(s); });
-    if (set == nullptr) return std::nullopt;
+    if (set == nullptr) break;
     const std::size_t size = CPU_ALLOC_SIZE(cpus);
-    if (::sched_getaffinity(0, size, set.get()) == 0) {
-      return static_cast<std::uint64_t>(CPU_COUNT_S(size, set.get()));
+    if (::sched_getaffinity(0, size, set.get()) != 0) continue;
+    for (int cpu = 0; cpu < cpus; ++cpu) {
+      if (CPU_ISSET_S(static_cast<std::size_t>(cpu), size, set.get())) allowed.push_back(cpu);
     }
+    break;
   }
-  return std::nullopt;
+  return allowed;
+}
+
+// Of "0-15,32": whether it names `cpu`.
+bool names_cpu(std::string_view list, int cpu) {
+  return std::ranges::any_of(split(list, ','), [&](std::string_view range) {
+    const auto ends = split(range, '-');
+    const auto first = ends.empty() ? std::nullopt : parse_number(ends.front());
+    const auto last = ends.empty() ? std::nullopt : parse_number(ends.back());
+    return first && last && *first <= static_cast<std::uint64_t>(cpu) &&
+           static_cast<std::uint64_t>(cpu) <= *last;
+  });
 }
 
 // Quota over period, rounded up: half a CPU still runs one thread.
@@ -70,7 +89,8 @@ std::optional<std::uint64_t> slurm_cpus() {
 
 Limit usable_cpus(std::uint32_t ranks_on_host, const std::string& root) {
   Limit host;
-  if (const auto cpus = affinity_cpus()) take_least(host, *cpus, "CPU affinity");
+  if (const auto cpus = affinity_cpus(); !cpus.empty())
+    take_least(host, cpus.size(), "CPU affinity");
   for (const CgroupLevel& level : cgroup_levels("cpu", root)) {
     const auto cpus = read_quota(root + level.folder, level.version);
     const char* name = level.version == 2 ? "cpu.max" : "cpu.cfs_quota_us";
@@ -84,5 +104,17 @@ Limit usable_cpus(std::uint32_t ranks_on_host, const std::string& root) {
   // A task is a rank: this one is not divided again.
   if (const auto cpus = slurm_cpus()) take_least(least, *cpus, "SLURM_CPUS_PER_TASK");
   return least;
+}
+
+std::vector<std::vector<int>> usable_cpus_by_node(const std::string& root) {
+  const std::vector<int> allowed = affinity_cpus();
+  std::vector<std::vector<int>> nodes;
+  for (const NumaNode& node : memory_facts(root).nodes) {
+    std::vector<int> cpus;
+    std::ranges::copy_if(allowed, std::back_inserter(cpus),
+                         [&](int cpu) { return names_cpu(node.cpus, cpu); });
+    if (!cpus.empty()) nodes.push_back(std::move(cpus));
+  }
+  return nodes;
 }
 }  // namespace headrace::platform

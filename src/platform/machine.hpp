@@ -4,6 +4,7 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace headrace::platform {
 struct Limit {
@@ -21,6 +22,10 @@ Limit memory_left(const std::string& root = "");
 // by `ranks_on_host`, and SLURM_CPUS_PER_TASK, which is per rank already; at least 1. Throws
 // kSettings for a SLURM_CPUS_PER_TASK that is no number above 0; empty counts as not set.
 Limit usable_cpus(std::uint32_t ranks_on_host = 1, const std::string& root = "");
+
+// The CPUs that this process may run on, per NUMA node that has any of them. One list, or none,
+// where there is nothing to choose.
+std::vector<std::vector<int>> usable_cpus_by_node(const std::string& root = "");
 
 // "6.1.0-18-amd64"; empty if the kernel does not say.
 std::string kernel_release();

@@ -3,6 +3,7 @@
 #include "async/unit_pool.hpp"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -53,6 +54,47 @@ TEST(UnitPool, LetsTheCallerAndItsOwnThreadWorkAtOnce) {
   };
   pool.run(2, meet, &begun);
   EXPECT_EQ(begun.load(), 2);
+}
+
+// Where the units of a pool of `threads` may run: per unit the CPUs of its thread.
+std::vector<std::vector<int>> cpus_of_units(std::uint32_t threads,
+                                            const std::vector<std::vector<int>>& nodes) {
+  struct Meeting {
+    std::uint32_t threads;
+    std::vector<std::vector<int>> cpus;
+    std::atomic<std::uint32_t> begun{0};
+  } meeting{.threads = threads, .cpus = std::vector<std::vector<int>>(threads)};
+  UnitPool pool(threads, nodes);
+  const auto meet = [](void* context, std::uint64_t unit) noexcept {
+    auto& all = *static_cast<Meeting*>(context);
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    ::sched_getaffinity(0, sizeof set, &set);
+    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+      if (CPU_ISSET(static_cast<std::size_t>(cpu), &set)) all.cpus[unit].push_back(cpu);
+    }
+    all.begun.fetch_add(1);
+    all.begun.notify_all();
+    for (auto now = all.begun.load(); now < all.threads; now = all.begun.load())
+      all.begun.wait(now);
+  };
+  pool.run(threads, meet, &meeting);
+  return meeting.cpus;
+}
+
+// On a machine of one CPU both nodes are that one.
+TEST(UnitPool, KeepsItsOwnThreadsOnTheirNodes) {
+  const std::vector<int> all = cpus_of_units(1, {})[0];
+  ASSERT_FALSE(all.empty());
+  const std::vector<int> first = {all.front()}, second = {all.back()};
+  EXPECT_EQ(cpus_of_units(4, {first, second}),
+            (std::vector<std::vector<int>>{all, first, second, second}));
+  EXPECT_EQ(cpus_of_units(3, {first}), std::vector<std::vector<int>>(3, all));
+  EXPECT_EQ(cpus_of_units(2, {}), std::vector<std::vector<int>>(2, all));
+}
+
+TEST(UnitPool, WorksOnWhereANodesCpusAreNotToBeHad) {
+  EXPECT_EQ(cpus_of_units(2, {{0}, {1 << 19}}).size(), 2u);
 }
 
 TEST(UnitPool, LetsAThreadThatIsDoneTakeWhatAnotherHasNotBegun) {

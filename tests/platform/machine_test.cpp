@@ -3,6 +3,7 @@
 #include "platform/machine.hpp"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -274,6 +275,27 @@ TEST_F(UsableCpus, FollowSlurmAndRefuseByNameWhatIsNotANumber) {
     EXPECT_EQ(limit.source, "SLURM_CPUS_PER_TASK");
   }
   ::unsetenv("SLURM_CPUS_PER_TASK");
+}
+
+TEST_F(UsableCpus, AreDividedByNodeAndOthersLeftOut) {
+  EXPECT_TRUE(usable_cpus_by_node(root_).empty());
+  const auto node = [&](int number, const std::string& cpus) {
+    const std::string folder = "/sys/devices/system/node/node" + std::to_string(number);
+    write(folder + "/cpulist", cpus + "\n");
+    write(folder + "/meminfo", "Node " + std::to_string(number) + " MemTotal: 1024 kB\n");
+  };
+  cpu_set_t set;
+  ASSERT_EQ(::sched_getaffinity(0, sizeof set, &set), 0);
+  std::vector<int> mine;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(static_cast<std::size_t>(cpu), &set)) mine.push_back(cpu);
+  }
+  node(0, "0-1048575");
+  node(1, "");                 // memory alone
+  node(2, "1048576-1048577");  // CPUs that are not ours
+  EXPECT_EQ(usable_cpus_by_node(root_), std::vector<std::vector<int>>{mine});
+  node(2, "7-,x," + std::to_string(mine.back()));
+  EXPECT_EQ(usable_cpus_by_node(root_), (std::vector<std::vector<int>>{mine, {mine.back()}}));
 }
 
 TEST(CgroupLevels, GoFromTheOwnGroupUpToTheMountPoint) {
