@@ -141,7 +141,7 @@ TEST(OptimizerContest, TheCeilingIsTheKindWithTheHighestMedian) {
 TEST(OptimizerContest, APassInPlaceLeavesEveryByte) {
   const Case of{.moments = MomentCodec::kBlock8, .weight = MasterKind::kF32OfF16, .threads = 2};
   const std::vector<Stream> streams = streams_of(of);
-  Gang gang(2);
+  Gang gang;
   const StateMemory memory(streams, kElements, gang, 2);
   const auto bytes = [&] {
     std::vector<std::byte> all;
@@ -159,7 +159,7 @@ TEST(OptimizerContest, APassInPlaceLeavesEveryByte) {
 }
 
 TEST(OptimizerContest, TheGangCallsEachUnitOnceOnAnyNumberOfThreads) {
-  Gang gang(4);
+  Gang gang;
   for (const std::uint32_t threads : {1u, 2u, 4u}) {
     for (int pass = 0; pass < 200; ++pass) {
       std::vector<std::atomic<int>> calls(37);
@@ -171,7 +171,7 @@ TEST(OptimizerContest, TheGangCallsEachUnitOnceOnAnyNumberOfThreads) {
 
 TEST(OptimizerContest, AChangedByteBetweenTwoUpdatesIsFound) {
   const Case of{.checksums = true};
-  Gang gang(1);
+  Gang gang;
   const StateMemory memory(streams_of(of), kElements, gang, 1);
   UpdatePass pass(of, memory);
   pass.prepare(gang);

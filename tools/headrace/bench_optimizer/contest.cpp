@@ -21,7 +21,6 @@ class Rounds {
   Rounds(const ContestOptions& options, const ContestProgress& progress)
       : options_(options),
         progress_(progress),
-        gang_(most_threads(options.cases)),
         memory_(streams_of(options.cases), options.elements, gang_, most_threads(options.cases)) {
     contest_.elements = options.elements;
     contest_.kinds = ceiling_kinds();
