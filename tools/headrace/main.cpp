@@ -9,6 +9,7 @@
 
 #include "bench/bench.hpp"
 #include "doctor/doctor.hpp"
+#include "estimate/estimate.hpp"
 #include "headrace/version.hpp"
 #include "inspect/inspect.hpp"
 #include "program/exit_codes.hpp"
@@ -29,6 +30,8 @@ constexpr std::array kSubcommands{
                bench},
     Subcommand{"tune", "[PATH...]", "the engine's I/O settings for a drive, with an interval",
                tune},
+    Subcommand{"estimate", "MODEL",
+               "memory that training a model takes, beside DeepSpeed's estimates", estimate},
     Subcommand{"inspect", "PATH", "what swap files hold, verified; read-only", inspect},
 };
 

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// estimate_test: `headrace estimate`: the known estimators to the digit, and the plan beside them.
+#include "estimate/estimate.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "headrace/error.hpp"
+#include "support/temporary_directory.hpp"
+#include "tools/ran.hpp"
+
+namespace headrace::tools {
+namespace {
+// Hundredths of GiB, as the estimators print them.
+long hundredths(double bytes) { return std::lround(bytes / (1 << 30) * 100); }
+
+EstimateInputs inputs_of(const Model& model, std::uint32_t gpus, std::uint32_t nodes = 1) {
+  EstimateInputs inputs;
+  inputs.parameters = model.elements();
+  inputs.largest_layer = model.largest_layer().elements;
+  inputs.gpus_per_node = gpus;
+  inputs.nodes = nodes;
+  return inputs;
+}
+
+// DeepSpeed's documentation prints this table for t5-3b, one node, 8 GPUs.
+TEST(ZeroEstimates, AreDeepSpeedsPublishedTableForT53bOnEightGpus) {
+  const long expected[][2] = {{12748, 531}, {12748, 1593}, {7171, 12}, {12748, 12},
+                              {6374, 79},   {12748, 79},   {147, 610}, {12748, 610}};
+  const auto estimates = zero_estimates(inputs_of(model_of("t5-3b"), 8));
+  ASSERT_EQ(estimates.size(), std::size(expected));
+  for (std::size_t i = 0; i < estimates.size(); ++i) {
+    EXPECT_EQ(hundredths(estimates[i].host_bytes), expected[i][0]) << i;
+    EXPECT_EQ(hundredths(estimates[i].gpu_bytes), expected[i][1]) << i;
+  }
+}
+
+TEST(ZeroEstimates, DivideByNodesWhereTheStateIsDivided) {
+  const Model model = model_of("gpt2-xl");
+  const auto one = zero_estimates(inputs_of(model, 8)),
+             two = zero_estimates(inputs_of(model, 8, 2));
+  EXPECT_EQ(two[2].host_bytes, one[2].host_bytes / 2);  // ZeRO-3, all on the CPU, zero_init
+  EXPECT_EQ(two[0].host_bytes, one[0].host_bytes * 2);  // ZeRO-2: per node 4 bytes of each GPU
+  EXPECT_EQ(two[3].host_bytes, one[3].host_bytes);      // built whole in each process
+  EXPECT_LT(two[6].gpu_bytes, one[6].gpu_bytes);
+}
+
+TEST(Planned, HoldsAndMovesTheBytesThatTheFormatsHave) {
+  const Model model = model_of("gpt2-xl");
+  const auto parameters = static_cast<double>(model.elements());
+  Settings settings;
+  const auto plans = planned(model, inputs_of(model, 1), settings);
+  ASSERT_EQ(plans.size(), 3u);
+  // Weight 2, residual 2, moments 8, gradient 2; slots come on top.
+  EXPECT_NEAR(static_cast<double>(plans[0].host_bytes) / parameters, 14, 0.5);
+  EXPECT_EQ(plans[0].nvme_bytes, 0u);
+  EXPECT_NEAR(static_cast<double>(plans[1].nvme_bytes) / parameters, 10, 0.15);
+  EXPECT_NEAR(static_cast<double>(plans[1].nvme_bytes_per_step) / parameters, 20, 0.3);
+  EXPECT_NEAR(static_cast<double>(plans[2].nvme_bytes) / parameters, 12, 0.15);
+  EXPECT_LT(plans[2].host_bytes, plans[1].host_bytes);
+  settings.moments = MomentCodec::kBlock8;
+  EXPECT_NEAR(
+      static_cast<double>(planned(model, inputs_of(model, 1), settings)[1].nvme_bytes) / parameters,
+      4, 0.15);
+}
+
+TEST(Planned, IsForAllRanksOfANode) {
+  const Model model = model_of("gpt2-xl");
+  const auto one = planned(model, inputs_of(model, 1), {})[0];
+  const auto four = planned(model, inputs_of(model, 4), {})[0];
+  EXPECT_GT(four.host_bytes, one.host_bytes);  // each rank has slots of its own
+  EXPECT_LT(static_cast<double>(four.host_bytes), 1.2 * static_cast<double>(one.host_bytes));
+  EXPECT_GT(four.gpu_bytes, one.gpu_bytes);  // gradients of a group before they are reduced
+}
+
+class EstimateProgram : public ::testing::Test {
+ protected:
+  static Ran run(const std::string& words) { return run_headrace("estimate " + words); }
+  testing::TemporaryDirectory folder_;
+};
+
+TEST_F(EstimateProgram, PrintsTheTableThePlanAndWhyTheyDiffer) {
+  const Ran ran = run("t5-3b --gpus 8");
+  EXPECT_EQ(ran.exit_code, 0) << ran.out;
+  for (const char* part : {"2,851,598,336 parameters", "71.71      0.12  18 P / N f | 4 L",
+                           "all in host memory", "Why they differ", "zero_init=0", "neither has"})
+    EXPECT_NE(ran.out.find(part), std::string::npos) << part << "\n" << ran.out;
+}
+
+TEST_F(EstimateProgram, CountsGiveTheEstimatorsAloneAndSayWhy) {
+  const Ran ran = run("--parameters 2.851B --largest-layer 32M --gpus 8");
+  EXPECT_EQ(ran.exit_code, 0) << ran.out;
+  EXPECT_NE(ran.out.find("2,851,000,000 parameters; the largest layer has 32,000,000\n"),
+            std::string::npos)
+      << ran.out;
+  EXPECT_NE(ran.out.find("Name a model instead of --parameters"), std::string::npos) << ran.out;
+}
+
+TEST_F(EstimateProgram, ReportsAllOfItAsJson) {
+  const std::string path = folder_.string() + "/estimate.json";
+  const Ran ran = run("gpt2 --nodes 2 --gpus 4 --set headrace.moments=bf16 --json " + path);
+  ASSERT_EQ(ran.exit_code, 0) << ran.out;
+  EXPECT_NE(ran.out.find("adamw, bf16 moments, split masters"), std::string::npos) << ran.out;
+  std::ifstream file(path);
+  const auto json = nlohmann::json::parse(file);
+  EXPECT_EQ(json["program"], "headrace estimate");
+  EXPECT_EQ(json["parameters"], 124'439'808);
+  EXPECT_EQ(json["deepspeed"].size(), 8u);
+  EXPECT_EQ(json["headrace"].size(), 3u);
+  std::uint64_t host = 0;
+  for (const auto& row : json["headrace"][0]["rows_of_one_rank"]) {
+    if (row["tier"] == "host") host += row["bytes"].get<std::uint64_t>();
+  }
+  EXPECT_EQ(json["headrace"][0]["host_bytes_per_node"], 4 * host);
+}
+
+TEST_F(EstimateProgram, RefusesWhatItCannotUseWithTheOneChangeThatHelps) {
+  const auto refused = [&](const std::string& words, const std::string& part) {
+    const Ran ran = run(words);
+    EXPECT_EQ(ran.exit_code, 2) << words << "\n" << ran.out;
+    EXPECT_NE(ran.out.find(part), std::string::npos) << words << "\n" << ran.out;
+  };
+  refused("", "MODEL is missing");
+  refused("gpt3", "did you mean gpt2?");
+  refused("gpt2 --parameters 1M", "Give one of both");
+  refused("--parameters 1M", "go together");
+  refused("--parameters 1M --largest-layer 2M", "larger than --parameters");
+  refused("--parameters 0 --largest-layer 1", "--parameters");
+  refused("--parameters 1Z --largest-layer 1", "--parameters");
+  refused("gpt2 --gpus 0", "--gpus");
+  refused("gpt2 --buffer-factor nan", "--buffer-factor");
+  refused("gpt2 --set headrace.moments=4bit", "headrace.moments");
+  refused(folder_.string(), "neither *.safetensors nor config.json");
+}
+}  // namespace
+}  // namespace headrace::tools

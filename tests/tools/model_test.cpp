@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+// model_test: shapes of models, from names and from files.
+#include "model/model.hpp"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <map>
+
+#include "headrace/error.hpp"
+#include "model/families.hpp"
+#include "support/temporary_directory.hpp"
+
+namespace headrace::tools {
+namespace {
+std::string text_of_failure(const std::string& word, Code code) {
+  try {
+    model_of(word);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), code) << error.what();
+    return error.what();
+  }
+  ADD_FAILURE() << word << " was taken";
+  return "";
+}
+
+class ModelFiles : public ::testing::Test {
+ protected:
+  std::string write(const std::string& name, const std::string& text) const {
+    const std::string path = folder_.string() + "/" + name;
+    std::ofstream(path, std::ios::binary) << text;
+    return path;
+  }
+  // A file of safetensors with this header and 64 bytes of data.
+  void write_safetensors(const std::string& name, const std::string& header) const {
+    std::string text(8, '\0');
+    for (std::size_t i = 0; i < 8; ++i)
+      text[i] = static_cast<char>(header.size() >> (8 * i) & 0xff);
+    write(name, text + header + std::string(64, 'x'));
+  }
+  testing::TemporaryDirectory folder_;
+};
+
+// As the checkpoints' authors count them.
+TEST(KnownModels, HaveThePublishedNumberOfParameters) {
+  const std::map<std::string, std::uint64_t> published = {{"gpt2", 124'439'808},
+                                                          {"gpt2-medium", 354'823'168},
+                                                          {"gpt2-large", 774'030'080},
+                                                          {"gpt2-xl", 1'557'611'200},
+                                                          {"t5-small", 60'506'624},
+                                                          {"t5-base", 222'903'552},
+                                                          {"t5-large", 737'668'096},
+                                                          {"t5-3b", 2'851'598'336},
+                                                          {"t5-11b", 11'307'321'344},
+                                                          {"llama-2-7b", 6'738'415'616},
+                                                          {"llama-2-13b", 13'015'864'320},
+                                                          {"llama-2-70b", 68'976'648'192},
+                                                          {"llama-3-8b", 8'030'261'248},
+                                                          {"llama-3-70b", 70'553'706'496},
+                                                          {"llama-3.1-405b", 405'853'388'800},
+                                                          {"llama-3.2-1b", 1'235'814'400},
+                                                          {"llama-3.2-3b", 3'212'749'824},
+                                                          {"mistral-7b", 7'241'732'096},
+                                                          {"qwen2.5-0.5b", 494'032'768},
+                                                          {"qwen2.5-7b", 7'615'616'512},
+                                                          {"qwen2.5-72b", 72'706'203'648}};
+  for (const std::string_view name : known_names()) {
+    const Model model = model_of(std::string(name));
+    ASSERT_TRUE(published.contains(model.name)) << name;
+    EXPECT_EQ(model.elements(), published.at(model.name)) << name;
+  }
+  EXPECT_EQ(known_names().size(), published.size());
+}
+
+TEST(KnownModels, NameTheirLargestLayerAndGroup) {
+  const Model t5 = model_of("t5-3b");
+  EXPECT_EQ(t5.largest_layer().name, "shared");
+  EXPECT_EQ(t5.largest_layer().elements, 32'899'072u);
+  EXPECT_EQ(t5.largest_group().name, "decoder.block.0");
+  // A bias belongs to the layer of its weight.
+  EXPECT_EQ(model_of("gpt2").groups[1].parameters[3].name, "h.0.attn.c_attn.bias");
+  EXPECT_EQ(model_of("gpt2").groups.size(), 14u);
+}
+
+TEST(KnownModels, AMisspeltNameIsToldWithTheNearestOne) {
+  EXPECT_NE(text_of_failure("gpt2-x1", Code::kNotFound).find("did you mean gpt2-xl?"),
+            std::string::npos);
+  const std::string text = text_of_failure("no model at all", Code::kNotFound);
+  EXPECT_NE(text.find("llama-3-8b"), std::string::npos) << text;
+}
+
+TEST_F(ModelFiles, ConfigJsonOfEachArchitectureGivesTheShapesOfTheName) {
+  const std::map<std::string, std::string> configs = {
+      {"gpt2-xl", R"({"model_type": "gpt2", "n_embd": 1600, "n_layer": 48, "vocab_size": 50257,
+                      "n_positions": 1024})"},
+      {"llama-3-8b", R"({"model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336,
+                         "num_hidden_layers": 32, "num_attention_heads": 32,
+                         "num_key_value_heads": 8, "vocab_size": 128256,
+                         "tie_word_embeddings": false})"},
+      {"qwen2.5-7b", R"({"model_type": "qwen2", "hidden_size": 3584, "intermediate_size": 18944,
+                         "num_hidden_layers": 28, "num_attention_heads": 28,
+                         "num_key_value_heads": 4, "vocab_size": 152064})"},
+      {"t5-11b", R"({"model_type": "t5", "d_model": 1024, "d_ff": 65536, "num_layers": 24,
+                     "num_heads": 128, "d_kv": 128, "vocab_size": 32128})"}};
+  for (const auto& [name, config] : configs) {
+    write("config.json", config);
+    EXPECT_EQ(model_of(folder_.string()).elements(), model_of(name).elements()) << name;
+  }
+}
+
+TEST_F(ModelFiles, HeadersOfAllSafetensorsAreOneModelInBlocks) {
+  write("config.json", "not looked at");
+  write_safetensors("model-00001-of-00002.safetensors",
+                    R"({"__metadata__": {"format": "pt"},
+                        "layers.10.w": {"dtype": "BF16", "shape": [4, 8]},
+                        "embed.weight": {"dtype": "BF16", "shape": [32]}})");
+  write_safetensors("model-00002-of-00002.safetensors",
+                    R"({"layers.9.w": {"dtype": "BF16", "shape": [2, 2], "data_offsets": [0, 8]},
+                        "layers.9.b": {"dtype": "F32", "shape": [], "data_offsets": [8, 12]}})");
+  const Model model = model_of(folder_.string());
+  EXPECT_EQ(model.source, "2 safetensors headers");
+  EXPECT_EQ(model.elements(), 32u + 32 + 4 + 1);
+  ASSERT_EQ(model.groups.size(), 3u);
+  EXPECT_EQ(model.groups[0].name, "");
+  EXPECT_EQ(model.groups[1].name, "layers.9");
+  EXPECT_EQ(model.groups[2].name, "layers.10");
+  EXPECT_EQ(model.largest_layer().elements, 32u);
+}
+
+TEST_F(ModelFiles, AFileOfShapesIsTaken) {
+  const std::string path = write("shapes.json", R"({"groups": [
+      {"name": "h.0", "parameters": [{"name": "w", "shape": [4, 8]}, {"name": "b", "shape": [4]}]},
+      {"parameters": []}]})");
+  const Model model = model_of(path);
+  ASSERT_EQ(model.groups.size(), 1u);
+  EXPECT_EQ(model.groups[0].parameters[0].name, "h.0.w");
+  EXPECT_EQ(model.elements(), 36u);
+  EXPECT_EQ(model.shapes()[0].parameters[1].elements(), 4u);
+}
+
+TEST_F(ModelFiles, WhatIsNoModelIsRefusedByNameWithARemedy) {
+  const auto refused = [&](const std::string& path, const std::string& part, Code code) {
+    const std::string text = text_of_failure(path, code);
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+    EXPECT_NE(text.find("nothing was computed"), std::string::npos) << text;
+  };
+  refused(folder_.string(), "neither *.safetensors nor config.json", Code::kNotFound);
+  write("config.json", R"({"model_type": "mamba"})");
+  refused(folder_.string(), "model_type 'mamba'", Code::kUnsupported);
+  write("config.json", R"({"model_type": "gpt2", "n_embd": 0})");
+  refused(folder_.string(), "\"n_embd\" is 0", Code::kInvalidArgument);
+  write("config.json", R"({"model_type": "gpt2"})");
+  refused(folder_.string(), "no \"n_embd\"", Code::kInvalidArgument);
+  write("config.json", "{");
+  refused(folder_.string(), "not JSON", Code::kInvalidArgument);
+  refused(write("a.json", "[]"), "no list \"groups\"", Code::kInvalidArgument);
+  refused(write("a.json", R"({"groups": []})"), "no parameter", Code::kInvalidArgument);
+  refused(write("a.json", R"({"groups": [{"parameters": [{"name": "w", "shape": [0]}]}]})"),
+          "the shape of 'w'", Code::kInvalidArgument);
+  refused(write("a.json", R"({"groups": [{"parameters": [{"name": "w",
+                               "shape": [4294967296, 4294967296, 4294967296]}]}]})"),
+          "the shape of 'w'", Code::kInvalidArgument);
+  refused(write("a.json", R"({"groups": [{"parameters": [{"shape": [1]}]}]})"),
+          "without \"name\" and \"shape\"", Code::kInvalidArgument);
+  write("x.safetensors", "short");
+  refused(folder_.string(), "shorter than 8 bytes", Code::kInvalidArgument);
+  write("x.safetensors", std::string(64, '\xff'));
+  refused(folder_.string(), "does not fit it", Code::kInvalidArgument);
+  write_safetensors("x.safetensors", R"({"w": {"shape": [1]}})");
+  write_safetensors("y.safetensors", R"({"w": {"shape": [1]}})");
+  refused(folder_.string(), "'w' is in ", Code::kInvalidArgument);
+}
+}  // namespace
+}  // namespace headrace::tools

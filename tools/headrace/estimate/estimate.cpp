@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "estimate/estimate.hpp"
+
+#include <CLI/CLI.hpp>
+#include <cctype>
+
+#include "command_line/command_line.hpp"
+#include "command_line/quantities.hpp"
+#include "command_line/report_file.hpp"
+#include "headrace/error.hpp"
+#include "program/output.hpp"
+
+namespace headrace::tools {
+namespace {
+constexpr const char* kProgram = "headrace estimate";
+constexpr const char* kDescription =
+    "Memory that training a model takes, without activations: the estimates that DeepSpeed's users "
+    "know, for\nZeRO-2 and ZeRO-3, beside what an engine of ours would allocate, and why they "
+    "differ. Touches no drive and\nno GPU. MODEL is a name, a directory with safetensors or "
+    "config.json, or a JSON file of shapes.\n";
+constexpr std::uint64_t kMostParameters = std::uint64_t{1} << 50;
+
+std::string footer() {
+  return "\nNames: " + known_models() +
+         "\n\nExit codes: 0 done, 1 the run failed, 2 refused before it started, 128+n ended by "
+         "signal n.\n";
+}
+
+struct Options {
+  std::string model, config, json;
+  std::vector<std::string> set;
+  EstimateInputs inputs;
+};
+
+// "2851M", "2.85B", "2851598336": powers of 1000.
+std::uint64_t to_count(const std::string& name, const std::string& word) {
+  constexpr const char* kLetters = "kmbt";
+  double factor = 1;
+  std::string digits = word;
+  const char last = word.empty() ? '\0' : static_cast<char>(std::tolower(word.back()));
+  for (int i = 0; last != '\0' && kLetters[i] != '\0'; ++i) {
+    if (last != kLetters[i]) continue;
+    for (int k = 0; k <= i; ++k) factor *= 1000;
+    digits.pop_back();
+  }
+  const double most = static_cast<double>(kMostParameters) / factor;
+  if (factor == 1) return command_line::to_whole(name, word, {1, kMostParameters});
+  const double value = command_line::to_real(name, digits, {1 / factor, most});
+  return static_cast<std::uint64_t>(value * factor + 0.5);
+}
+
+void add_options(CLI::App& app, Options& o) {
+  app.footer(footer());
+  app.add_option("MODEL", o.model, "Name, directory, or file of shapes")->type_name("");
+  const auto add_count = [&](const char* name, std::uint64_t& to, const char* text) {
+    app.add_option_function<std::string>(
+           name, [&to, name](const std::string& word) { to = to_count(name, word); }, text)
+        ->type_name("N");
+  };
+  add_count("--parameters", o.inputs.parameters, "Instead of MODEL: how many, 2851M, 70B");
+  add_count("--largest-layer", o.inputs.largest_layer,
+            "And how many of them the largest layer has");
+  command_line::add_number(app, "--nodes", o.inputs.nodes, {1, 1'000'000}, "Machines [1]");
+  command_line::add_number(app, "--gpus", o.inputs.gpus_per_node, {1, 1024}, "GPUs per node [1]");
+  command_line::add_real(app, "--buffer-factor", o.inputs.buffer_factor, {1, 100},
+                         "What the estimators multiply host memory by [1.5]");
+  app.add_option("--config", o.config, "Settings of the plan; where things lie is varied")
+      ->type_name("FILE");
+  app.add_option("--set", o.set, "One of them, headrace.moments=8bit; may be repeated")
+      ->type_name("KEY=VALUE")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  app.add_option("--json", o.json, "File for the report; - is stdout")->type_name("FILE");
+}
+
+void check(const Options& o) {
+  const bool counted = o.inputs.parameters > 0 || o.inputs.largest_layer > 0;
+  if (o.model.empty() && !counted)
+    throw command_line::Fault{"MODEL is missing",
+                              "Name a model, or give --parameters and --largest-layer"};
+  if (!o.model.empty() && counted)
+    throw command_line::Fault{"MODEL beside --parameters or --largest-layer", "Give one of both"};
+  if (counted && (o.inputs.parameters == 0 || o.inputs.largest_layer == 0))
+    throw command_line::Fault{"--parameters and --largest-layer go together", "Give both"};
+  if (o.inputs.largest_layer > o.inputs.parameters)
+    throw command_line::Fault{"--largest-layer is larger than --parameters",
+                              "The largest layer is a part of the model"};
+  command_line::check_report_target(o.json);
+}
+
+int run(const Options& options) {
+  Estimation e;
+  e.inputs = options.inputs;
+  if (!options.model.empty()) {
+    const Settings settings = options.config.empty()
+                                  ? Settings::from_json("{}", "no settings", options.set)
+                                  : Settings::from_file(options.config, options.set);
+    e.model = model_of(options.model);
+    e.inputs.parameters = e.model->elements();
+    e.inputs.largest_layer = e.model->largest_layer().elements;
+    e.plans = planned(*e.model, e.inputs, settings);
+    const Json words = Json::parse(settings.to_json())["headrace"];
+    e.state = words["optimizer"].get<std::string>() + ", " + words["moments"].get<std::string>() +
+              " moments, " + words["master"].get<std::string>() + " masters";
+  }
+  e.estimates = zero_estimates(e.inputs);
+  print_to(options.json == "-" ? stderr : stdout, "{}", estimation_text(e));
+  Json report = document(kProgram);
+  report.update(estimation_json(e));
+  command_line::write_report(options.json, dump(report));
+  return kDone;
+}
+}  // namespace
+
+int estimate(int argc, const char* const* argv) {
+  Options options;
+  CLI::App app(kDescription, kProgram);
+  add_options(app, options);
+  try {
+    command_line::parse(app, argc, argv);
+    check(options);
+  } catch (const CLI::CallForHelp&) {
+    print("{}", app.help());
+    return kDone;
+  } catch (const command_line::Fault& fault) {
+    return Failing(kProgram, command_line::value_of("--json", argc, argv))
+        .fail(kRefused, "kUsage", command_line::text_of(fault, "nothing was computed"));
+  } catch (const Error& error) {
+    return Failing(kProgram, "").fail(kRefused, code_name(error.code()), error.what());
+  }
+  return Failing(kProgram, options.json)
+      .guard([&] { return run(options); }, "nothing was reported");
+}
+}  // namespace headrace::tools

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// estimate.hpp: `headrace estimate`: the estimates of memory that people know, beside the plan.
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "estimate/planned.hpp"
+#include "program/failing.hpp"
+
+namespace headrace::tools {
+struct Estimation {
+  EstimateInputs inputs;
+  std::optional<Model> model;  // without one no plan can be made
+  std::vector<ZeroEstimate> estimates;
+  std::vector<Planned> plans;
+  std::string state;  // "adamw, f32 moments, split masters"
+};
+std::string estimation_text(const Estimation& estimation);
+Json estimation_json(const Estimation& estimation);
+
+// argv[0] is its name. Returns the exit code.
+int estimate(int argc, const char* const* argv);
+}  // namespace headrace::tools

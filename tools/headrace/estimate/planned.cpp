@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "estimate/planned.hpp"
+
+#include "partition/partition.hpp"
+#include "residency/plan.hpp"
+
+namespace headrace::tools {
+namespace {
+struct Placement {
+  const char* where;
+  OffloadDevice parameters, optimizer;
+};
+constexpr Placement kPlacements[] = {
+    {"all in host memory", OffloadDevice::kCpu, OffloadDevice::kCpu},
+    {"state on NVMe", OffloadDevice::kCpu, OffloadDevice::kNvme},
+    {"parameters and state on NVMe", OffloadDevice::kNvme, OffloadDevice::kNvme}};
+}  // namespace
+
+std::vector<Planned> planned(const Model& model, const EstimateInputs& inputs,
+                             const Settings& settings) {
+  const std::uint32_t per_node = inputs.gpus_per_node;
+  // All ranks have shards of one size: the first is as good as any.
+  const partition::Partition partition =
+      partition::make_partition(model.shapes(), settings.tile_elements, 0, per_node * inputs.nodes);
+  std::vector<Planned> all;
+  for (const Placement& placement : kPlacements) {
+    residency::PlanInputs in;
+    in.partition = &partition;
+    in.groups.resize(model.groups.size());
+    in.settings = settings;
+    in.settings.offload_parameters = placement.parameters;
+    in.settings.offload_optimizer = placement.optimizer;
+    in.settings.nvme_paths = {"NVMe"};
+    in.device_shares_host_memory = false;
+    in.bookkeeping_bytes = partition.bookkeeping_bytes();
+    const PlanReport report = residency::make_plan(in).report;
+    all.push_back(
+        {placement.where, report.host_bytes * per_node, report.device_bytes,
+         report.nvme_bytes * per_node,
+         static_cast<std::uint64_t>(
+             (report.nvme_read_bytes_per_step + report.nvme_written_bytes_per_step) * per_node),
+         report.rows});
+  }
+  return all;
+}
+}  // namespace headrace::tools

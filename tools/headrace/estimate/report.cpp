@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// report.cpp: an estimation as text and as JSON.
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "base/units.hpp"
+#include "estimate/estimate.hpp"
+
+namespace headrace::tools {
+namespace {
+double gib(double bytes) { return bytes / static_cast<double>(base::kGiB); }
+double gib(std::uint64_t bytes) { return gib(static_cast<double>(bytes)); }
+
+// 2851598336: "2,851,598,336".
+std::string with_commas(std::uint64_t number) {
+  std::string text = std::to_string(number);
+  for (std::size_t at = text.size(); at > 3; at -= 3) text.insert(at - 3, ",");
+  return text;
+}
+
+std::string switches_of(const ZeroEstimate& e) {
+  const auto device = [](bool on_cpu) { return on_cpu ? "cpu" : "none"; };
+  if (e.stage == 2) return fmt::format("offload_optimizer={}", device(e.optimizer_on_cpu));
+  return fmt::format("offload_param={:<4} offload_optimizer={:<4} zero_init={}",
+                     device(e.parameters_on_cpu), device(e.optimizer_on_cpu), e.zero_init ? 1 : 0);
+}
+
+std::string what_text(const Estimation& e) {
+  const EstimateInputs& in = e.inputs;
+  std::string text =
+      e.model ? fmt::format("{} ({})\n", e.model->name, e.model->source) : std::string();
+  text += fmt::format("{} parameters; the largest layer has {}", with_commas(in.parameters),
+                      with_commas(in.largest_layer));
+  if (e.model) {
+    const ModelGroup& group = e.model->largest_group();
+    text += fmt::format(" ({}), the largest group {}{}", e.model->largest_layer().name,
+                        with_commas(group.elements()),
+                        group.name.empty() ? "" : " (" + group.name + ")");
+  }
+  return text + fmt::format("\n{} node{}, {} GPU{} each. GiB, without activations.\n\n", in.nodes,
+                            in.nodes == 1 ? "" : "s", in.gpus_per_node,
+                            in.gpus_per_node == 1 ? "" : "s");
+}
+
+std::string estimates_text(const Estimation& e) {
+  std::string text = fmt::format(
+      "DeepSpeed's estimators, host memory times {:g} for what is not counted\n"
+      "  {:<61} {:>10} {:>9}  formula\n",
+      e.inputs.buffer_factor, "", "per node", "per GPU");
+  for (const ZeroEstimate& one : e.estimates) {
+    text += fmt::format("  ZeRO-{} {:<54} {:>10.2f} {:>9.2f}  {}\n", one.stage, switches_of(one),
+                        gib(one.host_bytes), gib(one.gpu_bytes), one.formula);
+  }
+  return text +
+         "  P parameters, L of the largest layer, G GPUs per node, N nodes, f the factor\n\n";
+}
+
+std::string plans_text(const Estimation& e) {
+  std::string text = fmt::format(
+      "Headrace's plan, which is what an engine allocates: {}\n"
+      "  {:<61} {:>10} {:>9} {:>10}  NVMe read + written per step\n",
+      e.state, "", "per node", "per GPU", "NVMe");
+  for (const Planned& one : e.plans) {
+    text += fmt::format("  {:<61} {:>10.2f} {:>9.2f} {:>10.2f}  {:.2f}\n", one.where,
+                        gib(one.host_bytes), gib(one.gpu_bytes), gib(one.nvme_bytes),
+                        gib(one.nvme_bytes_per_step));
+  }
+  return text + "\n";
+}
+
+std::uint64_t row_of(const Planned& plan, const std::string& what, const std::string& tier) {
+  const auto found = std::ranges::find_if(
+      plan.rows, [&](const PlanRow& row) { return row.what == what && row.tier == tier; });
+  return found == plan.rows.end() ? 0 : found->bytes;
+}
+
+// Bytes per parameter of a row of one rank's plan.
+double each_of(const Estimation& e, const Planned& plan, const std::string& what) {
+  const double ranks = static_cast<double>(e.inputs.gpus_per_node) * e.inputs.nodes;
+  return static_cast<double>(row_of(plan, what, "host")) * ranks /
+         static_cast<double>(e.inputs.parameters);
+}
+
+std::string differences_text(const Estimation& e) {
+  const Planned& host = e.plans.front();
+  const Planned& nvme = e.plans.back();
+  const double weight = each_of(e, host, "parameters");
+  const double state = each_of(e, host, "optimizer state");
+  const double gradient = each_of(e, host, "gradients");
+  const double rest = gib(host.host_bytes) - gib(static_cast<double>(e.inputs.parameters) *
+                                                 (weight + state + gradient) / e.inputs.nodes);
+  std::string text = "Why they differ\n";
+  text += fmt::format(
+      "  bytes per parameter  the estimators: 16 on the host (f32 master, two f32 moments, f32 "
+      "gradient), 18 with the\n                       16-bit weight. The plan: {:.2f} (weight "
+      "{:.2f}, optimizer state {:.2f}, gradient {:.2f})\n",
+      weight + state + gradient, weight, state, gradient);
+  text += fmt::format(
+      "  buffers              the factor {:g}. The plan counts each: {:.2f} GiB per node with all "
+      "in host memory, {:.2f}\n                       with nothing\n",
+      e.inputs.buffer_factor, rest,
+      gib(nvme.host_bytes) - gib(static_cast<double>(e.inputs.parameters) *
+                                 each_of(e, nvme, "gradients") / e.inputs.nodes));
+  text +=
+      "  zero_init=0          4 bytes per parameter and process: each builds the model whole, in "
+      "f32. An engine is loaded\n                       group by group; a model built before that "
+      "is the program's own\n";
+  text += fmt::format(
+      "  per GPU              4 bytes per parameter of the largest layer. The plan: slots that "
+      "hold gathered groups ({:.2f} GiB)\n                       and a group's gradients until "
+      "they are reduced ({:.2f} GiB)\n",
+      gib(row_of(host, "gather slots", "device")), gib(row_of(host, "gradient bucket", "device")));
+  text += "  NVMe                 the estimators have none\n";
+  return text + "  neither has          activations, the framework's own memory, CUDA contexts\n";
+}
+}  // namespace
+
+std::string estimation_text(const Estimation& e) {
+  std::string text = what_text(e) + estimates_text(e);
+  if (e.plans.empty())
+    return text + "No plan of ours: it takes shapes. Name a model instead of --parameters.\n";
+  return text + plans_text(e) + differences_text(e);
+}
+
+Json estimation_json(const Estimation& e) {
+  Json json = {{"parameters", e.inputs.parameters},
+               {"largest_layer_parameters", e.inputs.largest_layer},
+               {"nodes", e.inputs.nodes},
+               {"gpus_per_node", e.inputs.gpus_per_node},
+               {"buffer_factor", e.inputs.buffer_factor}};
+  if (e.model) {
+    json["model"] = {{"name", e.model->name},
+                     {"source", e.model->source},
+                     {"groups", e.model->groups.size()},
+                     {"largest_layer", e.model->largest_layer().name},
+                     {"largest_group", e.model->largest_group().name},
+                     {"largest_group_parameters", e.model->largest_group().elements()}};
+  }
+  json["deepspeed"] = Json::array();
+  for (const ZeroEstimate& one : e.estimates) {
+    Json row = {{"stage", one.stage},
+                {"offload_optimizer", one.optimizer_on_cpu ? "cpu" : "none"},
+                {"host_bytes_per_node", one.host_bytes},
+                {"bytes_per_gpu", one.gpu_bytes},
+                {"formula", one.formula}};
+    if (one.stage == 3) {
+      row["offload_param"] = one.parameters_on_cpu ? "cpu" : "none";
+      row["zero_init"] = one.zero_init;
+    }
+    json["deepspeed"].push_back(row);
+  }
+  json["headrace"] = Json::array();
+  for (const Planned& one : e.plans) {
+    Json rows = Json::array();
+    for (const PlanRow& row : one.rows)
+      rows.push_back({{"what", row.what}, {"tier", row.tier}, {"bytes", row.bytes}});
+    json["headrace"].push_back({{"where", one.where},
+                                {"host_bytes_per_node", one.host_bytes},
+                                {"bytes_per_gpu", one.gpu_bytes},
+                                {"nvme_bytes_per_node", one.nvme_bytes},
+                                {"nvme_bytes_per_step", one.nvme_bytes_per_step},
+                                {"rows_of_one_rank", rows}});
+  }
+  return json;
+}
+}  // namespace headrace::tools

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "estimate/zero_estimates.hpp"
+
+#include <algorithm>
+
+namespace headrace::tools {
+namespace {
+// ZeRO-2 keeps the 2-byte weights whole on each GPU; with the optimizer on the CPU it counts 16
+// bytes of f32 master, moments and gradients there.
+ZeroEstimate stage2(const EstimateInputs& in, bool on_cpu) {
+  const auto p = static_cast<double>(in.parameters);
+  const double per_node = in.gpus_per_node, gpus = per_node * in.nodes;
+  ZeroEstimate e;
+  e.stage = 2;
+  e.optimizer_on_cpu = on_cpu;
+  if (on_cpu) {
+    e.host_bytes = p * std::max(4 * gpus, 16.0) * in.buffer_factor;
+    e.gpu_bytes = 2 * p;
+    e.formula = "P max(4 G N, 16) f | 2 P";
+  } else {
+    e.host_bytes = p * 4 * per_node * in.buffer_factor;
+    e.gpu_bytes = 4 * p + 16 * p / gpus;
+    e.formula = "4 P G f | 4 P + 16 P / (G N)";
+  }
+  return e;
+}
+
+// Without zero_init each process builds the model whole, in f32, before it is divided.
+ZeroEstimate stage3(const EstimateInputs& in, bool parameters_on_cpu, bool optimizer_on_cpu,
+                    bool zero_init) {
+  const auto p = static_cast<double>(in.parameters);
+  const double layer = 4.0 * static_cast<double>(in.largest_layer);
+  const double per_node = in.gpus_per_node, nodes = in.nodes, gpus = per_node * nodes;
+  ZeroEstimate e;
+  e.parameters_on_cpu = parameters_on_cpu;
+  e.optimizer_on_cpu = optimizer_on_cpu;
+  e.zero_init = zero_init;
+  if (optimizer_on_cpu) {
+    const double each = parameters_on_cpu ? 18 : 16;
+    const std::string text = parameters_on_cpu ? "18" : "16";
+    e.host_bytes =
+        p * (zero_init ? each / nodes : std::max(4 * per_node, each / nodes)) * in.buffer_factor;
+    e.gpu_bytes = layer + (parameters_on_cpu ? 0 : 2 * p / gpus);
+    e.formula = (zero_init ? text + " P / N f" : "P max(4 G, " + text + " / N) f") +
+                (parameters_on_cpu ? " | 4 L" : " | 4 L + 2 P / (G N)");
+  } else {
+    e.host_bytes = (zero_init ? layer : 4 * p) * per_node * in.buffer_factor;
+    e.gpu_bytes = layer + 18 * p / gpus;
+    e.formula = std::string(zero_init ? "4 L G f" : "4 P G f") + " | 4 L + 18 P / (G N)";
+  }
+  return e;
+}
+}  // namespace
+
+std::vector<ZeroEstimate> zero_estimates(const EstimateInputs& inputs) {
+  std::vector<ZeroEstimate> all = {stage2(inputs, true), stage2(inputs, false)};
+  for (const auto& [parameters, optimizer] :
+       {std::pair{true, true}, std::pair{false, true}, std::pair{false, false}}) {
+    for (const bool zero_init : {true, false})
+      all.push_back(stage3(inputs, parameters, optimizer, zero_init));
+  }
+  return all;
+}
+}  // namespace headrace::tools

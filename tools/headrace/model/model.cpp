@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/model.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+
+#include "base/error_text.hpp"
+#include "headrace/error.hpp"
+#include "model/families.hpp"
+#include "model/model_files.hpp"
+
+namespace headrace::tools {
+namespace {
+std::string layer_name(const std::string& parameter) {
+  const std::size_t point = parameter.rfind('.');
+  return point == std::string::npos ? "" : parameter.substr(0, point);
+}
+
+[[noreturn]] void refuse_unknown(const std::string& word) {
+  const std::vector<std::string_view> names = known_names();
+  const std::string_view near = base::nearest_word(word, names);
+  throw Error(Code::kNotFound,
+              "'" + word + "' is no model that is known, no directory and no file: nothing was " +
+                  "computed; " +
+                  (near.empty() ? "give one of " + known_models() +
+                                      ", a directory with safetensors or config.json, or a JSON "
+                                      "file of shapes"
+                                : "did you mean " + std::string(near) + "?"));
+}
+}  // namespace
+
+std::uint64_t ModelParameter::elements() const noexcept {
+  std::uint64_t count = 1;
+  for (const std::int64_t size : shape) count *= static_cast<std::uint64_t>(size);
+  return count;
+}
+
+std::uint64_t ModelGroup::elements() const noexcept {
+  std::uint64_t count = 0;
+  for (const ModelParameter& parameter : parameters) count += parameter.elements();
+  return count;
+}
+
+std::uint64_t Model::elements() const noexcept {
+  std::uint64_t count = 0;
+  for (const ModelGroup& group : groups) count += group.elements();
+  return count;
+}
+
+Model::Layer Model::largest_layer() const {
+  std::map<std::string, std::uint64_t> layers;
+  for (const ModelGroup& group : groups) {
+    for (const ModelParameter& parameter : group.parameters)
+      layers[layer_name(parameter.name)] += parameter.elements();
+  }
+  Layer largest;
+  for (const auto& [name, elements] : layers) {
+    if (elements > largest.elements) largest = {name, elements};
+  }
+  return largest;
+}
+
+const ModelGroup& Model::largest_group() const {
+  return *std::ranges::max_element(groups, {}, &ModelGroup::elements);
+}
+
+std::vector<partition::GroupShape> Model::shapes() const {
+  std::vector<partition::GroupShape> shapes;
+  for (const ModelGroup& group : groups) {
+    partition::GroupShape& shape = shapes.emplace_back();
+    for (const ModelParameter& parameter : group.parameters)
+      shape.parameters.push_back({parameter.name, DType::kBf16, parameter.shape, {}});
+  }
+  return shapes;
+}
+
+std::string known_models() {
+  std::string text;
+  for (const std::string_view name : known_names())
+    text += (text.empty() ? "" : ", ") + std::string(name);
+  return text;
+}
+
+Model model_of(const std::string& word) {
+  std::error_code ignored;
+  const auto status = std::filesystem::status(word, ignored);
+  if (std::filesystem::is_directory(status)) return model_of_directory(word);
+  if (std::filesystem::exists(status)) return model_of_file(word);
+  Model model{word, "published shapes", groups_of_known(word)};
+  if (model.groups.empty()) refuse_unknown(word);
+  return model;
+}
+}  // namespace headrace::tools

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// model.hpp: the shapes of a model's parameters, from a name, a Hugging Face directory or a file of
+// shapes. No weight is read.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "partition/partition.hpp"
+
+namespace headrace::tools {
+struct ModelParameter {
+  std::string name;  // "h.0.mlp.c_fc.weight"; what comes before the last point is its layer's name
+  std::vector<std::int64_t> shape;
+  std::uint64_t elements() const noexcept;
+};
+// What is gathered at a time: a transformer block, an embedding, what comes after the blocks.
+struct ModelGroup {
+  std::string name;
+  std::vector<ModelParameter> parameters;
+  std::uint64_t elements() const noexcept;
+};
+struct Model {
+  std::string name;    // "t5-3b"; of a directory or file its path
+  std::string source;  // "published shapes", "config.json (llama)", "4 safetensors headers", ...
+  std::vector<ModelGroup> groups;
+
+  struct Layer {
+    std::string name;
+    std::uint64_t elements = 0;
+  };
+  std::uint64_t elements() const noexcept;
+  // The parameters of one name but for the last part; what frameworks call a module without its
+  // children. Empty where there is none.
+  Layer largest_layer() const;
+  const ModelGroup& largest_group() const;
+  // As an engine is given them: all bf16.
+  std::vector<partition::GroupShape> shapes() const;
+};
+
+// "gpt2, gpt2-medium, ...": for help.
+std::string known_models();
+
+// `word`: a known name; a directory with *.safetensors or config.json; a JSON file of shapes
+// (docs/tools.md). Throws Error kNotFound, kInvalidArgument, kUnsupported naming what was looked
+// for, and where.
+Model model_of(const std::string& word);
+}  // namespace headrace::tools
