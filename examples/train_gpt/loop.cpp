@@ -25,6 +25,7 @@ class Stopwatch {
     const auto now = std::chrono::steady_clock::now();
     return std::chrono::duration<double>(now - std::exchange(last_, now)).count();
   }
+  std::chrono::steady_clock::time_point last() const { return last_; }
 
  private:
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
@@ -41,17 +42,22 @@ void require_finite(double loss, std::uint64_t step, const char* which) {
 
 // Forward and backward of one step's micro-batches.
 void accumulate(Training& training, Batches& batches, std::uint32_t accumulation,
-                StepRecord& record) {
+                StepRecord& record, TraceFile* trace) {
   Stopwatch watch;
+  const auto add = [&](const char* what, double& seconds) {
+    const auto begin = watch.last();
+    seconds += watch.lap();
+    if (trace != nullptr) trace->add_compute(what, record.step, begin, watch.last());
+  };
   for (std::uint32_t micro = 0; micro < accumulation; ++micro) {
     check_signal();
     const Batch batch = batches.training((record.step - 1) * accumulation + micro);
     const double loss = training.forward(batch);
-    record.forward_s += watch.lap();
+    add("forward", record.forward_s);
     require_finite(loss, record.step, "training");
     record.loss += loss / accumulation;
     training.backward();
-    record.backward_s += watch.lap();
+    add("backward", record.backward_s);
   }
 }
 
@@ -72,10 +78,10 @@ void count_transfers(StepRecord& record, const headrace::Stats& before,
 }
 
 void run_step(Training& training, Batches& batches, const headrace::Settings& scaled,
-              Report& report, StepRecord& record) {
+              Report& report, StepRecord& record, TraceFile* trace) {
   const std::uint32_t accumulation = scaled.gradient_accumulation_steps;
   Stopwatch whole;
-  accumulate(training, batches, accumulation, record);
+  accumulate(training, batches, accumulation, record, trace);
   if (report.options.plain && record.step == 1)
     report.memory.activations_bytes = activation_bytes(report);
   Stopwatch watch;
@@ -125,7 +131,7 @@ std::vector<TensorEntry> tensors_of_file(const GptShape& shape) {
 }  // namespace
 
 void train(Training& training, Batches& batches, const headrace::Settings& scaled, Report& report,
-           Progress& progress) {
+           Progress& progress, TraceFile* trace) {
   headrace::Stats before = training.stats();
   report.stats_before = report.stats_after = before;
   report.steps.reserve(report.options.steps);
@@ -133,7 +139,7 @@ void train(Training& training, Batches& batches, const headrace::Settings& scale
     StepRecord record{.step = step};
     const KernelTransfers kernel = kernel_transfers();
     try {
-      run_step(training, batches, scaled, report, record);
+      run_step(training, batches, scaled, report, record, trace);
     } catch (const headrace::Error& error) {
       const bool says_step =
           error.code() == Code::kInterrupted ||
@@ -141,6 +147,8 @@ void train(Training& training, Batches& batches, const headrace::Settings& scale
       if (says_step) throw;
       fail(error.code(), "step " + std::to_string(step) + ": " + error.what(), error.sys_errno());
     }
+    if (trace != nullptr)
+      trace->add(training.take_trace(), [&](std::uint32_t g) { return training.group_name(g); });
     const headrace::Stats after = training.stats();
     count_transfers(record, before, after, kernel);
     report.steps.push_back(record);

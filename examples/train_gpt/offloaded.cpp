@@ -10,8 +10,12 @@ namespace {
 using headrace::torch::Group;
 using headrace::torch::Offload;
 
-headrace::EngineOptions engine_options(Progress& progress) {
+// Of one step of a model of a few hundred groups.
+constexpr std::uint64_t kTraceEvents = 65536;
+
+headrace::EngineOptions engine_options(const Options& of_run, Progress& progress) {
   headrace::EngineOptions options;
+  options.trace_events = of_run.trace.empty() ? 0 : kTraceEvents;
   options.log = [&progress](headrace::LogLevel level, std::string_view text) {
     const char* name = level == headrace::LogLevel::kInfo      ? "info"
                        : level == headrace::LogLevel::kWarning ? "warning"
@@ -27,7 +31,7 @@ class Offloaded : public TorchTraining {
   explicit Offloaded(const TrainingSetup& setup)
       : shape_(setup.options.shape),
         initialise_(shape_, setup.options.seed, setup.initial),
-        offload_(setup.settings, engine_options(setup.progress)),
+        offload_(setup.settings, engine_options(setup.options, setup.progress)),
         embed_(add_hyperparameters_and_embed(setup.options)),
         blocks_(add_blocks()),
         head_(add<Head>("head")) {
@@ -43,6 +47,10 @@ class Offloaded : public TorchTraining {
   }
 
   headrace::Stats stats() const override { return engine().stats(); }
+  headrace::Trace take_trace() override { return engine().take_trace(); }
+  std::string group_name(std::uint32_t group) const override {
+    return engine().group_name({group});
+  }
   const headrace::PlanReport* plan() const override { return &engine().plan(); }
   std::string hash_parameters() override { return engine().hash_parameters(); }
   std::string hash_optimizer_state() override { return engine().hash_optimizer_state(); }

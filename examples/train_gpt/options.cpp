@@ -125,6 +125,9 @@ void add_file_options(CLI::App& app, RawOptions& raw) {
   app.add_flag("--overwrite", o.overwrite, "Let --save replace a model.safetensors that is there")
       ->group(group);
   app.add_option("--json", o.json, "File for the report; - is stdout")->group(group);
+  app.add_option("--trace", o.trace,
+                 "File for what happened when: open it in ui.perfetto.dev or chrome://tracing")
+      ->group(group);
   app.add_flag("--no-progress", raw.no_progress, "No progress bar and no lines per step")
       ->group(group);
 }
@@ -152,6 +155,9 @@ void check_options(const Options& o) {
     throw Fault{"--plain and --save exclude each other: --plain saves nothing",
                 "Leave one of them out"};
   }
+  if (o.trace == "-")
+    throw Fault{"--trace - : a trace is written as it comes, and stdout has the report",
+                "Give --trace a file"};
   if (o.overwrite && o.save_folder.empty())
     throw Fault{"--overwrite without --save has nothing to replace", "Give --save DIR with it"};
 }

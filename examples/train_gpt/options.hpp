@@ -32,7 +32,8 @@ struct Options {
   std::string save_folder;
   bool overwrite = false;  // a model.safetensors that is there
   std::string init_folder;
-  std::string json;  // file, "-" for stdout, empty: none
+  std::string json;   // file, "-" for stdout, empty: none
+  std::string trace;  // file, empty: none
 
   std::uint32_t threads = 0;  // 0: torch decides
   bool plain = false;

@@ -20,6 +20,7 @@ namespace train_gpt {
 namespace {
 using headrace::Code;
 using headrace::command_line::check_report_target;
+using headrace::command_line::check_targets_differ;
 using headrace::command_line::write_report;
 
 headrace::Settings read_settings(const Options& options) {
@@ -108,6 +109,7 @@ class Run {
     describe_setting(text, settings);
     if (options.plain) say_what_plain_ignores(settings);
     check_address_space();
+    if (!options.trace.empty()) trace_.emplace(options.trace);
     progress_.stage("loading torch");
     report_.torch_threads = torch_.warm_up(options.threads);
     reset_peak();
@@ -185,7 +187,7 @@ class Run {
 
   void work(Training& training, Batches& batches, const headrace::Settings& settings) {
     const Options& options = report_.options;
-    train(training, batches, settings, report_, progress_);
+    train_and_trace(training, batches, settings);
     if (options.eval_batches > 0)
       report_.eval_loss = evaluate(training, batches, options.eval_batches, progress_);
     check_signal();
@@ -204,6 +206,14 @@ class Run {
     training.close();
   }
 
+  void train_and_trace(Training& training, Batches& batches, const headrace::Settings& settings) {
+    train(training, batches, settings, report_, progress_, trace_ ? &*trace_ : nullptr);
+    if (!trace_) return;
+    const std::string fault = trace_->fault();
+    if (!fault.empty()) progress_.message("train_gpt: warning: " + fault);
+    trace_.reset();
+  }
+
   void save_weights(Training& training) {
     const Options& options = report_.options;
     report_.saved = save(training, options.shape, options.save_folder, options.overwrite);
@@ -216,6 +226,7 @@ class Run {
   TorchParts torch_;
   Report report_;
   Progress progress_;
+  std::optional<TraceFile> trace_;
   bool running_ = false;
   bool has_swap_ = false;
 };
@@ -266,6 +277,8 @@ int run_program(int argc, const char* const* argv, const TorchParts& torch) {
   if (!parsed.text.empty()) std::fprintf(stderr, "train_gpt: %s\n", parsed.text.c_str());
   try {
     check_report_target(options.json);
+    check_report_target(options.trace, "--trace", is_own_trace);
+    check_targets_differ({{"--json", options.json}, {"--trace", options.trace}});
   } catch (const headrace::Error& error) {
     print_error(error.what());
     return exit_code_for(error, false);

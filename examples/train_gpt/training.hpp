@@ -14,6 +14,7 @@
 #include "headrace/result.hpp"
 #include "headrace/settings.hpp"
 #include "headrace/stats.hpp"
+#include "headrace/trace.hpp"
 #include "options.hpp"
 #include "safetensors.hpp"
 
@@ -34,6 +35,8 @@ class Training {
   virtual headrace::StepResult update(const headrace::StepOptions& options) = 0;
 
   virtual headrace::Stats stats() const { return {}; }
+  virtual headrace::Trace take_trace() { return {}; }
+  virtual std::string group_name(std::uint32_t) const { return {}; }
   virtual const headrace::PlanReport* plan() const { return nullptr; }
   virtual std::string hash_parameters() { return {}; }
   virtual std::string hash_optimizer_state() { return {}; }

@@ -47,12 +47,16 @@
 #include "headrace/stats.hpp"
 #include "headrace/tensor.hpp"
 #include "headrace/tier.hpp"
+#include "headrace/trace.hpp"
 
 namespace headrace {
 struct EngineOptions {
   std::shared_ptr<Device> device = nullptr;          // null: the CPU
   std::shared_ptr<Collective> collective = nullptr;  // null: one rank
   LogSink log = nullptr;                             // null: warnings and errors to stderr
+  // Of headrace/trace.hpp, between two calls of take_trace(), 72 bytes each; at most 2^26. 0: no
+  // trace.
+  std::uint64_t trace_events = 0;
 };
 
 // Logical content of a parameter, as store() hands it out and load() takes it in.
@@ -182,6 +186,9 @@ class Engine {
 
   // ---- at any time ----
   Stats stats() const;
+  // What was traced since the last call; from any thread, but not during freeze and close. Nothing
+  // with trace_events 0, before freeze, and after close.
+  Trace take_trace();
   // Makes the call that is waiting, and later ones but stats and close, end in kInterrupted soon.
   // From any thread and from a signal handler.
   void interrupt() noexcept;

@@ -94,6 +94,8 @@ void check_settings(const Settings& s) {
   positive("headrace.io_warn_seconds", s.io_warn_seconds);
   positive("headrace.io_deadline_seconds", s.io_deadline_seconds);
 }
+
+constexpr std::uint64_t kMostTraceEvents = std::uint64_t{1} << 26;
 }  // namespace
 
 EngineCore::EngineCore(Settings settings, EngineOptions options, engine::EngineParts parts)
@@ -102,10 +104,16 @@ EngineCore::EngineCore(Settings settings, EngineOptions options, engine::EngineP
       collective_(options.collective ? std::move(options.collective)
                                      : collective::make_collective_self()),
       log_(one_at_a_time(std::move(options.log))),
+      trace_events_(options.trace_events),
       parts_(std::move(parts)),
       registry_(settings_.optimizer, settings_.moments),
       owner_pid_(getpid()) {
   check_settings(settings_);
+  if (trace_events_ > kMostTraceEvents) {
+    throw Error(Code::kInvalidArgument,
+                "EngineOptions: trace_events = " + std::to_string(trace_events_) + ": at most " +
+                    std::to_string(kMostTraceEvents) + " are kept; no engine was made");
+  }
 }
 
 EngineCore::~EngineCore() {
@@ -168,6 +176,7 @@ std::uint64_t EngineCore::bookkeeping_bytes(const Partition& partition) const {
          partition.bookkeeping_bytes() + engine::TileStore::bookkeeping_bytes(partition) +
          engine::Gradients::bookkeeping_bytes(partition) +
          engine::RankCalls::bookkeeping_bytes(partition.world_size) +
+         engine::TraceRecorder::bookkeeping_bytes(trace_events_) +
          partition.tiles.size() * sizeof(residency::TilePlan) +
          partition.sections.size() * (sizeof(residency::SectionPlan) + sizeof(std::uint64_t)) +
          parameters * (sizeof(std::uint64_t) + sizeof(optimizer_cpu::UpdateStep) + 1) + groups * 40;
@@ -249,6 +258,7 @@ void EngineCore::allocate(Frozen& f, const std::vector<swap::PathProbe>& paths) 
                                     : update_threads(settings_, collective_->world_size());
   const auto threads = static_cast<std::uint32_t>(limit.value);
   f.update_threads_source = limit.source;
+  if (trace_events_ > 0) f.trace = std::make_unique<engine::TraceRecorder>(trace_events_);
   f.arena = std::make_unique<pinned::Arena>(f.plan.arena_bytes, std::max(1u, threads));
   f.conductor = parts_.make_conductor ? parts_.make_conductor() : async::make_conductor_asio();
   f.conductor->use_frames(&f.frames);
@@ -264,8 +274,9 @@ void EngineCore::allocate(Frozen& f, const std::vector<swap::PathProbe>& paths) 
     if (const std::string reason = f.swap->queue_reason(); !reason.empty())
       log_(LogLevel::kWarning, reason);
   }
-  f.tiles = std::make_unique<engine::TileStore>(engine::TileStore::Parts{
-      registry_, f.partition, f.plan, settings_, *f.arena, *f.workers, f.swap.get()});
+  f.tiles = std::make_unique<engine::TileStore>(
+      engine::TileStore::Parts{registry_, f.partition, f.plan, settings_, *f.arena, *f.workers,
+                               f.swap.get(), f.trace.get()});
   f.buffers = std::make_unique<engine::GatherBuffers>(
       engine::GatherBuffers::Parts{registry_, f.partition, f.plan, settings_.prefetch_groups,
                                    *f.arena, *f.tiles, *device_, *f.conductor});
@@ -344,6 +355,10 @@ Stats EngineCore::stats() const {
   s.engine_bytes = f.arena->size_bytes() + f.buffers->device_bytes() + f.gradients->device_bytes() +
                    f.frames.reserve_bytes() + bookkeeping_bytes(f.partition);
   return s;
+}
+
+Trace EngineCore::take_trace() {
+  return frozen_ && frozen_->trace ? frozen_->trace->take() : Trace{};
 }
 
 void EngineCore::close() {

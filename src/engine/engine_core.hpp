@@ -23,6 +23,7 @@
 #include "engine/rank_calls.hpp"
 #include "engine/registry.hpp"
 #include "engine/tile_store.hpp"
+#include "engine/trace_recorder.hpp"
 #include "headrace/engine.hpp"
 #include "pinned/arena.hpp"
 #include "swap/drive_measure.hpp"
@@ -59,6 +60,7 @@ class EngineCore {
   StepResult step(const StepOptions& options);
 
   Stats stats() const;
+  Trace take_trace();
   void interrupt() noexcept { interrupted_.store(true); }
   void close();
   // A holder may still read the bytes, and will call release().
@@ -90,6 +92,7 @@ class EngineCore {
     std::unique_ptr<pinned::Arena> arena;
     std::unique_ptr<async::Conductor> conductor;
     std::unique_ptr<async::WorkerPool> workers;
+    std::unique_ptr<engine::TraceRecorder> trace;  // null: none
     std::string update_threads_source;
     std::unique_ptr<swap::SwapTier> swap;
     std::unique_ptr<engine::TileStore> tiles;
@@ -161,11 +164,17 @@ class EngineCore {
   // Awaits `task`; its error becomes the group's, so that the group is always joined.
   static async::Task<> in_order(async::TaskGroup& group, async::Task<> task);
   bool has_gradient(const Frozen& frozen, std::uint32_t tile) const;
+  // A call of the trainer's, for the trace.
+  engine::TraceSpan trainer_span(const char* what, std::uint32_t group = TraceEvent::kNone,
+                                 std::uint64_t bytes = 0) const noexcept {
+    return {frozen_->trace.get(), TraceLane::kTrainer, what, group, TraceEvent::kNone, bytes};
+  }
 
   Settings settings_;
   std::shared_ptr<Device> device_;
   std::shared_ptr<Collective> collective_;
   LogSink log_;
+  std::uint64_t trace_events_ = 0;
   engine::EngineParts parts_;
   engine::Registry registry_;
   std::uint64_t steps_skipped_ = 0;

@@ -14,6 +14,7 @@ Gathered EngineCore::gather(GroupId group, Stream stream) {
   registry_.group(group);
   require_loaded(f, group, "gather");
   gathers_.fetch_add(1, std::memory_order_relaxed);
+  const auto span = trainer_span("gather", group.index, f.plan.group_bytes[group.index]);
   if (f.plan.group_in_place[group.index]) {
     in_place_.fetch_add(1, std::memory_order_relaxed);
     f.in_place_leases[group.index].fetch_add(1);

@@ -24,6 +24,8 @@ void EngineCore::add_gradient(ParameterId id, const void* gradient, DType dtype,
     throw Error(Code::kInvalidArgument,
                 "add_gradient of '" + registry_.parameter(id).full_name + "': a null pointer");
   }
+  const auto span = trainer_span("add_gradient", registry_.parameter(id).group.index,
+                                 registry_.parameter(id).spec.elements() * size_bytes(dtype));
   f.gradients->add(id, gradient, dtype, stream);
 }
 
@@ -104,6 +106,7 @@ StepResult EngineCore::step(const StepOptions& options) {
   warn_of_unused_clipping(options);
   refuse_lease(f.buffers->leased_group(), "step");
   for (std::uint32_t g = 0; g < f.group_values.size(); ++g) require_loaded(f, {g}, "step");
+  const auto span = trainer_span("step");
   const engine::GradientTotals totals = f.gradients->finish({options, f.step_counts});
   if (totals.non_finite > 0) return skip_or_refuse(f, totals);
   StepResult result;
@@ -133,6 +136,7 @@ StepResult EngineCore::step(const StepOptions& options) {
   }
   f.gradients->clear();
   ++steps_;
+  if (f.trace) f.trace->set_step(steps_ + 1);
   return result;
 }
 
@@ -183,7 +187,12 @@ async::Task<> EngineCore::update_tile(std::uint32_t tile, pinned::SlotLease slot
   pass.update = update_;
   pass.busy_ns = &update_compute_ns_;
   update_began_ = true;
-  co_await f.tiles->run(pass, tile, view);
+  {
+    const engine::TraceSpan span(f.trace.get(), TraceLane::kUpdate, "update",
+                                 f.partition.sections[section].group, tile,
+                                 f.tiles->bytes_of(tile));
+    co_await f.tiles->run(pass, tile, view);
+  }
   co_await f.tiles->write(tile, view, kAll);
 }
 

@@ -94,10 +94,23 @@ swap::Subject TileStore::subject(const char* action, std::uint32_t tile) const {
   return {action, &p_.registry.parameter({first.parameter}).full_name, tile};
 }
 
+TraceSpan TileStore::span_of(TraceLane lane, const char* what, std::uint32_t tile, TileView view,
+                             TileParts parts) const noexcept {
+  const residency::TilePlan& plan = p_.plan.tiles[tile];
+  const std::uint64_t bytes = (parts.record && view.record_in_slot ? plan.layout.size_bytes : 0) +
+                              (parts.weight && view.weight_in_slot ? plan.weight_bytes : 0);
+  const std::uint32_t section = p_.partition.tiles[tile].section;
+  return {bytes == 0 ? nullptr : p_.trace,      lane, what,
+          p_.partition.sections[section].group, tile, bytes};
+}
+
 async::Task<> TileStore::read(std::uint32_t tile, TileView view, TileParts parts,
                               Priority priority) {
   const TileState& state = states_[tile];
   const residency::TilePlan& plan = p_.plan.tiles[tile];
+  const auto span =
+      span_of(TraceLane::kNvmeRead, priority == Priority::kPrefetch ? "prefetch" : "read", tile,
+              view, parts);
   async::TaskGroup reads;
   if (parts.record && view.record_in_slot) {
     reads.spawn(p_.swap->read(state.record_extent, {view.record, plan.layout.size_bytes}, priority,
@@ -238,6 +251,7 @@ async::Task<> TileStore::write(std::uint32_t tile, TileView view, TileParts part
   const residency::TilePlan& plan = p_.plan.tiles[tile];
   const std::uint64_t generation = state.generation + 1;
   if (parts.record && view.record_in_slot) seal_header(tile, view, generation);
+  const auto span = span_of(TraceLane::kNvmeWrite, "write", tile, view, parts);
   async::TaskGroup writes;
   if (parts.weight && view.weight_in_slot) {
     writes.spawn(p_.swap->write(state.weight_extent, {view.weight, plan.weight_bytes},

@@ -13,6 +13,7 @@
 #include "async/worker_pool.hpp"
 #include "engine/registry.hpp"
 #include "engine/tile_pass.hpp"
+#include "engine/trace_recorder.hpp"
 #include "pinned/arena.hpp"
 #include "pinned/slot_pool.hpp"
 #include "residency/plan.hpp"
@@ -43,6 +44,7 @@ class TileStore {
     pinned::Arena& arena;
     async::WorkerPool& workers;
     swap::SwapTier* swap;  // null: nothing is on NVMe
+    TraceRecorder* trace;  // null: none
   };
   explicit TileStore(const Parts& parts);
 
@@ -70,6 +72,10 @@ class TileStore {
   // chunk.
   async::Task<> run(TilePass& pass, std::uint32_t tile, TileView view);
 
+  // Of a tile's weight and record, wherever they are.
+  std::uint64_t bytes_of(std::uint32_t tile) const noexcept {
+    return p_.plan.tiles[tile].weight_bytes + p_.plan.tiles[tile].layout.size_bytes;
+  }
   const std::byte* resident_weight(std::uint32_t section) const;
   // What its tables take on the heap, for the plan.
   static std::uint64_t bookkeeping_bytes(const partition::Partition& partition);
@@ -86,6 +92,9 @@ class TileStore {
   [[noreturn]] void report_damage(std::uint32_t tile, TileView view, std::uint32_t stream,
                                   std::uint64_t chunk) const;
   std::uint64_t weight_chunks(std::uint32_t tile) const;
+  // A transfer of these parts, for the trace; nothing where none of them is in a slot.
+  TraceSpan span_of(TraceLane lane, const char* what, std::uint32_t tile, TileView view,
+                    TileParts parts) const noexcept;
 
   const Parts p_;
   pinned::SlotPool slots_;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The built train_gpt: equal results wherever the bytes live, save and init, refusals, signals.
+#include <fstream>
 #include <random>
+#include <set>
 
 #include "program.hpp"
 
@@ -172,6 +174,30 @@ TEST_F(TrainGpt, StartsFromWhatItSaved) {
   const Outcome damaged = run({"--init", folder_ / "saved", "--steps", "0"});
   EXPECT_EQ(damaged.exit_code, 2);
   EXPECT_NE(damaged.err.find("not a sound safetensors file"), std::string::npos) << damaged.err;
+}
+
+TEST_F(TrainGpt, WritesATraceOfItsStepsThatChangesNoBit) {
+  const std::string path = folder_ / "trace.json";
+  const json with = report(join(on_nvme(true), {"--trace", path}));
+  EXPECT_EQ(with["hash"], report(on_nvme(true))["hash"]);
+  std::set<std::string> names;
+  double read = 0;
+  for (const json& event : json::parse(ScratchFolder::read(path))) {
+    if (event["ph"] != "X") continue;
+    names.insert(event["name"].get<std::string>());
+    if (event["cat"] == "NVMe read" && event["args"]["step"] == 4)
+      read += event["args"]["bytes"].get<double>();
+  }
+  for (const char* name : {"forward", "backward", "gather h.0", "step", "write h.1", "update head"})
+    EXPECT_TRUE(names.contains(name)) << name;
+  EXPECT_GT(read, 0);
+  std::ofstream(folder_ / "mine.json") << "[1]";
+  for (const std::string& target : {folder_ / "mine.json", std::string("-")}) {
+    const Outcome refused = run({"--trace", target});
+    EXPECT_EQ(refused.exit_code, 2) << target;
+    EXPECT_NE(refused.err.find("--trace"), std::string::npos) << refused.err;
+  }
+  EXPECT_EQ(ScratchFolder::read(folder_ / "mine.json"), "[1]");
 }
 
 TEST_F(TrainGpt, EndsAtALossThatIsNotFiniteAndWritesNothing) {

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// headrace/trace.hpp: what an engine did when: one event for each thing that took time, on the lane
+// that it took it from.
+//
+//   Engine engine(settings, {.trace_events = 100'000});
+//   ... a step ...
+//   Trace trace = engine.take_trace();
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+namespace headrace {
+enum class TraceLane : std::uint8_t {
+  kTrainer,    // a call of the trainer's, from its begin to its return: what it waited for
+  kNvmeRead,   // from the request until the bytes are there, waiting for the drive included
+  kNvmeWrite,  // likewise, until they are written
+  kUpdate,     // a tile's pass over its bytes, on all update threads that take part
+};
+// "trainer", "NVMe read", ...
+const char* lane_name(TraceLane lane) noexcept;
+
+struct TraceEvent {
+  static constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
+  using Time = std::chrono::steady_clock::time_point;
+  TraceLane lane = TraceLane::kTrainer;
+  const char* what = "";        // "gather", "prefetch weight", "read state"; lives for ever
+  std::uint32_t group = kNone;  // GroupId's index
+  std::uint32_t tile = kNone;   // a number within the engine
+  std::uint64_t step = 0;       // that it is part of: 1 until the first step() has returned
+  std::uint64_t bytes = 0;      // moved, or passed over
+  Time begin, end;
+};
+
+struct Trace {
+  std::vector<TraceEvent> events;  // in the order in which they ended
+  std::uint64_t lost = 0;          // for which there was no room
+};
+}  // namespace headrace

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// trace_test: what an engine says it did when, against what it counts.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+
+#include "headrace/engine.hpp"
+#include "headrace/error.hpp"
+#include "support/all_on_nvme.hpp"
+#include "support/mlp.hpp"
+#include "support/temporary_directory.hpp"
+
+namespace headrace {
+namespace {
+class TraceTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<Engine> make(std::uint64_t events) {
+    return std::make_unique<Engine>(testing::all_on_nvme(drive_.string()),
+                                    EngineOptions{.device = device_, .trace_events = events});
+  }
+  testing::TemporaryDirectory drive_;
+  std::shared_ptr<device::DeviceHost> device_ = device::make_device_host();
+};
+
+std::uint64_t bytes_on(const Trace& trace, TraceLane lane) {
+  std::uint64_t bytes = 0;
+  for (const TraceEvent& event : trace.events) bytes += event.lane == lane ? event.bytes : 0;
+  return bytes;
+}
+
+TEST_F(TraceTest, HasEveryTransferCallAndUpdateOfAStep) {
+  const auto engine = make(10'000);
+  testing::Mlp network(*engine, *device_, {.layers = 3, .width = 300});
+  const auto began = std::chrono::steady_clock::now();
+  engine->take_trace();  // of loading
+  const Stats before = engine->stats();
+  network.train_step();
+  network.train_step();
+  const Stats after = engine->stats();
+  const Trace trace = engine->take_trace();
+  EXPECT_EQ(trace.lost, 0u);
+  EXPECT_EQ(bytes_on(trace, TraceLane::kNvmeRead), after.nvme_read_bytes - before.nvme_read_bytes);
+  EXPECT_EQ(bytes_on(trace, TraceLane::kNvmeWrite),
+            after.nvme_written_bytes - before.nvme_written_bytes);
+  std::map<std::string, int> calls;
+  std::set<std::uint64_t> steps;
+  std::set<std::uint32_t> updated;
+  for (const TraceEvent& event : trace.events) {
+    EXPECT_LE(began, event.begin) << event.what;
+    EXPECT_LE(event.begin, event.end) << event.what;
+    EXPECT_LE(event.end, std::chrono::steady_clock::now()) << event.what;
+    steps.insert(event.step);
+    if (event.lane == TraceLane::kTrainer) {
+      ++calls[event.what];
+      continue;
+    }
+    EXPECT_LT(event.group, 3u) << event.what;
+    if (event.lane == TraceLane::kUpdate) updated.insert(event.tile);
+  }
+  EXPECT_EQ(calls["step"], 2);
+  EXPECT_EQ(calls["gather"], static_cast<int>(after.gathers - before.gathers));
+  EXPECT_GT(calls["add_gradient"], 0);
+  EXPECT_EQ(steps, (std::set<std::uint64_t>{1, 2}));
+  EXPECT_GE(updated.size(), 6u);  // a weight and biases of each layer, in tiles of one block
+  EXPECT_TRUE(engine->take_trace().events.empty());
+}
+
+TEST_F(TraceTest, CountsWhatItHasNoRoomFor) {
+  const auto engine = make(5);
+  testing::Mlp network(*engine, *device_, {.layers = 3, .width = 300});
+  network.train_step();
+  const Trace full = engine->take_trace();
+  EXPECT_EQ(full.events.size(), 5u);
+  EXPECT_GT(full.lost, 10u);
+  network.train_step();
+  EXPECT_EQ(engine->take_trace().events.size(), 5u);
+}
+
+TEST_F(TraceTest, IsEmptyWhereNoneIsAskedForAndBeforeFreezeAndAfterClose) {
+  const auto none = make(0);
+  testing::Mlp network(*none, *device_, {.layers = 2, .width = 100});
+  network.train_step();
+  EXPECT_TRUE(none->take_trace().events.empty());
+  const auto early = make(100);
+  EXPECT_TRUE(early->take_trace().events.empty());
+  testing::Mlp other(*early, *device_, {.layers = 2, .width = 100});
+  early->close();
+  EXPECT_TRUE(early->take_trace().events.empty());
+}
+
+TEST_F(TraceTest, IsPartOfThePlan) {
+  const auto without = make(0), with = make(100'000);
+  testing::Mlp a(*without, *device_, {.layers = 2, .width = 100});
+  testing::Mlp b(*with, *device_, {.layers = 2, .width = 100});
+  EXPECT_EQ(with->plan().host_bytes - without->plan().host_bytes, 100'000 * sizeof(TraceEvent));
+  EXPECT_EQ(with->stats().engine_bytes - without->stats().engine_bytes,
+            100'000 * sizeof(TraceEvent));
+}
+
+TEST_F(TraceTest, RefusesMoreThanItWouldKeep) {
+  try {
+    make((std::uint64_t{1} << 26) + 1);
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kInvalidArgument);
+    EXPECT_NE(std::string(error.what()).find("at most 67108864"), std::string::npos)
+        << error.what();
+  }
+}
+}  // namespace
+}  // namespace headrace
