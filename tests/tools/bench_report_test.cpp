@@ -85,6 +85,8 @@ TEST(ReportText, SaysWhatAComparisonFoundAndWhatIsUnresolved) {
       result_text(m, nullptr),
       "  rw 4M x 4           headrace / fio io_uring    0.977 [0.976, 0.979]    0.50  slower "
       "by 2.3 %\n");
+  m.comparisons[0].cpu_ratio.reset();
+  expect_part(result_text(m, nullptr), "0.977 [0.976, 0.979]       -  slower by 2.3 %\n");
 }
 
 TEST(ReportText, NamesMismatchesCliffsRequirementsAndWarnings) {

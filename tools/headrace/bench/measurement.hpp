@@ -93,7 +93,8 @@ struct Verification {
 struct Comparison {
   std::size_t ours = 0, theirs = 0;  // indices of cells
   MedianInterval ratio = {};         // of throughput, ours / theirs
-  MedianInterval cpu_ratio = {};     // of CPU seconds per byte
+  // Of CPU seconds per byte; none where the other's were too short to be counted.
+  std::optional<MedianInterval> cpu_ratio = {};
   bool resolved = false;             // the interval's half-width is within what was asked for
 };
 

@@ -84,6 +84,10 @@ std::string verdict_text(const Comparison& comparison) {
   return "no difference";
 }
 
+std::string cpu_ratio_text(const Comparison& comparison) {
+  return comparison.cpu_ratio ? three_digits(comparison.cpu_ratio->median) : "-";
+}
+
 std::string no_cliff_text(const Cell& cell) {
   const Sample& sample = cell.samples[0];
   const bool writing = writes(cell.workload.pattern);

@@ -30,6 +30,8 @@ double share_of_ceiling(const Cell& cell, const Ceiling& ceiling);
 
 // "no difference", "faster by 3.1 %", "slower by 3.1 %", "unresolved: ±12.0 %".
 std::string verdict_text(const Comparison& comparison);
+// "-" where there is none.
+std::string cpu_ratio_text(const Comparison& comparison);
 // Of a long stretch: "write 1M x 16: no lasting fall within 4.01 s and 5.2 GB written".
 std::string no_cliff_text(const Cell& cell);
 // "throughput fell for good after 12.3 s and 34.5 GiB written, from 5.2 GB/s to 1.1 GB/s".

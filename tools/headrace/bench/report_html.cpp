@@ -129,7 +129,7 @@ std::string comparisons_html(const Measurement& measurement) {
                 {text_of(ours), mover, mover_text(measurement.cells[comparison.theirs].workload),
                  fmt::format("{:.3f}", comparison.ratio.median),
                  fmt::format("[{:.3f}, {:.3f}]", comparison.ratio.low, comparison.ratio.high),
-                 three_digits(comparison.cpu_ratio.median), verdict_text(comparison)},
+                 cpu_ratio_text(comparison), verdict_text(comparison)},
                 3);
   }
   return table(rows) + paragraph(

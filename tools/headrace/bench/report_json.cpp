@@ -147,7 +147,7 @@ Json comparisons_json(const Measurement& measurement) {
                     {"ours_index", comparison.ours},
                     {"theirs_index", comparison.theirs},
                     {"ratio", interval_json(comparison.ratio)},
-                    {"cpu_ratio", interval_json(comparison.cpu_ratio)},
+                    {"cpu_ratio", comparison.cpu_ratio ? interval_json(*comparison.cpu_ratio) : Json()},
                     {"resolved", comparison.resolved},
                     {"verdict", verdict_text(comparison)}});
   }

@@ -141,7 +141,7 @@ std::string comparisons_text(const Measurement& measurement) {
         fmt::format("  {:<19} {:<25} {:>6} {:<16}{:>6}  {}\n", text_of(ours), movers,
                     fmt::format("{:.3f}", comparison.ratio.median),
                     fmt::format("[{:.3f}, {:.3f}]", comparison.ratio.low, comparison.ratio.high),
-                    three_digits(comparison.cpu_ratio.median), verdict_text(comparison));
+                    cpu_ratio_text(comparison), verdict_text(comparison));
   }
   return text + wrapped("  ", compared_amount_text(measurement), 2);
 }

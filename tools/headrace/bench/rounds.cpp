@@ -350,13 +350,16 @@ Comparison Rounds::compared(std::size_t index) const {
       if (a.round != b.round) continue;
       ours.push_back(a.bytes_per_second());
       theirs.push_back(b.bytes_per_second());
+      if (b.cpu_seconds <= 0) continue;  // fio counts in ticks
       our_cpu.push_back(a.cpu_per_gb());
-      their_cpu.push_back(std::max(b.cpu_per_gb(), 1e-9));
+      their_cpu.push_back(b.cpu_per_gb());
     }
   }
   if (ours.empty()) return result;
   result.ratio = median_ratio(ours, theirs);
-  result.cpu_ratio = median_ratio(our_cpu, their_cpu);
+  // Of half the pairs or more: those that were counted are the ones that took the longest.
+  if (2 * our_cpu.size() >= ours.size() && !our_cpu.empty())
+    result.cpu_ratio = median_ratio(our_cpu, their_cpu);
   result.resolved = result.ratio.bounded &&
                     result.ratio.half_width() <= options_.until.value_or(kResolvedHalfWidth);
   return result;
