@@ -142,14 +142,15 @@ Json drives_json(const std::vector<MeasuredDrive>& drives) {
 Json comparisons_json(const Measurement& measurement) {
   Json json = Json::array();
   for (const Comparison& comparison : measurement.comparisons) {
-    json.push_back({{"ours", text_of(measurement.cells[comparison.ours].workload)},
-                    {"theirs", text_of(measurement.cells[comparison.theirs].workload)},
-                    {"ours_index", comparison.ours},
-                    {"theirs_index", comparison.theirs},
-                    {"ratio", interval_json(comparison.ratio)},
-                    {"cpu_ratio", comparison.cpu_ratio ? interval_json(*comparison.cpu_ratio) : Json()},
-                    {"resolved", comparison.resolved},
-                    {"verdict", verdict_text(comparison)}});
+    json.push_back(
+        {{"ours", text_of(measurement.cells[comparison.ours].workload)},
+         {"theirs", text_of(measurement.cells[comparison.theirs].workload)},
+         {"ours_index", comparison.ours},
+         {"theirs_index", comparison.theirs},
+         {"ratio", interval_json(comparison.ratio)},
+         {"cpu_ratio", comparison.cpu_ratio ? interval_json(*comparison.cpu_ratio) : Json()},
+         {"resolved", comparison.resolved},
+         {"verdict", verdict_text(comparison)}});
   }
   return json;
 }
