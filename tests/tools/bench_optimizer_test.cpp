@@ -201,6 +201,8 @@ TEST(BenchOptimizerProgram, ReportsItsRowsAsTextAndAsJson) {
   EXPECT_EQ(report["schema_version"], 1);
   EXPECT_EQ(report["program"], "headrace bench optimizer");
   EXPECT_EQ(report["exit_code"], 0);
+  EXPECT_TRUE(report["command"].get<std::string>().starts_with("headrace bench optimizer --rule"))
+      << report["command"];
   EXPECT_TRUE(report["machine"].contains("cpu"));
   EXPECT_TRUE(report["build"].contains("compiler"));
   EXPECT_EQ(report["parameters"], 65536);
@@ -267,6 +269,18 @@ TEST(BenchOptimizerProgram, RefusesWhatItCannotMeasure) {
     EXPECT_EQ(ran.exit_code, 2) << words << ": " << ran.out;
     EXPECT_NE(ran.out.find(expected), std::string::npos) << words << ": " << ran.out;
   }
+}
+
+// Warming up so many rows of the scalar build takes longer than that on any machine.
+TEST(BenchOptimizerProgram, ARunWithoutASingleMeasurementFails) {
+  const testing::TemporaryDirectory folder;
+  const std::string file = folder.string() + "/report.json";
+  const Ran ran = run_headrace(
+      "bench optimizer --all --simd scalar --threads 1 --parameters 4M --runtime 1s --json " +
+      file);
+  EXPECT_EQ(ran.exit_code, 1) << ran.out;
+  EXPECT_NE(ran.out.find("192 of 192 rows were not measured"), std::string::npos) << ran.out;
+  EXPECT_EQ(json::parse(std::ifstream(file))["exit_code"], 1);
 }
 
 TEST(BenchOptimizerProgram, HelpSaysWhatItTakes) {
