@@ -92,6 +92,7 @@ void run_step(Training& training, Batches& batches, const headrace::Settings& sc
                        .max_norm = static_cast<float>(scaled.gradient_clipping)});
   record.update_s = watch.lap();
   record.gradient_norm = result.gradient_norm;
+  record.skipped = result.skipped;
   record.seconds = whole.lap();
 }
 

@@ -32,7 +32,7 @@ class Offloaded : public TorchTraining {
       : shape_(setup.options.shape),
         initialise_(shape_, setup.options.seed, setup.initial),
         offload_(setup.settings, engine_options(setup.options, setup.progress)),
-        embed_(add_hyperparameters_and_embed(setup.options)),
+        embed_(add_hyperparameters_and_embed(setup)),
         blocks_(add_blocks()),
         head_(add<Head>("head")) {
     const TellOnSignal tell([](void* to) noexcept { static_cast<Offloaded*>(to)->interrupt(); },
@@ -83,11 +83,12 @@ class Offloaded : public TorchTraining {
       return module;
     });
   }
-  Group<EmbedImpl> add_hyperparameters_and_embed(const Options& options) {
-    offload_.engine().set_default_hyperparameters(decayed_hyperparameters(options));
+  Group<EmbedImpl> add_hyperparameters_and_embed(const TrainingSetup& setup) {
+    const headrace::OptimizerRule rule = setup.settings.optimizer;
+    offload_.engine().set_default_hyperparameters(decayed_hyperparameters(setup.options, rule));
     offload_.no_decay(
         [](const std::string&, const at::Tensor& parameter) { return !is_decayed(parameter); },
-        kept_hyperparameters(options));
+        kept_hyperparameters(setup.options, rule));
     return add<Embed>("embed");
   }
   std::vector<Group<BlockImpl>> add_blocks() {

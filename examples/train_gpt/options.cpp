@@ -48,7 +48,8 @@ std::string words_of(double value) {
 }
 
 std::string fixed_words() {
-  return "betas " + words_of(kBeta1) + " " + words_of(kBeta2) + ", eps " + words_of(kEps);
+  return "betas " + words_of(kBeta1) + " " + words_of(kBeta2) + ", eps " + words_of(kEps) +
+         ", momentum " + words_of(kMomentum);
 }
 
 void add_model_options(CLI::App& app, GptShape& shape) {
@@ -84,7 +85,7 @@ void add_training_options(CLI::App& app, RawOptions& raw) {
   add_number(app, "--warmup", raw.warmup, {0, kMostSteps}, "Steps of warm-up [a tenth of --steps]")
       ->group(group);
   add_real(app, "--weight-decay", o.weight_decay, {0, kLargest},
-           "AdamW's, not applied to norms and biases; its " + fixed_words() + ", always")
+           "Not applied to norms and biases. Always, for rules that have them: " + fixed_words())
       ->group(group)
       ->default_str(words_of(o.weight_decay));
   add_number(app, "--seed", o.seed, {0, ~std::uint64_t{0}}, "Of initial weights and batch order")

@@ -10,10 +10,11 @@
 #include "schedule.hpp"
 
 namespace train_gpt {
-// AdamW's, the same in every run.
+// The same in every run; a rule takes those that it has.
 inline constexpr double kBeta1 = 0.9;
 inline constexpr double kBeta2 = 0.95;
 inline constexpr double kEps = 1e-8;
+inline constexpr double kMomentum = 0.9;  // of sgd_momentum
 
 struct Options {
   GptShape shape;
@@ -49,7 +50,8 @@ struct ParsedOptions {
   int exit_code = 0;
   std::string json;  // where a failure is to be reported, as in Options
 };
-// What training goes by: "--lr 0.001, --min-lr 0.0001, ..., betas 0.9 0.95, eps 1e-08".
+// What training goes by: "--lr 0.001, --min-lr 0.0001, ..., betas 0.9 0.95, eps 1e-08,
+// momentum 0.9".
 std::string training_words(const Options& options);
 ParsedOptions parse_options(int argc, const char* const* argv);
 }  // namespace train_gpt

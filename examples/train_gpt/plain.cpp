@@ -33,8 +33,8 @@ TORCH_MODULE(Gpt);
 class Plain : public TorchTraining {
  public:
   explicit Plain(const TrainingSetup& setup)
-      : decayed_(decayed_hyperparameters(setup.options)),
-        kept_(kept_hyperparameters(setup.options)),
+      : decayed_(decayed_hyperparameters(setup.options, headrace::OptimizerRule::kAdamW)),
+        kept_(kept_hyperparameters(setup.options, headrace::OptimizerRule::kAdamW)),
         gpt_(setup.options.shape) {
     const Initialiser initialise(setup.options.shape, setup.options.seed, setup.initial);
     initialise(*gpt_->embed, "embed");

@@ -27,6 +27,7 @@ Json step_json(const StepRecord& s) {
           {"loss", s.loss},
           {"learning_rate", s.learning_rate},
           {"gradient_norm", s.gradient_norm},
+          {"skipped", s.skipped},
           {"seconds", s.seconds},
           {"forward_s", s.forward_s},
           {"backward_s", s.backward_s},
@@ -93,6 +94,7 @@ Json options_json(const Report& r) {
           {"weight_decay", o.weight_decay},
           {"betas", {kBeta1, kBeta2}},
           {"eps", kEps},
+          {"momentum", kMomentum},
           {"seed", o.seed},
           {"eval_batches", o.eval_batches},
           {"threads", r.torch_threads},
@@ -139,6 +141,11 @@ void add_losses(std::string& out, const Report& r) {
   if (!r.steps.empty()) {
     add(out, "loss            %.4f at step 1, %.4f at step %zu\n", r.steps.front().loss,
         r.steps.back().loss, r.steps.size());
+  }
+  const auto skipped = std::ranges::count_if(r.steps, &StepRecord::skipped);
+  if (skipped > 0) {
+    add(out, "skipped         %lld of %zu steps, whose gradients were not finite\n",
+        static_cast<long long>(skipped), r.steps.size());
   }
   if (r.eval_loss) {
     const double gain = r.unigram_entropy_nats - *r.eval_loss;

@@ -16,6 +16,7 @@ struct StepRecord {
   double loss = 0;  // mean over the step's micro-batches, nats per byte
   double learning_rate = 0;
   double gradient_norm = 0;
+  bool skipped = false;  // its gradients were not finite, and headrace.non_finite is "skip"
   double seconds = 0;
   double forward_s = 0;
   double backward_s = 0;

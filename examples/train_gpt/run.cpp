@@ -164,6 +164,14 @@ class Run {
   void say_what_plain_ignores(const headrace::Settings& settings) {
     for (const std::string& warning : settings.warnings)
       progress_.message("train_gpt: warning: " + warning);
+    const headrace::Settings usual;
+    if (settings.optimizer != usual.optimizer || settings.moments != usual.moments ||
+        settings.master != usual.master || settings.non_finite != usual.non_finite) {
+      progress_.message(
+          "train_gpt: warning: --plain trains with torch's AdamW and f32 states: the optimizer in "
+          "the settings (headrace.optimizer, moments, master, non_finite, or optimizer.type) has "
+          "no effect. Leave out --plain to have it.");
+    }
     const bool placed = settings.offload_optimizer != headrace::OffloadDevice::kNone ||
                         settings.offload_parameters != headrace::OffloadDevice::kNone ||
                         settings.host_budget_bytes > 0 || settings.host_budget_auto;
@@ -180,7 +188,7 @@ class Run {
       if (warning.find("the trainer's own is used") == std::string::npos) continue;
       progress_.message("train_gpt: warning: the trainer's own are " +
                         training_words(report_.options) +
-                        "; settings change none of them, options all but betas and eps.");
+                        "; settings change none of them, options all but betas, eps and momentum.");
       return;
     }
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // torch_training.hpp: what training with Headrace and training with torch alone have in common: the
-// passes over the model, and AdamW's hyperparameters.
+// passes over the model, and hyperparameters.
 #pragma once
 #include <ATen/ATen.h>
 
@@ -11,15 +11,21 @@
 #include "training.hpp"
 
 namespace train_gpt {
-inline headrace::Hyperparameters decayed_hyperparameters(const Options& options) {
-  return {.beta1 = static_cast<float>(kBeta1),
-          .beta2 = static_cast<float>(kBeta2),
-          .eps = static_cast<float>(kEps),
-          .weight_decay = static_cast<float>(options.weight_decay)};
+inline headrace::Hyperparameters decayed_hyperparameters(const Options& options,
+                                                         headrace::OptimizerRule rule) {
+  headrace::Hyperparameters values = {.beta1 = static_cast<float>(kBeta1),
+                                      .beta2 = static_cast<float>(kBeta2),
+                                      .eps = static_cast<float>(kEps),
+                                      .weight_decay = static_cast<float>(options.weight_decay)};
+  // The rule sgd keeps none, and is refused with one.
+  if (rule == headrace::OptimizerRule::kSgdMomentum)
+    values.momentum = static_cast<float>(kMomentum);
+  return values;
 }
 // Norms and biases are not decayed.
-inline headrace::Hyperparameters kept_hyperparameters(const Options& options) {
-  headrace::Hyperparameters kept = decayed_hyperparameters(options);
+inline headrace::Hyperparameters kept_hyperparameters(const Options& options,
+                                                      headrace::OptimizerRule rule) {
+  headrace::Hyperparameters kept = decayed_hyperparameters(options, rule);
   kept.weight_decay = 0;
   return kept;
 }

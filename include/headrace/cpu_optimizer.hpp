@@ -52,8 +52,8 @@ struct CpuOptimizerOptions {
   // A gradient that holds NaN or infinity. kStop: kNotFinite naming the first parameter. kSkip:
   // CpuStepResult says so. Nothing was updated in either case.
   NonFinite non_finite = NonFinite::kStop;
-  // false: what is not finite goes into the state. Without max_norm gradients are then read once,
-  // not twice.
+  // false: what is not finite goes into the state, so that kSkip beside it is refused. Without
+  // max_norm gradients are then read once, not twice.
   bool check_gradients = true;
   // 0: what affinity, cgroup quota and Slurm leave; at most 1024. HEADRACE_NUM_THREADS beats it.
   std::uint32_t threads = 0;
@@ -73,8 +73,12 @@ struct StateBytes {
 
 // One parameter's arrays, each of exactly the bytes that state_bytes() says, those that it has none
 // of empty. Views: they outlive the call that takes them.
+//
+// kSplit: with bits those of the f32 master, weight = (bits + 0x8000) >> 16 and residual = bits -
+// (weight << 16), its lower 16 bits; back, bits = (weight << 16) + int16(residual). All modulo
+// 2^32.
 struct ParameterState {
-  std::string_view name = {};  // for messages
+  std::string_view name = {};  // for messages; empty: they name its place in the call
   // What the random bits of its moments hang on: its own, and the same in every step. Free where
   // moments are f32.
   std::uint64_t number = 0;
@@ -107,7 +111,8 @@ struct GradientStatistics {
 };
 
 struct CpuStepResult {
-  bool skipped = false;   // for `gradients.non_finite`: nothing was updated
+  // For `gradients.non_finite`: nothing was updated. The norm is then not finite, clip_factor 0.
+  bool skipped = false;
   bool measured = false;  // false: the next two say nothing
   GradientStatistics gradients;
   double gradient_norm = 0;  // of the scaled gradients, before clipping
@@ -131,9 +136,10 @@ class CpuOptimizer {
   std::uint32_t threads() const noexcept;  // 0: a caller's pool
   Simd simd() const noexcept;              // never kBest
 
-  // Moments zero, masters from the weights, which are read. Given the same parameters in the same
-  // order, each thread begins with those it will begin to update: memory that was never touched
-  // comes to lie near it. Where there are several NUMA nodes, threads of its own stay on one each.
+  // Moments zero, masters from the weights, which are read; a program that has others, from a
+  // checkpoint say, writes them afterwards. Given the same parameters in the same order, each
+  // thread begins with those it will begin to update: memory that was never touched comes to lie
+  // near it. Where there are several NUMA nodes, threads of its own stay on one each.
   // Throws kInvalidArgument; nothing was written.
   void initialize(std::span<const ParameterState> parameters);
 

@@ -10,12 +10,11 @@ namespace headrace {
 //     p -= lr * weight_decay * p
 //     m  = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
 //     p -= lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
-//   kAdam         the same, but g += weight_decay * p in place of the first line: Kingma and Ba
-//   2015
-//                 (arXiv 1412.6980), algorithm 1
+//   kAdam         Kingma and Ba 2015 (arXiv 1412.6980), algorithm 1
+//     the same, but g += weight_decay * p in place of the first line
 //   kAdagrad      Duchi, Hazan and Singer 2011
-//     g += weight_decay * p;  v += g^2;  p -= lr / (1 + (t - 1) learning_rate_decay) * g / (sqrt(v)
-//     + eps)
+//     g += weight_decay * p;  v += g^2
+//     p -= lr / (1 + (t - 1) learning_rate_decay) * g / (sqrt(v) + eps)
 //   kLion         Chen et al. 2023 (arXiv 2302.06675), algorithm 2
 //     p -= lr * (sign(beta1 m + (1 - beta1) g) + weight_decay * p);  m = beta2 m + (1 - beta2) g
 //   kSgd          g += weight_decay * p;  p -= lr * g
@@ -38,14 +37,15 @@ constexpr bool decays_decoupled(OptimizerRule rule) noexcept {
   return rule == OptimizerRule::kAdamW || rule == OptimizerRule::kLion;
 }
 
-// One set serves any number of parameters. What its rule does not name changes nothing.
+// One set serves any number of parameters. What its rule does not name changes nothing, but that a
+// momentum with kSgd is refused. The defaults are those of torch's AdamW, whatever the rule.
 struct Hyperparameters {
   float learning_rate_scale = 1.0f;  // times StepOptions::learning_rate
   float beta1 = 0.9f;
-  float beta2 = 0.999f;  // Lion's authors take 0.99
-  float eps = 1e-8f;     // torch's Adagrad: 1e-10
-  float weight_decay = 0.01f;
-  float momentum = 0.0f;
+  float beta2 = 0.999f;        // Lion's authors take 0.99
+  float eps = 1e-8f;           // torch's Adagrad: 1e-10
+  float weight_decay = 0.01f;  // torch's Adam, Adagrad and SGD: 0
+  float momentum = 0.0f;       // kSgdMomentum: give one, 0.9 say; with 0 it is kSgd, state and all
   float dampening = 0.0f;
   float learning_rate_decay = 0.0f;
   bool nesterov = false;

@@ -33,6 +33,10 @@ void check_options(const CpuOptimizerOptions& o) {
   if (o.rule > OptimizerRule::kSgdMomentum) refuse("rule is none", "take an OptimizerRule");
   if (o.moments > MomentCodec::kBlock8) refuse("moments is no codec", "take a MomentCodec");
   if (o.non_finite > NonFinite::kSkip) refuse("non_finite is none", "take a NonFinite");
+  if (o.non_finite == NonFinite::kSkip && !o.check_gradients) {
+    refuse("non_finite = kSkip beside check_gradients = false, which looks at none",
+           "take one of them back");
+  }
   if (o.simd > Simd::kAvx512) refuse("simd is no instruction set", "take a Simd");
   if (o.threads > kMaxThreads) {
     refuse("threads = " + std::to_string(o.threads),
@@ -232,13 +236,14 @@ void check_statistics(const GradientStatistics& given) {
 [[noreturn]] void stop_at(const GradientStatistics& gradients,
                           std::span<const ParameterUpdate> parameters) {
   const std::size_t first = gradients.first_non_finite;
-  throw Error(Code::kNotFinite,
-              (first < parameters.size()
-                   ? "the gradient of '" + std::string(parameters[first].state.name) + "'"
-                   : std::string("a gradient")) +
-                  " holds NaN or infinity (" + std::to_string(gradients.non_finite) +
-                  " values in all); nothing was updated. Go on with the next gradients, stop, or "
-                  "let NonFinite::kSkip pass over such steps.");
+  throw Error(
+      Code::kNotFinite,
+      (first < parameters.size()
+           ? "the gradient of " + optimizer_cpu::name_or_place(parameters[first].state.name, first)
+           : std::string("a gradient")) +
+          " holds NaN or infinity (" + std::to_string(gradients.non_finite) +
+          " values in all); nothing was updated. Go on with the next gradients, stop, or "
+          "let NonFinite::kSkip pass over such steps.");
 }
 }  // namespace
 

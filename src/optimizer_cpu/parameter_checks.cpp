@@ -12,10 +12,21 @@ namespace {
 // Bytes of all arrays can then be counted.
 constexpr std::uint64_t kMaxElements = std::uint64_t{1} << 48;
 
-std::string quoted(std::string_view name) { return "'" + std::string(name) + "'"; }
-
 bool is_dtype(DType dtype) { return dtype <= DType::kF16; }
+
+// What makes an array as long as it has to be.
+const char* length_help(std::string_view what, std::uint64_t wanted_bytes) {
+  if (wanted_bytes == 0) return "leave it empty: this rule, codec and dtype keep none";
+  if (what == "weight") return "dtype and elements say what the array holds";
+  if (what == "gradient") return "gradient_dtype says what the array holds, a value per element";
+  return "state_bytes() says how long each array is";
+}
 }  // namespace
+
+std::string name_or_place(std::string_view name, std::size_t place) {
+  if (name.empty()) return "parameter " + std::to_string(place) + " of the call (unnamed)";
+  return "'" + std::string(name) + "'";
+}
 
 StateBytes state_bytes(OptimizerRule rule, MomentCodec moments, DType weight, MasterLayout layout,
                        std::uint64_t elements) noexcept {
@@ -39,13 +50,19 @@ void ParameterChecks::refuse(const std::string& cause, const std::string& help) 
   throw Error(Code::kInvalidArgument, cause + ": " + consequence_ + "; " + help);
 }
 
+std::string ParameterChecks::latest() const { return quoted(given_.size() - 1); }
+
+std::string ParameterChecks::quoted(std::size_t parameter) const {
+  return name_or_place(given_[parameter].name, parameter);
+}
+
 void ParameterChecks::array(const ParameterState& state, const Array& a) {
-  const auto who = [&] { return "the " + std::string(a.what) + " of " + quoted(state.name); };
+  const auto who = [&] { return "the " + std::string(a.what) + " of " + latest(); };
   if (a.bytes != a.wanted_bytes) {
     refuse(who() + " is " + std::to_string(a.bytes) + " bytes, " + std::to_string(a.wanted_bytes) +
-               " are wanted for " + std::to_string(state.elements) + " elements",
-           a.wanted_bytes == 0 ? "leave it empty: this rule, codec and dtype keep none"
-                               : "state_bytes() says how long each array is");
+               " are wanted for " + std::to_string(state.elements) + " elements" +
+               (a.dtype ? std::string(" of ") + name_of(*a.dtype) : ""),
+           length_help(a.what, a.wanted_bytes));
   }
   if (a.bytes == 0) return;
   if (a.data == nullptr) refuse(who() + " is a null pointer", "give its memory");
@@ -62,17 +79,17 @@ void ParameterChecks::array(const ParameterState& state, const Array& a) {
 void ParameterChecks::state(const ParameterState& s, Weights weights) {
   given_.push_back({s.name, s.number});
   if (!is_dtype(s.dtype) || s.layout > MasterLayout::kF32) {
-    refuse("the dtype or the master layout of " + quoted(s.name) + " is no value of its type",
+    refuse("the dtype or the master layout of " + latest() + " is no value of its type",
            "take DType and MasterLayout as the headers have them");
   }
   if (s.elements > kMaxElements) {
-    refuse(quoted(s.name) + " has " + std::to_string(s.elements) + " elements",
+    refuse(latest() + " has " + std::to_string(s.elements) + " elements",
            "at most 2^48 are served");
   }
   const StateBytes wanted = state_bytes(rule_, moments_, s.dtype, s.layout, s.elements);
   const std::uint64_t weight = size_bytes(s.dtype);
   array(s, {"weight", s.weight.data(), s.weight.size(), s.elements * weight, weight,
-            weights == Weights::kWritten});
+            weights == Weights::kWritten, s.dtype});
   const std::uint64_t master = std::max(1u, master_bytes(master_kind(s.dtype, s.layout)));
   array(s, {"master", s.master.data(), s.master.size(), wanted.master, master, true});
   constexpr const char* kMoment[] = {"first moment", "second moment"};
@@ -88,20 +105,19 @@ void ParameterChecks::state(const ParameterState& s, Weights weights) {
 void ParameterChecks::update(const ParameterUpdate& u) {
   state(u.state, Weights::kWritten);
   if (!is_dtype(u.gradient_dtype)) {
-    refuse("the gradient's dtype of " + quoted(u.state.name) + " is no value of its type",
+    refuse("the gradient's dtype of " + latest() + " is no value of its type",
            "take DType as the headers have it");
   }
   const std::uint64_t each = size_bytes(u.gradient_dtype);
-  array(u.state,
-        {"gradient", u.gradient.data(), u.gradient.size(), u.state.elements * each, each, false});
+  array(u.state, {"gradient", u.gradient.data(), u.gradient.size(), u.state.elements * each, each,
+                  false, u.gradient_dtype});
   if (u.t == 0) {
-    refuse("t = 0 for " + quoted(u.state.name),
-           "count this update too: t is 1 for a parameter's first");
+    refuse("t = 0 for " + latest(), "count this update too: t is 1 for a parameter's first");
   }
   try {
     check_hyperparameters(rule_, moments_, u.hyperparameters, consequence_);
   } catch (const Error& error) {
-    throw Error(error.code(), quoted(u.state.name) + ": " + error.what());
+    throw Error(error.code(), latest() + ": " + error.what());
   }
 }
 
@@ -118,8 +134,8 @@ void ParameterChecks::overlaps() {
     const Range* const before = range.written ? farthest : farthest_written;
     if (before != nullptr && before->end > range.begin) {
       const bool one = before->parameter == range.parameter;
-      const std::string first = quoted(given_[before->parameter].name);
-      const std::string second = quoted(given_[range.parameter].name);
+      const std::string first = quoted(before->parameter);
+      const std::string second = quoted(range.parameter);
       refuse("the " + std::string(before->what) + " of " + first + " and the " + range.what +
                  " of " + second + " share " +
                  std::to_string(std::min(before->end, range.end) - range.begin) + " bytes",
@@ -140,8 +156,8 @@ void ParameterChecks::numbers() {
   std::ranges::sort(by_number_, {}, number);
   const auto twice = std::ranges::adjacent_find(by_number_, {}, number);
   if (twice == by_number_.end()) return;
-  refuse(quoted(given_[*twice].name) + " and " + quoted(given_[*(twice + 1)].name) +
-             " both have the number " + std::to_string(number(*twice)) +
+  refuse(quoted(*twice) + " and " + quoted(*(twice + 1)) + " both have the number " +
+             std::to_string(number(*twice)) +
              ", so their moments would be rounded by the same random bits",
          "give each parameter a number of its own, the same in every step");
 }

@@ -2,8 +2,10 @@
 // parameter_checks.hpp: what a caller's arrays have to be before any of them is written.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "headrace/cpu_optimizer.hpp"
@@ -11,6 +13,9 @@
 namespace headrace::optimizer_cpu {
 StateBytes state_bytes(OptimizerRule rule, MomentCodec moments, DType weight, MasterLayout layout,
                        std::uint64_t elements) noexcept;
+
+// "'w'", or where it stands in the call.
+std::string name_or_place(std::string_view name, std::size_t place);
 
 // Of the parameters of one call. Each throws Error kInvalidArgument naming parameter and array.
 class ParameterChecks {
@@ -42,7 +47,10 @@ class ParameterChecks {
     const void* data;
     std::uint64_t bytes, wanted_bytes, alignment;
     bool written;
+    std::optional<DType> dtype = std::nullopt;  // of weight and gradient
   };
+  std::string latest() const;  // whom state() and update() are about
+  std::string quoted(std::size_t parameter) const;
   void array(const ParameterState& state, const Array& array);
   void overlaps();
   void numbers();

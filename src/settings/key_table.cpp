@@ -394,7 +394,7 @@ constexpr Key kKeys[] = {
     later("bf16.immediate_grad_update", Kind::kBoolean, "gradients are always taken as they arrive")
         .always("true"),
     later("bf16.check_grad_overflow", Kind::kBoolean,
-          "NaN and infinity in a gradient are always an error that names the parameter")
+          "gradients are always looked at: {headrace.non_finite} is what follows")
         .always("true"),
     later("bf16.bf16_master_weights_and_grads", Kind::kBoolean,
           "masters and sums are f32, with {headrace.master}")
@@ -428,8 +428,16 @@ constexpr Key kKeys[] = {
     later("optimizer.params.adam_w_mode", Kind::kBoolean,
           "false makes Adam of AdamW: decay is added to the gradient")
         .with_check(),
-    later("optimizer.params.momentum", Kind::kNumber, "above 0 it makes sgd_momentum of SGD")
-        .with_check(),
+    later("optimizer.params.momentum", Kind::kNumber,
+          "the trainer's own is used; a value other than 0 makes sgd_momentum of SGD")
+        .always("0"),
+    later("optimizer.params.dampening", Kind::kNumber, kTrainers).always("0"),
+    later("optimizer.params.nesterov", Kind::kBoolean, kTrainers).always("false"),
+    later("optimizer.params.maximize", Kind::kBoolean, kTrainers).always("false"),
+    later("optimizer.params.lr_decay", Kind::kNumber, kTrainers).always("0"),
+    later("optimizer.params.initial_accumulator_value", Kind::kNumber,
+          "Adagrad's sums of squares begin at 0")
+        .always("0"),
     later("optimizer.params.fp32_optimizer_states", Kind::kBoolean,
           "moments are kept as {headrace.moments}")
         .always("true"),

@@ -391,6 +391,9 @@ TEST(NonFiniteGradients, GoIntoTheStateUncheckedAndNowhereElse) {
 TEST(CpuOptimizerOptions, ThatContradictEachOtherAreRefused) {
   EXPECT_CODE(Code::kInvalidArgument, CpuOptimizer({.threads = 2, .run_units = backwards}),
               "beside a pool");
+  EXPECT_CODE(Code::kInvalidArgument,
+              CpuOptimizer({.non_finite = NonFinite::kSkip, .check_gradients = false}),
+              "kSkip beside check_gradients = false");
   EXPECT_CODE(Code::kInvalidArgument, CpuOptimizer({.threads = 1025}), "at most 1024");
   EXPECT_CODE(Code::kInvalidArgument, CpuOptimizer({.rule = static_cast<OptimizerRule>(9)}),
               "rule");

@@ -55,7 +55,8 @@ TEST(ParameterChecks, NameTheArrayWhoseLengthIsWrong) {
   refused([](Pair&, ParameterUpdate& u) { u.gradient = u.gradient.first(0); },
           "the gradient of 'bad' is 0 bytes");
   refused([](Pair&, ParameterUpdate& u) { u.gradient_dtype = DType::kF32; },
-          "the gradient of 'bad' is 1200 bytes, 2400");
+          "the gradient of 'bad' is 1200 bytes, 2400 are wanted for 600 elements of F32: nothing "
+          "was updated; gradient_dtype says what the array holds");
   refused([](Pair&, ParameterUpdate& u) { u.state.layout = MasterLayout::kF32; },
           "the master of 'bad' is 1200 bytes, 2400");
   refused([](Pair&, ParameterUpdate& u) { u.state.dtype = DType::kF32; }, "the weight of 'bad'");
@@ -70,6 +71,23 @@ TEST(ParameterChecks, NameTheArrayWhoseLengthIsWrong) {
       {.rule = OptimizerRule::kSgd, .threads = 1},
       [](Pair& pair, ParameterUpdate& u) { u.state.moment[0] = pair.good.master; },
       "leave it empty");
+}
+
+TEST(ParameterChecks, NameThePlaceOfAParameterThatHasNoName) {
+  expect_refused(
+      {.threads = 1},
+      [](Pair&, ParameterUpdate& u) {
+        u.state.name = {};
+        u.t = 0;
+      },
+      "t = 0 for parameter 1 of the call (unnamed): nothing was updated");
+  CpuOptimizer optimizer({.threads = 1});
+  Pair pair(optimizer);
+  pair.bad.name = "";
+  std::ranges::fill(pair.bad.gradient, std::byte{0xff});
+  const ParameterUpdate updates[] = {pair.good.update(), pair.bad.update()};
+  EXPECT_CODE(Code::kNotFinite, optimizer.step(updates, {.learning_rate = 0.1f}),
+              "the gradient of parameter 1 of the call (unnamed) holds NaN");
 }
 
 TEST(ParameterChecks, NameTheArrayThatIsNullOrMisaligned) {

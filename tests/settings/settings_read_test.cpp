@@ -202,6 +202,31 @@ TEST(Settings, KeepQuietAboutValuesThatAreWhatIsDoneInAnyCase) {
   }
 }
 
+TEST(Settings, TakeTheRuleOfDeepSpeedsOptimizerButSayThatItsConstantsAreTheTrainers) {
+  const Settings sgd = Settings::from_json(
+      R"({"optimizer": {"type": "SGD", "params": {"momentum": 0.9, "nesterov": true,
+      "dampening": 0, "maximize": false}}})",
+      "f");
+  EXPECT_EQ(sgd.optimizer, OptimizerRule::kSgdMomentum);
+  EXPECT_EQ(sgd.warnings,
+            (Lines{"f:1:42: not served yet: optimizer.params.momentum = 0.9 (the trainer's own is "
+                   "used; a value other than 0 makes sgd_momentum of SGD); "
+                   "optimizer.params.nesterov = true (the trainer's own is used)"}));
+  const Settings plain =
+      Settings::from_json(R"({"optimizer": {"type": "SGD", "params": {"momentum": 0.0}}})");
+  EXPECT_EQ(plain.optimizer, OptimizerRule::kSgd);
+  EXPECT_EQ(plain.warnings, Lines{});
+  const Settings adagrad = Settings::from_json(
+      R"({"optimizer": {"type": "Adagrad", "params": {"lr_decay": 0.1,
+      "initial_accumulator_value": 0.5}}})",
+      "f");
+  EXPECT_EQ(adagrad.optimizer, OptimizerRule::kAdagrad);
+  EXPECT_EQ(adagrad.warnings,
+            (Lines{"f:1:46: not served yet: optimizer.params.lr_decay = 0.1 (the trainer's own is "
+                   "used); optimizer.params.initial_accumulator_value = 0.5 (Adagrad's sums of "
+                   "squares begin at 0)"}));
+}
+
 TEST(Settings, WarnWhereDeepSpeedsStageWouldOffloadLess) {
   const auto warnings = [](const std::string& stage, const std::string& section) {
     const std::string text = "{\"zero_optimization\": {" + stage + section +

@@ -138,6 +138,28 @@ TEST(OptimizerContest, TheCeilingIsTheKindWithTheHighestMedian) {
   EXPECT_TRUE(rows_below(contest, std::nullopt).empty());
 }
 
+TEST(OptimizerContest, ManyKindsOfCeilingTakeSeveralLines) {
+  Contest contest;
+  contest.elements = 1000;
+  for (const char* name : {"xor avx512", "multiply avx512", "xor avx512, abreast",
+                           "multiply avx512, abreast", "xor avx2", "multiply avx2, abreast"})
+    contest.kinds.push_back({.name = name});
+  for (std::size_t best = 0; best < contest.kinds.size(); ++best) {
+    Footprint footprint{.streams = streams_of(Case{}), .rows = {best}, .seconds = {}};
+    for (std::size_t kind = 0; kind < contest.kinds.size(); ++kind)
+      footprint.seconds.push_back({kind == best ? 1e-6 : 2e-6});
+    contest.footprints.push_back(std::move(footprint));
+    contest.rows.push_back({.of = {}, .footprint = best, .seconds = {2e-6}});
+  }
+  const std::string text = contest_text(contest, std::nullopt);
+  EXPECT_NE(
+      text.find("  the fastest of 6: xor avx512 (1), multiply avx512 (1), xor avx512, abreast "
+                "(1),\n    multiply avx512, abreast (1), xor avx2 (1), multiply avx2, abreast "
+                "(1)\n"),
+      std::string::npos)
+      << text;
+}
+
 TEST(OptimizerContest, APassInPlaceLeavesEveryByte) {
   const Case of{.moments = MomentCodec::kBlock8, .weight = MasterKind::kF32OfF16, .threads = 2};
   const std::vector<Stream> streams = streams_of(of);
@@ -201,6 +223,8 @@ TEST(BenchOptimizerProgram, ReportsItsRowsAsTextAndAsJson) {
   EXPECT_EQ(report["schema_version"], 1);
   EXPECT_EQ(report["program"], "headrace bench optimizer");
   EXPECT_EQ(report["exit_code"], 0);
+  EXPECT_TRUE(report["command"].get<std::string>().starts_with("headrace bench optimizer --rule"))
+      << report["command"];
   EXPECT_TRUE(report["machine"].contains("cpu"));
   EXPECT_TRUE(report["build"].contains("compiler"));
   EXPECT_EQ(report["parameters"], 65536);
@@ -267,6 +291,18 @@ TEST(BenchOptimizerProgram, RefusesWhatItCannotMeasure) {
     EXPECT_EQ(ran.exit_code, 2) << words << ": " << ran.out;
     EXPECT_NE(ran.out.find(expected), std::string::npos) << words << ": " << ran.out;
   }
+}
+
+// Warming up so many rows of the scalar build takes longer than that on any machine.
+TEST(BenchOptimizerProgram, ARunWithoutASingleMeasurementFails) {
+  const testing::TemporaryDirectory folder;
+  const std::string file = folder.string() + "/report.json";
+  const Ran ran = run_headrace(
+      "bench optimizer --all --simd scalar --threads 1 --parameters 4M --runtime 1s --json " +
+      file);
+  EXPECT_EQ(ran.exit_code, 1) << ran.out;
+  EXPECT_NE(ran.out.find("192 of 192 rows were not measured"), std::string::npos) << ran.out;
+  EXPECT_EQ(json::parse(std::ifstream(file))["exit_code"], 1);
 }
 
 TEST(BenchOptimizerProgram, HelpSaysWhatItTakes) {

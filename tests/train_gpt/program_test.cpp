@@ -145,6 +145,13 @@ TEST_F(TrainGpt, GivesEqualBitsWithAnF32Master) {
   EXPECT_EQ(report(f32)["hash"], report(join(f32, on_nvme(true)))["hash"]);
 }
 
+TEST_F(TrainGpt, GivesSgdWithMomentumAMomentum) {
+  const json plain = report({"--set", "headrace.optimizer=sgd"});
+  const json with = report({"--set", "headrace.optimizer=sgd_momentum"});
+  EXPECT_EQ(plain["steps"][1]["loss"], with["steps"][1]["loss"]) << "m = g at first";
+  EXPECT_NE(plain["hash"]["parameters"], with["hash"]["parameters"]);
+}
+
 TEST_F(TrainGpt, CountsTheBytesOfStateOnNvme) {
   // Blocks of a million parameters, so that rounding shards up to whole blocks hardly shows.
   const json d = report(

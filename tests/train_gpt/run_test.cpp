@@ -22,6 +22,7 @@ using nlohmann::json;
 struct Script {
   std::uint64_t nan_at_forward = 0;  // 1 for the first; 0: never
   std::uint64_t fail_at_update = 0;
+  std::uint64_t skip_at_update = 0;
   int raise_at_forward = 0;
   bool refuse = false;
   std::uint64_t forwards = 0, backwards = 0, updates = 0, evaluations = 0, closes = 0, made = 0,
@@ -50,6 +51,8 @@ class Fake : public Training {
     if (++script.updates == script.fail_at_update) {
       throw headrace::Error(headrace::Code::kIo, "swap_in 'h.0' got EIO", EIO);
     }
+    if (script.updates == script.skip_at_update)
+      return {.step = script.updates - 1, .gradient_norm = INFINITY, .skipped = true};
     return {.step = script.updates, .gradient_norm = 0.5};
   }
   std::string hash_parameters() override { return "p"; }
@@ -221,12 +224,36 @@ TEST_F(RunProgram, SaysThatPlainPlacesNothing) {
   EXPECT_EQ(err_, "");
 }
 
+TEST_F(RunProgram, CountsTheStepsThatWereSkipped) {
+  script.skip_at_update = 2;
+  EXPECT_EQ(run({}), 0) << err_;
+  EXPECT_NE(out_.find("skipped         1 of "), std::string::npos) << out_;
+  const json steps = report()["steps"];
+  EXPECT_EQ(steps[0]["skipped"], false);
+  EXPECT_EQ(steps[1]["skipped"], true);
+  EXPECT_TRUE(steps[1]["gradient_norm"].is_null());
+  script = {};
+  EXPECT_EQ(run({}), 0) << err_;
+  EXPECT_EQ(out_.find("skipped"), std::string::npos) << out_;
+}
+
+TEST_F(RunProgram, SaysThatPlainTrainsWithTorchsAdamW) {
+  for (const char* setting : {"headrace.optimizer=lion", "headrace.moments=8bit",
+                              "headrace.non_finite=skip", "optimizer.type=SGD"}) {
+    EXPECT_EQ(run({"--plain", "--set", setting}), 0) << err_;
+    EXPECT_NE(err_.find("--plain trains with torch's AdamW"), std::string::npos) << setting << err_;
+  }
+  EXPECT_EQ(run({"--plain", "--set", "optimizer.type=AdamW"}), 0) << err_;
+  EXPECT_EQ(err_, "");
+}
+
 TEST_F(RunProgram, SaysWhatItTrainsWithInPlaceOfTheFiles) {
   const std::string ours =
       "--lr 0.001, --min-lr 0.0001, --warmup 1, --batch 2, --weight-decay 0.1, betas 0.9 0.95, "
-      "eps 1e-08";
+      "eps 1e-08, momentum 0.9";
   for (const char* file :
        {R"({"optimizer": {"params": {"lr": 0.1}}})", R"({"train_batch_size": 32})",
+        R"({"optimizer": {"type": "SGD", "params": {"momentum": 0.9}}})",
         R"({"scheduler": {"type": "WarmupLR"}})"}) {
     EXPECT_EQ(run({"--config", folder_.write("theirs.json", file)}), 0) << err_;
     EXPECT_NE(err_.find(ours), std::string::npos) << file << err_;

@@ -252,7 +252,7 @@ int bench(int argc, const char* const* argv) {
             print_fio_commands(options);
             return int{kDone};
           }
-          return Bench(options, thresholds, begin_measurement(argc, argv)).run();
+          return Bench(options, thresholds, begin_measurement(kBenchName, argc, argv)).run();
         } catch (const command_line::Fault& fault) {
           return failing.fail(kRefused, "kUsage",
                               command_line::text_of(fault, "nothing was measured"));

@@ -31,10 +31,10 @@ LatencyHistogram Cell::latency() const {
   return both;
 }
 
-Measurement begin_measurement(int argc, const char* const* argv) {
+Measurement begin_measurement(const char* program, int argc, const char* const* argv) {
   Measurement measurement;
-  measurement.command = "headrace";
-  for (int i = 0; i < argc; ++i) measurement.command += std::string(" ") + argv[i];
+  measurement.command = program;
+  for (int i = 1; i < argc; ++i) measurement.command += std::string(" ") + argv[i];
   const std::time_t now = std::time(nullptr);
   std::tm utc{};
   std::array<char, 32> date{};

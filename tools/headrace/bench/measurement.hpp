@@ -116,7 +116,8 @@ struct Measurement {
 };
 
 // A measurement that begins now: command, date, machine, build, and what makes either unfit.
-Measurement begin_measurement(int argc, const char* const* argv);
+// `program` stands for argv[0], "headrace bench".
+Measurement begin_measurement(const char* program, int argc, const char* const* argv);
 
 // The fastest measured rate of reading and of writing alone in this run, and of both together: what
 // the other cells are a share of. Bytes per second; 0: not measured.

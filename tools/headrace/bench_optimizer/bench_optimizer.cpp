@@ -74,6 +74,22 @@ Contest measured(const OptimizerBenchOptions& options) {
   });
 }
 
+std::size_t rows_not_measured(const Contest& contest) {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(contest.rows, [](const Row& row) { return row.seconds.empty(); }));
+}
+
+// That the time was over before all rounds were.
+std::string cut_short(const Contest& contest, std::uint32_t rounds) {
+  const std::size_t missing = rows_not_measured(contest);
+  return fmt::format(
+      "the time was over after {} of {} rounds; {}; give a longer --runtime, or "
+      "fewer --parameters",
+      contest.rounds, rounds,
+      missing == 0 ? "intervals are wider"
+                   : fmt::format("{} of {} rows were not measured", missing, contest.rows.size()));
+}
+
 int run(OptimizerBenchOptions options, Measurement about) {
   std::FILE* const out = options.json == "-" ? stderr : stdout;
   command_line::check_report_target(options.json);
@@ -81,17 +97,14 @@ int run(OptimizerBenchOptions options, Measurement about) {
   print_to(out, "{}{}", fact_lines("machine", about.machine), fact_lines("build", about.build));
   tell("{}", announcement(options));
   const Contest contest = measured(options);
-  if (contest.rounds < options.rounds) {
-    about.warnings.push_back(
-        fmt::format("the time was over after {} of {} rounds; intervals are wider; give a longer "
-                    "--runtime, or fewer --parameters",
-                    contest.rounds, options.rounds));
-  }
+  if (contest.rounds < options.rounds) about.warnings.push_back(cut_short(contest, options.rounds));
   print_to(out, "{}", contest_text(contest, options.least_share));
   for (const std::string& warning : about.warnings) print_to(out, "WARNING: {}\n", warning);
-  const bool met = rows_below(contest, options.least_share).empty();
+  const ExitCode code = !rows_below(contest, options.least_share).empty()   ? kMissed
+                        : rows_not_measured(contest) == contest.rows.size() ? kFailed
+                                                                            : kDone;
   Json report = document(kBenchOptimizerName);
-  report["exit_code"] = static_cast<int>(met ? kDone : kMissed);
+  report["exit_code"] = static_cast<int>(code);
   report["command"] = about.command;
   report["date"] = about.date;
   report["machine"] = to_object(about.machine);
@@ -99,7 +112,7 @@ int run(OptimizerBenchOptions options, Measurement about) {
   report.update(contest_json(contest, options.least_share));
   report["warnings"] = about.warnings;
   command_line::write_report(options.json, dump(report));
-  return met ? kDone : kMissed;
+  return code;
 }
 }  // namespace
 
@@ -115,7 +128,7 @@ int bench_optimizer(int argc, const char* const* argv) {
   return failing.guard(
       [&] {
         try {
-          return run(*parsed.options, begin_measurement(argc, argv));
+          return run(*parsed.options, begin_measurement(kBenchOptimizerName, argc, argv));
         } catch (const Fault& fault) {
           return failing.fail(kRefused, "kUsage",
                               command_line::text_of(fault, "nothing was measured"));

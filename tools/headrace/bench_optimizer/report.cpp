@@ -10,6 +10,8 @@
 
 namespace headrace::tools {
 namespace {
+constexpr std::size_t kColumns = 100;
+
 auto table_key(const Case& of) { return std::tuple(of.simd, of.threads, of.checksums); }
 
 std::string table_title(const Case& of) {
@@ -41,15 +43,25 @@ std::string row_text(const Contest& contest, const Row& row) {
 
 // "xor avx512: 9 of 10": which kinds the ceilings were.
 std::string ceilings_text(const Contest& contest) {
-  std::string text;
+  std::string text = fmt::format("  the fastest of {}:", contest.kinds.size());
+  std::size_t line = 0;  // where the latest begins
+  bool any = false;
   for (std::size_t kind = 0; kind < contest.kinds.size(); ++kind) {
     const auto count = std::ranges::count_if(contest.footprints, [&](const Footprint& footprint) {
       return !footprint.seconds[0].empty() && contest.best_kind(footprint) == kind;
     });
     if (count == 0) continue;
-    text += fmt::format("{}{} ({})", text.empty() ? "" : ", ", contest.kinds[kind].name, count);
+    if (any) text += ',';
+    const std::string one = fmt::format(" {} ({})", contest.kinds[kind].name, count);
+    if (text.size() - line + one.size() + 1 > kColumns) {  // and a comma
+      text += '\n';
+      line = text.size();
+      text += "   ";
+    }
+    text += one;
+    any = true;
   }
-  return text.empty() ? "" : fmt::format("  the fastest of {}: {}\n", contest.kinds.size(), text);
+  return any ? text + "\n" : "";
 }
 
 std::string costs_text(const Contest& contest) {

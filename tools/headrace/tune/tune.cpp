@@ -233,7 +233,7 @@ int tune(int argc, const char* const* argv) {
         bool begun = false;
         try {
           check(options);
-          Tune tune(options, begin_measurement(argc, argv));
+          Tune tune(options, begin_measurement(kProgram, argc, argv));
           tune.prepare();
           begun = true;
           return tune.run();
