@@ -52,8 +52,9 @@ struct CpuOptimizerOptions {
   // A gradient that holds NaN or infinity. kStop: kNotFinite naming the first parameter. kSkip:
   // CpuStepResult says so. Nothing was updated in either case.
   NonFinite non_finite = NonFinite::kStop;
-  // false: what is not finite goes into the state. Without max_norm gradients are then read once,
-  // not twice.
+  // false: what is not finite goes into the state, with max_norm as torch's clipping has it: for an
+  // infinite norm the factor is 0, for NaN it is NaN. Without max_norm gradients are then read
+  // once, not twice.
   bool check_gradients = true;
   // 0: what affinity, cgroup quota and Slurm leave; at most 1024. HEADRACE_NUM_THREADS beats it.
   std::uint32_t threads = 0;
@@ -127,6 +128,7 @@ class CpuOptimizer {
   CpuOptimizer(CpuOptimizer&&) noexcept;
   CpuOptimizer& operator=(CpuOptimizer&&) noexcept;
 
+  // Throws kInvalidArgument: no such dtype or layout, more than 2^48 elements.
   StateBytes state_bytes(DType weight, MasterLayout layout, std::uint64_t elements) const;
   std::uint32_t threads() const noexcept;  // 0: a caller's pool
   Simd simd() const noexcept;              // never kBest
@@ -142,7 +144,8 @@ class CpuOptimizer {
   //         max_norm. Units are 131,072 elements, of several parameters where they are
   //         small. Checks sort the arrays by address.
   // Throws kInvalidArgument naming parameter and array: length, null, alignment, arrays that
-  //         overlap of which one is written, t = 0, hyperparameters, options; numbers that are
+  //         overlap of which one is written, t = 0, hyperparameters, options, a step size
+  //         that overflows; numbers that are
   //         given twice where moments are rounded. kNotFinite with NonFinite::kStop. Nothing was
   //         updated. What a caller's pool throws comes out of here: if it threw in the first pass,
   //         nothing was updated, if in the second, all was.

@@ -29,6 +29,19 @@ StateBytes state_bytes(OptimizerRule rule, MomentCodec moments, DType weight, Ma
   return bytes;
 }
 
+void check_shape(const std::string& what, DType dtype, MasterLayout layout, std::uint64_t elements,
+                 const char* consequence) {
+  const auto refuse = [&](const std::string& cause, const char* help) {
+    throw Error(Code::kInvalidArgument, cause + ": " + consequence + "; " + help);
+  };
+  if (!is_dtype(dtype) || layout > MasterLayout::kF32) {
+    refuse("the dtype or the master layout of " + what + " is no value of its type",
+           "take DType and MasterLayout as the headers have them");
+  }
+  if (elements > kMaxElements)
+    refuse(what + " has " + std::to_string(elements) + " elements", "at most 2^48 are served");
+}
+
 void ParameterChecks::begin(const char* consequence) {
   consequence_ = consequence;
   ranges_.clear();
@@ -61,14 +74,7 @@ void ParameterChecks::array(const ParameterState& state, const Array& a) {
 
 void ParameterChecks::state(const ParameterState& s, Weights weights) {
   given_.push_back({s.name, s.number});
-  if (!is_dtype(s.dtype) || s.layout > MasterLayout::kF32) {
-    refuse("the dtype or the master layout of " + quoted(s.name) + " is no value of its type",
-           "take DType and MasterLayout as the headers have them");
-  }
-  if (s.elements > kMaxElements) {
-    refuse(quoted(s.name) + " has " + std::to_string(s.elements) + " elements",
-           "at most 2^48 are served");
-  }
+  check_shape(quoted(s.name), s.dtype, s.layout, s.elements, consequence_);
   const StateBytes wanted = state_bytes(rule_, moments_, s.dtype, s.layout, s.elements);
   const std::uint64_t weight = size_bytes(s.dtype);
   array(s, {"weight", s.weight.data(), s.weight.size(), s.elements * weight, weight,

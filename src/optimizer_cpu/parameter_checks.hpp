@@ -12,6 +12,11 @@ namespace headrace::optimizer_cpu {
 StateBytes state_bytes(OptimizerRule rule, MomentCodec moments, DType weight, MasterLayout layout,
                        std::uint64_t elements) noexcept;
 
+// Throws Error kInvalidArgument where there are no such parameters. `what` and `consequence` are
+// said of it.
+void check_shape(const std::string& what, DType dtype, MasterLayout layout, std::uint64_t elements,
+                 const char* consequence);
+
 // Of the parameters of one call. Each throws Error kInvalidArgument naming parameter and array.
 class ParameterChecks {
  public:
