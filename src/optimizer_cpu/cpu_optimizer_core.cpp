@@ -256,13 +256,13 @@ Clipping clipping_of(double sum_squares, const StepOptions& options) {
 // `gradients` may be of other calls and ranks too, so it is looked for again among this call's.
 void CpuOptimizerCore::stop_at(const GradientStatistics& gradients) {
   const std::size_t first = measure().first_non_finite;
-  throw Error(
-      Code::kNotFinite,
-      (first < updates_.size() ? "the gradient of '" + std::string(updates_[first].state.name) + "'"
-                               : std::string("a gradient that was not given to this call")) +
-          " holds NaN or infinity (" + std::to_string(gradients.non_finite) +
-          " values in all); nothing was updated. Go on with the next gradients, stop, or "
-          "let NonFinite::kSkip pass over such steps.");
+  throw Error(Code::kNotFinite,
+              (first < updates_.size()
+                   ? "the gradient of " + optimizer_cpu::quoted(updates_[first].state.name)
+                   : std::string("a gradient that was not given to this call")) +
+                  " holds NaN or infinity (" + std::to_string(gradients.non_finite) +
+                  " values in all); nothing was updated. Go on with the next gradients, stop, or "
+                  "let NonFinite::kSkip pass over such steps.");
 }
 
 void CpuOptimizerCore::prepare_steps(const StepOptions& options, double factor) {

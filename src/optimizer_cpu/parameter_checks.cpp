@@ -6,16 +6,17 @@
 
 #include "optimizer_cpu/hyperparameter_checks.hpp"
 #include "optimizer_cpu/state_streams.hpp"
+#include "settings/locate.hpp"
 
 namespace headrace::optimizer_cpu {
 namespace {
 // Bytes of all arrays can then be counted.
 constexpr std::uint64_t kMaxElements = std::uint64_t{1} << 48;
 
-std::string quoted(std::string_view name) { return "'" + std::string(name) + "'"; }
-
 bool is_dtype(DType dtype) { return dtype <= DType::kF16; }
 }  // namespace
+
+std::string quoted(std::string_view name) { return "'" + settings::one_line(name) + "'"; }
 
 StateBytes state_bytes(OptimizerRule rule, MomentCodec moments, DType weight, MasterLayout layout,
                        std::uint64_t elements) noexcept {
@@ -29,17 +30,18 @@ StateBytes state_bytes(OptimizerRule rule, MomentCodec moments, DType weight, Ma
   return bytes;
 }
 
-void check_shape(const std::string& what, DType dtype, MasterLayout layout, std::uint64_t elements,
+void check_shape(std::string_view name, DType dtype, MasterLayout layout, std::uint64_t elements,
                  const char* consequence) {
   const auto refuse = [&](const std::string& cause, const char* help) {
     throw Error(Code::kInvalidArgument, cause + ": " + consequence + "; " + help);
   };
+  const auto who = [&] { return name.empty() ? "a parameter" : quoted(name); };
   if (!is_dtype(dtype) || layout > MasterLayout::kF32) {
-    refuse("the dtype or the master layout of " + what + " is no value of its type",
+    refuse("the dtype or the master layout of " + who() + " is no value of its type",
            "take DType and MasterLayout as the headers have them");
   }
   if (elements > kMaxElements)
-    refuse(what + " has " + std::to_string(elements) + " elements", "at most 2^48 are served");
+    refuse(who() + " has " + std::to_string(elements) + " elements", "at most 2^48 are served");
 }
 
 void ParameterChecks::begin(const char* consequence) {
@@ -74,7 +76,7 @@ void ParameterChecks::array(const ParameterState& state, const Array& a) {
 
 void ParameterChecks::state(const ParameterState& s, Weights weights) {
   given_.push_back({s.name, s.number});
-  check_shape(quoted(s.name), s.dtype, s.layout, s.elements, consequence_);
+  check_shape(s.name, s.dtype, s.layout, s.elements, consequence_);
   const StateBytes wanted = state_bytes(rule_, moments_, s.dtype, s.layout, s.elements);
   const std::uint64_t weight = size_bytes(s.dtype);
   array(s, {"weight", s.weight.data(), s.weight.size(), s.elements * weight, weight,

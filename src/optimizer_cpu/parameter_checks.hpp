@@ -4,17 +4,20 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "headrace/cpu_optimizer.hpp"
 
 namespace headrace::optimizer_cpu {
+// A parameter's name in a message: one line of bounded length, whatever the caller gave.
+std::string quoted(std::string_view name);
+
 StateBytes state_bytes(OptimizerRule rule, MomentCodec moments, DType weight, MasterLayout layout,
                        std::uint64_t elements) noexcept;
 
-// Throws Error kInvalidArgument where there are no such parameters. `what` and `consequence` are
-// said of it.
-void check_shape(const std::string& what, DType dtype, MasterLayout layout, std::uint64_t elements,
+// Throws Error kInvalidArgument where there are no such parameters. `name` may be empty.
+void check_shape(std::string_view name, DType dtype, MasterLayout layout, std::uint64_t elements,
                  const char* consequence);
 
 // Of the parameters of one call. Each throws Error kInvalidArgument naming parameter and array.

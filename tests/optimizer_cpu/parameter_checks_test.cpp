@@ -155,6 +155,30 @@ TEST(ParameterChecks, WriteNumbersAsTheyWereGiven) {
           "learning_rate_scale = -0.5: nothing was updated; it must be finite and not negative");
 }
 
+TEST(ParameterChecks, KeepTheirMessageToOneShortLine) {
+  CpuOptimizer optimizer({.threads = 1});
+  Pair pair(optimizer);
+  ParameterUpdate update = pair.bad.update();
+  const std::string name = "w\n\x1b[2J" + std::string(100'000, 'w');
+  update.state.name = name;
+  const auto text_of = [&](float learning_rate) -> std::string {
+    return testing::error_of([&] {
+             optimizer.step({&update, 1}, {.learning_rate = learning_rate});
+           })
+        .what();
+  };
+  const auto expect_short = [](const std::string& text) {
+    EXPECT_LT(text.size(), 400u);
+    EXPECT_EQ(text.find_first_of("\n\x1b"), std::string::npos) << text;
+  };
+  expect_short(text_of(3e38f));
+  pair.bad.gradient[1] = std::byte{0xff};  // a NaN
+  pair.bad.gradient[0] = std::byte{0xff};
+  expect_short(text_of(0.1f));
+  update.t = 0;
+  expect_short(text_of(0.1f));
+}
+
 // Each is a number; their product is none.
 TEST(ParameterChecks, RefuseAStepThatOverflows) {
   const auto refused = [](const Change& change, const char* text) {
