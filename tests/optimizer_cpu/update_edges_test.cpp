@@ -9,6 +9,8 @@
 #include <array>
 #include <csignal>
 #include <cstddef>
+#include <cstring>
+#include <new>
 #include <string>
 
 #include "optimizer_cpu/update_cases.hpp"
@@ -29,7 +31,7 @@ class Fenced {
     void* const all = ::mmap(nullptr, 3 * kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (all == MAP_FAILED) throw std::bad_alloc();
     first_ = static_cast<std::byte*>(all) + kBytes;
-    ::mprotect(first_, kBytes, PROT_READ | PROT_WRITE);
+    if (::mprotect(first_, kBytes, PROT_READ | PROT_WRITE) != 0) throw std::bad_alloc();
     std::memset(first_, kUntouched, kBytes);
   }
   ~Fenced() { ::munmap(first_ - kBytes, 3 * kBytes); }
@@ -56,7 +58,9 @@ class Fenced {
   }
 
  private:
-  static constexpr std::uint64_t kBytes = 4096, kNear = 128;  // x86-64's pages
+  static constexpr std::uint64_t kNear = 128;
+  // One page, at least 4096.
+  static inline const auto kBytes = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
   std::byte* first_ = nullptr;
   std::uint64_t begin_ = 0, bytes_ = 0;
 };
@@ -100,10 +104,10 @@ struct FencedArrays {
   }
 };
 
-// What a fence would else end without a word about which update it was.
-std::string current_case;  // NOLINT(runtime/string): read by the handler
+// A fault would else say nothing of which update it was.
+std::string current_case;
 void say_which(int) {
-  constexpr char kText[] = "an update touched what lies outside its arrays: ";
+  constexpr char kText[] = "outside its arrays, or as aligned as they are not: ";
   static_cast<void>(!::write(STDERR_FILENO, kText, sizeof(kText) - 1));
   static_cast<void>(!::write(STDERR_FILENO, current_case.data(), current_case.size()));
   static_cast<void>(!::write(STDERR_FILENO, "\n", 1));
