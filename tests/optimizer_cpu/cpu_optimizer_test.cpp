@@ -166,13 +166,14 @@ TEST(CpuOptimizer, GivesTheSameBitsHoweverParametersAreDividedAmongCalls) {
   expect_same(apart, together, "apart");
 }
 
-TEST(CpuOptimizer, RoundsByItsSeedAndTheParametersNumber) {
-  const auto of = [](std::uint64_t seed, std::uint64_t number, MomentCodec moments) {
+TEST(CpuOptimizer, RoundsByItsSeedTheParametersNumberAndTheStep) {
+  const auto of = [](std::uint64_t seed, std::uint64_t number, MomentCodec moments,
+                     std::uint64_t t = 1) {
     CpuOptimizer optimizer({.moments = moments, .rounding_seed = seed, .threads = 1});
     OwnedParameter parameter = {.name = "w", .elements = 1000};
     parameter.allocate(optimizer);
     parameter.number = number;
-    parameter.t = 1;
+    parameter.t = t;
     const ParameterState state = parameter.state();
     optimizer.initialize({&state, 1});
     const ParameterUpdate update = parameter.update();
@@ -182,7 +183,8 @@ TEST(CpuOptimizer, RoundsByItsSeedAndTheParametersNumber) {
   EXPECT_EQ(of(1, 2, MomentCodec::kBf16), of(1, 2, MomentCodec::kBf16));
   EXPECT_NE(of(1, 2, MomentCodec::kBf16), of(2, 2, MomentCodec::kBf16));
   EXPECT_NE(of(1, 2, MomentCodec::kBf16), of(1, 3, MomentCodec::kBf16));
-  EXPECT_EQ(of(1, 2, MomentCodec::kF32), of(2, 3, MomentCodec::kF32));
+  EXPECT_NE(of(1, 2, MomentCodec::kBf16), of(1, 2, MomentCodec::kBf16, 2));
+  EXPECT_EQ(of(1, 2, MomentCodec::kF32), of(2, 3, MomentCodec::kF32, 2));
 }
 
 TEST(CpuOptimizer, SaysWhatAPoolLeftToTheCaller) {
@@ -388,6 +390,18 @@ TEST(GradientStatistics, OfSeveralCallsAddUpToTheNormThatClips) {
   EXPECT_LT(result.clip_factor, 1);
   EXPECT_CODE(Code::kInvalidArgument, optimizer.step(all, kStep, {.sum_squares = -1}),
               "sum_squares");
+}
+
+TEST(CpuOptimizer, UpdatesWithTheClippedGradient) {
+  CpuOptimizer optimizer({.rule = OptimizerRule::kSgd, .threads = 2});
+  std::vector<OwnedParameter> clipped = model(), scaled = model();
+  initialize(optimizer, clipped);
+  initialize(optimizer, scaled);
+  const double factor = step(optimizer, clipped).clip_factor;
+  ASSERT_LT(factor, 0.9);
+  const auto scale = static_cast<float>(double{kStep.gradient_scale} * factor);
+  step(optimizer, scaled, {.learning_rate = kStep.learning_rate, .gradient_scale = scale});
+  expect_same(clipped, scaled, "clipped");
 }
 
 void put(OwnedParameter& parameter, std::uint64_t element, float value) {
