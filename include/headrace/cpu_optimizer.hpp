@@ -52,7 +52,8 @@ struct CpuOptimizerOptions {
   // A gradient that holds NaN or infinity. kStop: kNotFinite naming the first parameter. kSkip:
   // CpuStepResult says so. Nothing was updated in either case.
   NonFinite non_finite = NonFinite::kStop;
-  // false: what is not finite goes into the state, so that kSkip beside it is refused. Without
+  // false: what is not finite goes into the state, so that kSkip beside it is refused, and max_norm
+  // is as torch's clipping has it: for an infinite norm the factor is 0, for NaN it is NaN. Without
   // max_norm gradients are then read once, not twice.
   bool check_gradients = true;
   // 0: what affinity, cgroup quota and Slurm leave; at most 1024. HEADRACE_NUM_THREADS beats it.
@@ -132,6 +133,7 @@ class CpuOptimizer {
   CpuOptimizer(CpuOptimizer&&) noexcept;
   CpuOptimizer& operator=(CpuOptimizer&&) noexcept;
 
+  // Throws kInvalidArgument: no such dtype or layout, more than 2^48 elements.
   StateBytes state_bytes(DType weight, MasterLayout layout, std::uint64_t elements) const;
   std::uint32_t threads() const noexcept;  // 0: a caller's pool
   Simd simd() const noexcept;              // never kBest
@@ -148,7 +150,8 @@ class CpuOptimizer {
   //         max_norm. Units are 131,072 elements, of several parameters where they are
   //         small. Checks sort the arrays by address.
   // Throws kInvalidArgument naming parameter and array: length, null, alignment, arrays that
-  //         overlap of which one is written, t = 0, hyperparameters, options; numbers that are
+  //         overlap of which one is written, t = 0, hyperparameters, options, a step size
+  //         that overflows; numbers that are
   //         given twice where moments are rounded. kNotFinite with NonFinite::kStop. Nothing was
   //         updated. What a caller's pool throws comes out of here: if it threw in the first pass,
   //         nothing was updated, if in the second, all was.

@@ -16,6 +16,7 @@ CpuOptimizer& CpuOptimizer::operator=(CpuOptimizer&&) noexcept = default;
 StateBytes CpuOptimizer::state_bytes(DType weight, MasterLayout layout,
                                      std::uint64_t elements) const {
   const CpuOptimizerOptions& o = core_->options();
+  optimizer_cpu::check_shape({}, weight, layout, elements, "its bytes were not counted");
   return optimizer_cpu::state_bytes(o.rule, o.moments, weight, layout, elements);
 }
 std::uint32_t CpuOptimizer::threads() const noexcept { return core_->threads(); }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error_text.hpp"
+#include "base/float_mode.hpp"
 #include "device/gradient_kernels.hpp"
 #include "device/gradient_targets.hpp"
 #include "optimizer_cpu/hyperparameter_checks.hpp"
@@ -205,7 +206,10 @@ GradientStatistics CpuOptimizerCore::measure() {
   sums_.assign(list_.blocks(), {});
   run(&measure_unit);
   GradientStatistics totals;
-  totals.sum_squares = device::tree_sum(sums_);
+  {
+    const base::DefaultFloatMode mode;
+    totals.sum_squares = device::tree_sum(sums_);
+  }
   for (const UnitPiece& piece : list_.all()) {
     const std::uint64_t before = totals.non_finite;
     for (std::uint64_t e = 0; e < piece.elements; e += optimizer_cpu::kStatisticsBlock)
@@ -226,32 +230,53 @@ GradientStatistics CpuOptimizerCore::statistics(std::span<const ParameterUpdate>
 
 namespace {
 void check_statistics(const GradientStatistics& given) {
-  if (given.non_finite > 0 || (given.sum_squares >= 0 && std::isfinite(given.sum_squares))) return;
+  const bool known = given.non_finite > 0;
+  if (given.sum_squares >= 0 && (known || std::isfinite(given.sum_squares))) return;
+  if (known && std::isnan(given.sum_squares)) return;
   throw Error(Code::kInvalidArgument,
               "step: sum_squares = " + std::to_string(given.sum_squares) +
-                  " with no value that is not finite: nothing was updated; give the sums of what "
-                  "gradient_statistics() returned");
+                  (known ? "" : " with no value that is not finite") +
+                  ": nothing was updated; give the sums of what gradient_statistics() returned");
 }
 
-[[noreturn]] void stop_at(const GradientStatistics& gradients,
-                          std::span<const ParameterUpdate> parameters) {
-  const std::size_t first = gradients.first_non_finite;
+struct Clipping {
+  double norm = 0, factor = 1;
+};
+[[gnu::noinline]] void find_clipping(Clipping& out, double sum_squares, const StepOptions& o) {
+  out.norm = std::sqrt(sum_squares) * static_cast<double>(o.gradient_scale);
+  if (!(o.max_norm > 0)) return;
+  const double factor = static_cast<double>(o.max_norm) / (out.norm + 1e-6);
+  out.factor = factor > 1 ? 1 : factor;  // of a norm that is NaN it is NaN, as in torch
+}
+// Of the sum, the same whatever the caller's float mode.
+Clipping clipping_of(double sum_squares, const StepOptions& options) {
+  const base::DefaultFloatMode mode;
+  Clipping clipping;
+  find_clipping(clipping, sum_squares, options);
+  return clipping;
+}
+}  // namespace
+
+// `gradients` may be of other calls and ranks too, so it is looked for again among this call's.
+void CpuOptimizerCore::stop_at(const GradientStatistics& gradients) {
+  const std::size_t first = measure().first_non_finite;
   throw Error(
       Code::kNotFinite,
-      (first < parameters.size()
-           ? "the gradient of " + optimizer_cpu::name_or_place(parameters[first].state.name, first)
-           : std::string("a gradient")) +
+      (first < updates_.size()
+           ? "the gradient of " + optimizer_cpu::name_or_place(updates_[first].state.name, first)
+           : std::string("a gradient that was not given to this call")) +
           " holds NaN or infinity (" + std::to_string(gradients.non_finite) +
           " values in all); nothing was updated. Go on with the next gradients, stop, or "
           "let NonFinite::kSkip pass over such steps.");
 }
-}  // namespace
 
 void CpuOptimizerCore::prepare_steps(const StepOptions& options, double factor) {
   steps_.clear();
   for (const ParameterUpdate& update : updates_) {
     steps_.push_back(optimizer_cpu::make_update_step(options_.rule, update.hyperparameters,
                                                      options.learning_rate, update.t, factor));
+    optimizer_cpu::check_step_size(options, update.hyperparameters, steps_.back(),
+                                   update.state.name);
     steps_.back().random_key =
         optimizer_cpu::random_key(options_.rounding_seed, update.state.number, update.t);
   }
@@ -278,20 +303,18 @@ CpuStepResult CpuOptimizerCore::step(std::span<const ParameterUpdate> parameters
   check(parameters);
   CpuStepResult result;
   result.measured = of_all != nullptr || options_.check_gradients || options.max_norm > 0;
+  Clipping clipping;
   if (result.measured) {
     result.gradients = of_all != nullptr ? *of_all : measure();
-    result.gradient_norm =
-        std::sqrt(result.gradients.sum_squares) * static_cast<double>(options.gradient_scale);
+    clipping = clipping_of(result.gradients.sum_squares, options);
+    result.gradient_norm = clipping.norm;
   }
   if (options_.check_gradients && result.gradients.non_finite > 0) {
-    if (options_.non_finite == NonFinite::kStop) stop_at(result.gradients, parameters);
+    if (options_.non_finite == NonFinite::kStop) stop_at(result.gradients);
     result.skipped = true;
     result.clip_factor = 0;
   } else {
-    if (options.max_norm > 0) {
-      result.clip_factor =
-          std::min(1.0, static_cast<double>(options.max_norm) / (result.gradient_norm + 1e-6));
-    }
+    result.clip_factor = clipping.factor;
     prepare_steps(options, static_cast<double>(options.gradient_scale) * result.clip_factor);
     run(&update_unit);
   }

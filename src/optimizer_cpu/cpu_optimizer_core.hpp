@@ -47,6 +47,7 @@ class CpuOptimizerCore {
   void check(std::span<const ParameterUpdate> parameters);
   void run(Function function);
   GradientStatistics measure();
+  [[noreturn]] void stop_at(const GradientStatistics& gradients);
   void prepare_steps(const StepOptions& options, double factor);
   optimizer_cpu::UpdateSpan span_of(const ParameterState& state,
                                     const optimizer_cpu::UnitPiece& piece) const;

@@ -12,6 +12,7 @@
 
 #include "base/error_text.hpp"
 #include "headrace/error.hpp"
+#include "settings/locate.hpp"
 
 namespace headrace::optimizer_cpu {
 namespace {
@@ -30,7 +31,7 @@ InstructionSet forced_set(std::string_view word) {
   constexpr std::array<std::string_view, 3> words = {"scalar", "avx2", "avx512"};
   const std::string_view near = base::nearest_word(word, words);
   throw Error(Code::kSettings,
-              "HEADRACE_SIMD is '" + std::string(word) +
+              "HEADRACE_SIMD is '" + settings::one_line(word) +
                   "', which names no instruction set: no update kernel was chosen; set it to " +
                   (near.empty() ? "scalar, avx2 or avx512" : std::string(near)) + ", or unset it");
 }

@@ -6,6 +6,7 @@
 
 #include "optimizer_cpu/hyperparameter_checks.hpp"
 #include "optimizer_cpu/state_streams.hpp"
+#include "settings/locate.hpp"
 
 namespace headrace::optimizer_cpu {
 namespace {
@@ -23,9 +24,11 @@ const char* length_help(std::string_view what, std::uint64_t wanted_bytes) {
 }
 }  // namespace
 
+std::string quoted(std::string_view name) { return "'" + settings::one_line(name) + "'"; }
+
 std::string name_or_place(std::string_view name, std::size_t place) {
   if (name.empty()) return "parameter " + std::to_string(place) + " of the call (unnamed)";
-  return "'" + std::string(name) + "'";
+  return quoted(name);
 }
 
 StateBytes state_bytes(OptimizerRule rule, MomentCodec moments, DType weight, MasterLayout layout,
@@ -38,6 +41,20 @@ StateBytes state_bytes(OptimizerRule rule, MomentCodec moments, DType weight, Ma
       bytes.moment_scale[k] = (elements + kScaleBlock - 1) / kScaleBlock;
   }
   return bytes;
+}
+
+void check_shape(std::string_view who, DType dtype, MasterLayout layout, std::uint64_t elements,
+                 const char* consequence) {
+  const auto refuse = [&](const std::string& cause, const char* help) {
+    throw Error(Code::kInvalidArgument, cause + ": " + consequence + "; " + help);
+  };
+  const auto named = [&] { return who.empty() ? std::string("a parameter") : std::string(who); };
+  if (!is_dtype(dtype) || layout > MasterLayout::kF32) {
+    refuse("the dtype or the master layout of " + named() + " is no value of its type",
+           "take DType and MasterLayout as the headers have them");
+  }
+  if (elements > kMaxElements)
+    refuse(named() + " has " + std::to_string(elements) + " elements", "at most 2^48 are served");
 }
 
 void ParameterChecks::begin(const char* consequence) {
@@ -78,14 +95,7 @@ void ParameterChecks::array(const ParameterState& state, const Array& a) {
 
 void ParameterChecks::state(const ParameterState& s, Weights weights) {
   given_.push_back({s.name, s.number});
-  if (!is_dtype(s.dtype) || s.layout > MasterLayout::kF32) {
-    refuse("the dtype or the master layout of " + latest() + " is no value of its type",
-           "take DType and MasterLayout as the headers have them");
-  }
-  if (s.elements > kMaxElements) {
-    refuse(latest() + " has " + std::to_string(s.elements) + " elements",
-           "at most 2^48 are served");
-  }
+  check_shape(latest(), s.dtype, s.layout, s.elements, consequence_);
   const StateBytes wanted = state_bytes(rule_, moments_, s.dtype, s.layout, s.elements);
   const std::uint64_t weight = size_bytes(s.dtype);
   array(s, {"weight", s.weight.data(), s.weight.size(), s.elements * weight, weight,

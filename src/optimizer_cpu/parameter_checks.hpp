@@ -11,11 +11,18 @@
 #include "headrace/cpu_optimizer.hpp"
 
 namespace headrace::optimizer_cpu {
+// A parameter's name in a message: one line of bounded length, whatever the caller gave.
+std::string quoted(std::string_view name);
+
 StateBytes state_bytes(OptimizerRule rule, MomentCodec moments, DType weight, MasterLayout layout,
                        std::uint64_t elements) noexcept;
 
 // "'w'", or where it stands in the call.
 std::string name_or_place(std::string_view name, std::size_t place);
+
+// Throws Error kInvalidArgument where there are no such parameters. `who`: "'w'", or empty.
+void check_shape(std::string_view who, DType dtype, MasterLayout layout, std::uint64_t elements,
+                 const char* consequence);
 
 // Of the parameters of one call. Each throws Error kInvalidArgument naming parameter and array.
 class ParameterChecks {

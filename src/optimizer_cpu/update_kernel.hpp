@@ -278,7 +278,7 @@ void encode_pack(const float* fresh, Floats factor, const WordPack& random, Bits
 // gives the scale.
 template <class Rule>
 struct Block8Moments {
-  const Bits8* __restrict code[2];
+  const Bits8* code[2];  // not restrict: encode_block() writes them anew
   Floats factor[2];
   float (*fresh)[kScaleBlock];
   Words largest[2] = {all(0u), all(0u)};

@@ -10,6 +10,7 @@
 #include <xmmintrin.h>
 #endif
 
+#include <atomic>
 #include <cmath>
 #include <limits>
 #include <stdexcept>
@@ -165,13 +166,14 @@ TEST(CpuOptimizer, GivesTheSameBitsHoweverParametersAreDividedAmongCalls) {
   expect_same(apart, together, "apart");
 }
 
-TEST(CpuOptimizer, RoundsByItsSeedAndTheParametersNumber) {
-  const auto of = [](std::uint64_t seed, std::uint64_t number, MomentCodec moments) {
+TEST(CpuOptimizer, RoundsByItsSeedTheParametersNumberAndTheStep) {
+  const auto of = [](std::uint64_t seed, std::uint64_t number, MomentCodec moments,
+                     std::uint64_t t = 1) {
     CpuOptimizer optimizer({.moments = moments, .rounding_seed = seed, .threads = 1});
     OwnedParameter parameter = {.name = "w", .elements = 1000};
     parameter.allocate(optimizer);
     parameter.number = number;
-    parameter.t = 1;
+    parameter.t = t;
     const ParameterState state = parameter.state();
     optimizer.initialize({&state, 1});
     const ParameterUpdate update = parameter.update();
@@ -181,7 +183,8 @@ TEST(CpuOptimizer, RoundsByItsSeedAndTheParametersNumber) {
   EXPECT_EQ(of(1, 2, MomentCodec::kBf16), of(1, 2, MomentCodec::kBf16));
   EXPECT_NE(of(1, 2, MomentCodec::kBf16), of(2, 2, MomentCodec::kBf16));
   EXPECT_NE(of(1, 2, MomentCodec::kBf16), of(1, 3, MomentCodec::kBf16));
-  EXPECT_EQ(of(1, 2, MomentCodec::kF32), of(2, 3, MomentCodec::kF32));
+  EXPECT_NE(of(1, 2, MomentCodec::kBf16), of(1, 2, MomentCodec::kBf16, 2));
+  EXPECT_EQ(of(1, 2, MomentCodec::kF32), of(2, 3, MomentCodec::kF32, 2));
 }
 
 TEST(CpuOptimizer, SaysWhatAPoolLeftToTheCaller) {
@@ -218,6 +221,58 @@ TEST(CpuOptimizer, LeavesAStepWholeOrNotBegunWhenAPoolThrows) {
     expect_same(parameters, call == 2 ? before : after, "call " + std::to_string(call));
   }
 }
+
+// A pool that gives up while a thread of it is still at work.
+TEST(CpuOptimizer, WaitsForWhatAPoolLeftRunning) {
+  const std::vector<OwnedParameter> expected = trained({.threads = 1}, 0);
+  std::thread thread;
+  std::atomic<bool> began = false;
+  const auto gives_up = [&](std::uint64_t units, RunUnit run, void* context) {
+    began = false;
+    thread = std::thread([&began, units, run, context] {
+      for (std::uint64_t unit = 0; unit < units; ++unit) {
+        run(context, unit);
+        began = true;
+      }
+    });
+    while (!began) std::this_thread::yield();
+    throw std::runtime_error("the pool is closed");
+  };
+  CpuOptimizer optimizer({.run_units = gives_up});
+  std::vector<OwnedParameter> parameters = model();
+  EXPECT_THROW(initialize(optimizer, parameters), std::runtime_error);
+  expect_same(parameters, expected, "all of it was initialized");
+  thread.join();
+  EXPECT_THROW(step(optimizer, parameters), std::runtime_error);
+  expect_same(parameters, expected, "its first pass only");
+  thread.join();
+}
+
+#if defined(__x86_64__)
+// A host may flush denormals and round as it likes: step() is called in its mode.
+TEST(CpuOptimizer, GivesTheSameBitsInAnyFloatModeOfItsCaller) {
+  CpuOptimizer optimizer({.threads = 2});
+  std::vector<OwnedParameter> usual = model(), odd = model();
+  initialize(optimizer, usual);
+  initialize(optimizer, odd);
+  for (const unsigned rounding : {0x2000u, 0x4000u, 0x6000u}) {  // down, up, toward zero
+    const CpuStepResult wanted = step(optimizer, usual);
+    for (OwnedParameter& parameter : odd) parameter.new_gradient(++parameter.t);
+    const std::vector<ParameterUpdate> updates = updates_of(odd);
+    const unsigned before = _mm_getcsr();
+    const unsigned mode = (before & ~0x6000u) | 0x8040u | rounding;  // denormals flushed, and zero
+    _mm_setcsr(mode);
+    const CpuStepResult result = optimizer.step(updates, kStep);
+    const unsigned after = _mm_getcsr();
+    _mm_setcsr(before);
+    EXPECT_EQ(after & 0xffc0u, mode & 0xffc0u);
+    EXPECT_EQ(result.gradients.sum_squares, wanted.gradients.sum_squares) << rounding;
+    EXPECT_EQ(result.gradient_norm, wanted.gradient_norm) << rounding;
+    EXPECT_EQ(result.clip_factor, wanted.clip_factor) << rounding;
+  }
+  expect_same(odd, usual, "float mode");
+}
+#endif
 
 TEST(CpuOptimizer, RefusesASecondCallMeanwhile) {
   CpuOptimizer* self = nullptr;
@@ -337,6 +392,18 @@ TEST(GradientStatistics, OfSeveralCallsAddUpToTheNormThatClips) {
               "sum_squares");
 }
 
+TEST(CpuOptimizer, UpdatesWithTheClippedGradient) {
+  CpuOptimizer optimizer({.rule = OptimizerRule::kSgd, .threads = 2});
+  std::vector<OwnedParameter> clipped = model(), scaled = model();
+  initialize(optimizer, clipped);
+  initialize(optimizer, scaled);
+  const double factor = step(optimizer, clipped).clip_factor;
+  ASSERT_LT(factor, 0.9);
+  const auto scale = static_cast<float>(double{kStep.gradient_scale} * factor);
+  step(optimizer, scaled, {.learning_rate = kStep.learning_rate, .gradient_scale = scale});
+  expect_same(clipped, scaled, "clipped");
+}
+
 void put(OwnedParameter& parameter, std::uint64_t element, float value) {
   const std::vector<std::byte> bytes = testing::as_dtype(parameter.gradient_dtype, {value});
   std::memcpy(&parameter.gradient[element * bytes.size()], bytes.data(), bytes.size());
@@ -384,6 +451,36 @@ TEST(NonFiniteGradients, GoIntoTheStateUncheckedAndNowhereElse) {
   std::memcpy(masters.data(), parameters[3].weight.data(), parameters[3].weight.size());
   EXPECT_TRUE(std::isnan(masters[65'536]));
   EXPECT_TRUE(std::isfinite(masters[65'535]));
+}
+
+// Statistics of several calls name a parameter of one of them.
+TEST(NonFiniteGradients, AreNamedOnlyWhereThisCallHasThem) {
+  CpuOptimizer optimizer({.threads = 2});
+  std::vector<OwnedParameter> parameters = with_non_finite(optimizer);
+  const std::vector<ParameterUpdate> updates = updates_of(parameters);
+  const std::span all(updates);
+  const GradientStatistics of_last = optimizer.gradient_statistics(all.subspan(2));
+  EXPECT_EQ(of_last.first_non_finite, 0u);
+  EXPECT_CODE(Code::kNotFinite, optimizer.step(all.first(2), kStep, of_last),
+              "a gradient that was not given to this call holds NaN or infinity (4 values");
+  EXPECT_CODE(Code::kNotFinite, optimizer.step(all, kStep, of_last), "the gradient of 'half'");
+  EXPECT_CODE(Code::kInvalidArgument,
+              optimizer.step(all, kStep, {.sum_squares = -1, .non_finite = 1}),
+              "sum_squares = -1.000000: nothing was updated");
+}
+
+// As torch.nn.utils.clip_grad_norm_ does.
+TEST(NonFiniteGradients, ClipUncheckedAsTorchDoes) {
+  const auto clipped = [](float value) {
+    CpuOptimizer optimizer({.check_gradients = false, .threads = 1});
+    std::vector<OwnedParameter> parameters = model();
+    initialize(optimizer, parameters);
+    for (OwnedParameter& parameter : parameters) parameter.t = 1;
+    put(parameters[3], 7, value);
+    return optimizer.step(updates_of(parameters), kStep).clip_factor;
+  };
+  EXPECT_EQ(clipped(std::numeric_limits<float>::infinity()), 0);
+  EXPECT_TRUE(std::isnan(clipped(std::numeric_limits<float>::quiet_NaN())));
 }
 
 // ---- options ----

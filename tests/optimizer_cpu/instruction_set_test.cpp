@@ -61,5 +61,17 @@ TEST_F(InstructionSetChoice, NamesTheNearestWordForAMisspeltOne) {
     EXPECT_NE(text.find("set it to avx512"), std::string::npos) << text;
   }
 }
+
+TEST_F(InstructionSetChoice, KeepsItsMessageToOneShortLine) {
+  setenv("HEADRACE_SIMD", ("avx\n\x1b[2J" + std::string(5000, 'x')).c_str(), 1);
+  try {
+    (void)choose_instruction_set();
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    EXPECT_LT(text.size(), 400u);
+    EXPECT_EQ(text.find_first_of("\n\x1b"), std::string::npos) << text;
+  }
+}
 }  // namespace
 }  // namespace headrace::optimizer_cpu

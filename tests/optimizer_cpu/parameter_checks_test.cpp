@@ -159,12 +159,88 @@ TEST(ParameterChecks, RefuseNumbersOutOfTheirRange) {
   refused([](Pair&, ParameterUpdate& u) { u.gradient_dtype = static_cast<DType>(7); }, "'bad'");
 }
 
+TEST(ParameterChecks, WriteNumbersAsTheyWereGiven) {
+  const auto refused = [](const Change& change, const char* text) {
+    expect_refused({.threads = 1}, change, text);
+  };
+  refused([](Pair&, ParameterUpdate& u) { u.hyperparameters.eps = -1e-9f; },
+          "'bad': hyperparameters: eps = -1e-09: nothing was updated; it must be finite");
+  refused([](Pair&, ParameterUpdate& u) { u.hyperparameters.beta2 = 1.0000001f; },
+          "beta2 = 1.0000001: nothing was updated; it must be at least 0 and below 1");
+  refused([](Pair&, ParameterUpdate& u) { u.hyperparameters.weight_decay = -3e38f; },
+          "weight_decay = -3e+38: ");
+  refused([](Pair&, ParameterUpdate& u) { u.hyperparameters.learning_rate_scale = -0.5f; },
+          "learning_rate_scale = -0.5: nothing was updated; it must be finite and not negative");
+}
+
+TEST(ParameterChecks, KeepTheirMessageToOneShortLine) {
+  CpuOptimizer optimizer({.threads = 1});
+  Pair pair(optimizer);
+  ParameterUpdate update = pair.bad.update();
+  const std::string name = "w\n\x1b[2J" + std::string(100'000, 'w');
+  update.state.name = name;
+  const auto text_of = [&](float learning_rate) -> std::string {
+    return testing::error_of([&] {
+             optimizer.step({&update, 1}, {.learning_rate = learning_rate});
+           })
+        .what();
+  };
+  const auto expect_short = [](const std::string& text) {
+    EXPECT_LT(text.size(), 400u);
+    EXPECT_EQ(text.find_first_of("\n\x1b"), std::string::npos) << text;
+  };
+  expect_short(text_of(3e38f));
+  pair.bad.gradient[1] = std::byte{0xff};  // a NaN
+  pair.bad.gradient[0] = std::byte{0xff};
+  expect_short(text_of(0.1f));
+  update.t = 0;
+  expect_short(text_of(0.1f));
+}
+
+// Each is a number; their product is none.
+TEST(ParameterChecks, RefuseAStepThatOverflows) {
+  const auto refused = [](const Change& change, const char* text) {
+    expect_refused({.threads = 1}, change, text);
+  };
+  refused(
+      [](Pair&, ParameterUpdate& u) {
+        u.hyperparameters.beta1 = 0.99f;
+        u.hyperparameters.learning_rate_scale = 3e38f;
+      },
+      "'bad': learning_rate = 0.1 with learning_rate_scale = 3e+38 and weight_decay = 0.01 "
+      "makes a step that no f32 holds: nothing was updated; lower them");
+  refused(
+      [](Pair&, ParameterUpdate& u) {
+        u.hyperparameters.weight_decay = 3e38f;
+        u.hyperparameters.learning_rate_scale = 100;
+      },
+      "and weight_decay = 3e+38 makes");
+}
+
 TEST(ParameterChecks, RefuseStepOptionsThatAreNoNumbers) {
   CpuOptimizer optimizer({.threads = 1});
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
   EXPECT_CODE(Code::kInvalidArgument, optimizer.step({}, {.learning_rate = kNan}), "learning_rate");
-  EXPECT_CODE(Code::kInvalidArgument, optimizer.step({}, {.gradient_scale = -1}), "gradient_scale");
-  EXPECT_CODE(Code::kInvalidArgument, optimizer.step({}, {.max_norm = kNan}), "max_norm");
+  EXPECT_CODE(Code::kInvalidArgument, optimizer.step({}, {.learning_rate = kInfinity}),
+              "learning_rate = inf");
+  EXPECT_CODE(Code::kInvalidArgument, optimizer.step({}, {.gradient_scale = -1e-7f}),
+              "step: gradient_scale = -1e-07: nothing was updated; it must be finite");
+  EXPECT_CODE(Code::kInvalidArgument, optimizer.step({}, {.max_norm = kNan}), "max_norm = nan");
+}
+
+TEST(ParameterChecks, CountNoBytesOfWhatCannotBe) {
+  const CpuOptimizer optimizer({.threads = 1});
+  const auto count = [&](DType dtype, MasterLayout layout, std::uint64_t elements) {
+    static_cast<void>(optimizer.state_bytes(dtype, layout, elements));
+  };
+  EXPECT_CODE(Code::kInvalidArgument,
+              count(DType::kBf16, MasterLayout::kSplit, std::uint64_t{1} << 62),
+              "a parameter has 4611686018427387904 elements: its bytes were not counted; at most");
+  EXPECT_CODE(Code::kInvalidArgument, count(static_cast<DType>(9), MasterLayout::kSplit, 1),
+              "the dtype or the master layout of a parameter");
+  EXPECT_CODE(Code::kInvalidArgument, count(DType::kBf16, static_cast<MasterLayout>(9), 1),
+              "the dtype or the master layout of a parameter");
 }
 
 TEST(ParameterChecks, OfFirstValuesSayThatNothingWasWritten) {

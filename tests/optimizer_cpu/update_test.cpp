@@ -10,74 +10,13 @@
 #include <bit>
 #include <cmath>
 #include <cstdlib>
-#include <iterator>
 #include <limits>
 
-#include "optimizer_cpu/update_fixture.hpp"
+#include "optimizer_cpu/update_cases.hpp"
 
 namespace headrace::optimizer_cpu {
 namespace {
-constexpr std::uint64_t kSeed = 20240611;
 constexpr std::uint64_t kLanesMax = 32;  // what one turn of the widest loop takes
-
-// Numbers that go wrong first: zeros, denormals, the ends of the range, ties of the bf16 rounding,
-// infinities, NaNs.
-constexpr std::uint32_t kHard[] = {
-    0x00000000, 0x80000000, 0x00000001, 0x80000001, 0x007fffff, 0x00800000, 0x00400000, 0x7f7fffff,
-    0xff7fffff, 0x7f800000, 0xff800000, 0x7fc00000, 0xffc00000, 0x7f800001, 0xffa00001, 0x7fffffff,
-    0x3f808000, 0x3f818000, 0x3f807fff, 0x7f7f8000, 0x00008000, 0x3f800000, 0x1e3ce508, 0x9e3ce508};
-
-float hard_or_ordinary(std::mt19937_64& random, std::uint64_t hard_in_eight) {
-  const std::uint64_t draw = random();
-  if (draw % 8 < hard_in_eight) return std::bit_cast<float>(kHard[(draw >> 8) % std::size(kHard)]);
-  if (draw % 8 == 7)
-    return std::bit_cast<float>(static_cast<std::uint32_t>(draw >> 32));  // any pattern
-  return static_cast<float>(static_cast<double>(draw >> 11) * 0x1p-53 - 0.5);
-}
-
-// Moments are what an encoder leaves: sums of squares are hardly ever negative.
-void fill(UpdateBuffers& buffers, std::mt19937_64& random, std::uint64_t hard_in_eight) {
-  const std::uint64_t elements = buffers.of.elements;
-  std::vector<float> values(elements);
-  for (std::uint64_t i = 0; i < elements; ++i) {
-    buffers.set_master(i, hard_or_ordinary(random, hard_in_eight));
-    buffers.set_gradient(i, hard_or_ordinary(random, hard_in_eight));
-  }
-  const Arithmetic arithmetic = arithmetic_of(buffers.of.rule);
-  for (std::uint32_t k = 0; k < moments(arithmetic); ++k) {
-    for (float& value : values) {
-      value = hard_or_ordinary(random, hard_in_eight);
-      // One NaN makes all of its block NaN, which would test little.
-      if (buffers.of.codec == MomentCodec::kBlock8 && !std::isfinite(value) && random() % 64 != 0)
-        value = 1e-3f;
-      if (is_square(arithmetic, k) && random() % 16 != 0) value = std::fabs(value);
-    }
-    encode_moment(buffers.stored(k), random(), values.data(), elements);
-  }
-}
-
-UpdateStep ordinary_step(OptimizerRule rule = OptimizerRule::kAdamW, std::uint64_t t = 7,
-                         double gradient_factor = 0.37) {
-  const Hyperparameters values{.momentum = 0.9f, .dampening = 0.1f, .nesterov = t % 2 == 1};
-  UpdateStep step = make_update_step(rule, values, 1e-3, t, gradient_factor);
-  step.random_key = random_key(kSeed, 3, t);
-  return step;
-}
-
-// All that an update may be of, each with `visit`.
-template <class Visit>
-void for_every_case(Visit visit) {
-  for (const OptimizerRule rule : kAllRules) {
-    for (const MasterKind kind : kAllKinds) {
-      for (const DType dtype : kAllDTypes) {
-        for (const MomentCodec codec : kAllCodecs) {
-          if (moments(arithmetic_of(rule)) == 0 && codec != MomentCodec::kF32) continue;
-          visit(UpdateCase{.rule = rule, .kind = kind, .gradient_dtype = dtype, .codec = codec});
-        }
-      }
-    }
-  }
-}
 
 class UpdateKernel : public testing::TestWithParam<InstructionSet> {
  protected:
@@ -168,6 +107,57 @@ TEST_P(UpdateKernel, GivesTheReferencesBitsForHardConstants) {
       fill(buffers, random, 3);
       ASSERT_TRUE(equals_reference(buffers, step))
           << "step " << &step - steps << " " << text_of(of);
+    }
+  });
+}
+
+// Blocks from the least denormal to the largest number: where scales and codes end.
+TEST_P(UpdateKernel, GivesTheReferencesBitsAtEveryMagnitude) {
+  std::mt19937_64 random(kSeed + 9);
+  for_every_case([&](UpdateCase of) {
+    if (of.gradient_dtype == DType::kF16) return;  // holds few of them
+    of.elements = kScaleBlock;
+    const bool block8 = of.codec == MomentCodec::kBlock8;
+    for (int exponent = -150; exponent < 128; exponent += block8 && exponent < -120 ? 1 : 13) {
+      UpdateBuffers buffers(of);
+      std::vector<float> values(of.elements);
+      const auto number = [&] {
+        const float share = static_cast<float>(random() >> 40) * 0x1p-24f;
+        return std::ldexp(random() % 2 == 0 ? share + 1 : -share - 1, exponent);
+      };
+      for (std::uint64_t i = 0; i < of.elements; ++i) {
+        buffers.set_master(i, number());
+        buffers.set_gradient(i, number());
+      }
+      for (std::uint32_t k = 0; k < moments(arithmetic_of(of.rule)); ++k) {
+        for (float& value : values)
+          value = is_square(arithmetic_of(of.rule), k) ? std::fabs(number()) : number();
+        encode_moment(buffers.stored(k), random(), values.data(), of.elements);
+      }
+      const UpdateStep step = ordinary_step(of.rule, 1, exponent % 2 == 0 ? 1.0 : 0.37);
+      ASSERT_TRUE(equals_reference(buffers, step)) << text_of(of) << " exponent " << exponent;
+    }
+  });
+}
+
+// No encoder leaves all of these codes and scales; a caller's memory may hold them.
+TEST_P(UpdateKernel, GivesTheReferencesBitsForAnyBytes) {
+  std::mt19937_64 random(kSeed + 10);
+  for_every_case([&](UpdateCase of) {
+    of.elements = 3 * kScaleBlock + 7;
+    for (int scale = 0; scale < 256; scale += of.codec == MomentCodec::kBlock8 ? 12 : 128) {
+      UpdateBuffers buffers(of);
+      fill(buffers, random, 1);
+      for (std::uint32_t k = 0; k < moments(arithmetic_of(of.rule)); ++k) {
+        auto* const data = static_cast<unsigned char*>(buffers.moment[k].data());
+        for (std::uint64_t i = 0; i < of.elements * moment_bytes(of.codec); ++i)
+          data[i] = static_cast<unsigned char>(random());
+        auto* const scales = static_cast<unsigned char*>(buffers.scale[k].data());
+        for (std::uint64_t i = 0; i < 4; ++i)
+          scales[i] = static_cast<unsigned char>(std::uint64_t(scale) + i);
+      }
+      ASSERT_TRUE(equals_reference(buffers, ordinary_step(of.rule)))
+          << text_of(of) << " scale " << scale;
     }
   });
 }
