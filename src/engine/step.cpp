@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "engine/engine_core.hpp"
+#include "optimizer_cpu/clipping.hpp"
 #include "optimizer_cpu/hyperparameter_checks.hpp"
 #include "optimizer_cpu/random_bits.hpp"
 
@@ -70,6 +71,8 @@ void EngineCore::prepare_steps(Frozen& f, const StepOptions& options, double fac
     const std::uint64_t t = f.step_counts[i] + 1;
     f.parameter_steps[i] = optimizer_cpu::make_update_step(settings_.optimizer, values,
                                                            options.learning_rate, t, factor);
+    optimizer_cpu::check_step_size(options, values, f.parameter_steps[i],
+                                   registry_.parameter({i}).full_name);
     f.parameter_steps[i].random_key = optimizer_cpu::random_key(settings_.rounding_seed, i, t);
   }
 }
@@ -111,12 +114,9 @@ StepResult EngineCore::step(const StepOptions& options) {
   if (totals.non_finite > 0) return skip_or_refuse(f, totals);
   StepResult result;
   result.step = steps_ + 1;
-  result.gradient_norm =
-      std::sqrt(totals.sum_squares) * static_cast<double>(options.gradient_scale);
-  if (options.max_norm > 0) {
-    result.clip_factor =
-        std::min(1.0, static_cast<double>(options.max_norm) / (result.gradient_norm + 1e-6));
-  }
+  const optimizer_cpu::Clipping clipping = optimizer_cpu::clipping_of(totals.sum_squares, options);
+  result.gradient_norm = clipping.norm;
+  result.clip_factor = clipping.factor;
   prepare_steps(f, options, static_cast<double>(options.gradient_scale) * result.clip_factor,
                 result);
   const auto began = std::chrono::steady_clock::now();

@@ -11,6 +11,7 @@
 #include "base/float_mode.hpp"
 #include "device/gradient_kernels.hpp"
 #include "device/gradient_targets.hpp"
+#include "optimizer_cpu/clipping.hpp"
 #include "optimizer_cpu/hyperparameter_checks.hpp"
 #include "optimizer_cpu/random_bits.hpp"
 #include "optimizer_cpu/span_parts.hpp"
@@ -238,23 +239,6 @@ void check_statistics(const GradientStatistics& given) {
                   (known ? "" : " with no value that is not finite") +
                   ": nothing was updated; give the sums of what gradient_statistics() returned");
 }
-
-struct Clipping {
-  double norm = 0, factor = 1;
-};
-[[gnu::noinline]] void find_clipping(Clipping& out, double sum_squares, const StepOptions& o) {
-  out.norm = std::sqrt(sum_squares) * static_cast<double>(o.gradient_scale);
-  if (!(o.max_norm > 0)) return;
-  const double factor = static_cast<double>(o.max_norm) / (out.norm + 1e-6);
-  out.factor = factor > 1 ? 1 : factor;  // of a norm that is NaN it is NaN, as in torch
-}
-// Of the sum, the same whatever the caller's float mode.
-Clipping clipping_of(double sum_squares, const StepOptions& options) {
-  const base::DefaultFloatMode mode;
-  Clipping clipping;
-  find_clipping(clipping, sum_squares, options);
-  return clipping;
-}
 }  // namespace
 
 // `gradients` may be of other calls and ranks too, so it is looked for again among this call's.
@@ -303,10 +287,10 @@ CpuStepResult CpuOptimizerCore::step(std::span<const ParameterUpdate> parameters
   check(parameters);
   CpuStepResult result;
   result.measured = of_all != nullptr || options_.check_gradients || options.max_norm > 0;
-  Clipping clipping;
+  optimizer_cpu::Clipping clipping;
   if (result.measured) {
     result.gradients = of_all != nullptr ? *of_all : measure();
-    clipping = clipping_of(result.gradients.sum_squares, options);
+    clipping = optimizer_cpu::clipping_of(result.gradients.sum_squares, options);
     result.gradient_norm = clipping.norm;
   }
   if (options_.check_gradients && result.gradients.non_finite > 0) {

@@ -65,6 +65,10 @@ void check_hyperparameters(OptimizerRule rule, MomentCodec moments, const Hyperp
     check.refuse("momentum = " + text_of(v.momentum) + " with the rule sgd, which keeps none",
                  "take the rule sgd_momentum (headrace.optimizer in settings)");
   }
+  if (rule == OptimizerRule::kSgd && v.nesterov) {
+    check.refuse("nesterov with the rule sgd, which has no momentum",
+                 "take the rule sgd_momentum (headrace.optimizer in settings)");
+  }
   if (rule == OptimizerRule::kSgdMomentum && v.nesterov && (v.momentum == 0 || v.dampening != 0))
     check.refuse("nesterov", "it needs a momentum above 0 and no dampening");
 }

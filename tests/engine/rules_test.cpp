@@ -205,6 +205,7 @@ TEST(EngineHyperparameters, AreCheckedForTheirRuleAndCodec) {
   settings.optimizer = OptimizerRule::kSgd;
   Engine sgd(settings);
   EXPECT_CODE(Code::kInvalidArgument, sgd.add_hyperparameters({.momentum = 0.9f}), "sgd_momentum");
+  EXPECT_CODE(Code::kInvalidArgument, sgd.add_hyperparameters({.nesterov = true}), "sgd_momentum");
   settings.optimizer = OptimizerRule::kAdamW;
   settings.moments = MomentCodec::kBlock8;
   Engine adamw(settings);
@@ -213,6 +214,20 @@ TEST(EngineHyperparameters, AreCheckedForTheirRuleAndCodec) {
   settings.optimizer = OptimizerRule::kSgdMomentum;
   Engine momentum(settings);
   EXPECT_CODE(Code::kInvalidArgument, momentum.add_hyperparameters({.nesterov = true}), "nesterov");
+}
+
+TEST(EngineHyperparameters, AStepThatNoF32HoldsIsRefusedAndMayBeRepeatedWithALowerRate) {
+  const auto device = device::make_device_host();
+  Engine engine(Settings{}, {.device = device});
+  testing::Mlp network(
+      engine, *device,
+      {.layers = 2, .width = 100, .hyperparameters = {.learning_rate_scale = 1e30f}});
+  const std::string before = engine.hash_parameters();
+  network.compute_gradients();
+  EXPECT_CODE(Code::kInvalidArgument, engine.step({.learning_rate = 1e10f}), "no f32 holds");
+  EXPECT_EQ(engine.hash_parameters(), before);
+  EXPECT_EQ(engine.step({.learning_rate = 1e-35f}).step, 1u);
+  EXPECT_NE(engine.hash_parameters(), before);
 }
 }  // namespace
 }  // namespace headrace
