@@ -9,6 +9,7 @@
 #include "bench/report_json.hpp"
 #include "bench/report_text.hpp"
 #include "headrace/settings.hpp"
+#include "program/report_parts.hpp"
 #include "tools/bench_example.hpp"
 
 namespace headrace::tools {

@@ -18,6 +18,15 @@ Json to_object(const std::vector<Fact>& facts) {
   return object;
 }
 
+std::string grouped(std::uint64_t number) {
+  std::string text = std::to_string(number);
+  for (std::size_t at = text.size(); at > 3;) {
+    at -= 3;
+    text.insert(at, ",");
+  }
+  return text;
+}
+
 double median_of(std::vector<double> values) {
   std::ranges::sort(values);
   const std::size_t half = values.size() / 2;

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/units.hpp"
+#include "program/report_parts.hpp"
 
 namespace headrace::tools {
 namespace {
@@ -34,15 +35,6 @@ std::string three_digits(double value) {
 std::string interval_text(const MedianInterval& interval, double unit) {
   return fmt::format("[{}, {}]", three_digits(interval.low / unit),
                      three_digits(interval.high / unit));
-}
-
-std::string grouped(std::uint64_t number) {
-  std::string text = std::to_string(number);
-  for (std::size_t at = text.size(); at > 3;) {
-    at -= 3;
-    text.insert(at, ",");
-  }
-  return text;
 }
 
 std::string gb_text(double bytes_per_second) {

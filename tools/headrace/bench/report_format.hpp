@@ -11,8 +11,6 @@ namespace headrace::tools {
 std::string three_digits(double value);
 // "[4.01, 4.22]", each over `unit`.
 std::string interval_text(const MedianInterval& interval, double unit = 1);
-// "1,234,567".
-std::string grouped(std::uint64_t number);
 std::string gb_text(double bytes_per_second);    // "4.12 GB/s"
 std::string ms_text(std::uint64_t nanoseconds);  // "4.12"
 

@@ -9,6 +9,7 @@
 #include "bench/report_format.hpp"
 #include "bench/report_html_style.hpp"
 #include "bench/svg.hpp"
+#include "program/report_parts.hpp"
 
 namespace headrace::tools {
 namespace {

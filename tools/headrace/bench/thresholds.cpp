@@ -14,6 +14,7 @@
 #include "base/error_text.hpp"
 #include "bench/report_format.hpp"
 #include "command_line/words.hpp"
+#include "program/report_parts.hpp"
 
 namespace headrace::tools {
 namespace {

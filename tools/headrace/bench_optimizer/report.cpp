@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "bench/report_format.hpp"
+#include "program/report_parts.hpp"
 
 namespace headrace::tools {
 namespace {

@@ -6,18 +6,12 @@
 
 #include "base/units.hpp"
 #include "estimate/estimate.hpp"
+#include "program/report_parts.hpp"
 
 namespace headrace::tools {
 namespace {
 double gib(double bytes) { return bytes / static_cast<double>(base::kGiB); }
 double gib(std::uint64_t bytes) { return gib(static_cast<double>(bytes)); }
-
-// 2851598336: "2,851,598,336".
-std::string with_commas(std::uint64_t number) {
-  std::string text = std::to_string(number);
-  for (std::size_t at = text.size(); at > 3; at -= 3) text.insert(at - 3, ",");
-  return text;
-}
 
 std::string switches_of(const ZeroEstimate& e) {
   const auto device = [](bool on_cpu) { return on_cpu ? "cpu" : "none"; };
@@ -30,13 +24,13 @@ std::string what_text(const Estimation& e) {
   const EstimateInputs& in = e.inputs;
   std::string text =
       e.model ? fmt::format("{} ({})\n", e.model->name, e.model->source) : std::string();
-  text += fmt::format("{} parameters; the largest layer has {}", with_commas(in.parameters),
-                      with_commas(in.largest_layer));
+  text += fmt::format("{} parameters; the largest layer has {}", grouped(in.parameters),
+                      grouped(in.largest_layer));
   if (e.model) {
     const ModelGroup& group = e.model->largest_group();
-    text += fmt::format(" ({}), the largest group {}{}", e.model->largest_layer().name,
-                        with_commas(group.elements()),
-                        group.name.empty() ? "" : " (" + group.name + ")");
+    text +=
+        fmt::format(" ({}), the largest group {}{}", e.model->largest_layer().name,
+                    grouped(group.elements()), group.name.empty() ? "" : " (" + group.name + ")");
   }
   return text + fmt::format("\n{} node{}, {} GPU{} each. GiB, without activations.\n\n", in.nodes,
                             in.nodes == 1 ? "" : "s", in.gpus_per_node,
