@@ -2,6 +2,7 @@
 #include "residency/plan.hpp"
 
 #include <algorithm>
+#include <bit>
 
 #include "base/check.hpp"
 #include "base/units.hpp"
@@ -71,9 +72,10 @@ class Planner {
     if ((limit != 0 && smallest > limit) || (ceiling != 0 && smallest > ceiling))
       refuse(smallest, limit);
     const std::uint64_t resident = host_bytes(all_resident());
-    if (limit != 0 && resident <= limit) choice_ = all_resident();
-    widen(limit != 0 ? limit : ceiling);
-    if (limit != 0) fill(limit);
+    const bool all = limit != 0 && (resident <= host_bytes(choice_) ||
+                                    host_bytes(with_slots(all_resident(), 0)) <= limit);
+    if (all) choice_ = all_resident();
+    if (widen(limit != 0 ? limit : ceiling) && limit != 0) fill(limit);
     Plan plan = lay_out(choice_);
     if (ceiling != 0 && plan.report.host_bytes > ceiling) refuse_beyond_machine(plan, limit);
     if (plan.report.nvme_bytes > 0 && plan.report.host_bytes > resident)
@@ -102,49 +104,79 @@ class Planner {
   [[noreturn]] void refuse_beyond_machine(const Plan& plan, std::uint64_t limit) const;
   std::uint64_t host_bytes(const Choice& choice) const { return lay_out(choice).report.host_bytes; }
 
-  // As many slots as the settings ask for and the room allows: overlap before residency.
-  void widen(std::uint64_t room) {
+  Choice with_slots(Choice choice, std::uint32_t give_up) const {
     const std::uint32_t update = in_.settings.update_slots;
     const std::uint32_t gather = in_.settings.prefetch_groups + 1;
-    for (std::uint32_t give_up = 0; give_up < std::max(update, gather); ++give_up) {
-      Choice next = choice_;
-      next.update_slots = std::max(1u, update > give_up ? update - give_up : 1);
-      next.gather_slots = std::max(1u, gather > give_up ? gather - give_up : 1);
+    choice.update_slots = std::max(1u, update > give_up ? update - give_up : 1);
+    choice.gather_slots = std::max(1u, gather > give_up ? gather - give_up : 1);
+    return choice;
+  }
+  // As many slots as the settings ask for and the room allows: overlap before residency. Whether
+  // it has room for all of them.
+  bool widen(std::uint64_t room) {
+    const std::uint32_t most =
+        std::max(in_.settings.update_slots, in_.settings.prefetch_groups + 1);
+    for (std::uint32_t give_up = 0; give_up < most; ++give_up) {
+      const Choice next = with_slots(choice_, give_up);
       if (room == 0 || host_bytes(next) <= room) {
         choice_ = next;
-        return;
+        return give_up == 0;
       }
     }
+    return false;
   }
 
-  // Keeps in memory what the budget has room for.
+  // Keeps in memory what the budget has room for: the longest beginning of one order.
   void fill(std::uint64_t room) {
-    Choice all = choice_;
-    all.weight_resident.assign(groups_, true);
-    if (host_bytes(all) <= room) choice_ = all;
-    for (std::size_t g = 0; g < groups_; ++g) {
-      if (choice_.weight_resident[g]) continue;
-      choice_.weight_resident[g] = true;
-      if (host_bytes(choice_) > room) choice_.weight_resident[g] = false;
-    }
-    all = choice_;
-    all.record_resident.assign(part_.tiles.size(), true);
-    if (host_bytes(all) <= room) {
-      choice_ = all;
-      return;
-    }
-    const Plan now = lay_out(choice_);
-    std::uint64_t arena = now.arena_used_bytes;
-    const std::uint64_t rest = now.report.host_bytes - now.arena_bytes;
-    for (std::size_t t = 0; t < part_.tiles.size(); ++t) {
-      if (choice_.record_resident[t]) continue;
-      const std::uint64_t bytes = layout_of(part_.tiles[t], Tier::kHost).size_bytes;
-      if (align_up(arena + bytes, base::kHugePage) + rest > room) continue;
-      choice_.record_resident[t] = true;
-      arena += bytes;
-    }
+    const auto keep = [&](std::vector<bool> Choice::*which, const std::vector<std::size_t>& order) {
+      const auto with = [&](std::size_t count) {
+        Choice next = choice_;
+        for (std::size_t i = 0; i < count; ++i) (next.*which)[order[i]] = true;
+        return next;
+      };
+      std::size_t fits = 0, count = order.size();
+      while (fits < count) {
+        const std::size_t middle = count == order.size() ? count : (fits + count + 1) / 2;
+        if (host_bytes(with(middle)) <= room) {
+          fits = middle;
+        } else {
+          count = middle - 1;
+        }
+      }
+      choice_ = with(fits);
+      return fits == order.size();
+    };
+    if (keep(&Choice::weight_resident, groups_in_order()))
+      keep(&Choice::record_resident, spread(part_.tiles.size()));
   }
 
+  // The smallest first, so that one large group holds up no other; equal ones spread out, so that
+  // between two that are fetched there is one that is not.
+  std::vector<std::size_t> groups_in_order() const {
+    std::vector<std::size_t> order = spread(groups_);
+    std::vector<std::uint64_t> bytes(groups_, 0);
+    for (const Section& section : part_.sections)
+      bytes[section.group] += section.shard_elements * size_bytes(section.dtype);
+    std::ranges::stable_sort(order, {}, [&](std::size_t g) { return bytes[g]; });
+    return order;
+  }
+  // 0 .. count - 1 by their bits read backwards: every beginning of it is spread evenly.
+  static std::vector<std::size_t> spread(std::size_t count) {
+    std::vector<std::size_t> order;
+    order.reserve(count);
+    const std::size_t end = std::bit_ceil(std::max<std::size_t>(1, count));
+    for (std::size_t i = 0, at = 0; i < end; ++i) {
+      if (at < count) order.push_back(at);
+      std::size_t bit = end >> 1;
+      for (; bit > 0 && (at & bit) != 0; bit >>= 1) at ^= bit;
+      at |= bit;
+    }
+    return order;
+  }
+
+  bool is_frozen(const Tile& tile) const {
+    return in_.groups[part_.sections[tile.section].group].frozen;
+  }
   RecordLayout layout_of(const Tile& tile, Tier tier) const {
     const DType dtype = part_.sections[tile.section].dtype;
     return record_layout(optimizer_cpu::state_streams(in_.settings, dtype), tile.elements, tier);
@@ -184,13 +216,15 @@ void Planner::lay_out_residents(Plan& plan, const Choice& choice) const {
       out.resident_weight = take(plan, elements * size_bytes(section.dtype), "parameters");
     }
     out.gradient_dtype = in_.groups[section.group].repeated_gradients ? DType::kF32 : section.dtype;
+    if (in_.groups[section.group].frozen) continue;
     out.gradient = take(plan, elements * size_bytes(out.gradient_dtype), "gradients");
   }
   for (std::size_t t = 0; t < part_.tiles.size(); ++t) {
     const Tile& tile = part_.tiles[t];
     TilePlan& out = plan.tiles[t];
-    out.record = choice.record_resident[t] ? Tier::kHost : Tier::kNvme;
-    out.layout = layout_of(tile, out.record);
+    const bool frozen = is_frozen(tile);
+    out.record = choice.record_resident[t] || frozen ? Tier::kHost : Tier::kNvme;
+    if (!frozen) out.layout = layout_of(tile, out.record);
     out.weight_bytes = tile.elements * size_bytes(part_.sections[tile.section].dtype);
     if (out.record == Tier::kHost) {
       out.resident_record = take(plan, out.layout.size_bytes, "optimizer state");
@@ -207,6 +241,7 @@ void Planner::lay_out_slots(Plan& plan, const Choice& choice) const {
     for (const std::uint32_t s : part_.group_sections[g]) {
       const Section& section = part_.sections[s];
       bytes += align_up(section.buffer_elements * size_bytes(section.dtype), kIoAlignment);
+      if (in_.groups[g].frozen) continue;
       bucket += align_up(section.buffer_elements * size_bytes(plan.sections[s].gradient_dtype),
                          kIoAlignment);
       gradients += section.elements * size_bytes(section.dtype);
@@ -249,7 +284,7 @@ void Planner::lay_out_slots(Plan& plan, const Choice& choice) const {
     const bool weight_nvme = plan.sections[part_.tiles[t].section].weight == Tier::kNvme;
     const std::uint64_t weight = weight_nvme ? tile.weight_bytes : 0;
     const std::uint64_t record = tile.record == Tier::kNvme ? tile.layout.size_bytes : 0;
-    largest_update = std::max(largest_update, record + weight);
+    if (!is_frozen(part_.tiles[t])) largest_update = std::max(largest_update, record + weight);
     largest_transfer = std::max(largest_transfer, weight);
   }
   if (largest_update > 0) {
@@ -279,8 +314,9 @@ void Planner::count_nvme(Plan& plan) const {
     const auto [record, weight] = extents_of(plan, part_, t);
     add_row(plan, "optimizer state", "nvme", record);
     add_row(plan, "parameters", "nvme", weight);
-    report.nvme_read_bytes_per_step += static_cast<double>(record + (1 + 2 * passes) * weight);
-    report.nvme_written_bytes_per_step += static_cast<double>(record + weight);
+    const std::uint64_t updated = is_frozen(part_.tiles[t]) ? 0 : record + weight;
+    report.nvme_read_bytes_per_step += static_cast<double>(updated + 2 * passes * weight);
+    report.nvme_written_bytes_per_step += static_cast<double>(updated);
     state_bytes += tile.layout.size_bytes;
     state_resident += record == 0 ? tile.layout.size_bytes : 0;
     weight_bytes += tile.weight_bytes;
