@@ -102,7 +102,9 @@ class Planner {
   std::string smaller_tiles(std::uint64_t smallest, std::uint64_t limit) const;
   std::string more_on_nvme(std::uint64_t smallest) const;
   [[noreturn]] void refuse_beyond_machine(const Plan& plan, std::uint64_t limit) const;
-  std::uint64_t host_bytes(const Choice& choice) const { return lay_out(choice).report.host_bytes; }
+  std::uint64_t host_bytes(const Choice& choice) const {
+    return lay_out_memory(choice).report.host_bytes;
+  }
 
   Choice with_slots(Choice choice, std::uint32_t give_up) const {
     const std::uint32_t update = in_.settings.update_slots;
@@ -128,26 +130,39 @@ class Planner {
 
   // Keeps in memory what the budget has room for: the longest beginning of one order.
   void fill(std::uint64_t room) {
-    const auto keep = [&](std::vector<bool> Choice::*which, const std::vector<std::size_t>& order) {
-      const auto with = [&](std::size_t count) {
-        Choice next = choice_;
-        for (std::size_t i = 0; i < count; ++i) (next.*which)[order[i]] = true;
-        return next;
-      };
-      std::size_t fits = 0, count = order.size();
-      while (fits < count) {
-        const std::size_t middle = count == order.size() ? count : (fits + count + 1) / 2;
-        if (host_bytes(with(middle)) <= room) {
-          fits = middle;
-        } else {
-          count = middle - 1;
-        }
-      }
-      choice_ = with(fits);
-      return fits == order.size();
+    const std::vector<std::size_t> groups = groups_in_order();
+    const auto with = [&](std::size_t count) {
+      Choice next = choice_;
+      for (std::size_t i = 0; i < count; ++i) next.weight_resident[groups[i]] = true;
+      return next;
     };
-    if (keep(&Choice::weight_resident, groups_in_order()))
-      keep(&Choice::record_resident, spread(part_.tiles.size()));
+    if (host_bytes(with(groups_)) <= room) {
+      choice_ = with(groups_);
+      fill_records(room);
+      return;
+    }
+    std::size_t fits = 0, count = groups_ - 1;
+    while (fits < count) {
+      const std::size_t middle = (fits + count + 1) / 2;
+      if (host_bytes(with(middle)) <= room) {
+        fits = middle;
+      } else {
+        count = middle - 1;
+      }
+    }
+    choice_ = with(fits);
+  }
+  // Not all: that all fit has been ruled out, or been chosen.
+  void fill_records(std::uint64_t room) {
+    const Plan now = lay_out_memory(choice_);
+    std::uint64_t arena = now.arena_used_bytes;
+    const std::uint64_t rest = now.report.host_bytes - now.arena_bytes;
+    for (const std::size_t t : spread(part_.tiles.size())) {
+      if (choice_.record_resident[t] || is_frozen(part_.tiles[t])) continue;
+      arena += layout_of(part_.tiles[t], Tier::kHost).size_bytes;
+      if (align_up(arena, base::kHugePage) + rest > room) return;
+      choice_.record_resident[t] = true;
+    }
   }
 
   // The smallest first, so that one large group holds up no other; equal ones spread out, so that
@@ -183,6 +198,7 @@ class Planner {
   }
 
   Plan lay_out(const Choice& choice) const;
+  Plan lay_out_memory(const Choice& choice) const;
   void lay_out_residents(Plan& plan, const Choice& choice) const;
   void lay_out_slots(Plan& plan, const Choice& choice) const;
   void count_nvme(Plan& plan) const;
@@ -352,7 +368,7 @@ std::uint64_t Planner::bytes_still_gathered(const Plan& plan, Turn turn) const {
   return bytes;
 }
 
-Plan Planner::lay_out(const Choice& choice) const {
+Plan Planner::lay_out_memory(const Choice& choice) const {
   Plan plan;
   plan.sections.resize(part_.sections.size());
   plan.tiles.resize(part_.tiles.size());
@@ -366,13 +382,18 @@ Plan Planner::lay_out(const Choice& choice) const {
   plan.frame_bytes = kFrameBytes;
   add_row(plan, "coroutine frames", "host", kFrameBytes);
   add_row(plan, "bookkeeping", "host", in_.bookkeeping_bytes);
-  count_nvme(plan);
-  deal_again(plan, part_, in_.settings.nvme_paths, drives_);
   for (const PlanRow& row : plan.report.rows) {
     if (row.tier == "host") plan.report.host_bytes += row.bytes;
     if (row.tier == "device") plan.report.device_bytes += row.bytes;
     if (row.tier == "host (yours)") plan.report.trainer_bytes += row.bytes;
   }
+  return plan;
+}
+
+Plan Planner::lay_out(const Choice& choice) const {
+  Plan plan = lay_out_memory(choice);
+  count_nvme(plan);
+  deal_again(plan, part_, in_.settings.nvme_paths, drives_);
   plan.report.parameters = part_.parameter_elements;
   return plan;
 }
