@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "base/check.hpp"
 #include "base/units.hpp"
@@ -66,14 +67,14 @@ class Planner {
   }
 
   Plan run() {
-    const std::uint64_t smallest = this->smallest();
     const std::uint64_t limit = budget();
     const std::uint64_t ceiling = in_.machine_left_bytes;
+    const std::uint64_t moving = host_bytes(choice_), resident = host_bytes(all_resident());
+    const std::uint64_t smallest = limit == 0 ? moving : std::min(moving, resident);
     if ((limit != 0 && smallest > limit) || (ceiling != 0 && smallest > ceiling))
       refuse(smallest, limit);
-    const std::uint64_t resident = host_bytes(all_resident());
-    const bool all = limit != 0 && (resident <= host_bytes(choice_) ||
-                                    host_bytes(with_slots(all_resident(), 0)) <= limit);
+    const bool all = limit != 0 && resident <= limit &&
+                     (resident <= moving || host_bytes(with_slots(all_resident(), 0)) <= limit);
     if (all) choice_ = all_resident();
     if (widen(limit != 0 ? limit : ceiling) && limit != 0) fill(limit);
     Plan plan = lay_out(choice_);
@@ -103,7 +104,8 @@ class Planner {
   std::string more_on_nvme(std::uint64_t smallest) const;
   [[noreturn]] void refuse_beyond_machine(const Plan& plan, std::uint64_t limit) const;
   std::uint64_t host_bytes(const Choice& choice) const {
-    return lay_out_memory(choice).report.host_bytes;
+    lay_out_memory(scratch_, choice);
+    return scratch_.report.host_bytes;
   }
 
   Choice with_slots(Choice choice, std::uint32_t give_up) const {
@@ -130,40 +132,50 @@ class Planner {
 
   // Keeps in memory what the budget has room for: the longest beginning of one order.
   void fill(std::uint64_t room) {
-    const std::vector<std::size_t> groups = groups_in_order();
-    const auto with = [&](std::size_t count) {
-      Choice next = choice_;
-      for (std::size_t i = 0; i < count; ++i) next.weight_resident[groups[i]] = true;
-      return next;
-    };
-    if (host_bytes(with(groups_)) <= room) {
-      choice_ = with(groups_);
-      fill_records(room);
+    Choice all = choice_;
+    all.weight_resident.assign(groups_, true);
+    Room left(memory_of(all), room);
+    if (left.fits(0)) {  // parameters, and then state; that all of it fits has been ruled out
+      choice_ = all;
+      for (const std::size_t t : spread(part_.tiles.size())) {
+        if (choice_.record_resident[t] || is_frozen(part_.tiles[t])) continue;
+        if (!left.fits(layout_of(part_.tiles[t], Tier::kHost).size_bytes)) return;
+        choice_.record_resident[t] = true;
+      }
       return;
     }
-    std::size_t fits = 0, count = groups_ - 1;
-    while (fits < count) {
-      const std::size_t middle = (fits + count + 1) / 2;
-      if (host_bytes(with(middle)) <= room) {
-        fits = middle;
-      } else {
-        count = middle - 1;
+    left = Room(memory_of(choice_), room);
+    for (const std::size_t g : groups_in_order()) {
+      if (choice_.weight_resident[g]) continue;
+      std::uint64_t bytes = 0;
+      for (const std::uint32_t s : part_.group_sections[g]) {
+        const Section& section = part_.sections[s];
+        bytes += align_up(section.shard_elements * size_bytes(section.dtype), kIoAlignment);
       }
-    }
-    choice_ = with(fits);
-  }
-  // Not all: that all fit has been ruled out, or been chosen.
-  void fill_records(std::uint64_t room) {
-    const Plan now = lay_out_memory(choice_);
-    std::uint64_t arena = now.arena_used_bytes;
-    const std::uint64_t rest = now.report.host_bytes - now.arena_bytes;
-    for (const std::size_t t : spread(part_.tiles.size())) {
-      if (choice_.record_resident[t] || is_frozen(part_.tiles[t])) continue;
-      arena += layout_of(part_.tiles[t], Tier::kHost).size_bytes;
-      if (align_up(arena, base::kHugePage) + rest > room) return;
-      choice_.record_resident[t] = true;
+      if (!left.fits(bytes)) return;
+      choice_.weight_resident[g] = true;
     }
   }
+  Plan memory_of(const Choice& choice) const {
+    Plan plan;
+    lay_out_memory(plan, choice);
+    return plan;
+  }
+  // What more an arena may hold. Slots that shrink with it are not counted.
+  class Room {
+   public:
+    Room(const Plan& plan, std::uint64_t room)
+        : arena_(plan.arena_used_bytes),
+          rest_(plan.report.host_bytes - plan.arena_bytes),
+          room_(room) {}
+    bool fits(std::uint64_t more) {
+      arena_ += more;
+      return align_up(arena_, base::kHugePage) + rest_ <= room_;
+    }
+
+   private:
+    std::uint64_t arena_, rest_, room_;
+  };
 
   // The smallest first, so that one large group holds up no other; equal ones spread out, so that
   // between two that are fetched there is one that is not.
@@ -198,7 +210,7 @@ class Planner {
   }
 
   Plan lay_out(const Choice& choice) const;
-  Plan lay_out_memory(const Choice& choice) const;
+  void lay_out_memory(Plan& plan, const Choice& choice) const;
   void lay_out_residents(Plan& plan, const Choice& choice) const;
   void lay_out_slots(Plan& plan, const Choice& choice) const;
   void count_nvme(Plan& plan) const;
@@ -212,6 +224,7 @@ class Planner {
   const std::size_t groups_;
   std::vector<DriveInputs> drives_;
   Choice choice_;
+  mutable Plan scratch_;  // the memory of what is only tried
 };
 
 Range Planner::take(Plan& plan, std::uint64_t bytes, const char* row, const char* tier) const {
@@ -235,6 +248,7 @@ void Planner::lay_out_residents(Plan& plan, const Choice& choice) const {
     if (in_.groups[section.group].frozen) continue;
     out.gradient = take(plan, elements * size_bytes(out.gradient_dtype), "gradients");
   }
+  const std::uint64_t before_state = plan.arena_bytes;
   for (std::size_t t = 0; t < part_.tiles.size(); ++t) {
     const Tile& tile = part_.tiles[t];
     TilePlan& out = plan.tiles[t];
@@ -243,9 +257,11 @@ void Planner::lay_out_residents(Plan& plan, const Choice& choice) const {
     if (!frozen) out.layout = layout_of(tile, out.record);
     out.weight_bytes = tile.elements * size_bytes(part_.sections[tile.section].dtype);
     if (out.record == Tier::kHost) {
-      out.resident_record = take(plan, out.layout.size_bytes, "optimizer state");
+      out.resident_record = {plan.arena_bytes, align_up(out.layout.size_bytes, kIoAlignment)};
+      plan.arena_bytes += out.resident_record.size_bytes;
     }
   }
+  add_row(plan, "optimizer state", "host", plan.arena_bytes - before_state);
 }
 
 void Planner::lay_out_slots(Plan& plan, const Choice& choice) const {
@@ -325,11 +341,12 @@ void Planner::count_nvme(Plan& plan) const {
   PlanReport& report = plan.report;
   const std::uint64_t passes = in_.settings.gradient_accumulation_steps;
   std::uint64_t state_bytes = 0, state_resident = 0, weight_bytes = 0, weight_resident = 0;
+  std::uint64_t state_nvme = 0, weight_nvme = 0;
   for (std::size_t t = 0; t < part_.tiles.size(); ++t) {
     const TilePlan& tile = plan.tiles[t];
     const auto [record, weight] = extents_of(plan, part_, t);
-    add_row(plan, "optimizer state", "nvme", record);
-    add_row(plan, "parameters", "nvme", weight);
+    state_nvme += record;
+    weight_nvme += weight;
     const std::uint64_t updated = is_frozen(part_.tiles[t]) ? 0 : record + weight;
     report.nvme_read_bytes_per_step += static_cast<double>(updated + 2 * passes * weight);
     report.nvme_written_bytes_per_step += static_cast<double>(updated);
@@ -338,6 +355,8 @@ void Planner::count_nvme(Plan& plan) const {
     weight_bytes += tile.weight_bytes;
     weight_resident += weight == 0 ? tile.weight_bytes : 0;
   }
+  add_row(plan, "optimizer state", "nvme", state_nvme);
+  add_row(plan, "parameters", "nvme", weight_nvme);
   report.nvme_read_bytes_per_step -=
       static_cast<double>(passes * bytes_still_gathered(plan, Turn::kToBackward) +
                           (passes - 1) * bytes_still_gathered(plan, Turn::kToForward));
@@ -368,10 +387,15 @@ std::uint64_t Planner::bytes_still_gathered(const Plan& plan, Turn turn) const {
   return bytes;
 }
 
-Plan Planner::lay_out_memory(const Choice& choice) const {
-  Plan plan;
-  plan.sections.resize(part_.sections.size());
-  plan.tiles.resize(part_.tiles.size());
+// Into a plan that may have held another one.
+void Planner::lay_out_memory(Plan& plan, const Choice& choice) const {
+  std::vector<SectionPlan> sections = std::move(plan.sections);
+  std::vector<TilePlan> tiles = std::move(plan.tiles);
+  plan = {};
+  sections.assign(part_.sections.size(), {});
+  tiles.assign(part_.tiles.size(), {});
+  plan.sections = std::move(sections);
+  plan.tiles = std::move(tiles);
   plan.group_in_place.resize(groups_);
   plan.group_bytes.resize(groups_);
   lay_out_residents(plan, choice);
@@ -387,11 +411,10 @@ Plan Planner::lay_out_memory(const Choice& choice) const {
     if (row.tier == "device") plan.report.device_bytes += row.bytes;
     if (row.tier == "host (yours)") plan.report.trainer_bytes += row.bytes;
   }
-  return plan;
 }
 
 Plan Planner::lay_out(const Choice& choice) const {
-  Plan plan = lay_out_memory(choice);
+  Plan plan = memory_of(choice);
   count_nvme(plan);
   deal_again(plan, part_, in_.settings.nvme_paths, drives_);
   plan.report.parameters = part_.parameter_elements;
