@@ -168,8 +168,8 @@ TEST_F(PlanProgram, RefusesABudgetWithTheTableAndTheSmallestThatWouldDo) {
 // A GPT of ten trillion parameters, a group for each matrix.
 std::string ten_trillion() {
   std::ostringstream text;
-  text
-      << R"({"groups": [{"name": "e", "parameters": [{"name": "wte.weight", "shape": [50257, 32768]}]})";
+  text << R"({"groups": [{"name": "e", "parameters": [)"
+       << R"({"name": "wte.weight", "shape": [50257, 32768]}]})";
   for (int i = 0; i < 776; ++i) {
     for (const char* matrix : {"attn.c_attn.weight\", \"shape\": [98304, 32768]",
                                "attn.c_proj.weight\", \"shape\": [32768, 32768]",
