@@ -84,13 +84,16 @@ std::string lanes_over_time(const PlanResult& r) {
           fmt::format("{} to {}, from group {}", seconds_text(span.begin), seconds_text(span.end),
                       r.scenario.model->groups[span.group].group.name));
     }
+    // Tile by tile all through the update.
     const double busy = r.outcome.prediction.update.busy[l];
-    if (busy > 0) bar(begin, begin + busy, "bar2", fmt::format("update: {}", seconds_text(busy)));
+    if (busy <= 0) continue;
+    bar(begin, begin + r.outcome.prediction.update.seconds, "bar2", "update");
+    svg.text(x(begin) + 6, y + height / 2 + 4, seconds_text(busy), "value", Anchor::kStart,
+             "#ffffff");
   }
   return figure_of_plot(
-      svg, fmt::format("The first of {} micro-batch{} (blue) and the update (orange). Reads and "
-                       "writes of the update go on at once; each bar is the time it takes of the "
-                       "drives.",
+      svg, fmt::format("The first of {} micro-batch{} (blue), and the update (orange), in which "
+                       "lanes take turns tile by tile: beside each, how long it works.",
                        r.scenario.micro_batches, r.scenario.micro_batches == 1 ? "" : "es"));
 }
 
