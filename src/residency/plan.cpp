@@ -154,6 +154,7 @@ class Planner {
   void lay_out_residents(Plan& plan, const Choice& choice) const;
   void lay_out_slots(Plan& plan, const Choice& choice) const;
   void count_nvme(Plan& plan) const;
+  bool deferred(const Plan& plan) const;
   enum class Turn { kToBackward, kToForward };
   std::uint64_t bytes_still_gathered(const Plan& plan, Turn turn) const;
   Range take(Plan& plan, std::uint64_t bytes, const char* row, const char* tier = "host") const;
@@ -279,7 +280,9 @@ void Planner::count_nvme(Plan& plan) const {
     const auto [record, weight] = extents_of(plan, part_, t);
     add_row(plan, "optimizer state", "nvme", record);
     add_row(plan, "parameters", "nvme", weight);
-    report.nvme_read_bytes_per_step += static_cast<double>(record + (1 + 2 * passes) * weight);
+    // An update that is deferred hands its weights to the next forward pass.
+    const std::uint64_t reads = 2 * passes + (plan.deferred ? 0 : 1);
+    report.nvme_read_bytes_per_step += static_cast<double>(record + reads * weight);
     report.nvme_written_bytes_per_step += static_cast<double>(record + weight);
     state_bytes += tile.layout.size_bytes;
     state_resident += record == 0 ? tile.layout.size_bytes : 0;
@@ -294,6 +297,19 @@ void Planner::count_nvme(Plan& plan) const {
   };
   report.resident_share_of_state = share(state_resident, state_bytes);
   report.resident_share_of_parameters = share(weight_resident, weight_bytes);
+}
+
+// Where there is nothing to overlap with, or no buffer to run ahead into, a deferred update would
+// only come later.
+bool Planner::deferred(const Plan& plan) const {
+  if (in_.settings.update_mode != UpdateMode::kAuto)
+    return in_.settings.update_mode == UpdateMode::kDefer;
+  const bool weights_swapped = std::ranges::any_of(
+      plan.sections, [](const SectionPlan& section) { return section.weight == Tier::kNvme; });
+  if (weights_swapped) return plan.gather_slots > 1;
+  return !in_.device_shares_host_memory ||
+         std::ranges::any_of(plan.tiles,
+                             [](const TilePlan& tile) { return tile.record == Tier::kNvme; });
 }
 
 // Where a pass turns, the groups it ended with are still in their buffers: the last ones when
@@ -330,6 +346,7 @@ Plan Planner::lay_out(const Choice& choice) const {
   plan.frame_bytes = kFrameBytes;
   add_row(plan, "coroutine frames", "host", kFrameBytes);
   add_row(plan, "bookkeeping", "host", in_.bookkeeping_bytes);
+  plan.deferred = deferred(plan);
   count_nvme(plan);
   deal_again(plan, part_, in_.settings.nvme_paths, drives_);
   for (const PlanRow& row : plan.report.rows) {
@@ -338,6 +355,7 @@ Plan Planner::lay_out(const Choice& choice) const {
     if (row.tier == "host (yours)") plan.report.trainer_bytes += row.bytes;
   }
   plan.report.parameters = part_.parameter_elements;
+  plan.report.deferred_updates = plan.deferred;
   return plan;
 }
 
