@@ -30,6 +30,7 @@ class Offloaded : public TorchTraining {
  public:
   explicit Offloaded(const TrainingSetup& setup)
       : shape_(setup.options.shape),
+        checkpointing_(setup.options.checkpointing),
         initialise_(shape_, setup.options.seed, setup.initial),
         offload_(setup.settings, engine_options(setup.options, setup.progress)),
         embed_(add_hyperparameters_and_embed(setup)),
@@ -70,7 +71,8 @@ class Offloaded : public TorchTraining {
 
   at::Tensor scores(const at::Tensor& inputs) override {
     at::Tensor x = ends_on_signal(offload_(embed_, inputs));
-    for (const auto& block : blocks_) x = ends_on_signal(offload_(block, x));
+    for (const auto& block : blocks_)
+      x = ends_on_signal(checkpointing_ ? offload_.checkpoint(block, x) : offload_(block, x));
     return offload_(head_, x);
   }
 
@@ -99,6 +101,7 @@ class Offloaded : public TorchTraining {
   }
 
   GptShape shape_;
+  bool checkpointing_;
   Initialiser initialise_;
   mutable Offload offload_;
   Group<EmbedImpl> embed_;

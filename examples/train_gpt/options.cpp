@@ -112,6 +112,10 @@ void add_placement_options(CLI::App& app, RawOptions& raw) {
   app.add_flag("--plain", o.plain,
                "The same training by LibTorch alone, all in memory: the reference for memory")
       ->group(group);
+  app.add_flag("--checkpointing", o.checkpointing,
+               "Activation checkpointing: of each block its input alone is kept, and backward runs "
+               "the block again. Less memory, one more forward pass, the same bits")
+      ->group(group);
 }
 
 void add_file_options(CLI::App& app, RawOptions& raw) {

@@ -38,6 +38,7 @@ struct Options {
 
   std::uint32_t threads = 0;  // 0: torch decides
   bool plain = false;
+  bool checkpointing = false;  // blocks keep no activations from forward to backward
   bool progress = true;
 
   Schedule schedule() const { return {learning_rate, least_learning_rate, warmup_steps, steps}; }

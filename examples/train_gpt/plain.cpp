@@ -6,13 +6,15 @@
 #include <torch/nn/utils/clip_grad.h>
 #include <torch/optim/adamw.h>
 
+#include "checkpointed_block.hpp"
 #include "failures.hpp"
 #include "torch_training.hpp"
 
 namespace train_gpt {
 namespace {
 struct GptImpl : torch::nn::Module {
-  explicit GptImpl(const GptShape& shape) : embed(register_module("embed", Embed(shape))) {
+  explicit GptImpl(const GptShape& shape, bool checkpointing = false)
+      : embed(register_module("embed", Embed(shape))), checkpointing(checkpointing) {
     // A module's name may hold no dot: "h.0" is registered as "h_0".
     for (std::uint32_t i = 0; i < shape.layers; ++i) {
       blocks.push_back(register_module("h_" + std::to_string(i), Block(shape)));
@@ -21,12 +23,14 @@ struct GptImpl : torch::nn::Module {
   }
   at::Tensor forward(const at::Tensor& bytes) {
     at::Tensor x = ends_on_signal(embed->forward(bytes));
-    for (Block& block : blocks) x = ends_on_signal(block->forward(x));
+    for (Block& block : blocks)
+      x = ends_on_signal(checkpointing ? CheckpointedBlock::apply(x, block) : block->forward(x));
     return head->forward(x);
   }
   Embed embed;
   std::vector<Block> blocks;
   Head head{nullptr};
+  bool checkpointing;
 };
 TORCH_MODULE(Gpt);
 
@@ -35,7 +39,7 @@ class Plain : public TorchTraining {
   explicit Plain(const TrainingSetup& setup)
       : decayed_(decayed_hyperparameters(setup.options, headrace::OptimizerRule::kAdamW)),
         kept_(kept_hyperparameters(setup.options, headrace::OptimizerRule::kAdamW)),
-        gpt_(setup.options.shape) {
+        gpt_(setup.options.shape, setup.options.checkpointing) {
     const Initialiser initialise(setup.options.shape, setup.options.seed, setup.initial);
     initialise(*gpt_->embed, "embed");
     for (std::size_t i = 0; i < gpt_->blocks.size(); ++i)

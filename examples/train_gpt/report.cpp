@@ -99,6 +99,7 @@ Json options_json(const Report& r) {
           {"eval_batches", o.eval_batches},
           {"threads", r.torch_threads},
           {"plain", o.plain},
+          {"checkpointing", o.checkpointing},
           {"init", or_null(o.init_folder)},
           {"saved", or_null(r.saved)}};
 }

@@ -119,6 +119,7 @@ class Run {
     const TrainingSetup setup{options, settings, initial ? &*initial : nullptr, progress_};
     const auto training = options.plain ? torch_.make_plain(setup) : torch_.make_offloaded(setup);
     say_what_training_goes_by(settings);
+    say_what_activations_go_by(settings);
     const TellOnSignal tell([](void* to) noexcept { static_cast<Training*>(to)->interrupt(); },
                             training.get());
     running_ = true;
@@ -189,6 +190,19 @@ class Run {
       progress_.message("train_gpt: warning: the trainer's own are " +
                         training_words(report_.options) +
                         "; settings change none of them, options all but betas, eps and momentum.");
+      return;
+    }
+  }
+
+  // The same of activations, unless they are not kept anyway.
+  void say_what_activations_go_by(const headrace::Settings& settings) {
+    if (report_.options.checkpointing) return;
+    for (const std::string& warning : settings.warnings) {
+      if (warning.find("activations are the trainer's") == std::string::npos) continue;
+      progress_.message(
+          "train_gpt: warning: all activations stay in torch's memory until backward; settings do "
+          "not change that. --checkpointing keeps the input of each block alone and runs the block "
+          "again.");
       return;
     }
   }

@@ -437,10 +437,15 @@ typedef struct headrace_step_result {
 static inline void headrace_step_result_init(headrace_step_result* result) {
   result->struct_size = (uint32_t)sizeof *result;
 }
-/* `options` may be NULL: the defaults of init. `out_result` may be NULL. HEADRACE_NOT_FINITE:
- * nothing was updated, and the gradients are kept until discard. */
+/* Where updates are deferred (headrace.update_mode), it returns before they are done: a later call
+ * waits for them, and may end in their error. `options` may be NULL: the defaults of init.
+ * `out_result` may be NULL. HEADRACE_NOT_FINITE: nothing was updated, and the gradients are kept
+ * until discard. */
 headrace_code headrace_engine_step(headrace_engine* engine, const headrace_step_options* options,
                                    headrace_step_result* out_result, headrace_error* error);
+
+/* Engine::finish_step(): returns when no update that a step has deferred is pending. */
+headrace_code headrace_engine_finish_step(headrace_engine* engine, headrace_error* error);
 
 /* {"schema_version":1,...} with the names of Stats (headrace/stats.hpp). */
 headrace_code headrace_engine_stats_json(headrace_engine* engine, char* buffer, size_t capacity,

@@ -22,8 +22,9 @@
 //          such calls one at a time; from several threads the trainer puts gathers in order, and
 //          gradients of one group may come in any.
 // Errors:  headrace::Error. Before the first tile of a step is updated an error leaves that step
-//          undone and the call may be repeated; after that the engine is failed, and every call
-//          but stats and close throws kFailed with the first cause.
+//          undone and the call may be repeated; after that, and where the update was deferred, the
+//          engine is failed, and every call but stats and close throws kFailed with the first
+//          cause.
 // Process: no signal handlers, no exit, no fork, no change of locale, umask, directory, limits.
 //          Threads are named headrace-*, block signals and are gone when close() returns.
 #pragma once
@@ -91,9 +92,9 @@ class Engine {
   // Parameters used together. Names are unique in the engine. Throws kInvalidArgument naming what
   // is wrong.
   GroupId add_group(std::string name, std::vector<ParameterSpec> parameters);
-  // Declares that gradients of this group's parameters arrive several times before a step (ties,
-  // checkpointing), so that they are summed in f32. With gradient_accumulation_steps > 1 every
-  // group is.
+  // Declares that gradients of this group's parameters arrive several times before a step (a tied
+  // weight, several backward passes), so that they are summed in f32. With
+  // gradient_accumulation_steps > 1 every group is.
   void expect_repeated_gradients(GroupId group);
   // Keeps this group's parameters in the device's memory from freeze to close whatever the budget:
   // for the few that belong to no block. Where the device has memory of its own, release and gather
@@ -182,7 +183,13 @@ class Engine {
   // several ranks kPeerLost on all of them, before anything is updated, where they differ in an
   // option, naming it, in the values of a hyperparameter set, naming it and a parameter, or in a
   // step count.
+  // With Settings::update_mode kDefer (and kAuto where the plan says so) it returns with updates
+  // pending, and what was given here is copied: a group's update is done before its next gather or
+  // add_gradient returns, all of them before load(), store(), the hashes and the next step() do.
+  // What ends them is thrown by the call that waits, naming this step; the engine has failed then.
   StepResult step(const StepOptions& options);
+  // Returns when no update is pending: where what follows is to be timed or must not fail for them.
+  void finish_step();
 
   // ---- at any time ----
   Stats stats() const;

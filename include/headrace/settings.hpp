@@ -21,6 +21,10 @@ enum class IoQueueKind { kAuto, kUring, kAio, kThreads };
 enum class RegisterBuffers { kAuto, kOff };
 enum class DirectIo { kAuto, kRequire };  // O_DIRECT where the file system has it, or refuse
 enum class Checksums { kOn, kOff };
+// When tiles are updated. kBarrier: all within step(). kDefer: step() returns before, and each
+// group's update is done before its next use. kAuto: deferred where that overlaps something. Same
+// bits.
+enum class UpdateMode { kAuto, kBarrier, kDefer };
 enum class NonFinite { kStop, kSkip };  // what step() does about a gradient of NaN or infinity
 
 // headrace.tuned: where `headrace tune` measured the settings beside it, and what they reached
@@ -56,10 +60,11 @@ struct Settings {
   OptimizerRule optimizer = OptimizerRule::kAdamW;
   MomentCodec moments = MomentCodec::kF32;
   NonFinite non_finite = NonFinite::kStop;
-  std::uint64_t rounding_seed = 0;         // of moments that are stochastically rounded
-  std::uint64_t tile_elements = 1 << 20;   // a multiple of 65,536
-  std::uint32_t update_slots = 4;          // tiles in memory during the update; at least 1
-  std::uint32_t prefetch_groups = 2;       // groups read ahead of the one in use
+  std::uint64_t rounding_seed = 0;        // of moments that are stochastically rounded
+  std::uint64_t tile_elements = 1 << 20;  // a multiple of 65,536
+  std::uint32_t update_slots = 4;         // tiles in memory during the update; at least 1
+  std::uint32_t prefetch_groups = 2;      // groups read ahead of the one in use
+  UpdateMode update_mode = UpdateMode::kAuto;
   std::uint32_t update_threads = 0;        // 0: what affinity, cgroup quota and Slurm leave
   std::uint64_t io_block_bytes = 1 << 20;  // one request to a drive; a multiple of 4096
   std::uint32_t queue_depth = 16;          // requests in flight per drive

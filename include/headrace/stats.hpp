@@ -26,8 +26,8 @@ struct DriveStats {
   double write_busy_seconds = 0;
 };
 
-// Totals since freeze; subtract two snapshots for a step. Byte counts are what the I/O queues
-// completed.
+// Totals since freeze; subtract two snapshots for a step, each after Engine::finish_step() where
+// updates are deferred. Byte counts are what the I/O queues completed.
 struct Stats {
   std::uint64_t nvme_read_bytes = 0;
   std::uint64_t nvme_written_bytes = 0;
@@ -39,7 +39,7 @@ struct Stats {
   double nvme_write_busy_seconds = 0;
   std::uint64_t copied_to_device_bytes = 0;
   double update_compute_seconds = 0;  // summed over update threads
-  double update_wall_seconds = 0;     // inside step()
+  double update_wall_seconds = 0;     // with an update of a tile under way
   std::uint64_t steps_skipped = 0;    // for a gradient that was not finite
   std::uint64_t gathers = 0;
   std::uint64_t gathers_in_place = 0;    // resident and bound: no hop, no copy
@@ -81,6 +81,7 @@ struct PlanReport {
   std::uint64_t parameters = 0;
   double resident_share_of_state = 0;  // of the optimizer state's bytes, what stays in memory
   double resident_share_of_parameters = 0;
+  bool deferred_updates = false;  // step() returns with updates pending (Settings::update_mode)
   // With gradient_accumulation_steps passes forward and backward, every group used once in each.
   double nvme_read_bytes_per_step = 0;
   double nvme_written_bytes_per_step = 0;

@@ -157,6 +157,14 @@ class TaskGroup {
 
   // Runs `task` up to its first suspension now.
   void spawn(Task<> task) { run(this, std::move(task)); }
+  // Awaits `task` instead of running it beside others; its error is the group's all the same.
+  Task<> in_turn(Task<> task) {
+    try {
+      co_await std::move(task);
+    } catch (...) {
+      if (!error_) error_ = std::current_exception();
+    }
+  }
   bool cancelled() const noexcept { return error_ != nullptr; }
   std::uint32_t running() const noexcept { return running_; }
 

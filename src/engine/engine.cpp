@@ -93,6 +93,7 @@ void Engine::add_gradient(ParameterId id, const void* gradient, DType dtype, Str
 }
 void Engine::discard_gradients() { core_->discard_gradients(); }
 StepResult Engine::step(const StepOptions& options) { return core_->step(options); }
+void Engine::finish_step() { core_->finish_step(); }
 Trace Engine::take_trace() { return core_->take_trace(); }
 Stats Engine::stats() const { return core_->stats(); }
 void Engine::interrupt() noexcept { core_->interrupt(); }

@@ -151,6 +151,7 @@ EngineCore::Frozen& EngineCore::ready(const char* call) {
   }
   if (failed_.load()) {
     const std::lock_guard lock(cause_mutex_);
+    if (deferred_failure_untold_.exchange(false)) std::rethrow_exception(deferred_failure_);
     throw Error(
         Code::kFailed,
         std::string(call) + ": the engine failed earlier and can only be closed: " + first_cause_);
@@ -170,16 +171,27 @@ void EngineCore::fail(const std::string& cause) noexcept {
   collective_->abort(cause);
 }
 
+void EngineCore::fail_deferred(const Error& error) noexcept {
+  {
+    const std::lock_guard lock(cause_mutex_);
+    deferred_failure_ = std::make_exception_ptr(error);
+    deferred_failure_untold_.store(true);
+  }
+  fail(error.what());
+}
+
 std::uint64_t EngineCore::bookkeeping_bytes(const Partition& partition) const {
   const std::uint64_t parameters = partition.parameters.size(), groups = registry_.groups().size();
   return sizeof(EngineCore) + sizeof(Frozen) + registry_.bookkeeping_bytes() +
          partition.bookkeeping_bytes() + engine::TileStore::bookkeeping_bytes(partition) +
          engine::Gradients::bookkeeping_bytes(partition) +
+         engine::PendingUpdates::bookkeeping_bytes(partition) +
+         engine::Updates::bookkeeping_bytes(partition) +
          engine::RankCalls::bookkeeping_bytes(partition.world_size) +
          engine::TraceRecorder::bookkeeping_bytes(trace_events_) +
-         partition.tiles.size() * sizeof(residency::TilePlan) +
+         partition.tiles.size() * (sizeof(residency::TilePlan) + 1) +
          partition.sections.size() * (sizeof(residency::SectionPlan) + sizeof(std::uint64_t)) +
-         parameters * (sizeof(std::uint64_t) + sizeof(optimizer_cpu::UpdateStep) + 1) + groups * 40;
+         parameters * (sizeof(std::uint64_t) + 1) + groups * 40;
 }
 
 residency::Plan EngineCore::make_plan(const Partition& partition,
@@ -277,17 +289,21 @@ void EngineCore::allocate(Frozen& f, const std::vector<swap::PathProbe>& paths) 
   f.tiles = std::make_unique<engine::TileStore>(
       engine::TileStore::Parts{registry_, f.partition, f.plan, settings_, *f.arena, *f.workers,
                                f.swap.get(), f.trace.get()});
+  f.pending = std::make_unique<engine::PendingUpdates>(f.partition, f.plan);
   f.buffers = std::make_unique<engine::GatherBuffers>(
       engine::GatherBuffers::Parts{registry_, f.partition, f.plan, settings_.prefetch_groups,
-                                   *f.arena, *f.tiles, *device_, *f.conductor});
+                                   *f.arena, *f.tiles, *f.pending, *device_, *f.conductor});
   f.gradients = std::make_unique<engine::Gradients>(
-      engine::Gradients::Parts{registry_, f.partition, f.plan, *f.arena, *device_, f.ranks});
+      engine::Gradients::Parts{registry_, f.partition, f.plan, *f.arena, *device_, f.ranks,
+                               [this](GroupId group) { until_passed(group); }});
+  f.updates = std::make_unique<engine::Updates>(engine::Updates::Parts{
+      f.partition, f.plan, *f.gradients, *f.tiles, *f.buffers, *f.pending, f.trace.get(),
+      interrupted_, update_, [this](const Error& error) { fail_deferred(error); }});
   f.group_values.resize(registry_.groups().size());
   f.half_loaded.resize(f.partition.parameters.size());
   f.in_place_leases = std::vector<std::atomic<std::uint32_t>>(registry_.groups().size());
   f.step_counts.resize(f.partition.parameters.size());
   f.weight_changes.resize(registry_.groups().size());
-  f.parameter_steps.resize(f.partition.parameters.size());
   // Before the first step, so that no step allocates.
   async::call(*f.conductor, f.workers.get(), [&]() -> async::Task<> {
     f.buffers->next_step();
@@ -344,9 +360,9 @@ Stats EngineCore::stats() const {
   s.update_threads_source = f.update_threads_source;
   const engine::GatherCounters g = f.buffers->counters();
   s.copied_to_device_bytes = g.copied_bytes;
-  s.update_compute_seconds = 1e-9 * static_cast<double>(update_compute_ns_.load());
+  s.update_compute_seconds = f.updates->compute_seconds();
   s.steps_skipped = steps_skipped_;
-  s.update_wall_seconds = 1e-9 * static_cast<double>(update_wall_ns_.load());
+  s.update_wall_seconds = f.updates->wall_seconds();
   s.gathers = gathers_.load();
   s.gathers_in_place = in_place_.load();
   s.gathers_prefetched = g.prefetched;
@@ -373,6 +389,7 @@ void EngineCore::close() {
   refuse_lease(leased_group(), "close");
   on_conductor([&]() -> async::Task<> {
     co_await let_go();
+    co_await f.updates->stop();
     co_await f.buffers->drain();
   });
   last_stats_ = stats();

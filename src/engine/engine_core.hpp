@@ -20,10 +20,12 @@
 #include "engine/gather_buffers.hpp"
 #include "engine/gradients.hpp"
 #include "engine/parts.hpp"
+#include "engine/pending_updates.hpp"
 #include "engine/rank_calls.hpp"
 #include "engine/registry.hpp"
 #include "engine/tile_store.hpp"
 #include "engine/trace_recorder.hpp"
+#include "engine/updates.hpp"
 #include "headrace/engine.hpp"
 #include "pinned/arena.hpp"
 #include "swap/drive_measure.hpp"
@@ -58,6 +60,7 @@ class EngineCore {
   void add_gradient(ParameterId id, const void* gradient, DType dtype, Stream stream);
   void discard_gradients();
   StepResult step(const StepOptions& options);
+  void finish_step();
 
   Stats stats() const;
   Trace take_trace();
@@ -96,14 +99,15 @@ class EngineCore {
     std::string update_threads_source;
     std::unique_ptr<swap::SwapTier> swap;
     std::unique_ptr<engine::TileStore> tiles;
+    std::unique_ptr<engine::PendingUpdates> pending;
     std::unique_ptr<engine::GatherBuffers> buffers;
     std::unique_ptr<engine::Gradients> gradients;
+    std::unique_ptr<engine::Updates> updates;
     std::vector<GroupValues> group_values;
     std::vector<std::uint8_t> half_loaded;  // per parameter: a bit for each content that is
     std::vector<std::atomic<std::uint32_t>> in_place_leases;
-    std::vector<std::uint64_t> step_counts;                  // per parameter
-    std::vector<std::uint64_t> weight_changes;               // per group
-    std::vector<optimizer_cpu::UpdateStep> parameter_steps;  // of the step under way
+    std::vector<std::uint64_t> step_counts;     // per parameter
+    std::vector<std::uint64_t> weight_changes;  // per group
     HeldTile held;
     Frozen(std::uint64_t frame_bytes, Collective& collective, const engine::Registry& registry)
         : ranks(collective, registry), frames(frame_bytes) {}
@@ -114,7 +118,12 @@ class EngineCore {
   // Runs `make()` on the conductor; the calling thread helps the workers.
   template <class Make>
   auto on_conductor(Make&& make) {
-    return async::call(*frozen_->conductor, frozen_->workers.get(), std::forward<Make>(make));
+    try {
+      return async::call(*frozen_->conductor, frozen_->workers.get(), std::forward<Make>(make));
+    } catch (...) {
+      deferred_failure_untold_.store(false);
+      throw;
+    }
   }
   std::vector<swap::PathProbe> probe_paths() const;
   std::vector<residency::DriveInputs> drive_inputs(const std::vector<swap::PathProbe>& paths) const;
@@ -138,6 +147,7 @@ class EngineCore {
   std::optional<GroupId> leased_group() const noexcept;
   void refuse_lease(std::optional<GroupId> leased, const char* call) const;
   void fail(const std::string& cause) noexcept;
+  void fail_deferred(const Error& error) noexcept;
 
   async::Task<> write_group(GroupId group, const std::byte* values);
   async::Task<> write_tile(std::uint32_t tile, const std::byte* weight);
@@ -159,11 +169,11 @@ class EngineCore {
   // A gradient is not finite: by the setting.
   StepResult skip_or_refuse(Frozen& f, const engine::GradientTotals& totals);
   void prepare_steps(Frozen& frozen, const StepOptions& options, double factor, StepResult& result);
-  async::Task<> update_all();
-  async::Task<> update_tile(std::uint32_t tile, pinned::SlotLease slot);
-  // Awaits `task`; its error becomes the group's, so that the group is always joined.
-  static async::Task<> in_order(async::TaskGroup& group, async::Task<> task);
-  bool has_gradient(const Frozen& frozen, std::uint32_t tile) const;
+  async::Task<> update_now();
+  async::Task<> defer_update();
+  // What was deferred is done, where there is any.
+  void finish_updates();
+  void until_passed(GroupId group);
   // A call of the trainer's, for the trace.
   engine::TraceSpan trainer_span(const char* what, std::uint32_t group = TraceEvent::kNone,
                                  std::uint64_t bytes = 0) const noexcept {
@@ -184,14 +194,14 @@ class EngineCore {
   Stats last_stats_;  // after close
   std::uint64_t steps_ = 0;
   optimizer_cpu::UpdateFunction update_ = nullptr;
-  bool update_began_ = false;  // conductor; read by the trainer after the call
   std::atomic<bool> interrupted_{false};
   std::atomic<bool> failed_{false};
   bool told_of_clipping_ = false;
   mutable std::mutex cause_mutex_;
   std::string first_cause_;
-  std::atomic<std::uint64_t> gathers_{0}, in_place_{0}, gather_wait_ns_{0}, update_wall_ns_{0},
-      update_compute_ns_{0};
+  std::exception_ptr deferred_failure_;  // thrown by the next call, where none has waited for it
+  std::atomic<bool> deferred_failure_untold_{false};
+  std::atomic<std::uint64_t> gathers_{0}, in_place_{0}, gather_wait_ns_{0};
   int owner_pid_ = 0;
 };
 }  // namespace headrace

@@ -9,26 +9,9 @@
 namespace headrace::engine {
 using swap::Priority;
 
-struct GatherBuffers::Waiter {
-  std::coroutine_handle<> handle;
-  Waiter* next = nullptr;
-};
-
-class GatherBuffers::UntilFilled {
- public:
-  explicit UntilFilled(Buffer& buffer) noexcept : buffer_(buffer) {}
-  bool await_ready() const noexcept { return buffer_.state != State::kFilling; }
-  void await_suspend(std::coroutine_handle<> handle) noexcept {
-    waiter_.handle = handle;
-    waiter_.next = buffer_.waiting;
-    buffer_.waiting = &waiter_;
-  }
-  void await_resume() const noexcept {}
-
- private:
-  Buffer& buffer_;
-  Waiter waiter_;
-};
+async::Task<> GatherBuffers::until_filled(Buffer& buffer) {
+  while (buffer.state == State::kFilling) co_await buffer.filled.changed();
+}
 
 GatherBuffers::GatherBuffers(const Parts& parts)
     : p_(parts),
@@ -36,6 +19,7 @@ GatherBuffers::GatherBuffers(const Parts& parts)
       transfers_(parts.arena.range(parts.plan.transfer_slot_memory.offset_bytes,
                                    parts.plan.transfer_slot_memory.size_bytes),
                  parts.plan.transfer_slots, parts.plan.transfer_slot_bytes) {
+  handed_over_.resize(p_.partition.tiles.size());
   section_offset_.resize(p_.partition.sections.size());
   for (const auto& sections : p_.partition.group_sections) {
     std::uint64_t at = 0;
@@ -118,7 +102,7 @@ async::Task<std::uint32_t> GatherBuffers::free_buffer(GroupId wanted) {
       if (buffer.state == State::kFilling) filling = &buffer;
     }
     if (filling == nullptr) break;
-    co_await UntilFilled(*filling);
+    co_await until_filled(*filling);
   }
   std::string holders;
   for (const Buffer& buffer : buffers_) {
@@ -144,7 +128,8 @@ async::Task<std::uint32_t> GatherBuffers::acquire(GroupId group) {
   // Held from here, so that no prefetch takes it while this call waits.
   buffer.leases.fetch_add(1);
   prefetch();
-  co_await UntilFilled(buffer);
+  p_.updates.want(group);
+  co_await until_filled(buffer);
   if (buffer.error) {
     const std::exception_ptr error = buffer.error;
     if (buffer.leases.fetch_sub(1) == 1) buffer.error = nullptr;
@@ -229,6 +214,7 @@ void GatherBuffers::start_fill(std::uint32_t index, GroupId group, Priority prio
   buffer.joined = false;
   buffer.there = {};
   buffer.error = nullptr;
+  buffer.takes_update = p_.updates.passes_left(group);
   fills_.spawn(fill(index, priority));
 }
 
@@ -242,6 +228,8 @@ async::Task<> GatherBuffers::fill(std::uint32_t index, Priority priority) {
       const std::lock_guard lock(mutex_);
       buffer.reader_count = 0;
     }
+    if (buffer.takes_update) co_await take_update(buffer.group);
+    buffer.takes_update = false;
     for (const std::uint32_t section : p_.partition.group_sections[buffer.group.index]) {
       co_await fill_section(index, section, priority, reads);
     }
@@ -254,9 +242,47 @@ async::Task<> GatherBuffers::fill(std::uint32_t index, Priority priority) {
   } catch (...) {
     if (!error) error = std::current_exception();
   }
+  buffer.takes_update = false;
+  if (error) forget_hand_overs(buffer.group);
   buffer.error = error;
   buffer.state = error ? State::kFree : State::kReady;
-  wake(buffer);
+  buffer.filled.wake();
+}
+
+// Ends when the group's new weights are known: handed over, in memory, or on their way to NVMe.
+async::Task<> GatherBuffers::take_update(GroupId group) {
+  p_.updates.expect(group);
+  co_await p_.updates.until_passed(group, Waiting::kInTurn);
+}
+
+void GatherBuffers::forget_hand_overs(GroupId group) noexcept {
+  for (const std::uint32_t s : p_.partition.group_sections[group.index]) {
+    const partition::Section& section = p_.partition.sections[s];
+    std::fill_n(handed_over_.begin() + section.first_tile, section.tiles, 0);
+  }
+}
+
+HandOver GatherBuffers::hand_over_of(std::uint32_t tile) noexcept {
+  const partition::Tile& cut = p_.partition.tiles[tile];
+  const partition::Section& section = p_.partition.sections[cut.section];
+  if (p_.plan.sections[cut.section].weight != Tier::kNvme) return {};
+  const auto found = std::ranges::find_if(buffers_, [&](const Buffer& buffer) {
+    return buffer.takes_update && buffer.group.index == section.group;
+  });
+  if (found == buffers_.end()) return {};
+  std::byte* const place =
+      found->memory + section_offset_[cut.section] + cut.first_element * size_bytes(section.dtype);
+  if (p_.device.shares_host_memory()) return {.by_pass = place};
+  return {.by_device = place};
+}
+
+void GatherBuffers::hand_over(std::uint32_t tile, const HandOver& to, const std::byte* weight) {
+  if (to.by_device != nullptr) {
+    const std::uint64_t bytes = p_.plan.tiles[tile].weight_bytes;
+    p_.device.copy(copies_, to.by_device, weight, bytes);
+    copied_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+  }
+  handed_over_[tile] = 1;
 }
 
 async::Task<> GatherBuffers::fill_section(std::uint32_t index, std::uint32_t section_index,
@@ -272,12 +298,15 @@ async::Task<> GatherBuffers::fill_section(std::uint32_t index, std::uint32_t sec
     co_return;
   }
   for (std::uint32_t t = section.first_tile; t < section.first_tile + section.tiles; ++t) {
+    if (std::exchange(handed_over_[t], 0) != 0) continue;
     reads.spawn(fill_tile(t, base + p_.partition.tiles[t].first_element * element_bytes, priority));
   }
 }
 
 async::Task<> GatherBuffers::fill_tile(std::uint32_t tile, std::byte* target, Priority priority) {
   const std::uint64_t bytes = p_.plan.tiles[tile].weight_bytes;
+  co_await p_.updates.until_written(
+      {p_.partition.sections[p_.partition.tiles[tile].section].group});
   if (p_.device.shares_host_memory()) {
     co_await p_.tiles.read_weight(tile, {target, bytes}, priority);
     co_return;
@@ -316,15 +345,6 @@ async::Task<> GatherBuffers::device_done() {
   co_await passed;
 }
 
-void GatherBuffers::wake(Buffer& buffer) noexcept {
-  Waiter* waiter = std::exchange(buffer.waiting, nullptr);
-  while (waiter != nullptr) {
-    Waiter* const next = waiter->next;  // the waiter lives in the frame that resume() runs
-    waiter->handle.resume();
-    waiter = next;
-  }
-}
-
 // Keeps the trace and finds this gather in last step's.
 void GatherBuffers::record(GroupId group) {
   if (this_step_.size() < this_step_.capacity()) this_step_.push_back(group);
@@ -349,7 +369,7 @@ void GatherBuffers::prefetch() {
 
 async::Task<> GatherBuffers::forget(GroupId group) {
   if (const auto found = find(group)) {
-    co_await UntilFilled(buffers_[*found]);
+    co_await until_filled(buffers_[*found]);
     if (buffers_[*found].leases == 0) buffers_[*found].state = State::kFree;
   }
   // A fill ends when its copies are queued; resident bytes are read until the device was there.

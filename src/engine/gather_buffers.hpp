@@ -15,6 +15,8 @@
 #include <vector>
 
 #include "async/task.hpp"
+#include "async/waiters.hpp"
+#include "engine/pending_updates.hpp"
 #include "engine/tile_store.hpp"
 #include "headrace/device.hpp"
 
@@ -23,6 +25,13 @@ struct GatherCounters {
   std::uint64_t prefetched = 0;
   std::uint64_t on_demand = 0;
   std::uint64_t copied_bytes = 0;
+};
+
+// Where a tile's new weight goes beside its extent, so that it is not read again: one or neither.
+struct HandOver {
+  std::byte* by_pass = nullptr;    // the pass writes it there
+  std::byte* by_device = nullptr;  // the device copies it there
+  explicit operator bool() const noexcept { return by_pass != nullptr || by_device != nullptr; }
 };
 
 class GatherBuffers {
@@ -34,6 +43,7 @@ class GatherBuffers {
     std::uint32_t prefetch_groups;
     pinned::Arena& arena;
     TileStore& tiles;
+    PendingUpdates& updates;
     Device& device;
     async::Conductor& conductor;
   };
@@ -72,8 +82,15 @@ class GatherBuffers {
   // The group's weights are about to change: what is cached of it is stale, and nothing reads them
   // any more when this returns.
   async::Task<> forget(GroupId group);
-  // An update changed the weights: what is cached is stale. Waits for fills under way.
+  // The weights are about to change: what is cached is stale. Waits for fills under way.
   async::Task<> invalidate();
+  // A fill that waits for its group's update takes the new weights from it: where those of this
+  // tile are to go. The place stays until the group's passes are over.
+  HandOver hand_over_of(std::uint32_t tile) noexcept;
+  // They are there, or queued on their way from `weight`: that is free after device_done().
+  void hand_over(std::uint32_t tile, const HandOver& to, const std::byte* weight);
+  // Ends when the device has passed this point of the copies.
+  async::Task<> device_done();
   // A step ended: its gathers are the guess for the next one's, whose first groups are read now.
   void next_step();
   // Waits for fills under way: before close.
@@ -83,7 +100,6 @@ class GatherBuffers {
 
  private:
   enum class State : std::uint8_t { kFree, kFilling, kReady };
-  struct Waiter;
   // The last work on one stream that may read a buffer.
   struct Reader {
     Stream stream;
@@ -96,27 +112,28 @@ class GatherBuffers {
     GroupId group;
     std::atomic<std::uint32_t> leases{0};
     bool joined = false;
+    bool takes_update = false;  // while it is filled: the update of its group is still to come
     Event there;  // after the fill, and after the join once there was one; 0: nothing to wait for
     std::array<Reader, kReadersMax> readers;  // under mutex_
     std::size_t reader_count = 0;
     std::exception_ptr error;
-    Waiter* waiting = nullptr;
+    async::Waiters filled;
     Buffer() = default;
     Buffer(Buffer&&) noexcept {}  // before use only: so that a vector of them can be sized
   };
-  class UntilFilled;
+  static async::Task<> until_filled(Buffer& buffer);
 
   std::optional<std::uint32_t> find(GroupId group) const noexcept;
   std::optional<std::uint32_t> find_free(bool keep_next) const noexcept;
   async::Task<std::uint32_t> free_buffer(GroupId wanted);
   void start_fill(std::uint32_t buffer, GroupId group, swap::Priority priority);
   async::Task<> fill(std::uint32_t buffer, swap::Priority priority);
+  async::Task<> take_update(GroupId group);
+  void forget_hand_overs(GroupId group) noexcept;
   async::Task<> fill_section(std::uint32_t buffer, std::uint32_t section, swap::Priority priority,
                              async::TaskGroup& reads);
   async::Task<> fill_tile(std::uint32_t tile, std::byte* target, swap::Priority priority);
-  async::Task<> device_done();
   void note_reader(Buffer& buffer, Stream stream);
-  void wake(Buffer& buffer) noexcept;
   void wait_quietly(Stream stream) noexcept;
   void record(GroupId group);
   void prefetch();
@@ -125,6 +142,7 @@ class GatherBuffers {
   const Parts p_;
   std::vector<Buffer> buffers_;
   std::vector<std::uint64_t> section_offset_;
+  std::vector<std::uint8_t> handed_over_;  // per tile: its group's buffer has the new weight
   Stream copies_;
   pinned::SlotPool transfers_;
   std::uint64_t device_bytes_ = 0;

@@ -73,6 +73,7 @@ void Gradients::add_to_bucket(ParameterId id, const void* gradient, DType dtype,
 void Gradients::flush_bucket() {
   if (!bucket_group_) return;
   const GroupId group = *bucket_group_;
+  p_.until_taken(group);
   std::uint64_t at = 0;
   for (const std::uint32_t s : p_.partition.group_sections[group.index]) {
     const partition::Section& section = p_.partition.sections[s];

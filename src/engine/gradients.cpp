@@ -75,6 +75,7 @@ void Gradients::add(ParameterId id, const void* gradient, DType dtype, Stream st
     return count_arrival(id, stream);
   }
   const partition::Parameter& parameter = p_.partition.parameters[id.index];
+  p_.until_taken(p_.registry.parameter(id).group);
   // Arrivals of one parameter one after another: the first writes what the others add to.
   const std::lock_guard one_parameter(stripes_[id.index % stripes_.size()]);
   {

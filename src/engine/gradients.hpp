@@ -10,6 +10,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -38,6 +39,8 @@ class Gradients {
     pinned::Arena& arena;
     Device& device;
     RankCalls& ranks;
+    // Returns when no update reads the group's gradients of the last step any more.
+    std::function<void(GroupId)> until_taken;
   };
   // Throws kOutOfBudget when the device has no room for the bucket.
   explicit Gradients(const Parts& parts);

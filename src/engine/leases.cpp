@@ -14,9 +14,11 @@ Gathered EngineCore::gather(GroupId group, Stream stream) {
   registry_.group(group);
   require_loaded(f, group, "gather");
   gathers_.fetch_add(1, std::memory_order_relaxed);
+  f.pending->note_use(group);
   const auto span = trainer_span("gather", group.index, f.plan.group_bytes[group.index]);
   if (f.plan.group_in_place[group.index]) {
     in_place_.fetch_add(1, std::memory_order_relaxed);
+    until_passed(group);
     f.in_place_leases[group.index].fetch_add(1);
     return Gathered(this, group, kInPlace, stream);
   }

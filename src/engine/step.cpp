@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// step.cpp: gradients in, and the update of every tile: read, update and write of neighbouring
-// tiles overlapped, bounded by the update slots. BARRIER mode: all of it inside step(), after the
-// global norm is known.
+// step.cpp: gradients in, the global norm, and what a step means for each parameter; then the
+// update of every tile (updates.hpp), which a step waits for, or the calls after it.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -15,9 +14,6 @@
 #include "optimizer_cpu/random_bits.hpp"
 
 namespace headrace {
-using engine::TilePass;
-using engine::TileView;
-
 void EngineCore::add_gradient(ParameterId id, const void* gradient, DType dtype, Stream stream) {
   Frozen& f = ready("add_gradient");
   registry_.parameter(id);
@@ -69,11 +65,11 @@ void EngineCore::prepare_steps(Frozen& f, const StepOptions& options, double fac
     const Hyperparameters& values =
         registry_.hyperparameters(registry_.parameter({i}).spec.hyperparameters);
     const std::uint64_t t = f.step_counts[i] + 1;
-    f.parameter_steps[i] = optimizer_cpu::make_update_step(settings_.optimizer, values,
-                                                           options.learning_rate, t, factor);
-    optimizer_cpu::check_step_size(options, values, f.parameter_steps[i],
+    f.updates->steps()[i] = optimizer_cpu::make_update_step(settings_.optimizer, values,
+                                                            options.learning_rate, t, factor);
+    optimizer_cpu::check_step_size(options, values, f.updates->steps()[i],
                                    registry_.parameter({i}).full_name);
-    f.parameter_steps[i].random_key = optimizer_cpu::random_key(settings_.rounding_seed, i, t);
+    f.updates->steps()[i].random_key = optimizer_cpu::random_key(settings_.rounding_seed, i, t);
   }
 }
 
@@ -110,6 +106,7 @@ StepResult EngineCore::step(const StepOptions& options) {
   refuse_lease(f.buffers->leased_group(), "step");
   for (std::uint32_t g = 0; g < f.group_values.size(); ++g) require_loaded(f, {g}, "step");
   const auto span = trainer_span("step");
+  finish_updates();
   const engine::GradientTotals totals = f.gradients->finish({options, f.step_counts});
   if (totals.non_finite > 0) return skip_or_refuse(f, totals);
   StepResult result;
@@ -119,17 +116,14 @@ StepResult EngineCore::step(const StepOptions& options) {
   result.clip_factor = clipping.factor;
   prepare_steps(f, options, static_cast<double>(options.gradient_scale) * result.clip_factor,
                 result);
-  const auto began = std::chrono::steady_clock::now();
-  update_began_ = false;
+  const bool deferred = f.plan.deferred;
   try {
-    on_conductor([&] { return update_all(); });
+    on_conductor([&] { return deferred ? defer_update() : update_now(); });
   } catch (const std::exception& error) {
     // Once one tile is at step t and another at t - 1 there is no way back.
-    if (update_began_) fail(error.what());
+    if (deferred || f.updates->began()) fail(error.what());
     throw;
   }
-  update_wall_ns_.fetch_add(
-      static_cast<std::uint64_t>((std::chrono::steady_clock::now() - began).count()));
   for (std::uint32_t i = 0; i < f.step_counts.size(); ++i) {
     f.step_counts[i] += f.gradients->received()[i];
     f.weight_changes[registry_.parameter({i}).group.index] += f.gradients->received()[i];
@@ -140,76 +134,41 @@ StepResult EngineCore::step(const StepOptions& options) {
   return result;
 }
 
-bool EngineCore::has_gradient(const Frozen& f, std::uint32_t tile) const {
-  return std::ranges::any_of(f.partition.segments_of(f.partition.tiles[tile]),
-                             [&](const partition::Segment& segment) {
-                               return f.gradients->received()[segment.parameter] != 0;
-                             });
-}
-
-async::Task<> EngineCore::update_all() {
+async::Task<> EngineCore::update_now() {
   Frozen& f = *frozen_;
   co_await let_go();
   co_await f.buffers->invalidate();
-  async::TaskGroup tiles;
-  for (std::uint32_t t = 0; t < f.partition.tiles.size() && !tiles.cancelled(); ++t) {
-    if (!has_gradient(f, t)) continue;  // left alone, state and step count too
-    pinned::SlotLease slot;
-    if (f.tiles->needs_slot(t)) {
-      slot = co_await f.tiles->slots().acquire();
-      if (tiles.cancelled()) break;
-      tiles.spawn(update_tile(t, std::move(slot)));
-    } else {
-      // Resident tiles are bound by memory bandwidth: one after another, each on all workers.
-      co_await in_order(tiles, update_tile(t, {}));
-    }
-  }
-  co_await tiles.join();
+  f.updates->start(0);
+  co_await f.updates->finish();
   f.buffers->next_step();
 }
 
-async::Task<> EngineCore::update_tile(std::uint32_t tile, pinned::SlotLease slot) {
+// Returns while the updates run, but for groups that the trainer holds on to: those are read
+// without another call that could wait.
+async::Task<> EngineCore::defer_update() {
   Frozen& f = *frozen_;
-  if (interrupted_.load()) throw Error(Code::kInterrupted, "step: interrupted");
-  constexpr engine::TileParts kAll{.weight = true, .record = true};
-  const TileView view = f.tiles->view(tile, slot ? slot.bytes() : std::span<std::byte>{});
-  co_await f.tiles->read(tile, view, kAll, swap::Priority::kDemand);
-  const std::uint32_t section = f.partition.tiles[tile].section;
-  const std::uint64_t in_shard = f.partition.tiles[tile].first_element -
-                                 f.partition.shard_first_element(f.partition.sections[section]);
-  TilePass pass;
-  f.tiles->prepare(pass, tile, view, kAll, true);
-  pass.segments = f.partition.segments_of(f.partition.tiles[tile]);
-  pass.received = f.gradients->received();
-  pass.steps = f.parameter_steps.data();
-  pass.gradient_dtype = f.plan.sections[section].gradient_dtype;
-  pass.gradient = f.gradients->of_section(section) + in_shard * size_bytes(pass.gradient_dtype);
-  pass.update = update_;
-  pass.busy_ns = &update_compute_ns_;
-  update_began_ = true;
-  {
-    const engine::TraceSpan span(f.trace.get(), TraceLane::kUpdate, "update",
-                                 f.partition.sections[section].group, tile,
-                                 f.tiles->bytes_of(tile));
-    co_await f.tiles->run(pass, tile, view);
+  co_await let_go();
+  co_await f.buffers->invalidate();
+  f.updates->start(steps_ + 1);
+  f.buffers->next_step();
+  for (std::uint32_t g = 0; g < f.in_place_leases.size(); ++g) {
+    if (f.in_place_leases[g].load() != 0) co_await f.pending->until_passed({g});
   }
-  co_await f.tiles->write(tile, view, kAll);
 }
 
-namespace {
-async::Task<> rethrow(std::exception_ptr error) {
-  std::rethrow_exception(error);
-  co_return;
+void EngineCore::until_passed(GroupId group) {
+  if (!frozen_->pending->passes_left(group)) return;
+  on_conductor([&] { return frozen_->pending->until_passed(group); });
 }
-}  // namespace
 
-async::Task<> EngineCore::in_order(async::TaskGroup& group, async::Task<> task) {
-  std::exception_ptr error;
-  try {
-    co_await std::move(task);
-  } catch (...) {
-    error = std::current_exception();
-  }
-  if (error) group.spawn(rethrow(error));
+void EngineCore::finish_updates() {
+  if (!frozen_->plan.deferred) return;
+  on_conductor([&] { return frozen_->updates->finish(); });
+}
+
+void EngineCore::finish_step() {
+  ready("finish_step");
+  const auto span = trainer_span("finish_step");
+  finish_updates();
 }
 }  // namespace headrace

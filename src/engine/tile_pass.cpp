@@ -81,6 +81,12 @@ void TilePass::update_unit(std::uint64_t first, std::uint64_t count) noexcept {
   }
 }
 
+void TilePass::copy_weight(std::uint64_t first, std::uint64_t count) const noexcept {
+  if (weight_copy == nullptr) return;
+  const std::uint64_t at = first * weight_bytes_per_element;
+  std::memcpy(weight_copy + at, weight + at, count * weight_bytes_per_element);
+}
+
 void TilePass::seal_unit(std::uint64_t unit) noexcept {
   for (std::uint32_t s = 0; s < stream_count; ++s) {
     const PassStream& stream = streams[s];
@@ -99,6 +105,7 @@ void TilePass::run_unit(void* context, std::uint64_t unit) noexcept {
   } else {
     if (!pass.verify_unit(unit)) return;
     pass.update_unit(first, count);
+    pass.copy_weight(first, count);
   }
   pass.seal_unit(unit);
   if (pass.busy_ns != nullptr) {

@@ -46,6 +46,7 @@ struct TilePass {
   const std::byte* gradient = nullptr;  // of the tile's first element
   DType gradient_dtype = DType::kBf16;
   optimizer_cpu::UpdateFunction update = nullptr;
+  std::byte* weight_copy = nullptr;  // where the new weight goes as well, if anywhere
 
   // The first values: weights from here, moments zero, master from the weight. Instead of verify
   // and update.
@@ -81,6 +82,7 @@ struct TilePass {
   bool verify_unit(std::uint64_t unit) noexcept;
   void initialise_unit(std::uint64_t first, std::uint64_t count) noexcept;
   void update_unit(std::uint64_t first, std::uint64_t count) noexcept;
+  void copy_weight(std::uint64_t first, std::uint64_t count) const noexcept;
   void seal_unit(std::uint64_t unit) noexcept;
 };
 }  // namespace headrace::engine

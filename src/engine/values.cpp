@@ -16,6 +16,7 @@ void EngineCore::load(GroupId group, const Fill& fill) {
   Frozen& f = ready("load");
   const engine::RegisteredGroup& registered = registry_.group(group);
   refuse_lease(f.buffers->leased_group(), "load");
+  finish_updates();
   const bool in_place = f.plan.group_in_place[group.index];
   const bool staged = !device_->shares_host_memory();
   std::uint32_t buffer = kInPlace;
@@ -69,7 +70,7 @@ async::Task<> EngineCore::write_group(GroupId group, const std::byte* values) {
                                                 f.partition.tiles[t].first_element * element_bytes;
       // One at a time where there are no slots to bound them.
       if (!f.tiles->needs_slot(t)) {
-        co_await in_order(writes, write_tile(t, weight));
+        co_await writes.in_turn(write_tile(t, weight));
       } else {
         writes.spawn(write_tile(t, weight));
       }
@@ -125,6 +126,7 @@ void EngineCore::store(ParameterId id, Content content, const Sink& sink) {
   Frozen& f = ready("store");
   const GroupId group = registry_.parameter(id).group;
   require_loaded(f, group, "store");
+  finish_updates();
   const auto tiles = f.partition.tiles_with(f.partition.parameters[id.index]);
   for (std::uint32_t t = tiles.first; t < tiles.end; ++t) {
     store_tile(id, t, content, sink);

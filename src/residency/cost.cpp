@@ -42,8 +42,13 @@ class Predictor {
  private:
   GroupCost cost_of(std::uint32_t group) const;
   void play_passes();
-  void play(std::uint32_t passes_played, double times, UpdateOverlap overlap, bool warm,
-            std::vector<Span>* spans);
+  struct Stretch {
+    std::uint32_t micro_batches = 1;
+    double times = 1;       // that it is counted
+    bool deferred = false;  // beside its first forward there is an update
+    bool warm = false;      // another stretch went before
+  };
+  void play(const Stretch& stretch, std::vector<Span>* spans);
   double beside_update(const PhaseCost& forward) const;
   void update();
   void combine();
@@ -123,15 +128,14 @@ double Predictor::beside_update(const PhaseCost& forward) const {
   return both;
 }
 
-void Predictor::play(std::uint32_t passes_played, double times, UpdateOverlap overlap, bool warm,
-                     std::vector<Span>* spans) {
+void Predictor::play(const Stretch& stretch, std::vector<Span>* spans) {
   using enum Passes::Direction;
   Passes passes(groups_, plan_.gather_slots, work_.prefetch_groups, work_.device_shares_host_memory,
                 spans);
-  if (warm) passes.begin_warm();
+  if (stretch.warm) passes.begin_warm();
   PhaseCost forward, backward;
-  for (std::uint32_t m = 0; m < passes_played; ++m) {
-    if (m == 0 && overlap == UpdateOverlap::kNextForward) {
+  for (std::uint32_t m = 0; m < stretch.micro_batches; ++m) {
+    if (m == 0 && stretch.deferred) {
       const PhaseCost first = passes.play(kForward, Passes::Weights::kAtHand);
       const double both = beside_update(first);
       passes.not_before(both);
@@ -144,16 +148,16 @@ void Predictor::play(std::uint32_t passes_played, double times, UpdateOverlap ov
     passes.note_no_more();
   }
   backward.seconds += passes.drain();
-  add(out_.forward, forward, times);
-  add(out_.backward, backward, times);
+  add(out_.forward, forward, stretch.times);
+  add(out_.backward, backward, stretch.times);
 }
 
 void Predictor::play_passes() {
   const std::uint32_t played = std::min(work_.micro_batches, kMicroBatchesPlayed);
-  play(played, 1, work_.overlap, false, kept());
+  play({.micro_batches = played, .deferred = plan_.deferred}, kept());
   if (played == work_.micro_batches) return;
   const double rest = work_.micro_batches - played;
-  play(played, rest / played, UpdateOverlap::kBarrier, true, nullptr);
+  play({.micro_batches = played, .times = rest / played, .warm = true}, nullptr);
 }
 
 // Tiles that lie in memory are updated while others are under way. A slot holds its tile from the
@@ -213,7 +217,7 @@ void Predictor::free_batch() {
   const double passes = work_.micro_batches;
   double tokens = std::max(tokens_to_hide(busiest_mover(out_.forward), passes * forward),
                            tokens_to_hide(busiest_mover(out_.backward), passes * backward));
-  if (work_.overlap == UpdateOverlap::kNextForward) {
+  if (plan_.deferred) {
     // On the CPU the update's own work is never free, but the drives may work meanwhile.
     const double cores = busy(out_.update, Lane::kUpdate);
     const double hidden =

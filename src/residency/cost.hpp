@@ -35,14 +35,11 @@ struct GroupWork {
   bool frozen = false;  // as the plan was told: read, never updated
 };
 
-enum class UpdateOverlap { kBarrier, kNextForward };
-
 struct Workload {
   std::vector<GroupWork> groups;
   double tokens = 0;  // of one micro-batch of this rank
   std::uint32_t micro_batches = 1;
   bool checkpointing = false;  // backward computes forward again
-  UpdateOverlap overlap = UpdateOverlap::kBarrier;
   std::uint32_t prefetch_groups = 2;
   bool checksums = true;
   bool device_shares_host_memory = true;
@@ -70,11 +67,11 @@ struct Span {
 
 struct Prediction {
   PhaseCost forward, backward, update;  // of all micro-batches
-  double hidden_seconds = 0;  // of forward or update, while the other went on (kNextForward)
+  double hidden_seconds = 0;            // of forward or a deferred update, while the other went on
   double step_seconds = 0;
   Bound bound = Bound::kCompute;  // of the phases that take the most of the step
   // Tokens per micro-batch from which on what may overlap is hidden behind compute: the reads of
-  // forward and backward, and with kNextForward the update. 0: nothing is moved.
+  // forward and backward, and a deferred update. 0: nothing is moved.
   double free_tokens = 0;
   double nvme_read_bytes = 0, nvme_written_bytes = 0;  // per step
   double network_bytes = 0;  // per step, into this rank from other machines

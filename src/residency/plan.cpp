@@ -214,6 +214,7 @@ class Planner {
   void lay_out_residents(Plan& plan, const Choice& choice) const;
   void lay_out_slots(Plan& plan, const Choice& choice) const;
   void count_nvme(Plan& plan) const;
+  bool deferred(const Plan& plan) const;
   enum class Turn { kToBackward, kToForward };
   std::uint64_t bytes_still_gathered(const Plan& plan, Turn turn) const;
   Range take(Plan& plan, std::uint64_t bytes, const char* row, const char* tier = "host") const;
@@ -347,9 +348,11 @@ void Planner::count_nvme(Plan& plan) const {
     const auto [record, weight] = extents_of(plan, part_, t);
     state_nvme += record;
     weight_nvme += weight;
-    const std::uint64_t updated = is_frozen(part_.tiles[t]) ? 0 : record + weight;
-    report.nvme_read_bytes_per_step += static_cast<double>(updated + 2 * passes * weight);
-    report.nvme_written_bytes_per_step += static_cast<double>(updated);
+    const bool updated = !is_frozen(part_.tiles[t]);
+    // An update that is deferred hands its weights to the next forward pass.
+    const std::uint64_t reads = 2 * passes + (updated && !plan.deferred ? 1 : 0);
+    report.nvme_read_bytes_per_step += static_cast<double>(record + reads * weight);
+    report.nvme_written_bytes_per_step += static_cast<double>(updated ? record + weight : 0);
     state_bytes += tile.layout.size_bytes;
     state_resident += record == 0 ? tile.layout.size_bytes : 0;
     weight_bytes += tile.weight_bytes;
@@ -365,6 +368,20 @@ void Planner::count_nvme(Plan& plan) const {
   };
   report.resident_share_of_state = share(state_resident, state_bytes);
   report.resident_share_of_parameters = share(weight_resident, weight_bytes);
+}
+
+// Where there is nothing to overlap with, or no buffer to run ahead into, a deferred update would
+// only come later.
+bool Planner::deferred(const Plan& plan) const {
+  if (in_.settings.update_mode != UpdateMode::kAuto)
+    return in_.settings.update_mode == UpdateMode::kDefer;
+  const bool weights_swapped = std::ranges::any_of(
+      plan.sections, [](const SectionPlan& section) { return section.weight == Tier::kNvme; });
+  if (weights_swapped) return plan.gather_slots > 1;
+  // Several ranks wait for each other in forward whatever is resident.
+  return !in_.device_shares_host_memory || part_.world_size > 1 ||
+         std::ranges::any_of(plan.tiles,
+                             [](const TilePlan& tile) { return tile.record == Tier::kNvme; });
 }
 
 // Where a pass turns, the groups it ended with are still in their buffers: the last ones when
@@ -415,9 +432,11 @@ void Planner::lay_out_memory(Plan& plan, const Choice& choice) const {
 
 Plan Planner::lay_out(const Choice& choice) const {
   Plan plan = memory_of(choice);
+  plan.deferred = deferred(plan);
   count_nvme(plan);
   deal_again(plan, part_, in_.settings.nvme_paths, drives_);
   plan.report.parameters = part_.parameter_elements;
+  plan.report.deferred_updates = plan.deferred;
   return plan;
 }
 

@@ -82,6 +82,7 @@ struct TilePlan {
 struct Plan {
   std::vector<SectionPlan> sections;
   std::vector<TilePlan> tiles;
+  bool deferred = false;             // step() returns with updates pending (Settings::update_mode)
   std::vector<bool> group_in_place;  // gathered by handing out the resident bytes
   std::vector<std::uint64_t>
       group_bytes;  // of its joined sections, each at a multiple of 4096 bytes

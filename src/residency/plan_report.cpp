@@ -69,6 +69,7 @@ std::string summary(const Plan& plan) {
   text += "; in memory " + percent(report.resident_share_of_parameters) + " of parameters, " +
           percent(report.resident_share_of_state) + " of optimizer state";
   return text + slots(plan.gather_slots, "gather", plan.gather_slot_bytes) +
-         slots(plan.update_slots, "update", plan.update_slot_bytes);
+         slots(plan.update_slots, "update", plan.update_slot_bytes) +
+         (plan.deferred ? "; updates deferred" : "");
 }
 }  // namespace headrace::residency

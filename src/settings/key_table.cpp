@@ -177,6 +177,13 @@ constexpr Key kKeys[] = {
            "write overlap fully.")
         .from(1, 1024)
         .into(&Settings::update_slots),
+    engine("headrace.update_mode", Kind::kChoice,
+           "When tiles are updated. barrier: all within a step's call. defer: that call returns "
+           "before, and each group is updated just ahead of its next use, while the next forward "
+           "pass computes. auto: defer where a drive or a device's own memory leaves something to "
+           "overlap. Changes no result.")
+        .one_of("auto|barrier|defer")
+        .into(&Settings::update_mode),
     engine("headrace.prefetch_groups", Kind::kInteger, "Groups read ahead of the one in use.")
         .from(0, 16)
         .into(&Settings::prefetch_groups),

@@ -44,9 +44,9 @@ using Field =
     std::variant<std::monostate, bool Settings::*, std::uint32_t Settings::*,
                  std::uint64_t Settings::*, double Settings::*, OffloadDevice Settings::*,
                  MasterLayout Settings::*, OptimizerRule Settings::*, MomentCodec Settings::*,
-                 NonFinite Settings::*, IoQueueKind Settings::*, RegisterBuffers Settings::*,
-                 std::vector<double> Settings::*, DirectIo Settings::*, Checksums Settings::*,
-                 std::string Tuned::*, double Tuned::*>;
+                 NonFinite Settings::*, UpdateMode Settings::*, IoQueueKind Settings::*,
+                 RegisterBuffers Settings::*, std::vector<double> Settings::*, DirectIo Settings::*,
+                 Checksums Settings::*, std::string Tuned::*, double Tuned::*>;
 
 struct Key {
   std::string_view path;  // "headrace.tile_elements"

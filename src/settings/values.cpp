@@ -123,6 +123,8 @@ bool read_choice(const Key& key, const json& value, Settings& settings) {
     settings.*(*moments) = static_cast<MomentCodec>(index);
   } else if (const auto* non_finite = std::get_if<NonFinite Settings::*>(&key.field)) {
     settings.*(*non_finite) = static_cast<NonFinite>(index);
+  } else if (const auto* mode = std::get_if<UpdateMode Settings::*>(&key.field)) {
+    settings.*(*mode) = static_cast<UpdateMode>(index);
   } else if (const auto* queue = std::get_if<IoQueueKind Settings::*>(&key.field)) {
     settings.*(*queue) = static_cast<IoQueueKind>(index);
   } else if (const auto* registered = std::get_if<RegisterBuffers Settings::*>(&key.field)) {

@@ -32,11 +32,13 @@ struct Row {
   bool clip;
   IoQueueKind queue;
   HostFlavour device;
+  UpdateMode mode = UpdateMode::kBarrier;
   std::string text() const {
     return std::string(kPlacements[static_cast<int>(placement)]) + ", threads " +
            std::to_string(threads) + (clip ? ", clipped" : ", not clipped") +
            kQueues[static_cast<int>(queue)] +
-           (device == HostFlavour::kLate ? ", late device" : ", prompt device");
+           (device == HostFlavour::kLate ? ", late device" : ", prompt device") +
+           (mode == UpdateMode::kDefer ? ", deferred" : "");
   }
 };
 
@@ -52,14 +54,17 @@ std::vector<Row> rows() {
       all.push_back({static_cast<Placement>(p), bits & 1 ? 2u : 1u, (bits & 2) != 0,
                      bits & 4 ? (p % 2 == 0 ? IoQueueKind::kThreads : IoQueueKind::kAio)
                               : IoQueueKind::kUring,
-                     bits & 8 ? HostFlavour::kLate : HostFlavour::kPrompt});
+                     bits & 8 ? HostFlavour::kLate : HostFlavour::kPrompt,
+                     (p + bits + bits / 4) % 2 == 0 ? UpdateMode::kDefer : UpdateMode::kBarrier});
     }
   }
   if (!pairwise()) return all;
   // Greedy: rows that bring pairs not seen yet.
+  constexpr int kColumns = 6;
   const auto values = [](const Row& r) {
-    return std::array<int, 5>{static_cast<int>(r.placement), static_cast<int>(r.threads), r.clip,
-                              static_cast<int>(r.queue), static_cast<int>(r.device)};
+    return std::array<int, kColumns>{
+        static_cast<int>(r.placement), static_cast<int>(r.threads), r.clip,
+        static_cast<int>(r.queue),     static_cast<int>(r.device),  static_cast<int>(r.mode)};
   };
   std::vector<Row> cover;
   std::map<std::array<int, 4>, bool> seen;
@@ -68,8 +73,8 @@ std::vector<Row> rows() {
     for (std::size_t i = 0; i < all.size(); ++i) {
       std::size_t fresh = 0;
       const auto v = values(all[i]);
-      for (int a = 0; a < 5; ++a) {
-        for (int b = a + 1; b < 5; ++b) fresh += seen.contains({a, v[a], b, v[b]}) ? 0 : 1;
+      for (int a = 0; a < kColumns; ++a) {
+        for (int b = a + 1; b < kColumns; ++b) fresh += seen.contains({a, v[a], b, v[b]}) ? 0 : 1;
       }
       if (fresh > best_new) {
         best_new = fresh;
@@ -78,8 +83,8 @@ std::vector<Row> rows() {
     }
     if (best_new == 0) return cover;
     const auto v = values(all[best]);
-    for (int a = 0; a < 5; ++a) {
-      for (int b = a + 1; b < 5; ++b) seen[{a, v[a], b, v[b]}] = true;
+    for (int a = 0; a < kColumns; ++a) {
+      for (int b = a + 1; b < kColumns; ++b) seen[{a, v[a], b, v[b]}] = true;
     }
     cover.push_back(all[best]);
   }
@@ -92,6 +97,7 @@ Settings settings_of(const Row& row, const std::string& directory, std::uint32_t
   s.update_slots = 2;
   s.io_block_bytes = 128 * 1024;
   s.update_threads = row.threads;
+  s.update_mode = row.mode;
   s.io_queue = row.queue;
   s.master = master;
   s.gradient_accumulation_steps = accumulation;
@@ -255,8 +261,9 @@ TEST_P(ExactnessOverRanks, PlacementAndDeviceChangeNoBit) {
     for (const HostFlavour flavour : {HostFlavour::kPrompt, HostFlavour::kLate}) {
       for (const Placement placement :
            {Placement::kMemory, Placement::kStateNvme, Placement::kAllNvme}) {
-        const Row row{placement, placement == Placement::kMemory ? 1u : 2u, true,
-                      IoQueueKind::kThreads, flavour};
+        const Row row{placement, placement == Placement::kMemory ? 1u : 2u,
+                      true,      IoQueueKind::kThreads,
+                      flavour,   accumulation == 1 ? UpdateMode::kDefer : UpdateMode::kBarrier};
         SCOPED_TRACE(row.text());
         const std::string hashes = train_ranks(GetParam(), row, accumulation);
         if (expected.empty()) expected = hashes;

@@ -34,7 +34,8 @@ struct Attempt {
 // loaded machine.
 constexpr double kGivesUp = 1, kWaits = 60;
 
-Settings settings_for(const std::string& directory, double deadline = kWaits) {
+Settings settings_for(const std::string& directory, double deadline = kWaits,
+                      UpdateMode mode = UpdateMode::kBarrier) {
   Settings s;
   s.offload_optimizer = OffloadDevice::kNvme;
   s.offload_parameters = OffloadDevice::kNvme;
@@ -43,6 +44,7 @@ Settings settings_for(const std::string& directory, double deadline = kWaits) {
   s.io_block_bytes = 64 * 1024;
   s.queue_depth = 4;
   s.update_slots = 2;
+  s.update_mode = mode;
   s.io_warn_seconds = 0.1;
   s.io_deadline_seconds = deadline;
   return s;
@@ -66,7 +68,7 @@ void train(Engine& engine, device::DeviceHost& device, Attempt& run) {
   run.hash = engine.hash_parameters() + engine.hash_optimizer_state();
 }
 
-Attempt run_with(const swap::FaultPlan& plan) {
+Attempt run_with(const swap::FaultPlan& plan, UpdateMode mode = UpdateMode::kBarrier) {
   const testing::TemporaryDirectory directory;
   Attempt run;
   const auto device = device::make_device_host();
@@ -79,7 +81,7 @@ Attempt run_with(const swap::FaultPlan& plan) {
   const LogSink log = [&](LogLevel, std::string_view text) { run.log.emplace_back(text); };
   {
     const double deadline = plan.lost > 0 ? kGivesUp : kWaits;
-    auto core = std::make_unique<EngineCore>(settings_for(directory.string(), deadline),
+    auto core = std::make_unique<EngineCore>(settings_for(directory.string(), deadline, mode),
                                              EngineOptions{.device = device, .log = log}, parts);
     Engine engine(std::move(core));
     try {
@@ -129,7 +131,7 @@ TEST(EngineFaults, EndInTheSameBitsOrInAnErrorNeverSilently) {
   for (std::uint64_t seed = first; seed < first + schedules; ++seed) {
     SCOPED_TRACE("HEADRACE_FAULT_SEED=" + std::to_string(seed));
     const swap::FaultPlan plan = random_plan(seed);
-    const Attempt run = run_with(plan);
+    const Attempt run = run_with(plan, seed % 2 == 0 ? UpdateMode::kBarrier : UpdateMode::kDefer);
     const swap::FaultCounts& f = run.faults;
     const std::uint64_t injected = f.shorts + f.errors + f.flips + f.late + f.lost;
     faults += injected;

@@ -299,6 +299,7 @@ TEST(RanksStep, CanBeRepeatedOnTheRankWhereItFailed) {
   const testing::TemporaryDirectory directory;
   Settings settings;
   settings.offload_optimizer = OffloadDevice::kNvme;
+  settings.update_mode = UpdateMode::kBarrier;
   settings.nvme_paths = {directory.string()};
   engine::EngineParts failing;
   failing.make_drive = [](async::Conductor& conductor, swap::DriveOptions options) {

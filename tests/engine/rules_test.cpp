@@ -118,6 +118,7 @@ double bytes_per_element(const Settings& settings) {
   const Stats before = engine.stats();
   engine.add_gradient({0}, gradient.data(), DType::kBf16);
   engine.step({.learning_rate = 1e-3f});
+  engine.finish_step();
   const Stats after = engine.stats();
   const std::uint64_t read = after.nvme_read_bytes - before.nvme_read_bytes;
   EXPECT_EQ(after.nvme_written_bytes - before.nvme_written_bytes, read);

@@ -28,6 +28,7 @@ struct Case {
     inputs.groups.resize(partition.group_sections.size());
     inputs.settings.nvme_paths = {"/drive"};
     inputs.settings.tile_elements = partition.tile_elements;
+    inputs.settings.update_mode = UpdateMode::kBarrier;
     work.groups.resize(partition.group_sections.size(), {1e9, 2e9});
     work.tokens = 1000;
     rates = {.nvme_read = 2e9, .nvme_write = 1e9, .memory = 1e12, .update = 1e9, .flops = 1e12};
@@ -162,7 +163,7 @@ TEST(Cost, FreeBatchIsWhereComputeLastsAsLongAsTheReads) {
   EXPECT_NEAR(c.run().free_tokens, 1000 * 6 * read / 6e-3, 1e-9);
   c.offload(OffloadDevice::kCpu, OffloadDevice::kNvme);
   EXPECT_EQ(c.run().free_tokens, 0) << "the update never overlaps with a barrier";
-  c.work.overlap = UpdateOverlap::kNextForward;
+  c.inputs.settings.update_mode = UpdateMode::kDefer;
   const Prediction p = c.run();
   EXPECT_NEAR(p.free_tokens,
               1000 * (p.update.seconds - p.update.busy[static_cast<int>(Lane::kUpdate)]) / 6e-3,
@@ -173,7 +174,7 @@ TEST(Cost, TheUpdateAheadOfTheNextForwardTakesTheLongerOfBoth) {
   Case c(model_of({4, 4, 4}));
   c.offload(OffloadDevice::kNvme, OffloadDevice::kNvme);
   const Prediction barrier = c.run();
-  c.work.overlap = UpdateOverlap::kNextForward;
+  c.inputs.settings.update_mode = UpdateMode::kDefer;
   const Prediction p = c.run();
   // The drives decide: forward's own reads are gone.
   EXPECT_NEAR(p.step_seconds, p.backward.seconds + p.update.seconds, 1e-12);
@@ -192,7 +193,7 @@ TEST(Cost, TheUpdateAheadOfTheNextForwardTakesTheLongerOfBoth) {
 TEST(Cost, OnlyTheFirstMicroBatchCanHideTheUpdate) {
   Case c(model_of({4, 4, 4}));
   c.offload(OffloadDevice::kCpu, OffloadDevice::kNvme);
-  c.work.overlap = UpdateOverlap::kNextForward;
+  c.inputs.settings.update_mode = UpdateMode::kDefer;
   c.inputs.settings.gradient_accumulation_steps = 40;  // more than are played
   const Prediction p = c.run();
   EXPECT_NEAR(p.forward.seconds, 40 * 3e-3, 1e-9);
@@ -229,10 +230,12 @@ TEST(Cost, FrozenGroupsAreReadAndNothingElse) {
 }
 
 TEST(Cost, MovesTheBytesThatThePlanReports) {
-  for (const std::uint32_t micro_batches : {1u, 3u, 16u, 17u}) {
+  for (const std::uint32_t micro_batches : {1u, 3u, 16u, 17u, 2u}) {
     Case c(model_of({5, 2, 2, 2, 9}));
     c.offload(OffloadDevice::kNvme, OffloadDevice::kNvme);
     c.inputs.settings.gradient_accumulation_steps = micro_batches;
+    if (micro_batches < 4) c.inputs.settings.update_mode = UpdateMode::kDefer;
+    c.inputs.groups[1].frozen = micro_batches < 2;
     const PlanReport report = c.plan().report;
     const Prediction p = c.run();
     EXPECT_NEAR(p.nvme_read_bytes, report.nvme_read_bytes_per_step, 1) << micro_batches;
@@ -275,7 +278,7 @@ void randomise(Case& c, std::mt19937& random) {
     g = {.repeated_gradients = upto(4) == 0, .keep_bound = upto(8) == 0, .frozen = upto(8) == 0};
   for (GroupWork& g : c.work.groups) g = {rate(1e7), rate(2e7)};
   c.work.machines = c.partition.world_size;
-  c.work.overlap = upto(2) == 0 ? UpdateOverlap::kBarrier : UpdateOverlap::kNextForward;
+  s.update_mode = std::array{UpdateMode::kAuto, UpdateMode::kBarrier, UpdateMode::kDefer}[upto(3)];
   c.work.checkpointing = upto(2) == 0;
   c.work.checksums = upto(2) == 0;
   c.rates = {.nvme_read = rate(1e8),

@@ -56,8 +56,12 @@ void expect_disjoint(const Plan& plan) {
 
 TEST(Plan, MovesWhatTheDesignSaysWithNothingResident) {
   const auto partition = transformer(512, 80);
-  const Plan plan = make_plan(inputs_for(partition, OffloadDevice::kNvme, OffloadDevice::kNvme));
+  auto inputs = inputs_for(partition, OffloadDevice::kNvme, OffloadDevice::kNvme);
   const auto parameters = static_cast<double>(partition.parameter_elements);
+  inputs.settings.update_mode = UpdateMode::kDefer;
+  EXPECT_NEAR(make_plan(inputs).report.nvme_read_bytes_per_step / parameters, 14, 0.14);
+  inputs.settings.update_mode = UpdateMode::kBarrier;
+  const Plan plan = make_plan(inputs);
   EXPECT_NEAR(plan.report.nvme_read_bytes_per_step / parameters, 16, 0.16);
   EXPECT_NEAR(plan.report.nvme_written_bytes_per_step / parameters, 12, 0.12);
   EXPECT_EQ(plan.report.resident_share_of_state, 0);
@@ -68,6 +72,30 @@ TEST(Plan, MovesWhatTheDesignSaysWithNothingResident) {
   auto master = inputs_for(partition, OffloadDevice::kCpu, OffloadDevice::kNvme);
   master.settings.master = MasterLayout::kF32;
   EXPECT_NEAR(make_plan(master).report.nvme_read_bytes_per_step / parameters, 12, 0.12);
+}
+
+TEST(Plan, DefersUpdatesWhereThereIsSomethingToOverlap) {
+  const auto partition = transformer(512, 8);
+  const auto deferred = [&](OffloadDevice parameters, OffloadDevice state, auto change) {
+    auto inputs = inputs_for(partition, parameters, state);
+    change(inputs);
+    const Plan plan = make_plan(inputs);
+    EXPECT_EQ(plan.deferred, plan.report.deferred_updates);
+    EXPECT_EQ(plan.deferred, summary(plan).find("updates deferred") != std::string::npos);
+    return plan.deferred;
+  };
+  const auto as_it_is = [](PlanInputs&) {};
+  EXPECT_TRUE(deferred(OffloadDevice::kNvme, OffloadDevice::kNvme, as_it_is));
+  EXPECT_TRUE(deferred(OffloadDevice::kCpu, OffloadDevice::kNvme, as_it_is));
+  EXPECT_FALSE(deferred(OffloadDevice::kCpu, OffloadDevice::kCpu, as_it_is));
+  EXPECT_TRUE(deferred(OffloadDevice::kCpu, OffloadDevice::kCpu,
+                       [](PlanInputs& in) { in.device_shares_host_memory = false; }));
+  EXPECT_FALSE(deferred(OffloadDevice::kNvme, OffloadDevice::kNvme,
+                        [](PlanInputs& in) { in.settings.prefetch_groups = 0; }));
+  EXPECT_TRUE(deferred(OffloadDevice::kCpu, OffloadDevice::kCpu,
+                       [](PlanInputs& in) { in.settings.update_mode = UpdateMode::kDefer; }));
+  EXPECT_FALSE(deferred(OffloadDevice::kNvme, OffloadDevice::kNvme,
+                        [](PlanInputs& in) { in.settings.update_mode = UpdateMode::kBarrier; }));
 }
 
 TEST(Plan, HasNoSlotsWhenEverythingIsResident) {

@@ -38,6 +38,7 @@ class InspectTest : public ::testing::Test {
     engine_ = std::make_unique<Engine>(settings, EngineOptions{.device = device_});
     testing::Mlp network(*engine_, *device_, {.layers = 3, .width = 300});
     for (int step = 0; step < 3; ++step) network.train_step();
+    engine_->finish_step();
     const std::vector<std::string> files = find_swap_files(drive_.string());
     ASSERT_EQ(files.size(), 1u);
     live_ = files[0];

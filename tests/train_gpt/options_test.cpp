@@ -24,6 +24,18 @@ TEST(Options, HaveDefaultsThatFollowOneAnother) {
   EXPECT_DOUBLE_EQ(parsed.options->least_learning_rate, 0.002);
   EXPECT_EQ(parsed.options->warmup_steps, 6u);
   EXPECT_TRUE(parsed.options->progress);
+  EXPECT_FALSE(parsed.options->checkpointing);
+}
+
+TEST(Options, TakeCheckpointingWithAnEngineAndWithout) {
+  for (const std::vector<const char*>& words :
+       {std::vector<const char*>{"--checkpointing"}, {"--plain", "--checkpointing"}}) {
+    const auto parsed = parse(words);
+    ASSERT_TRUE(parsed.options) << parsed.text;
+    EXPECT_TRUE(parsed.options->checkpointing);
+  }
+  expect_refused({"--checkpointing=1"}, "--checkpointing takes no value");
+  expect_refused({"--checkpoint"}, "Did you mean --checkpointing?");
 }
 
 TEST(Options, KeepEverySettingInOrder) {

@@ -23,6 +23,9 @@ std::string sample_text() {
   return text;
 }
 
+const std::vector<std::string> kSeveralTiles{"--hidden", "128", "--set",
+                                             "headrace.tile_elements=65536"};
+
 class TrainGpt : public ::testing::Test {
  protected:
   TrainGpt() {
@@ -105,9 +108,9 @@ class TrainGpt : public ::testing::Test {
     }
   }
 
-  // The same training in every placement gives the same bits.
-  void expect_equal_everywhere(std::vector<std::string> how) const {
-    how = join(how, {"--hidden", "128", "--set", "headrace.tile_elements=65536"});
+  // The same training in every placement gives the same bits; gives the report of the first.
+  json expect_equal_everywhere(std::vector<std::string> how) const {
+    how = join(how, kSeveralTiles);
     const json memory = report(how);
     EXPECT_EQ(memory["steps"][3]["nvme_read_bytes"], 0);
     const std::vector<std::vector<std::string>> placements{
@@ -128,6 +131,7 @@ class TrainGpt : public ::testing::Test {
     EXPECT_GT(half["plan_totals"]["resident_share_of_state"], 0.1);
     EXPECT_LT(half["plan_totals"]["resident_share_of_state"], 0.9);
     expect_equal_results(half, memory);
+    return memory;
   }
 
   ScratchFolder folder_, nvme_;
@@ -138,6 +142,54 @@ TEST_F(TrainGpt, GivesEqualBitsWhereverTheBytesLive) { expect_equal_everywhere({
 
 TEST_F(TrainGpt, GivesEqualBitsWithAccumulationAndClippingThatBites) {
   expect_equal_everywhere({"--accumulation", "4", "--set", "gradient_clipping=0.1"});
+}
+
+TEST_F(TrainGpt, GivesEqualBitsWithCheckpointingAndWithout) {
+  const std::vector<std::string> how{"--accumulation", "2", "--set", "gradient_clipping=0.1"};
+  const json with = expect_equal_everywhere(join(how, {"--checkpointing"}));
+  const json without = report(join(how, kSeveralTiles));
+  expect_equal_results(with, without);
+  EXPECT_EQ(with["options"]["checkpointing"], true);
+  EXPECT_EQ(without["options"]["checkpointing"], false);
+}
+
+// No gradient arrives twice, so none is kept in f32 for that; and the second run needs no bytes
+// that the backward pass behind it would not have brought.
+TEST_F(TrainGpt, PlansAndMovesTheSameBytesWithCheckpointing) {
+  // No prefetches, which would be counted or not by how far they are at the end of a step.
+  const auto how = join(on_nvme(true), {"--set", "headrace.prefetch_groups=0"});
+  const json with = report(join(how, {"--checkpointing"})), without = report(how);
+  EXPECT_EQ(with["hash"], without["hash"]);
+  EXPECT_EQ(with["plan"], without["plan"]);
+  for (const char* lane : {"nvme_read", "nvme_write"})
+    EXPECT_EQ(with["lanes"][lane]["bytes"], without["lanes"][lane]["bytes"]) << lane;
+}
+
+TEST_F(TrainGpt, GivesEqualLossesWithCheckpointingByTorchAlone) {
+  const json with = report({"--plain", "--accumulation", "2", "--checkpointing"});
+  const json without = report({"--plain", "--accumulation", "2"});
+  EXPECT_EQ(with["eval_loss"], without["eval_loss"]);
+  for (std::size_t step = 0; step < 4; ++step) {
+    for (const char* value : {"loss", "gradient_norm"})
+      EXPECT_EQ(with["steps"][step][value], without["steps"][step][value]) << value;
+  }
+}
+
+// Eight blocks whose activations are some 8 MB each, their inputs half of one.
+TEST_F(TrainGpt, KeepsTheActivationsOfFewerBlocksWithCheckpointing) {
+  const std::vector<std::string> deep{"--layers", "8", "--hidden", "128", "--seq",          "256",
+                                      "--batch",  "8", "--steps",  "1",   "--eval-batches", "0"};
+  const auto above = [](const json& d) {
+    return d["memory"]["peak_rss_bytes"].get<double>() -
+           d["memory"]["baseline_rss_bytes"].get<double>();
+  };
+  const json plain = report(join(deep, {"--plain"}));
+  const json plain_with = report(join(deep, {"--plain", "--checkpointing"}));
+  const double all = plain["memory"]["activations_bytes"];
+  EXPECT_LT(plain_with["memory"]["activations_bytes"].get<double>(), all / 2);
+  const json ours = report(join(deep, on_nvme(true)));
+  const json ours_with = report(join(join(deep, on_nvme(true)), {"--checkpointing"}));
+  EXPECT_LT(above(ours_with), above(ours) - all / 2);
 }
 
 TEST_F(TrainGpt, GivesEqualBitsWithAnF32Master) {
@@ -262,6 +314,7 @@ TEST_F(TrainGpt, EndsWithCauseAndConsequenceWhenTorchGetsNoMemory) {
 TEST_F(TrainGpt, CleansUpAfterASignal) {
   for (const int number : {SIGINT, SIGTERM}) {
     auto endless = words(join(on_nvme(true), {"--steps", "1000000", "--save", folder_ / "saved"}));
+    if (number == SIGTERM) endless.push_back("--checkpointing");
     std::erase(endless, "--no-progress");
     Program program(folder_, endless);
     ASSERT_TRUE(program.wait_for("step 1/"));

@@ -262,6 +262,20 @@ TEST_F(RunProgram, SaysWhatItTrainsWithInPlaceOfTheFiles) {
   EXPECT_EQ(err_.find(ours), std::string::npos) << err_;
 }
 
+TEST_F(RunProgram, NamesTheOptionForActivationsInPlaceOfTheFilesSettings) {
+  const std::string ours = "--checkpointing keeps the input of each block alone";
+  const std::string theirs =
+      folder_.write("theirs.json", R"({"activation_checkpointing": {"number_checkpoints": 4}})");
+  for (const char* mode : {"--no-progress", "--plain"}) {
+    EXPECT_EQ(run({"--config", theirs, mode}), 0) << err_;
+    EXPECT_NE(err_.find(ours), std::string::npos) << err_;
+    EXPECT_EQ(run({"--config", theirs, mode, "--checkpointing"}), 0) << err_;
+    EXPECT_EQ(err_.find(ours), std::string::npos) << err_;
+  }
+  EXPECT_EQ(run({"--set", "activation_checkpointing.cpu_checkpointing=false"}), 0);
+  EXPECT_EQ(err_.find(ours), std::string::npos) << err_;
+}
+
 TEST_F(RunProgram, EndsWithTwoWhenThePlanIsRefused) {
   script.refuse = true;
   EXPECT_EQ(run({"--save", folder_ / "saved"}), 2);

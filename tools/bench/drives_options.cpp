@@ -77,6 +77,7 @@ void finish(DrivesOptions& o, const std::vector<std::string>& folders) {
   }
   Settings& s = o.settings;
   s.nvme_paths = folders;
+  s.update_mode = UpdateMode::kBarrier;  // what is measured is the call
   for (const auto& [name, count] :
        {std::pair<const char*, std::size_t>{"--throttle", o.throttle_bytes_per_second.size()},
         std::pair<const char*, std::size_t>{"--shares", s.drive_shares.size()}}) {

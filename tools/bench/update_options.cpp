@@ -89,6 +89,7 @@ void finish(UpdateOptions& o, const Flags& flags) {
   Settings& s = o.settings;
   o.in_memory = !flags.no_memory;
   s.nvme_paths = {o.folder};
+  s.update_mode = UpdateMode::kBarrier;  // what is measured is the call
   s.offload_optimizer = OffloadDevice::kNvme;
   s.offload_parameters = o.parameters_on_nvme ? OffloadDevice::kNvme : OffloadDevice::kCpu;
   // Taken into account before the options; the engine would put it before --queue.

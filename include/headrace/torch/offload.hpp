@@ -277,8 +277,8 @@ class Offload {
   // Declares that gradients of this group's (of every group's so far, add_rest()'s and
   // add_shared()'s too) arrive several times before a step (Engine::expect_repeated_gradients):
   // several backward passes over one forward pass or over parts of it. Not for a parameter that one
-  // pass uses in several places: torch adds those up itself. Costs 4 bytes per parameter in host
-  // memory instead of its own size.
+  // pass uses in several places (torch adds those up), unless one lies in a checkpoint(), whose
+  // pass is its own. Costs 4 bytes per parameter in host memory instead of its own size.
   template <class M>
   void expect_repeated_gradients(const Group<M>& group) {
     core().require_own(*group.state_);

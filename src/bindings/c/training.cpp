@@ -185,3 +185,6 @@ headrace_code headrace_engine_step(headrace_engine* engine, const headrace_step_
     if (out_result != nullptr) give(out_result, to_c(result), "out_result", kFirstResultBytes);
   });
 }
+headrace_code headrace_engine_finish_step(headrace_engine* engine, headrace_error* error) {
+  return guarded(error, [&] { run(engine)->finish_step(); });
+}

@@ -69,9 +69,9 @@ std::vector<Variant> variants_of(const Scenario& s, const Outcome& outcome) {
                                base::format_bytes(2 * s.machine.host_bytes)),
                    [](Scenario& v) { v.machine.host_bytes *= 2; });
     }
-    if (s.overlap == residency::UpdateOverlap::kBarrier) {
+    if (!plan.deferred) {
       variants.add("an update beside the next forward (headrace.update_mode=defer)",
-                   [](Scenario& v) { v.overlap = residency::UpdateOverlap::kNextForward; });
+                   [](Scenario& v) { v.settings.update_mode = UpdateMode::kDefer; });
     }
     variants.add(
         fmt::format("headrace.prefetch_groups={}", 2 * s.settings.prefetch_groups + 1),

@@ -135,9 +135,6 @@ Scenario scenario_for(const Options& o) {
   s.micro_batches = o.accumulation > 0 ? o.accumulation : s.settings.gradient_accumulation_steps;
   s.checkpointing = o.checkpointing;
   s.nodes = o.nodes;
-  const Json words = Json::parse(s.settings.to_json())["headrace"];
-  if (words.value("update_mode", "barrier") == "defer")
-    s.overlap = residency::UpdateOverlap::kNextForward;
   return s;
 }
 

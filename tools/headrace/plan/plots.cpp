@@ -36,7 +36,7 @@ void draw_time_axis(Svg& svg, const Frame& frame, const Scale& x) {
 
 // When the update's lanes begin in the picture: behind the passes, or with them.
 double update_begin(const PlanResult& r) {
-  if (r.scenario.overlap == residency::UpdateOverlap::kNextForward) return 0;
+  if (r.outcome.plan->deferred) return 0;
   double end = 0;
   for (const Span& span : r.outcome.prediction.spans) end = std::max(end, span.end);
   return end;

@@ -128,7 +128,7 @@ std::string first_line(const PlanResult& r) {
 
 std::string free_batch_text(const PlanResult& r) {
   const residency::Prediction& p = r.outcome.prediction;
-  const bool barrier = r.scenario.overlap == residency::UpdateOverlap::kBarrier;
+  const bool barrier = !r.outcome.plan->deferred;
   std::string text =
       p.free_tokens <= 0
           ? std::string("no tokens are needed to hide what forward and backward move: nothing")

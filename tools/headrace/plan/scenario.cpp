@@ -25,7 +25,6 @@ residency::Workload workload_of(const Scenario& s) {
   work.tokens = s.tokens();
   work.micro_batches = s.micro_batches;
   work.checkpointing = s.checkpointing;
-  work.overlap = s.overlap;
   work.prefetch_groups = s.settings.prefetch_groups;
   work.checksums = s.settings.checksums == Checksums::kOn;
   work.device_shares_host_memory = s.on_cpu();

@@ -23,7 +23,6 @@ struct Scenario {
   std::uint32_t batch = 1;        // sequences per micro-batch and rank
   std::uint32_t micro_batches = 1;
   bool checkpointing = false;
-  residency::UpdateOverlap overlap = residency::UpdateOverlap::kBarrier;
   std::uint32_t nodes = 1;
 
   std::uint32_t ranks_per_node() const { return std::max(1u, machine.gpus); }

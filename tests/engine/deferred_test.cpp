@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+// deferred_test: a step that returns before its updates: what each later call waits for, what it
+// throws when they fail, what they move.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <functional>
+
+#include "engine/engine_core.hpp"
+#include "support/all_on_nvme.hpp"
+#include "support/expect_code.hpp"
+#include "support/scripted_trainer.hpp"
+#include "support/temporary_directory.hpp"
+
+namespace headrace {
+namespace {
+using testing::Departure;
+using testing::Script;
+using testing::ScriptedTrainer;
+
+const std::vector<std::int64_t> kGroups = {3000, 70'000, 3000, 70'000, 3000, 70'000};
+constexpr auto kLast = GroupId{5};
+
+Script usual() {
+  return script_of(Departure::kNone, static_cast<std::uint32_t>(kGroups.size()), false);
+}
+
+// Passes transfers on until it is told that writes fail.
+class FailingDrive final : public swap::Drive {
+ public:
+  FailingDrive(async::Conductor& conductor, swap::DriveOptions options,
+               const std::atomic<bool>& fails)
+      : conductor_(conductor),
+        inner_(swap::make_drive_thread(conductor, std::move(options))),
+        fails_(fails) {}
+  void start(swap::Transfer& transfer) noexcept override {
+    if (!fails_.load() || transfer.kind == swap::IoKind::kRead) return inner_->start(transfer);
+    transfer.done_bytes = 0;
+    transfer.error = EIO;
+    conductor_.post(transfer);
+  }
+  swap::DriveCounters counters() const noexcept override { return inner_->counters(); }
+  const char* queue_name() const noexcept override { return inner_->queue_name(); }
+  const std::string& queue_reason() const noexcept override { return inner_->queue_reason(); }
+  bool stalled() const noexcept override { return inner_->stalled(); }
+
+ private:
+  async::Conductor& conductor_;
+  std::unique_ptr<swap::Drive> inner_;
+  const std::atomic<bool>& fails_;
+};
+
+// All on NVMe, one group read ahead, so that the last groups' updates wait for their use.
+class Deferred : public ::testing::Test {
+ protected:
+  Settings settings() const {
+    Settings s = testing::all_on_nvme(directory_.string());
+    s.update_slots = 2;
+    s.prefetch_groups = 1;
+    s.update_mode = UpdateMode::kDefer;
+    return s;
+  }
+  std::unique_ptr<Engine> engine_of(const Settings& settings) {
+    engine::EngineParts parts;
+    parts.make_drive = [this](async::Conductor& conductor, swap::DriveOptions options) {
+      return std::make_unique<FailingDrive>(conductor, std::move(options), writes_fail_);
+    };
+    return std::make_unique<Engine>(std::make_unique<EngineCore>(
+        settings, EngineOptions{.log = [](LogLevel, std::string_view) {}}, parts));
+  }
+
+  std::atomic<bool> writes_fail_{false};
+  const testing::TemporaryDirectory directory_;
+};
+
+TEST_F(Deferred, AStepReturnsBeforeGroupsFarAheadAreUpdatedAndAllMovesWhatThePlanSays) {
+  const auto engine = engine_of(settings());
+  ScriptedTrainer trainer(*engine, kGroups);
+  trainer.step(usual());
+  engine->finish_step();
+  const Stats before = engine->stats();
+  trainer.run(usual());
+  EXPECT_EQ(engine->stats().nvme_written_bytes, before.nvme_written_bytes);
+  trainer.end_step();
+  const auto written = [&] {
+    return static_cast<double>(engine->stats().nvme_written_bytes - before.nvme_written_bytes);
+  };
+  EXPECT_LT(written(), engine->plan().nvme_written_bytes_per_step);
+  engine->finish_step();
+  EXPECT_EQ(written(), engine->plan().nvme_written_bytes_per_step);
+  // Steps whose updates are met by the next forward pass: its reads are those of the updates.
+  const Stats begin = engine->stats();
+  constexpr int kSteps = 3;
+  for (int step = 0; step < kSteps; ++step) trainer.step(usual());
+  trainer.run(usual());
+  const Stats end = engine->stats();
+  std::uint64_t weights = 0;
+  for (const PlanRow& row : engine->plan().rows) {
+    if (row.tier == "nvme" && row.what == "parameters") weights = row.bytes;
+  }
+  // The first pass forward comes after finish_step(), and the last one has no update behind it.
+  const double extra = static_cast<double>(end.nvme_read_bytes - begin.nvme_read_bytes) -
+                       kSteps * engine->plan().nvme_read_bytes_per_step;
+  EXPECT_GT(extra, 0);
+  EXPECT_LE(extra, 2.0 * static_cast<double>(weights));
+  EXPECT_EQ(end.nvme_written_bytes - begin.nvme_written_bytes,
+            static_cast<std::uint64_t>(kSteps * engine->plan().nvme_written_bytes_per_step));
+}
+
+TEST_F(Deferred, AnErrorIsThrownByTheCallThatWaitsAndNamesTheStep) {
+  const std::vector<std::function<void(Engine&)>> calls = {
+      [](Engine& e) { (void)e.gather(kLast); },
+      [](Engine& e) {
+        const std::vector<float> gradient(40, 1.0f);
+        e.add_gradient(e.parameter("group.5.bias"), gradient.data(), DType::kF32);
+        e.finish_step();  // what was added waits for the pass, not for the write that fails
+      },
+      [](Engine& e) {
+        e.store(e.parameter("group.5.weight"), Content::kWeight,
+                [](std::uint64_t, std::span<const std::byte>) {});
+      },
+      [](Engine& e) {
+        e.load(kLast, [](ParameterId, std::span<std::byte> out) {
+          std::memset(out.data(), 0, out.size());
+        });
+      },
+      [](Engine& e) { (void)e.hash_parameters(); },
+      [](Engine& e) { e.finish_step(); },
+      [](Engine& e) { e.step({}); }};
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    SCOPED_TRACE("call " + std::to_string(i));
+    writes_fail_ = false;
+    const auto engine = engine_of(settings());
+    ScriptedTrainer trainer(*engine, kGroups);
+    trainer.step(usual());
+    engine->finish_step();
+    // Groups in memory ahead of the last: they are written before writes fail.
+    trainer.run(usual());
+    writes_fail_ = true;
+    std::string said;
+    try {
+      trainer.end_step();
+      calls[i](*engine);
+      // A gather has its weights from the update itself; the write fails behind its back.
+      engine->finish_step();
+      ADD_FAILURE() << "no error";
+    } catch (const Error& error) {
+      said = error.what();
+      EXPECT_EQ(error.code(), Code::kIo) << said;
+    }
+    EXPECT_NE(said.find("the deferred update of step 2: "), std::string::npos) << said;
+    EXPECT_NE(said.find("swap out"), std::string::npos) << said;
+    EXPECT_CODE(Code::kFailed, (void)engine->gather({0}), "the deferred update of step 2");
+    engine->close();
+  }
+}
+
+TEST_F(Deferred, WhatIsSetAfterAStepIsOfTheNextOne) {
+  std::string hashes[2];
+  for (const UpdateMode mode : {UpdateMode::kDefer, UpdateMode::kBarrier}) {
+    Settings s = settings();
+    s.update_mode = mode;
+    const auto engine = engine_of(s);
+    ScriptedTrainer trainer(*engine, kGroups);
+    trainer.step(usual());
+    engine->set_hyperparameters({0}, {.learning_rate_scale = 3.0f, .weight_decay = 0.5f});
+    engine->set_step_count(engine->parameter("group.5.weight"), 17);
+    hashes[mode == UpdateMode::kDefer] = trainer.hashes();
+  }
+  EXPECT_EQ(hashes[0], hashes[1]);
+}
+
+TEST_F(Deferred, GradientsThatAreDiscardedAreNotThoseOfTheStepBefore) {
+  std::string hashes[2];
+  for (const UpdateMode mode : {UpdateMode::kDefer, UpdateMode::kBarrier}) {
+    Settings s = settings();
+    s.update_mode = mode;
+    const auto engine = engine_of(s);
+    ScriptedTrainer trainer(*engine, kGroups);
+    trainer.step(usual());
+    const std::vector<float> gradient(40, 1.0f);
+    engine->add_gradient(engine->parameter("group.5.bias"), gradient.data(), DType::kF32);
+    engine->discard_gradients();
+    trainer.step(usual());
+    hashes[mode == UpdateMode::kDefer] = trainer.hashes();
+  }
+  EXPECT_EQ(hashes[0], hashes[1]);
+}
+
+TEST_F(Deferred, CloseDoesNotWaitForWhatNobodyWillUse) {
+  const auto engine = engine_of(settings());
+  ScriptedTrainer trainer(*engine, kGroups);
+  trainer.step(usual());
+  engine->close();
+  EXPECT_LT(static_cast<double>(engine->stats().nvme_written_bytes),
+            2 * engine->plan().nvme_written_bytes_per_step)
+      << "the first values and the whole step were written";
+  EXPECT_EQ(directory_.entries(), 0u);
+}
+
+TEST_F(Deferred, AnInterruptBeforeTheyEndLeavesOnlyClose) {
+  const auto engine = engine_of(settings());
+  ScriptedTrainer trainer(*engine, kGroups);
+  trainer.step(usual());
+  engine->interrupt();
+  EXPECT_CODE(Code::kInterrupted, (void)engine->gather(kLast), "interrupted");
+  engine->close();
+  EXPECT_EQ(directory_.entries(), 0u);
+}
+
+// Read without another call that could wait: of resident bytes a lease may stay over a step.
+TEST(DeferredInMemory, AGroupThatIsHeldOverAStepIsUpdatedWhenItReturns) {
+  Settings s;
+  s.update_mode = UpdateMode::kDefer;
+  s.update_threads = 2;
+  Engine engine(s);
+  ScriptedTrainer trainer(engine, kGroups);
+  trainer.run(usual());
+  const ParameterId weight = engine.parameter("group.5.weight");
+  const Gathered held = engine.gather(kLast);
+  const DeviceSpan bytes = held.bytes(weight);
+  const auto now = [&] {
+    return std::string(static_cast<const char*>(bytes.data), bytes.size_bytes);
+  };
+  const std::string before = now();
+  trainer.end_step();
+  const std::string after = now();
+  EXPECT_NE(after, before);
+  engine.finish_step();
+  EXPECT_EQ(now(), after);
+}
+}  // namespace
+}  // namespace headrace

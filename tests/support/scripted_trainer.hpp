@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// scripted_trainer.hpp: trains without a model: groups are used, and get gradients, in the order of
+// a script. A gradient is a function of the weights that its group was last used with, so one stale
+// weight anywhere ends in other bits.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "headrace/engine.hpp"
+
+namespace headrace::testing {
+struct ScriptedCall {
+  enum class What : std::uint8_t { kUse, kGradient } what = What::kUse;
+  std::uint32_t group = 0;
+};
+using Script = std::vector<ScriptedCall>;  // of one step
+
+// What a step does other than forward and backward over all groups.
+enum class Departure : std::uint8_t {
+  kNone,
+  kSkippedGroup,      // without gradient too, and its state and step count stay
+  kUsedTwice,         // one group more often than the others, in forward
+  kOtherOrder,        // backward in the order of forward
+  kEvalBefore,        // a forward pass more
+  kGenerationBefore,  // several, each over some of the groups
+  kFrozenGroup,       // used, never given a gradient
+  kTiedGroup,         // used first and last, and given two gradients: declare them
+  kNothing,           // no use at all, no gradient
+};
+inline constexpr int kDepartures = 9;
+const char* name_of(Departure departure) noexcept;
+// `recompute`: each group is used once more in backward, as checkpointing does.
+Script script_of(Departure departure, std::uint32_t groups, bool recompute);
+
+class ScriptedTrainer {
+ public:
+  // Elements of each group's bf16 weight; each has an f32 bias of 40 beside it. Registers, freezes
+  // and loads. `tied`: may have two gradients.
+  ScriptedTrainer(Engine& engine, const std::vector<std::int64_t>& groups,
+                  std::optional<std::uint32_t> tied = std::nullopt);
+  StepResult step(const Script& script);
+  void run(const Script& script);  // without the step at its end
+  StepResult end_step();
+  std::string hashes();
+
+ private:
+  void use(std::uint32_t group);
+  void give_gradient(std::uint32_t group);
+
+  Engine& engine_;
+  std::vector<GroupId> groups_;
+  std::vector<std::uint64_t> seen_;  // per group: hash of the weights at the last use
+  std::vector<std::uint16_t> gradient_;
+  std::vector<float> bias_gradient_;
+};
+}  // namespace headrace::testing
