@@ -13,10 +13,8 @@ namespace {
 constexpr std::uint32_t kMicroBatchesPlayed = 16;
 
 double seconds_for(double amount, double rate) { return rate > 0 ? amount / rate : 0; }
-double& busy(PhaseCost& cost, Lane lane) { return cost.busy[static_cast<std::size_t>(lane)]; }
-double busy(const PhaseCost& cost, Lane lane) { return cost.busy[static_cast<std::size_t>(lane)]; }
 
-void add(PhaseCost& to, const PhaseCost& one, double times) {
+void add_phase(PhaseCost& to, const PhaseCost& one, double times) {
   to.seconds += times * one.seconds;
   for (std::size_t l = 0; l < kLanes; ++l) to.busy[l] += times * one.busy[l];
 }
@@ -116,7 +114,8 @@ GroupCost Predictor::cost_of(std::uint32_t group) const {
 }
 
 double busiest_mover(const PhaseCost& cost) {
-  return std::max({cost.nvme_seconds(), busy(cost, Lane::kCopy), busy(cost, Lane::kNetwork)});
+  return std::max({cost.nvme_seconds(), cost.of(Lane::kCopyToDevice), cost.of(Lane::kCopyToHost),
+                   cost.of(Lane::kNetwork)});
 }
 
 // With the update ahead of the next forward, it goes on beside the first micro-batch's forward,
@@ -124,7 +123,7 @@ double busiest_mover(const PhaseCost& cost) {
 double Predictor::beside_update(const PhaseCost& forward) const {
   double both = std::max(forward.seconds, out_.update.seconds);
   if (work_.device_shares_host_memory)
-    both = std::max(both, busy(forward, Lane::kCompute) + busy(out_.update, Lane::kUpdate));
+    both = std::max(both, forward.of(Lane::kCompute) + out_.update.of(Lane::kUpdate));
   return both;
 }
 
@@ -140,16 +139,16 @@ void Predictor::play(const Stretch& stretch, std::vector<Span>* spans) {
       const double both = beside_update(first);
       passes.not_before(both);
       out_.hidden_seconds = first.seconds + out_.update.seconds - both;
-      add(forward, first, 1);
+      add_phase(forward, first, 1);
     } else {
-      add(forward, passes.play(kForward), 1);
+      add_phase(forward, passes.play(kForward), 1);
     }
-    add(backward, passes.play(kBackward), 1);
+    add_phase(backward, passes.play(kBackward), 1);
     passes.note_no_more();
   }
   backward.seconds += passes.drain();
-  add(out_.forward, forward, stretch.times);
-  add(out_.backward, backward, stretch.times);
+  add_phase(out_.forward, forward, stretch.times);
+  add_phase(out_.backward, backward, stretch.times);
 }
 
 void Predictor::play_passes() {
@@ -184,10 +183,10 @@ void Predictor::update() {
   const double one_way = read > 0 ? read / rates_.nvme_read : 0;
   const double other = written > 0 ? written / rates_.nvme_write : 0;
   if (drives > 0) {
-    busy(cost, Lane::kNvmeRead) = drives * one_way / (one_way + other);
-    busy(cost, Lane::kNvmeWrite) = drives * other / (one_way + other);
+    cost.of(Lane::kNvmeRead) = drives * one_way / (one_way + other);
+    cost.of(Lane::kNvmeWrite) = drives * other / (one_way + other);
   }
-  busy(cost, Lane::kUpdate) = compute;
+  cost.of(Lane::kUpdate) = compute;
   cost.seconds = std::max(drives, compute + ramp);
   if (plan_.update_slots > 0) cost.seconds = std::max(cost.seconds, in_slots / plan_.update_slots);
   out_.nvme_read_bytes = read;
@@ -219,7 +218,7 @@ void Predictor::free_batch() {
                            tokens_to_hide(busiest_mover(out_.backward), passes * backward));
   if (plan_.deferred) {
     // On the CPU the update's own work is never free, but the drives may work meanwhile.
-    const double cores = busy(out_.update, Lane::kUpdate);
+    const double cores = out_.update.of(Lane::kUpdate);
     const double hidden =
         work_.device_shares_host_memory ? out_.update.seconds - cores : out_.update.seconds;
     tokens = std::max(tokens, tokens_to_hide(hidden, forward));
@@ -228,8 +227,7 @@ void Predictor::free_batch() {
 }
 
 void Predictor::count_bytes() {
-  const double fetching =
-      busy(out_.forward, Lane::kNvmeRead) + busy(out_.backward, Lane::kNvmeRead);
+  const double fetching = out_.forward.of(Lane::kNvmeRead) + out_.backward.of(Lane::kNvmeRead);
   out_.nvme_read_bytes += fetching * rates_.nvme_read;
   const double passes = work_.micro_batches;
   for (const partition::Section& section : part_.sections) {
@@ -242,14 +240,13 @@ void Predictor::count_bytes() {
 }  // namespace
 
 double PhaseCost::nvme_seconds() const noexcept {
-  return busy[static_cast<std::size_t>(Lane::kNvmeRead)] +
-         busy[static_cast<std::size_t>(Lane::kNvmeWrite)];
+  return of(Lane::kNvmeRead) + of(Lane::kNvmeWrite);
 }
 
 Bound PhaseCost::bound() const noexcept {
-  const auto of = [&](Lane lane) { return busy[static_cast<std::size_t>(lane)]; };
   const std::array<double, 5> lanes{of(Lane::kCompute), nvme_seconds(), of(Lane::kUpdate),
-                                    of(Lane::kCopy), of(Lane::kNetwork)};
+                                    std::max(of(Lane::kCopyToDevice), of(Lane::kCopyToHost)),
+                                    of(Lane::kNetwork)};
   const auto most = std::ranges::max_element(lanes);
   if (*most < seconds / 2) return Bound::kWaiting;
   return static_cast<Bound>(most - lanes.begin());
@@ -267,7 +264,8 @@ double nvme_seconds(const Rates& rates, double read_bytes, double written_bytes)
 }
 
 const char* name_of(Lane lane) noexcept {
-  constexpr std::array kNames{"compute", "NVMe read", "NVMe write", "update", "copies", "network"};
+  constexpr std::array kNames{"compute",   "NVMe read", "NVMe write", "update",
+                              "to device", "to host",   "network"};
   return kNames[static_cast<std::size_t>(lane)];
 }
 

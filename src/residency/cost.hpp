@@ -46,13 +46,24 @@ struct Workload {
   std::uint32_t machines = 1;  // that the ranks are spread over evenly
 };
 
-enum class Lane : std::uint8_t { kCompute, kNvmeRead, kNvmeWrite, kUpdate, kCopy, kNetwork };
-inline constexpr std::size_t kLanes = 6;
-enum class Bound : std::uint8_t { kCompute, kNvme, kUpdate, kCopy, kNetwork, kWaiting };
+// Copies go both ways at once.
+enum class Lane : std::uint8_t {
+  kCompute,
+  kNvmeRead,
+  kNvmeWrite,
+  kUpdate,
+  kCopyToDevice,
+  kCopyToHost,
+  kNetwork
+};
+inline constexpr std::size_t kLanes = 7;
+enum class Bound : std::uint8_t { kCompute, kNvme, kUpdate, kCopies, kNetwork, kWaiting };
 
 struct PhaseCost {
   double seconds = 0;
   std::array<double, kLanes> busy{};  // seconds; NVMe reads and writes add up to the drives' time
+  double& of(Lane lane) noexcept { return busy[static_cast<std::size_t>(lane)]; }
+  double of(Lane lane) const noexcept { return busy[static_cast<std::size_t>(lane)]; }
   double nvme_seconds() const noexcept;
   // The busiest lane; kWaiting where all are idle for more than half of the phase.
   Bound bound() const noexcept;

@@ -5,10 +5,6 @@
 #include <utility>
 
 namespace headrace::residency {
-namespace {
-double& busy(PhaseCost& cost, Lane lane) { return cost.busy[static_cast<std::size_t>(lane)]; }
-}  // namespace
-
 Passes::Passes(const std::vector<GroupCost>& groups, std::uint32_t slots, std::uint32_t prefetch,
                bool verify_on_device, std::vector<Span>* spans)
     : groups_(groups),
@@ -28,21 +24,21 @@ double Passes::fetch(std::uint32_t group, double start, bool read, PhaseCost& co
   if (read && g.read > 0) {
     const double begin = std::max(start, drive_free_);
     drive_free_ = begin + g.read;
-    busy(cost, Lane::kNvmeRead) += g.read;
+    cost.of(Lane::kNvmeRead) += g.read;
     note(Lane::kNvmeRead, group, begin, drive_free_);
     there = verify_on_device_ ? drive_free_ : std::max(drive_free_, begin + g.verify);
   }
   if (const double copy = read ? g.copy : g.copy_at_hand; copy > 0) {
     const double begin = std::max(start, copy_free_);
     copy_free_ = std::max(begin + copy, there + (read ? g.last_copy : 0));
-    busy(cost, Lane::kCopy) += copy;
-    note(Lane::kCopy, group, copy_free_ - copy, copy_free_);
+    cost.of(Lane::kCopyToDevice) += copy;
+    note(Lane::kCopyToDevice, group, copy_free_ - copy, copy_free_);
     there = copy_free_;
   }
   if (g.network > 0) {
     const double begin = std::max(there, network_free_);
     network_free_ = begin + g.network;
-    busy(cost, Lane::kNetwork) += g.network;
+    cost.of(Lane::kNetwork) += g.network;
     note(Lane::kNetwork, group, begin, network_free_);
     there = network_free_;
   }
@@ -54,14 +50,14 @@ void Passes::leave_gradients(std::uint32_t group, PhaseCost& cost) {
   if (g.gradient_network > 0) {
     const double begin = std::max(compute_free_, network_free_);
     network_free_ = begin + g.gradient_network;
-    busy(cost, Lane::kNetwork) += g.gradient_network;
+    cost.of(Lane::kNetwork) += g.gradient_network;
     note(Lane::kNetwork, group, begin, network_free_);
   }
   if (g.gradient_copy > 0) {
     const double begin = std::max({compute_free_, network_free_, down_free_});
     down_free_ = begin + g.gradient_copy;
-    busy(cost, Lane::kCopy) += g.gradient_copy;
-    note(Lane::kCopy, group, begin, down_free_);
+    cost.of(Lane::kCopyToHost) += g.gradient_copy;
+    note(Lane::kCopyToHost, group, begin, down_free_);
   }
 }
 
@@ -94,7 +90,7 @@ PhaseCost Passes::play(Direction direction, Weights weights) {
     const double begin = std::max(compute_free_, there);
     const double work = verify + (back ? g.backward + g.gradient_pass : g.forward);
     compute_free_ = begin + work;
-    busy(cost, Lane::kCompute) += work;
+    cost.of(Lane::kCompute) += work;
     note(Lane::kCompute, group, begin, compute_free_);
     if (!g.in_place) slot_ends_.push_back(compute_free_);
     if (back) leave_gradients(group, cost);

@@ -8,11 +8,10 @@
 #include "base/error_text.hpp"
 #include "headrace/error.hpp"
 #include "plan/machines.hpp"
+#include "program/failing.hpp"
 
 namespace headrace::tools {
 namespace {
-using Json = nlohmann::ordered_json;
-
 const char* const kRemedy =
     "Wanted is what headrace doctor --json FILE wrote, or figures such as {\"name\": \"node\", "
     "\"gpus\": 1, \"host_bytes\": 68719476736, \"nvme_read\": 7e9}.";

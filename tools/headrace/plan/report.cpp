@@ -52,7 +52,9 @@ std::string memory_text(const PlanResult& r) {
 
 std::string lanes_text(const PlanResult& r) {
   const residency::Prediction& p = r.outcome.prediction;
-  std::string text = fmt::format("Seconds of one step\n  {:<10}{:>10}", "", "takes");
+  std::string text = fmt::format(
+      "Seconds of one step; the update is {}\n  {:<10}{:>10}",
+      r.outcome.plan->deferred ? "deferred to the next forward" : "all within step()", "", "takes");
   for (std::size_t l = 0; l < residency::kLanes; ++l)
     text += fmt::format("{:>12}", residency::name_of(static_cast<Lane>(l)));
   text += "  bound by\n";
