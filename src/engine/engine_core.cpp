@@ -274,7 +274,7 @@ void EngineCore::allocate(Frozen& f, const std::vector<swap::PathProbe>& paths) 
   f.arena = std::make_unique<pinned::Arena>(f.plan.arena_bytes, std::max(1u, threads));
   f.conductor = parts_.make_conductor ? parts_.make_conductor() : async::make_conductor_asio();
   f.conductor->use_frames(&f.frames);
-  f.workers = std::make_unique<async::WorkerPool>(*f.conductor, threads);
+  f.workers = std::make_unique<async::WorkerPool>(*f.conductor, threads, parts_.pass_takes);
   if (f.plan.report.nvme_bytes > 0 && !paths.empty()) {
     deal_by_speed(f, paths);
     swap::SwapTierOptions options;
