@@ -2,6 +2,8 @@
 #include "residency/plan.hpp"
 
 #include <algorithm>
+#include <bit>
+#include <utility>
 
 #include "base/check.hpp"
 #include "base/units.hpp"
@@ -65,15 +67,16 @@ class Planner {
   }
 
   Plan run() {
-    const std::uint64_t smallest = this->smallest();
     const std::uint64_t limit = budget();
     const std::uint64_t ceiling = in_.machine_left_bytes;
+    const std::uint64_t moving = host_bytes(choice_), resident = host_bytes(all_resident());
+    const std::uint64_t smallest = limit == 0 ? moving : std::min(moving, resident);
     if ((limit != 0 && smallest > limit) || (ceiling != 0 && smallest > ceiling))
       refuse(smallest, limit);
-    const std::uint64_t resident = host_bytes(all_resident());
-    if (limit != 0 && resident <= limit) choice_ = all_resident();
-    widen(limit != 0 ? limit : ceiling);
-    if (limit != 0) fill(limit);
+    const bool all = limit != 0 && resident <= limit &&
+                     (resident <= moving || host_bytes(with_slots(all_resident(), 0)) <= limit);
+    if (all) choice_ = all_resident();
+    if (widen(limit != 0 ? limit : ceiling) && limit != 0) fill(limit);
     Plan plan = lay_out(choice_);
     if (ceiling != 0 && plan.report.host_bytes > ceiling) refuse_beyond_machine(plan, limit);
     if (plan.report.nvme_bytes > 0 && plan.report.host_bytes > resident)
@@ -100,57 +103,114 @@ class Planner {
   std::string smaller_tiles(std::uint64_t smallest, std::uint64_t limit) const;
   std::string more_on_nvme(std::uint64_t smallest) const;
   [[noreturn]] void refuse_beyond_machine(const Plan& plan, std::uint64_t limit) const;
-  std::uint64_t host_bytes(const Choice& choice) const { return lay_out(choice).report.host_bytes; }
-
-  // As many slots as the settings ask for and the room allows: overlap before residency.
-  void widen(std::uint64_t room) {
-    const std::uint32_t update = in_.settings.update_slots;
-    const std::uint32_t gather = in_.settings.prefetch_groups + 1;
-    for (std::uint32_t give_up = 0; give_up < std::max(update, gather); ++give_up) {
-      Choice next = choice_;
-      next.update_slots = std::max(1u, update > give_up ? update - give_up : 1);
-      next.gather_slots = std::max(1u, gather > give_up ? gather - give_up : 1);
-      if (room == 0 || host_bytes(next) <= room) {
-        choice_ = next;
-        return;
-      }
-    }
+  std::uint64_t host_bytes(const Choice& choice) const {
+    lay_out_memory(scratch_, choice);
+    return scratch_.report.host_bytes;
   }
 
-  // Keeps in memory what the budget has room for.
+  Choice with_slots(Choice choice, std::uint32_t give_up) const {
+    const std::uint32_t update = in_.settings.update_slots;
+    const std::uint32_t gather = in_.settings.prefetch_groups + 1;
+    choice.update_slots = std::max(1u, update > give_up ? update - give_up : 1);
+    choice.gather_slots = std::max(1u, gather > give_up ? gather - give_up : 1);
+    return choice;
+  }
+  // As many slots as the settings ask for and the room allows: overlap before residency. Whether
+  // it has room for all of them.
+  bool widen(std::uint64_t room) {
+    const std::uint32_t most =
+        std::max(in_.settings.update_slots, in_.settings.prefetch_groups + 1);
+    for (std::uint32_t give_up = 0; give_up < most; ++give_up) {
+      const Choice next = with_slots(choice_, give_up);
+      if (room == 0 || host_bytes(next) <= room) {
+        choice_ = next;
+        return give_up == 0;
+      }
+    }
+    return false;
+  }
+
+  // Keeps in memory what the budget has room for: the longest beginning of one order.
   void fill(std::uint64_t room) {
     Choice all = choice_;
     all.weight_resident.assign(groups_, true);
-    if (host_bytes(all) <= room) choice_ = all;
-    for (std::size_t g = 0; g < groups_; ++g) {
-      if (choice_.weight_resident[g]) continue;
-      choice_.weight_resident[g] = true;
-      if (host_bytes(choice_) > room) choice_.weight_resident[g] = false;
-    }
-    all = choice_;
-    all.record_resident.assign(part_.tiles.size(), true);
-    if (host_bytes(all) <= room) {
+    Room left(memory_of(all), room);
+    if (left.fits(0)) {  // parameters, and then state; that all of it fits has been ruled out
       choice_ = all;
+      for (const std::size_t t : spread(part_.tiles.size())) {
+        if (choice_.record_resident[t] || is_frozen(part_.tiles[t])) continue;
+        if (!left.fits(layout_of(part_.tiles[t], Tier::kHost).size_bytes)) return;
+        choice_.record_resident[t] = true;
+      }
       return;
     }
-    const Plan now = lay_out(choice_);
-    std::uint64_t arena = now.arena_used_bytes;
-    const std::uint64_t rest = now.report.host_bytes - now.arena_bytes;
-    for (std::size_t t = 0; t < part_.tiles.size(); ++t) {
-      if (choice_.record_resident[t]) continue;
-      const std::uint64_t bytes = layout_of(part_.tiles[t], Tier::kHost).size_bytes;
-      if (align_up(arena + bytes, base::kHugePage) + rest > room) continue;
-      choice_.record_resident[t] = true;
-      arena += bytes;
+    left = Room(memory_of(choice_), room);
+    for (const std::size_t g : groups_in_order()) {
+      if (choice_.weight_resident[g]) continue;
+      std::uint64_t bytes = 0;
+      for (const std::uint32_t s : part_.group_sections[g]) {
+        const Section& section = part_.sections[s];
+        bytes += align_up(section.shard_elements * size_bytes(section.dtype), kIoAlignment);
+      }
+      if (!left.fits(bytes)) return;
+      choice_.weight_resident[g] = true;
     }
   }
+  Plan memory_of(const Choice& choice) const {
+    Plan plan;
+    lay_out_memory(plan, choice);
+    return plan;
+  }
+  // What more an arena may hold. Slots that shrink with it are not counted.
+  class Room {
+   public:
+    Room(const Plan& plan, std::uint64_t room)
+        : arena_(plan.arena_used_bytes),
+          rest_(plan.report.host_bytes - plan.arena_bytes),
+          room_(room) {}
+    bool fits(std::uint64_t more) {
+      arena_ += more;
+      return align_up(arena_, base::kHugePage) + rest_ <= room_;
+    }
 
+   private:
+    std::uint64_t arena_, rest_, room_;
+  };
+
+  // The smallest first, so that one large group holds up no other; equal ones spread out, so that
+  // between two that are fetched there is one that is not.
+  std::vector<std::size_t> groups_in_order() const {
+    std::vector<std::size_t> order = spread(groups_);
+    std::vector<std::uint64_t> bytes(groups_, 0);
+    for (const Section& section : part_.sections)
+      bytes[section.group] += section.shard_elements * size_bytes(section.dtype);
+    std::ranges::stable_sort(order, {}, [&](std::size_t g) { return bytes[g]; });
+    return order;
+  }
+  // 0 .. count - 1 by their bits read backwards: every beginning of it is spread evenly.
+  static std::vector<std::size_t> spread(std::size_t count) {
+    std::vector<std::size_t> order;
+    order.reserve(count);
+    const std::size_t end = std::bit_ceil(std::max<std::size_t>(1, count));
+    for (std::size_t i = 0, at = 0; i < end; ++i) {
+      if (at < count) order.push_back(at);
+      std::size_t bit = end >> 1;
+      for (; bit > 0 && (at & bit) != 0; bit >>= 1) at ^= bit;
+      at |= bit;
+    }
+    return order;
+  }
+
+  bool is_frozen(const Tile& tile) const {
+    return in_.groups[part_.sections[tile.section].group].frozen;
+  }
   RecordLayout layout_of(const Tile& tile, Tier tier) const {
     const DType dtype = part_.sections[tile.section].dtype;
     return record_layout(optimizer_cpu::state_streams(in_.settings, dtype), tile.elements, tier);
   }
 
   Plan lay_out(const Choice& choice) const;
+  void lay_out_memory(Plan& plan, const Choice& choice) const;
   void lay_out_residents(Plan& plan, const Choice& choice) const;
   void lay_out_slots(Plan& plan, const Choice& choice) const;
   void count_nvme(Plan& plan) const;
@@ -165,6 +225,7 @@ class Planner {
   const std::size_t groups_;
   std::vector<DriveInputs> drives_;
   Choice choice_;
+  mutable Plan scratch_;  // the memory of what is only tried
 };
 
 Range Planner::take(Plan& plan, std::uint64_t bytes, const char* row, const char* tier) const {
@@ -185,18 +246,23 @@ void Planner::lay_out_residents(Plan& plan, const Choice& choice) const {
       out.resident_weight = take(plan, elements * size_bytes(section.dtype), "parameters");
     }
     out.gradient_dtype = in_.groups[section.group].repeated_gradients ? DType::kF32 : section.dtype;
+    if (in_.groups[section.group].frozen) continue;
     out.gradient = take(plan, elements * size_bytes(out.gradient_dtype), "gradients");
   }
+  const std::uint64_t before_state = plan.arena_bytes;
   for (std::size_t t = 0; t < part_.tiles.size(); ++t) {
     const Tile& tile = part_.tiles[t];
     TilePlan& out = plan.tiles[t];
-    out.record = choice.record_resident[t] ? Tier::kHost : Tier::kNvme;
-    out.layout = layout_of(tile, out.record);
+    const bool frozen = is_frozen(tile);
+    out.record = choice.record_resident[t] || frozen ? Tier::kHost : Tier::kNvme;
+    if (!frozen) out.layout = layout_of(tile, out.record);
     out.weight_bytes = tile.elements * size_bytes(part_.sections[tile.section].dtype);
     if (out.record == Tier::kHost) {
-      out.resident_record = take(plan, out.layout.size_bytes, "optimizer state");
+      out.resident_record = {plan.arena_bytes, align_up(out.layout.size_bytes, kIoAlignment)};
+      plan.arena_bytes += out.resident_record.size_bytes;
     }
   }
+  add_row(plan, "optimizer state", "host", plan.arena_bytes - before_state);
 }
 
 void Planner::lay_out_slots(Plan& plan, const Choice& choice) const {
@@ -208,6 +274,7 @@ void Planner::lay_out_slots(Plan& plan, const Choice& choice) const {
     for (const std::uint32_t s : part_.group_sections[g]) {
       const Section& section = part_.sections[s];
       bytes += align_up(section.buffer_elements * size_bytes(section.dtype), kIoAlignment);
+      if (in_.groups[g].frozen) continue;
       bucket += align_up(section.buffer_elements * size_bytes(plan.sections[s].gradient_dtype),
                          kIoAlignment);
       gradients += section.elements * size_bytes(section.dtype);
@@ -250,7 +317,7 @@ void Planner::lay_out_slots(Plan& plan, const Choice& choice) const {
     const bool weight_nvme = plan.sections[part_.tiles[t].section].weight == Tier::kNvme;
     const std::uint64_t weight = weight_nvme ? tile.weight_bytes : 0;
     const std::uint64_t record = tile.record == Tier::kNvme ? tile.layout.size_bytes : 0;
-    largest_update = std::max(largest_update, record + weight);
+    if (!is_frozen(part_.tiles[t])) largest_update = std::max(largest_update, record + weight);
     largest_transfer = std::max(largest_transfer, weight);
   }
   if (largest_update > 0) {
@@ -275,20 +342,24 @@ void Planner::count_nvme(Plan& plan) const {
   PlanReport& report = plan.report;
   const std::uint64_t passes = in_.settings.gradient_accumulation_steps;
   std::uint64_t state_bytes = 0, state_resident = 0, weight_bytes = 0, weight_resident = 0;
+  std::uint64_t state_nvme = 0, weight_nvme = 0;
   for (std::size_t t = 0; t < part_.tiles.size(); ++t) {
     const TilePlan& tile = plan.tiles[t];
     const auto [record, weight] = extents_of(plan, part_, t);
-    add_row(plan, "optimizer state", "nvme", record);
-    add_row(plan, "parameters", "nvme", weight);
+    state_nvme += record;
+    weight_nvme += weight;
+    const bool updated = !is_frozen(part_.tiles[t]);
     // An update that is deferred hands its weights to the next forward pass.
-    const std::uint64_t reads = 2 * passes + (plan.deferred ? 0 : 1);
+    const std::uint64_t reads = 2 * passes + (updated && !plan.deferred ? 1 : 0);
     report.nvme_read_bytes_per_step += static_cast<double>(record + reads * weight);
-    report.nvme_written_bytes_per_step += static_cast<double>(record + weight);
+    if (updated) report.nvme_written_bytes_per_step += static_cast<double>(record + weight);
     state_bytes += tile.layout.size_bytes;
     state_resident += record == 0 ? tile.layout.size_bytes : 0;
     weight_bytes += tile.weight_bytes;
     weight_resident += weight == 0 ? tile.weight_bytes : 0;
   }
+  add_row(plan, "optimizer state", "nvme", state_nvme);
+  add_row(plan, "parameters", "nvme", weight_nvme);
   report.nvme_read_bytes_per_step -=
       static_cast<double>(passes * bytes_still_gathered(plan, Turn::kToBackward) +
                           (passes - 1) * bytes_still_gathered(plan, Turn::kToForward));
@@ -332,10 +403,15 @@ std::uint64_t Planner::bytes_still_gathered(const Plan& plan, Turn turn) const {
   return bytes;
 }
 
-Plan Planner::lay_out(const Choice& choice) const {
-  Plan plan;
-  plan.sections.resize(part_.sections.size());
-  plan.tiles.resize(part_.tiles.size());
+// Into a plan that may have held another one.
+void Planner::lay_out_memory(Plan& plan, const Choice& choice) const {
+  std::vector<SectionPlan> sections = std::move(plan.sections);
+  std::vector<TilePlan> tiles = std::move(plan.tiles);
+  plan = {};
+  sections.assign(part_.sections.size(), {});
+  tiles.assign(part_.tiles.size(), {});
+  plan.sections = std::move(sections);
+  plan.tiles = std::move(tiles);
   plan.group_in_place.resize(groups_);
   plan.group_bytes.resize(groups_);
   lay_out_residents(plan, choice);
@@ -346,14 +422,18 @@ Plan Planner::lay_out(const Choice& choice) const {
   plan.frame_bytes = kFrameBytes;
   add_row(plan, "coroutine frames", "host", kFrameBytes);
   add_row(plan, "bookkeeping", "host", in_.bookkeeping_bytes);
-  plan.deferred = deferred(plan);
-  count_nvme(plan);
-  deal_again(plan, part_, in_.settings.nvme_paths, drives_);
   for (const PlanRow& row : plan.report.rows) {
     if (row.tier == "host") plan.report.host_bytes += row.bytes;
     if (row.tier == "device") plan.report.device_bytes += row.bytes;
     if (row.tier == "host (yours)") plan.report.trainer_bytes += row.bytes;
   }
+}
+
+Plan Planner::lay_out(const Choice& choice) const {
+  Plan plan = memory_of(choice);
+  plan.deferred = deferred(plan);
+  count_nvme(plan);
+  deal_again(plan, part_, in_.settings.nvme_paths, drives_);
   plan.report.parameters = part_.parameter_elements;
   plan.report.deferred_updates = plan.deferred;
   return plan;

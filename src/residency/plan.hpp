@@ -4,8 +4,9 @@
 // as `regions` says.
 //
 // The plan is static. For a periodic trace, keeping what fits is within 2 % of the best, where an
-// LRU gets nothing. With a host budget, parameters stay first (each byte of them moves four times
-// per step), then optimizer state (twice).
+// LRU gets nothing. With a host budget, slots come first, then parameters (each byte of them moves
+// four times per step), then optimizer state (twice), in one order whatever the budget: what a plan
+// keeps, every plan for more keeps too, so bytes moved and seconds never rise with more memory.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -24,6 +25,7 @@ namespace headrace::residency {
 struct GroupTraits {
   bool repeated_gradients = false;  // gradients are summed in f32
   bool keep_bound = false;          // on the device from freeze to close
+  bool frozen = false;              // read only: no gradient, no optimizer state
 };
 
 // One of the paths that the plan may store to.

@@ -106,6 +106,8 @@ Settings settings_of(const Row& row, const std::string& directory, std::uint32_t
     s.offload_optimizer = OffloadDevice::kNvme;
     if (row.placement != Placement::kStateNvme) s.offload_parameters = OffloadDevice::kNvme;
   }
+  // Slots come before residents: with all of the usual ones so small a model would be resident.
+  if (row.placement == Placement::kBudget) s.update_slots = s.prefetch_groups = 1;
   return s;
 }
 

@@ -134,6 +134,41 @@ TEST(Plan, DealsTilesOverDrivesAgainAndChangesNothingInMemory) {
   }
 }
 
+TEST(Plan, KeepsUnderALargerBudgetWhatItKeptUnderASmallerOne) {
+  const auto partition = transformer(256, 9);
+  auto inputs = inputs_for(partition, OffloadDevice::kNvme, OffloadDevice::kNvme);
+  const std::uint64_t least = make_plan(inputs).report.host_bytes;
+  Plan before;
+  for (std::uint64_t more = 0; more < 40 * base::kMiB; more += 300'000) {
+    inputs.settings.host_budget_bytes = least + more;
+    const Plan plan = make_plan(inputs);
+    for (std::size_t s = 0; s < before.sections.size(); ++s)
+      EXPECT_FALSE(before.sections[s].weight == Tier::kHost &&
+                   plan.sections[s].weight == Tier::kNvme);
+    for (std::size_t t = 0; t < before.tiles.size(); ++t)
+      EXPECT_FALSE(before.tiles[t].record == Tier::kHost && plan.tiles[t].record == Tier::kNvme);
+    before = plan;
+  }
+  EXPECT_EQ(before.report.nvme_bytes, 0u);
+}
+
+TEST(Plan, SpreadsResidentTilesAmongThoseThatStream) {
+  const auto partition = transformer(256, 32);
+  auto inputs = inputs_for(partition, OffloadDevice::kCpu, OffloadDevice::kNvme);
+  const Plan none = make_plan(inputs);
+  std::uint64_t records = 0;
+  for (const TilePlan& tile : none.tiles) records += tile.layout.size_bytes;
+  inputs.settings.host_budget_bytes = none.report.host_bytes + records / 2;
+  const Plan half = make_plan(inputs);
+  EXPECT_NEAR(half.report.resident_share_of_state, 0.5, 0.15);
+  std::size_t in_a_row = 0, most = 0;
+  for (const TilePlan& tile : half.tiles) {
+    in_a_row = tile.record == Tier::kHost ? in_a_row + 1 : 0;
+    most = std::max(most, in_a_row);
+  }
+  EXPECT_LE(most, 4u) << "drives would rest while they are updated";
+}
+
 TEST(Plan, KeepsParametersBeforeStateUnderABudget) {
   const auto partition = transformer(256, 8);
   auto inputs = inputs_for(partition, OffloadDevice::kNvme, OffloadDevice::kNvme);

@@ -8,7 +8,7 @@
 #include <regex>
 
 #include "bench/report_html.hpp"
-#include "bench/svg.hpp"
+#include "page/svg.hpp"
 #include "support/temporary_directory.hpp"
 #include "tools/bench_example.hpp"
 

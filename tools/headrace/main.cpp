@@ -12,6 +12,7 @@
 #include "estimate/estimate.hpp"
 #include "headrace/version.hpp"
 #include "inspect/inspect.hpp"
+#include "plan/plan.hpp"
 #include "program/exit_codes.hpp"
 #include "program/output.hpp"
 #include "program/run_program.hpp"
@@ -32,6 +33,8 @@ constexpr std::array kSubcommands{
                tune},
     Subcommand{"estimate", "MODEL",
                "memory that training a model takes, beside DeepSpeed's estimates", estimate},
+    Subcommand{"plan", "MODEL",
+               "whether a model fits a machine, what a step takes, what would help", plan},
     Subcommand{"inspect", "PATH", "what swap files hold, verified; read-only", inspect},
 };
 

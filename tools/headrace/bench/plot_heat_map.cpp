@@ -8,7 +8,7 @@
 
 #include "bench/plots.hpp"
 #include "bench/report_format.hpp"
-#include "bench/svg.hpp"
+#include "page/svg.hpp"
 
 namespace headrace::tools {
 namespace {

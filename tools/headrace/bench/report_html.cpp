@@ -7,8 +7,8 @@
 #include "bench/plots.hpp"
 #include "bench/recommendation.hpp"
 #include "bench/report_format.hpp"
-#include "bench/report_html_style.hpp"
-#include "bench/svg.hpp"
+#include "page/style.hpp"
+#include "page/svg.hpp"
 #include "program/report_parts.hpp"
 
 namespace headrace::tools {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// report_html_style.hpp: how the HTML report looks: light and dark, on paper, on a narrow screen.
+// style.hpp: how an HTML report looks: light and dark, on paper, on a narrow screen.
 #pragma once
 
 namespace headrace::tools {

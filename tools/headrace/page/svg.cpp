@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench/svg.hpp"
+#include "page/svg.hpp"
 
 #include <fmt/core.h>
 

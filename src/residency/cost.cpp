@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "residency/cost.hpp"
+
+#include <algorithm>
+
+#include "base/check.hpp"
+#include "residency/passes.hpp"
+#include "residency/plan_rows.hpp"
+
+namespace headrace::residency {
+namespace {
+// Of more micro-batches than this, the rest takes as long as these on average.
+constexpr std::uint32_t kMicroBatchesPlayed = 16;
+
+double seconds_for(double amount, double rate) { return rate > 0 ? amount / rate : 0; }
+double& busy(PhaseCost& cost, Lane lane) { return cost.busy[static_cast<std::size_t>(lane)]; }
+double busy(const PhaseCost& cost, Lane lane) { return cost.busy[static_cast<std::size_t>(lane)]; }
+
+void add(PhaseCost& to, const PhaseCost& one, double times) {
+  to.seconds += times * one.seconds;
+  for (std::size_t l = 0; l < kLanes; ++l) to.busy[l] += times * one.busy[l];
+}
+
+class Predictor {
+ public:
+  Predictor(const Plan& plan, const partition::Partition& partition, const Workload& work,
+            const Rates& rates, Spans spans)
+      : plan_(plan), part_(partition), work_(work), rates_(rates), spans_(spans) {
+    HEADRACE_CHECK(work.groups.size() == part_.group_sections.size(), "work for every group");
+    for (std::uint32_t g = 0; g < work.groups.size(); ++g) groups_.push_back(cost_of(g));
+  }
+
+  Prediction run() {
+    update();
+    play_passes();
+    combine();
+    free_batch();
+    count_bytes();
+    return std::move(out_);
+  }
+
+ private:
+  GroupCost cost_of(std::uint32_t group) const;
+  void play_passes();
+  void play(std::uint32_t passes_played, double times, UpdateOverlap overlap, bool warm,
+            std::vector<Span>* spans);
+  double beside_update(const PhaseCost& forward) const;
+  void update();
+  void combine();
+  void free_batch();
+  void count_bytes();
+  double network_share() const {
+    if (work_.machines <= 1) return 0;
+    return (work_.machines - 1.0) / part_.world_size;
+  }
+  std::vector<Span>* kept() { return spans_ == Spans::kKeep ? &out_.spans : nullptr; }
+  bool is_frozen(std::uint32_t section) const {
+    return work_.groups[part_.sections[section].group].frozen;
+  }
+
+  const Plan& plan_;
+  const partition::Partition& part_;
+  const Workload& work_;
+  const Rates& rates_;
+  const Spans spans_;
+  std::vector<GroupCost> groups_;
+  Prediction out_;
+};
+
+GroupCost Predictor::cost_of(std::uint32_t group) const {
+  GroupCost cost;
+  const GroupWork& work = work_.groups[group];
+  cost.in_place = plan_.group_in_place[group];
+  cost.frozen = work.frozen;
+  cost.forward = seconds_for(work.forward_flops, rates_.flops);
+  cost.backward =
+      seconds_for(work.backward_flops, rates_.flops) + (work_.checkpointing ? cost.forward : 0);
+  const bool shares = work_.device_shares_host_memory;
+  for (const std::uint32_t s : part_.group_sections[group]) {
+    const partition::Section& section = part_.sections[s];
+    const auto bytes_each = static_cast<double>(size_bytes(section.dtype));
+    const auto shard = static_cast<double>(section.shard_elements) * bytes_each;
+    const auto joined = static_cast<double>(section.buffer_elements) * bytes_each;
+    if (plan_.sections[s].weight == Tier::kNvme) {
+      for (std::uint32_t t = section.first_tile; t < section.first_tile + section.tiles; ++t) {
+        const auto bytes =
+            static_cast<double>(base::align_up(plan_.tiles[t].weight_bytes, base::kIoAlignment));
+        cost.read += seconds_for(bytes, rates_.nvme_read);
+        if (work_.checksums) cost.verify += seconds_for(bytes, rates_.verify);
+        if (!shares) cost.last_copy = std::max(cost.last_copy, seconds_for(bytes, rates_.link));
+      }
+    }
+    // Within memory it is read here and written there, but by a drive.
+    const double copy =
+        shares ? seconds_for(2 * shard, rates_.memory) : seconds_for(shard, rates_.link);
+    if (!shares || plan_.sections[s].weight == Tier::kHost) cost.copy += copy;
+    cost.copy_at_hand += copy;
+    cost.network += seconds_for(joined * network_share(), rates_.network);
+    if (work.frozen) continue;
+    const auto slab = static_cast<double>(section.shard_elements) *
+                      static_cast<double>(size_bytes(plan_.sections[s].gradient_dtype));
+    if (shares) {
+      const double times = work_.micro_batches > 1 ? 2 : 1;  // added to: read as well
+      cost.gradient_pass += seconds_for(shard + times * slab, rates_.memory);
+    } else {
+      cost.gradient_copy += seconds_for(shard, rates_.link);
+    }
+    cost.gradient_network += seconds_for(joined * network_share(), rates_.network);
+  }
+  return cost;
+}
+
+double busiest_mover(const PhaseCost& cost) {
+  return std::max({cost.nvme_seconds(), busy(cost, Lane::kCopy), busy(cost, Lane::kNetwork)});
+}
+
+// With the update ahead of the next forward, it goes on beside the first micro-batch's forward,
+// which has the weights at hand; where the device is the CPU they share its cores.
+double Predictor::beside_update(const PhaseCost& forward) const {
+  double both = std::max(forward.seconds, out_.update.seconds);
+  if (work_.device_shares_host_memory)
+    both = std::max(both, busy(forward, Lane::kCompute) + busy(out_.update, Lane::kUpdate));
+  return both;
+}
+
+void Predictor::play(std::uint32_t passes_played, double times, UpdateOverlap overlap, bool warm,
+                     std::vector<Span>* spans) {
+  using enum Passes::Direction;
+  Passes passes(groups_, plan_.gather_slots, work_.prefetch_groups, work_.device_shares_host_memory,
+                spans);
+  if (warm) passes.begin_warm();
+  PhaseCost forward, backward;
+  for (std::uint32_t m = 0; m < passes_played; ++m) {
+    if (m == 0 && overlap == UpdateOverlap::kNextForward) {
+      const PhaseCost first = passes.play(kForward, Passes::Weights::kAtHand);
+      const double both = beside_update(first);
+      passes.not_before(both);
+      out_.hidden_seconds = first.seconds + out_.update.seconds - both;
+      add(forward, first, 1);
+    } else {
+      add(forward, passes.play(kForward), 1);
+    }
+    add(backward, passes.play(kBackward), 1);
+    passes.note_no_more();
+  }
+  backward.seconds += passes.drain();
+  add(out_.forward, forward, times);
+  add(out_.backward, backward, times);
+}
+
+void Predictor::play_passes() {
+  const std::uint32_t played = std::min(work_.micro_batches, kMicroBatchesPlayed);
+  play(played, 1, work_.overlap, false, kept());
+  if (played == work_.micro_batches) return;
+  const double rest = work_.micro_batches - played;
+  play(played, rest / played, UpdateOverlap::kBarrier, true, nullptr);
+}
+
+// Tiles that lie in memory are updated while others are under way. A slot holds its tile from the
+// first byte read to the last one written.
+void Predictor::update() {
+  double read = 0, written = 0, in_slots = 0, ramp = 0, compute = 0;
+  for (std::size_t t = 0; t < plan_.tiles.size(); ++t) {
+    if (is_frozen(part_.tiles[t].section)) continue;
+    const auto [record, weight] = extents_of(plan_, part_, t);
+    const auto bytes = static_cast<double>(record + weight);
+    const auto elements = static_cast<double>(part_.tiles[t].elements);
+    const bool checked = bytes > 0 && work_.checksums && rates_.update_checked > 0;
+    const double own = seconds_for(elements, checked ? rates_.update_checked : rates_.update);
+    compute += own;
+    if (bytes == 0) continue;
+    read += bytes;
+    written += bytes;
+    const double moves = bytes / rates_.nvme_read + bytes / rates_.nvme_write;
+    in_slots += moves + own;
+    ramp = std::max(ramp, moves);
+  }
+  PhaseCost& cost = out_.update;
+  const double drives = nvme_seconds(rates_, read, written);
+  const double one_way = read > 0 ? read / rates_.nvme_read : 0;
+  const double other = written > 0 ? written / rates_.nvme_write : 0;
+  if (drives > 0) {
+    busy(cost, Lane::kNvmeRead) = drives * one_way / (one_way + other);
+    busy(cost, Lane::kNvmeWrite) = drives * other / (one_way + other);
+  }
+  busy(cost, Lane::kUpdate) = compute;
+  cost.seconds = std::max(drives, compute + ramp);
+  if (plan_.update_slots > 0) cost.seconds = std::max(cost.seconds, in_slots / plan_.update_slots);
+  out_.nvme_read_bytes = read;
+  out_.nvme_written_bytes = written;
+}
+
+void Predictor::combine() {
+  out_.step_seconds =
+      out_.forward.seconds + out_.backward.seconds + out_.update.seconds - out_.hidden_seconds;
+  std::array<double, 6> by_bound{};
+  for (const PhaseCost* phase : {&out_.forward, &out_.backward, &out_.update})
+    by_bound[static_cast<std::size_t>(phase->bound())] += phase->seconds;
+  const auto most = std::ranges::max_element(by_bound);
+  out_.bound = static_cast<Bound>(most - by_bound.begin());
+}
+
+// Compute of a pass grows with the tokens, and what is moved does not.
+void Predictor::free_batch() {
+  double forward = 0, backward = 0;
+  for (const GroupCost& group : groups_) {
+    forward += group.forward;
+    backward += group.backward;
+  }
+  const auto tokens_to_hide = [&](double moving, double computing) {
+    return moving > 0 && computing > 0 ? work_.tokens * moving / computing : 0;
+  };
+  const double passes = work_.micro_batches;
+  double tokens = std::max(tokens_to_hide(busiest_mover(out_.forward), passes * forward),
+                           tokens_to_hide(busiest_mover(out_.backward), passes * backward));
+  if (work_.overlap == UpdateOverlap::kNextForward) {
+    // On the CPU the update's own work is never free, but the drives may work meanwhile.
+    const double cores = busy(out_.update, Lane::kUpdate);
+    const double hidden =
+        work_.device_shares_host_memory ? out_.update.seconds - cores : out_.update.seconds;
+    tokens = std::max(tokens, tokens_to_hide(hidden, forward));
+  }
+  out_.free_tokens = tokens;
+}
+
+void Predictor::count_bytes() {
+  const double fetching =
+      busy(out_.forward, Lane::kNvmeRead) + busy(out_.backward, Lane::kNvmeRead);
+  out_.nvme_read_bytes += fetching * rates_.nvme_read;
+  const double passes = work_.micro_batches;
+  for (const partition::Section& section : part_.sections) {
+    const auto joined = static_cast<double>(section.buffer_elements) *
+                        static_cast<double>(size_bytes(section.dtype));
+    const double exchanges = work_.groups[section.group].frozen ? 2 : 3;
+    out_.network_bytes += passes * exchanges * joined * network_share();
+  }
+}
+}  // namespace
+
+double PhaseCost::nvme_seconds() const noexcept {
+  return busy[static_cast<std::size_t>(Lane::kNvmeRead)] +
+         busy[static_cast<std::size_t>(Lane::kNvmeWrite)];
+}
+
+Bound PhaseCost::bound() const noexcept {
+  const auto of = [&](Lane lane) { return busy[static_cast<std::size_t>(lane)]; };
+  const std::array<double, 5> lanes{of(Lane::kCompute), nvme_seconds(), of(Lane::kUpdate),
+                                    of(Lane::kCopy), of(Lane::kNetwork)};
+  const auto most = std::ranges::max_element(lanes);
+  if (*most < seconds / 2) return Bound::kWaiting;
+  return static_cast<Bound>(most - lanes.begin());
+}
+
+double nvme_seconds(const Rates& rates, double read_bytes, double written_bytes) {
+  if (read_bytes + written_bytes <= 0) return 0;
+  const double both = std::min(read_bytes, written_bytes);
+  const double slower = std::min(rates.nvme_read, rates.nvme_write);
+  const double alternating = 2 / (1 / rates.nvme_read + 1 / rates.nvme_write);
+  // Twice the slower direction is the most that equal parts can give.
+  const double mixed = rates.nvme_mixed > 0 ? std::min(rates.nvme_mixed, 2 * slower) : alternating;
+  return 2 * both / mixed + (read_bytes - both) / rates.nvme_read +
+         (written_bytes - both) / rates.nvme_write;
+}
+
+const char* name_of(Lane lane) noexcept {
+  constexpr std::array kNames{"compute", "NVMe read", "NVMe write", "update", "copies", "network"};
+  return kNames[static_cast<std::size_t>(lane)];
+}
+
+const char* name_of(Bound bound) noexcept {
+  constexpr std::array kNames{"compute", "NVMe",    "update on the CPU",
+                              "copies",  "network", "waiting of one lane for another"};
+  return kNames[static_cast<std::size_t>(bound)];
+}
+
+Prediction predict(const Plan& plan, const partition::Partition& partition, const Workload& work,
+                   const Rates& rates, Spans spans) {
+  return Predictor(plan, partition, work, rates, spans).run();
+}
+}  // namespace headrace::residency

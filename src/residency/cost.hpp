@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// cost.hpp: what a step of a plan takes, from the rates of a machine: pure arithmetic, no I/O.
+//
+// Forward and backward are played group by group: a lane each for the drives, the link to the
+// device, the network and compute; a group is fetched when prefetch reaches it and a gather slot is
+// free, and used when it is there. The update is a pipeline of tiles, bounded by the busiest of
+// drives, update threads and slots. A lane with less to do never makes a step longer, so with a
+// larger budget, whose plan moves a part of what the smaller one's does, no prediction rises.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "partition/partition.hpp"
+#include "residency/plan.hpp"
+
+namespace headrace::residency {
+// What one rank has of a machine. Bytes, elements or operations per second; where 0 is allowed, the
+// work takes no time.
+struct Rates {
+  double nvme_read = 0, nvme_write = 0;  // summed over drives; 0 only where the plan has no NVMe
+  double nvme_mixed = 0;      // both directions together, in equal parts; 0: one after the other
+  double memory = 0;          // what the CPU reads and writes
+  double update = 0;          // elements by all update threads
+  double update_checked = 0;  // ... of tiles whose checksums are verified and computed; 0: `update`
+  double verify = 0;          // bytes of gathered weights compared with their checksums
+  double flops = 0;           // of the trainer, as it reaches them
+  double link = 0;            // host to device, each way; 0 where the device shares host memory
+  double network = 0;         // into this rank from other machines
+};
+
+// What the trainer does with one group and one micro-batch.
+struct GroupWork {
+  double forward_flops = 0, backward_flops = 0;
+  bool frozen = false;  // as the plan was told: read, never updated
+};
+
+enum class UpdateOverlap { kBarrier, kNextForward };
+
+struct Workload {
+  std::vector<GroupWork> groups;
+  double tokens = 0;  // of one micro-batch of this rank
+  std::uint32_t micro_batches = 1;
+  bool checkpointing = false;  // backward computes forward again
+  UpdateOverlap overlap = UpdateOverlap::kBarrier;
+  std::uint32_t prefetch_groups = 2;
+  bool checksums = true;
+  bool device_shares_host_memory = true;
+  std::uint32_t machines = 1;  // that the ranks are spread over evenly
+};
+
+enum class Lane : std::uint8_t { kCompute, kNvmeRead, kNvmeWrite, kUpdate, kCopy, kNetwork };
+inline constexpr std::size_t kLanes = 6;
+enum class Bound : std::uint8_t { kCompute, kNvme, kUpdate, kCopy, kNetwork, kWaiting };
+
+struct PhaseCost {
+  double seconds = 0;
+  std::array<double, kLanes> busy{};  // seconds; NVMe reads and writes add up to the drives' time
+  double nvme_seconds() const noexcept;
+  // The busiest lane; kWaiting where all are idle for more than half of the phase.
+  Bound bound() const noexcept;
+};
+
+// A stretch of work of one lane.
+struct Span {
+  Lane lane = Lane::kCompute;
+  std::uint32_t group = 0;
+  double begin = 0, end = 0;  // seconds from the step's start
+};
+
+struct Prediction {
+  PhaseCost forward, backward, update;  // of all micro-batches
+  double hidden_seconds = 0;  // of forward or update, while the other went on (kNextForward)
+  double step_seconds = 0;
+  Bound bound = Bound::kCompute;  // of the phases that take the most of the step
+  // Tokens per micro-batch from which on what may overlap is hidden behind compute: the reads of
+  // forward and backward, and with kNextForward the update. 0: nothing is moved.
+  double free_tokens = 0;
+  double nvme_read_bytes = 0, nvme_written_bytes = 0;  // per step
+  double network_bytes = 0;  // per step, into this rank from other machines
+  std::vector<Span> spans;   // of the first micro-batch and the update, if asked for
+};
+
+enum class Spans { kNone, kKeep };
+
+// `plan` was made for `partition`; `work.groups` has one entry per group.
+Prediction predict(const Plan& plan, const partition::Partition& partition, const Workload& work,
+                   const Rates& rates, Spans spans = Spans::kNone);
+
+// Seconds that drives take for so many bytes in both directions at once.
+double nvme_seconds(const Rates& rates, double read_bytes, double written_bytes);
+
+const char* name_of(Lane lane) noexcept;    // "NVMe read"
+const char* name_of(Bound bound) noexcept;  // "NVMe"
+}  // namespace headrace::residency

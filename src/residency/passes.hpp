@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// passes.hpp: forward and backward passes over a plan's groups, played on lanes.
+#pragma once
+#include <algorithm>
+#include <vector>
+
+#include "residency/cost.hpp"
+
+namespace headrace::residency {
+// What using a group once takes, in seconds of each lane but for bytes.
+struct GroupCost {
+  bool in_place = false;
+  bool frozen = false;                                 // no update has it at hand
+  double read = 0, verify = 0, copy = 0, network = 0;  // to fetch it
+  double copy_at_hand = 0;                             // instead of `copy`, where nothing is read
+  double last_copy = 0;                                // of the last tile, when all is read
+  double forward = 0, backward = 0;
+  double gradient_pass = 0;  // the CPU's over what backward leaves; 0 on a device of its own
+  double gradient_copy = 0, gradient_network = 0;
+};
+
+// Plays passes one after the other; time goes on from pass to pass.
+class Passes {
+ public:
+  Passes(const std::vector<GroupCost>& groups, std::uint32_t slots, std::uint32_t prefetch,
+         bool verify_on_device, std::vector<Span>* spans);
+
+  enum class Direction { kForward, kBackward };
+  enum class Weights { kFetched, kAtHand };  // at hand: read by an update that went before
+  // Groups that the pass before ended with are still there. The pass's own seconds.
+  PhaseCost play(Direction direction, Weights weights = Weights::kFetched);
+  // Until the gradients that are under way have left the device; seconds.
+  double drain() const noexcept;
+  void not_before(double seconds) noexcept { compute_free_ = std::max(compute_free_, seconds); }
+  // As behind an earlier pass, whose last groups are still there.
+  void begin_warm() noexcept { first_ = false; }
+  void note_no_more() noexcept { spans_ = nullptr; }
+
+ private:
+  double fetch(std::uint32_t group, double start, bool read, PhaseCost& cost);
+  void leave_gradients(std::uint32_t group, PhaseCost& cost);
+  void note(Lane lane, std::uint32_t group, double begin, double end);
+
+  const std::vector<GroupCost>& groups_;
+  std::uint32_t slots_, prefetch_;
+  bool verify_on_device_;
+  std::vector<Span>* spans_;
+  double compute_free_ = 0, drive_free_ = 0, copy_free_ = 0, network_free_ = 0, down_free_ = 0;
+  bool first_ = true;
+  std::vector<double> begins_;     // when each use was asked for
+  std::vector<double> slot_ends_;  // of the uses that took a slot
+};
+}  // namespace headrace::residency

@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+// cost_test: what a step takes, against cases worked out by hand, and over random models.
+#include "residency/cost.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "base/units.hpp"
+#include "headrace/error.hpp"
+
+namespace headrace::residency {
+namespace {
+constexpr std::uint64_t kTile = 65536;
+
+// Groups of so many tiles of bf16 each.
+partition::Partition model_of(const std::vector<int>& tiles, std::uint32_t world = 1) {
+  std::vector<partition::GroupShape> groups;
+  for (const int count : tiles)
+    groups.push_back({{{"weight", DType::kBf16, {count, static_cast<std::int64_t>(kTile)}, {}}}});
+  return partition::make_partition(groups, kTile, 0, world);
+}
+
+struct Case {
+  explicit Case(partition::Partition parts) : partition(std::move(parts)) {
+    inputs.partition = &partition;
+    inputs.groups.resize(partition.group_sections.size());
+    inputs.settings.nvme_paths = {"/drive"};
+    inputs.settings.tile_elements = partition.tile_elements;
+    work.groups.resize(partition.group_sections.size(), {1e9, 2e9});
+    work.tokens = 1000;
+    rates = {.nvme_read = 2e9, .nvme_write = 1e9, .memory = 1e12, .update = 1e9, .flops = 1e12};
+  }
+  Case(const Case&) = delete;
+  Case& operator=(const Case&) = delete;
+
+  void offload(OffloadDevice parameters, OffloadDevice state) {
+    inputs.settings.offload_parameters = parameters;
+    inputs.settings.offload_optimizer = state;
+  }
+  Plan plan() const { return make_plan(inputs); }
+  Prediction run() {
+    work.prefetch_groups = inputs.settings.prefetch_groups;
+    work.micro_batches = inputs.settings.gradient_accumulation_steps;
+    work.device_shares_host_memory = inputs.device_shares_host_memory;
+    for (std::size_t g = 0; g < inputs.groups.size(); ++g)
+      work.groups[g].frozen = inputs.groups[g].frozen;
+    return predict(plan(), partition, work, rates);
+  }
+
+  partition::Partition partition;
+  PlanInputs inputs;
+  Workload work;
+  Rates rates;
+};
+
+constexpr double kWeights = 2.0 * kTile;         // of one tile, bytes
+constexpr double kRecord = 4096 + 10.0 * kTile;  // residual and two f32 moments
+
+TEST(Cost, IsComputeGradientsAndUpdateWhereAllIsInMemory) {
+  Case c(model_of({2, 3}));
+  c.rates.memory = 1e9;
+  const Prediction p = c.run();
+  EXPECT_DOUBLE_EQ(p.forward.seconds, 2e-3);
+  // Gradients are read once and written once, 2 bytes each.
+  EXPECT_DOUBLE_EQ(p.backward.seconds, 4e-3 + 5 * kTile * 4 / 1e9);
+  EXPECT_DOUBLE_EQ(p.update.seconds, 5 * kTile / 1e9);
+  EXPECT_DOUBLE_EQ(p.step_seconds, p.forward.seconds + p.backward.seconds + p.update.seconds);
+  EXPECT_EQ(p.bound, Bound::kCompute);
+  EXPECT_EQ(p.free_tokens, 0);
+  EXPECT_EQ(p.nvme_read_bytes + p.nvme_written_bytes + p.network_bytes, 0);
+}
+
+TEST(Cost, OneUpdateSlotReadsUpdatesAndWritesInTurn) {
+  Case c(model_of({4}));
+  c.offload(OffloadDevice::kCpu, OffloadDevice::kNvme);
+  c.inputs.settings.update_slots = 1;
+  const double one = kRecord / 2e9 + kTile / 1e9 + kRecord / 1e9;
+  EXPECT_NEAR(c.run().update.seconds, 4 * one, 1e-12);
+}
+
+TEST(Cost, SeveralUpdateSlotsLeaveTheBusiestLane) {
+  Case c(model_of({40}));
+  c.offload(OffloadDevice::kCpu, OffloadDevice::kNvme);
+  const double drive = 40 * (kRecord / 2e9 + kRecord / 1e9);
+  EXPECT_NEAR(c.run().update.seconds, drive, 1e-12);
+  EXPECT_EQ(c.run().update.bound(), Bound::kNvme);
+  c.rates.nvme_mixed = 2e9;  // both at once: 1 GB/s each way
+  EXPECT_NEAR(c.run().update.seconds, 40 * kRecord / 1e9, 1e-12);
+  c.rates.nvme_mixed = 9e9;  // no more than twice the slower way
+  EXPECT_NEAR(c.run().update.seconds, 40 * kRecord / 1e9, 1e-12);
+  c.rates.update_checked = 1e7;  // slower than the drives: the first read and last write remain
+  EXPECT_NEAR(c.run().update.seconds, 40 * kTile / 1e7 + kRecord / 2e9 + kRecord / 1e9, 1e-12);
+  EXPECT_EQ(c.run().update.bound(), Bound::kUpdate);
+  c.work.checksums = false;
+  EXPECT_NEAR(c.run().update.seconds, 40 * kRecord / 1e9, 1e-12);
+}
+
+TEST(Cost, WithoutPrefetchEveryGroupIsWaitedForButTheOneStillGathered) {
+  Case c(model_of({1, 1, 1}));
+  c.offload(OffloadDevice::kNvme, OffloadDevice::kCpu);
+  c.inputs.settings.prefetch_groups = 0;
+  c.rates.memory = 0;
+  const double read = kWeights / 2e9;
+  const Prediction p = c.run();
+  EXPECT_NEAR(p.forward.seconds, 3 * (read + 1e-3), 1e-12);
+  EXPECT_NEAR(p.backward.seconds, 2 * read + 3 * 2e-3, 1e-12);
+}
+
+TEST(Cost, PrefetchHidesReadsThatComputeOutlasts) {
+  Case c(model_of({1, 1, 1, 1, 1, 1}));
+  c.offload(OffloadDevice::kNvme, OffloadDevice::kCpu);
+  c.rates.memory = 0;
+  const double read = kWeights / 2e9;  // a fifteenth of compute
+  const Prediction p = c.run();
+  EXPECT_NEAR(p.forward.seconds, read + 6e-3, 1e-12);  // the first one is waited for
+  EXPECT_NEAR(p.backward.seconds, 12e-3, 1e-12);       // the last three are still there
+  // The other way round the drive never rests: a group is there when it is read.
+  c.rates.flops = 1e15;
+  const Prediction bound = c.run();
+  EXPECT_NEAR(bound.forward.seconds, 6 * read + 1e-6, 1e-9);
+  EXPECT_EQ(bound.forward.bound(), Bound::kNvme);
+}
+
+TEST(Cost, VerifyingTakesTheCoresThatComputeNeedsWhereTheDeviceIsTheCpu) {
+  Case c(model_of({1, 1, 1, 1, 1, 1}));
+  c.offload(OffloadDevice::kNvme, OffloadDevice::kCpu);
+  c.rates.memory = 0;
+  const double without = c.run().forward.seconds;
+  c.rates.verify = 1e9;
+  EXPECT_NEAR(c.run().forward.seconds, without + 6 * kWeights / 1e9, 1e-12);
+  c.inputs.device_shares_host_memory = false;
+  c.rates.link = 1e12;
+  EXPECT_LT(c.run().forward.seconds, without + kWeights / 1e9 + 1e-6);
+}
+
+TEST(Cost, CheckpointingComputesForwardTwice) {
+  Case c(model_of({1, 1}));
+  const Prediction without = c.run();
+  c.work.checkpointing = true;
+  EXPECT_NEAR(c.run().backward.seconds, without.backward.seconds + 2e-3, 1e-12);
+}
+
+TEST(Cost, WeightsAndGradientsCrossTheLinkToADeviceOfItsOwn) {
+  Case c(model_of({1, 1}));
+  c.inputs.device_shares_host_memory = false;
+  c.rates.link = 1e8;  // 1.3 ms a group
+  const double one = kWeights / 1e8;
+  const Prediction p = c.run();
+  // With three slots but two groups, both copies begin at once, one behind the other.
+  EXPECT_NEAR(p.forward.seconds, std::max(2 * one, one + 1e-3) + 1e-3, 1e-9);
+  // Gathered already; the last gradient leaves after the last backward.
+  EXPECT_NEAR(p.backward.seconds, 4e-3 + one, 1e-9);
+}
+
+TEST(Cost, FreeBatchIsWhereComputeLastsAsLongAsTheReads) {
+  Case c(model_of({1, 1, 1, 1, 1, 1}));
+  c.offload(OffloadDevice::kNvme, OffloadDevice::kCpu);
+  const double read = kWeights / 2e9;
+  // Forward: six reads beside 6 ms; backward: three beside 12 ms, so forward decides.
+  EXPECT_NEAR(c.run().free_tokens, 1000 * 6 * read / 6e-3, 1e-9);
+  c.offload(OffloadDevice::kCpu, OffloadDevice::kNvme);
+  EXPECT_EQ(c.run().free_tokens, 0) << "the update never overlaps with a barrier";
+  c.work.overlap = UpdateOverlap::kNextForward;
+  const Prediction p = c.run();
+  EXPECT_NEAR(p.free_tokens,
+              1000 * (p.update.seconds - p.update.busy[static_cast<int>(Lane::kUpdate)]) / 6e-3,
+              1e-9);
+}
+
+TEST(Cost, TheUpdateAheadOfTheNextForwardTakesTheLongerOfBoth) {
+  Case c(model_of({4, 4, 4}));
+  c.offload(OffloadDevice::kNvme, OffloadDevice::kNvme);
+  const Prediction barrier = c.run();
+  c.work.overlap = UpdateOverlap::kNextForward;
+  const Prediction p = c.run();
+  // The drives decide: forward's own reads are gone.
+  EXPECT_NEAR(p.step_seconds, p.backward.seconds + p.update.seconds, 1e-12);
+  EXPECT_NEAR(p.forward.seconds, 3e-3 + 4 * kWeights * 2 / 1e12, 1e-12);  // the first is copied
+  EXPECT_NEAR(barrier.nvme_read_bytes - p.nvme_read_bytes, 12 * kWeights, 1e-3);
+  EXPECT_EQ(barrier.nvme_written_bytes, p.nvme_written_bytes);
+  // Where drives are fast, the cores do both; a device of its own does forward meanwhile.
+  c.rates.nvme_read = c.rates.nvme_write = 1e15;
+  const double cores = 12 * kTile / 1e9 + 3e-3;
+  EXPECT_NEAR(c.run().step_seconds, c.run().backward.seconds + cores, 1e-9);
+  c.inputs.device_shares_host_memory = false;
+  c.rates.link = 1e15;
+  EXPECT_NEAR(c.run().step_seconds, c.run().backward.seconds + 3e-3, 1e-6);
+}
+
+TEST(Cost, OnlyTheFirstMicroBatchCanHideTheUpdate) {
+  Case c(model_of({4, 4, 4}));
+  c.offload(OffloadDevice::kCpu, OffloadDevice::kNvme);
+  c.work.overlap = UpdateOverlap::kNextForward;
+  c.inputs.settings.gradient_accumulation_steps = 40;  // more than are played
+  const Prediction p = c.run();
+  EXPECT_NEAR(p.forward.seconds, 40 * 3e-3, 1e-9);
+  EXPECT_NEAR(p.hidden_seconds, 3e-3, 1e-9);
+}
+
+TEST(Cost, NetworkIs48BitsPerParameterForEachOtherMachine) {
+  Case c(model_of({4, 4}, 4));
+  c.work.machines = 4;
+  c.rates.network = 1e9;
+  const double parameters = 8 * kTile;
+  EXPECT_DOUBLE_EQ(c.run().network_bytes, parameters * 6 * 3 / 4);
+  // With two ranks in each of two machines, a rank fetches its half of what the other one has.
+  c.work.machines = 2;
+  EXPECT_DOUBLE_EQ(c.run().network_bytes, parameters * 6 / 2 / 2);
+  c.work.machines = 1;
+  EXPECT_EQ(c.run().network_bytes, 0);
+}
+
+TEST(Cost, FrozenGroupsAreReadAndNothingElse) {
+  Case c(model_of({4, 4, 4, 4, 4, 4}));
+  c.offload(OffloadDevice::kNvme, OffloadDevice::kNvme);
+  for (std::size_t g = 1; g < 6; ++g) c.inputs.groups[g].frozen = true;
+  const Plan plan = c.plan();
+  const Prediction p = c.run();
+  EXPECT_DOUBLE_EQ(p.nvme_written_bytes, 4 * (kRecord + kWeights));
+  EXPECT_NEAR(p.nvme_read_bytes, plan.report.nvme_read_bytes_per_step, 1);
+  EXPECT_NEAR(p.nvme_read_bytes, 4 * (kRecord + kWeights) + (24 + 12) * kWeights, 1);
+  for (const PlanRow& row : plan.report.rows) {
+    if (row.what == "gradients" || row.what == "optimizer state") {
+      EXPECT_EQ(static_cast<double>(row.bytes), 4 * (row.what == "gradients" ? kWeights : kRecord));
+    }
+  }
+}
+
+TEST(Cost, MovesTheBytesThatThePlanReports) {
+  for (const std::uint32_t micro_batches : {1u, 3u, 16u, 17u}) {
+    Case c(model_of({5, 2, 2, 2, 9}));
+    c.offload(OffloadDevice::kNvme, OffloadDevice::kNvme);
+    c.inputs.settings.gradient_accumulation_steps = micro_batches;
+    const PlanReport report = c.plan().report;
+    const Prediction p = c.run();
+    EXPECT_NEAR(p.nvme_read_bytes, report.nvme_read_bytes_per_step, 1) << micro_batches;
+    EXPECT_NEAR(p.nvme_written_bytes, report.nvme_written_bytes_per_step, 1);
+  }
+}
+
+TEST(Cost, SpansOfALaneDoNotOverlapAndAddUpToItsWork) {
+  Case c(model_of({5, 2, 2, 2, 9}));
+  c.offload(OffloadDevice::kNvme, OffloadDevice::kNvme);
+  const Prediction p = predict(c.plan(), c.partition, c.work, c.rates, Spans::kKeep);
+  for (const Lane lane : {Lane::kCompute, Lane::kNvmeRead}) {
+    double at = 0, sum = 0;
+    for (const Span& span : p.spans) {
+      if (span.lane != lane) continue;
+      EXPECT_GE(span.begin, at);
+      EXPECT_GT(span.end, span.begin);
+      at = span.end;
+      sum += span.end - span.begin;
+    }
+    const auto l = static_cast<std::size_t>(lane);
+    EXPECT_NEAR(sum, p.forward.busy[l] + p.backward.busy[l], 1e-9);
+    EXPECT_LE(at, p.forward.seconds + p.backward.seconds + 1e-9);
+  }
+}
+
+// A machine and a model by chance; the CPU reads memory no slower than the drives give.
+void randomise(Case& c, std::mt19937& random) {
+  const auto upto = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+  const auto rate = [&](double least) { return least * (1 + upto(100)); };
+  c.offload(OffloadDevice::kNvme, OffloadDevice::kNvme);
+  Settings& s = c.inputs.settings;
+  s.update_slots = static_cast<std::uint32_t>(1 + upto(6));
+  s.prefetch_groups = static_cast<std::uint32_t>(upto(5));
+  s.gradient_accumulation_steps = static_cast<std::uint32_t>(1 + upto(20));
+  s.master = upto(2) == 0 ? MasterLayout::kSplit : MasterLayout::kF32;
+  s.moments = std::array{MomentCodec::kF32, MomentCodec::kBf16, MomentCodec::kBlock8}[upto(3)];
+  c.inputs.device_shares_host_memory = upto(2) == 0;
+  for (GroupTraits& g : c.inputs.groups)
+    g = {.repeated_gradients = upto(4) == 0, .keep_bound = upto(8) == 0, .frozen = upto(8) == 0};
+  for (GroupWork& g : c.work.groups) g = {rate(1e7), rate(2e7)};
+  c.work.machines = c.partition.world_size;
+  c.work.overlap = upto(2) == 0 ? UpdateOverlap::kBarrier : UpdateOverlap::kNextForward;
+  c.work.checkpointing = upto(2) == 0;
+  c.work.checksums = upto(2) == 0;
+  c.rates = {.nvme_read = rate(1e8),
+             .nvme_write = rate(1e8),
+             .nvme_mixed = upto(2) * rate(1e8),
+             .memory = rate(1e11),
+             .update = rate(1e8),
+             .verify = upto(2) * rate(1e9),
+             .flops = rate(1e11),
+             .link = rate(1e9),
+             .network = rate(1e9)};
+  c.rates.update_checked = c.rates.update / 2;
+}
+
+std::vector<int> random_tiles(std::mt19937& random) {
+  std::vector<int> tiles(1 + random() % 12, 1 + static_cast<int>(random() % 6));
+  for (int& count : tiles) {
+    if (random() % 3 == 0) count = 1 + static_cast<int>(random() % 40);
+  }
+  return tiles;
+}
+
+TEST(Cost, NeitherSecondsNorBytesRiseWithTheHostBudget) {
+  const auto seed = std::random_device{}();
+  std::mt19937 random(seed);
+  for (int trial = 0; trial < 60; ++trial) {
+    Case c(model_of(random_tiles(random), 1 + static_cast<std::uint32_t>(random() % 2)));
+    randomise(c, random);
+    c.inputs.settings.host_budget_bytes = 1ull << 50;
+    const std::uint64_t least = c.plan().report.smallest_host_bytes;
+    const std::uint64_t all = std::max(c.plan().report.host_bytes, least);
+    double seconds = 0, bytes = 0;
+    for (int i = 0; i <= 40; ++i) {
+      // From the largest down; odd sizes on purpose.
+      const auto share = static_cast<double>(40 - i) / 40;
+      c.inputs.settings.host_budget_bytes =
+          least + static_cast<std::uint64_t>(share * static_cast<double>(all - least));
+      const Plan plan = c.plan();
+      ASSERT_LE(plan.report.host_bytes, c.inputs.settings.host_budget_bytes);
+      const Prediction p = c.run();
+      ASSERT_GE(p.step_seconds, seconds * (1 - 1e-12))
+          << "seed " << seed << ", trial " << trial << ", budget "
+          << c.inputs.settings.host_budget_bytes;
+      ASSERT_GE(p.nvme_read_bytes + p.nvme_written_bytes, bytes - 1)
+          << "seed " << seed << ", trial " << trial;
+      seconds = p.step_seconds;
+      bytes = p.nvme_read_bytes + p.nvme_written_bytes;
+    }
+  }
+}
+}  // namespace
+}  // namespace headrace::residency

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+// plan_test: `headrace plan`: what it computes with, what it says, and that its advice holds.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "headrace/error.hpp"
+#include "plan/advice.hpp"
+#include "plan/report.hpp"
+#include "support/temporary_directory.hpp"
+#include "tools/ran.hpp"
+
+namespace headrace::tools {
+namespace {
+PlannedModel planned(const std::string& name, const std::vector<std::string>& frozen = {}) {
+  return planned_model(model_of(name), frozen);
+}
+
+double forward_flops(const PlannedModel& model, double tokens, double length) {
+  double flops = 0;
+  for (const residency::GroupWork& work : work_of(model, tokens, length))
+    flops += work.forward_flops;
+  return flops;
+}
+
+TEST(Work, IsTwoFlopsPerMatrixElementAndFourPerPositionAndWidth) {
+  // 12 blocks of 12 width^2, and the output layer, which is the token table.
+  const PlannedModel gpt2 = planned("gpt2");
+  const double matrices = 12 * 12 * 768.0 * 768 + 50257 * 768.0;
+  EXPECT_DOUBLE_EQ(forward_flops(gpt2, 10, 1024), 10 * (2 * matrices + 12 * 4.0 * 768 * 1024));
+  EXPECT_EQ(gpt2.layers, 12u);
+  EXPECT_EQ(gpt2.width, 768u);
+  EXPECT_EQ(gpt2.vocabulary, 50257u);
+  // A table beside an output layer is looked up; heads of keys do not count.
+  const PlannedModel llama = planned("llama-3-8b");
+  const double block = 2 * 4096.0 * 4096 + 2 * 1024.0 * 4096 + 3 * 14336.0 * 4096;
+  EXPECT_DOUBLE_EQ(forward_flops(llama, 1, 2048),
+                   2 * (32 * block + 128256 * 4096.0) + 32 * 4 * 4096.0 * 2048);
+}
+
+TEST(Work, FrozenParametersGetNoGradientAndDivideTheirGroups) {
+  const PlannedModel model = planned("gpt2", {"h.*.mlp.*", "wte.weight"});
+  EXPECT_EQ(model.frozen_parameters, 12u * (8 * 768 * 768 + 5 * 768) + 50257 * 768);
+  EXPECT_EQ(model.groups.size(), 2 * 13u + 1);
+  const auto work = work_of(model, 1, 1024);
+  for (std::size_t g = 0; g < work.size(); ++g) {
+    const double attention = model.groups[g].attention_flops * 1024;
+    const double passes = work[g].frozen ? 1 : 2;
+    EXPECT_DOUBLE_EQ(work[g].backward_flops,
+                     passes * (work[g].forward_flops - attention) + 2 * attention);
+  }
+  EXPECT_THROW(planned("gpt2", {"h.99.*"}), Error);
+}
+
+TEST(Work, ActivationsAre34BytesPerTokenLayerAndWidthOrTwoWithCheckpoints) {
+  const PlannedModel gpt2 = planned("gpt2");
+  EXPECT_DOUBLE_EQ(activation_bytes(gpt2, 100, false), 100 * (34 * 12 * 768.0 + 4 * 50257.0));
+  EXPECT_DOUBLE_EQ(activation_bytes(gpt2, 100, true), 100 * ((2 * 12 + 34) * 768.0 + 4 * 50257.0));
+}
+
+TEST(Machines, EveryFigureOfAKnownOneHasASource) {
+  for (const char* name : {"dgx-2", "dgx-h100", "nc96ads-a100-v4", "workstation"}) {
+    Machine machine = machine_of(name);
+    for (const FigureName& figure : figure_names()) {
+      if (std::string(figure.name) == "nvme_mixed") continue;  // one direction after the other
+      EXPECT_GT((machine.*figure.figure).value, 0) << name << " " << figure.name;
+      EXPECT_FALSE((machine.*figure.figure).source.empty()) << name << " " << figure.name;
+    }
+  }
+  EXPECT_THROW(machine_of("dgx-17"), Error);
+}
+
+Scenario scenario_of(const std::string& model, const std::string& machine) {
+  Scenario s;
+  s.model = std::make_shared<PlannedModel>(planned(model));
+  s.machine = machine_of(machine);
+  s.settings.offload_optimizer = s.settings.offload_parameters = OffloadDevice::kNvme;
+  s.settings.host_budget_auto = true;
+  return s;
+}
+
+TEST(Advice, TwiceTheDrivesHelpAStepThatTheyBindByAtMostTwo) {
+  Scenario s = scenario_of("llama-3-8b", "workstation");
+  s.settings.host_budget_auto = false;  // nothing resident
+  Planning planning;
+  const Outcome outcome = planning.evaluate(s);
+  ASSERT_TRUE(outcome.fits()) << outcome.refusal;
+  EXPECT_EQ(outcome.prediction.bound, residency::Bound::kNvme);
+  bool drives = false;
+  for (const Change& change : changes_of(planning, s, outcome)) {
+    EXPECT_GT(change.speedup, 0.9) << change.text;
+    if (!change.text.starts_with("twice the drives")) continue;
+    drives = true;
+    EXPECT_GT(change.speedup, 1.5);
+    EXPECT_LE(change.speedup, 2);
+  }
+  EXPECT_TRUE(drives);
+}
+
+TEST(Advice, StepsGetNoLongerWithMoreHostMemory) {
+  Scenario s = scenario_of("gpt2-xl", "workstation");
+  Planning planning;
+  double before = 1e30;
+  int fitting = 0;
+  for (std::uint64_t gib = 2; gib <= 40; ++gib) {
+    s.machine.host_bytes = gib << 30;
+    const Outcome outcome = planning.evaluate(s);
+    if (!outcome.fits()) continue;
+    ++fitting;
+    EXPECT_LE(outcome.prediction.step_seconds, before * (1 + 1e-12)) << gib;
+    before = outcome.prediction.step_seconds;
+  }
+  EXPECT_GT(fitting, 30);
+}
+
+class PlanProgram : public ::testing::Test {
+ protected:
+  static Ran run(const std::string& words) { return run_headrace("plan " + words); }
+  std::string file(const std::string& name) const { return folder_.string() + "/" + name; }
+  std::string write(const std::string& name, const std::string& text) const {
+    std::ofstream(file(name)) << text;
+    return file(name);
+  }
+  static nlohmann::json read(const std::string& path) {
+    std::ifstream file(path);
+    return nlohmann::json::parse(file);
+  }
+  testing::TemporaryDirectory folder_;
+};
+
+TEST_F(PlanProgram, SaysFirstWhetherItFitsHowLongAStepTakesWhatBindsAndWhatHelps) {
+  const Ran ran = run("llama-3-8b --machine workstation --drive-tbw 600");
+  EXPECT_EQ(ran.exit_code, 0) << ran.out;
+  const std::string first = ran.out.substr(0, ran.out.find('\n'));
+  EXPECT_TRUE(first.starts_with("Fits: ")) << first;
+  for (const char* part : {" a step (", " tokens/s), bound by NVMe; most helps ", " x)"})
+    EXPECT_NE(first.find(part), std::string::npos) << first;
+  for (const char* part :
+       {"8,030,261,248 parameters", "optimizer state", "activations (an estimate)", "NVMe write",
+        "Free batch  from ", "years for 600 TBW", "assumed: one Gen4 drive",
+        "Tried, one change at a time", "headrace.moments=8bit"})
+    EXPECT_NE(ran.out.find(part), std::string::npos) << part << "\n" << ran.out;
+}
+
+TEST_F(PlanProgram, RefusesWithTheTableAndAChangeWithWhichItFits) {
+  const std::string words = "llama-3-70b --machine nc96ads-a100-v4 --batch 8";
+  const Ran ran = run(words);
+  EXPECT_EQ(ran.exit_code, 2) << ran.out;
+  EXPECT_NE(ran.out.find("a GPU is to hold"), std::string::npos) << ran.out;
+  EXPECT_NE(ran.out.find("gather slots"), std::string::npos) << ran.out;
+  const std::string begin = "Does not fit: give ";
+  ASSERT_TRUE(ran.out.starts_with(begin)) << ran.out;
+  const std::string change =
+      ran.out.substr(begin.size(), ran.out.find(", and it does") - begin.size());
+  const Ran again = run(words + " " + change);
+  EXPECT_EQ(again.exit_code, 0) << change << "\n" << again.out;
+}
+
+TEST_F(PlanProgram, RefusesABudgetWithTheTableAndTheSmallestThatWouldDo) {
+  const Ran ran = run("gpt2 --machine workstation --set headrace.host_budget_bytes=100000000");
+  EXPECT_EQ(ran.exit_code, 2) << ran.out;
+  for (const char* part : {"the budget is", "smallest budget that would do", "update slots"})
+    EXPECT_NE(ran.out.find(part), std::string::npos) << part << "\n" << ran.out;
+}
+
+// A GPT of ten trillion parameters, a group for each matrix.
+std::string ten_trillion() {
+  std::ostringstream text;
+  text << R"({"groups": [{"name": "e", "parameters": [)"
+       << R"({"name": "wte.weight", "shape": [50257, 32768]}]})";
+  for (int i = 0; i < 776; ++i) {
+    for (const char* matrix : {"attn.c_attn.weight\", \"shape\": [98304, 32768]",
+                               "attn.c_proj.weight\", \"shape\": [32768, 32768]",
+                               "mlp.c_fc.weight\", \"shape\": [131072, 32768]",
+                               "mlp.c_proj.weight\", \"shape\": [32768, 131072]"})
+      text << R"(, {"name": "h.)" << i << R"(", "parameters": [{"name": ")" << matrix << "}]}";
+  }
+  text << "]}";
+  return text.str();
+}
+
+TEST_F(PlanProgram, PlansTenTrillionParametersOnDgx2NodesWithFewPlans) {
+  const std::string model = write("10t.json", ten_trillion()), json = file("plan.json");
+  const std::string words = model +
+                            " --machine dgx-2 --nodes 32 --checkpointing --seq 128 --set "
+                            "headrace.prefetch_groups=1 --json " +
+                            json;
+  const Ran ran = run(words);
+  EXPECT_EQ(ran.exit_code, 0) << ran.out;
+  const auto report = read(json);
+  EXPECT_EQ(report["fits"], true);
+  EXPECT_NEAR(report["model"]["parameters"].get<double>(), 1e13, 1e11);
+  // Each lays out the 24 thousand tiles of one rank a few times: some milliseconds.
+  EXPECT_LE(report["plans_made"], 16);
+  const double parameters = report["model"]["parameters"];
+  EXPECT_NEAR(report["prediction_of_one_rank"]["network_bytes_per_step"].get<double>(),
+              parameters * 6 * 31 / 512, parameters * 0.01);
+  EXPECT_NE(ran.out.find("48 bits x parameters x (M - 1) / M"), std::string::npos) << ran.out;
+}
+
+TEST_F(PlanProgram, TakesTheMachineThatDoctorFoundAndFiguresFromAFile) {
+  const std::string doctor = file("doctor.json");
+  ASSERT_EQ(run_headrace("doctor " + folder_.string() + " --json " + doctor).exit_code, 0);
+  const Ran found = run("gpt2 --seq 64 --machine " + doctor);
+  EXPECT_NE(found.out.find("headrace doctor): 1 node"), std::string::npos) << found.out;
+  const std::string json = file("plan.json");
+  const std::string machine = write(
+      "node.json",
+      R"({"name": "node", "gpus": 2, "host_bytes": 34359738368, "drives": 2, "nvme_read": 4e9})");
+  const Ran ran = run("gpt2 --machine " + machine + " --nvme-write 3GB --json " + json);
+  EXPECT_EQ(ran.exit_code, 0) << ran.out;
+  const auto rates = read(json)["machine"]["rates_of_one_node"];
+  EXPECT_EQ(rates["nvme_read"]["value"], 4e9);
+  EXPECT_EQ(rates["nvme_write"]["value"], 3e9);
+  EXPECT_EQ(rates["nvme_write"]["source"], "given");
+  EXPECT_TRUE(rates["link"]["source"].get<std::string>().starts_with("assumed")) << rates;
+  EXPECT_EQ(read(json)["ranks"], 2);
+}
+
+TEST_F(PlanProgram, WritesOneJsonDocumentToStdoutAlsoWhereItDoesNotFit) {
+  for (const std::string words :
+       {"gpt2 --machine workstation", "llama-3.1-405b --machine workstation", "no-such-model",
+        "gpt2 --seq 0"}) {
+    const Ran ran = run(words + " --json - 2>/dev/null #");
+    // "#" hides that run_headrace() joins stderr to stdout.
+    const auto json = nlohmann::json::parse(ran.out, nullptr, false);
+    ASSERT_FALSE(json.is_discarded()) << words << "\n" << ran.out;
+    EXPECT_EQ(json["program"], "headrace plan");
+    EXPECT_EQ(json.contains("error"), ran.exit_code != 0) << words;
+  }
+}
+
+TEST_F(PlanProgram, WritesAPageWithThreePlotsThatAStrictParserTakes) {
+  const std::string page = file("plan.html");
+  const Ran ran = run("gpt2-xl --machine workstation --batch 4 --report " + page);
+  EXPECT_EQ(ran.exit_code, 0) << ran.out;
+  std::stringstream html;
+  html << std::ifstream(page).rdbuf();
+  for (const char* part : {"Lanes over the time of one step", "Memory over one step: host",
+                           "Seconds per step against tokens per micro-batch", "Fits: "})
+    EXPECT_NE(html.str().find(part), std::string::npos) << part;
+  if (std::system("python3 -c 'import xml.dom.minidom' >/dev/null 2>&1") != 0)
+    GTEST_SKIP() << "no python3 for its parser";
+  EXPECT_EQ(std::system(("python3 -c 'import sys, xml.dom.minidom as m; m.parse(sys.argv[1])' " +
+                         page + " >/dev/null")
+                            .c_str()),
+            0);
+}
+
+TEST_F(PlanProgram, RefusesWhatItCannotUseWithTheOneChangeThatHelps) {
+  const auto refused = [&](const std::string& words, const std::string& part) {
+    const Ran ran = run(words);
+    EXPECT_EQ(ran.exit_code, 2) << words << "\n" << ran.out;
+    EXPECT_NE(ran.out.find(part), std::string::npos) << words << "\n" << ran.out;
+  };
+  refused("", "MODEL is missing");
+  refused("gpt3", "did you mean gpt2?");
+  refused("gpt2 --machine nowhere", "Give one of dgx-2");
+  refused("gpt2 --machine workstation --gpus 2", "Give fewer, or another --machine");
+  refused("gpt2 --machine workstation --frozen 'x*'", "Give a pattern of names");
+  refused("gpt2 --machine workstation --set headrace.moments=4bit", "headrace.moments");
+  refused("gpt2 --machine " + write("a.json", "{\"gpu\": 1}"), "\"gpu\" is no figure");
+  refused("gpt2 --machine " + write("b.json", "{"), "not JSON");
+  refused("gpt2 --machine " + write("c.json", R"({"program": "headrace doctor", "sections": 3})"),
+          "Wanted is what headrace doctor");
+  refused("gpt2 --nvme-read 0", "--nvme-read");
+  refused("gpt2 --report " + folder_.string(), "--report");
+}
+}  // namespace
+}  // namespace headrace::tools

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/advice.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "base/units.hpp"
+#include "partition/partition.hpp"
+
+namespace headrace::tools {
+namespace {
+struct Variant {
+  std::string text;
+  Scenario scenario;
+};
+
+double speed_of(const Scenario& s, const Outcome& outcome) {
+  return s.tokens_per_step() / outcome.prediction.step_seconds;
+}
+
+class Variants {
+ public:
+  explicit Variants(const Scenario& base) : base_(base) {}
+  template <class Set>
+  void add(std::string text, Set set) {
+    Variant variant{std::move(text), base_};
+    set(variant.scenario);
+    all.push_back(std::move(variant));
+  }
+  std::vector<Variant> all;
+
+ private:
+  const Scenario& base_;
+};
+
+void add_moments(Variants& variants, const Scenario& s) {
+  if (s.settings.moments == MomentCodec::kF32) {
+    variants.add("headrace.moments=bf16 (opt-in: rounds the moments)",
+                 [](Scenario& v) { v.settings.moments = MomentCodec::kBf16; });
+  }
+  if (s.settings.moments != MomentCodec::kBlock8) {
+    variants.add("headrace.moments=8bit (opt-in: rounds the moments)",
+                 [](Scenario& v) { v.settings.moments = MomentCodec::kBlock8; });
+  }
+}
+
+std::vector<Variant> variants_of(const Scenario& s, const Outcome& outcome) {
+  Variants variants(s);
+  const residency::Plan& plan = *outcome.plan;
+  const bool moves = plan.report.nvme_bytes > 0;
+  if (moves) {
+    variants.add(fmt::format("twice the drives ({})", 2 * s.machine.drives), [](Scenario& v) {
+      for (Figure* figure : {&v.machine.nvme_read, &v.machine.nvme_write, &v.machine.nvme_mixed})
+        figure->value *= 2;
+      v.machine.drives *= 2;
+      v.machine.nvme_bytes *= 2;
+    });
+    add_moments(variants, s);
+    if (s.settings.host_budget_bytes > 0) {
+      const std::uint64_t budget = 2 * s.settings.host_budget_bytes;
+      variants.add(fmt::format("headrace.host_budget_bytes={}, twice as much", budget),
+                   [=](Scenario& v) { v.settings.host_budget_bytes = budget; });
+    } else if (!s.settings.host_budget_auto) {
+      variants.add("headrace.host_budget_bytes=\"auto\", what memory leaves",
+                   [](Scenario& v) { v.settings.host_budget_auto = true; });
+    } else if (s.machine.host_bytes > 0) {
+      variants.add(fmt::format("twice the host memory ({} a node)",
+                               base::format_bytes(2 * s.machine.host_bytes)),
+                   [](Scenario& v) { v.machine.host_bytes *= 2; });
+    }
+    if (s.overlap == residency::UpdateOverlap::kBarrier) {
+      variants.add("an update beside the next forward (headrace.update_mode=defer)",
+                   [](Scenario& v) { v.overlap = residency::UpdateOverlap::kNextForward; });
+    }
+    variants.add(
+        fmt::format("headrace.prefetch_groups={}", 2 * s.settings.prefetch_groups + 1),
+        [](Scenario& v) { v.settings.prefetch_groups = 2 * v.settings.prefetch_groups + 1; });
+  }
+  variants.add(fmt::format("--batch {}, twice as much", 2 * s.batch),
+               [](Scenario& v) { v.batch *= 2; });
+  if (s.checkpointing) {
+    variants.add("no --checkpointing", [](Scenario& v) { v.checkpointing = false; });
+  }
+  return std::move(variants.all);
+}
+}  // namespace
+
+std::vector<Change> changes_of(Planning& planning, const Scenario& scenario,
+                               const Outcome& outcome) {
+  std::vector<Change> changes;
+  const double speed = speed_of(scenario, outcome);
+  for (const Variant& variant : variants_of(scenario, outcome)) {
+    const Outcome tried = planning.evaluate(variant.scenario);
+    if (!tried.fits()) continue;
+    changes.push_back(
+        {variant.text, speed_of(variant.scenario, tried) / speed, tried.prediction.step_seconds});
+  }
+  std::ranges::stable_sort(changes, std::greater{}, &Change::speedup);
+  return changes;
+}
+
+namespace {
+// The least `value` from `from` up to `most` with which it fits, 0: none. Fitting is monotone.
+template <class Set>
+std::uint64_t least_that_fits(Planning& planning, const Scenario& s, std::uint64_t from,
+                              std::uint64_t most, Set set) {
+  const auto fits = [&](std::uint64_t value) {
+    Scenario tried = s;
+    set(tried, value);
+    return planning.fits(tried);
+  };
+  std::uint64_t high = from;
+  while (!fits(high)) {
+    if (high >= most) return 0;
+    from = high + 1;
+    high = std::min(most, high * 2);
+  }
+  while (from < high) {
+    const std::uint64_t middle = from + (high - from) / 2;
+    if (fits(middle)) {
+      high = middle;
+    } else {
+      from = middle + 1;
+    }
+  }
+  return high;
+}
+std::uint64_t nodes_that_fit(Planning& planning, const Scenario& s) {
+  constexpr std::uint64_t kMostNodes = 1u << 14;
+  return least_that_fits(planning, s, s.nodes, kMostNodes, [](Scenario& v, std::uint64_t value) {
+    v.nodes = static_cast<std::uint32_t>(value);
+  });
+}
+
+std::string differences_text(const Scenario& from, const Scenario& to) {
+  std::string text = "give";
+  if (to.checkpointing && !from.checkpointing) text += " --checkpointing";
+  if (to.batch != from.batch) text += fmt::format(" --batch {}", to.batch);
+  if (to.sequence != from.sequence) text += fmt::format(" --seq {}", to.sequence);
+  if (to.nodes != from.nodes) text += fmt::format(" --nodes {}", to.nodes);
+  if (to.settings.prefetch_groups != from.settings.prefetch_groups)
+    text += fmt::format(" --set headrace.prefetch_groups={}", to.settings.prefetch_groups);
+  return text;
+}
+}  // namespace
+
+std::string smallest_change(Planning& planning, const Scenario& s) {
+  Variants variants(s);
+  if (!s.checkpointing) {
+    variants.add("give --checkpointing", [](Scenario& v) { v.checkpointing = true; });
+  }
+  for (std::uint32_t batch = s.batch / 2; batch > 0; batch /= 2) {
+    variants.add(fmt::format("give --batch {}", batch), [=](Scenario& v) { v.batch = batch; });
+  }
+  for (std::uint32_t groups = s.settings.prefetch_groups; groups-- > 0;) {
+    variants.add(fmt::format("set headrace.prefetch_groups to {}", groups),
+                 [=](Scenario& v) { v.settings.prefetch_groups = groups; });
+  }
+  for (std::uint64_t tile = s.settings.tile_elements / 2; tile >= partition::kBlockElements;
+       tile /= 2) {
+    if (tile % partition::kBlockElements != 0) break;
+    variants.add(fmt::format("set headrace.tile_elements to {}", tile),
+                 [=](Scenario& v) { v.settings.tile_elements = tile; });
+  }
+  if (s.settings.offload_optimizer != OffloadDevice::kNvme ||
+      s.settings.offload_parameters != OffloadDevice::kNvme) {
+    variants.add("set the device of offload_param and offload_optimizer to nvme", [](Scenario& v) {
+      v.settings.offload_optimizer = v.settings.offload_parameters = OffloadDevice::kNvme;
+    });
+  }
+  add_moments(variants, s);
+  for (const Variant& variant : variants.all) {
+    if (planning.fits(variant.scenario)) return variant.text;
+  }
+  for (std::uint32_t length = s.sequence; length >= 64; length /= 2) {
+    Scenario least = s;
+    least.checkpointing = true;
+    least.batch = 1;
+    least.sequence = length;
+    least.settings.prefetch_groups = std::min(1u, s.settings.prefetch_groups);
+    if (planning.fits(least)) return differences_text(s, least);
+    if (s.on_cpu()) continue;
+    for (Scenario more : {s, least}) {
+      if (length != s.sequence && more.sequence == s.sequence) continue;
+      const std::uint64_t nodes = nodes_that_fit(planning, more);
+      if (nodes == 0) continue;
+      more.nodes = static_cast<std::uint32_t>(nodes);
+      return differences_text(s, more);
+    }
+  }
+  return "";
+}
+}  // namespace headrace::tools

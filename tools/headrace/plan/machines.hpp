@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// machines.hpp: what a plan is made for: one node's memory, drives and rates, with where each
+// figure comes from.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace headrace::tools {
+// A figure of a node and its source: "measured (...)", "published", "assumed", "given".
+struct Figure {
+  double value = 0;
+  std::string source;
+};
+
+// One node. Bytes, or per second; memory and drives are shared by its ranks, one per GPU.
+struct Machine {
+  std::string name, source;
+  std::uint32_t gpus = 0;  // 0: the CPU is the device
+  std::uint32_t cpus = 1;
+  std::uint64_t gpu_memory_bytes = 0;  // of each; 0: unknown, not checked
+  std::uint64_t host_bytes = 0;        // 0: unknown, not checked
+  std::uint64_t nvme_bytes = 0;        // of all drives; 0: unknown, not checked
+  std::uint32_t drives = 1;
+  double drive_tbw = 0;  // terabytes (10^12) that each drive may be written; 0: not given
+  Figure nvme_read, nvme_write, nvme_mixed;  // all drives; mixed 0: one direction after the other
+  Figure memory;                             // bytes/s the CPUs read and write
+  Figure update, update_checked;             // elements/s of the update, all CPUs
+  Figure verify;                             // bytes/s of checksums, all CPUs
+  Figure flops;                              // of one GPU, or of all CPUs, as training reaches them
+  Figure link;                               // of each GPU, each way
+  Figure network;                            // into the node
+};
+
+// "dgx-2, ...": for help.
+std::string known_machines();
+// A name of the table, or a JSON file: of `headrace doctor --json`, or of figures by name
+// (docs/tools.md). "": this machine. Throws Error kNotFound, kInvalidArgument, kIo.
+Machine machine_of(const std::string& word);
+
+// Fills in, marked as assumed, what a machine does not say: update and checksum rates by memory and
+// CPUs, the rest by what is common.
+void assume_the_rest(Machine& machine);
+// nullptr: none of that name.
+const Machine* known_machine(const std::string& name);
+Machine this_machine();
+// Throws what machine_of() does.
+Machine machine_of_file(const std::string& path);
+
+// A figure by its name in files and options ("nvme_read"), or nullptr.
+Figure* figure_of(Machine& machine, const std::string& name);
+struct FigureName {
+  const char* name;
+  const char* unit;
+  const char* what;
+  Figure Machine::*figure;
+};
+const std::vector<FigureName>& figure_names();
+}  // namespace headrace::tools

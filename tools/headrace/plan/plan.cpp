@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/plan.hpp"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "command_line/command_line.hpp"
+#include "command_line/quantities.hpp"
+#include "command_line/report_file.hpp"
+#include "headrace/error.hpp"
+#include "plan/report_json.hpp"
+#include "program/output.hpp"
+
+namespace headrace::tools {
+namespace {
+constexpr const char* kProgram = "headrace plan";
+constexpr const char* kDescription =
+    "Whether a model fits a machine, what lies where, what a step takes, lane by lane, what binds "
+    "it, and which\nsingle change would help most: planned, nothing is measured or allocated. "
+    "MODEL is a name, a directory with\nsafetensors or config.json, or a JSON file of shapes. "
+    "Memory is by the planner that an engine allocates with.\n";
+// What is assumed without settings: all that may lie on NVMe, and memory kept for as much as fits.
+constexpr const char* kDefaultSettings = R"({
+  "zero_optimization": {"offload_optimizer": {"device": "nvme", "nvme_path": "NVMe"},
+                        "offload_param": {"device": "nvme", "nvme_path": "NVMe"}},
+  "headrace": {"host_budget_bytes": "auto"}})";
+
+struct Options {
+  std::string model, machine, settings, json, report;
+  std::vector<std::string> set, frozen;
+  std::uint32_t sequence = 2048, batch = 1, accumulation = 0, gpus = 0, nodes = 1;
+  double drive_tbw = 0;
+  bool checkpointing = false;
+  std::vector<std::pair<std::string, double>> figures;
+};
+
+std::string footer() {
+  return "\nNames of models: " + known_models() + "\n\nNames of machines: " + known_machines() +
+         "\n\nExit codes: 0 it fits, 1 the run failed, 2 refused, or it does not fit, 128+n ended "
+         "by signal n.\n";
+}
+
+void add_lists(CLI::App& app, Options& o) {
+  const auto repeated = CLI::MultiOptionPolicy::TakeAll;
+  app.add_option("--set", o.set, "One setting, headrace.moments=8bit; may be repeated")
+      ->type_name("KEY=VALUE")
+      ->expected(1)
+      ->multi_option_policy(repeated);
+  app.add_option("--frozen", o.frozen, "Parameters that are not trained; may be repeated")
+      ->type_name("PATTERN")
+      ->expected(1)
+      ->multi_option_policy(repeated);
+}
+
+// "--nvme-read 7GB", "--flops 70e12": instead of what the machine says.
+void add_figures(CLI::App& app, Options& o) {
+  for (const FigureName& figure : figure_names()) {
+    std::string name = std::string("--") + figure.name;
+    std::ranges::replace(name, '_', '-');
+    const bool bytes = std::string(figure.unit) == "bytes/s";
+    const auto take = [&o, name, bytes, key = std::string(figure.name)](const std::string& word) {
+      const double value =
+          bytes
+              ? static_cast<double>(command_line::to_bytes(name, word, {1, std::uint64_t{1} << 60}))
+              : command_line::to_real(name, word, {1, 1e21});
+      o.figures.emplace_back(key, value);
+    };
+    app.add_option_function<std::string>(name, take,
+                                         std::string("Rate: ") + figure.what + ", " + figure.unit)
+        ->type_name("X");
+  }
+}
+
+void add_options(CLI::App& app, Options& o) {
+  app.footer(footer());
+  app.add_option("MODEL", o.model, "Name, directory, or file of shapes")->type_name("");
+  app.add_option("--machine", o.machine, "Name, or file of headrace doctor --json [this machine]")
+      ->type_name("NAME|FILE");
+  command_line::add_number(app, "--gpus", o.gpus, {1, 1024}, "GPUs of a node that are used [all]");
+  command_line::add_number(app, "--nodes", o.nodes, {1, 1'000'000}, "Machines [1]");
+  command_line::add_number(app, "--seq", o.sequence, {1, 1u << 24}, "Tokens of a sequence [2048]");
+  command_line::add_number(app, "--batch", o.batch, {1, 1u << 20},
+                           "Sequences per micro-batch and rank [1]");
+  command_line::add_number(app, "--accumulation", o.accumulation, {1, 100'000},
+                           "Micro-batches per step [gradient_accumulation_steps]");
+  app.add_flag("--checkpointing", o.checkpointing, "Activations are computed again in backward");
+  app.add_option("--settings", o.settings, "As an engine is given them [all on NVMe, budget auto]")
+      ->type_name("FILE");
+  add_lists(app, o);
+  command_line::add_real(app, "--drive-tbw", o.drive_tbw, {0.001, 1e9},
+                         "TB that a drive may be written, for its wear");
+  add_figures(app, o);
+  app.add_option("--report", o.report, "File for a page with plots")->type_name("FILE");
+  app.add_option("--json", o.json, "File for the report; - is stdout")->type_name("FILE");
+}
+
+void check(const Options& o) {
+  if (o.model.empty()) throw command_line::Fault{"MODEL is missing", "Name a model"};
+  command_line::check_report_target(o.json);
+  command_line::check_report_target(o.report, "--report");
+  command_line::check_targets_differ({{"--json", o.json}, {"--report", o.report}});
+}
+
+Machine machine_for(const Options& o) {
+  Machine machine = machine_of(o.machine);
+  for (const auto& [name, value] : o.figures) *figure_of(machine, name) = {value, "given"};
+  assume_the_rest(machine);
+  if (o.gpus > machine.gpus) {
+    throw Error(Code::kInvalidArgument,
+                "--gpus " + std::to_string(o.gpus) + ", and " + machine.name + " has " +
+                    std::to_string(machine.gpus) +
+                    "; nothing was planned. Give fewer, or another --machine.");
+  }
+  if (o.gpus > 0) machine.gpus = o.gpus;
+  if (o.drive_tbw > 0) machine.drive_tbw = o.drive_tbw;
+  return machine;
+}
+
+Scenario scenario_for(const Options& o) {
+  Scenario s;
+  s.settings = o.settings.empty() ? Settings::from_json(kDefaultSettings, "defaults of plan", o.set)
+                                  : Settings::from_file(o.settings, o.set);
+  s.machine = machine_for(o);
+  if (s.on_cpu() && o.nodes > 1) {
+    throw Error(Code::kUnsupported,
+                "--nodes " + std::to_string(o.nodes) + " with " + s.machine.name +
+                    ", which has no GPU; nothing was planned. Plan one node, or a --machine with "
+                    "GPUs.");
+  }
+  s.model = std::make_shared<PlannedModel>(planned_model(model_of(o.model), o.frozen));
+  s.sequence = o.sequence;
+  s.batch = o.batch;
+  s.micro_batches = o.accumulation > 0 ? o.accumulation : s.settings.gradient_accumulation_steps;
+  s.checkpointing = o.checkpointing;
+  s.nodes = o.nodes;
+  const Json words = Json::parse(s.settings.to_json())["headrace"];
+  if (words.value("update_mode", "barrier") == "defer")
+    s.overlap = residency::UpdateOverlap::kNextForward;
+  return s;
+}
+
+int run(const Options& options) {
+  Planning planning;
+  PlanResult result;
+  result.scenario = scenario_for(options);
+  result.outcome = planning.evaluate(result.scenario, residency::Spans::kKeep);
+  const bool fits = result.outcome.fits();
+  if (fits) {
+    result.changes = changes_of(planning, result.scenario, result.outcome);
+  } else {
+    result.smallest_change = smallest_change(planning, result.scenario);
+  }
+  const int exit_code = fits ? kDone : kRefused;
+  print_to(options.json == "-" ? stderr : stdout, "{}", plan_text(result));
+  if (!options.report.empty())
+    command_line::write_report(options.report, plan_html(result, planning), "--report");
+  Json report = document(kProgram);
+  report["exit_code"] = exit_code;
+  report.update(plan_json(result));
+  if (!fits) {
+    report["error"] = {{"exit_code", exit_code},
+                       {"code", code_name(Code::kOutOfBudget)},
+                       {"message", first_line(result)}};
+  }
+  report["plans_made"] = planning.plans();
+  command_line::write_report(options.json, dump(report));
+  return exit_code;
+}
+}  // namespace
+
+int plan(int argc, const char* const* argv) {
+  Options options;
+  CLI::App app(kDescription, kProgram);
+  add_options(app, options);
+  try {
+    command_line::parse(app, argc, argv);
+    check(options);
+  } catch (const CLI::CallForHelp&) {
+    print("{}", app.help());
+    return kDone;
+  } catch (const command_line::Fault& fault) {
+    return Failing(kProgram, command_line::value_of("--json", argc, argv))
+        .fail(kRefused, "kUsage", command_line::text_of(fault, "nothing was planned"));
+  } catch (const Error& error) {
+    return Failing(kProgram, "").fail(kRefused, code_name(error.code()), error.what());
+  }
+  return Failing(kProgram, options.json)
+      .guard([&] { return run(options); }, "nothing was reported");
+}
+}  // namespace headrace::tools

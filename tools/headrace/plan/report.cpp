@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// report.cpp: a plan as text.
+#include "plan/report.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/units.hpp"
+#include "program/report_parts.hpp"
+
+namespace headrace::tools {
+using residency::Lane;
+
+namespace {
+constexpr double kSecondsPerDay = 86400;
+constexpr double kWorthwhile = 1.02;  // less than two percent more is no help
+
+std::string bytes_text(double bytes) {
+  return base::format_bytes(static_cast<std::uint64_t>(bytes));
+}
+std::string plural(std::uint64_t count, const char* word) {
+  return fmt::format("{} {}{}", count, word, count == 1 ? "" : "s");
+}
+
+std::string what_text(const PlanResult& r) {
+  const Scenario& s = r.scenario;
+  const PlannedModel& m = *s.model;
+  std::string text = fmt::format("{} ({}): {} parameters", m.name, m.source, grouped(m.parameters));
+  if (m.frozen_parameters > 0)
+    text += fmt::format(", {} of them frozen", grouped(m.frozen_parameters));
+  text +=
+      fmt::format("\n{} ({}): {}, {}", s.machine.name, s.machine.source, plural(s.nodes, "node"),
+                  s.on_cpu() ? fmt::format("the CPU is the device, {} CPUs", s.machine.cpus)
+                             : plural(s.machine.gpus, "GPU") + " each");
+  return text + fmt::format("\n{} micro-batch{} of {} x {} tokens a rank and step{}\n\n",
+                            s.micro_batches, s.micro_batches == 1 ? "" : "es", s.batch, s.sequence,
+                            s.checkpointing ? ", activations recomputed (checkpointing)" : "");
+}
+
+const ModelGroup& largest_group(const PlannedModel& model) {
+  return std::ranges::max_element(model.groups, {},
+                                  [](const PlannedGroup& group) { return group.group.elements(); })
+      ->group;
+}
+
+std::string memory_text(const PlanResult& r) {
+  std::string text = "Memory of one rank\n" + r.outcome.plan->report.to_text();
+  return text + activations_text(r) + "\n";
+}
+
+std::string lanes_text(const PlanResult& r) {
+  const residency::Prediction& p = r.outcome.prediction;
+  std::string text = fmt::format("Seconds of one step\n  {:<10}{:>10}", "", "takes");
+  for (std::size_t l = 0; l < residency::kLanes; ++l)
+    text += fmt::format("{:>12}", residency::name_of(static_cast<Lane>(l)));
+  text += "  bound by\n";
+  const auto row = [&](const char* name, const residency::PhaseCost& phase) {
+    text += fmt::format("  {:<10}{:>10.4g}", name, phase.seconds);
+    for (const double busy : phase.busy)
+      text += busy > 0 ? fmt::format("{:>12.4g}", busy) : fmt::format("{:>12}", "-");
+    text += fmt::format("  {}\n", residency::name_of(phase.bound()));
+  };
+  row("forward", p.forward);
+  row("backward", p.backward);
+  row("update", p.update);
+  if (p.hidden_seconds > 0)
+    text += fmt::format("  {:<10}{:>10.4g}  of forward and update at once\n", "hidden",
+                        -p.hidden_seconds);
+  return text + fmt::format("  {:<10}{:>10.4g}\n\n", "step", p.step_seconds);
+}
+
+std::string rates_text(const PlanResult& r) {
+  const Scenario& s = r.scenario;
+  std::string text = "Rates of one node\n";
+  for (const FigureName& name : figure_names()) {
+    const Figure& figure = s.machine.*name.figure;
+    if (figure.value <= 0) continue;
+    text += fmt::format("  {:<15}{:>10.4g} {:<11} {}\n", name.name, figure.value, name.unit,
+                        figure.source);
+  }
+  return text + "\n";
+}
+
+std::string changes_text(const PlanResult& r) {
+  std::string text = "Tried, one change at a time (tokens per second)\n";
+  for (const Change& change : r.changes)
+    text += fmt::format("  {:>6.2f} x  {}\n", change.speedup, change.text);
+  return text;
+}
+}  // namespace
+
+std::string seconds_text(double seconds) {
+  if (seconds >= 2 * 3600) return fmt::format("{:.3g} h", seconds / 3600);
+  if (seconds >= 1) return fmt::format("{:.3g} s", seconds);
+  return fmt::format("{:.3g} ms", seconds * 1e3);
+}
+
+std::string activations_text(const PlanResult& r) {
+  const char* const where = r.scenario.on_cpu() ? "host (yours)" : "device";
+  if (r.scenario.model->layers == 0)
+    return "  activations: no estimate, no attention was found by name\n";
+  return fmt::format("  {:<34} {:<13} {:>12} {:>18.0f}\n", "activations (an estimate)", where,
+                     bytes_text(r.outcome.activations), r.outcome.activations);
+}
+
+std::string first_line(const PlanResult& r) {
+  if (!r.outcome.fits()) {
+    const ModelGroup& largest = largest_group(*r.scenario.model);
+    return "Does not fit: " + (r.smallest_change.empty()
+                                   ? fmt::format("nor with any change that was tried; a larger "
+                                                 "machine, or groups smaller than '{}' ({} "
+                                                 "parameters), would help",
+                                                 largest.name, grouped(largest.elements()))
+                                   : r.smallest_change + ", and it does");
+  }
+  const residency::Prediction& p = r.outcome.prediction;
+  std::string text = fmt::format(
+      "Fits: {} a step ({} tokens/s), bound by {}", seconds_text(p.step_seconds),
+      grouped(static_cast<std::uint64_t>(r.scenario.tokens_per_step() / p.step_seconds)),
+      residency::name_of(p.bound));
+  if (r.changes.empty() || r.changes.front().speedup < kWorthwhile)
+    return text + "; of what was tried nothing helps by 2 %";
+  return text + fmt::format("; most helps {} ({:.2f} x)", r.changes.front().text,
+                            r.changes.front().speedup);
+}
+
+std::string free_batch_text(const PlanResult& r) {
+  const residency::Prediction& p = r.outcome.prediction;
+  const bool barrier = r.scenario.overlap == residency::UpdateOverlap::kBarrier;
+  std::string text =
+      p.free_tokens <= 0
+          ? std::string("no tokens are needed to hide what forward and backward move: nothing")
+          : fmt::format(
+                "from {} tokens per micro-batch on (now {:.0f}), what forward and backward "
+                "move{} is hidden",
+                grouped(static_cast<std::uint64_t>(std::ceil(p.free_tokens))), r.scenario.tokens(),
+                barrier ? "" : " and the update");
+  if (barrier && p.update.seconds > 0)
+    text += fmt::format("; the update ({}) never overlaps", seconds_text(p.update.seconds));
+  return text;
+}
+
+Wear wear_of(const PlanResult& r) {
+  const residency::Prediction& p = r.outcome.prediction;
+  Wear wear;
+  wear.bytes_per_step =
+      p.nvme_written_bytes * r.scenario.ranks_per_node() / r.scenario.machine.drives;
+  wear.bytes_per_day = wear.bytes_per_step / p.step_seconds * kSecondsPerDay;
+  if (r.scenario.machine.drive_tbw > 0 && wear.bytes_per_day > 0)
+    wear.years = r.scenario.machine.drive_tbw * 1e12 / wear.bytes_per_day / 365.25;
+  return wear;
+}
+
+std::string wear_text(const PlanResult& r) {
+  const residency::Prediction& p = r.outcome.prediction;
+  const double ranks = r.scenario.ranks_per_node();
+  const Wear wear = wear_of(r);
+  if (p.nvme_read_bytes + p.nvme_written_bytes <= 0) return "nothing is read or written";
+  std::string text =
+      fmt::format("a node reads {} and writes {} a step; each of {} takes {:.3g} TB a day",
+                  bytes_text(p.nvme_read_bytes * ranks), bytes_text(p.nvme_written_bytes * ranks),
+                  plural(r.scenario.machine.drives, "drive"), wear.bytes_per_day / 1e12);
+  if (wear.years > 0)
+    return text +
+           fmt::format(", {:.3g} years for {:g} TBW", wear.years, r.scenario.machine.drive_tbw);
+  return text + " (--drive-tbw for how long it lasts)";
+}
+
+std::string network_text(const PlanResult& r) {
+  const Scenario& s = r.scenario;
+  if (s.nodes <= 1) return "none, one node";
+  const double bytes = r.outcome.prediction.network_bytes;
+  return fmt::format(
+      "{} a step into each rank from other nodes, {:.3g} GB/s on average; 48 bits x parameters x "
+      "(M - 1) / M into each of M nodes{}",
+      bytes_text(bytes), bytes / r.outcome.prediction.step_seconds / 1e9,
+      s.micro_batches > 1 ? fmt::format(", per micro-batch ({})", s.micro_batches) : "");
+}
+
+std::string plan_text(const PlanResult& r) {
+  std::string text = first_line(r) + "\n\n" + what_text(r);
+  if (!r.outcome.fits()) text += r.outcome.refusal + "\n\n";
+  if (!r.outcome.plan) return text;
+  text += memory_text(r) + lanes_text(r);
+  text += fmt::format("Free batch  {}\nWear        {}\nNetwork     {}\n\n", free_batch_text(r),
+                      wear_text(r), network_text(r));
+  text += rates_text(r);
+  return r.outcome.fits() ? text + changes_text(r) : text;
+}
+}  // namespace headrace::tools

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// report.hpp: a plan and what its step takes, for people and for programs.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "plan/advice.hpp"
+#include "plan/scenario.hpp"
+
+namespace headrace::tools {
+struct PlanResult {
+  Scenario scenario;
+  Outcome outcome;
+  std::vector<Change> changes;  // of a plan that fits
+  std::string smallest_change;  // of one that does not
+};
+
+// Fits or not, seconds per step, what binds, the change that helps most.
+std::string first_line(const PlanResult& result);
+std::string plan_text(const PlanResult& result);
+// One page with plots.
+std::string plan_html(const PlanResult& result, Planning& planning);
+
+// ---- figures that they share ----
+
+struct Wear {
+  double bytes_per_step = 0, bytes_per_day = 0;  // of one drive
+  double years = 0;  // until the machine's drive_tbw are written; 0: not given, or never
+};
+Wear wear_of(const PlanResult& result);
+std::string seconds_text(double seconds);  // "41.2 s", "230 ms", "3.4 h"
+// A sentence about the batch from which on what can overlap is hidden.
+std::string free_batch_text(const PlanResult& result);
+std::string wear_text(const PlanResult& result);
+std::string network_text(const PlanResult& result);
+std::string activations_text(const PlanResult& result);
+}  // namespace headrace::tools

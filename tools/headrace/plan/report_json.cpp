@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// report_json.cpp: a plan as JSON.
+#include "plan/report_json.hpp"
+
+namespace headrace::tools {
+namespace {
+using residency::Lane;
+
+Json phase_json(const residency::PhaseCost& phase) {
+  Json json = {{"seconds", phase.seconds}, {"bound_by", residency::name_of(phase.bound())}};
+  for (std::size_t l = 0; l < residency::kLanes; ++l)
+    json["busy_seconds"][residency::name_of(static_cast<Lane>(l))] = phase.busy[l];
+  return json;
+}
+
+Json prediction_json(const PlanResult& r) {
+  const residency::Prediction& p = r.outcome.prediction;
+  const Wear wear = wear_of(r);
+  return {{"step_seconds", p.step_seconds},
+          {"tokens_per_second", r.scenario.tokens_per_step() / p.step_seconds},
+          {"bound_by", residency::name_of(p.bound)},
+          {"forward", phase_json(p.forward)},
+          {"backward", phase_json(p.backward)},
+          {"update", phase_json(p.update)},
+          {"hidden_seconds", p.hidden_seconds},
+          {"free_tokens_per_micro_batch", p.free_tokens},
+          {"nvme_read_bytes_per_step", p.nvme_read_bytes},
+          {"nvme_written_bytes_per_step", p.nvme_written_bytes},
+          {"written_bytes_per_drive_and_day", wear.bytes_per_day},
+          {"drive_years", wear.years > 0 ? Json(wear.years) : Json()},
+          {"network_bytes_per_step", p.network_bytes}};
+}
+
+Json scenario_json(const Scenario& s) {
+  Json rates = Json::object();
+  for (const FigureName& name : figure_names()) {
+    const Figure& figure = s.machine.*name.figure;
+    if (figure.value > 0)
+      rates[name.name] = {{"value", figure.value}, {"unit", name.unit}, {"source", figure.source}};
+  }
+  return {{"model",
+           {{"name", s.model->name},
+            {"source", s.model->source},
+            {"parameters", s.model->parameters},
+            {"frozen_parameters", s.model->frozen_parameters},
+            {"groups", s.model->groups.size()}}},
+          {"machine",
+           {{"name", s.machine.name},
+            {"source", s.machine.source},
+            {"gpus", s.machine.gpus},
+            {"cpus", s.machine.cpus},
+            {"gpu_memory_bytes", s.machine.gpu_memory_bytes},
+            {"host_bytes", s.machine.host_bytes},
+            {"nvme_bytes", s.machine.nvme_bytes},
+            {"drives", s.machine.drives},
+            {"rates_of_one_node", rates}}},
+          {"nodes", s.nodes},
+          {"ranks", s.ranks()},
+          {"sequence", s.sequence},
+          {"batch", s.batch},
+          {"micro_batches", s.micro_batches},
+          {"checkpointing", s.checkpointing}};
+}
+}  // namespace
+
+Json plan_json(const PlanResult& r) {
+  Json json = scenario_json(r.scenario);
+  json["fits"] = r.outcome.fits();
+  json["summary"] = first_line(r);
+  if (!r.outcome.fits()) {
+    json["refusal"] = r.outcome.refusal;
+    json["smallest_change"] = r.smallest_change;
+  }
+  json["activation_bytes_estimated"] = r.outcome.activations;
+  if (!r.outcome.plan) return json;
+  const PlanReport& report = r.outcome.plan->report;
+  Json rows = Json::array();
+  for (const PlanRow& row : report.rows)
+    rows.push_back({{"what", row.what}, {"tier", row.tier}, {"bytes", row.bytes}});
+  json["plan_of_one_rank"] = {{"rows", rows},
+                              {"host_bytes", report.host_bytes},
+                              {"device_bytes", report.device_bytes},
+                              {"nvme_bytes", report.nvme_bytes},
+                              {"host_budget_bytes", report.host_budget_bytes},
+                              {"smallest_host_bytes", report.smallest_host_bytes},
+                              {"resident_share_of_parameters", report.resident_share_of_parameters},
+                              {"resident_share_of_state", report.resident_share_of_state},
+                              {"update_slots", r.outcome.plan->update_slots},
+                              {"gather_slots", r.outcome.plan->gather_slots}};
+  json["prediction_of_one_rank"] = prediction_json(r);
+  json["changes"] = Json::array();
+  for (const Change& change : r.changes)
+    json["changes"].push_back({{"change", change.text},
+                               {"tokens_per_second_ratio", change.speedup},
+                               {"step_seconds", change.step_seconds}});
+  return json;
+}
+}  // namespace headrace::tools

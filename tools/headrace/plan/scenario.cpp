@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/scenario.hpp"
+
+#include <fmt/core.h>
+
+#include "base/units.hpp"
+#include "headrace/error.hpp"
+
+namespace headrace::tools {
+namespace {
+std::vector<partition::GroupShape> shapes_of(const PlannedModel& model) {
+  std::vector<partition::GroupShape> shapes;
+  shapes.reserve(model.groups.size());
+  for (const PlannedGroup& group : model.groups) {
+    partition::GroupShape& shape = shapes.emplace_back();
+    for (const ModelParameter& parameter : group.group.parameters)
+      shape.parameters.push_back({parameter.name, DType::kBf16, parameter.shape, {}});
+  }
+  return shapes;
+}
+
+residency::Workload workload_of(const Scenario& s) {
+  residency::Workload work;
+  work.groups = work_of(*s.model, s.tokens(), s.sequence);
+  work.tokens = s.tokens();
+  work.micro_batches = s.micro_batches;
+  work.checkpointing = s.checkpointing;
+  work.overlap = s.overlap;
+  work.prefetch_groups = s.settings.prefetch_groups;
+  work.checksums = s.settings.checksums == Checksums::kOn;
+  work.device_shares_host_memory = s.on_cpu();
+  work.machines = s.nodes;
+  return work;
+}
+
+std::string node_text(const Scenario& s, std::uint64_t bytes) {
+  return fmt::format(
+      "{} of {}{}", base::format_bytes(bytes), s.machine.name,
+      s.ranks_per_node() > 1 ? fmt::format(", shared by {} ranks", s.machine.gpus) : "");
+}
+
+// Of memory the plan is refused by the planner itself; this is what it does not know.
+std::string refusal_of(const Scenario& s, const residency::Plan& plan, double activations) {
+  const std::uint64_t nvme = plan.report.nvme_bytes * s.ranks_per_node();
+  if (s.machine.nvme_bytes > 0 && nvme > s.machine.nvme_bytes) {
+    return fmt::format("{} a node are to be on NVMe, and there are {}", base::format_bytes(nvme),
+                       node_text(s, s.machine.nvme_bytes));
+  }
+  const double device = static_cast<double>(plan.report.device_bytes) + activations;
+  if (!s.on_cpu() && s.machine.gpu_memory_bytes > 0 &&
+      device > static_cast<double>(s.machine.gpu_memory_bytes)) {
+    return fmt::format("a GPU is to hold {} and activations of about {}, and it has {}",
+                       base::format_bytes(plan.report.device_bytes),
+                       base::format_bytes(static_cast<std::uint64_t>(activations)),
+                       base::format_bytes(s.machine.gpu_memory_bytes));
+  }
+  return "";
+}
+}  // namespace
+
+residency::Rates rates_of(const Scenario& s) {
+  const Machine& m = s.machine;
+  const double ranks = s.ranks_per_node();
+  return {.nvme_read = m.nvme_read.value / ranks,
+          .nvme_write = m.nvme_write.value / ranks,
+          .nvme_mixed = m.nvme_mixed.value / ranks,
+          .memory = m.memory.value / ranks,
+          .update = m.update.value / ranks,
+          .update_checked = m.update_checked.value / ranks,
+          .verify = m.verify.value / ranks,
+          .flops = m.flops.value,
+          .link = s.on_cpu() ? 0 : m.link.value,
+          .network = m.network.value / ranks};
+}
+
+std::string floor_refusal(const Scenario& s) {
+  const double trained =
+      static_cast<double>(s.model->parameters - s.model->frozen_parameters) / s.ranks();
+  const double weights = 2 * static_cast<double>(s.model->parameters) / s.ranks();
+  const double gradients = trained * (s.micro_batches > 1 ? 4 : 2);
+  const optimizer_cpu::StateStreams streams =
+      optimizer_cpu::state_streams(s.settings, DType::kBf16);
+  double state = 0;
+  for (const optimizer_cpu::StateStream& stream : streams.all())
+    state += trained * stream.bytes_per_block / optimizer_cpu::kScaleBlock;
+  const auto host = static_cast<double>(s.machine.host_bytes / s.ranks_per_node());
+  const auto nvme = static_cast<double>(s.machine.nvme_bytes / s.ranks_per_node());
+  const auto text = [](double bytes) {
+    return base::format_bytes(static_cast<std::uint64_t>(bytes));
+  };
+  if (host > 0 && gradients > host) {
+    return fmt::format("gradients alone, which stay in host memory, take {} a rank, and it has {}",
+                       text(gradients), text(host));
+  }
+  if (host > 0 && nvme > 0 && weights + state + gradients > host + nvme) {
+    return fmt::format(
+        "weights, state and gradients take {} a rank, and it has {} of memory and {} "
+        "of NVMe",
+        text(weights + state + gradients), text(host), text(nvme));
+  }
+  return "";
+}
+
+bool Planning::fits(const Scenario& scenario) {
+  return floor_refusal(scenario).empty() && evaluate(scenario).fits();
+}
+
+const partition::Partition& Planning::partition_of(const Scenario& s) {
+  const std::uint64_t tile = s.settings.tile_elements;
+  const bool same = partition_ && model_ == s.model && partition_->tile_elements == tile &&
+                    partition_->world_size == s.ranks();
+  if (!same) {
+    model_ = s.model;
+    // All ranks have shards of one size: the first is as good as any.
+    partition_ = std::make_shared<partition::Partition>(
+        partition::make_partition(shapes_of(*s.model), tile, 0, s.ranks()));
+  }
+  return *partition_;
+}
+
+Outcome Planning::evaluate(const Scenario& s, residency::Spans spans) {
+  Outcome outcome;
+  outcome.activations = activation_bytes(*s.model, s.tokens(), s.checkpointing);
+  // A table of so many tiles would take longer than what it says is worth.
+  constexpr double kMostTiles = 1 << 20;
+  const double tiles = static_cast<double>(s.model->parameters) / s.ranks() /
+                       static_cast<double>(s.settings.tile_elements);
+  if (tiles > kMostTiles) {
+    outcome.refusal = floor_refusal(s);
+    if (!outcome.fits()) return outcome;
+  }
+  ++plans_;
+  residency::PlanInputs in;
+  const partition::Partition& partition = partition_of(s);
+  in.partition = &partition;
+  in.settings = s.settings;
+  in.settings.gradient_accumulation_steps = s.micro_batches;
+  if (in.settings.nvme_paths.empty()) in.settings.nvme_paths = {"NVMe"};
+  in.groups.resize(s.model->groups.size());
+  for (std::size_t g = 0; g < in.groups.size(); ++g) {
+    in.groups[g].frozen = s.model->groups[g].frozen;
+    in.groups[g].repeated_gradients = s.micro_batches > 1;
+  }
+  in.device_shares_host_memory = s.on_cpu();
+  in.bookkeeping_bytes = partition.bookkeeping_bytes();
+  std::uint64_t left = s.machine.host_bytes / s.ranks_per_node();
+  in.machine_limit_source = node_text(s, s.machine.host_bytes);
+  if (s.on_cpu() && left > 0) {
+    const auto activations = static_cast<std::uint64_t>(outcome.activations);
+    if (activations >= left) {
+      outcome.refusal = fmt::format("activations are about {}, and memory is {}",
+                                    base::format_bytes(activations), in.machine_limit_source);
+      return outcome;
+    }
+    left -= activations;
+    if (activations > 0) in.machine_limit_source += ", less activations";
+  }
+  in.machine_left_bytes = left;
+  try {
+    outcome.plan = residency::make_plan(in);
+  } catch (const Error& error) {
+    if (error.code() != Code::kOutOfBudget) throw;
+    outcome.refusal = error.what();
+    return outcome;
+  }
+  outcome.refusal = refusal_of(s, *outcome.plan, outcome.activations);
+  outcome.prediction =
+      residency::predict(*outcome.plan, partition, workload_of(s), rates_of(s), spans);
+  return outcome;
+}
+}  // namespace headrace::tools

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// scenario.hpp: one model on one machine with one set of settings: does it fit, and what does a
+// step take.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "headrace/settings.hpp"
+#include "partition/partition.hpp"
+#include "plan/machines.hpp"
+#include "plan/work.hpp"
+#include "residency/cost.hpp"
+#include "residency/plan.hpp"
+
+namespace headrace::tools {
+struct Scenario {
+  std::shared_ptr<const PlannedModel> model;
+  Machine machine;
+  Settings settings;
+  std::uint32_t sequence = 2048;  // tokens
+  std::uint32_t batch = 1;        // sequences per micro-batch and rank
+  std::uint32_t micro_batches = 1;
+  bool checkpointing = false;
+  residency::UpdateOverlap overlap = residency::UpdateOverlap::kBarrier;
+  std::uint32_t nodes = 1;
+
+  std::uint32_t ranks_per_node() const { return std::max(1u, machine.gpus); }
+  std::uint32_t ranks() const { return ranks_per_node() * nodes; }
+  bool on_cpu() const { return machine.gpus == 0; }
+  double tokens() const { return static_cast<double>(batch) * sequence; }  // of a micro-batch
+  double tokens_per_step() const { return tokens() * micro_batches * ranks(); }
+};
+
+struct Outcome {
+  std::string refusal;  // "": it fits
+  double activations = 0;
+  // Of one rank, also where drives or GPUs are too small; empty where no plan could be made.
+  std::optional<residency::Plan> plan;
+  residency::Prediction prediction;
+
+  bool fits() const { return refusal.empty(); }
+};
+
+// Plans many variants of one model: what they share is computed once.
+class Planning {
+ public:
+  Outcome evaluate(const Scenario& scenario, residency::Spans spans = residency::Spans::kNone);
+  // Whether it fits; without planning where the floor alone says that it does not.
+  bool fits(const Scenario& scenario);
+  // How many plans were made.
+  std::uint32_t plans() const noexcept { return plans_; }
+
+ private:
+  const partition::Partition& partition_of(const Scenario& scenario);
+  std::shared_ptr<const PlannedModel> model_;
+  std::shared_ptr<const partition::Partition> partition_;
+  std::uint32_t plans_ = 0;
+};
+
+// Why no plan can fit: gradients stay in host memory, and what is on no drive lies there too. "":
+// it may.
+std::string floor_refusal(const Scenario& scenario);
+
+// What one rank has of its node.
+residency::Rates rates_of(const Scenario& scenario);
+}  // namespace headrace::tools

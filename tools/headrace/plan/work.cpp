@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/work.hpp"
+
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "headrace/error.hpp"
+
+namespace headrace::tools {
+namespace {
+bool holds(const std::string& name, std::initializer_list<const char*> parts) {
+  return std::ranges::any_of(
+      parts, [&](const char* part) { return name.find(part) != std::string::npos; });
+}
+bool is_token_table(const std::string& name) {
+  return holds(name, {"wte", "embed_tokens", "word_embeddings", "embed_in", "shared"});
+}
+bool is_other_table(const std::string& name) {
+  return holds(name, {"wpe", "position_embeddings", "relative_attention_bias"});
+}
+bool is_output(const std::string& name) { return holds(name, {"lm_head", "embed_out"}); }
+
+struct Query {
+  double width = 0;         // of all heads
+  std::uint64_t model = 0;  // what it is computed from
+};
+// Of the matrix that makes queries, under the names that are common; nothing for others.
+Query query_of(const ModelParameter& parameter) {
+  if (parameter.shape.size() != 2) return {};
+  const auto [least, most] = std::minmax(parameter.shape[0], parameter.shape[1]);
+  const std::string& name = parameter.name;
+  const auto from = static_cast<std::uint64_t>(least);
+  if (holds(name, {"c_attn.", "query_key_value.", "qkv.", "qkv_proj."}))
+    return {static_cast<double>(most) / 3, from};
+  if (holds(name, {"q_proj.", "Attention.q.", "attention.q.", "query."}))
+    return {static_cast<double>(parameter.shape[0]), from};
+  return {};
+}
+
+bool is_frozen(const std::string& name, const std::vector<std::string>& patterns,
+               std::vector<bool>& used) {
+  bool frozen = false;
+  for (std::size_t i = 0; i < patterns.size(); ++i) {
+    if (::fnmatch(patterns[i].c_str(), name.c_str(), 0) != 0) continue;
+    used[i] = frozen = true;
+  }
+  return frozen;
+}
+
+void count_group(PlannedModel& model, PlannedGroup& group, bool has_output) {
+  bool attends = false;
+  for (const ModelParameter& parameter : group.group.parameters) {
+    model.parameters += parameter.elements();
+    if (group.frozen) model.frozen_parameters += parameter.elements();
+    if (const Query query = query_of(parameter); query.width > 0) {
+      attends = true;
+      // Scores and the sum they weigh: 2 operations each per element and position.
+      group.attention_flops += 4 * query.width;
+      model.width = std::max(model.width, query.model);
+    }
+    const bool table = is_token_table(parameter.name);
+    if (parameter.shape.size() < 2 || is_other_table(parameter.name)) continue;
+    if (table || is_output(parameter.name))
+      model.vocabulary =
+          std::max(model.vocabulary, static_cast<std::uint64_t>(std::ranges::max(parameter.shape)));
+    // Looked up, not multiplied with; but a table that is the output layer too is.
+    if (table && has_output) continue;
+    group.matrix_flops += 2 * static_cast<double>(parameter.elements());
+  }
+  if (attends) ++model.layers;
+}
+}  // namespace
+
+PlannedModel planned_model(const Model& model, const std::vector<std::string>& frozen) {
+  PlannedModel planned{model.name, model.source, {}};
+  std::vector<bool> used(frozen.size(), false);
+  bool has_output = false;
+  for (const ModelGroup& group : model.groups) {
+    PlannedGroup trained{{group.name, {}}}, kept{{group.name, {}}, true};
+    for (const ModelParameter& parameter : group.parameters) {
+      has_output |= is_output(parameter.name);
+      PlannedGroup& to = is_frozen(parameter.name, frozen, used) ? kept : trained;
+      to.group.parameters.push_back(parameter);
+    }
+    for (PlannedGroup* part : {&trained, &kept}) {
+      if (!part->group.parameters.empty()) planned.groups.push_back(std::move(*part));
+    }
+  }
+  for (std::size_t i = 0; i < frozen.size(); ++i) {
+    if (used[i]) continue;
+    throw Error(
+        Code::kInvalidArgument,
+        "--frozen '" + frozen[i] + "' matches no parameter of " + model.name +
+            ", whose first is '" + model.groups.front().parameters.front().name +
+            "'; nothing was planned. Give a pattern of names: * is any text, ? any letter.");
+  }
+  for (PlannedGroup& group : planned.groups) count_group(planned, group, has_output);
+  return planned;
+}
+
+std::vector<residency::GroupWork> work_of(const PlannedModel& model, double tokens, double length) {
+  std::vector<residency::GroupWork> work;
+  work.reserve(model.groups.size());
+  for (const PlannedGroup& group : model.groups) {
+    const double attention = group.attention_flops * length;
+    const double forward = group.matrix_flops + attention;
+    // Gradients of inputs and, but for frozen ones, of weights.
+    const double backward = group.matrix_flops * (group.frozen ? 1 : 2) + 2 * attention;
+    work.push_back({tokens * forward, tokens * backward, group.frozen});
+  }
+  return work;
+}
+
+double activation_bytes(const PlannedModel& model, double tokens, bool checkpointing) {
+  if (model.layers == 0) return 0;
+  const double width = static_cast<double>(model.width), layers = model.layers;
+  const double of_layers = checkpointing ? (2 * layers + 34) * width : 34 * layers * width;
+  return tokens * (of_layers + 4 * static_cast<double>(model.vocabulary));
+}
+}  // namespace headrace::tools

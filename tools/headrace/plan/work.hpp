@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// work.hpp: what training a model computes and keeps, from the names and shapes of its parameters.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "model/model.hpp"
+#include "residency/cost.hpp"
+
+namespace headrace::tools {
+struct PlannedGroup {
+  ModelGroup group;
+  bool frozen = false;
+  // Per token; of attention times the sequence's length.
+  double matrix_flops = 0, attention_flops = 0;
+};
+
+struct PlannedModel {
+  std::string name, source;
+  std::vector<PlannedGroup> groups;
+  std::uint64_t parameters = 0, frozen_parameters = 0;
+  // For activations; 0: not found by name.
+  std::uint32_t layers = 0;
+  std::uint64_t width = 0, vocabulary = 0;
+};
+
+// Parameters whose names match one of `frozen` ("*" and "?") are read only; what a group has of
+// both becomes two groups. Throws Error kInvalidArgument for a pattern that matches none.
+PlannedModel planned_model(const Model& model, const std::vector<std::string>& frozen);
+
+// For one micro-batch of `tokens` in sequences of `length`.
+std::vector<residency::GroupWork> work_of(const PlannedModel& model, double tokens, double length);
+
+// An estimate: 34 bytes per token, layer and element of width, or 2 and one layer whole with
+// checkpointing, and 4 per token and vocabulary entry (docs/tools.md). 0 where no attention was
+// found.
+double activation_bytes(const PlannedModel& model, double tokens, bool checkpointing);
+}  // namespace headrace::tools
