@@ -199,7 +199,7 @@ residency::Plan EngineCore::make_plan(const Partition& partition,
   residency::PlanInputs inputs;
   inputs.partition = &partition;
   for (const engine::RegisteredGroup& group : registry_.groups()) {
-    inputs.groups.push_back({group.repeated_gradients, group.keep_bound});
+    inputs.groups.push_back({group.repeated_gradients, group.keep_bound, group.frozen});
   }
   inputs.settings = settings_;
   inputs.drives = drive_inputs(paths);
