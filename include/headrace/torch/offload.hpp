@@ -288,8 +288,8 @@ class Offload {
     for (const auto& group : core().groups()) engine().expect_repeated_gradients(group->id);
   }
 
-  // Declares that this group is never trained (Engine::expect_no_gradients): no gradients, master or
-  // moments are kept for it. A gradient of one of its parameters is refused by name in backward, so
+  // Declares that this group is never trained (Engine::expect_no_gradients): no gradients, master
+  // or moments are kept for it. A gradient of one of its parameters is refused by name in backward, so
   // let none require one.
   template <class M>
   void expect_no_gradients(const Group<M>& group) {
