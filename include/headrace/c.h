@@ -282,6 +282,9 @@ headrace_code headrace_engine_add_hyperparameters(headrace_engine* engine,
 headrace_code headrace_engine_add_group(headrace_engine* engine, const char* name,
                                         const headrace_parameter_spec* parameters, size_t count,
                                         headrace_group* out_group, headrace_error* error);
+/* Engine::expect_no_gradients(): frozen, with neither gradient nor state. */
+headrace_code headrace_engine_expect_no_gradients(headrace_engine* engine, headrace_group group,
+                                                  headrace_error* error);
 headrace_code headrace_engine_expect_repeated_gradients(headrace_engine* engine,
                                                         headrace_group group,
                                                         headrace_error* error);

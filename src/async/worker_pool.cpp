@@ -8,8 +8,9 @@
 #include "base/check.hpp"
 
 namespace headrace::async {
-WorkerPool::WorkerPool(Conductor& conductor, std::uint32_t threads)
-    : conductor_(conductor), threads_(threads) {
+WorkerPool::WorkerPool(Conductor& conductor, std::uint32_t threads,
+                       std::function<Nanoseconds()> takes)
+    : conductor_(conductor), threads_(threads), takes_(std::move(takes)) {
   const std::uint32_t own = threads == 0 ? 0 : std::max(1u, threads - 1);
   own_threads_.reserve(own);
   try {
@@ -56,7 +57,11 @@ void WorkerPool::start(Job& job) {
   HEADRACE_CHECK(conductor_.on_conductor(), "work was started outside the conductor");
   if (threads_ == 0) {
     job.run = &run_whole;
-    conductor_.post(job);
+    if (takes_) {
+      conductor_.after(takes_(), job);
+    } else {
+      conductor_.post(job);
+    }
     return;
   }
   job.run = &resume;

@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <coroutine>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -16,12 +17,13 @@
 namespace headrace::async {
 // `threads` share the work: threads - 1 of its own ("headrace-updN", async/thread.hpp), at least
 // one, and a trainer thread that waits in Conductor::wait with this as its helper, if threads > 1.
-// With threads == 0 work runs on the conductor, one job at a time: for the simulated conductor.
+// With threads == 0 work runs on the conductor, one job at a time, and takes what `takes` says of
+// its virtual time: for the simulated conductor.
 // Work sets the rounding control itself where it needs to (optimizer_cpu).
 class WorkerPool final : public Helper {
  public:
   // Throws headrace::Error kUnsupported when the machine gives no more threads.
-  WorkerPool(Conductor& conductor, std::uint32_t threads);
+  WorkerPool(Conductor& conductor, std::uint32_t threads, std::function<Nanoseconds()> takes = {});
   // Nothing may be under way.
   ~WorkerPool() override;
   WorkerPool(const WorkerPool&) = delete;
@@ -44,7 +46,7 @@ class WorkerPool final : public Helper {
  private:
   // Lives in the awaiting coroutine's frame, under mutex_ from start() until its last unit has
   // ended; then it belongs to the conductor and no worker touches it again.
-  struct Job : Work {
+  struct Job : Timer {
     Function function = nullptr;
     void* context = nullptr;
     std::uint64_t count = 0;
@@ -62,6 +64,7 @@ class WorkerPool final : public Helper {
 
   Conductor& conductor_;
   const std::uint32_t threads_;
+  const std::function<Nanoseconds()> takes_;
   std::mutex mutex_;
   std::condition_variable changed_;
   base::IntrusiveQueue<&Job::next_job> untaken_;  // jobs with units that no thread has taken

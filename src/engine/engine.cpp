@@ -34,6 +34,9 @@ GroupId Engine::add_group(std::string name, std::vector<ParameterSpec> parameter
 void Engine::expect_repeated_gradients(GroupId group) {
   core_->registry_before_freeze("expect_repeated_gradients").group(group).repeated_gradients = true;
 }
+void Engine::expect_no_gradients(GroupId group) {
+  core_->registry_before_freeze("expect_no_gradients").group(group).frozen = true;
+}
 void Engine::keep_bound(GroupId group) {
   core_->registry_before_freeze("keep_bound").group(group).keep_bound = true;
 }

@@ -199,7 +199,7 @@ residency::Plan EngineCore::make_plan(const Partition& partition,
   residency::PlanInputs inputs;
   inputs.partition = &partition;
   for (const engine::RegisteredGroup& group : registry_.groups()) {
-    inputs.groups.push_back({group.repeated_gradients, group.keep_bound});
+    inputs.groups.push_back({group.repeated_gradients, group.keep_bound, group.frozen});
   }
   inputs.settings = settings_;
   inputs.drives = drive_inputs(paths);
@@ -274,7 +274,7 @@ void EngineCore::allocate(Frozen& f, const std::vector<swap::PathProbe>& paths) 
   f.arena = std::make_unique<pinned::Arena>(f.plan.arena_bytes, std::max(1u, threads));
   f.conductor = parts_.make_conductor ? parts_.make_conductor() : async::make_conductor_asio();
   f.conductor->use_frames(&f.frames);
-  f.workers = std::make_unique<async::WorkerPool>(*f.conductor, threads);
+  f.workers = std::make_unique<async::WorkerPool>(*f.conductor, threads, parts_.pass_takes);
   if (f.plan.report.nvme_bytes > 0 && !paths.empty()) {
     deal_by_speed(f, paths);
     swap::SwapTierOptions options;

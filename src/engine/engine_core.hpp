@@ -155,6 +155,7 @@ class EngineCore {
   async::Task<> let_go();
   async::Task<> write_held();
   void refuse_missing_moment(ParameterId id, Content content, const char* call) const;
+  void refuse_frozen(ParameterId id, const char* call, const char* lacks) const;
   Content kept_as(ParameterId id, Content content) const;
   void load_tile(ParameterId id, std::uint32_t tile, Content content, const Source& source,
                  std::uint64_t& replaced);

@@ -57,6 +57,11 @@ void read_present(Content content, const Stretch& s, std::span<std::byte> out) {
 // Whether a bit changed; of moments that are not f32, whether one may have.
 bool replace(Content content, const Stretch& s, std::span<const std::byte> in) {
   const auto* const values = reinterpret_cast<const float*>(in.data());
+  if (content == Content::kWeight && !s.at.has_state) {
+    const bool changed = std::memcmp(s.weight(), in.data(), in.size()) != 0;
+    std::memcpy(s.weight(), in.data(), in.size());
+    return changed;
+  }
   if (content == Content::kWeight)
     return optimizer_cpu::replace_weights(s.at.kind, in.data(), s.weight(), s.master(), s.elements);
   if (content == Content::kMaster)
@@ -72,8 +77,21 @@ bool replace(Content content, const Stretch& s, std::span<const std::byte> in) {
 }
 }  // namespace
 
-// A rule has fewer moments than there are contents.
+void EngineCore::refuse_frozen(ParameterId id, const char* call, const char* lacks) const {
+  const engine::RegisteredParameter& parameter = registry_.parameter(id);
+  const engine::RegisteredGroup& group = registry_.group(parameter.group);
+  if (!group.frozen) return;
+  throw Error(Code::kInvalidArgument, std::string(call) + " of '" + parameter.full_name +
+                                          "': expect_no_gradients() was called for its group '" +
+                                          group.name + "', so it " + lacks +
+                                          "; nothing was changed. Leave the declaration out to "
+                                          "train the group.");
+}
+
+// A rule has fewer moments than there are contents, and a frozen group none.
 void EngineCore::refuse_missing_moment(ParameterId id, Content content, const char* call) const {
+  if (kept_as(id, content) != Content::kWeight)
+    refuse_frozen(id, call, "has neither master nor moments");
   const std::uint32_t kept = moments(optimizer_cpu::arithmetic_of(settings_.optimizer));
   const bool missing =
       (content == Content::kExpAvg && kept < 1) || (content == Content::kExpAvgSq && kept < 2);

@@ -14,8 +14,9 @@ namespace headrace::engine {
 struct EngineParts {
   std::function<std::unique_ptr<async::Conductor>()> make_conductor;  // null: conductor_asio
   swap::DriveMaker make_drive;                                        // null: a thread per drive
-  swap::IoQueueMaker make_queue;                // null: as the settings and HEADRACE_IO_QUEUE say
-  std::optional<std::uint32_t> update_threads;  // unset: as the settings and the machine say
+  swap::IoQueueMaker make_queue;  // null: as the settings and HEADRACE_IO_QUEUE say
+  std::function<async::Nanoseconds()> pass_takes;   // null: none; with 0 threads, of virtual time
+  std::optional<std::uint32_t> update_threads;      // unset: as the settings and the machine say
   std::optional<std::uint64_t> machine_left_bytes;  // unset: what the machine says
 };
 }  // namespace headrace::engine

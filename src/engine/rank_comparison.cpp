@@ -101,7 +101,7 @@ std::string RankCalls::difference_in_counts(std::vector<double>& values,
 }
 
 std::string RankCalls::difference_in_groups(std::vector<double>& values) {
-  constexpr std::size_t kOfParameter = 3, kOfGroup = 3;
+  constexpr std::size_t kOfParameter = 3, kOfGroup = 4;
   std::vector<double> mine;
   for (const RegisteredParameter& parameter : registry_.parameters()) {
     mine.push_back(of_shape(parameter));
@@ -112,6 +112,7 @@ std::string RankCalls::difference_in_groups(std::vector<double>& values) {
     mine.push_back(Fingerprint().add(group.name).value());
     mine.push_back(group.keep_bound ? 1 : 0);
     mine.push_back(group.repeated_gradients ? 1 : 0);
+    mine.push_back(group.frozen ? 1 : 0);
   }
   exchange("freeze: groups", mine, values);
   const Place at = first_difference(values, collective_.world_size());
@@ -126,7 +127,8 @@ std::string RankCalls::difference_in_groups(std::vector<double>& values) {
            kWhat[at.index % kOfParameter] + " on " + rank + " than on rank 0";
   }
   constexpr const char* kWhat[] = {"another name", "another keep_bound()",
-                                   "another expect_repeated_gradients()"};
+                                   "another expect_repeated_gradients()",
+                                   "another expect_no_gradients()"};
   const auto index = static_cast<std::uint32_t>((at.index - of_parameters) / kOfGroup);
   return "group '" + registry_.group({index}).name + "' has " +
          kWhat[(at.index - of_parameters) % kOfGroup] + " on " + rank + " than on rank 0";

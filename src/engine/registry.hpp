@@ -22,6 +22,7 @@ struct RegisteredGroup {
   std::string name;
   std::vector<ParameterId> parameters;
   bool repeated_gradients = false;
+  bool frozen = false;  // expect_no_gradients()
   bool keep_bound = false;
 };
 

@@ -21,6 +21,7 @@ void EngineCore::add_gradient(ParameterId id, const void* gradient, DType dtype,
     throw Error(Code::kInvalidArgument,
                 "add_gradient of '" + registry_.parameter(id).full_name + "': a null pointer");
   }
+  refuse_frozen(id, "add_gradient", "takes no gradient");
   const auto span = trainer_span("add_gradient", registry_.parameter(id).group.index,
                                  registry_.parameter(id).spec.elements() * size_bytes(dtype));
   f.gradients->add(id, gradient, dtype, stream);

@@ -166,7 +166,7 @@ void TileStore::prepare(TilePass& pass, std::uint32_t tile, TileView view, TileP
                weight_checksums_.data() + state.first_weight_checksum, view.weight_in_slot,
                swap::kWeightStream);
   }
-  if (!parts.record) return;
+  if (!parts.record || is_frozen(tile)) return;
   const residency::RecordLayout& layout = p_.plan.tiles[tile].layout;
   const auto streams = optimizer_cpu::state_streams(p_.settings, dtype);
   std::uint64_t* checksums =

@@ -317,7 +317,7 @@ void Planner::lay_out_slots(Plan& plan, const Choice& choice) const {
     const bool weight_nvme = plan.sections[part_.tiles[t].section].weight == Tier::kNvme;
     const std::uint64_t weight = weight_nvme ? tile.weight_bytes : 0;
     const std::uint64_t record = tile.record == Tier::kNvme ? tile.layout.size_bytes : 0;
-    if (!is_frozen(part_.tiles[t])) largest_update = std::max(largest_update, record + weight);
+    largest_update = std::max(largest_update, record + weight);  // of a frozen one for load, store
     largest_transfer = std::max(largest_transfer, weight);
   }
   if (largest_update > 0) {
@@ -352,7 +352,7 @@ void Planner::count_nvme(Plan& plan) const {
     // An update that is deferred hands its weights to the next forward pass.
     const std::uint64_t reads = 2 * passes + (updated && !plan.deferred ? 1 : 0);
     report.nvme_read_bytes_per_step += static_cast<double>(record + reads * weight);
-    report.nvme_written_bytes_per_step += static_cast<double>(updated ? record + weight : 0);
+    if (updated) report.nvme_written_bytes_per_step += static_cast<double>(record + weight);
     state_bytes += tile.layout.size_bytes;
     state_resident += record == 0 ? tile.layout.size_bytes : 0;
     weight_bytes += tile.weight_bytes;

@@ -102,6 +102,7 @@ static void wrong_engines_are_refused(headrace_engine* e) {
   REFUSED(headrace_engine_add_hyperparameters(e, &values, &n, &error));
   REFUSED(headrace_engine_add_group(e, "g", &spec, 1, &n, &error));
   REFUSED(headrace_engine_expect_repeated_gradients(e, 0, &error));
+  REFUSED(headrace_engine_expect_no_gradients(e, 0, &error));
   REFUSED(headrace_engine_keep_bound(e, 0, &error));
   REFUSED(headrace_engine_freeze(e, &error));
   REFUSED(headrace_engine_group_count(e, &n, &error));
@@ -121,6 +122,7 @@ static void wrong_engines_are_refused(headrace_engine* e) {
   REFUSED(headrace_engine_add_gradient(e, 0, gradient, HEADRACE_F32, 0, &error));
   REFUSED(headrace_engine_discard_gradients(e, &error));
   REFUSED(headrace_engine_step(e, NULL, NULL, &error));
+  REFUSED(headrace_engine_finish_step(e, &error));
   REFUSED(headrace_engine_stats_json(e, text, sizeof text, &size, &error));
   REFUSED(headrace_engine_close(e, &error));
   EXPECT(headrace_engine_interrupt(e) == HEADRACE_INVALID_ARGUMENT);
@@ -332,6 +334,7 @@ static void expect_no_registration(headrace_engine* e) {
   EXPECT_CODE(headrace_engine_add_hyperparameters(e, &values, &n, &error), HEADRACE_WRONG_STATE);
   EXPECT_CODE(headrace_engine_add_group(e, "h", &spec, 1, &n, &error), HEADRACE_WRONG_STATE);
   EXPECT_CODE(headrace_engine_expect_repeated_gradients(e, 0, &error), HEADRACE_WRONG_STATE);
+  EXPECT_CODE(headrace_engine_expect_no_gradients(e, 0, &error), HEADRACE_WRONG_STATE);
   EXPECT_CODE(headrace_engine_keep_bound(e, 0, &error), HEADRACE_WRONG_STATE);
   EXPECT_CODE(headrace_engine_freeze(e, &error), HEADRACE_WRONG_STATE);
 }
@@ -370,6 +373,7 @@ static void orders(void) {
   expect_no_change(e, HEADRACE_OK);
   EXPECT_OK(headrace_engine_load(e, 0, fill_ramp, NULL, &error));
   EXPECT_OK(headrace_engine_step(e, NULL, NULL, &error)); /* without a gradient nothing moves */
+  EXPECT_OK(headrace_engine_finish_step(e, &error));
   EXPECT_OK(headrace_engine_add_gradient(e, 0, gradient, HEADRACE_F32, 0, &error));
   EXPECT_CODE(headrace_engine_add_gradient(e, 0, gradient, HEADRACE_F32, 0, &error),
               HEADRACE_WRONG_STATE);

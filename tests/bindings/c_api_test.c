@@ -264,6 +264,7 @@ static void registration(void) {
   EXPECT(needed == 2);
   EXPECT_CODE(headrace_engine_group_name(engine, 9, NULL, 0, &needed, &error), HEADRACE_NOT_FOUND);
   EXPECT_CODE(headrace_engine_expect_repeated_gradients(engine, 9, &error), HEADRACE_NOT_FOUND);
+  EXPECT_CODE(headrace_engine_expect_no_gradients(engine, 9, &error), HEADRACE_NOT_FOUND);
   EXPECT_OK(headrace_engine_expect_repeated_gradients(engine, group, &error));
   EXPECT_OK(headrace_engine_keep_bound(engine, group, &error));
 
@@ -435,6 +436,7 @@ static void steps(headrace_engine* engine, int count) {
     for (e = 0; e < kElements; ++e) gradient[e] = (float)(e % 7) - 3.0f;
     EXPECT_OK(headrace_engine_add_gradient(engine, 0, gradient, HEADRACE_F32, 0, &error));
     EXPECT_OK(headrace_engine_step(engine, NULL, NULL, &error));
+    if (i % 2 == 0) EXPECT_OK(headrace_engine_finish_step(engine, &error));
   }
 }
 static void expect_same(headrace_engine* a, headrace_engine* b) {

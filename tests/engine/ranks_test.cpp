@@ -446,6 +446,7 @@ TEST(RanksFreeze, NamesWhatDiffers) {
       {"group 'h.1'", [](Engine& e) { e.keep_bound({1}); }},
       {"keep_bound", [](Engine& e) { e.keep_bound({1}); }},
       {"expect_repeated_gradients", [](Engine& e) { e.expect_repeated_gradients({2}); }},
+      {"expect_no_gradients", [](Engine& e) { e.expect_no_gradients({2}); }},
       {"hyperparameters", [](Engine& e) { e.set_default_hyperparameters({.weight_decay = 0.5f}); }},
       {"4 groups",
        [](Engine& e) {

@@ -24,7 +24,8 @@ const char* name_of(Departure departure) noexcept {
   constexpr const char* kNames[kDepartures] = {
       "none",           "a skipped group", "a group used twice",
       "another order",  "eval before",     "generation before",
-      "a frozen group", "a tied group",    "nothing used"};
+      "a frozen group", "a tied group",    "gradients alone",
+      "nothing used"};
   return kNames[static_cast<int>(departure)];
 }
 
@@ -32,6 +33,10 @@ Script script_of(Departure departure, std::uint32_t groups, bool recompute) {
   using enum ScriptedCall::What;
   Script script;
   if (departure == Departure::kNothing) return script;
+  if (departure == Departure::kGradientsAlone) {
+    for (std::uint32_t g = groups; g > 0; --g) script.push_back({kGradient, g - 1});
+    return script;
+  }
   const std::uint32_t odd = groups / 2;  // the group that departs
   const auto forward = [&](std::uint32_t first, std::uint32_t end) {
     for (std::uint32_t g = first; g < end; ++g) {
@@ -58,7 +63,8 @@ Script script_of(Departure departure, std::uint32_t groups, bool recompute) {
 }
 
 ScriptedTrainer::ScriptedTrainer(Engine& engine, const std::vector<std::int64_t>& groups,
-                                 std::optional<std::uint32_t> tied)
+                                 std::optional<std::uint32_t> tied,
+                                 std::optional<std::uint32_t> frozen)
     : engine_(engine),
       seen_(groups.size()),
       gradient_(static_cast<std::size_t>(std::ranges::max(groups))),
@@ -69,6 +75,7 @@ ScriptedTrainer::ScriptedTrainer(Engine& engine, const std::vector<std::int64_t>
         {{"weight", DType::kBf16, {groups[g]}, {}}, {"bias", DType::kF32, {kBias}, {}}}));
   }
   if (tied) engine.expect_repeated_gradients(groups_[*tied]);
+  if (frozen) engine.expect_no_gradients(groups_[*frozen]);
   engine.freeze();
   for (const GroupId group : groups_) {
     engine.load(group, [&](ParameterId id, std::span<std::byte> out) {

@@ -27,9 +27,10 @@ enum class Departure : std::uint8_t {
   kGenerationBefore,  // several, each over some of the groups
   kFrozenGroup,       // used, never given a gradient
   kTiedGroup,         // used first and last, and given two gradients: declare them
+  kGradientsAlone,    // without a use before them: of weights seen in an earlier step
   kNothing,           // no use at all, no gradient
 };
-inline constexpr int kDepartures = 9;
+inline constexpr int kDepartures = 10;
 const char* name_of(Departure departure) noexcept;
 // `recompute`: each group is used once more in backward, as checkpointing does.
 Script script_of(Departure departure, std::uint32_t groups, bool recompute);
@@ -37,9 +38,10 @@ Script script_of(Departure departure, std::uint32_t groups, bool recompute);
 class ScriptedTrainer {
  public:
   // Elements of each group's bf16 weight; each has an f32 bias of 40 beside it. Registers, freezes
-  // and loads. `tied`: may have two gradients.
+  // and loads. `tied`: may have two gradients; `frozen`: is declared to have none.
   ScriptedTrainer(Engine& engine, const std::vector<std::int64_t>& groups,
-                  std::optional<std::uint32_t> tied = std::nullopt);
+                  std::optional<std::uint32_t> tied = std::nullopt,
+                  std::optional<std::uint32_t> frozen = std::nullopt);
   StepResult step(const Script& script);
   void run(const Script& script);  // without the step at its end
   StepResult end_step();

@@ -254,6 +254,24 @@ TEST(Offload, FrozenParametersAreGatheredAndReceiveNothing) {
   EXPECT_EQ(offload.step({}).parameters_updated, 3u);
 }
 
+TEST(Offload, AGroupDeclaredWithoutGradientsKeepsNeitherThemNorStateAndRefusesOne) {
+  Mlp frozen(4, 4, 4), trained(4, 4, 4);
+  for (torch::Tensor& parameter : frozen->parameters()) parameter.set_requires_grad(false);
+  Offload offload(in_memory());
+  const auto below = offload.add_group("frozen", frozen);
+  const auto above = offload.add_group("trained", trained);
+  offload.expect_no_gradients(below);
+  offload.freeze();
+  const auto x = torch::ones({2, 4});
+  const std::string before = offload.engine().hash_parameters();
+  offload(above, offload(below, x)).sum().backward();
+  EXPECT_EQ(offload.step({}).parameters_updated, 4u);
+  EXPECT_NE(offload.engine().hash_parameters(), before);
+  for (torch::Tensor& parameter : frozen->parameters()) parameter.set_requires_grad(true);
+  const torch::Tensor y = offload(above, offload(below, x)).sum();
+  expect_error([&] { y.backward(); }, Code::kInvalidArgument, {"'frozen.", "expect_no_gradients"});
+}
+
 TEST(Offload, RunTakesAnySignatureAndBindsForEachOutputThatIsUsed) {
   Mlp mlp(4, 4, 4);
   Mlp plain(4, 4, 4);

@@ -288,6 +288,15 @@ class Offload {
     for (const auto& group : core().groups()) engine().expect_repeated_gradients(group->id);
   }
 
+  // Declares that this group is never trained (Engine::expect_no_gradients): no gradients, master
+  // or moments are kept for it. A gradient of one of its parameters is refused by name in backward, so
+  // let none require one.
+  template <class M>
+  void expect_no_gradients(const Group<M>& group) {
+    core().require_own(*group.state_);
+    engine().expect_no_gradients(group.id());
+  }
+
   // From freeze() to close(), an operator that is about to read a parked parameter, or a view of
   // one, or what autograd saved of it, has its group bound first: in forward, in backward and
   // outside of both, in any thread. Without this such a use throws a c10::Error that names the

@@ -140,6 +140,10 @@ headrace_code headrace_engine_add_group(headrace_engine* engine, const char* nam
     group = shape(engine)->add_group(name_in(name, "name"), specs_of(parameters, count)).index;
   });
 }
+headrace_code headrace_engine_expect_no_gradients(headrace_engine* engine, headrace_group group,
+                                                  headrace_error* error) {
+  return guarded(error, [&] { shape(engine)->expect_no_gradients({group}); });
+}
 headrace_code headrace_engine_expect_repeated_gradients(headrace_engine* engine,
                                                         headrace_group group,
                                                         headrace_error* error) {

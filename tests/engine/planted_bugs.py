@@ -1,0 +1,112 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Plants one bug after the other in a copy of the sources, and expects simulated_test to find each.
+
+  tests/engine/planted_bugs.py [--steps N] [--only WORD] [--work FOLDER]
+
+By hand, not in ./check: every bug is a build. The copy is made under FOLDER (default: a temporary
+one) and removed. Exit code 1 if a bug was not found, or could not be planted.
+"""
+import argparse
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+# What the bug is, where, what stands there, what stands there instead.
+BUGS = [
+    ("a gather of resident weights does not wait for their update", "src/engine/leases.cpp",
+     "    until_passed(group);\n", ""),
+    ("a gradient does not wait for the update that reads the last one",
+     "src/engine/engine_core.cpp", "until_passed(group); }", "(void)group; }"),
+    ("a fill does not wait for the update's write", "src/engine/gather_buffers.cpp",
+     "co_await p_.updates.until_written(", "(void)GroupId("),
+    ("weights are handed over before they are updated", "src/engine/tile_pass.cpp",
+     "    pass.update_unit(first, count);\n    pass.copy_weight(first, count);\n",
+     "    pass.copy_weight(first, count);\n    pass.update_unit(first, count);\n"),
+    ("a group counts as updated before its pass has run", "src/engine/updates.cpp",
+     "  began_.store(true);\n", "  began_.store(true);\n  p_.pending.passed(group);\n"),
+    ("an update slot is given back before it is written", "src/engine/updates.cpp",
+     "  const TileView view = p_.tiles.view(tile, slot ? slot.bytes() : std::span<std::byte>{});\n",
+     "  const TileView view = p_.tiles.view(tile, slot ? slot.bytes() : std::span<std::byte>{});\n"
+     "  slot.release();\n"),
+    ("a slot too few: the plan leaves room for one less than there are", "src/residency/plan.cpp",
+     "take(plan, plan.update_slots * largest_update, \"update slots\")",
+     "take(plan, (plan.update_slots - 1) * largest_update, \"update slots\")"),
+    ("a gather buffer that is leased is taken for another group", "src/engine/gather_buffers.cpp",
+     "buffer.state == State::kReady && buffer.leases == 0 &&", "buffer.state == State::kReady &&"),
+    ("a group that is wanted does not wake the updates", "src/engine/pending_updates.cpp",
+     "  if (std::exchange(groups_[group.index].wanted, true) || unstarted_ == 0) return;\n"
+     "  waiters_.wake();\n", "  groups_[group.index].wanted = true;\n"),
+    ("the next step does not wait for the updates of the last", "src/engine/step.cpp",
+     "  const auto span = trainer_span(\"step\");\n  finish_updates();\n",
+     "  const auto span = trainer_span(\"step\");\n"),
+    ("a stale buffer is not forgotten at a step", "src/engine/gather_buffers.cpp",
+     "  co_await drain();\n  for (Buffer& buffer : buffers_) {\n"
+     "    if (buffer.leases == 0) buffer.state = State::kFree;\n  }\n", "  co_await drain();\n"),
+]
+
+
+def run(command, folder, **more):
+    return subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True, check=False, **more)
+
+
+def build(folder):
+    return run(["ninja", "-C", "build/release", "simulated_test"], folder)
+
+
+def main():
+    options = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    options.add_argument("--steps", default="10000")
+    options.add_argument("--only", default="", help="bugs whose description holds this")
+    options.add_argument("--work", type=pathlib.Path)
+    asked = options.parse_args()
+    bugs = [bug for bug in BUGS if asked.only in bug[0]]
+    with tempfile.TemporaryDirectory(dir=asked.work) as parent:
+        folder = pathlib.Path(parent) / "headrace"
+        shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns("build", ".git"))
+        done = run(["cmake", "--preset", "release", "-DHEADRACE_TORCH_ROOT="], folder)
+        done = build(folder) if done.returncode == 0 else done
+        if done.returncode != 0:
+            sys.exit("the sources as they are do not build:\n" + done.stdout)
+        environment = dict(os.environ, HEADRACE_SIMULATED_STEPS=asked.steps,
+                           HEADRACE_SIMULATED_SEEDS="3")
+        missed = 0
+        for what, name, before, after in bugs:
+            path = folder / name
+            text = path.read_text()
+            if text.count(before) != 1:
+                print(f"NOT PLANTED  {what}: {name} has changed")
+                missed += 1
+                continue
+            path.write_text(text.replace(before, after))
+            done = build(folder)
+            if done.returncode != 0:
+                print(f"NOT PLANTED  {what}: {name} does not build\n{done.stdout}")
+                missed += 1
+            else:
+                try:
+                    done = run(["build/release/tests/bin/simulated_test"], folder,
+                               env=environment, timeout=600)
+                    found = done.returncode != 0
+                except subprocess.TimeoutExpired:
+                    found = True
+                    done = None
+                lines = done.stdout.splitlines() if done else ["no end in 600 s"]
+                how = next((line.strip() for line in lines if any(
+                    word in line for word in ("check failed", "deadlock", "generation", "Failure",
+                                              "checksum"))), lines[-1].strip() if lines else "")
+                print(f"{'found' if found else 'MISSED':11}  {what}: {how[:150]}", flush=True)
+                missed += not found
+            path.write_text(text)
+        print(f"{len(bugs) - missed} of {len(bugs)} found")
+        sys.exit(1 if missed else 0)
+
+
+if __name__ == "__main__":
+    main()
