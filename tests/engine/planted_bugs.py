@@ -45,6 +45,8 @@ BUGS = [
     ("the next step does not wait for the updates of the last", "src/engine/step.cpp",
      "  const auto span = trainer_span(\"step\");\n  finish_updates();\n",
      "  const auto span = trainer_span(\"step\");\n"),
+    ("what waits for a group is not told that the engine is closed", "src/engine/updates.cpp",
+     "  if (stopping_ && !error) {", "  if (stopping_ && !error && !p_.pending.all_started()) {"),
     ("a stale buffer is not forgotten at a step", "src/engine/gather_buffers.cpp",
      "  co_await drain();\n  for (Buffer& buffer : buffers_) {\n"
      "    if (buffer.leases == 0) buffer.state = State::kFree;\n  }\n", "  co_await drain();\n"),

@@ -111,6 +111,8 @@ struct RandomRun {
   std::uint64_t pass_ns = 0, trainer_ns = 0;        // at most
   std::uint64_t fails_one_in = 0;                   // transfers; 0: none
   std::vector<Script> scripts;                      // one a step
+  bool ends_early = false;  // closes while updates may be pending, perhaps interrupted before
+  bool interrupted = false;
   std::string text() const;
 };
 
@@ -152,6 +154,8 @@ RandomRun drawn(std::uint64_t seed) {
   run.trainer_ns = draw.of<std::uint64_t>({0, 5'000, 200'000, 10'000'000});
   if (draw.one_in(5)) run.fails_one_in = draw.of<std::uint64_t>({5, 30, 300});
   const bool recompute = draw.one_in(3);
+  run.ends_early = draw.one_in(3);
+  run.interrupted = run.ends_early && draw.one_in(2);
   for (int step = 0; step < kStepsOfARun; ++step) {
     auto departure = draw.one_in(2) ? Departure::kNone
                                     : static_cast<Departure>(draw.below(testing::kDepartures));
@@ -227,7 +231,12 @@ class Simulation {
         EXPECT_LE(engine.plan().host_bytes, settings.host_budget_bytes);
       }
       for (const Script& script : run_.scripts) step(trainer, script);
-      outcome.hashes = trainer.hashes();
+      if (run_.ends_early) {
+        pass_time(*conductor_, Nanoseconds(draw_.below(3'000'000)));
+        if (run_.interrupted) engine.interrupt();
+      } else {
+        outcome.hashes = trainer.hashes();
+      }
     } catch (const Error& error) {
       outcome.error = error.what();
       EXPECT_EQ(outcome.error.find("deadlock"), std::string::npos) << error.what();
@@ -292,20 +301,22 @@ std::string in_memory(const RandomRun& run) {
 TEST(EngineSimulated, RandomRunsEndInTheBitsOfOneInMemoryOrInTheErrorOfADrive) {
   const std::uint64_t first = from_environment("HEADRACE_SIMULATED_SEED", 1);
   const std::uint64_t runs = from_environment("HEADRACE_SIMULATED_STEPS", 10'000) / kStepsOfARun;
-  std::uint64_t deferred = 0, failed = 0;
+  std::uint64_t deferred = 0, failed = 0, early = 0;
   for (std::uint64_t seed = first; seed < first + runs; ++seed) {
     const RandomRun run = drawn(seed);
     SCOPED_TRACE(run.text());
     const Outcome outcome = Simulation(run).train();
     deferred += outcome.deferred;
-    failed += outcome.hashes.empty();
+    failed += !outcome.error.empty();
+    early += run.ends_early;
     if (!outcome.hashes.empty()) {
       EXPECT_EQ(outcome.hashes, in_memory(run));
     }
     if (HasFailure()) return;
   }
   std::cout << runs * kStepsOfARun << " steps in " << runs << " runs from seed " << first << ": "
-            << deferred << " deferred, " << failed << " ended in an error of a drive\n";
+            << deferred << " deferred, " << early << " closed with updates pending, " << failed
+            << " ended in an error of a drive\n";
 }
 }  // namespace
 }  // namespace headrace
