@@ -7,6 +7,7 @@
 import json
 import math
 import os
+import statistics
 import sys
 
 
@@ -45,9 +46,9 @@ def number(value, digits=4):
 
 
 def per_parameter_and_step(report, key):
-    steps = report["steps"]
-    total = sum(step[key] for step in steps)
-    return total / max(len(steps), 1) / max(report["parameters"], 1)
+    # Of the steps in the middle: where updates are deferred, the first step has none behind it.
+    moved = statistics.median([step[key] for step in report["steps"]] or [0])
+    return moved / max(report["parameters"], 1)
 
 
 def seconds(report, key):

@@ -90,6 +90,8 @@ void run_step(Training& training, Batches& batches, const headrace::Settings& sc
       training.update({.learning_rate = static_cast<float>(record.learning_rate),
                        .gradient_scale = 1.0f / static_cast<float>(accumulation),
                        .max_norm = static_cast<float>(scaled.gradient_clipping)});
+  // What the last step defers is no later step's: the run's seconds and bytes have all of it.
+  if (record.step == report.options.steps) training.finish_update();
   record.update_s = watch.lap();
   record.gradient_norm = result.gradient_norm;
   record.skipped = result.skipped;

@@ -46,6 +46,7 @@ class Offloaded : public TorchTraining {
   headrace::StepResult update(const headrace::StepOptions& options) override {
     return offload_.step(options);
   }
+  void finish_update() override { offload_.engine().finish_step(); }
 
   headrace::Stats stats() const override { return engine().stats(); }
   headrace::Trace take_trace() override { return engine().take_trace(); }

@@ -48,31 +48,32 @@ Json lanes_json(const Report& r) {
   const headrace::Stats& b = r.stats_after;
   const std::uint64_t read = b.nvme_read_bytes - a.nvme_read_bytes;
   const std::uint64_t written = b.nvme_written_bytes - a.nvme_written_bytes;
-  return {{"trainer", {{"seconds", lanes.trainer_s}, {"threads", r.torch_threads}}},
-          {"gather_wait", {{"seconds", lanes.gather_wait_s}}},
-          {"nvme_read",
-           {{"seconds", lanes.nvme_read_s},
-            {"bytes", read},
-            {"gb_per_s", rate(read, lanes.nvme_read_s)}}},
-          {"nvme_write",
-           {{"seconds", lanes.nvme_write_s},
-            {"bytes", written},
-            {"gb_per_s", rate(written, lanes.nvme_write_s)}}},
-          {"update",
-           {{"seconds", lanes.update_s},
-            {"threads", b.update_threads},
-            {"threads_source", or_null(b.update_threads_source)}}},
-          {"steps", {{"seconds", lanes.steps_s}}},
-          {"gathers",
-           {{"in_place", b.gathers_in_place - a.gathers_in_place},
-            {"prefetched", b.gathers_prefetched - a.gathers_prefetched},
-            {"on_demand", b.gathers_on_demand - a.gathers_on_demand}}},
-          {"nvme_retries", b.nvme_retries},
-          {"io_queue", or_null(b.io_queue)},
-          {"io_queue_reason", or_null(b.io_queue_reason)},
-          {"direct_io", b.direct_io},
-          {"drives", r.drives},
-          {"bound_by", lanes.bound_by}};
+  return {
+      {"trainer", {{"seconds", lanes.trainer_s}, {"threads", r.torch_threads}}},
+      {"gather_wait", {{"seconds", lanes.gather_wait_s}, {"update_seconds", lanes.update_wait_s}}},
+      {"nvme_read",
+       {{"seconds", lanes.nvme_read_s},
+        {"bytes", read},
+        {"gb_per_s", rate(read, lanes.nvme_read_s)}}},
+      {"nvme_write",
+       {{"seconds", lanes.nvme_write_s},
+        {"bytes", written},
+        {"gb_per_s", rate(written, lanes.nvme_write_s)}}},
+      {"update",
+       {{"seconds", lanes.update_s},
+        {"threads", b.update_threads},
+        {"threads_source", or_null(b.update_threads_source)}}},
+      {"steps", {{"seconds", lanes.steps_s}}},
+      {"gathers",
+       {{"in_place", b.gathers_in_place - a.gathers_in_place},
+        {"prefetched", b.gathers_prefetched - a.gathers_prefetched},
+        {"on_demand", b.gathers_on_demand - a.gathers_on_demand}}},
+      {"nvme_retries", b.nvme_retries},
+      {"io_queue", or_null(b.io_queue)},
+      {"io_queue_reason", or_null(b.io_queue_reason)},
+      {"direct_io", b.direct_io},
+      {"drives", r.drives},
+      {"bound_by", lanes.bound_by}};
 }
 
 Json error_json(const Failure& failure) {
@@ -155,22 +156,30 @@ void add_losses(std::string& out, const Report& r) {
   }
 }
 
+// Of the steps in the middle: where updates are deferred, the first step has none behind it.
+double median_of(const std::vector<StepRecord>& steps, std::uint64_t StepRecord::*bytes) {
+  std::vector<std::uint64_t> values;
+  for (const StepRecord& step : steps) values.push_back(step.*bytes);
+  std::ranges::sort(values);
+  return static_cast<double>(values[values.size() / 2] + values[(values.size() - 1) / 2]) / 2;
+}
+
 void add_times(std::string& out, const Report& r) {
   if (r.steps.empty()) return;
   const Lanes lanes = lanes_of(r);
   const auto count = static_cast<double>(r.steps.size());
-  double forward = 0, backward = 0, update = 0, read = 0, written = 0;
+  double forward = 0, backward = 0, update = 0;
   for (const StepRecord& s : r.steps) {
     forward += s.forward_s / count;
     backward += s.backward_s / count;
     update += s.update_s / count;
-    read += static_cast<double>(s.nvme_read_bytes) / count;
-    written += static_cast<double>(s.nvme_written_bytes) / count;
   }
   add(out, "seconds a step  %.3f: forward %.3f, backward %.3f, update %.3f\n",
       lanes.steps_s / count, forward, backward, update);
   if (!r.plan) return;
   const auto parameters = static_cast<double>(std::max<std::uint64_t>(r.parameters, 1));
+  const double read = median_of(r.steps, &StepRecord::nvme_read_bytes);
+  const double written = median_of(r.steps, &StepRecord::nvme_written_bytes);
   add(out, "NVMe a step     %.2f B read, %.2f B written per parameter (plan: %.2f, %.2f)\n",
       read / parameters, written / parameters, r.plan->nvme_read_bytes_per_step / parameters,
       r.plan->nvme_written_bytes_per_step / parameters);
@@ -178,6 +187,10 @@ void add_times(std::string& out, const Report& r) {
       "seconds a lane  trainer %.2f, NVMe read %.2f, NVMe write %.2f, update arithmetic %.2f; "
       "bound by %s\n",
       lanes.trainer_s, lanes.nvme_read_s, lanes.nvme_write_s, lanes.update_s, lanes.bound_by);
+  if (r.stats_after.waits.empty()) return;
+  add(out, "trainer waited  %.2f s: for updates %.2f, for reads %.2f; for group '%s' longest\n",
+      lanes.gather_wait_s, lanes.update_wait_s, lanes.gather_wait_s - lanes.update_wait_s,
+      r.stats_after.waits.front().group.c_str());
 }
 
 void add_memory(std::string& out, const Report& r) {
@@ -209,6 +222,7 @@ Lanes lanes_of(const Report& r) {
   }
   const double drives = std::max(1u, r.drives);
   lanes.gather_wait_s = b.gather_wait_seconds - a.gather_wait_seconds;
+  lanes.update_wait_s = b.gather_wait_update_seconds - a.gather_wait_update_seconds;
   lanes.trainer_s = std::max(0.0, busy - lanes.gather_wait_s);
   lanes.nvme_read_s = (b.nvme_read_busy_seconds - a.nvme_read_busy_seconds) / drives;
   lanes.nvme_write_s = (b.nvme_write_busy_seconds - a.nvme_write_busy_seconds) / drives;

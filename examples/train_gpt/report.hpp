@@ -64,6 +64,7 @@ struct Lanes {
   double nvme_write_s = 0;
   double update_s = 0;  // arithmetic of the update, per thread
   double gather_wait_s = 0;
+  double update_wait_s = 0;          // of it for deferred updates
   double steps_s = 0;                // all of it
   const char* bound_by = "trainer";  // the busiest
 };

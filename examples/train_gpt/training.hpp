@@ -33,6 +33,8 @@ class Training {
   virtual void backward() = 0;
   virtual double evaluate(const Batch& batch) = 0;
   virtual headrace::StepResult update(const headrace::StepOptions& options) = 0;
+  // Returns when what update() has deferred is done.
+  virtual void finish_update() {}
 
   virtual headrace::Stats stats() const { return {}; }
   virtual headrace::Trace take_trace() { return {}; }

@@ -26,6 +26,14 @@ struct DriveStats {
   double write_busy_seconds = 0;
 };
 
+// How long trainer threads waited before a group could be used.
+struct GroupWait {
+  std::string group;
+  double seconds = 0;
+  double update_seconds =
+      0;  // of it for the group's deferred update, the rest for reads and copies
+};
+
 // Totals since freeze; subtract two snapshots for a step, each after Engine::finish_step() where
 // updates are deferred. Byte counts are what the I/O queues completed.
 struct Stats {
@@ -45,7 +53,9 @@ struct Stats {
   std::uint64_t gathers_in_place = 0;    // resident and bound: no hop, no copy
   std::uint64_t gathers_prefetched = 0;  // the bytes were there or under way
   std::uint64_t gathers_on_demand = 0;
-  double gather_wait_seconds = 0;  // trainer threads blocked in gather
+  double gather_wait_seconds = 0;         // trainer threads blocked in gather
+  double gather_wait_update_seconds = 0;  // of it for deferred updates
+  std::vector<GroupWait> waits;           // by group, longest first; none that never was waited for
   // Held now: arena, device memory and coroutine frames as they were allocated, tables on the heap
   // by the sizes the plan counts them with (within 2 % of the whole of what the allocator has
   // given).

@@ -191,7 +191,7 @@ std::uint64_t EngineCore::bookkeeping_bytes(const Partition& partition) const {
          engine::TraceRecorder::bookkeeping_bytes(trace_events_) +
          partition.tiles.size() * (sizeof(residency::TilePlan) + 1) +
          partition.sections.size() * (sizeof(residency::SectionPlan) + sizeof(std::uint64_t)) +
-         parameters * (sizeof(std::uint64_t) + 1) + groups * 40;
+         parameters * (sizeof(std::uint64_t) + 1) + groups * (40 + sizeof(Wait));
 }
 
 residency::Plan EngineCore::make_plan(const Partition& partition,
@@ -300,6 +300,7 @@ void EngineCore::allocate(Frozen& f, const std::vector<swap::PathProbe>& paths) 
       f.partition, f.plan, *f.gradients, *f.tiles, *f.buffers, *f.pending, f.trace.get(),
       interrupted_, update_, [this](const Error& error) { fail_deferred(error); }});
   f.group_values.resize(registry_.groups().size());
+  f.waits = std::vector<Wait>(registry_.groups().size());
   f.half_loaded.resize(f.partition.parameters.size());
   f.in_place_leases = std::vector<std::atomic<std::uint32_t>>(registry_.groups().size());
   f.step_counts.resize(f.partition.parameters.size());
@@ -367,10 +368,22 @@ Stats EngineCore::stats() const {
   s.gathers_in_place = in_place_.load();
   s.gathers_prefetched = g.prefetched;
   s.gathers_on_demand = g.on_demand;
-  s.gather_wait_seconds = 1e-9 * static_cast<double>(gather_wait_ns_.load());
+  add_waits(f, s);
   s.engine_bytes = f.arena->size_bytes() + f.buffers->device_bytes() + f.gradients->device_bytes() +
                    f.frames.reserve_bytes() + bookkeeping_bytes(f.partition);
   return s;
+}
+
+void EngineCore::add_waits(const Frozen& f, Stats& stats) const {
+  for (std::uint32_t g = 0; g < f.waits.size(); ++g) {
+    const std::uint64_t ns = f.waits[g].ns.load();
+    if (ns == 0) continue;
+    stats.waits.push_back({registry_.groups()[g].name, 1e-9 * static_cast<double>(ns),
+                           1e-9 * static_cast<double>(f.waits[g].update_ns.load())});
+    stats.gather_wait_seconds += stats.waits.back().seconds;
+    stats.gather_wait_update_seconds += stats.waits.back().update_seconds;
+  }
+  std::ranges::sort(stats.waits, std::ranges::greater(), &GroupWait::seconds);
 }
 
 Trace EngineCore::take_trace() {

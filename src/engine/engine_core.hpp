@@ -86,6 +86,11 @@ class EngineCore {
     bool held = false;
   };
 
+  // Of trainer threads, in gather.
+  struct Wait {
+    std::atomic<std::uint64_t> ns{0}, update_ns{0};
+  };
+
   // Everything that exists from freeze to close, in order of construction.
   struct Frozen {
     partition::Partition partition;
@@ -106,6 +111,7 @@ class EngineCore {
     std::vector<GroupValues> group_values;
     std::vector<std::uint8_t> half_loaded;  // per parameter: a bit for each content that is
     std::vector<std::atomic<std::uint32_t>> in_place_leases;
+    std::vector<Wait> waits;                    // per group
     std::vector<std::uint64_t> step_counts;     // per parameter
     std::vector<std::uint64_t> weight_changes;  // per group
     HeldTile held;
@@ -137,6 +143,7 @@ class EngineCore {
                             const std::vector<swap::DriveSpeed>& speeds, std::size_t drive) const;
   void warn_of_slow_drives(const std::vector<DriveReport>& drives) const;
   void say_shares(const Frozen& frozen) const;
+  void add_waits(const Frozen& frozen, Stats& stats) const;
   static void add_drive_stats(const Frozen& frozen, Stats& stats);
   std::uint64_t bookkeeping_bytes(const partition::Partition& partition) const;
   void allocate(Frozen& frozen, const std::vector<swap::PathProbe>& paths);
@@ -202,7 +209,7 @@ class EngineCore {
   std::string first_cause_;
   std::exception_ptr deferred_failure_;  // thrown by the next call, where none has waited for it
   std::atomic<bool> deferred_failure_untold_{false};
-  std::atomic<std::uint64_t> gathers_{0}, in_place_{0}, gather_wait_ns_{0};
+  std::atomic<std::uint64_t> gathers_{0}, in_place_{0};
   int owner_pid_ = 0;
 };
 }  // namespace headrace

@@ -114,7 +114,7 @@ async::Task<std::uint32_t> GatherBuffers::free_buffer(GroupId wanted) {
                   "; release one first, or set headrace.prefetch_groups to more");
 }
 
-async::Task<std::uint32_t> GatherBuffers::acquire(GroupId group) {
+async::Task<GatherBuffers::Acquired> GatherBuffers::acquire(GroupId group) {
   record(group);
   std::optional<std::uint32_t> found = find(group);
   if (found) {
@@ -142,7 +142,7 @@ async::Task<std::uint32_t> GatherBuffers::acquire(GroupId group) {
     buffer.leases.fetch_sub(1);
     throw;
   }
-  co_return *found;
+  co_return Acquired{*found, buffer.updated};
 }
 
 async::Task<std::uint32_t> GatherBuffers::claim_empty(GroupId group) {
@@ -228,8 +228,11 @@ async::Task<> GatherBuffers::fill(std::uint32_t index, Priority priority) {
       const std::lock_guard lock(mutex_);
       buffer.reader_count = 0;
     }
-    if (buffer.takes_update) co_await take_update(buffer.group);
-    buffer.takes_update = false;
+    if (buffer.takes_update) {
+      co_await take_update(buffer.group);
+      buffer.updated = std::chrono::steady_clock::now();
+      buffer.takes_update = false;
+    }
     for (const std::uint32_t section : p_.partition.group_sections[buffer.group.index]) {
       co_await fill_section(index, section, priority, reads);
     }

@@ -8,6 +8,7 @@
 #pragma once
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <mutex>
 #include <optional>
@@ -54,7 +55,11 @@ class GatherBuffers {
   // A buffer with this rank's shard of `group` in its place, leased once more. Starts the fills
   // that are likely next. Throws kOutOfBudget naming the holders when all buffers are leased; a
   // failed fill's error (the buffer is free again).
-  async::Task<std::uint32_t> acquire(GroupId group);
+  struct Acquired {
+    std::uint32_t buffer = 0;
+    std::chrono::steady_clock::time_point updated;  // when the last update of it was over
+  };
+  async::Task<Acquired> acquire(GroupId group);
   // A buffer for `group` with nothing in it, leased: for load.
   async::Task<std::uint32_t> claim_empty(GroupId group);
   // Any thread. Work queued on `stream` so far may still read the buffer.
@@ -116,6 +121,7 @@ class GatherBuffers {
     Event there;  // after the fill, and after the join once there was one; 0: nothing to wait for
     std::array<Reader, kReadersMax> readers;  // under mutex_
     std::size_t reader_count = 0;
+    std::chrono::steady_clock::time_point updated;
     std::exception_ptr error;
     async::Waiters filled;
     Buffer() = default;

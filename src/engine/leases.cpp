@@ -3,6 +3,7 @@
 // are joined.
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <string>
 
@@ -18,15 +19,21 @@ Gathered EngineCore::gather(GroupId group, Stream stream) {
   const auto span = trainer_span("gather", group.index, f.plan.group_bytes[group.index]);
   if (f.plan.group_in_place[group.index]) {
     in_place_.fetch_add(1, std::memory_order_relaxed);
-    until_passed(group);
+    if (f.pending->passes_left(group)) {
+      const auto began = std::chrono::steady_clock::now();
+      until_passed(group);
+      const auto ns = (std::chrono::steady_clock::now() - began).count();
+      f.waits[group.index].ns.fetch_add(ns);
+      f.waits[group.index].update_ns.fetch_add(ns);
+    }
     f.in_place_leases[group.index].fetch_add(1);
     return Gathered(this, group, kInPlace, stream);
   }
   const auto began = std::chrono::steady_clock::now();
-  const std::uint32_t buffer = on_conductor([&] { return f.buffers->acquire(group); });
-  gather_wait_ns_.fetch_add(
-      static_cast<std::uint64_t>((std::chrono::steady_clock::now() - began).count()),
-      std::memory_order_relaxed);
+  const auto [buffer, updated] = on_conductor([&] { return f.buffers->acquire(group); });
+  const auto there = std::chrono::steady_clock::now();
+  f.waits[group.index].ns.fetch_add((there - began).count());
+  f.waits[group.index].update_ns.fetch_add((std::clamp(updated, began, there) - began).count());
   Gathered lease(this, group, buffer,
                  stream);  // from here the buffer is given back whatever happens
   if (f.partition.world_size > 1) {

@@ -157,6 +157,28 @@ TEST_F(Deferred, AnErrorIsThrownByTheCallThatWaitsAndNamesTheStep) {
   }
 }
 
+TEST_F(Deferred, WhatAGatherWaitedForIsSaidByGroup) {
+  const auto engine = engine_of(settings());
+  ScriptedTrainer trainer(*engine, kGroups);
+  trainer.step(usual());
+  engine->finish_step();
+  const Stats before = engine->stats();
+  EXPECT_EQ(before.gather_wait_update_seconds, 0) << "nothing was deferred when groups were used";
+  trainer.step(usual());
+  (void)engine->gather(kLast);
+  const Stats after = engine->stats();
+  EXPECT_GT(after.gather_wait_update_seconds, 0);
+  EXPECT_LE(after.gather_wait_update_seconds, after.gather_wait_seconds);
+  double sum = 0;
+  for (std::size_t w = 0; w < after.waits.size(); ++w) {
+    sum += after.waits[w].seconds;
+    EXPECT_LE(after.waits[w].update_seconds, after.waits[w].seconds);
+    EXPECT_TRUE(w == 0 || after.waits[w].seconds <= after.waits[w - 1].seconds);
+    EXPECT_EQ(after.waits[w].update_seconds > 0, after.waits[w].group == "group.5");
+  }
+  EXPECT_DOUBLE_EQ(sum, after.gather_wait_seconds);
+}
+
 TEST_F(Deferred, WhatIsSetAfterAStepIsOfTheNextOne) {
   std::string hashes[2];
   for (const UpdateMode mode : {UpdateMode::kDefer, UpdateMode::kBarrier}) {

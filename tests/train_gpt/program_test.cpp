@@ -207,7 +207,7 @@ TEST_F(TrainGpt, GivesSgdWithMomentumAMomentum) {
 TEST_F(TrainGpt, CountsTheBytesOfStateOnNvme) {
   // Blocks of a million parameters, so that rounding shards up to whole blocks hardly shows.
   const json d = report(
-      join(on_nvme(false), {"--layers", "4", "--hidden", "256", "--heads", "4", "--steps", "2"}));
+      join(on_nvme(false), {"--layers", "4", "--hidden", "256", "--heads", "4", "--steps", "3"}));
   const double parameters = d["parameters"];
   EXPECT_NEAR(d["steps"][1]["nvme_read_bytes"].get<double>() / parameters, 10, 0.1);
   EXPECT_NEAR(d["steps"][1]["nvme_written_bytes"].get<double>() / parameters, 10, 0.1);

@@ -40,6 +40,8 @@ Report sample() {
   r.stats_after.nvme_read_busy_seconds = 3;
   r.stats_after.update_compute_seconds = 1;
   r.stats_after.gather_wait_seconds = 0.25;
+  r.stats_after.gather_wait_update_seconds = 0.125;
+  r.stats_after.waits = {{"h.1", 0.25, 0.125}};
   r.drives = 2;
   r.stats_after.update_threads = 2;
   r.config = R"({"gradient_clipping":1.0})";

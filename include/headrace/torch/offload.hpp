@@ -289,8 +289,8 @@ class Offload {
   }
 
   // Declares that this group is never trained (Engine::expect_no_gradients): no gradients, master
-  // or moments are kept for it. A gradient of one of its parameters is refused by name in backward, so
-  // let none require one.
+  // or moments are kept for it. A gradient of one of its parameters is refused by name in backward,
+  // so let none require one.
   template <class M>
   void expect_no_gradients(const Group<M>& group) {
     core().require_own(*group.state_);

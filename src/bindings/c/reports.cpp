@@ -31,6 +31,16 @@ ordered_json to_array(const std::vector<DriveStats>& drives) {
   }
   return array;
 }
+
+ordered_json to_array(const std::vector<GroupWait>& waits) {
+  ordered_json array = ordered_json::array();
+  for (const GroupWait& wait : waits) {
+    array.push_back({{"group", wait.group},
+                     {"seconds", wait.seconds},
+                     {"update_seconds", wait.update_seconds}});
+  }
+  return array;
+}
 }  // namespace
 
 std::string to_json(const PlanReport& plan) {
@@ -76,6 +86,8 @@ std::string to_json(const Stats& stats) {
                   {"gathers_prefetched", stats.gathers_prefetched},
                   {"gathers_on_demand", stats.gathers_on_demand},
                   {"gather_wait_seconds", stats.gather_wait_seconds},
+                  {"gather_wait_update_seconds", stats.gather_wait_update_seconds},
+                  {"waits", to_array(stats.waits)},
                   {"engine_bytes", stats.engine_bytes},
                   {"io_queue", stats.io_queue},
                   {"io_queue_reason", stats.io_queue_reason},
