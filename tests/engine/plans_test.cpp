@@ -91,7 +91,7 @@ std::vector<Row> rows() {
     for (std::uint32_t prefetch = 0; prefetch < 5; ++prefetch) {
       for (int bits = 0; bits < 4; ++bits) {
         for (int d = 0; d < testing::kDepartures; ++d) {
-          if ((budget + 2 * static_cast<int>(prefetch) + 4 * bits + 5 * d) % of != 0) continue;
+          if ((5 * budget + 11 * static_cast<int>(prefetch) + 3 * bits + 5 * d) % of != 0) continue;
           all.push_back({budget, prefetch, bits & 1 ? UpdateMode::kBarrier : UpdateMode::kDefer,
                          (bits & 2) != 0, static_cast<Departure>(d)});
         }
