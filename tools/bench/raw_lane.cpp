@@ -48,13 +48,20 @@ RawLane::RawLane(const RawLaneOptions& options)
   move(swap::IoKind::kWrite, file_.size_bytes());
 }
 
+void RawLane::start(Slot& slot, swap::IoKind kind) noexcept {
+  slot.kind = kind;
+  slot.priority =
+      kind == swap::IoKind::kRead ? swap::Priority::kDemand : swap::Priority::kWriteBack;
+  drive_->start(slot);
+}
+
 // The next extent of the file, or the end of this slot's work.
 void RawLane::start_next(Slot& slot) noexcept {
   if (next_ < end_ && error_ == 0 && !short_ && signal_received() == 0) {
     slot.offset_bytes = next_;
     slot.size_bytes = std::min(extent_bytes_, end_ - next_);
     next_ += slot.size_bytes;
-    drive_->start(slot);
+    start(slot, reads_ ? swap::IoKind::kRead : swap::IoKind::kWrite);
   } else if (--running_ == 0) {
     done_.store(true);
     done_.notify_all();
@@ -66,15 +73,21 @@ void RawLane::ended(async::Work* work) noexcept {
   RawLane& lane = *slot.lane;
   if (slot.error != 0) lane.error_ = slot.error;
   if (slot.done_bytes != slot.size_bytes) lane.short_ = true;
+  const bool both = lane.reads_ && lane.writes_ && lane.error_ == 0 && !lane.short_;
+  if (both && slot.kind == swap::IoKind::kRead) return lane.start(slot, swap::IoKind::kWrite);
   lane.start_next(slot);
 }
 
 RawLane::Result RawLane::move(swap::IoKind kind, std::uint64_t size_bytes) {
-  for (Slot& slot : slots_) {
-    slot.kind = kind;
-    slot.priority =
-        kind == swap::IoKind::kRead ? swap::Priority::kDemand : swap::Priority::kWriteBack;
-  }
+  const bool reads = kind == swap::IoKind::kRead;
+  return run(reads, !reads, size_bytes);
+}
+
+RawLane::Result RawLane::rewrite(std::uint64_t size_bytes) { return run(true, true, size_bytes); }
+
+RawLane::Result RawLane::run(bool reads, bool writes, std::uint64_t size_bytes) {
+  reads_ = reads;
+  writes_ = writes;
   next_ = 0;
   end_ = std::min(size_bytes, file_.size_bytes());
   error_ = 0;
@@ -89,11 +102,11 @@ RawLane::Result RawLane::move(swap::IoKind kind, std::uint64_t size_bytes) {
   if (error_ != 0 || short_) {
     throw Error(
         Code::kIo,
-        std::string(kind == swap::IoKind::kRead ? "read" : "write") + " of " + file_.path() +
+        std::string(!writes ? "read" : reads ? "rewriting" : "write") + " of " + file_.path() +
             " failed: " + (error_ != 0 ? base::errno_text(error_) : "fewer bytes than asked for") +
             "; nothing can be compared; look at the drive (dmesg) or name another --nvme",
         error_);
   }
-  return {took.count(), cpu_seconds() - cpu, end_};
+  return {took.count(), cpu_seconds() - cpu, end_ * (reads && writes ? 2 : 1)};
 }
 }  // namespace headrace::tools

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // raw_lane.hpp: the drive without any work in between: the ceiling of an update phase.
 //
-// A swap file of the same size, made and written as the engine's, read and written in order through
-// the same drive: one transfer of a record's size per update slot in flight.
+// A swap file of the same size, made and written as the engine's, read, written, or rewritten record
+// by record in order through the same drive: one transfer of a record's size per update slot in
+// flight.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -35,6 +36,9 @@ class RawLane {
   };
   // Moves the file's first `size_bytes` (whole pages). Throws headrace::Error kIo, kInterrupted.
   Result move(swap::IoKind kind, std::uint64_t size_bytes);
+  // As an update does without its arithmetic: each of the first `size_bytes` is read, then written,
+  // a slot's next read after its write. The result counts both ways.
+  Result rewrite(std::uint64_t size_bytes);
 
   const char* queue_name() const { return drive_->queue_name(); }
   const swap::PathProbe& path() const { return path_; }
@@ -44,6 +48,8 @@ class RawLane {
   struct Slot : swap::Transfer {
     RawLane* lane = nullptr;
   };
+  Result run(bool reads, bool writes, std::uint64_t size_bytes);
+  void start(Slot& slot, swap::IoKind kind) noexcept;
   void start_next(Slot& slot) noexcept;
   static void ended(async::Work* work) noexcept;
 
@@ -60,6 +66,7 @@ class RawLane {
   struct Start : async::Work {
     RawLane* lane = nullptr;
   } start_;
+  bool reads_ = false, writes_ = false;
   std::uint64_t next_ = 0, end_ = 0;
   std::uint32_t running_ = 0;
   int error_ = 0;

@@ -22,7 +22,8 @@ using command_line::to_whole;
 constexpr const char* kDescription =
     "Measures the update phase of a step with optimizer state on NVMe against what the drive does "
     "without\nany work in between: bytes read / raw read bandwidth + bytes written / raw write "
-    "bandwidth.\nEach round measures all of it; rounds run forwards and backwards in turn.\n";
+    "bandwidth, and the same\nrecords read and written back with nothing computed (mixed).\nEach "
+    "round measures all of it; rounds run forwards and backwards in turn.\n";
 constexpr const char* kFooter =
     "\nNeeds about 2 bytes of memory per parameter, 14 more without --no-memory, and 20 bytes of "
     "drive.\n"

@@ -29,10 +29,14 @@ constexpr Figure kFigures[] = {
      [](const auto&, const auto& r) { return 1e-9 * r.raw_read.bytes_per_second(); }},
     {"raw_write_gb_per_s", "write GB/s", "{:.2f}",
      [](const auto&, const auto& r) { return 1e-9 * r.raw_write.bytes_per_second(); }},
+    {"raw_mixed_gb_per_s", "mixed GB/s", "{:.2f}",
+     [](const auto&, const auto& r) { return 1e-9 * r.raw_mixed.bytes_per_second(); }},
     {"bound_s", "bound s", "{:.3f}", [](const auto&, const auto& r) { return r.bound_seconds(); }},
     {"update_s", "update s", "{:.3f}", [](const auto&, const auto& r) { return r.nvme.seconds; }},
     {"update_to_bound", "/bound", "{:.2f}",
      [](const auto&, const auto& r) { return r.bound_ratio(); }},
+    {"update_of_mixed", "of mixed", "{:.2f}",
+     [](const auto&, const auto& r) { return r.mixed_share(); }},
     {"memory_s", "memory s", "{:.3f}", [](const auto&, const auto& r) { return r.memory.seconds; }},
     {"update_to_memory", "/memory", "{:.2f}",
      [](const auto&, const auto& r) { return r.memory_ratio(); }},
@@ -121,6 +125,9 @@ std::string result_text(const UpdateOptions& options, const UpdateMeasurement& m
   const Spread ratio = bound_ratio(m);
   text += fmt::format("\nupdate / additive bound: {:.3f} [{:.3f}, {:.3f}]\n", ratio.median,
                       ratio.least, ratio.most);
+  const Spread share = spread(m, [](const auto&, const Round& r) { return r.mixed_share(); });
+  text += fmt::format("share of the raw mixed pattern: {:.3f} [{:.3f}, {:.3f}]\n", share.median,
+                      share.least, share.most);
   if (options.require_ratio) {
     text += fmt::format("required: {:.3f}: {}\n", *options.require_ratio,
                         ratio.median <= *options.require_ratio ? "met" : "MISSED");

@@ -40,9 +40,10 @@ struct Bench {
 
   Round round(bool backwards) {
     Round round;
-    std::array<std::function<void()>, 4> parts = {
+    std::array<std::function<void()>, 5> parts = {
         [&] { round.raw_read = raw->move(swap::IoKind::kRead, first.read_bytes); },
         [&] { round.nvme = nvme.step(); },
+        [&] { round.raw_mixed = raw->rewrite(first.read_bytes); },
         [&] { round.raw_write = raw->move(swap::IoKind::kWrite, first.written_bytes); },
         [&] {
           if (memory) round.memory = memory->step();

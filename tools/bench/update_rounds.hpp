@@ -12,7 +12,7 @@
 
 namespace headrace::tools {
 struct Round {
-  RawLane::Result raw_read, raw_write;
+  RawLane::Result raw_read, raw_write, raw_mixed;
   StepCost nvme;
   StepCost memory;  // zeros without --memory
 
@@ -22,6 +22,11 @@ struct Round {
            static_cast<double>(nvme.written_bytes) / raw_write.bytes_per_second();
   }
   double bound_ratio() const { return nvme.seconds / bound_seconds(); }
+  // The update's share of the speed that the same requests have without arithmetic between them.
+  double mixed_share() const {
+    return static_cast<double>(nvme.read_bytes + nvme.written_bytes) / nvme.seconds /
+           raw_mixed.bytes_per_second();
+  }
   double memory_ratio() const { return memory.seconds > 0 ? nvme.seconds / memory.seconds : 0; }
 };
 
