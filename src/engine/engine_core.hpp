@@ -6,7 +6,9 @@
 // cycle and registration, values.cpp load, store and hashes, parameter_load.cpp load of one
 // parameter, leases.cpp gather, step.cpp the step, drives.cpp what freeze does about drives.
 #pragma once
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -89,6 +91,13 @@ class EngineCore {
   // Of trainer threads, in gather.
   struct Wait {
     std::atomic<std::uint64_t> ns{0}, update_ns{0};
+    using Time = std::chrono::steady_clock::time_point;
+    // From `began` until the group was `there`; for its update until `updated`, if that is later.
+    void add(Time began, Time updated, Time there) noexcept {
+      ns.fetch_add(static_cast<std::uint64_t>((there - began).count()));
+      update_ns.fetch_add(
+          static_cast<std::uint64_t>((std::clamp(updated, began, there) - began).count()));
+    }
   };
 
   // Everything that exists from freeze to close, in order of construction.

@@ -3,13 +3,14 @@
 // are joined.
 #include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
 #include <string>
 
 #include "engine/engine_core.hpp"
 
 namespace headrace {
+using Clock = std::chrono::steady_clock;
+
 Gathered EngineCore::gather(GroupId group, Stream stream) {
   Frozen& f = ready("gather");
   registry_.group(group);
@@ -20,20 +21,17 @@ Gathered EngineCore::gather(GroupId group, Stream stream) {
   if (f.plan.group_in_place[group.index]) {
     in_place_.fetch_add(1, std::memory_order_relaxed);
     if (f.pending->passes_left(group)) {
-      const auto began = std::chrono::steady_clock::now();
+      const auto began = Clock::now();
       until_passed(group);
-      const auto ns = (std::chrono::steady_clock::now() - began).count();
-      f.waits[group.index].ns.fetch_add(ns);
-      f.waits[group.index].update_ns.fetch_add(ns);
+      const auto updated = Clock::now();
+      f.waits[group.index].add(began, updated, updated);
     }
     f.in_place_leases[group.index].fetch_add(1);
     return Gathered(this, group, kInPlace, stream);
   }
-  const auto began = std::chrono::steady_clock::now();
+  const auto began = Clock::now();
   const auto [buffer, updated] = on_conductor([&] { return f.buffers->acquire(group); });
-  const auto there = std::chrono::steady_clock::now();
-  f.waits[group.index].ns.fetch_add((there - began).count());
-  f.waits[group.index].update_ns.fetch_add((std::clamp(updated, began, there) - began).count());
+  f.waits[group.index].add(began, updated, Clock::now());
   Gathered lease(this, group, buffer,
                  stream);  // from here the buffer is given back whatever happens
   if (f.partition.world_size > 1) {

@@ -41,18 +41,15 @@ async::Task<> PendingUpdates::until_written(GroupId group) {
   if (error_) std::rethrow_exception(error_);
 }
 
-void PendingUpdates::expect(GroupId group) noexcept {
-  if (std::exchange(groups_[group.index].expected, true) || unstarted_ == 0) return;
-  waiters_.wake();
-}
+void PendingUpdates::expect(GroupId group) noexcept { set(groups_[group.index].expected); }
 
-void PendingUpdates::want(GroupId group) noexcept {
-  if (std::exchange(groups_[group.index].wanted, true) || unstarted_ == 0) return;
-  waiters_.wake();
-}
+void PendingUpdates::want(GroupId group) noexcept { set(groups_[group.index].wanted); }
 
-void PendingUpdates::want_all() noexcept {
-  if (std::exchange(all_wanted_, true) || unstarted_ == 0) return;
+void PendingUpdates::want_all() noexcept { set(all_wanted_); }
+
+// What is new may let another group be started.
+void PendingUpdates::set(bool& flag) noexcept {
+  if (std::exchange(flag, true) || unstarted_ == 0) return;
   waiters_.wake();
 }
 

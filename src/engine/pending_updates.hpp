@@ -74,6 +74,7 @@ class PendingUpdates {
     bool unstarted = false, expected = false, wanted = false;
   };
   void put_in_order() noexcept;
+  void set(bool& flag) noexcept;
 
   std::vector<Group> groups_;
   std::vector<std::uint32_t> order_;

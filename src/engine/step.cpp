@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // step.cpp: gradients in, the global norm, and what a step means for each parameter; then the
 // update of every tile (updates.hpp), which a step waits for, or the calls after it.
-#include <algorithm>
-#include <chrono>
-#include <cmath>
 #include <limits>
 #include <string>
 #include <utility>

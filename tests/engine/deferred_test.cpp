@@ -4,13 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <cerrno>
 #include <cstring>
 #include <functional>
 
 #include "engine/engine_core.hpp"
 #include "support/all_on_nvme.hpp"
 #include "support/expect_code.hpp"
+#include "support/failing_drive.hpp"
 #include "support/scripted_trainer.hpp"
 #include "support/temporary_directory.hpp"
 
@@ -27,31 +27,6 @@ Script usual() {
   return script_of(Departure::kNone, static_cast<std::uint32_t>(kGroups.size()), false);
 }
 
-// Passes transfers on until it is told that writes fail.
-class FailingDrive final : public swap::Drive {
- public:
-  FailingDrive(async::Conductor& conductor, swap::DriveOptions options,
-               const std::atomic<bool>& fails)
-      : conductor_(conductor),
-        inner_(swap::make_drive_thread(conductor, std::move(options))),
-        fails_(fails) {}
-  void start(swap::Transfer& transfer) noexcept override {
-    if (!fails_.load() || transfer.kind == swap::IoKind::kRead) return inner_->start(transfer);
-    transfer.done_bytes = 0;
-    transfer.error = EIO;
-    conductor_.post(transfer);
-  }
-  swap::DriveCounters counters() const noexcept override { return inner_->counters(); }
-  const char* queue_name() const noexcept override { return inner_->queue_name(); }
-  const std::string& queue_reason() const noexcept override { return inner_->queue_reason(); }
-  bool stalled() const noexcept override { return inner_->stalled(); }
-
- private:
-  async::Conductor& conductor_;
-  std::unique_ptr<swap::Drive> inner_;
-  const std::atomic<bool>& fails_;
-};
-
 // All on NVMe, one group read ahead, so that the last groups' updates wait for their use.
 class Deferred : public ::testing::Test {
  protected:
@@ -65,10 +40,28 @@ class Deferred : public ::testing::Test {
   std::unique_ptr<Engine> engine_of(const Settings& settings) {
     engine::EngineParts parts;
     parts.make_drive = [this](async::Conductor& conductor, swap::DriveOptions options) {
-      return std::make_unique<FailingDrive>(conductor, std::move(options), writes_fail_);
+      return std::make_unique<testing::FailingDrive>(
+          conductor, std::move(options), [this](const swap::Transfer& transfer) {
+            return writes_fail_ && transfer.kind == swap::IoKind::kWrite;
+          });
     };
     return std::make_unique<Engine>(std::make_unique<EngineCore>(
         settings, EngineOptions{.log = [](LogLevel, std::string_view) {}}, parts));
+  }
+
+  // `then` after a step leads to the same bits in both modes.
+  void expect_as_with_barrier(const std::function<void(Engine&, ScriptedTrainer&)>& then) {
+    std::string hashes[2];
+    for (const UpdateMode mode : {UpdateMode::kDefer, UpdateMode::kBarrier}) {
+      Settings s = settings();
+      s.update_mode = mode;
+      const auto engine = engine_of(s);
+      ScriptedTrainer trainer(*engine, kGroups);
+      trainer.step(usual());
+      then(*engine, trainer);
+      hashes[mode == UpdateMode::kDefer] = trainer.hashes();
+    }
+    EXPECT_EQ(hashes[0], hashes[1]);
   }
 
   std::atomic<bool> writes_fail_{false};
@@ -180,35 +173,19 @@ TEST_F(Deferred, WhatAGatherWaitedForIsSaidByGroup) {
 }
 
 TEST_F(Deferred, WhatIsSetAfterAStepIsOfTheNextOne) {
-  std::string hashes[2];
-  for (const UpdateMode mode : {UpdateMode::kDefer, UpdateMode::kBarrier}) {
-    Settings s = settings();
-    s.update_mode = mode;
-    const auto engine = engine_of(s);
-    ScriptedTrainer trainer(*engine, kGroups);
-    trainer.step(usual());
-    engine->set_hyperparameters({0}, {.learning_rate_scale = 3.0f, .weight_decay = 0.5f});
-    engine->set_step_count(engine->parameter("group.5.weight"), 17);
-    hashes[mode == UpdateMode::kDefer] = trainer.hashes();
-  }
-  EXPECT_EQ(hashes[0], hashes[1]);
+  expect_as_with_barrier([](Engine& engine, ScriptedTrainer&) {
+    engine.set_hyperparameters({0}, {.learning_rate_scale = 3.0f, .weight_decay = 0.5f});
+    engine.set_step_count(engine.parameter("group.5.weight"), 17);
+  });
 }
 
 TEST_F(Deferred, GradientsThatAreDiscardedAreNotThoseOfTheStepBefore) {
-  std::string hashes[2];
-  for (const UpdateMode mode : {UpdateMode::kDefer, UpdateMode::kBarrier}) {
-    Settings s = settings();
-    s.update_mode = mode;
-    const auto engine = engine_of(s);
-    ScriptedTrainer trainer(*engine, kGroups);
-    trainer.step(usual());
+  expect_as_with_barrier([](Engine& engine, ScriptedTrainer& trainer) {
     const std::vector<float> gradient(40, 1.0f);
-    engine->add_gradient(engine->parameter("group.5.bias"), gradient.data(), DType::kF32);
-    engine->discard_gradients();
+    engine.add_gradient(engine.parameter("group.5.bias"), gradient.data(), DType::kF32);
+    engine.discard_gradients();
     trainer.step(usual());
-    hashes[mode == UpdateMode::kDefer] = trainer.hashes();
-  }
-  EXPECT_EQ(hashes[0], hashes[1]);
+  });
 }
 
 TEST_F(Deferred, CloseDoesNotWaitForWhatNobodyWillUse) {

@@ -13,6 +13,7 @@
 #include "base/number_formats.hpp"
 #include "engine/engine_core.hpp"
 #include "support/expect_code.hpp"
+#include "support/failing_drive.hpp"
 #include "support/mlp.hpp"
 #include "support/saved_state.hpp"
 #include "support/temporary_directory.hpp"
@@ -24,28 +25,6 @@ using testing::SavedState;
 // Every transfer of a kind fails while it is told to.
 struct Failing {
   std::atomic<bool> reads{false}, writes{false};
-};
-class DriveThatFails final : public swap::Drive {
- public:
-  DriveThatFails(async::Conductor& conductor, swap::DriveOptions options, Failing& failing)
-      : conductor_(conductor),
-        inner_(swap::make_drive_thread(conductor, std::move(options))),
-        failing_(failing) {}
-  void start(swap::Transfer& transfer) noexcept override {
-    const bool read = transfer.kind == swap::IoKind::kRead;
-    if (!(read ? failing_.reads : failing_.writes).load()) return inner_->start(transfer);
-    transfer.error = EIO;
-    conductor_.post(transfer);
-  }
-  swap::DriveCounters counters() const noexcept override { return inner_->counters(); }
-  const char* queue_name() const noexcept override { return inner_->queue_name(); }
-  const std::string& queue_reason() const noexcept override { return inner_->queue_reason(); }
-  bool stalled() const noexcept override { return inner_->stalled(); }
-
- private:
-  async::Conductor& conductor_;
-  std::unique_ptr<swap::Drive> inner_;
-  Failing& failing_;
 };
 
 enum class Where { kMemory, kRecordsOnNvme, kAllOnNvme, kLateDevice };
@@ -73,7 +52,10 @@ class ParameterLoad : public ::testing::TestWithParam<std::tuple<Where, MasterLa
                                         .late_microseconds_max = 50});
     engine::EngineParts parts;
     parts.make_drive = [this](async::Conductor& conductor, swap::DriveOptions options) {
-      return std::make_unique<DriveThatFails>(conductor, std::move(options), failing_);
+      return std::make_unique<testing::FailingDrive>(
+          conductor, std::move(options), [this](const swap::Transfer& transfer) {
+            return (transfer.kind == swap::IoKind::kRead ? failing_.reads : failing_.writes).load();
+          });
     };
     engine_ = std::make_unique<Engine>(std::make_unique<EngineCore>(
         s, EngineOptions{.device = device_, .log = [](LogLevel, std::string_view) {}},

@@ -16,6 +16,7 @@
 #include "collective/collectives.hpp"
 #include "device/device_host.hpp"
 #include "engine/engine_core.hpp"
+#include "support/failing_drive.hpp"
 #include "support/mlp.hpp"
 #include "support/temporary_directory.hpp"
 
@@ -274,27 +275,6 @@ TEST(RanksGradients, AreDiscardedOnAllRanksTogether) {
 
 // ---- a failure on one rank ----
 
-// A drive whose first read fails, and its repetition too.
-class FirstReadFails final : public swap::Drive {
- public:
-  FirstReadFails(async::Conductor& conductor, swap::DriveOptions options)
-      : conductor_(conductor), inner_(swap::make_drive_thread(conductor, std::move(options))) {}
-  void start(swap::Transfer& transfer) noexcept override {
-    if (transfer.kind != swap::IoKind::kRead || reads_++ >= 2) return inner_->start(transfer);
-    transfer.error = EIO;
-    conductor_.post(transfer);
-  }
-  swap::DriveCounters counters() const noexcept override { return inner_->counters(); }
-  const char* queue_name() const noexcept override { return inner_->queue_name(); }
-  const std::string& queue_reason() const noexcept override { return inner_->queue_reason(); }
-  bool stalled() const noexcept override { return inner_->stalled(); }
-
- private:
-  async::Conductor& conductor_;
-  std::unique_ptr<swap::Drive> inner_;
-  int reads_ = 0;
-};
-
 TEST(RanksStep, CanBeRepeatedOnTheRankWhereItFailed) {
   const testing::TemporaryDirectory directory;
   Settings settings;
@@ -303,7 +283,11 @@ TEST(RanksStep, CanBeRepeatedOnTheRankWhereItFailed) {
   settings.nvme_paths = {directory.string()};
   engine::EngineParts failing;
   failing.make_drive = [](async::Conductor& conductor, swap::DriveOptions options) {
-    return std::make_unique<FirstReadFails>(conductor, std::move(options));
+    // The first read, and its repetition too.
+    return std::make_unique<testing::FailingDrive>(
+        conductor, std::move(options), [reads = 0](const swap::Transfer& transfer) mutable {
+          return transfer.kind == swap::IoKind::kRead && reads++ < 2;
+        });
   };
   std::vector<std::string> hashes(2);
   const auto errors = run_ranks(

@@ -119,9 +119,7 @@ TEST_F(EstimateProgram, ReportsAllOfItAsJson) {
 
 TEST_F(EstimateProgram, RefusesWhatItCannotUseWithTheOneChangeThatHelps) {
   const auto refused = [&](const std::string& words, const std::string& part) {
-    const Ran ran = run(words);
-    EXPECT_EQ(ran.exit_code, 2) << words << "\n" << ran.out;
-    EXPECT_NE(ran.out.find(part), std::string::npos) << words << "\n" << ran.out;
+    expect_refused(run(words), words, part);
   };
   refused("", "MODEL is missing");
   refused("gpt3", "did you mean gpt2?");

@@ -251,9 +251,7 @@ TEST_F(PlanProgram, WritesAPageWithThreePlotsThatAStrictParserTakes) {
 
 TEST_F(PlanProgram, RefusesWhatItCannotUseWithTheOneChangeThatHelps) {
   const auto refused = [&](const std::string& words, const std::string& part) {
-    const Ran ran = run(words);
-    EXPECT_EQ(ran.exit_code, 2) << words << "\n" << ran.out;
-    EXPECT_NE(ran.out.find(part), std::string::npos) << words << "\n" << ran.out;
+    expect_refused(run(words), words, part);
   };
   refused("", "MODEL is missing");
   refused("gpt3", "did you mean gpt2?");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // ran.hpp: the program `headrace` run to its end.
 #pragma once
+#include <gtest/gtest.h>
 #include <sys/wait.h>
 
 #include <cstdio>
@@ -20,5 +21,10 @@ inline Ran run_headrace(const std::string& words) {
   const int status = ::pclose(pipe);
   if (WIFEXITED(status)) ran.exit_code = WEXITSTATUS(status);
   return ran;
+}
+// That it was refused, naming `part`.
+inline void expect_refused(const Ran& ran, const std::string& words, const std::string& part) {
+  EXPECT_EQ(ran.exit_code, 2) << words << "\n" << ran.out;
+  EXPECT_NE(ran.out.find(part), std::string::npos) << words << "\n" << ran.out;
 }
 }  // namespace headrace::tools

@@ -20,6 +20,7 @@
 #include "headrace/error.hpp"
 #include "program/output.hpp"
 #include "program/signals.hpp"
+#include "program/subcommand.hpp"
 
 namespace headrace::tools {
 namespace {
@@ -259,21 +260,18 @@ int compare(int argc, const char* const* argv) {
          "End with 4 where B is slower by more than this")
       ->type_name("N%");
   app.add_option("--json", options.json, "File for the comparison; - is stdout")->type_name("FILE");
-  try {
-    command_line::parse(app, argc, argv);
-    command_line::check_targets_differ({{"A", options.a}, {"--json", options.json}});
-    command_line::check_targets_differ({{"B", options.b}, {"--json", options.json}});
-    command_line::check_report_target(options.json);
-  } catch (const CLI::CallForHelp&) {
-    print("{}", app.help());
-    return kDone;
-  } catch (const command_line::Fault& fault) {
-    return Failing(kCompareProgram, command_line::value_of("--json", argc, argv))
-        .fail(kRefused, "kUsage", command_line::text_of(fault, "nothing was compared"));
-  } catch (const Error& error) {
-    return Failing(kCompareProgram, "").fail(kRefused, code_name(error.code()), error.what());
-  }
-  return Failing(kCompareProgram, options.json)
-      .guard([&] { return run(options); }, "nothing was reported");
+  return run_subcommand(
+      {.program = kCompareProgram,
+       .nothing_done = "nothing was compared",
+       .app = app,
+       .json = options.json,
+       .check =
+           [&] {
+             command_line::check_targets_differ({{"A", options.a}, {"--json", options.json}});
+             command_line::check_targets_differ({{"B", options.b}, {"--json", options.json}});
+             command_line::check_report_target(options.json);
+           },
+       .run = [&] { return run(options); }},
+      argc, argv);
 }
 }  // namespace headrace::tools

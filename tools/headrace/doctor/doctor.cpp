@@ -18,6 +18,7 @@
 #include "headrace/error.hpp"
 #include "program/output.hpp"
 #include "program/signals.hpp"
+#include "program/subcommand.hpp"
 
 namespace headrace::tools {
 namespace {
@@ -100,22 +101,18 @@ int doctor(int argc, const char* const* argv) {
       ->type_name("");
   app.add_option("--json", options.json, "File for the report; - is stdout")->type_name("FILE");
   app.add_option("--require", options.require, "What has to be there, by name")->type_name("LIST");
-  try {
-    command_line::parse(app, argc, argv);
-    required = parse_requirements(options.require);
-    if (options.paths.empty()) options.paths = {"."};
-    check_paths(options.paths);
-    command_line::check_report_target(options.json);
-  } catch (const CLI::CallForHelp&) {
-    print("{}", app.help());
-    return kDone;
-  } catch (const command_line::Fault& fault) {
-    return Failing(kProgram, command_line::value_of("--json", argc, argv))
-        .fail(kRefused, "kUsage", command_line::text_of(fault, "nothing was looked at"));
-  } catch (const Error& error) {
-    return Failing(kProgram, "").fail(kRefused, code_name(error.code()), error.what());
-  }
-  return Failing(kProgram, options.json)
-      .guard([&] { return run(options, required); }, "nothing was reported");
+  return run_subcommand({.program = kProgram,
+                         .nothing_done = "nothing was looked at",
+                         .app = app,
+                         .json = options.json,
+                         .check =
+                             [&] {
+                               required = parse_requirements(options.require);
+                               if (options.paths.empty()) options.paths = {"."};
+                               check_paths(options.paths);
+                               command_line::check_report_target(options.json);
+                             },
+                         .run = [&] { return run(options, required); }},
+                        argc, argv);
 }
 }  // namespace headrace::tools

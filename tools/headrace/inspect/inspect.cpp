@@ -13,6 +13,7 @@
 #include "headrace/error.hpp"
 #include "program/output.hpp"
 #include "program/signals.hpp"
+#include "program/subcommand.hpp"
 
 namespace headrace::tools {
 namespace {
@@ -169,22 +170,19 @@ int inspect(int argc, const char* const* argv) {
       ->required()
       ->type_name("");
   app.add_option("--json", options.json, "File for the report; - is stdout")->type_name("FILE");
-  try {
-    command_line::parse(app, argc, argv);
-    if (options.path.empty())
-      throw command_line::Fault{"PATH is empty",
-                                "Name a swap file, a run's directory or an nvme_path"};
-    command_line::check_report_target(options.json);
-  } catch (const CLI::CallForHelp&) {
-    print("{}", app.help());
-    return kDone;
-  } catch (const command_line::Fault& fault) {
-    return Failing(kProgram, command_line::value_of("--json", argc, argv))
-        .fail(kRefused, "kUsage", command_line::text_of(fault, "nothing was checked"));
-  } catch (const Error& error) {
-    return Failing(kProgram, "").fail(kRefused, code_name(error.code()), error.what());
-  }
-  return Failing(kProgram, options.json)
-      .guard([&] { return run(options); }, "nothing was reported");
+  return run_subcommand({.program = kProgram,
+                         .nothing_done = "nothing was checked",
+                         .app = app,
+                         .json = options.json,
+                         .check =
+                             [&] {
+                               if (options.path.empty())
+                                 throw command_line::Fault{
+                                     "PATH is empty",
+                                     "Name a swap file, a run's directory or an nvme_path"};
+                               command_line::check_report_target(options.json);
+                             },
+                         .run = [&] { return run(options); }},
+                        argc, argv);
 }
 }  // namespace headrace::tools

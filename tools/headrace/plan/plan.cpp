@@ -12,6 +12,7 @@
 #include "headrace/error.hpp"
 #include "plan/report_json.hpp"
 #include "program/output.hpp"
+#include "program/subcommand.hpp"
 
 namespace headrace::tools {
 namespace {
@@ -171,19 +172,12 @@ int plan(int argc, const char* const* argv) {
   Options options;
   CLI::App app(kDescription, kProgram);
   add_options(app, options);
-  try {
-    command_line::parse(app, argc, argv);
-    check(options);
-  } catch (const CLI::CallForHelp&) {
-    print("{}", app.help());
-    return kDone;
-  } catch (const command_line::Fault& fault) {
-    return Failing(kProgram, command_line::value_of("--json", argc, argv))
-        .fail(kRefused, "kUsage", command_line::text_of(fault, "nothing was planned"));
-  } catch (const Error& error) {
-    return Failing(kProgram, "").fail(kRefused, code_name(error.code()), error.what());
-  }
-  return Failing(kProgram, options.json)
-      .guard([&] { return run(options); }, "nothing was reported");
+  return run_subcommand({.program = kProgram,
+                         .nothing_done = "nothing was planned",
+                         .app = app,
+                         .json = options.json,
+                         .check = [&] { check(options); },
+                         .run = [&] { return run(options); }},
+                        argc, argv);
 }
 }  // namespace headrace::tools

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "program/subcommand.hpp"
+
+#include "command_line/command_line.hpp"
+#include "headrace/error.hpp"
+#include "program/failing.hpp"
+#include "program/output.hpp"
+
+namespace headrace::tools {
+int run_subcommand(const Subcommand& subcommand, int argc, const char* const* argv) {
+  const char* const program = subcommand.program;
+  try {
+    command_line::parse(subcommand.app, argc, argv);
+    subcommand.check();
+  } catch (const CLI::CallForHelp&) {
+    print("{}", subcommand.app.help());
+    return kDone;
+  } catch (const command_line::Fault& fault) {
+    return Failing(program, command_line::value_of("--json", argc, argv))
+        .fail(kRefused, "kUsage", command_line::text_of(fault, subcommand.nothing_done));
+  } catch (const Error& error) {
+    return Failing(program, "").fail(kRefused, code_name(error.code()), error.what());
+  }
+  return Failing(program, subcommand.json).guard(subcommand.run, "nothing was reported");
+}
+}  // namespace headrace::tools

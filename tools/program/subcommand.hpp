@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// subcommand.hpp: from the words of a subcommand to its exit code.
+#pragma once
+#include <functional>
+#include <string>
+
+namespace CLI {
+class App;
+}
+
+namespace headrace::tools {
+struct Subcommand {
+  const char* program = "";       // "headrace inspect"
+  const char* nothing_done = "";  // "nothing was checked": what follows from a fault of usage
+  CLI::App& app;                  // with its options
+  const std::string& json;        // where the report goes, once it is parsed
+  std::function<void()> check;    // what was parsed; throws command_line::Fault and Error
+  std::function<int()> run;
+};
+// Parses, checks and runs. What is refused before the run is told on stderr, and faults of usage in
+// the report too; what the run throws is told as Failing::guard() does.
+int run_subcommand(const Subcommand& subcommand, int argc, const char* const* argv);
+}  // namespace headrace::tools
