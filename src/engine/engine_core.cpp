@@ -149,17 +149,27 @@ EngineCore::Frozen& EngineCore::ready(const char* call) {
                     ": called in a forked child; the engine's threads and files are "
                     "its parent's. Make an engine of its own in the child.");
   }
-  if (failed_.load()) {
-    const std::lock_guard lock(cause_mutex_);
-    if (deferred_failure_untold_.exchange(false)) std::rethrow_exception(deferred_failure_);
-    throw Error(
-        Code::kFailed,
-        std::string(call) + ": the engine failed earlier and can only be closed: " + first_cause_);
-  }
-  if (interrupted_.load())
+  refuse_ended(call);
+  return *frozen_;
+}
+
+void EngineCore::refuse_ended(const char* call) {
+  const bool failed = failed_.load(), interrupted = interrupted_.load();
+  if (!failed && !interrupted) return;
+  const std::lock_guard lock(cause_mutex_);
+  if (deferred_failure_untold_.exchange(false)) std::rethrow_exception(deferred_failure_);
+  if (interrupted) {
     throw Error(Code::kInterrupted,
                 std::string(call) + ": interrupted; the engine can only be closed");
-  return *frozen_;
+  }
+  throw Error(
+      Code::kFailed,
+      std::string(call) + ": the engine failed earlier and can only be closed: " + first_cause_);
+}
+
+void EngineCore::told(const std::exception_ptr& error) noexcept {
+  const std::lock_guard lock(cause_mutex_);
+  if (error == deferred_failure_) deferred_failure_untold_.store(false);
 }
 
 void EngineCore::fail(const std::string& cause) noexcept {
@@ -171,13 +181,17 @@ void EngineCore::fail(const std::string& cause) noexcept {
   collective_->abort(cause);
 }
 
-void EngineCore::fail_deferred(const Error& error) noexcept {
+void EngineCore::fail_deferred(const std::exception_ptr& error) noexcept {
   {
     const std::lock_guard lock(cause_mutex_);
-    deferred_failure_ = std::make_exception_ptr(error);
+    deferred_failure_ = error;
     deferred_failure_untold_.store(true);
   }
-  fail(error.what());
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& cause) {
+    fail(cause.what());
+  }
 }
 
 std::uint64_t EngineCore::bookkeeping_bytes(const Partition& partition) const {
@@ -298,7 +312,7 @@ void EngineCore::allocate(Frozen& f, const std::vector<swap::PathProbe>& paths) 
                                [this](GroupId group) { until_passed(group); }});
   f.updates = std::make_unique<engine::Updates>(engine::Updates::Parts{
       f.partition, f.plan, *f.gradients, *f.tiles, *f.buffers, *f.pending, f.trace.get(),
-      interrupted_, update_, [this](const Error& error) { fail_deferred(error); }});
+      interrupted_, update_, [this](const std::exception_ptr& error) { fail_deferred(error); }});
   f.group_values.resize(registry_.groups().size());
   f.waits = std::vector<Wait>(registry_.groups().size());
   f.half_loaded.resize(f.partition.parameters.size());

@@ -136,7 +136,7 @@ class EngineCore {
     try {
       return async::call(*frozen_->conductor, frozen_->workers.get(), std::forward<Make>(make));
     } catch (...) {
-      deferred_failure_untold_.store(false);
+      told(std::current_exception());
       throw;
     }
   }
@@ -163,7 +163,10 @@ class EngineCore {
   std::optional<GroupId> leased_group() const noexcept;
   void refuse_lease(std::optional<GroupId> leased, const char* call) const;
   void fail(const std::string& cause) noexcept;
-  void fail_deferred(const Error& error) noexcept;
+  void fail_deferred(const std::exception_ptr& error) noexcept;
+  // Throws what ended a deferred update, once; then kInterrupted and kFailed.
+  void refuse_ended(const char* call);
+  void told(const std::exception_ptr& error) noexcept;
 
   async::Task<> write_group(GroupId group, const std::byte* values);
   async::Task<> write_tile(std::uint32_t tile, const std::byte* weight);

@@ -121,8 +121,12 @@ async::Task<GatherBuffers::Acquired> GatherBuffers::acquire(GroupId group) {
     prefetched_.fetch_add(1, std::memory_order_relaxed);
   } else {
     on_demand_.fetch_add(1, std::memory_order_relaxed);
-    found = co_await free_buffer(group);
-    start_fill(*found, group, Priority::kDemand);
+    const std::uint32_t free = co_await free_buffer(group);
+    found = find(group);  // another gather may have begun to fill one meanwhile
+    if (!found) {
+      found = free;
+      start_fill(free, group, Priority::kDemand);
+    }
   }
   Buffer& buffer = buffers_[*found];
   // Held from here, so that no prefetch takes it while this call waits.
@@ -372,8 +376,9 @@ void GatherBuffers::prefetch() {
 
 async::Task<> GatherBuffers::forget(GroupId group) {
   if (const auto found = find(group)) {
-    co_await until_filled(buffers_[*found]);
-    if (buffers_[*found].leases == 0) buffers_[*found].state = State::kFree;
+    Buffer& buffer = buffers_[*found];
+    co_await until_filled(buffer);
+    if (buffer.leases == 0 && buffer.group == group) buffer.state = State::kFree;
   }
   // A fill ends when its copies are queued; resident bytes are read until the device was there.
   if (!p_.device.shares_host_memory()) co_await device_done();

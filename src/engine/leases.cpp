@@ -26,6 +26,7 @@ Gathered EngineCore::gather(GroupId group, Stream stream) {
       const auto updated = Clock::now();
       f.waits[group.index].add(began, updated, updated);
     }
+    refuse_ended("gather");  // an update that failed leaves none to wait for
     f.in_place_leases[group.index].fetch_add(1);
     return Gathered(this, group, kInPlace, stream);
   }
@@ -34,6 +35,7 @@ Gathered EngineCore::gather(GroupId group, Stream stream) {
   f.waits[group.index].add(began, updated, Clock::now());
   Gathered lease(this, group, buffer,
                  stream);  // from here the buffer is given back whatever happens
+  refuse_ended("gather");
   if (f.partition.world_size > 1) {
     join(f, lease);
   } else {

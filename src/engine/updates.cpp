@@ -83,9 +83,8 @@ async::Task<> Updates::run() {
   }
   if (!error) co_return;
   if (deferred_step_ != 0 && !stopping_) {
-    const Error named = of_deferred_step(error);
-    p_.on_deferred_failure(named);
-    error = std::make_exception_ptr(named);
+    error = std::make_exception_ptr(of_deferred_step(error));
+    p_.on_deferred_failure(error);
   }
   p_.pending.fail(error);
   std::rethrow_exception(error);

@@ -32,7 +32,7 @@ class Updates {
     const std::atomic<bool>& interrupted;
     optimizer_cpu::UpdateFunction update;
     // Told what ended a deferred step's updates, before who waits for them is.
-    std::function<void(const Error& error)> on_deferred_failure;
+    std::function<void(const std::exception_ptr& error)> on_deferred_failure;
   };
   explicit Updates(const Parts& parts);
 

@@ -4,8 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <functional>
+#include <optional>
+#include <random>
+#include <thread>
 
 #include "engine/engine_core.hpp"
 #include "support/all_on_nvme.hpp"
@@ -42,7 +46,11 @@ class Deferred : public ::testing::Test {
     parts.make_drive = [this](async::Conductor& conductor, swap::DriveOptions options) {
       return std::make_unique<testing::FailingDrive>(
           conductor, std::move(options), [this](const swap::Transfer& transfer) {
-            return writes_fail_ && transfer.kind == swap::IoKind::kWrite;
+            if (transfer.kind == swap::IoKind::kWrite) return writes_fail_.load();
+            if (reads_are_slow_) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+            if (reads_fail_ == ReadsFail::kAtOnePlace && !bad_place_)
+              bad_place_ = transfer.offset_bytes;  // one failure is repeated and not seen
+            return reads_fail_ == ReadsFail::kAll || bad_place_ == transfer.offset_bytes;
           });
     };
     return std::make_unique<Engine>(std::make_unique<EngineCore>(
@@ -64,7 +72,34 @@ class Deferred : public ::testing::Test {
     EXPECT_EQ(hashes[0], hashes[1]);
   }
 
-  std::atomic<bool> writes_fail_{false};
+  enum class ReadsFail { kNone, kAtOnePlace, kAll };
+  // A gather of the last group has to wait for a buffer when an update's read fails: every error
+  // that calls end in from there on.
+  std::vector<Error> errors_of_a_gather_that_waits_for_a_buffer(ReadsFail reads) {
+    const auto engine = engine_of(settings());
+    ScriptedTrainer trainer(*engine, kGroups);
+    trainer.step(usual());
+    engine->finish_step();
+    trainer.run(usual());
+    reads_are_slow_ = true;
+    trainer.end_step();
+    const Gathered first = engine->gather({0});  // of two buffers; the second waits for group 1
+    reads_fail_ = reads;
+    std::vector<Error> errors;
+    for (int call = 0; call < 3; ++call) {
+      try {
+        (void)engine->gather(kLast);
+        ADD_FAILURE() << "weights of a step before, in call " << call;
+      } catch (const Error& error) {
+        errors.push_back(error);
+      }
+    }
+    return errors;
+  }
+
+  std::atomic<bool> writes_fail_{false}, reads_are_slow_{false};
+  std::atomic<ReadsFail> reads_fail_{ReadsFail::kNone};
+  std::optional<std::uint64_t> bad_place_;  // conductor only
   const testing::TemporaryDirectory directory_;
 };
 
@@ -150,6 +185,76 @@ TEST_F(Deferred, AnErrorIsThrownByTheCallThatWaitsAndNamesTheStep) {
   }
 }
 
+TEST_F(Deferred, AGatherThatWaitedForABufferGivesNoWeightsOfTheStepBefore) {
+  const auto errors = errors_of_a_gather_that_waits_for_a_buffer(ReadsFail::kAtOnePlace);
+  ASSERT_EQ(errors.size(), 3u);
+  EXPECT_EQ(errors[0].code(), Code::kIo) << errors[0].what();
+  EXPECT_NE(std::string(errors[0].what()).find("the deferred update of step 2: "),
+            std::string::npos)
+      << errors[0].what();
+  EXPECT_EQ(errors[1].code(), Code::kFailed) << errors[1].what();
+}
+
+TEST_F(Deferred, AnErrorOfAnotherCallDoesNotStandForTheUpdates) {
+  std::string said;
+  for (const Error& error : errors_of_a_gather_that_waits_for_a_buffer(ReadsFail::kAll)) {
+    if (error.code() == Code::kIo) said += std::string(error.what()) + "\n";
+  }
+  EXPECT_NE(said.find("the deferred update of step 2: "), std::string::npos) << said;
+}
+
+// Documented: several threads may gather. Two that ask for one group while all buffers are being
+// filled get one buffer, which the update's weights are handed to.
+TEST_F(Deferred, SeveralThreadsGatherTheNewWeights) {
+  constexpr int kSteps = 8, kThreads = 4, kUses = 12;
+  const std::vector<std::int64_t> groups = {140'000, 70'000, 140'000, 70'000, 140'000, 70'000};
+  const auto each_step = [&](UpdateMode mode, const std::function<void(Engine&, int)>& after) {
+    Settings s = settings();
+    s.update_mode = mode;
+    s.prefetch_groups = 2;
+    const auto engine = engine_of(s);
+    ScriptedTrainer trainer(*engine, groups);
+    for (int step = 0; step < kSteps; ++step) {
+      trainer.step(usual());
+      after(*engine, step);
+    }
+  };
+  std::vector<std::string> expected;  // by step and group
+  each_step(UpdateMode::kBarrier, [&](Engine& engine, int) {
+    for (std::uint32_t g = 0; g < groups.size(); ++g) {
+      const Gathered lease = engine.gather({g});
+      const DeviceSpan span =
+          lease.bytes(engine.parameter("group." + std::to_string(g) + ".weight"));
+      expected.emplace_back(static_cast<const char*>(span.data), span.size_bytes);
+    }
+  });
+  std::atomic<int> used{0}, wrong{0};
+  each_step(UpdateMode::kDefer, [&](Engine& engine, int step) {
+    std::vector<std::jthread> threads;
+    for (int thread = 0; thread < kThreads; ++thread) {
+      threads.emplace_back([&, thread] {
+        std::mt19937 random(static_cast<unsigned>(100 * step + thread));
+        for (int use = 0; use < kUses; ++use) {
+          const auto g = static_cast<std::uint32_t>(random() % groups.size());
+          try {
+            const Gathered lease = engine.gather({g});
+            const DeviceSpan span =
+                lease.bytes(engine.parameter("group." + std::to_string(g) + ".weight"));
+            const std::string& want = expected[static_cast<std::size_t>(step) * groups.size() + g];
+            if (std::memcmp(span.data, want.data(), want.size()) != 0) ++wrong;
+            ++used;
+          } catch (const Error& error) {
+            EXPECT_EQ(error.code(), Code::kOutOfBudget)
+                << error.what();  // more threads than buffers
+          }
+        }
+      });
+    }
+  });
+  EXPECT_EQ(wrong, 0) << "of " << used;
+  EXPECT_GT(used, kSteps * kUses);
+}
+
 TEST_F(Deferred, WhatAGatherWaitedForIsSaidByGroup) {
   const auto engine = engine_of(settings());
   ScriptedTrainer trainer(*engine, kGroups);
@@ -207,6 +312,20 @@ TEST_F(Deferred, AnInterruptBeforeTheyEndLeavesOnlyClose) {
   EXPECT_CODE(Code::kInterrupted, (void)engine->gather(kLast), "interrupted");
   engine->close();
   EXPECT_EQ(directory_.entries(), 0u);
+}
+
+TEST_F(Deferred, AnInterruptOfACallThatWaitsIsOneForTheCallsAfterItToo) {
+  const auto engine = engine_of(settings());
+  ScriptedTrainer trainer(*engine, kGroups);
+  reads_are_slow_ = true;
+  trainer.step(usual());
+  {
+    const std::jthread waits(
+        [&] { EXPECT_CODE(Code::kInterrupted, engine->finish_step(), "interrupted"); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    engine->interrupt();
+  }
+  EXPECT_CODE(Code::kInterrupted, (void)engine->gather(kLast), "interrupted");
 }
 
 // Read without another call that could wait: of resident bytes a lease may stay over a step.
