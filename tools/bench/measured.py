@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""measured.py: runs of train_gpt, predictions of `headrace plan` and the ceilings of this machine,
+for the scripts beside it that compare them."""
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+NVME = ["zero_optimization.stage=3", "zero_optimization.offload_optimizer.device=nvme",
+        "zero_optimization.offload_param.device=nvme"]
+STATE = ["zero_optimization.offload_optimizer.device=nvme"]
+
+
+def add_options(options, rounds):
+    options.add_argument("--nvme", required=True, type=pathlib.Path)
+    options.add_argument("--rounds", type=int, default=rounds)
+    options.add_argument("--steps", type=int, default=10)
+    options.add_argument("--seq", type=int, default=128, help="tokens of a sequence")
+    options.add_argument("--build", default=str(ROOT / "build/release"))
+    options.add_argument("--json", type=pathlib.Path)
+
+
+class Tools:
+    def __init__(self, asked, work):
+        self.bin = pathlib.Path(asked.build) / "bin"
+        self.drive, self.steps, self.work = str(asked.nvme), asked.steps, work
+        self.sequence = asked.seq
+        self.models = {}
+
+    def run(self, *words, accepted=(0,)):
+        done = subprocess.run([str(word) for word in words], stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True, check=False)
+        if done.returncode not in accepted or not done.stdout.strip().startswith("{"):
+            sys.exit(f"{' '.join(map(str, words))} ended with {done.returncode}:\n"
+                     f"{done.stderr[-2000:]}{done.stdout[-500:]}")
+        return json.loads(done.stdout)
+
+    def paths(self, settings):
+        sections = [key.split(".device=nvme")[0] for key in settings if ".device=nvme" in key]
+        return [f"{section}.nvme_path={self.drive}" for section in sections]
+
+    def train(self, shape, batch, settings, steps, *more):
+        words = [word for key, value in shape.items() for word in (f"--{key}", value)]
+        for setting in ["gradient_clipping=1.0", *settings, *self.paths(settings)]:
+            words += ["--set", setting]
+        return self.run(self.bin / "train_gpt", *words, "--batch", batch, "--seq", self.sequence,
+                        "--steps", steps, "--eval-batches", 1, "--json", "-", *more)
+
+    def model(self, shape):
+        name = "-".join(str(value) for value in shape.values())
+        if name not in self.models:
+            folder = self.work / name
+            self.train(shape, 1, [], 1, "--save", folder)
+            self.models[name] = folder
+        return self.models[name]
+
+    def plan(self, shape, batch, settings, rates):
+        machine = self.work / "machine.json"
+        machine.write_text(json.dumps({"name": "this machine", "gpus": 0, "cpus": 2, **rates}))
+        words = [word for setting in [*settings, *self.paths(settings)]
+                 for word in ("--set", setting)]
+        return self.run(self.bin / "headrace", "plan", self.model(shape), "--machine", machine,
+                        "--seq", self.sequence, "--batch", batch, *words, "--json", "-",
+                        accepted=(0, 2))  # 2: does not fit, and what would
+
+    def drive_rates(self):
+        report = self.run(self.bin / "headrace", "bench", self.drive, "--rw", "read,write,rw",
+                          "--bs", "1M", "--iodepth", 16, "--runtime", "4s", "--json", "-")
+        rates = report["ceiling_bytes_per_second"]
+        return {"nvme_read": rates["read"], "nvme_write": rates["write"],
+                "nvme_mixed": rates["rw"]}
+
+    def update_rates(self):
+        report = self.run(self.bin / "headrace", "bench", "optimizer", "--rule", "adamw",
+                          "--weight", "bf16-split", "--moments", "f32", "--checksum",
+                          "--runtime", "6s", "--json", "-")
+        ns = {row["checksums"]: row["ns_per_parameter"]["median"] for row in report["rows"]}
+        memory = next(row["bytes_per_second"]["median"] for row in report["rows"]
+                      if not row["checksums"])
+        # Weight, residual and two moments, verified and computed: 24 bytes of checksums.
+        return {"update": 1e9 / ns[False], "update_checked": 1e9 / ns[True],
+                "verify": 24e9 / max(ns[True] - ns[False], 0.01), "memory": memory}
+
+    def flops(self, shape, batch, rates):
+        """Of the trainer: from a run in memory, whose arithmetic a plan counts as well."""
+        run = self.train(shape, batch, [], self.steps)
+        seconds = median(run, "forward_s") + median(run, "backward_s")
+        plan = self.plan(shape, batch, ["headrace.host_budget_bytes=0"],
+                         {**rates, "flops": 1e12})["prediction_of_one_rank"]
+        compute = sum(plan[phase]["busy_seconds"]["compute"] for phase in ("forward", "backward"))
+        return 1e12 * compute / seconds
+
+
+def median(run, key):
+    # The first two warm caches, and the last has two updates where they are deferred.
+    return statistics.median(step[key] for step in run["steps"][2:-1])
+
+
+def mean(before, after):
+    return {key: (before[key] + after[key]) / 2 for key in before}
+
+
+def differ(before, after):
+    return max(abs(before[key] / after[key] - 1) for key in before)
+
+
+def budget_of(tools, shape, batch, settings, share, rates):
+    if share is None:
+        return settings
+    report = tools.plan(shape, batch, settings + [f"headrace.host_budget_bytes={1 << 40}"], rates)
+    least = report["plan_of_one_rank"]["smallest_host_bytes"]
+    most = report["plan_of_one_rank"]["host_bytes"]
+    return settings + [f"headrace.host_budget_bytes={int(least + share * (most - least))}"]
