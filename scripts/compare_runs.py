@@ -143,7 +143,8 @@ def compare(nvme, memory):
           " that the engine held with it on NVMe.")
     if nvme["eval_loss"] is not None:
         gain = nvme["text"]["unigram_entropy_nats"] - nvme["eval_loss"]
-        print(f"The held-out loss is {gain:.2f} nats below the unigram entropy"
+        side = 'below' if gain >= 0 else 'above'
+        print(f"The held-out loss is {abs(gain):.2f} nats {side} the unigram entropy"
               " (what knowing only how frequent each byte is would reach).")
     print()
     for label, key in (("parameters", "parameters"), ("optimizer state", "optimizer_state")):

@@ -14,6 +14,7 @@
 
 #include "batches.hpp"
 #include "gpt_shape.hpp"
+#include "linear_in_f32.hpp"
 #include "process.hpp"
 #include "safetensors.hpp"
 
@@ -28,7 +29,7 @@ struct LinearImpl : torch::nn::Module {
       : weight(register_parameter("weight", empty_weight({out, in}))) {
     if (with_bias) bias = register_parameter("bias", empty_weight({out}));
   }
-  at::Tensor forward(const at::Tensor& x) { return at::linear(x, weight, bias); }
+  at::Tensor forward(const at::Tensor& x) { return linear(x, weight, bias); }
   at::Tensor weight, bias;
 };
 TORCH_MODULE(Linear);
@@ -92,8 +93,7 @@ struct BlockImpl : torch::nn::Module {
     const std::int64_t batch = all.size(0), sequence = all.size(1), hidden = all.size(2) / 3;
     const auto parts =
         all.view({batch, sequence, 3, heads, hidden / heads}).permute({2, 0, 3, 1, 4}).unbind();
-    const at::Tensor mixed =
-        at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0.0, true);
+    const at::Tensor mixed = attention(parts[0], parts[1], parts[2]);
     return mixed.transpose(1, 2).reshape({batch, sequence, hidden});
   }
 };

@@ -10,6 +10,12 @@
 #include "schedule.hpp"
 
 namespace train_gpt {
+// How LibTorch computes here.
+struct TorchFacts {
+  std::uint32_t threads = 1;
+  bool computes_in_f32 = false;  // products of bf16: linear_in_f32.hpp
+};
+
 // The same in every run; a rule takes those that it has.
 inline constexpr double kBeta1 = 0.9;
 inline constexpr double kBeta2 = 0.95;

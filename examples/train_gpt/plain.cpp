@@ -114,7 +114,7 @@ headrace::StepResult Plain::update(const headrace::StepOptions& options) {
 }
 }  // namespace
 
-std::uint32_t warm_up_torch(std::uint32_t threads) {
+TorchFacts warm_up_torch(std::uint32_t threads) {
   if (threads > 0) at::set_num_threads(static_cast<int>(threads));
   const GptShape tiny{.layers = 1, .hidden = 64, .heads = 2, .sequence = 32};
   Gpt model(tiny);
@@ -123,7 +123,7 @@ std::uint32_t warm_up_torch(std::uint32_t threads) {
   const Tokens tokens = tokens_of({text, 4, 32});
   loss_of(model->forward(tokens.inputs), tokens.targets).backward();
   ::malloc_trim(0);
-  return static_cast<std::uint32_t>(at::get_num_threads());
+  return {static_cast<std::uint32_t>(at::get_num_threads()), computes_in_f32()};
 }
 
 std::unique_ptr<Training> make_plain(const TrainingSetup& setup) {

@@ -49,7 +49,7 @@ Json lanes_json(const Report& r) {
   const std::uint64_t read = b.nvme_read_bytes - a.nvme_read_bytes;
   const std::uint64_t written = b.nvme_written_bytes - a.nvme_written_bytes;
   return {
-      {"trainer", {{"seconds", lanes.trainer_s}, {"threads", r.torch_threads}}},
+      {"trainer", {{"seconds", lanes.trainer_s}, {"threads", r.torch.threads}}},
       {"gather_wait", {{"seconds", lanes.gather_wait_s}, {"update_seconds", lanes.update_wait_s}}},
       {"nvme_read",
        {{"seconds", lanes.nvme_read_s},
@@ -98,7 +98,8 @@ Json options_json(const Report& r) {
           {"momentum", kMomentum},
           {"seed", o.seed},
           {"eval_batches", o.eval_batches},
-          {"threads", r.torch_threads},
+          {"threads", r.torch.threads},
+          {"products_in", r.torch.computes_in_f32 ? "f32" : "bf16"},
           {"plain", o.plain},
           {"checkpointing", o.checkpointing},
           {"init", or_null(o.init_folder)},
@@ -140,6 +141,8 @@ __attribute__((format(printf, 2, 3))) void add(std::string& to, const char* form
 
 void add_losses(std::string& out, const Report& r) {
   add(out, "parameters      %llu\n", static_cast<unsigned long long>(r.parameters));
+  if (r.torch.computes_in_f32)
+    add(out, "products        in f32: without AVX-512 LibTorch is many times slower in bf16\n");
   if (!r.steps.empty()) {
     add(out, "loss            %.4f at step 1, %.4f at step %zu\n", r.steps.front().loss,
         r.steps.back().loss, r.steps.size());

@@ -48,7 +48,7 @@ struct Report {
   headrace::Stats stats_before;  // the first step
   headrace::Stats stats_after;   // the last step
   std::uint32_t drives = 0;
-  std::uint32_t torch_threads = 1;
+  TorchFacts torch;
   std::string config;  // effective settings, JSON
   std::string text_origin;
   std::uint64_t text_bytes = 0;

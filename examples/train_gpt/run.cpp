@@ -111,7 +111,7 @@ class Run {
     check_address_space();
     if (!options.trace.empty()) trace_.emplace(options.trace);
     progress_.stage("loading torch");
-    report_.torch_threads = torch_.warm_up(options.threads);
+    report_.torch = torch_.warm_up(options.threads);
     reset_peak();
     report_.memory.baseline_rss_bytes = resident_bytes();
     check_signal();

@@ -5,7 +5,7 @@
 
 namespace train_gpt {
 struct TorchParts {
-  std::uint32_t (*warm_up)(std::uint32_t threads) = nullptr;
+  TorchFacts (*warm_up)(std::uint32_t threads) = nullptr;
   std::unique_ptr<Training> (*make_offloaded)(const TrainingSetup& setup) = nullptr;
   std::unique_ptr<Training> (*make_plain)(const TrainingSetup& setup) = nullptr;
 };

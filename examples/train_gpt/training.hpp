@@ -58,8 +58,8 @@ struct TrainingSetup {
 };
 
 // Loads torch and runs a tiny model once, so that its code and threads are there; sets torch's
-// threads (0: leaves them). Gives the number it will use.
-std::uint32_t warm_up_torch(std::uint32_t threads);
+// threads (0: leaves them).
+TorchFacts warm_up_torch(std::uint32_t threads);
 std::unique_ptr<Training> make_offloaded(const TrainingSetup& setup);
 std::unique_ptr<Training> make_plain(const TrainingSetup& setup);
 }  // namespace train_gpt

@@ -101,8 +101,9 @@ class RunProgram : public ::testing::Test {
     for (const std::string& word : words) arguments.push_back(word.c_str());
     ::testing::internal::CaptureStdout();
     ::testing::internal::CaptureStderr();
-    const int code = run_program(static_cast<int>(arguments.size()), arguments.data(),
-                                 {[](std::uint32_t) { return 1u; }, make_fake, make_fake});
+    const int code =
+        run_program(static_cast<int>(arguments.size()), arguments.data(),
+                    {[](std::uint32_t) { return TorchFacts{}; }, make_fake, make_fake});
     out_ = ::testing::internal::GetCapturedStdout();
     err_ = ::testing::internal::GetCapturedStderr();
     return code;

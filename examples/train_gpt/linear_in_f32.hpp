@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// linear_in_f32.hpp: bf16 layers on CPUs on which LibTorch computes in bf16 far slower than in f32.
+#pragma once
+#include <ATen/ATen.h>
+#include <ATen/Version.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+namespace train_gpt {
+// x86 without AVX-512: LibTorch's bf16 products are plain loops there, 4 to 30 times as slow as
+// f32's.
+inline bool computes_in_f32() {
+#if defined(__x86_64__)
+  static const bool slow = !at::get_cpu_capability().starts_with("AVX512");
+  return slow;
+#else
+  return false;
+#endif
+}
+
+// x times weight transposed, of bf16 tensors, with products and sums in f32. Between forward and
+// backward it keeps what at::linear keeps: `x` and `weight` as they are, so that a weight can be
+// offloaded meanwhile.
+struct LinearInF32 : torch::autograd::Function<LinearInF32> {
+  using Tensors = torch::autograd::variable_list;
+
+  // x [..., in], weight [out, in]; [..., out].
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
+                            const at::Tensor& weight) {
+    context->save_for_backward({x, weight});
+    return at::linear(x.to(at::kFloat), weight.to(at::kFloat)).to(x.scalar_type());
+  }
+  static Tensors backward(torch::autograd::AutogradContext* context, const Tensors& gradients) {
+    const Tensors saved = context->get_saved_variables();
+    const at::Tensor &x = saved[0], &weight = saved[1];
+    const at::Tensor out = gradients[0].to(at::kFloat);
+    const at::Tensor rows = out.flatten(0, -2);
+    const at::Tensor of_x = at::matmul(out, weight.to(at::kFloat)).to(x.scalar_type());
+    const at::Tensor of_weight =
+        at::mm(rows.t(), x.flatten(0, -2).to(at::kFloat)).to(weight.scalar_type());
+    return {of_x, of_weight};
+  }
+};
+
+// `bias` may be undefined.
+inline at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+  if (!computes_in_f32()) return at::linear(x, weight, bias);
+  const at::Tensor product = LinearInF32::apply(x, weight);
+  return bias.defined() ? product + bias : product;
+}
+
+// Causal, [batch, heads, sequence, width].
+inline at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+  const at::ScalarType type = q.scalar_type();
+  if (!computes_in_f32()) return at::scaled_dot_product_attention(q, k, v, {}, 0.0, true);
+  return at::scaled_dot_product_attention(q.to(at::kFloat), k.to(at::kFloat), v.to(at::kFloat), {},
+                                          0.0, true)
+      .to(type);
+}
+}  // namespace train_gpt
