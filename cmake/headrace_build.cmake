@@ -35,9 +35,34 @@ function(headrace_room)
   set_property(GLOBAL APPEND PROPERTY HEADRACE_ROOM_LIBRARIES ${arg_LIBRARIES})
 endfunction()
 
-# Code that runs once per program: options, reports. In half the time to compile.
+option(HEADRACE_JOINED "Cold sources compile as one, and LibTorch's headers are compiled once" OFF)
+
+# Code that runs once per program: options, reports. In half the time to compile; joined (each
+# target's sources compile as one) in a quarter, for who changes none of them.
 function(headrace_cold target)
   target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+  if(HEADRACE_JOINED)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON)
+  endif()
+endfunction()
+
+# LibTorch's headers take half a minute to read. Where HEADRACE_JOINED, that is done once for all
+# targets that call this (0.7 GB in the build folder). What they compute is in LibTorch: -O1.
+function(headrace_torch_headers target)
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+  if(NOT HEADRACE_JOINED)
+    return()
+  endif()
+  if(NOT TARGET headrace_torch_headers)
+    set(source ${headrace_BINARY_DIR}/torch_headers.cpp)
+    file(CONFIGURE OUTPUT ${source} CONTENT "int main() {}\n")
+    add_executable(headrace_torch_headers EXCLUDE_FROM_ALL ${source})
+    headrace_flags(headrace_torch_headers)
+    target_compile_options(headrace_torch_headers PRIVATE $<$<CONFIG:Release>:-O1>)
+    target_link_libraries(headrace_torch_headers PRIVATE headrace_libtorch)
+    target_precompile_headers(headrace_torch_headers PRIVATE <torch/torch.h>)
+  endif()
+  target_precompile_headers(${target} REUSE_FROM headrace_torch_headers)
 endfunction()
 
 # gtest's headers take longer to read than most tests to compile: read once for all of them.
@@ -52,11 +77,12 @@ function(headrace_test_headers)
 endfunction()
 
 # headrace_test(NAME extents_test SOURCES extents_test.cpp USES swap [LIBRARIES x] [TIMEOUT s]
-#               [LABELS slow] [ARGS ...] [HEADERS <a.h> ...])
-# HEADERS: precompiled for this program, in place of gtest's alone.
+#               [LABELS slow] [ARGS ...] [WITH_TORCH])
+# WITH_TORCH: LibTorch's headers are precompiled for it in place of gtest's.
 # One GoogleTest program, one CTest test; a program that exits 77 is listed as skipped.
 function(headrace_test)
-  cmake_parse_arguments(arg "" "NAME;TIMEOUT" "SOURCES;USES;LIBRARIES;LABELS;ARGS;HEADERS" ${ARGN})
+  cmake_parse_arguments(arg "WITH_TORCH" "NAME;TIMEOUT" "SOURCES;USES;LIBRARIES;LABELS;ARGS"
+    ${ARGN})
   add_executable(${arg_NAME} ${arg_SOURCES})
   headrace_flags(${arg_NAME})
   set_target_properties(${arg_NAME} PROPERTIES
@@ -68,8 +94,8 @@ function(headrace_test)
     target_link_libraries(${arg_NAME} PRIVATE headrace_${room})
   endforeach()
   target_link_libraries(${arg_NAME} PRIVATE ${arg_LIBRARIES} GTest::gtest_main)
-  if(arg_HEADERS)
-    target_precompile_headers(${arg_NAME} PRIVATE ${arg_HEADERS})
+  if(arg_WITH_TORCH)
+    headrace_torch_headers(${arg_NAME})
   else()
     if(NOT TARGET headrace_test_headers)
       headrace_test_headers()

@@ -10,7 +10,6 @@
 
 namespace train_gpt {
 namespace {
-using Json = nlohmann::json;
 using headrace::Code;
 
 constexpr std::uint64_t kDataAlignment = 4096;
@@ -22,17 +21,18 @@ constexpr std::size_t kMostDimensions = 64;
            "; nothing was read from it. Write it again with --save, or fetch it again.");
 }
 
-std::uint64_t read_number(const Json& value, const std::string& path, const std::string& what) {
+std::uint64_t read_number(const nlohmann::json& value, const std::string& path,
+                          const std::string& what) {
   if (!value.is_number_unsigned()) fail_header(path, what + " is not a whole number of 0 or more");
   return value.get<std::uint64_t>();
 }
 
-std::vector<std::int64_t> read_shape(const Json& value, const std::string& path,
+std::vector<std::int64_t> read_shape(const nlohmann::json& value, const std::string& path,
                                      const std::string& name) {
   if (!value.is_array() || value.size() > kMostDimensions)
     fail_header(path, "the shape of '" + name + "' is no list");
   std::vector<std::int64_t> shape;
-  for (const Json& size : value) {
+  for (const nlohmann::json& size : value) {
     const std::uint64_t number = read_number(size, path, "a size of '" + name + "'");
     if (number > std::numeric_limits<std::int64_t>::max())
       fail_header(path, "a size of '" + name + "' is too large");
@@ -54,14 +54,14 @@ std::uint64_t wanted_bytes(const TensorEntry& entry, const std::string& path) {
   return bytes;
 }
 
-TensorEntry read_entry(const std::string& name, const Json& value, std::uint64_t data_bytes,
-                       const std::string& path) {
+TensorEntry read_entry(const std::string& name, const nlohmann::json& value,
+                       std::uint64_t data_bytes, const std::string& path) {
   if (!value.is_object() || !value.contains("dtype") || !value.contains("shape") ||
       !value.contains("data_offsets")) {
     fail_header(path, "'" + name + "' lacks one of dtype, shape, data_offsets");
   }
   if (!value["dtype"].is_string()) fail_header(path, "the dtype of '" + name + "' is no string");
-  const Json& offsets = value["data_offsets"];
+  const nlohmann::json& offsets = value["data_offsets"];
   if (!offsets.is_array() || offsets.size() != 2)
     fail_header(path, "data_offsets of '" + name + "' are not two");
   TensorEntry entry{name, value["dtype"].get<std::string>(), read_shape(value["shape"], path, name),
@@ -134,14 +134,16 @@ std::map<std::string, TensorEntry> parse_safetensors_header(std::string_view hea
     fail_header(path, "its header does not begin with '{'");
   std::set<std::string> seen;
   std::string twice;
-  const auto note_names = [&](int depth, Json::parse_event_t event, Json& value) {
-    if (depth == 1 && event == Json::parse_event_t::key &&
+  const auto note_names = [&](int depth, nlohmann::json::parse_event_t event,
+                              nlohmann::json& value) {
+    if (depth == 1 && event == nlohmann::json::parse_event_t::key &&
         !seen.insert(value.get<std::string>()).second) {
       twice = value.get<std::string>();
     }
     return true;
   };
-  const Json parsed = Json::parse(header.begin(), header.end(), note_names, false);
+  const nlohmann::json parsed =
+      nlohmann::json::parse(header.begin(), header.end(), note_names, false);
   if (!parsed.is_object()) fail_header(path, "its header is no JSON object");
   if (!twice.empty()) fail_header(path, "'" + twice + "' occurs twice");
   std::map<std::string, TensorEntry> tensors;

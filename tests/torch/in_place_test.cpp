@@ -19,7 +19,7 @@ using headrace::torch::Offload;
 using headrace_test::Block;
 using headrace_test::BlockImpl;
 
-constexpr std::int64_t kHidden = 64;
+constexpr std::int64_t kWidth = 64;
 
 // Where each parameter of the group lies for torch, in the engine's order.
 std::vector<const void*> seen_by_torch(const Group<BlockImpl>& group) {
@@ -41,7 +41,7 @@ class InPlace : public testing::TestWithParam<bool> {
  protected:
   // A step of two blocks; what torch and the engine saw in forward and in backward of each.
   void step(Offload& offload, std::vector<Group<BlockImpl>>& groups) {
-    torch::Tensor x = torch::randn({2, 6, kHidden}).to(torch::kBFloat16);
+    torch::Tensor x = torch::randn({2, 6, kWidth}).to(torch::kBFloat16);
     for (auto& group : groups) {
       x = offload.run(group, [&] {
         const torch::Tensor inner = group.module()->forward(x);
@@ -77,7 +77,7 @@ TEST_P(InPlace, BoundParametersAreTheEnginesOwnBytesInForwardAndBackward) {
   std::vector<Group<BlockImpl>> groups;
   for (const char* name : {"h.0", "h.1"}) {
     groups.push_back(
-        offload.add_group(name, [] { return headrace_test::make_block(kHidden, true); }));
+        offload.add_group(name, [] { return headrace_test::make_block(kWidth, true); }));
   }
   offload.freeze();
   const headrace::Stats before = offload.engine().stats();

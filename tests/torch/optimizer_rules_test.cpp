@@ -16,7 +16,7 @@ constexpr std::int64_t kElements = 300;
 constexpr std::uint64_t kSteps = 1000;
 constexpr double kBound = 2e-5;
 
-using torch::optim::Optimizer;
+using ::torch::optim::Optimizer;
 struct RuleCase {
   const char* name;
   OptimizerRule rule;
@@ -29,7 +29,7 @@ const RuleCase kCases[] = {
      OptimizerRule::kAdamW,
      {.weight_decay = 0.1f},
      [](std::vector<at::Tensor> p, const Hyperparameters& h) -> std::unique_ptr<Optimizer> {
-       return std::make_unique<torch::optim::AdamW>(p, torch::optim::AdamWOptions()
+       return std::make_unique<::torch::optim::AdamW>(p, ::torch::optim::AdamWOptions()
                                                            .betas({h.beta1, h.beta2})
                                                            .eps(h.eps)
                                                            .weight_decay(h.weight_decay));
@@ -38,7 +38,7 @@ const RuleCase kCases[] = {
      OptimizerRule::kAdam,
      {.weight_decay = 0.01f},
      [](std::vector<at::Tensor> p, const Hyperparameters& h) -> std::unique_ptr<Optimizer> {
-       return std::make_unique<torch::optim::Adam>(p, torch::optim::AdamOptions()
+       return std::make_unique<::torch::optim::Adam>(p, ::torch::optim::AdamOptions()
                                                           .betas({h.beta1, h.beta2})
                                                           .eps(h.eps)
                                                           .weight_decay(h.weight_decay));
@@ -47,7 +47,7 @@ const RuleCase kCases[] = {
      OptimizerRule::kAdagrad,
      {.eps = 1e-10f, .weight_decay = 0.01f, .learning_rate_decay = 1e-3f},
      [](std::vector<at::Tensor> p, const Hyperparameters& h) -> std::unique_ptr<Optimizer> {
-       return std::make_unique<torch::optim::Adagrad>(p, torch::optim::AdagradOptions()
+       return std::make_unique<::torch::optim::Adagrad>(p, ::torch::optim::AdagradOptions()
                                                              .eps(h.eps)
                                                              .weight_decay(h.weight_decay)
                                                              .lr_decay(h.learning_rate_decay));
@@ -56,14 +56,14 @@ const RuleCase kCases[] = {
      OptimizerRule::kSgd,
      {.weight_decay = 0.01f},
      [](std::vector<at::Tensor> p, const Hyperparameters& h) -> std::unique_ptr<Optimizer> {
-       return std::make_unique<torch::optim::SGD>(
-           p, torch::optim::SGDOptions(1).weight_decay(h.weight_decay));
+       return std::make_unique<::torch::optim::SGD>(
+           p, ::torch::optim::SGDOptions(1).weight_decay(h.weight_decay));
      }},
     {"SgdMomentum",
      OptimizerRule::kSgdMomentum,
      {.weight_decay = 0.01f, .momentum = 0.9f, .dampening = 0.1f},
      [](std::vector<at::Tensor> p, const Hyperparameters& h) -> std::unique_ptr<Optimizer> {
-       return std::make_unique<torch::optim::SGD>(p, torch::optim::SGDOptions(1)
+       return std::make_unique<::torch::optim::SGD>(p, ::torch::optim::SGDOptions(1)
                                                          .weight_decay(h.weight_decay)
                                                          .momentum(h.momentum)
                                                          .dampening(h.dampening));
@@ -72,7 +72,7 @@ const RuleCase kCases[] = {
      OptimizerRule::kSgdMomentum,
      {.weight_decay = 0.01f, .momentum = 0.9f, .nesterov = true},
      [](std::vector<at::Tensor> p, const Hyperparameters& h) -> std::unique_ptr<Optimizer> {
-       return std::make_unique<torch::optim::SGD>(p, torch::optim::SGDOptions(1)
+       return std::make_unique<::torch::optim::SGD>(p, ::torch::optim::SGDOptions(1)
                                                          .weight_decay(h.weight_decay)
                                                          .momentum(h.momentum)
                                                          .nesterov(true));
@@ -129,17 +129,17 @@ TEST_P(TorchRules, AreWhatTheKernelsDo) {
   std::mt19937_64 random(99);
   Ours ours(first_weights(random));
   at::Tensor theirs =
-      torch::tensor(ours.weight, at::kFloat).to(at::kDouble).detach().requires_grad_(true);
+      ::torch::tensor(ours.weight, at::kFloat).to(at::kDouble).detach().requires_grad_(true);
   const auto optimizer = of.make({theirs}, of.values);
   for (std::uint64_t t = 1; t <= kSteps; ++t) {
     const std::vector<float> gradient = gradient_of(random);
-    theirs.mutable_grad() = torch::tensor(gradient, at::kFloat).to(at::kDouble);
+    theirs.mutable_grad() = ::torch::tensor(gradient, at::kFloat).to(at::kDouble);
     optimizer->param_groups()[0].options().set_lr(learning_rate(t));
     optimizer->step();
     ours.step(of.rule, of.values, t, gradient);
   }
   const at::Tensor apart =
-      (torch::tensor(ours.weight, at::kFloat).to(at::kDouble) - theirs.detach()).abs().max();
+      (::torch::tensor(ours.weight, at::kFloat).to(at::kDouble) - theirs.detach()).abs().max();
   EXPECT_LT(apart.item<double>(), kBound);
   RecordProperty("apart", std::to_string(apart.item<double>()));
   std::printf("%s: at most %.2g apart after %d steps\n", of.name, apart.item<double>(),

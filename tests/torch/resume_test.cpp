@@ -26,7 +26,7 @@ using headrace_test::BlockImpl;
 using headrace_test::make_block;
 using headrace_test::SwapFolder;
 
-constexpr std::int64_t kHidden = 16;
+constexpr std::int64_t kWidth = 16;
 constexpr Content kContents[] = {Content::kMaster, Content::kExpAvg, Content::kExpAvgSq};
 
 struct Trainer {
@@ -35,15 +35,15 @@ struct Trainer {
     offload.no_decay();
     for (int i = 0; i < 2; ++i) {
       blocks.push_back(offload.add_group("h." + std::to_string(i),
-                                         [] { return make_block(kHidden, /*bf16=*/true); }));
+                                         [] { return make_block(kWidth, /*bf16=*/true); }));
     }
-    scale = torch::ones({kHidden}).requires_grad_();
+    scale = torch::ones({kWidth}).requires_grad_();
     offload.add_rest({{"scale", scale}});
     offload.freeze();
   }
   void step(int number) {
     torch::manual_seed(100 + number);
-    torch::Tensor x = torch::randn({2, 6, kHidden}).to(torch::kBFloat16);
+    torch::Tensor x = torch::randn({2, 6, kWidth}).to(torch::kBFloat16);
     // Every other step leaves a block alone, so that step counts differ.
     for (std::size_t i = 0; i < (number % 2 == 0 ? 2u : 1u); ++i) x = offload(blocks[i], x);
     (x.to(torch::kFloat) * scale).square().sum().backward();

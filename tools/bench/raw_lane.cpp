@@ -100,12 +100,14 @@ RawLane::Result RawLane::run(bool reads, bool writes, std::uint64_t size_bytes) 
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
   check_signal();
   if (error_ != 0 || short_) {
-    throw Error(
-        Code::kIo,
-        std::string(!writes ? "read" : reads ? "rewriting" : "write") + " of " + file_.path() +
-            " failed: " + (error_ != 0 ? base::errno_text(error_) : "fewer bytes than asked for") +
-            "; nothing can be compared; look at the drive (dmesg) or name another --nvme",
-        error_);
+    throw Error(Code::kIo,
+                std::string(!writes ? "read"
+                            : reads ? "rewriting"
+                                    : "write") +
+                    " of " + file_.path() + " failed: " +
+                    (error_ != 0 ? base::errno_text(error_) : "fewer bytes than asked for") +
+                    "; nothing can be compared; look at the drive (dmesg) or name another --nvme",
+                error_);
   }
   return {took.count(), cpu_seconds() - cpu, end_ * (reads && writes ? 2 : 1)};
 }

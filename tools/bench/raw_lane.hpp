@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // raw_lane.hpp: the drive without any work in between: the ceiling of an update phase.
 //
-// A swap file of the same size, made and written as the engine's, read, written, or rewritten record
-// by record in order through the same drive: one transfer of a record's size per update slot in
-// flight.
+// A swap file of the same size, made and written as the engine's, read, written, or rewritten
+// record by record in order through the same drive: one transfer of a record's size per update slot
+// in flight.
 #pragma once
 #include <cstdint>
 #include <memory>
