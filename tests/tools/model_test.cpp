@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <map>
 
@@ -121,10 +122,71 @@ TEST_F(ModelFiles, HeadersOfAllSafetensorsAreOneModelInBlocks) {
   EXPECT_EQ(model.source, "2 safetensors headers");
   EXPECT_EQ(model.elements(), 32u + 32 + 4 + 1);
   ASSERT_EQ(model.groups.size(), 3u);
-  EXPECT_EQ(model.groups[0].name, "");
+  EXPECT_EQ(model.groups[0].name, "embed");
   EXPECT_EQ(model.groups[1].name, "layers.9");
   EXPECT_EQ(model.groups[2].name, "layers.10");
   EXPECT_EQ(model.largest_layer().elements, 32u);
+}
+
+// As a checkpoint has them, which is by name and not by place.
+TEST_F(ModelFiles, HeadersAreGroupedAsTheModelIsByName) {
+  for (const char* name : {"gpt2", "llama-3-8b", "llama-3.2-1b", "t5-small"}) {
+    const Model known = model_of(name);
+    std::map<std::string, std::string> tensors;
+    for (const ModelGroup& group : known.groups) {
+      for (const ModelParameter& parameter : group.parameters) {
+        std::string shape;
+        for (const std::int64_t size : parameter.shape)
+          shape += (shape.empty() ? "" : ",") + std::to_string(size);
+        tensors[parameter.name] = R"({"dtype":"BF16","shape":[)" + shape + "]}";
+      }
+    }
+    std::string header;
+    for (const auto& [parameter, tensor] : tensors)
+      header += (header.empty() ? "{\"" : ",\"") + parameter + "\":" + tensor;
+    write_safetensors("model.safetensors", header + "}");
+    const Model model = model_of(folder_.string());
+    ASSERT_EQ(model.groups.size(), known.groups.size()) << name;
+    for (std::size_t g = 0; g < known.groups.size(); ++g)
+      EXPECT_EQ(model.groups[g].elements(), known.groups[g].elements()) << name << " " << g;
+  }
+}
+
+TEST_F(ModelFiles, TheGroupsOfTrainGptsOwnFilesAreThoseItTrainsWith) {
+  write_safetensors("model.safetensors",
+                    R"({"head.norm.weight": {"dtype": "BF16", "shape": [4]},
+                        "h.0.up.weight": {"dtype": "BF16", "shape": [4, 4]},
+                        "embed.tokens.weight": {"dtype": "BF16", "shape": [9, 4]},
+                        "embed.positions.weight": {"dtype": "BF16", "shape": [2, 4]},
+                        "head.out.weight": {"dtype": "BF16", "shape": [9, 4]}})");
+  const Model model = model_of(folder_.string());
+  ASSERT_EQ(model.groups.size(), 3u);
+  EXPECT_EQ(model.groups[0].name, "embed");
+  EXPECT_EQ(model.groups[1].name, "h.0");
+  EXPECT_EQ(model.groups[2].name, "head");
+}
+
+TEST_F(ModelFiles, TensorsOfWholeNumbersAreLeftOutAndCounted) {
+  write_safetensors("model.safetensors", R"({"h.0.w": {"dtype": "F16", "shape": [4]},
+                                             "h.0.mask": {"dtype": "BOOL", "shape": [9]}})");
+  const Model model = model_of(folder_.string());
+  EXPECT_EQ(model.elements(), 4u);
+  EXPECT_EQ(model.source,
+            "1 safetensors header, without 1 tensor of whole numbers, 'h.0.mask' first");
+}
+
+TEST_F(ModelFiles, TheFilesThatAnIndexNamesAreReadAndNoOthers) {
+  write("model.safetensors.index.json",
+        R"({"weight_map": {"a.w": "model-1.safetensors", "b.w": "model-2.safetensors"}})");
+  write_safetensors("model-1.safetensors", R"({"a.w": {"dtype": "BF16", "shape": [4]}})");
+  std::string text = text_of_failure(folder_.string(), Code::kInvalidArgument);
+  EXPECT_NE(text.find("model-2.safetensors': missing"), std::string::npos) << text;
+  write_safetensors("model-2.safetensors", R"({"c.w": {"dtype": "BF16", "shape": [8]}})");
+  text = text_of_failure(folder_.string(), Code::kInvalidArgument);
+  EXPECT_NE(text.find("no 'b.w'"), std::string::npos) << text;
+  write_safetensors("model-2.safetensors", R"({"b.w": {"dtype": "BF16", "shape": [8]}})");
+  write_safetensors("consolidated.safetensors", R"({"a.w": {"dtype": "BF16", "shape": [4]}})");
+  EXPECT_EQ(model_of(folder_.string()).elements(), 12u);
 }
 
 TEST_F(ModelFiles, AFileOfShapesIsTaken) {
@@ -162,13 +224,58 @@ TEST_F(ModelFiles, WhatIsNoModelIsRefusedByNameWithARemedy) {
           "the shape of 'w'", Code::kInvalidArgument);
   refused(write("a.json", R"({"groups": [{"parameters": [{"shape": [1]}]}]})"),
           "without \"name\" and \"shape\"", Code::kInvalidArgument);
+  const auto shapes = [&](const std::string& text) { return write("a.json", text); };
+  const std::string twice = R"({"name": "w", "shape": [1]})";
+  refused(shapes(R"({"groups": [{"name": "a", "parameters": [)" + twice + "," + twice + "]}]}"),
+          "two parameters named 'a.w'", Code::kInvalidArgument);
+  const std::string group = R"({"name": "a", "parameters": [)" + twice + "]}";
+  refused(shapes(R"({"groups": [)" + group + "," + group + "]}"), "two groups named 'a'",
+          Code::kInvalidArgument);
+  refused(shapes(R"({"groups": [{"nam": "a", "parameters": []}]})"), "did you mean \"name\"?",
+          Code::kInvalidArgument);
+  refused(shapes(R"({"groups": [{"parameters": [{"name": "w", "shape": [1], "dtype": "f32"}]}]})"),
+          "\"dtype\" is no key of a parameter", Code::kInvalidArgument);
+  // As many parameters of 2^50 as make 64 bits wrap around to none.
+  std::string many = R"({"groups": [)";
+  for (int i = 0; i < 16384; ++i) {
+    many += (i == 0 ? R"({"name": "g)" : R"(, {"name": "g)") + std::to_string(i) +
+            R"(", "parameters": [{"name": "w", "shape": [1125899906842624]}]})";
+  }
+  refused(shapes(many + "]}"), "with 'g1.w' more than 2^50 parameters", Code::kInvalidArgument);
   write("x.safetensors", "short");
   refused(folder_.string(), "shorter than 8 bytes", Code::kInvalidArgument);
   write("x.safetensors", std::string(64, '\xff'));
   refused(folder_.string(), "does not fit it", Code::kInvalidArgument);
-  write_safetensors("x.safetensors", R"({"w": {"shape": [1]}})");
-  write_safetensors("y.safetensors", R"({"w": {"shape": [1]}})");
+  write_safetensors("x.safetensors", R"({"w": {"dtype": "F32", "shape": [1]}})");
+  write_safetensors("y.safetensors", R"({"w": {"dtype": "F32", "shape": [1]}})");
   refused(folder_.string(), "'w' is in ", Code::kInvalidArgument);
+  std::filesystem::remove(folder_.string() + "/y.safetensors");
+  write_safetensors("x.safetensors", R"({"w": {"dtype": "Q9", "shape": [1]}})");
+  refused(folder_.string(), "'w' has the dtype 'Q9'", Code::kInvalidArgument);
+  write_safetensors("x.safetensors", R"({"w": {"shape": [1]}})");
+  refused(folder_.string(), "'w' has no shape or no dtype", Code::kInvalidArgument);
+}
+
+TEST_F(ModelFiles, AConfigThatNoModelCanHaveIsRefusedNamingTheKey) {
+  const auto refused = [&](const std::string& keys, const std::string& part) {
+    write("config.json",
+          R"({"model_type": "llama", "intermediate_size": 64, "vocab_size": 9,)" + keys + "}");
+    const std::string text = text_of_failure(folder_.string(), Code::kInvalidArgument);
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  };
+  const std::string sizes = R"("hidden_size": 64, "num_hidden_layers": 2,)";
+  refused(sizes + R"("num_attention_heads": 65)", "\"num_attention_heads\" is 65, a divisor of");
+  refused(sizes + R"("num_attention_heads": 7)", "\"num_attention_heads\" is 7, a divisor of");
+  refused(sizes + R"("num_attention_heads": 8, "num_key_value_heads": 16)",
+          "\"num_key_value_heads\" is 16");
+  refused(sizes + R"("num_attention_heads": 8, "tie_word_embeddings": "yes")",
+          "\"tie_word_embeddings\" is \"yes\", true or false is wanted");
+  // Refused before there is a group for each.
+  refused(R"("hidden_size": 64, "num_hidden_layers": 16777216, "num_attention_heads": 8)",
+          "a whole number from 1 to 65536");
+  refused(R"("hidden_size": 16777216, "num_hidden_layers": 2, "num_attention_heads": 16777216,
+             "head_dim": 16777216)",
+          "more than 2^50 parameters");
 }
 }  // namespace
 }  // namespace headrace::tools

@@ -171,11 +171,12 @@ std::string ten_trillion() {
   text << R"({"groups": [{"name": "e", "parameters": [)"
        << R"({"name": "wte.weight", "shape": [50257, 32768]}]})";
   for (int i = 0; i < 776; ++i) {
-    for (const char* matrix : {"attn.c_attn.weight\", \"shape\": [98304, 32768]",
-                               "attn.c_proj.weight\", \"shape\": [32768, 32768]",
-                               "mlp.c_fc.weight\", \"shape\": [131072, 32768]",
-                               "mlp.c_proj.weight\", \"shape\": [32768, 131072]"})
-      text << R"(, {"name": "h.)" << i << R"(", "parameters": [{"name": ")" << matrix << "}]}";
+    for (const auto& [matrix, shape] : {std::pair{"attn.c_attn", "[98304, 32768]"},
+                                        {"attn.c_proj", "[32768, 32768]"},
+                                        {"mlp.c_fc", "[131072, 32768]"},
+                                        {"mlp.c_proj", "[32768, 131072]"}})
+      text << R"(, {"name": "h.)" << i << "." << matrix
+           << R"(", "parameters": [{"name": "weight", "shape": )" << shape << "}]}";
   }
   text << "]}";
   return text.str();

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <limits>
 #include <map>
 
 #include "base/error_text.hpp"
@@ -15,6 +16,17 @@ namespace {
 std::string layer_name(const std::string& parameter) {
   const std::size_t point = parameter.rfind('.');
   return point == std::string::npos ? "" : parameter.substr(0, point);
+}
+
+constexpr std::uint64_t kManyElements = std::numeric_limits<std::uint64_t>::max();
+
+template <class Parts>
+std::uint64_t sum_of(const Parts& parts) {
+  std::uint64_t count = 0;
+  for (const auto& part : parts) {
+    if (__builtin_add_overflow(count, part.elements(), &count)) return kManyElements;
+  }
+  return count;
 }
 
 [[noreturn]] void refuse_unknown(const std::string& word) {
@@ -32,21 +44,16 @@ std::string layer_name(const std::string& parameter) {
 
 std::uint64_t ModelParameter::elements() const noexcept {
   std::uint64_t count = 1;
-  for (const std::int64_t size : shape) count *= static_cast<std::uint64_t>(size);
+  for (const std::int64_t size : shape) {
+    if (__builtin_mul_overflow(count, static_cast<std::uint64_t>(size), &count))
+      return kManyElements;
+  }
   return count;
 }
 
-std::uint64_t ModelGroup::elements() const noexcept {
-  std::uint64_t count = 0;
-  for (const ModelParameter& parameter : parameters) count += parameter.elements();
-  return count;
-}
+std::uint64_t ModelGroup::elements() const noexcept { return sum_of(parameters); }
 
-std::uint64_t Model::elements() const noexcept {
-  std::uint64_t count = 0;
-  for (const ModelGroup& group : groups) count += group.elements();
-  return count;
-}
+std::uint64_t Model::elements() const noexcept { return sum_of(groups); }
 
 Model::Layer Model::largest_layer() const {
   std::map<std::string, std::uint64_t> layers;

@@ -9,6 +9,7 @@
 #include "partition/partition.hpp"
 
 namespace headrace::tools {
+// Counts of elements that would pass 64 bits stay at the largest such number.
 struct ModelParameter {
   std::string name;  // "h.0.mlp.c_fc.weight"; what comes before the last point is its layer's name
   std::vector<std::int64_t> shape;

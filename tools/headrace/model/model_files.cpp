@@ -3,15 +3,16 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/error_text.hpp"
 #include "headrace/error.hpp"
+#include "model/blocks.hpp"
 #include "model/families.hpp"
 
 namespace headrace::tools {
@@ -79,9 +80,17 @@ std::vector<std::int64_t> shape_of(const Json& value, const std::string& path,
 }
 
 void check_size(const Model& model) {
-  if (model.elements() == 0) refuse(model.name, "no parameter", "Give a model that has some.");
-  if (model.elements() > kMostElements)
-    refuse(model.name, "more than 2^50 parameters", "Look for a size that is not meant.");
+  std::uint64_t elements = 0;
+  for (const ModelGroup& group : model.groups) {
+    for (const ModelParameter& parameter : group.parameters) {
+      const std::uint64_t more = parameter.elements();
+      if (more > kMostElements || (elements += more) > kMostElements) {
+        refuse(model.name, "with '" + parameter.name + "' more than 2^50 parameters",
+               "Look for a size that is not meant.");
+      }
+    }
+  }
+  if (elements == 0) refuse(model.name, "no parameter", "Give a model that has some.");
 }
 
 // ---- safetensors ----
@@ -104,50 +113,112 @@ Json header_of(const std::string& path) {
   return parsed(path, bytes_of(path, 8, header_bytes), kSafetensorsRemedy);
 }
 
-// Up to the first number in it, which counts blocks: "model.layers.3"; "" where there is none.
-std::string block_of(const std::string& parameter) {
-  for (std::size_t at = 0; at < parameter.size();) {
-    const std::size_t end = std::min(parameter.find('.', at), parameter.size());
-    const std::string_view part = std::string_view(parameter).substr(at, end - at);
-    if (!part.empty() && part.find_first_not_of("0123456789") == std::string_view::npos)
-      return parameter.substr(0, end);
-    at = end + 1;
+// Values that are trained; of the others, U8 and the like, none gets a gradient.
+bool is_trained(const std::string& dtype, const std::string& file, const std::string& name) {
+  for (const char* real : {"F64", "F32", "F16", "BF16"}) {
+    if (dtype == real) return true;
   }
-  return "";
+  if (dtype.starts_with("F8") || dtype.starts_with("F6") || dtype.starts_with("F4")) return true;
+  for (const char* whole : {"BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64"}) {
+    if (dtype == whole) return false;
+  }
+  refuse(file, "'" + name + "' has the dtype '" + dtype + "', which safetensors has not",
+         kSafetensorsRemedy);
 }
 
-// Numbers in names by value: "layers.9" before "layers.10".
-bool in_order(const std::string& a, const std::string& b) {
-  return ::strverscmp(a.c_str(), b.c_str()) < 0;
-}
+// All tensors of all files, each name once.
+class Tensors {
+ public:
+  explicit Tensors(std::string path) : path_(std::move(path)) {}
 
-Model model_of_safetensors(const std::string& path, const std::vector<std::string>& files) {
-  std::map<std::string, ModelGroup, bool (*)(const std::string&, const std::string&)> groups(
-      in_order);
-  std::map<std::string, std::string> file_of;
-  for (const std::string& file : files) {
+  void add(const std::string& file) {
     const Json header = header_of(file);
     if (!header.is_object()) refuse(file, "its header is no object", kSafetensorsRemedy);
     for (const auto& [name, tensor] : header.items()) {
-      if (name == "__metadata__") continue;
-      if (!tensor.is_object() || !tensor.contains("shape"))
-        refuse(file, "'" + name + "' has no shape", kSafetensorsRemedy);
-      const auto [before, is_new] = file_of.emplace(name, file);
-      if (!is_new) {
-        refuse(path, "'" + name + "' is in " + before->second + " and in " + file,
-               "Leave the files of one copy of the model in the directory.");
-      }
-      ModelGroup& group = groups[block_of(name)];
-      group.parameters.push_back({name, shape_of(tensor["shape"], file, name, kSafetensorsRemedy)});
+      if (name != "__metadata__") add_tensor(file, name, tensor);
     }
   }
-  Model model{path,
-              std::to_string(files.size()) + " safetensors header" + (files.size() == 1 ? "" : "s"),
-              {}};
-  for (auto& [name, group] : groups) {
-    group.name = name;
-    model.groups.push_back(std::move(group));
+  bool contains(const std::string& name) const { return file_of_.contains(name); }
+  std::vector<ModelParameter> take() { return std::move(parameters_); }
+  // "" where nothing was left out.
+  std::string left_out_text() const {
+    if (left_out_ == 0) return "";
+    return ", without " + std::to_string(left_out_) + " tensor" + (left_out_ == 1 ? "" : "s") +
+           " of whole numbers, '" + first_left_out_ + "' first";
   }
+
+ private:
+  void add_tensor(const std::string& file, const std::string& name, const Json& tensor) {
+    if (!tensor.is_object() || !tensor.contains("shape") || !tensor.contains("dtype") ||
+        !tensor["dtype"].is_string())
+      refuse(file, "'" + name + "' has no shape or no dtype", kSafetensorsRemedy);
+    const auto [before, is_new] = file_of_.emplace(name, file);
+    if (!is_new) {
+      refuse(path_, "'" + name + "' is in " + before->second + " and in " + file,
+             "Leave the files of one copy of the model in the directory.");
+    }
+    if (is_trained(tensor["dtype"].get<std::string>(), file, name)) {
+      parameters_.push_back({name, shape_of(tensor["shape"], file, name, kSafetensorsRemedy)});
+    } else if (left_out_++ == 0) {
+      first_left_out_ = name;
+    }
+  }
+  std::string path_, first_left_out_;
+  std::map<std::string, std::string> file_of_;
+  std::vector<ModelParameter> parameters_;
+  std::uint64_t left_out_ = 0;
+};
+
+// "model.safetensors.index.json": which file has which tensor.
+struct Index {
+  std::string path;  // "": there is none
+  std::map<std::string, std::string> file_of;
+};
+
+Index index_of(const std::string& directory) {
+  Index index;
+  std::error_code error;
+  const std::string path = directory + "/model.safetensors.index.json";
+  if (!fs::exists(path, error)) return index;
+  const char* const remedy = "Fetch it again, or remove it.";
+  if (size_of(path) > kLargestText) refuse(path, "larger than 256 MiB", remedy);
+  const Json json = parsed(path, bytes_of(path, 0, size_of(path)), remedy);
+  if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object() ||
+      json["weight_map"].empty())
+    refuse(path, "no \"weight_map\" of tensors and files", remedy);
+  index.path = path;
+  for (const auto& [name, file] : json["weight_map"].items()) {
+    if (!file.is_string()) refuse(path, "the file of '" + name + "' is no name", remedy);
+    index.file_of[name] = directory + "/" + file.get<std::string>();
+  }
+  return index;
+}
+
+// What the index names, all of which has to be there, else what lies in the directory.
+std::vector<std::string> files_of(const Index& index, std::vector<std::string> found) {
+  if (index.path.empty()) return found;
+  std::set<std::string> files;
+  for (const auto& [name, file] : index.file_of) files.insert(file);
+  std::error_code error;
+  for (const std::string& file : files) {
+    if (!fs::exists(file, error))
+      refuse(file, "missing, and " + index.path + " names it", "Fetch it.");
+  }
+  return {files.begin(), files.end()};
+}
+
+Model model_of_safetensors(const std::string& path, const std::vector<std::string>& files,
+                           const Index& index) {
+  Tensors tensors(path);
+  for (const std::string& file : files) tensors.add(file);
+  for (const auto& [name, file] : index.file_of) {
+    if (!tensors.contains(name))
+      refuse(file, "no '" + name + "', which " + index.path + " says is there", kSafetensorsRemedy);
+  }
+  Model model{path,
+              std::to_string(files.size()) + " safetensors header" +
+                  (files.size() == 1 ? "" : "s") + tensors.left_out_text(),
+              groups_by_name(tensors.take())};
   check_size(model);
   return model;
 }
@@ -161,55 +232,81 @@ class Config {
     if (!json_.contains(key))
       refuse(path_, std::string("no \"") + key + "\"",
              "Add it, as the model's authors publish it.");
-    return checked(key);
+    return checked(key, kMostSize);
   }
   std::int64_t number(const char* key, std::int64_t otherwise) const {
-    return json_.contains(key) && !json_[key].is_null() ? checked(key) : otherwise;
+    return has(key) ? checked(key, kMostSize) : otherwise;
+  }
+  // Each becomes a group: so many would take memory before anyone could say that they are too many.
+  std::int64_t layers(const char* key) const {
+    number(key);
+    return checked(key, kMostLayers);
+  }
+  std::int64_t layers(const char* key, std::int64_t otherwise) const {
+    return has(key) ? checked(key, kMostLayers) : otherwise;
   }
   bool flag(const char* key, bool otherwise) const {
-    return json_.contains(key) && json_[key].is_boolean() ? json_[key].get<bool>() : otherwise;
+    if (!has(key)) return otherwise;
+    if (!json_[key].is_boolean()) refuse_value(key, "true or false is wanted");
+    return json_[key].get<bool>();
+  }
+  bool has(const char* key) const { return json_.contains(key) && !json_[key].is_null(); }
+  [[noreturn]] void refuse_value(const char* key, const std::string& wanted) const {
+    refuse(path_, std::string("\"") + key + "\" is " + json_[key].dump() + ", " + wanted,
+           "Correct it.");
   }
   std::string word(const char* key) const {
     return json_.contains(key) && json_[key].is_string() ? json_[key].get<std::string>() : "";
   }
 
  private:
-  std::int64_t checked(const char* key) const {
-    constexpr std::int64_t kMost = 1 << 24;
+  static constexpr std::int64_t kMostSize = 1 << 24, kMostLayers = 1 << 16;
+  std::int64_t checked(const char* key, std::int64_t most) const {
     const Json& value = json_[key];
     if (!value.is_number_integer() || value.get<std::int64_t>() < 1 ||
-        value.get<std::int64_t>() > kMost) {
-      refuse(path_,
-             std::string("\"") + key + "\" is " + value.dump() +
-                 ", a whole number from 1 to 2^24 is wanted",
-             "Correct it.");
-    }
+        value.get<std::int64_t>() > most)
+      refuse_value(key, "a whole number from 1 to " + std::to_string(most) + " is wanted");
     return value.get<std::int64_t>();
   }
   std::string path_;
   Json json_;
 };
 
+LlamaShape llama_shape(const Config& config, bool biased) {
+  LlamaShape s;
+  s.width = config.number("hidden_size");
+  s.heads = config.number("num_attention_heads");
+  if (!config.has("head_dim") && s.width % s.heads != 0) {
+    config.refuse_value("num_attention_heads", "a divisor of \"hidden_size\" (" +
+                                                   std::to_string(s.width) +
+                                                   ") is wanted where there is no \"head_dim\"");
+  }
+  s.head_width = config.number("head_dim", s.width / s.heads);
+  s.key_heads = config.number("num_key_value_heads", s.heads);
+  if (s.heads % s.key_heads != 0) {
+    config.refuse_value("num_key_value_heads", "a divisor of \"num_attention_heads\" (" +
+                                                   std::to_string(s.heads) + ") is wanted");
+  }
+  s.feed_forward = config.number("intermediate_size");
+  s.layers = config.layers("num_hidden_layers");
+  s.vocabulary = config.number("vocab_size");
+  s.tied = config.flag("tie_word_embeddings", false);
+  s.biased = biased || config.flag("attention_bias", false);
+  return s;
+}
+
 std::vector<ModelGroup> groups_of_config(const std::string& path, const Config& config) {
   const std::string type = config.word("model_type");
   if (type == "gpt2") {
-    return groups_of(GptShape{config.number("n_embd"), config.number("n_layer"),
+    return groups_of(GptShape{config.number("n_embd"), config.layers("n_layer"),
                               config.number("vocab_size"), config.number("n_positions")});
   }
-  if (type == "llama" || type == "mistral" || type == "qwen2") {
-    const std::int64_t heads = config.number("num_attention_heads");
-    return groups_of(LlamaShape{config.number("hidden_size"), config.number("intermediate_size"),
-                                config.number("num_hidden_layers"), heads,
-                                config.number("num_key_value_heads", heads),
-                                config.number("vocab_size"),
-                                config.number("head_dim", config.number("hidden_size") / heads),
-                                config.flag("tie_word_embeddings", false),
-                                type == "qwen2" || config.flag("attention_bias", false)});
-  }
+  if (type == "llama" || type == "mistral" || type == "qwen2")
+    return groups_of(llama_shape(config, type == "qwen2"));
   if (type == "t5" && config.word("feed_forward_proj") != "gated-gelu") {
-    const std::int64_t layers = config.number("num_layers");
+    const std::int64_t layers = config.layers("num_layers");
     return groups_of(T5Shape{config.number("d_model"), config.number("d_ff"), layers,
-                             config.number("num_decoder_layers", layers),
+                             config.layers("num_decoder_layers", layers),
                              config.number("num_heads"), config.number("d_kv"),
                              config.number("vocab_size"),
                              config.number("relative_attention_num_buckets", 32)});
@@ -230,7 +327,9 @@ Model model_of_directory(const std::string& path) {
   }
   if (error) refuse_io(path, error.value());
   std::ranges::sort(files);
-  if (!files.empty()) return model_of_safetensors(path, files);
+  const Index index = index_of(path);
+  files = files_of(index, std::move(files));
+  if (!files.empty()) return model_of_safetensors(path, files, index);
   const std::string config_path = path + "/config.json";
   if (!fs::exists(config_path, error)) {
     throw Error(Code::kNotFound, "'" + path +
@@ -248,31 +347,70 @@ Model model_of_directory(const std::string& path) {
   return model;
 }
 
-Model model_of_file(const std::string& path) {
-  const char* const remedy =
-      "Wanted is {\"groups\": [{\"name\": \"h.0\", \"parameters\": [{\"name\": \"w\", \"shape\": "
-      "[4, 8]}]}]}.";
-  if (size_of(path) > kLargestText) refuse(path, "larger than 256 MiB", remedy);
-  const Json json = parsed(path, bytes_of(path, 0, size_of(path)), remedy);
-  if (!json.is_object() || !json.contains("groups") || !json["groups"].is_array())
-    refuse(path, "no list \"groups\"", remedy);
-  Model model{path, "a file of shapes", {}};
-  for (const Json& group : json["groups"]) {
-    if (!group.is_object() || !group.contains("parameters") || !group["parameters"].is_array())
-      refuse(path, "a group without a list \"parameters\"", remedy);
-    ModelGroup& added = model.groups.emplace_back();
-    if (group.contains("name") && group["name"].is_string())
-      added.name = group["name"].get<std::string>();
-    for (const Json& parameter : group["parameters"]) {
-      if (!parameter.is_object() || !parameter.contains("shape") || !parameter.contains("name") ||
-          !parameter["name"].is_string())
-        refuse(path, "a parameter without \"name\" and \"shape\"", remedy);
-      const std::string name = parameter["name"].get<std::string>();
-      added.parameters.push_back({added.name.empty() ? name : added.name + "." + name,
-                                  shape_of(parameter["shape"], path, name, remedy)});
+namespace {
+const char* const kShapesRemedy =
+    "Wanted is {\"groups\": [{\"name\": \"h.0\", \"parameters\": [{\"name\": \"w\", \"shape\": "
+    "[4, 8]}]}]}.";
+
+void check_keys(const std::string& path, const char* of, const Json& object,
+                std::initializer_list<std::string_view> allowed) {
+  for (const auto& [key, value] : object.items()) {
+    if (std::ranges::find(allowed, key) != allowed.end()) continue;
+    const std::string_view near = base::nearest_word(key, {allowed.begin(), allowed.size()});
+    refuse(path,
+           "\"" + key + "\" is no key of a " + of +
+               (near.empty() ? "" : "; did you mean \"" + std::string(near) + "\"?"),
+           kShapesRemedy);
+  }
+}
+
+ModelGroup group_of_shapes(const std::string& path, const Json& group) {
+  if (!group.is_object() || !group.contains("parameters") || !group["parameters"].is_array())
+    refuse(path, "a group without a list \"parameters\"", kShapesRemedy);
+  check_keys(path, "group", group, {"name", "parameters"});
+  ModelGroup added;
+  if (group.contains("name")) {
+    if (!group["name"].is_string()) refuse(path, "a group whose name is no text", kShapesRemedy);
+    added.name = group["name"].get<std::string>();
+  }
+  for (const Json& parameter : group["parameters"]) {
+    if (!parameter.is_object() || !parameter.contains("shape") || !parameter.contains("name") ||
+        !parameter["name"].is_string())
+      refuse(path, "a parameter without \"name\" and \"shape\"", kShapesRemedy);
+    check_keys(path, "parameter", parameter, {"name", "shape"});
+    const std::string name = parameter["name"].get<std::string>();
+    added.parameters.push_back({added.name.empty() ? name : added.name + "." + name,
+                                shape_of(parameter["shape"], path, name, kShapesRemedy)});
+  }
+  return added;
+}
+
+void check_names(const Model& model) {
+  std::set<std::string> groups, parameters;
+  const auto refuse_twice = [&](const char* what, const std::string& name) {
+    refuse(model.name, std::string("two ") + what + " named '" + name + "'",
+           "Give each a name of its own.");
+  };
+  for (const ModelGroup& group : model.groups) {
+    if (!group.name.empty() && !groups.insert(group.name).second)
+      refuse_twice("groups", group.name);
+    for (const ModelParameter& parameter : group.parameters) {
+      if (!parameters.insert(parameter.name).second) refuse_twice("parameters", parameter.name);
     }
   }
+}
+}  // namespace
+
+Model model_of_file(const std::string& path) {
+  if (size_of(path) > kLargestText) refuse(path, "larger than 256 MiB", kShapesRemedy);
+  const Json json = parsed(path, bytes_of(path, 0, size_of(path)), kShapesRemedy);
+  if (!json.is_object() || !json.contains("groups") || !json["groups"].is_array())
+    refuse(path, "no list \"groups\"", kShapesRemedy);
+  check_keys(path, "model", json, {"groups"});
+  Model model{path, "a file of shapes", {}};
+  for (const Json& group : json["groups"]) model.groups.push_back(group_of_shapes(path, group));
   std::erase_if(model.groups, [](const ModelGroup& group) { return group.parameters.empty(); });
+  check_names(model);
   check_size(model);
   return model;
 }
