@@ -139,7 +139,7 @@ TEST_F(PlanProgram, SaysFirstWhetherItFitsHowLongAStepTakesWhatBindsAndWhatHelps
     EXPECT_NE(first.find(part), std::string::npos) << first;
   for (const char* part :
        {"8,030,261,248 parameters", "optimizer state", "activations (an estimate)", "NVMe write",
-        "Free batch  from ", "years for 600 TBW", "assumed: one Gen4 drive",
+        "Free batch  from ", " days for 600 TBW", "assumed: one Gen4 drive",
         "Tried, one change at a time", "headrace.moments=8bit"})
     EXPECT_NE(ran.out.find(part), std::string::npos) << part << "\n" << ran.out;
 }
@@ -218,6 +218,40 @@ TEST_F(PlanProgram, TakesTheMachineThatDoctorFoundAndFiguresFromAFile) {
   EXPECT_EQ(rates["nvme_write"]["source"], "given");
   EXPECT_TRUE(rates["link"]["source"].get<std::string>().starts_with("assumed")) << rates;
   EXPECT_EQ(read(json)["ranks"], 2);
+}
+
+TEST_F(PlanProgram, RefusesFiguresOfAMachineThatItWouldHaveToChange) {
+  const auto refused = [&](const std::string& figure, const std::string& part) {
+    const std::string words = "gpt2 --machine " + write("m.json", "{" + figure + "}");
+    expect_refused(run(words), figure, part);
+  };
+  refused(R"("host_bytes": 1e24)", "\"host_bytes\" is 1e+24, a number from 0 to");
+  refused(R"("host_bytes": 0.5)", "\"host_bytes\" is 0.5, a whole number is wanted");
+  refused(R"("gpus": 1e20)", "a number from 0 to 1024");
+  refused(R"("gpus": 1.5)", "\"gpus\" is 1.5");
+  refused(R"("cpus": 0)", "a number from 1 to 65536");
+  refused(R"("nvme_read": 0)", "\"nvme_read\" is 0, a number from 1000000 to");
+  refused(R"("nvme_read": 7)", "\"nvme_read\" is 7");
+  refused(R"("program": "headrace doctor", "sections": [{"rows": [{"name": "usable memory",
+             "values": {"bytes": 18446744073709551615}}]}])",
+          "\"bytes\" is 18446744073709551615");
+}
+
+TEST_F(PlanProgram, TakesTheDrivesThatBenchMeasuredWithTheRestOfThisMachine) {
+  const std::string bench = write("bench.json", R"({"program": "headrace bench",
+      "drives": [{"path": "a"}, {"path": "b"}],
+      "ceiling_bytes_per_second": {"read": 7e9, "write": 5e9, "rw": 8e9}})");
+  const std::string json = file("plan.json");
+  const Ran ran = run("gpt2 --seq 64 --machine " + bench + " --json " + json);
+  EXPECT_EQ(ran.exit_code, 0) << ran.out;
+  const auto machine = read(json)["machine"];
+  EXPECT_EQ(machine["name"], "this machine");
+  EXPECT_EQ(machine["drives"], 2);
+  EXPECT_EQ(machine["rates_of_one_node"]["nvme_read"]["value"], 7e9);
+  EXPECT_EQ(machine["rates_of_one_node"]["nvme_write"]["value"], 5e9);
+  EXPECT_EQ(machine["rates_of_one_node"]["nvme_mixed"]["value"], 8e9);
+  expect_refused(run("gpt2 --machine " + write("b.json", R"({"program": "headrace bench"})")),
+                 "a bench report without ceilings", "no read, write or rw");
 }
 
 TEST_F(PlanProgram, WritesOneJsonDocumentToStdoutAlsoWhereItDoesNotFit) {

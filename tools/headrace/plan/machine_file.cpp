@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// machine_file.cpp: a machine from JSON: what doctor found, or figures by name.
+// machine_file.cpp: a machine from JSON: what doctor found, what bench measured, or figures by
+// name.
+#include <fmt/core.h>
+
+#include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -13,7 +18,8 @@
 namespace headrace::tools {
 namespace {
 const char* const kRemedy =
-    "Wanted is what headrace doctor --json FILE wrote, or figures such as {\"name\": \"node\", "
+    "Wanted is what headrace doctor or headrace bench wrote with --json, or figures such as "
+    "{\"name\": \"node\", "
     "\"gpus\": 1, \"host_bytes\": 68719476736, \"nvme_read\": 7e9}.";
 
 [[noreturn]] void refuse(const std::string& path, const std::string& what) {
@@ -21,30 +27,52 @@ const char* const kRemedy =
               "--machine '" + path + "': " + what + "; nothing was planned. " + kRemedy);
 }
 
-double number_of(const std::string& path, const std::string& key, const Json& value) {
+struct Limits {
+  double least, most;
+};
+
+// As it is meant: nothing is rounded or cut.
+double number_of(const std::string& path, const std::string& key, const Json& value, Limits limits,
+                 bool or_zero = false) {
   const double number = value.is_number() ? value.get<double>() : -1;
-  if (!(number >= 0 && number <= 1e24)) refuse(path, "\"" + key + "\" is no number from 0 to 1e24");
+  if (or_zero && number == 0) return 0;
+  if (!(number >= limits.least && number <= limits.most)) {
+    refuse(path, fmt::format("\"{}\" is {}, {}a number from {} to {:.0f} is wanted", key,
+                             value.dump(), or_zero ? "0 or " : "", limits.least, limits.most));
+  }
   return number;
 }
 
-std::uint64_t or_zero(const Json& values, const char* key) {
-  const auto found = values.find(key);
-  return found != values.end() && found->is_number_unsigned() ? found->get<std::uint64_t>() : 0;
+std::uint64_t whole_number_of(const std::string& path, const std::string& key, const Json& value,
+                              Limits limits) {
+  const double number = number_of(path, key, value, limits);
+  if (number != std::floor(number))
+    refuse(path, "\"" + key + "\" is " + value.dump() + ", a whole number is wanted");
+  return value.is_number_unsigned() ? value.get<std::uint64_t>()
+                                    : static_cast<std::uint64_t>(number);
 }
+
+constexpr Limits kGpus{0, 1024}, kCpus{1, 65536}, kDrives{1, 1024}, kTbw{0.001, 1e9};
+constexpr Limits kBytes{0, 0x1p60};
 
 Machine of_doctor(const std::string& path, const Json& json) {
   Machine m;
   m.name = path;
   m.source = "headrace doctor";
   m.drives = 0;
+  const auto whole = [&](const Json& values, const char* key, Limits limits) -> std::uint64_t {
+    const auto found = values.find(key);
+    if (found == values.end() || found->is_null()) return 0;
+    return whole_number_of(path, key, *found, limits);
+  };
   for (const Json& section : json.value("sections", Json::array())) {
     for (const Json& row : section.value("rows", Json::array())) {
       const std::string name = row.value("name", "");
       const Json values = row.value("values", Json::object());
-      if (name == "usable memory") m.host_bytes = or_zero(values, "bytes");
-      if (name == "usable CPUs") m.cpus = static_cast<std::uint32_t>(or_zero(values, "cpus"));
+      if (name == "usable memory") m.host_bytes = whole(values, "bytes", kBytes);
+      if (name == "usable CPUs") m.cpus = static_cast<std::uint32_t>(whole(values, "cpus", kCpus));
       if (name == "free space") {
-        m.nvme_bytes += or_zero(values, "free_bytes");
+        m.nvme_bytes += whole(values, "free_bytes", {0, 0x1p50});
         ++m.drives;  // one path each
       }
       if (name == "GPUs" && values.contains("gpus") && values["gpus"].is_array())
@@ -57,37 +85,62 @@ Machine of_doctor(const std::string& path, const Json& json) {
   return m;
 }
 
+// A report's ceilings are of the drives alone: memory and CPUs are this machine's.
+Machine of_bench(const std::string& path, const Json& json) {
+  Machine m = this_machine();
+  m.source += "; drives: headrace bench";
+  const Json ceilings = json.value("ceiling_bytes_per_second", Json::object());
+  bool any = false;
+  for (const auto& [from, to] : {std::pair{"read", "nvme_read"}, std::pair{"write", "nvme_write"},
+                                 std::pair{"rw", "nvme_mixed"}}) {
+    const auto found = ceilings.find(from);
+    if (found == ceilings.end() || !found->is_number() || found->get<double>() == 0) continue;
+    any = true;
+    *figure_of(m, to) = {number_of(path, from, *found, {1e6, 1e15}), "measured: " + path};
+  }
+  if (!any)
+    refuse(path,
+           "no read, write or rw in \"ceiling_bytes_per_second\", and nothing else of a "
+           "bench report is used");
+  const Json drives = json.value("drives", Json::array());
+  m.drives = std::max<std::uint32_t>(1, static_cast<std::uint32_t>(drives.size()));
+  return m;
+}
+
 Machine of_figures(const std::string& path, const Json& json) {
   Machine m;
   m.name = path;
   m.source = "a file of figures";
   for (const auto& [key, value] : json.items()) {
-    if (key == "name" && value.is_string()) {
+    const auto whole = [&, &key = key, &value = value](Limits limits) {
+      return whole_number_of(path, key, value, limits);
+    };
+    const auto small = [&](Limits limits) { return static_cast<std::uint32_t>(whole(limits)); };
+    if (key == "name") {
+      if (!value.is_string()) refuse(path, "\"name\" is no text");
       m.name = value.get<std::string>();
-      continue;
-    }
-    Figure* const figure = figure_of(m, key);
-    const double number = number_of(path, key, value);
-    const auto whole = static_cast<std::uint64_t>(number);
-    const auto small = static_cast<std::uint32_t>(std::min<std::uint64_t>(whole, 1'000'000));
-    if (figure != nullptr) {
-      *figure = {number, "given: " + path};
     } else if (key == "gpus") {
-      m.gpus = small;
+      m.gpus = small(kGpus);
     } else if (key == "cpus") {
-      m.cpus = std::max(1u, small);
+      m.cpus = small(kCpus);
     } else if (key == "drives") {
-      m.drives = std::max(1u, small);
+      m.drives = small(kDrives);
     } else if (key == "gpu_memory_bytes") {
-      m.gpu_memory_bytes = whole;
+      m.gpu_memory_bytes = whole(kBytes);
     } else if (key == "host_bytes") {
-      m.host_bytes = whole;
+      m.host_bytes = whole(kBytes);
     } else if (key == "nvme_bytes") {
-      m.nvme_bytes = whole;
+      m.nvme_bytes = whole(kBytes);
     } else if (key == "drive_tbw") {
-      m.drive_tbw = number;
+      m.drive_tbw = number_of(path, key, value, kTbw);
     } else {
-      refuse(path, "\"" + key + "\" is no figure of a machine");
+      const auto& names = figure_names();
+      const auto name = std::ranges::find(names, key, &FigureName::name);
+      if (name == names.end()) refuse(path, "\"" + key + "\" is no figure of a machine");
+      // Of both directions together 0 is one after the other.
+      const bool or_zero = key == "nvme_mixed";
+      m.*(name->figure) = {number_of(path, key, value, {name->least, name->most}, or_zero),
+                           "given: " + path};
     }
   }
   return m;
@@ -113,8 +166,10 @@ Machine machine_of_file(const std::string& path) {
   }
   if (!json.is_object()) refuse(path, "no object");
   try {
-    const bool doctor = json.value("program", "") == "headrace doctor";
-    return doctor ? of_doctor(path, json) : of_figures(path, json);
+    const std::string program = json.value("program", "");
+    if (program == "headrace doctor") return of_doctor(path, json);
+    if (program == "headrace bench") return of_bench(path, json);
+    return of_figures(path, json);
   } catch (const Json::exception& error) {
     refuse(path, error.what());
   }

@@ -93,16 +93,20 @@ const std::vector<Machine>& all_known() {
 
 const std::vector<FigureName>& figure_names() {
   static const std::vector<FigureName> all = {
-      {"nvme_read", "bytes/s", "all drives of a node, reading alone", &Machine::nvme_read},
-      {"nvme_write", "bytes/s", "all drives, writing alone", &Machine::nvme_write},
-      {"nvme_mixed", "bytes/s", "all drives, both at once, together", &Machine::nvme_mixed},
-      {"memory", "bytes/s", "what the CPUs read and write", &Machine::memory},
-      {"update", "elements/s", "the update in memory, all CPUs", &Machine::update},
-      {"update_checked", "elements/s", "the same with checksums", &Machine::update_checked},
-      {"verify", "bytes/s", "checksums of gathered weights, all CPUs", &Machine::verify},
-      {"flops", "flop/s", "one GPU, or all CPUs, as training reaches them", &Machine::flops},
-      {"link", "bytes/s", "host to each GPU, each way", &Machine::link},
-      {"network", "bytes/s", "into a node", &Machine::network},
+      {"nvme_read", "bytes/s", "all drives of a node, reading alone", &Machine::nvme_read, 1e6,
+       1e15},
+      {"nvme_write", "bytes/s", "all drives, writing alone", &Machine::nvme_write, 1e6, 1e15},
+      {"nvme_mixed", "bytes/s", "all drives, both at once, together", &Machine::nvme_mixed, 1e6,
+       1e15},
+      {"memory", "bytes/s", "what the CPUs read and write", &Machine::memory, 1e6, 1e15},
+      {"update", "elements/s", "the update in memory, all CPUs", &Machine::update, 1e3, 1e15},
+      {"update_checked", "elements/s", "the same with checksums", &Machine::update_checked, 1e3,
+       1e15},
+      {"verify", "bytes/s", "checksums of gathered weights, all CPUs", &Machine::verify, 1e6, 1e15},
+      {"flops", "flop/s", "one GPU, or all CPUs, as training reaches them", &Machine::flops, 1e6,
+       1e21},
+      {"link", "bytes/s", "host to each GPU, each way", &Machine::link, 1e6, 1e15},
+      {"network", "bytes/s", "into a node", &Machine::network, 1e6, 1e15},
   };
   return all;
 }
@@ -146,6 +150,7 @@ std::string known_machines() {
 Machine this_machine() {
   Machine machine;
   machine.name = "this machine";
+  machine.here = true;
   const platform::Limit memory = platform::memory_left(), cpus = platform::usable_cpus();
   machine.source = memory.source + ", " + cpus.source;
   machine.host_bytes = memory.value;

@@ -22,6 +22,7 @@ struct Machine {
   std::uint64_t host_bytes = 0;        // 0: unknown, not checked
   std::uint64_t nvme_bytes = 0;        // of all drives; 0: unknown, not checked
   std::uint32_t drives = 1;
+  bool here = false;     // this one, whose drives may be looked at
   double drive_tbw = 0;  // terabytes (10^12) that each drive may be written; 0: not given
   Figure nvme_read, nvme_write, nvme_mixed;  // all drives; mixed 0: one direction after the other
   Figure memory;                             // bytes/s the CPUs read and write
@@ -34,8 +35,9 @@ struct Machine {
 
 // "dgx-2, ...": for help.
 std::string known_machines();
-// A name of the table, or a JSON file: of `headrace doctor --json`, or of figures by name
-// (docs/tools.md). "": this machine. Throws Error kNotFound, kInvalidArgument, kIo.
+// A name of the table, or a JSON file: of `headrace doctor --json`, of `headrace bench --json`,
+// whose ceilings are this machine's, or of figures by name (docs/tools.md). "": this machine.
+// Throws Error kNotFound, kInvalidArgument, kIo.
 Machine machine_of(const std::string& word);
 
 // Fills in, marked as assumed, what a machine does not say: update and checksum rates by memory and
@@ -54,6 +56,8 @@ struct FigureName {
   const char* unit;
   const char* what;
   Figure Machine::*figure;
+  // Less is a mistaken unit, more no machine.
+  double least, most;
 };
 const std::vector<FigureName>& figure_names();
 }  // namespace headrace::tools
