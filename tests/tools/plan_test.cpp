@@ -115,6 +115,29 @@ TEST(Advice, StepsGetNoLongerWithMoreHostMemory) {
   EXPECT_GT(fitting, 30);
 }
 
+TEST(Planning, RefusesActivationsBeyond64Bits) {
+  for (const bool gpu : {true, false}) {
+    Scenario s = scenario_of("llama-3.2-1b", "workstation");
+    if (!gpu) s.machine.gpus = 0;
+    s.sequence = 1u << 24;
+    s.batch = 1u << 20;
+    const Outcome outcome = Planning().evaluate(s);
+    EXPECT_NE(outcome.refusal.find("activations"), std::string::npos) << outcome.refusal;
+  }
+  EXPECT_EQ(whole_bytes(1e30), std::uint64_t{1} << 63);
+}
+
+TEST(Planning, RefusesMoreTilesOfARankThanItsTablesAreWorth) {
+  Scenario s = scenario_of("llama-3.1-405b", "workstation");
+  s.machine.host_bytes = s.machine.nvme_bytes = 0;  // unknown: no floor refuses it
+  s.settings.tile_elements = 65536;
+  const Outcome outcome = Planning().evaluate(s);
+  EXPECT_NE(outcome.refusal.find("headrace.tile_elements (65536 now)"), std::string::npos)
+      << outcome.refusal;
+  s.nodes = 4;
+  EXPECT_TRUE(Planning().evaluate(s).plan.has_value());
+}
+
 class PlanProgram : public ::testing::Test {
  protected:
   static Ran run(const std::string& words) { return run_headrace("plan " + words); }

@@ -3,6 +3,9 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "base/units.hpp"
 #include "headrace/error.hpp"
 
@@ -38,6 +41,28 @@ std::string node_text(const Scenario& s, std::uint64_t bytes) {
       s.ranks_per_node() > 1 ? fmt::format(", shared by {} ranks", s.machine.gpus) : "");
 }
 
+// A table of so many tiles takes longer than what it says is worth where the floor alone refuses,
+// and of more takes gigabytes.
+constexpr double kManyTiles = 1 << 20, kMostTiles = 1 << 21;
+
+double tiles_of(const Scenario& s) {
+  double tiles = 0;
+  for (const PlannedGroup& group : s.model->groups) {
+    const double shard = static_cast<double>(group.group.elements()) / s.ranks();
+    tiles += std::ceil(shard / static_cast<double>(s.settings.tile_elements));
+  }
+  return tiles;
+}
+
+std::string tiles_refusal(const Scenario& s) {
+  const double tiles = tiles_of(s);
+  if (tiles <= kMostTiles) return "";
+  return fmt::format(
+      "a rank has {:.0f} tiles, and no more than {:.0f} are planned: more nodes, or a larger "
+      "headrace.tile_elements ({} now), make them fewer",
+      tiles, kMostTiles, s.settings.tile_elements);
+}
+
 // Of memory the plan is refused by the planner itself; this is what it does not know.
 std::string refusal_of(const Scenario& s, const residency::Plan& plan, double activations) {
   const std::uint64_t nvme = plan.report.nvme_bytes * s.ranks_per_node();
@@ -50,12 +75,17 @@ std::string refusal_of(const Scenario& s, const residency::Plan& plan, double ac
       device > static_cast<double>(s.machine.gpu_memory_bytes)) {
     return fmt::format("a GPU is to hold {} and activations of about {}, and it has {}",
                        base::format_bytes(plan.report.device_bytes),
-                       base::format_bytes(static_cast<std::uint64_t>(activations)),
+                       base::format_bytes(whole_bytes(activations)),
                        base::format_bytes(s.machine.gpu_memory_bytes));
   }
   return "";
 }
 }  // namespace
+
+std::uint64_t whole_bytes(double bytes) {
+  constexpr double kMost = 0x1p63;
+  return static_cast<std::uint64_t>(std::min(bytes, kMost));
+}
 
 residency::Rates rates_of(const Scenario& s) {
   const Machine& m = s.machine;
@@ -84,9 +114,7 @@ std::string floor_refusal(const Scenario& s) {
     state += trained * stream.bytes_per_block / optimizer_cpu::kScaleBlock;
   const auto host = static_cast<double>(s.machine.host_bytes / s.ranks_per_node());
   const auto nvme = static_cast<double>(s.machine.nvme_bytes / s.ranks_per_node());
-  const auto text = [](double bytes) {
-    return base::format_bytes(static_cast<std::uint64_t>(bytes));
-  };
+  const auto text = [](double bytes) { return base::format_bytes(whole_bytes(bytes)); };
   if (host > 0 && gradients > host) {
     return fmt::format("gradients alone, which stay in host memory, take {} a rank, and it has {}",
                        text(gradients), text(host));
@@ -120,12 +148,9 @@ const partition::Partition& Planning::partition_of(const Scenario& s) {
 Outcome Planning::evaluate(const Scenario& s, residency::Spans spans) {
   Outcome outcome;
   outcome.activations = activation_bytes(*s.model, s.tokens(), s.checkpointing);
-  // A table of so many tiles would take longer than what it says is worth.
-  constexpr double kMostTiles = 1 << 20;
-  const double tiles = static_cast<double>(s.model->parameters) / s.ranks() /
-                       static_cast<double>(s.settings.tile_elements);
-  if (tiles > kMostTiles) {
+  if (tiles_of(s) > kManyTiles) {
     outcome.refusal = floor_refusal(s);
+    if (outcome.fits()) outcome.refusal = tiles_refusal(s);
     if (!outcome.fits()) return outcome;
   }
   ++plans_;
@@ -145,7 +170,7 @@ Outcome Planning::evaluate(const Scenario& s, residency::Spans spans) {
   std::uint64_t left = s.machine.host_bytes / s.ranks_per_node();
   in.machine_limit_source = node_text(s, s.machine.host_bytes);
   if (s.on_cpu() && left > 0) {
-    const auto activations = static_cast<std::uint64_t>(outcome.activations);
+    const std::uint64_t activations = whole_bytes(outcome.activations);
     if (activations >= left) {
       outcome.refusal = fmt::format("activations are about {}, and memory is {}",
                                     base::format_bytes(activations), in.machine_limit_source);

@@ -2,6 +2,7 @@
 // scenario.hpp: one model on one machine with one set of settings: does it fit, and what does a
 // step take.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -61,6 +62,9 @@ class Planning {
 // Why no plan can fit: gradients stay in host memory, and what is on no drive lies there too. "":
 // it may.
 std::string floor_refusal(const Scenario& scenario);
+
+// 2^63 where there are more: activations of what nobody can train.
+std::uint64_t whole_bytes(double bytes);
 
 // What one rank has of its node.
 residency::Rates rates_of(const Scenario& scenario);
