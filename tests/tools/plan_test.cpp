@@ -243,6 +243,80 @@ TEST_F(PlanProgram, TakesTheMachineThatDoctorFoundAndFiguresFromAFile) {
   EXPECT_EQ(read(json)["ranks"], 2);
 }
 
+TEST_F(PlanProgram, SaysUnderTheFirstLineWhatItDidNotCheckAndWhatIsNotServed) {
+  const auto says = [&](const std::string& words, const std::string& part) {
+    const Ran ran = run(words);
+    const std::string head = ran.out.substr(0, ran.out.find("\n\n"));
+    EXPECT_NE(head.find(part), std::string::npos) << words << "\n" << ran.out;
+    return head;
+  };
+  const std::string projection = "a projection: Headrace computes on the CPU";
+  says("gpt2 --machine workstation", projection);
+  EXPECT_EQ(says("gpt2 --machine workstation --gpus 0", "Fits: ").find(projection),
+            std::string::npos);
+  const std::string machine = write("m.json", R"({"name": "node", "gpus": 1})");
+  says("gpt2 --machine " + machine, "not checked: host memory, since node gives no host_bytes");
+  says("gpt2 --machine " + machine, "not checked: GPU memory");
+  says("gpt2 --machine " + machine, "not checked: free space of the drive");
+  says("gpt2 --machine workstation --frozen '*'", "nothing is trained");
+  const std::string settings = write("ds.json", R"({"train_batch_size": 8})");
+  says("gpt2 --machine workstation --settings " + settings, "train_batch_size = 8");
+}
+
+TEST_F(PlanProgram, LooksAtTheFreeSpaceOfThisMachinesDrives) {
+  const std::string json = file("plan.json");
+  std::string set;
+  for (const char* section : {"offload_optimizer", "offload_param"}) {
+    const std::string key = std::string(" --set zero_optimization.") + section;
+    set += key + ".device=nvme" + key + ".nvme_path=" + folder_.string();
+  }
+  const Ran ran = run("gpt2 --seq 64 --json " + json + set);
+  EXPECT_EQ(ran.out.find("free space of the drive"), std::string::npos) << ran.out;
+  EXPECT_GT(read(json)["machine"]["nvme_bytes"], 0u);
+}
+
+// What a run is told is what the plan was made with.
+TEST_F(PlanProgram, GivesTheBudgetWithWhichARunKeepsRoomForActivations) {
+  const std::string machine =
+      write("m.json", R"({"name": "node", "host_bytes": 4000000000, "nvme_bytes": 100000000000})");
+  const std::string words = "gpt2-xl --seq 128 --frozen 'h.*' --machine " + machine;
+  const Ran ran = run(words);
+  const std::string begin = "set headrace.host_budget_bytes=";
+  const std::size_t at = ran.out.find(begin);
+  ASSERT_NE(at, std::string::npos) << ran.out;
+  const std::string setting = ran.out.substr(at + 4, ran.out.find(' ', at + 4) - at - 4);
+  const Ran again = run(words + " --set " + setting);
+  EXPECT_EQ(again.out.find(begin), std::string::npos) << again.out;
+  const auto memory = [](const std::string& out) {
+    const std::size_t from = out.find("Memory of one rank");
+    return out.substr(from, out.find("\n\n", from) - from);
+  };
+  EXPECT_EQ(memory(again.out), memory(ran.out));
+}
+
+TEST_F(PlanProgram, SaysWhichUpdateModeAutoBecame) {
+  const std::string json = file("plan.json");
+  const Ran ran = run("llama-3-8b --machine workstation --json " + json);
+  EXPECT_NE(ran.out.find("(headrace.update_mode defer, as auto has it)"), std::string::npos)
+      << ran.out;
+  EXPECT_EQ(read(json)["plan_of_one_rank"]["deferred_updates"], true);
+}
+
+TEST(Numbers, AreReadableAtAnySize) {
+  EXPECT_EQ(number_text(0.0198), "0.0198");
+  EXPECT_EQ(number_text(5.92), "5.92");
+  EXPECT_EQ(number_text(24896.17), "24,896");
+  EXPECT_EQ(seconds_text(0.0005), "0.5 ms");
+  EXPECT_EQ(seconds_text(0.9997), "1 s");
+  EXPECT_EQ(seconds_text(2210), "2210 s");
+  EXPECT_EQ(seconds_text(5e6), "1,389 h");
+}
+
+TEST_F(PlanProgram, TextGoesToStderrWhereThePageIsOnStdout) {
+  const Ran ran = run("gpt2 --machine workstation --report - 2>/dev/null #");
+  EXPECT_TRUE(ran.out.starts_with("<!DOCTYPE html>")) << ran.out.substr(0, 200);
+}
+
 TEST_F(PlanProgram, RefusesFiguresOfAMachineThatItWouldHaveToChange) {
   const auto refused = [&](const std::string& figure, const std::string& part) {
     const std::string words = "gpt2 --machine " + write("m.json", "{" + figure + "}");
@@ -322,6 +396,7 @@ TEST_F(PlanProgram, RefusesWhatItCannotUseWithTheOneChangeThatHelps) {
   refused("gpt2 --machine " + write("c.json", R"({"program": "headrace doctor", "sections": 3})"),
           "Wanted is what headrace doctor");
   refused("gpt2 --nvme-read 0", "--nvme-read");
+  refused("gpt2 --nvme-read 7", "with its unit: 7GB");
   refused("gpt2 --report " + folder_.string(), "--report");
 }
 }  // namespace

@@ -34,13 +34,14 @@ class Variants {
   const Scenario& base_;
 };
 
-void add_moments(Variants& variants, const Scenario& s) {
+// `verb`: "" where it is the name of a change, "set " where it asks for one.
+void add_moments(Variants& variants, const Scenario& s, const std::string& verb) {
   if (s.settings.moments == MomentCodec::kF32) {
-    variants.add("headrace.moments=bf16 (opt-in: rounds the moments)",
+    variants.add(verb + "headrace.moments=bf16 (opt-in: rounds the moments)",
                  [](Scenario& v) { v.settings.moments = MomentCodec::kBf16; });
   }
   if (s.settings.moments != MomentCodec::kBlock8) {
-    variants.add("headrace.moments=8bit (opt-in: rounds the moments)",
+    variants.add(verb + "headrace.moments=8bit (opt-in: rounds the moments)",
                  [](Scenario& v) { v.settings.moments = MomentCodec::kBlock8; });
   }
 }
@@ -56,7 +57,7 @@ std::vector<Variant> variants_of(const Scenario& s, const Outcome& outcome) {
       v.machine.drives *= 2;
       v.machine.nvme_bytes *= 2;
     });
-    add_moments(variants, s);
+    add_moments(variants, s, "");
     if (s.settings.host_budget_bytes > 0) {
       const std::uint64_t budget = 2 * s.settings.host_budget_bytes;
       variants.add(fmt::format("headrace.host_budget_bytes={}, twice as much", budget),
@@ -169,7 +170,7 @@ std::string smallest_change(Planning& planning, const Scenario& s) {
       v.settings.offload_optimizer = v.settings.offload_parameters = OffloadDevice::kNvme;
     });
   }
-  add_moments(variants, s);
+  add_moments(variants, s, "set ");
   for (const Variant& variant : variants.all) {
     if (planning.fits(variant.scenario)) return variant.text;
   }

@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/plan.hpp"
 
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <limits>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -28,10 +33,12 @@ constexpr const char* kDefaultSettings = R"({
                         "offload_param": {"device": "nvme", "nvme_path": "NVMe"}},
   "headrace": {"host_budget_bytes": "auto"}})";
 
+constexpr std::uint32_t kAllGpus = std::numeric_limits<std::uint32_t>::max();
+
 struct Options {
   std::string model, machine, settings, json, report;
   std::vector<std::string> set, frozen;
-  std::uint32_t sequence = 2048, batch = 1, accumulation = 0, gpus = 0, nodes = 1;
+  std::uint32_t sequence = 2048, batch = 1, accumulation = 0, gpus = kAllGpus, nodes = 1;
   double drive_tbw = 0;
   bool checkpointing = false;
   std::vector<std::pair<std::string, double>> figures;
@@ -55,18 +62,25 @@ void add_lists(CLI::App& app, Options& o) {
       ->multi_option_policy(repeated);
 }
 
+double rate_of(const std::string& name, const std::string& word, const FigureName& figure) {
+  if (std::string(figure.unit) != "bytes/s")
+    return command_line::to_real(name, word, {figure.least, figure.most});
+  const auto bytes =
+      static_cast<double>(command_line::to_bytes(name, word, {0, std::uint64_t{1} << 50}));
+  if (bytes >= figure.least && bytes <= figure.most) return bytes;
+  throw command_line::Fault{name + " '" + word + "' is " +
+                                std::to_string(static_cast<std::uint64_t>(bytes)) +
+                                " bytes a second, and no drive, memory or link is so",
+                            "Give a rate from 1MB to 1000000GB, with its unit: 7GB"};
+}
+
 // "--nvme-read 7GB", "--flops 70e12": instead of what the machine says.
 void add_figures(CLI::App& app, Options& o) {
   for (const FigureName& figure : figure_names()) {
     std::string name = std::string("--") + figure.name;
     std::ranges::replace(name, '_', '-');
-    const bool bytes = std::string(figure.unit) == "bytes/s";
-    const auto take = [&o, name, bytes, key = std::string(figure.name)](const std::string& word) {
-      const double value =
-          bytes
-              ? static_cast<double>(command_line::to_bytes(name, word, {1, std::uint64_t{1} << 60}))
-              : command_line::to_real(name, word, {1, 1e21});
-      o.figures.emplace_back(key, value);
+    const auto take = [&o, name, figure](const std::string& word) {
+      o.figures.emplace_back(figure.name, rate_of(name, word, figure));
     };
     app.add_option_function<std::string>(name, take,
                                          std::string("Rate: ") + figure.what + ", " + figure.unit)
@@ -77,9 +91,11 @@ void add_figures(CLI::App& app, Options& o) {
 void add_options(CLI::App& app, Options& o) {
   app.footer(footer());
   app.add_option("MODEL", o.model, "Name, directory, or file of shapes")->type_name("");
-  app.add_option("--machine", o.machine, "Name, or file of headrace doctor --json [this machine]")
+  app.add_option("--machine", o.machine,
+                 "Name, or file of headrace doctor or bench --json [this machine]")
       ->type_name("NAME|FILE");
-  command_line::add_number(app, "--gpus", o.gpus, {1, 1024}, "GPUs of a node that are used [all]");
+  command_line::add_number(app, "--gpus", o.gpus, {0, 1024},
+                           "GPUs of a node that are used, 0: the CPU computes [all]");
   command_line::add_number(app, "--nodes", o.nodes, {1, 1'000'000}, "Machines [1]");
   command_line::add_number(app, "--seq", o.sequence, {1, 1u << 24}, "Tokens of a sequence [2048]");
   command_line::add_number(app, "--batch", o.batch, {1, 1u << 20},
@@ -106,17 +122,33 @@ void check(const Options& o) {
 
 Machine machine_for(const Options& o) {
   Machine machine = machine_of(o.machine);
-  for (const auto& [name, value] : o.figures) *figure_of(machine, name) = {value, "given"};
-  assume_the_rest(machine);
-  if (o.gpus > machine.gpus) {
+  const bool all = o.gpus == kAllGpus;
+  if (!all && o.gpus > machine.gpus) {
     throw Error(Code::kInvalidArgument,
                 "--gpus " + std::to_string(o.gpus) + ", and " + machine.name + " has " +
                     std::to_string(machine.gpus) +
                     "; nothing was planned. Give fewer, or another --machine.");
   }
-  if (o.gpus > 0) machine.gpus = o.gpus;
+  if (o.gpus == 0 && machine.gpus > 0) machine.flops = machine.link = {};  // these were a GPU's
+  if (!all) machine.gpus = o.gpus;
+  for (const auto& [name, value] : o.figures) *figure_of(machine, name) = {value, "given"};
+  assume_the_rest(machine);
   if (o.drive_tbw > 0) machine.drive_tbw = o.drive_tbw;
   return machine;
+}
+
+// Where the drives of the settings are this machine's: each file system once.
+void look_at_drives(Machine& machine, const Settings& settings) {
+  if (!machine.here) return;
+  std::set<dev_t> devices;
+  std::uint64_t free = 0;
+  for (const std::string& path : settings.nvme_paths) {
+    struct stat file {};
+    struct statvfs space {};
+    if (::stat(path.c_str(), &file) != 0 || ::statvfs(path.c_str(), &space) != 0) return;
+    if (devices.insert(file.st_dev).second) free += std::uint64_t{space.f_bavail} * space.f_frsize;
+  }
+  machine.nvme_bytes = free;
 }
 
 Scenario scenario_for(const Options& o) {
@@ -124,6 +156,7 @@ Scenario scenario_for(const Options& o) {
   s.settings = o.settings.empty() ? Settings::from_json(kDefaultSettings, "defaults of plan", o.set)
                                   : Settings::from_file(o.settings, o.set);
   s.machine = machine_for(o);
+  look_at_drives(s.machine, s.settings);
   if (s.on_cpu() && o.nodes > 1) {
     throw Error(Code::kUnsupported,
                 "--nodes " + std::to_string(o.nodes) + " with " + s.machine.name +
@@ -151,7 +184,7 @@ int run(const Options& options) {
     result.smallest_change = smallest_change(planning, result.scenario);
   }
   const int exit_code = fits ? kDone : kRefused;
-  print_to(options.json == "-" ? stderr : stdout, "{}", plan_text(result));
+  print_to(options.json == "-" || options.report == "-" ? stderr : stdout, "{}", plan_text(result));
   if (!options.report.empty())
     command_line::write_report(options.report, plan_html(result, planning), "--report");
   Json report = document(kProgram);

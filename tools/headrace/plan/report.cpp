@@ -14,12 +14,10 @@ namespace headrace::tools {
 using residency::Lane;
 
 namespace {
-constexpr double kSecondsPerDay = 86400;
+constexpr double kSecondsPerDay = 86400, kDaysPerYear = 365.25;
 constexpr double kWorthwhile = 1.02;  // less than two percent more is no help
 
-std::string bytes_text(double bytes) {
-  return base::format_bytes(static_cast<std::uint64_t>(bytes));
-}
+std::string bytes_text(double bytes) { return base::format_bytes(whole_bytes(bytes)); }
 std::string plural(std::uint64_t count, const char* word) {
   return fmt::format("{} {}{}", count, word, count == 1 ? "" : "s");
 }
@@ -45,6 +43,12 @@ const ModelGroup& largest_group(const PlannedModel& model) {
       ->group;
 }
 
+// What lies outside all blocks may have none: then its largest parameter's.
+std::string name_of(const ModelGroup& group) {
+  if (!group.name.empty()) return group.name;
+  return std::ranges::max_element(group.parameters, {}, &ModelParameter::elements)->name;
+}
+
 std::string memory_text(const PlanResult& r) {
   std::string text = "Memory of one rank\n" + r.outcome.plan->report.to_text();
   return text + activations_text(r) + "\n";
@@ -52,25 +56,28 @@ std::string memory_text(const PlanResult& r) {
 
 std::string lanes_text(const PlanResult& r) {
   const residency::Prediction& p = r.outcome.prediction;
+  const bool deferred = r.outcome.plan->deferred;
   std::string text = fmt::format(
-      "Seconds of one step; the update is {}\n  {:<10}{:>10}",
-      r.outcome.plan->deferred ? "deferred to the next forward" : "all within step()", "", "takes");
+      "Seconds of one step; the update is {} (headrace.update_mode {}{})\n  {:<10}{:>10}",
+      deferred ? "deferred to the next forward" : "all within step()",
+      deferred ? "defer" : "barrier",
+      r.scenario.settings.update_mode == UpdateMode::kAuto ? ", as auto has it" : "", "", "takes");
   for (std::size_t l = 0; l < residency::kLanes; ++l)
     text += fmt::format("{:>12}", residency::name_of(static_cast<Lane>(l)));
   text += "  bound by\n";
   const auto row = [&](const char* name, const residency::PhaseCost& phase) {
-    text += fmt::format("  {:<10}{:>10.4g}", name, phase.seconds);
+    text += fmt::format("  {:<10}{:>10}", name, number_text(phase.seconds));
     for (const double busy : phase.busy)
-      text += busy > 0 ? fmt::format("{:>12.4g}", busy) : fmt::format("{:>12}", "-");
+      text += busy > 0 ? fmt::format("{:>12}", number_text(busy)) : fmt::format("{:>12}", "-");
     text += fmt::format("  {}\n", residency::name_of(phase.bound()));
   };
   row("forward", p.forward);
   row("backward", p.backward);
   row("update", p.update);
   if (p.hidden_seconds > 0)
-    text += fmt::format("  {:<10}{:>10.4g}  of forward and update at once\n", "hidden",
-                        -p.hidden_seconds);
-  return text + fmt::format("  {:<10}{:>10.4g}\n\n", "step", p.step_seconds);
+    text += fmt::format("  {:<10}{:>10}  of forward and update at once\n", "hidden",
+                        "-" + number_text(p.hidden_seconds));
+  return text + fmt::format("  {:<10}{:>10}\n\n", "step", number_text(p.step_seconds));
 }
 
 std::string rates_text(const PlanResult& r) {
@@ -93,10 +100,16 @@ std::string changes_text(const PlanResult& r) {
 }
 }  // namespace
 
+std::string number_text(double number) {
+  if (number >= 999.5) return grouped(whole_bytes(std::round(number)));
+  return fmt::format("{:.3g}", number);
+}
+
 std::string seconds_text(double seconds) {
-  if (seconds >= 2 * 3600) return fmt::format("{:.3g} h", seconds / 3600);
-  if (seconds >= 1) return fmt::format("{:.3g} s", seconds);
-  return fmt::format("{:.3g} ms", seconds * 1e3);
+  if (seconds >= 2 * 3600) return number_text(seconds / 3600) + " h";
+  if (seconds >= 999.5) return fmt::format("{:.0f} s", seconds);
+  if (seconds >= 0.9995) return number_text(seconds) + " s";
+  return number_text(seconds * 1e3) + " ms";
 }
 
 std::string activations_text(const PlanResult& r) {
@@ -114,14 +127,13 @@ std::string first_line(const PlanResult& r) {
                                    ? fmt::format("nor with any change that was tried; a larger "
                                                  "machine, or groups smaller than '{}' ({} "
                                                  "parameters), would help",
-                                                 largest.name, grouped(largest.elements()))
+                                                 name_of(largest), grouped(largest.elements()))
                                    : r.smallest_change + ", and it does");
   }
   const residency::Prediction& p = r.outcome.prediction;
   std::string text = fmt::format(
       "Fits: {} a step ({} tokens/s), bound by {}", seconds_text(p.step_seconds),
-      grouped(static_cast<std::uint64_t>(r.scenario.tokens_per_step() / p.step_seconds)),
-      residency::name_of(p.bound));
+      number_text(r.scenario.tokens_per_step() / p.step_seconds), residency::name_of(p.bound));
   if (r.changes.empty() || r.changes.front().speedup < kWorthwhile)
     return text + "; of what was tried nothing helps by 2 %";
   return text + fmt::format("; most helps {} ({:.2f} x)", r.changes.front().text,
@@ -135,10 +147,10 @@ std::string free_batch_text(const PlanResult& r) {
       p.free_tokens <= 0
           ? std::string("no tokens are needed to hide what forward and backward move: nothing")
           : fmt::format(
-                "from {} tokens per micro-batch on (now {:.0f}), what forward and backward "
+                "from {} tokens per micro-batch on (now {}), what forward and backward "
                 "move{} is hidden",
-                grouped(static_cast<std::uint64_t>(std::ceil(p.free_tokens))), r.scenario.tokens(),
-                barrier ? "" : " and the update");
+                grouped(whole_bytes(std::ceil(p.free_tokens))),
+                grouped(whole_bytes(r.scenario.tokens())), barrier ? "" : " and the update");
   if (barrier && p.update.seconds > 0)
     text += fmt::format("; the update ({}) never overlaps", seconds_text(p.update.seconds));
   return text;
@@ -151,7 +163,7 @@ Wear wear_of(const PlanResult& r) {
       p.nvme_written_bytes * r.scenario.ranks_per_node() / r.scenario.machine.drives;
   wear.bytes_per_day = wear.bytes_per_step / p.step_seconds * kSecondsPerDay;
   if (r.scenario.machine.drive_tbw > 0 && wear.bytes_per_day > 0)
-    wear.years = r.scenario.machine.drive_tbw * 1e12 / wear.bytes_per_day / 365.25;
+    wear.years = r.scenario.machine.drive_tbw * 1e12 / wear.bytes_per_day / kDaysPerYear;
   return wear;
 }
 
@@ -160,13 +172,14 @@ std::string wear_text(const PlanResult& r) {
   const double ranks = r.scenario.ranks_per_node();
   const Wear wear = wear_of(r);
   if (p.nvme_read_bytes + p.nvme_written_bytes <= 0) return "nothing is read or written";
-  std::string text =
-      fmt::format("a node reads {} and writes {} a step; each of {} takes {:.3g} TB a day",
-                  bytes_text(p.nvme_read_bytes * ranks), bytes_text(p.nvme_written_bytes * ranks),
-                  plural(r.scenario.machine.drives, "drive"), wear.bytes_per_day / 1e12);
+  std::string text = fmt::format(
+      "a node reads {} and writes {} a step; each of {} takes {} TB a day",
+      bytes_text(p.nvme_read_bytes * ranks), bytes_text(p.nvme_written_bytes * ranks),
+      plural(r.scenario.machine.drives, "drive"), number_text(wear.bytes_per_day / 1e12));
   if (wear.years > 0)
-    return text +
-           fmt::format(", {:.3g} years for {:g} TBW", wear.years, r.scenario.machine.drive_tbw);
+    return text + fmt::format(", {} {} for {:g} TBW",
+                              number_text(wear.years < 1 ? wear.years * kDaysPerYear : wear.years),
+                              wear.years < 1 ? "days" : "years", r.scenario.machine.drive_tbw);
   return text + " (--drive-tbw for how long it lasts)";
 }
 
@@ -175,14 +188,18 @@ std::string network_text(const PlanResult& r) {
   if (s.nodes <= 1) return "none, one node";
   const double bytes = r.outcome.prediction.network_bytes;
   return fmt::format(
-      "{} a step into each rank from other nodes, {:.3g} GB/s on average; 48 bits x parameters x "
+      "{} a step into each rank from other nodes, {} GB/s on average; 48 bits x parameters x "
       "(M - 1) / M into each of M nodes{}",
-      bytes_text(bytes), bytes / r.outcome.prediction.step_seconds / 1e9,
+      bytes_text(bytes), number_text(bytes / r.outcome.prediction.step_seconds / 1e9),
       s.micro_batches > 1 ? fmt::format(", per micro-batch ({})", s.micro_batches) : "");
 }
 
 std::string plan_text(const PlanResult& r) {
-  std::string text = first_line(r) + "\n\n" + what_text(r);
+  std::string text = first_line(r) + "\n";
+  for (const std::string& note : notes_of(r)) text += note + "\n";
+  for (const std::string& warning : r.scenario.settings.warnings)
+    text += "warning: " + warning + "\n";
+  text += "\n" + what_text(r);
   if (!r.outcome.fits()) text += r.outcome.refusal + "\n\n";
   if (!r.outcome.plan) return text;
   text += memory_text(r) + lanes_text(r);

@@ -17,6 +17,8 @@ struct PlanResult {
 
 // Fits or not, seconds per step, what binds, the change that helps most.
 std::string first_line(const PlanResult& result);
+// A line each: what was not checked, what Headrace does not serve yet, the budget that a run needs.
+std::vector<std::string> notes_of(const PlanResult& result);
 std::string plan_text(const PlanResult& result);
 // One page with plots.
 std::string plan_html(const PlanResult& result, Planning& planning);
@@ -28,6 +30,7 @@ struct Wear {
   double years = 0;  // until the machine's drive_tbw are written; 0: not given, or never
 };
 Wear wear_of(const PlanResult& result);
+std::string number_text(double number);    // "0.0123", "41.2", "2,210": never an exponent above 1
 std::string seconds_text(double seconds);  // "41.2 s", "230 ms", "3.4 h"
 // A sentence about the batch from which on what can overlap is hidden.
 std::string free_batch_text(const PlanResult& result);

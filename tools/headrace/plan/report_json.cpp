@@ -67,6 +67,8 @@ Json plan_json(const PlanResult& r) {
   Json json = scenario_json(r.scenario);
   json["fits"] = r.outcome.fits();
   json["summary"] = first_line(r);
+  json["notes"] = notes_of(r);
+  json["warnings"] = r.scenario.settings.warnings;
   if (!r.outcome.fits()) {
     json["refusal"] = r.outcome.refusal;
     json["smallest_change"] = r.smallest_change;
@@ -85,6 +87,7 @@ Json plan_json(const PlanResult& r) {
                               {"smallest_host_bytes", report.smallest_host_bytes},
                               {"resident_share_of_parameters", report.resident_share_of_parameters},
                               {"resident_share_of_state", report.resident_share_of_state},
+                              {"deferred_updates", report.deferred_updates},
                               {"update_slots", r.outcome.plan->update_slots},
                               {"gather_slots", r.outcome.plan->gather_slots}};
   json["prediction_of_one_rank"] = prediction_json(r);

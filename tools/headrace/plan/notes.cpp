@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// notes.cpp: what a reader of "Fits" has to know as well.
+#include <fmt/core.h>
+
+#include "base/units.hpp"
+#include "plan/report.hpp"
+
+namespace headrace::tools {
+namespace {
+std::string drive_note(const PlanResult& r) {
+  const std::uint64_t bytes = r.outcome.plan ? r.outcome.plan->report.nvme_bytes : 0;
+  if (bytes == 0 || r.scenario.machine.nvme_bytes > 0) return "";
+  return fmt::format(
+      "not checked: free space of the drive, of which {} are needed ({})",
+      base::format_bytes(bytes * r.scenario.ranks_per_node()),
+      r.scenario.machine.here ? "name its directory as nvme_path" : "give nvme_bytes");
+}
+
+// With less on the drive than could be there, "auto" would fill what activations need.
+std::string budget_note(const PlanResult& r) {
+  const Scenario& s = r.scenario;
+  if (!s.on_cpu() || !s.settings.host_budget_auto || !r.outcome.plan) return "";
+  const PlanReport& report = r.outcome.plan->report;
+  if (report.nvme_bytes == 0 || report.host_budget_bytes == 0 || r.outcome.activations <= 0)
+    return "";
+  return fmt::format(
+      "set headrace.host_budget_bytes={} for this plan: in a run \"auto\" leaves a tenth of memory "
+      "for all else, and activations take about {}",
+      report.host_budget_bytes, base::format_bytes(whole_bytes(r.outcome.activations)));
+}
+}  // namespace
+
+std::vector<std::string> notes_of(const PlanResult& r) {
+  const Scenario& s = r.scenario;
+  std::vector<std::string> notes;
+  const auto add = [&](std::string note) {
+    if (!note.empty()) notes.push_back(std::move(note));
+  };
+  if (!s.on_cpu() || s.nodes > 1)
+    add("a projection: Headrace computes on the CPU, one process per rank, no NCCL or MPI so far");
+  if (s.model->frozen_parameters == s.model->parameters)
+    add("nothing is trained: --frozen takes in every parameter");
+  if (s.machine.host_bytes == 0)
+    add("not checked: host memory, since " + s.machine.name + " gives no host_bytes");
+  if (!s.on_cpu() && s.machine.gpu_memory_bytes == 0)
+    add("not checked: GPU memory, since " + s.machine.name + " gives no gpu_memory_bytes");
+  add(drive_note(r));
+  add(budget_note(r));
+  return notes;
+}
+}  // namespace headrace::tools
