@@ -121,11 +121,11 @@ constexpr Key kKeys[] = {
     section("headrace",
             "Keys that DeepSpeed does not have. It ignores the section, so one file serves both."),
     engine("headrace.host_budget_bytes", Kind::kSizeOrAuto,
-           "Ceiling of host memory; 0 is none. \"auto\" is what the cgroup, ulimit -v or the "
-           "machine leaves. "
-           "With it, what fits "
-           "stays in host memory, what moves most often per byte first; without it all that is "
-           "named nvme lives there.")
+           "Ceiling of host memory; 0 is none. With it, what fits stays in host memory, what moves "
+           "most often per byte first; without it all that is named nvme lives there. \"auto\" is "
+           "nine tenths of what the cgroup, ulimit -v or the machine leaves: the tenth is for all "
+           "else, and where activations take more of host memory, give bytes instead (`headrace "
+           "plan` names them).")
         .in("bytes"),
     engine("headrace.nvme_paths", Kind::kPathList,
            "One directory per drive, for both sections; takes the place of their nvme_path.")
@@ -180,8 +180,10 @@ constexpr Key kKeys[] = {
     engine("headrace.update_mode", Kind::kChoice,
            "When tiles are updated. barrier: all within a step's call. defer: that call returns "
            "before, and each group is updated just ahead of its next use, while the next forward "
-           "pass computes. auto: defer where a drive or a device's own memory leaves something to "
-           "overlap. Changes no result.")
+           "pass computes. auto: defer where there are weights on NVMe and a second gather slot, "
+           "or no "
+           "weights but state on NVMe, a device with memory of its own, or several ranks. Changes "
+           "no result.")
         .one_of("auto|barrier|defer")
         .into(&Settings::update_mode),
     engine("headrace.prefetch_groups", Kind::kInteger, "Groups read ahead of the one in use.")
