@@ -121,6 +121,7 @@ Json plan_totals_json(const headrace::PlanReport& plan) {
           {"trainer_bytes", plan.trainer_bytes},
           {"host_budget_bytes", plan.host_budget_bytes},
           {"smallest_host_bytes", plan.smallest_host_bytes},
+          {"update_mode", plan.deferred_updates ? "defer" : "barrier"},
           {"resident_share_of_state", plan.resident_share_of_state},
           {"resident_share_of_parameters", plan.resident_share_of_parameters},
           {"nvme_read_bytes_per_step", plan.nvme_read_bytes_per_step},
@@ -180,6 +181,9 @@ void add_times(std::string& out, const Report& r) {
   add(out, "seconds a step  %.3f: forward %.3f, backward %.3f, update %.3f\n",
       lanes.steps_s / count, forward, backward, update);
   if (!r.plan) return;
+  out += r.plan->deferred_updates
+             ? "updates         deferred to the next forward (headrace.update_mode defer)\n"
+             : "updates         all within step() (headrace.update_mode barrier)\n";
   const auto parameters = static_cast<double>(std::max<std::uint64_t>(r.parameters, 1));
   const double read = median_of(r.steps, &StepRecord::nvme_read_bytes);
   const double written = median_of(r.steps, &StepRecord::nvme_written_bytes);

@@ -75,8 +75,16 @@ TEST(Report, KeepsItsPublishedNames) {
   EXPECT_EQ(d["config"]["gradient_clipping"], 1.0);
   EXPECT_EQ(d["text"]["bytes"], 77);
   EXPECT_EQ(d["text"]["unigram_entropy_nats"], 5.125);
+  EXPECT_EQ(d["plan_totals"]["update_mode"], "barrier");
   EXPECT_EQ(d["plan"][0], (json{{"what", "gradients"}, {"tier", "host"}, {"bytes", 2000}}));
   EXPECT_TRUE(d["lanes"].is_object());
+}
+
+TEST(Report, SaysWhichUpdateModeThePlanHas) {
+  Report r = sample();
+  r.plan->deferred_updates = true;
+  EXPECT_EQ(json::parse(to_json(r))["plan_totals"]["update_mode"], "defer");
+  EXPECT_NE(to_text(r).find("updates         deferred to the next forward"), std::string::npos);
 }
 
 TEST(Report, SharesLanesOverDrivesAndThreads) {
@@ -131,6 +139,7 @@ TEST(Report, TellsPeopleTheSame) {
   for (const char* word :
        {"5.5000 at step 1", "5.2500 at step 2", "held-out loss   5.0000", "0.1250 below",
         "5.00 B read, 4.50 B written", "bound by trainer", "parameters aa",
+        "updates         all within step() (headrace.update_mode barrier)",
         "planned 2.9 KiB, and 1000 B of gradients in LibTorch's hands; engine holds 3.9 KiB"}) {
     EXPECT_NE(text.find(word), std::string::npos) << word << " in\n" << text;
   }
