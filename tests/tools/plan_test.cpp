@@ -8,6 +8,7 @@
 
 #include "headrace/error.hpp"
 #include "plan/advice.hpp"
+#include "plan/plots.hpp"
 #include "plan/report.hpp"
 #include "support/temporary_directory.hpp"
 #include "tools/ran.hpp"
@@ -184,6 +185,8 @@ TEST_F(PlanProgram, RefusesWithTheTableAndAChangeWithWhichItFits) {
 TEST_F(PlanProgram, RefusesABudgetWithTheTableAndTheSmallestThatWouldDo) {
   const Ran ran = run("gpt2 --machine workstation --set headrace.host_budget_bytes=100000000");
   EXPECT_EQ(ran.exit_code, 2) << ran.out;
+  EXPECT_TRUE(ran.out.starts_with("Does not fit: set headrace.host_budget_bytes to \"auto\", and "))
+      << ran.out;
   for (const char* part : {"the budget is", "smallest budget that would do", "update slots"})
     EXPECT_NE(ran.out.find(part), std::string::npos) << part << "\n" << ran.out;
 }
@@ -379,6 +382,48 @@ TEST_F(PlanProgram, WritesAPageWithThreePlotsThatAStrictParserTakes) {
                          page + " >/dev/null")
                             .c_str()),
             0);
+}
+
+TEST_F(PlanProgram, ThePageWrapsWhyAPlanIsRefused) {
+  const std::string page = file("plan.html");
+  const Ran ran =
+      run("gpt2 --machine workstation --set headrace.host_budget_bytes=100000000 "
+          "--report " +
+          page);
+  EXPECT_EQ(ran.exit_code, 2) << ran.out;
+  std::stringstream html;
+  html << std::ifstream(page).rdbuf();
+  for (const char* part : {"<p>the least possible plan needs", "<pre class=\"words\">"})
+    EXPECT_NE(html.str().find(part), std::string::npos) << part;
+}
+
+TEST(Plots, ActivationsStayUntilBackwardWhichWaitsForADeferredUpdate) {
+  PlanResult r;
+  r.scenario = scenario_of("llama-3-8b", "workstation");
+  Planning planning;
+  r.outcome = planning.evaluate(r.scenario, residency::Spans::kKeep);
+  ASSERT_TRUE(r.outcome.plan.has_value());
+  ASSERT_TRUE(r.outcome.plan->deferred);
+  const std::string memory = memory_over_time(r), lanes = lanes_over_time(r);
+  // Filled, full until the update is over, empty at the end of the lanes' axis.
+  const std::size_t at = memory.find("class=\"curve s2 dashed\"");
+  ASSERT_NE(at, std::string::npos);
+  const std::size_t from = memory.rfind("points=\"", at) + 8;
+  std::istringstream points(memory.substr(from, memory.find('"', from) - from));
+  std::vector<double> x, y;
+  char comma = 0;
+  for (double left = 0, top = 0; points >> left >> comma >> top;) {
+    x.push_back(left);
+    y.push_back(top);
+  }
+  ASSERT_EQ(x.size(), 5u);
+  EXPECT_EQ(y[1], y[2]);
+  EXPECT_LT(y[1], y[0]);
+  const residency::Prediction& p = r.outcome.prediction;
+  const double per_second = (x[4] - x[0]) / p.step_seconds;
+  EXPECT_NEAR(x[2], x[0] + per_second * (p.forward.seconds + p.update.seconds - p.hidden_seconds),
+              0.2);
+  EXPECT_NE(memory.find("limit 64 GiB"), std::string::npos);
 }
 
 TEST_F(PlanProgram, RefusesWhatItCannotUseWithTheOneChangeThatHelps) {

@@ -30,7 +30,13 @@ code { overflow-wrap: anywhere; }
 pre { background: var(--panel); border: 1px solid var(--grid); border-radius: 6px;
   padding: 12px 16px; overflow-x: auto; user-select: all; }
 figure { margin: 12px 24px 12px 0; display: inline-block; max-width: 100%; vertical-align: top; }
-figcaption { font-size: 13px; max-width: 520px; }
+figcaption { font-size: 13px; max-width: min(520px, 90vw); }
+pre.words { white-space: pre-wrap; overflow-wrap: anywhere; font-size: 12px; }
+@media (max-width: 800px) {
+  pre.words { white-space: pre; }
+  figure.plot { overflow-x: auto; margin-right: 0; }
+  figure.plot svg { max-width: none; }
+}
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-size: 14px; font-variant-numeric: tabular-nums; }
 th, td { text-align: right; padding: 3px 9px; border-bottom: 1px solid var(--grid);

@@ -164,6 +164,10 @@ std::string smallest_change(Planning& planning, const Scenario& s) {
     variants.add(fmt::format("set headrace.tile_elements to {}", tile),
                  [=](Scenario& v) { v.settings.tile_elements = tile; });
   }
+  if (s.settings.host_budget_bytes > 0 && !s.settings.host_budget_auto) {
+    variants.add("set headrace.host_budget_bytes to \"auto\"",
+                 [](Scenario& v) { v.settings.host_budget_auto = true; });
+  }
   if (s.settings.offload_optimizer != OffloadDevice::kNvme ||
       s.settings.offload_parameters != OffloadDevice::kNvme) {
     variants.add("set the device of offload_param and offload_optimizer to nvme", [](Scenario& v) {

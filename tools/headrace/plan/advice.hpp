@@ -17,7 +17,8 @@ std::vector<Change> changes_of(Planning& planning, const Scenario& scenario,
                                const Outcome& outcome);
 
 // What would make a scenario fit that does not: the first that does of checkpointing, a smaller
-// micro-batch, less prefetch, smaller tiles, NVMe for what is not there and smaller moments; else
-// more nodes, the first three together, both, and these with shorter sequences. "": none of it.
+// micro-batch, less prefetch, smaller tiles, the budget "auto", NVMe for what is not there and
+// smaller moments; else more nodes, the first three together, both, and these with shorter
+// sequences. "": none of it.
 std::string smallest_change(Planning& planning, const Scenario& scenario);
 }  // namespace headrace::tools

@@ -23,7 +23,8 @@ constexpr Frame kBatchFrame{
     .width = 860, .height = 290, .left = 92, .right = 836, .top = 30, .bottom = 236};
 
 std::string figure_of_plot(const Svg& svg, const std::string& caption) {
-  return "<figure>\n" + svg.done() + "<figcaption>" + escaped(caption) + "</figcaption></figure>\n";
+  return "<figure class=\"plot\">\n" + svg.done() + "<figcaption>" + escaped(caption) +
+         "</figcaption></figure>\n";
 }
 
 void draw_time_axis(Svg& svg, const Frame& frame, const Scale& x) {
@@ -88,8 +89,10 @@ std::string lanes_over_time(const PlanResult& r) {
     const double busy = r.outcome.prediction.update.busy[l];
     if (busy <= 0) continue;
     bar(begin, begin + r.outcome.prediction.update.seconds, "bar2", "update");
-    svg.text(x(begin) + 6, y + height / 2 + 4, seconds_text(busy), "value", Anchor::kStart,
-             "#ffffff");
+    const std::string label = seconds_text(busy);
+    constexpr double kLetter = 7.5, kMargin = 6;
+    if (x(r.outcome.prediction.update.seconds) - x(0) > kLetter * label.size() + 2 * kMargin)
+      svg.text(x(begin) + kMargin, y + height / 2 + 4, label, "value", Anchor::kStart, "#ffffff");
   }
   return figure_of_plot(
       svg, fmt::format("The first of {} micro-batch{} (blue), and the update (orange), in which "
@@ -98,15 +101,20 @@ std::string lanes_over_time(const PlanResult& r) {
 }
 
 namespace {
-// Forward fills, backward empties.
+// Of the first micro-batch: forward fills, backward empties; with a deferred update backward waits
+// for that. As the lanes have it.
 Points activations_over_time(const PlanResult& r) {
   const residency::Prediction& p = r.outcome.prediction;
-  const double passes = r.scenario.micro_batches;
+  const double passes = r.scenario.micro_batches, end = end_of_picture(r);
   const double forward = p.forward.seconds / passes, backward = p.backward.seconds / passes;
+  const double beside =
+      r.outcome.plan->deferred ? std::max(0.0, p.update.seconds - p.hidden_seconds) : 0;
+  const double turn = std::min(end, forward + beside);
   return {{0, 0},
-          {forward, r.outcome.activations},
-          {forward + backward, 0},
-          {std::max(end_of_picture(r), forward + backward), 0}};
+          {std::min(end, forward), r.outcome.activations},
+          {turn, r.outcome.activations},
+          {std::min(end, turn + backward), 0},
+          {end, 0}};
 }
 
 std::string memory_panel(const PlanResult& r, const char* name, double allocated, bool activations,
@@ -117,7 +125,10 @@ std::string memory_panel(const PlanResult& r, const char* name, double allocated
   constexpr double kGiB = static_cast<double>(base::kGiB);
   const Points points =
       activations ? activations_over_time(r) : Points{{0, 0}, {end_of_picture(r), 0}};
-  const Scale x{0, points.back().first, f.left, f.right}, y{0, most * 1.1 / kGiB, f.bottom, f.top};
+  // A limit that is far above would press all else to the ground.
+  const bool near = limit > 0 && limit <= 3 * most;
+  const double top = std::max(most * 1.1, near ? limit * 1.05 : 0);
+  const Scale x{0, points.back().first, f.left, f.right}, y{0, top / kGiB, f.bottom, f.top};
   Svg svg(f.width, f.height, std::string("Memory over one step: ") + name);
   draw_time_axis(svg, f, x);
   for (double value = 0, step = tick_step(y.to); value <= y.to * 1.0001; value += step) {
@@ -132,8 +143,10 @@ std::string memory_panel(const PlanResult& r, const char* name, double allocated
   }
   svg.polyline(base, "curve s1");
   if (activations) svg.polyline(line, "curve s2 dashed");
-  if (limit > 0 && limit <= y.to * kGiB)
-    svg.line(f.left, y(limit / kGiB), f.right, y(limit / kGiB), "cliff");
+  if (near) svg.line(f.left, y(limit / kGiB), f.right, y(limit / kGiB), "cliff");
+  if (limit > 0)
+    svg.text(f.right, f.top - 12, "limit " + base::format_bytes(whole_bytes(limit)), "cliff-text",
+             Anchor::kEnd);
   return svg.done();
 }
 }  // namespace
@@ -148,10 +161,10 @@ std::string memory_over_time(const PlanResult& r) {
       memory_panel(r, "device", real(report.device_bytes), !on_cpu, real(m.gpu_memory_bytes));
   panels += memory_panel(r, "host", real(report.host_bytes), on_cpu, real(m.host_bytes) / ranks);
   panels += memory_panel(r, "NVMe", real(report.nvme_bytes), false, real(m.nvme_bytes) / ranks);
-  return "<figure>\n" + panels +
+  return "<figure class=\"plot\">\n" + panels +
          "<figcaption>What one rank allocates, from the first step to the last (blue), and with "
-         "activations, an estimate (orange, dashed). Red, where it is near: the rank's share of "
-         "the machine.</figcaption></figure>\n";
+         "activations of the first micro-batch, an estimate (orange, dashed). Red: the rank's "
+         "share of the machine, a line where it is near.</figcaption></figure>\n";
 }
 
 std::string step_by_batch(const PlanResult& r, Planning& planning) {
@@ -204,7 +217,7 @@ std::string step_by_batch(const PlanResult& r, Planning& planning) {
   }
   return figure_of_plot(svg,
                         "Seconds of a step (blue) and of its computing alone (orange, dashed), up "
-                        "to the largest micro-batch tried that fits. " +
+                        "to the largest micro-batch tried that fits. Free batch: " +
                             free_batch_text(r) + ".");
 }
 }  // namespace headrace::tools

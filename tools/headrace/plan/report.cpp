@@ -66,9 +66,9 @@ std::string lanes_text(const PlanResult& r) {
     text += fmt::format("{:>12}", residency::name_of(static_cast<Lane>(l)));
   text += "  bound by\n";
   const auto row = [&](const char* name, const residency::PhaseCost& phase) {
-    text += fmt::format("  {:<10}{:>10}", name, number_text(phase.seconds));
+    text += fmt::format("  {:<10}{:>10}", name, number_text(phase.seconds, 4));
     for (const double busy : phase.busy)
-      text += busy > 0 ? fmt::format("{:>12}", number_text(busy)) : fmt::format("{:>12}", "-");
+      text += busy > 0 ? fmt::format("{:>12}", number_text(busy, 4)) : fmt::format("{:>12}", "-");
     text += fmt::format("  {}\n", residency::name_of(phase.bound()));
   };
   row("forward", p.forward);
@@ -76,8 +76,8 @@ std::string lanes_text(const PlanResult& r) {
   row("update", p.update);
   if (p.hidden_seconds > 0)
     text += fmt::format("  {:<10}{:>10}  of forward and update at once\n", "hidden",
-                        "-" + number_text(p.hidden_seconds));
-  return text + fmt::format("  {:<10}{:>10}\n\n", "step", number_text(p.step_seconds));
+                        "-" + number_text(p.hidden_seconds, 4));
+  return text + fmt::format("  {:<10}{:>10}\n\n", "step", number_text(p.step_seconds, 4));
 }
 
 std::string rates_text(const PlanResult& r) {
@@ -100,9 +100,9 @@ std::string changes_text(const PlanResult& r) {
 }
 }  // namespace
 
-std::string number_text(double number) {
+std::string number_text(double number, int digits) {
   if (number >= 999.5) return grouped(whole_bytes(std::round(number)));
-  return fmt::format("{:.3g}", number);
+  return fmt::format("{:.{}g}", number, digits);
 }
 
 std::string seconds_text(double seconds) {

@@ -30,7 +30,8 @@ struct Wear {
   double years = 0;  // until the machine's drive_tbw are written; 0: not given, or never
 };
 Wear wear_of(const PlanResult& result);
-std::string number_text(double number);    // "0.0123", "41.2", "2,210": never an exponent above 1
+// "0.0123", "41.2", "2,210": no exponent above 1; of those below 1000 so many digits.
+std::string number_text(double number, int digits = 3);
 std::string seconds_text(double seconds);  // "41.2 s", "230 ms", "3.4 h"
 // A sentence about the batch from which on what can overlap is hidden.
 std::string free_batch_text(const PlanResult& result);

@@ -23,12 +23,17 @@ std::string plan_html(const PlanResult& r, Planning& planning) {
       "<title>headrace plan: {}</title>\n<style>{}</style>\n</head>\n<body>\n<h1>headrace "
       "plan</h1>\n<p class=\"dim\">{}</p>\n<p><b>{}</b></p>\n",
       name, kHtmlStyle, name, escaped(first_line(r)));
+  for (const std::string& note : notes_of(r))
+    html += "<p class=\"dim\">" + escaped(note) + "</p>\n";
+  // Its table follows in the words.
+  if (!r.outcome.fits())
+    html += "<p>" + escaped(r.outcome.refusal.substr(0, r.outcome.refusal.find('\n'))) + "</p>\n";
   if (r.outcome.plan) {
     html += section("Lanes over time", lanes_over_time(r));
     html += section("Memory by tier over the step", memory_over_time(r));
     html += section("Step time against batch", step_by_batch(r, planning));
   }
-  html += section("In words", "<pre>" + escaped(plan_text(r)) + "</pre>\n");
+  html += section("In words", "<pre class=\"words\">" + escaped(plan_text(r)) + "</pre>\n");
   return html + "</body>\n</html>\n";
 }
 }  // namespace headrace::tools
