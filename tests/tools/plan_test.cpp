@@ -268,11 +268,7 @@ TEST_F(PlanProgram, SaysUnderTheFirstLineWhatItDidNotCheckAndWhatIsNotServed) {
 
 TEST_F(PlanProgram, LooksAtTheFreeSpaceOfThisMachinesDrives) {
   const std::string json = file("plan.json");
-  std::string set;
-  for (const char* section : {"offload_optimizer", "offload_param"}) {
-    const std::string key = std::string(" --set zero_optimization.") + section;
-    set += key + ".device=nvme" + key + ".nvme_path=" + folder_.string();
-  }
+  const std::string set = " --set zero_optimization.offload_param.nvme_path=" + folder_.string();
   const Ran ran = run("gpt2 --seq 64 --json " + json + set);
   EXPECT_EQ(ran.out.find("free space of the drive"), std::string::npos) << ran.out;
   EXPECT_GT(read(json)["machine"]["nvme_bytes"], 0u);

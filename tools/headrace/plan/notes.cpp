@@ -13,7 +13,9 @@ std::string drive_note(const PlanResult& r) {
   return fmt::format(
       "not checked: free space of the drive, of which {} are needed ({})",
       base::format_bytes(bytes * r.scenario.ranks_per_node()),
-      r.scenario.machine.here ? "name its directory as nvme_path" : "give nvme_bytes");
+      r.scenario.machine.here
+          ? "name a directory on it: --set zero_optimization.offload_optimizer.nvme_path=DIR"
+          : "give nvme_bytes");
 }
 
 // With less on the drive than could be there, "auto" would fill what activations need.

@@ -28,10 +28,14 @@ constexpr const char* kDescription =
     "MODEL is a name, a directory with\nsafetensors or config.json, or a JSON file of shapes. "
     "Memory is by the planner that an engine allocates with.\n";
 // What is assumed without settings: all that may lie on NVMe, and memory kept for as much as fits.
-constexpr const char* kDefaultSettings = R"({
-  "zero_optimization": {"offload_optimizer": {"device": "nvme", "nvme_path": "NVMe"},
-                        "offload_param": {"device": "nvme", "nvme_path": "NVMe"}},
-  "headrace": {"host_budget_bytes": "auto"}})";
+std::string default_settings(const std::vector<std::string>& set) {
+  const bool placed = std::ranges::any_of(
+      set, [](const std::string& one) { return one.find("nvme_path") != std::string::npos; });
+  return std::string(R"({"zero_optimization": {"offload_optimizer": {"device": "nvme")") +
+         (placed ? "" : R"(, "nvme_path": "NVMe")") +
+         R"(}, "offload_param": {"device": "nvme"}},
+             "headrace": {"host_budget_bytes": "auto"}})";
+}
 
 constexpr std::uint32_t kAllGpus = std::numeric_limits<std::uint32_t>::max();
 
@@ -153,8 +157,9 @@ void look_at_drives(Machine& machine, const Settings& settings) {
 
 Scenario scenario_for(const Options& o) {
   Scenario s;
-  s.settings = o.settings.empty() ? Settings::from_json(kDefaultSettings, "defaults of plan", o.set)
-                                  : Settings::from_file(o.settings, o.set);
+  s.settings = o.settings.empty()
+                   ? Settings::from_json(default_settings(o.set), "defaults of plan", o.set)
+                   : Settings::from_file(o.settings, o.set);
   s.machine = machine_for(o);
   look_at_drives(s.machine, s.settings);
   if (s.on_cpu() && o.nodes > 1) {
