@@ -168,6 +168,18 @@ TEST_F(PlanProgram, SaysFirstWhetherItFitsHowLongAStepTakesWhatBindsAndWhatHelps
     EXPECT_NE(ran.out.find(part), std::string::npos) << part << "\n" << ran.out;
 }
 
+TEST_F(PlanProgram, TheFirstLineThatTheDocumentQuotesIsWhatItSays) {
+  std::stringstream doc;
+  doc << std::ifstream(HEADRACE_TOOLS_DOC).rdbuf();
+  const auto line_from = [&](const std::string& begin) {
+    const std::size_t at = doc.str().find("\n" + begin) + 1;
+    return doc.str().substr(at, doc.str().find('\n', at) - at);
+  };
+  const std::string begin = "headrace plan ", command = line_from(begin);
+  const Ran ran = run(command.substr(begin.size(), command.find(" --report") - begin.size()));
+  EXPECT_EQ(ran.out.substr(0, ran.out.find('\n')), line_from("Fits: "));
+}
+
 TEST_F(PlanProgram, RefusesWithTheTableAndAChangeWithWhichItFits) {
   const std::string words = "llama-3-70b --machine nc96ads-a100-v4 --batch 8";
   const Ran ran = run(words);

@@ -72,7 +72,8 @@ Machine of_doctor(const std::string& path, const Json& json) {
       if (name == "usable memory") m.host_bytes = whole(values, "bytes", kBytes);
       if (name == "usable CPUs") m.cpus = static_cast<std::uint32_t>(whole(values, "cpus", kCpus));
       if (name == "free space") {
-        m.nvme_bytes += whole(values, "free_bytes", {0, 0x1p50});
+        m.nvme_bytes +=
+            whole(values, "free_bytes", {0, kBytes.most - static_cast<double>(m.nvme_bytes)});
         ++m.drives;  // one path each
       }
       if (name == "GPUs" && values.contains("gpus") && values["gpus"].is_array())
