@@ -59,8 +59,10 @@ class Tools:
     def plan(self, shape, batch, settings, rates):
         machine = self.work / "machine.json"
         machine.write_text(json.dumps({"name": "this machine", "gpus": 0, "cpus": 2, **rates}))
-        words = [word for setting in [*settings, *self.paths(settings)]
-                 for word in ("--set", setting)]
+        settings = [*settings, *self.paths(settings)]
+        if not any("host_budget_bytes" in setting for setting in settings):
+            settings.append("headrace.host_budget_bytes=0")  # as in a run; a plan's default is auto
+        words = [word for setting in settings for word in ("--set", setting)]
         return self.run(self.bin / "headrace", "plan", self.model(shape), "--machine", machine,
                         "--seq", self.sequence, "--batch", batch, *words, "--json", "-",
                         accepted=(0, 2))  # 2: does not fit, and what would
