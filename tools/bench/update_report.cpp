@@ -33,6 +33,8 @@ constexpr Figure kFigures[] = {
      [](const auto&, const auto& r) { return 1e-9 * r.raw_mixed.bytes_per_second(); }},
     {"bound_s", "bound s", "{:.3f}", [](const auto&, const auto& r) { return r.bound_seconds(); }},
     {"update_s", "update s", "{:.3f}", [](const auto&, const auto& r) { return r.nvme.seconds; }},
+    {"tiles_s", "tiles s", "{:.3f}",
+     [](const auto&, const auto& r) { return r.nvme.update_seconds; }},
     {"update_to_bound", "/bound", "{:.2f}",
      [](const auto&, const auto& r) { return r.bound_ratio(); }},
     {"update_of_mixed", "of mixed", "{:.2f}",
