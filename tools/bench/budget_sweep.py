@@ -106,7 +106,7 @@ def measure(tools, asked):
 
 def row_of(plan, chosen, runs):
     seconds = [median(run, "seconds") for run in runs]
-    parameters = runs[0]["model"]["parameters"]
+    parameters = runs[0]["parameters"]
     # Whole runs: a deferred update's bytes are those of the step that it is met in.
     moved = [sum(step["nvme_read_bytes"] + step["nvme_written_bytes"] for step in run["steps"]) /
              len(run["steps"]) / parameters for run in runs]
