@@ -18,7 +18,7 @@ class LargeModel : public ::testing::Test {
                                    "--heads",
                                    "16",
                                    "--seq",
-                                   "256",
+                                   "64",
                                    "--batch",
                                    "1",
                                    "--lr",

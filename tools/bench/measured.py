@@ -86,13 +86,18 @@ class Tools:
                 "verify": 24e9 / max(ns[True] - ns[False], 0.01), "memory": memory}
 
     def flops(self, shape, batch, rates):
-        """Of the trainer: from a run in memory, whose arithmetic a plan counts as well."""
+        """Of the trainer: from a run in memory. A plan says how much arithmetic that is, and what
+        passes over gradients take beside it, which is the same at any rate."""
         run = self.train(shape, batch, [], self.steps)
         seconds = median(run, "forward_s") + median(run, "backward_s")
-        plan = self.plan(shape, batch, ["headrace.host_budget_bytes=0"],
-                         {**rates, "flops": 1e12})["prediction_of_one_rank"]
-        compute = sum(plan[phase]["busy_seconds"]["compute"] for phase in ("forward", "backward"))
-        return 1e12 * compute / seconds
+
+        def computing(rate):
+            plan = self.plan(shape, batch, ["headrace.host_budget_bytes=0"],
+                             {**rates, "flops": rate})["prediction_of_one_rank"]
+            return sum(plan[phase]["busy_seconds"]["compute"] for phase in ("forward", "backward"))
+
+        flop = (computing(1e12) - computing(2e12)) * 2e12
+        return flop / (seconds - (computing(1e12) - flop / 1e12))
 
 
 def median(run, key):
@@ -114,5 +119,5 @@ def budget_of(tools, shape, batch, settings, share, rates):
     report = tools.plan(shape, batch, settings + [f"headrace.host_budget_bytes={1 << 40}"], rates)
     # Of the engine's bookkeeping `headrace plan` counts a part only.
     least = 1.002 * report["plan_of_one_rank"]["smallest_host_bytes"]
-    most = report["plan_of_one_rank"]["host_bytes"]
+    most = 1.002 * report["plan_of_one_rank"]["host_bytes"]
     return settings + [f"headrace.host_budget_bytes={int(least + share * (most - least))}"]

@@ -7,8 +7,8 @@
 
 Before and after each run the ceilings are measured: the drive (headrace bench), the update
 (headrace bench optimizer), and the trainer's own arithmetic (the same model and batch, all in
-memory). The prediction is made from the mean of both. A round whose drive ceilings differ by more
-than 10 % is discarded and counted. Wants an otherwise idle machine. Ends with 1 where a median is
+memory). The prediction is made from the mean of both. A round whose ceilings differ by more than
+10 % is discarded and counted. Wants an otherwise idle machine. Ends with 1 where a median is
 off by more than 10 % in seconds, or 2 % in bytes held.
 """
 import argparse
@@ -53,11 +53,14 @@ def main():
             for name, shape, batch, settings, share in SETTINGS:
                 rough = {**before, **update, "flops": 1e11}
                 chosen = budget_of(tools, shape, batch, settings, share, rough)
-                flops = tools.flops(shape, batch, {**before, **update})
+                # Its own arithmetic closest to the run, which it moves with most.
+                rough = {**before, **update}
+                first = {"flops": tools.flops(shape, batch, rough)}
                 run = tools.train(shape, batch, chosen, asked.steps)
+                last = {"flops": tools.flops(shape, batch, rough)}
                 after = tools.drive_rates()
-                kept = differ(before, after) <= 0.10
-                rates = {**mean(before, after), **update, "flops": flops}
+                kept = max(differ(before, after), differ(first, last)) <= 0.10
+                rates = {**mean(before, after), **update, **mean(first, last)}
                 plan = tools.plan(shape, batch, chosen, rates)
                 row = {"predicted": plan["prediction_of_one_rank"]["step_seconds"],
                        "measured": median(run, "seconds"),
@@ -87,8 +90,7 @@ def main():
         missed += abs(seconds - 1) > 0.10 or abs(planned / held - 1) > 0.02
         print(f"{name:28} {len(kept):6} {measured:10.3f} {measured * seconds:11.3f} {seconds:6.3f} "
               f"{held / 2**20:9.1f} {planned / 2**20:9.1f} {planned / held:6.3f}")
-    print(f"{discarded} runs discarded, whose drive ceilings before and after differ by more than "
-          f"10 %")
+    print(f"{discarded} runs discarded, whose ceilings before and after differ by more than 10 %")
     if asked.json:
         asked.json.write_text(json.dumps({"schema_version": 1, "rows": rows,
                                           "discarded": discarded}, indent=2))
