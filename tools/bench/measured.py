@@ -60,8 +60,12 @@ class Tools:
         machine = self.work / "machine.json"
         machine.write_text(json.dumps({"name": "this machine", "gpus": 0, "cpus": 2, **rates}))
         settings = [*settings, *self.paths(settings)]
-        if not any("host_budget_bytes" in setting for setting in settings):
-            settings.append("headrace.host_budget_bytes=0")  # as in a run; a plan's default is auto
+        # As in a run. Where nothing is said, a plan may place all on NVMe, within an "auto" budget.
+        for key, default in (("headrace.host_budget_bytes", "0"),
+                             ("zero_optimization.offload_param.device", "none"),
+                             ("zero_optimization.offload_optimizer.device", "none")):
+            if not any(setting.startswith(key) for setting in settings):
+                settings.append(f"{key}={default}")
         words = [word for setting in settings for word in ("--set", setting)]
         return self.run(self.bin / "headrace", "plan", self.model(shape), "--machine", machine,
                         "--seq", self.sequence, "--batch", batch, *words, "--json", "-",
