@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/log.hpp"
 #include "base/units.hpp"
@@ -157,7 +158,7 @@ void EngineCore::refuse_ended(const char* call) {
   const bool failed = failed_.load(), interrupted = interrupted_.load();
   if (!failed && !interrupted) return;
   const std::lock_guard lock(cause_mutex_);
-  if (deferred_failure_untold_.exchange(false)) std::rethrow_exception(deferred_failure_);
+  if (deferred_failure_) std::rethrow_exception(std::exchange(deferred_failure_, nullptr));
   if (interrupted) {
     throw Error(Code::kInterrupted,
                 std::string(call) + ": interrupted; the engine can only be closed");
@@ -169,7 +170,7 @@ void EngineCore::refuse_ended(const char* call) {
 
 void EngineCore::told(const std::exception_ptr& error) noexcept {
   const std::lock_guard lock(cause_mutex_);
-  if (error == deferred_failure_) deferred_failure_untold_.store(false);
+  if (error == deferred_failure_) deferred_failure_ = nullptr;
 }
 
 void EngineCore::fail(const std::string& cause) noexcept {
@@ -185,7 +186,6 @@ void EngineCore::fail_deferred(const std::exception_ptr& error) noexcept {
   {
     const std::lock_guard lock(cause_mutex_);
     deferred_failure_ = error;
-    deferred_failure_untold_.store(true);
   }
   try {
     std::rethrow_exception(error);

@@ -219,8 +219,7 @@ class EngineCore {
   bool told_of_clipping_ = false;
   mutable std::mutex cause_mutex_;
   std::string first_cause_;
-  std::exception_ptr deferred_failure_;  // thrown by the next call, where none has waited for it
-  std::atomic<bool> deferred_failure_untold_{false};
+  std::exception_ptr deferred_failure_;  // until a call has thrown it
   std::atomic<std::uint64_t> gathers_{0}, in_place_{0};
   int owner_pid_ = 0;
 };

@@ -17,7 +17,7 @@ import statistics
 import sys
 import tempfile
 
-from measured import NVME, Tools, add_options, budget_of, median
+from measured import NVME, Tools, add_options, budget_of, mean, median
 
 SHAPE = {"layers": 16, "hidden": 512, "heads": 8}
 WIDTH, LEFT, RIGHT = 760, 64, 740
@@ -84,11 +84,15 @@ def draw(rows):
     return "\n".join(lines) + "\n</svg>\n"
 
 
+def ceilings(tools):
+    rates = tools.rates()
+    return {**rates, "flops": tools.flops(SHAPE, 1, rates)}
+
+
 def measure(tools, asked):
-    rates = {**tools.drive_rates(), **tools.update_rates()}
-    rates["flops"] = tools.flops(SHAPE, 1, rates)
+    before = ceilings(tools)
     shares = [i / (asked.budgets - 1) for i in range(asked.budgets)]
-    settings = [budget_of(tools, SHAPE, 1, NVME, share, rates) for share in shares]
+    settings = [budget_of(tools, SHAPE, 1, NVME, share, before) for share in shares]
     runs = [[] for _ in settings]
     for number in range(asked.rounds):
         order = range(len(settings)) if number % 2 == 0 else reversed(range(len(settings)))
@@ -97,9 +101,7 @@ def measure(tools, asked):
             print(f"round {number + 1}  budget {i + 1}  {median(runs[i][-1], 'seconds'):.3f} s",
                   file=sys.stderr, flush=True)
     # What moved the drive or memory meanwhile is in the prediction, too.
-    after = {**tools.drive_rates(), **tools.update_rates()}
-    after["flops"] = tools.flops(SHAPE, 1, after)
-    rates = {key: (value + after[key]) / 2 for key, value in rates.items()}
+    rates = mean(before, ceilings(tools))
     return [row_of(tools.plan(SHAPE, 1, chosen, rates), chosen, all_runs)
             for chosen, all_runs in zip(settings, runs)]
 

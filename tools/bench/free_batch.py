@@ -59,7 +59,7 @@ def main():
     asked = options.parse_args()
     with tempfile.TemporaryDirectory() as work:
         tools = Tools(asked, pathlib.Path(work))
-        rates = {**tools.drive_rates(), **tools.update_rates()}
+        rates = tools.rates()
         batch, free = batch_above_free(tools, asked.margin, rates)
         print(f"free from {free:.0f} tokens; batch {batch} x {asked.seq} = {batch * asked.seq}")
         print(f"{'round':>5} {'forward':>8} {'backward':>8} {'in memory':>9} {'drive':>6} "

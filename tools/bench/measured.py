@@ -89,6 +89,9 @@ class Tools:
         return {"update": 1e9 / ns[False], "update_checked": 1e9 / ns[True],
                 "verify": 24e9 / max(ns[True] - ns[False], 0.01), "memory": memory}
 
+    def rates(self):
+        return {**self.drive_rates(), **self.update_rates()}
+
     def flops(self, shape, batch, rates):
         """Of the trainer: from a run in memory. A plan says how much arithmetic that is, and what
         passes over gradients take beside it, which is the same at any rate."""
@@ -100,8 +103,9 @@ class Tools:
                              {**rates, "flops": rate})["prediction_of_one_rank"]
             return sum(plan[phase]["busy_seconds"]["compute"] for phase in ("forward", "backward"))
 
-        flop = (computing(1e12) - computing(2e12)) * 2e12
-        return flop / (seconds - (computing(1e12) - flop / 1e12))
+        at_one, at_two = computing(1e12), computing(2e12)
+        flop = (at_one - at_two) * 2e12
+        return flop / (seconds - (at_one - flop / 1e12))
 
 
 def median(run, key):

@@ -54,7 +54,6 @@ def main():
                 rough = {**before, **update, "flops": 1e11}
                 chosen = budget_of(tools, shape, batch, settings, share, rough)
                 # Its own arithmetic closest to the run, which it moves with most.
-                rough = {**before, **update}
                 first = {"flops": tools.flops(shape, batch, rough)}
                 run = tools.train(shape, batch, chosen, asked.steps)
                 last = {"flops": tools.flops(shape, batch, rough)}

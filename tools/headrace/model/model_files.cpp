@@ -62,6 +62,12 @@ Json parsed(const std::string& path, const std::string& text, const std::string&
   }
 }
 
+Json json_of(const std::string& path, const std::string& remedy) {
+  const std::uint64_t size = size_of(path);
+  if (size > kLargestText) refuse(path, "larger than 256 MiB", remedy);
+  return parsed(path, bytes_of(path, 0, size), remedy);
+}
+
 std::vector<std::int64_t> shape_of(const Json& value, const std::string& path,
                                    const std::string& name, const std::string& remedy) {
   if (!value.is_array()) refuse(path, "the shape of '" + name + "' is no list", remedy);
@@ -181,8 +187,7 @@ Index index_of(const std::string& directory) {
   const std::string path = directory + "/model.safetensors.index.json";
   if (!fs::exists(path, error)) return index;
   const char* const remedy = "Fetch it again, or remove it.";
-  if (size_of(path) > kLargestText) refuse(path, "larger than 256 MiB", remedy);
-  const Json json = parsed(path, bytes_of(path, 0, size_of(path)), remedy);
+  const Json json = json_of(path, remedy);
   if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object() ||
       json["weight_map"].empty())
     refuse(path, "no \"weight_map\" of tensors and files", remedy);
@@ -337,8 +342,7 @@ Model model_of_directory(const std::string& path) {
                                      "computed. Name a model's directory.");
   }
   const char* const remedy = "Fetch it again.";
-  if (size_of(config_path) > kLargestText) refuse(config_path, "larger than 256 MiB", remedy);
-  Json json = parsed(config_path, bytes_of(config_path, 0, size_of(config_path)), remedy);
+  Json json = json_of(config_path, remedy);
   if (!json.is_object()) refuse(config_path, "no object", remedy);
   const Config config(config_path, std::move(json));
   Model model{path, "config.json (" + config.word("model_type") + ")",
@@ -402,8 +406,7 @@ void check_names(const Model& model) {
 }  // namespace
 
 Model model_of_file(const std::string& path) {
-  if (size_of(path) > kLargestText) refuse(path, "larger than 256 MiB", kShapesRemedy);
-  const Json json = parsed(path, bytes_of(path, 0, size_of(path)), kShapesRemedy);
+  const Json json = json_of(path, kShapesRemedy);
   if (!json.is_object() || !json.contains("groups") || !json["groups"].is_array())
     refuse(path, "no list \"groups\"", kShapesRemedy);
   check_keys(path, "model", json, {"groups"});
