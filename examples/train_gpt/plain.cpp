@@ -8,6 +8,7 @@
 
 #include "checkpointed_block.hpp"
 #include "failures.hpp"
+#include "large_blocks.hpp"
 #include "torch_training.hpp"
 
 namespace train_gpt {
@@ -116,6 +117,7 @@ headrace::StepResult Plain::update(const headrace::StepOptions& options) {
 
 TorchFacts warm_up_torch(std::uint32_t threads) {
   if (threads > 0) at::set_num_threads(static_cast<int>(threads));
+  keep_large_blocks();
   const GptShape tiny{.layers = 1, .hidden = 64, .heads = 2, .sequence = 32};
   Gpt model(tiny);
   Initialiser(tiny, 1, nullptr)(*model, "warm_up");

@@ -40,7 +40,7 @@ BUGS = [
     ("a gather buffer that is leased is taken for another group", "src/engine/gather_buffers.cpp",
      "buffer.state == State::kReady && buffer.leases == 0 &&", "buffer.state == State::kReady &&"),
     ("a group that is wanted does not wake the updates", "src/engine/pending_updates.cpp",
-     "  set(groups_[group.index].wanted);\n", "  groups_[group.index].wanted = true;\n"),
+     "{ set(groups_[group.index].wanted); }", "{ groups_[group.index].wanted = true; }"),
     ("the next step does not wait for the updates of the last", "src/engine/step.cpp",
      "  const auto span = trainer_span(\"step\");\n  finish_updates();\n",
      "  const auto span = trainer_span(\"step\");\n"),
