@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "headrace/tensor.hpp"
+
 namespace train_gpt {
 constexpr std::int64_t kVocabulary = 256;
 
@@ -18,6 +20,7 @@ struct GptShape {
   std::uint32_t hidden = 256;
   std::uint32_t heads = 4;
   std::uint32_t sequence = 128;
+  headrace::DType dtype = headrace::DType::kBf16;  // of all weights
 };
 
 struct NamedShape {

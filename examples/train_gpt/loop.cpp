@@ -56,7 +56,7 @@ void accumulate(Training& training, Batches& batches, std::uint32_t accumulation
     add("forward", record.forward_s);
     require_finite(loss, record.step, "training");
     record.loss += loss / accumulation;
-    training.backward();
+    training.backward(record.loss_scale);
     add("backward", record.backward_s);
   }
 }
@@ -77,19 +77,34 @@ void count_transfers(StepRecord& record, const headrace::Stats& before,
   record.kernel_written_bytes = kernel.written_bytes - kernel_before.written_bytes;
 }
 
-void run_step(Training& training, Batches& batches, const headrace::Settings& scaled,
-              Report& report, StepRecord& record, TraceFile* trace) {
-  const std::uint32_t accumulation = scaled.gradient_accumulation_steps;
+// What changes from step to step, beside the training itself.
+struct Course {
+  std::uint64_t updates = 0;  // made so far
+  std::optional<headrace::LossScale> loss_scale;
+};
+
+void run_step(Training& training, Batches& batches, Course& course, Report& report,
+              StepRecord& record, TraceFile* trace) {
+  const Recipe& recipe = report.recipe;
+  const std::uint32_t accumulation = recipe.accumulation;
+  if (course.loss_scale) record.loss_scale = course.loss_scale->value();
   Stopwatch whole;
   accumulate(training, batches, accumulation, record, trace);
   if (report.options.plain && record.step == 1)
     report.memory.activations_bytes = activation_bytes(report);
   Stopwatch watch;
-  record.learning_rate = report.options.schedule().learning_rate(record.step);
+  const headrace::StepRates rates = recipe.rates(course.updates);
+  record.learning_rate = rates.learning_rate;
+  if (rates.beta1) {
+    training.set_betas(static_cast<float>(*rates.beta1),
+                       static_cast<float>(rates.beta2.value_or(recipe.decayed.beta2)));
+  }
   const headrace::StepResult result =
       training.update({.learning_rate = static_cast<float>(record.learning_rate),
-                       .gradient_scale = 1.0f / static_cast<float>(accumulation),
-                       .max_norm = static_cast<float>(scaled.gradient_clipping)});
+                       .gradient_scale = static_cast<float>(1 / (accumulation * record.loss_scale)),
+                       .max_norm = recipe.max_norm});
+  if (!result.skipped) ++course.updates;
+  if (course.loss_scale) course.loss_scale->update(result.skipped);
   // What the last step defers is no later step's: the run's seconds and bytes have all of it.
   if (record.step == report.options.steps) training.finish_update();
   record.update_s = watch.lap();
@@ -102,8 +117,8 @@ double lane_rate(std::uint64_t bytes, double seconds) {
   return seconds > 0 ? static_cast<double>(bytes) / seconds / 1e9 : 0;
 }
 
-ProgressState progress_of(const Report& report, std::uint32_t accumulation,
-                          const headrace::Stats& before, const headrace::Stats& after) {
+ProgressState progress_of(const Report& report, const headrace::Stats& before,
+                          const headrace::Stats& after) {
   const StepRecord& record = report.steps.back();
   // The first step creates and records; it says little about the others.
   const std::size_t first = report.steps.size() > 1 ? 1 : 0;
@@ -111,7 +126,8 @@ ProgressState progress_of(const Report& report, std::uint32_t accumulation,
   for (std::size_t i = first; i < report.steps.size(); ++i) seconds += report.steps[i].seconds;
   const double per_step = seconds / static_cast<double>(report.steps.size() - first);
   const Options& o = report.options;
-  const double tokens = static_cast<double>(o.batch) * o.shape.sequence * accumulation;
+  const Recipe& recipe = report.recipe;
+  const double tokens = static_cast<double>(recipe.batch) * o.shape.sequence * recipe.accumulation;
   return {.step = record.step,
           .steps = o.steps,
           .loss = record.loss,
@@ -127,14 +143,17 @@ ProgressState progress_of(const Report& report, std::uint32_t accumulation,
 std::vector<TensorEntry> tensors_of_file(const GptShape& shape) {
   std::vector<TensorEntry> tensors;
   for (const NamedShape& parameter : gpt_parameters(shape)) {
-    tensors.push_back({.name = parameter.name, .dtype = "BF16", .shape = parameter.shape});
+    tensors.push_back(
+        {.name = parameter.name, .dtype = name_of(shape.dtype), .shape = parameter.shape});
   }
   return tensors;
 }
 }  // namespace
 
-void train(Training& training, Batches& batches, const headrace::Settings& scaled, Report& report,
-           Progress& progress, TraceFile* trace) {
+void train(Training& training, Batches& batches, Report& report, Progress& progress,
+           TraceFile* trace) {
+  Course course;
+  if (report.recipe.loss_scaling) course.loss_scale.emplace(*report.recipe.loss_scaling);
   headrace::Stats before = training.stats();
   report.stats_before = report.stats_after = before;
   report.steps.reserve(report.options.steps);
@@ -142,7 +161,7 @@ void train(Training& training, Batches& batches, const headrace::Settings& scale
     StepRecord record{.step = step};
     const KernelTransfers kernel = kernel_transfers();
     try {
-      run_step(training, batches, scaled, report, record, trace);
+      run_step(training, batches, course, report, record, trace);
     } catch (const headrace::Error& error) {
       const bool says_step =
           error.code() == Code::kInterrupted ||
@@ -155,7 +174,7 @@ void train(Training& training, Batches& batches, const headrace::Settings& scale
     const headrace::Stats after = training.stats();
     count_transfers(record, before, after, kernel);
     report.steps.push_back(record);
-    progress.step(progress_of(report, scaled.gradient_accumulation_steps, before, after));
+    progress.step(progress_of(report, before, after));
     report.stats_after = before = after;
   }
 }

@@ -10,12 +10,12 @@
 namespace train_gpt {
 // Does all of report.options.steps, and fills report.steps, stats_before, stats_after and, for
 // --plain, memory.activations_bytes.
-//   scaled  gradient_accumulation_steps and gradient_clipping
 //   trace   null: none
-// Throws headrace::Error: kNotFinite naming the step whose loss is not a number, kInterrupted after
+// Throws headrace::Error: kNotFinite naming the step whose loss is not a number, or whose loss
+// scale cannot be lowered, kInterrupted after
 // a signal, and what the training throws, with the step's number in front.
-void train(Training& training, Batches& batches, const headrace::Settings& scaled, Report& report,
-           Progress& progress, TraceFile* trace = nullptr);
+void train(Training& training, Batches& batches, Report& report, Progress& progress,
+           TraceFile* trace = nullptr);
 
 // Mean loss over the held-out batches. Throws like train().
 double evaluate(Training& training, Batches& batches, std::uint32_t count, Progress& progress);

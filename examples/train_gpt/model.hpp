@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // model.hpp: a byte-level GPT in LibTorch: pre-norm blocks, causal attention, GELU, learned
-// positions, untied head. All weights bf16. Nothing here knows of offloading.
+// positions, untied head. All weights of one dtype. Nothing here knows of offloading.
 #pragma once
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
@@ -19,15 +19,15 @@
 #include "safetensors.hpp"
 
 namespace train_gpt {
-inline at::Tensor empty_weight(std::vector<std::int64_t> shape) {
-  return at::empty(shape, at::kBFloat16);
+inline at::ScalarType scalar_type_of(const GptShape& shape) {
+  return shape.dtype == headrace::DType::kF16 ? at::kHalf : at::kBFloat16;
 }
 
 // weight [out, in], bias [out] unless left out.
 struct LinearImpl : torch::nn::Module {
-  LinearImpl(std::int64_t in, std::int64_t out, bool with_bias = true)
-      : weight(register_parameter("weight", empty_weight({out, in}))) {
-    if (with_bias) bias = register_parameter("bias", empty_weight({out}));
+  LinearImpl(std::int64_t in, std::int64_t out, at::ScalarType type, bool with_bias = true)
+      : weight(register_parameter("weight", at::empty({out, in}, type))) {
+    if (with_bias) bias = register_parameter("bias", at::empty({out}, type));
   }
   at::Tensor forward(const at::Tensor& x) { return linear(x, weight, bias); }
   at::Tensor weight, bias;
@@ -35,9 +35,9 @@ struct LinearImpl : torch::nn::Module {
 TORCH_MODULE(Linear);
 
 struct NormImpl : torch::nn::Module {
-  explicit NormImpl(std::int64_t size)
-      : weight(register_parameter("weight", empty_weight({size}))),
-        bias(register_parameter("bias", empty_weight({size}))) {}
+  NormImpl(std::int64_t size, at::ScalarType type)
+      : weight(register_parameter("weight", at::empty({size}, type))),
+        bias(register_parameter("bias", at::empty({size}, type))) {}
   at::Tensor forward(const at::Tensor& x) {
     return at::layer_norm(x, weight.sizes(), weight, bias);
   }
@@ -46,8 +46,8 @@ struct NormImpl : torch::nn::Module {
 TORCH_MODULE(Norm);
 
 struct TableImpl : torch::nn::Module {
-  TableImpl(std::int64_t rows, std::int64_t size)
-      : weight(register_parameter("weight", empty_weight({rows, size}))) {}
+  TableImpl(std::int64_t rows, std::int64_t size, at::ScalarType type)
+      : weight(register_parameter("weight", at::empty({rows, size}, type))) {}
   at::Tensor weight;
 };
 TORCH_MODULE(Table);
@@ -55,12 +55,14 @@ TORCH_MODULE(Table);
 // Bytes [batch, sequence] to [batch, sequence, hidden].
 struct EmbedImpl : torch::nn::Module {
   explicit EmbedImpl(const GptShape& shape)
-      : tokens(register_module("tokens", Table(kVocabulary, shape.hidden))),
-        positions(register_module("positions", Table(shape.sequence, shape.hidden))) {}
+      : tokens(register_module("tokens", Table(kVocabulary, shape.hidden, scalar_type_of(shape)))),
+        positions(register_module("positions",
+                                  Table(shape.sequence, shape.hidden, scalar_type_of(shape)))) {}
   at::Tensor forward(const at::Tensor& bytes) {
     // In f32, so that the gradients of frequent bytes are summed in f32.
     const at::Tensor rows = at::embedding(tokens->weight.to(at::kFloat), bytes);
-    return (rows + positions->weight.slice(0, 0, bytes.size(1))).to(at::kBFloat16);
+    return (rows + positions->weight.slice(0, 0, bytes.size(1)))
+        .to(positions->weight.scalar_type());
   }
   Table tokens, positions;
 };
@@ -69,12 +71,16 @@ TORCH_MODULE(Embed);
 struct BlockImpl : torch::nn::Module {
   explicit BlockImpl(const GptShape& shape)
       : heads(shape.heads),
-        norm_1(register_module("norm_1", Norm(shape.hidden))),
-        qkv(register_module("qkv", Linear(shape.hidden, 3 * std::int64_t{shape.hidden}))),
-        projection(register_module("projection", Linear(shape.hidden, shape.hidden))),
-        norm_2(register_module("norm_2", Norm(shape.hidden))),
-        up(register_module("up", Linear(shape.hidden, 4 * std::int64_t{shape.hidden}))),
-        down(register_module("down", Linear(4 * std::int64_t{shape.hidden}, shape.hidden))) {}
+        norm_1(register_module("norm_1", Norm(shape.hidden, scalar_type_of(shape)))),
+        qkv(register_module(
+            "qkv", Linear(shape.hidden, 3 * std::int64_t{shape.hidden}, scalar_type_of(shape)))),
+        projection(register_module("projection",
+                                   Linear(shape.hidden, shape.hidden, scalar_type_of(shape)))),
+        norm_2(register_module("norm_2", Norm(shape.hidden, scalar_type_of(shape)))),
+        up(register_module(
+            "up", Linear(shape.hidden, 4 * std::int64_t{shape.hidden}, scalar_type_of(shape)))),
+        down(register_module(
+            "down", Linear(4 * std::int64_t{shape.hidden}, shape.hidden, scalar_type_of(shape)))) {}
 
   at::Tensor forward(const at::Tensor& x) {
     const at::Tensor attended = x + projection->forward(attend(qkv->forward(norm_1->forward(x))));
@@ -102,8 +108,9 @@ TORCH_MODULE(Block);
 // [batch, sequence, hidden] to scores [batch, sequence, 256].
 struct HeadImpl : torch::nn::Module {
   explicit HeadImpl(const GptShape& shape)
-      : norm(register_module("norm", Norm(shape.hidden))),
-        out(register_module("out", Linear(shape.hidden, kVocabulary, false))) {}
+      : norm(register_module("norm", Norm(shape.hidden, scalar_type_of(shape)))),
+        out(register_module("out",
+                            Linear(shape.hidden, kVocabulary, scalar_type_of(shape), false))) {}
   at::Tensor forward(const at::Tensor& x) { return out->forward(norm->forward(x)); }
   Norm norm;
   Linear out;

@@ -30,10 +30,12 @@ class Offloaded : public TorchTraining {
  public:
   explicit Offloaded(const TrainingSetup& setup)
       : shape_(setup.options.shape),
+        decayed_(setup.recipe.decayed),
+        kept_(setup.recipe.kept),
         checkpointing_(setup.options.checkpointing),
         initialise_(shape_, setup.options.seed, setup.initial),
         offload_(setup.settings, engine_options(setup.options, setup.progress)),
-        embed_(add_hyperparameters_and_embed(setup)),
+        embed_(add_hyperparameters_and_embed()),
         blocks_(add_blocks()),
         head_(add<Head>("head")) {
     const TellOnSignal tell([](void* to) noexcept { static_cast<Offloaded*>(to)->interrupt(); },
@@ -45,6 +47,14 @@ class Offloaded : public TorchTraining {
 
   headrace::StepResult update(const headrace::StepOptions& options) override {
     return offload_.step(options);
+  }
+  void set_betas(float beta1, float beta2) override {
+    for (headrace::Hyperparameters* values : {&decayed_, &kept_}) {
+      values->beta1 = beta1;
+      values->beta2 = beta2;
+    }
+    engine().set_hyperparameters({}, decayed_);
+    engine().set_hyperparameters(kept_set_, kept_);
   }
   void finish_update() override { offload_.engine().finish_step(); }
 
@@ -86,12 +96,11 @@ class Offloaded : public TorchTraining {
       return module;
     });
   }
-  Group<EmbedImpl> add_hyperparameters_and_embed(const TrainingSetup& setup) {
-    const headrace::OptimizerRule rule = setup.settings.optimizer;
-    offload_.engine().set_default_hyperparameters(decayed_hyperparameters(setup.options, rule));
-    offload_.no_decay(
+  Group<EmbedImpl> add_hyperparameters_and_embed() {
+    offload_.engine().set_default_hyperparameters(decayed_);
+    kept_set_ = offload_.no_decay(
         [](const std::string&, const at::Tensor& parameter) { return !is_decayed(parameter); },
-        kept_hyperparameters(setup.options, rule));
+        kept_);
     return add<Embed>("embed");
   }
   std::vector<Group<BlockImpl>> add_blocks() {
@@ -102,6 +111,8 @@ class Offloaded : public TorchTraining {
   }
 
   GptShape shape_;
+  headrace::Hyperparameters decayed_, kept_;
+  headrace::HyperparameterSetId kept_set_;
   bool checkpointing_;
   Initialiser initialise_;
   mutable Offload offload_;

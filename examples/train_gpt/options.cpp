@@ -10,6 +10,12 @@
 #include "headrace/version.hpp"
 
 namespace train_gpt {
+std::string words_of(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g", value);
+  return text;
+}
+
 namespace {
 using headrace::command_line::add_number;
 using headrace::command_line::add_real;
@@ -25,7 +31,11 @@ constexpr const char* kFooter =
     "  train_gpt --config offload.json --set headrace.host_budget_bytes=1GiB --json report.json\n"
     "  train_gpt --set zero_optimization.offload_optimizer.device=nvme \\\n"
     "            --set zero_optimization.offload_optimizer.nvme_path=/mnt/nvme --save trained\n"
-    "\nOf options and settings given twice the last one holds.\n"
+    "\nOf options and settings given twice the last one holds, and options hold over settings. A "
+    "settings file\n"
+    "with an optimizer trains as it says: with its constants, and a learning rate that stays "
+    "unless "
+    "it has a scheduler.\n"
     "\nExit codes: 0 done, 1 the run failed, 2 refused before it started, 128 + n ended by signal "
     "n.\n";
 
@@ -40,12 +50,6 @@ struct RawOptions {
   std::uint32_t accumulation = 1;
   bool no_progress = false;
 };
-
-std::string words_of(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%g", value);
-  return text;
-}
 
 std::string fixed_words() {
   return "betas " + words_of(kBeta1) + " " + words_of(kBeta2) + ", eps " + words_of(kEps) +
@@ -85,7 +89,8 @@ void add_training_options(CLI::App& app, RawOptions& raw) {
   add_number(app, "--warmup", raw.warmup, {0, kMostSteps}, "Steps of warm-up [a tenth of --steps]")
       ->group(group);
   add_real(app, "--weight-decay", o.weight_decay, {0, kLargest},
-           "Not applied to norms and biases. Always, for rules that have them: " + fixed_words())
+           "Not applied to norms and biases. Beside it, unless the settings name others: " +
+               fixed_words())
       ->group(group)
       ->default_str(words_of(o.weight_decay));
   add_number(app, "--seed", o.seed, {0, ~std::uint64_t{0}}, "Of initial weights and batch order")
@@ -140,11 +145,11 @@ void add_file_options(CLI::App& app, RawOptions& raw) {
 void check_options(const Options& o) {
   check_shape(o.shape);
   const std::uint64_t windows = std::uint64_t{o.batch} * (std::uint64_t{o.shape.sequence} + 1);
-  if (windows > (1u << 30)) {
+  if (windows > kMostWindowBytes) {
     throw Fault{"--batch " + std::to_string(o.batch) + " with --seq " +
                     std::to_string(o.shape.sequence) + " is more than 2^30 bytes",
                 "Give a batch of at most " +
-                    std::to_string((1u << 30) / (std::uint64_t{o.shape.sequence} + 1))};
+                    std::to_string(kMostWindowBytes / (std::uint64_t{o.shape.sequence} + 1))};
   }
   if (o.least_learning_rate > o.learning_rate) {
     throw Fault{"--min-lr " + words_of(o.least_learning_rate) + " is more than --lr " +
@@ -189,6 +194,14 @@ std::string put_in_order(const CLI::App& app, Options& o) {
   return lost.empty() ? "" : "of '" + lost + "' and '" + holds + "' the later one holds";
 }
 
+void note_given(const CLI::App& app, Options::Given& given) {
+  given.batch = app.count("--batch") > 0;
+  given.learning_rate = app.count("--lr") > 0;
+  given.weight_decay = app.count("--weight-decay") > 0;
+  given.least_learning_rate = app.count("--min-lr") > 0;
+  given.schedule = given.least_learning_rate || app.count("--warmup") > 0;
+}
+
 Options finish(RawOptions raw) {
   Options o = std::move(raw.options);
   o.least_learning_rate = raw.least.value_or(o.learning_rate / 10);
@@ -198,12 +211,6 @@ Options finish(RawOptions raw) {
   return o;
 }
 }  // namespace
-
-std::string training_words(const Options& o) {
-  return "--lr " + words_of(o.learning_rate) + ", --min-lr " + words_of(o.least_learning_rate) +
-         ", --warmup " + std::to_string(o.warmup_steps) + ", --batch " + std::to_string(o.batch) +
-         ", --weight-decay " + words_of(o.weight_decay) + ", " + fixed_words();
-}
 
 ParsedOptions parse_options(int argc, const char* const* argv) {
   RawOptions raw;
@@ -222,6 +229,7 @@ ParsedOptions parse_options(int argc, const char* const* argv) {
   try {
     headrace::command_line::parse(app, argc, argv);
     result.text = put_in_order(app, raw.options);
+    note_given(app, raw.options.given);
     result.options = finish(std::move(raw));
   } catch (const CLI::CallForHelp&) {
     result.text = app.help();

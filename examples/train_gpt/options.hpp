@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "gpt_shape.hpp"
-#include "schedule.hpp"
 
 namespace train_gpt {
 // How LibTorch computes here.
@@ -16,11 +15,14 @@ struct TorchFacts {
   bool computes_in_f32 = false;  // products of bf16: linear_in_f32.hpp
 };
 
-// The same in every run; a rule takes those that it has.
+// Where settings name no others; a rule takes those that it has.
 inline constexpr double kBeta1 = 0.9;
 inline constexpr double kBeta2 = 0.95;
 inline constexpr double kEps = 1e-8;
 inline constexpr double kMomentum = 0.9;  // of sgd_momentum
+
+// Of a micro-batch: sequences and a target each.
+inline constexpr std::uint64_t kMostWindowBytes = 1 << 30;
 
 struct Options {
   GptShape shape;
@@ -47,7 +49,11 @@ struct Options {
   bool checkpointing = false;  // blocks keep no activations from forward to backward
   bool progress = true;
 
-  Schedule schedule() const { return {learning_rate, least_learning_rate, warmup_steps, steps}; }
+  // What stood on the line: that holds, over the settings.
+  struct Given {
+    bool batch = false, learning_rate = false, weight_decay = false;
+    bool schedule = false, least_learning_rate = false;  // --warmup or --min-lr; --min-lr
+  } given = {};
 };
 
 // What parsing gave: options to run with, or words to print and an exit code.
@@ -57,8 +63,7 @@ struct ParsedOptions {
   int exit_code = 0;
   std::string json;  // where a failure is to be reported, as in Options
 };
-// What training goes by: "--lr 0.001, --min-lr 0.0001, ..., betas 0.9 0.95, eps 1e-08,
-// momentum 0.9".
-std::string training_words(const Options& options);
+// "0.001", "1e-08".
+std::string words_of(double value);
 ParsedOptions parse_options(int argc, const char* const* argv);
 }  // namespace train_gpt

@@ -38,8 +38,9 @@ TORCH_MODULE(Gpt);
 class Plain : public TorchTraining {
  public:
   explicit Plain(const TrainingSetup& setup)
-      : decayed_(decayed_hyperparameters(setup.options, headrace::OptimizerRule::kAdamW)),
-        kept_(kept_hyperparameters(setup.options, headrace::OptimizerRule::kAdamW)),
+      : decayed_(setup.recipe.decayed),
+        kept_(setup.recipe.kept),
+        skips_(setup.settings.non_finite == headrace::NonFinite::kSkip),
         gpt_(setup.options.shape, setup.options.checkpointing) {
     const Initialiser initialise(setup.options.shape, setup.options.seed, setup.initial);
     initialise(*gpt_->embed, "embed");
@@ -54,6 +55,15 @@ class Plain : public TorchTraining {
   }
 
   headrace::StepResult update(const headrace::StepOptions& options) override;
+  void set_betas(float beta1, float beta2) override {
+    for (headrace::Hyperparameters* values : {&decayed_, &kept_}) {
+      values->beta1 = beta1;
+      values->beta2 = beta2;
+    }
+    if (!optimizer_) return;
+    for (auto& group : optimizer_->param_groups())
+      static_cast<torch::optim::AdamWOptions&>(group.options()).betas({beta1, beta2});
+  }
   void store(const std::string&, const std::function<void(std::span<const std::byte>)>&) override {
     fail(headrace::Code::kUnsupported,
          "--plain saves nothing; there are no weights to read. Leave out --plain.");
@@ -64,6 +74,7 @@ class Plain : public TorchTraining {
   void make_optimizer();
 
   headrace::Hyperparameters decayed_, kept_;
+  bool skips_;  // a step whose gradients are not finite
   Gpt gpt_;
   std::vector<at::Tensor>
       masters_;  // f32, in order of gpt_->parameters(); made by the first update
@@ -102,6 +113,12 @@ headrace::StepResult Plain::update(const headrace::StepOptions& options) {
   for (const at::Tensor& master : masters_)
     squares += master.grad().square().sum(at::kDouble).item<double>();
   result.gradient_norm = std::sqrt(squares);
+  if (skips_ && !std::isfinite(result.gradient_norm)) {
+    result.step = --steps_;
+    result.skipped = true;
+    for (at::Tensor& master : masters_) master.mutable_grad().reset();
+    return result;
+  }
   if (options.max_norm > 0)
     result.clip_factor = std::min(1.0, options.max_norm / (result.gradient_norm + 1e-6));
   for (at::Tensor& master : masters_) master.mutable_grad().mul_(result.clip_factor);
@@ -125,7 +142,7 @@ TorchFacts warm_up_torch(std::uint32_t threads) {
   const Tokens tokens = tokens_of({text, 4, 32});
   loss_of(model->forward(tokens.inputs), tokens.targets).backward();
   ::malloc_trim(0);
-  return {static_cast<std::uint32_t>(at::get_num_threads()), computes_in_f32()};
+  return {static_cast<std::uint32_t>(at::get_num_threads()), computes_in_f32(at::kBFloat16)};
 }
 
 std::unique_ptr<Training> make_plain(const TrainingSetup& setup) {

@@ -3,6 +3,7 @@
 #include "report.hpp"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstdarg>
 #include <cstdio>
@@ -28,6 +29,7 @@ Json step_json(const StepRecord& s) {
           {"learning_rate", s.learning_rate},
           {"gradient_norm", s.gradient_norm},
           {"skipped", s.skipped},
+          {"loss_scale", s.loss_scale},
           {"seconds", s.seconds},
           {"forward_s", s.forward_s},
           {"backward_s", s.backward_s},
@@ -80,26 +82,38 @@ Json error_json(const Failure& failure) {
   return {{"code", failure.code}, {"exit_code", failure.exit_code}, {"message", failure.text}};
 }
 
+bool computes_in_f32(const Report& r) {
+  return r.torch.computes_in_f32 || r.recipe.dtype == headrace::DType::kF16;
+}
+
+// 0.9 and not 0.8999999762.
+Json shortest(float value) {
+  char text[32];
+  return Json::parse(text, std::to_chars(text, text + sizeof text, value).ptr);
+}
+
 Json options_json(const Report& r) {
   const Options& o = r.options;
   return {{"layers", o.shape.layers},
           {"hidden", o.shape.hidden},
           {"heads", o.shape.heads},
           {"seq", o.shape.sequence},
-          {"batch", o.batch},
+          {"batch", r.recipe.batch},
           {"steps", o.steps},
-          {"accumulation", r.accumulation},
-          {"lr", o.learning_rate},
-          {"min_lr", o.least_learning_rate},
-          {"warmup", o.warmup_steps},
-          {"weight_decay", o.weight_decay},
-          {"betas", {kBeta1, kBeta2}},
-          {"eps", kEps},
-          {"momentum", kMomentum},
+          {"accumulation", r.recipe.accumulation},
+          {"dtype", name_of(r.recipe.dtype)},
+          {"lr", r.recipe.learning_rate},
+          {"min_lr", r.recipe.schedule ? Json(r.recipe.schedule->least) : Json()},
+          {"warmup", r.recipe.schedule ? Json(r.recipe.schedule->warmup_steps) : Json()},
+          {"scheduler", name_of(r.recipe.scheduler.type)},
+          {"weight_decay", shortest(r.recipe.decayed.weight_decay)},
+          {"betas", {shortest(r.recipe.decayed.beta1), shortest(r.recipe.decayed.beta2)}},
+          {"eps", shortest(r.recipe.decayed.eps)},
+          {"momentum", shortest(r.recipe.decayed.momentum)},
           {"seed", o.seed},
           {"eval_batches", o.eval_batches},
           {"threads", r.torch.threads},
-          {"products_in", r.torch.computes_in_f32 ? "f32" : "bf16"},
+          {"products_in", computes_in_f32(r) ? "f32" : "bf16"},
           {"plain", o.plain},
           {"checkpointing", o.checkpointing},
           {"init", or_null(o.init_folder)},
@@ -142,8 +156,12 @@ __attribute__((format(printf, 2, 3))) void add(std::string& to, const char* form
 
 void add_losses(std::string& out, const Report& r) {
   add(out, "parameters      %llu\n", static_cast<unsigned long long>(r.parameters));
-  if (r.torch.computes_in_f32)
+  add(out, "trained         %s\n", r.recipe.words().c_str());
+  if (r.recipe.dtype == headrace::DType::kF16) {
+    add(out, "products        in f32: on CPUs LibTorch is many times slower in fp16\n");
+  } else if (computes_in_f32(r)) {
     add(out, "products        in f32: without AVX-512 LibTorch is many times slower in bf16\n");
+  }
   if (!r.steps.empty()) {
     add(out, "loss            %.4f at step 1, %.4f at step %zu\n", r.steps.front().loss,
         r.steps.back().loss, r.steps.size());

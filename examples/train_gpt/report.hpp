@@ -9,6 +9,7 @@
 #include "failures.hpp"
 #include "headrace/stats.hpp"
 #include "options.hpp"
+#include "recipe.hpp"
 
 namespace train_gpt {
 struct StepRecord {
@@ -17,6 +18,7 @@ struct StepRecord {
   double learning_rate = 0;
   double gradient_norm = 0;
   bool skipped = false;  // its gradients were not finite, and headrace.non_finite is "skip"
+  double loss_scale = 1;
   double seconds = 0;
   double forward_s = 0;
   double backward_s = 0;
@@ -38,8 +40,8 @@ struct MemoryRecord {
 
 struct Report {
   Options options;
+  Recipe recipe;
   std::uint64_t parameters = 0;
-  std::uint32_t accumulation = 1;
   std::vector<StepRecord> steps;
   std::optional<double> eval_loss;
   std::string parameters_hash;  // empty where there is no engine

@@ -24,9 +24,10 @@ using headrace::command_line::check_targets_differ;
 using headrace::command_line::write_report;
 
 headrace::Settings read_settings(const Options& options) {
-  if (options.config.empty())
-    return headrace::Settings::from_json("{}", "--set", options.overrides);
-  return headrace::Settings::from_file(options.config, options.overrides);
+  const headrace::ReadOptions read{.overrides = options.overrides,
+                                   .for_auto = values_for_auto(options)};
+  if (options.config.empty()) return headrace::Settings::from_json("{}", "--set", read);
+  return headrace::Settings::from_file(options.config, read);
 }
 
 // The file that --init names, checked against the model name by name.
@@ -38,7 +39,7 @@ std::optional<SafetensorsReader> open_initial(const Options& options) {
       SafetensorsReader::open(options.init_folder + (is_file ? "" : std::string("/") + kModelFile));
   const std::vector<NamedShape> parameters = gpt_parameters(options.shape);
   for (const NamedShape& parameter : parameters)
-    reader.require(parameter.name, "BF16", parameter.shape);
+    reader.require(parameter.name, name_of(options.shape.dtype), parameter.shape);
   if (reader.tensors().size() == parameters.size()) return reader;
   for (const auto& [name, entry] : reader.tensors()) {
     bool known = false;
@@ -101,8 +102,10 @@ class Run {
   Report execute() {
     const Options& options = report_.options;
     const Text text = Text::open(options.text);
-    Batches batches(text, options.batch, options.shape.sequence, options.seed);
-    const headrace::Settings settings = read_settings(options);
+    headrace::Settings settings = read_settings(options);
+    const Recipe& recipe = report_.recipe = make_recipe(options, settings);
+    report_.options.shape.dtype = recipe.dtype;
+    Batches batches(text, recipe.batch, options.shape.sequence, options.seed);
     report_.parameters = count_elements(gpt_parameters(options.shape));
     const auto initial = open_initial(options);
     check_save_folder(options.save_folder, options.overwrite, saved_bytes(options.shape));
@@ -116,14 +119,13 @@ class Run {
     report_.memory.baseline_rss_bytes = resident_bytes();
     check_signal();
     progress_.stage("creating the model");
-    const TrainingSetup setup{options, settings, initial ? &*initial : nullptr, progress_};
+    const TrainingSetup setup{options, recipe, settings, initial ? &*initial : nullptr, progress_};
     const auto training = options.plain ? torch_.make_plain(setup) : torch_.make_offloaded(setup);
-    say_what_training_goes_by(settings);
     say_what_activations_go_by(settings);
     const TellOnSignal tell([](void* to) noexcept { static_cast<Training*>(to)->interrupt(); },
                             training.get());
     running_ = true;
-    work(*training, batches, settings);
+    work(*training, batches);
     return std::move(report_);
   }
 
@@ -150,7 +152,6 @@ class Run {
     report_.text_origin = text.origin();
     report_.text_bytes = text.size_bytes();
     report_.unigram_entropy_nats = text.unigram_entropy_nats();
-    report_.accumulation = settings.gradient_accumulation_steps;
     report_.drives = static_cast<std::uint32_t>(settings.nvme_paths.size());
     report_.config = settings.to_json();
     has_swap_ = !report_.options.plain && is_on_nvme(settings);
@@ -183,18 +184,7 @@ class Run {
         "--plain to have it.");
   }
 
-  // After the warnings that name the settings: they say that the trainer has its own, not which.
-  void say_what_training_goes_by(const headrace::Settings& settings) {
-    for (const std::string& warning : settings.warnings) {
-      if (warning.find("the trainer's own is used") == std::string::npos) continue;
-      progress_.message("train_gpt: warning: the trainer's own are " +
-                        training_words(report_.options) +
-                        "; settings change none of them, options all but betas, eps and momentum.");
-      return;
-    }
-  }
-
-  // The same of activations, unless they are not kept anyway.
+  // After the warnings that name the settings: what holds instead, unless activations are not kept.
   void say_what_activations_go_by(const headrace::Settings& settings) {
     if (report_.options.checkpointing) return;
     for (const std::string& warning : settings.warnings) {
@@ -207,9 +197,9 @@ class Run {
     }
   }
 
-  void work(Training& training, Batches& batches, const headrace::Settings& settings) {
+  void work(Training& training, Batches& batches) {
     const Options& options = report_.options;
-    train_and_trace(training, batches, settings);
+    train_and_trace(training, batches);
     if (options.eval_batches > 0)
       report_.eval_loss = evaluate(training, batches, options.eval_batches, progress_);
     check_signal();
@@ -228,8 +218,8 @@ class Run {
     training.close();
   }
 
-  void train_and_trace(Training& training, Batches& batches, const headrace::Settings& settings) {
-    train(training, batches, settings, report_, progress_, trace_ ? &*trace_ : nullptr);
+  void train_and_trace(Training& training, Batches& batches) {
+    train(training, batches, report_, progress_, trace_ ? &*trace_ : nullptr);
     if (!trace_) return;
     const std::string fault = trace_->fault();
     if (!fault.empty()) progress_.message("train_gpt: warning: " + fault);

@@ -11,24 +11,6 @@
 #include "training.hpp"
 
 namespace train_gpt {
-inline headrace::Hyperparameters decayed_hyperparameters(const Options& options,
-                                                         headrace::OptimizerRule rule) {
-  headrace::Hyperparameters values = {.beta1 = static_cast<float>(kBeta1),
-                                      .beta2 = static_cast<float>(kBeta2),
-                                      .eps = static_cast<float>(kEps),
-                                      .weight_decay = static_cast<float>(options.weight_decay)};
-  // The rule sgd keeps none, and is refused with one.
-  if (rule == headrace::OptimizerRule::kSgdMomentum)
-    values.momentum = static_cast<float>(kMomentum);
-  return values;
-}
-// Norms and biases are not decayed.
-inline headrace::Hyperparameters kept_hyperparameters(const Options& options,
-                                                      headrace::OptimizerRule rule) {
-  headrace::Hyperparameters kept = decayed_hyperparameters(options, rule);
-  kept.weight_decay = 0;
-  return kept;
-}
 inline bool is_decayed(const at::Tensor& parameter) { return parameter.dim() >= 2; }
 
 class TorchTraining : public Training {
@@ -37,7 +19,10 @@ class TorchTraining : public Training {
     loss_ = loss(batch);
     return loss_.item<double>();
   }
-  void backward() override { std::exchange(loss_, {}).backward(); }
+  void backward(double loss_scale) override {
+    at::Tensor loss = std::exchange(loss_, {});
+    (loss_scale == 1 ? loss : loss * loss_scale).backward();
+  }
   double evaluate(const Batch& batch) override {
     const at::NoGradGuard no_grad;
     return loss(batch).item<double>();

@@ -16,6 +16,7 @@
 #include "headrace/stats.hpp"
 #include "headrace/trace.hpp"
 #include "options.hpp"
+#include "recipe.hpp"
 #include "safetensors.hpp"
 
 namespace train_gpt {
@@ -29,10 +30,12 @@ class Training {
 
   // Mean loss in nats per byte; keeps what backward() needs.
   virtual double forward(const Batch& batch) = 0;
-  // Of the last forward(); gradients add up until update().
-  virtual void backward() = 0;
+  // Of the last forward(), times `loss_scale`; gradients add up until update().
+  virtual void backward(double loss_scale) = 0;
   virtual double evaluate(const Batch& batch) = 0;
   virtual headrace::StepResult update(const headrace::StepOptions& options) = 0;
+  // From the next update on.
+  virtual void set_betas(float beta1, float beta2) = 0;
   // Returns when what update() has deferred is done.
   virtual void finish_update() {}
 
@@ -52,6 +55,7 @@ class Training {
 
 struct TrainingSetup {
   const Options& options;
+  const Recipe& recipe;
   const headrace::Settings& settings;
   const SafetensorsReader* initial = nullptr;  // null: random
   Progress& progress;

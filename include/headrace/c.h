@@ -106,7 +106,7 @@ static inline void headrace_error_init(headrace_error* error, char* message, siz
 
 /* ---- what a parameter is ---- */
 typedef int32_t headrace_dtype;
-enum { HEADRACE_F32 = 0, HEADRACE_BF16 = 1 };
+enum { HEADRACE_F32 = 0, HEADRACE_BF16 = 1, HEADRACE_F16 = 2 };
 typedef uint32_t headrace_group;
 typedef uint32_t headrace_parameter;
 typedef uint32_t headrace_hyperparameter_set; /* 0 is the default set */

@@ -4,12 +4,16 @@
 // Keys that mean what DeepSpeed's mean keep its names; ours live under "headrace". docs/settings.md
 // lists them with unit, default and reason.
 #pragma once
+#include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "headrace/optimizer.hpp"
+#include "headrace/schedule.hpp"
+#include "headrace/tensor.hpp"
 
 namespace headrace {
 // none: on the device. cpu: host memory. nvme: a swap file, unless a host budget leaves room
@@ -41,6 +45,35 @@ struct Tuned {
   std::string headrace_version = {};
 };
 
+// `optimizer` of a settings file: what is given there. The trainer passes it on.
+struct OptimizerSection {
+  std::string type = {};  // "AdamW", "" without the section
+  std::optional<double> lr = {};
+  std::optional<std::array<double, 2>> betas = {};
+  std::optional<double> eps = {}, weight_decay = {}, momentum = {}, dampening = {}, lr_decay = {};
+  std::optional<bool> bias_correction = {}, adam_w_mode = {}, nesterov = {}, maximize = {};
+
+  // What is given, over `defaults`; with a type, over the defaults that DeepSpeed has for it.
+  //   rule  Settings::optimizer
+  Hyperparameters hyperparameters(OptimizerRule rule, const Hyperparameters& defaults) const;
+  // The same for the learning rate.
+  double learning_rate(OptimizerRule rule, double otherwise) const;
+
+  bool operator==(const OptimizerSection&) const = default;
+};
+
+// How a file is read beside its text.
+struct ReadOptions {
+  // "a.b=value", laid over the file. A value is JSON, or else a string.
+  std::vector<std::string> overrides = {};
+  // The same, each for a key that the file leaves "auto" for the trainer to fill in. Others are
+  // not looked at.
+  std::vector<std::string> for_auto = {};
+  // What is still "auto" then: false, a fault that names it; true, its default, and its name in
+  // Settings::open.
+  bool leave_auto_open = false;
+};
+
 struct Settings {
   // zero_optimization.offload_optimizer.device / offload_param.device
   OffloadDevice offload_optimizer = OffloadDevice::kNone;
@@ -51,7 +84,19 @@ struct Settings {
   // fast as each is when freeze() measures them. Changes no result.
   std::vector<double> drive_shares;
   double gradient_clipping = 0.0;  // global norm; 0 is off. For the trainer: StepOptions::max_norm
+  // Sequences per step over all ranks, and per micro-batch and rank, where they are given. 0
+  // accumulation: it follows from them and the number of ranks, see resolve_batch().
   std::uint32_t gradient_accumulation_steps = 1;
+  std::optional<std::uint32_t> train_batch_size = {};
+  std::optional<std::uint32_t> train_micro_batch_size_per_gpu = {};
+
+  // For the trainer: what dtype parameters are to have, the rule's constants, the learning rate by
+  // step, the loss scale of fp16.
+  bool fp16 = false;  // fp16.enabled
+  std::optional<bool> bf16 = {};
+  OptimizerSection optimizer_section;
+  Scheduler scheduler;
+  LossScaling loss_scaling;
 
   // headrace.*
   std::uint64_t host_budget_bytes = 0;  // 0: no budget given
@@ -81,15 +126,29 @@ struct Settings {
 
   // What was accepted but is not followed, each key by name: lines to log once.
   std::vector<std::string> warnings;
+  // Keys that were left "auto", with ReadOptions::leave_auto_open.
+  std::vector<std::string> open;
+
+  // What fp16.enabled and bf16.enabled ask for; nothing: what the trainer has.
+  std::optional<DType> parameter_dtype() const;
+  // Fills in what is not given of train_batch_size = train_micro_batch_size_per_gpu *
+  // gradient_accumulation_steps * world_size, as DeepSpeed does. A trainer calls it before it makes
+  // an engine; with none of the three given nothing changes.
+  //   micro_batch  the trainer's own, for a file that gives neither it nor the whole
+  // Errors:  kSettings when they contradict each other.
+  void resolve_batch(std::uint32_t world_size, std::optional<std::uint32_t> micro_batch = {});
 
   // Reads and checks a file. `overrides` are "a.b=value" strings laid over it; a value is JSON, or
   // else a string. Throws kSettings with every fault found, one per line: "FILE:LINE:COLUMN: key:
   // what, and what is allowed"; kNotFound / kIo when the file cannot be read.
   static Settings from_file(const std::string& path,
                             const std::vector<std::string>& overrides = {});
+  static Settings from_file(const std::string& path, const ReadOptions& options);
   // The same for text; `origin` stands in messages where the file name would.
   static Settings from_json(std::string_view text, const std::string& origin = "settings",
                             const std::vector<std::string>& overrides = {});
+  static Settings from_json(std::string_view text, const std::string& origin,
+                            const ReadOptions& options);
   // The effective values as JSON, in the same key structure; from_json(to_json()) is the same
   // settings.
   std::string to_json() const;

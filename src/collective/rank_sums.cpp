@@ -11,6 +11,15 @@ namespace headrace::collective {
 namespace {
 constexpr std::uint64_t kStrip = 1024;
 
+struct Half {
+  std::uint16_t bits;
+};
+void load(const Half* from, std::uint64_t elements, float* to) {
+  for (std::uint64_t i = 0; i < elements; ++i) to[i] = base::f16_to_f32(from[i].bits);
+}
+void store(const float* from, std::uint64_t elements, Half* to) {
+  for (std::uint64_t i = 0; i < elements; ++i) to[i].bits = base::f32_to_f16(from[i]);
+}
 void load(const std::uint16_t* from, std::uint64_t elements, float* to) {
   for (std::uint64_t i = 0; i < elements; ++i) to[i] = base::bf16_to_f32(from[i]);
 }
@@ -55,6 +64,8 @@ void sum_ranks(std::span<const void* const> parts, DType dtype, std::uint64_t el
   const base::DefaultFloatMode mode;
   if (dtype == DType::kF32) {
     sum_typed(parts, elements, static_cast<float*>(target));
+  } else if (dtype == DType::kF16) {
+    sum_typed(parts, elements, static_cast<Half*>(target));
   } else {
     sum_typed(parts, elements, static_cast<std::uint16_t*>(target));
   }

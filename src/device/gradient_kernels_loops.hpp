@@ -36,6 +36,10 @@ inline void round_to(Bits16& out, float value) {
   out = static_cast<Bits16>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
+inline void round_to(Half& out, float value) {
+  out.bits = base::narrow_f16(as_float(canonical_bits(value)));
+}
+
 // sum (+)= source, rounded; `rounded` receives the result as f32.
 template <bool kOverwrite, class Source, class Sum>
 inline void add_strip(const Source* __restrict source, Sum* __restrict sum,
@@ -166,15 +170,19 @@ inline void measure_work(const Accumulation& work) noexcept {
   }
 }
 
+template <class Source>
+void add_pieces_of(const Accumulation& work) noexcept {
+  if (work.sum_dtype == DType::kF32) return add_pieces<Source, float>(work);
+  if (work.sum_dtype == DType::kF16) return add_pieces<Source, Half>(work);
+  add_pieces<Source, Bits16>(work);
+}
+
 inline void accumulate_work(const Accumulation& work) noexcept {
   const base::DefaultFloatMode mode;
   if (work.sum == nullptr) return measure_work(work);
-  const bool wide_sum = work.sum_dtype == DType::kF32;
-  if (work.source_dtype == DType::kF32) {
-    wide_sum ? add_pieces<float, float>(work) : add_pieces<float, Bits16>(work);
-  } else {
-    wide_sum ? add_pieces<Bits16, float>(work) : add_pieces<Bits16, Bits16>(work);
-  }
+  if (work.source_dtype == DType::kF32) return add_pieces_of<float>(work);
+  if (work.source_dtype == DType::kF16) return add_pieces_of<Half>(work);
+  add_pieces_of<Bits16>(work);
 }
 }  // namespace
 }  // namespace headrace::device

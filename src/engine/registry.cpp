@@ -11,11 +11,6 @@ namespace {
 
 void check_spec(const std::string& full_name, const ParameterSpec& spec, std::size_t sets) {
   if (spec.name.empty()) refuse("a parameter of group '" + full_name + "' has no name");
-  if (spec.dtype == DType::kF16) {
-    refuse("parameter '" + full_name +
-           "' is F16, which the engine does not train; register it as "
-           "BF16 or F32");
-  }
   std::uint64_t elements = 1;
   for (const std::int64_t size : spec.shape) {
     if (size <= 0)

@@ -10,6 +10,12 @@
 namespace headrace::engine {
 using swap::Priority;
 
+namespace {
+const char* weight_codec(DType dtype) {
+  return dtype == DType::kF32 ? "f32" : dtype == DType::kF16 ? "f16" : "bf16";
+}
+}  // namespace
+
 TileStore::TileStore(const Parts& parts)
     : p_(parts),
       slots_(parts.arena.range(parts.plan.update_slot_memory.offset_bytes,
@@ -235,7 +241,7 @@ void TileStore::seal_header(std::uint32_t tile, TileView view, std::uint64_t gen
   }
   if (view.weight_in_slot) {
     const std::uint32_t first = checksum;
-    add("weight", dtype == DType::kBf16 ? "bf16" : "f32",
+    add("weight", weight_codec(dtype),
         swap::kElsewhere | states_[tile].weight_extent.offset_bytes, plan.weight_bytes);
     std::memcpy(header.checksum + first,
                 weight_checksums_.data() + states_[tile].first_weight_checksum,

@@ -2,6 +2,7 @@
 // What one key at a time cannot say.
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <optional>
 
 #include "settings/given.hpp"
@@ -58,13 +59,40 @@ void check_stage(const Given& given, Report& report, const Settings& settings) {
   }
 }
 
-void check_dtypes(const Given& given, Report& report, const Settings& settings) {
-  if (const auto* fp16 = given_boolean(given, "fp16.enabled", true)) {
-    report.fault(
-        fp16->path,
-        "true asks for fp16, which is not served; set it to false and bf16.enabled to true");
+// Steps whose gradients overflow are skipped, unless the file says otherwise; with a dynamic scale
+// they must be.
+void check_fp16(const Given& given, Report& report, Settings& settings) {
+  if (!settings.fp16) return;
+  const GivenValue* enabled = given.find("fp16.enabled");
+  if (settings.bf16.value_or(false)) {
+    report.fault(enabled->path,
+                 "true, and so is bf16.enabled, but parameters have one dtype; set one to false");
   }
-  if (const auto* bf16 = given_boolean(given, "bf16.enabled", false)) {
+  const LossScaling& scaling = settings.loss_scaling;
+  const bool dynamic = scaling.loss_scale == 0;
+  if (dynamic &&
+      std::ldexp(1.0, static_cast<int>(scaling.initial_scale_power)) < scaling.min_loss_scale) {
+    const GivenValue* power = given.find("fp16.initial_scale_power");
+    const GivenValue* least = given.find("fp16.min_loss_scale");
+    report.fault(power != nullptr ? power->path : least->path,
+                 "the scale would begin at 2^" + std::to_string(scaling.initial_scale_power) +
+                     ", below fp16.min_loss_scale; change one of them");
+  }
+  const GivenValue* non_finite = given.find("headrace.non_finite");
+  if (non_finite == nullptr) {
+    settings.non_finite = NonFinite::kSkip;
+  } else if (dynamic && settings.non_finite == NonFinite::kStop) {
+    report.fault(non_finite->path,
+                 "\"stop\" ends the run at the first gradient that overflows, and a dynamic loss "
+                 "scale (fp16.loss_scale 0) finds its way by such steps; remove it, or set "
+                 "fp16.loss_scale");
+  }
+}
+
+void check_dtypes(const Given& given, Report& report, Settings& settings) {
+  check_fp16(given, report, settings);
+  const auto* bf16 = given_boolean(given, "bf16.enabled", false);
+  if (bf16 != nullptr && !settings.fp16) {
     report.warn(
         bf16->path,
         "false is not followed: parameters have the dtype that the trainer registers, f32 or bf16");
@@ -112,8 +140,12 @@ std::optional<OptimizerRule> rule_of(const Given& given, std::string name) {
 
 void check_optimizer(const Given& given, Report& report, Settings& settings) {
   const GivenValue* type = given.find("optimizer.type");
-  const std::string name = text_of(type);
-  if (type != nullptr && type->value->is_string() && name != "auto") {
+  std::string name = text_of(type);
+  if (type == nullptr) {
+    type = given_boolean(given, "optimizer.params.adam_w_mode", false);
+    name = "adamw";
+  }
+  if (type != nullptr && !name.empty() && name != "auto") {
     const std::optional<OptimizerRule> rule = rule_of(given, name);
     const bool ours = given.find("headrace.optimizer") != nullptr;
     if (!rule) {
@@ -128,14 +160,60 @@ void check_optimizer(const Given& given, Report& report, Settings& settings) {
       settings.optimizer = *rule;
     }
   }
-  if (const auto* amsgrad = given_boolean(given, "optimizer.params.amsgrad", true)) {
-    report.fault(amsgrad->path, "AMSGrad is not served; remove the key or set it to false");
-  }
-  if (const auto* norm = given.find("optimizer.params.max_grad_norm")) {
-    if (norm->value->is_number()) {
-      report.fault(norm->path, "does not belong here; write gradient_clipping at the top level");
+}
+
+// Keys of one scheduler or rule beside another.
+void check_types(const Given& given, Report& report, const Settings& settings) {
+  for (const Key& key : keys()) {
+    const GivenValue* found = key.of_types.empty() ? nullptr : given.find(key.path);
+    if (found == nullptr || *found->value == "auto") continue;
+    const bool of_scheduler = key.path.starts_with("scheduler.");
+    const std::string_view type =
+        of_scheduler ? name_of(settings.scheduler.type) : name_of(settings.optimizer);
+    const auto types = words_of(key.of_types);
+    if (std::ranges::find(types, type) != types.end()) continue;
+    std::string having;
+    for (const std::string_view one : types)
+      having += (having.empty() ? "" : ", ") + std::string(one);
+    if (of_scheduler && settings.scheduler.type == SchedulerType::kNone) {
+      report.fault(found->path, "without scheduler.type nothing would follow it; name one of " +
+                                    having + ", or remove it");
+    } else {
+      report.fault(found->path, std::string(of_scheduler ? "" : "the rule ") + std::string(type) +
+                                    " has no such key (" + having +
+                                    (types.size() > 1 ? " have" : " has") +
+                                    " one), so it would change nothing; remove it");
     }
   }
+}
+
+// What a scheduler cannot do without.
+void check_scheduler(const Given& given, Report& report, const Settings& settings) {
+  std::vector<std::string_view> needed;
+  switch (settings.scheduler.type) {
+    case SchedulerType::kWarmupDecayLR:
+    case SchedulerType::kWarmupCosineLR:
+      needed = {"scheduler.params.total_num_steps"};
+      break;
+    case SchedulerType::kOneCycle:
+      needed = {"scheduler.params.cycle_min_lr", "scheduler.params.cycle_max_lr"};
+      break;
+    default:
+      break;
+  }
+  for (const std::string_view path : needed) {
+    if (given.find(path) != nullptr) continue;
+    report.fault(given.find("scheduler.type")->path, std::string(name_of(settings.scheduler.type)) +
+                                                         " needs " + std::string(path) +
+                                                         ", which is not given");
+  }
+}
+
+// Accumulation that follows from the batch sizes is known when the number of ranks is.
+void check_batch(const Given& given, Settings& settings) {
+  const bool follows = settings.train_batch_size && settings.train_micro_batch_size_per_gpu;
+  if (follows && given.find("gradient_accumulation_steps") == nullptr)
+    settings.gradient_accumulation_steps = 0;
 }
 
 void check_together(const Given& given, Report& report, Settings& settings) {
@@ -146,6 +224,9 @@ void check_together(const Given& given, Report& report, Settings& settings) {
   check_stage(given, report, settings);
   check_dtypes(given, report, settings);
   check_optimizer(given, report, settings);
+  check_types(given, report, settings);
+  check_scheduler(given, report, settings);
+  check_batch(given, settings);
   check_deadlines(given, report, settings);
   check_drive_paths(given, report, settings);
 }

@@ -10,6 +10,7 @@
 #include "base/units.hpp"
 #include "headrace/error.hpp"
 #include "headrace/settings.hpp"
+#include "settings/given.hpp"
 
 namespace headrace {
 namespace {
@@ -28,6 +29,16 @@ constexpr std::size_t kMostBytes = 4 * base::kMiB;
 }  // namespace
 
 Settings Settings::from_file(const std::string& path, const std::vector<std::string>& overrides) {
+  return from_file(path, ReadOptions{.overrides = overrides});
+}
+
+Settings Settings::from_file(const std::string& path, const ReadOptions& options) {
+  return from_json(settings::read_settings_file(path), path, options);
+}
+}  // namespace headrace
+
+namespace headrace::settings {
+std::string read_settings_file(const std::string& path) {
   const base::UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd) fail(path, errno);
   std::string text;
@@ -43,6 +54,6 @@ Settings Settings::from_file(const std::string& path, const std::vector<std::str
                                        "; it is not a settings file");
     }
   }
-  return from_json(text, path, overrides);
+  return text;
 }
-}  // namespace headrace
+}  // namespace headrace::settings

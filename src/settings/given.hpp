@@ -25,6 +25,7 @@ class Given {
   bool add(std::string_view path, GivenValue value) {
     return values_.emplace(std::string(path), std::move(value)).second;
   }
+  const std::map<std::string, GivenValue>& all() const { return values_; }
   const GivenValue* find(std::string_view path) const {
     const auto found = values_.find(std::string(path));
     return found == values_.end() ? nullptr : &found->second;
@@ -40,15 +41,28 @@ struct NotServed {
   GivenValue given;
 };
 
+// A text, read and checked. Where each key that it gives stands, by its path in the table.
+struct Reading {
+  Settings settings;
+  std::map<std::string, std::string> places;
+};
+Reading read_settings(std::string_view text, const std::string& origin, const ReadOptions& options);
+// The bytes of a settings file.
+std::string read_settings_file(const std::string& path);
+
 // Lays "a.b=value" over `root`, which is an object.
 void apply_overrides(nlohmann::json& root, const std::vector<std::string>& overrides,
                      Report& report);
 
+// Puts the trainer's values, "a.b=value", where the text leaves "auto".
+void fill_auto(nlohmann::json& root, const std::vector<std::string>& values, Report& report);
+
 // Checks what one key at a time cannot say: contradictions, paths, values that are refused.
 void check_together(const Given& given, Report& report, Settings& settings);
 void check_drive_paths(const Given& given, Report& report, Settings& settings);
+// Faults for those that are asked for and would train something else.
+void refuse_not_served(const std::vector<NotServed>& keys, Report& report);
 // To be called last: it names what is used instead, which overrides and checks may have changed.
-void warn_of_not_served(const std::vector<NotServed>& keys, const Given& given,
-                        const Settings& settings, Report& report);
-void check_optimizer(const Given& given, Report& report);
+void warn_of_not_served(const std::vector<NotServed>& keys, const Settings& settings,
+                        Report& report);
 }  // namespace headrace::settings

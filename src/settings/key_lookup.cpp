@@ -54,6 +54,8 @@ std::string kind_text(const Key& key) {
       return "a list of texts";
     case Kind::kNumberList:
       return "a list of numbers";
+    case Kind::kPair:
+      return "a list of two numbers";
     case Kind::kSharesOrAuto:
       return "a list of numbers over 0, one per path, or \"auto\"";
     case Kind::kChoice:
@@ -91,16 +93,16 @@ const Key* find_key(std::string_view section, std::string_view name) {
   return nullptr;
 }
 
-std::vector<std::string_view> choices_of(const Key& key) {
-  std::vector<std::string_view> choices;
-  std::string_view rest = key.choices;
-  while (!rest.empty()) {
-    const std::size_t bar = rest.find('|');
-    choices.push_back(rest.substr(0, bar));
-    rest = bar == std::string_view::npos ? std::string_view() : rest.substr(bar + 1);
+std::vector<std::string_view> words_of(std::string_view list) {
+  std::vector<std::string_view> words;
+  while (!list.empty()) {
+    const std::size_t bar = list.find('|');
+    words.push_back(list.substr(0, bar));
+    list = bar == std::string_view::npos ? std::string_view() : list.substr(bar + 1);
   }
-  return choices;
+  return words;
 }
+std::vector<std::string_view> choices_of(const Key& key) { return words_of(key.choices); }
 
 std::string fill_braces(std::string_view text,
                         const std::function<std::string(std::string_view)>& name) {

@@ -14,20 +14,36 @@ constexpr Key tuned(std::string_view path, std::string_view help) {
   return engine(path, Kind::kText, help);
 }
 constexpr Key tuned_rate(std::string_view path, std::string_view help) {
-  return engine(path, Kind::kNumber, help).from(0).in("GB/s");
+  return engine(path, Kind::kNumber, help).from(0).in("GB/s").with([](Key& key) {
+    key.unsaid_at_zero = true;
+  });
 }
 constexpr Key trainer(std::string_view path, Kind kind, std::string_view help) {
   return {.path = path, .kind = kind, .status = Status::kTrainer, .help = help};
 }
-constexpr Key later(std::string_view path, Kind kind, std::string_view why) {
-  return {.path = path, .kind = kind, .status = Status::kNotServed, .help = why};
+constexpr Key idle(std::string_view path, Kind kind, std::string_view why) {
+  return {.path = path, .kind = kind, .status = Status::kNoEffect, .help = why};
+}
+constexpr Key refused(std::string_view path, Kind kind, std::string_view why) {
+  return {.path = path, .kind = kind, .status = Status::kRefused, .help = why};
 }
 // A count of elements, bytes or the like: whole, not negative.
-constexpr Key later_count(std::string_view path, std::string_view why) {
-  return later(path, Kind::kInteger, why).from(0);
+constexpr Key idle_count(std::string_view path, std::string_view why) {
+  return idle(path, Kind::kInteger, why).from(0);
 }
 
 constexpr double kMaxCount = 2147483647;
+
+// Constants of schedulers.
+constexpr Key rate(std::string_view path, std::string_view help) {
+  return trainer(path, Kind::kNumber, help).from(0, 3.4e38);
+}
+constexpr Key ratio(std::string_view path, std::string_view help) { return rate(path, help); }
+constexpr Key steps(std::string_view path, std::string_view help) {
+  return trainer(path, Kind::kInteger, help).from(0, kMaxCount).in("steps");
+}
+constexpr std::string_view kWarmups = "WarmupLR|WarmupDecayLR";
+constexpr std::string_view kAllWarmups = "WarmupLR|WarmupDecayLR|WarmupCosineLR";
 constexpr double kDaySeconds = 86400;
 
 // What is used in place of keys that are not served.
@@ -41,14 +57,16 @@ constexpr std::string_view kBuffers =
 constexpr std::string_view kOverlap = "read, update and write of neighbouring tiles always overlap";
 constexpr std::string_view kPinned = "host memory is one arena that the engine owns";
 constexpr std::string_view kTrainers = "the trainer's own is used";
-constexpr std::string_view kBatch = "the trainer's own is used, with {gradient_accumulation_steps}";
 constexpr std::string_view kSaving = "the trainer saves and loads";
 constexpr std::string_view kTrainerLogs = "reporting is the trainer's";
-constexpr std::string_view kLossScale = "there is no fp16, and no loss scaling";
 constexpr std::string_view kQuantized = "there are no quantised transfers; all values are exact";
 constexpr std::string_view kStale =
     "there are no updates with stale gradients; all steps are exact";
 constexpr std::string_view kFeature = "not a part of this engine";
+constexpr std::string_view kOneDtype =
+    "parameters have one dtype here; remove it and set bf16.enabled or fp16.enabled";
+constexpr std::string_view kOtherTraining =
+    "it changes what is trained, and none of it runs here; remove it to train without";
 constexpr std::string_view kActivations = "activations are the trainer's";
 constexpr std::string_view kModules = "the trainer's modules run as they are";
 constexpr std::string_view kRules = "{headrace.optimizer} says which of the rules runs";
@@ -69,7 +87,7 @@ constexpr Key kKeys[] = {
            "headrace.host_budget_bytes leaves "
            "room in host memory.")
         .one_of("none|cpu|nvme")
-        .into(&Settings::offload_optimizer),
+        .into<&Settings::offload_optimizer>(),
     engine("zero_optimization.offload_optimizer.nvme_path", Kind::kPath,
            "A directory on the drive. One that is given in one of the two sections serves both; "
            "for several drives "
@@ -79,7 +97,7 @@ constexpr Key kKeys[] = {
     section("zero_optimization.offload_param", "Where the parameters live.").or_null(),
     engine("zero_optimization.offload_param.device", Kind::kChoice, "As for the optimizer state.")
         .one_of("none|cpu|nvme")
-        .into(&Settings::offload_parameters),
+        .into<&Settings::offload_parameters>(),
     engine("zero_optimization.offload_param.nvme_path", Kind::kPath, "As for the optimizer state.")
         .or_null()
         .with_check(),
@@ -97,18 +115,207 @@ constexpr Key kKeys[] = {
             "by default; here "
             "nothing is clipped unless asked for.)")
         .from(0, 3.4e38)
-        .into(&Settings::gradient_clipping),
+        .into<&Settings::gradient_clipping>(),
     trainer("gradient_accumulation_steps", Kind::kInteger,
             "Micro-batches per step. With more than one, gradients are summed in f32: 4 bytes per "
             "parameter of host "
             "memory instead of 2.")
         .from(1, kMaxCount)
-        .into(&Settings::gradient_accumulation_steps),
+        .or_auto()
+        .into<&Settings::gradient_accumulation_steps>(),
+    trainer("train_batch_size", Kind::kInteger,
+            "Sequences per step, over all ranks: train_micro_batch_size_per_gpu x "
+            "gradient_accumulation_steps x ranks. What is left out of the three follows from the "
+            "others; what contradicts is an error.")
+        .from(1, kMaxCount)
+        .in("sequences")
+        .or_auto()
+        .into<&Settings::train_batch_size>(),
+    trainer("train_micro_batch_size_per_gpu", Kind::kInteger, "Sequences per micro-batch and rank.")
+        .from(1, kMaxCount)
+        .in("sequences")
+        .or_auto()
+        .into<&Settings::train_micro_batch_size_per_gpu>(),
     section("bf16", "bfloat16 training.").or_as("bfloat16").or_null(),
-    trainer(
-        "bf16.enabled", Kind::kBoolean,
-        "Parameters have the dtype that the trainer registers; false is a warning that says so.")
+    trainer("bf16.enabled", Kind::kBoolean,
+            "true: the trainer's parameters are bf16. false is a warning: they have the dtype that "
+            "the trainer registers.")
+        .into<&Settings::bf16>()
         .with_check(),
+    section("fp16", "float16 training.").or_null(),
+    trainer("fp16.enabled", Kind::kBoolean,
+            "true: the trainer's parameters are fp16, with f32 masters, and losses are scaled. A "
+            "step whose gradients overflow is skipped (headrace.non_finite).")
+        .into<&Settings::fp16>()
+        .with_check(),
+    trainer("fp16.loss_scale", Kind::kNumber, "0: dynamic, by the keys below; else it stays.")
+        .from(0, 3.4e38)
+        .into<&Settings::loss_scaling, &LossScaling::loss_scale>(),
+    trainer("fp16.initial_scale_power", Kind::kInteger,
+            "A dynamic scale begins at 2 to this power.")
+        .from(0, 126)
+        .into<&Settings::loss_scaling, &LossScaling::initial_scale_power>(),
+    trainer("fp16.loss_scale_window", Kind::kInteger,
+            "A dynamic scale doubles one step after this many in a row that did not overflow.")
+        .from(1, kMaxCount)
+        .in("steps")
+        .into<&Settings::loss_scaling, &LossScaling::loss_scale_window>(),
+    trainer("fp16.hysteresis", Kind::kInteger,
+            "Overflows until a dynamic scale is halved. It is restored when the scale doubles.")
+        .from(1, kMaxCount)
+        .into<&Settings::loss_scaling, &LossScaling::hysteresis>(),
+    trainer("fp16.consecutive_hysteresis", Kind::kBoolean,
+            "true: hysteresis is restored by each step that does not overflow.")
+        .into<&Settings::loss_scaling, &LossScaling::consecutive_hysteresis>(),
+    trainer("fp16.min_loss_scale", Kind::kNumber,
+            "A dynamic scale stops here; an overflow at it ends the run.")
+        .from(1e-30, 3.4e38)
+        .into<&Settings::loss_scaling, &LossScaling::min_loss_scale>(),
+    section("optimizer",
+            "Which rule runs, and its constants. With a type, what is left out is as in DeepSpeed.")
+        .or_null(),
+    trainer("optimizer.type", Kind::kText,
+            "Sets headrace.optimizer: Adam and AdamW (either is adamw, unless adam_w_mode is "
+            "false), Adagrad, Lion, SGD (with a momentum: sgd_momentum). Another is an error.")
+        .into<&Settings::optimizer_section, &OptimizerSection::type>()
+        .with_check(),
+    section("optimizer.params", "Its constants.").or_null(),
+    trainer("optimizer.params.lr", Kind::kNumber,
+            "Learning rate. With a type and without it: 0.001, Adagrad's 0.01.")
+        .from(0, 3.4e38)
+        .into<&Settings::optimizer_section, &OptimizerSection::lr>(),
+    trainer("optimizer.params.betas", Kind::kPair,
+            "Of the moments. With a type and without it: 0.9 and 0.999, Lion's 0.9 and 0.99.")
+        .from(0, 0.9999999)
+        .of("adamw|adam|lion")
+        .into<&Settings::optimizer_section, &OptimizerSection::betas>(),
+    trainer("optimizer.params.eps", Kind::kNumber,
+            "Added to the root. With a type and without it: 1e-8, Adagrad's 1e-10.")
+        .from(0, 3.4e38)
+        .of("adamw|adam|adagrad")
+        .into<&Settings::optimizer_section, &OptimizerSection::eps>(),
+    trainer("optimizer.params.weight_decay", Kind::kNumber,
+            "With a type and without it: 0. Which parameters have one is the trainer's to say.")
+        .from(0, 3.4e38)
+        .into<&Settings::optimizer_section, &OptimizerSection::weight_decay>(),
+    trainer("optimizer.params.bias_correction", Kind::kBoolean,
+            "Adam's divisions by 1 - beta^t. With a type and without it: true.")
+        .of("adamw|adam")
+        .into<&Settings::optimizer_section, &OptimizerSection::bias_correction>(),
+    trainer("optimizer.params.adam_w_mode", Kind::kBoolean,
+            "false makes Adam of AdamW: decay is added to the gradient.")
+        .of("adamw|adam")
+        .into<&Settings::optimizer_section, &OptimizerSection::adam_w_mode>()
+        .with_check(),
+    trainer("optimizer.params.momentum", Kind::kNumber,
+            "A value other than 0 makes sgd_momentum of SGD.")
+        .from(0, 0.9999999)
+        .of("sgd|sgd_momentum")
+        .into<&Settings::optimizer_section, &OptimizerSection::momentum>(),
+    trainer("optimizer.params.dampening", Kind::kNumber, "Of SGD's momentum.")
+        .from(0, 1)
+        .of("sgd|sgd_momentum")
+        .into<&Settings::optimizer_section, &OptimizerSection::dampening>(),
+    trainer("optimizer.params.nesterov", Kind::kBoolean, "Of SGD's momentum.")
+        .of("sgd|sgd_momentum")
+        .into<&Settings::optimizer_section, &OptimizerSection::nesterov>(),
+    trainer("optimizer.params.maximize", Kind::kBoolean, "Climbs instead of descending.")
+        .into<&Settings::optimizer_section, &OptimizerSection::maximize>(),
+    trainer("optimizer.params.lr_decay", Kind::kNumber, "Adagrad's decay of the learning rate.")
+        .from(0, 3.4e38)
+        .of("adagrad")
+        .into<&Settings::optimizer_section, &OptimizerSection::lr_decay>(),
+    section("scheduler",
+            "The learning rate by step; headrace/schedule.hpp has the formulas. A step that was "
+            "skipped does not count.")
+        .or_null(),
+    trainer("scheduler.type", Kind::kChoice,
+            "none: it stays. Without warmup_max_lr WarmupLR goes to the optimizer's rate, "
+            "WarmupDecayLR to 0.001.")
+        .one_of("none|WarmupLR|WarmupDecayLR|WarmupCosineLR|OneCycle|LRRangeTest")
+        .or_null()
+        .into<&Settings::scheduler, &Scheduler::type>(),
+    section("scheduler.params", "Its constants.").or_null(),
+    rate("scheduler.params.warmup_min_lr", "Where a warm-up begins.")
+        .of(kWarmups)
+        .into<&Settings::scheduler, &Scheduler::warmup_min_lr>(),
+    rate("scheduler.params.warmup_max_lr", "Where it ends.")
+        .of(kWarmups)
+        .into<&Settings::scheduler, &Scheduler::warmup_max_lr>(),
+    steps("scheduler.params.warmup_num_steps", "Its steps; 1 counts as 2.")
+        .from(1, kMaxCount)
+        .of(kAllWarmups)
+        .into<&Settings::scheduler, &Scheduler::warmup_num_steps>(),
+    trainer("scheduler.params.warmup_type", Kind::kChoice,
+            "By the logarithm of the step, or evenly.")
+        .one_of("log|linear")
+        .of(kAllWarmups)
+        .into<&Settings::scheduler, &Scheduler::warmup_type>(),
+    steps("scheduler.params.total_num_steps",
+          "Steps until the decay has reached its end. Must be given.")
+        .from(1, kMaxCount)
+        .of("WarmupDecayLR|WarmupCosineLR")
+        .into<&Settings::scheduler, &Scheduler::total_num_steps>(),
+    ratio("scheduler.params.warmup_min_ratio", "Where the warm-up begins, of the optimizer's rate.")
+        .of("WarmupCosineLR")
+        .into<&Settings::scheduler, &Scheduler::warmup_min_ratio>(),
+    ratio("scheduler.params.cos_min_ratio", "Where the cosine ends, of the optimizer's rate.")
+        .of("WarmupCosineLR")
+        .into<&Settings::scheduler, &Scheduler::cos_min_ratio>(),
+    rate("scheduler.params.cycle_min_lr", "Both ends of the cycle. Must be given.")
+        .of("OneCycle")
+        .into<&Settings::scheduler, &Scheduler::cycle_min_lr>(),
+    rate("scheduler.params.cycle_max_lr", "Its middle. Must be given.")
+        .of("OneCycle")
+        .into<&Settings::scheduler, &Scheduler::cycle_max_lr>(),
+    rate("scheduler.params.decay_lr_rate", "How fast the rate falls behind the cycle.")
+        .of("OneCycle")
+        .into<&Settings::scheduler, &Scheduler::decay_lr_rate>(),
+    steps("scheduler.params.cycle_first_step_size", "Steps that the rate rises.")
+        .from(1, kMaxCount)
+        .of("OneCycle")
+        .into<&Settings::scheduler, &Scheduler::cycle_first_step_size>(),
+    steps("scheduler.params.cycle_second_step_size", "Steps that it falls; without it as many.")
+        .or_null()
+        .of("OneCycle")
+        .into<&Settings::scheduler, &Scheduler::cycle_second_step_size>(),
+    steps("scheduler.params.cycle_first_stair_count", "Stairs upwards; 0: none.")
+        .of("OneCycle")
+        .into<&Settings::scheduler, &Scheduler::cycle_first_stair_count>(),
+    steps("scheduler.params.cycle_second_stair_count", "Stairs downwards; without it as many.")
+        .or_null()
+        .of("OneCycle")
+        .into<&Settings::scheduler, &Scheduler::cycle_second_stair_count>(),
+    steps("scheduler.params.decay_step_size", "Steps per unit of decay; 0: no decay.")
+        .of("OneCycle")
+        .into<&Settings::scheduler, &Scheduler::decay_step_size>(),
+    trainer("scheduler.params.cycle_momentum", Kind::kBoolean,
+            "beta1 goes the other way, and beta2 is 0.99; for rules with betas.")
+        .of("OneCycle")
+        .into<&Settings::scheduler, &Scheduler::cycle_momentum>(),
+    ratio("scheduler.params.cycle_min_mom", "beta1 in the cycle's middle.")
+        .of("OneCycle")
+        .into<&Settings::scheduler, &Scheduler::cycle_min_mom>(),
+    ratio("scheduler.params.cycle_max_mom", "beta1 at its ends.")
+        .of("OneCycle")
+        .into<&Settings::scheduler, &Scheduler::cycle_max_mom>(),
+    ratio("scheduler.params.decay_mom_rate", "How fast beta1 rises behind the cycle.")
+        .of("OneCycle")
+        .into<&Settings::scheduler, &Scheduler::decay_mom_rate>(),
+    rate("scheduler.params.lr_range_test_min_lr", "Where the test begins.")
+        .of("LRRangeTest")
+        .into<&Settings::scheduler, &Scheduler::lr_range_test_min_lr>(),
+    rate("scheduler.params.lr_range_test_step_rate", "How much of it is added per step size.")
+        .of("LRRangeTest")
+        .into<&Settings::scheduler, &Scheduler::lr_range_test_step_rate>(),
+    steps("scheduler.params.lr_range_test_step_size", "Steps until one is added.")
+        .from(1, kMaxCount)
+        .of("LRRangeTest")
+        .into<&Settings::scheduler, &Scheduler::lr_range_test_step_size>(),
+    trainer("scheduler.params.lr_range_test_staircase", Kind::kBoolean,
+            "true: all of it at once, at the end of those steps.")
+        .of("LRRangeTest")
+        .into<&Settings::scheduler, &Scheduler::lr_range_test_staircase>(),
     section("data_types", "Dtypes."),
     engine("data_types.grad_accum_dtype", Kind::kChoice,
            "Gradients are accumulated in f32: fp32 or null. A lower one is accepted with a "
@@ -134,36 +341,37 @@ constexpr Key kKeys[] = {
            "With several paths: how much of what is swapped goes to each, in proportion, e.g. "
            "[2, 1]. auto: as freeze() measures them, all at the same time, by writing and reading "
            "a file of at most 64 MiB on each for less than a second. Changes no result.")
-        .into(&Settings::drive_shares)
+        .into<&Settings::drive_shares>()
         .with_check(),
     engine(
         "headrace.master", Kind::kChoice,
-        "How a bf16 parameter's f32 master is kept. split: the bf16 weight and 16 residual bits, "
+        "How a bf16 parameter's f32 master is kept (fp16's is an f32 copy). split: the bf16 weight "
+        "and 16 residual bits, "
         "10 bytes of state "
         "read and written per parameter and step. f32: a copy, 12 bytes, rounded to nearest even.")
         .one_of("split|f32")
-        .into(&Settings::master),
+        .into<&Settings::master>(),
     engine("headrace.optimizer", Kind::kChoice,
            "The update rule, as torch.optim defines it (lion: its paper). The trainer sets its "
            "constants.")
         .one_of("adamw|adam|adagrad|lion|sgd|sgd_momentum")
-        .into(&Settings::optimizer),
+        .into<&Settings::optimizer>(),
     engine("headrace.moments", Kind::kChoice,
            "How the rule's moments are kept between steps. f32: as computed, 4 bytes each. bf16: 2 "
            "bytes; 8bit: 1 byte and a scale per 256 elements; both stochastically rounded, so "
            "results differ from f32's, and differ no more with placement or threads.")
         .one_of("f32|bf16|8bit")
-        .into(&Settings::moments),
+        .into<&Settings::moments>(),
     engine("headrace.non_finite", Kind::kChoice,
            "What a step does about a gradient with NaN or infinity. stop: an error that names the "
            "parameter, nothing updated. skip: nothing updated, the gradients dropped, the step "
            "counted as skipped.")
         .one_of("stop|skip")
-        .into(&Settings::non_finite),
+        .into<&Settings::non_finite>(),
     engine("headrace.rounding_seed", Kind::kInteger,
            "Seeds the stochastic rounding of bf16 and 8bit moments.")
         .from(0, 9007199254740991.0)
-        .into(&Settings::rounding_seed),
+        .into<&Settings::rounding_seed>(),
     engine("headrace.tile_elements", Kind::kInteger,
            "The unit of optimizer work. Smaller tiles need less memory per update slot, larger "
            "ones fewer requests. "
@@ -171,12 +379,12 @@ constexpr Key kKeys[] = {
         .from(65536, 4194304)
         .times(65536)
         .in("elements")
-        .into(&Settings::tile_elements),
+        .into<&Settings::tile_elements>(),
     engine("headrace.update_slots", Kind::kInteger,
            "Tiles in memory during the update. One makes progress; from three on read, update and "
            "write overlap fully.")
         .from(1, 1024)
-        .into(&Settings::update_slots),
+        .into<&Settings::update_slots>(),
     engine("headrace.update_mode", Kind::kChoice,
            "When tiles are updated. barrier: all within a step's call. defer: that call returns "
            "before, and each group is updated just ahead of its next use, while the next forward "
@@ -185,354 +393,319 @@ constexpr Key kKeys[] = {
            "weights but state on NVMe, a device with memory of its own, or several ranks. Changes "
            "no result.")
         .one_of("auto|barrier|defer")
-        .into(&Settings::update_mode),
+        .into<&Settings::update_mode>(),
     engine("headrace.prefetch_groups", Kind::kInteger, "Groups read ahead of the one in use.")
         .from(0, 16)
-        .into(&Settings::prefetch_groups),
+        .into<&Settings::prefetch_groups>(),
     engine("headrace.update_threads", Kind::kInteger,
            "Threads that update tiles; 0 is what affinity, cgroup quota and Slurm leave. Changes "
            "no result.")
         .from(0, 1024)
-        .into(&Settings::update_threads),
+        .into<&Settings::update_threads>(),
     engine("headrace.io_block_bytes", Kind::kSize, "One request to a drive.")
         .from(4096, 67108864)
         .times(4096)
         .in("bytes")
-        .into(&Settings::io_block_bytes),
+        .into<&Settings::io_block_bytes>(),
     engine("headrace.queue_depth", Kind::kInteger,
            "Requests in flight per drive. Most drives need 4 to 16 MiB in flight, which the "
            "defaults give.")
         .from(1, 4096)
-        .into(&Settings::queue_depth),
+        .into<&Settings::queue_depth>(),
     engine("headrace.submit_batch", Kind::kInteger,
            "Requests handed to the kernel at once. More than two adjacent ones get merged there, "
            "which is slower.")
         .from(1, 256)
-        .into(&Settings::submit_batch),
+        .into<&Settings::submit_batch>(),
     engine(
         "headrace.io_queue", Kind::kChoice,
         "auto: io_uring where it works, else Linux AIO, else threads, said once. The others: that "
         "one or an error.")
         .one_of("auto|uring|aio|threads")
-        .into(&Settings::io_queue),
+        .into<&Settings::io_queue>(),
     engine("headrace.register_buffers", Kind::kChoice,
            "auto: io_uring is handed the engine's memory and files once instead of with every "
            "request, where the limit on locked memory allows. off: with every request. Saves CPU "
            "where memory is not on huge pages.")
         .one_of("auto|off")
-        .into(&Settings::register_buffers),
+        .into<&Settings::register_buffers>(),
     engine("headrace.direct", Kind::kChoice,
            "auto: O_DIRECT where the file system has it, else buffered with a warning. require: "
            "O_DIRECT or an error.")
         .one_of("auto|require")
-        .into(&Settings::direct),
+        .into<&Settings::direct>(),
     engine("headrace.allow_memory_backed", Kind::kBoolean,
            "Lets a path be on tmpfs or ramfs. Those are memory, so this is for tests.")
-        .into(&Settings::allow_memory_backed),
+        .into<&Settings::allow_memory_backed>(),
     engine("headrace.checksums", Kind::kSwitch,
            "XXH3 over what goes to a drive, verified when it comes back. true and false are "
            "accepted too.")
         .one_of("on|off")
-        .into(&Settings::checksums),
+        .into<&Settings::checksums>(),
     engine("headrace.io_warn_seconds", Kind::kNumber,
            "A transfer older than this is named in a warning.")
         .from(0.001, kDaySeconds)
         .in("seconds")
-        .into(&Settings::io_warn_seconds),
+        .into<&Settings::io_warn_seconds>(),
     engine("headrace.io_deadline_seconds", Kind::kNumber,
            "A transfer older than this ends the run with an error that names it.")
         .from(0.001, kDaySeconds)
         .in("seconds")
-        .into(&Settings::io_deadline_seconds),
+        .into<&Settings::io_deadline_seconds>(),
     section("headrace.tuned",
             "Written by headrace tune: where the settings beside it were measured."),
     tuned("headrace.tuned.drive_model",
           "Drives the settings were measured on. Others in this run's paths are a warning.")
-        .into(&Tuned::drive_model),
+        .into<&Settings::tuned, &Tuned::drive_model>(),
     tuned("headrace.tuned.file_system", "File system they were measured on. A note.")
-        .into(&Tuned::file_system),
+        .into<&Settings::tuned, &Tuned::file_system>(),
     tuned("headrace.tuned.kernel",
           "Kernel they were measured under. Another version than in its first two numbers (6.1) "
           "is a warning.")
-        .into(&Tuned::kernel),
-    tuned("headrace.tuned.date", "When. A note.").into(&Tuned::date),
+        .into<&Settings::tuned, &Tuned::kernel>(),
+    tuned("headrace.tuned.date", "When. A note.").into<&Settings::tuned, &Tuned::date>(),
     tuned("headrace.tuned.queue", "The I/O queue that moved the bytes. A note.")
-        .into(&Tuned::queue),
+        .into<&Settings::tuned, &Tuned::queue>(),
     tuned("headrace.tuned.pattern", "What was measured: step, read or rw. A note.")
-        .into(&Tuned::pattern),
+        .into<&Settings::tuned, &Tuned::pattern>(),
     tuned_rate("headrace.tuned.gb_per_second", "What the settings reached, the median. A note.")
-        .into(&Tuned::gb_per_second),
+        .into<&Settings::tuned, &Tuned::gb_per_second>(),
     tuned_rate("headrace.tuned.gb_per_second_low",
                "This and the next hold the true median with 95 %. A note.")
-        .into(&Tuned::gb_per_second_low),
+        .into<&Settings::tuned, &Tuned::gb_per_second_low>(),
     tuned_rate("headrace.tuned.gb_per_second_high", "See above. A note.")
-        .into(&Tuned::gb_per_second_high),
+        .into<&Settings::tuned, &Tuned::gb_per_second_high>(),
     tuned("headrace.tuned.headrace_version", "The version of headrace tune. A note.")
-        .into(&Tuned::headrace_version),
+        .into<&Settings::tuned, &Tuned::headrace_version>(),
 
     // ---- DeepSpeed's, not served: zero_optimization
-    later("zero_optimization.offload_optimizer.pin_memory", Kind::kBoolean, kPinned),
-    later_count("zero_optimization.offload_optimizer.buffer_count", kBuffers),
-    later("zero_optimization.offload_optimizer.pipeline_read", Kind::kBoolean, kOverlap)
+    idle("zero_optimization.offload_optimizer.pin_memory", Kind::kBoolean, kPinned),
+    idle_count("zero_optimization.offload_optimizer.buffer_count", kBuffers),
+    idle("zero_optimization.offload_optimizer.pipeline_read", Kind::kBoolean, kOverlap)
         .always("true"),
-    later("zero_optimization.offload_optimizer.pipeline_write", Kind::kBoolean, kOverlap)
+    idle("zero_optimization.offload_optimizer.pipeline_write", Kind::kBoolean, kOverlap)
         .always("true"),
-    later("zero_optimization.offload_optimizer.pipeline", Kind::kBoolean, kOverlap).always("true"),
-    later("zero_optimization.offload_optimizer.fast_init", Kind::kBoolean,
-          "swap files are always written in full at the start")
+    idle("zero_optimization.offload_optimizer.pipeline", Kind::kBoolean, kOverlap).always("true"),
+    idle("zero_optimization.offload_optimizer.fast_init", Kind::kBoolean,
+         "swap files are always written in full at the start")
         .always("false"),
-    later("zero_optimization.offload_optimizer.ratio", Kind::kNumber, kResidency).from(0, 1),
-    later("zero_optimization.offload_optimizer.super_offload", Kind::kBoolean,
-          "updates run in step(), after the norm is known")
+    idle("zero_optimization.offload_optimizer.ratio", Kind::kNumber, kResidency).from(0, 1),
+    idle("zero_optimization.offload_optimizer.super_offload", Kind::kBoolean,
+         "updates run in step(), after the norm is known")
         .always("false"),
-    later("zero_optimization.offload_optimizer.cpuadam_cores_perc", Kind::kNumber,
-          "{headrace.update_threads} is used; 0 is all that the machine leaves")
+    idle("zero_optimization.offload_optimizer.cpuadam_cores_perc", Kind::kNumber,
+         "{headrace.update_threads} is used; 0 is all that the machine leaves")
         .from(0, 1),
-    later("zero_optimization.offload_param.pin_memory", Kind::kBoolean, kPinned),
-    later_count("zero_optimization.offload_param.buffer_count", kBuffers),
-    later_count("zero_optimization.offload_param.buffer_size", kBuffers).in("elements"),
-    later_count("zero_optimization.offload_param.max_in_cpu", kResidency).in("elements"),
-    later("zero_optimization.cpu_offload_use_pin_memory", Kind::kBoolean, kPinned).or_null(),
-    later("zero_optimization.contiguous_gradients", Kind::kBoolean,
-          "gradients always lie in one slab of host memory")
+    idle("zero_optimization.offload_param.pin_memory", Kind::kBoolean, kPinned),
+    idle_count("zero_optimization.offload_param.buffer_count", kBuffers),
+    idle_count("zero_optimization.offload_param.buffer_size", kBuffers).in("elements"),
+    idle_count("zero_optimization.offload_param.max_in_cpu", kResidency).in("elements"),
+    idle("zero_optimization.cpu_offload_use_pin_memory", Kind::kBoolean, kPinned).or_null(),
+    idle("zero_optimization.contiguous_gradients", Kind::kBoolean,
+         "gradients always lie in one slab of host memory")
         .always("true"),
-    later("zero_optimization.reduce_scatter", Kind::kBoolean, kRanks).always("true"),
-    later_count("zero_optimization.reduce_bucket_size", kRanks).in("elements"),
-    later("zero_optimization.use_multi_rank_bucket_allreduce", Kind::kBoolean, kRanks),
-    later("zero_optimization.allgather_partitions", Kind::kBoolean, kRanks).always("true"),
-    later_count("zero_optimization.allgather_bucket_size", kRanks).in("elements"),
-    later("zero_optimization.overlap_comm", Kind::kBoolean, kRanks).or_null(),
-    later("zero_optimization.load_from_fp32_weights", Kind::kBoolean, kSaving),
-    later("zero_optimization.elastic_checkpoint", Kind::kBoolean, kSaving),
-    later_count("zero_optimization.sub_group_size", "{headrace.tile_elements} is used")
+    idle("zero_optimization.reduce_scatter", Kind::kBoolean, kRanks).always("true"),
+    idle_count("zero_optimization.reduce_bucket_size", kRanks).in("elements"),
+    idle("zero_optimization.use_multi_rank_bucket_allreduce", Kind::kBoolean, kRanks),
+    idle("zero_optimization.allgather_partitions", Kind::kBoolean, kRanks).always("true"),
+    idle_count("zero_optimization.allgather_bucket_size", kRanks).in("elements"),
+    idle("zero_optimization.overlap_comm", Kind::kBoolean, kRanks).or_null(),
+    idle("zero_optimization.load_from_fp32_weights", Kind::kBoolean, kSaving),
+    idle("zero_optimization.elastic_checkpoint", Kind::kBoolean, kSaving),
+    idle_count("zero_optimization.sub_group_size", "{headrace.tile_elements} is used")
         .in("elements"),
-    later_count("zero_optimization.stage3_prefetch_bucket_size", kPrefetch)
+    idle_count("zero_optimization.stage3_prefetch_bucket_size", kPrefetch)
         .or_as("prefetch_bucket_size")
         .in("elements"),
-    later_count("zero_optimization.stage3_param_persistence_threshold", kResidency)
+    idle_count("zero_optimization.stage3_param_persistence_threshold", kResidency)
         .or_as("param_persistence_threshold")
         .in("elements"),
-    later_count("zero_optimization.stage3_model_persistence_threshold", kResidency)
+    idle_count("zero_optimization.stage3_model_persistence_threshold", kResidency)
         .or_as("model_persistence_threshold")
         .in("elements"),
-    later_count("zero_optimization.stage3_max_live_parameters", kPrefetch)
+    idle_count("zero_optimization.stage3_max_live_parameters", kPrefetch)
         .or_as("max_live_parameters")
         .in("elements"),
-    later_count("zero_optimization.stage3_max_reuse_distance", kResidency)
+    idle_count("zero_optimization.stage3_max_reuse_distance", kResidency)
         .or_as("max_reuse_distance")
         .in("elements"),
-    later("zero_optimization.stage3_gather_16bit_weights_on_model_save", Kind::kBoolean, kSaving)
+    idle("zero_optimization.stage3_gather_16bit_weights_on_model_save", Kind::kBoolean, kSaving)
         .or_as("gather_16bit_weights_on_model_save"),
-    later("zero_optimization.stage3_gather_fp16_weights_on_model_save", Kind::kBoolean, kSaving)
+    idle("zero_optimization.stage3_gather_fp16_weights_on_model_save", Kind::kBoolean, kSaving)
         .or_as("gather_fp16_weights_on_model_save"),
-    later_count("zero_optimization.stage3_module_granularity_threshold", kGroups)
+    idle_count("zero_optimization.stage3_module_granularity_threshold", kGroups)
         .or_as("module_granularity_threshold")
         .always("0"),
-    later("zero_optimization.stage3_use_all_reduce_for_fetch_params", Kind::kBoolean, kRanks)
+    idle("zero_optimization.stage3_use_all_reduce_for_fetch_params", Kind::kBoolean, kRanks)
         .or_as("use_all_reduce_for_fetch_params")
         .always("false"),
-    later("zero_optimization.stage3_allgather_sequential", Kind::kBoolean, kRanks)
+    idle("zero_optimization.stage3_allgather_sequential", Kind::kBoolean, kRanks)
         .or_as("allgather_sequential"),
-    later("zero_optimization.ignore_unused_parameters", Kind::kBoolean,
-          "a parameter without a gradient is always left alone")
+    idle("zero_optimization.ignore_unused_parameters", Kind::kBoolean,
+         "a parameter without a gradient is always left alone")
         .always("true"),
-    later("zero_optimization.legacy_stage1", Kind::kBoolean, "DeepSpeed itself refuses it")
+    refused("zero_optimization.legacy_stage1", Kind::kBoolean,
+            "DeepSpeed refuses it too; remove it")
         .always("false"),
-    later("zero_optimization.round_robin_gradients", Kind::kBoolean, kRanks).always("false"),
-    later_count("zero_optimization.zero_hpz_partition_size", kRanks).always("1"),
-    later("zero_optimization.zero_quantized_weights", Kind::kBoolean, kQuantized).always("false"),
-    later("zero_optimization.zero_quantized_nontrainable_weights", Kind::kBoolean, kQuantized)
+    idle("zero_optimization.round_robin_gradients", Kind::kBoolean, kRanks).always("false"),
+    idle_count("zero_optimization.zero_hpz_partition_size", kRanks).always("1"),
+    idle("zero_optimization.zero_quantized_weights", Kind::kBoolean, kQuantized).always("false"),
+    idle("zero_optimization.zero_quantized_nontrainable_weights", Kind::kBoolean, kQuantized)
         .always("false"),
-    later("zero_optimization.zero_quantized_gradients", Kind::kBoolean, kQuantized).always("false"),
-    later("zero_optimization.zeropp_loco_param", Kind::kOpenSection, kQuantized).or_null(),
-    later("zero_optimization.mics_shard_size", Kind::kInteger, kRanks).from(-1).always("-1"),
-    later("zero_optimization.mics_hierarchical_params_gather", Kind::kBoolean, kRanks)
+    idle("zero_optimization.zero_quantized_gradients", Kind::kBoolean, kQuantized).always("false"),
+    idle("zero_optimization.zeropp_loco_param", Kind::kOpenSection, kQuantized).or_null(),
+    idle("zero_optimization.mics_shard_size", Kind::kInteger, kRanks).from(-1).always("-1"),
+    idle("zero_optimization.mics_hierarchical_params_gather", Kind::kBoolean, kRanks)
         .always("false"),
-    later("zero_optimization.memory_efficient_linear", Kind::kBoolean, kModules).always("false"),
-    later("zero_optimization.pipeline_loading_checkpoint", Kind::kBoolean, kSaving),
-    later("zero_optimization.override_module_apply", Kind::kBoolean, kModules).always("false"),
-    later("zero_optimization.log_trace_cache_warnings", Kind::kBoolean, kTrainerLogs)
+    idle("zero_optimization.memory_efficient_linear", Kind::kBoolean, kModules).always("false"),
+    idle("zero_optimization.pipeline_loading_checkpoint", Kind::kBoolean, kSaving),
+    idle("zero_optimization.override_module_apply", Kind::kBoolean, kModules).always("false"),
+    idle("zero_optimization.log_trace_cache_warnings", Kind::kBoolean, kTrainerLogs)
         .always("false"),
-    later("zero_optimization.enable_sanity_checks", Kind::kBoolean, "checks are always on")
+    idle("zero_optimization.enable_sanity_checks", Kind::kBoolean, "checks are always on")
         .always("true"),
-    later("zero_optimization.save_muon_momentum_buffer_in_memory", Kind::kBoolean, kRules),
+    idle("zero_optimization.save_muon_momentum_buffer_in_memory", Kind::kBoolean, kRules),
     section("zero_optimization.leaf_module", "Modules that DeepSpeed fetches whole.").or_null(),
-    later("zero_optimization.leaf_module.classes", Kind::kTextList, kGroups),
-    later("zero_optimization.leaf_module.names", Kind::kTextList, kGroups),
-    later("zero_optimization.leaf_module.name_suffixes", Kind::kTextList, kGroups),
+    idle("zero_optimization.leaf_module.classes", Kind::kTextList, kGroups),
+    idle("zero_optimization.leaf_module.names", Kind::kTextList, kGroups),
+    idle("zero_optimization.leaf_module.name_suffixes", Kind::kTextList, kGroups),
     section("zero_optimization.zenflow", "Updates that DeepSpeed delays.").or_null(),
-    later("zero_optimization.zenflow.topk_ratio", Kind::kNumber, kStale).from(0, 1),
-    later("zero_optimization.zenflow.select_strategy", Kind::kText, kStale),
-    later_count("zero_optimization.zenflow.select_interval", kStale),
-    later_count("zero_optimization.zenflow.update_interval", kStale),
-    later("zero_optimization.zenflow.overlap_step", Kind::kBoolean, kStale),
-    later("zero_optimization.zenflow.offload", Kind::kBoolean, kStale),
-    later("zero_optimization.zenflow.auto_ratio", Kind::kNumber, kStale).from(0, 1),
-    later_count("zero_optimization.zenflow.full_warm_up_rounds", kStale),
-    later("zero_optimization.zenflow.pt_reserved_cores_perc", Kind::kNumber, kStale).from(0, 1),
-    later_count("zero_optimization.zenflow.steps_per_epoch", kStale).or_null(),
+    idle("zero_optimization.zenflow.topk_ratio", Kind::kNumber, kStale).from(0, 1),
+    idle("zero_optimization.zenflow.select_strategy", Kind::kText, kStale),
+    idle_count("zero_optimization.zenflow.select_interval", kStale),
+    idle_count("zero_optimization.zenflow.update_interval", kStale),
+    idle("zero_optimization.zenflow.overlap_step", Kind::kBoolean, kStale),
+    idle("zero_optimization.zenflow.offload", Kind::kBoolean, kStale),
+    idle("zero_optimization.zenflow.auto_ratio", Kind::kNumber, kStale).from(0, 1),
+    idle_count("zero_optimization.zenflow.full_warm_up_rounds", kStale),
+    idle("zero_optimization.zenflow.pt_reserved_cores_perc", Kind::kNumber, kStale).from(0, 1),
+    idle_count("zero_optimization.zenflow.steps_per_epoch", kStale).or_null(),
 
     // ---- aio
     section("aio", "DeepSpeed's drive section."),
-    later_count("aio.block_size", "{headrace.io_block_bytes} is used")
+    idle_count("aio.block_size", "{headrace.io_block_bytes} is used")
         .in("bytes")
         .as("headrace.io_block_bytes"),
-    later_count("aio.queue_depth", "{headrace.queue_depth} is used").as("headrace.queue_depth"),
-    later_count("aio.intra_op_parallelism",
-                "each drive has one thread, with {headrace.queue_depth}")
+    idle_count("aio.queue_depth", "{headrace.queue_depth} is used").as("headrace.queue_depth"),
+    idle_count("aio.intra_op_parallelism", "each drive has one thread, with {headrace.queue_depth}")
         .or_as("thread_count")
         .always("1"),
-    later("aio.single_submit", Kind::kBoolean, "{headrace.submit_batch} is used"),
-    later("aio.overlap_events", Kind::kBoolean, "requests always overlap").always("true"),
-    later("aio.use_gds", Kind::kBoolean, "transfers between drive and GPU memory are not served")
+    idle("aio.single_submit", Kind::kBoolean, "{headrace.submit_batch} is used"),
+    idle("aio.overlap_events", Kind::kBoolean, "requests always overlap").always("true"),
+    idle("aio.use_gds", Kind::kBoolean, "transfers between drive and GPU memory are not served")
         .always("false"),
 
     // ---- dtypes
-    section("fp16", "float16 training.").or_null(),
-    later("fp16.enabled", Kind::kBoolean, "fp16 is not served, so true is an error").with_check(),
-    later("fp16.auto_cast", Kind::kBoolean, kLossScale),
-    later("fp16.loss_scale", Kind::kNumber, kLossScale).from(0),
-    later_count("fp16.initial_scale_power", kLossScale),
-    later_count("fp16.loss_scale_window", kLossScale),
-    later_count("fp16.hysteresis", kLossScale),
-    later("fp16.consecutive_hysteresis", Kind::kBoolean, kLossScale),
-    later("fp16.min_loss_scale", Kind::kNumber, kLossScale).from(0),
-    later("fp16.fp16_master_weights_and_grads", Kind::kBoolean, kLossScale),
-    later("fp16.opt_level", Kind::kText, kLossScale),
-    later("bf16.auto_cast", Kind::kBoolean, kTrainers).always("false"),
-    later("bf16.immediate_grad_update", Kind::kBoolean, "gradients are always taken as they arrive")
-        .always("true"),
-    later("bf16.check_grad_overflow", Kind::kBoolean,
-          "gradients are always looked at: {headrace.non_finite} is what follows")
-        .always("true"),
-    later("bf16.bf16_master_weights_and_grads", Kind::kBoolean,
-          "masters and sums are f32, with {headrace.master}")
+    idle("fp16.auto_cast", Kind::kBoolean, kTrainers).always("false"),
+    idle("fp16.fp16_master_weights_and_grads", Kind::kBoolean, "masters and sums are f32")
         .always("false"),
-    later("bf16.bf16_optimizer_states", Kind::kBoolean, "moments are kept as {headrace.moments}")
+    idle("fp16.opt_level", Kind::kText, "it is of amp's levels, which DeepSpeed leaves unused too"),
+    idle("bf16.auto_cast", Kind::kBoolean, kTrainers).always("false"),
+    idle("bf16.immediate_grad_update", Kind::kBoolean, "gradients are always taken as they arrive")
+        .always("true"),
+    idle("bf16.check_grad_overflow", Kind::kBoolean,
+         "gradients are always looked at: {headrace.non_finite} is what follows")
+        .always("true"),
+    idle("bf16.bf16_master_weights_and_grads", Kind::kBoolean,
+         "masters and sums are f32, with {headrace.master}")
         .always("false"),
-    later("data_types.param_dtype", Kind::kText,
-          "parameters have the dtype that the trainer registers")
+    idle("bf16.bf16_optimizer_states", Kind::kBoolean, "moments are kept as {headrace.moments}")
+        .always("false"),
+    idle("data_types.param_dtype", Kind::kText,
+         "parameters have the dtype that the trainer registers")
         .or_null(),
-    later("data_types.buffer_dtype", Kind::kText, "buffers belong to the trainer").or_null(),
+    idle("data_types.buffer_dtype", Kind::kText, "buffers belong to the trainer").or_null(),
 
     // ---- optimizer and scheduler
-    section("optimizer", "Which rule runs; its constants are the trainer's to pass on.").or_null(),
-    later(
-        "optimizer.type", Kind::kText,
-        "sets {headrace.optimizer}: Adam and AdamW (either is adamw, unless adam_w_mode is false), "
-        "Adagrad, Lion, SGD (with a momentum: sgd_momentum); another is an error")
-        .with_check(),
-    later("optimizer.legacy_fusion", Kind::kBoolean, kTrainers).always("false"),
-    section("optimizer.params", "Its constants.").or_null(),
-    later("optimizer.params.lr", Kind::kNumber, kTrainers),
-    later("optimizer.params.betas", Kind::kNumberList, kTrainers),
-    later("optimizer.params.eps", Kind::kNumber, kTrainers),
-    later("optimizer.params.weight_decay", Kind::kNumber, kTrainers),
-    later("optimizer.params.bias_correction", Kind::kBoolean, "the trainer passes it on")
-        .always("true"),
-    later("optimizer.params.amsgrad", Kind::kBoolean, "true is an error: AMSGrad is not served")
-        .with_check(),
-    later("optimizer.params.torch_adam", Kind::kBoolean, "the update runs in this engine")
+    idle("optimizer.legacy_fusion", Kind::kBoolean, kTrainers).always("false"),
+    refused("optimizer.params.amsgrad", Kind::kBoolean,
+            "AMSGrad does not run here; remove it, or set it to false")
         .always("false"),
-    later("optimizer.params.adam_w_mode", Kind::kBoolean,
-          "false makes Adam of AdamW: decay is added to the gradient")
-        .with_check(),
-    later("optimizer.params.momentum", Kind::kNumber,
-          "the trainer's own is used; a value other than 0 makes sgd_momentum of SGD")
+    idle("optimizer.params.torch_adam", Kind::kBoolean, "the update runs in this engine")
+        .always("false"),
+    refused("optimizer.params.initial_accumulator_value", Kind::kNumber,
+            "Adagrad's sums of squares begin at 0; remove it")
         .always("0"),
-    later("optimizer.params.dampening", Kind::kNumber, kTrainers).always("0"),
-    later("optimizer.params.nesterov", Kind::kBoolean, kTrainers).always("false"),
-    later("optimizer.params.maximize", Kind::kBoolean, kTrainers).always("false"),
-    later("optimizer.params.lr_decay", Kind::kNumber, kTrainers).always("0"),
-    later("optimizer.params.initial_accumulator_value", Kind::kNumber,
-          "Adagrad's sums of squares begin at 0")
-        .always("0"),
-    later("optimizer.params.fp32_optimizer_states", Kind::kBoolean,
-          "moments are kept as {headrace.moments}")
+    idle("optimizer.params.fp32_optimizer_states", Kind::kBoolean,
+         "moments are kept as {headrace.moments}")
         .always("true"),
-    later("optimizer.params.max_grad_norm", Kind::kNumber,
-          "an error, as in DeepSpeed: it is gradient_clipping")
-        .with_check(),
-    section("scheduler", "The trainer makes the learning-rate schedule.").or_null(),
-    later("scheduler.type", Kind::kText, kTrainers).or_null(),
-    later("scheduler.params", Kind::kOpenSection, kTrainers).or_null(),
+    refused("optimizer.params.max_grad_norm", Kind::kNumber,
+            "DeepSpeed refuses it too; write gradient_clipping at the top level"),
 
     // ---- batch and the rest of the top level
-    later_count("train_batch_size", kBatch),
-    later_count("train_micro_batch_size_per_gpu", kBatch),
-    later("managed_gradient_accumulation", Kind::kBoolean, kTrainers),
-    later("zero_allow_untested_optimizer", Kind::kBoolean, kRules),
-    later("zero_force_ds_cpu_optimizer", Kind::kBoolean, "the update runs in this engine"),
-    later("communication_data_type", Kind::kText, kRanks).or_null(),
-    later("seq_parallel_communication_data_type", Kind::kText, kRanks).or_null(),
-    later("prescale_gradients", Kind::kBoolean, kRanks).always("false"),
-    later("gradient_predivide_factor", Kind::kNumber, kRanks).always("1"),
-    later("fp32_allreduce", Kind::kBoolean, kRanks),
-    later("disable_allgather", Kind::kBoolean, kRanks).always("false"),
-    later("sparse_gradients", Kind::kBoolean, "gradients are dense").always("false"),
-    later("steps_per_print", Kind::kInteger, kTrainerLogs).or_null(),
-    later("wall_clock_breakdown", Kind::kBoolean, kTrainerLogs).always("false"),
-    later("memory_breakdown", Kind::kBoolean, kTrainerLogs).always("false"),
-    later("dump_state", Kind::kBoolean, kTrainerLogs).always("false"),
-    later("dataloader_drop_last", Kind::kBoolean, kTrainers),
-    later("graph_harvesting", Kind::kBoolean, kModules).always("false"),
-    later("use_data_before_expert_parallelism", Kind::kBoolean, kRanks).always("false"),
-    later("use_node_local_storage", Kind::kBoolean, kSaving),
+    idle("managed_gradient_accumulation", Kind::kBoolean, kTrainers),
+    idle("zero_allow_untested_optimizer", Kind::kBoolean, kRules),
+    idle("zero_force_ds_cpu_optimizer", Kind::kBoolean, "the update runs in this engine"),
+    idle("communication_data_type", Kind::kText, kRanks).or_null(),
+    idle("seq_parallel_communication_data_type", Kind::kText, kRanks).or_null(),
+    idle("prescale_gradients", Kind::kBoolean, kRanks).always("false"),
+    idle("gradient_predivide_factor", Kind::kNumber, kRanks).always("1"),
+    idle("fp32_allreduce", Kind::kBoolean, kRanks),
+    idle("disable_allgather", Kind::kBoolean, kRanks).always("false"),
+    idle("sparse_gradients", Kind::kBoolean, "gradients are dense").always("false"),
+    idle("steps_per_print", Kind::kInteger, kTrainerLogs).or_null(),
+    idle("wall_clock_breakdown", Kind::kBoolean, kTrainerLogs).always("false"),
+    idle("memory_breakdown", Kind::kBoolean, kTrainerLogs).always("false"),
+    idle("dump_state", Kind::kBoolean, kTrainerLogs).always("false"),
+    idle("dataloader_drop_last", Kind::kBoolean, kTrainers),
+    idle("graph_harvesting", Kind::kBoolean, kModules).always("false"),
+    idle("use_data_before_expert_parallelism", Kind::kBoolean, kRanks).always("false"),
+    idle("use_node_local_storage", Kind::kBoolean, kSaving),
     section("checkpoint", "DeepSpeed's checkpoints."),
-    later("checkpoint.tag_validation", Kind::kText, kSaving),
-    later("checkpoint.load_universal", Kind::kBoolean, kSaving).always("false"),
-    later("checkpoint.use_node_local_storage", Kind::kBoolean, kSaving),
-    later("checkpoint.checkpoint_serialization", Kind::kBoolean, kSaving),
-    later("checkpoint.parallel_write", Kind::kOpenSection, kSaving).or_null(),
-    later("checkpoint.writer", Kind::kOpenSection, kSaving).or_null(),
+    idle("checkpoint.tag_validation", Kind::kText, kSaving),
+    idle("checkpoint.load_universal", Kind::kBoolean, kSaving).always("false"),
+    idle("checkpoint.use_node_local_storage", Kind::kBoolean, kSaving),
+    idle("checkpoint.checkpoint_serialization", Kind::kBoolean, kSaving),
+    idle("checkpoint.parallel_write", Kind::kOpenSection, kSaving).or_null(),
+    idle("checkpoint.writer", Kind::kOpenSection, kSaving).or_null(),
     section("activation_checkpointing", "Recomputing activations."),
-    later("activation_checkpointing.partition_activations", Kind::kBoolean, kActivations)
+    idle("activation_checkpointing.partition_activations", Kind::kBoolean, kActivations)
         .always("false"),
-    later_count("activation_checkpointing.number_checkpoints", kActivations).or_null(),
-    later("activation_checkpointing.contiguous_memory_optimization", Kind::kBoolean, kActivations)
+    idle_count("activation_checkpointing.number_checkpoints", kActivations).or_null(),
+    idle("activation_checkpointing.contiguous_memory_optimization", Kind::kBoolean, kActivations)
         .always("false"),
-    later("activation_checkpointing.cpu_checkpointing", Kind::kBoolean, kActivations)
+    idle("activation_checkpointing.cpu_checkpointing", Kind::kBoolean, kActivations)
         .always("false"),
-    later("activation_checkpointing.synchronize_checkpoint_boundary", Kind::kBoolean, kActivations)
+    idle("activation_checkpointing.synchronize_checkpoint_boundary", Kind::kBoolean, kActivations)
         .always("false"),
-    later("activation_checkpointing.profile", Kind::kBoolean, kActivations).always("false"),
+    idle("activation_checkpointing.profile", Kind::kBoolean, kActivations).always("false"),
     section("compile", "DeepCompile."),
-    later("compile.deepcompile", Kind::kBoolean, kModules).always("false"),
-    later("compile.offload_parameters", Kind::kBoolean,
-          "{zero_optimization.offload_param.device} is used")
+    idle("compile.deepcompile", Kind::kBoolean, kModules).always("false"),
+    idle("compile.offload_parameters", Kind::kBoolean,
+         "{zero_optimization.offload_param.device} is used")
         .always("false"),
-    later("compile.offload_opt_states", Kind::kBoolean,
-          "{zero_optimization.offload_optimizer.device} is used")
+    idle("compile.offload_opt_states", Kind::kBoolean,
+         "{zero_optimization.offload_optimizer.device} is used")
         .always("false"),
-    later("compile.offload_activation", Kind::kBoolean, kActivations).always("false"),
-    later("compile.offload_activation_pin_memory", Kind::kBoolean, kActivations),
-    later("compile.double_buffer", Kind::kBoolean, kModules),
-    later("compile.passes", Kind::kTextList, kModules).or_null(),
+    idle("compile.offload_activation", Kind::kBoolean, kActivations).always("false"),
+    idle("compile.offload_activation_pin_memory", Kind::kBoolean, kActivations),
+    idle("compile.double_buffer", Kind::kBoolean, kModules),
+    idle("compile.passes", Kind::kTextList, kModules).or_null(),
 
     // ---- whole sections of DeepSpeed's
-    later("tensorboard", Kind::kOpenSection, kTrainerLogs),
-    later("wandb", Kind::kOpenSection, kTrainerLogs),
-    later("csv_monitor", Kind::kOpenSection, kTrainerLogs),
-    later("comet", Kind::kOpenSection, kTrainerLogs),
-    later("flops_profiler", Kind::kOpenSection, kTrainerLogs),
-    later("comms_logger", Kind::kOpenSection, kTrainerLogs),
-    later("amp", Kind::kOpenSection, kFeature),
-    later("torch_autocast", Kind::kOpenSection, kFeature),
-    later("autotuning", Kind::kOpenSection, kFeature),
-    later("elasticity", Kind::kOpenSection, kFeature),
-    later("data_efficiency", Kind::kOpenSection, kFeature),
-    later("curriculum_learning", Kind::kOpenSection, kFeature),
-    later("compression_training", Kind::kOpenSection, kFeature),
-    later("quantize_training", Kind::kOpenSection, kFeature),
-    later("weight_quantization", Kind::kOpenSection, kFeature),
-    later("progressive_layer_drop", Kind::kOpenSection, kFeature),
-    later("eigenvalue", Kind::kOpenSection, kFeature),
-    later("sparse_attention", Kind::kOpenSection, kFeature),
-    later("pipeline", Kind::kOpenSection, kFeature),
-    later("tensor_parallel", Kind::kOpenSection, kFeature),
-    later("hybrid_engine", Kind::kOpenSection, kFeature),
-    later("nebula", Kind::kOpenSection, kFeature),
-    later("datastates_ckpt", Kind::kOpenSection, kFeature),
+    idle("tensorboard", Kind::kOpenSection, kTrainerLogs).unless_enabled(),
+    idle("wandb", Kind::kOpenSection, kTrainerLogs).unless_enabled(),
+    idle("csv_monitor", Kind::kOpenSection, kTrainerLogs).unless_enabled(),
+    idle("comet", Kind::kOpenSection, kTrainerLogs).unless_enabled(),
+    idle("flops_profiler", Kind::kOpenSection, kTrainerLogs).unless_enabled(),
+    idle("comms_logger", Kind::kOpenSection, kTrainerLogs).unless_enabled(),
+    refused("amp", Kind::kOpenSection, kOneDtype).unless_enabled(),
+    refused("torch_autocast", Kind::kOpenSection, kOneDtype).unless_enabled(),
+    idle("autotuning", Kind::kOpenSection, kFeature).unless_enabled(),
+    refused("elasticity", Kind::kOpenSection, kOtherTraining).unless_enabled(),
+    refused("data_efficiency", Kind::kOpenSection, kOtherTraining).unless_enabled(),
+    refused("curriculum_learning", Kind::kOpenSection, kOtherTraining).unless_enabled(),
+    refused("compression_training", Kind::kOpenSection, kOtherTraining),
+    refused("quantize_training", Kind::kOpenSection, kOtherTraining).unless_enabled(),
+    refused("weight_quantization", Kind::kOpenSection, kOtherTraining),
+    refused("progressive_layer_drop", Kind::kOpenSection, kOtherTraining).unless_enabled(),
+    idle("eigenvalue", Kind::kOpenSection, kFeature).unless_enabled(),
+    refused("sparse_attention", Kind::kOpenSection, kOtherTraining),
+    idle("pipeline", Kind::kOpenSection, kFeature),
+    refused("tensor_parallel", Kind::kOpenSection, "no module is divided here; remove it"),
+    idle("hybrid_engine", Kind::kOpenSection, kFeature).unless_enabled(),
+    idle("nebula", Kind::kOpenSection, kFeature).unless_enabled(),
+    idle("datastates_ckpt", Kind::kOpenSection, kFeature).unless_enabled(),
 };
 }  // namespace
 

@@ -2,12 +2,16 @@
 // key_table.hpp: every key that a settings file may hold, in one table: reading, writing and
 // docs/settings.md all follow it. Defaults are not here: they stand in headrace::Settings.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -29,31 +33,59 @@ enum class Kind {
   kPathList,
   kTextList,
   kNumberList,
+  kPair,          // a list of two numbers
   kSharesOrAuto,  // a list of numbers over 0, or "auto"
   kAny,
 };
 
 enum class Status {
-  kEngine,     // steers the engine
-  kTrainer,    // checked and handed on: the trainer applies it
-  kNotServed,  // DeepSpeed's, accepted with a warning
+  kEngine,    // steers the engine
+  kTrainer,   // checked and handed on: the trainer applies it
+  kNoEffect,  // DeepSpeed's, accepted with a warning that says what is used instead
+  kRefused,   // DeepSpeed's, which would train something else than what runs here
 };
 
-// The field of Settings that a key fills. Choices are listed in the order of their enumeration.
+// The field of Settings that a key fills, by a function that finds it.
+template <class T>
+using In = T& (*)(Settings&);
+// A choice, by its place in its enumeration.
+struct ChoiceIn {
+  std::size_t (*get)(const Settings&);
+  void (*set)(Settings&, std::size_t);
+};
+using Pair = std::array<double, 2>;
 using Field =
-    std::variant<std::monostate, bool Settings::*, std::uint32_t Settings::*,
-                 std::uint64_t Settings::*, double Settings::*, OffloadDevice Settings::*,
-                 MasterLayout Settings::*, OptimizerRule Settings::*, MomentCodec Settings::*,
-                 NonFinite Settings::*, UpdateMode Settings::*, IoQueueKind Settings::*,
-                 RegisterBuffers Settings::*, std::vector<double> Settings::*, DirectIo Settings::*,
-                 Checksums Settings::*, std::string Tuned::*, double Tuned::*>;
+    std::variant<std::monostate, ChoiceIn, In<bool>, In<std::uint32_t>, In<std::uint64_t>,
+                 In<double>, In<std::string>, In<std::vector<double>>, In<std::optional<bool>>,
+                 In<std::optional<std::uint32_t>>, In<std::optional<std::uint64_t>>,
+                 In<std::optional<double>>, In<std::optional<Pair>>>;
+
+template <auto Member, auto... Inner>
+constexpr auto& reach(auto& object) {
+  if constexpr (sizeof...(Inner) == 0) {
+    return object.*Member;
+  } else {
+    return reach<Inner...>(object.*Member);
+  }
+}
+template <auto... Members>
+constexpr Field field_at() {
+  using T = std::remove_reference_t<decltype(reach<Members...>(std::declval<Settings&>()))>;
+  if constexpr (std::is_enum_v<T>) {
+    return ChoiceIn{
+        [](const Settings& s) { return static_cast<std::size_t>(reach<Members...>(s)); },
+        [](Settings& s, std::size_t index) { reach<Members...>(s) = static_cast<T>(index); }};
+  } else {
+    return In<T>([](Settings& s) -> T& { return reach<Members...>(s); });
+  }
+}
 
 struct Key {
   std::string_view path;  // "headrace.tile_elements"
   Kind kind = Kind::kAny;
-  Status status = Status::kNotServed;
-  // What it does; for kNotServed: what is used instead. "{headrace.queue_depth}" stands for that
-  // key, with its value in a warning.
+  Status status = Status::kNoEffect;
+  // What it does; for kNoEffect: what is used instead; for kRefused: why, and what to do.
+  // "{headrace.queue_depth}" stands for that key, with its value in a warning.
   std::string_view help;
   Field field = {};
   std::string_view also = {};     // another spelling of the last name
@@ -64,10 +96,14 @@ struct Key {
   std::uint64_t multiple = 1;
   bool nullable = false;
   bool checked = false;  // checks.cpp looks at the value: no general warning
-  // For kNotServed, what needs no warning, as it is what happens: a value, as JSON, and the value
-  // of a key of ours that counts the same.
+  // For kNoEffect and kRefused, what needs no word, as it is what happens: a value, as JSON, and
+  // the value of a key of ours that counts the same.
   std::string_view in_any_case = {};
   std::string_view same_as = {};
+  bool auto_is_unsaid = false;     // "auto" is as if left out
+  bool off_by_default = false;     // an object without "enabled": true says nothing
+  bool unsaid_at_zero = false;     // to_json() leaves it out then
+  std::string_view of_types = {};  // the schedulers, or rules, that have it: "WarmupLR|OneCycle"
 
   // This key, changed.
   template <class Change>
@@ -76,8 +112,10 @@ struct Key {
     change(key);
     return key;
   }
-  constexpr Key into(Field f) const {
-    return with([&](Key& k) { k.field = f; });
+  // &Settings::tile_elements, or a path of members from there.
+  template <auto... Members>
+  constexpr Key into() const {
+    return with([](Key& k) { k.field = field_at<Members...>(); });
   }
   constexpr Key or_as(std::string_view name) const {
     return with([&](Key& k) { k.also = name; });
@@ -100,6 +138,15 @@ struct Key {
   constexpr Key always(std::string_view json) const {
     return with([&](Key& k) { k.in_any_case = json; });
   }
+  constexpr Key or_auto() const {
+    return with([](Key& k) { k.auto_is_unsaid = true; });
+  }
+  constexpr Key unless_enabled() const {
+    return with([](Key& k) { k.off_by_default = true; });
+  }
+  constexpr Key of(std::string_view types) const {
+    return with([&](Key& k) { k.of_types = types; });
+  }
   constexpr Key as(std::string_view our_path) const {
     return with([&](Key& k) { k.same_as = our_path; });
   }
@@ -120,6 +167,8 @@ std::span<const Key> keys();
 const Key* find_key(std::string_view section, std::string_view name);
 
 std::vector<std::string_view> choices_of(const Key& key);
+// The words of a list such as "WarmupLR|OneCycle".
+std::vector<std::string_view> words_of(std::string_view list);
 
 // `text` with what stands in braces, without them, passed through `name`.
 std::string fill_braces(std::string_view text,

@@ -7,6 +7,7 @@
 
 #include "settings/given.hpp"
 #include "settings/key_table.hpp"
+#include "settings/values.hpp"
 
 namespace headrace::settings {
 namespace {
@@ -39,20 +40,14 @@ std::string name_and_value(std::string_view path, const json& effective) {
 // The value says what is done in any case.
 bool is_followed(const Key& key, const json& value, const json& effective) {
   if (!key.in_any_case.empty() && value == json::parse(key.in_any_case)) return true;
-  if (key.kind == Kind::kOpenSection && value.is_object() && value.contains("enabled")) {
-    return value["enabled"] == false;
+  if (key.kind == Kind::kOpenSection && value.is_object()) {
+    if (value.contains("enabled")) return value["enabled"] == false;
+    if (key.off_by_default || value.empty()) return true;
   }
   if (key.same_as.empty()) return false;
   std::string pointer = "/" + std::string(key.same_as);
   std::replace(pointer.begin(), pointer.end(), '.', '/');
   return value == effective[json::json_pointer(pointer)];
-}
-
-// fp16's other keys say something only where it is enabled.
-bool is_idle(const Key& key, const Given& given) {
-  if (key.section() != "fp16" || key.name() == "enabled") return false;
-  const GivenValue* enabled = given.find("fp16.enabled");
-  return enabled != nullptr;  // and not true, which is refused
 }
 
 struct Clause {
@@ -93,15 +88,25 @@ Group& group_of(std::vector<Group>& groups, const GivenValue& given, const Place
 }
 }  // namespace
 
-void warn_of_not_served(const std::vector<NotServed>& keys, const Given& given,
-                        const Settings& settings, Report& report) {
+void refuse_not_served(const std::vector<NotServed>& keys, Report& report) {
+  for (const NotServed& one : keys) {
+    const json& value = *one.given.value;
+    if (one.key->status != Status::kRefused || is_followed(*one.key, value, {})) continue;
+    report.fault(one.given.path, found_text(value) + ", which is refused: " +
+                                     fill_braces(one.key->help, [](std::string_view path) {
+                                       return std::string(path);
+                                     }));
+  }
+}
+
+void warn_of_not_served(const std::vector<NotServed>& keys, const Settings& settings,
+                        Report& report) {
   if (keys.empty()) return;
   const json effective = json::parse(settings.to_json());
   std::vector<std::pair<Place, const NotServed*>> in_order;
   for (const NotServed& one : keys) {
-    const bool silent =
-        is_followed(*one.key, *one.given.value, effective) || is_idle(*one.key, given);
-    if (!silent) in_order.emplace_back(report.place_of(one.given.path), &one);
+    if (!is_followed(*one.key, *one.given.value, effective))
+      in_order.emplace_back(report.place_of(one.given.path), &one);
   }
   std::stable_sort(in_order.begin(), in_order.end(),
                    [](const auto& a, const auto& b) { return a.first.order < b.first.order; });
@@ -110,7 +115,7 @@ void warn_of_not_served(const std::vector<NotServed>& keys, const Given& given,
     add(group_of(groups, one->given, place), *one->key, one->given, effective);
   }
   for (const Group& group : groups) {
-    std::string text = "not served yet: ";
+    std::string text = "no effect here: ";
     for (const Clause& clause : group.clauses) {
       text += (&clause == &group.clauses.front() ? "" : "; ") + clause.names + " (" +
               clause.instead + ")";

@@ -82,6 +82,28 @@ void apply_override(json& root, const std::string& assignment, Report& report) {
 }
 }  // namespace
 
+void fill_auto(json& root, const std::vector<std::string>& values, Report& report) {
+  for (const std::string& assignment : values) {
+    const std::size_t equals = assignment.find('=');
+    json* node = &root;
+    std::string section;
+    for (const std::string& part : split_names(assignment.substr(0, equals))) {
+      const Key* key = find_key(section, part);
+      const std::string name = node->is_object() ? spelling_in(*node, key, part) : "";
+      if (name.empty() || !node->contains(name)) {
+        node = nullptr;
+        break;
+      }
+      node = &(*node)[name];
+      section = key != nullptr ? std::string(key->path) : std::string();
+    }
+    if (node == nullptr || *node != "auto" || equals == std::string::npos) continue;
+    json value;
+    if (parse_value(assignment.substr(equals + 1), assignment.substr(0, equals), report, value))
+      *node = std::move(value);
+  }
+}
+
 void apply_overrides(json& root, const std::vector<std::string>& overrides, Report& report) {
   for (const std::string& assignment : overrides) apply_override(root, assignment, report);
 }

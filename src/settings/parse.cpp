@@ -68,13 +68,18 @@ std::string unknown_key_text(std::string_view section, std::string_view name) {
 
 class Reader {
  public:
-  Reader(Report& report, Settings& settings, Given& given, std::vector<NotServed>& not_served)
-      : report_(report), settings_(settings), given_(given), not_served_(not_served) {}
+  Reader(Report& report, Settings& settings, Given& given, std::vector<NotServed>& not_served,
+         bool leave_auto_open)
+      : report_(report),
+        settings_(settings),
+        given_(given),
+        not_served_(not_served),
+        leave_auto_open_(leave_auto_open) {}
 
   void read_section(std::string_view section, const json& object, const Path& path) {
     for (const auto& [name, value] : object.items()) {
       if (report_.full()) return;
-      if (name.starts_with('_')) continue;  // a note to the reader
+      if (name.starts_with('_') || name == "$schema") continue;  // notes to reader and editor
       const Path member = path.member(name);
       if (const Key* key = find_key(section, name)) {
         read_key(*key, value, member);
@@ -86,6 +91,7 @@ class Reader {
 
  private:
   void read_key(const Key& key, const json& value, const Path& path) {
+    if (key.auto_is_unsaid && value == "auto") return;
     if (!given_.add(key.path, {path, &value})) {
       report_.fault(path, "given twice, as " + quoted(key.name()) + " and as " + quoted(key.also) +
                               "; remove one");
@@ -98,49 +104,75 @@ class Reader {
           "true and false are DeepSpeed's old way to write a stage, which changes nothing here");
       return;
     }
-    read_value(key, value, path, report_, settings_);
-    if (key.kind == Kind::kSection && value.is_object()) read_section(key.path, value, path);
-    if (key.status == Status::kNotServed && (!key.checked || value == "auto")) {
-      not_served_.push_back({&key, {path, &value}});
+    const bool honoured = key.status == Status::kEngine || key.status == Status::kTrainer;
+    if (value == "auto" && key.kind != Kind::kSection && !takes_auto(key) &&
+        key.status != Status::kNoEffect) {
+      if (leave_auto_open_) {
+        settings_.open.push_back(path.dotted);
+      } else {
+        report_.fault(path,
+                      "\"auto\" is for a trainer to fill in, and none did: give a value or leave "
+                      "the key out; allowed: " +
+                          allowed_text(key));
+      }
+      return;
     }
+    if (value != "auto" || honoured) read_value(key, value, path, report_, settings_);
+    if (key.kind == Kind::kSection && value.is_object()) read_section(key.path, value, path);
+    if (!honoured && (!key.checked || value == "auto"))
+      not_served_.push_back({&key, {path, &value}});
   }
 
   Report& report_;
   Settings& settings_;
   Given& given_;
   std::vector<NotServed>& not_served_;
+  const bool leave_auto_open_;
 };
 
 void throw_if_faulty(const Report& report) {
   if (!report.clean()) throw Error(Code::kSettings, report.faults_text());
 }
 }  // namespace
+
+Reading read_settings(std::string_view text, const std::string& origin,
+                      const ReadOptions& options) {
+  Report report(origin, text);
+  Document document = parse_document(text, Syntax::kRelaxed);
+  for (const TextFault& fault : document.faults) report.fault_at(fault.offset, fault.text);
+  if (!document.parsed) throw_if_faulty(report);
+  if (!document.value.is_object()) {
+    report.fault_at(document.start, found_text(document.value) + "; settings are an object {...}");
+    throw_if_faulty(report);
+  }
+  report.use(document.locator);
+  apply_overrides(document.value, options.overrides, report);
+  fill_auto(document.value, options.for_auto, report);
+
+  Reading reading;
+  Given given;
+  std::vector<NotServed> not_served;
+  Reader(report, reading.settings, given, not_served, options.leave_auto_open)
+      .read_section("", document.value, {});
+  check_together(given, report, reading.settings);
+  refuse_not_served(not_served, report);
+  throw_if_faulty(report);
+  warn_of_not_served(not_served, reading.settings, report);
+  reading.settings.warnings = report.warnings();
+  for (const auto& [path, value] : given.all())
+    reading.places[path] = report.place_of(value.path).text;
+  return reading;
+}
 }  // namespace headrace::settings
 
 namespace headrace {
 Settings Settings::from_json(std::string_view text, const std::string& origin,
                              const std::vector<std::string>& overrides) {
-  settings::Report report(origin, text);
-  settings::Document document = settings::parse_document(text, settings::Syntax::kRelaxed);
-  for (const settings::TextFault& fault : document.faults)
-    report.fault_at(fault.offset, fault.text);
-  if (!document.parsed) settings::throw_if_faulty(report);
-  if (!document.value.is_object()) {
-    report.fault_at(document.start,
-                    settings::found_text(document.value) + "; settings are an object {...}");
-    settings::throw_if_faulty(report);
-  }
-  report.use(document.locator);
-  settings::apply_overrides(document.value, overrides, report);
+  return from_json(text, origin, ReadOptions{.overrides = overrides});
+}
 
-  Settings result;
-  settings::Given given;
-  std::vector<settings::NotServed> not_served;
-  settings::Reader(report, result, given, not_served).read_section("", document.value, {});
-  settings::check_together(given, report, result);
-  settings::throw_if_faulty(report);
-  settings::warn_of_not_served(not_served, given, result, report);
-  result.warnings = report.warnings();
-  return result;
+Settings Settings::from_json(std::string_view text, const std::string& origin,
+                             const ReadOptions& options) {
+  return settings::read_settings(text, origin, options).settings;
 }
 }  // namespace headrace

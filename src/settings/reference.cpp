@@ -34,16 +34,21 @@ are in the section `headrace`, which DeepSpeed ignores. This is a whole file:
   ignored with all it holds.
 - An unknown key is an error that names the nearest known one, and the section where the key would
   belong. So is a key given twice, a value of the wrong type, and one out of range.
-- A key of DeepSpeed's that is not served yet is named in a warning, with its value and what is
+- A key of DeepSpeed's that has no effect here is named in a warning, with its value and what is
   used instead: one line per section, and one per `--set`. No warning where the value is what is
-  done in any case, or where the section is off (`"enabled": false`).
+  done in any case, or where the section is off (`"enabled": false`). One that would train
+  something else is refused.
 - All faults are listed at once: `FILE:LINE:COLUMN: key: what was found; what is allowed`. Columns
   count characters.
 - Whole numbers may be written `5e8`. Sizes are bytes, or text: `"512MiB"`, `"1.5GiB"` (powers of
   1024), `"1GB"` (powers of 1000).
-- `"auto"` is what some trainers fill in before the file is used. Where one is left, a key that is
-  honoured here is an error (leave it out to get its default), and one that changes nothing is a
-  warning like any other value. `headrace.host_budget_bytes` has an "auto" of its own.
+- `"auto"` is for the trainer to fill in, who passes its values to the reader
+  (`ReadOptions::for_auto`; `train_gpt` does). Where one is left, a key that is honoured here is an
+  error that names it, and one that has no effect is a warning like any other value. Of the three
+  batch sizes "auto" is as if left out. `headrace.host_budget_bytes` has an "auto" of its own.
+- `headrace settings check FILE...` lists faults, warnings and what is left "auto"; `show FILE` the
+  values that hold and where each is from; `explain KEY` a key; `schema` prints
+  `settings.schema.json`, which editors follow where a file names it: `"$schema": "FILE"`.
 - In paths a leading `~/` is the home directory, `${NAME}` an environment variable (an error if it
   is not set or empty), `$$` a dollar sign.
 - `--set a.b=value` lays a value over the file. It is read as JSON or, if it is not JSON, taken as
@@ -55,10 +60,12 @@ are in the section `headrace`, which DeepSpeed ignores. This is a whole file:
   `nvme_path` serves both sections.
 - Two different `nvme_path`, unless `headrace.nvme_paths` lists the drives, which then takes their
   place. One directory twice in that list.
-- `fp16.enabled` true: fp16 is not served.
+- `fp16.enabled` and `bf16.enabled`, both true. A dynamic loss scale beside
+  `headrace.non_finite` "stop"; one that begins below `fp16.min_loss_scale`.
 - `optimizer.type` other than Adam, AdamW, Adagrad, Lion and SGD, or another rule than
-  `headrace.optimizer`; `optimizer.params.amsgrad` true, `max_grad_norm` (it is
-  `gradient_clipping`).
+  `headrace.optimizer`. A constant of another rule or scheduler; a scheduler without what it needs.
+- `train_batch_size` other than `train_micro_batch_size_per_gpu` x `gradient_accumulation_steps` x
+  ranks, as soon as the trainer says how many ranks there are (`Settings::resolve_batch`).
 - `cpu_offload` or `cpu_offload_params` true beside a section that names another device.
 - A key in both of its spellings.
 
@@ -104,26 +111,43 @@ void append_honoured(std::string& text, const nlohmann::json& defaults) {
       "By the engine, or by the trainer, to whom the library hands the value.\n\n"
       "| key | by | values | default | what it does |\n|---|---|---|---|---|\n";
   for (const Key& key : keys()) {
-    if (key.status == Status::kNotServed || key.kind == Kind::kSection) continue;
+    const bool honoured = key.status == Status::kEngine || key.status == Status::kTrainer;
+    if (!honoured || key.kind == Kind::kSection) continue;
     append_row(text, {names_text(key), key.status == Status::kTrainer ? "trainer" : "engine",
                       allowed_with_unit(key), default_text(key, defaults), std::string(key.help)});
   }
 }
 
-void append_not_served(std::string& text) {
+void append_no_effect(std::string& text) {
   text +=
-      "\n## Keys of DeepSpeed's that are not served yet\n\n"
+      "\n## Keys of DeepSpeed's that have no effect here\n\n"
       "Accepted with a warning that says what is used instead. \"No warning for\" is what is done "
       "in "
       "any case. What an object in this table holds is not looked at, but for `enabled`.\n\n"
       "| key | values | no warning for | used instead |\n|---|---|---|---|\n";
   for (const Key& key : keys()) {
-    if (key.status != Status::kNotServed) continue;
+    if (key.status != Status::kNoEffect) continue;
     std::string followed(!key.same_as.empty() ? key.same_as : key.in_any_case);
     if (!followed.empty()) followed = "`" + followed + "`";
     const auto in_code = [](std::string_view path) { return "`" + std::string(path) + "`"; };
     append_row(text,
                {names_text(key), allowed_with_unit(key), followed, fill_braces(key.help, in_code)});
+  }
+}
+
+void append_refused(std::string& text) {
+  text +=
+      "\n## Keys of DeepSpeed's that are refused\n\n"
+      "What they ask for would be missing from the training. Passes: what asks for nothing; of an "
+      "object, one\nwithout `\"enabled\": true`, or an empty one.\n\n"
+      "| key | passes | refused because |\n|---|---|---|\n";
+  for (const Key& key : keys()) {
+    if (key.status != Status::kRefused) continue;
+    std::string passes = key.kind != Kind::kOpenSection ? std::string(key.in_any_case)
+                         : key.off_by_default           ? "\"enabled\": false"
+                                                        : "{}";
+    if (!passes.empty()) passes = "`" + passes + "`";
+    append_row(text, {names_text(key), passes, std::string(key.help)});
   }
 }
 }  // namespace
@@ -132,7 +156,8 @@ std::string settings_document() {
   const nlohmann::json defaults = nlohmann::json::parse(Settings{}.to_json());
   std::string text = kOpening;
   append_honoured(text, defaults);
-  append_not_served(text);
+  append_no_effect(text);
+  append_refused(text);
   return text;
 }
 }  // namespace headrace::settings

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Settings::to_json: every field by way of the table, in its order.
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "settings/drive_path.hpp"
@@ -12,32 +13,40 @@ using settings::Key;
 
 struct FieldToJson {
   const Key& key;
-  const Settings& from;
+  Settings& from;
 
   ordered_json operator()(std::monostate) const { return nullptr; }
-  ordered_json operator()(bool Settings::*field) const { return from.*field; }
-  ordered_json operator()(double Settings::*field) const { return from.*field; }
-  ordered_json operator()(std::uint32_t Settings::*field) const { return from.*field; }
-  ordered_json operator()(std::uint64_t Settings::*field) const { return from.*field; }
-  ordered_json operator()(std::vector<double> Settings::*field) const {
-    return (from.*field).empty() ? ordered_json("auto") : ordered_json(from.*field);
+  ordered_json operator()(settings::ChoiceIn field) const {
+    return settings::choices_of(key)[field.get(from)];
   }
-  // Of what was not tuned nothing is said.
-  ordered_json operator()(std::string Tuned::*field) const {
-    const std::string& text = from.tuned.*field;
-    return text.empty() ? ordered_json() : ordered_json(text);
+  ordered_json operator()(settings::In<std::vector<double>> field) const {
+    return field(from).empty() ? ordered_json("auto") : ordered_json(field(from));
   }
-  ordered_json operator()(double Tuned::*field) const {
-    const double rate = from.tuned.*field;
-    return rate == 0 ? ordered_json() : ordered_json(rate);
+  ordered_json operator()(settings::In<std::string> field) const {
+    return field(from).empty() ? ordered_json() : ordered_json(field(from));
   }
-  template <class Choice>
-  ordered_json operator()(Choice Settings::*field) const {
-    return settings::choices_of(key)[static_cast<std::size_t>(from.*field)];
+  template <class T>
+  ordered_json operator()(settings::In<T> field) const {
+    if (key.unsaid_at_zero && field(from) == T{}) return {};
+    return field(from);
+  }
+  template <class T>
+  ordered_json operator()(settings::In<std::optional<T>> field) const {
+    return field(from) ? ordered_json(*field(from)) : ordered_json();
   }
 };
 
-ordered_json value_of(const Key& key, const Settings& from) {
+// Of a scheduler its own keys alone.
+bool is_of(const Key& key, const Settings& from) {
+  if (!key.path.starts_with("scheduler")) return true;
+  if (from.scheduler.type == SchedulerType::kNone) return false;
+  const auto types = settings::words_of(key.of_types);
+  return types.empty() ||
+         std::ranges::find(types, std::string_view(name_of(from.scheduler.type))) != types.end();
+}
+
+ordered_json value_of(const Key& key, Settings& from) {
+  if (!is_of(key, from)) return nullptr;
   if (key.kind == settings::Kind::kSizeOrAuto) {
     return from.host_budget_auto ? ordered_json("auto") : ordered_json(from.host_budget_bytes);
   }
@@ -63,8 +72,9 @@ void put(ordered_json& root, std::string_view path, ordered_json value) {
 
 std::string Settings::to_json() const {
   ordered_json root;
+  Settings all = *this;
   for (const Key& key : settings::keys()) {
-    ordered_json value = value_of(key, *this);
+    ordered_json value = value_of(key, all);
     if (!value.is_null()) put(root, key.path, std::move(value));
   }
   // A path may hold bytes that are not UTF-8, which JSON cannot: they are shown as U+FFFD.

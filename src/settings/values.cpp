@@ -48,16 +48,26 @@ std::optional<double> whole_number(const json& value) {
   return whole && std::fabs(number) < 9.2e18 ? std::optional(number) : std::nullopt;
 }
 
-void store_number(const Key& key, double number, Settings& settings) {
-  if (const auto* field = std::get_if<std::uint32_t Settings::*>(&key.field)) {
-    settings.*(*field) = static_cast<std::uint32_t>(number);
-  } else if (const auto* wide = std::get_if<std::uint64_t Settings::*>(&key.field)) {
-    settings.*(*wide) = static_cast<std::uint64_t>(number);
-  } else if (const auto* real = std::get_if<double Settings::*>(&key.field)) {
-    settings.*(*real) = number + 0.0;  // -0 becomes 0
-  } else if (const auto* rate = std::get_if<double Tuned::*>(&key.field)) {
-    settings.tuned.*(*rate) = number + 0.0;
+template <class T>
+concept Number = std::is_arithmetic_v<T> && !std::is_same_v<T, bool>;
+
+struct StoreNumber {
+  double number;
+  Settings& settings;
+
+  template <Number T>
+  void operator()(In<T> field) const {
+    field(settings) = static_cast<T>(number + 0.0);  // -0 becomes 0
   }
+  template <Number T>
+  void operator()(In<std::optional<T>> field) const {
+    field(settings) = static_cast<T>(number + 0.0);
+  }
+  void operator()(const auto&) const {}
+};
+
+void store_number(const Key& key, double number, Settings& settings) {
+  std::visit(StoreNumber{number, settings}, key.field);
 }
 
 bool read_integer(const Key& key, const json& value, Settings& settings) {
@@ -91,7 +101,7 @@ bool read_size(const Key& key, const json& value, Settings& settings) {
   const auto bytes = size_of(value);
   if (!bytes || !in_range(key, static_cast<double>(*bytes)) || *bytes % key.multiple != 0)
     return false;
-  settings.*std::get<std::uint64_t Settings::*>(key.field) = *bytes;
+  std::get<In<std::uint64_t>>(key.field)(settings) = *bytes;
   return true;
 }
 
@@ -112,49 +122,30 @@ bool read_choice(const Key& key, const json& value, Settings& settings) {
   const auto found =
       std::find(choices.begin(), choices.end(), wanted.get_ref<const std::string&>());
   if (found == choices.end()) return false;
-  const auto index = found - choices.begin();
-  if (const auto* device = std::get_if<OffloadDevice Settings::*>(&key.field)) {
-    settings.*(*device) = static_cast<OffloadDevice>(index);
-  } else if (const auto* master = std::get_if<MasterLayout Settings::*>(&key.field)) {
-    settings.*(*master) = static_cast<MasterLayout>(index);
-  } else if (const auto* rule = std::get_if<OptimizerRule Settings::*>(&key.field)) {
-    settings.*(*rule) = static_cast<OptimizerRule>(index);
-  } else if (const auto* moments = std::get_if<MomentCodec Settings::*>(&key.field)) {
-    settings.*(*moments) = static_cast<MomentCodec>(index);
-  } else if (const auto* non_finite = std::get_if<NonFinite Settings::*>(&key.field)) {
-    settings.*(*non_finite) = static_cast<NonFinite>(index);
-  } else if (const auto* mode = std::get_if<UpdateMode Settings::*>(&key.field)) {
-    settings.*(*mode) = static_cast<UpdateMode>(index);
-  } else if (const auto* queue = std::get_if<IoQueueKind Settings::*>(&key.field)) {
-    settings.*(*queue) = static_cast<IoQueueKind>(index);
-  } else if (const auto* registered = std::get_if<RegisterBuffers Settings::*>(&key.field)) {
-    settings.*(*registered) = static_cast<RegisterBuffers>(index);
-  } else if (const auto* direct = std::get_if<DirectIo Settings::*>(&key.field)) {
-    settings.*(*direct) = static_cast<DirectIo>(index);
-  } else if (const auto* checksums = std::get_if<Checksums Settings::*>(&key.field)) {
-    settings.*(*checksums) = static_cast<Checksums>(index);
-  }
+  if (const auto* field = std::get_if<ChoiceIn>(&key.field))
+    field->set(settings, static_cast<std::size_t>(found - choices.begin()));
   return true;
 }
 
 bool read_boolean(const Key& key, const json& value, Settings& settings) {
   if (!value.is_boolean()) return false;
-  const auto* field = std::get_if<bool Settings::*>(&key.field);
-  if (field != nullptr) settings.*(*field) = value.get<bool>();
+  if (const auto* field = std::get_if<In<bool>>(&key.field)) (*field)(settings) = value.get<bool>();
+  if (const auto* optional = std::get_if<In<std::optional<bool>>>(&key.field))
+    (*optional)(settings) = value.get<bool>();
   return true;
 }
 
 bool read_text(const Key& key, const json& value, Settings& settings) {
   if (!value.is_string()) return false;
-  const auto* field = std::get_if<std::string Tuned::*>(&key.field);
-  if (field != nullptr) settings.tuned.*(*field) = value.get<std::string>();
+  if (const auto* field = std::get_if<In<std::string>>(&key.field))
+    (*field)(settings) = value.get<std::string>();
   return true;
 }
 
 bool read_shares(const Key& key, const json& value, Settings& settings) {
-  const auto* field = std::get_if<std::vector<double> Settings::*>(&key.field);
+  std::vector<double>& field = std::get<In<std::vector<double>>>(key.field)(settings);
   if (value == "auto") {
-    (settings.*(*field)).clear();
+    field.clear();
     return true;
   }
   if (!value.is_array() || value.empty()) return false;
@@ -165,7 +156,18 @@ bool read_shares(const Key& key, const json& value, Settings& settings) {
     if (!std::isfinite(number) || number <= 0) return false;
     shares.push_back(number);
   }
-  settings.*(*field) = std::move(shares);
+  field = std::move(shares);
+  return true;
+}
+
+bool read_pair(const Key& key, const json& value, Settings& settings) {
+  if (!value.is_array() || value.size() != 2) return false;
+  Pair pair;
+  for (std::size_t i = 0; i < 2; ++i) {
+    if (!value[i].is_number() || !in_range(key, value[i].get<double>())) return false;
+    pair[i] = value[i].get<double>() + 0.0;
+  }
+  std::get<In<std::optional<Pair>>>(key.field)(settings) = pair;
   return true;
 }
 
@@ -202,6 +204,8 @@ bool fits(const Key& key, const json& value, Settings& settings) {
       return is_list_of(value, is_text);
     case Kind::kNumberList:
       return is_list_of(value, [](const json& v) { return v.is_number(); });
+    case Kind::kPair:
+      return read_pair(key, value, settings);
     case Kind::kSharesOrAuto:
       return read_shares(key, value, settings);
     case Kind::kAny:
@@ -210,11 +214,13 @@ bool fits(const Key& key, const json& value, Settings& settings) {
   return true;
 }
 
-bool lists_choice(const Key& key, std::string_view word) {
-  const auto choices = choices_of(key);
-  return std::find(choices.begin(), choices.end(), word) != choices.end();
-}
 }  // namespace
+
+bool takes_auto(const Key& key) {
+  const auto choices = choices_of(key);
+  return key.kind == Kind::kSizeOrAuto || key.kind == Kind::kSharesOrAuto ||
+         std::find(choices.begin(), choices.end(), "auto") != choices.end();
+}
 
 std::optional<std::uint64_t> parse_size(std::string_view text) {
   const auto whole = take_digits(text, 19);
@@ -253,18 +259,6 @@ std::string found_text(const json& value) {
 
 void read_value(const Key& key, const json& value, const Path& path, Report& report,
                 Settings& settings) {
-  const bool automatic = value == "auto";
-  if (automatic && key.status == Status::kNotServed) return;
-  const bool free_text =
-      key.kind == Kind::kSizeOrAuto || key.kind == Kind::kSharesOrAuto || lists_choice(key, "auto");
-  if (automatic && !free_text) {
-    report.fault(
-        path,
-        "\"auto\" is for a trainer to fill in, and none did: give a value or leave the key "
-        "out; allowed: " +
-            allowed_text(key));
-    return;
-  }
   if (fits(key, value, settings)) return;
   std::string text = found_text(value) + "; allowed: " + allowed_text(key);
   if (value.is_string() && !key.choices.empty()) {

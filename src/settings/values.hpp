@@ -17,6 +17,9 @@ std::optional<std::uint64_t> parse_size(std::string_view text);
 // `found "four"` and so on, on one line.
 std::string found_text(const nlohmann::json& value);
 
+// "auto" is a value of the key's own, and not a trainer's to fill in.
+bool takes_auto(const Key& key);
+
 // Checks type and range of `value`, which is not null, and stores it in the key's field if it has
 // one. What does not fit is reported under `path`.
 void read_value(const Key& key, const nlohmann::json& value, const Path& path, Report& report,

@@ -18,7 +18,10 @@ constexpr std::uint64_t kSeed = 31;
 TEST(RankSums, RoundOnceAfterAllRanksAtEveryLength) {
   SCOPED_TRACE("seed " + std::to_string(kSeed));
   std::mt19937_64 random(kSeed);
-  for (const std::uint64_t elements : {0, 1, 7, 1023, 1024, 1025, 5000}) {
+  for (const std::uint64_t elements : {0, 1, 7, 1023, 1024, 1025, 5000, 5001}) {
+    const bool f16 = elements % 2 == 1;
+    const auto widen = f16 ? base::f16_to_f32 : base::bf16_to_f32;
+    const auto narrow = f16 ? base::f32_to_f16 : base::f32_to_bf16;
     std::vector<std::vector<std::uint16_t>> parts(3, std::vector<std::uint16_t>(elements));
     for (auto& part : parts) {
       for (auto& value : part)
@@ -26,13 +29,14 @@ TEST(RankSums, RoundOnceAfterAllRanksAtEveryLength) {
     }
     std::vector<std::uint16_t> expected(elements);
     for (std::uint64_t i = 0; i < elements; ++i) {
-      float sum = base::bf16_to_f32(parts[0][i]);
-      sum += base::bf16_to_f32(parts[1][i]);
-      sum += base::bf16_to_f32(parts[2][i]);
-      expected[i] = base::f32_to_bf16(sum);
+      float sum = widen(parts[0][i]);
+      sum += widen(parts[1][i]);
+      sum += widen(parts[2][i]);
+      expected[i] = narrow(sum);
     }
     const void* pointers[] = {parts[0].data(), parts[1].data(), parts[2].data()};
-    sum_ranks(pointers, DType::kBf16, elements, parts[1].data());  // onto one of them, as ranks do
+    // Onto one of them, as ranks do.
+    sum_ranks(pointers, f16 ? DType::kF16 : DType::kBf16, elements, parts[1].data());
     ASSERT_EQ(parts[1], expected) << elements;
   }
 }

@@ -41,7 +41,7 @@ GradientPiece reference_piece(const std::vector<float>& values) {
   return piece;
 }
 
-// A tensor of either dtype, `offset` elements past an aligned start.
+// A tensor of any dtype, `offset` elements past an aligned start.
 struct Tensor {
   Tensor(DType dtype, std::uint64_t elements, std::uint64_t offset)
       : dtype(dtype),
@@ -51,11 +51,13 @@ struct Tensor {
   void* data() { return words.data() + offset * size_bytes(dtype) / 2; }
   float get(std::uint64_t i) {
     if (dtype == DType::kF32) return static_cast<float*>(data())[i];
-    return base::bf16_to_f32(static_cast<std::uint16_t*>(data())[i]);
+    const std::uint16_t bits = static_cast<std::uint16_t*>(data())[i];
+    return dtype == DType::kF16 ? base::f16_to_f32(bits) : base::bf16_to_f32(bits);
   }
   void set(std::uint64_t i, float value) {
-    if (dtype == DType::kBf16) {
-      static_cast<std::uint16_t*>(data())[i] = base::f32_to_bf16(value);
+    if (dtype != DType::kF32) {
+      static_cast<std::uint16_t*>(data())[i] =
+          dtype == DType::kF16 ? base::f32_to_f16(value) : base::f32_to_bf16(value);
     } else {
       static_cast<float*>(data())[i] =
           std::isnan(value) ? std::bit_cast<float>(base::kCanonicalNan) : value;
@@ -152,8 +154,8 @@ class GradientKernel : public testing::TestWithParam<Target> {
 
 TEST_P(GradientKernel, GivesTheDefinedBitsAtEveryShortLength) {
   std::mt19937_64 random(kSeed);
-  for (const DType source : {DType::kF32, DType::kBf16}) {
-    for (const DType sum : {DType::kF32, DType::kBf16}) {
+  for (const DType source : {DType::kF32, DType::kBf16, DType::kF16}) {
+    for (const DType sum : {DType::kF32, DType::kBf16, DType::kF16}) {
       for (const bool overwrite : {true, false}) {
         for (std::uint64_t elements = 0; elements <= 65; ++elements) {
           SCOPED_TRACE("seed " + std::to_string(kSeed));
@@ -167,8 +169,8 @@ TEST_P(GradientKernel, GivesTheDefinedBitsAtEveryShortLength) {
 
 TEST_P(GradientKernel, GivesTheDefinedBitsAroundBlocksAndPieces) {
   std::mt19937_64 random(kSeed + 1);
-  for (const DType source : {DType::kF32, DType::kBf16}) {
-    for (const DType sum : {DType::kF32, DType::kBf16}) {
+  for (const DType source : {DType::kF32, DType::kBf16, DType::kF16}) {
+    for (const DType sum : {DType::kF32, DType::kBf16, DType::kF16}) {
       for (const std::uint64_t elements : {255, 256, 257, 65537}) {
         compare({source, sum, true, elements, 65536, 65536, 1}, random, false);
       }

@@ -191,6 +191,28 @@ INSTANTIATE_TEST_SUITE_P(Matrix, Exactness,
                                                                                    : "F32Master");
                          });
 
+// fp16 weights have f32 masters; their gradients keep 16 bits unless they are summed.
+TEST(ExactnessOfF16, PlacementAndDeviceChangeNoBit) {
+  for (const std::uint32_t accumulation : {1u, 4u}) {
+    std::map<std::string, int> hashes;
+    for (const Row& row : rows()) {
+      if (!row.clip || (pairwise() && accumulation == 4)) continue;
+      const testing::TemporaryDirectory directory;
+      const auto device = device::make_device_host({.flavour = row.device});
+      const testing::MlpOptions options{
+          .accumulation = accumulation, .max_norm = 0.05f, .dtype = DType::kF16};
+      Settings settings = settings_of(row, directory.string(), accumulation, MasterLayout::kSplit);
+      if (row.placement == Placement::kBudget)
+        settings.host_budget_bytes = middle_budget(settings, device, options);
+      Engine engine(settings, {.device = device});
+      testing::Mlp network(engine, *device, options);
+      for (int step = 0; step < 3; ++step) network.train_step();
+      ++hashes[engine.hash_parameters() + engine.hash_optimizer_state()];
+    }
+    EXPECT_EQ(hashes.size(), 1u) << "accumulation " << accumulation;
+  }
+}
+
 TEST(ExactnessOverTiles, TileSizeSlotsAndSharesOfDrivesChangeNoBit) {
   std::map<std::string, int> hashes;
   for (const std::uint64_t tile : {1u, 2u, 3u}) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whole files: corpus/accepted opens with "// warnings: N", corpus/refused with one "//
-// LINE:COLUMN: text" per fault that must be reported, in that order and no others. And 20,000
+// LINE:COLUMN: text" per fault that must be reported, in that order and no others. And 100,000
 // mutations of the accepted ones.
 #include <gtest/gtest.h>
 
@@ -13,8 +13,10 @@
 
 #include "headrace/error.hpp"
 #include "headrace/settings.hpp"
+#include "schema_fault.hpp"
 #include "settings/json_text.hpp"
 #include "settings/key_table.hpp"
+#include "settings/reference.hpp"
 
 namespace headrace {
 namespace {
@@ -56,7 +58,8 @@ TEST(SettingsCorpus, AcceptsWithExactlyTheWarningsThatAreDue) {
   for (const File& file : read_corpus("accepted")) {
     SCOPED_TRACE(file.name);
     try {
-      const Settings settings = Settings::from_file(file.path);
+      const ReadOptions leave_open{.leave_auto_open = true};
+      const Settings settings = Settings::from_file(file.path, leave_open);
       std::string all;
       for (const std::string& warning : settings.warnings) {
         EXPECT_EQ(warning.rfind(file.path + ":", 0), 0u) << warning;
@@ -98,7 +101,7 @@ TEST(SettingsCorpus, RefusesWithEveryFaultAtItsLineAndColumn) {
 // The first key in `object` that the table does not hold, or "".
 std::string unknown_key_in(const json& object, const std::string& section) {
   for (const auto& [name, value] : object.items()) {
-    if (name.starts_with('_')) continue;
+    if (name.starts_with('_') || name == "$schema") continue;
     const settings::Key* key = settings::find_key(section, name);
     if (key == nullptr) return section + "." + name;
     if (key->kind != settings::Kind::kSection || !value.is_object()) continue;
@@ -185,6 +188,68 @@ void check_one(const std::string& text, std::size_t& accepted) {
   }
 }
 
+// One step of change to a whole document: a key of the table set to some value where it belongs or
+// elsewhere, or taken out.
+class StructureMutator {
+ public:
+  explicit StructureMutator(std::uint64_t seed) : random_(seed) {}
+  std::size_t below(std::size_t count) { return static_cast<std::size_t>(random_() % count); }
+
+  json mutate(json document) {
+    for (std::size_t rounds = 1 + below(3); rounds > 0; --rounds) once(document);
+    return document;
+  }
+
+ private:
+  json value_for(const settings::Key& key) {
+    const auto choices = settings::choices_of(key);
+    switch (below(12)) {
+      case 0:
+        return nullptr;
+      case 1:
+        return "auto";
+      case 2:
+        return below(2) == 0;
+      case 3:
+        return -1;
+      case 4:
+        return 1e300;
+      case 5:
+        return json::array({0.5, 0.9});
+      case 6:
+        return json::object();
+      case 7:
+        return key.multiple * (1 + below(64));
+      case 8:
+        return below(100) * 0.01;
+      case 9:
+        return "text";
+      default:
+        if (!choices.empty()) return choices[below(choices.size())];
+        if (!key.in_any_case.empty()) return json::parse(key.in_any_case);
+        return below(8);
+    }
+  }
+  void once(json& document) {
+    const auto keys = settings::keys();
+    const settings::Key& key = keys[below(keys.size())];
+    std::string path = "/" + std::string(key.path);
+    std::replace(path.begin(), path.end(), '.', '/');
+    if (below(8) == 0) path = "/" + std::string(key.name());  // perhaps out of place
+    try {
+      const json::json_pointer at(path);
+      if (below(6) != 0) {
+        document[at] = value_for(key);
+      } else if (document.contains(at)) {
+        document[at.parent_pointer()].erase(at.back());
+      }
+    } catch (const json::exception&) {  // what holds it is no object
+    }
+  }
+
+  std::mt19937_64 random_;
+};
+
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 constexpr int kMutations = 4000;
 #else
@@ -205,6 +270,42 @@ TEST(SettingsMutations, NeverCrashAndNeverAcceptAnUnknownKeySilently) {
   std::printf("%zu of %d accepted\n", accepted, kMutations);
   EXPECT_GT(accepted, static_cast<std::size_t>(kMutations) / 100);
   EXPECT_LT(accepted, static_cast<std::size_t>(kMutations) * 9 / 10);
+}
+
+// What is accepted holds what it says, and stays itself; the schema rejects none of it.
+TEST(SettingsMutations, OfTheStructureAreAcceptedOnlyAsLegalSettings) {
+  std::vector<json> documents;
+  for (const File& file : read_corpus("accepted"))
+    documents.push_back(settings::parse_document(file.text, settings::Syntax::kRelaxed).value);
+  const json schema = json::parse(settings::settings_schema());
+  const std::uint64_t seed = std::random_device{}();
+  std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
+  StructureMutator mutator(seed);
+  std::size_t accepted = 0;
+  for (int i = 0; i < 4 * kMutations; ++i) {
+    const json document = mutator.mutate(documents[mutator.below(documents.size())]);
+    const std::string text = document.dump();
+    ASSERT_NO_FATAL_FAILURE(check_one(text, accepted)) << "seed " << seed;
+    try {
+      Settings::from_json(text, "settings", ReadOptions{.leave_auto_open = true});
+    } catch (const Error&) {
+      continue;
+    }
+    ASSERT_EQ(schema_fault(schema, document), "") << "seed " << seed << "\n" << text;
+  }
+  std::printf("%zu of %d accepted\n", accepted, 4 * kMutations);
+  EXPECT_GT(accepted, static_cast<std::size_t>(kMutations) / 10);
+}
+
+TEST(SettingsSchema, RejectsWhatASchemaCan) {
+  const json schema = json::parse(settings::settings_schema());
+  for (const char* text :
+       {R"({"train_batch_sise": 8})", R"({"headrace": {"update_slots": 0}})",
+        R"({"zero_optimization": {"stage": 4}})", R"({"headrace": {"io_queue": "uringg"}})",
+        R"({"optimizer": {"params": {"betas": [0.9]}}})", R"({"bf16": {"enabled": 1}})"}) {
+    EXPECT_NE(schema_fault(schema, json::parse(text)), "") << text;
+    EXPECT_THROW(Settings::from_json(text), Error) << text;
+  }
 }
 
 TEST(SettingsMutations, AnUnknownKeyIsRefusedWhereverItStands) {

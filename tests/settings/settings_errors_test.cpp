@@ -192,7 +192,7 @@ TEST(SettingsErrors, ProposeTheKeyThatAnUnfinishedWordBegins) {
 
 TEST(SettingsErrors, SayInWhichDtypeGradientsAreReallySummed) {
   const auto warning = [](const char* text) {
-    const Settings settings = Settings::from_json(text, "f", {});
+    const Settings settings = Settings::from_json(text, "f");
     return settings.warnings.size() == 1 ? settings.warnings[0] : std::string("not one warning");
   };
   const std::string once = warning(R"({"data_types": {"grad_accum_dtype": "bf16"}})");

@@ -153,35 +153,28 @@ TEST(Settings, WarnAboutAKeyThatIsNotServedWithItsValueAndWhatIsUsedInstead) {
   EXPECT_EQ(
       Settings::from_json("{\n  \"aio\": {\"queue_depth\": 8}\n}", "ds.json").warnings,
       Lines{
-          "ds.json:2:11: not served yet: aio.queue_depth = 8 (headrace.queue_depth = 16 is used)"});
+          "ds.json:2:11: no effect here: aio.queue_depth = 8 (headrace.queue_depth = 16 is used)"});
   EXPECT_EQ(
       Settings::from_json(R"({"aio": {"queue_depth": 8}, "headrace": {"queue_depth": 9}})", "f",
                           {"headrace.queue_depth=10"})
           .warnings,
-      Lines{"f:1:10: not served yet: aio.queue_depth = 8 (headrace.queue_depth = 10 is used)"});
+      Lines{"f:1:10: no effect here: aio.queue_depth = 8 (headrace.queue_depth = 10 is used)"});
 }
 
 TEST(Settings, WarnOncePerSectionInTheOrderOfTheText) {
   const Settings read = Settings::from_json(
-      R"({"train_batch_size": 32,
-"optimizer": {"type": "AdamW", "params": {"lr": 3e-4, "betas": [0.9, 0.95]}},
+      R"({"prescale_gradients": true,
 "zero_optimization": {"sub_group_size": 1e8, "overlap_comm": true, "reduce_bucket_size": 5},
-"scheduler": {"params": {"total_num_steps": 7}, "type": "WarmupLR"},
 "steps_per_print": 10})",
       "f");
-  EXPECT_EQ(
-      read.warnings,
-      (Lines{
-          "f:1:2: not served yet: train_batch_size = 32 (the trainer's own is used, with "
-          "gradient_accumulation_steps = 1); steps_per_print = 10 (reporting is the trainer's)",
-          "f:2:43: not served yet: optimizer.params.lr = 0.0003, optimizer.params.betas = "
-          "[0.9,0.95] (the trainer's own is used)",
-          "f:3:23: not served yet: zero_optimization.sub_group_size = 100000000 "
-          "(headrace.tile_elements = 1048576 is used); zero_optimization.overlap_comm = true, "
-          "zero_optimization.reduce_bucket_size = 5 (ranks talk through the collective that the "
-          "trainer passes in)",
-          "f:4:15: not served yet: scheduler.params, scheduler.type = \"WarmupLR\" (the trainer's "
-          "own is used)"}));
+  EXPECT_EQ(read.warnings,
+            (Lines{"f:1:2: no effect here: prescale_gradients = true (ranks talk through the "
+                   "collective that the trainer passes in); steps_per_print = 10 (reporting is the "
+                   "trainer's)",
+                   "f:2:23: no effect here: zero_optimization.sub_group_size = 100000000 "
+                   "(headrace.tile_elements = 1048576 is used); zero_optimization.overlap_comm = "
+                   "true, zero_optimization.reduce_bucket_size = 5 (ranks talk through the "
+                   "collective that the trainer passes in)"}));
 }
 
 TEST(Settings, KeepQuietAboutValuesThatAreWhatIsDoneInAnyCase) {
@@ -194,37 +187,91 @@ TEST(Settings, KeepQuietAboutValuesThatAreWhatIsDoneInAnyCase) {
             Lines{});
   for (const char* other :
        {R"({"zero_optimization": {"contiguous_gradients": false}})",
-        R"({"fp16": {"loss_scale": 0}})",
         R"({"aio": {"block_size": 1048576}, "headrace": {"io_block_bytes": "2MiB"}})",
-        R"({"flops_profiler": {"enabled": true}})", R"({"flops_profiler": {}})",
-        R"({"bf16": {"enabled": false}})", R"({"aio": {"thread_count": "auto"}})"}) {
+        R"({"flops_profiler": {"enabled": true}})", R"({"bf16": {"enabled": false}})",
+        R"({"aio": {"thread_count": "auto"}})"}) {
     EXPECT_EQ(warnings(other).size(), 1u) << other;
   }
 }
 
-TEST(Settings, TakeTheRuleOfDeepSpeedsOptimizerButSayThatItsConstantsAreTheTrainers) {
+TEST(Settings, TakeTheRuleAndTheConstantsOfDeepSpeedsOptimizer) {
   const Settings sgd = Settings::from_json(
-      R"({"optimizer": {"type": "SGD", "params": {"momentum": 0.9, "nesterov": true,
-      "dampening": 0, "maximize": false}}})",
-      "f");
+      R"({"optimizer": {"type": "SGD", "params": {"lr": 0.5, "momentum": 0.9, "nesterov": true,
+      "maximize": false}}})");
   EXPECT_EQ(sgd.optimizer, OptimizerRule::kSgdMomentum);
-  EXPECT_EQ(sgd.warnings,
-            (Lines{"f:1:42: not served yet: optimizer.params.momentum = 0.9 (the trainer's own is "
-                   "used; a value other than 0 makes sgd_momentum of SGD); "
-                   "optimizer.params.nesterov = true (the trainer's own is used)"}));
-  const Settings plain =
-      Settings::from_json(R"({"optimizer": {"type": "SGD", "params": {"momentum": 0.0}}})");
-  EXPECT_EQ(plain.optimizer, OptimizerRule::kSgd);
-  EXPECT_EQ(plain.warnings, Lines{});
-  const Settings adagrad = Settings::from_json(
-      R"({"optimizer": {"type": "Adagrad", "params": {"lr_decay": 0.1,
-      "initial_accumulator_value": 0.5}}})",
-      "f");
-  EXPECT_EQ(adagrad.optimizer, OptimizerRule::kAdagrad);
-  EXPECT_EQ(adagrad.warnings,
-            (Lines{"f:1:46: not served yet: optimizer.params.lr_decay = 0.1 (the trainer's own is "
-                   "used); optimizer.params.initial_accumulator_value = 0.5 (Adagrad's sums of "
-                   "squares begin at 0)"}));
+  EXPECT_EQ(sgd.warnings, Lines{});
+  const Hyperparameters ours{.beta1 = 0.5f, .weight_decay = 0.1f};
+  const Hyperparameters given = sgd.optimizer_section.hyperparameters(sgd.optimizer, ours);
+  EXPECT_EQ(given.momentum, 0.9f);
+  EXPECT_TRUE(given.nesterov);
+  EXPECT_EQ(given.weight_decay, 0) << "DeepSpeed's default, as there is a type";
+  EXPECT_EQ(sgd.optimizer_section.learning_rate(sgd.optimizer, 7), 0.5);
+
+  EXPECT_EQ(
+      Settings::from_json(R"({"optimizer": {"type": "SGD", "params": {"momentum": 0}}})").optimizer,
+      OptimizerRule::kSgd);
+  const Settings lion = Settings::from_json(R"({"optimizer": {"type": "Lion"}})");
+  EXPECT_EQ(lion.optimizer_section.hyperparameters(lion.optimizer, ours).beta2, 0.99f);
+  EXPECT_EQ(lion.optimizer_section.learning_rate(lion.optimizer, 7), 1e-3);
+  const Settings without = Settings::from_json(R"({"optimizer": {"params": {"eps": 0.25}}})");
+  EXPECT_EQ(without.optimizer_section.hyperparameters(without.optimizer, ours).beta1, 0.5f);
+  EXPECT_EQ(without.optimizer_section.hyperparameters(without.optimizer, ours).eps, 0.25f);
+  EXPECT_EQ(without.optimizer_section.learning_rate(without.optimizer, 7), 7);
+  EXPECT_EQ(Settings::from_json(R"({"optimizer": {"params": {"adam_w_mode": false}}})").optimizer,
+            OptimizerRule::kAdam);
+}
+
+TEST(Settings, ScaleLossesAndSkipOverflowsWithFp16) {
+  const Settings read = Settings::from_json(R"({"fp16": {"enabled": true, "hysteresis": 4}})");
+  EXPECT_EQ(read.parameter_dtype(), DType::kF16);
+  EXPECT_EQ(read.loss_scaling.hysteresis, 4u);
+  EXPECT_EQ(read.non_finite, NonFinite::kSkip);
+  EXPECT_EQ(Settings::from_json(R"({"bf16": {"enabled": true}})").parameter_dtype(), DType::kBf16);
+  EXPECT_FALSE(Settings::from_json("{}").parameter_dtype());
+}
+
+TEST(Settings, FillInTheBatchAsDeepSpeedDoes) {
+  struct Case {
+    const char* text;
+    std::uint32_t ranks, whole, micro, accumulation;
+  };
+  for (const Case& c : {
+           Case{R"({"train_batch_size": 24, "train_micro_batch_size_per_gpu": 4})", 2, 24, 4, 3},
+           Case{R"({"train_batch_size": 24, "gradient_accumulation_steps": 3})", 2, 24, 4, 3},
+           Case{R"({"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 3})", 2, 24,
+                4, 3},
+           Case{R"({"train_batch_size": 24})", 2, 24, 12, 1},
+           Case{R"({"train_micro_batch_size_per_gpu": 4})", 3, 12, 4, 1},
+           Case{R"({"train_batch_size": "auto", "train_micro_batch_size_per_gpu": 4,
+                    "gradient_accumulation_steps": "auto"})",
+                1, 4, 4, 1},
+       }) {
+    Settings read = Settings::from_json(c.text);
+    read.resolve_batch(c.ranks);
+    EXPECT_EQ(read.train_batch_size, c.whole) << c.text;
+    EXPECT_EQ(read.train_micro_batch_size_per_gpu, c.micro) << c.text;
+    EXPECT_EQ(read.gradient_accumulation_steps, c.accumulation) << c.text;
+  }
+  Settings none = Settings::from_json("{}");
+  none.resolve_batch(4);
+  EXPECT_FALSE(none.train_batch_size);
+  for (const char* text : {R"({"train_batch_size": 7, "train_micro_batch_size_per_gpu": 4})",
+                           R"({"train_batch_size": 7, "train_micro_batch_size_per_gpu": 4,
+                               "gradient_accumulation_steps": 1})"}) {
+    Settings read = Settings::from_json(text);
+    EXPECT_THROW(read.resolve_batch(2), Error) << text;
+  }
+}
+
+TEST(Settings, TakeFromTheTrainerWhatIsLeftToIt) {
+  const char* text = R"({"optimizer": {"type": "AdamW", "params": {"lr": "auto", "eps": 0.5}}})";
+  const Settings filled = Settings::from_json(
+      text, "f", ReadOptions{.for_auto = {"optimizer.params.lr=0.25", "optimizer.params.eps=1"}});
+  EXPECT_EQ(filled.optimizer_section.lr, 0.25);
+  EXPECT_EQ(filled.optimizer_section.eps, 0.5) << "what is given stays";
+  const Settings open = Settings::from_json(text, "f", ReadOptions{.leave_auto_open = true});
+  EXPECT_EQ(open.open, Lines{"optimizer.params.lr"});
+  EXPECT_THROW(Settings::from_json(text), Error);
 }
 
 TEST(Settings, WarnWhereDeepSpeedsStageWouldOffloadLess) {
@@ -302,7 +349,7 @@ TEST(SettingsOverrides, MendWhatTheFileHoldsAndTakeItsSpelling) {
 TEST(SettingsOverrides, NameThemselvesInWarnings) {
   const Settings read =
       Settings::from_json(R"({"aio": {"queue_depth": 1}})", "f", {"aio.queue_depth=2"});
-  EXPECT_EQ(read.warnings, Lines{"--set aio.queue_depth: not served yet: aio.queue_depth = 2 "
+  EXPECT_EQ(read.warnings, Lines{"--set aio.queue_depth: no effect here: aio.queue_depth = 2 "
                                  "(headrace.queue_depth = 16 is used)"});
 }
 
@@ -315,7 +362,7 @@ TEST(SettingsFile, IsReadAndNamedInWarnings) {
   EXPECT_EQ(read.gradient_clipping, 3);
   EXPECT_EQ(read.update_slots, 7u);
   ASSERT_EQ(read.warnings.size(), 1u);
-  EXPECT_EQ(read.warnings[0].rfind(path + ":1:2: not served yet: steps_per_print = 1 ", 0), 0u)
+  EXPECT_EQ(read.warnings[0].rfind(path + ":1:2: no effect here: steps_per_print = 1 ", 0), 0u)
       << read.warnings[0];
 }
 

@@ -65,7 +65,7 @@ TEST(KeyTable, GivesEveryHonouredKeyARangeThatHoldsItsDefault) {
 
 TEST(KeyTable, AcceptsAWellTypedValueForEveryKeyThatIsNotServedAndWarnsOnceOrFollowsIt) {
   for (const Key& key : keys()) {
-    if (key.status != Status::kNotServed || key.checked) continue;
+    if (key.status != Status::kNoEffect || key.checked) continue;
     nlohmann::json value;
     switch (key.kind) {
       case Kind::kBoolean:
@@ -85,7 +85,7 @@ TEST(KeyTable, AcceptsAWellTypedValueForEveryKeyThatIsNotServedAndWarnsOnceOrFol
         value = nlohmann::json::array({0.5});
         break;
       default:
-        value = nlohmann::json::object();
+        value = {{"enabled", true}};
         break;
     }
     for (const nlohmann::json& given : {value, nlohmann::json("auto")}) {
@@ -93,7 +93,7 @@ TEST(KeyTable, AcceptsAWellTypedValueForEveryKeyThatIsNotServedAndWarnsOnceOrFol
       const Settings settings =
           Settings::from_json("{}", "f", {std::string(key.path) + "=" + given.dump()});
       ASSERT_EQ(settings.warnings.size(), 1u);
-      EXPECT_NE(settings.warnings[0].find("not served yet: " + std::string(key.path)),
+      EXPECT_NE(settings.warnings[0].find("no effect here: " + std::string(key.path)),
                 std::string::npos)
           << settings.warnings[0];
       EXPECT_EQ(settings.warnings[0].find('{'), std::string::npos) << settings.warnings[0];

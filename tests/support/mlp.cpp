@@ -7,9 +7,6 @@
 #include "base/number_formats.hpp"
 
 namespace headrace::testing {
-using base::bf16_to_f32;
-using base::f32_to_bf16;
-
 float noise(std::uint64_t seed, std::uint64_t index) {
   std::uint64_t z = seed * 0x9e3779b97f4a7c15ull + index + 0x632be59bd9b4e019ull;
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
@@ -19,6 +16,18 @@ float noise(std::uint64_t seed, std::uint64_t index) {
 }
 
 namespace {
+float widened(DType dtype, std::uint16_t value) {
+  return dtype == DType::kF16 ? base::f16_to_f32(value) : base::bf16_to_f32(value);
+}
+std::uint16_t rounded(DType dtype, float value) {
+  return dtype == DType::kF16 ? base::f32_to_f16(value) : base::f32_to_bf16(value);
+}
+std::vector<float> widened(DType dtype, const std::uint16_t* values, std::size_t count) {
+  std::vector<float> wide(count);
+  for (std::size_t i = 0; i < count; ++i) wide[i] = widened(dtype, values[i]);
+  return wide;
+}
+
 Hyperparameters without_decay(Hyperparameters values) {
   values.weight_decay = 0;
   return values;
@@ -35,9 +44,9 @@ Mlp::Mlp(Engine& engine, device::DeviceHost& device, const MlpOptions& options)
   for (std::uint32_t i = 0; i < options.layers; ++i) {
     Layer layer;
     layer.group = engine.add_group("layer." + std::to_string(i),
-                                   {{"weight", DType::kBf16, {width, width}, {}},
+                                   {{"weight", options.dtype, {width, width}, {}},
                                     {"bias", DType::kF32, {width}, no_decay},
-                                    {"sometimes", DType::kBf16, {width}, no_decay}});
+                                    {"sometimes", options.dtype, {width}, no_decay}});
     const auto ids = engine.parameters(layer.group);
     layer.weight = ids[0];
     layer.bias = ids[1];
@@ -56,13 +65,13 @@ Mlp::Mlp(Engine& engine, device::DeviceHost& device, const MlpOptions& options)
   stream_ = device.create_stream();
   for (const Layer& layer : layers_) {
     engine.load(layer.group, [&](ParameterId id, std::span<std::byte> out) {
-      const bool bf16 = engine.spec(id).dtype == DType::kBf16;
-      const std::size_t count = out.size() / (bf16 ? 2 : 4);
+      const bool narrow = engine.spec(id).dtype != DType::kF32;
+      const std::size_t count = out.size() / (narrow ? 2 : 4);
       for (std::size_t e = 0; e < count; ++e) {
-        const float value = noise(100 + id.index, e) * (bf16 ? 0.1f : 0.01f);
-        if (bf16) {
-          const std::uint16_t rounded = f32_to_bf16(value);
-          std::memcpy(out.data() + 2 * e, &rounded, 2);
+        const float value = noise(100 + id.index, e) * (narrow ? 0.1f : 0.01f);
+        if (narrow) {
+          const std::uint16_t bits = rounded(options_.dtype, value);
+          std::memcpy(out.data() + 2 * e, &bits, 2);
         } else {
           std::memcpy(out.data() + 4 * e, &value, 4);
         }
@@ -90,13 +99,14 @@ void Mlp::forward(Layer& layer, const std::vector<float>& input) {
   device_.launch(stream_, [this, &layer, &input, weight, bias, sometimes, used] {
     layer.input = input;
     const std::size_t width = options_.width;
+    const std::vector<float> w = widened(options_.dtype, weight, width * width);
+    const std::vector<float> extra = widened(options_.dtype, sometimes, width);
     for (std::size_t b = 0; b < options_.batch; ++b) {
       for (std::size_t o = 0; o < width; ++o) {
         float sum = bias[o];
-        for (std::size_t i = 0; i < width; ++i)
-          sum += bf16_to_f32(weight[o * width + i]) * input[b * width + i];
+        for (std::size_t i = 0; i < width; ++i) sum += w[o * width + i] * input[b * width + i];
         float out = std::tanh(sum);
-        if (used) out += bf16_to_f32(sometimes[o]) * input[b * width + o];
+        if (used) out += extra[o] * input[b * width + o];
         layer.output[b * width + o] = out;
       }
     }
@@ -113,13 +123,15 @@ void Mlp::backward(std::size_t index) {
     std::vector<float>* below = index > 0 ? &layers_[index - 1].output_gradient : nullptr;
     device_.launch(stream_, [this, &layer, below, weight, sometimes, used] {
       const std::size_t width = options_.width;
+      const std::vector<float> w = widened(options_.dtype, weight, width * width);
+      const std::vector<float> scale = widened(options_.dtype, sometimes, width);
       std::vector<float> weight_gradient(width * width), pre(layer.output.size());
       std::vector<float> sometimes_gradient(width);
       layer.bias_gradient.assign(width, 0);
       if (below != nullptr) below->assign(layer.output.size(), 0);
       for (std::size_t b = 0; b < options_.batch; ++b) {
         for (std::size_t o = 0; o < width; ++o) {
-          const float extra = used ? bf16_to_f32(sometimes[o]) * layer.input[b * width + o] : 0.0f;
+          const float extra = used ? scale[o] * layer.input[b * width + o] : 0.0f;
           const float t = layer.output[b * width + o] - extra;
           const float g = layer.output_gradient[b * width + o];
           const float pre_gradient = g * (1.0f - t * t);
@@ -127,22 +139,21 @@ void Mlp::backward(std::size_t index) {
           layer.bias_gradient[o] += pre_gradient;
           for (std::size_t i = 0; i < width; ++i) {
             weight_gradient[o * width + i] += pre_gradient * layer.input[b * width + i];
-            if (below != nullptr)
-              (*below)[b * width + i] += pre_gradient * bf16_to_f32(weight[o * width + i]);
+            if (below != nullptr) (*below)[b * width + i] += pre_gradient * w[o * width + i];
           }
-          if (below != nullptr && used) (*below)[b * width + o] += g * bf16_to_f32(sometimes[o]);
+          if (below != nullptr && used) (*below)[b * width + o] += g * scale[o];
         }
       }
       for (std::size_t i = 0; i < weight_gradient.size(); ++i)
-        layer.weight_gradient[i] = f32_to_bf16(weight_gradient[i]);
+        layer.weight_gradient[i] = rounded(options_.dtype, weight_gradient[i]);
       for (std::size_t i = 0; i < width; ++i)
-        layer.sometimes_gradient[i] = f32_to_bf16(sometimes_gradient[i]);
+        layer.sometimes_gradient[i] = rounded(options_.dtype, sometimes_gradient[i]);
     });
   }
-  engine_.add_gradient(layer.weight, layer.weight_gradient.data(), DType::kBf16, stream_);
+  engine_.add_gradient(layer.weight, layer.weight_gradient.data(), options_.dtype, stream_);
   engine_.add_gradient(layer.bias, layer.bias_gradient.data(), DType::kF32, stream_);
   if (used)
-    engine_.add_gradient(layer.sometimes, layer.sometimes_gradient.data(), DType::kBf16, stream_);
+    engine_.add_gradient(layer.sometimes, layer.sometimes_gradient.data(), options_.dtype, stream_);
 }
 
 void Mlp::compute_gradients() {

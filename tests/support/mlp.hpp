@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// mlp.hpp: a small network trained through the engine without a framework: bf16 weights, f32
+// mlp.hpp: a small network trained through the engine without a framework: 16-bit weights, f32
 // biases, two decay sets, one parameter that has no gradient on every second step. All arithmetic
 // runs on the device's stream, so a missing wait anywhere shows on the late device.
 #pragma once
@@ -18,6 +18,7 @@ struct MlpOptions {
   std::uint32_t batch = 3;
   std::uint32_t accumulation = 1;
   float max_norm = 0;
+  DType dtype = DType::kBf16;                                // of the weights, or kF16
   std::uint64_t data_seed = 1;                               // ranks differ in it
   Hyperparameters hyperparameters = {.weight_decay = 0.1f};  // of all but the biases, undecayed
 };
@@ -38,7 +39,7 @@ class Mlp {
     GroupId group;
     ParameterId weight, bias, sometimes;
     std::vector<float> input, output, output_gradient;               // [batch, width]
-    std::vector<std::uint16_t> weight_gradient, sometimes_gradient;  // bf16
+    std::vector<std::uint16_t> weight_gradient, sometimes_gradient;  // `dtype`
     std::vector<float> bias_gradient;
   };
   void forward(Layer& layer, const std::vector<float>& input);

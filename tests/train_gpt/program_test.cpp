@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The built train_gpt: equal results wherever the bytes live, save and init, refusals, signals.
+#include <cmath>
 #include <fstream>
 #include <random>
 #include <set>
@@ -137,6 +138,48 @@ class TrainGpt : public ::testing::Test {
   ScratchFolder folder_, nvme_;
   std::string text_;
 };
+
+// Plain DeepSpeed files, unchanged but for the path.
+TEST_F(TrainGpt, RunsDeepSpeedsOwnFiles) {
+  const std::string nvme =
+      R"("device": "nvme", "nvme_path": ")" + drive() + R"(", "pin_memory": true)";
+  const std::string adam =
+      R"("optimizer": {"type": "AdamW", "params": {"lr": 3e-3, "betas": [0.9, 0.999],
+    "eps": 1e-8, "weight_decay": 0.01}},
+    "train_micro_batch_size_per_gpu": 2, "gradient_clipping": 1.0)";
+  const auto write = [&](const char* name, const std::string& body) {
+    return folder_.write(name, "{" + adam + ", " + body + "}");
+  };
+  const json zero3 =
+      report({"--config", write("zero3.json",
+                                R"("bf16": {"enabled": true},
+    "zero_optimization": {"stage": 3, "sub_group_size": 1e8, "stage3_max_live_parameters": 1e9,
+      "offload_optimizer": {)" + nvme +
+                                    R"(, "buffer_count": 4}, "offload_param": {)" + nvme +
+                                    R"(, "buffer_count": 5, "buffer_size": 1e8, "max_in_cpu": 1e9}},
+    "aio": {"block_size": 1048576, "queue_depth": 8, "single_submit": false})")});
+  EXPECT_GT(zero3["steps"][3]["nvme_written_bytes"], 0);
+  const json cpu = report({"--config", write("cpu.json", R"("bf16": {"enabled": true},
+    "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu", "pin_memory": true},
+      "contiguous_gradients": true, "overlap_comm": true})")});
+  EXPECT_EQ(cpu["steps"][3]["nvme_written_bytes"], 0);
+  const json plain = report({"--config", write("bf16.json", R"("bf16": {"enabled": true})")});
+  expect_equal_results(cpu, zero3);
+  expect_equal_results(plain, zero3);
+  EXPECT_EQ(plain["options"]["lr"], 3e-3);
+  for (const json& step : plain["steps"])
+    EXPECT_FLOAT_EQ(step["learning_rate"].get<float>(), 3e-3f) << "no scheduler: it stays";
+
+  const json half = report({"--steps", "16", "--config", write("fp16.json", R"(
+    "fp16": {"enabled": true, "loss_scale": 0, "initial_scale_power": 24, "hysteresis": 1},
+    "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}})")});
+  EXPECT_EQ(half["options"]["dtype"], "F16");
+  const json& steps = half["steps"];
+  EXPECT_TRUE(steps[0]["skipped"]) << "2^24 overflows fp16";
+  EXPECT_EQ(steps[1]["loss_scale"].get<double>(), std::ldexp(1, 23));
+  EXPECT_FALSE(steps[15]["skipped"]);
+  EXPECT_LT(steps[15]["loss"], steps[0]["loss"]);
+}
 
 TEST_F(TrainGpt, GivesEqualBitsWhereverTheBytesLive) { expect_equal_everywhere({}); }
 

@@ -13,6 +13,7 @@ using nlohmann::json;
 
 Report sample() {
   Report r;
+  r.recipe.decayed = {.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f};
   r.parameters = 1000;
   r.steps = {{.step = 1,
               .loss = 5.5,

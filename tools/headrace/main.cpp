@@ -16,6 +16,7 @@
 #include "program/exit_codes.hpp"
 #include "program/output.hpp"
 #include "program/run_program.hpp"
+#include "settings/settings.hpp"
 #include "tune/tune.hpp"
 
 namespace headrace::tools {
@@ -35,6 +36,8 @@ constexpr std::array kSubcommands{
                "memory that training a model takes, beside DeepSpeed's estimates", estimate},
     Subcommand{"plan", "MODEL",
                "whether a model fits a machine, what a step takes, what would help", plan},
+    Subcommand{"settings", "ACTION", "a settings file checked, shown, explained; a schema",
+               settings},
     Subcommand{"inspect", "PATH", "what swap files hold, verified; read-only", inspect},
 };
 

@@ -184,10 +184,11 @@ class Offload {
       std::function<HyperparameterSetId(const std::string& full_name, const at::Tensor& parameter)>;
   void choose_hyperparameters(HyperparameterChoice choice) { core().set_choice(std::move(choice)); }
   // The usual choice: what `which` picks (else: fewer than two dimensions) gets `values`, the rest
-  // the default set.
+  // the default set. Gives the set, for Engine::set_hyperparameters().
   using ParameterTest =
       std::function<bool(const std::string& full_name, const at::Tensor& parameter)>;
-  void no_decay(ParameterTest which = {}, const Hyperparameters& values = {.weight_decay = 0}) {
+  HyperparameterSetId no_decay(ParameterTest which = {},
+                               const Hyperparameters& values = {.weight_decay = 0}) {
     if (!which)
       which = [](const std::string&, const at::Tensor& parameter) { return parameter.dim() < 2; };
     const HyperparameterSetId set = engine().add_hyperparameters(values);
@@ -195,6 +196,7 @@ class Offload {
         [which = std::move(which), set](const std::string& name, const at::Tensor& parameter) {
           return which(name, parameter) ? set : HyperparameterSetId{};
         });
+    return set;
   }
 
   // Parameters used together, from
@@ -206,7 +208,7 @@ class Offload {
   //               built plainly in that order.
   // Throws kInvalidArgument for a parameter that another group has, or that lies in another's
   // memory without being the same tensor (both are named), kUnsupported for one that is not a
-  // dense, row-major Float or BFloat16 tensor in CPU memory.
+  // dense, row-major Float, BFloat16 or Half tensor in CPU memory.
   template <class Source>
   Group<typename detail::SourceOf<std::remove_cvref_t<Source>>::type> add_group(std::string name,
                                                                                 Source&& source) {

@@ -35,16 +35,21 @@ inline std::string full_name(const std::string& group, const std::string& parame
   return group.empty() ? parameter : group + "." + parameter;
 }
 
+inline std::optional<DType> dtype_of(at::ScalarType type) noexcept {
+  if (type == at::kFloat) return DType::kF32;
+  if (type == at::kBFloat16) return DType::kBf16;
+  if (type == at::kHalf) return DType::kF16;
+  return std::nullopt;
+}
 inline DType dtype_of(const at::Tensor& tensor, const std::string& name) {
-  if (tensor.scalar_type() == at::kFloat) return DType::kF32;
-  if (tensor.scalar_type() == at::kBFloat16) return DType::kBf16;
+  if (const auto dtype = dtype_of(tensor.scalar_type())) return *dtype;
   throw Error(Code::kUnsupported,
               "parameter '" + name + "' is " + c10::toString(tensor.scalar_type()) +
-                  ": only Float and BFloat16 parameters can be offloaded. Convert it before "
+                  ": only Float, BFloat16 and Half parameters can be offloaded. Convert it before "
                   "add_group(), e.g. module->to(torch::kBFloat16).");
 }
 inline at::ScalarType scalar_type_of(DType dtype) noexcept {
-  return dtype == DType::kF32 ? at::kFloat : at::kBFloat16;
+  return dtype == DType::kF32 ? at::kFloat : dtype == DType::kF16 ? at::kHalf : at::kBFloat16;
 }
 
 // A module's own parameters, each once: what is registered under two names is one parameter, by its
@@ -354,7 +359,7 @@ class OffloadedGroup {
 
  private:
   void* leased(const SectionStorage& section) const {
-    return lease.section(section.type() == at::kFloat ? DType::kF32 : DType::kBf16).data;
+    return lease.section(*dtype_of(section.type())).data;
   }
   static std::uint32_t version_of(const OffloadedParameter& parameter) {
     return parameter.tensor.unsafeGetTensorImpl()->version_counter().current_version();

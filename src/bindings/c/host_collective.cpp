@@ -23,7 +23,7 @@ class HostCollective final : public Collective {
                       std::uint64_t elements) override {
     const std::string what(tag.what);
     answer(table_.reduce_scatter(table_.context, tag.sequence, what.c_str(), stream.handle, buffer,
-                                 dtype == DType::kF32 ? HEADRACE_F32 : HEADRACE_BF16, elements),
+                                 dtype_to_c(dtype), elements),
            "reduce_scatter", what);
   }
   void all_reduce_sum(CollectiveTag tag, double* values, std::uint64_t count) override {

@@ -71,14 +71,19 @@ class HostDevice final : public Device {
 DType dtype_from_c(headrace_dtype dtype) {
   if (dtype == HEADRACE_F32) return DType::kF32;
   if (dtype == HEADRACE_BF16) return DType::kBf16;
-  refuse("dtype " + std::to_string(dtype) + " is not known; 0 is F32, 1 is BF16");
+  if (dtype == HEADRACE_F16) return DType::kF16;
+  refuse("dtype " + std::to_string(dtype) + " is not known; 0 is F32, 1 is BF16, 2 is F16");
+}
+
+headrace_dtype dtype_to_c(DType dtype) noexcept {
+  return dtype == DType::kF32 ? HEADRACE_F32 : dtype == DType::kF16 ? HEADRACE_F16 : HEADRACE_BF16;
 }
 
 headrace_accumulation to_c(const Accumulation& work) noexcept {
   return {.struct_size = sizeof(headrace_accumulation),
-          .source_dtype = work.source_dtype == DType::kF32 ? HEADRACE_F32 : HEADRACE_BF16,
+          .source_dtype = dtype_to_c(work.source_dtype),
           .source = work.source,
-          .sum_dtype = work.sum_dtype == DType::kF32 ? HEADRACE_F32 : HEADRACE_BF16,
+          .sum_dtype = dtype_to_c(work.sum_dtype),
           .overwrite = work.overwrite ? 1 : 0,
           .sum = work.sum,
           .elements = work.elements,

@@ -16,4 +16,5 @@ std::shared_ptr<Collective> make_host_collective(const headrace_collective* tabl
 headrace_accumulation to_c(const Accumulation& work) noexcept;
 Accumulation from_c(const headrace_accumulation& work);
 DType dtype_from_c(headrace_dtype dtype);
+headrace_dtype dtype_to_c(DType dtype) noexcept;
 }  // namespace headrace::bindings

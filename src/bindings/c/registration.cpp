@@ -92,7 +92,7 @@ void give_list(const List& list, To* buffer, std::size_t capacity, std::size_t& 
 headrace_parameter_facts facts_of(Engine& engine, ParameterId id) {
   headrace_parameter_facts facts{};
   const ParameterSpec& spec = engine.spec(id);
-  facts.dtype = spec.dtype == DType::kF32 ? HEADRACE_F32 : HEADRACE_BF16;
+  facts.dtype = dtype_to_c(spec.dtype);
   facts.group = engine.group_of(id).index;
   facts.hyperparameters = spec.hyperparameters.index;
   facts.elements = spec.elements();

@@ -93,9 +93,11 @@ int run(const Options& options) {
   Estimation e;
   e.inputs = options.inputs;
   if (!options.model.empty()) {
-    const Settings settings = options.config.empty()
-                                  ? Settings::from_json("{}", "no settings", options.set)
-                                  : Settings::from_file(options.config, options.set);
+    const Settings settings =
+        options.config.empty()
+            ? Settings::from_json("{}", "no settings", options.set)
+            : Settings::from_file(options.config,
+                                  ReadOptions{.overrides = options.set, .leave_auto_open = true});
     e.model = model_of(options.model);
     e.inputs.parameters = e.model->elements();
     e.inputs.largest_layer = e.model->largest_layer().elements;

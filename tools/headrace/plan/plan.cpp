@@ -42,7 +42,7 @@ constexpr std::uint32_t kAllGpus = std::numeric_limits<std::uint32_t>::max();
 struct Options {
   std::string model, machine, settings, json, report;
   std::vector<std::string> set, frozen;
-  std::uint32_t sequence = 2048, batch = 1, accumulation = 0, gpus = kAllGpus, nodes = 1;
+  std::uint32_t sequence = 2048, batch = 0, accumulation = 0, gpus = kAllGpus, nodes = 1;
   double drive_tbw = 0;
   bool checkpointing = false;
   std::vector<std::pair<std::string, double>> figures;
@@ -103,7 +103,7 @@ void add_options(CLI::App& app, Options& o) {
   command_line::add_number(app, "--nodes", o.nodes, {1, 1'000'000}, "Machines [1]");
   command_line::add_number(app, "--seq", o.sequence, {1, 1u << 24}, "Tokens of a sequence [2048]");
   command_line::add_number(app, "--batch", o.batch, {1, 1u << 20},
-                           "Sequences per micro-batch and rank [1]");
+                           "Sequences per micro-batch and rank [the settings', or 1]");
   command_line::add_number(app, "--accumulation", o.accumulation, {1, 100'000},
                            "Micro-batches per step [gradient_accumulation_steps]");
   app.add_flag("--checkpointing", o.checkpointing, "Activations are computed again in backward");
@@ -159,7 +159,8 @@ Scenario scenario_for(const Options& o) {
   Scenario s;
   s.settings = o.settings.empty()
                    ? Settings::from_json(default_settings(o.set), "defaults of plan", o.set)
-                   : Settings::from_file(o.settings, o.set);
+                   : Settings::from_file(o.settings,
+                                         ReadOptions{.overrides = o.set, .leave_auto_open = true});
   s.machine = machine_for(o);
   look_at_drives(s.machine, s.settings);
   if (s.on_cpu() && o.nodes > 1) {
@@ -170,10 +171,15 @@ Scenario scenario_for(const Options& o) {
   }
   s.model = std::make_shared<PlannedModel>(planned_model(model_of(o.model), o.frozen));
   s.sequence = o.sequence;
-  s.batch = o.batch;
-  s.micro_batches = o.accumulation > 0 ? o.accumulation : s.settings.gradient_accumulation_steps;
-  s.checkpointing = o.checkpointing;
   s.nodes = o.nodes;
+  if (o.batch > 0) s.settings.train_micro_batch_size_per_gpu = o.batch;
+  if (o.accumulation > 0) s.settings.gradient_accumulation_steps = o.accumulation;
+  // A batch on the line is another question than the file's.
+  if (o.batch > 0 || o.accumulation > 0) s.settings.train_batch_size.reset();
+  s.settings.resolve_batch(s.ranks(), 1);
+  s.batch = *s.settings.train_micro_batch_size_per_gpu;
+  s.micro_batches = s.settings.gradient_accumulation_steps;
+  s.checkpointing = o.checkpointing;
   return s;
 }
 

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// headrace/schedule.hpp: what a trainer changes from step to step: the learning rate, as
+// DeepSpeed's five schedulers have it, and the loss scale of fp16 training. Arithmetic alone: the
+// engine takes the results in StepOptions and Hyperparameters.
+#pragma once
+#include <cstdint>
+#include <optional>
+
+namespace headrace {
+enum class SchedulerType : std::uint8_t {
+  kNone,  // the learning rate stays
+  kWarmupLR,
+  kWarmupDecayLR,
+  kWarmupCosineLR,
+  kOneCycle,
+  kLRRangeTest
+};
+constexpr const char* name_of(SchedulerType type) noexcept {
+  constexpr const char* kNames[] = {"none",           "WarmupLR", "WarmupDecayLR",
+                                    "WarmupCosineLR", "OneCycle", "LRRangeTest"};
+  return kNames[static_cast<std::uint8_t>(type)];
+}
+enum class WarmupType : std::uint8_t { kLog, kLinear };
+
+// For one step. Without a value a beta stays as it is.
+struct StepRates {
+  double learning_rate = 0;
+  std::optional<double> beta1 = {};
+  std::optional<double> beta2 = {};
+};
+
+// `scheduler` of a settings file, with the names of its params. With n the number of updates made
+// so far (a step that was skipped made none), lr the optimizer's own learning rate, W warm-up steps
+// of `total_num_steps` T, and w = ln(n) / ln(W) or (n - 1) / W for n >= 1, 0 for n = 0:
+//   kWarmupLR        min + (max - min) w while n <= W, then max
+//   kWarmupDecayLR   the same, then min + (max - min) (T - n + 1) / (T - W), at least min
+//   kWarmupCosineLR  0 for n = 0; lr (r + (1 - r) w) while n <= W; then
+//                    lr (c + (1 - c) (1 + cos(pi (n - W) / (T - W))) / 2), lr c from T on
+//   kOneCycle        Smith 2018 (arXiv 1803.09820): from min to max in `first` steps and back in
+//                    `second`, beta1 the other way; then min / (1 + rate k) and max beta1 (1 + rate
+//                    k), with k steps since, in units of decay_step_size
+//   kLRRangeTest     the same paper's section 4.1: min (1 + rate n / step_size)
+// DeepSpeed sets a rate after the update before, so the first two of a warm-up are alike.
+struct Scheduler {
+  SchedulerType type = SchedulerType::kNone;
+
+  double warmup_min_lr = 0;
+  std::optional<double> warmup_max_lr = {};  // lr for kWarmupLR, 0.001 for kWarmupDecayLR
+  std::uint64_t warmup_num_steps = 1000;     // 1 counts as 2
+  WarmupType warmup_type = WarmupType::kLog;
+  std::uint64_t total_num_steps = 0;
+  double warmup_min_ratio = 0;
+  double cos_min_ratio = 0.0001;
+
+  double cycle_min_lr = 0, cycle_max_lr = 0, decay_lr_rate = 0;
+  std::uint64_t cycle_first_step_size = 2000;
+  std::optional<std::uint64_t> cycle_second_step_size = {};    // the first's
+  std::uint64_t cycle_first_stair_count = 0;                   // 0: no stairs
+  std::optional<std::uint64_t> cycle_second_stair_count = {};  // the first's
+  std::uint64_t decay_step_size = 0;                           // 0: no decay
+  bool cycle_momentum = true;  // for rules with betas: beta2 is 0.99 then
+  double cycle_min_mom = 0.8, cycle_max_mom = 0.9, decay_mom_rate = 0;
+
+  double lr_range_test_min_lr = 0.001, lr_range_test_step_rate = 1;
+  std::uint64_t lr_range_test_step_size = 2000;
+  bool lr_range_test_staircase = false;
+
+  // For the next update.
+  //   updates        made so far
+  //   learning_rate  the optimizer's own
+  StepRates rates(std::uint64_t updates, double learning_rate) const;
+
+  bool operator==(const Scheduler&) const = default;
+};
+
+// Keys of `fp16`.
+struct LossScaling {
+  double loss_scale = 0;  // 0: dynamic
+  std::uint32_t initial_scale_power = 16;
+  std::uint32_t loss_scale_window = 1000;
+  std::uint32_t hysteresis = 2;
+  bool consecutive_hysteresis = false;
+  double min_loss_scale = 1;
+
+  bool operator==(const LossScaling&) const = default;
+};
+
+// By what a loss is multiplied before backward, so that small gradients do not vanish in fp16; the
+// trainer gives its inverse to StepOptions::gradient_scale. Dynamic: a step whose gradients
+// overflowed uses up one of `hysteresis`, and the last one halves the scale; it doubles after
+// loss_scale_window + 1 steps without overflow, which gives `hysteresis` back
+// (consecutive_hysteresis: each such step does). One thread.
+class LossScale {
+ public:
+  explicit LossScale(const LossScaling& scaling = {});
+  double value() const noexcept { return value_; }
+  // After each step.
+  //   overflowed  its gradients held NaN or infinity, and it was skipped
+  // Errors:  kNotFinite when it overflowed at min_loss_scale, which nothing can lower.
+  void update(bool overflowed);
+
+ private:
+  LossScaling scaling_;
+  double value_;
+  std::uint32_t left_;            // of the hysteresis
+  std::uint64_t good_steps_ = 0;  // since the last overflow, or since the first step
+};
+}  // namespace headrace

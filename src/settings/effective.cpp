@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a settings file comes to, value by value, and one key in words.
+#include <algorithm>
+
+#include "base/error_text.hpp"
+#include "headrace/error.hpp"
+#include "settings/given.hpp"
+#include "settings/key_table.hpp"
+#include "settings/reference.hpp"
+
+namespace headrace::settings {
+namespace {
+using nlohmann::json;
+
+const json* find_in(const json& root, std::string_view path) {
+  const json* node = &root;
+  for (;;) {
+    const std::size_t dot = path.find('.');
+    const auto found = node->find(std::string(path.substr(0, dot)));
+    if (found == node->end()) return nullptr;
+    node = &*found;
+    if (dot == std::string_view::npos) return node;
+    path.remove_prefix(dot + 1);
+  }
+}
+
+bool is_honoured(const Key& key) {
+  const bool section = key.kind == Kind::kSection || key.kind == Kind::kOpenSection;
+  return !section && (key.status == Status::kEngine || key.status == Status::kTrainer);
+}
+
+std::vector<const Key*> keys_named(std::string_view name) {
+  std::vector<const Key*> found;
+  for (const Key& key : keys()) {
+    const std::string other = key.also.empty()
+                                  ? ""
+                                  : std::string(key.section()) +
+                                        (key.section().empty() ? "" : ".") + std::string(key.also);
+    for (const std::string_view path : {key.path, std::string_view(other)}) {
+      if (path == name) return {&key};
+      if (path.ends_with("." + std::string(name))) found.push_back(&key);
+    }
+  }
+  return found;
+}
+
+std::string words_of(const Key& key, const json& defaults) {
+  std::string text(key.path);
+  if (!key.also.empty()) text += ", also " + std::string(key.also);
+  text += "\n  values    " + allowed_text(key);
+  if (!key.unit.empty()) text += " (" + std::string(key.unit) + ")";
+  const json* value = find_in(defaults, key.path);
+  if (is_honoured(key)) text += "\n  default   " + (value != nullptr ? value->dump() : "not given");
+  constexpr const char* kBy[] = {"the engine", "the trainer", "nothing: it has no effect here",
+                                 "nothing: it is refused"};
+  text += std::string("\n  followed by ") + kBy[static_cast<std::size_t>(key.status)];
+  if (!key.of_types.empty()) text += "\n  with      " + std::string(key.of_types);
+  if (!key.in_any_case.empty()) text += "\n  no word at " + std::string(key.in_any_case);
+  text += "\n  " + fill_braces(key.help, [](std::string_view path) { return std::string(path); });
+  return text + "\n";
+}
+}  // namespace
+
+std::string explain(std::string_view name) {
+  const std::vector<const Key*> found = keys_named(name);
+  if (found.empty()) {
+    std::vector<std::string_view> names;
+    for (const Key& key : keys()) {
+      names.push_back(key.path);
+      names.push_back(key.name());
+    }
+    const std::string_view near = base::nearest_word(name, names);
+    throw Error(Code::kNotFound,
+                "no key is called '" + one_line(name) + "'" +
+                    (near.empty() ? "; docs/settings.md lists all"
+                                  : "; did you mean '" + std::string(near) + "'?"));
+  }
+  const json defaults = json::parse(Settings{}.to_json());
+  std::string text;
+  for (const Key* key : found) text += (text.empty() ? "" : "\n") + words_of(*key, defaults);
+  return text;
+}
+
+EffectiveSettings read_effective(std::string_view text, const std::string& origin,
+                                 const ReadOptions& options) {
+  Reading reading = read_settings(text, origin, options);
+  const json values = json::parse(reading.settings.to_json());
+  Settings usual_settings;
+  usual_settings.scheduler.type = reading.settings.scheduler.type;  // its keys are of a type
+  const json defaults = json::parse(usual_settings.to_json());
+  EffectiveSettings effective;
+  for (const Key& key : keys()) {
+    const json* value = is_honoured(key) ? find_in(values, key.path) : nullptr;
+    if (value == nullptr) continue;
+    const auto place = reading.places.find(std::string(key.path));
+    const json* usual = find_in(defaults, key.path);
+    const bool is_default = usual != nullptr && *usual == *value;
+    effective.values.push_back({std::string(key.path), value->dump(),
+                                place != reading.places.end() ? place->second
+                                : is_default                  ? "default"
+                                                              : "follows from others"});
+  }
+  effective.settings = std::move(reading.settings);
+  return effective;
+}
+
+EffectiveSettings read_effective_file(const std::string& path, const ReadOptions& options) {
+  return read_effective(read_settings_file(path), path, options);
+}
+}  // namespace headrace::settings
