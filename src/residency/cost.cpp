@@ -119,11 +119,17 @@ double busiest_mover(const PhaseCost& cost) {
 }
 
 // With the update ahead of the next forward, it goes on beside the first micro-batch's forward,
-// which has the weights at hand; where the device is the CPU they share its cores.
+// which has the weights at hand. Where the device is the CPU they share its cores: of the threads
+// that update one is the trainer's, which computes meanwhile, and its team waits for the core that
+// an update has taken.
 double Predictor::beside_update(const PhaseCost& forward) const {
   double both = std::max(forward.seconds, out_.update.seconds);
-  if (work_.device_shares_host_memory)
-    both = std::max(both, forward.of(Lane::kCompute) + out_.update.of(Lane::kUpdate));
+  if (work_.device_shares_host_memory) {
+    const double threads = work_.update_threads;
+    const double left = std::max(1.0, threads - 1);
+    const double update = out_.update.of(Lane::kUpdate) * threads / left;
+    both = std::max(both, forward.of(Lane::kCompute) + update);
+  }
   return both;
 }
 

@@ -43,6 +43,7 @@ struct Workload {
   std::uint32_t prefetch_groups = 2;
   bool checksums = true;
   bool device_shares_host_memory = true;
+  std::uint32_t update_threads = 1;  // that Rates::update is the speed of
   std::uint32_t machines = 1;  // that the ranks are spread over evenly
 };
 

@@ -185,6 +185,10 @@ TEST(Cost, TheUpdateAheadOfTheNextForwardTakesTheLongerOfBoth) {
   c.rates.nvme_read = c.rates.nvme_write = 1e15;
   const double cores = 12 * kTile / 1e9 + 3e-3;
   EXPECT_NEAR(c.run().step_seconds, c.run().backward.seconds + cores, 1e-9);
+  // Of four threads three are left for it.
+  c.work.update_threads = 4;
+  const double three = 12 * kTile / 1e9 * 4 / 3 + 3e-3;
+  EXPECT_NEAR(c.run().step_seconds, c.run().backward.seconds + three, 1e-9);
   c.inputs.device_shares_host_memory = false;
   c.rates.link = 1e15;
   EXPECT_NEAR(c.run().step_seconds, c.run().backward.seconds + 3e-3, 1e-6);

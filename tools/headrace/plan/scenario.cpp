@@ -31,6 +31,8 @@ residency::Workload workload_of(const Scenario& s) {
   work.prefetch_groups = s.settings.prefetch_groups;
   work.checksums = s.settings.checksums == Checksums::kOn;
   work.device_shares_host_memory = s.on_cpu();
+  work.update_threads =
+      s.settings.update_threads > 0 ? s.settings.update_threads : std::max(1u, s.machine.cpus);
   work.machines = s.nodes;
   return work;
 }
