@@ -95,7 +95,7 @@ void check_dtypes(const Given& given, Report& report, Settings& settings) {
   if (bf16 != nullptr && !settings.fp16) {
     report.warn(
         bf16->path,
-        "false is not followed: parameters have the dtype that the trainer registers, f32 or bf16");
+        "false is not followed: parameters have the dtype that the trainer registers");
   }
   const GivenValue* sums = given.find("data_types.grad_accum_dtype");
   if (text_of(sums) == "bf16" || text_of(sums) == "fp16") {

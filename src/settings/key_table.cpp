@@ -36,9 +36,11 @@ constexpr double kMaxCount = 2147483647;
 
 // Constants of schedulers.
 constexpr Key rate(std::string_view path, std::string_view help) {
-  return trainer(path, Kind::kNumber, help).from(0, 3.4e38);
+  return trainer(path, Kind::kNumber, help).from(0, 3.4e38).in("learning rate");
 }
-constexpr Key ratio(std::string_view path, std::string_view help) { return rate(path, help); }
+constexpr Key ratio(std::string_view path, std::string_view help) {
+  return rate(path, help).in("ratio");
+}
 constexpr Key steps(std::string_view path, std::string_view help) {
   return trainer(path, Kind::kInteger, help).from(0, kMaxCount).in("steps");
 }
@@ -79,6 +81,7 @@ constexpr Key kKeys[] = {
            "Accepted for DeepSpeed's sake: what is offloaded follows from the two sections below "
            "at every stage. Below 3, "
            "where DeepSpeed would offload less than is asked for here, a warning says so.")
+        .in("stage")
         .from(0, 3)
         .with_check(),
     section("zero_optimization.offload_optimizer", "Where the optimizer state lives.").or_null(),
@@ -114,12 +117,14 @@ constexpr Key kKeys[] = {
             "Largest global gradient norm; 0 does not clip. (DeepSpeed's recent versions clip at 1 "
             "by default; here "
             "nothing is clipped unless asked for.)")
+        .in("norm")
         .from(0, 3.4e38)
         .into<&Settings::gradient_clipping>(),
     trainer("gradient_accumulation_steps", Kind::kInteger,
             "Micro-batches per step. With more than one, gradients are summed in f32: 4 bytes per "
             "parameter of host "
             "memory instead of 2.")
+        .in("micro-batches")
         .from(1, kMaxCount)
         .or_auto()
         .into<&Settings::gradient_accumulation_steps>(),
@@ -149,10 +154,12 @@ constexpr Key kKeys[] = {
         .into<&Settings::fp16>()
         .with_check(),
     trainer("fp16.loss_scale", Kind::kNumber, "0: dynamic, by the keys below; else it stays.")
+        .in("factor")
         .from(0, 3.4e38)
         .into<&Settings::loss_scaling, &LossScaling::loss_scale>(),
     trainer("fp16.initial_scale_power", Kind::kInteger,
             "A dynamic scale begins at 2 to this power.")
+        .in("exponent of 2")
         .from(0, 126)
         .into<&Settings::loss_scaling, &LossScaling::initial_scale_power>(),
     trainer("fp16.loss_scale_window", Kind::kInteger,
@@ -162,6 +169,7 @@ constexpr Key kKeys[] = {
         .into<&Settings::loss_scaling, &LossScaling::loss_scale_window>(),
     trainer("fp16.hysteresis", Kind::kInteger,
             "Overflows until a dynamic scale is halved. It is restored when the scale doubles.")
+        .in("overflows")
         .from(1, kMaxCount)
         .into<&Settings::loss_scaling, &LossScaling::hysteresis>(),
     trainer("fp16.consecutive_hysteresis", Kind::kBoolean,
@@ -169,6 +177,7 @@ constexpr Key kKeys[] = {
         .into<&Settings::loss_scaling, &LossScaling::consecutive_hysteresis>(),
     trainer("fp16.min_loss_scale", Kind::kNumber,
             "A dynamic scale stops here; an overflow at it ends the run.")
+        .in("factor")
         .from(1e-30, 3.4e38)
         .into<&Settings::loss_scaling, &LossScaling::min_loss_scale>(),
     section("optimizer",
@@ -182,6 +191,7 @@ constexpr Key kKeys[] = {
     section("optimizer.params", "Its constants.").or_null(),
     trainer("optimizer.params.lr", Kind::kNumber,
             "Learning rate. With a type and without it: 0.001, Adagrad's 0.01.")
+        .in("learning rate")
         .from(0, 3.4e38)
         .into<&Settings::optimizer_section, &OptimizerSection::lr>(),
     trainer("optimizer.params.betas", Kind::kPair,
@@ -191,11 +201,13 @@ constexpr Key kKeys[] = {
         .into<&Settings::optimizer_section, &OptimizerSection::betas>(),
     trainer("optimizer.params.eps", Kind::kNumber,
             "Added to the root. With a type and without it: 1e-8, Adagrad's 1e-10.")
+        .in("of the gradient")
         .from(0, 3.4e38)
         .of("adamw|adam|adagrad")
         .into<&Settings::optimizer_section, &OptimizerSection::eps>(),
     trainer("optimizer.params.weight_decay", Kind::kNumber,
             "With a type and without it: 0. Which parameters have one is the trainer's to say.")
+        .in("of the weight, times the rate")
         .from(0, 3.4e38)
         .into<&Settings::optimizer_section, &OptimizerSection::weight_decay>(),
     trainer("optimizer.params.bias_correction", Kind::kBoolean,
@@ -209,10 +221,12 @@ constexpr Key kKeys[] = {
         .with_check(),
     trainer("optimizer.params.momentum", Kind::kNumber,
             "A value other than 0 makes sgd_momentum of SGD.")
+        .in("ratio")
         .from(0, 0.9999999)
         .of("sgd|sgd_momentum")
         .into<&Settings::optimizer_section, &OptimizerSection::momentum>(),
     trainer("optimizer.params.dampening", Kind::kNumber, "Of SGD's momentum.")
+        .in("ratio")
         .from(0, 1)
         .of("sgd|sgd_momentum")
         .into<&Settings::optimizer_section, &OptimizerSection::dampening>(),
@@ -222,6 +236,7 @@ constexpr Key kKeys[] = {
     trainer("optimizer.params.maximize", Kind::kBoolean, "Climbs instead of descending.")
         .into<&Settings::optimizer_section, &OptimizerSection::maximize>(),
     trainer("optimizer.params.lr_decay", Kind::kNumber, "Adagrad's decay of the learning rate.")
+        .in("per step")
         .from(0, 3.4e38)
         .of("adagrad")
         .into<&Settings::optimizer_section, &OptimizerSection::lr_decay>(),
@@ -269,6 +284,7 @@ constexpr Key kKeys[] = {
         .of("OneCycle")
         .into<&Settings::scheduler, &Scheduler::cycle_max_lr>(),
     rate("scheduler.params.decay_lr_rate", "How fast the rate falls behind the cycle.")
+        .in("per unit of decay")
         .of("OneCycle")
         .into<&Settings::scheduler, &Scheduler::decay_lr_rate>(),
     steps("scheduler.params.cycle_first_step_size", "Steps that the rate rises.")
@@ -300,12 +316,14 @@ constexpr Key kKeys[] = {
         .of("OneCycle")
         .into<&Settings::scheduler, &Scheduler::cycle_max_mom>(),
     ratio("scheduler.params.decay_mom_rate", "How fast beta1 rises behind the cycle.")
+        .in("per unit of decay")
         .of("OneCycle")
         .into<&Settings::scheduler, &Scheduler::decay_mom_rate>(),
     rate("scheduler.params.lr_range_test_min_lr", "Where the test begins.")
         .of("LRRangeTest")
         .into<&Settings::scheduler, &Scheduler::lr_range_test_min_lr>(),
     rate("scheduler.params.lr_range_test_step_rate", "How much of it is added per step size.")
+        .in("per step size")
         .of("LRRangeTest")
         .into<&Settings::scheduler, &Scheduler::lr_range_test_step_rate>(),
     steps("scheduler.params.lr_range_test_step_size", "Steps until one is added.")
@@ -370,6 +388,7 @@ constexpr Key kKeys[] = {
         .into<&Settings::non_finite>(),
     engine("headrace.rounding_seed", Kind::kInteger,
            "Seeds the stochastic rounding of bf16 and 8bit moments.")
+        .in("seed")
         .from(0, 9007199254740991.0)
         .into<&Settings::rounding_seed>(),
     engine("headrace.tile_elements", Kind::kInteger,
@@ -383,6 +402,7 @@ constexpr Key kKeys[] = {
     engine("headrace.update_slots", Kind::kInteger,
            "Tiles in memory during the update. One makes progress; from three on read, update and "
            "write overlap fully.")
+        .in("tiles")
         .from(1, 1024)
         .into<&Settings::update_slots>(),
     engine("headrace.update_mode", Kind::kChoice,
@@ -395,11 +415,13 @@ constexpr Key kKeys[] = {
         .one_of("auto|barrier|defer")
         .into<&Settings::update_mode>(),
     engine("headrace.prefetch_groups", Kind::kInteger, "Groups read ahead of the one in use.")
+        .in("groups")
         .from(0, 16)
         .into<&Settings::prefetch_groups>(),
     engine("headrace.update_threads", Kind::kInteger,
            "Threads that update tiles; 0 is what affinity, cgroup quota and Slurm leave. Changes "
            "no result.")
+        .in("threads")
         .from(0, 1024)
         .into<&Settings::update_threads>(),
     engine("headrace.io_block_bytes", Kind::kSize, "One request to a drive.")
@@ -410,11 +432,13 @@ constexpr Key kKeys[] = {
     engine("headrace.queue_depth", Kind::kInteger,
            "Requests in flight per drive. Most drives need 4 to 16 MiB in flight, which the "
            "defaults give.")
+        .in("requests")
         .from(1, 4096)
         .into<&Settings::queue_depth>(),
     engine("headrace.submit_batch", Kind::kInteger,
            "Requests handed to the kernel at once. More than two adjacent ones get merged there, "
            "which is slower.")
+        .in("requests")
         .from(1, 256)
         .into<&Settings::submit_batch>(),
     engine(
@@ -480,7 +504,7 @@ constexpr Key kKeys[] = {
 
     // ---- DeepSpeed's, not served: zero_optimization
     idle("zero_optimization.offload_optimizer.pin_memory", Kind::kBoolean, kPinned),
-    idle_count("zero_optimization.offload_optimizer.buffer_count", kBuffers),
+    idle_count("zero_optimization.offload_optimizer.buffer_count", kBuffers).in("buffers"),
     idle("zero_optimization.offload_optimizer.pipeline_read", Kind::kBoolean, kOverlap)
         .always("true"),
     idle("zero_optimization.offload_optimizer.pipeline_write", Kind::kBoolean, kOverlap)
@@ -489,15 +513,18 @@ constexpr Key kKeys[] = {
     idle("zero_optimization.offload_optimizer.fast_init", Kind::kBoolean,
          "swap files are always written in full at the start")
         .always("false"),
-    idle("zero_optimization.offload_optimizer.ratio", Kind::kNumber, kResidency).from(0, 1),
+    idle("zero_optimization.offload_optimizer.ratio", Kind::kNumber, kResidency)
+        .in("ratio")
+        .from(0, 1),
     idle("zero_optimization.offload_optimizer.super_offload", Kind::kBoolean,
          "updates run in step(), after the norm is known")
         .always("false"),
     idle("zero_optimization.offload_optimizer.cpuadam_cores_perc", Kind::kNumber,
          "{headrace.update_threads} is used; 0 is all that the machine leaves")
+        .in("ratio")
         .from(0, 1),
     idle("zero_optimization.offload_param.pin_memory", Kind::kBoolean, kPinned),
-    idle_count("zero_optimization.offload_param.buffer_count", kBuffers),
+    idle_count("zero_optimization.offload_param.buffer_count", kBuffers).in("buffers"),
     idle_count("zero_optimization.offload_param.buffer_size", kBuffers).in("elements"),
     idle_count("zero_optimization.offload_param.max_in_cpu", kResidency).in("elements"),
     idle("zero_optimization.cpu_offload_use_pin_memory", Kind::kBoolean, kPinned).or_null(),
@@ -510,6 +537,11 @@ constexpr Key kKeys[] = {
     idle("zero_optimization.allgather_partitions", Kind::kBoolean, kRanks).always("true"),
     idle_count("zero_optimization.allgather_bucket_size", kRanks).in("elements"),
     idle("zero_optimization.overlap_comm", Kind::kBoolean, kRanks).or_null(),
+    idle("zero_optimization.compute_grad_norm", Kind::kBoolean, "the norm is always computed")
+        .always("true"),
+    idle("zero_optimization.parameter_alignment", Kind::kBoolean,
+         "each parameter begins at a multiple of 256 elements of its section")
+        .always("true"),
     idle("zero_optimization.load_from_fp32_weights", Kind::kBoolean, kSaving),
     idle("zero_optimization.elastic_checkpoint", Kind::kBoolean, kSaving),
     idle_count("zero_optimization.sub_group_size", "{headrace.tile_elements} is used")
@@ -534,6 +566,7 @@ constexpr Key kKeys[] = {
     idle("zero_optimization.stage3_gather_fp16_weights_on_model_save", Kind::kBoolean, kSaving)
         .or_as("gather_fp16_weights_on_model_save"),
     idle_count("zero_optimization.stage3_module_granularity_threshold", kGroups)
+        .in("elements")
         .or_as("module_granularity_threshold")
         .always("0"),
     idle("zero_optimization.stage3_use_all_reduce_for_fetch_params", Kind::kBoolean, kRanks)
@@ -548,13 +581,16 @@ constexpr Key kKeys[] = {
             "DeepSpeed refuses it too; remove it")
         .always("false"),
     idle("zero_optimization.round_robin_gradients", Kind::kBoolean, kRanks).always("false"),
-    idle_count("zero_optimization.zero_hpz_partition_size", kRanks).always("1"),
+    idle_count("zero_optimization.zero_hpz_partition_size", kRanks).in("ranks").always("1"),
     idle("zero_optimization.zero_quantized_weights", Kind::kBoolean, kQuantized).always("false"),
     idle("zero_optimization.zero_quantized_nontrainable_weights", Kind::kBoolean, kQuantized)
         .always("false"),
     idle("zero_optimization.zero_quantized_gradients", Kind::kBoolean, kQuantized).always("false"),
     idle("zero_optimization.zeropp_loco_param", Kind::kOpenSection, kQuantized).or_null(),
-    idle("zero_optimization.mics_shard_size", Kind::kInteger, kRanks).from(-1).always("-1"),
+    idle("zero_optimization.mics_shard_size", Kind::kInteger, kRanks)
+        .in("ranks")
+        .from(-1)
+        .always("-1"),
     idle("zero_optimization.mics_hierarchical_params_gather", Kind::kBoolean, kRanks)
         .always("false"),
     idle("zero_optimization.memory_efficient_linear", Kind::kBoolean, kModules).always("false"),
@@ -570,24 +606,29 @@ constexpr Key kKeys[] = {
     idle("zero_optimization.leaf_module.names", Kind::kTextList, kGroups),
     idle("zero_optimization.leaf_module.name_suffixes", Kind::kTextList, kGroups),
     section("zero_optimization.zenflow", "Updates that DeepSpeed delays.").or_null(),
-    idle("zero_optimization.zenflow.topk_ratio", Kind::kNumber, kStale).from(0, 1),
+    idle("zero_optimization.zenflow.topk_ratio", Kind::kNumber, kStale).in("ratio").from(0, 1),
     idle("zero_optimization.zenflow.select_strategy", Kind::kText, kStale),
-    idle_count("zero_optimization.zenflow.select_interval", kStale),
-    idle_count("zero_optimization.zenflow.update_interval", kStale),
+    idle_count("zero_optimization.zenflow.select_interval", kStale).in("steps"),
+    idle_count("zero_optimization.zenflow.update_interval", kStale).in("steps"),
     idle("zero_optimization.zenflow.overlap_step", Kind::kBoolean, kStale),
     idle("zero_optimization.zenflow.offload", Kind::kBoolean, kStale),
-    idle("zero_optimization.zenflow.auto_ratio", Kind::kNumber, kStale).from(0, 1),
-    idle_count("zero_optimization.zenflow.full_warm_up_rounds", kStale),
-    idle("zero_optimization.zenflow.pt_reserved_cores_perc", Kind::kNumber, kStale).from(0, 1),
-    idle_count("zero_optimization.zenflow.steps_per_epoch", kStale).or_null(),
+    idle("zero_optimization.zenflow.auto_ratio", Kind::kNumber, kStale).in("ratio").from(0, 1),
+    idle_count("zero_optimization.zenflow.full_warm_up_rounds", kStale).in("steps"),
+    idle("zero_optimization.zenflow.pt_reserved_cores_perc", Kind::kNumber, kStale)
+        .in("ratio")
+        .from(0, 1),
+    idle_count("zero_optimization.zenflow.steps_per_epoch", kStale).in("steps").or_null(),
 
     // ---- aio
     section("aio", "DeepSpeed's drive section."),
     idle_count("aio.block_size", "{headrace.io_block_bytes} is used")
         .in("bytes")
         .as("headrace.io_block_bytes"),
-    idle_count("aio.queue_depth", "{headrace.queue_depth} is used").as("headrace.queue_depth"),
+    idle_count("aio.queue_depth", "{headrace.queue_depth} is used")
+        .in("requests")
+        .as("headrace.queue_depth"),
     idle_count("aio.intra_op_parallelism", "each drive has one thread, with {headrace.queue_depth}")
+        .in("threads")
         .or_as("thread_count")
         .always("1"),
     idle("aio.single_submit", Kind::kBoolean, "{headrace.submit_batch} is used"),
@@ -625,12 +666,14 @@ constexpr Key kKeys[] = {
         .always("false"),
     refused("optimizer.params.initial_accumulator_value", Kind::kNumber,
             "Adagrad's sums of squares begin at 0; remove it")
+        .in("squares")
         .always("0"),
     idle("optimizer.params.fp32_optimizer_states", Kind::kBoolean,
          "moments are kept as {headrace.moments}")
         .always("true"),
     refused("optimizer.params.max_grad_norm", Kind::kNumber,
-            "DeepSpeed refuses it too; write gradient_clipping at the top level"),
+            "DeepSpeed refuses it too; write gradient_clipping at the top level")
+        .in("norm"),
 
     // ---- batch and the rest of the top level
     idle("managed_gradient_accumulation", Kind::kBoolean, kTrainers),
@@ -639,14 +682,20 @@ constexpr Key kKeys[] = {
     idle("communication_data_type", Kind::kText, kRanks).or_null(),
     idle("seq_parallel_communication_data_type", Kind::kText, kRanks).or_null(),
     idle("prescale_gradients", Kind::kBoolean, kRanks).always("false"),
-    idle("gradient_predivide_factor", Kind::kNumber, kRanks).always("1"),
+    idle("gradient_predivide_factor", Kind::kNumber, kRanks).in("factor").always("1"),
     idle("fp32_allreduce", Kind::kBoolean, kRanks),
+    refused("gradient_allreduce_op", Kind::kText,
+            "gradients of ranks are averaged by the trainer's gradient_scale; remove it")
+        .always("\"mean\""),
     idle("disable_allgather", Kind::kBoolean, kRanks).always("false"),
     idle("sparse_gradients", Kind::kBoolean, "gradients are dense").always("false"),
-    idle("steps_per_print", Kind::kInteger, kTrainerLogs).or_null(),
+    idle("steps_per_print", Kind::kInteger, kTrainerLogs).in("steps").or_null(),
     idle("wall_clock_breakdown", Kind::kBoolean, kTrainerLogs).always("false"),
     idle("memory_breakdown", Kind::kBoolean, kTrainerLogs).always("false"),
     idle("dump_state", Kind::kBoolean, kTrainerLogs).always("false"),
+    idle("log_level", Kind::kText, "HEADRACE_LOG says what is logged").or_null(),
+    idle("disable_python_gc", Kind::kBoolean, "no Python runs here").always("false"),
+    idle("vocabulary_size", Kind::kInteger, kModules).in("tokens").or_null(),
     idle("dataloader_drop_last", Kind::kBoolean, kTrainers),
     idle("graph_harvesting", Kind::kBoolean, kModules).always("false"),
     idle("use_data_before_expert_parallelism", Kind::kBoolean, kRanks).always("false"),
@@ -661,7 +710,9 @@ constexpr Key kKeys[] = {
     section("activation_checkpointing", "Recomputing activations."),
     idle("activation_checkpointing.partition_activations", Kind::kBoolean, kActivations)
         .always("false"),
-    idle_count("activation_checkpointing.number_checkpoints", kActivations).or_null(),
+    idle_count("activation_checkpointing.number_checkpoints", kActivations)
+        .in("checkpoints")
+        .or_null(),
     idle("activation_checkpointing.contiguous_memory_optimization", Kind::kBoolean, kActivations)
         .always("false"),
     idle("activation_checkpointing.cpu_checkpointing", Kind::kBoolean, kActivations)
@@ -701,6 +752,8 @@ constexpr Key kKeys[] = {
     refused("progressive_layer_drop", Kind::kOpenSection, kOtherTraining).unless_enabled(),
     idle("eigenvalue", Kind::kOpenSection, kFeature).unless_enabled(),
     refused("sparse_attention", Kind::kOpenSection, kOtherTraining),
+    refused("expert_parallel", Kind::kOpenSection, "no module is divided here; remove it")
+        .unless_enabled(),
     idle("pipeline", Kind::kOpenSection, kFeature),
     refused("tensor_parallel", Kind::kOpenSection, "no module is divided here; remove it"),
     idle("hybrid_engine", Kind::kOpenSection, kFeature).unless_enabled(),

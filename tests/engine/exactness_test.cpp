@@ -194,9 +194,10 @@ INSTANTIATE_TEST_SUITE_P(Matrix, Exactness,
 // fp16 weights have f32 masters; their gradients keep 16 bits unless they are summed.
 TEST(ExactnessOfF16, PlacementAndDeviceChangeNoBit) {
   for (const std::uint32_t accumulation : {1u, 4u}) {
+    if (pairwise() && accumulation == 4) continue;
     std::map<std::string, int> hashes;
     for (const Row& row : rows()) {
-      if (!row.clip || (pairwise() && accumulation == 4)) continue;
+      if (!row.clip) continue;
       const testing::TemporaryDirectory directory;
       const auto device = device::make_device_host({.flavour = row.device});
       const testing::MlpOptions options{

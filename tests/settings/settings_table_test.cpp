@@ -36,6 +36,20 @@ TEST(KeyTable, NamesEachKeyOnceInsideASectionThatItHolds) {
   }
 }
 
+// A key without documentation, unit or reason stops here.
+TEST(KeyTable, SaysOfEachKeyWhatItDoesInWhichUnitAndWhy) {
+  for (const Key& key : keys()) {
+    SCOPED_TRACE(std::string(key.path));
+    EXPECT_GE(key.help.size(), key.kind == Kind::kSection ? 6u : 12u)
+        << "what it does, or why it does nothing";
+    const bool counts = key.kind == Kind::kInteger || key.kind == Kind::kNumber ||
+                        key.kind == Kind::kSize || key.kind == Kind::kSizeOrAuto;
+    EXPECT_EQ(counts, !key.unit.empty()) << "numbers have a unit, and nothing else has";
+    const bool chooses = key.kind == Kind::kChoice || key.kind == Kind::kSwitch;
+    EXPECT_EQ(chooses, !key.choices.empty());
+  }
+}
+
 TEST(KeyTable, HoldsWhatStandsInDeepSpeedFiles) {
   for (const auto& [section, name] : std::vector<std::pair<const char*, const char*>>{
            {"", "train_batch_size"},
