@@ -11,7 +11,7 @@ zero3-nvme-pipelined (parameters and state on the drive), zero3-cpu (both in hos
 libaio's headers and a C++ compiler; DeepSpeed compiles its operators at first use.
 
 Prints "step N: ..." after each step, and a JSON object as its last line. On x86 without AVX-512
-bf16 products are computed in f32, as train_gpt does: torch's own take 10 times as long there.
+bf16 products are computed in f32, as train_gpt does: torch's own take many times as long there.
 """
 import argparse
 import gc
