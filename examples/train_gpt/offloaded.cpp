@@ -49,10 +49,7 @@ class Offloaded : public TorchTraining {
     return offload_.step(options);
   }
   void set_betas(float beta1, float beta2) override {
-    for (headrace::Hyperparameters* values : {&decayed_, &kept_}) {
-      values->beta1 = beta1;
-      values->beta2 = beta2;
-    }
+    take_betas(beta1, beta2, {&decayed_, &kept_});
     engine().set_hyperparameters({}, decayed_);
     engine().set_hyperparameters(kept_set_, kept_);
   }

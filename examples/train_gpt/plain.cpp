@@ -56,10 +56,7 @@ class Plain : public TorchTraining {
 
   headrace::StepResult update(const headrace::StepOptions& options) override;
   void set_betas(float beta1, float beta2) override {
-    for (headrace::Hyperparameters* values : {&decayed_, &kept_}) {
-      values->beta1 = beta1;
-      values->beta2 = beta2;
-    }
+    take_betas(beta1, beta2, {&decayed_, &kept_});
     if (!optimizer_) return;
     for (auto& group : optimizer_->param_groups())
       static_cast<torch::optim::AdamWOptions&>(group.options()).betas({beta1, beta2});

@@ -4,6 +4,7 @@
 #pragma once
 #include <ATen/ATen.h>
 
+#include <initializer_list>
 #include <utility>
 
 #include "headrace/optimizer.hpp"
@@ -11,6 +12,13 @@
 #include "training.hpp"
 
 namespace train_gpt {
+inline void take_betas(float beta1, float beta2,
+                       std::initializer_list<headrace::Hyperparameters*> sets) {
+  for (headrace::Hyperparameters* values : sets) {
+    values->beta1 = beta1;
+    values->beta2 = beta2;
+  }
+}
 inline bool is_decayed(const at::Tensor& parameter) { return parameter.dim() >= 2; }
 
 class TorchTraining : public Training {

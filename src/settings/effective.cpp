@@ -5,29 +5,13 @@
 #include "base/error_text.hpp"
 #include "headrace/error.hpp"
 #include "settings/given.hpp"
+#include "settings/json_text.hpp"
 #include "settings/key_table.hpp"
 #include "settings/reference.hpp"
 
 namespace headrace::settings {
 namespace {
 using nlohmann::json;
-
-const json* find_in(const json& root, std::string_view path) {
-  const json* node = &root;
-  for (;;) {
-    const std::size_t dot = path.find('.');
-    const auto found = node->find(std::string(path.substr(0, dot)));
-    if (found == node->end()) return nullptr;
-    node = &*found;
-    if (dot == std::string_view::npos) return node;
-    path.remove_prefix(dot + 1);
-  }
-}
-
-bool is_honoured(const Key& key) {
-  const bool section = key.kind == Kind::kSection || key.kind == Kind::kOpenSection;
-  return !section && (key.status == Status::kEngine || key.status == Status::kTrainer);
-}
 
 std::vector<const Key*> keys_named(std::string_view name) {
   std::vector<const Key*> found;
@@ -50,14 +34,14 @@ std::string words_of(const Key& key, const json& defaults) {
   text += "\n  values    " + allowed_text(key);
   if (!key.unit.empty()) text += " (" + std::string(key.unit) + ")";
   const json* value = find_in(defaults, key.path);
-  if (is_honoured(key)) text += "\n  default   " + (value != nullptr ? value->dump() : "not given");
+  if (key.honoured_value())
+    text += "\n  default   " + (value != nullptr ? value->dump() : "not given");
   constexpr const char* kBy[] = {"the engine", "the trainer", "nothing: it has no effect here",
                                  "nothing: it is refused"};
   text += std::string("\n  followed by ") + kBy[static_cast<std::size_t>(key.status)];
   if (!key.of_types.empty()) text += "\n  with      " + std::string(key.of_types);
   if (!key.in_any_case.empty()) text += "\n  no word at " + std::string(key.in_any_case);
-  text += "\n  " + fill_braces(key.help, [](std::string_view path) { return std::string(path); });
-  return text + "\n";
+  return text + "\n  " + help_text(key) + "\n";
 }
 }  // namespace
 
@@ -90,7 +74,7 @@ EffectiveSettings read_effective(std::string_view text, const std::string& origi
   const json defaults = json::parse(usual_settings.to_json());
   EffectiveSettings effective;
   for (const Key& key : keys()) {
-    const json* value = is_honoured(key) ? find_in(values, key.path) : nullptr;
+    const json* value = key.honoured_value() ? find_in(values, key.path) : nullptr;
     if (value == nullptr) continue;
     const auto place = reading.places.find(std::string(key.path));
     const json* usual = find_in(defaults, key.path);

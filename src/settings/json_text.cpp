@@ -141,4 +141,16 @@ Document parse_document(std::string_view text, Syntax syntax) {
   document.parsed = true;
   return document;
 }
+
+const nlohmann::json* find_in(const nlohmann::json& root, std::string_view path) {
+  const nlohmann::json* node = &root;
+  for (;;) {
+    const std::size_t dot = path.find('.');
+    const auto found = node->find(std::string(path.substr(0, dot)));
+    if (found == node->end()) return nullptr;
+    node = &*found;
+    if (dot == std::string_view::npos) return node;
+    path.remove_prefix(dot + 1);
+  }
+}
 }  // namespace headrace::settings

@@ -25,4 +25,7 @@ struct Document {
 // Refuses what is not UTF-8, holds control characters, nests deeper than 64, is not JSON or names a
 // key twice.
 Document parse_document(std::string_view text, Syntax syntax);
+
+// What stands at a dotted path, "aio.queue_depth"; null: nothing.
+const nlohmann::json* find_in(const nlohmann::json& root, std::string_view path);
 }  // namespace headrace::settings

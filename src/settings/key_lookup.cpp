@@ -117,6 +117,10 @@ std::string fill_braces(std::string_view text,
   }
 }
 
+std::string help_text(const Key& key) {
+  return fill_braces(key.help, [](std::string_view path) { return std::string(path); });
+}
+
 std::string allowed_text(const Key& key) {
   const bool choice = key.kind == Kind::kChoice || key.kind == Kind::kSwitch;
   std::string text = choice ? choices_text(key) : kind_text(key) + range_text(key);

@@ -157,6 +157,11 @@ struct Key {
     return with([&](Key& k) { k.least = low, k.most = high; });
   }
 
+  constexpr bool honoured() const {
+    return status == Status::kEngine || status == Status::kTrainer;
+  }
+  // And holds a value, not keys.
+  constexpr bool honoured_value() const { return honoured() && kind != Kind::kSection; }
   std::string_view section() const;  // "headrace"; "" for the top level
   std::string_view name() const;     // "tile_elements"
 };
@@ -173,6 +178,9 @@ std::vector<std::string_view> words_of(std::string_view list);
 // `text` with what stands in braces, without them, passed through `name`.
 std::string fill_braces(std::string_view text,
                         const std::function<std::string(std::string_view)>& name);
+
+// The key's help with the paths of others as they are.
+std::string help_text(const Key& key);
 
 // "a whole number from 1 to 1024", "true or false", "none, cpu or nvme": for messages and docs.
 std::string allowed_text(const Key& key);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "settings/given.hpp"
+#include "settings/json_text.hpp"
 #include "settings/key_table.hpp"
 #include "settings/values.hpp"
 
@@ -30,11 +31,8 @@ std::string short_text(const json& value) {
 // `path` as it stands in `effective`, "headrace.queue_depth = 16"; the path alone if it has no
 // default.
 std::string name_and_value(std::string_view path, const json& effective) {
-  std::string pointer = "/" + std::string(path);
-  std::replace(pointer.begin(), pointer.end(), '.', '/');
-  const json::json_pointer at(pointer);
-  std::string text(path);
-  return effective.contains(at) ? text + " = " + short_text(effective[at]) : text;
+  const json* value = find_in(effective, path);
+  return std::string(path) + (value != nullptr ? " = " + short_text(*value) : "");
 }
 
 // The value says what is done in any case.
@@ -45,9 +43,8 @@ bool is_followed(const Key& key, const json& value, const json& effective) {
     if (key.off_by_default || value.empty()) return true;
   }
   if (key.same_as.empty()) return false;
-  std::string pointer = "/" + std::string(key.same_as);
-  std::replace(pointer.begin(), pointer.end(), '.', '/');
-  return value == effective[json::json_pointer(pointer)];
+  const json* ours = find_in(effective, key.same_as);
+  return ours != nullptr && value == *ours;
 }
 
 struct Clause {
@@ -92,10 +89,7 @@ void refuse_not_served(const std::vector<NotServed>& keys, Report& report) {
   for (const NotServed& one : keys) {
     const json& value = *one.given.value;
     if (one.key->status != Status::kRefused || is_followed(*one.key, value, {})) continue;
-    report.fault(one.given.path, found_text(value) + ", which is refused: " +
-                                     fill_braces(one.key->help, [](std::string_view path) {
-                                       return std::string(path);
-                                     }));
+    report.fault(one.given.path, found_text(value) + ", which is refused: " + help_text(*one.key));
   }
 }
 

@@ -104,7 +104,6 @@ class Reader {
           "true and false are DeepSpeed's old way to write a stage, which changes nothing here");
       return;
     }
-    const bool honoured = key.status == Status::kEngine || key.status == Status::kTrainer;
     if (value == "auto" && key.kind != Kind::kSection && !takes_auto(key) &&
         key.status != Status::kNoEffect) {
       if (leave_auto_open_) {
@@ -117,9 +116,9 @@ class Reader {
       }
       return;
     }
-    if (value != "auto" || honoured) read_value(key, value, path, report_, settings_);
+    if (value != "auto" || key.honoured()) read_value(key, value, path, report_, settings_);
     if (key.kind == Kind::kSection && value.is_object()) read_section(key.path, value, path);
-    if (!honoured && (!key.checked || value == "auto"))
+    if (!key.honoured() && (!key.checked || value == "auto"))
       not_served_.push_back({&key, {path, &value}});
   }
 

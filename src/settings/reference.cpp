@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "settings/json_text.hpp"
 #include "settings/key_table.hpp"
 
 namespace headrace::settings {
@@ -75,16 +76,8 @@ are in the section `headrace`, which DeepSpeed ignores. This is a whole file:
 
 // Defaults stand in Settings alone; here they are read back from its JSON.
 std::string default_text(const Key& key, const nlohmann::json& defaults) {
-  const nlohmann::json* node = &defaults;
-  std::string_view rest = key.path;
-  for (;;) {
-    const std::size_t dot = rest.find('.');
-    const auto found = node->find(std::string(rest.substr(0, dot)));
-    if (found == node->end()) return "not given";
-    node = &*found;
-    if (dot == std::string_view::npos) return "`" + node->dump() + "`";
-    rest.remove_prefix(dot + 1);
-  }
+  const nlohmann::json* value = find_in(defaults, key.path);
+  return value == nullptr ? "not given" : "`" + value->dump() + "`";
 }
 
 std::string names_text(const Key& key) {
@@ -111,8 +104,7 @@ void append_honoured(std::string& text, const nlohmann::json& defaults) {
       "By the engine, or by the trainer, to whom the library hands the value.\n\n"
       "| key | by | values | default | what it does |\n|---|---|---|---|---|\n";
   for (const Key& key : keys()) {
-    const bool honoured = key.status == Status::kEngine || key.status == Status::kTrainer;
-    if (!honoured || key.kind == Kind::kSection) continue;
+    if (!key.honoured_value()) continue;
     append_row(text, {names_text(key), key.status == Status::kTrainer ? "trainer" : "engine",
                       allowed_with_unit(key), default_text(key, defaults), std::string(key.help)});
   }

@@ -85,8 +85,7 @@ ordered_json key_schema(const Key& key) {
   if (key.path == "zero_optimization") any.push_back({{"type", "boolean"}});
   if (key.kind != Kind::kSection) any.push_back({{"const", "auto"}});
   ordered_json full = any.size() == 1 ? any[0] : ordered_json{{"anyOf", any}};
-  full["description"] =
-      fill_braces(key.help, [](std::string_view path) { return std::string(path); });
+  full["description"] = help_text(key);
   return full;
 }
 
