@@ -26,7 +26,7 @@ Gathered EngineCore::gather(GroupId group, Stream stream) {
       const auto updated = Clock::now();
       f.waits[group.index].add(began, updated, updated);
     }
-    refuse_ended("gather");  // an update that failed leaves none to wait for
+    refuse_ended("gather");
     f.in_place_leases[group.index].fetch_add(1);
     return Gathered(this, group, kInPlace, stream);
   }

@@ -30,15 +30,14 @@ void PendingUpdates::note_use(GroupId group) noexcept {
 async::Task<> PendingUpdates::until_passed(GroupId group, Waiting waiting) {
   if (!passes_left(group)) co_return;
   if (waiting == Waiting::kNow) want(group);
-  while (passes_left(group)) co_await waiters_.changed();
-  if (error_) std::rethrow_exception(error_);
+  while (passes_left(group) && !error_) co_await waiters_.changed();
+  if (passes_left(group)) std::rethrow_exception(error_);
 }
 
 async::Task<> PendingUpdates::until_written(GroupId group) {
   const std::uint32_t& left = groups_[group.index].writes_left;
-  if (left == 0) co_return;
-  while (left != 0) co_await waiters_.changed();
-  if (error_) std::rethrow_exception(error_);
+  while (left != 0 && !error_) co_await waiters_.changed();
+  if (left != 0) std::rethrow_exception(error_);
 }
 
 void PendingUpdates::expect(GroupId group) noexcept { set(groups_[group.index].expected); }
@@ -109,6 +108,12 @@ void PendingUpdates::written(GroupId group) noexcept {
 
 void PendingUpdates::fail(const std::exception_ptr& error) noexcept {
   error_ = error;
+  unstarted_ = 0;
+  for (Group& group : groups_) group.unstarted = false;
+  waiters_.wake();
+}
+
+void PendingUpdates::forget() noexcept {
   unstarted_ = 0;
   for (Group& group : groups_) {
     group.unstarted = false;

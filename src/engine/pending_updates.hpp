@@ -60,8 +60,10 @@ class PendingUpdates {
   // One of a group's tiles.
   void passed(GroupId group) noexcept;
   void written(GroupId group) noexcept;
-  // Nothing is pending any more: who waits gets the error.
+  // No more is done: who waits for what is left, now or later, gets the error.
   void fail(const std::exception_ptr& error) noexcept;
+  // Nothing was changed and nothing is pending any more.
+  void forget() noexcept;
 
   static std::uint64_t bookkeeping_bytes(const partition::Partition& partition) noexcept;
 

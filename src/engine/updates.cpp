@@ -86,7 +86,11 @@ async::Task<> Updates::run() {
     error = std::make_exception_ptr(of_deferred_step(error));
     p_.on_deferred_failure(error);
   }
-  p_.pending.fail(error);
+  if (deferred_step_ != 0 || began()) {
+    p_.pending.fail(error);
+  } else {
+    p_.pending.forget();
+  }
   std::rethrow_exception(error);
 }
 
