@@ -38,7 +38,8 @@ bool StallWatch::due(DriveClock::time_point now, std::span<Block> blocks, bool i
   // process was stopped (SIGSTOP, a frozen container): the device is not to blame for that time.
   if (now - last > 4 * interval_) {
     for (Block& block : blocks) {
-      if (block.state == BlockState::kInQueue && block.since < last) block.since += now - last;
+      if (block.state == BlockState::kInQueue && block.since < now)
+        block.since += now - std::max(block.since, last);
     }
   }
   if (now < next_check_) return false;

@@ -69,6 +69,13 @@ TEST_F(StallWatchTest, TimeInWhichTheProcessStoodStillIsNotTheDrives) {
   EXPECT_EQ(slow_, 1) << "the time before and after counts";
 }
 
+TEST_F(StallWatchTest, NorIsItOfARequestThatWasSentSinceTheLastLook) {
+  run_until(seconds(5));
+  blocks_[0].since = now_ + milliseconds(1);
+  look_at(now_ + std::chrono::hours(1));
+  EXPECT_EQ(slow_ + lost_, 0);
+}
+
 TEST_F(StallWatchTest, AQuietHourIsNotHeldAgainstWhatComesAfter) {
   now_ += std::chrono::hours(1);
   watch_.look(
