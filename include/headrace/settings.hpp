@@ -9,6 +9,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "headrace/optimizer.hpp"
@@ -43,6 +45,8 @@ struct Tuned {
   double gb_per_second = 0;      // the median; 0: not measured
   double gb_per_second_low = 0, gb_per_second_high = 0;  // hold the true median with 95 %
   std::string headrace_version = {};
+
+  bool operator==(const Tuned&) const = default;
 };
 
 // `optimizer` of a settings file: what is given there. The trainer passes it on.
@@ -126,6 +130,9 @@ struct Settings {
 
   // What was accepted but is not followed, each key by name: lines to log once.
   std::vector<std::string> warnings;
+  // Keys that a file does not give and whose default differs between DeepSpeed's versions: lines
+  // that say which value holds. Each changes what is trained.
+  std::vector<std::string> defaults_taken;
   // Keys that were left "auto", with ReadOptions::leave_auto_open.
   std::vector<std::string> open;
 
@@ -152,5 +159,35 @@ struct Settings {
   // The effective values as JSON, in the same key structure; from_json(to_json()) is the same
   // settings.
   std::string to_json() const;
+  // What from_json() would find in a file of these values: for those that were set in code. Throws
+  // kSettings with every fault, one per line: "key: what, and what is allowed".
+  void check() const;
+
+  bool operator==(const Settings&) const = default;
+};
+
+// Settings for a trainer that has no file:
+//   SettingsBuilder()
+//       .with(&Settings::offload_optimizer, OffloadDevice::kNvme)
+//       .with(&Settings::nvme_paths, {"/mnt/nvme0"})
+//       .build();
+class SettingsBuilder {
+ public:
+  // Over the defaults, or over what a file says.
+  explicit SettingsBuilder(Settings base = {}) : settings_(std::move(base)) {}
+
+  template <class T>
+  SettingsBuilder& with(T Settings::*field, std::type_identity_t<T> value) {
+    settings_.*field = std::move(value);
+    return *this;
+  }
+  // Throws as Settings::check() does.
+  Settings build() const {
+    settings_.check();
+    return settings_;
+  }
+
+ private:
+  Settings settings_;
 };
 }  // namespace headrace

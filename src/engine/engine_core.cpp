@@ -44,56 +44,12 @@ std::string queue_details(const swap::Registered& registered) {
   return text + (both ? "; " : "") + registered.refused;
 }
 
-void check_settings(const Settings& s) {
-  const auto refuse = [](const std::string& text) { throw Error(Code::kSettings, text); };
-  const bool nvme =
-      s.offload_optimizer == OffloadDevice::kNvme || s.offload_parameters == OffloadDevice::kNvme;
-  if (nvme && s.nvme_paths.empty()) {
-    refuse(
-        "zero_optimization: a device is \"nvme\", but no nvme_path is given; set nvme_path to a "
-        "directory on the drive");
-  }
-  if (nvme && std::ranges::find(s.nvme_paths, "") != s.nvme_paths.end())
-    refuse("nvme_path is empty; set it to a directory on the drive");
-  if (nvme && !s.drive_shares.empty() && s.drive_shares.size() != s.nvme_paths.size()) {
-    refuse("headrace.drive_shares has " + std::to_string(s.drive_shares.size()) + " numbers for " +
-           std::to_string(s.nvme_paths.size()) + " paths; give one for each, or none");
-  }
-  for (const double share : s.drive_shares) {
-    if (std::isfinite(share) && share > 0) continue;
-    refuse("headrace.drive_shares holds " + std::to_string(share) + ": more than 0 is wanted");
-  }
-  if (!std::isfinite(s.gradient_clipping) || s.gradient_clipping < 0) {
-    refuse("gradient_clipping = " + std::to_string(s.gradient_clipping) +
-           ": a norm of 0 (off) or more is wanted");
-  }
-  if (s.tile_elements == 0 || s.tile_elements % partition::kBlockElements != 0 ||
-      s.tile_elements > (4u << 20)) {
-    refuse("headrace.tile_elements = " + std::to_string(s.tile_elements) +
-           ": a multiple of 65536 up to 4194304 is wanted");
-  }
-  if (s.io_block_bytes == 0 || s.io_block_bytes % base::kIoAlignment != 0 ||
-      s.io_block_bytes > base::kGiB) {
-    refuse("headrace.io_block_bytes = " + std::to_string(s.io_block_bytes) +
-           ": a multiple of 4096 up to 1 GiB is wanted");
-  }
-  const auto within = [&](const char* name, std::uint64_t value, std::uint64_t most) {
-    if (value >= 1 && value <= most) return;
-    refuse(std::string(name) + " = " + std::to_string(value) + ": 1 to " + std::to_string(most) +
-           " is wanted");
-  };
-  within("headrace.update_slots", s.update_slots, 1024);
-  within("headrace.queue_depth", s.queue_depth, 4096);
-  within("headrace.submit_batch", s.submit_batch, 4096);
-  within("headrace.prefetch_groups + 1", s.prefetch_groups + std::uint64_t{1}, 1024);
-  within("headrace.update_threads + 1", s.update_threads + std::uint64_t{1}, 1025);
-  within("gradient_accumulation_steps", s.gradient_accumulation_steps, ~std::uint32_t{0});
-  const auto positive = [&](const char* name, double value) {
-    if (std::isfinite(value) && value > 0) return;
-    refuse(std::string(name) + " = " + std::to_string(value) + ": more than 0 seconds is wanted");
-  };
-  positive("headrace.io_warn_seconds", s.io_warn_seconds);
-  positive("headrace.io_deadline_seconds", s.io_deadline_seconds);
+void check_settings(const Settings& settings) {
+  settings.check();
+  if (settings.gradient_accumulation_steps > 0) return;
+  throw Error(Code::kSettings,
+              "gradient_accumulation_steps follows from train_batch_size and the number of ranks; "
+              "call Settings::resolve_batch() first, no engine was made");
 }
 
 constexpr std::uint64_t kMostTraceEvents = std::uint64_t{1} << 26;
@@ -252,6 +208,7 @@ void EngineCore::freeze() {
   allocate(*frozen, paths);
   frozen->ranks.compare_registration(settings_);
   for (const std::string& warning : settings_.warnings) log_(LogLevel::kWarning, warning);
+  for (const std::string& line : settings_.defaults_taken) log_(LogLevel::kInfo, line);
   say_what_was_chosen(*frozen);
   plan_report_ = frozen->plan.report;
   frozen_ = std::move(frozen);

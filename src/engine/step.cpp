@@ -76,7 +76,7 @@ StepResult EngineCore::skip_or_refuse(Frozen& f, const engine::GradientTotals& t
   const std::string what =
       (totals.first_non_finite.empty() ? std::string("a gradient on another rank")
                                        : "the gradient of '" + totals.first_non_finite + "'") +
-      " holds NaN or infinity in step " + std::to_string(steps_ + 1) + " (" +
+      " holds NaN or infinity in step " + std::to_string(steps_ + steps_skipped_ + 1) + " (" +
       std::to_string(values) + " values in all); nothing was updated";
   if (settings_.non_finite == NonFinite::kStop) {
     throw Error(Code::kNotFinite,

@@ -241,8 +241,8 @@ void TileStore::seal_header(std::uint32_t tile, TileView view, std::uint64_t gen
   }
   if (view.weight_in_slot) {
     const std::uint32_t first = checksum;
-    add("weight", weight_codec(dtype),
-        swap::kElsewhere | states_[tile].weight_extent.offset_bytes, plan.weight_bytes);
+    add("weight", weight_codec(dtype), swap::kElsewhere | states_[tile].weight_extent.offset_bytes,
+        plan.weight_bytes);
     std::memcpy(header.checksum + first,
                 weight_checksums_.data() + states_[tile].first_weight_checksum,
                 (checksum - first) * sizeof(std::uint64_t));

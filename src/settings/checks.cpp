@@ -59,10 +59,23 @@ void check_stage(const Given& given, Report& report, const Settings& settings) {
   }
 }
 
+// A key of the trainer's or the engine's.
+bool find_honoured(std::string_view path) {
+  const auto found = std::ranges::find(keys(), path, &Key::path);
+  return found != keys().end() && found->honoured_value();
+}
+
 // Steps whose gradients overflow are skipped, unless the file says otherwise; with a dynamic scale
 // they must be.
 void check_fp16(const Given& given, Report& report, Settings& settings) {
-  if (!settings.fp16) return;
+  if (!settings.fp16) {
+    const GivenValue* enabled = given.find("fp16.enabled");
+    for (const auto& [path, value] : given.all()) {
+      if (!path.starts_with("fp16.") || enabled != nullptr || !find_honoured(path)) continue;
+      report.warn(value.path, "no effect: fp16.enabled is not given, and nothing is fp16 without");
+    }
+    return;
+  }
   const GivenValue* enabled = given.find("fp16.enabled");
   if (settings.bf16.value_or(false)) {
     report.fault(enabled->path,
@@ -70,6 +83,11 @@ void check_fp16(const Given& given, Report& report, Settings& settings) {
   }
   const LossScaling& scaling = settings.loss_scaling;
   const bool dynamic = scaling.loss_scale == 0;
+  constexpr double kLeastScale = 1e-30;  // gradients are multiplied by its inverse, an f32
+  if (!dynamic && scaling.loss_scale < kLeastScale) {
+    report.fault(given.find("fp16.loss_scale")->path,
+                 "the inverse of so small a scale is no f32; give 0 (dynamic) or at least 1e-30");
+  }
   if (dynamic &&
       std::ldexp(1.0, static_cast<int>(scaling.initial_scale_power)) < scaling.min_loss_scale) {
     const GivenValue* power = given.find("fp16.initial_scale_power");
@@ -165,7 +183,7 @@ void check_optimizer(const Given& given, Report& report, Settings& settings) {
 void check_types(const Given& given, Report& report, const Settings& settings) {
   for (const Key& key : keys()) {
     const GivenValue* found = key.of_types.empty() ? nullptr : given.find(key.path);
-    if (found == nullptr || *found->value == "auto") continue;
+    if (found == nullptr) continue;
     const bool of_scheduler = key.path.starts_with("scheduler.");
     const std::string_view type =
         of_scheduler ? name_of(settings.scheduler.type) : name_of(settings.optimizer);
@@ -184,6 +202,39 @@ void check_types(const Given& given, Report& report, const Settings& settings) {
                                     " one), so it would change nothing; remove it");
     }
   }
+}
+
+bool has_betas(OptimizerRule rule) {
+  return rule == OptimizerRule::kAdamW || rule == OptimizerRule::kAdam ||
+         rule == OptimizerRule::kLion;
+}
+
+// What is served and does other than it looks.
+void warn_of_scheduler(const Given& given, Report& report, const Settings& settings) {
+  const Scheduler& s = settings.scheduler;
+  const GivenValue* total = given.find("scheduler.params.total_num_steps");
+  if (total != nullptr && s.total_num_steps > 0 && s.total_num_steps < s.warmup_num_steps) {
+    report.warn(total->path, "the warm-up of " + std::to_string(s.warmup_num_steps) +
+                                 " steps is longer, so nothing is left for the decay");
+  }
+  if (s.type != SchedulerType::kOneCycle || has_betas(settings.optimizer)) return;
+  for (const char* path : {"scheduler.params.cycle_momentum", "scheduler.params.cycle_min_mom",
+                           "scheduler.params.cycle_max_mom", "scheduler.params.decay_mom_rate"}) {
+    const GivenValue* found = given.find(path);
+    if (found == nullptr || *found->value == false) continue;
+    report.warn(found->path, std::string("no effect: the rule ") + name_of(settings.optimizer) +
+                                 " has no betas that a cycle could move");
+  }
+}
+
+// Of SGD: torch refuses it too.
+void check_nesterov(const Given& given, Report& report, const Settings& settings) {
+  const OptimizerSection& section = settings.optimizer_section;
+  if (!section.nesterov.value_or(false)) return;
+  if (section.momentum.value_or(0) > 0 && section.dampening.value_or(0) == 0) return;
+  report.fault(given.find("optimizer.params.nesterov")->path,
+               "needs optimizer.params.momentum above 0 and no dampening; set them so, or this to "
+               "false");
 }
 
 // What a scheduler cannot do without.
@@ -225,6 +276,8 @@ void check_together(const Given& given, Report& report, Settings& settings) {
   check_optimizer(given, report, settings);
   check_types(given, report, settings);
   check_scheduler(given, report, settings);
+  warn_of_scheduler(given, report, settings);
+  check_nesterov(given, report, settings);
   check_batch(given, settings);
   check_deadlines(given, report, settings);
   check_drive_paths(given, report, settings);

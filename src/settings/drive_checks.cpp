@@ -107,8 +107,10 @@ void check_drive_paths(const Given& given, Report& report, Settings& settings) {
     report.warn(section->path->path, on_drive ? "not used: headrace.nvme_paths takes its place"
                                               : "not used: no device is \"nvme\"");
   }
-  if (!settings.nvme_paths.empty() && !on_drive) {
-    report.warn(list->path, "not used: no device is \"nvme\"");
+  for (const char* path : {"headrace.nvme_paths", "headrace.drive_shares"}) {
+    const GivenValue* found = given.find(path);
+    if (found != nullptr && !on_drive && found->value->is_array() && !found->value->empty())
+      report.warn(found->path, "not used: no device is \"nvme\"");
   }
 }
 }  // namespace headrace::settings

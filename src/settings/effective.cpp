@@ -36,6 +36,8 @@ std::string words_of(const Key& key, const json& defaults) {
   const json* value = find_in(defaults, key.path);
   if (key.honoured_value())
     text += "\n  default   " + (value != nullptr ? value->dump() : "not given");
+  if (!key.deepspeed_default.empty())
+    text += "\n  DeepSpeed's default: " + std::string(key.deepspeed_default);
   constexpr const char* kBy[] = {"the engine", "the trainer", "nothing: it has no effect here",
                                  "nothing: it is refused"};
   text += std::string("\n  followed by ") + kBy[static_cast<std::size_t>(key.status)];
@@ -75,14 +77,23 @@ EffectiveSettings read_effective(std::string_view text, const std::string& origi
   EffectiveSettings effective;
   for (const Key& key : keys()) {
     const json* value = key.honoured_value() ? find_in(values, key.path) : nullptr;
-    if (value == nullptr) continue;
     const auto place = reading.places.find(std::string(key.path));
+    if (key.honoured_value() && reading.open.contains(std::string(key.path))) {
+      effective.values.push_back({std::string(key.path), "\"auto\"", place->second + " (open)"});
+      continue;
+    }
+    if (value == nullptr) continue;
     const json* usual = find_in(defaults, key.path);
-    const bool is_default = usual != nullptr && *usual == *value;
-    effective.values.push_back({std::string(key.path), value->dump(),
-                                place != reading.places.end() ? place->second
-                                : is_default                  ? "default"
-                                                              : "follows from others"});
+    const bool by_type =
+        key.path == "headrace.optimizer" && reading.places.contains("optimizer.type");
+    const bool is_default = usual != nullptr && *usual == *value && !by_type;
+    effective.values.push_back(
+        {std::string(key.path), value->dump(),
+         place != reading.places.end() ? place->second
+         : !is_default                 ? "follows from others"
+         : key.deepspeed_default.empty()
+             ? "default"
+             : "default (DeepSpeed: " + std::string(key.deepspeed_default) + ")"});
   }
   effective.settings = std::move(reading.settings);
   return effective;

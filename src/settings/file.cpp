@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Settings::from_file: the bytes of a settings file.
 #include <fcntl.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -39,13 +40,19 @@ Settings Settings::from_file(const std::string& path, const ReadOptions& options
 
 namespace headrace::settings {
 std::string read_settings_file(const std::string& path) {
-  const base::UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // Not blocking: a pipe without a writer would hold the program until it is killed.
+  const base::UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd) fail(path, errno);
   std::string text;
   char piece[16384];
   for (;;) {
     const ssize_t got = ::read(fd.get(), piece, sizeof piece);
     if (got == 0) break;
+    if (got < 0 && errno == EAGAIN) {
+      pollfd readable{fd.get(), POLLIN, 0};
+      if (::poll(&readable, 1, -1) < 0) fail(path, errno);
+      continue;
+    }
     if (got < 0 && errno != EINTR) fail(path, errno);
     if (got > 0) text.append(piece, static_cast<std::size_t>(got));
     if (text.size() > kMostBytes) {

@@ -3,6 +3,7 @@
 #pragma once
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -41,12 +42,16 @@ struct NotServed {
   GivenValue given;
 };
 
-// A text, read and checked. Where each key that it gives stands, by its path in the table.
+// A text, read and checked. Where each key that it gives stands, and which are left "auto", by
+// their paths in the table.
 struct Reading {
   Settings settings;
   std::map<std::string, std::string> places;
+  std::set<std::string> open;
 };
 Reading read_settings(std::string_view text, const std::string& origin, const ReadOptions& options);
+// Throws kSettings with the faults of what to_json() wrote, by key alone.
+void check_written(std::string_view text);
 // The bytes of a settings file.
 std::string read_settings_file(const std::string& path);
 

@@ -22,7 +22,7 @@ std::string range_text(const Key& key) {
   std::string text;
   if (key.multiple > 1) text += ", a multiple of " + std::to_string(key.multiple);
   const bool low = key.least > -std::numeric_limits<double>::infinity();
-  const bool high = key.most < 1e30;
+  const bool high = key.most < std::numeric_limits<double>::infinity();
   if (low && high)
     text += " from " + limit_text(key, key.least) + " to " + limit_text(key, key.most);
   if (low && !high) text += ", at least " + limit_text(key, key.least);

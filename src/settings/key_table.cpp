@@ -58,6 +58,7 @@ constexpr std::string_view kBuffers =
     "{headrace.prefetch_groups}";
 constexpr std::string_view kOverlap = "read, update and write of neighbouring tiles always overlap";
 constexpr std::string_view kPinned = "host memory is one arena that the engine owns";
+constexpr std::string_view kPinnedDefault = "false until 0.19.4, true since 0.19.5";
 constexpr std::string_view kTrainers = "the trainer's own is used";
 constexpr std::string_view kSaving = "the trainer saves and loads";
 constexpr std::string_view kTrainerLogs = "reporting is the trainer's";
@@ -113,11 +114,9 @@ constexpr Key kKeys[] = {
         .or_as("cpu_offload_param")
         .or_null()
         .with_check(),
-    trainer("gradient_clipping", Kind::kNumber,
-            "Largest global gradient norm; 0 does not clip. (DeepSpeed's recent versions clip at 1 "
-            "by default; here "
-            "nothing is clipped unless asked for.)")
+    trainer("gradient_clipping", Kind::kNumber, "Largest global gradient norm; 0 does not clip.")
         .in("norm")
+        .unlike("0 until 0.19.2, 1.0 since 0.19.3")
         .from(0, 3.4e38)
         .into<&Settings::gradient_clipping>(),
     trainer("gradient_accumulation_steps", Kind::kInteger,
@@ -160,6 +159,7 @@ constexpr Key kKeys[] = {
     trainer("fp16.initial_scale_power", Kind::kInteger,
             "A dynamic scale begins at 2 to this power.")
         .in("exponent of 2")
+        .unlike("32 until 0.7.7, 16 since 0.8.0")
         .from(0, 126)
         .into<&Settings::loss_scaling, &LossScaling::initial_scale_power>(),
     trainer("fp16.loss_scale_window", Kind::kInteger,
@@ -310,9 +310,11 @@ constexpr Key kKeys[] = {
         .of("OneCycle")
         .into<&Settings::scheduler, &Scheduler::cycle_momentum>(),
     ratio("scheduler.params.cycle_min_mom", "beta1 in the cycle's middle.")
+        .from(0, 0.9999999)
         .of("OneCycle")
         .into<&Settings::scheduler, &Scheduler::cycle_min_mom>(),
     ratio("scheduler.params.cycle_max_mom", "beta1 at its ends.")
+        .from(0, 0.9999999)
         .of("OneCycle")
         .into<&Settings::scheduler, &Scheduler::cycle_max_mom>(),
     ratio("scheduler.params.decay_mom_rate", "How fast beta1 rises behind the cycle.")
@@ -503,7 +505,8 @@ constexpr Key kKeys[] = {
         .into<&Settings::tuned, &Tuned::headrace_version>(),
 
     // ---- DeepSpeed's, not served: zero_optimization
-    idle("zero_optimization.offload_optimizer.pin_memory", Kind::kBoolean, kPinned),
+    idle("zero_optimization.offload_optimizer.pin_memory", Kind::kBoolean, kPinned)
+        .unlike(kPinnedDefault),
     idle_count("zero_optimization.offload_optimizer.buffer_count", kBuffers).in("buffers"),
     idle("zero_optimization.offload_optimizer.pipeline_read", Kind::kBoolean, kOverlap)
         .always("true"),
@@ -523,7 +526,8 @@ constexpr Key kKeys[] = {
          "{headrace.update_threads} is used; 0 is all that the machine leaves")
         .in("ratio")
         .from(0, 1),
-    idle("zero_optimization.offload_param.pin_memory", Kind::kBoolean, kPinned),
+    idle("zero_optimization.offload_param.pin_memory", Kind::kBoolean, kPinned)
+        .unlike(kPinnedDefault),
     idle_count("zero_optimization.offload_param.buffer_count", kBuffers).in("buffers"),
     idle_count("zero_optimization.offload_param.buffer_size", kBuffers).in("elements"),
     idle_count("zero_optimization.offload_param.max_in_cpu", kResidency).in("elements"),
@@ -643,10 +647,12 @@ constexpr Key kKeys[] = {
     idle("fp16.opt_level", Kind::kText, "it is of amp's levels, which DeepSpeed leaves unused too"),
     idle("bf16.auto_cast", Kind::kBoolean, kTrainers).always("false"),
     idle("bf16.immediate_grad_update", Kind::kBoolean, "gradients are always taken as they arrive")
-        .always("true"),
+        .always("true")
+        .unlike("false until 0.16.4, true since 0.16.5"),
     idle("bf16.check_grad_overflow", Kind::kBoolean,
          "gradients are always looked at: {headrace.non_finite} is what follows")
-        .always("true"),
+        .always("true")
+        .unlike("false until 0.19.2, true since 0.19.3"),
     idle("bf16.bf16_master_weights_and_grads", Kind::kBoolean,
          "masters and sums are f32, with {headrace.master}")
         .always("false"),
@@ -671,6 +677,10 @@ constexpr Key kKeys[] = {
     idle("optimizer.params.fp32_optimizer_states", Kind::kBoolean,
          "moments are kept as {headrace.moments}")
         .always("true"),
+    refused("scheduler.params.last_batch_iteration", Kind::kInteger,
+            "a schedule goes by the updates that the trainer has counted; write -1, or remove it")
+        .in("steps")
+        .always("-1"),
     refused("optimizer.params.max_grad_norm", Kind::kNumber,
             "DeepSpeed refuses it too; write gradient_clipping at the top level")
         .in("norm"),
@@ -689,7 +699,10 @@ constexpr Key kKeys[] = {
         .always("\"mean\""),
     idle("disable_allgather", Kind::kBoolean, kRanks).always("false"),
     idle("sparse_gradients", Kind::kBoolean, "gradients are dense").always("false"),
-    idle("steps_per_print", Kind::kInteger, kTrainerLogs).in("steps").or_null(),
+    idle("steps_per_print", Kind::kInteger, kTrainerLogs)
+        .in("steps")
+        .or_null()
+        .unlike("10 until 0.15.1, none since 0.15.2"),
     idle("wall_clock_breakdown", Kind::kBoolean, kTrainerLogs).always("false"),
     idle("memory_breakdown", Kind::kBoolean, kTrainerLogs).always("false"),
     idle("dump_state", Kind::kBoolean, kTrainerLogs).always("false"),

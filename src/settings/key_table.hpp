@@ -104,6 +104,8 @@ struct Key {
   bool off_by_default = false;     // an object without "enabled": true says nothing
   bool unsaid_at_zero = false;     // to_json() leaves it out then
   std::string_view of_types = {};  // the schedulers, or rules, that have it: "WarmupLR|OneCycle"
+  // DeepSpeed's own default, where its versions differ: "0 until 0.19.2, 1.0 since 0.19.3".
+  std::string_view deepspeed_default = {};
 
   // This key, changed.
   template <class Change>
@@ -146,6 +148,9 @@ struct Key {
   }
   constexpr Key of(std::string_view types) const {
     return with([&](Key& k) { k.of_types = types; });
+  }
+  constexpr Key unlike(std::string_view defaults) const {
+    return with([&](Key& k) { k.deepspeed_default = defaults; });
   }
   constexpr Key as(std::string_view our_path) const {
     return with([&](Key& k) { k.same_as = our_path; });

@@ -17,6 +17,7 @@ std::string quoted(std::string_view text) { return "\"" + one_line(text) + "\"";
 
 std::string sections_with(std::string_view name) {
   std::string text;
+  if (name.empty()) return text;
   for (const Key& key : keys()) {
     if (key.name() != name && key.also != name) continue;
     if (!text.empty()) text += " or ";
@@ -47,6 +48,13 @@ std::string unknown_key_text(std::string_view section, std::string_view name) {
       anywhere.push_back(known);
       if (key.section() == section) here.push_back(known);
     }
+  }
+  // Of the file that starts a run, which people give for DeepSpeed's.
+  for (const std::string_view launchers :
+       {"compute_environment", "deepspeed_config", "distributed_type", "mixed_precision",
+        "num_processes"}) {
+    if (section.empty() && name == launchers)
+      return "is of Accelerate's launcher; give the file that its deepspeed_config_file names";
   }
   std::string text = "unknown key";
   constexpr std::size_t kLongestWord = 64;  // the search costs the product of the lengths
@@ -129,16 +137,34 @@ class Reader {
   const bool leave_auto_open_;
 };
 
+std::vector<std::string> defaults_taken(const Given& given, const Settings& settings) {
+  const json values = json::parse(settings.to_json());
+  std::vector<std::string> lines;
+  for (const Key& key : keys()) {
+    if (key.deepspeed_default.empty() || !key.honoured() || given.find(key.path) != nullptr)
+      continue;
+    if (key.section() == "fp16" && (!settings.fp16 || settings.loss_scaling.loss_scale != 0))
+      continue;
+    if (const json* value = find_in(values, key.path)) {
+      lines.push_back(std::string(key.path) + " is not given: " + value->dump() +
+                      " holds (DeepSpeed: " + std::string(key.deepspeed_default) + ")");
+    }
+  }
+  return lines;
+}
+
+// DeepSpeed reads files with the hjson package, which has a program for this.
+constexpr const char* kIfHjson =
+    ". If all of the file is HJSON, this makes JSON of it: hjson -j FILE > NEW";
+
 void throw_if_faulty(const Report& report) {
   if (!report.clean()) throw Error(Code::kSettings, report.faults_text());
 }
-}  // namespace
 
-Reading read_settings(std::string_view text, const std::string& origin,
-                      const ReadOptions& options) {
-  Report report(origin, text);
+Reading read(std::string_view text, const ReadOptions& options, Report& report) {
   Document document = parse_document(text, Syntax::kRelaxed);
-  for (const TextFault& fault : document.faults) report.fault_at(fault.offset, fault.text);
+  for (const TextFault& fault : document.faults)
+    report.fault_at(fault.offset, fault.text + (fault.in_hjson ? kIfHjson : ""));
   if (!document.parsed) throw_if_faulty(report);
   if (!document.value.is_object()) {
     report.fault_at(document.start, found_text(document.value) + "; settings are an object {...}");
@@ -158,9 +184,24 @@ Reading read_settings(std::string_view text, const std::string& origin,
   throw_if_faulty(report);
   warn_of_not_served(not_served, reading.settings, report);
   reading.settings.warnings = report.warnings();
-  for (const auto& [path, value] : given.all())
+  reading.settings.defaults_taken = defaults_taken(given, reading.settings);
+  for (const auto& [path, value] : given.all()) {
     reading.places[path] = report.place_of(value.path).text;
+    if (*value.value == "auto") reading.open.insert(path);
+  }
   return reading;
+}
+}  // namespace
+
+Reading read_settings(std::string_view text, const std::string& origin,
+                      const ReadOptions& options) {
+  Report report(origin, text);
+  return read(text, options, report);
+}
+
+void check_written(std::string_view text) {
+  Report report("", text, false);
+  read(text, {}, report);
 }
 }  // namespace headrace::settings
 

@@ -31,8 +31,9 @@ are in the section `headrace`, which DeepSpeed ignores. This is a whole file:
 ## How a file is read
 
 - Comments (`// ...`, `/* ... */`), trailing commas and a byte order mark are accepted; the text
-  is UTF-8, at most 4 MiB, nested at most 64 deep. A key whose name starts with `_` is a note and
-  ignored with all it holds.
+  is UTF-8, at most 4 MiB, nested at most 64 deep. What else HJSON has (DeepSpeed reads it) is an
+  error; `hjson -j FILE > NEW`, from the package that DeepSpeed installs, makes JSON of it.
+- A key whose name starts with `_` is a note and ignored with all it holds.
 - An unknown key is an error that names the nearest known one, and the section where the key would
   belong. So is a key given twice, a value of the wrong type, and one out of range.
 - A key of DeepSpeed's that has no effect here is named in a warning, with its value and what is
@@ -61,6 +62,7 @@ are in the section `headrace`, which DeepSpeed ignores. This is a whole file:
   `nvme_path` serves both sections.
 - Two different `nvme_path`, unless `headrace.nvme_paths` lists the drives, which then takes their
   place. One directory twice in that list.
+- Keys of `fp16` without `fp16.enabled` are a warning: nothing is fp16 then.
 - `fp16.enabled` and `bf16.enabled`, both true. A dynamic loss scale beside
   `headrace.non_finite` "stop"; one that begins below `fp16.min_loss_scale`.
 - `optimizer.type` other than Adam, AdamW, Adagrad, Lion and SGD, or another rule than
@@ -110,6 +112,19 @@ void append_honoured(std::string& text, const nlohmann::json& defaults) {
   }
 }
 
+void append_changed_defaults(std::string& text, const nlohmann::json& defaults) {
+  text +=
+      "\n## Keys whose default differs between DeepSpeed's versions\n\n"
+      "Where a file leaves one out that is honoured, `headrace settings check`, `show` and "
+      "`train_gpt` say which\nvalue holds; so does the engine's log.\n\n"
+      "| key | default of DeepSpeed | here |\n|---|---|---|\n";
+  for (const Key& key : keys()) {
+    if (key.deepspeed_default.empty()) continue;
+    append_row(text, {names_text(key), std::string(key.deepspeed_default),
+                      key.honoured() ? default_text(key, defaults) : "no effect"});
+  }
+}
+
 void append_no_effect(std::string& text) {
   text +=
       "\n## Keys of DeepSpeed's that have no effect here\n\n"
@@ -148,6 +163,7 @@ std::string settings_document() {
   const nlohmann::json defaults = nlohmann::json::parse(Settings{}.to_json());
   std::string text = kOpening;
   append_honoured(text, defaults);
+  append_changed_defaults(text, defaults);
   append_no_effect(text);
   append_refused(text);
   return text;

@@ -33,7 +33,8 @@ Place Report::place_of(const Path& path) const {
 }
 
 // The key's name, unless the place says it.
-std::string Report::line(const Place& place, const Path& path, const std::string& text) {
+std::string Report::line(const Place& place, const Path& path, const std::string& text) const {
+  if (!places_) return path.dotted + ": " + text;
   const bool said = path.dotted.empty() || path.dotted == place.override_key;
   return place.text + ": " + (said ? "" : path.dotted + ": ") + text;
 }

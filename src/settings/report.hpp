@@ -18,8 +18,10 @@ struct Place {
 
 class Report {
  public:
-  // `origin` is the file's name, `text` its contents; both outlive the report.
-  Report(std::string_view origin, std::string_view text) : origin_(origin), text_(text) {}
+  // `origin` is the file's name, `text` its contents; both outlive the report. Without `places`
+  // lines name keys alone: nobody has seen the text.
+  Report(std::string_view origin, std::string_view text, bool places = true)
+      : origin_(origin), text_(text), places_(places) {}
 
   // From now on `pointer` and what is below it comes from an override of `key`, and faults there
   // say so.
@@ -47,11 +49,12 @@ class Report {
     std::string text;
   };
   Place place_at(std::size_t offset) const;
-  static std::string line(const Place& place, const Path& path, const std::string& text);
+  std::string line(const Place& place, const Path& path, const std::string& text) const;
   static std::vector<Line> sorted(std::vector<Line> lines);
 
   std::string_view origin_;
   std::string_view text_;
+  bool places_;
   const Locator* locator_ = nullptr;
   struct Override {
     std::string pointer;

@@ -122,6 +122,7 @@ class Walk {
     while (!at_end() && kBlanks.find(here()) != std::string_view::npos) ++at_;
   }
   void fail(const std::string& text) { fault_ = TextFault{at_, text}; }
+  void fail_as_hjson(const std::string& text) { fault_ = TextFault{at_, text, true}; }
 
   std::string_view word() const {
     std::size_t end = at_;
@@ -157,6 +158,8 @@ class Walk {
   // What is wrong in the same way wherever it stands. True if something was.
   bool foreign() {
     if (at_end()) return fail_at_end(), true;
+    if (text_.substr(at_).starts_with("'''"))
+      return fail_as_hjson("found ''', which starts no text; write \"...\""), true;
     if (here() == '\'' || here() == '`') {
       const std::size_t end = text_.find_first_of(std::string(1, here()) + "\n", at_ + 1);
       const std::string_view inside = text_.substr(at_ + 1, end - at_ - 1);
@@ -168,7 +171,8 @@ class Walk {
       if (text_.substr(at_).starts_with(curly))
         return fail("found a typographic quote; write plain double quotes: \"...\""), true;
     }
-    if (here() == '#') return fail("found #, which starts no comment here; write //"), true;
+    if (here() == '#')
+      return fail_as_hjson("found #, which starts no comment here; write //"), true;
     if (here() == ';') return fail("found ;, which separates nothing in JSON; write a comma"), true;
     return false;
   }
@@ -247,7 +251,10 @@ class Walk {
                                          : "write the value before it"));
     }
     const bool known = token == "true" || token == "false" || token == "null" || is_number(token);
-    if (!known) return fail(bad_word_text(token));
+    if (!known) {
+      const std::string text = bad_word_text(token);
+      return text.find("a text needs") == text.npos ? fail(text) : fail_as_hjson(text);
+    }
     if (!nlohmann::json::accept(token))
       return fail(found() + ", which is out of range; write a number below 1.8e308");
     last_end_ = at_ += token.size();
@@ -268,7 +275,8 @@ class Walk {
     if (token.empty()) {
       return fail(found() + " where a name is expected; write \"NAME\": before it");
     }
-    fail(found() + " where a name is expected; a name needs double quotes: " + quoted_start(token));
+    fail_as_hjson(found() +
+                  " where a name is expected; a name needs double quotes: " + quoted_start(token));
   }
 
   void take_colon() {
@@ -302,8 +310,10 @@ class Walk {
       return fail("found : in a list, which has no names; write {...} for an object");
     }
     if (foreign()) return;
-    fail(found() + " where a comma or " + closer() + " is expected; add a comma behind " +
-         line_and_column(last_end_ - 1));
+    const std::string text = found() + " where a comma or " + closer() +
+                             " is expected; add a comma behind " + line_and_column(last_end_ - 1);
+    const bool next_line = text_.substr(last_end_, at_ - last_end_).find('\n') != text_.npos;
+    next_line ? fail_as_hjson(text) : fail(text);
   }
 
   void take_rest() {

@@ -10,6 +10,7 @@ namespace headrace::settings {
 struct TextFault {
   std::size_t offset;
   std::string text;
+  bool in_hjson = false;  // HJSON has what JSON has not there
 };
 
 // The first place where `text` leaves JSON's grammar; nothing where it does not. The text holds no

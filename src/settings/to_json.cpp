@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Settings::to_json: every field by way of the table, in its order.
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "settings/drive_path.hpp"
+#include "settings/given.hpp"
 #include "settings/key_table.hpp"
 
 namespace headrace {
@@ -17,7 +19,11 @@ struct FieldToJson {
 
   ordered_json operator()(std::monostate) const { return nullptr; }
   ordered_json operator()(settings::ChoiceIn field) const {
-    return settings::choices_of(key)[field.get(from)];
+    const auto choices = settings::choices_of(key);
+    const std::size_t index = field.get(from);
+    // What is none is written so that a reader finds it.
+    if (index >= choices.size()) return "enumerator " + std::to_string(index);
+    return choices[index];
   }
   ordered_json operator()(settings::In<std::vector<double>> field) const {
     return field(from).empty() ? ordered_json("auto") : ordered_json(field(from));
@@ -28,11 +34,21 @@ struct FieldToJson {
   template <class T>
   ordered_json operator()(settings::In<T> field) const {
     if (key.unsaid_at_zero && field(from) == T{}) return {};
-    return field(from);
+    return written(field(from));
   }
   template <class T>
   ordered_json operator()(settings::In<std::optional<T>> field) const {
-    return field(from) ? ordered_json(*field(from)) : ordered_json();
+    return field(from) ? written(*field(from)) : ordered_json();
+  }
+
+ private:
+  // JSON has neither NaN nor infinity, and would say null, which is "not given".
+  template <class T>
+  static ordered_json written(const T& value) {
+    if constexpr (std::is_same_v<T, double>) {
+      if (!std::isfinite(value)) return std::to_string(value);
+    }
+    return value;
   }
 };
 
@@ -45,8 +61,14 @@ bool is_of(const Key& key, const Settings& from) {
          std::ranges::find(types, std::string_view(name_of(from.scheduler.type))) != types.end();
 }
 
+// Micro-batches per step that follow from the two batch sizes.
+bool follows(const Key& key, const Settings& from) {
+  return key.path == "gradient_accumulation_steps" && from.gradient_accumulation_steps == 0 &&
+         from.train_batch_size && from.train_micro_batch_size_per_gpu;
+}
+
 ordered_json value_of(const Key& key, Settings& from) {
-  if (!is_of(key, from)) return nullptr;
+  if (!is_of(key, from) || follows(key, from)) return nullptr;
   if (key.kind == settings::Kind::kSizeOrAuto) {
     return from.host_budget_auto ? ordered_json("auto") : ordered_json(from.host_budget_bytes);
   }
@@ -69,6 +91,8 @@ void put(ordered_json& root, std::string_view path, ordered_json value) {
   *node = std::move(value);
 }
 }  // namespace
+
+void Settings::check() const { settings::check_written(to_json()); }
 
 std::string Settings::to_json() const {
   ordered_json root;

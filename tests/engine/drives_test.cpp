@@ -25,7 +25,7 @@ Settings on_drives(const testing::TemporaryDirectory& directory, std::size_t dri
   Settings s;
   s.offload_optimizer = s.offload_parameters = OffloadDevice::kNvme;
   s.tile_elements = 65536;
-  s.nvme_paths.assign(drives, directory.string());
+  s.nvme_paths = directory.drives(drives);
   return s;
 }
 
@@ -90,7 +90,7 @@ TEST(EngineDrives, FreezeDealsBytesByTheSpeedOfEachDriveAndSaysSo) {
   EXPECT_NEAR(
       static_cast<double>(stats.drives[0].read_bytes) / static_cast<double>(stats.nvme_read_bytes),
       1.0 / 3, 0.02);
-  const std::string line = directory.string() + " holds 66.";
+  const std::string line = directory.drives(2)[1] + " holds 66.";
   EXPECT_TRUE(any_holds(measured.infos, line)) << line;
   EXPECT_TRUE(any_holds(measured.infos, "measured 0.40 GB/s read and 0.40 GB/s written"));
   EXPECT_NE(measured.engine->plan().to_text().find("measured: read 0.80 GB/s, write 0.80 GB/s"),
@@ -114,7 +114,7 @@ TEST(EngineDrives, ADriveUnderHalfOfTheFastestIsNamedInAWarning) {
   expect_shares(*measured.engine, {0.5, 0.125, 0.375});
   ASSERT_EQ(measured.warnings.size(), 1u);
   EXPECT_NE(measured.warnings[0].find(" is slow: 0.50 GB/s read and 0.50 GB/s written, where " +
-                                      directory.string() + " has 2.00 GB/s read"),
+                                      directory.drives(3)[0] + " has 2.00 GB/s read"),
             std::string::npos)
       << measured.warnings[0];
 }
@@ -185,9 +185,9 @@ TEST(EngineDrives, SharesForAnotherNumberOfPathsAreRefused) {
   const testing::TemporaryDirectory directory;
   Settings settings = on_drives(directory, 2);
   settings.drive_shares = {1, 2, 3};
-  EXPECT_CODE(Code::kSettings, Engine{settings}, "headrace.drive_shares has 3 numbers for 2 paths");
+  EXPECT_CODE(Code::kSettings, Engine{settings}, "headrace.drive_shares: 3 numbers for 2 paths");
   settings.drive_shares = {1, 0};
-  EXPECT_CODE(Code::kSettings, Engine{settings}, "more than 0 is wanted");
+  EXPECT_CODE(Code::kSettings, Engine{settings}, "a list of numbers over 0");
 }
 
 TEST(EngineDrives, WhatFitsOnNoDriveIsRefusedByNameBeforeAnythingIsWritten) {
@@ -205,7 +205,7 @@ TEST(EngineDrives, WhatFitsOnNoDriveIsRefusedByNameBeforeAnythingIsWritten) {
   const auto rows = static_cast<std::int64_t>(2 * free / 12 / 65536 + 65536);
   engine.add_group("h.0", {{"weight", DType::kBf16, {rows, 65536}, {}}});
   EXPECT_CODE(Code::kNoSpace, engine.freeze(),
-              "nvme_path " + directory.string() + ": the plan needs ");
+              "nvme_path " + directory.drives(2)[0] + ": the plan needs ");
   EXPECT_EQ(directory.entries(), 0u);
 }
 

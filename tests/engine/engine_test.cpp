@@ -398,10 +398,10 @@ TEST(EngineRefusal, LeavesNothingBehind) {
   pathless.offload_optimizer = OffloadDevice::kNvme;
   EXPECT_CODE(Code::kSettings, Engine{pathless}, "nvme_path");
   pathless.nvme_paths = {""};
-  EXPECT_CODE(Code::kSettings, Engine{pathless}, "nvme_path is empty");
+  EXPECT_CODE(Code::kSettings, Engine{pathless}, "headrace.nvme_paths[0]: the path is empty");
   Settings negative;
   negative.gradient_clipping = -1;
-  EXPECT_CODE(Code::kSettings, Engine{negative}, "gradient_clipping = -1");
+  EXPECT_CODE(Code::kSettings, Engine{negative}, "gradient_clipping: found -1.0");
   EXPECT_EQ(threads_now(), threads);
   EXPECT_EQ(files_now(), files);
 }

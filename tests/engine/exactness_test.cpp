@@ -225,7 +225,7 @@ TEST(ExactnessOverTiles, TileSizeSlotsAndSharesOfDrivesChangeNoBit) {
       settings.tile_elements = tile * 65536;
       settings.update_slots = slots;
       settings.prefetch_groups = slots == 1 ? 0 : 3;
-      settings.nvme_paths = {directory.string(), directory.string()};
+      settings.nvme_paths = directory.drives(2);
       settings.drive_shares = {1.0, static_cast<double>(tile)};
       const auto device = device::make_device_host();
       Engine engine(settings, {.device = device});

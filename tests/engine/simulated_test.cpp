@@ -45,7 +45,7 @@ std::string train(std::uint64_t seed, const Shape& shape) {
   Settings s;
   s.offload_optimizer = OffloadDevice::kNvme;
   s.offload_parameters = shape.parameters_on_nvme ? OffloadDevice::kNvme : OffloadDevice::kCpu;
-  s.nvme_paths.assign(shape.drive_shares.size(), directory.string());
+  s.nvme_paths = directory.drives(shape.drive_shares.size());
   s.drive_shares = shape.drive_shares;
   s.tile_elements = 65536;
   s.update_slots = shape.update_slots;
@@ -220,7 +220,7 @@ class Simulation {
 
   Outcome train() {
     Settings settings = run_.settings;
-    settings.nvme_paths.assign(settings.drive_shares.size(), directory_.string());
+    settings.nvme_paths = directory_.drives(settings.drive_shares.size());
     if (run_.budget >= 0) settings.host_budget_bytes = budget_of(settings);
     Engine engine(core_of(settings));
     Outcome outcome;

@@ -2,6 +2,7 @@
 // What is refused that a corpus file cannot hold: bytes, overrides, files. The rest:
 // settings_corpus_test.cpp.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -26,6 +27,9 @@ std::string refusal(std::string_view text, const std::vector<std::string>& overr
 }
 #define EXPECT_STARTS_WITH(text, start) \
   EXPECT_EQ(std::string(text).substr(0, std::string(start).size()), start)
+
+constexpr const char* kIfHjson =
+    ". If all of the file is HJSON, this makes JSON of it: hjson -j FILE > NEW";
 
 struct BadText {
   const char* text;
@@ -111,7 +115,19 @@ const BadText kBadTexts[] = {
 };
 
 TEST(SettingsErrors, SayWhereBadJsonIsBadWhatWasFoundAndWhatMendsIt) {
-  for (const BadText& bad : kBadTexts) EXPECT_EQ(refusal(bad.text), bad.refusal) << bad.text;
+  for (const BadText& bad : kBadTexts) {
+    const std::string text = refusal(bad.text);
+    EXPECT_EQ(text.substr(0, text.find(kIfHjson)), bad.refusal) << bad.text;
+  }
+}
+
+TEST(SettingsErrors, SayHowHjsonBecomesJsonWhereOnlyHjsonHasWhatStandsThere) {
+  for (const char* hjson : {"{\n# note\n}", "{stage: 3}", "{\"a\": 1\n\"b\": 2}", "stage: 3",
+                            "{\"a\": nvme}", "{\"a\": '''b'''}"})
+    EXPECT_NE(refusal(hjson).find(kIfHjson), std::string::npos) << hjson;
+  for (const char* other : {"{\"a\": True}", "{\"a\": NaN}", "{\"a\": 1 \"b\": 2}", "{\"a\": 1"})
+    EXPECT_EQ(refusal(other).find(kIfHjson), std::string::npos) << other;
+  EXPECT_EQ(refusal("{}", {"headrace={a: 1}"}).find(kIfHjson), std::string::npos);
 }
 
 TEST(SettingsErrors, RefuseAnEmptyText) {
@@ -242,6 +258,58 @@ TEST(SettingsErrors, DistinguishFilesThatAreMissingUnreadableAndTooLarge) {
   EXPECT_EQ(code_of("/dev/null/ds.json"), std::pair(Code::kNotFound, ENOTDIR));
   EXPECT_EQ(code_of("/"), std::pair(Code::kIo, EISDIR));
   EXPECT_EQ(code_of("/dev/zero"), std::pair(Code::kSettings, 0));
+}
+
+// Whose opening, and whose signals, would wait for somebody to write.
+TEST(SettingsErrors, RefuseAPipeThatNobodyWritesTo) {
+  const std::string path = ::testing::TempDir() + "headrace-pipe-" + std::to_string(::getpid());
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  EXPECT_THROW(Settings::from_file(path), Error);
+  ::unlink(path.c_str());
+}
+
+TEST(SettingsErrors, NameAcceleratesFileAndNeverTheEmptyName) {
+  EXPECT_STARTS_WITH(refusal(R"({"mixed_precision": "bf16"})"),
+                     "f:1:2: mixed_precision: is of Accelerate's launcher");
+  EXPECT_EQ(refusal(R"({"": 1})").find("belongs in"), std::string::npos);
+}
+
+TEST(SettingsErrors, NameWhatWouldFailOnlyInTraining) {
+  EXPECT_STARTS_WITH(refusal(R"({"fp16": {"enabled": true, "loss_scale": 1e-40}})"),
+                     "f:1:28: fp16.loss_scale: the inverse of so small a scale");
+  EXPECT_STARTS_WITH(
+      refusal(R"({"optimizer": {"type": "SGD", "params": {"momentum": 0.9, "nesterov": true,
+                  "dampening": 0.1}}})"),
+      "f:1:59: optimizer.params.nesterov: needs optimizer.params.momentum");
+  EXPECT_STARTS_WITH(refusal(R"({"scheduler": {"type": "OneCycle", "params": {"cycle_max_mom": 1.5,
+                  "cycle_min_lr": 0, "cycle_max_lr": 1}}})"),
+                     "f:1:47: scheduler.params.cycle_max_mom: found 1.5; allowed: ");
+  EXPECT_STARTS_WITH(refusal(R"({"scheduler": {"type": "WarmupLR",
+"params": {"last_batch_iteration": 3}}})"),
+                     "f:2:12: scheduler.params.last_batch_iteration: ");
+  EXPECT_EQ(refusal(R"({"scheduler": {"type": "WarmupLR",
+"params": {"last_batch_iteration": -1}}})"),
+            "accepted");
+}
+
+std::vector<std::string> warnings_of(const std::string& text) {
+  return Settings::from_json(text, "f").warnings;
+}
+
+TEST(SettingsWarnings, NameWhatIsGivenAndHasNoEffect) {
+  const auto only = [](const std::string& text, const std::string& part) {
+    const std::vector<std::string> warnings = warnings_of(text);
+    ASSERT_EQ(warnings.size(), 1u) << text;
+    EXPECT_NE(warnings[0].find(part), std::string::npos) << warnings[0];
+  };
+  only(R"({"fp16": {"loss_scale": 128}})", "fp16.loss_scale: no effect: fp16.enabled is not given");
+  EXPECT_TRUE(warnings_of(R"({"fp16": {"enabled": false, "loss_scale": 128}})").empty());
+  only(R"({"headrace": {"drive_shares": [1, 2]}})", "drive_shares: not used");
+  only(R"({"scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": 5}}})",
+       "the warm-up of 1000 steps is longer");
+  only(R"({"optimizer": {"type": "SGD"}, "scheduler": {"type": "OneCycle", "params": {
+           "cycle_min_lr": 0, "cycle_max_lr": 1, "cycle_min_mom": 0.5}}})",
+       "cycle_min_mom: no effect: the rule sgd has no betas");
 }
 
 TEST(SettingsErrors, RefuseAnEmptyFile) { EXPECT_THROW(Settings::from_file("/dev/null"), Error); }

@@ -18,10 +18,21 @@ TemporaryDirectory::~TemporaryDirectory() {
   fs::remove_all(path_, ignored);
 }
 
+std::vector<std::string> TemporaryDirectory::drives(std::size_t count) const {
+  if (count == 1) return {string()};
+  std::vector<std::string> drives;
+  for (std::size_t i = 0; i < count; ++i) {
+    fs::create_directory(path_ / ("drive-" + std::to_string(i)));
+    drives.push_back((path_ / ("drive-" + std::to_string(i))).string());
+  }
+  return drives;
+}
+
 std::size_t TemporaryDirectory::entries() const {
   std::size_t count = 0;
   for (const auto& entry : fs::recursive_directory_iterator(path_)) {
-    if (entry.path().parent_path() != path_) ++count;
+    const fs::path parent = entry.path().parent_path();
+    if (parent != path_ && !parent.filename().string().starts_with("drive-")) ++count;
   }
   return count;
 }

@@ -4,6 +4,7 @@
 #pragma once
 #include <filesystem>
 #include <string>
+#include <vector>
 
 namespace headrace::testing {
 class TemporaryDirectory {
@@ -14,6 +15,8 @@ class TemporaryDirectory {
   TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
   const std::filesystem::path& path() const noexcept { return path_; }
   std::string string() const { return path_.string(); }
+  // Folders in it that stand for drives; of one, itself.
+  std::vector<std::string> drives(std::size_t count) const;
   // Files and directories of runs in it, but for the directory of the user.
   std::size_t entries() const;
 
