@@ -133,5 +133,15 @@ TEST_F(EstimateProgram, RefusesWhatItCannotUseWithTheOneChangeThatHelps) {
   refused("gpt2 --set headrace.moments=4bit", "headrace.moments");
   refused(folder_.string(), "neither *.safetensors nor config.json");
 }
+
+TEST_F(EstimateProgram, FollowsTheBatchAndTheDtypeOfTheSettings) {
+  const std::string sizes =
+      "--set train_batch_size=8 --set train_micro_batch_size_per_gpu=8 --set fp16.enabled=true ";
+  const Ran ran = run(sizes + "gpt2");
+  EXPECT_EQ(ran.exit_code, 0) << ran.out;
+  EXPECT_NE(ran.out.find("fp16 weights, f32 masters"), std::string::npos) << ran.out;
+  EXPECT_EQ(ran.out.find("8589934592"), std::string::npos) << ran.out;
+  expect_refused(run(sizes + "gpt2 --gpus 4"), sizes, "train_batch_size 8 is not");
+}
 }  // namespace
 }  // namespace headrace::tools

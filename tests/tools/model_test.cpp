@@ -189,6 +189,22 @@ TEST_F(ModelFiles, TheFilesThatAnIndexNamesAreReadAndNoOthers) {
   EXPECT_EQ(model_of(folder_.string()).elements(), 12u);
 }
 
+TEST_F(ModelFiles, APartOfAModelIsNotTakenForIt) {
+  const auto refused = [&](const std::string& path, const std::string& part) {
+    const std::string text = text_of_failure(path, Code::kInvalidArgument);
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  };
+  const char* const tensor = R"({"a.w": {"dtype": "BF16", "shape": [4]}})";
+  write_safetensors("model-00001-of-00002.safetensors", tensor);
+  refused(folder_.string(), "one of 2 parts, of which 1 are there");
+  refused(folder_.string() + "/model-00001-of-00002.safetensors", "Name the directory");
+  write_safetensors("model-00002-of-00002.safetensors",
+                    R"({"b.w": {"dtype": "BF16", "shape": [4]}})");
+  EXPECT_EQ(model_of(folder_.string()).elements(), 8u);
+  write("adapter_config.json", "{}");
+  refused(folder_.string(), "an adapter alone");
+}
+
 TEST_F(ModelFiles, AFileOfShapesIsTaken) {
   const std::string path = write("shapes.json", R"({"groups": [
       {"name": "h.0", "parameters": [{"name": "w", "shape": [4, 8]}, {"name": "b", "shape": [4]}]},
@@ -197,7 +213,7 @@ TEST_F(ModelFiles, AFileOfShapesIsTaken) {
   ASSERT_EQ(model.groups.size(), 1u);
   EXPECT_EQ(model.groups[0].parameters[0].name, "h.0.w");
   EXPECT_EQ(model.elements(), 36u);
-  EXPECT_EQ(model.shapes()[0].parameters[1].elements(), 4u);
+  EXPECT_EQ(model.shapes(DType::kBf16)[0].parameters[1].elements(), 4u);
 }
 
 TEST_F(ModelFiles, WhatIsNoModelIsRefusedByNameWithARemedy) {

@@ -162,8 +162,8 @@ TEST_F(PlanProgram, SaysFirstWhetherItFitsHowLongAStepTakesWhatBindsAndWhatHelps
   for (const char* part : {" a step (", " tokens/s), bound by NVMe; most helps ", " x)"})
     EXPECT_NE(first.find(part), std::string::npos) << first;
   for (const char* part :
-       {"8,030,261,248 parameters", "optimizer state", "activations (an estimate)", "NVMe write",
-        "Free batch  from ", " days for 600 TBW", "assumed: one Gen4 drive",
+       {"8,030,261,248 parameters", "optimizer state", "activations, 16-bit (an estimate)",
+        "NVMe write", "Free batch  from ", " days for 600 TBW", "assumed: one Gen4 drive",
         "Tried, one change at a time", "headrace.moments=8bit"})
     EXPECT_NE(ran.out.find(part), std::string::npos) << part << "\n" << ran.out;
 }
@@ -276,7 +276,7 @@ TEST_F(PlanProgram, SaysUnderTheFirstLineWhatItDidNotCheckAndWhatIsNotServed) {
   says("gpt2 --machine workstation --frozen '*'", "nothing is trained");
   const std::string settings = write("ds.json", R"({"steps_per_print": 8, "train_batch_size": 8})");
   says("gpt2 --machine workstation --settings " + settings, "steps_per_print = 8");
-  EXPECT_NE(run("gpt2 --machine workstation --settings " + settings).out.find("of 8 x 2048 tokens"),
+  EXPECT_NE(run("gpt2 --machine workstation --settings " + settings).out.find("of 8 x 1024 tokens"),
             std::string::npos);
 }
 
@@ -453,6 +453,44 @@ TEST_F(PlanProgram, RefusesWhatItCannotUseWithTheOneChangeThatHelps) {
   refused("gpt2 --nvme-read 0", "--nvme-read");
   refused("gpt2 --nvme-read 7", "with its unit: 7GB");
   refused("gpt2 --report " + folder_.string(), "--report");
+}
+
+TEST_F(PlanProgram, PlansTheDtypeThatTheSettingsAskFor) {
+  const auto state_of = [](const std::string& more) {
+    const std::string out = run("gpt2 --machine workstation " + more).out;
+    const std::size_t line = out.find("optimizer state");
+    return std::stoull(out.substr(out.rfind(' ', out.find('\n', line))));
+  };
+  // Beside bf16 weights 2 bytes and two moments of 4, beside fp16 ones an f32 master.
+  EXPECT_NEAR(static_cast<double>(state_of("")) / 124439808, 10, 0.1);
+  EXPECT_NEAR(static_cast<double>(state_of("--set fp16.enabled=true")) / 124439808, 12, 0.1);
+}
+
+TEST_F(PlanProgram, PlansNoLongerSequencesThanTheModelHasPositionsFor) {
+  EXPECT_NE(run("gpt2 --machine workstation").out.find("of 1 x 1024 tokens"), std::string::npos);
+  const Ran longer = run("gpt2 --machine workstation --seq 2048");
+  EXPECT_NE(longer.out.find("gpt2 has 1024 positions, and sequences of 2048 tokens need more"),
+            std::string::npos)
+      << longer.out;
+}
+
+TEST_F(PlanProgram, TakesRepeatedOptionsBeforeTheModelAndBothNamesOfTheSettings) {
+  EXPECT_EQ(run("--set headrace.moments=8bit --frozen '*.bias' gpt2").exit_code, 0);
+  EXPECT_EQ(run("gpt2 --config " + write("empty.json", "{}")).exit_code, 0);
+  EXPECT_EQ(run("gpt2 --machine workstation --nvme-read 7GB/s").exit_code, 0);
+}
+
+TEST_F(PlanProgram, FindsWhatHelpsWhereTwoChangesDoTogether) {
+  const std::string settings = write(
+      "cpu.json",
+      R"({"zero_optimization": {"offload_optimizer": {"device": "cpu"},
+                                "offload_param": {"device": "cpu"}}})");
+  const std::string machine = write(
+      "m.json", R"({"name": "node", "gpus": 0, "host_bytes": 20000000000, "nvme_bytes": 1e12})");
+  const Ran ran = run("gpt2-xl --batch 16 --machine " + machine + " --settings " + settings);
+  EXPECT_NE(ran.out.find("give --checkpointing"), std::string::npos) << ran.out;
+  EXPECT_NE(ran.out.find("offload_optimizer.device=nvme"), std::string::npos) << ran.out;
+  EXPECT_NE(ran.out.find("nvme_path=DIR"), std::string::npos) << ran.out;
 }
 }  // namespace
 }  // namespace headrace::tools

@@ -232,7 +232,8 @@ TEST_F(TrainGpt, KeepsTheActivationsOfFewerBlocksWithCheckpointing) {
   EXPECT_LT(plain_with["memory"]["activations_bytes"].get<double>(), all / 2);
   const json ours = report(join(deep, on_nvme(true)));
   const json ours_with = report(join(join(deep, on_nvme(true)), {"--checkpointing"}));
-  EXPECT_LT(above(ours_with), above(ours) - all / 2);
+  // What is kept for the next tensors of that size is a part of the peak in both.
+  EXPECT_LT(above(ours_with), above(ours) - all / 3);
 }
 
 TEST_F(TrainGpt, GivesEqualBitsWithAnF32Master) {

@@ -232,6 +232,48 @@ TEST_F(RunProgram, FillsInWhatAFileLeavesToTheTrainer) {
   EXPECT_EQ(err_.find("auto"), std::string::npos) << err_;
 }
 
+TEST_F(RunProgram, FillsInTheRateAsItWasGivenAndNoSecondDtype) {
+  const std::string scheduler =
+      R"("scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": "auto",
+         "warmup_num_steps": 2}})";
+  const std::string file =
+      folder_.write("auto.json", R"({"fp16": {"enabled": true}, "bf16": {"enabled": "auto"}, )" +
+                                     scheduler + "}");
+  ASSERT_EQ(run({"--config", file, "--lr", "0.123456789012"}), 0) << err_;
+  EXPECT_EQ(report()["steps"][3]["learning_rate"], 0.123456789012);
+  EXPECT_EQ(report()["options"]["dtype"], "F16");
+}
+
+TEST_F(RunProgram, RefusesARateThatTheSchedulerWouldIgnoreAndABetaThatGrowsTooLarge) {
+  const std::vector<std::string> warmup{"--set", "scheduler.type=WarmupLR", "--set",
+                                        "scheduler.params.warmup_max_lr=0.01"};
+  const auto with = [](std::vector<std::string> words, const std::vector<std::string>& more) {
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  };
+  expect_no_run(with(warmup, {"--lr", "0.5"}), "--lr beside scheduler.type \"WarmupLR\"");
+  EXPECT_EQ(run(with(warmup, {"--lr", "0.01"})), 0) << err_;
+  const std::vector<std::string> cycle{"--set", "scheduler.type=OneCycle",
+                                       "--set", "scheduler.params.cycle_min_lr=0.1",
+                                       "--set", "scheduler.params.cycle_max_lr=0.2",
+                                       "--set", "scheduler.params.cycle_first_step_size=1",
+                                       "--set", "scheduler.params.decay_step_size=1",
+                                       "--set", "scheduler.params.decay_mom_rate=0.2"};
+  expect_no_run(cycle, "scheduler.params.decay_mom_rate raises beta1 to ");
+}
+
+TEST_F(RunProgram, AccumulatesToTheBatchOfTheSettings) {
+  EXPECT_EQ(run({"--batch", "2", "--set", "train_batch_size=8"}), 0) << err_;
+  EXPECT_EQ(report()["options"]["accumulation"], 4);
+}
+
+TEST_F(RunProgram, SaysWhichDefaultAFileTakes) {
+  EXPECT_EQ(run({"--config", folder_.write("empty.json", "{}")}), 0) << err_;
+  EXPECT_NE(err_.find("gradient_clipping is not given: 0.0 holds"), std::string::npos) << err_;
+  EXPECT_EQ(run({}), 0) << err_;
+  EXPECT_EQ(err_, "");
+}
+
 TEST_F(RunProgram, GivesOneDocumentOnStdoutWhateverHappens) {
   ASSERT_EQ(run({"--json", "-"}), 0) << err_;
   EXPECT_EQ(json::parse(out_)["steps"].size(), 4u);
@@ -328,8 +370,10 @@ TEST_F(RunProgram, CountsTheStepsThatWereSkipped) {
 }
 
 TEST_F(RunProgram, SaysThatPlainTrainsWithTorchsAdamW) {
-  for (const char* setting : {"headrace.optimizer=lion", "headrace.moments=8bit",
-                              "headrace.non_finite=skip", "optimizer.type=SGD"}) {
+  for (const char* setting :
+       {"headrace.optimizer=lion", "headrace.moments=8bit", "headrace.non_finite=skip",
+        "optimizer.type=SGD", "optimizer.params.maximize=true",
+        "optimizer.params.bias_correction=false"}) {
     EXPECT_EQ(run({"--plain", "--set", setting}), 0) << err_;
     EXPECT_NE(err_.find("--plain trains with torch's AdamW"), std::string::npos) << setting << err_;
   }

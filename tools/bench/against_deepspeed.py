@@ -3,20 +3,25 @@
 """train_gpt beside DeepSpeed's ZeRO-3 and plain torch on the same GPT, text, batch and threads.
 
   tools/bench/against_deepspeed.py --nvme DIR --text FILE [--python FILE] [--size 51|353]
-                                   [--rounds N] [--budget BYTES] [--cases WORD,...]
+                                   [--rounds N] [--budget SIZE] [--cases WORD,...]
                                    [--trainer FILE] [--build FOLDER] [--json FILE]
 
 Each round runs every case once, one after the other; a ratio is formed within a round. --python is
-one that has torch and deepspeed; deepspeed_trainer.py, which it runs, says what those need. They
+one that has torch and deepspeed; docs/tools.md says how to make one, and what a round takes. They
 get glibc's 2 MiB pages, which make them faster. "start" is from exec to the end of the first step,
 without the compilation of DeepSpeed's operators, for which one short run of each mode goes ahead.
 "peak" is VmHWM: of the whole process for train_gpt, of the steps for the others. Wants an
-otherwise idle machine.
+otherwise idle machine, and warns before a round where it is not. Exit codes: 0 done, 1 a case
+failed, 2 refused before anything started, 128 + n ended by signal n, its swap files removed.
 """
 import argparse
+import contextlib
 import json
 import os
 import pathlib
+import re
+import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -33,8 +38,26 @@ THEIRS = {"nvme": "zero3-nvme", "pipelined": "zero3-nvme-pipelined", "cpu": "zer
           "torch": "ram"}
 OURS = {"budget": "train_gpt, a budget", "nothing": "train_gpt, nothing resident",
         "memory": "train_gpt, in host memory"}
+ABOUT = {"nvme": "ZeRO-3, parameters and optimizer state on NVMe",
+         "pipelined": "the same with pipeline_read and pipeline_write",
+         "cpu": "ZeRO-3, both in host memory",
+         "torch": "torch alone: bf16 weights, f32 masters, a fused AdamW",
+         "budget": "train_gpt on NVMe, as much in host memory as --budget lets it",
+         "nothing": "train_gpt on NVMe, nothing resident",
+         "memory": "train_gpt, all in host memory"}
 RATIOS = [("budget", "nvme"), ("budget", "pipelined"), ("nothing", "nvme"),
           ("nothing", "pipelined"), ("memory", "cpu"), ("memory", "torch"), ("budget", "torch")]
+SHORTEST_TEXT = 2 * (128 + 1)  # bytes: train_gpt wants a sequence to train on and one held out
+
+
+def end(child):
+    """Ends a case and what it started. The term before the kill lets a compilation of DeepSpeed's
+    operators drop its lock: later runs wait without end for one that was left."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(10)
 
 
 def timed(words, first, **variables):
@@ -42,25 +65,29 @@ def timed(words, first, **variables):
     environment = dict(os.environ, **variables)
     began, at, lines = time.monotonic(), None, []
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                          errors="replace", env=environment) as child:
-        for line in child.stdout:
-            if at is None and line.strip().startswith(first):
-                at = time.monotonic() - began
-            lines.append(line)
+                          errors="replace", env=environment, start_new_session=True) as child:
+        try:
+            for line in child.stdout:
+                if at is None and line.strip().startswith(first):
+                    at = time.monotonic() - began
+                lines.append(line)
+        except BaseException:
+            end(child)
+            raise
     if child.returncode != 0 or at is None:
         sys.exit(f"{' '.join(words)} ended with {child.returncode}:\n{''.join(lines)[-3000:]}")
     return lines, at
 
 
 class Cases:
-    def __init__(self, asked, work):
-        self.asked, self.work = asked, work
+    def __init__(self, asked, work, drive):
+        self.asked, self.work, self.drive = asked, work, drive
         self.shape, self.tile, self.their_steps, self.our_steps, budget = SIZES[asked.size]
         self.budget = asked.budget or int(budget)
 
     def theirs(self, mode, steps):
         words = [self.asked.python, str(self.asked.trainer), "--mode", mode, *self.shape,
-                 "--nvme", str(self.asked.nvme), "--text", str(self.asked.text),
+                 "--nvme", self.drive, "--text", str(self.asked.text),
                  "--steps", str(steps), "--sub-group", str(self.tile)]
         folder = str(pathlib.Path(self.asked.python).absolute().parent)
         lines, start = timed(words, "step 0", PYTHONUNBUFFERED="1",
@@ -79,7 +106,7 @@ class Cases:
             device = "cpu" if case == "memory" else "nvme"
             settings.append(f"zero_optimization.{section}.device={device}")
             if device == "nvme":
-                settings.append(f"zero_optimization.{section}.nvme_path={self.asked.nvme}")
+                settings.append(f"zero_optimization.{section}.nvme_path={self.drive}")
         if case == "budget":
             settings.append(f"headrace.host_budget_bytes={self.budget}")
         report = self.work / "run.json"
@@ -140,36 +167,164 @@ def print_report(cases, rows, rounds):
                   f"{100 * run['resident'][1]:.0f} % of the state")
 
 
-def main():
-    options = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    options.add_argument("--nvme", required=True, type=pathlib.Path)
-    options.add_argument("--text", required=True, type=pathlib.Path)
-    options.add_argument("--python", default=sys.executable)
-    options.add_argument("--size", choices=SIZES, default="51", help="million parameters")
-    options.add_argument("--rounds", type=int, default=5)
-    options.add_argument("--budget", type=int, help="of train_gpt's engine, bytes")
-    options.add_argument("--cases", default=",".join([*THEIRS, *OURS]))
-    options.add_argument("--trainer", type=pathlib.Path,
-                         default=pathlib.Path(__file__).with_name("deepspeed_trainer.py"))
-    options.add_argument("--build", default=str(ROOT / "build/release"))
-    options.add_argument("--json", type=pathlib.Path)
+def others_share():
+    """Share of this process's CPUs that others take, over half a second in which no case runs."""
+    def busy_and_all():
+        mine = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+        rows = [line.split() for line in open("/proc/stat").read().splitlines()]
+        # user nice system idle iowait irq softirq steal; what follows is counted in user
+        ticks = [[int(word) for word in row[1:9]] for row in rows if row[0] in mine]
+        everything = sum(map(sum, ticks))
+        return everything - sum(row[3] + row[4] for row in ticks), everything
+
+    before = busy_and_all()
+    time.sleep(0.5)
+    busy, everything = (late - early for late, early in zip(busy_and_all(), before))
+    return busy / max(everything, 1)
+
+
+def warn_if_busy(number):
+    share = others_share()
+    if share > 0.10:
+        print(f"round {number}  warning: others take {100 * share:.0f} % of the CPUs, so its "
+              "figures mean little: threads of train_gpt and torch spin while a neighbour has "
+              "their core. Stop what else runs here.", file=sys.stderr, flush=True)
+
+
+def rounds(text):
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"'{text}' rounds measure nothing; give 1 or more")
+    return int(text)
+
+
+def size(text):
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(?:b|([kmgtp])(i?b)?)?", text.lower())
+    base = 1000 if found and found[3] == "b" else 1024
+    value = int(float(found[1]) * base ** " kmgtp".index(found[2] or " ")) if found else 0
+    if value == 0:
+        raise argparse.ArgumentTypeError(f"'{text}' is no size above 0; give something like "
+                                         "512MiB, 1GiB, 415MB or bytes")
+    return value
+
+
+def case_names(text):
+    names = [word.strip() for word in text.split(",") if word.strip()]
+    unknown = [word for word in names if word not in ABOUT]
+    if unknown or not names:
+        raise argparse.ArgumentTypeError(f"no such case: '{', '.join(unknown)}'; choose from "
+                                         f"{', '.join(ABOUT)}")
+    return list(dict.fromkeys(names))
+
+
+def program(text):
+    found = shutil.which(text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text} is no program. Name the python of a venv.")
+    return found
+
+
+def missing_modules(python, modules):
+    look = ("import importlib.util, sys; "
+            "print(*(name for name in sys.argv[1:] if importlib.util.find_spec(name)))")
+    try:
+        found = subprocess.run([python, "-c", look, *modules], stdout=subprocess.PIPE,
+                               stderr=subprocess.DEVNULL, text=True, check=False).stdout.split()
+    except OSError:
+        found = []
+    return [name for name in modules if name not in found]
+
+
+def fault(asked):
+    """What would stop a case, and what helps; None where nothing is seen to."""
+    theirs, ours = set(asked.cases) & THEIRS.keys(), set(asked.cases) & OURS.keys()
+    if not os.path.isdir(asked.nvme) or not os.access(asked.nvme, os.W_OK | os.X_OK):
+        return f"--nvme {asked.nvme} is no folder to write swap files to. Name one on the drive."
+    if not os.path.isfile(asked.text) or not os.access(asked.text, os.R_OK):
+        return f"--text {asked.text} is no file that can be read. Name a text file."
+    if asked.text.stat().st_size < SHORTEST_TEXT:
+        return f"--text {asked.text} is too short. Name one of {SHORTEST_TEXT} bytes or more."
+    if ours and not shutil.which(pathlib.Path(asked.build).absolute() / "bin/train_gpt"):
+        return (f"--build {asked.build} has no program bin/train_gpt. Build it with ./quickstart, "
+                "or name the folder of a build that has it.")
+    if theirs and not os.path.isfile(asked.trainer):
+        return f"--trainer {asked.trainer} is no file. Leave the option out."
+    modules = ["torch"] if theirs == {"torch"} else ["torch", "deepspeed"]
+    if theirs and (missing := missing_modules(asked.python, modules)):
+        return (f"--python {asked.python} has no {' and no '.join(missing)}. Name one that has: "
+                "python3 -m venv V && V/bin/pip install torch==2.11.0 deepspeed==0.19.8")
+    if asked.json and (os.path.isdir(asked.json) or not os.access(asked.json.parent, os.W_OK)):
+        return f"--json {asked.json} cannot be written. Name a file in a folder that is there."
+    return None
+
+
+class Options(argparse.ArgumentParser):
+    def error(self, message):
+        self.exit(2, f"{self.prog}: nothing was started: {message}\n")
+
+
+def read_options():
+    first, _, notes = __doc__.split("\n\n")
+    listed = "\n".join(f"  {case:10} {about}" for case, about in ABOUT.items())
+    options = Options(description=first, epilog=f"cases:\n{listed}\n\n{notes}",
+                      formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--nvme", required=True, type=pathlib.Path, metavar="DIR",
+                         help="folder for swap files on the drive to measure; left as it was")
+    options.add_argument("--text", required=True, type=pathlib.Path, metavar="FILE",
+                         help="what to train on: any file, its bytes are the tokens")
+    options.add_argument("--python", type=program, default=sys.executable, metavar="FILE",
+                         help="one that has torch and deepspeed [this one]")
+    options.add_argument("--size", choices=SIZES, default="51", help="million parameters [51]")
+    options.add_argument("--rounds", type=rounds, default=5, metavar="N",
+                         help="times that each case runs [5]")
+    options.add_argument("--budget", type=size, metavar="SIZE",
+                         help="of train_gpt's engine in the case budget: 512MiB, 1GiB, 415MB or "
+                         "bytes [415MB, of size 353 1.6GB]")
+    options.add_argument("--cases", type=case_names, default=[*ABOUT], metavar="WORD,...",
+                         help="those to run, in the order given; listed below [all]")
+    options.add_argument("--trainer", type=pathlib.Path, metavar="FILE",
+                         default=pathlib.Path(__file__).with_name("deepspeed_trainer.py"),
+                         help="what --python runs [deepspeed_trainer.py beside this file]")
+    options.add_argument("--build", default=str(ROOT / "build/release"), metavar="FOLDER",
+                         help="where bin/train_gpt is [build/release]")
+    options.add_argument("--json", type=pathlib.Path, metavar="FILE",
+                         help="file for the figures of every round")
     asked = options.parse_args()
-    names = asked.cases.split(",")
-    if unknown := set(names) - THEIRS.keys() - OURS.keys():
-        options.error(f"no such case: {', '.join(sorted(unknown))}")
-    with tempfile.TemporaryDirectory() as work:
-        cases = Cases(asked, pathlib.Path(work))
-        for case in names:
-            if case in THEIRS and case != "torch":
-                cases.theirs(THEIRS[case], 1)
-        rows = {case: [] for case in names}
-        for number in range(asked.rounds):
-            for case in names:
-                run = cases.run(case)
-                rows[case].append(run)
-                print(f"round {number + 1}  {cases.name(case):28} {run['step']:.3f} s a step, "
-                      f"{run['start']:.1f} s to the first, {run['peak_mib']:.0f} MiB",
-                      file=sys.stderr, flush=True)
+    if cause := fault(asked):
+        options.error(cause)
+    return asked
+
+
+def stop(number, _):
+    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, signal.SIG_IGN)  # another would cut the cleaning short
+    sys.exit(128 + number)
+
+
+def measure(cases, asked):
+    for case in asked.cases:
+        if case in THEIRS and case != "torch":
+            cases.theirs(THEIRS[case], 1)
+    rows = {case: [] for case in asked.cases}
+    for number in range(asked.rounds):
+        warn_if_busy(number + 1)
+        for case in asked.cases:
+            run = cases.run(case)
+            rows[case].append(run)
+            print(f"round {number + 1}  {cases.name(case):28} {run['step']:.3f} s a step, "
+                  f"{run['start']:.1f} s to the first, {run['peak_mib']:.0f} MiB",
+                  file=sys.stderr, flush=True)
+    return rows
+
+
+def main():
+    asked = read_options()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores one
+            signal.signal(number, stop)
+    with tempfile.TemporaryDirectory() as work, tempfile.TemporaryDirectory(
+            dir=asked.nvme, prefix="against_deepspeed-") as drive:
+        cases = Cases(asked, pathlib.Path(work), drive)
+        rows = measure(cases, asked)
     print_report(cases, rows, asked.rounds)
     if asked.json:
         asked.json.write_text(json.dumps({"schema_version": 1, "rows": rows}, indent=2))

@@ -19,8 +19,10 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import socket
 import statistics
+import sys
 import time
 
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
@@ -244,6 +246,8 @@ def main():
                         ("steps", 8), ("sub-group", 16_000_000)):
         options.add_argument(f"--{name}", type=int, default=value)
     asked = options.parse_args()
+    # Unwinds, so that what is on the drive and torch's lock on a compilation do not stay behind.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     asked.nvme = os.path.join(asked.nvme, "deepspeed-swap")
     os.makedirs(asked.nvme)
     if not torch.backends.cpu.get_cpu_capability().startswith("AVX512"):

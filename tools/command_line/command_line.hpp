@@ -32,6 +32,14 @@ CLI::Option* add_real(CLI::App& app, const std::string& name, To& to, const Rang
   };
   return app.add_option_function<std::string>(name, take, text)->type_name("X");
 }
+// May be given several times; each takes one word, so that a file's name may follow it.
+inline CLI::Option* add_repeated(CLI::App& app, const std::string& name,
+                                 std::vector<std::string>& to, const std::string& text) {
+  return app.add_option(name, to, text)
+      ->expected(1)
+      ->allow_extra_args(false)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+}
 template <class T>
 CLI::Option* add_choice(CLI::App& app, const std::string& name, T& to,
                         std::vector<std::pair<std::string, T>> choices, const std::string& text) {

@@ -100,8 +100,9 @@ bool check_what_is_there(const std::string& target, const std::string& option,
   if (is_null_device(status)) return true;
   const std::string kind = special_kind(status.st_mode);
   if (!kind.empty()) {
-    throw refused(target, option, kind + ", and only files are written",
-                  "the name of a file, or - for stdout");
+    throw refused(
+        target, option, kind + ", and only files are written",
+        option == "--trace" ? "the name of a file" : "the name of a file, or - for stdout");
   }
   const auto begin = begin_of(target, option);
   if (begin && !may_replace(*begin)) {

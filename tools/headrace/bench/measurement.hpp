@@ -95,7 +95,7 @@ struct Comparison {
   MedianInterval ratio = {};         // of throughput, ours / theirs
   // Of CPU seconds per byte; none where the other's were too short to be counted.
   std::optional<MedianInterval> cpu_ratio = {};
-  bool resolved = false;             // the interval's half-width is within what was asked for
+  bool resolved = false;  // the interval's half-width is within what was asked for
 };
 
 struct Measurement {

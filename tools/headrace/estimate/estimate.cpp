@@ -65,12 +65,12 @@ void add_options(CLI::App& app, Options& o) {
   command_line::add_number(app, "--gpus", o.inputs.gpus_per_node, {1, 1024}, "GPUs per node [1]");
   command_line::add_real(app, "--buffer-factor", o.inputs.buffer_factor, {1, 100},
                          "What the estimators multiply host memory by [1.5]");
-  app.add_option("--config", o.config, "Settings of the plan; where things lie is varied")
+  app.add_option("--config,--settings", o.config,
+                 "Settings of the plan; where things lie is varied")
       ->type_name("FILE");
-  app.add_option("--set", o.set, "One of them, headrace.moments=8bit; may be repeated")
-      ->type_name("KEY=VALUE")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  command_line::add_repeated(app, "--set", o.set,
+                             "One of them, headrace.moments=8bit; may be repeated")
+      ->type_name("KEY=VALUE");
   app.add_option("--json", o.json, "File for the report; - is stdout")->type_name("FILE");
 }
 
@@ -93,7 +93,7 @@ int run(const Options& options) {
   Estimation e;
   e.inputs = options.inputs;
   if (!options.model.empty()) {
-    const Settings settings =
+    Settings settings =
         options.config.empty()
             ? Settings::from_json("{}", "no settings", options.set)
             : Settings::from_file(options.config,
@@ -101,10 +101,13 @@ int run(const Options& options) {
     e.model = model_of(options.model);
     e.inputs.parameters = e.model->elements();
     e.inputs.largest_layer = e.model->largest_layer().elements;
+    settings.resolve_batch(e.inputs.gpus_per_node * e.inputs.nodes, 1);
     e.plans = planned(*e.model, e.inputs, settings);
     const Json words = Json::parse(settings.to_json())["headrace"];
     e.state = words["optimizer"].get<std::string>() + ", " + words["moments"].get<std::string>() +
-              " moments, " + words["master"].get<std::string>() + " masters";
+              " moments, " +
+              (settings.fp16 ? "fp16 weights, f32" : words["master"].get<std::string>()) +
+              " masters";
   }
   e.estimates = zero_estimates(e.inputs);
   print_to(options.json == "-" ? stderr : stdout, "{}", estimation_text(e));

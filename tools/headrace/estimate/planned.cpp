@@ -20,8 +20,9 @@ std::vector<Planned> planned(const Model& model, const EstimateInputs& inputs,
                              const Settings& settings) {
   const std::uint32_t per_node = inputs.gpus_per_node;
   // All ranks have shards of one size: the first is as good as any.
-  const partition::Partition partition =
-      partition::make_partition(model.shapes(), settings.tile_elements, 0, per_node * inputs.nodes);
+  const DType dtype = settings.parameter_dtype().value_or(DType::kBf16);
+  const partition::Partition partition = partition::make_partition(
+      model.shapes(dtype), settings.tile_elements, 0, per_node * inputs.nodes);
   std::vector<Planned> all;
   for (const Placement& placement : kPlacements) {
     residency::PlanInputs in;

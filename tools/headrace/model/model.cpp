@@ -72,12 +72,12 @@ const ModelGroup& Model::largest_group() const {
   return *std::ranges::max_element(groups, {}, &ModelGroup::elements);
 }
 
-std::vector<partition::GroupShape> Model::shapes() const {
+std::vector<partition::GroupShape> Model::shapes(DType dtype) const {
   std::vector<partition::GroupShape> shapes;
   for (const ModelGroup& group : groups) {
     partition::GroupShape& shape = shapes.emplace_back();
     for (const ModelParameter& parameter : group.parameters)
-      shape.parameters.push_back({parameter.name, DType::kBf16, parameter.shape, {}});
+      shape.parameters.push_back({parameter.name, dtype, parameter.shape, {}});
   }
   return shapes;
 }

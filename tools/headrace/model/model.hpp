@@ -36,7 +36,7 @@ struct Model {
   Layer largest_layer() const;
   const ModelGroup& largest_group() const;
   // As an engine is given them: all bf16.
-  std::vector<partition::GroupShape> shapes() const;
+  std::vector<partition::GroupShape> shapes(DType dtype) const;
 };
 
 // "gpt2, gpt2-medium, ...": for help.

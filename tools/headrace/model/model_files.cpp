@@ -200,8 +200,32 @@ Index index_of(const std::string& directory) {
 }
 
 // What the index names, all of which has to be there, else what lies in the directory.
+// "model-00001-of-00002.safetensors" without the second: a download that was interrupted.
+void refuse_some_of(const std::vector<std::string>& files) {
+  for (const std::string& file : files) {
+    const std::string name = fs::path(file).stem().string();
+    const std::size_t of = name.rfind("-of-");
+    const std::size_t number = of == name.npos || of == 0 ? name.npos : name.rfind('-', of - 1);
+    if (number == name.npos) continue;
+    const std::string prefix =
+        (fs::path(file).parent_path() / name.substr(0, number)).string() + "-";
+    const auto parts = static_cast<std::size_t>(std::strtoull(name.c_str() + of + 4, nullptr, 10));
+    const auto there = static_cast<std::size_t>(std::ranges::count_if(
+        files, [&](const std::string& other) { return other.starts_with(prefix); }));
+    if (there < parts) {
+      refuse(file,
+             "one of " + std::to_string(parts) + " parts, of which " + std::to_string(there) +
+                 " are there",
+             "Fetch the others.");
+    }
+  }
+}
+
 std::vector<std::string> files_of(const Index& index, std::vector<std::string> found) {
-  if (index.path.empty()) return found;
+  if (index.path.empty()) {
+    refuse_some_of(found);
+    return found;
+  }
   std::set<std::string> files;
   for (const auto& [name, file] : index.file_of) files.insert(file);
   std::error_code error;
@@ -334,6 +358,11 @@ Model model_of_directory(const std::string& path) {
   std::ranges::sort(files);
   const Index index = index_of(path);
   files = files_of(index, std::move(files));
+  if (fs::exists(path + "/adapter_config.json", error) &&
+      !fs::exists(path + "/config.json", error)) {
+    refuse(path, "an adapter alone (adapter_config.json), without the model that it adapts",
+           "Name that model, and what is not trained with --frozen.");
+  }
   if (!files.empty()) return model_of_safetensors(path, files, index);
   const std::string config_path = path + "/config.json";
   if (!fs::exists(config_path, error)) {
@@ -406,6 +435,10 @@ void check_names(const Model& model) {
 }  // namespace
 
 Model model_of_file(const std::string& path) {
+  const std::string name = fs::path(path).filename().string();
+  if (name.ends_with(".safetensors") || name == "config.json" ||
+      name == "model.safetensors.index.json")
+    refuse(path, "one file of a model's directory", "Name the directory.");
   const Json json = json_of(path, kShapesRemedy);
   if (!json.is_object() || !json.contains("groups") || !json["groups"].is_array())
     refuse(path, "no list \"groups\"", kShapesRemedy);

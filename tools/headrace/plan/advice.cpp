@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <string_view>
 
 #include "base/units.hpp"
 #include "partition/partition.hpp"
@@ -134,6 +135,14 @@ std::uint64_t nodes_that_fit(Planning& planning, const Scenario& s) {
   });
 }
 
+void put_on_nvme(Scenario& s) {
+  s.settings.offload_optimizer = s.settings.offload_parameters = OffloadDevice::kNvme;
+}
+bool is_on_nvme(const Scenario& s) {
+  return s.settings.offload_optimizer == OffloadDevice::kNvme ||
+         s.settings.offload_parameters == OffloadDevice::kNvme;
+}
+
 std::string differences_text(const Scenario& from, const Scenario& to) {
   std::string text = "give";
   if (to.checkpointing && !from.checkpointing) text += " --checkpointing";
@@ -142,7 +151,16 @@ std::string differences_text(const Scenario& from, const Scenario& to) {
   if (to.nodes != from.nodes) text += fmt::format(" --nodes {}", to.nodes);
   if (to.settings.prefetch_groups != from.settings.prefetch_groups)
     text += fmt::format(" --set headrace.prefetch_groups={}", to.settings.prefetch_groups);
-  return text;
+  for (const char* section : {"offload_optimizer", "offload_param"}) {
+    const OffloadDevice Settings::*device = section == std::string_view("offload_param")
+                                                ? &Settings::offload_parameters
+                                                : &Settings::offload_optimizer;
+    if (to.settings.*device != from.settings.*device)
+      text += fmt::format(" --set zero_optimization.{}.device=nvme", section);
+  }
+  return text + (is_on_nvme(to) && from.settings.nvme_paths.empty()
+                     ? " --set zero_optimization.offload_optimizer.nvme_path=DIR"
+                     : "");
 }
 }  // namespace
 
@@ -170,9 +188,9 @@ std::string smallest_change(Planning& planning, const Scenario& s) {
   }
   if (s.settings.offload_optimizer != OffloadDevice::kNvme ||
       s.settings.offload_parameters != OffloadDevice::kNvme) {
-    variants.add("set the device of offload_param and offload_optimizer to nvme", [](Scenario& v) {
-      v.settings.offload_optimizer = v.settings.offload_parameters = OffloadDevice::kNvme;
-    });
+    variants.add(std::string("set the device of offload_param and offload_optimizer to nvme") +
+                     (s.settings.nvme_paths.empty() ? ", with nvme_path a directory" : ""),
+                 put_on_nvme);
   }
   add_moments(variants, s, "set ");
   for (const Variant& variant : variants.all) {
@@ -181,10 +199,15 @@ std::string smallest_change(Planning& planning, const Scenario& s) {
   for (std::uint32_t length = s.sequence; length >= 64; length /= 2) {
     Scenario least = s;
     least.checkpointing = true;
-    least.batch = 1;
     least.sequence = length;
+    Scenario recomputed = least;
+    put_on_nvme(recomputed);
+    least.batch = 1;
     least.settings.prefetch_groups = std::min(1u, s.settings.prefetch_groups);
-    if (planning.fits(least)) return differences_text(s, least);
+    Scenario on_nvme = least;
+    put_on_nvme(on_nvme);
+    for (const Scenario& tried : {least, recomputed, on_nvme})
+      if (planning.fits(tried)) return differences_text(s, tried);
     if (s.on_cpu()) continue;
     for (Scenario more : {s, least}) {
       if (length != s.sequence && more.sequence == s.sequence) continue;

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/machines.hpp"
 
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
 #include <algorithm>
 #include <filesystem>
+#include <set>
 
 #include "base/error_text.hpp"
 #include "base/units.hpp"
@@ -167,5 +171,18 @@ Machine machine_of(const std::string& word) {
                                    "' is no machine that is known and no file; nothing was "
                                    "planned. Give one of " +
                                    known_machines() + ", or what headrace doctor --json wrote.");
+}
+
+void look_at_drives(Machine& machine, const Settings& settings) {
+  if (!machine.here) return;
+  std::set<dev_t> devices;
+  std::uint64_t free = 0;
+  for (const std::string& path : settings.nvme_paths) {
+    struct stat file {};
+    struct statvfs space {};
+    if (::stat(path.c_str(), &file) != 0 || ::statvfs(path.c_str(), &space) != 0) return;
+    if (devices.insert(file.st_dev).second) free += std::uint64_t{space.f_bavail} * space.f_frsize;
+  }
+  machine.nvme_bytes = free;
 }
 }  // namespace headrace::tools

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "headrace/settings.hpp"
+
 namespace headrace::tools {
 // A figure of a node and its source: "measured (...)", "published", "assumed", "given".
 struct Figure {
@@ -43,6 +45,8 @@ Machine machine_of(const std::string& word);
 // Fills in, marked as assumed, what a machine does not say: update and checksum rates by memory and
 // CPUs, the rest by what is common.
 void assume_the_rest(Machine& machine);
+// Room on the drives that `settings` name, each file system once, where the machine is this one.
+void look_at_drives(Machine& machine, const Settings& settings);
 // nullptr: none of that name.
 const Machine* known_machine(const std::string& name);
 Machine this_machine();

@@ -42,6 +42,9 @@ std::vector<std::string> notes_of(const PlanResult& r) {
     add("a projection: Headrace computes on the CPU, one process per rank, no NCCL or MPI so far");
   if (s.model->frozen_parameters == s.model->parameters)
     add("nothing is trained: --frozen takes in every parameter");
+  if (s.model->positions > 0 && s.sequence > s.model->positions)
+    add(fmt::format("{} has {} positions, and sequences of {} tokens need more: no run has them",
+                    s.model->name, s.model->positions, s.sequence));
   if (s.machine.host_bytes == 0)
     add("not checked: host memory, since " + s.machine.name + " gives no host_bytes");
   if (!s.on_cpu() && s.machine.gpu_memory_bytes == 0)

@@ -1,13 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/plan.hpp"
 
-#include <sys/stat.h>
-#include <sys/statvfs.h>
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <limits>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -42,7 +38,7 @@ constexpr std::uint32_t kAllGpus = std::numeric_limits<std::uint32_t>::max();
 struct Options {
   std::string model, machine, settings, json, report;
   std::vector<std::string> set, frozen;
-  std::uint32_t sequence = 2048, batch = 0, accumulation = 0, gpus = kAllGpus, nodes = 1;
+  std::uint32_t sequence = 0, batch = 0, accumulation = 0, gpus = kAllGpus, nodes = 1;
   double drive_tbw = 0;
   bool checkpointing = false;
   std::vector<std::pair<std::string, double>> figures;
@@ -55,20 +51,18 @@ std::string footer() {
 }
 
 void add_lists(CLI::App& app, Options& o) {
-  const auto repeated = CLI::MultiOptionPolicy::TakeAll;
-  app.add_option("--set", o.set, "One setting, headrace.moments=8bit; may be repeated")
-      ->type_name("KEY=VALUE")
-      ->expected(1)
-      ->multi_option_policy(repeated);
-  app.add_option("--frozen", o.frozen, "Parameters that are not trained; may be repeated")
-      ->type_name("PATTERN")
-      ->expected(1)
-      ->multi_option_policy(repeated);
+  command_line::add_repeated(app, "--set", o.set,
+                             "One setting, headrace.moments=8bit; may be repeated")
+      ->type_name("KEY=VALUE");
+  command_line::add_repeated(app, "--frozen", o.frozen,
+                             "Parameters that are not trained; may be repeated")
+      ->type_name("PATTERN");
 }
 
-double rate_of(const std::string& name, const std::string& word, const FigureName& figure) {
+double rate_of(const std::string& name, std::string word, const FigureName& figure) {
   if (std::string(figure.unit) != "bytes/s")
     return command_line::to_real(name, word, {figure.least, figure.most});
+  if (word.ends_with("/s")) word.resize(word.size() - 2);
   const auto bytes =
       static_cast<double>(command_line::to_bytes(name, word, {0, std::uint64_t{1} << 50}));
   if (bytes >= figure.least && bytes <= figure.most) return bytes;
@@ -101,13 +95,15 @@ void add_options(CLI::App& app, Options& o) {
   command_line::add_number(app, "--gpus", o.gpus, {0, 1024},
                            "GPUs of a node that are used, 0: the CPU computes [all]");
   command_line::add_number(app, "--nodes", o.nodes, {1, 1'000'000}, "Machines [1]");
-  command_line::add_number(app, "--seq", o.sequence, {1, 1u << 24}, "Tokens of a sequence [2048]");
+  command_line::add_number(app, "--seq", o.sequence, {1, 1u << 24},
+                           "Tokens of a sequence [2048, or as many as the model has positions]");
   command_line::add_number(app, "--batch", o.batch, {1, 1u << 20},
                            "Sequences per micro-batch and rank [the settings', or 1]");
   command_line::add_number(app, "--accumulation", o.accumulation, {1, 100'000},
                            "Micro-batches per step [gradient_accumulation_steps]");
   app.add_flag("--checkpointing", o.checkpointing, "Activations are computed again in backward");
-  app.add_option("--settings", o.settings, "As an engine is given them [all on NVMe, budget auto]")
+  app.add_option("--settings,--config", o.settings,
+                 "As an engine is given them [all on NVMe, budget auto]")
       ->type_name("FILE");
   add_lists(app, o);
   command_line::add_real(app, "--drive-tbw", o.drive_tbw, {0.001, 1e9},
@@ -141,20 +137,6 @@ Machine machine_for(const Options& o) {
   return machine;
 }
 
-// Where the drives of the settings are this machine's: each file system once.
-void look_at_drives(Machine& machine, const Settings& settings) {
-  if (!machine.here) return;
-  std::set<dev_t> devices;
-  std::uint64_t free = 0;
-  for (const std::string& path : settings.nvme_paths) {
-    struct stat file {};
-    struct statvfs space {};
-    if (::stat(path.c_str(), &file) != 0 || ::statvfs(path.c_str(), &space) != 0) return;
-    if (devices.insert(file.st_dev).second) free += std::uint64_t{space.f_bavail} * space.f_frsize;
-  }
-  machine.nvme_bytes = free;
-}
-
 Scenario scenario_for(const Options& o) {
   Scenario s;
   s.settings = o.settings.empty()
@@ -170,7 +152,7 @@ Scenario scenario_for(const Options& o) {
                     "GPUs.");
   }
   s.model = std::make_shared<PlannedModel>(planned_model(model_of(o.model), o.frozen));
-  s.sequence = o.sequence;
+  s.sequence = o.sequence > 0 ? o.sequence : usual_sequence(*s.model);
   s.nodes = o.nodes;
   if (o.batch > 0) s.settings.train_micro_batch_size_per_gpu = o.batch;
   if (o.accumulation > 0) s.settings.gradient_accumulation_steps = o.accumulation;

@@ -116,8 +116,8 @@ std::string activations_text(const PlanResult& r) {
   const char* const where = r.scenario.on_cpu() ? "host (yours)" : "device";
   if (r.scenario.model->layers == 0)
     return "  activations: no estimate, no attention was found by name\n";
-  return fmt::format("  {:<34} {:<13} {:>12} {:>18.0f}\n", "activations (an estimate)", where,
-                     bytes_text(r.outcome.activations), r.outcome.activations);
+  return fmt::format("  {:<34} {:<13} {:>12} {:>18.0f}\n", "activations, 16-bit (an estimate)",
+                     where, bytes_text(r.outcome.activations), r.outcome.activations);
 }
 
 std::string first_line(const PlanResult& r) {

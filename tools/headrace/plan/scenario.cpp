@@ -11,13 +11,13 @@
 
 namespace headrace::tools {
 namespace {
-std::vector<partition::GroupShape> shapes_of(const PlannedModel& model) {
+std::vector<partition::GroupShape> shapes_of(const PlannedModel& model, DType dtype) {
   std::vector<partition::GroupShape> shapes;
   shapes.reserve(model.groups.size());
   for (const PlannedGroup& group : model.groups) {
     partition::GroupShape& shape = shapes.emplace_back();
     for (const ModelParameter& parameter : group.group.parameters)
-      shape.parameters.push_back({parameter.name, DType::kBf16, parameter.shape, {}});
+      shape.parameters.push_back({parameter.name, dtype, parameter.shape, {}});
   }
   return shapes;
 }
@@ -109,8 +109,7 @@ std::string floor_refusal(const Scenario& s) {
       static_cast<double>(s.model->parameters - s.model->frozen_parameters) / s.ranks();
   const double weights = 2 * static_cast<double>(s.model->parameters) / s.ranks();
   const double gradients = trained * (s.micro_batches > 1 ? 4 : 2);
-  const optimizer_cpu::StateStreams streams =
-      optimizer_cpu::state_streams(s.settings, DType::kBf16);
+  const optimizer_cpu::StateStreams streams = optimizer_cpu::state_streams(s.settings, s.dtype());
   double state = 0;
   for (const optimizer_cpu::StateStream& stream : streams.all())
     state += trained * stream.bytes_per_block / optimizer_cpu::kScaleBlock;
@@ -142,7 +141,7 @@ const partition::Partition& Planning::partition_of(const Scenario& s) {
     model_ = s.model;
     // All ranks have shards of one size: the first is as good as any.
     partition_ = std::make_shared<partition::Partition>(
-        partition::make_partition(shapes_of(*s.model), tile, 0, s.ranks()));
+        partition::make_partition(shapes_of(*s.model, s.dtype()), tile, 0, s.ranks()));
   }
   return *partition_;
 }

@@ -29,6 +29,8 @@ struct Scenario {
   std::uint32_t ranks_per_node() const { return std::max(1u, machine.gpus); }
   std::uint32_t ranks() const { return ranks_per_node() * nodes; }
   bool on_cpu() const { return machine.gpus == 0; }
+  // What the settings ask for; a model's file may hold another, which says nothing about training.
+  DType dtype() const { return settings.parameter_dtype().value_or(DType::kBf16); }
   double tokens() const { return static_cast<double>(batch) * sequence; }  // of a micro-batch
   double tokens_per_step() const { return tokens() * micro_batches * ranks(); }
 };

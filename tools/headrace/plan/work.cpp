@@ -4,6 +4,7 @@
 #include <fnmatch.h>
 
 #include <algorithm>
+#include <array>
 #include <string_view>
 
 #include "headrace/error.hpp"
@@ -20,6 +21,14 @@ bool is_token_table(const std::string& name) {
 bool is_other_table(const std::string& name) {
   return holds(name, {"wpe", "position_embeddings", "relative_attention_bias"});
 }
+// GPT-2's, OPT's and BERT's names of a table with a row for each position.
+bool is_positions(const ModelParameter& parameter) {
+  if (parameter.shape.size() != 2) return false;
+  return std::ranges::any_of(
+      std::array{"wpe.weight", "embed_positions.weight", "position_embeddings.weight"},
+      [&](const char* end) { return parameter.name.ends_with(end); });
+}
+
 bool is_output(const std::string& name) { return holds(name, {"lm_head", "embed_out"}); }
 
 struct Query {
@@ -73,6 +82,12 @@ void count_group(PlannedModel& model, PlannedGroup& group, bool has_output) {
 }
 }  // namespace
 
+std::uint32_t usual_sequence(const PlannedModel& model) {
+  constexpr std::uint64_t kUsual = 2048;
+  return static_cast<std::uint32_t>(model.positions > 0 ? std::min(kUsual, model.positions)
+                                                        : kUsual);
+}
+
 PlannedModel planned_model(const Model& model, const std::vector<std::string>& frozen) {
   PlannedModel planned{model.name, model.source, {}};
   std::vector<bool> used(frozen.size(), false);
@@ -81,6 +96,7 @@ PlannedModel planned_model(const Model& model, const std::vector<std::string>& f
     PlannedGroup trained{{group.name, {}}}, kept{{group.name, {}}, true};
     for (const ModelParameter& parameter : group.parameters) {
       has_output |= is_output(parameter.name);
+      if (is_positions(parameter)) planned.positions = parameter.shape[0];
       PlannedGroup& to = is_frozen(parameter.name, frozen, used) ? kept : trained;
       to.group.parameters.push_back(parameter);
     }

@@ -23,7 +23,10 @@ struct PlannedModel {
   // For activations; 0: not found by name.
   std::uint32_t layers = 0;
   std::uint64_t width = 0, vocabulary = 0;
+  std::uint64_t positions = 0;  // that it has learned embeddings of: no sequence is longer; 0: any
 };
+// Tokens of a sequence that nobody has chosen: 2048, or as many as the model has positions for.
+std::uint32_t usual_sequence(const PlannedModel& model);
 
 // Parameters whose names match one of `frozen` ("*" and "?") are read only; what a group has of
 // both becomes two groups. Throws Error kInvalidArgument for a pattern that matches none.

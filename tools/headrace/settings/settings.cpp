@@ -15,6 +15,7 @@
 #include "program/failing.hpp"
 #include "program/output.hpp"
 #include "program/subcommand.hpp"
+#include "settings/init.hpp"
 #include "settings/reference.hpp"
 
 namespace headrace::tools {
@@ -26,38 +27,55 @@ constexpr const char* kDescription =
     "\"auto\"\n"
     "  show FILE       the settings that hold, and where each value is from\n"
     "  explain KEY...  what a key does, its values and default; the end of its path is enough\n"
-    "  schema          the JSON Schema, for editors: \"$schema\": \"FILE\" in a settings file\n";
+    "  schema          the JSON Schema, for editors: \"$schema\": \"FILE\" in a settings file\n"
+    "  init            a settings file for this machine, and for a model if one is named\n";
 constexpr const char* kFooter =
-    "\nNothing is started, and no path is tried: `headrace doctor PATH` does that.\n"
+    "\nNothing is started, and no path is tried but by init, as `headrace doctor PATH` does.\n"
     "\nExit codes: 0 done, 1 the run failed, 2 refused: usage, or a file with faults, 128+n ended "
     "by signal n.\n";
 
 struct Options {
   std::string action, json;
   std::vector<std::string> words, set;
+  InitOptions init;
 };
 
 void check(const Options& o) {
-  constexpr std::string_view kActions[] = {"check", "show", "explain", "schema"};
+  constexpr std::string_view kActions[] = {"check", "show", "explain", "schema", "init"};
   if (std::ranges::find(kActions, o.action) == std::end(kActions)) {
     throw command_line::Fault{
         o.action.empty() ? "an action is missing" : "'" + o.action + "' is no action",
-        "Give check, show, explain or schema"};
+        "Give check, show, explain, schema or init"};
   }
-  const bool needs_words = o.action != "schema";
+  const bool inits = o.action == "init", needs_words = o.action != "schema" && !inits;
   if (needs_words && o.words.empty())
     throw command_line::Fault{o.action + " of nothing",
                               o.action == "explain" ? "Name a key" : "Name a settings file"};
   if (o.action == "show" && o.words.size() > 1)
     throw command_line::Fault{"show takes one file", "Give the others to runs of their own"};
   if (!needs_words && !o.words.empty())
-    throw command_line::Fault{"schema takes no words", "Leave them out"};
+    throw command_line::Fault{
+        o.action + " takes no words",
+        inits ? "Name drives with --nvme, and a file with --write" : "Leave them out"};
+  const InitOptions none;
+  if (!inits &&
+      (!o.init.drives.empty() || !o.init.model.empty() || !o.init.write.empty() ||
+       o.init.batch != none.batch || o.init.sequence != none.sequence || o.init.checkpointing)) {
+    throw command_line::Fault{"--nvme, --model, --batch, --seq, --checkpointing and --write with " +
+                                  o.action + " would change nothing",
+                              "Leave them out, or init"};
+  }
+  if (inits && o.init.model.empty() && (o.init.sequence != none.sequence || o.init.checkpointing)) {
+    throw command_line::Fault{"--seq and --checkpointing without --model would change nothing",
+                              "Name a model"};
+  }
   const bool reads = o.action == "check" || o.action == "show";
   if (!reads && !o.set.empty())
     throw command_line::Fault{"--set with " + o.action + " would change nothing", "Leave it out"};
-  if (!reads && !o.json.empty())
+  if (!reads && !inits && !o.json.empty())
     throw command_line::Fault{"--json with " + o.action + " has no report", "Leave it out"};
   command_line::check_report_target(o.json);
+  command_line::check_targets_differ({{"--json", o.json}, {"--write", o.init.write}});
 }
 
 ReadOptions read_options(const Options& o) { return {.overrides = o.set, .leave_auto_open = true}; }
@@ -82,9 +100,12 @@ int check_files(const Options& o, std::FILE* out) {
       print_to(out, "{}: ok\n", path);
       for (const std::string& warning : settings.warnings)
         print_to(out, "  warning: {}\n", warning);
+      for (const std::string& line : settings.defaults_taken)
+        print_to(out, "  default: {}\n", line);
       for (const std::string& key : settings.open)
         print_to(out, "  open: {} is \"auto\", for the trainer to fill in\n", key);
       file["warnings"] = settings.warnings;
+      file["defaults_taken"] = settings.defaults_taken;
       file["open"] = settings.open;
     } catch (const Error& error) {
       ++faulty;
@@ -131,6 +152,13 @@ int run(const Options& o) {
   std::FILE* const out = o.json == "-" ? stderr : stdout;
   if (o.action == "check") return check_files(o, out);
   if (o.action == "show") return show(o, out);
+  if (o.action == "init") {
+    Json report = document(kProgram);
+    // The file alone may go to stdout.
+    init_settings(o.init, out, o.init.write.empty() ? stderr : out, report);
+    command_line::write_report(o.json, dump(report));
+    return kDone;
+  }
   if (o.action == "schema") {
     print("{}", headrace::settings::settings_schema());
     return kDone;
@@ -144,14 +172,35 @@ int settings(int argc, const char* const* argv) {
   Options options;
   CLI::App app(kDescription, kProgram);
   app.footer(kFooter);
-  app.add_option("ACTION", options.action, "check, show, explain or schema")->type_name("");
+  app.add_option("ACTION", options.action, "check, show, explain, schema or init")->type_name("");
   app.add_option("WORDS", options.words, "Files, or keys")->type_name("");
-  app.add_option("--set", options.set, "A setting over the file's, a.b=value; may be repeated")
-      ->type_name("KEY=VALUE")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  app.add_option("--json", options.json, "File for the report of check and show; - is stdout")
+  command_line::add_repeated(app, "--set", options.set,
+                             "A setting over the file's, a.b=value; may be repeated")
+      ->type_name("KEY=VALUE");
+  app.add_option("--json", options.json, "File for the report of check, show and init; - is stdout")
       ->type_name("FILE");
+  const char* const init = "With init";
+  command_line::add_repeated(
+      app, "--nvme", options.init.drives,
+      "Directory on a drive for what does not fit in memory; may be repeated")
+      ->type_name("DIR")
+      ->group(init);
+  app.add_option("--model", options.init.model,
+                 "Has to fit: name, directory or file, as headrace plan takes them")
+      ->type_name("MODEL")
+      ->group(init);
+  command_line::add_number(app, "--batch", options.init.batch, {1, 1u << 20},
+                           "Sequences per micro-batch, also for the file")
+      ->group(init);
+  command_line::add_number(app, "--seq", options.init.sequence, {1, 1u << 24},
+                           "Tokens of a sequence [2048, or as many as the model has positions]")
+      ->group(init);
+  app.add_flag("--checkpointing", options.init.checkpointing,
+               "Activations are computed again in backward")
+      ->group(init);
+  app.add_option("--write", options.init.write, "File for the settings [stdout]")
+      ->type_name("FILE")
+      ->group(init);
   return run_subcommand({.program = kProgram,
                          .nothing_done = "nothing was read",
                          .app = app,

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// `headrace settings` as it is run.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "headrace/settings.hpp"
+#include "support/temporary_directory.hpp"
+#include "tools/ran.hpp"
+
+namespace headrace::tools {
+namespace {
+class SettingsTool : public ::testing::Test {
+ protected:
+  std::string written(const std::string& name, const std::string& text) const {
+    std::ofstream(path_of(name)) << text;
+    return path_of(name);
+  }
+  std::string path_of(const std::string& name) const { return (folder_.path() / name).string(); }
+  static bool has(const Ran& ran, const std::string& part) {
+    return ran.out.find(part) != std::string::npos;
+  }
+  // A directory that is made on the first use, on whatever file system tests run.
+  std::string drive(const std::string& name = "drive") const {
+    std::filesystem::create_directories(path_of(name));
+    return path_of(name);
+  }
+
+  const headrace::testing::TemporaryDirectory folder_;
+};
+
+TEST_F(SettingsTool, ChecksEveryFileAndEndsWithTwoWhereOneIsRefused) {
+  const std::string good = written("good.json", R"({"gradient_clipping": 1})");
+  const std::string bad = written("bad.json", R"({"gradient_cliping": 1})");
+  const Ran both = run_headrace("settings check " + good + " " + bad);
+  EXPECT_EQ(both.exit_code, 2) << both.out;
+  EXPECT_TRUE(has(both, good + ": ok\n")) << both.out;
+  EXPECT_TRUE(has(both, bad + ":1:2: gradient_cliping: unknown key")) << both.out;
+  EXPECT_EQ(run_headrace("settings check " + good).exit_code, 0);
+}
+
+TEST_F(SettingsTool, ClosesWhatIsLeftAutoAndTakesTheFileBehindTheOption) {
+  const std::string file = written("auto.json", R"({"gradient_clipping": "auto"})");
+  const Ran open = run_headrace("settings check " + file);
+  EXPECT_EQ(open.exit_code, 0);
+  EXPECT_TRUE(has(open, "open: gradient_clipping")) << open.out;
+  const Ran table = run_headrace("settings show " + file);
+  EXPECT_TRUE(has(table, "\"auto\"")) << table.out;
+  EXPECT_TRUE(has(table, "auto.json:1:2 (open)")) << table.out;
+  const Ran closed =
+      run_headrace("settings check --set gradient_clipping=2 --set bf16.enabled=true " + file);
+  EXPECT_EQ(closed.exit_code, 0) << closed.out;
+  EXPECT_FALSE(has(closed, "open:")) << closed.out;
+  const Ran shown = run_headrace("settings show --set gradient_clipping=2 " + file);
+  EXPECT_TRUE(has(shown, "--set gradient_clipping")) << shown.out;
+}
+
+TEST_F(SettingsTool, SaysWhichDefaultHoldsWhereDeepSpeedsHasChanged) {
+  const Ran ran = run_headrace("settings check " + written("empty.json", "{}"));
+  EXPECT_TRUE(has(ran, "gradient_clipping is not given: 0.0 holds (DeepSpeed: 0 until 0.19.2"))
+      << ran.out;
+  const Ran given =
+      run_headrace("settings check " + written("given.json", R"({"gradient_clipping": 0})"));
+  EXPECT_FALSE(has(given, "default:")) << given.out;
+  const Ran fp16 =
+      run_headrace("settings check " + written("fp16.json", R"({"fp16": {"enabled": true}})"));
+  EXPECT_TRUE(has(fp16, "fp16.initial_scale_power is not given: 16 holds")) << fp16.out;
+}
+
+TEST_F(SettingsTool, WritesAFileThatItsReaderTakesForMemoryAndForDrives) {
+  const std::string file = path_of("new.json");
+  const Ran memory = run_headrace("settings init --write " + file);
+  EXPECT_EQ(memory.exit_code, 0) << memory.out;
+  Settings settings = Settings::from_file(file);
+  EXPECT_EQ(settings.offload_optimizer, OffloadDevice::kCpu);
+  EXPECT_TRUE(settings.warnings.empty() && settings.defaults_taken.empty());
+
+  const Ran one = run_headrace("settings init --nvme " + drive() + " --batch 3 --write " + file);
+  ASSERT_EQ(one.exit_code, 0) << one.out;  // over the one of its own
+  settings = Settings::from_file(file);
+  EXPECT_EQ(settings.nvme_paths, std::vector{std::filesystem::canonical(drive()).string()});
+  EXPECT_EQ(settings.train_micro_batch_size_per_gpu, 3u);
+  EXPECT_TRUE(settings.host_budget_auto);
+  EXPECT_TRUE(settings.warnings.empty() && settings.defaults_taken.empty());
+
+  const Ran two = run_headrace("settings init --nvme " + drive() + " --nvme '" + drive("$b~") +
+                               "' --write " + file);
+  ASSERT_EQ(two.exit_code, 0) << two.out;
+  EXPECT_EQ(Settings::from_file(file).nvme_paths.size(), 2u);
+}
+
+TEST_F(SettingsTool, PlansTheModelAndWritesNothingWhereItDoesNotFit) {
+  const Ran fits = run_headrace("settings init --model gpt2 --seq 32 --nvme " + drive());
+  EXPECT_EQ(fits.exit_code, 0) << fits.out;
+  EXPECT_TRUE(has(fits, "gpt2: Fits: ")) << fits.out;
+  const std::string file = path_of("new.json");
+  const Ran large = run_headrace("settings init --model llama-3.1-405b --write " + file);
+  expect_refused(large, "405b", "give --nvme DIR");
+  EXPECT_FALSE(std::filesystem::exists(file));
+}
+
+TEST_F(SettingsTool, RefusesDrivesThatNoRunCouldUseAndFilesOfOthers) {
+  expect_refused(run_headrace("settings init --nvme " + path_of("none")), "none", "does not exist");
+  const std::string mine = written("mine.json", R"({"gradient_clipping": 1})");
+  expect_refused(run_headrace("settings init --write " + mine), "mine", "would be lost");
+  if (std::filesystem::exists("/dev/shm"))
+    expect_refused(run_headrace("settings init --nvme /dev/shm"), "/dev/shm", "no settings were");
+}
+
+TEST_F(SettingsTool, RefusesOptionsThatWouldChangeNothing) {
+  const std::string file = written("empty.json", "{}");
+  expect_refused(run_headrace("settings check " + file + " --nvme /tmp"), "--nvme", "with check");
+  expect_refused(run_headrace("settings init --seq 12"), "--seq", "Name a model");
+  expect_refused(run_headrace("settings init word"), "word", "init takes no words");
+  expect_refused(run_headrace("settings schema " + file), "schema", "takes no words");
+  expect_refused(run_headrace("settings explain x --set a=b"), "--set", "would change nothing");
+  expect_refused(run_headrace("settings"), "nothing", "an action is missing");
+}
+}  // namespace
+}  // namespace headrace::tools
