@@ -40,6 +40,14 @@ void require_finite(double loss, std::uint64_t step, const char* which) {
            "gradient_clipping.");
 }
 
+// A dynamic scale finds its way by steps that overflow: nothing is wrong with the first few.
+void say_scale(const StepRecord& record, double scale, Progress& progress) {
+  progress.message(
+      "train_gpt: step " + std::to_string(record.step) + " overflowed fp16 at a loss scale of " +
+      words_of(record.loss_scale) +
+      (scale == record.loss_scale ? ", which stays for now" : "; it is now " + words_of(scale)));
+}
+
 // Forward and backward of one step's micro-batches.
 void accumulate(Training& training, Batches& batches, std::uint32_t accumulation,
                 StepRecord& record, TraceFile* trace) {
@@ -174,6 +182,8 @@ void train(Training& training, Batches& batches, Report& report, Progress& progr
     const headrace::Stats after = training.stats();
     count_transfers(record, before, after, kernel);
     report.steps.push_back(record);
+    if (record.skipped && course.loss_scale)
+      say_scale(record, course.loss_scale->value(), progress);
     progress.step(progress_of(report, before, after));
     report.stats_after = before = after;
   }

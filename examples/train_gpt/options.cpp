@@ -2,6 +2,7 @@
 // options.cpp: the command line's grammar and the checks that need nothing but it.
 #include "options.hpp"
 
+#include <charconv>
 #include <map>
 #include <string_view>
 
@@ -16,9 +17,15 @@ std::string words_of(double value) {
   return text;
 }
 
+std::string exact_words_of(double value) {
+  char text[32];
+  return {text, std::to_chars(text, text + sizeof text, value).ptr};
+}
+
 namespace {
 using headrace::command_line::add_number;
 using headrace::command_line::add_real;
+using headrace::command_line::add_repeated;
 using headrace::command_line::Fault;
 
 constexpr const char* kDescription =
@@ -36,6 +43,10 @@ constexpr const char* kFooter =
     "with an optimizer trains as it says: with its constants, and a learning rate that stays "
     "unless "
     "it has a scheduler.\n"
+    "What settings leave \"auto\": bf16.enabled is true (false beside fp16), gradient_clipping "
+    "1.0, "
+    "lr and\nweight_decay as above, the warm-up from 0 to lr in --warmup steps, total_num_steps "
+    "--steps.\n"
     "\nExit codes: 0 done, 1 the run failed, 2 refused before it started, 128 + n ended by signal "
     "n.\n";
 
@@ -107,10 +118,8 @@ void add_placement_options(CLI::App& app, RawOptions& raw) {
   Options& o = raw.options;
   app.add_option("--config", o.config, "Settings file (DeepSpeed's names, ours under \"headrace\")")
       ->group(group);
-  app.add_option("--set", o.overrides, "One setting over the file's: a.b=value; repeatable")
-      ->group(group)
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  add_repeated(app, "--set", o.overrides, "One setting over the file's: a.b=value; repeatable")
+      ->group(group);
   add_number(app, "--threads", o.threads, {0, 4096}, "torch's threads; 0: as many as torch takes")
       ->group(group)
       ->default_str(std::to_string(o.threads));

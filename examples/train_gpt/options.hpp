@@ -65,5 +65,6 @@ struct ParsedOptions {
 };
 // "0.001", "1e-08".
 std::string words_of(double value);
+std::string exact_words_of(double value);  // reads back as the same value
 ParsedOptions parse_options(int argc, const char* const* argv);
 }  // namespace train_gpt

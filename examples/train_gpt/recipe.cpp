@@ -19,7 +19,6 @@ Hyperparameters our_constants(const Options& options, OptimizerRule rule) {
 }
 
 void take_batch(const Options& options, headrace::Settings& settings, Recipe& recipe) {
-  if (options.given.batch) settings.train_micro_batch_size_per_gpu = options.batch;
   settings.resolve_batch(1, options.batch);
   recipe.batch = settings.train_micro_batch_size_per_gpu.value_or(options.batch);
   recipe.accumulation = settings.gradient_accumulation_steps;
@@ -32,6 +31,33 @@ void take_batch(const Options& options, headrace::Settings& settings, Recipe& re
            " is more than 2^30 bytes; the run was not started. Give a smaller one");
 }
 
+// A scheduler that does not start from the optimizer's rate would leave --lr without effect.
+void refuse_rate_of_its_own(const Options& options, const headrace::Scheduler& scheduler) {
+  using headrace::SchedulerType;
+  const double lr = options.learning_rate;
+  const bool follows =
+      scheduler.type == SchedulerType::kWarmupCosineLR ||
+      (scheduler.type == SchedulerType::kWarmupLR && scheduler.warmup_max_lr.value_or(lr) == lr) ||
+      (scheduler.type == SchedulerType::kWarmupDecayLR && scheduler.warmup_max_lr == lr);
+  if (follows || !options.given.learning_rate) return;
+  fail(headrace::Code::kSettings,
+       "--lr beside scheduler.type \"" + std::string(name_of(scheduler.type)) +
+           "\", which has rates of its own in scheduler.params: --lr would be ignored, so the run "
+           "was not started. Leave it out, or set the scheduler's.");
+}
+
+// OneCycle's momentum grows without end behind the cycle.
+void refuse_beta_out_of_range(const Options& options, const Recipe& recipe) {
+  for (std::uint64_t update = 0; update < options.steps; ++update) {
+    const double beta1 = recipe.rates(update).beta1.value_or(0);
+    if (beta1 < 1) continue;
+    fail(headrace::Code::kSettings,
+         "scheduler.params.decay_mom_rate raises beta1 to " + words_of(beta1) + " in step " +
+             std::to_string(update + 1) + " of " + std::to_string(options.steps) +
+             ", and it has to stay below 1; the run was not started. Lower it, or --steps.");
+  }
+}
+
 void take_rates(const Options& options, const headrace::Settings& settings, Recipe& recipe) {
   const headrace::OptimizerSection& section = settings.optimizer_section;
   recipe.learning_rate = options.given.learning_rate
@@ -39,6 +65,8 @@ void take_rates(const Options& options, const headrace::Settings& settings, Reci
                              : section.learning_rate(settings.optimizer, options.learning_rate);
   recipe.scheduler = settings.scheduler;
   if (settings.scheduler.type != headrace::SchedulerType::kNone) {
+    refuse_rate_of_its_own(options, settings.scheduler);
+    refuse_beta_out_of_range(options, recipe);
     if (!options.given.schedule) return;
     fail(headrace::Code::kSettings,
          "--warmup or --min-lr beside scheduler.type \"" +
@@ -69,21 +97,23 @@ std::string Recipe::words() const {
   } else if (scheduler.type != headrace::SchedulerType::kNone) {
     text += std::string(" (") + name_of(scheduler.type) + ")";
   }
+  if (max_norm > 0) text += ", clipped at " + words_of(max_norm);
   text += ", betas " + words_of(decayed.beta1) + " " + words_of(decayed.beta2) + ", eps " +
           words_of(decayed.eps) + ", weight decay " + words_of(decayed.weight_decay);
   if (decayed.momentum != 0) text += ", momentum " + words_of(decayed.momentum);
   return text;
 }
 
-std::vector<std::string> values_for_auto(const Options& o) {
-  const std::string rate = words_of(o.learning_rate), warmup = std::to_string(o.warmup_steps);
-  return {"bf16.enabled=true",
+std::vector<std::string> values_for_auto(const Options& o, bool fp16) {
+  const std::string rate = exact_words_of(o.learning_rate);
+  const std::string warmup = std::to_string(o.warmup_steps);
+  return {fp16 ? "bf16.enabled=false" : "bf16.enabled=true",
           "fp16.enabled=false",
           "gradient_clipping=1.0",
           "optimizer.params.lr=" + rate,
-          "optimizer.params.betas=[" + words_of(kBeta1) + "," + words_of(kBeta2) + "]",
-          "optimizer.params.eps=" + words_of(kEps),
-          "optimizer.params.weight_decay=" + words_of(o.weight_decay),
+          "optimizer.params.betas=[" + exact_words_of(kBeta1) + "," + exact_words_of(kBeta2) + "]",
+          "optimizer.params.eps=" + exact_words_of(kEps),
+          "optimizer.params.weight_decay=" + exact_words_of(o.weight_decay),
           "scheduler.params.warmup_min_lr=0",
           "scheduler.params.warmup_max_lr=" + rate,
           "scheduler.params.warmup_num_steps=" + (o.warmup_steps > 0 ? warmup : "1"),

@@ -31,8 +31,9 @@ struct Recipe {
   std::string words() const;
 };
 
-// "a.b=value": the command line's, for what settings leave "auto".
-std::vector<std::string> values_for_auto(const Options& options);
+// "a.b=value": the command line's, for what settings leave "auto" (--help lists them).
+//   fp16  the settings ask for fp16 weights
+std::vector<std::string> values_for_auto(const Options& options, bool fp16);
 // Fills in what `settings` leave open of the batch.
 // Errors:  kSettings where options and settings contradict each other.
 Recipe make_recipe(const Options& options, headrace::Settings& settings);

@@ -24,10 +24,17 @@ using headrace::command_line::check_targets_differ;
 using headrace::command_line::write_report;
 
 headrace::Settings read_settings(const Options& options) {
-  const headrace::ReadOptions read{.overrides = options.overrides,
-                                   .for_auto = values_for_auto(options)};
-  if (options.config.empty()) return headrace::Settings::from_json("{}", "--set", read);
-  return headrace::Settings::from_file(options.config, read);
+  headrace::ReadOptions read{.overrides = options.overrides, .leave_auto_open = true};
+  if (options.given.batch)
+    read.overrides.push_back("train_micro_batch_size_per_gpu=" + std::to_string(options.batch));
+  const auto settings_read = [&] {
+    if (options.config.empty()) return headrace::Settings::from_json("{}", "--set", read);
+    return headrace::Settings::from_file(options.config, read);
+  };
+  const bool fp16 = settings_read().fp16;
+  read.for_auto = values_for_auto(options, fp16);
+  read.leave_auto_open = false;
+  return settings_read();
 }
 
 // The file that --init names, checked against the model name by name.
@@ -108,8 +115,16 @@ class Run {
     Batches batches(text, recipe.batch, options.shape.sequence, options.seed);
     report_.parameters = count_elements(gpt_parameters(options.shape));
     const auto initial = open_initial(options);
+    if (initial) {
+      progress_.message(
+          "train_gpt: --init takes the weights alone: the optimizer's state, the schedule and the "
+          "order of batches begin anew");
+    }
     check_save_folder(options.save_folder, options.overwrite, saved_bytes(options.shape));
     describe_setting(text, settings);
+    for (const std::string& line : settings.defaults_taken) {
+      if (!options.config.empty()) progress_.message("train_gpt: " + line);
+    }
     if (options.plain) say_what_plain_ignores(settings);
     check_address_space();
     if (!options.trace.empty()) trace_.emplace(options.trace);
@@ -167,12 +182,14 @@ class Run {
     for (const std::string& warning : settings.warnings)
       progress_.message("train_gpt: warning: " + warning);
     const headrace::Settings usual;
+    const headrace::OptimizerSection& section = settings.optimizer_section;
     if (settings.optimizer != usual.optimizer || settings.moments != usual.moments ||
-        settings.master != usual.master || settings.non_finite != usual.non_finite) {
+        settings.master != usual.master || settings.non_finite != usual.non_finite ||
+        section.maximize.value_or(false) || !section.bias_correction.value_or(true)) {
       progress_.message(
           "train_gpt: warning: --plain trains with torch's AdamW and f32 states: the optimizer in "
-          "the settings (headrace.optimizer, moments, master, non_finite, or optimizer.type) has "
-          "no effect. Leave out --plain to have it.");
+          "the settings (headrace.optimizer, moments, master, non_finite, or optimizer.type, "
+          "maximize, bias_correction) has no effect. Leave out --plain to have it.");
     }
     const bool placed = settings.offload_optimizer != headrace::OffloadDevice::kNone ||
                         settings.offload_parameters != headrace::OffloadDevice::kNone ||

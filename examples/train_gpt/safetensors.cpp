@@ -113,7 +113,9 @@ void SafetensorsReader::require(const std::string& name, const std::string& dtyp
   fail(Code::kInvalidArgument,
        "'" + name + "' is " + shape_text(found->second.dtype, found->second.shape) + " in '" +
            path_ + "', this model needs " + wanted +
-           "; nothing was read. Give the --layers, --hidden and --seq it was saved with.");
+           (found->second.shape == shape
+                ? "; nothing was read. Set bf16.enabled or fp16.enabled as it was saved with."
+                : "; nothing was read. Give the --layers, --hidden and --seq it was saved with."));
 }
 
 void SafetensorsReader::read(const std::string& name, std::span<std::byte> out) const {
