@@ -43,7 +43,9 @@ void check_cpu_offload(const Given& given, Report& report, std::string_view old_
 void check_stage(const Given& given, Report& report, const Settings& settings) {
   const GivenValue* stage = given.find("zero_optimization.stage");
   if (stage == nullptr || !stage->value->is_number()) return;
-  const int number = static_cast<int>(stage->value->get<double>());
+  const double given_number = stage->value->get<double>();
+  if (given_number < 0 || given_number > 3) return;  // reported already
+  const int number = static_cast<int>(given_number);
   const std::string here = "at stage " + std::to_string(number) + " DeepSpeed would ";
   if (number < 3 && settings.offload_parameters != OffloadDevice::kNone) {
     report.warn(stage->path,

@@ -21,13 +21,13 @@ std::optional<TextFault> check_encoding(std::string_view text) {
   for (std::size_t i = 0; i < text.size();) {
     const std::size_t size = base::utf8_size(text.substr(i));
     const auto byte = static_cast<unsigned char>(text[i]);
-    char hex[8];
-    std::snprintf(hex, sizeof hex, "0x%02x", byte);
-    if (size == 0) {
-      return TextFault{i, std::string("not UTF-8 (byte ") + hex + "); save the text as UTF-8"};
-    }
-    if (byte < 0x20 && byte != '\t' && byte != '\n' && byte != '\r') {
-      return TextFault{i, std::string("a control character (byte ") + hex + "); remove it"};
+    const bool control = byte < 0x20 && byte != '\t' && byte != '\n' && byte != '\r';
+    if (size == 0 || control) {
+      char hex[8];
+      std::snprintf(hex, sizeof hex, "0x%02x", byte);
+      return TextFault{
+          i, control ? std::string("a control character (byte ") + hex + "); remove it"
+                     : std::string("not UTF-8 (byte ") + hex + "); save the text as UTF-8"};
     }
     i += size;
   }

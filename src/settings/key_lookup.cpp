@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Finding a key in the table, and saying what it accepts.
 #include <charconv>
+#include <map>
 
 #include "base/units.hpp"
 #include "settings/key_table.hpp"
@@ -84,13 +85,17 @@ std::string_view Key::section() const {
 std::string_view Key::name() const { return path.substr(path.rfind('.') + 1); }
 
 const Key* find_key(std::string_view section, std::string_view name) {
-  for (const Key& key : keys()) {
-    if ((key.name() == name || (!key.also.empty() && key.also == name)) &&
-        key.section() == section) {
-      return &key;
+  using Name = std::pair<std::string_view, std::string_view>;
+  static const std::map<Name, const Key*> by_name = [] {
+    std::map<Name, const Key*> all;
+    for (const Key& key : keys()) {
+      all.emplace(Name{key.section(), key.name()}, &key);
+      if (!key.also.empty()) all.emplace(Name{key.section(), key.also}, &key);
     }
-  }
-  return nullptr;
+    return all;
+  }();
+  const auto found = by_name.find({section, name});
+  return found == by_name.end() ? nullptr : found->second;
 }
 
 std::vector<std::string_view> words_of(std::string_view list) {

@@ -184,6 +184,9 @@ std::vector<std::string_view> words_of(std::string_view list);
 std::string fill_braces(std::string_view text,
                         const std::function<std::string(std::string_view)>& name);
 
+// The value as Settings::to_json() writes it; "" where it leaves the key out.
+std::string value_text(const Key& key, const Settings& settings);
+
 // The key's help with the paths of others as they are.
 std::string help_text(const Key& key);
 

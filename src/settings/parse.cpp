@@ -138,15 +138,14 @@ class Reader {
 };
 
 std::vector<std::string> defaults_taken(const Given& given, const Settings& settings) {
-  const json values = json::parse(settings.to_json());
   std::vector<std::string> lines;
   for (const Key& key : keys()) {
     if (key.deepspeed_default.empty() || !key.honoured() || given.find(key.path) != nullptr)
       continue;
     if (key.section() == "fp16" && (!settings.fp16 || settings.loss_scaling.loss_scale != 0))
       continue;
-    if (const json* value = find_in(values, key.path)) {
-      lines.push_back(std::string(key.path) + " is not given: " + value->dump() +
+    if (const std::string value = value_text(key, settings); !value.empty()) {
+      lines.push_back(std::string(key.path) + " is not given: " + value +
                       " holds (DeepSpeed: " + std::string(key.deepspeed_default) + ")");
     }
   }

@@ -94,6 +94,12 @@ void put(ordered_json& root, std::string_view path, ordered_json value) {
 
 void Settings::check() const { settings::check_written(to_json()); }
 
+std::string settings::value_text(const Key& key, const Settings& settings) {
+  Settings from = settings;
+  const ordered_json value = value_of(key, from);
+  return value.is_null() ? "" : value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+}
+
 std::string Settings::to_json() const {
   ordered_json root;
   Settings all = *this;

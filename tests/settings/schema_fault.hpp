@@ -22,29 +22,31 @@ inline bool has_type(const json& value, const std::string& type) {
 inline std::string schema_fault(const nlohmann::json& schema, const nlohmann::json& value,
                                 const std::string& at = "") {
   for (const auto& [word, rule] : schema.items()) {
-    const std::string fault = at + ": " + word + " " + rule.dump();
+    const auto fault = [&, &word = word, &rule = rule] {
+      return at + ": " + word + " " + rule.dump();
+    };
     if (word == "anyOf") {
       bool any = false;
       for (const auto& one : rule) any = any || schema_fault(one, value, at).empty();
-      if (!any) return fault;
+      if (!any) return fault();
     } else if (word == "const" && value != rule) {
-      return fault;
+      return fault();
     } else if (word == "enum") {
-      if (std::find(rule.begin(), rule.end(), value) == rule.end()) return fault;
+      if (std::find(rule.begin(), rule.end(), value) == rule.end()) return fault();
     } else if (word == "type" && !schema::has_type(value, rule)) {
-      return fault;
+      return fault();
     } else if (word == "pattern" && value.is_string()) {
       if (!std::regex_search(value.get<std::string>(), std::regex(rule.get<std::string>())))
-        return fault;
+        return fault();
     } else if (word == "minimum" && value.is_number() && value < rule) {
-      return fault;
+      return fault();
     } else if (word == "maximum" && value.is_number() && value > rule) {
-      return fault;
+      return fault();
     } else if (word == "multipleOf" && value.is_number()) {
-      if (std::fmod(value.get<double>(), rule.get<double>()) != 0) return fault;
+      if (std::fmod(value.get<double>(), rule.get<double>()) != 0) return fault();
     } else if ((word == "minItems" && value.is_array() && value.size() < rule) ||
                (word == "maxItems" && value.is_array() && value.size() > rule)) {
-      return fault;
+      return fault();
     } else if (word == "items" && value.is_array()) {
       for (const auto& one : value) {
         const std::string inside = schema_fault(rule, one, at + "[]");

@@ -274,6 +274,11 @@ TEST(SettingsErrors, NameAcceleratesFileAndNeverTheEmptyName) {
   EXPECT_EQ(refusal(R"({"": 1})").find("belongs in"), std::string::npos);
 }
 
+TEST(SettingsErrors, TakeNumbersThatNoIntegerHolds) {
+  EXPECT_STARTS_WITH(refusal(R"({"zero_optimization": {"stage": 1e300}})"),
+                     "f:1:24: zero_optimization.stage: found 1e+300; allowed: ");
+}
+
 TEST(SettingsErrors, NameWhatWouldFailOnlyInTraining) {
   EXPECT_STARTS_WITH(refusal(R"({"fp16": {"enabled": true, "loss_scale": 1e-40}})"),
                      "f:1:28: fp16.loss_scale: the inverse of so small a scale");
