@@ -47,6 +47,24 @@ void train(headrace::Engine& engine, const headrace::Settings& settings, std::ui
 }
 // [/settings]
 
+// [settings_in_code]
+headrace::Settings settings_in_code(const std::string& folder) {
+  return headrace::SettingsBuilder()
+      .with(&headrace::Settings::offload_optimizer, headrace::OffloadDevice::kNvme)
+      .with(&headrace::Settings::nvme_paths, {folder})
+      .with(&headrace::Settings::host_budget_bytes, std::uint64_t{8} << 30)
+      .build();  // throws kSettings with every fault, by key
+}
+// [/settings_in_code]
+
+TEST(SettingsFile, AndSettingsInCodeGoForAnEngine) {
+  const testing::TemporaryDirectory folder;
+  Engine engine(settings_in_code(folder.string()));
+  engine.add_group("all", {{"w", DType::kBf16, {4}, {}}});
+  engine.freeze();
+  EXPECT_EQ(engine.plan().host_budget_bytes, std::uint64_t{8} << 30);
+}
+
 TEST(SettingsFile, GoesForAnEngineAndItsTrainer) {
   const testing::TemporaryDirectory folder;
   const std::string path = folder.string() + "/ds.json";
