@@ -54,7 +54,8 @@ are in the section `headrace`, which DeepSpeed ignores. This is a whole file:
 - In paths a leading `~/` is the home directory, `${NAME}` an environment variable (an error if it
   is not set or empty), `$$` a dollar sign.
 - `--set a.b=value` lays a value over the file. It is read as JSON or, if it is not JSON, taken as
-  text; its messages start with `--set a.b`. A later one wins.
+  text; its messages start with `--set a.b`. A later one wins; an object takes the place of all
+  that the section held.
 
 ## What does not go together
 

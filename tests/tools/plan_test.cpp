@@ -481,9 +481,9 @@ TEST_F(PlanProgram, TakesRepeatedOptionsBeforeTheModelAndBothNamesOfTheSettings)
 }
 
 TEST_F(PlanProgram, FindsWhatHelpsWhereTwoChangesDoTogether) {
-  const std::string settings = write(
-      "cpu.json",
-      R"({"zero_optimization": {"offload_optimizer": {"device": "cpu"},
+  const std::string settings =
+      write("cpu.json",
+            R"({"zero_optimization": {"offload_optimizer": {"device": "cpu"},
                                 "offload_param": {"device": "cpu"}}})");
   const std::string machine = write(
       "m.json", R"({"name": "node", "gpus": 0, "host_bytes": 20000000000, "nvme_bytes": 1e12})");
@@ -491,6 +491,16 @@ TEST_F(PlanProgram, FindsWhatHelpsWhereTwoChangesDoTogether) {
   EXPECT_NE(ran.out.find("give --checkpointing"), std::string::npos) << ran.out;
   EXPECT_NE(ran.out.find("offload_optimizer.device=nvme"), std::string::npos) << ran.out;
   EXPECT_NE(ran.out.find("nvme_path=DIR"), std::string::npos) << ran.out;
+}
+
+TEST_F(PlanProgram, WarnsOfWhatItsReaderWroteAlone) {
+  const std::string none =
+      "gpt2 --machine workstation --set zero_optimization.offload_param.device=none"
+      " --set zero_optimization.offload_optimizer.device=none";
+  EXPECT_EQ(run(none).out.find("warning"), std::string::npos) << run(none).out;
+  EXPECT_NE(run("gpt2 --machine workstation --set train_batch_size=8 --batch 2")
+                .out.find("train_batch_size 8 is left aside"),
+            std::string::npos);
 }
 }  // namespace
 }  // namespace headrace::tools

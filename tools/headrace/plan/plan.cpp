@@ -23,6 +23,8 @@ constexpr const char* kDescription =
     "it, and which\nsingle change would help most: planned, nothing is measured or allocated. "
     "MODEL is a name, a directory with\nsafetensors or config.json, or a JSON file of shapes. "
     "Memory is by the planner that an engine allocates with.\n";
+constexpr const char* kDefaults = "defaults of plan";
+
 // What is assumed without settings: all that may lie on NVMe, and memory kept for as much as fits.
 std::string default_settings(const std::vector<std::string>& set) {
   const bool placed = std::ranges::any_of(
@@ -140,9 +142,12 @@ Machine machine_for(const Options& o) {
 Scenario scenario_for(const Options& o) {
   Scenario s;
   s.settings = o.settings.empty()
-                   ? Settings::from_json(default_settings(o.set), "defaults of plan", o.set)
+                   ? Settings::from_json(default_settings(o.set), kDefaults, o.set)
                    : Settings::from_file(o.settings,
                                          ReadOptions{.overrides = o.set, .leave_auto_open = true});
+  // Nobody wrote those.
+  std::erase_if(s.settings.warnings,
+                [](const std::string& warning) { return warning.starts_with(kDefaults); });
   s.machine = machine_for(o);
   look_at_drives(s.machine, s.settings);
   if (s.on_cpu() && o.nodes > 1) {
@@ -157,7 +162,12 @@ Scenario scenario_for(const Options& o) {
   if (o.batch > 0) s.settings.train_micro_batch_size_per_gpu = o.batch;
   if (o.accumulation > 0) s.settings.gradient_accumulation_steps = o.accumulation;
   // A batch on the line is another question than the file's.
-  if (o.batch > 0 || o.accumulation > 0) s.settings.train_batch_size.reset();
+  if (s.settings.train_batch_size && (o.batch > 0 || o.accumulation > 0)) {
+    s.settings.warnings.push_back("train_batch_size " +
+                                  std::to_string(*s.settings.train_batch_size) +
+                                  " is left aside: --batch and --accumulation say what is planned");
+    s.settings.train_batch_size.reset();
+  }
   s.settings.resolve_batch(s.ranks(), 1);
   s.batch = *s.settings.train_micro_batch_size_per_gpu;
   s.micro_batches = s.settings.gradient_accumulation_steps;
