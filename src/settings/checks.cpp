@@ -61,20 +61,16 @@ void check_stage(const Given& given, Report& report, const Settings& settings) {
   }
 }
 
-// A key of the trainer's or the engine's.
-bool find_honoured(std::string_view path) {
-  const auto found = std::ranges::find(keys(), path, &Key::path);
-  return found != keys().end() && found->honoured_value();
-}
-
 // Steps whose gradients overflow are skipped, unless the file says otherwise; with a dynamic scale
 // they must be.
 void check_fp16(const Given& given, Report& report, Settings& settings) {
   if (!settings.fp16) {
-    const GivenValue* enabled = given.find("fp16.enabled");
-    for (const auto& [path, value] : given.all()) {
-      if (!path.starts_with("fp16.") || enabled != nullptr || !find_honoured(path)) continue;
-      report.warn(value.path, "no effect: fp16.enabled is not given, and nothing is fp16 without");
+    if (given.find("fp16.enabled") != nullptr) return;
+    for (const Key& key : keys()) {
+      const GivenValue* found = key.section() == "fp16" ? given.find(key.path) : nullptr;
+      if (found != nullptr && key.honoured())
+        report.warn(found->path,
+                    "no effect: fp16.enabled is not given, and nothing is fp16 without");
     }
     return;
   }
@@ -233,7 +229,10 @@ void warn_of_scheduler(const Given& given, Report& report, const Settings& setti
 void check_nesterov(const Given& given, Report& report, const Settings& settings) {
   const OptimizerSection& section = settings.optimizer_section;
   if (!section.nesterov.value_or(false)) return;
-  if (section.momentum.value_or(0) > 0 && section.dampening.value_or(0) == 0) return;
+  // Without a momentum here the trainer has its own.
+  if (settings.optimizer == OptimizerRule::kSgdMomentum && section.momentum.value_or(1) > 0 &&
+      section.dampening.value_or(0) == 0)
+    return;
   report.fault(given.find("optimizer.params.nesterov")->path,
                "needs optimizer.params.momentum above 0 and no dampening; set them so, or this to "
                "false");

@@ -50,10 +50,10 @@ std::string unknown_key_text(std::string_view section, std::string_view name) {
     }
   }
   // Of the file that starts a run, which people give for DeepSpeed's.
-  for (const std::string_view launchers :
+  for (const std::string_view launchers_key :
        {"compute_environment", "deepspeed_config", "distributed_type", "mixed_precision",
         "num_processes"}) {
-    if (section.empty() && name == launchers)
+    if (section.empty() && name == launchers_key)
       return "is of Accelerate's launcher; give the file that its deepspeed_config_file names";
   }
   std::string text = "unknown key";
