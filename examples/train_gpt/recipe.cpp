@@ -109,6 +109,7 @@ std::vector<std::string> values_for_auto(const Options& o, bool fp16) {
   const std::string warmup = std::to_string(o.warmup_steps);
   return {fp16 ? "bf16.enabled=false" : "bf16.enabled=true",
           "fp16.enabled=false",
+          "amp.enabled=false",
           "gradient_clipping=1.0",
           "optimizer.params.lr=" + rate,
           "optimizer.params.betas=[" + exact_words_of(kBeta1) + "," + exact_words_of(kBeta2) + "]",

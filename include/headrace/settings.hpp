@@ -157,7 +157,7 @@ struct Settings {
   static Settings from_json(std::string_view text, const std::string& origin,
                             const ReadOptions& options);
   // The effective values as JSON, in the same key structure; from_json(to_json()) is the same
-  // settings.
+  // settings, but for what is told of a reading: warnings, defaults_taken and open.
   std::string to_json() const;
   // What from_json() would find in a file of these values: for those that were set in code. Throws
   // kSettings with every fault, one per line: "key: what, and what is allowed".

@@ -142,8 +142,8 @@ std::optional<OptimizerRule> rule_of(const Given& given, std::string name) {
   std::transform(name.begin(), name.end(), name.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   const bool coupled = given_boolean(given, "optimizer.params.adam_w_mode", false) != nullptr;
-  if (name == "adam" || name == "adamw")
-    return coupled ? OptimizerRule::kAdam : OptimizerRule::kAdamW;
+  if (name == "adam") return coupled ? OptimizerRule::kAdam : OptimizerRule::kAdamW;
+  if (name == "adamw") return OptimizerRule::kAdamW;
   if (name == "adagrad") return OptimizerRule::kAdagrad;
   if (name == "lion") return OptimizerRule::kLion;
   if (name != "sgd") return std::nullopt;
@@ -153,12 +153,22 @@ std::optional<OptimizerRule> rule_of(const Given& given, std::string name) {
   return has_momentum ? OptimizerRule::kSgdMomentum : OptimizerRule::kSgd;
 }
 
+bool is_adamw(std::string name) {
+  std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
+  return name == "adamw";
+}
+
 void check_optimizer(const Given& given, Report& report, Settings& settings) {
   const GivenValue* type = given.find("optimizer.type");
   std::string name = text_of(type);
   if (type == nullptr) {
     type = given_boolean(given, "optimizer.params.adam_w_mode", false);
-    name = "adamw";
+    name = "adam";
+  } else if (const GivenValue* coupled =
+                 given_boolean(given, "optimizer.params.adam_w_mode", false)) {
+    if (is_adamw(name))
+      report.warn(coupled->path,
+                  "no effect, as in DeepSpeed: the type AdamW decays weights; Adam has it");
   }
   if (type != nullptr && !name.empty() && name != "auto") {
     const std::optional<OptimizerRule> rule = rule_of(given, name);

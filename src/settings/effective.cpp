@@ -40,7 +40,8 @@ std::string words_of(const Key& key, const json& defaults) {
     text += "\n  DeepSpeed's default: " + std::string(key.deepspeed_default);
   constexpr const char* kBy[] = {"the engine", "the trainer", "nothing: it has no effect here",
                                  "nothing: it is refused"};
-  text += std::string("\n  followed by ") + kBy[static_cast<std::size_t>(key.status)];
+  if (key.kind != Kind::kSection)
+    text += std::string("\n  followed by ") + kBy[static_cast<std::size_t>(key.status)];
   if (!key.of_types.empty()) text += "\n  with      " + std::string(key.of_types);
   if (!key.in_any_case.empty()) text += "\n  no word at " + std::string(key.in_any_case);
   return text + "\n  " + help_text(key) + "\n";

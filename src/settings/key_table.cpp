@@ -184,7 +184,7 @@ constexpr Key kKeys[] = {
             "Which rule runs, and its constants. With a type, what is left out is as in DeepSpeed.")
         .or_null(),
     trainer("optimizer.type", Kind::kText,
-            "Sets headrace.optimizer: Adam and AdamW (either is adamw, unless adam_w_mode is "
+            "Sets headrace.optimizer: AdamW, Adam (which is adamw too, unless adam_w_mode is "
             "false), Adagrad, Lion, SGD (with a momentum: sgd_momentum). Another is an error.")
         .into<&Settings::optimizer_section, &OptimizerSection::type>()
         .with_check(),
@@ -215,7 +215,7 @@ constexpr Key kKeys[] = {
         .of("adamw|adam")
         .into<&Settings::optimizer_section, &OptimizerSection::bias_correction>(),
     trainer("optimizer.params.adam_w_mode", Kind::kBoolean,
-            "false makes Adam of AdamW: decay is added to the gradient.")
+            "Of the type Adam, or without a type: false adds the decay to the gradient.")
         .of("adamw|adam")
         .into<&Settings::optimizer_section, &OptimizerSection::adam_w_mode>()
         .with_check(),

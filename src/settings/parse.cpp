@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Settings::from_json: text, overrides, then key by key against the table, then all together.
+#include <algorithm>
 #include <string>
 
 #include "base/error_text.hpp"
@@ -105,7 +106,12 @@ class Reader {
                               "; remove one");
       return;
     }
-    if (value.is_null() && key.nullable) return;
+    if (value.is_null() && (key.nullable || key.off_by_default)) return;
+    if (key.off_by_default && value.is_object() && value.contains("enabled") &&
+        value["enabled"] == "auto") {
+      take_auto(path.member("enabled"), "true or false");
+      return;
+    }
     if (key.path == "zero_optimization" && value.is_boolean()) {
       report_.warn(
           path,
@@ -114,20 +120,24 @@ class Reader {
     }
     if (value == "auto" && key.kind != Kind::kSection && !takes_auto(key) &&
         key.status != Status::kNoEffect) {
-      if (leave_auto_open_) {
-        settings_.open.push_back(path.dotted);
-      } else {
-        report_.fault(path,
-                      "\"auto\" is for a trainer to fill in, and none did: give a value or leave "
-                      "the key out; allowed: " +
-                          allowed_text(key));
-      }
+      take_auto(path, allowed_text(key));
       return;
     }
     if (value != "auto" || key.honoured()) read_value(key, value, path, report_, settings_);
     if (key.kind == Kind::kSection && value.is_object()) read_section(key.path, value, path);
     if (!key.honoured() && (!key.checked || value == "auto"))
       not_served_.push_back({&key, {path, &value}});
+  }
+
+  void take_auto(const Path& path, const std::string& allowed) {
+    if (leave_auto_open_) {
+      settings_.open.push_back(path.dotted);
+    } else {
+      report_.fault(path,
+                    "\"auto\" is for a trainer to fill in, and none did: give a value or leave the "
+                    "key out; allowed: " +
+                        allowed);
+    }
   }
 
   Report& report_;
@@ -186,7 +196,8 @@ Reading read(std::string_view text, const ReadOptions& options, Report& report) 
   reading.settings.defaults_taken = defaults_taken(given, reading.settings);
   for (const auto& [path, value] : given.all()) {
     reading.places[path] = report.place_of(value.path).text;
-    if (*value.value == "auto") reading.open.insert(path);
+    if (std::ranges::find(reading.settings.open, value.path.dotted) != reading.settings.open.end())
+      reading.open.insert(path);
   }
   return reading;
 }

@@ -81,7 +81,7 @@ ordered_json object_schema(std::string_view section);
 ordered_json key_schema(const Key& key) {
   ordered_json schema = key.kind == Kind::kSection ? object_schema(key.path) : value_schema(key);
   ordered_json any = ordered_json::array({std::move(schema)});
-  if (key.nullable) any.push_back({{"type", "null"}});
+  if (key.nullable || key.off_by_default) any.push_back({{"type", "null"}});
   if (key.path == "zero_optimization") any.push_back({{"type", "boolean"}});
   if (key.kind != Kind::kSection) any.push_back({{"const", "auto"}});
   ordered_json full = any.size() == 1 ? any[0] : ordered_json{{"anyOf", any}};

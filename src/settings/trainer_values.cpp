@@ -77,6 +77,7 @@ std::optional<DType> Settings::parameter_dtype() const {
 }
 
 void Settings::resolve_batch(std::uint32_t world_size, std::optional<std::uint32_t> micro_batch) {
+  if (world_size == 0) refuse("world_size is 0; it is the number of ranks, at least 1");
   const std::uint64_t ranks = world_size;
   std::optional<std::uint32_t>& micro = train_micro_batch_size_per_gpu;
   if (!train_batch_size) {

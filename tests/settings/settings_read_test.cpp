@@ -219,6 +219,29 @@ TEST(Settings, TakeTheRuleAndTheConstantsOfDeepSpeedsOptimizer) {
   EXPECT_EQ(without.optimizer_section.learning_rate(without.optimizer, 7), 7);
   EXPECT_EQ(Settings::from_json(R"({"optimizer": {"params": {"adam_w_mode": false}}})").optimizer,
             OptimizerRule::kAdam);
+  const Settings adam = Settings::from_json(
+      R"({"optimizer": {"type": "Adam", "params": {"adam_w_mode": false}}})");
+  EXPECT_EQ(adam.optimizer, OptimizerRule::kAdam);
+  // As in DeepSpeed, where only the type Adam looks at it.
+  const Settings adamw = Settings::from_json(
+      R"({"optimizer": {"type": "AdamW", "params": {"adam_w_mode": false}}})");
+  EXPECT_EQ(adamw.optimizer, OptimizerRule::kAdamW);
+  ASSERT_EQ(adamw.warnings.size(), 1u);
+  EXPECT_NE(adamw.warnings[0].find("adam_w_mode: no effect"), std::string::npos);
+}
+
+TEST(Settings, LeaveWholeSectionsToTheTrainerToo) {
+  const std::string amp = R"({"amp": {"enabled": "auto", "opt_level": "auto"}})";
+  EXPECT_EQ(Settings::from_json(amp, "f", ReadOptions{.leave_auto_open = true}).open,
+            std::vector<std::string>{"amp.enabled"});
+  EXPECT_THROW(Settings::from_json(amp), Error);
+  EXPECT_NO_THROW(Settings::from_json(amp, "f", ReadOptions{.for_auto = {"amp.enabled=false"}}));
+}
+
+TEST(Settings, NoRanksShareABatch) {
+  Settings settings;
+  settings.train_batch_size = 8;
+  EXPECT_THROW(settings.resolve_batch(0), Error);
 }
 
 TEST(Settings, ScaleLossesAndSkipOverflowsWithFp16) {

@@ -109,7 +109,8 @@ class Draw {
     OptimizerSection s;
     const bool adam = rule == OptimizerRule::kAdamW || rule == OptimizerRule::kAdam;
     if (coin()) {
-      s.type = adam                              ? "AdamW"
+      s.type = rule == OptimizerRule::kAdam      ? "Adam"
+               : adam                            ? "AdamW"
                : rule == OptimizerRule::kAdagrad ? "Adagrad"
                : rule == OptimizerRule::kLion    ? "Lion"
                                                  : "SGD";

@@ -78,24 +78,31 @@ TEST_F(SettingsTool, WritesAFileThatItsReaderTakesForMemoryAndForDrives) {
   EXPECT_EQ(settings.offload_optimizer, OffloadDevice::kCpu);
   EXPECT_TRUE(settings.warnings.empty() && settings.defaults_taken.empty());
 
-  const Ran one = run_headrace("settings init --nvme " + drive() + " --batch 3 --write " + file);
-  ASSERT_EQ(one.exit_code, 0) << one.out;  // over the one of its own
+  const std::string again = "settings init --nvme " + drive() + " --batch 3 --write " + file;
+  expect_refused(run_headrace(again), again, "would be lost");
+  std::filesystem::remove(file);
+  const Ran one = run_headrace(again + " --set headrace.moments=bf16 --set gradient_clipping=0.5");
+  ASSERT_EQ(one.exit_code, 0) << one.out;
   settings = Settings::from_file(file);
   EXPECT_EQ(settings.nvme_paths, std::vector{std::filesystem::canonical(drive()).string()});
   EXPECT_EQ(settings.train_micro_batch_size_per_gpu, 3u);
   EXPECT_TRUE(settings.host_budget_auto);
+  EXPECT_EQ(settings.moments, MomentCodec::kBf16);
+  EXPECT_EQ(settings.gradient_clipping, 0.5);
   EXPECT_TRUE(settings.warnings.empty() && settings.defaults_taken.empty());
 
+  std::filesystem::remove(file);
   const Ran two = run_headrace("settings init --nvme " + drive() + " --nvme '" + drive("$b~") +
                                "' --write " + file);
   ASSERT_EQ(two.exit_code, 0) << two.out;
+  EXPECT_TRUE(has(two, "are on one file system")) << two.out;
   EXPECT_EQ(Settings::from_file(file).nvme_paths.size(), 2u);
 }
 
 TEST_F(SettingsTool, PlansTheModelAndWritesNothingWhereItDoesNotFit) {
   const Ran fits = run_headrace("settings init --model gpt2 --seq 32 --nvme " + drive());
   EXPECT_EQ(fits.exit_code, 0) << fits.out;
-  EXPECT_TRUE(has(fits, "gpt2: Fits: ")) << fits.out;
+  EXPECT_TRUE(has(fits, "gpt2, micro-batches of 1 x 32 tokens: Fits: ")) << fits.out;
   const std::string file = path_of("new.json");
   const Ran large = run_headrace("settings init --model llama-3.1-405b --write " + file);
   expect_refused(large, "405b", "give --nvme DIR");

@@ -11,6 +11,7 @@
 namespace headrace::tools {
 struct InitOptions {
   std::vector<std::string> drives;  // directories; none: all in host memory
+  std::vector<std::string> set;     // "a.b=value", into the file
   std::string model;                // "": none is planned
   std::string write;                // "": the file goes to `out`
   std::uint32_t batch = 0, sequence = 0;

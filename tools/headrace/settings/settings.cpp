@@ -70,7 +70,7 @@ void check(const Options& o) {
                               "Name a model"};
   }
   const bool reads = o.action == "check" || o.action == "show";
-  if (!reads && !o.set.empty())
+  if (!reads && !inits && !o.set.empty())
     throw command_line::Fault{"--set with " + o.action + " would change nothing", "Leave it out"};
   if (!reads && !inits && !o.json.empty())
     throw command_line::Fault{"--json with " + o.action + " has no report", "Leave it out"};
@@ -155,7 +155,10 @@ int run(const Options& o) {
   if (o.action == "init") {
     Json report = document(kProgram);
     // The file alone may go to stdout.
-    init_settings(o.init, out, o.init.write.empty() ? stderr : out, report);
+    InitOptions init = o.init;
+    init.set = o.set;
+    const bool to_stdout = init.write.empty() || init.write == "-";
+    init_settings(init, out, to_stdout ? stderr : out, report);
     command_line::write_report(o.json, dump(report));
     return kDone;
   }
@@ -174,8 +177,9 @@ int settings(int argc, const char* const* argv) {
   app.footer(kFooter);
   app.add_option("ACTION", options.action, "check, show, explain, schema or init")->type_name("");
   app.add_option("WORDS", options.words, "Files, or keys")->type_name("");
-  command_line::add_repeated(app, "--set", options.set,
-                             "A setting over the file's, a.b=value; may be repeated")
+  command_line::add_repeated(
+      app, "--set", options.set,
+      "A setting over the file's, or with init into it, a.b=value; may be repeated")
       ->type_name("KEY=VALUE");
   app.add_option("--json", options.json, "File for the report of check, show and init; - is stdout")
       ->type_name("FILE");
