@@ -103,6 +103,12 @@ TEST_F(SettingsTool, PlansTheModelAndWritesNothingWhereItDoesNotFit) {
   const Ran fits = run_headrace("settings init --model gpt2 --seq 32 --nvme " + drive());
   EXPECT_EQ(fits.exit_code, 0) << fits.out;
   EXPECT_TRUE(has(fits, "gpt2, micro-batches of 1 x 32 tokens: Fits: ")) << fits.out;
+  const Ran batches = run_headrace(
+      "settings init --model gpt2 --seq 32 --set headrace={} "
+      "--set train_micro_batch_size_per_gpu=4");
+  EXPECT_EQ(batches.exit_code, 0) << batches.out;
+  EXPECT_TRUE(has(batches, "micro-batches of 4 x 32 tokens")) << batches.out;
+  EXPECT_FALSE(has(batches, "null")) << batches.out;
   const std::string file = path_of("new.json");
   const Ran large = run_headrace("settings init --model llama-3.1-405b --write " + file);
   expect_refused(large, "405b", "give --nvme DIR");

@@ -108,7 +108,9 @@ Scenario scenario_of(const InitOptions& o, const Settings& settings) {
   look_at_drives(s.machine, settings);
   s.model = std::make_shared<PlannedModel>(planned_model(model_of(o.model), {}));
   s.sequence = o.sequence > 0 ? o.sequence : usual_sequence(*s.model);
-  s.batch = std::max(o.batch, 1u);
+  s.settings.resolve_batch(s.ranks(), 1);
+  s.batch = *s.settings.train_micro_batch_size_per_gpu;
+  s.micro_batches = s.settings.gradient_accumulation_steps;
   s.checkpointing = o.checkpointing;
   return s;
 }
@@ -134,7 +136,7 @@ PlanResult planned(const InitOptions& o, const Settings& settings) {
 // What "auto" would take of host memory is activations' here (notes.cpp): the plan's bytes instead.
 void take_budget(Json& file, const PlanResult& result) {
   const PlanReport& report = result.outcome.plan->report;
-  if (file["headrace"]["host_budget_bytes"] == "auto" && result.scenario.on_cpu() &&
+  if (result.scenario.settings.host_budget_auto && result.scenario.on_cpu() &&
       report.nvme_bytes > 0 && report.host_budget_bytes > 0 && result.outcome.activations > 0)
     file["headrace"]["host_budget_bytes"] = report.host_budget_bytes;
 }
