@@ -104,10 +104,10 @@ std::string Recipe::words() const {
   return text;
 }
 
-std::vector<std::string> values_for_auto(const Options& o, bool fp16) {
+std::vector<std::string> values_for_auto(const Options& o) {
   const std::string rate = exact_words_of(o.learning_rate);
   const std::string warmup = std::to_string(o.warmup_steps);
-  return {fp16 ? "bf16.enabled=false" : "bf16.enabled=true",
+  return {"bf16.enabled=true",
           "fp16.enabled=false",
           "amp.enabled=false",
           "gradient_clipping=1.0",

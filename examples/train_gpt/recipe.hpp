@@ -32,8 +32,7 @@ struct Recipe {
 };
 
 // "a.b=value": the command line's, for what settings leave "auto" (--help lists them).
-//   fp16  the settings ask for fp16 weights
-std::vector<std::string> values_for_auto(const Options& options, bool fp16);
+std::vector<std::string> values_for_auto(const Options& options);
 // Fills in what `settings` leave open of the batch.
 // Errors:  kSettings where options and settings contradict each other.
 Recipe make_recipe(const Options& options, headrace::Settings& settings);

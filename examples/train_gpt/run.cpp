@@ -24,17 +24,11 @@ using headrace::command_line::check_targets_differ;
 using headrace::command_line::write_report;
 
 headrace::Settings read_settings(const Options& options) {
-  headrace::ReadOptions read{.overrides = options.overrides, .leave_auto_open = true};
+  headrace::ReadOptions read{.overrides = options.overrides, .for_auto = values_for_auto(options)};
   if (options.given.batch)
     read.overrides.push_back("train_micro_batch_size_per_gpu=" + std::to_string(options.batch));
-  const auto settings_read = [&] {
-    if (options.config.empty()) return headrace::Settings::from_json("{}", "--set", read);
-    return headrace::Settings::from_file(options.config, read);
-  };
-  const bool fp16 = settings_read().fp16;
-  read.for_auto = values_for_auto(options, fp16);
-  read.leave_auto_open = false;
-  return settings_read();
+  if (options.config.empty()) return headrace::Settings::from_json("{}", "--set", read);
+  return headrace::Settings::from_file(options.config, read);
 }
 
 // The file that --init names, checked against the model name by name.

@@ -137,10 +137,15 @@ void check_deadlines(const Given& given, Report& report, const Settings& setting
 }
 }  // namespace
 
+std::string lower_case(std::string name) {
+  std::ranges::transform(name, name.begin(),
+                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return name;
+}
+
 // The rule that DeepSpeed's `optimizer.type` names; none: nothing that is served.
 std::optional<OptimizerRule> rule_of(const Given& given, std::string name) {
-  std::transform(name.begin(), name.end(), name.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  name = lower_case(std::move(name));
   const bool coupled = given_boolean(given, "optimizer.params.adam_w_mode", false) != nullptr;
   if (name == "adam") return coupled ? OptimizerRule::kAdam : OptimizerRule::kAdamW;
   if (name == "adamw") return OptimizerRule::kAdamW;
@@ -153,10 +158,7 @@ std::optional<OptimizerRule> rule_of(const Given& given, std::string name) {
   return has_momentum ? OptimizerRule::kSgdMomentum : OptimizerRule::kSgd;
 }
 
-bool is_adamw(std::string name) {
-  std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
-  return name == "adamw";
-}
+bool is_adamw(std::string name) { return lower_case(std::move(name)) == "adamw"; }
 
 void check_optimizer(const Given& given, Report& report, Settings& settings) {
   const GivenValue* type = given.find("optimizer.type");

@@ -99,8 +99,12 @@ void fill_auto(json& root, const std::vector<std::string>& values, Report& repor
     }
     if (node == nullptr || *node != "auto" || equals == std::string::npos) continue;
     json value;
-    if (parse_value(assignment.substr(equals + 1), assignment.substr(0, equals), report, value))
-      *node = std::move(value);
+    if (!parse_value(assignment.substr(equals + 1), assignment.substr(0, equals), report, value))
+      continue;
+    // Parameters have one dtype: the file's, not the trainer's beside it.
+    const json* fp16 = find_in(root, "fp16.enabled");
+    const bool second = section == "bf16.enabled" && fp16 != nullptr && *fp16 == true;
+    *node = second ? json(false) : std::move(value);
   }
 }
 

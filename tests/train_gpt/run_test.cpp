@@ -244,6 +244,17 @@ TEST_F(RunProgram, FillsInTheRateAsItWasGivenAndNoSecondDtype) {
   EXPECT_EQ(report()["options"]["dtype"], "F16");
 }
 
+TEST_F(RunProgram, ReadsSettingsThatComeThroughAPipe) {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  constexpr std::string_view kText = R"({"gradient_clipping": 0.5})";
+  ASSERT_EQ(::write(ends[1], kText.data(), kText.size()), static_cast<ssize_t>(kText.size()));
+  ::close(ends[1]);
+  EXPECT_EQ(run({"--config", "/proc/self/fd/" + std::to_string(ends[0])}), 0) << err_;
+  EXPECT_FLOAT_EQ(script.asked[0].max_norm, 0.5f);
+  ::close(ends[0]);
+}
+
 TEST_F(RunProgram, RefusesARateThatTheSchedulerWouldIgnoreAndABetaThatGrowsTooLarge) {
   const std::vector<std::string> warmup{"--set", "scheduler.type=WarmupLR", "--set",
                                         "scheduler.params.warmup_max_lr=0.01"};

@@ -18,19 +18,23 @@ std::string drive_note(const PlanResult& r) {
           : "give nvme_bytes");
 }
 
-// With less on the drive than could be there, "auto" would fill what activations need.
 std::string budget_note(const PlanResult& r) {
-  const Scenario& s = r.scenario;
-  if (!s.on_cpu() || !s.settings.host_budget_auto || !r.outcome.plan) return "";
-  const PlanReport& report = r.outcome.plan->report;
-  if (report.nvme_bytes == 0 || report.host_budget_bytes == 0 || r.outcome.activations <= 0)
-    return "";
+  const std::uint64_t budget = budget_for_auto(r);
+  if (budget == 0) return "";
   return fmt::format(
       "set headrace.host_budget_bytes={} for this plan: in a run \"auto\" leaves a tenth of memory "
       "for all else, and activations take about {}",
-      report.host_budget_bytes, base::format_bytes(whole_bytes(r.outcome.activations)));
+      budget, base::format_bytes(whole_bytes(r.outcome.activations)));
 }
 }  // namespace
+
+// With less on the drive than could be there, "auto" would fill what activations need.
+std::uint64_t budget_for_auto(const PlanResult& r) {
+  const Scenario& s = r.scenario;
+  if (!s.on_cpu() || !s.settings.host_budget_auto || !r.outcome.plan) return 0;
+  const PlanReport& report = r.outcome.plan->report;
+  return report.nvme_bytes == 0 || r.outcome.activations <= 0 ? 0 : report.host_budget_bytes;
+}
 
 std::vector<std::string> notes_of(const PlanResult& r) {
   const Scenario& s = r.scenario;

@@ -168,9 +168,7 @@ Scenario scenario_for(const Options& o) {
                                   " is left aside: --batch and --accumulation say what is planned");
     s.settings.train_batch_size.reset();
   }
-  s.settings.resolve_batch(s.ranks(), 1);
-  s.batch = *s.settings.train_micro_batch_size_per_gpu;
-  s.micro_batches = s.settings.gradient_accumulation_steps;
+  s.take_batch();
   s.checkpointing = o.checkpointing;
   return s;
 }

@@ -17,6 +17,9 @@ struct PlanResult {
 
 // Fits or not, seconds per step, what binds, the change that helps most.
 std::string first_line(const PlanResult& result);
+// The bytes to set in place of the budget "auto", which in a run would take what activations need;
+// 0: none, "auto" will do.
+std::uint64_t budget_for_auto(const PlanResult& result);
 // A line each: what was not checked, what Headrace does not serve yet, the budget that a run needs.
 std::vector<std::string> notes_of(const PlanResult& result);
 std::string plan_text(const PlanResult& result);

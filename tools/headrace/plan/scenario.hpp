@@ -31,6 +31,12 @@ struct Scenario {
   bool on_cpu() const { return machine.gpus == 0; }
   // What the settings ask for; a model's file may hold another, which says nothing about training.
   DType dtype() const { return settings.parameter_dtype().value_or(DType::kBf16); }
+  // The settings' batch, and what they leave open of it.
+  void take_batch() {
+    settings.resolve_batch(ranks(), 1);
+    batch = *settings.train_micro_batch_size_per_gpu;
+    micro_batches = settings.gradient_accumulation_steps;
+  }
   double tokens() const { return static_cast<double>(batch) * sequence; }  // of a micro-batch
   double tokens_per_step() const { return tokens() * micro_batches * ranks(); }
 };

@@ -108,9 +108,7 @@ Scenario scenario_of(const InitOptions& o, const Settings& settings) {
   look_at_drives(s.machine, settings);
   s.model = std::make_shared<PlannedModel>(planned_model(model_of(o.model), {}));
   s.sequence = o.sequence > 0 ? o.sequence : usual_sequence(*s.model);
-  s.settings.resolve_batch(s.ranks(), 1);
-  s.batch = *s.settings.train_micro_batch_size_per_gpu;
-  s.micro_batches = s.settings.gradient_accumulation_steps;
+  s.take_batch();
   s.checkpointing = o.checkpointing;
   return s;
 }
@@ -133,21 +131,18 @@ PlanResult planned(const InitOptions& o, const Settings& settings) {
                   (o.drives.empty() ? "\nTo use a drive, give --nvme DIR." : ""));
 }
 
-// What "auto" would take of host memory is activations' here (notes.cpp): the plan's bytes instead.
-void take_budget(Json& file, const PlanResult& result) {
-  const PlanReport& report = result.outcome.plan->report;
-  if (result.scenario.settings.host_budget_auto && result.scenario.on_cpu() &&
-      report.nvme_bytes > 0 && report.host_budget_bytes > 0 && result.outcome.activations > 0)
-    file["headrace"]["host_budget_bytes"] = report.host_budget_bytes;
+void take_budget(Json& file, PlanResult& result) {
+  const std::uint64_t budget = budget_for_auto(result);
+  if (budget == 0) return;
+  file["headrace"]["host_budget_bytes"] = budget;
+  result.scenario.settings.host_budget_auto = false;
 }
 
 void tell_plan(const InitOptions& o, const PlanResult& result, std::FILE* told) {
   const Scenario& s = result.scenario;
   print_to(told, "{}, micro-batches of {} x {} tokens{}: {}\n", o.model, s.batch, s.sequence,
            s.checkpointing ? ", with checkpointing (the trainer's)" : "", first_line(result));
-  for (const std::string& note : notes_of(result)) {
-    if (note.find("host_budget_bytes=") == note.npos) print_to(told, "{}\n", note);
-  }
+  for (const std::string& note : notes_of(result)) print_to(told, "{}\n", note);
 }
 }  // namespace
 
@@ -163,7 +158,7 @@ void init_settings(const InitOptions& o, std::FILE* out, std::FILE* told, Json& 
     print_to(told, "note: {} are on one file system; name each drive once\n", shared);
   report["drives"] = sections_json(drives);
   if (!o.model.empty()) {
-    const PlanResult result = planned(o, settings);
+    PlanResult result = planned(o, settings);
     take_budget(file, result);
     tell_plan(o, result, told);
     report["plan"] = first_line(result);
