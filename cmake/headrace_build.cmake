@@ -107,3 +107,30 @@ function(headrace_test)
     set_tests_properties(${arg_NAME} PROPERTIES COST 100)
   endif()
 endfunction()
+
+# headrace_cuda_tests(NAME device_cuda SOURCES ... USES ... [SIMULATED more.cpp]): the same tests
+# twice: NAME_test on a GPU, skipped where there is none, and NAME_simulated_test on a simulated one
+# (tests/device/simulated_cuda.hpp), which has those of SIMULATED as well.
+function(headrace_cuda_tests)
+  cmake_parse_arguments(arg "" "NAME;TIMEOUT" "SOURCES;USES;LABELS;SIMULATED" ${ARGN})
+  set(tests ${headrace_SOURCE_DIR}/tests/device)
+  set(on_gpu ${tests}/cuda_on_gpu.cpp)
+  set(simulated ${tests}/cuda_on_gpu.cpp)  # says that there is none
+  if(headrace_cuda)
+    list(APPEND on_gpu ${arg_SOURCES})
+    set(simulated ${tests}/cuda_simulated.cpp ${tests}/simulated_cuda.cpp
+      ${tests}/simulated_cuda_kernels.cpp ${arg_SOURCES} ${arg_SIMULATED})
+  endif()
+  foreach(flavour IN ITEMS test simulated_test)
+    set(sources ${on_gpu})
+    if(flavour STREQUAL "simulated_test")
+      set(sources ${simulated})
+    endif()
+    headrace_test(NAME ${arg_NAME}_${flavour} SOURCES ${sources} USES ${arg_USES}
+      TIMEOUT ${arg_TIMEOUT} LABELS ${arg_LABELS} gpu)
+    if(headrace_cuda)
+      target_compile_definitions(${arg_NAME}_${flavour} PRIVATE HEADRACE_CUDA)
+      target_include_directories(${arg_NAME}_${flavour} SYSTEM PRIVATE ${headrace_cuda_includes})
+    endif()
+  endforeach()
+endfunction()

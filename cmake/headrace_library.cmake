@@ -9,6 +9,13 @@ set(headrace_objects)
 foreach(target IN LISTS headrace_room_targets)
   list(APPEND headrace_objects $<TARGET_OBJECTS:${target}>)
 endforeach()
+# Objects that no target compiles, and archives whose members become part of the library: CUDA's
+# runtime, so that who links the library needs no toolkit.
+get_property(headrace_joined_objects GLOBAL PROPERTY HEADRACE_JOINED_OBJECTS)
+get_property(headrace_joined_archives GLOBAL PROPERTY HEADRACE_JOINED_ARCHIVES)
+set_source_files_properties(${headrace_joined_objects} PROPERTIES
+  EXTERNAL_OBJECT ON GENERATED ON)
+list(APPEND headrace_objects ${headrace_joined_objects})
 
 # What a program that links the archive has to link as well. Header-only libraries end in the rooms'
 # objects: a user of the installed library does not need them.
@@ -41,10 +48,12 @@ if(HEADRACE_SANITIZE OR NOT CMAKE_OBJCOPY OR
     NOT headrace_linker_help MATCHES "force-group-allocation")
   message(STATUS "headrace: the archive shows its internal symbols too")
   add_library(headrace STATIC ${headrace_objects})
+  target_link_libraries(headrace PRIVATE ${headrace_joined_archives})
 else()
   set(headrace_joined ${CMAKE_CURRENT_BINARY_DIR}/headrace.o)
   add_custom_command(OUTPUT ${headrace_joined}
     COMMAND ${CMAKE_LINKER} -r --force-group-allocation -o ${headrace_joined} ${headrace_objects}
+      ${headrace_joined_archives}
     COMMAND ${CMAKE_OBJCOPY} --wildcard --keep-global-symbols=${headrace_symbols} ${headrace_joined}
     DEPENDS ${headrace_room_targets} ${headrace_objects} ${headrace_symbols}
     COMMAND_EXPAND_LISTS VERBATIM COMMENT "Joining the rooms")
@@ -67,6 +76,7 @@ if(HEADRACE_SHARED)
   headrace_public_library(headrace_shared)
   set_target_properties(headrace_shared PROPERTIES OUTPUT_NAME headrace EXPORT_NAME shared
     VERSION ${PROJECT_VERSION} SOVERSION ${headrace_interface} LINK_DEPENDS ${headrace_map})
+  target_link_libraries(headrace_shared PRIVATE ${headrace_joined_archives})
   target_link_options(headrace_shared PRIVATE
     LINKER:--version-script=${headrace_map} LINKER:-Bsymbolic LINKER:--no-undefined)
 endif()

@@ -33,6 +33,12 @@ struct GradientPiece {
   std::uint64_t non_finite = 0;  // how many of them are NaN or infinite
 };
 
+// Memory that a device keeps for itself from its making on; the plan counts it.
+struct DeviceOverhead {
+  std::uint64_t device_bytes = 0;
+  std::uint64_t host_bytes = 0;
+};
+
 // Adds `source` to, or writes it over, `sum`, element by element in f32, rounding the
 // result to `sum_dtype` once (nearest, ties to even), and reports sum of squares and non-finite
 // count of the result. Pieces cut it at multiples of `piece_elements`, counted from
@@ -44,7 +50,7 @@ struct Accumulation {
   DType sum_dtype = DType::kBf16;
   std::uint64_t elements = 0;
   bool overwrite = true;            // false: add to what is there
-  GradientPiece* pieces = nullptr;  // null: nothing to report
+  GradientPiece* pieces = nullptr;  // null: nothing to report; so where `sum` is the device's
   std::uint64_t first_piece_elements = 0;
   std::uint64_t piece_elements = 0;
 };
@@ -62,6 +68,14 @@ class Device {
   // 256-byte aligned, zero-filled; null when there is none left.
   virtual void* allocate(std::size_t size_bytes) noexcept = 0;
   virtual void deallocate(void* data, std::size_t size_bytes) noexcept = 0;
+  virtual DeviceOverhead overhead() const noexcept { return {}; }
+
+  // Page-locks host memory that copies and sums of gradients will lie in, so that the device
+  // reaches it by itself; the bytes stay where they are. Optional: without it all is slower, not
+  // other. Throws headrace::Error where it cannot, and nothing is locked then. Called once for a
+  // range, before work on it is queued, and unpinned when that is done.
+  virtual void pin(void*, std::size_t) {}
+  virtual void unpin(void*, std::size_t) noexcept {}
 
   virtual Stream create_stream() = 0;
   virtual void destroy_stream(Stream stream) noexcept = 0;
@@ -70,7 +84,10 @@ class Device {
   // point.
   virtual void copy(Stream stream, void* target, const void* source, std::size_t size_bytes) = 0;
   virtual void fill_zero(Stream stream, void* target, std::size_t size_bytes) = 0;
-  // `work` is copied; what it points at stays valid until the stream has passed this point.
+  // `work` is copied; what it points at stays valid until the stream has passed this point. A sum in
+  // host memory, and its pieces, are there when synchronize() returns, or a notify() queued later is
+  // called, not yet behind an event: gradients may leave the device beside the stream. Sums are made
+  // in the order of these calls.
   virtual void accumulate(Stream stream, const Accumulation& work) = 0;
   // Runs `function(context)` on the device's own thread in stream order. It must not block or call
   // the device.

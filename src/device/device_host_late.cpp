@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "device/device_host_flavours.hpp"
+#include "device/device_rules.hpp"
 #include "device/gradient_kernels.hpp"
 #include "device/host_memory.hpp"
 

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "device/device_host_flavours.hpp"
+#include "device/device_rules.hpp"
 #include "device/gradient_kernels.hpp"
 #include "device/host_memory.hpp"
 

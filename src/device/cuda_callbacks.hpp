@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// cuda_callbacks.hpp: the host's functions in a stream's order, and that none is lost with a GPU.
+//
+// CUDA calls no function queued behind an error. So while any is to come a thread looks now and
+// then whether the GPU still works; once it does not, that thread calls those that others wait for.
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "device/cuda_context.hpp"
+
+namespace headrace::device::cuda {
+// Threads: queue() from any, with the GPU in use (Context::Use).
+class Callbacks {
+ public:
+  enum class OnFailure {
+    kCall,  // by then the stream has not come there, and never will
+    kDrop,
+  };
+  explicit Callbacks(Context& context);
+  // Returns when all are called or dropped.
+  ~Callbacks();
+  Callbacks(const Callbacks&) = delete;
+  Callbacks& operator=(const Callbacks&) = delete;
+
+  // `work` must not block on the GPU, call CUDA or throw.
+  void queue(cudaStream_t stream, OnFailure on_failure, std::function<void()> work);
+
+ private:
+  struct Call {
+    Callbacks* owner = nullptr;
+    OnFailure on_failure = OnFailure::kCall;
+    std::function<void()> work;
+    enum class State { kIdle, kQueued, kTaken } state = State::kIdle;
+  };
+  static void run(void* call);
+  void run(Call& call);
+  void finish(std::unique_lock<std::mutex>& lock, Call& call);
+  void watch();
+  void take_all_lost();
+
+  Context& context_;
+  cudaStream_t probe_ = nullptr;
+  std::mutex mutex_;  // the rest
+  std::condition_variable changed_;
+  std::vector<std::unique_ptr<Call>> calls_;  // all that were made
+  std::vector<Call*> idle_;
+  std::uint64_t to_come_ = 0;
+  bool closing_ = false;
+  std::thread watcher_;
+};
+}  // namespace headrace::device::cuda

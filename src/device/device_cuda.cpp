@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+// device_cuda.cpp: an NVIDIA GPU behind the device seam.
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <vector>
+
+#include "device/cuda_callbacks.hpp"
+#include "device/cuda_context.hpp"
+#include "device/cuda_events.hpp"
+#include "device/cuda_kernels.hpp"
+#include "device/cuda_pins.hpp"
+#include "device/device_rules.hpp"
+#include "device/gradient_landing.hpp"
+#include "headrace/cuda.hpp"
+#include "headrace/error.hpp"
+#include "platform/machine.hpp"
+
+namespace headrace::device::cuda {
+namespace {
+std::uint32_t host_threads(const CudaOptions& options) {
+  if (options.host_threads != 0) return options.host_threads;
+  const std::uint64_t quarter = platform::usable_cpus().value / 4;
+  return static_cast<std::uint32_t>(quarter < 1 ? 1 : quarter > 8 ? 8 : quarter);
+}
+
+cudaStream_t stream_of(Stream stream) { return reinterpret_cast<cudaStream_t>(stream.handle); }
+
+
+class CudaDevice final : public Device {
+ public:
+  explicit CudaDevice(const CudaOptions& options)
+      : context_(options.ordinal),
+        allocator_(options.allocator),
+        events_(context_),
+        pins_(context_),
+        parts_(make_parts(options)) {}
+  ~CudaDevice() override;
+
+  const char* name() const noexcept override { return context_.name().c_str(); }
+  bool shares_host_memory() const noexcept override { return false; }
+
+  void* allocate(std::size_t size_bytes) noexcept override;
+  void deallocate(void* data, std::size_t size_bytes) noexcept override;
+  DeviceOverhead overhead() const noexcept override { return GradientLanding::overhead(); }
+  void pin(void* data, std::size_t size_bytes) override;
+  void unpin(void* data, std::size_t size_bytes) noexcept override;
+
+  Stream create_stream() override;
+  void destroy_stream(Stream stream) noexcept override;
+
+  void copy(Stream stream, void* target, const void* source, std::size_t size_bytes) override;
+  void fill_zero(Stream stream, void* target, std::size_t size_bytes) override;
+  void accumulate(Stream stream, const Accumulation& work) override;
+  void notify(Stream stream, void (*function)(void* context) noexcept, void* context) override;
+
+  Event record(Stream stream) override;
+  void wait(Stream stream, Event event) override;
+  void synchronize(Stream stream) override;
+
+ private:
+  struct Parts {
+    std::unique_ptr<Callbacks> callbacks;
+    std::unique_ptr<GradientLanding> landing;
+  };
+  Parts make_parts(const CudaOptions& options);
+  cudaStream_t find(Stream stream);
+  // The event behind which what arrived on `stream` has landed; 0: nothing is under way.
+  std::uint64_t landing_of(Stream stream);
+  // Later work on `stream` follows what arrived on it.
+  void join(Stream stream);
+  void add_on_device(cudaStream_t stream, const Accumulation& work);
+
+  Context context_;
+  const CudaAllocator allocator_;
+  Events events_;
+  Pins pins_;
+  Parts parts_;
+  std::mutex mutex_;                // the rest
+  std::vector<cudaStream_t> made_;  // all of ours; none is destroyed before the device, so that a
+                                    // handle that is gone never comes back as the program's own
+  std::set<std::uintptr_t> gone_;   // of those: destroyed, to be used again
+  std::map<std::uintptr_t, std::uint64_t> landings_;  // stream: event
+};
+
+CudaDevice::Parts CudaDevice::make_parts(const CudaOptions& options) {
+  if ((options.allocator.allocate == nullptr) != (options.allocator.deallocate == nullptr)) {
+    throw Error(Code::kInvalidArgument,
+                "a CudaAllocator has one function of two: memory could not be taken, or not given "
+                "back. Give both, or neither.");
+  }
+  const Context::Use use(context_);
+  Parts parts;
+  parts.callbacks = std::make_unique<Callbacks>(context_);
+  parts.landing = std::make_unique<GradientLanding>(context_, events_, *parts.callbacks, pins_,
+                                                    host_threads(options));
+  return parts;
+}
+
+CudaDevice::~CudaDevice() {
+  const Context::Use use(context_);
+  for (const cudaStream_t stream : made_) (void)cudaStreamSynchronize(stream);
+  (void)cudaStreamSynchronize(parts_.landing->landed());
+  parts_.callbacks.reset();
+  parts_.landing.reset();
+  for (const cudaStream_t stream : made_) (void)cudaStreamDestroy(stream);
+  (void)cudaGetLastError();
+}
+
+void* CudaDevice::allocate(std::size_t size_bytes) noexcept {
+  const Context::Use use(context_);
+  void* data = nullptr;
+  if (allocator_.allocate != nullptr) {
+    data = allocator_.allocate(allocator_.context, size_bytes);
+  } else if (cudaMalloc(&data, size_bytes == 0 ? 1 : size_bytes) != cudaSuccess) {
+    (void)cudaGetLastError();
+    return nullptr;
+  }
+  if (data == nullptr) return nullptr;
+  const cudaStream_t stream = parts_.landing->landed();
+  if (cudaMemsetAsync(data, 0, size_bytes, stream) == cudaSuccess &&
+      cudaStreamSynchronize(stream) == cudaSuccess)
+    return data;
+  (void)cudaGetLastError();
+  deallocate(data, size_bytes);
+  return nullptr;
+}
+
+void CudaDevice::deallocate(void* data, std::size_t size_bytes) noexcept {
+  if (data == nullptr) return;
+  const Context::Use use(context_);
+  if (allocator_.deallocate != nullptr) {
+    allocator_.deallocate(allocator_.context, data, size_bytes);
+  } else {
+    (void)cudaFree(data);
+    (void)cudaGetLastError();
+  }
+}
+
+void CudaDevice::pin(void* data, std::size_t size_bytes) {
+  const Context::Use use(context_);
+  pins_.pin(data, size_bytes);
+}
+void CudaDevice::unpin(void* data, std::size_t size_bytes) noexcept {
+  const Context::Use use(context_);
+  pins_.unpin(data, size_bytes);
+}
+
+Stream CudaDevice::create_stream() {
+  const Context::Use use(context_);
+  const std::lock_guard lock(mutex_);
+  if (!gone_.empty()) return {gone_.extract(gone_.begin()).value()};
+  made_.reserve(made_.size() + 1);
+  cudaStream_t made = nullptr;
+  context_.check(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking), "making a stream");
+  made_.push_back(made);
+  return {reinterpret_cast<std::uintptr_t>(made)};
+}
+
+void CudaDevice::destroy_stream(Stream stream) noexcept {
+  const Context::Use use(context_);
+  {
+    const std::lock_guard lock(mutex_);
+    const bool ours = std::find(made_.begin(), made_.end(), stream_of(stream)) != made_.end();
+    if (!ours || gone_.contains(stream.handle)) return;
+  }
+  try {
+    synchronize(stream);
+  } catch (const std::exception&) {  // kept, and said by the next call that can
+  }
+  const std::lock_guard lock(mutex_);
+  gone_.insert(stream.handle);
+}
+
+cudaStream_t CudaDevice::find(Stream stream) {
+  context_.throw_if_failed();
+  const std::lock_guard lock(mutex_);
+  if (gone_.contains(stream.handle)) throw_unknown_stream(stream);
+  return stream_of(stream);
+}
+
+std::uint64_t CudaDevice::landing_of(Stream stream) {
+  const std::lock_guard lock(mutex_);
+  const auto found = landings_.find(stream.handle);
+  return found == landings_.end() ? 0 : found->second;
+}
+
+void CudaDevice::join(Stream stream) {
+  if (const std::uint64_t event = landing_of(stream); event != 0)
+    events_.wait(stream_of(stream), event);
+}
+
+void CudaDevice::copy(Stream stream, void* target, const void* source, std::size_t size_bytes) {
+  const Context::Use use(context_);
+  const cudaStream_t queue = find(stream);
+  join(stream);
+  context_.note("copy", size_bytes, stream.handle);
+  pins_.copy(queue, target, source, size_bytes);
+}
+
+void CudaDevice::fill_zero(Stream stream, void* target, std::size_t size_bytes) {
+  const Context::Use use(context_);
+  const cudaStream_t queue = find(stream);
+  if (size_bytes == 0) return;
+  join(stream);
+  context_.note("fill with zero", size_bytes, stream.handle);
+  context_.check(cudaMemsetAsync(target, 0, size_bytes, queue), "filling with zero");
+}
+
+void CudaDevice::accumulate(Stream stream, const Accumulation& work) {
+  const Context::Use use(context_);
+  const cudaStream_t queue = find(stream);
+  if (work.elements == 0) return;
+  context_.note("gradient", work.elements * size_bytes(work.source_dtype), stream.handle);
+  cudaPointerAttributes attributes{};
+  context_.check(cudaPointerGetAttributes(&attributes, work.sum), "looking at a sum's address");
+  if (attributes.type == cudaMemoryTypeDevice) return add_on_device(queue, work);
+  const std::uint64_t landed = parts_.landing->land(queue, work);
+  const std::lock_guard lock(mutex_);
+  landings_[stream.handle] = landed;
+}
+
+void CudaDevice::add_on_device(cudaStream_t stream, const Accumulation& work) {
+  if (work.pieces != nullptr) {
+    throw Error(Code::kUnsupported, context_.name() +
+                                        ": sums of squares are taken where gradients land in host "
+                                        "memory; a sum in the GPU's memory has none");
+  }
+  CastWork cast;
+  cast.source = work.source;
+  cast.source_dtype = work.source_dtype;
+  cast.target = work.sum;
+  cast.target_dtype = work.sum_dtype;
+  cast.elements = work.elements;
+  cast.overwrite = work.overwrite;
+  context_.check(launch_cast(cast, stream), "adding a gradient");
+}
+
+// Where something that arrived on the stream is still to land it is called behind that, without the
+// stream's waiting.
+void CudaDevice::notify(Stream stream, void (*function)(void* context) noexcept, void* context) {
+  const Context::Use use(context_);
+  cudaStream_t queue = find(stream);
+  context_.note("notification", 0, stream.handle);
+  if (landing_of(stream) != 0) {
+    const std::uint64_t here = events_.record(queue);
+    queue = parts_.landing->landed();
+    events_.wait(queue, here);
+  }
+  parts_.callbacks->queue(queue, Callbacks::OnFailure::kCall, [=] { function(context); });
+}
+
+Event CudaDevice::record(Stream stream) {
+  const Context::Use use(context_);
+  return {events_.record(find(stream))};
+}
+
+void CudaDevice::wait(Stream stream, Event event) {
+  const Context::Use use(context_);
+  events_.wait(find(stream), event.id);
+}
+
+void CudaDevice::synchronize(Stream stream) {
+  const Context::Use use(context_);
+  const cudaStream_t queue = find(stream);
+  context_.check(cudaStreamSynchronize(queue), "waiting for a stream");
+  const std::uint64_t landing = landing_of(stream);
+  if (landing == 0) return;
+  events_.synchronize(landing);
+  const std::lock_guard lock(mutex_);
+  if (const auto found = landings_.find(stream.handle);
+      found != landings_.end() && found->second == landing)
+    landings_.erase(found);
+}
+}  // namespace
+}  // namespace headrace::device::cuda
+
+std::shared_ptr<headrace::Device> headrace::make_cuda_device(const CudaOptions& options) {
+  return std::make_shared<device::cuda::CudaDevice>(options);
+}

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "device/gradient_landing.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/units.hpp"
+#include "device/cuda_kernels.hpp"
+#include "device/gradient_kernels.hpp"
+#include "device/host_memory.hpp"
+#include "headrace/error.hpp"
+
+namespace headrace::device::cuda {
+namespace {
+// As many as a slot's stretch can have, were they of 4096 elements.
+constexpr std::uint64_t kPieces = GradientLanding::kSlotBytes / 2 / 4096;
+constexpr std::uint64_t kHalfBytes = GradientLanding::kSlotBytes + kPieces * sizeof(GradientPiece);
+// What one of the host's threads adds at a time where there are no pieces.
+constexpr std::uint64_t kHostUnit = 65536;
+
+const void* at(const void* data, std::uint64_t bytes) {
+  return static_cast<const std::byte*>(data) + bytes;
+}
+void* at(void* data, std::uint64_t bytes) { return static_cast<std::byte*>(data) + bytes; }
+}  // namespace
+
+DeviceOverhead GradientLanding::overhead() noexcept {
+  return {kSlots * kHalfBytes, kSlots * kHalfBytes};
+}
+
+GradientLanding::GradientLanding(Context& context, Events& events, Callbacks& callbacks, Pins& pins,
+                                 std::uint32_t host_threads)
+    : context_(context), events_(events), callbacks_(callbacks), pins_(pins), crew_(host_threads) {
+  try {
+    for (cudaStream_t* const stream : {&copies_, &measures_, &landed_}) {
+      context_.check(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking), "making a stream");
+    }
+    context_.check(cudaEventCreateWithFlags(&by_host_, cudaEventDisableTiming),
+                   "making an event");
+    for (Slot& slot : slots_) make(slot);
+  } catch (...) {
+    free_all();
+    throw;
+  }
+}
+
+GradientLanding::~GradientLanding() { free_all(); }
+
+void GradientLanding::make(Slot& slot) {
+  void* memory = nullptr;
+  context_.check(cudaMalloc(&memory, kHalfBytes), "allocating what gradients leave through");
+  slot.device = static_cast<std::byte*>(memory);
+  slot.host = static_cast<std::byte*>(allocate_host_memory(kHalfBytes));
+  if (slot.host == nullptr) {
+    throw Error(Code::kOutOfBudget, context_.name() + ": no host memory for what gradients leave " +
+                                        "through: " + base::format_bytes(kHalfBytes));
+  }
+  pins_.pin(slot.host, kHalfBytes);
+  for (cudaEvent_t* const event : {&slot.staged, &slot.copied, &slot.measured, &slot.free}) {
+    context_.check(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "making an event");
+  }
+}
+
+void GradientLanding::free_all() noexcept {
+  for (Slot& slot : slots_) {
+    for (const cudaEvent_t event : {slot.staged, slot.copied, slot.measured, slot.free}) {
+      if (event != nullptr) (void)cudaEventDestroy(event);
+    }
+    if (slot.host != nullptr) pins_.unpin(slot.host, kHalfBytes);
+    free_host_memory(slot.host, kHalfBytes);
+    if (slot.device != nullptr) (void)cudaFree(slot.device);
+  }
+  if (by_host_ != nullptr) (void)cudaEventDestroy(by_host_);
+  for (const cudaStream_t stream : {copies_, measures_, landed_}) {
+    if (stream != nullptr) (void)cudaStreamDestroy(stream);
+  }
+}
+
+void GradientLanding::follow(cudaStream_t stream, cudaEvent_t event, cudaStream_t before) {
+  context_.check(cudaEventRecord(event, before), "recording an event");
+  context_.check(cudaStreamWaitEvent(stream, event, 0), "waiting for an event");
+}
+
+std::uint64_t GradientLanding::land(cudaStream_t stream, const Accumulation& work) {
+  const bool in_place =
+      work.overwrite && size_bytes(work.sum_dtype) <= size_bytes(work.source_dtype);
+  const std::uint64_t room = kSlotBytes / size_bytes(in_place ? work.sum_dtype : work.source_dtype);
+  const std::uint64_t piece = work.piece_elements != 0 ? work.piece_elements : work.elements;
+  if (work.pieces != nullptr && std::min(piece, work.elements) > room) {
+    throw Error(Code::kUnsupported,
+                context_.name() + ": a gradient's sum of squares cannot be taken over pieces of " +
+                    std::to_string(piece) + " elements; " + std::to_string(room) +
+                    " is the most that a GPU takes");
+  }
+  const std::lock_guard lock(mutex_);
+  Stretch stretch;
+  std::uint64_t next_piece = work.first_piece_elements != 0 ? work.first_piece_elements : piece;
+  while (stretch.first < work.elements) {
+    const std::uint64_t left = work.elements - stretch.first;
+    stretch.first_piece_elements = std::min(next_piece, left);
+    stretch.elements = std::min(left, room);
+    stretch.pieces = 0;
+    if (work.pieces != nullptr) {
+      const std::uint64_t whole =
+          std::min((room - stretch.first_piece_elements) / piece, kPieces - 1);
+      stretch.elements = std::min(left, stretch.first_piece_elements + whole * piece);
+      stretch.pieces =
+          1 + base::ceil_div(stretch.elements - stretch.first_piece_elements, piece);
+      next_piece = piece;
+    }
+    Slot& slot = slots_[next_slot_++ % kSlots];
+    context_.check(cudaStreamWaitEvent(stream, slot.free, 0), "waiting for an event");
+    if (in_place) {
+      land_in_place(stream, slot, work, stretch);
+    } else {
+      land_by_host(stream, slot, work, stretch);
+    }
+    context_.check(cudaEventRecord(slot.free, landed_), "recording an event");
+    stretch.first += stretch.elements;
+    stretch.first_piece += stretch.pieces;
+  }
+  return events_.record(landed_);
+}
+
+void GradientLanding::land_in_place(cudaStream_t stream, Slot& slot, const Accumulation& work,
+                                    const Stretch& stretch) {
+  CastWork cast;
+  cast.source = at(work.source, stretch.first * size_bytes(work.source_dtype));
+  cast.source_dtype = work.source_dtype;
+  cast.target = slot.device;
+  cast.target_dtype = work.sum_dtype;
+  cast.elements = stretch.elements;
+  context_.check(launch_cast(cast, stream), "casting a gradient");
+  const std::uint64_t bytes = size_bytes(work.sum_dtype);
+  follow(copies_, slot.staged, stream);
+  context_.check(cudaStreamWaitEvent(copies_, by_host_, 0), "waiting for an event");
+  pins_.copy(copies_, at(work.sum, stretch.first * bytes), slot.device, stretch.elements * bytes);
+  if (work.pieces != nullptr) {
+    context_.check(cudaStreamWaitEvent(measures_, slot.staged, 0), "waiting for an event");
+    MeasureWork measure;
+    measure.values = slot.device;
+    measure.dtype = work.sum_dtype;
+    measure.elements = stretch.elements;
+    measure.first_piece_elements = stretch.first_piece_elements;
+    measure.piece_elements = work.piece_elements != 0 ? work.piece_elements : stretch.elements;
+    measure.pieces = reinterpret_cast<GradientPiece*>(slot.device + kSlotBytes);
+    context_.check(launch_measure(measure, measures_), "measuring a gradient");
+    const std::uint64_t pieces_bytes = stretch.pieces * sizeof(GradientPiece);
+    pins_.copy(measures_, slot.host + kSlotBytes, measure.pieces, pieces_bytes);
+    follow(landed_, slot.measured, measures_);
+    callbacks_.queue(landed_, Callbacks::OnFailure::kDrop,
+                     [from = slot.host + kSlotBytes, to = work.pieces + stretch.first_piece,
+                      pieces_bytes] { std::memcpy(to, from, pieces_bytes); });
+  }
+  follow(landed_, slot.copied, copies_);
+}
+
+void GradientLanding::land_by_host(cudaStream_t stream, Slot& slot, const Accumulation& work,
+                                   const Stretch& stretch) {
+  const std::uint64_t bytes = size_bytes(work.source_dtype);
+  context_.check(
+      cudaMemcpyAsync(slot.device, at(work.source, stretch.first * bytes), stretch.elements * bytes,
+                      cudaMemcpyDeviceToDevice, stream),
+      "staging a gradient");
+  follow(copies_, slot.staged, stream);
+  pins_.copy(copies_, slot.host, slot.device, stretch.elements * bytes);
+  follow(landed_, slot.copied, copies_);
+  callbacks_.queue(landed_, Callbacks::OnFailure::kDrop, [this, from = slot.host, work, stretch] {
+    add_on_host(from, work, stretch);
+  });
+  context_.check(cudaEventRecord(by_host_, landed_), "recording an event");
+}
+
+// A piece, or without pieces some elements, per unit.
+void GradientLanding::add_on_host(const std::byte* source, const Accumulation& work,
+                                  const Stretch& stretch) {
+  const bool pieces = work.pieces != nullptr;
+  const std::uint64_t unit = !pieces                    ? kHostUnit
+                             : work.piece_elements != 0 ? work.piece_elements
+                                                        : stretch.elements;
+  const std::uint64_t head = pieces ? stretch.first_piece_elements : std::min(unit, stretch.elements);
+  const std::uint64_t units = 1 + base::ceil_div(stretch.elements - head, unit);
+  crew_.run(units, [&](std::uint64_t i) {
+    const std::uint64_t first = i == 0 ? 0 : head + (i - 1) * unit;
+    const std::uint64_t end = std::min(head + i * unit, stretch.elements);
+    Accumulation part = work;
+    part.source = source + first * size_bytes(work.source_dtype);
+    part.sum = at(work.sum, (stretch.first + first) * size_bytes(work.sum_dtype));
+    part.elements = end - first;
+    part.pieces = pieces ? work.pieces + stretch.first_piece + i : nullptr;
+    part.first_piece_elements = part.piece_elements = end - first;
+    accumulate_on_host(part);
+  });
+}
+}  // namespace headrace::device::cuda

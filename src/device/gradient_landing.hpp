@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// gradient_landing.hpp: how gradients leave a GPU for their sums in host memory.
+//
+// A gradient goes through a ring of slots in stretches of whole pieces. The stream it arrives on
+// only copies a stretch into a slot, cast to what travels; behind it, each on a stream of its own,
+// the slot is copied to the host, measured, and, where it cannot be written in its place as it is,
+// added to the sum by the host's threads:
+//
+//   the sum starts here, in a dtype no wider than the gradient's: cast on the GPU, copied into the
+//       sum, measured on the GPU
+//   else: copied as it is into the slot's host half, cast, added and measured on the host
+//
+// So each gradient crosses the link once, in no more bytes than it has.
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+
+#include "device/cuda_callbacks.hpp"
+#include "device/cuda_context.hpp"
+#include "device/cuda_events.hpp"
+#include "device/cuda_pins.hpp"
+#include "device/host_crew.hpp"
+#include "headrace/device.hpp"
+
+namespace headrace::device::cuda {
+class GradientLanding {
+ public:
+  static constexpr std::uint64_t kSlots = 3;
+  static constexpr std::uint64_t kSlotBytes = std::uint64_t{8} << 20;
+
+  GradientLanding(Context& context, Events& events, Callbacks& callbacks, Pins& pins,
+                  std::uint32_t host_threads);
+  // Nothing may be under way.
+  ~GradientLanding();
+  GradientLanding(const GradientLanding&) = delete;
+  GradientLanding& operator=(const GradientLanding&) = delete;
+
+  // Queues it all; `work.source` has been read when `stream` passes this point. Returns the event
+  // behind which the sum and its pieces are there. Sums land in the order of these calls.
+  // Throws kUnsupported for pieces that do not fit a slot.
+  std::uint64_t land(cudaStream_t stream, const Accumulation& work);
+  // Behind all that has been queued.
+  cudaStream_t landed() const noexcept { return landed_; }
+
+  static DeviceOverhead overhead() noexcept;
+
+ private:
+  struct Slot {
+    std::byte* device = nullptr;  // kSlotBytes, then the pieces
+    std::byte* host = nullptr;    // likewise
+    cudaEvent_t staged = nullptr, copied = nullptr, measured = nullptr, free = nullptr;
+  };
+  // Elements [first, first + elements) of the work, whose first piece they begin.
+  struct Stretch {
+    std::uint64_t first = 0, elements = 0;
+    std::uint64_t first_piece = 0, pieces = 0;  // index, number
+    std::uint64_t first_piece_elements = 0;
+  };
+  void make(Slot& slot);
+  void free_all() noexcept;
+  void land_in_place(cudaStream_t stream, Slot& slot, const Accumulation& work,
+                     const Stretch& stretch);
+  void land_by_host(cudaStream_t stream, Slot& slot, const Accumulation& work,
+                    const Stretch& stretch);
+  void follow(cudaStream_t stream, cudaEvent_t event, cudaStream_t before);
+  void add_on_host(const std::byte* source, const Accumulation& work, const Stretch& stretch);
+
+  Context& context_;
+  Events& events_;
+  Callbacks& callbacks_;
+  Pins& pins_;
+  HostCrew crew_;
+  std::mutex mutex_;  // a gradient at a time
+  cudaStream_t copies_ = nullptr, measures_ = nullptr, landed_ = nullptr;
+  cudaEvent_t by_host_ = nullptr;  // the last sum that the host has added to
+  std::array<Slot, kSlots> slots_;
+  std::uint64_t next_slot_ = 0;
+};
+}  // namespace headrace::device::cuda

@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+// cuda_failures_test.cpp: what a GPU, its driver and its memory do when they do not do, and what
+// crosses the link.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "device/cuda_kernels.hpp"
+#include "device/cuda_pins.hpp"
+#include "device/device_bytes.hpp"
+#include "device/simulated_cuda.hpp"
+#include "headrace/error.hpp"
+
+namespace headrace::device {
+namespace {
+using simulated_cuda::counters;
+using simulated_cuda::plug_in;
+
+Code code_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.code();
+  }
+  return Code::kOk;
+}
+std::string text_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(CudaGpu, SaysWhyThereIsNone) {
+  struct Row {
+    cudaError_t error;
+    int driver;
+    const char* words;
+  };
+  for (const Row& row : {Row{cudaErrorInsufficientDriver, 0, "no NVIDIA driver"},
+                         Row{cudaErrorInsufficientDriver, 12040, "serves CUDA 12.4"},
+                         Row{cudaErrorNoDevice, 13000, "CUDA_VISIBLE_DEVICES"},
+                         Row{cudaErrorUnknown, 13000, "nvidia-smi"}}) {
+    plug_in({.missing = row.error, .driver_version = row.driver});
+    EXPECT_NE(cuda_facts().missing.find(row.words), std::string::npos) << cuda_facts().missing;
+    EXPECT_NE(text_of([] { (void)make_cuda_device(); }).find(row.words), std::string::npos);
+    EXPECT_EQ(code_of([] { (void)make_cuda_device(); }), Code::kUnsupported);
+  }
+}
+
+TEST(CudaGpu, IsRefusedWhereTheBuildHasNoKernelsForIt) {
+  plug_in({.compute_major = 7, .compute_minor = 5});
+  EXPECT_FALSE(cuda_facts().gpus.at(0).served);
+  const std::string text = text_of([] { (void)make_cuda_device(); });
+  EXPECT_NE(text.find("compute capability 7.5"), std::string::npos) << text;
+  EXPECT_NE(text.find("HEADRACE_CUDA_ARCHITECTURES=native"), std::string::npos) << text;
+}
+
+TEST(CudaGpu, IsServedByItsOwnKernelsAndNewerOnesByPtx) {
+  const auto serves = [](int major, int minor) {
+    return cuda::serves("80 86 90 100", major, minor);
+  };
+  EXPECT_TRUE(serves(8, 0));
+  EXPECT_TRUE(serves(8, 6));
+  EXPECT_TRUE(serves(8, 9));  // 86's code
+  EXPECT_TRUE(serves(9, 0));
+  EXPECT_TRUE(serves(12, 0));  // PTX of 100
+  EXPECT_FALSE(serves(7, 5));
+  EXPECT_FALSE(cuda::serves("90", 8, 9));
+  EXPECT_FALSE(cuda::serves("", 9, 0));
+}
+
+// Each of the calls that making a device needs fails once: nothing may be left behind.
+TEST(CudaDevice, LeavesNothingBehindWhereItCannotBeMade) {
+  std::uint64_t failed = 0;
+  for (const char* function : {"cudaStreamCreateWithFlags", "cudaEventCreateWithFlags",
+                               "cudaMalloc", "cudaHostRegister"}) {
+    for (std::uint64_t calls = 0; calls < 5; ++calls) {
+      plug_in();
+      simulated_cuda::fail_call(function, cudaErrorMemoryAllocation, calls);
+      const Code code = code_of([] { (void)make_cuda_device(); });
+      failed += code != Code::kOk ? 1 : 0;
+      const simulated_cuda::Counters left = counters();
+      EXPECT_EQ(left.streams, 0u) << function << " " << calls;
+      EXPECT_EQ(left.events, 0u) << function << " " << calls;
+      EXPECT_EQ(left.allocated_bytes, 0u) << function << " " << calls;
+      EXPECT_EQ(left.registered_bytes, 0u) << function << " " << calls;
+    }
+  }
+  EXPECT_EQ(failed, 15u);  // four streams, five and more events, three of each memory
+}
+
+TEST(CudaDevice, GivesEverythingBack) {
+  plug_in();
+  {
+    const auto device = make_cuda_device();
+    EXPECT_EQ(counters().allocated_bytes, device->overhead().device_bytes);
+    EXPECT_EQ(counters().registered_bytes, device->overhead().host_bytes);
+    const Stream stream = device->create_stream();
+    const DeviceBytes bytes(*device, 1000);
+    for (int i = 0; i < 100; ++i) {
+      device->fill_zero(stream, bytes.data(), 1000);
+      device->wait({}, device->record(stream));
+    }
+    device->destroy_stream(stream);
+  }
+  const simulated_cuda::Counters left = counters();
+  EXPECT_EQ(left.streams, 0u);
+  EXPECT_EQ(left.events, 0u);
+  EXPECT_EQ(left.allocated_bytes, 0u);
+  EXPECT_EQ(left.registered_bytes, 0u);
+}
+
+// Events that the GPU has passed are used again.
+TEST(CudaDevice, HasAsManyEventsAsPointsThatAreStillToCome) {
+  plug_in({.late_microseconds_max = 0});
+  const auto device = make_cuda_device();
+  const std::uint64_t before = counters().events;
+  for (int i = 0; i < 1000; ++i) {
+    device->wait({}, device->record({}));
+    device->synchronize({});
+  }
+  EXPECT_LE(counters().events - before, 2u);
+}
+
+TEST(CudaDevice, TakesMemoryFromTheProgramsAllocator) {
+  plug_in();
+  struct Pool {
+    std::uint64_t given = 0, taken_back = 0;
+  } pool;
+  CudaOptions options;
+  options.allocator = {&pool,
+                       [](void* context, std::size_t size_bytes) {
+                         void* data = nullptr;
+                         if (cudaMalloc(&data, size_bytes) != cudaSuccess) return data;
+                         static_cast<Pool*>(context)->given += size_bytes;
+                         return data;
+                       },
+                       [](void* context, void* data, std::size_t size_bytes) {
+                         static_cast<Pool*>(context)->taken_back += size_bytes;
+                         (void)cudaFree(data);
+                       }};
+  const auto device = make_cuda_device(options);
+  {
+    const DeviceBytes bytes(*device, 5000);
+    EXPECT_NE(bytes.data(), nullptr);
+    EXPECT_EQ(device->allocate(std::size_t{1} << 40), nullptr);
+    EXPECT_EQ(pool.given, 5000u);
+  }
+  EXPECT_EQ(pool.taken_back, 5000u);
+  options.allocator.deallocate = nullptr;
+  EXPECT_EQ(code_of([&] { (void)make_cuda_device(options); }), Code::kInvalidArgument);
+}
+
+TEST(CudaDevice, PinsNothingWhereItCannotPinAll) {
+  plug_in();
+  const auto device = make_cuda_device();
+  const std::uint64_t before = counters().registered_bytes;
+  std::vector<std::byte> memory(100'000);
+  simulated_cuda::fail_call("cudaHostRegister", cudaErrorMemoryAllocation);
+  const std::string text = text_of([&] { device->pin(memory.data(), memory.size()); });
+  EXPECT_NE(text.find("cannot be pinned"), std::string::npos) << text;
+  EXPECT_EQ(counters().registered_bytes, before);
+  device->pin(memory.data(), memory.size());
+  EXPECT_EQ(counters().registered_bytes, before + memory.size());
+  device->unpin(memory.data(), memory.size());
+  EXPECT_EQ(counters().registered_bytes, before);
+}
+
+TEST(CudaPins, CopiesEndWhereRegistrationsDo) {
+  plug_in();
+  cuda::Context context(0);
+  cuda::Pins pins(context, 4096);
+  std::vector<std::byte> memory(20'000), back(20'000);
+  for (std::size_t i = 0; i < memory.size(); ++i) memory[i] = static_cast<std::byte>(i * 7);
+  void* device = nullptr;
+  ASSERT_EQ(cudaMalloc(&device, memory.size()), cudaSuccess);
+  pins.pin(memory.data() + 1000, 15'000);  // the ends are not
+  pins.copy(nullptr, device, memory.data(), memory.size());
+  pins.copy(nullptr, back.data(), device, back.size());
+  EXPECT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
+  pins.unpin(memory.data() + 1000, 15'000);
+  EXPECT_EQ(back, memory);
+  EXPECT_EQ(counters().registered_bytes, 0u);
+  EXPECT_EQ(cudaFree(device), cudaSuccess);
+}
+
+TEST(CudaPins, TakeNothingBackHalfWay) {
+  plug_in();
+  cuda::Context context(0);
+  cuda::Pins pins(context, 4096);
+  std::vector<std::byte> memory(20'000);
+  simulated_cuda::fail_call("cudaHostRegister", cudaErrorMemoryAllocation, 3);
+  EXPECT_EQ(code_of([&] { pins.pin(memory.data(), memory.size()); }), Code::kUnsupported);
+  EXPECT_EQ(counters().registered_bytes, 0u);
+}
+
+// What a gradient costs of the link: never more than it has, whatever the sum is.
+TEST(CudaLink, CarriesEachGradientOnce) {
+  constexpr std::uint64_t kElements = 1 << 20;
+  struct Row {
+    DType source, sum;
+    bool overwrite;
+    std::uint64_t bytes;  // of an element
+  };
+  for (const Row& row : {Row{DType::kBf16, DType::kBf16, true, 2},
+                         Row{DType::kBf16, DType::kF32, true, 2},
+                         Row{DType::kBf16, DType::kF32, false, 2},
+                         Row{DType::kBf16, DType::kBf16, false, 2},
+                         Row{DType::kF32, DType::kBf16, true, 2},
+                         Row{DType::kF32, DType::kF32, false, 4}}) {
+    plug_in({.late_microseconds_max = 0});
+    const auto device = make_cuda_device();
+    const DeviceBytes gradient(*device, kElements * 4);
+    std::vector<std::byte> sum(kElements * 4);
+    std::vector<GradientPiece> pieces(16);
+    device->pin(sum.data(), sum.size());
+    device->accumulate({}, {.source = gradient.data(),
+                            .source_dtype = row.source,
+                            .sum = sum.data(),
+                            .sum_dtype = row.sum,
+                            .elements = kElements,
+                            .overwrite = row.overwrite,
+                            .pieces = pieces.data(),
+                            .first_piece_elements = 65536,
+                            .piece_elements = 65536});
+    device->synchronize({});
+    const std::uint64_t of_pieces = counters().to_host_bytes - kElements * row.bytes;
+    EXPECT_LE(of_pieces, 16 * sizeof(GradientPiece)) << name_of(row.source) << name_of(row.sum);
+    EXPECT_EQ(counters().to_gpu_bytes, 0u);
+    EXPECT_EQ(counters().unregistered_copies, 0u);
+    device->unpin(sum.data(), sum.size());
+  }
+}
+
+TEST(CudaFailure, IsThrownByEveryCallWithTheOperationsBeforeIt) {
+  plug_in();
+  const auto device = make_cuda_device();
+  const Stream stream = device->create_stream();
+  DeviceBytes bytes(*device, 4096);
+  simulated_cuda::fail_gpu(stream.handle, cudaErrorIllegalAddress);
+  std::vector<std::byte> host(4096);
+  device->pin(host.data(), host.size());
+  std::string text;
+  while (text.empty()) {
+    text = text_of([&] {
+      device->copy(stream, host.data(), bytes.data(), host.size());
+      device->synchronize(stream);
+    });
+  }
+  EXPECT_NE(text.find("cudaErrorIllegalAddress"), std::string::npos) << text;
+  EXPECT_NE(text.find("copy of 4 KiB on stream"), std::string::npos) << text;
+  EXPECT_NE(text.find("start it again"), std::string::npos) << text;
+  EXPECT_EQ(text_of([&] { (void)device->record(stream); }), text);
+  EXPECT_EQ(text_of([&] { device->fill_zero({}, bytes.data(), 10); }), text);
+  EXPECT_EQ(text_of([&] { device->synchronize({}); }), text);
+  EXPECT_EQ(code_of([&] { (void)device->create_stream(); }), Code::kFailed);
+  device->unpin(host.data(), host.size());
+}
+
+// CUDA itself calls nothing that is queued behind an error.
+TEST(CudaFailure, LeavesNoNotificationOut) {
+  plug_in();
+  std::atomic<int> called = 0;
+  const auto count = [](void* context) noexcept { ++*static_cast<std::atomic<int>*>(context); };
+  auto device = make_cuda_device();
+  const Stream stream = device->create_stream();
+  device->notify(stream, count, &called);
+  device->synchronize(stream);
+  EXPECT_EQ(called.load(), 1);
+  simulated_cuda::fail_gpu(stream.handle, cudaErrorIllegalAddress);
+  int queued = 1;
+  try {
+    for (; queued < 20; ++queued) device->notify(stream, count, &called);
+  } catch (const Error&) {  // once it is known
+  }
+  for (int tries = 0; tries < 1000 && called.load() < queued; ++tries)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_EQ(called.load(), queued);
+  device.reset();
+  EXPECT_EQ(called.load(), queued);
+}
+
+TEST(CudaFailure, OfOneCallIsNotTheGpus) {
+  plug_in();
+  const auto device = make_cuda_device();
+  const DeviceBytes bytes(*device, 4096);
+  simulated_cuda::fail_call("cudaMemsetAsync", cudaErrorInvalidValue);
+  EXPECT_EQ(code_of([&] { device->fill_zero({}, bytes.data(), 10); }), Code::kWrongState);
+  EXPECT_EQ(code_of([&] { device->fill_zero({}, bytes.data(), 10); }), Code::kOk);
+  simulated_cuda::fail_call("launch_cast", cudaErrorMemoryAllocation);
+  std::vector<std::uint16_t> sum(10);
+  const Accumulation work{.source = bytes.data(), .sum = sum.data(), .elements = 10};
+  EXPECT_EQ(code_of([&] { device->accumulate({}, work); }), Code::kOutOfBudget);
+  EXPECT_EQ(code_of([&] { device->accumulate({}, work); }), Code::kOk);
+  device->synchronize({});
+}
+}  // namespace
+}  // namespace headrace::device

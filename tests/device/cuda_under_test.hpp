@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// cuda_under_test.hpp: the CUDA device that a test is about: on this machine's first GPU, or on a
+// simulated one (cuda_on_gpu.cpp, cuda_simulated.cpp).
+#pragma once
+#include <cstdint>
+#include <memory>
+
+#include "headrace/cuda.hpp"
+
+namespace headrace::device {
+// `seed`: of the simulated GPU's order of things.
+std::shared_ptr<Device> make_cuda_under_test(std::uint64_t seed, const CudaOptions& options = {});
+// A stream that the device did not make, as a program has them; it lives as long as the GPU.
+Stream make_foreign_stream();
+}  // namespace headrace::device

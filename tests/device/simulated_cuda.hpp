@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// simulated_cuda.hpp: a GPU without a GPU: CUDA's runtime calls, carried out by one thread of this
+// process, late and in odd order (device_host_late.cpp). A test that links this in place of the
+// toolkit's runtime runs the library's own CUDA code.
+//
+// It is strict where the real one is, and where the real one only sometimes is: device memory can
+// be touched by work on the GPU alone (the CPU faults); a copy that reaches over the end of a
+// registration is refused; copies of memory that is not registered wait; a failed GPU runs nothing
+// more, not the host's functions either.
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "device/device_host.hpp"
+#include "headrace/cuda.hpp"
+
+namespace headrace::device::simulated_cuda {
+struct GpuOptions {
+  std::uint64_t seed = 1;
+  std::uint32_t late_microseconds_max = 100;
+  std::uint64_t memory_bytes = std::uint64_t{1} << 30;
+  int compute_major = 9, compute_minor = 0;
+  cudaError_t missing = cudaSuccess;  // what looking for a GPU ends in
+  int driver_version = 13000;
+};
+// Everything before is forgotten; nothing may be under way.
+void plug_in(const GpuOptions& options = {});
+
+// The call of CUDA's function `name` after `calls` others ends in `error`, and does nothing.
+void fail_call(const char* name, cudaError_t error, std::uint64_t calls = 0);
+// As a kernel would that reads where it must not: the GPU fails when `stream` comes here.
+void fail_gpu(std::uintptr_t stream, cudaError_t error);
+
+struct Counters {
+  std::uint64_t to_gpu_bytes = 0, to_host_bytes = 0;  // over the link
+  std::uint64_t unregistered_copies = 0;              // that waited
+  std::uint64_t allocated_bytes = 0, allocated_bytes_max = 0;
+  std::uint64_t streams = 0, events = 0;  // that exist
+  std::uint64_t registered_bytes = 0;
+};
+Counters counters();
+
+// A kernel of the program's own: may touch device memory.
+void launch(std::uintptr_t stream, std::function<void()> kernel);
+
+// The library's CUDA device on the simulated GPU, that tests can compute on.
+std::shared_ptr<DeviceHost> make_device(const CudaOptions& options = {});
+}  // namespace headrace::device::simulated_cuda
