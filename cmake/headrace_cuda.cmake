@@ -30,7 +30,8 @@ function(headrace_find_cuda out)
   cmake_path(GET nvcc PARENT_PATH bin)
   cmake_path(GET bin PARENT_PATH root)
   find_path(HEADRACE_CUDA_INCLUDES cuda_runtime_api.h NO_DEFAULT_PATH
-    PATHS ${root}/include ${root}/targets/x86_64-linux/include ${HEADRACE_TORCH_ROOT}/nvidia/cu13/include)
+    PATHS ${root}/include ${root}/targets/x86_64-linux/include
+      ${HEADRACE_TORCH_ROOT}/nvidia/cu13/include)
   find_file(HEADRACE_CUDA_RUNTIME libcudart_static.a NO_DEFAULT_PATH
     PATHS ${root}/lib64 ${root}/lib ${root}/targets/x86_64-linux/lib
       ${HEADRACE_TORCH_ROOT}/nvidia/cu13/lib)

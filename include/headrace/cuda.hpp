@@ -4,7 +4,8 @@
 //   headrace::Engine engine(settings, {.device = headrace::make_cuda_device({.ordinal = 0})});
 //
 // Needs a build with HEADRACE_CUDA and, at run time, NVIDIA's driver; nothing else here needs
-// either. No CUDA header is included: a Stream's handle is a cudaStream_t, any of the program's own.
+// either. No CUDA header is included: a Stream's handle is a cudaStream_t, any of the program's
+// own.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -38,14 +39,16 @@ struct CudaOptions {
 //   Streams  0 is CUDA's default stream; any cudaStream_t of the same GPU may be given, and ours
 //            (create_stream) do not wait for the default one. Work of the engine is ordered on the
 //            stream it is given, and its copies run on streams of their own beside it: what was
-//            queued through this device before is waited for by what is queued through it later, and
-//            by synchronize(), not by the program's own kernels.
-//   Memory   overhead(): 24 MiB on the GPU and in pinned host memory, through which gradients leave.
+//            queued through this device before is waited for by what is queued through it later,
+//            and by synchronize(), not by the program's own kernels.
+//   Memory   overhead(): 24 MiB on the GPU and in pinned host memory, through which gradients
+//   leave.
 //            What the driver takes for its context, some 300 to 600 MB of the GPU, is not in it.
-//   Errors   CUDA reports many of them later than their cause. The first is kept, and thrown by this
-//            and every later call as kFailed, with the operation that met it and those queued before
-//            it; no engine waits for a GPU that has failed. The process has to be started again: a
-//            CUDA context does not recover.
+//   Errors   CUDA reports many of them later than their cause. The first is kept, and thrown by
+//   this
+//            and every later call as kFailed, with the operation that met it and those queued
+//            before it; no engine waits for a GPU that has failed. The process has to be started
+//            again: a CUDA context does not recover.
 // Throws kUnsupported: a build without HEADRACE_CUDA, no driver, one too old, no GPU of this
 //        ordinal, or one that the kernels were not compiled for; kOutOfBudget: no room for the
 //        overhead.
@@ -58,14 +61,14 @@ struct CudaGpu {
   int compute_major = 0, compute_minor = 0;
   std::uint64_t memory_bytes = 0;
   std::uint64_t free_bytes = 0;  // 0: not asked for
-  int copy_engines = 0;  // 2: both directions at once
-  int numa_node = -1;    // of the host memory next to it; -1: unknown
-  bool served = false;   // the build has kernels for it
+  int copy_engines = 0;          // 2: both directions at once
+  int numa_node = -1;            // of the host memory next to it; -1: unknown
+  bool served = false;           // the build has kernels for it
 };
 struct CudaFacts {
-  bool built = false;        // with HEADRACE_CUDA
-  int runtime_version = 0;   // 13000: CUDA 13.0; of the build
-  int driver_version = 0;    // the newest CUDA that the driver serves; 0: no driver
+  bool built = false;         // with HEADRACE_CUDA
+  int runtime_version = 0;    // 13000: CUDA 13.0; of the build
+  int driver_version = 0;     // the newest CUDA that the driver serves; 0: no driver
   std::string architectures;  // that kernels were compiled for: "80 86 89 90 100 120"
   std::vector<CudaGpu> gpus;
   std::string missing;  // why there is no usable GPU, and what would help; empty: there is one

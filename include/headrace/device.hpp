@@ -84,10 +84,10 @@ class Device {
   // point.
   virtual void copy(Stream stream, void* target, const void* source, std::size_t size_bytes) = 0;
   virtual void fill_zero(Stream stream, void* target, std::size_t size_bytes) = 0;
-  // `work` is copied; what it points at stays valid until the stream has passed this point. A sum in
-  // host memory, and its pieces, are there when synchronize() returns, or a notify() queued later is
-  // called, not yet behind an event: gradients may leave the device beside the stream. Sums are made
-  // in the order of these calls.
+  // `work` is copied; what it points at stays valid until the stream has passed this point. A sum
+  // in host memory, and its pieces, are there when synchronize() returns, or a notify() queued
+  // later is called, not yet behind an event: gradients may leave the device beside the stream.
+  // Sums are made in the order of these calls.
   virtual void accumulate(Stream stream, const Accumulation& work) = 0;
   // Runs `function(context)` on the device's own thread in stream order. It must not block or call
   // the device.

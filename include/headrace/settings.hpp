@@ -103,8 +103,9 @@ struct Settings {
   LossScaling loss_scaling;
 
   // headrace.*
-  std::uint64_t host_budget_bytes = 0;  // 0: no budget given
-  bool host_budget_auto = false;        // "auto": what the cgroup or the machine leaves
+  std::uint64_t host_budget_bytes = 0;    // 0: no budget given
+  bool host_budget_auto = false;          // "auto": what the cgroup or the machine leaves
+  std::uint64_t device_budget_bytes = 0;  // of a device with memory of its own; 0: none given
   MasterLayout master = MasterLayout::kSplit;
   OptimizerRule optimizer = OptimizerRule::kAdamW;
   MomentCodec moments = MomentCodec::kF32;

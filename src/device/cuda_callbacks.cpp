@@ -28,9 +28,12 @@ Callbacks::~Callbacks() {
   changed_.notify_all();
   watcher_.join();
   (void)cudaStreamDestroy(probe_);
-  // What a failed GPU's driver was given is not its to call any more, and yet not ours to free.
-  if (context_.failed()) {
-    for (auto& call : calls_) (void)call.release();
+  // What a failed GPU's driver still has is not its to call any more, and yet not ours to free.
+  static auto* const kept = new std::vector<std::unique_ptr<Call>>;
+  static std::mutex of_kept;
+  const std::lock_guard lock(of_kept);
+  for (auto& call : calls_) {
+    if (call->state == Call::State::kTaken) kept->push_back(std::move(call));
   }
 }
 

@@ -67,20 +67,20 @@ Context::Context(int ordinal) : ordinal_(ordinal) {
   const CudaFacts facts = cuda_facts();
   const auto gpu = std::ranges::find(facts.gpus, ordinal, &CudaGpu::ordinal);
   if (gpu == facts.gpus.end() && !facts.gpus.empty()) {
-    throw Error(Code::kUnsupported,
-                "there is no GPU " + std::to_string(ordinal) + ": " +
-                    std::to_string(facts.gpus.size()) +
-                    " can be seen, numbered from 0. Name one of them, or let "
-                    "CUDA_VISIBLE_DEVICES show more.");
+    throw Error(Code::kUnsupported, "there is no GPU " + std::to_string(ordinal) + ": " +
+                                        std::to_string(facts.gpus.size()) +
+                                        " can be seen, numbered from 0. Name one of them, or let "
+                                        "CUDA_VISIBLE_DEVICES show more.");
   }
-  if (gpu == facts.gpus.end()) throw Error(Code::kUnsupported, "no GPU can be used: " + facts.missing);
+  if (gpu == facts.gpus.end())
+    throw Error(Code::kUnsupported, "no GPU can be used: " + facts.missing);
   if (!gpu->served) {
-    throw Error(Code::kUnsupported,
-                gpu->name + " has compute capability " + std::to_string(gpu->compute_major) + "." +
-                    std::to_string(gpu->compute_minor) + ", and this build has kernels for " +
-                    facts.architectures +
-                    " and newer: it cannot be used. Build with "
-                    "-DHEADRACE_CUDA_ARCHITECTURES=native on this machine.");
+    throw Error(Code::kUnsupported, gpu->name + " has compute capability " +
+                                        std::to_string(gpu->compute_major) + "." +
+                                        std::to_string(gpu->compute_minor) +
+                                        ", and this build has kernels for " + facts.architectures +
+                                        " and newer: it cannot be used. Build with "
+                                        "-DHEADRACE_CUDA_ARCHITECTURES=native on this machine.");
   }
   name_ = gpu->name + " (cuda:" + std::to_string(ordinal) + ")";
 }
@@ -134,11 +134,12 @@ void Context::check(cudaError_t result, const char* operation) {
   if (fails(result, operation)) throw_if_failed();
   const std::lock_guard lock(mutex_);
   if (result == cudaErrorMemoryAllocation) {
-    throw Error(Code::kOutOfBudget, name_ + ": " + operation +
-                                        ": the GPU, or the driver in host memory, has no room left: "
-                                        "nothing was queued. Leave more of it free for the engine.");
+    throw Error(Code::kOutOfBudget,
+                name_ + ": " + operation +
+                    ": the GPU, or the driver in host memory, has no room left: "
+                    "nothing was queued. Leave more of it free for the engine.");
   }
-  throw Error(Code::kWrongState, name_ + ": " + operation + ": " + name_of(result) +
-                                     ": the work was not queued");
+  throw Error(Code::kWrongState,
+              name_ + ": " + operation + ": " + name_of(result) + ": the work was not queued");
 }
 }  // namespace headrace::device::cuda

@@ -29,7 +29,7 @@ class Context {
     Use& operator=(const Use&) = delete;
 
    private:
-    int before_ = -1;  // -1: it was this one
+    int before_ = -1;                                            // -1: it was this one
     cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;  // the thread's own
   };
 

@@ -26,8 +26,7 @@ __global__ void measure(MeasureWork work) {
   __shared__ float strips[2][kStrip];
   __shared__ Lane lanes[kLanes];
   const std::uint64_t before =
-      blockIdx.x == 0 ? 0
-                      : work.first_piece_elements + (blockIdx.x - 1ull) * work.piece_elements;
+      blockIdx.x == 0 ? 0 : work.first_piece_elements + (blockIdx.x - 1ull) * work.piece_elements;
   const std::uint64_t size = blockIdx.x == 0 ? work.first_piece_elements : work.piece_elements;
   const std::uint64_t left = work.elements - before, elements = size < left ? size : left;
   const auto* const piece = static_cast<const Value*>(work.values) + before;
@@ -37,8 +36,7 @@ __global__ void measure(MeasureWork work) {
   constexpr unsigned kLoaders = kThreads - 32;
   const bool adds = threadIdx.x < kLanes, loads = threadIdx.x >= 32;
   Lane lane{};
-  if (loads)
-    load_strip(piece, 0, strip_elements(0), strips[0], threadIdx.x - 32, kLoaders);
+  if (loads) load_strip(piece, 0, strip_elements(0), strips[0], threadIdx.x - 32, kLoaders);
   unsigned now = 0;
   for (std::uint64_t first = 0; first < elements; first += kStrip, now ^= 1u) {
     __syncthreads();

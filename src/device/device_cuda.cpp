@@ -30,7 +30,6 @@ std::uint32_t host_threads(const CudaOptions& options) {
 
 cudaStream_t stream_of(Stream stream) { return reinterpret_cast<cudaStream_t>(stream.handle); }
 
-
 class CudaDevice final : public Device {
  public:
   explicit CudaDevice(const CudaOptions& options)
@@ -218,7 +217,8 @@ void CudaDevice::accumulate(Stream stream, const Accumulation& work) {
   context_.note("gradient", work.elements * size_bytes(work.source_dtype), stream.handle);
   cudaPointerAttributes attributes{};
   context_.check(cudaPointerGetAttributes(&attributes, work.sum), "looking at a sum's address");
-  if (attributes.type == cudaMemoryTypeDevice) return add_on_device(queue, work);
+  if (attributes.type == cudaMemoryTypeDevice || attributes.type == cudaMemoryTypeManaged)
+    return add_on_device(queue, work);
   const std::uint64_t landed = parts_.landing->land(queue, work);
   const std::lock_guard lock(mutex_);
   landings_[stream.handle] = landed;
@@ -246,12 +246,17 @@ void CudaDevice::notify(Stream stream, void (*function)(void* context) noexcept,
   const Context::Use use(context_);
   cudaStream_t queue = find(stream);
   context_.note("notification", 0, stream.handle);
-  if (landing_of(stream) != 0) {
+  const bool behind = landing_of(stream) != 0;
+  if (behind) {
     const std::uint64_t here = events_.record(queue);
     queue = parts_.landing->landed();
     events_.wait(queue, here);
   }
   parts_.callbacks->queue(queue, Callbacks::OnFailure::kCall, [=] { function(context); });
+  if (!behind) return;
+  const std::uint64_t called = events_.record(queue);
+  const std::lock_guard lock(mutex_);
+  landings_[stream.handle] = called;
 }
 
 Event CudaDevice::record(Stream stream) {
@@ -264,10 +269,13 @@ void CudaDevice::wait(Stream stream, Event event) {
   events_.wait(find(stream), event.id);
 }
 
+// A GPU that has failed is waited for too, which takes no time: what it was given is freed next.
 void CudaDevice::synchronize(Stream stream) {
   const Context::Use use(context_);
-  const cudaStream_t queue = find(stream);
-  context_.check(cudaStreamSynchronize(queue), "waiting for a stream");
+  if (context_.failed()) (void)cudaStreamSynchronize(parts_.landing->landed());
+  const cudaError_t done = cudaStreamSynchronize(stream_of(stream));
+  (void)find(stream);
+  context_.check(done, "waiting for a stream");
   const std::uint64_t landing = landing_of(stream);
   if (landing == 0) return;
   events_.synchronize(landing);

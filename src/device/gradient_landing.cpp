@@ -35,8 +35,7 @@ GradientLanding::GradientLanding(Context& context, Events& events, Callbacks& ca
     for (cudaStream_t* const stream : {&copies_, &measures_, &landed_}) {
       context_.check(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking), "making a stream");
     }
-    context_.check(cudaEventCreateWithFlags(&by_host_, cudaEventDisableTiming),
-                   "making an event");
+    context_.check(cudaEventCreateWithFlags(&by_host_, cudaEventDisableTiming), "making an event");
     for (Slot& slot : slots_) make(slot);
   } catch (...) {
     free_all();
@@ -104,8 +103,7 @@ std::uint64_t GradientLanding::land(cudaStream_t stream, const Accumulation& wor
       const std::uint64_t whole =
           std::min((room - stretch.first_piece_elements) / piece, kPieces - 1);
       stretch.elements = std::min(left, stretch.first_piece_elements + whole * piece);
-      stretch.pieces =
-          1 + base::ceil_div(stretch.elements - stretch.first_piece_elements, piece);
+      stretch.pieces = 1 + base::ceil_div(stretch.elements - stretch.first_piece_elements, piece);
       next_piece = piece;
     }
     Slot& slot = slots_[next_slot_++ % kSlots];
@@ -158,16 +156,14 @@ void GradientLanding::land_in_place(cudaStream_t stream, Slot& slot, const Accum
 void GradientLanding::land_by_host(cudaStream_t stream, Slot& slot, const Accumulation& work,
                                    const Stretch& stretch) {
   const std::uint64_t bytes = size_bytes(work.source_dtype);
-  context_.check(
-      cudaMemcpyAsync(slot.device, at(work.source, stretch.first * bytes), stretch.elements * bytes,
-                      cudaMemcpyDeviceToDevice, stream),
-      "staging a gradient");
+  context_.check(cudaMemcpyAsync(slot.device, at(work.source, stretch.first * bytes),
+                                 stretch.elements * bytes, cudaMemcpyDeviceToDevice, stream),
+                 "staging a gradient");
   follow(copies_, slot.staged, stream);
   pins_.copy(copies_, slot.host, slot.device, stretch.elements * bytes);
   follow(landed_, slot.copied, copies_);
-  callbacks_.queue(landed_, Callbacks::OnFailure::kDrop, [this, from = slot.host, work, stretch] {
-    add_on_host(from, work, stretch);
-  });
+  callbacks_.queue(landed_, Callbacks::OnFailure::kDrop,
+                   [this, from = slot.host, work, stretch] { add_on_host(from, work, stretch); });
   context_.check(cudaEventRecord(by_host_, landed_), "recording an event");
 }
 
@@ -178,7 +174,8 @@ void GradientLanding::add_on_host(const std::byte* source, const Accumulation& w
   const std::uint64_t unit = !pieces                    ? kHostUnit
                              : work.piece_elements != 0 ? work.piece_elements
                                                         : stretch.elements;
-  const std::uint64_t head = pieces ? stretch.first_piece_elements : std::min(unit, stretch.elements);
+  const std::uint64_t head =
+      pieces ? stretch.first_piece_elements : std::min(unit, stretch.elements);
   const std::uint64_t units = 1 + base::ceil_div(stretch.elements - head, unit);
   crew_.run(units, [&](std::uint64_t i) {
     const std::uint64_t first = i == 0 ? 0 : head + (i - 1) * unit;

@@ -174,6 +174,7 @@ residency::Plan EngineCore::make_plan(const Partition& partition,
   inputs.settings = settings_;
   inputs.drives = drive_inputs(paths);
   inputs.device_shares_host_memory = device_->shares_host_memory();
+  inputs.device_overhead = device_->overhead();
   inputs.bookkeeping_bytes = bookkeeping_bytes(partition);
   const platform::Limit left = platform::memory_left();
   inputs.machine_left_bytes = parts_.machine_left_bytes.value_or(left.value);
@@ -235,6 +236,17 @@ void EngineCore::say_what_was_chosen(const Frozen& f) const {
   say_shares(f);
 }
 
+// Pinned or not the bytes are the same: a device that cannot is said once.
+void EngineCore::pin_arena(const Frozen& f) {
+  if (f.arena->size_bytes() == 0) return;
+  try {
+    f.arena->pin(*device_);
+  } catch (const Error& error) {
+    if (error.code() == Code::kFailed) throw;
+    log_(LogLevel::kWarning, error.what());
+  }
+}
+
 void EngineCore::allocate(Frozen& f, const std::vector<swap::PathProbe>& paths) {
   const platform::Limit limit = parts_.update_threads
                                     ? platform::Limit{*parts_.update_threads, "given"}
@@ -243,6 +255,7 @@ void EngineCore::allocate(Frozen& f, const std::vector<swap::PathProbe>& paths) 
   f.update_threads_source = limit.source;
   if (trace_events_ > 0) f.trace = std::make_unique<engine::TraceRecorder>(trace_events_);
   f.arena = std::make_unique<pinned::Arena>(f.plan.arena_bytes, std::max(1u, threads));
+  pin_arena(f);
   f.conductor = parts_.make_conductor ? parts_.make_conductor() : async::make_conductor_asio();
   f.conductor->use_frames(&f.frames);
   f.workers = std::make_unique<async::WorkerPool>(*f.conductor, threads, parts_.pass_takes);
@@ -341,7 +354,8 @@ Stats EngineCore::stats() const {
   s.gathers_on_demand = g.on_demand;
   add_waits(f, s);
   s.engine_bytes = f.arena->size_bytes() + f.buffers->device_bytes() + f.gradients->device_bytes() +
-                   f.frames.reserve_bytes() + bookkeeping_bytes(f.partition);
+                   f.frames.reserve_bytes() + bookkeeping_bytes(f.partition) +
+                   device_->overhead().host_bytes + device_->overhead().device_bytes;
   return s;
 }
 

@@ -144,6 +144,7 @@ class EngineCore {
   std::vector<residency::DriveInputs> drive_inputs(const std::vector<swap::PathProbe>& paths) const;
   residency::Plan make_plan(const partition::Partition& partition,
                             const std::vector<swap::PathProbe>& paths) const;
+  void pin_arena(const Frozen& frozen);
   void refuse_without_room(const residency::Plan& plan,
                            const std::vector<swap::PathProbe>& paths) const;
   swap::LaneOptions lane_options(const Frozen& frozen) const;

@@ -29,32 +29,30 @@ GatherBuffers::GatherBuffers(const Parts& parts)
       at += base::align_up(section.buffer_elements * size_bytes(section.dtype), base::kIoAlignment);
     }
   }
+  const std::uint64_t bytes = p_.plan.gather_slot_bytes, all_bytes = buffers_.size() * bytes;
+  std::byte* memory = nullptr;
   copies_ = p_.device.create_stream();
-  const std::uint64_t bytes = p_.plan.gather_slot_bytes;
-  for (std::size_t b = 0; b < buffers_.size(); ++b) {
-    if (p_.plan.gather_slot_memory.size_bytes > 0) {
-      buffers_[b].memory =
-          p_.arena.range(p_.plan.gather_slot_memory.offset_bytes + b * bytes, bytes).data();
-      continue;
-    }
-    buffers_[b].memory = static_cast<std::byte*>(p_.device.allocate(bytes));
-    if (buffers_[b].memory == nullptr) {
-      while (b-- > 0) p_.device.deallocate(buffers_[b].memory, bytes);
+  if (p_.plan.gather_slot_memory.size_bytes > 0) {
+    memory = p_.arena.range(p_.plan.gather_slot_memory.offset_bytes, all_bytes).data();
+  } else if (all_bytes > 0) {
+    memory = static_cast<std::byte*>(p_.device.allocate(all_bytes));
+    if (memory == nullptr) {
       p_.device.destroy_stream(copies_);
-      throw Error(Code::kOutOfBudget, std::string("device ") + p_.device.name() +
-                                          " has no room for " + std::to_string(buffers_.size()) +
-                                          " gather buffers of " + base::format_bytes(bytes) +
-                                          "; set headrace.prefetch_groups to less");
+      throw Error(Code::kOutOfBudget,
+                  std::string("device ") + p_.device.name() + " has no room for " +
+                      std::to_string(buffers_.size()) + " gather slots of " +
+                      base::format_bytes(bytes) +
+                      ", as planned; nothing was trained. Set headrace.device_budget_bytes to what "
+                      "is free there, or headrace.prefetch_groups to less");
     }
-    device_bytes_ += bytes;
+    device_bytes_ = all_bytes;
   }
+  for (std::size_t b = 0; b < buffers_.size(); ++b) buffers_[b].memory = memory + b * bytes;
 }
 
 GatherBuffers::~GatherBuffers() {
   wait_quietly(copies_);
-  if (device_bytes_ > 0) {
-    for (Buffer& buffer : buffers_) p_.device.deallocate(buffer.memory, p_.plan.gather_slot_bytes);
-  }
+  if (device_bytes_ > 0) p_.device.deallocate(buffers_.front().memory, device_bytes_);
   p_.device.destroy_stream(copies_);
 }
 

@@ -85,6 +85,7 @@ Arena::Arena(std::uint64_t size_bytes, std::uint32_t populate_threads) {
 }
 
 Arena::~Arena() {
+  if (pinned_by_ != nullptr) pinned_by_->unpin(bytes_.data(), bytes_.size());
   if (!leaked_ && !bytes_.empty()) munmap(bytes_.data(), bytes_.size());
 }
 }  // namespace headrace::pinned

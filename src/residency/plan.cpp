@@ -50,6 +50,7 @@ class Planner {
   explicit Planner(const PlanInputs& inputs)
       : in_(inputs), part_(*inputs.partition), groups_(part_.group_sections.size()) {
     const Settings& s = in_.settings;
+    gather_slots_ = s.prefetch_groups + 1;
     drives_ = in_.drives;
     if (drives_.empty()) drives_.resize(std::max<std::size_t>(1, s.nvme_paths.size()));
     choice_.weight_resident.assign(groups_, s.offload_parameters != OffloadDevice::kNvme);
@@ -67,6 +68,7 @@ class Planner {
   }
 
   Plan run() {
+    fit_device();
     const std::uint64_t limit = budget();
     const std::uint64_t ceiling = in_.machine_left_bytes;
     const std::uint64_t moving = host_bytes(choice_), resident = host_bytes(all_resident());
@@ -102,6 +104,18 @@ class Planner {
   static std::string larger_than_resident(const Plan& plan, std::uint64_t resident);
   std::string smaller_tiles(std::uint64_t smallest, std::uint64_t limit) const;
   std::string more_on_nvme(std::uint64_t smallest) const;
+  // As many gather slots as are asked for and the device's budget has room for. Throws where one is
+  // too many.
+  void fit_device() {
+    const std::uint64_t budget = in_.settings.device_budget_bytes;
+    if (budget == 0 || in_.device_shares_host_memory) return;
+    for (;; --gather_slots_) {
+      lay_out_memory(scratch_, with_slots(choice_, 0));
+      if (scratch_.report.device_bytes <= budget) return;
+      if (gather_slots_ == 1) refuse_device(budget);
+    }
+  }
+  [[noreturn]] void refuse_device(std::uint64_t budget) const;
   [[noreturn]] void refuse_beyond_machine(const Plan& plan, std::uint64_t limit) const;
   std::uint64_t host_bytes(const Choice& choice) const {
     lay_out_memory(scratch_, choice);
@@ -110,7 +124,7 @@ class Planner {
 
   Choice with_slots(Choice choice, std::uint32_t give_up) const {
     const std::uint32_t update = in_.settings.update_slots;
-    const std::uint32_t gather = in_.settings.prefetch_groups + 1;
+    const std::uint32_t gather = gather_slots_;
     choice.update_slots = std::max(1u, update > give_up ? update - give_up : 1);
     choice.gather_slots = std::max(1u, gather > give_up ? gather - give_up : 1);
     return choice;
@@ -118,8 +132,7 @@ class Planner {
   // As many slots as the settings ask for and the room allows: overlap before residency. Whether
   // it has room for all of them.
   bool widen(std::uint64_t room) {
-    const std::uint32_t most =
-        std::max(in_.settings.update_slots, in_.settings.prefetch_groups + 1);
+    const std::uint32_t most = std::max(in_.settings.update_slots, gather_slots_);
     for (std::uint32_t give_up = 0; give_up < most; ++give_up) {
       const Choice next = with_slots(choice_, give_up);
       if (room == 0 || host_bytes(next) <= room) {
@@ -225,7 +238,8 @@ class Planner {
   const std::size_t groups_;
   std::vector<DriveInputs> drives_;
   Choice choice_;
-  mutable Plan scratch_;  // the memory of what is only tried
+  std::uint32_t gather_slots_ = 0;  // at most; the settings' and those of the device's budget
+  mutable Plan scratch_;            // the memory of what is only tried
 };
 
 Range Planner::take(Plan& plan, std::uint64_t bytes, const char* row, const char* tier) const {
@@ -423,6 +437,8 @@ void Planner::lay_out_memory(Plan& plan, const Choice& choice) const {
   plan.frame_bytes = kFrameBytes;
   add_row(plan, "coroutine frames", "host", kFrameBytes);
   add_row(plan, "bookkeeping", "host", in_.bookkeeping_bytes);
+  add_row(plan, "the device's own", "host", in_.device_overhead.host_bytes);
+  add_row(plan, "the device's own", "device", in_.device_overhead.device_bytes);
   for (const PlanRow& row : plan.report.rows) {
     if (row.tier == "host") plan.report.host_bytes += row.bytes;
     if (row.tier == "device") plan.report.device_bytes += row.bytes;
@@ -514,6 +530,21 @@ void Planner::refuse(std::uint64_t smallest, std::uint64_t limit) const {
   }
   const bool moving = host_bytes(choice_) == smallest;
   throw Error(Code::kOutOfBudget, text + table_of(lay_out(moving ? choice_ : all_resident())));
+}
+
+void Planner::refuse_device(std::uint64_t budget) const {
+  const std::uint64_t least = scratch_.report.device_bytes;
+  const bool bound = in_.settings.offload_parameters == OffloadDevice::kNone;
+  throw Error(Code::kOutOfBudget,
+              "the least possible plan needs " + base::format_bytes_exactly(least) +
+                  " of the device's memory, and the budget is " +
+                  base::format_bytes_exactly(budget) +
+                  " (headrace.device_budget_bytes); nothing was allocated. " +
+                  (bound ? "Set zero_optimization.offload_param.device to cpu or nvme: parameters "
+                           "are on the device whole. Or set"
+                         : "Make groups smaller: a gather slot holds the largest. Or set") +
+                  " headrace.device_budget_bytes to " + std::to_string(least) + " or more." +
+                  table_of(scratch_));
 }
 
 void Planner::refuse_beyond_machine(const Plan& plan, std::uint64_t limit) const {

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "headrace/device.hpp"
 #include "headrace/settings.hpp"
 #include "headrace/stats.hpp"
 #include "headrace/tier.hpp"
@@ -41,6 +42,7 @@ struct PlanInputs {
   Settings settings;
   std::vector<DriveInputs> drives;  // one per nvme path; empty: all alike, with room
   bool device_shares_host_memory = true;
+  DeviceOverhead device_overhead;        // Device::overhead()
   std::uint64_t bookkeeping_bytes = 0;   // of the engine's tables, on the heap
   std::uint64_t machine_left_bytes = 0;  // what the machine leaves this process; 0: unknown
   std::string machine_limit_source;

@@ -354,6 +354,12 @@ constexpr Key kKeys[] = {
            "else, and where activations take more of host memory, give bytes instead (`headrace "
            "plan` names them).")
         .in("bytes"),
+    engine("headrace.device_budget_bytes", Kind::kSize,
+           "Ceiling of what the engine takes of a GPU's memory; 0 is none. With it there are as "
+           "many gather slots, up to those of {headrace.prefetch_groups}, as it has room for. "
+           "Activations, and what the driver takes for itself, come beside it. Changes no result.")
+        .in("bytes")
+        .into<&Settings::device_budget_bytes>(),
     engine("headrace.nvme_paths", Kind::kPathList,
            "One directory per drive, for both sections; takes the place of their nvme_path.")
         .with_check(),

@@ -209,12 +209,10 @@ TEST(CudaLink, CarriesEachGradientOnce) {
     bool overwrite;
     std::uint64_t bytes;  // of an element
   };
-  for (const Row& row : {Row{DType::kBf16, DType::kBf16, true, 2},
-                         Row{DType::kBf16, DType::kF32, true, 2},
-                         Row{DType::kBf16, DType::kF32, false, 2},
-                         Row{DType::kBf16, DType::kBf16, false, 2},
-                         Row{DType::kF32, DType::kBf16, true, 2},
-                         Row{DType::kF32, DType::kF32, false, 4}}) {
+  for (const Row& row :
+       {Row{DType::kBf16, DType::kBf16, true, 2}, Row{DType::kBf16, DType::kF32, true, 2},
+        Row{DType::kBf16, DType::kF32, false, 2}, Row{DType::kBf16, DType::kBf16, false, 2},
+        Row{DType::kF32, DType::kBf16, true, 2}, Row{DType::kF32, DType::kF32, false, 4}}) {
     plug_in({.late_microseconds_max = 0});
     const auto device = make_cuda_device();
     const DeviceBytes gradient(*device, kElements * 4);

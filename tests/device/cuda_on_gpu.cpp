@@ -4,6 +4,7 @@
 
 #include <cstdio>
 
+#include "device/computing_device.hpp"
 #include "device/cuda_under_test.hpp"
 
 #ifdef HEADRACE_CUDA
@@ -12,6 +13,31 @@
 namespace headrace::device {
 std::shared_ptr<Device> make_cuda_under_test(std::uint64_t, const CudaOptions& options) {
   return make_cuda_device(options);
+}
+
+// In managed memory, which the host may touch too.
+std::shared_ptr<DeviceHost> make_computing_cuda_device(std::uint64_t) {
+  CudaOptions options;
+  options.allocator = {nullptr,
+                       [](void*, std::size_t size_bytes) {
+                         void* data = nullptr;
+                         return cudaMallocManaged(&data, size_bytes) == cudaSuccess ? data
+                                                                                    : nullptr;
+                       },
+                       [](void*, void* data, std::size_t) { (void)cudaFree(data); }};
+  return std::make_shared<ComputingDevice>(
+      make_cuda_device(options), [](Stream stream, std::function<void()> kernel) {
+        auto* const held = new std::function<void()>(std::move(kernel));
+        EXPECT_EQ(cudaLaunchHostFunc(
+                      reinterpret_cast<cudaStream_t>(stream.handle),
+                      [](void* function) {
+                        const std::unique_ptr<std::function<void()>> mine(
+                            static_cast<std::function<void()>*>(function));
+                        (*mine)();
+                      },
+                      held),
+                  cudaSuccess);
+      });
 }
 
 Stream make_foreign_stream() {

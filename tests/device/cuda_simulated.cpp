@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cuda_runtime_api.h>
 
+#include "device/computing_device.hpp"
 #include "device/cuda_under_test.hpp"
 #include "device/simulated_cuda.hpp"
 
@@ -8,6 +9,13 @@ namespace headrace::device {
 std::shared_ptr<Device> make_cuda_under_test(std::uint64_t seed, const CudaOptions& options) {
   simulated_cuda::plug_in({.seed = seed, .late_microseconds_max = 50});
   return make_cuda_device(options);
+}
+
+std::shared_ptr<DeviceHost> make_computing_cuda_device(std::uint64_t seed) {
+  return std::make_shared<ComputingDevice>(
+      make_cuda_under_test(seed), [](Stream stream, std::function<void()> kernel) {
+        simulated_cuda::launch(stream.handle, std::move(kernel));
+      });
 }
 
 Stream make_foreign_stream() {

@@ -5,11 +5,15 @@
 #include <cstdint>
 #include <memory>
 
+#include "device/device_host.hpp"
 #include "headrace/cuda.hpp"
 
 namespace headrace::device {
 // `seed`: of the simulated GPU's order of things.
 std::shared_ptr<Device> make_cuda_under_test(std::uint64_t seed, const CudaOptions& options = {});
+// One more on the same GPU that tests can compute on with functions of the host: its memory is
+// theirs to touch there.
+std::shared_ptr<DeviceHost> make_computing_cuda_device(std::uint64_t seed);
 // A stream that the device did not make, as a program has them; it lives as long as the GPU.
 Stream make_foreign_stream();
 }  // namespace headrace::device

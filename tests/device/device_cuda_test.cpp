@@ -54,10 +54,9 @@ class Landing : public testing::Test {
                  std::to_string(c.elements) + " elements, pieces of " +
                  std::to_string(c.first_piece) + " and " + std::to_string(c.piece) +
                  (pinned ? ", pinned" : "") + ", seed " + std::to_string(seed_));
-    const std::uint64_t pieces =
-        c.piece == 0 || c.elements <= c.first_piece
-            ? 1
-            : 1 + (c.elements - c.first_piece + c.piece - 1) / c.piece;
+    const std::uint64_t pieces = c.piece == 0 || c.elements <= c.first_piece
+                                     ? 1
+                                     : 1 + (c.elements - c.first_piece + c.piece - 1) / c.piece;
     const std::uint64_t sum_bytes = c.elements * size_bytes(sum);
     std::vector<std::byte> expected(sum_bytes, std::byte{0x5a}), got = expected;
     std::vector<GradientPiece> expected_pieces(pieces), got_pieces(pieces);
@@ -103,7 +102,7 @@ class Landing : public testing::Test {
 };
 
 TEST_F(Landing, GivesTheBitsOfTheHostsPassForAllDtypes) {
-  const Case cases[] = {{1, 0, 0},          {15, 4, 7},       {16, 16, 16},     {17, 1, 100},
+  const Case cases[] = {{1, 0, 0},          {15, 4, 7},        {16, 16, 16},         {17, 1, 100},
                         {4097, 2048, 2048}, {5000, 904, 4096}, {70001, 65536, 65536}};
   for (const DType source : kDTypes) {
     for (const DType sum : kDTypes) {
@@ -116,7 +115,8 @@ TEST_F(Landing, GivesTheBitsOfTheHostsPassForAllDtypes) {
 }
 
 TEST_F(Landing, GivesTheSameWhereTheSumIsNotPinned) {
-  for (const DType sum : kDTypes) compare(DType::kBf16, sum, {70001, 50, 65536}, 2, true, false, {});
+  for (const DType sum : kDTypes)
+    compare(DType::kBf16, sum, {70001, 50, 65536}, 2, true, false, {});
 }
 
 // More than all slots hold, cut where pieces end.
@@ -201,7 +201,7 @@ TEST_F(Landing, NotifiesBehindWhatIsStillToLand) {
         s->last = s->sum.back();
       },
       &seen);
-  device_.reset();
+  device_->synchronize({});
   EXPECT_EQ(seen.last, 0);
 }
 
@@ -264,7 +264,8 @@ TEST(CudaFactsOfTheGpu, NameIt) {
   EXPECT_GT(gpu.free_bytes, 0u);
   EXPECT_LE(gpu.free_bytes, gpu.memory_bytes);
   EXPECT_GE(facts.driver_version, facts.runtime_version);
-  EXPECT_EQ(code_of([] { (void)make_cuda_device({.ordinal = 1000}); }), Code::kUnsupported);
+  EXPECT_EQ(code_of([] { (void)make_cuda_device({.ordinal = 1000, .allocator = {}}); }),
+            Code::kUnsupported);
 }
 }  // namespace
 }  // namespace headrace::device

@@ -40,9 +40,19 @@ cudaError_t before(const char* function) {
   if (planned != g.failing_calls.end() && planned->second.calls-- == 0) {
     const cudaError_t error = planned->second.error;
     g.failing_calls.erase(planned);
+    if (error >= cudaErrorIllegalAddress) g.failed = error;  // not of the call alone
     return ends_in(error);
   }
   return ends_in(g.failed.load());
+}
+
+// Both ends of an allocation: to change all of it for each operation would take most of the time.
+void protect_ends(void* memory, std::size_t bytes, int protection) {
+  constexpr std::size_t kEnd = 16384;
+  auto* const begin = static_cast<std::byte*>(memory);
+  // A range that is freed meanwhile is gone: this fails, and nobody works on it.
+  (void)::mprotect(begin, std::min(kEnd, bytes), protection);
+  if (bytes > kEnd) (void)::mprotect(begin + bytes - kEnd, kEnd, protection);
 }
 
 void run_on_gpu(const std::function<void()>& work) {
@@ -54,10 +64,9 @@ void run_on_gpu(const std::function<void()>& work) {
     for (const auto& [begin, bytes] : g.allocations)
       memory.emplace_back(reinterpret_cast<void*>(begin), bytes);
   }
-  // A range that is freed meanwhile is gone: its mprotect fails, and nobody works on it.
-  for (const auto& [begin, bytes] : memory) (void)::mprotect(begin, bytes, PROT_READ | PROT_WRITE);
+  for (const auto& [begin, bytes] : memory) protect_ends(begin, bytes, PROT_READ | PROT_WRITE);
   work();
-  for (const auto& [begin, bytes] : memory) (void)::mprotect(begin, bytes, PROT_NONE);
+  for (const auto& [begin, bytes] : memory) protect_ends(begin, bytes, PROT_NONE);
 }
 
 void launch(std::uintptr_t stream, std::function<void()> kernel) {
@@ -126,52 +135,11 @@ struct SimulatedEvent {
 SimulatedEvent& of(cudaEvent_t event) { return *reinterpret_cast<SimulatedEvent*>(event); }
 Stream of(cudaStream_t stream) { return {reinterpret_cast<std::uintptr_t>(stream)}; }
 
-class SimulatedDevice final : public DeviceHost {
- public:
-  explicit SimulatedDevice(const CudaOptions& options) : cuda_(make_cuda_device(options)) {}
-  const char* name() const noexcept override { return cuda_->name(); }
-  bool shares_host_memory() const noexcept override { return cuda_->shares_host_memory(); }
-  void* allocate(std::size_t bytes) noexcept override { return cuda_->allocate(bytes); }
-  void deallocate(void* data, std::size_t bytes) noexcept override {
-    cuda_->deallocate(data, bytes);
-  }
-  DeviceOverhead overhead() const noexcept override { return cuda_->overhead(); }
-  void pin(void* data, std::size_t bytes) override { cuda_->pin(data, bytes); }
-  void unpin(void* data, std::size_t bytes) noexcept override { cuda_->unpin(data, bytes); }
-  Stream create_stream() override { return cuda_->create_stream(); }
-  void destroy_stream(Stream stream) noexcept override { cuda_->destroy_stream(stream); }
-  void copy(Stream stream, void* to, const void* from, std::size_t bytes) override {
-    cuda_->copy(stream, to, from, bytes);
-  }
-  void fill_zero(Stream stream, void* to, std::size_t bytes) override {
-    cuda_->fill_zero(stream, to, bytes);
-  }
-  void accumulate(Stream stream, const Accumulation& work) override {
-    cuda_->accumulate(stream, work);
-  }
-  void notify(Stream stream, void (*function)(void*) noexcept, void* context) override {
-    cuda_->notify(stream, function, context);
-  }
-  Event record(Stream stream) override { return cuda_->record(stream); }
-  void wait(Stream stream, Event event) override { cuda_->wait(stream, event); }
-  void synchronize(Stream stream) override { cuda_->synchronize(stream); }
-  void launch(Stream stream, std::function<void()> kernel) override {
-    simulated_cuda::launch(stream.handle, std::move(kernel));
-  }
-
- private:
-  std::shared_ptr<Device> cuda_;
-};
 }  // namespace
 
-std::shared_ptr<DeviceHost> make_device(const CudaOptions& options) {
-  return std::make_shared<SimulatedDevice>(options);
-}
-
 extern "C" {
-#define BEFORE()                                                            \
-  if (const cudaError_t refused = before(__func__); refused != cudaSuccess) \
-  return refused
+#define BEFORE() \
+  if (const cudaError_t refused = before(__func__); refused != cudaSuccess) return refused
 
 cudaError_t cudaGetDeviceCount(int* count) {
   *count = gpu().options.missing == cudaSuccess ? 1 : 0;
@@ -224,12 +192,18 @@ cudaError_t cudaMemGetInfo(std::size_t* free_bytes, std::size_t* total_bytes) {
 }
 const char* cudaGetErrorName(cudaError_t error) {
   switch (error) {
-    case cudaErrorMemoryAllocation: return "cudaErrorMemoryAllocation";
-    case cudaErrorInvalidValue: return "cudaErrorInvalidValue";
-    case cudaErrorIllegalAddress: return "cudaErrorIllegalAddress";
-    case cudaErrorNoDevice: return "cudaErrorNoDevice";
-    case cudaErrorInsufficientDriver: return "cudaErrorInsufficientDriver";
-    default: return "cudaErrorOther";
+    case cudaErrorMemoryAllocation:
+      return "cudaErrorMemoryAllocation";
+    case cudaErrorInvalidValue:
+      return "cudaErrorInvalidValue";
+    case cudaErrorIllegalAddress:
+      return "cudaErrorIllegalAddress";
+    case cudaErrorNoDevice:
+      return "cudaErrorNoDevice";
+    case cudaErrorInsufficientDriver:
+      return "cudaErrorInsufficientDriver";
+    default:
+      return "cudaErrorOther";
   }
 }
 const char* cudaGetErrorString(cudaError_t) { return "of the simulated GPU"; }
@@ -247,13 +221,12 @@ cudaError_t cudaMalloc(void** data, std::size_t size_bytes) {
   if (size_bytes > g.options.memory_bytes - g.counters.allocated_bytes)
     return ends_in(cudaErrorMemoryAllocation);
   const std::size_t mapped = base::align_up(size_bytes, 4096);
-  void* const memory =
-      ::mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* const memory = ::mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return ends_in(cudaErrorMemoryAllocation);
   // What real memory holds at first is anything.
   (void)::mprotect(memory, mapped, PROT_READ | PROT_WRITE);
   std::memset(memory, 0xa5, mapped);
-  (void)::mprotect(memory, mapped, PROT_NONE);
+  protect_ends(memory, mapped, PROT_NONE);
   g.allocations[reinterpret_cast<std::uintptr_t>(memory)] = mapped;
   g.counters.allocated_bytes += mapped;
   g.counters.allocated_bytes_max =

@@ -4,9 +4,9 @@
 // toolkit's runtime runs the library's own CUDA code.
 //
 // It is strict where the real one is, and where the real one only sometimes is: device memory can
-// be touched by work on the GPU alone (the CPU faults); a copy that reaches over the end of a
-// registration is refused; copies of memory that is not registered wait; a failed GPU runs nothing
-// more, not the host's functions either.
+// be touched by work on the GPU alone (at its ends the CPU faults); a copy that reaches over the
+// end of a registration is refused; copies of memory that is not registered wait; a failed GPU runs
+// nothing more, not the host's functions either.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -29,7 +29,8 @@ struct GpuOptions {
 // Everything before is forgotten; nothing may be under way.
 void plug_in(const GpuOptions& options = {});
 
-// The call of CUDA's function `name` after `calls` others ends in `error`, and does nothing.
+// The call of CUDA's function `name` after `calls` others ends in `error`, and does nothing. From
+// cudaErrorIllegalAddress on the GPU has failed then.
 void fail_call(const char* name, cudaError_t error, std::uint64_t calls = 0);
 // As a kernel would that reads where it must not: the GPU fails when `stream` comes here.
 void fail_gpu(std::uintptr_t stream, cudaError_t error);
@@ -45,7 +46,4 @@ Counters counters();
 
 // A kernel of the program's own: may touch device memory.
 void launch(std::uintptr_t stream, std::function<void()> kernel);
-
-// The library's CUDA device on the simulated GPU, that tests can compute on.
-std::shared_ptr<DeviceHost> make_device(const CudaOptions& options = {});
 }  // namespace headrace::device::simulated_cuda

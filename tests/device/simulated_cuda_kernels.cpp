@@ -45,7 +45,8 @@ void measure(const MeasureWork& work) {
       const auto now = static_cast<std::uint32_t>(std::min<std::uint64_t>(kStrip, elements - at));
       for (std::uint32_t t = kLoaders; t-- > 0;)
         load_strip(piece, at, now, strip.data(), t, kLoaders);
-      for (std::uint32_t lane = kLanes; lane-- > 0;) add_strip(strip.data(), now, lane, lanes[lane]);
+      for (std::uint32_t lane = kLanes; lane-- > 0;)
+        add_strip(strip.data(), now, lane, lanes[lane]);
     }
     join_lanes(lanes);
     work.pieces[p] = {lanes[0].sum, lanes[0].non_finite};

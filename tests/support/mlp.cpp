@@ -54,9 +54,12 @@ Mlp::Mlp(Engine& engine, device::DeviceHost& device, const MlpOptions& options)
     layer.input.resize(values);
     layer.output.resize(values);
     layer.output_gradient.resize(values);
-    layer.weight_gradient.resize(options.width * options.width);
-    layer.sometimes_gradient.resize(options.width);
-    layer.bias_gradient.resize(options.width);
+    const auto on_device = [&](std::size_t bytes) {
+      return std::make_unique<device::DeviceBytes>(device, bytes);
+    };
+    layer.weight_gradient = on_device(2 * options.width * options.width);
+    layer.sometimes_gradient = on_device(2 * options.width);
+    layer.bias_gradient = on_device(4 * options.width);
     layers_.push_back(std::move(layer));
   }
   x_.resize(values);
@@ -126,8 +129,7 @@ void Mlp::backward(std::size_t index) {
       const std::vector<float> w = widened(options_.dtype, weight, width * width);
       const std::vector<float> scale = widened(options_.dtype, sometimes, width);
       std::vector<float> weight_gradient(width * width), pre(layer.output.size());
-      std::vector<float> sometimes_gradient(width);
-      layer.bias_gradient.assign(width, 0);
+      std::vector<float> sometimes_gradient(width), bias_gradient(width);
       if (below != nullptr) below->assign(layer.output.size(), 0);
       for (std::size_t b = 0; b < options_.batch; ++b) {
         for (std::size_t o = 0; o < width; ++o) {
@@ -136,7 +138,7 @@ void Mlp::backward(std::size_t index) {
           const float g = layer.output_gradient[b * width + o];
           const float pre_gradient = g * (1.0f - t * t);
           sometimes_gradient[o] += g * layer.input[b * width + o];
-          layer.bias_gradient[o] += pre_gradient;
+          bias_gradient[o] += pre_gradient;
           for (std::size_t i = 0; i < width; ++i) {
             weight_gradient[o * width + i] += pre_gradient * layer.input[b * width + i];
             if (below != nullptr) (*below)[b * width + i] += pre_gradient * w[o * width + i];
@@ -144,16 +146,20 @@ void Mlp::backward(std::size_t index) {
           if (below != nullptr && used) (*below)[b * width + o] += g * scale[o];
         }
       }
+      auto* const narrow = static_cast<std::uint16_t*>(layer.weight_gradient->data());
       for (std::size_t i = 0; i < weight_gradient.size(); ++i)
-        layer.weight_gradient[i] = rounded(options_.dtype, weight_gradient[i]);
+        narrow[i] = rounded(options_.dtype, weight_gradient[i]);
+      auto* const narrow_sometimes = static_cast<std::uint16_t*>(layer.sometimes_gradient->data());
       for (std::size_t i = 0; i < width; ++i)
-        layer.sometimes_gradient[i] = rounded(options_.dtype, sometimes_gradient[i]);
+        narrow_sometimes[i] = rounded(options_.dtype, sometimes_gradient[i]);
+      std::memcpy(layer.bias_gradient->data(), bias_gradient.data(), 4 * width);
     });
   }
-  engine_.add_gradient(layer.weight, layer.weight_gradient.data(), options_.dtype, stream_);
-  engine_.add_gradient(layer.bias, layer.bias_gradient.data(), DType::kF32, stream_);
+  engine_.add_gradient(layer.weight, layer.weight_gradient->data(), options_.dtype, stream_);
+  engine_.add_gradient(layer.bias, layer.bias_gradient->data(), DType::kF32, stream_);
   if (used)
-    engine_.add_gradient(layer.sometimes, layer.sometimes_gradient.data(), options_.dtype, stream_);
+    engine_.add_gradient(layer.sometimes, layer.sometimes_gradient->data(), options_.dtype,
+                         stream_);
 }
 
 void Mlp::compute_gradients() {

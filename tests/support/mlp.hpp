@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "device/device_bytes.hpp"
 #include "device/device_host.hpp"
 #include "headrace/engine.hpp"
 
@@ -38,9 +39,9 @@ class Mlp {
   struct Layer {
     GroupId group;
     ParameterId weight, bias, sometimes;
-    std::vector<float> input, output, output_gradient;               // [batch, width]
-    std::vector<std::uint16_t> weight_gradient, sometimes_gradient;  // `dtype`
-    std::vector<float> bias_gradient;
+    std::vector<float> input, output, output_gradient;  // [batch, width]
+    // Device memory: of `dtype`, and f32 for the bias.
+    std::unique_ptr<device::DeviceBytes> weight_gradient, sometimes_gradient, bias_gradient;
   };
   void forward(Layer& layer, const std::vector<float>& input);
   void backward(std::size_t index);

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// cuda_engine_test: what an engine takes of a GPU and of its link, and what becomes of it when the
+// GPU fails. On the simulated GPU, which counts.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "device/cuda_under_test.hpp"
+#include "device/simulated_cuda.hpp"
+#include "headrace/engine.hpp"
+#include "support/mlp.hpp"
+#include "support/temporary_directory.hpp"
+
+namespace headrace {
+namespace {
+using device::simulated_cuda::counters;
+
+Settings all_nvme(const std::string& directory) {
+  Settings s;
+  s.tile_elements = 65536;
+  s.io_block_bytes = 128 * 1024;
+  s.nvme_paths = {directory};
+  s.offload_optimizer = s.offload_parameters = OffloadDevice::kNvme;
+  return s;
+}
+
+TEST(CudaEngine, HoldsOnTheGpuWhatThePlanSaysAndPinsTheArena) {
+  const testing::TemporaryDirectory directory;
+  const auto device = device::make_computing_cuda_device(1);
+  {
+    Engine engine(all_nvme(directory.string()), {.device = device});
+    testing::Mlp network(engine, *device, {.layers = 6});
+    for (int step = 0; step < 3; ++step) network.train_step();
+    // What the network itself has there comes beside it.
+    const std::uint64_t own = counters().allocated_bytes - engine.plan().device_bytes;
+    EXPECT_EQ(counters().allocated_bytes_max, engine.plan().device_bytes + own);
+    EXPECT_LE(own, 6 * (2 * 300 * 300 + 6 * 300 + 3 * 4096u));
+    EXPECT_GT(counters().registered_bytes, device->overhead().host_bytes);
+    EXPECT_GE(engine.plan().host_bytes, counters().registered_bytes);
+    engine.close();
+  }
+  EXPECT_EQ(counters().allocated_bytes, device->overhead().device_bytes);
+  EXPECT_EQ(counters().registered_bytes, device->overhead().host_bytes);
+}
+
+TEST(CudaEngine, KeepsToTheDevicesBudgetOrIsRefused) {
+  const testing::TemporaryDirectory directory;
+  const auto device = device::make_computing_cuda_device(1);
+  Settings settings = all_nvme(directory.string());
+  const testing::MlpOptions options{.layers = 6};
+  const auto device_bytes = [&] {
+    Engine engine(settings, {.device = device});
+    testing::Mlp network(engine, *device, options);
+    network.train_step();
+    return engine.plan().device_bytes;
+  };
+  const std::uint64_t wanted = device_bytes();
+  settings.device_budget_bytes = wanted - 1;
+  const std::uint64_t fewer = device_bytes();
+  EXPECT_LT(fewer, wanted);
+  settings.device_budget_bytes = device->overhead().device_bytes + 4096;
+  try {
+    (void)device_bytes();
+    FAIL() << "no gather slot fits";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kOutOfBudget);
+    EXPECT_NE(std::string(error.what()).find("headrace.device_budget_bytes to"), std::string::npos)
+        << error.what();
+    EXPECT_NE(std::string(error.what()).find("gather slots"), std::string::npos) << error.what();
+  }
+}
+
+// 2 bytes down per parameter and micro-batch; up, what is gathered and not there any more.
+TEST(CudaEngine, SendsEachGradientOverTheLinkOnce) {
+  for (const std::uint32_t accumulation : {1u, 4u}) {
+    const auto device = device::make_computing_cuda_device(1);
+    Settings settings;
+    settings.tile_elements = 65536;
+    settings.offload_parameters = OffloadDevice::kCpu;
+    settings.gradient_accumulation_steps = accumulation;
+    Engine engine(settings, {.device = device});
+    const testing::MlpOptions options{.layers = 6, .accumulation = accumulation};
+    testing::Mlp network(engine, *device, options);
+    network.train_step();
+    network.train_step();
+    const auto before = counters();
+    network.train_step();  // an even step: all parameters have gradients
+    const auto after = counters();
+    const double elements = static_cast<double>(engine.plan().parameters) * accumulation;
+    // The biases' are f32; so is what the test itself brings to the device and back.
+    const double own = 6.0 * 4 * options.width * accumulation * (options.batch * 4 + 2);
+    const double down = static_cast<double>(after.to_host_bytes - before.to_host_bytes);
+    const double up = static_cast<double>(after.to_gpu_bytes - before.to_gpu_bytes);
+    EXPECT_GE(down, 2 * elements);
+    EXPECT_LE(down, 2 * elements + own);
+    EXPECT_LE(up, 4 * elements + own + 6 * 4096 * 2.0 * accumulation);
+  }
+}
+
+TEST(CudaEngine, SaysOnceThatMemoryCannotBePinnedAndGoesOn) {
+  const auto device = device::make_computing_cuda_device(1);
+  std::string said;
+  Settings settings;
+  settings.offload_parameters = OffloadDevice::kCpu;
+  Engine engine(settings, {.device = device, .log = [&](LogLevel level, std::string_view line) {
+                             if (level == LogLevel::kWarning) said += std::string(line) + "\n";
+                           }});
+  device::simulated_cuda::fail_call("cudaHostRegister", cudaErrorMemoryAllocation);
+  testing::Mlp network(engine, *device, {});
+  network.train_step();
+  EXPECT_NE(said.find("cannot be pinned"), std::string::npos) << said;
+  EXPECT_EQ(said.find("cannot be pinned"), said.rfind("cannot be pinned"));
+  engine.close();
+}
+
+// Whenever it fails: a call says so, with the cause; close() ends; nothing is left on the drive.
+TEST(CudaEngine, EndsWithTheCauseWhenTheGpuFails) {
+  for (std::uint64_t at = 0; at < 12; ++at) {
+    SCOPED_TRACE("call " + std::to_string(at));
+    const testing::TemporaryDirectory directory;
+    const auto device = device::make_computing_cuda_device(at + 1);
+    Engine engine(all_nvme(directory.string()), {.device = device});
+    testing::Mlp network(engine, *device, {.layers = 4});
+    network.train_step();
+    std::string cause;
+    device::simulated_cuda::fail_call("cudaMemcpyAsync", cudaErrorIllegalAddress, 3 * at);
+    try {
+      for (int step = 0; step < 10; ++step) network.train_step();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Code::kFailed);
+      cause = error.what();
+    }
+    EXPECT_NE(cause.find("cudaErrorIllegalAddress"), std::string::npos) << cause;
+    try {
+      engine.close();
+    } catch (const Error&) {  // may repeat it
+    }
+    EXPECT_EQ(directory.entries(), 0u);
+  }
+}
+
+TEST(CudaEngine, EndsWithTheCauseWhenTheGpuFailsBehindItsBack) {
+  for (std::uint64_t seed = 1; seed <= 6; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const testing::TemporaryDirectory directory;
+    const auto device = device::make_computing_cuda_device(seed);
+    const Stream stream = device::make_foreign_stream();
+    std::string cause;
+    {
+      Engine engine(all_nvme(directory.string()), {.device = device});
+      testing::Mlp network(engine, *device, {.layers = 4});
+      network.train_step();
+      device::simulated_cuda::fail_gpu(stream.handle, cudaErrorIllegalAddress);
+      try {
+        for (int step = 0; step < 20; ++step) network.train_step();
+      } catch (const Error& error) {
+        cause = error.what();
+      }
+    }
+    EXPECT_NE(cause.find("cudaErrorIllegalAddress"), std::string::npos) << cause;
+    EXPECT_EQ(directory.entries(), 0u);
+  }
+}
+}  // namespace
+}  // namespace headrace

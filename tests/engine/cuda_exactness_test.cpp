@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// cuda_exactness_test: the same network trained with its parameters on a GPU, in host memory, on
+// NVMe and divided by a budget: every placement must give the CPU's hashes.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "device/cuda_under_test.hpp"
+#include "headrace/engine.hpp"
+#include "support/mlp.hpp"
+#include "support/temporary_directory.hpp"
+
+namespace headrace {
+namespace {
+enum class Placement { kDevice, kHost, kNvme, kMixed };
+constexpr const char* kPlacements[] = {"device", "host", "NVMe", "mixed"};
+
+struct Row {
+  Placement placement;
+  UpdateMode mode;
+  std::uint32_t accumulation;
+  DType dtype;
+};
+
+Settings settings_of(const Row& row, const std::string& directory) {
+  Settings s;
+  s.tile_elements = 65536;
+  s.update_slots = 2;
+  s.io_block_bytes = 128 * 1024;
+  s.update_threads = 2;
+  s.update_mode = row.mode;
+  s.gradient_accumulation_steps = row.accumulation;
+  s.offload_parameters = OffloadDevice::kCpu;
+  if (row.placement == Placement::kDevice) s.offload_parameters = OffloadDevice::kNone;
+  if (row.placement == Placement::kNvme || row.placement == Placement::kMixed) {
+    s.nvme_paths = {directory};
+    s.offload_optimizer = OffloadDevice::kNvme;
+    s.offload_parameters = OffloadDevice::kNvme;
+  }
+  if (row.placement == Placement::kMixed) s.update_slots = s.prefetch_groups = 1;
+  return s;
+}
+
+std::string train(const Row& row, const std::shared_ptr<device::DeviceHost>& device) {
+  const testing::TemporaryDirectory directory;
+  const testing::MlpOptions options{
+      .accumulation = row.accumulation, .max_norm = 0.05f, .dtype = row.dtype};
+  Settings settings = settings_of(row, directory.string());
+  if (row.placement == Placement::kMixed) {
+    for (double share = 0; share < 0.05 || share > 0.95;) {
+      settings.host_budget_bytes += 1 << 19;
+      try {
+        Engine engine(settings, {.device = device});
+        const testing::Mlp network(engine, *device, options);
+        share = engine.plan().resident_share_of_state;
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), Code::kOutOfBudget) << error.what();
+      }
+    }
+  }
+  Engine engine(settings, {.device = device});
+  testing::Mlp network(engine, *device, options);
+  for (int step = 0; step < 5; ++step) network.train_step();
+  const std::string hashes = engine.hash_parameters() + engine.hash_optimizer_state();
+  engine.close();
+  EXPECT_EQ(directory.entries(), 0u);
+  return hashes;
+}
+
+TEST(CudaExactness, EveryPlacementGivesTheCpusHashes) {
+  std::uint64_t seed = 1;
+  for (const DType dtype : {DType::kBf16, DType::kF16}) {
+    for (const std::uint32_t accumulation : {1u, 3u}) {
+      const std::string expected =
+          train({Placement::kHost, UpdateMode::kBarrier, accumulation, dtype},
+                device::make_device_host());
+      for (const Placement placement :
+           {Placement::kDevice, Placement::kHost, Placement::kNvme, Placement::kMixed}) {
+        for (const UpdateMode mode : {UpdateMode::kBarrier, UpdateMode::kDefer}) {
+          SCOPED_TRACE(std::string(kPlacements[static_cast<int>(placement)]) +
+                       (mode == UpdateMode::kDefer ? ", deferred" : "") + ", " + name_of(dtype) +
+                       ", accumulation " + std::to_string(accumulation) + ", seed " +
+                       std::to_string(seed));
+          const auto device = device::make_computing_cuda_device(seed++);
+          EXPECT_EQ(train({placement, mode, accumulation, dtype}, device), expected);
+        }
+      }
+    }
+  }
+}
+}  // namespace
+}  // namespace headrace
