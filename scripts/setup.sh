@@ -5,9 +5,11 @@
 #   plan_setup                  finds out what is missing; ends with exit 3 where it cannot be
 # installed
 #   describe_setup              says what will be installed and fetched, before anything is
-#   run_setup                   does so; sets torch_root
+#   run_setup                   does so; sets torch_root, and cuda_root with_cuda=toolkit
 #
-# setup_for=tools before plan_setup: only what the program `headrace` is built with, no LibTorch.
+# Before plan_setup:
+#   setup_for=tools    only what the program `headrace` is built with, no LibTorch
+#   with_cuda=toolkit  a CUDA toolkit too, which compiles kernels and needs no GPU
 #
 # What is there is decided by looking at the tools and headers themselves, so that any system will
 # do; only what is missing is asked of apt, and whether this system is served is decided by the
@@ -35,11 +37,16 @@ tools_needs=" g++ cmake ninja boost liburing nlohmann-json CLI11 fmt xxhash "
 torch_wheels=cmake/torch_wheels.txt
 torch_python=3.11  # the wheels' tag; C++ needs no matching interpreter
 torch_fetch_mb=545 torch_disk_mb=1250
+with_cuda=${with_cuda:-}
+cuda_wheels=cmake/cuda_wheels.txt
+cuda_oldest=12.8  # the first with code for compute capability 12.0
+cuda_fetch_mb=102 cuda_disk_mb=270
 
 declare -A found=()    # need -> version that is there
 missing=()             # "need oldest found packages..."
 packages=()            # to install
 torch_root="" torch_from=""
+cuda_root="" cuda_from=""
 
 compiler() { printf '%s' "${CXX:-g++}"; }
 first_version() { grep -oE '[0-9]+(\.[0-9]+)+|[0-9]+' | head -n 1; }
@@ -110,7 +117,7 @@ is_needed() {
   if [ "$setup_for" = tools ]; then
     case $tools_needs in *" $1 "*) ;; *) return 1 ;; esac
   fi
-  [ "$1" != pip ] || [ -z "$torch_root" ]
+  [ "$1" != pip ] || [ -z "$torch_root" ] || { [ -n "$with_cuda" ] && [ -z "$cuda_root" ]; }
 }
 
 newest_is() { [ "$(printf '%s\n%s\n' "$1" "$2" | sort -V | tail -n 1)" = "$1" ]; }  # $1 >= $2
@@ -147,25 +154,55 @@ find_torch() {
   fi
 }
 
-fetch_torch() {
-  local target part
-  target=$(cache_folder)/torch-$(torch_version)
+# fetch_wheels NAME WHEELS PROBE...: into the cache folder NAME, once PROBE, given the folder, says
+# that it is whole.
+fetch_wheels() {
+  local target part wheels=$2
+  target=$(cache_folder)/$1
+  shift 2
   mkdir -p "$(cache_folder)" && exec 9>"$(cache_folder)/fetch.lock" || return
   flock 9 || return # a second clone waits here, and then finds what the first one fetched
-  if [ ! -d "$target/torch" ]; then
-    rm -rf "$(cache_folder)"/torch-*.part
+  if [ ! -d "$target" ]; then
+    rm -rf "$(cache_folder)"/*.part
     part=$target.part
     mkdir -p "$part/tmp" || return
     # pip unpacks in TMPDIR first: /tmp may be memory.
     TMPDIR=$part/tmp PIP_USER=0 PIP_REQUIRE_VIRTUALENV=0 PIP_DISABLE_PIP_VERSION_CHECK=1 \
       "${pip_python:-python3}" -m pip install --no-cache-dir --progress-bar off --no-deps \
       --no-compile --only-binary=:all: --implementation cp --python-version "$torch_python" \
-      --target "$part" -r "$torch_wheels" || return
+      --target "$part" -r "$wheels" || return
     rm -rf "$part/tmp"
-    python3 scripts/find_torch.py "$part" && mv -T "$part" "$target" || return
+    "$@" "$part" && mv -T "$part" "$target" || return
   fi
   exec 9>&-
 }
+fetch_torch() {
+  fetch_wheels "torch-$(torch_version)" "$torch_wheels" python3 scripts/find_torch.py
+}
+
+# ---- a CUDA toolkit: this machine's, if it is new enough, else one in the cache, else the wheels ----
+
+cuda_version() { sed -n 's/^nvidia-cuda-nvcc==//p' "$cuda_wheels"; }
+nvcc_version() { "$1" --version 2>/dev/null | sed -nE 's/.*release ([0-9.]+).*/\1/p'; }
+
+find_cuda() {
+  local nvcc version cached
+  for nvcc in ${CUDA_HOME:+"$CUDA_HOME/bin/nvcc"} "$(command -v nvcc || true)" \
+    /usr/local/cuda/bin/nvcc; do
+    if [ ! -x "$nvcc" ]; then continue; fi
+    version=$(nvcc_version "$nvcc")
+    if [ -n "$version" ] && newest_is "$version" "$cuda_oldest"; then
+      cuda_root=$(dirname "$(dirname "$(readlink -f "$nvcc")")")
+      cuda_from="this machine, CUDA $version"
+      return
+    fi
+  done
+  cached=$(cache_folder)/cuda-$(cuda_version)/nvidia/cu13
+  if [ -x "$cached/bin/nvcc" ]; then cuda_root=$cached cuda_from="the cache"; fi
+}
+
+toolkit_is_whole() { [ -n "$(nvcc_version "$1/nvidia/cu13/bin/nvcc")" ]; }
+fetch_cuda() { fetch_wheels "cuda-$(cuda_version)" "$cuda_wheels" toolkit_is_whole; }
 
 # ---- apt ----
 
@@ -268,6 +305,7 @@ plan_setup() {
     refuse 3 "Headrace is built for Linux on x86-64; this is $(uname -sm)."
   fi
   if [ "$setup_for" = all ]; then find_torch; fi
+  if [ -n "$with_cuda" ]; then find_cuda; fi
   plan_packages
 }
 
@@ -288,6 +326,13 @@ describe_setup() {
     say "  fetch    LibTorch $(torch_version) as wheels, $torch_fetch_mb MB, by pip" \
       "  write    $(cache_folder)/torch-$(torch_version): $torch_disk_mb MB, for every clone"
   fi
+  if [ -z "$with_cuda" ]; then return; fi
+  if [ -n "$cuda_root" ]; then
+    say "  toolkit  of CUDA from $cuda_from: $cuda_root"
+  else
+    say "  fetch    a CUDA toolkit $(cuda_version) as wheels, $cuda_fetch_mb MB, by pip" \
+      "  write    $(cache_folder)/cuda-$(cuda_version): $cuda_disk_mb MB, for every clone"
+  fi
 }
 
 run_setup() {
@@ -306,5 +351,9 @@ run_setup() {
   if [ "$setup_for" = all ] && [ -z "$torch_root" ]; then
     step "fetch LibTorch" fetch_torch
     find_torch
+  fi
+  if [ -n "$with_cuda" ] && [ -z "$cuda_root" ]; then
+    step "fetch a CUDA toolkit" fetch_cuda
+    find_cuda
   fi
 }
