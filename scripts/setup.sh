@@ -180,7 +180,7 @@ fetch_torch() {
   fetch_wheels "torch-$(torch_version)" "$torch_wheels" python3 scripts/find_torch.py
 }
 
-# ---- a CUDA toolkit: this machine's, if it is new enough, else one in the cache, else the wheels ----
+# ---- a CUDA toolkit: this machine's if it is new enough, else the cache's, else the wheels ----
 
 cuda_version() { sed -n 's/^nvidia-cuda-nvcc==//p' "$cuda_wheels"; }
 nvcc_version() { "$1" --version 2>/dev/null | sed -nE 's/.*release ([0-9.]+).*/\1/p'; }

@@ -65,6 +65,10 @@ class Device {
   // nothing. Work is then done when the call that queued it returns.
   virtual bool shares_host_memory() const noexcept = 0;
 
+  // Whether the CPU can read and write device memory by itself: an adapter must not hand a pointer
+  // to code that would.
+  virtual bool host_reads_memory() const noexcept { return true; }
+
   // 256-byte aligned, zero-filled; null when there is none left.
   virtual void* allocate(std::size_t size_bytes) noexcept = 0;
   virtual void deallocate(void* data, std::size_t size_bytes) noexcept = 0;

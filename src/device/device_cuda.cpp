@@ -42,6 +42,7 @@ class CudaDevice final : public Device {
 
   const char* name() const noexcept override { return context_.name().c_str(); }
   bool shares_host_memory() const noexcept override { return false; }
+  bool host_reads_memory() const noexcept override { return false; }
 
   void* allocate(std::size_t size_bytes) noexcept override;
   void deallocate(void* data, std::size_t size_bytes) noexcept override;

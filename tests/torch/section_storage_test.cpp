@@ -8,6 +8,7 @@
 #include <vector>
 
 namespace {
+using headrace::torch::detail::Place;
 using headrace::torch::detail::SectionStorage;
 
 constexpr std::size_t kElements = 512;
@@ -24,7 +25,7 @@ std::string text_of(F touch) {
 }
 
 TEST(SectionStorage, ViewsReadWhateverAddressIsBound) {
-  SectionStorage storage(at::kFloat, kElements * 4, "parked");
+  SectionStorage storage(Place(), at::kFloat, kElements * 4, "parked");
   const at::Tensor view = storage.view(256 * 4, {2, 3});
   for (const float base : {1.0f, 7.0f}) {
     std::vector<float> memory(kElements);
@@ -38,7 +39,7 @@ TEST(SectionStorage, ViewsReadWhateverAddressIsBound) {
 }
 
 TEST(SectionStorage, ParkedThrowsTheGivenTextAndKeepsItsSize) {
-  SectionStorage storage(at::kBFloat16, kElements * 2, "first text");
+  SectionStorage storage(Place(), at::kBFloat16, kElements * 2, "first text");
   const at::Tensor view = storage.view(0, {16});
   EXPECT_NE(text_of([&] { view.sum(); }).find("first text"), std::string::npos);
   std::vector<c10::BFloat16> memory(kElements);
@@ -51,7 +52,7 @@ TEST(SectionStorage, ParkedThrowsTheGivenTextAndKeepsItsSize) {
 }
 
 TEST(SectionStorage, KnowsATensorThatLeftIt) {
-  SectionStorage storage(at::kFloat, kElements * 4, "parked");
+  SectionStorage storage(Place(), at::kFloat, kElements * 4, "parked");
   at::Tensor parameter = at::zeros({3});
   EXPECT_FALSE(storage.holds(parameter));
   parameter.set_data(storage.view(0, {3}));
@@ -61,7 +62,7 @@ TEST(SectionStorage, KnowsATensorThatLeftIt) {
 }
 
 TEST(SectionStorage, ABackwardPassReadsTheAddressBoundThen) {
-  SectionStorage storage(at::kFloat, kElements * 4, "parked");
+  SectionStorage storage(Place(), at::kFloat, kElements * 4, "parked");
   at::Tensor weight = at::zeros({4}).requires_grad_();
   weight.set_data(storage.view(0, {4}));
   at::Tensor x = at::ones({4}).requires_grad_();

@@ -23,6 +23,12 @@ class BufferList {
   void add(const std::string& full_name, const at::Tensor& tensor) {
     if (seen_.insert(tensor.unsafeGetTensorImpl()).second) buffers_.emplace_back(full_name, tensor);
   }
+  // Those in CPU memory go where the parameters are used.
+  void move_to(const Place& place) {
+    for (auto& [name, tensor] : buffers_) {
+      if (!place.is_cpu() && tensor.device().is_cpu()) tensor.set_data(tensor.to(place.device()));
+    }
+  }
   const NamedTensors& all() const noexcept { return buffers_; }
 
  private:

@@ -4,8 +4,8 @@
 //
 // Reentrant: the second run and its own backward pass happen inside the node of the first, so the
 // group is bound from the one to the end of the other. What does not pass through autograd is put
-// back for the second run: the state of torch's CPU generator (dropout) and the CPU's autocast
-// settings. That the weights are the same is checked.
+// back for the second run: the state of torch's generators (dropout) and autocast's settings, of
+// the CPU and of where the parameters are. That the weights are the same is checked.
 #pragma once
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
@@ -30,38 +30,48 @@
 #include "headrace/torch/tensor_slots.hpp"
 
 namespace headrace::torch::detail {
-struct CpuAutocast {
-  static CpuAutocast current() {
-    return {at::autocast::is_autocast_enabled(at::kCPU), at::autocast::get_autocast_dtype(at::kCPU),
-            at::autocast::is_autocast_cache_enabled()};
+struct Autocast {
+  explicit Autocast(const Place& place) : cache(at::autocast::is_autocast_cache_enabled()) {
+    for (const at::DeviceType device : place.device_types()) {
+      devices.push_back({device, at::autocast::is_autocast_enabled(device),
+                         at::autocast::get_autocast_dtype(device)});
+    }
   }
   void set() const {
-    at::autocast::set_autocast_enabled(at::kCPU, enabled);
-    at::autocast::set_autocast_dtype(at::kCPU, type);
+    for (const OfDevice& of : devices) {
+      at::autocast::set_autocast_enabled(of.device, of.enabled);
+      at::autocast::set_autocast_dtype(of.device, of.type);
+    }
     at::autocast::set_autocast_cache_enabled(cache);
   }
-  bool enabled;
-  at::ScalarType type;
+  bool enabled() const {
+    return std::any_of(devices.begin(), devices.end(),
+                       [](const OfDevice& of) { return of.enabled; });
+  }
+  struct OfDevice {
+    at::DeviceType device;
+    bool enabled;
+    at::ScalarType type;
+  };
+  std::vector<OfDevice> devices;
   bool cache;
 };
 // Other settings for a scope.
 class AutocastScope {
  public:
-  explicit AutocastScope(const CpuAutocast& settings) : before_(CpuAutocast::current()) {
-    settings.set();
-  }
+  AutocastScope(const Place& place, const Autocast& settings) : before_(place) { settings.set(); }
   ~AutocastScope() { before_.set(); }
   AutocastScope(const AutocastScope&) = delete;
   AutocastScope& operator=(const AutocastScope&) = delete;
 
  private:
-  CpuAutocast before_;
+  Autocast before_;
 };
 // torch's cache of weights that autocast has cast belongs to one graph: empty before and after a
 // scope.
 class OwnAutocastCache {
  public:
-  explicit OwnAutocastCache(const CpuAutocast& settings) : used_(settings.enabled) { clear(); }
+  explicit OwnAutocastCache(const Autocast& settings) : used_(settings.enabled()) { clear(); }
   ~OwnAutocastCache() { clear(); }
   OwnAutocastCache(const OwnAutocastCache&) = delete;
   OwnAutocastCache& operator=(const OwnAutocastCache&) = delete;
@@ -83,14 +93,15 @@ class CheckpointedCall : public ::torch::CustomClassHolder {
         group_(std::move(group)),
         changes_(core->weight_changes(*group_)),
         trained_(trained()),
-        random_state_(random_state()),
-        autocast_(CpuAutocast::current()) {}
+        place_(core->place()),
+        random_state_(place_),
+        autocast_(place_) {}
 
   // In forward, without gradients; the group is bound.
   Tensors run_first(at::TensorList inputs) {
-    CpuAutocast settings = autocast_;
+    Autocast settings = autocast_;
     settings.cache = false;  // a weight cast without gradients must not be found by others later
-    const AutocastScope autocast(settings);
+    const AutocastScope autocast(place_, settings);
     const std::vector<std::uint32_t> versions = versions_of(inputs);
     Tensors outputs = run(inputs);
     if (versions_of(inputs) != versions) {
@@ -119,10 +130,10 @@ class CheckpointedCall : public ::torch::CustomClassHolder {
     Tensors roots, into_them;
     {
       const at::AutoGradMode with_gradients(true);
-      const KeepRandomState keep;
-      set_random_state(random_state_);
+      const KeepRandomState keep(place_);
+      random_state_.set();
       const OwnAutocastCache cache(autocast_);
-      const AutocastScope autocast(autocast_);
+      const AutocastScope autocast(place_, autocast_);
       const Tensors outputs = run(inputs);
       refuse_another_result(outputs.size(), gradients.size());
       for (std::size_t i = 0; i < outputs.size(); ++i) {
@@ -195,8 +206,9 @@ class CheckpointedCall : public ::torch::CustomClassHolder {
   std::shared_ptr<OffloadedGroup> group_;
   std::uint64_t changes_;      // of any group's weights, before forward
   std::vector<bool> trained_;  // which of the group's parameters
-  at::Tensor random_state_;
-  CpuAutocast autocast_;
+  Place place_;
+  RandomState random_state_;
+  Autocast autocast_;
 };
 
 template <class F, class... Inputs>

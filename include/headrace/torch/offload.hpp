@@ -165,8 +165,16 @@ struct ServedOnDemand {
 
 class Offload {
  public:
-  explicit Offload(Settings settings, EngineOptions options = {})
-      : core_(std::make_shared<detail::OffloadCore>(std::move(settings), std::move(options))) {}
+  //   place  where torch finds the parameters while they are bound, its buffers from freeze() on,
+  //          and where inputs have to be: torch's CPU, or the GPU that options.device is
+  //          (headrace/torch/cuda.hpp). Work is ordered on torch's current stream of the calling
+  //          thread, in backward on autograd's.
+  // Throws kUnsupported for a place that torch does not have, kInvalidArgument where the engine's
+  // device is another.
+  explicit Offload(Settings settings, EngineOptions options = {},
+                   at::Device place = at::Device(at::kCPU))
+      : core_(std::make_shared<detail::OffloadCore>(std::move(settings), std::move(options),
+                                                    place)) {}
   ~Offload() {
     try {
       if (core_) core_->close();
@@ -204,11 +212,11 @@ class Offload {
   //   a factory   of one: run now for names and shapes, and again in freeze() for values. Groups do
   //               so one at a time, in the order they were added (what it captures lives until
   //               then: by value, not by reference), and the run for shapes leaves
-  //               torch's CPU generator as it was: with one seed the values are those of the model
+  //               torch's generators as they were: with one seed the values are those of the model
   //               built plainly in that order.
   // Throws kInvalidArgument for a parameter that another group has, or that lies in another's
   // memory without being the same tensor (both are named), kUnsupported for one that is not a
-  // dense, row-major Float, BFloat16 or Half tensor in CPU memory.
+  // dense, row-major Float, BFloat16 or Half tensor in CPU memory, or where parameters are bound.
   template <class Source>
   Group<typename detail::SourceOf<std::remove_cvref_t<Source>>::type> add_group(std::string name,
                                                                                 Source&& source) {
@@ -222,7 +230,7 @@ class Offload {
     } else {
       detail::NamedTensors tensors;
       {
-        const detail::KeepRandomState keep;
+        const detail::KeepRandomState keep(core().place());
         const auto product = source();
         tensors = own_parameters(name, *detail::pointer_to<M>(product));
       }
@@ -359,7 +367,7 @@ class Offload {
     }
   }
   // function(inputs...), or group.module()->forward(inputs...), whose activations are not kept:
-  // backward runs it again, with torch's CPU generator and CPU autocast settings as they were now,
+  // backward runs it again, with torch's generators and autocast settings as they were now,
   // and the gradients of each call are those of run() bit for bit, where torch's operators give the
   // same bits without gradients (an LSTM's do not). What the block counts up is counted twice:
   // batch norm's running statistics.

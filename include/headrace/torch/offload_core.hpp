@@ -29,12 +29,15 @@
 #include "headrace/torch/offloaded_group.hpp"
 #include "headrace/torch/on_demand.hpp"
 #include "headrace/torch/parameter_owners.hpp"
+#include "headrace/torch/place.hpp"
 
 namespace headrace::torch::detail {
 class OffloadCore final : public OnDemandServer, public std::enable_shared_from_this<OffloadCore> {
  public:
-  OffloadCore(Settings settings, EngineOptions options)
-      : device_(options.device), engine_(std::move(settings), std::move(options)) {}
+  OffloadCore(Settings settings, EngineOptions options, at::Device place)
+      : place_(place), device_(options.device), engine_(std::move(settings), std::move(options)) {
+    refuse_another_device();
+  }
   ~OffloadCore() override {
     on_demand_.reset();
     for (const auto& group : groups_) {
@@ -42,11 +45,12 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
       if (closed_) continue;  // parked then, and saying so
       group->park("a parameter of " + quoted_group(group->name) +
                   " was used after its Offload was destroyed: its values are gone.");
-      group->lease.release();  // of those that are always bound: the engine goes next
+      group->leases.clear();  // of those that are always bound: the engine goes next
     }
   }
 
   Engine& engine() noexcept { return engine_; }
+  const Place& place() const noexcept { return place_; }
   bool frozen() const noexcept { return frozen_; }
 
   // ---- registration ----
@@ -71,7 +75,7 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
     }
     std::vector<ParameterSpec> specs;
     for (const auto& [parameter, tensor] : tensors) {
-      specs.push_back(spec_of(name, parameter, tensor));
+      specs.push_back(spec_of(place_, name, parameter, tensor));
       if (choose_) specs.back().hyperparameters = choose_(full_name(name, parameter), tensor);
     }
     auto group = std::make_shared<OffloadedGroup>();
@@ -97,6 +101,7 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
   void freeze() {
     engine_.freeze();
     for (const auto& group : groups_) attach(*group);
+    buffers_.move_to(place_);
     frozen_ = true;
     bind_rest();
     if (serves_on_demand_) on_demand_.emplace(weak_from_this(), groups_);
@@ -352,6 +357,24 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
   static constexpr int kEveryBackward = -1;
   static constexpr const char* kGone = " was used after close(): its values are gone.";
 
+  // Where the parameters are for torch, the engine's device has to be.
+  void refuse_another_device() const {
+    if (place_.is_cpu() && device_ && !device_->host_reads_memory()) {
+      throw Error(Code::kInvalidArgument,
+                  std::string("the engine's device is ") + device_->name() +
+                      ", and parameters are to be bound on torch's CPU, which cannot read there. "
+                      "Name the GPU as the Offload's place: Offload(settings, options, "
+                      "at::Device(at::kCUDA, 0)).");
+    }
+    const bool shares = !device_ || device_->shares_host_memory();
+    if (!place_.is_cpu() && shares) {
+      throw Error(Code::kInvalidArgument,
+                  "parameters are to be bound on " + place_.device().str() +
+                      ", and the engine's device is the CPU: torch would be given host memory "
+                      "there. Give the engine that device, e.g. {.device = "
+                      "headrace::torch::make_cuda_device(gpu)}.");
+    }
+  }
   void attach(OffloadedGroup& group) {
     NamedTensors tensors = std::exchange(group.loose, {});
     if (group.factory) {
@@ -363,7 +386,7 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
     }
     check_same_shapes(group, tensors);
     group.serves_on_demand = serves_on_demand_;
-    group.attach(engine_, tensors);
+    group.attach(place_, engine_, tensors);
     if (group.module) group.check_registered(owners_.without_shared(parameters_of(*group.module)));
     group.set_gradient_hooks([this, &group](std::size_t index) -> TakeGradient::Take {
       return [weak = weak_from_this(), &group, index](const at::Tensor& parameter) {
@@ -376,7 +399,7 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
     bool same = ids.size() == tensors.size();
     for (std::size_t i = 0; same && i < ids.size(); ++i) {
       const ParameterSpec& before = engine_.spec(ids[i]);
-      const ParameterSpec now = spec_of(group.name, tensors[i].first, tensors[i].second);
+      const ParameterSpec now = spec_of(place_, group.name, tensors[i].first, tensors[i].second);
       same = before.name == now.name && before.dtype == now.dtype && before.shape == now.shape;
     }
     if (same) return;
@@ -413,15 +436,22 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
                       "End its gathered() scope first.");
     }
     group.check_attached();
+    const Stream stream = place_.stream();
     if (group.bindings == 0) {
-      Gathered gathered = engine_.gather(group.id);
-      if (device_) device_->synchronize({});  // torch's CPU operators run on no stream of ours
+      Gathered gathered = engine_.gather(group.id, stream);
+      wait_for_cpu_operators();
       // Loaded since: a backward pass over values saved before is torch's to refuse.
       const std::uint64_t changes = engine_.weight_changes(group.id);
       if (std::exchange(group.seen_changes, changes) != changes) group.mark_changed();
-      group.bind(std::move(gathered));
+      group.bind(stream, std::move(gathered));
+    } else if (!group.leased_on(stream)) {  // its bytes are there, and this stream waits for them
+      group.leases.push_back({stream, engine_.gather(group.id, stream)});
     }
     ++group.bindings;
+  }
+  // Torch's CPU operators run on no stream: they neither wait for one nor are waited for.
+  void wait_for_cpu_operators() {
+    if (place_.is_cpu() && device_) device_->synchronize({});
   }
   // Where memory is out, a group that has been bound for longest lets go: backward passes go from
   // group to group, so it is one that is done and was only kept, or one that waits for the gradient
@@ -585,8 +615,9 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
       }
       const at::Tensor dense = gradient.detach().contiguous();
       engine_.add_gradient(ours.id, dense.const_data_ptr(),
-                           dtype_of(dense, ours.full_name + ".grad"));
-      if (device_) device_->synchronize({});  // it has been read: the tensor may go
+                           dtype_of(dense, ours.full_name + ".grad"), place_.stream());
+      wait_for_cpu_operators();  // it has been read: the tensor may go
+      place_.keep_until_read(dense);
       ours.gradient.mark_taken(parameter);
     }
     const std::lock_guard lock(mutex_);
@@ -599,6 +630,7 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
     unbind(group);
   }
 
+  const Place place_;
   std::shared_ptr<Device> device_;
   Engine engine_;  // outlives the groups' leases
   Choose choose_;

@@ -66,14 +66,15 @@ inline NamedTensors parameters_of(const ::torch::nn::Module& module) {
 }
 
 // What the engine is told of a parameter, less its hyperparameters.
-inline ParameterSpec spec_of(const std::string& group, const std::string& name,
+inline ParameterSpec spec_of(const Place& place, const std::string& group, const std::string& name,
                              const at::Tensor& tensor) {
   const std::string full = full_name(group, name);
-  if (tensor.layout() != at::kStrided || tensor.device().type() != at::kCPU) {
+  if (tensor.layout() != at::kStrided || !(tensor.device().is_cpu() || place.has(tensor))) {
     throw Error(Code::kUnsupported,
-                "parameter '" + full + "' is a " + tensor.toString() +
-                    " tensor: only dense parameters in CPU memory can be offloaded. Move it with "
-                    "module->to(torch::kCPU) before add_group().");
+                "parameter '" + full + "' is a " + tensor.toString() + " tensor on " +
+                    tensor.device().str() + ": only dense parameters in CPU memory" +
+                    (place.is_cpu() ? "" : ", or on " + place.device().str() + ",") +
+                    " can be offloaded. Move it with module->to(torch::kCPU) before add_group().");
   }
   const DType dtype = dtype_of(tensor, full);
   if (!tensor.is_contiguous()) {
@@ -150,7 +151,12 @@ class OffloadedGroup {
   const void* owner = nullptr;     // the core that added it
   std::uint64_t seen_changes = 0;  // Engine::weight_changes() when it was bound last
   std::uint32_t bindings = 0;
-  Gathered lease;
+  // Where the values are, one for each stream that uses them.
+  struct Lease {
+    Stream stream;
+    Gathered gathered;
+  };
+  std::vector<Lease> leases;
   std::vector<OpenBackward> backwards;
   bool serves_on_demand = false;  // set before attach()
   std::optional<TouchedBinding> touched;
@@ -158,7 +164,7 @@ class OffloadedGroup {
 
   // Moves the parameters from memory of their own onto the (parked) section storages, their values
   // into the engine.
-  void attach(Engine& engine, const NamedTensors& tensors) {
+  void attach(const Place& place, Engine& engine, const NamedTensors& tensors) {
     engine.load(id, [&](ParameterId parameter, std::span<std::byte> values) {
       copy_values(tensors[index_in(engine, parameter)].second, values);
     });
@@ -166,12 +172,12 @@ class OffloadedGroup {
     parked_text_ = parked_text(tensors);
     for (std::size_t i = 0; i < ids.size(); ++i) {
       const ParameterSpec& spec = engine.spec(ids[i]);
-      const std::size_t section = section_for(engine, spec.dtype);
+      const std::size_t section = section_for(place, engine, spec.dtype);
       at::Tensor parameter = tensors[i].second;
       parameter.set_data(sections_[section].view(engine.section_offset_bytes(ids[i]), spec.shape));
       const std::string& name = engine.full_name(ids[i]);
       parameters_.push_back(
-          {ids[i], name, parameter, section, TakenGradient(parameter, taken_text(name))});
+          {ids[i], name, parameter, section, TakenGradient(place, parameter, taken_text(name))});
     }
   }
 
@@ -221,8 +227,13 @@ class OffloadedGroup {
     }
   }
 
-  void bind(Gathered gathered) {
-    lease = std::move(gathered);
+  bool leased_on(Stream stream) const noexcept {
+    return std::any_of(leases.begin(), leases.end(), [stream](const Lease& lease) {
+      return lease.stream.handle == stream.handle;
+    });
+  }
+  void bind(Stream stream, Gathered gathered) {
+    leases.push_back({stream, std::move(gathered)});
     for (SectionStorage& section : sections_) {
       section.bind(leased(section));
     }
@@ -238,23 +249,19 @@ class OffloadedGroup {
       if (here && version_of(parameter) != parameter.bound_version) written = &parameter;
     }
     park(parked_text_);
-    lease.release();
+    leases.clear();
     return written;
   }
   // Of each parameter's bytes while the group is bound.
   std::vector<std::uint64_t> fingerprints() const {
     std::vector<std::uint64_t> prints;
-    for (const OffloadedParameter& parameter : parameters_) {
-      const DeviceSpan bytes = lease.bytes(parameter.id);
-      prints.push_back(fingerprint(bytes.data, bytes.size_bytes));
-    }
+    for (const OffloadedParameter& parameter : parameters_) prints.push_back(print_of(parameter));
     return prints;
   }
   // The first parameter whose bytes are others now, if one's are.
   const OffloadedParameter* changed_since(const std::vector<std::uint64_t>& prints) const {
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      const DeviceSpan bytes = lease.bytes(parameters_[i].id);
-      if (fingerprint(bytes.data, bytes.size_bytes) != prints[i]) return &parameters_[i];
+      if (print_of(parameters_[i]) != prints[i]) return &parameters_[i];
     }
     return nullptr;
   }
@@ -282,15 +289,11 @@ class OffloadedGroup {
   // A bound group goes on with a copy of its values, and gives its lease back.
   void move_to_copy() {
     std::vector<at::Tensor> copies;
-    for (const SectionStorage& section : sections_) {
-      const std::size_t size_bytes = section.size_bytes();
-      copies.push_back(at::empty({static_cast<std::int64_t>(size_bytes)}, at::kByte));
-      std::memcpy(copies.back().mutable_data_ptr(), leased(section), size_bytes);
-    }
+    for (const SectionStorage& section : sections_) copies.push_back(section.whole().clone());
     for (std::size_t i = 0; i < sections_.size(); ++i)
       sections_[i].bind(copies[i].mutable_data_ptr());
     copies_ = std::move(copies);
-    lease.release();
+    leases.clear();
   }
   // torch::load() and Module::to() give a parameter other memory: its values go to the copy.
   void take_strays_back(Engine& engine) {
@@ -313,9 +316,11 @@ class OffloadedGroup {
   }
   // The copy's values become the engine's.
   void load_copy(Engine& engine) {
+    std::vector<at::Tensor> copies;  // where the CPU can read them
+    for (const at::Tensor& copy : copies_) copies.push_back(copy.cpu());
     for (const OffloadedParameter& parameter : parameters_) {
       const auto* values =
-          static_cast<const std::byte*>(copies_[parameter.section].const_data_ptr()) +
+          static_cast<const std::byte*>(copies[parameter.section].const_data_ptr()) +
           engine.section_offset_bytes(parameter.id);
       const std::size_t size = parameter.tensor.element_size();
       engine.load(parameter.id, Content::kWeight,
@@ -359,13 +364,26 @@ class OffloadedGroup {
 
  private:
   void* leased(const SectionStorage& section) const {
-    return lease.section(*dtype_of(section.type())).data;
+    return leases.front().gathered.section(*dtype_of(section.type())).data;
+  }
+  std::uint64_t print_of(const OffloadedParameter& parameter) const {
+    const DeviceSpan bytes = leases.front().gathered.bytes(parameter.id);
+    const SectionStorage& section = sections_[parameter.section];
+    const at::Tensor whole = section.whole();
+    if (whole.device().is_cpu()) return fingerprint(bytes.data, bytes.size_bytes);
+    const auto offset =
+        static_cast<const std::byte*>(bytes.data) - static_cast<const std::byte*>(leased(section));
+    const auto element = static_cast<std::ptrdiff_t>(whole.element_size());
+    const at::Tensor values =
+        whole.narrow(0, offset / element, static_cast<std::int64_t>(bytes.size_bytes) / element)
+            .cpu();
+    return fingerprint(values.const_data_ptr(), bytes.size_bytes);
   }
   static std::uint32_t version_of(const OffloadedParameter& parameter) {
     return parameter.tensor.unsafeGetTensorImpl()->version_counter().current_version();
   }
   static void copy_values(const at::Tensor& from, std::span<std::byte> values) {
-    const at::Tensor dense = from.detach().contiguous();
+    const at::Tensor dense = from.detach().cpu().contiguous();
     if (dense.nbytes() != values.size()) {
       throw Error(Code::kInvalidArgument,
                   "parameter values changed their size between add_group() and freeze()");
@@ -380,12 +398,12 @@ class OffloadedGroup {
     throw Error(Code::kNotFound,
                 "the engine asked for a parameter that is not in " + quoted_group(name));
   }
-  std::size_t section_for(Engine& engine, DType dtype) {
+  std::size_t section_for(const Place& place, Engine& engine, DType dtype) {
     const at::ScalarType type = scalar_type_of(dtype);
     for (std::size_t i = 0; i < sections_.size(); ++i) {
       if (sections_[i].type() == type) return i;
     }
-    sections_.emplace_back(type, engine.section_size_bytes(id, dtype), parked_text_);
+    sections_.emplace_back(place, type, engine.section_size_bytes(id, dtype), parked_text_);
     return sections_.size() - 1;
   }
   std::string taken_text(const std::string& parameter) const {

@@ -1,33 +1,48 @@
 // SPDX-License-Identifier: Apache-2.0
-// headrace/torch/random_state.hpp: where torch's CPU generator stands, taken down and put back.
+// headrace/torch/random_state.hpp: where torch's generators stand, taken down and put back.
 #pragma once
-#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <mutex>
+#include <utility>
+#include <vector>
+
+#include "headrace/torch/place.hpp"
 
 namespace headrace::torch::detail {
-// Some 5 KB.
-inline at::Tensor random_state() {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  const std::lock_guard lock(generator.mutex());
-  return generator.get_state();
-}
-inline void set_random_state(const at::Tensor& state) {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  const std::lock_guard lock(generator.mutex());
-  generator.set_state(state);
-}
+// Of the CPU's generator (some 5 KB) and the place's own.
+class RandomState {
+ public:
+  explicit RandomState(const Place& place) : generators_(place.generators()) {
+    for (at::Generator& generator : generators_) {
+      const std::lock_guard lock(generator.mutex());
+      states_.push_back(generator.get_state());
+    }
+  }
+  void set() const {
+    for (std::size_t i = 0; i < generators_.size(); ++i) {
+      at::Generator generator = generators_[i];
+      const std::lock_guard lock(generator.mutex());
+      generator.set_state(states_[i]);
+    }
+  }
 
-// Puts the generator back to where it was.
+ private:
+  std::vector<at::Generator> generators_;
+  std::vector<at::Tensor> states_;
+};
+
+// Puts the generators back to where they were.
 class KeepRandomState {
  public:
-  KeepRandomState() : state_(random_state()) {}
-  ~KeepRandomState() { set_random_state(state_); }
+  explicit KeepRandomState(const Place& place) : state_(place) {}
+  ~KeepRandomState() { state_.set(); }
   KeepRandomState(const KeepRandomState&) = delete;
   KeepRandomState& operator=(const KeepRandomState&) = delete;
 
  private:
-  at::Tensor state_;
+  RandomState state_;
 };
 }  // namespace headrace::torch::detail

@@ -17,6 +17,8 @@
 #include <cstdint>
 #include <string>
 
+#include "headrace/torch/place.hpp"
+
 namespace headrace::torch::detail {
 // Opens one private member to the function below: an explicit instantiation may name it.
 template <class Tag, typename Tag::type kMember>
@@ -41,10 +43,11 @@ void allow_access(Impl& storage) {
 
 class SectionStorage {
  public:
-  SectionStorage(at::ScalarType type, std::size_t size_bytes, const std::string& parked_text)
+  SectionStorage(const Place& place, at::ScalarType type, std::size_t size_bytes,
+                 const std::string& parked_text)
       : type_(type),
-        storage_(c10::Storage::use_byte_size_t{}, size_bytes,
-                 c10::DataPtr(nullptr, c10::Device(c10::kCPU)),
+        keys_(place.keys(type)),
+        storage_(c10::Storage::use_byte_size_t{}, size_bytes, c10::DataPtr(nullptr, place.device()),
                  /*allocator=*/nullptr, /*resizable=*/false) {
     park(parked_text);
   }
@@ -52,8 +55,7 @@ class SectionStorage {
   // A row-major view; `offset_bytes` from the section's start. Needs no memory behind it.
   at::Tensor view(std::uint64_t offset_bytes, at::IntArrayRef sizes) const {
     const auto meta = c10::scalarTypeToTypeMeta(type_);
-    auto impl = c10::make_intrusive<c10::TensorImpl>(
-        c10::Storage(storage_), c10::DispatchKeySet(c10::DispatchKey::CPU), meta);
+    auto impl = c10::make_intrusive<c10::TensorImpl>(c10::Storage(storage_), keys_, meta);
     impl->set_storage_offset(static_cast<std::int64_t>(offset_bytes / meta.itemsize()));
     impl->set_sizes_contiguous(sizes);
     return at::Tensor(std::move(impl));
@@ -63,16 +65,20 @@ class SectionStorage {
   void bind(void* data) {
     c10::StorageImpl& impl = *storage_.unsafeGetStorageImpl();
     allow_access(impl);
-    impl.set_data_ptr_noswap(
-        c10::DataPtr(data, c10::Device(c10::kCPU)));  // refreshes torch's access checks
+    impl.set_data_ptr_noswap(c10::DataPtr(data, impl.device()));  // refreshes the access checks
   }
   void park(const std::string& text) {
     c10::StorageImpl& impl = *storage_.unsafeGetStorageImpl();
-    impl.set_data_ptr_noswap(c10::DataPtr(nullptr, c10::Device(c10::kCPU)));
+    impl.set_data_ptr_noswap(c10::DataPtr(nullptr, impl.device()));
     impl.release_data_and_set_meta_custom_data_ptr_error_msg_(text);
   }
 
   at::ScalarType type() const noexcept { return type_; }
+  // All of it, while it is bound.
+  at::Tensor whole() const {
+    const auto elements = size_bytes() / c10::elementSize(type_);
+    return view(0, {static_cast<std::int64_t>(elements)});
+  }
   // What every tensor on it leads to: a parameter, its views, what autograd saved of it.
   const c10::StorageImpl* key() const { return storage_.unsafeGetStorageImpl(); }
   std::size_t size_bytes() const { return storage_.nbytes(); }
@@ -85,6 +91,7 @@ class SectionStorage {
 
  private:
   at::ScalarType type_;
+  c10::DispatchKeySet keys_;
   c10::Storage storage_;
 };
 }  // namespace headrace::torch::detail

@@ -23,8 +23,8 @@ namespace headrace::torch::detail {
 // Of one parameter. Thread: the one that runs its part of backward; others between two of those.
 class TakenGradient {
  public:
-  TakenGradient(const at::Tensor& parameter, const std::string& text)
-      : stand_in_(SectionStorage(parameter.scalar_type(), parameter.nbytes(), text)
+  TakenGradient(const Place& place, const at::Tensor& parameter, const std::string& text)
+      : stand_in_(SectionStorage(place, parameter.scalar_type(), parameter.nbytes(), text)
                       .view(0, parameter.sizes())) {}
 
   // The gradient that torch has written; undefined if it had none. What was taken before stays

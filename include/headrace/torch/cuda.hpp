@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// headrace/torch/cuda.hpp: a CUDA device for Offload that shares torch's memory.
+//
+//   const at::Device gpu(at::kCUDA, 0);
+//   headrace::torch::Offload offload(settings, {.device = headrace::torch::make_cuda_device(gpu)},
+//                                    gpu);
+//
+// The program links, or loads, LibTorch's CUDA part (libtorch_cuda).
+#pragma once
+#include <c10/core/Allocator.h>
+#include <c10/core/DeviceGuard.h>
+
+#include <cstddef>
+#include <memory>
+
+#include "headrace/cuda.hpp"
+#include "headrace/torch/place.hpp"
+
+namespace headrace::torch {
+// headrace::make_cuda_device(), whose memory for parameters comes from torch's caching allocator:
+// torch's memory limit and statistics count it.
+// Throws what that throws, and kUnsupported where torch does not see `gpu`.
+inline std::shared_ptr<Device> make_cuda_device(at::Device gpu) {
+  struct TorchMemory {
+    at::Device device;
+    static void* allocate(void* context, std::size_t size_bytes) {
+      const c10::DeviceGuard guard(static_cast<TorchMemory*>(context)->device);
+      try {
+        return c10::GetAllocator(c10::kCUDA)->raw_allocate(size_bytes);
+      } catch (const c10::Error&) {  // out of memory: the engine says what for
+        return nullptr;
+      }
+    }
+    static void deallocate(void* context, void* data, std::size_t) {
+      const c10::DeviceGuard guard(static_cast<TorchMemory*>(context)->device);
+      c10::GetAllocator(c10::kCUDA)->raw_deallocate(data);
+    }
+  };
+  const detail::Place place(gpu);
+  auto memory = std::make_shared<TorchMemory>(TorchMemory{place.device()});
+  CudaOptions options;
+  options.ordinal = place.device().index();
+  options.allocator = {memory.get(), &TorchMemory::allocate, &TorchMemory::deallocate};
+  std::shared_ptr<Device> device = headrace::make_cuda_device(options);
+  return {device.get(), [device, memory](Device*) mutable {
+            device.reset();
+            memory.reset();
+          }};
+}
+}  // namespace headrace::torch
