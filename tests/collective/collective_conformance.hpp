@@ -24,6 +24,10 @@ struct WorldMaker {
 class CollectiveConformance : public testing::TestWithParam<WorldMaker> {
  protected:
   void SetUp() override { ranks_ = GetParam().make(); }
+  // Together: a rank may wait at its end for the others to know.
+  void TearDown() override {
+    on_every_rank(ranks_, [](std::uint32_t, Rank& rank) { rank.collective.reset(); });
+  }
   std::uint32_t world() const { return GetParam().world_size; }
   std::vector<Rank> ranks_;
 };

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// headrace/nccl.hpp: the collective between GPUs, over NVIDIA's NCCL.
+//
+//   // Rank 0 makes the id, and every rank is handed the same one: by file, MPI, torch's store.
+//   const NcclId id = rank == 0 ? nccl_unique_id() : received_from_rank_0();
+//   EngineOptions options{.device = device};
+//   options.collective = make_nccl_collective({.rank = rank, .world_size = world, .id = id,
+//                                              .device = device});
+//
+// NCCL is looked for at run time, so that a build needs neither it nor CUDA: 2.18 or newer.
+//
+// Results: reduce_scatter() adds in rank order, in f32, and rounds once: the bits that ranks in one
+//          process give. all_reduce_sum() likewise, in double.
+// Memory:  nccl_scratch_bytes() on the device, and NCCL's own buffers, which no plan counts.
+// Threads: the seam's (headrace/collective.hpp). One of its own, headrace-nccl, blocks signals and
+//          is gone with the object.
+// Found when: all_gather() and reduce_scatter() return once their work is queued; nothing is
+//          compared then. all_reduce_sum() and barrier() compare the ranks' calls, their own and
+//          all queued since the last of them, and name the first that differs on both sides. What
+//          calls that differed have queued until then has no meaning.
+// Failure: kPeerLost, then and ever after. Another rank's abort() or destruction is told with its
+//          reason at the next all_reduce_sum() or barrier(); an error that NCCL reports (a process
+//          that died), within half a second, at any call; a rank that does not come, at the
+//          deadline, by name where others have come to a call that blocks; it may still find
+//          them in that call, and is alone in the next. Work queued on streams is ended then, so
+//          that a stream can be waited for; its results have no meaning.
+#pragma once
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "headrace/collective.hpp"
+#include "headrace/device.hpp"
+
+namespace headrace {
+// Equal on all ranks of a world, and new for every world. Plain bytes, to be sent as they are.
+using NcclId = std::array<unsigned char, 128>;
+
+struct NcclOptions {
+  std::uint32_t rank = 0;
+  std::uint32_t world_size = 1;
+  NcclId id = {};
+  // The engine's: its streams are CUDA streams (Stream::handle is the cudaStream_t), on the GPU
+  // that is current on the thread that calls make_nccl_collective(). One rank per GPU.
+  std::shared_ptr<Device> device = nullptr;
+  // How long a call waits for the other ranks; for queued work, counted from the call, or from the
+  // end of the queued call before it.
+  std::chrono::milliseconds deadline = std::chrono::minutes(10);
+  // The largest buffer that reduce_scatter() will be given: its scratch is allocated at once. A
+  // larger one, or 0, allocates when it comes, having waited for what is queued.
+  std::uint64_t largest_bucket_bytes = 0;
+  // Path of the library. Empty: libnccl.so.2, where the loader finds it; in a process that has
+  // loaded torch, torch's.
+  std::string library = {};
+};
+
+// The id of a new world. Rank 0 calls it, and lives on: the ranks find each other through the
+// process that made the id.
+// Throws headrace::Error kUnsupported: the library is missing, too old, or fails.
+NcclId nccl_unique_id(const std::string& library = {});
+
+// This rank's collective. Blocks until all ranks have come: every rank calls it, each in a process
+// or thread of its own. The object's end waits up to 5 seconds for the other ranks' next call or
+// end, so that they are told.
+// Throws headrace::Error
+//   kInvalidArgument  a rank outside the world, no device, no deadline.
+//   kUnsupported      the library is missing, lacks a function, is too old, or cannot serve this
+//                     machine: what it says is in the text.
+//   kOutOfBudget      the device has no room for the scratch.
+//   kPeerLost         a rank did not come within the deadline.
+std::shared_ptr<Collective> make_nccl_collective(const NcclOptions& options);
+
+// Device memory of a rank's collective whose largest reduce_scatter() is of `largest_bucket_bytes`:
+// the other ranks' copies of this rank's piece, the sum in f32, and 8 KiB per rank for what the
+// ranks tell each other. For large worlds the size of the bucket.
+std::uint64_t nccl_scratch_bytes(std::uint64_t largest_bucket_bytes,
+                                 std::uint32_t world_size) noexcept;
+}  // namespace headrace

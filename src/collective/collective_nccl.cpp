@@ -1,0 +1,592 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collective/collective_nccl.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <exception>
+
+#include "async/thread.hpp"
+#include "base/units.hpp"
+#include "collective/rank_sums.hpp"
+#include "headrace/error.hpp"
+
+namespace headrace::collective {
+namespace {
+using std::chrono::milliseconds;
+constexpr std::uint64_t kControlBytes = 8192;  // per rank: a post, and behind all of them:
+constexpr std::uint64_t kPayloadBytes = kControlBytes - sizeof(Post);
+static_assert(sizeof(QueuedCalls) <= kPayloadBytes && kPayloadBytes % sizeof(double) == 0);
+constexpr std::uint64_t kSlotAlignment = 256;
+// How long a stream may take to pass what was aborted on it.
+constexpr std::chrono::seconds kDrain(5);
+
+const NcclOptions& checked(const NcclOptions& options) {
+  const auto refuse = [](const std::string& cause) {
+    throw Error(Code::kInvalidArgument, "make_nccl_collective: " + cause);
+  };
+  if (options.rank >= options.world_size) {
+    refuse("rank " + std::to_string(options.rank) + " of world_size " +
+           std::to_string(options.world_size) +
+           " does not exist: no collective was made; ranks count from 0");
+  }
+  if (options.device == nullptr)
+    refuse("no device: no collective was made; pass the engine's as NcclOptions::device");
+  if (options.deadline <= milliseconds(0))
+    refuse("a deadline of 0 would end every call: no collective was made; leave it out for ten "
+           "minutes");
+  return options;
+}
+
+std::uint64_t slot_bytes(std::uint64_t bucket_bytes, std::uint32_t world_size) {
+  return base::align_up((bucket_bytes + world_size - 1) / world_size, kSlotAlignment);
+}
+// The other ranks' copies of a piece, then the sum in f32: at most twice a piece.
+std::uint64_t reduce_bytes(std::uint64_t bucket_bytes, std::uint32_t world_size) {
+  if (world_size == 1) return 0;
+  const std::uint64_t slot = slot_bytes(bucket_bytes, world_size);
+  return (world_size - 1) * slot + (world_size > 2 ? 2 * slot : 0);
+}
+
+NcclStream nccl_stream(Stream stream) { return reinterpret_cast<NcclStream>(stream.handle); }
+std::int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+}  // namespace
+
+// ---- construction and end ----
+
+CollectiveNccl::OwnStream::~OwnStream() {
+  try {
+    device_.synchronize(stream_);
+  } catch (const std::exception&) {  // a device that is gone runs nothing any more
+  }
+  device_.destroy_stream(stream_);
+}
+
+void CollectiveNccl::Scratch::resize(std::uint64_t size_bytes) {
+  reset();
+  data_ = static_cast<std::byte*>(device_.allocate(size_bytes));
+  if (data_ == nullptr) {
+    throw Error(Code::kOutOfBudget,
+                "the device has no " + std::to_string(size_bytes) +
+                    " bytes left for what NCCL's ranks send each other: the call was not made; "
+                    "leave room for nccl_scratch_bytes()");
+  }
+  size_bytes_ = size_bytes;
+}
+
+void CollectiveNccl::Scratch::reset() noexcept {
+  if (data_ != nullptr) device_.deallocate(data_, size_bytes_);
+  data_ = nullptr;
+  size_bytes_ = 0;
+}
+
+// One blocking call, or farewell, at a time.
+class CollectiveNccl::ControlUse {
+ public:
+  explicit ControlUse(CollectiveNccl& owner) : owner_(owner) {
+    std::unique_lock lock(owner_.mutex_);
+    owner_.throw_if_failed(lock);
+    owner_.control_used_ = true;
+  }
+  ~ControlUse() {
+    const std::lock_guard lock(owner_.mutex_);
+    owner_.control_used_ = false;
+    owner_.changed_.notify_all();
+  }
+  ControlUse(const ControlUse&) = delete;
+  ControlUse& operator=(const ControlUse&) = delete;
+
+ private:
+  CollectiveNccl& owner_;
+};
+
+CollectiveNccl::CollectiveNccl(const NcclOptions& options)
+    : rank_(checked(options).rank),
+      world_size_(options.world_size),
+      deadline_(options.deadline),
+      grace_(std::min<milliseconds>(options.deadline, std::chrono::seconds(5))),
+      device_(options.device),
+      posts_(world_size_),
+      payload_(world_size_ * kPayloadBytes),
+      value_parts_(world_size_),
+      library_(load_nccl(options.library)),
+      control_memory_(*device_),
+      scratch_(*device_),
+      control_stream_(*device_),
+      watch_stream_(*device_),
+      data_(library_),
+      control_(library_) {
+  control_memory_.resize(world_size_ * kControlBytes);
+  if (const std::uint64_t size = reduce_bytes(options.largest_bucket_bytes, world_size_))
+    scratch_.resize(size);
+  connect(options);
+  watch_thread_ = async::start_thread("headrace-nccl", [this] { watch(); });
+}
+
+void CollectiveNccl::connect(const NcclOptions& options) {
+  const Clock::time_point end = Clock::now() + deadline_;
+  check_made(until_issued(data_, data_.start(world_size_, options.id, rank_), end));
+  check_made(until_issued(control_, control_.split_from(data_, rank_), end));
+  // NCCL connects at the first use, which this is, so that a later wait is for the rank itself.
+  meet(posted_call(CallKind::kBarrier, {0, "make_nccl_collective"}, DType::kF32, 0), nullptr, 0);
+}
+
+void CollectiveNccl::check_made(NcclResult result) {
+  if (result == kNcclSuccess) return;
+  const std::string who = "rank " + std::to_string(rank_) + " of " + std::to_string(world_size_);
+  if (result == kNcclInProgress) {
+    throw Error(Code::kPeerLost,
+                who + " waited " + std::to_string(deadline_.count()) +
+                    " ms for the other ranks to make their NCCL collective: none was made; see "
+                    "that each has this run's id and reaches the host that made it, or raise "
+                    "NcclOptions::deadline");
+  }
+  throw Error(result == kNcclRemoteError ? Code::kPeerLost : Code::kUnsupported,
+              "NCCL on " + who + ": " + library_.describe(result) +
+                  ": no collective was made; NCCL_DEBUG=INFO in the environment makes it say more");
+}
+
+CollectiveNccl::~CollectiveNccl() {
+  const Clock::time_point end = Clock::now() + grace_;
+  leave();
+  {
+    const std::lock_guard lock(mutex_);
+    closing_ = true;
+    for_watch_.notify_all();
+  }
+  watch_thread_.join();
+  control_.finish(end);
+  data_.finish(end);
+}
+
+// Whoever waits for this rank in an exchange is told in it.
+void CollectiveNccl::leave() noexcept try {
+  const ControlUse use(*this);
+  Post post;
+  post.kind = Post::Kind::kLeft;
+  exchange_posts(post, Clock::now() + grace_);
+} catch (const Error&) {  // it has failed: that has been said
+}
+
+// ---- calls that are queued ----
+
+void CollectiveNccl::check_divides(const char* what, CollectiveTag tag, std::uint64_t size) const {
+  if (size % world_size_ == 0) return;
+  throw Error(Code::kInvalidArgument,
+              "'" + std::string(tag.what) + "' has " + std::to_string(size) + " " + what +
+                  ", which is no multiple of the world size " + std::to_string(world_size_) +
+                  ": the call was not made; pad the buffer");
+}
+
+void CollectiveNccl::begin(const PostedCall& call) {
+  {
+    std::unique_lock lock(mutex_);
+    throw_if_failed(lock);
+  }
+  queued_calls_.add(call);
+}
+
+NcclResult CollectiveNccl::until_issued(NcclCommunicator& communicator, NcclResult result,
+                                        Clock::time_point end) {
+  for (int asked = 0; result == kNcclInProgress && Clock::now() < end; ++asked) {
+    if (asked < 100) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+    result = communicator.state();
+  }
+  return result;
+}
+
+// One after the other, on whichever streams they are: ranks meet in the same order, and the scratch
+// is used by one at a time.
+template <class Calls>
+void CollectiveNccl::issue(const PostedCall& call, Stream stream, const Calls& calls) {
+  if (last_end_.id != 0 && stream.handle != last_stream_.handle) device_->wait(stream, last_end_);
+  const NcclResult result = until_issued(data_, data_.issue(calls), Clock::now() + deadline_);
+  if (result == kNcclSuccess) return;
+  if (is_error(result)) {
+    break_off("NCCL at " + describe(call_of(call)) + ": " + library_.describe(result) +
+              ": no rank can go on; close every rank's engine and start again");
+  } else {
+    break_off(missing_text("another rank", call_of(call),
+                           static_cast<std::uint64_t>(deadline_.count())));
+  }
+  std::unique_lock lock(mutex_);
+  throw_if_failed(lock);
+}
+
+void CollectiveNccl::keep_watch(const PostedCall& call, Stream stream) {
+  last_stream_ = stream;
+  last_end_ = device_->record(stream);
+  device_->wait(watch_stream_, last_end_);
+  {
+    const std::lock_guard lock(mutex_);
+    queued_.push_back({call, Clock::now()});
+  }
+  const auto ended = [](void* context) noexcept {
+    auto& self = *static_cast<CollectiveNccl*>(context);
+    const std::lock_guard lock(self.mutex_);
+    self.queued_.pop_front();
+    if (!self.queued_.empty()) self.queued_.front().since = Clock::now();
+    self.changed_.notify_all();
+  };
+  device_->notify(watch_stream_, ended, this);
+}
+
+void CollectiveNccl::all_gather(CollectiveTag tag, Stream stream, DeviceSpan whole) {
+  check_divides("bytes", tag, whole.size_bytes);
+  const PostedCall call = posted_call(CallKind::kAllGather, tag, DType::kF32, whole.size_bytes);
+  begin(call);
+  const std::uint64_t piece = whole.size_bytes / world_size_;
+  if (piece == 0) return;
+  issue(call, stream, [&](NcclCommHandle comm) {
+    return library_.all_gather(static_cast<std::byte*>(whole.data) + rank_ * piece, whole.data,
+                               piece, kNcclInt8, comm, nccl_stream(stream));
+  });
+  keep_watch(call, stream);
+}
+
+void CollectiveNccl::reduce_scatter(CollectiveTag tag, Stream stream, void* buffer, DType dtype,
+                                    std::uint64_t elements) {
+  check_divides("elements", tag, elements);
+  const std::uint64_t whole = elements * size_bytes(dtype), piece = whole / world_size_;
+  grow_scratch(reduce_bytes(whole, world_size_));
+  const PostedCall call = posted_call(CallKind::kReduceScatter, tag, dtype, elements);
+  begin(call);
+  if (piece == 0 || world_size_ == 1) return;
+  auto* const bytes = static_cast<std::byte*>(buffer);
+  issue(call, stream, [&](NcclCommHandle comm) {
+    NcclResult worst = kNcclSuccess;
+    std::byte* slot = scratch_.data();
+    for (std::uint32_t other = 0; other < world_size_ && !is_error(worst); ++other) {
+      if (other == rank_) continue;
+      const int peer = static_cast<int>(other);
+      worst = library_.send(bytes + other * piece, piece, kNcclInt8, peer, comm,
+                            nccl_stream(stream));
+      if (is_error(worst)) break;
+      worst = library_.recv(slot, piece, kNcclInt8, peer, comm, nccl_stream(stream));
+      slot += slot_bytes(whole, world_size_);
+    }
+    return worst;
+  });
+  add_in_rank_order(stream, bytes + rank_ * piece, dtype, elements / world_size_);
+  keep_watch(call, stream);
+}
+
+// The bits of sum_ranks(): f32 additions in rank order, rounded once. a + b and b + a are equal, so
+// the last addition may be made into this rank's own piece, be it the first operand or the second.
+void CollectiveNccl::add_in_rank_order(Stream stream, std::byte* own, DType dtype,
+                                       std::uint64_t elements) {
+  const std::uint64_t slot = slot_bytes(elements * size_bytes(dtype) * world_size_, world_size_);
+  const auto part = [&](std::uint32_t of) {
+    return of == rank_ ? own : scratch_.data() + (of < rank_ ? of : of - 1) * slot;
+  };
+  const auto add = [&](const void* source, DType source_dtype, void* sum, DType sum_dtype,
+                       bool overwrite) {
+    Accumulation work;
+    work.source = source;
+    work.source_dtype = source_dtype;
+    work.sum = sum;
+    work.sum_dtype = sum_dtype;
+    work.elements = elements;
+    work.overwrite = overwrite;
+    device_->accumulate(stream, work);
+  };
+  const std::uint32_t last = world_size_ - 1;
+  if (world_size_ == 2) return add(part(last - rank_), dtype, own, dtype, false);
+  std::byte* const sum = scratch_.data() + last * slot;
+  add(part(0), dtype, sum, DType::kF32, true);
+  for (std::uint32_t of = 1; of < last; ++of) add(part(of), dtype, sum, DType::kF32, false);
+  if (rank_ == last) return add(sum, DType::kF32, own, dtype, false);
+  add(part(last), dtype, sum, DType::kF32, false);
+  add(sum, DType::kF32, own, dtype, true);
+}
+
+void CollectiveNccl::grow_scratch(std::uint64_t size_bytes) {
+  if (size_bytes <= scratch_.size_bytes()) return;
+  {
+    std::unique_lock lock(mutex_);
+    throw_if_failed(lock);
+    changed_.wait(lock, [&] { return queued_.empty() || life_ != Life::kGood; });
+    throw_if_failed(lock);
+  }
+  scratch_.resize(size_bytes);
+}
+
+// ---- calls that block ----
+
+void CollectiveNccl::barrier(CollectiveTag tag) {
+  meet(posted_call(CallKind::kBarrier, tag, DType::kF32, 0), nullptr, 0);
+}
+
+void CollectiveNccl::all_reduce_sum(CollectiveTag tag, double* values, std::uint64_t count) {
+  meet(posted_call(CallKind::kAllReduceSum, tag, DType::kF32, count), values, count);
+}
+
+void CollectiveNccl::meet(const PostedCall& call, double* values, std::uint64_t count) {
+  {
+    const ControlUse use(*this);
+    Post mine;
+    mine.call = call;
+    mine.queued = queued_calls_.count;
+    mine.queued_hash = queued_calls_.hash;
+    if (count != 0 && count <= kValuesInPost)
+      std::memcpy(mine.body.data(), values, count * sizeof(double));
+    std::string why = compare(mine);
+    if (why.empty() && count != 0) why = sum_values(mine, values, count);
+    if (!why.empty()) settle(why, true);
+  }
+  std::unique_lock lock(mutex_);
+  throw_if_failed(lock);
+}
+
+// Why the call ends here, or "".
+std::string CollectiveNccl::compare(Post& mine) {
+  const Met met = exchange_posts(mine, Clock::now() + deadline_);
+  if (met != Met::kAll) return not_met(met, mine);
+  if (const auto why = refusal_of(posts_, rank_)) return *why;
+  if (queued_the_same(posts_)) return "";
+  std::vector<QueuedCalls> queued(world_size_);
+  const Met again = exchange(&queued_calls_, control_memory_.data() + world_size_ * sizeof(Post),
+                             reinterpret_cast<std::byte*>(queued.data()), sizeof(QueuedCalls),
+                             Clock::now() + deadline_);
+  return again == Met::kAll ? queued_difference(posts_, queued) : not_met(again, mine);
+}
+
+std::string CollectiveNccl::sum_values(const Post& mine, double* values, std::uint64_t count) {
+  if (count <= kValuesInPost) {
+    sum_received(reinterpret_cast<const std::byte*>(posts_.data()) + offsetof(Post, body),
+                 sizeof(Post), values, count);
+    return "";
+  }
+  constexpr std::uint64_t kChunk = kPayloadBytes / sizeof(double);
+  for (std::uint64_t done = 0; done < count; done += kChunk) {
+    const std::uint64_t chunk = std::min(kChunk, count - done);
+    const Met met = exchange(values + done, control_memory_.data() + world_size_ * sizeof(Post),
+                             payload_.data(), chunk * sizeof(double), Clock::now() + deadline_);
+    if (met != Met::kAll) return not_met(met, mine);
+    sum_received(payload_.data(), chunk * sizeof(double), values + done, chunk);
+  }
+  return "";
+}
+
+void CollectiveNccl::sum_received(const std::byte* first, std::uint64_t stride, double* values,
+                                  std::uint64_t count) {
+  values_.resize(world_size_ * count);
+  for (std::uint32_t of = 0; of < world_size_; ++of) {
+    std::memcpy(values_.data() + of * count, first + of * stride, count * sizeof(double));
+    value_parts_[of] = values_.data() + of * count;
+  }
+  sum_ranks(value_parts_, count, values);
+}
+
+// What is left of an exchange that not all came to; "" where the failure is known already.
+std::string CollectiveNccl::not_met(Met met, const Post& mine) {
+  if (met == Met::kBroken) {
+    if (exchange_result_ == kNcclSuccess) return "";
+    return "NCCL at " + describe(call_of(mine.call)) + ": " +
+           library_.describe(exchange_result_) +
+           ": no rank can go on; close every rank's engine and start again";
+  }
+  if (const auto why = refusal_of(posts_, rank_); why && first_failed(posts_) != nullptr)
+    return *why;
+  const std::string missing = missing_ranks(posts_, mine.number);
+  return missing_text(missing.empty() ? "another rank" : missing, call_of(mine.call),
+                      static_cast<std::uint64_t>(deadline_.count()));
+}
+
+CollectiveNccl::Met CollectiveNccl::exchange_posts(Post& mine, Clock::time_point end) {
+  mine.number = ++exchanges_;
+  const Met met =
+      exchange(&mine, control_memory_.data(), reinterpret_cast<std::byte*>(posts_.data()),
+               sizeof(Post), end);
+  // Of those who have not come, what they said before says nothing.
+  for (Post& post : posts_) {
+    if (post.number != mine.number) post = {};
+  }
+  return met;
+}
+
+// Every rank's `size_bytes` at `mine`, one behind the other in `received`. Where it did not end in
+// time the control communicator is given up, which ends it, and what had come is there.
+CollectiveNccl::Met CollectiveNccl::exchange(const void* mine, std::byte* slots,
+                                             std::byte* received, std::uint64_t size_bytes,
+                                             Clock::time_point end) {
+  exchange_result_ = kNcclSuccess;
+  {
+    const std::lock_guard lock(mutex_);
+    exchange_done_ = false;
+  }
+  std::byte* const own = slots + rank_ * size_bytes;
+  device_->copy(control_stream_, own, mine, size_bytes);
+  NcclResult result = kNcclSuccess;
+  if (world_size_ > 1) {
+    result = control_.issue([&](NcclCommHandle comm) {
+      NcclResult worst = kNcclSuccess;
+      for (std::uint32_t other = 0; other < world_size_ && !is_error(worst); ++other) {
+        if (other == rank_) continue;
+        const int peer = static_cast<int>(other);
+        worst = library_.send(own, size_bytes, kNcclInt8, peer, comm, nccl_stream(control_stream_));
+        if (is_error(worst)) break;
+        worst = library_.recv(slots + other * size_bytes, size_bytes, kNcclInt8, peer, comm,
+                              nccl_stream(control_stream_));
+      }
+      return worst;
+    });
+    result = until_issued(control_, result, end);
+  }
+  Met met = is_error(result) ? Met::kBroken : result == kNcclInProgress ? Met::kLate : Met::kAll;
+  if (is_error(result) && result != kNcclEnded) exchange_result_ = result;
+  const auto done = [](void* context) noexcept {
+    auto& self = *static_cast<CollectiveNccl*>(context);
+    const std::lock_guard lock(self.mutex_);
+    self.exchange_done_ = true;
+    self.changed_.notify_all();
+  };
+  device_->notify(control_stream_, done, this);
+  if (met == Met::kAll) met = wait_for_exchange(end);
+  if (met != Met::kAll) {
+    control_.abort();
+    if (wait_for_exchange(Clock::now() + kDrain) != Met::kAll) return met;
+  }
+  device_->copy(control_stream_, received, slots, world_size_ * size_bytes);
+  device_->synchronize(control_stream_);
+  return met;
+}
+
+CollectiveNccl::Met CollectiveNccl::wait_for_exchange(Clock::time_point end) {
+  std::unique_lock lock(mutex_);
+  const bool was_good = life_ != Life::kFailed;
+  changed_.wait_until(lock, end, [&] {
+    return exchange_done_ || (was_good && life_ == Life::kFailed);
+  });
+  if (exchange_done_) return Met::kAll;
+  return life_ == Life::kFailed ? Met::kBroken : Met::kLate;
+}
+
+// ---- failure ----
+
+// Waits where this rank is telling the others: ranks that fail together agree on the first.
+void CollectiveNccl::throw_if_failed(std::unique_lock<std::mutex>& lock) {
+  changed_.wait(lock, [&] { return life_ != Life::kFailing; });
+  if (life_ == Life::kFailed) throw Error(Code::kPeerLost, why_);
+}
+
+// False: it has failed already.
+bool CollectiveNccl::settle(std::string_view why, bool even_failing) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (life_ == Life::kFailed || (life_ == Life::kFailing && !even_failing)) return false;
+    life_ = Life::kFailed;
+    why_ = why;
+    changed_.notify_all();
+  }
+  data_.abort();  // ends what is queued
+  return true;
+}
+
+void CollectiveNccl::break_off(std::string_view why) {
+  if (settle(why, false)) control_.abort();
+}
+
+void CollectiveNccl::abort(std::string_view why) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (life_ != Life::kGood) return;
+  farewell_.kind = Post::Kind::kFailed;
+  farewell_.failed_at_ns = now_ns();
+  farewell_.set_text(why);
+  failing_since_ = Clock::now();
+  life_ = Life::kFailing;
+  for_watch_.notify_all();
+}
+
+void CollectiveNccl::watch() {
+  const auto interval = std::clamp(deadline_ / 4, milliseconds(1), milliseconds(250));
+  std::unique_lock lock(mutex_);
+  while (!closing_) {
+    for_watch_.wait_for(lock, interval, [&] { return closing_ || life_ == Life::kFailing; });
+    if (life_ == Life::kFailing) {
+      say_farewell(lock);
+    } else if (life_ == Life::kGood) {
+      look(lock);
+    }
+  }
+}
+
+void CollectiveNccl::look(std::unique_lock<std::mutex>& lock) {
+  std::string why;
+  if (!queued_.empty() && Clock::now() - queued_.front().since > deadline_) {
+    why = describe(call_of(queued_.front().call)) + " did not end within " +
+          std::to_string(deadline_.count()) +
+          " ms of being queued: a rank did not come to it, or what was queued before it takes "
+          "longer; no further call will be carried out; see which rank is late, or raise "
+          "NcclOptions::deadline";
+  }
+  lock.unlock();
+  for (NcclCommunicator* communicator : {&data_, &control_}) {
+    const NcclResult state = why.empty() ? communicator->state() : kNcclSuccess;
+    if (is_error(state) && state != kNcclEnded)
+      why = "NCCL on rank " + std::to_string(rank_) + ": " + library_.describe(state) +
+            ": no rank can go on; see why that rank ended, close every rank's engine and start "
+            "again";
+  }
+  if (!why.empty()) break_off(why);
+  lock.lock();
+}
+
+void CollectiveNccl::say_farewell(std::unique_lock<std::mutex>& lock) {
+  const Clock::time_point end = failing_since_ + grace_;
+  const std::string own_why = abort_text(rank_, farewell_.text());
+  lock.unlock();
+  data_.abort();
+  lock.lock();
+  // A call that this rank is waiting in comes first: the others come to it, and find the farewell
+  // in the next.
+  changed_.wait_until(lock, end, [&] { return !control_used_ || life_ == Life::kFailed; });
+  if (life_ == Life::kFailed) return;
+  std::string why = own_why;
+  const bool can_say = !control_used_;
+  control_used_ = true;
+  lock.unlock();
+  if (can_say) {
+    exchange_posts(farewell_, end);
+    if (first_failed(posts_) != nullptr) why = refusal_of(posts_, rank_).value_or(own_why);
+  }
+  settle(why, true);
+  if (!can_say) control_.abort();
+  lock.lock();
+  if (can_say) control_used_ = false;
+  changed_.notify_all();
+}
+}  // namespace headrace::collective
+
+namespace headrace {
+NcclId nccl_unique_id(const std::string& library) {
+  const collective::NcclLibrary nccl = collective::load_nccl(library);
+  NcclId id = {};
+  const collective::NcclResult result = nccl.get_unique_id(&id);
+  if (result != collective::kNcclSuccess) {
+    throw Error(Code::kUnsupported,
+                "NCCL: " + nccl.describe(result) +
+                    ": no id was made, so no rank can start; see that this host has a network "
+                    "interface that NCCL may use (NCCL_SOCKET_IFNAME)");
+  }
+  return id;
+}
+
+std::shared_ptr<Collective> make_nccl_collective(const NcclOptions& options) {
+  return std::make_shared<collective::CollectiveNccl>(options);
+}
+
+std::uint64_t nccl_scratch_bytes(std::uint64_t largest_bucket_bytes,
+                                 std::uint32_t world_size) noexcept {
+  return collective::reduce_bytes(largest_bucket_bytes, world_size) +
+         world_size * collective::kControlBytes;
+}
+}  // namespace headrace

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// collective_nccl.hpp: ranks with a GPU each, over NCCL. What it promises is in headrace/nccl.hpp;
+// this says how.
+//
+// Two communicators. `data_` carries all_gather and reduce_scatter, on the caller's streams.
+// `control_` carries exchanges: every rank sends every other a Post, and waits. A call that blocks
+// is an exchange, and so is a failure's or an end's farewell: whatever a rank does next, the others
+// find in the exchange that they come to, and a rank that is stuck in queued work hinders nobody
+// from saying so.
+//
+// NCCL's own reduction adds in the order of its rings and rounds at each hop. So the pieces are
+// sent as they are, and Device::accumulate adds them in rank order.
+//
+// A failure is settled before it is thrown: ranks that fail at the same time agree on the first.
+#pragma once
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "collective/nccl_communicator.hpp"
+#include "collective/nccl_library.hpp"
+#include "collective/nccl_posts.hpp"
+#include "headrace/nccl.hpp"
+
+namespace headrace::collective {
+class CollectiveNccl final : public Collective {
+ public:
+  explicit CollectiveNccl(const NcclOptions& options);
+  ~CollectiveNccl() override;
+
+  std::uint32_t rank() const noexcept override { return rank_; }
+  std::uint32_t world_size() const noexcept override { return world_size_; }
+  void all_gather(CollectiveTag tag, Stream stream, DeviceSpan whole) override;
+  void reduce_scatter(CollectiveTag tag, Stream stream, void* buffer, DType dtype,
+                      std::uint64_t elements) override;
+  void all_reduce_sum(CollectiveTag tag, double* values, std::uint64_t count) override;
+  void barrier(CollectiveTag tag) override;
+  void abort(std::string_view why) noexcept override;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  // kFailing: this rank gave up, and tells the others. kFailed: why_ is final.
+  enum class Life { kGood, kFailing, kFailed };
+  enum class Met { kAll, kLate, kBroken };
+  struct Queued {
+    PostedCall call;
+    Clock::time_point since;  // queued, and what was queued before it has ended
+  };
+  class OwnStream {
+   public:
+    explicit OwnStream(Device& device) : device_(device), stream_(device.create_stream()) {}
+    ~OwnStream();  // when it is empty
+    OwnStream(const OwnStream&) = delete;
+    OwnStream& operator=(const OwnStream&) = delete;
+    operator Stream() const noexcept { return stream_; }
+
+   private:
+    Device& device_;
+    Stream stream_;
+  };
+  class Scratch {
+   public:
+    explicit Scratch(Device& device) : device_(device) {}
+    ~Scratch() { reset(); }
+    Scratch(const Scratch&) = delete;
+    Scratch& operator=(const Scratch&) = delete;
+    // Of at least this size, of unspecified content. Throws kOutOfBudget.
+    void resize(std::uint64_t size_bytes);
+    void reset() noexcept;
+    std::uint64_t size_bytes() const noexcept { return size_bytes_; }
+    std::byte* data() const noexcept { return data_; }
+
+   private:
+    Device& device_;
+    std::byte* data_ = nullptr;
+    std::uint64_t size_bytes_ = 0;
+  };
+  class ControlUse;
+
+  void connect(const NcclOptions& options);
+  void check_made(NcclResult result);
+
+  // Calls that are queued.
+  void check_divides(const char* what, CollectiveTag tag, std::uint64_t size) const;
+  void begin(const PostedCall& call);
+  template <class Calls>
+  void issue(const PostedCall& call, Stream stream, const Calls& calls);
+  void keep_watch(const PostedCall& call, Stream stream);
+  void grow_scratch(std::uint64_t size_bytes);
+  void add_in_rank_order(Stream stream, std::byte* own, DType dtype, std::uint64_t elements);
+
+  // Calls that block.
+  void meet(const PostedCall& call, double* values, std::uint64_t count);
+  std::string compare(Post& mine);
+  std::string sum_values(const Post& mine, double* values, std::uint64_t count);
+  std::string not_met(Met met, const Post& mine);
+  void sum_received(const std::byte* first, std::uint64_t stride, double* values,
+                    std::uint64_t count);
+  Met exchange_posts(Post& mine, Clock::time_point end);
+  Met exchange(const void* mine, std::byte* slots, std::byte* received, std::uint64_t size_bytes,
+               Clock::time_point end);
+  Met wait_for_exchange(Clock::time_point end);
+  NcclResult until_issued(NcclCommunicator& communicator, NcclResult result, Clock::time_point end);
+
+  // Failure.
+  void throw_if_failed(std::unique_lock<std::mutex>& lock);
+  bool settle(std::string_view why, bool even_failing);
+  void break_off(std::string_view why);
+  void watch();
+  void look(std::unique_lock<std::mutex>& lock);
+  void say_farewell(std::unique_lock<std::mutex>& lock);
+  void leave() noexcept;
+
+  const std::uint32_t rank_;
+  const std::uint32_t world_size_;
+  const std::chrono::milliseconds deadline_;
+  const std::chrono::milliseconds grace_;  // how long the others are waited for, to be told
+  const std::shared_ptr<Device> device_;
+  std::mutex mutex_;  // the next ten; never held in a call of NCCL or the device
+  std::condition_variable changed_;
+  std::condition_variable for_watch_;
+  Life life_ = Life::kGood;
+  std::string why_;
+  Post farewell_;
+  Clock::time_point failing_since_;
+  bool control_used_ = false;
+  bool exchange_done_ = false;
+  std::deque<Queued> queued_;
+  bool closing_ = false;
+
+  // With control_used_ only.
+  std::uint64_t exchanges_ = 0;
+  std::vector<Post> posts_;
+  std::vector<std::byte> payload_;
+  std::vector<double> values_;
+  std::vector<const double*> value_parts_;
+  NcclResult exchange_result_ = kNcclSuccess;
+
+  const NcclLibrary library_;
+  QueuedCalls queued_calls_;
+  Scratch control_memory_;
+  Scratch scratch_;
+  Stream last_stream_;  // of the last queued call
+  Event last_end_;
+  // What streams work on is above them.
+  OwnStream control_stream_;
+  OwnStream watch_stream_;  // passes the end of queued work, so that no stream waits for the host
+  NcclCommunicator data_;
+  NcclCommunicator control_;
+
+  std::thread watch_thread_;
+};
+}  // namespace headrace::collective

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collective/nccl_communicator.hpp"
+
+#include <thread>
+
+namespace headrace::collective {
+NcclResult NcclCommunicator::start(std::uint32_t world_size, const NcclId& id, std::uint32_t rank) {
+  const std::lock_guard lock(mutex_);
+  NcclConfig config;
+  return library_.comm_init_rank_config(&comm_, static_cast<int>(world_size), id,
+                                        static_cast<int>(rank), &config);
+}
+
+NcclResult NcclCommunicator::split_from(NcclCommunicator& whole, std::uint32_t rank) {
+  const std::scoped_lock lock(mutex_, whole.mutex_);
+  if (whole.comm_ == nullptr) return kNcclEnded;
+  NcclConfig config;
+  config.min_ctas = config.max_ctas = 1;
+  return library_.comm_split(whole.comm_, 0, static_cast<int>(rank), &comm_, &config);
+}
+
+NcclResult NcclCommunicator::state() {
+  const std::lock_guard lock(mutex_);
+  if (comm_ == nullptr) return kNcclEnded;
+  NcclResult state = kNcclSuccess;
+  const NcclResult asked = library_.comm_get_async_error(comm_, &state);
+  return is_error(asked) ? asked : state;
+}
+
+void NcclCommunicator::abort() noexcept {
+  const std::lock_guard lock(mutex_);
+  if (comm_ != nullptr) library_.comm_abort(comm_);
+  comm_ = nullptr;
+}
+
+void NcclCommunicator::finish(std::chrono::steady_clock::time_point end) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    if (comm_ == nullptr) return;
+    if (is_error(library_.comm_finalize(comm_))) end = {};
+  }
+  NcclResult now = kNcclInProgress;
+  while ((now = state()) == kNcclInProgress && std::chrono::steady_clock::now() < end)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  if (now != kNcclSuccess) return abort();
+  const std::lock_guard lock(mutex_);
+  library_.comm_destroy(comm_);
+  comm_ = nullptr;
+}
+}  // namespace headrace::collective

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// nccl_communicator.hpp: one NCCL communicator, in whose calls nobody waits.
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+
+#include "collective/nccl_library.hpp"
+
+namespace headrace::collective {
+// NCCL's nonblocking mode: a call may return kNcclInProgress, and until state() says otherwise no
+// further work may be issued, nor queued on the stream behind it. So whoever waits can stop waiting
+// and abort().
+//
+// Threads: any; NCCL wants one call at a time, which the mutex sees to.
+class NcclCommunicator {
+ public:
+  explicit NcclCommunicator(const NcclLibrary& library) : library_(library) {}
+  ~NcclCommunicator() { abort(); }
+  NcclCommunicator(const NcclCommunicator&) = delete;
+  NcclCommunicator& operator=(const NcclCommunicator&) = delete;
+
+  NcclResult start(std::uint32_t world_size, const NcclId& id, std::uint32_t rank);
+  // A second one for the same ranks, for small messages: it takes one multiprocessor.
+  NcclResult split_from(NcclCommunicator& whole, std::uint32_t rank);
+
+  // Runs `calls` as one NCCL group; the first result that is an error, else the group's.
+  template <class Calls>  // NcclResult(NcclCommHandle)
+  NcclResult issue(const Calls& calls) {
+    const std::lock_guard lock(mutex_);
+    if (comm_ == nullptr) return kNcclEnded;
+    const NcclResult started = library_.group_start();
+    if (is_error(started)) return started;
+    const NcclResult called = calls(comm_);
+    const NcclResult ended = library_.group_end();
+    return is_error(called) ? called : ended;
+  }
+  // What NCCL knows by itself: success, in progress, or why it is broken.
+  NcclResult state();
+
+  // Ends what runs on the device, and the communicator: calls give kNcclEnded from here on.
+  void abort() noexcept;
+  // As abort(), having given what was issued until `end`.
+  void finish(std::chrono::steady_clock::time_point end) noexcept;
+
+ private:
+  const NcclLibrary& library_;
+  std::mutex mutex_;
+  NcclCommHandle comm_ = nullptr;
+};
+}  // namespace headrace::collective

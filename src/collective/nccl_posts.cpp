@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collective/nccl_posts.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/hash.hpp"
+
+namespace headrace::collective {
+namespace {
+std::string rank_text(std::uint32_t rank) { return "rank " + std::to_string(rank); }
+std::uint32_t place_in(std::span<const Post> posts, const Post* post) {
+  return static_cast<std::uint32_t>(post - posts.data());
+}
+}  // namespace
+
+PostedCall posted_call(CallKind kind, CollectiveTag tag, DType dtype, std::uint64_t size) noexcept {
+  PostedCall posted;
+  posted.kind = kind;
+  posted.dtype = dtype;
+  posted.sequence = tag.sequence;
+  posted.size = size;
+  posted.what_hash = base::xxh3_64(std::as_bytes(std::span(tag.what)), 0);
+  posted.what_bytes =
+      static_cast<std::uint16_t>(std::min(tag.what.size(), sizeof(PostedCall::what)));
+  std::copy_n(tag.what.data(), posted.what_bytes, posted.what);
+  return posted;
+}
+
+Call call_of(const PostedCall& posted) {
+  return {posted.kind,  posted.sequence, std::string(posted.what, posted.what_bytes),
+          posted.dtype, posted.size,     nullptr};
+}
+
+bool same_call(const PostedCall& a, const PostedCall& b) noexcept {
+  return a.kind == b.kind && a.dtype == b.dtype && a.sequence == b.sequence && a.size == b.size &&
+         a.what_hash == b.what_hash;
+}
+
+std::string_view Post::text() const noexcept { return {body.data(), body_bytes}; }
+
+void Post::set_text(std::string_view text) noexcept {
+  body_bytes = static_cast<std::uint32_t>(std::min(text.size(), body.size()));
+  std::copy_n(text.data(), body_bytes, body.data());
+}
+
+void QueuedCalls::add(const PostedCall& call) noexcept {
+  const std::uint64_t facts[] = {static_cast<std::uint64_t>(call.kind),
+                                 static_cast<std::uint64_t>(call.dtype), call.sequence, call.size,
+                                 call.what_hash};
+  hash = base::xxh3_64(std::as_bytes(std::span(facts)), hash);
+  calls[count++ % kKept] = call;
+}
+
+const Post* first_failed(std::span<const Post> posts) noexcept {
+  const Post* first = nullptr;
+  for (const Post& post : posts) {
+    if (post.kind != Post::Kind::kFailed) continue;
+    if (first == nullptr || post.failed_at_ns < first->failed_at_ns) first = &post;
+  }
+  return first;
+}
+
+std::optional<std::string> refusal_of(std::span<const Post> posts, std::uint32_t rank) {
+  if (const Post* const failed = first_failed(posts))
+    return abort_text(place_in(posts, failed), failed->text());
+  for (const Post& post : posts) {
+    if (post.kind == Post::Kind::kLeft)
+      return left_text(place_in(posts, &post), call_of(posts[rank].call));
+  }
+  if (!queued_the_same(posts)) return std::nullopt;  // that difference was before this one
+  for (const Post& post : posts) {
+    if (!same_call(post.call, posts[0].call))
+      return mismatch_text(place_in(posts, &post), call_of(post.call), 0, call_of(posts[0].call));
+  }
+  return std::nullopt;
+}
+
+bool queued_the_same(std::span<const Post> posts) noexcept {
+  return std::ranges::all_of(posts, [&](const Post& post) {
+    return post.queued == posts[0].queued && post.queued_hash == posts[0].queued_hash;
+  });
+}
+
+std::string queued_difference(std::span<const Post> posts, std::span<const QueuedCalls> queued) {
+  // A rank that had queued fewer came to this call instead.
+  const auto call_at = [&](std::size_t rank, std::uint64_t index) -> const PostedCall& {
+    return index < queued[rank].count ? queued[rank].calls[index % QueuedCalls::kKept]
+                                      : posts[rank].call;
+  };
+  std::uint64_t end = 0, begin = 0;
+  for (const QueuedCalls& of_rank : queued) {
+    end = std::max(end, of_rank.count);
+    if (of_rank.count > QueuedCalls::kKept)
+      begin = std::max(begin, of_rank.count - QueuedCalls::kKept);
+  }
+  const std::string consequence =
+      ": what was queued since has no meaning, and no further call will be carried out; make the "
+      "same calls in the same order on every rank";
+  for (std::uint64_t index = begin; index < end; ++index) {
+    for (std::uint32_t rank = 1; rank < posts.size(); ++rank) {
+      const PostedCall &first = call_at(0, index), &other = call_at(rank, index);
+      if (same_call(first, other)) continue;
+      return rank_text(rank) + " called " + describe(call_of(other)) + " where rank 0 called " +
+             describe(call_of(first)) + consequence;
+    }
+  }
+  return "the ranks queued different calls, more than " + std::to_string(QueuedCalls::kKept) +
+         " calls before " + describe(call_of(posts[0].call)) + consequence;
+}
+
+std::string missing_ranks(std::span<const Post> posts, std::uint64_t number) {
+  std::string text;
+  for (const Post& post : posts) {
+    if (post.number != number)
+      text += (text.empty() ? "" : ", ") + rank_text(place_in(posts, &post));
+  }
+  return text;
+}
+}  // namespace headrace::collective

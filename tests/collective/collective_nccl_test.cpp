@@ -1,0 +1,432 @@
+// SPDX-License-Identifier: Apache-2.0
+// collective_nccl_test.cpp: the collective over NCCL: its sums to the bit, and what a rank is told
+// when NCCL is not there, another rank is late, dies, gives up or calls something else.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "collective/nccl_library.hpp"
+#include "collective/nccl_world.hpp"
+#include "collective/rank_sums.hpp"
+#include "device/device_bytes.hpp"
+
+namespace headrace::collective {
+namespace {
+using std::chrono::milliseconds;
+constexpr milliseconds kLong = std::chrono::minutes(2);
+constexpr NcclFlavour kFlavours[] = {NcclFlavour::kPrompt, NcclFlavour::kLate,
+                                     NcclFlavour::kParallel};
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+Error error_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error;
+  }
+  return {Code::kOk, "returned"};
+}
+
+// What every rank's call ends in, after which every later call says the same.
+std::vector<std::string> ends_of(std::vector<Rank>& ranks,
+                                 const std::function<void(std::uint32_t, Rank&)>& call) {
+  std::vector<std::string> texts(ranks.size());
+  on_every_rank(ranks, [&](std::uint32_t r, Rank& rank) {
+    texts[r] = peer_lost_text([&] { call(r, rank); });
+    EXPECT_EQ(peer_lost_text([&] { rank.collective->barrier({99, "later"}); }), texts[r]);
+  });
+  return texts;
+}
+
+// ---- the library ----
+
+TEST(NcclLibrary, ThatIsMissingIsNamedWithWhatHelps) {
+  const Error error = error_of([] { (void)nccl_unique_id("/nowhere/libnccl.so.2"); });
+  EXPECT_EQ(error.code(), Code::kUnsupported);
+  EXPECT_TRUE(has(error.what(), "/nowhere/libnccl.so.2")) << error.what();
+  EXPECT_TRUE(has(error.what(), "ranks cannot talk over NCCL")) << error.what();
+  EXPECT_TRUE(has(error.what(), "nvidia-nccl-cu13")) << error.what();
+  EXPECT_TRUE(has(error.what(), "LD_LIBRARY_PATH")) << error.what();
+}
+
+TEST(NcclLibrary, WithoutAFunctionIsNamedWithIt) {
+  const Error error = error_of([] { (void)nccl_unique_id(HEADRACE_NCCL_WITHOUT_SYMBOLS); });
+  EXPECT_EQ(error.code(), Code::kUnsupported);
+  EXPECT_TRUE(has(error.what(), "has no ncclGetUniqueId")) << error.what();
+}
+
+TEST(NcclLibrary, ThatIsTooOldIsNamedWithItsVersion) {
+  SIMULATED_NCCL(simulated_nccl_set_version)(21705);
+  const Error error = error_of([] { (void)nccl_unique_id(HEADRACE_SIMULATED_NCCL); });
+  SIMULATED_NCCL(simulated_nccl_set_version)(22809);
+  EXPECT_EQ(error.code(), Code::kUnsupported);
+  EXPECT_TRUE(has(error.what(), "is NCCL 2.17.5, older than 2.18.0")) << error.what();
+}
+
+TEST(CollectiveNccl, RefusesOptionsThatCannotBe) {
+  const auto device = nccl_device(NcclFlavour::kPrompt, 1);
+  const NcclOptions outside = {.rank = 2, .world_size = 2, .device = device};
+  const NcclOptions alone = {.rank = 0, .world_size = 2};
+  const NcclOptions hurried = {.device = device, .deadline = milliseconds(0)};
+  for (const NcclOptions& options : {outside, alone, hurried}) {
+    EXPECT_EQ(error_of([&] { (void)make_nccl_collective(options); }).code(),
+              Code::kInvalidArgument);
+  }
+}
+
+// ---- results ----
+
+// Any pattern of bits, NaN and denormals too; buffers that grow, and change streams without a word.
+TEST(CollectiveNccl, ReducesToTheBitsOfTheDefinition) {
+  constexpr std::uint64_t kSeed = 17;
+  for (const NcclFlavour flavour : kFlavours) {
+    for (const std::uint32_t world : {2u, 3u, 4u}) {
+      SCOPED_TRACE("world " + std::to_string(world));
+      NcclWorld made = nccl_world(world, flavour);
+      constexpr DType kDtypes[] = {DType::kBf16, DType::kF16, DType::kF32};
+      constexpr std::uint64_t kPieces[] = {1, 100, 1000, 999, 5001, 7};
+      std::vector<std::vector<std::vector<std::uint32_t>>> buffers;  // [call][rank]
+      std::mt19937_64 random(kSeed);
+      for (std::size_t call = 0; call < std::size(kPieces); ++call) {
+        auto& of_ranks = buffers.emplace_back(world);
+        for (auto& words : of_ranks) {
+          words.resize(kPieces[call] * world);
+          for (auto& word : words) word = static_cast<std::uint32_t>(random());
+        }
+      }
+      auto results = buffers;
+      on_every_rank(made.ranks, [&](std::uint32_t r, Rank& rank) {
+        std::vector<std::unique_ptr<device::DeviceBytes>> memory;
+        const Stream streams[] = {rank.device->create_stream(), rank.device->create_stream()};
+        for (std::size_t call = 0; call < buffers.size(); ++call) {
+          const auto& words = buffers[call][r];
+          const Stream stream = streams[call % 2];
+          memory.push_back(std::make_unique<device::DeviceBytes>(*rank.device, words.size() * 4));
+          rank.device->copy(stream, memory.back()->data(), words.data(), words.size() * 4);
+          rank.collective->reduce_scatter({call, "reduce"}, stream, memory.back()->data(),
+                                          kDtypes[call % 3], kPieces[call] * world);
+          rank.device->copy(stream, results[call][r].data(), memory.back()->data(),
+                            words.size() * 4);
+        }
+        for (const Stream stream : streams) {
+          rank.device->synchronize(stream);
+          rank.device->destroy_stream(stream);
+        }
+      });
+      for (std::size_t call = 0; call < buffers.size(); ++call) {
+        const std::size_t bytes = kPieces[call] * size_bytes(kDtypes[call % 3]);
+        for (std::uint32_t r = 0; r < world; ++r) {
+          std::vector<const void*> parts;
+          for (const auto& words : buffers[call])
+            parts.push_back(reinterpret_cast<const char*>(words.data()) + r * bytes);
+          std::vector<char> expected(bytes);
+          sum_ranks(parts, kDtypes[call % 3], kPieces[call], expected.data());
+          const auto* const own = reinterpret_cast<const char*>(results[call][r].data());
+          EXPECT_EQ(std::memcmp(own + r * bytes, expected.data(), bytes), 0)
+              << "call " << call << ", rank " << r;
+        }
+      }
+    }
+  }
+}
+
+TEST(CollectiveNccl, SumsMoreDoublesThanOneMessageHolds) {
+  for (const std::size_t count : {107u, 108u, 896u, 2000u}) {
+    NcclWorld made = nccl_world(3, NcclFlavour::kLate);
+    on_every_rank(made.ranks, [&](std::uint32_t r, Rank& rank) {
+      std::vector<double> values(count);
+      for (std::size_t i = 0; i < count; ++i) values[i] = static_cast<double>(r * i);
+      rank.collective->all_reduce_sum({1, "many"}, values.data(), count);
+      for (std::size_t i = 0; i < count; ++i) ASSERT_EQ(values[i], static_cast<double>(3 * i));
+    });
+  }
+}
+
+class CountingDevice final : public Device {
+ public:
+  explicit CountingDevice(std::shared_ptr<Device> of) : of_(std::move(of)) {}
+  std::uint64_t bytes = 0;
+  const char* name() const noexcept override { return of_->name(); }
+  bool shares_host_memory() const noexcept override { return of_->shares_host_memory(); }
+  void* allocate(std::size_t size) noexcept override {
+    if (bytes + size > limit) return nullptr;
+    bytes += size;
+    return of_->allocate(size);
+  }
+  void deallocate(void* data, std::size_t size) noexcept override {
+    bytes -= size;
+    of_->deallocate(data, size);
+  }
+  Stream create_stream() override { return of_->create_stream(); }
+  void destroy_stream(Stream stream) noexcept override { of_->destroy_stream(stream); }
+  void copy(Stream stream, void* target, const void* source, std::size_t size) override {
+    of_->copy(stream, target, source, size);
+  }
+  void fill_zero(Stream stream, void* target, std::size_t size) override {
+    of_->fill_zero(stream, target, size);
+  }
+  void accumulate(Stream stream, const Accumulation& work) override {
+    of_->accumulate(stream, work);
+  }
+  void notify(Stream stream, void (*function)(void*) noexcept, void* context) override {
+    of_->notify(stream, function, context);
+  }
+  Event record(Stream stream) override { return of_->record(stream); }
+  void wait(Stream stream, Event event) override { of_->wait(stream, event); }
+  void synchronize(Stream stream) override { of_->synchronize(stream); }
+  std::uint64_t limit = ~std::uint64_t{0};
+
+ private:
+  std::shared_ptr<Device> of_;
+};
+
+TEST(CollectiveNccl, TakesTheMemoryItSaysAndNoMoreForSmallerBuckets) {
+  constexpr std::uint64_t kElements = 6000;
+  const NcclId id = nccl_unique_id(HEADRACE_SIMULATED_NCCL);
+  std::vector<Rank> ranks(3);
+  on_every_rank(ranks, [&](std::uint32_t r, Rank& rank) {
+    const auto host = nccl_device(NcclFlavour::kLate, r + 1);
+    SIMULATED_NCCL(simulated_nccl_set_device)(host.get(), false);
+    const auto device = std::make_shared<CountingDevice>(host);
+    rank.device = device;
+    device->limit = nccl_scratch_bytes(kElements * 2, 3);
+    NcclOptions options = {.rank = r, .world_size = 3, .id = id, .device = device};
+    options.largest_bucket_bytes = kElements * 2;
+    options.library = HEADRACE_SIMULATED_NCCL;
+    rank.collective = make_nccl_collective(options);
+    EXPECT_EQ(device->bytes, nccl_scratch_bytes(kElements * 2, 3));
+    std::vector<std::uint16_t> buffer(kElements);
+    rank.collective->reduce_scatter({1, "r"}, {}, buffer.data(), DType::kBf16, kElements);
+    rank.collective->reduce_scatter({2, "r"}, {}, buffer.data(), DType::kBf16, kElements / 2);
+    rank.collective->barrier({3, "b"});
+    device->synchronize({});
+    EXPECT_EQ(device->bytes, nccl_scratch_bytes(kElements * 2, 3));
+    const Error refused = error_of([&] {
+      rank.collective->reduce_scatter({4, "r"}, {}, buffer.data(), DType::kF32, kElements);
+    });
+    EXPECT_EQ(refused.code(), Code::kOutOfBudget) << refused.what();
+    rank.collective.reset();
+    EXPECT_EQ(device->bytes, 0u);
+  });
+}
+
+TEST(CollectiveNccl, RefusesABufferThatDoesNotDivide) {
+  NcclWorld made = nccl_world(2, NcclFlavour::kLate);
+  float values[3] = {};
+  const Error error = error_of([&] {
+    made.ranks[0].collective->reduce_scatter({1, "reduce h.0"}, {}, values, DType::kF32, 3);
+  });
+  EXPECT_EQ(error.code(), Code::kInvalidArgument);
+  EXPECT_TRUE(has(error.what(), "3 elements")) << error.what();
+  // Nothing was posted: the ranks can still meet.
+  on_every_rank(made.ranks,
+                [](std::uint32_t, Rank& rank) { rank.collective->barrier({2, "after"}); });
+}
+
+// ---- different calls ----
+
+TEST(CollectiveNccl, NamesBothCallsThatBlock) {
+  for (const NcclFlavour flavour : kFlavours) {
+    NcclWorld made = nccl_world(3, flavour, kLong);
+    const auto texts = ends_of(made.ranks, [](std::uint32_t r, Rank& rank) {
+      double value = 1;
+      std::string what = r == 1 ? "norm" : "freeze";  // gone before the others read it
+      if (r == 1) {
+        rank.collective->all_reduce_sum({4, what}, &value, 1);
+      } else {
+        rank.collective->barrier({4, what});
+      }
+    });
+    for (const std::string& text : texts) EXPECT_EQ(text, texts[0]);
+    EXPECT_TRUE(has(texts[0], "rank 1 called all_reduce_sum 'norm' (sequence 4, 1 values)"))
+        << texts[0];
+    EXPECT_TRUE(has(texts[0], "rank 0 called barrier 'freeze' (sequence 4)")) << texts[0];
+  }
+}
+
+// Queued calls are compared at the next call that blocks, and the first that differs is named.
+TEST(CollectiveNccl, NamesBothCallsThatWereQueued) {
+  struct Case {
+    std::uint64_t sequence;
+    const char* what;
+    std::size_t bytes;
+    const char* named;
+  };
+  for (const Case& other : {Case{7, "gather h.4", 8, "'gather h.4' (sequence 7, 8 bytes)"},
+                            Case{6, "gather h.3", 8, "'gather h.3' (sequence 6, 8 bytes)"},
+                            Case{7, "gather h.3", 16, "'gather h.3' (sequence 7, 16 bytes)"}}) {
+    for (const NcclFlavour flavour : kFlavours) {
+      NcclWorld made = nccl_world(2, flavour, kLong);
+      std::vector<std::array<char, 16>> bytes(2);
+      const auto texts = ends_of(made.ranks, [&](std::uint32_t r, Rank& rank) {
+        rank.collective->all_gather({1, "the same"}, {}, {bytes[r].data(), 8});
+        rank.collective->barrier({2, "the same"});
+        rank.collective->all_gather({3, "the same"}, {}, {bytes[r].data(), 8});
+        const Case mine = r == 0 ? Case{7, "gather h.3", 8, ""} : other;
+        rank.collective->all_gather({mine.sequence, mine.what}, {}, {bytes[r].data(), mine.bytes});
+        rank.collective->all_gather({8, "the same"}, {}, {bytes[r].data(), 8});
+        rank.collective->barrier({9, "the same"});
+      });
+      EXPECT_EQ(texts[0], texts[1]);
+      EXPECT_TRUE(has(texts[0], std::string("rank 1 called all_gather ") + other.named))
+          << texts[0];
+      EXPECT_TRUE(has(texts[0], "rank 0 called all_gather 'gather h.3' (sequence 7, 8 bytes)"))
+          << texts[0];
+    }
+  }
+}
+
+// One rank queued a call that the other never made: it is told, though that call does not end.
+TEST(CollectiveNccl, EndsQueuedWorkThatAnotherRankDidNotQueue) {
+  NcclWorld made = nccl_world(2, NcclFlavour::kParallel, kLong);
+  std::vector<char> bytes(8);
+  const auto texts = ends_of(made.ranks, [&](std::uint32_t r, Rank& rank) {
+    const Stream stream = rank.device->create_stream();
+    if (r == 0) rank.collective->all_gather({1, "gather h.3"}, stream, {bytes.data(), 8});
+    const std::string text = peer_lost_text([&] { rank.collective->barrier({2, "step"}); });
+    rank.device->synchronize(stream);
+    rank.device->destroy_stream(stream);
+    throw Error(Code::kPeerLost, text);
+  });
+  EXPECT_EQ(texts[0], texts[1]);
+  EXPECT_TRUE(has(texts[0], "rank 1 called barrier 'step' (sequence 2) where rank 0 called "
+                            "all_gather 'gather h.3' (sequence 1, 8 bytes)"))
+      << texts[0];
+}
+
+// ---- ranks that are late, leave, die, or give up ----
+
+TEST(CollectiveNccl, IsNotMadeWithoutAllRanks) {
+  const auto device = nccl_device(NcclFlavour::kLate, 1);
+  SIMULATED_NCCL(simulated_nccl_set_device)(device.get(), false);
+  const Error error = error_of([&] {
+    (void)make_nccl_collective({.rank = 1,
+                                .world_size = 2,
+                                .id = nccl_unique_id(HEADRACE_SIMULATED_NCCL),
+                                .device = device,
+                                .deadline = milliseconds(30),
+                                .library = HEADRACE_SIMULATED_NCCL});
+  });
+  EXPECT_EQ(error.code(), Code::kPeerLost);
+  EXPECT_TRUE(has(error.what(), "rank 1 of 2 waited 30 ms")) << error.what();
+}
+
+TEST(CollectiveNccl, NamesTheRanksThatDoNotComeWithinTheDeadline) {
+  for (const NcclFlavour flavour : kFlavours) {
+    NcclWorld made = nccl_world(3, flavour, milliseconds(100));
+    std::vector<std::string> texts(3);
+    on_every_rank(made.ranks, [&](std::uint32_t r, Rank& rank) {
+      if (r == 2) return;
+      texts[r] = peer_lost_text([&] { rank.collective->barrier({3, "freeze"}); });
+    });
+    for (const std::uint32_t r : {0u, 1u}) {
+      EXPECT_TRUE(has(texts[r],
+                      "rank 2 did not come to barrier 'freeze' (sequence 3) within 100 ms"))
+          << texts[r];
+    }
+    // The late one finds that they were there, and that they are there no more.
+    EXPECT_EQ(peer_lost_text([&] { made.ranks[2].collective->barrier({3, "freeze"}); }),
+              "returned");
+    const std::string late = peer_lost_text([&] {
+      made.ranks[2].collective->barrier({4, "step"});
+    });
+    EXPECT_TRUE(has(late, "rank 0, rank 1 did not come to barrier 'step'")) << late;
+  }
+}
+
+TEST(CollectiveNccl, EndsQueuedWorkAtTheDeadline) {
+  NcclWorld made = nccl_world(2, NcclFlavour::kParallel, milliseconds(60));
+  Rank& rank = made.ranks[0];
+  std::vector<char> bytes(8);
+  rank.collective->all_gather({1, "gather h.3"}, {}, {bytes.data(), 8});  // returns all the same
+  rank.device->synchronize({});
+  const std::string text = peer_lost_text([&] { rank.collective->barrier({2, "step"}); });
+  EXPECT_TRUE(has(text, "all_gather 'gather h.3' (sequence 1, 8 bytes) did not end within 60 ms"))
+      << text;
+}
+
+TEST(CollectiveNccl, TellsTheWaitingThatOneAborts) {
+  for (const NcclFlavour flavour : kFlavours) {
+    NcclWorld made = nccl_world(3, flavour, kLong);
+    const auto texts = ends_of(made.ranks, [](std::uint32_t r, Rank& rank) {
+      if (r == 2) rank.collective->abort("disk full");
+      double value = 0;
+      rank.collective->all_reduce_sum({1, "norm"}, &value, 1);
+    });
+    for (const std::string& text : texts)
+      EXPECT_TRUE(has(text, "rank 2 gave up: disk full")) << text;
+  }
+}
+
+// The other rank is not in a call, and will not be: this one's own call ends all the same.
+TEST(CollectiveNccl, EndsItsOwnPendingCallOnAbort) {
+  for (const NcclFlavour flavour : kFlavours) {
+    NcclWorld made = nccl_world(2, flavour, milliseconds(500));
+    std::string text;
+    std::thread waiting([&] {
+      text = peer_lost_text([&] { made.ranks[0].collective->barrier({1, "step"}); });
+    });
+    std::this_thread::sleep_for(milliseconds(20));
+    made.ranks[0].collective->abort("disk full");
+    waiting.join();
+    EXPECT_TRUE(has(text, "rank 0 gave up: disk full") || has(text, "rank 1 did not come")) << text;
+  }
+}
+
+TEST(CollectiveNccl, EndsQueuedWorkOnAbort) {
+  NcclWorld made = nccl_world(2, NcclFlavour::kParallel, std::chrono::seconds(30));
+  std::vector<char> bytes(8);
+  Rank& rank = made.ranks[0];
+  rank.collective->all_gather({1, "gather h.3"}, {}, {bytes.data(), 8});
+  rank.collective->abort("disk full");
+  rank.device->synchronize({});
+}
+
+TEST(CollectiveNccl, TellsTheWaitingThatOneLeft) {
+  for (const NcclFlavour flavour : kFlavours) {
+    NcclWorld made = nccl_world(2, flavour, kLong);
+    std::string text;
+    std::thread waiting([&] {
+      text = peer_lost_text([&] { made.ranks[0].collective->barrier({1, "step 4"}); });
+    });
+    made.ranks[1].collective.reset();
+    waiting.join();
+    EXPECT_TRUE(has(text, "rank 1 has left and will not come to barrier 'step 4'")) << text;
+  }
+}
+
+TEST(CollectiveNccl, SaysWhatNcclReportsOfARankThatDied) {
+  for (const NcclFlavour flavour : kFlavours) {
+    NcclWorld made = nccl_world(2, flavour, kLong);
+    std::string text;
+    std::thread waiting([&] {
+      text = peer_lost_text([&] { made.ranks[0].collective->barrier({1, "step 4"}); });
+    });
+    SIMULATED_NCCL(simulated_nccl_break)(made.id.data(), kNcclRemoteError);
+    waiting.join();
+    EXPECT_TRUE(has(text, "remote process exited")) << text;
+    EXPECT_TRUE(has(text, "simulated")) << text;  // ncclGetLastError
+    EXPECT_TRUE(has(text, "no rank can go on")) << text;
+    std::vector<char> bytes(8);
+    EXPECT_EQ(peer_lost_text([&] {
+                made.ranks[0].collective->all_gather({2, "g"}, {}, {bytes.data(), 8});
+              }),
+              text);
+  }
+}
+
+TEST(CollectiveNccl, SaysWhichCallNcclRefused) {
+  NcclWorld made = nccl_world(1, NcclFlavour::kLate, kLong);
+  std::vector<char> bytes(8);
+  SIMULATED_NCCL(simulated_nccl_refuse_next)(5);
+  const std::string text = peer_lost_text([&] {
+    made.ranks[0].collective->all_gather({2, "gather h.3"}, {}, {bytes.data(), 8});
+  });
+  EXPECT_TRUE(has(text, "NCCL at all_gather 'gather h.3' (sequence 2, 8 bytes): invalid usage"))
+      << text;
+}
+}  // namespace
+}  // namespace headrace::collective

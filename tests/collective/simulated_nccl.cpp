@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+// simulated_nccl.cpp: NCCL's functions for ranks that are threads of one process, on streams of CPU
+// devices. As strict as NCCL's documentation: a communicator is nonblocking, takes no operation
+// while one is in progress, and an operation whose peer does not come never ends but by abort.
+#include "collective/simulated_nccl.hpp"
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "collective/nccl_library.hpp"
+
+namespace headrace::collective {
+namespace {
+using Message = std::vector<char>;
+
+std::mutex mutex;  // all there is
+std::condition_variable changed;
+int version = 22809;
+NcclResult refuse_next = kNcclSuccess;
+std::uint64_t ids = 0;
+thread_local device::DeviceHost* current_device = nullptr;
+thread_local bool current_may_block = false;
+
+struct World {
+  std::uint64_t id = 0;
+  int size = 0;
+  int joined = 0;
+  NcclResult error = kNcclSuccess;
+  std::map<std::tuple<int, int, std::uint64_t>, Message> mail;  // from, to, the how manieth
+};
+std::map<std::pair<std::uint64_t, int>, std::shared_ptr<World>> worlds;  // id, how manieth split
+
+struct Operation {
+  bool send;
+  char* data;
+  std::size_t size;
+  int peer;
+  std::uint64_t number = 0;  // between these two ranks: calls meet in the order they were made in
+};
+struct Group {
+  std::vector<Operation> operations;
+  std::uintptr_t stream = 0;
+};
+
+struct Communicator {
+  std::shared_ptr<World> world;
+  int rank = 0;
+  int splits = 0;
+  device::DeviceHost* device = nullptr;
+  bool may_block = false;
+  bool aborted = false;
+  bool closing = false;
+  int launching = 0;
+  int running = 0;
+  std::map<int, std::uint64_t> sent, received;  // by peer
+  std::deque<Group> to_launch;
+  std::thread launcher;
+};
+using Shared = std::shared_ptr<Communicator>;
+struct Handle {
+  Shared communicator;
+};
+
+struct OpenGroup {
+  int depth = 0;
+  Shared communicator;
+  Group group;
+};
+thread_local OpenGroup open;
+
+void post(const Shared& of, const Group& group) {
+  const std::lock_guard lock(mutex);
+  for (const Operation& operation : group.operations) {
+    if (operation.send)
+      of->world->mail[{of->rank, operation.peer, operation.number}] =
+          Message(operation.data, operation.data + operation.size);
+  }
+  changed.notify_all();
+}
+
+// With `mutex` held.
+bool all_there(const Shared& of, const Group& group) {
+  for (const Operation& operation : group.operations) {
+    if (!operation.send &&
+        !of->world->mail.contains({operation.peer, of->rank, operation.number}))
+      return false;
+  }
+  return true;
+}
+
+void await(const Shared& of, const Group& group) {
+  std::unique_lock lock(mutex);
+  changed.wait(lock, [&] { return of->aborted || all_there(of, group); });
+}
+
+// What has come is received even where the rest never will.
+void take(const Shared& of, const Group& group) {
+  const std::lock_guard lock(mutex);
+  for (const Operation& operation : group.operations) {
+    if (operation.send) continue;
+    const auto mail = of->world->mail.find({operation.peer, of->rank, operation.number});
+    if (mail == of->world->mail.end()) continue;
+    std::memcpy(operation.data, mail->second.data(),
+                std::min(operation.size, mail->second.size()));
+    of->world->mail.erase(mail);
+  }
+  --of->running;
+  changed.notify_all();
+}
+
+void launch(const Shared& of, const Group& group) {
+  const Stream stream{group.stream};
+  if (of->may_block) {
+    of->device->launch(stream, [of, group] {
+      post(of, group);
+      await(of, group);
+      take(of, group);
+    });
+  } else {
+    of->device->launch(stream, [of, group] { post(of, group); });
+    await(of, group);
+    of->device->launch(stream, [of, group] { take(of, group); });
+  }
+}
+
+void run_launcher(const Shared& of) {
+  std::unique_lock lock(mutex);
+  for (;;) {
+    changed.wait(lock, [&] { return of->closing || !of->to_launch.empty(); });
+    if (of->to_launch.empty()) return;
+    const Group group = std::move(of->to_launch.front());
+    of->to_launch.pop_front();
+    lock.unlock();
+    launch(of, group);
+    lock.lock();
+    --of->launching;
+    changed.notify_all();
+  }
+}
+
+const Shared& shared(NcclCommHandle comm) { return static_cast<Handle*>(comm)->communicator; }
+
+// With `mutex` held.
+NcclResult state_of(const Communicator& of) {
+  if (of.world->error != kNcclSuccess) return of.world->error;
+  const bool in_progress =
+      of.world->joined != of.world->size || of.launching != 0 || (of.closing && of.running != 0);
+  return in_progress ? kNcclInProgress : kNcclSuccess;
+}
+
+NcclCommHandle join(std::uint64_t id, int split, int size, int rank) {
+  auto& world = worlds[{id, split}];
+  if (world == nullptr) world = std::make_shared<World>(World{id, size, 0, kNcclSuccess, {}});
+  ++world->joined;
+  auto made = std::make_shared<Communicator>();
+  made->world = world;
+  made->rank = rank;
+  made->device = current_device;
+  made->may_block = current_may_block;
+  made->launcher = std::thread([made] { run_launcher(made); });
+  changed.notify_all();
+  return new Handle{made};
+}
+
+NcclResult add(NcclCommHandle comm, NcclStream stream, const std::vector<Operation>& operations) {
+  const Shared& of = shared(comm);
+  const std::lock_guard lock(mutex);
+  const NcclResult state = state_of(*of);
+  if (state != kNcclSuccess) return state == kNcclInProgress ? kNcclInvalidUsage : state;
+  if (open.depth == 0) return kNcclInvalidUsage;  // this simulation's alone
+  if (refuse_next != kNcclSuccess) return std::exchange(refuse_next, kNcclSuccess);
+  open.communicator = of;
+  open.group.stream = reinterpret_cast<std::uintptr_t>(stream);
+  open.group.operations.insert(open.group.operations.end(), operations.begin(), operations.end());
+  return kNcclSuccess;
+}
+
+bool is_valid(const NcclConfig* config) {
+  return config != nullptr && config->size == 40 && config->magic == 0xcafebeef &&
+         config->version == 21700 && config->blocking == 0;
+}
+
+void end(NcclCommHandle comm) {
+  auto* const handle = static_cast<Handle*>(comm);
+  {
+    const std::lock_guard lock(mutex);
+    handle->communicator->closing = true;
+    changed.notify_all();
+  }
+  handle->communicator->launcher.join();
+  delete handle;
+}
+}  // namespace
+}  // namespace headrace::collective
+
+using namespace headrace::collective;  // NOLINT: this file is a library of C functions
+
+extern "C" {
+void simulated_nccl_set_device(headrace::device::DeviceHost* device, bool may_block) {
+  current_device = device;
+  current_may_block = may_block;
+}
+void simulated_nccl_break(const void* unique_id, int error) {
+  std::uint64_t id = 0;
+  std::memcpy(&id, unique_id, sizeof(id));
+  const std::lock_guard lock(mutex);
+  for (auto& [key, world] : worlds) {
+    if (key.first == id) world->error = static_cast<NcclResult>(error);
+  }
+}
+void simulated_nccl_refuse_next(int error) {
+  const std::lock_guard lock(mutex);
+  refuse_next = static_cast<NcclResult>(error);
+}
+void simulated_nccl_set_version(int now) {
+  const std::lock_guard lock(mutex);
+  version = now;
+}
+
+NcclResult ncclGetVersion(int* out) {
+  const std::lock_guard lock(mutex);
+  *out = version;
+  return kNcclSuccess;
+}
+NcclResult ncclGetUniqueId(headrace::NcclId* id) {
+  const std::lock_guard lock(mutex);
+  id->fill(0);
+  ++ids;
+  std::memcpy(id->data(), &ids, sizeof(ids));
+  return kNcclSuccess;
+}
+NcclResult ncclCommInitRankConfig(NcclCommHandle* comm, int ranks, headrace::NcclId id, int rank,
+                                  NcclConfig* config) {
+  if (!is_valid(config) || current_device == nullptr) return kNcclInvalidUsage;
+  std::uint64_t number = 0;
+  std::memcpy(&number, id.data(), sizeof(number));
+  const std::lock_guard lock(mutex);
+  *comm = join(number, 0, ranks, rank);
+  return kNcclInProgress;
+}
+NcclResult ncclCommSplit(NcclCommHandle comm, int, int key, NcclCommHandle* made,
+                         NcclConfig* config) {
+  const Shared& of = shared(comm);
+  const std::lock_guard lock(mutex);
+  if (!is_valid(config) || config->max_ctas != 1 || state_of(*of) != kNcclSuccess)
+    return kNcclInvalidUsage;
+  *made = join(of->world->id, ++of->splits, of->world->size, key);
+  return kNcclInProgress;
+}
+NcclResult ncclCommGetAsyncError(NcclCommHandle comm, NcclResult* error) {
+  const std::lock_guard lock(mutex);
+  *error = state_of(*shared(comm));
+  return kNcclSuccess;
+}
+NcclResult ncclCommAbort(NcclCommHandle comm) {
+  {
+    const std::lock_guard lock(mutex);
+    shared(comm)->aborted = true;
+    changed.notify_all();
+  }
+  end(comm);
+  return kNcclSuccess;
+}
+NcclResult ncclCommFinalize(NcclCommHandle comm) {
+  const std::lock_guard lock(mutex);
+  shared(comm)->closing = true;
+  changed.notify_all();
+  return state_of(*shared(comm));
+}
+NcclResult ncclCommDestroy(NcclCommHandle comm) {
+  end(comm);
+  return kNcclSuccess;
+}
+
+NcclResult ncclAllGather(const void* source, void* target, std::size_t count, int,
+                         NcclCommHandle comm, NcclStream stream) {
+  const Shared& of = shared(comm);
+  auto* const whole = static_cast<char*>(target);
+  auto* const own = whole + static_cast<std::size_t>(of->rank) * count;
+  if (source != own) return kNcclInvalidUsage;  // in place only
+  std::vector<Operation> operations;
+  for (int peer = 0; peer < of->world->size; ++peer) {
+    if (peer == of->rank) continue;
+    operations.push_back({true, own, count, peer});
+    operations.push_back({false, whole + static_cast<std::size_t>(peer) * count, count, peer});
+  }
+  return add(comm, stream, operations);
+}
+NcclResult ncclSend(const void* source, std::size_t count, int, int peer, NcclCommHandle comm,
+                    NcclStream stream) {
+  return add(comm, stream, {{true, static_cast<char*>(const_cast<void*>(source)), count, peer}});
+}
+NcclResult ncclRecv(void* target, std::size_t count, int, int peer, NcclCommHandle comm,
+                    NcclStream stream) {
+  return add(comm, stream, {{false, static_cast<char*>(target), count, peer}});
+}
+NcclResult ncclGroupStart() {
+  ++open.depth;
+  return kNcclSuccess;
+}
+NcclResult ncclGroupEnd() {
+  if (--open.depth != 0) return kNcclSuccess;
+  OpenGroup ended = std::exchange(open, {});
+  if (ended.communicator == nullptr) return kNcclSuccess;
+  const std::lock_guard lock(mutex);
+  for (Operation& operation : ended.group.operations) {
+    auto& counts = operation.send ? ended.communicator->sent : ended.communicator->received;
+    operation.number = counts[operation.peer]++;
+  }
+  ++ended.communicator->launching;
+  ++ended.communicator->running;
+  ended.communicator->to_launch.push_back(ended.group);
+  changed.notify_all();
+  return kNcclInProgress;
+}
+const char* ncclGetErrorString(NcclResult result) {
+  return result == kNcclRemoteError ? "remote process exited or there was a network error"
+                                    : "invalid usage";
+}
+const char* ncclGetLastError(NcclCommHandle) { return "simulated"; }
+}
