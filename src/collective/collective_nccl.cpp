@@ -107,8 +107,8 @@ class CollectiveNccl::ControlUse {
 CollectiveNccl::CollectiveNccl(const NcclOptions& options)
     : rank_(checked(options).rank),
       world_size_(options.world_size),
-      deadline_(options.deadline),
-      grace_(std::min<milliseconds>(options.deadline, std::chrono::seconds(5))),
+      deadline_(std::min<milliseconds>(options.deadline, std::chrono::hours(24 * 365))),
+      grace_(std::min<milliseconds>(deadline_, std::chrono::seconds(5))),
       device_(options.device),
       posts_(world_size_),
       payload_(world_size_ * kPayloadBytes),
@@ -127,12 +127,16 @@ CollectiveNccl::CollectiveNccl(const NcclOptions& options)
   watch_thread_ = async::start_thread("headrace-nccl", [this] { watch(); });
 }
 
-void CollectiveNccl::connect(const NcclOptions& options) {
+void CollectiveNccl::connect(const NcclOptions& options) try {
   const Clock::time_point end = Clock::now() + deadline_;
   check_made(until_issued(data_, data_.start(world_size_, options.id, rank_), end));
-  check_made(until_issued(control_, control_.split_from(data_, rank_), end));
+  check_made(until_issued(data_, control_.split_from(data_, rank_), end));
+  check_made(until_issued(control_, control_.state(), end));
   // NCCL connects at the first use, which this is, so that a later wait is for the rank itself.
   meet(posted_call(CallKind::kBarrier, {0, "make_nccl_collective"}, DType::kF32, 0), nullptr, 0);
+} catch (...) {
+  data_.abort();  // first: it may be making the other one
+  throw;
 }
 
 void CollectiveNccl::check_made(NcclResult result) {
@@ -169,7 +173,7 @@ void CollectiveNccl::leave() noexcept try {
   Post post;
   post.kind = Post::Kind::kLeft;
   exchange_posts(post, Clock::now() + grace_);
-} catch (const Error&) {  // it has failed: that has been said
+} catch (const std::exception&) {  // it has failed: that has been said, or cannot be
 }
 
 // ---- calls that are queued ----
@@ -555,8 +559,11 @@ void CollectiveNccl::say_farewell(std::unique_lock<std::mutex>& lock) {
   control_used_ = true;
   lock.unlock();
   if (can_say) {
-    exchange_posts(farewell_, end);
-    if (first_failed(posts_) != nullptr) why = refusal_of(posts_, rank_).value_or(own_why);
+    try {
+      exchange_posts(farewell_, end);
+      if (first_failed(posts_) != nullptr) why = refusal_of(posts_, rank_).value_or(own_why);
+    } catch (const std::exception&) {  // the device is what failed: nothing can be said over it
+    }
   }
   settle(why, true);
   if (!can_say) control_.abort();

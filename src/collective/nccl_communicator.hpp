@@ -21,7 +21,8 @@ class NcclCommunicator {
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
 
   NcclResult start(std::uint32_t world_size, const NcclId& id, std::uint32_t rank);
-  // A second one for the same ranks, for small messages: it takes one multiprocessor.
+  // A second one for the same ranks, for small messages: it takes one multiprocessor. There once
+  // `whole` is no longer in progress; until then nothing may be asked of it.
   NcclResult split_from(NcclCommunicator& whole, std::uint32_t rank);
 
   // Runs `calls` as one NCCL group; the first result that is an error, else the group's.

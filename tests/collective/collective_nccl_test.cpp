@@ -2,7 +2,10 @@
 // collective_nccl_test.cpp: the collective over NCCL: its sums to the bit, and what a rank is told
 // when NCCL is not there, another rank is late, dies, gives up or calls something else.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
 #include <random>
 
 #include "collective/nccl_library.hpp"
@@ -75,6 +78,45 @@ TEST(CollectiveNccl, RefusesOptionsThatCannotBe) {
     EXPECT_EQ(error_of([&] { (void)make_nccl_collective(options); }).code(),
               Code::kInvalidArgument);
   }
+}
+
+// ---- from nothing to a world ----
+
+// [id_by_file]
+// The same id on every rank, by way of a file that all of them see and that no earlier run left.
+headrace::NcclId id_by_file(std::uint32_t rank, const std::filesystem::path& file,
+                            const std::string& library) {
+  headrace::NcclId id = {};
+  auto* const bytes = reinterpret_cast<char*>(id.data());
+  if (rank == 0) {
+    id = headrace::nccl_unique_id(library);
+    const std::filesystem::path part = file.string() + ".part";
+    std::ofstream(part, std::ios::binary).write(bytes, std::ssize(id));
+    std::filesystem::rename(part, file);  // so that it is never seen half written
+    return id;
+  }
+  while (!std::filesystem::exists(file)) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  std::ifstream(file, std::ios::binary).read(bytes, std::ssize(id));
+  return id;
+}
+// [/id_by_file]
+
+TEST(CollectiveNccl, IsMadeWithAnIdHandedOverByFile) {
+  const std::filesystem::path file =
+      testing::TempDir() + "/headrace-nccl-" + std::to_string(::getpid());
+  std::vector<Rank> ranks(2);
+  on_every_rank(ranks, [&](std::uint32_t r, Rank&) {
+    const auto device = nccl_device(NcclFlavour::kLate, r + 1);
+    SIMULATED_NCCL(simulated_nccl_set_device)(device.get(), false);
+    const auto collective =
+        make_nccl_collective({.rank = r,
+                              .world_size = 2,
+                              .id = id_by_file(r, file, HEADRACE_SIMULATED_NCCL),
+                              .device = device,
+                              .library = HEADRACE_SIMULATED_NCCL});
+    collective->barrier({1, "here"});
+  });
+  std::filesystem::remove(file);
 }
 
 // ---- results ----

@@ -8,7 +8,7 @@
 
 namespace headrace::collective {
 namespace {
-bool has(const std::string& text, const std::string& part) {
+bool says(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 PostedCall barrier(std::uint64_t sequence, std::string_view what) {
@@ -23,7 +23,7 @@ TEST(NcclPosts, TakeTheFirstOfSeveralFailures) {
   posts[2].failed_at_ns = 10;
   posts[0].set_text("later");
   posts[2].set_text("the drive is gone");
-  EXPECT_TRUE(has(*refusal_of(posts, 1), "rank 2 gave up: the drive is gone"));
+  EXPECT_TRUE(says(*refusal_of(posts, 1), "rank 2 gave up: the drive is gone"));
 }
 
 TEST(NcclPosts, TellCallsApartWhoseTextsDifferBehindWhatIsKept) {
@@ -59,7 +59,7 @@ TEST(NcclPosts, FindTheFirstQueuedCallThatDiffersWhereverItIsKept) {
       const std::string text = queued_difference(posts, queued);
       const std::uint64_t first_kept = made > 32 ? made - 32 : 0;
       const std::uint64_t named = std::max(different, first_kept);
-      EXPECT_TRUE(has(text, "'other' (sequence " + std::to_string(named) + ")")) << text;
+      EXPECT_TRUE(says(text, "'other' (sequence " + std::to_string(named) + ")")) << text;
     }
   }
 }
@@ -73,7 +73,7 @@ TEST(NcclPosts, SayWhenTheDifferenceIsNoLongerKept) {
   }
   const std::vector<Post> posts(2);
   EXPECT_NE(queued[0].hash, queued[1].hash);
-  EXPECT_TRUE(has(queued_difference(posts, queued), "more than 32 calls before"));
+  EXPECT_TRUE(says(queued_difference(posts, queued), "more than 32 calls before"));
 }
 
 TEST(NcclPosts, NameTheRanksWithoutAPostOfThisExchange) {

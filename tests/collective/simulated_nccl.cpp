@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -62,7 +63,7 @@ struct Communicator {
   int launching = 0;
   int running = 0;
   std::map<int, std::uint64_t> sent, received;  // by peer
-  std::deque<Group> to_launch;
+  std::deque<std::function<void()>> to_launch;
   std::thread launcher;
 };
 using Shared = std::shared_ptr<Communicator>;
@@ -137,10 +138,11 @@ void run_launcher(const Shared& of) {
   for (;;) {
     changed.wait(lock, [&] { return of->closing || !of->to_launch.empty(); });
     if (of->to_launch.empty()) return;
-    const Group group = std::move(of->to_launch.front());
+    auto next = std::move(of->to_launch.front());
     of->to_launch.pop_front();
     lock.unlock();
-    launch(of, group);
+    next();
+    next = nullptr;
     lock.lock();
     --of->launching;
     changed.notify_all();
@@ -253,7 +255,20 @@ NcclResult ncclCommSplit(NcclCommHandle comm, int, int key, NcclCommHandle* made
   const std::lock_guard lock(mutex);
   if (!is_valid(config) || config->max_ctas != 1 || state_of(*of) != kNcclSuccess)
     return kNcclInvalidUsage;
-  *made = join(of->world->id, ++of->splits, of->world->size, key);
+  // The new one is there when the old one is done.
+  ++of->launching;
+  of->to_launch.push_back([of, made, key, device = current_device, block = current_may_block] {
+    std::unique_lock waiting(mutex);
+    current_device = device;
+    current_may_block = block;
+    const NcclCommHandle child = join(of->world->id, ++of->splits, of->world->size, key);
+    const Communicator& joined = *shared(child);
+    changed.wait(waiting, [&] {
+      return of->aborted || joined.world->joined == joined.world->size;
+    });
+    *made = child;
+  });
+  changed.notify_all();
   return kNcclInProgress;
 }
 NcclResult ncclCommGetAsyncError(NcclCommHandle comm, NcclResult* error) {
@@ -318,7 +333,8 @@ NcclResult ncclGroupEnd() {
   }
   ++ended.communicator->launching;
   ++ended.communicator->running;
-  ended.communicator->to_launch.push_back(ended.group);
+  ended.communicator->to_launch.push_back(
+      [of = ended.communicator, group = ended.group] { launch(of, group); });
   changed.notify_all();
   return kNcclInProgress;
 }

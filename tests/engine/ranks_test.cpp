@@ -14,6 +14,7 @@
 
 #include "base/number_formats.hpp"
 #include "collective/collectives.hpp"
+#include "collective/nccl_world.hpp"
 #include "device/device_host.hpp"
 #include "engine/engine_core.hpp"
 #include "support/failing_drive.hpp"
@@ -22,6 +23,7 @@
 
 namespace headrace {
 namespace {
+using collective::NcclFlavour;
 using device::DeviceHost;
 using device::HostFlavour;
 
@@ -32,20 +34,38 @@ struct Rank {
   DeviceHost& device;
   Engine& engine;
 };
-std::vector<std::string> run_ranks(std::uint32_t world, HostFlavour flavour,
+struct World {
+  std::vector<std::shared_ptr<DeviceHost>> hosts;
+  std::vector<std::shared_ptr<Collective>> ranks;
+};
+World over_threads(std::uint32_t world, HostFlavour flavour) {
+  World made;
+  for (std::uint32_t r = 0; r < world; ++r) {
+    made.hosts.push_back(
+        device::make_device_host({.flavour = flavour, .seed = r + 1, .late_microseconds_max = 30}));
+  }
+  made.ranks = collective::make_collective_threads({made.hosts.begin(), made.hosts.end()},
+                                                   std::chrono::seconds(60));
+  return made;
+}
+World over_nccl(std::uint32_t world, NcclFlavour flavour) {
+  World made;
+  for (std::uint32_t r = 0; r < world; ++r)
+    made.hosts.push_back(collective::nccl_device(flavour, r + 1));
+  made.ranks = collective::make_nccl_ranks(made.hosts, flavour == NcclFlavour::kParallel,
+                                           {.id = nccl_unique_id(HEADRACE_SIMULATED_NCCL),
+                                            .deadline = std::chrono::seconds(60)});
+  return made;
+}
+
+std::vector<std::string> run_ranks(World world,
                                    const std::function<Settings(std::uint32_t rank)>& settings,
                                    const std::function<void(Rank&)>& body,
                                    const std::vector<engine::EngineParts>& parts = {}) {
-  std::vector<std::shared_ptr<DeviceHost>> hosts;
-  for (std::uint32_t r = 0; r < world; ++r) {
-    hosts.push_back(
-        device::make_device_host({.flavour = flavour, .seed = r + 1, .late_microseconds_max = 30}));
-  }
-  const auto ranks =
-      collective::make_collective_threads({hosts.begin(), hosts.end()}, std::chrono::seconds(60));
-  std::vector<std::string> errors(world);
+  auto& [hosts, ranks] = world;
+  std::vector<std::string> errors(ranks.size());
   std::vector<std::thread> threads;
-  for (std::uint32_t r = 0; r < world; ++r) {
+  for (std::uint32_t r = 0; r < ranks.size(); ++r) {
     threads.emplace_back([&, r] {
       try {
         Engine engine(std::make_unique<EngineCore>(
@@ -57,10 +77,17 @@ std::vector<std::string> run_ranks(std::uint32_t world, HostFlavour flavour,
       } catch (const std::exception& error) {
         errors[r] = error.what();
       }
+      ranks[r].reset();  // together: NCCL's wait for each other
     });
   }
   for (std::thread& thread : threads) thread.join();
   return errors;
+}
+std::vector<std::string> run_ranks(std::uint32_t world, HostFlavour flavour,
+                                   const std::function<Settings(std::uint32_t rank)>& settings,
+                                   const std::function<void(Rank&)>& body,
+                                   const std::vector<engine::EngineParts>& parts = {}) {
+  return run_ranks(over_threads(world, flavour), settings, body, parts);
 }
 Settings plain(std::uint32_t) { return {}; }
 
@@ -193,38 +220,49 @@ void train_rank(Rank& rank, const Gradients& gradients, Outcome& outcome) {
   collect(engine, outcome);
 }
 
+// What several ranks train is what one trains with the sums.
+void expect_sums(World made, std::uint64_t seed, std::uint32_t passes) {
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  const auto world = static_cast<std::uint32_t>(made.ranks.size());
+  const Gradients gradients(seed, passes);
+  const Outcome expected = train_alone(gradients, world);
+  std::vector<Outcome> outcomes(world);
+  const auto errors = run_ranks(
+      std::move(made), [&](std::uint32_t) { return accumulating(passes); },
+      [&](Rank& rank) { train_rank(rank, gradients, outcomes[rank.number]); });
+  for (const std::string& error : errors) ASSERT_EQ(error, "");
+  // A rank's shard is its own part of every vector, zeros (never a master's value) elsewhere.
+  Outcome joined = outcomes[0];
+  for (std::uint32_t r = 1; r < world; ++r) {
+    for (auto& [key, values] : joined.values) {
+      const auto& piece = outcomes[r].values.at(key);
+      for (std::size_t e = 0; e < values.size(); ++e) values[e] += piece[e];
+    }
+  }
+  for (std::uint32_t step = 0; step < kSteps; ++step) {
+    for (const Outcome& outcome : outcomes) {
+      EXPECT_EQ(outcome.steps[step].parameters_updated, expected.steps[step].parameters_updated);
+      EXPECT_EQ(outcome.steps[step].gradient_norm, expected.steps[step].gradient_norm);
+    }
+  }
+  for (const auto& [key, values] : expected.values)
+    EXPECT_TRUE(values == joined.values.at(key)) << "parameter " << std::get<0>(key);
+}
+
 class RanksGradients
     : public ::testing::TestWithParam<std::tuple<std::uint32_t, std::uint32_t, HostFlavour>> {};
 
 TEST_P(RanksGradients, ThatOneRankLacksCountAsZeros) {
   const auto [world, passes, flavour] = GetParam();
-  for (std::uint64_t seed = 1; seed <= 2; ++seed) {
-    SCOPED_TRACE("seed " + std::to_string(seed));
-    const Gradients gradients(seed, passes);
-    const Outcome expected = train_alone(gradients, world);
-    std::vector<Outcome> outcomes(world);
-    const auto errors = run_ranks(
-        world, flavour, [&](std::uint32_t) { return accumulating(passes); },
-        [&](Rank& rank) { train_rank(rank, gradients, outcomes[rank.number]); });
-    for (const std::string& error : errors) ASSERT_EQ(error, "");
-    // A rank's shard is its own part of every vector, zeros (never a master's value) elsewhere.
-    Outcome joined = outcomes[0];
-    for (std::uint32_t r = 1; r < world; ++r) {
-      for (auto& [key, values] : joined.values) {
-        const auto& piece = outcomes[r].values.at(key);
-        for (std::size_t e = 0; e < values.size(); ++e) values[e] += piece[e];
-      }
-    }
-    for (std::uint32_t step = 0; step < kSteps; ++step) {
-      for (const Outcome& outcome : outcomes) {
-        EXPECT_EQ(outcome.steps[step].parameters_updated, expected.steps[step].parameters_updated);
-        EXPECT_EQ(outcome.steps[step].gradient_norm, expected.steps[step].gradient_norm);
-      }
-    }
-    for (const auto& [key, values] : expected.values)
-      EXPECT_TRUE(values == joined.values.at(key)) << "parameter " << std::get<0>(key);
-  }
+  for (std::uint64_t seed = 1; seed <= 2; ++seed)
+    expect_sums(over_threads(world, flavour), seed, passes);
 }
+
+TEST(RanksOverNccl, TrainToTheSameBits) {
+  expect_sums(over_nccl(2, NcclFlavour::kLate), 1, 4);
+  expect_sums(over_nccl(3, NcclFlavour::kParallel), 2, 1);
+}
+
 INSTANTIATE_TEST_SUITE_P(World, RanksGradients,
                          ::testing::Combine(::testing::Values(2u, 3u), ::testing::Values(1u, 4u),
                                             ::testing::Values(HostFlavour::kPrompt,
@@ -401,8 +439,8 @@ TEST(RanksGather, OfASecondStreamWaitsForTheJoinOnTheFirst) {
 
 // ---- what must be equal ----
 
-TEST(RanksOrder, AnotherCallOnOneRankIsNamed) {
-  const auto errors = run_ranks(2, HostFlavour::kPrompt, plain, [](Rank& rank) {
+void expect_other_calls_named(World world) {
+  const auto errors = run_ranks(std::move(world), plain, [](Rank& rank) {
     register_model(rank.engine);
     rank.engine.freeze();
     load_all(rank.engine);
@@ -418,6 +456,12 @@ TEST(RanksOrder, AnotherCallOnOneRankIsNamed) {
     EXPECT_NE(error.find("rank 1"), std::string::npos) << error;
     EXPECT_NE(error.find("step"), std::string::npos) << error;
   }
+}
+TEST(RanksOrder, AnotherCallOnOneRankIsNamed) {
+  expect_other_calls_named(over_threads(2, HostFlavour::kPrompt));
+}
+TEST(RanksOverNccl, AnotherCallOnOneRankIsNamed) {
+  expect_other_calls_named(over_nccl(2, NcclFlavour::kLate));
 }
 
 struct Difference {
