@@ -49,7 +49,8 @@ struct NcclOptions {
   // end of the queued call before it.
   std::chrono::milliseconds deadline = std::chrono::minutes(10);
   // The largest buffer that reduce_scatter() will be given: its scratch is allocated at once. A
-  // larger one, or 0, allocates when it comes, having waited for what is queued.
+  // larger one, or 0, allocates when it comes, having waited for what is queued; kOutOfBudget where
+  // there is no room.
   std::uint64_t largest_bucket_bytes = 0;
   // Path of the library. Empty: libnccl.so.2, where the loader finds it; in a process that has
   // loaded torch, torch's.

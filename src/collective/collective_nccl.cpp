@@ -344,7 +344,8 @@ void CollectiveNccl::meet(const PostedCall& call, double* values, std::uint64_t 
       std::memcpy(mine.body.data(), values, count * sizeof(double));
     std::string why = compare(mine);
     if (why.empty() && count != 0) why = sum_values(mine, values, count);
-    if (!why.empty()) settle(why, true);
+    // This rank's own failure, if it is at that, says more than that another is late.
+    if (!why.empty()) settle(why, first_failed(posts_) != nullptr);
   }
   std::unique_lock lock(mutex_);
   throw_if_failed(lock);
@@ -398,23 +399,17 @@ std::string CollectiveNccl::not_met(Met met, const Post& mine) {
            library_.describe(exchange_result_) +
            ": no rank can go on; close every rank's engine and start again";
   }
-  if (const auto why = refusal_of(posts_, rank_); why && first_failed(posts_) != nullptr)
-    return *why;
+  if (first_failed(posts_) != nullptr) return refusal_of(posts_, rank_).value_or("");
   const std::string missing = missing_ranks(posts_, mine.number);
   return missing_text(missing.empty() ? "another rank" : missing, call_of(mine.call),
                       static_cast<std::uint64_t>(deadline_.count()));
 }
 
+// Late ones leave what they posted last, by its number.
 CollectiveNccl::Met CollectiveNccl::exchange_posts(Post& mine, Clock::time_point end) {
   mine.number = ++exchanges_;
-  const Met met =
-      exchange(&mine, control_memory_.data(), reinterpret_cast<std::byte*>(posts_.data()),
-               sizeof(Post), end);
-  // Of those who have not come, what they said before says nothing.
-  for (Post& post : posts_) {
-    if (post.number != mine.number) post = {};
-  }
-  return met;
+  return exchange(&mine, control_memory_.data(), reinterpret_cast<std::byte*>(posts_.data()),
+                  sizeof(Post), end);
 }
 
 // Every rank's `size_bytes` at `mine`, one behind the other in `received`. Where it did not end in

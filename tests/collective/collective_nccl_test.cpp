@@ -55,6 +55,18 @@ TEST(NcclLibrary, ThatIsMissingIsNamedWithWhatHelps) {
   EXPECT_TRUE(has(error.what(), "LD_LIBRARY_PATH")) << error.what();
 }
 
+// The functions that are declared by hand are there, under these names.
+TEST(NcclLibrary, OfNvidiaGivesIdsWhereItIs) {
+  NcclId first = {}, second = {};
+  try {
+    first = nccl_unique_id();
+    second = nccl_unique_id();
+  } catch (const Error& error) {
+    GTEST_SKIP() << error.what();
+  }
+  EXPECT_NE(first, second);
+}
+
 TEST(NcclLibrary, WithoutAFunctionIsNamedWithIt) {
   const Error error = error_of([] { (void)nccl_unique_id(HEADRACE_NCCL_WITHOUT_SYMBOLS); });
   EXPECT_EQ(error.code(), Code::kUnsupported);
@@ -414,7 +426,7 @@ TEST(CollectiveNccl, EndsItsOwnPendingCallOnAbort) {
     std::this_thread::sleep_for(milliseconds(20));
     made.ranks[0].collective->abort("disk full");
     waiting.join();
-    EXPECT_TRUE(has(text, "rank 0 gave up: disk full") || has(text, "rank 1 did not come")) << text;
+    EXPECT_TRUE(has(text, "rank 0 gave up: disk full")) << text;
   }
 }
 
