@@ -18,12 +18,13 @@
 //          compared then. all_reduce_sum() and barrier() compare the ranks' calls, their own and
 //          all queued since the last of them, and name the first that differs on both sides. What
 //          calls that differed have queued until then has no meaning.
-// Failure: kPeerLost, then and ever after. Another rank's abort() or destruction is told with its
-//          reason at the next all_reduce_sum() or barrier(); an error that NCCL reports (a process
-//          that died), within half a second, at any call; a rank that does not come, at the
-//          deadline, by name where others have come to a call that blocks; it may still find
-//          them in that call, and is alone in the next. Work queued on streams is ended then, so
-//          that a stream can be waited for; its results have no meaning.
+// Failure: kPeerLost, then and ever after. abort() returns at once; this rank's calls then wait up
+//          to 5 seconds for the others' next all_reduce_sum() or barrier(), which tells them why,
+//          and so does the object's end. An error that NCCL reports (a process that died) ends
+//          every call within half a second. Else a rank that does not come is found at the
+//          deadline, by name where others wait in a call that blocks; it may still find them in
+//          that call, and is alone in the next. Work queued on streams is ended too, so that a
+//          stream can be waited for; its results have no meaning.
 #pragma once
 #include <array>
 #include <chrono>

@@ -33,8 +33,9 @@ const NcclOptions& checked(const NcclOptions& options) {
   if (options.device == nullptr)
     refuse("no device: no collective was made; pass the engine's as NcclOptions::device");
   if (options.deadline <= milliseconds(0))
-    refuse("a deadline of 0 would end every call: no collective was made; leave it out for ten "
-           "minutes");
+    refuse(
+        "a deadline of 0 would end every call: no collective was made; leave it out for ten "
+        "minutes");
   return options;
 }
 
@@ -218,8 +219,8 @@ void CollectiveNccl::issue(const PostedCall& call, Stream stream, const Calls& c
     break_off("NCCL at " + describe(call_of(call)) + ": " + library_.describe(result) +
               ": no rank can go on; close every rank's engine and start again");
   } else {
-    break_off(missing_text("another rank", call_of(call),
-                           static_cast<std::uint64_t>(deadline_.count())));
+    break_off(
+        missing_text("another rank", call_of(call), static_cast<std::uint64_t>(deadline_.count())));
   }
   std::unique_lock lock(mutex_);
   throw_if_failed(lock);
@@ -271,8 +272,8 @@ void CollectiveNccl::reduce_scatter(CollectiveTag tag, Stream stream, void* buff
     for (std::uint32_t other = 0; other < world_size_ && !is_error(worst); ++other) {
       if (other == rank_) continue;
       const int peer = static_cast<int>(other);
-      worst = library_.send(bytes + other * piece, piece, kNcclInt8, peer, comm,
-                            nccl_stream(stream));
+      worst =
+          library_.send(bytes + other * piece, piece, kNcclInt8, peer, comm, nccl_stream(stream));
       if (is_error(worst)) break;
       worst = library_.recv(slot, piece, kNcclInt8, peer, comm, nccl_stream(stream));
       slot += slot_bytes(whole, world_size_);
@@ -395,8 +396,7 @@ void CollectiveNccl::sum_received(const std::byte* first, std::uint64_t stride, 
 std::string CollectiveNccl::not_met(Met met, const Post& mine) {
   if (met == Met::kBroken) {
     if (exchange_result_ == kNcclSuccess) return "";
-    return "NCCL at " + describe(call_of(mine.call)) + ": " +
-           library_.describe(exchange_result_) +
+    return "NCCL at " + describe(call_of(mine.call)) + ": " + library_.describe(exchange_result_) +
            ": no rank can go on; close every rank's engine and start again";
   }
   if (first_failed(posts_) != nullptr) return refusal_of(posts_, rank_).value_or("");
@@ -462,9 +462,8 @@ CollectiveNccl::Met CollectiveNccl::exchange(const void* mine, std::byte* slots,
 CollectiveNccl::Met CollectiveNccl::wait_for_exchange(Clock::time_point end) {
   std::unique_lock lock(mutex_);
   const bool was_good = life_ != Life::kFailed;
-  changed_.wait_until(lock, end, [&] {
-    return exchange_done_ || (was_good && life_ == Life::kFailed);
-  });
+  changed_.wait_until(lock, end,
+                      [&] { return exchange_done_ || (was_good && life_ == Life::kFailed); });
   if (exchange_done_) return Met::kAll;
   return life_ == Life::kFailed ? Met::kBroken : Met::kLate;
 }

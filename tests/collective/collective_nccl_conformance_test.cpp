@@ -7,9 +7,9 @@ namespace headrace::collective {
 namespace {
 std::vector<WorldMaker> worlds() {
   std::vector<WorldMaker> all;
-  for (const auto& [flavour, name] : {std::pair{NcclFlavour::kPrompt, "Prompt"},
-                                      std::pair{NcclFlavour::kLate, "Late"},
-                                      std::pair{NcclFlavour::kParallel, "Parallel"}}) {
+  for (const auto& [flavour, name] :
+       {std::pair{NcclFlavour::kPrompt, "Prompt"}, std::pair{NcclFlavour::kLate, "Late"},
+        std::pair{NcclFlavour::kParallel, "Parallel"}}) {
     for (const std::uint32_t world_size : {1u, 2u, 3u}) {
       all.push_back({"Nccl" + std::to_string(world_size) + name, world_size,
                      [=] { return nccl_world(world_size, flavour).ranks; }});

@@ -26,9 +26,7 @@ class ParallelStreamsDevice final : public device::DeviceHost {
 
   const char* name() const noexcept override { return "cpu (parallel streams)"; }
   bool shares_host_memory() const noexcept override { return false; }
-  void* allocate(std::size_t size_bytes) noexcept override {
-    return memory_->allocate(size_bytes);
-  }
+  void* allocate(std::size_t size_bytes) noexcept override { return memory_->allocate(size_bytes); }
   void deallocate(void* data, std::size_t size_bytes) noexcept override {
     if (data != nullptr) std::memset(data, kPoison, size_bytes);
     memory_->deallocate(data, size_bytes);

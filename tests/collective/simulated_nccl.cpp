@@ -91,8 +91,7 @@ void post(const Shared& of, const Group& group) {
 // With `mutex` held.
 bool all_there(const Shared& of, const Group& group) {
   for (const Operation& operation : group.operations) {
-    if (!operation.send &&
-        !of->world->mail.contains({operation.peer, of->rank, operation.number}))
+    if (!operation.send && !of->world->mail.contains({operation.peer, of->rank, operation.number}))
       return false;
   }
   return true;
@@ -110,8 +109,7 @@ void take(const Shared& of, const Group& group) {
     if (operation.send) continue;
     const auto mail = of->world->mail.find({operation.peer, of->rank, operation.number});
     if (mail == of->world->mail.end()) continue;
-    std::memcpy(operation.data, mail->second.data(),
-                std::min(operation.size, mail->second.size()));
+    std::memcpy(operation.data, mail->second.data(), std::min(operation.size, mail->second.size()));
     of->world->mail.erase(mail);
   }
   --of->running;
@@ -263,9 +261,8 @@ NcclResult ncclCommSplit(NcclCommHandle comm, int, int key, NcclCommHandle* made
     current_may_block = block;
     const NcclCommHandle child = join(of->world->id, ++of->splits, of->world->size, key);
     const Communicator& joined = *shared(child);
-    changed.wait(waiting, [&] {
-      return of->aborted || joined.world->joined == joined.world->size;
-    });
+    changed.wait(waiting,
+                 [&] { return of->aborted || joined.world->joined == joined.world->size; });
     *made = child;
   });
   changed.notify_all();

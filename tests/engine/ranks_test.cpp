@@ -52,9 +52,9 @@ World over_nccl(std::uint32_t world, NcclFlavour flavour) {
   World made;
   for (std::uint32_t r = 0; r < world; ++r)
     made.hosts.push_back(collective::nccl_device(flavour, r + 1));
-  made.ranks = collective::make_nccl_ranks(made.hosts, flavour == NcclFlavour::kParallel,
-                                           {.id = nccl_unique_id(HEADRACE_SIMULATED_NCCL),
-                                            .deadline = std::chrono::seconds(60)});
+  made.ranks = collective::make_nccl_ranks(
+      made.hosts, flavour == NcclFlavour::kParallel,
+      {.id = nccl_unique_id(HEADRACE_SIMULATED_NCCL), .deadline = std::chrono::seconds(60)});
   return made;
 }
 
