@@ -44,7 +44,9 @@ struct NcclOptions {
   std::uint32_t world_size = 1;
   NcclId id = {};
   // The engine's: its streams are CUDA streams (Stream::handle is the cudaStream_t), on the GPU
-  // that is current on the thread that calls make_nccl_collective(). One rank per GPU.
+  // that is current on the thread that calls make_nccl_collective(). One rank per GPU. Streams that
+  // it creates do not wait for its default stream (cudaStreamNonBlocking): ranks could not talk
+  // while work there waits for one of them.
   std::shared_ptr<Device> device = nullptr;
   // How long a call waits for the other ranks; for queued work, counted from the call, or from the
   // end of the queued call before it.
