@@ -58,6 +58,7 @@ void fail(headrace::Code code, const std::string& text, int sys_errno) {
 }
 
 int exit_code_for(const headrace::Error& error, bool running) {
+  if (dynamic_cast<const MissingDevice*>(&error) != nullptr) return kMachineLacks;
   const bool refused = headrace::is_refusal(error.code()) ||
                        (error.code() == headrace::Code::kIo && is_refusal_errno(error.sys_errno()));
   return !running && refused ? kRefused : kRunFailed;

@@ -8,7 +8,14 @@
 #include "headrace/error.hpp"
 
 namespace train_gpt {
-enum ExitCode { kDone = 0, kRunFailed = 1, kRefused = 2 };
+enum ExitCode { kDone = 0, kRunFailed = 1, kRefused = 2, kMachineLacks = 3 };
+
+// What was asked for by name is not on this machine: --device.
+class MissingDevice : public headrace::Error {
+ public:
+  explicit MissingDevice(const std::string& text)
+      : headrace::Error(headrace::Code::kUnsupported, text) {}
+};
 
 // "EACCES (Permission denied)".
 std::string errno_text(int number);
@@ -17,7 +24,7 @@ std::string errno_text(int number);
 [[noreturn]] void fail(headrace::Code code, const std::string& text, int sys_errno = 0);
 
 // What the program ends with: 2 for what was refused before the first step (usage, settings, plan,
-// path), 1 for everything else.
+// path), 3 for a MissingDevice, 1 for everything else.
 //   running  the first step has begun
 int exit_code_for(const headrace::Error& error, bool running);
 

@@ -8,7 +8,8 @@
 namespace train_gpt {
 // On x86 without AVX-512 LibTorch's bf16 products are plain loops, 4 to 30 times as slow as f32's;
 // fp16's are on most CPUs.
-inline bool computes_in_f32(at::ScalarType type) {
+inline bool computes_in_f32(at::ScalarType type, at::Device device) {
+  if (!device.is_cpu()) return false;
   if (type == at::kHalf) return true;
 #if defined(__x86_64__)
   static const bool slow = !at::get_cpu_capability().starts_with("AVX512");
@@ -44,7 +45,7 @@ struct LinearInF32 : torch::autograd::Function<LinearInF32> {
 
 // `bias` may be undefined.
 inline at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
-  if (!computes_in_f32(weight.scalar_type())) return at::linear(x, weight, bias);
+  if (!computes_in_f32(weight.scalar_type(), weight.device())) return at::linear(x, weight, bias);
   const at::Tensor product = LinearInF32::apply(x, weight);
   return bias.defined() ? product + bias : product;
 }
@@ -52,7 +53,8 @@ inline at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at
 // Causal, [batch, heads, sequence, width].
 inline at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
   const at::ScalarType type = q.scalar_type();
-  if (!computes_in_f32(type)) return at::scaled_dot_product_attention(q, k, v, {}, 0.0, true);
+  if (!computes_in_f32(type, q.device()))
+    return at::scaled_dot_product_attention(q, k, v, {}, 0.0, true);
   return at::scaled_dot_product_attention(q.to(at::kFloat), k.to(at::kFloat), v.to(at::kFloat), {},
                                           0.0, true)
       .to(type);

@@ -125,10 +125,11 @@ inline at::Tensor loss_of(const at::Tensor& scores, const at::Tensor& targets) {
 struct Tokens {
   at::Tensor inputs, targets;  // int64 [rows, sequence]
 };
-inline Tokens tokens_of(const Batch& batch) {
+inline Tokens tokens_of(const Batch& batch, at::Device device) {
   const std::int64_t rows = batch.rows, window = std::int64_t{batch.sequence} + 1;
   const at::Tensor bytes =
       at::from_blob(const_cast<std::uint8_t*>(batch.windows.data()), {rows, window}, at::kByte)
+          .to(device)
           .to(at::kLong);
   return {bytes.slice(1, 0, window - 1).contiguous(), bytes.slice(1, 1, window).contiguous()};
 }

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // offloaded.cpp: the GPT with its parameters, gradients and optimizer state kept by Headrace.
+#include <headrace/torch/cuda.hpp>
 #include <headrace/torch/offload.hpp>
 
+#include "gpu.hpp"
 #include "progress.hpp"
 #include "torch_training.hpp"
 
@@ -15,6 +17,8 @@ constexpr std::uint64_t kTraceEvents = 65536;
 
 headrace::EngineOptions engine_options(const Options& of_run, Progress& progress) {
   headrace::EngineOptions options;
+  const at::Device device = device_of(of_run);
+  if (!device.is_cpu()) options.device = headrace::torch::make_cuda_device(device);
   options.trace_events = of_run.trace.empty() ? 0 : kTraceEvents;
   options.log = [&progress](headrace::LogLevel level, std::string_view text) {
     const char* name = level == headrace::LogLevel::kInfo      ? "info"
@@ -29,12 +33,13 @@ headrace::EngineOptions engine_options(const Options& of_run, Progress& progress
 class Offloaded : public TorchTraining {
  public:
   explicit Offloaded(const TrainingSetup& setup)
-      : shape_(setup.options.shape),
+      : TorchTraining(device_of(setup.options)),
+        shape_(setup.options.shape),
         decayed_(setup.recipe.decayed),
         kept_(setup.recipe.kept),
         checkpointing_(setup.options.checkpointing),
         initialise_(shape_, setup.options.seed, setup.initial),
-        offload_(setup.settings, engine_options(setup.options, setup.progress)),
+        offload_(setup.settings, engine_options(setup.options, setup.progress), device()),
         embed_(add_hyperparameters_and_embed()),
         blocks_(add_blocks()),
         head_(add<Head>("head")) {

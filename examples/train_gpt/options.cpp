@@ -47,8 +47,8 @@ constexpr const char* kFooter =
     "1.0, "
     "lr and\nweight_decay as above, the warm-up from 0 to lr in --warmup steps, total_num_steps "
     "--steps.\n"
-    "\nExit codes: 0 done, 1 the run failed, 2 refused before it started, 128 + n ended by signal "
-    "n.\n";
+    "\nExit codes: 0 done, 1 the run failed, 2 refused before it started, 3 no such "
+    "--device here,\n128 + n ended by signal n.\n";
 
 constexpr const char* kConsequence = "the run was not started";
 constexpr double kLargest = 1e38;  // f32 can hold it
@@ -120,6 +120,10 @@ void add_placement_options(CLI::App& app, RawOptions& raw) {
       ->group(group);
   add_repeated(app, "--set", o.overrides, "One setting over the file's: a.b=value; repeatable")
       ->group(group);
+  app.add_option("--device", o.device,
+                 "Where torch computes: cpu, cuda, or cuda:N. Its memory is the placement's device")
+      ->group(group)
+      ->default_str(o.device);
   add_number(app, "--threads", o.threads, {0, 4096}, "torch's threads; 0: as many as torch takes")
       ->group(group)
       ->default_str(std::to_string(o.threads));
@@ -151,8 +155,21 @@ void add_file_options(CLI::App& app, RawOptions& raw) {
       ->group(group);
 }
 
+bool is_device(std::string_view word) {
+  if (word == "cpu" || word == "cuda") return true;
+  if (!word.starts_with("cuda:")) return false;
+  word.remove_prefix(5);
+  unsigned ordinal = 0;
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), ordinal);
+  return error == std::errc{} && end == word.data() + word.size() && ordinal < 128;
+}
+
 void check_options(const Options& o) {
   check_shape(o.shape);
+  if (!is_device(o.device)) {
+    throw Fault{"--device " + o.device + " is none that this program knows",
+                "Give cpu, cuda, or cuda: and a number"};
+  }
   const std::uint64_t windows = std::uint64_t{o.batch} * (std::uint64_t{o.shape.sequence} + 1);
   if (windows > kMostWindowBytes) {
     throw Fault{"--batch " + std::to_string(o.batch) + " with --seq " +

@@ -11,6 +11,7 @@
 namespace train_gpt {
 // How LibTorch computes here.
 struct TorchFacts {
+  std::string device = "cpu";  // its name
   std::uint32_t threads = 1;
   bool computes_in_f32 = false;  // products of bf16: linear_in_f32.hpp
 };
@@ -44,7 +45,8 @@ struct Options {
   std::string json;   // file, "-" for stdout, empty: none
   std::string trace;  // file, empty: none
 
-  std::uint32_t threads = 0;  // 0: torch decides
+  std::string device = "cpu";  // or "cuda", "cuda:1"
+  std::uint32_t threads = 0;   // 0: torch decides
   bool plain = false;
   bool checkpointing = false;  // blocks keep no activations from forward to backward
   bool progress = true;

@@ -8,6 +8,7 @@
 
 #include "checkpointed_block.hpp"
 #include "failures.hpp"
+#include "gpu.hpp"
 #include "large_blocks.hpp"
 #include "torch_training.hpp"
 
@@ -38,7 +39,8 @@ TORCH_MODULE(Gpt);
 class Plain : public TorchTraining {
  public:
   explicit Plain(const TrainingSetup& setup)
-      : decayed_(setup.recipe.decayed),
+      : TorchTraining(device_of(setup.options)),
+        decayed_(setup.recipe.decayed),
         kept_(setup.recipe.kept),
         skips_(setup.settings.non_finite == headrace::NonFinite::kSkip),
         gpt_(setup.options.shape, setup.options.checkpointing) {
@@ -47,6 +49,7 @@ class Plain : public TorchTraining {
     for (std::size_t i = 0; i < gpt_->blocks.size(); ++i)
       initialise(*gpt_->blocks[i], "h." + std::to_string(i));
     initialise(*gpt_->head, "head");
+    gpt_->to(device());
     // Gradients are there from the start, as they are in every step but the first of any training,
     // so that the peak of forward and backward less weights and gradients is the activations' own.
     for (at::Tensor& parameter : gpt_->parameters()) {
@@ -129,18 +132,26 @@ headrace::StepResult Plain::update(const headrace::StepOptions& options) {
 }
 }  // namespace
 
-TorchFacts warm_up_torch(std::uint32_t threads) {
-  if (threads > 0) at::set_num_threads(static_cast<int>(threads));
+TorchFacts warm_up_torch(const Options& options) {
+  TorchFacts facts;
+  facts.device = open_device(options);
+  const at::Device device = device_of(options);
+  if (options.threads > 0) at::set_num_threads(static_cast<int>(options.threads));
   keep_large_blocks();
   const GptShape tiny{.layers = 1, .hidden = 64, .heads = 2, .sequence = 32};
   Gpt model(tiny);
   Initialiser(tiny, 1, nullptr)(*model, "warm_up");
+  model->to(device);
   const std::vector<std::uint8_t> text(4 * 33, 'x');
-  const Tokens tokens = tokens_of({text, 4, 32});
+  const Tokens tokens = tokens_of({text, 4, 32}, device);
   loss_of(model->forward(tokens.inputs), tokens.targets).backward();
   ::malloc_trim(0);
-  return {static_cast<std::uint32_t>(at::get_num_threads()), computes_in_f32(at::kBFloat16)};
+  facts.threads = static_cast<std::uint32_t>(at::get_num_threads());
+  facts.computes_in_f32 = computes_in_f32(at::kBFloat16, device);
+  return facts;
 }
+
+std::uint64_t device_peak(const Options& options) { return device_peak_bytes(device_of(options)); }
 
 std::unique_ptr<Training> make_plain(const TrainingSetup& setup) {
   return std::make_unique<Plain>(setup);

@@ -82,8 +82,9 @@ Json error_json(const Failure& failure) {
   return {{"code", failure.code}, {"exit_code", failure.exit_code}, {"message", failure.text}};
 }
 
+bool on_cpu(const Report& r) { return r.options.device == "cpu"; }
 bool computes_in_f32(const Report& r) {
-  return r.torch.computes_in_f32 || r.recipe.dtype == headrace::DType::kF16;
+  return r.torch.computes_in_f32 || (r.recipe.dtype == headrace::DType::kF16 && on_cpu(r));
 }
 
 // 0.9 and not 0.8999999762.
@@ -113,7 +114,10 @@ Json options_json(const Report& r) {
           {"seed", o.seed},
           {"eval_batches", o.eval_batches},
           {"threads", r.torch.threads},
-          {"products_in", computes_in_f32(r) ? "f32" : "bf16"},
+          {"device", r.torch.device},
+          {"products_in", computes_in_f32(r)                        ? "f32"
+                          : r.recipe.dtype == headrace::DType::kF16 ? "fp16"
+                                                                    : "bf16"},
           {"plain", o.plain},
           {"checkpointing", o.checkpointing},
           {"init", or_null(o.init_folder)},
@@ -157,7 +161,9 @@ __attribute__((format(printf, 2, 3))) void add(std::string& to, const char* form
 void add_losses(std::string& out, const Report& r) {
   add(out, "parameters      %llu\n", static_cast<unsigned long long>(r.parameters));
   add(out, "trained         %s\n", r.recipe.words().c_str());
-  if (r.recipe.dtype == headrace::DType::kF16) {
+  if (!on_cpu(r)) {
+    add(out, "device          %s\n", r.torch.device.c_str());
+  } else if (r.recipe.dtype == headrace::DType::kF16) {
     add(out, "products        in f32: on CPUs LibTorch is many times slower in fp16\n");
   } else if (computes_in_f32(r)) {
     add(out, "products        in f32: without AVX-512 LibTorch is many times slower in bf16\n");
@@ -233,6 +239,12 @@ void add_memory(std::string& out, const Report& r) {
     add(out, "; activations %s (peak of forward and backward, less weights and gradients)\n",
         format_bytes(static_cast<double>(r.memory.activations_bytes)).c_str());
   }
+  if (on_cpu(r)) return;
+  const std::string ours = r.plan ? ", " + format_bytes(static_cast<double>(r.plan->device_bytes)) +
+                                        " of it the engine's"
+                                  : "";
+  add(out, "device memory   %s at most%s\n",
+      format_bytes(static_cast<double>(r.memory.device_peak_bytes)).c_str(), ours.c_str());
 }
 }  // namespace
 
@@ -271,6 +283,10 @@ std::string to_json(const Report& r, const Failure* failure) {
                  {"engine_bytes", r.memory.engine_bytes},
                  {"peak_rss_bytes", r.memory.peak_rss_bytes},
                  {"baseline_rss_bytes", r.memory.baseline_rss_bytes}};
+  if (!on_cpu(r)) {
+    memory["device_peak_bytes"] = r.memory.device_peak_bytes;
+    if (r.plan) memory["device_planned_bytes"] = r.plan->device_bytes;
+  }
   if (r.options.plain) memory["activations_bytes"] = r.memory.activations_bytes;
   Json config = Json::parse(r.config, nullptr, false);
   if (config.is_discarded()) config = nullptr;

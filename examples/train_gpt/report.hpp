@@ -34,6 +34,7 @@ struct MemoryRecord {
   std::uint64_t engine_bytes = 0;
   std::uint64_t peak_rss_bytes = 0;
   std::uint64_t baseline_rss_bytes = 0;  // libraries loaded and warmed up, before engine and model
+  std::uint64_t device_peak_bytes = 0;   // of a GPU's memory, the engine's among it
   std::uint64_t activations_bytes =
       0;  // --plain: peak of forward and backward less weights and gradients
 };

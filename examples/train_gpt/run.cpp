@@ -123,7 +123,7 @@ class Run {
     check_address_space();
     if (!options.trace.empty()) trace_.emplace(options.trace);
     progress_.stage("loading torch");
-    report_.torch = torch_.warm_up(options.threads);
+    report_.torch = torch_.warm_up(options);
     reset_peak();
     report_.memory.baseline_rss_bytes = resident_bytes();
     check_signal();
@@ -226,6 +226,7 @@ class Run {
       report_.memory.engine_bytes = training.stats().engine_bytes;
     }
     report_.memory.peak_rss_bytes = peak_resident_bytes();
+    report_.memory.device_peak_bytes = torch_.device_peak(options);
     training.close();
   }
 

@@ -5,7 +5,8 @@
 
 namespace train_gpt {
 struct TorchParts {
-  TorchFacts (*warm_up)(std::uint32_t threads) = nullptr;
+  TorchFacts (*warm_up)(const Options& options) = nullptr;
+  std::uint64_t (*device_peak)(const Options& options) = nullptr;
   std::unique_ptr<Training> (*make_offloaded)(const TrainingSetup& setup) = nullptr;
   std::unique_ptr<Training> (*make_plain)(const TrainingSetup& setup) = nullptr;
 };

@@ -23,6 +23,7 @@ inline bool is_decayed(const at::Tensor& parameter) { return parameter.dim() >= 
 
 class TorchTraining : public Training {
  public:
+  explicit TorchTraining(at::Device device) : device_(device) {}
   double forward(const Batch& batch) override {
     loss_ = loss(batch);
     return loss_.item<double>();
@@ -38,14 +39,16 @@ class TorchTraining : public Training {
 
  protected:
   void drop_loss() { loss_ = at::Tensor(); }
+  at::Device device() const { return device_; }
 
  private:
   virtual at::Tensor scores(const at::Tensor& inputs) = 0;
   at::Tensor loss(const Batch& batch) {
-    const Tokens tokens = tokens_of(batch);
+    const Tokens tokens = tokens_of(batch, device_);
     return loss_of(scores(tokens.inputs), tokens.targets);
   }
 
+  at::Device device_;
   at::Tensor loss_;  // with the graph that backward() runs
 };
 }  // namespace train_gpt

@@ -61,9 +61,11 @@ struct TrainingSetup {
   Progress& progress;
 };
 
-// Loads torch and runs a tiny model once, so that its code and threads are there; sets torch's
-// threads (0: leaves them).
-TorchFacts warm_up_torch(std::uint32_t threads);
+// Loads torch and runs a tiny model once where the training will, so that its code and threads are
+// there; sets torch's threads (0: leaves them). Throws MissingDevice.
+TorchFacts warm_up_torch(const Options& options);
+// The most that was taken of the device's memory at once; 0 on the CPU.
+std::uint64_t device_peak(const Options& options);
 std::unique_ptr<Training> make_offloaded(const TrainingSetup& setup);
 std::unique_ptr<Training> make_plain(const TrainingSetup& setup);
 }  // namespace train_gpt

@@ -8,7 +8,6 @@
 #include <vector>
 
 namespace {
-using headrace::torch::detail::Place;
 using headrace::torch::detail::SectionStorage;
 
 constexpr std::size_t kElements = 512;
@@ -25,7 +24,7 @@ std::string text_of(F touch) {
 }
 
 TEST(SectionStorage, ViewsReadWhateverAddressIsBound) {
-  SectionStorage storage(Place(), at::kFloat, kElements * 4, "parked");
+  SectionStorage storage(headrace::torch::detail::Place(), at::kFloat, kElements * 4, "parked");
   const at::Tensor view = storage.view(256 * 4, {2, 3});
   for (const float base : {1.0f, 7.0f}) {
     std::vector<float> memory(kElements);
@@ -39,7 +38,7 @@ TEST(SectionStorage, ViewsReadWhateverAddressIsBound) {
 }
 
 TEST(SectionStorage, ParkedThrowsTheGivenTextAndKeepsItsSize) {
-  SectionStorage storage(Place(), at::kBFloat16, kElements * 2, "first text");
+  SectionStorage storage(headrace::torch::detail::Place(), at::kBFloat16, kElements * 2, "first text");
   const at::Tensor view = storage.view(0, {16});
   EXPECT_NE(text_of([&] { view.sum(); }).find("first text"), std::string::npos);
   std::vector<c10::BFloat16> memory(kElements);
@@ -52,7 +51,7 @@ TEST(SectionStorage, ParkedThrowsTheGivenTextAndKeepsItsSize) {
 }
 
 TEST(SectionStorage, KnowsATensorThatLeftIt) {
-  SectionStorage storage(Place(), at::kFloat, kElements * 4, "parked");
+  SectionStorage storage(headrace::torch::detail::Place(), at::kFloat, kElements * 4, "parked");
   at::Tensor parameter = at::zeros({3});
   EXPECT_FALSE(storage.holds(parameter));
   parameter.set_data(storage.view(0, {3}));
@@ -62,7 +61,7 @@ TEST(SectionStorage, KnowsATensorThatLeftIt) {
 }
 
 TEST(SectionStorage, ABackwardPassReadsTheAddressBoundThen) {
-  SectionStorage storage(Place(), at::kFloat, kElements * 4, "parked");
+  SectionStorage storage(headrace::torch::detail::Place(), at::kFloat, kElements * 4, "parked");
   at::Tensor weight = at::zeros({4}).requires_grad_();
   weight.set_data(storage.view(0, {4}));
   at::Tensor x = at::ones({4}).requires_grad_();

@@ -111,7 +111,8 @@ class RunProgram : public ::testing::Test {
     ::testing::internal::CaptureStderr();
     const int code =
         run_program(static_cast<int>(arguments.size()), arguments.data(),
-                    {[](std::uint32_t) { return TorchFacts{}; }, make_fake, make_fake});
+                    {[](const Options&) { return TorchFacts{}; },
+                     [](const Options&) { return std::uint64_t{0}; }, make_fake, make_fake});
     out_ = ::testing::internal::GetCapturedStdout();
     err_ = ::testing::internal::GetCapturedStderr();
     return code;
