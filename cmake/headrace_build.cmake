@@ -108,29 +108,37 @@ function(headrace_test)
   endif()
 endfunction()
 
+# headrace_gpu_test(NAME x_test SOURCES ... USES ...): on a GPU; skipped, with the reason, where
+# there is none or this build has no part for it. Sources see tests/device/cuda_under_test.hpp.
+function(headrace_gpu_test)
+  cmake_parse_arguments(arg "" "NAME" "SOURCES;USES" ${ARGN})
+  set(sources ${headrace_SOURCE_DIR}/tests/device/cuda_on_gpu.cpp)
+  if(headrace_cuda)
+    list(APPEND sources ${arg_SOURCES})
+  endif()
+  headrace_test(NAME ${arg_NAME} SOURCES ${sources} USES ${arg_USES} LABELS gpu)
+  headrace_uses_cuda(${arg_NAME})
+endfunction()
+
 # headrace_cuda_tests(NAME device_cuda SOURCES ... USES ... [SIMULATED more.cpp]): the same tests
-# twice: NAME_test on a GPU, skipped where there is none, and NAME_simulated_test on a simulated one
+# twice: NAME_test on a GPU, and NAME_simulated_test on a simulated one
 # (tests/device/simulated_cuda.hpp), which has those of SIMULATED as well.
 function(headrace_cuda_tests)
-  cmake_parse_arguments(arg "" "NAME;TIMEOUT" "SOURCES;USES;LABELS;SIMULATED" ${ARGN})
+  cmake_parse_arguments(arg "" "NAME" "SOURCES;USES;SIMULATED" ${ARGN})
+  headrace_gpu_test(NAME ${arg_NAME}_test SOURCES ${arg_SOURCES} USES ${arg_USES})
   set(tests ${headrace_SOURCE_DIR}/tests/device)
-  set(on_gpu ${tests}/cuda_on_gpu.cpp)
   set(simulated ${tests}/cuda_on_gpu.cpp)  # says that there is none
   if(headrace_cuda)
-    list(APPEND on_gpu ${arg_SOURCES})
     set(simulated ${tests}/cuda_simulated.cpp ${tests}/simulated_cuda.cpp
       ${tests}/simulated_cuda_kernels.cpp ${arg_SOURCES} ${arg_SIMULATED})
   endif()
-  foreach(flavour IN ITEMS test simulated_test)
-    set(sources ${on_gpu})
-    if(flavour STREQUAL "simulated_test")
-      set(sources ${simulated})
-    endif()
-    headrace_test(NAME ${arg_NAME}_${flavour} SOURCES ${sources} USES ${arg_USES}
-      TIMEOUT ${arg_TIMEOUT} LABELS ${arg_LABELS} gpu)
-    if(headrace_cuda)
-      target_compile_definitions(${arg_NAME}_${flavour} PRIVATE HEADRACE_CUDA)
-      target_include_directories(${arg_NAME}_${flavour} SYSTEM PRIVATE ${headrace_cuda_includes})
-    endif()
-  endforeach()
+  headrace_test(NAME ${arg_NAME}_simulated_test SOURCES ${simulated} USES ${arg_USES})
+  headrace_uses_cuda(${arg_NAME}_simulated_test)
+endfunction()
+
+function(headrace_uses_cuda target)
+  if(headrace_cuda)
+    target_compile_definitions(${target} PRIVATE HEADRACE_CUDA)
+    target_include_directories(${target} SYSTEM PRIVATE ${headrace_cuda_includes})
+  endif()
 endfunction()

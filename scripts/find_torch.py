@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Says whether a torch can be linked against, without importing it (which takes seconds).
 
-    find_torch.py                 looks at the torch of the Python that runs this
-    find_torch.py FOLDER          looks at FOLDER/torch
+    find_torch.py [--gpu]         looks at the torch of the Python that runs this
+    find_torch.py [--gpu] FOLDER  looks at FOLDER/torch
+                  --gpu           also for its CUDA part and the packages that that needs
 
 Prints the folder that holds torch/ and ends 0; else says why not on stderr and ends 1.
 """
@@ -38,8 +39,21 @@ def version_of(root):
     return (int(found[1]), int(found[2])), f"{found[1]}.{found[2]}{found[3]}"
 
 
+def require_gpu_part(root, text):
+    """libtorch_cuda.so and the largest of what it links."""
+    if not os.path.isfile(os.path.join(root, "torch", "lib", "libtorch_cuda.so")):
+        refuse(f"{root}/torch {text} has no CUDA part")
+    for name in ("libcublas.so", "libcublasLt.so", "libcudnn.so", "libcufft.so", "libcusolver.so",
+                 "libcusparse.so", "libnccl.so", "libnvrtc.so", "libcusparseLt.so"):
+        places = [f"{root}/nvidia/*/lib/{name}*", f"{root}/*/lib/{name}*",
+                  f"{root}/torch/lib/{name}*"]
+        if not any(glob.glob(place) for place in places):
+            refuse(f"{root}/torch {text} needs {name} for its CUDA part, which is not here")
+
+
 def main():
-    root = sys.argv[1] if len(sys.argv) > 1 else installed_root()
+    words = [word for word in sys.argv[1:] if word != "--gpu"]
+    root = words[0] if words else installed_root()
     needed = ["version.py", "include/torch/csrc/api/include/torch/torch.h",
               "include/ATen/ATen.h", "lib/libtorch_cpu.so", "lib/libc10.so"]
     for name in needed:
@@ -63,6 +77,8 @@ def main():
                       f"{sys.prefix}/lib/{name}*"]
             if not any(glob.glob(place) for place in places):
                 refuse(f"{root}/torch {text} needs {name}, which does not lie beside it")
+    if "--gpu" in sys.argv[1:]:
+        require_gpu_part(root, text)
     print(root)
 
 

@@ -10,6 +10,7 @@
 # Before plan_setup:
 #   setup_for=tools    only what the program `headrace` is built with, no LibTorch
 #   with_cuda=toolkit  a CUDA toolkit too, which compiles kernels and needs no GPU
+#   with_cuda=gpu      that, and LibTorch with the packages that its GPU part needs
 #
 # What is there is decided by looking at the tools and headers themselves, so that any system will
 # do; only what is missing is asked of apt, and whether this system is served is decided by the
@@ -37,10 +38,11 @@ tools_needs=" g++ cmake ninja boost liburing nlohmann-json CLI11 fmt xxhash "
 torch_wheels=cmake/torch_wheels.txt
 torch_python=3.11  # the wheels' tag; C++ needs no matching interpreter
 torch_fetch_mb=545 torch_disk_mb=1250
-with_cuda=${with_cuda:-}
+with_cuda=${with_cuda:-} with_gpu=""
 cuda_wheels=cmake/cuda_wheels.txt
 cuda_oldest=12.8  # the first with code for compute capability 12.0
 cuda_fetch_mb=102 cuda_disk_mb=270
+torch_gpu_fetch_mb=2600 torch_gpu_disk_mb=5200
 
 declare -A found=()    # need -> version that is there
 missing=()             # "need oldest found packages..."
@@ -142,10 +144,12 @@ cache_folder() {
 }
 torch_version() { sed -n 's/^torch==//p' "$torch_wheels"; }
 
+torch_folder() { printf 'torch-%s%s' "$(torch_version)" "${with_gpu:+-gpu}"; }
+
 find_torch() {
   local cached
-  cached=$(cache_folder)/torch-$(torch_version)
-  if torch_root=$(python3 scripts/find_torch.py 2>/dev/null); then
+  cached=$(cache_folder)/$(torch_folder)
+  if torch_root=$(python3 scripts/find_torch.py ${with_gpu:+--gpu} 2>/dev/null); then
     torch_from="the Python in use"
   elif [ -d "$cached/torch" ]; then
     torch_root=$cached torch_from="the cache"
@@ -157,7 +161,7 @@ find_torch() {
 # fetch_wheels NAME WHEELS PROBE...: into the cache folder NAME, once PROBE, given the folder, says
 # that it is whole.
 fetch_wheels() {
-  local target part wheels=$2
+  local target part wheels=$2 wheel_deps=${wheel_deps---no-deps}
   target=$(cache_folder)/$1
   shift 2
   mkdir -p "$(cache_folder)" && exec 9>"$(cache_folder)/fetch.lock" || return
@@ -168,7 +172,7 @@ fetch_wheels() {
     mkdir -p "$part/tmp" || return
     # pip unpacks in TMPDIR first: /tmp may be memory.
     TMPDIR=$part/tmp PIP_USER=0 PIP_REQUIRE_VIRTUALENV=0 PIP_DISABLE_PIP_VERSION_CHECK=1 \
-      "${pip_python:-python3}" -m pip install --no-cache-dir --progress-bar off --no-deps \
+      "${pip_python:-python3}" -m pip install --no-cache-dir --progress-bar off $wheel_deps \
       --no-compile --only-binary=:all: --implementation cp --python-version "$torch_python" \
       --target "$part" -r "$wheels" || return
     rm -rf "$part/tmp"
@@ -177,7 +181,11 @@ fetch_wheels() {
   exec 9>&-
 }
 fetch_torch() {
-  fetch_wheels "torch-$(torch_version)" "$torch_wheels" python3 scripts/find_torch.py
+  if [ -n "$with_gpu" ]; then
+    wheel_deps="" fetch_wheels "$(torch_folder)" "$torch_wheels" python3 scripts/find_torch.py --gpu
+  else
+    fetch_wheels "$(torch_folder)" "$torch_wheels" python3 scripts/find_torch.py
+  fi
 }
 
 # ---- a CUDA toolkit: this machine's if it is new enough, else the cache's, else the wheels ----
@@ -304,13 +312,14 @@ plan_setup() {
   if [ "$(uname -sm)" != "Linux x86_64" ]; then
     refuse 3 "Headrace is built for Linux on x86-64; this is $(uname -sm)."
   fi
+  if [ "$with_cuda" = gpu ]; then with_gpu=1; fi
   if [ "$setup_for" = all ]; then find_torch; fi
   if [ -n "$with_cuda" ]; then find_cuda; fi
   plan_packages
 }
 
 describe_setup() {
-  local mb disk count
+  local mb disk count fetch
   if [ ${#packages[@]} -gt 0 ]; then
     read -r mb disk count < <(apt_sizes)
     say "  install  ${packages[*]}" \
@@ -323,8 +332,10 @@ describe_setup() {
   elif [ -n "$torch_root" ]; then
     say "  LibTorch from $torch_from: $torch_root"
   else
-    say "  fetch    LibTorch $(torch_version) as wheels, $torch_fetch_mb MB, by pip" \
-      "  write    $(cache_folder)/torch-$(torch_version): $torch_disk_mb MB, for every clone"
+    fetch=$torch_fetch_mb disk=$torch_disk_mb
+    if [ -n "$with_gpu" ]; then fetch=$torch_gpu_fetch_mb disk=$torch_gpu_disk_mb; fi
+    say "  fetch    LibTorch $(torch_version) as wheels, $fetch MB, by pip" \
+      "  write    $(cache_folder)/$(torch_folder): $disk MB, for every clone"
   fi
   if [ -z "$with_cuda" ]; then return; fi
   if [ -n "$cuda_root" ]; then

@@ -113,6 +113,16 @@ TEST(CudaEngine, SaysOnceThatMemoryCannotBePinnedAndGoesOn) {
   engine.close();
 }
 
+TEST(CudaEngine, IsMadeAsTheDocumentsSay) {
+  device::simulated_cuda::plug_in();
+  const Settings settings;
+  // [device]
+  std::shared_ptr<headrace::Device> gpu = headrace::make_cuda_device({.ordinal = 0});
+  headrace::Engine engine(settings, {.device = gpu});
+  // [/device]
+  EXPECT_EQ(std::string(gpu->name()), "Simulated GPU (cuda:0)");
+}
+
 // Whenever it fails: a call says so, with the cause; close() ends; nothing is left on the drive.
 TEST(CudaEngine, EndsWithTheCauseWhenTheGpuFails) {
   for (std::uint64_t at = 0; at < 12; ++at) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "headrace/torch/cuda.hpp"
 #include "headrace/torch/offload.hpp"
 #include "torch/models.hpp"
 #include "torch/simulated_gpu.hpp"
@@ -226,6 +227,22 @@ TEST(Place, RestoredParametersAreOrdinaryTensorsThere) {
   EXPECT_EQ(module->up->weight.device(), simulated_gpu());
   const torch::Tensor y = module->forward(torch::ones({2, kHidden}).to(simulated_gpu()));
   EXPECT_TRUE(y.cpu().isfinite().all().item<bool>());
+}
+
+// Torch's cuda:0 is simulated here, the driver's is not: without one there is no such device.
+TEST(Place, IsNamedAsTheDocumentsSay) {
+  plug_in(late_device(1));
+  const Settings settings;
+  try {
+    // [place]
+    const at::Device gpu(at::kCUDA, 0);
+    const auto device = headrace::torch::make_cuda_device(gpu);
+    headrace::torch::Offload offload(settings, {.device = device}, gpu);
+    // [/place]
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kUnsupported) << error.what();
+    EXPECT_NE(std::string(error.what()).find("no GPU can be used"), std::string::npos);
+  }
 }
 
 // A device whose memory the CPU cannot read.

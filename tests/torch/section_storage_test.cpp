@@ -38,7 +38,8 @@ TEST(SectionStorage, ViewsReadWhateverAddressIsBound) {
 }
 
 TEST(SectionStorage, ParkedThrowsTheGivenTextAndKeepsItsSize) {
-  SectionStorage storage(headrace::torch::detail::Place(), at::kBFloat16, kElements * 2, "first text");
+  SectionStorage storage(headrace::torch::detail::Place(), at::kBFloat16, kElements * 2,
+                         "first text");
   const at::Tensor view = storage.view(0, {16});
   EXPECT_NE(text_of([&] { view.sum(); }).find("first text"), std::string::npos);
   std::vector<c10::BFloat16> memory(kElements);

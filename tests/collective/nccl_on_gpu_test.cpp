@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// nccl_on_gpu_test.cpp: one rank over NVIDIA's NCCL on a GPU: the library itself is tried, loaded,
+// initialised and called on a CUDA device's streams.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "device/cuda_under_test.hpp"
+#include "device/device_bytes.hpp"
+#include "headrace/error.hpp"
+#include "headrace/nccl.hpp"
+
+namespace headrace {
+namespace {
+TEST(NcclOnGpu, OneRankGathersReducesAndMeetsItself) {
+  const std::shared_ptr<Device> device = device::make_cuda_under_test(1);
+  const auto rank = make_nccl_collective(
+      {.rank = 0, .world_size = 1, .id = nccl_unique_id(), .device = device});
+  constexpr std::uint64_t kElements = 10'000;
+  std::vector<float> values(kElements), back(kElements);
+  for (std::uint64_t i = 0; i < kElements; ++i) values[i] = static_cast<float>(i) * 0.37f;
+  const device::DeviceBytes whole(*device, kElements * 4);
+  const Stream stream = device->create_stream();
+  device->copy(stream, whole.data(), values.data(), kElements * 4);
+  rank->all_gather({1, "gather"}, stream, {whole.data(), kElements * 4});
+  rank->reduce_scatter({2, "gradients"}, stream, whole.data(), DType::kF32, kElements);
+  device->copy(stream, back.data(), whole.data(), kElements * 4);
+  device->synchronize(stream);
+  EXPECT_EQ(back, values);
+  std::vector<double> sums = {1.5, -2, 1e300};
+  rank->all_reduce_sum({3, "norm"}, sums.data(), sums.size());
+  EXPECT_EQ(sums, (std::vector<double>{1.5, -2, 1e300}));
+  rank->barrier({4, "barrier"});
+  rank->abort("the test is over");
+  EXPECT_THROW(rank->barrier({5, "barrier"}), Error);
+}
+}  // namespace
+}  // namespace headrace
