@@ -24,6 +24,7 @@
 #include "bench/runner.hpp"
 #include "bench/sustained.hpp"
 #include "bench/thresholds.hpp"
+#include "bench_copy/bench_copy.hpp"
 #include "bench_optimizer/bench_optimizer.hpp"
 #include "command_line/report_file.hpp"
 #include "command_line/words.hpp"
@@ -236,6 +237,7 @@ int bench(int argc, const char* const* argv) {
   if (argc > 1 && std::string_view(argv[1]) == "compare") return compare(argc - 1, argv + 1);
   if (argc > 1 && std::string_view(argv[1]) == "optimizer")
     return bench_optimizer(argc - 1, argv + 1);
+  if (argc > 1 && std::string_view(argv[1]) == "copy") return bench_copy(argc - 1, argv + 1);
   const ParsedBenchOptions parsed = parse_bench_options(argc, argv);
   const Failing failing(kBenchName, parsed.json);
   if (!parsed.options) {

@@ -29,7 +29,7 @@ constexpr const char* kFooter =
     "--rw, --bs,\n--iodepth, --queue and --batch a default set is measured. `headrace bench "
     "compare "
     "A.json B.json` compares\ntwo reports; `headrace bench optimizer` measures the update on the "
-    "CPU.\n"
+    "CPU,\n`headrace bench copy` copies between host and GPU.\n"
     "--require takes read, write, randread, randwrite, rw (GB/s), p50, p99, p99.9, max (ms, us, "
     "s), "
     "iops (k, M)\nand cpu (s/GB). Of throughput and iops the best workload is judged, of latencies "

@@ -29,12 +29,6 @@ const char* name_in(const Names& names, Value value) {
   return "";
 }
 
-Json interval_json(const MedianInterval& interval) {
-  return {{"median", interval.median}, {"low", interval.low},   {"high", interval.high},
-          {"least", interval.least},   {"most", interval.most}, {"bounded", interval.bounded},
-          {"count", interval.count}};
-}
-
 Json latency_json(const LatencyHistogram& latency) {
   Json json = {{"min", latency.min_ns()},
                {"max", latency.max_ns()},
@@ -276,6 +270,12 @@ void check_kind(const JsonFields& document) {
                                 document.at("error").text("message"));
 }
 }  // namespace
+
+Json interval_json(const MedianInterval& interval) {
+  return {{"median", interval.median}, {"low", interval.low},   {"high", interval.high},
+          {"least", interval.least},   {"most", interval.most}, {"bounded", interval.bounded},
+          {"count", interval.count}};
+}
 
 Json to_json(const Measurement& measurement, const Required* required) {
   Json json = document(kBenchName);

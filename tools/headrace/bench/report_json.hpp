@@ -8,6 +8,7 @@
 #include "program/failing.hpp"
 
 namespace headrace::tools {
+Json interval_json(const MedianInterval& interval);
 // schema_version 1. `required` may be null.
 Json to_json(const Measurement& measurement, const Required* required);
 

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "bench/report_format.hpp"
+#include "bench/report_json.hpp"
 #include "program/report_parts.hpp"
 
 namespace headrace::tools {
@@ -90,10 +91,6 @@ std::string required_text(const Contest& contest, std::optional<double> least_sh
         fmt::format("  MISSED  share={:.3g}: {}\n    {}\n", *least_share, found, text_of(row->of));
   }
   return text;
-}
-
-Json interval_json(const MedianInterval& of) {
-  return {{"median", of.median}, {"low", of.low}, {"high", of.high}, {"bounded", of.bounded}};
 }
 
 Json ceiling_json(const Contest& contest, const Footprint& footprint) {

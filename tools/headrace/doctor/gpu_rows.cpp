@@ -5,6 +5,7 @@
 #include "doctor/rows.hpp"
 #include "doctor/shared_library.hpp"
 #include "platform/gpus.hpp"
+#include "program/cuda_version.hpp"
 
 namespace headrace::tools {
 namespace {
@@ -41,8 +42,7 @@ Row driver_row(const platform::GpuFacts& facts) {
   return row;
 }
 
-// "12080" is 12.8 for CUDA; NCCL writes 22705 for 2.27.5, and 2804 for 2.8.4 before 2.9.
-std::string cuda_version(int code) { return fmt::format("{}.{}", code / 1000, code % 1000 / 10); }
+// NCCL writes 22705 for 2.27.5, and 2804 for 2.8.4 before 2.9.
 std::string nccl_version(int code) {
   const int major = code < 10000 ? 1000 : 10000;
   return fmt::format("{}.{}.{}", code / major, code % major / 100, code % 100);
@@ -66,7 +66,7 @@ Section gpu_section(const std::string& root) {
           .path = "",
           .rows = {gpus_row(facts), driver_row(facts),
                    library_row("CUDA driver", "cuda", "libcuda.so.1", "cuDriverGetVersion",
-                               cuda_version),
+                               cuda_version_text),
                    library_row("NCCL", "nccl", "libnccl.so.2", "ncclGetVersion", nccl_version)}};
 }
 }  // namespace headrace::tools

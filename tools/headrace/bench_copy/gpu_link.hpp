@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// gpu_link.hpp: the PCIe link of a GPU, as /sys tells it.
+#pragma once
+#include <optional>
+#include <string>
+
+#include "platform/gpus.hpp"
+
+namespace headrace::tools {
+struct GpuLink {
+  std::string name;             // "PCIe 5.0 x16"
+  double bytes_per_second = 0;  // that it carries at most, each way
+};
+// What device and slot agree on under load: idle GPUs slow their links down. Nothing where /sys
+// does not know `pci_bus_id`, or the link.
+std::optional<GpuLink> gpu_link(const std::string& pci_bus_id, const platform::GpuFacts& facts);
+}  // namespace headrace::tools
