@@ -18,6 +18,7 @@
 #include "doctor/requirements.hpp"
 #include "doctor/rows.hpp"
 #include "doctor/shared_library.hpp"
+#include "headrace/cuda.hpp"
 #include "platform/fake_root.hpp"
 #include "platform/proc_files.hpp"
 #include "support/temporary_directory.hpp"
@@ -159,6 +160,96 @@ TEST(DoctorRows, TellALimitOnThisDriveAndNotThatOnAnother) {
   EXPECT_EQ(limited.detail, "cgroup io.max of /sys/fs/cgroup/job");
 }
 
+// ---- GPUs ----
+
+CudaFacts facts_with(bool served) {
+  CudaFacts facts;
+  facts.built = true;
+  facts.runtime_version = 13000;
+  facts.driver_version = 13010;
+  facts.architectures = "80 90";
+  CudaGpu gpu;
+  gpu.name = "NVIDIA H200";
+  gpu.pci_bus_id = "0000:1b:00.0";
+  gpu.compute_major = served ? 9 : 7;
+  gpu.memory_bytes = 150'000'000'000;
+  gpu.copy_engines = 3;
+  gpu.served = served;
+  facts.gpus = {gpu};
+  return facts;
+}
+platform::GpuFacts one_plugged_in() {
+  platform::GpuFacts facts;
+  facts.gpus = {{.address = "0000:1b:00.0", .model = "NVIDIA", .driver = "", .link = {}}};
+  return facts;
+}
+
+TEST(DoctorGpuRows, SayWhatCudaShows) {
+  const std::vector<Row> rows = cuda_rows(facts_with(true), one_plugged_in());
+  EXPECT_EQ(row_of(rows, "CUDA build").value, "13.0, kernels for 80 90");
+  EXPECT_EQ(row_of(rows, "usable GPUs").value, "1, driver for CUDA 13.1");
+  EXPECT_EQ(row_of(rows, "cuda:0").value,
+            "NVIDIA H200 at 0000:1b:00.0, 139.70 GiB, compute 9.0, 3 copy engines");
+  for (const Row& row : rows) EXPECT_EQ(row.mark, Mark::kOk) << row.name;
+  const Json& gpu = row_of(rows, "usable GPUs").values["gpus"][0];
+  EXPECT_EQ(gpu["memory_bytes"], 150'000'000'000);
+  EXPECT_EQ(gpu["compute_capability"], "9.0");
+  EXPECT_TRUE(gpu["numa_node"].is_null());
+}
+
+TEST(DoctorGpuRows, NameWhatMendsAGpuThatTheBuildHasNoKernelsFor) {
+  const std::vector<Row> rows = cuda_rows(facts_with(false), one_plugged_in());
+  for (const char* name : {"usable GPUs", "cuda:0"}) {
+    const Row& row = row_of(rows, name);
+    EXPECT_EQ(row.mark, Mark::kGap) << name;
+    EXPECT_NE(row.fix.find("HEADRACE_CUDA_ARCHITECTURES=native"), std::string::npos) << row.fix;
+    EXPECT_FALSE(row.consequence.empty()) << name;
+  }
+}
+
+TEST(DoctorGpuRows, HaveAGapWhereAGpuIsPluggedInAndNoneWhereThereIsNone) {
+  CudaFacts facts;
+  facts.built = true;
+  facts.missing = "there is no driver: the device is the CPU. Install it; or give access.";
+  const Row gap = row_of(cuda_rows(facts, one_plugged_in()), "usable GPUs");
+  EXPECT_EQ(gap.mark, Mark::kGap);
+  EXPECT_EQ(gap.detail, "there is no driver");
+  EXPECT_EQ(gap.consequence, "the device is the CPU");
+  EXPECT_EQ(gap.fix, "Install it; or give access");
+  const Row none = row_of(cuda_rows(facts, {}), "usable GPUs");
+  EXPECT_EQ(none.mark, Mark::kOk);
+  EXPECT_EQ(none.detail, facts.missing);
+  facts.missing = "NVIDIA's driver serves CUDA 12.2, and this build needs 13.0: install a newer";
+  facts.driver_version = 12020;
+  const Row old = row_of(cuda_rows(facts, {}), "usable GPUs");
+  EXPECT_EQ(old.mark, Mark::kGap) << "a driver is there for a GPU";
+  EXPECT_EQ(old.fix, "install a newer");
+}
+
+// Whatever this build and this machine have.
+TEST(DoctorGpuRows, TakeWhatIsMissingHereApart) {
+  const CudaFacts facts = cuda_facts();
+  if (facts.missing.empty()) GTEST_SKIP() << "there is a GPU";
+  const Row row = row_of(cuda_rows(facts, one_plugged_in()), "usable GPUs");
+  EXPECT_EQ(row.mark, Mark::kGap);
+  for (const std::string& part : {row.detail, row.consequence, row.fix}) EXPECT_FALSE(part.empty());
+  EXPECT_EQ(row.fix.find("the device is the CPU"), std::string::npos) << row.fix;
+  EXPECT_EQ(row_of(cuda_rows(facts, {}), "CUDA build").values["built"], facts.built);
+}
+
+TEST(DoctorGpuRows, CountForRequireOnlyWhatAnEngineCanUse) {
+  const auto missed = [](const CudaFacts& facts, const char* required) {
+    return missed_requirements(parse_requirements(required),
+                               {{"GPUs", "", cuda_rows(facts, one_plugged_in())}});
+  };
+  EXPECT_TRUE(missed(facts_with(true), "gpu").empty());
+  EXPECT_EQ(missed(facts_with(true), "gpu=2").size(), 1u);
+  const auto unserved = missed(facts_with(false), "gpu");
+  ASSERT_EQ(unserved.size(), 1u);
+  EXPECT_EQ(unserved[0].found, "none");
+  EXPECT_NE(unserved[0].fix.find("native"), std::string::npos) << unserved[0].fix;
+}
+
 TEST(DoctorRows, TakeAnErrorApart) {
   Row row;
   tell_error(row, "no room: ENOSPC; nothing can be swapped; free some");
@@ -182,6 +273,8 @@ TEST(SharedLibrary, IsTriedWithoutHarmWhereItIsMissingOrHasNoSuchFunction) {
   // A function that ends its process ends the child alone.
   const LibraryTrial ends = try_library("libc.so.6", "abort");
   EXPECT_FALSE(ends.loads);
+  EXPECT_TRUE(ends.harmful);
+  EXPECT_FALSE(missing.harmful);
   EXPECT_NE(ends.error.find("ended or stalled"), std::string::npos) << ends.error;
 }
 

@@ -39,7 +39,7 @@ constexpr std::array kKnown{
     Known{"cpus", Takes::kCount, "more CPUs: taskset, --cpus of the container, --cpus-per-task"},
     Known{"avx2", Takes::kNothing, "a CPU with AVX2, or a virtual machine that shows it"},
     Known{"avx512", Takes::kNothing, "a CPU with AVX-512, or a virtual machine that shows it"},
-    Known{"gpu", Takes::kCount, "a machine with that many GPUs, or --gpus all of the container"},
+    Known{"gpu", Takes::kCount, "that many NVIDIA GPUs, their driver, and a build with CUDA"},
     Known{"cuda", Takes::kNothing, "the NVIDIA driver, or --gpus all of the container"},
     Known{"nccl", Takes::kNothing, "libnccl2 in the library path (LD_LIBRARY_PATH)"}};
 

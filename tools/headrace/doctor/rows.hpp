@@ -10,8 +10,10 @@
 #include <string>
 #include <vector>
 
+#include "headrace/cuda.hpp"
 #include "platform/block_devices.hpp"
 #include "platform/drive_facts.hpp"
+#include "platform/gpus.hpp"
 #include "program/failing.hpp"
 
 namespace headrace::tools {
@@ -33,7 +35,7 @@ struct Finding {
 };
 
 struct Row {
-  std::string name, value;
+  std::string name, value = {};
   Mark mark = Mark::kOk;
   std::string detail = {};
   std::string consequence = {}, fix = {};  // of notes and gaps
@@ -52,6 +54,7 @@ Section processor_section(const std::string& root = "");  // features, cores, wh
 Section memory_section(const std::string& root = "");     // limits, huge pages, NUMA, memlock
 // io_uring, Linux AIO and threads, each tried with a block of data in memory, and their limits.
 Section queue_section(const std::string& root = "");
+// Makes no CUDA context: of GPUs' free memory nothing is said.
 Section gpu_section(const std::string& root = "");
 // Files are made at `path` and are gone again. Throws headrace::Error kNotFound where it is no
 // directory.
@@ -59,6 +62,9 @@ Section path_section(const std::string& path);
 
 // What stands below a path; without the trials, so that a made-up /sys will do.
 std::vector<Row> drive_rows(const platform::DriveFacts& facts, const std::string& root = "");
+
+// What the build has for GPUs, and what CUDA shows of them.
+std::vector<Row> cuda_rows(const CudaFacts& facts, const platform::GpuFacts& plugged);
 
 template <class T>
 Json or_null(const std::optional<T>& value) {

@@ -67,20 +67,20 @@ void end_child(pid_t child) {
 
 LibraryTrial try_library(const std::string& library, const std::string& version_function) {
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return {false, 0, base::errno_text(errno)};
+  if (::pipe2(ends, O_CLOEXEC) != 0) return {.error = base::errno_text(errno)};
   const base::UniqueFd from(ends[0]);
   base::UniqueFd to(ends[1]);
   const pid_t child = ::fork();
   if (child == 0) run_child(to.get(), library, version_function);
   to = {};
-  if (child < 0) return {false, 0, base::errno_text(errno)};
+  if (child < 0) return {.error = base::errno_text(errno)};
   Answer answer;
   if (!read_answer(from.get(), answer)) {
     end_child(child);
-    return {false, 0, library + " ended or stalled the process that loaded it"};
+    return {.harmful = true, .error = library + " ended or stalled the process that loaded it"};
   }
   while (::waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
   }
-  return {answer.loads != 0, answer.version, answer.error};
+  return {.loads = answer.loads != 0, .version = answer.version, .error = answer.error};
 }
 }  // namespace headrace::tools

@@ -7,7 +7,8 @@
 namespace headrace::tools {
 struct LibraryTrial {
   bool loads = false;
-  int version = 0;  // what the function said; 0 without one
+  int version = 0;       // what the function said; 0 without one
+  bool harmful = false;  // it ended or stalled the child
   std::string error;
 };
 // Loads `library` in a child process, so that nothing it does can harm this one, and calls
