@@ -258,6 +258,68 @@ TEST_F(PlanProgram, TakesTheMachineThatDoctorFoundAndFiguresFromAFile) {
   EXPECT_EQ(read(json)["ranks"], 2);
 }
 
+TEST_F(PlanProgram, TakesTheGpusThatDoctorCouldUse) {
+  const std::string doctor = write("doctor.json", R"({"program": "headrace doctor", "sections": [
+    {"rows": [{"name": "usable memory", "values": {"bytes": 34359738368}},
+              {"name": "GPUs", "values": {"gpus": [{}, {}, {}]}},
+              {"name": "usable GPUs", "values": {"usable": 2, "gpus": [
+                {"served": true, "memory_bytes": 25769803776},
+                {"served": false, "memory_bytes": 1},
+                {"served": true, "memory_bytes": 17179869184}]}}]}]})");
+  const std::string json = file("plan.json");
+  ASSERT_EQ(run("gpt2 --machine " + doctor + " --json " + json).exit_code, 0);
+  EXPECT_EQ(read(json)["ranks"], 2);
+  EXPECT_EQ(read(json)["machine"]["gpu_memory_bytes"], 17179869184u);
+}
+
+constexpr const char* kCopyReport = R"({"program": "headrace bench copy",
+  "gpu": {"name": "NVIDIA H200", "memory_bytes": 150000000000},
+  "rows": [
+    {"kind": "copies", "way": "both", "memory": "pinned", "bytes": 268435456,
+     "bytes_per_second": {"median": 98e9}},
+    {"kind": "copies", "way": "both", "memory": "pinned", "bytes": 65536,
+     "bytes_per_second": {"median": 20e9}},
+    {"kind": "copies", "way": "both", "memory": "pageable", "bytes": 268435456,
+     "bytes_per_second": {"median": 10e9}},
+    {"kind": "gradients added", "way": "to_host", "memory": "pinned", "bytes": 999999999,
+     "bytes_per_second": {"median": 1e9}}]})";
+
+TEST_F(PlanProgram, TakesMemoryAndLinkOfTheGpuThatBenchCopyMeasured) {
+  const std::string copy = write("copy.json", kCopyReport), json = file("plan.json");
+  const auto machine_of = [&](const std::string& words) {
+    const Ran ran = run("gpt2 --copy-json " + copy + " --json " + json + words);
+    EXPECT_EQ(ran.exit_code, 0) << ran.out;
+    return read(json)["machine"];
+  };
+  const auto here = machine_of("");
+  EXPECT_EQ(here["rates_of_one_node"]["link"]["value"], 49e9);
+  EXPECT_EQ(here["rates_of_one_node"]["link"]["source"],
+            "measured: " + copy + ", both ways at once");
+  EXPECT_EQ(here["gpu_memory_bytes"], 150'000'000'000);
+  EXPECT_EQ(read(json)["ranks"], 1);
+  EXPECT_EQ(machine_of(" --machine dgx-h100")["rates_of_one_node"]["link"]["value"], 49e9);
+  EXPECT_EQ(read(json)["ranks"], 8);
+  EXPECT_EQ(machine_of(" --link 12GB")["rates_of_one_node"]["link"]["value"], 12e9);
+}
+
+TEST_F(PlanProgram, RefusesAFileThatIsNoReportOfBenchCopy) {
+  const auto refused = [&](const std::string& text, const std::string& part) {
+    const std::string words = "gpt2 --copy-json " + write("copy.json", text);
+    expect_refused(run(words), words, part);
+  };
+  refused("{", "is not JSON");
+  refused(R"({"program": "headrace bench"})", "is no report of bench copy; nothing was planned");
+  refused(R"({"program": "headrace bench copy", "error": {}})", "rows is missing");
+  refused(R"({"program": "headrace bench copy", "rows": []})", "no rate of pinned copies");
+  expect_refused(run("gpt2 --copy-json /nothing/here"), "", "--copy-json '/nothing/here'");
+}
+
+TEST_F(PlanProgram, SaysHowManyGpusOfThisMachineCanBeUsed) {
+  const Ran ran = run("gpt2 --gpus 1000");
+  expect_refused(ran, "gpt2 --gpus 1000", "--gpus 1000, and this machine has ");
+  EXPECT_NE(ran.out.find("that can be used"), std::string::npos) << ran.out;
+}
+
 TEST_F(PlanProgram, SaysUnderTheFirstLineWhatItDidNotCheckAndWhatIsNotServed) {
   const auto says = [&](const std::string& words, const std::string& part) {
     const Ran ran = run(words);
@@ -265,8 +327,9 @@ TEST_F(PlanProgram, SaysUnderTheFirstLineWhatItDidNotCheckAndWhatIsNotServed) {
     EXPECT_NE(head.find(part), std::string::npos) << words << "\n" << ran.out;
     return head;
   };
-  const std::string projection = "a projection: Headrace computes on the CPU";
-  says("gpt2 --machine workstation", projection);
+  const std::string projection = "a projection: ";
+  says("gpt2 --machine workstation", projection + "no step on a GPU has been compared");
+  says("gpt2 --machine dgx-2", projection + "one process per rank");
   EXPECT_EQ(says("gpt2 --machine workstation --gpus 0", "Fits: ").find(projection),
             std::string::npos);
   const std::string machine = write("m.json", R"({"name": "node", "gpus": 1})");

@@ -78,6 +78,15 @@ Machine of_doctor(const std::string& path, const Json& json) {
       }
       if (name == "GPUs" && values.contains("gpus") && values["gpus"].is_array())
         m.gpus = static_cast<std::uint32_t>(values["gpus"].size());
+      if (name == "usable GPUs" && whole(values, "usable", kGpus) > 0) {
+        m.gpus = static_cast<std::uint32_t>(whole(values, "usable", kGpus));
+        for (const Json& gpu : values.at("gpus")) {
+          if (!gpu.at("served").get<bool>()) continue;
+          const std::uint64_t bytes = whole(gpu, "memory_bytes", kBytes);
+          m.gpu_memory_bytes =
+              m.gpu_memory_bytes == 0 ? bytes : std::min(m.gpu_memory_bytes, bytes);
+        }
+      }
     }
   }
   if (m.host_bytes == 0) refuse(path, "it says nothing of usable memory");
@@ -148,20 +157,25 @@ Machine of_figures(const std::string& path, const Json& json) {
 }
 }  // namespace
 
-Machine machine_of_file(const std::string& path) {
+std::string text_of_file(const std::string& option, const std::string& path) {
   errno = 0;
   std::ifstream file(path, std::ios::binary);
   std::stringstream text;
   if (file) text << file.rdbuf();
   if (!file) {
-    throw Error(Code::kIo,
-                "--machine '" + path + "' cannot be read: " + base::errno_text(errno) +
+    throw Error(errno == ENOENT ? Code::kNotFound : Code::kIo,
+                option + " '" + path + "' cannot be read: " + base::errno_text(errno) +
                     "; nothing was planned. Give another file, or make it readable.",
                 errno);
   }
+  return text.str();
+}
+
+Machine machine_of_file(const std::string& path) {
+  const std::string text = text_of_file("--machine", path);
   Json json;
   try {
-    json = Json::parse(text.str());
+    json = Json::parse(text);
   } catch (const Json::exception& error) {
     refuse(path, std::string("not JSON: ") + error.what());
   }

@@ -42,8 +42,11 @@ std::vector<std::string> notes_of(const PlanResult& r) {
   const auto add = [&](std::string note) {
     if (!note.empty()) notes.push_back(std::move(note));
   };
-  if (!s.on_cpu() || s.nodes > 1)
-    add("a projection: Headrace computes on the CPU, one process per rank, no NCCL or MPI so far");
+  if (s.ranks() > 1) {
+    add("a projection: one process per rank, no NCCL or MPI so far");
+  } else if (!s.on_cpu()) {
+    add("a projection: no step on a GPU has been compared with its plan so far");
+  }
   if (s.model->frozen_parameters == s.model->parameters)
     add("nothing is trained: --frozen takes in every parameter");
   if (s.model->positions > 0 && s.sequence > s.model->positions)

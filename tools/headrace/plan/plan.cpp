@@ -38,7 +38,7 @@ std::string default_settings(const std::vector<std::string>& set) {
 constexpr std::uint32_t kAllGpus = std::numeric_limits<std::uint32_t>::max();
 
 struct Options {
-  std::string model, machine, settings, json, report;
+  std::string model, machine, copy_json, settings, json, report;
   std::vector<std::string> set, frozen;
   std::uint32_t sequence = 0, batch = 0, accumulation = 0, gpus = kAllGpus, nodes = 1;
   double drive_tbw = 0;
@@ -95,7 +95,10 @@ void add_options(CLI::App& app, Options& o) {
                  "Name, or file of headrace doctor or bench --json [this machine]")
       ->type_name("NAME|FILE");
   command_line::add_number(app, "--gpus", o.gpus, {0, 1024},
-                           "GPUs of a node that are used, 0: the CPU computes [all]");
+                           "GPUs of a node that are used, 0: the CPU computes [all; of this "
+                           "machine 0]");
+  app.add_option("--copy-json", o.copy_json, "Of headrace bench copy: memory and link of each GPU")
+      ->type_name("FILE");
   command_line::add_number(app, "--nodes", o.nodes, {1, 1'000'000}, "Machines [1]");
   command_line::add_number(app, "--seq", o.sequence, {1, 1u << 24},
                            "Tokens of a sequence [2048, or as many as the model has positions]");
@@ -125,6 +128,8 @@ void check(const Options& o) {
 Machine machine_for(const Options& o) {
   Machine machine = machine_of(o.machine);
   const bool all = o.gpus == kAllGpus;
+  if (machine.here && !all && o.gpus > 0) take_gpus_here(machine, o.gpus);
+  if (!o.copy_json.empty()) take_copy_report(machine, o.copy_json);
   if (!all && o.gpus > machine.gpus) {
     throw Error(Code::kInvalidArgument,
                 "--gpus " + std::to_string(o.gpus) + ", and " + machine.name + " has " +
