@@ -33,6 +33,7 @@ TORCH_ALLOWED = ("include/headrace/torch/", "examples/", "tests/torch/",
 TEST = re.compile(r"^TEST(?:_[FP])?\((\w+), (\w+)\)", re.MULTILINE)
 PROGRAM = re.compile(r"`\w+_test: ")
 NAMED_TEST = re.compile(r"[`/ ]([A-Z]\w+)\.([A-Z]\w+)(?:/[\w*]+)?`")
+TYPE = re.compile(r"^(?:struct|class|enum class) (\w+)(?: final)?(?: :.*)?\s*\{")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
 
@@ -55,12 +56,25 @@ def text_faults(root):
             yield f"{name}:1: its first line is not the licence: {LICENCE}"
         if path.suffix in CODE:
             yield from include_faults(name, lines)
+    yield from twice_named_faults(root)
     tests = {match for path in files(root) if path.name.endswith("_test.cpp")
              for match in TEST.findall(path.read_text(encoding="utf-8"))}
     for path in [root / "README.md", *sorted((root / "docs").rglob("*.md"))]:
         if path.is_file():
             yield from doc_faults(root, path)
             yield from named_test_faults(root, path, tests)
+
+
+def twice_named_faults(root):
+    """Of one namespace and program: the linker would take the functions of one for both."""
+    seen = {}
+    for folder in ["tools/headrace", "tools/program"]:
+        for path in sorted((root / folder).rglob("*.hpp")):
+            name = path.relative_to(root).as_posix()
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+                found = TYPE.match(line)
+                if found and seen.setdefault(found[1], name) != name:
+                    yield f"{name}:{number}: {found[1]} is another type in {seen[found[1]]}"
 
 
 def width_faults(name, lines):

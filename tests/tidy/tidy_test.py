@@ -33,6 +33,19 @@ class Tree(unittest.TestCase):
         self.assertIn(expected, found[0])
 
 
+class TypesOfTheProgram(Tree):
+    def test_one_name_for_two_types_fails(self):
+        self.write("tools/headrace/a/a.hpp", f"// {tidy.LICENCE}\nstruct Row {{\n  int a;\n}};\n")
+        self.write("tools/headrace/b/b.hpp", f"// {tidy.LICENCE}\nclass Row final {{\n}};\n")
+        self.assert_one("tools/headrace/b/b.hpp:2: Row is another type in tools/headrace/a/a.hpp")
+
+    def test_declared_again_and_in_other_programs_passes(self):
+        self.write("tools/headrace/a/a.hpp", f"// {tidy.LICENCE}\nstruct Row {{\n}};\n")
+        self.write("tools/headrace/b/b.hpp", f"// {tidy.LICENCE}\nstruct Row;\n")
+        self.write("tools/bench/c.hpp", f"// {tidy.LICENCE}\nstruct Row {{\n}};\n")
+        self.assertEqual(self.text_faults(), [])
+
+
 class Includes(Tree):
     def test_downward_include_passes(self):
         self.write("src/swap/a.cpp", LICENCE + '#include "base/units.hpp"\n#include "own.hpp"\n')

@@ -63,7 +63,7 @@ TEST(OptimizerCases, AllAreEveryCombinationOnce) {
 }
 
 TEST(OptimizerCases, ThreadsAreAllCpusAndWithAllEveryPowerOfTwoBelow) {
-  const auto threads = [](const Axes& axes, std::uint32_t cpus) {
+  const auto threads = [](const CaseAxes& axes, std::uint32_t cpus) {
     std::set<std::uint32_t> found;
     for (const Case& of : cases_of(axes, cpus)) found.insert(of.threads);
     return found;
@@ -83,7 +83,7 @@ TEST(OptimizerCases, ARuleWithoutMomentsIsOneCaseForAllCodecs) {
 
 // ---- measuring ----
 
-Contest tiny_contest(std::vector<Case> cases, std::uint32_t rounds) {
+UpdateContest tiny_contest(std::vector<Case> cases, std::uint32_t rounds) {
   return measure({.cases = std::move(cases),
                   .elements = kElements,
                   .rounds = rounds,
@@ -95,10 +95,10 @@ Contest tiny_contest(std::vector<Case> cases, std::uint32_t rounds) {
 // Each is looked at after its first update: something was written, all of it finite.
 TEST(OptimizerContest, EveryCombinationRunsWithAndWithoutChecksums) {
   const std::vector<Case> cases = cases_of({.threads = {1}, .all = true, .checksums = true}, 1);
-  const Contest contest = tiny_contest(cases, 1);
+  const UpdateContest contest = tiny_contest(cases, 1);
   ASSERT_EQ(contest.rows.size(), cases.size());
   EXPECT_EQ(contest.rounds, 1u);
-  for (const Row& row : contest.rows) {
+  for (const UpdateRow& row : contest.rows) {
     EXPECT_EQ(row.seconds.size(), 1u) << text_of(row.of);
     EXPECT_GT(contest.share(row).median, 0) << text_of(row.of);
     EXPECT_EQ(contest.checksum_cost(row).has_value(), row.of.checksums) << text_of(row.of);
@@ -106,11 +106,11 @@ TEST(OptimizerContest, EveryCombinationRunsWithAndWithoutChecksums) {
 }
 
 TEST(OptimizerContest, RowsOverTheSameStreamsShareACeiling) {
-  const Contest contest = tiny_contest({{.rule = OptimizerRule::kAdamW},
-                                        {.rule = OptimizerRule::kAdam},
-                                        {.rule = OptimizerRule::kLion},
-                                        {.rule = OptimizerRule::kAdamW, .threads = 2}},
-                                       7);
+  const UpdateContest contest = tiny_contest({{.rule = OptimizerRule::kAdamW},
+                                              {.rule = OptimizerRule::kAdam},
+                                              {.rule = OptimizerRule::kLion},
+                                              {.rule = OptimizerRule::kAdamW, .threads = 2}},
+                                             7);
   EXPECT_EQ(contest.rows[0].footprint, contest.rows[1].footprint);
   EXPECT_NE(contest.rows[0].footprint, contest.rows[2].footprint);
   EXPECT_NE(contest.rows[0].footprint, contest.rows[3].footprint);
@@ -122,7 +122,7 @@ TEST(OptimizerContest, RowsOverTheSameStreamsShareACeiling) {
 }
 
 TEST(OptimizerContest, TheCeilingIsTheKindWithTheHighestMedian) {
-  Contest contest;
+  UpdateContest contest;
   contest.elements = 1000;
   contest.kinds.resize(2);
   const Case of;
@@ -139,7 +139,7 @@ TEST(OptimizerContest, TheCeilingIsTheKindWithTheHighestMedian) {
 }
 
 TEST(OptimizerContest, ManyKindsOfCeilingTakeSeveralLines) {
-  Contest contest;
+  UpdateContest contest;
   contest.elements = 1000;
   for (const char* name : {"xor avx512", "multiply avx512", "xor avx512, abreast",
                            "multiply avx512, abreast", "xor avx2", "multiply avx2, abreast"})

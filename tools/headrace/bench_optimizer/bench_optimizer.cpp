@@ -63,7 +63,7 @@ std::string announcement(const OptimizerBenchOptions& options) {
                      options.cases.size() == 1 ? "" : "s");
 }
 
-Contest measured(const OptimizerBenchOptions& options) {
+UpdateContest measured(const OptimizerBenchOptions& options) {
   ProgressLine line;
   const ContestOptions contest{.cases = options.cases,
                                .elements = options.elements,
@@ -74,13 +74,13 @@ Contest measured(const OptimizerBenchOptions& options) {
   });
 }
 
-std::size_t rows_not_measured(const Contest& contest) {
-  return static_cast<std::size_t>(
-      std::ranges::count_if(contest.rows, [](const Row& row) { return row.seconds.empty(); }));
+std::size_t rows_not_measured(const UpdateContest& contest) {
+  return static_cast<std::size_t>(std::ranges::count_if(
+      contest.rows, [](const UpdateRow& row) { return row.seconds.empty(); }));
 }
 
 // That the time was over before all rounds were.
-std::string cut_short(const Contest& contest, std::uint32_t rounds) {
+std::string cut_short(const UpdateContest& contest, std::uint32_t rounds) {
   const std::size_t missing = rows_not_measured(contest);
   return fmt::format(
       "the time was over after {} of {} rounds; {}; give a longer --runtime, or "
@@ -96,7 +96,7 @@ int run(OptimizerBenchOptions options, Measurement about) {
   fit_to_memory(options, about.warnings);
   print_to(out, "{}{}", fact_lines("machine", about.machine), fact_lines("build", about.build));
   tell("{}", announcement(options));
-  const Contest contest = measured(options);
+  const UpdateContest contest = measured(options);
   if (contest.rounds < options.rounds) about.warnings.push_back(cut_short(contest, options.rounds));
   print_to(out, "{}", contest_text(contest, options.least_share));
   for (const std::string& warning : about.warnings) print_to(out, "WARNING: {}\n", warning);

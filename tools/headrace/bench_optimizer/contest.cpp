@@ -28,7 +28,7 @@ class Rounds {
     turn_seconds_.assign(contest_.footprints.size(), std::numeric_limits<double>::infinity());
   }
 
-  Contest run() {
+  UpdateContest run() {
     for (std::size_t i = 0; i < contest_.footprints.size() && !time_is_over(); ++i) warm_up(i);
     const double left = options_.most_seconds - watch_.seconds();
     sample_seconds_ = std::clamp(
@@ -107,7 +107,7 @@ class Rounds {
         }));
         continue;
       }
-      Row& row = contest_.rows[footprint.rows[which - kinds]];
+      UpdateRow& row = contest_.rows[footprint.rows[which - kinds]];
       UpdatePass& pass = *passes_[footprint.rows[which - kinds]];
       show(fmt::format("round {}", round + 1), text_of(row.of));
       pass.prepare(gang_);
@@ -133,7 +133,7 @@ class Rounds {
   const Stopwatch watch_;
   Gang gang_;
   const StateMemory memory_;
-  Contest contest_;
+  UpdateContest contest_;
   std::vector<std::unique_ptr<UpdatePass>> passes_;  // per row
   std::vector<double> turn_seconds_;                 // per footprint, the last time
   double sample_seconds_ = 0;
@@ -146,27 +146,27 @@ double Footprint::bytes_per_parameter() const {
   return sum / static_cast<double>(optimizer_cpu::kScaleBlock);
 }
 
-MedianInterval Contest::ns_per_parameter(const Row& row) const {
+MedianInterval UpdateContest::ns_per_parameter(const UpdateRow& row) const {
   std::vector<double> values = row.seconds;
   for (double& value : values) value *= 1e9 / static_cast<double>(elements);
   return median_interval(std::move(values));
 }
 
-MedianInterval Contest::bytes_per_second(const Row& row) const {
+MedianInterval UpdateContest::bytes_per_second(const UpdateRow& row) const {
   std::vector<double> values = row.seconds;
   const double bytes = moved_per_parameter(row.of).all() * static_cast<double>(elements);
   for (double& value : values) value = bytes / value;
   return median_interval(std::move(values));
 }
 
-MedianInterval Contest::bytes_per_second(const Footprint& footprint, std::size_t kind) const {
+MedianInterval UpdateContest::bytes_per_second(const Footprint& footprint, std::size_t kind) const {
   std::vector<double> values = footprint.seconds[kind];
   const double bytes = 2 * footprint.bytes_per_parameter() * static_cast<double>(elements);
   for (double& value : values) value = bytes / value;
   return median_interval(std::move(values));
 }
 
-std::size_t Contest::best_kind(const Footprint& footprint) const {
+std::size_t UpdateContest::best_kind(const Footprint& footprint) const {
   std::size_t best = 0;
   for (std::size_t kind = 1; kind < kinds.size(); ++kind) {
     if (bytes_per_second(footprint, kind).median > bytes_per_second(footprint, best).median)
@@ -175,7 +175,7 @@ std::size_t Contest::best_kind(const Footprint& footprint) const {
   return best;
 }
 
-MedianInterval Contest::share(const Row& row) const {
+MedianInterval UpdateContest::share(const UpdateRow& row) const {
   const Footprint& footprint = footprints[row.footprint];
   std::vector<double> ceiling = footprint.seconds[best_kind(footprint)];
   const double bytes = moved_per_parameter(row.of).all() / (2 * footprint.bytes_per_parameter());
@@ -183,15 +183,15 @@ MedianInterval Contest::share(const Row& row) const {
   return median_ratio(ceiling, row.seconds);
 }
 
-std::optional<MedianInterval> Contest::checksum_cost(const Row& row) const {
+std::optional<MedianInterval> UpdateContest::checksum_cost(const UpdateRow& row) const {
   Case twin = row.of;
   twin.checksums = false;
-  const auto found = std::ranges::find(rows, twin, &Row::of);
+  const auto found = std::ranges::find(rows, twin, &UpdateRow::of);
   if (!row.of.checksums || found == rows.end() || row.seconds.empty()) return std::nullopt;
   return median_ratio(row.seconds, found->seconds);
 }
 
-Contest measure(const ContestOptions& options, const ContestProgress& progress) {
+UpdateContest measure(const ContestOptions& options, const ContestProgress& progress) {
   return Rounds(options, progress).run();
 }
 }  // namespace headrace::tools

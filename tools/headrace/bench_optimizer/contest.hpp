@@ -13,7 +13,7 @@
 
 namespace headrace::tools {
 // Seconds of a pass, one value per round.
-struct Row {
+struct UpdateRow {
   Case of = {};
   std::size_t footprint = 0;  // whose ceiling it is a share of
   std::vector<double> seconds = {};
@@ -30,24 +30,24 @@ struct Footprint {
   double bytes_per_parameter() const;  // read, and as many written
 };
 
-struct Contest {
+struct UpdateContest {
   std::uint64_t elements = 0;
   std::vector<CeilingKind> kinds;
   std::vector<Footprint> footprints;
-  std::vector<Row> rows;
+  std::vector<UpdateRow> rows;
   std::uint32_t rounds = 0;  // that were ended
   double seconds = 0;        // in all
 
   // Of a row that has been measured:
-  MedianInterval ns_per_parameter(const Row& row) const;
-  MedianInterval bytes_per_second(const Row& row) const;
+  MedianInterval ns_per_parameter(const UpdateRow& row) const;
+  MedianInterval bytes_per_second(const UpdateRow& row) const;
   // The kind with the highest median: the ceiling.
   std::size_t best_kind(const Footprint& footprint) const;
   MedianInterval bytes_per_second(const Footprint& footprint, std::size_t kind) const;
   // Of the ceiling, in bytes per second, pair by pair within rounds.
-  MedianInterval share(const Row& row) const;
+  MedianInterval share(const UpdateRow& row) const;
   // How many times as long as without checksums. None: it has none, or its twin is not there.
-  std::optional<MedianInterval> checksum_cost(const Row& row) const;
+  std::optional<MedianInterval> checksum_cost(const UpdateRow& row) const;
 };
 
 struct ContestOptions {
@@ -62,5 +62,5 @@ using ContestProgress = std::function<void(const std::string& what, double share
 
 // Ends early where the time is over: a row that was not reached has no seconds. Throws
 // headrace::Error: kOutOfBudget, kInterrupted, and what UpdatePass throws.
-Contest measure(const ContestOptions& options, const ContestProgress& progress);
+UpdateContest measure(const ContestOptions& options, const ContestProgress& progress);
 }  // namespace headrace::tools

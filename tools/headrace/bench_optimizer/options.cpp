@@ -120,7 +120,7 @@ double to_least_share(const std::string& word) {
 }
 
 void finish(OptimizerBenchOptions& o, const Words& w) {
-  Axes axes;
+  CaseAxes axes;
   axes.rules = choices("--rule", w.rules, kRules);
   axes.moments = choices("--moments", w.moments, kMomentCodecs);
   axes.weights = choices("--weight", w.weights, kWeights);

@@ -30,7 +30,7 @@ std::string names_text(const Case& of) {
                      word_of(kWeights, of.weight), word_of(kGradients, of.gradient));
 }
 
-std::string row_text(const Contest& contest, const Row& row) {
+std::string row_text(const UpdateContest& contest, const UpdateRow& row) {
   const std::string begin = "  " + names_text(row.of);
   if (row.seconds.empty()) return begin + " not reached: the time was over\n";
   const MedianInterval ns = contest.ns_per_parameter(row);
@@ -44,7 +44,7 @@ std::string row_text(const Contest& contest, const Row& row) {
 }
 
 // "xor avx512: 9 of 10": which kinds the ceilings were.
-std::string ceilings_text(const Contest& contest) {
+std::string ceilings_text(const UpdateContest& contest) {
   std::string text = fmt::format("  the fastest of {}:", contest.kinds.size());
   std::size_t line = 0;  // where the latest begins
   bool any = false;
@@ -66,9 +66,9 @@ std::string ceilings_text(const Contest& contest) {
   return any ? text + "\n" : "";
 }
 
-std::string costs_text(const Contest& contest) {
+std::string costs_text(const UpdateContest& contest) {
   std::string text;
-  for (const Row& row : contest.rows) {
+  for (const UpdateRow& row : contest.rows) {
     const auto cost = contest.checksum_cost(row);
     if (!cost) continue;
     text += fmt::format("  {}{:<16}{}\n", names_text(row.of),
@@ -78,12 +78,12 @@ std::string costs_text(const Contest& contest) {
   return text.empty() ? "" : "\nchecksums: times as long as without, within rounds\n" + text;
 }
 
-std::string required_text(const Contest& contest, std::optional<double> least_share) {
+std::string required_text(const UpdateContest& contest, std::optional<double> least_share) {
   if (!least_share) return "";
   const auto below = rows_below(contest, least_share);
   if (below.empty()) return fmt::format("\nrequired\n  met     share={:.3g}\n", *least_share);
   std::string text = "\nrequired\n";
-  for (const Row* row : below) {
+  for (const UpdateRow* row : below) {
     const std::string found = row->seconds.empty()
                                   ? "not measured"
                                   : fmt::format("found {:.3f}", contest.share(*row).median);
@@ -93,7 +93,7 @@ std::string required_text(const Contest& contest, std::optional<double> least_sh
   return text;
 }
 
-Json ceiling_json(const Contest& contest, const Footprint& footprint) {
+Json ceiling_json(const UpdateContest& contest, const Footprint& footprint) {
   Json passes = Json::array();
   for (std::size_t kind = 0; kind < contest.kinds.size(); ++kind) {
     passes.push_back(
@@ -105,7 +105,7 @@ Json ceiling_json(const Contest& contest, const Footprint& footprint) {
           {"passes", std::move(passes)}};
 }
 
-Json row_json(const Contest& contest, const Row& row) {
+Json row_json(const UpdateContest& contest, const UpdateRow& row) {
   const Moved moved = moved_per_parameter(row.of);
   Json json = {{"rule", name_of(row.of.rule)},
                {"moments", nullptr},
@@ -129,20 +129,21 @@ Json row_json(const Contest& contest, const Row& row) {
 }
 }  // namespace
 
-std::vector<const Row*> rows_below(const Contest& contest, std::optional<double> least_share) {
-  std::vector<const Row*> below;
-  for (const Row& row : contest.rows) {
+std::vector<const UpdateRow*> rows_below(const UpdateContest& contest,
+                                         std::optional<double> least_share) {
+  std::vector<const UpdateRow*> below;
+  for (const UpdateRow& row : contest.rows) {
     if (least_share && (row.seconds.empty() || contest.share(row).median < *least_share))
       below.push_back(&row);
   }
   return below;
 }
 
-std::string contest_text(const Contest& contest, std::optional<double> least_share) {
+std::string contest_text(const UpdateContest& contest, std::optional<double> least_share) {
   std::string text;
   bool unbounded = false;
   for (std::size_t i = 0; i < contest.rows.size(); ++i) {
-    const Row& row = contest.rows[i];
+    const UpdateRow& row = contest.rows[i];
     if (i == 0 || table_key(row.of) != table_key(contest.rows[i - 1].of)) {
       text += fmt::format("\n{}\n  {:<12} {:<7} {:<10} {:<4} {:>6}  {:<13}{:>6} {:>5} {:>7}  {}\n",
                           table_title(row.of), "rule", "moments", "weight", "grad", "ns", "[95 %]",
@@ -164,7 +165,7 @@ std::string contest_text(const Contest& contest, std::optional<double> least_sha
                             grouped(contest.elements), three_digits(contest.seconds));
 }
 
-Json contest_json(const Contest& contest, std::optional<double> least_share) {
+Json contest_json(const UpdateContest& contest, std::optional<double> least_share) {
   Json json = {{"parameters", contest.elements},
                {"rounds", contest.rounds},
                {"seconds", contest.seconds},
@@ -173,7 +174,7 @@ Json contest_json(const Contest& contest, std::optional<double> least_share) {
   if (least_share) {
     json["required"] = {{"share", *least_share}, {"met", rows_below(contest, least_share).empty()}};
   }
-  for (const Row& row : contest.rows) json["rows"].push_back(row_json(contest, row));
+  for (const UpdateRow& row : contest.rows) json["rows"].push_back(row_json(contest, row));
   return json;
 }
 }  // namespace headrace::tools

@@ -11,10 +11,11 @@
 namespace headrace::tools {
 // The rows whose median share is below `least_share`, or that were not reached. None where nothing
 // is required.
-std::vector<const Row*> rows_below(const Contest& contest, std::optional<double> least_share);
+std::vector<const UpdateRow*> rows_below(const UpdateContest& contest,
+                                         std::optional<double> least_share);
 
 // At most 100 columns.
-std::string contest_text(const Contest& contest, std::optional<double> least_share);
+std::string contest_text(const UpdateContest& contest, std::optional<double> least_share);
 // "parameters", "rounds", "seconds", "rows", "required".
-Json contest_json(const Contest& contest, std::optional<double> least_share);
+Json contest_json(const UpdateContest& contest, std::optional<double> least_share);
 }  // namespace headrace::tools

@@ -33,7 +33,7 @@ void fill(std::vector<T>& list, bool all, const std::vector<std::pair<std::strin
   if (list.empty()) list = all ? meanings(words) : std::vector<T>{otherwise};
 }
 
-std::vector<Case> combinations(Axes& axes) {
+std::vector<Case> combinations(CaseAxes& axes) {
   fill(axes.rules, axes.all, kRules, OptimizerRule::kAdamW);
   fill(axes.moments, axes.all, kMomentCodecs, MomentCodec::kF32);
   fill(axes.weights, axes.all, kWeights, MasterKind::kSplitResidual);
@@ -53,7 +53,7 @@ std::vector<Case> combinations(Axes& axes) {
   return cases;
 }
 
-void fill_sets(Axes& axes) {
+void fill_sets(CaseAxes& axes) {
   if (axes.simd.empty() && !axes.all) axes.simd = {optimizer_cpu::choose_instruction_set()};
   if (axes.simd.empty()) {
     for (const InstructionSet set : meanings(kInstructionSets)) {
@@ -69,7 +69,7 @@ void fill_sets(Axes& axes) {
 }
 
 // 1, 2, 4 and so on, and all.
-void fill_threads(Axes& axes, std::uint32_t usable_cpus) {
+void fill_threads(CaseAxes& axes, std::uint32_t usable_cpus) {
   if (!axes.threads.empty()) return;
   for (std::uint32_t threads = 1; axes.all && threads < usable_cpus; threads *= 2)
     axes.threads.push_back(threads);
@@ -77,7 +77,7 @@ void fill_threads(Axes& axes, std::uint32_t usable_cpus) {
 }
 }  // namespace
 
-std::vector<Case> cases_of(Axes axes, std::uint32_t usable_cpus) {
+std::vector<Case> cases_of(CaseAxes axes, std::uint32_t usable_cpus) {
   const bool listed = !axes.rules.empty() || !axes.moments.empty() || !axes.weights.empty() ||
                       !axes.gradients.empty();
   const std::vector<Case> kinds = listed || axes.all ? combinations(axes) : usual();

@@ -15,7 +15,7 @@ inline const std::vector<std::pair<std::string, InstructionSet>> kInstructionSet
     {"avx512", InstructionSet::kAvx512}};
 
 // As given; an empty list: not.
-struct Axes {
+struct CaseAxes {
   std::vector<OptimizerRule> rules = {};
   std::vector<MomentCodec> moments = {};
   std::vector<MasterKind> weights = {};
@@ -27,5 +27,5 @@ struct Axes {
 };
 // Each once, grouped by instruction set, threads and checksums. Throws headrace::Error kUnsupported
 // for an instruction set that this CPU lacks.
-std::vector<Case> cases_of(Axes axes, std::uint32_t usable_cpus);
+std::vector<Case> cases_of(CaseAxes axes, std::uint32_t usable_cpus);
 }  // namespace headrace::tools
