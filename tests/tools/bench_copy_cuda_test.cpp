@@ -38,14 +38,18 @@ TEST(BenchCopyOnGpu, MeasuresAndComparesEveryRow) {
   EXPECT_GT(report["limit_bytes_per_second"]["to_host"], 0);
 }
 
-TEST(BenchCopyOnGpu, EndsWithFourWhereAShareIsMissed) {
+TEST(BenchCopyOnGpu, EndsWithFourWhereAShareIsMissedAndStdoutIsTheDocumentAlone) {
   (void)device::make_cuda_under_test(2);
-  const Called called = call(bench_copy, {"headrace bench copy", "--sizes", "64k", "--rounds", "1",
-                                          "--bytes", "128k", "--require-share", "10"});
+  const Called called =
+      call(bench_copy, {"headrace bench copy", "--sizes", "64k", "--rounds", "1", "--bytes", "128k",
+                        "--require-share", "10", "--json", "-"});
   EXPECT_EQ(called.exit_code, 4) << called.out << called.err;
-  EXPECT_NE(called.out.find("MISSED  share=10: found 1.000 (to the device, pinned, 64 KiB)"),
+  EXPECT_NE(called.err.find("MISSED  share=10: found 1.000 (to the device, pinned, 64 KiB)"),
             std::string::npos)
-      << called.out;
+      << called.err;
+  const json report = json::parse(called.out);
+  EXPECT_EQ(report["exit_code"], 4);
+  EXPECT_EQ(report["required"]["met"], false);
 }
 
 TEST(BenchCopyOnGpu, EndsWithThreeWhereThereIsNoGpuOfThatOrdinal) {
