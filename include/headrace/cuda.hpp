@@ -29,7 +29,7 @@ struct CudaOptions {
   // Among the GPUs that CUDA_VISIBLE_DEVICES leaves, from 0. One process per GPU: its ranks each
   // see theirs as 0, or name it here.
   int ordinal = 0;
-  CudaAllocator allocator;  // both functions null: cudaMalloc
+  CudaAllocator allocator = {};  // both functions null: cudaMalloc
   // Threads that add up gradients in host memory (with accumulation, or where the sum is wider than
   // what arrives): 0: a quarter of the CPUs this process may use, 1 to 8.
   std::uint32_t host_threads = 0;
@@ -53,6 +53,9 @@ struct CudaOptions {
 //        ordinal, or one that the kernels were not compiled for; kOutOfBudget: no room for the
 //        overhead.
 std::shared_ptr<Device> make_cuda_device(const CudaOptions& options = {});
+
+// What make_cuda_device() takes, for plans: the same in every build.
+DeviceOverhead cuda_overhead() noexcept;
 
 struct CudaGpu {
   int ordinal = 0;

@@ -46,7 +46,7 @@ class CudaDevice final : public Device {
 
   void* allocate(std::size_t size_bytes) noexcept override;
   void deallocate(void* data, std::size_t size_bytes) noexcept override;
-  DeviceOverhead overhead() const noexcept override { return GradientLanding::overhead(); }
+  DeviceOverhead overhead() const noexcept override { return cuda_overhead(); }
   void pin(void* data, std::size_t size_bytes) override;
   void unpin(void* data, std::size_t size_bytes) noexcept override;
 
@@ -134,6 +134,7 @@ void CudaDevice::deallocate(void* data, std::size_t size_bytes) noexcept {
   if (data == nullptr) return;
   const Context::Use use(context_);
   if (allocator_.deallocate != nullptr) {
+    (void)cudaDeviceSynchronize();  // as cudaFree does by itself
     allocator_.deallocate(allocator_.context, data, size_bytes);
   } else {
     (void)cudaFree(data);

@@ -12,9 +12,6 @@
 
 namespace headrace::device::cuda {
 namespace {
-// As many as a slot's stretch can have, were they of 4096 elements.
-constexpr std::uint64_t kPieces = GradientLanding::kSlotBytes / 2 / 4096;
-constexpr std::uint64_t kHalfBytes = GradientLanding::kSlotBytes + kPieces * sizeof(GradientPiece);
 // What one of the host's threads adds at a time where there are no pieces.
 constexpr std::uint64_t kHostUnit = 65536;
 
@@ -23,10 +20,6 @@ const void* at(const void* data, std::uint64_t bytes) {
 }
 void* at(void* data, std::uint64_t bytes) { return static_cast<std::byte*>(data) + bytes; }
 }  // namespace
-
-DeviceOverhead GradientLanding::overhead() noexcept {
-  return {kSlots * kHalfBytes, kSlots * kHalfBytes};
-}
 
 GradientLanding::GradientLanding(Context& context, Events& events, Callbacks& callbacks, Pins& pins,
                                  std::uint32_t host_threads)
@@ -47,14 +40,14 @@ GradientLanding::~GradientLanding() { free_all(); }
 
 void GradientLanding::make(Slot& slot) {
   void* memory = nullptr;
-  context_.check(cudaMalloc(&memory, kHalfBytes), "allocating what gradients leave through");
+  context_.check(cudaMalloc(&memory, kLandingHalfBytes), "allocating what gradients leave through");
   slot.device = static_cast<std::byte*>(memory);
-  slot.host = static_cast<std::byte*>(allocate_host_memory(kHalfBytes));
+  slot.host = static_cast<std::byte*>(allocate_host_memory(kLandingHalfBytes));
   if (slot.host == nullptr) {
     throw Error(Code::kOutOfBudget, context_.name() + ": no host memory for what gradients leave " +
-                                        "through: " + base::format_bytes(kHalfBytes));
+                                        "through: " + base::format_bytes(kLandingHalfBytes));
   }
-  pins_.pin(slot.host, kHalfBytes);
+  pins_.pin(slot.host, kLandingHalfBytes);
   for (cudaEvent_t* const event : {&slot.staged, &slot.copied, &slot.measured, &slot.free}) {
     context_.check(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "making an event");
   }
@@ -65,8 +58,8 @@ void GradientLanding::free_all() noexcept {
     for (const cudaEvent_t event : {slot.staged, slot.copied, slot.measured, slot.free}) {
       if (event != nullptr) (void)cudaEventDestroy(event);
     }
-    if (slot.host != nullptr) pins_.unpin(slot.host, kHalfBytes);
-    free_host_memory(slot.host, kHalfBytes);
+    if (slot.host != nullptr) pins_.unpin(slot.host, kLandingHalfBytes);
+    free_host_memory(slot.host, kLandingHalfBytes);
     if (slot.device != nullptr) (void)cudaFree(slot.device);
   }
   if (by_host_ != nullptr) (void)cudaEventDestroy(by_host_);
@@ -83,7 +76,8 @@ void GradientLanding::follow(cudaStream_t stream, cudaEvent_t event, cudaStream_
 std::uint64_t GradientLanding::land(cudaStream_t stream, const Accumulation& work) {
   const bool in_place =
       work.overwrite && size_bytes(work.sum_dtype) <= size_bytes(work.source_dtype);
-  const std::uint64_t room = kSlotBytes / size_bytes(in_place ? work.sum_dtype : work.source_dtype);
+  const std::uint64_t room =
+      kLandingSlotBytes / size_bytes(in_place ? work.sum_dtype : work.source_dtype);
   const std::uint64_t piece = work.piece_elements != 0 ? work.piece_elements : work.elements;
   if (work.pieces != nullptr && std::min(piece, work.elements) > room) {
     throw Error(Code::kUnsupported,
@@ -101,12 +95,12 @@ std::uint64_t GradientLanding::land(cudaStream_t stream, const Accumulation& wor
     stretch.pieces = 0;
     if (work.pieces != nullptr) {
       const std::uint64_t whole =
-          std::min((room - stretch.first_piece_elements) / piece, kPieces - 1);
+          std::min((room - stretch.first_piece_elements) / piece, kLandingPieces - 1);
       stretch.elements = std::min(left, stretch.first_piece_elements + whole * piece);
       stretch.pieces = 1 + base::ceil_div(stretch.elements - stretch.first_piece_elements, piece);
       next_piece = piece;
     }
-    Slot& slot = slots_[next_slot_++ % kSlots];
+    Slot& slot = slots_[next_slot_++ % kLandingSlots];
     context_.check(cudaStreamWaitEvent(stream, slot.free, 0), "waiting for an event");
     if (in_place) {
       land_in_place(stream, slot, work, stretch);
@@ -141,13 +135,13 @@ void GradientLanding::land_in_place(cudaStream_t stream, Slot& slot, const Accum
     measure.elements = stretch.elements;
     measure.first_piece_elements = stretch.first_piece_elements;
     measure.piece_elements = work.piece_elements != 0 ? work.piece_elements : stretch.elements;
-    measure.pieces = reinterpret_cast<GradientPiece*>(slot.device + kSlotBytes);
+    measure.pieces = reinterpret_cast<GradientPiece*>(slot.device + kLandingSlotBytes);
     context_.check(launch_measure(measure, measures_), "measuring a gradient");
     const std::uint64_t pieces_bytes = stretch.pieces * sizeof(GradientPiece);
-    pins_.copy(measures_, slot.host + kSlotBytes, measure.pieces, pieces_bytes);
+    pins_.copy(measures_, slot.host + kLandingSlotBytes, measure.pieces, pieces_bytes);
     follow(landed_, slot.measured, measures_);
     callbacks_.queue(landed_, Callbacks::OnFailure::kDrop,
-                     [from = slot.host + kSlotBytes, to = work.pieces + stretch.first_piece,
+                     [from = slot.host + kLandingSlotBytes, to = work.pieces + stretch.first_piece,
                       pieces_bytes] { std::memcpy(to, from, pieces_bytes); });
   }
   follow(landed_, slot.copied, copies_);

@@ -22,6 +22,7 @@
 #include "device/cuda_callbacks.hpp"
 #include "device/cuda_context.hpp"
 #include "device/cuda_events.hpp"
+#include "device/cuda_overhead.hpp"
 #include "device/cuda_pins.hpp"
 #include "device/host_crew.hpp"
 #include "headrace/device.hpp"
@@ -29,9 +30,6 @@
 namespace headrace::device::cuda {
 class GradientLanding {
  public:
-  static constexpr std::uint64_t kSlots = 3;
-  static constexpr std::uint64_t kSlotBytes = std::uint64_t{8} << 20;
-
   GradientLanding(Context& context, Events& events, Callbacks& callbacks, Pins& pins,
                   std::uint32_t host_threads);
   // Nothing may be under way.
@@ -46,11 +44,9 @@ class GradientLanding {
   // Behind all that has been queued.
   cudaStream_t landed() const noexcept { return landed_; }
 
-  static DeviceOverhead overhead() noexcept;
-
  private:
   struct Slot {
-    std::byte* device = nullptr;  // kSlotBytes, then the pieces
+    std::byte* device = nullptr;  // kLandingSlotBytes, then the pieces
     std::byte* host = nullptr;    // likewise
     cudaEvent_t staged = nullptr, copied = nullptr, measured = nullptr, free = nullptr;
   };
@@ -77,7 +73,7 @@ class GradientLanding {
   std::mutex mutex_;  // a gradient at a time
   cudaStream_t copies_ = nullptr, measures_ = nullptr, landed_ = nullptr;
   cudaEvent_t by_host_ = nullptr;  // the last sum that the host has added to
-  std::array<Slot, kSlots> slots_;
+  std::array<Slot, kLandingSlots> slots_;
   std::uint64_t next_slot_ = 0;
 };
 }  // namespace headrace::device::cuda

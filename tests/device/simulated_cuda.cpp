@@ -234,9 +234,7 @@ cudaError_t cudaMalloc(void** data, std::size_t size_bytes) {
   *data = memory;
   return cudaSuccess;
 }
-// Waits for all that is queued, as the real one does.
-cudaError_t cudaFree(void* data) {
-  if (data == nullptr) return cudaSuccess;
+cudaError_t cudaDeviceSynchronize() {
   Gpu& g = gpu();
   std::vector<std::uintptr_t> streams;
   {
@@ -245,6 +243,13 @@ cudaError_t cudaFree(void* data) {
   }
   for (const std::uintptr_t stream : streams) g.queues->synchronize({stream});
   g.queues->synchronize({});
+  return ends_in(g.failed.load());
+}
+// Waits for all that is queued, as the real one does.
+cudaError_t cudaFree(void* data) {
+  if (data == nullptr) return cudaSuccess;
+  Gpu& g = gpu();
+  (void)cudaDeviceSynchronize();
   const std::lock_guard lock(g.mutex);
   const auto found = g.allocations.find(reinterpret_cast<std::uintptr_t>(data));
   if (found == g.allocations.end()) return ends_in(cudaErrorInvalidValue);

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "bench_copy/bench_copy.hpp"
+#include "device/cuda_overhead.hpp"
 #include "device/simulated_cuda.hpp"
 #include "program/signals.hpp"
 #include "tools/called.hpp"
@@ -59,7 +60,7 @@ TEST(BenchCopySimulated, IsRefusedWhereTheGpuHasNoRoom) {
 
 TEST(BenchCopySimulated, IsRefusedWhereMemoryCannotBePinned) {
   simulated::plug_in();
-  simulated::fail_call("cudaHostRegister", cudaErrorMemoryAllocation, 3);  // of the device's own
+  simulated::fail_call("cudaHostRegister", cudaErrorMemoryAllocation, device::cuda::kLandingSlots);
   EXPECT_EQ(short_run().exit_code, 2);
   expect_all_given_back();
 }

@@ -24,9 +24,13 @@ inline std::shared_ptr<Device> make_cuda_device(at::Device gpu) {
   struct TorchMemory {
     at::Device device;
     static void* allocate(void* context, std::size_t size_bytes) {
-      const c10::DeviceGuard guard(static_cast<TorchMemory*>(context)->device);
+      const at::Device device = static_cast<TorchMemory*>(context)->device;
+      const c10::DeviceGuard guard(device);
       try {
-        return c10::GetAllocator(c10::kCUDA)->raw_allocate(size_bytes);
+        void* const data = c10::GetAllocator(c10::kCUDA)->raw_allocate(size_bytes);
+        // Who had this memory before may still be at work on the stream that torch gives it for.
+        detail::Place(device).torch_stream().synchronize();
+        return data;
       } catch (const c10::Error&) {  // out of memory: the engine says what for
         return nullptr;
       }

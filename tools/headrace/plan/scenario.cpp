@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "base/units.hpp"
+#include "headrace/cuda.hpp"
 #include "headrace/error.hpp"
 
 namespace headrace::tools {
@@ -167,6 +168,7 @@ Outcome Planning::evaluate(const Scenario& s, residency::Spans spans) {
     in.groups[g].repeated_gradients = s.micro_batches > 1;
   }
   in.device_shares_host_memory = s.on_cpu();
+  if (!s.on_cpu()) in.device_overhead = cuda_overhead();
   in.bookkeeping_bytes = partition.bookkeeping_bytes();
   std::uint64_t left = s.machine.host_bytes / s.ranks_per_node();
   in.machine_limit_source = node_text(s, s.machine.host_bytes);
