@@ -209,6 +209,31 @@ typedef struct headrace_device {
   headrace_code (*synchronize)(void* context, headrace_stream stream);
 } headrace_device;
 
+/* headrace/cuda.hpp, CudaOptions: an NVIDIA GPU of the library's own, in place of a
+ * headrace_device. A headrace_stream is a cudaStream_t then, any of the program's. */
+typedef struct headrace_cuda {
+  uint32_t struct_size;
+  int32_t ordinal; /* among the GPUs that CUDA_VISIBLE_DEVICES shows */
+  uint32_t
+      host_threads; /* that add up gradients in host memory; 0: a quarter of the CPUs, 1 to 8 */
+  /* Device memory, 256-byte aligned, usable on every stream at once, or NULL; both functions NULL:
+   * CUDA's own. */
+  void* allocator_context;
+  void* (*allocate)(void* context, size_t size_bytes);
+  void (*deallocate)(void* context, void* data, size_t size_bytes);
+} headrace_cuda;
+static inline void headrace_cuda_init(headrace_cuda* cuda) {
+  cuda->struct_size = (uint32_t)sizeof *cuda;
+  cuda->ordinal = 0;
+  cuda->host_threads = 0;
+  cuda->allocator_context = NULL;
+  cuda->allocate = NULL;
+  cuda->deallocate = NULL;
+}
+/* Why there is no GPU that can be used, and what would help; an empty text: there is one. */
+headrace_code headrace_cuda_missing(char* buffer, size_t capacity, size_t* out_needed,
+                                    headrace_error* error);
+
 /* headrace/collective.hpp as a table, all of it required. Calls come from the threads that call the
  * engine. `what` and `sequence` name the call: equal on every rank; `what` lasts as long as it.
  * abort(): this rank failed; the other ranks' calls have to end in a code. */
@@ -247,6 +272,8 @@ typedef struct headrace_engine_options {
   void* log_context;
   const headrace_device* device; /* NULL: the CPU. Copied; its context outlives the engine. */
   const headrace_collective* collective; /* NULL: one rank. Likewise. */
+  const headrace_cuda* cuda; /* NULL: none. Copied; its context outlives the engine. Not with
+                                `device`. HEADRACE_UNSUPPORTED where there is no such GPU. */
 } headrace_engine_options;
 static inline void headrace_engine_options_init(headrace_engine_options* options) {
   options->struct_size = (uint32_t)sizeof *options;
@@ -259,6 +286,7 @@ static inline void headrace_engine_options_init(headrace_engine_options* options
   options->log_context = NULL;
   options->device = NULL;
   options->collective = NULL;
+  options->cuda = NULL;
 }
 
 /* `options` may be NULL. Costs nothing yet: freeze allocates. */

@@ -67,6 +67,34 @@ static void errors_are_the_callers(void) {
 
 /* ---- create ---- */
 /* Of an engine with headrace.update_threads=1: an engine made of them has the same. */
+static void gpu_is_there_or_named_as_missing(void) {
+  headrace_engine_options options;
+  headrace_engine* engine = NULL;
+  headrace_cuda cuda;
+  headrace_device device;
+  char missing[1024];
+  size_t needed = 0;
+  EXPECT_OK(headrace_cuda_missing(missing, sizeof missing, &needed, &error));
+  EXPECT(needed == strlen(missing) + 1);
+  headrace_cuda_init(&cuda);
+  headrace_engine_options_init(&options);
+  options.cuda = &cuda;
+  if (missing[0] == '\0') {
+    EXPECT_OK(headrace_engine_create(&options, &engine, &error));
+    EXPECT_OK(headrace_engine_destroy(engine, &error));
+  } else {
+    EXPECT_CODE(headrace_engine_create(&options, &engine, &error), HEADRACE_UNSUPPORTED);
+    EXPECT_WORDS(missing);
+  }
+  cuda.ordinal = -1;
+  EXPECT_CODE(headrace_engine_create(&options, &engine, &error), HEADRACE_UNSUPPORTED);
+  cuda.struct_size = 3;
+  EXPECT_CODE(headrace_engine_create(&options, &engine, &error), HEADRACE_INVALID_ARGUMENT);
+  memset(&device, 0, sizeof device);
+  options.device = &device;
+  EXPECT_CODE(headrace_engine_create(&options, &engine, &error), HEADRACE_INVALID_ARGUMENT);
+  EXPECT_WORDS("both device and cuda");
+}
 static void settings_come_back(headrace_engine* engine) {
   static char text[16384], again[16384];
   headrace_engine* other;
@@ -117,6 +145,12 @@ static void create_refuses(const char* folder) {
   options.header_version = HEADRACE_C_VERSION + 1000;
   EXPECT_CODE(headrace_engine_create(&options, &engine, &error), HEADRACE_UNSUPPORTED);
   options.header_version = HEADRACE_C_VERSION + 1; /* a patch is compatible */
+  EXPECT_OK(headrace_engine_create(&options, &engine, &error));
+  EXPECT_OK(headrace_engine_destroy(engine, &error));
+  gpu_is_there_or_named_as_missing();
+  headrace_engine_options_init(&options);
+  options.struct_size =
+      (uint32_t)offsetof(headrace_engine_options, cuda); /* of before it had one */
   EXPECT_OK(headrace_engine_create(&options, &engine, &error));
   EXPECT_OK(headrace_engine_destroy(engine, &error));
   headrace_engine_options_init(&options);

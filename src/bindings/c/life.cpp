@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // life.cpp: headrace/c.h from version and create to close and destroy.
+#include <cstddef>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -9,6 +10,7 @@
 #include "bindings/c/handles_of_c.hpp"
 #include "bindings/c/host_tables.hpp"
 #include "bindings/c/reports.hpp"
+#include "headrace/cuda.hpp"
 #include "headrace/version.hpp"
 
 namespace headrace::bindings {
@@ -22,6 +24,8 @@ static_assert(HEADRACE_C_VERSION == kVersion, "c.h and version.hpp name differen
 static_assert(HEADRACE_FAILED == static_cast<int>(Code::kFailed));
 static_assert(HEADRACE_EXP_AVG_SQ == static_cast<int>(Content::kExpAvgSq));
 static_assert(HEADRACE_LOG_ERROR == static_cast<int>(LogLevel::kError));
+
+constexpr std::size_t kFirstOptionsBytes = offsetof(headrace_engine_options, cuda);
 
 // 0.1.3 and 0.1.0 understand each other, 0.1 and 0.2 do not, 1.0 and 1.2 do.
 bool compatible(std::uint32_t header) {
@@ -55,9 +59,21 @@ Settings settings_of(const headrace_engine_options& options) {
   return Settings::from_json(text, "settings_json", overrides);
 }
 
+std::shared_ptr<Device> make_cuda_device_of(const headrace_cuda* from) {
+  const headrace_cuda given = taken(from, headrace_cuda{}, "cuda");
+  CudaOptions options;
+  options.ordinal = given.ordinal;
+  options.host_threads = given.host_threads;
+  options.allocator = {given.allocator_context, given.allocate, given.deallocate};
+  return make_cuda_device(options);
+}
+
 EngineOptions engine_options_of(const headrace_engine_options& options) {
   EngineOptions result;
+  if (options.device != nullptr && options.cuda != nullptr)
+    refuse("options gives both device and cuda; give one");
   if (options.device != nullptr) result.device = make_host_device(options.device);
+  if (options.cuda != nullptr) result.device = make_cuda_device_of(options.cuda);
   if (options.collective != nullptr) result.collective = make_host_collective(options.collective);
   if (options.log != nullptr) {
     result.log = [log = options.log, context = options.log_context](LogLevel level,
@@ -72,7 +88,7 @@ void create(const headrace_engine_options* given, headrace_engine** out_engine) 
   require(out_engine, "out_engine");
   headrace_engine_options options;
   headrace_engine_options_init(&options);
-  if (given != nullptr) options = taken(given, options, "options");
+  if (given != nullptr) options = taken(given, options, "options", kFirstOptionsBytes);
   if (!compatible(options.header_version)) {
     throw Error(Code::kUnsupported,
                 "the program was compiled with headrace/c.h " +
@@ -100,6 +116,12 @@ const char* headrace_code_name(headrace_code code) {
 int32_t headrace_is_refusal(headrace_code code) {
   if (code < HEADRACE_OK || code > HEADRACE_FAILED) return 0;
   return headrace::is_refusal(static_cast<headrace::Code>(code)) ? 1 : 0;
+}
+
+headrace_code headrace_cuda_missing(char* buffer, size_t capacity, size_t* out_needed,
+                                    headrace_error* error) {
+  return guarded(error,
+                 [&] { give_text(headrace::cuda_facts().missing, buffer, capacity, out_needed); });
 }
 
 headrace_code headrace_engine_create(const headrace_engine_options* options,
