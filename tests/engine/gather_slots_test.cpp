@@ -30,14 +30,12 @@ void expect_fixed_addresses(const Settings& settings) {
   std::map<std::uint32_t, std::set<void*>> addresses;
   const auto use = [&](GroupId group, int step) {
     const Gathered lease = engine.gather(group);
-    if (step == 1 || step > 3)
-      addresses[group.index].insert(lease.bytes(engine.parameters(group)[0]).data);
+    if (step > 0) addresses[group.index].insert(lease.bytes(engine.parameters(group)[0]).data);
   };
   for (int step = 0; step < 5; ++step) {
     {
       const Gathered bound = engine.gather(rest);
-      if (step == 1 || step > 3)
-        addresses[rest.index].insert(bound.bytes(engine.parameters(rest)[0]).data);
+      if (step > 0) addresses[rest.index].insert(bound.bytes(engine.parameters(rest)[0]).data);
       for (int g = 0; g < kGroups; ++g) use(groups[static_cast<std::size_t>(g)], step);
       for (int g = kGroups; g-- > 0;) use(groups[static_cast<std::size_t>(g)], step);
     }
