@@ -109,10 +109,9 @@ headrace::StepResult Plain::update(const headrace::StepOptions& options) {
     parameters[i].mutable_grad().zero_();
   }
   headrace::StepResult result{.step = ++steps_, .parameters_updated = parameters.size()};
-  double squares = 0;
-  for (const at::Tensor& master : masters_)
-    squares += master.grad().square().sum(at::kDouble).item<double>();
-  result.gradient_norm = std::sqrt(squares);
+  at::Tensor squares = at::zeros({}, masters_.front().options().dtype(at::kDouble));
+  for (const at::Tensor& master : masters_) squares += master.grad().square().sum(at::kDouble);
+  result.gradient_norm = std::sqrt(squares.item<double>());
   if (skips_ && !std::isfinite(result.gradient_norm)) {
     result.step = --steps_;
     result.skipped = true;

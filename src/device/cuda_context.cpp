@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device/cuda_context.hpp"
 
+#include <cuda.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
@@ -51,11 +53,28 @@ bool serves(std::string_view architectures, int major, int minor) noexcept {
   return last != 0 && last <= wanted;
 }
 
+namespace {
+// A thread that never used CUDA is told device 0: to make that current again would make a context
+// there, with hundreds of megabytes of it. By the driver, since the runtime has no call for it.
+bool has_context(int ordinal) noexcept {
+  static const auto state = [] {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult found;
+    (void)cudaGetDriverEntryPointByVersion("cuDevicePrimaryCtxGetState", &function, 12000,
+                                           cudaEnableDefault, &found);
+    return reinterpret_cast<CUresult (*)(CUdevice, unsigned*, int*)>(function);
+  }();
+  unsigned flags = 0;
+  int active = 0;
+  return state != nullptr && state(ordinal, &flags, &active) == CUDA_SUCCESS && active != 0;
+}
+}  // namespace
+
 Context::Use::Use(const Context& context) noexcept {
   (void)cudaThreadExchangeStreamCaptureMode(&mode_);
   int current = -1;
   if (cudaGetDevice(&current) == cudaSuccess && current == context.ordinal_) return;
-  before_ = current;
+  if (current >= 0 && has_context(current)) before_ = current;
   (void)cudaSetDevice(context.ordinal_);  // a failure shows at the call that follows
 }
 Context::Use::~Use() {

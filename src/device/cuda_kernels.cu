@@ -70,7 +70,33 @@ void cast_from(const CastWork& work, cudaStream_t stream) {
   if (work.target_dtype == DType::kF16) return cast_as<Source, Half>(work, stream);
   cast_as<Source, Bfloat>(work, stream);
 }
+
+template <class Kernel>
+cudaError_t load(Kernel* kernel) {
+  cudaFuncAttributes attributes;
+  return cudaFuncGetAttributes(&attributes, kernel);
+}
+template <class Source, class Sum>
+cudaError_t load_casts() {
+  const cudaError_t result = load(cast<Source, Sum, true>);
+  return result != cudaSuccess ? result : load(cast<Source, Sum, false>);
+}
+template <class Value>
+cudaError_t load_of() {
+  for (const cudaError_t result : {load_casts<Value, float>(), load_casts<Value, Half>(),
+                                   load_casts<Value, Bfloat>(), load(measure<Value>)}) {
+    if (result != cudaSuccess) return result;
+  }
+  return cudaSuccess;
+}
 }  // namespace
+
+cudaError_t load_kernels() noexcept {
+  for (const cudaError_t result : {load_of<float>(), load_of<Half>(), load_of<Bfloat>()}) {
+    if (result != cudaSuccess) return result;
+  }
+  return cudaSuccess;
+}
 
 cudaError_t launch_cast(const CastWork& work, cudaStream_t stream) noexcept {
   if (work.elements == 0) return cudaSuccess;

@@ -37,6 +37,8 @@ inline std::uint64_t pieces_of(const MeasureWork& work) noexcept {
   return 1 + (work.elements - work.first_piece_elements + work.piece_elements - 1) /
                  work.piece_elements;
 }
+// All of them, now: else the first launch of each waits for the whole GPU.
+cudaError_t load_kernels() noexcept;
 // "80 86 89 90 100 120": machine code for these, and PTX of the last, which newer GPUs take.
 const char* kernel_architectures() noexcept;
 // Whether kernels for `architectures` run on a GPU of this compute capability.

@@ -94,6 +94,7 @@ CudaDevice::Parts CudaDevice::make_parts(const CudaOptions& options) {
                 "back. Give both, or neither.");
   }
   const Context::Use use(context_);
+  context_.check(load_kernels(), "loading the kernels");
   Parts parts;
   parts.callbacks = std::make_unique<Callbacks>(context_);
   parts.landing = std::make_unique<GradientLanding>(context_, events_, *parts.callbacks, pins_,

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <cstdlib>
 
 #include "device/computing_device.hpp"
 #include "device/cuda_under_test.hpp"
@@ -17,6 +18,12 @@ std::shared_ptr<Device> make_cuda_under_test(std::uint64_t, const CudaOptions& o
 
 // In managed memory, which the host may touch too.
 std::shared_ptr<DeviceHost> make_computing_cuda_device(std::uint64_t) {
+  int touches = 0;
+  (void)cudaDeviceGetAttribute(&touches, cudaDevAttrConcurrentManagedAccess, 0);
+  if (touches == 0) {
+    std::printf("skipped: the host cannot touch this GPU's managed memory while it works\n");
+    std::exit(77);
+  }
   CudaOptions options;
   options.allocator = {nullptr,
                        [](void*, std::size_t size_bytes) {

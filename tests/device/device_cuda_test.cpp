@@ -3,13 +3,17 @@
 // pass gives.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "base/units.hpp"
 #include "device/cuda_under_test.hpp"
 #include "device/device_conformance.hpp"
 #include "device/gradient_kernels.hpp"
@@ -45,6 +49,17 @@ struct Case {
   std::uint64_t elements, first_piece, piece;
 };
 
+// Whole pages: of those that are pinned in part only some drivers know what to do.
+struct Pages {
+  explicit Pages(std::size_t size_bytes)
+      : bytes(static_cast<std::byte*>(std::aligned_alloc(4096, base::align_up(size_bytes, 4096))),
+              base::align_up(size_bytes, 4096)) {}
+  ~Pages() { std::free(bytes.data()); }
+  Pages(const Pages&) = delete;
+  Pages& operator=(const Pages&) = delete;
+  std::span<std::byte> bytes;
+};
+
 class Landing : public testing::Test {
  protected:
   // The same gradients through the device and on the host; everything must be equal.
@@ -58,9 +73,12 @@ class Landing : public testing::Test {
                                      ? 1
                                      : 1 + (c.elements - c.first_piece + c.piece - 1) / c.piece;
     const std::uint64_t sum_bytes = c.elements * size_bytes(sum);
-    std::vector<std::byte> expected(sum_bytes, std::byte{0x5a}), got = expected;
+    std::vector<std::byte> expected(sum_bytes, std::byte{0x5a});
+    const Pages memory(sum_bytes);
+    const std::span<std::byte> got = memory.bytes.first(sum_bytes);
+    std::ranges::copy(expected, got.begin());
     std::vector<GradientPiece> expected_pieces(pieces), got_pieces(pieces);
-    if (pinned) device_->pin(got.data(), got.size());
+    if (pinned) device_->pin(memory.bytes.data(), memory.bytes.size());
     std::vector<std::vector<std::byte>> gradients;
     for (int arrival = 0; arrival < arrivals; ++arrival)
       gradients.push_back(random_values(source, c.elements, random_, finite));
@@ -86,7 +104,7 @@ class Landing : public testing::Test {
       device_->fill_zero(stream, on_device.data(), gradient.size());
     }
     device_->synchronize(stream);
-    if (pinned) device_->unpin(got.data(), got.size());
+    if (pinned) device_->unpin(memory.bytes.data(), memory.bytes.size());
     ASSERT_EQ(std::memcmp(got.data(), expected.data(), sum_bytes), 0);
     for (std::uint64_t p = 0; p < pieces; ++p) {
       ASSERT_EQ(std::bit_cast<std::uint64_t>(got_pieces[p].sum_squares),
@@ -148,9 +166,11 @@ TEST_F(Landing, RefusesPiecesLargerThanASlot) {
 TEST_F(Landing, AddsInTheOrderOfTheCallsAcrossStreams) {
   constexpr std::uint64_t kElements = 200'000;
   const std::vector<Stream> streams = {device_->create_stream(), make_foreign_stream(), {}};
-  std::vector<float> sum(kElements), expected(kElements);
+  const Pages memory(kElements * 4);
+  auto* const sum = reinterpret_cast<float*>(memory.bytes.data());
+  std::vector<float> expected(kElements);
   std::vector<GradientPiece> pieces(4), expected_pieces(4);
-  device_->pin(sum.data(), sum.size() * 4);
+  device_->pin(memory.bytes.data(), memory.bytes.size());
   std::vector<std::unique_ptr<DeviceBytes>> held;
   std::vector<std::vector<std::byte>> gradients;
   for (std::size_t i = 0; i < 12; ++i) {
@@ -172,13 +192,13 @@ TEST_F(Landing, AddsInTheOrderOfTheCallsAcrossStreams) {
                       .piece_elements = 65536};
     accumulate_on_host(work);
     work.source = held[i]->data();
-    work.sum = sum.data();
+    work.sum = sum;
     work.pieces = pieces.data();
     device_->accumulate(stream, work);
   }
   for (const Stream stream : streams) device_->synchronize(stream);
-  device_->unpin(sum.data(), sum.size() * 4);
-  EXPECT_EQ(std::memcmp(sum.data(), expected.data(), kElements * 4), 0);
+  device_->unpin(memory.bytes.data(), memory.bytes.size());
+  EXPECT_EQ(std::memcmp(sum, expected.data(), kElements * 4), 0);
   for (int p = 0; p < 4; ++p) EXPECT_EQ(pieces[p].sum_squares, expected_pieces[p].sum_squares);
 }
 
@@ -237,7 +257,9 @@ TEST_F(Landing, CopiesWhatLandedToWhoeverAsksBehindIt) {
   constexpr std::uint64_t kElements = 300'000;
   DeviceBytes gradient(*device_, kElements * 4), again(*device_, kElements * 4);
   const auto values = random_values(DType::kF32, kElements, random_, true);
-  std::vector<std::byte> sum(values.size()), back(values.size());
+  const Pages memory(values.size());
+  const std::span<std::byte> sum = memory.bytes;
+  std::vector<std::byte> back(values.size());
   device_->pin(sum.data(), sum.size());
   device_->copy({}, gradient.data(), values.data(), values.size());
   device_->accumulate({}, {.source = gradient.data(),
@@ -245,7 +267,7 @@ TEST_F(Landing, CopiesWhatLandedToWhoeverAsksBehindIt) {
                            .sum = sum.data(),
                            .sum_dtype = DType::kF32,
                            .elements = kElements});
-  device_->copy({}, again.data(), sum.data(), sum.size());
+  device_->copy({}, again.data(), sum.data(), values.size());
   device_->copy({}, back.data(), again.data(), back.size());
   device_->synchronize({});
   device_->unpin(sum.data(), sum.size());

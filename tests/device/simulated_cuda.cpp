@@ -48,6 +48,7 @@ cudaError_t before(const char* function) {
 
 // Both ends of an allocation: to change all of it for each operation would take most of the time.
 void protect_ends(void* memory, std::size_t bytes, int protection) {
+  if (!gpu().options.protects) protection = PROT_READ | PROT_WRITE;
   constexpr std::size_t kEnd = 16384;
   auto* const begin = static_cast<std::byte*>(memory);
   // A range that is freed meanwhile is gone: this fails, and nobody works on it.
@@ -156,6 +157,11 @@ cudaError_t cudaSetDevice(int device) {
 }
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
   std::swap(*mode, capture_mode);
+  return cudaSuccess;
+}
+cudaError_t cudaGetDriverEntryPointByVersion(const char*, void** function, unsigned,
+                                             unsigned long long, cudaDriverEntryPointQueryResult*) {
+  *function = nullptr;
   return cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {

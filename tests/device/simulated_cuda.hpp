@@ -25,6 +25,7 @@ struct GpuOptions {
   int compute_major = 9, compute_minor = 0;
   cudaError_t missing = cudaSuccess;  // what looking for a GPU ends in
   int driver_version = 13000;
+  bool protects = true;  // device memory from the CPU: not where torch's operators run on it
 };
 // Everything before is forgotten; nothing may be under way.
 void plug_in(const GpuOptions& options = {});

@@ -76,5 +76,7 @@ cudaError_t launch_measure(const MeasureWork& work, cudaStream_t stream) noexcep
   return cudaSuccess;
 }
 
+cudaError_t load_kernels() noexcept { return simulated_cuda::before("load_kernels"); }
+
 const char* kernel_architectures() noexcept { return "80 86 89 90 100 120"; }
 }  // namespace headrace::device::cuda

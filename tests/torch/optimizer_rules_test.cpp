@@ -30,27 +30,27 @@ const RuleCase kCases[] = {
      {.weight_decay = 0.1f},
      [](std::vector<at::Tensor> p, const Hyperparameters& h) -> std::unique_ptr<Optimizer> {
        return std::make_unique<::torch::optim::AdamW>(p, ::torch::optim::AdamWOptions()
-                                                           .betas({h.beta1, h.beta2})
-                                                           .eps(h.eps)
-                                                           .weight_decay(h.weight_decay));
+                                                             .betas({h.beta1, h.beta2})
+                                                             .eps(h.eps)
+                                                             .weight_decay(h.weight_decay));
      }},
     {"Adam",
      OptimizerRule::kAdam,
      {.weight_decay = 0.01f},
      [](std::vector<at::Tensor> p, const Hyperparameters& h) -> std::unique_ptr<Optimizer> {
        return std::make_unique<::torch::optim::Adam>(p, ::torch::optim::AdamOptions()
-                                                          .betas({h.beta1, h.beta2})
-                                                          .eps(h.eps)
-                                                          .weight_decay(h.weight_decay));
+                                                            .betas({h.beta1, h.beta2})
+                                                            .eps(h.eps)
+                                                            .weight_decay(h.weight_decay));
      }},
     {"Adagrad",
      OptimizerRule::kAdagrad,
      {.eps = 1e-10f, .weight_decay = 0.01f, .learning_rate_decay = 1e-3f},
      [](std::vector<at::Tensor> p, const Hyperparameters& h) -> std::unique_ptr<Optimizer> {
        return std::make_unique<::torch::optim::Adagrad>(p, ::torch::optim::AdagradOptions()
-                                                             .eps(h.eps)
-                                                             .weight_decay(h.weight_decay)
-                                                             .lr_decay(h.learning_rate_decay));
+                                                               .eps(h.eps)
+                                                               .weight_decay(h.weight_decay)
+                                                               .lr_decay(h.learning_rate_decay));
      }},
     {"Sgd",
      OptimizerRule::kSgd,
@@ -64,18 +64,18 @@ const RuleCase kCases[] = {
      {.weight_decay = 0.01f, .momentum = 0.9f, .dampening = 0.1f},
      [](std::vector<at::Tensor> p, const Hyperparameters& h) -> std::unique_ptr<Optimizer> {
        return std::make_unique<::torch::optim::SGD>(p, ::torch::optim::SGDOptions(1)
-                                                         .weight_decay(h.weight_decay)
-                                                         .momentum(h.momentum)
-                                                         .dampening(h.dampening));
+                                                           .weight_decay(h.weight_decay)
+                                                           .momentum(h.momentum)
+                                                           .dampening(h.dampening));
      }},
     {"SgdNesterov",
      OptimizerRule::kSgdMomentum,
      {.weight_decay = 0.01f, .momentum = 0.9f, .nesterov = true},
      [](std::vector<at::Tensor> p, const Hyperparameters& h) -> std::unique_ptr<Optimizer> {
        return std::make_unique<::torch::optim::SGD>(p, ::torch::optim::SGDOptions(1)
-                                                         .weight_decay(h.weight_decay)
-                                                         .momentum(h.momentum)
-                                                         .nesterov(true));
+                                                           .weight_decay(h.weight_decay)
+                                                           .momentum(h.momentum)
+                                                           .nesterov(true));
      }},
 };
 

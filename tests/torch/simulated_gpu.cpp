@@ -6,6 +6,8 @@
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/native/CPUFallback.h>
 #include <ATen/native/Resize.h>
+#include <ATen/native/transformers/attention.h>
+#include <ATen/native/transformers/sdp_utils_cpp.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/set_native.h>
@@ -13,6 +15,7 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
 
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <vector>
@@ -29,6 +32,7 @@ struct Gpu {
     std::vector<std::uintptr_t> read_on;  // record_stream()
   };
   std::map<void*, Block> blocks;
+  std::vector<std::pair<void*, std::size_t>> dead;  // overwritten, to be given back
 };
 Gpu& gpu() {
   static auto* const the_gpu = new Gpu;  // torch frees tensors of its own after main()
@@ -91,14 +95,26 @@ void free_block(void* data) {
   }
   for (const std::uintptr_t stream : block.read_on)
     g.device->wait({block.stream}, g.device->record({stream}));
-  g.device->launch({block.stream}, [device = g.device.get(), data, size = block.size_bytes] {
-    device->deallocate(data, size);  // overwrites it first
+  g.device->launch({block.stream}, [data, size = block.size_bytes] {
+    std::memset(data, headrace::device::DeviceHost::kPoison, size);
+    const std::lock_guard lock(gpu().mutex);
+    gpu().dead.emplace_back(data, size);
   });
+}
+// Not on the device's own thread, which this may wait for.
+void give_dead_back() {
+  std::vector<std::pair<void*, std::size_t>> dead;
+  {
+    const std::lock_guard lock(gpu().mutex);
+    dead.swap(gpu().dead);
+  }
+  for (const auto& [data, size] : dead) gpu().device->deallocate(data, size);
 }
 
 struct Allocator final : c10::Allocator {
   c10::DataPtr allocate(std::size_t size_bytes) override {
     Gpu& g = gpu();
+    give_dead_back();
     void* data = size_bytes == 0 ? nullptr : g.device->allocate(size_bytes);
     if (data != nullptr) {
       const std::lock_guard lock(g.mutex);
@@ -195,6 +211,12 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   m.impl("set_.source_Storage_storage_offset", set_storage);
   m.impl("record_stream", record_stream);
 }
+// Attention by its formula: there is no fused kernel.
+std::int64_t plain_attention(const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                             const std::optional<at::Tensor>&, double, bool, std::optional<double>,
+                             bool) {
+  return static_cast<std::int64_t>(sdp::SDPBackend::math);
+}
 TORCH_LIBRARY_IMPL(aten, CPU, m) { m.impl("_copy_from_and_resize", copy_and_resize); }
 
 // The one generator, as torch asks for it; its numbers are the CPU's. Torch looks for this name.
@@ -221,9 +243,11 @@ REGISTER_CUDA_HOOKS(CUDAHooks)
 void plug_in(const std::shared_ptr<headrace::device::DeviceHost>& device) {
   static const bool once = [] {
     c10::SetAllocator(c10::DeviceType::CUDA, &allocator);
+    at::native::_fused_sdp_choice_stub.set_cuda_dispatch_ptr(&plain_attention);
     return true;
   }();
   (void)once;
+  if (gpu().device) give_dead_back();
   gpu().device = device;
 }
 

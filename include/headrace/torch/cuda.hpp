@@ -31,7 +31,7 @@ inline std::shared_ptr<Device> make_cuda_device(at::Device gpu) {
         // Who had this memory before may still be at work on the stream that torch gives it for.
         detail::Place(device).torch_stream().synchronize();
         return data;
-      } catch (const c10::Error&) {  // out of memory: the engine says what for
+      } catch (const c10::OutOfMemoryError&) {  // the engine says what for
         return nullptr;
       }
     }
@@ -41,6 +41,7 @@ inline std::shared_ptr<Device> make_cuda_device(at::Device gpu) {
     }
   };
   const detail::Place place(gpu);
+  at::globalContext().lazyInitDevice(c10::kCUDA);  // or its allocator is not there yet
   auto memory = std::make_shared<TorchMemory>(TorchMemory{place.device()});
   CudaOptions options;
   options.ordinal = place.device().index();
