@@ -42,7 +42,7 @@ with_cuda=${with_cuda:-} with_gpu=""
 cuda_wheels=cmake/cuda_wheels.txt
 cuda_oldest=12.8  # the first with code for compute capability 12.0
 cuda_fetch_mb=102 cuda_disk_mb=270
-torch_gpu_fetch_mb=2600 torch_gpu_disk_mb=5200
+torch_gpu_fetch_mb=2720 torch_gpu_disk_mb=4800
 
 declare -A found=()    # need -> version that is there
 missing=()             # "need oldest found packages..."

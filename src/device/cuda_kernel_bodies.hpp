@@ -14,6 +14,13 @@
 #define HEADRACE_BOTH inline
 #endif
 
+// For the GPU alone: several loads, or products, at once.
+#ifdef __CUDACC__
+#define HEADRACE_UNROLLED _Pragma("unroll 8")
+#else
+#define HEADRACE_UNROLLED
+#endif
+
 namespace headrace::device::cuda {
 struct Half {
   std::uint16_t bits;
@@ -89,11 +96,13 @@ struct Lane {  // in a GPU's shared memory too, which takes no initial values
 template <class Value>
 HEADRACE_BOTH void load_strip(const Value* piece, std::uint64_t first, std::uint32_t elements,
                               float* strip, std::uint32_t thread, std::uint32_t threads) {
+  HEADRACE_UNROLLED
   for (std::uint32_t i = thread; i < elements; i += threads) strip[i] = widen(piece[first + i]);
 }
 // One product and one sum an element: the product of two floats is exact in double.
 HEADRACE_BOTH void add_strip(const float* strip, std::uint32_t elements, std::uint32_t lane,
                              Lane& to) {
+  HEADRACE_UNROLLED
   for (std::uint32_t i = lane; i < elements; i += kLanes) {
     const double value = strip[i];
     to.sum += value * value;

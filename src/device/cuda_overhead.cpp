@@ -6,6 +6,6 @@
 namespace headrace {
 DeviceOverhead cuda_overhead() noexcept {
   using namespace device::cuda;
-  return {kLandingSlots * kLandingHalfBytes, kLandingSlots * kLandingHalfBytes};
+  return {kLandingSlots * kLandingSlotBytes, kLandingSlots * kLandingHalfBytes};
 }
 }  // namespace headrace

@@ -12,7 +12,7 @@ inline constexpr std::uint64_t kLandingSlots = 6;
 inline constexpr std::uint64_t kLandingSlotBytes = std::uint64_t{4} << 20;
 // As many as a slot's stretch can have, were they of 4096 elements of 2 bytes.
 inline constexpr std::uint64_t kLandingPieces = kLandingSlotBytes / 2 / 4096;
-// Of one slot, on either side.
+// Of one slot, in host memory; the GPU's half has no pieces.
 inline constexpr std::uint64_t kLandingHalfBytes =
     kLandingSlotBytes + kLandingPieces * sizeof(GradientPiece);
 }  // namespace headrace::device::cuda

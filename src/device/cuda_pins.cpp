@@ -16,7 +16,8 @@ void Pins::pin(void* data, std::size_t size_bytes) {
   auto* const begin = static_cast<std::byte*>(data);
   for (std::size_t done = 0; done < size_bytes;) {
     const std::size_t bytes = std::min(piece_bytes_, size_bytes - done);
-    const cudaError_t result = cudaHostRegister(begin + done, bytes, cudaHostRegisterPortable);
+    const cudaError_t result =
+        cudaHostRegister(begin + done, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
     if (result != cudaSuccess) {
       (void)cudaGetLastError();
       unpin(data, done);

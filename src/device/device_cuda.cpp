@@ -68,7 +68,15 @@ class CudaDevice final : public Device {
     std::unique_ptr<GradientLanding> landing;
   };
   Parts make_parts(const CudaOptions& options);
+  // A stream of ours, and the one beside it on which the host's functions are called: the GPU goes
+  // on with the stream itself meanwhile.
+  struct Made {
+    cudaStream_t stream = nullptr, notices = nullptr;
+  };
   cudaStream_t find(Stream stream);
+  // Null for a stream that is not ours.
+  cudaStream_t notices_of(Stream stream);
+  void wait_for(std::map<std::uintptr_t, std::uint64_t>& events, Stream stream);
   // The event behind which what arrived on `stream` has landed; 0: nothing is under way.
   std::uint64_t landing_of(Stream stream);
   // Later work on `stream` follows what arrived on it.
@@ -80,11 +88,11 @@ class CudaDevice final : public Device {
   Events events_;
   Pins pins_;
   Parts parts_;
-  std::mutex mutex_;                // the rest
-  std::vector<cudaStream_t> made_;  // all of ours; none is destroyed before the device, so that a
-                                    // handle that is gone never comes back as the program's own
-  std::set<std::uintptr_t> gone_;   // of those: destroyed, to be used again
-  std::map<std::uintptr_t, std::uint64_t> landings_;  // stream: event
+  std::mutex mutex_;               // the rest
+  std::vector<Made> made_;         // all of ours; none is destroyed before the device, so that a
+                                   // handle that is gone never comes back as the program's own
+  std::set<std::uintptr_t> gone_;  // of those: destroyed, to be used again
+  std::map<std::uintptr_t, std::uint64_t> landings_, notified_;  // stream: event
 };
 
 CudaDevice::Parts CudaDevice::make_parts(const CudaOptions& options) {
@@ -104,11 +112,17 @@ CudaDevice::Parts CudaDevice::make_parts(const CudaOptions& options) {
 
 CudaDevice::~CudaDevice() {
   const Context::Use use(context_);
-  for (const cudaStream_t stream : made_) (void)cudaStreamSynchronize(stream);
+  for (const Made& made : made_) {
+    (void)cudaStreamSynchronize(made.stream);
+    (void)cudaStreamSynchronize(made.notices);
+  }
   (void)cudaStreamSynchronize(parts_.landing->landed());
   parts_.callbacks.reset();
   parts_.landing.reset();
-  for (const cudaStream_t stream : made_) (void)cudaStreamDestroy(stream);
+  for (const Made& made : made_) {
+    (void)cudaStreamDestroy(made.stream);
+    (void)cudaStreamDestroy(made.notices);
+  }
   (void)cudaGetLastError();
 }
 
@@ -157,17 +171,20 @@ Stream CudaDevice::create_stream() {
   const std::lock_guard lock(mutex_);
   if (!gone_.empty()) return {gone_.extract(gone_.begin()).value()};
   made_.reserve(made_.size() + 1);
-  cudaStream_t made = nullptr;
-  context_.check(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking), "making a stream");
+  Made made;
+  context_.check(cudaStreamCreateWithFlags(&made.stream, cudaStreamNonBlocking), "making a stream");
+  const cudaError_t second = cudaStreamCreateWithFlags(&made.notices, cudaStreamNonBlocking);
+  if (second != cudaSuccess) (void)cudaStreamDestroy(made.stream);
+  context_.check(second, "making a stream");
   made_.push_back(made);
-  return {reinterpret_cast<std::uintptr_t>(made)};
+  return {reinterpret_cast<std::uintptr_t>(made.stream)};
 }
 
 void CudaDevice::destroy_stream(Stream stream) noexcept {
   const Context::Use use(context_);
   {
     const std::lock_guard lock(mutex_);
-    const bool ours = std::find(made_.begin(), made_.end(), stream_of(stream)) != made_.end();
+    const bool ours = std::ranges::find(made_, stream_of(stream), &Made::stream) != made_.end();
     if (!ours || gone_.contains(stream.handle)) return;
   }
   try {
@@ -183,6 +200,12 @@ cudaStream_t CudaDevice::find(Stream stream) {
   const std::lock_guard lock(mutex_);
   if (gone_.contains(stream.handle)) throw_unknown_stream(stream);
   return stream_of(stream);
+}
+
+cudaStream_t CudaDevice::notices_of(Stream stream) {
+  const std::lock_guard lock(mutex_);
+  const auto found = std::ranges::find(made_, stream_of(stream), &Made::stream);
+  return found == made_.end() ? nullptr : found->notices;
 }
 
 std::uint64_t CudaDevice::landing_of(Stream stream) {
@@ -243,23 +266,25 @@ void CudaDevice::add_on_device(cudaStream_t stream, const Accumulation& work) {
   context_.check(launch_cast(cast, stream), "adding a gradient");
 }
 
-// Where something that arrived on the stream is still to land it is called behind that, without the
-// stream's waiting.
+// Beside the stream where that is ours, or where something that arrived on it is still to land: the
+// GPU does not wait for the host then.
 void CudaDevice::notify(Stream stream, void (*function)(void* context) noexcept, void* context) {
   const Context::Use use(context_);
   cudaStream_t queue = find(stream);
   context_.note("notification", 0, stream.handle);
-  const bool behind = landing_of(stream) != 0;
-  if (behind) {
-    const std::uint64_t here = events_.record(queue);
-    queue = parts_.landing->landed();
-    events_.wait(queue, here);
+  const std::uint64_t landing = landing_of(stream);
+  cudaStream_t beside = notices_of(stream);
+  if (beside == nullptr && landing != 0) beside = parts_.landing->landed();
+  if (beside != nullptr) {
+    events_.wait(beside, events_.record(queue));
+    if (landing != 0) events_.wait(beside, landing);
+    queue = beside;
   }
   parts_.callbacks->queue(queue, Callbacks::OnFailure::kCall, [=] { function(context); });
-  if (!behind) return;
+  if (beside == nullptr) return;
   const std::uint64_t called = events_.record(queue);
   const std::lock_guard lock(mutex_);
-  landings_[stream.handle] = called;
+  notified_[stream.handle] = called;
 }
 
 Event CudaDevice::record(Stream stream) {
@@ -279,13 +304,21 @@ void CudaDevice::synchronize(Stream stream) {
   const cudaError_t done = cudaStreamSynchronize(stream_of(stream));
   (void)find(stream);
   context_.check(done, "waiting for a stream");
-  const std::uint64_t landing = landing_of(stream);
-  if (landing == 0) return;
-  events_.synchronize(landing);
-  const std::lock_guard lock(mutex_);
-  if (const auto found = landings_.find(stream.handle);
-      found != landings_.end() && found->second == landing)
-    landings_.erase(found);
+  wait_for(landings_, stream);
+  wait_for(notified_, stream);
+}
+
+void CudaDevice::wait_for(std::map<std::uintptr_t, std::uint64_t>& events, Stream stream) {
+  std::unique_lock lock(mutex_);
+  const auto found = events.find(stream.handle);
+  if (found == events.end()) return;
+  const std::uint64_t event = found->second;
+  lock.unlock();
+  events_.synchronize(event);
+  lock.lock();
+  if (const auto still = events.find(stream.handle);
+      still != events.end() && still->second == event)
+    events.erase(still);
 }
 }  // namespace
 }  // namespace headrace::device::cuda

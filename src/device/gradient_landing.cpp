@@ -40,7 +40,7 @@ GradientLanding::~GradientLanding() { free_all(); }
 
 void GradientLanding::make(Slot& slot) {
   void* memory = nullptr;
-  context_.check(cudaMalloc(&memory, kLandingHalfBytes), "allocating what gradients leave through");
+  context_.check(cudaMalloc(&memory, kLandingSlotBytes), "allocating what gradients leave through");
   slot.device = static_cast<std::byte*>(memory);
   slot.host = static_cast<std::byte*>(allocate_host_memory(kLandingHalfBytes));
   if (slot.host == nullptr) {
@@ -48,6 +48,10 @@ void GradientLanding::make(Slot& slot) {
                                         "through: " + base::format_bytes(kLandingHalfBytes));
   }
   pins_.pin(slot.host, kLandingHalfBytes);
+  void* pieces = nullptr;
+  context_.check(cudaHostGetDevicePointer(&pieces, slot.host + kLandingSlotBytes, 0),
+                 "mapping host memory");
+  slot.pieces_by_device = static_cast<GradientPiece*>(pieces);
   for (cudaEvent_t* const event : {&slot.staged, &slot.copied, &slot.measured, &slot.free}) {
     context_.check(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "making an event");
   }
@@ -135,10 +139,9 @@ void GradientLanding::land_in_place(cudaStream_t stream, Slot& slot, const Accum
     measure.elements = stretch.elements;
     measure.first_piece_elements = stretch.first_piece_elements;
     measure.piece_elements = work.piece_elements != 0 ? work.piece_elements : stretch.elements;
-    measure.pieces = reinterpret_cast<GradientPiece*>(slot.device + kLandingSlotBytes);
+    measure.pieces = slot.pieces_by_device;  // a copy of so few would wait behind the large ones
     context_.check(launch_measure(measure, measures_), "measuring a gradient");
     const std::uint64_t pieces_bytes = stretch.pieces * sizeof(GradientPiece);
-    pins_.copy(measures_, slot.host + kLandingSlotBytes, measure.pieces, pieces_bytes);
     follow(landed_, slot.measured, measures_);
     callbacks_.queue(landed_, Callbacks::OnFailure::kDrop,
                      [from = slot.host + kLandingSlotBytes, to = work.pieces + stretch.first_piece,

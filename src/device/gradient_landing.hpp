@@ -46,8 +46,9 @@ class GradientLanding {
 
  private:
   struct Slot {
-    std::byte* device = nullptr;  // kLandingSlotBytes, then the pieces
-    std::byte* host = nullptr;    // likewise
+    std::byte* device = nullptr;
+    std::byte* host = nullptr;                  // kLandingSlotBytes, then the pieces
+    GradientPiece* pieces_by_device = nullptr;  // those, as the GPU addresses them
     cudaEvent_t staged = nullptr, copied = nullptr, measured = nullptr, free = nullptr;
   };
   // Elements [first, first + elements) of the work, whose first piece they begin.

@@ -283,6 +283,13 @@ cudaError_t cudaHostUnregister(void* data) {
   g.registrations.erase(found);
   return cudaSuccess;
 }
+cudaError_t cudaHostGetDevicePointer(void** device, void* host, unsigned) {
+  BEFORE();
+  const std::lock_guard lock(gpu().mutex);
+  if (side_of(host, 1) != Side::kRegistered) return ends_in(cudaErrorInvalidValue);
+  *device = host;
+  return cudaSuccess;
+}
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* data) {
   BEFORE();
   const std::lock_guard lock(gpu().mutex);
