@@ -282,9 +282,14 @@ void CudaDevice::notify(Stream stream, void (*function)(void* context) noexcept,
   }
   parts_.callbacks->queue(queue, Callbacks::OnFailure::kCall, [=] { function(context); });
   if (beside == nullptr) return;
-  const std::uint64_t called = events_.record(queue);
-  const std::lock_guard lock(mutex_);
-  notified_[stream.handle] = called;
+  try {
+    const std::uint64_t called = events_.record(queue);
+    const std::lock_guard lock(mutex_);
+    notified_[stream.handle] = called;
+  } catch (const std::exception&) {
+    // It will be called, so this must not say otherwise; a GPU that failed says so at the next
+    // call.
+  }
 }
 
 Event CudaDevice::record(Stream stream) {
