@@ -55,13 +55,14 @@ void Callbacks::queue(cudaStream_t stream, OnFailure on_failure, std::function<v
     ++to_come_;
   }
   const cudaError_t result = cudaLaunchHostFunc(stream, &Callbacks::run, call);
-  if (result != cudaSuccess) {
+  if (result == cudaSuccess) {
+    changed_.notify_all();
+    return;  // and it is called, whatever fails meanwhile
+  }
+  {
     std::unique_lock lock(mutex_);
-    if (call->state == Call::State::kQueued) {
-      finish(lock, *call);
-    } else {
-      return;  // the watcher was faster, and has called it
-    }
+    if (call->state != Call::State::kQueued) return;  // the watcher was faster, and has called it
+    finish(lock, *call);
   }
   changed_.notify_all();
   context_.check(result, "queueing a host function");

@@ -30,7 +30,8 @@ class Callbacks {
   Callbacks(const Callbacks&) = delete;
   Callbacks& operator=(const Callbacks&) = delete;
 
-  // `work` must not block on the GPU, call CUDA or throw.
+  // `work` must not block on the GPU, call CUDA or throw. Where this throws it is not called; else
+  // it is, or dropped as `on_failure` says.
   void queue(cudaStream_t stream, OnFailure on_failure, std::function<void()> work);
 
  private:
