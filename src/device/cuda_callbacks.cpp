@@ -60,9 +60,9 @@ void Callbacks::queue(cudaStream_t stream, OnFailure on_failure, std::function<v
     return;  // and it is called, whatever fails meanwhile
   }
   {
-    std::unique_lock lock(mutex_);
+    const std::lock_guard lock(mutex_);
     if (call->state != Call::State::kQueued) return;  // the watcher was faster, and has called it
-    finish(lock, *call);
+    finish(*call);
   }
   changed_.notify_all();
   context_.check(result, "queueing a host function");
@@ -80,11 +80,11 @@ void Callbacks::run(Call& call) {
     call.state = Call::State::kTaken;
   }
   call.work();
-  std::unique_lock lock(mutex_);
-  finish(lock, call);
+  const std::lock_guard lock(mutex_);
+  finish(call);
 }
 
-void Callbacks::finish(std::unique_lock<std::mutex>&, Call& call) {
+void Callbacks::finish(Call& call) {
   call.work = nullptr;
   call.state = Call::State::kIdle;
   idle_.push_back(&call);

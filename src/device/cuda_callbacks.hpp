@@ -43,7 +43,7 @@ class Callbacks {
   };
   static void run(void* call);
   void run(Call& call);
-  void finish(std::unique_lock<std::mutex>& lock, Call& call);
+  void finish(Call& call);  // with mutex_ held
   void watch();
   void take_all_lost();
 

@@ -182,10 +182,10 @@ Stream CudaDevice::create_stream() {
 
 void CudaDevice::destroy_stream(Stream stream) noexcept {
   const Context::Use use(context_);
+  if (notices_of(stream) == nullptr) return;
   {
     const std::lock_guard lock(mutex_);
-    const bool ours = std::ranges::find(made_, stream_of(stream), &Made::stream) != made_.end();
-    if (!ours || gone_.contains(stream.handle)) return;
+    if (gone_.contains(stream.handle)) return;
   }
   try {
     synchronize(stream);

@@ -12,6 +12,7 @@
 #include "collective/nccl_world.hpp"
 #include "collective/rank_sums.hpp"
 #include "device/device_bytes.hpp"
+#include "device/forwarding_device.hpp"
 
 namespace headrace::collective {
 namespace {
@@ -199,42 +200,20 @@ TEST(CollectiveNccl, SumsMoreDoublesThanOneMessageHolds) {
   }
 }
 
-class CountingDevice final : public Device {
+class CountingDevice final : public device::ForwardingDevice<Device> {
  public:
-  explicit CountingDevice(std::shared_ptr<Device> of) : of_(std::move(of)) {}
+  using ForwardingDevice::ForwardingDevice;
   std::uint64_t bytes = 0;
-  const char* name() const noexcept override { return of_->name(); }
-  bool shares_host_memory() const noexcept override { return of_->shares_host_memory(); }
+  std::uint64_t limit = ~std::uint64_t{0};
   void* allocate(std::size_t size) noexcept override {
     if (bytes + size > limit) return nullptr;
     bytes += size;
-    return of_->allocate(size);
+    return ForwardingDevice::allocate(size);
   }
   void deallocate(void* data, std::size_t size) noexcept override {
     bytes -= size;
-    of_->deallocate(data, size);
+    ForwardingDevice::deallocate(data, size);
   }
-  Stream create_stream() override { return of_->create_stream(); }
-  void destroy_stream(Stream stream) noexcept override { of_->destroy_stream(stream); }
-  void copy(Stream stream, void* target, const void* source, std::size_t size) override {
-    of_->copy(stream, target, source, size);
-  }
-  void fill_zero(Stream stream, void* target, std::size_t size) override {
-    of_->fill_zero(stream, target, size);
-  }
-  void accumulate(Stream stream, const Accumulation& work) override {
-    of_->accumulate(stream, work);
-  }
-  void notify(Stream stream, void (*function)(void*) noexcept, void* context) override {
-    of_->notify(stream, function, context);
-  }
-  Event record(Stream stream) override { return of_->record(stream); }
-  void wait(Stream stream, Event event) override { of_->wait(stream, event); }
-  void synchronize(Stream stream) override { of_->synchronize(stream); }
-  std::uint64_t limit = ~std::uint64_t{0};
-
- private:
-  std::shared_ptr<Device> of_;
 };
 
 TEST(CollectiveNccl, TakesTheMemoryItSaysAndNoMoreForSmallerBuckets) {

@@ -130,7 +130,6 @@ Side side_of(const void* address, std::size_t bytes) {
 
 struct SimulatedEvent {
   Event event;
-  std::uintptr_t stream = 0;
   std::shared_ptr<std::atomic<bool>> passed = std::make_shared<std::atomic<bool>>(true);
 };
 SimulatedEvent& of(cudaEvent_t event) { return *reinterpret_cast<SimulatedEvent*>(event); }
@@ -393,7 +392,6 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   BEFORE();
   SimulatedEvent& e = of(event);
   e.passed = std::make_shared<std::atomic<bool>>(false);
-  e.stream = of(stream).handle;
   gpu().queues->launch(of(stream), [passed = e.passed] { *passed = true; });
   e.event = gpu().queues->record(of(stream));
   return cudaSuccess;

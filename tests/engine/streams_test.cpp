@@ -9,45 +9,23 @@
 #include <vector>
 
 #include "device/device_host.hpp"
+#include "device/forwarding_device.hpp"
 #include "headrace/engine.hpp"
 
 namespace headrace {
 namespace {
 // A late device that counts how often a stream is told to wait.
-class CountingDevice final : public Device {
+class CountingDevice final : public device::ForwardingDevice<Device> {
  public:
-  const char* name() const noexcept override { return inner_->name(); }
-  bool shares_host_memory() const noexcept override { return false; }
-  void* allocate(std::size_t size_bytes) noexcept override { return inner_->allocate(size_bytes); }
-  void deallocate(void* data, std::size_t size_bytes) noexcept override {
-    inner_->deallocate(data, size_bytes);
-  }
-  Stream create_stream() override { return inner_->create_stream(); }
-  void destroy_stream(Stream stream) noexcept override { inner_->destroy_stream(stream); }
-  void copy(Stream stream, void* target, const void* source, std::size_t size_bytes) override {
-    inner_->copy(stream, target, source, size_bytes);
-  }
-  void fill_zero(Stream stream, void* target, std::size_t size_bytes) override {
-    inner_->fill_zero(stream, target, size_bytes);
-  }
-  void accumulate(Stream stream, const Accumulation& work) override {
-    inner_->accumulate(stream, work);
-  }
-  void notify(Stream stream, void (*function)(void* context) noexcept, void* context) override {
-    inner_->notify(stream, function, context);
-  }
-  Event record(Stream stream) override { return inner_->record(stream); }
+  CountingDevice()
+      : ForwardingDevice(device::make_device_host(
+            {.flavour = device::HostFlavour::kLate, .seed = 3, .late_microseconds_max = 0})) {}
   void wait(Stream stream, Event event) override {
     ++waits;
-    inner_->wait(stream, event);
+    ForwardingDevice::wait(stream, event);
   }
-  void synchronize(Stream stream) override { inner_->synchronize(stream); }
 
   std::atomic<int> waits{0};
-
- private:
-  std::shared_ptr<device::DeviceHost> inner_ = device::make_device_host(
-      {.flavour = device::HostFlavour::kLate, .seed = 3, .late_microseconds_max = 0});
 };
 
 class EngineStreams : public ::testing::Test {
