@@ -21,6 +21,7 @@ void Pins::pin(void* data, std::size_t size_bytes) {
     if (result != cudaSuccess) {
       (void)cudaGetLastError();
       unpin(data, done);
+      if (context_.fails(result, "pinning host memory")) context_.throw_if_failed();
       throw Error(Code::kUnsupported,
                   context_.name() + ": " + base::format_bytes(size_bytes) +
                       " of host memory cannot be pinned (" + cudaGetErrorName(result) + ", " +

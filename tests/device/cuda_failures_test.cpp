@@ -242,9 +242,9 @@ TEST(CudaFailure, IsThrownByEveryCallWithTheOperationsBeforeIt) {
   const auto device = make_cuda_device();
   const Stream stream = device->create_stream();
   DeviceBytes bytes(*device, 4096);
-  simulated_cuda::fail_gpu(stream.handle, cudaErrorIllegalAddress);
   std::vector<std::byte> host(4096);
   device->pin(host.data(), host.size());
+  simulated_cuda::fail_gpu(stream.handle, cudaErrorIllegalAddress);
   std::string text;
   while (text.empty()) {
     text = text_of([&] {
@@ -260,6 +260,18 @@ TEST(CudaFailure, IsThrownByEveryCallWithTheOperationsBeforeIt) {
   EXPECT_EQ(text_of([&] { device->synchronize({}); }), text);
   EXPECT_EQ(code_of([&] { (void)device->create_stream(); }), Code::kFailed);
   device->unpin(host.data(), host.size());
+}
+
+// Pinning may be the first call that is told of it: what helps is not more memory then.
+TEST(CudaFailure, IsNotTakenForALackOfMemoryToPin) {
+  plug_in();
+  const auto device = make_cuda_device();
+  std::vector<std::byte> host(4096);
+  simulated_cuda::fail_call("cudaHostRegister", cudaErrorIllegalAddress);
+  const std::string text = text_of([&] { device->pin(host.data(), host.size()); });
+  EXPECT_NE(text.find("pinning host memory: cudaErrorIllegalAddress"), std::string::npos) << text;
+  EXPECT_NE(text.find("start it again"), std::string::npos) << text;
+  EXPECT_EQ(code_of([&] { device->synchronize({}); }), Code::kFailed);
 }
 
 // CUDA itself calls nothing that is queued behind an error.
