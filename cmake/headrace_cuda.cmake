@@ -13,7 +13,8 @@ set(HEADRACE_CUDA_ARCHITECTURES "80 86 89 90 100 120" CACHE STRING
   "Compute capabilities to compile kernels for, without the dot; or native: those of this machine")
 set(headrace_cuda FALSE)
 # No contraction, no flushing, correctly rounded division and roots: the bits are the CPU's.
-set(headrace_nvcc_flags -std=c++20 -O3 -fmad=false -ftz=false -prec-div=true -prec-sqrt=true
+set(headrace_nvcc_flags -std=c++20 -O3 -expt-relaxed-constexpr -fmad=false -ftz=false
+  -prec-div=true -prec-sqrt=true
   -ccbin ${CMAKE_CXX_COMPILER} -Xcompiler=-fPIC,-Wall,-Wextra)
 
 # Why there is none, into `out`; empty where all is found.

@@ -31,6 +31,9 @@ enum class Checksums { kOn, kOff };
 // group's update is done before its next use. kAuto: deferred where that overlaps something. Same
 // bits.
 enum class UpdateMode { kAuto, kBarrier, kDefer };
+// Where tiles are updated. kDevice: their state goes through the device and comes back, and the
+// CPU's cores and memory are left alone. Same bits.
+enum class UpdateOn { kCpu, kDevice };
 enum class NonFinite { kStop, kSkip };  // what step() does about a gradient of NaN or infinity
 
 // headrace.tuned: where `headrace tune` measured the settings beside it, and what they reached
@@ -115,6 +118,7 @@ struct Settings {
   std::uint32_t update_slots = 4;         // tiles in memory during the update; at least 1
   std::uint32_t prefetch_groups = 2;      // groups read ahead of the one in use
   UpdateMode update_mode = UpdateMode::kAuto;
+  UpdateOn update_on = UpdateOn::kCpu;
   std::uint32_t update_threads = 0;        // 0: what affinity, cgroup quota and Slurm leave
   std::uint64_t io_block_bytes = 1 << 20;  // one request to a drive; a multiple of 4096
   std::uint32_t queue_depth = 16;          // requests in flight per drive

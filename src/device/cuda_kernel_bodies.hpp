@@ -8,11 +8,7 @@
 #pragma once
 #include <cstdint>
 
-#ifdef __CUDACC__
-#define HEADRACE_BOTH __host__ __device__ inline
-#else
-#define HEADRACE_BOTH inline
-#endif
+#include "base/both_sides.hpp"
 
 // For the GPU alone: several loads, or products, at once.
 #ifdef __CUDACC__

@@ -2,6 +2,7 @@
 #include "device/cuda_kernels.hpp"
 
 #include "device/cuda_kernel_bodies.hpp"
+#include "device/cuda_update_bodies.hpp"
 
 namespace headrace::device::cuda {
 namespace {
@@ -52,6 +53,35 @@ __global__ void measure(MeasureWork work) {
   work.pieces[blockIdx.x] = {lanes[0].sum, lanes[0].non_finite};
 }
 
+// A thread per element, a block per block of a scale: the largest of its new moments makes it. Which
+// update it is, is asked of the arguments: the branches are the same for all threads, and the
+// kernel waits for memory.
+static_assert(kScaleBlock == kThreads);
+__global__ void update(const UpdateSpan span, const UpdateStep step) {
+  __shared__ std::uint32_t largest[kMaxMoments];
+  const bool scaled = span.codec == MomentCodec::kBlock8;
+  const std::uint32_t used = moments(step.arithmetic);
+  for (std::uint64_t first = std::uint64_t{blockIdx.x} * kThreads; first < span.elements;
+       first += std::uint64_t{gridDim.x} * kThreads) {
+    if (scaled && threadIdx.x < kMaxMoments) largest[threadIdx.x] = 0;
+    if (scaled) __syncthreads();
+    const std::uint64_t i = first + threadIdx.x;
+    NewMoments fresh{};
+    if (i < span.elements) fresh = update_element(span, step, i);
+    if (!scaled) continue;
+    for (std::uint32_t k = 0; k < used; ++k)
+      atomicMax(&largest[k], as_bits(fresh.value[k]) & 0x7fffffffu);
+    __syncthreads();
+    for (std::uint32_t k = 0; k < used; ++k) {
+      const std::uint32_t scale = scale_of(largest[k]);
+      if (threadIdx.x == 0)
+        span.moment_scale[k][first / kScaleBlock] = static_cast<std::uint8_t>(scale);
+      if (i < span.elements) store_code(span, step, i, k, fresh.value[k], scale);
+    }
+    __syncthreads();  // all have read `largest`
+  }
+}
+
 template <class Source, class Sum>
 void cast_as(const CastWork& work, cudaStream_t stream) {
   const std::uint64_t blocks = (work.elements + kThreads - 1) / kThreads;
@@ -92,7 +122,8 @@ cudaError_t load_of() {
 }  // namespace
 
 cudaError_t load_kernels() noexcept {
-  for (const cudaError_t result : {load_of<float>(), load_of<Half>(), load_of<Bfloat>()}) {
+  for (const cudaError_t result :
+       {load_of<float>(), load_of<Half>(), load_of<Bfloat>(), load(update)}) {
     if (result != cudaSuccess) return result;
   }
   return cudaSuccess;
@@ -120,6 +151,15 @@ cudaError_t launch_measure(const MeasureWork& work, cudaStream_t stream) noexcep
   } else {
     measure<Bfloat><<<grid, kThreads, 0, stream>>>(work);
   }
+  return cudaGetLastError();
+}
+
+cudaError_t launch_update(const UpdateSpan& span, const UpdateStep& step,
+                          cudaStream_t stream) noexcept {
+  if (span.elements == 0) return cudaSuccess;
+  const std::uint64_t blocks = (span.elements + kThreads - 1) / kThreads;
+  const auto grid = static_cast<unsigned>(blocks < 65536 ? blocks : 65536);
+  update<<<grid, kThreads, 0, stream>>>(span, step);
   return cudaGetLastError();
 }
 

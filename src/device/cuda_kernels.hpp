@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "device/update_span.hpp"
 #include "headrace/device.hpp"
 
 namespace headrace::device::cuda {
@@ -31,6 +32,10 @@ struct MeasureWork {
   GradientPiece* pieces = nullptr;
 };
 cudaError_t launch_measure(const MeasureWork& work, cudaStream_t stream) noexcept;
+
+// An optimizer's update. The span's arrays are device memory.
+cudaError_t launch_update(const UpdateSpan& span, const UpdateStep& step,
+                          cudaStream_t stream) noexcept;
 
 inline std::uint64_t pieces_of(const MeasureWork& work) noexcept {
   if (work.elements <= work.first_piece_elements) return 1;

@@ -16,6 +16,7 @@
 #include "device/cuda_pins.hpp"
 #include "device/device_rules.hpp"
 #include "device/gradient_landing.hpp"
+#include "device/span_updates.hpp"
 #include "headrace/cuda.hpp"
 #include "headrace/error.hpp"
 #include "platform/machine.hpp"
@@ -30,7 +31,7 @@ std::uint32_t host_threads(const CudaOptions& options) {
 
 cudaStream_t stream_of(Stream stream) { return reinterpret_cast<cudaStream_t>(stream.handle); }
 
-class CudaDevice final : public Device {
+class CudaDevice final : public Device, private SpanUpdates {
  public:
   explicit CudaDevice(const CudaOptions& options)
       : context_(options.ordinal),
@@ -58,11 +59,15 @@ class CudaDevice final : public Device {
   void accumulate(Stream stream, const Accumulation& work) override;
   void notify(Stream stream, void (*function)(void* context) noexcept, void* context) override;
 
+  SpanUpdates* updates() noexcept override { return this; }
+
   Event record(Stream stream) override;
   void wait(Stream stream, Event event) override;
   void synchronize(Stream stream) override;
 
  private:
+  void update(Stream stream, const UpdateSpan& span, const UpdateStep& step) override;
+
   struct Parts {
     std::unique_ptr<Callbacks> callbacks;
     std::unique_ptr<GradientLanding> landing;
@@ -264,6 +269,15 @@ void CudaDevice::add_on_device(cudaStream_t stream, const Accumulation& work) {
   cast.elements = work.elements;
   cast.overwrite = work.overwrite;
   context_.check(launch_cast(cast, stream), "adding a gradient");
+}
+
+void CudaDevice::update(Stream stream, const UpdateSpan& span, const UpdateStep& step) {
+  const Context::Use use(context_);
+  const cudaStream_t queue = find(stream);
+  if (span.elements == 0) return;
+  join(stream);
+  context_.note("update", span.elements * weight_bytes(span.kind), stream.handle);
+  context_.check(launch_update(span, step, queue), "updating");
 }
 
 // Beside the stream where that is ours, or where something that arrived on it is still to land: the

@@ -197,6 +197,7 @@ void EngineCore::freeze() {
     for (std::uint32_t g = 0; g < registry_.groups().size(); ++g)
       registry_.group({g}).repeated_gradients = true;
   }
+  if (settings_.update_on == UpdateOn::kDevice) engine::DeviceUpdates::require(*device_);
   const std::vector<swap::PathProbe> paths = probe_paths();
   Partition partition = partition::make_partition(registry_.shapes(), settings_.tile_elements,
                                                   collective_->rank(), collective_->world_size());
@@ -222,6 +223,11 @@ void EngineCore::say_what_was_chosen(const Frozen& f) const {
   log_(LogLevel::kInfo, std::to_string(f.workers->threads()) + " update threads (" +
                             f.update_threads_source + "), instruction set " +
                             optimizer_cpu::name_of(optimizer_cpu::choose_instruction_set()));
+  if (f.device_updates) {
+    log_(LogLevel::kInfo, std::string("tiles are updated on ") + device_->name() + ", through " +
+                              std::to_string(f.plan.device_update_slots) + " slots of " +
+                              base::format_bytes(f.plan.device_update_slot_bytes));
+  }
   if (!f.swap) return;
   const std::string elsewhere = engine::tuned_elsewhere(
       settings_.tuned, platform::models_text(settings_.nvme_paths), platform::kernel_release());
@@ -280,9 +286,12 @@ void EngineCore::allocate(Frozen& f, const std::vector<swap::PathProbe>& paths) 
   f.gradients = std::make_unique<engine::Gradients>(
       engine::Gradients::Parts{registry_, f.partition, f.plan, *f.arena, *device_, f.ranks,
                                [this](GroupId group) { until_passed(group); }});
-  f.updates = std::make_unique<engine::Updates>(engine::Updates::Parts{
-      f.partition, f.plan, *f.gradients, *f.tiles, *f.buffers, *f.pending, f.trace.get(),
-      interrupted_, update_, [this](const std::exception_ptr& error) { fail_deferred(error); }});
+  if (f.plan.device_update_slots > 0)
+    f.device_updates = std::make_unique<engine::DeviceUpdates>(*device_, *f.conductor, f.plan);
+  f.updates = std::make_unique<engine::Updates>(
+      engine::Updates::Parts{f.partition, f.plan, *f.gradients, *f.tiles, *f.buffers, *f.pending,
+                             f.device_updates.get(), f.trace.get(), interrupted_, update_,
+                             [this](const std::exception_ptr& error) { fail_deferred(error); }});
   f.group_values.resize(registry_.groups().size());
   f.waits = std::vector<Wait>(registry_.groups().size());
   f.half_loaded.resize(f.partition.parameters.size());
@@ -354,6 +363,7 @@ Stats EngineCore::stats() const {
   s.gathers_on_demand = g.on_demand;
   add_waits(f, s);
   s.engine_bytes = f.arena->size_bytes() + f.buffers->device_bytes() + f.gradients->device_bytes() +
+                   (f.device_updates ? f.device_updates->device_bytes() : 0) +
                    f.frames.reserve_bytes() + bookkeeping_bytes(f.partition) +
                    device_->overhead().host_bytes + device_->overhead().device_bytes;
   return s;

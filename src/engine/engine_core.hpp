@@ -19,6 +19,7 @@
 #include "async/task.hpp"
 #include "async/worker_pool.hpp"
 #include "base/hash.hpp"
+#include "engine/device_updates.hpp"
 #include "engine/gather_buffers.hpp"
 #include "engine/gradients.hpp"
 #include "engine/parts.hpp"
@@ -116,6 +117,7 @@ class EngineCore {
     std::unique_ptr<engine::PendingUpdates> pending;
     std::unique_ptr<engine::GatherBuffers> buffers;
     std::unique_ptr<engine::Gradients> gradients;
+    std::unique_ptr<engine::DeviceUpdates> device_updates;  // null: the CPU updates
     std::unique_ptr<engine::Updates> updates;
     std::vector<GroupValues> group_values;
     std::vector<std::uint8_t> half_loaded;  // per parameter: a bit for each content that is

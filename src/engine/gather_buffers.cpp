@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/units.hpp"
+#include "engine/device_passed.hpp"
 #include "headrace/error.hpp"
 
 namespace headrace::engine {
@@ -323,31 +324,8 @@ async::Task<> GatherBuffers::fill_tile(std::uint32_t tile, std::byte* target, Pr
   co_await device_done();
 }
 
-// Resumes on the conductor when the device has passed this point of the copy stream.
 async::Task<> GatherBuffers::device_done() {
-  struct Passed : async::Work {
-    async::Conductor* conductor = nullptr;
-    Device* device = nullptr;
-    Stream stream;
-    std::coroutine_handle<> waiting;
-    bool await_ready() const noexcept { return false; }
-    void await_suspend(std::coroutine_handle<> handle) {
-      waiting = handle;
-      run = [](async::Work* work) noexcept { static_cast<Passed*>(work)->waiting.resume(); };
-      device->notify(
-          stream,
-          [](void* self) noexcept {
-            auto* passed = static_cast<Passed*>(self);
-            passed->conductor->post(*passed);
-          },
-          this);
-    }
-    void await_resume() const noexcept {}
-  } passed;
-  passed.conductor = &p_.conductor;
-  passed.device = &p_.device;
-  passed.stream = copies_;
-  co_await passed;
+  return device_passed(p_.conductor, p_.device, copies_);
 }
 
 // Keeps the trace and finds this gather in last step's.

@@ -9,9 +9,9 @@
 #include <bit>
 #include <cstring>
 
+#include "base/random_bits.hpp"
 #include "engine/engine_core.hpp"
 #include "optimizer_cpu/masters.hpp"
-#include "optimizer_cpu/random_bits.hpp"
 
 namespace headrace {
 using engine::TilePass;
@@ -71,7 +71,7 @@ bool replace(Content content, const Stretch& s, std::span<const std::byte> in) {
     if (std::memcmp(moment.data, in.data(), in.size()) == 0) return false;
     std::memcpy(moment.data, in.data(), in.size());
   } else {
-    encode_moment(moment, optimizer_cpu::kLoadKey, values, s.elements);
+    encode_moment(moment, base::kLoadKey, values, s.elements);
   }
   return true;
 }

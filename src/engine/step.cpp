@@ -5,10 +5,10 @@
 #include <string>
 #include <utility>
 
+#include "base/random_bits.hpp"
 #include "engine/engine_core.hpp"
 #include "optimizer_cpu/clipping.hpp"
 #include "optimizer_cpu/hyperparameter_checks.hpp"
-#include "optimizer_cpu/random_bits.hpp"
 
 namespace headrace {
 void EngineCore::add_gradient(ParameterId id, const void* gradient, DType dtype, Stream stream) {
@@ -67,7 +67,7 @@ void EngineCore::prepare_steps(Frozen& f, const StepOptions& options, double fac
                                                             options.learning_rate, t, factor);
     optimizer_cpu::check_step_size(options, values, f.updates->steps()[i],
                                    registry_.parameter({i}).full_name);
-    f.updates->steps()[i].random_key = optimizer_cpu::random_key(settings_.rounding_seed, i, t);
+    f.updates->steps()[i].random_key = base::random_key(settings_.rounding_seed, i, t);
   }
 }
 

@@ -37,7 +37,7 @@ void TilePass::initialise_unit(std::uint64_t first, std::uint64_t count) noexcep
   const std::byte* const in = initial_weight + first * weight_bytes_per_element;
   if (out != in) std::memcpy(out, in, count * weight_bytes_per_element);
   if (!has_state) return;  // the weight alone
-  reset_state(arithmetic, span_of(first, count));
+  optimizer_cpu::reset_state(arithmetic, span_of(first, count));
 }
 
 optimizer_cpu::UpdateSpan TilePass::span_of(std::uint64_t first,
@@ -53,7 +53,7 @@ optimizer_cpu::UpdateSpan TilePass::span_of(std::uint64_t first,
     whole.moment_scale[k] = reinterpret_cast<std::uint8_t*>(moment_scale[k]);
   }
   whole.gradient = gradient;
-  return part_of(whole, first, count);
+  return optimizer_cpu::part_of(whole, first, count);
 }
 
 // `first` as an element of the tile: the random bits of a value that is loaded hang on its place.
@@ -69,16 +69,13 @@ optimizer_cpu::StoredMoment TilePass::stored_moment(std::uint32_t which,
 }
 
 void TilePass::update_unit(std::uint64_t first, std::uint64_t count) noexcept {
-  const std::uint64_t end = first + count;
-  for (const partition::Segment& segment : segments) {
-    if (segment.first_element >= end) break;
-    const std::uint64_t begin = std::max(first, segment.first_element);
-    const std::uint64_t stop = std::min(end, segment.first_element + segment.elements);
-    if (begin >= stop || received[segment.parameter] == 0) continue;
-    optimizer_cpu::UpdateSpan span = span_of(begin, stop - begin);
-    span.first_element = first_element + begin - parameters[segment.parameter].first_element;
-    update(span, steps[segment.parameter]);
-  }
+  each_update(first, count,
+              [&](std::uint64_t begin, std::uint64_t elements, std::uint64_t in_parameter,
+                  const optimizer_cpu::UpdateStep& step) {
+                optimizer_cpu::UpdateSpan span = span_of(begin, elements);
+                span.first_element = in_parameter;
+                update(span, step);
+              });
 }
 
 void TilePass::copy_weight(std::uint64_t first, std::uint64_t count) const noexcept {
@@ -103,11 +100,11 @@ void TilePass::run_unit(void* context, std::uint64_t unit) noexcept {
   if (pass.initial_weight != nullptr) {
     pass.initialise_unit(first, count);
   } else {
-    if (!pass.verify_unit(unit)) return;
-    pass.update_unit(first, count);
-    pass.copy_weight(first, count);
+    if (pass.work != PassWork::kSeal && !pass.verify_unit(unit)) return;
+    if (pass.work == PassWork::kAll) pass.update_unit(first, count);
+    if (pass.work != PassWork::kVerify) pass.copy_weight(first, count);
   }
-  pass.seal_unit(unit);
+  if (pass.work != PassWork::kVerify) pass.seal_unit(unit);
   if (pass.busy_ns != nullptr) {
     pass.busy_ns->fetch_add(
         static_cast<std::uint64_t>((std::chrono::steady_clock::now() - began).count()),

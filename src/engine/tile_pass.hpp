@@ -5,6 +5,7 @@
 // A unit is what one checksum of each stream covers. Units are independent, so any thread may take
 // any of them, in any order: the bits are the same.
 #pragma once
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -32,8 +33,12 @@ struct PassStream {
   std::uint64_t seal_seed = 0;
 };
 
+// What of a pass is done at one go: where a device updates, the CPU has what is before and after.
+enum class PassWork : std::uint8_t { kAll, kVerify, kSeal };
+
 struct TilePass {
   std::uint64_t elements = 0;
+  PassWork work = PassWork::kAll;
   PassStream streams[1 + optimizer_cpu::kMaxStateStreams];
   std::uint32_t stream_count = 0;
 
@@ -73,6 +78,21 @@ struct TilePass {
 
   optimizer_cpu::StoredMoment stored_moment(std::uint32_t which,
                                             std::uint64_t first) const noexcept;
+  // visit(begin, count, first element in its parameter, step) for each stretch of elements [first,
+  // first + count) that has a gradient.
+  template <class Visit>
+  void each_update(std::uint64_t first, std::uint64_t count, Visit visit) const {
+    const std::uint64_t end = first + count;
+    for (const partition::Segment& segment : segments) {
+      if (segment.first_element >= end) break;
+      const std::uint64_t begin = std::max(first, segment.first_element);
+      const std::uint64_t stop = std::min(end, segment.first_element + segment.elements);
+      if (begin >= stop || received[segment.parameter] == 0) continue;
+      visit(begin, stop - begin,
+            first_element + begin - parameters[segment.parameter].first_element,
+            steps[segment.parameter]);
+    }
+  }
   // Where the tile keeps these elements. `first` is a multiple of kScaleBlock.
   optimizer_cpu::UpdateSpan span_of(std::uint64_t first, std::uint64_t count) const noexcept;
 

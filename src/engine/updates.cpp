@@ -112,6 +112,12 @@ async::Task<> Updates::start_group(GroupId group, async::TaskGroup& tiles) {
     for (std::uint32_t t = section.first_tile; t < section.first_tile + section.tiles; ++t) {
       if (failed_ || stopping_) co_return;
       if (!has_gradient(t)) continue;  // left alone, state and step count too
+      if (!p_.tiles.needs_slot(t) && p_.device != nullptr) {
+        pinned::SlotLease ticket = co_await p_.device->tickets().acquire();
+        if (failed_ || stopping_) co_return;
+        tiles.spawn(update_tile(t, std::move(ticket)));
+        continue;
+      }
       if (!p_.tiles.needs_slot(t)) {
         // Resident tiles are bound by memory bandwidth: one after another, each on all workers.
         async::Task<> update = update_tile(t, pinned::SlotLease());
@@ -162,7 +168,7 @@ async::Task<> Updates::read_pass_write(std::uint32_t tile, TileView view) {
   {
     const TraceSpan span(p_.trace, TraceLane::kUpdate, "update", group.index, tile,
                          p_.tiles.bytes_of(tile));
-    co_await p_.tiles.run(pass, tile, view);
+    co_await run_pass(pass, tile, view);
   }
   async::TaskGroup ways_out;
   if (gathered) p_.buffers.hand_over(tile, gathered, view.weight);
@@ -171,6 +177,25 @@ async::Task<> Updates::read_pass_write(std::uint32_t tile, TileView view) {
   ways_out.spawn(p_.tiles.write(tile, view, kAll));
   co_await ways_out.join();
   p_.pending.written(group);
+}
+
+// A device updates between the CPU's two passes over what has checksums; without any there are
+// none.
+async::Task<> Updates::run_pass(TilePass& pass, std::uint32_t tile, TileView view) {
+  if (p_.device == nullptr) {
+    co_await p_.tiles.run(pass, tile, view);
+    co_return;
+  }
+  const std::span streams(pass.streams, pass.stream_count);
+  if (std::ranges::any_of(streams, &PassStream::verify)) {
+    pass.work = PassWork::kVerify;
+    co_await p_.tiles.run(pass, tile, view);
+  }
+  co_await p_.device->run(pass);
+  if (pass.weight_copy != nullptr || std::ranges::any_of(streams, &PassStream::seal)) {
+    pass.work = PassWork::kSeal;
+    co_await p_.tiles.run(pass, tile, view);
+  }
 }
 
 void Updates::prepare_pass(TilePass& pass, std::uint32_t tile, TileView view) {

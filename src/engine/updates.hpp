@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "async/task.hpp"
+#include "engine/device_updates.hpp"
 #include "engine/gather_buffers.hpp"
 #include "engine/gradients.hpp"
 #include "engine/pending_updates.hpp"
@@ -28,7 +29,8 @@ class Updates {
     TileStore& tiles;
     GatherBuffers& buffers;
     PendingUpdates& pending;
-    TraceRecorder* trace;  // null: none
+    DeviceUpdates* device;  // null: the CPU updates
+    TraceRecorder* trace;   // null: none
     const std::atomic<bool>& interrupted;
     optimizer_cpu::UpdateFunction update;
     // Told what ended a deferred step's updates, before who waits for them is.
@@ -60,6 +62,7 @@ class Updates {
   async::Task<> start_group(GroupId group, async::TaskGroup& tiles);
   async::Task<> update_tile(std::uint32_t tile, pinned::SlotLease slot);
   async::Task<> read_pass_write(std::uint32_t tile, TileView view);
+  async::Task<> run_pass(TilePass& pass, std::uint32_t tile, TileView view);
   void prepare_pass(TilePass& pass, std::uint32_t tile, TileView view);
   bool has_gradient(std::uint32_t tile) const noexcept;
   Error of_deferred_step(const std::exception_ptr& error) const;

@@ -220,7 +220,7 @@ std::string EngineCore::hash_optimizer_state() {
     hash_content(hash, id, name + ".master", Content::kMaster);
     const optimizer_cpu::Arithmetic arithmetic = optimizer_cpu::arithmetic_of(settings_.optimizer);
     for (std::uint32_t k = 0; k < moments(arithmetic); ++k) {
-      hash_content(hash, id, name + "." + moment_name(arithmetic, k),
+      hash_content(hash, id, name + "." + optimizer_cpu::moment_name(arithmetic, k),
                    k == 0 ? Content::kExpAvg : Content::kExpAvgSq);
     }
     hash_head(hash, name + ".step", "U64", {});

@@ -13,7 +13,6 @@
 #include "device/gradient_targets.hpp"
 #include "optimizer_cpu/clipping.hpp"
 #include "optimizer_cpu/hyperparameter_checks.hpp"
-#include "optimizer_cpu/random_bits.hpp"
 #include "optimizer_cpu/span_parts.hpp"
 #include "optimizer_cpu/state_streams.hpp"
 #include "platform/machine.hpp"
@@ -164,7 +163,7 @@ void CpuOptimizerCore::initialize(std::span<const ParameterState> parameters) {
 void CpuOptimizerCore::initialize_unit(void* self, std::uint64_t unit) noexcept {
   const CpuOptimizerCore& core = *static_cast<CpuOptimizerCore*>(self);
   for (const UnitPiece& piece : core.list_.unit(unit)) {
-    reset_state(optimizer_cpu::arithmetic_of(core.options_.rule),
+    optimizer_cpu::reset_state(optimizer_cpu::arithmetic_of(core.options_.rule),
                 core.span_of(core.states_[piece.parameter], piece));
   }
 }
@@ -183,7 +182,7 @@ optimizer_cpu::UpdateSpan CpuOptimizerCore::span_of(const ParameterState& state,
     whole.moment[k] = data(state.moment[k]);
     whole.moment_scale[k] = reinterpret_cast<std::uint8_t*>(data(state.moment_scale[k]));
   }
-  return part_of(whole, piece.first_element, piece.elements);
+  return optimizer_cpu::part_of(whole, piece.first_element, piece.elements);
 }
 
 // ---- the gradients' statistics ----

@@ -17,7 +17,6 @@
 #pragma once
 #include <cstdint>
 
-#include "optimizer_cpu/random_bits.hpp"
 #include "optimizer_cpu/update.hpp"
 
 namespace headrace::optimizer_cpu {

@@ -8,62 +8,30 @@
 #pragma once
 #include <cstdint>
 
+#include "base/random_bits.hpp"
+#include "device/update_span.hpp"
 #include "headrace/optimizer.hpp"
-#include "headrace/tensor.hpp"
 #include "optimizer_cpu/instruction_set.hpp"
 
 namespace headrace::optimizer_cpu {
-enum class MasterKind : std::uint8_t {
-  kSplitResidual,  // weight bf16 + residual u16 (base/number_formats.hpp)
-  kF32,            // weight bf16, rounded to nearest even from master f32
-  kWeightItself,   // weight f32
-  kF32OfF16,       // weight fp16, rounded to nearest even from master f32
-};
-constexpr std::uint32_t weight_bytes(MasterKind kind) {
-  return kind == MasterKind::kWeightItself ? 4 : 2;
-}
-constexpr std::uint32_t master_bytes(MasterKind kind) {
-  if (kind == MasterKind::kWeightItself) return 0;
-  return kind == MasterKind::kSplitResidual ? 2 : 4;
-}
+using base::kLoadKey;
+using base::kRandomBlock;
+using base::random_bits;
+using base::random_key;
+using base::random_keys;
+using base::RandomKeys;
+using device::Arithmetic;
+using device::is_square;
+using device::kMaxMoments;
+using device::kScaleBlock;
+using device::master_bytes;
+using device::MasterKind;
+using device::moment_bytes;
+using device::moments;
+using device::UpdateSpan;
+using device::UpdateStep;
+using device::weight_bytes;
 
-// The arithmetic of an update. What kAdam is, L2 or decoupled, corrected or not, is in its
-// constants.
-enum class Arithmetic : std::uint8_t { kAdam, kAdagrad, kLion, kMomentum, kPlain };
-inline constexpr std::uint32_t kMaxMoments = 2;
-constexpr std::uint32_t moments(Arithmetic arithmetic) {
-  if (arithmetic == Arithmetic::kAdam) return 2;
-  return arithmetic == Arithmetic::kPlain ? 0 : 1;
-}
-// Of Adam and Adagrad the last moment is a sum of squares: never negative.
-constexpr bool is_square(Arithmetic arithmetic, std::uint32_t moment) {
-  return arithmetic == Arithmetic::kAdagrad || (arithmetic == Arithmetic::kAdam && moment == 1);
-}
-
-// Bytes of an element, its share of a scale left out (moment_codecs.hpp).
-constexpr std::uint32_t moment_bytes(MomentCodec codec) {
-  return codec == MomentCodec::kF32 ? 4 : codec == MomentCodec::kBf16 ? 2 : 1;
-}
-// Elements that share a scale of kBlock8: one byte each.
-inline constexpr std::uint64_t kScaleBlock = 256;
-
-// What one step means for one hyperparameter set at step count t >= 1, rounded to f32 once, in
-// make_update_step(). Which fields are read is the arithmetic's.
-struct UpdateStep {
-  Arithmetic arithmetic = Arithmetic::kAdam;
-  bool nesterov = false;      // kMomentum
-  float gradient_factor = 1;  // gradient_scale * clip factor; negative: maximize
-  float l2 = 0;               // weight decay that is added to the gradient; 0: none
-  float decay_factor = 1;     // 1 - lr * weight_decay, decoupled
-  float beta1 = 0, one_minus_beta1 = 1;
-  float beta2 = 0, one_minus_beta2 = 1;
-  float step_size = 0;           // lr, with the bias correction of the first moment
-  float inverse_sqrt_bias2 = 1;  // 1 / sqrt(1 - beta2^t)
-  float eps = 0;
-  float lookahead = 0;           // kMomentum: beta1 with Nesterov's, else 0
-  std::uint64_t random_key = 0;  // of stochastic rounding; random_bits.hpp
-  friend bool operator==(const UpdateStep&, const UpdateStep&) = default;
-};
 // `t` counts this parameter's updates, this one included.
 UpdateStep make_update_step(OptimizerRule rule, const Hyperparameters& values, double learning_rate,
                             std::uint64_t t, double gradient_factor);
@@ -73,33 +41,6 @@ constexpr Arithmetic arithmetic_of(OptimizerRule rule) {
   return kOf[static_cast<std::uint8_t>(rule)];
 }
 
-// Elements i of the span, with p the master and s the moments as they are decoded:
-//   g = gradient[i] * gradient_factor;  g = fma(l2, p, g) if l2 != 0;  p *= decay_factor
-//   kAdam      s0 = fma(one_minus_beta1, g, beta1 * s0)
-//              s1 = fma(one_minus_beta2 * g, g, beta2 * s1)
-//              p  = fma(-step_size, s0 / fma(sqrt(s1), inverse_sqrt_bias2, eps), p)
-//   kAdagrad   s0 = fma(g, g, s0);  p = fma(-step_size, g / (sqrt(s0) + eps), p)
-//   kLion      c  = fma(one_minus_beta1, g, beta1 * s0);  p = fma(-step_size, sign(c), p)
-//              s0 = fma(one_minus_beta2, g, beta2 * s0)
-//   kMomentum  s0 = fma(one_minus_beta1, g, beta1 * s0)
-//              p  = fma(-step_size, lookahead != 0 ? fma(lookahead, s0, g) : s0, p)
-//   kPlain     p  = fma(-step_size, g, p)
-// then p is stored as `kind` says and s as `codec` does. No alignment beyond the element's own is
-// asked.
-struct UpdateSpan {
-  std::uint64_t elements = 0;
-  MasterKind kind = MasterKind::kSplitResidual;
-  MomentCodec codec = MomentCodec::kF32;
-  DType gradient_dtype = DType::kBf16;
-  // Of the span's first element in its parameter: what random bits and scales hang on. With
-  // kBlock8 a multiple of kScaleBlock.
-  std::uint64_t first_element = 0;
-  void* weight = nullptr;                        // written; read where it is (part of) the master
-  void* master = nullptr;                        // u16 residual, f32, or null
-  void* moment[kMaxMoments] = {};                // as many as the arithmetic has
-  std::uint8_t* moment_scale[kMaxMoments] = {};  // kBlock8: one per kScaleBlock elements
-  const void* gradient = nullptr;
-};
 using UpdateFunction = void (*)(const UpdateSpan& span, const UpdateStep& step) noexcept;
 UpdateFunction update_function(InstructionSet set) noexcept;
 }  // namespace headrace::optimizer_cpu

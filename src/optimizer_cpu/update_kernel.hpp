@@ -11,7 +11,6 @@
 // bits equal the reference's is what update_test.cpp shows.
 #pragma once
 #include "base/float_mode.hpp"
-#include "optimizer_cpu/random_bits.hpp"
 #include "optimizer_cpu/span_parts.hpp"
 #include "optimizer_cpu/update_targets.hpp"
 

@@ -32,6 +32,7 @@ class SlotLease {
   ~SlotLease() { release(); }
   explicit operator bool() const noexcept { return pool_ != nullptr; }
   std::span<std::byte> bytes() const noexcept;
+  std::uint32_t index() const noexcept { return index_; }
   void release() noexcept;
 
  private:

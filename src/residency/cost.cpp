@@ -48,6 +48,12 @@ class Predictor {
   };
   void play(const Stretch& stretch, std::vector<Span>* spans);
   double beside_update(const PhaseCost& forward) const;
+  struct OnDevice {
+    double there = 0, back = 0;  // seconds of the link
+    double both = 0;             // of the host's memory
+  };
+  OnDevice on_device(std::size_t tile) const;
+  double checking(double bytes) const;
   void update();
   void combine();
   void free_batch();
@@ -130,6 +136,8 @@ double Predictor::beside_update(const PhaseCost& forward) const {
     const double update = out_.update.of(Lane::kUpdate) * threads / left;
     both = std::max(both, forward.of(Lane::kCompute) + update);
   }
+  for (const Lane link : {Lane::kCopyToDevice, Lane::kCopyToHost})
+    both = std::max(both, forward.of(link) + out_.update.of(link));
   return both;
 }
 
@@ -165,26 +173,58 @@ void Predictor::play_passes() {
   play({.micro_batches = played, .times = rest / played, .warm = true}, nullptr);
 }
 
+// Of what lies on NVMe and has checksums: verified, and sealed again.
+double Predictor::checking(double bytes) const {
+  return work_.checksums ? 2 * seconds_for(bytes, rates_.verify) : 0;
+}
+
+// A tile's state goes to the device and comes back, both at once with others; the host's memory has
+// both to carry.
+Predictor::OnDevice Predictor::on_device(std::size_t tile) const {
+  const TilePlan& plan = plan_.tiles[tile];
+  const std::uint32_t section = part_.tiles[tile].section;
+  const auto elements = static_cast<double>(part_.tiles[tile].elements);
+  double back = static_cast<double>(plan.weight_bytes);
+  for (std::uint32_t s = 0; s < plan.layout.streams; ++s)
+    back += static_cast<double>(plan.layout.stream_bytes[s]);
+  const double there =
+      back + elements * static_cast<double>(size_bytes(plan_.sections[section].gradient_dtype));
+  const double both = seconds_for(there + back, rates_.memory);
+  return {seconds_for(there, rates_.link), seconds_for(back, rates_.link), both};
+}
+
 // Tiles that lie in memory are updated while others are under way. A slot holds its tile from the
 // first byte read to the last one written.
 void Predictor::update() {
-  double read = 0, written = 0, in_slots = 0, ramp = 0, compute = 0;
+  double read = 0, written = 0, in_slots = 0, ramp = 0, compute = 0, carried = 0;
+  PhaseCost& cost = out_.update;
+  const bool device = plan_.device_update_slots > 0;
   for (std::size_t t = 0; t < plan_.tiles.size(); ++t) {
     if (is_frozen(part_.tiles[t].section)) continue;
     const auto [record, weight] = extents_of(plan_, part_, t);
     const auto bytes = static_cast<double>(record + weight);
     const auto elements = static_cast<double>(part_.tiles[t].elements);
     const bool checked = bytes > 0 && work_.checksums && rates_.update_checked > 0;
-    const double own = seconds_for(elements, checked ? rates_.update_checked : rates_.update);
+    const double own = device
+                           ? checking(bytes)
+                           : seconds_for(elements, checked ? rates_.update_checked : rates_.update);
     compute += own;
+    double passing = 0;
+    if (device) {
+      const OnDevice link = on_device(t);
+      cost.of(Lane::kCopyToDevice) += link.there;
+      cost.of(Lane::kCopyToHost) += link.back;
+      carried += link.both;
+      passing = link.there + link.back;
+      ramp = std::max(ramp, passing);
+    }
     if (bytes == 0) continue;
     read += bytes;
     written += bytes;
     const double moves = bytes / rates_.nvme_read + bytes / rates_.nvme_write;
-    in_slots += moves + own;
-    ramp = std::max(ramp, moves);
+    in_slots += moves + own + passing;
+    ramp = std::max(ramp, moves + passing);
   }
-  PhaseCost& cost = out_.update;
   const double drives = nvme_seconds(rates_, read, written);
   const double one_way = read > 0 ? read / rates_.nvme_read : 0;
   const double other = written > 0 ? written / rates_.nvme_write : 0;
@@ -193,7 +233,9 @@ void Predictor::update() {
     cost.of(Lane::kNvmeWrite) = drives * other / (one_way + other);
   }
   cost.of(Lane::kUpdate) = compute;
-  cost.seconds = std::max(drives, compute + ramp);
+  const double busiest =
+      std::max({compute, carried, cost.of(Lane::kCopyToDevice), cost.of(Lane::kCopyToHost)});
+  cost.seconds = std::max(drives, busiest + ramp);
   if (plan_.update_slots > 0) cost.seconds = std::max(cost.seconds, in_slots / plan_.update_slots);
   out_.nvme_read_bytes = read;
   out_.nvme_written_bytes = written;

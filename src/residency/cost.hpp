@@ -4,7 +4,8 @@
 // Forward and backward are played group by group: a lane each for the drives, the link to the
 // device, the network and compute; a group is fetched when prefetch reaches it and a gather slot is
 // free, and used when it is there. The update is a pipeline of tiles, bounded by the busiest of
-// drives, update threads and slots. A lane with less to do never makes a step longer, so with a
+// drives, update threads and slots; on the device also by the link and the host's memory, while the
+// threads have only checksums. A lane with less to do never makes a step longer, so with a
 // larger budget, whose plan moves a part of what the smaller one's does, no prediction rises.
 #pragma once
 #include <array>

@@ -36,6 +36,10 @@ RecordLayout record_layout(const optimizer_cpu::StateStreams& streams, std::uint
 namespace {
 constexpr std::uint64_t kFrameBytes = 256 * base::kKiB;
 constexpr std::uint64_t kScratchBytes = 256 * base::kKiB;
+// Of an update on the device: one chunk comes back while one is updated and one goes there, each
+// copy long enough that what it costs to begin one does not count.
+constexpr std::uint32_t kDeviceUpdateSlots = 3;
+constexpr std::uint64_t kDeviceUpdateElements = 1 << 20;
 
 // What the planner is free to choose.
 struct Choice {
@@ -226,6 +230,7 @@ class Planner {
   void lay_out_memory(Plan& plan, const Choice& choice) const;
   void lay_out_residents(Plan& plan, const Choice& choice) const;
   void lay_out_slots(Plan& plan, const Choice& choice) const;
+  void lay_out_device_updates(Plan& plan) const;
   void count_nvme(Plan& plan) const;
   bool deferred(const Plan& plan) const;
   enum class Turn { kToBackward, kToForward };
@@ -339,6 +344,7 @@ void Planner::lay_out_slots(Plan& plan, const Choice& choice) const {
     plan.update_slot_bytes = largest_update;
     plan.update_slot_memory = take(plan, plan.update_slots * largest_update, "update slots");
   }
+  if (in_.settings.update_on == UpdateOn::kDevice) lay_out_device_updates(plan);
   if (!shares) {
     if (largest_transfer > 0) {
       plan.transfer_slots = choice.gather_slots + 1;
@@ -350,6 +356,26 @@ void Planner::lay_out_slots(Plan& plan, const Choice& choice) const {
   }
   plan.scratch = take(plan, kScratchBytes, "scratch");
   add_row(plan, "gradients in the trainer's hands", "host (yours)", largest_gradients);
+}
+
+void Planner::lay_out_device_updates(Plan& plan) const {
+  for (std::size_t s = 0; s < part_.sections.size(); ++s) {
+    const Section& section = part_.sections[s];
+    if (in_.groups[section.group].frozen || section.tiles == 0) continue;
+    const std::uint64_t elements = std::min(
+        {kDeviceUpdateElements, part_.tile_elements, part_.tiles[section.first_tile].elements});
+    const auto array = [&](std::uint64_t bytes) { return align_up(bytes, kDeviceAlignment); };
+    std::uint64_t bytes = array(elements * size_bytes(section.dtype)) +
+                          array(elements * size_bytes(plan.sections[s].gradient_dtype));
+    for (const auto& stream : optimizer_cpu::state_streams(in_.settings, section.dtype).all())
+      bytes += array(base::ceil_div(elements, optimizer_cpu::kScaleBlock) * stream.bytes_per_block);
+    plan.device_update_elements = std::max(plan.device_update_elements, elements);
+    plan.device_update_slot_bytes = std::max(plan.device_update_slot_bytes, bytes);
+  }
+  if (plan.device_update_elements == 0) return;
+  plan.device_update_slots = kDeviceUpdateSlots;
+  add_row(plan, "updates on the device", "device",
+          plan.device_update_slots * plan.device_update_slot_bytes);
 }
 
 void Planner::count_nvme(Plan& plan) const {
@@ -563,6 +589,11 @@ void Planner::refuse_beyond_machine(const Plan& plan, std::uint64_t limit) const
 Plan make_plan(const PlanInputs& inputs) {
   HEADRACE_CHECK(inputs.groups.size() == inputs.partition->group_sections.size(),
                  "traits for every group");
+  if (inputs.settings.update_on == UpdateOn::kDevice && inputs.device_shares_host_memory) {
+    throw Error(Code::kUnsupported,
+                "headrace.update_on is \"device\", and the device is the CPU; nothing was "
+                "allocated. Set it to \"cpu\", or train on a GPU.");
+  }
   return Planner(inputs).run();
 }
 

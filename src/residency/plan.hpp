@@ -67,6 +67,9 @@ struct RecordLayout {
 RecordLayout record_layout(const optimizer_cpu::StateStreams& streams, std::uint64_t elements,
                            Tier tier);
 
+// What each array of an update on the device begins at a multiple of.
+inline constexpr std::uint64_t kDeviceAlignment = 256;
+
 struct SectionPlan {
   Tier weight = Tier::kHost;  // of this rank's shard
   Range resident_weight;      // if kHost
@@ -97,6 +100,10 @@ struct Plan {
   std::uint32_t transfer_slots = 0;
   std::uint64_t transfer_slot_bytes = 0;
   Range transfer_slot_memory;
+  // Where the device updates: slots of its memory, each for so many elements of a tile.
+  std::uint32_t device_update_slots = 0;
+  std::uint64_t device_update_elements = 0;
+  std::uint64_t device_update_slot_bytes = 0;
   Range load_staging;              // one group, where the device has memory of its own
   std::uint64_t bucket_bytes = 0;  // gradients of one group before they are reduced, device memory
   Range bucket_memory;             // empty where it is the device's

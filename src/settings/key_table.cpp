@@ -422,6 +422,13 @@ constexpr Key kKeys[] = {
            "no result.")
         .one_of("auto|barrier|defer")
         .into<&Settings::update_mode>(),
+    engine("headrace.update_on", Kind::kChoice,
+           "Where tiles are updated. cpu: by update_threads. device: their state is copied to the "
+           "GPU, updated there and copied back, which takes 12 bytes of the link per parameter and "
+           "direction, and some MiB of the GPU; with checksums the CPU still passes over what goes "
+           "to NVMe. headrace plan says which is faster. Changes no result.")
+        .one_of("cpu|device")
+        .into<&Settings::update_on>(),
     engine("headrace.prefetch_groups", Kind::kInteger, "Groups read ahead of the one in use.")
         .in("groups")
         .from(0, 16)

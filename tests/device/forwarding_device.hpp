@@ -36,6 +36,7 @@ class ForwardingDevice : public Base {
   void notify(Stream stream, void (*function)(void* context) noexcept, void* context) override {
     to_->notify(stream, function, context);
   }
+  SpanUpdates* updates() noexcept override { return to_->updates(); }
   Event record(Stream stream) override { return to_->record(stream); }
   void wait(Stream stream, Event event) override { to_->wait(stream, event); }
   void synchronize(Stream stream) override { to_->synchronize(stream); }

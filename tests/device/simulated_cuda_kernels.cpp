@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // simulated_cuda_kernels.cpp: the kernels' launches, with the arithmetic of cuda_kernel_bodies.hpp
 // compiled for this CPU: threads and blocks become loops.
+#include <algorithm>
 #include <vector>
 
 #include "device/cuda_kernel_bodies.hpp"
 #include "device/cuda_kernels.hpp"
+#include "device/cuda_update_bodies.hpp"
 #include "device/simulated_cuda_state.hpp"
 
 namespace headrace::device::cuda {
@@ -52,6 +54,22 @@ void measure(const MeasureWork& work) {
     work.pieces[p] = {lanes[0].sum, lanes[0].non_finite};
   }
 }
+
+void update_block(const UpdateSpan& span, const UpdateStep& step, std::uint64_t first) {
+  const std::uint64_t count = std::min(kScaleBlock, span.elements - first);
+  NewMoments fresh[kScaleBlock];
+  for (std::uint64_t t = count; t-- > 0;) fresh[t] = update_element(span, step, first + t);
+  if (span.codec != MomentCodec::kBlock8) return;
+  for (std::uint32_t k = 0; k < moments(step.arithmetic); ++k) {
+    std::uint32_t largest = 0;
+    for (std::uint64_t t = 0; t < count; ++t)
+      largest = std::max(largest, as_bits(fresh[t].value[k]) & 0x7fffffffu);
+    const std::uint32_t scale = scale_of(largest);
+    span.moment_scale[k][first / kScaleBlock] = static_cast<std::uint8_t>(scale);
+    for (std::uint64_t t = count; t-- > 0;)
+      store_code(span, step, first + t, k, fresh[t].value[k], scale);
+  }
+}
 }  // namespace
 
 cudaError_t launch_cast(const CastWork& work, cudaStream_t stream) noexcept {
@@ -72,6 +90,17 @@ cudaError_t launch_measure(const MeasureWork& work, cudaStream_t stream) noexcep
     if (work.dtype == DType::kF32) return measure<float>(work);
     if (work.dtype == DType::kF16) return measure<Half>(work);
     measure<Bfloat>(work);
+  });
+  return cudaSuccess;
+}
+
+cudaError_t launch_update(const UpdateSpan& span, const UpdateStep& step,
+                          cudaStream_t stream) noexcept {
+  if (const cudaError_t refused = simulated_cuda::before("launch_update"); refused != cudaSuccess)
+    return refused;
+  simulated_cuda::launch(handle(stream), [span, step] {
+    for (std::uint64_t first = 0; first < span.elements; first += kScaleBlock)
+      update_block(span, step, first);
   });
   return cudaSuccess;
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "device/device_host.hpp"
 #include "engine/tuned_elsewhere.hpp"
 #include "headrace/engine.hpp"
 #include "platform/drive_facts.hpp"
@@ -87,6 +88,26 @@ TEST(EngineAnnouncements, WarnOnceWhereTheSettingsWereTunedOnAnotherDriveOrKerne
   EXPECT_EQ(warnings(), 1);
   settings.offload_optimizer = settings.offload_parameters = OffloadDevice::kCpu;
   EXPECT_EQ(warnings(), 0) << "no drive is used";
+}
+
+TEST(EngineAnnouncements, RefuseUpdatesOnADeviceThatHasNone) {
+  for (const bool cpu : {true, false}) {
+    Settings settings;
+    settings.update_on = UpdateOn::kDevice;
+    const auto device = device::make_device_host(
+        {.flavour = cpu ? device::HostFlavour::kPrompt : device::HostFlavour::kLate});
+    Engine engine(settings, {.device = device});
+    engine.add_group("g", {{"w", DType::kBf16, {1000}, {}}});
+    try {
+      engine.freeze();
+      FAIL() << "this device does not update";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Code::kUnsupported);
+      const std::string text = error.what();
+      EXPECT_NE(text.find("headrace.update_on"), std::string::npos) << text;
+      EXPECT_NE(text.find("Set it to \"cpu\""), std::string::npos) << text;
+    }
+  }
 }
 
 TEST(TunedElsewhere, NamesBothSidesOfWhatDiffersAndNothingElse) {

@@ -97,6 +97,59 @@ TEST(CudaEngine, SendsEachGradientOverTheLinkOnce) {
   }
 }
 
+// Updated on the GPU: weight, residual and two moments there and back, and the gradient there
+// again.
+TEST(CudaEngine, SendsTheStateOverTheLinkOnceEachWay) {
+  const auto link_bytes_of_a_step = [](UpdateOn on) {
+    const auto device = device::make_computing_cuda_device(1);
+    Settings settings;
+    settings.tile_elements = 65536;
+    settings.offload_parameters = OffloadDevice::kCpu;
+    settings.update_on = on;
+    Engine engine(settings, {.device = device});
+    testing::Mlp network(engine, *device, {.layers = 6});
+    network.train_step();
+    network.train_step();
+    engine.finish_step();
+    const auto before = counters();
+    network.train_step();  // an even step: all parameters have gradients
+    engine.finish_step();
+    const auto after = counters();
+    const auto elements = static_cast<double>(engine.plan().parameters);
+    return std::pair(static_cast<double>(after.to_gpu_bytes - before.to_gpu_bytes) / elements,
+                     static_cast<double>(after.to_host_bytes - before.to_host_bytes) / elements);
+  };
+  const auto [up, down] = link_bytes_of_a_step(UpdateOn::kCpu);
+  const auto [more_up, more_down] = link_bytes_of_a_step(UpdateOn::kDevice);
+  // The biases' tiles are padded.
+  EXPECT_GE(more_up - up, 14);
+  EXPECT_LE(more_up - up, 14.7);
+  EXPECT_GE(more_down - down, 12);
+  EXPECT_LE(more_down - down, 12.6);
+}
+
+TEST(CudaEngine, PlansWhatUpdatesTakeOfTheGpu) {
+  const auto device = device::make_computing_cuda_device(1);
+  Settings settings;
+  settings.offload_parameters = OffloadDevice::kCpu;
+  std::uint64_t of_network = 0;
+  const auto plan_bytes = [&] {
+    Engine engine(settings, {.device = device});
+    const testing::Mlp network(engine, *device, {});
+    of_network = counters().allocated_bytes - engine.plan().device_bytes;
+    return engine.plan().device_bytes;
+  };
+  const std::uint64_t without = plan_bytes();
+  const std::uint64_t then = of_network;
+  settings.update_on = UpdateOn::kDevice;
+  const std::uint64_t with = plan_bytes();
+  EXPECT_GT(with, without);
+  EXPECT_EQ(of_network, then);
+  settings.device_budget_bytes = with - 1;
+  settings.prefetch_groups = 0;
+  EXPECT_LT(plan_bytes(), with);
+}
+
 TEST(CudaEngine, SaysOnceThatMemoryCannotBePinnedAndGoesOn) {
   const auto device = device::make_computing_cuda_device(1);
   std::string said;
@@ -125,11 +178,13 @@ TEST(CudaEngine, IsMadeAsTheDocumentsSay) {
 
 // Whenever it fails: a call says so, with the cause; close() ends; nothing is left on the drive.
 TEST(CudaEngine, EndsWithTheCauseWhenTheGpuFails) {
-  for (std::uint64_t at = 0; at < 12; ++at) {
+  for (std::uint64_t at = 0; at < 16; ++at) {
     SCOPED_TRACE("call " + std::to_string(at));
     const testing::TemporaryDirectory directory;
     const auto device = device::make_computing_cuda_device(at + 1);
-    Engine engine(all_nvme(directory.string()), {.device = device});
+    Settings settings = all_nvme(directory.string());
+    if (at % 2 == 1) settings.update_on = UpdateOn::kDevice;
+    Engine engine(settings, {.device = device});
     testing::Mlp network(engine, *device, {.layers = 4});
     network.train_step();
     std::string cause;
@@ -157,7 +212,9 @@ TEST(CudaEngine, EndsWithTheCauseWhenTheGpuFailsBehindItsBack) {
     const Stream stream = device::make_foreign_stream();
     std::string cause;
     {
-      Engine engine(all_nvme(directory.string()), {.device = device});
+      Settings settings = all_nvme(directory.string());
+      if (seed % 2 == 0) settings.update_on = UpdateOn::kDevice;
+      Engine engine(settings, {.device = device});
       testing::Mlp network(engine, *device, {.layers = 4});
       network.train_step();
       device::simulated_cuda::fail_gpu(stream.handle, cudaErrorIllegalAddress);

@@ -20,7 +20,16 @@ struct Row {
   UpdateMode mode;
   std::uint32_t accumulation;
   DType dtype;
+  UpdateOn on = UpdateOn::kCpu;
+  MomentCodec moments = MomentCodec::kF32;
 };
+
+std::string text_of(const Row& row) {
+  return std::string(kPlacements[static_cast<int>(row.placement)]) +
+         (row.mode == UpdateMode::kDefer ? ", deferred" : "") +
+         (row.on == UpdateOn::kDevice ? ", updated on the GPU, " : ", ") + name_of(row.dtype) +
+         ", accumulation " + std::to_string(row.accumulation);
+}
 
 Settings settings_of(const Row& row, const std::string& directory) {
   Settings s;
@@ -29,6 +38,8 @@ Settings settings_of(const Row& row, const std::string& directory) {
   s.io_block_bytes = 128 * 1024;
   s.update_threads = 2;
   s.update_mode = row.mode;
+  s.update_on = row.on;
+  s.moments = row.moments;
   s.gradient_accumulation_steps = row.accumulation;
   s.offload_parameters = OffloadDevice::kCpu;
   if (row.placement == Placement::kDevice) s.offload_parameters = OffloadDevice::kNone;
@@ -77,14 +88,26 @@ TEST(CudaExactness, EveryPlacementGivesTheCpusHashes) {
       for (const Placement placement :
            {Placement::kDevice, Placement::kHost, Placement::kNvme, Placement::kMixed}) {
         for (const UpdateMode mode : {UpdateMode::kBarrier, UpdateMode::kDefer}) {
-          SCOPED_TRACE(std::string(kPlacements[static_cast<int>(placement)]) +
-                       (mode == UpdateMode::kDefer ? ", deferred" : "") + ", " + name_of(dtype) +
-                       ", accumulation " + std::to_string(accumulation) + ", seed " +
-                       std::to_string(seed));
-          const auto device = device::make_computing_cuda_device(seed++);
-          EXPECT_EQ(train({placement, mode, accumulation, dtype}, device), expected);
+          for (const UpdateOn on : {UpdateOn::kCpu, UpdateOn::kDevice}) {
+            const Row row{placement, mode, accumulation, dtype, on};
+            SCOPED_TRACE(text_of(row) + ", seed " + std::to_string(seed));
+            EXPECT_EQ(train(row, device::make_computing_cuda_device(seed++)), expected);
+          }
         }
       }
+    }
+  }
+}
+
+TEST(CudaExactness, UpdatesOnTheGpuGiveTheCpusMomentsOfFewerBits) {
+  for (const MomentCodec moments : {MomentCodec::kBf16, MomentCodec::kBlock8}) {
+    Row row{Placement::kHost, UpdateMode::kBarrier, 1, DType::kBf16, UpdateOn::kCpu, moments};
+    const std::string expected = train(row, device::make_device_host());
+    row.on = UpdateOn::kDevice;
+    for (const Placement placement : {Placement::kHost, Placement::kNvme}) {
+      row.placement = placement;
+      SCOPED_TRACE(text_of(row));
+      EXPECT_EQ(train(row, device::make_computing_cuda_device(7)), expected);
     }
   }
 }

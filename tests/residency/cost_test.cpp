@@ -81,6 +81,30 @@ TEST(Cost, OneUpdateSlotReadsUpdatesAndWritesInTurn) {
   EXPECT_NEAR(c.run().update.seconds, 4 * one, 1e-12);
 }
 
+TEST(Cost, AnUpdateOnTheDeviceIsBoundByTheLinkOrTheHostsMemory) {
+  Case c(model_of({40}));
+  c.inputs.device_shares_host_memory = false;
+  c.inputs.settings.update_on = UpdateOn::kDevice;
+  c.offload(OffloadDevice::kCpu, OffloadDevice::kCpu);
+  c.rates.link = 1e9;
+  c.rates.update = 1;  // of the CPU, which has nothing to do
+  const double there = 14 * kTile / 1e9, back = 12 * kTile / 1e9;
+  Prediction p = c.run();
+  EXPECT_NEAR(p.update.seconds, 40 * there + there + back, 1e-12);
+  EXPECT_NEAR(p.update.of(Lane::kCopyToDevice), 40 * there, 1e-12);
+  EXPECT_NEAR(p.update.of(Lane::kCopyToHost), 40 * back, 1e-12);
+  EXPECT_EQ(p.update.of(Lane::kUpdate), 0);
+  EXPECT_EQ(p.update.bound(), Bound::kCopies);
+  c.rates.memory = 1e9;
+  EXPECT_NEAR(c.run().update.seconds, 41 * (there + back), 1e-12);
+  c.rates.memory = 1e12;
+  c.offload(OffloadDevice::kCpu, OffloadDevice::kNvme);
+  c.rates.verify = 1e8;  // records are verified and sealed by the CPU
+  p = c.run();
+  EXPECT_NEAR(p.update.of(Lane::kUpdate), 40 * 2 * kRecord / 1e8, 1e-12);
+  EXPECT_EQ(p.update.bound(), Bound::kUpdate);
+}
+
 TEST(Cost, SeveralUpdateSlotsLeaveTheBusiestLane) {
   Case c(model_of({40}));
   c.offload(OffloadDevice::kCpu, OffloadDevice::kNvme);

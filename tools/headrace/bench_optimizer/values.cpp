@@ -24,7 +24,7 @@ constexpr Spread kSquareSpread{4, 6e-6, 1e-4, false};
 std::vector<float> numbers(const Spread& spread, std::uint64_t count) {
   std::vector<float> values(count);
   for (std::uint64_t i = 0; i < count; ++i) {
-    const std::uint64_t bits = optimizer_cpu::mix64(spread.seed, i);
+    const std::uint64_t bits = base::mix64(spread.seed, i);
     const double share = static_cast<double>(bits >> 12) * 0x1p-52;
     const double size = spread.least + share * (spread.most - spread.least);
     values[i] = static_cast<float>(spread.is_signed && (bits & 1) != 0 ? -size : size);

@@ -79,6 +79,13 @@ std::vector<Variant> variants_of(const Scenario& s, const Outcome& outcome) {
         fmt::format("headrace.prefetch_groups={}", 2 * s.settings.prefetch_groups + 1),
         [](Scenario& v) { v.settings.prefetch_groups = 2 * v.settings.prefetch_groups + 1; });
   }
+  if (!s.on_cpu()) {
+    const bool device = s.settings.update_on == UpdateOn::kDevice;
+    variants.add(
+        device ? "an update by the CPU (headrace.update_on=cpu)"
+               : "an update on the GPU (headrace.update_on=device)",
+        [=](Scenario& v) { v.settings.update_on = device ? UpdateOn::kCpu : UpdateOn::kDevice; });
+  }
   variants.add(fmt::format("--batch {}, twice as much", 2 * s.batch),
                [](Scenario& v) { v.batch *= 2; });
   if (s.checkpointing) {

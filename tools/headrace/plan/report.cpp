@@ -58,7 +58,8 @@ std::string lanes_text(const PlanResult& r) {
   const residency::Prediction& p = r.outcome.prediction;
   const bool deferred = r.outcome.plan->deferred;
   std::string text = fmt::format(
-      "Seconds of one step; the update is {} (headrace.update_mode {}{})\n  {:<10}{:>10}",
+      "Seconds of one step; the update is {}{} (headrace.update_mode {}{})\n  {:<10}{:>10}",
+      r.outcome.plan->device_update_slots > 0 ? "on the GPU, " : "",
       deferred ? "deferred to the next forward" : "all within step()",
       deferred ? "defer" : "barrier",
       r.scenario.settings.update_mode == UpdateMode::kAuto ? ", as auto has it" : "", "", "takes");

@@ -7,18 +7,20 @@
 #pragma once
 #include <cstdint>
 
-namespace headrace::optimizer_cpu {
+#include "base/both_sides.hpp"
+
+namespace headrace::base {
 namespace {                                           // NOLINT(google-build-namespaces): see above
 inline constexpr std::uint64_t kRandomBlock = 65536;  // elements of a parameter
 
 // Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators", the finalizer with
 // Stafford's constants (variant 13).
-inline std::uint64_t mix64(std::uint64_t x) {
+HEADRACE_BOTH std::uint64_t mix64(std::uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
   return x ^ (x >> 31);
 }
-inline std::uint64_t mix64(std::uint64_t key, std::uint64_t value) {
+HEADRACE_BOTH std::uint64_t mix64(std::uint64_t key, std::uint64_t value) {
   return mix64(key + 0x9e3779b97f4a7c15u * (value + 1));
 }
 
@@ -26,14 +28,14 @@ struct RandomKeys {
   std::uint32_t first, second;
 };
 // `element` of the parameter is anywhere in its block.
-inline RandomKeys random_keys(std::uint64_t key, std::uint64_t element) {
+HEADRACE_BOTH RandomKeys random_keys(std::uint64_t key, std::uint64_t element) {
   const std::uint64_t mixed = mix64(key, element / kRandomBlock);
   return {static_cast<std::uint32_t>(mixed), static_cast<std::uint32_t>(mixed >> 32)};
 }
 
 // 32 bits of the element that is `in_block` of its block; the low 16 are its first moment's, the
 // high 16 its second's. For one pair of keys no two elements get the same 32 bits.
-inline std::uint32_t random_bits(RandomKeys keys, std::uint32_t in_block) {
+HEADRACE_BOTH std::uint32_t random_bits(RandomKeys keys, std::uint32_t in_block) {
   std::uint32_t x = in_block + keys.first;
   x = (x ^ (x >> 16)) * 0x7feb352du;
   x = (x ^ (x >> 15)) + keys.second;
@@ -49,4 +51,4 @@ inline constexpr std::uint64_t kLoadKey = 0x6c6f6164;
 inline std::uint64_t random_key(std::uint64_t seed, std::uint64_t parameter, std::uint64_t t) {
   return mix64(mix64(mix64(seed, 0x68656164u), parameter), t);
 }
-}  // namespace headrace::optimizer_cpu
+}  // namespace headrace::base

@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+// both_sides.hpp: functions that nvcc compiles for the GPU and a C++ compiler for the CPU, from one
+// source.
+#pragma once
+
+#ifdef __CUDACC__
+#define HEADRACE_BOTH __host__ __device__ inline
+#else
+#define HEADRACE_BOTH inline
+#endif
