@@ -561,11 +561,17 @@ void Planner::refuse(std::uint64_t smallest, std::uint64_t limit) const {
 void Planner::refuse_device(std::uint64_t budget) const {
   const std::uint64_t least = scratch_.report.device_bytes;
   const bool bound = in_.settings.offload_parameters == OffloadDevice::kNone;
+  const bool updates = scratch_.device_update_slots > 0;
   throw Error(Code::kOutOfBudget,
               "the least possible plan needs " + base::format_bytes_exactly(least) +
                   " of the device's memory, and the budget is " +
                   base::format_bytes_exactly(budget) +
                   " (headrace.device_budget_bytes); nothing was allocated. " +
+                  (updates ? "Set headrace.update_on to \"cpu\", which takes " +
+                                 base::format_bytes(scratch_.device_update_slots *
+                                                    scratch_.device_update_slot_bytes) +
+                                 " less there. "
+                           : "") +
                   (bound ? "Set zero_optimization.offload_param.device to cpu or nvme: parameters "
                            "are on the device whole. Or set"
                          : "Make groups smaller: a gather slot holds the largest. Or set") +

@@ -59,14 +59,19 @@ TEST(CudaEngine, KeepsToTheDevicesBudgetOrIsRefused) {
   const std::uint64_t fewer = device_bytes();
   EXPECT_LT(fewer, wanted);
   settings.device_budget_bytes = device->overhead().device_bytes + 4096;
-  try {
-    (void)device_bytes();
-    FAIL() << "no gather slot fits";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), Code::kOutOfBudget);
-    EXPECT_NE(std::string(error.what()).find("headrace.device_budget_bytes to"), std::string::npos)
-        << error.what();
-    EXPECT_NE(std::string(error.what()).find("gather slots"), std::string::npos) << error.what();
+  for (const UpdateOn on : {UpdateOn::kCpu, UpdateOn::kDevice}) {
+    settings.update_on = on;
+    try {
+      (void)device_bytes();
+      FAIL() << "no gather slot fits";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Code::kOutOfBudget);
+      const std::string text = error.what();
+      EXPECT_NE(text.find("headrace.device_budget_bytes to"), std::string::npos) << text;
+      EXPECT_NE(text.find("gather slots"), std::string::npos) << text;
+      EXPECT_EQ(text.find("headrace.update_on") != std::string::npos, on == UpdateOn::kDevice)
+          << text;
+    }
   }
 }
 

@@ -88,6 +88,10 @@ TEST_F(OnGpu, EveryPlacementGivesTheSameHashes) {
             device["hash"]);
   EXPECT_EQ(run(6, placed("nvme", {"--set", "headrace.prefetch_groups=0"}))["hash"],
             device["hash"]);
+  for (const char* where : {"cpu", "nvme"}) {
+    EXPECT_EQ(run(7, placed(where, {"--set", "headrace.update_on=device"}))["hash"],
+              device["hash"]);
+  }
 }
 
 TEST_F(OnGpu, SumsMicroBatchesAndTrainsInFp16AsWell) {
