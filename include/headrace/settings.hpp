@@ -32,8 +32,9 @@ enum class Checksums { kOn, kOff };
 // bits.
 enum class UpdateMode { kAuto, kBarrier, kDefer };
 // Where tiles are updated. kDevice: their state goes through the device and comes back, and the
-// CPU's cores and memory are left alone. Same bits.
-enum class UpdateOn { kCpu, kDevice };
+// CPU's cores are left alone. kAuto: the first steps try both, and the faster one goes on. Same
+// bits.
+enum class UpdateOn { kCpu, kDevice, kAuto };
 enum class NonFinite { kStop, kSkip };  // what step() does about a gradient of NaN or infinity
 
 // headrace.tuned: where `headrace tune` measured the settings beside it, and what they reached

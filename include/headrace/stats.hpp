@@ -46,9 +46,10 @@ struct Stats {
   double nvme_read_busy_seconds = 0;  // time with at least one read in flight, summed over drives
   double nvme_write_busy_seconds = 0;
   std::uint64_t copied_to_device_bytes = 0;
-  double update_compute_seconds = 0;  // summed over update threads
-  double update_wall_seconds = 0;     // with an update of a tile under way
-  std::uint64_t steps_skipped = 0;    // for a gradient that was not finite
+  double update_compute_seconds = 0;          // summed over update threads
+  double update_wall_seconds = 0;             // with an update of a tile under way
+  std::uint64_t steps_updated_on_device = 0;  // Settings::update_on
+  std::uint64_t steps_skipped = 0;            // for a gradient that was not finite
   std::uint64_t gathers = 0;
   std::uint64_t gathers_in_place = 0;    // resident and bound: no hop, no copy
   std::uint64_t gathers_prefetched = 0;  // the bytes were there or under way

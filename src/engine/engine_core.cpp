@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <utility>
 
 #include "base/log.hpp"
@@ -172,6 +173,8 @@ residency::Plan EngineCore::make_plan(const Partition& partition,
     inputs.groups.push_back({group.repeated_gradients, group.keep_bound, group.frozen});
   }
   inputs.settings = settings_;
+  if (settings_.update_on == UpdateOn::kAuto && device_->updates() == nullptr)
+    inputs.settings.update_on = UpdateOn::kCpu;
   inputs.drives = drive_inputs(paths);
   inputs.device_shares_host_memory = device_->shares_host_memory();
   inputs.device_overhead = device_->overhead();
@@ -217,6 +220,18 @@ void EngineCore::freeze() {
   phase_ = Phase::kFrozen;
 }
 
+void EngineCore::say_update_place(const engine::UpdatePlace& place) const {
+  const auto rate = [](double seconds) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%.3g", 1e-9 / seconds);
+    return std::string(text);
+  };
+  log_(LogLevel::kInfo,
+       "updates: " + rate(place.cpu_seconds()) + " G elements/s on the CPU, " +
+           rate(place.device_seconds()) + " on " + device_->name() +
+           (place.on_device() ? ": there from here on" : ": on the CPU from here on"));
+}
+
 void EngineCore::say_what_was_chosen(const Frozen& f) const {
   if (!f.plan.warning.empty()) log_(LogLevel::kWarning, f.plan.warning);
   log_(LogLevel::kInfo, residency::summary(f.plan));
@@ -224,7 +239,10 @@ void EngineCore::say_what_was_chosen(const Frozen& f) const {
                             f.update_threads_source + "), instruction set " +
                             optimizer_cpu::name_of(optimizer_cpu::choose_instruction_set()));
   if (f.device_updates) {
-    log_(LogLevel::kInfo, std::string("tiles are updated on ") + device_->name() + ", through " +
+    const bool tried = f.plan.update_on == UpdateOn::kAuto;
+    log_(LogLevel::kInfo, std::string("tiles are updated ") +
+                              (tried ? "by the CPU, or where it is faster, on " : "on ") +
+                              device_->name() + ", through " +
                               std::to_string(f.plan.device_update_slots) + " slots of " +
                               base::format_bytes(f.plan.device_update_slot_bytes));
   }
@@ -291,6 +309,7 @@ void EngineCore::allocate(Frozen& f, const std::vector<swap::PathProbe>& paths) 
   f.updates = std::make_unique<engine::Updates>(
       engine::Updates::Parts{f.partition, f.plan, *f.gradients, *f.tiles, *f.buffers, *f.pending,
                              f.device_updates.get(), f.trace.get(), interrupted_, update_,
+                             [this](const engine::UpdatePlace& place) { say_update_place(place); },
                              [this](const std::exception_ptr& error) { fail_deferred(error); }});
   f.group_values.resize(registry_.groups().size());
   f.waits = std::vector<Wait>(registry_.groups().size());
@@ -355,6 +374,7 @@ Stats EngineCore::stats() const {
   const engine::GatherCounters g = f.buffers->counters();
   s.copied_to_device_bytes = g.copied_bytes;
   s.update_compute_seconds = f.updates->compute_seconds();
+  s.steps_updated_on_device = f.updates->steps_on_device();
   s.steps_skipped = steps_skipped_;
   s.update_wall_seconds = f.updates->wall_seconds();
   s.gathers = gathers_.load();

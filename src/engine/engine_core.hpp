@@ -159,6 +159,7 @@ class EngineCore {
   static void add_drive_stats(const Frozen& frozen, Stats& stats);
   std::uint64_t bookkeeping_bytes(const partition::Partition& partition) const;
   void allocate(Frozen& frozen, const std::vector<swap::PathProbe>& paths);
+  void say_update_place(const engine::UpdatePlace& place) const;
   void say_what_was_chosen(const Frozen& frozen) const;
   void join(Frozen& frozen, const Gathered& lease);
   void require_loaded(const Frozen& frozen, GroupId group, const char* call) const;

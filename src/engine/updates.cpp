@@ -12,7 +12,8 @@ Updates::Updates(const Parts& parts)
     : p_(parts),
       received_(p_.partition.parameters.size()),
       steps_(p_.partition.parameters.size()),
-      tiles_of_group_(p_.partition.group_sections.size()) {}
+      tiles_of_group_(p_.partition.group_sections.size()),
+      place_(p_.plan.update_on) {}
 
 std::uint64_t Updates::bookkeeping_bytes(const partition::Partition& partition) noexcept {
   return partition.parameters.size() * (sizeof(std::uint8_t) + sizeof(optimizer_cpu::UpdateStep)) +
@@ -35,12 +36,26 @@ void Updates::start(std::uint64_t deferred_step) {
   began_.store(false);
   std::copy_n(p_.gradients.received(), received_.size(), received_.begin());
   std::ranges::fill(tiles_of_group_, 0);
+  choose_place();
   for (std::uint32_t t = 0; t < p_.partition.tiles.size(); ++t) {
-    if (has_gradient(t)) ++tiles_of_group_[group_of(t).index];
+    if (!has_gradient(t)) continue;
+    ++tiles_of_group_[group_of(t).index];
+    elements_ += p_.partition.tiles[t].elements;
   }
   p_.pending.begin(tiles_of_group_);
   if (deferred_step == 0) p_.pending.want_all();
   runner_.spawn(run());
+}
+
+void Updates::choose_place() {
+  const std::uint64_t wall_ns = wall_ns_.load();
+  const bool decided =
+      place_.note(elements_, 1e-9 * static_cast<double>(wall_ns - wall_ns_before_));
+  wall_ns_before_ = wall_ns;
+  elements_ = 0;
+  on_device_ = place_.on_device();
+  if (on_device_) steps_on_device_.fetch_add(1, std::memory_order_relaxed);
+  if (decided) p_.on_place(place_);
 }
 
 async::Task<> Updates::finish() {
@@ -112,7 +127,7 @@ async::Task<> Updates::start_group(GroupId group, async::TaskGroup& tiles) {
     for (std::uint32_t t = section.first_tile; t < section.first_tile + section.tiles; ++t) {
       if (failed_ || stopping_) co_return;
       if (!has_gradient(t)) continue;  // left alone, state and step count too
-      if (!p_.tiles.needs_slot(t) && p_.device != nullptr) {
+      if (!p_.tiles.needs_slot(t) && on_device_) {
         pinned::SlotLease ticket = co_await p_.device->tickets().acquire();
         if (failed_ || stopping_) co_return;
         tiles.spawn(update_tile(t, std::move(ticket)));
@@ -182,7 +197,7 @@ async::Task<> Updates::read_pass_write(std::uint32_t tile, TileView view) {
 // A device updates between the CPU's two passes over what has checksums; without any there are
 // none.
 async::Task<> Updates::run_pass(TilePass& pass, std::uint32_t tile, TileView view) {
-  if (p_.device == nullptr) {
+  if (!on_device_) {
     co_await p_.tiles.run(pass, tile, view);
     co_return;
   }

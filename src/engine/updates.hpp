@@ -16,6 +16,7 @@
 #include "engine/pending_updates.hpp"
 #include "engine/tile_store.hpp"
 #include "engine/trace_recorder.hpp"
+#include "engine/update_place.hpp"
 #include "headrace/error.hpp"
 
 namespace headrace::engine {
@@ -29,10 +30,12 @@ class Updates {
     TileStore& tiles;
     GatherBuffers& buffers;
     PendingUpdates& pending;
-    DeviceUpdates* device;  // null: the CPU updates
+    DeviceUpdates* device;  // null: the CPU alone updates
     TraceRecorder* trace;   // null: none
     const std::atomic<bool>& interrupted;
     optimizer_cpu::UpdateFunction update;
+    // Told where updates are faster, once that is known.
+    std::function<void(const UpdatePlace& place)> on_place;
     // Told what ended a deferred step's updates, before who waits for them is.
     std::function<void(const std::exception_ptr& error)> on_deferred_failure;
   };
@@ -52,6 +55,7 @@ class Updates {
   bool began() const noexcept { return began_.load(); }  // any thread
 
   // Any thread. Time with an update under way; time of all update threads in passes.
+  std::uint64_t steps_on_device() const noexcept { return steps_on_device_.load(); }
   double wall_seconds() const noexcept { return 1e-9 * static_cast<double>(wall_ns_.load()); }
   double compute_seconds() const noexcept { return 1e-9 * static_cast<double>(compute_ns_.load()); }
 
@@ -62,6 +66,7 @@ class Updates {
   async::Task<> start_group(GroupId group, async::TaskGroup& tiles);
   async::Task<> update_tile(std::uint32_t tile, pinned::SlotLease slot);
   async::Task<> read_pass_write(std::uint32_t tile, TileView view);
+  void choose_place();
   async::Task<> run_pass(TilePass& pass, std::uint32_t tile, TileView view);
   void prepare_pass(TilePass& pass, std::uint32_t tile, TileView view);
   bool has_gradient(std::uint32_t tile) const noexcept;
@@ -79,6 +84,10 @@ class Updates {
   std::atomic<bool> began_{false};
   std::uint32_t active_ = 0;  // tiles under way, since:
   std::chrono::steady_clock::time_point active_since_;
-  std::atomic<std::uint64_t> wall_ns_{0}, compute_ns_{0};
+  std::atomic<std::uint64_t> wall_ns_{0}, compute_ns_{0}, steps_on_device_{0};
+  UpdatePlace place_;
+  bool on_device_ = false;            // this step
+  std::uint64_t elements_ = 0;        // of this step
+  std::uint64_t wall_ns_before_ = 0;  // it
 };
 }  // namespace headrace::engine

@@ -22,8 +22,9 @@ void add_phase(PhaseCost& to, const PhaseCost& one, double times) {
 class Predictor {
  public:
   Predictor(const Plan& plan, const partition::Partition& partition, const Workload& work,
-            const Rates& rates, Spans spans)
+            const Rates& rates, Spans spans, bool on_device)
       : plan_(plan), part_(partition), work_(work), rates_(rates), spans_(spans) {
+    out_.updates_on_device = on_device;
     HEADRACE_CHECK(work.groups.size() == part_.group_sections.size(), "work for every group");
     for (std::uint32_t g = 0; g < work.groups.size(); ++g) groups_.push_back(cost_of(g));
   }
@@ -198,7 +199,7 @@ Predictor::OnDevice Predictor::on_device(std::size_t tile) const {
 void Predictor::update() {
   double read = 0, written = 0, in_slots = 0, ramp = 0, compute = 0, carried = 0;
   PhaseCost& cost = out_.update;
-  const bool device = plan_.device_update_slots > 0;
+  const bool device = out_.updates_on_device;
   for (std::size_t t = 0; t < plan_.tiles.size(); ++t) {
     if (is_frozen(part_.tiles[t].section)) continue;
     const auto [record, weight] = extents_of(plan_, part_, t);
@@ -325,6 +326,11 @@ const char* name_of(Bound bound) noexcept {
 
 Prediction predict(const Plan& plan, const partition::Partition& partition, const Workload& work,
                    const Rates& rates, Spans spans) {
-  return Predictor(plan, partition, work, rates, spans).run();
+  const auto with = [&](bool on_device) {
+    return Predictor(plan, partition, work, rates, spans, on_device).run();
+  };
+  if (plan.update_on != UpdateOn::kAuto) return with(plan.update_on == UpdateOn::kDevice);
+  Prediction by_cpu = with(false), on_device = with(true);
+  return on_device.step_seconds < by_cpu.step_seconds ? on_device : by_cpu;
 }
 }  // namespace headrace::residency

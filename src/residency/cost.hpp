@@ -45,7 +45,7 @@ struct Workload {
   bool checksums = true;
   bool device_shares_host_memory = true;
   std::uint32_t update_threads = 1;  // that Rates::update is the speed of
-  std::uint32_t machines = 1;  // that the ranks are spread over evenly
+  std::uint32_t machines = 1;        // that the ranks are spread over evenly
 };
 
 // Copies go both ways at once.
@@ -82,6 +82,7 @@ struct Prediction {
   PhaseCost forward, backward, update;  // of all micro-batches
   double hidden_seconds = 0;            // of forward or a deferred update, while the other went on
   double step_seconds = 0;
+  bool updates_on_device = false;
   Bound bound = Bound::kCompute;  // of the phases that take the most of the step
   // Tokens per micro-batch from which on what may overlap is hidden behind compute: the reads of
   // forward and backward, and a deferred update. 0: nothing is moved.
@@ -93,7 +94,8 @@ struct Prediction {
 
 enum class Spans { kNone, kKeep };
 
-// `plan` was made for `partition`; `work.groups` has one entry per group.
+// Where updates may be here or there, the faster of both. `plan` was made for `partition`;
+// `work.groups` has one entry per group.
 Prediction predict(const Plan& plan, const partition::Partition& partition, const Workload& work,
                    const Rates& rates, Spans spans = Spans::kNone);
 

@@ -344,7 +344,7 @@ void Planner::lay_out_slots(Plan& plan, const Choice& choice) const {
     plan.update_slot_bytes = largest_update;
     plan.update_slot_memory = take(plan, plan.update_slots * largest_update, "update slots");
   }
-  if (in_.settings.update_on == UpdateOn::kDevice) lay_out_device_updates(plan);
+  if (in_.settings.update_on != UpdateOn::kCpu) lay_out_device_updates(plan);
   if (!shares) {
     if (largest_transfer > 0) {
       plan.transfer_slots = choice.gather_slots + 1;
@@ -367,12 +367,14 @@ void Planner::lay_out_device_updates(Plan& plan) const {
     const auto array = [&](std::uint64_t bytes) { return align_up(bytes, kDeviceAlignment); };
     std::uint64_t bytes = array(elements * size_bytes(section.dtype)) +
                           array(elements * size_bytes(plan.sections[s].gradient_dtype));
-    for (const auto& stream : optimizer_cpu::state_streams(in_.settings, section.dtype).all())
+    const auto streams = optimizer_cpu::state_streams(in_.settings, section.dtype);
+    for (const auto& stream : streams.all())
       bytes += array(base::ceil_div(elements, optimizer_cpu::kScaleBlock) * stream.bytes_per_block);
     plan.device_update_elements = std::max(plan.device_update_elements, elements);
     plan.device_update_slot_bytes = std::max(plan.device_update_slot_bytes, bytes);
   }
   if (plan.device_update_elements == 0) return;
+  plan.update_on = in_.settings.update_on;
   plan.device_update_slots = kDeviceUpdateSlots;
   add_row(plan, "updates on the device", "device",
           plan.device_update_slots * plan.device_update_slot_bytes);
@@ -592,9 +594,28 @@ void Planner::refuse_beyond_machine(const Plan& plan, std::uint64_t limit) const
 }
 }  // namespace
 
+namespace {
+// With "auto" the device updates where its slots are to be had beside the gather slots.
+Plan plan_with_device_updates_or_without(const PlanInputs& inputs) {
+  PlanInputs by_cpu = inputs;
+  by_cpu.settings.update_on = UpdateOn::kCpu;
+  Plan without = Planner(by_cpu).run();
+  if (inputs.device_shares_host_memory) return without;
+  try {
+    Plan with = Planner(inputs).run();
+    if (with.gather_slots == without.gather_slots) return with;
+  } catch (const Error& error) {
+    if (error.code() != Code::kOutOfBudget) throw;
+  }
+  return without;
+}
+}  // namespace
+
 Plan make_plan(const PlanInputs& inputs) {
   HEADRACE_CHECK(inputs.groups.size() == inputs.partition->group_sections.size(),
                  "traits for every group");
+  if (inputs.settings.update_on == UpdateOn::kAuto)
+    return plan_with_device_updates_or_without(inputs);
   if (inputs.settings.update_on == UpdateOn::kDevice && inputs.device_shares_host_memory) {
     throw Error(Code::kUnsupported,
                 "headrace.update_on is \"device\", and the device is the CPU; nothing was "

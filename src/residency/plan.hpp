@@ -100,6 +100,8 @@ struct Plan {
   std::uint32_t transfer_slots = 0;
   std::uint64_t transfer_slot_bytes = 0;
   Range transfer_slot_memory;
+  // kDevice and kAuto with slots only. kAuto: either may, and the faster one is yet to be found.
+  UpdateOn update_on = UpdateOn::kCpu;
   // Where the device updates: slots of its memory, each for so many elements of a tile.
   std::uint32_t device_update_slots = 0;
   std::uint64_t device_update_elements = 0;

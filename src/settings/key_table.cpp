@@ -426,8 +426,10 @@ constexpr Key kKeys[] = {
            "Where tiles are updated. cpu: by update_threads. device: their state is copied to the "
            "GPU, updated there and copied back, which takes 12 bytes of the link per parameter and "
            "direction, and some MiB of the GPU; with checksums the CPU still passes over what goes "
-           "to NVMe. headrace plan says which is faster. Changes no result.")
-        .one_of("cpu|device")
+           "to NVMe. auto: the first six steps try both in turn, and what was faster by a "
+           "twentieth goes "
+           "on, on the CPU if neither was. headrace plan says what to expect. Changes no result.")
+        .one_of("cpu|device|auto")
         .into<&Settings::update_on>(),
     engine("headrace.prefetch_groups", Kind::kInteger, "Groups read ahead of the one in use.")
         .in("groups")

@@ -133,6 +133,33 @@ TEST(CudaEngine, SendsTheStateOverTheLinkOnceEachWay) {
   EXPECT_LE(more_down - down, 12.6);
 }
 
+TEST(CudaEngine, TriesBothPlacesForUpdatesAndStaysWithOne) {
+  const auto train = [](UpdateOn on, std::string& said, std::uint64_t& on_device) {
+    const auto device = device::make_computing_cuda_device(1);
+    Settings settings;
+    settings.tile_elements = 65536;
+    settings.offload_parameters = OffloadDevice::kCpu;
+    settings.update_on = on;
+    Engine engine(settings, {.device = device, .log = [&](LogLevel, std::string_view line) {
+                               said += std::string(line) + "\n";
+                             }});
+    testing::Mlp network(engine, *device, {.layers = 3});
+    for (int step = 0; step < 9; ++step) network.train_step();
+    on_device = engine.stats().steps_updated_on_device;
+    return engine.hash_parameters() + engine.hash_optimizer_state();
+  };
+  std::string said;
+  std::uint64_t on_device = 0;
+  const std::string expected = train(UpdateOn::kCpu, said, on_device);
+  EXPECT_EQ(on_device, 0u);
+  EXPECT_EQ(train(UpdateOn::kDevice, said, on_device), expected);
+  EXPECT_EQ(on_device, 9u);
+  EXPECT_EQ(said.find("from here on"), std::string::npos) << said;
+  EXPECT_EQ(train(UpdateOn::kAuto, said, on_device), expected);
+  EXPECT_NE(said.find("from here on"), std::string::npos) << said;
+  EXPECT_EQ(on_device, said.find(": there from here on") == std::string::npos ? 3u : 6u) << said;
+}
+
 TEST(CudaEngine, PlansWhatUpdatesTakeOfTheGpu) {
   const auto device = device::make_computing_cuda_device(1);
   Settings settings;
@@ -150,9 +177,10 @@ TEST(CudaEngine, PlansWhatUpdatesTakeOfTheGpu) {
   const std::uint64_t with = plan_bytes();
   EXPECT_GT(with, without);
   EXPECT_EQ(of_network, then);
-  settings.device_budget_bytes = with - 1;
-  settings.prefetch_groups = 0;
-  EXPECT_LT(plan_bytes(), with);
+  settings.update_on = UpdateOn::kAuto;
+  EXPECT_EQ(plan_bytes(), with);
+  settings.device_budget_bytes = with - 1;  // no gather slot is given up for them
+  EXPECT_EQ(plan_bytes(), without);
 }
 
 TEST(CudaEngine, SaysOnceThatMemoryCannotBePinnedAndGoesOn) {

@@ -88,11 +88,15 @@ TEST(CudaExactness, EveryPlacementGivesTheCpusHashes) {
       for (const Placement placement :
            {Placement::kDevice, Placement::kHost, Placement::kNvme, Placement::kMixed}) {
         for (const UpdateMode mode : {UpdateMode::kBarrier, UpdateMode::kDefer}) {
-          for (const UpdateOn on : {UpdateOn::kCpu, UpdateOn::kDevice}) {
-            const Row row{placement, mode, accumulation, dtype, on};
-            SCOPED_TRACE(text_of(row) + ", seed " + std::to_string(seed));
-            EXPECT_EQ(train(row, device::make_computing_cuda_device(seed++)), expected);
-          }
+          // Half of the rows each, so that every other value meets both.
+          const bool here = (static_cast<int>(placement) + static_cast<int>(mode) +
+                             static_cast<int>(accumulation / 2) + static_cast<int>(dtype)) %
+                                2 ==
+                            0;
+          const Row row{placement, mode, accumulation, dtype,
+                        here ? UpdateOn::kCpu : UpdateOn::kDevice};
+          SCOPED_TRACE(text_of(row) + ", seed " + std::to_string(seed));
+          EXPECT_EQ(train(row, device::make_computing_cuda_device(seed++)), expected);
         }
       }
     }

@@ -64,7 +64,7 @@ class Draw {
     s.register_buffers = static_cast<RegisterBuffers>(between(0, 1));
     s.checksums = static_cast<Checksums>(between(0, 1));
     s.update_mode = static_cast<UpdateMode>(between(0, 2));
-    s.update_on = static_cast<UpdateOn>(between(0, 1));
+    s.update_on = static_cast<UpdateOn>(between(0, 2));
     s.io_warn_seconds = real(0.001, 100);
     s.io_deadline_seconds = real(0.001, 86400);
     if (coin()) {

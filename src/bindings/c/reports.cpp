@@ -80,6 +80,7 @@ std::string to_json(const Stats& stats) {
                   {"copied_to_device_bytes", stats.copied_to_device_bytes},
                   {"update_compute_seconds", stats.update_compute_seconds},
                   {"update_wall_seconds", stats.update_wall_seconds},
+                  {"steps_updated_on_device", stats.steps_updated_on_device},
                   {"steps_skipped", stats.steps_skipped},
                   {"gathers", stats.gathers},
                   {"gathers_in_place", stats.gathers_in_place},

@@ -79,7 +79,7 @@ std::vector<Variant> variants_of(const Scenario& s, const Outcome& outcome) {
         fmt::format("headrace.prefetch_groups={}", 2 * s.settings.prefetch_groups + 1),
         [](Scenario& v) { v.settings.prefetch_groups = 2 * v.settings.prefetch_groups + 1; });
   }
-  if (!s.on_cpu()) {
+  if (!s.on_cpu() && s.settings.update_on != UpdateOn::kAuto) {
     const bool device = s.settings.update_on == UpdateOn::kDevice;
     variants.add(
         device ? "an update by the CPU (headrace.update_on=cpu)"

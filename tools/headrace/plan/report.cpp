@@ -59,7 +59,7 @@ std::string lanes_text(const PlanResult& r) {
   const bool deferred = r.outcome.plan->deferred;
   std::string text = fmt::format(
       "Seconds of one step; the update is {}{} (headrace.update_mode {}{})\n  {:<10}{:>10}",
-      r.outcome.plan->device_update_slots > 0 ? "on the GPU, " : "",
+      p.updates_on_device ? "on the GPU, " : "",
       deferred ? "deferred to the next forward" : "all within step()",
       deferred ? "defer" : "barrier",
       r.scenario.settings.update_mode == UpdateMode::kAuto ? ", as auto has it" : "", "", "takes");
