@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "estimate/planned.hpp"
 
+#include "headrace/cuda.hpp"
 #include "partition/partition.hpp"
 #include "residency/plan.hpp"
 
@@ -33,6 +34,7 @@ std::vector<Planned> planned(const Model& model, const EstimateInputs& inputs,
     in.settings.offload_optimizer = placement.optimizer;
     in.settings.nvme_paths = {"NVMe"};
     in.device_shares_host_memory = false;
+    in.device_overhead = cuda_overhead();
     in.bookkeeping_bytes = partition.bookkeeping_bytes();
     const PlanReport report = residency::make_plan(in).report;
     all.push_back(

@@ -103,8 +103,9 @@ std::string differences_text(const Estimation& e) {
   text += fmt::format(
       "  per GPU              4 bytes per parameter of the largest layer. The plan: slots that "
       "hold gathered groups ({:.2f} GiB)\n                       and a group's gradients until "
-      "they are reduced ({:.2f} GiB)\n",
-      gib(row_of(host, "gather slots", "device")), gib(row_of(host, "gradient bucket", "device")));
+      "they are reduced ({:.2f} GiB) and leave ({:.2f} GiB)\n",
+      gib(row_of(host, "gather slots", "device")), gib(row_of(host, "gradient bucket", "device")),
+      gib(row_of(host, "the device's own", "device")));
   text += "  NVMe                 the estimators have none\n";
   return text + "  neither has          activations, the framework's own memory, CUDA contexts\n";
 }
