@@ -64,6 +64,7 @@ Json lanes_json(const Report& r) {
       {"update",
        {{"seconds", lanes.update_s},
         {"threads", b.update_threads},
+        {"steps_on_device", b.steps_updated_on_device - a.steps_updated_on_device},
         {"threads_source", or_null(b.update_threads_source)}}},
       {"steps", {{"seconds", lanes.steps_s}}},
       {"gathers",
@@ -206,8 +207,15 @@ void add_times(std::string& out, const Report& r) {
       lanes.steps_s / count, forward, backward, update);
   if (!r.plan) return;
   out += r.plan->deferred_updates
-             ? "updates         deferred to the next forward (headrace.update_mode defer)\n"
-             : "updates         all within step() (headrace.update_mode barrier)\n";
+             ? "updates         deferred to the next forward (headrace.update_mode defer)"
+             : "updates         all within step() (headrace.update_mode barrier)";
+  if (!on_cpu(r)) {
+    add(out, "; on the GPU in %llu of %zu steps (headrace.update_on)",
+        static_cast<unsigned long long>(r.stats_after.steps_updated_on_device -
+                                        r.stats_before.steps_updated_on_device),
+        r.steps.size());
+  }
+  out += "\n";
   const auto parameters = static_cast<double>(std::max<std::uint64_t>(r.parameters, 1));
   const double read = median_of(r.steps, &StepRecord::nvme_read_bytes);
   const double written = median_of(r.steps, &StepRecord::nvme_written_bytes);

@@ -7,6 +7,7 @@
 namespace headrace::device::cuda {
 namespace {
 constexpr unsigned kThreads = 256;
+constexpr std::uint64_t kGridMax = 0x7fffffff;
 
 template <class Source, class Sum, bool kOverwrite>
 __global__ void cast(const Source* source, Sum* sum, std::uint64_t elements) {
@@ -60,25 +61,22 @@ static_assert(kScaleBlock == kThreads);
 __global__ void update(const UpdateSpan span, const UpdateStep step) {
   __shared__ std::uint32_t largest[kMaxMoments];
   const bool scaled = span.codec == MomentCodec::kBlock8;
-  const std::uint32_t used = moments(step.arithmetic);
-  for (std::uint64_t first = std::uint64_t{blockIdx.x} * kThreads; first < span.elements;
-       first += std::uint64_t{gridDim.x} * kThreads) {
-    if (scaled && threadIdx.x < kMaxMoments) largest[threadIdx.x] = 0;
-    if (scaled) __syncthreads();
-    const std::uint64_t i = first + threadIdx.x;
-    NewMoments fresh{};
-    if (i < span.elements) fresh = update_element(span, step, i);
-    if (!scaled) continue;
-    for (std::uint32_t k = 0; k < used; ++k)
-      atomicMax(&largest[k], as_bits(fresh.value[k]) & 0x7fffffffu);
-    __syncthreads();
-    for (std::uint32_t k = 0; k < used; ++k) {
-      const std::uint32_t scale = scale_of(largest[k]);
-      if (threadIdx.x == 0)
-        span.moment_scale[k][first / kScaleBlock] = static_cast<std::uint8_t>(scale);
-      if (i < span.elements) store_code(span, step, i, k, fresh.value[k], scale);
-    }
-    __syncthreads();  // all have read `largest`
+  if (scaled && threadIdx.x < kMaxMoments) largest[threadIdx.x] = 0;
+  if (scaled) __syncthreads();
+  const std::uint64_t i = std::uint64_t{blockIdx.x} * kThreads + threadIdx.x;
+  NewMoments fresh{};
+  if (i < span.elements) fresh = update_element(span, step, i);
+  if (!scaled) return;
+  HEADRACE_UNROLLED
+  for (std::uint32_t k = 0; k < kMaxMoments; ++k)
+    atomicMax(&largest[k], as_bits(fresh.value[k]) & 0x7fffffffu);
+  __syncthreads();
+  HEADRACE_UNROLLED
+  for (std::uint32_t k = 0; k < kMaxMoments; ++k) {
+    if (k >= moments(step.arithmetic)) break;
+    const std::uint32_t scale = scale_of(largest[k]);
+    if (threadIdx.x == 0) span.moment_scale[k][blockIdx.x] = static_cast<std::uint8_t>(scale);
+    if (i < span.elements) store_code(span, step, i, k, fresh.value[k], scale);
   }
 }
 
@@ -158,8 +156,8 @@ cudaError_t launch_update(const UpdateSpan& span, const UpdateStep& step,
                           cudaStream_t stream) noexcept {
   if (span.elements == 0) return cudaSuccess;
   const std::uint64_t blocks = (span.elements + kThreads - 1) / kThreads;
-  const auto grid = static_cast<unsigned>(blocks < 65536 ? blocks : 65536);
-  update<<<grid, kThreads, 0, stream>>>(span, step);
+  if (blocks > kGridMax) return cudaErrorInvalidValue;
+  update<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(span, step);
   return cudaGetLastError();
 }
 

@@ -201,11 +201,17 @@ HEADRACE_BOTH NewMoments update_element(const UpdateSpan& span, const UpdateStep
                                         std::uint64_t i) {
   NewMoments fresh{};
   const std::uint32_t used = moments(step.arithmetic);
-  for (std::uint32_t k = 0; k < used; ++k) fresh.value[k] = moment_at(span, step, i, k);
+  // Bounds that are known, so that what is indexed stays in registers.
+  HEADRACE_UNROLLED
+  for (std::uint32_t k = 0; k < kMaxMoments; ++k) {
+    if (k < used) fresh.value[k] = moment_at(span, step, i, k);
+  }
   const float g = gradient_at(span, i) * step.gradient_factor;
   const float p = updated(step, g, master_at(span, i), fresh.value[0], fresh.value[1]);
   store_master(span, i, canonical(p));
-  for (std::uint32_t k = 0; k < used; ++k) {
+  HEADRACE_UNROLLED
+  for (std::uint32_t k = 0; k < kMaxMoments; ++k) {
+    if (k >= used) break;
     fresh.value[k] = canonical(fresh.value[k]);
     if (span.codec != MomentCodec::kBlock8) store_moment(span, step, i, k, fresh.value[k]);
   }

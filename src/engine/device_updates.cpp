@@ -37,7 +37,7 @@ void DeviceUpdates::require(Device& device) {
   throw Error(Code::kUnsupported,
               std::string("headrace.update_on is \"device\", and ") + device.name() +
                   " does not update optimizer state; nothing was allocated. Set it to \"cpu\", or "
-                  "train on an NVIDIA GPU.");
+                  "train on an NVIDIA GPU (train_gpt: --device cuda).");
 }
 
 DeviceUpdates::DeviceUpdates(Device& device, async::Conductor& conductor,

@@ -271,6 +271,19 @@ void EngineCore::pin_arena(const Frozen& f) {
   }
 }
 
+// With "auto" a device that is too full for them is left alone.
+void EngineCore::make_device_updates(Frozen& f) {
+  if (f.plan.device_update_slots == 0) return;
+  try {
+    f.device_updates = std::make_unique<engine::DeviceUpdates>(*device_, *f.conductor, f.plan);
+  } catch (const Error& error) {
+    if (f.plan.update_on != UpdateOn::kAuto || error.code() != Code::kOutOfBudget) throw;
+    residency::leave_out_device_updates(f.plan);
+    log_(LogLevel::kInfo, std::string("headrace.update_on auto: ") + device_->name() +
+                              " has no room for an update's slots: the CPU updates");
+  }
+}
+
 void EngineCore::allocate(Frozen& f, const std::vector<swap::PathProbe>& paths) {
   const platform::Limit limit = parts_.update_threads
                                     ? platform::Limit{*parts_.update_threads, "given"}
@@ -304,8 +317,7 @@ void EngineCore::allocate(Frozen& f, const std::vector<swap::PathProbe>& paths) 
   f.gradients = std::make_unique<engine::Gradients>(
       engine::Gradients::Parts{registry_, f.partition, f.plan, *f.arena, *device_, f.ranks,
                                [this](GroupId group) { until_passed(group); }});
-  if (f.plan.device_update_slots > 0)
-    f.device_updates = std::make_unique<engine::DeviceUpdates>(*device_, *f.conductor, f.plan);
+  make_device_updates(f);
   f.updates = std::make_unique<engine::Updates>(
       engine::Updates::Parts{f.partition, f.plan, *f.gradients, *f.tiles, *f.buffers, *f.pending,
                              f.device_updates.get(), f.trace.get(), interrupted_, update_,

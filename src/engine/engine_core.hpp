@@ -158,6 +158,7 @@ class EngineCore {
   void add_waits(const Frozen& frozen, Stats& stats) const;
   static void add_drive_stats(const Frozen& frozen, Stats& stats);
   std::uint64_t bookkeeping_bytes(const partition::Partition& partition) const;
+  void make_device_updates(Frozen& frozen);
   void allocate(Frozen& frozen, const std::vector<swap::PathProbe>& paths);
   void say_update_place(const engine::UpdatePlace& place) const;
   void say_what_was_chosen(const Frozen& frozen) const;

@@ -101,8 +101,10 @@ void TilePass::run_unit(void* context, std::uint64_t unit) noexcept {
     pass.initialise_unit(first, count);
   } else {
     if (pass.work != PassWork::kSeal && !pass.verify_unit(unit)) return;
-    if (pass.work == PassWork::kAll) pass.update_unit(first, count);
-    if (pass.work != PassWork::kVerify) pass.copy_weight(first, count);
+    if (pass.work == PassWork::kAll) {
+      pass.update_unit(first, count);
+      pass.copy_weight(first, count);
+    }
   }
   if (pass.work != PassWork::kVerify) pass.seal_unit(unit);
   if (pass.busy_ns != nullptr) {

@@ -97,6 +97,8 @@ async::Task<> Updates::run() {
         Error(Code::kWrongState, "the engine was closed before all of a step was updated"));
   }
   if (!error) co_return;
+  elements_ = 0;  // what it took says nothing of where updates are faster
+  if (on_device_) steps_on_device_.fetch_sub(1, std::memory_order_relaxed);
   if (deferred_step_ != 0 && !stopping_) {
     error = std::make_exception_ptr(of_deferred_step(error));
     p_.on_deferred_failure(error);
@@ -207,7 +209,7 @@ async::Task<> Updates::run_pass(TilePass& pass, std::uint32_t tile, TileView vie
     co_await p_.tiles.run(pass, tile, view);
   }
   co_await p_.device->run(pass);
-  if (pass.weight_copy != nullptr || std::ranges::any_of(streams, &PassStream::seal)) {
+  if (std::ranges::any_of(streams, &PassStream::seal)) {
     pass.work = PassWork::kSeal;
     co_await p_.tiles.run(pass, tile, view);
   }

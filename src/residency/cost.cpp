@@ -16,6 +16,7 @@ double seconds_for(double amount, double rate) { return rate > 0 ? amount / rate
 
 void add_phase(PhaseCost& to, const PhaseCost& one, double times) {
   to.seconds += times * one.seconds;
+  to.host_memory += times * one.host_memory;
   for (std::size_t l = 0; l < kLanes; ++l) to.busy[l] += times * one.busy[l];
 }
 
@@ -234,6 +235,7 @@ void Predictor::update() {
     cost.of(Lane::kNvmeWrite) = drives * other / (one_way + other);
   }
   cost.of(Lane::kUpdate) = compute;
+  cost.host_memory = carried;
   const double busiest =
       std::max({compute, carried, cost.of(Lane::kCopyToDevice), cost.of(Lane::kCopyToHost)});
   cost.seconds = std::max(drives, busiest + ramp);
@@ -245,7 +247,7 @@ void Predictor::update() {
 void Predictor::combine() {
   out_.step_seconds =
       out_.forward.seconds + out_.backward.seconds + out_.update.seconds - out_.hidden_seconds;
-  std::array<double, 6> by_bound{};
+  std::array<double, 7> by_bound{};
   for (const PhaseCost* phase : {&out_.forward, &out_.backward, &out_.update})
     by_bound[static_cast<std::size_t>(phase->bound())] += phase->seconds;
   const auto most = std::ranges::max_element(by_bound);
@@ -268,8 +270,10 @@ void Predictor::free_batch() {
   if (plan_.deferred) {
     // On the CPU the update's own work is never free, but the drives may work meanwhile.
     const double cores = out_.update.of(Lane::kUpdate);
-    const double hidden =
+    double hidden =
         work_.device_shares_host_memory ? out_.update.seconds - cores : out_.update.seconds;
+    for (const Lane link : {Lane::kCopyToDevice, Lane::kCopyToHost})
+      hidden = std::max(hidden, out_.forward.of(link) / passes + out_.update.of(link));
     tokens = std::max(tokens, tokens_to_hide(hidden, forward));
   }
   out_.free_tokens = tokens;
@@ -293,9 +297,10 @@ double PhaseCost::nvme_seconds() const noexcept {
 }
 
 Bound PhaseCost::bound() const noexcept {
-  const std::array<double, 5> lanes{of(Lane::kCompute), nvme_seconds(), of(Lane::kUpdate),
-                                    std::max(of(Lane::kCopyToDevice), of(Lane::kCopyToHost)),
-                                    of(Lane::kNetwork)};
+  const std::array<double, 6> lanes{
+      of(Lane::kCompute), nvme_seconds(),
+      of(Lane::kUpdate),  std::max(of(Lane::kCopyToDevice), of(Lane::kCopyToHost)),
+      of(Lane::kNetwork), host_memory};
   const auto most = std::ranges::max_element(lanes);
   if (*most < seconds / 2) return Bound::kWaiting;
   return static_cast<Bound>(most - lanes.begin());
@@ -319,8 +324,13 @@ const char* name_of(Lane lane) noexcept {
 }
 
 const char* name_of(Bound bound) noexcept {
-  constexpr std::array kNames{"compute", "NVMe",    "update on the CPU",
-                              "copies",  "network", "waiting of one lane for another"};
+  constexpr std::array kNames{"compute",
+                              "NVMe",
+                              "update on the CPU",
+                              "copies",
+                              "network",
+                              "the host's memory",
+                              "waiting of one lane for another"};
   return kNames[static_cast<std::size_t>(bound)];
 }
 
@@ -331,6 +341,7 @@ Prediction predict(const Plan& plan, const partition::Partition& partition, cons
   };
   if (plan.update_on != UpdateOn::kAuto) return with(plan.update_on == UpdateOn::kDevice);
   Prediction by_cpu = with(false), on_device = with(true);
-  return on_device.step_seconds < by_cpu.step_seconds ? on_device : by_cpu;
+  const bool worth_it = on_device.update.seconds < kWorthMoving * by_cpu.update.seconds;
+  return worth_it ? on_device : by_cpu;
 }
 }  // namespace headrace::residency

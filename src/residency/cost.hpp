@@ -59,10 +59,11 @@ enum class Lane : std::uint8_t {
   kNetwork
 };
 inline constexpr std::size_t kLanes = 7;
-enum class Bound : std::uint8_t { kCompute, kNvme, kUpdate, kCopies, kNetwork, kWaiting };
+enum class Bound : std::uint8_t { kCompute, kNvme, kUpdate, kCopies, kNetwork, kMemory, kWaiting };
 
 struct PhaseCost {
   double seconds = 0;
+  double host_memory = 0;             // seconds that it is busy with an update on the device
   std::array<double, kLanes> busy{};  // seconds; NVMe reads and writes add up to the drives' time
   double& of(Lane lane) noexcept { return busy[static_cast<std::size_t>(lane)]; }
   double of(Lane lane) const noexcept { return busy[static_cast<std::size_t>(lane)]; }
@@ -101,6 +102,10 @@ Prediction predict(const Plan& plan, const partition::Partition& partition, cons
 
 // Seconds that drives take for so many bytes in both directions at once.
 double nvme_seconds(const Rates& rates, double read_bytes, double written_bytes);
+
+// An update moves to the device where it takes less than this share of the CPU's time: noise moves
+// nothing.
+inline constexpr double kWorthMoving = 0.95;
 
 const char* name_of(Lane lane) noexcept;    // "NVMe read"
 const char* name_of(Bound bound) noexcept;  // "NVMe"

@@ -40,6 +40,7 @@ constexpr std::uint64_t kScratchBytes = 256 * base::kKiB;
 // copy long enough that what it costs to begin one does not count.
 constexpr std::uint32_t kDeviceUpdateSlots = 3;
 constexpr std::uint64_t kDeviceUpdateElements = 1 << 20;
+constexpr const char* kDeviceUpdateRow = "updates on the device";
 
 // What the planner is free to choose.
 struct Choice {
@@ -376,7 +377,7 @@ void Planner::lay_out_device_updates(Plan& plan) const {
   if (plan.device_update_elements == 0) return;
   plan.update_on = in_.settings.update_on;
   plan.device_update_slots = kDeviceUpdateSlots;
-  add_row(plan, "updates on the device", "device",
+  add_row(plan, kDeviceUpdateRow, "device",
           plan.device_update_slots * plan.device_update_slot_bytes);
 }
 
@@ -569,10 +570,10 @@ void Planner::refuse_device(std::uint64_t budget) const {
                   " of the device's memory, and the budget is " +
                   base::format_bytes_exactly(budget) +
                   " (headrace.device_budget_bytes); nothing was allocated. " +
-                  (updates ? "Set headrace.update_on to \"cpu\", which takes " +
+                  (updates ? "With headrace.update_on \"cpu\" it would be " +
                                  base::format_bytes(scratch_.device_update_slots *
                                                     scratch_.device_update_slot_bytes) +
-                                 " less there. "
+                                 " less. "
                            : "") +
                   (bound ? "Set zero_optimization.offload_param.device to cpu or nvme: parameters "
                            "are on the device whole. Or set"
@@ -622,6 +623,13 @@ Plan make_plan(const PlanInputs& inputs) {
                 "allocated. Set it to \"cpu\", or train on a GPU.");
   }
   return Planner(inputs).run();
+}
+
+void leave_out_device_updates(Plan& plan) {
+  plan.report.device_bytes -= plan.device_update_slots * plan.device_update_slot_bytes;
+  std::erase_if(plan.report.rows, [](const PlanRow& row) { return row.what == kDeviceUpdateRow; });
+  plan.update_on = UpdateOn::kCpu;
+  plan.device_update_slots = 0;
 }
 
 std::uint64_t smallest_host_bytes(const PlanInputs& inputs) { return Planner(inputs).smallest(); }

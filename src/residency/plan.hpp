@@ -127,6 +127,9 @@ Plan make_plan(const PlanInputs& inputs);
 void deal_again(Plan& plan, const partition::Partition& partition,
                 const std::vector<std::string>& paths, const std::vector<DriveInputs>& drives);
 
+// The CPU updates after all: the slots on the device and their row are gone.
+void leave_out_device_updates(Plan& plan);
+
 // What the least possible plan needs, whatever the limits.
 std::uint64_t smallest_host_bytes(const PlanInputs& inputs);
 

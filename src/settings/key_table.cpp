@@ -87,9 +87,9 @@ constexpr Key kKeys[] = {
         .with_check(),
     section("zero_optimization.offload_optimizer", "Where the optimizer state lives.").or_null(),
     engine("zero_optimization.offload_optimizer.device", Kind::kChoice,
-           "none: on the device. cpu: in host memory. nvme: in a swap file, unless "
-           "headrace.host_budget_bytes leaves "
-           "room in host memory.")
+           "none and cpu: in host memory. nvme: in a swap file, unless "
+           "headrace.host_budget_bytes leaves room in host memory. On a GPU it is never kept, "
+           "though it may be updated there: headrace.update_on.")
         .one_of("none|cpu|nvme")
         .into<&Settings::offload_optimizer>(),
     engine("zero_optimization.offload_optimizer.nvme_path", Kind::kPath,
@@ -422,13 +422,14 @@ constexpr Key kKeys[] = {
            "no result.")
         .one_of("auto|barrier|defer")
         .into<&Settings::update_mode>(),
-    engine("headrace.update_on", Kind::kChoice,
-           "Where tiles are updated. cpu: by update_threads. device: their state is copied to the "
-           "GPU, updated there and copied back, which takes 12 bytes of the link per parameter and "
-           "direction, and some MiB of the GPU; with checksums the CPU still passes over what goes "
-           "to NVMe. auto: the first six steps try both in turn, and what was faster by a "
-           "twentieth goes "
-           "on, on the CPU if neither was. headrace plan says what to expect. Changes no result.")
+    engine(
+        "headrace.update_on", Kind::kChoice,
+        "Where tiles are updated. cpu: by update_threads. device: their state goes to the GPU, is "
+        "updated there and comes back, which takes 14 bytes of the link per bf16 parameter there "
+        "and 12 back, and up to 42 MiB of the GPU; with checksums the CPU still passes over what "
+        "goes to NVMe. auto: the first six steps try both in turn, and the GPU goes on where it "
+        "was faster by a twentieth; it is cpu where there is no GPU, or device_budget_bytes has "
+        "no room beside the gather slots. headrace plan predicts it. Changes no result.")
         .one_of("cpu|device|auto")
         .into<&Settings::update_on>(),
     engine("headrace.prefetch_groups", Kind::kInteger, "Groups read ahead of the one in use.")

@@ -3,8 +3,12 @@
 // GPU fails. On the simulated GPU, which counts.
 #include <gtest/gtest.h>
 
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
 #include <string>
 
+#include "device/computing_device.hpp"
 #include "device/cuda_under_test.hpp"
 #include "device/simulated_cuda.hpp"
 #include "headrace/engine.hpp"
@@ -160,6 +164,71 @@ TEST(CudaEngine, TriesBothPlacesForUpdatesAndStaysWithOne) {
   EXPECT_EQ(on_device, said.find(": there from here on") == std::string::npos ? 3u : 6u) << said;
 }
 
+// A GPU that is late in everything: the steps that it updates take many times as long, and no step
+// is charged with another's time.
+TEST(CudaEngine, MeasuresWhatUpdatesTakeOnEitherSide) {
+  using device::simulated_cuda::launch;
+  device::simulated_cuda::plug_in({.late_microseconds_max = 4000});
+  const auto device = std::make_shared<device::ComputingDevice>(
+      make_cuda_device(), [](Stream stream, std::function<void()> kernel) {
+        launch(stream.handle, std::move(kernel));
+      });
+  std::string said;
+  Settings settings;
+  settings.tile_elements = 65536;
+  settings.offload_parameters = OffloadDevice::kCpu;
+  settings.update_on = UpdateOn::kAuto;
+  Engine engine(settings, {.device = device, .log = [&](LogLevel, std::string_view line) {
+                             said += std::string(line) + "\n";
+                           }});
+  testing::Mlp network(engine, *device, {.layers = 1});
+  for (int step = 0; step < 8; ++step) network.train_step();
+  EXPECT_EQ(engine.stats().steps_updated_on_device, 3u);
+  double cpu = 0, gpu = 0;
+  const std::size_t at = said.find("updates: ");
+  ASSERT_NE(at, std::string::npos) << said;
+  ASSERT_EQ(std::sscanf(said.c_str() + at, "updates: %lf G elements/s on the CPU, %lf", &cpu, &gpu),
+            2)
+      << said;
+  EXPECT_GT(cpu, 3 * gpu) << said;
+}
+
+// As on the CPU: bytes of the state that somebody changed are not trained on.
+TEST(CudaEngine, StopsAtADamagedChunkOfState) {
+  const testing::TemporaryDirectory directory;
+  const auto device = device::make_computing_cuda_device(1);
+  Settings settings = all_nvme(directory.string());
+  settings.offload_parameters = OffloadDevice::kCpu;
+  settings.update_on = UpdateOn::kDevice;
+  Engine engine(settings, {.device = device});
+  testing::Mlp network(engine, *device, {});
+  network.train_step();
+  engine.finish_step();
+  std::string path;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(directory.string())) {
+    if (entry.path().extension() == ".swap") path = entry.path().string();
+  }
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  const auto size = static_cast<std::streamoff>(std::filesystem::file_size(path));
+  // In the moments; headers, of a page each, have a checksum of their own.
+  for (std::streamoff at = 300'000; at < size; at += 500'000) {
+    file.seekg(at);
+    const int byte = file.get();
+    file.seekp(at);
+    file.put(static_cast<char>(byte ^ 0x10));
+  }
+  file.close();
+  std::string text;
+  try {
+    network.train_step();
+    engine.finish_step();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kCorrupt);
+    text = error.what();
+  }
+  EXPECT_NE(text.find("the checksum differs"), std::string::npos) << text;
+}
+
 TEST(CudaEngine, PlansWhatUpdatesTakeOfTheGpu) {
   const auto device = device::make_computing_cuda_device(1);
   Settings settings;
@@ -181,6 +250,35 @@ TEST(CudaEngine, PlansWhatUpdatesTakeOfTheGpu) {
   EXPECT_EQ(plan_bytes(), with);
   settings.device_budget_bytes = with - 1;  // no gather slot is given up for them
   EXPECT_EQ(plan_bytes(), without);
+}
+
+TEST(CudaEngine, LeavesUpdatesToTheCpuWhereTheGpuIsFull) {
+  const auto device = device::make_computing_cuda_device(1);
+  std::string said;
+  Settings settings;
+  settings.offload_parameters = OffloadDevice::kCpu;
+  const auto freeze = [&](UpdateOn on) {
+    settings.update_on = on;
+    Engine engine(settings, {.device = device, .log = [&](LogLevel, std::string_view line) {
+                               said += std::string(line) + "\n";
+                             }});
+    engine.add_group("g", {{"w", DType::kBf16, {100'000}, {}}});
+    // The gather slots come first.
+    device::simulated_cuda::fail_call("cudaMalloc", cudaErrorMemoryAllocation, 1);
+    engine.freeze();
+    EXPECT_EQ(engine.plan().to_text().find("updates on the device"), std::string::npos);
+    EXPECT_EQ(counters().allocated_bytes, engine.plan().device_bytes);
+  };
+  freeze(UpdateOn::kAuto);
+  EXPECT_NE(said.find("has no room for an update's slots: the CPU updates"), std::string::npos)
+      << said;
+  try {
+    freeze(UpdateOn::kDevice);
+    FAIL() << "it was asked for";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kOutOfBudget);
+    EXPECT_NE(std::string(error.what()).find("3 slots"), std::string::npos) << error.what();
+  }
 }
 
 TEST(CudaEngine, SaysOnceThatMemoryCannotBePinnedAndGoesOn) {

@@ -22,6 +22,8 @@ struct Row {
   DType dtype;
   UpdateOn on = UpdateOn::kCpu;
   MomentCodec moments = MomentCodec::kF32;
+  std::uint64_t tile_elements = 65536;
+  std::uint32_t width = 300;
 };
 
 std::string text_of(const Row& row) {
@@ -33,7 +35,7 @@ std::string text_of(const Row& row) {
 
 Settings settings_of(const Row& row, const std::string& directory) {
   Settings s;
-  s.tile_elements = 65536;
+  s.tile_elements = row.tile_elements;
   s.update_slots = 2;
   s.io_block_bytes = 128 * 1024;
   s.update_threads = 2;
@@ -54,8 +56,11 @@ Settings settings_of(const Row& row, const std::string& directory) {
 
 std::string train(const Row& row, const std::shared_ptr<device::DeviceHost>& device) {
   const testing::TemporaryDirectory directory;
-  const testing::MlpOptions options{
-      .accumulation = row.accumulation, .max_norm = 0.05f, .dtype = row.dtype};
+  const testing::MlpOptions options{.layers = row.width > 1000 ? 1u : 3u,
+                                    .width = row.width,
+                                    .accumulation = row.accumulation,
+                                    .max_norm = 0.05f,
+                                    .dtype = row.dtype};
   Settings settings = settings_of(row, directory.string());
   if (row.placement == Placement::kMixed) {
     for (double share = 0; share < 0.05 || share > 0.95;) {
@@ -112,6 +117,21 @@ TEST(CudaExactness, UpdatesOnTheGpuGiveTheCpusMomentsOfFewerBits) {
       row.placement = placement;
       SCOPED_TRACE(text_of(row));
       EXPECT_EQ(train(row, device::make_computing_cuda_device(7)), expected);
+    }
+  }
+}
+
+// A chunk is 2^20 elements at most: here a tile has two, and the second is not whole.
+TEST(CudaExactness, ATileThatGoesThereInChunksGivesTheCpusHashes) {
+  for (const MomentCodec moments : {MomentCodec::kF32, MomentCodec::kBlock8}) {
+    Row row{Placement::kHost, UpdateMode::kBarrier,   1,   DType::kBf16, UpdateOn::kCpu,
+            moments,          std::uint64_t{1} << 21, 1100};
+    const std::string expected = train(row, device::make_device_host());
+    row.on = UpdateOn::kDevice;
+    for (const Placement placement : {Placement::kHost, Placement::kNvme}) {
+      row.placement = placement;
+      SCOPED_TRACE(text_of(row));
+      EXPECT_EQ(train(row, device::make_computing_cuda_device(9)), expected);
     }
   }
 }

@@ -97,7 +97,16 @@ TEST(Cost, AnUpdateOnTheDeviceIsBoundByTheLinkOrTheHostsMemory) {
   EXPECT_EQ(p.update.bound(), Bound::kCopies);
   c.rates.memory = 1e9;
   EXPECT_NEAR(c.run().update.seconds, 41 * (there + back), 1e-12);
+  EXPECT_EQ(c.run().update.bound(), Bound::kMemory);
   c.rates.memory = 1e12;
+  c.inputs.settings.update_on = UpdateOn::kAuto;
+  EXPECT_TRUE(c.run().updates_on_device);
+  c.rates.update = 40 * kTile / p.update.seconds;  // as fast: nothing moves for noise
+  EXPECT_FALSE(c.run().updates_on_device);
+  EXPECT_NEAR(c.run().update.seconds, p.update.seconds, 1e-12);
+  c.rates.update *= 0.9;
+  EXPECT_TRUE(c.run().updates_on_device);
+  c.inputs.settings.update_on = UpdateOn::kDevice;
   c.offload(OffloadDevice::kCpu, OffloadDevice::kNvme);
   c.rates.verify = 1e8;  // records are verified and sealed by the CPU
   p = c.run();

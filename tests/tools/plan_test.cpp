@@ -64,6 +64,7 @@ TEST(Work, ActivationsAre34BytesPerTokenLayerAndWidthOrTwoWithCheckpoints) {
 TEST(Machines, EveryFigureOfAKnownOneHasASource) {
   for (const char* name : {"dgx-2", "dgx-h100", "nc96ads-a100-v4", "workstation"}) {
     Machine machine = machine_of(name);
+    assume_the_rest(machine);
     for (const FigureName& figure : figure_names()) {
       if (std::string(figure.name) == "nvme_mixed") continue;  // one direction after the other
       EXPECT_GT((machine.*figure.figure).value, 0) << name << " " << figure.name;
@@ -77,6 +78,7 @@ Scenario scenario_of(const std::string& model, const std::string& machine) {
   Scenario s;
   s.model = std::make_shared<PlannedModel>(planned(model));
   s.machine = machine_of(machine);
+  assume_the_rest(s.machine);
   s.settings.offload_optimizer = s.settings.offload_parameters = OffloadDevice::kNvme;
   s.settings.host_budget_auto = true;
   return s;
@@ -258,6 +260,40 @@ TEST_F(PlanProgram, TakesTheMachineThatDoctorFoundAndFiguresFromAFile) {
   EXPECT_EQ(read(json)["ranks"], 2);
 }
 
+TEST_F(PlanProgram, AssumesByWhatIsGivenOnAKnownMachineToo) {
+  const std::string json = file("plan.json");
+  ASSERT_EQ(run("gpt2 --machine workstation --memory 2.6e+10 --json " + json).exit_code, 0);
+  EXPECT_DOUBLE_EQ(read(json)["machine"]["rates_of_one_node"]["update"]["value"], 1e9);
+}
+
+TEST_F(PlanProgram, SaysWhereTilesAreUpdated) {
+  const std::string json = file("plan.json");
+  const auto planned = [&](const std::string& more) {
+    const Ran ran =
+        run("gpt2 --machine workstation --set zero_optimization.offload_optimizer.device=cpu --set "
+            "zero_optimization.offload_param.device=cpu --json " +
+            json + more);
+    EXPECT_EQ(ran.exit_code, 0) << ran.out;
+    const bool on_device = read(json)["prediction_of_one_rank"]["updates_on_device"];
+    return std::pair(on_device, ran.out);
+  };
+  auto [on_device, out] = planned("");
+  EXPECT_FALSE(on_device);
+  EXPECT_NE(out.find("by the CPU (headrace.update_on cpu)"), std::string::npos) << out;
+  EXPECT_NE(out.find("an update on the GPU (headrace.update_on=device)"), std::string::npos) << out;
+  std::tie(on_device, out) = planned(" --set headrace.update_on=auto --update 1e8");
+  EXPECT_TRUE(on_device);
+  EXPECT_NE(out.find("on the GPU (headrace.update_on device, as auto has it)"), std::string::npos)
+      << out;
+  std::tie(on_device, out) = planned(" --set headrace.update_on=auto --link 1GB");
+  EXPECT_FALSE(on_device);
+  EXPECT_NE(out.find("by the CPU (headrace.update_on cpu, as auto has it)"), std::string::npos)
+      << out;
+  const Ran cpu = run("gpt2 --gpus 0 --set headrace.update_on=device");
+  EXPECT_EQ(cpu.exit_code, 2);
+  EXPECT_NE(cpu.out.find("Name a GPU by --machine"), std::string::npos) << cpu.out;
+}
+
 TEST_F(PlanProgram, TakesTheGpusThatDoctorCouldUse) {
   const std::string doctor = write("doctor.json", R"({"program": "headrace doctor", "sections": [
     {"rows": [{"name": "usable memory", "values": {"bytes": 34359738368}},
@@ -309,7 +345,7 @@ TEST_F(PlanProgram, RefusesAFileThatIsNoReportOfBenchCopy) {
   };
   refused("{", "is not JSON");
   refused(R"({"program": "headrace bench"})", "is no report of bench copy; nothing was planned");
-  refused(R"({"program": "headrace bench copy", "error": {}})", "rows is missing");
+  refused(R"({"program": "headrace bench copy", "error": {}})", "is of a run that failed");
   refused(R"({"program": "headrace bench copy", "rows": []})", "no rate of pinned copies");
   expect_refused(run("gpt2 --copy-json /nothing/here"), "", "--copy-json '/nothing/here'");
 }

@@ -200,6 +200,10 @@ std::string smallest_change(Planning& planning, const Scenario& s) {
                  put_on_nvme);
   }
   add_moments(variants, s, "set ");
+  if (s.settings.update_on == UpdateOn::kDevice) {
+    variants.add("set headrace.update_on to cpu",
+                 [](Scenario& v) { v.settings.update_on = UpdateOn::kCpu; });
+  }
   for (const Variant& variant : variants.all) {
     if (planning.fits(variant.scenario)) return variant.text;
   }

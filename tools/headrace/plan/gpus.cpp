@@ -66,6 +66,7 @@ void take_copy_report(Machine& machine, const std::string& path) {
   const Json json = copy_document(path, origin);
   const JsonFields report(json, origin);
   if (report.text("program") != "headrace bench copy") report.refuse("is no report of bench copy");
+  if (json.contains("error") && !json.contains("rows")) report.refuse("is of a run that failed");
   machine.link = {rate_each_way(report), "measured: " + path + ", both ways at once"};
   machine.gpu_memory_bytes = report.at("gpu").whole("memory_bytes");
   machine.gpus = std::max(machine.gpus, 1u);

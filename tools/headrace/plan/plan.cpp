@@ -65,6 +65,10 @@ double rate_of(const std::string& name, std::string word, const FigureName& figu
   if (std::string(figure.unit) != "bytes/s")
     return command_line::to_real(name, word, {figure.least, figure.most});
   if (word.ends_with("/s")) word.resize(word.size() - 2);
+  // As reports print it: 2.5e+10.
+  if (word.find_first_not_of("0123456789.eE+") == std::string::npos &&
+      word.find_first_of("eE") != std::string::npos)
+    return command_line::to_real(name, word, {figure.least, figure.most});
   const auto bytes =
       static_cast<double>(command_line::to_bytes(name, word, {0, std::uint64_t{1} << 50}));
   if (bytes >= figure.least && bytes <= figure.most) return bytes;
@@ -160,6 +164,13 @@ Scenario scenario_for(const Options& o) {
                 "--nodes " + std::to_string(o.nodes) + " with " + s.machine.name +
                     ", which has no GPU; nothing was planned. Plan one node, or a --machine with "
                     "GPUs.");
+  }
+  if (s.on_cpu() && s.settings.update_on == UpdateOn::kDevice) {
+    throw Error(
+        Code::kUnsupported,
+        "headrace.update_on is \"device\", and " + s.machine.name +
+            " computes on its CPUs; nothing was planned. Name a GPU by --machine, --gpus or "
+            "--copy-json, or set it to \"auto\" or \"cpu\".");
   }
   s.model = std::make_shared<PlannedModel>(planned_model(model_of(o.model), o.frozen));
   s.sequence = o.sequence > 0 ? o.sequence : usual_sequence(*s.model);

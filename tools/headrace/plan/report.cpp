@@ -57,12 +57,18 @@ std::string memory_text(const PlanResult& r) {
 std::string lanes_text(const PlanResult& r) {
   const residency::Prediction& p = r.outcome.prediction;
   const bool deferred = r.outcome.plan->deferred;
+  const auto as_auto = [](bool is) { return is ? ", as auto has it" : ""; };
+  const Settings& settings = r.scenario.settings;
   std::string text = fmt::format(
-      "Seconds of one step; the update is {}{} (headrace.update_mode {}{})\n  {:<10}{:>10}",
-      p.updates_on_device ? "on the GPU, " : "",
+      "Seconds of one step; the update is {} (headrace.update_mode {}{})",
       deferred ? "deferred to the next forward" : "all within step()",
-      deferred ? "defer" : "barrier",
-      r.scenario.settings.update_mode == UpdateMode::kAuto ? ", as auto has it" : "", "", "takes");
+      deferred ? "defer" : "barrier", as_auto(settings.update_mode == UpdateMode::kAuto));
+  if (!r.scenario.on_cpu()) {
+    text += fmt::format(
+        ", {} (headrace.update_on {}{})", p.updates_on_device ? "on the GPU" : "by the CPU",
+        p.updates_on_device ? "device" : "cpu", as_auto(settings.update_on == UpdateOn::kAuto));
+  }
+  text += fmt::format("\n  {:<10}{:>10}", "", "takes");
   for (std::size_t l = 0; l < residency::kLanes; ++l)
     text += fmt::format("{:>12}", residency::name_of(static_cast<Lane>(l)));
   text += "  bound by\n";

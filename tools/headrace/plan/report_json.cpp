@@ -22,6 +22,7 @@ Json prediction_json(const PlanResult& r) {
           {"forward", phase_json(p.forward)},
           {"backward", phase_json(p.backward)},
           {"update", phase_json(p.update)},
+          {"updates_on_device", p.updates_on_device},
           {"hidden_seconds", p.hidden_seconds},
           {"free_tokens_per_micro_batch", p.free_tokens},
           {"nvme_read_bytes_per_step", p.nvme_read_bytes},

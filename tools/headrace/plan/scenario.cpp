@@ -191,6 +191,11 @@ Outcome Planning::evaluate(const Scenario& s, residency::Spans spans) {
     return outcome;
   }
   outcome.refusal = refusal_of(s, *outcome.plan, outcome.activations);
+  if (!outcome.fits() && outcome.plan->update_on == UpdateOn::kAuto) {
+    Scenario by_cpu = s;
+    by_cpu.settings.update_on = UpdateOn::kCpu;
+    return evaluate(by_cpu, spans);
+  }
   outcome.prediction =
       residency::predict(*outcome.plan, partition, workload_of(s), rates_of(s), spans);
   return outcome;

@@ -103,6 +103,8 @@ std::string shared_drive(const std::vector<Section>& drives) {
 Scenario scenario_of(const InitOptions& o, const Settings& settings) {
   Scenario s;
   s.settings = settings;
+  // Planned is this machine, by its CPUs; the settings may be for one with a GPU.
+  if (s.settings.update_on == UpdateOn::kDevice) s.settings.update_on = UpdateOn::kAuto;
   s.machine = machine_of("");
   assume_the_rest(s.machine);
   look_at_drives(s.machine, settings);
