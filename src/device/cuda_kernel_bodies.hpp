@@ -11,7 +11,7 @@
 #include "base/both_sides.hpp"
 
 // For the GPU alone: several loads, or products, at once.
-#ifdef __CUDACC__
+#ifdef __CUDA_ARCH__
 #define HEADRACE_UNROLLED _Pragma("unroll 8")
 #else
 #define HEADRACE_UNROLLED

@@ -49,7 +49,8 @@ DeviceUpdates::DeviceUpdates(Device& device, async::Conductor& conductor,
       tickets_({}, plan.device_update_slots, 0) {
   streams_.reserve(plan.device_update_slots);
   try {
-    while (streams_.size() < streams_.capacity()) streams_.push_back(device_.create_stream());
+    for (std::uint32_t slot = 0; slot < plan.device_update_slots; ++slot)
+      streams_.push_back(device_.create_stream());
   } catch (...) {
     for (const Stream stream : streams_) device_.destroy_stream(stream);
     device_.deallocate(memory_, device_bytes());

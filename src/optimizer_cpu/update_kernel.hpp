@@ -300,7 +300,7 @@ struct Block8Moments {
   }
 };
 
-// ---- the rules: see update.hpp ----
+// ---- the rules: see device/update_span.hpp ----
 
 // Of the bits: what a loop asks at every turn should be one instruction.
 inline bool not_zero(float value) { return (__builtin_bit_cast(Bits32, value) << 1) != 0; }

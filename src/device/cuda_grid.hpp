@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// cuda_grid.hpp: the GPU's kernels: what each thread of a grid does. cuda_kernels.cu launches them;
+// a test includes this too and runs a grid on threads of the CPU (tests/device/emulated_grid.hpp).
+#pragma once
+#include "device/cuda_kernel_bodies.hpp"
+#include "device/cuda_kernel_work.hpp"
+#include "device/cuda_update_bodies.hpp"
+
+namespace headrace::device::cuda {
+namespace {  // NOLINT(google-build-namespaces): kernels of one file
+constexpr unsigned kThreads = 256;
+
+template <class Source, class Sum, bool kOverwrite>
+__global__ void cast(const Source* source, Sum* sum, std::uint64_t elements) {
+  const std::uint64_t step = std::uint64_t{gridDim.x} * kThreads;
+  for (std::uint64_t i = std::uint64_t{blockIdx.x} * kThreads + threadIdx.x; i < elements;
+       i += step) {
+    if constexpr (kOverwrite) {
+      write_element(source, sum, i);
+    } else {
+      add_element(source, sum, i);
+    }
+  }
+}
+
+// A block per piece. The first sixteen threads add one strip while the other warps load the next.
+template <class Value>
+__global__ void measure(MeasureWork work) {
+  __shared__ float strips[2][kStrip];
+  __shared__ Lane lanes[kLanes];
+  const std::uint64_t before =
+      blockIdx.x == 0 ? 0 : work.first_piece_elements + (blockIdx.x - 1ull) * work.piece_elements;
+  const std::uint64_t size = blockIdx.x == 0 ? work.first_piece_elements : work.piece_elements;
+  const std::uint64_t left = work.elements - before, elements = size < left ? size : left;
+  const auto* const piece = static_cast<const Value*>(work.values) + before;
+  const auto strip_elements = [&](std::uint64_t first) {
+    return static_cast<std::uint32_t>(elements - first < kStrip ? elements - first : kStrip);
+  };
+  constexpr unsigned kLoaders = kThreads - 32;
+  const bool adds = threadIdx.x < kLanes, loads = threadIdx.x >= 32;
+  Lane lane{};
+  if (loads) load_strip(piece, 0, strip_elements(0), strips[0], threadIdx.x - 32, kLoaders);
+  unsigned now = 0;
+  for (std::uint64_t first = 0; first < elements; first += kStrip, now ^= 1u) {
+    __syncthreads();
+    const std::uint64_t next = first + kStrip;
+    if (loads && next < elements)
+      load_strip(piece, next, strip_elements(next), strips[now ^ 1u], threadIdx.x - 32, kLoaders);
+    if (adds) add_strip(strips[now], strip_elements(first), threadIdx.x, lane);
+  }
+  if (adds) lanes[threadIdx.x] = lane;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  join_lanes(lanes);
+  work.pieces[blockIdx.x] = {lanes[0].sum, lanes[0].non_finite};
+}
+
+// A thread per element, a block per block of a scale: the largest of its new moments makes it.
+// Which update it is, is asked of the arguments: the branches are the same for all threads, and the
+// kernel waits for memory.
+static_assert(kScaleBlock == kThreads);
+__global__ void update(const UpdateSpan span, const UpdateStep step) {
+  __shared__ std::uint32_t largest[kMaxMoments];
+  const bool scaled = span.codec == MomentCodec::kBlock8;
+  if (scaled && threadIdx.x < kMaxMoments) largest[threadIdx.x] = 0;
+  if (scaled) __syncthreads();
+  const std::uint64_t i = std::uint64_t{blockIdx.x} * kThreads + threadIdx.x;
+  NewMoments fresh{};
+  if (i < span.elements) fresh = update_element(span, step, i);
+  if (!scaled) return;
+  HEADRACE_UNROLLED
+  for (std::uint32_t k = 0; k < kMaxMoments; ++k)
+    atomicMax(&largest[k], as_bits(fresh.value[k]) & 0x7fffffffu);
+  __syncthreads();
+  HEADRACE_UNROLLED
+  for (std::uint32_t k = 0; k < kMaxMoments; ++k) {
+    if (k >= moments(step.arithmetic)) break;
+    const std::uint32_t scale = scale_of(largest[k]);
+    if (threadIdx.x == 0) span.moment_scale[k][blockIdx.x] = static_cast<std::uint8_t>(scale);
+    if (i < span.elements) store_code(span, step, i, k, fresh.value[k], scale);
+  }
+}
+}  // namespace
+}  // namespace headrace::device::cuda
