@@ -74,7 +74,7 @@ __global__ void update(const UpdateSpan span, const UpdateStep step) {
   __syncthreads();
   HEADRACE_UNROLLED
   for (std::uint32_t k = 0; k < kMaxMoments; ++k) {
-    if (k >= moments(step.arithmetic)) break;
+    if (k >= moments(step.arithmetic)) continue;
     const std::uint32_t scale = scale_of(largest[k]);
     if (threadIdx.x == 0) span.moment_scale[k][blockIdx.x] = static_cast<std::uint8_t>(scale);
     if (i < span.elements) store_code(span, step, i, k, fresh.value[k], scale);

@@ -211,7 +211,7 @@ HEADRACE_BOTH NewMoments update_element(const UpdateSpan& span, const UpdateStep
   store_master(span, i, canonical(p));
   HEADRACE_UNROLLED
   for (std::uint32_t k = 0; k < kMaxMoments; ++k) {
-    if (k >= used) break;
+    if (k >= used) continue;
     fresh.value[k] = canonical(fresh.value[k]);
     if (span.codec != MomentCodec::kBlock8) store_moment(span, step, i, k, fresh.value[k]);
   }
