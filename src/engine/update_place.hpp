@@ -3,7 +3,6 @@
 #pragma once
 #include <cstdint>
 #include <limits>
-#include <string>
 
 #include "headrace/settings.hpp"
 

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <limits>
+#include <cstdlib>
 #include <vector>
 
 #include "base/units.hpp"
@@ -17,15 +17,15 @@ namespace {
 constexpr std::size_t kImageBytes = 2 << 20;
 
 // The arrays of a span in one stretch of memory, at the same places in the host's and the GPU's.
-class OnGpu : public testing::Test {
+class CudaUpdate : public testing::Test {
  protected:
-  OnGpu()
+  CudaUpdate()
       : device_(device::make_cuda_under_test(kSeed)),
         memory_(*device_, kImageBytes),
         stream_(device_->create_stream()) {
     RecordProperty("seed", std::to_string(kSeed));
   }
-  ~OnGpu() override { device_->destroy_stream(stream_); }
+  ~CudaUpdate() override { device_->destroy_stream(stream_); }
 
   // Whether every byte of the image is the reference's afterwards.
   bool equals_reference(UpdateBuffers& input, const UpdateStep& step) {
@@ -81,7 +81,6 @@ class OnGpu : public testing::Test {
   device::DeviceBytes memory_;
   Stream stream_;
 };
-using CudaUpdate = OnGpu;
 
 TEST_F(CudaUpdate, GivesTheReferencesBitsForEveryKind) {
   std::mt19937_64 random(kSeed);
@@ -111,22 +110,14 @@ TEST_F(CudaUpdate, GivesTheReferencesBitsAcrossRandomBlocks) {
 
 TEST_F(CudaUpdate, GivesTheReferencesBitsForHardConstants) {
   std::mt19937_64 random(kSeed + 2);
-  const float nan = std::numeric_limits<float>::quiet_NaN();
-  const float infinity = std::numeric_limits<float>::infinity();
   for_every_case([&](UpdateCase of) {
     of.elements = 300;
-    UpdateStep steps[] = {ordinary_step(of.rule, 1),      ordinary_step(of.rule, 1000000, 1.0),
-                          ordinary_step(of.rule, 3, 0.0), ordinary_step(of.rule, 3, -1e30),
-                          ordinary_step(of.rule, 2, nan), ordinary_step(of.rule, 2, infinity)};
-    steps[0].eps = 0.0f;
-    steps[1].eps = 1e-40f;
-    steps[1].l2 = 0.3f;
-    steps[2].step_size = 1e-44f;
+    const auto steps = hard_steps(of.rule);
     for (const UpdateStep& step : steps) {
       UpdateBuffers buffers(of);
       fill(buffers, random, 3);
       ASSERT_TRUE(equals_reference(buffers, step))
-          << "step " << &step - steps << " " << text_of(of);
+          << "step " << &step - steps.data() << " " << text_of(of);
     }
   });
 }
@@ -139,20 +130,7 @@ TEST_F(CudaUpdate, GivesTheReferencesBitsAtEveryMagnitude) {
     of.elements = kScaleBlock;
     for (int exponent = -150; exponent < 128; exponent += exponent < -120 ? 1 : 13) {
       UpdateBuffers buffers(of);
-      std::vector<float> values(of.elements);
-      const auto number = [&] {
-        const float share = static_cast<float>(random() >> 40) * 0x1p-24f;
-        return std::ldexp(random() % 2 == 0 ? share + 1 : -share - 1, exponent);
-      };
-      for (std::uint64_t i = 0; i < of.elements; ++i) {
-        buffers.set_master(i, number());
-        buffers.set_gradient(i, number());
-      }
-      for (std::uint32_t k = 0; k < moments(arithmetic_of(of.rule)); ++k) {
-        for (float& value : values)
-          value = is_square(arithmetic_of(of.rule), k) ? std::fabs(number()) : number();
-        encode_moment(buffers.stored(k), random(), values.data(), of.elements);
-      }
+      fill_at_magnitude(buffers, random, exponent);
       ASSERT_TRUE(equals_reference(buffers, ordinary_step(of.rule)))
           << "exponent " << exponent << " " << text_of(of);
     }

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // update_cases.hpp: every kind of update there is, and numbers to give it.
 #pragma once
+#include <array>
 #include <bit>
 #include <cmath>
 #include <iterator>
+#include <limits>
 
 #include "optimizer_cpu/update_fixture.hpp"
 
@@ -52,6 +54,39 @@ inline UpdateStep ordinary_step(OptimizerRule rule = OptimizerRule::kAdamW, std:
   UpdateStep step = make_update_step(rule, values, 1e-3, t, gradient_factor);
   step.random_key = random_key(kSeed, 3, t);
   return step;
+}
+
+// Constants at the ends of what a step may have.
+inline std::array<UpdateStep, 6> hard_steps(OptimizerRule rule) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const float infinity = std::numeric_limits<float>::infinity();
+  std::array<UpdateStep, 6> steps{ordinary_step(rule, 1),      ordinary_step(rule, 1000000, 1.0),
+                                  ordinary_step(rule, 3, 0.0), ordinary_step(rule, 3, -1e30),
+                                  ordinary_step(rule, 2, nan), ordinary_step(rule, 2, infinity)};
+  steps[0].eps = 0.0f;
+  steps[1].eps = 1e-40f;
+  steps[1].l2 = 0.3f;
+  steps[2].step_size = 1e-44f;
+  return steps;
+}
+
+// Numbers from 2^exponent to twice that, of both signs; sums of squares have one.
+inline void fill_at_magnitude(UpdateBuffers& buffers, std::mt19937_64& random, int exponent) {
+  const UpdateCase& of = buffers.of;
+  std::vector<float> values(of.elements);
+  const auto number = [&] {
+    const float share = static_cast<float>(random() >> 40) * 0x1p-24f;
+    return std::ldexp(random() % 2 == 0 ? share + 1 : -share - 1, exponent);
+  };
+  for (std::uint64_t i = 0; i < of.elements; ++i) {
+    buffers.set_master(i, number());
+    buffers.set_gradient(i, number());
+  }
+  for (std::uint32_t k = 0; k < moments(arithmetic_of(of.rule)); ++k) {
+    for (float& value : values)
+      value = is_square(arithmetic_of(of.rule), k) ? std::fabs(number()) : number();
+    encode_moment(buffers.stored(k), random(), values.data(), of.elements);
+  }
 }
 
 // All that an update may be of, each with `visit`.

@@ -90,23 +90,15 @@ TEST_P(UpdateKernel, GivesTheReferencesBitsForRandomTiles) {
 
 TEST_P(UpdateKernel, GivesTheReferencesBitsForHardConstants) {
   std::mt19937_64 random(kSeed + 2);
-  const float nan = std::numeric_limits<float>::quiet_NaN();
-  const float infinity = std::numeric_limits<float>::infinity();
   for_every_case([&](UpdateCase of) {
     of.elements = 300;
     of.offset = 1;
-    UpdateStep steps[] = {ordinary_step(of.rule, 1),      ordinary_step(of.rule, 1000000, 1.0),
-                          ordinary_step(of.rule, 3, 0.0), ordinary_step(of.rule, 3, -1e30),
-                          ordinary_step(of.rule, 2, nan), ordinary_step(of.rule, 2, infinity)};
-    steps[0].eps = 0.0f;
-    steps[1].eps = 1e-40f;
-    steps[1].l2 = 0.3f;
-    steps[2].step_size = 1e-44f;
+    const auto steps = hard_steps(of.rule);
     for (const UpdateStep& step : steps) {
       UpdateBuffers buffers(of);
       fill(buffers, random, 3);
       ASSERT_TRUE(equals_reference(buffers, step))
-          << "step " << &step - steps << " " << text_of(of);
+          << "step " << &step - steps.data() << " " << text_of(of);
     }
   });
 }
@@ -120,20 +112,7 @@ TEST_P(UpdateKernel, GivesTheReferencesBitsAtEveryMagnitude) {
     const bool block8 = of.codec == MomentCodec::kBlock8;
     for (int exponent = -150; exponent < 128; exponent += block8 && exponent < -120 ? 1 : 13) {
       UpdateBuffers buffers(of);
-      std::vector<float> values(of.elements);
-      const auto number = [&] {
-        const float share = static_cast<float>(random() >> 40) * 0x1p-24f;
-        return std::ldexp(random() % 2 == 0 ? share + 1 : -share - 1, exponent);
-      };
-      for (std::uint64_t i = 0; i < of.elements; ++i) {
-        buffers.set_master(i, number());
-        buffers.set_gradient(i, number());
-      }
-      for (std::uint32_t k = 0; k < moments(arithmetic_of(of.rule)); ++k) {
-        for (float& value : values)
-          value = is_square(arithmetic_of(of.rule), k) ? std::fabs(number()) : number();
-        encode_moment(buffers.stored(k), random(), values.data(), of.elements);
-      }
+      fill_at_magnitude(buffers, random, exponent);
       const UpdateStep step = ordinary_step(of.rule, 1, exponent % 2 == 0 ? 1.0 : 0.37);
       ASSERT_TRUE(equals_reference(buffers, step)) << text_of(of) << " exponent " << exponent;
     }
