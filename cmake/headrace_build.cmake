@@ -55,7 +55,7 @@ function(headrace_headers name source library header)
   file(CONFIGURE OUTPUT ${source} CONTENT "int main() {}\n")
   add_executable(${name} EXCLUDE_FROM_ALL ${source})
   headrace_flags(${name})
-  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
+  headrace_test_optimization(${name})
   target_link_libraries(${name} PRIVATE ${library})
   target_precompile_headers(${name} PRIVATE ${header})
 endfunction()
@@ -71,32 +71,83 @@ function(headrace_torch_headers target)
   target_precompile_headers(${target} REUSE_FROM headrace_torch_headers)
 endfunction()
 
-# headrace_test(NAME extents_test SOURCES extents_test.cpp USES swap [LIBRARIES x] [TIMEOUT s]
-#               [LABELS slow] [ARGS ...] [WITH_TORCH])
+# headrace_test_program(NAME swap_tests [USES swap async] [LIBRARIES x] [WITH_TORCH])
+# Tests of one folder as one program, whose parts are CTest's tests: see headrace_test(IN). Its
+# headers are read once, and where HEADRACE_JOINED its sources compile as one.
 # WITH_TORCH: LibTorch's headers are precompiled for it in place of gtest's.
-# One GoogleTest program, one CTest test; a program that exits 77 is listed as skipped.
-function(headrace_test)
-  cmake_parse_arguments(arg "WITH_TORCH" "NAME;TIMEOUT" "SOURCES;USES;LIBRARIES;LABELS;ARGS"
-    ${ARGN})
-  add_executable(${arg_NAME} ${arg_SOURCES})
-  headrace_flags(${arg_NAME})
-  set_target_properties(${arg_NAME} PROPERTIES
+function(headrace_test_program)
+  cmake_parse_arguments(arg "WITH_TORCH" "NAME" "USES;LIBRARIES" ${ARGN})
+  add_executable(${arg_NAME} ${headrace_SOURCE_DIR}/tests/support/run_part.cpp)
+  set_source_files_properties(${headrace_SOURCE_DIR}/tests/support/run_part.cpp
+    PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  set_target_properties(${arg_NAME} PROPERTIES HEADRACE_PARTS "" UNITY_BUILD ${HEADRACE_JOINED}
+    UNITY_BUILD_BATCH_SIZE 0)
+  headrace_test_flags(${arg_NAME} USES ${arg_USES} LIBRARIES ${arg_LIBRARIES} GTest::gtest)
+  headrace_test_precompiled(${arg_NAME} "${arg_WITH_TORCH}")
+  file(GENERATE OUTPUT ${headrace_BINARY_DIR}/tests/bin/${arg_NAME}.parts
+    CONTENT "$<JOIN:$<TARGET_PROPERTY:${arg_NAME},HEADRACE_PARTS>,\n>\n")
+endfunction()
+
+function(headrace_test_flags target)
+  cmake_parse_arguments(arg "" "" "USES;LIBRARIES" ${ARGN})
+  headrace_flags(${target})
+  set_target_properties(${target} PROPERTIES
     RUNTIME_OUTPUT_DIRECTORY ${headrace_BINARY_DIR}/tests/bin)
-  target_include_directories(${arg_NAME} PRIVATE ${headrace_SOURCE_DIR}/tests)
-  # What is tested is optimised; the tests themselves compile in two thirds of the time.
-  target_compile_options(${arg_NAME} PRIVATE $<$<CONFIG:Release>:-O1>)
+  target_include_directories(${target} PRIVATE ${headrace_SOURCE_DIR}/tests)
+  headrace_test_optimization(${target})
   foreach(room IN LISTS arg_USES)
-    target_link_libraries(${arg_NAME} PRIVATE headrace_${room})
+    target_link_libraries(${target} PRIVATE headrace_${room})
   endforeach()
-  target_link_libraries(${arg_NAME} PRIVATE ${arg_LIBRARIES} GTest::gtest_main)
-  if(arg_WITH_TORCH)
-    headrace_torch_headers(${arg_NAME})
-  else()
-    # gtest's headers take longer to read than most tests to compile.
-    headrace_headers(headrace_test_headers tests/headers.cpp GTest::gtest_main <gtest/gtest.h>)
-    target_precompile_headers(${arg_NAME} REUSE_FROM headrace_test_headers)
+  target_link_libraries(${target} PRIVATE ${arg_LIBRARIES})
+endfunction()
+
+# What is tested is optimised. The tests themselves compile in two thirds of the time, and where
+# every access is instrumented in half of it.
+function(headrace_test_optimization target)
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+  if(HEADRACE_SANITIZE)
+    target_compile_options(${target} PRIVATE -O0)
   endif()
-  add_test(NAME ${arg_NAME} COMMAND ${arg_NAME} ${arg_ARGS})
+endfunction()
+
+# gtest's headers take longer to read than most tests to compile.
+function(headrace_test_precompiled target with_torch)
+  if(with_torch)
+    headrace_torch_headers(${target})
+  else()
+    headrace_headers(headrace_test_headers tests/headers.cpp GTest::gtest_main <gtest/gtest.h>)
+    target_precompile_headers(${target} REUSE_FROM headrace_test_headers)
+  endif()
+endfunction()
+
+# headrace_test(NAME extents_test SOURCES extents_test.cpp IN swap_tests
+#               [TIMEOUT s] [LABELS slow])
+# headrace_test(NAME extents_test SOURCES extents_test.cpp USES swap [LIBRARIES x]
+#               [TIMEOUT s] [LABELS slow] [WITH_TORCH])
+# One CTest test: the tests in SOURCES, which become part of the program IN, or a program of their
+# own (what replaces the allocator, or another library). A program that exits 77 is listed as
+# skipped.
+function(headrace_test)
+  cmake_parse_arguments(arg "WITH_TORCH" "NAME;TIMEOUT;IN" "SOURCES;USES;LIBRARIES;LABELS" ${ARGN})
+  if(arg_IN)
+    set(names)
+    foreach(source IN LISTS arg_SOURCES)
+      get_filename_component(path ${source} ABSOLUTE)
+      target_sources(${arg_IN} PRIVATE ${path})
+      get_filename_component(name ${source} NAME)
+      list(APPEND names ${name})
+    endforeach()
+    list(JOIN names " " names)
+    set_property(TARGET ${arg_IN} APPEND PROPERTY HEADRACE_PARTS "${arg_NAME} ${names}")
+    add_test(NAME ${arg_NAME} COMMAND ${arg_IN} --part=${arg_NAME})
+  else()
+    add_executable(${arg_NAME} ${arg_SOURCES})
+    set_target_properties(${arg_NAME} PROPERTIES UNITY_BUILD ${HEADRACE_JOINED}
+      UNITY_BUILD_BATCH_SIZE 0)
+    headrace_test_flags(${arg_NAME} USES ${arg_USES} LIBRARIES ${arg_LIBRARIES} GTest::gtest_main)
+    headrace_test_precompiled(${arg_NAME} "${arg_WITH_TORCH}")
+    add_test(NAME ${arg_NAME} COMMAND ${arg_NAME})
+  endif()
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 300)
   endif()
@@ -112,7 +163,7 @@ endfunction()
 # there is none or this build has no part for it. Sources see tests/device/cuda_under_test.hpp.
 function(headrace_gpu_test)
   cmake_parse_arguments(arg "" "NAME" "SOURCES;USES" ${ARGN})
-  set(sources ${headrace_SOURCE_DIR}/tests/device/cuda_on_gpu.cpp)
+  set(sources $<TARGET_OBJECTS:headrace_cuda_on_gpu>)
   if(headrace_cuda)
     list(APPEND sources ${arg_SOURCES})
   endif()
@@ -121,19 +172,29 @@ function(headrace_gpu_test)
 endfunction()
 
 # headrace_cuda_tests(NAME device_cuda SOURCES ... USES ... [SIMULATED more.cpp]): the same tests
-# twice: NAME_test on a GPU, and NAME_simulated_test on a simulated one
+# twice, compiled once: NAME_test on a GPU, and NAME_simulated_test on a simulated one
 # (tests/device/simulated_cuda.hpp), which has those of SIMULATED as well.
 function(headrace_cuda_tests)
   cmake_parse_arguments(arg "" "NAME" "SOURCES;USES;SIMULATED" ${ARGN})
-  headrace_gpu_test(NAME ${arg_NAME}_test SOURCES ${arg_SOURCES} USES ${arg_USES})
-  set(tests ${headrace_SOURCE_DIR}/tests/device)
-  set(simulated ${tests}/cuda_on_gpu.cpp)  # says that there is none
+  set(simulated $<TARGET_OBJECTS:headrace_cuda_on_gpu>)  # says that there is none
   if(headrace_cuda)
-    set(simulated ${tests}/cuda_simulated.cpp ${tests}/simulated_cuda.cpp
-      ${tests}/simulated_cuda_kernels.cpp ${arg_SOURCES} ${arg_SIMULATED})
+    headrace_test_objects(NAME ${arg_NAME}_tests SOURCES ${arg_SOURCES} USES ${arg_USES})
+    set(arg_SOURCES $<TARGET_OBJECTS:${arg_NAME}_tests>)
+    set(simulated ${arg_SOURCES} ${arg_SIMULATED} $<TARGET_OBJECTS:headrace_simulated_cuda>)
   endif()
+  headrace_gpu_test(NAME ${arg_NAME}_test SOURCES ${arg_SOURCES} USES ${arg_USES})
   headrace_test(NAME ${arg_NAME}_simulated_test SOURCES ${simulated} USES ${arg_USES})
   headrace_uses_cuda(${arg_NAME}_simulated_test)
+endfunction()
+
+# headrace_test_objects(NAME x SOURCES ... USES ... [LIBRARIES ...] [WITH_TORCH]): compiled once for
+# several test programs, which take $<TARGET_OBJECTS:x>.
+function(headrace_test_objects)
+  cmake_parse_arguments(arg "WITH_TORCH" "NAME" "SOURCES;USES;LIBRARIES" ${ARGN})
+  add_library(${arg_NAME} OBJECT ${arg_SOURCES})
+  headrace_test_flags(${arg_NAME} USES ${arg_USES} LIBRARIES ${arg_LIBRARIES} GTest::gtest)
+  headrace_test_precompiled(${arg_NAME} "${arg_WITH_TORCH}")
+  headrace_uses_cuda(${arg_NAME})
 endfunction()
 
 function(headrace_uses_cuda target)

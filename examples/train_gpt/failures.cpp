@@ -38,13 +38,12 @@ bool is_lack_of_memory(const std::exception& error) {
          text.find("can't allocate memory") != std::string_view::npos ||
          text.find("not enough memory") != std::string_view::npos;
 }
+}  // namespace
 
-// Without the stack that torch appends.
 std::string first_line(const std::exception& error) {
   const std::string text = error.what();
   return text.substr(0, text.find('\n'));
 }
-}  // namespace
 
 std::string errno_text(int number) {
   const char* name = strerrorname_np(number);
@@ -64,7 +63,7 @@ int exit_code_for(const headrace::Error& error, bool running) {
   return !running && refused ? kRefused : kRunFailed;
 }
 
-Failure describe(const std::exception& error, bool running, int signal) {
+Failure describe(const std::exception& error, bool running, int signal, const InTorch& torch) {
   const auto* ours = dynamic_cast<const headrace::Error*>(&error);
   if (signal != 0) {
     const char* name = ::sigabbrev_np(signal);
@@ -81,6 +80,13 @@ Failure describe(const std::exception& error, bool running, int signal) {
             "the system gives no more memory" + (says ? " (" + first_line(error) + ")" : "") +
                 "; the run ended. Make --batch, --seq or headrace.host_budget_bytes smaller, or "
                 "raise the limit (ulimit -v, the cgroup's memory.max)."};
+  }
+  if (!torch.version.empty()) {
+    return {
+        kRunFailed, "kTorch",
+        "LibTorch " + torch.version + " failed in " + torch.doing + ": " + first_line(error) +
+            "; the run ended. More memory does not help. Run it with --plain: if it fails there "
+            "too, report this line to PyTorch, else to Headrace."};
   }
   return {kRunFailed, "kUnexpected", first_line(error)};
 }

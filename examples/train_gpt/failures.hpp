@@ -28,14 +28,22 @@ std::string errno_text(int number);
 //   running  the first step has begun
 int exit_code_for(const headrace::Error& error, bool running);
 
+// Without the stack that torch appends.
+std::string first_line(const std::exception& error);
+
 // The same for any exception, with the words to print: {1, "kIo", "text"}.
 //   signal   the signal that asked us to end, 0 for none: 128 + n, whatever it broke
+//   torch    where LibTorch threw it: its version, and what was being done; else empty
+struct InTorch {
+  std::string version = {};  // "2.11.0"
+  std::string doing = {};    // "the forward pass of step 3"
+};
 struct Failure {
   int exit_code = kRunFailed;
   std::string code;
   std::string text;
 };
-Failure describe(const std::exception& error, bool running, int signal);
+Failure describe(const std::exception& error, bool running, int signal, const InTorch& torch = {});
 
 // What a run that ended early leaves: "3 of 100 steps done, nothing was saved, ..." and what helps.
 struct Outcome {

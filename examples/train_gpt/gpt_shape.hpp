@@ -21,6 +21,7 @@ struct GptShape {
   std::uint32_t heads = 4;
   std::uint32_t sequence = 128;
   headrace::DType dtype = headrace::DType::kBf16;  // of all weights
+  bool products_in_f32 = false;                    // of linear layers and attention: products.hpp
 };
 
 struct NamedShape {

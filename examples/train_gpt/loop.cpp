@@ -49,8 +49,10 @@ void say_scale(const StepRecord& record, double scale, Progress& progress) {
 }
 
 // Forward and backward of one step's micro-batches.
-void accumulate(Training& training, Batches& batches, std::uint32_t accumulation,
-                StepRecord& record, TraceFile* trace) {
+void accumulate(Training& training, Batches& batches, Report& report, StepRecord& record,
+                TraceFile* trace) {
+  const std::uint32_t accumulation = report.recipe.accumulation;
+  const std::string of_step = " of step " + std::to_string(record.step);
   Stopwatch watch;
   const auto add = [&](const char* what, double& seconds) {
     const auto begin = watch.last();
@@ -60,10 +62,12 @@ void accumulate(Training& training, Batches& batches, std::uint32_t accumulation
   for (std::uint32_t micro = 0; micro < accumulation; ++micro) {
     check_signal();
     const Batch batch = batches.training((record.step - 1) * accumulation + micro);
+    report.doing = "the forward pass" + of_step;
     const double loss = training.forward(batch);
     add("forward", record.forward_s);
     require_finite(loss, record.step, "training");
     record.loss += loss / accumulation;
+    report.doing = "the backward pass" + of_step;
     training.backward(record.loss_scale);
     add("backward", record.backward_s);
   }
@@ -97,7 +101,8 @@ void run_step(Training& training, Batches& batches, Course& course, Report& repo
   const std::uint32_t accumulation = recipe.accumulation;
   if (course.loss_scale) record.loss_scale = course.loss_scale->value();
   Stopwatch whole;
-  accumulate(training, batches, accumulation, record, trace);
+  accumulate(training, batches, report, record, trace);
+  report.doing = "the update of step " + std::to_string(record.step);
   if (report.options.plain && record.step == 1)
     report.memory.activations_bytes = activation_bytes(report);
   Stopwatch watch;

@@ -7,7 +7,8 @@ int main(int argc, char** argv) {
   train_gpt::return_freed_memory();
   train_gpt::install_signal_handlers();
   train_gpt::install_terminate_handler();
-  return train_gpt::run_program(argc, argv,
-                                {train_gpt::warm_up_torch, train_gpt::device_peak,
-                                 train_gpt::make_offloaded, train_gpt::make_plain});
+  return train_gpt::run_program(
+      argc, argv,
+      {train_gpt::warm_up_torch, train_gpt::device_peak, train_gpt::make_offloaded,
+       train_gpt::make_plain, train_gpt::torch_that_threw});
 }

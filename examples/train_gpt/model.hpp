@@ -14,8 +14,8 @@
 
 #include "batches.hpp"
 #include "gpt_shape.hpp"
-#include "linear_in_f32.hpp"
 #include "process.hpp"
+#include "products.hpp"
 #include "safetensors.hpp"
 
 namespace train_gpt {
@@ -25,12 +25,14 @@ inline at::ScalarType scalar_type_of(const GptShape& shape) {
 
 // weight [out, in], bias [out] unless left out.
 struct LinearImpl : torch::nn::Module {
-  LinearImpl(std::int64_t in, std::int64_t out, at::ScalarType type, bool with_bias = true)
-      : weight(register_parameter("weight", at::empty({out, in}, type))) {
-    if (with_bias) bias = register_parameter("bias", at::empty({out}, type));
+  LinearImpl(std::int64_t in, std::int64_t out, const GptShape& shape, bool with_bias = true)
+      : weight(register_parameter("weight", at::empty({out, in}, scalar_type_of(shape)))),
+        in_f32(shape.products_in_f32) {
+    if (with_bias) bias = register_parameter("bias", at::empty({out}, scalar_type_of(shape)));
   }
-  at::Tensor forward(const at::Tensor& x) { return linear(x, weight, bias); }
+  at::Tensor forward(const at::Tensor& x) { return linear(x, weight, bias, in_f32); }
   at::Tensor weight, bias;
+  bool in_f32;
 };
 TORCH_MODULE(Linear);
 
@@ -71,16 +73,14 @@ TORCH_MODULE(Embed);
 struct BlockImpl : torch::nn::Module {
   explicit BlockImpl(const GptShape& shape)
       : heads(shape.heads),
+        in_f32(shape.products_in_f32),
         norm_1(register_module("norm_1", Norm(shape.hidden, scalar_type_of(shape)))),
-        qkv(register_module(
-            "qkv", Linear(shape.hidden, 3 * std::int64_t{shape.hidden}, scalar_type_of(shape)))),
-        projection(register_module("projection",
-                                   Linear(shape.hidden, shape.hidden, scalar_type_of(shape)))),
+        qkv(register_module("qkv", Linear(shape.hidden, 3 * std::int64_t{shape.hidden}, shape))),
+        projection(register_module("projection", Linear(shape.hidden, shape.hidden, shape))),
         norm_2(register_module("norm_2", Norm(shape.hidden, scalar_type_of(shape)))),
-        up(register_module(
-            "up", Linear(shape.hidden, 4 * std::int64_t{shape.hidden}, scalar_type_of(shape)))),
-        down(register_module(
-            "down", Linear(4 * std::int64_t{shape.hidden}, shape.hidden, scalar_type_of(shape)))) {}
+        up(register_module("up", Linear(shape.hidden, 4 * std::int64_t{shape.hidden}, shape))),
+        down(register_module("down", Linear(4 * std::int64_t{shape.hidden}, shape.hidden, shape))) {
+  }
 
   at::Tensor forward(const at::Tensor& x) {
     const at::Tensor attended = x + projection->forward(attend(qkv->forward(norm_1->forward(x))));
@@ -88,6 +88,7 @@ struct BlockImpl : torch::nn::Module {
   }
 
   std::int64_t heads;
+  bool in_f32;
   Norm norm_1;
   Linear qkv, projection;
   Norm norm_2;
@@ -99,7 +100,7 @@ struct BlockImpl : torch::nn::Module {
     const std::int64_t batch = all.size(0), sequence = all.size(1), hidden = all.size(2) / 3;
     const auto parts =
         all.view({batch, sequence, 3, heads, hidden / heads}).permute({2, 0, 3, 1, 4}).unbind();
-    const at::Tensor mixed = attention(parts[0], parts[1], parts[2]);
+    const at::Tensor mixed = attention(parts[0], parts[1], parts[2], in_f32);
     return mixed.transpose(1, 2).reshape({batch, sequence, hidden});
   }
 };
@@ -109,8 +110,7 @@ TORCH_MODULE(Block);
 struct HeadImpl : torch::nn::Module {
   explicit HeadImpl(const GptShape& shape)
       : norm(register_module("norm", Norm(shape.hidden, scalar_type_of(shape)))),
-        out(register_module("out",
-                            Linear(shape.hidden, kVocabulary, scalar_type_of(shape), false))) {}
+        out(register_module("out", Linear(shape.hidden, kVocabulary, shape, false))) {}
   at::Tensor forward(const at::Tensor& x) { return out->forward(norm->forward(x)); }
   Norm norm;
   Linear out;

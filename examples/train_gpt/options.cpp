@@ -23,6 +23,7 @@ std::string exact_words_of(double value) {
 }
 
 namespace {
+using headrace::command_line::add_choice;
 using headrace::command_line::add_number;
 using headrace::command_line::add_real;
 using headrace::command_line::add_repeated;
@@ -127,6 +128,12 @@ void add_placement_options(CLI::App& app, RawOptions& raw) {
   add_number(app, "--threads", o.threads, {0, 4096}, "torch's threads; 0: as many as torch takes")
       ->group(group)
       ->default_str(std::to_string(o.threads));
+  add_choice(app, "--products", o.products,
+             {{"auto", Products::kAuto}, {"bf16", Products::kBf16}, {"f32", Products::kF32}},
+             "What products of 16-bit weights are computed in: bf16, f32, or auto, which on a CPU "
+             "takes bf16 only where that is faster: with amx_bf16, or AMD's avx512_bf16")
+      ->group(group)
+      ->default_str("auto");
   app.add_flag("--plain", o.plain,
                "The same training by LibTorch alone, all in memory: the reference for memory")
       ->group(group);

@@ -13,8 +13,13 @@ namespace train_gpt {
 struct TorchFacts {
   std::string device = "cpu";  // its name
   std::uint32_t threads = 1;
-  bool computes_in_f32 = false;  // products of bf16: linear_in_f32.hpp
+  bool products_in_f32 = false;  // of weights in the dtype that it was asked about
+  std::string products_reason;   // why: "the CPU has amx_bf16"
 };
+
+// What products of 16-bit weights are computed in. kAuto: on a CPU f32, but for bf16
+// weights where it is fast in bf16 (bf16_support.hpp); on a GPU the weights' own dtype.
+enum class Products { kAuto, kBf16, kF32 };
 
 // Where settings name no others; a rule takes those that it has.
 inline constexpr double kBeta1 = 0.9;
@@ -48,6 +53,7 @@ struct Options {
   std::string device = "cpu";  // or "cuda", "cuda:1"
   std::uint32_t threads = 0;   // 0: torch decides
   bool plain = false;
+  Products products = Products::kAuto;
   bool checkpointing = false;  // blocks keep no activations from forward to backward
   bool progress = true;
 

@@ -5,11 +5,12 @@
 #include <malloc.h>
 #include <torch/nn/utils/clip_grad.h>
 #include <torch/optim/adamw.h>
+#include <torch/version.h>
 
+#include "bf16_support.hpp"
 #include "checkpointed_block.hpp"
 #include "failures.hpp"
 #include "gpu.hpp"
-#include "large_blocks.hpp"
 #include "torch_training.hpp"
 
 namespace train_gpt {
@@ -129,6 +130,22 @@ headrace::StepResult Plain::update(const headrace::StepOptions& options) {
   }
   return result;
 }
+
+void choose_products(const Options& options, at::Device device, TorchFacts& facts) {
+  if (options.products != Products::kAuto) {
+    facts.products_in_f32 = options.products == Products::kF32;
+    facts.products_reason = "--products";
+  } else if (!device.is_cpu()) {
+    facts.products_reason = "the GPU multiplies them";
+  } else if (options.shape.dtype == headrace::DType::kF16) {
+    facts.products_in_f32 = true;
+    facts.products_reason = "on CPUs LibTorch is many times slower in fp16";
+  } else {
+    Bf16Support support = bf16_support_here(at::get_cpu_capability());
+    facts.products_in_f32 = !support.fast;
+    facts.products_reason = std::move(support.reason);
+  }
+}
 }  // namespace
 
 TorchFacts warm_up_torch(const Options& options) {
@@ -136,8 +153,13 @@ TorchFacts warm_up_torch(const Options& options) {
   facts.device = open_device(options);
   const at::Device device = device_of(options);
   if (options.threads > 0) at::set_num_threads(static_cast<int>(options.threads));
-  keep_large_blocks();
-  const GptShape tiny{.layers = 1, .hidden = 64, .heads = 2, .sequence = 32};
+  choose_products(options, device, facts);
+  const GptShape tiny{.layers = 1,
+                      .hidden = 64,
+                      .heads = 2,
+                      .sequence = 32,
+                      .dtype = options.shape.dtype,
+                      .products_in_f32 = facts.products_in_f32};
   Gpt model(tiny);
   Initialiser(tiny, 1, nullptr)(*model, "warm_up");
   model->to(device);
@@ -146,8 +168,11 @@ TorchFacts warm_up_torch(const Options& options) {
   loss_of(model->forward(tokens.inputs), tokens.targets).backward();
   ::malloc_trim(0);
   facts.threads = static_cast<std::uint32_t>(at::get_num_threads());
-  facts.computes_in_f32 = computes_in_f32(at::kBFloat16, device);
   return facts;
+}
+
+std::string torch_that_threw(const std::exception& error) {
+  return dynamic_cast<const c10::Error*>(&error) == nullptr ? "" : TORCH_VERSION;
 }
 
 std::uint64_t device_peak(const Options& options) { return device_peak_bytes(device_of(options)); }

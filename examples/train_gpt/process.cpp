@@ -17,6 +17,7 @@
 #include <fstream>
 #include <new>
 #include <string>
+#include <system_error>
 #include <thread>
 
 #include "failures.hpp"
@@ -108,22 +109,34 @@ void check_file_size(const std::string& path, std::uint64_t bytes) {
 
 void install_terminate_handler() noexcept {
   std::set_terminate([] {
-    const char* text = "an exception left a thread";
+    std::string text = "an exception left a thread";
+    const char* cure =
+        "It was thrown where nothing can catch it, in a thread or a destructor of a library. Run "
+        "it with --plain: if it fails there too, report this line to that library, else to "
+        "Headrace.";
+    constexpr const char* kMoreMemory =
+        "Raise the limit on memory (ulimit -v, the cgroup's memory.max) or on threads (ulimit -u), "
+        "or make the run smaller.";
     try {
       if (const std::exception_ptr current = std::current_exception())
         std::rethrow_exception(current);
     } catch (const std::bad_alloc&) {
       text = "the system gives no more memory to a thread of a library";
-    } catch (const std::exception& error) {
+      cure = kMoreMemory;
+    } catch (const std::system_error& error) {
       text = error.what();
+      if (error.code() == std::errc::resource_unavailable_try_again ||
+          error.code() == std::errc::not_enough_memory)
+        cure = kMoreMemory;
+    } catch (const std::exception& error) {
+      text = first_line(error);
     } catch (...) {
     }
     std::fprintf(
         stderr,
         "train_gpt: error: %s; the process ends at once, nothing was saved, and swap files "
-        "stay until the next run on their path removes them. Raise the limit on memory "
-        "(ulimit -v, the cgroup's memory.max), or make the run smaller.\n",
-        text);
+        "stay until the next run on their path removes them. %s\n",
+        text.c_str(), cure);
     std::_Exit(kRunFailed);
   });
 }

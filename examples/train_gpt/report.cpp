@@ -84,8 +84,9 @@ Json error_json(const Failure& failure) {
 }
 
 bool on_cpu(const Report& r) { return r.options.device == "cpu"; }
-bool computes_in_f32(const Report& r) {
-  return r.torch.computes_in_f32 || (r.recipe.dtype == headrace::DType::kF16 && on_cpu(r));
+const char* products_of(const Report& r) {
+  if (r.torch.products_in_f32) return "f32";
+  return r.recipe.dtype == headrace::DType::kF16 ? "fp16" : "bf16";
 }
 
 // 0.9 and not 0.8999999762.
@@ -116,9 +117,8 @@ Json options_json(const Report& r) {
           {"eval_batches", o.eval_batches},
           {"threads", r.torch.threads},
           {"device", r.torch.device},
-          {"products_in", computes_in_f32(r)                        ? "f32"
-                          : r.recipe.dtype == headrace::DType::kF16 ? "fp16"
-                                                                    : "bf16"},
+          {"products_in", products_of(r)},
+          {"products_reason", or_null(r.torch.products_reason)},
           {"plain", o.plain},
           {"checkpointing", o.checkpointing},
           {"init", or_null(o.init_folder)},
@@ -162,13 +162,8 @@ __attribute__((format(printf, 2, 3))) void add(std::string& to, const char* form
 void add_losses(std::string& out, const Report& r) {
   add(out, "parameters      %llu\n", static_cast<unsigned long long>(r.parameters));
   add(out, "trained         %s\n", r.recipe.words().c_str());
-  if (!on_cpu(r)) {
-    add(out, "device          %s\n", r.torch.device.c_str());
-  } else if (r.recipe.dtype == headrace::DType::kF16) {
-    add(out, "products        in f32: on CPUs LibTorch is many times slower in fp16\n");
-  } else if (computes_in_f32(r)) {
-    add(out, "products        in f32: without AVX-512 LibTorch is many times slower in bf16\n");
-  }
+  if (!on_cpu(r)) add(out, "device          %s\n", r.torch.device.c_str());
+  add(out, "products        in %s: %s\n", products_of(r), r.torch.products_reason.c_str());
   if (!r.steps.empty()) {
     add(out, "loss            %.4f at step 1, %.4f at step %zu\n", r.steps.front().loss,
         r.steps.back().loss, r.steps.size());

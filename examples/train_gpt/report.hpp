@@ -57,7 +57,8 @@ struct Report {
   std::uint64_t text_bytes = 0;
   double unigram_entropy_nats = 0;
   std::optional<headrace::PlanReport> plan;
-  std::string saved;  // path, empty: not saved
+  std::string saved;                           // path, empty: not saved
+  std::string doing = "the first call of it";  // for an error's text: "the forward pass of step 3"
 };
 
 // Seconds that each lane was busy during the steps.

@@ -92,6 +92,13 @@ void check_save_folder(const std::string& folder, bool overwrite, std::uint64_t 
                            "; they could not be saved. Make room, or save elsewhere.");
 }
 
+void check_products(const Options& options) {
+  if (options.products != Products::kBf16 || options.shape.dtype == headrace::DType::kBf16) return;
+  fail(Code::kInvalidArgument,
+       "--products bf16: the weights are fp16, whose products cannot be bf16; the run was not "
+       "started. Leave --products out, or give --products f32.");
+}
+
 class Run {
  public:
   Run(const Options& options, const TorchParts& torch)
@@ -114,6 +121,7 @@ class Run {
           "train_gpt: --init takes the weights alone: the optimizer's state, the schedule and the "
           "order of batches begin anew");
     }
+    check_products(options);
     check_save_folder(options.save_folder, options.overwrite, saved_bytes(options.shape));
     describe_setting(text, settings);
     for (const std::string& line : settings.defaults_taken) {
@@ -124,10 +132,12 @@ class Run {
     if (!options.trace.empty()) trace_.emplace(options.trace);
     progress_.stage("loading torch");
     report_.torch = torch_.warm_up(options);
+    report_.options.shape.products_in_f32 = report_.torch.products_in_f32;
     reset_peak();
     report_.memory.baseline_rss_bytes = resident_bytes();
     check_signal();
     progress_.stage("creating the model");
+    report_.doing = "the creation of the model";
     const TrainingSetup setup{options, recipe, settings, initial ? &*initial : nullptr, progress_};
     const auto training = options.plain ? torch_.make_plain(setup) : torch_.make_offloaded(setup);
     say_what_activations_go_by(settings);
@@ -142,7 +152,7 @@ class Run {
 
   // What there is to tell once execute() has thrown.
   Failure failure(const std::exception& error) const {
-    Failure failure = describe(error, running_, signal_received());
+    Failure failure = describe(error, running_, signal_received(), in_torch(error));
     if (signal_received() == 0 && !running_) return failure;
     const Options& o = report_.options;
     const std::string outcome = outcome_text(
@@ -150,6 +160,10 @@ class Run {
     while (failure.text.ends_with('.')) failure.text.pop_back();
     failure.text += "; " + outcome;
     return failure;
+  }
+  InTorch in_torch(const std::exception& error) const {
+    if (torch_.version_that_threw == nullptr) return {};
+    return {torch_.version_that_threw(error), report_.doing};
   }
   // `failure` with the steps there were, if there could have been any.
   std::string document(const Failure& failure) const {
@@ -211,9 +225,11 @@ class Run {
   void work(Training& training, Batches& batches) {
     const Options& options = report_.options;
     train_and_trace(training, batches);
+    report_.doing = "the evaluation on held-out text";
     if (options.eval_batches > 0)
       report_.eval_loss = evaluate(training, batches, options.eval_batches, progress_);
     check_signal();
+    report_.doing = "hashing and saving";
     if (!options.plain)
       progress_.stage(options.save_folder.empty() ? "hashing" : "hashing and saving");
     report_.parameters_hash = training.hash_parameters();

@@ -9,6 +9,8 @@ struct TorchParts {
   std::uint64_t (*device_peak)(const Options& options) = nullptr;
   std::unique_ptr<Training> (*make_offloaded)(const TrainingSetup& setup) = nullptr;
   std::unique_ptr<Training> (*make_plain)(const TrainingSetup& setup) = nullptr;
+  // LibTorch's version if it threw `error`, else empty.
+  std::string (*version_that_threw)(const std::exception& error) = nullptr;
 };
 
 // Everything but signal handlers, which are main's. Prints; gives the exit code; throws nothing.

@@ -4,6 +4,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <span>
@@ -66,6 +67,8 @@ struct TrainingSetup {
 TorchFacts warm_up_torch(const Options& options);
 // The most that was taken of the device's memory at once; 0 on the CPU.
 std::uint64_t device_peak(const Options& options);
+// LibTorch's version if `error` is an exception of its own, else empty.
+std::string torch_that_threw(const std::exception& error);
 std::unique_ptr<Training> make_offloaded(const TrainingSetup& setup);
 std::unique_ptr<Training> make_plain(const TrainingSetup& setup);
 }  // namespace train_gpt

@@ -14,7 +14,7 @@
 #include "optimizer_cpu/owned_parameter.hpp"
 #include "optimizer_cpu/state_streams.hpp"
 
-namespace headrace {
+namespace headrace::cpu_optimizer_equality_test {
 namespace {
 using testing::OwnedParameter;
 
@@ -155,4 +155,4 @@ TEST_P(Both, ComeToTheSameBits) {
   for (std::uint32_t i = 0; i < parameters_.size(); ++i) expect_same(i);
 }
 }  // namespace
-}  // namespace headrace
+}  // namespace headrace::cpu_optimizer_equality_test

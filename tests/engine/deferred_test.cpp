@@ -18,7 +18,7 @@
 #include "support/scripted_trainer.hpp"
 #include "support/temporary_directory.hpp"
 
-namespace headrace {
+namespace headrace::deferred_test {
 namespace {
 using testing::Departure;
 using testing::Script;
@@ -350,4 +350,4 @@ TEST(DeferredInMemory, AGroupThatIsHeldOverAStepIsUpdatedWhenItReturns) {
   EXPECT_EQ(now(), after);
 }
 }  // namespace
-}  // namespace headrace
+}  // namespace headrace::deferred_test

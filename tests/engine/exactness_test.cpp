@@ -17,7 +17,7 @@
 #include "support/mlp.hpp"
 #include "support/temporary_directory.hpp"
 
-namespace headrace {
+namespace headrace::exactness_test {
 namespace {
 using device::HostFlavour;
 
@@ -297,4 +297,4 @@ TEST_P(ExactnessOverRanks, PlacementAndDeviceChangeNoBit) {
 }
 INSTANTIATE_TEST_SUITE_P(WorldSize, ExactnessOverRanks, ::testing::Values(2u, 3u));
 }  // namespace
-}  // namespace headrace
+}  // namespace headrace::exactness_test

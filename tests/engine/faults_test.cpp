@@ -17,7 +17,7 @@
 #include "support/mlp.hpp"
 #include "support/temporary_directory.hpp"
 
-namespace headrace {
+namespace headrace::faults_test {
 namespace {
 constexpr int kSteps = 3;
 
@@ -317,4 +317,4 @@ TEST(EngineFaults, AfterALostReadNothingIsHandedOutAgain) {
   EXPECT_EQ(losing.directory.entries(), 0u);
 }
 }  // namespace
-}  // namespace headrace
+}  // namespace headrace::faults_test

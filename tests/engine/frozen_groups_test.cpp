@@ -11,7 +11,7 @@
 #include "support/scripted_trainer.hpp"
 #include "support/temporary_directory.hpp"
 
-namespace headrace {
+namespace headrace::frozen_groups_test {
 namespace {
 using testing::Departure;
 using testing::ScriptedTrainer;
@@ -110,4 +110,4 @@ INSTANTIATE_TEST_SUITE_P(Places, FrozenGroups,
                            return info.param == OffloadDevice::kNvme ? "Nvme" : "Memory";
                          });
 }  // namespace
-}  // namespace headrace
+}  // namespace headrace::frozen_groups_test

@@ -13,7 +13,7 @@ namespace headrace::engine {
 namespace {
 using partition::Partition;
 
-class PendingUpdatesTest : public testing::Test {
+class PendingUpdatesTest : public ::testing::Test {
  protected:
   static Partition two_groups() {
     const partition::GroupShape group{{{"weight", DType::kBf16, {64}, {}}}};

@@ -12,7 +12,7 @@
 #include "support/scripted_trainer.hpp"
 #include "support/temporary_directory.hpp"
 
-namespace headrace {
+namespace headrace::plans_test {
 namespace {
 using testing::Departure;
 using testing::ScriptedTrainer;
@@ -111,4 +111,4 @@ TEST(Plans, OfAnyBudgetDistanceAndModeGiveTheSameBitsHoweverStepsDepart) {
   EXPECT_EQ(expected.size(), static_cast<std::size_t>(testing::kDepartures));
 }
 }  // namespace
-}  // namespace headrace
+}  // namespace headrace::plans_test

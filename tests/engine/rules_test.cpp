@@ -16,7 +16,7 @@
 #include "support/saved_state.hpp"
 #include "support/temporary_directory.hpp"
 
-namespace headrace {
+namespace headrace::rules_test {
 namespace {
 constexpr OptimizerRule kRules[] = {OptimizerRule::kAdamW,   OptimizerRule::kAdam,
                                     OptimizerRule::kAdagrad, OptimizerRule::kLion,
@@ -231,4 +231,4 @@ TEST(EngineHyperparameters, AStepThatNoF32HoldsIsRefusedAndMayBeRepeatedWithALow
   EXPECT_NE(engine.hash_parameters(), before);
 }
 }  // namespace
-}  // namespace headrace
+}  // namespace headrace::rules_test

@@ -18,7 +18,7 @@
 #include "support/scripted_trainer.hpp"
 #include "support/temporary_directory.hpp"
 
-namespace headrace {
+namespace headrace::simulated_test {
 namespace {
 using async::Nanoseconds;
 using testing::Departure;
@@ -319,4 +319,4 @@ TEST(EngineSimulated, RandomRunsEndInTheBitsOfOneInMemoryOrInTheErrorOfADrive) {
             << " ended in an error of a drive\n";
 }
 }  // namespace
-}  // namespace headrace
+}  // namespace headrace::simulated_test

@@ -10,7 +10,7 @@
 #include "base/units.hpp"
 #include "headrace/error.hpp"
 
-namespace headrace::residency {
+namespace headrace::residency::cost_test {
 namespace {
 constexpr std::uint64_t kTile = 65536;
 
@@ -367,4 +367,4 @@ TEST(Cost, NeitherSecondsNorBytesRiseWithTheHostBudget) {
   }
 }
 }  // namespace
-}  // namespace headrace::residency
+}  // namespace headrace::residency::cost_test

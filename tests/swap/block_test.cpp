@@ -5,10 +5,11 @@
 
 #include <cerrno>
 
+#include "scratch.hpp"
+
 namespace headrace::swap::test {
 namespace {
 using Next = Verdict::Next;
-constexpr std::uint64_t kPage = 4096;
 
 // A block of 8 pages from the start of its transfer, one attempt of which was answered.
 struct Answered : Block {

@@ -8,7 +8,6 @@
 
 namespace headrace::swap::test {
 namespace {
-constexpr std::uint64_t kMiB = 1 << 20;
 
 class BufferedWindowTest : public testing::Test {
  protected:

@@ -25,7 +25,6 @@ std::atomic<std::uint64_t> allocations{0};
 
 namespace headrace::swap::test {
 namespace {
-constexpr std::uint64_t kPage = 4096;
 
 void expect_no_allocations(IoQueueKind kind) {
   const ScratchDirectory scratch;

@@ -99,7 +99,7 @@ struct Script {
   std::atomic<std::uint64_t> lost_offset_bytes{~std::uint64_t{0}};
   std::atomic<bool> open{true};  // closed: nothing completes
   std::atomic<bool> newest_first{false};
-  bool twice = false;  // what has completed does so again
+  bool twice = false;              // what has completed does so again
   bool registers_buffers = false;  // until a request fails
   std::mutex mutex;
   std::vector<Seen> seen;

@@ -10,7 +10,6 @@
 
 namespace headrace::swap::test {
 namespace {
-constexpr std::uint64_t kPage = 4096;
 constexpr std::uint64_t kRegionPages = 12;
 constexpr std::size_t kTransfers = 12;
 constexpr std::uint64_t kSchedules = 300;

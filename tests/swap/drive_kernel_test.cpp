@@ -10,7 +10,6 @@
 
 namespace headrace::swap::test {
 namespace {
-constexpr std::uint64_t kPage = 4096;
 
 class DriveOverKernel : public testing::TestWithParam<IoQueueKind> {
  protected:

@@ -12,7 +12,6 @@
 namespace headrace::swap::test {
 namespace {
 using Seen = Script::Seen;
-constexpr std::uint64_t kPage = 4096;
 
 class DriveTest : public testing::Test {
  protected:

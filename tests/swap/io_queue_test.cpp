@@ -20,7 +20,6 @@ namespace headrace::swap::test {
 namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-constexpr std::uint32_t kPage = 4096;
 
 using Make = std::unique_ptr<IoQueue> (*)(const IoQueueOptions&);
 struct Flavour {

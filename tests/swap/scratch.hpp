@@ -21,6 +21,9 @@
 #include <vector>
 
 namespace headrace::swap::test {
+inline constexpr std::uint64_t kPage = 4096;
+inline constexpr std::uint64_t kMiB = 1 << 20;
+
 class ScratchDirectory {
  public:
   ScratchDirectory() {

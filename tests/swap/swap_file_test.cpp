@@ -10,7 +10,6 @@
 namespace headrace::swap::test {
 namespace {
 namespace fs = std::filesystem;
-constexpr std::uint64_t kMiB = 1 << 20;
 
 class SwapFileTest : public testing::Test {
  protected:

@@ -14,10 +14,10 @@
 #include "support/temporary_directory.hpp"
 #include "tools/bench_example.hpp"
 
-namespace headrace::tools {
+namespace headrace::tools::bench_compare_test {
 namespace {
-using testing::cell_of;
-using testing::example;
+using bench_example::cell_of;
+using bench_example::example;
 
 Json through_text(const Measurement& measurement) {
   return Json::parse(dump(to_json(measurement, nullptr)));
@@ -357,4 +357,4 @@ TEST_F(CompareCommand, RefusesWithCauseConsequenceAndFix) {
   EXPECT_EQ(run({"--help"}).exit_code, 0);
 }
 }  // namespace
-}  // namespace headrace::tools
+}  // namespace headrace::tools::bench_compare_test

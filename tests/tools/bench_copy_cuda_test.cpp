@@ -10,7 +10,7 @@
 #include "support/temporary_directory.hpp"
 #include "tools/called.hpp"
 
-namespace headrace::tools {
+namespace headrace::tools::bench_copy_cuda_test {
 namespace {
 using nlohmann::json;
 
@@ -59,4 +59,4 @@ TEST(BenchCopyOnGpu, EndsWithThreeWhereThereIsNoGpuOfThatOrdinal) {
   EXPECT_NE(called.err.find("nothing was measured: "), std::string::npos) << called.err;
 }
 }  // namespace
-}  // namespace headrace::tools
+}  // namespace headrace::tools::bench_copy_cuda_test

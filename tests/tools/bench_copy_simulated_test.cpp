@@ -13,7 +13,7 @@
 #include "program/signals.hpp"
 #include "tools/called.hpp"
 
-namespace headrace::tools {
+namespace headrace::tools::bench_copy_simulated_test {
 namespace {
 namespace simulated = device::simulated_cuda;
 
@@ -93,4 +93,4 @@ TEST(BenchCopySimulated, GivesEverythingBackWhenASignalEndsIt) {
   EXPECT_EXIT(interrupted_run(), testing::ExitedWithCode(128 + SIGINT), "ended by SIGINT");
 }
 }  // namespace
-}  // namespace headrace::tools
+}  // namespace headrace::tools::bench_copy_simulated_test

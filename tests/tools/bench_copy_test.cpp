@@ -17,7 +17,7 @@
 #include "support/temporary_directory.hpp"
 #include "tools/ran.hpp"
 
-namespace headrace::tools {
+namespace headrace::tools::bench_copy_test {
 namespace {
 using nlohmann::json;
 using platform::test::FakeRoot;
@@ -342,4 +342,4 @@ TEST(BenchCopyProgram, HelpSaysWhatItTakes) {
   EXPECT_NE(run_headrace("bench --help").out.find("headrace bench copy"), std::string::npos);
 }
 }  // namespace
-}  // namespace headrace::tools
+}  // namespace headrace::tools::bench_copy_test

@@ -6,7 +6,7 @@
 
 #include "bench/measurement.hpp"
 
-namespace headrace::tools::testing {
+namespace headrace::tools::bench_example {
 constexpr std::uint64_t kMi = 1 << 20;
 
 // A second of `gb_per_second`, half of it written where the pattern is mixed; latencies around what
@@ -84,4 +84,4 @@ inline Measurement example() {
   m.fio_version = "fio-3.33";
   return m;
 }
-}  // namespace headrace::tools::testing
+}  // namespace headrace::tools::bench_example

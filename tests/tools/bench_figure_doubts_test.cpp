@@ -6,10 +6,10 @@
 
 #include "tools/bench_example.hpp"
 
-namespace headrace::tools {
+namespace headrace::tools::bench_figure_doubts_test {
 namespace {
-using testing::cell_of;
-using testing::example;
+using bench_example::cell_of;
+using bench_example::example;
 
 std::string doubts(const Measurement& m, double wanted = 0.03) {
   std::string all;
@@ -75,4 +75,4 @@ TEST(FigureDoubts, SayOfALongStretchHowLittleItWrote) {
   EXPECT_EQ(doubts(m), "");
 }
 }  // namespace
-}  // namespace headrace::tools
+}  // namespace headrace::tools::bench_figure_doubts_test

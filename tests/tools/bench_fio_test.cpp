@@ -13,7 +13,7 @@
 #include "headrace/error.hpp"
 #include "support/temporary_directory.hpp"
 
-namespace headrace::tools {
+namespace headrace::tools::bench_fio_test {
 namespace {
 bool has(const std::vector<std::string>& words, const std::string& word) {
   return std::ranges::find(words, word) != words.end();
@@ -221,4 +221,4 @@ TEST(FioCommand, FioItselfTakesItAndItsAnswerIsASample) {
   }
 }
 }  // namespace
-}  // namespace headrace::tools
+}  // namespace headrace::tools::bench_fio_test

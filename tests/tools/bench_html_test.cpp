@@ -12,9 +12,9 @@
 #include "support/temporary_directory.hpp"
 #include "tools/bench_example.hpp"
 
-namespace headrace::tools {
+namespace headrace::tools::bench_html_test {
 namespace {
-using testing::example;
+using bench_example::example;
 
 // Of tags: each that opens closes, in order, with quoted attributes and known entities.
 std::string fault_of(const std::string& html) {
@@ -57,7 +57,7 @@ Measurement full_example() {
       for (const std::uint32_t depth : {1u, 2u, 4u, 8u, 16u, 32u}) {
         const double in_flight = static_cast<double>(block * depth) / 1e6;
         const double rate = 5 * in_flight / (in_flight + 2);
-        m.cells.push_back(testing::cell_of(
+        m.cells.push_back(bench_example::cell_of(
             {.pattern = pattern, .block_bytes = block, .depth = depth}, {rate, rate * 1.02}));
       }
     }
@@ -185,4 +185,4 @@ TEST(Svg, TicksAreRoundAndFew) {
   EXPECT_DOUBLE_EQ(tick_step(12), 2.5);
 }
 }  // namespace
-}  // namespace headrace::tools
+}  // namespace headrace::tools::bench_html_test

@@ -23,7 +23,7 @@
 #include "support/temporary_directory.hpp"
 #include "tools/ran.hpp"
 
-namespace headrace::tools {
+namespace headrace::tools::bench_optimizer_test {
 namespace {
 using nlohmann::json;
 
@@ -339,4 +339,4 @@ TEST(BenchOptimizerProgram, ASignalEndsItWith128AndTheSignal) {
   EXPECT_EQ(WEXITSTATUS(status), 128 + SIGINT);
 }
 }  // namespace
-}  // namespace headrace::tools
+}  // namespace headrace::tools::bench_optimizer_test

@@ -9,7 +9,7 @@
 #include "bench/measurement.hpp"
 #include "bench/statistics.hpp"
 
-namespace headrace::tools {
+namespace headrace::tools::bench_parts_test {
 namespace {
 TEST(LatencyHistogram, QuantilesAreWithinABucketOfThoseOfTheSortedValues) {
   const unsigned seed = std::random_device{}();
@@ -125,4 +125,4 @@ TEST(Workload, IsNamedByWhatDiffersFromTheDefaults) {
   EXPECT_EQ(pattern_of("trim"), std::nullopt);
 }
 }  // namespace
-}  // namespace headrace::tools
+}  // namespace headrace::tools::bench_parts_test

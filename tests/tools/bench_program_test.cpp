@@ -18,7 +18,7 @@
 #include "support/temporary_directory.hpp"
 #include "tools/ran.hpp"
 
-namespace headrace::tools {
+namespace headrace::tools::bench_program_test {
 namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
@@ -205,4 +205,4 @@ TEST_F(BenchProgram, ASignalEndsItWith128AndTheSignalAndNoFileIsLeft) {
   }
 }
 }  // namespace
-}  // namespace headrace::tools
+}  // namespace headrace::tools::bench_program_test

@@ -12,10 +12,10 @@
 #include "program/report_parts.hpp"
 #include "tools/bench_example.hpp"
 
-namespace headrace::tools {
+namespace headrace::tools::bench_report_test {
 namespace {
-using testing::cell_of;
-using testing::example;
+using bench_example::cell_of;
+using bench_example::example;
 
 void expect_part(const std::string& text, const std::string& part) {
   EXPECT_NE(text.find(part), std::string::npos) << "wanted: " << part << "\nin:\n" << text;
@@ -265,4 +265,4 @@ TEST(ReportFormat, HasThreeDigitsThatCount) {
   EXPECT_EQ(grouped(1234567), "1,234,567");
 }
 }  // namespace
-}  // namespace headrace::tools
+}  // namespace headrace::tools::bench_report_test

@@ -18,7 +18,7 @@
 #include "headrace/error.hpp"
 #include "support/temporary_directory.hpp"
 
-namespace headrace::tools {
+namespace headrace::tools::bench_runner_test {
 namespace {
 namespace fs = std::filesystem;
 using base::kKiB;
@@ -282,4 +282,4 @@ TEST(Cliff, IsNoneWhereTheRateOnlyDips) {
   EXPECT_FALSE(find_cliff({}));
 }
 }  // namespace
-}  // namespace headrace::tools
+}  // namespace headrace::tools::bench_runner_test

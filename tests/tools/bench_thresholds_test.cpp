@@ -6,7 +6,7 @@
 #include "command_line/words.hpp"
 #include "tools/bench_example.hpp"
 
-namespace headrace::tools {
+namespace headrace::tools::bench_thresholds_test {
 namespace {
 TEST(Thresholds, AreReadInTheirUnits) {
   const auto all = parse_thresholds(
@@ -67,7 +67,7 @@ TEST(Thresholds, OfWhatIsNotPlannedAreRefusedBeforeTheStart) {
 }
 
 TEST(Thresholds, AreJudgedByTheBestCellOrTheRecommendedOneWhichIsNamed) {
-  const Measurement m = testing::example();
+  const Measurement m = bench_example::example();
   const Required met = judge(parse_thresholds("read=5.5GB/s,rw=4.3GB/s,iops=3k"), m);
   EXPECT_TRUE(met.all_met()) << thresholds_text(met);
   EXPECT_EQ(met.judged[0].cell, "read 4M x 16");
@@ -80,7 +80,7 @@ TEST(Thresholds, AreJudgedByTheBestCellOrTheRecommendedOneWhichIsNamed) {
 }
 
 TEST(Thresholds, WhoseCellsWereNotReachedAreMissed) {
-  Measurement m = testing::example();
+  Measurement m = bench_example::example();
   for (Cell& cell : m.cells) cell.samples.clear();
   const Required required = judge(parse_thresholds("read=1GB/s,p99=9s,cpu=9s/GB,iops=1"), m);
   EXPECT_FALSE(required.all_met());
@@ -89,4 +89,4 @@ TEST(Thresholds, WhoseCellsWereNotReachedAreMissed) {
             std::string::npos);
 }
 }  // namespace
-}  // namespace headrace::tools
+}  // namespace headrace::tools::bench_thresholds_test

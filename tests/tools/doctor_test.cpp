@@ -24,7 +24,7 @@
 #include "support/temporary_directory.hpp"
 #include "swap/limits.hpp"
 
-namespace headrace::tools {
+namespace headrace::tools::doctor_test {
 namespace {
 namespace fs = std::filesystem;
 using platform::BlockDeviceKind;
@@ -572,4 +572,4 @@ TEST(HeadraceProgram, TakesNoSharedFunctionFromFilesForOneInstructionSet) {
   EXPECT_EQ(looked_at, 3u);
 }
 }  // namespace
-}  // namespace headrace::tools
+}  // namespace headrace::tools::doctor_test

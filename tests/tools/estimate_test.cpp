@@ -12,7 +12,7 @@
 #include "support/temporary_directory.hpp"
 #include "tools/ran.hpp"
 
-namespace headrace::tools {
+namespace headrace::tools::estimate_test {
 namespace {
 // Hundredths of GiB, as the estimators print them.
 long hundredths(double bytes) { return std::lround(bytes / (1 << 30) * 100); }
@@ -144,4 +144,4 @@ TEST_F(EstimateProgram, FollowsTheBatchAndTheDtypeOfTheSettings) {
   expect_refused(run(sizes + "gpt2 --gpus 4"), sizes, "train_batch_size 8 is not");
 }
 }  // namespace
-}  // namespace headrace::tools
+}  // namespace headrace::tools::estimate_test

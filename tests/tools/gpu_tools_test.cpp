@@ -12,7 +12,7 @@
 #include "support/temporary_directory.hpp"
 #include "tools/called.hpp"
 
-namespace headrace::tools {
+namespace headrace::tools::gpu_tools_test {
 namespace {
 using nlohmann::json;
 
@@ -58,4 +58,4 @@ TEST_F(GpuTools, PlanTakesWhatBenchCopyWrote) {
                    copy["limit_bytes_per_second"]["both"].get<double>() / 2);
 }
 }  // namespace
-}  // namespace headrace::tools
+}  // namespace headrace::tools::gpu_tools_test

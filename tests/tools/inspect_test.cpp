@@ -22,7 +22,7 @@
 #include "swap/record.hpp"
 #include "tools/ran.hpp"
 
-namespace headrace::tools {
+namespace headrace::tools::inspect_test {
 namespace {
 namespace fs = std::filesystem;
 
@@ -285,4 +285,4 @@ TEST(HeadraceProgram, RefusesWhatItCannotDoWithCauseConsequenceAndFix) {
   EXPECT_EQ(run_headrace("--version").out.rfind("headrace ", 0), 0u);
 }
 }  // namespace
-}  // namespace headrace::tools
+}  // namespace headrace::tools::inspect_test

@@ -12,7 +12,7 @@
 #include "model/families.hpp"
 #include "support/temporary_directory.hpp"
 
-namespace headrace::tools {
+namespace headrace::tools::model_test {
 namespace {
 std::string text_of_failure(const std::string& word, Code code) {
   try {
@@ -294,4 +294,4 @@ TEST_F(ModelFiles, AConfigThatNoModelCanHaveIsRefusedNamingTheKey) {
           "more than 2^50 parameters");
 }
 }  // namespace
-}  // namespace headrace::tools
+}  // namespace headrace::tools::model_test

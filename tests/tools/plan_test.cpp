@@ -13,7 +13,7 @@
 #include "support/temporary_directory.hpp"
 #include "tools/ran.hpp"
 
-namespace headrace::tools {
+namespace headrace::tools::plan_test {
 namespace {
 PlannedModel planned(const std::string& name, const std::vector<std::string>& frozen = {}) {
   return planned_model(model_of(name), frozen);
@@ -602,4 +602,4 @@ TEST_F(PlanProgram, WarnsOfWhatItsReaderWroteAlone) {
             std::string::npos);
 }
 }  // namespace
-}  // namespace headrace::tools
+}  // namespace headrace::tools::plan_test

@@ -15,7 +15,7 @@
 #include "support/temporary_directory.hpp"
 #include "tools/ran.hpp"
 
-namespace headrace::tools {
+namespace headrace::tools::program_test {
 namespace {
 namespace fs = std::filesystem;
 
@@ -188,4 +188,4 @@ TEST(EngineWords, NameNoKeyOfASettingsFile) {
   EXPECT_EQ(without_settings("all is well"), "all is well");
 }
 }  // namespace
-}  // namespace headrace::tools
+}  // namespace headrace::tools::program_test

@@ -11,7 +11,7 @@
 #include "support/temporary_directory.hpp"
 #include "tools/ran.hpp"
 
-namespace headrace::tools {
+namespace headrace::tools::settings_tool_test {
 namespace {
 class SettingsTool : public ::testing::Test {
  protected:
@@ -133,4 +133,4 @@ TEST_F(SettingsTool, RefusesOptionsThatWouldChangeNothing) {
   expect_refused(run_headrace("settings"), "nothing", "an action is missing");
 }
 }  // namespace
-}  // namespace headrace::tools
+}  // namespace headrace::tools::settings_tool_test

@@ -10,7 +10,7 @@
 #include <functional>
 #include <random>
 
-namespace headrace::tools {
+namespace headrace::tools::tune_elimination_test {
 namespace {
 constexpr std::uint32_t kRounds = 24;
 
@@ -162,4 +162,4 @@ TEST(Cheapest, HasTheFewestBytesInFlightThenTheLeastCpuThenIsPreferred) {
   EXPECT_EQ(cheapest({{8, 0, 0}}), 0u);
 }
 }  // namespace
-}  // namespace headrace::tools
+}  // namespace headrace::tools::tune_elimination_test

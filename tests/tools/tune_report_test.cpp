@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace headrace::tools {
+namespace headrace::tools::tune_report_test {
 namespace {
 Contestant contestant(std::uint64_t mib, std::uint32_t depth, std::initializer_list<double> rates) {
   Contestant made{.candidate = {.block_bytes = mib << 20, .depth = depth, .submit_batch = 2}};
@@ -74,4 +74,4 @@ TEST(TuneReport, IsAtMostAHundredColumnsWide) {
   }
 }
 }  // namespace
-}  // namespace headrace::tools
+}  // namespace headrace::tools::tune_report_test

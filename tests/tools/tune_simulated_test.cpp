@@ -13,7 +13,7 @@
 #include "headrace/error.hpp"
 #include "tune/tuner.hpp"
 
-namespace headrace::tools {
+namespace headrace::tools::tune_simulated_test {
 namespace {
 using base::kGiB, base::kKiB, base::kMiB;
 
@@ -262,4 +262,4 @@ TEST(Goals, AStepIsTheTimeOfItsBytes) {
   EXPECT_DOUBLE_EQ(evaluation.rate(Goal::kMixed), 2e9);
 }
 }  // namespace
-}  // namespace headrace::tools
+}  // namespace headrace::tools::tune_simulated_test

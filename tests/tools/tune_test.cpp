@@ -20,7 +20,7 @@
 #include "swap/limits.hpp"
 #include "tune/fragment.hpp"
 
-namespace headrace::tools {
+namespace headrace::tools::tune_test {
 namespace {
 constexpr const char* kSmall = " --size 64M --runtime 3 --quick ";
 
@@ -230,4 +230,4 @@ TEST(DeepSpeedFragment, HandsRequestsOverSinglyWhereOurBatchIsSmall) {
   EXPECT_EQ(deepspeed_fragment(candidate)["aio"]["single_submit"], false);
 }
 }  // namespace
-}  // namespace headrace::tools
+}  // namespace headrace::tools::tune_test

@@ -2,7 +2,9 @@
 // train_gpt_test.cpp: train_gpt --device cuda from command line to report, without a GPU: torch's
 // operators run on the CPU over the memory of a simulated GPU (tests/torch/simulated_gpu.hpp), and
 // the library's CUDA code over the simulated runtime (tests/device/simulated_cuda.hpp).
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <torch/version.h>
 
 #include <nlohmann/json.hpp>
 #include <string>
@@ -47,8 +49,9 @@ class OnGpu : public ::testing::Test {
     std::vector<const char*> arguments;
     for (const std::string& word : words) arguments.push_back(word.c_str());
     ::testing::internal::CaptureStdout();
-    const int code = run_program(static_cast<int>(arguments.size()), arguments.data(),
-                                 {warm_up_torch, device_peak, make_offloaded, make_plain});
+    const int code =
+        run_program(static_cast<int>(arguments.size()), arguments.data(),
+                    {warm_up_torch, device_peak, make_offloaded, make_plain, torch_that_threw});
     out_ = ::testing::internal::GetCapturedStdout();
     EXPECT_EQ(code, 0) << out_;
     const json report = json::parse(ScratchFolder::read(folder_ / "report.json"));
@@ -75,6 +78,40 @@ class OnGpu : public ::testing::Test {
   std::string nvme_ = folder_ / "";
   std::string out_;
 };
+
+// Fails in torch as a fault of the trainer's would.
+struct MismatchedShapes : Training {
+  double forward(const Batch&) override {
+    return at::mm(at::zeros({2, 3}), at::zeros({4, 5})).item<double>();
+  }
+  void backward(double) override {}
+  double evaluate(const Batch&) override { return 0; }
+  headrace::StepResult update(const headrace::StepOptions&) override { return {}; }
+  void set_betas(float, float) override {}
+  void store(const std::string&, const std::function<void(std::span<const std::byte>)>&) override {}
+};
+
+TEST(TrainGptInTorch, SaysWhatTorchSaidWhereAndNothingOfMemory) {
+  const ScratchFolder folder;
+  const std::string text = folder.write("text.txt", std::string(4000, 'x'));
+  const auto fails = [](const TrainingSetup&) -> std::unique_ptr<Training> {
+    return std::make_unique<MismatchedShapes>();
+  };
+  const std::vector<const char*> words{"train_gpt", "--no-progress", "--seq",     "16", "--hidden",
+                                       "64",        "--text",        text.c_str()};
+  ::testing::internal::CaptureStderr();
+  const int code = run_program(static_cast<int>(words.size()), words.data(),
+                               {warm_up_torch, device_peak, fails, fails, torch_that_threw});
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(code, 1);
+  EXPECT_NE(said.find("LibTorch " TORCH_VERSION " failed in the forward pass of step 1: mat1 and "
+                      "mat2 shapes cannot be multiplied (2x3 and 4x5)"),
+            std::string::npos)
+      << said;
+  EXPECT_NE(said.find("0 of 100 steps done"), std::string::npos) << said;
+  for (const char* advice : {"ulimit", "memory.max"})
+    EXPECT_EQ(said.find(advice), std::string::npos) << said;
+}
 
 TEST_F(OnGpu, EveryPlacementGivesTheSameHashes) {
   const json device = run(1, {});

@@ -12,6 +12,29 @@ namespace {
 using headrace::Code;
 using headrace::Error;
 
+TEST(Failures, NameWhatTorchWasDoingAndNotALackOfMemory) {
+  const std::runtime_error assertion(
+      "d INTERNAL ASSERT FAILED at \"c10/core/Allocator.h\":214, please report a bug\nframe #0: x");
+  const Failure failure = describe(assertion, true, 0, {"2.11.0", "the forward pass of step 3"});
+  EXPECT_EQ(failure.code, "kTorch");
+  EXPECT_EQ(failure.exit_code, kRunFailed);
+  EXPECT_TRUE(failure.text.starts_with(
+      "LibTorch 2.11.0 failed in the forward pass of step 3: d INTERNAL ASSERT FAILED"))
+      << failure.text;
+  EXPECT_EQ(failure.text.find('\n'), std::string::npos) << failure.text;
+  for (const char* advice : {"ulimit", "memory.max", "--batch"})
+    EXPECT_EQ(failure.text.find(advice), std::string::npos) << failure.text;
+  for (const char* advice : {"--plain", "report"})
+    EXPECT_NE(failure.text.find(advice), std::string::npos) << failure.text;
+}
+
+TEST(Failures, OfMemoryThatTorchIsRefusedKeepTheAdviceForIt) {
+  const std::runtime_error refused("DefaultCPUAllocator: can't allocate memory: 8 bytes");
+  const Failure failure = describe(refused, true, 0, {"2.11.0", "the forward pass of step 3"});
+  EXPECT_EQ(failure.code, "kOutOfMemory");
+  EXPECT_NE(failure.text.find("ulimit -v"), std::string::npos) << failure.text;
+}
+
 TEST(ExitCode, IsTwoForWhatIsRefusedBeforeTheFirstStep) {
   for (const Code code : {Code::kSettings, Code::kOutOfBudget, Code::kNotFound, Code::kUnsupported,
                           Code::kNoSpace, Code::kInvalidArgument}) {

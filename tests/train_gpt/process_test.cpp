@@ -5,9 +5,16 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
+#include <new>
+#include <stdexcept>
+#include <system_error>
+#include <thread>
 
+#include "failures.hpp"
 #include "headrace/error.hpp"
 
 namespace train_gpt {
@@ -22,6 +29,30 @@ TEST(Process, SeesMemoryInUse) {
   EXPECT_GT(resident_bytes(), before + kSize / 2);
   EXPECT_GE(peak_resident_bytes() + (1 << 20), resident_bytes());
   std::free(memory);
+}
+
+void end_in_a_thread(const std::exception_ptr& error) {
+  install_terminate_handler();
+  std::thread([&] { std::rethrow_exception(error); }).join();
+}
+
+TEST(Process, NamesWhatALibrarysThreadThrewAndNoLackOfMemory) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      end_in_a_thread(std::make_exception_ptr(
+          std::runtime_error("d INTERNAL ASSERT FAILED at x.h:1\nframe #0"))),
+      ::testing::ExitedWithCode(kRunFailed),
+      "error: d INTERNAL ASSERT FAILED at x.h:1; the process ends at once.* removes them. It "
+      "was thrown where nothing can catch it, .* to Headrace.\n$");
+}
+
+TEST(Process, AdvisesOnMemoryWhereAThreadGotNone) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(end_in_a_thread(std::make_exception_ptr(std::bad_alloc())),
+              ::testing::ExitedWithCode(kRunFailed), "no more memory.*ulimit -v");
+  const std::system_error no_thread(EAGAIN, std::generic_category());
+  EXPECT_EXIT(end_in_a_thread(std::make_exception_ptr(no_thread)),
+              ::testing::ExitedWithCode(kRunFailed), "ulimit -u");
 }
 
 TEST(Process, RefusesAnAddressSpaceThatLibrariesWouldDieOf) {

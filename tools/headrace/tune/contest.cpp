@@ -54,7 +54,7 @@ MedianInterval ratio(const Contestant& a, const Contestant& b, Goal goal) {
 }
 
 Contest::Contest(Gauge& gauge, Goal goal, const std::vector<Candidate>& candidates,
-                 const Allowance& allowance, const Pace& pace, ContestProgress progress)
+                 const Allowance& allowance, const Pace& pace, RoundProgress progress)
     : gauge_(gauge), goal_(goal), allowance_(allowance), progress_(std::move(progress)) {
   for (const Candidate& candidate : candidates) contestants_.push_back({.candidate = candidate});
   const double evaluations =

@@ -44,12 +44,12 @@ struct Contestant {
 MedianInterval ratio(const Contestant& a, const Contestant& b, Goal goal);
 
 // Told before each evaluation: the round (0: to warm up) and of whom.
-using ContestProgress = std::function<void(std::uint32_t round, const Candidate& candidate)>;
+using RoundProgress = std::function<void(std::uint32_t round, const Candidate& candidate)>;
 
 class Contest {
  public:
   Contest(Gauge& gauge, Goal goal, const std::vector<Candidate>& candidates,
-          const Allowance& allowance, const Pace& pace, ContestProgress progress);
+          const Allowance& allowance, const Pace& pace, RoundProgress progress);
 
   // Measures each once, which counts for nothing: first of all queues are tried.
   void warm_up();
@@ -72,7 +72,7 @@ class Contest {
   Goal goal_;
   std::vector<Contestant> contestants_;
   Allowance allowance_;
-  ContestProgress progress_;
+  RoundProgress progress_;
   Amount common_;
   std::uint32_t rounds_ = 0;
   double seconds_each_ = 0;  // an evaluation, the longest of the last round

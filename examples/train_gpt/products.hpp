@@ -1,24 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// linear_in_f32.hpp: layers whose 16-bit products LibTorch computes far slower than f32's.
+// products.hpp: linear layers and attention of 16-bit tensors, whose products are computed in that
+// dtype, or in f32 where LibTorch is far faster so.
 #pragma once
 #include <ATen/ATen.h>
-#include <ATen/Version.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 namespace train_gpt {
-// On x86 without AVX-512 LibTorch's bf16 products are plain loops, 4 to 30 times as slow as f32's;
-// fp16's are on most CPUs.
-inline bool computes_in_f32(at::ScalarType type, at::Device device) {
-  if (!device.is_cpu()) return false;
-  if (type == at::kHalf) return true;
-#if defined(__x86_64__)
-  static const bool slow = !at::get_cpu_capability().starts_with("AVX512");
-  return slow;
-#else
-  return false;
-#endif
-}
-
 // x times weight transposed, of 16-bit tensors, with products and sums in f32. Between forward and
 // backward it keeps what at::linear keeps: `x` and `weight` as they are, so that a weight can be
 // offloaded meanwhile.
@@ -44,19 +31,19 @@ struct LinearInF32 : torch::autograd::Function<LinearInF32> {
 };
 
 // `bias` may be undefined.
-inline at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
-  if (!computes_in_f32(weight.scalar_type(), weight.device())) return at::linear(x, weight, bias);
+inline at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                         bool in_f32) {
+  if (!in_f32) return at::linear(x, weight, bias);
   const at::Tensor product = LinearInF32::apply(x, weight);
   return bias.defined() ? product + bias : product;
 }
 
 // Causal, [batch, heads, sequence, width].
-inline at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
-  const at::ScalarType type = q.scalar_type();
-  if (!computes_in_f32(type, q.device()))
-    return at::scaled_dot_product_attention(q, k, v, {}, 0.0, true);
+inline at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                            bool in_f32) {
+  if (!in_f32) return at::scaled_dot_product_attention(q, k, v, {}, 0.0, true);
   return at::scaled_dot_product_attention(q.to(at::kFloat), k.to(at::kFloat), v.to(at::kFloat), {},
                                           0.0, true)
-      .to(type);
+      .to(q.scalar_type());
 }
 }  // namespace train_gpt

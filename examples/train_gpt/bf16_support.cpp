@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bf16_support.hpp"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <fstream>
+#include <initializer_list>
+
+namespace train_gpt {
+namespace {
+bool has_word(std::string_view words, std::string_view word) {
+  for (std::size_t at = 0; (at = words.find(word, at)) != std::string_view::npos; ++at) {
+    const std::size_t end = at + word.size();
+    if ((at == 0 || words[at - 1] == ' ') && (end == words.size() || words[end] == ' '))
+      return true;
+  }
+  return false;
+}
+
+bool is_one_of(std::string_view word, std::initializer_list<std::string_view> words) {
+  return std::ranges::find(words, word) != words.end();
+}
+
+// What ONEDNN_MAX_CPU_ISA leaves of the CPU.
+struct Allowed {
+  bool avx512_bf16 = true, amx = true;
+};
+Allowed allowed_by(std::string_view limit) {
+  std::string level(limit);
+  std::ranges::transform(level, level.begin(), [](unsigned char c) { return std::toupper(c); });
+  if (is_one_of(level, {"SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_CORE",
+                        "AVX512_CORE_VNNI"}))
+    return {false, false};
+  return {true, !is_one_of(level, {"AVX512_CORE_BF16", "AVX512_CORE_FP16"})};
+}
+
+CpuWords cpu_words() {
+  CpuWords words;
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line) && !line.empty();) {  // of the first CPU
+    const std::size_t colon = line.find(": ");
+    if (colon == std::string::npos) continue;
+    if (line.starts_with("vendor_id")) words.vendor = line.substr(colon + 2);
+    if (line.starts_with("flags")) words.flags = line.substr(colon + 2);
+  }
+  return words;
+}
+
+// DNNL_ is its older name. The newer one wins where both are set.
+std::string onednn_limit() {
+  for (const char* name : {"ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"}) {
+    if (const char* value = std::getenv(name); value != nullptr && *value != '\0') return value;
+  }
+  return {};
+}
+}  // namespace
+
+Bf16Support bf16_support(const CpuWords& cpu, std::string_view limit, std::string_view level) {
+  const bool amx = has_word(cpu.flags, "amx_bf16"), dot = has_word(cpu.flags, "avx512_bf16");
+  // AMD's multiply two bf16 where their units multiply one f32.
+  const bool fast_dot = dot && cpu.vendor == "AuthenticAMD";
+  if (!amx && !fast_dot) {
+    return {false, dot ? "the CPU lacks amx_bf16, and its avx512_bf16 is no faster than f32"
+                       : "the CPU lacks amx_bf16 and avx512_bf16"};
+  }
+  // Attention is computed by torch's own loops.
+  if (!level.starts_with("AVX512"))
+    return {false, "torch's loops are for " + std::string(level) + " here, below AVX-512"};
+  const Allowed allowed = allowed_by(limit);
+  if (amx && allowed.amx) return {true, "the CPU has amx_bf16"};
+  if (fast_dot && allowed.avx512_bf16) return {true, "the CPU has avx512_bf16"};
+  return {false, "ONEDNN_MAX_CPU_ISA=" + std::string(limit) + " forbids what the CPU has for bf16"};
+}
+
+Bf16Support bf16_support_here(std::string_view level) {
+  return bf16_support(cpu_words(), onednn_limit(), level);
+}
+}  // namespace train_gpt

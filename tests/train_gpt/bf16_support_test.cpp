@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// bf16_support_test: on which CPUs the reference trainer multiplies in bf16.
+#include "bf16_support.hpp"
+
+#include <gtest/gtest.h>
+
+namespace train_gpt {
+namespace {
+const CpuWords kIceLake{"GenuineIntel", "avx2 avx512f avx512bw avx512_vnni"};
+const CpuWords kWithoutAmx{"GenuineIntel", "avx2 avx512f avx512_bf16 avx512_fp16"};
+const CpuWords kSapphireRapids{"GenuineIntel", "avx2 avx512f avx512_bf16 amx_bf16 amx_tile"};
+const CpuWords kZen4{"AuthenticAMD", "avx2 avx512f avx512_bf16 avx512_vnni"};
+
+TEST(Bf16Support, IsWhatTheCpuHasOfAmxOrOfAmdsAvx512) {
+  EXPECT_FALSE(bf16_support(kIceLake, "", "AVX512").fast);
+  EXPECT_FALSE(bf16_support(kWithoutAmx, "", "AVX512").fast);
+  EXPECT_TRUE(bf16_support(kSapphireRapids, "", "AVX512").fast);
+  EXPECT_TRUE(bf16_support(kZen4, "", "AVX512").fast);
+  EXPECT_FALSE(bf16_support({}, "", "AVX512").fast) << "no /proc/cpuinfo";
+}
+
+TEST(Bf16Support, IsNoneWhereOneDnnOrTorchMayNotUseIt) {
+  for (const char* limit : {"SSE41", "AVX2", "avx2", "AVX512_CORE", "AVX512_CORE_VNNI"}) {
+    EXPECT_FALSE(bf16_support(kSapphireRapids, limit, "AVX512").fast) << limit;
+    EXPECT_FALSE(bf16_support(kZen4, limit, "AVX512").fast) << limit;
+  }
+  EXPECT_FALSE(bf16_support(kSapphireRapids, "AVX512_CORE_BF16", "AVX512").fast);
+  EXPECT_TRUE(bf16_support(kZen4, "AVX512_CORE_BF16", "AVX512").fast);
+  for (const char* limit : {"ALL", "DEFAULT", "AVX512_CORE_AMX"})
+    EXPECT_TRUE(bf16_support(kSapphireRapids, limit, "AVX512").fast) << limit;
+  EXPECT_FALSE(bf16_support(kSapphireRapids, "", "AVX2").fast);
+  EXPECT_FALSE(bf16_support(kSapphireRapids, "", "DEFAULT").fast);
+}
+
+TEST(Bf16Support, SaysWhy) {
+  EXPECT_EQ(bf16_support(kIceLake, "", "AVX512").reason, "the CPU lacks amx_bf16 and avx512_bf16");
+  EXPECT_EQ(bf16_support(kZen4, "", "AVX512").reason, "the CPU has avx512_bf16");
+  EXPECT_EQ(bf16_support(kZen4, "AVX2", "AVX512").reason,
+            "ONEDNN_MAX_CPU_ISA=AVX2 forbids what the CPU has for bf16");
+}
+
+TEST(Bf16Support, MatchesWholeWordsOfTheFlags) {
+  EXPECT_FALSE(bf16_support({"AuthenticAMD", "xavx512_bf16 avx512_bf16x"}, "", "AVX512").fast);
+}
+}  // namespace
+}  // namespace train_gpt
