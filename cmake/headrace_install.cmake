@@ -41,8 +41,9 @@ else()
   set(headrace_pc_libdir "\${prefix}/${CMAKE_INSTALL_LIBDIR}")
   set(headrace_pc_includedir "\${prefix}/${CMAKE_INSTALL_INCLUDEDIR}")
 endif()
-# What the archive needs is private where the linker finds the shared library first. liburing is
-# named as a library, since pkg-config would ask a user of the shared one for its package too.
+# What the archive needs is private where the linker finds the shared library first. liburing and
+# libaio are named as libraries: pkg-config would ask a user of the shared one for a package too,
+# and libaio has none.
 set(headrace_pc_private "-pthread -lstdc++ -lm")
 foreach(library IN LISTS headrace_link_libraries)
   string(APPEND headrace_pc_private " -l${library}")

@@ -24,6 +24,7 @@ ninja           1.10  ninja-build
 pkg-config      0.29  pkgconf pkg-config
 boost           1.81  libboost-dev libboost1.81-dev
 liburing        2.3   liburing-dev
+libaio          0.3.107 libaio-dev
 nlohmann-json   3.11  nlohmann-json3-dev
 CLI11           2.1   libcli11-dev
 fmt             9.0   libfmt-dev
@@ -34,7 +35,7 @@ python3         3.9   python3
 pip             21    python3-pip
 '
 setup_for=${setup_for:-all}
-tools_needs=" g++ cmake ninja boost liburing nlohmann-json CLI11 fmt xxhash "
+tools_needs=" g++ cmake ninja boost liburing libaio nlohmann-json CLI11 fmt xxhash "
 torch_wheels=cmake/torch_wheels.txt
 torch_python=3.11  # the wheels' tag; C++ needs no matching interpreter
 torch_fetch_mb=545 torch_disk_mb=1250
@@ -66,6 +67,9 @@ probe|liburing|IO_URING_VERSION_MAJOR.IO_URING_VERSION_MINOR
 #elif __has_include(<liburing.h>)
 #include <liburing.h>
 #endif
+#if __has_include(<libaio.h>)
+#include <libaio.h>
+#endif
 #if __has_include(<nlohmann/detail/abi_macros.hpp>)
 #include <nlohmann/detail/abi_macros.hpp>
 probe|nlohmann-json|NLOHMANN_JSON_VERSION_MAJOR.NLOHMANN_JSON_VERSION_MINOR
@@ -91,7 +95,9 @@ probe|google-benchmark|1.6
 CODE
     awk -F'|' '/^probe\|fmt/ { print "fmt " int($3 / 10000) "." int($3 / 100) % 100; next }
                /^probe/ { print $2, $3 }
-               /io\.uring\.prep\.send\.zc\(/ && !seen++ { print "liburing 2.3" }'
+               /io\.uring\.prep\.send\.zc\(/ && !uring++ { print "liburing 2.3" }
+               # libaio.h names no version: this came with 0.3.107.
+               /io\.set\.eventfd\(/ && !aio++ { print "libaio 0.3.107" }'
 }
 
 probe_tools() {

