@@ -10,8 +10,8 @@ zero3-nvme-pipelined (parameters and state on the drive), zero3-cpu (both in hos
 (no DeepSpeed: bf16 weights, f32 masters, a fused AdamW). Wants torch and deepspeed in this Python,
 libaio's headers and a C++ compiler; DeepSpeed compiles its operators at first use.
 
-Prints "step N: ..." after each step, and a JSON object as its last line. On x86 without AVX-512
-bf16 products are computed in f32, as train_gpt does: torch's own take many times as long there.
+Prints "step N: ..." after each step, and a JSON object as its last line. Where the CPU is not
+fast in bf16 its products are computed in f32, as train_gpt does.
 """
 import argparse
 import gc
@@ -34,6 +34,15 @@ import torch.nn.functional as F
 
 WARM_UP = 2
 BF16 = torch.bfloat16
+
+
+def is_fast_in_bf16():
+    """As examples/train_gpt/bf16_support.hpp has it, so that both sides compute alike."""
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        words = file.read().split("\n\n")[0]
+    amd = "AuthenticAMD" in words
+    has = " amx_bf16" in words or (amd and " avx512_bf16" in words)
+    return has and torch.backends.cpu.get_cpu_capability().startswith("AVX512")
 
 
 def multiply_in_f32():
@@ -250,7 +259,7 @@ def main():
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     asked.nvme = os.path.join(asked.nvme, "deepspeed-swap")
     os.makedirs(asked.nvme)
-    if not torch.backends.cpu.get_cpu_capability().startswith("AVX512"):
+    if not is_fast_in_bf16():
         multiply_in_f32()
     done = 1
     try:
