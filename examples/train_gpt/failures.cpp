@@ -36,7 +36,8 @@ bool is_lack_of_memory(const std::exception& error) {
   const std::string_view text = error.what();
   return dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
          text.find("can't allocate memory") != std::string_view::npos ||
-         text.find("not enough memory") != std::string_view::npos;
+         text.find("not enough memory") != std::string_view::npos ||
+         text.find("out of memory") != std::string_view::npos;  // of a GPU
 }
 }  // namespace
 
@@ -82,11 +83,10 @@ Failure describe(const std::exception& error, bool running, int signal, const In
                 "raise the limit (ulimit -v, the cgroup's memory.max)."};
   }
   if (!torch.version.empty()) {
-    return {
-        kRunFailed, "kTorch",
-        "LibTorch " + torch.version + " failed in " + torch.doing + ": " + first_line(error) +
-            "; the run ended. More memory does not help. Run it with --plain: if it fails there "
-            "too, report this line to PyTorch, else to Headrace."};
+    return {kRunFailed, "kTorch",
+            "LibTorch " + torch.version + " failed in " + torch.doing + ": " + first_line(error) +
+                "; the run ended. Run it with --plain: if it fails there too, report this line to "
+                "PyTorch, else to Headrace."};
   }
   return {kRunFailed, "kUnexpected", first_line(error)};
 }

@@ -29,10 +29,13 @@ TEST(Failures, NameWhatTorchWasDoingAndNotALackOfMemory) {
 }
 
 TEST(Failures, OfMemoryThatTorchIsRefusedKeepTheAdviceForIt) {
-  const std::runtime_error refused("DefaultCPUAllocator: can't allocate memory: 8 bytes");
-  const Failure failure = describe(refused, true, 0, {"2.11.0", "the forward pass of step 3"});
-  EXPECT_EQ(failure.code, "kOutOfMemory");
-  EXPECT_NE(failure.text.find("ulimit -v"), std::string::npos) << failure.text;
+  for (const char* text : {"DefaultCPUAllocator: can't allocate memory: 8 bytes",
+                           "CUDA out of memory. Tried to allocate 2.00 GiB"}) {
+    const std::runtime_error refused(text);
+    const Failure failure = describe(refused, true, 0, {"2.11.0", "the forward pass of step 3"});
+    EXPECT_EQ(failure.code, "kOutOfMemory");
+    EXPECT_NE(failure.text.find("--batch"), std::string::npos) << failure.text;
+  }
 }
 
 TEST(ExitCode, IsTwoForWhatIsRefusedBeforeTheFirstStep) {
