@@ -157,13 +157,22 @@ TEST_F(BenchProgram, AFileThatTakesAllTheTimeLeavesNothingMeasuredAndNoFile) {
   EXPECT_TRUE(left().empty());
 }
 
+// With a blank where the report breaks a line, wherever the folder's name puts it.
+std::string in_one_line(const std::string& text) {
+  std::istringstream words(text);
+  std::string line;
+  for (std::string word; words >> word;) line += (line.empty() ? "" : " ") + word;
+  return line;
+}
+
 TEST_F(BenchProgram, ReadsAFileOfTheUsersAndSaysWhatThatMeans) {
   const std::string file = in_results("large.bin");
   std::ofstream(file) << std::string(64 << 20, 'x');
   const Ran ran = run_headrace("bench --rw read,randread" + kSmall + file);
   EXPECT_EQ(ran.exit_code, 0) << ran.out;
-  EXPECT_NE(ran.out.find("is only read"), std::string::npos) << ran.out;
-  EXPECT_NE(ran.out.find("writes nothing"), std::string::npos) << ran.out;
+  const std::string said = in_one_line(ran.out);
+  EXPECT_NE(said.find("is only read"), std::string::npos) << ran.out;
+  EXPECT_NE(said.find("writes nothing"), std::string::npos) << ran.out;
 }
 
 TEST_F(BenchProgram, WarnsOfAFileSystemThatIsMemory) {
