@@ -183,7 +183,7 @@ function(headrace_cuda_tests)
     set(simulated ${arg_SOURCES} ${arg_SIMULATED} $<TARGET_OBJECTS:headrace_simulated_cuda>)
   endif()
   headrace_gpu_test(NAME ${arg_NAME}_test SOURCES ${arg_SOURCES} USES ${arg_USES})
-  headrace_test(NAME ${arg_NAME}_simulated_test SOURCES ${simulated} USES ${arg_USES})
+  headrace_test(NAME ${arg_NAME}_simulated_test SOURCES ${simulated} USES ${arg_USES} TIMEOUT 900)
   headrace_uses_cuda(${arg_NAME}_simulated_test)
 endfunction()
 
