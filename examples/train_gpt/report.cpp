@@ -51,7 +51,10 @@ Json lanes_json(const Report& r) {
   const std::uint64_t read = b.nvme_read_bytes - a.nvme_read_bytes;
   const std::uint64_t written = b.nvme_written_bytes - a.nvme_written_bytes;
   return {
-      {"trainer", {{"seconds", lanes.trainer_s}, {"threads", r.torch.threads}}},
+      {"trainer",
+       {{"seconds", lanes.trainer_s},
+        {"threads", r.torch.threads},
+        {"short_waits_seconds", r.short_waits_s}}},
       {"gather_wait", {{"seconds", lanes.gather_wait_s}, {"update_seconds", lanes.update_wait_s}}},
       {"nvme_read",
        {{"seconds", lanes.nvme_read_s},
@@ -200,6 +203,12 @@ void add_times(std::string& out, const Report& r) {
   }
   add(out, "seconds a step  %.3f: forward %.3f, backward %.3f, update %.3f\n",
       lanes.steps_s / count, forward, backward, update);
+  if (r.short_waits_s > 0) {
+    add(out,
+        "shared CPUs     for %.1f of %.1f s other threads wanted them, and LibTorch's slept where "
+        "they waited\n",
+        std::min(r.short_waits_s, lanes.steps_s), lanes.steps_s);
+  }
   if (!r.plan) return;
   out += r.plan->deferred_updates
              ? "updates         deferred to the next forward (headrace.update_mode defer)"

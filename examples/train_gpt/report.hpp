@@ -52,7 +52,8 @@ struct Report {
   headrace::Stats stats_after;   // the last step
   std::uint32_t drives = 0;
   TorchFacts torch;
-  std::string config;  // effective settings, JSON
+  double short_waits_s = 0;  // of training: OpenMP's waits were kept short (openmp_waits.hpp)
+  std::string config;        // effective settings, JSON
   std::string text_origin;
   std::uint64_t text_bytes = 0;
   double unigram_entropy_nats = 0;

@@ -12,6 +12,7 @@
 #include "command_line/report_file.hpp"
 #include "failures.hpp"
 #include "loop.hpp"
+#include "openmp_waits.hpp"
 #include "process.hpp"
 #include "progress.hpp"
 #include "report.hpp"
@@ -224,7 +225,11 @@ class Run {
 
   void work(Training& training, Batches& batches) {
     const Options& options = report_.options;
-    train_and_trace(training, batches);
+    {
+      const OpenMpWaits waits(report_.torch.threads);
+      train_and_trace(training, batches);
+      report_.short_waits_s = waits.short_seconds();
+    }
     report_.doing = "the evaluation on held-out text";
     if (options.eval_batches > 0)
       report_.eval_loss = evaluate(training, batches, options.eval_batches, progress_);

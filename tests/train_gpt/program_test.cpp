@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The built train_gpt: equal results wherever the bytes live, save and init, refusals, signals.
+#include <sys/prctl.h>
+
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <random>
@@ -140,6 +143,48 @@ class TrainGpt : public ::testing::Test {
 };
 
 // Plain DeepSpeed files, unchanged but for the path.
+// Processes that keep every CPU busy while this lives.
+class BusyNeighbours {
+ public:
+  explicit BusyNeighbours(unsigned count) {
+    for (unsigned i = 0; i < count; ++i) {
+      const pid_t process = ::fork();
+      if (process == 0) {
+        ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+        for (volatile std::uint64_t turns = 0;;) turns = turns + 1;
+      }
+      processes_.push_back(process);
+    }
+  }
+  ~BusyNeighbours() {
+    for (const pid_t process : processes_) ::kill(process, SIGKILL);
+    for (const pid_t process : processes_) ::waitpid(process, nullptr, 0);
+  }
+  BusyNeighbours(const BusyNeighbours&) = delete;
+  BusyNeighbours& operator=(const BusyNeighbours&) = delete;
+
+ private:
+  std::vector<pid_t> processes_;
+};
+
+TEST_F(TrainGpt, ShortensOpenMpsWaitsOnSharedCpusAndComputesTheSame) {
+  if (!std::filesystem::exists("/proc/self/schedstat"))
+    GTEST_SKIP() << "this kernel does not count what threads wait for CPUs";
+  const unsigned cpus = std::max(2u, std::thread::hardware_concurrency());
+  const std::vector<std::string> model{"--hidden", "128", "--threads", "2", "--steps", "40"};
+  const auto short_waits = [](const json& report) {
+    return report.at("/lanes/trainer/short_waits_seconds"_json_pointer).get<double>();
+  };
+  const BusyNeighbours neighbours(2 * cpus);
+  const json shared = report(model);
+  EXPECT_GT(short_waits(shared), 0);
+  ::setenv("OMP_WAIT_POLICY", "passive", 1);
+  const json left_alone = report(model);
+  ::unsetenv("OMP_WAIT_POLICY");
+  EXPECT_EQ(short_waits(left_alone), 0);
+  EXPECT_EQ(shared["hash"], left_alone["hash"]);
+}
+
 TEST_F(TrainGpt, RunsDeepSpeedsOwnFiles) {
   const std::string nvme =
       R"("device": "nvme", "nvme_path": ")" + drive() + R"(", "pin_memory": true)";

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// openmp_waits.hpp: threads of LibTorch that do not spin on CPUs that others want.
+//
+// libgomp's threads spin for milliseconds before they sleep. That is fastest where each has a CPU
+// of its own. Where another process, or this engine's update workers, has taken the CPU of one of
+// them, the others burn theirs while they wait for it. libgomp itself spins 100 turns instead of
+// 300,000 once it has more threads than CPUs (its manual, GOMP_SPINCOUNT), so while the calling
+// thread is kept waiting for a CPU, some more threads exist, which sleep. LibTorch's own keep their
+// number, so results keep their bits.
+#pragma once
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <thread>
+
+namespace train_gpt {
+// Does nothing where OMP_WAIT_POLICY or GOMP_SPINCOUNT is set, OpenMP is not libgomp, or the kernel
+// does not count what a thread waits for its CPU (/proc/<pid>/task/<tid>/schedstat).
+// Threads: made and ended by the thread that computes; waits are looked at 10 times a second.
+class OpenMpWaits {
+ public:
+  // team_threads: of LibTorch
+  explicit OpenMpWaits(std::uint32_t team_threads);
+  ~OpenMpWaits();
+  OpenMpWaits(const OpenMpWaits&) = delete;
+  OpenMpWaits& operator=(const OpenMpWaits&) = delete;
+
+  // For how long waits have been short.
+  double short_seconds() const noexcept { return short_seconds_.load(); }
+
+ private:
+  using Parallel = void (*)(void (*)(void*), void*, unsigned, unsigned);
+
+  void watch(const std::string& waiting_file);
+  bool shorten();  // false: there is no room for more threads
+  void lengthen();
+  static void sleep_until_lengthened(void* waits);
+
+  Parallel parallel_ = nullptr;
+  unsigned sleepers_ = 0;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool ending_ = false;
+  bool short_ = false;
+  std::atomic<double> short_seconds_{0};
+  std::thread holder_;  // of the threads that sleep
+  std::thread watcher_;
+};
+}  // namespace train_gpt
