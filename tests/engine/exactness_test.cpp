@@ -154,7 +154,7 @@ struct Outcome {
 };
 
 // The pairwise cover takes fewer steps too: it looks for races, not for drift.
-int steps_of_matrix() { return pairwise() ? 6 : 20; }
+int steps_of_matrix() { return pairwise() ? 4 : 20; }
 
 Outcome train(const Row& row, std::uint32_t accumulation, MasterLayout master) {
   const testing::TemporaryDirectory directory;
