@@ -55,6 +55,9 @@ Settings settings_of(const Row& row, const std::string& directory) {
   return s;
 }
 
+// The sanitizer legs look for races, not for drift: fewer steps and rows.
+bool pairwise() { return std::getenv("HEADRACE_MATRIX") != nullptr; }
+
 std::string train(const Row& row, const std::shared_ptr<device::DeviceHost>& device) {
   const testing::TemporaryDirectory directory;
   const testing::MlpOptions options{.layers = row.width > 1000 ? 1u : 3u,
@@ -77,9 +80,7 @@ std::string train(const Row& row, const std::shared_ptr<device::DeviceHost>& dev
   }
   Engine engine(settings, {.device = device});
   testing::Mlp network(engine, *device, options);
-  // The sanitizer legs look for races, not for drift.
-  const int steps = std::getenv("HEADRACE_MATRIX") == nullptr ? 5 : 2;
-  for (int step = 0; step < steps; ++step) network.train_step();
+  for (int step = 0; step < (pairwise() ? 2 : 5); ++step) network.train_step();
   const std::string hashes = engine.hash_parameters() + engine.hash_optimizer_state();
   engine.close();
   EXPECT_EQ(directory.entries(), 0u);
@@ -127,6 +128,7 @@ TEST(CudaExactness, UpdatesOnTheGpuGiveTheCpusMomentsOfFewerBits) {
 // A chunk is 2^20 elements at most: here a tile has two, and the second is not whole.
 TEST(CudaExactness, ATileThatGoesThereInChunksGivesTheCpusHashes) {
   for (const MomentCodec moments : {MomentCodec::kF32, MomentCodec::kBlock8}) {
+    if (pairwise() && moments == MomentCodec::kF32) continue;
     Row row{Placement::kHost, UpdateMode::kBarrier,   1,   DType::kBf16, UpdateOn::kCpu,
             moments,          std::uint64_t{1} << 21, 1100};
     const std::string expected = train(row, device::make_device_host());

@@ -254,6 +254,26 @@ TEST(Offload, FrozenParametersAreGatheredAndReceiveNothing) {
   EXPECT_EQ(offload.step({}).parameters_updated, 3u);
 }
 
+TEST(Offload, TensorsThatNeverAskedForGradientsAreFrozenParameters) {
+  struct Model : torch::nn::Module {
+    Model() {
+      fixed = register_parameter("fixed", torch::ones({4}), /*requires_grad=*/false);
+      scale = register_parameter("scale", torch::ones({4}));
+    }
+    torch::Tensor fixed, scale;
+  };
+  const auto model = std::make_shared<Model>();
+  const torch::Tensor loose = torch::ones({4});
+  Offload offload(in_memory());
+  const auto group = offload.add_group("model", model);
+  offload.add_rest({{"loose", loose}}, "");
+  offload.freeze();
+  offload.run(group, [&] { return model->scale * model->fixed * loose; }).sum().backward();
+  EXPECT_TRUE(parked(model->fixed));
+  EXPECT_EQ(offload.step({}).parameters_updated, 1u);
+  EXPECT_TRUE(same_bits(loose, torch::ones({4})));
+}
+
 TEST(Offload, AGroupDeclaredWithoutGradientsKeepsNeitherThemNorStateAndRefusesOne) {
   Mlp frozen(4, 4, 4), trained(4, 4, 4);
   for (torch::Tensor& parameter : frozen->parameters()) parameter.set_requires_grad(false);

@@ -174,6 +174,8 @@ class OffloadedGroup {
       const ParameterSpec& spec = engine.spec(ids[i]);
       const std::size_t section = section_for(place, engine, spec.dtype);
       at::Tensor parameter = tensors[i].second;
+      // A tensor that never asked for gradients has no place for a hook yet.
+      ::torch::autograd::impl::materialize_autograd_meta(parameter);
       parameter.set_data(sections_[section].view(engine.section_offset_bytes(ids[i]), spec.shape));
       const std::string& name = engine.full_name(ids[i]);
       parameters_.push_back(
