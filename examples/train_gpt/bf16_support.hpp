@@ -13,15 +13,18 @@ namespace train_gpt {
 struct Bf16Support {
   bool fast = false;
   std::string reason;  // "the CPU has amx_bf16"; "the CPU lacks amx_bf16"
+  bool works = true;   // false: LibTorch 2.11 fails in it
 };
 
-//   cpu            of /proc/cpuinfo: the vendor ("GenuineIntel"), and flags with blanks between
-//   them onednn_limit   ONEDNN_MAX_CPU_ISA, which LibTorch's library of products obeys; empty: none
-//   torch_level    what torch's own loops are compiled for: "AVX512", "AVX2", "DEFAULT"
-struct CpuWords {
-  std::string vendor, flags;
+struct CpuWords {             // of /proc/cpuinfo
+  std::string vendor, flags;  // "GenuineIntel"; with blanks between them
 };
-Bf16Support bf16_support(const CpuWords& cpu, std::string_view onednn_limit,
+// What LibTorch's library of products obeys. Empty: none.
+struct OneDnnLimit {
+  std::string_view value, name = "ONEDNN_MAX_CPU_ISA";
+};
+//   torch_level  what torch's own loops may use: "AVX512", "AVX2", "DEFAULT"
+Bf16Support bf16_support(const CpuWords& cpu, const OneDnnLimit& limit,
                          std::string_view torch_level);
 // Of this machine and this process's environment.
 Bf16Support bf16_support_here(std::string_view torch_level);

@@ -3,16 +3,18 @@
 #include "openmp_waits.hpp"
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <cinttypes>
+#include <cstdio>
 #include <cstdlib>
-#include <fstream>
+#include <exception>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <vector>
 
 namespace train_gpt {
@@ -33,10 +35,15 @@ void* find_in_libgomp(const char* name) {
 }
 
 // Nanoseconds that a thread was ready to run and did not. Its file: "ran waited slices".
-std::optional<std::uint64_t> waited_for_cpu(const std::string& file) {
-  std::ifstream stream(file);
-  std::uint64_t ran = 0, waited = 0;
-  if (!(stream >> ran >> waited)) return std::nullopt;
+// Allocates nothing: what the watcher throws would end the process.
+std::optional<std::uint64_t> waited_for_cpu(const std::string& file) noexcept {
+  const int descriptor = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) return std::nullopt;
+  char text[96] = {};
+  const ssize_t size = ::read(descriptor, text, sizeof text - 1);
+  ::close(descriptor);
+  std::uint64_t waited = 0;
+  if (size <= 0 || std::sscanf(text, "%*u %" SCNu64, &waited) != 1) return std::nullopt;
   return waited;
 }
 
@@ -50,7 +57,7 @@ bool has_room_for_threads(unsigned count) {
     try {
       while (threads.size() < count)
         threads.emplace_back([&] { const std::lock_guard wait(all_are_there); });
-    } catch (const std::system_error&) {
+    } catch (const std::exception&) {
       enough = false;
     }
   }
@@ -72,7 +79,7 @@ OpenMpWaits::OpenMpWaits(std::uint32_t team_threads) {
   sleepers_ = available > team_threads ? available - team_threads + 2 : 2;
   try {
     watcher_ = std::thread([this, file] { watch(file); });
-  } catch (const std::system_error&) {  // no thread to be had: waits stay as they are
+  } catch (const std::exception&) {  // no thread to be had: waits stay as they are
   }
 }
 
@@ -115,7 +122,7 @@ bool OpenMpWaits::shorten() {
   short_ = true;
   try {
     holder_ = std::thread([this] { parallel_(sleep_until_lengthened, this, sleepers_, 0); });
-  } catch (const std::system_error&) {
+  } catch (const std::exception&) {
     short_ = false;
   }
   return short_;

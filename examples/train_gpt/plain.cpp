@@ -134,7 +134,15 @@ headrace::StepResult Plain::update(const headrace::StepOptions& options) {
 void choose_products(const Options& options, at::Device device, TorchFacts& facts) {
   if (options.products != Products::kAuto) {
     facts.products_in_f32 = options.products == Products::kF32;
-    facts.products_reason = "--products";
+    facts.products_reason = "as --products says";
+    if (options.products == Products::kBf16 && device.is_cpu() &&
+        !bf16_support_here(at::get_cpu_capability()).works) {
+      fail(headrace::Code::kInvalidArgument,
+           "--products bf16: LibTorch's attention fails in bf16 on this CPU where "
+           "ATEN_CPU_CAPABILITY keeps it from AVX-512 and its products use amx_bf16; the run was "
+           "not started. Unset ATEN_CPU_CAPABILITY, set ONEDNN_MAX_CPU_ISA=AVX512_CORE too, or "
+           "leave out --products.");
+    }
   } else if (!device.is_cpu()) {
     facts.products_reason = "the GPU multiplies them";
   } else if (options.shape.dtype == headrace::DType::kF16) {

@@ -205,8 +205,8 @@ void add_times(std::string& out, const Report& r) {
       lanes.steps_s / count, forward, backward, update);
   if (r.short_waits_s > 0) {
     add(out,
-        "shared CPUs     for %.1f of %.1f s other threads wanted them, and LibTorch's slept where "
-        "they waited\n",
+        "shared CPUs     other threads wanted them: LibTorch's slept in place of spinning for "
+        "%.1f of %.1f s\n",
         std::min(r.short_waits_s, lanes.steps_s), lanes.steps_s);
   }
   if (!r.plan) return;

@@ -3,8 +3,9 @@
 
     cpu_kinds.py --program TRAIN_GPT --scratch DIR [--torch-tests PROGRAM]
 
-A kind is what LibTorch's own loops are compiled for (ATEN_CPU_CAPABILITY), what its library of
-products may use (ONEDNN_MAX_CPU_ISA), and what Headrace's loops may use (HEADRACE_SIMD). Within a
+A kind is what LibTorch's own loops are compiled for (ATEN_CPU_CAPABILITY), what its libraries of
+products may use (ONEDNN_MAX_CPU_ISA, MKL_ENABLE_INSTRUCTIONS), and what Headrace's loops may use
+(HEADRACE_SIMD). Within a
 kind the run on NVMe has to give the bits of the run in memory, and kinds that differ in
 HEADRACE_SIMD alone have to give the same bits. Between other kinds bits may differ: LibTorch sums
 in another order. Prints a row per kind, those that this CPU cannot pretend to be among them, and
@@ -25,11 +26,13 @@ ATEN = {"default": [], "avx2": ["avx2", "fma"],
         "avx512": ["avx512f", "avx512bw", "avx512dq", "avx512vl"]}
 ONEDNN = {"SSE41": ["sse4_1"], "AVX2": ["avx2"], "AVX512_CORE": ATEN["avx512"],
           "AVX512_CORE_BF16": ["avx512_bf16"], "AVX512_CORE_AMX": ["amx_bf16", "amx_int8"]}
+MKL = {"SSE4_2": ["sse4_2"], "AVX2": ["avx2"]}
 SIMD = {"scalar": [], "avx2": ["avx2", "fma", "f16c"], "avx512": ATEN["avx512"]}
 KINDS = (
     [{"ATEN_CPU_CAPABILITY": level} for level in ATEN] +
     [{"ONEDNN_MAX_CPU_ISA": level} for level in ONEDNN] +
     [{"ATEN_CPU_CAPABILITY": level, "ONEDNN_MAX_CPU_ISA": "AVX512_CORE"} for level in ATEN] +
+    [{"MKL_ENABLE_INSTRUCTIONS": level} for level in MKL] +
     [{"HEADRACE_SIMD": level} for level in SIMD])
 PRODUCTS = {"AVX512_CORE", "AVX512_CORE_BF16", "AVX512_CORE_AMX"}  # bf16's own are tried there too
 MODEL = ("--no-progress --layers 2 --hidden 64 --heads 2 --seq 32 --batch 2 --steps 4 "
@@ -45,7 +48,8 @@ def cpu_flags():
 
 
 def lacking(kind, flags):
-    tables = {"ATEN_CPU_CAPABILITY": ATEN, "ONEDNN_MAX_CPU_ISA": ONEDNN, "HEADRACE_SIMD": SIMD}
+    tables = {"ATEN_CPU_CAPABILITY": ATEN, "ONEDNN_MAX_CPU_ISA": ONEDNN,
+              "MKL_ENABLE_INSTRUCTIONS": MKL, "HEADRACE_SIMD": SIMD}
     return [need for key, level in kind.items() for need in tables[key][level]
             if need not in flags]
 
@@ -72,7 +76,8 @@ def run(program, kind, place, folder, text, products):
 
 
 def clean_environment():
-    known = {"ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "HEADRACE_SIMD"}
+    known = {"ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "HEADRACE_SIMD",
+             "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR"}
     return {name: value for name, value in os.environ.items() if name not in known}
 
 

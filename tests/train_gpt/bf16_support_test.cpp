@@ -12,35 +12,50 @@ const CpuWords kSapphireRapids{"GenuineIntel", "avx2 avx512f avx512_bf16 amx_bf1
 const CpuWords kZen4{"AuthenticAMD", "avx2 avx512f avx512_bf16 avx512_vnni"};
 
 TEST(Bf16Support, IsWhatTheCpuHasOfAmxOrOfAmdsAvx512) {
-  EXPECT_FALSE(bf16_support(kIceLake, "", "AVX512").fast);
-  EXPECT_FALSE(bf16_support(kWithoutAmx, "", "AVX512").fast);
-  EXPECT_TRUE(bf16_support(kSapphireRapids, "", "AVX512").fast);
-  EXPECT_TRUE(bf16_support(kZen4, "", "AVX512").fast);
-  EXPECT_FALSE(bf16_support({}, "", "AVX512").fast) << "no /proc/cpuinfo";
+  EXPECT_FALSE(bf16_support(kIceLake, {""}, "AVX512").fast);
+  EXPECT_FALSE(bf16_support(kWithoutAmx, {""}, "AVX512").fast);
+  EXPECT_TRUE(bf16_support(kSapphireRapids, {""}, "AVX512").fast);
+  EXPECT_TRUE(bf16_support(kZen4, {""}, "AVX512").fast);
+  EXPECT_FALSE(bf16_support({}, {""}, "AVX512").fast) << "no /proc/cpuinfo";
 }
 
 TEST(Bf16Support, IsNoneWhereOneDnnOrTorchMayNotUseIt) {
   for (const char* limit : {"SSE41", "AVX2", "avx2", "AVX512_CORE", "AVX512_CORE_VNNI"}) {
-    EXPECT_FALSE(bf16_support(kSapphireRapids, limit, "AVX512").fast) << limit;
-    EXPECT_FALSE(bf16_support(kZen4, limit, "AVX512").fast) << limit;
+    EXPECT_FALSE(bf16_support(kSapphireRapids, {limit}, "AVX512").fast) << limit;
+    EXPECT_FALSE(bf16_support(kZen4, {limit}, "AVX512").fast) << limit;
   }
-  EXPECT_FALSE(bf16_support(kSapphireRapids, "AVX512_CORE_BF16", "AVX512").fast);
-  EXPECT_TRUE(bf16_support(kZen4, "AVX512_CORE_BF16", "AVX512").fast);
+  for (const char* limit : {"AVX512_CORE_BF16", "AVX512_CORE_FP16", "AVX10_1_512"})
+    EXPECT_FALSE(bf16_support(kSapphireRapids, {limit}, "AVX512").fast) << limit;
+  EXPECT_TRUE(bf16_support(kZen4, {"AVX512_CORE_BF16"}, "AVX512").fast);
   for (const char* limit : {"ALL", "DEFAULT", "AVX512_CORE_AMX"})
-    EXPECT_TRUE(bf16_support(kSapphireRapids, limit, "AVX512").fast) << limit;
-  EXPECT_FALSE(bf16_support(kSapphireRapids, "", "AVX2").fast);
-  EXPECT_FALSE(bf16_support(kSapphireRapids, "", "DEFAULT").fast);
+    EXPECT_TRUE(bf16_support(kSapphireRapids, {limit}, "AVX512").fast) << limit;
+  EXPECT_FALSE(bf16_support(kSapphireRapids, {""}, "AVX2").fast);
+  EXPECT_FALSE(bf16_support(kSapphireRapids, {""}, "DEFAULT").fast);
 }
 
 TEST(Bf16Support, SaysWhy) {
-  EXPECT_EQ(bf16_support(kIceLake, "", "AVX512").reason, "the CPU lacks amx_bf16 and avx512_bf16");
-  EXPECT_EQ(bf16_support(kZen4, "", "AVX512").reason, "the CPU has avx512_bf16");
-  EXPECT_EQ(bf16_support(kZen4, "AVX2", "AVX512").reason,
-            "ONEDNN_MAX_CPU_ISA=AVX2 forbids what the CPU has for bf16");
+  EXPECT_EQ(bf16_support(kIceLake, {""}, "AVX512").reason,
+            "the CPU lacks amx_bf16 and avx512_bf16");
+  EXPECT_EQ(bf16_support(kZen4, {""}, "AVX512").reason, "the CPU has avx512_bf16");
+  EXPECT_EQ(bf16_support(kZen4, {"AVX2"}, "AVX512").reason,
+            "ONEDNN_MAX_CPU_ISA=AVX2 leaves out avx512_bf16");
+  EXPECT_EQ(
+      bf16_support(kSapphireRapids, {"AVX512_CORE_BF16", "DNNL_MAX_CPU_ISA"}, "AVX512").reason,
+      "DNNL_MAX_CPU_ISA=AVX512_CORE_BF16 leaves out amx_bf16");
+  EXPECT_EQ(bf16_support(kZen4, {}, "AVX2").reason,
+            "ATEN_CPU_CAPABILITY keeps torch's attention from AVX-512");
+}
+
+TEST(Bf16Support, FailsWithAmxWhereAttentionHasNoAvx512) {
+  EXPECT_FALSE(bf16_support(kSapphireRapids, {}, "AVX2").works);
+  EXPECT_TRUE(bf16_support(kSapphireRapids, {}, "AVX512").works);
+  EXPECT_TRUE(bf16_support(kSapphireRapids, {"AVX512_CORE"}, "AVX2").works);
+  EXPECT_TRUE(bf16_support(kZen4, {}, "AVX2").works);
+  EXPECT_TRUE(bf16_support(kWithoutAmx, {}, "AVX2").works);
 }
 
 TEST(Bf16Support, MatchesWholeWordsOfTheFlags) {
-  EXPECT_FALSE(bf16_support({"AuthenticAMD", "xavx512_bf16 avx512_bf16x"}, "", "AVX512").fast);
+  EXPECT_FALSE(bf16_support({"AuthenticAMD", "xavx512_bf16 avx512_bf16x"}, {}, "AVX512").fast);
 }
 }  // namespace
 }  // namespace train_gpt
