@@ -146,6 +146,8 @@ def main():
             if kind.get("ONEDNN_MAX_CPU_ISA") in PRODUCTS:
                 for products in ["bf16", "f32"]:
                     train(options.program, kind, folder, text, products, faults)
+            if "MKL_ENABLE_INSTRUCTIONS" in kind:  # multiplies f32 alone
+                train(options.program, kind, folder, text, "f32", faults)
             if options.torch_tests and set(kind) == {"ATEN_CPU_CAPABILITY"}:
                 check_torch(options.torch_tests, kind, faults)
         if len({json.dumps(hashes) for hashes in of_simd.values()}) > 1:
