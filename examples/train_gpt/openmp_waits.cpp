@@ -4,6 +4,7 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -64,10 +65,23 @@ bool has_room_for_threads(unsigned count) {
   for (std::thread& thread : threads) thread.join();
   return enough;
 }
+// Stacks of another size are not what has_room_for_threads() tries.
+bool is_users_choice() {
+  for (const char* name : {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "OMP_STACKSIZE", "GOMP_STACKSIZE"})
+    if (std::getenv(name) != nullptr) return true;
+  return false;
+}
+
+// Each thread reserves a stack and an arena, which LibTorch could then lack.
+bool address_space_is_limited() {
+  rlimit limit{};
+  return ::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+}
 }  // namespace
 
-OpenMpWaits::OpenMpWaits(std::uint32_t team_threads) {
-  if (std::getenv("OMP_WAIT_POLICY") != nullptr || std::getenv("GOMP_SPINCOUNT") != nullptr) return;
+OpenMpWaits::OpenMpWaits(std::uint32_t team_threads, double& short_seconds)
+    : short_seconds_(short_seconds) {
+  if (is_users_choice() || address_space_is_limited()) return;
   parallel_ = reinterpret_cast<Parallel>(find_in_libgomp("GOMP_parallel"));
   const auto cpus = reinterpret_cast<int (*)()>(find_in_libgomp("omp_get_num_procs"));
   if (parallel_ == nullptr || cpus == nullptr) return;
@@ -103,7 +117,7 @@ void OpenMpWaits::watch(const std::string& waiting_file) {
     const std::uint64_t waited_now = waited_for_cpu(waiting_file).value_or(waited);
     const Clock::time_point now = Clock::now();
     const double passed = std::chrono::duration<double>(now - then).count();
-    if (short_) short_seconds_ = short_seconds_ + passed;
+    if (short_) short_seconds_ += passed;
     const double share = static_cast<double>(waited_now - waited) / (passed * 1e9);
     shared = share > kShareThatShortens ? shared + 1 : 0;
     quiet = shared > 0 ? 0 : quiet + 1;

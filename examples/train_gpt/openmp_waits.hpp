@@ -8,7 +8,6 @@
 // thread is kept waiting for a CPU, some more threads exist, which sleep. LibTorch's own keep their
 // number, so results keep their bits.
 #pragma once
-#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
@@ -16,19 +15,18 @@
 #include <thread>
 
 namespace train_gpt {
-// Does nothing where OMP_WAIT_POLICY or GOMP_SPINCOUNT is set, OpenMP is not libgomp, or the kernel
-// does not count what a thread waits for its CPU (/proc/<pid>/task/<tid>/schedstat).
-// Threads: made and ended by the thread that computes; waits are looked at 10 times a second.
+// Does nothing where OMP_WAIT_POLICY, GOMP_SPINCOUNT, OMP_STACKSIZE or GOMP_STACKSIZE is set,
+// address space is limited (ulimit -v), OpenMP is not libgomp, or the kernel does not count what a
+// thread waits for its CPU (/proc/<pid>/task/<tid>/schedstat). Threads: made and ended by the
+// thread that computes; waits are looked at 10 times a second.
 class OpenMpWaits {
  public:
-  // team_threads: of LibTorch
-  explicit OpenMpWaits(std::uint32_t team_threads);
+  //   team_threads   of LibTorch
+  //   short_seconds  for how long waits were short is added to it; read it when this has ended
+  OpenMpWaits(std::uint32_t team_threads, double& short_seconds);
   ~OpenMpWaits();
   OpenMpWaits(const OpenMpWaits&) = delete;
   OpenMpWaits& operator=(const OpenMpWaits&) = delete;
-
-  // For how long waits have been short.
-  double short_seconds() const noexcept { return short_seconds_.load(); }
 
  private:
   using Parallel = void (*)(void (*)(void*), void*, unsigned, unsigned);
@@ -44,7 +42,7 @@ class OpenMpWaits {
   std::condition_variable changed_;
   bool ending_ = false;
   bool short_ = false;
-  std::atomic<double> short_seconds_{0};
+  double& short_seconds_;
   std::thread holder_;  // of the threads that sleep
   std::thread watcher_;
 };

@@ -226,9 +226,8 @@ class Run {
   void work(Training& training, Batches& batches) {
     const Options& options = report_.options;
     {
-      const OpenMpWaits waits(report_.torch.threads);
+      const OpenMpWaits waits(report_.torch.threads, report_.short_waits_s);
       train_and_trace(training, batches);
-      report_.short_waits_s = waits.short_seconds();
     }
     report_.doing = "the evaluation on held-out text";
     if (options.eval_batches > 0)
