@@ -176,7 +176,7 @@ TEST_F(TrainGpt, ShortensOpenMpsWaitsOnSharedCpusAndComputesTheSame) {
   const auto short_waits = [](const json& report) {
     return report.at("/lanes/trainer/short_waits_seconds"_json_pointer).get<double>();
   };
-  const BusyNeighbours neighbours(2 * cpus);
+  const BusyNeighbours neighbours(cpus);
   const json shared = report(model);
   EXPECT_GT(short_waits(shared), 0);
   ::setenv("OMP_WAIT_POLICY", "passive", 1);
