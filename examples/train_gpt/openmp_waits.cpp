@@ -65,6 +65,7 @@ bool has_room_for_threads(unsigned count) {
   for (std::thread& thread : threads) thread.join();
   return enough;
 }
+
 // Stacks of another size are not what has_room_for_threads() tries.
 bool is_users_choice() {
   for (const char* name : {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "OMP_STACKSIZE", "GOMP_STACKSIZE"})

@@ -17,8 +17,9 @@
 namespace train_gpt {
 // Does nothing where OMP_WAIT_POLICY, GOMP_SPINCOUNT, OMP_STACKSIZE or GOMP_STACKSIZE is set,
 // address space is limited (ulimit -v), OpenMP is not libgomp, or the kernel does not count what a
-// thread waits for its CPU (/proc/<pid>/task/<tid>/schedstat). Threads: made and ended by the
-// thread that computes; waits are looked at 10 times a second.
+// thread waits for its CPU (/proc/<pid>/task/<tid>/schedstat).
+//
+// Threads: made and ended by the one that computes; another looks at its waits 10 times a second.
 class OpenMpWaits {
  public:
   //   team_threads   of LibTorch

@@ -5,11 +5,10 @@
 
 A kind is what LibTorch's own loops are compiled for (ATEN_CPU_CAPABILITY), what its libraries of
 products may use (ONEDNN_MAX_CPU_ISA, MKL_ENABLE_INSTRUCTIONS), and what Headrace's loops may use
-(HEADRACE_SIMD). Within a
-kind the run on NVMe has to give the bits of the run in memory, and kinds that differ in
-HEADRACE_SIMD alone have to give the same bits. Between other kinds bits may differ: LibTorch sums
-in another order. Prints a row per kind, those that this CPU cannot pretend to be among them, and
-ends 1 where one failed.
+(HEADRACE_SIMD). Within a kind the run on NVMe has to give the bits of the run in memory, and kinds
+that differ in HEADRACE_SIMD alone have to give the same bits. Between other kinds bits may differ:
+LibTorch sums in another order. Prints a row per kind, those that this CPU cannot pretend to be
+among them, and ends 1 where one failed.
 """
 import argparse
 import json
