@@ -118,6 +118,8 @@ typedef struct headrace_parameter_spec {
   const int64_t* shape; /* elements, row-major, each at least 1; NULL with dimensions 0: one */
   uint32_t dimensions;  /* entries at `shape`, 64 at most */
   headrace_hyperparameter_set hyperparameters;
+  uint32_t frozen; /* not 0: read and never updated, with neither gradient nor state */
+  uint32_t reserved;
 } headrace_parameter_spec;
 static inline void headrace_parameter_spec_init(headrace_parameter_spec* spec) {
   spec->struct_size = (uint32_t)sizeof *spec;
@@ -126,6 +128,8 @@ static inline void headrace_parameter_spec_init(headrace_parameter_spec* spec) {
   spec->shape = NULL;
   spec->dimensions = 0;
   spec->hyperparameters = 0;
+  spec->frozen = 0;
+  spec->reserved = 0;
 }
 
 typedef struct headrace_hyperparameters {
@@ -310,7 +314,7 @@ headrace_code headrace_engine_add_hyperparameters(headrace_engine* engine,
 headrace_code headrace_engine_add_group(headrace_engine* engine, const char* name,
                                         const headrace_parameter_spec* parameters, size_t count,
                                         headrace_group* out_group, headrace_error* error);
-/* Engine::expect_no_gradients(): frozen, with neither gradient nor state. */
+/* All of the group's parameters are frozen. */
 headrace_code headrace_engine_expect_no_gradients(headrace_engine* engine, headrace_group group,
                                                   headrace_error* error);
 headrace_code headrace_engine_expect_repeated_gradients(headrace_engine* engine,

@@ -96,9 +96,12 @@ class Engine {
   // weight, several backward passes), so that they are summed in f32. With
   // gradient_accumulation_steps > 1 every group is.
   void expect_repeated_gradients(GroupId group);
-  // Declares that this group's parameters are frozen: read only, so that they have no memory for
-  // gradients, no master and no moments, and are not in hash_optimizer_state(). A gradient of one
-  // is refused by name. A group that just receives none keeps all that, and may receive some later.
+  // ParameterSpec::frozen of a parameter that was added: read and never updated, so that it has no
+  // memory for gradients, no master and no moments, and is not in hash_optimizer_state(). A
+  // gradient of it is refused by name. One that just receives none keeps all that, and may receive
+  // some later. A group may have both kinds.
+  void set_frozen(ParameterId id, bool frozen);
+  // set_frozen(..., true) for all of this group's parameters.
   void expect_no_gradients(GroupId group);
   // Keeps this group's parameters in the device's memory from freeze to close whatever the budget:
   // for the few that belong to no block. Where the device has memory of its own, release and gather

@@ -35,7 +35,10 @@ void Engine::expect_repeated_gradients(GroupId group) {
   core_->registry_before_freeze("expect_repeated_gradients").group(group).repeated_gradients = true;
 }
 void Engine::expect_no_gradients(GroupId group) {
-  core_->registry_before_freeze("expect_no_gradients").group(group).frozen = true;
+  core_->registry_before_freeze("expect_no_gradients").set_frozen(group, true);
+}
+void Engine::set_frozen(ParameterId id, bool frozen) {
+  core_->registry_before_freeze("set_frozen").set_frozen(id, frozen);
 }
 void Engine::keep_bound(GroupId group) {
   core_->registry_before_freeze("keep_bound").group(group).keep_bound = true;

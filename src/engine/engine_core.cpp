@@ -170,7 +170,7 @@ residency::Plan EngineCore::make_plan(const Partition& partition,
   residency::PlanInputs inputs;
   inputs.partition = &partition;
   for (const engine::RegisteredGroup& group : registry_.groups()) {
-    inputs.groups.push_back({group.repeated_gradients, group.keep_bound, group.frozen});
+    inputs.groups.push_back({group.repeated_gradients, group.keep_bound});
   }
   inputs.settings = settings_;
   if (settings_.update_on == UpdateOn::kAuto && device_->updates() == nullptr)
@@ -344,17 +344,14 @@ const PlanReport& EngineCore::plan() const {
 std::uint64_t EngineCore::section_offset_bytes(ParameterId id) const {
   if (!frozen_) throw Error(Code::kWrongState, "section_offset_bytes: call freeze() first");
   const engine::RegisteredParameter& parameter = registry_.parameter(id);
-  return frozen_->partition.parameters[id.index].first_element * size_bytes(parameter.spec.dtype);
+  const partition::Partition& cut = frozen_->partition;
+  return cut.first_in_buffer(cut.parameters[id.index]) * size_bytes(parameter.spec.dtype);
 }
 
 std::uint64_t EngineCore::section_size_bytes(GroupId group, DType dtype) const {
   if (!frozen_) throw Error(Code::kWrongState, "section_size_bytes: call freeze() first");
   registry_.group(group);
-  for (const std::uint32_t s : frozen_->partition.group_sections[group.index]) {
-    const partition::Section& section = frozen_->partition.sections[s];
-    if (section.dtype == dtype) return section.buffer_elements * size_bytes(dtype);
-  }
-  return 0;
+  return frozen_->partition.buffer_elements(group.index, dtype) * size_bytes(dtype);
 }
 
 void EngineCore::require_loaded(const Frozen& f, GroupId group, const char* call) const {

@@ -53,6 +53,7 @@ void Gradients::add_to_bucket(ParameterId id, const void* gradient, DType dtype,
   std::uint64_t at = 0;
   for (const std::uint32_t s : p_.partition.group_sections[group.index]) {
     const partition::Section& section = p_.partition.sections[s];
+    if (section.frozen) continue;
     const std::uint64_t bytes = size_bytes(p_.plan.sections[s].gradient_dtype);
     if (s == parameter.section) {
       Accumulation work;
@@ -77,6 +78,7 @@ void Gradients::flush_bucket() {
   std::uint64_t at = 0;
   for (const std::uint32_t s : p_.partition.group_sections[group.index]) {
     const partition::Section& section = p_.partition.sections[s];
+    if (section.frozen) continue;
     const DType dtype = p_.plan.sections[s].gradient_dtype;
     const std::uint64_t bytes = size_bytes(dtype);
     // What did not arrive is zero; so is the padding between parameters, which nobody reads.

@@ -95,7 +95,7 @@ class Gradients {
   std::vector<Stream> streams_;  // that arrivals were queued on
   std::mutex mutex_;
   std::array<std::mutex, 16> stripes_;  // by parameter, held while one of its gradients is taken
-  // The bucket: one group's whole gradients, sections at multiples of 4096 bytes.
+  // The bucket: one group's whole gradients, trained sections at multiples of 4096 bytes.
   std::byte* bucket_ = nullptr;
   std::uint64_t device_bytes_ = 0;
   std::optional<GroupId> bucket_group_;       // the same on all ranks

@@ -80,7 +80,9 @@ DeviceSpan EngineCore::section(const Gathered& lease, DType dtype) const {
   for (const std::uint32_t s : f.partition.group_sections[lease.group_.index]) {
     const partition::Section& section = f.partition.sections[s];
     if (section.dtype != dtype) continue;
-    const std::uint64_t bytes = section.buffer_elements * size_bytes(dtype);
+    // The first of them, with those behind it.
+    const std::uint64_t bytes =
+        f.partition.buffer_elements(lease.group_.index, dtype) * size_bytes(dtype);
     if (lease.slot_ == kInPlace)
       return {const_cast<std::byte*>(f.tiles->resident_weight(s)), bytes};
     return {f.buffers->memory(lease.slot_) + f.buffers->section_offset_bytes(s), bytes};

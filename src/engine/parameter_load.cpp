@@ -79,16 +79,16 @@ bool replace(Content content, const Stretch& s, std::span<const std::byte> in) {
 
 void EngineCore::refuse_frozen(ParameterId id, const char* call, const char* lacks) const {
   const engine::RegisteredParameter& parameter = registry_.parameter(id);
-  const engine::RegisteredGroup& group = registry_.group(parameter.group);
-  if (!group.frozen) return;
-  throw Error(Code::kInvalidArgument, std::string(call) + " of '" + parameter.full_name +
-                                          "': expect_no_gradients() was called for its group '" +
-                                          group.name + "', so it " + lacks +
-                                          "; nothing was changed. Leave the declaration out to "
-                                          "train the group.");
+  if (!parameter.spec.frozen) return;
+  throw Error(Code::kInvalidArgument,
+              std::string(call) + " of '" + parameter.full_name + "' in group '" +
+                  registry_.group(parameter.group).name +
+                  "': it was frozen when the engine planned, so it " + lacks +
+                  "; nothing was changed. To train it, let neither ParameterSpec::frozen nor "
+                  "expect_no_gradients() say so at freeze().");
 }
 
-// A rule has fewer moments than there are contents, and a frozen group none.
+// A rule has fewer moments than there are contents, and a frozen parameter none.
 void EngineCore::refuse_missing_moment(ParameterId id, Content content, const char* call) const {
   if (kept_as(id, content) != Content::kWeight)
     refuse_frozen(id, call, "has neither master nor moments");

@@ -101,18 +101,18 @@ std::string RankCalls::difference_in_counts(std::vector<double>& values,
 }
 
 std::string RankCalls::difference_in_groups(std::vector<double>& values) {
-  constexpr std::size_t kOfParameter = 3, kOfGroup = 4;
+  constexpr std::size_t kOfParameter = 4, kOfGroup = 3;
   std::vector<double> mine;
   for (const RegisteredParameter& parameter : registry_.parameters()) {
     mine.push_back(of_shape(parameter));
     mine.push_back(of_update(registry_.hyperparameters(parameter.spec.hyperparameters)));
     mine.push_back(parameter.group.index);
+    mine.push_back(parameter.spec.frozen ? 1 : 0);
   }
   for (const RegisteredGroup& group : registry_.groups()) {
     mine.push_back(Fingerprint().add(group.name).value());
     mine.push_back(group.keep_bound ? 1 : 0);
     mine.push_back(group.repeated_gradients ? 1 : 0);
-    mine.push_back(group.frozen ? 1 : 0);
   }
   exchange("freeze: groups", mine, values);
   const Place at = first_difference(values, collective_.world_size());
@@ -121,14 +121,13 @@ std::string RankCalls::difference_in_groups(std::vector<double>& values) {
   const std::size_t of_parameters = kOfParameter * registry_.parameters().size();
   if (at.index < of_parameters) {
     constexpr const char* kWhat[] = {"another name, type or shape", "other hyperparameters",
-                                     "another group"};
+                                     "another group", "another ParameterSpec::frozen"};
     const auto index = static_cast<std::uint32_t>(at.index / kOfParameter);
     return "parameter '" + registry_.parameter({index}).full_name + "' has " +
            kWhat[at.index % kOfParameter] + " on " + rank + " than on rank 0";
   }
   constexpr const char* kWhat[] = {"another name", "another keep_bound()",
-                                   "another expect_repeated_gradients()",
-                                   "another expect_no_gradients()"};
+                                   "another expect_repeated_gradients()"};
   const auto index = static_cast<std::uint32_t>((at.index - of_parameters) / kOfGroup);
   return "group '" + registry_.group({index}).name + "' has " +
          kWhat[(at.index - of_parameters) % kOfGroup] + " on " + rank + " than on rank 0";

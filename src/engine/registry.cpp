@@ -77,6 +77,14 @@ GroupId Registry::add_group(std::string name, std::vector<ParameterSpec> paramet
   return id;
 }
 
+void Registry::set_frozen(ParameterId id, bool frozen) {
+  parameter(id);
+  parameters_[id.index].spec.frozen = frozen;
+}
+void Registry::set_frozen(GroupId id, bool frozen) {
+  for (const ParameterId parameter : group(id).parameters) set_frozen(parameter, frozen);
+}
+
 RegisteredGroup& Registry::group(GroupId id) {
   if (id.index >= groups_.size()) {
     throw Error(Code::kNotFound,

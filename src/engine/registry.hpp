@@ -22,7 +22,6 @@ struct RegisteredGroup {
   std::string name;
   std::vector<ParameterId> parameters;
   bool repeated_gradients = false;
-  bool frozen = false;  // expect_no_gradients()
   bool keep_bound = false;
 };
 
@@ -38,6 +37,9 @@ class Registry {
   void set_default_hyperparameters(const Hyperparameters& values);
   void set_hyperparameters(HyperparameterSetId id, const Hyperparameters& values);
   GroupId add_group(std::string name, std::vector<ParameterSpec> parameters);
+
+  void set_frozen(ParameterId id, bool frozen);
+  void set_frozen(GroupId id, bool frozen);
 
   RegisteredGroup& group(GroupId id);
   const RegisteredGroup& group(GroupId id) const;

@@ -216,7 +216,7 @@ std::string EngineCore::hash_optimizer_state() {
   base::Hash128 hash;
   for (const ParameterId id : registry_.by_name()) {
     const std::string& name = registry_.parameter(id).full_name;
-    if (registry_.group(registry_.parameter(id).group).frozen) continue;
+    if (registry_.parameter(id).spec.frozen) continue;
     hash_content(hash, id, name + ".master", Content::kMaster);
     const optimizer_cpu::Arithmetic arithmetic = optimizer_cpu::arithmetic_of(settings_.optimizer);
     for (std::uint32_t k = 0; k < moments(arithmetic); ++k) {

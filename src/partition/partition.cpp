@@ -10,20 +10,35 @@ namespace headrace::partition {
 using base::align_up;
 
 namespace {
-// Lays the parameters of `group` into one section per dtype, in order of first appearance.
-void add_group(Partition& result, const GroupShape& shape, std::uint32_t group) {
-  auto& mine = result.group_sections.emplace_back();
+// A group's sections: a trained and a frozen one per dtype where it has such parameters, dtypes in
+// order of first appearance.
+void make_sections(Partition& result, const GroupShape& shape, std::uint32_t group) {
+  std::vector<DType> dtypes;
   for (const ParameterSpec& spec : shape.parameters) {
-    auto found = std::find_if(mine.begin(), mine.end(), [&](std::uint32_t s) {
-      return result.sections[s].dtype == spec.dtype;
-    });
-    if (found == mine.end()) {
+    if (std::ranges::find(dtypes, spec.dtype) == dtypes.end()) dtypes.push_back(spec.dtype);
+  }
+  auto& mine = result.group_sections.emplace_back();
+  for (const DType dtype : dtypes) {
+    for (const bool frozen : {false, true}) {
+      const auto belongs = [&](const ParameterSpec& spec) {
+        return spec.dtype == dtype && spec.frozen == frozen;
+      };
+      if (std::ranges::none_of(shape.parameters, belongs)) continue;
       mine.push_back(static_cast<std::uint32_t>(result.sections.size()));
-      found = mine.end() - 1;
       Section& section = result.sections.emplace_back();
       section.group = group;
-      section.dtype = spec.dtype;
+      section.dtype = dtype;
+      section.frozen = frozen;
     }
+  }
+}
+
+void add_group(Partition& result, const GroupShape& shape, std::uint32_t group) {
+  make_sections(result, shape, group);
+  for (const ParameterSpec& spec : shape.parameters) {
+    const auto found = std::ranges::find_if(result.group_sections[group], [&](std::uint32_t s) {
+      return result.sections[s].dtype == spec.dtype && result.sections[s].frozen == spec.frozen;
+    });
     Section& section = result.sections[*found];
     Parameter parameter;
     parameter.group = group;
@@ -77,6 +92,13 @@ void cut_section(Partition& result, std::uint32_t index) {
 }
 }  // namespace
 
+std::uint64_t Partition::buffer_elements(std::uint32_t group, DType dtype) const {
+  std::uint64_t elements = 0;
+  for (const std::uint32_t s : group_sections[group])
+    elements += sections[s].dtype == dtype ? sections[s].buffer_elements : 0;
+  return elements;
+}
+
 Segment Partition::segment_of(const Tile& tile, std::uint32_t parameter) const {
   const auto within = segments_of(tile);  // in the order of their parameters
   const auto found = std::ranges::lower_bound(within, parameter, {}, &Segment::parameter);
@@ -119,6 +141,12 @@ Partition make_partition(std::span<const GroupShape> groups, std::uint64_t tile_
     add_group(result, groups[group], group);
   for (std::uint32_t section = 0; section < result.sections.size(); ++section)
     cut_section(result, section);
+  for (std::size_t s = 1; s < result.sections.size(); ++s) {
+    const Section& before = result.sections[s - 1];
+    Section& section = result.sections[s];
+    if (section.group == before.group && section.dtype == before.dtype)
+      section.first_in_buffer = before.buffer_elements;
+  }
   return result;
 }
 }  // namespace headrace::partition

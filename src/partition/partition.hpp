@@ -3,10 +3,12 @@
 // tiles, tiles into segments. Pure arithmetic, no bytes: the same on every rank, and the same for
 // every placement.
 //
-//   section   parameters of one group with one dtype, one after another, each at a multiple of 256
-//   elements block     65,536 elements of a section; results hang on blocks, so their size is a
-//   constant shard     whole blocks: rank r owns [r, r+1) * shard_elements of the section tile
-//   whole blocks of a shard, cut at what is used segment   one parameter's elements inside one tile
+//   section   parameters of one group with one dtype, all trained or all frozen, one after another,
+//             each at a multiple of 256 elements
+//   block     65,536 elements of a section; results hang on blocks, so their size is a constant
+//   shard     whole blocks: rank r owns [r, r+1) * shard_elements of the section
+//   tile      whole blocks of a shard, cut at what is used
+//   segment   one parameter's elements inside one tile
 //   piece     one parameter's elements inside one block: the unit of the gradient norm
 #pragma once
 #include <cstdint>
@@ -37,9 +39,12 @@ struct Parameter {
 struct Section {
   std::uint32_t group = 0;
   DType dtype = DType::kF32;
+  bool frozen = false;                // as all its parameters are
   std::uint64_t elements = 0;         // up to the end of the last parameter
   std::uint64_t buffer_elements = 0;  // of the joined buffer: world_size * shard_elements
   std::uint64_t shard_elements = 0;   // equal on all ranks; whole blocks where there are several
+  // Of the group's buffer of this dtype: its trained section, and behind it the frozen one.
+  std::uint64_t first_in_buffer = 0;
   std::vector<std::uint32_t> parameters;  // in order of first_element
   std::uint32_t first_tile = 0;           // this rank's
   std::uint32_t tiles = 0;
@@ -66,8 +71,9 @@ struct Partition {
   std::uint64_t pieces = 0;
   std::vector<Parameter> parameters;
   std::vector<Section> sections;
-  std::vector<std::vector<std::uint32_t>> group_sections;  // section indices of each group
-  std::vector<Tile> tiles;                                 // this rank's
+  // Section indices of each group; those of one dtype are neighbours.
+  std::vector<std::vector<std::uint32_t>> group_sections;
+  std::vector<Tile> tiles;  // this rank's
   std::vector<Segment> segments;
 
   std::span<const Segment> segments_of(const Tile& tile) const {
@@ -79,6 +85,11 @@ struct Partition {
   std::uint64_t shard_first_element(const Section& section) const {
     return rank * section.shard_elements;
   }
+  // In elements of its dtype, from the start of its group's buffer of that dtype.
+  std::uint64_t first_in_buffer(const Parameter& parameter) const {
+    return sections[parameter.section].first_in_buffer + parameter.first_element;
+  }
+  std::uint64_t buffer_elements(std::uint32_t group, DType dtype) const;
   // One parameter's elements in one of this rank's tiles; none: a segment of 0 elements.
   Segment segment_of(const Tile& tile, std::uint32_t parameter) const;
   // This rank's tiles [first, end) among which all are that hold elements of a parameter.

@@ -40,6 +40,7 @@ class Predictor {
   }
 
  private:
+  GroupCost::Fetch reading(std::uint32_t section) const;
   GroupCost cost_of(std::uint32_t group) const;
   void play_passes();
   struct Stretch {
@@ -65,9 +66,6 @@ class Predictor {
     return (work_.machines - 1.0) / part_.world_size;
   }
   std::vector<Span>* kept() { return spans_ == Spans::kKeep ? &out_.spans : nullptr; }
-  bool is_frozen(std::uint32_t section) const {
-    return work_.groups[part_.sections[section].group].frozen;
-  }
 
   const Plan& plan_;
   const partition::Partition& part_;
@@ -78,11 +76,33 @@ class Predictor {
   Prediction out_;
 };
 
+void add_fetch(GroupCost::Fetch& to, const GroupCost::Fetch& one) {
+  to.read += one.read;
+  to.verify += one.verify;
+  to.copy += one.copy;
+  to.last_copy = std::max(to.last_copy, one.last_copy);
+}
+
+// A section's weights from the drives, if they are there; without what copies them on.
+GroupCost::Fetch Predictor::reading(std::uint32_t s) const {
+  GroupCost::Fetch fetch;
+  if (plan_.sections[s].weight != Tier::kNvme) return fetch;
+  const partition::Section& section = part_.sections[s];
+  for (std::uint32_t t = section.first_tile; t < section.first_tile + section.tiles; ++t) {
+    const auto bytes =
+        static_cast<double>(base::align_up(plan_.tiles[t].weight_bytes, base::kIoAlignment));
+    fetch.read += seconds_for(bytes, rates_.nvme_read);
+    if (work_.checksums) fetch.verify += seconds_for(bytes, rates_.verify);
+    if (!work_.device_shares_host_memory)
+      fetch.last_copy = std::max(fetch.last_copy, seconds_for(bytes, rates_.link));
+  }
+  return fetch;
+}
+
 GroupCost Predictor::cost_of(std::uint32_t group) const {
   GroupCost cost;
   const GroupWork& work = work_.groups[group];
   cost.in_place = plan_.group_in_place[group];
-  cost.frozen = work.frozen;
   cost.forward = seconds_for(work.forward_flops, rates_.flops);
   cost.backward =
       seconds_for(work.backward_flops, rates_.flops) + (work_.checkpointing ? cost.forward : 0);
@@ -92,22 +112,19 @@ GroupCost Predictor::cost_of(std::uint32_t group) const {
     const auto bytes_each = static_cast<double>(size_bytes(section.dtype));
     const auto shard = static_cast<double>(section.shard_elements) * bytes_each;
     const auto joined = static_cast<double>(section.buffer_elements) * bytes_each;
-    if (plan_.sections[s].weight == Tier::kNvme) {
-      for (std::uint32_t t = section.first_tile; t < section.first_tile + section.tiles; ++t) {
-        const auto bytes =
-            static_cast<double>(base::align_up(plan_.tiles[t].weight_bytes, base::kIoAlignment));
-        cost.read += seconds_for(bytes, rates_.nvme_read);
-        if (work_.checksums) cost.verify += seconds_for(bytes, rates_.verify);
-        if (!shares) cost.last_copy = std::max(cost.last_copy, seconds_for(bytes, rates_.link));
-      }
-    }
+    const GroupCost::Fetch read = reading(s);
+    add_fetch(cost.all, read);
     // Within memory it is read here and written there, but by a drive.
     const double copy =
         shares ? seconds_for(2 * shard, rates_.memory) : seconds_for(shard, rates_.link);
-    if (!shares || plan_.sections[s].weight == Tier::kHost) cost.copy += copy;
-    cost.copy_at_hand += copy;
+    if (!shares || plan_.sections[s].weight == Tier::kHost) cost.all.copy += copy;
     cost.network += seconds_for(joined * network_share(), rates_.network);
-    if (work.frozen) continue;
+    if (section.frozen) {
+      add_fetch(cost.at_hand, read);
+      if (!shares || plan_.sections[s].weight == Tier::kHost) cost.at_hand.copy += copy;
+      continue;
+    }
+    cost.at_hand.copy += copy;
     const auto slab = static_cast<double>(section.shard_elements) *
                       static_cast<double>(size_bytes(plan_.sections[s].gradient_dtype));
     if (shares) {
@@ -202,7 +219,7 @@ void Predictor::update() {
   PhaseCost& cost = out_.update;
   const bool device = out_.updates_on_device;
   for (std::size_t t = 0; t < plan_.tiles.size(); ++t) {
-    if (is_frozen(part_.tiles[t].section)) continue;
+    if (part_.sections[part_.tiles[t].section].frozen) continue;
     const auto [record, weight] = extents_of(plan_, part_, t);
     const auto bytes = static_cast<double>(record + weight);
     const auto elements = static_cast<double>(part_.tiles[t].elements);
@@ -286,7 +303,7 @@ void Predictor::count_bytes() {
   for (const partition::Section& section : part_.sections) {
     const auto joined = static_cast<double>(section.buffer_elements) *
                         static_cast<double>(size_bytes(section.dtype));
-    const double exchanges = work_.groups[section.group].frozen ? 2 : 3;
+    const double exchanges = section.frozen ? 2 : 3;
     out_.network_bytes += passes * exchanges * joined * network_share();
   }
 }

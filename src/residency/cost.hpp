@@ -33,7 +33,6 @@ struct Rates {
 // What the trainer does with one group and one micro-batch.
 struct GroupWork {
   double forward_flops = 0, backward_flops = 0;
-  bool frozen = false;  // as the plan was told: read, never updated
 };
 
 struct Workload {

@@ -18,27 +18,27 @@ void Passes::note(Lane lane, std::uint32_t group, double begin, double end) {
 }
 
 // When it is all there. Tiles are copied while later ones are read.
-double Passes::fetch(std::uint32_t group, double start, bool read, PhaseCost& cost) {
-  const GroupCost& g = groups_[group];
+double Passes::fetch(std::uint32_t group, const GroupCost::Fetch& fetch, double start,
+                     PhaseCost& cost) {
   double there = start;
-  if (read && g.read > 0) {
+  if (fetch.read > 0) {
     const double begin = std::max(start, drive_free_);
-    drive_free_ = begin + g.read;
-    cost.of(Lane::kNvmeRead) += g.read;
+    drive_free_ = begin + fetch.read;
+    cost.of(Lane::kNvmeRead) += fetch.read;
     note(Lane::kNvmeRead, group, begin, drive_free_);
-    there = verify_on_device_ ? drive_free_ : std::max(drive_free_, begin + g.verify);
+    there = verify_on_device_ ? drive_free_ : std::max(drive_free_, begin + fetch.verify);
   }
-  if (const double copy = read ? g.copy : g.copy_at_hand; copy > 0) {
+  if (fetch.copy > 0) {
     const double begin = std::max(start, copy_free_);
-    copy_free_ = std::max(begin + copy, there + (read ? g.last_copy : 0));
-    cost.of(Lane::kCopyToDevice) += copy;
-    note(Lane::kCopyToDevice, group, copy_free_ - copy, copy_free_);
+    copy_free_ = std::max(begin + fetch.copy, there + fetch.last_copy);
+    cost.of(Lane::kCopyToDevice) += fetch.copy;
+    note(Lane::kCopyToDevice, group, copy_free_ - fetch.copy, copy_free_);
     there = copy_free_;
   }
-  if (g.network > 0) {
+  if (const double network = groups_[group].network; network > 0) {
     const double begin = std::max(there, network_free_);
-    network_free_ = begin + g.network;
-    cost.of(Lane::kNetwork) += g.network;
+    network_free_ = begin + network;
+    cost.of(Lane::kNetwork) += network;
     note(Lane::kNetwork, group, begin, network_free_);
     there = network_free_;
   }
@@ -79,13 +79,13 @@ PhaseCost Passes::play(Direction direction, Weights weights) {
     if (!g.in_place && kept > 0) {
       --kept;
     } else if (!g.in_place) {
-      const bool read = weights == Weights::kFetched || g.frozen;
+      const GroupCost::Fetch& how = weights == Weights::kFetched ? g.all : g.at_hand;
       const std::size_t use = begins_.size() - 1;
       const double asked = use >= prefetch_ ? begins_[use - prefetch_] : 0;
       const double slot =
           slot_ends_.size() >= slots_ && slots_ > 0 ? slot_ends_[slot_ends_.size() - slots_] : 0;
-      there = fetch(group, std::max(asked, slot), read, cost);
-      if (read && verify_on_device_) verify = g.verify;
+      there = fetch(group, how, std::max(asked, slot), cost);
+      if (verify_on_device_) verify = how.verify;
     }
     const double begin = std::max(compute_free_, there);
     const double work = verify + (back ? g.backward + g.gradient_pass : g.forward);

@@ -10,10 +10,13 @@ namespace headrace::residency {
 // What using a group once takes, in seconds of each lane but for bytes.
 struct GroupCost {
   bool in_place = false;
-  bool frozen = false;                                 // no update has it at hand
-  double read = 0, verify = 0, copy = 0, network = 0;  // to fetch it
-  double copy_at_hand = 0;                             // instead of `copy`, where nothing is read
-  double last_copy = 0;                                // of the last tile, when all is read
+  struct Fetch {
+    double read = 0, verify = 0, copy = 0;
+    double last_copy = 0;  // of the last tile, when all is read
+  };
+  Fetch all;
+  Fetch at_hand;  // where an update has what is trained at hand, and only the frozen rest is read
+  double network = 0;
   double forward = 0, backward = 0;
   double gradient_pass = 0;  // the CPU's over what backward leaves; 0 on a device of its own
   double gradient_copy = 0, gradient_network = 0;
@@ -37,7 +40,7 @@ class Passes {
   void note_no_more() noexcept { spans_ = nullptr; }
 
  private:
-  double fetch(std::uint32_t group, double start, bool read, PhaseCost& cost);
+  double fetch(std::uint32_t group, const GroupCost::Fetch& fetch, double start, PhaseCost& cost);
   void leave_gradients(std::uint32_t group, PhaseCost& cost);
   void note(Lane lane, std::uint32_t group, double begin, double end);
 

@@ -219,9 +219,7 @@ class Planner {
     return order;
   }
 
-  bool is_frozen(const Tile& tile) const {
-    return in_.groups[part_.sections[tile.section].group].frozen;
-  }
+  bool is_frozen(const Tile& tile) const { return part_.sections[tile.section].frozen; }
   RecordLayout layout_of(const Tile& tile, Tier tier) const {
     const DType dtype = part_.sections[tile.section].dtype;
     return record_layout(optimizer_cpu::state_streams(in_.settings, dtype), tile.elements, tier);
@@ -257,17 +255,21 @@ Range Planner::take(Plan& plan, std::uint64_t bytes, const char* row, const char
 }
 
 void Planner::lay_out_residents(Plan& plan, const Choice& choice) const {
+  // One after another, so that a group's sections of one dtype are one buffer.
   for (std::size_t s = 0; s < part_.sections.size(); ++s) {
     const Section& section = part_.sections[s];
     SectionPlan& out = plan.sections[s];
     out.weight = choice.weight_resident[section.group] ? Tier::kHost : Tier::kNvme;
-    const std::uint64_t elements = section.shard_elements;
-    if (out.weight == Tier::kHost) {
-      out.resident_weight = take(plan, elements * size_bytes(section.dtype), "parameters");
-    }
+    if (out.weight == Tier::kHost)
+      out.resident_weight =
+          take(plan, section.shard_elements * size_bytes(section.dtype), "parameters");
+  }
+  for (std::size_t s = 0; s < part_.sections.size(); ++s) {
+    const Section& section = part_.sections[s];
+    if (section.frozen) continue;
+    SectionPlan& out = plan.sections[s];
     out.gradient_dtype = in_.groups[section.group].repeated_gradients ? DType::kF32 : section.dtype;
-    if (in_.groups[section.group].frozen) continue;
-    out.gradient = take(plan, elements * size_bytes(out.gradient_dtype), "gradients");
+    out.gradient = take(plan, section.shard_elements * size_bytes(out.gradient_dtype), "gradients");
   }
   const std::uint64_t before_state = plan.arena_bytes;
   for (std::size_t t = 0; t < part_.tiles.size(); ++t) {
@@ -294,7 +296,7 @@ void Planner::lay_out_slots(Plan& plan, const Choice& choice) const {
     for (const std::uint32_t s : part_.group_sections[g]) {
       const Section& section = part_.sections[s];
       bytes += align_up(section.buffer_elements * size_bytes(section.dtype), kIoAlignment);
-      if (in_.groups[g].frozen) continue;
+      if (section.frozen) continue;
       bucket += align_up(section.buffer_elements * size_bytes(plan.sections[s].gradient_dtype),
                          kIoAlignment);
       gradients += section.elements * size_bytes(section.dtype);
@@ -362,7 +364,7 @@ void Planner::lay_out_slots(Plan& plan, const Choice& choice) const {
 void Planner::lay_out_device_updates(Plan& plan) const {
   for (std::size_t s = 0; s < part_.sections.size(); ++s) {
     const Section& section = part_.sections[s];
-    if (in_.groups[section.group].frozen || section.tiles == 0) continue;
+    if (section.frozen || section.tiles == 0) continue;
     const std::uint64_t elements = std::min(
         {kDeviceUpdateElements, part_.tile_elements, part_.tiles[section.first_tile].elements});
     const auto array = [&](std::uint64_t bytes) { return align_up(bytes, kDeviceAlignment); };

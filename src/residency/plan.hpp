@@ -26,7 +26,6 @@ namespace headrace::residency {
 struct GroupTraits {
   bool repeated_gradients = false;  // gradients are summed in f32
   bool keep_bound = false;          // on the device from freeze to close
-  bool frozen = false;              // read only: no gradient, no optimizer state
 };
 
 // One of the paths that the plan may store to.

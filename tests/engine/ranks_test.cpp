@@ -102,12 +102,14 @@ void load_all(Engine& engine) {
 // ---- gradients that one rank has and another has not ----
 
 constexpr std::uint32_t kGroups = 3, kSteps = 3;
+constexpr ParameterId kFrozen = {5};
 void register_model(Engine& engine) {
   for (std::uint32_t g = 0; g < kGroups; ++g) {
     engine.add_group("h." + std::to_string(g), {{"w", DType::kBf16, {300, 300}, {}},
                                                 {"b", DType::kF32, {300}, {}},
                                                 {"s", DType::kBf16, {700}, {}}});
   }
+  engine.set_frozen(kFrozen, true);
 }
 
 // Which gradients there are, drawn from a seed: of every group some parameters are missing on some
@@ -116,6 +118,7 @@ class Gradients {
  public:
   Gradients(std::uint64_t seed, std::uint32_t accumulation) : seed_(seed), passes_(accumulation) {}
   bool has(std::uint32_t rank, std::uint32_t step, std::uint32_t pass, ParameterId id) const {
+    if (id == kFrozen) return false;
     const std::uint32_t group = id.index / 3;
     const bool whole_group = draw(rank, step, pass, 100 + group) % 4 != 0;
     const bool nobody = draw(50, step, 0, id.index) % 6 == 0;
@@ -148,6 +151,7 @@ struct Outcome {
 };
 void collect(Engine& engine, Outcome& outcome) {
   for (std::uint32_t i = 0; i < engine.parameter_count(); ++i) {
+    if (engine.spec({i}).frozen) continue;
     for (const Content content : {Content::kMaster, Content::kExpAvg}) {
       auto& values = outcome.values[{i, static_cast<int>(content)}];
       values.resize(engine.spec({i}).elements());
@@ -193,6 +197,12 @@ Outcome train_alone(const Gradients& gradients, std::uint32_t world) {
   return outcome;
 }
 
+void expect_loaded(DeviceSpan weights) {
+  const auto* const bytes = static_cast<const std::byte*>(weights.data);
+  EXPECT_TRUE(std::all_of(bytes, bytes + weights.size_bytes,
+                          [](std::byte value) { return value == std::byte{0x3c}; }));
+}
+
 void train_rank(Rank& rank, const Gradients& gradients, Outcome& outcome) {
   Engine& engine = rank.engine;
   register_model(engine);
@@ -204,8 +214,10 @@ void train_rank(Rank& rank, const Gradients& gradients, Outcome& outcome) {
     for (std::uint32_t pass = 0; pass < gradients.passes(); ++pass) {
       for (std::uint32_t g = 0; g < kGroups; ++g) (void)engine.gather({g}, stream);
       for (std::uint32_t g = kGroups; g-- > 0;) {
-        (void)engine.gather({g}, stream);
+        const Gathered lease = engine.gather({g}, stream);
+        rank.device.synchronize(stream);
         for (const ParameterId id : engine.parameters({g})) {
+          if (id == kFrozen) expect_loaded(lease.bytes(id));
           if (!gradients.has(rank.number, step, pass, id)) continue;
           auto& values = handed[id.index];
           values.assign(engine.spec(id).elements(), 0.0f);
@@ -272,6 +284,7 @@ TEST(RanksGradients, OfOneGroupMayComeFromSeveralThreads) {
   const auto errors = run_ranks(2, HostFlavour::kPrompt, plain, [](Rank& rank) {
     Engine& engine = rank.engine;
     register_model(engine);
+    engine.set_frozen(kFrozen, false);
     for (std::uint32_t g = 0; g < kGroups; ++g) engine.expect_repeated_gradients({g});
     engine.freeze();
     load_all(engine);
@@ -474,7 +487,8 @@ TEST(RanksFreeze, NamesWhatDiffers) {
       {"group 'h.1'", [](Engine& e) { e.keep_bound({1}); }},
       {"keep_bound", [](Engine& e) { e.keep_bound({1}); }},
       {"expect_repeated_gradients", [](Engine& e) { e.expect_repeated_gradients({2}); }},
-      {"expect_no_gradients", [](Engine& e) { e.expect_no_gradients({2}); }},
+      {"ParameterSpec::frozen", [](Engine& e) { e.expect_no_gradients({2}); }},
+      {"parameter 'h.2.b'", [](Engine& e) { e.set_frozen({7}, true); }},
       {"hyperparameters", [](Engine& e) { e.set_default_hyperparameters({.weight_decay = 0.5f}); }},
       {"4 groups",
        [](Engine& e) {

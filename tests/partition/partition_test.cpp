@@ -15,8 +15,11 @@ std::vector<GroupShape> random_groups(std::mt19937_64& random) {
     for (std::size_t i = 0; i < count; ++i) {
       const auto elements =
           static_cast<std::int64_t>(1 + random() % (random() % 4 == 0 ? 400'000 : 700));
-      group.parameters.push_back(
-          {std::to_string(i), random() % 3 ? DType::kBf16 : DType::kF32, {elements}, {}});
+      group.parameters.push_back({std::to_string(i),
+                                  random() % 3 ? DType::kBf16 : DType::kF32,
+                                  {elements},
+                                  {},
+                                  random() % 3 == 0});
     }
   }
   return groups;
@@ -32,6 +35,32 @@ TEST(Partition, KeepsDTypesOfAGroupInSectionsOfTheirOwn) {
   EXPECT_EQ(p.parameters[2].first_element, 256u);
   EXPECT_EQ(p.sections[0].elements, 261u);
   EXPECT_EQ(p.sections[0].buffer_elements, 2048u);
+}
+
+// A group's buffer of a dtype has its trained parameters first: tiles have all or none of them.
+TEST(Partition, KeepsFrozenParametersInASectionBehindTheTrainedOnes) {
+  const std::vector<GroupShape> groups = {{{{"a", DType::kBf16, {3000}, {}, true},
+                                            {"b", DType::kF32, {3}, {}, true},
+                                            {"c", DType::kBf16, {5000}, {}},
+                                            {"d", DType::kBf16, {7}, {}, true},
+                                            {"e", DType::kBf16, {300}, {}}}}};
+  for (const std::uint32_t world : {1u, 2u}) {
+    const Partition p = make_partition(groups, kBlockElements, 0, world);
+    ASSERT_EQ(p.sections.size(), 3u);
+    for (const Section& section : p.sections) {
+      for (const std::uint32_t i : section.parameters)
+        EXPECT_EQ(groups[0].parameters[i].frozen, section.frozen);
+    }
+    const std::uint64_t trained = p.sections[0].buffer_elements;
+    EXPECT_EQ(p.first_in_buffer(p.parameters[2]), 0u);
+    EXPECT_EQ(p.first_in_buffer(p.parameters[4]), 5120u);
+    EXPECT_EQ(p.first_in_buffer(p.parameters[0]), trained);
+    EXPECT_EQ(p.first_in_buffer(p.parameters[3]), trained + 3072);
+    EXPECT_EQ(p.first_in_buffer(p.parameters[1]), 0u);
+    EXPECT_EQ(p.buffer_elements(0, DType::kBf16), trained + p.sections[1].buffer_elements);
+    EXPECT_EQ(p.buffer_elements(0, DType::kF32), p.sections[2].buffer_elements);
+    EXPECT_EQ(p.buffer_elements(0, DType::kF16), 0u);
+  }
 }
 
 TEST(Partition, CutsTheLastTileAtWhatIsUsed) {

@@ -15,10 +15,20 @@ namespace {
 constexpr std::uint64_t kTile = 65536;
 
 // Groups of so many tiles of bf16 each.
-partition::Partition model_of(const std::vector<int>& tiles, std::uint32_t world = 1) {
+// A group's tiles are trained, but for the last `frozen` of it.
+partition::Partition model_of(const std::vector<int>& tiles, std::uint32_t world = 1,
+                              const std::vector<int>& frozen = {}) {
   std::vector<partition::GroupShape> groups;
-  for (const int count : tiles)
-    groups.push_back({{{"weight", DType::kBf16, {count, static_cast<std::int64_t>(kTile)}, {}}}});
+  for (std::size_t g = 0; g < tiles.size(); ++g) {
+    partition::GroupShape& group = groups.emplace_back();
+    const int kept = g < frozen.size() ? std::min(frozen[g], tiles[g]) : 0;
+    for (const bool is_frozen : {false, true}) {
+      const std::int64_t rows = is_frozen ? kept : tiles[g] - kept;
+      if (rows > 0)
+        group.parameters.push_back(
+            {"weight", DType::kBf16, {rows, static_cast<std::int64_t>(kTile)}, {}, is_frozen});
+    }
+  }
   return partition::make_partition(groups, kTile, 0, world);
 }
 
@@ -45,8 +55,6 @@ struct Case {
     work.prefetch_groups = inputs.settings.prefetch_groups;
     work.micro_batches = inputs.settings.gradient_accumulation_steps;
     work.device_shares_host_memory = inputs.device_shares_host_memory;
-    for (std::size_t g = 0; g < inputs.groups.size(); ++g)
-      work.groups[g].frozen = inputs.groups[g].frozen;
     return predict(plan(), partition, work, rates);
   }
 
@@ -251,9 +259,8 @@ TEST(Cost, NetworkIs48BitsPerParameterForEachOtherMachine) {
 }
 
 TEST(Cost, FrozenGroupsAreReadAndNothingElse) {
-  Case c(model_of({4, 4, 4, 4, 4, 4}));
+  Case c(model_of({4, 4, 4, 4, 4, 4}, 1, {0, 4, 4, 4, 4, 4}));
   c.offload(OffloadDevice::kNvme, OffloadDevice::kNvme);
-  for (std::size_t g = 1; g < 6; ++g) c.inputs.groups[g].frozen = true;
   const Plan plan = c.plan();
   const Prediction p = c.run();
   EXPECT_DOUBLE_EQ(p.nvme_written_bytes, 4 * (kRecord + kWeights));
@@ -268,11 +275,11 @@ TEST(Cost, FrozenGroupsAreReadAndNothingElse) {
 
 TEST(Cost, MovesTheBytesThatThePlanReports) {
   for (const std::uint32_t micro_batches : {1u, 3u, 16u, 17u, 2u}) {
-    Case c(model_of({5, 2, 2, 2, 9}));
+    // Of the last group the most; of the second all, or none.
+    Case c(model_of({5, 2, 2, 2, 9}, 1, {0, micro_batches < 2 ? 2 : 0, 0, 1, 8}));
     c.offload(OffloadDevice::kNvme, OffloadDevice::kNvme);
     c.inputs.settings.gradient_accumulation_steps = micro_batches;
     if (micro_batches < 4) c.inputs.settings.update_mode = UpdateMode::kDefer;
-    c.inputs.groups[1].frozen = micro_batches < 2;
     const PlanReport report = c.plan().report;
     const Prediction p = c.run();
     EXPECT_NEAR(p.nvme_read_bytes, report.nvme_read_bytes_per_step, 1) << micro_batches;
@@ -312,7 +319,7 @@ void randomise(Case& c, std::mt19937& random) {
   s.moments = std::array{MomentCodec::kF32, MomentCodec::kBf16, MomentCodec::kBlock8}[upto(3)];
   c.inputs.device_shares_host_memory = upto(2) == 0;
   for (GroupTraits& g : c.inputs.groups)
-    g = {.repeated_gradients = upto(4) == 0, .keep_bound = upto(8) == 0, .frozen = upto(8) == 0};
+    g = {.repeated_gradients = upto(4) == 0, .keep_bound = upto(8) == 0};
   for (GroupWork& g : c.work.groups) g = {rate(1e7), rate(2e7)};
   c.work.machines = c.partition.world_size;
   s.update_mode = std::array{UpdateMode::kAuto, UpdateMode::kBarrier, UpdateMode::kDefer}[upto(3)];
@@ -342,7 +349,11 @@ TEST(Cost, NeitherSecondsNorBytesRiseWithTheHostBudget) {
   const auto seed = std::random_device{}();
   std::mt19937 random(seed);
   for (int trial = 0; trial < 60; ++trial) {
-    Case c(model_of(random_tiles(random), 1 + static_cast<std::uint32_t>(random() % 2)));
+    const std::vector<int> tiles = random_tiles(random);
+    std::vector<int> frozen;  // of a few groups all, of a few some
+    for (const int count : tiles)
+      frozen.push_back(random() % 4 != 0 ? 0 : count / (1 + static_cast<int>(random() % 2)));
+    Case c(model_of(tiles, 1 + static_cast<std::uint32_t>(random() % 2), frozen));
     randomise(c, random);
     c.inputs.settings.host_budget_bytes = 1ull << 50;
     const std::uint64_t least = c.plan().report.smallest_host_bytes;

@@ -206,6 +206,7 @@ TEST(Gradients, OfAParameterThawedAfterFreezeArriveAgainAndAgain) {
   mlp->first->weight.set_requires_grad(false);
   Offload offload(accumulating());
   const auto group = offload.add_group("mlp", mlp);
+  offload.expect_gradients(group);
   offload.freeze();
   mlp->first->weight.set_requires_grad(true);
   for (int i = 0; i < 2; ++i) offload(group, torch::ones({2, 4})).sum().backward();

@@ -298,13 +298,19 @@ class Offload {
     for (const auto& group : core().groups()) engine().expect_repeated_gradients(group->id);
   }
 
-  // Declares that this group is never trained (Engine::expect_no_gradients): no gradients, master
-  // or moments are kept for it. A gradient of one of its parameters is refused by name in backward,
-  // so let none require one.
+  // A parameter that requires no gradient at freeze() is frozen (ParameterSpec::frozen): no
+  // gradient, master or moments are kept for it, beside trained ones of its group too (adapters in
+  // a layer). A gradient of it is refused by name in backward. These two say otherwise for all of a
+  // group, the latter one of them before freeze():
+  //   expect_gradients     may be trained later: all that memory is there, used or not.
+  //   expect_no_gradients  never trained, whatever requires_grad says at freeze().
+  template <class M>
+  void expect_gradients(const Group<M>& group) {
+    core().expect_frozen(*group.state_, false);
+  }
   template <class M>
   void expect_no_gradients(const Group<M>& group) {
-    core().require_own(*group.state_);
-    engine().expect_no_gradients(group.id());
+    core().expect_frozen(*group.state_, true);
   }
 
   // From freeze() to close(), an operator that is about to read a parked parameter, or a view of

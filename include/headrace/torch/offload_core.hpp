@@ -97,8 +97,19 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
     serves_on_demand_ = true;
   }
   BufferList& buffers() noexcept { return buffers_; }
+  void expect_frozen(OffloadedGroup& group, bool frozen) {
+    require_own(group);
+    if (frozen_) {
+      throw Error(Code::kWrongState,
+                  std::string(frozen ? "expect_no_gradients()" : "expect_gradients()") + " for " +
+                      quoted_group(group.name) +
+                      " after freeze(): memory is laid out by then. Call it before freeze().");
+    }
+    group.frozen = frozen;
+  }
 
   void freeze() {
+    for (const auto& group : groups_) settle_frozen(*group);
     engine_.freeze();
     for (const auto& group : groups_) attach(*group);
     buffers_.move_to(place_);
@@ -375,6 +386,17 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
                       "headrace::torch::make_cuda_device(gpu)}.");
     }
   }
+  // A factory's parameters are taken for what they were when add_group() called it.
+  void settle_frozen(const OffloadedGroup& group) {
+    const std::span<const ParameterId> ids = engine_.parameters(group.id);
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      if (group.frozen) {
+        engine_.set_frozen(ids[i], *group.frozen);
+      } else if (!group.factory) {
+        engine_.set_frozen(ids[i], !group.loose[i].second.requires_grad());
+      }
+    }
+  }
   void attach(OffloadedGroup& group) {
     NamedTensors tensors = std::exchange(group.loose, {});
     if (group.factory) {
@@ -400,14 +422,15 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
     for (std::size_t i = 0; same && i < ids.size(); ++i) {
       const ParameterSpec& before = engine_.spec(ids[i]);
       const ParameterSpec now = spec_of(place_, group.name, tensors[i].first, tensors[i].second);
-      same = before.name == now.name && before.dtype == now.dtype && before.shape == now.shape;
+      same = before.name == now.name && before.dtype == now.dtype && before.shape == now.shape &&
+             (group.frozen || before.frozen == now.frozen);
     }
     if (same) return;
     throw Error(Code::kInvalidArgument, "the parameters of " + quoted_group(group.name) +
                                             " are not those that add_group() saw, and memory was "
                                             "planned for those. A factory must give the "
-                                            "same names, types and shapes every time; a module "
-                                            "must be converted before add_group().");
+                                            "same names, types, shapes and requires_grad every "
+                                            "time; a module must be converted before add_group().");
   }
 
   void require_open(const OffloadedGroup& group) const {
@@ -594,6 +617,15 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
                     "it. Call discard_gradients() to drop gradients; step() forgets them itself.");
   }
 
+  [[noreturn]] static void refuse_frozen(const OffloadedParameter& parameter) {
+    throw Error(Code::kInvalidArgument,
+                "a gradient of parameter '" + parameter.full_name +
+                    "' arrived: it was frozen at freeze() (no requires_grad, or "
+                    "expect_no_gradients()), so it has no memory for gradients and no optimizer "
+                    "state; the gradient is dropped. Call expect_gradients(group) before freeze() "
+                    "for parameters that are trained later, or leave requires_grad off.");
+  }
+
   // torch has written parameter.grad(): the engine takes it, and torch's memory goes.
   void take_gradient(OffloadedGroup& group, std::size_t index, const at::Tensor& parameter) {
     // Out of the parameter before anything can throw: what is refused must not wait there for the
@@ -613,6 +645,7 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
                         "' is sparse: only dense gradients are taken. Build the embedding with "
                         "sparse(false).");
       }
+      if (engine_.spec(ours.id).frozen) refuse_frozen(ours);
       const at::Tensor dense = gradient.detach().contiguous();
       engine_.add_gradient(ours.id, dense.const_data_ptr(),
                            dtype_of(dense, ours.full_name + ".grad"), place_.stream());

@@ -84,7 +84,7 @@ inline ParameterSpec spec_of(const Place& place, const std::string& group, const
                     "offloaded, it would lose its strides. Give it memory of its own, before "
                     "add_group(), with weight.set_data(weight.contiguous()).");
   }
-  return {name, dtype, tensor.sizes().vec(), {}};
+  return {name, dtype, tensor.sizes().vec(), {}, !tensor.requires_grad()};
 }
 
 // Runs after torch has written a gradient: first whatever hook was there, then ours.
@@ -140,6 +140,9 @@ class OffloadedGroup {
   std::function<std::shared_ptr<::torch::nn::Module>()> factory;  // empty for an existing module
   NamedTensors loose;         // parameters given without a module, until attach()
   bool always_bound = false;  // bound from freeze to close
+  // What expect_gradients() and expect_no_gradients() said of all its parameters; else each is
+  // frozen or not as it requires a gradient at freeze().
+  std::optional<bool> frozen;
 
   bool changing = false;  // bound to a copy that the user changes
 

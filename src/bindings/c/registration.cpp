@@ -34,7 +34,7 @@ constexpr std::size_t kMostParametersOfACall = 1u << 24;
 ParameterSpec spec_of(const headrace_parameter_spec* given) {
   headrace_parameter_spec spec;
   headrace_parameter_spec_init(&spec);
-  spec = taken(given, spec, "parameters");
+  spec = taken(given, spec, "parameters", offsetof(headrace_parameter_spec, frozen));
   ParameterSpec result;
   result.name = name_in(spec.name, "a parameter's name");
   result.dtype = dtype_from_c(spec.dtype);
@@ -47,6 +47,7 @@ ParameterSpec spec_of(const headrace_parameter_spec* given) {
     result.shape.assign(spec.shape, spec.shape + spec.dimensions);
   }
   result.hyperparameters = {spec.hyperparameters};
+  result.frozen = spec.frozen != 0;
   return result;
 }
 

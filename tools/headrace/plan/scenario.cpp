@@ -17,8 +17,10 @@ std::vector<partition::GroupShape> shapes_of(const PlannedModel& model, DType dt
   shapes.reserve(model.groups.size());
   for (const PlannedGroup& group : model.groups) {
     partition::GroupShape& shape = shapes.emplace_back();
-    for (const ModelParameter& parameter : group.group.parameters)
-      shape.parameters.push_back({parameter.name, dtype, parameter.shape, {}});
+    for (std::size_t i = 0; i < group.frozen.size(); ++i) {
+      const ModelParameter& parameter = group.group.parameters[i];
+      shape.parameters.push_back({parameter.name, dtype, parameter.shape, {}, group.frozen[i]});
+    }
   }
   return shapes;
 }
@@ -163,10 +165,7 @@ Outcome Planning::evaluate(const Scenario& s, residency::Spans spans) {
   in.settings.gradient_accumulation_steps = s.micro_batches;
   if (in.settings.nvme_paths.empty()) in.settings.nvme_paths = {"NVMe"};
   in.groups.resize(s.model->groups.size());
-  for (std::size_t g = 0; g < in.groups.size(); ++g) {
-    in.groups[g].frozen = s.model->groups[g].frozen;
-    in.groups[g].repeated_gradients = s.micro_batches > 1;
-  }
+  for (residency::GroupTraits& group : in.groups) group.repeated_gradients = s.micro_batches > 1;
   in.device_shares_host_memory = s.on_cpu();
   if (!s.on_cpu()) in.device_overhead = cuda_overhead();
   in.bookkeeping_bytes = partition.bookkeeping_bytes();

@@ -60,9 +60,10 @@ bool is_frozen(const std::string& name, const std::vector<std::string>& patterns
 
 void count_group(PlannedModel& model, PlannedGroup& group, bool has_output) {
   bool attends = false;
-  for (const ModelParameter& parameter : group.group.parameters) {
+  for (std::size_t i = 0; i < group.frozen.size(); ++i) {
+    const ModelParameter& parameter = group.group.parameters[i];
     model.parameters += parameter.elements();
-    if (group.frozen) model.frozen_parameters += parameter.elements();
+    if (group.frozen[i]) model.frozen_parameters += parameter.elements();
     if (const Query query = query_of(parameter); query.width > 0) {
       attends = true;
       // Scores and the sum they weigh: 2 operations each per element and position.
@@ -76,7 +77,9 @@ void count_group(PlannedModel& model, PlannedGroup& group, bool has_output) {
           std::max(model.vocabulary, static_cast<std::uint64_t>(std::ranges::max(parameter.shape)));
     // Looked up, not multiplied with; but a table that is the output layer too is.
     if (table && has_output) continue;
-    group.matrix_flops += 2 * static_cast<double>(parameter.elements());
+    const double flops = 2 * static_cast<double>(parameter.elements());
+    group.matrix_flops += flops;
+    if (!group.frozen[i]) group.trained_matrix_flops += flops;
   }
   if (attends) ++model.layers;
 }
@@ -93,15 +96,11 @@ PlannedModel planned_model(const Model& model, const std::vector<std::string>& f
   std::vector<bool> used(frozen.size(), false);
   bool has_output = false;
   for (const ModelGroup& group : model.groups) {
-    PlannedGroup trained{{group.name, {}}}, kept{{group.name, {}}, true};
+    PlannedGroup& to = planned.groups.emplace_back(PlannedGroup{group, {}});
     for (const ModelParameter& parameter : group.parameters) {
       has_output |= is_output(parameter.name);
       if (is_positions(parameter)) planned.positions = parameter.shape[0];
-      PlannedGroup& to = is_frozen(parameter.name, frozen, used) ? kept : trained;
-      to.group.parameters.push_back(parameter);
-    }
-    for (PlannedGroup* part : {&trained, &kept}) {
-      if (!part->group.parameters.empty()) planned.groups.push_back(std::move(*part));
+      to.frozen.push_back(is_frozen(parameter.name, frozen, used));
     }
   }
   for (std::size_t i = 0; i < frozen.size(); ++i) {
@@ -123,8 +122,8 @@ std::vector<residency::GroupWork> work_of(const PlannedModel& model, double toke
     const double attention = group.attention_flops * length;
     const double forward = group.matrix_flops + attention;
     // Gradients of inputs and, but for frozen ones, of weights.
-    const double backward = group.matrix_flops * (group.frozen ? 1 : 2) + 2 * attention;
-    work.push_back({tokens * forward, tokens * backward, group.frozen});
+    const double backward = group.matrix_flops + group.trained_matrix_flops + 2 * attention;
+    work.push_back({tokens * forward, tokens * backward});
   }
   return work;
 }

@@ -11,9 +11,10 @@
 namespace headrace::tools {
 struct PlannedGroup {
   ModelGroup group;
-  bool frozen = false;
-  // Per token; of attention times the sequence's length.
+  std::vector<bool> frozen;  // of its parameters
+  // Per token, of one pass; of attention times the sequence's length.
   double matrix_flops = 0, attention_flops = 0;
+  double trained_matrix_flops = 0;
 };
 
 struct PlannedModel {
@@ -28,8 +29,8 @@ struct PlannedModel {
 // Tokens of a sequence that nobody has chosen: 2048, or as many as the model has positions for.
 std::uint32_t usual_sequence(const PlannedModel& model);
 
-// Parameters whose names match one of `frozen` ("*" and "?") are read only; what a group has of
-// both becomes two groups. Throws Error kInvalidArgument for a pattern that matches none.
+// Parameters whose names match one of `frozen` ("*" and "?") are read only. Throws Error
+// kInvalidArgument for a pattern that matches none.
 PlannedModel planned_model(const Model& model, const std::vector<std::string>& frozen);
 
 // For one micro-batch of `tokens` in sequences of `length`.
