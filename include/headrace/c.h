@@ -379,8 +379,8 @@ headrace_code headrace_engine_plan_json(headrace_engine* engine, char* buffer, s
  * holds zeros, and is the engine's again when the function returns. */
 typedef headrace_code (*headrace_fill)(void* context, headrace_parameter parameter, void* values,
                                        size_t size_bytes);
-/* Calls `fill` for each parameter of the group in their order. After an error the group counts as
- * never loaded. */
+/* Calls `fill` for each parameter of the group in their order. After an error the group has no
+ * values until it was loaded whole. */
 headrace_code headrace_engine_load(headrace_engine* engine, headrace_group group,
                                    headrace_fill fill, void* context, headrace_error* error);
 typedef int32_t headrace_content;
@@ -405,6 +405,10 @@ typedef headrace_code (*headrace_source)(void* context, uint64_t first_element, 
 headrace_code headrace_engine_load_content(headrace_engine* engine, headrace_parameter parameter,
                                            headrace_content content, headrace_source source,
                                            void* context, headrace_error* error);
+/* Says that something wrote to the group's weights while they were gathered: gather, store, hashes
+ * and step are HEADRACE_WRONG_STATE with `cause` until the whole group was loaded. */
+headrace_code headrace_engine_mark_written(headrace_engine* engine, headrace_group group,
+                                           const char* cause, headrace_error* error);
 /* Updates that a parameter has had; 2^48 at most. For resuming, set after load of its group. */
 headrace_code headrace_engine_step_count(headrace_engine* engine, headrace_parameter parameter,
                                          uint64_t* out_steps, headrace_error* error);

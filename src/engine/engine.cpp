@@ -82,6 +82,9 @@ void Engine::load(GroupId group, const Fill& fill) { core_->load(group, fill); }
 void Engine::load(ParameterId id, Content content, const Source& source) {
   core_->load(id, content, source);
 }
+void Engine::mark_written(GroupId group, const std::string& cause) {
+  core_->mark_written(group, cause);
+}
 std::uint64_t Engine::weight_changes(GroupId group) const { return core_->weight_changes(group); }
 std::uint64_t Engine::step_count(ParameterId id) const { return core_->step_count(id); }
 void Engine::set_step_count(ParameterId id, std::uint64_t steps) {

@@ -194,7 +194,13 @@ residency::Plan EngineCore::make_plan(const Partition& partition,
 }
 
 void EngineCore::freeze() {
-  registry_before_freeze("freeze");
+  if (phase_ != Phase::kRegistering) {
+    throw Error(Code::kWrongState,
+                phase_ == Phase::kClosed
+                    ? "freeze: the engine is closed; make another one"
+                    : "freeze: called a second time; the plan of the first call stands. Leave this "
+                      "call out, or make another engine for other groups or settings.");
+  }
   if (registry_.groups().empty()) throw Error(Code::kWrongState, "freeze: no group was added");
   if (settings_.gradient_accumulation_steps > 1) {
     for (std::uint32_t g = 0; g < registry_.groups().size(); ++g)
@@ -323,7 +329,7 @@ void EngineCore::allocate(Frozen& f, const std::vector<swap::PathProbe>& paths) 
                              f.device_updates.get(), f.trace.get(), interrupted_, update_,
                              [this](const engine::UpdatePlace& place) { say_update_place(place); },
                              [this](const std::exception_ptr& error) { fail_deferred(error); }});
-  f.group_values.resize(registry_.groups().size());
+  f.group_values = std::vector<std::atomic<GroupValues>>(registry_.groups().size());
   f.waits = std::vector<Wait>(registry_.groups().size());
   f.half_loaded.resize(f.partition.parameters.size());
   f.in_place_leases = std::vector<std::atomic<std::uint32_t>>(registry_.groups().size());

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -48,6 +49,7 @@ class EngineCore {
 
   void load(GroupId group, const Fill& fill);
   void load(ParameterId id, Content content, const Source& source);
+  void mark_written(GroupId group, const std::string& cause);
   std::uint64_t weight_changes(GroupId group);
   std::uint64_t step_count(ParameterId id);
   void set_step_count(ParameterId id, std::uint64_t steps);
@@ -77,8 +79,9 @@ class EngineCore {
   enum class Phase { kRegistering, kFrozen, kClosed };
   static constexpr std::uint32_t kInPlace = ~0u;  // a lease of resident bytes has no buffer
 
-  // kHalf: a load() of one parameter ended on the way.
-  enum class GroupValues : std::uint8_t { kNone, kHalf, kWhole };
+  // kBroken: a load() of the group ended on the way; kWritten: mark_written(); kHalf: a load() of
+  // one parameter ended on the way.
+  enum class GroupValues : std::uint8_t { kNone, kBroken, kWritten, kHalf, kWhole };
 
   // A tile kept in an update slot between two calls of load() or store() that want the same one.
   struct HeldTile {
@@ -119,7 +122,7 @@ class EngineCore {
     std::unique_ptr<engine::Gradients> gradients;
     std::unique_ptr<engine::DeviceUpdates> device_updates;  // null: the CPU updates
     std::unique_ptr<engine::Updates> updates;
-    std::vector<GroupValues> group_values;
+    std::vector<std::atomic<GroupValues>> group_values;
     std::vector<std::uint8_t> half_loaded;  // per parameter: a bit for each content that is
     std::vector<std::atomic<std::uint32_t>> in_place_leases;
     std::vector<Wait> waits;                    // per group
@@ -164,6 +167,7 @@ class EngineCore {
   void say_what_was_chosen(const Frozen& frozen) const;
   void join(Frozen& frozen, const Gathered& lease);
   void require_loaded(const Frozen& frozen, GroupId group, const char* call) const;
+  void require_some_values(const Frozen& frozen, GroupId group, const char* call) const;
   [[noreturn]] void refuse_values(const Frozen& frozen, GroupId group, const char* call) const;
   std::optional<GroupId> leased_group() const noexcept;
   void refuse_lease(std::optional<GroupId> leased, const char* call) const;
@@ -191,6 +195,7 @@ class EngineCore {
   void hash_content(base::Hash128& hash, ParameterId id, const std::string& name, Content content);
 
   void warn_of_unused_clipping(const StepOptions& options);
+  void warn_of_no_gradients(const StepResult& result);
   // A gradient is not finite: by the setting.
   StepResult skip_or_refuse(Frozen& f, const engine::GradientTotals& totals);
   void prepare_steps(Frozen& frozen, const StepOptions& options, double factor, StepResult& result);
@@ -221,10 +226,11 @@ class EngineCore {
   optimizer_cpu::UpdateFunction update_ = nullptr;
   std::atomic<bool> interrupted_{false};
   std::atomic<bool> failed_{false};
-  bool told_of_clipping_ = false;
+  bool told_of_clipping_ = false, told_of_no_gradients_ = false;
   mutable std::mutex cause_mutex_;
   std::string first_cause_;
-  std::exception_ptr deferred_failure_;  // until a call has thrown it
+  std::map<std::uint32_t, std::string> written_;  // by group: the cause that mark_written() gave
+  std::exception_ptr deferred_failure_;           // until a call has thrown it
   std::atomic<std::uint64_t> gathers_{0}, in_place_{0};
   int owner_pid_ = 0;
 };

@@ -115,7 +115,7 @@ Content EngineCore::kept_as(ParameterId id, Content content) const {
 void EngineCore::load(ParameterId id, Content content, const Source& source) {
   Frozen& f = ready("load");
   const GroupId group = registry_.parameter(id).group;
-  if (f.group_values[group.index] == GroupValues::kNone) refuse_values(f, group, "load");
+  require_some_values(f, group, "load");
   if (f.buffers->is_leased(group)) refuse_lease(group, "load");
   refuse_missing_moment(id, content, "load");
   content = kept_as(id, content);
@@ -209,11 +209,26 @@ void EngineCore::set_half_loaded(Frozen& f, ParameterId id, std::uint8_t content
   f.group_values[group.index] = half ? GroupValues::kHalf : GroupValues::kWhole;
 }
 
+void EngineCore::require_some_values(const Frozen& f, GroupId group, const char* call) const {
+  const GroupValues values = f.group_values[group.index];
+  if (values != GroupValues::kWhole && values != GroupValues::kHalf) refuse_values(f, group, call);
+}
+
 void EngineCore::refuse_values(const Frozen& f, GroupId group, const char* call) const {
   const std::string name = "group '" + registry_.group(group).name + "'";
-  if (f.group_values[group.index] == GroupValues::kNone) {
+  const GroupValues values = f.group_values[group.index];
+  if (values == GroupValues::kNone) {
     throw Error(Code::kWrongState,
                 std::string(call) + ": " + name + " was never loaded; call load() for it first");
+  }
+  if (values == GroupValues::kBroken) {
+    throw Error(Code::kWrongState, std::string(call) + ": the last load() of " + name +
+                                       " ended on the way: it has neither its old values nor new "
+                                       "ones; load all of it again");
+  }
+  if (values == GroupValues::kWritten) {
+    const std::lock_guard lock(cause_mutex_);
+    throw Error(Code::kWrongState, std::string(call) + ": " + written_.at(group.index));
   }
   const auto id = std::ranges::find_if(registry_.group(group).parameters, [&](ParameterId one) {
     return f.half_loaded[one.index] != 0;
@@ -224,6 +239,15 @@ void EngineCore::refuse_values(const Frozen& f, GroupId group, const char* call)
                                      ", ended on the way: it holds new values and old ones; "
                                      "load that content again, or all of " +
                                      name);
+}
+
+void EngineCore::mark_written(GroupId group, const std::string& cause) {
+  Frozen& f = ready("mark_written");
+  registry_.group(group);
+  if (f.group_values[group.index] == GroupValues::kNone) return;
+  const std::lock_guard lock(cause_mutex_);
+  written_[group.index] = cause;
+  f.group_values[group.index] = GroupValues::kWritten;
 }
 
 std::uint64_t EngineCore::weight_changes(GroupId group) {
@@ -247,8 +271,7 @@ void EngineCore::set_step_count(ParameterId id, std::uint64_t steps) {
                                             std::to_string(steps) +
                                             ": 2^48 is the most; the count is as it was");
   }
-  if (f.group_values[parameter.group.index] == GroupValues::kNone)
-    refuse_values(f, parameter.group, "set_step_count");
+  require_some_values(f, parameter.group, "set_step_count");
   refuse_change_before_repeat(f, "set_step_count");
   f.step_counts[id.index] = steps;
 }

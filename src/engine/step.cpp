@@ -51,6 +51,15 @@ void EngineCore::warn_of_unused_clipping(const StepOptions& options) {
                                "StepOptions::max_norm, or leave the setting out.");
 }
 
+void EngineCore::warn_of_no_gradients(const StepResult& result) {
+  if (result.parameters_updated > 0 || std::exchange(told_of_no_gradients_, true)) return;
+  log_(
+      LogLevel::kWarning,
+      "step " + std::to_string(result.step) +
+          ": no gradient had arrived since the step before, so nothing was updated. Hand gradients "
+          "over before step(), in LibTorch by backward(). This is said once.");
+}
+
 // What the step means for each parameter that received a gradient.
 void EngineCore::prepare_steps(Frozen& f, const StepOptions& options, double factor,
                                StepResult& result) {
@@ -114,6 +123,7 @@ StepResult EngineCore::step(const StepOptions& options) {
   result.clip_factor = clipping.factor;
   prepare_steps(f, options, static_cast<double>(options.gradient_scale) * result.clip_factor,
                 result);
+  warn_of_no_gradients(result);
   const bool deferred = f.plan.deferred;
   try {
     on_conductor([&] { return deferred ? defer_update() : update_now(); });

@@ -30,7 +30,7 @@ void EngineCore::load(GroupId group, const Fill& fill) {
       this, [&](EngineCore* core) {
         if (buffer != kInPlace) core->release(group, buffer, {});
       });
-  f.group_values[group.index] = GroupValues::kNone;
+  f.group_values[group.index] = GroupValues::kBroken;
   std::byte* const joined = staged     ? f.arena->range(f.plan.load_staging.offset_bytes, 0).data()
                             : in_place ? nullptr
                                        : f.buffers->memory(buffer);

@@ -57,6 +57,26 @@ TEST(EngineAnnouncements, NameThePlanTheThreadsAndTheQueueAtInfo) {
   }
 }
 
+TEST(EngineAnnouncements, WarnOnceWhereAStepHadNoGradient) {
+  Lines lines;
+  Engine engine(Settings{}, {.log = [&](LogLevel level, std::string_view text) {
+                  lines.push_back(std::to_string(static_cast<int>(level)) + std::string(text));
+                }});
+  const GroupId group = engine.add_group("g", {{"w", DType::kF32, {4}, {}}});
+  engine.freeze();
+  engine.load(group,
+              [](ParameterId, std::span<std::byte> out) { std::ranges::fill(out, std::byte{0}); });
+  const float gradient[4] = {};
+  engine.add_gradient({0}, gradient, DType::kF32);
+  engine.step({});
+  EXPECT_FALSE(has(lines, "1", "no gradient"));
+  for (int step = 0; step < 2; ++step) EXPECT_EQ(engine.step({}).parameters_updated, 0u);
+  EXPECT_EQ(std::ranges::count_if(
+                lines, [](const std::string& line) { return line.starts_with("1step 2: no"); }),
+            1);
+  EXPECT_FALSE(has(lines, "1step 3", ""));
+}
+
 TEST(EngineAnnouncements, WarnOnceWhereOffloadingTakesMoreMemoryThanItSaves) {
   const testing::TemporaryDirectory directory;
   const Lines wasteful = said_by_freeze(on_nvme(directory.string()));

@@ -53,6 +53,7 @@ TEST(EngineOrder, IsCheckedAndNamed) {
               "h.v");
   EXPECT_CODE(Code::kNotFound, (void)engine.parameter("g.v"), "g.w");
   engine.freeze();
+  EXPECT_CODE(Code::kWrongState, engine.freeze(), "a second time");
   EXPECT_CODE(Code::kWrongState, engine.add_group("i", {{"w", DType::kBf16, {8}, {}}}), "freeze()");
   EXPECT_CODE(Code::kWrongState, (void)engine.gather(group), "load()");
   EXPECT_CODE(Code::kWrongState, engine.step({}), "load()");
@@ -63,6 +64,54 @@ TEST(EngineOrder, IsCheckedAndNamed) {
   engine.close();
   engine.close();
   EXPECT_CODE(Code::kWrongState, engine.step({}), "closed");
+  EXPECT_CODE(Code::kWrongState, engine.freeze(), "closed");
+}
+
+// By whatever ended their values, groups are refused until all of them is loaded.
+TEST(EngineValues, AreRefusedAfterALoadThatEndedAndAfterAWrite) {
+  const testing::TemporaryDirectory directory;
+  for (const bool nvme : {false, true}) {
+    Engine engine(nvme ? testing::all_on_nvme(directory.string()) : Settings{});
+    const GroupId group = engine.add_group("g", {{"v", DType::kF32, {8}}, {"w", DType::kF32, {8}}});
+    engine.freeze();
+    const ParameterId w = engine.parameter("g.w");
+    const auto zeros = [](ParameterId, std::span<std::byte> out) {
+      std::ranges::fill(out, std::byte{0});
+    };
+    const auto expect_refused = [&](const char* part) {
+      const auto ignore = [](std::uint64_t, std::span<const std::byte>) {};
+      const auto keep = [](std::uint64_t, std::span<std::byte>) {};
+      EXPECT_CODE(Code::kWrongState, (void)engine.gather(group), part);
+      EXPECT_CODE(Code::kWrongState, engine.step({}), part);
+      EXPECT_CODE(Code::kWrongState, engine.store(w, Content::kWeight, ignore), part);
+      EXPECT_CODE(Code::kWrongState, engine.store(w, Content::kExpAvg, ignore), part);
+      EXPECT_CODE(Code::kWrongState, engine.hash_parameters(), part);
+      EXPECT_CODE(Code::kWrongState, engine.hash_optimizer_state(), part);
+      EXPECT_CODE(Code::kWrongState, engine.load(w, Content::kWeight, keep), part);
+      EXPECT_CODE(Code::kWrongState, engine.set_step_count(w, 3), part);
+    };
+    engine.mark_written(group, "never loaded, so there is nothing to write to");
+    expect_refused("never loaded; call load()");
+    engine.load(group, zeros);
+    const std::string hash = engine.hash_parameters();
+    EXPECT_THROW(engine.load(group,
+                             [&](ParameterId id, std::span<std::byte> out) {
+                               if (id == w) throw std::runtime_error("the file ends here");
+                               std::ranges::fill(out, std::byte{1});
+                             }),
+                 std::runtime_error);
+    expect_refused("the last load() of group 'g' ended on the way");
+    engine.load(group, zeros);
+    EXPECT_EQ(engine.hash_parameters(), hash);
+    {
+      const Gathered lease = engine.gather(group);
+      *static_cast<float*>(lease.bytes(w).data) = 5;
+    }
+    engine.mark_written(group, "somebody wrote to 'g.w'");
+    expect_refused("somebody wrote to 'g.w'");
+    engine.load(group, zeros);
+    EXPECT_EQ(engine.hash_parameters(), hash);
+  }
 }
 
 TEST(EngineValues, ComeBackAsTheyWentIn) {

@@ -23,6 +23,7 @@ namespace {
 using headrace::Code;
 using headrace::Error;
 using headrace::Settings;
+using headrace::torch::Access;
 using headrace::torch::Group;
 using headrace::torch::Offload;
 using headrace_test::all_parked;
@@ -484,8 +485,43 @@ TEST(Offload, AParameterThatLeftItsStorageIsRefusedByName) {
         [&] {
           offload(group, torch::ones({2, 4}));
         },
-        Code::kWrongState, {name, "group 'mlp'", "torch::load"});
+        Code::kWrongState, {name, "group 'mlp'", "torch::load", "Access::kModify).release()"});
     expect_error([&] { offload.step({}); }, Code::kWrongState, {name});
+    offload.close();
+    expect_error([&] { offload.step({}); }, Code::kWrongState, {"group 'mlp'", "close()"});
+  }
+}
+
+TEST(Offload, WhatLeftItsStorageIsTakenInOrDroppedAsTheErrorSays) {
+  const headrace_test::SwapFolder folder;
+  for (const Settings& settings : {in_memory(), headrace_test::all_on_nvme(folder.path())}) {
+    Mlp mlp(4, 4, 4), other(4, 4, 4);
+    Offload offload(settings);
+    const auto group = offload.add_group("mlp", mlp);
+    const torch::Tensor scale = torch::ones({4}).requires_grad_();
+    const auto rest = offload.add_rest({{"scale", scale}}, "");
+    offload.freeze();
+    const torch::Tensor x = torch::ones({2, 4});
+    const torch::Tensor before = offload(group, x).detach();
+    mlp->first->weight.set_data(torch::zeros({4, 4}));
+    offload.gathered(group, Access::kModify).discard();
+    EXPECT_TRUE(same_bits(offload(group, x), before));
+    std::stringstream file;
+    torch::save(other, file);
+    {
+      const auto scope = offload.gathered(group);
+      torch::load(mlp, file);
+    }
+    expect_error([&] { offload(group, x); }, Code::kWrongState, {"torch::load"});
+    offload.gathered(group, Access::kModify).release();
+    EXPECT_TRUE(all_parked(*mlp));
+    EXPECT_TRUE(same_bits(offload(group, x), other(x)));
+    scale.set_data(torch::full({4}, 3.0f));
+    expect_error([&] { offload.step({}); }, Code::kWrongState, {"'scale'"});
+    offload.gathered(*rest, Access::kModify).release();
+    (offload(group, x) * scale).sum().backward();
+    EXPECT_EQ(scale[0].item<float>(), 3);
+    EXPECT_EQ(offload.step({}).parameters_updated, 5u);
   }
 }
 
@@ -538,6 +574,15 @@ TEST(Offload, WhatIsWrittenInAReadScopeIsRefusedUntilValuesAreLoaded) {
             Code::kWrongState, {"'mlp.first.bias'", "written", "Access::kModify"});
         expect_error([&] { offload.step({}); }, Code::kWrongState, {"'mlp.first.bias'"});
         expect_error([&] { offload.restore(); }, Code::kWrongState, {"'mlp.first.bias'"});
+        // Nor is it saved by who handles the error.
+        expect_error([&] { offload.engine().hash_parameters(); }, Code::kWrongState,
+                     {"'mlp.first.bias'"});
+        expect_error(
+            [&] {
+              offload.engine().store({0}, headrace::Content::kMaster,
+                                     [](std::uint64_t, std::span<const std::byte>) {});
+            },
+            Code::kWrongState, {"'mlp.first.bias'", "discard_gradients()"});
       }
       offload.engine().load(group.id(), [](headrace::ParameterId, std::span<std::byte> values) {
         std::ranges::fill(values, std::byte{0});

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <functional>
 #include <optional>
 #include <sstream>
@@ -80,14 +81,17 @@ std::string text_of(const std::function<void()>& call) {
   return {};
 }
 
-TEST(ServeOnDemand, BindsOnFirstTouchUntilTheNextCallAndCountsIt) {
+// Runs `hook` in a backward pass.
+void in_backward(const std::function<void()>& hook) {
+  const Tensor x = torch::ones({2}).requires_grad_(), y = x * 2;
+  y.register_hook([&](const Tensor&) { hook(); });
+  y.sum().backward();
+}
+
+TEST(ServeOnDemand, BindsForTheOperatorThatTouchesAndCountsIt) {
   Three m(2);
   EXPECT_TRUE(m.offload.served_on_demand().empty());
   EXPECT_TRUE(same_bits(m.weight(0) * 1, m.values[0]));
-  EXPECT_TRUE(same_bits(m.weight(0).clone(), m.values[0]));
-  EXPECT_TRUE(m.bound(0));
-  EXPECT_EQ(m.binds(0), 1u) << "one bind, of two touches";
-  m.offload(m.groups[1], torch::ones({2, 4}));
   EXPECT_FALSE(m.bound(0));
   EXPECT_TRUE(same_bits(m.weight(0).clone(), m.values[0]));
   const auto served = m.offload.served_on_demand();
@@ -96,19 +100,43 @@ TEST(ServeOnDemand, BindsOnFirstTouchUntilTheNextCallAndCountsIt) {
   EXPECT_EQ(served[0].binds, 2u);
 }
 
+TEST(ServeOnDemand, BindsUntilTheEndOfTheBackwardPassThatTouches) {
+  Three m(2);
+  in_backward([&] {
+    EXPECT_TRUE(same_bits(m.weight(0) * 1, m.values[0]));
+    EXPECT_TRUE(m.bound(0));
+    EXPECT_TRUE(same_bits(m.weight(0).clone(), m.values[0]));
+  });
+  EXPECT_FALSE(m.bound(0));
+  EXPECT_EQ(m.binds(0), 1u) << "one bind, of two touches";
+}
+
+// What is read is parked again before anybody can write where the engine would not see it.
+TEST(ServeOnDemand, RefusesWritesBehindItsBackAfterARead) {
+  Three m(2);
+  const std::string before = m.offload.engine().hash_parameters();
+  m.weight(1).sum();
+  for (const std::function<void()>& write : std::vector<std::function<void()>>{
+           [&] { std::memset(m.weight(1).data_ptr(), 0, 4); }, [&] { m.weight(1).data().zero_(); },
+           [&] { m.weight(1).accessor<float, 2>(); }}) {
+    const std::string text = text_of(write);
+    EXPECT_NE(text.find("group 'mlp.1'"), std::string::npos) << text;
+  }
+  EXPECT_TRUE(same_bits(m.weight(1).clone(), m.values[1]));
+  EXPECT_EQ(m.offload.engine().hash_parameters(), before);
+}
+
 TEST(ServeOnDemand, SeesViewsListsAndOptionalTensors) {
   Three m(2);
   const auto& [a, b] = std::tie(m.mlps[0], m.mlps[1]);
   EXPECT_TRUE(same_bits(m.weight(0).detach().t().select(0, 1).clone(), m.values[0].t()[1]));
   EXPECT_TRUE(same_bits(torch::cat({m.weight(0).flatten(), m.weight(1).flatten()}),
                         torch::cat({m.values[0].flatten(), m.values[1].flatten()})));
-  m.offload.engine();
   torch::layer_norm(torch::ones({2, 4}), {4}, a->first->bias, b->first->bias);
   torch::linear(torch::ones({2, 4}), torch::ones({4, 4}), a->second->bias);
-  EXPECT_EQ(m.binds(0), 2u);
+  EXPECT_EQ(m.binds(0), 4u);
   EXPECT_EQ(m.binds(1), 2u);
   const Tensor rows = torch::tensor({1, 2});
-  m.offload.engine();
   EXPECT_TRUE(same_bits(m.weight(2).index({torch::indexing::Slice(), rows}),
                         m.values[2].index({torch::indexing::Slice(), rows})));
   std::ostringstream out;
@@ -137,16 +165,21 @@ TEST(ServeOnDemand, RefusesWritesAndWhatIsNoOperatorByName) {
            [&] { torch::nn::init::normal_(m.weight(1)); },
            [&] { torch::add_out(m.mlps[1]->first->weight, m.weight(1), m.weight(2)); },
            [&] { torch::save(m.mlps[1], file); }, [&] { m.weight(1).data_ptr<float>(); }}) {
-    m.offload.engine();
     const std::string text = text_of(touch);
     EXPECT_NE(text.find("group 'mlp.1'"), std::string::npos) << text;
     EXPECT_FALSE(m.bound(1)) << text;
     EXPECT_NE(text.find("offload.gathered("), std::string::npos) << text;
     EXPECT_EQ(text.find("after offload.serve_on_demand()"), std::string::npos) << text;
   }
-  m.offload.engine();
-  EXPECT_TRUE(same_bits(m.weight(1).clone(), m.values[1]));
-  m.weight(1).mul_(2);  // while it is bound: seen afterwards
+}
+
+TEST(ServeOnDemand, FindsAWriteWhileABackwardPassHasAGroupBound) {
+  Three m(2);
+  in_backward([&] {
+    m.weight(1).sum();
+    torch::NoGradGuard no_grad;
+    m.weight(1).mul_(2);
+  });
   const std::string text = text_of([&] { m.offload(m.groups[0], torch::ones({2, 4})); });
   EXPECT_NE(text.find("'mlp.1.first.weight'"), std::string::npos) << text;
   EXPECT_NE(text.find("written"), std::string::npos) << text;
@@ -154,23 +187,27 @@ TEST(ServeOnDemand, RefusesWritesAndWhatIsNoOperatorByName) {
 
 TEST(ServeOnDemand, LetsGoOfWhatWasBoundForLongestWhereMemoryIsOut) {
   Three m(2);
-  for (std::size_t i = 0; i < 3; ++i) m.weight(i).sum();
-  EXPECT_FALSE(m.bound(0));
-  EXPECT_TRUE(m.bound(1) && m.bound(2));
+  in_backward([&] {
+    for (std::size_t i = 0; i < 3; ++i) m.weight(i).sum();
+    EXPECT_FALSE(m.bound(0));
+    EXPECT_TRUE(m.bound(1) && m.bound(2));
+  });
 }
 
 TEST(ServeOnDemand, NeverLetsGoOfAGroupThatTheSameOperatorUses) {
   Three m(2);
-  m.weight(0).sum();
-  m.weight(2).sum();
-  EXPECT_TRUE(same_bits(m.weight(0) + m.weight(1), m.values[0] + m.values[1]))
-      << "0 was the oldest";
-  EXPECT_TRUE(m.bound(0) && m.bound(1));
-  EXPECT_FALSE(m.bound(2));
-  EXPECT_TRUE(same_bits(m.weight(2) + m.weight(0), m.values[2] + m.values[0]))
-      << "nor one that comes later in its arguments";
-  EXPECT_TRUE(m.bound(0) && m.bound(2));
-  EXPECT_FALSE(m.bound(1));
+  in_backward([&] {
+    m.weight(0).sum();
+    m.weight(2).sum();
+    EXPECT_TRUE(same_bits(m.weight(0) + m.weight(1), m.values[0] + m.values[1]))
+        << "0 was the oldest";
+    EXPECT_TRUE(m.bound(0) && m.bound(1));
+    EXPECT_FALSE(m.bound(2));
+    EXPECT_TRUE(same_bits(m.weight(2) + m.weight(0), m.values[2] + m.values[0]))
+        << "nor one that comes later in its arguments";
+    EXPECT_TRUE(m.bound(0) && m.bound(2));
+    EXPECT_FALSE(m.bound(1));
+  });
 }
 
 TEST(ServeOnDemand, SaysWhyWhereThereIsNoMemoryToBindIn) {

@@ -317,9 +317,9 @@ class Offload {
   // one, or what autograd saved of it, has its group bound first: in forward, in backward and
   // outside of both, in any thread. Without this such a use throws a c10::Error that names the
   // group. The values are the same; what differs is when they are there:
-  //   until     the end of the backward pass it was touched in; outside of one, the next call of
-  //             this Offload; or until memory is out and it has been bound for longest. Never in
-  //             the middle of an operator that uses it.
+  //   until     the end of the operator; in a backward pass that of the pass, or until memory is
+  //             out and it has been bound for longest. Never in the middle of an operator that uses
+  //             it.
   //   memory    a gather buffer more for as long as that (headrace.prefetch_groups). Where there is
   //             none to be had, the operator throws the parked text with that cause.
   //   refused   writing, torch::save, data_ptr() and other ways around operators: as without this.
@@ -439,10 +439,7 @@ class Offload {
   }
 
   // For what needs no torch: values (load, store, hashes), plan, stats. Not from a signal handler.
-  Engine& engine() {
-    core().end_touches();  // load() and others want no group bound
-    return core().engine();
-  }
+  Engine& engine() { return core().engine(); }
   // Makes every parameter an ordinary tensor again, with memory of its own and its current values,
   // without the adapter's hooks: the model trains on, saves and loads in plain torch. Then closes.
   // Gradients that no step has used are dropped, optimizer state too: store() it before.

@@ -10,8 +10,8 @@
 // as soon as torch has it.
 //
 // With serve_on_demand() a group that an operator touches at another time is bound as well
-// (on_demand.hpp): until the end of the backward pass it was touched in, or, outside of one, until
-// the next call.
+// (on_demand.hpp): until the end of the backward pass it was touched in, or, outside of one, for
+// that operator alone.
 #pragma once
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -161,7 +161,7 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
                       "other gathered() scope, and call it outside of forward and backward.");
     }
     if (group.always_bound) unbind(group);
-    bind(group);
+    bind(group, Strays::kTakenBack);
     try {
       group.move_to_copy();
     } catch (...) {
@@ -237,14 +237,6 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
     end_with(task);
   }
 
-  // What operators touched outside of a backward pass may go.
-  void end_touches() {
-    if (!serves_on_demand_) return;
-    const std::lock_guard lock(mutex_);
-    for (const auto& group : groups_) {
-      if (group->touched && group->touched->graph_task < 0) end_touch(*group);
-    }
-  }
   std::uint64_t touches(const OffloadedGroup& group) {
     const std::lock_guard lock(mutex_);
     return group.touches;
@@ -262,9 +254,12 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
       if (task >= 0) end_with(task);
       bind_in_backward(group, task);
       if (group.bindings > 1) return true;  // another thread was first
+      ++group.touches;
+      // Outside of a backward pass nothing is bound between operators, where a write through
+      // data_ptr() would change what the engine does not read back.
+      if (task < 0) return true;
       group.touched = TouchedBinding{task, ++backwards_opened_};
       ++group.bindings;
-      ++group.touches;
       return true;
     } catch (const std::exception& error) {
       group.stay_parked(error.what());
@@ -274,6 +269,7 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
   void let_go(OffloadedGroup& group) noexcept override { release(group); }
 
   StepResult step(const StepOptions& options) {
+    for (const auto& group : groups_) require_open(*group);
     begin_call();
     for (const auto& group : groups_) group->check_attached();
     require_no_scope("step()");
@@ -300,6 +296,7 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
     return result;
   }
   void discard_gradients() {
+    for (const auto& group : groups_) require_open(*group);
     end_backwards(kEveryBackward);
     partial_gradients_ = 0;
     for (const auto& group : groups_) {
@@ -451,14 +448,17 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
                       "call it outside of forward and backward.");
     }
   }
-  void bind(OffloadedGroup& group) {
+  // kTakenBack: parameters that torch gave other memory are what the user puts in.
+  enum class Strays { kRefused, kTakenBack };
+  void bind(OffloadedGroup& group, Strays strays = Strays::kRefused) {
     if (group.changing) {
       throw Error(Code::kWrongState,
                   quoted_group(group.name) +
                       " was used while it is being changed: its values are not the engine's yet. "
                       "End its gathered() scope first.");
     }
-    group.check_attached();
+    if (strays == Strays::kRefused) group.check_storage();
+    group.check_hooks();
     const Stream stream = place_.stream();
     if (group.bindings == 0) {
       Gathered gathered = engine_.gather(group.id, stream);
@@ -548,7 +548,11 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
         " was written while it was bound for reading, of which the engine does not know: its "
         "weights and their masters are at odds now, and nothing goes on with them. Write within "
         "gathered(group, Access::kModify). To go on here, load the group's values again with "
-        "engine().load().";
+        "engine().load(), and drop the gradients that came of it with discard_gradients().";
+    try {
+      engine_.mark_written(group.id, group.spoiled);  // nor are they stored or hashed
+    } catch (const Error&) {                          // it can only be closed, as it has said
+    }
   }
   void bind_rest() {
     const std::lock_guard lock(mutex_);

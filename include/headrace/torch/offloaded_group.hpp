@@ -125,9 +125,9 @@ struct OpenBackward {
   std::size_t expected = 0;
 };
 
-// A binding because an operator touched the group outside of its calls.
+// A binding because an operator of a backward pass touched the group outside of its calls.
 struct TouchedBinding {
-  int graph_task = 0;  // of the backward pass it was in; below 0: in none
+  int graph_task = 0;
   std::uint64_t opened = 0;
 };
 
@@ -212,16 +212,23 @@ class OffloadedGroup {
   // Throws for a parameter that is no longer ours: torch replaced its storage, or somebody its
   // gradient hook.
   void check_attached() const {
+    check_storage();
+    check_hooks();
+  }
+  void check_storage() const {
     for (const OffloadedParameter& parameter : parameters_) {
-      if (!sections_[parameter.section].holds(parameter.tensor)) {
-        throw Error(Code::kWrongState, "parameter '" + parameter.full_name + "' of " +
-                                           quoted_group(name) +
-                                           " left its group's storage (Module::to, torch::load or "
-                                           "set_data replaced it): what it holds "
-                                           "now would be neither trained nor saved. Do that before "
-                                           "add_group(), or put values in with "
-                                           "engine().load().");
-      }
+      if (sections_[parameter.section].holds(parameter.tensor)) continue;
+      throw Error(Code::kWrongState,
+                  "parameter '" + parameter.full_name + "' of " + quoted_group(name) +
+                      " left its group's storage (Module::to, torch::load or set_data gave it "
+                      "other memory): what it holds now would be neither trained nor saved. "
+                      "`offload.gathered(group, Access::kModify).release()` takes it into the "
+                      "engine, and .discard() in place of .release() gives the parameter the "
+                      "engine's values again.");
+    }
+  }
+  void check_hooks() const {
+    for (const OffloadedParameter& parameter : parameters_) {
       if (::torch::autograd::impl::post_acc_grad_hooks(parameter.tensor).get() != parameter.hook) {
         throw Error(Code::kWrongState, "the gradient hook of parameter '" + parameter.full_name +
                                            "' of " + quoted_group(name) +

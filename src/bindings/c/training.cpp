@@ -69,6 +69,10 @@ headrace_code headrace_accumulate(const headrace_accumulation* work, headrace_er
   return guarded(error, [&] { accumulate(work); });
 }
 
+headrace_code headrace_engine_mark_written(headrace_engine* engine, headrace_group group,
+                                           const char* cause, headrace_error* error) {
+  return guarded(error, [&] { run(engine)->mark_written({group}, name_in(cause, "cause")); });
+}
 headrace_code headrace_engine_load(headrace_engine* engine, headrace_group group,
                                    headrace_fill fill, void* context, headrace_error* error) {
   return guarded(error, [&] {
