@@ -278,6 +278,11 @@ typedef struct headrace_engine_options {
   const headrace_collective* collective; /* NULL: one rank. Likewise. */
   const headrace_cuda* cuda; /* NULL: none. Copied; its context outlives the engine. Not with
                                 `device`. HEADRACE_UNSUPPORTED where there is no such GPU. */
+  /* NULL: never. Asked about ten times a second by the thread whose call waits; not 0 ends that
+   * call alone, in HEADRACE_INTERRUPTED, and the engine is whole (EngineOptions::poll of
+   * headrace/engine.hpp). For Ctrl-C; headrace_engine_interrupt() ends the engine. */
+  int32_t (*poll)(void* context);
+  void* poll_context;
 } headrace_engine_options;
 static inline void headrace_engine_options_init(headrace_engine_options* options) {
   options->struct_size = (uint32_t)sizeof *options;
@@ -291,6 +296,8 @@ static inline void headrace_engine_options_init(headrace_engine_options* options
   options->device = NULL;
   options->collective = NULL;
   options->cuda = NULL;
+  options->poll = NULL;
+  options->poll_context = NULL;
 }
 
 /* `options` may be NULL. Costs nothing yet: freeze allocates. */

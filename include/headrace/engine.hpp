@@ -58,6 +58,14 @@ struct EngineOptions {
   // Of headrace/trace.hpp, between two calls of take_trace(), 72 bytes each; at most 2^26. 0: no
   // trace.
   std::uint64_t trace_events = 0;
+  // Asked about ten times a second by the thread whose call waits, and between tiles by store() and
+  // hashes. True ends that call alone, in kInterrupted: nothing was changed, the engine is whole,
+  // and the call may be made again. For a signal that is to end in a checkpoint; interrupt() ends
+  // the engine. Calls that wait for a read or a deferred update are asked for: gather,
+  // add_gradient, store, hashes, load, finish_step and step. Once load() or step() changes values
+  // they go on to their end, and so do waits for other ranks and for streams. Calls nothing of this
+  // engine, and throws nothing. Null: never.
+  std::function<bool()> poll = nullptr;
 };
 
 // Logical content of a parameter, as store() hands it out and load() takes it in.
@@ -208,8 +216,8 @@ class Engine {
   // What was traced since the last call; from any thread, but not during freeze and close. Nothing
   // with trace_events 0, before freeze, and after close.
   Trace take_trace();
-  // Makes the call that is waiting, and later ones but stats and close, end in kInterrupted soon.
-  // From any thread and from a signal handler.
+  // Makes the call that is waiting, and later ones but stats and close, end in kInterrupted soon:
+  // for good. From any thread and from a signal handler. EngineOptions::poll ends one call.
   void interrupt() noexcept;
   // Drains and frees: threads, files and memory are gone when it returns. Throws kWrongState while
   // a Gathered is open, naming its group. Calling it again does nothing.

@@ -112,6 +112,20 @@ void WorkerPool::help_until(const std::atomic<bool>& done) {
   }
 }
 
+bool WorkerPool::help_for(const std::atomic<bool>& done, std::chrono::milliseconds time) {
+  const auto end = std::chrono::steady_clock::now() + time;
+  std::unique_lock lock(mutex_);
+  while (!done.load(std::memory_order_acquire)) {
+    if (std::chrono::steady_clock::now() >= end) return false;
+    if (threads_ > 1 && !untaken_.empty()) {
+      run_unit(lock);
+    } else {
+      changed_.wait_until(lock, end);
+    }
+  }
+  return true;
+}
+
 // Under the lock, so that help_until() cannot return before this is through with the pool.
 void WorkerPool::finish(std::atomic<bool>& done) noexcept {
   const std::lock_guard lock(mutex_);

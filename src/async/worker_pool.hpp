@@ -3,6 +3,7 @@
 // over data.
 #pragma once
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <coroutine>
 #include <cstdint>
@@ -41,6 +42,8 @@ class WorkerPool final : public Helper {
   Units for_units(std::uint64_t count, Function function, void* context) noexcept;
 
   void help_until(const std::atomic<bool>& done) override;
+  // Likewise, for about as long; whether it is done.
+  bool help_for(const std::atomic<bool>& done, std::chrono::milliseconds time);
   void finish(std::atomic<bool>& done) noexcept override;
 
  private:

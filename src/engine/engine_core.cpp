@@ -62,6 +62,7 @@ EngineCore::EngineCore(Settings settings, EngineOptions options, engine::EngineP
       collective_(options.collective ? std::move(options.collective)
                                      : collective::make_collective_self()),
       log_(one_at_a_time(std::move(options.log))),
+      poll_(std::move(options.poll)),
       trace_events_(options.trace_events),
       parts_(std::move(parts)),
       registry_(settings_.optimizer, settings_.moments),
@@ -322,7 +323,7 @@ void EngineCore::allocate(Frozen& f, const std::vector<swap::PathProbe>& paths) 
                                    *f.arena, *f.tiles, *f.pending, *device_, *f.conductor});
   f.gradients = std::make_unique<engine::Gradients>(
       engine::Gradients::Parts{registry_, f.partition, f.plan, *f.arena, *device_, f.ranks,
-                               [this](GroupId group) { until_passed(group); }});
+                               [this](GroupId group) { until_passed(group, "add_gradient"); }});
   make_device_updates(f);
   f.updates = std::make_unique<engine::Updates>(
       engine::Updates::Parts{f.partition, f.plan, *f.gradients, *f.tiles, *f.buffers, *f.pending,
@@ -340,6 +341,26 @@ void EngineCore::allocate(Frozen& f, const std::vector<swap::PathProbe>& paths) 
     f.buffers->next_step();
     co_return;
   });
+}
+
+void EngineCore::Frozen::wake_waiting_calls() {
+  if (wake_waiting.posted.exchange(true)) return;
+  wake_waiting.frozen = this;
+  wake_waiting.run = [](async::Work* work) noexcept {
+    auto* const wake = static_cast<WakeWaiting*>(work);
+    wake->posted.store(false);  // first: who asks from here on is not woken yet
+    wake->frozen->buffers->wake();
+    wake->frozen->pending->wake();
+  };
+  conductor->post(wake_waiting);
+}
+
+void EngineCore::poll_between(const char* call) {
+  if (!poll_) return;
+  const auto now = std::chrono::steady_clock::now();
+  if (now - polled_ < engine::GiveUp::kEvery) return;
+  polled_ = now;
+  if (poll_()) engine::GiveUp::refuse(call);
 }
 
 const PlanReport& EngineCore::plan() const {

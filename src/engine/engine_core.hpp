@@ -129,6 +129,12 @@ class EngineCore {
     std::vector<std::uint64_t> step_counts;     // per parameter
     std::vector<std::uint64_t> weight_changes;  // per group
     HeldTile held;
+    // Posted where a call is to be given up: whoever waits looks again.
+    struct WakeWaiting : async::Work {
+      Frozen* frozen = nullptr;
+      std::atomic<bool> posted{false};
+    } wake_waiting;
+    void wake_waiting_calls();  // any thread
     Frozen(std::uint64_t frame_bytes, Collective& collective, const engine::Registry& registry)
         : ranks(collective, registry), frames(frame_bytes) {}
   };
@@ -145,6 +151,22 @@ class EngineCore {
       throw;
     }
   }
+  // The same for a wait that EngineOptions::poll may end: `make(give_up)`, null: nothing may.
+  template <class Make>
+  auto patiently(const char* call, Make&& make) {
+    const engine::GiveUp* none = nullptr;
+    if (!poll_) return on_conductor([&] { return make(none); });
+    engine::GiveUp give_up(call, *frozen_->workers, poll_,
+                           [this] { frozen_->wake_waiting_calls(); });
+    try {
+      return async::call(*frozen_->conductor, &give_up, [&] { return make(&give_up); });
+    } catch (...) {
+      told(std::current_exception());
+      throw;
+    }
+  }
+  // Between the parts of a call that does not wait for long at once.
+  void poll_between(const char* call);
   std::vector<swap::PathProbe> probe_paths() const;
   std::vector<residency::DriveInputs> drive_inputs(const std::vector<swap::PathProbe>& paths) const;
   residency::Plan make_plan(const partition::Partition& partition,
@@ -202,8 +224,8 @@ class EngineCore {
   async::Task<> update_now();
   async::Task<> defer_update();
   // What was deferred is done, where there is any.
-  void finish_updates();
-  void until_passed(GroupId group);
+  void finish_updates(const char* call);
+  void until_passed(GroupId group, const char* call);
   // A call of the trainer's, for the trace.
   engine::TraceSpan trainer_span(const char* what, std::uint32_t group = TraceEvent::kNone,
                                  std::uint64_t bytes = 0) const noexcept {
@@ -214,6 +236,8 @@ class EngineCore {
   std::shared_ptr<Device> device_;
   std::shared_ptr<Collective> collective_;
   LogSink log_;
+  std::function<bool()> poll_;
+  std::chrono::steady_clock::time_point polled_;
   std::uint64_t trace_events_ = 0;
   engine::EngineParts parts_;
   engine::Registry registry_;

@@ -10,8 +10,12 @@
 namespace headrace::engine {
 using swap::Priority;
 
-async::Task<> GatherBuffers::until_filled(Buffer& buffer) {
-  while (buffer.state == State::kFilling) co_await buffer.filled.changed();
+async::Task<> GatherBuffers::until_filled(Buffer& buffer, const GiveUp* give_up) {
+  while (buffer.state == State::kFilling && !given_up(give_up)) co_await buffer.filled.changed();
+}
+
+void GatherBuffers::wake() noexcept {
+  for (Buffer& buffer : buffers_) buffer.filled.wake();
 }
 
 GatherBuffers::GatherBuffers(const Parts& parts)
@@ -85,7 +89,7 @@ std::optional<std::uint32_t> GatherBuffers::find_free(bool keep_next) const noex
   return cached;
 }
 
-async::Task<std::uint32_t> GatherBuffers::free_buffer(GroupId wanted) {
+async::Task<std::uint32_t> GatherBuffers::free_buffer(GroupId wanted, const GiveUp* give_up) {
   for (;;) {
     std::optional<std::uint32_t> found = find_free(true);
     if (!found) found = find_free(false);
@@ -101,7 +105,8 @@ async::Task<std::uint32_t> GatherBuffers::free_buffer(GroupId wanted) {
       if (buffer.state == State::kFilling) filling = &buffer;
     }
     if (filling == nullptr) break;
-    co_await until_filled(*filling);
+    co_await until_filled(*filling, give_up);
+    if (given_up(give_up)) give_up->refuse();
   }
   std::string holders;
   for (const Buffer& buffer : buffers_) {
@@ -113,14 +118,14 @@ async::Task<std::uint32_t> GatherBuffers::free_buffer(GroupId wanted) {
                   "; release one first, or set headrace.prefetch_groups to more");
 }
 
-async::Task<GatherBuffers::Acquired> GatherBuffers::acquire(GroupId group) {
+async::Task<GatherBuffers::Acquired> GatherBuffers::acquire(GroupId group, const GiveUp* give_up) {
   record(group);
   std::optional<std::uint32_t> found = find(group);
   if (found) {
     prefetched_.fetch_add(1, std::memory_order_relaxed);
   } else {
     on_demand_.fetch_add(1, std::memory_order_relaxed);
-    const std::uint32_t free = co_await free_buffer(group);
+    const std::uint32_t free = co_await free_buffer(group, give_up);
     found = find(group);  // another gather may have begun to fill one meanwhile
     if (!found) {
       found = free;
@@ -132,7 +137,11 @@ async::Task<GatherBuffers::Acquired> GatherBuffers::acquire(GroupId group) {
   buffer.leases.fetch_add(1);
   prefetch();
   p_.updates.want(group);
-  co_await until_filled(buffer);
+  co_await until_filled(buffer, give_up);
+  if (buffer.state == State::kFilling) {  // it goes on, as one that was read ahead
+    buffer.leases.fetch_sub(1);
+    give_up->refuse();
+  }
   if (buffer.error) {
     const std::exception_ptr error = buffer.error;
     if (buffer.leases.fetch_sub(1) == 1) buffer.error = nullptr;

@@ -54,12 +54,14 @@ class GatherBuffers {
 
   // A buffer with this rank's shard of `group` in its place, leased once more. Starts the fills
   // that are likely next. Throws kOutOfBudget naming the holders when all buffers are leased; a
-  // failed fill's error (the buffer is free again).
+  // failed fill's error (the buffer is free again); where it is given up, with the fill going on.
   struct Acquired {
     std::uint32_t buffer = 0;
     std::chrono::steady_clock::time_point updated;  // when the last update of it was over
   };
-  async::Task<Acquired> acquire(GroupId group);
+  async::Task<Acquired> acquire(GroupId group, const GiveUp* give_up = nullptr);
+  // Who waits for a fill looks again whether to give up.
+  void wake() noexcept;
   // A buffer for `group` with nothing in it, leased: for load.
   async::Task<std::uint32_t> claim_empty(GroupId group);
   // Any thread. Work queued on `stream` so far may still read the buffer.
@@ -127,11 +129,11 @@ class GatherBuffers {
     Buffer() = default;
     Buffer(Buffer&&) noexcept {}  // before use only: so that a vector of them can be sized
   };
-  static async::Task<> until_filled(Buffer& buffer);
+  static async::Task<> until_filled(Buffer& buffer, const GiveUp* give_up = nullptr);
 
   std::optional<std::uint32_t> find(GroupId group) const noexcept;
   std::optional<std::uint32_t> find_free(bool keep_next) const noexcept;
-  async::Task<std::uint32_t> free_buffer(GroupId wanted);
+  async::Task<std::uint32_t> free_buffer(GroupId wanted, const GiveUp* give_up = nullptr);
   void start_fill(std::uint32_t buffer, GroupId group, swap::Priority priority);
   async::Task<> fill(std::uint32_t buffer, swap::Priority priority);
   async::Task<> take_update(GroupId group);

@@ -22,7 +22,7 @@ Gathered EngineCore::gather(GroupId group, Stream stream) {
     in_place_.fetch_add(1, std::memory_order_relaxed);
     if (f.pending->passes_left(group)) {
       const auto began = Clock::now();
-      until_passed(group);
+      until_passed(group, "gather");
       const auto updated = Clock::now();
       f.waits[group.index].add(began, updated, updated);
     }
@@ -31,7 +31,8 @@ Gathered EngineCore::gather(GroupId group, Stream stream) {
     return Gathered(this, group, kInPlace, stream);
   }
   const auto began = Clock::now();
-  const auto [buffer, updated] = on_conductor([&] { return f.buffers->acquire(group); });
+  const auto [buffer, updated] = patiently(
+      "gather", [&](const engine::GiveUp* give_up) { return f.buffers->acquire(group, give_up); });
   f.waits[group.index].add(began, updated, Clock::now());
   Gathered lease(this, group, buffer,
                  stream);  // from here the buffer is given back whatever happens

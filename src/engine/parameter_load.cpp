@@ -119,7 +119,7 @@ void EngineCore::load(ParameterId id, Content content, const Source& source) {
   if (f.buffers->is_leased(group)) refuse_lease(group, "load");
   refuse_missing_moment(id, content, "load");
   content = kept_as(id, content);
-  finish_updates();
+  finish_updates("load");
   on_conductor([&] { return f.buffers->forget(group); });
   if (content == Content::kWeight || content == Content::kMaster) ++f.weight_changes[group.index];
   const auto tiles = f.partition.tiles_with(f.partition.parameters[id.index]);

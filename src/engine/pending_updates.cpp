@@ -27,11 +27,13 @@ void PendingUpdates::note_use(GroupId group) noexcept {
   first_use.store(uses_.fetch_add(1, std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
 
-async::Task<> PendingUpdates::until_passed(GroupId group, Waiting waiting) {
+async::Task<> PendingUpdates::until_passed(GroupId group, Waiting waiting, const GiveUp* give_up) {
   if (!passes_left(group)) co_return;
   if (waiting == Waiting::kNow) want(group);
-  while (passes_left(group) && !error_) co_await waiters_.changed();
-  if (passes_left(group)) std::rethrow_exception(error_);
+  while (passes_left(group) && !error_ && !given_up(give_up)) co_await waiters_.changed();
+  if (!passes_left(group)) co_return;
+  if (error_) std::rethrow_exception(error_);
+  give_up->refuse();
 }
 
 async::Task<> PendingUpdates::until_written(GroupId group) {

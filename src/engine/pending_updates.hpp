@@ -14,6 +14,7 @@
 
 #include "async/task.hpp"
 #include "async/waiters.hpp"
+#include "engine/give_up.hpp"
 #include "headrace/tensor.hpp"
 #include "partition/partition.hpp"
 #include "residency/plan.hpp"
@@ -35,8 +36,10 @@ class PendingUpdates {
   void note_use(GroupId group) noexcept;
 
   // ---- who waits ----
-  // Ends when the group's passes are over. Throws what ended the updates before that.
-  async::Task<> until_passed(GroupId group, Waiting waiting = Waiting::kNow);
+  // Ends when the group's passes are over. Throws what ended the updates before that, and where it
+  // is given up.
+  async::Task<> until_passed(GroupId group, Waiting waiting = Waiting::kNow,
+                             const GiveUp* give_up = nullptr);
   // Ends when all of it is on its drive, which was started before.
   async::Task<> until_written(GroupId group);
   // Its weights have a place to go to: it may be started in its turn.

@@ -113,7 +113,7 @@ StepResult EngineCore::step(const StepOptions& options) {
   refuse_lease(f.buffers->leased_group(), "step");
   for (std::uint32_t g = 0; g < f.group_values.size(); ++g) require_loaded(f, {g}, "step");
   const auto span = trainer_span("step");
-  finish_updates();
+  finish_updates("step");
   const engine::GradientTotals totals = f.gradients->finish({options, f.step_counts});
   if (totals.non_finite > 0) return skip_or_refuse(f, totals);
   StepResult result;
@@ -164,19 +164,24 @@ async::Task<> EngineCore::defer_update() {
   }
 }
 
-void EngineCore::until_passed(GroupId group) {
+// A gradient that several ranks have begun to reduce is waited for to the end.
+void EngineCore::until_passed(GroupId group, const char* call) {
   if (!frozen_->pending->passes_left(group)) return;
-  on_conductor([&] { return frozen_->pending->until_passed(group); });
+  const auto wait = [&](const engine::GiveUp* give_up) {
+    return frozen_->pending->until_passed(group, engine::Waiting::kNow, give_up);
+  };
+  if (frozen_->partition.world_size > 1) return on_conductor([&] { return wait(nullptr); });
+  patiently(call, wait);
 }
 
-void EngineCore::finish_updates() {
+void EngineCore::finish_updates(const char* call) {
   if (!frozen_->plan.deferred) return;
-  on_conductor([&] { return frozen_->updates->finish(); });
+  patiently(call, [&](const engine::GiveUp* give_up) { return frozen_->updates->finish(give_up); });
 }
 
 void EngineCore::finish_step() {
   ready("finish_step");
   const auto span = trainer_span("finish_step");
-  finish_updates();
+  finish_updates("finish_step");
 }
 }  // namespace headrace

@@ -44,6 +44,7 @@ void Updates::start(std::uint64_t deferred_step) {
   }
   p_.pending.begin(tiles_of_group_);
   if (deferred_step == 0) p_.pending.want_all();
+  running_ = true;
   runner_.spawn(run());
 }
 
@@ -58,8 +59,12 @@ void Updates::choose_place() {
   if (decided) p_.on_place(place_);
 }
 
-async::Task<> Updates::finish() {
+async::Task<> Updates::finish(const GiveUp* give_up) {
   p_.pending.want_all();
+  while (give_up != nullptr && running_) {
+    if (give_up->asked()) give_up->refuse();
+    co_await p_.pending.changed();
+  }
   co_await runner_.join();
 }
 
@@ -74,6 +79,18 @@ async::Task<> Updates::stop() {
 }
 
 async::Task<> Updates::run() {
+  std::exception_ptr error;
+  try {
+    co_await run_groups();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  running_ = false;
+  p_.pending.wake();
+  if (error) std::rethrow_exception(error);
+}
+
+async::Task<> Updates::run_groups() {
   async::TaskGroup tiles;
   std::exception_ptr error;
   try {

@@ -47,8 +47,9 @@ class Updates {
   // Starts the update of what received a gradient; what is passed on of it is the caller's copy
   // from here. `deferred_step`: the step that returns before this ends, 0 for one that waits.
   void start(std::uint64_t deferred_step);
-  // Ends when all of it is on its drives; throws what ended it before that.
-  async::Task<> finish();
+  // Ends when all of it is on its drives; throws what ended it before that, and where it is given
+  // up, with all of it going on.
+  async::Task<> finish(const GiveUp* give_up = nullptr);
   // Likewise, but starts nothing more, and throws nothing.
   async::Task<> stop();
   // Has a tile been changed since start()? Then there is no way back.
@@ -63,6 +64,7 @@ class Updates {
 
  private:
   async::Task<> run();
+  async::Task<> run_groups();
   async::Task<> start_group(GroupId group, async::TaskGroup& tiles);
   async::Task<> update_tile(std::uint32_t tile, pinned::SlotLease slot);
   async::Task<> read_pass_write(std::uint32_t tile, TileView view);
@@ -80,7 +82,7 @@ class Updates {
   std::vector<std::uint32_t> tiles_of_group_;  // with a gradient
   async::TaskGroup runner_;
   std::uint64_t deferred_step_ = 0;
-  bool failed_ = false, stopping_ = false;
+  bool running_ = false, failed_ = false, stopping_ = false;
   std::atomic<bool> began_{false};
   std::uint32_t active_ = 0;  // tiles under way, since:
   std::chrono::steady_clock::time_point active_since_;

@@ -16,7 +16,7 @@ void EngineCore::load(GroupId group, const Fill& fill) {
   Frozen& f = ready("load");
   const engine::RegisteredGroup& registered = registry_.group(group);
   refuse_lease(f.buffers->leased_group(), "load");
-  finish_updates();
+  finish_updates("load");
   const bool in_place = f.plan.group_in_place[group.index];
   const bool staged = !device_->shares_host_memory();
   std::uint32_t buffer = kInPlace;
@@ -126,11 +126,12 @@ void EngineCore::store(ParameterId id, Content content, const Sink& sink) {
   Frozen& f = ready("store");
   const GroupId group = registry_.parameter(id).group;
   require_loaded(f, group, "store");
-  finish_updates();
+  finish_updates("store");
   const auto tiles = f.partition.tiles_with(f.partition.parameters[id.index]);
   for (std::uint32_t t = tiles.first; t < tiles.end; ++t) {
     store_tile(id, t, content, sink);
     if (interrupted_.load()) ready("store");
+    poll_between("store");
   }
 }
 

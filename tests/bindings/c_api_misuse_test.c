@@ -314,6 +314,8 @@ static void expect_all(headrace_engine* e, headrace_code wanted) {
               wanted);
   EXPECT_CODE(headrace_engine_step_count(e, 0, &steps, &error), wanted);
   EXPECT_CODE(headrace_engine_set_step_count(e, 0, 1, &error), wanted);
+  EXPECT_CODE(headrace_engine_mark_written(e, 7, "x", &error),
+              wanted == HEADRACE_OK ? HEADRACE_NOT_FOUND : wanted);
   EXPECT_CODE(headrace_engine_store(e, 0, HEADRACE_WEIGHT, swallow, NULL, &error), wanted);
   EXPECT_CODE(headrace_engine_hash_parameters(e, hash, &error), wanted);
   EXPECT_CODE(headrace_engine_hash_optimizer_state(e, hash, &error), wanted);

@@ -108,6 +108,69 @@ static void settings_come_back(headrace_engine* engine) {
   EXPECT(same == needed && strcmp(text, again) == 0);
   EXPECT_OK(headrace_engine_destroy(other, &error));
 }
+/* ---- what a trainer tells the engine beside its training ---- */
+static int32_t asked = 0;
+static int32_t stop_when_asked(void* context) {
+  ++asked;
+  return *(const int32_t*)context;
+}
+static headrace_code fill_zeros(void* context, headrace_parameter parameter, void* values,
+                                size_t size_bytes) {
+  (void)context, (void)parameter, (void)values, (void)size_bytes; /* they hold zeros */
+  return HEADRACE_OK;
+}
+static headrace_code take_any(void* context, uint64_t first_element, const void* values,
+                              size_t size_bytes) {
+  (void)context, (void)first_element, (void)values, (void)size_bytes;
+  return HEADRACE_OK;
+}
+static void polls_frozen_parameters_and_writes(void) {
+  headrace_engine_options options;
+  headrace_parameter_spec specs[2];
+  headrace_engine* engine = NULL;
+  headrace_group group;
+  int64_t shape = 4;
+  int32_t stop = 1;
+  float gradient[4] = {1, 1, 1, 1};
+  char hash[HEADRACE_HASH_CAPACITY];
+  headrace_engine_options_init(&options);
+  options.poll = stop_when_asked;
+  options.poll_context = &stop;
+  EXPECT_OK(headrace_engine_create(&options, &engine, &error));
+  for (int i = 0; i < 2; ++i) {
+    headrace_parameter_spec_init(&specs[i]);
+    specs[i].name = i == 0 ? "base" : "adapter";
+    specs[i].dtype = HEADRACE_F32;
+    specs[i].shape = &shape;
+    specs[i].dimensions = 1;
+    specs[i].frozen = i == 0;
+  }
+  EXPECT_OK(headrace_engine_add_group(engine, "g", specs, 2, &group, &error));
+  EXPECT_OK(headrace_engine_freeze(engine, &error));
+  EXPECT_OK(headrace_engine_load(engine, group, fill_zeros, NULL, &error));
+  EXPECT_CODE(headrace_engine_hash_parameters(engine, hash, &error), HEADRACE_INTERRUPTED);
+  EXPECT_WORDS("given up");
+  EXPECT(asked == 1);
+  stop = 0;
+  EXPECT_OK(headrace_engine_hash_parameters(engine, hash, &error));
+  EXPECT_CODE(headrace_engine_add_gradient(engine, 0, gradient, HEADRACE_F32, 0, &error),
+              HEADRACE_INVALID_ARGUMENT);
+  EXPECT_WORDS("g.base");
+  EXPECT_OK(headrace_engine_add_gradient(engine, 1, gradient, HEADRACE_F32, 0, &error));
+  EXPECT_OK(headrace_engine_step(engine, NULL, NULL, &error));
+  EXPECT_CODE(headrace_engine_store(engine, 0, HEADRACE_EXP_AVG, take_any, NULL, &error),
+              HEADRACE_INVALID_ARGUMENT);
+  EXPECT_OK(headrace_engine_store(engine, 1, HEADRACE_EXP_AVG, take_any, NULL, &error));
+  EXPECT_CODE(headrace_engine_mark_written(engine, group, NULL, &error),
+              HEADRACE_INVALID_ARGUMENT);
+  EXPECT_OK(headrace_engine_mark_written(engine, group, "the trainer wrote to g.base", &error));
+  EXPECT_CODE(headrace_engine_store(engine, 1, HEADRACE_WEIGHT, take_any, NULL, &error),
+              HEADRACE_WRONG_STATE);
+  EXPECT_WORDS("the trainer wrote to g.base");
+  EXPECT_OK(headrace_engine_load(engine, group, fill_zeros, NULL, &error));
+  EXPECT_OK(headrace_engine_hash_parameters(engine, hash, &error));
+  EXPECT_OK(headrace_engine_destroy(engine, &error));
+}
 static void create_refuses(const char* folder) {
   headrace_engine* engine = NULL;
   headrace_engine_options options;
@@ -706,6 +769,7 @@ int main(int argc, char** argv) {
   create_refuses(folder);
   handles_are_never_followed();
   registration();
+  polls_frozen_parameters_and_writes();
   trains_alike_in_memory_and_on_a_drive(folder);
   a_run_is_resumed_on_a_drive(folder);
   a_fill_that_refuses_ends_the_load();

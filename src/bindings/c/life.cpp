@@ -81,6 +81,11 @@ EngineOptions engine_options_of(const headrace_engine_options& options) {
       log(context, static_cast<std::int32_t>(level), std::string(text).c_str());
     };
   }
+  if (options.poll != nullptr) {
+    result.poll = [poll = options.poll, context = options.poll_context] {
+      return poll(context) != 0;
+    };
+  }
   return result;
 }
 
