@@ -141,4 +141,23 @@ TEST(ParkedAccessAfterClose, SaysThatTheOffloadIsClosed) {
     EXPECT_NE(std::string(error.what()).find("closed"), std::string::npos) << error.what();
   }
 }
+
+TEST(ParkedAccess, NamesTheParameterThatWasTouchedAndNoOther) {
+  headrace_test::Mlp mlp(4, 4, 4);
+  headrace::torch::Offload offload((headrace::Settings()));
+  offload.add_group("h", mlp);
+  offload.freeze();
+  for (const auto& touched : mlp->named_parameters()) {
+    std::string text;
+    try {
+      touched.value().sum();
+    } catch (const c10::Error& error) {
+      text = error.what_without_backtrace();
+    }
+    for (const auto& other : mlp->named_parameters()) {
+      const bool is_named = text.find("'h." + other.key() + "'") != std::string::npos;
+      EXPECT_EQ(is_named, other.key() == touched.key()) << text;
+    }
+  }
+}
 }  // namespace

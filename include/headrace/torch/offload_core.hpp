@@ -43,8 +43,7 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
     for (const auto& group : groups_) {
       group->remove_gradient_hooks();
       if (closed_) continue;  // parked then, and saying so
-      group->park("a parameter of " + quoted_group(group->name) +
-                  " was used after its Offload was destroyed: its values are gone.");
+      group->park_for_good(" was used after its Offload was destroyed: its values are gone.");
       group->leases.clear();  // of those that are always bound: the engine goes next
     }
   }
@@ -348,10 +347,9 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
     if (!was_closed) after_close_ = what_then;
     for (const auto& group : groups_) {
       group->remove_gradient_hooks();
-      group->park("a parameter of " + quoted_group(group->name) +
-                  " was used after its Offload was closed: its values are gone from memory. Use "
-                  "it, or save it, "
-                  "before close().");
+      group->park_for_good(
+          " was used after its Offload was closed: its values are gone from memory. Use it, or "
+          "save it, before close().");
     }
     if (!was_closed) throw_if_written();
   }

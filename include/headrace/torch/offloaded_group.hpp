@@ -2,7 +2,7 @@
 // headrace/torch/offloaded_group.hpp: the parameters of one group as torch sees them, on the
 // engine's bytes.
 //
-// Holds the tensors of a group and their section storages, and binds or parks them together. When
+// Holds the tensors of a group and their storages, and binds or parks them together. When
 // that happens is decided in offload_core.hpp.
 #pragma once
 #include <torch/csrc/autograd/function_hook.h>
@@ -22,7 +22,7 @@
 
 #include "headrace/engine.hpp"
 #include "headrace/torch/fingerprint.hpp"
-#include "headrace/torch/section_storage.hpp"
+#include "headrace/torch/parameter_storage.hpp"
 #include "headrace/torch/taken_gradient.hpp"
 
 namespace headrace::torch::detail {
@@ -111,7 +111,8 @@ struct OffloadedParameter {
   ParameterId id;
   std::string full_name;
   at::Tensor tensor;  // the module's own
-  std::size_t section = 0;
+  ParameterStorage storage;
+  std::string parked_text;
   TakenGradient gradient;
   const TakeGradient* hook = nullptr;
   std::uint32_t bound_version = 0;
@@ -165,24 +166,25 @@ class OffloadedGroup {
   std::optional<TouchedBinding> touched;
   std::uint64_t touches = 0;  // how often there was one
 
-  // Moves the parameters from memory of their own onto the (parked) section storages, their values
+  // Moves the parameters from memory of their own onto their (parked) storages, their values
   // into the engine.
   void attach(const Place& place, Engine& engine, const NamedTensors& tensors) {
     engine.load(id, [&](ParameterId parameter, std::span<std::byte> values) {
       copy_values(tensors[index_in(engine, parameter)].second, values);
     });
     const std::span<const ParameterId> ids = engine.parameters(id);
-    parked_text_ = parked_text(tensors);
     for (std::size_t i = 0; i < ids.size(); ++i) {
       const ParameterSpec& spec = engine.spec(ids[i]);
-      const std::size_t section = section_for(place, engine, spec.dtype);
       at::Tensor parameter = tensors[i].second;
       // A tensor that never asked for gradients has no place for a hook yet.
       ::torch::autograd::impl::materialize_autograd_meta(parameter);
-      parameter.set_data(sections_[section].view(engine.section_offset_bytes(ids[i]), spec.shape));
       const std::string& name = engine.full_name(ids[i]);
-      parameters_.push_back(
-          {ids[i], name, parameter, section, TakenGradient(place, parameter, taken_text(name))});
+      const std::string text = parked_text(name);
+      const ParameterStorage storage(place, scalar_type_of(spec.dtype),
+                                     spec.elements() * size_bytes(spec.dtype), text);
+      parameter.set_data(storage.view(spec.shape));
+      parameters_.push_back({ids[i], name, parameter, storage, text,
+                             TakenGradient(place, parameter, taken_text(name))});
     }
   }
 
@@ -217,10 +219,10 @@ class OffloadedGroup {
   }
   void check_storage() const {
     for (const OffloadedParameter& parameter : parameters_) {
-      if (sections_[parameter.section].holds(parameter.tensor)) continue;
+      if (parameter.storage.holds(parameter.tensor)) continue;
       throw Error(Code::kWrongState,
                   "parameter '" + parameter.full_name + "' of " + quoted_group(name) +
-                      " left its group's storage (Module::to, torch::load or set_data gave it "
+                      " left its storage (Module::to, torch::load or set_data gave it "
                       "other memory): what it holds now would be neither trained nor saved. "
                       "`offload.gathered(group, Access::kModify).release()` takes it into the "
                       "engine, and .discard() in place of .release() gives the parameter the "
@@ -246,21 +248,20 @@ class OffloadedGroup {
   }
   void bind(Stream stream, Gathered gathered) {
     leases.push_back({stream, std::move(gathered)});
-    for (SectionStorage& section : sections_) {
-      section.bind(leased(section));
-    }
-    for (OffloadedParameter& parameter : parameters_)
+    for (OffloadedParameter& parameter : parameters_) {
+      parameter.storage.bind(leases.front().gathered.bytes(parameter.id).data);
       parameter.bound_version = version_of(parameter);
+    }
   }
   // Parks, gives the lease back, and returns the parameter that was written in the meantime, if one
   // was. (One that left the storage is check_attached()'s to tell.)
   const OffloadedParameter* unbind() {
     const OffloadedParameter* written = nullptr;
     for (const OffloadedParameter& parameter : parameters_) {
-      const bool here = sections_[parameter.section].holds(parameter.tensor);
+      const bool here = parameter.storage.holds(parameter.tensor);
       if (here && version_of(parameter) != parameter.bound_version) written = &parameter;
     }
-    park(parked_text_);
+    park();
     leases.clear();
     return written;
   }
@@ -296,46 +297,46 @@ class OffloadedGroup {
   }
   // Parked as it is, and saying why it could not be bound when it was touched.
   void stay_parked(const std::string& cause) {
-    park(parked_text_ + " It could not be brought when it was touched: " + cause);
+    for (OffloadedParameter& parameter : parameters_)
+      parameter.storage.park(parameter.parked_text +
+                             " It could not be brought when it was touched: " + cause);
   }
   // A bound group goes on with a copy of its values, and gives its lease back.
   void move_to_copy() {
     std::vector<at::Tensor> copies;
-    for (const SectionStorage& section : sections_) copies.push_back(section.whole().clone());
-    for (std::size_t i = 0; i < sections_.size(); ++i)
-      sections_[i].bind(copies[i].mutable_data_ptr());
+    for (const OffloadedParameter& parameter : parameters_)
+      copies.push_back(parameter.storage.whole().clone());
+    for (std::size_t i = 0; i < copies.size(); ++i)
+      parameters_[i].storage.bind(copies[i].mutable_data_ptr());
     copies_ = std::move(copies);
     leases.clear();
   }
   // torch::load() and Module::to() give a parameter other memory: its values go to the copy.
   void take_strays_back(Engine& engine) {
     for (const OffloadedParameter& parameter : parameters_) {
-      const SectionStorage& section = sections_[parameter.section];
-      if (section.holds(parameter.tensor)) continue;
+      const ParameterStorage& storage = parameter.storage;
+      if (storage.holds(parameter.tensor)) continue;
       const at::Tensor values = parameter.tensor.detach();
       const ParameterSpec& spec = engine.spec(parameter.id);
-      if (values.scalar_type() != section.type() || values.sizes() != spec.shape) {
+      if (values.scalar_type() != storage.type() || values.sizes() != spec.shape) {
         throw Error(Code::kWrongState,
                     "parameter '" + parameter.full_name + "' of " + quoted_group(name) +
                         " became another tensor of type " + c10::toString(values.scalar_type()) +
                         " while it was being changed: only values can change, not type or shape. "
                         "Convert it back before the scope ends, or discard() the changes.");
       }
-      const at::Tensor place = section.view(engine.section_offset_bytes(parameter.id), spec.shape);
+      const at::Tensor place = storage.view(spec.shape);
       place.copy_(values);
       at::Tensor(parameter.tensor).set_data(place);
     }
   }
   // The copy's values become the engine's.
   void load_copy(Engine& engine) {
-    std::vector<at::Tensor> copies;  // where the CPU can read them
-    for (const at::Tensor& copy : copies_) copies.push_back(copy.cpu());
-    for (const OffloadedParameter& parameter : parameters_) {
-      const auto* values =
-          static_cast<const std::byte*>(copies[parameter.section].const_data_ptr()) +
-          engine.section_offset_bytes(parameter.id);
-      const std::size_t size = parameter.tensor.element_size();
-      engine.load(parameter.id, Content::kWeight,
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      const at::Tensor copy = copies_[i].cpu();  // where the CPU can read it
+      const auto* values = static_cast<const std::byte*>(copy.const_data_ptr());
+      const std::size_t size = copy.element_size();
+      engine.load(parameters_[i].id, Content::kWeight,
                   [values, size](std::uint64_t first, std::span<std::byte> stretch) {
                     std::memcpy(stretch.data(), values + first * size, stretch.size());
                   });
@@ -344,19 +345,24 @@ class OffloadedGroup {
   // Those that torch::load() or Module::to() moved away come back, without the values they have.
   void drop_strays(const Engine& engine) {
     for (const OffloadedParameter& parameter : parameters_) {
-      const SectionStorage& section = sections_[parameter.section];
-      if (section.holds(parameter.tensor)) continue;
+      if (parameter.storage.holds(parameter.tensor)) continue;
       at::Tensor(parameter.tensor)
-          .set_data(section.view(engine.section_offset_bytes(parameter.id),
-                                 engine.spec(parameter.id).shape));
+          .set_data(parameter.storage.view(engine.spec(parameter.id).shape));
     }
   }
   void drop_copy() {
-    park(parked_text_);
+    park();
     copies_.clear();
   }
-  void park(const std::string& text) {
-    for (SectionStorage& section : sections_) section.park(text);
+  void park() {
+    for (OffloadedParameter& parameter : parameters_) parameter.storage.park(parameter.parked_text);
+  }
+  // For good: `what` follows each parameter's name.
+  void park_for_good(const std::string& what) {
+    for (OffloadedParameter& parameter : parameters_) {
+      parameter.parked_text = named(parameter.full_name) + what;
+      parameter.storage.park(parameter.parked_text);
+    }
   }
 
   // The weights are other ones now: torch then refuses a backward pass over values saved before.
@@ -371,25 +377,14 @@ class OffloadedGroup {
     return count;
   }
   const std::vector<OffloadedParameter>& parameters() const noexcept { return parameters_; }
-  const std::vector<SectionStorage>& sections() const noexcept { return sections_; }
   std::vector<OffloadedParameter>& parameters() noexcept { return parameters_; }
 
  private:
-  void* leased(const SectionStorage& section) const {
-    return leases.front().gathered.section(*dtype_of(section.type())).data;
-  }
   std::uint64_t print_of(const OffloadedParameter& parameter) const {
     const DeviceSpan bytes = leases.front().gathered.bytes(parameter.id);
-    const SectionStorage& section = sections_[parameter.section];
-    const at::Tensor whole = section.whole();
+    const at::Tensor whole = parameter.storage.whole();
     if (whole.device().is_cpu()) return fingerprint(bytes.data, bytes.size_bytes);
-    const auto offset =
-        static_cast<const std::byte*>(bytes.data) - static_cast<const std::byte*>(leased(section));
-    const auto element = static_cast<std::ptrdiff_t>(whole.element_size());
-    const at::Tensor values =
-        whole.narrow(0, offset / element, static_cast<std::int64_t>(bytes.size_bytes) / element)
-            .cpu();
-    return fingerprint(values.const_data_ptr(), bytes.size_bytes);
+    return fingerprint(whole.cpu().const_data_ptr(), bytes.size_bytes);
   }
   static std::uint32_t version_of(const OffloadedParameter& parameter) {
     return parameter.tensor.unsafeGetTensorImpl()->version_counter().current_version();
@@ -410,14 +405,6 @@ class OffloadedGroup {
     throw Error(Code::kNotFound,
                 "the engine asked for a parameter that is not in " + quoted_group(name));
   }
-  std::size_t section_for(const Place& place, Engine& engine, DType dtype) {
-    const at::ScalarType type = scalar_type_of(dtype);
-    for (std::size_t i = 0; i < sections_.size(); ++i) {
-      if (sections_[i].type() == type) return i;
-    }
-    sections_.emplace_back(place, type, engine.section_size_bytes(id, dtype), parked_text_);
-    return sections_.size() - 1;
-  }
   std::string taken_text(const std::string& parameter) const {
     return "the gradient of parameter '" + parameter + "' of " + quoted_group(name) +
            " was looked for in .grad(): it was handed to the engine when backward had it, and "
@@ -425,31 +412,23 @@ class OffloadedGroup {
            "is no memory behind .grad() now. Pass max_norm to offload.step() to clip it, and "
            "let offload.step() take the optimizer's place.";
   }
-  std::string parked_text(const NamedTensors& tensors) const {
-    constexpr std::size_t kNamed = 3;
-    std::string names;
-    for (std::size_t i = 0; i < tensors.size() && i < kNamed; ++i) {
-      names += (i == 0 ? "'" : ", '") + full_name(name, tensors[i].first) + "'";
-    }
-    if (tensors.size() > kNamed)
-      names += " and " + std::to_string(tensors.size() - kNamed) + " more";
-    return "a parameter of " + quoted_group(name) + " (" + names +
-           ") was used while it is offloaded: there is no memory behind it now. Call its module "
-           "through "
-           "offload(group, ...) or offload.run(group, ...), or hold `auto whole = "
+  std::string named(const std::string& parameter) const {
+    return "parameter '" + parameter + "' of " + quoted_group(name);
+  }
+  std::string parked_text(const std::string& parameter) const {
+    return named(parameter) +
+           " was used while it is offloaded: there is no memory behind it now. Call its module "
+           "through offload(group, ...) or offload.run(group, ...), or hold `auto whole = "
            "offload.gathered(group);` for as long as you read it, and `offload.gathered(group, "
            "Access::kModify)` to write. Another Offload may have it. " +
            (serves_on_demand
                 ? "serve_on_demand() is for operators that read: writes, torch::save and "
-                  "data_ptr() "
-                  "are none."
+                  "data_ptr() are none."
                 : "What can do neither (a weight that another block captured, a loss kept in the "
                   "module, second derivatives) is served after offload.serve_on_demand().");
   }
 
-  std::vector<SectionStorage> sections_;
   std::vector<OffloadedParameter> parameters_;
-  std::vector<at::Tensor> copies_;  // of sections_, while the user changes them
-  std::string parked_text_;
+  std::vector<at::Tensor> copies_;  // of each, while the user changes them
 };
 }  // namespace headrace::torch::detail

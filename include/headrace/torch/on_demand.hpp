@@ -3,8 +3,8 @@
 // its group bound for as long as the operator runs.
 //
 // torch tells a callback of every operator with its arguments (at::RecordFunction), in every
-// thread, in forward and backward. An argument on a section's storage (the parameter, a view of it,
-// what autograd saved of it) leads to its group. Operators that only make views need no values, and
+// thread, in forward and backward. An argument on a parameter's storage (it, a view of it, what
+// autograd saved of it) leads to its group. Operators that only make views need no values, and
 // one that would write to a parked parameter is left to be refused.
 //
 // When a group is bound and let go is decided in offload_core.hpp.
@@ -145,8 +145,8 @@ class GroupsInUse final : public at::ObserverContext {
   std::size_t refused_ = 0;
 };
 
-// The section storages of all Offloads of this process that serve on demand. torch's callback is
-// there from the first to the last of them.
+// The parameters' storages of all Offloads of this process that serve on demand. torch's callback
+// is there from the first to the last of them.
 class OnDemandTable {
  public:
   static OnDemandTable& instance() {
@@ -156,8 +156,8 @@ class OnDemandTable {
 
   void add(const std::weak_ptr<OnDemandServer>& server, OffloadedGroup& group) {
     const std::unique_lock lock(mutex_);
-    for (const SectionStorage& section : group.sections())
-      entries_.insert_or_assign(section.key(), Entry{server, &group});
+    for (const OffloadedParameter& parameter : group.parameters())
+      entries_.insert_or_assign(parameter.storage.key(), Entry{server, &group});
     if (!entries_.empty() && !callback_) {
       callback_ = at::addGlobalCallback(at::RecordFunctionCallback(&OnDemandTable::before_operator)
                                             .needsInputs(true)

@@ -17,15 +17,15 @@
 #include <string>
 #include <utility>
 
-#include "headrace/torch/section_storage.hpp"
+#include "headrace/torch/parameter_storage.hpp"
 
 namespace headrace::torch::detail {
 // Of one parameter. Thread: the one that runs its part of backward; others between two of those.
 class TakenGradient {
  public:
   TakenGradient(const Place& place, const at::Tensor& parameter, const std::string& text)
-      : stand_in_(SectionStorage(place, parameter.scalar_type(), parameter.nbytes(), text)
-                      .view(0, parameter.sizes())) {}
+      : stand_in_(ParameterStorage(place, parameter.scalar_type(), parameter.nbytes(), text)
+                      .view(parameter.sizes())) {}
 
   // The gradient that torch has written; undefined if it had none. What was taken before stays
   // marked as such, whatever becomes of this one.

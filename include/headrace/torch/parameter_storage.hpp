@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// headrace/torch/section_storage.hpp: one torch storage for one section of a group, parked or
-// bound.
+// headrace/torch/parameter_storage.hpp: the torch storage of one parameter, parked or bound.
 //
-// Every parameter of the section is a view of it for as long as the model lives; only the address
-// behind it changes. Parked, the storage keeps its size and has no memory, and torch throws the
+// The parameter and its views lie on it for as long as the model lives; only the address behind it
+// changes. Parked, the storage keeps its size and has no memory, and torch throws the
 // given text at whoever asks for its address: print, save, an optimizer, any operator. What needs
 // no values (sizes, views, detach) goes on working.
 //
@@ -41,10 +40,10 @@ void allow_access(Impl& storage) {
   }
 }
 
-class SectionStorage {
+class ParameterStorage {
  public:
-  SectionStorage(const Place& place, at::ScalarType type, std::size_t size_bytes,
-                 const std::string& parked_text)
+  ParameterStorage(const Place& place, at::ScalarType type, std::size_t size_bytes,
+                   const std::string& parked_text)
       : type_(type),
         keys_(place.keys(type)),
         storage_(c10::Storage::use_byte_size_t{}, size_bytes, c10::DataPtr(nullptr, place.device()),
@@ -52,11 +51,10 @@ class SectionStorage {
     park(parked_text);
   }
 
-  // A row-major view; `offset_bytes` from the section's start. Needs no memory behind it.
-  at::Tensor view(std::uint64_t offset_bytes, at::IntArrayRef sizes) const {
+  // Row-major, from its start. Needs no memory behind it.
+  at::Tensor view(at::IntArrayRef sizes) const {
     const auto meta = c10::scalarTypeToTypeMeta(type_);
     auto impl = c10::make_intrusive<c10::TensorImpl>(c10::Storage(storage_), keys_, meta);
-    impl->set_storage_offset(static_cast<std::int64_t>(offset_bytes / meta.itemsize()));
     impl->set_sizes_contiguous(sizes);
     return at::Tensor(std::move(impl));
   }
@@ -77,7 +75,7 @@ class SectionStorage {
   // All of it, while it is bound.
   at::Tensor whole() const {
     const auto elements = size_bytes() / c10::elementSize(type_);
-    return view(0, {static_cast<std::int64_t>(elements)});
+    return view({static_cast<std::int64_t>(elements)});
   }
   // What every tensor on it leads to: a parameter, its views, what autograd saved of it.
   const c10::StorageImpl* key() const { return storage_.unsafeGetStorageImpl(); }
