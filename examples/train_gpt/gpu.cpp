@@ -40,8 +40,12 @@ std::string open_device(const Options& options) {
   }
   // Products of cuBLAS are the same every time with a workspace of a fixed size.
   ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
+  // The engine's streams and torch's share hardware queues, 8 unless said otherwise, and what
+  // shares one is held up by what waits ahead of it.
+  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
   load_torch_cuda();
-  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
+  // With warn_only fused attention sums its gradients in any order.
+  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
   // All is written before it is read here; filling it first would cost a pass over each tensor.
   at::globalContext().setDeterministicFillUninitializedMemory(false);
   return facts.gpus[ordinal].name + " (cuda:" + std::to_string(ordinal) + ")";

@@ -15,23 +15,13 @@
 
 namespace headrace::device::cuda {
 namespace {
-// What concerns one call. Everything else is of the whole context, and stays.
-bool of_this_call(cudaError_t error) {
-  switch (error) {
-    case cudaErrorInvalidValue:
-    case cudaErrorMemoryAllocation:
-    case cudaErrorInvalidConfiguration:
-    case cudaErrorInvalidResourceHandle:
-    case cudaErrorNotReady:
-    case cudaErrorNotSupported:
-    case cudaErrorNotPermitted:
-    case cudaErrorInvalidDevice:
-    case cudaErrorHostMemoryAlreadyRegistered:
-    case cudaErrorHostMemoryNotRegistered:
-      return true;
-    default:
-      return error >= cudaErrorStreamCaptureUnsupported && error <= cudaErrorCapturedEvent;
-  }
+// Whether the whole context is lost, and not the call alone. It is asked: refused calls end in
+// codes of all kinds (a refused pin in cudaErrorOperatingSystem), and a lost context in any call.
+bool context_is_lost() {
+  (void)cudaGetLastError();
+  const cudaError_t now = cudaStreamQuery(cudaStreamPerThread);
+  (void)cudaGetLastError();
+  return now != cudaSuccess && now != cudaErrorNotReady;
 }
 
 std::string name_of(cudaError_t error) {
@@ -125,7 +115,7 @@ std::string Context::text(cudaError_t result, const char* operation) const {
 }
 
 bool Context::fails(cudaError_t result, const char* operation) noexcept {
-  if (result == cudaSuccess || of_this_call(result)) return false;
+  if (result == cudaSuccess || result == cudaErrorNotReady || !context_is_lost()) return false;
   const std::lock_guard lock(mutex_);
   if (first_failure_.empty()) {
     try {

@@ -41,7 +41,7 @@ class Context {
   void throw_if_failed();
   bool failed() const noexcept { return failed_.load(); }
   // For threads that cannot throw: remembers an error that no later work survives; true if it is
-  // one.
+  // one. The GPU is the thread's (Use).
   bool fails(cudaError_t result, const char* operation) noexcept;
 
  private:

@@ -54,8 +54,12 @@ cudaError_t load_kernels() noexcept {
   return cudaSuccess;
 }
 
+// A launch says what became of it in the thread's last error, which may be another call's.
+static void forget_earlier_errors() noexcept { (void)cudaGetLastError(); }
+
 cudaError_t launch_cast(const CastWork& work, cudaStream_t stream) noexcept {
   if (work.elements == 0) return cudaSuccess;
+  forget_earlier_errors();
   if (work.source_dtype == DType::kF32) {
     cast_from<float>(work, stream);
   } else if (work.source_dtype == DType::kF16) {
@@ -68,6 +72,7 @@ cudaError_t launch_cast(const CastWork& work, cudaStream_t stream) noexcept {
 
 cudaError_t launch_measure(const MeasureWork& work, cudaStream_t stream) noexcept {
   if (work.elements == 0) return cudaSuccess;
+  forget_earlier_errors();
   const auto grid = static_cast<unsigned>(pieces_of(work));
   if (work.dtype == DType::kF32) {
     measure<float><<<grid, kThreads, 0, stream>>>(work);
@@ -84,6 +89,7 @@ cudaError_t launch_update(const UpdateSpan& span, const UpdateStep& step,
   if (span.elements == 0) return cudaSuccess;
   const std::uint64_t blocks = (span.elements + kThreads - 1) / kThreads;
   if (blocks > kGridMax) return cudaErrorInvalidValue;
+  forget_earlier_errors();
   update<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(span, step);
   return cudaGetLastError();
 }

@@ -57,7 +57,16 @@ void GradientLanding::make(Slot& slot) {
   }
 }
 
+// Nothing of ours is under way then: neither towards a slot nor towards a sum.
+void GradientLanding::drain() noexcept {
+  for (const cudaStream_t stream : {copies_, measures_, landed_}) {
+    if (stream != nullptr) (void)cudaStreamSynchronize(stream);
+  }
+  (void)cudaGetLastError();
+}
+
 void GradientLanding::free_all() noexcept {
+  drain();
   for (Slot& slot : slots_) {
     for (const cudaEvent_t event : {slot.staged, slot.copied, slot.measured, slot.free}) {
       if (event != nullptr) (void)cudaEventDestroy(event);
@@ -105,13 +114,19 @@ std::uint64_t GradientLanding::land(cudaStream_t stream, const Accumulation& wor
       next_piece = piece;
     }
     Slot& slot = slots_[next_slot_++ % kLandingSlots];
-    context_.check(cudaStreamWaitEvent(stream, slot.free, 0), "waiting for an event");
-    if (in_place) {
-      land_in_place(stream, slot, work, stretch);
-    } else {
-      land_by_host(stream, slot, work, stretch);
+    try {
+      context_.check(cudaStreamWaitEvent(stream, slot.free, 0), "waiting for an event");
+      if (in_place) {
+        land_in_place(stream, slot, work, stretch);
+      } else {
+        land_by_host(stream, slot, work, stretch);
+      }
+      context_.check(cudaEventRecord(slot.free, landed_), "recording an event");
+    } catch (...) {  // of what was queued before it failed no event says the end
+      (void)cudaStreamSynchronize(stream);
+      drain();
+      throw;
     }
-    context_.check(cudaEventRecord(slot.free, landed_), "recording an event");
     stretch.first += stretch.elements;
     stretch.first_piece += stretch.pieces;
   }

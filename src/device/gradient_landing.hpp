@@ -59,6 +59,7 @@ class GradientLanding {
   };
   void make(Slot& slot);
   void free_all() noexcept;
+  void drain() noexcept;
   void land_in_place(cudaStream_t stream, Slot& slot, const Accumulation& work,
                      const Stretch& stretch);
   void land_by_host(cudaStream_t stream, Slot& slot, const Accumulation& work,

@@ -3,6 +3,7 @@
 // crosses the link.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <string>
@@ -171,6 +172,101 @@ TEST(CudaDevice, PinsNothingWhereItCannotPinAll) {
   EXPECT_EQ(counters().registered_bytes, before + memory.size());
   device->unpin(memory.data(), memory.size());
   EXPECT_EQ(counters().registered_bytes, before);
+}
+
+// Whatever code a refused pin comes with: servers refuse large ones with cudaErrorOperatingSystem.
+TEST(CudaDevice, GoesOnUnpinnedWhereTheSystemRefusesAPin) {
+  for (const cudaError_t error :
+       {cudaErrorOperatingSystem, cudaErrorLaunchOutOfResources, cudaErrorSystemNotReady,
+        cudaErrorCudartUnloading, cudaErrorNotSupported, cudaErrorUnknown}) {
+    plug_in();
+    const auto device = make_cuda_device();
+    std::vector<std::byte> memory(100'000);
+    simulated_cuda::fail_call("cudaHostRegister", error);
+    EXPECT_EQ(code_of([&] { device->pin(memory.data(), memory.size()); }), Code::kUnsupported)
+        << error;
+    const DeviceBytes bytes(*device, memory.size());
+    device->copy({}, bytes.data(), memory.data(), memory.size());
+    EXPECT_EQ(code_of([&] { device->synchronize({}); }), Code::kOk) << error;
+  }
+}
+
+// The same of every call that work is queued by, in turn.
+TEST(CudaFailure, IsAskedOfTheGpuAndNotReadOffTheCode) {
+  const std::vector<std::string> functions = {
+      "cudaMemcpyAsync",     "cudaMemsetAsync",       "cudaEventRecord",
+      "cudaStreamWaitEvent", "cudaLaunchHostFunc",    "launch_cast",
+      "launch_measure",      "cudaStreamSynchronize", "cudaEventCreateWithFlags"};
+  for (const std::string& function : functions) {
+    for (const cudaError_t error : {cudaErrorOperatingSystem, cudaErrorLaunchOutOfResources,
+                                    cudaErrorSystemNotReady, cudaErrorIllegalAddress}) {
+      SCOPED_TRACE(function + " " + std::to_string(error));
+      plug_in();
+      const auto device = make_cuda_device();
+      const DeviceBytes bytes(*device, 4096);
+      std::vector<std::uint16_t> sum(1024);
+      std::vector<GradientPiece> pieces(1);
+      device->pin(sum.data(), sum.size() * 2);
+      const auto work = [&] {
+        device->fill_zero({}, bytes.data(), 4096);
+        device->accumulate({}, {.source = bytes.data(),
+                                .source_dtype = DType::kBf16,
+                                .sum = sum.data(),
+                                .sum_dtype = DType::kBf16,
+                                .elements = sum.size(),
+                                .overwrite = true,
+                                .pieces = pieces.data(),
+                                .first_piece_elements = 65536,
+                                .piece_elements = 65536});
+        device->copy({}, sum.data(), bytes.data(), 4096 / 2);
+        device->wait({}, device->record({}));
+        device->synchronize({});
+      };
+      work();
+      simulated_cuda::fail_call(function.c_str(), error);
+      const Code code = code_of(work);
+      if (error == cudaErrorIllegalAddress) {
+        EXPECT_TRUE(code == Code::kFailed || code == Code::kOk);
+      } else {
+        EXPECT_TRUE(code == Code::kWrongState || code == Code::kOk);
+        EXPECT_EQ(code_of(work), Code::kOk);
+      }
+      device->unpin(sum.data(), sum.size() * 2);
+    }
+  }
+}
+
+// A landing that fails on its way leaves nothing under way towards memory that its caller may free.
+TEST(CudaFailure, OfALandingLeavesNoCopyBehind) {
+  for (const char* function : {"launch_measure", "cudaLaunchHostFunc", "cudaEventRecord"}) {
+    for (std::uint64_t calls = 0; calls < 3; ++calls) {
+      plug_in({.late_microseconds_max = 20'000});
+      const auto device = make_cuda_device();
+      const DeviceBytes bytes(*device, 4096);
+      std::vector<std::uint16_t> sum(1024);
+      std::vector<GradientPiece> pieces(1);
+      device->pin(sum.data(), sum.size() * 2);
+      device->synchronize({});
+      simulated_cuda::fail_call(function, cudaErrorLaunchOutOfResources, calls);
+      const Code code = code_of([&] {
+        device->accumulate({}, {.source = bytes.data(),
+                                .source_dtype = DType::kBf16,
+                                .sum = sum.data(),
+                                .sum_dtype = DType::kBf16,
+                                .elements = sum.size(),
+                                .overwrite = true,
+                                .pieces = pieces.data(),
+                                .first_piece_elements = 65536,
+                                .piece_elements = 65536});
+      });
+      if (code == Code::kOk) device->synchronize({});
+      std::ranges::fill(sum, std::uint16_t{0x7777});
+      std::this_thread::sleep_for(std::chrono::milliseconds(60));
+      EXPECT_TRUE(std::ranges::all_of(sum, [](std::uint16_t v) { return v == 0x7777; }))
+          << function << " " << calls;
+      device->unpin(sum.data(), sum.size() * 2);
+    }
+  }
 }
 
 TEST(CudaPins, CopiesEndWhereRegistrationsDo) {

@@ -32,6 +32,25 @@ cudaError_t ends_in(cudaError_t error) {
   return error;
 }
 
+// After which a real context serves no call any more.
+bool loses_the_context(cudaError_t error) {
+  switch (error) {
+    case cudaErrorIllegalAddress:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorAssert:
+    case cudaErrorHardwareStackError:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorLaunchFailure:
+    case cudaErrorECCUncorrectable:
+      return true;
+    default:
+      return false;
+  }
+}
+
 // What this call has to end in before it does anything.
 cudaError_t before(const char* function) {
   Gpu& g = gpu();
@@ -40,7 +59,7 @@ cudaError_t before(const char* function) {
   if (planned != g.failing_calls.end() && planned->second.calls-- == 0) {
     const cudaError_t error = planned->second.error;
     g.failing_calls.erase(planned);
-    if (error >= cudaErrorIllegalAddress) g.failed = error;  // not of the call alone
+    if (loses_the_context(error)) g.failed = error;
     return ends_in(error);
   }
   return ends_in(g.failed.load());

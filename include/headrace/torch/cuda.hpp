@@ -25,19 +25,22 @@ inline std::shared_ptr<Device> make_cuda_device(at::Device gpu) {
     at::Device device;
     static void* allocate(void* context, std::size_t size_bytes) {
       const at::Device device = static_cast<TorchMemory*>(context)->device;
-      const c10::DeviceGuard guard(device);
       try {
+        const c10::DeviceGuard guard(device);
         void* const data = c10::GetAllocator(c10::kCUDA)->raw_allocate(size_bytes);
         // Who had this memory before may still be at work on the stream that torch gives it for.
         detail::Place(device).torch_stream().synchronize();
         return data;
-      } catch (const c10::OutOfMemoryError&) {  // the engine says what for
+      } catch (...) {  // out of memory, or a GPU that has failed, as the engine's next call says
         return nullptr;
       }
     }
     static void deallocate(void* context, void* data, std::size_t) {
-      const c10::DeviceGuard guard(static_cast<TorchMemory*>(context)->device);
-      c10::GetAllocator(c10::kCUDA)->raw_deallocate(data);
+      try {
+        const c10::DeviceGuard guard(static_cast<TorchMemory*>(context)->device);
+        c10::GetAllocator(c10::kCUDA)->raw_deallocate(data);
+      } catch (...) {  // of a GPU that has failed: its memory goes with the process
+      }
     }
   };
   const detail::Place place(gpu);
