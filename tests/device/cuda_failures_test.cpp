@@ -370,6 +370,18 @@ TEST(CudaFailure, IsNotTakenForALackOfMemoryToPin) {
   EXPECT_EQ(code_of([&] { device->synchronize({}); }), Code::kFailed);
 }
 
+// CUDA's own rule, which no compiler checks.
+TEST(CudaNotify, MayNotCallCuda) {
+  plug_in();
+  const auto device = make_cuda_device();
+  device->notify(
+      {}, [](void*) noexcept { (void)cudaStreamQuery(nullptr); }, nullptr);
+  device->synchronize({});
+  while (counters().calls_in_host_functions == 0) std::this_thread::yield();
+  EXPECT_EQ(counters().calls_in_host_functions, 1u);
+  EXPECT_EQ(code_of([&] { device->synchronize({}); }), Code::kOk);
+}
+
 // CUDA itself calls nothing that is queued behind an error.
 TEST(CudaFailure, LeavesNoNotificationOut) {
   plug_in();

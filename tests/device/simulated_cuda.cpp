@@ -20,6 +20,7 @@ namespace {
 thread_local int current_device = 0;
 thread_local cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
 thread_local cudaError_t last_error = cudaSuccess;
+thread_local bool in_host_function = false;
 }  // namespace
 
 Gpu& gpu() {
@@ -55,6 +56,10 @@ bool loses_the_context(cudaError_t error) {
 cudaError_t before(const char* function) {
   Gpu& g = gpu();
   const std::lock_guard lock(g.mutex);
+  if (in_host_function) {
+    ++g.counters.calls_in_host_functions;
+    return ends_in(cudaErrorNotPermitted);
+  }
   const auto planned = g.failing_calls.find(function);
   if (planned != g.failing_calls.end() && planned->second.calls-- == 0) {
     const cudaError_t error = planned->second.error;
@@ -387,7 +392,10 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
   BEFORE();
   gpu().queues->launch(of(stream), [=] {
-    if (gpu().failed.load() == cudaSuccess) function(data);
+    if (gpu().failed.load() != cudaSuccess) return;
+    in_host_function = true;
+    function(data);
+    in_host_function = false;
   });
   return cudaSuccess;
 }

@@ -30,8 +30,8 @@ struct GpuOptions {
 // Everything before is forgotten; nothing may be under way.
 void plug_in(const GpuOptions& options = {});
 
-// The call of CUDA's function `name` after `calls` others ends in `error`, and does nothing. From
-// cudaErrorIllegalAddress on the GPU has failed then.
+// The call of CUDA's function `name` after `calls` others ends in `error`, and does nothing. Where a
+// real context would be lost by it, the GPU has failed then.
 void fail_call(const char* name, cudaError_t error, std::uint64_t calls = 0);
 // As a kernel would that reads where it must not: the GPU fails when `stream` comes here.
 void fail_gpu(std::uintptr_t stream, cudaError_t error);
@@ -42,6 +42,7 @@ struct Counters {
   std::uint64_t allocated_bytes = 0, allocated_bytes_max = 0;
   std::uint64_t streams = 0, events = 0;  // that exist
   std::uint64_t registered_bytes = 0;
+  std::uint64_t calls_in_host_functions = 0;  // which CUDA forbids: they are refused
 };
 Counters counters();
 
