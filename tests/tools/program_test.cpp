@@ -153,6 +153,16 @@ TEST(UnexpectedText, HasCauseConsequenceAndHelpOfWhatWasRefused) {
       << thread;
 }
 
+TEST(UnexpectedText, NamesOptionsOnlyWhereTheProgramHasThem) {
+  const std::system_error refused(std::make_error_code(std::errc::resource_unavailable_try_again));
+  for (const auto& text :
+       {unexpected_text(std::bad_alloc(), "lost"), unexpected_text(refused, "lost")})
+    EXPECT_EQ(text.find("--"), std::string::npos) << text;
+  const AskLess less{"a smaller --bs", "fewer --jobs"};
+  EXPECT_TRUE(unexpected_text(std::bad_alloc(), "lost", less).ends_with("a smaller --bs"));
+  EXPECT_TRUE(unexpected_text(refused, "lost", less).ends_with("fewer --jobs"));
+}
+
 TEST_F(ProgramTest, OptionsSayWhatTheyTake) {
   const std::string at = " " + folder_.string();
   for (const auto& [words, expected] : std::vector<std::pair<std::string, std::string>>{

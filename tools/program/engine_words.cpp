@@ -16,18 +16,20 @@ constexpr std::array kWords{
     Words{"nothing can be swapped there", "no file can be made there"},
     Words{"what is swapped stays in memory, as headrace.allow_memory_backed allows",
           "it is memory that is used, not a drive"},
-    Words{"; or move more to drives: set zero_optimization.offload_optimizer.device and "
-          "offload_param.device to nvme where they are not, and headrace.host_budget_bytes to less",
-          "; or ask for less: fewer --jobs, a smaller --bs or --iodepth"},
 };
+constexpr std::string_view kMoreOnDrives =
+    "; or move more to drives: set zero_optimization.offload_optimizer.device and "
+    "offload_param.device to nvme where they are not, and headrace.host_budget_bytes to less";
+
+void replace_all(std::string& text, std::string_view from, std::string_view to) {
+  for (std::size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
+    text.replace(at, from.size(), to);
+}
 }  // namespace
 
-std::string without_settings(std::string text) {
-  for (const auto& [settings, program] : kWords) {
-    for (std::size_t at = 0; (at = text.find(settings, at)) != std::string::npos;
-         at += program.size())
-      text.replace(at, settings.size(), program);
-  }
+std::string without_settings(std::string text, const std::string& less) {
+  for (const auto& [settings, program] : kWords) replace_all(text, settings, program);
+  replace_all(text, kMoreOnDrives, less.empty() ? "" : "; or ask for less: " + less);
   return text;
 }
 }  // namespace headrace::tools

@@ -6,5 +6,6 @@
 namespace headrace::tools {
 // An error or a warning of the engine's without the keys of a settings file, which the user of a
 // program that has none would look for in vain.
-std::string without_settings(std::string text);
+//   less  its own options that take less memory, "": it has none
+std::string without_settings(std::string text, const std::string& less = {});
 }  // namespace headrace::tools

@@ -28,31 +28,34 @@ std::optional<std::uint64_t> limit_of(__rlimit_resource resource) {
   return limit.rlim_cur;
 }
 
-std::string memory_text(const std::string& lost) {
-  const auto limit = limit_of(RLIMIT_AS);
-  return fmt::format(
-      "memory was refused{}; {}. {}",
-      limit ? fmt::format(", with `ulimit -v` at {}", base::format_bytes(*limit)) : "", lost,
-      limit
-          ? "Raise that limit, or ask for less: fewer --jobs, a smaller --bs or --iodepth"
-          : "Free memory or raise the container's limit, or ask for less: fewer --jobs, a smaller "
-            "--bs or --iodepth");
+std::string or_less(const std::string& less) {
+  return less.empty() ? "" : ", or ask for less: " + less;
 }
 
-std::string thread_text(const std::string& lost) {
+std::string memory_text(const std::string& lost, const std::string& less) {
+  const auto limit = limit_of(RLIMIT_AS);
+  return fmt::format(
+      "memory was refused{}; {}. {}{}",
+      limit ? fmt::format(", with `ulimit -v` at {}", base::format_bytes(*limit)) : "", lost,
+      limit ? "Raise that limit" : "Free memory or raise the container's limit", or_less(less));
+}
+
+std::string thread_text(const std::string& lost, const std::string& less) {
   const auto limit = limit_of(RLIMIT_NPROC);
   return fmt::format(
       "no thread could be started: {}{}; {}. Raise the limit on processes (ulimit -u, or that of "
-      "the container: pids.max), or ask for fewer --jobs",
-      base::errno_text(EAGAIN), limit ? fmt::format(", with `ulimit -u` at {}", *limit) : "", lost);
+      "the container: pids.max){}",
+      base::errno_text(EAGAIN), limit ? fmt::format(", with `ulimit -u` at {}", *limit) : "", lost,
+      or_less(less));
 }
 }  // namespace
 
-std::string unexpected_text(const std::exception& error, const std::string& lost) {
-  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return memory_text(lost);
+std::string unexpected_text(const std::exception& error, const std::string& lost,
+                            const AskLess& less) {
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return memory_text(lost, less.memory);
   const auto* system = dynamic_cast<const std::system_error*>(&error);
   if (system != nullptr && system->code() == std::errc::resource_unavailable_try_again)
-    return thread_text(lost);
+    return thread_text(lost, less.threads);
   return fmt::format("{}; {}", error.what(), lost);
 }
 
@@ -84,11 +87,11 @@ int Failing::guard(const std::function<int()>& run, const std::string& lost) con
     const int signal = signal_received();
     if (signal == 0)
       return fail(is_refusal(error.code()) ? kRefused : kFailed, code_name(error.code()),
-                  without_settings(error.what()));
+                  without_settings(error.what(), less_.memory));
     return fail(128 + signal, code_name(Code::kInterrupted),
                 fmt::format("ended by SIG{}; {}", ::sigabbrev_np(signal), lost));
   } catch (const std::exception& error) {
-    return fail(kFailed, "kUnexpected", unexpected_text(error, lost));
+    return fail(kFailed, "kUnexpected", unexpected_text(error, lost, less_));
   }
 }
 }  // namespace headrace::tools

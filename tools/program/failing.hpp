@@ -16,14 +16,20 @@ Json document(const std::string& program);
 // Indented, ends in a line feed; bytes that are no UTF-8 are replaced.
 std::string dump(const Json& json);
 
+// What takes less memory and fewer threads, where a program has options for it.
+struct AskLess {
+  std::string memory = {};   // "fewer --jobs, a smaller --bs or --iodepth"
+  std::string threads = {};  // "fewer --jobs"
+};
 // Of an exception that is no Error: memory or threads that were refused, with the limit behind it.
-std::string unexpected_text(const std::exception& error, const std::string& lost);
+std::string unexpected_text(const std::exception& error, const std::string& lost,
+                            const AskLess& less = {});
 
 // Of one run of `program` ("headrace inspect"), whose report goes to `json` ("": nowhere).
 class Failing {
  public:
-  Failing(std::string program, std::string json)
-      : program_(std::move(program)), json_(std::move(json)) {}
+  Failing(std::string program, std::string json, AskLess less = {})
+      : program_(std::move(program)), json_(std::move(json)), less_(std::move(less)) {}
 
   // Tells the error on stderr and in the report; returns `exit_code`.
   int fail(int exit_code, const char* code, const std::string& text) const;
@@ -34,5 +40,6 @@ class Failing {
 
  private:
   std::string program_, json_;
+  AskLess less_;
 };
 }  // namespace headrace::tools

@@ -239,7 +239,8 @@ int bench(int argc, const char* const* argv) {
     return bench_optimizer(argc - 1, argv + 1);
   if (argc > 1 && std::string_view(argv[1]) == "copy") return bench_copy(argc - 1, argv + 1);
   const ParsedBenchOptions parsed = parse_bench_options(argc, argv);
-  const Failing failing(kBenchName, parsed.json);
+  const Failing failing(kBenchName, parsed.json,
+                        {"fewer --jobs, a smaller --bs or --iodepth", "fewer --jobs"});
   if (!parsed.options) {
     if (parsed.exit_code != 0) return failing.fail(parsed.exit_code, "kUsage", parsed.text);
     print("{}", parsed.text);
