@@ -59,11 +59,18 @@ void add_group(Partition& result, const GroupShape& shape, std::uint32_t group) 
 void add_segments(Partition& result, Tile& tile) {
   tile.first_segment = static_cast<std::uint32_t>(result.segments.size());
   const std::uint64_t tile_end = tile.first_element + tile.elements;
-  for (const std::uint32_t index : result.sections[tile.section].parameters) {
-    const Parameter& parameter = result.parameters[index];
-    const std::uint64_t first = std::max(parameter.first_element, tile.first_element);
-    const std::uint64_t end = std::min(parameter.first_element + parameter.elements, tile_end);
-    if (first < end) result.segments.push_back({index, first - tile.first_element, end - first});
+  // They lie in order: from the first that reaches into the tile to the last that begins in it.
+  const std::vector<std::uint32_t>& all = result.sections[tile.section].parameters;
+  const auto end_of = [&](std::uint32_t index) {
+    return result.parameters[index].first_element + result.parameters[index].elements;
+  };
+  for (auto one = std::ranges::upper_bound(all, tile.first_element, {}, end_of); one != all.end();
+       ++one) {
+    const std::uint64_t begin = result.parameters[*one].first_element;
+    if (begin >= tile_end) break;
+    const std::uint64_t first = std::max(begin, tile.first_element);
+    const std::uint64_t end = std::min(end_of(*one), tile_end);
+    if (first < end) result.segments.push_back({*one, first - tile.first_element, end - first});
   }
   tile.segments = static_cast<std::uint32_t>(result.segments.size()) - tile.first_segment;
 }
