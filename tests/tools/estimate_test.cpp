@@ -76,6 +76,16 @@ TEST(Planned, IsForAllRanksOfANode) {
   EXPECT_GT(four.gpu_bytes, one.gpu_bytes);  // gradients of a group before they are reduced
 }
 
+// 2^50 elements are 2^30 tiles: no table has them.
+TEST(Planned, IsRefusedWhereARankHasMoreTilesThanItsTablesAreWorth) {
+  Model model{"m", "made up", {{"h", {{"w", {std::int64_t{1} << 50}}}}}};
+  EXPECT_NE(plan_refusal(model, inputs_of(model, 1), {}).find("a rank has 1073741824 tiles"),
+            std::string::npos);
+  EXPECT_EQ(plan_refusal(model, inputs_of(model, 1024, 1000), {}), "");
+  const Model known = model_of("llama-3.1-405b");
+  EXPECT_EQ(plan_refusal(known, inputs_of(known, 1), {}), "") << "a model that there is";
+}
+
 class EstimateProgram : public ::testing::Test {
  protected:
   static Ran run(const std::string& words) { return run_headrace("estimate " + words); }

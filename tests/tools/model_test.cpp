@@ -230,7 +230,8 @@ TEST_F(ModelFiles, WhatIsNoModelIsRefusedByNameWithARemedy) {
   write("config.json", R"({"model_type": "gpt2"})");
   refused(folder_.string(), "no \"n_embd\"", Code::kInvalidArgument);
   write("config.json", "{");
-  refused(folder_.string(), "not JSON", Code::kInvalidArgument);
+  refused(folder_.string(), "line 1, column 2: not JSON: the text ends, and the { ",
+          Code::kInvalidArgument);
   refused(write("a.json", "[]"), "no list \"groups\"", Code::kInvalidArgument);
   refused(write("a.json", R"({"groups": []})"), "no parameter", Code::kInvalidArgument);
   refused(write("a.json", R"({"groups": [{"parameters": [{"name": "w", "shape": [0]}]}]})"),
@@ -272,6 +273,74 @@ TEST_F(ModelFiles, WhatIsNoModelIsRefusedByNameWithARemedy) {
   refused(folder_.string(), "'w' has no shape or no dtype", Code::kInvalidArgument);
 }
 
+TEST_F(ModelFiles, WhatIsNoJsonIsToldByItsPlaceAndNotByTheParser) {
+  for (const auto& [text, part] : std::vector<std::pair<std::string, std::string>>{
+           {"{\"groups\": [}", "line 1, column 13: not JSON: found }"},
+           {"{\n\"groups\" []}", "line 2, column 10: not JSON: found [ after the name"},
+           {"\xff\xfe{", "line 1, column 1: not JSON: a byte that is no text"},
+           {std::string("{\"a\":\"\0\"}", 9), "column 7: not JSON: a byte that is no text"},
+           {"", "not JSON: it is empty"}}) {
+    const std::string told = text_of_failure(write("m.json", text), Code::kInvalidArgument);
+    EXPECT_NE(told.find(part), std::string::npos) << told;
+    EXPECT_EQ(told.find("json.exception"), std::string::npos) << told;
+  }
+}
+
+TEST_F(ModelFiles, ATextThatWouldMakeALargeTreeIsRefusedBeforeThereIsOne) {
+  const auto refused = [&](const std::string& text, const std::string& part) {
+    const std::string told = text_of_failure(write("m.json", text), Code::kInvalidArgument);
+    EXPECT_NE(told.find(part), std::string::npos) << told.substr(0, 300);
+    EXPECT_LT(told.size(), 2000u);
+  };
+  refused(std::string(65, '['), "nested deeper than 64 levels");
+  refused("{\"groups\": [" + std::string(64, '[') + std::string(64, ']') + "]}",
+          "nested deeper than 64 levels");
+  std::string many = "{\"groups\": [0";
+  for (int i = 0; i < 1'000'000; ++i) many += ",0";
+  refused(many + "]}", "more than 1,000,000 values");
+  const std::string name(1001, 'n');
+  refused(R"({"groups": [{"name": ")" + name + R"(", "parameters": []}]})", "longer than 1000");
+  refused(R"({"groups": [{"parameters": [{"name": ")" + name + R"(", "shape": [1]}]}]})",
+          "longer than 1000");
+  // Brackets and commas inside of texts are none.
+  EXPECT_EQ(model_of(write("m.json", R"({"groups": [{"name": "\"[[[,,,\\", "parameters": [)"
+                                     R"({"name": "w", "shape": [2]}]}]})"))
+                .elements(),
+            2u);
+}
+
+// Each with as many of the other to look through.
+TEST_F(ModelFiles, ManyStacksAndManyNamesOutsideOfThemFindEachOther) {
+  std::string header = R"({"embed.w": {"dtype": "BF16", "shape": [1]})";
+  for (int i = 0; i < 20'000; ++i) {
+    const std::string stack = "s" + std::to_string(i);
+    for (const std::string& name : {stack + ".0.w", stack + ".norm", "embed." + stack})
+      header += ", \"" + name + R"(": {"dtype": "BF16", "shape": [2]})";
+  }
+  write_safetensors("model.safetensors", header + "}");
+  const Model model = model_of(folder_.string());
+  // A block and the norm behind it, each of its own; all embeddings before them.
+  ASSERT_EQ(model.groups.size(), 40'001u);
+  EXPECT_EQ(model.groups[0].parameters.size(), 20'001u);
+  EXPECT_EQ(model.groups[1].name, "s0.0");
+  EXPECT_EQ(model.groups[2].parameters[0].name, "s0.norm");
+}
+
+TEST_F(ModelFiles, MoreTensorsOrGroupsThanAPlanHasRoomForAreRefused) {
+  const auto text_of = [&](std::size_t groups, std::size_t tensors_each) {
+    std::string text;
+    for (std::size_t g = 0; g < groups; ++g) {
+      text += (g == 0 ? R"({"groups": [{"parameters": [)" : R"(]},{"parameters": [)");
+      for (std::size_t t = 0; t < tensors_each; ++t)
+        text += (t == 0 ? R"({"name": "w)" : R"(,{"name": "w)") + std::to_string(g) + "." +
+                std::to_string(t) + R"(", "shape": [1]})";
+    }
+    return text_of_failure(write("m.json", text + "]}]}"), Code::kInvalidArgument);
+  };
+  EXPECT_NE(text_of(65'537, 1).find("more than 65,536 groups"), std::string::npos);
+  EXPECT_NE(text_of(1, 200'001).find("more than 200,000 tensors"), std::string::npos);
+}
+
 TEST_F(ModelFiles, AConfigThatNoModelCanHaveIsRefusedNamingTheKey) {
   const auto refused = [&](const std::string& keys, const std::string& part) {
     write("config.json",
@@ -288,7 +357,7 @@ TEST_F(ModelFiles, AConfigThatNoModelCanHaveIsRefusedNamingTheKey) {
           "\"tie_word_embeddings\" is \"yes\", true or false is wanted");
   // Refused before there is a group for each.
   refused(R"("hidden_size": 64, "num_hidden_layers": 16777216, "num_attention_heads": 8)",
-          "a whole number from 1 to 65536");
+          "a whole number from 1 to 4096");
   refused(R"("hidden_size": 16777216, "num_hidden_layers": 2, "num_attention_heads": 16777216,
              "head_dim": 16777216)",
           "more than 2^50 parameters");

@@ -102,7 +102,8 @@ int run(const Options& options) {
     e.inputs.parameters = e.model->elements();
     e.inputs.largest_layer = e.model->largest_layer().elements;
     settings.resolve_batch(e.inputs.gpus_per_node * e.inputs.nodes, 1);
-    e.plans = planned(*e.model, e.inputs, settings);
+    e.no_plan = plan_refusal(*e.model, e.inputs, settings);
+    if (e.no_plan.empty()) e.plans = planned(*e.model, e.inputs, settings);
     const Json words = Json::parse(settings.to_json())["headrace"];
     e.state = words["optimizer"].get<std::string>() + ", " + words["moments"].get<std::string>() +
               " moments, " +

@@ -14,7 +14,8 @@ struct Estimation {
   std::optional<Model> model;  // without one no plan can be made
   std::vector<ZeroEstimate> estimates;
   std::vector<Planned> plans;
-  std::string state;  // "adamw, f32 moments, split masters"
+  std::string no_plan;  // why there are none for the model, "": there are
+  std::string state;    // "adamw, f32 moments, split masters"
 };
 std::string estimation_text(const Estimation& estimation);
 Json estimation_json(const Estimation& estimation);

@@ -17,6 +17,15 @@ constexpr Placement kPlacements[] = {
     {"parameters and state on NVMe", OffloadDevice::kNvme, OffloadDevice::kNvme}};
 }  // namespace
 
+std::string plan_refusal(const Model& model, const EstimateInputs& inputs,
+                         const Settings& settings) {
+  double tiles = 0;
+  for (const ModelGroup& group : model.groups)
+    tiles +=
+        tiles_of(group.elements(), settings.tile_elements, inputs.gpus_per_node * inputs.nodes);
+  return tiles_refusal(tiles, settings.tile_elements);
+}
+
 std::vector<Planned> planned(const Model& model, const EstimateInputs& inputs,
                              const Settings& settings) {
   const std::uint32_t per_node = inputs.gpus_per_node;

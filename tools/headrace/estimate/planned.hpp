@@ -20,6 +20,9 @@ struct Planned {
   std::uint64_t nvme_bytes_per_step;
   std::vector<PlanRow> rows;  // of one rank, "host", "device" and "nvme"
 };
+// Why no plan is made: a rank has more tiles than a plan has room for. "": one is.
+std::string plan_refusal(const Model& model, const EstimateInputs& inputs,
+                         const Settings& settings);
 // With weights of bf16 on GPUs, one rank for each: all in host memory, state on NVMe, all on NVMe.
 // What else `settings` says holds: tiles, slots, optimizer, moments. Throws what the planner does.
 std::vector<Planned> planned(const Model& model, const EstimateInputs& inputs,

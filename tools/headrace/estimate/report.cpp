@@ -113,6 +113,7 @@ std::string differences_text(const Estimation& e) {
 
 std::string estimation_text(const Estimation& e) {
   std::string text = what_text(e) + estimates_text(e);
+  if (!e.no_plan.empty()) return text + "No plan of ours: " + e.no_plan + ".\n";
   if (e.plans.empty())
     return text + "No plan of ours: it takes shapes. Name a model instead of --parameters.\n";
   return text + plans_text(e) + differences_text(e);
@@ -145,6 +146,7 @@ Json estimation_json(const Estimation& e) {
     }
     json["deepspeed"].push_back(row);
   }
+  if (!e.no_plan.empty()) json["no_plan"] = e.no_plan;
   json["headrace"] = Json::array();
   for (const Planned& one : e.plans) {
     Json rows = Json::array();

@@ -68,16 +68,49 @@ std::vector<Stack> in_order(std::map<std::string, Stack, InOrder> by_name) {
   return stacks;
 }
 
+// Which stacks share the most parts with a name: the first of them and the last. In the order of
+// their names they are neighbours, so that thousands of each take no time.
+class Nearest {
+ public:
+  struct Found {
+    std::size_t first, last;
+  };
+  explicit Nearest(const std::vector<Stack>& stacks) {
+    for (std::size_t i = 0; i < stacks.size(); ++i) by_name_.emplace_back(stacks[i].name + ".", i);
+    std::ranges::sort(by_name_);
+  }
+  Found to(const std::string& name) {
+    const auto at = std::ranges::lower_bound(by_name_, name + ".", {}, &Named::first);
+    std::string most;
+    const auto look_at = [&](const Named& named) {
+      const std::string shared = common_parts(name, parent_of(named.first));
+      if (shared.size() > most.size()) most = shared;
+    };
+    if (at != by_name_.begin()) look_at(*(at - 1));
+    if (at != by_name_.end()) look_at(*at);
+    const auto [found, is_new] = found_.emplace(most, Found{by_name_.size(), 0});
+    if (is_new) find(most.empty() ? "" : most + ".", found->second);
+    return found->second;
+  }
+
+ private:
+  using Named = std::pair<std::string, std::size_t>;  // with a point behind it; index
+  void find(const std::string& begin, Found& found) const {
+    auto one = std::ranges::lower_bound(by_name_, begin, {}, &Named::first);
+    for (; one != by_name_.end() && one->first.starts_with(begin); ++one) {
+      found.first = std::min(found.first, one->second);
+      found.last = std::max(found.last, one->second);
+    }
+  }
+  std::vector<Named> by_name_;
+  std::map<std::string, Found> found_;  // by the parts that are shared
+};
+
 // Before or behind the stack whose name shares the most parts with it; where several share as much,
 // before the first of them or behind the last.
-ModelGroup& group_around(std::vector<Stack>& stacks, const std::string& name) {
-  const auto shared = [&](const Stack& stack) { return common_parts(name, stack.name).size(); };
-  std::size_t first = 0, last = 0;
-  for (std::size_t i = 1; i < stacks.size(); ++i) {
-    if (shared(stacks[i]) > shared(stacks[first])) first = i;
-    if (shared(stacks[i]) >= shared(stacks[last])) last = i;
-  }
-  return is_embedding(name) ? stacks[first].before : stacks[last].behind;
+ModelGroup& group_around(std::vector<Stack>& stacks, Nearest& nearest, const std::string& name) {
+  const Nearest::Found found = nearest.to(name);
+  return is_embedding(name) ? stacks[found.first].before : stacks[found.last].behind;
 }
 
 void add_around(std::vector<ModelGroup>& groups, ModelGroup group) {
@@ -105,8 +138,9 @@ std::vector<ModelGroup> groups_by_name(std::vector<ModelParameter> parameters) {
     group.parameters.push_back(std::move(parameter));
   }
   std::vector<Stack> stacks = in_order(std::move(by_name));
+  Nearest nearest(stacks);
   for (ModelParameter& parameter : outside)
-    group_around(stacks, parameter.name).parameters.push_back(std::move(parameter));
+    group_around(stacks, nearest, parameter.name).parameters.push_back(std::move(parameter));
   std::vector<ModelGroup> groups;
   for (Stack& stack : stacks) {
     add_around(groups, std::move(stack.before));

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/model.hpp"
 
-#include <algorithm>
+#include <fmt/core.h>
+
+#include <cctype>
+#include <cmath>
 #include <filesystem>
 #include <limits>
 #include <map>
@@ -69,7 +72,7 @@ Model::Layer Model::largest_layer() const {
 }
 
 const ModelGroup& Model::largest_group() const {
-  return *std::ranges::max_element(groups, {}, &ModelGroup::elements);
+  return largest_of(groups, [](const ModelGroup& group) { return group.elements(); });
 }
 
 std::vector<partition::GroupShape> Model::shapes(DType dtype) const {
@@ -80,6 +83,19 @@ std::vector<partition::GroupShape> Model::shapes(DType dtype) const {
       shape.parameters.push_back({parameter.name, dtype, parameter.shape, {}});
   }
   return shapes;
+}
+
+double tiles_of(std::uint64_t elements, std::uint64_t tile_elements, std::uint32_t ranks) {
+  return std::ceil(static_cast<double>(elements) / ranks / static_cast<double>(tile_elements));
+}
+
+std::string tiles_refusal(double tiles, std::uint64_t tile_elements) {
+  constexpr double kMost = 400'000;
+  if (tiles <= kMost) return "";
+  return fmt::format(
+      "a rank has {:.0f} tiles, and no more than {:.0f} are planned: more nodes, or a larger "
+      "headrace.tile_elements ({} now), make them fewer",
+      tiles, kMost, tile_elements);
 }
 
 std::string known_models() {

@@ -2,83 +2,51 @@
 #include "model/model_files.hpp"
 
 #include <algorithm>
-#include <cerrno>
 #include <filesystem>
-#include <fstream>
-#include <limits>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "base/error_text.hpp"
 #include "headrace/error.hpp"
 #include "model/blocks.hpp"
 #include "model/families.hpp"
+#include "model/model_text.hpp"
+#include "settings/locate.hpp"
 
 namespace headrace::tools {
 namespace {
-using Json = nlohmann::ordered_json;
+using Json = nlohmann::json;
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t kLargestText = 256u << 20;
-constexpr std::uint64_t kMostElements = std::uint64_t{1}
-                                        << 50;  // of a model: its bytes fit 63 bits
+// Of a model: its bytes fit 63 bits, and its names memory. 60 layers of 384 experts, each of three
+// matrices and their scales, are 138,240 tensors.
+constexpr std::uint64_t kMostElements = std::uint64_t{1} << 50, kMostTensors = 200'000,
+                        kMostGroups = 65'536;
+constexpr std::size_t kLongestName = 1000;
 
-[[noreturn]] void refuse(const std::string& path, const std::string& what,
-                         const std::string& remedy) {
-  throw Error(Code::kInvalidArgument,
-              "'" + path + "': " + what + "; nothing was computed. " + remedy);
-}
-[[noreturn]] void refuse_io(const std::string& path, int error) {
-  throw Error(error == ENOENT ? Code::kNotFound : Code::kIo,
-              "'" + path + "' cannot be read: " + base::errno_text(error) +
-                  "; nothing was computed. Give another path, or make it readable.",
-              error);
+// Before there is memory for each.
+void check_count(const std::string& path, std::uint64_t tensors) {
+  if (tensors <= kMostTensors) return;
+  refuse_model(path, "more than 200,000 tensors", "Give a model with fewer, larger ones.");
 }
 
-std::string bytes_of(const std::string& path, std::uint64_t offset, std::uint64_t size) {
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  if (!file) refuse_io(path, errno);
-  std::string text(size, '\0');
-  file.seekg(static_cast<std::streamoff>(offset));
-  if (!file.read(text.data(), static_cast<std::streamsize>(size)))
-    refuse_io(path, errno == 0 ? EIO : errno);
-  return text;
-}
-
-std::uint64_t size_of(const std::string& path) {
-  std::error_code error;
-  const std::uint64_t size = fs::file_size(path, error);
-  if (error) refuse_io(path, error.value());
-  return size;
-}
-
-Json parsed(const std::string& path, const std::string& text, const std::string& remedy) {
-  try {
-    return Json::parse(text);
-  } catch (const Json::exception& error) {
-    refuse(path, std::string("not JSON: ") + error.what(), remedy);
-  }
-}
-
-Json json_of(const std::string& path, const std::string& remedy) {
-  const std::uint64_t size = size_of(path);
-  if (size > kLargestText) refuse(path, "larger than 256 MiB", remedy);
-  return parsed(path, bytes_of(path, 0, size), remedy);
+void check_name(const std::string& path, const std::string& name, const char* remedy) {
+  if (name.size() <= kLongestName) return;
+  refuse_model(path, "the name '" + name.substr(0, 40) + "...' is longer than 1000 bytes", remedy);
 }
 
 std::vector<std::int64_t> shape_of(const Json& value, const std::string& path,
                                    const std::string& name, const std::string& remedy) {
-  if (!value.is_array()) refuse(path, "the shape of '" + name + "' is no list", remedy);
+  if (!value.is_array()) refuse_model(path, "the shape of '" + name + "' is no list", remedy);
   std::vector<std::int64_t> shape;
   std::uint64_t elements = 1;
   for (const Json& size : value) {
     if (!size.is_number_unsigned() || size.get<std::uint64_t>() == 0 ||
         __builtin_mul_overflow(elements, size.get<std::uint64_t>(), &elements) ||
         elements > kMostElements) {
-      refuse(path, "the shape of '" + name + "' has a size that is no whole number from 1 to 2^50",
-             remedy);
+      refuse_model(path,
+                   "the shape of '" + name + "' has a size that is no whole number from 1 to 2^50",
+                   remedy);
     }
     shape.push_back(size.get<std::int64_t>());
   }
@@ -91,12 +59,16 @@ void check_size(const Model& model) {
     for (const ModelParameter& parameter : group.parameters) {
       const std::uint64_t more = parameter.elements();
       if (more > kMostElements || (elements += more) > kMostElements) {
-        refuse(model.name, "with '" + parameter.name + "' more than 2^50 parameters",
-               "Look for a size that is not meant.");
+        refuse_model(model.name, "with '" + parameter.name + "' more than 2^50 parameters",
+                     "Look for a size that is not meant.");
       }
     }
   }
-  if (elements == 0) refuse(model.name, "no parameter", "Give a model that has some.");
+  if (model.groups.size() > kMostGroups) {
+    refuse_model(model.name, "more than 65,536 groups",
+                 "A group is what is gathered at a time: give fewer, larger ones.");
+  }
+  if (elements == 0) refuse_model(model.name, "no parameter", "Give a model that has some.");
 }
 
 // ---- safetensors ----
@@ -105,16 +77,17 @@ const char* const kSafetensorsRemedy = "Fetch it again, or remove it from the di
 
 Json header_of(const std::string& path) {
   const std::uint64_t file_bytes = size_of(path);
-  if (file_bytes < 8) refuse(path, "no safetensors file: shorter than 8 bytes", kSafetensorsRemedy);
+  if (file_bytes < 8)
+    refuse_model(path, "no safetensors file: shorter than 8 bytes", kSafetensorsRemedy);
   const std::string begin = bytes_of(path, 0, 8);
   std::uint64_t header_bytes = 0;
   for (std::size_t i = 8; i-- > 0;)
     header_bytes = header_bytes << 8 | static_cast<unsigned char>(begin[i]);
-  if (header_bytes > file_bytes - 8 || header_bytes > kLargestText) {
-    refuse(path,
-           "no safetensors file: a header of " + std::to_string(header_bytes) +
-               " bytes does not fit it",
-           kSafetensorsRemedy);
+  if (header_bytes > file_bytes - 8 || header_bytes > kLargestModelText) {
+    refuse_model(path,
+                 "no safetensors file: a header of " + std::to_string(header_bytes) +
+                     " bytes does not fit it",
+                 kSafetensorsRemedy);
   }
   return parsed(path, bytes_of(path, 8, header_bytes), kSafetensorsRemedy);
 }
@@ -128,8 +101,8 @@ bool is_trained(const std::string& dtype, const std::string& file, const std::st
   for (const char* whole : {"BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64"}) {
     if (dtype == whole) return false;
   }
-  refuse(file, "'" + name + "' has the dtype '" + dtype + "', which safetensors has not",
-         kSafetensorsRemedy);
+  refuse_model(file, "'" + name + "' has the dtype '" + dtype + "', which safetensors has not",
+               kSafetensorsRemedy);
 }
 
 // All tensors of all files, each name once.
@@ -139,7 +112,8 @@ class Tensors {
 
   void add(const std::string& file) {
     const Json header = header_of(file);
-    if (!header.is_object()) refuse(file, "its header is no object", kSafetensorsRemedy);
+    if (!header.is_object()) refuse_model(file, "its header is no object", kSafetensorsRemedy);
+    files_.push_back(file);
     for (const auto& [name, tensor] : header.items()) {
       if (name != "__metadata__") add_tensor(file, name, tensor);
     }
@@ -155,14 +129,16 @@ class Tensors {
 
  private:
   void add_tensor(const std::string& file, const std::string& name, const Json& tensor) {
+    check_name(file, name, kSafetensorsRemedy);
     if (!tensor.is_object() || !tensor.contains("shape") || !tensor.contains("dtype") ||
         !tensor["dtype"].is_string())
-      refuse(file, "'" + name + "' has no shape or no dtype", kSafetensorsRemedy);
-    const auto [before, is_new] = file_of_.emplace(name, file);
+      refuse_model(file, "'" + name + "' has no shape or no dtype", kSafetensorsRemedy);
+    const auto [before, is_new] = file_of_.emplace(name, files_.size() - 1);
     if (!is_new) {
-      refuse(path_, "'" + name + "' is in " + before->second + " and in " + file,
-             "Leave the files of one copy of the model in the directory.");
+      refuse_model(path_, "'" + name + "' is in " + files_[before->second] + " and in " + file,
+                   "Leave the files of one copy of the model in the directory.");
     }
+    check_count(path_, file_of_.size());
     if (is_trained(tensor["dtype"].get<std::string>(), file, name)) {
       parameters_.push_back({name, shape_of(tensor["shape"], file, name, kSafetensorsRemedy)});
     } else if (left_out_++ == 0) {
@@ -170,7 +146,8 @@ class Tensors {
     }
   }
   std::string path_, first_left_out_;
-  std::map<std::string, std::string> file_of_;
+  std::vector<std::string> files_;
+  std::map<std::string, std::size_t> file_of_;  // index in files_
   std::vector<ModelParameter> parameters_;
   std::uint64_t left_out_ = 0;
 };
@@ -178,7 +155,8 @@ class Tensors {
 // "model.safetensors.index.json": which file has which tensor.
 struct Index {
   std::string path;  // "": there is none
-  std::map<std::string, std::string> file_of;
+  std::set<std::string> files;
+  std::map<std::string, std::set<std::string>::const_iterator> file_of;
 };
 
 Index index_of(const std::string& directory) {
@@ -190,11 +168,13 @@ Index index_of(const std::string& directory) {
   const Json json = json_of(path, remedy);
   if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object() ||
       json["weight_map"].empty())
-    refuse(path, "no \"weight_map\" of tensors and files", remedy);
+    refuse_model(path, "no \"weight_map\" of tensors and files", remedy);
+  check_count(path, json["weight_map"].size());
   index.path = path;
   for (const auto& [name, file] : json["weight_map"].items()) {
-    if (!file.is_string()) refuse(path, "the file of '" + name + "' is no name", remedy);
-    index.file_of[name] = directory + "/" + file.get<std::string>();
+    if (!file.is_string()) refuse_model(path, "the file of '" + name + "' is no name", remedy);
+    check_name(path, name, remedy);
+    index.file_of[name] = index.files.insert(directory + "/" + file.get<std::string>()).first;
   }
   return index;
 }
@@ -213,10 +193,10 @@ void refuse_some_of(const std::vector<std::string>& files) {
     const auto there = static_cast<std::size_t>(std::ranges::count_if(
         files, [&](const std::string& other) { return other.starts_with(prefix); }));
     if (there < parts) {
-      refuse(file,
-             "one of " + std::to_string(parts) + " parts, of which " + std::to_string(there) +
-                 " are there",
-             "Fetch the others.");
+      refuse_model(file,
+                   "one of " + std::to_string(parts) + " parts, of which " + std::to_string(there) +
+                       " are there",
+                   "Fetch the others.");
     }
   }
 }
@@ -226,14 +206,12 @@ std::vector<std::string> files_of(const Index& index, std::vector<std::string> f
     refuse_some_of(found);
     return found;
   }
-  std::set<std::string> files;
-  for (const auto& [name, file] : index.file_of) files.insert(file);
   std::error_code error;
-  for (const std::string& file : files) {
+  for (const std::string& file : index.files) {
     if (!fs::exists(file, error))
-      refuse(file, "missing, and " + index.path + " names it", "Fetch it.");
+      refuse_model(file, "missing, and " + index.path + " names it", "Fetch it.");
   }
-  return {files.begin(), files.end()};
+  return {index.files.begin(), index.files.end()};
 }
 
 Model model_of_safetensors(const std::string& path, const std::vector<std::string>& files,
@@ -242,7 +220,8 @@ Model model_of_safetensors(const std::string& path, const std::vector<std::strin
   for (const std::string& file : files) tensors.add(file);
   for (const auto& [name, file] : index.file_of) {
     if (!tensors.contains(name))
-      refuse(file, "no '" + name + "', which " + index.path + " says is there", kSafetensorsRemedy);
+      refuse_model(*file, "no '" + name + "', which " + index.path + " says is there",
+                   kSafetensorsRemedy);
   }
   Model model{path,
               std::to_string(files.size()) + " safetensors header" +
@@ -259,8 +238,8 @@ class Config {
   Config(std::string path, Json json) : path_(std::move(path)), json_(std::move(json)) {}
   std::int64_t number(const char* key) const {
     if (!json_.contains(key))
-      refuse(path_, std::string("no \"") + key + "\"",
-             "Add it, as the model's authors publish it.");
+      refuse_model(path_, std::string("no \"") + key + "\"",
+                   "Add it, as the model's authors publish it.");
     return checked(key, kMostSize);
   }
   std::int64_t number(const char* key, std::int64_t otherwise) const {
@@ -281,15 +260,17 @@ class Config {
   }
   bool has(const char* key) const { return json_.contains(key) && !json_[key].is_null(); }
   [[noreturn]] void refuse_value(const char* key, const std::string& wanted) const {
-    refuse(path_, std::string("\"") + key + "\" is " + json_[key].dump() + ", " + wanted,
-           "Correct it.");
+    refuse_model(path_,
+                 std::string("\"") + key + "\" is " + settings::one_line(json_[key].dump(), 60) +
+                     ", " + wanted,
+                 "Correct it.");
   }
   std::string word(const char* key) const {
     return json_.contains(key) && json_[key].is_string() ? json_[key].get<std::string>() : "";
   }
 
  private:
-  static constexpr std::int64_t kMostSize = 1 << 24, kMostLayers = 1 << 16;
+  static constexpr std::int64_t kMostSize = 1 << 24, kMostLayers = 1 << 12;
   std::int64_t checked(const char* key, std::int64_t most) const {
     const Json& value = json_[key];
     if (!value.is_number_integer() || value.get<std::int64_t>() < 1 ||
@@ -360,8 +341,8 @@ Model model_of_directory(const std::string& path) {
   files = files_of(index, std::move(files));
   if (fs::exists(path + "/adapter_config.json", error) &&
       !fs::exists(path + "/config.json", error)) {
-    refuse(path, "an adapter alone (adapter_config.json), without the model that it adapts",
-           "Name that model, and what is not trained with --frozen.");
+    refuse_model(path, "an adapter alone (adapter_config.json), without the model that it adapts",
+                 "Name that model, and what is not trained with --frozen.");
   }
   if (!files.empty()) return model_of_safetensors(path, files, index);
   const std::string config_path = path + "/config.json";
@@ -372,7 +353,7 @@ Model model_of_directory(const std::string& path) {
   }
   const char* const remedy = "Fetch it again.";
   Json json = json_of(config_path, remedy);
-  if (!json.is_object()) refuse(config_path, "no object", remedy);
+  if (!json.is_object()) refuse_model(config_path, "no object", remedy);
   const Config config(config_path, std::move(json));
   Model model{path, "config.json (" + config.word("model_type") + ")",
               groups_of_config(config_path, config)};
@@ -390,28 +371,32 @@ void check_keys(const std::string& path, const char* of, const Json& object,
   for (const auto& [key, value] : object.items()) {
     if (std::ranges::find(allowed, key) != allowed.end()) continue;
     const std::string_view near = base::nearest_word(key, {allowed.begin(), allowed.size()});
-    refuse(path,
-           "\"" + key + "\" is no key of a " + of +
-               (near.empty() ? "" : "; did you mean \"" + std::string(near) + "\"?"),
-           kShapesRemedy);
+    refuse_model(path,
+                 "\"" + key + "\" is no key of a " + of +
+                     (near.empty() ? "" : "; did you mean \"" + std::string(near) + "\"?"),
+                 kShapesRemedy);
   }
 }
 
 ModelGroup group_of_shapes(const std::string& path, const Json& group) {
   if (!group.is_object() || !group.contains("parameters") || !group["parameters"].is_array())
-    refuse(path, "a group without a list \"parameters\"", kShapesRemedy);
+    refuse_model(path, "a group without a list \"parameters\"", kShapesRemedy);
   check_keys(path, "group", group, {"name", "parameters"});
   ModelGroup added;
   if (group.contains("name")) {
-    if (!group["name"].is_string()) refuse(path, "a group whose name is no text", kShapesRemedy);
+    if (!group["name"].is_string())
+      refuse_model(path, "a group whose name is no text", kShapesRemedy);
     added.name = group["name"].get<std::string>();
+    check_name(path, added.name, kShapesRemedy);
   }
+  check_count(path, group["parameters"].size());
   for (const Json& parameter : group["parameters"]) {
     if (!parameter.is_object() || !parameter.contains("shape") || !parameter.contains("name") ||
         !parameter["name"].is_string())
-      refuse(path, "a parameter without \"name\" and \"shape\"", kShapesRemedy);
+      refuse_model(path, "a parameter without \"name\" and \"shape\"", kShapesRemedy);
     check_keys(path, "parameter", parameter, {"name", "shape"});
     const std::string name = parameter["name"].get<std::string>();
+    check_name(path, name, kShapesRemedy);
     added.parameters.push_back({added.name.empty() ? name : added.name + "." + name,
                                 shape_of(parameter["shape"], path, name, kShapesRemedy)});
   }
@@ -419,10 +404,10 @@ ModelGroup group_of_shapes(const std::string& path, const Json& group) {
 }
 
 void check_names(const Model& model) {
-  std::set<std::string> groups, parameters;
+  std::set<std::string_view> groups, parameters;
   const auto refuse_twice = [&](const char* what, const std::string& name) {
-    refuse(model.name, std::string("two ") + what + " named '" + name + "'",
-           "Give each a name of its own.");
+    refuse_model(model.name, std::string("two ") + what + " named '" + name + "'",
+                 "Give each a name of its own.");
   };
   for (const ModelGroup& group : model.groups) {
     if (!group.name.empty() && !groups.insert(group.name).second)
@@ -438,10 +423,10 @@ Model model_of_file(const std::string& path) {
   const std::string name = fs::path(path).filename().string();
   if (name.ends_with(".safetensors") || name == "config.json" ||
       name == "model.safetensors.index.json")
-    refuse(path, "one file of a model's directory", "Name the directory.");
+    refuse_model(path, "one file of a model's directory", "Name the directory.");
   const Json json = json_of(path, kShapesRemedy);
   if (!json.is_object() || !json.contains("groups") || !json["groups"].is_array())
-    refuse(path, "no list \"groups\"", kShapesRemedy);
+    refuse_model(path, "no list \"groups\"", kShapesRemedy);
   check_keys(path, "model", json, {"groups"});
   Model model{path, "a file of shapes", {}};
   for (const Json& group : json["groups"]) model.groups.push_back(group_of_shapes(path, group));

@@ -12,6 +12,7 @@
 
 #include "base/error_text.hpp"
 #include "headrace/error.hpp"
+#include "model/model_text.hpp"
 #include "plan/machines.hpp"
 #include "program/failing.hpp"
 
@@ -173,12 +174,8 @@ std::string text_of_file(const std::string& option, const std::string& path) {
 
 Machine machine_of_file(const std::string& path) {
   const std::string text = text_of_file("--machine", path);
-  Json json;
-  try {
-    json = Json::parse(text);
-  } catch (const Json::exception& error) {
-    refuse(path, std::string("not JSON: ") + error.what());
-  }
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) refuse(path, json_fault(text));
   if (!json.is_object()) refuse(path, "no object");
   try {
     const std::string program = json.value("program", "");

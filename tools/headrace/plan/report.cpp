@@ -4,7 +4,6 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
 #include <cmath>
 
 #include "base/units.hpp"
@@ -38,15 +37,16 @@ std::string what_text(const PlanResult& r) {
 }
 
 const ModelGroup& largest_group(const PlannedModel& model) {
-  return std::ranges::max_element(model.groups, {},
-                                  [](const PlannedGroup& group) { return group.group.elements(); })
-      ->group;
+  return largest_of(model.groups, [](const PlannedGroup& group) { return group.group.elements(); })
+      .group;
 }
 
 // What lies outside all blocks may have none: then its largest parameter's.
 std::string name_of(const ModelGroup& group) {
   if (!group.name.empty()) return group.name;
-  return std::ranges::max_element(group.parameters, {}, &ModelParameter::elements)->name;
+  return largest_of(group.parameters,
+                    [](const ModelParameter& parameter) { return parameter.elements(); })
+      .name;
 }
 
 std::string memory_text(const PlanResult& r) {

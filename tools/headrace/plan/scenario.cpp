@@ -4,7 +4,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/units.hpp"
 #include "headrace/cuda.hpp"
@@ -46,26 +45,14 @@ std::string node_text(const Scenario& s, std::uint64_t bytes) {
       s.ranks_per_node() > 1 ? fmt::format(", shared by {} ranks", s.machine.gpus) : "");
 }
 
-// A table of so many tiles takes longer than what it says is worth where the floor alone refuses,
-// and of more takes gigabytes.
-constexpr double kManyTiles = 1 << 20, kMostTiles = 1 << 21;
+// A table of so many takes longer than what it says is worth where the floor alone refuses.
+constexpr double kManyTiles = 1 << 17;
 
-double tiles_of(const Scenario& s) {
+double tiles_of_rank(const Scenario& s) {
   double tiles = 0;
-  for (const PlannedGroup& group : s.model->groups) {
-    const double shard = static_cast<double>(group.group.elements()) / s.ranks();
-    tiles += std::ceil(shard / static_cast<double>(s.settings.tile_elements));
-  }
+  for (const PlannedGroup& group : s.model->groups)
+    tiles += tiles_of(group.group.elements(), s.settings.tile_elements, s.ranks());
   return tiles;
-}
-
-std::string tiles_refusal(const Scenario& s) {
-  const double tiles = tiles_of(s);
-  if (tiles <= kMostTiles) return "";
-  return fmt::format(
-      "a rank has {:.0f} tiles, and no more than {:.0f} are planned: more nodes, or a larger "
-      "headrace.tile_elements ({} now), make them fewer",
-      tiles, kMostTiles, s.settings.tile_elements);
 }
 
 // Of memory the plan is refused by the planner itself; this is what it does not know.
@@ -152,9 +139,9 @@ const partition::Partition& Planning::partition_of(const Scenario& s) {
 Outcome Planning::evaluate(const Scenario& s, residency::Spans spans) {
   Outcome outcome;
   outcome.activations = activation_bytes(*s.model, s.tokens(), s.checkpointing);
-  if (tiles_of(s) > kManyTiles) {
+  if (const double tiles = tiles_of_rank(s); tiles > kManyTiles) {
     outcome.refusal = floor_refusal(s);
-    if (outcome.fits()) outcome.refusal = tiles_refusal(s);
+    if (outcome.fits()) outcome.refusal = tiles_refusal(tiles, s.settings.tile_elements);
     if (!outcome.fits()) return outcome;
   }
   ++plans_;
@@ -197,6 +184,7 @@ Outcome Planning::evaluate(const Scenario& s, residency::Spans spans) {
   }
   outcome.prediction =
       residency::predict(*outcome.plan, partition, workload_of(s), rates_of(s), spans);
+  outcome.plan->tiles = {};  // where each tile lies is all that this is not asked for
   return outcome;
 }
 }  // namespace headrace::tools

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// model_text.hpp: JSON of a model's files, read within bounds: a few megabytes of text can make a
+// tree of gigabytes.
+#pragma once
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+namespace headrace::tools {
+inline constexpr std::uint64_t kLargestModelText = 24u << 20;
+
+// Throws Error kInvalidArgument: `path`, what is wrong with it on one line, and the remedy.
+[[noreturn]] void refuse_model(const std::string& path, const std::string& what,
+                               const std::string& remedy);
+// Throws Error kNotFound, kIo where the drive fails, else kInvalidArgument.
+[[noreturn]] void refuse_io(const std::string& path, int error);
+
+std::uint64_t size_of(const std::string& path);
+std::string bytes_of(const std::string& path, std::uint64_t offset, std::uint64_t size);
+
+// Why a text that no parser takes is none: "line 1, column 2: not JSON: ...", by what would mend
+// it.
+std::string json_fault(std::string_view text);
+
+// Refuses what is no JSON, by line and column, and trees that are too deep or too large.
+nlohmann::json parsed(const std::string& path, const std::string& text, const std::string& remedy);
+nlohmann::json json_of(const std::string& path, const std::string& remedy);
+}  // namespace headrace::tools
