@@ -34,11 +34,12 @@ TileStore::TileStore(const Parts& parts)
     }
   }
   weight_checksums_.resize(checksums);
+  records_of_drive_.assign(p_.plan.drive_bytes.size(), 0);
   for (std::uint32_t t = 0; t < tiles.size(); ++t) {
-    if (p_.plan.tiles[t].record == Tier::kNvme) {
-      states_[t].record_extent =
-          p_.swap->allocate(p_.plan.tiles[t].drive, p_.plan.tiles[t].layout.size_bytes);
-    }
+    const residency::TilePlan& tile = p_.plan.tiles[t];
+    if (tile.record != Tier::kNvme) continue;
+    states_[t].record_extent = p_.swap->allocate(tile.drive, tile.layout.size_bytes);
+    ++records_of_drive_[tile.drive];
   }
 }
 
@@ -248,7 +249,8 @@ void TileStore::seal_header(std::uint32_t tile, TileView view, std::uint64_t gen
                 (checksum - first) * sizeof(std::uint64_t));
   }
   HEADRACE_CHECK(checksum <= swap::kMaxChecksums, "the largest tile's checksums fit a header");
-  swap::begin_header(header, identity(tile, generation), elements, {entries, count});
+  swap::begin_header(header, identity(tile, generation), elements, {entries, count},
+                     records_of_drive_[plan.drive]);
   swap::finish_header(header);
 }
 

@@ -103,6 +103,7 @@ class TileStore {
   const Parts p_;
   pinned::SlotPool slots_;
   std::vector<TileState> states_;
+  std::vector<std::uint64_t> records_of_drive_;
   std::vector<std::uint64_t> weight_checksums_;
 };
 }  // namespace headrace::engine

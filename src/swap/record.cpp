@@ -57,7 +57,7 @@ std::uint64_t chunk_bytes(const RecordHeader& header, const StreamEntry& stream)
 }
 
 void begin_header(RecordHeader& header, const RecordIdentity& identity, std::uint64_t elements,
-                  std::span<const StreamEntry> streams) noexcept {
+                  std::span<const StreamEntry> streams, std::uint64_t records_in_file) noexcept {
   HEADRACE_CHECK(streams.size() <= kMaxStreams, "a record has at most 8 streams");
   std::memcpy(header.magic, kRecordMagic, sizeof kRecordMagic);
   header.version = kRecordVersion;
@@ -68,6 +68,7 @@ void begin_header(RecordHeader& header, const RecordIdentity& identity, std::uin
   header.slot = identity.slot;
   header.streams = static_cast<std::uint32_t>(streams.size());
   header.elements = elements;
+  header.records_in_file = records_in_file;
   std::uint32_t checksums = 0;
   for (std::size_t i = 0; i < kMaxStreams; ++i) {
     header.stream[i] = i < streams.size() ? streams[i] : StreamEntry{};

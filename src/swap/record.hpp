@@ -60,8 +60,9 @@ struct RecordHeader {
   std::uint32_t streams;
   StreamEntry stream[kMaxStreams];
   std::uint64_t checksum[kMaxChecksums];
-  std::uint64_t elements;  // of the tile
-  std::uint64_t reserved[7];
+  std::uint64_t elements;         // of the tile
+  std::uint64_t records_in_file;  // how many the swap file holds, with this one; 0: not said
+  std::uint64_t reserved[6];
   std::uint64_t header_checksum;  // of all bytes before it, seed 0
 };
 static_assert(sizeof(StreamEntry) == 48 && sizeof(RecordHeader) <= kHeaderBytes);
@@ -78,7 +79,7 @@ constexpr std::uint64_t chunks_of(std::uint64_t elements) noexcept {
 
 // Writes everything but the chunk checksums and the header's own.
 void begin_header(RecordHeader& header, const RecordIdentity& identity, std::uint64_t elements,
-                  std::span<const StreamEntry> streams) noexcept;
+                  std::span<const StreamEntry> streams, std::uint64_t records_in_file) noexcept;
 void finish_header(RecordHeader& header) noexcept;
 // Empty if the header is whole and is `expected`'s; else what differs: "generation 6 where 7 was
 // written last".

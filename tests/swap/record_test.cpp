@@ -44,7 +44,7 @@ std::unique_ptr<RecordHeader> header_of(const RecordIdentity& it) {
        .checksums = 8},
   };
   for (std::uint32_t i = 0; i < 24; ++i) header->checksum[i] = 1000 + i;
-  begin_header(*header, it, 1 << 20, streams);
+  begin_header(*header, it, 1 << 20, streams, 12);
   finish_header(*header);
   return header;
 }
@@ -58,7 +58,8 @@ TEST(RecordHeader, KeepsTheChecksumsInUseAndClearsTheRest) {
   for (std::uint32_t i = 0; i < 24; ++i) EXPECT_EQ(header->checksum[i], 1000 + i);
   for (std::uint32_t i = 24; i < kMaxChecksums; ++i) EXPECT_EQ(header->checksum[i], 0u);
   EXPECT_EQ(header->stream[3].name[0], '\0');
-  EXPECT_EQ(header->reserved[6], 0u);
+  EXPECT_EQ(header->records_in_file, 12u);
+  EXPECT_EQ(header->reserved[5], 0u);
 }
 
 TEST(RecordHeader, IsLaidOutAsTheDocumentSays) {

@@ -137,6 +137,46 @@ TEST_F(InspectTest, NamesADamagedHeaderAndGoesOnBehindIt) {
   EXPECT_EQ(found.records, all - 1);
 }
 
+TEST_F(InspectTest, AHeaderWhoseMagicIsHitIsDamageAtItsPlace) {
+  train();
+  const std::uint64_t record = first_record();
+  const std::uint64_t number = header_at(record).record;
+  flip_bit(record + 3);
+  const SwapInspection found = inspect_swap_file(copy_, kQuiet);
+  ASSERT_EQ(found.damaged, 1u) << inspection_text({found});
+  EXPECT_EQ(found.damage[0].offset_bytes, record);
+  EXPECT_EQ(found.damage[0].record, number);
+  EXPECT_NE(found.damage[0].what.find("magic"), std::string::npos) << found.damage[0].what;
+  EXPECT_EQ(found.lost_records, 0u) << "it is found, and damaged";
+}
+
+TEST_F(InspectTest, ARecordWithoutAHeaderIsMissed) {
+  train();
+  const SwapInspection whole = inspect_swap_file(copy_, kQuiet);
+  std::fstream(copy_, std::ios::in | std::ios::out | std::ios::binary)
+      .seekp(static_cast<std::streamoff>(first_record()))
+      .write(std::string(4096, '\0').data(), 4096);
+  const SwapInspection zeroed = inspect_swap_file(copy_, kQuiet);
+  EXPECT_EQ(zeroed.lost_records, 1u) << inspection_text({zeroed});
+  EXPECT_EQ(zeroed.damaged, 1u);
+  EXPECT_EQ(zeroed.records, whole.records - 1);
+  const std::string report = copies_.string() + "/report.json";
+  const Ran ran = run_headrace("inspect " + copy_ + " --json " + report);
+  EXPECT_EQ(ran.exit_code, 1) << ran.out;
+  EXPECT_NE(ran.out.find("DAMAGED: 1 of " + std::to_string(whole.records) + " records not found"),
+            std::string::npos)
+      << ran.out;
+  EXPECT_EQ(ran.out.find("all whole"), std::string::npos) << ran.out;
+  EXPECT_EQ(nlohmann::json::parse(std::ifstream(report))["files"][0]["lost_records"], 1);
+  // Cut off where its last record begins.
+  fs::copy_file(live_, copy_, fs::copy_options::overwrite_existing);
+  std::uint64_t last = 0;
+  for (std::uint64_t at = 0; at < fs::file_size(copy_); at += 4096)
+    if (std::string_view(header_at(at).magic, 8) == "hrrecord") last = at;
+  fs::resize_file(copy_, last);
+  EXPECT_EQ(inspect_swap_file(copy_, kQuiet).lost_records, 1u);
+}
+
 TEST_F(InspectTest, ATornRecordIsNotWhole) {
   train();
   const std::uint64_t record = first_record();

@@ -62,8 +62,16 @@ std::string file_text(const SwapInspection& file) {
     text += fmt::format("  DAMAGED at {}: record {} (generation {}), {}\n", damage.offset_bytes,
                         damage.record, damage.generation, damage.what);
   }
-  if (file.damaged > file.damage.size())
-    text += fmt::format("  and {} more places\n", file.damaged - file.damage.size());
+  if (file.lost_records > 0) {
+    text += fmt::format(
+        "  DAMAGED: {} of {} records not found: their headers are lost or cut off, or the run "
+        "ended "
+        "before it wrote them\n",
+        file.lost_records, file.records_in_file);
+  }
+  const std::uint64_t places = file.damaged - file.lost_records;
+  if (places > file.damage.size())
+    text += fmt::format("  and {} more places\n", places - file.damage.size());
   if (file.verified_bytes == 0 && file.damaged == 0) return text + "  nothing could be verified\n";
   return text + fmt::format("  {} verified, {}\n", base::format_bytes(file.verified_bytes),
                             file.damaged == 0 ? "all whole"
@@ -76,6 +84,8 @@ Json file_json(const SwapInspection& file) {
                {"size_bytes", file.size_bytes},
                {"runs", file.runs},
                {"records", file.records},
+               {"records_in_file", file.records_in_file},
+               {"lost_records", file.lost_records},
                {"record_numbers", file.numbers},
                {"superseded_records", file.superseded},
                {"first_generation", file.first_generation},

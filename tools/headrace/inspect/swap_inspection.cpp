@@ -11,7 +11,9 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <set>
 #include <span>
+#include <utility>
 
 #include "base/error_text.hpp"
 #include "base/hash.hpp"
@@ -129,6 +131,7 @@ class Inspecting {
     drop_superseded();
     for (const Found& found : found_) check_record(found);
     if (!found_.empty()) summarize();
+    count_lost();
     progress_(result_.size_bytes);
     return std::move(result_);
   }
@@ -141,9 +144,15 @@ class Inspecting {
       progress_(offset / 2);  // the other half of the work is to verify
     }
   }
+  // By its magic or by what follows it, whichever is whole.
   bool looks_like_record(std::uint64_t offset) {
-    const std::span<const std::byte> bytes = file_.at(offset, sizeof swap::kRecordMagic);
-    return std::memcmp(bytes.data(), swap::kRecordMagic, bytes.size()) == 0;
+    struct {
+      char magic[sizeof swap::kRecordMagic];
+      std::uint32_t version, header_bytes;
+    } begin;
+    std::memcpy(&begin, file_.at(offset, sizeof begin).data(), sizeof begin);
+    return std::memcmp(begin.magic, swap::kRecordMagic, sizeof begin.magic) == 0 ||
+           (begin.version == swap::kRecordVersion && begin.header_bytes == swap::kHeaderBytes);
   }
 
   // Returns how many bytes belong to it.
@@ -156,6 +165,7 @@ class Inspecting {
     if (fault.empty()) fault = bounds_fault(found);
     if (!fault.empty()) {
       note(offset, header, fault);
+      ++damaged_headers_;
       return swap::kHeaderBytes;
     }
     std::uint64_t end = swap::kHeaderBytes;
@@ -260,10 +270,23 @@ class Inspecting {
     std::ranges::sort(result_.numbers);
   }
 
+  // Each header says how many there are.
+  void count_lost() {
+    std::uint64_t& wanted = result_.records_in_file;
+    std::set<std::pair<swap::RunBytes, std::uint64_t>> there;
+    for (const Found& found : found_) {
+      wanted = std::max(wanted, found.header.records_in_file);
+      there.emplace(found.header.run, found.header.record);
+    }
+    const std::uint64_t found = there.size() + damaged_headers_;
+    result_.lost_records = wanted > found ? wanted - found : 0;
+    result_.damaged += result_.lost_records;
+  }
+
   Window file_;
   const InspectionProgress& progress_;
   std::vector<Found> found_;
-  std::uint64_t checked_ = 0;
+  std::uint64_t checked_ = 0, damaged_headers_ = 0;
   SwapInspection result_;
 };
 }  // namespace

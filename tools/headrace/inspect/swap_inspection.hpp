@@ -27,6 +27,8 @@ struct SwapInspection {
   std::uint64_t size_bytes = 0;
   std::map<std::string, std::uint64_t> runs;  // run id: its records in this file
   std::uint64_t records = 0;
+  std::uint64_t records_in_file = 0;   // as their headers say; 0: they do not
+  std::uint64_t lost_records = 0;      // of which no header was found, whole or damaged
   std::uint64_t superseded = 0;        // an older write of a record that has a newer one
   std::vector<std::uint64_t> numbers;  // of the records, ascending
   std::uint64_t first_generation = 0, last_generation = 0;
