@@ -8,6 +8,7 @@
 #include "engine/engine_core.hpp"
 #include "residency/drive_shares.hpp"
 #include "settings/environment.hpp"
+#include "swap/dead_runs.hpp"
 #include "swap/drive_measure.hpp"
 #include "swap/refusal.hpp"
 
@@ -110,6 +111,14 @@ void EngineCore::deal_by_speed(Frozen& f, const std::vector<swap::PathProbe>& pa
   residency::deal_again(f.plan, f.partition, settings_.nvme_paths, drives);
   refuse_without_room(f.plan, paths);
   warn_of_slow_drives(f.plan.report.drives);
+}
+
+// Where this run makes no directory of its own, what dead ones left would stay for ever.
+void EngineCore::reclaim_unused_paths(const Frozen& f) const {
+  for (std::size_t d = 0; d < settings_.nvme_paths.size(); ++d) {
+    const bool used = f.swap != nullptr && f.plan.drive_bytes[d] > 0;
+    if (!used) swap::reclaim_dead_runs_at(settings_.nvme_paths[d], log_);
+  }
 }
 
 // Goes on without it; throws if there is no other.

@@ -314,6 +314,7 @@ void EngineCore::allocate(Frozen& f, const std::vector<swap::PathProbe>& paths) 
     if (const std::string reason = f.swap->queue_reason(); !reason.empty())
       log_(LogLevel::kWarning, reason);
   }
+  reclaim_unused_paths(f);
   f.tiles = std::make_unique<engine::TileStore>(
       engine::TileStore::Parts{registry_, f.partition, f.plan, settings_, *f.arena, *f.workers,
                                f.swap.get(), f.trace.get()});

@@ -176,6 +176,7 @@ class EngineCore {
                            const std::vector<swap::PathProbe>& paths) const;
   swap::LaneOptions lane_options(const Frozen& frozen) const;
   void deal_by_speed(Frozen& frozen, const std::vector<swap::PathProbe>& paths) const;
+  void reclaim_unused_paths(const Frozen& frozen) const;
   void warn_of_failed_drive(const std::vector<swap::PathProbe>& paths,
                             const std::vector<swap::DriveSpeed>& speeds, std::size_t drive) const;
   void warn_of_slow_drives(const std::vector<DriveReport>& drives) const;

@@ -32,8 +32,8 @@ struct PathProbe {
 PathProbe probe_path(const std::string& path, const Settings& settings);
 
 // A run's directory under one nvme_path. Making one first reclaims (removes) directories of dead
-// runs of this user: those whose lock is free and whose manifest is ours; `reclaimed` says how
-// much. A live run's is never touched.
+// runs of this user (dead_runs.hpp): those whose lock is free and whose manifest is ours;
+// `reclaimed` says how much. A live run's is never touched.
 class RunDirectory {
  public:
   RunDirectory(const PathProbe& path, const std::string& run_id, LogSink log);

@@ -3,9 +3,11 @@
 // it.
 #include <gtest/gtest.h>
 #include <sys/statvfs.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <thread>
 
@@ -221,6 +223,38 @@ TEST(EngineDrives, MorePathsThanTilesLeavesSomeOfThemEmpty) {
   EXPECT_EQ(engine.plan().drives[8].bytes, 0u);
   engine.close();
   EXPECT_EQ(directory.entries(), 0u);
+}
+
+// As a killed run leaves it: nobody holds its lock.
+std::string dead_run_on(const std::string& drive) {
+  const std::string id(32, 'a'), uid = std::to_string(::geteuid());
+  const std::string run = drive + "/headrace-" + uid + "/" + id;
+  std::filesystem::create_directories(run);
+  std::ofstream(run + "/lock") << "";
+  std::ofstream(run + "/rank0.0.swap") << "left";
+  std::ofstream(run + "/manifest.json")
+      << R"({"format":"headrace-run","version":1,"run":")" << id << R"(","uid":)" << uid << "}";
+  return run;
+}
+
+TEST(EngineDrives, WhatDeadRunsLeftIsRemovedFromAPathOnWhichNothingIsStored) {
+  for (const bool on_nvme : {true, false}) {
+    const testing::TemporaryDirectory directory;
+    Settings settings = on_drives(directory, 2);
+    settings.host_budget_bytes = on_nvme ? 1ull << 30 : 0;  // room for all of it
+    if (!on_nvme) settings.offload_optimizer = settings.offload_parameters = OffloadDevice::kCpu;
+    std::vector<std::string> dead;
+    for (const std::string& drive : settings.nvme_paths) dead.push_back(dead_run_on(drive));
+    EngineOptions options;
+    std::string log;
+    options.log = [&](LogLevel, std::string_view text) { log += text; };
+    Engine engine(settings, options);
+    engine.add_group("h.0", {{"weight", DType::kBf16, {300, 300}, {}}});
+    engine.freeze();
+    EXPECT_EQ(engine.plan().nvme_bytes, 0u);
+    for (const std::string& run : dead) EXPECT_FALSE(std::filesystem::exists(run)) << on_nvme;
+    EXPECT_NE(log.find("removed what 1 dead run left in "), std::string::npos) << log;
+  }
 }
 
 std::string hashes(const Settings& settings, const engine::EngineParts& parts,

@@ -12,6 +12,7 @@
 #include "drive_bench.hpp"
 #include "headrace/error.hpp"
 #include "limits.hpp"
+#include "swap/dead_runs.hpp"
 #include "swap/swap_file.hpp"
 
 namespace headrace::swap::test {
@@ -130,6 +131,43 @@ TEST_F(RunDirectoryTest, ReclaimsTheDeadWhileTheLiveRunOn) {
   EXPECT_EQ(next->reclaimed_runs(), 1u);
   EXPECT_FALSE(fs::exists(dead));
   EXPECT_TRUE(fs::exists(live->path() + "/manifest.json"));
+}
+
+TEST_F(RunDirectoryTest, NamesADirectoryInADeadRunThatItLeavesThereAtEveryStart) {
+  const std::string dead = killed_run(4096);
+  fs::create_directory(dead + "/notes");
+  const std::string kept = user_path() + "/.old-" + fs::path(dead).filename().string() + "/notes";
+  for (std::size_t start_number = 1; start_number <= 2; ++start_number) {
+    start().reset();
+    EXPECT_TRUE(fs::exists(kept));
+    EXPECT_FALSE(fs::exists(fs::path(kept).parent_path() / "rank0.0.swap"));
+    const auto warnings = log_.at(LogLevel::kWarning);
+    ASSERT_EQ(warnings.size(), start_number);
+    EXPECT_NE(warnings.back().find("could not remove " + kept + ": EISDIR"), std::string::npos)
+        << warnings.back();
+    EXPECT_TRUE(warnings.back().ends_with("remove it by hand")) << warnings.back();
+  }
+  fs::remove(kept);
+  start().reset();
+  EXPECT_EQ(log_.at(LogLevel::kWarning).size(), 2u);
+  EXPECT_TRUE(tree(scratch_.path()).empty());
+}
+
+TEST_F(RunDirectoryTest, ReclaimsOnAPathWhereNothingIsStoredAndMakesNothingThere) {
+  reclaim_dead_runs_at(scratch_.path(), log_.sink());
+  reclaim_dead_runs_at(scratch_ / "nothing", log_.sink());
+  EXPECT_TRUE(tree(scratch_.path()).empty());
+  auto live = start();
+  const std::string dead = killed_run(1 << 20);
+  reclaim_dead_runs_at(scratch_.path(), log_.sink());
+  EXPECT_FALSE(fs::exists(dead));
+  EXPECT_TRUE(fs::exists(live->path() + "/manifest.json"));
+  ASSERT_EQ(log_.at(LogLevel::kInfo).size(), 1u);
+  EXPECT_NE(log_.at(LogLevel::kInfo)[0].find("1 dead run"), std::string::npos);
+  live.reset();
+  killed_run(4096);
+  reclaim_dead_runs_at(scratch_.path(), log_.sink());
+  EXPECT_TRUE(tree(scratch_.path()).empty());
 }
 
 TEST_F(RunDirectoryTest, ReclaimsARunThatDiedHalfWayThroughItsStartOrItsEnd) {
@@ -356,7 +394,8 @@ TEST_F(RunDirectoryTest, SaysWhatItCouldNotRemove) {
     run.reset();
     const auto warnings = log_.at(LogLevel::kWarning);
     if (warnings.size() != 1) return 1;
-    if (warnings[0].find(path) == std::string::npos) return 2;
+    const std::string id = fs::path(path).filename();
+    if (warnings[0].find(user_path() + "/.old-" + id) == std::string::npos) return 2;
     return warnings[0].find("EROFS") != std::string::npos ? 0 : 3;
   });
   if (status == 77) GTEST_SKIP() << "seccomp filters cannot be installed here";
