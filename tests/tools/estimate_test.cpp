@@ -26,10 +26,11 @@ EstimateInputs inputs_of(const Model& model, std::uint32_t gpus, std::uint32_t n
   return inputs;
 }
 
-// DeepSpeed's documentation prints this table for t5-3b, one node, 8 GPUs.
+// DeepSpeed's documentation prints this table for t5-3b, one node, 8 GPUs, but for the second row,
+// which its functions have had since 0.14.3.
 TEST(ZeroEstimates, AreDeepSpeedsPublishedTableForT53bOnEightGpus) {
-  const long expected[][2] = {{12748, 531}, {12748, 1593}, {7171, 12}, {12748, 12},
-                              {6374, 79},   {12748, 79},   {147, 610}, {12748, 610}};
+  const long expected[][2] = {{12748, 531}, {12748, 1129}, {12748, 1593}, {7171, 12},  {12748, 12},
+                              {6374, 79},   {12748, 79},   {147, 610},    {12748, 610}};
   const auto estimates = zero_estimates(inputs_of(model_of("t5-3b"), 8));
   ASSERT_EQ(estimates.size(), std::size(expected));
   for (std::size_t i = 0; i < estimates.size(); ++i) {
@@ -42,10 +43,18 @@ TEST(ZeroEstimates, DivideByNodesWhereTheStateIsDivided) {
   const Model model = model_of("gpt2-xl");
   const auto one = zero_estimates(inputs_of(model, 8)),
              two = zero_estimates(inputs_of(model, 8, 2));
-  EXPECT_EQ(two[2].host_bytes, one[2].host_bytes / 2);  // ZeRO-3, all on the CPU, zero_init
+  EXPECT_EQ(two[3].host_bytes, one[3].host_bytes / 2);  // ZeRO-3, all on the CPU, zero_init
   EXPECT_EQ(two[0].host_bytes, one[0].host_bytes * 2);  // ZeRO-2: per node 4 bytes of each GPU
-  EXPECT_EQ(two[3].host_bytes, one[3].host_bytes);      // built whole in each process
-  EXPECT_LT(two[6].gpu_bytes, one[6].gpu_bytes);
+  EXPECT_EQ(two[4].host_bytes, one[4].host_bytes);      // built whole in each process
+  EXPECT_LT(two[7].gpu_bytes, one[7].gpu_bytes);
+}
+
+TEST(ZeroEstimates, NameTheVersionsBetweenWhichAFormulaChanged) {
+  const auto estimates = zero_estimates(inputs_of(model_of("gpt2"), 8));
+  EXPECT_EQ(estimates[1].versions, "from 0.14.3");
+  EXPECT_EQ(estimates[2].versions, "to 0.14.2");
+  // At 8 GPUs the later one has 2 + 18 / 8 bytes per parameter, the earlier one 4 + 16 / 8.
+  EXPECT_DOUBLE_EQ(estimates[2].gpu_bytes / estimates[1].gpu_bytes, 6 / 4.25);
 }
 
 TEST(Planned, HoldsAndMovesTheBytesThatTheFormatsHave) {
@@ -118,7 +127,7 @@ TEST_F(EstimateProgram, ReportsAllOfItAsJson) {
   const auto json = nlohmann::json::parse(file);
   EXPECT_EQ(json["program"], "headrace estimate");
   EXPECT_EQ(json["parameters"], 124'439'808);
-  EXPECT_EQ(json["deepspeed"].size(), 8u);
+  EXPECT_EQ(json["deepspeed"].size(), 9u);
   EXPECT_EQ(json["headrace"].size(), 3u);
   std::uint64_t host = 0;
   for (const auto& row : json["headrace"][0]["rows_of_one_rank"]) {

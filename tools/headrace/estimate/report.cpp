@@ -15,7 +15,10 @@ double gib(std::uint64_t bytes) { return gib(static_cast<double>(bytes)); }
 
 std::string switches_of(const ZeroEstimate& e) {
   const auto device = [](bool on_cpu) { return on_cpu ? "cpu" : "none"; };
-  if (e.stage == 2) return fmt::format("offload_optimizer={}", device(e.optimizer_on_cpu));
+  if (e.stage == 2) {
+    return fmt::format("offload_optimizer={}{}", device(e.optimizer_on_cpu),
+                       e.versions.empty() ? "" : " (DeepSpeed " + e.versions + ")");
+  }
   return fmt::format("offload_param={:<4} offload_optimizer={:<4} zero_init={}",
                      device(e.parameters_on_cpu), device(e.optimizer_on_cpu), e.zero_init ? 1 : 0);
 }
@@ -140,6 +143,7 @@ Json estimation_json(const Estimation& e) {
                 {"host_bytes_per_node", one.host_bytes},
                 {"bytes_per_gpu", one.gpu_bytes},
                 {"formula", one.formula}};
+    if (!one.versions.empty()) row["versions"] = one.versions;
     if (one.stage == 3) {
       row["offload_param"] = one.parameters_on_cpu ? "cpu" : "none";
       row["zero_init"] = one.zero_init;

@@ -7,21 +7,28 @@ namespace headrace::tools {
 namespace {
 // ZeRO-2 keeps the 2-byte weights whole on each GPU; with the optimizer on the CPU it counts 16
 // bytes of f32 master, moments and gradients there.
-ZeroEstimate stage2(const EstimateInputs& in, bool on_cpu) {
+ZeroEstimate stage2_on_cpu(const EstimateInputs& in) {
+  const auto p = static_cast<double>(in.parameters);
+  const double gpus = static_cast<double>(in.gpus_per_node) * in.nodes;
+  ZeroEstimate e;
+  e.stage = 2;
+  e.optimizer_on_cpu = true;
+  e.host_bytes = p * std::max(4 * gpus, 16.0) * in.buffer_factor;
+  e.gpu_bytes = 2 * p;
+  e.formula = "P max(4 G N, 16) f | 2 P";
+  return e;
+}
+
+// Until 0.14.2 it took 2 bytes of the gradients for whole on each GPU, and none of f32 gradients.
+ZeroEstimate stage2_on_gpu(const EstimateInputs& in, bool until_0_14_2) {
   const auto p = static_cast<double>(in.parameters);
   const double per_node = in.gpus_per_node, gpus = per_node * in.nodes;
   ZeroEstimate e;
   e.stage = 2;
-  e.optimizer_on_cpu = on_cpu;
-  if (on_cpu) {
-    e.host_bytes = p * std::max(4 * gpus, 16.0) * in.buffer_factor;
-    e.gpu_bytes = 2 * p;
-    e.formula = "P max(4 G N, 16) f | 2 P";
-  } else {
-    e.host_bytes = p * 4 * per_node * in.buffer_factor;
-    e.gpu_bytes = 4 * p + 16 * p / gpus;
-    e.formula = "4 P G f | 4 P + 16 P / (G N)";
-  }
+  e.host_bytes = p * 4 * per_node * in.buffer_factor;
+  e.gpu_bytes = until_0_14_2 ? 4 * p + 16 * p / gpus : 2 * p + 18 * p / gpus;
+  e.formula = until_0_14_2 ? "4 P G f | 4 P + 16 P / (G N)" : "4 P G f | 2 P + 18 P / (G N)";
+  e.versions = until_0_14_2 ? "to 0.14.2" : "from 0.14.3";
   return e;
 }
 
@@ -53,7 +60,8 @@ ZeroEstimate stage3(const EstimateInputs& in, bool parameters_on_cpu, bool optim
 }  // namespace
 
 std::vector<ZeroEstimate> zero_estimates(const EstimateInputs& inputs) {
-  std::vector<ZeroEstimate> all = {stage2(inputs, true), stage2(inputs, false)};
+  std::vector<ZeroEstimate> all = {stage2_on_cpu(inputs), stage2_on_gpu(inputs, false),
+                                   stage2_on_gpu(inputs, true)};
   for (const auto& [parameters, optimizer] :
        {std::pair{true, true}, std::pair{false, true}, std::pair{false, false}}) {
     for (const bool zero_init : {true, false})

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// zero_estimates.hpp: the closed forms by which DeepSpeed 0.19 estimates the memory of ZeRO-2 and
-// ZeRO-3 (its estimate_zero2_ and estimate_zero3_model_states_mem_needs()).
+// zero_estimates.hpp: the closed forms by which DeepSpeed estimates the memory of ZeRO-2 and ZeRO-3
+// (its estimate_zero2_ and estimate_zero3_model_states_mem_needs()), as 0.19.8 has them. Compared
+// with its functions by tests/tools/compare_estimates.py.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -21,7 +22,8 @@ struct ZeroEstimate {
   double host_bytes = 0;  // per node
   double gpu_bytes = 0;   // per GPU
   std::string formula;    // both, with P, L, G = GPUs per node, N = nodes, f = the factor
+  std::string versions;   // of DeepSpeed, "from 0.14.3"; "": all that have the function
 };
-// Two of ZeRO-2, six of ZeRO-3.
+// Three of ZeRO-2, of which two are one setting in versions before and after; six of ZeRO-3.
 std::vector<ZeroEstimate> zero_estimates(const EstimateInputs& inputs);
 }  // namespace headrace::tools
