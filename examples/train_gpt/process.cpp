@@ -147,10 +147,13 @@ void install_signal_handlers() {
   action.sa_flags = SA_RESTART;
   ::sigemptyset(&action.sa_mask);
   for (const int number : {SIGINT, SIGTERM}) ::sigaction(number, &action, nullptr);
-  // nohup ignores it for us.
-  struct sigaction before {};
-  if (::sigaction(SIGHUP, nullptr, &before) == 0 && before.sa_handler != SIG_IGN) {
-    ::sigaction(SIGHUP, &action, nullptr);
+  // What nohup or a shell's background has us ignore stays ignored. A second SIGQUIT ends the
+  // process at once and leaves a core, for who looks into a run that hangs.
+  for (const int number : {SIGHUP, SIGQUIT}) {
+    struct sigaction before {};
+    if (::sigaction(number, nullptr, &before) != 0 || before.sa_handler == SIG_IGN) continue;
+    action.sa_flags = SA_RESTART | (number == SIGQUIT ? static_cast<int>(SA_RESETHAND) : 0);
+    ::sigaction(number, &action, nullptr);
   }
   // A closed stdout is then an error of the write, and the engine still closes its files.
   ::signal(SIGPIPE, SIG_IGN);

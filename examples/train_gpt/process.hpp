@@ -30,8 +30,8 @@ void check_file_size(const std::string& path, std::uint64_t bytes);
 void install_terminate_handler() noexcept;
 
 // ---- signals ----
-// SIGINT, SIGTERM and SIGHUP are noted, and whoever asked is told. SIGPIPE and SIGXFSZ are
-// ignored: what they stand for is then an error of the write.
+// SIGINT, SIGTERM, SIGHUP and the first SIGQUIT are noted, and whoever asked is told. SIGPIPE and
+// SIGXFSZ are ignored: what they stand for is then an error of the write.
 void install_signal_handlers();
 // The first signal that came, 0 for none.
 int signal_received() noexcept;

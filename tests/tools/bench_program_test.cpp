@@ -195,7 +195,7 @@ TEST_F(BenchProgram, PrintsTheSameWorkInFiosWords) {
 
 // Where it is in the middle of its rounds, by its file.
 TEST_F(BenchProgram, ASignalEndsItWith128AndTheSignalAndNoFileIsLeft) {
-  for (const int signal : {SIGINT, SIGTERM}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGQUIT}) {
     const std::string command = "exec " HEADRACE_PROGRAM
                                 " bench --rw read --size 64M --runtime 60 --rounds 0 " +
                                 drive() + " >/dev/null 2>&1";

@@ -457,6 +457,7 @@ TEST_F(RunProgram, EndsWithTheSignalThatEndedIt) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(child(SIGINT), ::testing::ExitedWithCode(130), "");
   EXPECT_EXIT(child(SIGTERM), ::testing::ExitedWithCode(143), "");
+  EXPECT_EXIT(child(SIGQUIT), ::testing::ExitedWithCode(131), "");
 }
 }  // namespace
 }  // namespace train_gpt

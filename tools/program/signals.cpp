@@ -24,10 +24,12 @@ void install_signal_handlers() {
   action.sa_handler = note_signal;
   action.sa_flags = SA_RESTART;
   ::sigemptyset(&action.sa_mask);
-  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
     struct sigaction before {};
     // What a parent had us ignore (nohup) stays ignored.
     if (::sigaction(number, nullptr, &before) == 0 && before.sa_handler == SIG_IGN) continue;
+    // A second SIGQUIT ends the process at once and leaves a core.
+    action.sa_flags = SA_RESTART | (number == SIGQUIT ? static_cast<int>(SA_RESETHAND) : 0);
     ::sigaction(number, &action, nullptr);
   }
   // Told by errno where they happen.

@@ -3,8 +3,8 @@
 #pragma once
 
 namespace headrace::tools {
-// SIGINT, SIGTERM and SIGHUP are noted. Writing to a pipe without reader, or past the limit on file
-// sizes, ends in errno and not in a signal.
+// SIGINT, SIGTERM, SIGHUP and the first SIGQUIT are noted. Writing to a pipe without reader, or
+// past the limit on file sizes, ends in errno and not in a signal.
 void install_signal_handlers();
 int signal_received() noexcept;
 // Throws headrace::Error kInterrupted once a signal has come.
