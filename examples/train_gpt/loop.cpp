@@ -31,14 +31,17 @@ class Stopwatch {
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
 
-void require_finite(double loss, std::uint64_t step, const char* which) {
+void require_finite(double loss, std::uint64_t step, const char* which, const char* cure) {
   if (std::isfinite(loss)) return;
-  fail(Code::kNotFinite,
-       "the " + std::string(which) + " loss is " +
-           (std::isnan(loss) ? "not a number" : "infinite") + " at step " + std::to_string(step) +
-           "; the run ended there and nothing was written. Lower --lr, lengthen --warmup, or set "
-           "gradient_clipping.");
+  fail(Code::kNotFinite, "the " + std::string(which) + " loss is " +
+                             (std::isnan(loss) ? "not a number" : "infinite") + " at step " +
+                             std::to_string(step) +
+                             "; the run ended there and nothing was written. " + cure);
 }
+constexpr const char* kGentlerSteps = "Lower --lr, lengthen --warmup, or set gradient_clipping.";
+constexpr const char* kOtherWeights =
+    "Nothing has been trained yet, so it is the initial weights: give --init others, or bf16 in "
+    "place of fp16.";
 
 // A dynamic scale finds its way by steps that overflow: nothing is wrong with the first few.
 void say_scale(const StepRecord& record, double scale, Progress& progress) {
@@ -50,7 +53,7 @@ void say_scale(const StepRecord& record, double scale, Progress& progress) {
 
 // Forward and backward of one step's micro-batches.
 void accumulate(Training& training, Batches& batches, Report& report, StepRecord& record,
-                TraceFile* trace) {
+                const char* cure, TraceFile* trace) {
   const std::uint32_t accumulation = report.recipe.accumulation;
   const std::string of_step = " of step " + std::to_string(record.step);
   Stopwatch watch;
@@ -65,7 +68,7 @@ void accumulate(Training& training, Batches& batches, Report& report, StepRecord
     report.doing = "the forward pass" + of_step;
     const double loss = training.forward(batch);
     add("forward", record.forward_s);
-    require_finite(loss, record.step, "training");
+    require_finite(loss, record.step, "training", cure);
     record.loss += loss / accumulation;
     report.doing = "the backward pass" + of_step;
     training.backward(record.loss_scale);
@@ -101,7 +104,8 @@ void run_step(Training& training, Batches& batches, Course& course, Report& repo
   const std::uint32_t accumulation = recipe.accumulation;
   if (course.loss_scale) record.loss_scale = course.loss_scale->value();
   Stopwatch whole;
-  accumulate(training, batches, report, record, trace);
+  accumulate(training, batches, report, record, course.updates == 0 ? kOtherWeights : kGentlerSteps,
+             trace);
   report.doing = "the update of step " + std::to_string(record.step);
   if (report.options.plain && record.step == 1)
     report.memory.activations_bytes = activation_bytes(report);
@@ -201,7 +205,7 @@ double evaluate(Training& training, Batches& batches, std::uint32_t count, Progr
     check_signal();
     sum += training.evaluate(batches.held_out(i, count));
   }
-  require_finite(sum, count, "held-out");
+  require_finite(sum, count, "held-out", kGentlerSteps);
   return sum / count;
 }
 

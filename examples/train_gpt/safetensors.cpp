@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 #include <utility>
 
 #include "failures.hpp"
@@ -44,6 +45,26 @@ bool read_exactly(int descriptor, std::uint64_t offset, std::span<std::byte> out
   fail(Code::kInvalidArgument,
        "'" + path + "' is not a sound safetensors file: " + what +
            "; nothing was read from it. Write it again with --save, or fetch it again.");
+}
+
+// Of the first value that is not finite, by the bits of its exponent.
+template <class Word>
+std::string non_finite_text(std::span<const std::byte> bytes, Word exponent, Word mantissa) {
+  for (std::size_t i = 0; i < bytes.size() / sizeof(Word); ++i) {
+    Word value{};
+    std::memcpy(&value, bytes.data() + i * sizeof value, sizeof value);
+    if ((value & exponent) != exponent) continue;
+    return "element " + std::to_string(i) +
+           ((value & mantissa) != 0 ? " is not a number" : " is infinite");
+  }
+  return "";
+}
+
+std::string non_finite_text(const std::string& dtype, std::span<const std::byte> bytes) {
+  if (dtype == "BF16") return non_finite_text<std::uint16_t>(bytes, 0x7f80, 0x7f);
+  if (dtype == "F16") return non_finite_text<std::uint16_t>(bytes, 0x7c00, 0x3ff);
+  if (dtype == "F32") return non_finite_text<std::uint32_t>(bytes, 0x7f800000, 0x7fffff);
+  return "";
 }
 
 std::string shape_text(const std::string& dtype, const std::vector<std::int64_t>& shape) {
@@ -128,6 +149,11 @@ void SafetensorsReader::read(const std::string& name, std::span<std::byte> out) 
     fail(Code::kIo,
          "'" + path_ + "' became shorter while '" + name +
              "' was read; the weights are incomplete. Start from a file that does not change.");
+  }
+  if (const std::string first = non_finite_text(found->second.dtype, out); !first.empty()) {
+    fail(Code::kInvalidArgument,
+         "'" + path_ + "': '" + name + "' has values that are not finite, " + first +
+             "; no training could start from them. Give --init weights of an earlier save.");
   }
 }
 

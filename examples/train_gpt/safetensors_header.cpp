@@ -29,8 +29,11 @@ std::uint64_t read_number(const nlohmann::json& value, const std::string& path,
 
 std::vector<std::int64_t> read_shape(const nlohmann::json& value, const std::string& path,
                                      const std::string& name) {
-  if (!value.is_array() || value.size() > kMostDimensions)
-    fail_header(path, "the shape of '" + name + "' is no list");
+  if (!value.is_array()) fail_header(path, "the shape of '" + name + "' is no list");
+  if (value.size() > kMostDimensions) {
+    fail_header(path, "the shape of '" + name + "' has " + std::to_string(value.size()) +
+                          " sizes, more than " + std::to_string(kMostDimensions));
+  }
   std::vector<std::int64_t> shape;
   for (const nlohmann::json& size : value) {
     const std::uint64_t number = read_number(size, path, "a size of '" + name + "'");

@@ -363,6 +363,20 @@ TEST_F(TrainGpt, EndsAtALossThatIsNotFiniteAndWritesNothing) {
   expect_drive_is_empty();
 }
 
+TEST_F(TrainGpt, RefusesWeightsThatAreNotFiniteAndNotTheLearningRate) {
+  ASSERT_EQ(run({"--steps", "0", "--save", folder_ / "saved"}).exit_code, 0);
+  const std::string file = folder_ / "saved/model.safetensors";
+  std::fstream(file, std::ios::in | std::ios::out | std::ios::binary)
+      .seekp(-2, std::ios::end)
+      .write("\xc0\x7f", 2);
+  const Outcome outcome = run(join(on_nvme(true), {"--init", folder_ / "saved"}));
+  EXPECT_EQ(outcome.exit_code, 2) << outcome.err;
+  EXPECT_NE(outcome.err.find("has values that are not finite, element "), std::string::npos)
+      << outcome.err;
+  EXPECT_EQ(outcome.err.find("--lr"), std::string::npos) << outcome.err;
+  expect_drive_is_empty();
+}
+
 TEST_F(TrainGpt, RefusesWithCauseAndFixAndLeavesNothing) {
   const std::string config =
       folder_.write("bad.json", "{\n  \"gradient_clipping\": 1,\n  \"zero\" 2\n}\n");

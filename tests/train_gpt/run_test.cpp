@@ -423,6 +423,13 @@ TEST_F(RunProgram, EndsAtALossThatIsNotFinite) {
   EXPECT_EQ(report()["error"]["code"], "kNotFinite");
 }
 
+TEST_F(RunProgram, ALossThatIsNotFiniteBeforeAnyUpdateIsNoFaultOfTheLearningRate) {
+  script.nan_at_forward = 1;
+  EXPECT_EQ(run({}), 1);
+  EXPECT_NE(err_.find("it is the initial weights"), std::string::npos) << err_;
+  EXPECT_EQ(err_.find("--lr"), std::string::npos) << err_;
+}
+
 TEST_F(RunProgram, NamesTheStepInWhichTheDriveFailed) {
   script.fail_at_update = 2;
   EXPECT_EQ(run({}), 1);

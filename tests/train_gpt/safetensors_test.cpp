@@ -51,6 +51,22 @@ TEST(SafetensorsReader, ReadsAKnownFile) {
                {"no tensor 'c'", "BF16 [3]"});
 }
 
+TEST(SafetensorsReader, RefusesValuesThatAreNotFiniteByName) {
+  const auto refused = [](const std::string& dtype, std::string_view bytes,
+                          std::string_view which) {
+    ScratchFolder folder;
+    const std::string header = R"({"w":{"dtype":")" + dtype + R"(","shape":[)" +
+                               std::to_string(bytes.size() / dtype_size_bytes(dtype)) +
+                               R"(],"data_offsets":[0,)" + std::to_string(bytes.size()) + "]}}";
+    const auto reader = SafetensorsReader::open(folder.write("m", with_length(header, bytes)));
+    expect_error([&] { read_tensor(reader, "w"); }, Code::kInvalidArgument,
+                 {"'w' has values that are not finite", which, "--init"});
+  };
+  refused("BF16", std::string_view("\x80\x3f\xc0\x7f", 4), "element 1 is not a number");
+  refused("F16", std::string_view("\0\x7c\0\x3c", 4), "element 0 is infinite");
+  refused("F32", std::string_view("\0\0\x80\x3f\1\0\x80\xff", 8), "element 1 is not a number");
+}
+
 TEST(SafetensorsReader, RefusesEveryTruncation) {
   ScratchFolder folder;
   const std::string whole = good_file();
@@ -77,6 +93,11 @@ TEST(SafetensorsReader, NamesWhatIsWrongWithAHeader) {
           "dtype 'Q8' of 'a' is unknown");
   refused(R"({"a":{"dtype":"U8","shape":[-1],"data_offsets":[0,1]}})", 1, "whole number");
   refused(R"({"a":{"dtype":"U8","shape":[1.5],"data_offsets":[0,1]}})", 1, "whole number");
+  refused(R"({"a":{"dtype":"U8","shape":7,"data_offsets":[0,1]}})", 1, "is no list");
+  std::string ones = "1";
+  for (int i = 1; i < 1002; ++i) ones += ",1";
+  refused(R"({"a":{"dtype":"U8","shape":[)" + ones + R"(],"data_offsets":[0,1]}})", 1,
+          "the shape of 'a' has 1002 sizes, more than 64");
   refused(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,1]}})", 1,
           "has 1 bytes, its shape needs 2");
   refused(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,2]}})", 1,
