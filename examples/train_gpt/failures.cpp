@@ -97,6 +97,7 @@ std::string outcome_text(const Outcome& outcome) {
   text += outcome.saved.empty() ? "nothing was saved" : "saved: '" + outcome.saved + "'";
   if (outcome.had_swap) text += ", the swap files are gone";
   if (!outcome.saved.empty()) return text + ".";
+  if (outcome.steps_done == 0) return text + ".";  // fewer of them would not have gone better
   if (outcome.plain) return text + ". --plain saves nothing; leave it out to be able to.";
   return text +
          (outcome.asked_to_save

@@ -90,8 +90,15 @@ TEST(OutcomeText, SaysWhatIsLeftOfARun) {
             "to.");
   EXPECT_EQ(outcome_text({.steps_done = 9, .steps = 9, .asked_to_save = true, .saved = "d/m"}),
             "9 of 9 steps done, saved: 'd/m'.");
-  EXPECT_NE(outcome_text({.steps = 1, .asked_to_save = true}).find("at the end only"),
+  EXPECT_NE(outcome_text({.steps_done = 1, .steps = 2, .asked_to_save = true}).find("at the end"),
             std::string::npos);
+}
+
+TEST(OutcomeText, AdvisesNoFewerStepsWhereTheFirstOneFailed) {
+  for (const bool asked : {true, false}) {
+    EXPECT_EQ(outcome_text({.steps = 9, .asked_to_save = asked, .had_swap = true}),
+              "0 of 9 steps done, nothing was saved, the swap files are gone.");
+  }
 }
 
 TEST(ErrnoText, HasNameAndMeaning) {
