@@ -41,6 +41,13 @@ bool is_lack_of_memory(const std::exception& error) {
 }
 }  // namespace
 
+std::string no_device_text(const std::string& device, std::string missing) {
+  constexpr std::string_view kOnCpu = "the device is the CPU";
+  const std::size_t at = missing.find(kOnCpu);
+  if (at != std::string::npos) missing.replace(at, kOnCpu.size(), "the run was not started");
+  return "--device " + device + ": " + missing;
+}
+
 std::string first_line(const std::exception& error) {
   const std::string text = error.what();
   return text.substr(0, text.find('\n'));

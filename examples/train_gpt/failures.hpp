@@ -17,6 +17,10 @@ class MissingDevice : public headrace::Error {
       : headrace::Error(headrace::Code::kUnsupported, text) {}
 };
 
+// Why --device names none. `missing` is CudaFacts', whose consequence is another program's: here no
+// CPU takes the GPU's place.
+std::string no_device_text(const std::string& device, std::string missing);
+
 // "EACCES (Permission denied)".
 std::string errno_text(int number);
 

@@ -29,8 +29,7 @@ std::string open_device(const Options& options) {
   const at::Device device = device_of(options);
   if (device.is_cpu()) return "cpu";
   const headrace::CudaFacts facts = headrace::cuda_facts();
-  if (!facts.missing.empty())
-    throw MissingDevice("--device " + options.device + ": " + facts.missing);
+  if (!facts.missing.empty()) throw MissingDevice(no_device_text(options.device, facts.missing));
   const auto ordinal = static_cast<std::size_t>(device.index() < 0 ? 0 : device.index());
   if (ordinal >= facts.gpus.size()) {
     throw MissingDevice("--device " + options.device + ": this process sees " +

@@ -81,6 +81,13 @@ TEST(Describe, GivesCodeAndWords) {
   EXPECT_EQ(describe(std::runtime_error("odd"), true, 0).text, "odd");
 }
 
+TEST(NoDevice, IsNotAnsweredWithTheCpu) {
+  EXPECT_EQ(no_device_text("cuda", "there is no driver: the device is the CPU. Install it."),
+            "--device cuda: there is no driver: the run was not started. Install it.");
+  EXPECT_EQ(no_device_text("cuda:1", "an old driver: install another"),
+            "--device cuda:1: an old driver: install another");
+}
+
 TEST(OutcomeText, SaysWhatIsLeftOfARun) {
   EXPECT_EQ(outcome_text({.steps_done = 3, .steps = 9, .had_swap = true}),
             "3 of 9 steps done, nothing was saved, the swap files are gone. Nothing is saved "
