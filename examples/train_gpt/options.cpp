@@ -134,8 +134,10 @@ void add_placement_options(CLI::App& app, RawOptions& raw) {
              "takes bf16 only where that is faster: with amx_bf16, or AMD's avx512_bf16")
       ->group(group)
       ->default_str("auto");
-  app.add_flag("--plain", o.plain,
-               "The same training by LibTorch alone, all in memory: the reference for memory")
+  app.add_flag(
+         "--plain", o.plain,
+         "The same training by LibTorch alone, all in memory: the reference for memory. Without "
+         "hashes, and saves nothing")
       ->group(group);
   app.add_flag("--checkpointing", o.checkpointing,
                "Activation checkpointing: of each block its input alone is kept, and backward runs "

@@ -335,6 +335,8 @@ std::string to_text(const Report& r) {
   if (!r.parameters_hash.empty()) {
     out += "hash            parameters " + r.parameters_hash + ", optimizer state " +
            r.optimizer_state_hash + "\n";
+  } else if (r.options.plain) {
+    out += "hash            none with --plain, which has no engine to compute it\n";
   }
   if (!r.saved.empty()) out += "saved           " + r.saved + "\n";
   return out;

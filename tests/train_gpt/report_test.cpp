@@ -116,6 +116,13 @@ TEST(Report, SaysWhatIsNotKnownAsNull) {
   EXPECT_FALSE(to_text(r).empty());
 }
 
+TEST(Report, SaysThatPlainComputesNoHash) {
+  Report r = sample();
+  r.options.plain = true;
+  r.parameters_hash.clear();
+  EXPECT_NE(to_text(r).find("hash            none with --plain"), std::string::npos);
+}
+
 TEST(Report, SurvivesPathsThatAreNotUtf8) {
   Report r = sample();
   r.text_origin = "/tmp/\xff\xfe";
