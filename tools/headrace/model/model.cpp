@@ -34,7 +34,10 @@ std::uint64_t sum_of(const Parts& parts) {
 
 [[noreturn]] void refuse_unknown(const std::string& word) {
   const std::vector<std::string_view> names = known_names();
-  const std::string_view near = base::nearest_word(word, names);
+  // Hubs write names in capitals, behind their owner's: "openai-community/GPT2-XL".
+  std::string lower = word.substr(word.rfind('/') + 1);
+  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  const std::string_view near = base::nearest_word(lower, names);
   throw Error(Code::kNotFound,
               "'" + word + "' is no model that is known, no directory and no file: nothing was " +
                   "computed; " +
