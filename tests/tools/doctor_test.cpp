@@ -56,6 +56,28 @@ TEST(DoctorRows, AreUnknownAndNeverGuessedWhereNothingCanBeRead) {
   EXPECT_EQ(row_of(drive_rows({}, nothing.path()), "block device").mark, Mark::kUnknown);
 }
 
+// Whether a path is the container's own layer is said with the path.
+TEST(DoctorRows, AContainerIsNoAdviceOnAPath) {
+  const FakeRoot root;
+  root.write("/.dockerenv", "");
+  const Section system = system_section(root.path());
+  EXPECT_EQ(row_of(system.rows, "container").value, "docker");
+  EXPECT_EQ(row_of(system.rows, "container").detail, "");
+}
+
+TEST(DoctorRows, WhetherTheCpuHasAmxIsFoundOrNotKnown) {
+  const FakeRoot root;
+  const auto missed = [&] {
+    return missed_requirements(parse_requirements("amx_bf16"), {processor_section(root.path())});
+  };
+  ASSERT_EQ(missed().size(), 1u) << "not known";
+  root.write("/proc/cpuinfo", "processor\t: 0\nflags\t\t: fpu avx2\n");
+  ASSERT_EQ(missed().size(), 1u);
+  EXPECT_EQ(missed()[0].fix, "a CPU with AMX, or a virtual machine that shows it");
+  root.write("/proc/cpuinfo", "processor\t: 0\nflags\t\t: fpu avx2 amx_bf16\n");
+  EXPECT_TRUE(missed().empty());
+}
+
 TEST(DoctorRows, NameTheConsequenceAndTheCommandBesideEachNoteOfMemory) {
   const FakeRoot root;
   root.write("/proc/meminfo", "MemTotal: 67108864 kB\nMemAvailable: 524288 kB\nSwapTotal: 0 kB\n");
@@ -321,6 +343,8 @@ TEST(Requirements, AreRefusedByNameWithTheNearestKnownOne) {
     return std::string("none");
   };
   EXPECT_NE(fault_of("io_urng").find("Did you mean io_uring?"), std::string::npos);
+  EXPECT_NE(fault_of("amx").find("Did you mean amx_bf16?"), std::string::npos);
+  EXPECT_NE(fault_of("avx5").find("Did you mean avx512?"), std::string::npos);
   EXPECT_NE(fault_of("zzzzzzzz").find("Known: io_uring, libaio"), std::string::npos);
   for (const char* wrong : {"memlock", "memlock=", "memlock=8", "memlock=8Gi", "free=-1GiB",
                             "free=9999999999TB", "cpus", "cpus=x", "avx2=1", ",", "free=nanGiB"})

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
+#include <optional>
 
 #include "doctor/rows.hpp"
 #include "headrace/error.hpp"
@@ -37,6 +39,9 @@ Row processor_row(const platform::CpuFacts& cpu) {
 
 Row features_row(const platform::CpuFacts& cpu) {
   Row row{.name = "features", .value = ""};
+  row.findings = {{"amx_bf16", cpu.flags.empty()     ? std::nullopt
+                               : cpu.has("amx_bf16") ? std::optional<std::uint64_t>(1)
+                                                     : std::optional<std::uint64_t>(0)}};
   row.values["flags"] = Json::array();
   for (const char* feature : kFeatures) {
     if (!cpu.has(feature)) continue;

@@ -39,6 +39,7 @@ constexpr std::array kKnown{
     Known{"cpus", Takes::kCount, "more CPUs: taskset, --cpus of the container, --cpus-per-task"},
     Known{"avx2", Takes::kNothing, "a CPU with AVX2, or a virtual machine that shows it"},
     Known{"avx512", Takes::kNothing, "a CPU with AVX-512, or a virtual machine that shows it"},
+    Known{"amx_bf16", Takes::kNothing, "a CPU with AMX, or a virtual machine that shows it"},
     Known{"gpu", Takes::kCount, "that many NVIDIA GPUs, their driver, and a build with CUDA"},
     Known{"cuda", Takes::kNothing, "the NVIDIA driver, or --gpus all of the container"},
     Known{"nccl", Takes::kNothing, "libnccl2 in the library path (LD_LIBRARY_PATH)"}};
@@ -46,7 +47,10 @@ constexpr std::array kKnown{
 [[noreturn]] void refuse_unknown(std::string_view name) {
   std::vector<std::string_view> names;
   for (const Known& known : kKnown) names.push_back(known.name);
-  const std::string_view nearest = base::nearest_word(name, names);
+  // Of a name the beginning, else one that is misspelt.
+  const auto begun = std::ranges::find_if(
+      names, [&](std::string_view known) { return name.size() > 2 && known.starts_with(name); });
+  const std::string_view nearest = begun != names.end() ? *begun : base::nearest_word(name, names);
   throw command_line::Fault{
       fmt::format("--require '{}' is nothing that is looked for", name),
       fmt::format("{}Known: {}", nearest.empty() ? "" : fmt::format("Did you mean {}? ", nearest),

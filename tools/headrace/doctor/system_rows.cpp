@@ -33,7 +33,6 @@ Row container_row(const std::string& root) {
   const std::string kind = platform::container_kind(root);
   Row row{.name = "container", .value = kind.empty() ? "none found" : kind};
   row.values["kind"] = kind;
-  if (!kind.empty()) row.detail = "swap files belong on a volume, not in the container's own layer";
   return row;
 }
 
