@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tools/bench_example.hpp"
+#include "tools/expect_part.hpp"
 
 namespace headrace::tools::bench_figure_doubts_test {
 namespace {
@@ -15,10 +16,6 @@ std::string doubts(const Measurement& m, double wanted = 0.03) {
   std::string all;
   for (const std::string& text : figure_doubts(m, wanted)) all += text + "\n";
   return all;
-}
-
-void expect_part(const std::string& text, const std::string& part) {
-  EXPECT_NE(text.find(part), std::string::npos) << "wanted: " << part << "\nin:\n" << text;
 }
 
 TEST(FigureDoubts, AreNoneOfASettledRun) { EXPECT_EQ(doubts(example()), ""); }

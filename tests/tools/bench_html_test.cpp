@@ -11,6 +11,7 @@
 #include "page/svg.hpp"
 #include "support/temporary_directory.hpp"
 #include "tools/bench_example.hpp"
+#include "tools/expect_part.hpp"
 
 namespace headrace::tools::bench_html_test {
 namespace {
@@ -67,9 +68,6 @@ Measurement full_example() {
   return m;
 }
 
-void expect_part(const std::string& html, const std::string& part) {
-  EXPECT_NE(html.find(part), std::string::npos) << "wanted: " << part;
-}
 std::size_t count_of(const std::string& html, const std::string& part) {
   std::size_t count = 0;
   for (std::size_t at = 0; (at = html.find(part, at)) != std::string::npos; ++at) ++count;

@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "support/temporary_directory.hpp"
+#include "tools/expect_part.hpp"
 #include "tools/ran.hpp"
 
 namespace headrace::tools::bench_program_test {
@@ -155,14 +156,6 @@ TEST_F(BenchProgram, AFileThatTakesAllTheTimeLeavesNothingMeasuredAndNoFile) {
     EXPECT_GE(document["rounds"], 1);
   }
   EXPECT_TRUE(left().empty());
-}
-
-// With a blank where the report breaks a line, wherever the folder's name puts it.
-std::string in_one_line(const std::string& text) {
-  std::istringstream words(text);
-  std::string line;
-  for (std::string word; words >> word;) line += (line.empty() ? "" : " ") + word;
-  return line;
 }
 
 TEST_F(BenchProgram, ReadsAFileOfTheUsersAndSaysWhatThatMeans) {

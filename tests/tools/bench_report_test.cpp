@@ -11,15 +11,12 @@
 #include "headrace/settings.hpp"
 #include "program/report_parts.hpp"
 #include "tools/bench_example.hpp"
+#include "tools/expect_part.hpp"
 
 namespace headrace::tools::bench_report_test {
 namespace {
 using bench_example::cell_of;
 using bench_example::example;
-
-void expect_part(const std::string& text, const std::string& part) {
-  EXPECT_NE(text.find(part), std::string::npos) << "wanted: " << part << "\nin:\n" << text;
-}
 
 TEST(ReportText, IsAtMostAHundredColumnsWide) {
   Measurement m = example();

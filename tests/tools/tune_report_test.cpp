@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // tune_report_test: what `headrace tune` says of a result, in its own words for each row.
+#include "tools/expect_part.hpp"
 #include "tune/report.hpp"
 
 #include <gtest/gtest.h>
@@ -11,10 +12,6 @@ Contestant contestant(std::uint64_t mib, std::uint32_t depth, std::initializer_l
   for (const double rate : rates)
     made.rounds.push_back({.read_rate = rate * 1e9, .cpu_per_gb = 0.02, .queue = "uring"});
   return made;
-}
-
-void expect_part(const std::string& text, const std::string& part) {
-  EXPECT_NE(text.find(part), std::string::npos) << "wanted: " << part << "\nin:\n" << text;
 }
 
 // Of six rounds: the leader, one as good, one behind it that varies too much to be told apart, and
