@@ -78,6 +78,7 @@ class InspectTest : public ::testing::Test {
   const testing::TemporaryDirectory drive_, copies_;
   std::shared_ptr<device::DeviceHost> device_;
   std::unique_ptr<Engine> engine_;
+  PlanReport plan_;
   std::string live_, copy_;
 };
 
@@ -175,6 +176,41 @@ TEST_F(InspectTest, ARecordWithoutAHeaderIsMissed) {
     if (std::string_view(header_at(at).magic, 8) == "hrrecord") last = at;
   fs::resize_file(copy_, last);
   EXPECT_EQ(inspect_swap_file(copy_, kQuiet).lost_records, 1u);
+}
+
+// Their numbers have gaps, and no record is lost.
+TEST_F(InspectTest, RecordsThatStayInMemoryOrLieOnAnotherDriveAreNotMissed) {
+  Settings settings = testing::all_on_nvme(drive_.string());
+  settings.nvme_paths = drive_.drives(2);
+  settings.update_slots = 1;
+  const auto inspected = [&] {
+    const auto device = device::make_device_host();
+    Engine engine(settings, EngineOptions{.device = device});
+    testing::Mlp network(engine, *device, {.layers = 12, .width = 300});
+    network.train_step();
+    engine.finish_step();
+    plan_ = engine.plan();
+    std::vector<SwapInspection> files;
+    for (const std::string& drive : settings.nvme_paths) {
+      for (const std::string& file : find_swap_files(drive))
+        files.push_back(inspect_swap_file(file, kQuiet));
+    }
+    engine.close();
+    return files;
+  };
+  const std::vector<SwapInspection> all = inspected();
+  settings.host_budget_bytes = plan_.host_bytes + plan_.nvme_bytes / 2;
+  const std::vector<SwapInspection> some = inspected();
+  ASSERT_EQ(all.size(), 2u);
+  ASSERT_EQ(some.size(), 2u);
+  for (std::size_t drive = 0; drive < 2; ++drive) {
+    for (const SwapInspection& file : {all[drive], some[drive]}) {
+      EXPECT_EQ(file.damaged, 0u) << inspection_text({file});
+      EXPECT_EQ(file.records_in_file, file.records);
+    }
+  }
+  EXPECT_LT(some[0].records + some[1].records, all[0].records + all[1].records);
+  EXPECT_NE(ranges_text(all[0].numbers).find(','), std::string::npos) << "gaps";
 }
 
 TEST_F(InspectTest, ATornRecordIsNotWhole) {
