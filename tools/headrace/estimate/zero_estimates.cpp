@@ -19,7 +19,7 @@ ZeroEstimate stage2_on_cpu(const EstimateInputs& in) {
   return e;
 }
 
-// Until 0.14.2 it took 2 bytes of the gradients for whole on each GPU, and none of f32 gradients.
+// Until 0.14.2 it took the 16-bit gradients for whole on each GPU; since then they are divided.
 ZeroEstimate stage2_on_gpu(const EstimateInputs& in, bool until_0_14_2) {
   const auto p = static_cast<double>(in.parameters);
   const double per_node = in.gpus_per_node, gpus = per_node * in.nodes;
