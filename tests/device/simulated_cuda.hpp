@@ -30,8 +30,8 @@ struct GpuOptions {
 // Everything before is forgotten; nothing may be under way.
 void plug_in(const GpuOptions& options = {});
 
-// The call of CUDA's function `name` after `calls` others ends in `error`, and does nothing. Where a
-// real context would be lost by it, the GPU has failed then.
+// The call of CUDA's function `name` after `calls` others ends in `error`, and does nothing. Where
+// a real context would be lost by it, the GPU has failed then.
 void fail_call(const char* name, cudaError_t error, std::uint64_t calls = 0);
 // As a kernel would that reads where it must not: the GPU fails when `stream` comes here.
 void fail_gpu(std::uintptr_t stream, cudaError_t error);
