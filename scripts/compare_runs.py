@@ -12,7 +12,7 @@ import sys
 
 
 def settings(nvme_path):
-    common = {"gradient_clipping": 1.0, "gradient_accumulation_steps": 1}
+    common = {"bf16": {"enabled": True}, "gradient_clipping": 1.0, "gradient_accumulation_steps": 1}
     place = {"device": "nvme", "nvme_path": nvme_path}
     nvme = dict(common)
     nvme["zero_optimization"] = {"offload_optimizer": place, "offload_param": place}

@@ -76,9 +76,10 @@ void accumulate(Training& training, Batches& batches, Report& report, StepRecord
   }
 }
 
-// --plain: what forward and backward needed beside weights and gradients, both bf16.
+// --plain: what forward and backward needed beside weights and gradients, of one dtype.
 std::uint64_t activation_bytes(const Report& report) {
-  const std::uint64_t held = report.memory.baseline_rss_bytes + 4 * report.parameters;
+  const std::uint64_t held =
+      report.memory.baseline_rss_bytes + 2 * size_bytes(report.recipe.dtype) * report.parameters;
   const std::uint64_t peak = peak_resident_bytes();
   return peak > held ? peak - held : 0;
 }

@@ -20,7 +20,15 @@
 
 namespace train_gpt {
 inline at::ScalarType scalar_type_of(const GptShape& shape) {
-  return shape.dtype == headrace::DType::kF16 ? at::kHalf : at::kBFloat16;
+  switch (shape.dtype) {
+    case headrace::DType::kF32:
+      return at::kFloat;
+    case headrace::DType::kF16:
+      return at::kHalf;
+    case headrace::DType::kBf16:
+      break;
+  }
+  return at::kBFloat16;
 }
 
 // weight [out, in], bias [out] unless left out.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// plain.cpp: the same GPT trained by LibTorch alone: bf16 weights and gradients, f32 master
-// weights, torch's AdamW.
+// plain.cpp: the same GPT trained by LibTorch alone: weights and gradients of the recipe's dtype,
+// f32 master weights, torch's AdamW.
 #include <ATen/Parallel.h>
 #include <malloc.h>
 #include <torch/nn/utils/clip_grad.h>
@@ -36,6 +36,11 @@ struct GptImpl : torch::nn::Module {
   bool checkpointing;
 };
 TORCH_MODULE(Gpt);
+
+// Of an f32 tensor too, which to() would hand on as it is.
+at::Tensor f32_copy(const at::Tensor& tensor) {
+  return tensor.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
+}
 
 class Plain : public TorchTraining {
  public:
@@ -86,7 +91,7 @@ class Plain : public TorchTraining {
 void Plain::make_optimizer() {
   std::vector<at::Tensor> decayed, kept;
   for (const at::Tensor& parameter : gpt_->parameters()) {
-    masters_.push_back(parameter.detach().to(at::kFloat));
+    masters_.push_back(f32_copy(parameter.detach()));
     (is_decayed(parameter) ? decayed : kept).push_back(masters_.back());
   }
   const auto options = [](const headrace::Hyperparameters& h) {
@@ -106,7 +111,7 @@ headrace::StepResult Plain::update(const headrace::StepOptions& options) {
   if (!optimizer_) make_optimizer();
   std::vector<at::Tensor> parameters = gpt_->parameters();
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    masters_[i].mutable_grad() = parameters[i].grad().to(at::kFloat).mul_(options.gradient_scale);
+    masters_[i].mutable_grad() = f32_copy(parameters[i].grad()).mul_(options.gradient_scale);
     parameters[i].mutable_grad().zero_();
   }
   headrace::StepResult result{.step = ++steps_, .parameters_updated = parameters.size()};
@@ -132,7 +137,9 @@ headrace::StepResult Plain::update(const headrace::StepOptions& options) {
 }
 
 void choose_products(const Options& options, at::Device device, TorchFacts& facts) {
-  if (options.products != Products::kAuto) {
+  if (options.shape.dtype == headrace::DType::kF32) {
+    facts.products_reason = "the weights are f32";
+  } else if (options.products != Products::kAuto) {
     facts.products_in_f32 = options.products == Products::kF32;
     facts.products_reason = "as --products says";
     if (options.products == Products::kBf16 && device.is_cpu() &&

@@ -88,7 +88,7 @@ Json error_json(const Failure& failure) {
 
 bool on_cpu(const Report& r) { return r.options.device == "cpu"; }
 const char* products_of(const Report& r) {
-  if (r.torch.products_in_f32) return "f32";
+  if (r.torch.products_in_f32 || r.recipe.dtype == headrace::DType::kF32) return "f32";
   return r.recipe.dtype == headrace::DType::kF16 ? "fp16" : "bf16";
 }
 

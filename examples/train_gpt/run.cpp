@@ -28,7 +28,9 @@ headrace::Settings read_settings(const Options& options) {
   headrace::ReadOptions read{.overrides = options.overrides, .for_auto = values_for_auto(options)};
   if (options.given.batch)
     read.overrides.push_back("train_micro_batch_size_per_gpu=" + std::to_string(options.batch));
-  if (options.config.empty()) return headrace::Settings::from_json("{}", "--set", read);
+  // Without a file nothing asks for a dtype, and one without sections asks for f32.
+  if (options.config.empty())
+    return headrace::Settings::from_json(R"({"bf16": {"enabled": "auto"}})", "--set", read);
   return headrace::Settings::from_file(options.config, read);
 }
 
@@ -95,9 +97,12 @@ void check_save_folder(const std::string& folder, bool overwrite, std::uint64_t 
 
 void check_products(const Options& options) {
   if (options.products != Products::kBf16 || options.shape.dtype == headrace::DType::kBf16) return;
-  fail(Code::kInvalidArgument,
-       "--products bf16: the weights are fp16, whose products cannot be bf16; the run was not "
-       "started. Leave --products out, or give --products f32.");
+  fail(
+      Code::kInvalidArgument,
+      std::string("--products bf16: the weights are ") +
+          (options.shape.dtype == headrace::DType::kF16 ? "fp16" : "f32") +
+          ", whose products cannot be bf16; the run was not started. Leave --products out, or give "
+          "--products f32.");
 }
 
 class Run {

@@ -374,7 +374,9 @@ headrace_code headrace_engine_section_size_bytes(headrace_engine* engine, headra
                                                  headrace_dtype dtype, uint64_t* out_size_bytes,
                                                  headrace_error* error);
 /* The settings the engine was created with, defaults and overrides included, by the keys of
- * docs/settings.md: text that headrace_engine_create() takes again. */
+ * docs/settings.md: text that headrace_engine_create() takes again. What dtype a file asks
+ * parameters to have is bf16.enabled and fp16.enabled: with both false it is f32, as in DeepSpeed.
+ * Without bf16.enabled nothing was asked. */
 headrace_code headrace_engine_settings_json(headrace_engine* engine, char* buffer, size_t capacity,
                                             size_t* out_needed, headrace_error* error);
 /* The plan, after freeze: {"schema_version":1,"rows":[{"what","tier",

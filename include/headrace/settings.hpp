@@ -101,6 +101,8 @@ struct Settings {
   // For the trainer: what dtype parameters are to have, the rule's constants, the learning rate by
   // step, the loss scale of fp16.
   bool fp16 = false;  // fp16.enabled
+  // bf16.enabled. A file that enables neither asks for f32, as in DeepSpeed, and leaves false here;
+  // nothing: there was no file, or it leaves the dtype to the trainer ("auto").
   std::optional<bool> bf16 = {};
   OptimizerSection optimizer_section;
   Scheduler scheduler;
@@ -142,7 +144,9 @@ struct Settings {
   // Keys that were left "auto", with ReadOptions::leave_auto_open.
   std::vector<std::string> open;
 
-  // What fp16.enabled and bf16.enabled ask for; nothing: what the trainer has.
+  // What dtype a file asks parameters to have: fp16 or bf16 where that is enabled, f32 where
+  // neither is. Nothing: the trainer's choice, as `bf16` says. The engine takes any; the trainer
+  // follows it.
   std::optional<DType> parameter_dtype() const;
   // Fills in what is not given of train_batch_size = train_micro_batch_size_per_gpu *
   // gradient_accumulation_steps * world_size, as DeepSpeed does. A trainer calls it before it makes
@@ -163,7 +167,8 @@ struct Settings {
   static Settings from_json(std::string_view text, const std::string& origin,
                             const ReadOptions& options);
   // The effective values as JSON, in the same key structure; from_json(to_json()) is the same
-  // settings, but for what is told of a reading: warnings, defaults_taken and open.
+  // settings, but for what is told of a reading (warnings, defaults_taken and open), and that it
+  // asks for f32 where nothing asked for a dtype.
   std::string to_json() const;
   // What from_json() would find in a file of these values: for those that were set in code. Throws
   // kSettings with every fault, one per line: "key: what, and what is allowed".

@@ -54,6 +54,21 @@ void check_settings(const Settings& settings) {
 }
 
 constexpr std::uint64_t kMostTraceEvents = std::uint64_t{1} << 26;
+
+// A file's dtype is the trainer's to follow. "" where it did, or nothing asks.
+std::string dtype_not_followed(const Settings& settings, const Partition& partition) {
+  const std::optional<DType> asked = settings.parameter_dtype();
+  const auto& sections = partition.sections;
+  const auto follows = [&](const partition::Section& section) { return section.dtype == *asked; };
+  if (!asked || sections.empty() || std::ranges::any_of(sections, follows)) return "";
+  const char* why = asked == DType::kF32    ? "neither bf16.enabled nor fp16.enabled is true"
+                    : asked == DType::kBf16 ? "bf16.enabled"
+                                            : "fp16.enabled";
+  return std::string("the settings ask for ") + name_of(*asked) + " parameters (" + why +
+         "), and none of those registered is: they train in " + name_of(sections.front().dtype) +
+         ", where DeepSpeed would not. Register what Settings::parameter_dtype() says, or set "
+         "bf16.enabled or fp16.enabled";
+}
 }  // namespace
 
 EngineCore::EngineCore(Settings settings, EngineOptions options, engine::EngineParts parts)
@@ -221,6 +236,8 @@ void EngineCore::freeze() {
   frozen->ranks.compare_registration(settings_);
   for (const std::string& warning : settings_.warnings) log_(LogLevel::kWarning, warning);
   for (const std::string& line : settings_.defaults_taken) log_(LogLevel::kInfo, line);
+  if (const std::string other = dtype_not_followed(settings_, frozen->partition); !other.empty())
+    log_(LogLevel::kWarning, other);
   say_what_was_chosen(*frozen);
   plan_report_ = frozen->plan.report;
   frozen_ = std::move(frozen);

@@ -107,11 +107,6 @@ void check_fp16(const Given& given, Report& report, Settings& settings) {
 
 void check_dtypes(const Given& given, Report& report, Settings& settings) {
   check_fp16(given, report, settings);
-  const auto* bf16 = given_boolean(given, "bf16.enabled", false);
-  if (bf16 != nullptr && !settings.fp16) {
-    report.warn(bf16->path,
-                "false is not followed: parameters have the dtype that the trainer registers");
-  }
   const GivenValue* sums = given.find("data_types.grad_accum_dtype");
   if (text_of(sums) == "bf16" || text_of(sums) == "fp16") {
     const bool accumulates = settings.gradient_accumulation_steps > 1;

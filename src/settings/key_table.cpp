@@ -141,9 +141,11 @@ constexpr Key kKeys[] = {
         .or_auto()
         .into<&Settings::train_micro_batch_size_per_gpu>(),
     section("bf16", "bfloat16 training.").or_as("bfloat16").or_null(),
-    trainer("bf16.enabled", Kind::kBoolean,
-            "true: the trainer's parameters are bf16. false is a warning: they have the dtype that "
-            "the trainer registers.")
+    trainer(
+        "bf16.enabled", Kind::kBoolean,
+        "true: the trainer's parameters are bf16. A file in which neither it nor fp16.enabled is "
+        "true asks for f32, as in DeepSpeed; \"auto\" in either leaves the choice to the trainer. "
+        "Settings::parameter_dtype() says what is asked for.")
         .into<&Settings::bf16>()
         .with_check(),
     section("fp16", "float16 training.").or_null(),

@@ -147,8 +147,21 @@ class Reader {
   const bool leave_auto_open_;
 };
 
+// "auto", which a trainer fills in: what comes of it is the trainer's choice.
+bool leaves_dtype_open(const json& root) {
+  for (const char* path : {"fp16.enabled", "bf16.enabled", "bfloat16.enabled"}) {
+    if (const json* value = find_in(root, path); value != nullptr && *value == "auto") return true;
+  }
+  return false;
+}
+
 std::vector<std::string> defaults_taken(const Given& given, const Settings& settings) {
   std::vector<std::string> lines;
+  if (settings.parameter_dtype() == DType::kF32 && given.find("bf16.enabled") == nullptr) {
+    lines.emplace_back(
+        "neither bf16.enabled nor fp16.enabled is true: parameters are to be f32, as in DeepSpeed; "
+        "for 16 bits set one of them");
+  }
   for (const Key& key : keys()) {
     if (key.deepspeed_default.empty() || !key.honoured() || given.find(key.path) != nullptr)
       continue;
@@ -181,6 +194,7 @@ Reading read(std::string_view text, const ReadOptions& options, Report& report) 
   }
   report.use(document.locator);
   apply_overrides(document.value, options.overrides, report);
+  const bool dtype_is_open = leaves_dtype_open(document.value);
   fill_auto(document.value, options.for_auto, report);
 
   Reading reading;
@@ -191,6 +205,7 @@ Reading read(std::string_view text, const ReadOptions& options, Report& report) 
   check_together(given, report, reading.settings);
   refuse_not_served(not_served, report);
   throw_if_faulty(report);
+  if (!reading.settings.parameter_dtype() && !dtype_is_open) reading.settings.bf16 = false;
   warn_of_not_served(not_served, reading.settings, report);
   reading.settings.warnings = report.warnings();
   reading.settings.defaults_taken = defaults_taken(given, reading.settings);

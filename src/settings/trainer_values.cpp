@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a trainer takes from Settings: the rule's constants, the dtype, the batch.
+#include <algorithm>
 #include <limits>
 #include <string>
 
@@ -73,7 +74,8 @@ double OptimizerSection::learning_rate(OptimizerRule rule, double otherwise) con
 std::optional<DType> Settings::parameter_dtype() const {
   if (fp16) return DType::kF16;
   if (bf16.value_or(false)) return DType::kBf16;
-  return std::nullopt;
+  const bool fp16_is_open = std::ranges::find(open, "fp16.enabled") != open.end();
+  return bf16 && !fp16_is_open ? std::optional(DType::kF32) : std::nullopt;
 }
 
 void Settings::resolve_batch(std::uint32_t world_size, std::optional<std::uint32_t> micro_batch) {

@@ -171,6 +171,19 @@ static void polls_frozen_parameters_and_writes(void) {
   EXPECT_OK(headrace_engine_hash_parameters(engine, hash, &error));
   EXPECT_OK(headrace_engine_destroy(engine, &error));
 }
+/* Neither 16-bit dtype enabled is f32; without settings nothing was asked. */
+static void settings_say_the_dtype(void) {
+  static char text[16384];
+  headrace_engine* engine = new_engine("{\"fp16\": {\"enabled\": false}}");
+  size_t needed = 0;
+  EXPECT_OK(headrace_engine_settings_json(engine, text, sizeof text, &needed, &error));
+  EXPECT(strstr(text, "\"bf16\": {\n    \"enabled\": false") != NULL);
+  EXPECT_OK(headrace_engine_destroy(engine, &error));
+  EXPECT_OK(headrace_engine_create(NULL, &engine, &error));
+  EXPECT_OK(headrace_engine_settings_json(engine, text, sizeof text, &needed, &error));
+  EXPECT(strstr(text, "\"bf16\"") == NULL);
+  EXPECT_OK(headrace_engine_destroy(engine, &error));
+}
 static void create_refuses(const char* folder) {
   headrace_engine* engine = NULL;
   headrace_engine_options options;
@@ -198,6 +211,7 @@ static void create_refuses(const char* folder) {
   options.override_count = 1;
   EXPECT_OK(headrace_engine_create(&options, &engine, &error));
   settings_come_back(engine);
+  settings_say_the_dtype();
   EXPECT_OK(headrace_engine_destroy(engine, &error));
   options.override_count = 2;
   EXPECT_CODE(headrace_engine_create(&options, &engine, &error), HEADRACE_INVALID_ARGUMENT);

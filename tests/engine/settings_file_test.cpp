@@ -23,7 +23,7 @@ headrace::Settings read_settings(const std::string& path, std::uint32_t world_si
   headrace::Settings settings = headrace::Settings::from_file(path, options);
   // What two of the three batch sizes leave open; 8 where the file names none.
   settings.resolve_batch(world_size, 8);
-  return settings;  // parameter_dtype(): bf16, fp16, or nothing: the trainer's own
+  return settings;  // parameter_dtype(): bf16, fp16, f32, or nothing: the trainer's own
 }
 
 // `pass` runs forward, and backward of the loss times its argument. The engine's default constants
@@ -63,6 +63,30 @@ TEST(SettingsFile, AndSettingsInCodeGoForAnEngine) {
   engine.add_group("all", {{"w", DType::kBf16, {4}, {}}});
   engine.freeze();
   EXPECT_EQ(engine.plan().host_budget_bytes, std::uint64_t{8} << 30);
+}
+
+// A trainer that does not look at parameter_dtype() is told at freeze().
+TEST(SettingsFile, IsNamedWhereItsDtypeIsNotFollowed) {
+  const auto warnings = [](const char* text, DType dtype) {
+    std::vector<std::string> lines;
+    EngineOptions options;
+    options.log = [&](LogLevel level, std::string_view line) {
+      if (level == LogLevel::kWarning) lines.emplace_back(line);
+    };
+    Engine engine(text == nullptr ? Settings{} : Settings::from_json(text), options);
+    engine.add_group("all", {{"w", dtype, {4}, {}}});
+    engine.freeze();
+    return lines;
+  };
+  const auto other = warnings(R"({"fp16": {"enabled": false}})", DType::kBf16);
+  ASSERT_EQ(other.size(), 1u);
+  EXPECT_NE(other[0].find("ask for F32 parameters (neither bf16.enabled nor fp16.enabled is true)"),
+            std::string::npos)
+      << other[0];
+  EXPECT_EQ(warnings(R"({"bf16": {"enabled": true}})", DType::kF32).size(), 1u);
+  EXPECT_TRUE(warnings("{}", DType::kF32).empty());
+  EXPECT_TRUE(warnings(R"({"bf16": {"enabled": true}})", DType::kBf16).empty());
+  EXPECT_TRUE(warnings(nullptr, DType::kBf16).empty());
 }
 
 TEST(SettingsFile, GoesForAnEngineAndItsTrainer) {

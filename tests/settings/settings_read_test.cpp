@@ -16,7 +16,9 @@ namespace headrace {
 namespace {
 TEST(Settings, HaveTheDefaultsOfTheStructWhenNothingIsGiven) {
   const Settings read = Settings::from_json("{}");
-  EXPECT_EQ(read.to_json(), Settings{}.to_json());
+  Settings asked;
+  asked.bf16 = false;  // a file without a dtype asks for f32
+  EXPECT_EQ(read.to_json(), asked.to_json());
   EXPECT_TRUE(read.warnings.empty());
 }
 
@@ -188,8 +190,7 @@ TEST(Settings, KeepQuietAboutValuesThatAreWhatIsDoneInAnyCase) {
   for (const char* other :
        {R"({"zero_optimization": {"contiguous_gradients": false}})",
         R"({"aio": {"block_size": 1048576}, "headrace": {"io_block_bytes": "2MiB"}})",
-        R"({"flops_profiler": {"enabled": true}})", R"({"bf16": {"enabled": false}})",
-        R"({"aio": {"thread_count": "auto"}})"}) {
+        R"({"flops_profiler": {"enabled": true}})", R"({"aio": {"thread_count": "auto"}})"}) {
     EXPECT_EQ(warnings(other).size(), 1u) << other;
   }
 }
@@ -219,12 +220,12 @@ TEST(Settings, TakeTheRuleAndTheConstantsOfDeepSpeedsOptimizer) {
   EXPECT_EQ(without.optimizer_section.learning_rate(without.optimizer, 7), 7);
   EXPECT_EQ(Settings::from_json(R"({"optimizer": {"params": {"adam_w_mode": false}}})").optimizer,
             OptimizerRule::kAdam);
-  const Settings adam = Settings::from_json(
-      R"({"optimizer": {"type": "Adam", "params": {"adam_w_mode": false}}})");
+  const Settings adam =
+      Settings::from_json(R"({"optimizer": {"type": "Adam", "params": {"adam_w_mode": false}}})");
   EXPECT_EQ(adam.optimizer, OptimizerRule::kAdam);
   // As in DeepSpeed, where only the type Adam looks at it.
-  const Settings adamw = Settings::from_json(
-      R"({"optimizer": {"type": "AdamW", "params": {"adam_w_mode": false}}})");
+  const Settings adamw =
+      Settings::from_json(R"({"optimizer": {"type": "AdamW", "params": {"adam_w_mode": false}}})");
   EXPECT_EQ(adamw.optimizer, OptimizerRule::kAdamW);
   ASSERT_EQ(adamw.warnings.size(), 1u);
   EXPECT_NE(adamw.warnings[0].find("adam_w_mode: no effect"), std::string::npos);
@@ -249,8 +250,51 @@ TEST(Settings, ScaleLossesAndSkipOverflowsWithFp16) {
   EXPECT_EQ(read.parameter_dtype(), DType::kF16);
   EXPECT_EQ(read.loss_scaling.hysteresis, 4u);
   EXPECT_EQ(read.non_finite, NonFinite::kSkip);
-  EXPECT_EQ(Settings::from_json(R"({"bf16": {"enabled": true}})").parameter_dtype(), DType::kBf16);
-  EXPECT_FALSE(Settings::from_json("{}").parameter_dtype());
+}
+
+TEST(Settings, SayWhichDtypeAFileAsksForAndWhereItLeavesThatToTheTrainer) {
+  const auto dtype = [](const std::string& text, const std::vector<std::string>& for_auto = {}) {
+    return Settings::from_json(text, "f",
+                               ReadOptions{.for_auto = for_auto, .leave_auto_open = true})
+        .parameter_dtype();
+  };
+  EXPECT_EQ(dtype(R"({"bf16": {"enabled": true}})"), DType::kBf16);
+  EXPECT_EQ(dtype(R"({"fp16": {"enabled": true}, "bf16": {"enabled": false}})"), DType::kF16);
+  // As in DeepSpeed.
+  for (const char* f32 :
+       {"{}", R"({"fp16": {"enabled": false}})", R"({"bf16": {"enabled": false}})",
+        R"({"bfloat16": {"enabled": false}, "fp16": {"enabled": false}})",
+        R"({"bf16": {}, "fp16": {"loss_scale": 0}})", R"({"bf16": null, "fp16": null})",
+        R"({"zero_optimization": {"stage": 3}, "gradient_clipping": 1})"})
+    EXPECT_EQ(dtype(f32), DType::kF32) << f32;
+  for (const char* open : {R"({"bf16": {"enabled": "auto"}})", R"({"fp16": {"enabled": "auto"}})",
+                           R"({"fp16": {"enabled": false}, "bfloat16": {"enabled": "auto"}})",
+                           R"({"fp16": {"enabled": "auto"}, "bf16": {"enabled": false}})",
+                           R"({"fp16": {"enabled": "auto"}, "bf16": {"enabled": "auto"}})"})
+    EXPECT_EQ(dtype(open), std::nullopt) << open;
+  EXPECT_EQ(
+      dtype(R"({"fp16": {"enabled": "auto"}, "bf16": {"enabled": false}})", {"fp16.enabled=false"}),
+      DType::kF32);
+  EXPECT_EQ(dtype(R"({"fp16": {"enabled": "auto"}})", {"fp16.enabled=false"}), std::nullopt)
+      << "what the trainer filled in is the trainer's choice";
+  EXPECT_EQ(dtype(R"({"bf16": {"enabled": "auto"}})", {"bf16.enabled=true"}), DType::kBf16);
+  EXPECT_EQ(Settings{}.parameter_dtype(), std::nullopt) << "there was no file";
+  EXPECT_EQ(Settings::from_json(Settings::from_json("{}").to_json()).parameter_dtype(),
+            DType::kF32);
+}
+
+TEST(Settings, SayThatParametersAreF32WhereNoKeyDoes) {
+  const auto lines = [](const char* text) {
+    std::vector<std::string> said;
+    for (const std::string& line : Settings::from_json(text).defaults_taken)
+      if (line.find("parameters are to be f32") != std::string::npos) said.push_back(line);
+    return said.size();
+  };
+  EXPECT_EQ(lines("{}"), 1u);
+  EXPECT_EQ(lines(R"({"fp16": {"enabled": false}})"), 1u);
+  EXPECT_EQ(lines(R"({"bf16": {"enabled": false}})"), 0u) << "the file says it itself";
+  EXPECT_EQ(lines(R"({"bf16": {"enabled": true}})"), 0u);
+  EXPECT_EQ(lines(R"({"fp16": {"enabled": true}})"), 0u);
 }
 
 TEST(Settings, FillInTheBatchAsDeepSpeedDoes) {

@@ -76,8 +76,10 @@ class Draw {
       s.tuned.gb_per_second_low = real(0.1, 100);
       s.tuned.gb_per_second_high = real(0.1, 100);
     }
-    s.bf16 = maybe(coin());
-    s.fp16 = !s.bf16.value_or(false) && coin();
+    s.fp16 = coin();
+    // Where nothing asks for a dtype, what is written asks for f32.
+    if (s.fp16) s.bf16 = maybe(false);
+    if (!s.fp16) s.bf16 = coin();
     s.train_micro_batch_size_per_gpu = maybe(static_cast<std::uint32_t>(between(1, 2147483647)));
     s.train_batch_size = maybe(static_cast<std::uint32_t>(between(1, 2147483647)));
     if (s.train_batch_size && s.train_micro_batch_size_per_gpu && coin())

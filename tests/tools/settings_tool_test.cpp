@@ -42,6 +42,16 @@ TEST_F(SettingsTool, ChecksEveryFileAndEndsWithTwoWhereOneIsRefused) {
   EXPECT_EQ(run_headrace("settings check " + good).exit_code, 0);
 }
 
+TEST_F(SettingsTool, SaysWhichDtypeParametersAreToHave) {
+  const auto said = [&](const std::string& text, const std::string& line) {
+    const Ran ran = run_headrace("settings check " + written("dtype.json", text));
+    EXPECT_TRUE(has(ran, "\n  parameters: " + line + "\n")) << ran.out;
+  };
+  said(R"({"fp16": {"enabled": false}})", "F32");
+  said(R"({"bf16": {"enabled": true}})", "BF16");
+  said(R"({"bf16": {"enabled": "auto"}})", "of the dtype that the trainer has");
+}
+
 TEST_F(SettingsTool, ClosesWhatIsLeftAutoAndTakesTheFileBehindTheOption) {
   const std::string file = written("auto.json", R"({"gradient_clipping": "auto"})");
   const Ran open = run_headrace("settings check " + file);
@@ -63,7 +73,8 @@ TEST_F(SettingsTool, SaysWhichDefaultHoldsWhereDeepSpeedsHasChanged) {
   EXPECT_TRUE(has(ran, "gradient_clipping is not given: 0.0 holds (DeepSpeed: 0 until 0.19.2"))
       << ran.out;
   const Ran given =
-      run_headrace("settings check " + written("given.json", R"({"gradient_clipping": 0})"));
+      run_headrace("settings check " + written("given.json", R"({"gradient_clipping": 0,
+        "bf16": {"enabled": true}})"));
   EXPECT_FALSE(has(given, "default:")) << given.out;
   const Ran fp16 =
       run_headrace("settings check " + written("fp16.json", R"({"fp16": {"enabled": true}})"));

@@ -232,6 +232,26 @@ TEST_F(TrainGpt, RunsDeepSpeedsOwnFiles) {
 
 TEST_F(TrainGpt, GivesEqualBitsWhereverTheBytesLive) { expect_equal_everywhere({}); }
 
+// DeepSpeed trains a file without bf16 and fp16 in f32.
+TEST_F(TrainGpt, TrainsInF32WhereTheFileEnablesNeither16BitDtype) {
+  const std::string file = folder_.write("f32.json", R"({"fp16": {"enabled": false},
+    "optimizer": {"type": "AdamW", "params": {"lr": 3e-3, "weight_decay": 0.01}},
+    "train_micro_batch_size_per_gpu": 2, "gradient_clipping": 1.0})");
+  const std::vector<std::string> how{"--config", file};
+  const json f32 = report(how);
+  EXPECT_EQ(f32["options"]["dtype"], "F32");
+  EXPECT_EQ(f32["options"]["products_in"], "f32");
+  expect_equal_results(report(join(how, on_nvme(true))), f32);
+  const json torch = report({"--config", file, "--plain"});
+  EXPECT_EQ(torch["options"]["dtype"], "F32");
+  const json bf16 = report({"--config", file, "--set", "bf16.enabled=true"});
+  for (std::size_t step = 0; step < 4; ++step) {
+    const double loss = f32["steps"][step]["loss"];
+    EXPECT_NEAR(loss, torch["steps"][step]["loss"].get<double>(), 1e-5 * loss) << step;
+  }
+  EXPECT_NE(f32["steps"][3]["loss"], bf16["steps"][3]["loss"]);
+}
+
 TEST_F(TrainGpt, GivesEqualBitsWithAccumulationAndClippingThatBites) {
   expect_equal_everywhere({"--accumulation", "4", "--set", "gradient_clipping=0.1"});
 }

@@ -233,6 +233,24 @@ TEST_F(RunProgram, FillsInWhatAFileLeavesToTheTrainer) {
   EXPECT_EQ(err_.find("auto"), std::string::npos) << err_;
 }
 
+TEST_F(RunProgram, TakesTheDtypeOfTheFileAndBf16WhereNothingAsksForOne) {
+  const auto dtype = [&](const std::string& text, const std::vector<std::string>& more = {}) {
+    std::vector<std::string> words = more;
+    if (!text.empty()) words.insert(words.end(), {"--config", folder_.write("dtype.json", text)});
+    EXPECT_EQ(run(words), 0) << err_;
+    return report()["options"]["dtype"];
+  };
+  EXPECT_EQ(dtype(R"({"gradient_clipping": 1})"), "F32");
+  EXPECT_NE(err_.find("parameters are to be f32"), std::string::npos) << err_;
+  EXPECT_EQ(dtype(R"({"fp16": {"enabled": false}})"), "F32");
+  EXPECT_NE(out_.find("F32 weights"), std::string::npos) << out_;
+  EXPECT_EQ(dtype(R"({"fp16": {"enabled": "auto"}})"), "BF16");
+  EXPECT_EQ(dtype(R"({"bf16": {"enabled": "auto"}})"), "BF16");
+  EXPECT_EQ(dtype(""), "BF16") << "no file";
+  EXPECT_EQ(dtype("", {"--set", "bf16.enabled=false"}), "F32");
+  EXPECT_EQ(dtype("", {"--set", "fp16.enabled=true"}), "F16");
+}
+
 TEST_F(RunProgram, FillsInTheRateAsItWasGivenAndNoSecondDtype) {
   const std::string scheduler =
       R"("scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": "auto",

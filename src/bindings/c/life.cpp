@@ -55,6 +55,7 @@ Settings settings_of(const headrace_engine_options& options) {
   if (options.settings_file != nullptr) {
     return Settings::from_file(options.settings_file, overrides);
   }
+  if (options.settings_json == nullptr && overrides.empty()) return {};  // nothing is asked for
   const char* text = options.settings_json != nullptr ? options.settings_json : "{}";
   return Settings::from_json(text, "settings_json", overrides);
 }

@@ -95,7 +95,9 @@ int run(const Options& options) {
   if (!options.model.empty()) {
     Settings settings =
         options.config.empty()
-            ? Settings::from_json("{}", "no settings", options.set)
+            ? Settings::from_json(
+                  R"({"bf16": {"enabled": "auto"}})", "no settings",
+                  ReadOptions{.overrides = options.set, .for_auto = {"bf16.enabled=true"}})
             : Settings::from_file(options.config,
                                   ReadOptions{.overrides = options.set, .leave_auto_open = true});
     e.model = model_of(options.model);

@@ -25,13 +25,14 @@ constexpr const char* kDescription =
     "Memory is by the planner that an engine allocates with.\n";
 constexpr const char* kDefaults = "defaults of plan";
 
-// What is assumed without settings: all that may lie on NVMe, and memory kept for as much as fits.
+// What is assumed without settings: all that may lie on NVMe, memory kept for as much as fits, and
+// bf16.
 std::string default_settings(const std::vector<std::string>& set) {
   const bool placed = std::ranges::any_of(
       set, [](const std::string& one) { return one.find("nvme_path") != std::string::npos; });
   return std::string(R"({"zero_optimization": {"offload_optimizer": {"device": "nvme")") +
          (placed ? "" : R"(, "nvme_path": "NVMe")") +
-         R"(}, "offload_param": {"device": "nvme"}},
+         R"(}, "offload_param": {"device": "nvme"}}, "bf16": {"enabled": "auto"},
              "headrace": {"host_budget_bytes": "auto"}})";
 }
 
@@ -150,10 +151,12 @@ Machine machine_for(const Options& o) {
 
 Scenario scenario_for(const Options& o) {
   Scenario s;
-  s.settings = o.settings.empty()
-                   ? Settings::from_json(default_settings(o.set), kDefaults, o.set)
-                   : Settings::from_file(o.settings,
-                                         ReadOptions{.overrides = o.set, .leave_auto_open = true});
+  s.settings =
+      o.settings.empty()
+          ? Settings::from_json(default_settings(o.set), kDefaults,
+                                ReadOptions{.overrides = o.set, .for_auto = {"bf16.enabled=true"}})
+          : Settings::from_file(o.settings,
+                                ReadOptions{.overrides = o.set, .leave_auto_open = true});
   // Nobody wrote those.
   std::erase_if(s.settings.warnings,
                 [](const std::string& warning) { return warning.starts_with(kDefaults); });

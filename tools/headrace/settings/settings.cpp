@@ -97,13 +97,16 @@ int check_files(const Options& o, std::FILE* out) {
     Json file = {{"path", path}, {"ok", true}};
     try {
       const Settings settings = Settings::from_file(path, read_options(o));
-      print_to(out, "{}: ok\n", path);
+      const auto dtype = settings.parameter_dtype();
+      print_to(out, "{}: ok\n  parameters: {}\n", path,
+               dtype ? name_of(*dtype) : "of the dtype that the trainer has");
       for (const std::string& warning : settings.warnings)
         print_to(out, "  warning: {}\n", warning);
       for (const std::string& line : settings.defaults_taken)
         print_to(out, "  default: {}\n", line);
       for (const std::string& key : settings.open)
         print_to(out, "  open: {} is \"auto\", for the trainer to fill in\n", key);
+      file["parameter_dtype"] = dtype ? Json(name_of(*dtype)) : Json();
       file["warnings"] = settings.warnings;
       file["defaults_taken"] = settings.defaults_taken;
       file["open"] = settings.open;
