@@ -60,6 +60,7 @@ struct OptimizerSection {
   std::optional<std::array<double, 2>> betas = {};
   std::optional<double> eps = {}, weight_decay = {}, momentum = {}, dampening = {}, lr_decay = {};
   std::optional<bool> bias_correction = {}, adam_w_mode = {}, nesterov = {}, maximize = {};
+  std::optional<bool> torch_adam = {};  // the defaults of torch.optim, not of DeepSpeed's own Adam
 
   // What is given, over `defaults`; with a type, over the defaults that DeepSpeed has for it.
   //   rule  Settings::optimizer

@@ -207,8 +207,10 @@ constexpr Key kKeys[] = {
         .from(0, 3.4e38)
         .of("adamw|adam|adagrad")
         .into<&Settings::optimizer_section, &OptimizerSection::eps>(),
-    trainer("optimizer.params.weight_decay", Kind::kNumber,
-            "With a type and without it: 0. Which parameters have one is the trainer's to say.")
+    trainer(
+        "optimizer.params.weight_decay", Kind::kNumber,
+        "With a type and without it: 0, AdamW's with torch_adam 0.01. Which parameters have one is "
+        "the trainer's to say.")
         .in("of the weight, times the rate")
         .from(0, 3.4e38)
         .into<&Settings::optimizer_section, &OptimizerSection::weight_decay>(),
@@ -221,6 +223,11 @@ constexpr Key kKeys[] = {
         .of("adamw|adam")
         .into<&Settings::optimizer_section, &OptimizerSection::adam_w_mode>()
         .with_check(),
+    trainer("optimizer.params.torch_adam", Kind::kBoolean,
+            "true: the constants that are left out are those of torch.optim's AdamW or Adam, which "
+            "DeepSpeed would run. The update runs in this engine either way.")
+        .of("adamw|adam")
+        .into<&Settings::optimizer_section, &OptimizerSection::torch_adam>(),
     trainer("optimizer.params.momentum", Kind::kNumber,
             "A value other than 0 makes sgd_momentum of SGD.")
         .in("ratio")
@@ -685,8 +692,6 @@ constexpr Key kKeys[] = {
     idle("optimizer.legacy_fusion", Kind::kBoolean, kTrainers).always("false"),
     refused("optimizer.params.amsgrad", Kind::kBoolean,
             "AMSGrad does not run here; remove it, or set it to false")
-        .always("false"),
-    idle("optimizer.params.torch_adam", Kind::kBoolean, "the update runs in this engine")
         .always("false"),
     refused("optimizer.params.initial_accumulator_value", Kind::kNumber,
             "Adagrad's sums of squares begin at 0; remove it")

@@ -162,6 +162,14 @@ std::vector<std::string> defaults_taken(const Given& given, const Settings& sett
         "neither bf16.enabled nor fp16.enabled is true: parameters are to be f32, as in DeepSpeed; "
         "for 16 bits set one of them");
   }
+  const OptimizerSection& optimizer = settings.optimizer_section;
+  if (optimizer.torch_adam.value_or(false) && !optimizer.type.empty() && !optimizer.weight_decay &&
+      settings.optimizer == OptimizerRule::kAdamW) {
+    lines.emplace_back(
+        "optimizer.params.weight_decay is not given: 0.01 holds, torch.optim.AdamW's, as "
+        "torch_adam "
+        "is true (without it 0, DeepSpeed's own)");
+  }
   for (const Key& key : keys()) {
     if (key.deepspeed_default.empty() || !key.honoured() || given.find(key.path) != nullptr)
       continue;

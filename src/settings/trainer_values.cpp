@@ -9,10 +9,11 @@
 
 namespace headrace {
 namespace {
-// DeepSpeed's own defaults, which are torch's but for the weight decay.
-Hyperparameters deepspeed_defaults(OptimizerRule rule) {
+// DeepSpeed's own defaults, which are torch's but for the weight decay; of AdamW it has torch's too
+// where it takes torch's optimizer.
+Hyperparameters deepspeed_defaults(OptimizerRule rule, bool torch_adam) {
   Hyperparameters values;
-  values.weight_decay = 0;
+  values.weight_decay = torch_adam && rule == OptimizerRule::kAdamW ? 0.01f : 0;
   if (rule == OptimizerRule::kAdagrad) values.eps = 1e-10f;
   if (rule == OptimizerRule::kLion) values.beta2 = 0.99f;
   return values;
@@ -49,7 +50,8 @@ std::uint32_t share_of(std::uint64_t whole, std::uint64_t one, const char* one_n
 
 Hyperparameters OptimizerSection::hyperparameters(OptimizerRule rule,
                                                   const Hyperparameters& defaults) const {
-  Hyperparameters values = type.empty() ? defaults : deepspeed_defaults(rule);
+  Hyperparameters values =
+      type.empty() ? defaults : deepspeed_defaults(rule, torch_adam.value_or(false));
   if (betas) {
     values.beta1 = static_cast<float>((*betas)[0]);
     values.beta2 = static_cast<float>((*betas)[1]);

@@ -231,6 +231,35 @@ TEST(Settings, TakeTheRuleAndTheConstantsOfDeepSpeedsOptimizer) {
   EXPECT_NE(adamw.warnings[0].find("adam_w_mode: no effect"), std::string::npos);
 }
 
+TEST(Settings, DecayWeightsAsTorchDoesWhereTorchsAdamIsAskedFor) {
+  const auto read = [](const std::string& type, const std::string& params) {
+    return Settings::from_json(
+        R"({"bf16": {"enabled": true}, "gradient_clipping": 1, "optimizer": )"
+        R"({"type": ")" +
+        type + R"(", "params": {)" + params + "}}}");
+  };
+  const auto decay = [](const Settings& s) {
+    return s.optimizer_section.hyperparameters(s.optimizer, {}).weight_decay;
+  };
+  for (const char* type : {"AdamW", "Adam"}) {  // Adam is adamw too
+    const Settings torch = read(type, R"("torch_adam": true)");
+    EXPECT_EQ(decay(torch), 0.01f) << type;
+    ASSERT_EQ(torch.defaults_taken.size(), 1u);
+    EXPECT_NE(torch.defaults_taken[0].find("weight_decay is not given: 0.01 holds"),
+              std::string::npos)
+        << torch.defaults_taken[0];
+    EXPECT_EQ(torch.warnings, Lines{});
+  }
+  EXPECT_EQ(decay(read("Adam", R"("torch_adam": true, "adam_w_mode": false)")), 0)
+      << "torch.optim.Adam's";
+  const Settings given = read("AdamW", R"("torch_adam": true, "weight_decay": 0.1)");
+  EXPECT_EQ(decay(given), 0.1f);
+  EXPECT_EQ(given.defaults_taken, Lines{});
+  const Settings own = read("AdamW", R"("torch_adam": false)");
+  EXPECT_EQ(decay(own), 0);
+  EXPECT_EQ(own.defaults_taken, Lines{});
+}
+
 TEST(Settings, LeaveWholeSectionsToTheTrainerToo) {
   const std::string amp = R"({"amp": {"enabled": "auto", "opt_level": "auto"}})";
   EXPECT_EQ(Settings::from_json(amp, "f", ReadOptions{.leave_auto_open = true}).open,

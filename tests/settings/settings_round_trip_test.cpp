@@ -125,6 +125,7 @@ class Draw {
     if (adam || rule == OptimizerRule::kAdagrad) s.eps = maybe(real(0, 1));
     if (adam) {
       s.bias_correction = maybe(coin());
+      if (s.weight_decay) s.torch_adam = maybe(coin());  // without one a default is told of
       if (rule == OptimizerRule::kAdam || coin()) s.adam_w_mode = rule != OptimizerRule::kAdam;
     } else if (rule == OptimizerRule::kAdagrad) {
       s.lr_decay = maybe(real(0, 1));
