@@ -11,6 +11,8 @@ namespace headrace::settings {
 namespace {
 using nlohmann::json;
 
+constexpr double kLeastScale = 1e-30;  // gradients are multiplied by its inverse, an f32
+
 // The value of a key that was given and has that type; else null.
 const GivenValue* given_boolean(const Given& given, std::string_view path, bool wanted) {
   const GivenValue* found = given.find(path);
@@ -61,6 +63,28 @@ void check_stage(const Given& given, Report& report, const Settings& settings) {
   }
 }
 
+// What a static scale, or none, leaves unused.
+void check_dynamic_scale(const Given& given, Report& report, const LossScaling& scaling) {
+  const GivenValue* least = given.find("fp16.min_loss_scale");
+  if (scaling.min_loss_scale < kLeastScale && least != nullptr) {
+    report.fault(
+        least->path,
+        "a dynamic scale (fp16.loss_scale 0) would fall to where its inverse is no f32; give "
+        "at least 1e-30");
+  }
+  if (const GivenValue* window = given.find("fp16.loss_scale_window");
+      scaling.loss_scale_window == 0 && window != nullptr) {
+    report.fault(window->path,
+                 "a dynamic scale (fp16.loss_scale 0) grows after so many steps; give at least 1");
+  }
+  if (std::ldexp(1.0, static_cast<int>(scaling.initial_scale_power)) >= scaling.min_loss_scale)
+    return;
+  const GivenValue* power = given.find("fp16.initial_scale_power");
+  report.fault(power != nullptr ? power->path : least->path,
+               "the scale would begin at 2^" + std::to_string(scaling.initial_scale_power) +
+                   ", below fp16.min_loss_scale; change one of them");
+}
+
 // Steps whose gradients overflow are skipped, unless the file says otherwise; with a dynamic scale
 // they must be.
 void check_fp16(const Given& given, Report& report, Settings& settings) {
@@ -81,19 +105,11 @@ void check_fp16(const Given& given, Report& report, Settings& settings) {
   }
   const LossScaling& scaling = settings.loss_scaling;
   const bool dynamic = scaling.loss_scale == 0;
-  constexpr double kLeastScale = 1e-30;  // gradients are multiplied by its inverse, an f32
   if (!dynamic && scaling.loss_scale < kLeastScale) {
     report.fault(given.find("fp16.loss_scale")->path,
                  "the inverse of so small a scale is no f32; give 0 (dynamic) or at least 1e-30");
   }
-  if (dynamic &&
-      std::ldexp(1.0, static_cast<int>(scaling.initial_scale_power)) < scaling.min_loss_scale) {
-    const GivenValue* power = given.find("fp16.initial_scale_power");
-    const GivenValue* least = given.find("fp16.min_loss_scale");
-    report.fault(power != nullptr ? power->path : least->path,
-                 "the scale would begin at 2^" + std::to_string(scaling.initial_scale_power) +
-                     ", below fp16.min_loss_scale; change one of them");
-  }
+  if (dynamic) check_dynamic_scale(given, report, scaling);
   const GivenValue* non_finite = given.find("headrace.non_finite");
   if (non_finite == nullptr) {
     settings.non_finite = NonFinite::kSkip;

@@ -165,8 +165,9 @@ constexpr Key kKeys[] = {
         .from(0, 126)
         .into<&Settings::loss_scaling, &LossScaling::initial_scale_power>(),
     trainer("fp16.loss_scale_window", Kind::kInteger,
-            "A dynamic scale doubles one step after this many in a row that did not overflow.")
-        .from(1, kMaxCount)
+            "A dynamic scale doubles one step after this many in a row, at least 1, that did not "
+            "overflow.")
+        .from(0, kMaxCount)
         .in("steps")
         .into<&Settings::loss_scaling, &LossScaling::loss_scale_window>(),
     trainer("fp16.hysteresis", Kind::kInteger,
@@ -178,9 +179,9 @@ constexpr Key kKeys[] = {
             "true: hysteresis is restored by each step that does not overflow.")
         .into<&Settings::loss_scaling, &LossScaling::consecutive_hysteresis>(),
     trainer("fp16.min_loss_scale", Kind::kNumber,
-            "A dynamic scale stops here; an overflow at it ends the run.")
+            "A dynamic scale stops here, above 0; an overflow at it ends the run.")
         .in("factor")
-        .from(1e-30, 3.4e38)
+        .from(0, 3.4e38)
         .into<&Settings::loss_scaling, &LossScaling::min_loss_scale>(),
     section("optimizer",
             "Which rule runs, and its constants. With a type, what is left out is as in DeepSpeed.")

@@ -40,12 +40,13 @@ std::optional<std::uint64_t> take_digits(std::string_view& text, std::size_t mos
 
 bool in_range(const Key& key, double value) { return value >= key.least && value <= key.most; }
 
-// A whole number, however it is written. Nothing beyond 2^63, where doubles leave gaps anyway.
+// A whole number, however it is written: up to 2^63, which Python's sys.maxsize becomes as a
+// double.
 std::optional<double> whole_number(const json& value) {
   if (!value.is_number()) return std::nullopt;
   const double number = value.get<double>();
   const bool whole = std::isfinite(number) && std::trunc(number) == number;
-  return whole && std::fabs(number) < 9.2e18 ? std::optional(number) : std::nullopt;
+  return whole && std::fabs(number) <= 0x1p63 ? std::optional(number) : std::nullopt;
 }
 
 template <class T>
@@ -93,7 +94,7 @@ std::optional<std::uint64_t> size_of(const json& value) {
     return bytes >> 63 == 0 ? std::optional(bytes) : std::nullopt;
   }
   const auto number = whole_number(value);
-  if (!number || *number < 0) return std::nullopt;
+  if (!number || *number < 0 || *number >= 0x1p63) return std::nullopt;
   return static_cast<std::uint64_t>(*number);
 }
 

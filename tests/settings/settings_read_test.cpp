@@ -281,6 +281,30 @@ TEST(Settings, ScaleLossesAndSkipOverflowsWithFp16) {
   EXPECT_EQ(read.non_finite, NonFinite::kSkip);
 }
 
+TEST(Settings, TakeConstantsOfADynamicScaleThatNothingUses) {
+  for (const char* text :
+       {R"({"fp16": {"enabled": true, "loss_scale": 128, "min_loss_scale": 0}})",
+        R"({"fp16": {"enabled": false, "loss_scale": 0, "min_loss_scale": 0}})",
+        R"({"fp16": {"enabled": true, "loss_scale": 1, "loss_scale_window": 0}})"})
+    EXPECT_NO_THROW(Settings::from_json(text)) << text;
+  for (const char* text : {R"({"fp16": {"enabled": true, "min_loss_scale": 0}})",
+                           R"({"fp16": {"enabled": true, "loss_scale_window": 0}})",
+                           R"({"fp16": {"enabled": true, "loss_scale": 1, "min_loss_scale": -1}})"})
+    EXPECT_THROW(Settings::from_json(text), Error) << text;
+}
+
+// sys.maxsize, as DeepSpeed prints its default.
+TEST(Settings, TakeTheLargestNumberOfPythonsForACountOfElements) {
+  const Settings read = Settings::from_json(R"({"zero_optimization": {
+    "stage3_model_persistence_threshold": 9223372036854775807,
+    "stage3_max_live_parameters": 9.223372036854775807e18}})");
+  EXPECT_GE(read.warnings.size(), 1u);
+  EXPECT_THROW(Settings::from_json(R"({"zero_optimization": {"sub_group_size": 1e19}})"), Error);
+  EXPECT_THROW(Settings::from_json(R"({"headrace": {"host_budget_bytes": 9223372036854775808}})"),
+               Error);
+  EXPECT_THROW(Settings::from_json(R"({"headrace": {"host_budget_bytes": 9.3e18}})"), Error);
+}
+
 TEST(Settings, SayWhichDtypeAFileAsksForAndWhereItLeavesThatToTheTrainer) {
   const auto dtype = [](const std::string& text, const std::vector<std::string>& for_auto = {}) {
     return Settings::from_json(text, "f",
