@@ -52,7 +52,7 @@ std::string kind_text(const Key& key) {
     case Kind::kPathList:
       return "a list of paths";
     case Kind::kTextList:
-      return "a list of texts";
+      return "a text or a list of texts";
     case Kind::kNumberList:
       return "a list of numbers";
     case Kind::kPair:

@@ -73,6 +73,7 @@ constexpr std::string_view kOtherTraining =
 constexpr std::string_view kActivations = "activations are the trainer's";
 constexpr std::string_view kModules = "the trainer's modules run as they are";
 constexpr std::string_view kRules = "{headrace.optimizer} says which of the rules runs";
+constexpr std::string_view kUpdates = "the update runs in this engine";
 constexpr std::string_view kGroups = "the trainer says which parameters form a group";
 
 constexpr Key kKeys[] = {
@@ -125,6 +126,7 @@ constexpr Key kKeys[] = {
             "memory instead of 2.")
         .in("micro-batches")
         .from(1, kMaxCount)
+        .or_null()
         .or_auto()
         .into<&Settings::gradient_accumulation_steps>(),
     trainer("train_batch_size", Kind::kInteger,
@@ -133,11 +135,13 @@ constexpr Key kKeys[] = {
             "others; what contradicts is an error.")
         .from(1, kMaxCount)
         .in("sequences")
+        .or_null()
         .or_auto()
         .into<&Settings::train_batch_size>(),
     trainer("train_micro_batch_size_per_gpu", Kind::kInteger, "Sequences per micro-batch and rank.")
         .from(1, kMaxCount)
         .in("sequences")
+        .or_null()
         .or_auto()
         .into<&Settings::train_micro_batch_size_per_gpu>(),
     section("bf16", "bfloat16 training.").or_as("bfloat16").or_null(),
@@ -189,6 +193,7 @@ constexpr Key kKeys[] = {
     trainer("optimizer.type", Kind::kText,
             "Sets headrace.optimizer: AdamW, Adam (which is adamw too, unless adam_w_mode is "
             "false), Adagrad, Lion, SGD (with a momentum: sgd_momentum). Another is an error.")
+        .or_null()
         .into<&Settings::optimizer_section, &OptimizerSection::type>()
         .with_check(),
     section("optimizer.params", "Its constants.").or_null(),
@@ -265,6 +270,7 @@ constexpr Key kKeys[] = {
         .of(kWarmups)
         .into<&Settings::scheduler, &Scheduler::warmup_min_lr>(),
     rate("scheduler.params.warmup_max_lr", "Where it ends.")
+        .or_null()
         .of(kWarmups)
         .into<&Settings::scheduler, &Scheduler::warmup_max_lr>(),
     steps("scheduler.params.warmup_num_steps", "Its steps; 1 counts as 2.")
@@ -650,7 +656,7 @@ constexpr Key kKeys[] = {
     idle_count("zero_optimization.zenflow.steps_per_epoch", kStale).in("steps").or_null(),
 
     // ---- aio
-    section("aio", "DeepSpeed's drive section."),
+    section("aio", "DeepSpeed's drive section.").or_null(),
     idle_count("aio.block_size", "{headrace.io_block_bytes} is used")
         .in("bytes")
         .as("headrace.io_block_bytes"),
@@ -688,9 +694,10 @@ constexpr Key kKeys[] = {
          "parameters have the dtype that the trainer registers")
         .or_null(),
     idle("data_types.buffer_dtype", Kind::kText, "buffers belong to the trainer").or_null(),
+    idle("data_types.keep_in_fp32_modules", Kind::kTextList, "buffers belong to the trainer"),
 
     // ---- optimizer and scheduler
-    idle("optimizer.legacy_fusion", Kind::kBoolean, kTrainers).always("false"),
+    idle("optimizer.legacy_fusion", Kind::kBoolean, kTrainers).or_null().always("false"),
     refused("optimizer.params.amsgrad", Kind::kBoolean,
             "AMSGrad does not run here; remove it, or set it to false")
         .always("false"),
@@ -698,6 +705,14 @@ constexpr Key kKeys[] = {
             "Adagrad's sums of squares begin at 0; remove it")
         .in("squares")
         .always("0"),
+    refused("optimizer.params.decoupled_weight_decay", Kind::kBoolean,
+            "the type says how weights decay; write AdamW, or Adam with adam_w_mode false")
+        .always("false"),
+    idle("optimizer.params.set_grad_none", Kind::kBoolean, kUpdates),
+    idle("optimizer.params.foreach", Kind::kBoolean, kUpdates).or_null(),
+    idle("optimizer.params.fused", Kind::kBoolean, kUpdates).or_null(),
+    idle("optimizer.params.capturable", Kind::kBoolean, kUpdates).always("false"),
+    idle("optimizer.params.differentiable", Kind::kBoolean, kUpdates).always("false"),
     idle("optimizer.params.fp32_optimizer_states", Kind::kBoolean,
          "moments are kept as {headrace.moments}")
         .always("true"),
@@ -712,7 +727,7 @@ constexpr Key kKeys[] = {
     // ---- batch and the rest of the top level
     idle("managed_gradient_accumulation", Kind::kBoolean, kTrainers),
     idle("zero_allow_untested_optimizer", Kind::kBoolean, kRules),
-    idle("zero_force_ds_cpu_optimizer", Kind::kBoolean, "the update runs in this engine"),
+    idle("zero_force_ds_cpu_optimizer", Kind::kBoolean, kUpdates),
     idle("communication_data_type", Kind::kText, kRanks).or_null(),
     idle("seq_parallel_communication_data_type", Kind::kText, kRanks).or_null(),
     idle("prescale_gradients", Kind::kBoolean, kRanks).always("false"),
@@ -735,6 +750,12 @@ constexpr Key kKeys[] = {
     idle("vocabulary_size", Kind::kInteger, kModules).in("tokens").or_null(),
     idle("dataloader_drop_last", Kind::kBoolean, kTrainers),
     idle("graph_harvesting", Kind::kBoolean, kModules).always("false"),
+    refused("sequence_parallel_size", Kind::kInteger,
+            "no sequence is divided among ranks here; remove it, or write 1")
+        .in("ranks")
+        .from(1)
+        .or_null()
+        .always("1"),
     idle("use_data_before_expert_parallelism", Kind::kBoolean, kRanks).always("false"),
     idle("use_node_local_storage", Kind::kBoolean, kSaving),
     section("checkpoint", "DeepSpeed's checkpoints."),
@@ -769,6 +790,21 @@ constexpr Key kKeys[] = {
     idle("compile.offload_activation_pin_memory", Kind::kBoolean, kActivations),
     idle("compile.double_buffer", Kind::kBoolean, kModules),
     idle("compile.passes", Kind::kTextList, kModules).or_null(),
+    idle("compile.autoep_non_moe", Kind::kBoolean, kModules).always("false"),
+    idle("compile.free_activation", Kind::kBoolean, kActivations).always("false"),
+    idle_count("compile.free_activation_threshold", kActivations).in("bytes"),
+    idle("compile.symmetric_memory", Kind::kBoolean, kModules).always("false"),
+    idle("compile.debug_log", Kind::kBoolean, kTrainerLogs).always("false"),
+    idle("compile.sync_before_reduce", Kind::kBoolean, kRanks).always("false"),
+    idle("compile.sync_after_reduce", Kind::kBoolean, kRanks).always("false"),
+    idle("compile.sync_before_allgather", Kind::kBoolean, kRanks).always("false"),
+    idle("compile.sync_after_allgather", Kind::kBoolean, kRanks).always("false"),
+    idle("compile.keep_int_input_tensors", Kind::kBoolean, kModules),
+    idle("compile.keep_all_input_tensors", Kind::kBoolean, kModules).always("false"),
+    section("timers", "DeepSpeed's timers."),
+    section("timers.throughput", "Of a step."),
+    idle("timers.throughput.enabled", Kind::kBoolean, kTrainerLogs),
+    idle("timers.throughput.synchronized", Kind::kBoolean, kTrainerLogs),
 
     // ---- whole sections of DeepSpeed's
     idle("tensorboard", Kind::kOpenSection, kTrainerLogs).unless_enabled(),
@@ -792,7 +828,8 @@ constexpr Key kKeys[] = {
     refused("expert_parallel", Kind::kOpenSection, "no module is divided here; remove it")
         .unless_enabled(),
     idle("pipeline", Kind::kOpenSection, kFeature),
-    refused("tensor_parallel", Kind::kOpenSection, "no module is divided here; remove it"),
+    refused("tensor_parallel", Kind::kOpenSection,
+            "no module is divided here; remove it, or set its autotp_size to 1"),
     idle("hybrid_engine", Kind::kOpenSection, kFeature).unless_enabled(),
     idle("nebula", Kind::kOpenSection, kFeature).unless_enabled(),
     idle("datastates_ckpt", Kind::kOpenSection, kFeature).unless_enabled(),

@@ -31,7 +31,7 @@ enum class Kind {
   kText,
   kPath,
   kPathList,
-  kTextList,
+  kTextList,  // or one text
   kNumberList,
   kPair,          // a list of two numbers
   kSharesOrAuto,  // a list of numbers over 0, or "auto"

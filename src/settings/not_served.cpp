@@ -35,12 +35,19 @@ std::string name_and_value(std::string_view path, const json& effective) {
   return std::string(path) + (value != nullptr ? " = " + short_text(*value) : "");
 }
 
+// DeepSpeed divides modules from two on.
+bool divides_no_module(const Key& key, const json& value) {
+  if (key.path != "tensor_parallel" || !value.is_object()) return false;
+  const auto size = value.find("autotp_size");
+  return size == value.end() || (size->is_number() && *size <= 1);
+}
+
 // The value says what is done in any case.
 bool is_followed(const Key& key, const json& value, const json& effective) {
   if (!key.in_any_case.empty() && value == json::parse(key.in_any_case)) return true;
   if (key.kind == Kind::kOpenSection && value.is_object()) {
     if (value.contains("enabled")) return value["enabled"] == false;
-    if (key.off_by_default || value.empty()) return true;
+    if (key.off_by_default || value.empty() || divides_no_module(key, value)) return true;
   }
   if (key.same_as.empty()) return false;
   const json* ours = find_in(effective, key.same_as);

@@ -100,13 +100,14 @@ class Reader {
 
  private:
   void read_key(const Key& key, const json& value, const Path& path) {
-    if (key.auto_is_unsaid && value == "auto") return;
+    if (key.auto_is_unsaid && (value == "auto" || value.is_null())) return;
     if (!given_.add(key.path, {path, &value})) {
       report_.fault(path, "given twice, as " + quoted(key.name()) + " and as " + quoted(key.also) +
                               "; remove one");
       return;
     }
     if (value.is_null() && (key.nullable || key.off_by_default)) return;
+    if (key.off_by_default && value == false) return;
     if (key.off_by_default && value.is_object() && value.contains("enabled") &&
         value["enabled"] == "auto") {
       take_auto(path.member("enabled"), "true or false");

@@ -28,6 +28,9 @@ are in the section `headrace`, which DeepSpeed ignores. This is a whole file:
 }
 ```
 
+The keys of DeepSpeed are those of its version 0.19.8, read from its code by
+`tests/settings/deepspeed_keys.py` (which says how to run it), and those that earlier versions had.
+
 ## How a file is read
 
 - Comments (`// ...`, `/* ... */`), trailing commas and a byte order mark are accepted; the text

@@ -58,8 +58,9 @@ ordered_json value_schema(const Key& key) {
     case Kind::kPath:
       return {{"type", "string"}};
     case Kind::kPathList:
-    case Kind::kTextList:
       return list_of("string");
+    case Kind::kTextList:
+      return {{"anyOf", {{{"type", "string"}}, list_of("string")}}};
     case Kind::kNumberList:
     case Kind::kSharesOrAuto:
       return list_of("number");
@@ -82,6 +83,7 @@ ordered_json key_schema(const Key& key) {
   ordered_json schema = key.kind == Kind::kSection ? object_schema(key.path) : value_schema(key);
   ordered_json any = ordered_json::array({std::move(schema)});
   if (key.nullable || key.off_by_default) any.push_back({{"type", "null"}});
+  if (key.off_by_default) any.push_back({{"const", false}});
   if (key.path == "zero_optimization") any.push_back({{"type", "boolean"}});
   if (key.kind != Kind::kSection) any.push_back({{"const", "auto"}});
   ordered_json full = any.size() == 1 ? any[0] : ordered_json{{"anyOf", any}};

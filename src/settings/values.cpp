@@ -201,8 +201,9 @@ bool fits(const Key& key, const json& value, Settings& settings) {
     case Kind::kPath:
       return value.is_string();
     case Kind::kPathList:
-    case Kind::kTextList:
       return is_list_of(value, is_text);
+    case Kind::kTextList:
+      return is_text(value) || is_list_of(value, is_text);
     case Kind::kNumberList:
       return is_list_of(value, [](const json& v) { return v.is_number(); });
     case Kind::kPair:
