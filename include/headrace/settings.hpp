@@ -81,6 +81,9 @@ struct ReadOptions {
   // What is still "auto" then: false, a fault that names it; true, its default, and its name in
   // Settings::open.
   bool leave_auto_open = false;
+  // A key that nothing knows is a fault too where DeepSpeed ignores it; else a warning, unless it
+  // is near a known one, or one that belongs elsewhere.
+  bool strict = false;
 };
 
 struct Settings {

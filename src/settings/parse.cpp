@@ -40,16 +40,47 @@ std::string_view longer_word(std::string_view word, const std::vector<std::strin
   return best;
 }
 
-std::string unknown_key_text(std::string_view section, std::string_view name) {
-  std::vector<std::string_view> here;
-  std::vector<std::string_view> anywhere;
-  for (const Key& key : keys()) {
-    for (const std::string_view known : {key.name(), key.also}) {
-      if (known.empty()) continue;
-      anywhere.push_back(known);
-      if (key.section() == section) here.push_back(known);
-    }
+bool is_object(const Key& key) {
+  return key.kind == Kind::kSection || key.kind == Kind::kOpenSection;
+}
+
+// Whether `value` could have been meant for `key`: a comment is no section by a similar name.
+bool may_be_meant(const Key& key, const json& value) { return is_object(key) == value.is_object(); }
+
+// As above, and by its type: of keys elsewhere, which nobody misspelt so.
+bool is_like(const Key& key, const json& value) {
+  if (value == "auto") return !is_object(key);
+  switch (key.kind) {
+    case Kind::kSection:
+    case Kind::kOpenSection:
+      return value.is_object();
+    case Kind::kBoolean:
+      return value.is_boolean();
+    case Kind::kInteger:
+    case Kind::kNumber:
+      return value.is_number();
+    case Kind::kPathList:
+    case Kind::kTextList:
+    case Kind::kNumberList:
+    case Kind::kPair:
+    case Kind::kSharesOrAuto:
+      return value.is_array();
+    default:
+      return value.is_string();
   }
+}
+
+// Where DeepSpeed looks for its own keys and passes over others; elsewhere it refuses them.
+bool ignores_unknown_keys(std::string_view section) {
+  constexpr std::string_view kSections[] = {"",           "aio",        "activation_checkpointing",
+                                            "checkpoint", "data_types", "optimizer",
+                                            "scheduler",  "timers"};
+  return std::ranges::find(kSections, section) != std::end(kSections);
+}
+
+// Of a name that no key has: what it may have been meant for, or where it belongs. "" for one that
+// is like nothing known.
+std::string near_text(std::string_view section, std::string_view name, const json& value) {
   // Of the file that starts a run, which people give for DeepSpeed's.
   for (const std::string_view launchers_key :
        {"compute_environment", "deepspeed_config", "distributed_type", "mixed_precision",
@@ -57,33 +88,44 @@ std::string unknown_key_text(std::string_view section, std::string_view name) {
     if (section.empty() && name == launchers_key)
       return "is of Accelerate's launcher; give the file that its deepspeed_config_file names";
   }
-  std::string text = "unknown key";
   constexpr std::size_t kLongestWord = 64;  // the search costs the product of the lengths
-  if (name.size() > kLongestWord) return text;
+  if (name.size() > kLongestWord) return "";
   constexpr std::size_t kShortestWord = 4;  // something is always near a shorter one
+  constexpr std::size_t kShortestElsewhere = 5;
+  const bool is_short = name.size() < kShortestWord;
+  std::vector<std::string_view> here;
+  std::vector<std::string_view> anywhere;
+  for (const Key& key : keys()) {
+    for (const std::string_view known : {key.name(), key.also}) {
+      if (known.empty() || (is_short && !known.starts_with(name.substr(0, 1)))) continue;
+      if (is_like(key, value)) anywhere.push_back(known);
+      if (key.section() == section && may_be_meant(key, value)) here.push_back(known);
+    }
+  }
+  std::string text = "unknown key";
   std::string_view near_here = base::nearest_word(name, here);
-  if (near_here.empty() && name.size() >= kShortestWord) near_here = longer_word(name, here);
+  if (near_here.empty() && !is_short) near_here = longer_word(name, here);
   if (!near_here.empty()) text += "; did you mean " + quoted(near_here) + "?";
   if (const std::string elsewhere = sections_with(name); !elsewhere.empty()) {
     return text + (near_here.empty() ? "; " : " Or: ") + quoted(name) + " belongs in " + elsewhere;
   }
   if (!near_here.empty()) return text;
   const std::string_view near =
-      name.size() < kShortestWord ? std::string_view() : base::nearest_word(name, anywhere);
-  if (near.empty())
-    return text + "; nothing known is spelt like it (docs/settings.md lists all keys)";
+      name.size() < kShortestElsewhere ? std::string_view() : base::nearest_word(name, anywhere);
+  if (near.empty()) return "";
   return text + "; did you mean " + quoted(near) + " in " + sections_with(near) + "?";
 }
 
 class Reader {
  public:
   Reader(Report& report, Settings& settings, Given& given, std::vector<NotServed>& not_served,
-         bool leave_auto_open)
+         const ReadOptions& options)
       : report_(report),
         settings_(settings),
         given_(given),
         not_served_(not_served),
-        leave_auto_open_(leave_auto_open) {}
+        leave_auto_open_(options.leave_auto_open),
+        strict_(options.strict) {}
 
   void read_section(std::string_view section, const json& object, const Path& path) {
     for (const auto& [name, value] : object.items()) {
@@ -93,12 +135,29 @@ class Reader {
       if (const Key* key = find_key(section, name)) {
         read_key(*key, value, member);
       } else {
-        report_.fault(member, unknown_key_text(section, name));
+        read_unknown(section, name, value, member);
       }
     }
   }
 
  private:
+  void read_unknown(std::string_view section, const std::string& name, const json& value,
+                    const Path& path) {
+    const std::string near = near_text(section, name, value);
+    const bool passes =
+        ignores_unknown_keys(section) && !strict_ && report_.place_of(path).override_key.empty();
+    if (!near.empty()) {
+      report_.fault(path, near);
+    } else if (passes) {
+      report_.warn(path,
+                   "unknown key: nothing follows it here, and DeepSpeed ignores it (a name that "
+                   "starts with _ is a note)");
+    } else {
+      report_.fault(
+          path, "unknown key; nothing known is spelt like it (docs/settings.md lists all keys)");
+    }
+  }
+
   void read_key(const Key& key, const json& value, const Path& path) {
     if (key.auto_is_unsaid && (value == "auto" || value.is_null())) return;
     if (!given_.add(key.path, {path, &value})) {
@@ -145,7 +204,7 @@ class Reader {
   Settings& settings_;
   Given& given_;
   std::vector<NotServed>& not_served_;
-  const bool leave_auto_open_;
+  const bool leave_auto_open_, strict_;
 };
 
 // "auto", which a trainer fills in: what comes of it is the trainer's choice.
@@ -209,8 +268,7 @@ Reading read(std::string_view text, const ReadOptions& options, Report& report) 
   Reading reading;
   Given given;
   std::vector<NotServed> not_served;
-  Reader(report, reading.settings, given, not_served, options.leave_auto_open)
-      .read_section("", document.value, {});
+  Reader(report, reading.settings, given, not_served, options).read_section("", document.value, {});
   check_together(given, report, reading.settings);
   refuse_not_served(not_served, report);
   throw_if_faulty(report);

@@ -37,8 +37,11 @@ The keys of DeepSpeed are those of its version 0.19.8, read from its code by
   is UTF-8, at most 4 MiB, nested at most 64 deep. What else HJSON has (DeepSpeed reads it) is an
   error; `hjson -j FILE > NEW`, from the package that DeepSpeed installs, makes JSON of it.
 - A key whose name starts with `_` is a note and ignored with all it holds.
-- An unknown key is an error that names the nearest known one, and the section where the key would
-  belong. So is a key given twice, a value of the wrong type, and one out of range.
+- An unknown key is an error that names the nearest known one, or the section where the key would
+  belong. So is a key given twice, a value of the wrong type, and one out of range. An unknown key
+  that is like no other is a warning where DeepSpeed ignores it: at the top level and in `aio`,
+  `activation_checkpointing`, `checkpoint`, `data_types`, `optimizer`, `scheduler` and `timers`.
+  `ReadOptions::strict` and `headrace settings check --strict` make an error of it.
 - A key of DeepSpeed's that has no effect here is named in a warning, with its value and what is
   used instead: one line per section, and one per `--set`. No warning where the value is what is
   done in any case, or where the section is off (`"enabled": false`). One that would train

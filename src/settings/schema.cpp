@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The JSON Schema of settings files. It may let pass what the parser refuses, but not the other way
-// round: what no single key says (contradictions, refused features) is the parser's alone.
+// The JSON Schema of settings files, as the strict reader takes them. It may let pass what the
+// parser refuses, but not the other way round: what no single key says (contradictions, refused
+// features) is the parser's alone.
 #include <nlohmann/json.hpp>
 
 #include "settings/key_table.hpp"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // reading_fault.hpp: what must hold of any text that is read as settings.
 #pragma once
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -30,9 +31,9 @@ struct ReadingFault {
   std::string fault;  // "": what had to hold did
 };
 
-// Accepted: the text holds no unknown key, the settings write themselves as a text that gives the
-// same, each value that holds is printed, and the schema takes the text too. Refused: an error of
-// ours that says what is wrong and where.
+// Accepted: an unknown key is named in a warning, the settings write themselves as a text that
+// gives the same, each value that holds is printed, and the schema takes the text too. Refused: an
+// error of ours that says what is wrong and where.
 inline ReadingFault fault_of_reading(const std::string& text) {
   static const nlohmann::json schema = nlohmann::json::parse(settings_schema());
   try {
@@ -40,15 +41,20 @@ inline ReadingFault fault_of_reading(const std::string& text) {
     const Settings settings = Settings::from_json(text, "settings", options);
     const Document document = parse_document(text, Syntax::kRelaxed);
     if (!document.faults.empty()) return {true, "accepted, though it has faults"};
-    if (const std::string key = unknown_key_in(document.value, ""); !key.empty())
-      return {true, "accepted with the unknown key " + key};
+    const std::string unknown = unknown_key_in(document.value, "");
+    const auto names_one = [](const std::string& warning) {
+      return warning.find("unknown key: ") != std::string::npos;
+    };
+    if (!unknown.empty() && std::ranges::none_of(settings.warnings, names_one))
+      return {true, "accepted in silence with the unknown key " + unknown};
     Settings asked = settings;
     if (!asked.parameter_dtype()) asked.bf16 = false;  // what a text without a dtype asks for
     const std::string written = asked.to_json();
     const Settings again = Settings::from_json(written);
     if (again.to_json() != written) return {true, "not the same when it is read again: " + written};
     if (read_effective(text, "settings", options).values.empty()) return {true, "nothing is shown"};
-    const std::string fault = schema_fault(schema, document.value);
+    // Editors are told of all unknown keys, as the strict reader is.
+    const std::string fault = unknown.empty() ? schema_fault(schema, document.value) : "";
     return {true, fault.empty() ? "" : "the schema rejects it: " + fault};
   } catch (const Error& error) {
     const std::string refusal = error.what();

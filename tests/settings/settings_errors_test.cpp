@@ -16,14 +16,18 @@
 
 namespace headrace {
 namespace {
-std::string refusal(std::string_view text, const std::vector<std::string>& overrides = {}) {
+std::string refusal(std::string_view text, const std::vector<std::string>& overrides = {},
+                    bool strict = false) {
   try {
-    Settings::from_json(text, "f", overrides);
+    Settings::from_json(text, "f", ReadOptions{.overrides = overrides, .strict = strict});
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), Code::kSettings);
     return error.what();
   }
   return "accepted";
+}
+std::string strict_refusal(std::string_view text, const std::vector<std::string>& overrides = {}) {
+  return refusal(text, overrides, true);
 }
 #define EXPECT_STARTS_WITH(text, start) \
   EXPECT_EQ(std::string(text).substr(0, std::string(start).size()), start)
@@ -158,7 +162,7 @@ TEST(SettingsErrors, RefuseDeepNestingWithoutFollowingIt) {
 }
 
 TEST(SettingsErrors, StayOneLineAndShortWhateverAKeyHolds) {
-  const std::string text = refusal("{\"a\\nb" + std::string(100000, 'x') + "\": 1}");
+  const std::string text = strict_refusal("{\"a\\nb" + std::string(100000, 'x') + "\": 1}");
   EXPECT_EQ(text.find('\n'), std::string::npos);
   EXPECT_LT(text.size(), 300u);
   EXPECT_STARTS_WITH(text, "f:1:2: a\\u000abxxxx");
@@ -169,13 +173,14 @@ TEST(SettingsErrors, StayOneLineAndShortWhateverAKeyHolds) {
 TEST(SettingsErrors, StopListingAfterAHundred) {
   std::string text = "{";
   for (int i = 0; i < 5000; ++i) text += "\"quetzal" + std::to_string(i) + "\": 1,";
-  const std::string all = refusal(text + "}");
+  const std::string all = strict_refusal(text + "}");
   EXPECT_EQ(std::count(all.begin(), all.end(), '\n'), 100);
   EXPECT_NE(all.find("\nand perhaps more: these are the first 100"), std::string::npos);
 }
 
 TEST(SettingsErrors, ListFaultsInTheOrderOfTheTextAndOverridesLast) {
-  const std::string all = refusal("{\"zzz1\": 1,\n \"aaa1\": 1}", {"headrace.update_slots=0"});
+  const std::string all =
+      strict_refusal("{\"zzz1\": 1,\n \"aaa1\": 1}", {"headrace.update_slots=0"});
   EXPECT_STARTS_WITH(all, "f:1:2: zzz1: ");
   EXPECT_NE(all.find("\nf:2:2: aaa1: "), std::string::npos) << all;
   EXPECT_NE(all.find("\n--set headrace.update_slots: found 0"), std::string::npos) << all;
@@ -299,6 +304,36 @@ TEST(SettingsErrors, NameWhatWouldFailOnlyInTraining) {
 
 std::vector<std::string> warnings_of(const std::string& text) {
   return Settings::from_json(text, "f").warnings;
+}
+
+TEST(SettingsWarnings, NameAKeyThatDeepSpeedIgnoresAndThatIsLikeNoOther) {
+  for (const char* text : {R"({"comment": "of 2024"})", R"({"//": "note"})", R"({"log": true})",
+                           R"({"cuda_visible_devices": "0,1"})", R"({"name": "my run"})",
+                           R"({"optimizer": {"type": "AdamW", "remark": 1}})",
+                           R"({"aio": {"flavour": "x"}})", R"({"id": 7})"}) {
+    const std::vector<std::string> warnings = warnings_of(text);
+    ASSERT_EQ(warnings.size(), 1u) << text;
+    EXPECT_NE(warnings[0].find(": unknown key: nothing follows it here"), std::string::npos)
+        << warnings[0];
+    EXPECT_THROW(Settings::from_json(text, "f", ReadOptions{.strict = true}), Error) << text;
+  }
+}
+
+TEST(SettingsErrors, RefuseAnUnknownKeyThatIsNearAnotherOrOfAnotherLevelOrWhereDeepSpeedDoes) {
+  EXPECT_EQ(refusal(R"({"gradient_cliping": "1"})"),
+            "f:1:2: gradient_cliping: unknown key; did you mean \"gradient_clipping\"?");
+  EXPECT_EQ(refusal(R"({"bf6": {"enabled": true}})"),
+            "f:1:2: bf6: unknown key; did you mean \"bf16\"?");
+  EXPECT_EQ(refusal(R"({"stage": 3})"),
+            "f:1:2: stage: unknown key; \"stage\" belongs in zero_optimization");
+  EXPECT_EQ(refusal(R"({"lr": 1e-4})"),
+            "f:1:2: lr: unknown key; \"lr\" belongs in optimizer.params");
+  EXPECT_NE(refusal(R"({"zero_optimization": {"zebra": 1}})").find("nothing known"),
+            std::string::npos);
+  EXPECT_NE(
+      refusal(R"({"optimizer": {"type": "AdamW", "params": {"zebra": 1}}})").find("nothing known"),
+      std::string::npos);
+  EXPECT_NE(refusal("{}", {"zebra=1"}).find("nothing known"), std::string::npos) << "was typed";
 }
 
 TEST(SettingsWarnings, NameWhatIsGivenAndHasNoEffect) {

@@ -52,6 +52,17 @@ TEST_F(SettingsTool, SaysWhichDtypeParametersAreToHave) {
   said(R"({"bf16": {"enabled": "auto"}})", "of the dtype that the trainer has");
 }
 
+TEST_F(SettingsTool, RefusesAKeyThatDeepSpeedIgnoresIfItIsToBeStrict) {
+  const std::string file = written("log.json", R"({"log": "x", "gradient_clipping": 1})");
+  const Ran lenient = run_headrace("settings check " + file);
+  EXPECT_EQ(lenient.exit_code, 0) << lenient.out;
+  EXPECT_TRUE(has(lenient, ":1:2: log: unknown key: nothing follows it")) << lenient.out;
+  const Ran strict = run_headrace("settings check --strict " + file);
+  EXPECT_EQ(strict.exit_code, 2) << strict.out;
+  EXPECT_TRUE(has(strict, ":1:2: log: unknown key; nothing known")) << strict.out;
+  expect_refused(run_headrace("settings schema --strict"), "--strict", "would change nothing");
+}
+
 TEST_F(SettingsTool, ClosesWhatIsLeftAutoAndTakesTheFileBehindTheOption) {
   const std::string file = written("auto.json", R"({"gradient_clipping": "auto"})");
   const Ran open = run_headrace("settings check " + file);

@@ -37,6 +37,7 @@ constexpr const char* kFooter =
 struct Options {
   std::string action, json;
   std::vector<std::string> words, set;
+  bool strict = false;
   InitOptions init;
 };
 
@@ -72,13 +73,18 @@ void check(const Options& o) {
   const bool reads = o.action == "check" || o.action == "show";
   if (!reads && !inits && !o.set.empty())
     throw command_line::Fault{"--set with " + o.action + " would change nothing", "Leave it out"};
+  if (!reads && o.strict)
+    throw command_line::Fault{"--strict with " + o.action + " would change nothing",
+                              "Leave it out"};
   if (!reads && !inits && !o.json.empty())
     throw command_line::Fault{"--json with " + o.action + " has no report", "Leave it out"};
   command_line::check_report_target(o.json);
   command_line::check_targets_differ({{"--json", o.json}, {"--write", o.init.write}});
 }
 
-ReadOptions read_options(const Options& o) { return {.overrides = o.set, .leave_auto_open = true}; }
+ReadOptions read_options(const Options& o) {
+  return {.overrides = o.set, .leave_auto_open = true, .strict = o.strict};
+}
 
 std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;
@@ -184,6 +190,8 @@ int settings(int argc, const char* const* argv) {
       app, "--set", options.set,
       "A setting over the file's, or with init into it, a.b=value; may be repeated")
       ->type_name("KEY=VALUE");
+  app.add_flag("--strict", options.strict,
+               "check, show: an unknown key that DeepSpeed ignores is a fault too");
   app.add_option("--json", options.json, "File for the report of check, show and init; - is stdout")
       ->type_name("FILE");
   const char* const init = "With init";
