@@ -47,11 +47,16 @@ bool is_followed(const Key& key, const json& value, const json& effective) {
   if (!key.in_any_case.empty() && value == json::parse(key.in_any_case)) return true;
   if (key.kind == Kind::kOpenSection && value.is_object()) {
     if (value.contains("enabled")) return value["enabled"] == false;
-    if (key.off_by_default || value.empty() || divides_no_module(key, value)) return true;
+    if (value.empty() || divides_no_module(key, value)) return true;
   }
   if (key.same_as.empty()) return false;
   const json* ours = find_in(effective, key.same_as);
   return ours != nullptr && value == *ours;
+}
+
+// A section with keys of its own, and nobody switched it on.
+bool lacks_enabled(const Key& key, const json& value) {
+  return key.off_by_default && value.is_object() && !value.empty() && !value.contains("enabled");
 }
 
 struct Clause {
@@ -69,8 +74,11 @@ struct Group {
 void add(Group& group, const Key& key, const GivenValue& given, const json& effective) {
   const std::string value = short_text(*given.value);
   std::string name = given.path.dotted + (value.empty() ? "" : " = " + value);
-  const std::string instead =
-      fill_braces(key.help, [&](std::string_view path) { return name_and_value(path, effective); });
+  const std::string instead = lacks_enabled(key, *given.value)
+                                  ? "it is off without \"enabled\": true, as in DeepSpeed"
+                                  : fill_braces(key.help, [&](std::string_view path) {
+                                      return name_and_value(path, effective);
+                                    });
   const auto same = std::find_if(group.clauses.begin(), group.clauses.end(),
                                  [&](const Clause& clause) { return clause.instead == instead; });
   if (same == group.clauses.end()) {
@@ -95,7 +103,9 @@ Group& group_of(std::vector<Group>& groups, const GivenValue& given, const Place
 void refuse_not_served(const std::vector<NotServed>& keys, Report& report) {
   for (const NotServed& one : keys) {
     const json& value = *one.given.value;
-    if (one.key->status != Status::kRefused || is_followed(*one.key, value, {})) continue;
+    if (one.key->status != Status::kRefused || is_followed(*one.key, value, {}) ||
+        lacks_enabled(*one.key, value))
+      continue;
     report.fault(one.given.path, found_text(value) + ", which is refused: " + help_text(*one.key));
   }
 }

@@ -44,8 +44,8 @@ The keys of DeepSpeed are those of its version 0.19.8, read from its code by
   `ReadOptions::strict` and `headrace settings check --strict` make an error of it.
 - A key of DeepSpeed's that has no effect here is named in a warning, with its value and what is
   used instead: one line per section, and one per `--set`. No warning where the value is what is
-  done in any case, or where the section is off (`"enabled": false`). One that would train
-  something else is refused.
+  done in any case, or where the section is off (`"enabled": false`). One that is off for want of
+  `"enabled"` is named. One that would train something else is refused.
 - All faults are listed at once: `FILE:LINE:COLUMN: key: what was found; what is allowed`. Columns
   count characters.
 - Whole numbers may be written `5e8`. Sizes are bytes, or text: `"512MiB"`, `"1.5GiB"` (powers of

@@ -306,6 +306,20 @@ std::vector<std::string> warnings_of(const std::string& text) {
   return Settings::from_json(text, "f").warnings;
 }
 
+TEST(SettingsWarnings, NameASectionThatIsOffForWantOfEnabled) {
+  for (const char* section :
+       {R"("quantize_training": {"quantize_bits": {"start_bits": 12, "target_bits": 4}})",
+        R"("curriculum_learning": {"curriculum_type": "seqlen", "min_difficulty": 8})",
+        R"("amp": {"opt_level": "O1"})", R"("tensorboard": {"output_path": "logs"})"}) {
+    const std::vector<std::string> warnings = warnings_of("{" + std::string(section) + "}");
+    ASSERT_EQ(warnings.size(), 1u) << section;
+    EXPECT_NE(warnings[0].find("it is off without \"enabled\": true"), std::string::npos)
+        << warnings[0];
+  }
+  EXPECT_TRUE(
+      warnings_of(R"({"amp": {"enabled": false, "opt_level": "O1"}, "wandb": {}})").empty());
+}
+
 TEST(SettingsWarnings, NameAKeyThatDeepSpeedIgnoresAndThatIsLikeNoOther) {
   for (const char* text : {R"({"comment": "of 2024"})", R"({"//": "note"})", R"({"log": true})",
                            R"({"cuda_visible_devices": "0,1"})", R"({"name": "my run"})",
