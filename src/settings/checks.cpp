@@ -284,10 +284,24 @@ void check_scheduler(const Given& given, Report& report, const Settings& setting
 }
 
 // Accumulation that follows from the batch sizes is known when the number of ranks is.
-void check_batch(const Given& given, Settings& settings) {
-  const bool follows = settings.train_batch_size && settings.train_micro_batch_size_per_gpu;
-  if (follows && given.find("gradient_accumulation_steps") == nullptr)
+void check_batch(const Given& given, Report& report, Settings& settings) {
+  const auto& whole = settings.train_batch_size;
+  const auto& micro = settings.train_micro_batch_size_per_gpu;
+  if (!whole) return;
+  if (micro && given.find("gradient_accumulation_steps") == nullptr)
     settings.gradient_accumulation_steps = 0;
+  const std::uint64_t accumulation = settings.gradient_accumulation_steps;
+  const std::uint64_t of_rank = std::max<std::uint64_t>(1, accumulation) * micro.value_or(1);
+  if (*whole % of_rank == 0) return;
+  std::string factors = micro ? "train_micro_batch_size_per_gpu " + std::to_string(*micro) : "";
+  if (accumulation > 1) {
+    factors += (factors.empty() ? "" : " x ") + std::string("gradient_accumulation_steps ") +
+               std::to_string(accumulation);
+  }
+  report.fault(given.find("train_batch_size")->path,
+               std::to_string(*whole) + " is no multiple of " + factors +
+                   ", so no number of ranks can make it; change one of them, or leave one out and "
+                   "it follows from the others");
 }
 
 void check_together(const Given& given, Report& report, Settings& settings) {
@@ -302,7 +316,7 @@ void check_together(const Given& given, Report& report, Settings& settings) {
   check_scheduler(given, report, settings);
   warn_of_scheduler(given, report, settings);
   check_nesterov(given, report, settings);
-  check_batch(given, settings);
+  check_batch(given, report, settings);
   check_deadlines(given, report, settings);
   check_drive_paths(given, report, settings);
 }

@@ -333,6 +333,26 @@ TEST(SettingsWarnings, NameAKeyThatDeepSpeedIgnoresAndThatIsLikeNoOther) {
   }
 }
 
+TEST(SettingsErrors, RefuseABatchThatNoNumberOfRanksCanMake) {
+  EXPECT_EQ(refusal(R"({"train_batch_size": 10, "train_micro_batch_size_per_gpu": 4})"),
+            "f:1:2: train_batch_size: 10 is no multiple of train_micro_batch_size_per_gpu 4, so no "
+            "number of ranks can make it; change one of them, or leave one out and it follows from "
+            "the others");
+  EXPECT_STARTS_WITH(
+      refusal(R"({"gradient_accumulation_steps": 3, "train_batch_size": 8})"),
+      "f:1:36: train_batch_size: 8 is no multiple of gradient_accumulation_steps 3,");
+  EXPECT_STARTS_WITH(
+      refusal(R"({"train_batch_size": 24, "train_micro_batch_size_per_gpu": 4,
+                  "gradient_accumulation_steps": 4})"),
+      "f:1:2: train_batch_size: 24 is no multiple of train_micro_batch_size_per_gpu 4 x "
+      "gradient_accumulation_steps 4,");
+  for (const char* some : {R"({"train_batch_size": 24, "train_micro_batch_size_per_gpu": 4,
+            "gradient_accumulation_steps": 2})",
+                           R"({"train_batch_size": 10, "train_micro_batch_size_per_gpu": "auto",
+            "gradient_accumulation_steps": "auto"})"})
+    EXPECT_EQ(refusal(some), "accepted");
+}
+
 TEST(SettingsErrors, RefuseAnUnknownKeyThatIsNearAnotherOrOfAnotherLevelOrWhereDeepSpeedDoes) {
   EXPECT_EQ(refusal(R"({"gradient_cliping": "1"})"),
             "f:1:2: gradient_cliping: unknown key; did you mean \"gradient_clipping\"?");

@@ -375,8 +375,8 @@ TEST(Settings, FillInTheBatchAsDeepSpeedDoes) {
   Settings none = Settings::from_json("{}");
   none.resolve_batch(4);
   EXPECT_FALSE(none.train_batch_size);
-  for (const char* text : {R"({"train_batch_size": 7, "train_micro_batch_size_per_gpu": 4})",
-                           R"({"train_batch_size": 7, "train_micro_batch_size_per_gpu": 4,
+  for (const char* text : {R"({"train_batch_size": 12, "train_micro_batch_size_per_gpu": 4})",
+                           R"({"train_batch_size": 12, "train_micro_batch_size_per_gpu": 4,
                                "gradient_accumulation_steps": 1})"}) {
     Settings read = Settings::from_json(text);
     EXPECT_THROW(read.resolve_batch(2), Error) << text;

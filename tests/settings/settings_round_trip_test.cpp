@@ -81,9 +81,7 @@ class Draw {
     if (s.fp16) s.bf16 = maybe(false);
     if (!s.fp16) s.bf16 = coin();
     s.train_micro_batch_size_per_gpu = maybe(static_cast<std::uint32_t>(between(1, 2147483647)));
-    s.train_batch_size = maybe(static_cast<std::uint32_t>(between(1, 2147483647)));
-    if (s.train_batch_size && s.train_micro_batch_size_per_gpu && coin())
-      s.gradient_accumulation_steps = 0;
+    if (coin()) draw_whole_batch(s);
     s.loss_scaling = loss_scaling();
     if (s.fp16 && s.loss_scaling.loss_scale == 0) s.non_finite = NonFinite::kSkip;
     s.optimizer_section = optimizer_section(s.optimizer);
@@ -95,6 +93,16 @@ class Draw {
   template <class T>
   std::optional<T> maybe(T value) {
     return coin() ? std::optional(value) : std::nullopt;
+  }
+
+  // One that some number of ranks makes.
+  void draw_whole_batch(Settings& s) {
+    s.train_micro_batch_size_per_gpu = maybe(static_cast<std::uint32_t>(between(1, 1000)));
+    s.gradient_accumulation_steps = static_cast<std::uint32_t>(between(1, 1000));
+    s.train_batch_size =
+        static_cast<std::uint32_t>(s.train_micro_batch_size_per_gpu.value_or(1) *
+                                   s.gradient_accumulation_steps * between(1, 1000));
+    if (s.train_micro_batch_size_per_gpu && coin()) s.gradient_accumulation_steps = 0;
   }
 
   LossScaling loss_scaling() {

@@ -213,7 +213,7 @@ TEST_F(RunProgram, TrainsAsASettingsFileSays) {
   EXPECT_EQ(d["options"]["min_lr"], nullptr);
 
   expect_no_run({"--config", file, "--batch", "4"},
-                "train_batch_size 6 is not train_micro_batch_size_per_gpu 4");
+                "train_batch_size: 6 is no multiple of train_micro_batch_size_per_gpu 4");
   expect_no_run({"--config", file, "--batch", "2", "--warmup", "2"}, "OneCycle");
 }
 
