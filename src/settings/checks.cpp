@@ -154,7 +154,6 @@ std::string lower_case(std::string name) {
   return name;
 }
 
-// The rule that DeepSpeed's `optimizer.type` names; none: nothing that is served.
 std::optional<OptimizerRule> rule_of(const Given& given, std::string name) {
   name = lower_case(std::move(name));
   const bool coupled = given_boolean(given, "optimizer.params.adam_w_mode", false) != nullptr;

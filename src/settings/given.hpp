@@ -3,6 +3,7 @@
 #pragma once
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -62,6 +63,8 @@ void apply_overrides(nlohmann::json& root, const std::vector<std::string>& overr
 // Puts the trainer's values, "a.b=value", where the text leaves "auto".
 void fill_auto(nlohmann::json& root, const std::vector<std::string>& values, Report& report);
 
+// The rule that DeepSpeed's `optimizer.type` names; none: nothing that is served.
+std::optional<OptimizerRule> rule_of(const Given& given, std::string name);
 // Checks what one key at a time cannot say: contradictions, paths, values that are refused.
 void check_together(const Given& given, Report& report, Settings& settings);
 void check_drive_paths(const Given& given, Report& report, Settings& settings);

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What DeepSpeed has and Headrace does not: one warning per section, which names every such key
-// with its value and what is used instead.
-#include <algorithm>
+// What DeepSpeed has and Headrace does not: a warning per key, with its value and what is used
+// instead.
 #include <cmath>
-#include <utility>
 
 #include "settings/given.hpp"
 #include "settings/json_text.hpp"
@@ -59,44 +57,15 @@ bool lacks_enabled(const Key& key, const json& value) {
   return key.off_by_default && value.is_object() && !value.empty() && !value.contains("enabled");
 }
 
-struct Clause {
-  std::string names;
-  std::string instead;
-};
-
-// Keys of one section, or of one override.
-struct Group {
-  std::string name;
-  Place place;
-  std::vector<Clause> clauses;
-};
-
-void add(Group& group, const Key& key, const GivenValue& given, const json& effective) {
+std::string line_of(const Key& key, const GivenValue& given, const json& effective) {
   const std::string value = short_text(*given.value);
-  std::string name = given.path.dotted + (value.empty() ? "" : " = " + value);
   const std::string instead = lacks_enabled(key, *given.value)
                                   ? "it is off without \"enabled\": true, as in DeepSpeed"
                                   : fill_braces(key.help, [&](std::string_view path) {
                                       return name_and_value(path, effective);
                                     });
-  const auto same = std::find_if(group.clauses.begin(), group.clauses.end(),
-                                 [&](const Clause& clause) { return clause.instead == instead; });
-  if (same == group.clauses.end()) {
-    group.clauses.push_back({std::move(name), instead});
-  } else {
-    same->names += ", " + name;
-  }
-}
-
-Group& group_of(std::vector<Group>& groups, const GivenValue& given, const Place& place) {
-  const std::string& path = given.path.dotted;
-  const std::string name = !place.override_key.empty()           ? place.text
-                           : path.find('.') == std::string::npos ? ""
-                                                                 : path.substr(0, path.find('.'));
-  const auto found = std::find_if(groups.begin(), groups.end(),
-                                  [&](const Group& group) { return group.name == name; });
-  if (found != groups.end()) return *found;
-  return groups.emplace_back(Group{name, place, {}});
+  return "no effect here: " + given.path.dotted + (value.empty() ? "" : " = " + value) + " (" +
+         instead + ")";
 }
 }  // namespace
 
@@ -114,24 +83,9 @@ void warn_of_not_served(const std::vector<NotServed>& keys, const Settings& sett
                         Report& report) {
   if (keys.empty()) return;
   const json effective = json::parse(settings.to_json());
-  std::vector<std::pair<Place, const NotServed*>> in_order;
   for (const NotServed& one : keys) {
-    if (!is_followed(*one.key, *one.given.value, effective))
-      in_order.emplace_back(report.place_of(one.given.path), &one);
-  }
-  std::stable_sort(in_order.begin(), in_order.end(),
-                   [](const auto& a, const auto& b) { return a.first.order < b.first.order; });
-  std::vector<Group> groups;
-  for (const auto& [place, one] : in_order) {
-    add(group_of(groups, one->given, place), *one->key, one->given, effective);
-  }
-  for (const Group& group : groups) {
-    std::string text = "no effect here: ";
-    for (const Clause& clause : group.clauses) {
-      text += (&clause == &group.clauses.front() ? "" : "; ") + clause.names + " (" +
-              clause.instead + ")";
-    }
-    report.warn_at(group.place, text);
+    if (is_followed(*one.key, *one.given.value, effective)) continue;
+    report.warn_at(report.place_of(one.given.path), line_of(*one.key, one.given, effective));
   }
 }
 }  // namespace headrace::settings

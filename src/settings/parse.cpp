@@ -128,33 +128,72 @@ class Reader {
         strict_(options.strict) {}
 
   void read_section(std::string_view section, const json& object, const Path& path) {
-    for (const auto& [name, value] : object.items()) {
-      if (report_.full()) return;
-      if (name.starts_with('_') || name == "$schema") continue;  // notes to reader and editor
-      const Path member = path.member(name);
-      if (const Key* key = find_key(section, name)) {
-        read_key(*key, value, member);
+    if (section == "optimizer") other_optimizer_ = names_another(object, is_served_optimizer);
+    if (section == "scheduler") other_scheduler_ = names_another(object, is_served_scheduler);
+    for (const Member& member : in_order_of_the_text(object, path)) {
+      if (report_.full() || passed_ > kMostPassed) return;
+      const auto& [order, name, value, member_path] = member;
+      if (name->starts_with('_') || *name == "$schema") continue;  // notes to reader and editor
+      if (const Key* key = find_key(section, *name)) {
+        read_key(*key, *value, member_path);
       } else {
-        read_unknown(section, name, value, member);
+        read_unknown(section, *name, *value, member_path);
       }
     }
   }
 
  private:
+  struct Member {
+    std::size_t order;
+    const std::string* name;
+    const json* value;
+    Path path;
+  };
+  // So that the faults that are kept are the first ones.
+  std::vector<Member> in_order_of_the_text(const json& object, const Path& path) const {
+    std::vector<Member> members;
+    for (auto it = object.begin(); it != object.end(); ++it) {
+      Path member = path.member(it.key());
+      members.push_back({report_.order_of(member), &it.key(), &*it, std::move(member)});
+    }
+    std::ranges::stable_sort(members, {}, &Member::order);
+    return members;
+  }
+
+  static bool is_served_optimizer(const std::string& type) {
+    return rule_of(Given(), type).has_value();
+  }
+  static bool is_served_scheduler(const std::string& type) {
+    const auto types = choices_of(*find_key("scheduler", "type"));
+    return std::ranges::find(types, std::string_view(type)) != types.end();
+  }
+  static bool names_another(const json& object, bool (*is_served)(const std::string&)) {
+    const auto type = object.find("type");
+    return type != object.end() && type->is_string() && *type != "auto" &&
+           !is_served(type->get_ref<const std::string&>());
+  }
+
   void read_unknown(std::string_view section, const std::string& name, const json& value,
                     const Path& path) {
+    // The type is refused; its constants are its own.
+    if (section == "optimizer.params" ? other_optimizer_
+                                      : section == "scheduler.params" && other_scheduler_)
+      return;
     const std::string near = near_text(section, name, value);
-    const bool passes =
-        ignores_unknown_keys(section) && !strict_ && report_.place_of(path).override_key.empty();
+    const bool passes = ignores_unknown_keys(section) && !strict_ &&
+                        report_.order_of(path) != Report::kAfterTheText;
     if (!near.empty()) {
       report_.fault(path, near);
-    } else if (passes) {
+    } else if (!passes) {
+      report_.fault(
+          path, "unknown key; nothing known is spelt like it (docs/settings.md lists all keys)");
+    } else if (++passed_ > kMostPassed) {
+      report_.fault(path, "unknown key, and so are " + std::to_string(kMostPassed) +
+                              " before it; this is no settings file. Name another");
+    } else {
       report_.warn(path,
                    "unknown key: nothing follows it here, and DeepSpeed ignores it (a name that "
                    "starts with _ is a note)");
-    } else {
-      report_.fault(
-          path, "unknown key; nothing known is spelt like it (docs/settings.md lists all keys)");
     }
   }
 
@@ -200,11 +239,15 @@ class Reader {
     }
   }
 
+  static constexpr std::size_t kMostPassed = 100;
+
   Report& report_;
   Settings& settings_;
   Given& given_;
+  std::size_t passed_ = 0;  // unknown keys that are only warned of
   std::vector<NotServed>& not_served_;
   const bool leave_auto_open_, strict_;
+  bool other_optimizer_ = false, other_scheduler_ = false;  // than those that are served
 };
 
 // "auto", which a trainer fills in: what comes of it is the trainer's choice.

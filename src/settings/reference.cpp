@@ -42,12 +42,15 @@ The keys of DeepSpeed are those of its version 0.19.8, read from its code by
   that is like no other is a warning where DeepSpeed ignores it: at the top level and in `aio`,
   `activation_checkpointing`, `checkpoint`, `data_types`, `optimizer`, `scheduler` and `timers`.
   `ReadOptions::strict` and `headrace settings check --strict` make an error of it.
-- A key of DeepSpeed's that has no effect here is named in a warning, with its value and what is
-  used instead: one line per section, and one per `--set`. No warning where the value is what is
-  done in any case, or where the section is off (`"enabled": false`). One that is off for want of
-  `"enabled"` is named. One that would train something else is refused.
-- All faults are listed at once: `FILE:LINE:COLUMN: key: what was found; what is allowed`. Columns
-  count characters.
+- A key of DeepSpeed's that has no effect here is named in a warning, with its place, its value and
+  what is used instead: a line per key, in the order of the text. No warning where the value is
+  what is done in any case, or where the section is off (`"enabled": false`). One that is off for
+  want of `"enabled"` is named. One that would train something else is refused.
+- A file that enables neither `bf16` nor `fp16` asks for parameters in f32, as in DeepSpeed:
+  `Settings::parameter_dtype()` says what is asked for, `train_gpt` follows it, and an engine whose
+  trainer registers none of that dtype warns. "auto" in one of them leaves the choice to the trainer.
+- All faults are listed at once, of more than a hundred the first in the text:
+  `FILE:LINE:COLUMN: key: what was found; what is allowed`. Columns count characters.
 - Whole numbers may be written `5e8`. Sizes are bytes, or text: `"512MiB"`, `"1.5GiB"` (powers of
   1024), `"1GB"` (powers of 1000).
 - `"auto"` is for the trainer to fill in, who passes its values to the reader

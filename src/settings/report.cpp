@@ -4,10 +4,6 @@
 #include <algorithm>
 
 namespace headrace::settings {
-namespace {
-constexpr std::size_t kAfterTheText = ~std::size_t{0};
-}
-
 void Report::mark_override(const std::string& pointer, const std::string& key) {
   overrides_.push_back({pointer, key});
 }
@@ -19,17 +15,28 @@ Place Report::place_at(std::size_t offset) const {
           ""};
 }
 
-Place Report::place_of(const Path& path) const {
+const std::string* Report::override_of(const Path& path) const {
   for (auto it = overrides_.rbegin(); it != overrides_.rend(); ++it) {
-    if (path.pointer == it->pointer || path.pointer.starts_with(it->pointer + "/")) {
-      return {kAfterTheText, "--set " + it->key, it->key};
-    }
+    if (path.pointer == it->pointer || path.pointer.starts_with(it->pointer + "/")) return &it->key;
   }
+  return nullptr;
+}
+
+std::size_t Report::offset_of(const Path& path) const {
   for (std::string pointer = path.pointer; locator_ != nullptr && !pointer.empty();
        pointer.erase(pointer.rfind('/'))) {
-    if (const auto offset = locator_->offset_of(pointer)) return place_at(*offset);
+    if (const auto offset = locator_->offset_of(pointer)) return *offset;
   }
-  return place_at(0);
+  return 0;
+}
+
+std::size_t Report::order_of(const Path& path) const {
+  return override_of(path) != nullptr ? kAfterTheText : offset_of(path);
+}
+
+Place Report::place_of(const Path& path) const {
+  const std::string* key = override_of(path);
+  return key != nullptr ? Place{kAfterTheText, "--set " + *key, *key} : place_at(offset_of(path));
 }
 
 // The key's name, unless the place says it.
@@ -40,19 +47,17 @@ std::string Report::line(const Place& place, const Path& path, const std::string
 }
 
 void Report::fault(const Path& path, const std::string& text) {
-  if (full()) return;
   const Place place = place_of(path);
   faults_.push_back({place.order, line(place, path, text)});
 }
 
 void Report::fault_at(std::size_t offset, const std::string& text) {
-  if (full()) return;
   const Place place = place_at(offset);
   faults_.push_back({place.order, place.text + ": " + text});
 }
 
 void Report::fault_in_override(const std::string& key, const std::string& text) {
-  if (!full()) faults_.push_back({kAfterTheText, "--set " + key + ": " + text});
+  faults_.push_back({kAfterTheText, "--set " + key + ": " + text});
 }
 
 void Report::warn(const Path& path, const std::string& text) {
@@ -72,7 +77,9 @@ std::vector<Report::Line> Report::sorted(std::vector<Line> lines) {
 
 std::string Report::faults_text() const {
   std::string text;
-  for (const Line& line : sorted(faults_)) text += (text.empty() ? "" : "\n") + line.text;
+  std::vector<Line> lines = sorted(faults_);
+  if (full()) lines.resize(kMostFaults);
+  for (const Line& line : lines) text += (text.empty() ? "" : "\n") + line.text;
   if (full()) text += "\nand perhaps more: these are the first " + std::to_string(kMostFaults);
   return text;
 }

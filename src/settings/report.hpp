@@ -38,7 +38,10 @@ class Report {
   bool clean() const { return faults_.empty(); }
   // True once so many faults are known that looking for more helps nobody.
   bool full() const { return faults_.size() >= kMostFaults; }
-  // One per line, in the order of the text, then those of overrides.
+  // Of a key: its place among others in the text, or, of an override:
+  static constexpr std::size_t kAfterTheText = ~std::size_t{0};
+  std::size_t order_of(const Path& path) const;
+  // One per line, in the order of the text, then those of overrides: the first of them.
   std::string faults_text() const;
   std::vector<std::string> warnings() const;
 
@@ -48,6 +51,8 @@ class Report {
     std::size_t order;
     std::string text;
   };
+  const std::string* override_of(const Path& path) const;  // null: it stands in the text
+  std::size_t offset_of(const Path& path) const;
   Place place_at(std::size_t offset) const;
   std::string line(const Place& place, const Path& path, const std::string& text) const;
   static std::vector<Line> sorted(std::vector<Line> lines);

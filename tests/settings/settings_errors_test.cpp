@@ -176,6 +176,10 @@ TEST(SettingsErrors, StopListingAfterAHundred) {
   const std::string all = strict_refusal(text + "}");
   EXPECT_EQ(std::count(all.begin(), all.end(), '\n'), 100);
   EXPECT_NE(all.find("\nand perhaps more: these are the first 100"), std::string::npos);
+  EXPECT_EQ(
+      refusal(text + "}"),
+      "f:1:1492: quetzal100: unknown key, and so are 100 before it; this is no settings file. "
+      "Name another");
 }
 
 TEST(SettingsErrors, ListFaultsInTheOrderOfTheTextAndOverridesLast) {
@@ -331,6 +335,34 @@ TEST(SettingsWarnings, NameAKeyThatDeepSpeedIgnoresAndThatIsLikeNoOther) {
         << warnings[0];
     EXPECT_THROW(Settings::from_json(text, "f", ReadOptions{.strict = true}), Error) << text;
   }
+}
+
+TEST(SettingsErrors, TakeNoConstantOfAnotherOptimizerForATypo) {
+  EXPECT_EQ(refusal(R"({"optimizer": {"params": {"lr": 1, "max_coeff": 0.3, "coeff_beta": 0.9,
+      "cuda_aware": false, "freeze_step": 1000, "factor_max": 4}, "type": "OneBitLamb"}})"),
+            "f:2:67: optimizer.type: \"OneBitLamb\" is not served; allowed: \"Adam\", \"AdamW\", "
+            "\"Adagrad\", \"Lion\" or \"SGD\"");
+  const std::string scheduler =
+      refusal(R"({"scheduler": {"type": "CosineLR", "params": {"T_max": 10, "eta_min": 0}}})");
+  EXPECT_STARTS_WITH(scheduler, "f:1:16: scheduler.type: found \"CosineLR\"; allowed:");
+  EXPECT_EQ(scheduler.find('\n'), std::string::npos) << scheduler;
+}
+
+TEST(SettingsErrors, ListTheFirstHundredByLineAndNotByName) {
+  std::string text = "{\n";
+  for (int i = 150; i > 0; --i) text += "\"gradient_clippin" + std::to_string(100 + i) + "\": 1,\n";
+  // A fault that only all keys together show, on the first line.
+  const std::string all =
+      refusal("{\"scheduler\": {\"type\": \"OneCycle\"},\n" + text.substr(2) + "\"x\": 1}");
+  EXPECT_STARTS_WITH(all, "f:1:16: scheduler.type: OneCycle needs");
+  std::size_t line = 2;
+  for (int i = 150; i > 52; --i, ++line) {
+    const std::string fault = "\nf:" + std::to_string(line) + ":1: gradient_clippin" +
+                              std::to_string(100 + i) + ": unknown key";
+    EXPECT_NE(all.find(fault), std::string::npos) << fault;
+  }
+  EXPECT_EQ(all.find("gradient_clippin152"), std::string::npos);
+  EXPECT_NE(all.find("these are the first 100"), std::string::npos);
 }
 
 TEST(SettingsErrors, RefuseABatchThatNoNumberOfRanksCanMake) {

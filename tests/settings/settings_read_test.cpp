@@ -163,20 +163,20 @@ TEST(Settings, WarnAboutAKeyThatIsNotServedWithItsValueAndWhatIsUsedInstead) {
       Lines{"f:1:10: no effect here: aio.queue_depth = 8 (headrace.queue_depth = 10 is used)"});
 }
 
-TEST(Settings, WarnOncePerSectionInTheOrderOfTheText) {
+TEST(Settings, WarnInALinePerKeyInTheOrderOfTheText) {
   const Settings read = Settings::from_json(
       R"({"prescale_gradients": true,
-"zero_optimization": {"sub_group_size": 1e8, "overlap_comm": true, "reduce_bucket_size": 5},
+"zero_optimization": {"sub_group_size": 1e8, "overlap_comm": true},
 "steps_per_print": 10})",
       "f");
   EXPECT_EQ(read.warnings,
             (Lines{"f:1:2: no effect here: prescale_gradients = true (ranks talk through the "
-                   "collective that the trainer passes in); steps_per_print = 10 (reporting is the "
-                   "trainer's)",
+                   "collective that the trainer passes in)",
                    "f:2:23: no effect here: zero_optimization.sub_group_size = 100000000 "
-                   "(headrace.tile_elements = 1048576 is used); zero_optimization.overlap_comm = "
-                   "true, zero_optimization.reduce_bucket_size = 5 (ranks talk through the "
-                   "collective that the trainer passes in)"}));
+                   "(headrace.tile_elements = 1048576 is used)",
+                   "f:2:46: no effect here: zero_optimization.overlap_comm = true (ranks talk "
+                   "through the collective that the trainer passes in)",
+                   "f:3:1: no effect here: steps_per_print = 10 (reporting is the trainer's)"}));
 }
 
 TEST(Settings, KeepQuietAboutValuesThatAreWhatIsDoneInAnyCase) {
