@@ -676,11 +676,14 @@ constexpr Key kKeys[] = {
     idle("fp16.auto_cast", Kind::kBoolean, kTrainers).always("false"),
     idle("fp16.fp16_master_weights_and_grads", Kind::kBoolean, "masters and sums are f32")
         .always("false"),
-    idle("fp16.opt_level", Kind::kText, "it is of amp's levels, which DeepSpeed leaves unused too"),
-    idle("bf16.auto_cast", Kind::kBoolean, kTrainers).always("false"),
+    idle("fp16.opt_level", Kind::kText,
+         "it is of amp's levels, which earlier DeepSpeed left unused and 0.19.8 refuses"),
+    idle("bf16.auto_cast", Kind::kBoolean,
+         "the trainer's own is used; DeepSpeed 0.19.8 refuses the key")
+        .always("false"),
     idle("bf16.immediate_grad_update", Kind::kBoolean, "gradients are always taken as they arrive")
         .always("true")
-        .unlike("false until 0.16.4, true since 0.16.5"),
+        .unlike("false until 0.16.4, true from 0.16.5, false since 0.17.1"),
     idle("bf16.check_grad_overflow", Kind::kBoolean,
          "gradients are always looked at: {headrace.non_finite} is what follows")
         .always("true")

@@ -120,6 +120,15 @@ TEST(KeyTable, AcceptsAWellTypedValueForEveryKeyThatIsNotServedAndWarnsOnceOrFol
   }
 }
 
+// Of DeepSpeed's own history.
+TEST(KeyTable, SaysWhichOfDeepSpeedsVersionsHaveWhat) {
+  EXPECT_TRUE(
+      find_key("bf16", "immediate_grad_update")->deepspeed_default.ends_with("false since 0.17.1"));
+  for (const auto& [section, name] :
+       {std::pair("fp16", "opt_level"), std::pair("bf16", "auto_cast")})
+    EXPECT_NE(find_key(section, name)->help.find("0.19.8 refuses"), std::string_view::npos) << name;
+}
+
 TEST(SettingsDocument, IsWhatTheTableSays) {
   std::ifstream in(HEADRACE_SETTINGS_DOCUMENT);
   std::stringstream text;
