@@ -4,6 +4,7 @@
 #include <cctype>
 #include <cmath>
 #include <optional>
+#include <utility>
 
 #include "settings/given.hpp"
 
@@ -121,8 +122,32 @@ void check_fp16(const Given& given, Report& report, Settings& settings) {
   }
 }
 
+// As DeepSpeed spells it.
+std::optional<DType> dtype_named(std::string_view name) {
+  constexpr std::pair<std::string_view, DType> kNames[] = {
+      {"fp32", DType::kF32},  {"float32", DType::kF32},   {"float", DType::kF32},
+      {"bf16", DType::kBf16}, {"bfloat16", DType::kBf16}, {"fp16", DType::kF16},
+      {"half", DType::kF16},  {"float16", DType::kF16}};
+  if (name.starts_with("torch.")) name.remove_prefix(6);
+  for (const auto& [known, dtype] : kNames)
+    if (known == name) return dtype;
+  return std::nullopt;
+}
+
+void check_parameter_dtype(const Given& given, Report& report, const Settings& settings) {
+  const GivenValue* named = given.find("data_types.param_dtype");
+  const std::optional<DType> asked = settings.parameter_dtype();
+  if (named == nullptr || !named->value->is_string() || *named->value == "auto" || !asked ||
+      dtype_named(text_of(named)) == asked)
+    return;
+  report.fault(named->path, "\"" + one_line(text_of(named)) +
+                                "\", but bf16.enabled and fp16.enabled ask for " + name_of(*asked) +
+                                "; remove it, or set those");
+}
+
 void check_dtypes(const Given& given, Report& report, Settings& settings) {
   check_fp16(given, report, settings);
+  check_parameter_dtype(given, report, settings);
   const GivenValue* sums = given.find("data_types.grad_accum_dtype");
   if (text_of(sums) == "bf16" || text_of(sums) == "fp16") {
     const bool accumulates = settings.gradient_accumulation_steps > 1;

@@ -353,6 +353,12 @@ constexpr Key kKeys[] = {
         .of("LRRangeTest")
         .into<&Settings::scheduler, &Scheduler::lr_range_test_staircase>(),
     section("data_types", "Dtypes."),
+    trainer("data_types.param_dtype", Kind::kText,
+            "What bf16.enabled and fp16.enabled ask for, by a name of torch's; another is an "
+            "error, as in "
+            "DeepSpeed.")
+        .or_null()
+        .with_check(),
     engine("data_types.grad_accum_dtype", Kind::kChoice,
            "Gradients are accumulated in f32: fp32 or null. A lower one is accepted with a "
            "warning, as sums stay f32.")
@@ -693,9 +699,6 @@ constexpr Key kKeys[] = {
         .always("false"),
     idle("bf16.bf16_optimizer_states", Kind::kBoolean, "moments are kept as {headrace.moments}")
         .always("false"),
-    idle("data_types.param_dtype", Kind::kText,
-         "parameters have the dtype that the trainer registers")
-        .or_null(),
     idle("data_types.buffer_dtype", Kind::kText, "buffers belong to the trainer").or_null(),
     idle("data_types.keep_in_fp32_modules", Kind::kTextList, "buffers belong to the trainer"),
 

@@ -312,10 +312,10 @@ Reading read(std::string_view text, const ReadOptions& options, Report& report) 
   Given given;
   std::vector<NotServed> not_served;
   Reader(report, reading.settings, given, not_served, options).read_section("", document.value, {});
+  if (!reading.settings.parameter_dtype() && !dtype_is_open) reading.settings.bf16 = false;
   check_together(given, report, reading.settings);
   refuse_not_served(not_served, report);
   throw_if_faulty(report);
-  if (!reading.settings.parameter_dtype() && !dtype_is_open) reading.settings.bf16 = false;
   warn_of_not_served(not_served, reading.settings, report);
   reading.settings.warnings = report.warnings();
   reading.settings.defaults_taken = defaults_taken(given, reading.settings);

@@ -48,7 +48,8 @@ The keys of DeepSpeed are those of its version 0.19.8, read from its code by
   want of `"enabled"` is named. One that would train something else is refused.
 - A file that enables neither `bf16` nor `fp16` asks for parameters in f32, as in DeepSpeed:
   `Settings::parameter_dtype()` says what is asked for, `train_gpt` follows it, and an engine whose
-  trainer registers none of that dtype warns. "auto" in one of them leaves the choice to the trainer.
+  trainer registers none of that dtype warns. "auto" in one of them leaves the choice to the
+  trainer.
 - All faults are listed at once, of more than a hundred the first in the text:
   `FILE:LINE:COLUMN: key: what was found; what is allowed`. Columns count characters.
 - Whole numbers may be written `5e8`. Sizes are bytes, or text: `"512MiB"`, `"1.5GiB"` (powers of
@@ -78,7 +79,9 @@ The keys of DeepSpeed are those of its version 0.19.8, read from its code by
 - `optimizer.type` other than Adam, AdamW, Adagrad, Lion and SGD, or another rule than
   `headrace.optimizer`. A constant of another rule or scheduler; a scheduler without what it needs.
 - `train_batch_size` other than `train_micro_batch_size_per_gpu` x `gradient_accumulation_steps` x
-  ranks, as soon as the trainer says how many ranks there are (`Settings::resolve_batch`).
+  ranks, as soon as the trainer says how many ranks there are (`Settings::resolve_batch`), or that
+  no number of ranks can make.
+- `data_types.param_dtype` other than what `bf16` and `fp16` ask for.
 - `cpu_offload` or `cpu_offload_params` true beside a section that names another device.
 - A key in both of its spellings.
 

@@ -337,6 +337,20 @@ TEST(SettingsWarnings, NameAKeyThatDeepSpeedIgnoresAndThatIsLikeNoOther) {
   }
 }
 
+TEST(SettingsErrors, RefuseADtypeOfParametersThatTheFileDoesNotEnable) {
+  EXPECT_EQ(
+      refusal(R"({"data_types": {"param_dtype": "bf16"}})"),
+      "f:1:17: data_types.param_dtype: \"bf16\", but bf16.enabled and fp16.enabled ask for F32; "
+      "remove it, or set those");
+  for (const char* same :
+       {R"({"data_types": {"param_dtype": "torch.float32"}})",
+        R"({"data_types": {"param_dtype": null}, "fp16": {"enabled": true}})",
+        R"({"data_types": {"param_dtype": "half"}, "fp16": {"enabled": true}})"}) {
+    EXPECT_EQ(refusal(same), "accepted");
+    EXPECT_EQ(Settings::from_json(same).warnings.size(), 0u) << same;
+  }
+}
+
 TEST(SettingsErrors, TakeNoConstantOfAnotherOptimizerForATypo) {
   EXPECT_EQ(refusal(R"({"optimizer": {"params": {"lr": 1, "max_coeff": 0.3, "coeff_beta": 0.9,
       "cuda_aware": false, "freeze_step": 1000, "factor_max": 4}, "type": "OneBitLamb"}})"),
