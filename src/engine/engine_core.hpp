@@ -54,7 +54,7 @@ class EngineCore {
   std::uint64_t step_count(ParameterId id);
   void set_step_count(ParameterId id, std::uint64_t steps);
   void set_hyperparameters(HyperparameterSetId set, const Hyperparameters& values);
-  void store(ParameterId id, Content content, const Sink& sink);
+  void store(ParameterId id, Content content, const Sink& sink, const char* call = "store");
   std::string hash_parameters();
   std::string hash_optimizer_state();
 
@@ -215,7 +215,8 @@ class EngineCore {
   void refuse_change_before_repeat(const Frozen& frozen, const char* call) const;
   void set_half_loaded(Frozen& frozen, ParameterId id, std::uint8_t contents) noexcept;
   void store_tile(ParameterId id, std::uint32_t tile, Content content, const Sink& sink);
-  void hash_content(base::Hash128& hash, ParameterId id, const std::string& name, Content content);
+  void hash_content(base::Hash128& hash, ParameterId id, const std::string& name, Content content,
+                    const char* call);
 
   void warn_of_unused_clipping(const StepOptions& options);
   void warn_of_no_gradients(const StepResult& result);

@@ -122,16 +122,19 @@ async::Task<> EngineCore::let_go() {
   co_return;
 }
 
-void EngineCore::store(ParameterId id, Content content, const Sink& sink) {
-  Frozen& f = ready("store");
+void EngineCore::store(ParameterId id, Content content, const Sink& sink, const char* call) {
+  Frozen& f = ready(call);
   const GroupId group = registry_.parameter(id).group;
-  require_loaded(f, group, "store");
-  finish_updates("store");
+  const bool weights = content == Content::kWeight || content == Content::kMaster;
+  // What was written to has its moments still.
+  if (weights || f.group_values[group.index] != GroupValues::kWritten)
+    require_loaded(f, group, call);
+  finish_updates(call);
   const auto tiles = f.partition.tiles_with(f.partition.parameters[id.index]);
   for (std::uint32_t t = tiles.first; t < tiles.end; ++t) {
     store_tile(id, t, content, sink);
-    if (interrupted_.load()) ready("store");
-    poll_between("store");
+    if (interrupted_.load()) ready(call);
+    poll_between(call);
   }
 }
 
@@ -196,33 +199,36 @@ void hash_head(base::Hash128& hash, const std::string& name, const std::string& 
 }  // namespace
 
 void EngineCore::hash_content(base::Hash128& hash, ParameterId id, const std::string& name,
-                              Content content) {
+                              Content content, const char* call) {
   const ParameterSpec& spec = registry_.parameter(id).spec;
   hash_head(hash, name, content == Content::kWeight ? name_of(spec.dtype) : "F32", spec.shape);
-  store(id, content,
-        [&](std::uint64_t, std::span<const std::byte> values) { hash.update(values); });
+  store(
+      id, content, [&](std::uint64_t, std::span<const std::byte> values) { hash.update(values); },
+      call);
 }
 
 std::string EngineCore::hash_parameters() {
-  ready("hash_parameters");
+  constexpr const char* kCall = "hash_parameters";
+  ready(kCall);
   base::Hash128 hash;
   for (const ParameterId id : registry_.by_name()) {
-    hash_content(hash, id, registry_.parameter(id).full_name, Content::kWeight);
+    hash_content(hash, id, registry_.parameter(id).full_name, Content::kWeight, kCall);
   }
   return hash.hex();
 }
 
 std::string EngineCore::hash_optimizer_state() {
-  Frozen& f = ready("hash_optimizer_state");
+  constexpr const char* kCall = "hash_optimizer_state";
+  Frozen& f = ready(kCall);
   base::Hash128 hash;
   for (const ParameterId id : registry_.by_name()) {
     const std::string& name = registry_.parameter(id).full_name;
     if (registry_.parameter(id).spec.frozen) continue;
-    hash_content(hash, id, name + ".master", Content::kMaster);
+    hash_content(hash, id, name + ".master", Content::kMaster, kCall);
     const optimizer_cpu::Arithmetic arithmetic = optimizer_cpu::arithmetic_of(settings_.optimizer);
     for (std::uint32_t k = 0; k < moments(arithmetic); ++k) {
       hash_content(hash, id, name + "." + optimizer_cpu::moment_name(arithmetic, k),
-                   k == 0 ? Content::kExpAvg : Content::kExpAvgSq);
+                   k == 0 ? Content::kExpAvg : Content::kExpAvgSq, kCall);
     }
     hash_head(hash, name + ".step", "U64", {});
     hash.update(std::as_bytes(std::span(&f.step_counts[id.index], 1)));

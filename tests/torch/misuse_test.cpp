@@ -9,6 +9,8 @@
 #include <optional>
 #include <span>
 #include <sstream>
+#include <stdexcept>
+#include <thread>
 #include <utility>
 
 #include "headrace/torch/offload.hpp"
@@ -112,6 +114,81 @@ TEST(Misuse, FreezingBetweenForwardAndBackwardOfACheckpointIsRefused) {
   m->weight.set_requires_grad(true);
   expect_error([&] { y.sum().backward(); }, Code::kWrongState, {"group 'g'", "unfrozen"});
   EXPECT_NO_THROW(offload.checkpoint(group, input()).sum().backward());
+}
+
+TEST(Misuse, AFreezeAfterTheFirstSaysSo) {
+  for (const bool closed : {false, true}) {
+    torch::nn::Linear m(4, 4);
+    Offload offload((headrace::Settings()));
+    const auto group = offload.add_group("g", m);
+    offload.freeze();
+    if (closed) offload.close();
+    expect_error([&] { offload.freeze(); }, Code::kWrongState,
+                 {closed ? "engine is closed" : "a second time"});
+    if (!closed) EXPECT_NO_THROW(offload(group, input()));
+  }
+  Offload unused((headrace::Settings()));
+  unused.close();
+  expect_error([&] { unused.freeze(); }, Code::kWrongState, {"engine is closed"});
+}
+
+TEST(Misuse, AFreezeThatIsRefusedHasTakenNoValues) {
+  torch::nn::Linear a(4, 4), b(4, 4);
+  Offload offload((headrace::Settings()));
+  offload.add_group("a", a);
+  offload.add_group("b", b);
+  b->to(torch::kBFloat16);
+  for (int time = 0; time < 2; ++time)
+    expect_error([&] { offload.freeze(); }, Code::kInvalidArgument, {"group 'b'"});
+  EXPECT_NO_THROW(a->weight.sum());
+  b->to(torch::kFloat);
+  offload.freeze();
+
+  Offload other((headrace::Settings()));
+  torch::nn::Linear c(4, 4);
+  const auto group = other.add_group("c", c);
+  other.add_group("d", [runs = 0]() mutable {
+    if (++runs == 2) throw std::runtime_error("the file is gone");
+    return torch::nn::Linear(4, 4);
+  });
+  EXPECT_THROW(other.freeze(), std::runtime_error);
+  expect_error([&] { other.freeze(); }, Code::kWrongState, {"a second time"});
+  expect_error([&] { other(group, input()); }, Code::kWrongState,
+               {"'c'", "ended in an error", "another Offload"});
+}
+
+// An actor that runs beside its trainer: what lets one thread's pass take weights from another's.
+TEST(Misuse, ASecondThreadIsRefusedWhileTheFirstIsInACallOrABackwardPass) {
+  torch::nn::Linear m(4, 4);
+  Offload offload((headrace::Settings()));
+  const auto group = offload.add_group("g", m);
+  offload.freeze();
+  const auto by_another_thread = [&](const std::function<void()>& call) {
+    std::thread([&] { call(); }).join();
+  };
+  const auto is_refused = [&] {
+    by_another_thread([&] {
+      expect_error([&] { offload(group, input()); }, Code::kWrongState, {"second thread", "mutex"});
+      expect_error([&] { offload.step({}); }, Code::kWrongState, {"second thread", "mutex"});
+    });
+  };
+  const at::Tensor y = offload.run(group, [&] {
+    is_refused();
+    return m(input());
+  });
+  by_another_thread([&] { EXPECT_NO_THROW(offload(group, input())); });  // between the two
+  const at::Tensor loss = y.sum();
+  y.register_hook([&](const at::Tensor&) { is_refused(); });
+  loss.backward();
+  by_another_thread([&] { EXPECT_EQ(offload.step({}).parameters_updated, 2u); });
+
+  const at::Tensor again = offload(group, input());
+  again.register_hook([](const at::Tensor&) { throw std::runtime_error("of the trainer's"); });
+  EXPECT_THROW(again.sum().backward(), std::runtime_error);
+  by_another_thread([&] {
+    offload.discard_gradients();  // whoever left the pass
+    EXPECT_NO_THROW(offload(group, input()));
+  });
 }
 
 TEST(Misuse, DiscardedChangesBringBackWhatTorchMovedAway) {

@@ -22,7 +22,8 @@
 //          are row-major; other strides (channels_last, a transposed weight) are refused.
 // .grad(): gradients are the engine's once they have arrived. Code that looks for them itself
 //          (clip_grad_norm_, an optimizer) gets a c10::Error that says what to call instead.
-// Threads: one trainer thread, and the threads that autograd starts for it.
+// Threads: one trainer thread at a time, and those that autograd starts for it. A second one that
+//          calls while the first is inside of a call, or of a backward pass on the CPU, is refused.
 // Errors:  headrace::Error, out of backward() too.
 // Memory:  a group whose parameters are not all used, or not all trained, holds its buffer until
 //          the end of backward, or until another group needs it.
@@ -358,6 +359,8 @@ class Offload {
   // gradients of the tensors in it bring the parameters back in backward.
   template <class M, class F>
   auto run(const Group<M>& group, F&& function) {
+    core();
+    const detail::Call call(core_);
     core().begin_call();
     detail::Binding binding(core_, group.state_);
     if constexpr (std::is_void_v<std::invoke_result_t<F&>>) {
@@ -396,6 +399,8 @@ class Offload {
       std::tuple<std::decay_t<Inputs>...> given(std::forward<Inputs>(inputs)...);
       return run(group, [&] { return std::apply(function, given); });
     }
+    core();
+    const detail::Call call(core_);
     core().begin_call();
     detail::Binding binding(core_, group.state_);
     auto result =
@@ -414,6 +419,8 @@ class Offload {
 
   template <class M>
   [[nodiscard]] GatheredModule gathered(const Group<M>& group, Access access = Access::kRead) {
+    core();
+    const detail::Call call(core_);
     core().begin_call();
     if (access == Access::kModify) return GatheredModule(detail::Modification(core_, group.state_));
     return GatheredModule(detail::ReadScope(core_, group.state_));
@@ -422,8 +429,16 @@ class Offload {
   // Engine::step() over the gradients that arrived since the last one. Outside of gathered()
   // scopes. Values saved by a forward pass before it cannot be used by a backward pass after it:
   // torch throws then.
-  StepResult step(const StepOptions& options) { return core().step(options); }
-  void discard_gradients() { core().discard_gradients(); }
+  StepResult step(const StepOptions& options) {
+    core();
+    const detail::Call call(core_);
+    return core().step(options);
+  }
+  void discard_gradients() {
+    core();
+    const detail::Call call(core_, /*discards=*/true);
+    core().discard_gradients();
+  }
 
   // The buffers (batch norm's statistics, masks, caches) of the modules given to add_group() and
   // add_rest(), and parameters that were frozen when add_rest() left them out, each once, by full
@@ -448,6 +463,7 @@ class Offload {
   //         gathered() scope is open. After any error every parameter is offloaded as before.
   void restore(std::optional<std::uint64_t> limit_bytes = std::nullopt) {
     core();
+    const detail::Call call(core_);
     detail::restore(core_, limit_bytes);
   }
   // Drains and frees. Modules remain, without values. Throws kWrongState while a gathered() scope

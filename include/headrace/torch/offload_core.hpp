@@ -21,6 +21,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -108,8 +109,13 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
   }
 
   void freeze() {
+    if (planned_ || closed_) return engine_.freeze();  // which says so
     for (const auto& group : groups_) settle_frozen(*group);
+    for (const auto& group : groups_) {  // before any value moves
+      if (!group->factory) check_same_shapes(*group, group->loose);
+    }
     engine_.freeze();
+    planned_ = true;
     for (const auto& group : groups_) attach(*group);
     buffers_.move_to(place_);
     frozen_ = true;
@@ -196,6 +202,28 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
     const std::lock_guard lock(mutex_);
     written_ = "the changes made to " + quoted_group(group.name) +
                " in a gathered() scope were not written back, and are lost: " + cause;
+  }
+  // One thread at a time has a call under way, or, on the CPU, where it runs it itself, a backward
+  // pass: another's would let go of groups that this one reads. enter() and leave() are Call's.
+  void enter(bool discards = false) {
+    const std::lock_guard lock(mutex_);
+    const auto me = std::this_thread::get_id();
+    if (calls_ > 0 && caller_ != me) refuse_second_thread("inside of a call");
+    const bool passing = place_.is_cpu() && !discards &&
+                         std::ranges::any_of(ending_tasks_, [me](const EndingTask& pass) {
+                           return pass.thread != me;
+                         });
+    if (passing) {
+      refuse_second_thread(
+          "inside of a backward pass, or left one by an exception and has called nothing since "
+          "(discard_gradients() ends that)");
+    }
+    caller_ = me;
+    ++calls_;
+  }
+  void leave() noexcept {
+    const std::lock_guard lock(mutex_);
+    --calls_;
   }
   // At the start of a call that is not part of a backward pass: what an interrupted one left bound
   // goes.
@@ -359,7 +387,15 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
   struct EndingTask {
     int task;
     std::size_t arrived;
+    std::thread::id thread;  // that opened it
   };
+  [[noreturn]] static void refuse_second_thread(const std::string& where) {
+    throw Error(Code::kWrongState,
+                "an Offload was called by a second thread while the first is " + where +
+                    ": nothing was done, since it would take weights away from under it. Let one "
+                    "thread at a time use it, by a mutex around each pass and each step, or give "
+                    "the other thread a model of its own.");
+  }
   static constexpr int kEveryBackward = -1;
   static constexpr const char* kGone = " was used after close(): its values are gone.";
 
@@ -431,9 +467,14 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
   void require_open(const OffloadedGroup& group) const {
     if (frozen_ && !closed_) return;
     throw Error(Code::kWrongState,
-                quoted_group(group.name) + (closed_ ? after_close_
-                                                    : " was used before freeze(): its values "
-                                                      "have no place yet. Call freeze() first."));
+                quoted_group(group.name) +
+                    (closed_    ? after_close_
+                     : planned_ ? " was used after a freeze() that ended in an error: not all "
+                                  "groups have their values. Mend what it named, and make another "
+                                  "Offload; engine().store() has the values of those that it came "
+                                  "to."
+                                : " was used before freeze(): its values have no place yet. Call "
+                                  "freeze() first."));
   }
   // A scope of the user's: its values would be old ones, or gone, after the call.
   void require_no_scope(const char* call) {
@@ -546,7 +587,9 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
         " was written while it was bound for reading, of which the engine does not know: its "
         "weights and their masters are at odds now, and nothing goes on with them. Write within "
         "gathered(group, Access::kModify). To go on here, load the group's values again with "
-        "engine().load(), and drop the gradients that came of it with discard_gradients().";
+        "engine().load(), and drop the gradients that came of it with discard_gradients(). That "
+        "load resets the group's moments and step counts: store() those first, and load them "
+        "behind it.";
     try {
       engine_.mark_written(group.id, group.spoiled);  // nor are they stored or hashed
     } catch (const Error&) {                          // it can only be closed, as it has said
@@ -576,7 +619,7 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
   // Calls end_backwards(task) when that pass, which runs, ends; an exception ends it without.
   void end_with(int task) {
     if (find_ending(task) != ending_tasks_.end()) return;
-    ending_tasks_.push_back({task, 0});
+    ending_tasks_.push_back({task, 0, std::this_thread::get_id()});
     ::torch::autograd::Engine::get_default_engine().queue_callback([core = weak_from_this(), task] {
       if (const auto self = core.lock()) self->end_backwards(task);
     });
@@ -674,17 +717,34 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
   NamedTensors frozen_rest_;  // by full name
   std::vector<std::shared_ptr<OffloadedGroup>> groups_;
   bool serves_on_demand_ = false;
+  bool planned_ = false;  // the engine is frozen; the groups may not all be
   bool frozen_ = false;
   bool closed_ = false;
   std::optional<OnDemandService> on_demand_;  // from freeze() to close()
   const char* after_close_ = kGone;
   std::mutex mutex_;  // of everything below and of the groups' bindings: autograd may have threads
                       // of its own. No torch operator runs under it: it may end up here.
+  std::uint32_t calls_ = 0;  // under way, one in another, all of caller_
+  std::thread::id caller_;
   std::vector<EndingTask> ending_tasks_;
   std::size_t partial_gradients_ = 0;  // of passes that an exception ended, until discarded
   bool any_spoiled_ = false;
   std::uint64_t backwards_opened_ = 0;
   std::string written_;
+};
+
+// A call of the trainer's, for a scope.
+class Call {
+ public:
+  explicit Call(std::shared_ptr<OffloadCore> core, bool discards = false) : core_(std::move(core)) {
+    core_->enter(discards);
+  }
+  ~Call() { core_->leave(); }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+ private:
+  std::shared_ptr<OffloadCore> core_;
 };
 
 // One binding, for a scope.

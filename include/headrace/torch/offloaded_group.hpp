@@ -15,6 +15,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <unordered_set>
 #include <utility>
@@ -321,9 +322,11 @@ class OffloadedGroup {
       if (values.scalar_type() != storage.type() || values.sizes() != spec.shape) {
         throw Error(Code::kWrongState,
                     "parameter '" + parameter.full_name + "' of " + quoted_group(name) +
-                        " became another tensor of type " + c10::toString(values.scalar_type()) +
-                        " while it was being changed: only values can change, not type or shape. "
-                        "Convert it back before the scope ends, or discard() the changes.");
+                        " became " + text_of(values.scalar_type(), values.sizes()) +
+                        " while it was being changed, and was " +
+                        text_of(storage.type(), spec.shape) +
+                        ": only values can change, not type or shape. Bring those back before the "
+                        "scope ends, or discard() the changes.");
       }
       const at::Tensor place = storage.view(spec.shape);
       place.copy_(values);
@@ -385,6 +388,11 @@ class OffloadedGroup {
     const at::Tensor whole = parameter.storage.whole();
     if (whole.device().is_cpu()) return fingerprint(bytes.data, bytes.size_bytes);
     return fingerprint(whole.cpu().const_data_ptr(), bytes.size_bytes);
+  }
+  static std::string text_of(at::ScalarType type, at::IntArrayRef shape) {
+    std::ostringstream text;
+    text << type << ' ' << shape;
+    return text.str();
   }
   static std::uint32_t version_of(const OffloadedParameter& parameter) {
     return parameter.tensor.unsafeGetTensorImpl()->version_counter().current_version();
