@@ -202,8 +202,9 @@ constexpr Key kKeys[] = {
         .in("learning rate")
         .from(0, 3.4e38)
         .into<&Settings::optimizer_section, &OptimizerSection::lr>(),
-    trainer("optimizer.params.betas", Kind::kPair,
-            "Of the moments. With a type and without it: 0.9 and 0.999, Lion's 0.9 and 0.99.")
+    trainer(
+        "optimizer.params.betas", Kind::kPair,
+        "Of the moments. With a type and without it: 0.9 and 0.999, Lion's too, as in DeepSpeed.")
         .from(0, 0.9999999)
         .of("adamw|adam|lion")
         .into<&Settings::optimizer_section, &OptimizerSection::betas>(),

@@ -15,7 +15,6 @@ Hyperparameters deepspeed_defaults(OptimizerRule rule, bool torch_adam) {
   Hyperparameters values;
   values.weight_decay = torch_adam && rule == OptimizerRule::kAdamW ? 0.01f : 0;
   if (rule == OptimizerRule::kAdagrad) values.eps = 1e-10f;
-  if (rule == OptimizerRule::kLion) values.beta2 = 0.99f;
   return values;
 }
 

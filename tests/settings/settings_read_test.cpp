@@ -212,7 +212,8 @@ TEST(Settings, TakeTheRuleAndTheConstantsOfDeepSpeedsOptimizer) {
       Settings::from_json(R"({"optimizer": {"type": "SGD", "params": {"momentum": 0}}})").optimizer,
       OptimizerRule::kSgd);
   const Settings lion = Settings::from_json(R"({"optimizer": {"type": "Lion"}})");
-  EXPECT_EQ(lion.optimizer_section.hyperparameters(lion.optimizer, ours).beta2, 0.99f);
+  EXPECT_EQ(lion.optimizer_section.hyperparameters(lion.optimizer, ours).beta2, 0.999f)
+      << "DeepSpeed's, where Lion's paper has 0.99";
   EXPECT_EQ(lion.optimizer_section.learning_rate(lion.optimizer, 7), 1e-3);
   const Settings without = Settings::from_json(R"({"optimizer": {"params": {"eps": 0.25}}})");
   EXPECT_EQ(without.optimizer_section.hyperparameters(without.optimizer, ours).beta1, 0.5f);
