@@ -55,6 +55,7 @@ class Check:
         found = machine.find_torch(options.torch, root, pack)
         self.torch, self.no_torch, self.torch_version = found
         self.so_far = {}
+        self.most = float("inf")  # seconds for a program of the part under way
 
     def left(self):
         return self.options.limit - (time.monotonic() - self.started)
@@ -90,7 +91,7 @@ class Check:
     def run(self, command, log, wanted=(0,), **more):
         """Its output, also in a log. Failed with the log's end where it ends otherwise."""
         path = os.path.join(self.out, log + ".log")
-        seconds = max(self.left(), 1)
+        seconds = max(min(self.left(), self.most), 1)
         more.setdefault("cwd", self.place)
         with open(path, "w", encoding="utf-8", errors="replace") as file:
             file.write("$ " + " ".join(command) + "\n")
@@ -101,6 +102,10 @@ class Check:
                 status = process.wait(seconds)
             except subprocess.TimeoutExpired:
                 end(process)
+                if seconds == self.most:
+                    raise Failed(f"{os.path.basename(command[0])} did not end within {seconds:.0f} "
+                                 f"s and was ended, so that other parts have time: see {log}.log"
+                                 ) from None
                 raise Skipped(f"--limit came before its end, after {seconds:.0f} s") from None
             except BaseException:
                 end(process)

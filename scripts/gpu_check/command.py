@@ -87,7 +87,8 @@ def refuse_places(parser, options, root):
 def run_part(check, part):
     """Its row of the report. A signal ends the part, and the row says so."""
     started = time.monotonic()
-    row, check.so_far, ended = {"name": part.name}, {}, None
+    row, ended = {"name": part.name}, None
+    check.so_far, check.most = {}, part.most
     try:
         if check.left() < part.seconds:
             raise Skipped(f"{max(check.left(), 0):.0f} s of --limit are left, and it may take "

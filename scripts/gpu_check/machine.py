@@ -50,8 +50,7 @@ def cannot_start(pack):
                 f"{needed}: none of them starts here. Run it in a container that has it.")
     if number(have) < number(needed):
         return (f"this machine's glibc is {have}, and the pack's programs need {needed}: none of "
-                f"them starts here. Make the pack on a system with glibc {have} or older, or run "
-                "it in a container with a newer one.")
+                f"them starts here. Run it in a container with glibc {needed} or newer.")
     return older_cxx_library(pack)
 
 
@@ -69,8 +68,7 @@ def older_cxx_library(pack):
         version = pack["needs"].get(name, "")
         if version and f"{name}_{version}".encode() + b"\0" not in has:
             return (f"this machine's libstdc++ has no {name}_{version}, which the pack's programs "
-                    "need: none of them starts here. Make the pack with this machine's g++ or an "
-                    "older one, or run it in a container with a newer libstdc++.")
+                    "need: none of them starts here. Run it in a container with a newer one.")
     return ""
 
 

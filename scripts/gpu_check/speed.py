@@ -33,15 +33,17 @@ def update_speed(check):
             "to_host_bytes_per_second": 12 * parameters / seconds["gpu"]}
 
 
+FITS = ["--layers", "12", "--hidden", "1024", "--heads", "16", "--seq", "1024", "--steps", "6",
+        "--seed", "1"]
+
+
 def model_that_fits(check):
     """Step without offload over the offloaded one; the largest batch decides, and comes first."""
-    model = ["--layers", "12", "--hidden", "1024", "--heads", "16", "--seq", "1024", "--steps",
-             "6", "--seed", "1"]
     rows = []
     check.so_far = {"rows": rows}
     for batch in (32, 16, 4):
-        plain = check.train(f"fits-plain-{batch}", *model, "--batch", str(batch), "--plain")
-        ours = check.train(f"fits-host-{batch}", *model, "--batch", str(batch),
+        plain = check.train(f"fits-plain-{batch}", *FITS, "--batch", str(batch), "--plain")
+        ours = check.train(f"fits-host-{batch}", *FITS, "--batch", str(batch),
                            *training.placed("host"))
         rows.append({"batch": batch, "plain_s": step_seconds(plain),
                      "offloaded_s": step_seconds(ours),
@@ -49,6 +51,15 @@ def model_that_fits(check):
                      "plain_device_bytes": plain["memory"]["device_peak_bytes"],
                      "offloaded_device_bytes": ours["memory"]["device_peak_bytes"]})
     return {"rows": rows, "best_ratio": max(row["ratio"] for row in rows), "wanted": 0.85}
+
+
+def hardware_queues(check):
+    """Streams that share one hold each other up: CUDA's own number of them, and all of them."""
+    for queues in ("8", "32"):
+        report = check.train("queues-" + queues, *FITS, "--batch", "16", *training.placed("host"),
+                             *training.UPDATED_ON_GPU, CUDA_DEVICE_MAX_CONNECTIONS=queues)
+        check.so_far[queues + "_s"] = step_seconds(report)
+    return check.so_far
 
 
 # ---- a model that does not fit, as large as the drive allows ----

@@ -4,6 +4,7 @@
 What the scripts do is said by files in $STUBS: `driver` there means that there is a GPU, `hang`
 names a program that does not end by itself, `exit-NAME` holds what NAME ends with.
 """
+import argparse
 import json
 import os
 import pathlib
@@ -20,6 +21,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(ROOT / "scripts"))
 from gpu_check import machine, speed  # noqa: E402
+from gpu_check.check import Check, Failed  # noqa: E402
 
 GIB = 1 << 30
 TESTS = ["device_cuda_test", "cuda_update_test", "cuda_exactness_test", "nccl_on_gpu_test"]
@@ -69,7 +71,8 @@ class Stubs(unittest.TestCase):
         self.torch = make_torch(self.folder / "torch-root", "2.11.0+cu130")
         self.stubs.mkdir()
         write(self.folder / "path" / "nvidia-smi", "#!/bin/sh\necho 'GPU 0: a stub'\n", 0o755)
-        self.environment = dict(os.environ, STUBS=str(self.stubs), LD_LIBRARY_PATH="/inherited",
+        self.environment = dict(os.environ, STUBS=str(self.stubs), TMPDIR=str(self.folder),
+                                LD_LIBRARY_PATH="/inherited",
                                 PATH=f"{self.folder}/path:{os.environ['PATH']}")
 
     def build(self):
@@ -295,6 +298,14 @@ class AnEnd(Stubs):
         self.assertTrue(self.report["complete"])
 
 
+    def test_of_a_program_that_hangs_leaves_time_for_others(self):
+        options = argparse.Namespace(out=None, nvme=None, torch=str(self.torch), limit=100)
+        check = Check(options, str(ROOT), None, str(self.folder))
+        check.most = 1
+        with self.assertRaisesRegex(Failed, "sleep did not end within 1 s"):
+            check.run(["sleep", "100"], "hangs")
+
+
 class AnotherMachine(Stubs):
     def reason(self, part, *words):
         write(self.stubs / "driver", "")
@@ -336,7 +347,7 @@ class AnotherMachine(Stubs):
         parts.pop("machine")
         for part in parts.values():
             self.assertRegex(part["reason"], r"this machine's glibc is 2\.\d+.* programs need 99.1")
-        self.assertIn("or older, or run it in a container", self.said)
+        self.assertIn("Run it in a container with glibc 99.1 or newer", self.said)
         self.assertFalse((self.stubs / "environment-device_cuda_test").exists())
 
     def test_with_an_older_libstdcxx_starts_nothing_and_says_so(self):
