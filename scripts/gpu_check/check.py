@@ -45,7 +45,8 @@ class Check:
         self.out = options.out or os.path.join(scratch, "out")
         os.makedirs(self.out, exist_ok=True)
         # Tests leave swap files where they are started, so not in a pack, which may be read only.
-        self.place = os.path.join(options.nvme or scratch, f"gpu_check-{os.getpid()}")
+        self.place = os.path.join(options.nvme or machine.folder_on_a_drive(scratch),
+                                  f"gpu_check-{os.getpid()}")
         os.makedirs(self.place, exist_ok=True)
         self.folders = [self.place]  # are gone at the end
         self.nvme = os.path.join(self.place, "nvme")

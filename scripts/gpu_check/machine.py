@@ -11,6 +11,7 @@ import sys
 import time
 
 MIB = 1 << 20
+IN_MEMORY = ("tmpfs", "ramfs")
 
 
 def facts():
@@ -137,6 +138,25 @@ def memory_folder(bytes_wanted):
     room = {mount: free_bytes(mount) for mount in mounts if os.access(mount, os.W_OK | os.X_OK)}
     best = max(room, key=room.get, default="")
     return best if best and room[best] >= bytes_wanted else ""
+
+
+def file_system(folder):
+    """Its kind: ext4, tmpfs, overlay, ..."""
+    folder, best, kind = os.path.realpath(folder), "", "unknown"
+    with open("/proc/mounts", encoding="utf-8", errors="replace") as file:
+        for _, mount, found, *_ in (line.split() for line in file):
+            below = folder == mount or folder.startswith(mount.rstrip("/") + "/")
+            if below and len(mount) >= len(best):
+                best, kind = mount, found
+    return kind
+
+
+def folder_on_a_drive(folder):
+    """`folder`, or where that is in memory another temporary one that is not."""
+    for other in (folder, "/var/tmp", os.getcwd()):
+        if file_system(other) not in IN_MEMORY and os.access(other, os.W_OK | os.X_OK):
+            return other
+    return folder
 
 
 def free_bytes(folder):

@@ -12,6 +12,8 @@ BOTH = "in full and --quick"
 
 def look_at_machine(check):
     found = machine.facts()
+    found["swap_files"] = {"folder": check.place, "file_system": machine.file_system(check.place),
+                           "free_bytes": machine.free_bytes(check.place)}
     found["torch"] = check.torch_version or check.no_torch
     smi = shutil.which("nvidia-smi")
     if smi:

@@ -85,7 +85,9 @@ def measure_drive(check):
             folder = os.path.join(mount, os.path.basename(check.place))
             check.folders.append(folder)
         os.makedirs(folder, exist_ok=True)
-        check.drive = {"folder": folder, "memory_backed": bool(check.options.memory_backed),
+        kind = machine.file_system(folder)
+        check.drive = {"folder": folder, "file_system": kind,
+                       "memory_backed": kind in machine.IN_MEMORY,
                        "free_bytes": machine.free_bytes(folder), **machine.drive_speed(folder)}
     return check.drive
 

@@ -364,6 +364,12 @@ class ADrive(unittest.TestCase):
             self.assertGreater(found["read_bytes_per_second"], 0)
             self.assertEqual(os.listdir(folder), [])
 
+    def test_is_known_to_be_memory(self):
+        self.assertEqual(machine.file_system("/proc/self"), "proc")
+        self.assertNotEqual(machine.file_system("/"), "unknown")
+        if machine.file_system("/dev/shm") == "tmpfs" and machine.file_system("/var/tmp") != "tmpfs":
+            self.assertNotEqual(machine.folder_on_a_drive("/dev/shm"), "/dev/shm")
+
     def test_sizes_the_model_or_says_why_there_is_none(self):
         def layers(rate, free_gib=100, memory_gib=100, memory_backed=False):
             drive = {"folder": "/x", "memory_backed": memory_backed, "free_bytes": free_gib * GIB,
