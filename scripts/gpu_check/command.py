@@ -136,7 +136,7 @@ def run_parts(check, report, wanted):
 
 def on_signal(number, _frame):
     for other in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(other, signal.SIG_IGN)  # one is enough; the report is being written
+        signal.signal(other, lambda *_: None)  # one is enough; the report is being written
     raise Ended(number)
 
 

@@ -367,7 +367,8 @@ class ADrive(unittest.TestCase):
     def test_is_known_to_be_memory(self):
         self.assertEqual(machine.file_system("/proc/self"), "proc")
         self.assertNotEqual(machine.file_system("/"), "unknown")
-        if machine.file_system("/dev/shm") == "tmpfs" and machine.file_system("/var/tmp") != "tmpfs":
+        kinds = [machine.file_system(folder) for folder in ("/dev/shm", "/var/tmp")]
+        if kinds[0] == "tmpfs" and kinds[1] != "tmpfs":
             self.assertNotEqual(machine.folder_on_a_drive("/dev/shm"), "/dev/shm")
 
     def test_sizes_the_model_or_says_why_there_is_none(self):
