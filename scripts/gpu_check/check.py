@@ -121,11 +121,15 @@ class Check:
     def gtest(self, name, *words):
         """A test program's summary."""
         self.need_gpu()
+        if self.pack and "tests/bin/" + name in self.pack["use_torch"]:
+            self.need_torch()
         text = self.run([self.program("tests", "bin", name), *words], name, wanted=(0, 77),
                         env=self.environment())
         if "[  PASSED  ]" not in text:
             raise Skipped(text.strip().splitlines()[-1])
-        return {"summary": [line for line in text.splitlines() if line.startswith("[=====")][-1]}
+        found = {"summary": [line for line in text.splitlines() if line.startswith("[=====")][-1]}
+        skipped = sorted(set(re.findall(r"^\[  SKIPPED \] (\S+)$", text, re.MULTILINE)))
+        return {**found, "skipped_tests": skipped} if skipped else found
 
     def train_command(self, report, *words):
         self.need_gpu()

@@ -21,7 +21,8 @@ def arguments(about, root):
     add("--archive", metavar="FILE.tar.gz", help="all logs and the report go there in one file")
     add("--out", metavar="DIR", help="logs and traces are kept there")
     add("--quick", action="store_true", help="a first contact, in about 60 s")
-    add("--only", metavar="NAME", action="append", help="only this part; repeatable")
+    add("--only", metavar="NAME", action="append",
+        help="only this part, or correctness or speed; repeatable")
     add("--limit", metavar="S", type=float, default=460,
         help="seconds for all of it: no part begins that would pass it [460]")
     add("--torch", metavar="DIR", help="folder that holds torch/ [python3's]")
@@ -68,7 +69,7 @@ def refuse_places(parser, options, root):
             setattr(options, name, os.path.abspath(getattr(options, name)))
     if options.json != "-":
         options.json = os.path.abspath(options.json)
-    names = [part.name for part in parts.PARTS]
+    names = [name for part in parts.PARTS for name in (part.name, part.group)]
     for name in options.only or []:
         if name not in names:
             parser.error(f"no part is named '{name}': nothing was run; --list names them")

@@ -55,8 +55,8 @@ def make(options, root):
     with tempfile.TemporaryDirectory(prefix=".gpu_pack-", dir=os.path.dirname(target)) as scratch:
         part = os.path.join(scratch, "pack")
         programs = lay_out(options.build, root, part)
-        take_libraries(options.build, programs, part)
-        document = {**describe(options.build, root), "needs": needs(part)}
+        use_torch = take_libraries(options.build, programs, part)
+        document = {**describe(options.build, root), "needs": needs(part), "use_torch": use_torch}
         document["bytes"] = size_of(part)
         refuse_size(part, document["bytes"], options.pack_mib)
         with open(os.path.join(part, "pack.json"), "w", encoding="utf-8") as file:
@@ -113,12 +113,13 @@ def is_elf(path):
 
 
 def take_libraries(build_folder, programs, part):
-    """What programs load, but for the system's and torch's own."""
+    """What programs load, but for the system's and torch's own. Returns who uses torch."""
     torch = building.cached(build_folder, "HEADRACE_TORCH_ROOT")
     there = set(os.listdir(os.path.join(torch, "torch", "lib"))) if torch else set()
     os.makedirs(os.path.join(part, "lib"), exist_ok=True)
     environment = dict(os.environ, LD_LIBRARY_PATH=":".join(machine.library_folders(torch)))
     waiting = [os.path.join(build_folder, name) for name in programs]
+    use_torch = set()
     while waiting:
         user = waiting.pop()
         if not is_elf(user):
@@ -127,6 +128,8 @@ def take_libraries(build_folder, programs, part):
                                 re.MULTILINE))
         for name in re.findall(r"\(NEEDED\).*\[(.+)\]", run(["readelf", "-d", "-W", user])):
             copy = os.path.join(part, "lib", name)
+            if name in there:
+                use_torch.add(os.path.relpath(user, build_folder))
             if OF_THE_SYSTEM.fullmatch(name) or name in there or os.path.exists(copy):
                 continue
             path = os.path.realpath(found.get(name, name))
@@ -135,6 +138,7 @@ def take_libraries(build_folder, programs, part):
                              "install it")
             run(["strip", "--strip-unneeded", "-o", copy, path])
             waiting.append(path)
+    return sorted(use_torch)
 
 
 def needs(part):
@@ -208,4 +212,6 @@ def say(target, document):
           f"    {shlex.quote(os.path.basename(target))}/tools/gpu_check --packed --quick "
           "--json quick.json --archive quick.tar.gz\n"
           f"    {shlex.quote(os.path.basename(target))}/tools/gpu_check --packed "
-          "--json gpu.json --archive gpu.tar.gz --limit 570")
+          "--only correctness --json gpu.json --archive gpu.tar.gz --limit 570\n"
+          f"    {shlex.quote(os.path.basename(target))}/tools/gpu_check --packed "
+          "--only speed --json speed.json --archive speed.tar.gz --limit 570")

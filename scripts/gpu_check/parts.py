@@ -44,12 +44,10 @@ def look(check):
     return {"gpu": check.gpu}
 
 
-def on_gpu(*programs, torch=False):
+def on_gpu(*programs):
     """Test programs on the GPU; those that this build does not have are passed over."""
     def work(check):
         check.need_gpu()
-        if torch:
-            check.need_torch()
         there = [name for name in programs
                  if os.path.exists(os.path.join(check.options.build, "tests", "bin", name))]
         if not there and not check.cannot_start:
@@ -75,7 +73,7 @@ def others(check):
              if name not in own]
     if not there:
         raise Skipped("there are none that have no part of their own")
-    return on_gpu(*there, torch=any("torch" in name for name in there))(check)
+    return on_gpu(*there)(check)
 
 
 def sanitized(tool):
@@ -92,11 +90,13 @@ def sanitized(tool):
 
 
 class Part:
-    """`work`: what it does with a Check; seconds that it may need; whether --quick has it."""
+    """`work`: what it does with a Check; seconds that it may need; whether --quick has it; or the
+    test programs that it runs."""
 
     def __init__(self, name, work, seconds, runs=FULL, programs=()):
         self.name, self.seconds, self.runs, self.programs = name, seconds, runs, programs
-        self.work = work or on_gpu(*programs, torch=any("torch" in name for name in programs))
+        self.group = "speed" if getattr(work, "__module__", "") == speed.__name__ else "correctness"
+        self.work = work or on_gpu(*programs)
         # A program that hangs takes no other part's time. How long a build takes is the machine's.
         self.most = float("inf") if name == "build" else 30 + 2 * seconds
 
@@ -131,13 +131,17 @@ PARTS = [
 
 
 def chosen(options, packed):
-    """Those that this run is about. 'look' is always one: without it no part knows of a GPU."""
+    """Those that this run is about; always the machine, and without 'look' no part knows a GPU."""
     wanted = QUICK if options.quick else FULL
+    named = {"machine", "look", *(options.only or [])}
+    if "speed" in named:
+        named.add("build")
     return [part for part in PARTS
             if not (packed and part.name == "build") and
-            (part.name in options.only or part.name == "look" if options.only
-             else wanted in part.runs)]
+            (part.name in named or part.group in named and wanted in part.runs
+             if options.only else wanted in part.runs)]
 
 
 def describe():
-    return "\n".join(f"{part.name:24} {part.seconds:4} s  {part.runs}" for part in PARTS)
+    return "\n".join(f"{part.name:24} {part.seconds:4} s  {part.group:12} {part.runs}"
+                     for part in PARTS)

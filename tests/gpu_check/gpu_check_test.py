@@ -44,6 +44,9 @@ while [ $# -gt 0 ]; do
   fi
   shift
 done
+if [ -e "$STUBS/skips" ]; then
+  echo "[  SKIPPED ] A.B (3 ms)"; echo "[  SKIPPED ] 1 test, listed below:"; echo "[  SKIPPED ] A.B"
+fi
 echo "[==========] 3 tests ran"; echo "[  PASSED  ] 3 tests"
 """
 
@@ -102,11 +105,11 @@ class Stubs(unittest.TestCase):
         self.assertEqual(made.returncode, 0, made.stderr)
         (self.pack / "tests" / "bin" / "elf_on_gpu_test").unlink()
 
-    def edit_pack(self, **more):
+    def edit_pack(self, use_torch=(), **needs):
         path = self.pack / "pack.json"
         document = json.loads(path.read_text(encoding="utf-8"))
-        for name, value in more.items():
-            document["needs"][name] = value
+        document["needs"].update(needs)
+        document["use_torch"] += use_torch
         path.write_text(json.dumps(document), encoding="utf-8")
 
     def command(self, *words):
@@ -246,6 +249,21 @@ class ARun(Stubs):
                              capture_output=True, check=False)
         self.assertTrue(json.loads(ran.stdout)["complete"])
 
+    def test_names_tests_that_a_program_skips(self):
+        self.packed()
+        write(self.stubs / "driver", "")
+        write(self.stubs / "skips", "")
+        parts = self.check("--only", "updates")
+        self.assertEqual(parts["updates"]["result"]["cuda_update_test"]["skipped_tests"], ["A.B"])
+
+    def test_is_of_what_is_right_or_of_what_is_fast(self):
+        self.packed()
+        right, fast = set(self.check("--only", "correctness")), set(self.check("--only", "speed"))
+        self.assertEqual(right & fast, {"machine", "look"})
+        self.assertEqual(right | fast, set(self.check()))
+        self.assertTrue({"trained exactness", "nccl"} <= right)
+        self.assertTrue({"copies", "model that does not fit"} <= fast)
+
     def test_knows_each_sanitizers_summary(self):
         self.packed()
         write(self.stubs / "driver", "")
@@ -319,6 +337,13 @@ class AnotherMachine(Stubs):
         reason = self.reason("two steps", "--torch", other)
         self.assertIn("torch 2.10.0+cu130", reason)
         self.assertIn("pip install torch==2.11.0", reason)
+
+    def test_with_another_torch_runs_no_test_that_uses_it(self):
+        self.packed()
+        self.edit_pack(use_torch=["tests/bin/cuda_update_test"])
+        other = make_torch(self.folder / "other", "2.10.0+cu130")
+        self.assertIn("torch 2.10.0+cu130", self.reason("updates", "--torch", other))
+        self.assertFalse((self.stubs / "environment-cuda_update_test").exists())
 
     def test_with_torch_for_another_cuda_is_served(self):
         self.packed()
