@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 
 from gpu_check import machine
@@ -45,9 +46,8 @@ class Check:
         self.out = options.out or os.path.join(scratch, "out")
         os.makedirs(self.out, exist_ok=True)
         # Tests leave swap files where they are started, so not in a pack, which may be read only.
-        self.place = os.path.join(options.nvme or machine.folder_on_a_drive(scratch),
-                                  f"gpu_check-{os.getpid()}")
-        os.makedirs(self.place, exist_ok=True)
+        self.place = tempfile.mkdtemp(prefix="gpu_check-",
+                                      dir=options.nvme or machine.folder_on_a_drive(scratch))
         self.folders = [self.place]  # are gone at the end
         self.nvme = os.path.join(self.place, "nvme")
         self.drive = None

@@ -2,6 +2,7 @@
 """Parts that measure: copies, updates, models that fit the GPU and that do not."""
 import os
 import sys
+import tempfile
 
 from gpu_check import machine, training
 from gpu_check.check import Failed, Skipped, read_json
@@ -82,7 +83,7 @@ def measure_drive(check):
             if not mount:
                 raise Skipped("--memory-backed, and no tmpfs has room for the smallest model's "
                               f"{STATE * parameters_of(8) / GIB:.1f} GiB: mount a larger one")
-            folder = os.path.join(mount, os.path.basename(check.place))
+            folder = tempfile.mkdtemp(prefix="gpu_check-", dir=mount)
             check.folders.append(folder)
         os.makedirs(folder, exist_ok=True)
         kind = machine.file_system(folder)
