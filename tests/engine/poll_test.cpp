@@ -82,7 +82,12 @@ TEST_F(Poll, EndsACallThatWaitsForADeferredUpdateAndNothingElse) {
   expect_whole_after(mode, "gather: given up", [](Engine& e) { (void)e.gather(kLast); });
   expect_whole_after(mode, "finish_step: given up", [](Engine& e) { e.finish_step(); });
   expect_whole_after(mode, "step: given up", [](Engine& e) { e.step({}); });
-  expect_whole_after(mode, "store: given up", [](Engine& e) { (void)e.hash_parameters(); });
+  expect_whole_after(mode, "hash_parameters: given up",
+                     [](Engine& e) { (void)e.hash_parameters(); });
+  expect_whole_after(mode, "store: given up", [](Engine& e) {
+    e.store(e.parameter("group.5.weight"), Content::kMaster,
+            [](std::uint64_t, std::span<const std::byte>) {});
+  });
   expect_whole_after(mode, "load: given up", [](Engine& e) {
     e.load(e.parameter("group.5.weight"), Content::kExpAvg,
            [](std::uint64_t, std::span<std::byte> values) {
