@@ -38,6 +38,17 @@ std::string text_of(const std::function<void()>& call) {
   return "";
 }
 
+// A gradient's way to host memory, and the sums over its pieces.
+Accumulation landing(const DeviceBytes& from, std::vector<std::uint16_t>& sum,
+                     std::vector<GradientPiece>& pieces) {
+  return {.source = from.data(),
+          .sum = sum.data(),
+          .elements = sum.size(),
+          .pieces = pieces.data(),
+          .first_piece_elements = 65536,
+          .piece_elements = 65536};
+}
+
 TEST(CudaGpu, SaysWhyThereIsNone) {
   struct Row {
     cudaError_t error;
@@ -209,15 +220,7 @@ TEST(CudaFailure, IsAskedOfTheGpuAndNotReadOffTheCode) {
       device->pin(sum.data(), sum.size() * 2);
       const auto work = [&] {
         device->fill_zero({}, bytes.data(), 4096);
-        device->accumulate({}, {.source = bytes.data(),
-                                .source_dtype = DType::kBf16,
-                                .sum = sum.data(),
-                                .sum_dtype = DType::kBf16,
-                                .elements = sum.size(),
-                                .overwrite = true,
-                                .pieces = pieces.data(),
-                                .first_piece_elements = 65536,
-                                .piece_elements = 65536});
+        device->accumulate({}, landing(bytes, sum, pieces));
         device->copy({}, sum.data(), bytes.data(), 4096 / 2);
         device->wait({}, device->record({}));
         device->synchronize({});
@@ -248,17 +251,7 @@ TEST(CudaFailure, OfALandingLeavesNoCopyBehind) {
       device->pin(sum.data(), sum.size() * 2);
       device->synchronize({});
       simulated_cuda::fail_call(function, cudaErrorLaunchOutOfResources, calls);
-      const Code code = code_of([&] {
-        device->accumulate({}, {.source = bytes.data(),
-                                .source_dtype = DType::kBf16,
-                                .sum = sum.data(),
-                                .sum_dtype = DType::kBf16,
-                                .elements = sum.size(),
-                                .overwrite = true,
-                                .pieces = pieces.data(),
-                                .first_piece_elements = 65536,
-                                .piece_elements = 65536});
-      });
+      const Code code = code_of([&] { device->accumulate({}, landing(bytes, sum, pieces)); });
       if (code == Code::kOk) device->synchronize({});
       std::ranges::fill(sum, std::uint16_t{0x7777});
       std::this_thread::sleep_for(std::chrono::milliseconds(60));
