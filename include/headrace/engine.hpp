@@ -161,8 +161,8 @@ class Engine {
   // Says that something wrote to this group's weights while they were gathered: on a drive and in
   // memory they may be different ones now, and masters know nothing of it. gather, store,
   // hashes, step and load() of one parameter throw kWrongState with `cause` until load() of the
-  // whole group; moments can be stored, since that load resets them. A group that was never loaded
-  // is left at that. From any thread.
+  // whole group; moments can be stored, since that load resets them. A group that has no values
+  // (never loaded, or a load() of it ended on the way) is left at that. From any thread.
   void mark_written(GroupId group, const std::string& cause);
   // How often this group's weights became others since freeze: by load() of it, of a weight or a
   // master in it, by step(). What was computed with the weights of another count is out of date.

@@ -348,6 +348,7 @@ void EngineCore::allocate(Frozen& f, const std::vector<swap::PathProbe>& paths) 
                              f.device_updates.get(), f.trace.get(), interrupted_, update_,
                              [this](const engine::UpdatePlace& place) { say_update_place(place); },
                              [this](const std::exception_ptr& error) { fail_deferred(error); }});
+  f.prepare_wake();
   f.group_values = std::vector<std::atomic<GroupValues>>(registry_.groups().size());
   f.waits = std::vector<Wait>(registry_.groups().size());
   f.half_loaded.resize(f.partition.parameters.size());
@@ -361,8 +362,7 @@ void EngineCore::allocate(Frozen& f, const std::vector<swap::PathProbe>& paths) 
   });
 }
 
-void EngineCore::Frozen::wake_waiting_calls() {
-  if (wake_waiting.posted.exchange(true)) return;
+void EngineCore::Frozen::prepare_wake() {
   wake_waiting.frozen = this;
   wake_waiting.run = [](async::Work* work) noexcept {
     auto* const wake = static_cast<WakeWaiting*>(work);
@@ -370,7 +370,9 @@ void EngineCore::Frozen::wake_waiting_calls() {
     wake->frozen->buffers->wake();
     wake->frozen->pending->wake();
   };
-  conductor->post(wake_waiting);
+}
+void EngineCore::Frozen::wake_waiting_calls() {
+  if (!wake_waiting.posted.exchange(true)) conductor->post(wake_waiting);
 }
 
 void EngineCore::poll_between(const char* call) {

@@ -134,6 +134,7 @@ class EngineCore {
       Frozen* frozen = nullptr;
       std::atomic<bool> posted{false};
     } wake_waiting;
+    void prepare_wake();
     void wake_waiting_calls();  // any thread
     Frozen(std::uint64_t frame_bytes, Collective& collective, const engine::Registry& registry)
         : ranks(collective, registry), frames(frame_bytes) {}

@@ -203,6 +203,7 @@ async::Task<> EngineCore::write_held() {
 void EngineCore::set_half_loaded(Frozen& f, ParameterId id, std::uint8_t contents) noexcept {
   f.half_loaded[id.index] = contents;
   const GroupId group = registry_.parameter(id).group;
+  if (f.group_values[group.index] == GroupValues::kWritten) return;  // meanwhile: it stays so
   const bool half = std::ranges::any_of(registry_.group(group).parameters, [&](ParameterId other) {
     return f.half_loaded[other.index] != 0;
   });
@@ -244,9 +245,13 @@ void EngineCore::refuse_values(const Frozen& f, GroupId group, const char* call)
 void EngineCore::mark_written(GroupId group, const std::string& cause) {
   Frozen& f = ready("mark_written");
   registry_.group(group);
-  if (f.group_values[group.index] == GroupValues::kNone) return;
+  const GroupValues values = f.group_values[group.index];
+  if (values == GroupValues::kNone || values == GroupValues::kBroken) return;
   const std::lock_guard lock(cause_mutex_);
-  written_[group.index] = cause;
+  written_[group.index] = !cause.empty()
+                              ? cause
+                              : "the weights of group '" + registry_.group(group).name +
+                                    "' were written while they were gathered; load all of it again";
   f.group_values[group.index] = GroupValues::kWritten;
 }
 

@@ -126,9 +126,11 @@ void EngineCore::store(ParameterId id, Content content, const Sink& sink, const 
   Frozen& f = ready(call);
   const GroupId group = registry_.parameter(id).group;
   const bool weights = content == Content::kWeight || content == Content::kMaster;
-  // What was written to has its moments still.
-  if (weights || f.group_values[group.index] != GroupValues::kWritten)
-    require_loaded(f, group, call);
+  // What was written to has its moments still, unless a load() of them ended on the way.
+  const bool moments_are_whole =
+      f.group_values[group.index] == GroupValues::kWritten && f.half_loaded[id.index] == 0;
+  if (weights || !moments_are_whole) require_loaded(f, group, call);
+  refuse_missing_moment(id, content, call);
   finish_updates(call);
   const auto tiles = f.partition.tiles_with(f.partition.parameters[id.index]);
   for (std::uint32_t t = tiles.first; t < tiles.end; ++t) {
@@ -146,7 +148,6 @@ void EngineCore::store_tile(ParameterId id, std::uint32_t tile, Content content,
   const partition::Parameter& parameter = f.partition.parameters[id.index];
   const DType dtype = f.partition.sections[cut.section].dtype;
   const auto kind = optimizer_cpu::master_kind(dtype, settings_.master);
-  refuse_missing_moment(id, content, "store");
   content = kept_as(id, content);
   const bool joins =
       content == Content::kMaster && kind == optimizer_cpu::MasterKind::kSplitResidual;

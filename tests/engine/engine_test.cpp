@@ -115,6 +115,12 @@ TEST(EngineValues, AreRefusedAfterALoadThatEndedAndAfterAWrite) {
     });
     EXPECT_EQ(moments, 8u);
     engine.load(group, zeros);
+    // Marked while one parameter is loaded: that does not mend it.
+    engine.load(w, Content::kWeight,
+                [&](std::uint64_t, std::span<std::byte>) { engine.mark_written(group, ""); });
+    EXPECT_CODE(Code::kWrongState, engine.hash_parameters(), "of group 'g' were written");
+    engine.load(group, zeros);
+    engine.load(group, zeros);
     EXPECT_EQ(engine.hash_parameters(), hash);
   }
 }

@@ -151,7 +151,11 @@ struct Outcome {
 };
 void collect(Engine& engine, Outcome& outcome) {
   for (std::uint32_t i = 0; i < engine.parameter_count(); ++i) {
-    if (engine.spec({i}).frozen) continue;
+    if (engine.spec({i}).frozen) {  // on every rank, whoever has its elements
+      const auto ignore = [](std::uint64_t, std::span<const std::byte>) {};
+      EXPECT_THROW(engine.store({i}, Content::kMaster, ignore), Error);
+      continue;
+    }
     for (const Content content : {Content::kMaster, Content::kExpAvg}) {
       auto& values = outcome.values[{i, static_cast<int>(content)}];
       values.resize(engine.spec({i}).elements());
