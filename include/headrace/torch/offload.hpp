@@ -302,7 +302,7 @@ class Offload {
   // A parameter that requires no gradient at freeze() is frozen (ParameterSpec::frozen): no
   // gradient, master or moments are kept for it, beside trained ones of its group too (adapters in
   // a layer). A gradient of it is refused by name in backward. These two say otherwise for all of a
-  // group, the latter one of them before freeze():
+  // group; of several such calls before freeze() the last one holds:
   //   expect_gradients     may be trained later: all that memory is there, used or not.
   //   expect_no_gradients  never trained, whatever requires_grad says at freeze().
   template <class M>
@@ -359,8 +359,7 @@ class Offload {
   // gradients of the tensors in it bring the parameters back in backward.
   template <class M, class F>
   auto run(const Group<M>& group, F&& function) {
-    core();
-    const detail::Call call(core_);
+    const detail::Call call = begin();
     core().begin_call();
     detail::Binding binding(core_, group.state_);
     if constexpr (std::is_void_v<std::invoke_result_t<F&>>) {
@@ -399,8 +398,7 @@ class Offload {
       std::tuple<std::decay_t<Inputs>...> given(std::forward<Inputs>(inputs)...);
       return run(group, [&] { return std::apply(function, given); });
     }
-    core();
-    const detail::Call call(core_);
+    const detail::Call call = begin();
     core().begin_call();
     detail::Binding binding(core_, group.state_);
     auto result =
@@ -419,8 +417,7 @@ class Offload {
 
   template <class M>
   [[nodiscard]] GatheredModule gathered(const Group<M>& group, Access access = Access::kRead) {
-    core();
-    const detail::Call call(core_);
+    const detail::Call call = begin();
     core().begin_call();
     if (access == Access::kModify) return GatheredModule(detail::Modification(core_, group.state_));
     return GatheredModule(detail::ReadScope(core_, group.state_));
@@ -430,13 +427,11 @@ class Offload {
   // scopes. Values saved by a forward pass before it cannot be used by a backward pass after it:
   // torch throws then.
   StepResult step(const StepOptions& options) {
-    core();
-    const detail::Call call(core_);
+    const detail::Call call = begin();
     return core().step(options);
   }
   void discard_gradients() {
-    core();
-    const detail::Call call(core_, /*discards=*/true);
+    const detail::Call call = begin(/*discards=*/true);
     core().discard_gradients();
   }
 
@@ -462,8 +457,7 @@ class Offload {
   // Throws kOutOfBudget, stating how much it needs, before it starts; kWrongState while a
   //         gathered() scope is open. After any error every parameter is offloaded as before.
   void restore(std::optional<std::uint64_t> limit_bytes = std::nullopt) {
-    core();
-    const detail::Call call(core_);
+    const detail::Call call = begin();
     detail::restore(core_, limit_bytes);
   }
   // Drains and frees. Modules remain, without values. Throws kWrongState while a gathered() scope
@@ -506,6 +500,11 @@ class Offload {
     });
   }
 
+  // A call of this thread's, until it goes.
+  detail::Call begin(bool discards = false) const {
+    core();
+    return detail::Call(core_, discards);
+  }
   detail::OffloadCore& core() const {
     if (core_) return *core_;
     throw Error(Code::kWrongState,
