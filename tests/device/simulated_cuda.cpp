@@ -123,6 +123,10 @@ void fail_call(const char* name, cudaError_t error, std::uint64_t calls) {
 void fail_gpu(std::uintptr_t stream, cudaError_t error) {
   gpu().queues->launch({stream}, [error] { gpu().failed = error; });
 }
+int priority_of(std::uintptr_t stream) {
+  const std::lock_guard lock(gpu().mutex);
+  return gpu().streams.at(stream);
+}
 Counters counters() {
   const std::lock_guard lock(gpu().mutex);
   return gpu().counters;
@@ -154,9 +158,14 @@ Side side_of(const void* address, std::size_t bytes) {
 
 struct SimulatedEvent {
   Event event;
+  bool blocking_sync = false;
   std::shared_ptr<std::atomic<bool>> passed = std::make_shared<std::atomic<bool>>(true);
 };
 SimulatedEvent& of(cudaEvent_t event) { return *reinterpret_cast<SimulatedEvent*>(event); }
+void count_spinning_wait() {
+  const std::lock_guard lock(gpu().mutex);
+  ++gpu().counters.spinning_waits;
+}
 Stream of(cudaStream_t stream) { return {reinterpret_cast<std::uintptr_t>(stream)}; }
 
 }  // namespace
@@ -268,7 +277,7 @@ cudaError_t cudaDeviceSynchronize() {
   std::vector<std::uintptr_t> streams;
   {
     const std::lock_guard lock(g.mutex);
-    streams.assign(g.streams.begin(), g.streams.end());
+    for (const auto& [stream, priority] : g.streams) streams.push_back(stream);
   }
   for (const std::uintptr_t stream : streams) g.queues->synchronize({stream});
   g.queues->synchronize({});
@@ -359,11 +368,20 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
 
 // ---- streams ----
 
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  BEFORE();
+  *least = 0;
+  *greatest = kUrgent;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+  return cudaStreamCreateWithPriority(stream, flags, 0);
+}
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int priority) {
   BEFORE();
   const Stream made = gpu().queues->create_stream();
   const std::lock_guard lock(gpu().mutex);
-  gpu().streams.insert(made.handle);
+  gpu().streams[made.handle] = priority;
   ++gpu().counters.streams;
   *stream = reinterpret_cast<cudaStream_t>(made.handle);
   return cudaSuccess;
@@ -377,6 +395,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   BEFORE();
+  count_spinning_wait();
   gpu().queues->synchronize(of(stream));
   return ends_in(gpu().failed.load());
 }
@@ -402,9 +421,11 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void*
 
 // ---- events ----
 
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   BEFORE();
-  *event = reinterpret_cast<cudaEvent_t>(new SimulatedEvent);
+  auto* const made = new SimulatedEvent;
+  made->blocking_sync = (flags & cudaEventBlockingSync) != 0;
+  *event = reinterpret_cast<cudaEvent_t>(made);
   const std::lock_guard lock(gpu().mutex);
   ++gpu().counters.events;
   return cudaSuccess;
@@ -429,6 +450,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   BEFORE();
+  if (!of(event).blocking_sync) count_spinning_wait();
   const Stream own = gpu().queues->create_stream();
   gpu().queues->wait(own, of(event).event);
   gpu().queues->synchronize(own);

@@ -7,7 +7,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <string>
 
 #include "device/simulated_cuda.hpp"
@@ -19,7 +18,7 @@ struct Gpu {
   std::mutex mutex;  // the rest
   GpuOptions options;
   std::map<std::uintptr_t, std::size_t> allocations, registrations;  // begin, bytes
-  std::set<std::uintptr_t> streams;
+  std::map<std::uintptr_t, int> streams;  // and their priorities
   struct FailingCall {
     cudaError_t error;
     std::uint64_t calls;
