@@ -86,11 +86,17 @@ using Sink = std::function<void(std::uint64_t first_element, std::span<const std
 // the present ones. With several ranks: only this rank's shard.
 using Source = std::function<void(std::uint64_t first_element, std::span<std::byte> values)>;
 
+class Engine;
+class EngineCore;
+namespace engine {
+struct EngineParts;
+Engine engine_with_parts(Settings, EngineOptions, EngineParts);
+}  // namespace engine
+
 class Engine {
  public:
   explicit Engine(Settings settings, EngineOptions options = {});
-  explicit Engine(std::unique_ptr<EngineCore> core);  // for the library's own tests and tools
-  ~Engine();                                          // close() without its errors
+  ~Engine();  // close() without its errors
   Engine(Engine&&) noexcept;
   Engine& operator=(Engine&&) noexcept;
 
@@ -225,6 +231,8 @@ class Engine {
   void close();
 
  private:
+  friend Engine engine::engine_with_parts(Settings, EngineOptions, engine::EngineParts);
+  explicit Engine(std::unique_ptr<EngineCore> core);
   std::unique_ptr<EngineCore> core_;
 };
 }  // namespace headrace

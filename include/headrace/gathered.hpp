@@ -11,7 +11,9 @@
 #include "headrace/tensor.hpp"
 
 namespace headrace {
-class EngineCore;
+namespace engine {
+class Leases;
+}
 
 // A move-only lease.
 // Ownership: the engine owns the bytes, the lease keeps them in place. It must be gone before its
@@ -25,7 +27,7 @@ class Gathered {
   Gathered& operator=(Gathered&& other) noexcept;
   ~Gathered();
 
-  explicit operator bool() const noexcept { return core_ != nullptr; }
+  explicit operator bool() const noexcept { return leases_ != nullptr; }
   GroupId group() const noexcept { return group_; }
 
   // One parameter's elements, row-major, 256-byte aligned (512 for f32). On a GPU not a host
@@ -39,10 +41,10 @@ class Gathered {
   void release() noexcept;
 
  private:
-  friend class EngineCore;
-  Gathered(EngineCore* core, GroupId group, std::uint32_t slot, Stream stream)
-      : core_(core), group_(group), slot_(slot), stream_(stream) {}
-  EngineCore* core_ = nullptr;
+  friend class engine::Leases;
+  Gathered(engine::Leases* leases, GroupId group, std::uint32_t slot, Stream stream)
+      : leases_(leases), group_(group), slot_(slot), stream_(stream) {}
+  engine::Leases* leases_ = nullptr;
   GroupId group_;
   std::uint32_t slot_ = 0;
   Stream stream_;

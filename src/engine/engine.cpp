@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine.cpp: the public face: every call goes to the core.
+// engine.cpp: the public face: every call goes to the part of the engine that keeps its promise.
 #include "headrace/engine.hpp"
 
 #include "engine/engine_core.hpp"
+#include "headrace/error.hpp"
 
 namespace headrace {
 Engine::Engine(Settings settings, EngineOptions options)
     : core_(std::make_unique<EngineCore>(std::move(settings), std::move(options))) {}
 Engine::Engine(std::unique_ptr<EngineCore> core) : core_(std::move(core)) {}
+Engine engine::engine_with_parts(Settings settings, EngineOptions options, EngineParts parts) {
+  return Engine(
+      std::make_unique<EngineCore>(std::move(settings), std::move(options), std::move(parts)));
+}
 // An engine that goes while a lease of it is open is kept for ever: the lease's holder still reads
 // its bytes and gives them back.
 Engine::~Engine() {
@@ -71,61 +76,89 @@ const std::string& Engine::full_name(ParameterId id) const {
 }
 GroupId Engine::group_of(ParameterId id) const { return core_->registry().parameter(id).group; }
 std::uint64_t Engine::section_offset_bytes(ParameterId id) const {
-  return core_->section_offset_bytes(id);
+  const partition::Partition& cut = core_->frozen("section_offset_bytes").partition;
+  const DType dtype = spec(id).dtype;
+  return cut.first_in_buffer(cut.parameters[id.index]) * size_bytes(dtype);
 }
 std::uint64_t Engine::section_size_bytes(GroupId group, DType dtype) const {
-  return core_->section_size_bytes(group, dtype);
+  const partition::Partition& cut = core_->frozen("section_size_bytes").partition;
+  core_->registry().group(group);
+  return cut.buffer_elements(group.index, dtype) * size_bytes(dtype);
 }
 const PlanReport& Engine::plan() const { return core_->plan(); }
 
-void Engine::load(GroupId group, const Fill& fill) { core_->load(group, fill); }
+void Engine::load(GroupId group, const Fill& fill) {
+  core_->ready("load").values->load(group, fill);
+}
 void Engine::load(ParameterId id, Content content, const Source& source) {
-  core_->load(id, content, source);
+  core_->ready("load").values->load(id, content, source);
 }
 void Engine::mark_written(GroupId group, const std::string& cause) {
-  core_->mark_written(group, cause);
+  engine::Running& running = core_->ready("mark_written");
+  core_->registry().group(group);
+  running.states.mark_written(group, cause);
 }
-std::uint64_t Engine::weight_changes(GroupId group) const { return core_->weight_changes(group); }
-std::uint64_t Engine::step_count(ParameterId id) const { return core_->step_count(id); }
+std::uint64_t Engine::weight_changes(GroupId group) const {
+  const engine::Running& running = core_->ready("weight_changes");
+  core_->registry().group(group);
+  return running.counts.weight_changes[group.index];
+}
+std::uint64_t Engine::step_count(ParameterId id) const {
+  const engine::Running& running = core_->ready("step_count");
+  core_->registry().parameter(id);
+  return running.counts.steps[id.index];
+}
 void Engine::set_step_count(ParameterId id, std::uint64_t steps) {
-  core_->set_step_count(id, steps);
+  core_->ready("set_step_count").stepper->set_step_count(id, steps);
 }
 void Engine::store(ParameterId id, Content content, const Sink& sink) {
-  core_->store(id, content, sink);
+  core_->ready("store").values->store(id, content, sink);
 }
-std::string Engine::hash_parameters() { return core_->hash_parameters(); }
-std::string Engine::hash_optimizer_state() { return core_->hash_optimizer_state(); }
+std::string Engine::hash_parameters() {
+  return core_->ready("hash_parameters").values->hash_parameters();
+}
+std::string Engine::hash_optimizer_state() {
+  return core_->ready("hash_optimizer_state").values->hash_optimizer_state();
+}
 
-Gathered Engine::gather(GroupId group, Stream stream) { return core_->gather(group, stream); }
-void Engine::add_gradient(ParameterId id, const void* gradient, DType dtype, Stream stream) {
-  core_->add_gradient(id, gradient, dtype, stream);
+Gathered Engine::gather(GroupId group, Stream stream) {
+  return core_->ready("gather").leases->gather(group, stream);
 }
-void Engine::discard_gradients() { core_->discard_gradients(); }
-StepResult Engine::step(const StepOptions& options) { return core_->step(options); }
-void Engine::finish_step() { core_->finish_step(); }
+void Engine::add_gradient(ParameterId id, const void* gradient, DType dtype, Stream stream) {
+  core_->ready("add_gradient").stepper->add_gradient(id, gradient, dtype, stream);
+}
+void Engine::discard_gradients() { core_->ready("discard_gradients").gradients->discard(); }
+StepResult Engine::step(const StepOptions& options) {
+  return core_->ready("step").stepper->step(options);
+}
+void Engine::finish_step() {
+  engine::Calls& calls = *core_->ready("finish_step").calls;
+  const auto span = calls.span("finish_step");
+  calls.finish_updates("finish_step");
+}
 Trace Engine::take_trace() { return core_->take_trace(); }
 Stats Engine::stats() const { return core_->stats(); }
 void Engine::interrupt() noexcept { core_->interrupt(); }
 void Engine::close() { core_->close(); }
 
 Gathered::Gathered(Gathered&& other) noexcept
-    : core_(std::exchange(other.core_, nullptr)),
+    : leases_(std::exchange(other.leases_, nullptr)),
       group_(other.group_),
       slot_(other.slot_),
       stream_(other.stream_) {}
 Gathered& Gathered::operator=(Gathered&& other) noexcept {
   if (this == &other) return *this;
   release();
-  core_ = std::exchange(other.core_, nullptr);
+  leases_ = std::exchange(other.leases_, nullptr);
   group_ = other.group_;
   slot_ = other.slot_;
   stream_ = other.stream_;
   return *this;
 }
 Gathered::~Gathered() { release(); }
-DeviceSpan Gathered::bytes(ParameterId id) const { return core_->bytes(*this, id); }
-DeviceSpan Gathered::section(DType dtype) const { return core_->section(*this, dtype); }
+DeviceSpan Gathered::bytes(ParameterId id) const { return leases_->bytes(*this, id); }
+DeviceSpan Gathered::section(DType dtype) const { return leases_->section(*this, dtype); }
 void Gathered::release() noexcept {
-  if (core_ != nullptr) std::exchange(core_, nullptr)->release(group_, slot_, stream_);
+  if (leases_ != nullptr) std::exchange(leases_, nullptr)->release(group_, slot_, stream_);
 }
 }  // namespace headrace

@@ -1,128 +1,153 @@
 // SPDX-License-Identifier: Apache-2.0
-// leases.cpp: gather and what it hands out: resident bytes, or a buffer in which the ranks' shards
-// are joined.
-#include <unistd.h>
+#include "engine/leases.hpp"
 
-#include <chrono>
+#include <algorithm>
 #include <string>
 
-#include "engine/engine_core.hpp"
+#include "headrace/error.hpp"
 
-namespace headrace {
-using Clock = std::chrono::steady_clock;
+namespace headrace::engine {
+Leases::Leases(const Parts& parts)
+    : p_(parts), in_place_(p_.registry.groups().size()), waits_(p_.registry.groups().size()) {}
 
-Gathered EngineCore::gather(GroupId group, Stream stream) {
-  Frozen& f = ready("gather");
-  registry_.group(group);
-  require_loaded(f, group, "gather");
+std::uint64_t Leases::bookkeeping_bytes(std::uint64_t groups) noexcept {
+  return groups * (sizeof(std::atomic<std::uint32_t>) + sizeof(Wait));
+}
+
+void Leases::Wait::add(Clock::time_point began, Clock::time_point updated,
+                       Clock::time_point there) noexcept {
+  ns.fetch_add(static_cast<std::uint64_t>((there - began).count()));
+  update_ns.fetch_add(
+      static_cast<std::uint64_t>((std::clamp(updated, began, there) - began).count()));
+}
+
+Gathered Leases::gather(GroupId group, Stream stream) {
+  p_.registry.group(group);
+  p_.values.require_whole(group, "gather");
   gathers_.fetch_add(1, std::memory_order_relaxed);
-  f.pending->note_use(group);
-  const auto span = trainer_span("gather", group.index, f.plan.group_bytes[group.index]);
-  if (f.plan.group_in_place[group.index]) {
-    in_place_.fetch_add(1, std::memory_order_relaxed);
-    if (f.pending->passes_left(group)) {
-      const auto began = Clock::now();
-      until_passed(group, "gather");
-      const auto updated = Clock::now();
-      f.waits[group.index].add(began, updated, updated);
-    }
-    refuse_ended("gather");
-    f.in_place_leases[group.index].fetch_add(1);
-    return Gathered(this, group, kInPlace, stream);
+  p_.pending.note_use(group);
+  const auto span = p_.calls.span("gather", group.index, p_.plan.group_bytes[group.index]);
+  return p_.plan.group_in_place[group.index] ? lease_in_place(group, stream)
+                                             : lease_slot(group, stream);
+}
+
+Gathered Leases::lease_in_place(GroupId group, Stream stream) {
+  gathers_in_place_.fetch_add(1, std::memory_order_relaxed);
+  if (p_.pending.passes_left(group)) {
+    const auto began = Clock::now();
+    p_.calls.until_passed(group, "gather");
+    const auto updated = Clock::now();
+    waits_[group.index].add(began, updated, updated);
   }
+  p_.failure.throw_if_ended("gather");
+  in_place_[group.index].fetch_add(1);
+  return Gathered(this, group, kInPlace, stream);
+}
+
+Gathered Leases::lease_slot(GroupId group, Stream stream) {
   const auto began = Clock::now();
-  const auto [buffer, updated] = patiently(
-      "gather", [&](const engine::GiveUp* give_up) { return f.buffers->acquire(group, give_up); });
-  f.waits[group.index].add(began, updated, Clock::now());
-  Gathered lease(this, group, buffer,
-                 stream);  // from here the buffer is given back whatever happens
-  refuse_ended("gather");
-  if (f.partition.world_size > 1) {
-    join(f, lease);
+  const auto [slot, updated] = p_.calls.run_patiently(
+      "gather", [&](const async::GiveUp* give_up) { return p_.buffers.acquire(group, give_up); });
+  waits_[group.index].add(began, updated, Clock::now());
+  Gathered lease(this, group, slot, stream);  // from here it is given back whatever happens
+  p_.failure.throw_if_ended("gather");
+  if (p_.partition.world_size > 1) {
+    join(lease);
   } else {
-    f.buffers->wait_until_there(buffer, stream);
+    p_.buffers.wait_until_there(slot, stream);
   }
   return lease;
 }
 
-// The other ranks' shards. Every gather meets them, joined already or not: which buffers still hold
-// a group hangs on time and on leases, so it differs between ranks.
-void EngineCore::join(Frozen& f, const Gathered& lease) {
-  const auto one_at_a_time = f.ranks.lock();
-  const std::uint32_t buffer = lease.slot_;
-  const bool joined = f.buffers->joined(buffer);
-  const engine::RankAgreement agreed =
-      f.gradients->meet({engine::RankCall::Kind::kGather, lease.group_, !joined});
-  f.buffers->wait_until_there(buffer, lease.stream_);
+// The other ranks' shards. Every gather meets them, joined already or not: which slots still hold
+// a group depends on time and on leases, so it differs between ranks.
+void Leases::join(const Gathered& lease) {
+  const auto one_at_a_time = p_.ranks.lock();
+  const std::uint32_t slot = lease.slot_;
+  const bool joined = p_.buffers.joined(slot);
+  const ranks::RankAgreement agreed =
+      p_.gradients.meet({ranks::RankCall::Kind::kGather, lease.group_, !joined});
+  p_.buffers.wait_until_there(slot, lease.stream_);
   if (!agreed.join) return;
   // Joined again for another rank: the same bytes once more, but not while they are read.
-  if (joined) f.buffers->wait_for_readers(buffer, lease.stream_);
-  const std::string what = "gather of " + registry_.group(lease.group_).name;
-  for (const std::uint32_t s : f.partition.group_sections[lease.group_.index]) {
-    const partition::Section& section = f.partition.sections[s];
-    collective_->all_gather(f.ranks.next(what), lease.stream_,
-                            {f.buffers->memory(buffer) + f.buffers->section_offset_bytes(s),
-                             section.buffer_elements * size_bytes(section.dtype)});
+  if (joined) p_.buffers.wait_for_readers(slot, lease.stream_);
+  const std::string what = "gather of " + p_.registry.group(lease.group_).name;
+  for (const std::uint32_t s : p_.partition.group_sections[lease.group_.index]) {
+    const partition::Section& section = p_.partition.sections[s];
+    p_.ranks.collective().all_gather(p_.ranks.next(what), lease.stream_,
+                                     {p_.buffers.memory(slot) + p_.buffers.section_offset_bytes(s),
+                                      section.buffer_elements * size_bytes(section.dtype)});
   }
-  f.buffers->set_joined(buffer, lease.stream_);  // only now: a gather that failed is joined again
+  p_.buffers.set_joined(slot, lease.stream_);  // only now: a gather that failed is joined again
 }
 
-void EngineCore::release(GroupId group, std::uint32_t buffer, Stream stream) noexcept {
-  if (!frozen_) return;
-  if (buffer == kInPlace) {
-    frozen_->in_place_leases[group.index].fetch_sub(1);
+void Leases::release(GroupId group, std::uint32_t slot, Stream stream) noexcept {
+  if (slot == kInPlace) {
+    in_place_[group.index].fetch_sub(1);
   } else {
-    frozen_->buffers->release(buffer, stream);
+    p_.buffers.release(slot, stream);
   }
 }
 
-DeviceSpan EngineCore::section(const Gathered& lease, DType dtype) const {
-  const Frozen& f = *frozen_;
-  for (const std::uint32_t s : f.partition.group_sections[lease.group_.index]) {
-    const partition::Section& section = f.partition.sections[s];
+DeviceSpan Leases::section(const Gathered& lease, DType dtype) const {
+  for (const std::uint32_t s : p_.partition.group_sections[lease.group_.index]) {
+    const partition::Section& section = p_.partition.sections[s];
     if (section.dtype != dtype) continue;
     // The first of them, with those behind it.
     const std::uint64_t bytes =
-        f.partition.buffer_elements(lease.group_.index, dtype) * size_bytes(dtype);
+        p_.partition.buffer_elements(lease.group_.index, dtype) * size_bytes(dtype);
     if (lease.slot_ == kInPlace)
-      return {const_cast<std::byte*>(f.tiles->resident_weight(s)), bytes};
-    return {f.buffers->memory(lease.slot_) + f.buffers->section_offset_bytes(s), bytes};
+      return {const_cast<std::byte*>(p_.tiles.resident_weight(s)), bytes};
+    return {p_.buffers.memory(lease.slot_) + p_.buffers.section_offset_bytes(s), bytes};
   }
   return {};
 }
 
-DeviceSpan EngineCore::bytes(const Gathered& lease, ParameterId id) const {
-  const engine::RegisteredParameter& parameter = registry_.parameter(id);
-  if (lease.core_ != this || !(parameter.group == lease.group_)) {
+DeviceSpan Leases::bytes(const Gathered& lease, ParameterId id) const {
+  const partition::RegisteredParameter& parameter = p_.registry.parameter(id);
+  if (lease.leases_ != this || !(parameter.group == lease.group_)) {
     throw Error(Code::kInvalidArgument,
                 "'" + parameter.full_name + "' is not in the gathered group");
   }
   const DeviceSpan whole = section(lease, parameter.spec.dtype);
-  return {static_cast<std::byte*>(whole.data) + section_offset_bytes(id),
-          parameter.spec.elements() * size_bytes(parameter.spec.dtype)};
+  const std::uint64_t first = p_.partition.first_in_buffer(p_.partition.parameters[id.index]);
+  const std::uint64_t element_bytes = size_bytes(parameter.spec.dtype);
+  return {static_cast<std::byte*>(whole.data) + first * element_bytes,
+          parameter.spec.elements() * element_bytes};
 }
 
-void EngineCore::refuse_lease(std::optional<GroupId> leased, const char* call) const {
-  if (!leased) return;
-  throw Error(Code::kWrongState, std::string(call) + ": group '" + registry_.group(*leased).name +
+std::optional<GroupId> Leases::leased_group() const noexcept {
+  for (std::uint32_t g = 0; g < in_place_.size(); ++g) {
+    if (leased_in_place({g})) return GroupId{g};
+  }
+  return p_.buffers.leased_group();
+}
+
+void Leases::refuse(GroupId leased, const char* call) const {
+  throw Error(Code::kWrongState, std::string(call) + ": group '" + p_.registry.group(leased).name +
                                      "' is still gathered; release it first");
 }
+void Leases::refuse_any(const char* call) const {
+  if (const auto leased = leased_group()) refuse(*leased, call);
+}
+void Leases::refuse_any_in_slot(const char* call) const {
+  if (const auto leased = p_.buffers.leased_group()) refuse(*leased, call);
+}
+void Leases::refuse_in_slot(GroupId group, const char* call) const {
+  if (p_.buffers.is_leased(group)) refuse(group, call);
+}
 
-// A group with an open lease, of a buffer or of resident bytes.
-std::optional<GroupId> EngineCore::leased_group() const noexcept {
-  for (std::uint32_t g = 0; g < frozen_->in_place_leases.size(); ++g) {
-    if (frozen_->in_place_leases[g].load() != 0) return GroupId{g};
+void Leases::add_stats(Stats& stats) const {
+  stats.gathers = gathers_.load();
+  stats.gathers_in_place = gathers_in_place_.load();
+  for (std::uint32_t g = 0; g < waits_.size(); ++g) {
+    const std::uint64_t ns = waits_[g].ns.load();
+    if (ns == 0) continue;
+    stats.waits.push_back({p_.registry.groups()[g].name, 1e-9 * static_cast<double>(ns),
+                           1e-9 * static_cast<double>(waits_[g].update_ns.load())});
+    stats.gather_wait_seconds += stats.waits.back().seconds;
+    stats.gather_wait_update_seconds += stats.waits.back().update_seconds;
   }
-  return frozen_->buffers->leased_group();
+  std::ranges::sort(stats.waits, std::ranges::greater(), &GroupWait::seconds);
 }
-
-bool EngineCore::has_open_lease() const noexcept {
-  return frozen_ && getpid() == owner_pid_ && leased_group().has_value();
-}
-
-void EngineCore::complain_of_lease() const noexcept {
-  log_(LogLevel::kError,
-       "an engine was destroyed while a group of it is still gathered: its memory, files and "
-       "threads are kept until the process ends. Release every Gathered before its Engine goes.");
-}
-}  // namespace headrace
+}  // namespace headrace::engine

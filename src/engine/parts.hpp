@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "async/conductor.hpp"
+#include "headrace/engine.hpp"
 #include "swap/swap_tier.hpp"
 
 namespace headrace::engine {
@@ -19,4 +20,6 @@ struct EngineParts {
   std::optional<std::uint32_t> update_threads;      // unset: as the settings and the machine say
   std::optional<std::uint64_t> machine_left_bytes;  // unset: what the machine says
 };
+// An engine with some of them replaced.
+Engine engine_with_parts(Settings settings, EngineOptions options, EngineParts parts);
 }  // namespace headrace::engine

@@ -102,10 +102,6 @@ Prediction predict(const Plan& plan, const partition::Partition& partition, cons
 // Seconds that drives take for so many bytes in both directions at once.
 double nvme_seconds(const Rates& rates, double read_bytes, double written_bytes);
 
-// An update moves to the device where it takes less than this share of the CPU's time: noise moves
-// nothing.
-inline constexpr double kWorthMoving = 0.95;
-
 const char* name_of(Lane lane) noexcept;    // "NVMe read"
 const char* name_of(Bound bound) noexcept;  // "NVMe"
 }  // namespace headrace::residency

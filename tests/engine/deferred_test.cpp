@@ -11,7 +11,7 @@
 #include <random>
 #include <thread>
 
-#include "engine/engine_core.hpp"
+#include "engine/parts.hpp"
 #include "support/all_on_nvme.hpp"
 #include "support/expect_code.hpp"
 #include "support/failing_drive.hpp"
@@ -53,7 +53,7 @@ class Deferred : public ::testing::Test {
             return reads_fail_ == ReadsFail::kAll || bad_place_ == transfer.offset_bytes;
           });
     };
-    return std::make_unique<Engine>(std::make_unique<EngineCore>(
+    return std::make_unique<Engine>(engine::engine_with_parts(
         settings, EngineOptions{.log = [](LogLevel, std::string_view) {}}, parts));
   }
 

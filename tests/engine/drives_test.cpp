@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "collective/collectives.hpp"
-#include "engine/engine_core.hpp"
+#include "engine/parts.hpp"
 #include "support/drive_at_speed.hpp"
 #include "support/expect_code.hpp"
 #include "support/mlp.hpp"
@@ -47,7 +47,7 @@ struct Measured {
     options.log = [this](LogLevel level, std::string_view text) {
       (level == LogLevel::kWarning ? warnings : infos).emplace_back(text);
     };
-    engine = std::make_unique<Engine>(std::make_unique<EngineCore>(settings, options, parts));
+    engine = std::make_unique<Engine>(engine::engine_with_parts(settings, options, parts));
     group = engine->add_group("h.0", {{"weight", DType::kBf16, {kRows, kColumns}, {}}});
     engine->freeze();
   }
@@ -202,7 +202,7 @@ TEST(EngineDrives, WhatFitsOnNoDriveIsRefusedByNameBeforeAnythingIsWritten) {
   settings.tile_elements = 4 << 20;
   engine::EngineParts parts;
   parts.machine_left_bytes = 0;  // memory is not what this is about
-  Engine engine(std::make_unique<EngineCore>(settings, EngineOptions{}, parts));
+  Engine engine(engine::engine_with_parts(settings, EngineOptions{}, parts));
   // 12 bytes per parameter, both paths full and a little more.
   const auto rows = static_cast<std::int64_t>(2 * free / 12 / 65536 + 65536);
   engine.add_group("h.0", {{"weight", DType::kBf16, {rows, 65536}, {}}});
@@ -259,7 +259,7 @@ TEST(EngineDrives, WhatDeadRunsLeftIsRemovedFromAPathOnWhichNothingIsStored) {
 
 std::string hashes(const Settings& settings, const engine::EngineParts& parts,
                    const EngineOptions& options, device::DeviceHost& device) {
-  Engine engine(std::make_unique<EngineCore>(settings, options, parts));
+  Engine engine(engine::engine_with_parts(settings, options, parts));
   testing::Mlp network(engine, device, {.max_norm = 0.05f});
   for (int step = 0; step < 4; ++step) network.train_step();
   std::string hash = engine.hash_parameters() + engine.hash_optimizer_state();
@@ -304,7 +304,7 @@ TEST(EngineDrives, RanksMayDealTheirTilesDifferently) {
         };
         EngineOptions options{.device = hosts[r], .collective = ranks[r]};
         options.log = [](LogLevel, std::string_view) {};
-        Engine engine(std::make_unique<EngineCore>(on_drives(directory, 2), options, parts));
+        Engine engine(engine::engine_with_parts(on_drives(directory, 2), options, parts));
         const GroupId group = engine.add_group("h.0", {{"weight", DType::kBf16, {4096, 2000}, {}}});
         engine.freeze();
         std::vector<std::uint16_t> values(4096 * 2000, 0x3c00);

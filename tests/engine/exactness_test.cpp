@@ -15,7 +15,6 @@
 #include <tuple>
 
 #include "collective/collectives.hpp"
-#include "engine/engine_core.hpp"
 #include "support/mlp.hpp"
 #include "support/temporary_directory.hpp"
 #include "swap/io_queue.hpp"

@@ -13,7 +13,7 @@
 #include <random>
 #include <vector>
 
-#include "engine/engine_core.hpp"
+#include "engine/parts.hpp"
 #include "support/mlp.hpp"
 #include "support/temporary_directory.hpp"
 
@@ -81,9 +81,8 @@ Attempt run_with(const swap::FaultPlan& plan, UpdateMode mode = UpdateMode::kBar
   const LogSink log = [&](LogLevel, std::string_view text) { run.log.emplace_back(text); };
   {
     const double deadline = plan.lost > 0 ? kGivesUp : kWaits;
-    auto core = std::make_unique<EngineCore>(settings_for(directory.string(), deadline, mode),
-                                             EngineOptions{.device = device, .log = log}, parts);
-    Engine engine(std::move(core));
+    Engine engine = engine::engine_with_parts(settings_for(directory.string(), deadline, mode),
+                                              EngineOptions{.device = device, .log = log}, parts);
     try {
       train(engine, *device, run);
     } catch (const Error& error) {
@@ -244,8 +243,8 @@ TEST(EngineFaults, CloseAndDestructionWaitForWhatIsInFlight) {
           swap::make_io_queue_fault(swap::make_io_queue_threads(options), plan, &counts), ""};
     };
     {
-      Engine engine(std::make_unique<EngineCore>(settings_for(directory.string()),
-                                                 EngineOptions{.device = device}, parts));
+      Engine engine(engine::engine_with_parts(settings_for(directory.string()),
+                                              EngineOptions{.device = device}, parts));
       testing::Mlp network(engine, *device, {.layers = 2, .width = 280, .batch = 1});
       network.train_step();
       network.train_step();
@@ -271,7 +270,7 @@ struct Losing {
     Settings settings = settings_for(directory.string(), kGivesUp);
     settings.prefetch_groups = 0;
     engine = std::make_unique<Engine>(
-        std::make_unique<EngineCore>(settings, EngineOptions{.device = device}, parts));
+        engine::engine_with_parts(settings, EngineOptions{.device = device}, parts));
     for (const char* name : {"a", "b"}) engine->add_group(name, {{"w", DType::kBf16, {1000}}});
     engine->freeze();
     for (const std::uint32_t g : {0u, 1u}) {

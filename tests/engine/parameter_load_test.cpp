@@ -11,7 +11,7 @@
 #include <tuple>
 
 #include "base/number_formats.hpp"
-#include "engine/engine_core.hpp"
+#include "engine/parts.hpp"
 #include "support/expect_code.hpp"
 #include "support/failing_drive.hpp"
 #include "support/mlp.hpp"
@@ -57,7 +57,7 @@ class ParameterLoad : public ::testing::TestWithParam<std::tuple<Where, MasterLa
             return (transfer.kind == swap::IoKind::kRead ? failing_.reads : failing_.writes).load();
           });
     };
-    engine_ = std::make_unique<Engine>(std::make_unique<EngineCore>(
+    engine_ = std::make_unique<Engine>(engine::engine_with_parts(
         s, EngineOptions{.device = device_, .log = [](LogLevel, std::string_view) {}},
         std::move(parts)));
     group_ = engine_->add_group("g", {{"w", DType::kBf16, {kElements}, {}},

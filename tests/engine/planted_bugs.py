@@ -3,9 +3,10 @@
 """Plants one bug after the other in a copy of the sources, and expects simulated_test to find each.
 
   tests/engine/planted_bugs.py [--steps N] [--only WORD] [--work FOLDER]
+  tests/engine/planted_bugs.py --check    whether each can still be planted: the sources have it
 
-By hand, not in ./check: every bug is a build. The copy is made under FOLDER (default: a temporary
-one) and removed. Exit code 1 if a bug was not found, or could not be planted.
+By hand, but for --check, which ./check runs: every bug is a build. The copy is made under FOLDER
+(default: a temporary one) and removed. Exit code 1 if a bug was not found, or could not be planted.
 """
 import argparse
 import os
@@ -20,33 +21,32 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 # What the bug is, where, what stands there, what stands there instead.
 BUGS = [
     ("a gather of resident weights does not wait for their update", "src/engine/leases.cpp",
-     "    until_passed(group);\n", ""),
+     "    p_.calls.until_passed(group, \"gather\");\n", ""),
     ("a gradient does not wait for the update that reads the last one",
-     "src/engine/engine_core.cpp", "until_passed(group); }", "(void)group; }"),
-    ("a fill does not wait for the update's write", "src/engine/gather_buffers.cpp",
+     "src/engine/startup.cpp",
+     "r.calls->until_passed(group, \"add_gradient\"); }", "(void)group; (void)r; }"),
+    ("a fill does not wait for the update's write", "src/tiles/gather_buffers.cpp",
      "co_await p_.updates.until_written(", "(void)GroupId("),
-    ("weights are handed over before they are updated", "src/engine/tile_pass.cpp",
-     "    pass.update_unit(first, count);\n    pass.copy_weight(first, count);\n",
-     "    pass.copy_weight(first, count);\n    pass.update_unit(first, count);\n"),
-    ("a group counts as updated before its pass has run", "src/engine/updates.cpp",
+    ("weights that are handed over are not copied", "src/tiles/tile_pass.cpp",
+     "  if (with.weight_copy == nullptr) return;\n", "  return;\n"),
+    ("a group counts as updated before its pass has run", "src/tiles/updates.cpp",
      "  began_.store(true);\n", "  began_.store(true);\n  p_.pending.passed(group);\n"),
-    ("an update slot is given back before it is written", "src/engine/updates.cpp",
+    ("an update slot is given back before it is written", "src/tiles/updates.cpp",
      "  const TileView view = p_.tiles.view(tile, slot ? slot.bytes() : std::span<std::byte>{});\n",
      "  const TileView view = p_.tiles.view(tile, slot ? slot.bytes() : std::span<std::byte>{});\n"
      "  slot.release();\n"),
     ("a slot too few: the plan leaves room for one less than there are", "src/residency/plan.cpp",
      "take(plan, plan.update_slots * largest_update, \"update slots\")",
      "take(plan, (plan.update_slots - 1) * largest_update, \"update slots\")"),
-    ("a gather buffer that is leased is taken for another group", "src/engine/gather_buffers.cpp",
+    ("a gather buffer that is leased is taken for another group", "src/tiles/gather_buffers.cpp",
      "buffer.state == State::kReady && buffer.leases == 0 &&", "buffer.state == State::kReady &&"),
-    ("a group that is wanted does not wake the updates", "src/engine/pending_updates.cpp",
+    ("a group that is wanted does not wake the updates", "src/tiles/pending_updates.cpp",
      "{ set(groups_[group.index].wanted); }", "{ groups_[group.index].wanted = true; }"),
-    ("the next step does not wait for the updates of the last", "src/engine/step.cpp",
-     "  const auto span = trainer_span(\"step\");\n  finish_updates();\n",
-     "  const auto span = trainer_span(\"step\");\n"),
-    ("what waits for a group is not told that the engine is closed", "src/engine/updates.cpp",
+    ("the next step does not wait for the updates of the last", "src/engine/stepper.cpp",
+     "  p_.calls.finish_updates(\"step\");\n", ""),
+    ("what waits for a group is not told that the engine is closed", "src/tiles/updates.cpp",
      "  if (stopping_ && !error) {", "  if (stopping_ && !error && !p_.pending.all_started()) {"),
-    ("a stale buffer is not forgotten at a step", "src/engine/gather_buffers.cpp",
+    ("a stale buffer is not forgotten at a step", "src/tiles/gather_buffers.cpp",
      "  co_await drain();\n  for (Buffer& buffer : buffers_) {\n"
      "    if (buffer.leases == 0) buffer.state = State::kFree;\n  }\n", "  co_await drain();\n"),
 ]
@@ -58,7 +58,7 @@ def run(command, folder, **more):
 
 
 def build(folder):
-    return run(["ninja", "-C", "build/release", "simulated_test"], folder)
+    return run(["ninja", "-C", "build/release", "engine_tests"], folder)
 
 
 def main():
@@ -66,7 +66,12 @@ def main():
     options.add_argument("--steps", default="10000")
     options.add_argument("--only", default="", help="bugs whose description holds this")
     options.add_argument("--work", type=pathlib.Path)
+    options.add_argument("--check", action="store_true")
     asked = options.parse_args()
+    if asked.check:
+        gone = [f"{what}: {name}" for what, name, before, _ in BUGS
+                if (ROOT / name).read_text().count(before) != 1]
+        sys.exit("cannot be planted, the source has changed:\n" + "\n".join(gone) if gone else 0)
     bugs = [bug for bug in BUGS if asked.only in bug[0]]
     with tempfile.TemporaryDirectory(dir=asked.work) as parent:
         folder = pathlib.Path(parent) / "headrace"
@@ -92,8 +97,8 @@ def main():
                 missed += 1
             else:
                 try:
-                    done = run(["build/release/tests/bin/simulated_test"], folder,
-                               env=environment, timeout=600)
+                    done = run(["build/release/tests/bin/engine_tests", "--part=simulated_test"],
+                               folder, env=environment, timeout=600)
                     found = done.returncode != 0
                 except subprocess.TimeoutExpired:
                     found = True

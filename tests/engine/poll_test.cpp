@@ -8,7 +8,7 @@
 #include <cstring>
 #include <functional>
 
-#include "engine/engine_core.hpp"
+#include "engine/parts.hpp"
 #include "support/all_on_nvme.hpp"
 #include "support/expect_code.hpp"
 #include "support/holding_drive.hpp"
@@ -45,8 +45,7 @@ class Poll : public ::testing::Test {
     };
     EngineOptions options{.log = [](LogLevel, std::string_view) {}};
     options.poll = [this] { return stop_.load(); };
-    return std::make_unique<Engine>(
-        std::make_unique<EngineCore>(settings, std::move(options), parts));
+    return std::make_unique<Engine>(engine::engine_with_parts(settings, std::move(options), parts));
   }
   // After two steps, with the second one's update pending, or its weights not there yet.
   using Call = std::function<void(Engine&)>;

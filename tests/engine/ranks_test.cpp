@@ -16,7 +16,7 @@
 #include "collective/collectives.hpp"
 #include "collective/nccl_world.hpp"
 #include "device/device_host.hpp"
-#include "engine/engine_core.hpp"
+#include "engine/parts.hpp"
 #include "support/failing_drive.hpp"
 #include "support/mlp.hpp"
 #include "support/temporary_directory.hpp"
@@ -68,7 +68,7 @@ std::vector<std::string> run_ranks(World world,
   for (std::uint32_t r = 0; r < ranks.size(); ++r) {
     threads.emplace_back([&, r] {
       try {
-        Engine engine(std::make_unique<EngineCore>(
+        Engine engine(engine::engine_with_parts(
             settings(r), EngineOptions{.device = hosts[r], .collective = ranks[r]},
             parts.empty() ? engine::EngineParts{} : parts[r]));
         Rank rank{r, *hosts[r], engine};

@@ -9,7 +9,6 @@
 #include <thread>
 
 #include "collective/collectives.hpp"
-#include "engine/engine_core.hpp"
 #include "support/mlp.hpp"
 #include "support/saved_state.hpp"
 #include "support/temporary_directory.hpp"

@@ -12,7 +12,7 @@
 #include <cstdlib>
 #include <iostream>
 
-#include "engine/engine_core.hpp"
+#include "engine/parts.hpp"
 #include "support/drive_simulated.hpp"
 #include "support/mlp.hpp"
 #include "support/scripted_trainer.hpp"
@@ -58,7 +58,7 @@ std::string train(std::uint64_t seed, const Shape& shape) {
     return std::make_unique<testing::DriveSimulated>(conductor, seed * 7 + 1 + drive.index);
   };
   const auto device = device::make_device_host();
-  Engine engine(std::make_unique<EngineCore>(s, EngineOptions{.device = device}, parts));
+  Engine engine(engine::engine_with_parts(s, EngineOptions{.device = device}, parts));
   testing::Mlp network(engine, *device, {.layers = 3, .width = 280, .batch = 1, .max_norm = 0.05f});
   for (int step = 0; step < 3; ++step) network.train_step();
   std::string hash = engine.hash_parameters() + engine.hash_optimizer_state();
@@ -222,7 +222,7 @@ class Simulation {
     Settings settings = run_.settings;
     settings.nvme_paths = directory_.drives(settings.drive_shares.size());
     if (run_.budget >= 0) settings.host_budget_bytes = budget_of(settings);
-    Engine engine(core_of(settings));
+    Engine engine(engine_of(settings));
     Outcome outcome;
     try {
       ScriptedTrainer trainer(engine, run_.groups, run_.tied);
@@ -248,7 +248,7 @@ class Simulation {
   }
 
  private:
-  std::unique_ptr<EngineCore> core_of(const Settings& settings) {
+  Engine engine_of(const Settings& settings) {
     engine::EngineParts parts;
     parts.update_threads = 0;
     parts.make_conductor = [this] {
@@ -260,13 +260,12 @@ class Simulation {
       return std::make_unique<RandomDrive>(conductor, run_, drive.index);
     };
     parts.pass_takes = [this] { return Nanoseconds(draw_.below(run_.pass_ns + 1)); };
-    return std::make_unique<EngineCore>(settings, EngineOptions{.log = [](LogLevel, auto) {}},
-                                        parts);
+    return engine::engine_with_parts(settings, EngineOptions{.log = [](LogLevel, auto) {}}, parts);
   }
 
   std::uint64_t budget_of(Settings settings) {
     settings.host_budget_bytes = std::uint64_t{1} << 40;
-    Engine whole(core_of(settings));
+    Engine whole(engine_of(settings));
     const ScriptedTrainer trainer(whole, run_.groups, run_.tied);
     const PlanReport& plan = whole.plan();
     const auto between = static_cast<double>(plan.host_bytes - plan.smallest_host_bytes);

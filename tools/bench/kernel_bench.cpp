@@ -20,11 +20,11 @@
 #include "base/units.hpp"
 #include "command_line/command_line.hpp"
 #include "device/gradient_kernels.hpp"
-#include "engine/tile_pass.hpp"
 #include "optimizer_cpu/update.hpp"
 #include "pinned/arena.hpp"
 #include "program/machine.hpp"
 #include "swap/record.hpp"
+#include "tiles/tile_pass.hpp"
 
 namespace headrace::tools {
 namespace {
@@ -137,42 +137,44 @@ void xxh3(benchmark::State& state, const base::HashTarget& target) {
 
 // A tile as the engine sees it between its read and its write.
 struct Tile {
-  engine::TilePass pass;
-  std::array<std::uint64_t, 3 * kTileElements / engine::kUnitElements> checksums{};
+  tiles::TilePass pass;
+  tiles::TileUpdate update;
+  std::array<std::uint64_t, 3 * kTileElements / swap::kChunkElements> checksums{};
 
   partition::Parameter parameter;
 
   Tile(std::byte* memory, const std::byte* gradient, const partition::Segment& segment,
        const std::uint8_t& received, const UpdateStep& step) {
-    pass.elements = kTileElements;
-    pass.has_state = true;
-    pass.moment[0] = memory;
-    pass.moment[1] = memory + kTileElements * 4;
-    pass.master = memory + kTileElements * 8;
-    pass.weight = memory + kTileElements * 10;
+    pass.tile.elements = kTileElements;
+    pass.tile.has_state = true;
+    pass.tile.moment[0] = memory;
+    pass.tile.moment[1] = memory + kTileElements * 4;
+    pass.tile.master = memory + kTileElements * 8;
+    pass.tile.weight = memory + kTileElements * 10;
     std::uint64_t* checksum = checksums.data();
     const auto add = [&](std::byte* data, std::uint32_t bytes) {
       // One seed for both: what a pass seals the next one verifies.
       const auto per_block = static_cast<std::uint32_t>(bytes * optimizer_cpu::kScaleBlock);
       pass.streams[pass.stream_count++] = {data, per_block, checksum, true, true, 7, 7};
-      checksum += pass.units();
+      checksum += pass.chunks();
     };
-    add(pass.master, 2);
-    add(pass.moment[0], 4);
-    add(pass.moment[1], 4);
-    pass.segments = {&segment, 1};
-    pass.received = &received;
-    pass.steps = &step;
-    pass.parameters = &parameter;
-    pass.gradient = gradient;
-    pass.update = optimizer_cpu::update_function(optimizer_cpu::choose_instruction_set());
-    pass.initial_weight = pass.weight;
+    add(pass.tile.master, 2);
+    add(pass.tile.moment[0], 4);
+    add(pass.tile.moment[1], 4);
+    update.segments = {&segment, 1};
+    update.received = &received;
+    update.steps = &step;
+    update.parameters = &parameter;
+    update.gradient = gradient;
+    update.update = optimizer_cpu::update_function(optimizer_cpu::choose_instruction_set());
+    pass.initial_weight = pass.tile.weight;
     run();
     pass.initial_weight = nullptr;
+    pass.update = &update;
   }
   void run() {
-    for (std::uint64_t unit = 0; unit < pass.units(); ++unit) {
-      engine::TilePass::run_unit(&pass, unit);
+    for (std::uint64_t chunk = 0; chunk < pass.chunks(); ++chunk) {
+      tiles::TilePass::run_chunk(&pass, chunk);
     }
   }
 };
@@ -190,7 +192,7 @@ void tile_pass(benchmark::State& state, bool checksums) {
     tiles.push_back(std::make_unique<Tile>(arena.bytes().data() + t * kTileElements * 12,
                                            gradient + t * kTileElements * 2, segment, received,
                                            step));
-    for (engine::PassStream& stream : tiles.back()->pass.streams) {
+    for (tiles::PassStream& stream : tiles.back()->pass.streams) {
       stream.verify = stream.seal = checksums && stream.data != nullptr;
     }
   }

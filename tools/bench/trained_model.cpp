@@ -6,7 +6,7 @@
 #include <cstring>
 #include <string>
 
-#include "engine/engine_core.hpp"
+#include "engine/parts.hpp"
 #include "program/machine.hpp"
 
 namespace headrace::tools {
@@ -42,7 +42,7 @@ void add_groups(Engine& engine, std::uint64_t parameters) {
 
 TrainedModel::TrainedModel(const Settings& settings, std::uint64_t parameters,
                            const engine::EngineParts& parts)
-    : engine_(std::make_unique<EngineCore>(settings, EngineOptions{}, parts)), watched_(engine_) {
+    : engine_(engine::engine_with_parts(settings, EngineOptions{}, parts)), watched_(engine_) {
   add_groups(engine_, parameters);
   engine_.freeze();
   std::uint64_t largest = 0;

@@ -15,8 +15,8 @@
 
 namespace headrace::tools {
 namespace {
-using engine::kUnitElements;
 using optimizer_cpu::kScaleBlock;
+using swap::kChunkElements;
 
 // Streams whose addresses differ by a large power of two alone contend for the same places in the
 // first-level cache: an update and the ceiling over them take up to 1.6 times as long.
@@ -64,7 +64,7 @@ StateMemory::StateMemory(std::vector<Stream> streams, std::uint64_t elements, Ga
   }
   for (const Stream& stream : streams_) {
     const std::span<std::byte> first = unit(stream, 0);
-    write_values(stream, std::min(elements, kUnitElements), first.data());
+    write_values(stream, std::min(elements, swap::kChunkElements), first.data());
     gang.run(threads, units() - 1, [&](std::uint64_t i) {
       const std::span<std::byte> other = unit(stream, i + 1);
       std::memcpy(other.data(), first.data(), other.size());
@@ -73,7 +73,7 @@ StateMemory::StateMemory(std::vector<Stream> streams, std::uint64_t elements, Ga
 }
 
 std::uint64_t StateMemory::units() const noexcept {
-  return base::ceil_div(elements_, kUnitElements);
+  return base::ceil_div(elements_, swap::kChunkElements);
 }
 
 std::byte* StateMemory::data(const Stream& stream) const {
@@ -83,8 +83,8 @@ std::byte* StateMemory::data(const Stream& stream) const {
 }
 
 std::span<std::byte> StateMemory::unit(const Stream& stream, std::uint64_t unit) const {
-  const std::uint64_t first = unit * kUnitElements;
-  const std::uint64_t end = std::min(first + kUnitElements, elements_);
+  const std::uint64_t first = unit * swap::kChunkElements;
+  const std::uint64_t end = std::min(first + swap::kChunkElements, elements_);
   return {data(stream) + stream.bytes(first), stream.bytes(end - first)};
 }
 
@@ -94,34 +94,36 @@ UpdatePass::UpdatePass(const Case& of, const StateMemory& memory)
       segment_{.parameter = 0, .first_element = 0, .elements = memory.elements()},
       parameter_{},
       step_(step_of(of)) {
-  pass_.elements = memory.elements();
-  pass_.segments = {&segment_, 1};
-  pass_.received = &received_;
-  pass_.steps = &step_;
-  pass_.parameters = &parameter_;
-  pass_.gradient_dtype = of.gradient;
-  pass_.update = optimizer_cpu::update_function(of.simd);
-  pass_.kind = of.weight;
-  pass_.weight_bytes_per_element = weight_bytes(of.weight);
-  pass_.arithmetic = of.arithmetic();
-  pass_.codec = of.moments;
-  pass_.has_state = true;
+  tiles::TileLayout& tile = pass_.tile;
+  tile.elements = memory.elements();
+  tile.kind = of.weight;
+  tile.weight_bytes_per_element = weight_bytes(of.weight);
+  tile.arithmetic = of.arithmetic();
+  tile.codec = of.moments;
+  tile.has_state = true;
+  update_.segments = {&segment_, 1};
+  update_.received = &received_;
+  update_.steps = &step_;
+  update_.parameters = &parameter_;
+  update_.gradient_dtype = of.gradient;
+  update_.update = optimizer_cpu::update_function(of.simd);
+  pass_.update = &update_;
   const std::vector<Stream> streams = streams_of(of);
-  if (of.checksums) checksums_.resize(streams.size() * pass_.units());
+  if (of.checksums) checksums_.resize(streams.size() * pass_.chunks());
   std::uint32_t moments = 0;
   for (const Stream& stream : streams) {
     std::byte* const data = memory.data(stream);
-    if (stream.role == Role::kWeight) pass_.weight = data;
-    if (stream.role == Role::kMaster) pass_.master = data;
-    if (stream.role == Role::kMoment) pass_.moment[moments++] = data;
-    if (stream.role == Role::kScale) pass_.moment_scale[moments - 1] = data;
-    if (stream.role == Role::kGradient) pass_.gradient = data;
+    if (stream.role == Role::kWeight) tile.weight = data;
+    if (stream.role == Role::kMaster) tile.master = data;
+    if (stream.role == Role::kMoment) tile.moment[moments++] = data;
+    if (stream.role == Role::kScale) tile.moment_scale[moments - 1] = data;
+    if (stream.role == Role::kGradient) update_.gradient = data;
     if (!of.checksums || stream.role == Role::kGradient) continue;
     // One seed for both: what a pass seals the next one verifies.
     pass_.streams[pass_.stream_count] = {
         .data = data,
         .bytes_per_block = stream.bytes_per_block,
-        .checksums = checksums_.data() + pass_.stream_count * pass_.units(),
+        .checksums = checksums_.data() + pass_.stream_count * pass_.chunks(),
         .verify = true,
         .seal = true,
         .verify_seed = 7,
@@ -132,18 +134,16 @@ UpdatePass::UpdatePass(const Case& of, const StateMemory& memory)
 
 void UpdatePass::prepare(Gang& gang) {
   if (!case_.checksums) return;
-  for (engine::PassStream& stream : std::span(pass_.streams, pass_.stream_count))
-    stream.verify = false;
-  pass_.segments = {};
+  pass_.verifies = false;
+  pass_.update = nullptr;
   run(gang);
-  for (engine::PassStream& stream : std::span(pass_.streams, pass_.stream_count))
-    stream.verify = true;
-  pass_.segments = {&segment_, 1};
+  pass_.verifies = true;
+  pass_.update = &update_;
 }
 
 double UpdatePass::run(Gang& gang) {
-  const double seconds = gang.run(case_.threads, pass_.units(), [this](std::uint64_t unit) {
-    engine::TilePass::run_unit(&pass_, unit);
+  const double seconds = gang.run(case_.threads, pass_.chunks(), [this](std::uint64_t chunk) {
+    tiles::TilePass::run_chunk(&pass_, chunk);
   });
   check_checksums();
   return seconds;
@@ -170,7 +170,7 @@ void UpdatePass::check_checksums() const {
 
 std::vector<std::byte> UpdatePass::written_sample() const {
   std::vector<std::byte> sample;
-  const std::uint64_t elements = std::min(kUnitElements, memory_.elements());
+  const std::uint64_t elements = std::min(swap::kChunkElements, memory_.elements());
   for (const Stream& stream : streams_of(case_)) {
     if (stream.role == Role::kGradient) continue;
     const std::byte* const data = memory_.data(stream);
@@ -191,10 +191,10 @@ void UpdatePass::check_finite() const {
                             "may not be the usual; this is a fault of Headrace: please report it",
                             text_of(case_), what));
   };
-  read_weights(case_.weight, pass_.weight, count, values.data());
+  read_weights(case_.weight, pass_.tile.weight, count, values.data());
   check("weights");
   for (std::uint32_t k = 0; k < moments(case_.arithmetic()); ++k) {
-    decode_moment(pass_.stored_moment(k, 0), count, values.data());
+    decode_moment(pass_.tile.stored_moment(k, 0), count, values.data());
     check("moments");
   }
 }

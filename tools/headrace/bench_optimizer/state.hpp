@@ -9,11 +9,11 @@
 
 #include "bench_optimizer/cases.hpp"
 #include "bench_optimizer/gang.hpp"
-#include "engine/tile_pass.hpp"
 #include "pinned/arena.hpp"
+#include "tiles/tile_pass.hpp"
 
 namespace headrace::tools {
-// All streams that any case has, each once. Every unit (engine::kUnitElements) begins with the same
+// All streams that any case has, each once. Every unit (swap::kChunkElements) begins with the same
 // values.
 class StateMemory {
  public:
@@ -66,6 +66,7 @@ class UpdatePass {
   const std::uint8_t received_ = 1;
   const optimizer_cpu::UpdateStep step_;
   std::vector<std::uint64_t> checksums_;
-  engine::TilePass pass_;
+  tiles::TileUpdate update_;
+  tiles::TilePass pass_;
 };
 }  // namespace headrace::tools

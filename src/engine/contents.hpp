@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// contents.hpp: which of weight, master and moments a parameter has, and where it keeps each.
+#pragma once
+#include "headrace/engine.hpp"
+#include "headrace/settings.hpp"
+#include "partition/registry.hpp"
+
+namespace headrace::engine {
+struct Contents {
+  const partition::Registry& registry;
+  const Settings& settings;
+
+  // The master of an f32 parameter is its weight.
+  Content kept_as(ParameterId id, Content content) const;
+  // Throws kInvalidArgument: a rule has fewer moments than there are contents, and a frozen
+  // parameter none.
+  void require(ParameterId id, Content content, const char* call) const;
+};
+
+// Throws kInvalidArgument for a frozen parameter, which "`lacks`".
+void refuse_frozen(const partition::Registry& registry, ParameterId id, const char* call,
+                   const char* lacks);
+}  // namespace headrace::engine

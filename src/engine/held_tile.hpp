@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// held_tile.hpp: the tile that store() and load() of one parameter work on: kept in an update slot
+// between two calls that want the same one, since the parameters of a tile are asked for in turn.
+#pragma once
+#include "async/task.hpp"
+#include "pinned/slot_pool.hpp"
+#include "tiles/tile_store.hpp"
+
+namespace headrace::engine {
+// Conductor only; the trainer's thread works on the tile's bytes between two calls.
+class HeldTile {
+ public:
+  explicit HeldTile(tiles::TileStore& tiles) : tiles_(tiles) {}
+
+  // Reads and verifies these parts of the tile, unless they are held already.
+  async::Task<> hold(std::uint32_t tile, tiles::TileParts parts);
+  // The slot is somebody else's from here on.
+  async::Task<> let_go();
+  // Seals and writes the whole tile, which was changed, as its next generation.
+  async::Task<> write();
+
+  // Of the tile that is held.
+  tiles::TileLayout layout() const { return tiles_.layout(tile_, view_, parts_); }
+
+ private:
+  tiles::TileStore& tiles_;
+  std::uint32_t tile_ = 0;
+  tiles::TileParts parts_;
+  tiles::TileView view_;
+  pinned::SlotLease slot_;
+  bool held_ = false;
+};
+}  // namespace headrace::engine

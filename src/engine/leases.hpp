@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// leases.hpp: gather and what it hands out: resident bytes, or a gather slot in which the ranks'
+// shards are joined.
+#pragma once
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "engine/calls.hpp"
+#include "engine/failure.hpp"
+#include "engine/value_states.hpp"
+#include "headrace/gathered.hpp"
+#include "headrace/stats.hpp"
+#include "ranks/gradients.hpp"
+#include "tiles/gather_buffers.hpp"
+#include "tiles/tile_store.hpp"
+
+namespace headrace::engine {
+// Threads: any, several at once.
+class Leases {
+ public:
+  struct Parts {
+    const partition::Registry& registry;
+    const partition::Partition& partition;
+    const residency::Plan& plan;
+    Failure& failure;
+    Calls& calls;
+    const ValueStates& values;
+    ranks::RankCalls& ranks;
+    ranks::Gradients& gradients;
+    const tiles::TileStore& tiles;
+    tiles::GatherBuffers& buffers;
+    tiles::PendingUpdates& pending;
+  };
+  explicit Leases(const Parts& parts);
+
+  Gathered gather(GroupId group, Stream stream);
+  void release(GroupId group, std::uint32_t slot, Stream stream) noexcept;
+  DeviceSpan section(const Gathered& lease, DType dtype) const;
+  DeviceSpan bytes(const Gathered& lease, ParameterId id) const;
+
+  // A group with an open lease, of a slot or of resident bytes.
+  std::optional<GroupId> leased_group() const noexcept;
+  // Resident bytes of the group are leased: its holder reads them without another call.
+  bool leased_in_place(GroupId group) const noexcept { return in_place_[group.index].load() != 0; }
+  // Throw kWrongState naming a group that is still gathered: of all leases, or of those in slots,
+  // which a step and a load would make stale. Leased resident bytes change in place.
+  void refuse_any(const char* call) const;
+  void refuse_any_in_slot(const char* call) const;
+  void refuse_in_slot(GroupId group, const char* call) const;
+
+  void add_stats(Stats& stats) const;
+  static std::uint64_t bookkeeping_bytes(std::uint64_t groups) noexcept;
+
+ private:
+  static constexpr std::uint32_t kInPlace = ~0u;  // a lease of resident bytes has no slot
+  using Clock = std::chrono::steady_clock;
+  // Of trainer threads, in gather.
+  struct Wait {
+    std::atomic<std::uint64_t> ns{0}, update_ns{0};
+    // From `began` until the group was `there`; for its update until `updated`, if that is later.
+    void add(Clock::time_point began, Clock::time_point updated, Clock::time_point there) noexcept;
+  };
+  Gathered lease_in_place(GroupId group, Stream stream);
+  Gathered lease_slot(GroupId group, Stream stream);
+  void join(const Gathered& lease);
+  [[noreturn]] void refuse(GroupId leased, const char* call) const;
+
+  const Parts p_;
+  std::vector<std::atomic<std::uint32_t>> in_place_;  // per group: leases
+  std::vector<Wait> waits_;                           // per group
+  std::atomic<std::uint64_t> gathers_{0}, gathers_in_place_{0};
+};
+}  // namespace headrace::engine

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/running.hpp"
+
+namespace headrace::engine {
+namespace {
+std::string queue_details(const swap::Registered& registered) {
+  const std::string text = swap::text_of(registered);
+  const bool both = !text.empty() && !registered.refused.empty();
+  return text + (both ? "; " : "") + registered.refused;
+}
+
+void add_drive_stats(const swap::SwapTier& swap, const PlanReport& report, Stats& s) {
+  const swap::DriveCounters total = swap.totals();
+  s.nvme_read_bytes = total.read_bytes;
+  s.nvme_written_bytes = total.written_bytes;
+  s.nvme_reads = total.reads;
+  s.nvme_writes = total.writes;
+  s.nvme_retries = total.retries;
+  s.nvme_read_busy_seconds = total.read_busy_seconds;
+  s.nvme_write_busy_seconds = total.write_busy_seconds;
+  s.io_queue = swap.queue_name();
+  s.io_queue_reason = swap.queue_reason();
+  s.io_queue_details = queue_details(swap.registered());
+  s.direct_io = swap.direct();
+  for (std::size_t d = 0; d < report.drives.size(); ++d) {
+    const swap::DriveCounters c = swap.counters(d);
+    s.drives.push_back({.plan = report.drives[d],
+                        .read_bytes = c.read_bytes,
+                        .written_bytes = c.written_bytes,
+                        .read_busy_seconds = c.read_busy_seconds,
+                        .write_busy_seconds = c.write_busy_seconds});
+  }
+}
+}  // namespace
+
+Running::Running(const Inputs& inputs, const partition::Registry& registry,
+                 partition::Partition cut, residency::Plan planned)
+    : partition(std::move(cut)),
+      plan(std::move(planned)),
+      ranks(*inputs.collective, registry),
+      frames(plan.frame_bytes),
+      states(registry) {
+  counts.steps.resize(registry.parameters().size());
+  counts.weight_changes.resize(registry.groups().size());
+}
+
+void Running::drain() {
+  leases->refuse_any("close");
+  calls->run([&]() -> async::Task<> {
+    co_await values->let_go();
+    co_await updates->stop();
+    co_await buffers->drain();
+  });
+}
+
+void Running::add_stats(Stats& s) const {
+  if (swap) add_drive_stats(*swap, plan.report, s);
+  s.update_threads = workers->threads();
+  s.update_threads_source = update_threads_source;
+  const tiles::GatherCounters g = buffers->counters();
+  s.copied_to_device_bytes = g.copied_bytes;
+  s.gathers_prefetched = g.prefetched;
+  s.gathers_on_demand = g.on_demand;
+  s.update_compute_seconds = updates->compute_seconds();
+  s.update_wall_seconds = updates->wall_seconds();
+  s.steps_updated_on_device = updates->steps_on_device();
+  s.steps_skipped = stepper->skipped();
+  leases->add_stats(s);
+  s.engine_bytes += arena->size_bytes() + buffers->device_bytes() + gradients->device_bytes() +
+                    (device_updates ? device_updates->device_bytes() : 0) + frames.reserve_bytes() +
+                    bookkeeping_bytes;
+}
+}  // namespace headrace::engine

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// running.hpp: what an engine consists of from freeze to close, in the order in which it is made.
+// Each part is given those before it, and knows no others.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "async/frame_arena.hpp"
+#include "engine/calls.hpp"
+#include "engine/inputs.hpp"
+#include "engine/leases.hpp"
+#include "engine/stepper.hpp"
+#include "engine/value_states.hpp"
+#include "engine/values.hpp"
+#include "ranks/gradients.hpp"
+#include "ranks/rank_calls.hpp"
+#include "swap/swap_tier.hpp"
+#include "tiles/device_updates.hpp"
+#include "tiles/updates.hpp"
+
+namespace headrace::engine {
+// Made by Startup (startup.hpp).
+struct Running {
+  Running(const Inputs& inputs, const partition::Registry& registry, partition::Partition cut,
+          residency::Plan planned);
+  // Every buffer, queue and thread at work is done with. Throws kWrongState while a group is
+  // gathered.
+  void drain();
+  void add_stats(Stats& stats) const;
+
+  partition::Partition partition;
+  residency::Plan plan;
+  std::uint64_t bookkeeping_bytes = 0;
+  std::string update_threads_source;
+  ranks::RankCalls ranks;
+  async::FrameArena frames;
+  std::unique_ptr<pinned::Arena> arena;
+  std::unique_ptr<async::Conductor> conductor;
+  std::unique_ptr<async::WorkerPool> workers;
+  std::unique_ptr<base::TraceRecorder> trace;  // null: none
+  std::unique_ptr<swap::SwapTier> swap;        // null: nothing is on NVMe
+  std::unique_ptr<tiles::TileStore> tiles;
+  std::unique_ptr<tiles::PendingUpdates> pending;
+  std::unique_ptr<tiles::GatherBuffers> buffers;
+  std::unique_ptr<ranks::Gradients> gradients;
+  std::unique_ptr<tiles::DeviceUpdates> device_updates;  // null: the CPU updates
+  std::unique_ptr<tiles::Updates> updates;
+  std::unique_ptr<Calls> calls;
+  ValueStates states;
+  Counts counts;
+  std::unique_ptr<Leases> leases;
+  std::unique_ptr<Values> values;
+  std::unique_ptr<Stepper> stepper;
+};
+}  // namespace headrace::engine

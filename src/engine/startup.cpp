@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/startup.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "base/units.hpp"
+#include "engine/engine_core.hpp"
+#include "engine/tuned_elsewhere.hpp"
+#include "headrace/error.hpp"
+#include "platform/drive_facts.hpp"
+#include "platform/machine.hpp"
+#include "settings/environment.hpp"
+
+namespace headrace::engine {
+using partition::Partition;
+
+namespace {
+platform::Limit update_threads(const Settings& settings, std::uint32_t ranks) {
+  const std::uint32_t wanted = settings::update_threads(settings);
+  if (wanted == 0) return platform::usable_cpus(ranks);
+  return {wanted,
+          wanted == settings.update_threads ? "headrace.update_threads" : "HEADRACE_NUM_THREADS"};
+}
+
+// A file's dtype is the trainer's to follow. "" where it did, or nothing asks.
+std::string dtype_not_followed(const Settings& settings, const Partition& partition) {
+  const std::optional<DType> asked = settings.parameter_dtype();
+  const auto& sections = partition.sections;
+  const auto follows = [&](const partition::Section& section) { return section.dtype == *asked; };
+  if (!asked || sections.empty() || std::ranges::any_of(sections, follows)) return "";
+  const char* why = asked == DType::kF32    ? "neither bf16.enabled nor fp16.enabled is true"
+                    : asked == DType::kBf16 ? "bf16.enabled"
+                                            : "fp16.enabled";
+  return std::string("the settings ask for ") + name_of(*asked) + " parameters (" + why +
+         "), and none of those registered is: they train in " + name_of(sections.front().dtype) +
+         ", where DeepSpeed would not. Register what Settings::parameter_dtype() says, or set "
+         "bf16.enabled or fp16.enabled";
+}
+void say_update_place(const Inputs& in, const tiles::UpdatePlace& place) {
+  const auto rate = [](double seconds) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%.3g", 1e-9 / seconds);
+    return std::string(text);
+  };
+  in.log(LogLevel::kInfo,
+         "updates: " + rate(place.cpu_seconds()) + " G elements/s on the CPU, " +
+             rate(place.device_seconds()) + " on " + in.device->name() +
+             (place.on_device() ? ": there from here on" : ": on the CPU from here on"));
+}
+}  // namespace
+
+std::unique_ptr<Running> Startup::run() {
+  if (in_.settings.update_on == UpdateOn::kDevice) tiles::DeviceUpdates::require(*in_.device);
+  paths_ = probe_paths();
+  Partition partition =
+      partition::make_partition(registry_.shapes(), in_.settings.tile_elements,
+                                in_.collective->rank(), in_.collective->world_size());
+  residency::Plan plan = make_plan(partition);
+  refuse_without_room(plan);
+  auto running = std::make_unique<Running>(in_, registry_, std::move(partition), std::move(plan));
+  running->bookkeeping_bytes = bookkeeping_bytes(running->partition);
+  allocate(*running);
+  running->ranks.compare_registration(in_.settings);
+  say_what_was_chosen(*running);
+  return running;
+}
+
+std::uint64_t Startup::bookkeeping_bytes(const Partition& partition) const {
+  return sizeof(EngineCore) + sizeof(Running) + registry_.bookkeeping_bytes() +
+         partition.bookkeeping_bytes() + tiles::TileStore::bookkeeping_bytes(partition) +
+         ranks::Gradients::bookkeeping_bytes(partition) +
+         tiles::PendingUpdates::bookkeeping_bytes(partition) +
+         tiles::Updates::bookkeeping_bytes(partition) +
+         ranks::RankCalls::bookkeeping_bytes(partition.world_size) +
+         base::TraceRecorder::bookkeeping_bytes(in_.trace_events) +
+         partition.tiles.size() * (sizeof(residency::TilePlan) + 1) +
+         partition.sections.size() * (sizeof(residency::SectionPlan) + sizeof(std::uint64_t)) +
+         sizeof(Calls) + sizeof(Leases) + sizeof(Values) + sizeof(Stepper) +
+         ValueStates::bookkeeping_bytes(registry_) + Counts::bookkeeping_bytes(registry_) +
+         Leases::bookkeeping_bytes(registry_.groups().size());
+}
+
+residency::Plan Startup::make_plan(const Partition& partition) const {
+  residency::PlanInputs inputs;
+  inputs.partition = &partition;
+  for (const partition::RegisteredGroup& group : registry_.groups()) {
+    inputs.groups.push_back({group.repeated_gradients, group.keep_bound});
+  }
+  inputs.settings = in_.settings;
+  if (in_.settings.update_on == UpdateOn::kAuto && in_.device->updates() == nullptr)
+    inputs.settings.update_on = UpdateOn::kCpu;
+  inputs.drives = drive_inputs();
+  inputs.device_shares_host_memory = in_.device->shares_host_memory();
+  inputs.device_overhead = in_.device->overhead();
+  inputs.bookkeeping_bytes = bookkeeping_bytes(partition);
+  const platform::Limit left = platform::memory_left();
+  inputs.machine_left_bytes = in_.parts.machine_left_bytes.value_or(left.value);
+  inputs.machine_limit_source = left.source;
+  inputs.smallest_with_tiles = [&, this](std::uint64_t tile_elements) {
+    const Partition other = partition::make_partition(
+        registry_.shapes(), tile_elements, in_.collective->rank(), in_.collective->world_size());
+    residency::PlanInputs with = inputs;
+    with.partition = &other;
+    with.bookkeeping_bytes = bookkeeping_bytes(other);
+    return residency::smallest_host_bytes(with);
+  };
+  return residency::make_plan(inputs);
+}
+
+void Startup::say_what_was_chosen(const Running& r) const {
+  for (const std::string& warning : in_.settings.warnings) in_.log(LogLevel::kWarning, warning);
+  for (const std::string& line : in_.settings.defaults_taken) in_.log(LogLevel::kInfo, line);
+  if (const std::string other = dtype_not_followed(in_.settings, r.partition); !other.empty())
+    in_.log(LogLevel::kWarning, other);
+  if (!r.plan.warning.empty()) in_.log(LogLevel::kWarning, r.plan.warning);
+  in_.log(LogLevel::kInfo, residency::summary(r.plan));
+  in_.log(LogLevel::kInfo, std::to_string(r.workers->threads()) + " update threads (" +
+                               r.update_threads_source + "), instruction set " +
+                               optimizer_cpu::name_of(optimizer_cpu::choose_instruction_set()));
+  if (r.device_updates) {
+    const bool tried = r.plan.update_on == UpdateOn::kAuto;
+    in_.log(LogLevel::kInfo, std::string("tiles are updated ") +
+                                 (tried ? "by the CPU, or where it is faster, on " : "on ") +
+                                 in_.device->name() + ", through " +
+                                 std::to_string(r.plan.device_update_slots) + " slots of " +
+                                 base::format_bytes(r.plan.device_update_slot_bytes));
+  }
+  if (!r.swap) return;
+  const std::string elsewhere =
+      engine::tuned_elsewhere(in_.settings.tuned, platform::models_text(in_.settings.nvme_paths),
+                              platform::kernel_release());
+  if (!elsewhere.empty()) in_.log(LogLevel::kWarning, elsewhere);
+  const swap::Registered registered = r.swap->registered();
+  if (!registered.refused.empty()) in_.log(LogLevel::kInfo, registered.refused);
+  const std::string details = text_of(registered);
+  std::string text = "I/O queue " + r.swap->queue_name() + (details.empty() ? "" : ", " + details) +
+                     (r.swap->direct() ? ", O_DIRECT" : ", buffered") + ", on";
+  for (const std::string& path : in_.settings.nvme_paths) text += " " + path;
+  in_.log(LogLevel::kInfo, text);
+  say_shares(r);
+}
+
+// Pinned or not the bytes are the same: a device that cannot is said once.
+void Startup::pin_arena(const Running& r) const {
+  if (r.arena->size_bytes() == 0) return;
+  try {
+    r.arena->pin(*in_.device);
+  } catch (const Error& error) {
+    if (error.code() == Code::kFailed) throw;
+    in_.log(LogLevel::kWarning, error.what());
+  }
+}
+
+// With "auto" a device that is too full for them is left alone.
+void Startup::make_device_updates(Running& r) const {
+  if (r.plan.device_update_slots == 0) return;
+  try {
+    r.device_updates = std::make_unique<tiles::DeviceUpdates>(*in_.device, *r.conductor, r.plan);
+  } catch (const Error& error) {
+    if (r.plan.update_on != UpdateOn::kAuto || error.code() != Code::kOutOfBudget) throw;
+    residency::leave_out_device_updates(r.plan);
+    in_.log(LogLevel::kInfo, std::string("headrace.update_on auto: ") + in_.device->name() +
+                                 " has no room for an update's slots: the CPU updates");
+  }
+}
+
+void Startup::allocate(Running& r) {
+  const platform::Limit limit = in_.parts.update_threads
+                                    ? platform::Limit{*in_.parts.update_threads, "given"}
+                                    : update_threads(in_.settings, in_.collective->world_size());
+  const auto threads = static_cast<std::uint32_t>(limit.value);
+  r.update_threads_source = limit.source;
+  if (in_.trace_events > 0) r.trace = std::make_unique<base::TraceRecorder>(in_.trace_events);
+  r.arena = std::make_unique<pinned::Arena>(r.plan.arena_bytes, std::max(1u, threads));
+  pin_arena(r);
+  r.conductor =
+      in_.parts.make_conductor ? in_.parts.make_conductor() : async::make_conductor_asio();
+  r.conductor->use_frames(&r.frames);
+  r.workers = std::make_unique<async::WorkerPool>(*r.conductor, threads, in_.parts.pass_takes);
+  make_swap(r);
+  make_tiles(r);
+  make_calls(r);
+  // Before the first step, so that no step allocates.
+  r.calls->run([&]() -> async::Task<> {
+    r.buffers->next_step();
+    co_return;
+  });
+}
+
+void Startup::make_swap(Running& r) {
+  if (r.plan.report.nvme_bytes > 0 && !paths_.empty()) {
+    deal_by_speed(r);
+    swap::SwapTierOptions options;
+    static_cast<swap::LaneOptions&>(options) = lane_options(r);
+    options.paths = paths_;
+    options.drive_bytes = r.plan.drive_bytes;
+    options.on_stall = [&failure = failure_](const std::string& cause) { failure.fail(cause); };
+    r.swap = std::make_unique<swap::SwapTier>(*r.conductor, std::move(options));
+    if (const std::string reason = r.swap->queue_reason(); !reason.empty())
+      in_.log(LogLevel::kWarning, reason);
+  }
+  reclaim_unused_paths(r);
+}
+
+void Startup::make_tiles(Running& r) {
+  r.tiles = std::make_unique<tiles::TileStore>(
+      tiles::TileStore::Parts{registry_, r.partition, r.plan, in_.settings, *r.arena, *r.workers,
+                              r.swap.get(), r.trace.get()});
+  r.pending = std::make_unique<tiles::PendingUpdates>(r.partition, r.plan);
+  r.buffers = std::make_unique<tiles::GatherBuffers>(
+      tiles::GatherBuffers::Parts{registry_, r.partition, r.plan, in_.settings.prefetch_groups,
+                                  *r.arena, *r.tiles, *r.pending, *in_.device, *r.conductor});
+  // Its calls come later than anything that is made here.
+  r.gradients = std::make_unique<ranks::Gradients>(ranks::Gradients::Parts{
+      registry_, r.partition, r.plan, *r.arena, *in_.device, r.ranks,
+      [&r](GroupId group) { r.calls->until_passed(group, "add_gradient"); }});
+  make_device_updates(r);
+  r.updates = std::make_unique<tiles::Updates>(tiles::Updates::Parts{
+      r.partition, r.plan, *r.gradients, *r.tiles, *r.buffers, *r.pending, r.device_updates.get(),
+      r.trace.get(), failure_.interrupted(),
+      optimizer_cpu::update_function(optimizer_cpu::choose_instruction_set()),
+      [&in = in_](const tiles::UpdatePlace& place) { say_update_place(in, place); },
+      [&failure = failure_](const std::exception_ptr& error) { failure.fail_deferred(error); }});
+}
+
+void Startup::make_calls(Running& r) {
+  r.calls = std::make_unique<Calls>(Calls::Parts{in_.poll, failure_, r.partition, r.plan,
+                                                 *r.conductor, *r.workers, *r.buffers, *r.pending,
+                                                 *r.updates, r.trace.get()});
+  r.leases = std::make_unique<Leases>(Leases::Parts{registry_, r.partition, r.plan, failure_,
+                                                    *r.calls, r.states, r.ranks, *r.gradients,
+                                                    *r.tiles, *r.buffers, *r.pending});
+  r.values = std::make_unique<Values>(Values::Parts{registry_, in_.settings, r.partition, r.plan,
+                                                    *r.arena, failure_, *r.calls, *r.leases,
+                                                    r.states, r.counts, *r.tiles, *r.buffers,
+                                                    /*staged=*/!in_.device->shares_host_memory()});
+  r.stepper = std::make_unique<Stepper>(
+      Stepper::Parts{registry_, in_.settings, in_.log, r.partition, r.plan, failure_, *r.calls,
+                     *r.leases, r.states, *r.values, r.counts, *r.gradients, *r.buffers, *r.pending,
+                     *r.updates, r.trace.get()});
+}
+}  // namespace headrace::engine

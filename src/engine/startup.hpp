@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// startup.hpp: freeze(): looks at the machine, plans, allocates exactly that, and says what was
+// chosen. startup.cpp holds the plan and the parts, drives.cpp what concerns drives.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "engine/failure.hpp"
+#include "engine/inputs.hpp"
+#include "engine/running.hpp"
+#include "swap/drive_measure.hpp"
+#include "swap/swap_tier.hpp"
+
+namespace headrace::engine {
+// The trainer's thread.
+class Startup {
+ public:
+  Startup(const Inputs& inputs, const partition::Registry& registry, Failure& failure)
+      : in_(inputs), registry_(registry), failure_(failure) {}
+
+  // Throws as Engine::freeze(); nothing is left behind then.
+  std::unique_ptr<Running> run();
+
+ private:
+  // ---- the plan ----
+  std::uint64_t bookkeeping_bytes(const partition::Partition& partition) const;
+  residency::Plan make_plan(const partition::Partition& partition) const;
+  void say_what_was_chosen(const Running& r) const;
+
+  // ---- the parts ----
+  void allocate(Running& r);
+  void pin_arena(const Running& r) const;
+  void make_swap(Running& r);
+  void make_tiles(Running& r);
+  void make_device_updates(Running& r) const;
+  void make_calls(Running& r);
+
+  // ---- drives ----
+  std::vector<swap::PathProbe> probe_paths() const;
+  std::vector<residency::DriveInputs> drive_inputs() const;
+  void refuse_without_room(const residency::Plan& plan) const;
+  swap::LaneOptions lane_options(const Running& r) const;
+  void deal_by_speed(Running& r) const;
+  void reclaim_unused_paths(const Running& r) const;
+  void warn_of_failed_drive(const std::vector<swap::DriveSpeed>& speeds, std::size_t drive) const;
+  void warn_of_slow_drives(const std::vector<DriveReport>& drives) const;
+  void say_shares(const Running& r) const;
+
+  const Inputs& in_;
+  const partition::Registry& registry_;
+  Failure& failure_;
+  std::vector<swap::PathProbe> paths_;
+};
+}  // namespace headrace::engine

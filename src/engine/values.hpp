@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// values.hpp: values in and out: load of a group (values.cpp) and of one parameter
+// (parameter_load.cpp), store, content hashes (hashes.cpp).
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/hash.hpp"
+#include "engine/calls.hpp"
+#include "engine/contents.hpp"
+#include "engine/held_tile.hpp"
+#include "engine/leases.hpp"
+#include "engine/value_states.hpp"
+#include "pinned/arena.hpp"
+
+namespace headrace::engine {
+// What a step or a load leaves behind of numbers.
+struct Counts {
+  std::vector<std::uint64_t> steps;           // per parameter: updates so far
+  std::vector<std::uint64_t> weight_changes;  // per group, since freeze()
+  static std::uint64_t bookkeeping_bytes(const partition::Registry& registry) noexcept {
+    return (registry.parameters().size() + registry.groups().size()) * sizeof(std::uint64_t);
+  }
+};
+
+// Trainer threads, one at a time.
+class Values {
+ public:
+  struct Parts {
+    const partition::Registry& registry;
+    const Settings& settings;
+    const partition::Partition& partition;
+    const residency::Plan& plan;
+    pinned::Arena& arena;
+    Failure& failure;
+    Calls& calls;
+    Leases& leases;
+    ValueStates& states;
+    Counts& counts;
+    tiles::TileStore& tiles;
+    tiles::GatherBuffers& buffers;
+    bool staged = false;  // the device cannot be written to by the host
+  };
+  explicit Values(const Parts& parts);
+
+  void load(GroupId group, const Fill& fill);
+  void load(ParameterId id, Content content, const Source& source);
+  void store(ParameterId id, Content content, const Sink& sink, const char* call = "store");
+  std::string hash_parameters();
+  std::string hash_optimizer_state();
+  // Conductor: the update slot that one of these calls has kept is free when this returns.
+  async::Task<> let_go() { return held_.let_go(); }
+
+ private:
+  // A tile's part of one parameter.
+  struct Part {
+    partition::Segment segment;       // elements of the tile
+    std::uint64_t first_element = 0;  // in the parameter
+  };
+  Part part_of(ParameterId id, std::uint32_t tile) const;
+  std::span<std::byte> scratch() const;
+  void fill_sections(GroupId group, const Fill& fill, std::byte* joined);
+  async::Task<> write_group(GroupId group, const std::byte* values);
+  async::Task<> write_tile(std::uint32_t tile, const std::byte* weight);
+  void load_tile(ParameterId id, std::uint32_t tile, Content content, const Source& source,
+                 std::uint64_t& replaced);
+  void replace_stretches(const Part& part, Content content, const Source& source,
+                         std::uint64_t& replaced, bool& changed);
+  void store_tile(ParameterId id, std::uint32_t tile, Content content, const Sink& sink);
+  void send_decoded(const Part& part, const tiles::TileLayout& at, Content content,
+                    const Sink& sink);
+  void hash_content(base::Hash128& hash, ParameterId id, const std::string& name, Content content,
+                    const char* call);
+
+  const Parts p_;
+  const Contents contents_;
+  HeldTile held_;
+};
+}  // namespace headrace::engine

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiles/tile_pass.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "base/hash.hpp"
+#include "optimizer_cpu/span_parts.hpp"
+
+namespace headrace::tiles {
+optimizer_cpu::UpdateSpan TileLayout::span_of(std::uint64_t first,
+                                              std::uint64_t count) const noexcept {
+  optimizer_cpu::UpdateSpan whole;
+  whole.kind = kind;
+  whole.codec = codec;
+  whole.weight = weight;
+  whole.master = master;
+  for (std::uint32_t k = 0; k < optimizer_cpu::kMaxMoments; ++k) {
+    whole.moment[k] = moment[k];
+    whole.moment_scale[k] = reinterpret_cast<std::uint8_t*>(moment_scale[k]);
+  }
+  return optimizer_cpu::part_of(whole, first, count);
+}
+
+// `first` as an element of the tile: the random bits of a value that is loaded depend on its place.
+optimizer_cpu::StoredMoment TileLayout::stored_moment(std::uint32_t which,
+                                                      std::uint64_t first) const noexcept {
+  const optimizer_cpu::UpdateSpan span = span_of(first, 0);
+  return {.codec = codec,
+          .square = is_square(arithmetic, which),
+          .index = which,
+          .first_element = first,
+          .data = span.moment[which],
+          .scale = span.moment_scale[which]};
+}
+
+optimizer_cpu::UpdateSpan TileUpdate::span_of(const TileLayout& tile, std::uint64_t first,
+                                              std::uint64_t count) const noexcept {
+  optimizer_cpu::UpdateSpan span = tile.span_of(first, count);
+  span.gradient_dtype = gradient_dtype;
+  span.gradient = gradient + first * size_bytes(gradient_dtype);
+  return span;
+}
+
+void initialise(const TileLayout& tile, const std::byte* initial_weight, std::uint64_t first,
+                std::uint64_t count) noexcept {
+  const std::uint64_t at = first * tile.weight_bytes_per_element;
+  if (tile.weight != initial_weight)
+    std::memcpy(tile.weight + at, initial_weight + at, count * tile.weight_bytes_per_element);
+  if (!tile.has_state) return;  // the weight alone
+  optimizer_cpu::reset_state(tile.arithmetic, tile.span_of(first, count));
+}
+
+void update(const TileLayout& tile, const TileUpdate& with, std::uint64_t first,
+            std::uint64_t count) noexcept {
+  with.each(tile, first, count,
+            [&](std::uint64_t begin, std::uint64_t elements, std::uint64_t in_parameter,
+                const optimizer_cpu::UpdateStep& step) {
+              optimizer_cpu::UpdateSpan span = with.span_of(tile, begin, elements);
+              span.first_element = in_parameter;
+              with.update(span, step);
+            });
+  if (with.weight_copy == nullptr) return;
+  const std::uint64_t at = first * tile.weight_bytes_per_element;
+  std::memcpy(with.weight_copy + at, tile.weight + at, count * tile.weight_bytes_per_element);
+}
+
+std::span<std::byte> TilePass::bytes_of(const PassStream& stream,
+                                        std::uint64_t chunk) const noexcept {
+  const auto bytes = [&](std::uint64_t elements) {
+    return elements / optimizer_cpu::kScaleBlock * stream.bytes_per_block;
+  };
+  const std::uint64_t first = chunk * swap::kChunkElements;
+  const std::uint64_t end = std::min(first + swap::kChunkElements, tile.elements);
+  return {stream.data + bytes(first), bytes(end) - bytes(first)};
+}
+
+bool TilePass::any_verify() const noexcept {
+  return std::ranges::any_of(std::span(streams, stream_count), &PassStream::verify);
+}
+bool TilePass::any_seal() const noexcept {
+  return std::ranges::any_of(std::span(streams, stream_count), &PassStream::seal);
+}
+
+bool TilePass::verify(std::uint64_t chunk) noexcept {
+  for (std::uint32_t s = 0; s < stream_count; ++s) {
+    const PassStream& stream = streams[s];
+    if (!stream.verify) continue;
+    if (base::xxh3_64(bytes_of(stream, chunk), stream.verify_seed) == stream.checksums[chunk])
+      continue;
+    std::uint64_t none = 0;
+    fault.compare_exchange_strong(none, 1 + ((std::uint64_t{s} << 32) | chunk));
+    return false;
+  }
+  return true;
+}
+
+void TilePass::seal(std::uint64_t chunk) noexcept {
+  for (std::uint32_t s = 0; s < stream_count; ++s) {
+    const PassStream& stream = streams[s];
+    if (stream.seal)
+      stream.checksums[chunk] = base::xxh3_64(bytes_of(stream, chunk), stream.seal_seed);
+  }
+}
+
+void TilePass::run_chunk(void* context, std::uint64_t chunk) noexcept {
+  auto& pass = *static_cast<TilePass*>(context);
+  const std::uint64_t first = chunk * swap::kChunkElements;
+  const std::uint64_t count = std::min(swap::kChunkElements, pass.tile.elements - first);
+  const auto began = std::chrono::steady_clock::now();
+  if (pass.initial_weight != nullptr) {
+    initialise(pass.tile, pass.initial_weight, first, count);
+  } else {
+    if (pass.verifies && !pass.verify(chunk)) return;
+    if (pass.update != nullptr) tiles::update(pass.tile, *pass.update, first, count);
+  }
+  if (pass.seals) pass.seal(chunk);
+  if (pass.busy_ns != nullptr) {
+    pass.busy_ns->fetch_add(
+        static_cast<std::uint64_t>((std::chrono::steady_clock::now() - began).count()),
+        std::memory_order_relaxed);
+  }
+}
+}  // namespace headrace::tiles

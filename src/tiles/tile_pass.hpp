@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// tile_pass.hpp: the one pass over a tile's bytes: verify, update or initialise, checksum, 131,072
+// elements at a time.
+//
+// A chunk is what one checksum of each stream covers. Chunks are independent, so any thread may
+// take any of them, in any order: the bits are the same.
+#pragma once
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "optimizer_cpu/moment_codecs.hpp"
+#include "optimizer_cpu/state_streams.hpp"
+#include "optimizer_cpu/update.hpp"
+#include "partition/partition.hpp"
+#include "swap/record.hpp"
+
+namespace headrace::tiles {
+// Where the values of a tile lie while it is worked on.
+struct TileLayout {
+  std::uint64_t elements = 0;
+  std::uint64_t first_element = 0;  // the tile's, in its section
+  optimizer_cpu::MasterKind kind = optimizer_cpu::MasterKind::kSplitResidual;
+  std::byte* weight = nullptr;
+  std::uint32_t weight_bytes_per_element = 2;
+  // Of the record; without state it has none, or is not part of this.
+  bool has_state = false;
+  optimizer_cpu::Arithmetic arithmetic = optimizer_cpu::Arithmetic::kAdam;
+  MomentCodec codec = MomentCodec::kF32;
+  std::byte* master = nullptr;
+  std::byte* moment[optimizer_cpu::kMaxMoments] = {};
+  std::byte* moment_scale[optimizer_cpu::kMaxMoments] = {};  // of 8-bit moments
+
+  // These elements, without a gradient. `first` is a multiple of kScaleBlock.
+  optimizer_cpu::UpdateSpan span_of(std::uint64_t first, std::uint64_t count) const noexcept;
+  optimizer_cpu::StoredMoment stored_moment(std::uint32_t which,
+                                            std::uint64_t first) const noexcept;
+};
+
+// One stream of the tile: the weight, or one of its state.
+struct PassStream {
+  std::byte* data = nullptr;
+  std::uint32_t bytes_per_block = 0;  // of optimizer_cpu::kScaleBlock elements
+  // One per chunk, in the record's header or beside the weight. With verify the old ones are
+  // compared first, with seal the new ones written over them.
+  std::uint64_t* checksums = nullptr;
+  bool verify = false;
+  bool seal = false;
+  std::uint64_t verify_seed = 0;
+  std::uint64_t seal_seed = 0;
+};
+
+// Which elements of a tile are updated, and by what.
+struct TileUpdate {
+  std::span<const partition::Segment> segments;
+  const std::uint8_t* received = nullptr;            // per parameter: has it a gradient?
+  const optimizer_cpu::UpdateStep* steps = nullptr;  // per parameter
+  const partition::Parameter* parameters = nullptr;
+  const std::byte* gradient = nullptr;  // of the tile's first element
+  DType gradient_dtype = DType::kBf16;
+  optimizer_cpu::UpdateFunction update = nullptr;
+  std::byte* weight_copy = nullptr;  // where the new weight goes as well, if anywhere
+
+  // visit(begin, count, first element in its parameter, step) for each stretch of elements [first,
+  // first + count) of the tile that has a gradient.
+  template <class Visit>
+  void each(const TileLayout& tile, std::uint64_t first, std::uint64_t count, Visit visit) const {
+    const std::uint64_t end = first + count;
+    for (const partition::Segment& segment : segments) {
+      if (segment.first_element >= end) break;
+      const std::uint64_t begin = std::max(first, segment.first_element);
+      const std::uint64_t stop = std::min(end, segment.first_element + segment.elements);
+      if (begin >= stop || received[segment.parameter] == 0) continue;
+      visit(begin, stop - begin,
+            tile.first_element + begin - parameters[segment.parameter].first_element,
+            steps[segment.parameter]);
+    }
+  }
+  // As TileLayout::span_of(), with the gradient.
+  optimizer_cpu::UpdateSpan span_of(const TileLayout& tile, std::uint64_t first,
+                                    std::uint64_t count) const noexcept;
+};
+
+// For each chunk: what `verify` asks for, then `update` or `initial_weight`, if any, then what
+// `seal` asks for. A device updates between two passes, of which one verifies and one seals.
+struct TilePass {
+  TileLayout tile;
+  PassStream streams[1 + optimizer_cpu::kMaxStateStreams];
+  std::uint32_t stream_count = 0;
+  bool verifies = true, seals = true;  // false: whatever the streams ask for
+  const TileUpdate* update = nullptr;
+  // The first values: weights from here, moments zero, master from the weight. Nothing is verified.
+  const std::byte* initial_weight = nullptr;
+
+  std::atomic<std::uint64_t>* busy_ns = nullptr;  // time spent is added, if given
+  // The first stream and chunk found damaged: 1 + (stream << 32 | chunk); 0: none. A damaged chunk
+  // is not updated.
+  std::atomic<std::uint64_t> fault{0};
+
+  std::uint64_t chunks() const noexcept { return swap::chunks_of(tile.elements); }
+  bool any_verify() const noexcept;
+  bool any_seal() const noexcept;
+  // For WorkerPool::for_units: `context` is the pass.
+  static void run_chunk(void* context, std::uint64_t chunk) noexcept;
+
+ private:
+  // Bytes of a stream that a chunk covers.
+  std::span<std::byte> bytes_of(const PassStream& stream, std::uint64_t chunk) const noexcept;
+  bool verify(std::uint64_t chunk) noexcept;
+  void seal(std::uint64_t chunk) noexcept;
+};
+
+// One chunk's part of what a pass does beside checksums.
+void initialise(const TileLayout& tile, const std::byte* initial_weight, std::uint64_t first,
+                std::uint64_t count) noexcept;
+void update(const TileLayout& tile, const TileUpdate& with, std::uint64_t first,
+            std::uint64_t count) noexcept;
+}  // namespace headrace::tiles

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// update_place.hpp: where the tiles of a step are updated: on the CPU, or on the device.
+#pragma once
+#include <cstdint>
+#include <limits>
+
+#include "headrace/settings.hpp"
+
+namespace headrace::tiles {
+// With kAuto steps are updated here and there in turn, twice each after one that warms up, and what
+// took less time per element goes on; the device where it is faster by a twentieth, so that noise
+// does not move the work there.
+class UpdatePlace {
+ public:
+  explicit UpdatePlace(UpdateOn on) noexcept : on_(on) {}
+
+  // Where the next step is updated.
+  bool on_device() const noexcept {
+    if (on_ != UpdateOn::kAuto) return on_ == UpdateOn::kDevice;
+    return tried_ % 2 == 1;
+  }
+  // The step is updated: so many elements, with an update under way for so long. True where that
+  // decides; never for a step without elements.
+  bool note(std::uint64_t elements, double seconds) noexcept;
+
+  double cpu_seconds() const noexcept { return best_[0]; }  // per element
+  double device_seconds() const noexcept { return best_[1]; }
+
+ private:
+  static constexpr std::uint32_t kWarming = 2, kTries = 6;
+  UpdateOn on_;
+  std::uint32_t tried_ = 0;
+  double best_[2] = {std::numeric_limits<double>::infinity(),
+                     std::numeric_limits<double>::infinity()};
+};
+}  // namespace headrace::tiles

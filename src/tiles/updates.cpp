@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiles/updates.hpp"
+
+#include <algorithm>
+
+namespace headrace::tiles {
+namespace {
+constexpr TileParts kAll{.weight = true, .record = true};
+}
+
+Updates::Updates(const Parts& parts)
+    : p_(parts),
+      received_(p_.partition.parameters.size()),
+      steps_(p_.partition.parameters.size()),
+      tiles_of_group_(p_.partition.group_sections.size()),
+      place_(p_.plan.update_on) {}
+
+std::uint64_t Updates::bookkeeping_bytes(const partition::Partition& partition) noexcept {
+  return partition.parameters.size() * (sizeof(std::uint8_t) + sizeof(optimizer_cpu::UpdateStep)) +
+         partition.group_sections.size() * sizeof(std::uint32_t);
+}
+
+GroupId Updates::group_of(std::uint32_t tile) const noexcept {
+  return {p_.partition.sections[p_.partition.tiles[tile].section].group};
+}
+
+bool Updates::has_gradient(std::uint32_t tile) const noexcept {
+  return std::ranges::any_of(
+      p_.partition.segments_of(p_.partition.tiles[tile]),
+      [&](const partition::Segment& segment) { return received_[segment.parameter] != 0; });
+}
+
+void Updates::start(std::uint64_t deferred_step) {
+  deferred_step_ = deferred_step;
+  failed_ = stopping_ = false;
+  began_.store(false);
+  std::copy_n(p_.gradients.received(), received_.size(), received_.begin());
+  std::ranges::fill(tiles_of_group_, 0);
+  choose_place();
+  for (std::uint32_t t = 0; t < p_.partition.tiles.size(); ++t) {
+    if (!has_gradient(t)) continue;
+    ++tiles_of_group_[group_of(t).index];
+    elements_ += p_.partition.tiles[t].elements;
+  }
+  p_.pending.begin(tiles_of_group_);
+  if (deferred_step == 0) p_.pending.want_all();
+  running_ = true;
+  runner_.spawn(run());
+}
+
+void Updates::choose_place() {
+  const std::uint64_t wall_ns = wall_ns_.load();
+  const bool decided =
+      place_.note(elements_, 1e-9 * static_cast<double>(wall_ns - wall_ns_before_));
+  wall_ns_before_ = wall_ns;
+  elements_ = 0;
+  on_device_ = place_.on_device();
+  if (on_device_) steps_on_device_.fetch_add(1, std::memory_order_relaxed);
+  if (decided) p_.on_place(place_);
+}
+
+async::Task<> Updates::finish(const async::GiveUp* give_up) {
+  p_.pending.want_all();
+  while (give_up != nullptr && running_) {
+    if (give_up->asked()) give_up->refuse();
+    co_await p_.pending.changed();
+  }
+  co_await runner_.join();
+}
+
+async::Task<> Updates::stop() {
+  stopping_ = true;
+  p_.pending.wake();
+  try {
+    co_await runner_.join();
+  } catch (const std::exception&) {
+    // Whoever waited for it was told; nobody does now.
+  }
+}
+
+async::Task<> Updates::run() {
+  std::exception_ptr error;
+  try {
+    co_await run_groups();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  running_ = false;
+  p_.pending.wake();
+  if (error) std::rethrow_exception(error);
+}
+
+async::Task<> Updates::run_groups() {
+  async::TaskGroup tiles;
+  std::exception_ptr error;
+  try {
+    while (!p_.pending.all_started() && !failed_ && !stopping_) {
+      if (const auto group = p_.pending.start_next()) {
+        co_await start_group(*group, tiles);
+      } else {
+        co_await p_.pending.changed();
+      }
+    }
+  } catch (...) {
+    error = std::current_exception();
+  }
+  try {
+    co_await tiles.join();
+  } catch (...) {
+    if (!error) error = std::current_exception();
+  }
+  if (stopping_ && !error) {  // fills may wait for groups that are not, or not wholly, updated
+    error = std::make_exception_ptr(
+        Error(Code::kWrongState, "the engine was closed before all of a step was updated"));
+  }
+  if (!error) co_return;
+  elements_ = 0;  // what it took says nothing of where updates are faster
+  if (on_device_) steps_on_device_.fetch_sub(1, std::memory_order_relaxed);
+  if (deferred_step_ != 0 && !stopping_) {
+    error = std::make_exception_ptr(of_deferred_step(error));
+    p_.on_deferred_failure(error);
+  }
+  if (deferred_step_ != 0 || began()) {
+    p_.pending.fail(error);
+  } else {
+    p_.pending.forget();
+  }
+  std::rethrow_exception(error);
+}
+
+// Names the step, which returned long ago.
+Error Updates::of_deferred_step(const std::exception_ptr& error) const {
+  const std::string step = "the deferred update of step " + std::to_string(deferred_step_) + ": ";
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& cause) {
+    return Error(cause.code(), step + cause.what(), cause.sys_errno());
+  } catch (const std::exception& cause) {
+    return Error(Code::kFailed, step + cause.what());
+  }
+}
+
+async::Task<> Updates::start_group(GroupId group, async::TaskGroup& tiles) {
+  for (const std::uint32_t s : p_.partition.group_sections[group.index]) {
+    const partition::Section& section = p_.partition.sections[s];
+    for (std::uint32_t t = section.first_tile; t < section.first_tile + section.tiles; ++t) {
+      if (failed_ || stopping_) co_return;
+      if (!has_gradient(t)) continue;  // left alone, state and step count too
+      if (!p_.tiles.needs_slot(t) && on_device_) {
+        pinned::SlotLease ticket = co_await p_.device->tickets().acquire();
+        if (failed_ || stopping_) co_return;
+        tiles.spawn(update_tile(t, std::move(ticket)));
+        continue;
+      }
+      if (!p_.tiles.needs_slot(t)) {
+        // Resident tiles are bound by memory bandwidth: one after another, each on all workers.
+        async::Task<> update = update_tile(t, pinned::SlotLease());
+        co_await tiles.in_turn(std::move(update));
+        continue;
+      }
+      pinned::SlotLease slot = co_await p_.tiles.slots().acquire();
+      if (failed_ || stopping_) co_return;
+      tiles.spawn(update_tile(t, std::move(slot)));
+    }
+  }
+}
+
+void Updates::count_active(bool more) noexcept {
+  const auto now = std::chrono::steady_clock::now();
+  if (more) {
+    if (active_++ == 0) active_since_ = now;
+  } else if (--active_ == 0) {
+    wall_ns_.fetch_add(static_cast<std::uint64_t>((now - active_since_).count()));
+  }
+}
+
+async::Task<> Updates::update_tile(std::uint32_t tile, pinned::SlotLease slot) {
+  const TileView view = p_.tiles.view(tile, slot ? slot.bytes() : std::span<std::byte>{});
+  count_active(true);
+  std::exception_ptr error;
+  try {
+    co_await read_pass_write(tile, view);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  count_active(false);
+  if (!error) co_return;
+  failed_ = true;
+  p_.pending.wake();  // the runner may wait for a group that nobody wants any more
+  std::rethrow_exception(error);
+}
+
+async::Task<> Updates::read_pass_write(std::uint32_t tile, TileView view) {
+  if (p_.interrupted.load()) throw Error(Code::kInterrupted, "step: interrupted");
+  const GroupId group = group_of(tile);
+  co_await p_.tiles.read(tile, view, kAll, swap::Priority::kDemand);
+  const HandOver gathered = p_.buffers.hand_over_of(tile);
+  TileUpdate update = update_of(tile);
+  update.weight_copy = gathered.by_pass;
+  began_.store(true);
+  {
+    const base::TraceSpan span(p_.trace, TraceLane::kUpdate, "update", group.index, tile,
+                               p_.tiles.bytes_of(tile));
+    co_await run_pass(update, tile, view);
+  }
+  async::TaskGroup ways_out;
+  if (gathered) p_.buffers.hand_over(tile, gathered, view.weight);
+  p_.pending.passed(group);
+  if (gathered.by_device != nullptr) ways_out.spawn(p_.buffers.device_done());
+  ways_out.spawn(p_.tiles.write(tile, view, kAll));
+  co_await ways_out.join();
+  p_.pending.written(group);
+}
+
+// A device updates between the CPU's two passes over what has checksums; without any there are
+// none.
+async::Task<> Updates::run_pass(const TileUpdate& update, std::uint32_t tile, TileView view) {
+  TilePass pass;
+  p_.tiles.prepare(pass, tile, view, kAll, true);
+  pass.busy_ns = &compute_ns_;
+  if (!on_device_) {
+    pass.update = &update;
+    co_await p_.tiles.run(pass, tile, view);
+    co_return;
+  }
+  pass.seals = false;
+  if (pass.any_verify()) co_await p_.tiles.run(pass, tile, view);
+  co_await p_.device->run(pass.tile, update);
+  pass.verifies = false;
+  pass.seals = true;
+  if (pass.any_seal()) co_await p_.tiles.run(pass, tile, view);
+}
+
+TileUpdate Updates::update_of(std::uint32_t tile) const {
+  const partition::Tile& cut = p_.partition.tiles[tile];
+  const std::uint64_t in_shard =
+      cut.first_element - p_.partition.shard_first_element(p_.partition.sections[cut.section]);
+  TileUpdate update;
+  update.segments = p_.partition.segments_of(cut);
+  update.received = received_.data();
+  update.steps = steps_.data();
+  update.parameters = p_.partition.parameters.data();
+  update.gradient_dtype = p_.plan.sections[cut.section].gradient_dtype;
+  update.gradient =
+      p_.gradients.of_section(cut.section) + in_shard * size_bytes(update.gradient_dtype);
+  update.update = p_.update;
+  return update;
+}
+}  // namespace headrace::tiles
