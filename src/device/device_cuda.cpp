@@ -79,6 +79,7 @@ class CudaDevice final : public Device, private SpanUpdates {
     cudaStream_t stream = nullptr, notices = nullptr;
   };
   cudaStream_t find(Stream stream);
+  cudaStream_t refuse_capture(cudaStream_t stream);
   // Null for a stream that is not ours.
   cudaStream_t notices_of(Stream stream);
   void wait_for(std::map<std::uintptr_t, std::uint64_t>& events, Stream stream);
@@ -204,7 +205,21 @@ cudaStream_t CudaDevice::find(Stream stream) {
   context_.throw_if_failed();
   const std::lock_guard lock(mutex_);
   if (gone_.contains(stream.handle)) throw_unknown_stream(stream);
-  return stream_of(stream);
+  return refuse_capture(stream_of(stream));
+}
+
+// A graph would hold events and host functions of ours that are used again for others.
+cudaStream_t CudaDevice::refuse_capture(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  const cudaError_t asked = cudaStreamIsCapturing(stream, &status);
+  if (asked != cudaErrorStreamCaptureImplicit) context_.check(asked, "looking for a capture");
+  if (asked == cudaSuccess && status == cudaStreamCaptureStatusNone) return stream;
+  (void)cudaGetLastError();
+  throw Error(Code::kWrongState,
+              context_.name() +
+                  ": the program captures a CUDA graph on this stream, and a graph cannot hold "
+                  "what the engine queues: call the engine before the capture begins or after it "
+                  "has ended, and capture what lies between.");
 }
 
 cudaStream_t CudaDevice::notices_of(Stream stream) {

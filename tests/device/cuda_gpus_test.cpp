@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // cuda_gpus_test.cpp: a CUDA device among what else the process has of CUDA: other GPUs, threads
-// that never called it, and host functions that wait for each other.
+// that never called it, graphs that are captured, and host functions that wait for each other.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -115,6 +115,47 @@ TEST(CudaGpus, ServeADeviceEachAndFailAlone) {
   while (code == Code::kOk) code = error_of([&] { second->synchronize(stream); }).code();
   EXPECT_EQ(code, Code::kFailed);
   use(*first);
+}
+
+TEST(CudaGraph, IsNotTheEnginesToFillAndTheTextSaysWhatIs) {
+  plug_in();
+  const auto device = make_cuda_device();
+  const DeviceBytes bytes(*device, 4096);
+  std::vector<float> host(1024);
+  cudaStream_t captured = nullptr;
+  ASSERT_EQ(cudaStreamCreateWithFlags(&captured, cudaStreamNonBlocking), cudaSuccess);
+  const Stream stream{reinterpret_cast<std::uintptr_t>(captured)};
+  const Event event = device->record({});
+  ASSERT_EQ(cudaStreamBeginCapture(captured, cudaStreamCaptureModeGlobal), cudaSuccess);
+  const std::vector<std::function<void()>> calls = {
+      [&] { device->copy(stream, host.data(), bytes.data(), 4096); },
+      [&] { device->fill_zero(stream, bytes.data(), 4096); },
+      [&] { device->wait(stream, event); },
+      [&] { (void)device->record(stream); },
+      [&] { device->synchronize(stream); },
+      [&] {
+        device->notify(
+            stream, [](void*) noexcept {}, nullptr);
+      },
+      [&] {
+        device->accumulate(stream, {.source = bytes.data(),
+                                    .source_dtype = DType::kF32,
+                                    .sum = host.data(),
+                                    .sum_dtype = DType::kF32,
+                                    .elements = 1024});
+      }};
+  for (const auto& call : calls) {
+    const Error error = error_of(call);
+    EXPECT_EQ(error.code(), Code::kWrongState);
+    const std::string text = error.what();
+    EXPECT_NE(text.find("captures a CUDA graph on this stream"), std::string::npos) << text;
+    EXPECT_NE(text.find("before the capture begins or after it has ended"), std::string::npos)
+        << text;
+  }
+  cudaGraph_t graph = nullptr;
+  ASSERT_EQ(cudaStreamEndCapture(captured, &graph), cudaSuccess);
+  for (const auto& call : calls) EXPECT_EQ(error_of(call).code(), Code::kOk);
+  device->synchronize(stream);
 }
 
 // The share of its host functions that are long, of a device that takes gradients of this kind.
