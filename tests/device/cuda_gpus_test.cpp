@@ -88,6 +88,7 @@ TEST(CudaGpus, LeaveTheCallersGpuCurrentThatIsAnother) {
     use(*device, [] { EXPECT_EQ(current(), 0); });
   }
   EXPECT_EQ(current(), 0);
+  EXPECT_TRUE(has_context(1));
   EXPECT_EQ(counters().streams, 0u);
   EXPECT_EQ(counters().events, 0u);
 }

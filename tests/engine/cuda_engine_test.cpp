@@ -337,6 +337,17 @@ TEST(CudaEngine, GivesTheSameBitsWhereTheSystemPinsNoMore) {
   }
 }
 
+// All host functions wait for one that works long. Those of a step whose gradients come once do
+// not; the quarter is for what a machine that stands still charges to whoever was working.
+TEST(CudaEngine, WorksLongInNoHostFunction) {
+  for (const UpdateOn on : {UpdateOn::kCpu, UpdateOn::kDevice}) {
+    std::string warnings;
+    (void)trained_on({.late_microseconds_max = 0}, on, warnings);
+    EXPECT_GT(counters().host_functions, 20u);
+    EXPECT_LT(4 * counters().long_host_functions, counters().host_functions);
+  }
+}
+
 TEST(CudaEngine, IsMadeAsTheDocumentsSay) {
   device::simulated_cuda::plug_in();
   const Settings settings;
