@@ -14,6 +14,10 @@ import re
 import sys
 
 OLDEST = (2, 7)  # the first whose wheels all have the new C++ ABI
+# Asked of torch's CUDA part by the adapter (include/headrace/torch): older ones compile, and throw
+# at the first call.
+CUDA_GUARD = "include/c10/cuda/impl/CUDAGuardImpl.h"
+CUDA_GUARD_HAS = "getStreamNativeHandle"
 
 
 def refuse(why):
@@ -43,6 +47,10 @@ def require_gpu_part(root, text):
     """libtorch_cuda.so and the largest of what it links."""
     if not os.path.isfile(os.path.join(root, "torch", "lib", "libtorch_cuda.so")):
         refuse(f"{root}/torch {text} has no CUDA part")
+    with open(os.path.join(root, "torch", CUDA_GUARD), encoding="utf-8") as file:
+        if CUDA_GUARD_HAS not in file.read():
+            refuse(f"{root}/torch {text} has no {CUDA_GUARD_HAS} in {CUDA_GUARD}, so its CUDA "
+                   "streams cannot be shared; torch 2.11 has it")
     for name in ("libcublas.so", "libcublasLt.so", "libcudnn.so", "libcufft.so", "libcusolver.so",
                  "libcusparse.so", "libnccl.so", "libnvrtc.so", "libcusparseLt.so"):
         places = [f"{root}/nvidia/*/lib/{name}*", f"{root}/*/lib/{name}*",

@@ -85,7 +85,13 @@ class Device {
   virtual void pin(void*, std::size_t) {}
   virtual void unpin(void*, std::size_t) noexcept {}
 
+  // The GPU that this device's streams are on, as CUDA numbers it in this process; -1: none, or not
+  // known. A device that hands calls on hands this on too.
+  virtual int cuda_ordinal() const noexcept { return -1; }
+
   virtual Stream create_stream() = 0;
+  // For short work that much other work waits for: where streams have priorities, it goes first.
+  virtual Stream create_urgent_stream() { return create_stream(); }
   virtual void destroy_stream(Stream stream) noexcept = 0;
 
   // Queue work on `stream`. `source` and `target` stay valid until the stream has passed this
@@ -111,5 +117,7 @@ class Device {
   virtual void wait(Stream stream, Event event) = 0;
   // Blocks the caller until everything queued on `stream` so far is done.
   virtual void synchronize(Stream stream) = 0;
+  // Throws what the device failed of, if it has, and queues nothing.
+  virtual void throw_if_failed() {}
 };
 }  // namespace headrace

@@ -69,7 +69,8 @@ NcclId nccl_unique_id(const std::string& library = {});
 // or thread of its own. The object's end waits up to 5 seconds for the other ranks' next call or
 // end, so that they are told.
 // Throws headrace::Error
-//   kInvalidArgument  a rank outside the world, no device, no deadline.
+//   kInvalidArgument  a rank outside the world, no device, no deadline; the calling thread's GPU is
+//                     not the device's.
 //   kUnsupported      the library is missing, lacks a function, is too old, or cannot serve this
 //                     machine: what it says is in the text.
 //   kOutOfBudget      the device has no room for the scratch.

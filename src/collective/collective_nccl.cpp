@@ -131,6 +131,7 @@ CollectiveNccl::CollectiveNccl(const NcclOptions& options)
 void CollectiveNccl::connect(const NcclOptions& options) try {
   const Clock::time_point end = Clock::now() + deadline_;
   check_made(until_issued(data_, data_.start(world_size_, options.id, rank_), end));
+  check_same_gpu();
   check_made(until_issued(data_, control_.split_from(data_, rank_), end));
   check_made(until_issued(control_, control_.state(), end));
   // NCCL connects at the first use, which this is, so that a later wait is for the rank itself.
@@ -138,6 +139,16 @@ void CollectiveNccl::connect(const NcclOptions& options) try {
 } catch (...) {
   data_.abort();  // first: it may be making the other one
   throw;
+}
+
+void CollectiveNccl::check_same_gpu() {
+  const int engine = device_->cuda_ordinal(), nccl = data_.cuda_ordinal();
+  if (engine < 0 || nccl < 0 || engine == nccl) return;
+  throw Error(Code::kInvalidArgument,
+              "make_nccl_collective: NCCL is on cuda:" + std::to_string(nccl) +
+                  ", the calling thread's GPU, and the device is on cuda:" +
+                  std::to_string(engine) + ": no collective was made; call cudaSetDevice(" +
+                  std::to_string(engine) + ") on this thread first");
 }
 
 void CollectiveNccl::check_made(NcclResult result) {

@@ -54,7 +54,7 @@ class CollectiveNccl final : public Collective {
   };
   class OwnStream {
    public:
-    explicit OwnStream(Device& device) : device_(device), stream_(device.create_stream()) {}
+    explicit OwnStream(Device& device) : device_(device), stream_(device.create_urgent_stream()) {}
     ~OwnStream();  // when it is empty
     OwnStream(const OwnStream&) = delete;
     OwnStream& operator=(const OwnStream&) = delete;
@@ -84,6 +84,7 @@ class CollectiveNccl final : public Collective {
   class ControlUse;
 
   void connect(const NcclOptions& options);
+  void check_same_gpu();
   void check_made(NcclResult result);
 
   // Calls that are queued.

@@ -27,6 +27,13 @@ NcclResult NcclCommunicator::state() {
   return is_error(asked) ? asked : state;
 }
 
+int NcclCommunicator::cuda_ordinal() {
+  const std::lock_guard lock(mutex_);
+  int ordinal = -1;
+  if (comm_ == nullptr || library_.comm_cu_device(comm_, &ordinal) != kNcclSuccess) return -1;
+  return ordinal;
+}
+
 void NcclCommunicator::abort() noexcept {
   const std::lock_guard lock(mutex_);
   if (comm_ != nullptr) library_.comm_abort(comm_);

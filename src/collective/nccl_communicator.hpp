@@ -38,6 +38,8 @@ class NcclCommunicator {
   }
   // What NCCL knows by itself: success, in progress, or why it is broken.
   NcclResult state();
+  // The GPU that it is on; -1: NCCL does not say.
+  int cuda_ordinal();
 
   // Ends what runs on the device, and the communicator: calls give kNcclEnded from here on.
   void abort() noexcept;

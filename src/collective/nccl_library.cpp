@@ -66,6 +66,7 @@ NcclLibrary load_nccl(const std::string& path) {
   symbols.find(library.comm_init_rank_config, "ncclCommInitRankConfig");
   symbols.find(library.comm_split, "ncclCommSplit");
   symbols.find(library.comm_get_async_error, "ncclCommGetAsyncError");
+  symbols.find(library.comm_cu_device, "ncclCommCuDevice");
   symbols.find(library.comm_abort, "ncclCommAbort");
   symbols.find(library.comm_finalize, "ncclCommFinalize");
   symbols.find(library.comm_destroy, "ncclCommDestroy");

@@ -48,6 +48,7 @@ struct NcclLibrary {
   NcclResult (*comm_split)(NcclCommHandle comm, int color, int key, NcclCommHandle* made,
                            NcclConfig* config);
   NcclResult (*comm_get_async_error)(NcclCommHandle comm, NcclResult* error);
+  NcclResult (*comm_cu_device)(NcclCommHandle comm, int* ordinal);
   NcclResult (*comm_abort)(NcclCommHandle comm);
   NcclResult (*comm_finalize)(NcclCommHandle comm);
   NcclResult (*comm_destroy)(NcclCommHandle comm);

@@ -10,7 +10,7 @@ namespace headrace::device::cuda {
 using namespace std::chrono_literals;
 
 Callbacks::Callbacks(Context& context) : context_(context) {
-  context_.check(cudaStreamCreateWithFlags(&probe_, cudaStreamNonBlocking), "making a stream");
+  probe_ = context_.make_stream();
   try {
     watcher_ = async::start_thread("headrace-cuda", [this] { watch(); });
   } catch (...) {

@@ -94,6 +94,15 @@ Context::Context(int ordinal) : ordinal_(ordinal) {
   name_ = gpu->name + " (cuda:" + std::to_string(ordinal) + ")";
 }
 
+cudaStream_t Context::make_stream(Priority priority) {
+  int least = 0, greatest = 0;  // CUDA counts downwards; 0 and 0 where it has none
+  check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "looking at stream priorities");
+  const int wanted = priority == Priority::kUrgent ? greatest : 0;
+  cudaStream_t stream = nullptr;
+  check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, wanted), "making a stream");
+  return stream;
+}
+
 void Context::note(const char* operation, std::uint64_t bytes, std::uintptr_t stream) noexcept {
   const std::lock_guard lock(mutex_);
   noted_[notes_++ % noted_.size()] = {operation, bytes, stream};

@@ -33,6 +33,11 @@ class Context {
     cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;  // the thread's own
   };
 
+  // A stream that the default stream does not hold up; urgent ones go before the rest of what the
+  // GPU has to do. Throws as check(). The GPU is the thread's (Use).
+  enum class Priority { kNormal, kUrgent };
+  cudaStream_t make_stream(Priority priority = Priority::kNormal);
+
   // Kept, the last few, for the text of an error that comes later than its cause.
   void note(const char* operation, std::uint64_t bytes, std::uintptr_t stream) noexcept;
   // Throws for anything but success: kFailed once the GPU has failed, which it stays; kOutOfBudget,

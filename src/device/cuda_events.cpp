@@ -17,7 +17,9 @@ cudaEvent_t Events::take() {
   }
   if (free_.empty()) {
     cudaEvent_t made = nullptr;
-    context_.check(cudaEventCreateWithFlags(&made, cudaEventDisableTiming), "making an event");
+    // Who waits for one sleeps: by default CUDA would keep a CPU busy.
+    constexpr unsigned kFlags = cudaEventDisableTiming | cudaEventBlockingSync;
+    context_.check(cudaEventCreateWithFlags(&made, kFlags), "making an event");
     return made;
   }
   const cudaEvent_t event = free_.back();

@@ -6,7 +6,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <vector>
 
 #include "device/cuda_callbacks.hpp"
@@ -51,7 +50,10 @@ class CudaDevice final : public Device, private SpanUpdates {
   void pin(void* data, std::size_t size_bytes) override;
   void unpin(void* data, std::size_t size_bytes) noexcept override;
 
-  Stream create_stream() override;
+  int cuda_ordinal() const noexcept override { return context_.ordinal(); }
+
+  Stream create_stream() override { return create(Context::Priority::kNormal); }
+  Stream create_urgent_stream() override { return create(Context::Priority::kUrgent); }
   void destroy_stream(Stream stream) noexcept override;
 
   void copy(Stream stream, void* target, const void* source, std::size_t size_bytes) override;
@@ -64,6 +66,7 @@ class CudaDevice final : public Device, private SpanUpdates {
   Event record(Stream stream) override;
   void wait(Stream stream, Event event) override;
   void synchronize(Stream stream) override;
+  void throw_if_failed() override { context_.throw_if_failed(); }
 
  private:
   void update(Stream stream, const UpdateSpan& span, const UpdateStep& step) override;
@@ -77,11 +80,15 @@ class CudaDevice final : public Device, private SpanUpdates {
   // on with the stream itself meanwhile.
   struct Made {
     cudaStream_t stream = nullptr, notices = nullptr;
+    Context::Priority priority = Context::Priority::kNormal;
+    bool gone = false;  // destroyed, to be used again
   };
+  Stream create(Context::Priority priority);
   cudaStream_t find(Stream stream);
   cudaStream_t refuse_capture(cudaStream_t stream);
   // Null for a stream that is not ours.
   cudaStream_t notices_of(Stream stream);
+  Made* made(Stream stream);  // with mutex_ held
   void wait_for(std::map<std::uintptr_t, std::uint64_t>& events, Stream stream);
   // The event behind which what arrived on `stream` has landed; 0: nothing is under way.
   std::uint64_t landing_of(Stream stream);
@@ -94,10 +101,9 @@ class CudaDevice final : public Device, private SpanUpdates {
   Events events_;
   Pins pins_;
   Parts parts_;
-  std::mutex mutex_;               // the rest
-  std::vector<Made> made_;         // all of ours; none is destroyed before the device, so that a
-                                   // handle that is gone never comes back as the program's own
-  std::set<std::uintptr_t> gone_;  // of those: destroyed, to be used again
+  std::mutex mutex_;        // the rest
+  std::vector<Made> made_;  // all of ours; none is destroyed before the device, so that a handle
+                            // that is gone never comes back as the program's own
   std::map<std::uintptr_t, std::uint64_t> landings_, notified_;  // stream: event
 };
 
@@ -172,16 +178,24 @@ void CudaDevice::unpin(void* data, std::size_t size_bytes) noexcept {
   pins_.unpin(data, size_bytes);
 }
 
-Stream CudaDevice::create_stream() {
+Stream CudaDevice::create(Context::Priority priority) {
   const Context::Use use(context_);
   const std::lock_guard lock(mutex_);
-  if (!gone_.empty()) return {gone_.extract(gone_.begin()).value()};
+  const auto unused = std::ranges::find_if(
+      made_, [&](const Made& made) { return made.gone && made.priority == priority; });
+  if (unused != made_.end()) {
+    unused->gone = false;
+    return {reinterpret_cast<std::uintptr_t>(unused->stream)};
+  }
   made_.reserve(made_.size() + 1);
-  Made made;
-  context_.check(cudaStreamCreateWithFlags(&made.stream, cudaStreamNonBlocking), "making a stream");
-  const cudaError_t second = cudaStreamCreateWithFlags(&made.notices, cudaStreamNonBlocking);
-  if (second != cudaSuccess) (void)cudaStreamDestroy(made.stream);
-  context_.check(second, "making a stream");
+  Made made{.priority = priority};
+  made.stream = context_.make_stream(priority);
+  try {
+    made.notices = context_.make_stream();
+  } catch (...) {
+    (void)cudaStreamDestroy(made.stream);
+    throw;
+  }
   made_.push_back(made);
   return {reinterpret_cast<std::uintptr_t>(made.stream)};
 }
@@ -191,20 +205,21 @@ void CudaDevice::destroy_stream(Stream stream) noexcept {
   if (notices_of(stream) == nullptr) return;
   {
     const std::lock_guard lock(mutex_);
-    if (gone_.contains(stream.handle)) return;
+    if (made(stream)->gone) return;
   }
   try {
     synchronize(stream);
   } catch (const std::exception&) {  // kept, and said by the next call that can
   }
   const std::lock_guard lock(mutex_);
-  gone_.insert(stream.handle);
+  made(stream)->gone = true;
 }
 
 cudaStream_t CudaDevice::find(Stream stream) {
   context_.throw_if_failed();
   const std::lock_guard lock(mutex_);
-  if (gone_.contains(stream.handle)) throw_unknown_stream(stream);
+  if (const Made* const ours = made(stream); ours != nullptr && ours->gone)
+    throw_unknown_stream(stream);
   return refuse_capture(stream_of(stream));
 }
 
@@ -222,10 +237,15 @@ cudaStream_t CudaDevice::refuse_capture(cudaStream_t stream) {
                   "has ended, and capture what lies between.");
 }
 
+CudaDevice::Made* CudaDevice::made(Stream stream) {
+  const auto found = std::ranges::find(made_, stream_of(stream), &Made::stream);
+  return found == made_.end() ? nullptr : &*found;
+}
+
 cudaStream_t CudaDevice::notices_of(Stream stream) {
   const std::lock_guard lock(mutex_);
-  const auto found = std::ranges::find(made_, stream_of(stream), &Made::stream);
-  return found == made_.end() ? nullptr : found->notices;
+  const Made* const ours = made(stream);
+  return ours == nullptr ? nullptr : ours->notices;
 }
 
 std::uint64_t CudaDevice::landing_of(Stream stream) {
@@ -331,13 +351,15 @@ void CudaDevice::wait(Stream stream, Event event) {
   events_.wait(find(stream), event.id);
 }
 
-// A GPU that has failed is waited for too, which takes no time: what it was given is freed next.
+// By an event, since CUDA's own wait for a stream keeps a CPU busy. A GPU that has failed is waited
+// for too, which takes no time: what it was given is freed next.
 void CudaDevice::synchronize(Stream stream) {
   const Context::Use use(context_);
-  if (context_.failed()) (void)cudaStreamSynchronize(parts_.landing->landed());
-  const cudaError_t done = cudaStreamSynchronize(stream_of(stream));
-  (void)find(stream);
-  context_.check(done, "waiting for a stream");
+  if (context_.failed()) {
+    (void)cudaStreamSynchronize(parts_.landing->landed());
+    (void)cudaStreamSynchronize(stream_of(stream));
+  }
+  events_.synchronize(events_.record(find(stream)));
   wait_for(landings_, stream);
   wait_for(notified_, stream);
 }

@@ -25,9 +25,10 @@ GradientLanding::GradientLanding(Context& context, Events& events, Callbacks& ca
                                  std::uint32_t host_threads)
     : context_(context), events_(events), callbacks_(callbacks), pins_(pins), crew_(host_threads) {
   try {
-    for (cudaStream_t* const stream : {&copies_, &measures_, &landed_}) {
-      context_.check(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking), "making a stream");
-    }
+    copies_ = context_.make_stream();
+    // Its blocks are few, and a slot waits for them.
+    measures_ = context_.make_stream(Context::Priority::kUrgent);
+    landed_ = context_.make_stream();
     context_.check(cudaEventCreateWithFlags(&by_host_, cudaEventDisableTiming), "making an event");
     for (Slot& slot : slots_) make(slot);
   } catch (...) {

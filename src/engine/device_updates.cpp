@@ -97,17 +97,17 @@ async::Task<> DeviceUpdates::update_chunk(const TilePass& pass, std::uint64_t fi
   try {
     queue_chunk(pass, first, count, slot.bytes().data(), stream);
     co_await device_passed(conductor_, device_, stream);
+    device_.throw_if_failed();  // a device that failed meanwhile passes every point
+    co_return;
   } catch (...) {
     error = std::current_exception();
   }
-  // Some of it may be queued, and nothing may write to the tile when this has returned. A failure
-  // that was only noted meanwhile is thrown here.
+  // Some of it may be queued, and nothing may write to the tile when this has returned.
   try {
     device_.synchronize(stream);
-  } catch (...) {
-    if (!error) error = std::current_exception();
+  } catch (const std::exception&) {  // of the same failure
   }
-  if (error) std::rethrow_exception(error);
+  std::rethrow_exception(error);
 }
 
 void DeviceUpdates::queue_chunk(const TilePass& pass, std::uint64_t first, std::uint64_t count,

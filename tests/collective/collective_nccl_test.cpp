@@ -93,6 +93,36 @@ TEST(CollectiveNccl, RefusesOptionsThatCannotBe) {
   }
 }
 
+class OnGpu final : public device::ForwardingDevice<Device> {
+ public:
+  OnGpu(std::shared_ptr<Device> to, int ordinal)
+      : ForwardingDevice(std::move(to)), ordinal_(ordinal) {}
+  int cuda_ordinal() const noexcept override { return ordinal_; }
+
+ private:
+  int ordinal_;
+};
+
+TEST(CollectiveNccl, IsRefusedOnAThreadWithAnotherGpuThanTheDevices) {
+  const auto host = nccl_device(NcclFlavour::kPrompt, 1);
+  const auto make = [&](int of_thread, int of_device) {
+    return error_of([&] {
+      SIMULATED_NCCL(simulated_nccl_set_device)(host.get(), false);
+      SIMULATED_NCCL(simulated_nccl_set_ordinal)(of_thread);
+      (void)make_nccl_collective({.id = nccl_unique_id(HEADRACE_SIMULATED_NCCL),
+                                  .device = std::make_shared<OnGpu>(host, of_device),
+                                  .library = HEADRACE_SIMULATED_NCCL});
+    });
+  };
+  const Error error = make(0, 1);
+  EXPECT_EQ(error.code(), Code::kInvalidArgument);
+  EXPECT_TRUE(has(error.what(), "NCCL is on cuda:0")) << error.what();
+  EXPECT_TRUE(has(error.what(), "call cudaSetDevice(1) on this thread first")) << error.what();
+  EXPECT_EQ(make(1, 1).code(), Code::kOk);
+  EXPECT_EQ(make(1, -1).code(), Code::kOk);  // a device that does not say
+  SIMULATED_NCCL(simulated_nccl_set_ordinal)(0);
+}
+
 // ---- from nothing to a world ----
 
 // [id_by_file]

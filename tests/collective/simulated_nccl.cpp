@@ -30,6 +30,7 @@ NcclResult refuse_next = kNcclSuccess;
 std::uint64_t ids = 0;
 thread_local device::DeviceHost* current_device = nullptr;
 thread_local bool current_may_block = false;
+thread_local int current_ordinal = 0;
 
 struct World {
   std::uint64_t id = 0;
@@ -58,6 +59,7 @@ struct Communicator {
   int splits = 0;
   device::DeviceHost* device = nullptr;
   bool may_block = false;
+  int ordinal = 0;
   bool aborted = false;
   bool closing = false;
   int launching = 0;
@@ -166,6 +168,7 @@ NcclCommHandle join(std::uint64_t id, int split, int size, int rank) {
   made->rank = rank;
   made->device = current_device;
   made->may_block = current_may_block;
+  made->ordinal = current_ordinal;
   made->launcher = std::thread([made] { run_launcher(made); });
   changed.notify_all();
   return new Handle{made};
@@ -209,6 +212,7 @@ void simulated_nccl_set_device(headrace::device::DeviceHost* device, bool may_bl
   current_device = device;
   current_may_block = may_block;
 }
+void simulated_nccl_set_ordinal(int ordinal) { current_ordinal = ordinal; }
 void simulated_nccl_break(const void* unique_id, int error) {
   std::uint64_t id = 0;
   std::memcpy(&id, unique_id, sizeof(id));
@@ -271,6 +275,10 @@ NcclResult ncclCommSplit(NcclCommHandle comm, int, int key, NcclCommHandle* made
 NcclResult ncclCommGetAsyncError(NcclCommHandle comm, NcclResult* error) {
   const std::lock_guard lock(mutex);
   *error = state_of(*shared(comm));
+  return kNcclSuccess;
+}
+NcclResult ncclCommCuDevice(NcclCommHandle comm, int* ordinal) {
+  *ordinal = shared(comm)->ordinal;
   return kNcclSuccess;
 }
 NcclResult ncclCommAbort(NcclCommHandle comm) {

@@ -8,6 +8,8 @@ extern "C" {
 // beside each other (`may_block`), an operation waits for the other ranks on the stream, as on a
 // GPU. Else it is launched when they have come, and in progress until then.
 void simulated_nccl_set_device(headrace::device::DeviceHost* device, bool may_block);
+// The GPU that communicators which this thread makes say they are on; 0 unless told.
+void simulated_nccl_set_ordinal(int ordinal);
 // Every communicator of the world made with this id, and those split from it, reports `error`.
 void simulated_nccl_break(const void* unique_id, int error);
 // The next operation of any communicator ends in `error`.

@@ -91,8 +91,9 @@ TEST(CudaGpu, IsServedByItsOwnKernelsAndNewerOnesByPtx) {
 // Each of the calls that making a device needs fails once: nothing may be left behind.
 TEST(CudaDevice, LeavesNothingBehindWhereItCannotBeMade) {
   std::uint64_t failed = 0;
-  for (const char* function : {"cudaStreamCreateWithFlags", "cudaEventCreateWithFlags",
-                               "cudaMalloc", "cudaHostRegister", "cudaHostGetDevicePointer"}) {
+  for (const char* function :
+       {"cudaDeviceGetStreamPriorityRange", "cudaStreamCreateWithPriority",
+        "cudaEventCreateWithFlags", "cudaMalloc", "cudaHostRegister", "cudaHostGetDevicePointer"}) {
     for (std::uint64_t calls = 0; calls < 5; ++calls) {
       plug_in();
       simulated_cuda::fail_call(function, cudaErrorMemoryAllocation, calls);
@@ -105,7 +106,7 @@ TEST(CudaDevice, LeavesNothingBehindWhereItCannotBeMade) {
       EXPECT_EQ(left.registered_bytes, 0u) << function << " " << calls;
     }
   }
-  EXPECT_EQ(failed, 24u);  // four streams, and of all else more than five
+  EXPECT_EQ(failed, 28u);  // four streams, and of all else more than five
 }
 
 TEST(CudaDevice, GivesEverythingBack) {
@@ -127,6 +128,43 @@ TEST(CudaDevice, GivesEverythingBack) {
   EXPECT_EQ(left.events, 0u);
   EXPECT_EQ(left.allocated_bytes, 0u);
   EXPECT_EQ(left.registered_bytes, 0u);
+}
+
+TEST(CudaDevice, GivesUrgentStreamsThePriorityAndUsesEachAgainForItsKind) {
+  plug_in();
+  const auto device = make_cuda_device();
+  const Stream normal = device->create_stream(), urgent = device->create_urgent_stream();
+  EXPECT_EQ(simulated_cuda::priority_of(normal.handle), 0);
+  EXPECT_EQ(simulated_cuda::priority_of(urgent.handle), simulated_cuda::kUrgent);
+  device->destroy_stream(normal);
+  const Stream other = device->create_urgent_stream();
+  EXPECT_EQ(simulated_cuda::priority_of(other.handle), simulated_cuda::kUrgent);
+  EXPECT_EQ(device->create_stream().handle, normal.handle);
+  device->destroy_stream(other);
+  EXPECT_EQ(device->create_urgent_stream().handle, other.handle);
+}
+
+TEST(CudaDevice, SleepsWhileItWaitsForTheGpu) {
+  plug_in({.late_microseconds_max = 500});
+  const auto device = make_cuda_device();
+  const Stream stream = device->create_stream();
+  const DeviceBytes gradient(*device, 4000);
+  std::vector<float> sum(1000, 1.0f);
+  std::atomic<bool> notified = false;
+  const std::uint64_t before = counters().spinning_waits;
+  device->fill_zero(stream, gradient.data(), 4000);
+  device->accumulate(stream, {.source = gradient.data(),
+                              .source_dtype = DType::kF32,
+                              .sum = sum.data(),
+                              .sum_dtype = DType::kF32,
+                              .elements = sum.size()});
+  device->notify(
+      stream, [](void* flag) noexcept { *static_cast<std::atomic<bool>*>(flag) = true; },
+      &notified);
+  device->synchronize(stream);
+  EXPECT_EQ(counters().spinning_waits, before);
+  EXPECT_TRUE(notified.load());
+  EXPECT_EQ(sum, std::vector<float>(1000, 0.0f));
 }
 
 // Events that the GPU has passed are used again.

@@ -22,7 +22,9 @@ class ForwardingDevice : public Base {
   DeviceOverhead overhead() const noexcept override { return to_->overhead(); }
   void pin(void* data, std::size_t bytes) override { to_->pin(data, bytes); }
   void unpin(void* data, std::size_t bytes) noexcept override { to_->unpin(data, bytes); }
+  int cuda_ordinal() const noexcept override { return to_->cuda_ordinal(); }
   Stream create_stream() override { return to_->create_stream(); }
+  Stream create_urgent_stream() override { return to_->create_urgent_stream(); }
   void destroy_stream(Stream stream) noexcept override { to_->destroy_stream(stream); }
   void copy(Stream stream, void* to, const void* from, std::size_t bytes) override {
     to_->copy(stream, to, from, bytes);
@@ -40,6 +42,7 @@ class ForwardingDevice : public Base {
   Event record(Stream stream) override { return to_->record(stream); }
   void wait(Stream stream, Event event) override { to_->wait(stream, event); }
   void synchronize(Stream stream) override { to_->synchronize(stream); }
+  void throw_if_failed() override { to_->throw_if_failed(); }
 
  private:
   std::shared_ptr<Device> to_;

@@ -143,6 +143,7 @@ void plug_in(const GpuOptions& options) {
     (void)::munmap(reinterpret_cast<void*>(begin), allocation.bytes);
   g.allocations.clear();
   g.registrations.clear();
+  g.streams.clear();
   g.capturing.clear();
   g.failing_calls.clear();
   for (Gpu::Own& own : g.of) {
@@ -172,6 +173,10 @@ void fail_gpu(std::uintptr_t stream, cudaError_t error) {
 bool has_context(int ordinal) {
   const std::lock_guard lock(gpu().mutex);
   return gpu().of[ordinal].has_context;
+}
+int priority_of(std::uintptr_t stream) {
+  const std::lock_guard lock(gpu().mutex);
+  return gpu().streams.at(stream);
 }
 Counters counters() {
   const std::lock_guard lock(gpu().mutex);
@@ -207,9 +212,14 @@ Side side_of(const void* address, std::size_t bytes) {
 
 struct SimulatedEvent {
   int gpu = current_device;
+  bool blocking_sync = false;
   Point passed = std::make_shared<std::atomic<bool>>(true);
 };
 SimulatedEvent& of(cudaEvent_t event) { return *reinterpret_cast<SimulatedEvent*>(event); }
+void count_spinning_wait() {
+  const std::lock_guard lock(gpu().mutex);
+  ++gpu().counters.spinning_waits;
+}
 
 // With a registration: they are of whole pages.
 bool shares_a_page(const void* data, std::size_t bytes) {
@@ -463,10 +473,20 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
 
 // ---- streams ----
 
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  BEFORE();
+  *least = 0;
+  *greatest = kUrgent;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+  return cudaStreamCreateWithPriority(stream, flags, 0);
+}
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int priority) {
   BEFORE();
   const std::uintptr_t made = gpu().queues->create_stream(current_device);
   const std::lock_guard lock(gpu().mutex);
+  gpu().streams[made] = priority;
   ++gpu().counters.streams;
   *stream = reinterpret_cast<cudaStream_t>(made);
   return cudaSuccess;
@@ -476,6 +496,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   if (gpu().queues->gpu_of(queue) < 0) return ends_in(cudaErrorInvalidResourceHandle);
   gpu().queues->destroy_stream(queue);
   const std::lock_guard lock(gpu().mutex);
+  gpu().streams.erase(queue);
   --gpu().counters.streams;
   return cudaSuccess;
 }
@@ -483,6 +504,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   BEFORE();
   const int ordinal = gpu().queues->gpu_of(queue_of(stream));
   if (ordinal < 0) return ends_in(cudaErrorInvalidResourceHandle);
+  count_spinning_wait();
   gpu().queues->synchronize(queue_of(stream));
   return ends_in(gpu().of[ordinal].failed.load());
 }
@@ -531,9 +553,11 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* 
 
 // ---- events ----
 
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   BEFORE();
-  *event = reinterpret_cast<cudaEvent_t>(new SimulatedEvent);
+  auto* const made = new SimulatedEvent;
+  made->blocking_sync = (flags & cudaEventBlockingSync) != 0;
+  *event = reinterpret_cast<cudaEvent_t>(made);
   const std::lock_guard lock(gpu().mutex);
   ++gpu().counters.events;
   return cudaSuccess;
@@ -559,6 +583,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   BEFORE();
+  if (!of(event).blocking_sync) count_spinning_wait();
   gpu().queues->synchronize(of(event).passed);
   return ends_in(gpu().of[of(event).gpu].failed.load());
 }

@@ -56,11 +56,15 @@ struct Counters {
   std::uint64_t allocated_bytes = 0, allocated_bytes_max = 0;
   std::uint64_t streams = 0, events = 0;  // that exist
   std::uint64_t registered_bytes = 0;
+  std::uint64_t spinning_waits = 0;           // calls that would keep a CPU busy until they return
   std::uint64_t calls_in_host_functions = 0;  // which CUDA forbids: they are refused
   std::uint64_t host_functions = 0;           // that were called
   std::uint64_t long_host_functions = 0;      // of those: longer than kHostFunctionMicroseconds
 };
 Counters counters();
+
+constexpr int kUrgent = -5;  // 0 is a stream's priority by default
+int priority_of(std::uintptr_t stream);
 
 // Whether a thread has made it current, or called it.
 bool has_context(int ordinal);

@@ -29,6 +29,7 @@ struct Gpu {
   };
   std::map<std::uintptr_t, Allocation> allocations;     // by their begin
   std::map<std::uintptr_t, std::size_t> registrations;  // begin, bytes
+  std::map<std::uintptr_t, int> streams;                // and their priorities
   std::set<std::uintptr_t> capturing;                   // streams
   struct FailingCall {
     cudaError_t error;
