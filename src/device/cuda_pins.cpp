@@ -15,7 +15,9 @@ void Pins::pin(void* data, std::size_t size_bytes) {
   context_.throw_if_failed();
   auto* const begin = static_cast<std::byte*>(data);
   for (std::size_t done = 0; done < size_bytes;) {
-    const std::size_t bytes = std::min(piece_bytes_, size_bytes - done);
+    // Cut at whole pages: a driver registers those, and may refuse to register one twice.
+    const std::size_t piece = piece_bytes_ - address_of(begin + done) % piece_bytes_;
+    const std::size_t bytes = std::min(piece, size_bytes - done);
     const cudaError_t result =
         cudaHostRegister(begin + done, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
     if (result != cudaSuccess) {

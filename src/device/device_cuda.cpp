@@ -85,6 +85,7 @@ class CudaDevice final : public Device, private SpanUpdates {
   };
   Stream create(Context::Priority priority);
   cudaStream_t find(Stream stream);
+  cudaStream_t refuse_capture(cudaStream_t stream);
   // Null for a stream that is not ours.
   cudaStream_t notices_of(Stream stream);
   Made* made(Stream stream);  // with mutex_ held
@@ -219,7 +220,21 @@ cudaStream_t CudaDevice::find(Stream stream) {
   const std::lock_guard lock(mutex_);
   if (const Made* const ours = made(stream); ours != nullptr && ours->gone)
     throw_unknown_stream(stream);
-  return stream_of(stream);
+  return refuse_capture(stream_of(stream));
+}
+
+// A graph would hold events and host functions of ours that are used again for others.
+cudaStream_t CudaDevice::refuse_capture(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  const cudaError_t asked = cudaStreamIsCapturing(stream, &status);
+  if (asked != cudaErrorStreamCaptureImplicit) context_.check(asked, "looking for a capture");
+  if (asked == cudaSuccess && status == cudaStreamCaptureStatusNone) return stream;
+  (void)cudaGetLastError();
+  throw Error(Code::kWrongState,
+              context_.name() +
+                  ": the program captures a CUDA graph on this stream, and a graph cannot hold "
+                  "what the engine queues: call the engine before the capture begins or after it "
+                  "has ended, and capture what lies between.");
 }
 
 CudaDevice::Made* CudaDevice::made(Stream stream) {

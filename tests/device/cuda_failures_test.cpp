@@ -242,10 +242,11 @@ TEST(CudaDevice, GoesOnUnpinnedWhereTheSystemRefusesAPin) {
 
 // The same of every call that work is queued by, in turn.
 TEST(CudaFailure, IsAskedOfTheGpuAndNotReadOffTheCode) {
-  const std::vector<std::string> functions = {
-      "cudaMemcpyAsync",     "cudaMemsetAsync",       "cudaEventRecord",
-      "cudaStreamWaitEvent", "cudaLaunchHostFunc",    "launch_cast",
-      "launch_measure",      "cudaStreamSynchronize", "cudaEventCreateWithFlags"};
+  const std::vector<std::string> functions = {"cudaMemcpyAsync",          "cudaMemsetAsync",
+                                              "cudaEventRecord",          "cudaStreamWaitEvent",
+                                              "cudaLaunchHostFunc",       "launch_cast",
+                                              "launch_measure",           "cudaStreamSynchronize",
+                                              "cudaEventCreateWithFlags", "cudaStreamIsCapturing"};
   for (const std::string& function : functions) {
     for (const cudaError_t error : {cudaErrorOperatingSystem, cudaErrorLaunchOutOfResources,
                                     cudaErrorSystemNotReady, cudaErrorIllegalAddress}) {

@@ -12,9 +12,12 @@
 #include <cuda_runtime_api.h>
 
 namespace headrace::device {
-std::shared_ptr<Device> make_cuda_under_test(std::uint64_t, const CudaOptions& options) {
+std::shared_ptr<Device> make_cuda_under_test(std::uint64_t, const CudaOptions& options,
+                                             std::uint32_t) {
   return make_cuda_device(options);
 }
+
+std::vector<std::uint32_t> hardware_queues_under_test() { return {0}; }
 
 // In managed memory, which the host may touch too.
 std::shared_ptr<DeviceHost> make_computing_cuda_device(std::uint64_t) {

@@ -6,14 +6,20 @@
 #include "device/simulated_cuda.hpp"
 
 namespace headrace::device {
-std::shared_ptr<Device> make_cuda_under_test(std::uint64_t seed, const CudaOptions& options) {
-  simulated_cuda::plug_in({.seed = seed, .late_microseconds_max = 50});
+std::shared_ptr<Device> make_cuda_under_test(std::uint64_t seed, const CudaOptions& options,
+                                             std::uint32_t hardware_queues) {
+  simulated_cuda::plug_in(
+      {.seed = seed, .late_microseconds_max = 50, .hardware_queues = hardware_queues});
   return make_cuda_device(options);
 }
 
+std::vector<std::uint32_t> hardware_queues_under_test() { return {0, 1, 2, 8, 32}; }
+
 std::shared_ptr<DeviceHost> make_computing_cuda_device(std::uint64_t seed) {
+  const std::vector<std::uint32_t> queues = hardware_queues_under_test();
   return std::make_shared<ComputingDevice>(
-      make_cuda_under_test(seed), [](Stream stream, std::function<void()> kernel) {
+      make_cuda_under_test(seed, {}, queues[seed % queues.size()]),
+      [](Stream stream, std::function<void()> kernel) {
         simulated_cuda::launch(stream.handle, std::move(kernel));
       });
 }

@@ -20,11 +20,17 @@
 
 namespace headrace::device {
 namespace {
-DeviceMaker maker(std::uint64_t seed) {
-  return {"Cuda" + std::to_string(seed), [seed] { return make_cuda_under_test(seed); }};
+std::vector<DeviceMaker> makers() {
+  std::vector<DeviceMaker> makers;
+  for (const std::uint64_t seed : {1, 2, 3}) {
+    for (const std::uint32_t queues : hardware_queues_under_test()) {
+      makers.push_back({"Cuda" + std::to_string(seed) + "Queues" + std::to_string(queues),
+                        [=] { return make_cuda_under_test(seed, {}, queues); }});
+    }
+  }
+  return makers;
 }
-INSTANTIATE_TEST_SUITE_P(DeviceCuda, DeviceConformance,
-                         testing::Values(maker(1), maker(2), maker(3)),
+INSTANTIATE_TEST_SUITE_P(DeviceCuda, DeviceConformance, testing::ValuesIn(makers()),
                          [](const auto& info) { return info.param.name; });
 
 constexpr DType kDTypes[] = {DType::kF32, DType::kBf16, DType::kF16};
@@ -60,7 +66,7 @@ struct Pages {
   std::span<std::byte> bytes;
 };
 
-class Landing : public testing::Test {
+class Landing : public testing::TestWithParam<std::uint32_t> {
  protected:
   // The same gradients through the device and on the host; everything must be equal.
   void compare(DType source, DType sum, const Case& c, int arrivals, bool finite, bool pinned,
@@ -116,10 +122,11 @@ class Landing : public testing::Test {
 
   const std::uint64_t seed_ = 20;
   std::mt19937_64 random_{seed_};
-  std::shared_ptr<Device> device_ = make_cuda_under_test(seed_);
+  std::shared_ptr<Device> device_ = make_cuda_under_test(seed_, {}, GetParam());
 };
+INSTANTIATE_TEST_SUITE_P(Queues, Landing, testing::ValuesIn(hardware_queues_under_test()));
 
-TEST_F(Landing, GivesTheBitsOfTheHostsPassForAllDtypes) {
+TEST_P(Landing, GivesTheBitsOfTheHostsPassForAllDtypes) {
   const Case cases[] = {{1, 0, 0},          {15, 4, 7},        {16, 16, 16},         {17, 1, 100},
                         {4097, 2048, 2048}, {5000, 904, 4096}, {70001, 65536, 65536}};
   for (const DType source : kDTypes) {
@@ -132,20 +139,20 @@ TEST_F(Landing, GivesTheBitsOfTheHostsPassForAllDtypes) {
   }
 }
 
-TEST_F(Landing, GivesTheSameWhereTheSumIsNotPinned) {
+TEST_P(Landing, GivesTheSameWhereTheSumIsNotPinned) {
   for (const DType sum : kDTypes)
     compare(DType::kBf16, sum, {70001, 50, 65536}, 2, true, false, {});
 }
 
 // More than all slots hold, cut where pieces end.
-TEST_F(Landing, TakesGradientsOfAnySizeInStretches) {
+TEST_P(Landing, TakesGradientsOfAnySizeInStretches) {
   const Stream stream = make_foreign_stream();
   compare(DType::kBf16, DType::kBf16, {14'000'123, 11'111, 65536}, 1, true, true, stream);
   compare(DType::kBf16, DType::kF32, {14'000'123, 65536, 65536}, 2, true, true, stream);
   compare(DType::kF32, DType::kBf16, {7'000'001, 1, 65536}, 1, true, true, stream);
 }
 
-TEST_F(Landing, RefusesPiecesLargerThanASlot) {
+TEST_P(Landing, RefusesPiecesLargerThanASlot) {
   const std::uint64_t elements = 5'000'000;
   DeviceBytes gradient(*device_, elements * 2);
   std::vector<std::uint16_t> sum(elements);
@@ -163,7 +170,7 @@ TEST_F(Landing, RefusesPiecesLargerThanASlot) {
 }
 
 // Behind one another though from several streams, each ordered by an event alone.
-TEST_F(Landing, AddsInTheOrderOfTheCallsAcrossStreams) {
+TEST_P(Landing, AddsInTheOrderOfTheCallsAcrossStreams) {
   constexpr std::uint64_t kElements = 200'000;
   const std::vector<Stream> streams = {device_->create_stream(), make_foreign_stream(), {}};
   const Pages memory(kElements * 4);
@@ -202,7 +209,7 @@ TEST_F(Landing, AddsInTheOrderOfTheCallsAcrossStreams) {
   for (int p = 0; p < 4; ++p) EXPECT_EQ(pieces[p].sum_squares, expected_pieces[p].sum_squares);
 }
 
-TEST_F(Landing, NotifiesBehindWhatIsStillToLand) {
+TEST_P(Landing, NotifiesBehindWhatIsStillToLand) {
   constexpr std::uint64_t kElements = 1'000'000;
   DeviceBytes gradient(*device_, kElements * 2);
   struct Seen {
@@ -225,7 +232,7 @@ TEST_F(Landing, NotifiesBehindWhatIsStillToLand) {
   EXPECT_EQ(seen.last, 0);
 }
 
-TEST_F(Landing, SumsInDeviceMemoryHaveTheSameBits) {
+TEST_P(Landing, SumsInDeviceMemoryHaveTheSameBits) {
   constexpr std::uint64_t kElements = 10'001;
   for (const DType source : kDTypes) {
     for (const DType sum : kDTypes) {
@@ -253,7 +260,7 @@ TEST_F(Landing, SumsInDeviceMemoryHaveTheSameBits) {
   }
 }
 
-TEST_F(Landing, CopiesWhatLandedToWhoeverAsksBehindIt) {
+TEST_P(Landing, CopiesWhatLandedToWhoeverAsksBehindIt) {
   constexpr std::uint64_t kElements = 300'000;
   DeviceBytes gradient(*device_, kElements * 4), again(*device_, kElements * 4);
   const auto values = random_values(DType::kF32, kElements, random_, true);

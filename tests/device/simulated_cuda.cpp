@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device/simulated_cuda.hpp"
 
+#include <cuda.h>
 #include <sys/mman.h>
+#include <time.h>
 
 #include <algorithm>
 #include <atomic>
@@ -60,14 +62,15 @@ cudaError_t before(const char* function) {
     ++g.counters.calls_in_host_functions;
     return ends_in(cudaErrorNotPermitted);
   }
+  g.of[current_device].has_context = true;
   const auto planned = g.failing_calls.find(function);
   if (planned != g.failing_calls.end() && planned->second.calls-- == 0) {
     const cudaError_t error = planned->second.error;
     g.failing_calls.erase(planned);
-    if (loses_the_context(error)) g.failed = error;
+    if (loses_the_context(error)) g.of[current_device].failed = error;
     return ends_in(error);
   }
-  return ends_in(g.failed.load());
+  return ends_in(g.of[current_device].failed.load());
 }
 
 // Both ends of an allocation: to change all of it for each operation would take most of the time.
@@ -80,40 +83,81 @@ void protect_ends(void* memory, std::size_t bytes, int protection) {
   if (bytes > kEnd) (void)::mprotect(begin + bytes - kEnd, kEnd, protection);
 }
 
-void run_on_gpu(const std::function<void()>& work) {
+// On the GPUs' thread: device memory can be touched for the length of this, that of other GPUs by
+// copies alone.
+enum class Touches { kOwnMemory, kAllMemory };
+void run_on_gpu(int ordinal, Touches touches, const std::function<void()>& work) {
   Gpu& g = gpu();
-  if (g.failed.load() != cudaSuccess) return;
+  if (g.of[ordinal].failed.load() != cudaSuccess) return;
   std::vector<std::pair<void*, std::size_t>> memory;
   {
     const std::lock_guard lock(g.mutex);
-    for (const auto& [begin, bytes] : g.allocations)
-      memory.emplace_back(reinterpret_cast<void*>(begin), bytes);
+    for (const auto& [begin, allocation] : g.allocations) {
+      if (touches == Touches::kAllMemory || allocation.gpu == ordinal)
+        memory.emplace_back(reinterpret_cast<void*>(begin), allocation.bytes);
+    }
   }
   for (const auto& [begin, bytes] : memory) protect_ends(begin, bytes, PROT_READ | PROT_WRITE);
   work();
   for (const auto& [begin, bytes] : memory) protect_ends(begin, bytes, PROT_NONE);
 }
 
-void launch(std::uintptr_t stream, std::function<void()> kernel) {
-  gpu().queues->launch({stream}, [kernel = std::move(kernel)] { run_on_gpu(kernel); });
+// The queue that the calling thread names by `stream`: the default stream is its current GPU's.
+std::uintptr_t queue_of(std::uintptr_t stream) {
+  constexpr std::uintptr_t kLegacy = 1;
+  return stream <= kLegacy ? static_cast<std::uintptr_t>(current_device) : stream;
+}
+std::uintptr_t queue_of(cudaStream_t stream) {
+  return queue_of(reinterpret_cast<std::uintptr_t>(stream));
+}
+
+// Why nothing can be queued on it; of the streams of other GPUs than the thread's current one
+// copies alone take work.
+cudaError_t refused_by(std::uintptr_t queue, Touches touches) {
+  const int ordinal = gpu().queues->gpu_of(queue);
+  if (ordinal < 0 || (touches == Touches::kOwnMemory && ordinal != current_device))
+    return ends_in(cudaErrorInvalidResourceHandle);
+  const std::lock_guard lock(gpu().mutex);
+  return ends_in(gpu().capturing.contains(queue) ? cudaErrorStreamCaptureUnsupported : cudaSuccess);
+}
+
+void queue_work(std::uintptr_t queue, Touches touches, std::function<void()> work) {
+  const int ordinal = gpu().queues->gpu_of(queue);
+  gpu().queues->run(queue, Queues::By::kGpu, [ordinal, touches, work = std::move(work)] {
+    run_on_gpu(ordinal, touches, work);
+  });
+}
+
+cudaError_t launch(std::uintptr_t stream, std::function<void()> kernel) {
+  const std::uintptr_t queue = queue_of(stream);
+  const cudaError_t refused = refused_by(queue, Touches::kOwnMemory);
+  if (refused == cudaSuccess) queue_work(queue, Touches::kOwnMemory, std::move(kernel));
+  return refused;
 }
 
 void plug_in(const GpuOptions& options) {
   Gpu& g = gpu();
   g.queues.reset();
   const std::lock_guard lock(g.mutex);
-  for (const auto& [begin, bytes] : g.allocations)
-    (void)::munmap(reinterpret_cast<void*>(begin), bytes);
+  for (const auto& [begin, allocation] : g.allocations)
+    (void)::munmap(reinterpret_cast<void*>(begin), allocation.bytes);
   g.allocations.clear();
   g.registrations.clear();
   g.streams.clear();
+  g.capturing.clear();
   g.failing_calls.clear();
-  g.failed = cudaSuccess;
+  for (Gpu::Own& own : g.of) {
+    own.failed = cudaSuccess;
+    own.has_context = false;
+  }
+  current_device = 0;
   g.counters = {};
   g.options = options;
-  g.queues = make_device_host({.flavour = HostFlavour::kLate,
-                               .seed = options.seed,
-                               .late_microseconds_max = options.late_microseconds_max});
+  g.queues =
+      std::make_unique<Queues>(QueueOptions{.seed = options.seed,
+                                            .late_microseconds_max = options.late_microseconds_max,
+                                            .hardware_queues = options.hardware_queues,
+                                            .gpus = options.gpus});
 }
 
 void fail_call(const char* name, cudaError_t error, std::uint64_t calls) {
@@ -121,7 +165,14 @@ void fail_call(const char* name, cudaError_t error, std::uint64_t calls) {
   gpu().failing_calls[name] = {error, calls};
 }
 void fail_gpu(std::uintptr_t stream, cudaError_t error) {
-  gpu().queues->launch({stream}, [error] { gpu().failed = error; });
+  const std::uintptr_t queue = queue_of(stream);
+  const int ordinal = gpu().queues->gpu_of(queue);
+  gpu().queues->run(queue, Queues::By::kGpu,
+                    [error, ordinal] { gpu().of[ordinal].failed = error; });
+}
+bool has_context(int ordinal) {
+  const std::lock_guard lock(gpu().mutex);
+  return gpu().of[ordinal].has_context;
 }
 int priority_of(std::uintptr_t stream) {
   const std::lock_guard lock(gpu().mutex);
@@ -133,15 +184,18 @@ Counters counters() {
 }
 
 namespace {
+std::size_t bytes_of(std::size_t registration) { return registration; }
+std::size_t bytes_of(const Gpu::Allocation& allocation) { return allocation.bytes; }
+
 // The begin and end of the range of `ranges` that holds `address`; nulls where none does.
-std::pair<std::uintptr_t, std::uintptr_t> range_of(
-    const std::map<std::uintptr_t, std::size_t>& ranges, const void* address) {
+template <class Ranges>
+std::pair<std::uintptr_t, std::uintptr_t> range_of(const Ranges& ranges, const void* address) {
   const auto at = reinterpret_cast<std::uintptr_t>(address);
   auto next = ranges.upper_bound(at);
   if (next == ranges.begin()) return {};
-  const auto& [begin, bytes] = *std::prev(next);
-  return at < begin + bytes ? std::pair{begin, begin + bytes}
-                            : std::pair<std::uintptr_t, std::uintptr_t>{};
+  const auto& [begin, held] = *std::prev(next);
+  return at < begin + bytes_of(held) ? std::pair{begin, begin + bytes_of(held)}
+                                     : std::pair<std::uintptr_t, std::uintptr_t>{};
 }
 
 enum class Side { kDevice, kRegistered, kPageable, kStraddling };
@@ -157,17 +211,59 @@ Side side_of(const void* address, std::size_t bytes) {
 }
 
 struct SimulatedEvent {
-  Event event;
+  int gpu = current_device;
   bool blocking_sync = false;
-  std::shared_ptr<std::atomic<bool>> passed = std::make_shared<std::atomic<bool>>(true);
+  Point passed = std::make_shared<std::atomic<bool>>(true);
 };
 SimulatedEvent& of(cudaEvent_t event) { return *reinterpret_cast<SimulatedEvent*>(event); }
 void count_spinning_wait() {
   const std::lock_guard lock(gpu().mutex);
   ++gpu().counters.spinning_waits;
 }
-Stream of(cudaStream_t stream) { return {reinterpret_cast<std::uintptr_t>(stream)}; }
 
+// With a registration: they are of whole pages.
+bool shares_a_page(const void* data, std::size_t bytes) {
+  constexpr std::uintptr_t kPage = 4096;
+  const auto begin = reinterpret_cast<std::uintptr_t>(data) / kPage;
+  const auto end = (reinterpret_cast<std::uintptr_t>(data) + bytes + kPage - 1) / kPage;
+  return std::ranges::any_of(gpu().registrations, [&](const auto& registration) {
+    const auto& [from, size] = registration;
+    return from / kPage < end && begin < (from + size + kPage - 1) / kPage;
+  });
+}
+
+// Of the calling thread's own work: a machine that is busy with other things adds nothing.
+std::uint64_t cpu_microseconds() {
+  timespec now{};
+  (void)::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000 +
+         static_cast<std::uint64_t>(now.tv_nsec) / 1000;
+}
+
+void call_host_function(cudaHostFn_t function, void* data) {
+  const std::uint64_t begin = cpu_microseconds();
+  in_host_function = true;
+  function(data);
+  in_host_function = false;
+  const bool is_long = cpu_microseconds() - begin > kHostFunctionMicroseconds;
+  const std::lock_guard lock(gpu().mutex);
+  ++gpu().counters.host_functions;
+  gpu().counters.long_host_functions += is_long ? 1 : 0;
+}
+
+// With the mutex held.
+std::uint64_t free_bytes_of(int ordinal) {
+  std::uint64_t bytes = gpu().options.memory_bytes;
+  for (const auto& [begin, allocation] : gpu().allocations)
+    bytes -= allocation.gpu == ordinal ? allocation.bytes : 0;
+  return bytes;
+}
+
+CUresult primary_context_state(CUdevice ordinal, unsigned* flags, int* active) {
+  *flags = 0;
+  *active = has_context(ordinal) ? 1 : 0;
+  return CUDA_SUCCESS;
+}
 }  // namespace
 
 extern "C" {
@@ -175,7 +271,7 @@ extern "C" {
   if (const cudaError_t refused = before(__func__); refused != cudaSuccess) return refused
 
 cudaError_t cudaGetDeviceCount(int* count) {
-  *count = gpu().options.missing == cudaSuccess ? 1 : 0;
+  *count = gpu().options.missing == cudaSuccess ? gpu().options.gpus : 0;
   return ends_in(gpu().options.missing);
 }
 cudaError_t cudaGetDevice(int* device) {
@@ -183,17 +279,20 @@ cudaError_t cudaGetDevice(int* device) {
   return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int device) {
-  if (device != 0) return ends_in(cudaErrorInvalidDevice);
+  if (device < 0 || device >= gpu().options.gpus) return ends_in(cudaErrorInvalidDevice);
   current_device = device;
+  const std::lock_guard lock(gpu().mutex);
+  gpu().of[device].has_context = true;
   return cudaSuccess;
 }
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
   std::swap(*mode, capture_mode);
   return cudaSuccess;
 }
-cudaError_t cudaGetDriverEntryPointByVersion(const char*, void** function, unsigned,
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned,
                                              unsigned long long, cudaDriverEntryPointQueryResult*) {
-  *function = nullptr;
+  const bool known = std::strcmp(name, "cuDevicePrimaryCtxGetState") == 0;
+  *function = known ? reinterpret_cast<void*>(&primary_context_state) : nullptr;
   return cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
@@ -225,7 +324,7 @@ cudaError_t cudaMemGetInfo(std::size_t* free_bytes, std::size_t* total_bytes) {
   BEFORE();
   const std::lock_guard lock(gpu().mutex);
   *total_bytes = gpu().options.memory_bytes;
-  *free_bytes = gpu().options.memory_bytes - gpu().counters.allocated_bytes;
+  *free_bytes = free_bytes_of(current_device);
   return cudaSuccess;
 }
 const char* cudaGetErrorName(cudaError_t error) {
@@ -240,13 +339,18 @@ const char* cudaGetErrorName(cudaError_t error) {
       return "cudaErrorNoDevice";
     case cudaErrorInsufficientDriver:
       return "cudaErrorInsufficientDriver";
+    case cudaErrorOperatingSystem:
+      return "cudaErrorOperatingSystem";
+    case cudaErrorInvalidResourceHandle:
+      return "cudaErrorInvalidResourceHandle";
     default:
       return "cudaErrorOther";
   }
 }
 const char* cudaGetErrorString(cudaError_t) { return "of the simulated GPU"; }
 cudaError_t cudaGetLastError() {
-  if (gpu().failed.load() != cudaSuccess) return gpu().failed.load();
+  const cudaError_t failed = gpu().of[current_device].failed.load();
+  if (failed != cudaSuccess) return failed;
   return std::exchange(last_error, cudaSuccess);
 }
 
@@ -256,8 +360,7 @@ cudaError_t cudaMalloc(void** data, std::size_t size_bytes) {
   BEFORE();
   Gpu& g = gpu();
   const std::lock_guard lock(g.mutex);
-  if (size_bytes > g.options.memory_bytes - g.counters.allocated_bytes)
-    return ends_in(cudaErrorMemoryAllocation);
+  if (size_bytes > free_bytes_of(current_device)) return ends_in(cudaErrorMemoryAllocation);
   const std::size_t mapped = base::align_up(size_bytes, 4096);
   void* const memory = ::mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return ends_in(cudaErrorMemoryAllocation);
@@ -265,7 +368,7 @@ cudaError_t cudaMalloc(void** data, std::size_t size_bytes) {
   (void)::mprotect(memory, mapped, PROT_READ | PROT_WRITE);
   std::memset(memory, 0xa5, mapped);
   protect_ends(memory, mapped, PROT_NONE);
-  g.allocations[reinterpret_cast<std::uintptr_t>(memory)] = mapped;
+  g.allocations[reinterpret_cast<std::uintptr_t>(memory)] = {mapped, current_device};
   g.counters.allocated_bytes += mapped;
   g.counters.allocated_bytes_max =
       std::max(g.counters.allocated_bytes_max, g.counters.allocated_bytes);
@@ -273,35 +376,30 @@ cudaError_t cudaMalloc(void** data, std::size_t size_bytes) {
   return cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize() {
-  Gpu& g = gpu();
-  std::vector<std::uintptr_t> streams;
-  {
-    const std::lock_guard lock(g.mutex);
-    for (const auto& [stream, priority] : g.streams) streams.push_back(stream);
-  }
-  for (const std::uintptr_t stream : streams) g.queues->synchronize({stream});
-  g.queues->synchronize({});
-  return ends_in(g.failed.load());
+  gpu().queues->synchronize_gpu(current_device);
+  return ends_in(gpu().of[current_device].failed.load());
 }
 // Waits for all that is queued, as the real one does.
 cudaError_t cudaFree(void* data) {
   if (data == nullptr) return cudaSuccess;
   Gpu& g = gpu();
-  (void)cudaDeviceSynchronize();
+  for (int ordinal = 0; ordinal < g.options.gpus; ++ordinal) g.queues->synchronize_gpu(ordinal);
   const std::lock_guard lock(g.mutex);
   const auto found = g.allocations.find(reinterpret_cast<std::uintptr_t>(data));
   if (found == g.allocations.end()) return ends_in(cudaErrorInvalidValue);
-  g.counters.allocated_bytes -= found->second;
-  (void)::munmap(data, found->second);
+  const auto [bytes, ordinal] = found->second;
+  g.counters.allocated_bytes -= bytes;
+  (void)::munmap(data, bytes);
   g.allocations.erase(found);
-  return ends_in(g.failed.load());
+  return ends_in(g.of[ordinal].failed.load());
 }
 cudaError_t cudaHostRegister(void* data, std::size_t size_bytes, unsigned) {
   BEFORE();
   Gpu& g = gpu();
   const std::lock_guard lock(g.mutex);
-  if (side_of(data, size_bytes) != Side::kPageable)
-    return ends_in(cudaErrorHostMemoryAlreadyRegistered);
+  if (shares_a_page(data, size_bytes)) return ends_in(cudaErrorHostMemoryAlreadyRegistered);
+  if (g.counters.registered_bytes + size_bytes > g.options.registered_bytes_max)
+    return ends_in(g.options.registration_refused_by);
   g.registrations[reinterpret_cast<std::uintptr_t>(data)] = size_bytes;
   g.counters.registered_bytes += size_bytes;
   return cudaSuccess;
@@ -334,14 +432,19 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
 }
 cudaError_t cudaMemsetAsync(void* data, int value, std::size_t bytes, cudaStream_t stream) {
   BEFORE();
-  if (side_of(data, bytes) == Side::kStraddling) return ends_in(cudaErrorInvalidValue);
-  launch(of(stream).handle, [=] { std::memset(data, value, bytes); });
-  return cudaSuccess;
+  {
+    const std::lock_guard lock(gpu().mutex);
+    if (side_of(data, bytes) == Side::kStraddling) return ends_in(cudaErrorInvalidValue);
+  }
+  return launch(reinterpret_cast<std::uintptr_t>(stream), [=] { std::memset(data, value, bytes); });
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind,
                             cudaStream_t stream) {
   BEFORE();
   Gpu& g = gpu();
+  const std::uintptr_t queue = queue_of(stream);
+  if (const cudaError_t refused = refused_by(queue, Touches::kAllMemory); refused != cudaSuccess)
+    return refused;
   Side to_side, from_side;
   {
     const std::lock_guard lock(g.mutex);
@@ -355,14 +458,16 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
     g.counters.unregistered_copies += pageable && bytes != 0 ? 1 : 0;
   }
   if (from_side == Side::kPageable) {  // taken before the call returns
+    if (g.options.pageable_copies_wait) g.queues->synchronize(queue);
     const auto* begin = static_cast<const unsigned char*>(from);
-    launch(of(stream).handle, [to, taken = std::vector<unsigned char>(begin, begin + bytes)] {
-      std::memmove(to, taken.data(), taken.size());
-    });
+    queue_work(queue, Touches::kAllMemory,
+               [to, taken = std::vector<unsigned char>(begin, begin + bytes)] {
+                 std::memmove(to, taken.data(), taken.size());
+               });
     return cudaSuccess;
   }
-  launch(of(stream).handle, [=] { std::memmove(to, from, bytes); });
-  if (to_side == Side::kPageable) g.queues->synchronize(of(stream));
+  queue_work(queue, Touches::kAllMemory, [=] { std::memmove(to, from, bytes); });
+  if (to_side == Side::kPageable) g.queues->synchronize(queue);
   return cudaSuccess;
 }
 
@@ -379,25 +484,29 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
 }
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int priority) {
   BEFORE();
-  const Stream made = gpu().queues->create_stream();
+  const std::uintptr_t made = gpu().queues->create_stream(current_device);
   const std::lock_guard lock(gpu().mutex);
-  gpu().streams[made.handle] = priority;
+  gpu().streams[made] = priority;
   ++gpu().counters.streams;
-  *stream = reinterpret_cast<cudaStream_t>(made.handle);
+  *stream = reinterpret_cast<cudaStream_t>(made);
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  gpu().queues->destroy_stream(of(stream));
+  const std::uintptr_t queue = reinterpret_cast<std::uintptr_t>(stream);
+  if (gpu().queues->gpu_of(queue) < 0) return ends_in(cudaErrorInvalidResourceHandle);
+  gpu().queues->destroy_stream(queue);
   const std::lock_guard lock(gpu().mutex);
-  gpu().streams.erase(of(stream).handle);
+  gpu().streams.erase(queue);
   --gpu().counters.streams;
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   BEFORE();
+  const int ordinal = gpu().queues->gpu_of(queue_of(stream));
+  if (ordinal < 0) return ends_in(cudaErrorInvalidResourceHandle);
   count_spinning_wait();
-  gpu().queues->synchronize(of(stream));
-  return ends_in(gpu().failed.load());
+  gpu().queues->synchronize(queue_of(stream));
+  return ends_in(gpu().of[ordinal].failed.load());
 }
 cudaError_t cudaStreamQuery(cudaStream_t) {
   BEFORE();
@@ -405,17 +514,40 @@ cudaError_t cudaStreamQuery(cudaStream_t) {
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   BEFORE();
-  if (of(event).event.id != 0) gpu().queues->wait(of(stream), of(event).event);
+  const std::uintptr_t queue = queue_of(stream);
+  if (const cudaError_t refused = refused_by(queue, Touches::kAllMemory); refused != cudaSuccess)
+    return refused;
+  gpu().queues->wait(queue, of(event).passed);
   return cudaSuccess;
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
   BEFORE();
-  gpu().queues->launch(of(stream), [=] {
-    if (gpu().failed.load() != cudaSuccess) return;
-    in_host_function = true;
-    function(data);
-    in_host_function = false;
+  const std::uintptr_t queue = queue_of(stream);
+  if (const cudaError_t refused = refused_by(queue, Touches::kOwnMemory); refused != cudaSuccess)
+    return refused;
+  gpu().queues->run(queue, Queues::By::kHost, [ordinal = current_device, function, data] {
+    if (gpu().of[ordinal].failed.load() == cudaSuccess) call_host_function(function, data);
   });
+  return cudaSuccess;
+}
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  BEFORE();
+  const std::lock_guard lock(gpu().mutex);
+  gpu().capturing.insert(queue_of(stream));
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  BEFORE();
+  const std::lock_guard lock(gpu().mutex);
+  gpu().capturing.erase(queue_of(stream));
+  *graph = nullptr;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
+  BEFORE();
+  const std::lock_guard lock(gpu().mutex);
+  *status = gpu().capturing.contains(queue_of(stream)) ? cudaStreamCaptureStatusActive
+                                                       : cudaStreamCaptureStatusNone;
   return cudaSuccess;
 }
 
@@ -438,10 +570,11 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   BEFORE();
-  SimulatedEvent& e = of(event);
-  e.passed = std::make_shared<std::atomic<bool>>(false);
-  gpu().queues->launch(of(stream), [passed = e.passed] { *passed = true; });
-  e.event = gpu().queues->record(of(stream));
+  const std::uintptr_t queue = queue_of(stream);
+  if (const cudaError_t refused = refused_by(queue, Touches::kAllMemory); refused != cudaSuccess)
+    return refused;
+  if (gpu().queues->gpu_of(queue) != of(event).gpu) return ends_in(cudaErrorInvalidResourceHandle);
+  of(event).passed = gpu().queues->record(queue);
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
@@ -451,11 +584,8 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   BEFORE();
   if (!of(event).blocking_sync) count_spinning_wait();
-  const Stream own = gpu().queues->create_stream();
-  gpu().queues->wait(own, of(event).event);
-  gpu().queues->synchronize(own);
-  gpu().queues->destroy_stream(own);
-  return ends_in(gpu().failed.load());
+  gpu().queues->synchronize(of(event).passed);
+  return ends_in(gpu().of[of(event).gpu].failed.load());
 }
 }  // extern "C"
 }  // namespace headrace::device::simulated_cuda

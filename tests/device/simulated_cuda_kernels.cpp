@@ -75,34 +75,31 @@ void update_block(const UpdateSpan& span, const UpdateStep& step, std::uint64_t 
 cudaError_t launch_cast(const CastWork& work, cudaStream_t stream) noexcept {
   if (const cudaError_t refused = simulated_cuda::before("launch_cast"); refused != cudaSuccess)
     return refused;
-  simulated_cuda::launch(handle(stream), [work] {
+  return simulated_cuda::launch(handle(stream), [work] {
     if (work.source_dtype == DType::kF32) return cast_from<float>(work);
     if (work.source_dtype == DType::kF16) return cast_from<Half>(work);
     cast_from<Bfloat>(work);
   });
-  return cudaSuccess;
 }
 
 cudaError_t launch_measure(const MeasureWork& work, cudaStream_t stream) noexcept {
   if (const cudaError_t refused = simulated_cuda::before("launch_measure"); refused != cudaSuccess)
     return refused;
-  simulated_cuda::launch(handle(stream), [work] {
+  return simulated_cuda::launch(handle(stream), [work] {
     if (work.dtype == DType::kF32) return measure<float>(work);
     if (work.dtype == DType::kF16) return measure<Half>(work);
     measure<Bfloat>(work);
   });
-  return cudaSuccess;
 }
 
 cudaError_t launch_update(const UpdateSpan& span, const UpdateStep& step,
                           cudaStream_t stream) noexcept {
   if (const cudaError_t refused = simulated_cuda::before("launch_update"); refused != cudaSuccess)
     return refused;
-  simulated_cuda::launch(handle(stream), [span, step] {
+  return simulated_cuda::launch(handle(stream), [span, step] {
     for (std::uint64_t first = 0; first < span.elements; first += kScaleBlock)
       update_block(span, step, first);
   });
-  return cudaSuccess;
 }
 
 cudaError_t load_kernels() noexcept { return simulated_cuda::before("load_kernels"); }

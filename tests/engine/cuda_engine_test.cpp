@@ -9,6 +9,7 @@
 #include <string>
 
 #include "device/computing_device.hpp"
+#include "device/cuda_overhead.hpp"
 #include "device/cuda_under_test.hpp"
 #include "device/simulated_cuda.hpp"
 #include "headrace/engine.hpp"
@@ -295,6 +296,56 @@ TEST(CudaEngine, SaysOnceThatMemoryCannotBePinnedAndGoesOn) {
   EXPECT_NE(said.find("cannot be pinned"), std::string::npos) << said;
   EXPECT_EQ(said.find("cannot be pinned"), said.rfind("cannot be pinned"));
   engine.close();
+}
+
+// What training on such a GPU ends in, and the warnings on the way.
+std::string trained_on(const device::simulated_cuda::GpuOptions& gpu, UpdateOn update_on,
+                       std::string& warnings) {
+  const testing::TemporaryDirectory directory;
+  device::simulated_cuda::plug_in(gpu);
+  const auto device = std::make_shared<device::ComputingDevice>(
+      make_cuda_device(), [](Stream stream, std::function<void()> kernel) {
+        device::simulated_cuda::launch(stream.handle, std::move(kernel));
+      });
+  Settings settings = all_nvme(directory.string());
+  settings.update_on = update_on;
+  Engine engine(settings, {.device = device, .log = [&](LogLevel level, std::string_view line) {
+                             if (level == LogLevel::kWarning) warnings += std::string(line) + "\n";
+                           }});
+  testing::Mlp network(engine, *device, {.layers = 4});
+  for (int step = 0; step < 3; ++step) network.train_step();
+  return engine.hash_parameters() + engine.hash_optimizer_state();
+}
+
+// As far as the system lets it: the device's own memory is pinned, and the engine's is not. Copies
+// from there may then wait for all that is queued before them.
+TEST(CudaEngine, GivesTheSameBitsWhereTheSystemPinsNoMore) {
+  for (const UpdateOn on : {UpdateOn::kCpu, UpdateOn::kDevice}) {
+    std::string warnings;
+    const std::string expected = trained_on({}, on, warnings);
+    EXPECT_EQ(warnings, "");
+    for (const cudaError_t error : {cudaErrorOperatingSystem, cudaErrorMemoryAllocation}) {
+      warnings.clear();
+      EXPECT_EQ(trained_on({.registered_bytes_max = headrace::cuda_overhead().host_bytes,
+                            .registration_refused_by = error,
+                            .pageable_copies_wait = true},
+                           on, warnings),
+                expected);
+      EXPECT_GT(counters().unregistered_copies, 0u);
+      EXPECT_NE(warnings.find("cannot be pinned (cudaError"), std::string::npos) << warnings;
+    }
+  }
+}
+
+// All host functions wait for one that works long. Those of a step whose gradients come once do
+// not; the quarter is for what a machine that stands still charges to whoever was working.
+TEST(CudaEngine, WorksLongInNoHostFunction) {
+  for (const UpdateOn on : {UpdateOn::kCpu, UpdateOn::kDevice}) {
+    std::string warnings;
+    (void)trained_on({.late_microseconds_max = 0}, on, warnings);
+    EXPECT_GT(counters().host_functions, 20u);
+    EXPECT_LT(4 * counters().long_host_functions, counters().host_functions);
+  }
 }
 
 TEST(CudaEngine, IsMadeAsTheDocumentsSay) {

@@ -23,7 +23,12 @@ namespace simulated_cuda = headrace::device::simulated_cuda;
 
 // Torch's side of the GPU: a device of its own over the same simulated streams and memory.
 void plug_in(std::uint64_t seed) {
-  simulated_cuda::plug_in({.seed = seed, .late_microseconds_max = 20, .protects = false});
+  // Torch's streams and ours on as many hardware queues as CUDA makes by default, or without
+  // sharing.
+  simulated_cuda::plug_in({.seed = seed,
+                           .late_microseconds_max = 20,
+                           .protects = false,
+                           .hardware_queues = seed % 2 == 0 ? 8u : 0u});
   headrace_test::plug_in(std::make_shared<headrace::device::ComputingDevice>(
       headrace::make_cuda_device(), [](headrace::Stream stream, std::function<void()> kernel) {
         simulated_cuda::launch(stream.handle, std::move(kernel));
