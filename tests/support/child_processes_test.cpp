@@ -4,13 +4,15 @@
 #include "support/child_processes.hpp"
 
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <string>
-#include <thread>
+#include <vector>
 
 namespace headrace::testing {
 namespace {
@@ -20,8 +22,6 @@ constexpr seconds kLong(60);
 
 std::vector<std::string> script(const std::string& text) { return {"/bin/sh", "-c", text}; }
 bool lives(pid_t process) { return ::kill(process, 0) == 0; }
-// Of a child that said it.
-pid_t number_in(const std::string& said) { return static_cast<pid_t>(std::stol(said)); }
 
 TEST(ChildProcesses, EndAndSayWhatTheySaid) {
   ChildProcesses children;
@@ -91,41 +91,34 @@ TEST(ChildProcesses, DoNotOutliveTheirTest) {
     ChildProcesses children;
     children.start(script("echo $$; exec sleep 600"));
     ASSERT_TRUE(children.wait_for(0, "\n", kLong));
-    children.start(script("exit 0"));
-    children.wait_for(1, "anything", kLong);
-    process = number_in([&] {
-      std::string said;
-      for (const auto& entry : std::filesystem::directory_iterator(children.folder().path())) {
-        if (entry.path().filename() == "said-0") {
-          std::FILE* const file = std::fopen(entry.path().c_str(), "r");
-          char text[32] = {};
-          said = std::fgets(text, sizeof text, file);
-          std::fclose(file);
-        }
-      }
-      return said;
-    }());
+    std::ifstream(children.folder().path() / "said-0") >> process;
     EXPECT_TRUE(lives(process));
   }
   EXPECT_FALSE(lives(process));
 }
 
-// As the whole of a test program is ended by who runs it.
+// As a test program is ended by who runs it. Both it and its child hold the pipe.
 TEST(ChildProcesses, DoNotOutliveAProcessThatIsKilled) {
+  const TemporaryDirectory folder;
   int ends[2] = {};
   ASSERT_EQ(::pipe(ends), 0);
   const pid_t tester = ::fork();
   if (tester == 0) {
-    ::dup2(ends[1], STDERR_FILENO);
+    std::filesystem::current_path(folder.path());
     ChildProcesses children;
-    const std::size_t child = children.start(script("echo $$; exec sleep 600"));
-    if (children.wait_for(child, "\n", kLong)) (void)::write(ends[1], "x", 1);
-    ::kill(::getpid(), SIGKILL);
+    children.start(script("echo begun; exec sleep 600"));
+    const bool begun = children.wait_for(0, "begun", kLong);
+    if (::write(ends[1], begun ? "y" : "n", 1) == 1) ::kill(::getpid(), SIGKILL);
+    ::_exit(1);
   }
   ::close(ends[1]);
-  char word = 0;
-  EXPECT_EQ(::read(ends[0], &word, 1), 1);
+  char begun = 0;
+  EXPECT_EQ(::read(ends[0], &begun, 1), 1);
+  EXPECT_EQ(begun, 'y');
   ::waitpid(tester, nullptr, 0);
+  pollfd closed = {.fd = ends[0], .events = POLLIN, .revents = 0};
+  EXPECT_EQ(::poll(&closed, 1, 60'000), 1) << "its child still runs";
+  EXPECT_TRUE(closed.revents & POLLHUP);
   ::close(ends[0]);
 }
 }  // namespace
