@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of tools/gpu_check in their order: the machine, what is right, NCCL, what is fast."""
+"""The parts of tools/gpu_check in their order: the machine, what is right, what is fast."""
 import os
 import shutil
 
@@ -105,12 +105,14 @@ PARTS = [
     Part("machine", look_at_machine, 5, BOTH),
     Part("build", build, 60, BOTH),
     Part("look", look, 5, BOTH),
-    Part("conformance", None, 20, BOTH, ["device_cuda_test"]),
+    Part("conformance", None, 20, BOTH, ["device_cuda_test", "cuda_pin_refusal_test"]),
     Part("updates", None, 20, BOTH, ["cuda_update_test"]),
     Part("two steps", training.two_steps, 15, QUICK),
     Part("exactness", None, 40, FULL, ["cuda_exactness_test"]),
     Part("trained exactness", training.trained_exactness, 110),
-    Part("adapter", None, 40, FULL, ["torch_place_on_gpu_test"]),
+    Part("adapter", None, 60, FULL, ["torch_place_on_gpu_test"]),
+    Part("nccl", None, 30, BOTH, ["nccl_on_gpu_test"]),
+    Part("nccl of several processes", None, 120, FULL, ["nccl_two_ranks_on_gpu_test"]),
     Part("tools", None, 20, FULL, ["headrace_gpu_tools_test"]),
     Part("other tests", others, 40),
     Part("memcheck", sanitized("memcheck"), 20),
@@ -118,7 +120,6 @@ PARTS = [
     Part("memcheck of training",
          training.sanitized("memcheck", "--report-api-errors", "no"), 60),
     Part("racecheck of training", training.sanitized("racecheck", *training.OUR_KERNELS), 60),
-    Part("nccl", None, 30, BOTH, ["nccl_on_gpu_test", "nccl_two_ranks_on_gpu_test"]),
     Part("copies", speed.copies, 60),
     Part("update speed", speed.update_speed, 40),
     Part("model that fits", speed.model_that_fits, 120),
@@ -143,5 +144,5 @@ def chosen(options, packed):
 
 
 def describe():
-    return "\n".join(f"{part.name:24} {part.seconds:4} s  {part.group:12} {part.runs}"
+    return "\n".join(f"{part.name:26} {part.seconds:4} s  {part.group:12} {part.runs}"
                      for part in PARTS)

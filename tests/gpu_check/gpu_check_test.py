@@ -24,7 +24,8 @@ from gpu_check import machine, speed  # noqa: E402
 from gpu_check.check import Check, Failed  # noqa: E402
 
 GIB = 1 << 30
-TESTS = ["device_cuda_test", "cuda_update_test", "cuda_exactness_test", "nccl_on_gpu_test"]
+TESTS = ["device_cuda_test", "cuda_pin_refusal_test", "cuda_update_test", "cuda_exactness_test",
+         "torch_place_on_gpu_test", "nccl_on_gpu_test", "nccl_two_ranks_on_gpu_test"]
 STUB = """#!/bin/sh
 name=$(basename "$0")
 env > "$STUBS/environment-$name"; pwd > "$STUBS/folder-$name"
@@ -255,6 +256,17 @@ class ARun(Stubs):
         write(self.stubs / "skips", "")
         parts = self.check("--only", "updates")
         self.assertEqual(parts["updates"]["result"]["cuda_update_test"]["skipped_tests"], ["A.B"])
+
+    def test_runs_every_test_once(self):
+        self.packed()
+        write(self.stubs / "driver", "")
+        named = [word for part in ("conformance", "updates", "exactness", "adapter", "nccl",
+                                   "nccl of several processes", "other tests")
+                 for word in ("--only", part)]
+        parts = self.check(*named, "--torch", self.torch)
+        ran = [program for part in parts.values() for program in part.get("result", {})
+               if program in TESTS]
+        self.assertEqual(sorted(ran), sorted(TESTS))
 
     def test_is_of_what_is_right_or_of_what_is_fast(self):
         self.packed()

@@ -111,6 +111,17 @@ TEST(ServeOnDemand, BindsUntilTheEndOfTheBackwardPassThatTouches) {
   EXPECT_EQ(m.binds(0), 1u) << "one bind, of two touches";
 }
 
+TEST(ServeOnDemand, LeavesScopesThatChangeValuesAsTheyAre) {
+  Three m(2);
+  {
+    const auto whole = m.offload.gathered(m.groups[1], headrace::torch::Access::kModify);
+    const torch::NoGradGuard no_gradients;
+    m.weight(1).add_(1);
+  }
+  EXPECT_TRUE(same_bits(m.weight(1) * 1, m.values[1] + 1));
+  EXPECT_EQ(m.binds(1), 1u) << "the scope is none";
+}
+
 // What is read is parked again before anybody can write where the engine would not see it.
 TEST(ServeOnDemand, RefusesWritesBehindItsBackAfterARead) {
   Three m(2);

@@ -56,6 +56,9 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::Stream exchangeStream(c10::Stream to) const override {
     return stream(std::exchange(current_stream, static_cast<std::uintptr_t>(to.id())));
   }
+  c10::Stream getNewStream(c10::Device, int) const override {
+    return stream(gpu().device->create_stream().handle);
+  }
   void* getStreamNativeHandle(const c10::Stream of) const override {
     return reinterpret_cast<void*>(of.id());
   }
@@ -249,14 +252,5 @@ void plug_in(const std::shared_ptr<headrace::device::DeviceHost>& device) {
   (void)once;
   if (gpu().device) give_dead_back();
   gpu().device = device;
-}
-
-OnOtherStream::OnOtherStream()
-    : before_(current_stream), own_(gpu().device->create_stream().handle) {
-  current_stream = own_;
-}
-OnOtherStream::~OnOtherStream() {
-  current_stream = before_;
-  gpu().device->synchronize({own_});
 }
 }  // namespace headrace_test

@@ -16,15 +16,4 @@ namespace headrace_test {
 // Torch's operators run on this one from now on. Tensors of the one before must be gone.
 void plug_in(const std::shared_ptr<headrace::device::DeviceHost>& device);
 inline at::Device simulated_gpu() { return {at::kCUDA, 0}; }
-// A further stream of it; makes it the thread's current one for a scope.
-class OnOtherStream {
- public:
-  OnOtherStream();
-  ~OnOtherStream();
-  OnOtherStream(const OnOtherStream&) = delete;
-  OnOtherStream& operator=(const OnOtherStream&) = delete;
-
- private:
-  std::uintptr_t before_, own_;
-};
 }  // namespace headrace_test

@@ -5,6 +5,7 @@
 // Holds the tensors of a group and their storages, and binds or parks them together. When
 // that happens is decided in offload_core.hpp.
 #pragma once
+#include <ATen/record_function.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/nn/module.h>
@@ -304,6 +305,7 @@ class OffloadedGroup {
   }
   // A bound group goes on with a copy of its values, and gives its lease back.
   void move_to_copy() {
+    const at::RecordFunctionGuard unseen = not_served();
     std::vector<at::Tensor> copies;
     for (const OffloadedParameter& parameter : parameters_)
       copies.push_back(parameter.storage.whole().clone());
@@ -383,10 +385,15 @@ class OffloadedGroup {
   std::vector<OffloadedParameter>& parameters() noexcept { return parameters_; }
 
  private:
+  // For operators on what is bound: who serves it on demand may be locked by the caller.
+  static at::RecordFunctionGuard not_served() {
+    return at::RecordFunctionGuard(/*is_enabled=*/false);
+  }
   std::uint64_t print_of(const OffloadedParameter& parameter) const {
     const DeviceSpan bytes = leases.front().gathered.bytes(parameter.id);
     const at::Tensor whole = parameter.storage.whole();
     if (whole.device().is_cpu()) return fingerprint(bytes.data, bytes.size_bytes);
+    const at::RecordFunctionGuard unseen = not_served();
     return fingerprint(whole.cpu().const_data_ptr(), bytes.size_bytes);
   }
   static std::string text_of(at::ScalarType type, at::IntArrayRef shape) {

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// rank_cases.hpp: what each rank of a world does and checks, be it a thread of one process or a
+// process of its own. A case throws what was not as it should be.
+#pragma once
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "collective/rank_sums.hpp"
+#include "collective/ranks.hpp"
+#include "device/device_bytes.hpp"
+#include "headrace/nccl.hpp"
+
+namespace headrace::collective {
+inline void must(bool holds, const std::string& what) {
+  if (!holds) throw std::runtime_error(what);
+}
+inline void must_say(const std::string& text, const std::string& part) {
+  must(text.find(part) != std::string::npos, "'" + text + "' does not say '" + part + "'");
+}
+
+// What a rank brings to a sum, as every rank can work it out: any bits, most of them of usual size.
+inline std::vector<std::byte> bucket_of(std::uint32_t rank, DType dtype, std::uint64_t elements) {
+  std::mt19937_64 random(1000 * elements + 10 * rank + static_cast<std::uint64_t>(dtype));
+  const std::uint32_t shift = dtype == DType::kF32 ? 16 : 0;
+  const std::uint32_t exponent = dtype == DType::kF16 ? 0x7c00u : 0x7f80u;
+  std::vector<std::byte> bytes(elements * size_bytes(dtype));
+  for (std::uint64_t i = 0; i < elements; ++i) {
+    auto bits = static_cast<std::uint32_t>(random());
+    if (random() % 8 != 0)  // an exponent of the middle, or one below
+      bits = (bits & ~((exponent & ~(exponent & -exponent)) << shift)) | ((exponent / 4) << shift);
+    std::memcpy(&bytes[i * size_bytes(dtype)], &bits, size_bytes(dtype));
+  }
+  return bytes;
+}
+
+inline void gathers_every_piece(Rank& rank, std::uint32_t r, std::uint32_t world) {
+  const Stream stream = rank.device->create_stream();
+  for (const std::uint64_t elements : {1u, 333u, 1'000'003u}) {
+    const std::uint64_t piece = elements * size_bytes(DType::kBf16);
+    const device::DeviceBytes whole(*rank.device, piece * world);
+    const std::vector<std::byte> mine = bucket_of(r, DType::kBf16, elements);
+    rank.device->fill_zero(stream, whole.data(), piece * world);
+    rank.device->copy(stream, static_cast<std::byte*>(whole.data()) + r * piece, mine.data(),
+                      piece);
+    rank.collective->all_gather({elements, "gather"}, stream, {whole.data(), piece * world});
+    std::vector<std::byte> back(piece * world), expected;
+    rank.device->copy(stream, back.data(), whole.data(), back.size());
+    rank.device->synchronize(stream);
+    for (std::uint32_t other = 0; other < world; ++other) {
+      const std::vector<std::byte> bytes = bucket_of(other, DType::kBf16, elements);
+      expected.insert(expected.end(), bytes.begin(), bytes.end());
+    }
+    must(back == expected, "all_gather of " + std::to_string(elements) + " elements per rank");
+  }
+  rank.device->destroy_stream(stream);
+}
+
+// One reduce_scatter against sum_ranks().
+inline void sums_one_bucket(Rank& rank, std::uint32_t r, std::uint32_t world, Stream stream,
+                            DType dtype, std::uint64_t elements) {
+  const std::uint64_t piece = elements / world * size_bytes(dtype);
+  std::vector<std::vector<std::byte>> buckets;
+  std::vector<const void*> parts;
+  for (std::uint32_t other = 0; other < world; ++other)
+    buckets.push_back(bucket_of(other, dtype, elements));
+  for (const auto& bucket : buckets) parts.push_back(bucket.data() + r * piece);
+  std::vector<std::byte> expected(piece), back(piece);
+  sum_ranks(parts, dtype, elements / world, expected.data());
+  const device::DeviceBytes buffer(*rank.device, piece * world);
+  rank.device->copy(stream, buffer.data(), buckets[r].data(), piece * world);
+  rank.collective->reduce_scatter({elements, "gradients"}, stream, buffer.data(), dtype, elements);
+  rank.device->copy(stream, back.data(), static_cast<std::byte*>(buffer.data()) + r * piece, piece);
+  rank.device->synchronize(stream);
+  must(back == expected, "reduce_scatter of " + std::to_string(elements) + " elements of " +
+                             std::string(name_of(dtype)) + " has other bits than sum_ranks()");
+}
+
+inline void sums_in_rank_order(Rank& rank, std::uint32_t r, std::uint32_t world) {
+  const Stream stream = rank.device->create_stream();
+  for (const DType dtype : {DType::kF32, DType::kBf16, DType::kF16}) {
+    for (const std::uint64_t each : {1u, 65u, 300'001u})
+      sums_one_bucket(rank, r, world, stream, dtype, each * world);
+  }
+  rank.device->destroy_stream(stream);
+}
+
+// As many as a post holds (nccl_posts.hpp), one more, and many.
+inline void sums_numbers(Rank& rank, std::uint32_t r, std::uint32_t world) {
+  for (const std::uint64_t count : {1u, 107u, 108u, 10'000u}) {
+    std::vector<std::vector<double>> all(world, std::vector<double>(count));
+    std::vector<const double*> parts;
+    for (std::uint32_t other = 0; other < world; ++other) {
+      for (std::uint64_t i = 0; i < count; ++i)
+        all[other][i] = std::ldexp(0.1 * (other + 1), static_cast<int>(i * 37 * (other + 1) % 90));
+      parts.push_back(all[other].data());
+    }
+    std::vector<double> expected(count), values = all[r];
+    sum_ranks(parts, count, expected.data());
+    rank.collective->all_reduce_sum({count, "norm"}, values.data(), count);
+    must(values == expected, "all_reduce_sum of " + std::to_string(count) + " values");
+  }
+}
+
+inline void is_told_of_an_abort(Rank& rank, std::uint32_t r, std::uint32_t world) {
+  rank.collective->barrier({1, "before"});
+  if (r + 1 == world) rank.collective->abort("the drive is gone");
+  const std::string text = peer_lost_text([&] { rank.collective->barrier({2, "after"}); });
+  must_say(text, "rank " + std::to_string(world - 1) + " gave up: the drive is gone");
+  must(peer_lost_text([&] {
+         rank.collective->barrier({3, "later"});
+       }) == text,
+       "a later call ends otherwise than '" + text + "'");
+}
+
+inline void is_told_who_left(Rank& rank, std::uint32_t r, std::uint32_t world) {
+  rank.collective->barrier({1, "before"});
+  if (r + 1 == world) return rank.collective.reset();
+  must_say(peer_lost_text([&] {
+             rank.collective->barrier({2, "step 4"});
+           }),
+           "rank " + std::to_string(world - 1) + " has left and will not come to barrier 'step 4'");
+}
+
+inline const std::pair<const char*, void (*)(Rank&, std::uint32_t, std::uint32_t)> kRankCases[] = {
+    {"gathers", gathers_every_piece}, {"sums", sums_in_rank_order}, {"numbers", sums_numbers},
+    {"abort", is_told_of_an_abort},   {"leave", is_told_who_left},
+};
+
+// Rank 0's id, by a file of `folder`.
+inline NcclId shared_id(const std::filesystem::path& folder, std::uint32_t rank,
+                        const std::function<NcclId()>& make) {
+  NcclId id = {};
+  if (rank == 0) {
+    id = make();
+    std::ofstream(folder / "id.part", std::ios::binary)
+        .write(reinterpret_cast<const char*>(id.data()), static_cast<std::streamsize>(id.size()));
+    std::filesystem::rename(folder / "id.part", folder / "id");
+    return id;
+  }
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (!std::filesystem::exists(folder / "id")) {
+    must(std::chrono::steady_clock::now() < end, "rank 0 made no id within 60 s");
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  std::ifstream file(folder / "id", std::ios::binary);
+  file.read(reinterpret_cast<char*>(id.data()), static_cast<std::streamsize>(id.size()));
+  must(file.good(), "rank 0's id is not whole");
+  return id;
+}
+}  // namespace headrace::collective

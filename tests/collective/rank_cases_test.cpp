@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// rank_cases_test.cpp: the cases that ranks on one GPU go through (nccl_two_ranks_on_gpu_test.cpp),
+// by threads, over the simulated library and over shared memory.
+#include "collective/rank_cases.hpp"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <exception>
+
+#include "collective/nccl_world.hpp"
+#include "collective/threads_world.hpp"
+#include "support/temporary_directory.hpp"
+
+namespace headrace::collective {
+namespace {
+void pass(std::vector<Rank>& ranks, const char* name,
+          void (*body)(Rank&, std::uint32_t, std::uint32_t)) {
+  on_every_rank(ranks, [&](std::uint32_t r, Rank& rank) {
+    try {
+      body(rank, r, static_cast<std::uint32_t>(ranks.size()));
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << name << ", rank " << r << " of " << ranks.size() << ": " << error.what();
+    }
+  });
+}
+
+TEST(RankCases, PassOverTheSimulatedLibrary) {
+  for (const std::uint32_t world_size : {2u, 3u}) {
+    for (const auto& [name, body] : kRankCases) {
+      NcclWorld world = nccl_world(world_size, NcclFlavour::kLate);
+      pass(world.ranks, name, body);
+    }
+  }
+}
+
+TEST(RankCases, PassByThreads) {
+  for (const std::uint32_t world_size : {2u, 3u}) {
+    for (const auto& [name, body] : kRankCases) {
+      auto ranks = threads_world(world_size, device::HostFlavour::kLate);
+      pass(ranks, name, body);
+    }
+  }
+}
+
+TEST(RankCases, NameWhatDiffers) {
+  auto ranks = threads_world(2, device::HostFlavour::kPrompt);
+  on_every_rank(ranks, [&](std::uint32_t r, Rank& rank) {
+    try {
+      sums_one_bucket(rank, 0, 2, {}, DType::kBf16, 200);  // both take themselves for rank 0
+      EXPECT_EQ(r, 0u);
+    } catch (const std::runtime_error& error) {
+      EXPECT_NE(std::string(error.what()).find("other bits than sum_ranks()"), std::string::npos);
+    }
+  });
+}
+
+TEST(RankCases, ShareRankZerosId) {
+  const testing::TemporaryDirectory folder;
+  const NcclId made = {1, 2, 3};
+  std::atomic<int> equal = 0;
+  std::vector<std::thread> ranks;
+  for (std::uint32_t r = 0; r < 3; ++r) {
+    ranks.emplace_back(
+        [&, r] { equal += shared_id(folder.path(), 2 - r, [&] { return made; }) == made; });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  EXPECT_EQ(equal.load(), 3);
+}
+}  // namespace
+}  // namespace headrace::collective
