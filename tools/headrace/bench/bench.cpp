@@ -27,7 +27,6 @@
 #include "bench_copy/bench_copy.hpp"
 #include "bench_optimizer/bench_optimizer.hpp"
 #include "command_line/report_file.hpp"
-#include "command_line/words.hpp"
 #include "program/engine_words.hpp"
 #include "program/failing.hpp"
 #include "program/output.hpp"
@@ -37,7 +36,6 @@
 namespace headrace::tools {
 namespace {
 constexpr std::uint32_t kLeastRounds = 1;  // below it a run has measured nothing
-constexpr const char* kLost = "what was measured so far is lost, its files are gone";
 
 // The whole of one run.
 class Bench {
@@ -238,34 +236,21 @@ int bench(int argc, const char* const* argv) {
   if (argc > 1 && std::string_view(argv[1]) == "optimizer")
     return bench_optimizer(argc - 1, argv + 1);
   if (argc > 1 && std::string_view(argv[1]) == "copy") return bench_copy(argc - 1, argv + 1);
-  const ParsedBenchOptions parsed = parse_bench_options(argc, argv);
-  const Failing failing(kBenchName, parsed.json,
-                        {"fewer --jobs, a smaller --bs or --iodepth", "fewer --jobs"});
-  if (!parsed.options) {
-    if (parsed.exit_code != 0) return failing.fail(parsed.exit_code, "kUsage", parsed.text);
-    print("{}", parsed.text);
-    return kDone;
-  }
-  const BenchOptions& options = *parsed.options;
-  return failing.guard(
-      [&] {
-        try {
-          const std::vector<Threshold> thresholds = check(options);
-          if (options.as_fio) {
-            print_fio_commands(options);
-            return int{kDone};
-          }
-          return Bench(options, thresholds, begin_measurement(kBenchName, argc, argv)).run();
-        } catch (const command_line::Fault& fault) {
-          return failing.fail(kRefused, "kUsage",
-                              command_line::text_of(fault, "nothing was measured"));
-        } catch (const NothingMeasured& nothing) {
-          return failing.fail(kFailed, NothingMeasured::kCode, nothing.what());
-        } catch (const Error& error) {
-          if (!is_lacking(options, error)) throw;
-          return failing.fail(kLacking, code_name(error.code()), error.what());
-        }
-      },
-      kLost);
+  return run_with_bench_options(argc, argv, [&](const BenchOptions& options) {
+    const Failing failing(kBenchName, options.json);
+    try {
+      const std::vector<Threshold> thresholds = check(options);
+      if (options.as_fio) {
+        print_fio_commands(options);
+        return int{kDone};
+      }
+      return Bench(options, thresholds, begin_measurement(kBenchName, argc, argv)).run();
+    } catch (const NothingMeasured& nothing) {
+      return failing.fail(kFailed, NothingMeasured::kCode, nothing.what());
+    } catch (const Error& error) {
+      if (!is_lacking(options, error)) throw;
+      return failing.fail(kLacking, code_name(error.code()), error.what());
+    }
+  });
 }
 }  // namespace headrace::tools

@@ -4,7 +4,6 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <functional>
 
 #include "base/units.hpp"
 #include "bench/default_workloads.hpp"
@@ -12,6 +11,7 @@
 #include "command_line/quantities.hpp"
 #include "platform/proc_files.hpp"
 #include "program/io_queue_names.hpp"
+#include "program/subcommand.hpp"
 
 namespace headrace::tools {
 namespace {
@@ -37,7 +37,6 @@ constexpr const char* kFooter =
     "\nExit codes: 0 done, 1 the run failed or data differed, 2 refused before it started, 3 a "
     "named "
     "queue or fio\nis not to be had, 4 a --require was missed, 128 + n ended by signal n.\n";
-constexpr const char* kConsequence = "nothing was measured";
 
 // As given; empty: not.
 struct Words {
@@ -249,7 +248,8 @@ void finish(BenchOptions& o, const Words& w) {
 }
 }  // namespace
 
-ParsedBenchOptions parse_bench_options(int argc, const char* const* argv) {
+int run_with_bench_options(int argc, const char* const* argv,
+                           const std::function<int(const BenchOptions&)>& run) {
   BenchOptions options;
   Words words;
   CLI::App app(kDescription, kBenchName);
@@ -259,18 +259,14 @@ ParsedBenchOptions parse_bench_options(int argc, const char* const* argv) {
   app.get_option("PATH")->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   add_how_much(app, options, words);
   add_results(app, options);
-  ParsedBenchOptions result;
-  result.json = command_line::value_of("--json", argc, argv);
-  try {
-    command_line::parse(app, argc, argv);
-    finish(options, words);
-    result.options = std::move(options);
-  } catch (const CLI::CallForHelp&) {
-    result.text = app.help();
-  } catch (const Fault& fault) {
-    result.text = command_line::text_of(fault, kConsequence);
-    result.exit_code = 2;
-  }
-  return result;
+  return run_subcommand({.program = kBenchName,
+                         .nothing_done = "nothing was measured",
+                         .app = app,
+                         .json = options.json,
+                         .check = [&] { finish(options, words); },
+                         .run = [&] { return run(options); },
+                         .lost = "what was measured so far is lost, its files are gone",
+                         .less = {"fewer --jobs, a smaller --bs or --iodepth", "fewer --jobs"}},
+                        argc, argv);
 }
 }  // namespace headrace::tools

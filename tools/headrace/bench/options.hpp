@@ -2,6 +2,7 @@
 // options.hpp: what `headrace bench` is asked to measure.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -31,11 +32,7 @@ struct BenchOptions {
   bool as_fio = false;       // print fio's commands and measure nothing
 };
 
-struct ParsedBenchOptions {
-  std::optional<BenchOptions> options;  // none: `text` is to be printed
-  std::string text;                     // help, or what is wrong
-  int exit_code = 0;                    // 0 help, 2 refused
-  std::string json;                     // --json, found even where the rest does not parse
-};
-ParsedBenchOptions parse_bench_options(int argc, const char* const* argv);
+// Calls `run` with what the words say. Returns its exit code, or that of a refusal.
+int run_with_bench_options(int argc, const char* const* argv,
+                           const std::function<int(const BenchOptions&)>& run);
 }  // namespace headrace::tools
