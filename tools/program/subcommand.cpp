@@ -7,6 +7,11 @@
 #include "program/output.hpp"
 
 namespace headrace::tools {
+command_line::Fault page_of_json() {
+  return {"--report: pages are made from the JSON document, by a program of their own",
+          "Give --json FILE, then run `python3 scripts/report page FILE` in Headrace's folder"};
+}
+
 int run_subcommand(const Subcommand& subcommand, int argc, const char* const* argv) {
   const char* const program = subcommand.program;
   const auto refuse = [&](const std::string& json, const command_line::Fault& fault) {

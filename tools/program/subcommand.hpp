@@ -4,6 +4,7 @@
 #include <functional>
 #include <string>
 
+#include "command_line/words.hpp"
 #include "program/failing.hpp"
 
 namespace CLI {
@@ -21,6 +22,9 @@ struct Subcommand {
   const char* lost = "nothing was reported";  // what follows from a failure of the run
   AskLess less = {};
 };
+// Of --report, which bench and plan had: what took its place.
+command_line::Fault page_of_json();
+
 // Parses, checks and runs. What is refused is told on stderr, and faults of usage in the report
 // too; what else the run throws is told as Failing::guard() does.
 int run_subcommand(const Subcommand& subcommand, int argc, const char* const* argv);

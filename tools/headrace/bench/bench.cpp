@@ -11,13 +11,11 @@
 #include "base/units.hpp"
 #include "bench/announcement.hpp"
 #include "bench/as_fio.hpp"
-#include "bench/compare.hpp"
 #include "bench/figure_doubts.hpp"
 #include "bench/fio.hpp"
 #include "bench/nothing_measured.hpp"
 #include "bench/options.hpp"
 #include "bench/report_format.hpp"
-#include "bench/report_html.hpp"
 #include "bench/report_json.hpp"
 #include "bench/report_text.hpp"
 #include "bench/rounds.hpp"
@@ -60,9 +58,7 @@ class Bench {
 
  private:
   // Stdout is for people, unless a document goes there.
-  std::FILE* out() const {
-    return options_.json == "-" || options_.report == "-" ? stderr : stdout;
-  }
+  std::FILE* out() const { return options_.json == "-" ? stderr : stdout; }
 
   RunnerOptions options_for_runner() const {
     RunnerOptions runner;
@@ -181,8 +177,6 @@ class Bench {
     print_to(out(), "{}", result_text(measurement_, thresholds_.empty() ? nullptr : &required));
     if (!options_.json.empty())
       command_line::write_report(options_.json, dump(to_json(measurement_, &required)));
-    if (!options_.report.empty())
-      command_line::write_report(options_.report, to_html(measurement_, &required), "--report");
     if (measurement_.verification.mismatches > 0) {
       tell(
           "{}: data read back differ from what was written, at {} places; the drive, "
@@ -213,9 +207,7 @@ void print_fio_commands(const BenchOptions& options) {
 
 // Refused before anything is written. Throws command_line::Fault, Error.
 std::vector<Threshold> check(const BenchOptions& options) {
-  command_line::check_targets_differ({{"--json", options.json}, {"--report", options.report}});
   command_line::check_report_target(options.json);
-  command_line::check_report_target(options.report, "--report");
   std::vector<Threshold> thresholds;
   if (!options.require.empty()) thresholds = parse_thresholds(options.require);
   check_measured(thresholds, options.workloads);
@@ -232,7 +224,7 @@ bool is_lacking(const BenchOptions& options, const Error& error) {
 }  // namespace
 
 int bench(int argc, const char* const* argv) {
-  if (argc > 1 && std::string_view(argv[1]) == "compare") return compare(argc - 1, argv + 1);
+  if (argc > 1 && std::string_view(argv[1]) == "compare") return refuse_compare(argc, argv);
   if (argc > 1 && std::string_view(argv[1]) == "optimizer")
     return bench_optimizer(argc - 1, argv + 1);
   if (argc > 1 && std::string_view(argv[1]) == "copy") return bench_copy(argc - 1, argv + 1);

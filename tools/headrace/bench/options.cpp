@@ -26,10 +26,9 @@ constexpr const char* kDescription =
     "made in it and removed), one per drive; or a block\ndevice or a file, which are only read.\n";
 constexpr const char* kFooter =
     "\nSizes are powers of 1024 (4M, 1GiB), lists have commas: --bs 1M,4M --iodepth 4,16. Without "
-    "--rw, --bs,\n--iodepth, --queue and --batch a default set is measured. `headrace bench "
-    "compare "
-    "A.json B.json` compares\ntwo reports; `headrace bench optimizer` measures the update on the "
-    "CPU,\n`headrace bench copy` copies between host and GPU.\n"
+    "--rw, --bs,\n--iodepth, --queue and --batch a default set is measured.\n`headrace bench "
+    "optimizer` measures the update on the CPU, `headrace bench copy` copies between host and "
+    "GPU.\n"
     "--require takes read, write, randread, randwrite, rw (GB/s), p50, p99, p99.9, max (ms, us, "
     "s), "
     "iops (k, M)\nand cpu (s/GB). Of throughput and iops the best workload is judged, of latencies "
@@ -111,9 +110,7 @@ void add_results(CLI::App& app, BenchOptions& o) {
   app.add_option("--json", o.json, "File for the report; - is stdout")
       ->group(group)
       ->type_name("FILE");
-  app.add_option("--report", o.report, "File for a page with plots")
-      ->group(group)
-      ->type_name("FILE.html");
+  command_line::add_replaced(app, "--report", page_of_json());
   app.add_option("--require", o.require, "End with 4 unless met: read=6GB/s,write=4GB/s,p99=20ms")
       ->group(group)
       ->type_name("LIST");
@@ -247,6 +244,15 @@ void finish(BenchOptions& o, const Words& w) {
                 "Compare in short rounds, then measure the long stretch alone"};
 }
 }  // namespace
+
+int refuse_compare(int argc, const char* const* argv) {
+  const Fault fault{
+      "reports are compared by a program of their own",
+      "Run `python3 scripts/report compare A.json B.json` in Headrace's folder; it takes "
+      "--fail-below too"};
+  return Failing("headrace bench compare", command_line::value_of("--json", argc, argv))
+      .fail(kRefused, "kUsage", command_line::text_of(fault, "nothing was compared"));
+}
 
 int run_with_bench_options(int argc, const char* const* argv,
                            const std::function<int(const BenchOptions&)>& run) {

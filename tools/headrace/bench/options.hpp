@@ -27,10 +27,13 @@ struct BenchOptions {
   Verify verify = Verify::kStamps;
   std::vector<int> cpus;
   std::uint32_t load_threads = 0;
-  std::string require;       // as given
-  std::string json, report;  // targets; "": none
-  bool as_fio = false;       // print fio's commands and measure nothing
+  std::string require;  // as given
+  std::string json;     // target; "": none
+  bool as_fio = false;  // print fio's commands and measure nothing
 };
+
+// `headrace bench compare` is no more: says what took its place. Returns the exit code.
+int refuse_compare(int argc, const char* const* argv);
 
 // Calls `run` with what the words say. Returns its exit code, or that of a refusal.
 int run_with_bench_options(int argc, const char* const* argv,
