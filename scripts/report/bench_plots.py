@@ -37,7 +37,7 @@ def heat_maps(run, recommended):
 
 
 def _heat_map(pattern, fastest, blocks, depths, chosen):
-    drawn, axes = plots.new_figure(0.9 + 0.75 * len(depths), 0.8 + 0.36 * len(blocks))
+    drawn, (axes,) = plots.new_figure(0.9 + 0.75 * len(depths), 0.8 + 0.36 * len(blocks))
     gb = [[fastest.get((block, depth), float("nan")) / GB for depth in depths] for block in blocks]
     cells = axes.pcolormesh(gb, cmap="viridis", edgecolors="white")
     for row, block in enumerate(blocks):
@@ -84,7 +84,7 @@ def latency_curves(run, recommended):
 def _latency_curve(pattern, title, jobs):
     # Depths stand at equal distances, with what each reached below it: towards the drive's limit
     # throughput hardly grows, and points by throughput would lie on each other.
-    drawn, axes = plots.new_figure(4.8, 3)
+    drawn, (axes,) = plots.new_figure(4.8, 3)
     for percent, name, line, colour in QUANTILES:
         axes.plot([max(job.latency().quantile_ms(percent), 1e-6) for job in jobs], line,
                   color=colour, marker="o", label=name)
@@ -118,7 +118,7 @@ def directions(run):
 
 
 def _directions(jobs):
-    drawn, axes = plots.new_figure(9, 0.9 + 0.24 * len(jobs))
+    drawn, (axes,) = plots.new_figure(9, 0.9 + 0.24 * len(jobs))
     shares = [job.shares() for job in jobs]
     places = range(len(jobs))
     axes.barh(places, [read for read, _ in shares], color=plots.BLUE, label="read")
@@ -157,7 +157,7 @@ def over_time(run, cliffs):
 
 
 def _stretches(index, name, stretches, cliffs):
-    drawn, axes = plots.new_figure(9, 2.8)
+    drawn, (axes,) = plots.new_figure(9, 2.8)
     for stretch in stretches:
         axes.plot([second for second, _ in stretch], [rate / GB for _, rate in stretch],
                   color=plots.BLUE, linewidth=1.2)

@@ -3,9 +3,11 @@
 
   python3 scripts/report page REPORT.json [PAGE.html]       one self-contained page with plots
   python3 scripts/report compare A.json B.json [--fail-below 5%] [--json FILE]
+  python3 scripts/report losses PLOT.svg NAME=REPORT.json...   of runs of train_gpt, beside another
+  python3 scripts/report budgets SWEEP.json PLOT.svg           of tools/bench/budget_sweep.py
 
 REPORT.json is what `headrace bench --json` or `headrace plan --json` wrote; A and B are of bench, A
-the earlier one. `page` takes matplotlib 3.6 or newer (Debian: python3-matplotlib; else from PyPI),
+the earlier one. Plots take matplotlib 3.6 or newer (Debian: python3-matplotlib; else from PyPI),
 `compare` nothing but Python 3.9. Ratios are medians of all pairs of rounds, with the interval that
 the rank sum test leaves at 95 %. It needs 4 rounds in each run. It knows the noise between the
 rounds of a run, not what else changed from one run to the other: for a close call, repeat both.
@@ -19,15 +21,17 @@ import os
 import pathlib
 import sys
 import tempfile
+from xml.etree import ElementTree
 
-from . import bench, bench_page, plan_page, plots
+from . import bench, bench_page, curves, plan_page, plots
 from .compare import compared
-from .document import Refused, read_document, refuse_failed
+from .document import Refused, read_document, refuse_failed, without_controls
 
 DONE, FAILED, REFUSED, LACKING, MISSED = range(5)
 OWN = ('<!DOCTYPE html>\n<html xmlns="http://www.w3.org/1999/xhtml" lang="en"><head>'
        '<meta name="generator" content="headrace ', '{\n  "schema_version": 1,\n  "program": '
        '"headrace bench compare"')
+PLOT = "<!-- made by headrace report -->\n"
 COMPARES = "headrace bench compare"
 
 
@@ -39,7 +43,7 @@ def may_replace(path):
         return True
     with open(path, encoding="utf-8", errors="replace") as file:
         begin = file.read(1000)
-    return not begin or begin.startswith(OWN)
+    return not begin or begin.startswith((*OWN, PLOT))
 
 
 def check_target(target, inputs):
@@ -49,7 +53,7 @@ def check_target(target, inputs):
     if any(path.exists() and os.path.samefile(path, one) for one in inputs if os.path.exists(one)):
         raise Refused(f"{target} is what is read; nothing was written. Give another name.")
     if not may_replace(path):
-        raise Refused(f"{target} is no page or comparison of ours, and what it holds would be "
+        raise Refused(f"{target} is nothing that this program made, and what it holds would be "
                       "lost; nothing was written. Give another name, or remove it first.")
     if not path.absolute().parent.is_dir():
         raise Refused(f"{target}: there is no such folder; nothing was written. Make it first.")
@@ -87,6 +91,35 @@ def make_page(words):
         else:
             text = plan_page.page_of(document)
     write(target, text)
+    return DONE
+
+
+def write_plot(target, svg):
+    write(target, PLOT + ElementTree.tostring(svg, encoding="unicode") + "\n")
+
+
+def make_losses(words):
+    named = [run.partition("=") for run in words.runs]
+    for name, equals, path in named:
+        if not (name and equals and path):
+            raise Refused(f"'{name}' is no NAME=REPORT.json; nothing was drawn. Give each report "
+                          "the name that the plot has for it.")
+    if len({name for name, _, _ in named}) < len(named):
+        raise Refused("two reports have one name; nothing was drawn. Give each its own.")
+    check_target(words.plot, [path for _, _, path in named])
+    runs = {without_controls(name): read_document(path, ("train_gpt",))
+            for name, _, path in named}
+    with plots.drawing():
+        write_plot(words.plot, curves.losses(runs))
+    print(curves.losses_text(runs), end="", file=sys.stderr if words.plot == "-" else sys.stdout)
+    return DONE
+
+
+def make_budgets(words):
+    check_target(words.plot, [words.sweep])
+    sweep = read_document(words.sweep, ("budget_sweep",))
+    with plots.drawing():
+        write_plot(words.plot, curves.budgets(sweep))
     return DONE
 
 
@@ -136,6 +169,14 @@ def options():
                          help="end with 4 where B is slower by more than this, beyond noise")
     compare.add_argument("--json", metavar="FILE", help="the comparison; - is stdout")
     compare.set_defaults(run=make_comparison)
+    losses = actions.add_parser("losses", help="the losses of several runs of train_gpt")
+    losses.add_argument("plot", metavar="PLOT.svg", help="- is stdout")
+    losses.add_argument("runs", metavar="NAME=REPORT.json", nargs="+")
+    losses.set_defaults(run=make_losses)
+    budgets = actions.add_parser("budgets", help="steps under the budgets of a sweep")
+    budgets.add_argument("sweep", metavar="SWEEP.json")
+    budgets.add_argument("plot", metavar="PLOT.svg", help="- is stdout")
+    budgets.set_defaults(run=make_budgets)
     return parser
 
 

@@ -31,7 +31,7 @@ def lanes_over_time(document, prediction):
         return []
     update = prediction.at("update")
     lanes = [name for name, _ in update.items("busy_seconds")]
-    drawn, axes = plots.new_figure(9, 0.8 + 0.28 * len(lanes))
+    drawn, (axes,) = plots.new_figure(9, 0.8 + 0.28 * len(lanes))
     for place, lane in enumerate(lanes):
         spans = [(begin, max(last - begin, end / 2000))
                  for name, begin, last in _spans(prediction) if name == lane]
@@ -95,7 +95,7 @@ def _memory_panel(document, prediction, tier, allocated, limit, with_activations
     most = allocated + (max(held for _, held in curve) if with_activations else 0)
     if not most:
         return None
-    drawn, axes = plots.new_figure(9, 1.7)
+    drawn, (axes,) = plots.new_figure(9, 1.7)
     axes.plot([0, curve[-1][0]], [allocated / GIB] * 2, color=plots.BLUE)
     if with_activations:
         axes.plot([second for second, _ in curve], [(allocated + held) / GIB for _, held in curve],
@@ -118,7 +118,7 @@ def step_by_batch(document, prediction, free_batch):
                one.number("compute_seconds")) for one in document.elements("steps_by_batch")]
     if len(points) < 2:
         return []
-    drawn, axes = plots.new_figure(9, 3)
+    drawn, (axes,) = plots.new_figure(9, 3)
     tokens, steps, computing = zip(*points)
     axes.plot(tokens, steps, "-o", color=plots.BLUE, label="step")
     axes.plot(tokens, computing, "--o", color=plots.ORANGE, label="computing alone")

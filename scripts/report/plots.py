@@ -31,11 +31,11 @@ def drawing():
     return matplotlib.rc_context(SETTINGS)
 
 
-def new_figure(width, height):
-    """In inches; with its one set of axes."""
+def new_figure(width, height, rows=1):
+    """In inches; with its axes, one above the other."""
     from matplotlib.figure import Figure
     drawn = Figure(figsize=(width, height), layout="constrained")
-    return drawn, drawn.subplots()
+    return drawn, drawn.subplots(rows, sharex=True, squeeze=False)[:, 0]
 
 
 def take_logarithms(set_scale, axis):

@@ -209,6 +209,51 @@ class PlanPage(Pages):
         self.assertAlmostEqual(end, prediction["step_seconds"], delta=end / 50)
 
 
+class Plots(Pages):
+    """Each a file of its own."""
+
+    def plot(self, *words):
+        """`words` has FOLDER for the folder of files."""
+        ran = run_report(*(word.replace("FOLDER", str(self.folder)) for word in words),
+                         python=PYTHON)
+        return ran, self.folder / "plot.svg"
+
+    def train(self, name, loss):
+        steps = [{"loss": loss + 1 / (1 + step)} for step in range(40)]
+        write(self.folder, name, {"schema_version": 1, "program": "train_gpt",
+                                  "eval_loss": loss, "steps": steps})
+
+    def test_losses_of_runs_and_how_far_they_are_apart(self):
+        self.train("a.json", 2.37)
+        self.train("b.json", 2.38)
+        for _ in range(2):  # its own plot may be replaced
+            ran, plot = self.plot("losses", "FOLDER/plot.svg", "f32 $m$=FOLDER/a.json",
+                                  "8<bit=FOLDER/b.json")
+            self.assertEqual((ran.returncode, ran.stderr), (0, ""))
+        self.assertEqual(ran.stdout, "f32 $m$: held-out loss 2.3700 (+0.0000)\n"
+                                     "8<bit: held-out loss 2.3800 (+0.0100)\n")
+        words = words_of(ElementTree.fromstring(plot.read_text(encoding="utf-8")))
+        for part in ("f32 $m$", "8<bit", "loss, nats per byte", "step"):
+            self.assertIn(part, words)
+        for runs, part in ((["FOLDER/a.json"], "is no NAME=REPORT.json"),
+                           (["a=FOLDER/a.json", "a=FOLDER/b.json"], "two reports have one name")):
+            ran, _ = self.plot("losses", "FOLDER/other.svg", *runs)
+            self.assertEqual(ran.returncode, 2)
+            self.assertIn(part, ran.stderr)
+
+    def test_steps_under_the_budgets_of_a_sweep(self):
+        rows = [{"budget": held << 20, "held_mib": held, "measured": 0.5, "least": 0.4,
+                 "most": 0.6, "predicted": 0.45, "moved": 28 - held / 50} for held in (100, 700)]
+        write(self.folder, "sweep.json", {"schema_version": 1, "program": "budget_sweep",
+                                          "rows": rows})
+        ran, plot = self.plot("budgets", "FOLDER/sweep.json", "FOLDER/plot.svg")
+        self.assertEqual((ran.returncode, ran.stderr), (0, ""))
+        words = words_of(ElementTree.fromstring(plot.read_text(encoding="utf-8")))
+        for part in ("seconds per step", "measured: median, least and most", "predicted",
+                     "host memory of the engine, MiB", "700"):
+            self.assertIn(part, words)
+
+
 class Command(Pages):
     def test_wrong_reports_are_named(self):
         failed = {"schema_version": 1, "program": "headrace plan", "version": "0.1.0",
