@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plots of a report of `headrace bench`, each with its caption, or a sentence instead."""
 from . import plots
+from .bench import PATTERNS
 from .page import figure, paragraph
 from .words import block_text, three_digits
 
@@ -111,7 +112,8 @@ def directions(run):
     if len({pattern for _, _, pattern in fastest}) < 2:
         return [paragraph("No comparison of reading with writing: one of them alone was measured "
                           "in sequence.", "none")]
-    jobs = [fastest[key] for key in sorted(fastest)]
+    jobs = [fastest[key] for key in sorted(fastest, key=lambda key: (
+        key[0], key[1] != "headrace", key[1], PATTERNS.index(key[2])))]
     caption = ("GB/s at each block size, of the fastest depth (behind the x). rw is split into "
                "what it read and what it wrote.")
     return [figure(_directions(jobs), caption)]

@@ -159,7 +159,7 @@ class BenchPage(Pages):
     def test_takes_what_the_program_writes(self):
         path = self.folder / "bench.json"
         subprocess.run([HEADRACE, "bench", "--rw", "read,rw", "--bs", "256k,1M", "--iodepth",
-                        "2,4", "--size", "64M", "--max-write", "1G", "--runtime", "3", "--require",
+                        "2,4", "--size", "64M", "--max-write", "1G", "--runtime", "6", "--require",
                         "read=1MB/s,p99=100s,iops=1,cpu=1000s/GB", "--json", path, self.folder],
                        check=True, capture_output=True, timeout=100)
         root, _ = self.page(json.loads(path.read_text(encoding="utf-8")))
