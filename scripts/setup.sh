@@ -11,6 +11,7 @@
 #   setup_for=tools    only what the program `headrace` is built with, no LibTorch
 #   with_cuda=toolkit  a CUDA toolkit too, which compiles kernels and needs no GPU
 #   with_cuda=gpu      that, and LibTorch with the packages that its GPU part needs
+#   with_plots=1       what scripts/report draws pages with, which its test needs
 #
 # What is there is decided by looking at the tools and headers themselves, so that any system will
 # do; only what is missing is asked of apt, and whether this system is served is decided by the
@@ -33,13 +34,14 @@ googletest      1.12  libgtest-dev
 google-benchmark 1.6  libbenchmark-dev
 python3         3.9   python3
 pip             21    python3-pip
+matplotlib      3.6   python3-matplotlib
 '
 setup_for=${setup_for:-all}
 tools_needs=" g++ cmake ninja boost liburing libaio nlohmann-json CLI11 fmt xxhash "
 torch_wheels=cmake/torch_wheels.txt
 torch_python=3.11  # the wheels' tag; C++ needs no matching interpreter
 torch_fetch_mb=545 torch_disk_mb=1250
-with_cuda=${with_cuda:-} with_gpu=""
+with_cuda=${with_cuda:-} with_gpu="" with_plots=${with_plots:-}
 cuda_wheels=cmake/cuda_wheels.txt
 cuda_oldest=12.8  # the first with code for compute capability 12.0
 cuda_fetch_mb=102 cuda_disk_mb=270
@@ -113,7 +115,12 @@ probe_tools() {
     fi
   done
   local pip_version='import importlib.metadata as m; print(m.version("pip"))'
+  local plots_version='import matplotlib; print(matplotlib.__version__)'
   for python in python3 /usr/bin/python3; do
+    if [ -n "$with_plots" ] && [ -z "${found[matplotlib]:-}" ] && command -v "$python" >/dev/null
+    then
+      found[matplotlib]=$("$python" -c "$plots_version" 2>/dev/null || true)
+    fi
     if [ -z "${found[pip]:-}" ] && command -v "$python" >/dev/null; then
       pip_python=$python
       found[pip]=$("$python" -c "$pip_version" 2>/dev/null || true)
@@ -124,6 +131,10 @@ probe_tools() {
 is_needed() {
   if [ "$setup_for" = tools ]; then
     case $tools_needs in *" $1 "*) ;; *) return 1 ;; esac
+  fi
+  if [ "$1" = matplotlib ]; then
+    [ -n "$with_plots" ]
+    return
   fi
   [ "$1" != pip ] || [ -z "$torch_root" ] || { [ -n "$with_cuda" ] && [ -z "$cuda_root" ]; }
 }

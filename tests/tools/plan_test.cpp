@@ -3,12 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "headrace/error.hpp"
 #include "plan/advice.hpp"
-#include "plan/plots.hpp"
 #include "plan/report.hpp"
 #include "support/temporary_directory.hpp"
 #include "tools/ran.hpp"
@@ -177,7 +177,7 @@ TEST_F(PlanProgram, TheFirstLineThatTheDocumentQuotesIsWhatItSays) {
     return doc.str().substr(at, doc.str().find('\n', at) - at);
   };
   const std::string begin = "headrace plan ", command = line_from(begin);
-  const Ran ran = run(command.substr(begin.size(), command.find(" --report") - begin.size()));
+  const Ran ran = run(command.substr(begin.size(), command.find(" --json") - begin.size()));
   EXPECT_EQ(ran.out.substr(0, ran.out.find('\n')), line_from("Fits: "));
 }
 
@@ -423,11 +423,6 @@ TEST(Numbers, AreReadableAtAnySize) {
   EXPECT_EQ(seconds_text(5e6), "1,389 h");
 }
 
-TEST_F(PlanProgram, TextGoesToStderrWhereThePageIsOnStdout) {
-  const Ran ran = run("gpt2 --machine workstation --report - 2>/dev/null #");
-  EXPECT_TRUE(ran.out.starts_with("<!DOCTYPE html>")) << ran.out.substr(0, 200);
-}
-
 TEST_F(PlanProgram, RefusesFiguresOfAMachineThatItWouldHaveToChange) {
   const auto refused = [&](const std::string& figure, const std::string& part) {
     const std::string words = "gpt2 --machine " + write("m.json", "{" + figure + "}");
@@ -475,63 +470,30 @@ TEST_F(PlanProgram, WritesOneJsonDocumentToStdoutAlsoWhereItDoesNotFit) {
   }
 }
 
-TEST_F(PlanProgram, WritesAPageWithThreePlotsThatAStrictParserTakes) {
-  const std::string page = file("plan.html");
-  const Ran ran = run("gpt2-xl --machine workstation --batch 4 --report " + page);
+TEST_F(PlanProgram, TheReportHasWhatPlotsAreMadeOf) {
+  const std::string json = file("plan.json");
+  const Ran ran = run("gpt2-xl --machine workstation --batch 4 --json " + json);
   EXPECT_EQ(ran.exit_code, 0) << ran.out;
-  std::stringstream html;
-  html << std::ifstream(page).rdbuf();
-  for (const char* part : {"Lanes over the time of one step", "Memory over one step: host",
-                           "Seconds per step against tokens per micro-batch", "Fits: "})
-    EXPECT_NE(html.str().find(part), std::string::npos) << part;
-  if (std::system("python3 -c 'import xml.dom.minidom' >/dev/null 2>&1") != 0)
-    GTEST_SKIP() << "no python3 for its parser";
-  EXPECT_EQ(std::system(("python3 -c 'import sys, xml.dom.minidom as m; m.parse(sys.argv[1])' " +
-                         page + " >/dev/null")
-                            .c_str()),
-            0);
-}
-
-TEST_F(PlanProgram, ThePageWrapsWhyAPlanIsRefused) {
-  const std::string page = file("plan.html");
-  const Ran ran =
-      run("gpt2 --machine workstation --set headrace.host_budget_bytes=100000000 "
-          "--report " +
-          page);
-  EXPECT_EQ(ran.exit_code, 2) << ran.out;
-  std::stringstream html;
-  html << std::ifstream(page).rdbuf();
-  for (const char* part : {"<p>the least possible plan needs", "<pre class=\"words\">"})
-    EXPECT_NE(html.str().find(part), std::string::npos) << part;
-}
-
-TEST(Plots, ActivationsStayUntilBackwardWhichWaitsForADeferredUpdate) {
-  PlanResult r;
-  r.scenario = scenario_of("llama-3-8b", "workstation");
-  Planning planning;
-  r.outcome = planning.evaluate(r.scenario, residency::Spans::kKeep);
-  ASSERT_TRUE(r.outcome.plan.has_value());
-  ASSERT_TRUE(r.outcome.plan->deferred);
-  const std::string memory = memory_over_time(r), lanes = lanes_over_time(r);
-  // Filled, full until the update is over, empty at the end of the lanes' axis.
-  const std::size_t at = memory.find("class=\"curve s2 dashed\"");
-  ASSERT_NE(at, std::string::npos);
-  const std::size_t from = memory.rfind("points=\"", at) + 8;
-  std::istringstream points(memory.substr(from, memory.find('"', from) - from));
-  std::vector<double> x, y;
-  char comma = 0;
-  for (double left = 0, top = 0; points >> left >> comma >> top;) {
-    x.push_back(left);
-    y.push_back(top);
+  const auto report = read(json);
+  const auto& prediction = report["prediction_of_one_rank"];
+  std::map<std::string, double> ends;
+  for (const auto& span : prediction["timeline"]) {
+    double& end = ends[span["lane"]];
+    EXPECT_GE(span["begin_seconds"], end) << span;
+    EXPECT_GT(span["end_seconds"], span["begin_seconds"]) << span;
+    end = span["end_seconds"];
   }
-  ASSERT_EQ(x.size(), 5u);
-  EXPECT_EQ(y[1], y[2]);
-  EXPECT_LT(y[1], y[0]);
-  const residency::Prediction& p = r.outcome.prediction;
-  const double per_second = (x[4] - x[0]) / p.step_seconds;
-  EXPECT_NEAR(x[2], x[0] + per_second * (p.forward.seconds + p.update.seconds - p.hidden_seconds),
-              0.2);
-  EXPECT_NE(memory.find("limit 64 GiB"), std::string::npos);
+  EXPECT_GT(ends.size(), 1u);
+  EXPECT_TRUE(ends.contains("compute")) << prediction["timeline"];
+  bool has_itself = false;
+  double last = 0;
+  for (const auto& step : report["steps_by_batch"]) {
+    EXPECT_GT(step["tokens_per_micro_batch"], last);
+    last = step["tokens_per_micro_batch"];
+    EXPECT_LE(step["compute_seconds"], step["step_seconds"]);
+    has_itself |= step["step_seconds"] == prediction["step_seconds"];
+  }
+  EXPECT_TRUE(has_itself) << report["steps_by_batch"];
 }
 
 TEST_F(PlanProgram, RefusesWhatItCannotUseWithTheOneChangeThatHelps) {
@@ -550,7 +512,7 @@ TEST_F(PlanProgram, RefusesWhatItCannotUseWithTheOneChangeThatHelps) {
           "Wanted is what headrace doctor");
   refused("gpt2 --nvme-read 0", "--nvme-read");
   refused("gpt2 --nvme-read 7", "with its unit: 7GB");
-  refused("gpt2 --report " + folder_.string(), "--report");
+  refused("gpt2 --report plan.html", "run `python3 scripts/report page FILE`");
 }
 
 TEST_F(PlanProgram, PlansTheDtypeThatTheSettingsAskFor) {

@@ -94,8 +94,7 @@ TEST_F(ProgramTest, NoSubcommandWritesOverAUsersFileOrIntoAPipe) {
   const std::string folder = folder_.string();
   for (const std::string& words :
        {"doctor " + folder + " --json ", "inspect " + folder + " --json ",
-        "bench " + folder + " --json ", "bench " + folder + " --report ",
-        std::string("bench compare a b --json "), "tune " + folder + " --json ",
+        "bench " + folder + " --json ", "tune " + folder + " --json ",
         "tune " + folder + " --write ", "tune " + folder + " --write-deepspeed ",
         "bench " + folder + " --bogus --json ", std::string("doctor --bogus --json ")}) {
     for (const char* const target : {"mine", "pipe", "none/r"}) {
@@ -112,22 +111,11 @@ TEST_F(ProgramTest, NoSubcommandWritesOverAUsersFileOrIntoAPipe) {
 TEST_F(ProgramTest, TwoOptionsForOneFileAreRefused) {
   const std::string folder = folder_.string(), x = path("x"), same = folder + "/./x";
   for (const std::string& words :
-       {"bench --json " + x + " --report " + same + " " + folder,
-        "bench --json - --report - " + folder, "tune --json " + x + " --write " + x + " " + folder,
-        "tune --write " + x + " --write-deepspeed " + same + " " + folder,
-        "bench compare " + x + " b --json " + same}) {
+       {"tune --json " + x + " --write " + x + " " + folder,
+        "tune --write " + x + " --write-deepspeed " + same + " " + folder}) {
     const Ran ran = run_headrace(words);
     EXPECT_EQ(ran.exit_code, 2) << words << ran.out;
     EXPECT_NE(ran.out.find("both name"), std::string::npos) << words << ran.out;
-  }
-}
-
-TEST_F(ProgramTest, ComparingReadsNothingThatMayNeverEnd) {
-  ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
-  for (const std::string& input : {path("pipe"), std::string("/dev/zero"), folder_.string()}) {
-    const Ran ran = in_shell("timeout 20", "bench compare " + input + " " + input + " 2>&1");
-    EXPECT_EQ(ran.exit_code, 2) << input << ran.out;
-    EXPECT_NE(ran.out.find("nothing was compared"), std::string::npos) << ran.out;
   }
 }
 

@@ -5,7 +5,6 @@
 #include "adapter_report.hpp"
 #include "adapter_rounds.hpp"
 #include "command_line/report_file.hpp"
-#include "headrace/error.hpp"
 #include "program/failing.hpp"
 #include "program/output.hpp"
 #include "program/progress.hpp"
@@ -13,8 +12,6 @@
 
 namespace headrace::tools {
 namespace {
-constexpr const char* kLost = "its rounds are lost, its files are gone. Measure fewer --rounds";
-
 int run(const AdapterOptions& options) {
   std::FILE* const out = options.json == "-" ? stderr : stdout;
   print_to(out, "{}", head_text(options));
@@ -27,19 +24,7 @@ int run(const AdapterOptions& options) {
 }  // namespace
 
 int adapter_bench(int argc, const char* const* argv) {
-  const ParsedAdapterOptions parsed = parse_adapter_options(argc, argv);
-  const Failing failing("adapter_bench", parsed.json);
-  if (!parsed.options) {
-    if (parsed.exit_code != 0) return failing.fail(parsed.exit_code, "kUsage", parsed.text);
-    print("{}", parsed.text);
-    return kDone;
-  }
-  try {
-    command_line::check_report_target(parsed.json);
-  } catch (const Error& error) {
-    return Failing("adapter_bench", "").fail(kRefused, code_name(error.code()), error.what());
-  }
-  return failing.guard([&] { return run(*parsed.options); }, kLost);
+  return run_with_adapter_options(argc, argv, run);
 }
 }  // namespace headrace::tools
 

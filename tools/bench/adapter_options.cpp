@@ -2,8 +2,10 @@
 #include "adapter_options.hpp"
 
 #include "command_line/command_line.hpp"
+#include "command_line/report_file.hpp"
 #include "headrace/version.hpp"
 #include "paired_ratio.hpp"
+#include "program/subcommand.hpp"
 
 namespace headrace::tools {
 namespace {
@@ -38,7 +40,8 @@ void add_options(CLI::App& app, AdapterOptions& o) {
 }
 }  // namespace
 
-ParsedAdapterOptions parse_adapter_options(int argc, const char* const* argv) {
+int run_with_adapter_options(int argc, const char* const* argv,
+                             const std::function<int(const AdapterOptions&)>& run) {
   AdapterOptions options;
   CLI::App app(kDescription, "adapter_bench");
   app.footer(kFooter);
@@ -46,19 +49,13 @@ ParsedAdapterOptions parse_adapter_options(int argc, const char* const* argv) {
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.set_version_flag("--version", std::string("adapter_bench (headrace) ") + headrace::version());
   add_options(app, options);
-  ParsedAdapterOptions result;
-  result.json = command_line::value_of("--json", argc, argv);
-  try {
-    command_line::parse(app, argc, argv);
-    result.options = std::move(options);
-  } catch (const CLI::CallForHelp&) {
-    result.text = app.help();
-  } catch (const CLI::CallForVersion& version) {
-    result.text = version.what() + std::string("\n");
-  } catch (const command_line::Fault& fault) {
-    result.text = command_line::text_of(fault, "nothing was measured");
-    result.exit_code = 2;
-  }
-  return result;
+  return run_subcommand({.program = "adapter_bench",
+                         .nothing_done = "nothing was measured",
+                         .app = app,
+                         .json = options.json,
+                         .check = [&] { command_line::check_report_target(options.json); },
+                         .run = [&] { return run(options); },
+                         .lost = "its rounds are lost, its files are gone. Measure fewer --rounds"},
+                        argc, argv);
 }
 }  // namespace headrace::tools

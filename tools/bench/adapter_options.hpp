@@ -2,6 +2,7 @@
 // adapter_options.hpp: the command line of adapter_bench.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -17,11 +18,7 @@ struct AdapterOptions {
   std::optional<double> at_most = {};
 };
 
-struct ParsedAdapterOptions {
-  std::optional<AdapterOptions> options;  // unset: print `text` and end
-  std::string text = {};
-  int exit_code = 0;
-  std::string json = {};
-};
-ParsedAdapterOptions parse_adapter_options(int argc, const char* const* argv);
+// Calls `run` with what the words say. Returns its exit code, or that of a refusal.
+int run_with_adapter_options(int argc, const char* const* argv,
+                             const std::function<int(const AdapterOptions&)>& run);
 }  // namespace headrace::tools

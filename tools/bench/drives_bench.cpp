@@ -4,7 +4,6 @@
 #include "drives_options.hpp"
 #include "drives_report.hpp"
 #include "drives_rounds.hpp"
-#include "headrace/error.hpp"
 #include "program/failing.hpp"
 #include "program/output.hpp"
 #include "program/progress.hpp"
@@ -13,8 +12,6 @@
 
 namespace headrace::tools {
 namespace {
-constexpr const char* kLost = "its rounds are lost, its files are gone. Measure fewer --rounds";
-
 int run(const DrivesOptions& options) {
   std::FILE* const out = options.json == "-" ? stderr : stdout;
   print_to(out, "{}", head_text(options));
@@ -28,26 +25,12 @@ int run(const DrivesOptions& options) {
 }  // namespace
 
 int drives_bench(int argc, const char* const* argv) {
-  const ParsedDrivesOptions parsed = parse_drives_options(argc, argv);
-  const Failing failing("drives_bench", parsed.json);
-  if (!parsed.options) {
-    if (parsed.exit_code != 0) return failing.fail(parsed.exit_code, "kUsage", parsed.text);
-    print("{}", parsed.text);
-    return kDone;
-  }
-  try {
-    command_line::check_report_target(parsed.json);
-  } catch (const Error& error) {
-    return Failing("drives_bench", "").fail(kRefused, code_name(error.code()), error.what());
-  }
-  return failing.guard(
-      [&] {
-        // Before the head is printed.
-        for (const std::string& folder : parsed.options->settings.nvme_paths)
-          swap::probe_path(folder, parsed.options->settings);
-        return run(*parsed.options);
-      },
-      kLost);
+  return run_with_drives_options(argc, argv, [](const DrivesOptions& options) {
+    // Before the head is printed.
+    for (const std::string& folder : options.settings.nvme_paths)
+      swap::probe_path(folder, options.settings);
+    return run(options);
+  });
 }
 }  // namespace headrace::tools
 

@@ -4,8 +4,10 @@
 #include <cstdlib>
 
 #include "command_line/command_line.hpp"
+#include "command_line/report_file.hpp"
 #include "headrace/version.hpp"
 #include "program/io_queue_names.hpp"
+#include "program/subcommand.hpp"
 
 namespace headrace::tools {
 namespace {
@@ -24,7 +26,6 @@ constexpr const char* kFooter =
     "20 bytes of\ndrive.\n"
     "\nExit codes: 0 done, 1 the run failed, 2 refused before it started, 4 --require-sum was "
     "missed,\n128 + n ended by signal n.\n";
-constexpr const char* kConsequence = "nothing was measured";
 
 // "0.4,0.8": one number per folder.
 std::vector<double> numbers(const std::string& name, const std::string& words) {
@@ -91,28 +92,27 @@ void finish(DrivesOptions& o, const std::vector<std::string>& folders) {
 }
 }  // namespace
 
-ParsedDrivesOptions parse_drives_options(int argc, const char* const* argv) {
+int run_with_drives_options(int argc, const char* const* argv,
+                            const std::function<int(const DrivesOptions&)>& run) {
   DrivesOptions options;
   std::vector<std::string> folders;
   CLI::App app(kDescription, "drives_bench");
   app.footer(kFooter);
+  // A wrapper may append its user's words to its own: the last one holds.
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.set_version_flag("--version", std::string("drives_bench (headrace) ") + headrace::version());
   add_options(app, options, folders);
-  ParsedDrivesOptions result;
-  result.json = command_line::value_of("--json", argc, argv);
-  try {
-    command_line::parse(app, argc, argv);
-    finish(options, folders);
-    result.options = std::move(options);
-  } catch (const CLI::CallForHelp&) {
-    result.text = app.help();
-  } catch (const CLI::CallForVersion& version) {
-    result.text = version.what() + std::string("\n");
-  } catch (const Fault& fault) {
-    result.text = command_line::text_of(fault, kConsequence);
-    result.exit_code = 2;
-  }
-  return result;
+  return run_subcommand({.program = "drives_bench",
+                         .nothing_done = "nothing was measured",
+                         .app = app,
+                         .json = options.json,
+                         .check =
+                             [&] {
+                               finish(options, folders);
+                               command_line::check_report_target(options.json);
+                             },
+                         .run = [&] { return run(options); },
+                         .lost = "its rounds are lost, its files are gone. Measure fewer --rounds"},
+                        argc, argv);
 }
 }  // namespace headrace::tools

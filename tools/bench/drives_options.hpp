@@ -2,6 +2,7 @@
 // drives_options.hpp: the command line of drives_bench.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,11 +19,7 @@ struct DrivesOptions {
   Settings settings = {};  // of the engine over all folders
 };
 
-struct ParsedDrivesOptions {
-  std::optional<DrivesOptions> options;  // unset: print `text` and end
-  std::string text = {};
-  int exit_code = 0;
-  std::string json = {};
-};
-ParsedDrivesOptions parse_drives_options(int argc, const char* const* argv);
+// Calls `run` with what the words say. Returns its exit code, or that of a refusal.
+int run_with_drives_options(int argc, const char* const* argv,
+                            const std::function<int(const DrivesOptions&)>& run);
 }  // namespace headrace::tools

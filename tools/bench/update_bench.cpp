@@ -13,8 +13,6 @@
 
 namespace headrace::tools {
 namespace {
-constexpr const char* kLost = "its rounds are lost, its files are gone. Measure fewer --rounds";
-
 int run(const UpdateOptions& options) {
   std::FILE* const out = options.json == "-" ? stderr : stdout;
   print_to(out, "{}", head_text(options));
@@ -40,27 +38,14 @@ bool has_named_queue(const UpdateOptions& options, std::string& why) {
 }  // namespace
 
 int update_bench(int argc, const char* const* argv) {
-  const ParsedUpdateOptions parsed = parse_update_options(argc, argv);
-  const Failing failing("update_bench", parsed.json);
-  if (!parsed.options) {
-    if (parsed.exit_code != 0) return failing.fail(parsed.exit_code, "kUsage", parsed.text);
-    print("{}", parsed.text);
-    return kDone;
-  }
-  std::string why;
-  if (!has_named_queue(*parsed.options, why)) return failing.fail(kLacking, "kUnsupported", why);
-  try {
-    command_line::check_report_target(parsed.json);
-  } catch (const Error& error) {
-    return Failing("update_bench", "").fail(kRefused, code_name(error.code()), error.what());
-  }
-  return failing.guard(
-      [&] {
-        // Before the head is printed.
-        swap::probe_path(parsed.options->folder, parsed.options->settings);
-        return run(*parsed.options);
-      },
-      kLost);
+  return run_with_update_options(argc, argv, [](const UpdateOptions& options) {
+    std::string why;
+    if (!has_named_queue(options, why))
+      return Failing("update_bench", options.json).fail(kLacking, "kUnsupported", why);
+    // Before the head is printed.
+    swap::probe_path(options.folder, options.settings);
+    return run(options);
+  });
 }
 }  // namespace headrace::tools
 

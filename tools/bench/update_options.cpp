@@ -6,17 +6,17 @@
 
 #include "base/units.hpp"
 #include "command_line/command_line.hpp"
+#include "command_line/report_file.hpp"
 #include "headrace/version.hpp"
 #include "program/io_queue_names.hpp"
+#include "program/subcommand.hpp"
 
 namespace headrace::tools {
 namespace {
 using command_line::add_choice;
 using command_line::add_number;
 using command_line::add_real;
-using command_line::Fault;
 using command_line::Range;
-using command_line::to_choice;
 using command_line::to_whole;
 
 constexpr const char* kDescription =
@@ -29,8 +29,6 @@ constexpr const char* kFooter =
     "drive.\n"
     "\nExit codes: 0 done, 1 the run failed, 2 refused before it started, 3 the named queue is not "
     "to be had,\n4 --require-ratio was missed, 128 + n ended by signal n.\n";
-
-constexpr const char* kConsequence = "nothing was measured";
 
 // "1048576" or "1MiB".
 std::uint64_t block_bytes(const std::string& word) {
@@ -93,37 +91,35 @@ void finish(UpdateOptions& o, const Flags& flags) {
   s.update_mode = UpdateMode::kBarrier;  // what is measured is the call
   s.offload_optimizer = OffloadDevice::kNvme;
   s.offload_parameters = o.parameters_on_nvme ? OffloadDevice::kNvme : OffloadDevice::kCpu;
-  // Taken into account before the options; the engine would put it before --queue.
+  // Taken into account already; the engine would put it before --queue.
   ::unsetenv("HEADRACE_IO_QUEUE");
 }
 }  // namespace
 
-ParsedUpdateOptions parse_update_options(int argc, const char* const* argv) {
+int run_with_update_options(int argc, const char* const* argv,
+                            const std::function<int(const UpdateOptions&)>& run) {
   UpdateOptions options;
+  Flags flags;
   CLI::App app(kDescription, "update_bench");
   app.footer(kFooter);
   // A wrapper may append its user's words to its own: the last one holds.
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.set_version_flag("--version", std::string("update_bench (headrace) ") + headrace::version());
-  Flags flags;
   add_work_options(app, options, flags);
   add_setting_options(app, options.settings);
-  ParsedUpdateOptions result;
-  result.json = command_line::value_of("--json", argc, argv);
-  try {
-    if (const char* queue = std::getenv("HEADRACE_IO_QUEUE"); queue != nullptr && *queue != '\0')
-      options.settings.io_queue = to_choice("HEADRACE_IO_QUEUE", queue, kQueues);
-    command_line::parse(app, argc, argv);
-    finish(options, flags);
-    result.options = std::move(options);
-  } catch (const CLI::CallForHelp&) {
-    result.text = app.help();
-  } catch (const CLI::CallForVersion& version) {
-    result.text = version.what() + std::string("\n");
-  } catch (const Fault& fault) {
-    result.text = command_line::text_of(fault, kConsequence);
-    result.exit_code = 2;
-  }
-  return result;
+  return run_subcommand({.program = "update_bench",
+                         .nothing_done = "nothing was measured",
+                         .app = app,
+                         .json = options.json,
+                         .check =
+                             [&] {
+                               const IoQueueKind queue = queue_of_environment();
+                               if (app.count("--queue") == 0) options.settings.io_queue = queue;
+                               finish(options, flags);
+                               command_line::check_report_target(options.json);
+                             },
+                         .run = [&] { return run(options); },
+                         .lost = "its rounds are lost, its files are gone. Measure fewer --rounds"},
+                        argc, argv);
 }
 }  // namespace headrace::tools

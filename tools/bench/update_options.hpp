@@ -2,6 +2,7 @@
 // update_options.hpp: the command line of update_bench.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -19,11 +20,7 @@ struct UpdateOptions {
   Settings settings = {};  // of the engine whose state is on NVMe
 };
 
-struct ParsedUpdateOptions {
-  std::optional<UpdateOptions> options;  // unset: print `text` and end
-  std::string text = {};
-  int exit_code = 0;
-  std::string json = {};
-};
-ParsedUpdateOptions parse_update_options(int argc, const char* const* argv);
+// Calls `run` with what the words say. Returns its exit code, or that of a refusal.
+int run_with_update_options(int argc, const char* const* argv,
+                            const std::function<int(const UpdateOptions&)>& run);
 }  // namespace headrace::tools

@@ -40,6 +40,12 @@ inline CLI::Option* add_repeated(CLI::App& app, const std::string& name,
       ->allow_extra_args(false)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
 }
+// An option that is no more, and is not listed: whoever gives it is told what took its place.
+inline void add_replaced(CLI::App& app, const std::string& name, const Fault& fault) {
+  app.add_option_function<std::string>(
+         name, [fault](const std::string&) { throw fault; }, "")
+      ->group("");
+}
 template <class T>
 CLI::Option* add_choice(CLI::App& app, const std::string& name, T& to,
                         std::vector<std::pair<std::string, T>> choices, const std::string& text) {

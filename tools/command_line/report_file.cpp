@@ -144,8 +144,6 @@ bool same_file(const std::string& a, const std::string& b) {
 }  // namespace
 
 bool is_own_report(std::string_view begin) {
-  if (begin.find("<meta name=\"generator\" content=\"headrace ") != std::string_view::npos)
-    return true;
   if (!take(begin, "{") || !take(begin, "\"schema_version\"") || !take(begin, ":") ||
       !take(begin, "1") || !take(begin, ",") || !take(begin, "\"program\"") || !take(begin, ":") ||
       !take(begin, "\""))

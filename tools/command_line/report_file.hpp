@@ -14,8 +14,7 @@
 namespace headrace::command_line {
 // Whether a file that begins so may be replaced. Called for files that are not empty.
 using MayReplace = bool (*)(std::string_view begin);
-// A report of one of our programs: JSON that begins with its schema_version and program, or a page
-// that names one as its generator.
+// A report of one of our programs: JSON that begins with its schema_version and program.
 bool is_own_report(std::string_view begin);
 // For a target whose content the caller has checked.
 bool is_checked_before(std::string_view begin);

@@ -4,6 +4,9 @@
 #include <functional>
 #include <string>
 
+#include "command_line/words.hpp"
+#include "program/failing.hpp"
+
 namespace CLI {
 class App;
 }
@@ -15,9 +18,14 @@ struct Subcommand {
   CLI::App& app;                  // with its options
   const std::string& json;        // where the report goes, once it is parsed
   std::function<void()> check;    // what was parsed; throws command_line::Fault and Error
-  std::function<int()> run;
+  std::function<int()> run;       // throws command_line::Fault where it refuses
+  const char* lost = "nothing was reported";  // what follows from a failure of the run
+  AskLess less = {};
 };
-// Parses, checks and runs. What is refused before the run is told on stderr, and faults of usage in
-// the report too; what the run throws is told as Failing::guard() does.
+// Of --report, which bench and plan had: what took its place.
+command_line::Fault page_of_json();
+
+// Parses, checks and runs. What is refused is told on stderr, and faults of usage in the report
+// too; what else the run throws is told as Failing::guard() does.
 int run_subcommand(const Subcommand& subcommand, int argc, const char* const* argv);
 }  // namespace headrace::tools

@@ -11,13 +11,11 @@
 #include "base/units.hpp"
 #include "bench/announcement.hpp"
 #include "bench/as_fio.hpp"
-#include "bench/compare.hpp"
 #include "bench/figure_doubts.hpp"
 #include "bench/fio.hpp"
 #include "bench/nothing_measured.hpp"
 #include "bench/options.hpp"
 #include "bench/report_format.hpp"
-#include "bench/report_html.hpp"
 #include "bench/report_json.hpp"
 #include "bench/report_text.hpp"
 #include "bench/rounds.hpp"
@@ -27,7 +25,6 @@
 #include "bench_copy/bench_copy.hpp"
 #include "bench_optimizer/bench_optimizer.hpp"
 #include "command_line/report_file.hpp"
-#include "command_line/words.hpp"
 #include "program/engine_words.hpp"
 #include "program/failing.hpp"
 #include "program/output.hpp"
@@ -37,7 +34,6 @@
 namespace headrace::tools {
 namespace {
 constexpr std::uint32_t kLeastRounds = 1;  // below it a run has measured nothing
-constexpr const char* kLost = "what was measured so far is lost, its files are gone";
 
 // The whole of one run.
 class Bench {
@@ -62,9 +58,7 @@ class Bench {
 
  private:
   // Stdout is for people, unless a document goes there.
-  std::FILE* out() const {
-    return options_.json == "-" || options_.report == "-" ? stderr : stdout;
-  }
+  std::FILE* out() const { return options_.json == "-" ? stderr : stdout; }
 
   RunnerOptions options_for_runner() const {
     RunnerOptions runner;
@@ -183,8 +177,6 @@ class Bench {
     print_to(out(), "{}", result_text(measurement_, thresholds_.empty() ? nullptr : &required));
     if (!options_.json.empty())
       command_line::write_report(options_.json, dump(to_json(measurement_, &required)));
-    if (!options_.report.empty())
-      command_line::write_report(options_.report, to_html(measurement_, &required), "--report");
     if (measurement_.verification.mismatches > 0) {
       tell(
           "{}: data read back differ from what was written, at {} places; the drive, "
@@ -215,9 +207,7 @@ void print_fio_commands(const BenchOptions& options) {
 
 // Refused before anything is written. Throws command_line::Fault, Error.
 std::vector<Threshold> check(const BenchOptions& options) {
-  command_line::check_targets_differ({{"--json", options.json}, {"--report", options.report}});
   command_line::check_report_target(options.json);
-  command_line::check_report_target(options.report, "--report");
   std::vector<Threshold> thresholds;
   if (!options.require.empty()) thresholds = parse_thresholds(options.require);
   check_measured(thresholds, options.workloads);
@@ -234,38 +224,25 @@ bool is_lacking(const BenchOptions& options, const Error& error) {
 }  // namespace
 
 int bench(int argc, const char* const* argv) {
-  if (argc > 1 && std::string_view(argv[1]) == "compare") return compare(argc - 1, argv + 1);
+  if (argc > 1 && std::string_view(argv[1]) == "compare") return refuse_compare(argc, argv);
   if (argc > 1 && std::string_view(argv[1]) == "optimizer")
     return bench_optimizer(argc - 1, argv + 1);
   if (argc > 1 && std::string_view(argv[1]) == "copy") return bench_copy(argc - 1, argv + 1);
-  const ParsedBenchOptions parsed = parse_bench_options(argc, argv);
-  const Failing failing(kBenchName, parsed.json,
-                        {"fewer --jobs, a smaller --bs or --iodepth", "fewer --jobs"});
-  if (!parsed.options) {
-    if (parsed.exit_code != 0) return failing.fail(parsed.exit_code, "kUsage", parsed.text);
-    print("{}", parsed.text);
-    return kDone;
-  }
-  const BenchOptions& options = *parsed.options;
-  return failing.guard(
-      [&] {
-        try {
-          const std::vector<Threshold> thresholds = check(options);
-          if (options.as_fio) {
-            print_fio_commands(options);
-            return int{kDone};
-          }
-          return Bench(options, thresholds, begin_measurement(kBenchName, argc, argv)).run();
-        } catch (const command_line::Fault& fault) {
-          return failing.fail(kRefused, "kUsage",
-                              command_line::text_of(fault, "nothing was measured"));
-        } catch (const NothingMeasured& nothing) {
-          return failing.fail(kFailed, NothingMeasured::kCode, nothing.what());
-        } catch (const Error& error) {
-          if (!is_lacking(options, error)) throw;
-          return failing.fail(kLacking, code_name(error.code()), error.what());
-        }
-      },
-      kLost);
+  return run_with_bench_options(argc, argv, [&](const BenchOptions& options) {
+    const Failing failing(kBenchName, options.json);
+    try {
+      const std::vector<Threshold> thresholds = check(options);
+      if (options.as_fio) {
+        print_fio_commands(options);
+        return int{kDone};
+      }
+      return Bench(options, thresholds, begin_measurement(kBenchName, argc, argv)).run();
+    } catch (const NothingMeasured& nothing) {
+      return failing.fail(kFailed, NothingMeasured::kCode, nothing.what());
+    } catch (const Error& error) {
+      if (!is_lacking(options, error)) throw;
+      return failing.fail(kLacking, code_name(error.code()), error.what());
+    }
+  });
 }
 }  // namespace headrace::tools

@@ -4,7 +4,6 @@
 #include <fmt/core.h>
 
 #include <cmath>
-#include <limits>
 
 #include "headrace/error.hpp"
 
@@ -69,34 +68,4 @@ std::uint64_t JsonFields::whole(const char* key) const {
   return field.value_->get<std::uint64_t>();
 }
 
-std::uint32_t JsonFields::whole32(const char* key) const {
-  const std::uint64_t value = whole(key);
-  if (value > std::numeric_limits<std::uint32_t>::max()) at(key).refuse("is above 4294967295");
-  return static_cast<std::uint32_t>(value);
-}
-
-bool JsonFields::flag(const char* key) const {
-  const JsonFields field = at(key);
-  if (!field.value_->is_boolean())
-    field.refuse(fmt::format("is {} where true or false is needed", field.value_->type_name()));
-  return field.value_->get<bool>();
-}
-
-std::vector<std::string> JsonFields::texts(const char* key) const {
-  std::vector<std::string> values;
-  for (const JsonFields& field : elements(key)) {
-    if (!field.value_->is_string()) field.refuse("is not text");
-    values.push_back(field.value_->get<std::string>());
-  }
-  return values;
-}
-
-std::vector<std::uint64_t> JsonFields::wholes(const char* key) const {
-  std::vector<std::uint64_t> values;
-  for (const JsonFields& field : elements(key)) {
-    if (!is_whole(*field.value_)) field.refuse("is not a whole number");
-    values.push_back(field.value_->get<std::uint64_t>());
-  }
-  return values;
-}
 }  // namespace headrace::tools

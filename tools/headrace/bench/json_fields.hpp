@@ -12,7 +12,7 @@ namespace headrace::tools {
 // What an error says around the place that it names.
 struct JsonOrigin {
   std::string name;         // of the file, "fio's output"
-  std::string consequence;  // "nothing was compared"
+  std::string consequence;  // "nothing was planned"
   std::string fix;          // a sentence without its full stop
 };
 
@@ -29,10 +29,6 @@ class JsonFields {
   std::string text(const char* key) const;
   double number(const char* key) const;  // finite, not negative
   std::uint64_t whole(const char* key) const;
-  std::uint32_t whole32(const char* key) const;
-  bool flag(const char* key) const;
-  std::vector<std::string> texts(const char* key) const;
-  std::vector<std::uint64_t> wholes(const char* key) const;
 
   const Json& json() const { return *value_; }
   [[noreturn]] void refuse(const std::string& what) const;  // "PLACE WHAT"

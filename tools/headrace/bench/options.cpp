@@ -4,7 +4,6 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <functional>
 
 #include "base/units.hpp"
 #include "bench/default_workloads.hpp"
@@ -12,6 +11,7 @@
 #include "command_line/quantities.hpp"
 #include "platform/proc_files.hpp"
 #include "program/io_queue_names.hpp"
+#include "program/subcommand.hpp"
 
 namespace headrace::tools {
 namespace {
@@ -26,10 +26,9 @@ constexpr const char* kDescription =
     "made in it and removed), one per drive; or a block\ndevice or a file, which are only read.\n";
 constexpr const char* kFooter =
     "\nSizes are powers of 1024 (4M, 1GiB), lists have commas: --bs 1M,4M --iodepth 4,16. Without "
-    "--rw, --bs,\n--iodepth, --queue and --batch a default set is measured. `headrace bench "
-    "compare "
-    "A.json B.json` compares\ntwo reports; `headrace bench optimizer` measures the update on the "
-    "CPU,\n`headrace bench copy` copies between host and GPU.\n"
+    "--rw, --bs,\n--iodepth, --queue and --batch a default set is measured.\n`headrace bench "
+    "optimizer` measures the update on the CPU, `headrace bench copy` copies between host and "
+    "GPU.\n"
     "--require takes read, write, randread, randwrite, rw (GB/s), p50, p99, p99.9, max (ms, us, "
     "s), "
     "iops (k, M)\nand cpu (s/GB). Of throughput and iops the best workload is judged, of latencies "
@@ -37,7 +36,6 @@ constexpr const char* kFooter =
     "\nExit codes: 0 done, 1 the run failed or data differed, 2 refused before it started, 3 a "
     "named "
     "queue or fio\nis not to be had, 4 a --require was missed, 128 + n ended by signal n.\n";
-constexpr const char* kConsequence = "nothing was measured";
 
 // As given; empty: not.
 struct Words {
@@ -112,9 +110,7 @@ void add_results(CLI::App& app, BenchOptions& o) {
   app.add_option("--json", o.json, "File for the report; - is stdout")
       ->group(group)
       ->type_name("FILE");
-  app.add_option("--report", o.report, "File for a page with plots")
-      ->group(group)
-      ->type_name("FILE.html");
+  command_line::add_replaced(app, "--report", page_of_json());
   app.add_option("--require", o.require, "End with 4 unless met: read=6GB/s,write=4GB/s,p99=20ms")
       ->group(group)
       ->type_name("LIST");
@@ -249,7 +245,17 @@ void finish(BenchOptions& o, const Words& w) {
 }
 }  // namespace
 
-ParsedBenchOptions parse_bench_options(int argc, const char* const* argv) {
+int refuse_compare(int argc, const char* const* argv) {
+  const Fault fault{
+      "reports are compared by a program of their own",
+      "Run `python3 scripts/report compare A.json B.json` in Headrace's folder; it takes "
+      "--fail-below too"};
+  return Failing("headrace bench compare", command_line::value_of("--json", argc, argv))
+      .fail(kRefused, "kUsage", command_line::text_of(fault, "nothing was compared"));
+}
+
+int run_with_bench_options(int argc, const char* const* argv,
+                           const std::function<int(const BenchOptions&)>& run) {
   BenchOptions options;
   Words words;
   CLI::App app(kDescription, kBenchName);
@@ -259,18 +265,14 @@ ParsedBenchOptions parse_bench_options(int argc, const char* const* argv) {
   app.get_option("PATH")->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   add_how_much(app, options, words);
   add_results(app, options);
-  ParsedBenchOptions result;
-  result.json = command_line::value_of("--json", argc, argv);
-  try {
-    command_line::parse(app, argc, argv);
-    finish(options, words);
-    result.options = std::move(options);
-  } catch (const CLI::CallForHelp&) {
-    result.text = app.help();
-  } catch (const Fault& fault) {
-    result.text = command_line::text_of(fault, kConsequence);
-    result.exit_code = 2;
-  }
-  return result;
+  return run_subcommand({.program = kBenchName,
+                         .nothing_done = "nothing was measured",
+                         .app = app,
+                         .json = options.json,
+                         .check = [&] { finish(options, words); },
+                         .run = [&] { return run(options); },
+                         .lost = "what was measured so far is lost, its files are gone",
+                         .less = {"fewer --jobs, a smaller --bs or --iodepth", "fewer --jobs"}},
+                        argc, argv);
 }
 }  // namespace headrace::tools

@@ -2,6 +2,7 @@
 // options.hpp: what `headrace bench` is asked to measure.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -26,16 +27,15 @@ struct BenchOptions {
   Verify verify = Verify::kStamps;
   std::vector<int> cpus;
   std::uint32_t load_threads = 0;
-  std::string require;       // as given
-  std::string json, report;  // targets; "": none
-  bool as_fio = false;       // print fio's commands and measure nothing
+  std::string require;  // as given
+  std::string json;     // target; "": none
+  bool as_fio = false;  // print fio's commands and measure nothing
 };
 
-struct ParsedBenchOptions {
-  std::optional<BenchOptions> options;  // none: `text` is to be printed
-  std::string text;                     // help, or what is wrong
-  int exit_code = 0;                    // 0 help, 2 refused
-  std::string json;                     // --json, found even where the rest does not parse
-};
-ParsedBenchOptions parse_bench_options(int argc, const char* const* argv);
+// `headrace bench compare` is no more: says what took its place. Returns the exit code.
+int refuse_compare(int argc, const char* const* argv);
+
+// Calls `run` with what the words say. Returns its exit code, or that of a refusal.
+int run_with_bench_options(int argc, const char* const* argv,
+                           const std::function<int(const BenchOptions&)>& run);
 }  // namespace headrace::tools

@@ -9,18 +9,6 @@
 #include "program/report_parts.hpp"
 
 namespace headrace::tools {
-namespace {
-template <class Of>
-double per_second(const Cell& cell, const Of& of) {
-  double amount = 0, seconds = 0;
-  for (const Sample& sample : cell.samples) {
-    amount += static_cast<double>(of(sample));
-    seconds += sample.seconds;
-  }
-  return amount / seconds;
-}
-}  // namespace
-
 std::string three_digits(double value) {
   if (!std::isfinite(value)) return "-";
   const double size = std::abs(value);
@@ -55,13 +43,6 @@ std::string quantile_text(const LatencyHistogram& latency, double share) {
   const double beyond = (1 - share) * static_cast<double>(latency.count());
   return beyond < 0.9995 ? "-" : ms_text(latency.quantile_ns(share));
 }
-double read_rate_of(const Cell& cell) {
-  return per_second(cell, [](const Sample& sample) { return sample.read_bytes; });
-}
-double write_rate_of(const Cell& cell) {
-  return per_second(cell, [](const Sample& sample) { return sample.written_bytes; });
-}
-
 double share_of_ceiling(const Cell& cell, const Ceiling& ceiling) {
   const double most = ceiling.of(cell.workload.pattern);
   return most > 0 ? cell.rate().median / most : 0;

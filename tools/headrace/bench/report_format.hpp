@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// report_format.hpp: how the values of a measurement are written for people, in text and in HTML.
+// report_format.hpp: how the values of a measurement are written for people.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -20,9 +20,6 @@ std::string quantile_text(const LatencyHistogram& latency, double share);
 
 // Requests per second, the median of the rounds as that of bytes is; at least one sample.
 double iops_of(const Cell& cell);
-// Bytes per second of one direction over all samples of a cell; at least one sample.
-double read_rate_of(const Cell& cell);
-double write_rate_of(const Cell& cell);
 // Its share of what the run's fastest cell of that direction reached; 0: that is not known.
 double share_of_ceiling(const Cell& cell, const Ceiling& ceiling);
 

@@ -7,7 +7,6 @@
 #include <cmath>
 
 #include "bench/as_fio.hpp"
-#include "bench/json_fields.hpp"
 #include "bench/options.hpp"
 #include "bench/recommendation.hpp"
 #include "bench/report_format.hpp"
@@ -110,6 +109,7 @@ Json cell_json(const Cell& cell, const Ceiling& ceiling) {
   if (!cell.samples.empty()) {
     json["read"] = direction_json(cell, true);
     json["write"] = direction_json(cell, false);
+    json["latency_ns"] = latency_json(cell.latency());
     json["bytes_per_second"] = interval_json(cell.rate());
     json["cpu_seconds_per_gb"] = interval_json(cell.cpu_per_gb());
     json["share_of_ceiling"] = share_of_ceiling(cell, ceiling);
@@ -193,81 +193,15 @@ Json recommended_json(const Measurement& measurement) {
           {"notes", recommendation->notes}};
 }
 
-// ---- back ----
-
-template <class Value, class Names>
-Value value_in(const Names& names, const JsonFields& fields, const char* key) {
-  const std::string text = fields.text(key);
-  for (const auto& [name, value] : names) {
-    if (text == name) return value;
+// Per pattern of which the raw queue was measured, the index of the job that is recommended.
+Json recommended_jobs_json(const Measurement& measurement) {
+  Json json = Json::object();
+  for (const Cell& cell : measurement.cells) {
+    const Pattern pattern = cell.workload.pattern;
+    if (const auto index = recommended(measurement, pattern))
+      json[std::string(name_of(pattern))] = *index;
   }
-  fields.at(key).refuse(fmt::format("is '{}', which is not known here", text));
-}
-
-Workload workload_of(const JsonFields& fields) {
-  Workload workload;
-  const auto pattern = pattern_of(fields.text("pattern"));
-  if (!pattern) fields.at("pattern").refuse("is no pattern");
-  workload.pattern = *pattern;
-  workload.block_bytes = fields.whole("block_bytes");
-  if (workload.block_bytes == 0) fields.at("block_bytes").refuse("is 0");
-  workload.depth = fields.whole32("depth");
-  workload.jobs = fields.whole32("jobs");
-  workload.submit_batch = fields.whole32("submit_batch");
-  workload.register_buffers = fields.flag("register_buffers");
-  workload.queue = value_in<IoQueueKind>(kQueues, fields, "queue");
-  workload.mover = value_in<Mover>(kMovers, fields, "mover");
-  workload.fio_engine = fields.text("fio_engine");
-  workload.record_bytes = fields.whole("record_bytes");
-  return workload;
-}
-
-Sample sample_of(const JsonFields& fields) {
-  Sample sample;
-  sample.round = fields.whole32("round");
-  sample.seconds = fields.number("seconds");
-  // From one page at the speed of memory to a year.
-  if (sample.seconds < 1e-9 || sample.seconds > 3.2e7)
-    fields.at("seconds").refuse(fmt::format("is {}, as no sample takes", sample.seconds));
-  sample.cpu_seconds = fields.number("cpu_seconds");
-  sample.read_bytes = fields.whole("read_bytes");
-  sample.written_bytes = fields.whole("written_bytes");
-  if (sample.bytes() == 0) fields.refuse("moved no byte");
-  sample.reads = fields.whole("reads");
-  sample.writes = fields.whole("writes");
-  if (fields.has("drive_bytes")) sample.drive_bytes = fields.wholes("drive_bytes");
-  return sample;
-}
-
-std::vector<Fact> facts_of(const JsonFields& object) {
-  if (!object.json().is_object()) object.refuse("is no object");
-  std::vector<Fact> facts;
-  for (const auto& [name, value] : object.json().items())
-    facts.push_back({name, object.text(name.c_str())});
-  return facts;
-}
-
-MeasuredDrive drive_of(const JsonFields& fields) {
-  return {.path = fields.text("path"),
-          .file_system = fields.text("file_system"),
-          .model = fields.text("model"),
-          .direct = fields.flag("direct"),
-          .memory_backed = fields.flag("memory_backed"),
-          .read_only = fields.flag("read_only"),
-          .file_bytes = fields.whole("file_bytes")};
-}
-
-// Another program's document, one of another version, or a run that failed.
-void check_kind(const JsonFields& document) {
-  if (const std::uint64_t version = document.whole("schema_version"); version != 1) {
-    document.at("schema_version").refuse(fmt::format("is {} where this version reads 1", version));
-  }
-  const std::string program = document.text("program");
-  if (program != kBenchName)
-    document.at("program").refuse(fmt::format("is '{}', not '{}'", program, kBenchName));
-  if (!document.has("jobs") && document.has("error"))
-    document.at("error").refuse("says that the run failed: " +
-                                document.at("error").text("message"));
+  return json;
 }
 }  // namespace
 
@@ -305,42 +239,11 @@ Json to_json(const Measurement& measurement, const Required* required) {
                           {"mismatches", measurement.verification.mismatches},
                           {"first_mismatch", measurement.verification.first_mismatch}};
   json["thresholds"] = required == nullptr ? Json::array() : required_json(*required);
+  json["recommended_jobs"] = recommended_jobs_json(measurement);
   json["recommended"] = recommended_json(measurement);
   if (json["recommended"].is_null()) json["not_recommended"] = no_recommendation_text(measurement);
   json["warnings"] = measurement.warnings;
   return json;
 }
 
-Measurement measurement_of(const Json& json, const std::string& file) {
-  const JsonOrigin origin{file, "nothing was compared",
-                          "Give a file that headrace bench --json wrote"};
-  const JsonFields document(json, origin);
-  check_kind(document);
-  Measurement measurement;
-  measurement.command = document.text("command");
-  measurement.date = document.text("date");
-  measurement.machine = facts_of(document.at("machine"));
-  measurement.build = facts_of(document.at("build"));
-  for (const JsonFields& drive : document.elements("drives"))
-    measurement.drives.push_back(drive_of(drive));
-  measurement.fio_version = document.text("fio version");
-  measurement.rounds = document.whole32("rounds");
-  measurement.seconds = document.number("seconds");
-  measurement.written_bytes = document.whole("written_bytes");
-  for (const JsonFields& job : document.elements("jobs")) {
-    Cell cell;
-    cell.workload = workload_of(job.at("workload"));
-    cell.queue = job.text("queue");
-    for (const JsonFields& sample : job.elements("samples"))
-      cell.samples.push_back(sample_of(sample));
-    measurement.cells.push_back(std::move(cell));
-  }
-  const JsonFields verification = document.at("verification");
-  measurement.verification.pages = verification.whole("pages");
-  measurement.verification.stamps = verification.whole("stamps");
-  measurement.verification.mismatches = verification.whole("mismatches");
-  measurement.verification.first_mismatch = verification.text("first_mismatch");
-  measurement.warnings = document.texts("warnings");
-  return measurement;
-}
 }  // namespace headrace::tools

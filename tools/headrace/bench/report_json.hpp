@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// report_json.hpp: a measurement as JSON, by fio's names where the thing is the same, and back.
+// report_json.hpp: a measurement as JSON, by fio's names where the thing is the same.
 #pragma once
 #include <string>
 
@@ -11,9 +11,4 @@ namespace headrace::tools {
 Json interval_json(const MedianInterval& interval);
 // schema_version 1. `required` may be null.
 Json to_json(const Measurement& measurement, const Required* required);
-
-// What `bench compare` needs of it: everything but latencies, seconds, comparisons, cliffs, and
-// what follows from the rest. Throws Error kInvalidArgument naming `file` and what is missing, of
-// another type or of another schema_version.
-Measurement measurement_of(const Json& json, const std::string& file);
 }  // namespace headrace::tools

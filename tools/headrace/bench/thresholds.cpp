@@ -180,6 +180,20 @@ Judged judge_one(const Threshold& requirement, const Measurement& measurement) {
   judged.met = at_least ? judged.found >= requirement.bound : judged.found <= requirement.bound;
   return judged;
 }
+
+// "6.21 GB/s", in the unit that the requirement's name has.
+std::string value_text(const std::string& name, double value) {
+  switch (known_name(name).quantity) {
+    case Quantity::kThroughput:
+      return gb_text(value);
+    case Quantity::kLatency:
+      return three_digits(value / 1e6) + " ms";
+    case Quantity::kIops:
+      return grouped(static_cast<std::uint64_t>(value)) + " IOPS";
+    default:
+      return three_digits(value) + " CPU s/GB";
+  }
+}
 }  // namespace
 
 bool Required::all_met() const { return std::ranges::all_of(judged, &Judged::met); }
@@ -221,19 +235,6 @@ Required judge(const std::vector<Threshold>& thresholds, const Measurement& meas
   for (const Threshold& requirement : thresholds)
     required.judged.push_back(judge_one(requirement, measurement));
   return required;
-}
-
-std::string value_text(const std::string& name, double value) {
-  switch (known_name(name).quantity) {
-    case Quantity::kThroughput:
-      return gb_text(value);
-    case Quantity::kLatency:
-      return three_digits(value / 1e6) + " ms";
-    case Quantity::kIops:
-      return grouped(static_cast<std::uint64_t>(value)) + " IOPS";
-    default:
-      return three_digits(value) + " CPU s/GB";
-  }
 }
 
 std::string thresholds_text(const Required& required) {

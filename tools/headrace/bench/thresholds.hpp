@@ -39,8 +39,6 @@ void check_measured(const std::vector<Threshold>& thresholds, const std::vector<
 // alone.
 Required judge(const std::vector<Threshold>& thresholds, const Measurement& measurement);
 
-// "6.21 GB/s", in the unit that the requirement's name has.
-std::string value_text(const std::string& name, double value);
 // A line each: "met     read=6GB/s: found 6.21 GB/s (read 1M x 16)".
 std::string thresholds_text(const Required& required);
 }  // namespace headrace::tools

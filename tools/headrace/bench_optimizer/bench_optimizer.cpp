@@ -117,23 +117,8 @@ int run(OptimizerBenchOptions options, Measurement about) {
 }  // namespace
 
 int bench_optimizer(int argc, const char* const* argv) {
-  const ParsedOptimizerBenchOptions parsed = parse_optimizer_bench_options(argc, argv);
-  const Failing failing(kBenchOptimizerName, parsed.json);
-  if (!parsed.options) {
-    const char* const code = parsed.exit_code == kLacking ? "kUnsupported" : "kUsage";
-    if (parsed.exit_code != 0) return failing.fail(parsed.exit_code, code, parsed.text);
-    print("{}", parsed.text);
-    return kDone;
-  }
-  return failing.guard(
-      [&] {
-        try {
-          return run(*parsed.options, begin_measurement(kBenchOptimizerName, argc, argv));
-        } catch (const Fault& fault) {
-          return failing.fail(kRefused, "kUsage",
-                              command_line::text_of(fault, "nothing was measured"));
-        }
-      },
-      "what was measured so far is lost");
+  return run_with_optimizer_bench_options(argc, argv, [&](const OptimizerBenchOptions& options) {
+    return run(options, begin_measurement(kBenchOptimizerName, argc, argv));
+  });
 }
 }  // namespace headrace::tools

@@ -9,7 +9,8 @@
 #include "command_line/quantities.hpp"
 #include "headrace/error.hpp"
 #include "platform/machine.hpp"
-#include "program/exit_codes.hpp"
+#include "program/failing.hpp"
+#include "program/subcommand.hpp"
 
 namespace headrace::tools {
 namespace {
@@ -142,7 +143,8 @@ void finish(OptimizerBenchOptions& o, const Words& w) {
 }
 }  // namespace
 
-ParsedOptimizerBenchOptions parse_optimizer_bench_options(int argc, const char* const* argv) {
+int run_with_optimizer_bench_options(int argc, const char* const* argv,
+                                     const std::function<int(const OptimizerBenchOptions&)>& run) {
   OptimizerBenchOptions options;
   Words words;
   CLI::App app(kDescription, kBenchOptimizerName);
@@ -150,21 +152,23 @@ ParsedOptimizerBenchOptions parse_optimizer_bench_options(int argc, const char* 
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   add_what(app, words);
   add_how_much(app, options, words);
-  ParsedOptimizerBenchOptions result;
-  result.json = command_line::value_of("--json", argc, argv);
-  try {
-    command_line::parse(app, argc, argv);
-    finish(options, words);
-    result.options = std::move(options);
-  } catch (const CLI::CallForHelp&) {
-    result.text = app.help();
-  } catch (const Fault& fault) {
-    result.text = command_line::text_of(fault, "nothing was measured");
-    result.exit_code = kRefused;
-  } catch (const Error& error) {  // of the environment, or an instruction set
-    result.text = error.what();
-    result.exit_code = error.code() == Code::kUnsupported ? kLacking : kRefused;
-  }
-  return result;
+  const auto finish_and_run = [&] {
+    try {
+      finish(options, words);
+    } catch (const Error& error) {  // of the environment, or an instruction set
+      const bool lacking = error.code() == Code::kUnsupported;
+      return Failing(kBenchOptimizerName, options.json)
+          .fail(lacking ? kLacking : kRefused, lacking ? "kUnsupported" : "kUsage", error.what());
+    }
+    return run(options);
+  };
+  return run_subcommand({.program = kBenchOptimizerName,
+                         .nothing_done = "nothing was measured",
+                         .app = app,
+                         .json = options.json,
+                         .check = [] {},
+                         .run = finish_and_run,
+                         .lost = "what was measured so far is lost"},
+                        argc, argv);
 }
 }  // namespace headrace::tools

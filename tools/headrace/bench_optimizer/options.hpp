@@ -2,6 +2,7 @@
 // options.hpp: what `headrace bench optimizer` is asked to measure.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,11 +22,8 @@ struct OptimizerBenchOptions {
   std::string json;                   // target; "": none
 };
 
-struct ParsedOptimizerBenchOptions {
-  std::optional<OptimizerBenchOptions> options;  // none: `text` is to be printed
-  std::string text;                              // help, or what is wrong
-  int exit_code = 0;                             // 0 help, 2 refused, 3 a set that this CPU lacks
-  std::string json;                              // --json, found even where the rest does not parse
-};
-ParsedOptimizerBenchOptions parse_optimizer_bench_options(int argc, const char* const* argv);
+// Calls `run` with what the words say. Returns its exit code, or that of a refusal: kLacking where
+// this CPU lacks an instruction set that was named.
+int run_with_optimizer_bench_options(int argc, const char* const* argv,
+                                     const std::function<int(const OptimizerBenchOptions&)>& run);
 }  // namespace headrace::tools

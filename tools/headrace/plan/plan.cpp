@@ -39,7 +39,7 @@ std::string default_settings(const std::vector<std::string>& set) {
 constexpr std::uint32_t kAllGpus = std::numeric_limits<std::uint32_t>::max();
 
 struct Options {
-  std::string model, machine, copy_json, settings, json, report;
+  std::string model, machine, copy_json, settings, json;
   std::vector<std::string> set, frozen;
   std::uint32_t sequence = 0, batch = 0, accumulation = 0, gpus = kAllGpus, nodes = 1;
   double drive_tbw = 0;
@@ -119,15 +119,13 @@ void add_options(CLI::App& app, Options& o) {
   command_line::add_real(app, "--drive-tbw", o.drive_tbw, {0.001, 1e9},
                          "TB that a drive may be written, for its wear");
   add_figures(app, o);
-  app.add_option("--report", o.report, "File for a page with plots")->type_name("FILE");
+  command_line::add_replaced(app, "--report", page_of_json());
   app.add_option("--json", o.json, "File for the report; - is stdout")->type_name("FILE");
 }
 
 void check(const Options& o) {
   if (o.model.empty()) throw command_line::Fault{"MODEL is missing", "Name a model"};
   command_line::check_report_target(o.json);
-  command_line::check_report_target(o.report, "--report");
-  command_line::check_targets_differ({{"--json", o.json}, {"--report", o.report}});
 }
 
 Machine machine_for(const Options& o) {
@@ -204,9 +202,7 @@ int run(const Options& options) {
     result.smallest_change = smallest_change(planning, result.scenario);
   }
   const int exit_code = fits ? kDone : kRefused;
-  print_to(options.json == "-" || options.report == "-" ? stderr : stdout, "{}", plan_text(result));
-  if (!options.report.empty())
-    command_line::write_report(options.report, plan_html(result, planning), "--report");
+  print_to(options.json == "-" ? stderr : stdout, "{}", plan_text(result));
   Json report = document(kProgram);
   report["exit_code"] = exit_code;
   report.update(plan_json(result));
@@ -216,6 +212,7 @@ int run(const Options& options) {
                        {"message", first_line(result)}};
   }
   report["plans_made"] = planning.plans();
+  if (!options.json.empty()) report["steps_by_batch"] = steps_by_batch_json(result, planning);
   command_line::write_report(options.json, dump(report));
   return exit_code;
 }

@@ -23,8 +23,6 @@ std::uint64_t budget_for_auto(const PlanResult& result);
 // A line each: what was not checked, what Headrace does not serve yet, the budget that a run needs.
 std::vector<std::string> notes_of(const PlanResult& result);
 std::string plan_text(const PlanResult& result);
-// One page with plots.
-std::string plan_html(const PlanResult& result, Planning& planning);
 
 // ---- figures that they share ----
 

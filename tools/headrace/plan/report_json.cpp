@@ -2,14 +2,45 @@
 // report_json.cpp: a plan as JSON.
 #include "plan/report_json.hpp"
 
+#include <algorithm>
+
 namespace headrace::tools {
 namespace {
 using residency::Lane;
+
+constexpr double kTellApart = 2000;  // of a picture's width
 
 Json phase_json(const residency::PhaseCost& phase) {
   Json json = {{"seconds", phase.seconds}, {"bound_by", residency::name_of(phase.bound())}};
   for (std::size_t l = 0; l < residency::kLanes; ++l)
     json["busy_seconds"][residency::name_of(static_cast<Lane>(l))] = phase.busy[l];
+  return json;
+}
+
+// Of each lane, in the order of time; joined where no picture could tell them apart.
+Json timeline_json(const PlanResult& r) {
+  const std::vector<residency::Span>& spans = r.outcome.prediction.spans;
+  double end = 0;
+  for (const residency::Span& span : spans) end = std::max(end, span.end);
+  std::vector<residency::Span> joined;
+  for (std::size_t l = 0; l < residency::kLanes; ++l) {
+    const std::size_t first = joined.size();
+    for (const residency::Span& span : spans) {
+      if (span.lane != static_cast<Lane>(l)) continue;
+      if (joined.size() > first && span.begin - joined.back().end < end / kTellApart) {
+        joined.back().end = std::max(joined.back().end, span.end);
+      } else {
+        joined.push_back(span);
+      }
+    }
+  }
+  Json json = Json::array();
+  for (const residency::Span& span : joined) {
+    json.push_back({{"lane", residency::name_of(span.lane)},
+                    {"first_group", r.scenario.model->groups[span.group].group.name},
+                    {"begin_seconds", span.begin},
+                    {"end_seconds", span.end}});
+  }
   return json;
 }
 
@@ -29,7 +60,8 @@ Json prediction_json(const PlanResult& r) {
           {"nvme_written_bytes_per_step", p.nvme_written_bytes},
           {"written_bytes_per_drive_and_day", wear.bytes_per_day},
           {"drive_years", wear.years > 0 ? Json(wear.years) : Json()},
-          {"network_bytes_per_step", p.network_bytes}};
+          {"network_bytes_per_step", p.network_bytes},
+          {"timeline", timeline_json(r)}};
 }
 
 Json scenario_json(const Scenario& s) {
@@ -97,6 +129,24 @@ Json plan_json(const PlanResult& r) {
     json["changes"].push_back({{"change", change.text},
                                {"tokens_per_second_ratio", change.speedup},
                                {"step_seconds", change.step_seconds}});
+  return json;
+}
+
+Json steps_by_batch_json(const PlanResult& r, Planning& planning) {
+  Json json = Json::array();
+  for (const double factor : {0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0}) {
+    const double batch = r.scenario.batch * factor;
+    if (batch < 1) continue;
+    Scenario tried = r.scenario;
+    tried.batch = static_cast<std::uint32_t>(batch);
+    const Outcome outcome = planning.evaluate(tried);
+    if (!outcome.fits()) break;
+    const residency::Prediction& p = outcome.prediction;
+    json.push_back(
+        {{"tokens_per_micro_batch", tried.tokens()},
+         {"step_seconds", p.step_seconds},
+         {"compute_seconds", p.forward.of(Lane::kCompute) + p.backward.of(Lane::kCompute)}});
+  }
   return json;
 }
 }  // namespace headrace::tools

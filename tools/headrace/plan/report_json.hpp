@@ -6,4 +6,7 @@
 
 namespace headrace::tools {
 Json plan_json(const PlanResult& result);
+// What a step takes with smaller and larger micro-batches, up to the largest of those tried that
+// fits; planned again for each.
+Json steps_by_batch_json(const PlanResult& result, Planning& planning);
 }  // namespace headrace::tools

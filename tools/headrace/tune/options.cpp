@@ -5,6 +5,7 @@
 #include "command_line/command_line.hpp"
 #include "command_line/quantities.hpp"
 #include "program/io_queue_names.hpp"
+#include "program/subcommand.hpp"
 
 namespace headrace::tools {
 namespace {
@@ -77,27 +78,26 @@ void finish(TuneOptions& o, const Words& w) {
 }
 }  // namespace
 
-ParsedTuneOptions parse_tune_options(int argc, const char* const* argv) {
+int run_with_tune_options(int argc, const char* const* argv,
+                          const std::function<int(const TuneOptions&)>& run) {
   TuneOptions options;
   Words words;
-  CLI::App app(kDescription, "headrace tune");
+  CLI::App app(kDescription, kTuneName);
   app.footer(kFooter);
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   add_options(app, options, words);
   app.get_option("PATH")->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  ParsedTuneOptions result;
-  result.json = command_line::value_of("--json", argc, argv);
-  try {
-    command_line::parse(app, argc, argv);
-    finish(options, words);
-    options.queue = queue_of_environment();
-    result.options = std::move(options);
-  } catch (const CLI::CallForHelp&) {
-    result.text = app.help();
-  } catch (const Fault& fault) {
-    result.text = command_line::text_of(fault, "nothing was measured");
-    result.exit_code = 2;
-  }
-  return result;
+  return run_subcommand({.program = kTuneName,
+                         .nothing_done = "nothing was measured",
+                         .app = app,
+                         .json = options.json,
+                         .check =
+                             [&] {
+                               finish(options, words);
+                               options.queue = queue_of_environment();
+                             },
+                         .run = [&] { return run(options); },
+                         .lost = "what was measured so far is lost, its files are gone"},
+                        argc, argv);
 }
 }  // namespace headrace::tools

@@ -2,7 +2,7 @@
 // options.hpp: what `headrace tune` is asked to tune, within which limits.
 #pragma once
 #include <cstdint>
-#include <optional>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -10,6 +10,8 @@
 #include "tune/goal.hpp"
 
 namespace headrace::tools {
+inline constexpr const char* kTuneName = "headrace tune";
+
 struct TuneOptions {
   std::vector<std::string> paths;  // directories, one per drive; default: the current one
   Goal goal = Goal::kStep;
@@ -22,11 +24,7 @@ struct TuneOptions {
   std::string json, write, write_deepspeed;  // targets; "": none
 };
 
-struct ParsedTuneOptions {
-  std::optional<TuneOptions> options;  // none: `text` is to be printed
-  std::string text;                    // help, or what is wrong
-  int exit_code = 0;                   // 0 help, 2 refused
-  std::string json;                    // --json, found even where the rest does not parse
-};
-ParsedTuneOptions parse_tune_options(int argc, const char* const* argv);
+// Calls `run` with what the words say. Returns its exit code, or that of a refusal.
+int run_with_tune_options(int argc, const char* const* argv,
+                          const std::function<int(const TuneOptions&)>& run);
 }  // namespace headrace::tools

@@ -12,8 +12,8 @@
 #include "bench/announcement.hpp"
 #include "bench/nothing_measured.hpp"
 #include "bench/report_text.hpp"
-#include "command_line/command_line.hpp"
 #include "command_line/report_file.hpp"
+#include "command_line/words.hpp"
 #include "headrace/error.hpp"
 #include "headrace/version.hpp"
 #include "platform/drive_facts.hpp"
@@ -31,8 +31,6 @@
 namespace headrace::tools {
 namespace {
 using command_line::Fault;
-constexpr const char* kProgram = "headrace tune";
-constexpr const char* kLost = "what was measured so far is lost, its files are gone";
 
 std::vector<Candidate> shapes_of(const TuneOptions& options) {
   return shape_candidates(options.queue, options.file_bytes, options.quick);
@@ -176,7 +174,7 @@ class Tune {
           "{}: data read back differ from what was written, at {} places; the drive, its "
           "driver or memory damages data, so no settings are written; do not train on it "
           "before it is found. First: {}\n",
-          kProgram, verification.mismatches, verification.first_mismatch);
+          kTuneName, verification.mismatches, verification.first_mismatch);
     }
     Json json = report_json(report_);
     json["exit_code"] = whole ? kDone : kFailed;
@@ -220,37 +218,25 @@ void check(const TuneOptions& options) {
 }  // namespace
 
 int tune(int argc, const char* const* argv) {
-  const ParsedTuneOptions parsed = parse_tune_options(argc, argv);
-  const Failing failing(kProgram, parsed.json);
-  if (!parsed.options) {
-    if (parsed.exit_code != 0) return failing.fail(parsed.exit_code, "kUsage", parsed.text);
-    print("{}", parsed.text);
-    return kDone;
-  }
-  const TuneOptions& options = *parsed.options;
-  return failing.guard(
-      [&] {
-        bool begun = false;
-        try {
-          check(options);
-          Tune tune(options, begin_measurement(kProgram, argc, argv));
-          tune.prepare();
-          begun = true;
-          return tune.run();
-        } catch (const Fault& fault) {
-          return failing.fail(kRefused, "kUsage",
-                              command_line::text_of(fault, "nothing was measured"));
-        } catch (const NothingMeasured& nothing) {
-          return failing.fail(kFailed, NothingMeasured::kCode, nothing.what());
-        } catch (const Error& error) {
-          if (error.code() == Code::kInterrupted) throw;
-          const bool named = options.queue != IoQueueKind::kAuto;
-          if (error.code() == Code::kUnsupported && named && begun)
-            return failing.fail(kLacking, code_name(error.code()), error.what());
-          if (begun) throw;
-          return failing.fail(kRefused, code_name(error.code()), without_settings(error.what()));
-        }
-      },
-      kLost);
+  return run_with_tune_options(argc, argv, [&](const TuneOptions& options) {
+    const Failing failing(kTuneName, options.json);
+    bool begun = false;
+    try {
+      check(options);
+      Tune tune(options, begin_measurement(kTuneName, argc, argv));
+      tune.prepare();
+      begun = true;
+      return tune.run();
+    } catch (const NothingMeasured& nothing) {
+      return failing.fail(kFailed, NothingMeasured::kCode, nothing.what());
+    } catch (const Error& error) {
+      if (error.code() == Code::kInterrupted) throw;
+      const bool named = options.queue != IoQueueKind::kAuto;
+      if (error.code() == Code::kUnsupported && named && begun)
+        return failing.fail(kLacking, code_name(error.code()), error.what());
+      if (begun) throw;
+      return failing.fail(kRefused, code_name(error.code()), without_settings(error.what()));
+    }
+  });
 }
 }  // namespace headrace::tools
