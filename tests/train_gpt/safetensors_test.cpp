@@ -6,7 +6,7 @@
 
 #include <random>
 
-#include "process.hpp"
+#include "program/signals.hpp"
 #include "scratch_folder.hpp"
 
 namespace train_gpt {
@@ -180,7 +180,7 @@ TEST(SafetensorsWriter, TellsOfTheLimitOnFilesAndLeavesNothing) {
   // A process of its own, since limit and signal are the process's.
   const auto child = [] {
     const ScratchFolder folder;
-    install_signal_handlers();
+    headrace::tools::install_signal_handlers();
     rlimit limit{};
     ::getrlimit(RLIMIT_FSIZE, &limit);
     limit.rlim_cur = 5000;  // less than header and data

@@ -13,10 +13,12 @@
 
 #include "failures.hpp"
 #include "process.hpp"
+#include "program/signals.hpp"
 
 namespace train_gpt {
 namespace {
 using headrace::Code;
+using headrace::tools::check_signal;
 
 class Stopwatch {
  public:

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// process.hpp: what this process uses, as the kernel counts it, and the signals that end it.
+// process.hpp: what this process uses, as the kernel counts it, and limits that would end it.
 #pragma once
 #include <cstdint>
 #include <string>
 
+#include "platform/machine.hpp"
+
 namespace train_gpt {
-// ---- memory and transfers ----
-std::uint64_t resident_bytes();       // VmRSS now
-std::uint64_t peak_resident_bytes();  // VmHWM since start, or since reset_peak()
-void reset_peak() noexcept;           // where the kernel lets us; else the peak since start stands
+using headrace::platform::peak_resident_bytes;  // since start, or since reset_peak()
+using headrace::platform::resident_bytes;
+void reset_peak() noexcept;  // where the kernel lets us; else the peak since start stands
 
 struct KernelTransfers {
   std::uint64_t read_bytes = 0;
@@ -28,28 +29,4 @@ void check_file_size(const std::string& path, std::uint64_t bytes);
 // An exception that leaves a thread of a library ends the process: in one line and with exit code 1
 // instead of a core. Swap files then stay until the next run on their path removes them.
 void install_terminate_handler() noexcept;
-
-// ---- signals ----
-// SIGINT, SIGTERM, SIGHUP and the first SIGQUIT are noted, and whoever asked is told. SIGPIPE and
-// SIGXFSZ are ignored: what they stand for is then an error of the write.
-void install_signal_handlers();
-// The first signal that came, 0 for none.
-int signal_received() noexcept;
-// Throws headrace::Error kInterrupted once a signal has come.
-void check_signal();
-
-// Between construction and destruction a signal calls `tell(context)`, in the handler and in any
-// thread; one that came earlier calls it here. One object at a time.
-class TellOnSignal {
- public:
-  TellOnSignal(void (*tell)(void* context) noexcept, void* context) noexcept;
-  ~TellOnSignal();
-  TellOnSignal(const TellOnSignal&) = delete;
-  TellOnSignal& operator=(const TellOnSignal&) = delete;
-
- private:
-  friend struct SignalAccess;
-  void (*tell_)(void*) noexcept;
-  void* context_;
-};
 }  // namespace train_gpt
