@@ -274,6 +274,13 @@ TEST_F(ModelFiles, WhatIsNoModelIsRefusedByNameWithARemedy) {
   refused(folder_.string(), "'w' has the dtype 'Q9'", Code::kInvalidArgument);
   write_safetensors("x.safetensors", R"({"w": {"shape": [1]}})");
   refused(folder_.string(), "'w' has no shape or no dtype", Code::kInvalidArgument);
+  write_safetensors("x.safetensors", R"({"w": {"dtype": "F32", "shape": [1]},
+                                         "w": {"dtype": "F32", "shape": [2]}})");
+  refused(folder_.string(), "'w' occurs twice", Code::kInvalidArgument);
+  write_safetensors("x.safetensors", R"({"w": {"dtype": "F32", "shape": [0]}})");
+  refused(folder_.string(), "no whole number from 1 to 2^50", Code::kInvalidArgument);
+  write_safetensors("x.safetensors", R"({"w": {"dtype": "F32", "shape": [1]}]})");
+  refused(folder_.string(), "line 1, column 37: not JSON: found ]", Code::kInvalidArgument);
 }
 
 TEST_F(ModelFiles, WhatIsNoJsonIsToldByItsPlaceAndNotByTheParser) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // products_test: the reference trainer's layer for CPUs that are slow in bf16 is at::linear's.
-#include "../examples/train_gpt/products.hpp"
+#include "../tools/train_gpt/products.hpp"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

@@ -17,7 +17,7 @@ TEST(Failures, NameWhatTorchWasDoingAndNotALackOfMemory) {
       "d INTERNAL ASSERT FAILED at \"c10/core/Allocator.h\":214, please report a bug\nframe #0: x");
   const Failure failure = describe(assertion, true, 0, {"2.11.0", "the forward pass of step 3"});
   EXPECT_EQ(failure.code, "kTorch");
-  EXPECT_EQ(failure.exit_code, kRunFailed);
+  EXPECT_EQ(failure.exit_code, kFailed);
   EXPECT_TRUE(failure.text.starts_with(
       "LibTorch 2.11.0 failed in the forward pass of step 3: d INTERNAL ASSERT FAILED"))
       << failure.text;
@@ -106,11 +106,6 @@ TEST(OutcomeText, AdvisesNoFewerStepsWhereTheFirstOneFailed) {
     EXPECT_EQ(outcome_text({.steps = 9, .asked_to_save = asked, .had_swap = true}),
               "0 of 9 steps done, nothing was saved, the swap files are gone.");
   }
-}
-
-TEST(ErrnoText, HasNameAndMeaning) {
-  EXPECT_EQ(errno_text(EACCES), "EACCES (Permission denied)");
-  EXPECT_EQ(errno_text(99999), "errno 99999");
 }
 }  // namespace
 }  // namespace train_gpt

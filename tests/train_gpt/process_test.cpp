@@ -41,7 +41,7 @@ TEST(Process, NamesWhatALibrarysThreadThrewAndNoLackOfMemory) {
   EXPECT_EXIT(
       end_in_a_thread(std::make_exception_ptr(
           std::runtime_error("d INTERNAL ASSERT FAILED at x.h:1\nframe #0"))),
-      ::testing::ExitedWithCode(kRunFailed),
+      ::testing::ExitedWithCode(kFailed),
       "error: d INTERNAL ASSERT FAILED at x.h:1; the process ends at once.* removes them. It "
       "was thrown where nothing can catch it, .* to Headrace.\n$");
 }
@@ -49,10 +49,10 @@ TEST(Process, NamesWhatALibrarysThreadThrewAndNoLackOfMemory) {
 TEST(Process, AdvisesOnMemoryWhereAThreadGotNone) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(end_in_a_thread(std::make_exception_ptr(std::bad_alloc())),
-              ::testing::ExitedWithCode(kRunFailed), "no more memory.*ulimit -v");
+              ::testing::ExitedWithCode(kFailed), "no more memory.*ulimit -v");
   const std::system_error no_thread(EAGAIN, std::generic_category());
   EXPECT_EXIT(end_in_a_thread(std::make_exception_ptr(no_thread)),
-              ::testing::ExitedWithCode(kRunFailed), "ulimit -u");
+              ::testing::ExitedWithCode(kFailed), "ulimit -u");
 }
 
 TEST(Process, RefusesAnAddressSpaceThatLibrariesWouldDieOf) {

@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "process.hpp"
+#include "program/signals.hpp"
 #include "progress.hpp"
 #include "scratch_folder.hpp"
 
@@ -41,7 +41,7 @@ class Fake : public Training {
   double forward(const Batch&) override {
     ++script.forwards;
     if (script.raise_at_forward > 0 && script.forwards == 2) ::raise(script.raise_at_forward);
-    check_signal();
+    headrace::tools::check_signal();
     if (script.forwards == script.nan_at_forward) return NAN;
     return 4.0 / static_cast<double>(script.forwards);
   }
@@ -472,7 +472,7 @@ TEST_F(RunProgram, EndsWithTheSignalThatEndedIt) {
   // A process of its own, since the first signal is remembered for good.
   const auto child = [&](int number) {
     script.raise_at_forward = number;
-    install_signal_handlers();
+    headrace::tools::install_signal_handlers();
     const int code = run({"--save", folder_ / "saved"});
     const std::string words = "; 1 of 4 steps done, nothing was saved. --save writes at the end";
     const bool told = script.interrupts == 1 && script.updates == 1 &&

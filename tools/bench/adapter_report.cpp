@@ -51,7 +51,7 @@ double median_seconds(const AdapterMeasurement& m, const Metric& metric,
 }
 
 std::vector<Fact> config_facts(const AdapterOptions& o) {
-  return {{"model", fmt::format("GPT of examples/train_gpt, bf16: {} layers, hidden {}, {} heads",
+  return {{"model", fmt::format("GPT of tools/train_gpt, bf16: {} layers, hidden {}, {} heads",
                                 o.layers, o.hidden, o.hidden / 64)},
           {"batch", fmt::format("{} x {} bytes", o.batch, o.sequence)},
           {"rounds", fmt::format("{} of two passes each", o.rounds)},

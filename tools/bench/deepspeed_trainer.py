@@ -37,7 +37,7 @@ BF16 = torch.bfloat16
 
 
 def is_fast_in_bf16():
-    """As examples/train_gpt/bf16_support.hpp has it, so that both sides compute alike."""
+    """As tools/train_gpt/bf16_support.hpp has it, so that both sides compute alike."""
     with open("/proc/cpuinfo", encoding="utf-8") as file:
         words = file.read().split("\n\n")[0]
     amd = "AuthenticAMD" in words

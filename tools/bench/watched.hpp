@@ -2,17 +2,16 @@
 // watched.hpp: an engine that a signal interrupts.
 #pragma once
 #include "headrace/engine.hpp"
+#include "program/signals.hpp"
 
 namespace headrace::tools {
-// While it lives a signal interrupts `engine`, which outlives it. At most four at a time.
+// While it lives a signal interrupts `engine`, which outlives it.
 class Watched {
  public:
-  explicit Watched(Engine& engine);
-  ~Watched();
-  Watched(const Watched&) = delete;
-  Watched& operator=(const Watched&) = delete;
+  explicit Watched(Engine& engine)
+      : tell_([](void* to) noexcept { static_cast<Engine*>(to)->interrupt(); }, &engine) {}
 
  private:
-  Engine& engine_;
+  TellOnSignal tell_;
 };
 }  // namespace headrace::tools

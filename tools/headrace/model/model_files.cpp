@@ -5,12 +5,14 @@
 #include <filesystem>
 #include <map>
 #include <set>
+#include <span>
 
 #include "base/error_text.hpp"
 #include "headrace/error.hpp"
 #include "model/blocks.hpp"
 #include "model/families.hpp"
 #include "model/model_text.hpp"
+#include "safetensors/header.hpp"
 #include "settings/locate.hpp"
 
 namespace headrace::tools {
@@ -35,21 +37,28 @@ void check_name(const std::string& path, const std::string& name, const char* re
   refuse_model(path, "the name '" + name.substr(0, 40) + "...' is longer than 1000 bytes", remedy);
 }
 
-std::vector<std::int64_t> shape_of(const Json& value, const std::string& path,
-                                   const std::string& name, const std::string& remedy) {
-  if (!value.is_array()) refuse_model(path, "the shape of '" + name + "' is no list", remedy);
-  std::vector<std::int64_t> shape;
+void check_shape(const std::vector<std::int64_t>& shape, const std::string& path,
+                 const std::string& name, const std::string& remedy) {
   std::uint64_t elements = 1;
-  for (const Json& size : value) {
-    if (!size.is_number_unsigned() || size.get<std::uint64_t>() == 0 ||
-        __builtin_mul_overflow(elements, size.get<std::uint64_t>(), &elements) ||
+  for (const std::int64_t size : shape) {
+    if (size < 1 || __builtin_mul_overflow(elements, static_cast<std::uint64_t>(size), &elements) ||
         elements > kMostElements) {
       refuse_model(path,
                    "the shape of '" + name + "' has a size that is no whole number from 1 to 2^50",
                    remedy);
     }
-    shape.push_back(size.get<std::int64_t>());
   }
+}
+
+std::vector<std::int64_t> shape_of(const Json& value, const std::string& path,
+                                   const std::string& name, const std::string& remedy) {
+  if (!value.is_array()) refuse_model(path, "the shape of '" + name + "' is no list", remedy);
+  std::vector<std::int64_t> shape;
+  for (const Json& size : value) {
+    const bool fits = size.is_number_unsigned() && size.get<std::uint64_t>() <= kMostElements;
+    shape.push_back(fits ? size.get<std::int64_t>() : 0);
+  }
+  check_shape(shape, path, name, remedy);
   return shape;
 }
 
@@ -75,21 +84,26 @@ void check_size(const Model& model) {
 
 const char* const kSafetensorsRemedy = "Fetch it again, or remove it from the directory.";
 
-Json header_of(const std::string& path) {
+TensorsByName tensors_of(const std::string& path) {
   const std::uint64_t file_bytes = size_of(path);
-  if (file_bytes < 8)
+  if (file_bytes < kLengthBytes)
     refuse_model(path, "no safetensors file: shorter than 8 bytes", kSafetensorsRemedy);
-  const std::string begin = bytes_of(path, 0, 8);
-  std::uint64_t header_bytes = 0;
-  for (std::size_t i = 8; i-- > 0;)
-    header_bytes = header_bytes << 8 | static_cast<unsigned char>(begin[i]);
-  if (header_bytes > file_bytes - 8 || header_bytes > kLargestModelText) {
+  const std::string begin = bytes_of(path, 0, kLengthBytes);
+  const std::uint64_t header_bytes =
+      header_length(std::as_bytes(std::span(begin)).first<kLengthBytes>());
+  if (header_bytes > file_bytes - kLengthBytes || header_bytes > kLargestModelText) {
     refuse_model(path,
                  "no safetensors file: a header of " + std::to_string(header_bytes) +
                      " bytes does not fit it",
                  kSafetensorsRemedy);
   }
-  return parsed(path, bytes_of(path, 8, header_bytes), kSafetensorsRemedy);
+  const std::string header = bytes_of(path, kLengthBytes, header_bytes);
+  refuse_excess(path, header, kSafetensorsRemedy);
+  try {
+    return parse_header(header, DataOffsets::kLeftOut);
+  } catch (const SafetensorsFault& fault) {
+    refuse_model(path, fault.is_no_json ? json_fault(header) : fault.what(), kSafetensorsRemedy);
+  }
 }
 
 // Values that are trained; of the others, U8 and the like, none gets a gradient.
@@ -111,12 +125,8 @@ class Tensors {
   explicit Tensors(std::string path) : path_(std::move(path)) {}
 
   void add(const std::string& file) {
-    const Json header = header_of(file);
-    if (!header.is_object()) refuse_model(file, "its header is no object", kSafetensorsRemedy);
     files_.push_back(file);
-    for (const auto& [name, tensor] : header.items()) {
-      if (name != "__metadata__") add_tensor(file, name, tensor);
-    }
+    for (const auto& [name, tensor] : tensors_of(file)) add_tensor(file, tensor);
   }
   bool contains(const std::string& name) const { return file_of_.contains(name); }
   std::vector<ModelParameter> take() { return std::move(parameters_); }
@@ -128,19 +138,18 @@ class Tensors {
   }
 
  private:
-  void add_tensor(const std::string& file, const std::string& name, const Json& tensor) {
+  void add_tensor(const std::string& file, const TensorEntry& tensor) {
+    const std::string& name = tensor.name;
     check_name(file, name, kSafetensorsRemedy);
-    if (!tensor.is_object() || !tensor.contains("shape") || !tensor.contains("dtype") ||
-        !tensor["dtype"].is_string())
-      refuse_model(file, "'" + name + "' has no shape or no dtype", kSafetensorsRemedy);
     const auto [before, is_new] = file_of_.emplace(name, files_.size() - 1);
     if (!is_new) {
       refuse_model(path_, "'" + name + "' is in " + files_[before->second] + " and in " + file,
                    "Leave the files of one copy of the model in the directory.");
     }
     check_count(path_, file_of_.size());
-    if (is_trained(tensor["dtype"].get<std::string>(), file, name)) {
-      parameters_.push_back({name, shape_of(tensor["shape"], file, name, kSafetensorsRemedy)});
+    if (is_trained(tensor.dtype, file, name)) {
+      check_shape(tensor.shape, file, name, kSafetensorsRemedy);
+      parameters_.push_back({name, tensor.shape});
     } else if (left_out_++ == 0) {
       first_left_out_ = name;
     }

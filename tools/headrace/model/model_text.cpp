@@ -96,17 +96,18 @@ std::string bytes_of(const std::string& path, std::uint64_t offset, std::uint64_
   return text;
 }
 
-nlohmann::json parsed(const std::string& path, const std::string& text, const std::string& remedy) {
+void refuse_excess(const std::string& path, std::string_view text, const std::string& remedy) {
   if (const std::string excess = excess_of(text); !excess.empty())
     refuse_model(path, excess, remedy);
-  nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) refuse_model(path, json_fault(text), remedy);
-  return json;
 }
 
 nlohmann::json json_of(const std::string& path, const std::string& remedy) {
   const std::uint64_t size = size_of(path);
   if (size > kLargestModelText) refuse_model(path, "larger than 24 MiB", remedy);
-  return parsed(path, bytes_of(path, 0, size), remedy);
+  const std::string text = bytes_of(path, 0, size);
+  refuse_excess(path, text, remedy);
+  nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) refuse_model(path, json_fault(text), remedy);
+  return json;
 }
 }  // namespace headrace::tools

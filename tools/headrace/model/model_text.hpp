@@ -23,7 +23,8 @@ std::string bytes_of(const std::string& path, std::uint64_t offset, std::uint64_
 // it.
 std::string json_fault(std::string_view text);
 
-// Refuses what is no JSON, by line and column, and trees that are too deep or too large.
-nlohmann::json parsed(const std::string& path, const std::string& text, const std::string& remedy);
+// Refuses trees that are too deep or too large.
+void refuse_excess(const std::string& path, std::string_view text, const std::string& remedy);
+// Refuses those, and what is no JSON by line and column.
 nlohmann::json json_of(const std::string& path, const std::string& remedy);
 }  // namespace headrace::tools

@@ -5,23 +5,14 @@
 #include <algorithm>
 #include <string>
 
+#include "base/random_bits.hpp"
 #include "failures.hpp"
 
 namespace train_gpt {
-namespace {
-// A bijection of 64 bits in which every input bit reaches every output bit (the finaliser of
-// SplitMix64).
-std::uint64_t mix(std::uint64_t x) noexcept {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-  return x ^ (x >> 31);
-}
-}  // namespace
-
 std::uint64_t random_below(std::uint64_t seed, std::uint64_t counter,
                            std::uint64_t bound) noexcept {
-  constexpr std::uint64_t kGolden = 0x9e3779b97f4a7c15ull;
-  const std::uint64_t bits = mix(mix(seed + kGolden) + (counter + 1) * kGolden);
+  using headrace::base::mix64;
+  const std::uint64_t bits = mix64(mix64(seed, 0), counter);
   return static_cast<std::uint64_t>((static_cast<unsigned __int128>(bits) * bound) >> 64);
 }
 

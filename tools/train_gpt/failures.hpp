@@ -5,10 +5,13 @@
 #include <exception>
 #include <string>
 
+#include "base/error_text.hpp"
 #include "headrace/error.hpp"
+#include "program/exit_codes.hpp"
 
 namespace train_gpt {
-enum ExitCode { kDone = 0, kRunFailed = 1, kRefused = 2, kMachineLacks = 3 };
+using headrace::base::errno_text;
+using enum headrace::tools::ExitCode;
 
 // What was asked for by name is not on this machine: --device.
 class MissingDevice : public headrace::Error {
@@ -20,9 +23,6 @@ class MissingDevice : public headrace::Error {
 // Why --device names none. `missing` is CudaFacts', whose consequence is another program's: here no
 // CPU takes the GPU's place.
 std::string no_device_text(const std::string& device, std::string missing);
-
-// "EACCES (Permission denied)".
-std::string errno_text(int number);
 
 // Throws headrace::Error. `text`: cause, consequence, fix.
 [[noreturn]] void fail(headrace::Code code, const std::string& text, int sys_errno = 0);
@@ -43,7 +43,7 @@ struct InTorch {
   std::string doing = {};    // "the forward pass of step 3"
 };
 struct Failure {
-  int exit_code = kRunFailed;
+  int exit_code = kFailed;
   std::string code;
   std::string text;
 };

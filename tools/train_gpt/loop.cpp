@@ -13,10 +13,12 @@
 
 #include "failures.hpp"
 #include "process.hpp"
+#include "program/signals.hpp"
 
 namespace train_gpt {
 namespace {
 using headrace::Code;
+using headrace::tools::check_signal;
 
 class Stopwatch {
  public:
@@ -212,7 +214,7 @@ double evaluate(Training& training, Batches& batches, std::uint32_t count, Progr
 
 std::uint64_t saved_bytes(const GptShape& shape) {
   std::vector<TensorEntry> tensors = tensors_of_file(shape);
-  const std::size_t header = safetensors_header(tensors).size();
+  const std::size_t header = headrace::tools::header_of(tensors).size();
   return header + (tensors.empty() ? 0 : tensors.back().end);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// process.cpp: /proc/self, malloc's thresholds, signal handlers.
+// process.cpp: /proc/self, malloc's thresholds, limits.
 #include "process.hpp"
 
 #include <fcntl.h>
@@ -8,55 +8,18 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
-#include <fstream>
 #include <new>
 #include <string>
 #include <system_error>
-#include <thread>
 
 #include "failures.hpp"
+#include "platform/proc_files.hpp"
 
 namespace train_gpt {
-namespace {
-volatile std::sig_atomic_t first_signal = 0;
-std::atomic<TellOnSignal*> watcher{nullptr};
-std::atomic<int> in_handler{0};
-static_assert(std::atomic<TellOnSignal*>::is_always_lock_free, "read in a signal handler");
-}  // namespace
-
-struct SignalAccess {
-  static void tell(const TellOnSignal& to) noexcept { to.tell_(to.context_); }
-};
-
-namespace {
-void on_signal(int number) {
-  const int saved = errno;
-  if (first_signal == 0) first_signal = number;
-  in_handler.fetch_add(1);
-  if (const TellOnSignal* to = watcher.load()) SignalAccess::tell(*to);
-  in_handler.fetch_sub(1);
-  errno = saved;
-}
-
-// The number after "key:" in a file of /proc, 0 if it is not there.
-std::uint64_t proc_number(const char* path, const std::string& key) {
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with(key)) return std::strtoull(line.c_str() + key.size(), nullptr, 10);
-  }
-  return 0;
-}
-}  // namespace
-
-std::uint64_t resident_bytes() { return proc_number("/proc/self/status", "VmRSS:") * 1024; }
-std::uint64_t peak_resident_bytes() { return proc_number("/proc/self/status", "VmHWM:") * 1024; }
-
 void reset_peak() noexcept {
   const int file = ::open("/proc/self/clear_refs", O_WRONLY | O_CLOEXEC);
   if (file < 0) return;
@@ -65,8 +28,11 @@ void reset_peak() noexcept {
 }
 
 KernelTransfers kernel_transfers() {
-  return {proc_number("/proc/self/io", "read_bytes:"),
-          proc_number("/proc/self/io", "write_bytes:")};
+  const std::string io = headrace::platform::read_text("/proc/self/io").value_or("");
+  const auto number = [&](const char* name) {
+    return headrace::platform::named_number(io, name).value_or(0);
+  };
+  return {number("read_bytes"), number("write_bytes")};
 }
 
 void return_freed_memory() noexcept {
@@ -137,46 +103,7 @@ void install_terminate_handler() noexcept {
         "train_gpt: error: %s; the process ends at once, nothing was saved, and swap files "
         "stay until the next run on their path removes them. %s\n",
         text.c_str(), cure);
-    std::_Exit(kRunFailed);
+    std::_Exit(kFailed);
   });
-}
-
-void install_signal_handlers() {
-  struct sigaction action {};
-  action.sa_handler = on_signal;
-  action.sa_flags = SA_RESTART;
-  ::sigemptyset(&action.sa_mask);
-  for (const int number : {SIGINT, SIGTERM}) ::sigaction(number, &action, nullptr);
-  // What nohup or a shell's background has us ignore stays ignored. A second SIGQUIT ends the
-  // process at once and leaves a core, for who looks into a run that hangs.
-  for (const int number : {SIGHUP, SIGQUIT}) {
-    struct sigaction before {};
-    if (::sigaction(number, nullptr, &before) != 0 || before.sa_handler == SIG_IGN) continue;
-    action.sa_flags = SA_RESTART | (number == SIGQUIT ? static_cast<int>(SA_RESETHAND) : 0);
-    ::sigaction(number, &action, nullptr);
-  }
-  // A closed stdout is then an error of the write, and the engine still closes its files.
-  ::signal(SIGPIPE, SIG_IGN);
-  // So is a file above ulimit -f, and the part of it that is there is removed.
-  ::signal(SIGXFSZ, SIG_IGN);
-}
-
-int signal_received() noexcept { return first_signal; }
-
-void check_signal() {
-  const int number = first_signal;
-  if (number == 0) return;
-  fail(headrace::Code::kInterrupted, "ended by a signal");
-}
-
-TellOnSignal::TellOnSignal(void (*tell)(void*) noexcept, void* context) noexcept
-    : tell_(tell), context_(context) {
-  watcher.store(this);
-  if (first_signal != 0) tell_(context_);
-}
-
-TellOnSignal::~TellOnSignal() {
-  watcher.store(nullptr);
-  while (in_handler.load() > 0) std::this_thread::yield();
 }
 }  // namespace train_gpt

@@ -14,8 +14,8 @@
 
 #include "batches.hpp"
 #include "gpt_shape.hpp"
-#include "process.hpp"
 #include "products.hpp"
+#include "program/signals.hpp"
 #include "safetensors.hpp"
 
 namespace train_gpt {
@@ -152,7 +152,7 @@ class Initialiser {
   void operator()(torch::nn::Module& module, const std::string& group) const {
     const at::NoGradGuard no_grad;
     for (const auto& item : module.named_parameters()) {
-      check_signal();
+      headrace::tools::check_signal();
       at::Tensor values = item.value();
       const std::string name = group + "." + item.key();
       if (file_ != nullptr) {
@@ -190,6 +190,7 @@ class Initialiser {
 
 // A signal ends a long forward pass after the block in hand, and a long backward pass too.
 inline at::Tensor ends_on_signal(at::Tensor x) {
+  using headrace::tools::check_signal;
   check_signal();
   if (x.requires_grad()) x.register_hook([](const at::Tensor&) { check_signal(); });
   return x;

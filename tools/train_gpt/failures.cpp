@@ -53,22 +53,15 @@ std::string first_line(const std::exception& error) {
   return text.substr(0, text.find('\n'));
 }
 
-std::string errno_text(int number) {
-  const char* name = strerrorname_np(number);
-  const char* text = strerrordesc_np(number);
-  if (name == nullptr) return "errno " + std::to_string(number);
-  return std::string(name) + " (" + (text != nullptr ? text : "") + ")";
-}
-
 void fail(headrace::Code code, const std::string& text, int sys_errno) {
   throw headrace::Error(code, text, sys_errno);
 }
 
 int exit_code_for(const headrace::Error& error, bool running) {
-  if (dynamic_cast<const MissingDevice*>(&error) != nullptr) return kMachineLacks;
+  if (dynamic_cast<const MissingDevice*>(&error) != nullptr) return kLacking;
   const bool refused = headrace::is_refusal(error.code()) ||
                        (error.code() == headrace::Code::kIo && is_refusal_errno(error.sys_errno()));
-  return !running && refused ? kRefused : kRunFailed;
+  return !running && refused ? kRefused : kFailed;
 }
 
 Failure describe(const std::exception& error, bool running, int signal, const InTorch& torch) {
@@ -84,18 +77,18 @@ Failure describe(const std::exception& error, bool running, int signal, const In
     return {exit_code_for(*ours, running), headrace::code_name(ours->code()), ours->what()};
   if (is_lack_of_memory(error)) {
     const bool says = dynamic_cast<const std::bad_alloc*>(&error) == nullptr;
-    return {kRunFailed, "kOutOfMemory",
+    return {kFailed, "kOutOfMemory",
             "the system gives no more memory" + (says ? " (" + first_line(error) + ")" : "") +
                 "; the run ended. Make --batch, --seq or headrace.host_budget_bytes smaller, or "
                 "raise the limit (ulimit -v, the cgroup's memory.max)."};
   }
   if (!torch.version.empty()) {
-    return {kRunFailed, "kTorch",
+    return {kFailed, "kTorch",
             "LibTorch " + torch.version + " failed in " + torch.doing + ": " + first_line(error) +
                 "; the run ended. Run it with --plain: if it fails there too, report this line to "
                 "PyTorch, else to Headrace."};
   }
-  return {kRunFailed, "kUnexpected", first_line(error)};
+  return {kFailed, "kUnexpected", first_line(error)};
 }
 
 std::string outcome_text(const Outcome& outcome) {

@@ -4,6 +4,7 @@
 #include <headrace/torch/offload.hpp>
 
 #include "gpu.hpp"
+#include "program/signals.hpp"
 #include "progress.hpp"
 #include "torch_training.hpp"
 
@@ -43,8 +44,8 @@ class Offloaded : public TorchTraining {
         embed_(add_hyperparameters_and_embed()),
         blocks_(add_blocks()),
         head_(add<Head>("head")) {
-    const TellOnSignal tell([](void* to) noexcept { static_cast<Offloaded*>(to)->interrupt(); },
-                            this);
+    const headrace::tools::TellOnSignal tell(
+        [](void* to) noexcept { static_cast<Offloaded*>(to)->interrupt(); }, this);
     offload_.freeze();
   }
   // The graph goes before the engine that its nodes reach into.

@@ -14,6 +14,7 @@
 #include "loop.hpp"
 #include "openmp_waits.hpp"
 #include "process.hpp"
+#include "program/signals.hpp"
 #include "progress.hpp"
 #include "report.hpp"
 
@@ -23,6 +24,9 @@ using headrace::Code;
 using headrace::command_line::check_report_target;
 using headrace::command_line::check_targets_differ;
 using headrace::command_line::write_report;
+using headrace::tools::check_signal;
+using headrace::tools::signal_received;
+using headrace::tools::TellOnSignal;
 
 headrace::Settings read_settings(const Options& options) {
   headrace::ReadOptions read{.overrides = options.overrides, .for_auto = values_for_auto(options)};
@@ -303,7 +307,7 @@ int report_success(const Report& report) {
       write_report(to, document);
     } catch (const std::exception& error) {
       print_error(error.what());
-      exit_code = kRunFailed;
+      exit_code = kFailed;
     }
   };
   write(target, to_json(report));

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -15,9 +16,7 @@
 namespace train_gpt {
 namespace {
 using headrace::Code;
-
-// The format's own limit: a longer header is not one.
-constexpr std::uint64_t kMostHeaderBytes = 100'000'000;
+namespace tools = headrace::tools;
 
 // Reads `out.size()` bytes at `offset`; false at the file's end.
 bool read_exactly(int descriptor, std::uint64_t offset, std::span<std::byte> out,
@@ -41,10 +40,28 @@ bool read_exactly(int descriptor, std::uint64_t offset, std::span<std::byte> out
   return true;
 }
 
-[[noreturn]] void fail_short(const std::string& path, const std::string& what) {
+[[noreturn]] void fail_unsound(const std::string& path, const std::string& what) {
   fail(Code::kInvalidArgument,
        "'" + path + "' is not a sound safetensors file: " + what +
            "; nothing was read from it. Write it again with --save, or fetch it again.");
+}
+
+std::string read_header(int descriptor, std::uint64_t file_bytes, const std::string& path) {
+  std::array<std::byte, tools::kLengthBytes> begin;
+  if (file_bytes < begin.size() || !read_exactly(descriptor, 0, begin, path)) {
+    fail_unsound(path, "it has " + std::to_string(file_bytes) +
+                           " bytes, less than its header's length takes");
+  }
+  const std::uint64_t length = tools::header_length(begin);
+  if (length > tools::kMostHeaderBytes || length > file_bytes - begin.size()) {
+    fail_unsound(path, "its header should have " + std::to_string(length) +
+                           " bytes, the file has " + std::to_string(file_bytes) +
+                           " and a header at most " + std::to_string(tools::kMostHeaderBytes));
+  }
+  std::string header(length, '\0');
+  if (!read_exactly(descriptor, begin.size(), std::as_writable_bytes(std::span(header)), path))
+    fail_unsound(path, "it became shorter while it was read");
+  return header;
 }
 
 // Of the first value that is not finite, by the bits of its exponent.
@@ -97,27 +114,16 @@ SafetensorsReader SafetensorsReader::open(const std::string& path) {
              "; there are no weights to start from. Give --init the folder that --save wrote.",
          number);
   }
-  if (!S_ISREG(status.st_mode)) fail_short(path, "it is no regular file");
+  if (!S_ISREG(status.st_mode)) fail_unsound(path, "it is no regular file");
   const auto file_bytes = static_cast<std::uint64_t>(status.st_size);
-  std::byte length_bytes[8];
-  if (file_bytes < 8 || !read_exactly(reader.descriptor_, 0, length_bytes, path)) {
-    fail_short(path, "it has " + std::to_string(file_bytes) +
-                         " bytes, less than its header's length takes");
+  const std::string header = read_header(reader.descriptor_, file_bytes, path);
+  reader.data_begin_ = tools::kLengthBytes + header.size();
+  try {
+    reader.tensors_ = tools::parse_header(header, tools::DataOffsets::kWanted);
+    tools::check_data(reader.tensors_, file_bytes - reader.data_begin_);
+  } catch (const tools::SafetensorsFault& fault) {
+    fail_unsound(path, fault.what());
   }
-  std::uint64_t length = 0;
-  for (std::size_t i = 0; i < 8; ++i)
-    length |= std::to_integer<std::uint64_t>(length_bytes[i]) << (8 * i);
-  if (length > kMostHeaderBytes || length > file_bytes - 8) {
-    fail_short(path, "its header should have " + std::to_string(length) + " bytes, the file has " +
-                         std::to_string(file_bytes) + " and a header at most " +
-                         std::to_string(kMostHeaderBytes));
-  }
-  std::string header(length, '\0');
-  if (!read_exactly(reader.descriptor_, 8, std::as_writable_bytes(std::span(header)), path)) {
-    fail_short(path, "it became shorter while it was read");
-  }
-  reader.data_begin_ = 8 + length;
-  reader.tensors_ = parse_safetensors_header(header, file_bytes - reader.data_begin_, path);
   return reader;
 }
 
@@ -160,7 +166,7 @@ void SafetensorsReader::read(const std::string& name, std::span<std::byte> out) 
 SafetensorsWriter::SafetensorsWriter(std::string folder, std::vector<TensorEntry> tensors,
                                      const std::string& name)
     : folder_(std::move(folder)), target_(folder_ + "/" + name) {
-  const std::string header = safetensors_header(tensors);
+  const std::string header = tools::header_of(tensors);
   for (int attempt = 0; descriptor_ < 0; ++attempt) {
     temporary_ = folder_ + "/.model.safetensors." + std::to_string(::getpid()) + "." +
                  std::to_string(attempt);

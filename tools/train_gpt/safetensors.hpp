@@ -1,26 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // safetensors.hpp: reads and writes model.safetensors, tensor by tensor, never the whole file in
 // memory.
-//
-// The format: 8 bytes little-endian header length, a JSON object {"name": {"dtype", "shape",
-// "data_offsets"}}, then the bytes of all tensors without gaps. A file to read is untrusted: every
-// length, range, dtype and shape is checked before anything is read by it.
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "safetensors/header.hpp"
+
 namespace train_gpt {
-struct TensorEntry {
-  std::string name;
-  std::string dtype;  // "BF16", "F32", ...
-  std::vector<std::int64_t> shape;
-  std::uint64_t begin = 0;  // of its bytes, counted from the first byte after the header
-  std::uint64_t end = 0;
-};
+using headrace::tools::TensorEntry;
 
 // Ownership: an open descriptor.
 // Threads:   one at a time.
@@ -35,7 +26,7 @@ class SafetensorsReader {
 
   const std::string& path() const noexcept { return path_; }
   // In order of names.
-  const std::map<std::string, TensorEntry>& tensors() const noexcept { return tensors_; }
+  const headrace::tools::TensorsByName& tensors() const noexcept { return tensors_; }
   // Throws kInvalidArgument unless the tensor is there with this dtype and shape, saying what is
   // there instead.
   void require(const std::string& name, const std::string& dtype,
@@ -49,7 +40,7 @@ class SafetensorsReader {
   std::string path_;
   int descriptor_ = -1;
   std::uint64_t data_begin_ = 0;
-  std::map<std::string, TensorEntry> tensors_;
+  headrace::tools::TensorsByName tensors_;
 };
 
 inline constexpr const char* kModelFile = "model.safetensors";
@@ -80,15 +71,4 @@ class SafetensorsWriter {
   std::uint64_t expected_bytes_ = 0;
   std::uint64_t written_bytes_ = 0;
 };
-
-// Header length and header for these tensors in this order; their data starts at a multiple of
-// 4096.
-std::string safetensors_header(std::vector<TensorEntry>& tensors);
-// Parses and checks a header (without its length); `data_bytes` is what follows it. Throws
-// kInvalidArgument.
-std::map<std::string, TensorEntry> parse_safetensors_header(std::string_view header,
-                                                            std::uint64_t data_bytes,
-                                                            const std::string& path);
-// Bytes per element, 0 for a name that is not one.
-std::uint64_t dtype_size_bytes(std::string_view dtype) noexcept;
 }  // namespace train_gpt

@@ -7,19 +7,16 @@
 #include <cmath>
 #include <cstdarg>
 #include <cstdio>
-#include <nlohmann/json.hpp>
 #include <utility>
 
+#include "program/failing.hpp"
+#include "program/report_parts.hpp"
 #include "progress.hpp"
 
 namespace train_gpt {
 namespace {
-using Json = nlohmann::ordered_json;
-
-std::string dump(const Json& document) {
-  // Paths are bytes, not always UTF-8.
-  return document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
-}
+using headrace::tools::dump;
+using headrace::tools::Json;
 
 Json or_null(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
 
@@ -185,10 +182,9 @@ void add_losses(std::string& out, const Report& r) {
 
 // Of the steps in the middle: where updates are deferred, the first step has none behind it.
 double median_of(const std::vector<StepRecord>& steps, std::uint64_t StepRecord::*bytes) {
-  std::vector<std::uint64_t> values;
-  for (const StepRecord& step : steps) values.push_back(step.*bytes);
-  std::ranges::sort(values);
-  return static_cast<double>(values[values.size() / 2] + values[(values.size() - 1) / 2]) / 2;
+  std::vector<double> values;
+  for (const StepRecord& step : steps) values.push_back(static_cast<double>(step.*bytes));
+  return headrace::tools::median_of(std::move(values));
 }
 
 void add_times(std::string& out, const Report& r) {

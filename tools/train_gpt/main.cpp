@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // main.cpp: train_gpt, the reference trainer.
+#include <csignal>
+
 #include "process.hpp"
+#include "program/signals.hpp"
 #include "run.hpp"
 
 int main(int argc, char** argv) {
   train_gpt::return_freed_memory();
-  train_gpt::install_signal_handlers();
+  headrace::tools::install_signal_handlers({SIGINT, SIGTERM});
   train_gpt::install_terminate_handler();
   return train_gpt::run_program(
       argc, argv,
