@@ -125,7 +125,9 @@ TEST(Misuse, AFreezeAfterTheFirstSaysSo) {
     if (closed) offload.close();
     expect_error([&] { offload.freeze(); }, Code::kWrongState,
                  {closed ? "engine is closed" : "a second time"});
-    if (!closed) EXPECT_NO_THROW(offload(group, input()));
+    if (!closed) {
+      EXPECT_NO_THROW(offload(group, input()));
+    }
   }
   Offload unused((headrace::Settings()));
   unused.close();
