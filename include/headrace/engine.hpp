@@ -192,7 +192,7 @@ class Engine {
   // Cost:    an atomic count if resident in memory the device shares; else the shard is swapped
   //          in and copied, and one all-gather per section runs.
   // Order:   collective: every rank gathers the same groups in the same order.
-  // Throws kNotFound; kWrongState before load; kOutOfBudget when all gather buffers are leased
+  // Throws kNotFound; kWrongState before load; kOutOfBudget when all gather slots are leased
   //          (names the holders); kIo, kCorrupt: nothing changed, retrying is safe; kIoStalled: the
   //          engine can only be closed; kPeerLost naming both ranks' calls.
   [[nodiscard]] Gathered gather(GroupId group, Stream stream = {});

@@ -155,7 +155,10 @@ class TaskGroup {
   TaskGroup& operator=(const TaskGroup&) = delete;
   ~TaskGroup() { HEADRACE_CHECK(running_ == 0, "a task group was destroyed before join()"); }
 
-  // Runs `task` up to its first suspension now.
+  // Runs `task` up to its first suspension now. A task that never suspends has ended when this
+  // returns, so a child may have failed, or used up what the next one needs, between two calls of
+  // spawn(): look at cancelled() in between. The last child to end resumes the joiner, from its own
+  // stack: the joiner's next lines run inside that child's last call.
   void spawn(Task<> task) { run(this, std::move(task)); }
   // Awaits `task` instead of running it beside others; its error is the group's all the same.
   Task<> in_turn(Task<> task) {
@@ -231,8 +234,9 @@ struct Call : Work {
     }
     finish(self);
   }
-  // The caller may return, and `self` be gone, as soon as `done` is true; notify_all() touches an
-  // address and not what is there.
+  // The caller may return, and `self` be gone, as soon as `done` is true: nothing of `self` is read
+  // after that, and notify_all() touches an address, not what is there. A helper sets `done` under
+  // the mutex that its waiter sleeps on, so that the waiter cannot look, miss it, and sleep.
   static void finish(Call* self) noexcept {
     if (self->helper != nullptr) {
       self->helper->finish(self->done);

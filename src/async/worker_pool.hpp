@@ -48,7 +48,11 @@ class WorkerPool final : public Helper {
 
  private:
   // Lives in the awaiting coroutine's frame, under mutex_ from start() until its last unit has
-  // ended; then it belongs to the conductor and no worker touches it again.
+  // ended; then it belongs to the conductor and no worker touches it again. With two threads and
+  // three units: A takes 0, B takes 1, A takes 2 (the job leaves the list of untaken ones), A ends
+  // 2, B ends 1 and sees units_left == 0. B alone posts the job, with the mutex released: the
+  // conductor may resume the coroutine at once, and its frame, with the job in it, may be gone
+  // before post() returns.
   struct Job : Timer {
     Function function = nullptr;
     void* context = nullptr;

@@ -7,7 +7,7 @@ Calls::Calls(const Parts& parts) : p_(parts) {
   wake_waiting_.run = [](async::Work* work) noexcept {
     auto* const wake = static_cast<WakeWaiting*>(work);
     wake->posted.store(false);  // first: who asks from here on is not woken yet
-    wake->calls->p_.buffers.wake();
+    wake->calls->p_.gather_slots.wake();
     wake->calls->p_.pending.wake();
   };
 }

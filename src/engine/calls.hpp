@@ -19,7 +19,7 @@
 #include "async/worker_pool.hpp"
 #include "base/trace_recorder.hpp"
 #include "engine/failure.hpp"
-#include "tiles/gather_buffers.hpp"
+#include "tiles/gather_slots.hpp"
 #include "tiles/pending_updates.hpp"
 #include "tiles/updates.hpp"
 
@@ -34,7 +34,7 @@ class Calls {
     const residency::Plan& plan;
     async::Conductor& conductor;
     async::WorkerPool& workers;
-    tiles::GatherBuffers& buffers;
+    tiles::GatherSlots& gather_slots;
     tiles::PendingUpdates& pending;
     tiles::Updates& updates;
     base::TraceRecorder* trace;  // null: none

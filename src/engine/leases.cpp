@@ -46,15 +46,16 @@ Gathered Leases::lease_in_place(GroupId group, Stream stream) {
 
 Gathered Leases::lease_slot(GroupId group, Stream stream) {
   const auto began = Clock::now();
-  const auto [slot, updated] = p_.calls.run_patiently(
-      "gather", [&](const async::GiveUp* give_up) { return p_.buffers.acquire(group, give_up); });
+  const auto [slot, updated] = p_.calls.run_patiently("gather", [&](const async::GiveUp* give_up) {
+    return p_.gather_slots.acquire(group, give_up);
+  });
   waits_[group.index].add(began, updated, Clock::now());
   Gathered lease(this, group, slot, stream);  // from here it is given back whatever happens
   p_.failure.throw_if_ended("gather");
   if (p_.partition.world_size > 1) {
     join(lease);
   } else {
-    p_.buffers.wait_until_there(slot, stream);
+    p_.gather_slots.wait_until_there(slot, stream);
   }
   return lease;
 }
@@ -64,28 +65,30 @@ Gathered Leases::lease_slot(GroupId group, Stream stream) {
 void Leases::join(const Gathered& lease) {
   const auto one_at_a_time = p_.ranks.lock();
   const std::uint32_t slot = lease.slot_;
-  const bool joined = p_.buffers.joined(slot);
+  const bool joined = p_.gather_slots.joined(slot);
   const ranks::RankAgreement agreed =
       p_.gradients.meet({ranks::RankCall::Kind::kGather, lease.group_, !joined});
-  p_.buffers.wait_until_there(slot, lease.stream_);
+  p_.gather_slots.wait_until_there(slot, lease.stream_);
   if (!agreed.join) return;
   // Joined again for another rank: the same bytes once more, but not while they are read.
-  if (joined) p_.buffers.wait_for_readers(slot, lease.stream_);
+  if (joined) p_.gather_slots.wait_for_readers(slot, lease.stream_);
   const std::string what = "gather of " + p_.registry.group(lease.group_).name;
   for (const std::uint32_t s : p_.partition.group_sections[lease.group_.index]) {
     const partition::Section& section = p_.partition.sections[s];
-    p_.ranks.collective().all_gather(p_.ranks.next(what), lease.stream_,
-                                     {p_.buffers.memory(slot) + p_.buffers.section_offset_bytes(s),
-                                      section.buffer_elements * size_bytes(section.dtype)});
+    p_.ranks.collective().all_gather(
+        p_.ranks.next(what), lease.stream_,
+        {p_.gather_slots.memory(slot) + p_.gather_slots.section_offset_bytes(s),
+         section.buffer_elements * size_bytes(section.dtype)});
   }
-  p_.buffers.set_joined(slot, lease.stream_);  // only now: a gather that failed is joined again
+  p_.gather_slots.set_joined(slot,
+                             lease.stream_);  // only now: a gather that failed is joined again
 }
 
 void Leases::release(GroupId group, std::uint32_t slot, Stream stream) noexcept {
   if (slot == kInPlace) {
     in_place_[group.index].fetch_sub(1);
   } else {
-    p_.buffers.release(slot, stream);
+    p_.gather_slots.release(slot, stream);
   }
 }
 
@@ -98,7 +101,7 @@ DeviceSpan Leases::section(const Gathered& lease, DType dtype) const {
         p_.partition.buffer_elements(lease.group_.index, dtype) * size_bytes(dtype);
     if (lease.slot_ == kInPlace)
       return {const_cast<std::byte*>(p_.tiles.resident_weight(s)), bytes};
-    return {p_.buffers.memory(lease.slot_) + p_.buffers.section_offset_bytes(s), bytes};
+    return {p_.gather_slots.memory(lease.slot_) + p_.gather_slots.section_offset_bytes(s), bytes};
   }
   return {};
 }
@@ -120,7 +123,7 @@ std::optional<GroupId> Leases::leased_group() const noexcept {
   for (std::uint32_t g = 0; g < in_place_.size(); ++g) {
     if (leased_in_place({g})) return GroupId{g};
   }
-  return p_.buffers.leased_group();
+  return p_.gather_slots.leased_group();
 }
 
 void Leases::refuse(GroupId leased, const char* call) const {
@@ -131,10 +134,10 @@ void Leases::refuse_any(const char* call) const {
   if (const auto leased = leased_group()) refuse(*leased, call);
 }
 void Leases::refuse_any_in_slot(const char* call) const {
-  if (const auto leased = p_.buffers.leased_group()) refuse(*leased, call);
+  if (const auto leased = p_.gather_slots.leased_group()) refuse(*leased, call);
 }
 void Leases::refuse_in_slot(GroupId group, const char* call) const {
-  if (p_.buffers.is_leased(group)) refuse(group, call);
+  if (p_.gather_slots.is_leased(group)) refuse(group, call);
 }
 
 void Leases::add_stats(Stats& stats) const {

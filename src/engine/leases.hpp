@@ -14,7 +14,7 @@
 #include "headrace/gathered.hpp"
 #include "headrace/stats.hpp"
 #include "ranks/gradients.hpp"
-#include "tiles/gather_buffers.hpp"
+#include "tiles/gather_slots.hpp"
 #include "tiles/tile_store.hpp"
 
 namespace headrace::engine {
@@ -31,7 +31,7 @@ class Leases {
     ranks::RankCalls& ranks;
     ranks::Gradients& gradients;
     const tiles::TileStore& tiles;
-    tiles::GatherBuffers& buffers;
+    tiles::GatherSlots& gather_slots;
     tiles::PendingUpdates& pending;
   };
   explicit Leases(const Parts& parts);

@@ -72,7 +72,7 @@ void Values::load(ParameterId id, Content content, const Source& source) {
   contents_.require(id, content, "load");
   content = contents_.kept_as(id, content);
   p_.calls.finish_updates("load");
-  p_.calls.run([&] { return p_.buffers.forget(group); });
+  p_.calls.run([&] { return p_.gather_slots.forget(group); });
   if (content == Content::kWeight || content == Content::kMaster)
     ++p_.counts.weight_changes[group.index];
   const auto tiles = p_.partition.tiles_with(p_.partition.parameters[id.index]);

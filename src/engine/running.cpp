@@ -49,7 +49,7 @@ void Running::drain() {
   calls->run([&]() -> async::Task<> {
     co_await values->let_go();
     co_await updates->stop();
-    co_await buffers->drain();
+    co_await gather_slots->drain();
   });
 }
 
@@ -57,7 +57,7 @@ void Running::add_stats(Stats& s) const {
   if (swap) add_drive_stats(*swap, plan.report, s);
   s.update_threads = workers->threads();
   s.update_threads_source = update_threads_source;
-  const tiles::GatherCounters g = buffers->counters();
+  const tiles::GatherCounters g = gather_slots->counters();
   s.copied_to_device_bytes = g.copied_bytes;
   s.gathers_prefetched = g.prefetched;
   s.gathers_on_demand = g.on_demand;
@@ -66,7 +66,7 @@ void Running::add_stats(Stats& s) const {
   s.steps_updated_on_device = updates->steps_on_device();
   s.steps_skipped = stepper->skipped();
   leases->add_stats(s);
-  s.engine_bytes += arena->size_bytes() + buffers->device_bytes() + gradients->device_bytes() +
+  s.engine_bytes += arena->size_bytes() + gather_slots->device_bytes() + gradients->device_bytes() +
                     (device_updates ? device_updates->device_bytes() : 0) + frames.reserve_bytes() +
                     bookkeeping_bytes;
 }

@@ -41,7 +41,7 @@ struct Running {
   std::unique_ptr<swap::SwapTier> swap;        // null: nothing is on NVMe
   std::unique_ptr<tiles::TileStore> tiles;
   std::unique_ptr<tiles::PendingUpdates> pending;
-  std::unique_ptr<tiles::GatherBuffers> buffers;
+  std::unique_ptr<tiles::GatherSlots> gather_slots;
   std::unique_ptr<ranks::Gradients> gradients;
   std::unique_ptr<tiles::DeviceUpdates> device_updates;  // null: the CPU updates
   std::unique_ptr<tiles::Updates> updates;

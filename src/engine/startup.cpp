@@ -184,7 +184,7 @@ void Startup::allocate(Running& r) {
   make_calls(r);
   // Before the first step, so that no step allocates.
   r.calls->run([&]() -> async::Task<> {
-    r.buffers->next_step();
+    r.gather_slots->next_step();
     co_return;
   });
 }
@@ -209,17 +209,17 @@ void Startup::make_tiles(Running& r) {
       tiles::TileStore::Parts{registry_, r.partition, r.plan, in_.settings, *r.arena, *r.workers,
                               r.swap.get(), r.trace.get()});
   r.pending = std::make_unique<tiles::PendingUpdates>(r.partition, r.plan);
-  r.buffers = std::make_unique<tiles::GatherBuffers>(
-      tiles::GatherBuffers::Parts{registry_, r.partition, r.plan, in_.settings.prefetch_groups,
-                                  *r.arena, *r.tiles, *r.pending, *in_.device, *r.conductor});
+  r.gather_slots = std::make_unique<tiles::GatherSlots>(
+      tiles::GatherSlots::Parts{registry_, r.partition, r.plan, in_.settings.prefetch_groups,
+                                *r.arena, *r.tiles, *r.pending, *in_.device, *r.conductor});
   // Its calls come later than anything that is made here.
   r.gradients = std::make_unique<ranks::Gradients>(ranks::Gradients::Parts{
       registry_, r.partition, r.plan, *r.arena, *in_.device, r.ranks,
       [&r](GroupId group) { r.calls->until_passed(group, "add_gradient"); }});
   make_device_updates(r);
   r.updates = std::make_unique<tiles::Updates>(tiles::Updates::Parts{
-      r.partition, r.plan, *r.gradients, *r.tiles, *r.buffers, *r.pending, r.device_updates.get(),
-      r.trace.get(), failure_.interrupted(),
+      r.partition, r.plan, *r.gradients, *r.tiles, *r.gather_slots, *r.pending,
+      r.device_updates.get(), r.trace.get(), failure_.interrupted(),
       optimizer_cpu::update_function(optimizer_cpu::choose_instruction_set()),
       [&in = in_](const tiles::UpdatePlace& place) { say_update_place(in, place); },
       [&failure = failure_](const std::exception_ptr& error) { failure.fail_deferred(error); }});
@@ -227,18 +227,18 @@ void Startup::make_tiles(Running& r) {
 
 void Startup::make_calls(Running& r) {
   r.calls = std::make_unique<Calls>(Calls::Parts{in_.poll, failure_, r.partition, r.plan,
-                                                 *r.conductor, *r.workers, *r.buffers, *r.pending,
-                                                 *r.updates, r.trace.get()});
+                                                 *r.conductor, *r.workers, *r.gather_slots,
+                                                 *r.pending, *r.updates, r.trace.get()});
   r.leases = std::make_unique<Leases>(Leases::Parts{registry_, r.partition, r.plan, failure_,
                                                     *r.calls, r.states, r.ranks, *r.gradients,
-                                                    *r.tiles, *r.buffers, *r.pending});
+                                                    *r.tiles, *r.gather_slots, *r.pending});
   r.values = std::make_unique<Values>(Values::Parts{registry_, in_.settings, r.partition, r.plan,
                                                     *r.arena, failure_, *r.calls, *r.leases,
-                                                    r.states, r.counts, *r.tiles, *r.buffers,
+                                                    r.states, r.counts, *r.tiles, *r.gather_slots,
                                                     /*staged=*/!in_.device->shares_host_memory()});
   r.stepper = std::make_unique<Stepper>(
       Stepper::Parts{registry_, in_.settings, in_.log, r.partition, r.plan, failure_, *r.calls,
-                     *r.leases, r.states, *r.values, r.counts, *r.gradients, *r.buffers, *r.pending,
-                     *r.updates, r.trace.get()});
+                     *r.leases, r.states, *r.values, r.counts, *r.gradients, *r.gather_slots,
+                     *r.pending, *r.updates, r.trace.get()});
 }
 }  // namespace headrace::engine

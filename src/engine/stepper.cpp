@@ -137,19 +137,19 @@ void Stepper::count_step() {
 
 async::Task<> Stepper::update_now() {
   co_await p_.values.let_go();
-  co_await p_.buffers.invalidate();
+  co_await p_.gather_slots.invalidate();
   p_.updates.start(0);
   co_await p_.updates.finish();
-  p_.buffers.next_step();
+  p_.gather_slots.next_step();
 }
 
 // Returns while the updates run, but for groups that the trainer holds on to: those are read
 // without another call that could wait.
 async::Task<> Stepper::defer_update() {
   co_await p_.values.let_go();
-  co_await p_.buffers.invalidate();
+  co_await p_.gather_slots.invalidate();
   p_.updates.start(steps_ + 1);
-  p_.buffers.next_step();
+  p_.gather_slots.next_step();
   for (std::uint32_t g = 0; g < p_.registry.groups().size(); ++g) {
     if (p_.leases.leased_in_place({g})) co_await p_.pending.until_passed({g});
   }

@@ -27,7 +27,7 @@ class Stepper {
     Values& values;
     Counts& counts;
     ranks::Gradients& gradients;
-    tiles::GatherBuffers& buffers;
+    tiles::GatherSlots& gather_slots;
     tiles::PendingUpdates& pending;
     tiles::Updates& updates;
     base::TraceRecorder* trace;  // null: none

@@ -26,17 +26,17 @@ void Values::load(GroupId group, const Fill& fill) {
   std::optional<std::uint32_t> slot;
   p_.calls.run([&]() -> async::Task<> {
     co_await held_.let_go();
-    co_await p_.buffers.invalidate();
-    if (!in_place && !p_.staged) slot = co_await p_.buffers.claim_empty(group);
+    co_await p_.gather_slots.invalidate();
+    if (!in_place && !p_.staged) slot = co_await p_.gather_slots.claim_empty(group);
   });
   // The slot goes back whatever `fill` does.
   const std::unique_ptr<Values, std::function<void(Values*)>> give_back(this, [&](Values* values) {
-    if (slot) values->p_.buffers.release(*slot, {});
+    if (slot) values->p_.gather_slots.release(*slot, {});
   });
   p_.states.begin_load(group);
   std::byte* const joined = p_.staged  ? p_.arena.range(p_.plan.load_staging.offset_bytes, 0).data()
                             : in_place ? nullptr
-                                       : p_.buffers.memory(*slot);
+                                       : p_.gather_slots.memory(*slot);
   ++p_.counts.weight_changes[group.index];
   fill_sections(group, fill, joined);
   p_.calls.run([&] { return write_group(group, joined); });
@@ -48,7 +48,7 @@ void Values::fill_sections(GroupId group, const Fill& fill, std::byte* joined) {
   const bool in_place = p_.plan.group_in_place[group.index];
   const auto section_values = [&](std::uint32_t s) {
     return in_place ? const_cast<std::byte*>(p_.tiles.resident_weight(s))
-                    : joined + p_.buffers.section_offset_bytes(s);
+                    : joined + p_.gather_slots.section_offset_bytes(s);
   };
   for (const std::uint32_t s : p_.partition.group_sections[group.index]) {
     const partition::Section& section = p_.partition.sections[s];
@@ -73,7 +73,7 @@ async::Task<> Values::write_group(GroupId group, const std::byte* values) {
       const std::uint64_t element_bytes = size_bytes(section.dtype);
       const std::byte* const weight = values == nullptr
                                           ? p_.tiles.view(t, p_.arena.bytes()).weight
-                                          : values + p_.buffers.section_offset_bytes(s) +
+                                          : values + p_.gather_slots.section_offset_bytes(s) +
                                                 p_.partition.tiles[t].first_element * element_bytes;
       // One at a time where there are no slots to bound them.
       if (!p_.tiles.needs_slot(t)) {

@@ -39,7 +39,7 @@ class Values {
     ValueStates& states;
     Counts& counts;
     tiles::TileStore& tiles;
-    tiles::GatherBuffers& buffers;
+    tiles::GatherSlots& gather_slots;
     bool staged = false;  // the device cannot be written to by the host
   };
   explicit Values(const Parts& parts);

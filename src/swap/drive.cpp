@@ -41,6 +41,15 @@ constexpr std::size_t kReapBatch = 32;
 
 // What a request in the kernel's hands points to: freed together, or, when one never came back, not
 // at all.
+//
+// The end of a lost transfer. A block makes no progress for the deadline: give_up() marks it
+// abandoned and ends its transfer with ETIMEDOUT, so whoever waits goes on, with memory that the
+// kernel may still write to. From here on stalled() is true, the engine has failed, and the arena
+// is leaked instead of freed. The block stays out of use. If its completion comes after all,
+// handle() gives the block back and touches no transfer, since another may have its place by then.
+// When all blocks are abandoned nothing can move any more, and every waiting transfer ends with
+// ETIMEDOUT. At the end of the thread an abandoned block keeps KernelSide alive for ever
+// (never_free), with the file descriptor: a late write then lands in a file that is still ours.
 struct KernelSide {
   base::UniqueFd fd;  // our own, so that a late request never meets a reused number
   std::vector<Block> blocks;

@@ -5,6 +5,21 @@
 // gradients are still read and its resident weights still written; until it is written, what the
 // drive holds of it is old. `updates.hpp` does the work that is booked here. Conductor only, but
 // where said otherwise.
+//
+// A group with a gradient, from begin() on:
+//
+//   unstarted --start_next()--> started --passed() of each tile--> passed --written()--> written
+//
+// While it is unstarted two flags say whether it may be started. `expected`: a fill has a slot that
+// the new weights can go to. `wanted`: a call waits for it, so it goes before the others. A group
+// that is held back (its weights lie on NVMe, and are gathered from there) needs one of the two:
+// updated earlier, its weights would be written, dropped, and read again.
+//
+// Example: groups a, b, c on NVMe, two gather slots, prefetch of one group. step() returns. The
+// fill of a, started by next_step(), expects a: a is updated into its slot. The trainer gathers a;
+// that starts the fill of b, which expects b. Now the trainer gathers c out of order: acquire()
+// wants c, and start_next() gives c before b. load() and hashes call want_all(): nobody is held
+// back any more, and they wait for the rest.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -55,7 +70,7 @@ class PendingUpdates {
   bool all_started() const noexcept { return unstarted_ == 0; }
   // The group to start: one that is wanted; or else the first in order that may be started. A group
   // whose weights go to NVMe and are gathered from there is held back until it is expected, so that
-  // they reach its gather buffer without being read again.
+  // they reach its gather slot without being read again.
   std::optional<GroupId> start_next();
   // Until there may be another answer.
   async::Waiters::Changed changed() noexcept { return waiters_.changed(); }

@@ -194,7 +194,7 @@ async::Task<> Updates::read_pass_write(std::uint32_t tile, TileView view) {
   if (p_.interrupted.load()) throw Error(Code::kInterrupted, "step: interrupted");
   const GroupId group = group_of(tile);
   co_await p_.tiles.read(tile, view, kAll, swap::Priority::kDemand);
-  const HandOver gathered = p_.buffers.hand_over_of(tile);
+  const HandOver gathered = p_.gather_slots.hand_over_of(tile);
   TileUpdate update = update_of(tile);
   update.weight_copy = gathered.by_pass;
   began_.store(true);
@@ -204,9 +204,9 @@ async::Task<> Updates::read_pass_write(std::uint32_t tile, TileView view) {
     co_await run_pass(update, tile, view);
   }
   async::TaskGroup ways_out;
-  if (gathered) p_.buffers.hand_over(tile, gathered, view.weight);
+  if (gathered) p_.gather_slots.hand_over(tile, gathered, view.weight);
   p_.pending.passed(group);
-  if (gathered.by_device != nullptr) ways_out.spawn(p_.buffers.device_done());
+  if (gathered.by_device != nullptr) ways_out.spawn(p_.gather_slots.device_done());
   ways_out.spawn(p_.tiles.write(tile, view, kAll));
   co_await ways_out.join();
   p_.pending.written(group);

@@ -255,7 +255,7 @@ TEST(EngineFaults, CloseAndDestructionWaitForWhatIsInFlight) {
   }
 }
 
-// Two groups of one weight each, all on NVMe, with one gather buffer; every request after the
+// Two groups of one weight each, all on NVMe, with one gather slot; every request after the
 // first `skip` is lost.
 struct Losing {
   explicit Losing(std::uint64_t skip) {

@@ -226,7 +226,7 @@ TEST(ServeOnDemand, SaysWhyWhereThereIsNoMemoryToBindIn) {
   EXPECT_TRUE(same_bits(m.weight(0).clone(), m.values[0]));
   const std::string text = text_of([&] { m.weight(1).add(m.weight(2)); });
   EXPECT_NE(text.find("group 'mlp.2'"), std::string::npos) << text;
-  EXPECT_NE(text.find("gather buffers are leased, by 'mlp.1'"), std::string::npos) << text;
+  EXPECT_NE(text.find("gather slots are leased, by 'mlp.1'"), std::string::npos) << text;
   EXPECT_NE(text.find("headrace.prefetch_groups"), std::string::npos) << text;
   EXPECT_TRUE(same_bits(m.weight(2).clone(), m.values[2])) << "and it is served when there is";
 }

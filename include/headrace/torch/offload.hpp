@@ -321,7 +321,7 @@ class Offload {
   //   until     the end of the operator; in a backward pass that of the pass, or until memory is
   //             out and it has been bound for longest. Never in the middle of an operator that uses
   //             it.
-  //   memory    a gather buffer more for as long as that (headrace.prefetch_groups). Where there is
+  //   memory    a gather slot more for as long as that (headrace.prefetch_groups). Where there is
   //             none to be had, the operator throws the parked text with that cause.
   //   refused   writing, torch::save, data_ptr() and other ways around operators: as without this.
   //   several   backward passes before a step that reach one parameter, the loss in a module apart
