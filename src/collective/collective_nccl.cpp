@@ -135,7 +135,7 @@ void CollectiveNccl::connect(const NcclOptions& options) try {
   check_made(until_issued(data_, control_.split_from(data_, rank_), end));
   check_made(until_issued(control_, control_.state(), end));
   // NCCL connects at the first use, which this is, so that a later wait is for the rank itself.
-  meet(posted_call(CallKind::kBarrier, {0, "make_nccl_collective"}, DType::kF32, 0), nullptr, 0);
+  meet(posted_call(CallKind::kBarrier, {0, "make_nccl_collective"}, DType::kF32, 0));
 } catch (...) {
   data_.abort();  // first: it may be making the other one
   throw;
@@ -338,24 +338,49 @@ void CollectiveNccl::grow_scratch(std::uint64_t size_bytes) {
 // ---- calls that block ----
 
 void CollectiveNccl::barrier(CollectiveTag tag) {
-  meet(posted_call(CallKind::kBarrier, tag, DType::kF32, 0), nullptr, 0);
+  meet(posted_call(CallKind::kBarrier, tag, DType::kF32, 0));
 }
 
 void CollectiveNccl::all_reduce_sum(CollectiveTag tag, double* values, std::uint64_t count) {
-  meet(posted_call(CallKind::kAllReduceSum, tag, DType::kF32, count), values, count);
+  meet(posted_call(CallKind::kAllReduceSum, tag, DType::kF32, count),
+       std::as_bytes(std::span(values, count)),
+       [&](std::uint64_t at, std::uint64_t size, Pieces pieces) {
+         values_.resize(world_size_ * size / sizeof(double));
+         for (std::uint32_t of = 0; of < world_size_; ++of) {
+           double* const part = values_.data() + of * (size / sizeof(double));
+           std::memcpy(part, pieces.first + of * pieces.stride, size);
+           value_parts_[of] = part;
+         }
+         sum_ranks(value_parts_, size / sizeof(double), values + at / sizeof(double));
+       });
 }
 
-void CollectiveNccl::meet(const PostedCall& call, double* values, std::uint64_t count) {
+void CollectiveNccl::exchange(CollectiveTag tag, std::span<const std::byte> mine,
+                              std::span<std::byte> all) {
+  meet(posted_call(CallKind::kExchange, tag, DType::kF32, mine.size()), mine,
+       [&](std::uint64_t at, std::uint64_t size, Pieces pieces) {
+         for (std::uint32_t of = 0; of < world_size_; ++of)
+           std::memcpy(&all[of * mine.size() + at], pieces.first + of * pieces.stride, size);
+       });
+}
+
+void CollectiveNccl::meet(const PostedCall& call) {
+  meet(call, {}, [](std::uint64_t, std::uint64_t, Pieces) {});
+}
+
+template <class Take>
+void CollectiveNccl::meet(const PostedCall& call, std::span<const std::byte> mine,
+                          const Take& take) {
   {
     const ControlUse use(*this);
-    Post mine;
-    mine.call = call;
-    mine.queued = queued_calls_.count;
-    mine.queued_hash = queued_calls_.hash;
-    if (count != 0 && count <= kValuesInPost)
-      std::memcpy(mine.body.data(), values, count * sizeof(double));
-    std::string why = compare(mine);
-    if (why.empty() && count != 0) why = sum_values(mine, values, count);
+    Post post;
+    post.call = call;
+    post.queued = queued_calls_.count;
+    post.queued_hash = queued_calls_.hash;
+    if (!mine.empty() && mine.size() <= post.body.size())
+      std::memcpy(post.body.data(), mine.data(), mine.size());
+    std::string why = compare(post);
+    if (why.empty() && !mine.empty()) why = receive(post, mine, take);
     // This rank's own failure, if it is at that, says more than that another is late.
     if (!why.empty()) settle(why, first_failed(posts_) != nullptr);
   }
@@ -370,37 +395,31 @@ std::string CollectiveNccl::compare(Post& mine) {
   if (const auto why = refusal_of(posts_, rank_)) return *why;
   if (queued_the_same(posts_)) return "";
   std::vector<QueuedCalls> queued(world_size_);
-  const Met again = exchange(&queued_calls_, control_memory_.data() + world_size_ * sizeof(Post),
-                             reinterpret_cast<std::byte*>(queued.data()), sizeof(QueuedCalls),
-                             Clock::now() + deadline_);
+  const Met again = send_to_all(&queued_calls_, control_memory_.data() + world_size_ * sizeof(Post),
+                                reinterpret_cast<std::byte*>(queued.data()), sizeof(QueuedCalls),
+                                Clock::now() + deadline_);
   return again == Met::kAll ? queued_difference(posts_, queued) : not_met(again, mine);
 }
 
-std::string CollectiveNccl::sum_values(const Post& mine, double* values, std::uint64_t count) {
-  if (count <= kValuesInPost) {
-    sum_received(reinterpret_cast<const std::byte*>(posts_.data()) + offsetof(Post, body),
-                 sizeof(Post), values, count);
+// Small messages have come with the posts. A chunk is sent before it is taken, so that what is
+// taken may be written over what was sent.
+template <class Take>
+std::string CollectiveNccl::receive(const Post& post, std::span<const std::byte> mine,
+                                    const Take& take) {
+  if (mine.size() <= post.body.size()) {
+    const auto* const posts = reinterpret_cast<const std::byte*>(posts_.data());
+    take(0, mine.size(), Pieces{posts + offsetof(Post, body), sizeof(Post)});
     return "";
   }
-  constexpr std::uint64_t kChunk = kPayloadBytes / sizeof(double);
-  for (std::uint64_t done = 0; done < count; done += kChunk) {
-    const std::uint64_t chunk = std::min(kChunk, count - done);
-    const Met met = exchange(values + done, control_memory_.data() + world_size_ * sizeof(Post),
-                             payload_.data(), chunk * sizeof(double), Clock::now() + deadline_);
-    if (met != Met::kAll) return not_met(met, mine);
-    sum_received(payload_.data(), chunk * sizeof(double), values + done, chunk);
+  for (std::uint64_t at = 0; at < mine.size(); at += kPayloadBytes) {
+    const std::uint64_t size = std::min(kPayloadBytes, mine.size() - at);
+    const Met met =
+        send_to_all(mine.data() + at, control_memory_.data() + world_size_ * sizeof(Post),
+                    payload_.data(), size, Clock::now() + deadline_);
+    if (met != Met::kAll) return not_met(met, post);
+    take(at, size, Pieces{payload_.data(), size});
   }
   return "";
-}
-
-void CollectiveNccl::sum_received(const std::byte* first, std::uint64_t stride, double* values,
-                                  std::uint64_t count) {
-  values_.resize(world_size_ * count);
-  for (std::uint32_t of = 0; of < world_size_; ++of) {
-    std::memcpy(values_.data() + of * count, first + of * stride, count * sizeof(double));
-    value_parts_[of] = values_.data() + of * count;
-  }
-  sum_ranks(value_parts_, count, values);
 }
 
 // What is left of an exchange that not all came to; "" where the failure is known already.
@@ -419,15 +438,15 @@ std::string CollectiveNccl::not_met(Met met, const Post& mine) {
 // Late ones leave what they posted last, by its number.
 CollectiveNccl::Met CollectiveNccl::exchange_posts(Post& mine, Clock::time_point end) {
   mine.number = ++exchanges_;
-  return exchange(&mine, control_memory_.data(), reinterpret_cast<std::byte*>(posts_.data()),
-                  sizeof(Post), end);
+  return send_to_all(&mine, control_memory_.data(), reinterpret_cast<std::byte*>(posts_.data()),
+                     sizeof(Post), end);
 }
 
 // Every rank's `size_bytes` at `mine`, one behind the other in `received`. Where it did not end in
 // time the control communicator is given up, which ends it, and what had come is there.
-CollectiveNccl::Met CollectiveNccl::exchange(const void* mine, std::byte* slots,
-                                             std::byte* received, std::uint64_t size_bytes,
-                                             Clock::time_point end) {
+CollectiveNccl::Met CollectiveNccl::send_to_all(const void* mine, std::byte* slots,
+                                                std::byte* received, std::uint64_t size_bytes,
+                                                Clock::time_point end) {
   exchange_result_ = kNcclSuccess;
   {
     const std::lock_guard lock(mutex_);

@@ -40,6 +40,8 @@ class CollectiveNccl final : public Collective {
   void reduce_scatter(CollectiveTag tag, Stream stream, void* buffer, DType dtype,
                       std::uint64_t elements) override;
   void all_reduce_sum(CollectiveTag tag, double* values, std::uint64_t count) override;
+  void exchange(CollectiveTag tag, std::span<const std::byte> mine,
+                std::span<std::byte> all) override;
   void barrier(CollectiveTag tag) override;
   void abort(std::string_view why) noexcept override;
 
@@ -82,6 +84,10 @@ class CollectiveNccl final : public Collective {
     std::uint64_t size_bytes_ = 0;
   };
   class ControlUse;
+  struct Pieces {  // rank r's is at first + r * stride
+    const std::byte* first;
+    std::uint64_t stride;
+  };
 
   void connect(const NcclOptions& options);
   void check_same_gpu();
@@ -97,15 +103,17 @@ class CollectiveNccl final : public Collective {
   void add_in_rank_order(Stream stream, std::byte* own, DType dtype, std::uint64_t elements);
 
   // Calls that block.
-  void meet(const PostedCall& call, double* values, std::uint64_t count);
+  // take(at, size, pieces): `size` bytes from `at` on of every rank's are there.
+  template <class Take>
+  void meet(const PostedCall& call, std::span<const std::byte> mine, const Take& take);
+  void meet(const PostedCall& call);
   std::string compare(Post& mine);
-  std::string sum_values(const Post& mine, double* values, std::uint64_t count);
+  template <class Take>
+  std::string receive(const Post& post, std::span<const std::byte> mine, const Take& take);
   std::string not_met(Met met, const Post& mine);
-  void sum_received(const std::byte* first, std::uint64_t stride, double* values,
-                    std::uint64_t count);
   Met exchange_posts(Post& mine, Clock::time_point end);
-  Met exchange(const void* mine, std::byte* slots, std::byte* received, std::uint64_t size_bytes,
-               Clock::time_point end);
+  Met send_to_all(const void* mine, std::byte* slots, std::byte* received, std::uint64_t size_bytes,
+                  Clock::time_point end);
   Met wait_for_exchange(Clock::time_point end);
   NcclResult until_issued(NcclCommunicator& communicator, NcclResult result, Clock::time_point end);
 

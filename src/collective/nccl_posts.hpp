@@ -37,14 +37,13 @@ struct Post {
   std::uint64_t queued = 0;       // calls made so far that did not block, and their hash
   std::uint64_t queued_hash = 0;
   PostedCall call;
-  // Of kCall: the values to sum, where they fit. Of kFailed: why.
+  // Of kCall: what the rank gives, where it fits. Of kFailed: why.
   std::array<char, 856> body = {};
 
   std::string_view text() const noexcept;
   void set_text(std::string_view text) noexcept;
 };
 static_assert(sizeof(Post) == 1024 && std::is_trivially_copyable_v<Post>);
-inline constexpr std::uint64_t kValuesInPost = sizeof(Post::body) / sizeof(double);
 
 // The last calls that did not block.
 struct QueuedCalls {
