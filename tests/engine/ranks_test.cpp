@@ -563,9 +563,11 @@ TEST(RanksStep, NamesAChangeThatOneRankAloneHasMade) {
 }
 
 TEST(RanksStep, NamesTheOptionThatDiffers) {
-  const StepOptions others[] = {
-      {.learning_rate = 0.5f}, {.gradient_scale = 0.25f}, {.max_norm = 2.0f}};
-  const char* const names[] = {"learning_rate", "gradient_scale", "max_norm"};
+  const StepOptions others[] = {{.learning_rate = 0.5f},
+                                {.gradient_scale = 0.25f},
+                                {.max_norm = 2.0f},
+                                {.max_norm = -0.0f}};  // by its bits
+  const char* const names[] = {"learning_rate", "gradient_scale", "max_norm", "max_norm"};
   for (std::size_t i = 0; i < std::size(others); ++i) {
     const auto errors = run_ranks(2, HostFlavour::kPrompt, plain, [&](Rank& rank) {
       register_model(rank.engine);
