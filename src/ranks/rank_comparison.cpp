@@ -118,9 +118,14 @@ std::string RankCalls::difference_in_settings(const std::vector<std::string>& li
 }
 
 std::uint64_t RankCalls::update_hash(ParameterId id) const {
-  const Hyperparameters& v =
+  // Named one and all: with a new one this does not compile.
+  const auto& [scale, beta1, beta2, eps, weight_decay, momentum, dampening, rate_decay, nesterov,
+               bias_correction, maximize] =
       registry_.hyperparameters(registry_.parameter(id).spec.hyperparameters);
-  return hash_of(std::array{v.learning_rate_scale, v.beta1, v.beta2, v.eps, v.weight_decay}, 0);
+  const std::uint32_t flags =
+      (nesterov ? 1u : 0u) | (bias_correction ? 2u : 0u) | (maximize ? 4u : 0u);
+  return hash_of(
+      std::array{scale, beta1, beta2, eps, weight_decay, momentum, dampening, rate_decay}, flags);
 }
 
 // In every step of several ranks: allocates nothing.
