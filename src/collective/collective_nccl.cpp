@@ -179,12 +179,12 @@ CollectiveNccl::~CollectiveNccl() {
   data_.finish(end);
 }
 
-// Whoever waits for this rank in an exchange is told in it.
+// Whoever waits for this rank in a round is told in it.
 void CollectiveNccl::leave() noexcept try {
   const ControlUse use(*this);
   Post post;
   post.kind = Post::Kind::kLeft;
-  exchange_posts(post, Clock::now() + grace_);
+  post_round(post, Clock::now() + grace_);
 } catch (const std::exception&) {  // it has failed: that has been said, or cannot be
 }
 
@@ -390,14 +390,14 @@ void CollectiveNccl::meet(const PostedCall& call, std::span<const std::byte> min
 
 // Why the call ends here, or "".
 std::string CollectiveNccl::compare(Post& mine) {
-  const Met met = exchange_posts(mine, Clock::now() + deadline_);
+  const Met met = post_round(mine, Clock::now() + deadline_);
   if (met != Met::kAll) return not_met(met, mine);
   if (const auto why = refusal_of(posts_, rank_)) return *why;
   if (queued_the_same(posts_)) return "";
   std::vector<QueuedCalls> queued(world_size_);
-  const Met again = send_to_all(&queued_calls_, control_memory_.data() + world_size_ * sizeof(Post),
-                                reinterpret_cast<std::byte*>(queued.data()), sizeof(QueuedCalls),
-                                Clock::now() + deadline_);
+  const Met again = hold_round(&queued_calls_, control_memory_.data() + world_size_ * sizeof(Post),
+                               reinterpret_cast<std::byte*>(queued.data()), sizeof(QueuedCalls),
+                               Clock::now() + deadline_);
   return again == Met::kAll ? queued_difference(posts_, queued) : not_met(again, mine);
 }
 
@@ -414,19 +414,19 @@ std::string CollectiveNccl::receive(const Post& post, std::span<const std::byte>
   for (std::uint64_t at = 0; at < mine.size(); at += kPayloadBytes) {
     const std::uint64_t size = std::min(kPayloadBytes, mine.size() - at);
     const Met met =
-        send_to_all(mine.data() + at, control_memory_.data() + world_size_ * sizeof(Post),
-                    payload_.data(), size, Clock::now() + deadline_);
+        hold_round(mine.data() + at, control_memory_.data() + world_size_ * sizeof(Post),
+                   payload_.data(), size, Clock::now() + deadline_);
     if (met != Met::kAll) return not_met(met, post);
     take(at, size, Pieces{payload_.data(), size});
   }
   return "";
 }
 
-// What is left of an exchange that not all came to; "" where the failure is known already.
+// What is left of a round that not all came to; "" where the failure is known already.
 std::string CollectiveNccl::not_met(Met met, const Post& mine) {
   if (met == Met::kBroken) {
-    if (exchange_result_ == kNcclSuccess) return "";
-    return "NCCL at " + describe(call_of(mine.call)) + ": " + library_.describe(exchange_result_) +
+    if (round_result_ == kNcclSuccess) return "";
+    return "NCCL at " + describe(call_of(mine.call)) + ": " + library_.describe(round_result_) +
            ": no rank can go on; close every rank's engine and start again";
   }
   if (first_failed(posts_) != nullptr) return refusal_of(posts_, rank_).value_or("");
@@ -436,21 +436,21 @@ std::string CollectiveNccl::not_met(Met met, const Post& mine) {
 }
 
 // Late ones leave what they posted last, by its number.
-CollectiveNccl::Met CollectiveNccl::exchange_posts(Post& mine, Clock::time_point end) {
-  mine.number = ++exchanges_;
-  return send_to_all(&mine, control_memory_.data(), reinterpret_cast<std::byte*>(posts_.data()),
-                     sizeof(Post), end);
+CollectiveNccl::Met CollectiveNccl::post_round(Post& mine, Clock::time_point end) {
+  mine.number = ++rounds_;
+  return hold_round(&mine, control_memory_.data(), reinterpret_cast<std::byte*>(posts_.data()),
+                    sizeof(Post), end);
 }
 
 // Every rank's `size_bytes` at `mine`, one behind the other in `received`. Where it did not end in
 // time the control communicator is given up, which ends it, and what had come is there.
-CollectiveNccl::Met CollectiveNccl::send_to_all(const void* mine, std::byte* slots,
-                                                std::byte* received, std::uint64_t size_bytes,
-                                                Clock::time_point end) {
-  exchange_result_ = kNcclSuccess;
+CollectiveNccl::Met CollectiveNccl::hold_round(const void* mine, std::byte* slots,
+                                               std::byte* received, std::uint64_t size_bytes,
+                                               Clock::time_point end) {
+  round_result_ = kNcclSuccess;
   {
     const std::lock_guard lock(mutex_);
-    exchange_done_ = false;
+    round_done_ = false;
   }
   std::byte* const own = slots + rank_ * size_bytes;
   device_->copy(control_stream_, own, mine, size_bytes);
@@ -471,30 +471,30 @@ CollectiveNccl::Met CollectiveNccl::send_to_all(const void* mine, std::byte* slo
     result = until_issued(control_, result, end);
   }
   Met met = is_error(result) ? Met::kBroken : result == kNcclInProgress ? Met::kLate : Met::kAll;
-  if (is_error(result) && result != kNcclEnded) exchange_result_ = result;
+  if (is_error(result) && result != kNcclEnded) round_result_ = result;
   const auto done = [](void* context) noexcept {
     auto& self = *static_cast<CollectiveNccl*>(context);
     const std::lock_guard lock(self.mutex_);
-    self.exchange_done_ = true;
+    self.round_done_ = true;
     self.changed_.notify_all();
   };
   device_->notify(control_stream_, done, this);
-  if (met == Met::kAll) met = wait_for_exchange(end);
+  if (met == Met::kAll) met = wait_for_round(end);
   if (met != Met::kAll) {
     control_.abort();
-    if (wait_for_exchange(Clock::now() + kDrain) != Met::kAll) return met;
+    if (wait_for_round(Clock::now() + kDrain) != Met::kAll) return met;
   }
   device_->copy(control_stream_, received, slots, world_size_ * size_bytes);
   device_->synchronize(control_stream_);
   return met;
 }
 
-CollectiveNccl::Met CollectiveNccl::wait_for_exchange(Clock::time_point end) {
+CollectiveNccl::Met CollectiveNccl::wait_for_round(Clock::time_point end) {
   std::unique_lock lock(mutex_);
   const bool was_good = life_ != Life::kFailed;
   changed_.wait_until(lock, end,
-                      [&] { return exchange_done_ || (was_good && life_ == Life::kFailed); });
-  if (exchange_done_) return Met::kAll;
+                      [&] { return round_done_ || (was_good && life_ == Life::kFailed); });
+  if (round_done_) return Met::kAll;
   return life_ == Life::kFailed ? Met::kBroken : Met::kLate;
 }
 
@@ -584,7 +584,7 @@ void CollectiveNccl::say_farewell(std::unique_lock<std::mutex>& lock) {
   lock.unlock();
   if (can_say) {
     try {
-      exchange_posts(farewell_, end);
+      post_round(farewell_, end);
       if (first_failed(posts_) != nullptr) why = refusal_of(posts_, rank_).value_or(own_why);
     } catch (const std::exception&) {  // the device is what failed: nothing can be said over it
     }
