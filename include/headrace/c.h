@@ -238,9 +238,9 @@ static inline void headrace_cuda_init(headrace_cuda* cuda) {
 headrace_code headrace_cuda_missing(char* buffer, size_t capacity, size_t* out_needed,
                                     headrace_error* error);
 
-/* headrace/collective.hpp as a table, all of it required. Calls come from the threads that call the
- * engine. `what` and `sequence` name the call: equal on every rank; `what` lasts as long as it.
- * abort(): this rank failed; the other ranks' calls have to end in a code. */
+/* headrace/collective.hpp as a table, all of it required but exchange. Calls come from the threads
+ * that call the engine. `what` and `sequence` name the call: equal on every rank; `what` lasts as
+ * long as it. abort(): this rank failed; the other ranks' calls have to end in a code. */
 typedef struct headrace_collective {
   uint32_t struct_size;
   uint32_t rank;
@@ -255,6 +255,10 @@ typedef struct headrace_collective {
                                   double* values, uint64_t count);
   headrace_code (*barrier)(void* context, uint64_t sequence, const char* what);
   void (*abort)(void* context, const char* why);
+  /* Rank r's `size_bytes` go to all[r * size_bytes] on every rank. NULL: by all_reduce_sum, with
+   * six bytes in each value. */
+  headrace_code (*exchange)(void* context, uint64_t sequence, const char* what, const void* mine,
+                            size_t size_bytes, void* all);
 } headrace_collective;
 
 /* ---- an engine ---- */

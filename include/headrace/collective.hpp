@@ -1,7 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
 // headrace/collective.hpp: the seam between ranks.
+//
+// An engine needs no more than this of whatever carries bytes between ranks. The library brings
+// ranks in one process and ranks over NCCL (headrace/nccl.hpp); a trainer may bring its own, over
+// MPI or torch's process groups. Each rank holds one Collective, and all of them make the same
+// calls in the same order. Only the data differ.
+//
+// An engine calls, where there are several ranks:
+//
+//   exchange        freeze: three, of 24 bytes, 32 for each parameter and 24 for each group, 8 for
+//                   each line of the settings. After that 16 bytes for each gather, step, discard
+//                   and change of the group whose gradients are collected: latency is what counts
+//   all_gather      one per section (a group's parameters of one dtype) of a gather
+//   reduce_scatter  one per section of a group with gradients
+//   all_reduce_sum  one per step, of 2 doubles and one per parameter
+//   abort           once it has failed
+//
+// Two ranks that meet in different calls, over a Collective that compares them:
+//
+//   rank 0  all_gather({7, "gather of h.3"}, stream, {data, 4096})
+//   rank 1  all_reduce_sum({7, "gradient norm"}, values, 5)
+//
+//   Each tells the other what it called: which function, the tag, the size. The two differ, so
+//   neither is carried out, and both end in kPeerLost with the same text:
+//     rank 1 called all_reduce_sum 'gradient norm' (sequence 7, 5 values) where rank 0 called
+//     all_gather 'gather of h.3' (sequence 7, 4096 bytes): neither was carried out, ...
+//   Every later call on either rank throws that text again.
+//
+// That is the second line of defence. The engine's ranks exchange what they are about to do first:
+// trainers that gather on rank 0 and step on rank 1 meet in the same exchange, and the engine names
+// both. So a Collective that compares nothing still serves, and one that compares finds what should
+// not happen.
 #pragma once
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
 
 #include "headrace/device.hpp"
@@ -10,15 +43,18 @@ namespace headrace {
 // What a call is for: every rank must make the same calls in the same order, and a rank that does
 // not is named with both tags.
 struct CollectiveTag {
-  std::uint64_t sequence = 0;
-  std::string_view what;  // e.g. "gather h.3"
+  std::uint64_t sequence = 0;  // counts an engine's calls from 0
+  std::string_view what;       // e.g. "gather of h.3"; lasts as long as the call
 };
 
-// Threads: the trainer's, one call at a time per rank.
+// Threads: the trainer's, one call at a time per rank; abort() from any, beside a call that waits.
 // Order:   stream-ordered: a call sees what was queued on `stream` before it, later work on
-//          `stream` sees its result.
+//          `stream` sees its result. It may return before the work is done; memory that it was
+//          given stays until the stream has passed it. A call without a stream is done when it
+//          returns.
 // Throws headrace::Error kPeerLost when another rank left, called something else, or did not come
-//          within the deadline; from then on every call throws it.
+//          within the deadline; from then on every call throws it. kInvalidArgument for a size that
+//          cannot be divided: nothing was sent, and the next call may follow.
 class Collective {
  public:
   virtual ~Collective() = default;
@@ -34,9 +70,14 @@ class Collective {
                               std::uint64_t elements) = 0;
   // values[i] becomes the sum over ranks, added in rank order: equal on all ranks. Blocks.
   virtual void all_reduce_sum(CollectiveTag tag, double* values, std::uint64_t count) = 0;
+  // all[r * mine.size() + i] becomes rank r's mine[i]. Host memory; `mine` is of the same size on
+  // every rank, `all` world_size times that and apart from it. Blocks.
+  // Without an implementation of its own: one all_reduce_sum, with six bytes in each value.
+  virtual void exchange(CollectiveTag tag, std::span<const std::byte> mine,
+                        std::span<std::byte> all);
   virtual void barrier(CollectiveTag tag) = 0;
   // After a local failure: every rank's pending and later calls end in kPeerLost with `why`. Never
-  // throws.
+  // throws, and waits for nobody.
   virtual void abort(std::string_view why) noexcept = 0;
 };
 }  // namespace headrace

@@ -15,12 +15,12 @@
 // Threads: the seam's (headrace/collective.hpp). One of its own, headrace-nccl, blocks signals and
 //          is gone with the object.
 // Found when: all_gather() and reduce_scatter() return once their work is queued; nothing is
-//          compared then. all_reduce_sum() and barrier() compare the ranks' calls, their own and
-//          all queued since the last of them, and name the first that differs on both sides. What
-//          calls that differed have queued until then has no meaning.
+//          compared then. all_reduce_sum(), exchange() and barrier() block. They compare the ranks'
+//          calls, their own and all queued since the last of them, and name the first that differs
+//          on both sides. What calls that differed have queued until then has no meaning.
 // Failure: kPeerLost, then and ever after. abort() returns at once; this rank's calls then wait up
-//          to 5 seconds for the others' next all_reduce_sum() or barrier(), which tells them why,
-//          and so does the object's end. An error that NCCL reports (a process that died) ends
+//          to 5 seconds for the others' next call that blocks, which tells them why, and so does
+//          the object's end. An error that NCCL reports (a process that died) ends
 //          every call within half a second. Else a rank that does not come is found at the
 //          deadline, by name where others wait in a call that blocks; it may still find them in
 //          that call, and is alone in the next. Work queued on streams is ended too, so that a

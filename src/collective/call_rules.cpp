@@ -10,6 +10,8 @@ const char* name_of(CallKind kind) noexcept {
       return "reduce_scatter";
     case CallKind::kAllReduceSum:
       return "all_reduce_sum";
+    case CallKind::kExchange:
+      return "exchange";
     case CallKind::kBarrier:
       return "barrier";
   }
@@ -24,7 +26,8 @@ bool same_call(const Call& a, const Call& b) noexcept {
 std::string describe(const Call& call) {
   std::string text = std::string(name_of(call.kind)) + " '" + call.what + "' (sequence " +
                      std::to_string(call.sequence);
-  if (call.kind == CallKind::kAllGather) text += ", " + std::to_string(call.size) + " bytes";
+  if (call.kind == CallKind::kAllGather || call.kind == CallKind::kExchange)
+    text += ", " + std::to_string(call.size) + " bytes";
   if (call.kind == CallKind::kReduceScatter)
     text += ", " + std::to_string(call.size) + " " + headrace::name_of(call.dtype);
   if (call.kind == CallKind::kAllReduceSum) text += ", " + std::to_string(call.size) + " values";

@@ -9,7 +9,13 @@
 #include "headrace/collective.hpp"
 
 namespace headrace::collective {
-enum class CallKind : std::uint8_t { kAllGather, kReduceScatter, kAllReduceSum, kBarrier };
+enum class CallKind : std::uint8_t {
+  kAllGather,
+  kReduceScatter,
+  kAllReduceSum,
+  kExchange,
+  kBarrier
+};
 const char* name_of(CallKind kind) noexcept;
 
 // One rank's side of a call. Everything but `data` must be equal on all ranks.
@@ -18,8 +24,8 @@ struct Call {
   std::uint64_t sequence = 0;
   std::string what;  // a copy: the caller's text may be gone when another rank reads it
   DType dtype = DType::kF32;
-  std::uint64_t size = 0;  // bytes for all-gather, else elements
-  void* data = nullptr;
+  std::uint64_t size = 0;  // bytes for all-gather and exchange, else elements
+  void* data = nullptr;    // of an exchange, only read
 };
 
 bool same_call(const Call& a, const Call& b) noexcept;

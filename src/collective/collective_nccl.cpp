@@ -135,7 +135,7 @@ void CollectiveNccl::connect(const NcclOptions& options) try {
   check_made(until_issued(data_, control_.split_from(data_, rank_), end));
   check_made(until_issued(control_, control_.state(), end));
   // NCCL connects at the first use, which this is, so that a later wait is for the rank itself.
-  meet(posted_call(CallKind::kBarrier, {0, "make_nccl_collective"}, DType::kF32, 0), nullptr, 0);
+  meet(posted_call(CallKind::kBarrier, {0, "make_nccl_collective"}, DType::kF32, 0));
 } catch (...) {
   data_.abort();  // first: it may be making the other one
   throw;
@@ -179,12 +179,12 @@ CollectiveNccl::~CollectiveNccl() {
   data_.finish(end);
 }
 
-// Whoever waits for this rank in an exchange is told in it.
+// Whoever waits for this rank in a round is told in it.
 void CollectiveNccl::leave() noexcept try {
   const ControlUse use(*this);
   Post post;
   post.kind = Post::Kind::kLeft;
-  exchange_posts(post, Clock::now() + grace_);
+  post_round(post, Clock::now() + grace_);
 } catch (const std::exception&) {  // it has failed: that has been said, or cannot be
 }
 
@@ -338,24 +338,49 @@ void CollectiveNccl::grow_scratch(std::uint64_t size_bytes) {
 // ---- calls that block ----
 
 void CollectiveNccl::barrier(CollectiveTag tag) {
-  meet(posted_call(CallKind::kBarrier, tag, DType::kF32, 0), nullptr, 0);
+  meet(posted_call(CallKind::kBarrier, tag, DType::kF32, 0));
 }
 
 void CollectiveNccl::all_reduce_sum(CollectiveTag tag, double* values, std::uint64_t count) {
-  meet(posted_call(CallKind::kAllReduceSum, tag, DType::kF32, count), values, count);
+  meet(posted_call(CallKind::kAllReduceSum, tag, DType::kF32, count),
+       std::as_bytes(std::span(values, count)),
+       [&](std::uint64_t at, std::uint64_t size, Pieces pieces) {
+         values_.resize(world_size_ * size / sizeof(double));
+         for (std::uint32_t of = 0; of < world_size_; ++of) {
+           double* const part = values_.data() + of * (size / sizeof(double));
+           std::memcpy(part, pieces.first + of * pieces.stride, size);
+           value_parts_[of] = part;
+         }
+         sum_ranks(value_parts_, size / sizeof(double), values + at / sizeof(double));
+       });
 }
 
-void CollectiveNccl::meet(const PostedCall& call, double* values, std::uint64_t count) {
+void CollectiveNccl::exchange(CollectiveTag tag, std::span<const std::byte> mine,
+                              std::span<std::byte> all) {
+  meet(posted_call(CallKind::kExchange, tag, DType::kF32, mine.size()), mine,
+       [&](std::uint64_t at, std::uint64_t size, Pieces pieces) {
+         for (std::uint32_t of = 0; of < world_size_; ++of)
+           std::memcpy(&all[of * mine.size() + at], pieces.first + of * pieces.stride, size);
+       });
+}
+
+void CollectiveNccl::meet(const PostedCall& call) {
+  meet(call, {}, [](std::uint64_t, std::uint64_t, Pieces) {});
+}
+
+template <class Take>
+void CollectiveNccl::meet(const PostedCall& call, std::span<const std::byte> mine,
+                          const Take& take) {
   {
     const ControlUse use(*this);
-    Post mine;
-    mine.call = call;
-    mine.queued = queued_calls_.count;
-    mine.queued_hash = queued_calls_.hash;
-    if (count != 0 && count <= kValuesInPost)
-      std::memcpy(mine.body.data(), values, count * sizeof(double));
-    std::string why = compare(mine);
-    if (why.empty() && count != 0) why = sum_values(mine, values, count);
+    Post post;
+    post.call = call;
+    post.queued = queued_calls_.count;
+    post.queued_hash = queued_calls_.hash;
+    if (!mine.empty() && mine.size() <= post.body.size())
+      std::memcpy(post.body.data(), mine.data(), mine.size());
+    std::string why = compare(post);
+    if (why.empty() && !mine.empty()) why = receive(post, mine, take);
     // This rank's own failure, if it is at that, says more than that another is late.
     if (!why.empty()) settle(why, first_failed(posts_) != nullptr);
   }
@@ -365,49 +390,43 @@ void CollectiveNccl::meet(const PostedCall& call, double* values, std::uint64_t 
 
 // Why the call ends here, or "".
 std::string CollectiveNccl::compare(Post& mine) {
-  const Met met = exchange_posts(mine, Clock::now() + deadline_);
+  const Met met = post_round(mine, Clock::now() + deadline_);
   if (met != Met::kAll) return not_met(met, mine);
   if (const auto why = refusal_of(posts_, rank_)) return *why;
   if (queued_the_same(posts_)) return "";
   std::vector<QueuedCalls> queued(world_size_);
-  const Met again = exchange(&queued_calls_, control_memory_.data() + world_size_ * sizeof(Post),
-                             reinterpret_cast<std::byte*>(queued.data()), sizeof(QueuedCalls),
-                             Clock::now() + deadline_);
+  const Met again = hold_round(&queued_calls_, control_memory_.data() + world_size_ * sizeof(Post),
+                               reinterpret_cast<std::byte*>(queued.data()), sizeof(QueuedCalls),
+                               Clock::now() + deadline_);
   return again == Met::kAll ? queued_difference(posts_, queued) : not_met(again, mine);
 }
 
-std::string CollectiveNccl::sum_values(const Post& mine, double* values, std::uint64_t count) {
-  if (count <= kValuesInPost) {
-    sum_received(reinterpret_cast<const std::byte*>(posts_.data()) + offsetof(Post, body),
-                 sizeof(Post), values, count);
+// Small messages have come with the posts. A chunk is sent before it is taken, so that what is
+// taken may be written over what was sent.
+template <class Take>
+std::string CollectiveNccl::receive(const Post& post, std::span<const std::byte> mine,
+                                    const Take& take) {
+  if (mine.size() <= post.body.size()) {
+    const auto* const posts = reinterpret_cast<const std::byte*>(posts_.data());
+    take(0, mine.size(), Pieces{posts + offsetof(Post, body), sizeof(Post)});
     return "";
   }
-  constexpr std::uint64_t kChunk = kPayloadBytes / sizeof(double);
-  for (std::uint64_t done = 0; done < count; done += kChunk) {
-    const std::uint64_t chunk = std::min(kChunk, count - done);
-    const Met met = exchange(values + done, control_memory_.data() + world_size_ * sizeof(Post),
-                             payload_.data(), chunk * sizeof(double), Clock::now() + deadline_);
-    if (met != Met::kAll) return not_met(met, mine);
-    sum_received(payload_.data(), chunk * sizeof(double), values + done, chunk);
+  for (std::uint64_t at = 0; at < mine.size(); at += kPayloadBytes) {
+    const std::uint64_t size = std::min(kPayloadBytes, mine.size() - at);
+    const Met met =
+        hold_round(mine.data() + at, control_memory_.data() + world_size_ * sizeof(Post),
+                   payload_.data(), size, Clock::now() + deadline_);
+    if (met != Met::kAll) return not_met(met, post);
+    take(at, size, Pieces{payload_.data(), size});
   }
   return "";
 }
 
-void CollectiveNccl::sum_received(const std::byte* first, std::uint64_t stride, double* values,
-                                  std::uint64_t count) {
-  values_.resize(world_size_ * count);
-  for (std::uint32_t of = 0; of < world_size_; ++of) {
-    std::memcpy(values_.data() + of * count, first + of * stride, count * sizeof(double));
-    value_parts_[of] = values_.data() + of * count;
-  }
-  sum_ranks(value_parts_, count, values);
-}
-
-// What is left of an exchange that not all came to; "" where the failure is known already.
+// What is left of a round that not all came to; "" where the failure is known already.
 std::string CollectiveNccl::not_met(Met met, const Post& mine) {
   if (met == Met::kBroken) {
-    if (exchange_result_ == kNcclSuccess) return "";
-    return "NCCL at " + describe(call_of(mine.call)) + ": " + library_.describe(exchange_result_) +
+    if (round_result_ == kNcclSuccess) return "";
+    return "NCCL at " + describe(call_of(mine.call)) + ": " + library_.describe(round_result_) +
            ": no rank can go on; close every rank's engine and start again";
   }
   if (first_failed(posts_) != nullptr) return refusal_of(posts_, rank_).value_or("");
@@ -417,21 +436,21 @@ std::string CollectiveNccl::not_met(Met met, const Post& mine) {
 }
 
 // Late ones leave what they posted last, by its number.
-CollectiveNccl::Met CollectiveNccl::exchange_posts(Post& mine, Clock::time_point end) {
-  mine.number = ++exchanges_;
-  return exchange(&mine, control_memory_.data(), reinterpret_cast<std::byte*>(posts_.data()),
-                  sizeof(Post), end);
+CollectiveNccl::Met CollectiveNccl::post_round(Post& mine, Clock::time_point end) {
+  mine.number = ++rounds_;
+  return hold_round(&mine, control_memory_.data(), reinterpret_cast<std::byte*>(posts_.data()),
+                    sizeof(Post), end);
 }
 
 // Every rank's `size_bytes` at `mine`, one behind the other in `received`. Where it did not end in
 // time the control communicator is given up, which ends it, and what had come is there.
-CollectiveNccl::Met CollectiveNccl::exchange(const void* mine, std::byte* slots,
-                                             std::byte* received, std::uint64_t size_bytes,
-                                             Clock::time_point end) {
-  exchange_result_ = kNcclSuccess;
+CollectiveNccl::Met CollectiveNccl::hold_round(const void* mine, std::byte* slots,
+                                               std::byte* received, std::uint64_t size_bytes,
+                                               Clock::time_point end) {
+  round_result_ = kNcclSuccess;
   {
     const std::lock_guard lock(mutex_);
-    exchange_done_ = false;
+    round_done_ = false;
   }
   std::byte* const own = slots + rank_ * size_bytes;
   device_->copy(control_stream_, own, mine, size_bytes);
@@ -452,30 +471,30 @@ CollectiveNccl::Met CollectiveNccl::exchange(const void* mine, std::byte* slots,
     result = until_issued(control_, result, end);
   }
   Met met = is_error(result) ? Met::kBroken : result == kNcclInProgress ? Met::kLate : Met::kAll;
-  if (is_error(result) && result != kNcclEnded) exchange_result_ = result;
+  if (is_error(result) && result != kNcclEnded) round_result_ = result;
   const auto done = [](void* context) noexcept {
     auto& self = *static_cast<CollectiveNccl*>(context);
     const std::lock_guard lock(self.mutex_);
-    self.exchange_done_ = true;
+    self.round_done_ = true;
     self.changed_.notify_all();
   };
   device_->notify(control_stream_, done, this);
-  if (met == Met::kAll) met = wait_for_exchange(end);
+  if (met == Met::kAll) met = wait_for_round(end);
   if (met != Met::kAll) {
     control_.abort();
-    if (wait_for_exchange(Clock::now() + kDrain) != Met::kAll) return met;
+    if (wait_for_round(Clock::now() + kDrain) != Met::kAll) return met;
   }
   device_->copy(control_stream_, received, slots, world_size_ * size_bytes);
   device_->synchronize(control_stream_);
   return met;
 }
 
-CollectiveNccl::Met CollectiveNccl::wait_for_exchange(Clock::time_point end) {
+CollectiveNccl::Met CollectiveNccl::wait_for_round(Clock::time_point end) {
   std::unique_lock lock(mutex_);
   const bool was_good = life_ != Life::kFailed;
   changed_.wait_until(lock, end,
-                      [&] { return exchange_done_ || (was_good && life_ == Life::kFailed); });
-  if (exchange_done_) return Met::kAll;
+                      [&] { return round_done_ || (was_good && life_ == Life::kFailed); });
+  if (round_done_) return Met::kAll;
   return life_ == Life::kFailed ? Met::kBroken : Met::kLate;
 }
 
@@ -565,7 +584,7 @@ void CollectiveNccl::say_farewell(std::unique_lock<std::mutex>& lock) {
   lock.unlock();
   if (can_say) {
     try {
-      exchange_posts(farewell_, end);
+      post_round(farewell_, end);
       if (first_failed(posts_) != nullptr) why = refusal_of(posts_, rank_).value_or(own_why);
     } catch (const std::exception&) {  // the device is what failed: nothing can be said over it
     }

@@ -3,15 +3,28 @@
 // this says how.
 //
 // Two communicators. `data_` carries all_gather and reduce_scatter, on the caller's streams.
-// `control_` carries exchanges: every rank sends every other a Post, and waits. A call that blocks
-// is an exchange, and so is a failure's or an end's farewell: whatever a rank does next, the others
-// find in the exchange that they come to, and a rank that is stuck in queued work hinders nobody
-// from saying so.
+// `control_` carries rounds: every rank sends every other a Post, and waits. A call that blocks is
+// a round, and so is a failure's or an end's farewell: whatever a rank does next, the others find
+// in the round that they come to, and a rank that is stuck in queued work hinders nobody from
+// saying so.
 //
 // NCCL's own reduction adds in the order of its rings and rounds at each hop. So the pieces are
 // sent as they are, and Device::accumulate adds them in rank order.
 //
 // A failure is settled before it is thrown: ranks that fail at the same time agree on the first.
+// Rank 1's drive fails, and rank 0 comes to its next barrier a second later, both in round 12:
+//
+//   rank 1, any thread   abort("EIO") notes the time, wakes the watch thread and returns
+//   rank 1, its watch    ends what is queued on `data_`, posts { 12, kFailed, "EIO" }, and waits
+//                        up to 5 seconds for the others' posts
+//   rank 1, its trainer  a call meanwhile waits until the farewell is over
+//   rank 0, its trainer  posts { 12, kCall, barrier 'step' }, and receives the farewell
+//   both throw           rank 1 gave up: EIO; no rank can go on without it; ...
+//
+// Had rank 0 failed too, its farewell would meet rank 1's in round 12, and the earlier of the two
+// is what both throw. Had it not come within the 5 seconds, rank 1 would throw alone. A rank that
+// ends posts { 12, kLeft }, and rank 0 throws "rank 1 has left and will not come to barrier
+// 'step'".
 #pragma once
 #include <chrono>
 #include <condition_variable>
@@ -40,6 +53,8 @@ class CollectiveNccl final : public Collective {
   void reduce_scatter(CollectiveTag tag, Stream stream, void* buffer, DType dtype,
                       std::uint64_t elements) override;
   void all_reduce_sum(CollectiveTag tag, double* values, std::uint64_t count) override;
+  void exchange(CollectiveTag tag, std::span<const std::byte> mine,
+                std::span<std::byte> all) override;
   void barrier(CollectiveTag tag) override;
   void abort(std::string_view why) noexcept override;
 
@@ -82,6 +97,10 @@ class CollectiveNccl final : public Collective {
     std::uint64_t size_bytes_ = 0;
   };
   class ControlUse;
+  struct Pieces {  // rank r's is at first + r * stride
+    const std::byte* first;
+    std::uint64_t stride;
+  };
 
   void connect(const NcclOptions& options);
   void check_same_gpu();
@@ -97,16 +116,18 @@ class CollectiveNccl final : public Collective {
   void add_in_rank_order(Stream stream, std::byte* own, DType dtype, std::uint64_t elements);
 
   // Calls that block.
-  void meet(const PostedCall& call, double* values, std::uint64_t count);
+  // take(at, size, pieces): `size` bytes from `at` on of every rank's are there.
+  template <class Take>
+  void meet(const PostedCall& call, std::span<const std::byte> mine, const Take& take);
+  void meet(const PostedCall& call);
   std::string compare(Post& mine);
-  std::string sum_values(const Post& mine, double* values, std::uint64_t count);
+  template <class Take>
+  std::string receive(const Post& post, std::span<const std::byte> mine, const Take& take);
   std::string not_met(Met met, const Post& mine);
-  void sum_received(const std::byte* first, std::uint64_t stride, double* values,
-                    std::uint64_t count);
-  Met exchange_posts(Post& mine, Clock::time_point end);
-  Met exchange(const void* mine, std::byte* slots, std::byte* received, std::uint64_t size_bytes,
-               Clock::time_point end);
-  Met wait_for_exchange(Clock::time_point end);
+  Met post_round(Post& mine, Clock::time_point end);
+  Met hold_round(const void* mine, std::byte* slots, std::byte* received, std::uint64_t size_bytes,
+                 Clock::time_point end);
+  Met wait_for_round(Clock::time_point end);
   NcclResult until_issued(NcclCommunicator& communicator, NcclResult result, Clock::time_point end);
 
   // Failure.
@@ -131,17 +152,17 @@ class CollectiveNccl final : public Collective {
   Post farewell_;
   Clock::time_point failing_since_;
   bool control_used_ = false;
-  bool exchange_done_ = false;
+  bool round_done_ = false;
   std::deque<Queued> queued_;
   bool closing_ = false;
 
   // With control_used_ only.
-  std::uint64_t exchanges_ = 0;
+  std::uint64_t rounds_ = 0;
   std::vector<Post> posts_;
   std::vector<std::byte> payload_;
   std::vector<double> values_;
   std::vector<const double*> value_parts_;
-  NcclResult exchange_result_ = kNcclSuccess;
+  NcclResult round_result_ = kNcclSuccess;
 
   const NcclLibrary library_;
   QueuedCalls queued_calls_;

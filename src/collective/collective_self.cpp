@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // collective_self.cpp: the collective of one rank. Its own piece is the whole, so every call is a
 // copy of nothing; the rules of use are those of more ranks.
+#include <algorithm>
 #include <mutex>
 #include <string>
 
@@ -18,6 +19,10 @@ class CollectiveSelf final : public Collective {
   void all_gather(CollectiveTag, Stream, DeviceSpan) override { check(); }
   void reduce_scatter(CollectiveTag, Stream, void*, DType, std::uint64_t) override { check(); }
   void all_reduce_sum(CollectiveTag, double*, std::uint64_t) override { check(); }
+  void exchange(CollectiveTag, std::span<const std::byte> mine, std::span<std::byte> all) override {
+    check();
+    std::ranges::copy(mine, all.begin());
+  }
   void barrier(CollectiveTag) override { check(); }
 
   void abort(std::string_view why) noexcept override {

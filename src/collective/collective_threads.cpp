@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // collective_threads.cpp: ranks that are threads of one process and read each other's memory. For
 // tests, and for trainers with a thread per device; device memory must be readable by the CPU.
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -30,6 +31,8 @@ class CollectiveThreads final : public Collective {
   void reduce_scatter(CollectiveTag tag, Stream stream, void* buffer, DType dtype,
                       std::uint64_t elements) override;
   void all_reduce_sum(CollectiveTag tag, double* values, std::uint64_t count) override;
+  void exchange(CollectiveTag tag, std::span<const std::byte> mine,
+                std::span<std::byte> all) override;
   void barrier(CollectiveTag tag) override {
     meeting_->meet(rank_, make_call(CallKind::kBarrier, tag, DType::kF32, 0, nullptr));
     meeting_->part();
@@ -101,6 +104,17 @@ void CollectiveThreads::all_reduce_sum(CollectiveTag tag, double* values, std::u
   sum_ranks(value_parts_, count, sums_.data());
   meeting_->part();
   if (count != 0) std::memcpy(values, sums_.data(), count * sizeof(double));
+}
+
+void CollectiveThreads::exchange(CollectiveTag tag, std::span<const std::byte> mine,
+                                 std::span<std::byte> all) {
+  meeting_->meet(rank_, make_call(CallKind::kExchange, tag, DType::kF32, mine.size(),
+                                  const_cast<std::byte*>(mine.data())));
+  for (std::uint32_t of = 0; of < world_size_; ++of) {
+    std::copy_n(static_cast<const std::byte*>(meeting_->posted(of).data), mine.size(),
+                all.begin() + static_cast<std::ptrdiff_t>(of * mine.size()));
+  }
+  meeting_->part();
 }
 }  // namespace
 

@@ -15,7 +15,16 @@ namespace headrace::collective {
 // A call has two halves. meet() ends when all ranks have come with the same call; from then on all
 // of them read each other's memory, and nothing stops the call any more. part() ends when all have
 // finished reading, so that no rank's memory is written or freed under another. Deadlines,
-// differences and aborts end meet() only.
+// differences and aborts end meet() only. Two ranks gather; the second comes later:
+//
+//   rank 0  meet(): posts all_gather 'gather of h.3' and where its memory is; waits
+//   rank 1  meet(): posts the same; both return
+//   each    copies the other's piece from posted(other).data
+//   rank 0  part(): has read, waits for rank 1
+//   rank 1  part(): has read; both return, and may write and free what they posted
+//
+// Had rank 1 posted a barrier, its meet() would compare the two and fail, and both meet() throw the
+// text that names them. An abort between meet() and part() ends the next meet(), not this one.
 //
 // Threads: one per rank.
 class Meeting {

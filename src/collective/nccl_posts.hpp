@@ -29,7 +29,7 @@ bool same_call(const PostedCall& a, const PostedCall& b) noexcept;
 
 struct Post {
   enum class Kind : std::uint32_t { kCall, kFailed, kLeft };
-  // The how manieth exchange it is for, from 1: tells one that has come from what lay there.
+  // The how manieth round it is for, from 1: tells one that has come from what lay there.
   std::uint64_t number = 0;
   Kind kind = Kind::kCall;
   std::uint32_t body_bytes = 0;
@@ -37,16 +37,23 @@ struct Post {
   std::uint64_t queued = 0;       // calls made so far that did not block, and their hash
   std::uint64_t queued_hash = 0;
   PostedCall call;
-  // Of kCall: the values to sum, where they fit. Of kFailed: why.
+  // Of kCall: what the rank gives, where it fits. Of kFailed: why.
   std::array<char, 856> body = {};
 
   std::string_view text() const noexcept;
   void set_text(std::string_view text) noexcept;
 };
 static_assert(sizeof(Post) == 1024 && std::is_trivially_copyable_v<Post>);
-inline constexpr std::uint64_t kValuesInPost = sizeof(Post::body) / sizeof(double);
 
-// The last calls that did not block.
+// The last calls that did not block. Nothing is compared when they are made; the next round finds a
+// difference. Two ranks gather different groups, and come to the same barrier:
+//
+//   rank 0  queues all_gather 'gather of h.3' (7), posts barrier 'step' (8), 1 call, hash a
+//   rank 1  queues all_gather 'gather of h.4' (7), posts barrier 'step' (8), 1 call, hash b
+//   both    the barriers are the same, the hashes are not: a second round sends the QueuedCalls
+//   both    call 0 is the first that differs: rank 1 called all_gather 'gather of h.4' ...
+//
+// Had rank 1 queued none, its call 0 would be what it posted: the barrier.
 struct QueuedCalls {
   static constexpr std::uint64_t kKept = 32;
   std::uint64_t count = 0;  // since the beginning; call i is at i % kKept

@@ -1,6 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // gradient_bucket.cpp: with several ranks: one group's gradients, whole, until all ranks reduce
 // them.
+//
+// Two ranks, of which rank 0 owns the first half of every section. Group 1 has one parameter of
+// four elements, whose gradient rank 1 never gets; the bucket is open for group 2 on both:
+//
+//   rank 0                                   rank 1
+//   has a gradient of group 1                comes to its next gather
+//       both reduce group 2, then open the bucket for group 1 (rank_calls.hpp)
+//   adds it: the bucket is { 1 2 3 4 }       says again that it gathers, and waits
+//       both gather, and come to the step, which reduces group 1
+//   the bucket is { 1 2 3 4 }                nothing has arrived: zeros, { 0 0 0 0 }
+//   reduce_scatter gives { 1 2 }, the first  { 3 4 }, the second half
+//   into its slab of group 1                 into its slab of group 1
+//
+// A group may be opened again before the step, for the next micro-batch: what is reduced then is
+// added to the slab, where the first was written (reduced_before_).
 #include <algorithm>
 
 #include "base/units.hpp"

@@ -5,6 +5,17 @@
 // parameter may have none on some rank. So before anything is joined or reduced, every rank says
 // what it is about to do. One that needs the gradient bucket for another group goes first: the
 // others reduce and open the bucket with it, and say again what they want.
+//
+// Two ranks, whose bucket is open for group 2; rank 1 has no gradient of group 1:
+//
+//   rank 0                        rank 1                     both, from what was said
+//   says "bucket for group 1"     says "gather of group 0"   rank 0 goes first: reduce group 2,
+//                                                            open the bucket for group 1
+//   adds its gradient of group 1
+//   says "gather of group 0"      says "gather of group 0"   the same call: join, if either must
+//   says "step"                   says "step"                reduce group 1, update
+//
+// Had rank 1 said "step" where rank 0 says "gather of group 0", both would throw, naming both.
 #pragma once
 #include <cstdint>
 #include <mutex>
@@ -61,22 +72,37 @@ class RankCalls {
   static std::uint64_t bookkeeping_bytes(std::uint32_t world_size) noexcept;
 
  private:
-  std::string text_of(const RankCall& call) const;
-  [[noreturn]] void refuse(std::uint32_t rank, const RankCall& other, const RankCall& first);
-  double print_of(const StepTerms& terms) const;
+  // A RankCall as it is sent.
+  struct Said {
+    std::uint64_t terms = 0;  // of a step: their hash
+    std::uint32_t group = 0;
+    RankCall::Kind kind = RankCall::Kind::kStep;
+    std::uint8_t join = 0;
+    std::uint16_t unused = 0;
+  };
+  // The first number in which a rank differs from rank 0.
+  struct Difference {
+    std::uint32_t rank = 0;
+    std::size_t index = 0;
+    std::uint64_t value = 0, of_rank_0 = 0;
+  };
+
+  std::string text_of(RankCall::Kind kind, GroupId group) const;
+  [[noreturn]] void refuse(std::uint32_t rank);
   [[noreturn]] void refuse_terms(const StepTerms& mine);
+  std::uint64_t terms_hash(const StepTerms& terms) const;
+  std::uint64_t update_hash(ParameterId id) const;
+  // `mine` has as many numbers on every rank.
+  std::optional<Difference> compare(std::string_view what, std::span<const std::uint64_t> mine);
   std::string difference_in_terms(const StepTerms& mine);
-  // values[r * mine.size() + i]: rank r's mine[i].
-  void exchange(std::string_view what, std::span<const double> mine, std::vector<double>& values);
-  std::string difference_in_counts(std::vector<double>& values, std::size_t setting_lines);
-  std::string difference_in_groups(std::vector<double>& values);
-  std::string difference_in_settings(std::vector<double>& values,
-                                     const std::vector<std::string>& lines);
+  std::string difference_in_counts(std::size_t setting_lines);
+  std::string difference_in_groups();
+  std::string difference_in_settings(const std::vector<std::string>& lines);
 
   Collective& collective_;
   const partition::Registry& registry_;
   std::mutex mutex_;
   std::uint64_t sequence_ = 0;
-  std::vector<double> calls_;  // of every rank
+  std::vector<Said> said_;  // by every rank
 };
 }  // namespace headrace::ranks

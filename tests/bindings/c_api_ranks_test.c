@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  * c_api_ranks_test.c: two ranks, each an engine in a thread, on a device and a collective that are
- * C's. A parameter of which each rank has half a gradient ends as one rank with the whole. */
+ * C's. A parameter of which each rank has half a gradient ends as one rank with the whole, whether
+ * the collective has an exchange or not. */
 #include "c_host.h"
 
 #include <pthread.h>
+#include <stddef.h>
 
 /* ---- a collective of two threads ---- */
 struct meeting {
@@ -13,6 +15,7 @@ struct meeting {
 struct seat {
   struct meeting* meeting;
   uint32_t rank;
+  int sums, exchanges; /* made */
 };
 /* Both have given when it returns, and both may read until the next meet(). */
 static void* other_of(const struct seat* seat, void* mine) {
@@ -48,16 +51,28 @@ static headrace_code two_reduce_scatter(void* context, uint64_t sequence, const 
 }
 static headrace_code two_all_reduce(void* context, uint64_t sequence, const char* what,
                                     double* values, uint64_t count) {
-  const struct seat* seat = (const struct seat*)context;
+  struct seat* seat = (struct seat*)context;
   const double* other = (const double*)other_of(seat, values);
   double* sums = (double*)malloc((count + 1) * sizeof *sums);
   uint64_t i;
   (void)sequence, (void)what;
   if (sums == NULL) return HEADRACE_OUT_OF_BUDGET;
+  ++seat->sums;
   for (i = 0; i < count; ++i) sums[i] = values[i] + other[i];
   meet(seat); /* both have read */
   memcpy(values, sums, count * sizeof *sums);
   free(sums);
+  return HEADRACE_OK;
+}
+static headrace_code two_exchange(void* context, uint64_t sequence, const char* what,
+                                  const void* mine, size_t size_bytes, void* all) {
+  struct seat* seat = (struct seat*)context;
+  const void* other = other_of(seat, (void*)mine);
+  (void)sequence, (void)what;
+  ++seat->exchanges;
+  memcpy((char*)all + size_bytes * seat->rank, mine, size_bytes);
+  memcpy((char*)all + size_bytes * (1 - seat->rank), other, size_bytes);
+  meet(seat);
   return HEADRACE_OK;
 }
 static headrace_code two_barrier(void* context, uint64_t sequence, const char* what) {
@@ -72,7 +87,10 @@ static void two_abort(void* context, const char* why) {
 }
 
 /* ---- a rank ---- */
+/* kEarlier: a host compiled before there was an exchange. Behind its struct lies anything. */
+enum exchange { kNone, kEarlier, kOwn };
 struct rank {
+  enum exchange exchange;
   struct seat seat;
   uint32_t world_size;
   const char* folder;
@@ -117,6 +135,9 @@ static void* run(void* argument) {
     collective.all_reduce_sum = two_all_reduce;
     collective.barrier = two_barrier;
     collective.abort = two_abort;
+    if (rank->exchange != kNone) collective.exchange = two_exchange;
+    if (rank->exchange == kEarlier)
+      collective.struct_size = (uint32_t)offsetof(headrace_collective, exchange);
   }
   offloaded_settings(text, sizeof text, rank->folder);
   headrace_engine_options_init(&options);
@@ -148,30 +169,43 @@ static void* run(void* argument) {
   return NULL;
 }
 
-int main(int argc, char** argv) {
+static void two_are_as_one(const struct rank* alone, enum exchange exchange) {
   struct meeting meeting;
-  struct rank alone, pair[2];
+  struct rank pair[2];
   pthread_t thread;
   uint32_t r;
-  headrace_error_init(&error, message, sizeof message);
-  memset(&alone, 0, sizeof alone);
-  alone.world_size = 1;
-  alone.folder = argc > 1 ? argv[1] : ".";
-  run(&alone);
   pthread_barrier_init(&meeting.barrier, NULL, 2);
   for (r = 0; r < 2; ++r) {
-    pair[r] = alone;
+    memset(&pair[r], 0, sizeof pair[r]);
     pair[r].seat.meeting = &meeting;
     pair[r].seat.rank = r;
     pair[r].world_size = 2;
-    memset(pair[r].weight, 0, sizeof pair[r].weight);
+    pair[r].folder = alone->folder;
+    pair[r].exchange = exchange;
   }
   EXPECT(pthread_create(&thread, NULL, run, &pair[1]) == 0);
   run(&pair[0]);
   pthread_join(thread, NULL);
   pthread_barrier_destroy(&meeting.barrier);
-  EXPECT(alone.updated == 1 && pair[0].updated == 1);
-  EXPECT(memcmp(pair[0].weight, alone.weight, sizeof alone.weight) == 0);
+  EXPECT(pair[0].updated == 1);
+  EXPECT(memcmp(pair[0].weight, alone->weight, sizeof alone->weight) == 0);
+  for (r = 0; r < 2; ++r) {
+    EXPECT(pair[r].seat.sums > 0); /* the norm's at least */
+    EXPECT((pair[r].seat.exchanges > 0) == (exchange == kOwn));
+  }
+}
+
+int main(int argc, char** argv) {
+  struct rank alone;
+  headrace_error_init(&error, message, sizeof message);
+  memset(&alone, 0, sizeof alone);
+  alone.world_size = 1;
+  alone.folder = argc > 1 ? argv[1] : ".";
+  run(&alone);
+  EXPECT(alone.updated == 1);
   EXPECT(alone.weight[0] != 0.0f && alone.weight[1] != 0.01f); /* the ramp was left */
+  two_are_as_one(&alone, kNone);
+  two_are_as_one(&alone, kEarlier);
+  two_are_as_one(&alone, kOwn);
   return failures > 0;
 }

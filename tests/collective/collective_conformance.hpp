@@ -5,28 +5,41 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <random>
 #include <string>
 #include <vector>
 
 #include "base/number_formats.hpp"
 #include "collective/ranks.hpp"
 #include "device/device_bytes.hpp"
+#include "headrace/error.hpp"
 
 namespace headrace::collective {
 struct WorldMaker {
   std::string name;
   std::uint32_t world_size;
-  std::function<std::vector<Rank>()> make;
+  std::function<std::vector<Rank>(std::chrono::milliseconds deadline)> make;
 };
+inline constexpr std::chrono::milliseconds kNoHurry = std::chrono::minutes(2);
 
 class CollectiveConformance : public testing::TestWithParam<WorldMaker> {
  protected:
-  void SetUp() override { ranks_ = GetParam().make(); }
+  void SetUp() override { ranks_ = GetParam().make(kNoHurry); }
   // Together: a rank may wait at its end for the others to know.
   void TearDown() override {
     on_every_rank(ranks_, [](std::uint32_t, Rank& rank) { rank.collective.reset(); });
+  }
+  // What every rank's call ends in.
+  std::vector<std::string> ends_of(const std::function<void(std::uint32_t, Collective&)>& call) {
+    std::vector<std::string> texts(world());
+    on_every_rank(ranks_, [&](std::uint32_t r, Rank& rank) {
+      texts[r] = peer_lost_text([&] { call(r, *rank.collective); });
+    });
+    return texts;
   }
   std::uint32_t world() const { return GetParam().world_size; }
   std::vector<Rank> ranks_;
@@ -122,12 +135,58 @@ TEST_P(CollectiveConformance, SumsDoublesToTheSameBitsOnEveryRank) {
   EXPECT_EQ(results[0][1], world() * (world() - 1) / 2);
 }
 
+// A message, as every rank can work it out.
+inline std::vector<std::byte> message_of(std::uint32_t rank, std::size_t size) {
+  std::mt19937_64 random(1000 * size + rank);
+  std::vector<std::byte> bytes(size);
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+  return bytes;
+}
+
+// 856 bytes are what a post over NCCL holds, 7168 what the message behind it does.
+TEST_P(CollectiveConformance, ExchangesMessagesOfAnySize) {
+  std::vector<std::vector<std::byte>> received(world());
+  std::vector<std::byte> expected;
+  for (const std::size_t size : {0u, 1u, 7u, 8u, 856u, 857u, 4096u, 7168u, 7169u, 20'000u}) {
+    expected.clear();
+    for (std::uint32_t r = 0; r < world(); ++r) {
+      const std::vector<std::byte> one = message_of(r, size);
+      expected.insert(expected.end(), one.begin(), one.end());
+    }
+    on_every_rank(ranks_, [&](std::uint32_t r, Rank& rank) {
+      received[r].assign(size * world(), std::byte{0xee});
+      // Gone right after: what the others read is no longer it.
+      rank.collective->exchange({size, "message"}, message_of(r, size), received[r]);
+    });
+    for (const auto& all : received) EXPECT_TRUE(all == expected) << size << " bytes";
+  }
+}
+
+TEST_P(CollectiveConformance, ExchangesInTurnWithOtherCalls) {
+  std::vector<double> sums(world());
+  on_every_rank(ranks_, [&](std::uint32_t r, Rank& rank) {
+    for (std::uint64_t round = 0; round < 50; ++round) {
+      std::vector<std::byte> all(8 * world());
+      rank.collective->exchange({3 * round, "one"}, message_of(r, 8), all);
+      double value = std::to_integer<int>(all[8 * (round % world())]);
+      rank.collective->all_reduce_sum({3 * round + 1, "two"}, &value, 1);
+      rank.collective->barrier({3 * round + 2, "three"});
+      sums[r] += value;
+    }
+  });
+  double expected = 0;
+  for (std::uint32_t round = 0; round < 50; ++round)
+    expected += world() * std::to_integer<int>(message_of(round % world(), 8)[0]);
+  EXPECT_EQ(sums, std::vector<double>(world(), expected));
+}
+
 TEST_P(CollectiveConformance, TakesEmptyCalls) {
   on_every_rank(ranks_, [&](std::uint32_t, Rank& rank) {
     rank.collective->all_gather({0, "nothing"}, {}, {nullptr, 0});
     rank.collective->reduce_scatter({1, "nothing"}, {}, nullptr, DType::kBf16, 0);
     rank.collective->all_reduce_sum({2, "nothing"}, nullptr, 0);
-    rank.collective->barrier({3, "nothing"});
+    rank.collective->exchange({3, "nothing"}, {}, {});
+    rank.collective->barrier({4, "nothing"});
   });
 }
 
@@ -172,10 +231,90 @@ TEST_P(CollectiveConformance, EndsEveryCallAfterAnAbort) {
                 rank.collective->reduce_scatter({4, "after"}, {}, nullptr, DType::kF32, 0);
               }),
               texts[r]);
+    EXPECT_EQ(peer_lost_text([&] { rank.collective->exchange({5, "after"}, {}, {}); }), texts[r]);
   });
   for (const std::string& text : texts) {
     EXPECT_NE(text.find("rank " + std::to_string(last) + " gave up: the drive is gone"),
               std::string::npos)
+        << text;
+  }
+}
+
+// Of two and more ranks, where a call may find that another rank is elsewhere.
+class CollectiveOfSeveral : public CollectiveConformance {
+ protected:
+  static bool has(const std::string& text, const std::string& part) {
+    return text.find(part) != std::string::npos;
+  }
+  void exchange(Collective& collective, CollectiveTag tag, std::size_t size) const {
+    const std::vector<std::byte> mine(size);
+    std::vector<std::byte> all(size * world());
+    collective.exchange(tag, mine, all);
+  }
+};
+inline std::vector<WorldMaker> of_several(std::vector<WorldMaker> worlds) {
+  std::erase_if(worlds, [](const WorldMaker& world) { return world.world_size < 2; });
+  return worlds;
+}
+
+TEST_P(CollectiveOfSeveral, NamesExchangesThatDifferOnBothSides) {
+  struct Case {
+    std::uint64_t sequence;
+    const char* what;
+    std::size_t size;
+  };
+  for (const Case& last : {Case{4, "step", 16}, Case{5, "freeze", 16}, Case{4, "freeze", 4096}}) {
+    TearDown();
+    SetUp();
+    const auto texts = ends_of([&](std::uint32_t r, Collective& collective) {
+      const Case mine = r + 1 == world() ? last : Case{4, "freeze", 16};
+      std::string what = mine.what;  // gone before the other rank reports it
+      exchange(collective, {mine.sequence, what}, mine.size);
+    });
+    const std::string one = "'freeze' (sequence 4", rank = "rank " + std::to_string(world() - 1);
+    const std::string other =
+        std::string("'") + last.what + "' (sequence " + std::to_string(last.sequence);
+    for (const std::string& text : texts) {
+      EXPECT_EQ(text, texts[0]);
+      EXPECT_TRUE(has(text, one) && has(text, other)) << text;
+      EXPECT_TRUE(has(text, rank + " called")) << text;
+      EXPECT_TRUE(has(text, "neither was carried out")) << text;
+    }
+  }
+}
+
+TEST_P(CollectiveOfSeveral, NamesAnExchangeThatMeetsAnotherCall) {
+  const auto texts = ends_of([&](std::uint32_t r, Collective& collective) {
+    if (r == 0) return exchange(collective, {4, "freeze"}, 8);
+    collective.barrier({4, "step"});
+  });
+  for (const std::string& text : texts) {
+    EXPECT_TRUE(has(text, "'freeze' (sequence 4")) << text;
+    EXPECT_TRUE(has(text, "barrier 'step' (sequence 4)")) << text;
+  }
+}
+
+TEST_P(CollectiveOfSeveral, EndsAnExchangeThatARankDoesNotComeTo) {
+  TearDown();
+  ranks_ = GetParam().make(std::chrono::milliseconds(400));
+  const std::uint32_t late = world() - 1;
+  for (const std::string& text : ends_of([&](std::uint32_t r, Collective&collective) {
+         if (r == late) throw Error(Code::kPeerLost, "late");
+         exchange(collective, {3, "freeze"}, 4096);
+       })) {
+    if (text == "late") continue;
+    EXPECT_TRUE(has(text, "rank " + std::to_string(late) + " did not come to")) << text;
+    EXPECT_TRUE(has(text, "'freeze' (sequence 3")) << text;
+    EXPECT_TRUE(has(text, "within 400 ms")) << text;
+  }
+}
+
+TEST_P(CollectiveOfSeveral, EndsAnExchangeWhenARankAborts) {
+  for (const std::string& text : ends_of([&](std::uint32_t r, Collective&collective) {
+         if (r + 1 == world()) collective.abort("the drive is gone");
+         exchange(collective, {1, "freeze"}, 16);
+       })) {
+    EXPECT_TRUE(has(text, "rank " + std::to_string(world() - 1) + " gave up: the drive is gone"))
         << text;
   }
 }

@@ -12,13 +12,17 @@ std::vector<WorldMaker> worlds() {
         std::pair{NcclFlavour::kParallel, "Parallel"}}) {
     for (const std::uint32_t world_size : {1u, 2u, 3u}) {
       all.push_back({"Nccl" + std::to_string(world_size) + name, world_size,
-                     [=] { return nccl_world(world_size, flavour).ranks; }});
+                     [=](std::chrono::milliseconds deadline) {
+                       return nccl_world(world_size, flavour, deadline).ranks;
+                     }});
     }
   }
   return all;
 }
 
 INSTANTIATE_TEST_SUITE_P(Collectives, CollectiveConformance, testing::ValuesIn(worlds()),
+                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Collectives, CollectiveOfSeveral, testing::ValuesIn(of_several(worlds())),
                          [](const auto& info) { return info.param.name; });
 }  // namespace
 }  // namespace headrace::collective

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <functional>
 #include <random>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -112,6 +113,21 @@ inline void sums_numbers(Rank& rank, std::uint32_t r, std::uint32_t world) {
   }
 }
 
+// Nothing, as much as a post holds, one more, and more than one message behind it.
+inline void exchanges_messages(Rank& rank, std::uint32_t r, std::uint32_t world) {
+  for (const std::uint64_t size : {0u, 1u, 856u, 857u, 20'000u}) {
+    std::vector<std::byte> expected, received(size * world);
+    for (std::uint32_t other = 0; other < world; ++other) {
+      const std::vector<std::byte> bytes = bucket_of(other, DType::kF32, size);
+      expected.insert(expected.end(), bytes.begin(),
+                      bytes.begin() + static_cast<std::ptrdiff_t>(size));
+    }
+    const auto mine = std::span(expected).subspan(r * size, size);
+    rank.collective->exchange({size, "message"}, mine, received);
+    must(received == expected, "exchange of " + std::to_string(size) + " bytes");
+  }
+}
+
 inline void is_told_of_an_abort(Rank& rank, std::uint32_t r, std::uint32_t world) {
   rank.collective->barrier({1, "before"});
   if (r + 1 == world) rank.collective->abort("the drive is gone");
@@ -133,8 +149,8 @@ inline void is_told_who_left(Rank& rank, std::uint32_t r, std::uint32_t world) {
 }
 
 inline const std::pair<const char*, void (*)(Rank&, std::uint32_t, std::uint32_t)> kRankCases[] = {
-    {"gathers", gathers_every_piece}, {"sums", sums_in_rank_order}, {"numbers", sums_numbers},
-    {"abort", is_told_of_an_abort},   {"leave", is_told_who_left},
+    {"gathers", gathers_every_piece}, {"sums", sums_in_rank_order},   {"numbers", sums_numbers},
+    {"messages", exchanges_messages}, {"abort", is_told_of_an_abort}, {"leave", is_told_who_left},
 };
 
 // Rank 0's id, by a file of `folder`.

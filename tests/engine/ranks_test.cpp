@@ -513,10 +513,31 @@ TEST(RanksFreeze, NamesWhatDiffers) {
   }
 }
 
+TEST(RanksFreeze, ComparesEveryHyperparameter) {
+  for (const Hyperparameters& other :
+       {Hyperparameters{.learning_rate_scale = 0.5f}, Hyperparameters{.beta1 = 0.5f},
+        Hyperparameters{.beta2 = 0.5f}, Hyperparameters{.eps = 0.5f},
+        Hyperparameters{.weight_decay = 0.5f}, Hyperparameters{.momentum = 0.5f},
+        Hyperparameters{.dampening = 0.5f}, Hyperparameters{.learning_rate_decay = 0.5f},
+        Hyperparameters{.nesterov = true}, Hyperparameters{.bias_correction = false},
+        Hyperparameters{.maximize = true}}) {
+    const auto errors = run_ranks(2, HostFlavour::kPrompt, plain, [&](Rank& rank) {
+      register_model(rank.engine);
+      if (rank.number == 1) rank.engine.set_default_hyperparameters(other);
+      rank.engine.freeze();
+    });
+    for (const std::string& error : errors)
+      EXPECT_NE(error.find("'h.0.w' has other hyperparameters on rank 1"), std::string::npos)
+          << error;
+  }
+}
+
 TEST(RanksStep, NamesAChangeThatOneRankAloneHasMade) {
   const std::vector<Difference> differences{
       {"hyperparameter set 1, that of 'h.3.v', has other values on rank 1",
        [](Engine& e) { e.set_hyperparameters({1}, {.weight_decay = 0.5f}); }},
+      {"hyperparameter set 1, that of 'h.3.v', has other values on rank 1",
+       [](Engine& e) { e.set_hyperparameters({1}, {.weight_decay = 0, .maximize = true}); }},
       {"hyperparameter set 0, that of 'h.0.w', has other values on rank 1",
        [](Engine& e) { e.set_hyperparameters({0}, {.beta2 = 0.9f}); }},
       {"the step count of 'h.1.b' is another on rank 1 than on rank 0, 8 and not 1",
@@ -563,9 +584,11 @@ TEST(RanksStep, NamesAChangeThatOneRankAloneHasMade) {
 }
 
 TEST(RanksStep, NamesTheOptionThatDiffers) {
-  const StepOptions others[] = {
-      {.learning_rate = 0.5f}, {.gradient_scale = 0.25f}, {.max_norm = 2.0f}};
-  const char* const names[] = {"learning_rate", "gradient_scale", "max_norm"};
+  const StepOptions others[] = {{.learning_rate = 0.5f},
+                                {.gradient_scale = 0.25f},
+                                {.max_norm = 2.0f},
+                                {.max_norm = -0.0f}};  // by its bits
+  const char* const names[] = {"learning_rate", "gradient_scale", "max_norm", "max_norm"};
   for (std::size_t i = 0; i < std::size(others); ++i) {
     const auto errors = run_ranks(2, HostFlavour::kPrompt, plain, [&](Rank& rank) {
       register_model(rank.engine);

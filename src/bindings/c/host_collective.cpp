@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // host_collective.cpp: a Collective whose every call goes to a host's function.
+#include <cstddef>
 #include <string>
 
 #include "bindings/c/calls.hpp"
@@ -31,6 +32,14 @@ class HostCollective final : public Collective {
     answer(table_.all_reduce_sum(table_.context, tag.sequence, what.c_str(), values, count),
            "all_reduce_sum", what);
   }
+  void exchange(CollectiveTag tag, std::span<const std::byte> mine,
+                std::span<std::byte> all) override {
+    if (table_.exchange == nullptr) return Collective::exchange(tag, mine, all);
+    const std::string what(tag.what);
+    answer(table_.exchange(table_.context, tag.sequence, what.c_str(), mine.data(), mine.size(),
+                           all.data()),
+           "exchange", what);
+  }
   void barrier(CollectiveTag tag) override {
     const std::string what(tag.what);
     answer(table_.barrier(table_.context, tag.sequence, what.c_str()), "barrier", what);
@@ -54,7 +63,8 @@ class HostCollective final : public Collective {
 }  // namespace
 
 std::shared_ptr<Collective> make_host_collective(const headrace_collective* from) {
-  const headrace_collective table = taken(from, headrace_collective{}, "collective");
+  constexpr std::size_t kFirstBytes = offsetof(headrace_collective, exchange);
+  const headrace_collective table = taken(from, headrace_collective{}, "collective", kFirstBytes);
   const auto needed = [](auto* function, const char* name) {
     if (function == nullptr) refuse(std::string("collective.") + name + " is NULL; it is required");
   };
