@@ -12,6 +12,7 @@
 #include "program/signals.hpp"
 #include "raw_lane.hpp"
 #include "residency/plan.hpp"
+#include "support/io_queue_fault.hpp"
 #include "trained_model.hpp"
 
 namespace headrace::tools {
