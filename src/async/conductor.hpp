@@ -2,8 +2,8 @@
 // conductor.hpp: the seam to the one thread that all control flow of an engine runs on.
 //
 // Coroutines are created, resumed and destroyed on it, so engine state needs no locks.
-// conductor_asio is a real thread on a Boost.Asio io_context; conductor_simulated runs on the
-// calling thread under a virtual clock, in an order drawn from a seed, for tests.
+// conductor_asio is a real thread on a Boost.Asio io_context. Tests bring one that runs on the
+// calling thread under a virtual clock, in an order drawn from a seed (tests/support).
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -59,12 +59,4 @@ class Conductor {
 // may be posted and no thread may be inside post(). Timers that are still set are dropped. Throws
 // headrace::Error kUnsupported when the machine gives no thread or no descriptors.
 std::unique_ptr<Conductor> make_conductor_asio();
-
-struct SimulatedOptions {
-  std::uint64_t seed = 1;
-};
-// Runs nothing but inside wait(), which only the thread that made it may call. Among the work that
-// is ready it picks by the seed; when none is ready it moves the clock to the earliest timer. Posts
-// from other threads are refused by a check.
-std::unique_ptr<Conductor> make_conductor_simulated(const SimulatedOptions& options);
 }  // namespace headrace::async

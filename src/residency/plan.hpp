@@ -67,9 +67,6 @@ RecordLayout record_layout(const optimizer_cpu::StateStreams& streams, std::uint
                            Tier tier);
 
 // What each array of an update on the device begins at a multiple of.
-// "auto" updates on the device where that takes less than this share of the CPU's time, so that
-// noise moves nothing.
-inline constexpr double kWorthMoving = 0.95;
 inline constexpr std::uint64_t kDeviceAlignment = 256;
 
 struct SectionPlan {

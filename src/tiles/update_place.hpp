@@ -7,9 +7,12 @@
 #include "headrace/settings.hpp"
 
 namespace headrace::tiles {
-// With kAuto steps are updated here and there in turn, twice each after one that warms up, and what
-// took less time per element goes on; the device where it is faster by a twentieth, so that noise
-// does not move the work there.
+// "auto" updates on the device where that takes less than this share of the CPU's time, so that
+// noise moves nothing.
+inline constexpr double kWorthMoving = 0.95;
+
+// With kAuto steps are updated here and there in turn, twice each after one that warms up. Then
+// what took less time per element goes on, the device only where it is worth moving.
 class UpdatePlace {
  public:
   explicit UpdatePlace(UpdateOn on) noexcept : on_(on) {}

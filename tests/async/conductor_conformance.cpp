@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The conformance suite of the conductor seam, run for each backend.
 #include "async/conductor_conformance.hpp"
+#include "support/conductor_simulated.hpp"
 
 #include <algorithm>
 #include <numeric>

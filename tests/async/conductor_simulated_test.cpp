@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "async/conductor_conformance.hpp"
+#include "support/conductor_simulated.hpp"
 
 namespace headrace::async::testing {
 namespace {

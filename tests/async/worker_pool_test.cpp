@@ -13,6 +13,7 @@
 
 #include "async/conductor_conformance.hpp"
 #include "async/task.hpp"
+#include "support/conductor_simulated.hpp"
 
 namespace headrace::async::testing {
 namespace {

@@ -2,6 +2,7 @@
 // collective_conformance_test.cpp: the suite, on the collectives that come with the library.
 #include "collective/collective_conformance.hpp"
 #include "collective/threads_world.hpp"
+#include "support/computing_host.hpp"
 
 namespace headrace::collective {
 namespace {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "collective/threads_world.hpp"
+#include "support/computing_host.hpp"
 
 namespace headrace::collective {
 namespace {

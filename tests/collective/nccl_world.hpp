@@ -14,14 +14,16 @@
 #include "collective/ranks.hpp"
 #include "collective/simulated_nccl.hpp"
 #include "headrace/nccl.hpp"
+#include "support/computing_host.hpp"
 
 namespace headrace::collective {
 enum class NcclFlavour { kPrompt, kLate, kParallel };
 
-inline std::shared_ptr<device::DeviceHost> nccl_device(NcclFlavour flavour, std::uint64_t seed) {
+inline std::shared_ptr<device::ComputingDevice> nccl_device(NcclFlavour flavour,
+                                                            std::uint64_t seed) {
   using device::HostFlavour;
   if (flavour == NcclFlavour::kParallel) return std::make_shared<ParallelStreamsDevice>();
-  return device::make_device_host(
+  return device::make_computing_host(
       {.flavour = flavour == NcclFlavour::kLate ? HostFlavour::kLate : HostFlavour::kPrompt,
        .seed = seed,
        .late_microseconds_max = 50});
@@ -38,7 +40,7 @@ Function* simulated_nccl(Function*, const char* name) {
 
 // Every rank makes its own, all at the same time, as processes would.
 inline std::vector<std::shared_ptr<Collective>> make_nccl_ranks(
-    const std::vector<std::shared_ptr<device::DeviceHost>>& devices, bool may_block,
+    const std::vector<std::shared_ptr<device::ComputingDevice>>& devices, bool may_block,
     NcclOptions options) {
   std::vector<std::shared_ptr<Collective>> ranks(devices.size());
   std::vector<std::thread> threads;
@@ -74,7 +76,7 @@ struct NcclWorld {
 inline NcclWorld nccl_world(std::uint32_t world_size, NcclFlavour flavour,
                             std::chrono::milliseconds deadline = std::chrono::minutes(2),
                             std::uint64_t largest_bucket_bytes = 0) {
-  std::vector<std::shared_ptr<device::DeviceHost>> devices;
+  std::vector<std::shared_ptr<device::ComputingDevice>> devices;
   for (std::uint32_t r = 0; r < world_size; ++r) devices.push_back(nccl_device(flavour, r + 1));
   NcclWorld world{nccl_unique_id(HEADRACE_SIMULATED_NCCL), {}};
   const auto collectives = make_nccl_ranks(

@@ -13,11 +13,10 @@
 #include <set>
 #include <thread>
 #include <utility>
-
-#include "device/device_host.hpp"
+#include "support/computing_host.hpp"
 
 namespace headrace::collective {
-class ParallelStreamsDevice final : public device::DeviceHost {
+class ParallelStreamsDevice final : public device::ComputingDevice {
  public:
   ParallelStreamsDevice() { start(0); }
   ~ParallelStreamsDevice() override {
@@ -28,7 +27,7 @@ class ParallelStreamsDevice final : public device::DeviceHost {
   bool shares_host_memory() const noexcept override { return false; }
   void* allocate(std::size_t size_bytes) noexcept override { return memory_->allocate(size_bytes); }
   void deallocate(void* data, std::size_t size_bytes) noexcept override {
-    if (data != nullptr) std::memset(data, kPoison, size_bytes);
+    if (data != nullptr) std::memset(data, device::kPoison, size_bytes);
     memory_->deallocate(data, size_bytes);
   }
 
@@ -130,7 +129,7 @@ class ParallelStreamsDevice final : public device::DeviceHost {
     }
   }
 
-  const std::shared_ptr<device::DeviceHost> memory_ = device::make_device_host();
+  const std::shared_ptr<device::ComputingDevice> memory_ = device::make_computing_host();
   std::mutex mutex_;  // all below
   std::condition_variable changed_;
   std::map<std::uintptr_t, std::unique_ptr<Queue>> queues_;

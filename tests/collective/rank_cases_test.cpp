@@ -10,6 +10,7 @@
 
 #include "collective/nccl_world.hpp"
 #include "collective/threads_world.hpp"
+#include "support/computing_host.hpp"
 #include "support/temporary_directory.hpp"
 
 namespace headrace::collective {

@@ -28,7 +28,7 @@ std::condition_variable changed;
 int version = 22809;
 NcclResult refuse_next = kNcclSuccess;
 std::uint64_t ids = 0;
-thread_local device::DeviceHost* current_device = nullptr;
+thread_local device::ComputingDevice* current_device = nullptr;
 thread_local bool current_may_block = false;
 thread_local int current_ordinal = 0;
 
@@ -57,7 +57,7 @@ struct Communicator {
   std::shared_ptr<World> world;
   int rank = 0;
   int splits = 0;
-  device::DeviceHost* device = nullptr;
+  device::ComputingDevice* device = nullptr;
   bool may_block = false;
   int ordinal = 0;
   bool aborted = false;
@@ -208,7 +208,7 @@ void end(NcclCommHandle comm) {
 using namespace headrace::collective;  // NOLINT: this file is a library of C functions
 
 extern "C" {
-void simulated_nccl_set_device(headrace::device::DeviceHost* device, bool may_block) {
+void simulated_nccl_set_device(headrace::device::ComputingDevice* device, bool may_block) {
   current_device = device;
   current_may_block = may_block;
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // simulated_nccl.hpp: what tests may ask of libsimulated_nccl.so beside NCCL's own functions.
 #pragma once
-#include "device/device_host.hpp"
+#include "device/computing_device.hpp"
 
 extern "C" {
 // As cudaSetDevice: communicators that this thread makes work on `device`. Where its streams run
 // beside each other (`may_block`), an operation waits for the other ranks on the stream, as on a
 // GPU. Else it is launched when they have come, and in progress until then.
-void simulated_nccl_set_device(headrace::device::DeviceHost* device, bool may_block);
+void simulated_nccl_set_device(headrace::device::ComputingDevice* device, bool may_block);
 // The GPU that communicators which this thread makes say they are on; 0 unless told.
 void simulated_nccl_set_ordinal(int ordinal);
 // Every communicator of the world made with this id, and those split from it, reports `error`.

@@ -5,11 +5,12 @@
 
 #include "collective/collectives.hpp"
 #include "collective/ranks.hpp"
-#include "device/device_host.hpp"
+#include "support/computing_host.hpp"
 
 namespace headrace::collective {
 inline std::shared_ptr<Device> host_device(device::HostFlavour flavour, std::uint64_t seed) {
-  return device::make_device_host({.flavour = flavour, .seed = seed, .late_microseconds_max = 50});
+  return device::make_computing_host(
+      {.flavour = flavour, .seed = seed, .late_microseconds_max = 50});
 }
 
 inline std::vector<Rank> threads_world(

@@ -5,15 +5,20 @@
 #include <memory>
 #include <utility>
 
-#include "device/device_host.hpp"
 #include "device/forwarding_device.hpp"
 
 namespace headrace::device {
-// All but launch() is the device's own.
-class ComputingDevice final : public ForwardingDevice<DeviceHost> {
+class ComputingDevice : public Device {
+ public:
+  // Queues `kernel` on `stream`.
+  virtual void launch(Stream stream, std::function<void()> kernel) = 0;
+};
+
+// All but launch() is another device's.
+class DeviceWithLaunch final : public ForwardingDevice<ComputingDevice> {
  public:
   using Launch = std::function<void(Stream, std::function<void()> kernel)>;
-  ComputingDevice(std::shared_ptr<Device> device, Launch launch)
+  DeviceWithLaunch(std::shared_ptr<Device> device, Launch launch)
       : ForwardingDevice(std::move(device)), launch_(std::move(launch)) {}
   void launch(Stream stream, std::function<void()> kernel) override {
     launch_(stream, std::move(kernel));

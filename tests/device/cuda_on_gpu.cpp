@@ -20,7 +20,7 @@ std::shared_ptr<Device> make_cuda_under_test(std::uint64_t, const CudaOptions& o
 std::vector<std::uint32_t> hardware_queues_under_test() { return {0}; }
 
 // In managed memory, which the host may touch too.
-std::shared_ptr<DeviceHost> make_computing_cuda_device(std::uint64_t) {
+std::shared_ptr<ComputingDevice> make_computing_cuda_device(std::uint64_t) {
   int touches = 0;
   (void)cudaDeviceGetAttribute(&touches, cudaDevAttrConcurrentManagedAccess, 0);
   if (touches == 0) {
@@ -35,7 +35,7 @@ std::shared_ptr<DeviceHost> make_computing_cuda_device(std::uint64_t) {
                                                                                     : nullptr;
                        },
                        [](void*, void* data, std::size_t) { (void)cudaFree(data); }};
-  return std::make_shared<ComputingDevice>(
+  return std::make_shared<DeviceWithLaunch>(
       make_cuda_device(options), [](Stream stream, std::function<void()> kernel) {
         auto* const held = new std::function<void()>(std::move(kernel));
         EXPECT_EQ(cudaLaunchHostFunc(

@@ -15,9 +15,9 @@ std::shared_ptr<Device> make_cuda_under_test(std::uint64_t seed, const CudaOptio
 
 std::vector<std::uint32_t> hardware_queues_under_test() { return {0, 1, 2, 8, 32}; }
 
-std::shared_ptr<DeviceHost> make_computing_cuda_device(std::uint64_t seed) {
+std::shared_ptr<ComputingDevice> make_computing_cuda_device(std::uint64_t seed) {
   const std::vector<std::uint32_t> queues = hardware_queues_under_test();
-  return std::make_shared<ComputingDevice>(
+  return std::make_shared<DeviceWithLaunch>(
       make_cuda_under_test(seed, {}, queues[seed % queues.size()]),
       [](Stream stream, std::function<void()> kernel) {
         simulated_cuda::launch(stream.handle, std::move(kernel));

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "device/device_host.hpp"
+#include "device/computing_device.hpp"
 #include "headrace/cuda.hpp"
 
 namespace headrace::device {
@@ -17,7 +17,7 @@ std::shared_ptr<Device> make_cuda_under_test(std::uint64_t seed, const CudaOptio
 std::vector<std::uint32_t> hardware_queues_under_test();
 // One more on the same GPU that tests can compute on with functions of the host: its memory is
 // theirs to touch there. The seed picks the hardware queues too.
-std::shared_ptr<DeviceHost> make_computing_cuda_device(std::uint64_t seed);
+std::shared_ptr<ComputingDevice> make_computing_cuda_device(std::uint64_t seed);
 // A stream that the device did not make, as a program has them; it lives as long as the GPU.
 Stream make_foreign_stream();
 }  // namespace headrace::device

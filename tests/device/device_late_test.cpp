@@ -12,14 +12,14 @@
 #include <vector>
 
 #include "device/device_bytes.hpp"
-#include "device/device_host.hpp"
+#include "support/computing_host.hpp"
 
 namespace headrace::device {
 namespace {
 constexpr std::uint64_t kSeeds = 64;
 
-std::shared_ptr<DeviceHost> late_device(std::uint64_t seed) {
-  return make_device_host(
+std::shared_ptr<ComputingDevice> late_device(std::uint64_t seed) {
+  return make_computing_host(
       {.flavour = HostFlavour::kLate, .seed = seed, .late_microseconds_max = 100});
 }
 
@@ -98,7 +98,7 @@ TEST(DeviceHostLate, PoisonsFreedMemory) {
   volatile unsigned char* middle = static_cast<unsigned char*>(data) + (32 << 10);
   ASSERT_EQ(*middle, 0);
   device->deallocate(data, 64 << 10);
-  EXPECT_EQ(*middle, DeviceHost::kPoison);
+  EXPECT_EQ(*middle, kPoison);
   device->deallocate(keep, 64 << 10);
   device->deallocate(after, 64 << 10);
 #else

@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "device/device_host.hpp"
 #include "engine/tuned_elsewhere.hpp"
 #include "headrace/engine.hpp"
 #include "platform/drive_facts.hpp"
 #include "platform/machine.hpp"
+#include "support/computing_host.hpp"
 #include "support/temporary_directory.hpp"
 
 namespace headrace {
@@ -114,7 +114,7 @@ TEST(EngineAnnouncements, RefuseUpdatesOnADeviceThatHasNone) {
   for (const bool cpu : {true, false}) {
     Settings settings;
     settings.update_on = UpdateOn::kDevice;
-    const auto device = device::make_device_host(
+    const auto device = device::make_computing_host(
         {.flavour = cpu ? device::HostFlavour::kPrompt : device::HostFlavour::kLate});
     Engine engine(settings, {.device = device});
     engine.add_group("g", {{"w", DType::kBf16, {1000}, {}}});

@@ -170,7 +170,7 @@ TEST(CudaEngine, TriesBothPlacesForUpdatesAndStaysWithOne) {
 TEST(CudaEngine, MeasuresWhatUpdatesTakeOnEitherSide) {
   using device::simulated_cuda::launch;
   device::simulated_cuda::plug_in({.late_microseconds_max = 4000});
-  const auto device = std::make_shared<device::ComputingDevice>(
+  const auto device = std::make_shared<device::DeviceWithLaunch>(
       make_cuda_device(), [](Stream stream, std::function<void()> kernel) {
         launch(stream.handle, std::move(kernel));
       });
@@ -303,7 +303,7 @@ std::string trained_on(const device::simulated_cuda::GpuOptions& gpu, UpdateOn u
                        std::string& warnings) {
   const testing::TemporaryDirectory directory;
   device::simulated_cuda::plug_in(gpu);
-  const auto device = std::make_shared<device::ComputingDevice>(
+  const auto device = std::make_shared<device::DeviceWithLaunch>(
       make_cuda_device(), [](Stream stream, std::function<void()> kernel) {
         device::simulated_cuda::launch(stream.handle, std::move(kernel));
       });

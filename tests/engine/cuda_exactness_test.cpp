@@ -8,6 +8,7 @@
 
 #include "device/cuda_under_test.hpp"
 #include "headrace/engine.hpp"
+#include "support/computing_host.hpp"
 #include "support/mlp.hpp"
 #include "support/temporary_directory.hpp"
 
@@ -61,7 +62,7 @@ bool pairwise() {
   return matrix != nullptr && std::string(matrix) == "pairwise";
 }
 
-std::string train(const Row& row, const std::shared_ptr<device::DeviceHost>& device) {
+std::string train(const Row& row, const std::shared_ptr<device::ComputingDevice>& device) {
   const testing::TemporaryDirectory directory;
   const testing::MlpOptions options{.layers = row.width > 1000 ? 1u : 3u,
                                     .width = row.width,
@@ -96,7 +97,7 @@ TEST(CudaExactness, EveryPlacementGivesTheCpusHashes) {
     for (const std::uint32_t accumulation : {1u, 3u}) {
       const std::string expected =
           train({Placement::kHost, UpdateMode::kBarrier, accumulation, dtype},
-                device::make_device_host());
+                device::make_computing_host());
       for (const Placement placement :
            {Placement::kDevice, Placement::kHost, Placement::kNvme, Placement::kMixed}) {
         for (const UpdateMode mode : {UpdateMode::kBarrier, UpdateMode::kDefer}) {
@@ -118,7 +119,7 @@ TEST(CudaExactness, EveryPlacementGivesTheCpusHashes) {
 TEST(CudaExactness, UpdatesOnTheGpuGiveTheCpusMomentsOfFewerBits) {
   for (const MomentCodec moments : {MomentCodec::kBf16, MomentCodec::kBlock8}) {
     Row row{Placement::kHost, UpdateMode::kBarrier, 1, DType::kBf16, UpdateOn::kCpu, moments};
-    const std::string expected = train(row, device::make_device_host());
+    const std::string expected = train(row, device::make_computing_host());
     row.on = UpdateOn::kDevice;
     for (const Placement placement : {Placement::kHost, Placement::kNvme}) {
       row.placement = placement;
@@ -134,7 +135,7 @@ TEST(CudaExactness, ATileThatGoesThereInChunksGivesTheCpusHashes) {
     if (pairwise() && moments == MomentCodec::kF32) continue;
     Row row{Placement::kHost, UpdateMode::kBarrier,   1,   DType::kBf16, UpdateOn::kCpu,
             moments,          std::uint64_t{1} << 21, 1100};
-    const std::string expected = train(row, device::make_device_host());
+    const std::string expected = train(row, device::make_computing_host());
     row.on = UpdateOn::kDevice;
     for (const Placement placement : {Placement::kHost, Placement::kNvme}) {
       row.placement = placement;

@@ -47,9 +47,9 @@ class PageOfAnother {
   std::byte* const page_;
 };
 
-class Refused final : public device::ForwardingDevice<device::DeviceHost> {
+class Refused final : public device::ForwardingDevice<device::ComputingDevice> {
  public:
-  explicit Refused(const std::shared_ptr<device::DeviceHost>& to)
+  explicit Refused(const std::shared_ptr<device::ComputingDevice>& to)
       : ForwardingDevice(to), computing_(to) {}
   void pin(void* data, std::size_t size_bytes) override {
     const PageOfAnother refused(data, size_bytes);
@@ -60,7 +60,7 @@ class Refused final : public device::ForwardingDevice<device::DeviceHost> {
   }
 
  private:
-  const std::shared_ptr<device::DeviceHost> computing_;
+  const std::shared_ptr<device::ComputingDevice> computing_;
 };
 
 Code code_of(const std::function<void()>& call) {
@@ -120,7 +120,7 @@ struct Trained {
   std::string hash;
   std::vector<std::string> warnings;
 };
-Trained train(const std::shared_ptr<device::DeviceHost>& device) {
+Trained train(const std::shared_ptr<device::ComputingDevice>& device) {
   Settings settings;
   settings.tile_elements = 65536;
   settings.update_threads = 2;

@@ -13,6 +13,8 @@
 
 #include "collective/collectives.hpp"
 #include "engine/parts.hpp"
+#include "support/computing_host.hpp"
+#include "support/conductor_simulated.hpp"
 #include "support/drive_at_speed.hpp"
 #include "support/expect_code.hpp"
 #include "support/mlp.hpp"
@@ -258,7 +260,7 @@ TEST(EngineDrives, WhatDeadRunsLeftIsRemovedFromAPathOnWhichNothingIsStored) {
 }
 
 std::string hashes(const Settings& settings, const engine::EngineParts& parts,
-                   const EngineOptions& options, device::DeviceHost& device) {
+                   const EngineOptions& options, device::ComputingDevice& device) {
   Engine engine(engine::engine_with_parts(settings, options, parts));
   testing::Mlp network(engine, device, {.max_norm = 0.05f});
   for (int step = 0; step < 4; ++step) network.train_step();
@@ -275,7 +277,7 @@ TEST(EngineDrives, NeitherTheirNumberNorTheirSharesChangeABit) {
     Settings settings = on_drives(directory, std::max<std::size_t>(1, shares.size()));
     settings.drive_shares = shares;
     settings.update_slots = shares.size() == 3 ? 2 : 4;
-    const auto device = device::make_device_host();
+    const auto device = device::make_computing_host();
     const std::string hash = hashes(settings, {}, {.device = device}, *device);
     if (expected.empty()) expected = hash;
     EXPECT_EQ(hash, expected) << shares.size() << " shares";
@@ -287,8 +289,9 @@ TEST(EngineDrives, RanksMayDealTheirTilesDifferently) {
   const auto train = [](bool alike) {
     const testing::TemporaryDirectory directory;
     std::vector<std::shared_ptr<Device>> devices;
-    std::vector<std::shared_ptr<device::DeviceHost>> hosts;
-    for (int r = 0; r < 2; ++r) devices.push_back(hosts.emplace_back(device::make_device_host()));
+    std::vector<std::shared_ptr<device::ComputingDevice>> hosts;
+    for (int r = 0; r < 2; ++r)
+      devices.push_back(hosts.emplace_back(device::make_computing_host()));
     const auto ranks = collective::make_collective_threads(devices, std::chrono::seconds(120));
     std::vector<std::string> found(2), deals(2);
     std::vector<std::thread> threads;

@@ -18,6 +18,7 @@
 #include "base/number_formats.hpp"
 #include "optimizer_cpu/update_targets.hpp"
 #include "support/all_on_nvme.hpp"
+#include "support/computing_host.hpp"
 #include "support/expect_code.hpp"
 #include "support/mlp.hpp"
 #include "support/saved_state.hpp"
@@ -277,7 +278,7 @@ TEST(EngineHyperparameters, ThatAreWrongChangeNothing) {
 class EngineStep : public ::testing::Test {
  protected:
   testing::TemporaryDirectory directory_;
-  std::shared_ptr<device::DeviceHost> device_ = device::make_device_host();
+  std::shared_ptr<device::ComputingDevice> device_ = device::make_computing_host();
   Engine engine_{all_on_nvme(directory_.string()), {.device = device_}};
   testing::Mlp network_{engine_, *device_, {}};
 };
@@ -325,7 +326,7 @@ TEST(EngineGradients, OfOneParameterFromTwoThreadsAreAllSummed) {
 }
 
 TEST(EngineGradients, ARefusedStreamLeavesNoTrace) {
-  const auto device = device::make_device_host();
+  const auto device = device::make_computing_host();
   Engine engine{Settings{}, {.device = device}};
   const GroupId group = engine.add_group("g", {{"w", DType::kF32, {300}, {}}});
   engine.freeze();
@@ -376,7 +377,7 @@ class EngineBytes : public ::testing::TestWithParam<std::uint32_t> {};
 
 TEST_P(EngineBytes, AreWhatThePlanSays) {
   const testing::TemporaryDirectory directory;
-  const auto device = device::make_device_host();
+  const auto device = device::make_computing_host();
   Settings settings = all_on_nvme(directory.string());
   settings.gradient_accumulation_steps = GetParam();
   settings.prefetch_groups = 1;
@@ -480,7 +481,7 @@ TEST(EngineClose, SeesALeaseOfAGroupWithoutAName) {
 
 TEST(EngineProcess, TwoEnginesOnOnePathDoNotMeet) {
   const testing::TemporaryDirectory directory;
-  const auto device = device::make_device_host();
+  const auto device = device::make_computing_host();
   Engine a(all_on_nvme(directory.string()), {.device = device});
   Engine b(all_on_nvme(directory.string()), {.device = device});
   testing::Mlp first(a, *device, {}), second(b, *device, {});
@@ -496,7 +497,7 @@ TEST(EngineProcess, TwoEnginesOnOnePathDoNotMeet) {
 #if !defined(__SANITIZE_THREAD__)
 TEST(EngineProcess, AForkedChildIsRefusedAndLeavesTheParentAlone) {
   const testing::TemporaryDirectory directory;
-  const auto device = device::make_device_host();
+  const auto device = device::make_computing_host();
   auto engine =
       std::make_unique<Engine>(all_on_nvme(directory.string()), EngineOptions{.device = device});
   testing::Mlp network(*engine, *device, {});

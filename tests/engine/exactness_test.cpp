@@ -15,6 +15,7 @@
 #include <tuple>
 
 #include "collective/collectives.hpp"
+#include "support/computing_host.hpp"
 #include "support/mlp.hpp"
 #include "support/temporary_directory.hpp"
 #include "swap/io_queue.hpp"
@@ -133,7 +134,8 @@ Settings settings_of(const Row& row, const std::string& directory, std::uint32_t
 }
 
 // A budget under which part of the state stays in memory and part does not.
-std::uint64_t middle_budget(Settings settings, const std::shared_ptr<device::DeviceHost>& device,
+std::uint64_t middle_budget(Settings settings,
+                            const std::shared_ptr<device::ComputingDevice>& device,
                             const testing::MlpOptions& options) {
   std::uint64_t budget = 0;
   for (;;) {
@@ -161,7 +163,7 @@ Outcome train(const Row& row, std::uint32_t accumulation, MasterLayout master) {
                                     .max_norm = row.clip ? 0.05f : 0.0f};
   Settings settings = settings_of(row, directory.string(), accumulation, master);
   const auto device =
-      device::make_device_host({.flavour = row.device, .seed = 11, .late_microseconds_max = 40});
+      device::make_computing_host({.flavour = row.device, .seed = 11, .late_microseconds_max = 40});
   if (row.placement == Placement::kBudget)
     settings.host_budget_bytes = middle_budget(settings, device, options);
   Engine engine(settings, {.device = device});
@@ -220,7 +222,7 @@ TEST(ExactnessOfF16, PlacementAndDeviceChangeNoBit) {
     for (const Row& row : rows()) {
       if (!row.clip) continue;
       const testing::TemporaryDirectory directory;
-      const auto device = device::make_device_host({.flavour = row.device});
+      const auto device = device::make_computing_host({.flavour = row.device});
       const testing::MlpOptions options{
           .accumulation = accumulation, .max_norm = 0.05f, .dtype = DType::kF16};
       Settings settings = settings_of(row, directory.string(), accumulation, MasterLayout::kSplit);
@@ -248,7 +250,7 @@ TEST(ExactnessOverTiles, TileSizeSlotsAndSharesOfDrivesChangeNoBit) {
       settings.prefetch_groups = slots == 1 ? 0 : 3;
       settings.nvme_paths = directory.drives(2);
       settings.drive_shares = {1.0, static_cast<double>(tile)};
-      const auto device = device::make_device_host();
+      const auto device = device::make_computing_host();
       Engine engine(settings, {.device = device});
       testing::Mlp network(engine, *device, {.max_norm = 0.05f});
       for (int step = 0; step < 4; ++step) network.train_step();
@@ -262,9 +264,9 @@ TEST(ExactnessOverTiles, TileSizeSlotsAndSharesOfDrivesChangeNoBit) {
 std::string train_ranks(std::uint32_t world, const Row& row, std::uint32_t accumulation) {
   const testing::TemporaryDirectory directory;
   std::vector<std::shared_ptr<Device>> devices;
-  std::vector<std::shared_ptr<device::DeviceHost>> hosts;
+  std::vector<std::shared_ptr<device::ComputingDevice>> hosts;
   for (std::uint32_t r = 0; r < world; ++r) {
-    hosts.push_back(device::make_device_host(
+    hosts.push_back(device::make_computing_host(
         {.flavour = row.device, .seed = r + 1, .late_microseconds_max = 40}));
     devices.push_back(hosts.back());
   }

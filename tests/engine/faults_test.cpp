@@ -14,6 +14,8 @@
 #include <vector>
 
 #include "engine/parts.hpp"
+#include "support/computing_host.hpp"
+#include "support/io_queue_fault.hpp"
 #include "support/mlp.hpp"
 #include "support/temporary_directory.hpp"
 
@@ -51,7 +53,7 @@ Settings settings_for(const std::string& directory, double deadline = kWaits,
 }
 
 // Trains; a step whose error left the engine whole is discarded and done again.
-void train(Engine& engine, device::DeviceHost& device, Attempt& run) {
+void train(Engine& engine, device::ComputingDevice& device, Attempt& run) {
   testing::Mlp network(engine, device, {.layers = 2, .width = 280, .batch = 1, .max_norm = 0.05f});
   for (int step = 0; step < kSteps; ++step) {
     for (;;) {
@@ -71,7 +73,7 @@ void train(Engine& engine, device::DeviceHost& device, Attempt& run) {
 Attempt run_with(const swap::FaultPlan& plan, UpdateMode mode = UpdateMode::kBarrier) {
   const testing::TemporaryDirectory directory;
   Attempt run;
-  const auto device = device::make_device_host();
+  const auto device = device::make_computing_host();
   engine::EngineParts parts;
   parts.update_threads = 1;
   parts.make_queue = [&](const swap::IoQueueOptions& options) {
@@ -233,7 +235,7 @@ TEST(EngineFaults, ADriveThatSlowsDownInMidRunChangesNoBitAndTimesNothingOut) {
 TEST(EngineFaults, CloseAndDestructionWaitForWhatIsInFlight) {
   for (const bool closes : {true, false}) {
     const testing::TemporaryDirectory directory;
-    const auto device = device::make_device_host();
+    const auto device = device::make_computing_host();
     swap::FaultCounts counts;
     engine::EngineParts parts;
     parts.update_threads = 1;
@@ -290,7 +292,7 @@ struct Losing {
     }
   }
   const testing::TemporaryDirectory directory;
-  const std::shared_ptr<device::DeviceHost> device = device::make_device_host();
+  const std::shared_ptr<device::ComputingDevice> device = device::make_computing_host();
   swap::FaultPlan plan;
   swap::FaultCounts counts;
   std::unique_ptr<Engine> engine;

@@ -8,15 +8,15 @@
 #include <string>
 #include <vector>
 
-#include "device/device_host.hpp"
 #include "headrace/engine.hpp"
+#include "support/computing_host.hpp"
 #include "support/temporary_directory.hpp"
 
 namespace headrace {
 namespace {
 void expect_fixed_addresses(const Settings& settings) {
   constexpr int kGroups = 7;
-  const auto device = device::make_device_host(
+  const auto device = device::make_computing_host(
       {.flavour = device::HostFlavour::kLate, .late_microseconds_max = 20});
   Engine engine(settings, {.device = device});
   std::vector<GroupId> groups;

@@ -12,6 +12,7 @@
 
 #include "base/number_formats.hpp"
 #include "engine/parts.hpp"
+#include "support/computing_host.hpp"
 #include "support/expect_code.hpp"
 #include "support/failing_drive.hpp"
 #include "support/mlp.hpp"
@@ -45,11 +46,11 @@ class ParameterLoad : public ::testing::TestWithParam<std::tuple<Where, MasterLa
       s.offload_optimizer = OffloadDevice::kNvme;
       if (where == Where::kAllOnNvme) s.offload_parameters = OffloadDevice::kNvme;
     }
-    device_ = device::make_device_host({.flavour = where == Where::kLateDevice
-                                                       ? device::HostFlavour::kLate
-                                                       : device::HostFlavour::kPrompt,
-                                        .seed = 3,
-                                        .late_microseconds_max = 50});
+    device_ = device::make_computing_host({.flavour = where == Where::kLateDevice
+                                                          ? device::HostFlavour::kLate
+                                                          : device::HostFlavour::kPrompt,
+                                           .seed = 3,
+                                           .late_microseconds_max = 50});
     engine::EngineParts parts;
     parts.make_drive = [this](async::Conductor& conductor, swap::DriveOptions options) {
       return std::make_unique<testing::FailingDrive>(
@@ -124,7 +125,7 @@ class ParameterLoad : public ::testing::TestWithParam<std::tuple<Where, MasterLa
   }
   testing::TemporaryDirectory directory_;
   Failing failing_;
-  std::shared_ptr<device::DeviceHost> device_;
+  std::shared_ptr<device::ComputingDevice> device_;
   std::unique_ptr<Engine> engine_;
   GroupId group_, other_;
   const ParameterId w_{0}, v_{1}, b_{2};

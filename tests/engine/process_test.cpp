@@ -20,6 +20,7 @@
 
 #include "headrace/engine.hpp"
 #include "support/all_on_nvme.hpp"
+#include "support/computing_host.hpp"
 #include "support/mlp.hpp"
 #include "support/process_facts.hpp"
 #include "support/temporary_directory.hpp"
@@ -87,7 +88,7 @@ struct Hashes {
   bool operator==(const Hashes&) const = default;
 };
 Hashes fifty_steps(const Settings& settings) {
-  const auto device = device::make_device_host();
+  const auto device = device::make_computing_host();
   Engine engine(settings, {.device = device});
   testing::Mlp network(engine, *device, {});
   for (int step = 0; step < 50; ++step) network.train_step();
@@ -236,7 +237,7 @@ TEST_F(EngineThreads, FollowTheSettingWhateverTheCpus) {
 
 TEST(EngineClose, LeavesNoThreadFileMappingOrLockAHundredTimesOver) {
   const testing::TemporaryDirectory directory;
-  const auto device = device::make_device_host();
+  const auto device = device::make_computing_host();
   testing::Held before = testing::what_is_held_at_rest();
   std::uint64_t engine_bytes = 0;
   for (int round = 0; round < 100; ++round) {
@@ -276,7 +277,7 @@ struct Trained {
       : engine(settings, {.device = device}), network(engine, *device, options) {}
   std::string hashes() { return engine.hash_parameters() + engine.hash_optimizer_state(); }
 
-  std::shared_ptr<device::DeviceHost> device = device::make_device_host();
+  std::shared_ptr<device::ComputingDevice> device = device::make_computing_host();
   Engine engine;
   testing::Mlp network;
 };

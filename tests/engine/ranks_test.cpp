@@ -15,8 +15,8 @@
 #include "base/number_formats.hpp"
 #include "collective/collectives.hpp"
 #include "collective/nccl_world.hpp"
-#include "device/device_host.hpp"
 #include "engine/parts.hpp"
+#include "support/computing_host.hpp"
 #include "support/failing_drive.hpp"
 #include "support/mlp.hpp"
 #include "support/temporary_directory.hpp"
@@ -24,25 +24,25 @@
 namespace headrace {
 namespace {
 using collective::NcclFlavour;
-using device::DeviceHost;
+using device::ComputingDevice;
 using device::HostFlavour;
 
 // Runs `body` once per rank, each on a thread with a device and an engine of its own. Returns what
 // each rank threw, if it did.
 struct Rank {
   std::uint32_t number;
-  DeviceHost& device;
+  ComputingDevice& device;
   Engine& engine;
 };
 struct World {
-  std::vector<std::shared_ptr<DeviceHost>> hosts;
+  std::vector<std::shared_ptr<ComputingDevice>> hosts;
   std::vector<std::shared_ptr<Collective>> ranks;
 };
 World over_threads(std::uint32_t world, HostFlavour flavour) {
   World made;
   for (std::uint32_t r = 0; r < world; ++r) {
-    made.hosts.push_back(
-        device::make_device_host({.flavour = flavour, .seed = r + 1, .late_microseconds_max = 30}));
+    made.hosts.push_back(device::make_computing_host(
+        {.flavour = flavour, .seed = r + 1, .late_microseconds_max = 30}));
   }
   made.ranks = collective::make_collective_threads({made.hosts.begin(), made.hosts.end()},
                                                    std::chrono::seconds(60));
@@ -409,7 +409,7 @@ TEST(RanksGather, MayDifferInWhatTheyHold) {
 // A second rank that does what this one does, and whose pieces arrive in stream order, not before.
 class MirrorRank final : public Collective {
  public:
-  explicit MirrorRank(std::shared_ptr<DeviceHost> device) : device_(std::move(device)) {}
+  explicit MirrorRank(std::shared_ptr<ComputingDevice> device) : device_(std::move(device)) {}
   std::uint32_t rank() const noexcept override { return 0; }
   std::uint32_t world_size() const noexcept override { return 2; }
   void all_gather(CollectiveTag, Stream stream, DeviceSpan whole) override {
@@ -426,13 +426,13 @@ class MirrorRank final : public Collective {
   void abort(std::string_view) noexcept override {}
 
  private:
-  std::shared_ptr<DeviceHost> device_;
+  std::shared_ptr<ComputingDevice> device_;
 };
 
 TEST(RanksGather, OfASecondStreamWaitsForTheJoinOnTheFirst) {
   constexpr std::size_t kBytes = 2 * 65536 * 4;
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
-    const auto device = device::make_device_host(
+    const auto device = device::make_computing_host(
         {.flavour = HostFlavour::kLate, .seed = seed, .late_microseconds_max = 20});
     Engine engine(accumulating(1),
                   {.device = device, .collective = std::make_shared<MirrorRank>(device)});

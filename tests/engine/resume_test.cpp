@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "collective/collectives.hpp"
+#include "support/computing_host.hpp"
 #include "support/mlp.hpp"
 #include "support/saved_state.hpp"
 #include "support/temporary_directory.hpp"
@@ -47,10 +48,10 @@ Settings settings_of(const Place& place, const std::string& directory) {
 class Training {
  public:
   explicit Training(const Place& place, std::shared_ptr<Collective> ranks = nullptr,
-                    std::shared_ptr<device::DeviceHost> device = nullptr,
+                    std::shared_ptr<device::ComputingDevice> device = nullptr,
                     std::uint64_t data_seed = 1, const std::string& directory = "")
       : device_(device ? std::move(device)
-                       : device::make_device_host(
+                       : device::make_computing_host(
                              {.flavour = place.device, .seed = 5, .late_microseconds_max = 30})) {
     Settings settings = settings_of(place, directory.empty() ? directory_.string() : directory);
     const testing::MlpOptions options{.max_norm = 0.05f, .data_seed = data_seed};
@@ -76,7 +77,7 @@ class Training {
 
  private:
   testing::TemporaryDirectory directory_;
-  std::shared_ptr<device::DeviceHost> device_;
+  std::shared_ptr<device::ComputingDevice> device_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<testing::Mlp> network_;
 };
@@ -134,9 +135,9 @@ TEST(ResumeAcrossLayouts, TakesTheStateOfTheOtherMasterLayout) {
 void run_ranks(std::uint32_t world, const Place& place,
                const std::function<void(std::uint32_t rank, Training&)>& body) {
   const testing::TemporaryDirectory directory;
-  std::vector<std::shared_ptr<device::DeviceHost>> hosts;
+  std::vector<std::shared_ptr<device::ComputingDevice>> hosts;
   for (std::uint32_t r = 0; r < world; ++r) {
-    hosts.push_back(device::make_device_host(
+    hosts.push_back(device::make_computing_host(
         {.flavour = place.device, .seed = r + 1, .late_microseconds_max = 30}));
   }
   const auto ranks =

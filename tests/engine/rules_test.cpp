@@ -11,6 +11,7 @@
 
 #include "optimizer_cpu/state_streams.hpp"
 #include "support/all_on_nvme.hpp"
+#include "support/computing_host.hpp"
 #include "support/expect_code.hpp"
 #include "support/mlp.hpp"
 #include "support/saved_state.hpp"
@@ -61,7 +62,7 @@ struct Training {
     for (int step = 0; step < steps; ++step) network->train_step();
     return engine->hash_parameters() + engine->hash_optimizer_state();
   }
-  std::shared_ptr<device::DeviceHost> device = device::make_device_host();
+  std::shared_ptr<device::ComputingDevice> device = device::make_computing_host();
   std::unique_ptr<Engine> engine;
   std::unique_ptr<testing::Mlp> network;
 };
@@ -218,7 +219,7 @@ TEST(EngineHyperparameters, AreCheckedForTheirRuleAndCodec) {
 }
 
 TEST(EngineHyperparameters, AStepThatNoF32HoldsIsRefusedAndMayBeRepeatedWithALowerRate) {
-  const auto device = device::make_device_host();
+  const auto device = device::make_computing_host();
   Engine engine(Settings{}, {.device = device});
   testing::Mlp network(
       engine, *device,

@@ -13,6 +13,8 @@
 #include <iostream>
 
 #include "engine/parts.hpp"
+#include "support/computing_host.hpp"
+#include "support/conductor_simulated.hpp"
 #include "support/drive_simulated.hpp"
 #include "support/mlp.hpp"
 #include "support/scripted_trainer.hpp"
@@ -57,7 +59,7 @@ std::string train(std::uint64_t seed, const Shape& shape) {
   parts.make_drive = [=](async::Conductor& conductor, swap::DriveOptions drive) {
     return std::make_unique<testing::DriveSimulated>(conductor, seed * 7 + 1 + drive.index);
   };
-  const auto device = device::make_device_host();
+  const auto device = device::make_computing_host();
   Engine engine(engine::engine_with_parts(s, EngineOptions{.device = device}, parts));
   testing::Mlp network(engine, *device, {.layers = 3, .width = 280, .batch = 1, .max_norm = 0.05f});
   for (int step = 0; step < 3; ++step) network.train_step();

@@ -8,9 +8,9 @@
 #include <optional>
 #include <vector>
 
-#include "device/device_host.hpp"
 #include "device/forwarding_device.hpp"
 #include "headrace/engine.hpp"
+#include "support/computing_host.hpp"
 
 namespace headrace {
 namespace {
@@ -18,7 +18,7 @@ namespace {
 class CountingDevice final : public device::ForwardingDevice<Device> {
  public:
   CountingDevice()
-      : ForwardingDevice(device::make_device_host(
+      : ForwardingDevice(device::make_computing_host(
             {.flavour = device::HostFlavour::kLate, .seed = 3, .late_microseconds_max = 0})) {}
   void wait(Stream stream, Event event) override {
     ++waits;

@@ -10,6 +10,7 @@
 #include "headrace/engine.hpp"
 #include "headrace/error.hpp"
 #include "support/all_on_nvme.hpp"
+#include "support/computing_host.hpp"
 #include "support/mlp.hpp"
 #include "support/temporary_directory.hpp"
 
@@ -25,7 +26,7 @@ class TraceTest : public ::testing::Test {
                                     EngineOptions{.device = device_, .trace_events = events});
   }
   testing::TemporaryDirectory drive_;
-  std::shared_ptr<device::DeviceHost> device_ = device::make_device_host();
+  std::shared_ptr<device::ComputingDevice> device_ = device::make_computing_host();
 };
 
 std::uint64_t bytes_on(const Trace& trace, TraceLane lane) {

@@ -34,7 +34,7 @@ Hyperparameters without_decay(Hyperparameters values) {
 }
 }  // namespace
 
-Mlp::Mlp(Engine& engine, device::DeviceHost& device, const MlpOptions& options)
+Mlp::Mlp(Engine& engine, device::ComputingDevice& device, const MlpOptions& options)
     : engine_(engine), device_(device), options_(options) {
   const HyperparameterSetId no_decay =
       engine.add_hyperparameters(without_decay(options.hyperparameters));

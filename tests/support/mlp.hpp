@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "device/computing_device.hpp"
 #include "device/device_bytes.hpp"
-#include "device/device_host.hpp"
 #include "headrace/engine.hpp"
 
 namespace headrace::testing {
@@ -27,7 +27,7 @@ struct MlpOptions {
 class Mlp {
  public:
   // Registers, freezes and loads.
-  Mlp(Engine& engine, device::DeviceHost& device, const MlpOptions& options);
+  Mlp(Engine& engine, device::ComputingDevice& device, const MlpOptions& options);
   // One optimizer step of `accumulation` micro-batches; returns the engine's result.
   StepResult train_step();
   double last_loss() const noexcept { return loss_; }
@@ -48,7 +48,7 @@ class Mlp {
   void fill_batch(std::uint64_t micro_batch);
 
   Engine& engine_;
-  device::DeviceHost& device_;
+  device::ComputingDevice& device_;
   const MlpOptions options_;
   Stream stream_;
   std::vector<Layer> layers_;

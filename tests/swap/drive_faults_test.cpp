@@ -7,6 +7,7 @@
 #include <random>
 
 #include "drive_bench.hpp"
+#include "support/io_queue_fault.hpp"
 
 namespace headrace::swap::test {
 namespace {

@@ -10,6 +10,7 @@
 #include "base/units.hpp"
 #include "headrace/error.hpp"
 #include "scratch.hpp"
+#include "support/conductor_simulated.hpp"
 #include "support/drive_at_speed.hpp"
 
 namespace headrace::swap::test {

@@ -8,6 +8,7 @@
 
 #include "drive_bench.hpp"
 #include "limits.hpp"
+#include "support/io_queue_fault.hpp"
 
 namespace headrace::swap::test {
 namespace {

@@ -9,6 +9,7 @@
 
 #include "limits.hpp"
 #include "scratch.hpp"
+#include "support/io_queue_fault.hpp"
 #include "swap/io_queue.hpp"
 
 namespace headrace::swap::test {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "scratch.hpp"
+#include "support/io_queue_fault.hpp"
 #include "swap/io_queue.hpp"
 
 namespace headrace::swap::test {

@@ -16,6 +16,7 @@
 
 #include "limits.hpp"
 #include "scratch.hpp"
+#include "support/io_queue_fault.hpp"
 
 namespace headrace::swap::test {
 namespace {

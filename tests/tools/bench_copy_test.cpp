@@ -11,9 +11,9 @@
 
 #include "bench_copy/copy_report.hpp"
 #include "bench_copy/mover.hpp"
-#include "device/device_host.hpp"
 #include "headrace/error.hpp"
 #include "platform/fake_root.hpp"
+#include "support/computing_host.hpp"
 #include "support/temporary_directory.hpp"
 #include "tools/ran.hpp"
 
@@ -92,7 +92,7 @@ class WatchedDevice final : public Device {
     return reinterpret_cast<std::uintptr_t>(data) - first_ < first_bytes_;
   }
 
-  const std::shared_ptr<device::DeviceHost> device_ = device::make_device_host(
+  const std::shared_ptr<device::ComputingDevice> device_ = device::make_computing_host(
       {.flavour = device::HostFlavour::kLate, .seed = 7, .late_microseconds_max = 20});
   const Damage damage_;
   std::uintptr_t first_ = 0, first_bytes_ = 0;
@@ -291,7 +291,7 @@ TEST(GpuLink, IsWhatDeviceAndSlotDoUnderLoad) {
     root.write(device + file, text);
   root.write(slot + "/max_link_speed", "32.0 GT/s PCIe\n");
   root.write(slot + "/max_link_width", "16\n");
-  const platform::GpuFacts facts = platform::gpu_facts(root.path());
+  const GpuFacts facts = platform::gpu_facts(root.path());
   const auto link = gpu_link("0000:1B:00.0", facts);
   ASSERT_TRUE(link);
   EXPECT_EQ(link->name, "PCIe 5.0 x16");

@@ -16,6 +16,7 @@
 #include "bench/stretch.hpp"
 #include "bench/sustained.hpp"
 #include "headrace/error.hpp"
+#include "support/io_queue_fault.hpp"
 #include "support/temporary_directory.hpp"
 
 namespace headrace::tools::bench_runner_test {

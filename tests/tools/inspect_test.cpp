@@ -17,6 +17,7 @@
 #include "headrace/engine.hpp"
 #include "headrace/error.hpp"
 #include "support/all_on_nvme.hpp"
+#include "support/computing_host.hpp"
 #include "support/mlp.hpp"
 #include "support/temporary_directory.hpp"
 #include "swap/record.hpp"
@@ -34,7 +35,7 @@ class InspectTest : public ::testing::Test {
   void train(Checksums checksums = Checksums::kOn) {
     Settings settings = testing::all_on_nvme(drive_.string());
     settings.checksums = checksums;
-    device_ = device::make_device_host();
+    device_ = device::make_computing_host();
     engine_ = std::make_unique<Engine>(settings, EngineOptions{.device = device_});
     testing::Mlp network(*engine_, *device_, {.layers = 3, .width = 300});
     for (int step = 0; step < 3; ++step) network.train_step();
@@ -76,7 +77,7 @@ class InspectTest : public ::testing::Test {
   }
 
   const testing::TemporaryDirectory drive_, copies_;
-  std::shared_ptr<device::DeviceHost> device_;
+  std::shared_ptr<device::ComputingDevice> device_;
   std::unique_ptr<Engine> engine_;
   PlanReport plan_;
   std::string live_, copy_;
@@ -184,7 +185,7 @@ TEST_F(InspectTest, RecordsThatStayInMemoryOrLieOnAnotherDriveAreNotMissed) {
   settings.nvme_paths = drive_.drives(2);
   settings.update_slots = 1;
   const auto inspected = [&] {
-    const auto device = device::make_device_host();
+    const auto device = device::make_computing_host();
     Engine engine(settings, EngineOptions{.device = device});
     testing::Mlp network(engine, *device, {.layers = 12, .width = 300});
     network.train_step();

@@ -21,8 +21,7 @@ PlannedModel planned(const std::string& name, const std::vector<std::string>& fr
 
 double forward_flops(const PlannedModel& model, double tokens, double length) {
   double flops = 0;
-  for (const residency::GroupWork& work : work_of(model, tokens, length))
-    flops += work.forward_flops;
+  for (const GroupWork& work : work_of(model, tokens, length)) flops += work.forward_flops;
   return flops;
 }
 
@@ -89,7 +88,7 @@ TEST(Advice, TwiceTheDrivesHelpAStepThatTheyBindByAtMostTwo) {
   Planning planning;
   const Outcome outcome = planning.evaluate(s);
   ASSERT_TRUE(outcome.fits()) << outcome.refusal;
-  EXPECT_EQ(outcome.prediction.bound, residency::Bound::kNvme);
+  EXPECT_EQ(outcome.prediction.bound, Bound::kNvme);
   bool drives = false;
   for (const Change& change : changes_of(planning, s, outcome)) {
     EXPECT_GT(change.speedup, 0.9) << change.text;

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "device/device_host.hpp"
+#include "support/computing_host.hpp"
 #include "torch/models.hpp"
 #include "torch/refusals.hpp"
 #include "torch/swap_folder.hpp"
@@ -138,7 +138,8 @@ TEST_P(OffloadTypes, EvaluationWithoutGradientsGivesThePlainValues) {
 // Its copies are done late and in odd order, so that a missing wait reads what was not there yet.
 TEST_P(OffloadTypes, ADeviceThatIsLateChangesNothing) {
   for (const std::uint64_t seed : {1, 2, 3}) {
-    auto device = headrace::device::make_device_host({headrace::device::HostFlavour::kLate, seed});
+    auto device =
+        headrace::device::make_computing_host({headrace::device::HostFlavour::kLate, seed});
     Pair pair(3, GetParam(), accumulating(2), {.device = device});
     for (int i = 0; i < 2; ++i) {
       const torch::Tensor expected = pair.plain_forward(input(GetParam()));

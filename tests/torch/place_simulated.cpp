@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "support/computing_host.hpp"
 #include "torch/place_under_test.hpp"
 #include "torch/simulated_gpu.hpp"
 
@@ -6,7 +7,7 @@ namespace headrace_test {
 // One device carries out the engine's work and torch's.
 std::shared_ptr<headrace::Device> make_place_device(std::uint64_t seed, Late late) {
   constexpr std::uint32_t kMicroseconds[] = {0, 30, 2000};
-  const auto device = headrace::device::make_device_host(
+  const auto device = headrace::device::make_computing_host(
       {.flavour = headrace::device::HostFlavour::kLate,
        .seed = seed,
        .late_microseconds_max = kMicroseconds[static_cast<int>(late)]});

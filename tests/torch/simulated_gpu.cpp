@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "torch/simulated_gpu.hpp"
+#include "support/computing_host.hpp"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
@@ -24,7 +25,7 @@ namespace headrace_test {
 namespace {
 using headrace::Event;
 struct Gpu {
-  std::shared_ptr<headrace::device::DeviceHost> device;
+  std::shared_ptr<headrace::device::ComputingDevice> device;
   std::mutex mutex;
   struct Block {
     std::size_t size_bytes;
@@ -99,7 +100,7 @@ void free_block(void* data) {
   for (const std::uintptr_t stream : block.read_on)
     g.device->wait({block.stream}, g.device->record({stream}));
   g.device->launch({block.stream}, [data, size = block.size_bytes] {
-    std::memset(data, headrace::device::DeviceHost::kPoison, size);
+    std::memset(data, headrace::device::kPoison, size);
     const std::lock_guard lock(gpu().mutex);
     gpu().dead.emplace_back(data, size);
   });
@@ -243,7 +244,7 @@ using at::RegistererCUDAHooksRegistry;
 REGISTER_CUDA_HOOKS(CUDAHooks)
 }  // namespace
 
-void plug_in(const std::shared_ptr<headrace::device::DeviceHost>& device) {
+void plug_in(const std::shared_ptr<headrace::device::ComputingDevice>& device) {
   static const bool once = [] {
     c10::SetAllocator(c10::DeviceType::CUDA, &allocator);
     at::native::_fused_sdp_choice_stub.set_cuda_dispatch_ptr(&plain_attention);

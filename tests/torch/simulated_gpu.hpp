@@ -10,10 +10,10 @@
 
 #include <memory>
 
-#include "device/device_host.hpp"
+#include "device/computing_device.hpp"
 
 namespace headrace_test {
 // Torch's operators run on this one from now on. Tensors of the one before must be gone.
-void plug_in(const std::shared_ptr<headrace::device::DeviceHost>& device);
+void plug_in(const std::shared_ptr<headrace::device::ComputingDevice>& device);
 inline at::Device simulated_gpu() { return {at::kCUDA, 0}; }
 }  // namespace headrace_test

@@ -29,7 +29,7 @@ void plug_in(std::uint64_t seed) {
                            .late_microseconds_max = 20,
                            .protects = false,
                            .hardware_queues = seed % 2 == 0 ? 8u : 0u});
-  headrace_test::plug_in(std::make_shared<headrace::device::ComputingDevice>(
+  headrace_test::plug_in(std::make_shared<headrace::device::DeviceWithLaunch>(
       headrace::make_cuda_device(), [](headrace::Stream stream, std::function<void()> kernel) {
         simulated_cuda::launch(stream.handle, std::move(kernel));
       }));

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "device/device_host.hpp"
 #include "headrace/torch/offload.hpp"
+#include "support/computing_host.hpp"
 #include "torch/models.hpp"
 #include "torch/swap_folder.hpp"
 
@@ -163,7 +163,7 @@ TEST_P(Training, IsTheSameBitForBitWhereverItsBytesLive) {
   EXPECT_EQ(run(OffloadDevice::kNvme, OffloadDevice::kNone), memory);
   EXPECT_EQ(run(OffloadDevice::kNvme, OffloadDevice::kNvme), memory);
   EXPECT_EQ(run(OffloadDevice::kNone, OffloadDevice::kNone), memory);
-  const auto late = headrace::device::make_device_host({headrace::device::HostFlavour::kLate});
+  const auto late = headrace::device::make_computing_host({headrace::device::HostFlavour::kLate});
   EXPECT_EQ(run(OffloadDevice::kNvme, OffloadDevice::kNvme, late), memory) << "on a late device";
   EXPECT_EQ(swap_files_in(folder.path()), 0) << "close() takes its files with it";
 }

@@ -194,7 +194,7 @@ int run(const Options& options) {
   Planning planning;
   PlanResult result;
   result.scenario = scenario_for(options);
-  result.outcome = planning.evaluate(result.scenario, residency::Spans::kKeep);
+  result.outcome = planning.evaluate(result.scenario, Spans::kKeep);
   const bool fits = result.outcome.fits();
   if (fits) {
     result.changes = changes_of(planning, result.scenario, result.outcome);

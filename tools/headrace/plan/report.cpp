@@ -10,8 +10,6 @@
 #include "program/report_parts.hpp"
 
 namespace headrace::tools {
-using residency::Lane;
-
 namespace {
 constexpr double kSecondsPerDay = 86400, kDaysPerYear = 365.25;
 constexpr double kWorthwhile = 1.02;  // less than two percent more is no help
@@ -55,7 +53,7 @@ std::string memory_text(const PlanResult& r) {
 }
 
 std::string lanes_text(const PlanResult& r) {
-  const residency::Prediction& p = r.outcome.prediction;
+  const Prediction& p = r.outcome.prediction;
   const bool deferred = r.outcome.plan->deferred;
   const auto as_auto = [](bool is) { return is ? ", as auto has it" : ""; };
   const Settings& settings = r.scenario.settings;
@@ -69,14 +67,14 @@ std::string lanes_text(const PlanResult& r) {
         p.updates_on_device ? "device" : "cpu", as_auto(settings.update_on == UpdateOn::kAuto));
   }
   text += fmt::format("\n  {:<10}{:>10}", "", "takes");
-  for (std::size_t l = 0; l < residency::kLanes; ++l)
-    text += fmt::format("{:>12}", residency::name_of(static_cast<Lane>(l)));
+  for (std::size_t l = 0; l < kStepLanes; ++l)
+    text += fmt::format("{:>12}", name_of(static_cast<StepLane>(l)));
   text += "  bound by\n";
-  const auto row = [&](const char* name, const residency::PhaseCost& phase) {
+  const auto row = [&](const char* name, const PhaseCost& phase) {
     text += fmt::format("  {:<10}{:>10}", name, number_text(phase.seconds, 4));
     for (const double busy : phase.busy)
       text += busy > 0 ? fmt::format("{:>12}", number_text(busy, 4)) : fmt::format("{:>12}", "-");
-    text += fmt::format("  {}\n", residency::name_of(phase.bound()));
+    text += fmt::format("  {}\n", name_of(phase.bound()));
   };
   row("forward", p.forward);
   row("backward", p.backward);
@@ -137,10 +135,10 @@ std::string first_line(const PlanResult& r) {
                                                  name_of(largest), grouped(largest.elements()))
                                    : r.smallest_change + ", and it does");
   }
-  const residency::Prediction& p = r.outcome.prediction;
-  std::string text = fmt::format(
-      "Fits: {} a step ({} tokens/s), bound by {}", seconds_text(p.step_seconds),
-      number_text(r.scenario.tokens_per_step() / p.step_seconds), residency::name_of(p.bound));
+  const Prediction& p = r.outcome.prediction;
+  std::string text =
+      fmt::format("Fits: {} a step ({} tokens/s), bound by {}", seconds_text(p.step_seconds),
+                  number_text(r.scenario.tokens_per_step() / p.step_seconds), name_of(p.bound));
   if (r.changes.empty() || r.changes.front().speedup < kWorthwhile)
     return text + "; of what was tried nothing helps by 2 %";
   return text + fmt::format("; most helps {} ({:.2f} x)", r.changes.front().text,
@@ -148,7 +146,7 @@ std::string first_line(const PlanResult& r) {
 }
 
 std::string free_batch_text(const PlanResult& r) {
-  const residency::Prediction& p = r.outcome.prediction;
+  const Prediction& p = r.outcome.prediction;
   const bool barrier = !r.outcome.plan->deferred;
   std::string text =
       p.free_tokens <= 0
@@ -164,7 +162,7 @@ std::string free_batch_text(const PlanResult& r) {
 }
 
 Wear wear_of(const PlanResult& r) {
-  const residency::Prediction& p = r.outcome.prediction;
+  const Prediction& p = r.outcome.prediction;
   Wear wear;
   wear.bytes_per_step =
       p.nvme_written_bytes * r.scenario.ranks_per_node() / r.scenario.machine.drives;
@@ -175,7 +173,7 @@ Wear wear_of(const PlanResult& r) {
 }
 
 std::string wear_text(const PlanResult& r) {
-  const residency::Prediction& p = r.outcome.prediction;
+  const Prediction& p = r.outcome.prediction;
   const double ranks = r.scenario.ranks_per_node();
   const Wear wear = wear_of(r);
   if (p.nvme_read_bytes + p.nvme_written_bytes <= 0) return "nothing is read or written";

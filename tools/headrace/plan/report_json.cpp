@@ -6,27 +6,25 @@
 
 namespace headrace::tools {
 namespace {
-using residency::Lane;
-
 constexpr double kTellApart = 2000;  // of a picture's width
 
-Json phase_json(const residency::PhaseCost& phase) {
-  Json json = {{"seconds", phase.seconds}, {"bound_by", residency::name_of(phase.bound())}};
-  for (std::size_t l = 0; l < residency::kLanes; ++l)
-    json["busy_seconds"][residency::name_of(static_cast<Lane>(l))] = phase.busy[l];
+Json phase_json(const PhaseCost& phase) {
+  Json json = {{"seconds", phase.seconds}, {"bound_by", name_of(phase.bound())}};
+  for (std::size_t l = 0; l < kStepLanes; ++l)
+    json["busy_seconds"][name_of(static_cast<StepLane>(l))] = phase.busy[l];
   return json;
 }
 
 // Of each lane, in the order of time; joined where no picture could tell them apart.
 Json timeline_json(const PlanResult& r) {
-  const std::vector<residency::Span>& spans = r.outcome.prediction.spans;
+  const std::vector<Span>& spans = r.outcome.prediction.spans;
   double end = 0;
-  for (const residency::Span& span : spans) end = std::max(end, span.end);
-  std::vector<residency::Span> joined;
-  for (std::size_t l = 0; l < residency::kLanes; ++l) {
+  for (const Span& span : spans) end = std::max(end, span.end);
+  std::vector<Span> joined;
+  for (std::size_t l = 0; l < kStepLanes; ++l) {
     const std::size_t first = joined.size();
-    for (const residency::Span& span : spans) {
-      if (span.lane != static_cast<Lane>(l)) continue;
+    for (const Span& span : spans) {
+      if (span.lane != static_cast<StepLane>(l)) continue;
       if (joined.size() > first && span.begin - joined.back().end < end / kTellApart) {
         joined.back().end = std::max(joined.back().end, span.end);
       } else {
@@ -35,8 +33,8 @@ Json timeline_json(const PlanResult& r) {
     }
   }
   Json json = Json::array();
-  for (const residency::Span& span : joined) {
-    json.push_back({{"lane", residency::name_of(span.lane)},
+  for (const Span& span : joined) {
+    json.push_back({{"lane", name_of(span.lane)},
                     {"first_group", r.scenario.model->groups[span.group].group.name},
                     {"begin_seconds", span.begin},
                     {"end_seconds", span.end}});
@@ -45,11 +43,11 @@ Json timeline_json(const PlanResult& r) {
 }
 
 Json prediction_json(const PlanResult& r) {
-  const residency::Prediction& p = r.outcome.prediction;
+  const Prediction& p = r.outcome.prediction;
   const Wear wear = wear_of(r);
   return {{"step_seconds", p.step_seconds},
           {"tokens_per_second", r.scenario.tokens_per_step() / p.step_seconds},
-          {"bound_by", residency::name_of(p.bound)},
+          {"bound_by", name_of(p.bound)},
           {"forward", phase_json(p.forward)},
           {"backward", phase_json(p.backward)},
           {"update", phase_json(p.update)},
@@ -141,11 +139,11 @@ Json steps_by_batch_json(const PlanResult& r, Planning& planning) {
     tried.batch = static_cast<std::uint32_t>(batch);
     const Outcome outcome = planning.evaluate(tried);
     if (!outcome.fits()) break;
-    const residency::Prediction& p = outcome.prediction;
-    json.push_back(
-        {{"tokens_per_micro_batch", tried.tokens()},
-         {"step_seconds", p.step_seconds},
-         {"compute_seconds", p.forward.of(Lane::kCompute) + p.backward.of(Lane::kCompute)}});
+    const Prediction& p = outcome.prediction;
+    json.push_back({{"tokens_per_micro_batch", tried.tokens()},
+                    {"step_seconds", p.step_seconds},
+                    {"compute_seconds",
+                     p.forward.of(StepLane::kCompute) + p.backward.of(StepLane::kCompute)}});
   }
   return json;
 }

@@ -24,8 +24,8 @@ std::vector<partition::GroupShape> shapes_of(const PlannedModel& model, DType dt
   return shapes;
 }
 
-residency::Workload workload_of(const Scenario& s) {
-  residency::Workload work;
+StepWork workload_of(const Scenario& s) {
+  StepWork work;
   work.groups = work_of(*s.model, s.tokens(), s.sequence);
   work.tokens = s.tokens();
   work.micro_batches = s.micro_batches;
@@ -79,7 +79,7 @@ std::uint64_t whole_bytes(double bytes) {
   return static_cast<std::uint64_t>(std::min(bytes, kMost));
 }
 
-residency::Rates rates_of(const Scenario& s) {
+Rates rates_of(const Scenario& s) {
   const Machine& m = s.machine;
   const double ranks = s.ranks_per_node();
   return {.nvme_read = m.nvme_read.value / ranks,
@@ -136,7 +136,7 @@ const partition::Partition& Planning::partition_of(const Scenario& s) {
   return *partition_;
 }
 
-Outcome Planning::evaluate(const Scenario& s, residency::Spans spans) {
+Outcome Planning::evaluate(const Scenario& s, Spans spans) {
   Outcome outcome;
   outcome.activations = activation_bytes(*s.model, s.tokens(), s.checkpointing);
   if (const double tiles = tiles_of_rank(s); tiles > kManyTiles) {
@@ -182,8 +182,7 @@ Outcome Planning::evaluate(const Scenario& s, residency::Spans spans) {
     by_cpu.settings.update_on = UpdateOn::kCpu;
     return evaluate(by_cpu, spans);
   }
-  outcome.prediction =
-      residency::predict(*outcome.plan, partition, workload_of(s), rates_of(s), spans);
+  outcome.prediction = predict(*outcome.plan, partition, workload_of(s), rates_of(s), spans);
   outcome.plan->tiles = {};  // where each tile lies is all that this is not asked for
   return outcome;
 }

@@ -10,9 +10,9 @@
 
 #include "headrace/settings.hpp"
 #include "partition/partition.hpp"
+#include "plan/cost.hpp"
 #include "plan/machines.hpp"
 #include "plan/work.hpp"
-#include "residency/cost.hpp"
 #include "residency/plan.hpp"
 
 namespace headrace::tools {
@@ -46,7 +46,7 @@ struct Outcome {
   double activations = 0;
   // Of one rank, also where drives or GPUs are too small; empty where no plan could be made.
   std::optional<residency::Plan> plan;
-  residency::Prediction prediction;
+  Prediction prediction;
 
   bool fits() const { return refusal.empty(); }
 };
@@ -54,7 +54,7 @@ struct Outcome {
 // Plans many variants of one model: what they share is computed once.
 class Planning {
  public:
-  Outcome evaluate(const Scenario& scenario, residency::Spans spans = residency::Spans::kNone);
+  Outcome evaluate(const Scenario& scenario, Spans spans = Spans::kNone);
   // Whether it fits; without planning where the floor alone says that it does not.
   bool fits(const Scenario& scenario);
   // How many plans were made.
@@ -75,5 +75,5 @@ std::string floor_refusal(const Scenario& scenario);
 std::uint64_t whole_bytes(double bytes);
 
 // What one rank has of its node.
-residency::Rates rates_of(const Scenario& scenario);
+Rates rates_of(const Scenario& scenario);
 }  // namespace headrace::tools

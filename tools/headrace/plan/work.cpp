@@ -115,8 +115,8 @@ PlannedModel planned_model(const Model& model, const std::vector<std::string>& f
   return planned;
 }
 
-std::vector<residency::GroupWork> work_of(const PlannedModel& model, double tokens, double length) {
-  std::vector<residency::GroupWork> work;
+std::vector<GroupWork> work_of(const PlannedModel& model, double tokens, double length) {
+  std::vector<GroupWork> work;
   work.reserve(model.groups.size());
   for (const PlannedGroup& group : model.groups) {
     const double attention = group.attention_flops * length;

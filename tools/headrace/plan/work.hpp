@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "model/model.hpp"
-#include "residency/cost.hpp"
+#include "plan/cost.hpp"
 
 namespace headrace::tools {
 struct PlannedGroup {
@@ -34,7 +34,7 @@ std::uint32_t usual_sequence(const PlannedModel& model);
 PlannedModel planned_model(const Model& model, const std::vector<std::string>& frozen);
 
 // For one micro-batch of `tokens` in sequences of `length`.
-std::vector<residency::GroupWork> work_of(const PlannedModel& model, double tokens, double length);
+std::vector<GroupWork> work_of(const PlannedModel& model, double tokens, double length);
 
 // An estimate: 34 bytes per token, layer and element of width, or 2 and one layer whole with
 // checkpointing, and 4 per token and vocabulary entry (docs/tools.md). 0 where no attention was

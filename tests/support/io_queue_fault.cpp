@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The queue that fails on request. What happens to a request depends on the seed and on how many
-// were submitted before it, never on timing, so a schedule that found a bug finds it again.
+// What happens to a request depends on the seed and on how many were submitted before it, never on
+// timing, so a schedule that found a bug finds it again.
+#include "support/io_queue_fault.hpp"
+
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <vector>
 
 #include "base/check.hpp"
-#include "swap/io_queue.hpp"
 
 namespace headrace::swap {
 namespace {

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "residency/cost.hpp"
+#include "plan/cost.hpp"
 
-namespace headrace::residency {
+namespace headrace::tools {
 // What using a group once takes, in seconds of each lane but for bytes.
 struct GroupCost {
   bool in_place = false;
@@ -42,7 +42,7 @@ class Passes {
  private:
   double fetch(std::uint32_t group, const GroupCost::Fetch& fetch, double start, PhaseCost& cost);
   void leave_gradients(std::uint32_t group, PhaseCost& cost);
-  void note(Lane lane, std::uint32_t group, double begin, double end);
+  void note(StepLane lane, std::uint32_t group, double begin, double end);
 
   const std::vector<GroupCost>& groups_;
   std::uint32_t slots_, prefetch_;
@@ -53,4 +53,4 @@ class Passes {
   std::vector<double> begins_;     // when each use was asked for
   std::vector<double> slot_ends_;  // of the uses that took a slot
 };
-}  // namespace headrace::residency
+}  // namespace headrace::tools

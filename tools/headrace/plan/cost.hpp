@@ -15,7 +15,7 @@
 #include "partition/partition.hpp"
 #include "residency/plan.hpp"
 
-namespace headrace::residency {
+namespace headrace::tools {
 // What one rank has of a machine. Bytes, elements or operations per second; where 0 is allowed, the
 // work takes no time.
 struct Rates {
@@ -35,7 +35,7 @@ struct GroupWork {
   double forward_flops = 0, backward_flops = 0;
 };
 
-struct Workload {
+struct StepWork {
   std::vector<GroupWork> groups;
   double tokens = 0;  // of one micro-batch of this rank
   std::uint32_t micro_batches = 1;
@@ -48,7 +48,7 @@ struct Workload {
 };
 
 // Copies go both ways at once.
-enum class Lane : std::uint8_t {
+enum class StepLane : std::uint8_t {
   kCompute,
   kNvmeRead,
   kNvmeWrite,
@@ -57,15 +57,16 @@ enum class Lane : std::uint8_t {
   kCopyToHost,
   kNetwork
 };
-inline constexpr std::size_t kLanes = 7;
+inline constexpr std::size_t kStepLanes = 7;
 enum class Bound : std::uint8_t { kCompute, kNvme, kUpdate, kCopies, kNetwork, kMemory, kWaiting };
 
 struct PhaseCost {
   double seconds = 0;
-  double host_memory = 0;             // seconds that it is busy with an update on the device
-  std::array<double, kLanes> busy{};  // seconds; NVMe reads and writes add up to the drives' time
-  double& of(Lane lane) noexcept { return busy[static_cast<std::size_t>(lane)]; }
-  double of(Lane lane) const noexcept { return busy[static_cast<std::size_t>(lane)]; }
+  double host_memory = 0;  // seconds that it is busy with an update on the device
+  // Seconds; NVMe reads and writes add up to the drives' time.
+  std::array<double, kStepLanes> busy{};
+  double& of(StepLane lane) noexcept { return busy[static_cast<std::size_t>(lane)]; }
+  double of(StepLane lane) const noexcept { return busy[static_cast<std::size_t>(lane)]; }
   double nvme_seconds() const noexcept;
   // The busiest lane; kWaiting where all are idle for more than half of the phase.
   Bound bound() const noexcept;
@@ -73,7 +74,7 @@ struct PhaseCost {
 
 // A stretch of work of one lane.
 struct Span {
-  Lane lane = Lane::kCompute;
+  StepLane lane = StepLane::kCompute;
   std::uint32_t group = 0;
   double begin = 0, end = 0;  // seconds from the step's start
 };
@@ -96,12 +97,12 @@ enum class Spans { kNone, kKeep };
 
 // Where updates may be here or there, the faster of both. `plan` was made for `partition`;
 // `work.groups` has one entry per group.
-Prediction predict(const Plan& plan, const partition::Partition& partition, const Workload& work,
-                   const Rates& rates, Spans spans = Spans::kNone);
+Prediction predict(const residency::Plan& plan, const partition::Partition& partition,
+                   const StepWork& work, const Rates& rates, Spans spans = Spans::kNone);
 
 // Seconds that drives take for so many bytes in both directions at once.
 double nvme_seconds(const Rates& rates, double read_bytes, double written_bytes);
 
-const char* name_of(Lane lane) noexcept;    // "NVMe read"
-const char* name_of(Bound bound) noexcept;  // "NVMe"
-}  // namespace headrace::residency
+const char* name_of(StepLane lane) noexcept;  // "NVMe read"
+const char* name_of(Bound bound) noexcept;    // "NVMe"
+}  // namespace headrace::tools

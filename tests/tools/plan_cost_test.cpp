@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// cost_test: what a step takes, against cases worked out by hand, and over random models.
-#include "residency/cost.hpp"
+// plan_cost_test: what a step takes, against cases worked out by hand, and over random models.
+#include "plan/cost.hpp"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 #include "base/units.hpp"
 #include "headrace/error.hpp"
 
-namespace headrace::residency::cost_test {
+namespace headrace::tools::plan_cost_test {
 namespace {
 constexpr std::uint64_t kTile = 65536;
 
@@ -50,7 +50,7 @@ struct Case {
     inputs.settings.offload_parameters = parameters;
     inputs.settings.offload_optimizer = state;
   }
-  Plan plan() const { return make_plan(inputs); }
+  residency::Plan plan() const { return residency::make_plan(inputs); }
   Prediction run() {
     work.prefetch_groups = inputs.settings.prefetch_groups;
     work.micro_batches = inputs.settings.gradient_accumulation_steps;
@@ -59,8 +59,8 @@ struct Case {
   }
 
   partition::Partition partition;
-  PlanInputs inputs;
-  Workload work;
+  residency::PlanInputs inputs;
+  StepWork work;
   Rates rates;
 };
 
@@ -99,9 +99,9 @@ TEST(Cost, AnUpdateOnTheDeviceIsBoundByTheLinkOrTheHostsMemory) {
   const double there = 14 * kTile / 1e9, back = 12 * kTile / 1e9;
   Prediction p = c.run();
   EXPECT_NEAR(p.update.seconds, 40 * there + there + back, 1e-12);
-  EXPECT_NEAR(p.update.of(Lane::kCopyToDevice), 40 * there, 1e-12);
-  EXPECT_NEAR(p.update.of(Lane::kCopyToHost), 40 * back, 1e-12);
-  EXPECT_EQ(p.update.of(Lane::kUpdate), 0);
+  EXPECT_NEAR(p.update.of(StepLane::kCopyToDevice), 40 * there, 1e-12);
+  EXPECT_NEAR(p.update.of(StepLane::kCopyToHost), 40 * back, 1e-12);
+  EXPECT_EQ(p.update.of(StepLane::kUpdate), 0);
   EXPECT_EQ(p.update.bound(), Bound::kCopies);
   c.rates.memory = 1e9;
   EXPECT_NEAR(c.run().update.seconds, 41 * (there + back), 1e-12);
@@ -118,7 +118,7 @@ TEST(Cost, AnUpdateOnTheDeviceIsBoundByTheLinkOrTheHostsMemory) {
   c.offload(OffloadDevice::kCpu, OffloadDevice::kNvme);
   c.rates.verify = 1e8;  // records are verified and sealed by the CPU
   p = c.run();
-  EXPECT_NEAR(p.update.of(Lane::kUpdate), 40 * 2 * kRecord / 1e8, 1e-12);
+  EXPECT_NEAR(p.update.of(StepLane::kUpdate), 40 * 2 * kRecord / 1e8, 1e-12);
   EXPECT_EQ(p.update.bound(), Bound::kUpdate);
 }
 
@@ -207,7 +207,7 @@ TEST(Cost, FreeBatchIsWhereComputeLastsAsLongAsTheReads) {
   c.inputs.settings.update_mode = UpdateMode::kDefer;
   const Prediction p = c.run();
   EXPECT_NEAR(p.free_tokens,
-              1000 * (p.update.seconds - p.update.busy[static_cast<int>(Lane::kUpdate)]) / 6e-3,
+              1000 * (p.update.seconds - p.update.busy[static_cast<int>(StepLane::kUpdate)]) / 6e-3,
               1e-9);
 }
 
@@ -261,7 +261,7 @@ TEST(Cost, NetworkIs48BitsPerParameterForEachOtherMachine) {
 TEST(Cost, FrozenGroupsAreReadAndNothingElse) {
   Case c(model_of({4, 4, 4, 4, 4, 4}, 1, {0, 4, 4, 4, 4, 4}));
   c.offload(OffloadDevice::kNvme, OffloadDevice::kNvme);
-  const Plan plan = c.plan();
+  const residency::Plan plan = c.plan();
   const Prediction p = c.run();
   EXPECT_DOUBLE_EQ(p.nvme_written_bytes, 4 * (kRecord + kWeights));
   EXPECT_NEAR(p.nvme_read_bytes, plan.report.nvme_read_bytes_per_step, 1);
@@ -291,7 +291,7 @@ TEST(Cost, SpansOfALaneDoNotOverlapAndAddUpToItsWork) {
   Case c(model_of({5, 2, 2, 2, 9}));
   c.offload(OffloadDevice::kNvme, OffloadDevice::kNvme);
   const Prediction p = predict(c.plan(), c.partition, c.work, c.rates, Spans::kKeep);
-  for (const Lane lane : {Lane::kCompute, Lane::kNvmeRead}) {
+  for (const StepLane lane : {StepLane::kCompute, StepLane::kNvmeRead}) {
     double at = 0, sum = 0;
     for (const Span& span : p.spans) {
       if (span.lane != lane) continue;
@@ -318,7 +318,7 @@ void randomise(Case& c, std::mt19937& random) {
   s.master = upto(2) == 0 ? MasterLayout::kSplit : MasterLayout::kF32;
   s.moments = std::array{MomentCodec::kF32, MomentCodec::kBf16, MomentCodec::kBlock8}[upto(3)];
   c.inputs.device_shares_host_memory = upto(2) == 0;
-  for (GroupTraits& g : c.inputs.groups)
+  for (residency::GroupTraits& g : c.inputs.groups)
     g = {.repeated_gradients = upto(4) == 0, .keep_bound = upto(8) == 0};
   for (GroupWork& g : c.work.groups) g = {rate(1e7), rate(2e7)};
   c.work.machines = c.partition.world_size;
@@ -364,7 +364,7 @@ TEST(Cost, NeitherSecondsNorBytesRiseWithTheHostBudget) {
       const auto share = static_cast<double>(40 - i) / 40;
       c.inputs.settings.host_budget_bytes =
           least + static_cast<std::uint64_t>(share * static_cast<double>(all - least));
-      const Plan plan = c.plan();
+      const residency::Plan plan = c.plan();
       ASSERT_LE(plan.report.host_bytes, c.inputs.settings.host_budget_bytes);
       const Prediction p = c.run();
       ASSERT_GE(p.step_seconds, seconds * (1 - 1e-12))
@@ -378,4 +378,4 @@ TEST(Cost, NeitherSecondsNorBytesRiseWithTheHostBudget) {
   }
 }
 }  // namespace
-}  // namespace headrace::residency::cost_test
+}  // namespace headrace::tools::plan_cost_test

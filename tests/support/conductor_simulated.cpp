@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The simulated conductor: one thread, a virtual clock, and a seed that decides what runs next.
+#include "support/conductor_simulated.hpp"
+
 #include <cstddef>
 #include <random>
 #include <string>
 #include <thread>
 
-#include "async/conductor.hpp"
 #include "async/frame_arena.hpp"
 #include "async/timer_list.hpp"
 #include "base/check.hpp"

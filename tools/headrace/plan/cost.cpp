@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "residency/cost.hpp"
+#include "plan/cost.hpp"
 
 #include <algorithm>
 
 #include "base/check.hpp"
-#include "residency/passes.hpp"
+#include "plan/passes.hpp"
 #include "residency/plan_rows.hpp"
+#include "tiles/update_place.hpp"
 
-namespace headrace::residency {
+namespace headrace::tools {
 namespace {
 // Of more micro-batches than this, the rest takes as long as these on average.
 constexpr std::uint32_t kMicroBatchesPlayed = 16;
@@ -17,13 +18,13 @@ double seconds_for(double amount, double rate) { return rate > 0 ? amount / rate
 void add_phase(PhaseCost& to, const PhaseCost& one, double times) {
   to.seconds += times * one.seconds;
   to.host_memory += times * one.host_memory;
-  for (std::size_t l = 0; l < kLanes; ++l) to.busy[l] += times * one.busy[l];
+  for (std::size_t l = 0; l < kStepLanes; ++l) to.busy[l] += times * one.busy[l];
 }
 
 class Predictor {
  public:
-  Predictor(const Plan& plan, const partition::Partition& partition, const Workload& work,
-            const Rates& rates, Spans spans, bool on_device)
+  Predictor(const residency::Plan& plan, const partition::Partition& partition,
+            const StepWork& work, const Rates& rates, Spans spans, bool on_device)
       : plan_(plan), part_(partition), work_(work), rates_(rates), spans_(spans) {
     out_.updates_on_device = on_device;
     HEADRACE_CHECK(work.groups.size() == part_.group_sections.size(), "work for every group");
@@ -67,9 +68,9 @@ class Predictor {
   }
   std::vector<Span>* kept() { return spans_ == Spans::kKeep ? &out_.spans : nullptr; }
 
-  const Plan& plan_;
+  const residency::Plan& plan_;
   const partition::Partition& part_;
-  const Workload& work_;
+  const StepWork& work_;
   const Rates& rates_;
   const Spans spans_;
   std::vector<GroupCost> groups_;
@@ -139,8 +140,8 @@ GroupCost Predictor::cost_of(std::uint32_t group) const {
 }
 
 double busiest_mover(const PhaseCost& cost) {
-  return std::max({cost.nvme_seconds(), cost.of(Lane::kCopyToDevice), cost.of(Lane::kCopyToHost),
-                   cost.of(Lane::kNetwork)});
+  return std::max({cost.nvme_seconds(), cost.of(StepLane::kCopyToDevice),
+                   cost.of(StepLane::kCopyToHost), cost.of(StepLane::kNetwork)});
 }
 
 // With the update ahead of the next forward, it goes on beside the first micro-batch's forward,
@@ -152,10 +153,10 @@ double Predictor::beside_update(const PhaseCost& forward) const {
   if (work_.device_shares_host_memory) {
     const double threads = work_.update_threads;
     const double left = std::max(1.0, threads - 1);
-    const double update = out_.update.of(Lane::kUpdate) * threads / left;
-    both = std::max(both, forward.of(Lane::kCompute) + update);
+    const double update = out_.update.of(StepLane::kUpdate) * threads / left;
+    both = std::max(both, forward.of(StepLane::kCompute) + update);
   }
-  for (const Lane link : {Lane::kCopyToDevice, Lane::kCopyToHost})
+  for (const StepLane link : {StepLane::kCopyToDevice, StepLane::kCopyToHost})
     both = std::max(both, forward.of(link) + out_.update.of(link));
   return both;
 }
@@ -200,7 +201,7 @@ double Predictor::checking(double bytes) const {
 // A tile's state goes to the device and comes back, both at once with others; the host's memory has
 // both to carry.
 Predictor::OnDevice Predictor::on_device(std::size_t tile) const {
-  const TilePlan& plan = plan_.tiles[tile];
+  const residency::TilePlan& plan = plan_.tiles[tile];
   const std::uint32_t section = part_.tiles[tile].section;
   const auto elements = static_cast<double>(part_.tiles[tile].elements);
   double back = static_cast<double>(plan.weight_bytes);
@@ -220,7 +221,7 @@ void Predictor::update() {
   const bool device = out_.updates_on_device;
   for (std::size_t t = 0; t < plan_.tiles.size(); ++t) {
     if (part_.sections[part_.tiles[t].section].frozen) continue;
-    const auto [record, weight] = extents_of(plan_, part_, t);
+    const auto [record, weight] = residency::extents_of(plan_, part_, t);
     const auto bytes = static_cast<double>(record + weight);
     const auto elements = static_cast<double>(part_.tiles[t].elements);
     const bool checked = bytes > 0 && work_.checksums && rates_.update_checked > 0;
@@ -231,8 +232,8 @@ void Predictor::update() {
     double passing = 0;
     if (device) {
       const OnDevice link = on_device(t);
-      cost.of(Lane::kCopyToDevice) += link.there;
-      cost.of(Lane::kCopyToHost) += link.back;
+      cost.of(StepLane::kCopyToDevice) += link.there;
+      cost.of(StepLane::kCopyToHost) += link.back;
       carried += link.both;
       passing = link.there + link.back;
       ramp = std::max(ramp, passing);
@@ -248,13 +249,13 @@ void Predictor::update() {
   const double one_way = read > 0 ? read / rates_.nvme_read : 0;
   const double other = written > 0 ? written / rates_.nvme_write : 0;
   if (drives > 0) {
-    cost.of(Lane::kNvmeRead) = drives * one_way / (one_way + other);
-    cost.of(Lane::kNvmeWrite) = drives * other / (one_way + other);
+    cost.of(StepLane::kNvmeRead) = drives * one_way / (one_way + other);
+    cost.of(StepLane::kNvmeWrite) = drives * other / (one_way + other);
   }
-  cost.of(Lane::kUpdate) = compute;
+  cost.of(StepLane::kUpdate) = compute;
   cost.host_memory = carried;
-  const double busiest =
-      std::max({compute, carried, cost.of(Lane::kCopyToDevice), cost.of(Lane::kCopyToHost)});
+  const double busiest = std::max(
+      {compute, carried, cost.of(StepLane::kCopyToDevice), cost.of(StepLane::kCopyToHost)});
   cost.seconds = std::max(drives, busiest + ramp);
   if (plan_.update_slots > 0) cost.seconds = std::max(cost.seconds, in_slots / plan_.update_slots);
   out_.nvme_read_bytes = read;
@@ -286,10 +287,10 @@ void Predictor::free_batch() {
                            tokens_to_hide(busiest_mover(out_.backward), passes * backward));
   if (plan_.deferred) {
     // On the CPU the update's own work is never free, but the drives may work meanwhile.
-    const double cores = out_.update.of(Lane::kUpdate);
+    const double cores = out_.update.of(StepLane::kUpdate);
     double hidden =
         work_.device_shares_host_memory ? out_.update.seconds - cores : out_.update.seconds;
-    for (const Lane link : {Lane::kCopyToDevice, Lane::kCopyToHost})
+    for (const StepLane link : {StepLane::kCopyToDevice, StepLane::kCopyToHost})
       hidden = std::max(hidden, out_.forward.of(link) / passes + out_.update.of(link));
     tokens = std::max(tokens, tokens_to_hide(hidden, forward));
   }
@@ -297,7 +298,8 @@ void Predictor::free_batch() {
 }
 
 void Predictor::count_bytes() {
-  const double fetching = out_.forward.of(Lane::kNvmeRead) + out_.backward.of(Lane::kNvmeRead);
+  const double fetching =
+      out_.forward.of(StepLane::kNvmeRead) + out_.backward.of(StepLane::kNvmeRead);
   out_.nvme_read_bytes += fetching * rates_.nvme_read;
   const double passes = work_.micro_batches;
   for (const partition::Section& section : part_.sections) {
@@ -310,14 +312,14 @@ void Predictor::count_bytes() {
 }  // namespace
 
 double PhaseCost::nvme_seconds() const noexcept {
-  return of(Lane::kNvmeRead) + of(Lane::kNvmeWrite);
+  return of(StepLane::kNvmeRead) + of(StepLane::kNvmeWrite);
 }
 
 Bound PhaseCost::bound() const noexcept {
   const std::array<double, 6> lanes{
-      of(Lane::kCompute), nvme_seconds(),
-      of(Lane::kUpdate),  std::max(of(Lane::kCopyToDevice), of(Lane::kCopyToHost)),
-      of(Lane::kNetwork), host_memory};
+      of(StepLane::kCompute), nvme_seconds(),
+      of(StepLane::kUpdate),  std::max(of(StepLane::kCopyToDevice), of(StepLane::kCopyToHost)),
+      of(StepLane::kNetwork), host_memory};
   const auto most = std::ranges::max_element(lanes);
   if (*most < seconds / 2) return Bound::kWaiting;
   return static_cast<Bound>(most - lanes.begin());
@@ -334,7 +336,7 @@ double nvme_seconds(const Rates& rates, double read_bytes, double written_bytes)
          (written_bytes - both) / rates.nvme_write;
 }
 
-const char* name_of(Lane lane) noexcept {
+const char* name_of(StepLane lane) noexcept {
   constexpr std::array kNames{"compute",   "NVMe read", "NVMe write", "update",
                               "to device", "to host",   "network"};
   return kNames[static_cast<std::size_t>(lane)];
@@ -351,14 +353,14 @@ const char* name_of(Bound bound) noexcept {
   return kNames[static_cast<std::size_t>(bound)];
 }
 
-Prediction predict(const Plan& plan, const partition::Partition& partition, const Workload& work,
-                   const Rates& rates, Spans spans) {
+Prediction predict(const residency::Plan& plan, const partition::Partition& partition,
+                   const StepWork& work, const Rates& rates, Spans spans) {
   const auto with = [&](bool on_device) {
     return Predictor(plan, partition, work, rates, spans, on_device).run();
   };
   if (plan.update_on != UpdateOn::kAuto) return with(plan.update_on == UpdateOn::kDevice);
   Prediction by_cpu = with(false), on_device = with(true);
-  const bool worth_it = on_device.update.seconds < kWorthMoving * by_cpu.update.seconds;
+  const bool worth_it = on_device.update.seconds < tiles::kWorthMoving * by_cpu.update.seconds;
   return worth_it ? on_device : by_cpu;
 }
-}  // namespace headrace::residency
+}  // namespace headrace::tools

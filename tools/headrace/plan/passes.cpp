@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "residency/passes.hpp"
+#include "plan/passes.hpp"
 
 #include <algorithm>
 #include <utility>
 
-namespace headrace::residency {
+namespace headrace::tools {
 Passes::Passes(const std::vector<GroupCost>& groups, std::uint32_t slots, std::uint32_t prefetch,
                bool verify_on_device, std::vector<Span>* spans)
     : groups_(groups),
@@ -13,7 +13,7 @@ Passes::Passes(const std::vector<GroupCost>& groups, std::uint32_t slots, std::u
       verify_on_device_(verify_on_device),
       spans_(spans) {}
 
-void Passes::note(Lane lane, std::uint32_t group, double begin, double end) {
+void Passes::note(StepLane lane, std::uint32_t group, double begin, double end) {
   if (spans_ != nullptr && end > begin) spans_->push_back({lane, group, begin, end});
 }
 
@@ -24,22 +24,22 @@ double Passes::fetch(std::uint32_t group, const GroupCost::Fetch& fetch, double 
   if (fetch.read > 0) {
     const double begin = std::max(start, drive_free_);
     drive_free_ = begin + fetch.read;
-    cost.of(Lane::kNvmeRead) += fetch.read;
-    note(Lane::kNvmeRead, group, begin, drive_free_);
+    cost.of(StepLane::kNvmeRead) += fetch.read;
+    note(StepLane::kNvmeRead, group, begin, drive_free_);
     there = verify_on_device_ ? drive_free_ : std::max(drive_free_, begin + fetch.verify);
   }
   if (fetch.copy > 0) {
     const double begin = std::max(start, copy_free_);
     copy_free_ = std::max(begin + fetch.copy, there + fetch.last_copy);
-    cost.of(Lane::kCopyToDevice) += fetch.copy;
-    note(Lane::kCopyToDevice, group, copy_free_ - fetch.copy, copy_free_);
+    cost.of(StepLane::kCopyToDevice) += fetch.copy;
+    note(StepLane::kCopyToDevice, group, copy_free_ - fetch.copy, copy_free_);
     there = copy_free_;
   }
   if (const double network = groups_[group].network; network > 0) {
     const double begin = std::max(there, network_free_);
     network_free_ = begin + network;
-    cost.of(Lane::kNetwork) += network;
-    note(Lane::kNetwork, group, begin, network_free_);
+    cost.of(StepLane::kNetwork) += network;
+    note(StepLane::kNetwork, group, begin, network_free_);
     there = network_free_;
   }
   return there;
@@ -50,14 +50,14 @@ void Passes::leave_gradients(std::uint32_t group, PhaseCost& cost) {
   if (g.gradient_network > 0) {
     const double begin = std::max(compute_free_, network_free_);
     network_free_ = begin + g.gradient_network;
-    cost.of(Lane::kNetwork) += g.gradient_network;
-    note(Lane::kNetwork, group, begin, network_free_);
+    cost.of(StepLane::kNetwork) += g.gradient_network;
+    note(StepLane::kNetwork, group, begin, network_free_);
   }
   if (g.gradient_copy > 0) {
     const double begin = std::max({compute_free_, network_free_, down_free_});
     down_free_ = begin + g.gradient_copy;
-    cost.of(Lane::kCopyToHost) += g.gradient_copy;
-    note(Lane::kCopyToHost, group, begin, down_free_);
+    cost.of(StepLane::kCopyToHost) += g.gradient_copy;
+    note(StepLane::kCopyToHost, group, begin, down_free_);
   }
 }
 
@@ -90,12 +90,12 @@ PhaseCost Passes::play(Direction direction, Weights weights) {
     const double begin = std::max(compute_free_, there);
     const double work = verify + (back ? g.backward + g.gradient_pass : g.forward);
     compute_free_ = begin + work;
-    cost.of(Lane::kCompute) += work;
-    note(Lane::kCompute, group, begin, compute_free_);
+    cost.of(StepLane::kCompute) += work;
+    note(StepLane::kCompute, group, begin, compute_free_);
     if (!g.in_place) slot_ends_.push_back(compute_free_);
     if (back) leave_gradients(group, cost);
   }
   cost.seconds = compute_free_ - began;
   return cost;
 }
-}  // namespace headrace::residency
+}  // namespace headrace::tools

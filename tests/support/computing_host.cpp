@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// device_host_late.cpp: the CPU as a device that takes its time, so that a missing wait fails
-// without a GPU.
+// The CPU as a device that takes its time, so that a missing wait fails without a GPU.
 //
 // One thread carries everything out. It sleeps for a while, then picks among the streams whose next
 // operation may run (the seed says how long and which), so streams overtake each other while each
 // keeps its own order. An operation that waits for an event was queued after that event's record,
 // so the oldest operation queued can always run: streams cannot block each other for good, and the
 // destructor drains.
+#include "support/computing_host.hpp"
+
 #include <pthread.h>
 #include <signal.h>
 
@@ -22,7 +23,7 @@
 #include <utility>
 #include <vector>
 
-#include "device/device_host_flavours.hpp"
+#include "device/device_host.hpp"
 #include "device/device_rules.hpp"
 #include "device/gradient_kernels.hpp"
 #include "device/host_memory.hpp"
@@ -42,14 +43,14 @@ struct Queue {
   std::uint64_t done = 0;
 };
 
-class LateDeviceHost final : public DeviceHost {
+class LateDevice final : public ComputingDevice {
  public:
-  explicit LateDeviceHost(const HostOptions& options)
+  explicit LateDevice(const HostOptions& options)
       : random_(options.seed), microseconds_max_(options.late_microseconds_max) {
     queues_[0];
     start();
   }
-  ~LateDeviceHost() override {
+  ~LateDevice() override {
     {
       const std::lock_guard lock(mutex_);
       closing_ = true;
@@ -121,7 +122,7 @@ class LateDeviceHost final : public DeviceHost {
 };
 
 // The thread belongs to the library: it takes none of the host program's signals.
-void LateDeviceHost::start() {
+void LateDevice::start() {
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -135,26 +136,26 @@ void LateDeviceHost::start() {
   pthread_setname_np(thread_.native_handle(), "headrace-dev0");
 }
 
-Queue& LateDeviceHost::find(Stream stream) {
+Queue& LateDevice::find(Stream stream) {
   const auto found = queues_.find(stream.handle);
   if (found == queues_.end()) throw_unknown_stream(stream);
   return found->second;
 }
 
-void LateDeviceHost::push(Queue& queue, Operation operation) {
+void LateDevice::push(Queue& queue, Operation operation) {
   queue.operations.push_back(std::move(operation));
   ++queue.queued;
   ++operations_queued_;
   work_.notify_one();
 }
 
-Stream LateDeviceHost::create_stream() {
+Stream LateDevice::create_stream() {
   const std::lock_guard lock(mutex_);
   queues_[++last_stream_];
   return {last_stream_};
 }
 
-void LateDeviceHost::destroy_stream(Stream stream) noexcept {
+void LateDevice::destroy_stream(Stream stream) noexcept {
   std::unique_lock lock(mutex_);
   const auto found = queues_.find(stream.handle);
   if (stream.handle == 0 || found == queues_.end()) return;
@@ -162,12 +163,12 @@ void LateDeviceHost::destroy_stream(Stream stream) noexcept {
   queues_.erase(stream.handle);
 }
 
-void LateDeviceHost::launch(Stream stream, std::function<void()> kernel) {
+void LateDevice::launch(Stream stream, std::function<void()> kernel) {
   const std::lock_guard lock(mutex_);
   push(find(stream), {.kind = Operation::Kind::kRun, .run = std::move(kernel), .event = 0});
 }
 
-Event LateDeviceHost::record(Stream stream) {
+Event LateDevice::record(Stream stream) {
   const std::lock_guard lock(mutex_);
   Queue& queue = find(stream);
   events_to_come_.insert(++last_event_);
@@ -175,24 +176,24 @@ Event LateDeviceHost::record(Stream stream) {
   return {last_event_};
 }
 
-void LateDeviceHost::wait(Stream stream, Event event) {
+void LateDevice::wait(Stream stream, Event event) {
   const std::lock_guard lock(mutex_);
   Queue& queue = find(stream);
   if (event.id == 0 || event.id > last_event_) throw_unrecorded_event(event, last_event_);
   push(queue, {.kind = Operation::Kind::kWait, .run = {}, .event = event.id});
 }
 
-void LateDeviceHost::synchronize(Stream stream) {
+void LateDevice::synchronize(Stream stream) {
   std::unique_lock lock(mutex_);
   drain(lock, find(stream));
 }
 
-void LateDeviceHost::drain(std::unique_lock<std::mutex>& lock, Queue& queue) {
+void LateDevice::drain(std::unique_lock<std::mutex>& lock, Queue& queue) {
   const std::uint64_t until = queue.queued;
   progress_.wait(lock, [&] { return queue.done >= until; });
 }
 
-Queue* LateDeviceHost::pick() {
+Queue* LateDevice::pick() {
   runnable_.clear();
   for (auto& [handle, queue] : queues_) {
     if (queue.operations.empty()) continue;
@@ -204,7 +205,7 @@ Queue* LateDeviceHost::pick() {
   return runnable_.empty() ? nullptr : runnable_[random_() % runnable_.size()];
 }
 
-void LateDeviceHost::run() noexcept {
+void LateDevice::run() noexcept {
   std::unique_lock lock(mutex_);
   for (;;) {
     work_.wait(lock, [&] { return closing_ || operations_queued_ != 0; });
@@ -233,7 +234,13 @@ void LateDeviceHost::run() noexcept {
 }
 }  // namespace
 
-std::shared_ptr<DeviceHost> make_late_device_host(const HostOptions& options) {
-  return std::make_shared<LateDeviceHost>(options);
+std::shared_ptr<ComputingDevice> make_computing_host(const HostOptions& options) {
+  if (options.flavour == HostFlavour::kLate) return std::make_shared<LateDevice>(options);
+  const std::shared_ptr<Device> host = make_device_host();
+  return std::make_shared<DeviceWithLaunch>(
+      host, [host](Stream stream, const std::function<void()>& kernel) {
+        host->synchronize(stream);
+        kernel();
+      });
 }
 }  // namespace headrace::device
