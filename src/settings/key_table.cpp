@@ -2,6 +2,9 @@
 // The table itself, in the order in which docs/settings.md and Settings::to_json() show it.
 #include "settings/key_table.hpp"
 
+#include <algorithm>
+#include <iterator>
+
 namespace headrace::settings {
 namespace {
 constexpr Key section(std::string_view path, std::string_view help) {
@@ -21,16 +24,6 @@ constexpr Key tuned_rate(std::string_view path, std::string_view help) {
 constexpr Key trainer(std::string_view path, Kind kind, std::string_view help) {
   return {.path = path, .kind = kind, .status = Status::kTrainer, .help = help};
 }
-constexpr Key idle(std::string_view path, Kind kind, std::string_view why) {
-  return {.path = path, .kind = kind, .status = Status::kNoEffect, .help = why};
-}
-constexpr Key refused(std::string_view path, Kind kind, std::string_view why) {
-  return {.path = path, .kind = kind, .status = Status::kRefused, .help = why};
-}
-// A count of elements, bytes or the like: whole, not negative.
-constexpr Key idle_count(std::string_view path, std::string_view why) {
-  return idle(path, Kind::kInteger, why).from(0);
-}
 
 constexpr double kMaxCount = 2147483647;
 
@@ -48,35 +41,7 @@ constexpr std::string_view kWarmups = "WarmupLR|WarmupDecayLR";
 constexpr std::string_view kAllWarmups = "WarmupLR|WarmupDecayLR|WarmupCosineLR";
 constexpr double kDaySeconds = 86400;
 
-// What is used in place of keys that are not served.
-constexpr std::string_view kRanks = "ranks talk through the collective that the trainer passes in";
-constexpr std::string_view kResidency =
-    "the plan decides what stays, from {headrace.host_budget_bytes}";
-constexpr std::string_view kPrefetch = "{headrace.prefetch_groups} is used";
-constexpr std::string_view kBuffers =
-    "the plan sizes all buffers, from {headrace.update_slots} and "
-    "{headrace.prefetch_groups}";
-constexpr std::string_view kOverlap = "read, update and write of neighbouring tiles always overlap";
-constexpr std::string_view kPinned = "host memory is one arena that the engine owns";
-constexpr std::string_view kPinnedDefault = "false until 0.19.4, true since 0.19.5";
-constexpr std::string_view kTrainers = "the trainer's own is used";
-constexpr std::string_view kSaving = "the trainer saves and loads";
-constexpr std::string_view kTrainerLogs = "reporting is the trainer's";
-constexpr std::string_view kQuantized = "there are no quantised transfers; all values are exact";
-constexpr std::string_view kStale =
-    "there are no updates with stale gradients; all steps are exact";
-constexpr std::string_view kFeature = "not a part of this engine";
-constexpr std::string_view kOneDtype =
-    "parameters have one dtype here; remove it and set bf16.enabled or fp16.enabled";
-constexpr std::string_view kOtherTraining =
-    "it changes what is trained, and none of it runs here; remove it to train without";
-constexpr std::string_view kActivations = "activations are the trainer's";
-constexpr std::string_view kModules = "the trainer's modules run as they are";
-constexpr std::string_view kRules = "{headrace.optimizer} says which of the rules runs";
-constexpr std::string_view kUpdates = "the update runs in this engine";
-constexpr std::string_view kGroups = "the trainer says which parameters form a group";
-
-constexpr Key kKeys[] = {
+constexpr Key kHonoured[] = {
     // ---- what is honoured, under DeepSpeed's names
     section("zero_optimization", "DeepSpeed's ZeRO section."),
     engine("zero_optimization.stage", Kind::kInteger,
@@ -542,306 +507,15 @@ constexpr Key kKeys[] = {
         .into<&Settings::tuned, &Tuned::gb_per_second_high>(),
     tuned("headrace.tuned.headrace_version", "The version of headrace tune. A note.")
         .into<&Settings::tuned, &Tuned::headrace_version>(),
-
-    // ---- DeepSpeed's, not served: zero_optimization
-    idle("zero_optimization.offload_optimizer.pin_memory", Kind::kBoolean, kPinned)
-        .unlike(kPinnedDefault),
-    idle_count("zero_optimization.offload_optimizer.buffer_count", kBuffers).in("buffers"),
-    idle("zero_optimization.offload_optimizer.pipeline_read", Kind::kBoolean, kOverlap)
-        .always("true"),
-    idle("zero_optimization.offload_optimizer.pipeline_write", Kind::kBoolean, kOverlap)
-        .always("true"),
-    idle("zero_optimization.offload_optimizer.pipeline", Kind::kBoolean, kOverlap).always("true"),
-    idle("zero_optimization.offload_optimizer.fast_init", Kind::kBoolean,
-         "swap files are always written in full at the start")
-        .always("false"),
-    idle("zero_optimization.offload_optimizer.ratio", Kind::kNumber, kResidency)
-        .in("ratio")
-        .from(0, 1),
-    idle("zero_optimization.offload_optimizer.super_offload", Kind::kBoolean,
-         "updates run in step(), after the norm is known")
-        .always("false"),
-    idle("zero_optimization.offload_optimizer.cpuadam_cores_perc", Kind::kNumber,
-         "{headrace.update_threads} is used; 0 is all that the machine leaves")
-        .in("ratio")
-        .from(0, 1),
-    idle("zero_optimization.offload_param.pin_memory", Kind::kBoolean, kPinned)
-        .unlike(kPinnedDefault),
-    idle_count("zero_optimization.offload_param.buffer_count", kBuffers).in("buffers"),
-    idle_count("zero_optimization.offload_param.buffer_size", kBuffers).in("elements"),
-    idle_count("zero_optimization.offload_param.max_in_cpu", kResidency).in("elements"),
-    idle("zero_optimization.cpu_offload_use_pin_memory", Kind::kBoolean, kPinned).or_null(),
-    idle("zero_optimization.contiguous_gradients", Kind::kBoolean,
-         "gradients always lie in one slab of host memory")
-        .always("true"),
-    idle("zero_optimization.reduce_scatter", Kind::kBoolean, kRanks).always("true"),
-    idle_count("zero_optimization.reduce_bucket_size", kRanks).in("elements"),
-    idle("zero_optimization.use_multi_rank_bucket_allreduce", Kind::kBoolean, kRanks),
-    idle("zero_optimization.allgather_partitions", Kind::kBoolean, kRanks).always("true"),
-    idle_count("zero_optimization.allgather_bucket_size", kRanks).in("elements"),
-    idle("zero_optimization.overlap_comm", Kind::kBoolean, kRanks).or_null(),
-    idle("zero_optimization.compute_grad_norm", Kind::kBoolean, "the norm is always computed")
-        .always("true"),
-    idle("zero_optimization.parameter_alignment", Kind::kBoolean,
-         "each parameter begins at a multiple of 256 elements of its section")
-        .always("true"),
-    idle("zero_optimization.load_from_fp32_weights", Kind::kBoolean, kSaving),
-    idle("zero_optimization.elastic_checkpoint", Kind::kBoolean, kSaving),
-    idle_count("zero_optimization.sub_group_size", "{headrace.tile_elements} is used")
-        .in("elements"),
-    idle_count("zero_optimization.stage3_prefetch_bucket_size", kPrefetch)
-        .or_as("prefetch_bucket_size")
-        .in("elements"),
-    idle_count("zero_optimization.stage3_param_persistence_threshold", kResidency)
-        .or_as("param_persistence_threshold")
-        .in("elements"),
-    idle_count("zero_optimization.stage3_model_persistence_threshold", kResidency)
-        .or_as("model_persistence_threshold")
-        .in("elements"),
-    idle_count("zero_optimization.stage3_max_live_parameters", kPrefetch)
-        .or_as("max_live_parameters")
-        .in("elements"),
-    idle_count("zero_optimization.stage3_max_reuse_distance", kResidency)
-        .or_as("max_reuse_distance")
-        .in("elements"),
-    idle("zero_optimization.stage3_gather_16bit_weights_on_model_save", Kind::kBoolean, kSaving)
-        .or_as("gather_16bit_weights_on_model_save"),
-    idle("zero_optimization.stage3_gather_fp16_weights_on_model_save", Kind::kBoolean, kSaving)
-        .or_as("gather_fp16_weights_on_model_save"),
-    idle_count("zero_optimization.stage3_module_granularity_threshold", kGroups)
-        .in("elements")
-        .or_as("module_granularity_threshold")
-        .always("0"),
-    idle("zero_optimization.stage3_use_all_reduce_for_fetch_params", Kind::kBoolean, kRanks)
-        .or_as("use_all_reduce_for_fetch_params")
-        .always("false"),
-    idle("zero_optimization.stage3_allgather_sequential", Kind::kBoolean, kRanks)
-        .or_as("allgather_sequential"),
-    idle("zero_optimization.ignore_unused_parameters", Kind::kBoolean,
-         "a parameter without a gradient is always left alone")
-        .always("true"),
-    refused("zero_optimization.legacy_stage1", Kind::kBoolean,
-            "DeepSpeed refuses it too; remove it")
-        .always("false"),
-    idle("zero_optimization.round_robin_gradients", Kind::kBoolean, kRanks).always("false"),
-    idle_count("zero_optimization.zero_hpz_partition_size", kRanks).in("ranks").always("1"),
-    idle("zero_optimization.zero_quantized_weights", Kind::kBoolean, kQuantized).always("false"),
-    idle("zero_optimization.zero_quantized_nontrainable_weights", Kind::kBoolean, kQuantized)
-        .always("false"),
-    idle("zero_optimization.zero_quantized_gradients", Kind::kBoolean, kQuantized).always("false"),
-    idle("zero_optimization.zeropp_loco_param", Kind::kOpenSection, kQuantized).or_null(),
-    idle("zero_optimization.mics_shard_size", Kind::kInteger, kRanks)
-        .in("ranks")
-        .from(-1)
-        .always("-1"),
-    idle("zero_optimization.mics_hierarchical_params_gather", Kind::kBoolean, kRanks)
-        .always("false"),
-    idle("zero_optimization.memory_efficient_linear", Kind::kBoolean, kModules).always("false"),
-    idle("zero_optimization.pipeline_loading_checkpoint", Kind::kBoolean, kSaving),
-    idle("zero_optimization.override_module_apply", Kind::kBoolean, kModules).always("false"),
-    idle("zero_optimization.log_trace_cache_warnings", Kind::kBoolean, kTrainerLogs)
-        .always("false"),
-    idle("zero_optimization.enable_sanity_checks", Kind::kBoolean, "checks are always on")
-        .always("true"),
-    idle("zero_optimization.save_muon_momentum_buffer_in_memory", Kind::kBoolean, kRules),
-    section("zero_optimization.leaf_module", "Modules that DeepSpeed fetches whole.").or_null(),
-    idle("zero_optimization.leaf_module.classes", Kind::kTextList, kGroups),
-    idle("zero_optimization.leaf_module.names", Kind::kTextList, kGroups),
-    idle("zero_optimization.leaf_module.name_suffixes", Kind::kTextList, kGroups),
-    section("zero_optimization.zenflow", "Updates that DeepSpeed delays.").or_null(),
-    idle("zero_optimization.zenflow.topk_ratio", Kind::kNumber, kStale).in("ratio").from(0, 1),
-    idle("zero_optimization.zenflow.select_strategy", Kind::kText, kStale),
-    idle_count("zero_optimization.zenflow.select_interval", kStale).in("steps"),
-    idle_count("zero_optimization.zenflow.update_interval", kStale).in("steps"),
-    idle("zero_optimization.zenflow.overlap_step", Kind::kBoolean, kStale),
-    idle("zero_optimization.zenflow.offload", Kind::kBoolean, kStale),
-    idle("zero_optimization.zenflow.auto_ratio", Kind::kNumber, kStale).in("ratio").from(0, 1),
-    idle_count("zero_optimization.zenflow.full_warm_up_rounds", kStale).in("steps"),
-    idle("zero_optimization.zenflow.pt_reserved_cores_perc", Kind::kNumber, kStale)
-        .in("ratio")
-        .from(0, 1),
-    idle_count("zero_optimization.zenflow.steps_per_epoch", kStale).in("steps").or_null(),
-
-    // ---- aio
-    section("aio", "DeepSpeed's drive section.").or_null(),
-    idle_count("aio.block_size", "{headrace.io_block_bytes} is used")
-        .in("bytes")
-        .as("headrace.io_block_bytes"),
-    idle_count("aio.queue_depth", "{headrace.queue_depth} is used")
-        .in("requests")
-        .as("headrace.queue_depth"),
-    idle_count("aio.intra_op_parallelism", "each drive has one thread, with {headrace.queue_depth}")
-        .in("threads")
-        .or_as("thread_count")
-        .always("1"),
-    idle("aio.single_submit", Kind::kBoolean, "{headrace.submit_batch} is used"),
-    idle("aio.overlap_events", Kind::kBoolean, "requests always overlap").always("true"),
-    idle("aio.use_gds", Kind::kBoolean, "transfers between drive and GPU memory are not served")
-        .always("false"),
-
-    // ---- dtypes
-    idle("fp16.auto_cast", Kind::kBoolean, kTrainers).always("false"),
-    idle("fp16.fp16_master_weights_and_grads", Kind::kBoolean, "masters and sums are f32")
-        .always("false"),
-    idle("fp16.opt_level", Kind::kText,
-         "it is of amp's levels, which earlier DeepSpeed left unused and 0.19.8 refuses"),
-    idle("bf16.auto_cast", Kind::kBoolean,
-         "the trainer's own is used; DeepSpeed 0.19.8 refuses the key")
-        .always("false"),
-    idle("bf16.immediate_grad_update", Kind::kBoolean, "gradients are always taken as they arrive")
-        .always("true")
-        .unlike("false until 0.16.4, true from 0.16.5, false since 0.17.1"),
-    idle("bf16.check_grad_overflow", Kind::kBoolean,
-         "gradients are always looked at: {headrace.non_finite} is what follows")
-        .always("true")
-        .unlike("false until 0.19.2, true since 0.19.3"),
-    idle("bf16.bf16_master_weights_and_grads", Kind::kBoolean,
-         "masters and sums are f32, with {headrace.master}")
-        .always("false"),
-    idle("bf16.bf16_optimizer_states", Kind::kBoolean, "moments are kept as {headrace.moments}")
-        .always("false"),
-    idle("data_types.buffer_dtype", Kind::kText, "buffers belong to the trainer").or_null(),
-    idle("data_types.keep_in_fp32_modules", Kind::kTextList, "buffers belong to the trainer"),
-
-    // ---- optimizer and scheduler
-    idle("optimizer.legacy_fusion", Kind::kBoolean, kTrainers).or_null().always("false"),
-    refused("optimizer.params.amsgrad", Kind::kBoolean,
-            "AMSGrad does not run here; remove it, or set it to false")
-        .always("false"),
-    refused("optimizer.params.initial_accumulator_value", Kind::kNumber,
-            "Adagrad's sums of squares begin at 0; remove it")
-        .in("squares")
-        .always("0"),
-    refused("optimizer.params.decoupled_weight_decay", Kind::kBoolean,
-            "the type says how weights decay; write AdamW, or Adam with adam_w_mode false")
-        .always("false"),
-    idle("optimizer.params.set_grad_none", Kind::kBoolean, kUpdates),
-    idle("optimizer.params.foreach", Kind::kBoolean, kUpdates).or_null(),
-    idle("optimizer.params.fused", Kind::kBoolean, kUpdates).or_null(),
-    idle("optimizer.params.capturable", Kind::kBoolean, kUpdates).always("false"),
-    idle("optimizer.params.differentiable", Kind::kBoolean, kUpdates).always("false"),
-    idle("optimizer.params.fp32_optimizer_states", Kind::kBoolean,
-         "moments are kept as {headrace.moments}")
-        .always("true"),
-    refused("scheduler.params.last_batch_iteration", Kind::kInteger,
-            "a schedule goes by the updates that the trainer has counted; write -1, or remove it")
-        .in("steps")
-        .always("-1"),
-    refused("optimizer.params.max_grad_norm", Kind::kNumber,
-            "DeepSpeed refuses it too; write gradient_clipping at the top level")
-        .in("norm"),
-
-    // ---- batch and the rest of the top level
-    idle("managed_gradient_accumulation", Kind::kBoolean, kTrainers),
-    idle("zero_allow_untested_optimizer", Kind::kBoolean, kRules),
-    idle("zero_force_ds_cpu_optimizer", Kind::kBoolean, kUpdates),
-    idle("communication_data_type", Kind::kText, kRanks).or_null(),
-    idle("seq_parallel_communication_data_type", Kind::kText, kRanks).or_null(),
-    idle("prescale_gradients", Kind::kBoolean, kRanks).always("false"),
-    idle("gradient_predivide_factor", Kind::kNumber, kRanks).in("factor").always("1"),
-    idle("fp32_allreduce", Kind::kBoolean, kRanks),
-    refused("gradient_allreduce_op", Kind::kText,
-            "gradients of ranks are averaged by the trainer's gradient_scale; remove it")
-        .always("\"mean\""),
-    idle("disable_allgather", Kind::kBoolean, kRanks).always("false"),
-    idle("sparse_gradients", Kind::kBoolean, "gradients are dense").always("false"),
-    idle("steps_per_print", Kind::kInteger, kTrainerLogs)
-        .in("steps")
-        .or_null()
-        .unlike("10 until 0.15.1, none since 0.15.2"),
-    idle("wall_clock_breakdown", Kind::kBoolean, kTrainerLogs).always("false"),
-    idle("memory_breakdown", Kind::kBoolean, kTrainerLogs).always("false"),
-    idle("dump_state", Kind::kBoolean, kTrainerLogs).always("false"),
-    idle("log_level", Kind::kText, "HEADRACE_LOG says what is logged").or_null(),
-    idle("disable_python_gc", Kind::kBoolean, "no Python runs here").always("false"),
-    idle("vocabulary_size", Kind::kInteger, kModules).in("tokens").or_null(),
-    idle("dataloader_drop_last", Kind::kBoolean, kTrainers),
-    idle("graph_harvesting", Kind::kBoolean, kModules).always("false"),
-    refused("sequence_parallel_size", Kind::kInteger,
-            "no sequence is divided among ranks here; remove it, or write 1")
-        .in("ranks")
-        .from(1)
-        .or_null()
-        .always("1"),
-    idle("use_data_before_expert_parallelism", Kind::kBoolean, kRanks).always("false"),
-    idle("use_node_local_storage", Kind::kBoolean, kSaving),
-    section("checkpoint", "DeepSpeed's checkpoints."),
-    idle("checkpoint.tag_validation", Kind::kText, kSaving),
-    idle("checkpoint.load_universal", Kind::kBoolean, kSaving).always("false"),
-    idle("checkpoint.use_node_local_storage", Kind::kBoolean, kSaving),
-    idle("checkpoint.checkpoint_serialization", Kind::kBoolean, kSaving),
-    idle("checkpoint.parallel_write", Kind::kOpenSection, kSaving).or_null(),
-    idle("checkpoint.writer", Kind::kOpenSection, kSaving).or_null(),
-    section("activation_checkpointing", "Recomputing activations."),
-    idle("activation_checkpointing.partition_activations", Kind::kBoolean, kActivations)
-        .always("false"),
-    idle_count("activation_checkpointing.number_checkpoints", kActivations)
-        .in("checkpoints")
-        .or_null(),
-    idle("activation_checkpointing.contiguous_memory_optimization", Kind::kBoolean, kActivations)
-        .always("false"),
-    idle("activation_checkpointing.cpu_checkpointing", Kind::kBoolean, kActivations)
-        .always("false"),
-    idle("activation_checkpointing.synchronize_checkpoint_boundary", Kind::kBoolean, kActivations)
-        .always("false"),
-    idle("activation_checkpointing.profile", Kind::kBoolean, kActivations).always("false"),
-    section("compile", "DeepCompile."),
-    idle("compile.deepcompile", Kind::kBoolean, kModules).always("false"),
-    idle("compile.offload_parameters", Kind::kBoolean,
-         "{zero_optimization.offload_param.device} is used")
-        .always("false"),
-    idle("compile.offload_opt_states", Kind::kBoolean,
-         "{zero_optimization.offload_optimizer.device} is used")
-        .always("false"),
-    idle("compile.offload_activation", Kind::kBoolean, kActivations).always("false"),
-    idle("compile.offload_activation_pin_memory", Kind::kBoolean, kActivations),
-    idle("compile.double_buffer", Kind::kBoolean, kModules),
-    idle("compile.passes", Kind::kTextList, kModules).or_null(),
-    idle("compile.autoep_non_moe", Kind::kBoolean, kModules).always("false"),
-    idle("compile.free_activation", Kind::kBoolean, kActivations).always("false"),
-    idle_count("compile.free_activation_threshold", kActivations).in("bytes"),
-    idle("compile.symmetric_memory", Kind::kBoolean, kModules).always("false"),
-    idle("compile.debug_log", Kind::kBoolean, kTrainerLogs).always("false"),
-    idle("compile.sync_before_reduce", Kind::kBoolean, kRanks).always("false"),
-    idle("compile.sync_after_reduce", Kind::kBoolean, kRanks).always("false"),
-    idle("compile.sync_before_allgather", Kind::kBoolean, kRanks).always("false"),
-    idle("compile.sync_after_allgather", Kind::kBoolean, kRanks).always("false"),
-    idle("compile.keep_int_input_tensors", Kind::kBoolean, kModules),
-    idle("compile.keep_all_input_tensors", Kind::kBoolean, kModules).always("false"),
-    section("timers", "DeepSpeed's timers."),
-    section("timers.throughput", "Of a step."),
-    idle("timers.throughput.enabled", Kind::kBoolean, kTrainerLogs),
-    idle("timers.throughput.synchronized", Kind::kBoolean, kTrainerLogs),
-
-    // ---- whole sections of DeepSpeed's
-    idle("tensorboard", Kind::kOpenSection, kTrainerLogs).unless_enabled(),
-    idle("wandb", Kind::kOpenSection, kTrainerLogs).unless_enabled(),
-    idle("csv_monitor", Kind::kOpenSection, kTrainerLogs).unless_enabled(),
-    idle("comet", Kind::kOpenSection, kTrainerLogs).unless_enabled(),
-    idle("flops_profiler", Kind::kOpenSection, kTrainerLogs).unless_enabled(),
-    idle("comms_logger", Kind::kOpenSection, kTrainerLogs).unless_enabled(),
-    refused("amp", Kind::kOpenSection, kOneDtype).unless_enabled(),
-    refused("torch_autocast", Kind::kOpenSection, kOneDtype).unless_enabled(),
-    idle("autotuning", Kind::kOpenSection, kFeature).unless_enabled(),
-    refused("elasticity", Kind::kOpenSection, kOtherTraining).unless_enabled(),
-    refused("data_efficiency", Kind::kOpenSection, kOtherTraining).unless_enabled(),
-    refused("curriculum_learning", Kind::kOpenSection, kOtherTraining).unless_enabled(),
-    refused("compression_training", Kind::kOpenSection, kOtherTraining),
-    refused("quantize_training", Kind::kOpenSection, kOtherTraining).unless_enabled(),
-    refused("weight_quantization", Kind::kOpenSection, kOtherTraining),
-    refused("progressive_layer_drop", Kind::kOpenSection, kOtherTraining).unless_enabled(),
-    idle("eigenvalue", Kind::kOpenSection, kFeature).unless_enabled(),
-    refused("sparse_attention", Kind::kOpenSection, kOtherTraining),
-    refused("expert_parallel", Kind::kOpenSection, "no module is divided here; remove it")
-        .unless_enabled(),
-    idle("pipeline", Kind::kOpenSection, kFeature),
-    refused("tensor_parallel", Kind::kOpenSection,
-            "no module is divided here; remove it, or set its autotp_size to 1"),
-    idle("hybrid_engine", Kind::kOpenSection, kFeature).unless_enabled(),
-    idle("nebula", Kind::kOpenSection, kFeature).unless_enabled(),
-    idle("datastates_ckpt", Kind::kOpenSection, kFeature).unless_enabled(),
 };
 }  // namespace
 
-std::span<const Key> keys() { return kKeys; }
+std::span<const Key> keys() {
+  static const std::vector<Key> all = [] {
+    std::vector<Key> rows(std::begin(kHonoured), std::end(kHonoured));
+    std::ranges::copy(unserved_keys(), std::back_inserter(rows));
+    return rows;
+  }();
+  return all;
+}
 }  // namespace headrace::settings

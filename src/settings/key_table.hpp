@@ -86,7 +86,7 @@ struct Key {
   Status status = Status::kNoEffect;
   // What it does; for kNoEffect: what is used instead; for kRefused: why, and what to do.
   // "{headrace.queue_depth}" stands for that key, with its value in a warning.
-  std::string_view help;
+  std::string_view help = {};
   Field field = {};
   std::string_view also = {};     // another spelling of the last name
   std::string_view choices = {};  // "none|cpu|nvme"
@@ -137,23 +137,14 @@ struct Key {
   constexpr Key with_check() const {
     return with([](Key& k) { k.checked = true; });
   }
-  constexpr Key always(std::string_view json) const {
-    return with([&](Key& k) { k.in_any_case = json; });
-  }
   constexpr Key or_auto() const {
     return with([](Key& k) { k.auto_is_unsaid = true; });
-  }
-  constexpr Key unless_enabled() const {
-    return with([](Key& k) { k.off_by_default = true; });
   }
   constexpr Key of(std::string_view types) const {
     return with([&](Key& k) { k.of_types = types; });
   }
   constexpr Key unlike(std::string_view defaults) const {
     return with([&](Key& k) { k.deepspeed_default = defaults; });
-  }
-  constexpr Key as(std::string_view our_path) const {
-    return with([&](Key& k) { k.same_as = our_path; });
   }
   constexpr Key from(double low) const {
     return with([&](Key& k) { k.least = low; });
@@ -172,6 +163,8 @@ struct Key {
 };
 
 std::span<const Key> keys();
+// Those of them that nothing here follows, and their sections: the lines of unserved_keys.txt.
+std::vector<Key> unserved_keys();
 
 // The key of that name, in either spelling, directly in `section`; null if there is none.
 const Key* find_key(std::string_view section, std::string_view name);

@@ -2,11 +2,9 @@
 // locate.hpp: where in a text a key stands.
 #pragma once
 #include <cstddef>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
-#include <vector>
 
 namespace headrace::settings {
 // The way to a value, in both spellings that are needed.
@@ -27,25 +25,6 @@ struct TextPosition {
 };
 TextPosition position_at(std::string_view text, std::size_t offset);
 
-// Offsets of all keys and list elements of a JSON text, which must be valid (and not deep: it
-// recurses). Of a key given twice, the last one's.
-class Locator {
- public:
-  struct Duplicate {
-    Path path;
-    std::size_t first_offset;
-    std::size_t second_offset;
-  };
-
-  Locator() = default;
-  explicit Locator(std::string_view json_text);
-
-  std::optional<std::size_t> offset_of(const std::string& pointer) const;
-  const std::vector<Duplicate>& duplicates() const { return duplicates_; }
-
- private:
-  class Scan;
-  std::unordered_map<std::string, std::size_t> offsets_;
-  std::vector<Duplicate> duplicates_;
-};
+// Where values stand in a text, by Path::pointer.
+using Offsets = std::unordered_map<std::string, std::size_t>;
 }  // namespace headrace::settings

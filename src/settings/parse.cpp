@@ -303,7 +303,7 @@ Reading read(std::string_view text, const ReadOptions& options, Report& report) 
     report.fault_at(document.start, found_text(document.value) + "; settings are an object {...}");
     throw_if_faulty(report);
   }
-  report.use(document.locator);
+  report.use(document.offsets);
   apply_overrides(document.value, options.overrides, report);
   const bool dtype_is_open = leaves_dtype_open(document.value);
   fill_auto(document.value, options.for_auto, report);

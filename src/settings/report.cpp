@@ -23,9 +23,9 @@ const std::string* Report::override_of(const Path& path) const {
 }
 
 std::size_t Report::offset_of(const Path& path) const {
-  for (std::string pointer = path.pointer; locator_ != nullptr && !pointer.empty();
+  for (std::string pointer = path.pointer; offsets_ != nullptr && !pointer.empty();
        pointer.erase(pointer.rfind('/'))) {
-    if (const auto offset = locator_->offset_of(pointer)) return *offset;
+    if (const auto found = offsets_->find(pointer); found != offsets_->end()) return found->second;
   }
   return 0;
 }

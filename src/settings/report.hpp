@@ -26,7 +26,7 @@ class Report {
   // From now on `pointer` and what is below it comes from an override of `key`, and faults there
   // say so.
   void mark_override(const std::string& pointer, const std::string& key);
-  void use(const Locator& locator) { locator_ = &locator; }
+  void use(const Offsets& offsets) { offsets_ = &offsets; }
 
   void fault(const Path& path, const std::string& text);
   void fault_at(std::size_t offset, const std::string& text);
@@ -60,7 +60,7 @@ class Report {
   std::string_view origin_;
   std::string_view text_;
   bool places_;
-  const Locator* locator_ = nullptr;
+  const Offsets* offsets_ = nullptr;
   struct Override {
     std::string pointer;
     std::string key;

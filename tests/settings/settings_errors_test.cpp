@@ -116,6 +116,11 @@ const BadText kBadTexts[] = {
      "f:1:1: not JSON: found nvme, which is no JSON value; a text needs double quotes: \"nvme\""},
     {"{{}}", "f:1:2: not JSON: found { where a name is expected; write \"NAME\": before it"},
     {"{\"a\": \"b\tc\"}", "f:1:9: not JSON: found a tab inside a text; write \\t"},
+    {"{'a//b': 1}", "f:1:2: not JSON: found '; names and texts need double quotes: \"a//b\""},
+    {"/* \u00e9 */ {\"a\": 1",
+     "f:1:16: not JSON: the text ends, and the { of line 1, column 9 is not closed; add }"},
+    {"{oops: 1} /* no end",
+     "f:1:2: not JSON: found oops where a name is expected; a name needs double quotes: \"oops\""},
 };
 
 TEST(SettingsErrors, SayWhereBadJsonIsBadWhatWasFoundAndWhatMendsIt) {

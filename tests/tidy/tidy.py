@@ -24,7 +24,7 @@ ROOMS = ["base", "platform", "async", "settings", "device", "collective", "pinne
          "optimizer_cpu", "partition", "residency", "ranks", "tiles", "engine", "bindings"]
 CODE = {".cpp", ".hpp", ".h", ".c"}
 SCRIPTS = {".py", ".sh", ".cmake", ".in"}
-NAMED = {"CMakeLists.txt", "quickstart", "check", "run"}
+NAMED = {"CMakeLists.txt", "quickstart", "check", "run", "unserved_keys.txt"}
 FOLDERS = ["src", "include", "tests", "tools", "examples", "scripts", "cmake", "python", ".ci"]
 WIDTH = 100
 LICENCE = "SPDX-License-Identifier: Apache-2.0"

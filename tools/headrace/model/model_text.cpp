@@ -8,8 +8,8 @@
 #include "base/error_text.hpp"
 #include "base/utf8.hpp"
 #include "headrace/error.hpp"
+#include "settings/json_text.hpp"
 #include "settings/locate.hpp"
-#include "settings/syntax_fault.hpp"
 
 namespace headrace::tools {
 namespace {
