@@ -8,8 +8,8 @@
 
 #include "device/device_host_flavours.hpp"
 #include "device/device_rules.hpp"
-#include "device/gradient_kernels.hpp"
 #include "device/host_memory.hpp"
+#include "kernels/gradient_pass.hpp"
 
 namespace headrace::device {
 namespace {
@@ -45,7 +45,7 @@ class PromptDeviceHost final : public DeviceHost {
   }
   void accumulate(Stream stream, const Accumulation& work) override {
     check(stream);
-    accumulate_on_host(work);
+    kernels::accumulate_on_host(work);
   }
   void notify(Stream stream, void (*function)(void* context) noexcept, void* context) override {
     check(stream);

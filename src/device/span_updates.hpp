@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // span_updates.hpp: the seam to a device that updates optimizer state in its own memory.
 #pragma once
-#include "device/update_span.hpp"
 #include "headrace/device.hpp"
+#include "kernels/update_span.hpp"
 
 namespace headrace::device {
+using kernels::UpdateSpan;
+using kernels::UpdateStep;
+
 // Of the engine's own devices: a trainer's has none (Device::updates()), as the bits must be those
-// of optimizer_cpu/update_reference.cpp.
+// of optimizer_cpu::update_reference().
 class SpanUpdates {
  public:
   // Queues the update on `stream`; both are copied. The span's arrays are device memory, valid

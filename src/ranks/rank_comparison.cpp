@@ -8,8 +8,8 @@
 #include <initializer_list>
 #include <span>
 
-#include "base/hash.hpp"
 #include "headrace/error.hpp"
+#include "kernels/hash.hpp"
 #include "ranks/rank_calls.hpp"
 
 namespace headrace::ranks {
@@ -27,7 +27,7 @@ class Fingerprint {
   }
 
  private:
-  base::Hash128 hash_;
+  kernels::Hash128 hash_;
 };
 
 double of_shape(const partition::RegisteredParameter& parameter) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "settings/locate.hpp"
 
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
 namespace headrace::settings {
@@ -22,23 +21,6 @@ Path Path::member(std::string_view name) const {
 Path Path::element(std::size_t index) const {
   const std::string number = std::to_string(index);
   return {dotted + "[" + number + "]", pointer + "/" + number};
-}
-
-std::string one_line(std::string_view text, std::size_t most) {
-  std::string line;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const auto byte = static_cast<unsigned char>(text[i]);
-    const bool starts_character = (byte & 0xc0) != 0x80;
-    if (line.size() >= most && starts_character) return line + "...";
-    if (byte < 0x20 || byte == 0x7f) {
-      char escaped[8];
-      std::snprintf(escaped, sizeof escaped, "\\u%04x", byte);
-      line += escaped;
-    } else {
-      line += text[i];
-    }
-  }
-  return line;
 }
 
 TextPosition position_at(std::string_view text, std::size_t offset) {

@@ -12,11 +12,11 @@
 #include <thread>
 #include <tuple>
 
-#include "base/number_formats.hpp"
 #include "collective/collectives.hpp"
 #include "collective/nccl_world.hpp"
 #include "device/device_host.hpp"
 #include "engine/parts.hpp"
+#include "kernels/number_formats.hpp"
 #include "support/failing_drive.hpp"
 #include "support/mlp.hpp"
 #include "support/temporary_directory.hpp"
