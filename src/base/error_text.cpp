@@ -2,6 +2,7 @@
 #include "base/error_text.hpp"
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <numeric>
 #include <vector>
@@ -41,5 +42,22 @@ std::string_view nearest_word(std::string_view word, std::span<const std::string
     }
   }
   return best;
+}
+
+std::string one_line(std::string_view text, std::size_t most) {
+  std::string line;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    const bool starts_character = (byte & 0xc0) != 0x80;
+    if (line.size() >= most && starts_character) return line + "...";
+    if (byte < 0x20 || byte == 0x7f) {
+      char escaped[8];
+      std::snprintf(escaped, sizeof escaped, "\\u%04x", byte);
+      line += escaped;
+    } else {
+      line += text[i];
+    }
+  }
+  return line;
 }
 }  // namespace headrace::base

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/hash.hpp"
+#include "kernels/hash.hpp"
 
 namespace headrace::collective {
 namespace {
@@ -20,7 +20,7 @@ PostedCall posted_call(CallKind kind, CollectiveTag tag, DType dtype, std::uint6
   posted.dtype = dtype;
   posted.sequence = tag.sequence;
   posted.size = size;
-  posted.what_hash = base::xxh3_64(std::as_bytes(std::span(tag.what)), 0);
+  posted.what_hash = kernels::xxh3_64(std::as_bytes(std::span(tag.what)), 0);
   posted.what_bytes =
       static_cast<std::uint16_t>(std::min(tag.what.size(), sizeof(PostedCall::what)));
   std::copy_n(tag.what.data(), posted.what_bytes, posted.what);
@@ -48,7 +48,7 @@ void QueuedCalls::add(const PostedCall& call) noexcept {
   const std::uint64_t facts[] = {static_cast<std::uint64_t>(call.kind),
                                  static_cast<std::uint64_t>(call.dtype), call.sequence, call.size,
                                  call.what_hash};
-  hash = base::xxh3_64(std::as_bytes(std::span(facts)), hash);
+  hash = kernels::xxh3_64(std::as_bytes(std::span(facts)), hash);
   calls[count++ % kKept] = call;
 }
 

@@ -6,9 +6,12 @@
 #include <string_view>
 
 #include "device/cuda_kernel_work.hpp"
-#include "device/update_span.hpp"
+#include "kernels/update_span.hpp"
 
 namespace headrace::device::cuda {
+using kernels::UpdateSpan;
+using kernels::UpdateStep;
+
 cudaError_t launch_cast(const CastWork& work, cudaStream_t stream) noexcept;
 cudaError_t launch_measure(const MeasureWork& work, cudaStream_t stream) noexcept;
 

@@ -8,11 +8,22 @@
 // order of update_span.hpp; denormals are kept; and a NaN, whose payload differs between the two,
 // is made canonical before it is stored.
 #pragma once
-#include "base/random_bits.hpp"
 #include "device/cuda_kernel_bodies.hpp"
-#include "device/update_span.hpp"
+#include "kernels/random_bits.hpp"
+#include "kernels/update_span.hpp"
 
 namespace headrace::device::cuda {
+using kernels::Arithmetic;
+using kernels::as_float;
+using kernels::canonical;
+using kernels::is_square;
+using kernels::kMaxMoments;
+using kernels::kScaleBlock;
+using kernels::MasterKind;
+using kernels::moments;
+using kernels::UpdateSpan;
+using kernels::UpdateStep;
+
 #ifdef __CUDA_ARCH__
 HEADRACE_BOTH float fused(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 HEADRACE_BOTH float quotient(float a, float b) { return __fdiv_rn(a, b); }
@@ -22,7 +33,6 @@ HEADRACE_BOTH float fused(float a, float b, float c) { return __builtin_fmaf(a, 
 HEADRACE_BOTH float quotient(float a, float b) { return a / b; }
 HEADRACE_BOTH float root(float a) { return __builtin_sqrtf(a); }
 #endif
-HEADRACE_BOTH float canonical(float value) { return as_float(canonical_bits(value)); }
 // Of a normal number: -126 to 127.
 HEADRACE_BOTH float power_of_two(int exponent) {
   return as_float(static_cast<std::uint32_t>(exponent + 127) << 23);
@@ -129,8 +139,8 @@ HEADRACE_BOTH std::uint32_t random_half(const UpdateSpan& span, const UpdateStep
                                         std::uint64_t i, std::uint32_t moment) {
   const std::uint64_t element = span.first_element + i;
   const std::uint32_t bits =
-      base::random_bits(base::random_keys(step.random_key, element),
-                        static_cast<std::uint32_t>(element % base::kRandomBlock));
+      kernels::random_bits(kernels::random_keys(step.random_key, element),
+                           static_cast<std::uint32_t>(element % kernels::kRandomBlock));
   return moment == 0 ? bits & 0xffffu : bits >> 16;
 }
 

@@ -8,7 +8,7 @@
 #include <set>
 
 #include "device/device_rules.hpp"
-#include "device/gradient_kernels.hpp"
+#include "kernels/gradient_pass.hpp"
 #include "device/host_memory.hpp"
 
 namespace headrace::device {
@@ -45,7 +45,7 @@ class DeviceHost final : public Device {
   }
   void accumulate(Stream stream, const Accumulation& work) override {
     check(stream);
-    accumulate_on_host(work);
+    kernels::accumulate_on_host(work);
   }
   void notify(Stream stream, void (*function)(void* context) noexcept, void* context) override {
     check(stream);

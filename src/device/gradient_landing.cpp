@@ -6,9 +6,9 @@
 
 #include "base/units.hpp"
 #include "device/cuda_kernels.hpp"
-#include "device/gradient_kernels.hpp"
 #include "device/host_memory.hpp"
 #include "headrace/error.hpp"
+#include "kernels/gradient_pass.hpp"
 
 namespace headrace::device::cuda {
 namespace {
@@ -199,7 +199,7 @@ void GradientLanding::add_on_host(const std::byte* source, const Accumulation& w
     part.elements = end - first;
     part.pieces = pieces ? work.pieces + stretch.first_piece + i : nullptr;
     part.first_piece_elements = part.piece_elements = end - first;
-    accumulate_on_host(part);
+    kernels::accumulate_on_host(part);
   });
 }
 }  // namespace headrace::device::cuda

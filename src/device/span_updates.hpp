@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // span_updates.hpp: the seam to a device that updates optimizer state in its own memory.
 #pragma once
-#include "device/update_span.hpp"
 #include "headrace/device.hpp"
+#include "kernels/update_span.hpp"
 
 namespace headrace::device {
+using kernels::UpdateSpan;
+using kernels::UpdateStep;
+
 // A second base of the engine's own devices: a trainer's has none, as the bits must be those of
 // optimizer_cpu/update_reference.cpp.
 class SpanUpdates {

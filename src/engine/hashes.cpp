@@ -7,7 +7,7 @@
 namespace headrace::engine {
 namespace {
 // The head of an entry.
-void hash_head(base::Hash128& hash, const std::string& name, const std::string& dtype,
+void hash_head(kernels::Hash128& hash, const std::string& name, const std::string& dtype,
                std::span<const std::int64_t> shape) {
   const auto number = [&](std::uint64_t value) {
     hash.update(std::as_bytes(std::span(&value, 1)));
@@ -22,7 +22,7 @@ void hash_head(base::Hash128& hash, const std::string& name, const std::string& 
 }
 }  // namespace
 
-void Values::hash_content(base::Hash128& hash, ParameterId id, const std::string& name,
+void Values::hash_content(kernels::Hash128& hash, ParameterId id, const std::string& name,
                           Content content, const char* call) {
   const ParameterSpec& spec = p_.registry.parameter(id).spec;
   hash_head(hash, name, content == Content::kWeight ? name_of(spec.dtype) : "F32", spec.shape);
@@ -32,7 +32,7 @@ void Values::hash_content(base::Hash128& hash, ParameterId id, const std::string
 }
 
 std::string Values::hash_parameters() {
-  base::Hash128 hash;
+  kernels::Hash128 hash;
   for (const ParameterId id : p_.registry.by_name()) {
     hash_content(hash, id, p_.registry.parameter(id).full_name, Content::kWeight,
                  "hash_parameters");
@@ -42,7 +42,7 @@ std::string Values::hash_parameters() {
 
 std::string Values::hash_optimizer_state() {
   constexpr const char* kCall = "hash_optimizer_state";
-  base::Hash128 hash;
+  kernels::Hash128 hash;
   for (const ParameterId id : p_.registry.by_name()) {
     const std::string& name = p_.registry.parameter(id).full_name;
     if (p_.registry.parameter(id).spec.frozen) continue;

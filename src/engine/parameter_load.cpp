@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/random_bits.hpp"
 #include "engine/values.hpp"
+#include "kernels/random_bits.hpp"
 #include "optimizer_cpu/masters.hpp"
 
 namespace headrace::engine {
@@ -59,7 +59,7 @@ bool replace(Content content, const Stretch& s, std::span<const std::byte> in) {
     if (std::memcmp(moment.data, in.data(), in.size()) == 0) return false;
     std::memcpy(moment.data, in.data(), in.size());
   } else {
-    encode_moment(moment, base::kLoadKey, values, s.elements);
+    encode_moment(moment, kernels::kLoadKey, values, s.elements);
   }
   return true;
 }

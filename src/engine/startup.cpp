@@ -119,7 +119,7 @@ void Startup::say_what_was_chosen(const Running& r) const {
   in_.log(LogLevel::kInfo, residency::summary(r.plan));
   in_.log(LogLevel::kInfo, std::to_string(r.workers->threads()) + " update threads (" +
                                r.update_threads_source + "), instruction set " +
-                               optimizer_cpu::name_of(optimizer_cpu::choose_instruction_set()));
+                               kernels::name_of(kernels::choose_instruction_set()));
   if (r.device_updates) {
     const bool tried = r.plan.update_on == UpdateOn::kAuto;
     in_.log(LogLevel::kInfo, std::string("tiles are updated ") +
@@ -221,7 +221,7 @@ void Startup::make_tiles(Running& r) {
   r.updates = std::make_unique<tiles::Updates>(tiles::Updates::Parts{
       r.partition, r.plan, *r.gradients, *r.tiles, *r.gather_slots, *r.pending,
       r.device_updates.get(), r.trace.get(), failure_.interrupted(),
-      optimizer_cpu::update_function(optimizer_cpu::choose_instruction_set()),
+      kernels::kernels_of(kernels::choose_instruction_set()).update,
       [&in = in_](const tiles::UpdatePlace& place) { say_update_place(in, place); },
       [&failure = failure_](const std::exception_ptr& error) { failure.fail_deferred(error); }});
 }

@@ -5,8 +5,8 @@
 #include <string>
 #include <utility>
 
-#include "base/random_bits.hpp"
 #include "headrace/error.hpp"
+#include "kernels/random_bits.hpp"
 #include "optimizer_cpu/clipping.hpp"
 #include "optimizer_cpu/hyperparameter_checks.hpp"
 
@@ -65,7 +65,7 @@ void Stepper::prepare_steps(const StepOptions& options, double factor, StepResul
                                                             options.learning_rate, t, factor);
     optimizer_cpu::check_step_size(options, values, p_.updates.steps()[i],
                                    p_.registry.parameter({i}).full_name);
-    p_.updates.steps()[i].random_key = base::random_key(p_.settings.rounding_seed, i, t);
+    p_.updates.steps()[i].random_key = kernels::random_key(p_.settings.rounding_seed, i, t);
   }
 }
 

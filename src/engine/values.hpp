@@ -6,12 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "base/hash.hpp"
 #include "engine/calls.hpp"
 #include "engine/contents.hpp"
 #include "engine/held_tile.hpp"
 #include "engine/leases.hpp"
 #include "engine/value_states.hpp"
+#include "kernels/hash.hpp"
 #include "pinned/arena.hpp"
 
 namespace headrace::engine {
@@ -70,8 +70,8 @@ class Values {
   void store_tile(ParameterId id, std::uint32_t tile, Content content, const Sink& sink);
   void send_decoded(const Part& part, const tiles::TileLayout& at, Content content,
                     const Sink& sink);
-  void hash_content(base::Hash128& hash, ParameterId id, const std::string& name, Content content,
-                    const char* call);
+  void hash_content(kernels::Hash128& hash, ParameterId id, const std::string& name,
+                    Content content, const char* call);
 
   const Parts p_;
   const Contents contents_;

@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "base/float_mode.hpp"
+#include "kernels/float_mode.hpp"
 
 namespace headrace::optimizer_cpu {
 namespace {
@@ -16,7 +16,7 @@ namespace {
 }  // namespace
 
 Clipping clipping_of(double sum_squares, const StepOptions& options) noexcept {
-  const base::DefaultFloatMode mode;
+  const kernels::DefaultFloatMode mode;
   Clipping clipping;
   find_clipping(clipping, sum_squares, options);
   return clipping;

@@ -3,23 +3,21 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <string>
 #include <utility>
 
 #include "base/error_text.hpp"
-#include "base/float_mode.hpp"
-#include "device/gradient_kernels.hpp"
-#include "device/gradient_targets.hpp"
+#include "kernels/float_mode.hpp"
+#include "kernels/gradient_pass.hpp"
 #include "optimizer_cpu/clipping.hpp"
 #include "optimizer_cpu/hyperparameter_checks.hpp"
-#include "optimizer_cpu/span_parts.hpp"
+#include "optimizer_cpu/masters.hpp"
 #include "optimizer_cpu/state_streams.hpp"
 #include "platform/machine.hpp"
 #include "settings/environment.hpp"
 
 namespace headrace {
-using optimizer_cpu::InstructionSet;
+using kernels::InstructionSet;
 using optimizer_cpu::UnitPiece;
 
 namespace {
@@ -50,11 +48,10 @@ void check_options(const CpuOptimizerOptions& o) {
 }
 
 InstructionSet choose(Simd simd) {
-  const InstructionSet best = optimizer_cpu::choose_instruction_set();
-  const char* const forced = std::getenv("HEADRACE_SIMD");
-  if (simd == Simd::kBest || (forced != nullptr && *forced != '\0')) return best;
+  if (const auto forced = kernels::forced_instruction_set()) return *forced;
+  if (simd == Simd::kBest) return kernels::choose_instruction_set();
   const auto set = static_cast<InstructionSet>(static_cast<std::uint8_t>(simd) - 1);
-  if (optimizer_cpu::runs_here(set)) return set;
+  if (kernels::runs_here(set)) return set;
   throw Error(Code::kUnsupported, std::string("CpuOptimizerOptions: simd asks for ") +
                                       name_of(set) +
                                       ", which this CPU lacks: no optimizer was made; take "
@@ -63,16 +60,6 @@ InstructionSet choose(Simd simd) {
 static_assert(static_cast<int>(InstructionSet::kScalar) + 1 == static_cast<int>(Simd::kScalar) &&
               static_cast<int>(InstructionSet::kAvx2) + 1 == static_cast<int>(Simd::kAvx2) &&
               static_cast<int>(InstructionSet::kAvx512) + 1 == static_cast<int>(Simd::kAvx512));
-
-using MeasureFunction = void (*)(const Accumulation&) noexcept;
-MeasureFunction measure_function(InstructionSet set) noexcept {
-#if defined(__x86_64__)
-  if (set == InstructionSet::kAvx512) return device::accumulate_avx512;
-  if (set == InstructionSet::kAvx2) return device::accumulate_avx2;
-#endif
-  (void)set;
-  return device::accumulate_baseline;
-}
 
 std::unique_ptr<async::UnitPool> make_pool(const CpuOptimizerOptions& options) {
   if (options.run_units) return nullptr;
@@ -164,7 +151,7 @@ void CpuOptimizerCore::initialize_unit(void* self, std::uint64_t unit) noexcept 
   const CpuOptimizerCore& core = *static_cast<CpuOptimizerCore*>(self);
   for (const UnitPiece& piece : core.list_.unit(unit)) {
     optimizer_cpu::reset_state(optimizer_cpu::arithmetic_of(core.options_.rule),
-                core.span_of(core.states_[piece.parameter], piece));
+                               core.span_of(core.states_[piece.parameter], piece));
   }
 }
 
@@ -189,7 +176,7 @@ optimizer_cpu::UpdateSpan CpuOptimizerCore::span_of(const ParameterState& state,
 
 void CpuOptimizerCore::measure_unit(void* self, std::uint64_t unit) noexcept {
   CpuOptimizerCore& core = *static_cast<CpuOptimizerCore*>(self);
-  const MeasureFunction measure = measure_function(core.set_);
+  const kernels::AccumulateFunction measure = kernels::kernels_of(core.set_).accumulate;
   for (const UnitPiece& piece : core.list_.unit(unit)) {
     const ParameterUpdate& update = core.updates_[piece.parameter];
     Accumulation work;
@@ -207,8 +194,8 @@ GradientStatistics CpuOptimizerCore::measure() {
   run(&measure_unit);
   GradientStatistics totals;
   {
-    const base::DefaultFloatMode mode;
-    totals.sum_squares = device::tree_sum(sums_);
+    const kernels::DefaultFloatMode mode;
+    totals.sum_squares = kernels::tree_sum(sums_);
   }
   for (const UnitPiece& piece : list_.all()) {
     const std::uint64_t before = totals.non_finite;

@@ -10,8 +10,8 @@
 #include "async/unit_pool.hpp"
 #include "headrace/cpu_optimizer.hpp"
 #include "headrace/device.hpp"
+#include "kernels/instruction_set.hpp"
 #include "optimizer_cpu/caller_pool.hpp"
-#include "optimizer_cpu/instruction_set.hpp"
 #include "optimizer_cpu/parameter_checks.hpp"
 #include "optimizer_cpu/unit_list.hpp"
 #include "optimizer_cpu/update.hpp"
@@ -56,7 +56,7 @@ class CpuOptimizerCore {
   static void update_unit(void* core, std::uint64_t unit) noexcept;
 
   const CpuOptimizerOptions options_;
-  const optimizer_cpu::InstructionSet set_;
+  const kernels::InstructionSet set_;
   const std::unique_ptr<optimizer_cpu::CallerPool> caller_pool_;
   std::unique_ptr<async::UnitPool> pool_;  // null: the caller's
   std::atomic<bool> under_way_{false};

@@ -5,9 +5,9 @@
 #include <cmath>
 #include <string>
 
+#include "base/error_text.hpp"
 #include "headrace/error.hpp"
 #include "optimizer_cpu/update.hpp"
-#include "settings/locate.hpp"
 
 namespace headrace::optimizer_cpu {
 namespace {
@@ -90,7 +90,7 @@ void check_step_size(const StepOptions& o, const Hyperparameters& v, const Updat
                      std::string_view name) {
   if (std::isfinite(step.step_size) && std::isfinite(step.decay_factor)) return;
   throw Error(Code::kInvalidArgument,
-              "'" + settings::one_line(name) + "': learning_rate = " + text_of(o.learning_rate) +
+              "'" + base::one_line(name) + "': learning_rate = " + text_of(o.learning_rate) +
                   " with learning_rate_scale = " + text_of(v.learning_rate_scale) +
                   " and weight_decay = " + text_of(v.weight_decay) +
                   " makes a step that no f32 holds: nothing was updated; lower them");

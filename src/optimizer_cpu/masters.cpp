@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "optimizer_cpu/masters.hpp"
 
-#include <bit>
 #include <cstddef>
 #include <cstring>
 
-#include "base/number_formats.hpp"
+#include "base/units.hpp"
+#include "kernels/number_formats.hpp"
 
 namespace headrace::optimizer_cpu {
 namespace {
@@ -22,7 +22,7 @@ void read_master(MasterKind kind, const void* weight, const void* master, std::u
   }
   const auto* high = static_cast<const std::uint16_t*>(weight);
   const auto* low = static_cast<const std::uint16_t*>(master);
-  for (std::uint64_t i = 0; i < elements; ++i) out[i] = base::join_master(high[i], low[i]);
+  for (std::uint64_t i = 0; i < elements; ++i) out[i] = kernels::join_master(high[i], low[i]);
 }
 
 void reset_master(MasterKind kind, const void* weight, void* master,
@@ -33,7 +33,7 @@ void reset_master(MasterKind kind, const void* weight, void* master,
   const auto* from = static_cast<const std::uint16_t*>(weight);
   auto* to = static_cast<float*>(master);
   for (std::uint64_t i = 0; i < elements; ++i) {
-    to[i] = kind == MasterKind::kF32 ? base::bf16_to_f32(from[i]) : base::f16_to_f32(from[i]);
+    to[i] = kind == MasterKind::kF32 ? kernels::bf16_to_f32(from[i]) : kernels::f16_to_f32(from[i]);
   }
 }
 
@@ -55,17 +55,16 @@ bool replace_masters(MasterKind kind, const float* from, void* weight, void* mas
   for (std::uint64_t i = 0; i < elements; ++i) {
     if (kind == MasterKind::kSplitResidual) {
       auto* const low = static_cast<std::uint16_t*>(master);
-      const base::SplitMaster split = base::split_master(from[i]);
+      const kernels::SplitMaster split = kernels::split_master(from[i]);
       changed |= std::uint32_t{high[i]} ^ split.weight;
       changed |= std::uint32_t{low[i]} ^ split.residual;
       high[i] = split.weight;
       low[i] = split.residual;
     } else {
       auto* const whole = static_cast<std::uint32_t*>(master);
-      std::uint32_t bits = std::bit_cast<std::uint32_t>(from[i]);
-      if ((bits & 0x7fffffffu) > 0x7f800000u) bits = base::kCanonicalNan;
+      const std::uint32_t bits = kernels::canonical_bits(from[i]);
       const std::uint16_t rounded =
-          kind == MasterKind::kF32 ? base::f32_to_bf16(from[i]) : base::f32_to_f16(from[i]);
+          kind == MasterKind::kF32 ? kernels::f32_to_bf16(from[i]) : kernels::f32_to_f16(from[i]);
       changed |= whole[i] ^ bits;
       changed |= std::uint32_t{high[i]} ^ rounded;
       whole[i] = bits;
@@ -89,5 +88,14 @@ bool replace_weights(MasterKind kind, const void* from, void* weight, void* mast
     reset_master(kind, high + i, static_cast<std::byte*>(master) + i * master_bytes(kind), 1);
   }
   return changed;
+}
+
+void reset_state(Arithmetic arithmetic, const UpdateSpan& span) noexcept {
+  for (std::uint32_t k = 0; k < moments(arithmetic); ++k) {
+    std::memset(span.moment[k], 0, span.elements * moment_bytes(span.codec));
+    if (span.moment_scale[k] != nullptr)
+      std::memset(span.moment_scale[k], 0, base::ceil_div(span.elements, kScaleBlock));
+  }
+  reset_master(span.kind, span.weight, span.master, span.elements);
 }
 }  // namespace headrace::optimizer_cpu

@@ -20,4 +20,8 @@ bool replace_masters(MasterKind kind, const float* from, void* weight, void* mas
                      std::uint64_t elements) noexcept;
 bool replace_weights(MasterKind kind, const void* from, void* weight, void* master,
                      std::uint64_t elements) noexcept;
+
+// Masters from the weights, moments and their scales zero. Scales are cleared to the end of the
+// last block, whole or not.
+void reset_state(Arithmetic arithmetic, const UpdateSpan& span) noexcept;
 }  // namespace headrace::optimizer_cpu

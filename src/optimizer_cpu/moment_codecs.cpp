@@ -6,8 +6,8 @@
 #include <cmath>
 #include <cstring>
 
-#include "base/float_mode.hpp"
-#include "base/number_formats.hpp"
+#include "kernels/float_mode.hpp"
+#include "kernels/number_formats.hpp"
 
 namespace headrace::optimizer_cpu {
 namespace {
@@ -48,7 +48,7 @@ float power_of_two(int exponent) { return std::ldexp(1.0f, exponent); }
 }
 
 [[gnu::noinline]] float decode(std::uint8_t code, bool square, std::uint8_t scale) {
-  if (scale == kNanScale) return std::bit_cast<float>(base::kCanonicalNan);
+  if (scale == kNanScale) return std::bit_cast<float>(kernels::kCanonicalNan);
   const Format format = format_of(square);
   const std::uint32_t magnitude = code & format.largest;
   const std::uint32_t field = magnitude >> kMantissaBits, mantissa = magnitude & 7u;
@@ -75,23 +75,23 @@ std::uint8_t block8_scale(std::uint32_t largest_bits) noexcept {
 
 std::uint8_t encode_block8(float value, bool square, std::uint8_t scale,
                            std::uint32_t random) noexcept {
-  const base::DefaultFloatMode mode;
+  const kernels::DefaultFloatMode mode;
   return encode(value, square, scale, random);
 }
 
 float decode_block8(std::uint8_t code, bool square, std::uint8_t scale) noexcept {
-  const base::DefaultFloatMode mode;
+  const kernels::DefaultFloatMode mode;
   return decode(code, square, scale);
 }
 
 void decode_moment(const StoredMoment& moment, std::uint64_t elements, float* out) noexcept {
-  const base::DefaultFloatMode mode;
+  const kernels::DefaultFloatMode mode;
   if (elements == 0) return;
   if (moment.codec == MomentCodec::kF32) {
     std::memcpy(out, moment.data, elements * sizeof(float));
   } else if (moment.codec == MomentCodec::kBf16) {
     const auto* const data = static_cast<const std::uint16_t*>(moment.data);
-    for (std::uint64_t i = 0; i < elements; ++i) out[i] = base::bf16_to_f32(data[i]);
+    for (std::uint64_t i = 0; i < elements; ++i) out[i] = kernels::bf16_to_f32(data[i]);
   } else {
     const auto* const data = static_cast<const std::uint8_t*>(moment.data);
     for (std::uint64_t i = 0; i < elements; ++i)
@@ -101,7 +101,7 @@ void decode_moment(const StoredMoment& moment, std::uint64_t elements, float* ou
 
 namespace {
 float canonical_of(float value) {
-  return std::isnan(value) ? std::bit_cast<float>(base::kCanonicalNan) : value;
+  return std::isnan(value) ? std::bit_cast<float>(kernels::kCanonicalNan) : value;
 }
 
 // The 16 random bits of element i.
@@ -130,7 +130,7 @@ void encode_scale_block(const StoredMoment& moment, std::uint64_t key, const flo
 
 void encode_moment(const StoredMoment& moment, std::uint64_t key, const float* values,
                    std::uint64_t elements) noexcept {
-  const base::DefaultFloatMode mode;
+  const kernels::DefaultFloatMode mode;
   if (moment.codec == MomentCodec::kBlock8) {
     for (std::uint64_t first = 0; first < elements; first += kScaleBlock)
       encode_scale_block(moment, key, values, first, std::min(first + kScaleBlock, elements));

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/error_text.hpp"
 #include "optimizer_cpu/hyperparameter_checks.hpp"
 #include "optimizer_cpu/state_streams.hpp"
-#include "settings/locate.hpp"
 
 namespace headrace::optimizer_cpu {
 namespace {
@@ -24,7 +24,7 @@ const char* length_help(std::string_view what, std::uint64_t wanted_bytes) {
 }
 }  // namespace
 
-std::string quoted(std::string_view name) { return "'" + settings::one_line(name) + "'"; }
+std::string quoted(std::string_view name) { return "'" + base::one_line(name) + "'"; }
 
 std::string name_or_place(std::string_view name, std::size_t place) {
   if (name.empty()) return "parameter " + std::to_string(place) + " of the call (unnamed)";

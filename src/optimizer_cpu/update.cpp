@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// update.cpp: which kernel runs, and the constants of a step.
+// update.cpp: the constants of a step.
 #include "optimizer_cpu/update.hpp"
 
 #include <cmath>
 
-#include "base/float_mode.hpp"
-#include "optimizer_cpu/update_targets.hpp"
+#include "kernels/float_mode.hpp"
 
 namespace headrace::optimizer_cpu {
 namespace {
@@ -103,16 +102,7 @@ void set_sgd(UpdateStep& step, const Hyperparameters& values, double rate, std::
 
 UpdateStep make_update_step(OptimizerRule rule, const Hyperparameters& values, double learning_rate,
                             std::uint64_t t, double gradient_factor) {
-  const base::DefaultFloatMode mode;
+  const kernels::DefaultFloatMode mode;
   return constants_of(rule, values, learning_rate, t, gradient_factor);
-}
-
-UpdateFunction update_function(InstructionSet set) noexcept {
-#if defined(__x86_64__)
-  if (set == InstructionSet::kAvx512) return update_avx512;
-  if (set == InstructionSet::kAvx2) return update_avx2;
-#endif
-  (void)set;
-  return update_scalar;
 }
 }  // namespace headrace::optimizer_cpu

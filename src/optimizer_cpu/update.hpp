@@ -1,36 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
 // update.hpp: an optimizer's update of a span of elements, the same bits on every instruction set.
 //
-// update_reference.cpp defines what is right, one element at a time; every other file gives its
-// bits (0 ulp). All operations are single IEEE operations in a fixed order: fused multiply-adds are
+// update_reference() is what is right, one element at a time; every kernel gives its bits
+// (0 ulp). All operations are single IEEE operations in a fixed order: fused multiply-adds are
 // written as such, nothing is reassociated. Denormals are kept whatever the caller's MXCSR: the
 // entry sets it and puts it back. NaN results are canonical.
 #pragma once
 #include <cstdint>
 
-#include "base/random_bits.hpp"
-#include "device/update_span.hpp"
 #include "headrace/optimizer.hpp"
-#include "optimizer_cpu/instruction_set.hpp"
+#include "kernels/kernels.hpp"
+#include "kernels/random_bits.hpp"
 
 namespace headrace::optimizer_cpu {
-using base::kLoadKey;
-using base::kRandomBlock;
-using base::random_bits;
-using base::random_key;
-using base::random_keys;
-using base::RandomKeys;
-using device::Arithmetic;
-using device::is_square;
-using device::kMaxMoments;
-using device::kScaleBlock;
-using device::master_bytes;
-using device::MasterKind;
-using device::moment_bytes;
-using device::moments;
-using device::UpdateSpan;
-using device::UpdateStep;
-using device::weight_bytes;
+using kernels::Arithmetic;
+using kernels::choose_instruction_set;
+using kernels::InstructionSet;
+using kernels::is_square;
+using kernels::kLoadKey;
+using kernels::kMaxMoments;
+using kernels::kRandomBlock;
+using kernels::kScaleBlock;
+using kernels::master_bytes;
+using kernels::MasterKind;
+using kernels::moment_bytes;
+using kernels::moments;
+using kernels::part_of;
+using kernels::random_bits;
+using kernels::random_key;
+using kernels::random_keys;
+using kernels::runs_here;
+using kernels::UpdateFunction;
+using kernels::UpdateSpan;
+using kernels::UpdateStep;
+using kernels::weight_bytes;
 
 // `t` counts this parameter's updates, this one included.
 UpdateStep make_update_step(OptimizerRule rule, const Hyperparameters& values, double learning_rate,
@@ -41,6 +44,9 @@ constexpr Arithmetic arithmetic_of(OptimizerRule rule) {
   return kOf[static_cast<std::uint8_t>(rule)];
 }
 
-using UpdateFunction = void (*)(const UpdateSpan& span, const UpdateStep& step) noexcept;
-UpdateFunction update_function(InstructionSet set) noexcept;
+// What is right, one element at a time: every kernel gives these bits.
+void update_reference(const UpdateSpan& span, const UpdateStep& step) noexcept;
+inline UpdateFunction update_function(InstructionSet set) noexcept {
+  return kernels::kernels_of(set).update;
+}
 }  // namespace headrace::optimizer_cpu

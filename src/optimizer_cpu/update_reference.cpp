@@ -4,24 +4,24 @@
 #include <bit>
 #include <cmath>
 
-#include "base/float_mode.hpp"
-#include "base/number_formats.hpp"
+#include "kernels/float_mode.hpp"
+#include "kernels/number_formats.hpp"
 #include "optimizer_cpu/moment_codecs.hpp"
-#include "optimizer_cpu/update_targets.hpp"
 
 namespace headrace::optimizer_cpu {
 namespace {
 float gradient_at(const UpdateSpan& span, std::uint64_t i) {
   if (span.gradient_dtype == DType::kF32) return static_cast<const float*>(span.gradient)[i];
   const std::uint16_t bits = static_cast<const std::uint16_t*>(span.gradient)[i];
-  return span.gradient_dtype == DType::kBf16 ? base::bf16_to_f32(bits) : base::f16_to_f32(bits);
+  return span.gradient_dtype == DType::kBf16 ? kernels::bf16_to_f32(bits)
+                                             : kernels::f16_to_f32(bits);
 }
 
 float master_at(const UpdateSpan& span, std::uint64_t i) {
   switch (span.kind) {
     case MasterKind::kSplitResidual:
-      return base::join_master(static_cast<const std::uint16_t*>(span.weight)[i],
-                               static_cast<const std::uint16_t*>(span.master)[i]);
+      return kernels::join_master(static_cast<const std::uint16_t*>(span.weight)[i],
+                                  static_cast<const std::uint16_t*>(span.master)[i]);
     case MasterKind::kF32:
     case MasterKind::kF32OfF16:
       return static_cast<const float*>(span.master)[i];
@@ -34,17 +34,17 @@ float master_at(const UpdateSpan& span, std::uint64_t i) {
 void store_master(const UpdateSpan& span, std::uint64_t i, float p) {
   switch (span.kind) {
     case MasterKind::kSplitResidual: {
-      const base::SplitMaster split = base::split_master(p);
+      const kernels::SplitMaster split = kernels::split_master(p);
       static_cast<std::uint16_t*>(span.weight)[i] = split.weight;
       static_cast<std::uint16_t*>(span.master)[i] = split.residual;
       break;
     }
     case MasterKind::kF32:
-      static_cast<std::uint16_t*>(span.weight)[i] = base::f32_to_bf16(p);
+      static_cast<std::uint16_t*>(span.weight)[i] = kernels::f32_to_bf16(p);
       static_cast<float*>(span.master)[i] = p;
       break;
     case MasterKind::kF32OfF16:
-      static_cast<std::uint16_t*>(span.weight)[i] = base::f32_to_f16(p);
+      static_cast<std::uint16_t*>(span.weight)[i] = kernels::f32_to_f16(p);
       static_cast<float*>(span.master)[i] = p;
       break;
     case MasterKind::kWeightItself:
@@ -54,7 +54,7 @@ void store_master(const UpdateSpan& span, std::uint64_t i, float p) {
 }
 
 float canonical(float value) {
-  return std::isnan(value) ? std::bit_cast<float>(base::kCanonicalNan) : value;
+  return std::isnan(value) ? std::bit_cast<float>(kernels::kCanonicalNan) : value;
 }
 
 // The new master; the moments become the new ones.
@@ -123,7 +123,7 @@ StoredMoment stored(const UpdateSpan& span, const UpdateStep& step, std::uint32_
 }  // namespace
 
 void update_reference(const UpdateSpan& span, const UpdateStep& step) noexcept {
-  const base::DefaultFloatMode mode;
+  const kernels::DefaultFloatMode mode;
   for (std::uint64_t first = 0; first < span.elements; first += kScaleBlock)
     update_block(span, step, first, std::min(kScaleBlock, span.elements - first));
 }

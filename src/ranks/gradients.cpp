@@ -5,8 +5,8 @@
 #include <cstring>
 
 #include "base/units.hpp"
-#include "device/gradient_kernels.hpp"
 #include "headrace/error.hpp"
+#include "kernels/gradient_pass.hpp"
 
 namespace headrace::ranks {
 using partition::kBlockElements;
@@ -154,7 +154,7 @@ GradientTotals Gradients::add_up() {
     }
     totals.non_finite += static_cast<double>(non_finite);
   }
-  totals.sum_squares = device::tree_sum(pieces_);
+  totals.sum_squares = kernels::tree_sum(pieces_);
   if (p_.partition.world_size == 1) return totals;
   for (std::size_t i = 0; i < received_.size(); ++i) agreed_[i] = received_[i];
   agreed_[received_.size()] = totals.sum_squares;

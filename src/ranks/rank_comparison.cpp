@@ -21,18 +21,18 @@
 #include <bit>
 #include <span>
 
-#include "base/hash.hpp"
 #include "headrace/error.hpp"
+#include "kernels/hash.hpp"
 #include "ranks/rank_calls.hpp"
 
 namespace headrace::ranks {
 namespace {
 std::uint64_t hash_of(const std::string& text) {
-  return base::xxh3_64(std::as_bytes(std::span(text)), 0);
+  return kernels::xxh3_64(std::as_bytes(std::span(text)), 0);
 }
 template <class T, std::size_t kCount>
 std::uint64_t hash_of(const std::array<T, kCount>& numbers, std::uint64_t seed = 0) {
-  return base::xxh3_64(std::as_bytes(std::span(numbers)), seed);
+  return kernels::xxh3_64(std::as_bytes(std::span(numbers)), seed);
 }
 
 std::uint64_t shape_hash(const partition::RegisteredParameter& parameter) {

@@ -23,23 +23,6 @@ Path Path::element(std::size_t index) const {
   return {dotted + "[" + number + "]", pointer + "/" + number};
 }
 
-std::string one_line(std::string_view text, std::size_t most) {
-  std::string line;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const auto byte = static_cast<unsigned char>(text[i]);
-    const bool starts_character = (byte & 0xc0) != 0x80;
-    if (line.size() >= most && starts_character) return line + "...";
-    if (byte < 0x20 || byte == 0x7f) {
-      char escaped[8];
-      std::snprintf(escaped, sizeof escaped, "\\u%04x", byte);
-      line += escaped;
-    } else {
-      line += text[i];
-    }
-  }
-  return line;
-}
-
 TextPosition position_at(std::string_view text, std::size_t offset) {
   TextPosition at;
   std::size_t i = text.starts_with("\xef\xbb\xbf") ? 3 : 0;

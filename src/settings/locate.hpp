@@ -6,6 +6,8 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "base/error_text.hpp"
+
 namespace headrace::settings {
 // The way to a value, in both spellings that are needed.
 struct Path {
@@ -16,8 +18,7 @@ struct Path {
   Path element(std::size_t index) const;
 };
 
-// `text` fit for one line of a message: control characters escaped, cut after about `most` bytes.
-std::string one_line(std::string_view text, std::size_t most = 80);
+using base::one_line;
 
 struct TextPosition {
   std::size_t line = 1;

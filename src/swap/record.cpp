@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "base/check.hpp"
-#include "base/hash.hpp"
+#include "kernels/hash.hpp"
 
 namespace headrace::swap {
 static_assert(std::endian::native == std::endian::little, "records are little-endian on disk");
@@ -15,7 +15,7 @@ static_assert(sizeof(RecordHeader) == kHeaderBytes &&
 
 namespace {
 std::uint64_t checksum_of(const RecordHeader& header) noexcept {
-  return base::xxh3_64(
+  return kernels::xxh3_64(
       std::as_bytes(std::span(&header, 1)).first(offsetof(RecordHeader, header_checksum)), 0);
 }
 
@@ -49,7 +49,7 @@ std::uint64_t checksum_seed(const RecordIdentity& identity, std::uint32_t stream
     std::uint64_t record, generation, stream;
   } const key{identity.run, identity.record, identity.generation, stream};
   static_assert(sizeof key == 40);
-  return base::xxh3_64(std::as_bytes(std::span(&key, 1)), 0);
+  return kernels::xxh3_64(std::as_bytes(std::span(&key, 1)), 0);
 }
 
 std::uint64_t chunk_bytes(const RecordHeader& header, const StreamEntry& stream) noexcept {

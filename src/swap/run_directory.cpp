@@ -18,9 +18,9 @@
 #include <string_view>
 
 #include "base/error_text.hpp"
-#include "base/hash.hpp"
 #include "base/log.hpp"
 #include "headrace/error.hpp"
+#include "kernels/hash.hpp"
 #include "swap/dead_runs.hpp"
 #include "swap/refusal.hpp"
 #include "swap/run_lock.hpp"
@@ -196,7 +196,7 @@ std::string make_run_id() {
     throw Error(Code::kUnsupported, "getrandom failed: " + base::errno_text(errno), errno);
   }
   const auto boot_hash =
-      static_cast<std::uint32_t>(base::xxh3_64(std::as_bytes(std::span(boot)), 0));
+      static_cast<std::uint32_t>(kernels::xxh3_64(std::as_bytes(std::span(boot)), 0));
   char text[33];
   std::snprintf(text, sizeof text, "%08x%08x%016llx",
                 static_cast<std::uint32_t>(std::time(nullptr)), boot_hash,

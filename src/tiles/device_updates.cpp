@@ -8,7 +8,7 @@
 
 #include "base/units.hpp"
 #include "headrace/error.hpp"
-#include "optimizer_cpu/span_parts.hpp"
+#include "optimizer_cpu/masters.hpp"
 #include "tiles/device_passed.hpp"
 
 namespace headrace::tiles {

@@ -5,8 +5,8 @@
 #include <chrono>
 #include <cstring>
 
-#include "base/hash.hpp"
-#include "optimizer_cpu/span_parts.hpp"
+#include "kernels/hash.hpp"
+#include "optimizer_cpu/masters.hpp"
 
 namespace headrace::tiles {
 optimizer_cpu::UpdateSpan TileLayout::span_of(std::uint64_t first,
@@ -87,7 +87,7 @@ bool TilePass::verify(std::uint64_t chunk) noexcept {
   for (std::uint32_t s = 0; s < stream_count; ++s) {
     const PassStream& stream = streams[s];
     if (!stream.verify) continue;
-    if (base::xxh3_64(bytes_of(stream, chunk), stream.verify_seed) == stream.checksums[chunk])
+    if (kernels::xxh3_64(bytes_of(stream, chunk), stream.verify_seed) == stream.checksums[chunk])
       continue;
     std::uint64_t none = 0;
     fault.compare_exchange_strong(none, 1 + ((std::uint64_t{s} << 32) | chunk));
@@ -100,7 +100,7 @@ void TilePass::seal(std::uint64_t chunk) noexcept {
   for (std::uint32_t s = 0; s < stream_count; ++s) {
     const PassStream& stream = streams[s];
     if (stream.seal)
-      stream.checksums[chunk] = base::xxh3_64(bytes_of(stream, chunk), stream.seal_seed);
+      stream.checksums[chunk] = kernels::xxh3_64(bytes_of(stream, chunk), stream.seal_seed);
   }
 }
 

@@ -13,10 +13,10 @@
 #include <string>
 #include <vector>
 
-#include "base/number_formats.hpp"
 #include "collective/ranks.hpp"
 #include "device/device_bytes.hpp"
 #include "headrace/error.hpp"
+#include "kernels/number_formats.hpp"
 
 namespace headrace::collective {
 struct WorldMaker {
@@ -104,7 +104,7 @@ TEST_P(CollectiveConformance, ReducesBf16InF32AndRoundsOnce) {
   const std::uint64_t elements = 40 * world();
   std::vector<std::uint16_t> own(elements);
   on_every_rank(ranks_, [&](std::uint32_t r, Rank& rank) {
-    const std::uint16_t value = base::f32_to_bf16(r == 0 ? 1.0f : 0x1p-8f);
+    const std::uint16_t value = kernels::f32_to_bf16(r == 0 ? 1.0f : 0x1p-8f);
     const device::DeviceBytes buffer(*rank.device, elements * 2);
     const std::vector<std::uint16_t> mine(elements, value);
     rank.device->copy({}, buffer.data(), mine.data(), elements * 2);
@@ -114,7 +114,7 @@ TEST_P(CollectiveConformance, ReducesBf16InF32AndRoundsOnce) {
     rank.device->synchronize({});
   });
   const float by_world[] = {1.0f, 1.0f, 1.0f + 0x1p-7f};
-  EXPECT_EQ(own, std::vector<std::uint16_t>(elements, base::f32_to_bf16(by_world[world() - 1])));
+  EXPECT_EQ(own, std::vector<std::uint16_t>(elements, kernels::f32_to_bf16(by_world[world() - 1])));
 }
 
 TEST_P(CollectiveConformance, SumsDoublesToTheSameBitsOnEveryRank) {

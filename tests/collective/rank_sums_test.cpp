@@ -9,7 +9,7 @@
 #include <random>
 #include <vector>
 
-#include "base/number_formats.hpp"
+#include "kernels/number_formats.hpp"
 
 namespace headrace::collective {
 namespace {
@@ -20,8 +20,8 @@ TEST(RankSums, RoundOnceAfterAllRanksAtEveryLength) {
   std::mt19937_64 random(kSeed);
   for (const std::uint64_t elements : {0, 1, 7, 1023, 1024, 1025, 5000, 5001}) {
     const bool f16 = elements % 2 == 1;
-    const auto widen = f16 ? base::f16_to_f32 : base::bf16_to_f32;
-    const auto narrow = f16 ? base::f32_to_f16 : base::f32_to_bf16;
+    const auto widen = f16 ? kernels::f16_to_f32 : kernels::bf16_to_f32;
+    const auto narrow = f16 ? kernels::f32_to_f16 : kernels::f32_to_bf16;
     std::vector<std::vector<std::uint16_t>> parts(3, std::vector<std::uint16_t>(elements));
     for (auto& part : parts) {
       for (auto& value : part)
@@ -50,7 +50,7 @@ TEST(RankSums, KeepF32InRankOrderAndNansInOneForm) {
   sum_ranks(pointers, DType::kF32, 3, sum.data());
   EXPECT_EQ(sum[0], 0.0f);
   EXPECT_EQ(sum[1], 1e-42f + 1e-42f + 1e-42f);
-  EXPECT_EQ(std::bit_cast<std::uint32_t>(sum[2]), base::kCanonicalNan);
+  EXPECT_EQ(std::bit_cast<std::uint32_t>(sum[2]), kernels::kCanonicalNan);
 }
 }  // namespace
 }  // namespace headrace::collective

@@ -16,7 +16,7 @@
 #include "base/units.hpp"
 #include "device/cuda_under_test.hpp"
 #include "device/device_conformance.hpp"
-#include "device/gradient_kernels.hpp"
+#include "kernels/gradient_pass.hpp"
 
 namespace headrace::device {
 namespace {
@@ -101,7 +101,7 @@ class Landing : public testing::TestWithParam<std::uint32_t> {
                         .pieces = expected_pieces.data(),
                         .first_piece_elements = c.first_piece,
                         .piece_elements = c.piece};
-      accumulate_on_host(work);
+      kernels::accumulate_on_host(work);
       work.source = on_device.data();
       work.sum = got.data();
       work.pieces = got_pieces.data();
@@ -197,7 +197,7 @@ TEST_P(Landing, AddsInTheOrderOfTheCallsAcrossStreams) {
                       .pieces = expected_pieces.data(),
                       .first_piece_elements = 65536,
                       .piece_elements = 65536};
-    accumulate_on_host(work);
+    kernels::accumulate_on_host(work);
     work.source = held[i]->data();
     work.sum = sum;
     work.pieces = pieces.data();
@@ -247,7 +247,7 @@ TEST_P(Landing, SumsInDeviceMemoryHaveTheSameBits) {
                           .sum_dtype = sum,
                           .elements = kElements,
                           .overwrite = arrival == 0};
-        accumulate_on_host(work);
+        kernels::accumulate_on_host(work);
         work.source = a.data();
         work.sum = total.data();
         device_->accumulate({}, work);

@@ -15,8 +15,8 @@
 #include <limits>
 #include <thread>
 
-#include "base/number_formats.hpp"
-#include "optimizer_cpu/update_targets.hpp"
+#include "kernels/number_formats.hpp"
+#include "optimizer_cpu/update.hpp"
 #include "support/all_on_nvme.hpp"
 #include "support/computing_host.hpp"
 #include "support/expect_code.hpp"
@@ -162,7 +162,7 @@ TEST(EngineValues, ComeBackAsTheyWentIn) {
         const std::byte bytes[2] = {std::byte(value(id, 2 * first) & 0x3f),
                                     std::byte(value(id, 2 * first + 1) & 0x3f)};
         std::memcpy(&weight, bytes, 2);
-        EXPECT_EQ(master, base::bf16_to_f32(weight));
+        EXPECT_EQ(master, kernels::bf16_to_f32(weight));
       }
     });
   }

@@ -7,8 +7,8 @@
 #include <cstring>
 #include <map>
 
-#include "base/hash.hpp"
 #include "headrace/engine.hpp"
+#include "kernels/hash.hpp"
 #include "support/all_on_nvme.hpp"
 #include "support/expect_code.hpp"
 #include "support/scripted_trainer.hpp"
@@ -181,7 +181,7 @@ class Adapted {
         EXPECT_LE(engine_.section_offset_bytes(id) + own.size_bytes, whole.size_bytes);
         EXPECT_EQ(whole.size_bytes, engine_.section_size_bytes(group, engine_.spec(id).dtype));
         // A sum, since the two kinds of groups have other orders.
-        seen += base::xxh3_64({static_cast<const std::byte*>(own.data), own.size_bytes}, 1);
+        seen += kernels::xxh3_64({static_cast<const std::byte*>(own.data), own.size_bytes}, 1);
       }
     }
     return static_cast<float>(seen % 2048) / 1024 - 1;

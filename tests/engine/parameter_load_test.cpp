@@ -10,8 +10,8 @@
 #include <limits>
 #include <tuple>
 
-#include "base/number_formats.hpp"
 #include "engine/parts.hpp"
+#include "kernels/number_formats.hpp"
 #include "support/computing_host.hpp"
 #include "support/expect_code.hpp"
 #include "support/failing_drive.hpp"
@@ -75,7 +75,7 @@ class ParameterLoad : public ::testing::TestWithParam<std::tuple<Where, MasterLa
     const bool bf16 = engine_->spec(id).dtype == DType::kBf16;
     for (std::uint64_t e = 0; e < engine_->spec(id).elements(); ++e) {
       const float value = testing::noise(id.index, e);
-      const std::uint16_t rounded = base::f32_to_bf16(value);
+      const std::uint16_t rounded = kernels::f32_to_bf16(value);
       if (bf16) std::memcpy(&out[2 * e], &rounded, 2);
       if (!bf16) std::memcpy(&out[4 * e], &value, 4);
     }
@@ -155,7 +155,7 @@ TEST_P(ParameterLoad, ShowsTheSourceWhatIsThereAndWritesNothingThatIsTheSame) {
 TEST_P(ParameterLoad, OfOneWeightLeavesEveryOtherMasterMomentAndCount) {
   const SavedState before(*engine_);
   std::vector<float> master = floats(w_, Content::kMaster);
-  const std::uint16_t fresh = base::f32_to_bf16(-3.25f);
+  const std::uint16_t fresh = kernels::f32_to_bf16(-3.25f);
   engine_->load(w_, Content::kWeight, [&](std::uint64_t first, std::span<std::byte> values) {
     if (first <= 70000 && 70000 < first + values.size() / 2)
       std::memcpy(&values[2 * (70000 - first)], &fresh, 2);
@@ -186,8 +186,8 @@ TEST_P(ParameterLoad, OfAMasterGivesItsBitsBackAndRoundsTheWeight) {
     std::uint16_t seen = 0;
     std::memcpy(&seen, &weight[2 * e], 2);
     const std::uint16_t wanted = std::get<1>(GetParam()) == MasterLayout::kF32
-                                     ? base::f32_to_bf16(given[e])
-                                     : base::split_master(given[e]).weight;
+                                     ? kernels::f32_to_bf16(given[e])
+                                     : kernels::split_master(given[e]).weight;
     ASSERT_EQ(seen, wanted) << e;
   }
   EXPECT_EQ(gathered(w_), weight);
@@ -198,7 +198,7 @@ TEST_P(ParameterLoad, OfAMasterGivesItsBitsBackAndRoundsTheWeight) {
   // A NaN comes back as the one that an update would leave.
   given[5] = std::bit_cast<float>(0xff812345u);
   load(w_, Content::kMaster, given);
-  EXPECT_EQ(std::bit_cast<std::uint32_t>(floats(w_, Content::kMaster)[5]), base::kCanonicalNan);
+  EXPECT_EQ(std::bit_cast<std::uint32_t>(floats(w_, Content::kMaster)[5]), kernels::kCanonicalNan);
 }
 
 TEST_P(ParameterLoad, OfMomentsAndCountsIsWhatTheNextStepUses) {
@@ -225,7 +225,7 @@ TEST_P(ParameterLoad, IsSeenByTheNextGather) {
     (void)gathered({3});
     std::vector<std::uint16_t> given(kElements);
     for (std::size_t e = 0; e < kElements; ++e)
-      given[e] = base::f32_to_bf16(testing::noise(60 + round, e));
+      given[e] = kernels::f32_to_bf16(testing::noise(60 + round, e));
     load(w_, Content::kWeight, given);
     const std::vector<std::byte> seen = gathered(w_);
     ASSERT_EQ(std::memcmp(seen.data(), given.data(), seen.size()), 0) << "round " << round;

@@ -12,10 +12,10 @@
 #include <thread>
 #include <tuple>
 
-#include "base/number_formats.hpp"
 #include "collective/collectives.hpp"
 #include "collective/nccl_world.hpp"
 #include "engine/parts.hpp"
+#include "kernels/number_formats.hpp"
 #include "support/computing_host.hpp"
 #include "support/failing_drive.hpp"
 #include "support/mlp.hpp"

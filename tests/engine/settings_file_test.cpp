@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "base/number_formats.hpp"
 #include "headrace/engine.hpp"
+#include "kernels/number_formats.hpp"
 #include "support/temporary_directory.hpp"
 
 namespace headrace {
@@ -118,7 +118,7 @@ TEST(SettingsFile, GoesForAnEngineAndItsTrainer) {
     const Gathered lease = engine.gather(group);
     const auto* values = static_cast<const std::uint16_t*>(lease.bytes(w).data);
     for (std::size_t i = 0; i < gradient.size(); ++i)
-      gradient[i] = base::f32_to_f16(base::f16_to_f32(values[i]) * static_cast<float>(scale));
+      gradient[i] = kernels::f32_to_f16(kernels::f16_to_f32(values[i]) * static_cast<float>(scale));
     engine.add_gradient(w, gradient.data(), DType::kF16);
   };
   train(engine, settings, 1, 25, pass);
@@ -129,7 +129,7 @@ TEST(SettingsFile, GoesForAnEngineAndItsTrainer) {
   EXPECT_EQ(engine.step_count(w), 20u);
   const Gathered lease = engine.gather(group);
   // The first update is at a rate of 0, the second as well, then AdamW takes about 0.05 a step.
-  const float last = base::f16_to_f32(*static_cast<const std::uint16_t*>(lease.bytes(w).data));
+  const float last = kernels::f16_to_f32(*static_cast<const std::uint16_t*>(lease.bytes(w).data));
   EXPECT_NEAR(last, 1 - 17 * 0.05, 0.1);
 }
 }  // namespace

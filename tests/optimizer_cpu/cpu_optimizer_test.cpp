@@ -18,7 +18,7 @@
 #include <thread>
 #include <vector>
 
-#include "optimizer_cpu/instruction_set.hpp"
+#include "kernels/instruction_set.hpp"
 #include "optimizer_cpu/masters.hpp"
 #include "optimizer_cpu/owned_parameter.hpp"
 #include "optimizer_cpu/state_streams.hpp"
@@ -140,8 +140,8 @@ TEST(CpuOptimizer, GivesTheSameBitsOnAnyThreadsPoolAndInstructionSet) {
       for (const std::uint32_t threads : {2u, 3u, 7u})
         expect_same(with([&](auto& o) { o.threads = threads; }), expected, name + " threads");
       for (const Simd simd : {Simd::kScalar, Simd::kAvx2, Simd::kAvx512}) {
-        const auto set = static_cast<optimizer_cpu::InstructionSet>(static_cast<int>(simd) - 1);
-        if (!optimizer_cpu::runs_here(set)) continue;
+        const auto set = static_cast<kernels::InstructionSet>(static_cast<int>(simd) - 1);
+        if (!kernels::runs_here(set)) continue;
         expect_same(with([&](auto& o) { o.simd = simd; }), expected, name + " instruction set");
       }
       for (const RunUnits& pool : {RunUnits(backwards), RunUnits(every_unit_twice_and_more),
@@ -365,7 +365,8 @@ TEST(GradientStatistics, AreTheSameOnAnyThreadsAndPool) {
         std::memcpy(&value, &p.gradient[4 * i], 4);
       } else {
         std::memcpy(&half, &p.gradient[2 * i], 2);
-        value = p.gradient_dtype == DType::kF16 ? base::f16_to_f32(half) : base::bf16_to_f32(half);
+        value = p.gradient_dtype == DType::kF16 ? kernels::f16_to_f32(half)
+                                                : kernels::bf16_to_f32(half);
       }
       plain += static_cast<double>(value) * value;
     }

@@ -9,7 +9,7 @@
 #include "device/emulated_grid.hpp"
 // After what it is compiled with.
 #include "device/cuda_grid.hpp"
-#include "device/gradient_kernels.hpp"
+#include "kernels/gradient_pass.hpp"
 #include "optimizer_cpu/update_cases.hpp"
 
 namespace headrace::optimizer_cpu {
@@ -61,12 +61,12 @@ TEST_F(CudaGrid, CastsAndAddsEveryElementOnce) {
   }
   const auto* const values = reinterpret_cast<const cuda::Bfloat*>(source.data());
   for (const bool overwrite : {false, true}) {
-    device::accumulate_on_host({.source = source.data(),
-                                .source_dtype = DType::kBf16,
-                                .sum = expected.data(),
-                                .sum_dtype = DType::kF32,
-                                .elements = kElements,
-                                .overwrite = overwrite});
+    kernels::accumulate_on_host({.source = source.data(),
+                                 .source_dtype = DType::kBf16,
+                                 .sum = expected.data(),
+                                 .sum_dtype = DType::kF32,
+                                 .elements = kElements,
+                                 .overwrite = overwrite});
     grid_->launch(2, [&] {
       if (overwrite) {
         cuda::cast<cuda::Bfloat, float, true>(values, actual.data(), kElements);
@@ -95,14 +95,14 @@ TEST_F(CudaGrid, MeasuresPiecesInTheirOrder) {
     std::vector<GradientPiece> expected(cuda::pieces_of(work)), actual(expected.size());
     work.pieces = actual.data();
     std::vector<float> sum(elements);
-    device::accumulate_on_host({.source = values.data(),
-                                .source_dtype = DType::kF32,
-                                .sum = sum.data(),
-                                .sum_dtype = DType::kF32,
-                                .elements = elements,
-                                .pieces = expected.data(),
-                                .first_piece_elements = first,
-                                .piece_elements = size});
+    kernels::accumulate_on_host({.source = values.data(),
+                                 .source_dtype = DType::kF32,
+                                 .sum = sum.data(),
+                                 .sum_dtype = DType::kF32,
+                                 .elements = elements,
+                                 .pieces = expected.data(),
+                                 .first_piece_elements = first,
+                                 .piece_elements = size});
     grid_->launch(static_cast<unsigned>(expected.size()), [=] { cuda::measure<float>(work); });
     for (std::size_t p = 0; p < expected.size(); ++p) {
       EXPECT_EQ(std::bit_cast<std::uint64_t>(actual[p].sum_squares),

@@ -87,7 +87,7 @@ TEST(StochasticRounding, IsFair) {
         static_cast<float>(std::exp(static_cast<double>(random() % 2000) / 100 - 20));
     double bf16 = 0, signed8 = 0, square8 = 0;
     for (std::uint32_t r = 0; r < 65536; ++r) {
-      bf16 += double{base::bf16_to_f32(encode_bf16(value, r))};
+      bf16 += double{kernels::bf16_to_f32(encode_bf16(value, r))};
       signed8 += double{decode_block8(encode_block8(-value, false, 127, r), false, 127)};
       square8 += double{decode_block8(encode_block8(value, true, 127, r), true, 127)};
     }
@@ -102,7 +102,7 @@ TEST(StochasticRounding, NeverMakesAnInfinityOfAFiniteValue) {
   EXPECT_EQ(encode_bf16(largest, 0xffff), 0x7f7f);
   EXPECT_EQ(encode_bf16(-largest, 0xffff), 0xff7f);
   EXPECT_EQ(encode_bf16(std::bit_cast<float>(0x7f800000u), 0xffff), 0x7f80);
-  EXPECT_EQ(encode_bf16(std::bit_cast<float>(base::kCanonicalNan), 0xffff), 0x7fc0);
+  EXPECT_EQ(encode_bf16(std::bit_cast<float>(kernels::kCanonicalNan), 0xffff), 0x7fc0);
   EXPECT_TRUE(std::isfinite(decode_block8(encode_block8(largest, true, 253, 0xffff), true, 253)));
 }
 
@@ -158,10 +158,10 @@ TEST(RandomBits, HangOnSeedParameterStepAndElement) {
 
 TEST(Fp16, EveryPatternGoesToF32AndBack) {
   for (std::uint32_t h = 0; h < 65536; ++h) {
-    const float value = base::f16_to_f32(static_cast<std::uint16_t>(h));
+    const float value = kernels::f16_to_f32(static_cast<std::uint16_t>(h));
     const bool nan = (h & 0x7c00u) == 0x7c00u && (h & 0x3ffu) != 0;
     ASSERT_EQ(std::isnan(value), nan);
-    ASSERT_EQ(base::f32_to_f16(value), nan ? 0x7e00u : h) << h;
+    ASSERT_EQ(kernels::f32_to_f16(value), nan ? 0x7e00u : h) << h;
   }
 }
 
@@ -170,19 +170,19 @@ TEST(Fp16, IsRoundedToNearestTiesToEven) {
   for (int i = 0; i < 300000; ++i) {
     const float value = std::bit_cast<float>(static_cast<std::uint32_t>(random()));
     if (!(std::fabs(value) < 65520)) continue;
-    const std::uint16_t h = base::f32_to_f16(value);
-    const float got = base::f16_to_f32(h);
+    const std::uint16_t h = kernels::f32_to_f16(value);
+    const float got = kernels::f16_to_f32(h);
     const double off = std::fabs(double{value} - double{got});
     for (const int step : {-1, 1}) {
-      const float neighbour = base::f16_to_f32(static_cast<std::uint16_t>(h + step));
+      const float neighbour = kernels::f16_to_f32(static_cast<std::uint16_t>(h + step));
       if (std::isnan(neighbour) || std::signbit(neighbour) != std::signbit(got)) continue;
       const double other = std::fabs(double{value} - double{neighbour});
       ASSERT_TRUE(off < other || (off == other && h % 2 == 0)) << value;
     }
   }
-  EXPECT_EQ(base::f32_to_f16(65519.99f), 0x7bff);
-  EXPECT_EQ(base::f32_to_f16(65520.0f), 0x7c00);
-  EXPECT_EQ(base::f32_to_f16(-1e30f), 0xfc00);
+  EXPECT_EQ(kernels::f32_to_f16(65519.99f), 0x7bff);
+  EXPECT_EQ(kernels::f32_to_f16(65520.0f), 0x7c00);
+  EXPECT_EQ(kernels::f32_to_f16(-1e30f), 0xfc00);
 }
 }  // namespace
 }  // namespace headrace::optimizer_cpu

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "base/number_formats.hpp"
 #include "headrace/cpu_optimizer.hpp"
+#include "kernels/number_formats.hpp"
 
 namespace headrace::testing {
 inline std::vector<std::byte> as_dtype(DType dtype, const std::vector<float>& values) {
@@ -19,7 +19,7 @@ inline std::vector<std::byte> as_dtype(DType dtype, const std::vector<float>& va
       std::memcpy(&out[4 * i], &values[i], 4);
     } else {
       const std::uint16_t half =
-          dtype == DType::kBf16 ? base::f32_to_bf16(values[i]) : base::f32_to_f16(values[i]);
+          dtype == DType::kBf16 ? kernels::f32_to_bf16(values[i]) : kernels::f32_to_f16(values[i]);
       std::memcpy(&out[2 * i], &half, 2);
     }
   }

@@ -6,11 +6,10 @@
 #include <random>
 #include <vector>
 
-#include "base/number_formats.hpp"
+#include "kernels/number_formats.hpp"
 #include "optimizer_cpu/masters.hpp"
 #include "optimizer_cpu/moment_codecs.hpp"
 #include "optimizer_cpu/update.hpp"
-#include "optimizer_cpu/update_targets.hpp"
 
 namespace headrace::optimizer_cpu {
 constexpr MasterKind kAllKinds[] = {MasterKind::kSplitResidual, MasterKind::kF32,
@@ -112,20 +111,21 @@ struct UpdateBuffers {
     if (of.gradient_dtype == DType::kF32) {
       static_cast<float*>(gradient.data())[i] = value;
     } else {
-      static_cast<std::uint16_t*>(gradient.data())[i] =
-          of.gradient_dtype == DType::kBf16 ? base::f32_to_bf16(value) : base::f32_to_f16(value);
+      static_cast<std::uint16_t*>(gradient.data())[i] = of.gradient_dtype == DType::kBf16
+                                                            ? kernels::f32_to_bf16(value)
+                                                            : kernels::f32_to_f16(value);
     }
   }
   void set_master(std::uint64_t i, float value) {
     if (of.kind == MasterKind::kWeightItself) {
       static_cast<float*>(weight.data())[i] = value;
     } else if (of.kind == MasterKind::kSplitResidual) {
-      const base::SplitMaster split = base::split_master(value);
+      const kernels::SplitMaster split = kernels::split_master(value);
       static_cast<std::uint16_t*>(weight.data())[i] = split.weight;
       static_cast<std::uint16_t*>(master.data())[i] = split.residual;
     } else {
       static_cast<std::uint16_t*>(weight.data())[i] =
-          of.kind == MasterKind::kF32 ? base::f32_to_bf16(value) : base::f32_to_f16(value);
+          of.kind == MasterKind::kF32 ? kernels::f32_to_bf16(value) : kernels::f32_to_f16(value);
       static_cast<float*>(master.data())[i] = value;
     }
   }

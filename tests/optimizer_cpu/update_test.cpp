@@ -187,11 +187,11 @@ TEST_P(UpdateKernel, StoresEveryNanInItsOneForm) {
   }
   update_function(GetParam())(span, ordinary_step());
   for (std::uint64_t i = 0; i < 40; ++i) {
-    ASSERT_EQ(std::bit_cast<std::uint32_t>(moment0[i]), base::kCanonicalNan);
-    ASSERT_EQ(std::bit_cast<std::uint32_t>(moment1[i]), base::kCanonicalNan);
+    ASSERT_EQ(std::bit_cast<std::uint32_t>(moment0[i]), kernels::kCanonicalNan);
+    ASSERT_EQ(std::bit_cast<std::uint32_t>(moment1[i]), kernels::kCanonicalNan);
     ASSERT_EQ(std::bit_cast<std::uint32_t>(static_cast<float*>(span.master)[i]),
-              base::kCanonicalNan);
-    ASSERT_EQ(static_cast<std::uint16_t*>(span.weight)[i], base::kCanonicalNan >> 16);
+              kernels::kCanonicalNan);
+    ASSERT_EQ(static_cast<std::uint16_t*>(span.weight)[i], kernels::kCanonicalNan >> 16);
   }
 }
 
@@ -263,8 +263,8 @@ TEST(Master, IsTheWeightAfterAReset) {
   read_master(MasterKind::kSplitResidual, weight, residual, 4, split_values);
   read_master(MasterKind::kF32, weight, master, 4, f32_values);
   for (int i = 0; i < 4; ++i) {
-    EXPECT_EQ(split_values[i], base::bf16_to_f32(weight[i]));
-    EXPECT_EQ(f32_values[i], base::bf16_to_f32(weight[i]));
+    EXPECT_EQ(split_values[i], kernels::bf16_to_f32(weight[i]));
+    EXPECT_EQ(f32_values[i], kernels::bf16_to_f32(weight[i]));
   }
   const float itself[] = {0.1f, -2.5f};
   float out[2];
@@ -302,7 +302,7 @@ TEST(Master, GoesInAsAnUpdateStoresIt) {
     read_master(kind, span.weight, span.master, kElements, out.data());
     for (std::uint64_t i = 0; i < kElements; ++i) {
       const std::uint32_t wanted =
-          std::isnan(given[i]) ? base::kCanonicalNan : std::bit_cast<std::uint32_t>(given[i]);
+          std::isnan(given[i]) ? kernels::kCanonicalNan : std::bit_cast<std::uint32_t>(given[i]);
       ASSERT_EQ(std::bit_cast<std::uint32_t>(out[i]), wanted) << i;
     }
   }
@@ -320,7 +320,7 @@ TEST(Master, StaysWhereItsWeightStays) {
     float out[3];
     read_master(kind, weight, master, 3, out);
     EXPECT_EQ(out[0], masters[0]);
-    EXPECT_EQ(out[1], base::bf16_to_f32(0x4049));
+    EXPECT_EQ(out[1], kernels::bf16_to_f32(0x4049));
     EXPECT_EQ(out[2], masters[2]);
     EXPECT_EQ(weight[1], 0x4049);
   }

@@ -25,8 +25,8 @@
 
 #include "device/device_host.hpp"
 #include "device/device_rules.hpp"
-#include "device/gradient_kernels.hpp"
 #include "device/host_memory.hpp"
+#include "kernels/gradient_pass.hpp"
 
 namespace headrace::device {
 namespace {
@@ -84,7 +84,7 @@ class LateDevice final : public ComputingDevice {
     });
   }
   void accumulate(Stream stream, const Accumulation& work) override {
-    launch(stream, [work] { accumulate_on_host(work); });
+    launch(stream, [work] { kernels::accumulate_on_host(work); });
   }
   void notify(Stream stream, void (*function)(void* context) noexcept, void* context) override {
     launch(stream, [=] { function(context); });

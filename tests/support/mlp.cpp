@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "base/number_formats.hpp"
+#include "kernels/number_formats.hpp"
 
 namespace headrace::testing {
 float noise(std::uint64_t seed, std::uint64_t index) {
@@ -17,10 +17,10 @@ float noise(std::uint64_t seed, std::uint64_t index) {
 
 namespace {
 float widened(DType dtype, std::uint16_t value) {
-  return dtype == DType::kF16 ? base::f16_to_f32(value) : base::bf16_to_f32(value);
+  return dtype == DType::kF16 ? kernels::f16_to_f32(value) : kernels::bf16_to_f32(value);
 }
 std::uint16_t rounded(DType dtype, float value) {
-  return dtype == DType::kF16 ? base::f32_to_f16(value) : base::f32_to_bf16(value);
+  return dtype == DType::kF16 ? kernels::f32_to_f16(value) : kernels::f32_to_bf16(value);
 }
 std::vector<float> widened(DType dtype, const std::uint16_t* values, std::size_t count) {
   std::vector<float> wide(count);

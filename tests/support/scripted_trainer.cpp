@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/hash.hpp"
-#include "base/number_formats.hpp"
+#include "kernels/hash.hpp"
+#include "kernels/number_formats.hpp"
 
 namespace headrace::testing {
 namespace {
@@ -94,7 +94,7 @@ void ScriptedTrainer::use(std::uint32_t group) {
   std::uint64_t seen = 0;
   for (const ParameterId id : engine_.parameters(groups_[group])) {
     const DeviceSpan bytes = lease.bytes(id);
-    seen = base::xxh3_64({static_cast<const std::byte*>(bytes.data), bytes.size_bytes}, seen);
+    seen = kernels::xxh3_64({static_cast<const std::byte*>(bytes.data), bytes.size_bytes}, seen);
   }
   seen_[group] = seen;
 }
@@ -104,7 +104,7 @@ void ScriptedTrainer::give_gradient(std::uint32_t group) {
   const auto elements = static_cast<std::size_t>(engine_.spec(ids[0]).elements());
   for (std::size_t e = 0; e < elements; ++e) gradient_[e] = value_of(seen_[group], e);
   for (std::size_t e = 0; e < kBias; ++e)
-    bias_gradient_[e] = base::bf16_to_f32(value_of(seen_[group] + 1, e));
+    bias_gradient_[e] = kernels::bf16_to_f32(value_of(seen_[group] + 1, e));
   engine_.add_gradient(ids[0], gradient_.data(), DType::kBf16);
   engine_.add_gradient(ids[1], bias_gradient_.data(), DType::kF32);
 }

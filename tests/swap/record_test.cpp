@@ -8,7 +8,7 @@
 #include <memory>
 #include <set>
 
-#include "base/hash.hpp"
+#include "kernels/hash.hpp"
 
 namespace headrace::swap {
 namespace {
@@ -80,7 +80,7 @@ TEST(RecordHeader, IsLaidOutAsTheDocumentSays) {
   EXPECT_EQ(bytes[440] | bytes[441] << 8, 1000);
   std::uint64_t stored = 0;
   std::memcpy(&stored, bytes + 4088, 8);
-  EXPECT_EQ(stored, base::xxh3_64(std::as_bytes(std::span(bytes, 4088)), 0));
+  EXPECT_EQ(stored, kernels::xxh3_64(std::as_bytes(std::span(bytes, 4088)), 0));
 }
 
 TEST(RecordHeader, EverySingleFlippedBitIsDetected) {

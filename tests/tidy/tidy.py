@@ -20,8 +20,8 @@ import subprocess
 import sys
 import textwrap
 
-ROOMS = ["base", "platform", "async", "settings", "device", "collective", "pinned", "swap",
-         "optimizer_cpu", "partition", "residency", "ranks", "tiles", "engine", "bindings"]
+ROOMS = ["base", "platform", "async", "kernels", "settings", "device", "collective", "pinned",
+         "swap", "optimizer_cpu", "partition", "residency", "ranks", "tiles", "engine", "bindings"]
 CODE = {".cpp", ".hpp", ".h", ".c"}
 SCRIPTS = {".py", ".sh", ".cmake", ".in"}
 NAMED = {"CMakeLists.txt", "quickstart", "check", "run", "unserved_keys.txt"}

@@ -16,10 +16,9 @@
 #include <optional>
 #include <vector>
 
-#include "base/hash_targets.hpp"
 #include "base/units.hpp"
 #include "command_line/command_line.hpp"
-#include "device/gradient_kernels.hpp"
+#include "kernels/gradient_pass.hpp"
 #include "optimizer_cpu/update.hpp"
 #include "pinned/arena.hpp"
 #include "program/machine.hpp"
@@ -28,7 +27,7 @@
 
 namespace headrace::tools {
 namespace {
-using optimizer_cpu::InstructionSet;
+using kernels::InstructionSet;
 using optimizer_cpu::MasterKind;
 using optimizer_cpu::UpdateSpan;
 using optimizer_cpu::UpdateStep;
@@ -119,12 +118,12 @@ void accumulate(benchmark::State& state, DType sum, bool overwrite) {
   work.pieces = pieces.data();
   work.first_piece_elements = work.piece_elements = 65536;
   const std::uint64_t per_element = 2 + size_bytes(sum) * (overwrite ? 1 : 2);
-  measure(state, kElements * per_element, [&] { device::accumulate_on_host(work); });
+  measure(state, kElements * per_element, [&] { kernels::accumulate_on_host(work); });
 }
 
 constexpr std::uint64_t kHashBytes = 256 * base::kKiB;
 
-void xxh3(benchmark::State& state, const base::HashTarget& target) {
+void xxh3(benchmark::State& state, const kernels::HashKernels& target) {
   const pinned::Arena arena(96 * base::kMiB, 1);
   std::uint64_t sum = 0;
   measure(state, arena.size_bytes(), [&] {
@@ -166,7 +165,7 @@ struct Tile {
     update.steps = &step;
     update.parameters = &parameter;
     update.gradient = gradient;
-    update.update = optimizer_cpu::update_function(optimizer_cpu::choose_instruction_set());
+    update.update = kernels::kernels_of(kernels::choose_instruction_set()).update;
     pass.initial_weight = pass.tile.weight;
     run();
     pass.initial_weight = nullptr;
@@ -213,8 +212,8 @@ void register_all(std::optional<double> seconds) {
   };
   for (const InstructionSet set :
        {InstructionSet::kScalar, InstructionSet::kAvx2, InstructionSet::kAvx512}) {
-    if (!optimizer_cpu::runs_here(set)) continue;
-    const std::string name = std::string("adamw/") + optimizer_cpu::name_of(set);
+    if (!kernels::runs_here(set)) continue;
+    const std::string name = std::string("adamw/") + kernels::name_of(set);
     add(name + "/split", [set](auto& s) { adamw(s, set, MasterKind::kSplitResidual); });
     add(name + "/f32_master", [set](auto& s) { adamw(s, set, MasterKind::kF32); });
     add(name + "/f32_weight", [set](auto& s) { adamw(s, set, MasterKind::kWeightItself); });
@@ -222,12 +221,11 @@ void register_all(std::optional<double> seconds) {
   add("accumulate/bf16/first", [](auto& s) { accumulate(s, DType::kBf16, true); });
   add("accumulate/f32/first", [](auto& s) { accumulate(s, DType::kF32, true); });
   add("accumulate/f32/add", [](auto& s) { accumulate(s, DType::kF32, false); });
-  add("xxh3/baseline", [](auto& s) { xxh3(s, base::hash_baseline()); });
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx2")) {
-    add("xxh3/avx2", [](auto& s) { xxh3(s, base::hash_avx2()); });
+  for (const InstructionSet set : {InstructionSet::kScalar, InstructionSet::kAvx2}) {
+    if (!kernels::runs_here(set)) continue;
+    add(std::string("xxh3/") + kernels::name_of(set),
+        [set](auto& s) { xxh3(s, kernels::hash_kernels_of(set)); });
   }
-#endif
   add("tile_pass/update", [](auto& s) { tile_pass(s, false); });
   add("tile_pass/verify_update_seal", [](auto& s) { tile_pass(s, true); });
 }

@@ -5,13 +5,13 @@
 #include <algorithm>
 #include <string>
 
-#include "base/random_bits.hpp"
 #include "failures.hpp"
+#include "kernels/random_bits.hpp"
 
 namespace train_gpt {
 std::uint64_t random_below(std::uint64_t seed, std::uint64_t counter,
                            std::uint64_t bound) noexcept {
-  using headrace::base::mix64;
+  using headrace::kernels::mix64;
   const std::uint64_t bits = mix64(mix64(seed, 0), counter);
   return static_cast<std::uint64_t>((static_cast<unsigned __int128>(bits) * bound) >> 64);
 }

@@ -8,7 +8,7 @@
 #include "bindings/c/calls.hpp"
 #include "bindings/c/handles_of_c.hpp"
 #include "bindings/c/host_tables.hpp"
-#include "device/gradient_kernels.hpp"
+#include "kernels/gradient_pass.hpp"
 
 namespace headrace::bindings {
 namespace {
@@ -35,7 +35,7 @@ void accumulate(const headrace_accumulation* given) {
   const Accumulation work = from_c(taken(given, headrace_accumulation{}, "work"));
   require(work.source, "work.source");
   require(work.sum, "work.sum");
-  device::accumulate_on_host(work);
+  kernels::accumulate_on_host(work);
 }
 
 StepResult step(Engine& engine, const headrace_step_options* given) {

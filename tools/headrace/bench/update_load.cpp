@@ -60,7 +60,7 @@ double UpdateLoad::cpu_seconds() const {
 }
 
 void UpdateLoad::serve(Worker& worker) {
-  const auto update = optimizer_cpu::update_function(optimizer_cpu::choose_instruction_set());
+  const auto update = kernels::kernels_of(kernels::choose_instruction_set()).update;
   const optimizer_cpu::UpdateStep step =
       optimizer_cpu::make_update_step(OptimizerRule::kAdamW, {}, 1e-6, 1, 1.0);
   constexpr std::uint64_t kPiece = 1 << 18;  // between looks at the clock

@@ -12,7 +12,7 @@
 #include "optimizer_cpu/update.hpp"
 
 namespace headrace::tools {
-using optimizer_cpu::InstructionSet;
+using kernels::InstructionSet;
 using optimizer_cpu::MasterKind;
 
 // By the words of options and reports.

@@ -54,7 +54,7 @@ std::vector<Case> combinations(CaseAxes& axes) {
 }
 
 void fill_sets(CaseAxes& axes) {
-  if (axes.simd.empty() && !axes.all) axes.simd = {optimizer_cpu::choose_instruction_set()};
+  if (axes.simd.empty() && !axes.all) axes.simd = {kernels::choose_instruction_set()};
   if (axes.simd.empty()) {
     for (const InstructionSet set : meanings(kInstructionSets)) {
       if (runs_here(set)) axes.simd.push_back(set);

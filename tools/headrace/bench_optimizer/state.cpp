@@ -9,9 +9,9 @@
 #include <cstring>
 
 #include "base/check.hpp"
-#include "base/number_formats.hpp"
 #include "bench_optimizer/values.hpp"
 #include "headrace/error.hpp"
+#include "kernels/number_formats.hpp"
 
 namespace headrace::tools {
 namespace {
@@ -106,7 +106,7 @@ UpdatePass::UpdatePass(const Case& of, const StateMemory& memory)
   update_.steps = &step_;
   update_.parameters = &parameter_;
   update_.gradient_dtype = of.gradient;
-  update_.update = optimizer_cpu::update_function(of.simd);
+  update_.update = kernels::kernels_of(of.simd).update;
   pass_.update = &update_;
   const std::vector<Stream> streams = streams_of(of);
   if (of.checksums) checksums_.resize(streams.size() * pass_.chunks());

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <vector>
 
-#include "base/number_formats.hpp"
+#include "kernels/number_formats.hpp"
 #include "optimizer_cpu/moment_codecs.hpp"
 
 namespace headrace::tools {
@@ -24,7 +24,7 @@ constexpr Spread kSquareSpread{4, 6e-6, 1e-4, false};
 std::vector<float> numbers(const Spread& spread, std::uint64_t count) {
   std::vector<float> values(count);
   for (std::uint64_t i = 0; i < count; ++i) {
-    const std::uint64_t bits = base::mix64(spread.seed, i);
+    const std::uint64_t bits = kernels::mix64(spread.seed, i);
     const double share = static_cast<double>(bits >> 12) * 0x1p-52;
     const double size = spread.least + share * (spread.most - spread.least);
     values[i] = static_cast<float>(spread.is_signed && (bits & 1) != 0 ? -size : size);
@@ -41,8 +41,8 @@ void write_each(const std::vector<float>& values, std::byte* out, const Of& of) 
 }
 
 void write_floats(DType dtype, const std::vector<float>& values, std::byte* out) {
-  if (dtype == DType::kBf16) return write_each<std::uint16_t>(values, out, base::f32_to_bf16);
-  if (dtype == DType::kF16) return write_each<std::uint16_t>(values, out, base::f32_to_f16);
+  if (dtype == DType::kBf16) return write_each<std::uint16_t>(values, out, kernels::f32_to_bf16);
+  if (dtype == DType::kF16) return write_each<std::uint16_t>(values, out, kernels::f32_to_f16);
   write_each<float>(values, out, [](float value) { return value; });
 }
 
@@ -57,7 +57,7 @@ void write_weight_or_master(const Stream& stream, const std::vector<float>& valu
   if (stream.weight != MasterKind::kSplitResidual)
     return write_floats(master ? DType::kF32 : dtype_of(stream.weight), values, out);
   write_each<std::uint16_t>(values, out, [master](float value) {
-    const base::SplitMaster split = base::split_master(value);
+    const kernels::SplitMaster split = kernels::split_master(value);
     return master ? split.residual : split.weight;
   });
 }
@@ -100,7 +100,7 @@ void read_weights(MasterKind kind, const std::byte* weights, std::uint64_t eleme
     }
     std::uint16_t bits = 0;
     std::memcpy(&bits, weights + i * sizeof(bits), sizeof(bits));
-    out[i] = kind == MasterKind::kF32OfF16 ? base::f16_to_f32(bits) : base::bf16_to_f32(bits);
+    out[i] = kind == MasterKind::kF32OfF16 ? kernels::f16_to_f32(bits) : kernels::bf16_to_f32(bits);
   }
 }
 }  // namespace headrace::tools

@@ -16,10 +16,10 @@
 #include <utility>
 
 #include "base/error_text.hpp"
-#include "base/hash.hpp"
 #include "base/unique_fd.hpp"
 #include "base/units.hpp"
 #include "headrace/error.hpp"
+#include "kernels/hash.hpp"
 #include "swap/record.hpp"
 
 namespace headrace::tools {
@@ -242,7 +242,7 @@ class Inspecting {
     for (std::uint32_t chunk = 0; chunk < entry.checksums; ++chunk) {
       const std::uint64_t at = std::min(chunk * chunk_bytes, entry.size_bytes);
       const std::uint64_t size = std::min(chunk_bytes, entry.size_bytes - at);
-      const std::uint64_t got = base::xxh3_64(file_.at(begin + at, size), seed);
+      const std::uint64_t got = kernels::xxh3_64(file_.at(begin + at, size), seed);
       const std::uint64_t wanted = found.header.checksum[entry.first_checksum + chunk];
       result_.verified_bytes += size;
       if (got == wanted) continue;

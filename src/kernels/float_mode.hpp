@@ -14,7 +14,7 @@
 #include <cfenv>
 #endif
 
-namespace headrace::base {
+namespace headrace::kernels {
 namespace {  // NOLINT(google-build-namespaces): see above
 #if defined(__x86_64__)
 class DefaultFloatMode {
@@ -43,4 +43,4 @@ class DefaultFloatMode {
   DefaultFloatMode& operator=(const DefaultFloatMode&) = delete;
 };
 }  // namespace
-}  // namespace headrace::base
+}  // namespace headrace::kernels

@@ -1,34 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/hash.hpp"
+#include "kernels/hash.hpp"
 
 #include <cstdio>
-#include <cstdlib>
 #include <new>
-#include <string_view>
 
-#include "base/hash_loops.hpp"
+#include "kernels/kernels.hpp"
+#define XXH_INLINE_ALL  // a state's life alone: what takes time is in hash_loops.hpp
+#include <xxhash.h>
 
-namespace headrace::base {
-const HashTarget& hash_baseline() noexcept { return kHashTarget; }
-
-const HashTarget& choose_hash_target() noexcept {
-#if defined(__x86_64__)
-  const char* text = std::getenv("HEADRACE_SIMD");
-  const bool scalar = text != nullptr && std::string_view(text) == "scalar";
-  if (!scalar && __builtin_cpu_supports("avx2")) return hash_avx2();
-#endif
-  return hash_baseline();
-}
-
+namespace headrace::kernels {
 namespace {
-const HashTarget& target() noexcept {
-  static const HashTarget& chosen = choose_hash_target();
-  return chosen;
+const HashKernels& chosen() noexcept {
+  static const HashKernels& kernels = hash_kernels_of(usable_instruction_set());
+  return kernels;
 }
 }  // namespace
 
 std::uint64_t xxh3_64(std::span<const std::byte> bytes, std::uint64_t seed) {
-  return target().xxh3_64(bytes.data(), bytes.size(), seed);
+  return chosen().xxh3_64(bytes.data(), bytes.size(), seed);
 }
 
 struct Hash128::State {
@@ -43,7 +32,7 @@ Hash128::Hash128() : state_(std::make_unique<State>()) {
 Hash128::~Hash128() = default;
 
 void Hash128::update(std::span<const std::byte> bytes) {
-  target().update_128(state_->xxh, bytes.data(), bytes.size());
+  chosen().update_128(state_->xxh, bytes.data(), bytes.size());
 }
 
 std::string Hash128::hex() const {
@@ -57,4 +46,4 @@ std::string Hash128::hex() const {
   }
   return text;
 }
-}  // namespace headrace::base
+}  // namespace headrace::kernels

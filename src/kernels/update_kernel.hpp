@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// update_kernel.hpp: the update of a span, written once over the vectors (vector_*.hpp) of the file
+// update_kernel.hpp: the update of a span, written once over the vectors (vector_*.cpp) of the file
 // that includes this one after them.
 //
 // A pack is what is loaded and stored at a time: kParts vectors. Spans whose length is no multiple
 // of it end in a copy that is padded with zeros.
 //
-// Everything has internal linkage and nothing from the standard library's templates or
-// base/number_formats.hpp is used: an inline function compiled for AVX-512 here could be the copy
-// that the linker keeps for the whole program (tests/optimizer_cpu/isolation.cmake looks). That the
-// bits equal the reference's is what update_test.cpp shows.
+// Everything has internal linkage and nothing from the standard library's templates is used: an
+// inline function compiled for AVX-512 here could be the copy that the linker keeps for the whole
+// program (tests/kernels/isolation.cmake looks). It shares no line with update_reference.cpp, whose
+// bits it gives: that is what update_test.cpp shows.
 #pragma once
-#include "base/float_mode.hpp"
-#include "optimizer_cpu/span_parts.hpp"
-#include "optimizer_cpu/update_targets.hpp"
+#include "kernels/float_mode.hpp"
+#include "kernels/kernels.hpp"
+#include "kernels/random_bits.hpp"
 
-namespace headrace::optimizer_cpu {
+namespace headrace::kernels {
 namespace {  // NOLINT(google-build-namespaces): see above
 using Bits8 = std::uint8_t;
 using Bits16 = std::uint16_t;
@@ -74,10 +74,10 @@ struct F16Gradient {
 
 // ---- what a master is: loaded, and rounded and split when stored; p is canonical ----
 
-struct SplitMaster {
+struct SplitResidual {
   Bits16* __restrict weight;
   Bits16* __restrict residual;
-  SplitMaster from(Index i) const { return {weight + i, residual + i}; }
+  SplitResidual from(Index i) const { return {weight + i, residual + i}; }
   FloatPack load_at(Index i) const {
     prefetch(weight, i);
     prefetch(residual, i);
@@ -300,7 +300,7 @@ struct Block8Moments {
   }
 };
 
-// ---- the rules: see device/update_span.hpp ----
+// ---- the rules: see update_span.hpp ----
 
 // Of the bits: what a loop asks at every turn should be one instruction.
 inline bool not_zero(float value) { return (__builtin_bit_cast(Bits32, value) << 1) != 0; }
@@ -512,7 +512,7 @@ inline void update_whole(const UpdateSpan& span, const UpdateStep& step) {
   auto* const master32 = static_cast<float*>(span.master);
   switch (span.kind) {
     case MasterKind::kSplitResidual:
-      return update_by_gradient(SplitMaster{weight16, static_cast<Bits16*>(span.master)}, span,
+      return update_by_gradient(SplitResidual{weight16, static_cast<Bits16*>(span.master)}, span,
                                 step);
     case MasterKind::kF32:
       return update_by_gradient(F32Master{weight16, master32}, span, step);
@@ -586,10 +586,10 @@ inline void update_within_block(const UpdateSpan& span, const UpdateStep& step) 
   }
 }
 
-inline void update_span(const UpdateSpan& span, const UpdateStep& step) {
-  const base::DefaultFloatMode mode;
+inline void update_span(const UpdateSpan& span, const UpdateStep& step) noexcept {
+  const DefaultFloatMode mode;
   update_in_parts(span, step);
   fence();
 }
 }  // namespace
-}  // namespace headrace::optimizer_cpu
+}  // namespace headrace::kernels

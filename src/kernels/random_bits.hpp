@@ -7,9 +7,9 @@
 #pragma once
 #include <cstdint>
 
-#include "base/both_sides.hpp"
+#include "kernels/both_sides.hpp"
 
-namespace headrace::base {
+namespace headrace::kernels {
 namespace {                                           // NOLINT(google-build-namespaces): see above
 inline constexpr std::uint64_t kRandomBlock = 65536;  // elements of a parameter
 
@@ -51,4 +51,4 @@ inline constexpr std::uint64_t kLoadKey = 0x6c6f6164;
 inline std::uint64_t random_key(std::uint64_t seed, std::uint64_t parameter, std::uint64_t t) {
   return mix64(mix64(mix64(seed, 0x68656164u), parameter), t);
 }
-}  // namespace headrace::base
+}  // namespace headrace::kernels

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// gradient_kernels.hpp: the pass over an arriving gradient: cast, accumulate, sum of squares,
+// gradient_pass.hpp: the pass over an arriving gradient: cast, accumulate, sum of squares,
 // non-finite count.
 //
 // The sum of squares of a piece is taken in double in 16 lanes: lane j holds elements i with i % 16
@@ -10,11 +10,11 @@
 
 #include "headrace/device.hpp"
 
-namespace headrace::device {
+namespace headrace::kernels {
 // Does Accumulation's work on the calling thread (headrace/device.hpp). Without a `sum` the source
 // is measured as it is, and nothing is stored; that may be fp16 too.
 void accumulate_on_host(const Accumulation& work) noexcept;
 
 // Adds neighbours, then neighbours of those: the same tree for the same number of pieces.
 double tree_sum(std::span<const GradientPiece> pieces) noexcept;
-}  // namespace headrace::device
+}  // namespace headrace::kernels

@@ -8,7 +8,7 @@
 #include <span>
 #include <string>
 
-namespace headrace::base {
+namespace headrace::kernels {
 std::uint64_t xxh3_64(std::span<const std::byte> bytes, std::uint64_t seed);
 
 // Streaming XXH3-128.
@@ -25,4 +25,4 @@ class Hash128 {
   struct State;
   std::unique_ptr<State> state_;
 };
-}  // namespace headrace::base
+}  // namespace headrace::kernels

@@ -6,10 +6,13 @@
 #include <string>
 
 #include "headrace/error.hpp"
-#include "optimizer_cpu/update_fixture.hpp"
+#include "kernels/instruction_set.hpp"
 
-namespace headrace::optimizer_cpu {
+namespace headrace::kernels {
 namespace {
+constexpr InstructionSet kAllSets[] = {InstructionSet::kScalar, InstructionSet::kAvx2,
+                                       InstructionSet::kAvx512};
+
 class InstructionSetChoice : public testing::Test {
  protected:
   void SetUp() override {
@@ -49,6 +52,18 @@ TEST_F(InstructionSetChoice, IsWhatTheEnvironmentSaysOrRefused) {
   }
 }
 
+// Of hashes and gradients, which are computed where nothing can be refused.
+TEST_F(InstructionSetChoice, IsBoundedByTheEnvironmentWhereItCannotBeRefused) {
+  const InstructionSet best = choose_instruction_set();
+  EXPECT_EQ(usable_instruction_set(), best);
+  for (const InstructionSet set : kAllSets) {
+    setenv("HEADRACE_SIMD", name_of(set), 1);
+    EXPECT_EQ(usable_instruction_set(), runs_here(set) ? set : best) << name_of(set);
+  }
+  setenv("HEADRACE_SIMD", "avx-512", 1);
+  EXPECT_EQ(usable_instruction_set(), best);
+}
+
 TEST_F(InstructionSetChoice, NamesTheNearestWordForAMisspeltOne) {
   setenv("HEADRACE_SIMD", "avx-512", 1);
   try {
@@ -74,4 +89,4 @@ TEST_F(InstructionSetChoice, KeepsItsMessageToOneShortLine) {
   }
 }
 }  // namespace
-}  // namespace headrace::optimizer_cpu
+}  // namespace headrace::kernels

@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Against published values: swap files and hashes of weights must mean the same on every build.
-#include "base/hash.hpp"
+#include "kernels/hash.hpp"
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "base/hash_targets.hpp"
+#include "kernels/kernels.hpp"
 
-namespace headrace::base {
+namespace headrace::kernels {
 namespace {
 std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
@@ -53,36 +52,25 @@ TEST(Hash, AStreamHashesAsTheWholeHoweverItIsCut) {
   }
 }
 
-// Every target this CPU runs, against the baseline.
+// Of every set this CPU runs, against the plainest.
 TEST(Hash, InstructionSetsGiveTheSameValues) {
-#if defined(__x86_64__)
-  if (!__builtin_cpu_supports("avx2")) GTEST_SKIP() << "this CPU lacks AVX2";
+  const HashKernels& scalar = hash_kernels_of(InstructionSet::kScalar);
   std::vector<std::byte> bytes((256 << 10) + 64);
   for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = std::byte((i * 131 + i / 977) & 0xff);
-  const auto same = [&](std::size_t size) {
-    for (const std::size_t start : {0, 1, 31}) {
-      EXPECT_EQ(hash_avx2().xxh3_64(bytes.data() + start, size, size),
-                hash_baseline().xxh3_64(bytes.data() + start, size, size))
-          << size << " bytes from " << start;
-    }
-  };
-  for (std::size_t size = 0; size <= 1100; ++size) same(size);
-  same(256 << 10);
-#endif
-}
-
-TEST(Hash, TheEnvironmentHoldsItAtTheBaseline) {
-  const char* const before = std::getenv("HEADRACE_SIMD");
-  const std::string kept = before == nullptr ? "" : before;
-  ::setenv("HEADRACE_SIMD", "scalar", 1);
-  EXPECT_EQ(&choose_hash_target(), &hash_baseline());
-  ::unsetenv("HEADRACE_SIMD");
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx2")) {
-    EXPECT_EQ(&choose_hash_target(), &hash_avx2());
+  for (const InstructionSet set : {InstructionSet::kAvx2, InstructionSet::kAvx512}) {
+    if (!runs_here(set)) continue;
+    const HashKernels& kernels = hash_kernels_of(set);
+    EXPECT_NE(&kernels, &scalar) << name_of(set);
+    const auto same = [&](std::size_t size) {
+      for (const std::size_t start : {0, 1, 31}) {
+        EXPECT_EQ(kernels.xxh3_64(bytes.data() + start, size, size),
+                  scalar.xxh3_64(bytes.data() + start, size, size))
+            << name_of(set) << ": " << size << " bytes from " << start;
+      }
+    };
+    for (std::size_t size = 0; size <= 1100; ++size) same(size);
+    same(256 << 10);
   }
-#endif
-  if (before != nullptr) ::setenv("HEADRACE_SIMD", kept.c_str(), 1);
 }
 
 TEST(Hash, OneFlippedBitChangesIt) {
@@ -96,4 +84,4 @@ TEST(Hash, OneFlippedBitChangesIt) {
   EXPECT_EQ(xxh3_64(bytes, 9), before);
 }
 }  // namespace
-}  // namespace headrace::base
+}  // namespace headrace::kernels

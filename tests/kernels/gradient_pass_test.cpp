@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// gradient_kernels_test.cpp: every build of the gradient pass gives the bits that
-// gradient_kernels.hpp defines.
-#include "device/gradient_kernels.hpp"
+// gradient_pass_test.cpp: every build of the gradient pass gives the bits that gradient_pass.hpp
+// defines.
+#include "kernels/gradient_pass.hpp"
 
 #include <gtest/gtest.h>
 
@@ -19,10 +19,10 @@
 #include <string>
 #include <vector>
 
-#include "base/number_formats.hpp"
-#include "device/gradient_targets.hpp"
+#include "kernels/kernels.hpp"
+#include "kernels/number_formats.hpp"
 
-namespace headrace::device {
+namespace headrace::kernels {
 namespace {
 constexpr std::uint64_t kSeed = 4711;
 
@@ -52,15 +52,15 @@ struct Tensor {
   float get(std::uint64_t i) {
     if (dtype == DType::kF32) return static_cast<float*>(data())[i];
     const std::uint16_t bits = static_cast<std::uint16_t*>(data())[i];
-    return dtype == DType::kF16 ? base::f16_to_f32(bits) : base::bf16_to_f32(bits);
+    return dtype == DType::kF16 ? f16_to_f32(bits) : bf16_to_f32(bits);
   }
   void set(std::uint64_t i, float value) {
     if (dtype != DType::kF32) {
       static_cast<std::uint16_t*>(data())[i] =
-          dtype == DType::kF16 ? base::f32_to_f16(value) : base::f32_to_bf16(value);
+          dtype == DType::kF16 ? f32_to_f16(value) : f32_to_bf16(value);
     } else {
       static_cast<float*>(data())[i] =
-          std::isnan(value) ? std::bit_cast<float>(base::kCanonicalNan) : value;
+          std::isnan(value) ? std::bit_cast<float>(kCanonicalNan) : value;
     }
   }
   DType dtype;
@@ -87,15 +87,11 @@ struct Target {
   bool runs_here;
 };
 std::vector<Target> targets() {
-  std::vector<Target> all = {{"baseline", accumulate_baseline, true},
-                             {"chosen", accumulate_on_host, true}};
-#if defined(__x86_64__)
-  all.push_back(
-      {"avx2", accumulate_avx2, __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")});
-  all.push_back({"avx512", accumulate_avx512,
-                 __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                     __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")});
-#endif
+  std::vector<Target> all = {{"chosen", accumulate_on_host, true}};
+  for (const InstructionSet set :
+       {InstructionSet::kScalar, InstructionSet::kAvx2, InstructionSet::kAvx512}) {
+    all.push_back({name_of(set), kernels_of(set).accumulate, runs_here(set)});
+  }
   return all;
 }
 
@@ -190,8 +186,8 @@ TEST_P(GradientKernel, MeasuresWithoutASumAndStoresNothing) {
       std::vector<float> values(halves.size());
       for (std::size_t i = 0; i < halves.size(); ++i) {
         halves[i] = static_cast<std::uint16_t>(i * 40503);  // odd: every pattern once
-        values[i] = dtype == DType::kF16    ? base::f16_to_f32(halves[i])
-                    : dtype == DType::kBf16 ? base::bf16_to_f32(halves[i])
+        values[i] = dtype == DType::kF16    ? f16_to_f32(halves[i])
+                    : dtype == DType::kBf16 ? bf16_to_f32(halves[i])
                                             : draw_value(random, true);
       }
       const auto halves_before = halves;
@@ -229,7 +225,7 @@ TEST_P(GradientKernel, CountsWhatIsNotFinite) {
   EXPECT_EQ(pieces[0].sum_squares, std::numeric_limits<double>::infinity());
   EXPECT_EQ(pieces[1].non_finite, 2u);
   EXPECT_TRUE(std::isnan(pieces[1].sum_squares));
-  EXPECT_EQ(sum[999], base::kCanonicalNan >> 16);
+  EXPECT_EQ(sum[999], kCanonicalNan >> 16);
 }
 
 TEST_P(GradientKernel, CountsAFiniteSumThatOverflowsItsDtype) {
@@ -261,4 +257,4 @@ TEST_P(GradientKernel, KeepsDenormalsWhateverTheCallersModeAndPutsItBack) {
 INSTANTIATE_TEST_SUITE_P(EveryInstructionSet, GradientKernel, testing::ValuesIn(targets()),
                          [](const auto& info) { return std::string(info.param.name); });
 }  // namespace
-}  // namespace headrace::device
+}  // namespace headrace::kernels

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// vector_avx2.hpp: the vectors of update_kernel.hpp in AVX2 with FMA and F16C: 8 lanes.
-#pragma once
+// vector_avx2.cpp: the kernels in AVX2 with FMA and F16C; of update_kernel.hpp the vectors: 8
+// lanes.
 #include <immintrin.h>
 
 #include <cstdint>
 
-namespace headrace::optimizer_cpu {
+namespace headrace::kernels {
 namespace {  // NOLINT(google-build-namespaces): see update_kernel.hpp
 constexpr int kLanes = 8;
 constexpr int kParts = 2;
@@ -156,4 +156,14 @@ inline void store_bytes(std::uint8_t* data, const WordPack& pack) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(data), bytes);
 }
 }  // namespace
-}  // namespace headrace::optimizer_cpu
+}  // namespace headrace::kernels
+
+// After the vectors that they are written over.
+#include "kernels/gradient_loops.hpp"
+#include "kernels/hash_loops.hpp"
+#include "kernels/update_kernel.hpp"
+
+const headrace::kernels::Kernels& headrace::kernels::avx2_kernels() noexcept {
+  static constexpr Kernels kernels{update_span, accumulate_work, &kHashKernels};
+  return kernels;
+}

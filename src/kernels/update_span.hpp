@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// update_span.hpp: what an optimizer's update is asked to do, of the CPU's kernels
-// (optimizer_cpu/) and of a device's (span_updates.hpp) alike.
+// update_span.hpp: what an optimizer's update is asked to do, of the CPU's kernels (kernels.hpp)
+// and of a device's (device/span_updates.hpp) alike.
 #pragma once
 #include <cstdint>
 
 #include "headrace/optimizer.hpp"
 #include "headrace/tensor.hpp"
 
-namespace headrace::device {
+namespace headrace::kernels {
 enum class MasterKind : std::uint8_t {
-  kSplitResidual,  // weight bf16 + residual u16 (base/number_formats.hpp)
+  kSplitResidual,  // weight bf16 + residual u16 (number_formats.hpp)
   kF32,            // weight bf16, rounded to nearest even from master f32
   kWeightItself,   // weight f32
   kF32OfF16,       // weight fp16, rounded to nearest even from master f32
@@ -86,4 +86,8 @@ struct UpdateSpan {
   std::uint8_t* moment_scale[kMaxMoments] = {};  // kBlock8: one per kScaleBlock elements
   const void* gradient = nullptr;
 };
-}  // namespace headrace::device
+
+// Elements [first, first + elements) of `whole`, whose arrays may be null. `first` is a multiple of
+// kScaleBlock where there are scales.
+UpdateSpan part_of(const UpdateSpan& whole, std::uint64_t first, std::uint64_t elements) noexcept;
+}  // namespace headrace::kernels

@@ -1,13 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "optimizer_cpu/span_parts.hpp"
+#include "kernels/update_span.hpp"
 
 #include <cstddef>
-#include <cstring>
 
-#include "base/units.hpp"
-#include "optimizer_cpu/masters.hpp"
-
-namespace headrace::optimizer_cpu {
+namespace headrace::kernels {
 UpdateSpan part_of(const UpdateSpan& whole, std::uint64_t first, std::uint64_t elements) noexcept {
   const auto moved = [first](void* array, std::uint64_t element_bytes) -> void* {
     return array == nullptr ? nullptr : static_cast<std::byte*>(array) + first * element_bytes;
@@ -27,13 +23,4 @@ UpdateSpan part_of(const UpdateSpan& whole, std::uint64_t first, std::uint64_t e
   }
   return part;
 }
-
-void reset_state(Arithmetic arithmetic, const UpdateSpan& span) noexcept {
-  for (std::uint32_t k = 0; k < moments(arithmetic); ++k) {
-    std::memset(span.moment[k], 0, span.elements * moment_bytes(span.codec));
-    if (span.moment_scale[k] != nullptr)
-      std::memset(span.moment_scale[k], 0, base::ceil_div(span.elements, kScaleBlock));
-  }
-  reset_master(span.kind, span.weight, span.master, span.elements);
-}
-}  // namespace headrace::optimizer_cpu
+}  // namespace headrace::kernels

@@ -8,3 +8,10 @@
 #else
 #define HEADRACE_BOTH inline
 #endif
+
+// For the GPU alone: several loads, or products, at once.
+#ifdef __CUDA_ARCH__
+#define HEADRACE_UNROLLED _Pragma("unroll 8")
+#else
+#define HEADRACE_UNROLLED
+#endif

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// vector_avx512.hpp: the vectors of update_kernel.hpp in AVX-512 (F, BW, DQ, VL): 16 lanes.
-#pragma once
+// vector_avx512.cpp: the kernels in AVX-512 (F, BW, DQ, VL); of update_kernel.hpp the vectors: 16
+// lanes.
 #include <immintrin.h>
 
 #include <cstdint>
 
-namespace headrace::optimizer_cpu {
+namespace headrace::kernels {
 namespace {  // NOLINT(google-build-namespaces): see update_kernel.hpp
 constexpr int kLanes = 16;
 constexpr int kParts = 2;
@@ -156,4 +156,13 @@ inline void store_bytes(std::uint8_t* data, const WordPack& pack) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(data), _mm512_cvtepi16_epi8(halves_of<0>(pack)));
 }
 }  // namespace
-}  // namespace headrace::optimizer_cpu
+}  // namespace headrace::kernels
+
+// After the vectors that they are written over.
+#include "kernels/gradient_loops.hpp"
+#include "kernels/update_kernel.hpp"
+
+const headrace::kernels::Kernels& headrace::kernels::avx512_kernels() noexcept {
+  static constexpr Kernels kernels{update_span, accumulate_work, nullptr};
+  return kernels;
+}

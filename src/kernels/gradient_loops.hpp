@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// gradient_kernels_loops.hpp: the pass over an arriving gradient as plain loops, compiled once per
+// gradient_loops.hpp: the pass over an arriving gradient as plain loops, compiled once per
 // instruction set.
 //
 // Everything has internal linkage and no inline function from elsewhere is used, so that none
@@ -7,38 +7,15 @@
 // 256 elements is rounded and stored, then squared from a buffer in the first-level cache: two
 // loops that compilers vectorise well, where one is not.
 #pragma once
-#include "base/float_mode.hpp"
-#include "base/loop_formats.hpp"
-#include "device/gradient_targets.hpp"
+#include "headrace/device.hpp"
+#include "kernels/float_mode.hpp"
+#include "kernels/number_formats.hpp"
 
-namespace headrace::device {
+namespace headrace::kernels {
 namespace {  // NOLINT(google-build-namespaces): see above
-using Bits16 = std::uint16_t;
-using Bits32 = std::uint32_t;
 using Index = std::uint64_t;
 inline constexpr Index kStrip = 256;
-inline constexpr Index kLanes = 16;
-
-inline float as_float(Bits32 bits) { return __builtin_bit_cast(float, bits); }
-inline Bits32 as_bits(float value) { return __builtin_bit_cast(Bits32, value); }
-inline float widen(float value) { return value; }
-inline float widen(Bits16 bf16) { return as_float(Bits32{bf16} << 16); }
-
-struct Half {
-  Bits16 bits;
-};
-inline float widen(Half half) { return base::widen_f16(half.bits); }
-
-inline Bits32 canonical_bits(float value) { return value != value ? 0x7fc00000u : as_bits(value); }
-inline void round_to(float& out, float value) { out = as_float(canonical_bits(value)); }
-inline void round_to(Bits16& out, float value) {
-  const Bits32 bits = canonical_bits(value);  // the canonical NaN rounds to the canonical bf16 NaN
-  out = static_cast<Bits16>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
-}
-
-inline void round_to(Half& out, float value) {
-  out.bits = base::narrow_f16(as_float(canonical_bits(value)));
-}
+inline constexpr Index kSquareLanes = 16;
 
 // sum (+)= source, rounded; `rounded` receives the result as f32.
 template <bool kOverwrite, class Source, class Sum>
@@ -60,8 +37,8 @@ inline void square_rows(const float* __restrict values, Index rows, double* __re
   __builtin_memcpy(&high, lanes + 8, sizeof(high));
   for (Index row = 0; row < rows; ++row) {
     Float8 a, b;
-    __builtin_memcpy(&a, values + row * kLanes, sizeof(a));
-    __builtin_memcpy(&b, values + row * kLanes + 8, sizeof(b));
+    __builtin_memcpy(&a, values + row * kSquareLanes, sizeof(a));
+    __builtin_memcpy(&b, values + row * kSquareLanes + 8, sizeof(b));
     const Double8 wide_a = __builtin_convertvector(a, Double8);
     const Double8 wide_b = __builtin_convertvector(b, Double8);
     low += wide_a * wide_a;
@@ -72,7 +49,7 @@ inline void square_rows(const float* __restrict values, Index rows, double* __re
 }
 
 inline double join_lanes(double* lanes) {
-  for (Index half = kLanes / 2; half != 0; half /= 2) {
+  for (Index half = kSquareLanes / 2; half != 0; half /= 2) {
     for (Index j = 0; j < half; ++j) lanes[j] += lanes[j + half];
   }
   return lanes[0];
@@ -88,9 +65,9 @@ template <class Sum>
 }
 
 inline void square_strip(const float* values, Index elements, double* lanes) {
-  square_rows(values, elements / kLanes, lanes);
-  for (Index i = elements / kLanes * kLanes; i < elements; ++i)
-    lanes[i % kLanes] += static_cast<double>(values[i]) * static_cast<double>(values[i]);
+  square_rows(values, elements / kSquareLanes, lanes);
+  for (Index i = elements / kSquareLanes * kSquareLanes; i < elements; ++i)
+    lanes[i % kSquareLanes] += static_cast<double>(values[i]) * static_cast<double>(values[i]);
 }
 
 template <class Value>
@@ -107,7 +84,7 @@ inline GradientPiece piece_of(double* lanes, const Value* values, Index elements
 template <bool kOverwrite, class Source, class Sum>
 [[gnu::noinline]] GradientPiece add_piece(const Source* source, Sum* sum, Index elements) noexcept {
   alignas(64) float rounded[kStrip];
-  alignas(64) double lanes[kLanes] = {};
+  alignas(64) double lanes[kSquareLanes] = {};
   for (Index done = 0; done < elements; done += kStrip) {
     const Index strip = elements - done < kStrip ? elements - done : kStrip;
     add_strip<kOverwrite>(source + done, sum + done, rounded, strip);
@@ -119,7 +96,7 @@ template <bool kOverwrite, class Source, class Sum>
 template <class Source>
 [[gnu::noinline]] GradientPiece measure_piece(const Source* source, Index elements) noexcept {
   alignas(64) float values[kStrip];
-  alignas(64) double lanes[kLanes] = {};
+  alignas(64) double lanes[kSquareLanes] = {};
   for (Index done = 0; done < elements; done += kStrip) {
     const Index strip = elements - done < kStrip ? elements - done : kStrip;
     for (Index i = 0; i < strip; ++i) values[i] = widen(source[done + i]);
@@ -166,7 +143,7 @@ inline void measure_work(const Accumulation& work) noexcept {
   } else if (work.source_dtype == DType::kF16) {
     measure_pieces<Half>(work);
   } else {
-    measure_pieces<Bits16>(work);
+    measure_pieces<Bfloat>(work);
   }
 }
 
@@ -174,15 +151,15 @@ template <class Source>
 void add_pieces_of(const Accumulation& work) noexcept {
   if (work.sum_dtype == DType::kF32) return add_pieces<Source, float>(work);
   if (work.sum_dtype == DType::kF16) return add_pieces<Source, Half>(work);
-  add_pieces<Source, Bits16>(work);
+  add_pieces<Source, Bfloat>(work);
 }
 
 inline void accumulate_work(const Accumulation& work) noexcept {
-  const base::DefaultFloatMode mode;
+  const DefaultFloatMode mode;
   if (work.sum == nullptr) return measure_work(work);
   if (work.source_dtype == DType::kF32) return add_pieces_of<float>(work);
   if (work.source_dtype == DType::kF16) return add_pieces_of<Half>(work);
-  add_pieces_of<Bits16>(work);
+  add_pieces_of<Bfloat>(work);
 }
 }  // namespace
-}  // namespace headrace::device
+}  // namespace headrace::kernels

@@ -6,9 +6,9 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include "base/hash_targets.hpp"
+#include "kernels/kernels.hpp"
 
-namespace headrace::base {
+namespace headrace::kernels {
 static std::uint64_t hash_64(const void* data, std::size_t size_bytes,
                              std::uint64_t seed) noexcept {
   return XXH3_64bits_withSeed(data, size_bytes, seed);
@@ -16,5 +16,5 @@ static std::uint64_t hash_64(const void* data, std::size_t size_bytes,
 static void hash_update_128(void* state, const void* data, std::size_t size_bytes) noexcept {
   XXH3_128bits_update(static_cast<XXH3_state_t*>(state), data, size_bytes);
 }
-static constexpr HashTarget kHashTarget{&hash_64, &hash_update_128};
-}  // namespace headrace::base
+static constexpr HashKernels kHashKernels{&hash_64, &hash_update_128};
+}  // namespace headrace::kernels

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// vector_scalar.hpp: the vectors of update_kernel.hpp in plain C++: 1 lane. Without an instruction
-// for it, a fused multiply-add is a library call, slow but right.
-#pragma once
+// vector_scalar.cpp: the kernels for the plainest CPU the build runs on; of update_kernel.hpp the
+// vectors: 1 lane. Without an instruction for it, a fused multiply-add is a library call, slow but
+// right.
 #include <cstdint>
 
-#include "base/loop_formats.hpp"
+#include "kernels/number_formats.hpp"
 
-namespace headrace::optimizer_cpu {
+namespace headrace::kernels {
 namespace {  // NOLINT(google-build-namespaces): see update_kernel.hpp
 constexpr int kLanes = 1;
 constexpr int kParts = 1;
@@ -82,7 +82,7 @@ inline WordPack load_high(const std::uint16_t* data) {
 inline WordPack load_signed(const std::uint16_t* data) {
   return {{{static_cast<std::uint32_t>(static_cast<std::int16_t>(*data))}}};
 }
-inline FloatPack load_f16(const std::uint16_t* data) { return {{{base::widen_f16(*data)}}}; }
+inline FloatPack load_f16(const std::uint16_t* data) { return {{{f16_to_f32(*data)}}}; }
 inline WordPack load_bytes(const std::uint8_t* data) { return {{{*data}}}; }
 inline void store_high(std::uint16_t* data, const WordPack& pack) {
   *data = static_cast<std::uint16_t>(pack.part[0].v >> 16);
@@ -91,7 +91,7 @@ inline void store_low(std::uint16_t* data, const WordPack& pack) {
   *data = static_cast<std::uint16_t>(pack.part[0].v);
 }
 inline void store_f16(std::uint16_t* data, const FloatPack& pack) {
-  *data = base::narrow_f16(pack.part[0].v);
+  *data = canonical_to_f16(pack.part[0].v);
 }
 // Where other vectors pass the caches.
 constexpr std::uint64_t kStreamAlignment = 2;
@@ -102,4 +102,14 @@ inline void store_bytes(std::uint8_t* data, const WordPack& pack) {
   *data = static_cast<std::uint8_t>(pack.part[0].v);
 }
 }  // namespace
-}  // namespace headrace::optimizer_cpu
+}  // namespace headrace::kernels
+
+// After the vectors that they are written over.
+#include "kernels/gradient_loops.hpp"
+#include "kernels/hash_loops.hpp"
+#include "kernels/update_kernel.hpp"
+
+const headrace::kernels::Kernels& headrace::kernels::scalar_kernels() noexcept {
+  static constexpr Kernels kernels{update_span, accumulate_work, &kHashKernels};
+  return kernels;
+}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // bf16 and the split master against definitions written another way, over a sweep of all bit
 // patterns and every special case.
-#include "base/number_formats.hpp"
+#include "kernels/number_formats.hpp"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 #include <limits>
 #include <vector>
 
-namespace headrace::base {
+namespace headrace::kernels {
 namespace {
 std::uint32_t bits_of(float value) { return std::bit_cast<std::uint32_t>(value); }
 float of_bits(std::uint32_t bits) { return std::bit_cast<float>(bits); }
@@ -151,4 +151,4 @@ TEST(Bf16, KeepsInfinitiesAndMakesEveryNanCanonical) {
   }
 }
 }  // namespace
-}  // namespace headrace::base
+}  // namespace headrace::kernels
