@@ -8,13 +8,15 @@
 //
 // An engine calls, where there are several ranks:
 //
-//   exchange        freeze: three, of 24 bytes, 32 for each parameter and 24 for each group, 8 for
-//                   each line of the settings. After that 16 bytes for each gather, step, discard
-//                   and change of the group whose gradients are collected: latency is what counts
-//   all_gather      one per section (a group's parameters of one dtype) of a gather
-//   reduce_scatter  one per section of a group with gradients
+//   exchange        at freeze three: of 24 bytes; of 32 for each parameter and 24 for each group;
+//                   of 8 for each line of the settings. After that 16 bytes for each gather, step,
+//                   discard and change of the group whose gradients are collected: latency counts
+//   all_gather      one per section (a group's parameters of one dtype) of a gather, unless every
+//                   rank still holds them
+//   reduce_scatter  one per trained section, when another group's gradients come, and at the step
 //   all_reduce_sum  one per step, of 2 doubles and one per parameter
-//   abort           once it has failed
+//   barrier         none
+//   abort           when it has failed
 //
 // Two ranks that meet in different calls, over a Collective that compares them:
 //

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collective/call_rules.hpp"
 
+#include "headrace/error.hpp"
+
 namespace headrace::collective {
 const char* name_of(CallKind kind) noexcept {
   switch (kind) {
@@ -21,6 +23,15 @@ const char* name_of(CallKind kind) noexcept {
 bool same_call(const Call& a, const Call& b) noexcept {
   return a.kind == b.kind && a.sequence == b.sequence && a.what == b.what && a.dtype == b.dtype &&
          a.size == b.size;
+}
+
+void check_divides(CollectiveTag tag, std::uint64_t size, const char* what,
+                   std::uint32_t world_size) {
+  if (size % world_size == 0) return;
+  throw Error(Code::kInvalidArgument,
+              "'" + std::string(tag.what) + "' has " + std::to_string(size) + " " + what +
+                  ", which is no multiple of the world size " + std::to_string(world_size) +
+                  ": the call was not made; pad the buffer");
 }
 
 std::string describe(const Call& call) {

@@ -29,6 +29,9 @@ struct Call {
 };
 
 bool same_call(const Call& a, const Call& b) noexcept;
+// Throws kInvalidArgument where `size` of `what` makes no `world_size` equal pieces.
+void check_divides(CollectiveTag tag, std::uint64_t size, const char* what,
+                   std::uint32_t world_size);
 // "all_gather 'gather h.3' (sequence 7, 4096 bytes)".
 std::string describe(const Call& call);
 

@@ -190,14 +190,6 @@ void CollectiveNccl::leave() noexcept try {
 
 // ---- calls that are queued ----
 
-void CollectiveNccl::check_divides(const char* what, CollectiveTag tag, std::uint64_t size) const {
-  if (size % world_size_ == 0) return;
-  throw Error(Code::kInvalidArgument,
-              "'" + std::string(tag.what) + "' has " + std::to_string(size) + " " + what +
-                  ", which is no multiple of the world size " + std::to_string(world_size_) +
-                  ": the call was not made; pad the buffer");
-}
-
 void CollectiveNccl::begin(const PostedCall& call) {
   {
     std::unique_lock lock(mutex_);
@@ -256,7 +248,7 @@ void CollectiveNccl::keep_watch(const PostedCall& call, Stream stream) {
 }
 
 void CollectiveNccl::all_gather(CollectiveTag tag, Stream stream, DeviceSpan whole) {
-  check_divides("bytes", tag, whole.size_bytes);
+  check_divides(tag, whole.size_bytes, "bytes", world_size_);
   const PostedCall call = posted_call(CallKind::kAllGather, tag, DType::kF32, whole.size_bytes);
   begin(call);
   const std::uint64_t piece = whole.size_bytes / world_size_;
@@ -270,7 +262,7 @@ void CollectiveNccl::all_gather(CollectiveTag tag, Stream stream, DeviceSpan who
 
 void CollectiveNccl::reduce_scatter(CollectiveTag tag, Stream stream, void* buffer, DType dtype,
                                     std::uint64_t elements) {
-  check_divides("elements", tag, elements);
+  check_divides(tag, elements, "elements", world_size_);
   const std::uint64_t whole = elements * size_bytes(dtype), piece = whole / world_size_;
   grow_scratch(reduce_bytes(whole, world_size_));
   const PostedCall call = posted_call(CallKind::kReduceScatter, tag, dtype, elements);

@@ -107,7 +107,6 @@ class CollectiveNccl final : public Collective {
   void check_made(NcclResult result);
 
   // Calls that are queued.
-  void check_divides(const char* what, CollectiveTag tag, std::uint64_t size) const;
   void begin(const PostedCall& call);
   template <class Calls>
   void issue(const PostedCall& call, Stream stream, const Calls& calls);

@@ -10,7 +10,6 @@
 #include "collective/collectives.hpp"
 #include "collective/meeting.hpp"
 #include "collective/rank_sums.hpp"
-#include "headrace/error.hpp"
 
 namespace headrace::collective {
 namespace {
@@ -44,13 +43,6 @@ class CollectiveThreads final : public Collective {
                         void* data) {
     return {kind, tag.sequence, std::string(tag.what), dtype, size, data};
   }
-  void check_divides(const char* what, CollectiveTag tag, std::uint64_t size) const {
-    if (size % world_size_ == 0) return;
-    throw Error(Code::kInvalidArgument,
-                "'" + std::string(tag.what) + "' has " + std::to_string(size) + " " + what +
-                    ", which is no multiple of the world size " + std::to_string(world_size_) +
-                    ": the call was not made; pad the buffer");
-  }
 
   std::uint32_t rank_;
   std::uint32_t world_size_;
@@ -63,7 +55,7 @@ class CollectiveThreads final : public Collective {
 
 // Rank q's own piece is read by all and written by none, so the pieces can be exchanged in place.
 void CollectiveThreads::all_gather(CollectiveTag tag, Stream stream, DeviceSpan whole) {
-  check_divides("bytes", tag, whole.size_bytes);
+  check_divides(tag, whole.size_bytes, "bytes", world_size_);
   device_->synchronize(stream);
   meeting_->meet(rank_,
                  make_call(CallKind::kAllGather, tag, DType::kF32, whole.size_bytes, whole.data));
@@ -79,7 +71,7 @@ void CollectiveThreads::all_gather(CollectiveTag tag, Stream stream, DeviceSpan 
 // This rank writes its own piece of its own buffer, which no other rank reads.
 void CollectiveThreads::reduce_scatter(CollectiveTag tag, Stream stream, void* buffer, DType dtype,
                                        std::uint64_t elements) {
-  check_divides("elements", tag, elements);
+  check_divides(tag, elements, "elements", world_size_);
   parts_.resize(world_size_);
   device_->synchronize(stream);
   meeting_->meet(rank_, make_call(CallKind::kReduceScatter, tag, dtype, elements, buffer));
