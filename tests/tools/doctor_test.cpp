@@ -201,8 +201,8 @@ CudaFacts facts_with(bool served) {
   facts.gpus = {gpu};
   return facts;
 }
-platform::GpuFacts one_plugged_in() {
-  platform::GpuFacts facts;
+GpuFacts one_plugged_in() {
+  GpuFacts facts;
   facts.gpus = {{.address = "0000:1b:00.0", .model = "NVIDIA", .driver = "", .link = {}}};
   return facts;
 }

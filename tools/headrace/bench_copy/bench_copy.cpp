@@ -110,7 +110,7 @@ int run(CopyBenchOptions options, Measurement about, const Failing& failing) {
                         std::string("nothing was measured: ") + error.what());
   }
   const CudaGpu& gpu = facts.gpus.at(static_cast<std::size_t>(options.gpu));
-  const std::optional<GpuLink> link = gpu_link(gpu.pci_bus_id, platform::gpu_facts());
+  const std::optional<GpuLink> link = gpu_link(gpu.pci_bus_id, gpu_facts());
   fit_to_memory(*device, options, about.warnings);
   std::FILE* const out = options.json == "-" ? stderr : stdout;
   print_to(out, "{}{}{}", fact_lines("machine", about.machine), fact_lines("build", about.build),

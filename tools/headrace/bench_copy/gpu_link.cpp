@@ -32,10 +32,9 @@ const char* generation(double speed_gt) {
 }
 }  // namespace
 
-std::optional<GpuLink> gpu_link(const std::string& pci_bus_id, const platform::GpuFacts& facts) {
-  const auto found = std::ranges::find_if(facts.gpus, [&](const platform::Gpu& gpu) {
-    return lower(gpu.address) == lower(pci_bus_id);
-  });
+std::optional<GpuLink> gpu_link(const std::string& pci_bus_id, const GpuFacts& facts) {
+  const auto found = std::ranges::find_if(
+      facts.gpus, [&](const Gpu& gpu) { return lower(gpu.address) == lower(pci_bus_id); });
   if (found == facts.gpus.end() || !found->link) return std::nullopt;
   const platform::PcieLink& link = *found->link;
   const double speed = less_known(link.max_speed_gt, link.slot_max_speed_gt);

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "platform/gpus.hpp"
+#include "machine/gpus.hpp"
 
 namespace headrace::tools {
 struct GpuLink {
@@ -13,5 +13,5 @@ struct GpuLink {
 };
 // What device and slot agree on under load: idle GPUs slow their links down. Nothing where /sys
 // does not know `pci_bus_id`, or the link.
-std::optional<GpuLink> gpu_link(const std::string& pci_bus_id, const platform::GpuFacts& facts);
+std::optional<GpuLink> gpu_link(const std::string& pci_bus_id, const GpuFacts& facts);
 }  // namespace headrace::tools

@@ -10,9 +10,9 @@
 #include "base/error_text.hpp"
 #include "base/units.hpp"
 #include "doctor/rows.hpp"
+#include "machine/nvme_health.hpp"
+#include "machine/process_limits.hpp"
 #include "platform/cgroups.hpp"
-#include "platform/nvme_health.hpp"
-#include "platform/process_limits.hpp"
 
 namespace headrace::tools {
 namespace {
@@ -168,7 +168,7 @@ Row temperature_row(const Disk& disk) {
   return row;
 }
 
-void judge_health(Row& row, const platform::NvmeHealth& health) {
+void judge_health(Row& row, const NvmeHealth& health) {
   constexpr std::uint32_t kNearlyWorn = 90;
   if (health.read_only || health.unreliable || health.spare_low) {
     row.mark = Mark::kGap;
@@ -184,8 +184,8 @@ void judge_health(Row& row, const platform::NvmeHealth& health) {
 
 Row wear_row(const Disk& disk) {
   Row row{.name = "its wear", .value = ""};
-  platform::NvmeHealth health;
-  if (const int error = platform::read_nvme_health(disk.controller, health)) {
+  NvmeHealth health;
+  if (const int error = read_nvme_health(disk.controller, health)) {
     row.mark = Mark::kUnknown;
     row.detail =
         error == EACCES || error == EPERM ? "only root may ask the drive" : base::errno_text(error);
@@ -202,7 +202,7 @@ Row wear_row(const Disk& disk) {
   return row;
 }
 
-void add_cap(Row& row, const platform::IoCap& cap) {
+void add_cap(Row& row, const IoCap& cap) {
   const std::array fields{std::pair{cap.read_bytes, "read"}, std::pair{cap.write_bytes, "written"}};
   for (const auto& [bytes, verb] : fields) {
     if (!bytes) continue;
@@ -219,7 +219,7 @@ void add_cap(Row& row, const platform::IoCap& cap) {
 
 Row caps_row(const platform::DriveFacts& facts, const std::string& root) {
   Row row{.name = "cgroup limit", .value = ""};
-  for (const platform::IoCap& cap : platform::io_caps(root)) {
+  for (const IoCap& cap : io_caps(root)) {
     const bool ours = std::ranges::any_of(
         facts.chain, [&](const BlockDevice& device) { return device.number == cap.number; });
     if (ours) add_cap(row, cap);

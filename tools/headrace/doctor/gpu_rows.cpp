@@ -7,16 +7,16 @@
 #include "base/units.hpp"
 #include "doctor/rows.hpp"
 #include "doctor/shared_library.hpp"
-#include "platform/gpus.hpp"
+#include "machine/gpus.hpp"
 #include "program/cuda_version.hpp"
 
 namespace headrace::tools {
 namespace {
-Row gpus_row(const platform::GpuFacts& facts) {
+Row gpus_row(const GpuFacts& facts) {
   Row row{.name = "GPUs", .value = "none found"};
   row.values["gpus"] = Json::array();
   std::string models;
-  for (const platform::Gpu& gpu : facts.gpus) {
+  for (const Gpu& gpu : facts.gpus) {
     models += fmt::format("{}{} at {}", models.empty() ? "" : ", ", gpu.model, gpu.address);
     if (gpu.driver.empty()) models += " (no driver)";
     if (gpu.model == "AMD") row.detail = "of AMD's none is served";
@@ -37,7 +37,7 @@ Row gpus_row(const platform::GpuFacts& facts) {
   return row;
 }
 
-Row driver_row(const platform::GpuFacts& facts) {
+Row driver_row(const GpuFacts& facts) {
   Row row{.name = "NVIDIA driver", .value = facts.nvidia_driver};
   row.values["version"] = facts.nvidia_driver;
   if (row.value.empty()) row.value = "none seen";
@@ -46,7 +46,7 @@ Row driver_row(const platform::GpuFacts& facts) {
 
 constexpr const char* kCpu = "the device is the CPU";
 
-bool is_nvidia(const platform::Gpu& gpu) { return gpu.model != "AMD"; }
+bool is_nvidia(const Gpu& gpu) { return gpu.model != "AMD"; }
 
 Row build_row(const CudaFacts& facts) {
   Row row{.name = "CUDA build", .value = "no CUDA part"};
@@ -103,7 +103,7 @@ Json gpu_values(const CudaGpu& gpu) {
 }
 
 // A machine without a GPU lacks nothing.
-Row usable_row(const CudaFacts& facts, const platform::GpuFacts& plugged) {
+Row usable_row(const CudaFacts& facts, const GpuFacts& plugged) {
   const auto served =
       static_cast<std::uint64_t>(std::ranges::count_if(facts.gpus, &CudaGpu::served));
   Row row{.name = "usable GPUs", .value = "none", .findings = {{"gpu", served}}};
@@ -147,14 +147,14 @@ Row library_row(const char* name, const char* finding, const char* library,
 }
 }  // namespace
 
-std::vector<Row> cuda_rows(const CudaFacts& facts, const platform::GpuFacts& plugged) {
+std::vector<Row> cuda_rows(const CudaFacts& facts, const GpuFacts& plugged) {
   std::vector<Row> rows{build_row(facts), usable_row(facts, plugged)};
   for (const CudaGpu& gpu : facts.gpus) rows.push_back(cuda_gpu_row(gpu));
   return rows;
 }
 
 Section gpu_section(const std::string& root) {
-  const platform::GpuFacts plugged = platform::gpu_facts(root);
+  const GpuFacts plugged = gpu_facts(root);
   const LibraryTrial driver = try_library("libcuda.so.1", "cuDriverGetVersion");
   const LibraryTrial nccl = try_library("libnccl.so.2", "ncclGetVersion");
   Section section{.title = "GPUs (not needed)", .path = "", .rows = {}};

@@ -7,10 +7,10 @@
 
 #include "base/units.hpp"
 #include "doctor/rows.hpp"
+#include "machine/process_limits.hpp"
 #include "platform/cgroups.hpp"
 #include "platform/machine.hpp"
 #include "platform/memory_facts.hpp"
-#include "platform/process_limits.hpp"
 
 namespace headrace::tools {
 namespace {
@@ -142,7 +142,7 @@ Row memlock_row(const std::string& root) {
     return row;
   }
   const bool unlimited = limit.rlim_cur == RLIM_INFINITY;
-  const bool exempt = platform::process_limits(root).may_lock_all.value_or(false);
+  const bool exempt = process_limits(root).may_lock_all.value_or(false);
   row.value = unlimited ? "unlimited" : format_bytes(limit.rlim_cur);
   if (exempt && !unlimited) row.value += ", not counted for this user (CAP_IPC_LOCK)";
   row.values = {{"limit_bytes", unlimited ? Json() : Json(std::uint64_t{limit.rlim_cur})},

@@ -9,8 +9,8 @@
 
 #include "doctor/rows.hpp"
 #include "headrace/error.hpp"
+#include "machine/cpu_facts.hpp"
 #include "optimizer_cpu/update.hpp"
-#include "platform/cpu_facts.hpp"
 #include "platform/machine.hpp"
 
 namespace headrace::tools {
@@ -21,7 +21,7 @@ using optimizer_cpu::InstructionSet;
 constexpr std::array kFeatures{"avx2",     "fma",      "f16c",        "avx512f",  "avx512bw",
                                "avx512dq", "avx512vl", "avx512_bf16", "amx_bf16", "vaes"};
 
-Row processor_row(const platform::CpuFacts& cpu) {
+Row processor_row(const CpuFacts& cpu) {
   if (cpu.threads == 0) return {.name = "processor", .value = "", .mark = Mark::kUnknown};
   Row row{.name = "processor", .value = cpu.model.empty() ? "no model given" : cpu.model};
   if (cpu.cores > 0) {
@@ -37,7 +37,7 @@ Row processor_row(const platform::CpuFacts& cpu) {
   return row;
 }
 
-Row features_row(const platform::CpuFacts& cpu) {
+Row features_row(const CpuFacts& cpu) {
   Row row{.name = "features", .value = ""};
   row.findings = {{"amx_bf16", cpu.flags.empty()     ? std::nullopt
                                : cpu.has("amx_bf16") ? std::optional<std::uint64_t>(1)
@@ -78,7 +78,7 @@ Row kernel_choice_row() {
   return row;
 }
 
-Row usable_row(const platform::CpuFacts& cpu, const std::string& root) {
+Row usable_row(const CpuFacts& cpu, const std::string& root) {
   Row row{.name = "usable CPUs", .value = ""};
   try {
     const platform::Limit usable = platform::usable_cpus(1, root);
@@ -100,7 +100,7 @@ Row usable_row(const platform::CpuFacts& cpu, const std::string& root) {
 }
 
 // What makes clocks slow whatever the load; the intel and amd drivers adapt under every name.
-Row governor_row(const platform::CpuFacts& cpu) {
+Row governor_row(const CpuFacts& cpu) {
   Row row{.name = "governor", .value = cpu.governor};
   row.values = {{"governor", cpu.governor}, {"driver", cpu.scaling_driver}};
   const bool adapts = cpu.scaling_driver.starts_with("intel_pstate") ||
@@ -114,7 +114,7 @@ Row governor_row(const platform::CpuFacts& cpu) {
 }  // namespace
 
 Section processor_section(const std::string& root) {
-  const platform::CpuFacts cpu = platform::cpu_facts(root);
+  const CpuFacts cpu = cpu_facts(root);
   Section section{.title = "Processor", .path = "", .rows = {}};
   section.rows = {processor_row(cpu), features_row(cpu), kernel_choice_row(),
                   usable_row(cpu, root)};

@@ -4,7 +4,7 @@
 
 #include "doctor/rows.hpp"
 #include "headrace/error.hpp"
-#include "platform/process_limits.hpp"
+#include "machine/process_limits.hpp"
 #include "swap/io_queue.hpp"
 
 namespace headrace::tools {
@@ -72,7 +72,7 @@ Row threads_row() {
   return row;
 }
 
-Row disabled_row(const platform::ProcessLimits& limits) {
+Row disabled_row(const ProcessLimits& limits) {
   Row row{.name = "io_uring_disabled", .value = "no such sysctl (kernels before 6.6)"};
   if (!limits.io_uring_disabled) {
     if (!limits.aio_max) row = {.name = row.name, .value = "", .mark = Mark::kUnknown};
@@ -86,7 +86,7 @@ Row disabled_row(const platform::ProcessLimits& limits) {
   return row;
 }
 
-Row aio_limit_row(const platform::ProcessLimits& limits) {
+Row aio_limit_row(const ProcessLimits& limits) {
   constexpr std::uint64_t kNeeded = 1024;  // several drives' worth of requests
   if (!limits.aio_max) return {.name = "aio-max-nr", .value = "", .mark = Mark::kUnknown};
   const std::uint64_t taken = limits.aio_taken.value_or(0);
@@ -101,7 +101,7 @@ Row aio_limit_row(const platform::ProcessLimits& limits) {
 }  // namespace
 
 Section queue_section(const std::string& root) {
-  const platform::ProcessLimits limits = platform::process_limits(root);
+  const ProcessLimits limits = process_limits(root);
   return {
       .title = "I/O queues, each tried with a block",
       .path = "",

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "headrace/cuda.hpp"
+#include "machine/gpus.hpp"
 #include "platform/block_devices.hpp"
 #include "platform/drive_facts.hpp"
-#include "platform/gpus.hpp"
 #include "program/failing.hpp"
 
 namespace headrace::tools {
@@ -64,7 +64,7 @@ Section path_section(const std::string& path);
 std::vector<Row> drive_rows(const platform::DriveFacts& facts, const std::string& root = "");
 
 // What the build has for GPUs, and what CUDA shows of them.
-std::vector<Row> cuda_rows(const CudaFacts& facts, const platform::GpuFacts& plugged);
+std::vector<Row> cuda_rows(const CudaFacts& facts, const GpuFacts& plugged);
 
 template <class T>
 Json or_null(const std::optional<T>& value) {

@@ -11,7 +11,7 @@
 
 #include "base/units.hpp"
 #include "doctor/rows.hpp"
-#include "platform/process_limits.hpp"
+#include "machine/process_limits.hpp"
 
 namespace headrace::tools {
 namespace {
@@ -30,7 +30,7 @@ Row kernel_row() {
 }
 
 Row container_row(const std::string& root) {
-  const std::string kind = platform::container_kind(root);
+  const std::string kind = container_kind(root);
   Row row{.name = "container", .value = kind.empty() ? "none found" : kind};
   row.values["kind"] = kind;
   return row;
@@ -85,7 +85,7 @@ Row file_size_row() {
 }
 
 Row seccomp_row(const std::string& root) {
-  const auto mode = platform::process_limits(root).seccomp;
+  const auto mode = process_limits(root).seccomp;
   if (!mode) return {.name = "seccomp", .value = "", .mark = Mark::kUnknown};
   Row row{.name = "seccomp", .value = *mode == 0 ? "no filter" : "a filter is active"};
   if (*mode != 0) row.detail = "what it lets through is tried under I/O queues";

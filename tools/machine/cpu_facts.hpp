@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace headrace::platform {
+namespace headrace::tools {
 // What could not be read is empty or 0.
 struct CpuFacts {
   std::string model;  // "AMD EPYC 9654 96-Core Processor"
@@ -16,4 +16,4 @@ struct CpuFacts {
 };
 // Reads /proc/cpuinfo and /sys. `root` prefixes both: for tests.
 CpuFacts cpu_facts(const std::string& root = "");
-}  // namespace headrace::platform
+}  // namespace headrace::tools

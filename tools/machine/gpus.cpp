@@ -1,11 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "platform/gpus.hpp"
+#include "machine/gpus.hpp"
 
 #include <filesystem>
 
 #include "platform/proc_files.hpp"
 
-namespace headrace::platform {
+namespace headrace::tools {
+using platform::names_in;
+using platform::pcie_link;
+using platform::read_line;
+using platform::read_text;
+using platform::split;
+using platform::trimmed;
+
 namespace {
 // "Model: 		 NVIDIA H200"
 std::string nvidia_model(const std::string& address, const std::string& root) {
@@ -59,4 +66,4 @@ GpuFacts gpu_facts(const std::string& root) {
   facts.nvidia_driver = nvidia_driver_version(root);
   return facts;
 }
-}  // namespace headrace::platform
+}  // namespace headrace::tools

@@ -6,7 +6,7 @@
 #include <span>
 #include <string>
 
-namespace headrace::platform {
+namespace headrace::tools {
 // Of the log page "SMART / health information" (NVMe base specification, log 02h).
 struct NvmeHealth {
   bool spare_low = false;   // fewer spare blocks than the drive calls healthy
@@ -24,4 +24,4 @@ NvmeHealth decode_nvme_health(std::span<const std::byte, kNvmeHealthBytes> page)
 // Asks the drive of /dev/`controller` ("nvme0"), which changes nothing on it. Returns 0 with
 // `health` filled in, or an errno: EACCES for all but root.
 int read_nvme_health(const std::string& controller, NvmeHealth& health);
-}  // namespace headrace::platform
+}  // namespace headrace::tools

@@ -1,21 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Processor, memory, limits, containers and GPUs read from made-up /proc and /sys trees.
+// Processor, limits, containers and GPUs read from made-up /proc and /sys trees.
 #include <gtest/gtest.h>
 
 #include <array>
 #include <cerrno>
 
-#include "fake_root.hpp"
-#include "platform/cpu_facts.hpp"
-#include "platform/gpus.hpp"
-#include "platform/memory_facts.hpp"
-#include "platform/nvme_health.hpp"
-#include "platform/process_limits.hpp"
+#include "machine/cpu_facts.hpp"
+#include "machine/gpus.hpp"
+#include "machine/nvme_health.hpp"
+#include "machine/process_limits.hpp"
+#include "platform/fake_root.hpp"
 
-namespace headrace::platform {
+namespace headrace::tools::machine_facts_test {
 namespace {
-constexpr std::uint64_t kGiB = 1ull << 30;
-using test::FakeRoot;
+using platform::test::FakeRoot;
 
 TEST(CpuFactsTest, CountSocketsCoresAndThreads) {
   const FakeRoot root;
@@ -35,58 +33,6 @@ TEST(CpuFactsTest, CountSocketsCoresAndThreads) {
   EXPECT_TRUE(facts.has("avx2"));
   EXPECT_FALSE(facts.has("avx"));
   EXPECT_EQ(facts.governor, "performance");
-}
-
-TEST(MemoryFactsTest, TellHugePagesPoolsNodesAndSwap) {
-  const FakeRoot root;
-  root.write("/proc/meminfo",
-             "MemTotal: 67108864 kB\nMemAvailable: 33554432 kB\nSwapTotal: 1048576 kB\n"
-             "SwapFree: 524288 kB\n");
-  root.write("/sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n");
-  root.write("/sys/kernel/mm/transparent_hugepage/defrag",
-             "always defer defer+madvise [madvise] never\n");
-  root.write("/sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages", "0\n");
-  root.write("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "512\n");
-  root.write("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "500\n");
-  for (const char* node : {"0", "1", "10"}) {
-    const std::string folder = std::string("/sys/devices/system/node/node") + node;
-    root.write(folder + "/meminfo", std::string("Node ") + node + " MemTotal:  16777216 kB\n");
-    root.write(folder + "/cpulist", "0-3\n");
-  }
-  root.write("/sys/devices/system/node/online", "0-1,10\n");
-  const MemoryFacts facts = memory_facts(root.path());
-  EXPECT_EQ(facts.total_bytes, 64 * kGiB);
-  EXPECT_EQ(facts.available_bytes, 32 * kGiB);
-  EXPECT_EQ(facts.swap_bytes, kGiB);
-  EXPECT_EQ(facts.swap_free_bytes, kGiB / 2);
-  EXPECT_EQ(facts.huge_pages, "madvise");
-  EXPECT_EQ(facts.huge_pages_defrag, "madvise");
-  ASSERT_EQ(facts.pools.size(), 2u);
-  EXPECT_EQ(facts.pools[0].page_bytes, 2u << 20);
-  EXPECT_EQ(facts.pools[0].pages, 512u);
-  EXPECT_EQ(facts.pools[0].free_pages, 500u);
-  ASSERT_EQ(facts.nodes.size(), 3u);
-  EXPECT_EQ(facts.nodes[2].number, 10u);
-  EXPECT_EQ(facts.nodes[1].memory_bytes, 16 * kGiB);
-  EXPECT_EQ(facts.nodes[1].cpus, "0-3");
-}
-
-TEST(MemoryCaps, NameEveryLevelThatHasALimit) {
-  const FakeRoot root;
-  root.write("/proc/self/cgroup", "0::/slice/job\n");
-  root.write("/proc/self/mountinfo",
-             "30 24 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate\n");
-  root.write("/sys/fs/cgroup/slice/job/memory.max", "max\n");
-  root.write("/sys/fs/cgroup/slice/job/memory.high", "3221225472\n");
-  root.write("/sys/fs/cgroup/slice/memory.max", "4294967296\n");
-  root.write("/sys/fs/cgroup/slice/memory.current", "2147483648\n");
-  root.write("/sys/fs/cgroup/slice/memory.stat", "inactive_file 1073741824\n");
-  const auto caps = memory_caps(root.path());
-  ASSERT_EQ(caps.size(), 2u);
-  EXPECT_EQ(caps[0].file, "memory.high");
-  EXPECT_EQ(caps[0].limit_bytes, 3 * kGiB);
-  EXPECT_EQ(caps[1].folder, "/sys/fs/cgroup/slice");
-  EXPECT_EQ(caps[1].used_bytes, kGiB) << "clean file cache is given back";
 }
 
 TEST(ProcessLimitsTest, ReadWhatTheKernelAllowsTheProcess) {
@@ -186,11 +132,6 @@ TEST(NvmeHealthTest, IsReadFromTheDrivesOwnPage) {
 TEST(MachineFacts, AreEmptyWhereNothingCanBeRead) {
   const FakeRoot root;
   EXPECT_EQ(cpu_facts(root.path()).threads, 0u);
-  const MemoryFacts memory = memory_facts(root.path());
-  EXPECT_FALSE(memory.total_bytes.has_value());
-  EXPECT_EQ(memory.huge_pages, "");
-  EXPECT_TRUE(memory.nodes.empty());
-  EXPECT_TRUE(memory_caps(root.path()).empty());
   const ProcessLimits limits = process_limits(root.path());
   EXPECT_FALSE(limits.seccomp.has_value());
   EXPECT_FALSE(limits.may_lock_all.has_value());
@@ -200,4 +141,4 @@ TEST(MachineFacts, AreEmptyWhereNothingCanBeRead) {
   EXPECT_TRUE(gpu_facts(root.path()).gpus.empty());
 }
 }  // namespace
-}  // namespace headrace::platform
+}  // namespace headrace::tools::machine_facts_test

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "platform/cpu_facts.hpp"
+#include "machine/cpu_facts.hpp"
 
 #include <algorithm>
 #include <set>
@@ -7,7 +7,12 @@
 
 #include "platform/proc_files.hpp"
 
-namespace headrace::platform {
+namespace headrace::tools {
+using platform::read_line;
+using platform::read_text;
+using platform::split;
+using platform::trimmed;
+
 namespace {
 // "model name	: AMD EPYC": the two sides of the colon.
 std::pair<std::string_view, std::string_view> cpuinfo_line(std::string_view line) {
@@ -42,4 +47,4 @@ CpuFacts cpu_facts(const std::string& root) {
   facts.scaling_driver = read_line(scaling + "driver").value_or("");
   return facts;
 }
-}  // namespace headrace::platform
+}  // namespace headrace::tools

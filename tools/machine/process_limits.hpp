@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace headrace::platform {
+namespace headrace::tools {
 // What could not be read is empty.
 struct ProcessLimits {
   std::optional<std::uint64_t> seccomp;             // 0 none, 1 strict, 2 a filter
@@ -29,4 +29,4 @@ struct IoCap {
 };
 // Of this process's own group and every ancestor, versions 1 and 2.
 std::vector<IoCap> io_caps(const std::string& root = "");
-}  // namespace headrace::platform
+}  // namespace headrace::tools

@@ -7,12 +7,12 @@
 
 #include "platform/block_devices.hpp"
 
-namespace headrace::platform {
+namespace headrace::tools {
 struct Gpu {
   std::string address;  // "0000:17:00.0"
   std::string model;    // "NVIDIA H200"; without a driver that says, the maker: "NVIDIA"
   std::string driver;   // the kernel's driver that has it: "nvidia", "vfio-pci"; empty: none
-  std::optional<PcieLink> link;
+  std::optional<platform::PcieLink> link;
 };
 
 struct GpuFacts {
@@ -22,4 +22,4 @@ struct GpuFacts {
 };
 // Reads /sys/bus/pci and /proc/driver/nvidia. `root` prefixes both: for tests.
 GpuFacts gpu_facts(const std::string& root = "");
-}  // namespace headrace::platform
+}  // namespace headrace::tools

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "platform/nvme_health.hpp"
+#include "machine/nvme_health.hpp"
 
 #include <fcntl.h>
 #include <linux/nvme_ioctl.h>
@@ -10,7 +10,7 @@
 
 #include "base/unique_fd.hpp"
 
-namespace headrace::platform {
+namespace headrace::tools {
 namespace {
 constexpr std::uint8_t kGetLogPage = 0x02;
 constexpr std::uint32_t kHealthPage = 0x02;
@@ -57,4 +57,4 @@ int read_nvme_health(const std::string& controller, NvmeHealth& health) {
   health = decode_nvme_health(page);
   return 0;
 }
-}  // namespace headrace::platform
+}  // namespace headrace::tools

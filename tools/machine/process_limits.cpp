@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "platform/process_limits.hpp"
+#include "machine/process_limits.hpp"
 
 #include <algorithm>
 #include <array>
@@ -10,7 +10,17 @@
 #include "platform/cgroups.hpp"
 #include "platform/proc_files.hpp"
 
-namespace headrace::platform {
+namespace headrace::tools {
+using platform::cgroup_levels;
+using platform::CgroupLevel;
+using platform::named_number;
+using platform::parse_number;
+using platform::read_line;
+using platform::read_number;
+using platform::read_text;
+using platform::split;
+using platform::trimmed;
+
 namespace {
 constexpr unsigned kIpcLockBit = 14;  // CAP_IPC_LOCK
 
@@ -108,4 +118,4 @@ std::vector<IoCap> io_caps(const std::string& root) {
   }
   return caps;
 }
-}  // namespace headrace::platform
+}  // namespace headrace::tools
