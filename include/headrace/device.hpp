@@ -12,10 +12,6 @@
 #include "headrace/tensor.hpp"
 
 namespace headrace {
-namespace device {
-class SpanUpdates;  // the library's own
-}
-
 struct DeviceSpan {
   // A device address: readable by work on a stream, by the CPU only where memory is shared.
   void* data = nullptr;
@@ -106,10 +102,6 @@ class Device {
   // Runs `function(context)` on the device's own thread in stream order. It must not block or call
   // the device.
   virtual void notify(Stream stream, void (*function)(void* context) noexcept, void* context) = 0;
-
-  // What updates optimizer state in device memory (headrace.update_on "device"), if this device
-  // does: null for all but make_cuda_device()'s. A device that hands calls on hands this on too.
-  virtual device::SpanUpdates* updates() noexcept { return nullptr; }
 
   virtual Event record(Stream stream) = 0;
   // Later work on `stream` waits for `event`. Throws kWrongState for an event that was never

@@ -30,7 +30,7 @@ std::uint32_t host_threads(const CudaOptions& options) {
 
 cudaStream_t stream_of(Stream stream) { return reinterpret_cast<cudaStream_t>(stream.handle); }
 
-class CudaDevice final : public Device, private SpanUpdates {
+class CudaDevice final : public Device, public SpanUpdates {
  public:
   explicit CudaDevice(const CudaOptions& options)
       : context_(options.ordinal),
@@ -61,7 +61,7 @@ class CudaDevice final : public Device, private SpanUpdates {
   void accumulate(Stream stream, const Accumulation& work) override;
   void notify(Stream stream, void (*function)(void* context) noexcept, void* context) override;
 
-  SpanUpdates* updates() noexcept override { return this; }
+  void update(Stream stream, const UpdateSpan& span, const UpdateStep& step) override;
 
   Event record(Stream stream) override;
   void wait(Stream stream, Event event) override;
@@ -69,8 +69,6 @@ class CudaDevice final : public Device, private SpanUpdates {
   void throw_if_failed() override { context_.throw_if_failed(); }
 
  private:
-  void update(Stream stream, const UpdateSpan& span, const UpdateStep& step) override;
-
   struct Parts {
     std::unique_ptr<Callbacks> callbacks;
     std::unique_ptr<GradientLanding> landing;

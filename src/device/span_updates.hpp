@@ -5,8 +5,8 @@
 #include "headrace/device.hpp"
 
 namespace headrace::device {
-// Of the engine's own devices: a trainer's has none (Device::updates()), as the bits must be those
-// of optimizer_cpu/update_reference.cpp.
+// A second base of the engine's own devices: a trainer's has none, as the bits must be those of
+// optimizer_cpu/update_reference.cpp.
 class SpanUpdates {
  public:
   // Queues the update on `stream`; both are copied. The span's arrays are device memory, valid
@@ -15,5 +15,17 @@ class SpanUpdates {
 
  protected:
   ~SpanUpdates() = default;
+
+ private:
+  friend SpanUpdates* updates_of(Device& device);
+  // A device that hands calls on has those of the other device, or null.
+  virtual SpanUpdates* served() noexcept { return this; }
 };
+
+// What updates optimizer state in the device's memory (headrace.update_on "device"), if it does:
+// null for all but make_cuda_device()'s.
+inline SpanUpdates* updates_of(Device& device) {
+  auto* const own = dynamic_cast<SpanUpdates*>(&device);
+  return own == nullptr ? nullptr : own->served();
+}
 }  // namespace headrace::device

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/units.hpp"
+#include "device/span_updates.hpp"
 #include "engine/engine_core.hpp"
 #include "engine/tuned_elsewhere.hpp"
 #include "headrace/error.hpp"
@@ -89,7 +90,7 @@ residency::Plan Startup::make_plan(const Partition& partition) const {
     inputs.groups.push_back({group.repeated_gradients, group.keep_bound});
   }
   inputs.settings = in_.settings;
-  if (in_.settings.update_on == UpdateOn::kAuto && in_.device->updates() == nullptr)
+  if (in_.settings.update_on == UpdateOn::kAuto && device::updates_of(*in_.device) == nullptr)
     inputs.settings.update_on = UpdateOn::kCpu;
   inputs.drives = drive_inputs();
   inputs.device_shares_host_memory = in_.device->shares_host_memory();

@@ -33,7 +33,7 @@ struct Arrays {
 }  // namespace
 
 void DeviceUpdates::require(Device& device) {
-  if (device.updates() != nullptr) return;
+  if (device::updates_of(device) != nullptr) return;
   throw Error(Code::kUnsupported,
               std::string("headrace.update_on is \"device\", and ") + device.name() +
                   " does not update optimizer state; nothing was allocated. Set it to \"cpu\", or "
@@ -43,6 +43,7 @@ void DeviceUpdates::require(Device& device) {
 DeviceUpdates::DeviceUpdates(Device& device, async::Conductor& conductor,
                              const residency::Plan& plan)
     : device_(device),
+      updates_(device::updates_of(device)),
       conductor_(conductor),
       chunk_elements_(plan.device_update_elements),
       slots_(take_memory(plan), plan.device_update_slots, plan.device_update_slot_bytes),
@@ -134,7 +135,7 @@ void DeviceUpdates::queue_chunk(const TileLayout& tile, const TileUpdate& update
                   const UpdateStep& step) {
                 UpdateSpan part = part_of(there, begin - first, elements);
                 part.first_element = in_parameter;
-                device_.updates()->update(stream, part, step);
+                updates_->update(stream, part, step);
               });
   for (const Array& array : std::span(state.of, state.count))
     device_.copy(stream, array.host, array.device, array.bytes);

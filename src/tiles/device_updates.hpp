@@ -44,6 +44,7 @@ class DeviceUpdates {
                    std::uint64_t count, std::byte* memory, Stream stream);
 
   Device& device_;
+  device::SpanUpdates* const updates_;
   async::Conductor& conductor_;
   const std::uint64_t chunk_elements_;
   std::byte* memory_ = nullptr;

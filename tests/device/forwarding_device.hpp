@@ -5,12 +5,12 @@
 #include <memory>
 #include <utility>
 
-#include "headrace/device.hpp"
+#include "device/span_updates.hpp"
 
 namespace headrace::device {
 // `Base`: Device, or a class of devices that asks for more, which the test brings.
 template <class Base>
-class ForwardingDevice : public Base {
+class ForwardingDevice : public Base, public SpanUpdates {
  public:
   explicit ForwardingDevice(std::shared_ptr<Device> to) : to_(std::move(to)) {}
 
@@ -38,13 +38,17 @@ class ForwardingDevice : public Base {
   void notify(Stream stream, void (*function)(void* context) noexcept, void* context) override {
     to_->notify(stream, function, context);
   }
-  SpanUpdates* updates() noexcept override { return to_->updates(); }
+  void update(Stream stream, const UpdateSpan& span, const UpdateStep& step) override {
+    updates_of(*to_)->update(stream, span, step);
+  }
   Event record(Stream stream) override { return to_->record(stream); }
   void wait(Stream stream, Event event) override { to_->wait(stream, event); }
   void synchronize(Stream stream) override { to_->synchronize(stream); }
   void throw_if_failed() override { to_->throw_if_failed(); }
 
  private:
+  SpanUpdates* served() noexcept override { return updates_of(*to_); }
+
   std::shared_ptr<Device> to_;
 };
 }  // namespace headrace::device

@@ -46,7 +46,7 @@ class CudaUpdate : public testing::Test {
       there.moment_scale[k] = reinterpret_cast<std::uint8_t*>(at(here.moment_scale[k]));
     }
     device_->copy(stream_, memory_.data(), image.data(), used);
-    device_->updates()->update(stream_, there, step);
+    device::updates_of(*device_)->update(stream_, there, step);
     device_->copy(stream_, back.data(), memory_.data(), used);
     device_->synchronize(stream_);
     update_reference(here, step);
