@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The bound that adapter_bench prints: its rank against the sign test's table, and how often it is
 // below the truth.
-#include "paired_ratio.hpp"
+#include "measure/paired_ratio.hpp"
 
 #include <gtest/gtest.h>
 

@@ -7,7 +7,7 @@
 
 #include "bench/latency.hpp"
 #include "bench/measurement.hpp"
-#include "bench/statistics.hpp"
+#include "measure/statistics.hpp"
 
 namespace headrace::tools::bench_parts_test {
 namespace {

@@ -4,7 +4,7 @@
 #include "command_line/command_line.hpp"
 #include "command_line/report_file.hpp"
 #include "headrace/version.hpp"
-#include "paired_ratio.hpp"
+#include "measure/paired_ratio.hpp"
 #include "program/subcommand.hpp"
 
 namespace headrace::tools {

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "paired_ratio.hpp"
+#include "measure/paired_ratio.hpp"
 #include "program/machine.hpp"
 #include "program/report_parts.hpp"
 

@@ -9,6 +9,7 @@
 #include <memory>
 #include <utility>
 
+#include "measure/rounds.hpp"
 #include "model.hpp"
 #include "program/machine.hpp"
 #include "program/signals.hpp"
@@ -190,11 +191,8 @@ AdapterMeasurement measure_adapter(const AdapterOptions& options, const AdapterP
   result.warm_up_seconds = now() - began;
   result.torch_version = TORCH_VERSION;
   result.torch_threads = at::get_num_threads();
-  for (std::uint32_t r = 0; r < options.rounds; ++r) {
-    progress(r);
-    result.rounds.push_back(bench.round(r % 2 == 0));
-  }
-  progress(options.rounds);
+  result.rounds = alternating_rounds(options.rounds, progress,
+                                     [&](bool backwards) { return bench.round(!backwards); });
   bench.finish(result);
   return result;
 }

@@ -2,14 +2,14 @@
 #include "drives_rounds.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <exception>
 #include <memory>
 #include <numeric>
 #include <thread>
 
 #include "base/units.hpp"
-#include "program/signals.hpp"
+#include "measure/rounds.hpp"
+#include "program/progress.hpp"
 #include "raw_lane.hpp"
 #include "residency/plan.hpp"
 #include "support/io_queue_fault.hpp"
@@ -73,11 +73,7 @@ class Bench {
     for (std::size_t d = 0; d < alone_.size(); ++d)
       parts.push_back([&, d] { round.update.alone[d] = update(*alone_[d]); });
     parts.push_back([&] { round.update.together = update(*all_); });
-    if (backwards) std::ranges::reverse(parts);
-    for (const auto& part : parts) {
-      check_signal();
-      part();
-    }
+    run_parts(std::move(parts), backwards);
     return round;
   }
 
@@ -108,7 +104,7 @@ class Bench {
     std::vector<std::exception_ptr> errors(raw_.size());
     std::vector<std::uint64_t> moved(raw_.size());
     std::vector<std::thread> threads;
-    const auto began = std::chrono::steady_clock::now();
+    const Stopwatch watch;
     for (std::size_t d = 0; d < raw_.size(); ++d) {
       threads.emplace_back([&, d] {
         try {
@@ -119,12 +115,12 @@ class Bench {
       });
     }
     for (std::thread& thread : threads) thread.join();
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+    const double took = watch.seconds();
     for (const std::exception_ptr& error : errors) {
       if (error) std::rethrow_exception(error);
     }
     const auto all = std::accumulate(moved.begin(), moved.end(), std::uint64_t{0});
-    return static_cast<double>(all) / took.count();
+    return static_cast<double>(all) / took;
   }
 
   std::unique_ptr<TrainedModel> all_;
@@ -140,11 +136,8 @@ DrivesMeasurement measure_together(const DrivesOptions& options,
   Bench bench(options);
   DrivesMeasurement result;
   result.plan = bench.plan;
-  for (std::uint32_t r = 0; r < options.rounds; ++r) {
-    progress(r);
-    result.rounds.push_back(bench.round(r % 2 == 1));
-  }
-  progress(options.rounds);
+  result.rounds = alternating_rounds(options.rounds, progress,
+                                     [&](bool backwards) { return bench.round(backwards); });
   bench.close();
   return result;
 }

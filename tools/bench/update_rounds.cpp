@@ -2,12 +2,11 @@
 #include "update_rounds.hpp"
 
 #include <algorithm>
-#include <array>
-#include <chrono>
 #include <memory>
 
 #include "base/units.hpp"
-#include "program/signals.hpp"
+#include "measure/rounds.hpp"
+#include "program/progress.hpp"
 #include "residency/plan.hpp"
 
 namespace headrace::tools {
@@ -40,19 +39,14 @@ struct Bench {
 
   Round round(bool backwards) {
     Round round;
-    std::array<std::function<void()>, 5> parts = {
-        [&] { round.raw_read = raw->move(swap::IoKind::kRead, first.read_bytes); },
-        [&] { round.nvme = nvme.step(); },
-        [&] { round.raw_mixed = raw->rewrite(first.read_bytes); },
-        [&] { round.raw_write = raw->move(swap::IoKind::kWrite, first.written_bytes); },
-        [&] {
-          if (memory) round.memory = memory->step();
-        }};
-    if (backwards) std::ranges::reverse(parts);
-    for (const auto& part : parts) {
-      check_signal();
-      part();
-    }
+    run_parts({[&] { round.raw_read = raw->move(swap::IoKind::kRead, first.read_bytes); },
+               [&] { round.nvme = nvme.step(); },
+               [&] { round.raw_mixed = raw->rewrite(first.read_bytes); },
+               [&] { round.raw_write = raw->move(swap::IoKind::kWrite, first.written_bytes); },
+               [&] {
+                 if (memory) round.memory = memory->step();
+               }},
+              backwards);
     return round;
   }
 
@@ -64,21 +58,17 @@ struct Bench {
 }  // namespace
 
 UpdateMeasurement measure_update(const UpdateOptions& options, const Progress& progress) {
-  const auto began = std::chrono::steady_clock::now();
+  const Stopwatch watch;
   Bench bench(options);
   UpdateMeasurement result;
-  result.warm_up_seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  result.warm_up_seconds = watch.seconds();
   result.read_bytes = bench.first.read_bytes;
   result.written_bytes = bench.first.written_bytes;
   result.queue = bench.raw->queue_name();
   result.file_system = bench.raw->path().file_system;
   result.direct = bench.raw->path().direct;
-  for (std::uint32_t r = 0; r < options.rounds; ++r) {
-    progress(r);
-    result.rounds.push_back(bench.round(r % 2 == 1));
-  }
-  progress(options.rounds);
+  result.rounds = alternating_rounds(options.rounds, progress,
+                                     [&](bool backwards) { return bench.round(backwards); });
   bench.nvme.close();
   if (bench.memory) bench.memory->close();
   return result;

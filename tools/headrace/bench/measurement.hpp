@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "bench/latency.hpp"
-#include "bench/statistics.hpp"
 #include "bench/workload.hpp"
+#include "measure/statistics.hpp"
 #include "program/machine.hpp"
 
 namespace headrace::tools {

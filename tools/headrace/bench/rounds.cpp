@@ -10,6 +10,7 @@
 #include "base/units.hpp"
 #include "bench/fio.hpp"
 #include "bench/nothing_measured.hpp"
+#include "measure/rounds.hpp"
 #include "program/signals.hpp"
 
 namespace headrace::tools {
@@ -18,7 +19,7 @@ constexpr double kLongestSample = 5;      // seconds
 constexpr double kShortestSample = 0.03;  // below it starting and draining are in the figure
 constexpr double kFioStart = 0.6;         // seconds that fio takes beside its job
 constexpr std::uint32_t kFioPilotRounds = 3;
-constexpr std::uint32_t kBoundingRounds = 6;  // fewer bound nothing (bench/statistics.hpp)
+constexpr std::uint32_t kBoundingRounds = 6;  // fewer bound nothing (measure/statistics.hpp)
 // Rounds are made so long that this share of the time holds all of them; the last is begun where
 // most of one like that before fits.
 constexpr double kFilled = 0.9, kMostOfARound = 0.75;
@@ -304,9 +305,7 @@ bool Rounds::one_round(std::uint32_t round) {
   const double before = elapsed();
   bool any = false;
   for (std::size_t n = 0; n < count; ++n) {
-    // Every round begins elsewhere, every second one runs backwards.
-    const std::size_t turned = (n + round) % count;
-    const std::size_t i = round % 2 == 0 ? count - 1 - turned : turned;
+    const std::size_t i = in_turn(n, count, round);
     if (paces_[i].done) continue;
     any = true;
     take(i, round);

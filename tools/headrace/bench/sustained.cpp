@@ -5,7 +5,7 @@
 #include <chrono>
 #include <cmath>
 
-#include "bench/statistics.hpp"
+#include "measure/statistics.hpp"
 
 namespace headrace::tools {
 namespace {

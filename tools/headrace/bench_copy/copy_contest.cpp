@@ -8,6 +8,7 @@
 
 #include "base/units.hpp"
 #include "bench_copy/mover.hpp"
+#include "measure/rounds.hpp"
 #include "program/progress.hpp"
 #include "program/signals.hpp"
 
@@ -32,7 +33,7 @@ class CopyRounds {
     const std::size_t count = contest_.rows.size();
     for (; contest_.rounds < options_.rounds; ++contest_.rounds) {
       for (std::size_t i = 0; i < count; ++i) {
-        CopyRow& row = contest_.rows[(i + contest_.rounds) % count];
+        CopyRow& row = contest_.rows[in_turn(i, count, contest_.rounds)];
         show(fmt::format("round {}", contest_.rounds + 1), row.of);
         row.seconds.push_back(sample(row));
       }

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "bench/statistics.hpp"
 #include "bench_copy/transfers.hpp"
 #include "headrace/device.hpp"
+#include "measure/statistics.hpp"
 
 namespace headrace::tools {
 // One value per round.

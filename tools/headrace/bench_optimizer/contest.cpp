@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 
+#include "measure/rounds.hpp"
 #include "program/progress.hpp"
 #include "program/signals.hpp"
 
@@ -99,7 +100,7 @@ class Rounds {
     Footprint& footprint = contest_.footprints[index];
     const std::size_t kinds = contest_.kinds.size(), all = kinds + footprint.rows.size();
     for (std::size_t i = 0; i < all; ++i) {
-      const std::size_t which = (i + round) % all;
+      const std::size_t which = in_turn(i, all, round);
       if (which < kinds) {
         footprint.seconds[which].push_back(sample([&] {
           return run_in_place(contest_.kinds[which], footprint.streams, memory_, gang_,
@@ -119,7 +120,7 @@ class Rounds {
   bool one_round() {
     const std::size_t count = contest_.footprints.size();
     for (std::size_t i = 0; i < count; ++i) {
-      const std::size_t index = (i + contest_.rounds) % count;
+      const std::size_t index = in_turn(i, count, contest_.rounds);
       const Stopwatch turn;
       if (watch_.seconds() + turn_seconds_[index] > options_.most_seconds) return false;
       one_turn(index, contest_.rounds);

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "bench/statistics.hpp"
 #include "bench_optimizer/ceiling.hpp"
 #include "bench_optimizer/state.hpp"
+#include "measure/statistics.hpp"
 
 namespace headrace::tools {
 // Seconds of a pass, one value per round.

@@ -6,6 +6,7 @@
 
 #include "base/units.hpp"
 #include "headrace/error.hpp"
+#include "measure/rounds.hpp"
 
 namespace headrace::tools {
 namespace {
@@ -117,10 +118,7 @@ bool Contest::round(const std::vector<std::size_t>& indices) {
   ++rounds_;
   const double began = gauge_.seconds();
   for (std::size_t n = 0; n < indices.size(); ++n) {
-    // Every round begins elsewhere, every second one runs backwards.
-    const std::size_t turned = (n + rounds_) % indices.size();
-    const std::size_t i = indices[rounds_ % 2 == 0 ? indices.size() - 1 - turned : turned];
-    Contestant& contestant = contestants_[i];
+    Contestant& contestant = contestants_[indices[in_turn(n, indices.size(), rounds_)]];
     progress_(rounds_, contestant.candidate);
     contestant.rounds.push_back(
         gauge_.take(contestant.candidate, amount_of(contestant.candidate), rounds_));

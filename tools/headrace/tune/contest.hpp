@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/statistics.hpp"
+#include "measure/statistics.hpp"
 #include "tune/elimination.hpp"
 #include "tune/gauge.hpp"
 

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "base/check.hpp"
+#include "measure/sign_test.hpp"
 
 namespace headrace::tools {
 namespace {
@@ -18,18 +19,6 @@ constexpr double kLooks = 8;
 constexpr std::uint32_t kFarBehindRounds = 5;
 constexpr double kFarBehind = 0.7;
 constexpr double kCpuTold = 1.1;
-
-// P(at least `wins` of `n` fair coins).
-double chance_of(std::size_t wins, std::size_t n) {
-  const double count = static_cast<double>(n);
-  double sum = 0;
-  for (std::size_t k = wins; k <= n; ++k) {
-    const double i = static_cast<double>(k);
-    const double ways = std::lgamma(count + 1) - std::lgamma(i + 1) - std::lgamma(count - i + 1);
-    sum += std::exp(ways - count * std::log(2.0));
-  }
-  return sum;
-}
 }  // namespace
 
 Elimination::Elimination(std::size_t candidates)
@@ -68,7 +57,7 @@ bool Elimination::has_lost(std::size_t candidate, std::size_t to) const {
   }
   if (rounds_ >= kFarBehindRounds && far_behind == rounds_) return true;
   const double others = static_cast<double>(std::max<std::size_t>(rates_.size(), 2) - 1);
-  return chance_of(behind, rounds_) <= kErrorShare / others / kLooks;
+  return rounds_ - behind < sign_test_rank(rounds_, kErrorShare / others / kLooks);
 }
 
 std::size_t Elimination::leader() const {

@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "bench/statistics.hpp"
+#include "measure/statistics.hpp"
 
 namespace headrace::tools {
 // Candidates are numbers from 0. A round is one rate of each that is left, taken under the same

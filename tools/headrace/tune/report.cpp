@@ -21,7 +21,7 @@ constexpr const char* kReadingOfTables =
     "row was measured in, ratios are formed round by round, so that a drive's ups and downs "
     "cancel: a\n"
     "row can show more GB/s than the leader, or a ratio above 1.\n";
-constexpr std::uint32_t kLeastBounded = 6;  // rounds; fewer bound nothing (bench/statistics.hpp)
+constexpr std::uint32_t kLeastBounded = 6;  // rounds; fewer bound nothing (measure/statistics.hpp)
 
 // Broken at spaces; `first` begins it, and as many spaces every other line.
 std::string wrapped(const std::string& first, const std::string& text) {

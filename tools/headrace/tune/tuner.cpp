@@ -16,7 +16,7 @@ constexpr double kTellingRounds = 10;  // below it nobody is dropped but who is 
 constexpr std::uint32_t kAimedRounds = 14, kMostRounds = 20;
 constexpr std::uint32_t kLeastFreshRounds = 24, kAimedFreshRounds = 30, kMostFreshRounds = 60;
 constexpr double kMostConfirmed = 3;  // the defaults, the pick and the second
-// Fewer would bound nothing (bench/statistics.hpp).
+// Fewer would bound nothing (measure/statistics.hpp).
 constexpr std::uint64_t kLeastEvaluations = 24;
 
 class Tuner {

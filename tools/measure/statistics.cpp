@@ -1,32 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench/statistics.hpp"
+#include "measure/statistics.hpp"
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/check.hpp"
+#include "measure/sign_test.hpp"
 
 namespace headrace::tools {
-namespace {
-// The largest k for which the k-th smallest and the k-th largest of `n` values enclose the median
-// with at least 95 %: P(fewer than k of n fair coins fall on one side) <= 0.025. 0: there is none.
-std::size_t rank_of_bound(std::size_t n) {
-  const double count = static_cast<double>(n);
-  double below = 0;
-  for (std::size_t k = 0; k < n; ++k) {
-    const double i = static_cast<double>(k);
-    const double ways = std::lgamma(count + 1) - std::lgamma(i + 1) - std::lgamma(count - i + 1);
-    below += std::exp(ways - count * std::log(2.0));
-    if (below > 0.025) return k;
-  }
-  return n;
-}
-}  // namespace
-
 MedianInterval median_interval(std::vector<double> values) {
   HEADRACE_CHECK(!values.empty(), "no value has no median");
   std::ranges::sort(values);
-  const std::size_t n = values.size(), rank = rank_of_bound(n);
+  const std::size_t n = values.size(), rank = sign_test_rank(n, 0.025);
   const bool bounded = rank > 0;
   return {.median = (values[(n - 1) / 2] + values[n / 2]) / 2,
           .low = bounded ? values[rank - 1] : values.front(),
