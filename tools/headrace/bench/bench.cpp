@@ -236,7 +236,8 @@ int bench(int argc, const char* const* argv) {
         print_fio_commands(options);
         return int{kDone};
       }
-      return Bench(options, thresholds, begin_measurement(kBenchName, argc, argv)).run();
+      return Bench(options, thresholds, Measurement{begin_measurement(kBenchName, argc, argv)})
+          .run();
     } catch (const NothingMeasured& nothing) {
       return failing.fail(kFailed, NothingMeasured::kCode, nothing.what());
     } catch (const Error& error) {

@@ -2,8 +2,6 @@
 #include "bench/measurement.hpp"
 
 #include <algorithm>
-#include <array>
-#include <ctime>
 #include <utility>
 
 namespace headrace::tools {
@@ -29,22 +27,6 @@ LatencyHistogram Cell::latency() const {
   LatencyHistogram both = read_latency;
   both.add(write_latency);
   return both;
-}
-
-Measurement begin_measurement(const char* program, int argc, const char* const* argv) {
-  Measurement measurement;
-  measurement.command = program;
-  for (int i = 1; i < argc; ++i) measurement.command += std::string(" ") + argv[i];
-  const std::time_t now = std::time(nullptr);
-  std::tm utc{};
-  std::array<char, 32> date{};
-  ::gmtime_r(&now, &utc);
-  std::strftime(date.data(), date.size(), "%Y-%m-%dT%H:%M:%SZ", &utc);
-  measurement.date = date.data();
-  measurement.machine = machine_facts();
-  measurement.build = build_facts();
-  measurement.warnings = doubts();
-  return measurement;
 }
 
 double Ceiling::of(Pattern pattern) const {

@@ -9,8 +9,8 @@
 
 #include "bench/latency.hpp"
 #include "bench/workload.hpp"
+#include "measure/measured_on.hpp"
 #include "measure/statistics.hpp"
-#include "program/machine.hpp"
 
 namespace headrace::tools {
 // One second of a long sample.
@@ -98,26 +98,18 @@ struct Comparison {
   bool resolved = false;  // the interval's half-width is within what was asked for
 };
 
-struct Measurement {
-  std::string command;  // as given, quoted
-  std::string date;     // ISO 8601, UTC
-  std::vector<Fact> machine, build;
-  std::vector<MeasuredDrive> drives;
-  std::vector<Cell> cells;
-  std::vector<Comparison> comparisons;
-  std::vector<CacheCliff> cliffs;
-  Verification verification;
-  std::vector<std::string> warnings;
+struct Measurement : MeasuredOn {
+  std::vector<MeasuredDrive> drives = {};
+  std::vector<Cell> cells = {};
+  std::vector<Comparison> comparisons = {};
+  std::vector<CacheCliff> cliffs = {};
+  Verification verification = {};
   std::uint64_t written_bytes = 0;  // in all, the layout included
   double seconds = 0;               // in all
   std::uint32_t rounds = 0;
-  std::vector<Held> held;   // by this process after each round, or each long sample
-  std::string fio_version;  // "": not compared
+  std::vector<Held> held = {};   // by this process after each round, or each long sample
+  std::string fio_version = {};  // "": not compared
 };
-
-// A measurement that begins now: command, date, machine, build, and what makes either unfit.
-// `program` stands for argv[0], "headrace bench".
-Measurement begin_measurement(const char* program, int argc, const char* const* argv);
 
 // The fastest measured rate of reading and of writing alone in this run, and of both together: what
 // the other cells are a share of. Bytes per second; 0: not measured.

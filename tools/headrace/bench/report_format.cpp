@@ -3,35 +3,10 @@
 
 #include <fmt/core.h>
 
-#include <cmath>
-
 #include "base/units.hpp"
 #include "program/report_parts.hpp"
 
 namespace headrace::tools {
-std::string three_digits(double value) {
-  if (!std::isfinite(value)) return "-";
-  const double size = std::abs(value);
-  if (size == 0) return "0";
-  if (size >= 99.95) return fmt::format("{:.0f}", value);
-  if (size >= 9.995) return fmt::format("{:.1f}", value);
-  if (size >= 0.0995) return fmt::format("{:.2f}", value);
-  if (size >= 0.00995) return fmt::format("{:.3f}", value);
-  return fmt::format("{:.4f}", value);
-}
-
-std::string interval_text(const MedianInterval& interval, double unit) {
-  return fmt::format("[{}, {}]", three_digits(interval.low / unit),
-                     three_digits(interval.high / unit));
-}
-
-std::string gb_text(double bytes_per_second) {
-  return three_digits(bytes_per_second / 1e9) + " GB/s";
-}
-std::string ms_text(std::uint64_t nanoseconds) {
-  return three_digits(static_cast<double>(nanoseconds) / 1e6);
-}
-
 double iops_of(const Cell& cell) {
   std::vector<double> values;
   for (const Sample& sample : cell.samples)

@@ -5,15 +5,9 @@
 #include <string>
 
 #include "bench/measurement.hpp"
+#include "measure/figures.hpp"
 
 namespace headrace::tools {
-// Three digits that count: "0.0123", "4.12", "41.2", "412".
-std::string three_digits(double value);
-// "[4.01, 4.22]", each over `unit`.
-std::string interval_text(const MedianInterval& interval, double unit = 1);
-std::string gb_text(double bytes_per_second);    // "4.12 GB/s"
-std::string ms_text(std::uint64_t nanoseconds);  // "4.12"
-
 // What `share` of all requests took at most, in ms; "-" where fewer than one lies beyond it: 99 %
 // take a hundred requests, 99.9 % a thousand.
 std::string quantile_text(const LatencyHistogram& latency, double share);

@@ -205,12 +205,6 @@ Json recommended_jobs_json(const Measurement& measurement) {
 }
 }  // namespace
 
-Json interval_json(const MedianInterval& interval) {
-  return {{"median", interval.median}, {"low", interval.low},   {"high", interval.high},
-          {"least", interval.least},   {"most", interval.most}, {"bounded", interval.bounded},
-          {"count", interval.count}};
-}
-
 Json to_json(const Measurement& measurement, const Required* required) {
   Json json = document(kBenchName);
   json["command"] = measurement.command;

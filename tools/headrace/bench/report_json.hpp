@@ -5,10 +5,10 @@
 
 #include "bench/measurement.hpp"
 #include "bench/thresholds.hpp"
+#include "measure/figures.hpp"
 #include "program/failing.hpp"
 
 namespace headrace::tools {
-Json interval_json(const MedianInterval& interval);
 // schema_version 1. `required` may be null.
 Json to_json(const Measurement& measurement, const Required* required);
 }  // namespace headrace::tools

@@ -6,7 +6,6 @@
 #include <algorithm>
 
 #include "base/units.hpp"
-#include "bench/measurement.hpp"
 #include "bench_copy/buffers.hpp"
 #include "bench_copy/copy_report.hpp"
 #include "bench_copy/options.hpp"
@@ -14,6 +13,7 @@
 #include "command_line/report_file.hpp"
 #include "headrace/cuda.hpp"
 #include "headrace/error.hpp"
+#include "measure/measured_on.hpp"
 #include "platform/machine.hpp"
 #include "program/failing.hpp"
 #include "program/output.hpp"
@@ -72,7 +72,7 @@ CopyContest measured(Device& device, const CopyContestOptions& options) {
   });
 }
 
-int report(const CopyBenchOptions& options, const Measurement& about, const Json& gpu,
+int report(const CopyBenchOptions& options, const MeasuredOn& about, const Json& gpu,
            const CopyContest& contest) {
   const ExitCode code = contest.mismatches > 0                              ? kFailed
                         : !rows_below(contest, options.least_share).empty() ? kMissed
@@ -96,7 +96,7 @@ int report(const CopyBenchOptions& options, const Measurement& about, const Json
   return code;
 }
 
-int run(CopyBenchOptions options, Measurement about, const Failing& failing) {
+int run(CopyBenchOptions options, MeasuredOn about, const Failing& failing) {
   const CudaFacts facts = cuda_facts();
   CudaOptions cuda;
   cuda.ordinal = options.gpu;

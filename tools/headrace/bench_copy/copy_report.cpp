@@ -6,8 +6,7 @@
 #include <algorithm>
 
 #include "base/units.hpp"
-#include "bench/report_format.hpp"
-#include "bench/report_json.hpp"
+#include "measure/figures.hpp"
 #include "program/cuda_version.hpp"
 
 namespace headrace::tools {

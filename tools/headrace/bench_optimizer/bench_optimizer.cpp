@@ -6,14 +6,14 @@
 #include <algorithm>
 
 #include "base/units.hpp"
-#include "bench/measurement.hpp"
-#include "bench/report_format.hpp"
 #include "bench_optimizer/contest.hpp"
 #include "bench_optimizer/options.hpp"
 #include "bench_optimizer/report.hpp"
 #include "command_line/report_file.hpp"
 #include "command_line/words.hpp"
 #include "headrace/error.hpp"
+#include "measure/figures.hpp"
+#include "measure/measured_on.hpp"
 #include "platform/machine.hpp"
 #include "program/failing.hpp"
 #include "program/output.hpp"
@@ -90,7 +90,7 @@ std::string cut_short(const UpdateContest& contest, std::uint32_t rounds) {
                    : fmt::format("{} of {} rows were not measured", missing, contest.rows.size()));
 }
 
-int run(OptimizerBenchOptions options, Measurement about) {
+int run(OptimizerBenchOptions options, MeasuredOn about) {
   std::FILE* const out = options.json == "-" ? stderr : stdout;
   command_line::check_report_target(options.json);
   fit_to_memory(options, about.warnings);

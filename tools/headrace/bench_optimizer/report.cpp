@@ -6,8 +6,7 @@
 #include <algorithm>
 #include <tuple>
 
-#include "bench/report_format.hpp"
-#include "bench/report_json.hpp"
+#include "measure/figures.hpp"
 #include "program/report_parts.hpp"
 
 namespace headrace::tools {

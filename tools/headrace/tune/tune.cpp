@@ -223,7 +223,7 @@ int tune(int argc, const char* const* argv) {
     bool begun = false;
     try {
       check(options);
-      Tune tune(options, begin_measurement(kTuneName, argc, argv));
+      Tune tune(options, Measurement{begin_measurement(kTuneName, argc, argv)});
       tune.prepare();
       begun = true;
       return tune.run();
