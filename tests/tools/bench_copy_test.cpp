@@ -291,7 +291,7 @@ TEST(GpuLink, IsWhatDeviceAndSlotDoUnderLoad) {
     root.write(device + file, text);
   root.write(slot + "/max_link_speed", "32.0 GT/s PCIe\n");
   root.write(slot + "/max_link_width", "16\n");
-  const GpuFacts facts = platform::gpu_facts(root.path());
+  const GpuFacts facts = gpu_facts(root.path());
   const auto link = gpu_link("0000:1B:00.0", facts);
   ASSERT_TRUE(link);
   EXPECT_EQ(link->name, "PCIe 5.0 x16");

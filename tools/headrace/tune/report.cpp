@@ -154,7 +154,7 @@ std::string verdict_text(const TuneResult& result) {
   }
 }
 
-Json interval_json(const MedianInterval& interval, double unit = 1) {
+Json bounds_json(const MedianInterval& interval, double unit = 1) {
   return {{"median", interval.median / unit},
           {"low", interval.low / unit},
           {"high", interval.high / unit},
@@ -171,7 +171,7 @@ Json contestant_json(const Contestant& contestant, Goal goal) {
   if (!contestant.left_out.empty()) json["not_tried"] = contestant.left_out;
   if (contestant.rounds.empty()) return json;
   json["queue"] = contestant.queue();
-  json["gb_per_second"] = interval_json(contestant.rate(goal), 1e9);
+  json["gb_per_second"] = bounds_json(contestant.rate(goal), 1e9);
   json["cpu_seconds_per_gb"] = contestant.cpu_per_gb().median;
   for (const Evaluation& round : contestant.rounds) {
     json["samples"].push_back(
@@ -193,11 +193,11 @@ Json result_json(const TuneReport& report) {
   const TuneResult& result = report.result;
   return {{"settings", report.settings},
           {"deepspeed", report.deepspeed},
-          {"gb_per_second", interval_json(result.rate, 1e9)},
+          {"gb_per_second", bounds_json(result.rate, 1e9)},
           {"half_width", result.rate.half_width()},
           {"resolved", result.resolved},
           {"verdict", kVerdicts[static_cast<std::size_t>(result.verdict)]},
-          {"of_defaults", interval_json(result.to_defaults)},
+          {"of_defaults", bounds_json(result.to_defaults)},
           {"text", result_sentences(result)}};
 }
 
