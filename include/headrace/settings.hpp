@@ -9,8 +9,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <type_traits>
-#include <utility>
 #include <vector>
 
 #include "headrace/optimizer.hpp"
@@ -179,30 +177,5 @@ struct Settings {
   void check() const;
 
   bool operator==(const Settings&) const = default;
-};
-
-// Settings for a trainer that has no file:
-//   SettingsBuilder()
-//       .with(&Settings::offload_optimizer, OffloadDevice::kNvme)
-//       .with(&Settings::nvme_paths, {"/mnt/nvme0"})
-//       .build();
-class SettingsBuilder {
- public:
-  // Over the defaults, or over what a file says.
-  explicit SettingsBuilder(Settings base = {}) : settings_(std::move(base)) {}
-
-  template <class T>
-  SettingsBuilder& with(T Settings::*field, std::type_identity_t<T> value) {
-    settings_.*field = std::move(value);
-    return *this;
-  }
-  // Throws as Settings::check() does.
-  Settings build() const {
-    settings_.check();
-    return settings_;
-  }
-
- private:
-  Settings settings_;
 };
 }  // namespace headrace

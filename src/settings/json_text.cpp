@@ -47,31 +47,6 @@ bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 std::string quoted_start(std::string_view text) { return "\"" + one_line(text, 40) + "\""; }
 
-// What JSON takes as a number: -?(0|[1-9][0-9]*)(.[0-9]+)?([eE][+-]?[0-9]+)?
-bool is_number(std::string_view word) {
-  const auto digits = [&] {
-    const std::size_t before = word.size();
-    while (!word.empty() && is_digit(word[0])) word.remove_prefix(1);
-    return word.size() != before;
-  };
-  if (word.starts_with('-')) word.remove_prefix(1);
-  if (word.starts_with('0')) {
-    word.remove_prefix(1);
-  } else if (!digits()) {
-    return false;
-  }
-  if (word.starts_with('.')) {
-    word.remove_prefix(1);
-    if (!digits()) return false;
-  }
-  if (word.starts_with('e') || word.starts_with('E')) {
-    word.remove_prefix(1);
-    if (word.starts_with('+') || word.starts_with('-')) word.remove_prefix(1);
-    if (!digits()) return false;
-  }
-  return word.empty();
-}
-
 // For what was meant as a number but is none: how JSON writes it; "" if it was not.
 std::string mended_number(std::string_view word) {
   std::string number(word.starts_with('+') ? word.substr(1) : word);
@@ -80,7 +55,8 @@ std::string mended_number(std::string_view word) {
     number.erase(sign, 1);
   if (number.size() > sign && number[sign] == '.') number.insert(sign, "0");
   if (number.ends_with('.')) number += '0';
-  return is_number(number) ? number : "";
+  const bool is_number = json::parse(number, nullptr, /*allow_exceptions=*/false).is_number();
+  return is_number ? number : "";
 }
 
 std::string bad_word_text(std::string_view word) {
@@ -265,15 +241,23 @@ class Parser {
             : here() == ','         ? "remove the comma, or write the value before it"
                                     : "write the value before it"));
     }
-    if (std::ranges::find(kWords, token) == kWords.end() && !is_number(token)) {
-      const std::string text = bad_word_text(token);
-      fail(text, text.find("a text needs") != text.npos);
+    return plain(token);
+  }
+
+  // A number, true, false or null, and not what was meant as one.
+  json plain(std::string_view token) {
+    bool too_large = false;
+    try {
+      json value = json::parse(token);
+      take(token.size());
+      return value;
+    } catch (const json::out_of_range&) {
+      too_large = token.find_first_not_of("0123456789+-.eE") == token.npos;
+    } catch (const json::parse_error&) {
     }
-    json plain = json::parse(token, nullptr, /*allow_exceptions=*/false);
-    if (plain.is_discarded())
-      fail(found() + ", which is out of range; write a number below 1.8e308");
-    take(token.size());
-    return plain;
+    if (too_large) fail(found() + ", which is out of range; write a number below 1.8e308");
+    const std::string text = bad_word_text(token);
+    fail(text, text.find("a text needs") != text.npos);
   }
 
   void open() {

@@ -30,6 +30,15 @@ std::string range_text(const Key& key) {
   return text;
 }
 
+std::string choices_text(const Key& key) {
+  std::string text;
+  const auto choices = choices_of(key);
+  for (std::size_t i = 0; i < choices.size(); ++i) {
+    if (i > 0) text += i + 1 == choices.size() ? " or " : ", ";
+    text += "\"" + std::string(choices[i]) + "\"";
+  }
+  return text;
+}
 std::string kind_text(const Key& key) {
   switch (key.kind) {
     case Kind::kSection:
@@ -53,29 +62,17 @@ std::string kind_text(const Key& key) {
       return "a list of paths";
     case Kind::kTextList:
       return "a text or a list of texts";
-    case Kind::kNumberList:
-      return "a list of numbers";
     case Kind::kPair:
       return "a list of two numbers";
     case Kind::kSharesOrAuto:
       return "a list of numbers over 0, one per path, or \"auto\"";
     case Kind::kChoice:
     case Kind::kSwitch:
-    case Kind::kAny:
-      break;
+      return choices_text(key);
   }
-  return "any value";
+  return {};
 }
 
-std::string choices_text(const Key& key) {
-  std::string text;
-  const auto choices = choices_of(key);
-  for (std::size_t i = 0; i < choices.size(); ++i) {
-    if (i > 0) text += i + 1 == choices.size() ? " or " : ", ";
-    text += "\"" + std::string(choices[i]) + "\"";
-  }
-  return text;
-}
 }  // namespace
 
 std::string_view Key::section() const {
@@ -127,8 +124,7 @@ std::string help_text(const Key& key) {
 }
 
 std::string allowed_text(const Key& key) {
-  const bool choice = key.kind == Kind::kChoice || key.kind == Kind::kSwitch;
-  std::string text = choice ? choices_text(key) : kind_text(key) + range_text(key);
+  std::string text = kind_text(key) + range_text(key);
   if (key.nullable) text += ", or null";
   return text;
 }

@@ -31,11 +31,9 @@ enum class Kind {
   kText,
   kPath,
   kPathList,
-  kTextList,  // or one text
-  kNumberList,
+  kTextList,      // or one text
   kPair,          // a list of two numbers
   kSharesOrAuto,  // a list of numbers over 0, or "auto"
-  kAny,
 };
 
 enum class Status {
@@ -82,7 +80,7 @@ constexpr Field field_at() {
 
 struct Key {
   std::string_view path;  // "headrace.tile_elements"
-  Kind kind = Kind::kAny;
+  Kind kind = Kind::kText;
   Status status = Status::kNoEffect;
   // What it does; for kNoEffect: what is used instead; for kRefused: why, and what to do.
   // "{headrace.queue_depth}" stands for that key, with its value in a warning.

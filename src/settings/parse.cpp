@@ -61,7 +61,6 @@ bool is_like(const Key& key, const json& value) {
       return value.is_number();
     case Kind::kPathList:
     case Kind::kTextList:
-    case Kind::kNumberList:
     case Kind::kPair:
     case Kind::kSharesOrAuto:
       return value.is_array();

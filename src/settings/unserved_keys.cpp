@@ -98,7 +98,10 @@ class Lines {
     key.kind = type->kind;
     key.least = type->least, key.most = type->most;
     if (key.unit.empty()) key.unit = type->unit;
-    if (!least.empty()) std::from_chars(least.data(), least.data() + least.size(), key.least);
+    if (least.empty()) return;
+    const char* const end = least.data() + least.size();
+    HEADRACE_CHECK(std::from_chars(least.data(), end, key.least).ptr == end,
+                   std::string(limits).c_str());
   }
 
   static void read_unsaid(std::string_view text, Key& key) {

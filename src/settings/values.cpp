@@ -204,18 +204,13 @@ bool fits(const Key& key, const json& value, Settings& settings) {
       return is_list_of(value, is_text);
     case Kind::kTextList:
       return is_text(value) || is_list_of(value, is_text);
-    case Kind::kNumberList:
-      return is_list_of(value, [](const json& v) { return v.is_number(); });
     case Kind::kPair:
       return read_pair(key, value, settings);
     case Kind::kSharesOrAuto:
       return read_shares(key, value, settings);
-    case Kind::kAny:
-      break;
   }
-  return true;
+  return false;
 }
-
 }  // namespace
 
 bool takes_auto(const Key& key) {

@@ -49,11 +49,12 @@ void train(headrace::Engine& engine, const headrace::Settings& settings, std::ui
 
 // [settings_in_code]
 headrace::Settings settings_in_code(const std::string& folder) {
-  return headrace::SettingsBuilder()
-      .with(&headrace::Settings::offload_optimizer, headrace::OffloadDevice::kNvme)
-      .with(&headrace::Settings::nvme_paths, {folder})
-      .with(&headrace::Settings::host_budget_bytes, std::uint64_t{8} << 30)
-      .build();  // throws kSettings with every fault, by key
+  headrace::Settings settings;
+  settings.offload_optimizer = headrace::OffloadDevice::kNvme;
+  settings.nvme_paths = {folder};
+  settings.host_budget_bytes = std::uint64_t{8} << 30;
+  settings.check();  // throws kSettings with every fault, by key
+  return settings;
 }
 // [/settings_in_code]
 

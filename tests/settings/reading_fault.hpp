@@ -10,7 +10,7 @@
 #include "schema_fault.hpp"
 #include "settings/json_text.hpp"
 #include "settings/key_table.hpp"
-#include "settings/reference.hpp"
+#include "settings_reference/reference.hpp"
 
 namespace headrace::settings {
 // The first key in `object` that the table does not hold, or "".

@@ -17,7 +17,7 @@
 #include "schema_fault.hpp"
 #include "settings/json_text.hpp"
 #include "settings/key_table.hpp"
-#include "settings/reference.hpp"
+#include "settings_reference/reference.hpp"
 #include "structure_mutator.hpp"
 
 namespace headrace {

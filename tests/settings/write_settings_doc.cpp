@@ -2,7 +2,7 @@
 // Prints docs/settings.md: write_settings_doc > docs/settings.md
 #include <cstdio>
 
-#include "settings/reference.hpp"
+#include "settings_reference/reference.hpp"
 
 int main() {
   const std::string text = headrace::settings::settings_document();

@@ -16,7 +16,7 @@
 #include "program/output.hpp"
 #include "program/subcommand.hpp"
 #include "settings/init.hpp"
-#include "settings/reference.hpp"
+#include "settings_reference/reference.hpp"
 
 namespace headrace::tools {
 namespace {

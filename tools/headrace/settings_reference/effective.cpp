@@ -7,7 +7,7 @@
 #include "settings/given.hpp"
 #include "settings/json_text.hpp"
 #include "settings/key_table.hpp"
-#include "settings/reference.hpp"
+#include "settings_reference/reference.hpp"
 
 namespace headrace::settings {
 namespace {

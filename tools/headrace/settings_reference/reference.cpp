@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "settings/reference.hpp"
+#include "settings_reference/reference.hpp"
 
 #include <nlohmann/json.hpp>
 

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "settings/key_table.hpp"
-#include "settings/reference.hpp"
+#include "settings_reference/reference.hpp"
 
 namespace headrace::settings {
 namespace {
@@ -62,7 +62,6 @@ ordered_json value_schema(const Key& key) {
       return list_of("string");
     case Kind::kTextList:
       return {{"anyOf", {{{"type", "string"}}, list_of("string")}}};
-    case Kind::kNumberList:
     case Kind::kSharesOrAuto:
       return list_of("number");
     case Kind::kPair: {
@@ -71,8 +70,6 @@ ordered_json value_schema(const Key& key) {
       schema["minItems"] = schema["maxItems"] = 2;
       return schema;
     }
-    case Kind::kAny:
-      break;
   }
   return ordered_json::object();
 }
