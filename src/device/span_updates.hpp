@@ -9,7 +9,7 @@ using kernels::UpdateSpan;
 using kernels::UpdateStep;
 
 // Of the engine's own devices: a trainer's has none (Device::updates()), as the bits must be those
-// of optimizer_cpu::update_reference().
+// of kernels/update_element.hpp.
 class SpanUpdates {
  public:
   // Queues the update on `stream`; both are copied. The span's arrays are device memory, valid
