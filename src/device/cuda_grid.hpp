@@ -4,9 +4,16 @@
 #pragma once
 #include "device/cuda_kernel_bodies.hpp"
 #include "device/cuda_kernel_work.hpp"
-#include "device/cuda_update_bodies.hpp"
+#include "kernels/update_element.hpp"
 
 namespace headrace::device::cuda {
+using kernels::kMaxMoments;
+using kernels::kScaleBlock;
+using kernels::moments;
+using kernels::NewMoments;
+using kernels::UpdateSpan;
+using kernels::UpdateStep;
+
 namespace {  // NOLINT(google-build-namespaces): kernels of one file
 constexpr unsigned kThreads = 256;
 
@@ -66,7 +73,7 @@ __global__ void update(const UpdateSpan span, const UpdateStep step) {
   if (scaled) __syncthreads();
   const std::uint64_t i = std::uint64_t{blockIdx.x} * kThreads + threadIdx.x;
   NewMoments fresh{};
-  if (i < span.elements) fresh = update_element(span, step, i);
+  if (i < span.elements) fresh = kernels::update_element(span, step, i);
   if (!scaled) return;
   HEADRACE_UNROLLED
   for (std::uint32_t k = 0; k < kMaxMoments; ++k)
@@ -75,9 +82,9 @@ __global__ void update(const UpdateSpan span, const UpdateStep step) {
   HEADRACE_UNROLLED
   for (std::uint32_t k = 0; k < kMaxMoments; ++k) {
     if (k >= moments(step.arithmetic)) continue;
-    const std::uint32_t scale = scale_of(largest[k]);
+    const std::uint32_t scale = kernels::scale_of(largest[k]);
     if (threadIdx.x == 0) span.moment_scale[k][blockIdx.x] = static_cast<std::uint8_t>(scale);
-    if (i < span.elements) store_code(span, step, i, k, fresh.value[k], scale);
+    if (i < span.elements) kernels::store_code(span, step, i, k, fresh.value[k], scale);
   }
 }
 }  // namespace

@@ -23,10 +23,13 @@ using UpdateFunction = void (*)(const UpdateSpan& span, const UpdateStep& step) 
 using AccumulateFunction = void (*)(const Accumulation& work) noexcept;
 
 struct Kernels {
-  UpdateFunction update;          // gives the reference's bits
+  UpdateFunction update;          // gives update_reference()'s bits
   AccumulateFunction accumulate;  // gradient_pass.hpp
   const HashKernels* hash;        // null: the next narrower set's is as fast
 };
+
+// What is right, one element at a time: the same on every CPU, and slow.
+void update_reference(const UpdateSpan& span, const UpdateStep& step) noexcept;
 
 // Of a set that runs here.
 const Kernels& kernels_of(InstructionSet set) noexcept;

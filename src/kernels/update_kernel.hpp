@@ -7,7 +7,7 @@
 //
 // Everything has internal linkage and nothing from the standard library's templates is used: an
 // inline function compiled for AVX-512 here could be the copy that the linker keeps for the whole
-// program (tests/kernels/isolation.cmake looks). It shares no line with update_reference.cpp, whose
+// program (tests/kernels/isolation.cmake looks). It shares no line with update_element.hpp, whose
 // bits it gives: that is what update_test.cpp shows.
 #pragma once
 #include "kernels/float_mode.hpp"
@@ -227,7 +227,7 @@ struct Bf16Moments {
   }
 };
 
-// Codes of 8 bits (moment_codecs.hpp says what they mean). A sum of squares has no sign and 5 bits
+// Codes of 8 bits (update_element.hpp says what they mean). A sum of squares has no sign and 5 bits
 // of exponent; any other moment has both a sign and 4.
 template <bool kSquare>
 struct Codes8 {
@@ -300,7 +300,7 @@ struct Block8Moments {
   }
 };
 
-// ---- the rules: see update_span.hpp ----
+// ---- the rules: see update_element.hpp ----
 
 // Of the bits: what a loop asks at every turn should be one instruction.
 inline bool not_zero(float value) { return (__builtin_bit_cast(Bits32, value) << 1) != 0; }

@@ -35,7 +35,7 @@ constexpr bool is_square(Arithmetic arithmetic, std::uint32_t moment) {
   return arithmetic == Arithmetic::kAdagrad || (arithmetic == Arithmetic::kAdam && moment == 1);
 }
 
-// Bytes of an element, its share of a scale left out (moment_codecs.hpp).
+// Bytes of an element, its share of a scale left out (update_element.hpp).
 constexpr std::uint32_t moment_bytes(MomentCodec codec) {
   return codec == MomentCodec::kF32 ? 4 : codec == MomentCodec::kBf16 ? 2 : 1;
 }
@@ -59,19 +59,7 @@ struct UpdateStep {
   std::uint64_t random_key = 0;  // of stochastic rounding; random_bits.hpp
   friend bool operator==(const UpdateStep&, const UpdateStep&) = default;
 };
-// Elements i of the span, with p the master and s the moments as they are decoded:
-//   g = gradient[i] * gradient_factor;  g = fma(l2, p, g) if l2 != 0;  p *= decay_factor
-//   kAdam      s0 = fma(one_minus_beta1, g, beta1 * s0)
-//              s1 = fma(one_minus_beta2 * g, g, beta2 * s1)
-//              p  = fma(-step_size, s0 / fma(sqrt(s1), inverse_sqrt_bias2, eps), p)
-//   kAdagrad   s0 = fma(g, g, s0);  p = fma(-step_size, g / (sqrt(s0) + eps), p)
-//   kLion      c  = fma(one_minus_beta1, g, beta1 * s0);  p = fma(-step_size, sign(c), p)
-//              s0 = fma(one_minus_beta2, g, beta2 * s0)
-//   kMomentum  s0 = fma(one_minus_beta1, g, beta1 * s0)
-//              p  = fma(-step_size, lookahead != 0 ? fma(lookahead, s0, g) : s0, p)
-//   kPlain     p  = fma(-step_size, g, p)
-// then p is stored as `kind` says and s as `codec` does. No alignment beyond the element's own is
-// asked.
+// What is updated, as update_element.hpp says. No alignment beyond the element's own is asked.
 struct UpdateSpan {
   std::uint64_t elements = 0;
   MasterKind kind = MasterKind::kSplitResidual;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // update.hpp: an optimizer's update of a span of elements, the same bits on every instruction set.
 //
-// update_reference() is what is right, one element at a time; every kernel gives its bits
+// kernels/update_element.hpp is what is right, one element at a time; every kernel gives its bits
 // (0 ulp). All operations are single IEEE operations in a fixed order: fused multiply-adds are
 // written as such, nothing is reassociated. Denormals are kept whatever the caller's MXCSR: the
 // entry sets it and puts it back. NaN results are canonical.
@@ -30,6 +30,7 @@ using kernels::random_bits;
 using kernels::random_key;
 using kernels::random_keys;
 using kernels::runs_here;
+using kernels::update_reference;
 using kernels::UpdateFunction;
 using kernels::UpdateSpan;
 using kernels::UpdateStep;
@@ -44,8 +45,6 @@ constexpr Arithmetic arithmetic_of(OptimizerRule rule) {
   return kOf[static_cast<std::uint8_t>(rule)];
 }
 
-// What is right, one element at a time: every kernel gives these bits.
-void update_reference(const UpdateSpan& span, const UpdateStep& step) noexcept;
 inline UpdateFunction update_function(InstructionSet set) noexcept {
   return kernels::kernels_of(set).update;
 }

@@ -6,8 +6,8 @@
 
 #include "device/cuda_kernel_bodies.hpp"
 #include "device/cuda_kernels.hpp"
-#include "device/cuda_update_bodies.hpp"
 #include "device/simulated_cuda_state.hpp"
+#include "kernels/kernels.hpp"
 
 namespace headrace::device::cuda {
 namespace {
@@ -54,22 +54,6 @@ void measure(const MeasureWork& work) {
     work.pieces[p] = {lanes[0].sum, lanes[0].non_finite};
   }
 }
-
-void update_block(const UpdateSpan& span, const UpdateStep& step, std::uint64_t first) {
-  const std::uint64_t count = std::min(kScaleBlock, span.elements - first);
-  NewMoments fresh[kScaleBlock];
-  for (std::uint64_t t = count; t-- > 0;) fresh[t] = update_element(span, step, first + t);
-  if (span.codec != MomentCodec::kBlock8) return;
-  for (std::uint32_t k = 0; k < moments(step.arithmetic); ++k) {
-    std::uint32_t largest = 0;
-    for (std::uint64_t t = 0; t < count; ++t)
-      largest = std::max(largest, as_bits(fresh[t].value[k]) & 0x7fffffffu);
-    const std::uint32_t scale = scale_of(largest);
-    span.moment_scale[k][first / kScaleBlock] = static_cast<std::uint8_t>(scale);
-    for (std::uint64_t t = count; t-- > 0;)
-      store_code(span, step, first + t, k, fresh[t].value[k], scale);
-  }
-}
 }  // namespace
 
 cudaError_t launch_cast(const CastWork& work, cudaStream_t stream) noexcept {
@@ -96,10 +80,8 @@ cudaError_t launch_update(const UpdateSpan& span, const UpdateStep& step,
                           cudaStream_t stream) noexcept {
   if (const cudaError_t refused = simulated_cuda::before("launch_update"); refused != cudaSuccess)
     return refused;
-  return simulated_cuda::launch(handle(stream), [span, step] {
-    for (std::uint64_t first = 0; first < span.elements; first += kScaleBlock)
-      update_block(span, step, first);
-  });
+  return simulated_cuda::launch(handle(stream),
+                                [span, step] { kernels::update_reference(span, step); });
 }
 
 cudaError_t load_kernels() noexcept { return simulated_cuda::before("load_kernels"); }

@@ -240,15 +240,14 @@ TEST(EngineHyperparameters, TakeEffectAtTheNextStepWhenTheyAreChanged) {
       v(OneVector::kElements), gradient(OneVector::kElements);
   for (std::uint64_t e = 0; e < gradient.size(); ++e) gradient[e] = OneVector::gradient(e);
   for (std::uint64_t t = 1; t <= 4; ++t) {
-    optimizer_cpu::update_reference(
-        {.elements = OneVector::kElements,
-         .kind = optimizer_cpu::MasterKind::kWeightItself,
-         .gradient_dtype = DType::kF32,
-         .weight = weight.data(),
-         .moment = {m.data(), v.data()},
-         .gradient = gradient.data()},
-        optimizer_cpu::make_update_step(OptimizerRule::kAdamW, t <= 2 ? first : second, 0.01f, t,
-                                        1.0));
+    kernels::update_reference({.elements = OneVector::kElements,
+                               .kind = optimizer_cpu::MasterKind::kWeightItself,
+                               .gradient_dtype = DType::kF32,
+                               .weight = weight.data(),
+                               .moment = {m.data(), v.data()},
+                               .gradient = gradient.data()},
+                              optimizer_cpu::make_update_step(
+                                  OptimizerRule::kAdamW, t <= 2 ? first : second, 0.01f, t, 1.0));
   }
   changed.engine.store(
       changed.id, Content::kWeight, [&](std::uint64_t at, std::span<const std::byte> values) {

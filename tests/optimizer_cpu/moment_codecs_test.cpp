@@ -9,10 +9,16 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "kernels/update_element.hpp"
 #include "optimizer_cpu/update_fixture.hpp"
 
 namespace headrace::optimizer_cpu {
 namespace {
+using kernels::decode_code;
+using kernels::encode_code;
+using kernels::scale_of;
+using kernels::stochastic_bf16;
+
 constexpr std::uint64_t kCodecSeed = 77;
 
 // ---- the codes ----
@@ -23,12 +29,12 @@ TEST(Block8, EveryCodeOfEveryScaleIsEncodedToItselfWhateverTheRandomBits) {
       for (std::uint32_t code = 0; code < 256; ++code) {
         const auto c = static_cast<std::uint8_t>(code);
         const auto s = static_cast<std::uint8_t>(scale);
-        const float value = decode_block8(c, square, s);
+        const float value = decode_code(c, square, s);
         // Below 2^-126 the codes of the smallest scales run out of f32.
         if (std::fabs(value) < 0x1p-126f && value != 0) continue;
         if (value == 0 && code != 0 && code != 0x80) continue;
         for (const std::uint32_t random : {0u, 0x8000u, 0xffffu})
-          ASSERT_EQ(encode_block8(value, square, s, random), c) << scale << " " << code;
+          ASSERT_EQ(encode_code(value, square, s, random), c) << scale << " " << code;
       }
     }
   }
@@ -38,15 +44,14 @@ TEST(Block8, CodesRiseWithTheirValues) {
   for (const bool square : {false, true}) {
     const std::uint32_t codes = square ? 256 : 128;
     for (std::uint32_t code = 1; code < codes; ++code) {
-      EXPECT_GT(decode_block8(static_cast<std::uint8_t>(code), square, 127),
-                decode_block8(static_cast<std::uint8_t>(code - 1), square, 127));
+      EXPECT_GT(decode_code(code, square, 127), decode_code(code - 1, square, 127));
     }
   }
-  EXPECT_EQ(decode_block8(0xff, true, 127), 1.875f);
-  EXPECT_EQ(decode_block8(1, true, 127), 0x1p-33f);
-  EXPECT_EQ(decode_block8(0x7f, false, 127), 1.875f);
-  EXPECT_EQ(decode_block8(0xff, false, 127), -1.875f);
-  EXPECT_EQ(decode_block8(1, false, 127), 0x1p-17f);
+  EXPECT_EQ(decode_code(0xff, true, 127), 1.875f);
+  EXPECT_EQ(decode_code(1, true, 127), 0x1p-33f);
+  EXPECT_EQ(decode_code(0x7f, false, 127), 1.875f);
+  EXPECT_EQ(decode_code(0xff, false, 127), -1.875f);
+  EXPECT_EQ(decode_code(1, false, 127), 0x1p-17f);
 }
 
 TEST(Block8, HoldsTheLargestOfItsBlockWithinASixteenth) {
@@ -55,28 +60,28 @@ TEST(Block8, HoldsTheLargestOfItsBlockWithinASixteenth) {
     const auto bits = static_cast<std::uint32_t>(random() % 0x7e000000u);
     const float value = std::bit_cast<float>(bits);
     if (value < 0x1p-120f) continue;
-    const std::uint8_t scale = block8_scale(bits);
+    const std::uint32_t scale = scale_of(bits);
     for (const bool square : {false, true}) {
-      const auto low = decode_block8(encode_block8(value, square, scale, 0), square, scale);
-      const auto high = decode_block8(encode_block8(value, square, scale, 0xffff), square, scale);
+      const auto low = decode_code(encode_code(value, square, scale, 0), square, scale);
+      const auto high = decode_code(encode_code(value, square, scale, 0xffff), square, scale);
       ASSERT_LE(low, value);
       ASSERT_GE(high, value * (1 - 0x1p-16f)) << value;
       ASSERT_LE(high - low, value / 8) << value;
     }
   }
-  EXPECT_EQ(block8_scale(0x7f800000u), 0xff);
-  EXPECT_TRUE(std::isnan(decode_block8(0, true, 0xff)));
-  EXPECT_EQ(block8_scale(0), 1);
+  EXPECT_EQ(scale_of(0x7f800000u), 0xffu);
+  EXPECT_TRUE(std::isnan(decode_code(0, true, 0xff)));
+  EXPECT_EQ(scale_of(0), 1u);
 }
 
 // With a v of 0 an update would be divided by eps alone.
 TEST(Block8, ASumOfSquaresAboveZeroStaysAboveZero) {
   for (const float value : {1e-38f, 1e-30f, 1e-12f, std::bit_cast<float>(1u)}) {
-    EXPECT_EQ(encode_block8(value, true, 127, 0),
-              value < 0x1p-33f ? 1 : encode_block8(value, true, 127, 0));
-    EXPECT_GT(decode_block8(encode_block8(value, true, 127, 0), true, 127), 0);
+    EXPECT_EQ(encode_code(value, true, 127, 0),
+              value < 0x1p-33f ? 1u : encode_code(value, true, 127, 0));
+    EXPECT_GT(decode_code(encode_code(value, true, 127, 0), true, 127), 0);
   }
-  EXPECT_EQ(encode_block8(0, true, 127, 0xffff), 0);
+  EXPECT_EQ(encode_code(0, true, 127, 0xffff), 0u);
 }
 
 // Over all 65,536 random values: the mean of what is stored is the value.
@@ -87,9 +92,9 @@ TEST(StochasticRounding, IsFair) {
         static_cast<float>(std::exp(static_cast<double>(random() % 2000) / 100 - 20));
     double bf16 = 0, signed8 = 0, square8 = 0;
     for (std::uint32_t r = 0; r < 65536; ++r) {
-      bf16 += double{kernels::bf16_to_f32(encode_bf16(value, r))};
-      signed8 += double{decode_block8(encode_block8(-value, false, 127, r), false, 127)};
-      square8 += double{decode_block8(encode_block8(value, true, 127, r), true, 127)};
+      bf16 += double{kernels::bf16_to_f32(stochastic_bf16(value, r))};
+      signed8 += double{decode_code(encode_code(-value, false, 127, r), false, 127)};
+      square8 += double{decode_code(encode_code(value, true, 127, r), true, 127)};
     }
     EXPECT_NEAR(bf16 / 65536, value, value * 0x1p-23);
     EXPECT_NEAR(signed8 / 65536, -value, std::max(value * 0x1p-18f, 0x1p-32f));
@@ -99,11 +104,11 @@ TEST(StochasticRounding, IsFair) {
 
 TEST(StochasticRounding, NeverMakesAnInfinityOfAFiniteValue) {
   const float largest = std::bit_cast<float>(0x7f7fffffu);
-  EXPECT_EQ(encode_bf16(largest, 0xffff), 0x7f7f);
-  EXPECT_EQ(encode_bf16(-largest, 0xffff), 0xff7f);
-  EXPECT_EQ(encode_bf16(std::bit_cast<float>(0x7f800000u), 0xffff), 0x7f80);
-  EXPECT_EQ(encode_bf16(std::bit_cast<float>(kernels::kCanonicalNan), 0xffff), 0x7fc0);
-  EXPECT_TRUE(std::isfinite(decode_block8(encode_block8(largest, true, 253, 0xffff), true, 253)));
+  EXPECT_EQ(stochastic_bf16(largest, 0xffff), 0x7f7f);
+  EXPECT_EQ(stochastic_bf16(-largest, 0xffff), 0xff7f);
+  EXPECT_EQ(stochastic_bf16(std::bit_cast<float>(0x7f800000u), 0xffff), 0x7f80);
+  EXPECT_EQ(stochastic_bf16(std::bit_cast<float>(kernels::kCanonicalNan), 0xffff), 0x7fc0);
+  EXPECT_TRUE(std::isfinite(decode_code(encode_code(largest, true, 253, 0xffff), true, 253)));
 }
 
 // ---- random bits ----

@@ -1,29 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-// cuda_update_bodies.hpp: the arithmetic of the GPU's update, element by element: compiled by nvcc
-// for the GPU (cuda_kernels.cu) and by the host's compiler for tests, which compare its bits with
-// update_reference.cpp's.
+// update_element.hpp: what an update is, one element at a time. This text is the definition, the
+// CPU's reference (update_reference.cpp) and the body of the GPU's kernel (device/cuda_grid.hpp).
+// The vector kernels (update_kernel.hpp) are written without it and give its bits.
 //
-// What makes the bits equal: every operation is one that IEEE 754 rounds to nearest, on either side
+// What makes the bits equal on either side: every operation is one that IEEE 754 rounds to nearest
 // (fma, division and square root too: CUDA Programming Guide, "Mathematical Functions"), in the
-// order of update_span.hpp; denormals are kept; and a NaN, whose payload differs between the two,
-// is made canonical before it is stored.
+// order written here; nothing is contracted or flushed (cmake/headrace_cuda.cmake); and a NaN,
+// whose payload differs between the two, is made canonical before it is stored.
+//
+// Functions have internal linkage, as in number_formats.hpp.
 #pragma once
-#include "device/cuda_kernel_bodies.hpp"
+#include <cstdint>
+
+#include "kernels/number_formats.hpp"
 #include "kernels/random_bits.hpp"
 #include "kernels/update_span.hpp"
 
-namespace headrace::device::cuda {
-using kernels::Arithmetic;
-using kernels::as_float;
-using kernels::canonical;
-using kernels::is_square;
-using kernels::kMaxMoments;
-using kernels::kScaleBlock;
-using kernels::MasterKind;
-using kernels::moments;
-using kernels::UpdateSpan;
-using kernels::UpdateStep;
+namespace headrace::kernels {
+// The new moments of an element.
+struct NewMoments {
+  float value[kMaxMoments];
+};
 
+namespace {  // NOLINT(google-build-namespaces): see above
 #ifdef __CUDA_ARCH__
 HEADRACE_BOTH float fused(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 HEADRACE_BOTH float quotient(float a, float b) { return __fdiv_rn(a, b); }
@@ -58,46 +57,56 @@ HEADRACE_BOTH float gradient_at(const UpdateSpan& span, std::uint64_t i) {
 HEADRACE_BOTH float master_at(const UpdateSpan& span, std::uint64_t i) {
   if (span.kind == MasterKind::kWeightItself) return at<float>(span.weight, i);
   if (span.kind != MasterKind::kSplitResidual) return at<float>(span.master, i);
-  const auto below = static_cast<std::int32_t>(at<std::int16_t>(span.master, i));
-  return as_float((std::uint32_t{at<std::uint16_t>(span.weight, i)} << 16) +
-                  static_cast<std::uint32_t>(below));
+  return join_master(at<std::uint16_t>(span.weight, i), at<std::uint16_t>(span.master, i));
 }
 
+// `p` is canonical.
 HEADRACE_BOTH void store_master(const UpdateSpan& span, std::uint64_t i, float p) {
   if (span.kind == MasterKind::kWeightItself) {
     at<float>(span.weight, i) = p;
-    return;
-  }
-  if (span.kind != MasterKind::kSplitResidual) {
+  } else if (span.kind == MasterKind::kSplitResidual) {
+    const SplitMaster split = split_master(p);
+    at<std::uint16_t>(span.weight, i) = split.weight;
+    at<std::uint16_t>(span.master, i) = split.residual;
+  } else {
     if (span.kind == MasterKind::kF32) {
       round_to(at<Bfloat>(span.weight, i), p);
     } else {
       round_to(at<Half>(span.weight, i), p);
     }
     at<float>(span.master, i) = p;
-    return;
   }
-  const std::uint32_t bits = as_bits(p), weight = (bits + 0x8000u) >> 16;
-  at<std::uint16_t>(span.weight, i) = static_cast<std::uint16_t>(weight);
-  at<std::uint16_t>(span.master, i) = static_cast<std::uint16_t>(bits - (weight << 16));
 }
 
-// ---- moments: moment_codecs.hpp says what their bytes mean ----
+// ---- what the bytes of a stored moment mean ----
+//
+// kF32      the value.
+// kBf16     bf16, stochastically rounded.
+// kBlock8   8 bits, and per 256 elements a scale of 8: the power of two 2^(scale - 127), as in
+//           "OCP Microscaling Formats" 1.0 (E8M0; 255: the block holds a NaN or an infinity, and
+//           all of it is NaN). A sum of squares is 5 bits of exponent and 3 of mantissa; any other
+//           moment a sign, 4 and 3. Without exponent bits it is denormal: the codes reach 2^-33 and
+//           2^-17 below the scale. Stochastically rounded, but that a sum of squares above 0 stays
+//           above 0: what divides by its root would else divide by eps alone. Saturates at 1.6e38.
+// After Dettmers et al. 2022, "8-bit Optimizers via Block-wise Quantization" (arXiv 2110.02861),
+// with codes that are computed rather than looked up.
+//
+// A value that was decoded is encoded to itself whatever the random bits. NaN is canonical in, and
+// out. `random` is 16 bits.
 
 inline constexpr std::uint32_t kNanScale = 0xff;
 inline constexpr std::uint32_t kMantissaBits = 3;
 
-// Of codes of 8 bits.
 struct CodeFormat {
-  int exponent_bias;
-  std::uint32_t largest;
+  int exponent_bias;      // 2^(field - exponent_bias)
+  std::uint32_t largest;  // code, without its sign
 };
 HEADRACE_BOTH CodeFormat code_format(bool square) {
   return square ? CodeFormat{31, 0xff} : CodeFormat{15, 0x7f};
 }
 
 HEADRACE_BOTH float decode_code(std::uint32_t code, bool square, std::uint32_t scale) {
-  if (scale == kNanScale) return as_float(0x7fc00000u);
+  if (scale == kNanScale) return as_float(kCanonicalNan);
   const CodeFormat format = code_format(square);
   const std::uint32_t magnitude = code & format.largest;
   const std::uint32_t field = magnitude >> kMantissaBits, mantissa = magnitude & 7u;
@@ -110,6 +119,7 @@ HEADRACE_BOTH float decode_code(std::uint32_t code, bool square, std::uint32_t s
 
 HEADRACE_BOTH std::uint32_t encode_code(float value, bool square, std::uint32_t scale,
                                         std::uint32_t random) {
+  if (scale == kNanScale) return 0;
   const CodeFormat format = code_format(square);
   const std::uint32_t whole = as_bits(value) & 0x7fffffffu;
   const float y = as_float(whole) * power_of_two(127 - static_cast<int>(scale));
@@ -119,6 +129,7 @@ HEADRACE_BOTH std::uint32_t encode_code(float value, bool square, std::uint32_t 
     const float units = y * power_of_two(static_cast<int>(kMantissaBits) - least_exponent);
     magnitude = static_cast<std::uint32_t>(units + static_cast<float>(random) * 0x1p-16f);
   } else {
+    // y's bits with the format's bias, of which the last 20 are rounded off.
     const std::uint32_t rebased =
         as_bits(y) - (static_cast<std::uint32_t>(127 - format.exponent_bias) << 23);
     magnitude = (rebased + (random << 4)) >> 20;
@@ -128,19 +139,26 @@ HEADRACE_BOTH std::uint32_t encode_code(float value, bool square, std::uint32_t 
   return square ? magnitude : magnitude | (as_bits(value) >> 24 & 0x80u);
 }
 
+// Of the block's largest magnitude: the least power of two whose 1.875-fold holds it, so that no
+// code rounds past the last.
 HEADRACE_BOTH std::uint32_t scale_of(std::uint32_t largest_bits) {
   if (largest_bits >= 0x7f800000u) return kNanScale;
   const std::uint32_t exponent = (largest_bits + 0xfffffu) >> 23;
   return exponent < 1 ? 1 : exponent > 253 ? 253 : exponent;
 }
 
-// The moment's own 16 bits of element i.
-HEADRACE_BOTH std::uint32_t random_half(const UpdateSpan& span, const UpdateStep& step,
-                                        std::uint64_t i, std::uint32_t moment) {
-  const std::uint64_t element = span.first_element + i;
+// Infinity, NaN, and what would round to infinity are truncated.
+HEADRACE_BOTH std::uint16_t stochastic_bf16(float value, std::uint32_t random) {
+  const std::uint32_t bits = as_bits(value);
+  const bool rounds = (bits & 0x7fffffffu) < 0x7f7f0000u;
+  return static_cast<std::uint16_t>((rounds ? bits + random : bits) >> 16);
+}
+
+// The moment's own 16 bits of an element of a parameter; `key` is UpdateStep::random_key.
+HEADRACE_BOTH std::uint32_t random_half(std::uint64_t key, std::uint64_t element,
+                                        std::uint32_t moment) {
   const std::uint32_t bits =
-      kernels::random_bits(kernels::random_keys(step.random_key, element),
-                           static_cast<std::uint32_t>(element % kernels::kRandomBlock));
+      random_bits(random_keys(key, element), static_cast<std::uint32_t>(element % kRandomBlock));
   return moment == 0 ? bits & 0xffffu : bits >> 16;
 }
 
@@ -158,24 +176,23 @@ HEADRACE_BOTH void store_moment(const UpdateSpan& span, const UpdateStep& step, 
                                 std::uint32_t moment, float value) {
   if (span.codec == MomentCodec::kF32) {
     at<float>(span.moment[moment], i) = value;
-    return;
+  } else {
+    at<std::uint16_t>(span.moment[moment], i) =
+        stochastic_bf16(value, random_half(step.random_key, span.first_element + i, moment));
   }
-  const std::uint32_t bits = as_bits(value);
-  const bool rounds = (bits & 0x7fffffffu) < 0x7f7f0000u;
-  at<std::uint16_t>(span.moment[moment], i) =
-      static_cast<std::uint16_t>((rounds ? bits + random_half(span, step, i, moment) : bits) >> 16);
 }
 HEADRACE_BOTH void store_code(const UpdateSpan& span, const UpdateStep& step, std::uint64_t i,
                               std::uint32_t moment, float value, std::uint32_t scale) {
-  const bool square = is_square(step.arithmetic, moment);
   at<std::uint8_t>(span.moment[moment], i) = static_cast<std::uint8_t>(
-      scale == kNanScale ? 0
-                         : encode_code(value, square, scale, random_half(span, step, i, moment)));
+      encode_code(value, is_square(step.arithmetic, moment), scale,
+                  random_half(step.random_key, span.first_element + i, moment)));
 }
 
-// ---- the rules: see update_span.hpp ----
+// ---- the rules ----
 
-// The new master; the moments become the new ones.
+// The new master, from the gradient times its factor, g, and the old master, p. The moments m and v
+// become the new ones; only kAdam has a second, and kPlain has none.
+// [rules]
 HEADRACE_BOTH float updated(const UpdateStep& s, float g, float p, float& m, float& v) {
   if (s.l2 != 0) g = fused(s.l2, p, g);
   p *= s.decay_factor;
@@ -201,10 +218,8 @@ HEADRACE_BOTH float updated(const UpdateStep& s, float g, float p, float& m, flo
   }
   return fused(-s.step_size, g, p);
 }
+// [/rules]
 
-struct NewMoments {
-  float value[kMaxMoments];
-};
 // Updates element i but for moments of 8 bits, whose scale depends on the whole block: they are
 // what this returns.
 HEADRACE_BOTH NewMoments update_element(const UpdateSpan& span, const UpdateStep& step,
@@ -227,4 +242,5 @@ HEADRACE_BOTH NewMoments update_element(const UpdateSpan& span, const UpdateStep
   }
   return fresh;
 }
-}  // namespace headrace::device::cuda
+}  // namespace
+}  // namespace headrace::kernels
