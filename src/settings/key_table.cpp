@@ -2,6 +2,8 @@
 // The table itself, in the order in which docs/settings.md and Settings::to_json() show it.
 #include "settings/key_table.hpp"
 
+#include "base/sizes.hpp"
+
 namespace headrace::settings {
 namespace {
 constexpr Key section(std::string_view path, std::string_view help) {
@@ -426,8 +428,8 @@ constexpr Key kKeys[] = {
            "The unit of optimizer work. Smaller tiles need less memory per update slot, larger "
            "ones fewer requests. "
            "Changes no result.")
-        .from(65536, 4194304)
-        .times(65536)
+        .from(base::kBlockElements, 4194304)
+        .times(base::kBlockElements)
         .in("elements")
         .into<&Settings::tile_elements>(),
     engine("headrace.update_slots", Kind::kInteger,
