@@ -7,8 +7,8 @@
 #include "kernels/update_element.hpp"
 
 namespace headrace::device::cuda {
+using base::kScaleElements;
 using kernels::kMaxMoments;
-using kernels::kScaleBlock;
 using kernels::moments;
 using kernels::NewMoments;
 using kernels::UpdateSpan;
@@ -65,7 +65,7 @@ __global__ void measure(MeasureWork work) {
 // A thread per element, a block per block of a scale: the largest of its new moments makes it.
 // Which update it is, is asked of the arguments: the branches are the same for all threads, and the
 // kernel waits for memory.
-static_assert(kScaleBlock == kThreads);
+static_assert(kScaleElements == kThreads);
 __global__ void update(const UpdateSpan span, const UpdateStep step) {
   __shared__ std::uint32_t largest[kMaxMoments];
   const bool scaled = span.codec == MomentCodec::kBlock8;

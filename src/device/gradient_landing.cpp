@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/sizes.hpp"
 #include "base/units.hpp"
 #include "device/cuda_kernels.hpp"
 #include "device/host_memory.hpp"
@@ -12,9 +13,6 @@
 
 namespace headrace::device::cuda {
 namespace {
-// What one of the host's threads adds at a time where there are no pieces.
-constexpr std::uint64_t kHostUnit = 65536;
-
 const void* at(const void* data, std::uint64_t bytes) {
   return static_cast<const std::byte*>(data) + bytes;
 }
@@ -180,11 +178,11 @@ void GradientLanding::land_by_host(cudaStream_t stream, Slot& slot, const Accumu
   context_.check(cudaEventRecord(by_host_, landed_), "recording an event");
 }
 
-// A piece, or without pieces some elements, per unit.
+// A piece, or without pieces a block, per unit.
 void GradientLanding::add_on_host(const std::byte* source, const Accumulation& work,
                                   const Stretch& stretch) {
   const bool pieces = work.pieces != nullptr;
-  const std::uint64_t unit = !pieces                    ? kHostUnit
+  const std::uint64_t unit = !pieces                    ? base::kBlockElements
                              : work.piece_elements != 0 ? work.piece_elements
                                                         : stretch.elements;
   const std::uint64_t head =

@@ -7,11 +7,13 @@
 #pragma once
 #include <cstdint>
 
+#include "base/sizes.hpp"
 #include "kernels/both_sides.hpp"
 
 namespace headrace::kernels {
-namespace {                                           // NOLINT(google-build-namespaces): see above
-inline constexpr std::uint64_t kRandomBlock = 65536;  // elements of a parameter
+using base::kBlockElements;
+
+namespace {  // NOLINT(google-build-namespaces): see above
 
 // Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators", the finalizer with
 // Stafford's constants (variant 13).
@@ -29,7 +31,7 @@ struct RandomKeys {
 };
 // `element` of the parameter is anywhere in its block.
 HEADRACE_BOTH RandomKeys random_keys(std::uint64_t key, std::uint64_t element) {
-  const std::uint64_t mixed = mix64(key, element / kRandomBlock);
+  const std::uint64_t mixed = mix64(key, element / kBlockElements);
   return {static_cast<std::uint32_t>(mixed), static_cast<std::uint32_t>(mixed >> 32)};
 }
 

@@ -158,7 +158,7 @@ HEADRACE_BOTH std::uint16_t stochastic_bf16(float value, std::uint32_t random) {
 HEADRACE_BOTH std::uint32_t random_half(std::uint64_t key, std::uint64_t element,
                                         std::uint32_t moment) {
   const std::uint32_t bits =
-      random_bits(random_keys(key, element), static_cast<std::uint32_t>(element % kRandomBlock));
+      random_bits(random_keys(key, element), static_cast<std::uint32_t>(element % kBlockElements));
   return moment == 0 ? bits & 0xffffu : bits >> 16;
 }
 
@@ -168,7 +168,7 @@ HEADRACE_BOTH float moment_at(const UpdateSpan& span, const UpdateStep& step, st
   if (span.codec == MomentCodec::kF32) return at<float>(data, i);
   if (span.codec == MomentCodec::kBf16) return widen(at<Bfloat>(data, i));
   return decode_code(at<std::uint8_t>(data, i), is_square(step.arithmetic, moment),
-                     span.moment_scale[moment][i / kScaleBlock]);
+                     span.moment_scale[moment][i / kScaleElements]);
 }
 
 // kF32 and kBf16; `value` is canonical.

@@ -273,13 +273,13 @@ void encode_pack(const float* fresh, Floats factor, const WordPack& random, Bits
   store_bytes(code, codes);
 }
 
-// One block of kScaleBlock elements: new values wait in `fresh` until the largest is known, which
-// gives the scale.
+// One block of kScaleElements elements: new values wait in `fresh` until the largest is known,
+// which gives the scale.
 template <class Rule>
 struct Block8Moments {
   const Bits8* code[2];  // not restrict: encode_block() writes them anew
   Floats factor[2];
-  float (*fresh)[kScaleBlock];
+  float (*fresh)[kScaleElements];
   Words largest[2] = {all(0u), all(0u)};
 
   NoRandomBits random() const { return {}; }
@@ -411,13 +411,13 @@ void encode_block(const Block8Moments<Rule>& moments, const UpdateSpan& span,
     const Bits32 exponent = (largest + 0xfffffu) >> 23;
     const Bits32 scale = exponent < 1 ? 1 : exponent > 253 ? 253 : exponent;
     damaged[m] = largest >= 0x7f800000u;
-    span.moment_scale[m][at / kScaleBlock] = static_cast<Bits8>(damaged[m] ? 0xff : scale);
+    span.moment_scale[m][at / kScaleElements] = static_cast<Bits8>(damaged[m] ? 0xff : scale);
     code[m] = static_cast<Bits8*>(span.moment[m]) + at;
     factor[m] = real((254 - scale) << 23);
   }
   RandomBits bits(random_keys(step.random_key, element),
-                  static_cast<Bits32>(element % kRandomBlock));
-  for (Index i = 0; i < kScaleBlock; i += kPack) {
+                  static_cast<Bits32>(element % kBlockElements));
+  for (Index i = 0; i < kScaleElements; i += kPack) {
     WordPack random;
     for (int k = 0; k < kParts; ++k) random.part[k] = bits.next();
     encode_pack<0, Rule::kSquare[0]>(moments.fresh[0] + i, factor[0], random, code[0] + i);
@@ -425,26 +425,26 @@ void encode_block(const Block8Moments<Rule>& moments, const UpdateSpan& span,
       encode_pack<1, Rule::kSquare[1]>(moments.fresh[1] + i, factor[1], random, code[1] + i);
   }
   for (int m = 0; m < Rule::kMoments; ++m) {
-    if (damaged[m]) __builtin_memset(code[m], 0, kScaleBlock);  // all of it is NaN
+    if (damaged[m]) __builtin_memset(code[m], 0, kScaleElements);  // all of it is NaN
   }
 }
 
 template <class Rule, class Master, class Gradient>
 [[gnu::noinline]] void update_block8(const Master master, const Gradient gradient,
                                      const UpdateSpan& span, const UpdateStep& step) noexcept {
-  alignas(64) float fresh[2][kScaleBlock];
+  alignas(64) float fresh[2][kScaleElements];
   const Constants constants(step);
   NoRandomBits none;
-  for (Index at = 0; at < span.elements; at += kScaleBlock) {
+  for (Index at = 0; at < span.elements; at += kScaleElements) {
     Block8Moments<Rule> moments{};
     moments.fresh = fresh;
     for (int m = 0; m < Rule::kMoments; ++m) {
       moments.code[m] = static_cast<const Bits8*>(span.moment[m]) + at;
-      moments.factor[m] = decoding_factor(span.moment_scale[m][at / kScaleBlock]);
+      moments.factor[m] = decoding_factor(span.moment_scale[m][at / kScaleElements]);
     }
     const Master master_at = master.from(at);
     const Gradient gradient_at = gradient.from(at);
-    for (Index i = 0; i < kScaleBlock; i += kPack)
+    for (Index i = 0; i < kScaleElements; i += kPack)
       update_pack<Rule>(master_at, gradient_at, moments, i, constants, none);
     encode_block<Rule>(moments, span, step, at);
   }
@@ -462,7 +462,7 @@ void update_with(const Master master, const Gradient gradient, const UpdateSpan&
         master, gradient,
         Bf16Moments{static_cast<Bits16*>(span.moment[0]), static_cast<Bits16*>(span.moment[1]),
                     random_keys(step.random_key, span.first_element),
-                    static_cast<Bits32>(span.first_element % kRandomBlock)},
+                    static_cast<Bits32>(span.first_element % kBlockElements)},
         span.elements, step);
   } else if (span.codec == MomentCodec::kBlock8) {
     update_block8<Rule>(master, gradient, span, step);
@@ -526,14 +526,14 @@ inline void update_whole(const UpdateSpan& span, const UpdateStep& step) {
 // ---- spans of any length ----
 
 inline Index whole_elements(const UpdateSpan& span) {
-  return span.codec == MomentCodec::kBlock8 ? kScaleBlock : kPack;
+  return span.codec == MomentCodec::kBlock8 ? kScaleElements : kPack;
 }
 
 // What is left over, in a copy that is padded with zeros: they stay within their lanes, and change
 // no scale.
 [[gnu::noinline]] inline void update_rest(const UpdateSpan& span, const UpdateStep& step) {
   struct Copy {
-    alignas(64) Bits8 bytes[kScaleBlock * sizeof(float)];
+    alignas(64) Bits8 bytes[kScaleElements * sizeof(float)];
   };
   Copy weight, master, gradient, moment[kMaxMoments];
   const Index whole = whole_elements(span);
@@ -578,7 +578,7 @@ inline void update_within_block(const UpdateSpan& span, const UpdateStep& step) 
 [[gnu::noinline]] inline void update_in_parts(const UpdateSpan& span, const UpdateStep& step) {
   if (span.codec != MomentCodec::kBf16) return update_within_block(span, step);
   for (Index at = 0; at < span.elements;) {
-    const Index left_in_block = kRandomBlock - (span.first_element + at) % kRandomBlock;
+    const Index left_in_block = kBlockElements - (span.first_element + at) % kBlockElements;
     const Index left = span.elements - at;
     const Index count = left < left_in_block ? left : left_in_block;
     update_within_block(part_of(span, at, count), step);

@@ -10,7 +10,7 @@ namespace headrace::kernels {
 namespace {
 [[gnu::noinline]] void update_scale_block(const UpdateSpan& span, const UpdateStep& step,
                                           std::uint64_t first, std::uint64_t end) {
-  NewMoments fresh[kScaleBlock];
+  NewMoments fresh[kScaleElements];
   for (std::uint64_t i = first; i < end; ++i) fresh[i - first] = update_element(span, step, i);
   if (span.codec != MomentCodec::kBlock8) return;
   for (std::uint32_t k = 0; k < moments(step.arithmetic); ++k) {
@@ -18,7 +18,7 @@ namespace {
     for (std::uint64_t i = first; i < end; ++i)
       largest = std::max(largest, as_bits(fresh[i - first].value[k]) & 0x7fffffffu);
     const std::uint32_t scale = scale_of(largest);
-    span.moment_scale[k][first / kScaleBlock] = static_cast<std::uint8_t>(scale);
+    span.moment_scale[k][first / kScaleElements] = static_cast<std::uint8_t>(scale);
     for (std::uint64_t i = first; i < end; ++i)
       store_code(span, step, i, k, fresh[i - first].value[k], scale);
   }
@@ -27,7 +27,7 @@ namespace {
 
 void update_reference(const UpdateSpan& span, const UpdateStep& step) noexcept {
   const DefaultFloatMode mode;
-  for (std::uint64_t first = 0; first < span.elements; first += kScaleBlock)
-    update_scale_block(span, step, first, std::min(first + kScaleBlock, span.elements));
+  for (std::uint64_t first = 0; first < span.elements; first += kScaleElements)
+    update_scale_block(span, step, first, std::min(first + kScaleElements, span.elements));
 }
 }  // namespace headrace::kernels

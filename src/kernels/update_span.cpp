@@ -15,7 +15,7 @@ UpdateSpan part_of(const UpdateSpan& whole, std::uint64_t first, std::uint64_t e
   part.master = moved(whole.master, master_bytes(whole.kind));
   for (std::uint32_t k = 0; k < kMaxMoments; ++k) {
     part.moment[k] = moved(whole.moment[k], moment_bytes(whole.codec));
-    if (whole.moment_scale[k] != nullptr) part.moment_scale[k] += first / kScaleBlock;
+    if (whole.moment_scale[k] != nullptr) part.moment_scale[k] += first / kScaleElements;
   }
   if (whole.gradient != nullptr) {
     part.gradient =

@@ -4,10 +4,13 @@
 #pragma once
 #include <cstdint>
 
+#include "base/sizes.hpp"
 #include "headrace/optimizer.hpp"
 #include "headrace/tensor.hpp"
 
 namespace headrace::kernels {
+using base::kScaleElements;
+
 enum class MasterKind : std::uint8_t {
   kSplitResidual,  // weight bf16 + residual u16 (number_formats.hpp)
   kF32,            // weight bf16, rounded to nearest even from master f32
@@ -39,8 +42,6 @@ constexpr bool is_square(Arithmetic arithmetic, std::uint32_t moment) {
 constexpr std::uint32_t moment_bytes(MomentCodec codec) {
   return codec == MomentCodec::kF32 ? 4 : codec == MomentCodec::kBf16 ? 2 : 1;
 }
-// Elements that share a scale of kBlock8: one byte each.
-inline constexpr std::uint64_t kScaleBlock = 256;
 
 // What one step means for one hyperparameter set at step count t >= 1, rounded to f32 once, in
 // optimizer_cpu::make_update_step(). Which fields are read is the arithmetic's.
@@ -66,16 +67,16 @@ struct UpdateSpan {
   MomentCodec codec = MomentCodec::kF32;
   DType gradient_dtype = DType::kBf16;
   // Of the span's first element in its parameter: what random bits and scales hang on. With
-  // kBlock8 a multiple of kScaleBlock.
+  // kBlock8 a multiple of kScaleElements.
   std::uint64_t first_element = 0;
   void* weight = nullptr;                        // written; read where it is (part of) the master
   void* master = nullptr;                        // u16 residual, f32, or null
   void* moment[kMaxMoments] = {};                // as many as the arithmetic has
-  std::uint8_t* moment_scale[kMaxMoments] = {};  // kBlock8: one per kScaleBlock elements
+  std::uint8_t* moment_scale[kMaxMoments] = {};  // kBlock8: one per kScaleElements elements
   const void* gradient = nullptr;
 };
 
 // Elements [first, first + elements) of `whole`, whose arrays may be null. `first` is a multiple of
-// kScaleBlock where there are scales.
+// kScaleElements where there are scales.
 UpdateSpan part_of(const UpdateSpan& whole, std::uint64_t first, std::uint64_t elements) noexcept;
 }  // namespace headrace::kernels

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error_text.hpp"
+#include "base/sizes.hpp"
 #include "kernels/float_mode.hpp"
 #include "kernels/gradient_pass.hpp"
 #include "optimizer_cpu/clipping.hpp"
@@ -184,7 +185,7 @@ void CpuOptimizerCore::measure_unit(void* self, std::uint64_t unit) noexcept {
     work.source_dtype = update.gradient_dtype;
     work.elements = piece.elements;
     work.pieces = &core.sums_[piece.first_block];
-    work.piece_elements = optimizer_cpu::kStatisticsBlock;
+    work.piece_elements = base::kBlockElements;
     measure(work);
   }
 }
@@ -199,9 +200,8 @@ GradientStatistics CpuOptimizerCore::measure() {
   }
   for (const UnitPiece& piece : list_.all()) {
     const std::uint64_t before = totals.non_finite;
-    for (std::uint64_t e = 0; e < piece.elements; e += optimizer_cpu::kStatisticsBlock)
-      totals.non_finite +=
-          sums_[piece.first_block + e / optimizer_cpu::kStatisticsBlock].non_finite;
+    for (std::uint64_t e = 0; e < piece.elements; e += base::kBlockElements)
+      totals.non_finite += sums_[piece.first_block + e / base::kBlockElements].non_finite;
     if (before == 0 && totals.non_finite > 0) totals.first_non_finite = piece.parameter;
   }
   return totals;

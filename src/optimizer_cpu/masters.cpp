@@ -94,7 +94,7 @@ void reset_state(Arithmetic arithmetic, const UpdateSpan& span) noexcept {
   for (std::uint32_t k = 0; k < moments(arithmetic); ++k) {
     std::memset(span.moment[k], 0, span.elements * moment_bytes(span.codec));
     if (span.moment_scale[k] != nullptr)
-      std::memset(span.moment_scale[k], 0, base::ceil_div(span.elements, kScaleBlock));
+      std::memset(span.moment_scale[k], 0, base::ceil_div(span.elements, kScaleElements));
   }
   reset_master(span.kind, span.weight, span.master, span.elements);
 }

@@ -13,7 +13,7 @@ namespace {
                                     float* out) {
   const auto* const data = static_cast<const std::uint8_t*>(moment.data);
   for (std::uint64_t i = 0; i < elements; ++i)
-    out[i] = kernels::decode_code(data[i], moment.square, moment.scale[i / kScaleBlock]);
+    out[i] = kernels::decode_code(data[i], moment.square, moment.scale[i / kScaleElements]);
 }
 
 [[gnu::noinline]] void encode_codes(const StoredMoment& moment, std::uint64_t key,
@@ -23,7 +23,7 @@ namespace {
   for (std::uint64_t i = first; i < end; ++i)
     largest = std::max(largest, kernels::as_bits(values[i]) & 0x7fffffffu);
   const std::uint32_t scale = kernels::scale_of(largest);
-  moment.scale[first / kScaleBlock] = static_cast<std::uint8_t>(scale);
+  moment.scale[first / kScaleElements] = static_cast<std::uint8_t>(scale);
   for (std::uint64_t i = first; i < end; ++i) {
     const auto random = kernels::random_half(key, moment.first_element + i, moment.index);
     data[i] =
@@ -49,8 +49,8 @@ void encode_moment(const StoredMoment& moment, std::uint64_t key, const float* v
                    std::uint64_t elements) noexcept {
   const kernels::DefaultFloatMode mode;
   if (moment.codec == MomentCodec::kBlock8) {
-    for (std::uint64_t first = 0; first < elements; first += kScaleBlock)
-      encode_codes(moment, key, values, first, std::min(first + kScaleBlock, elements));
+    for (std::uint64_t first = 0; first < elements; first += kScaleElements)
+      encode_codes(moment, key, values, first, std::min(first + kScaleElements, elements));
     return;
   }
   for (std::uint64_t i = 0; i < elements; ++i) {

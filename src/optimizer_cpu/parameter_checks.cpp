@@ -38,7 +38,7 @@ StateBytes state_bytes(OptimizerRule rule, MomentCodec moments, DType weight, Ma
   for (std::uint32_t k = 0; k < optimizer_cpu::moments(arithmetic_of(rule)); ++k) {
     bytes.moment[k] = elements * moment_bytes(moments);
     if (moments == MomentCodec::kBlock8)
-      bytes.moment_scale[k] = (elements + kScaleBlock - 1) / kScaleBlock;
+      bytes.moment_scale[k] = (elements + kScaleElements - 1) / kScaleElements;
   }
   return bytes;
 }

@@ -13,7 +13,7 @@ namespace headrace::optimizer_cpu {
 struct StateStream {
   const char* name = "";              // torch.optim's for what torch has
   const char* codec = "";             // "u16", "f32", "bf16", "e4m3", "e5m3", "e8m0"
-  std::uint32_t bytes_per_block = 0;  // of kScaleBlock elements
+  std::uint32_t bytes_per_scale = 0;  // of kScaleElements elements
 };
 inline constexpr std::uint32_t kMaxStateStreams = 5;  // a master, two moments, a scale for each
 
@@ -42,10 +42,10 @@ constexpr const char* moment_name(Arithmetic arithmetic, std::uint32_t moment) {
 }
 
 constexpr StateStreams state_streams(Arithmetic arithmetic, MasterKind kind, MomentCodec codec) {
-  constexpr auto kBlock = static_cast<std::uint32_t>(kScaleBlock);
+  constexpr auto kBlock = static_cast<std::uint32_t>(kScaleElements);
   StateStreams streams;
-  const auto add = [&](const char* name, const char* of, std::uint32_t bytes_per_block) {
-    streams.stream[streams.count++] = {name, of, bytes_per_block};
+  const auto add = [&](const char* name, const char* of, std::uint32_t bytes_per_scale) {
+    streams.stream[streams.count++] = {name, of, bytes_per_scale};
   };
   if (kind == MasterKind::kSplitResidual) add("residual", "u16", 2 * kBlock);
   if (kind == MasterKind::kF32 || kind == MasterKind::kF32OfF16) add("master", "f32", 4 * kBlock);

@@ -13,15 +13,15 @@ void UnitList::clear() {
 }
 
 void UnitList::add(std::uint64_t elements) {
-  for (std::uint64_t first = 0; first < elements; first += kUnitElements) {
-    const std::uint64_t count = std::min(kUnitElements, elements - first);
-    if (begins_.empty() || in_last_unit_ + count > kUnitElements) {
+  for (std::uint64_t first = 0; first < elements; first += kChunkElements) {
+    const std::uint64_t count = std::min(kChunkElements, elements - first);
+    if (begins_.empty() || in_last_unit_ + count > kChunkElements) {
       begins_.push_back(pieces_.size());
       in_last_unit_ = 0;
     }
     in_last_unit_ += count;
     pieces_.push_back({parameters_, static_cast<std::uint32_t>(count), first, blocks_});
-    blocks_ += (count + kStatisticsBlock - 1) / kStatisticsBlock;
+    blocks_ += (count + kBlockElements - 1) / kBlockElements;
   }
   ++parameters_;
 }

@@ -6,19 +6,21 @@
 #include <span>
 #include <vector>
 
-namespace headrace::optimizer_cpu {
-inline constexpr std::uint64_t kUnitElements = 131072;
-inline constexpr std::uint64_t kStatisticsBlock = 65536;  // elements of a partial sum
+#include "base/sizes.hpp"
 
-// Elements of one parameter, at a multiple of kUnitElements.
+namespace headrace::optimizer_cpu {
+using base::kBlockElements;
+using base::kChunkElements;
+
+// Elements of one parameter, from a multiple of kChunkElements on: at most a chunk.
 struct UnitPiece {
   std::uint32_t parameter = 0;  // an index into what was given
-  std::uint32_t elements = 0;   // at most kUnitElements
+  std::uint32_t elements = 0;
   std::uint64_t first_element = 0;
-  std::uint64_t first_block = 0;  // of all parameters' blocks of kStatisticsBlock
+  std::uint64_t first_block = 0;  // of all parameters' blocks
 };
 
-// A unit is as many neighbouring pieces as have at most kUnitElements.
+// A unit is as many neighbouring pieces as have at most a chunk's elements.
 class UnitList {
  public:
   void clear();

@@ -13,14 +13,14 @@
 #include "kernels/random_bits.hpp"
 
 namespace headrace::optimizer_cpu {
+using base::kBlockElements;
+using base::kScaleElements;
 using kernels::Arithmetic;
 using kernels::choose_instruction_set;
 using kernels::InstructionSet;
 using kernels::is_square;
 using kernels::kLoadKey;
 using kernels::kMaxMoments;
-using kernels::kRandomBlock;
-using kernels::kScaleBlock;
 using kernels::master_bytes;
 using kernels::MasterKind;
 using kernels::moment_bytes;

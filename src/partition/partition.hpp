@@ -16,11 +16,12 @@
 #include <string>
 #include <vector>
 
+#include "base/sizes.hpp"
 #include "headrace/tensor.hpp"
 
 namespace headrace::partition {
-inline constexpr std::uint64_t kBlockElements = 65536;
-inline constexpr std::uint64_t kParameterAlignment = 256;
+using base::kBlockElements;
+using base::kParameterAlignment;
 inline constexpr std::uint64_t kUsedAlignment = 2048;  // elements: 4 KiB of the narrowest stream
 
 struct GroupShape {

@@ -9,7 +9,7 @@
 #include "kernels/gradient_pass.hpp"
 
 namespace headrace::ranks {
-using partition::kBlockElements;
+using base::kBlockElements;
 
 Gradients::Gradients(const Parts& parts) : p_(parts) {
   const std::size_t parameters = p_.partition.parameters.size();

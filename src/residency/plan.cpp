@@ -26,7 +26,7 @@ RecordLayout record_layout(const optimizer_cpu::StateStreams& streams, std::uint
   for (std::uint32_t s = 0; s < streams.count; ++s) {
     layout.stream_offset_bytes[s] = at;
     layout.stream_bytes[s] =
-        base::ceil_div(elements, optimizer_cpu::kScaleBlock) * streams.stream[s].bytes_per_block;
+        base::ceil_div(elements, base::kScaleElements) * streams.stream[s].bytes_per_scale;
     at += align_up(layout.stream_bytes[s], kIoAlignment);
   }
   layout.size_bytes = at;
@@ -372,7 +372,7 @@ void Planner::lay_out_device_updates(Plan& plan) const {
                           array(elements * size_bytes(plan.sections[s].gradient_dtype));
     const auto streams = optimizer_cpu::state_streams(in_.settings, section.dtype);
     for (const auto& stream : streams.all())
-      bytes += array(base::ceil_div(elements, optimizer_cpu::kScaleBlock) * stream.bytes_per_block);
+      bytes += array(base::ceil_div(elements, base::kScaleElements) * stream.bytes_per_scale);
     plan.device_update_elements = std::max(plan.device_update_elements, elements);
     plan.device_update_slot_bytes = std::max(plan.device_update_slot_bytes, bytes);
   }
@@ -504,8 +504,8 @@ std::string table_of(const Plan& plan) {
 std::string Planner::smaller_tiles(std::uint64_t smallest, std::uint64_t limit) const {
   if (!in_.smallest_with_tiles) return "";
   std::uint64_t tile = part_.tile_elements, best = 0;
-  while (tile > partition::kBlockElements && smallest > limit) {
-    tile = base::align_up(tile / 2, partition::kBlockElements);
+  while (tile > base::kBlockElements && smallest > limit) {
+    tile = base::align_up(tile / 2, base::kBlockElements);
     const std::uint64_t bytes = in_.smallest_with_tiles(tile);
     if (bytes >= smallest) continue;
     smallest = bytes;

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <iterator>
 
+#include "base/sizes.hpp"
+
 namespace headrace::settings {
 namespace {
 constexpr Key section(std::string_view path, std::string_view help) {
@@ -391,8 +393,8 @@ constexpr Key kHonoured[] = {
            "The unit of optimizer work. Smaller tiles need less memory per update slot, larger "
            "ones fewer requests. "
            "Changes no result.")
-        .from(65536, 4194304)
-        .times(65536)
+        .from(base::kBlockElements, 4194304)
+        .times(base::kBlockElements)
         .in("elements")
         .into<&Settings::tile_elements>(),
     engine("headrace.update_slots", Kind::kInteger,

@@ -13,12 +13,11 @@
 #include <string_view>
 #include <vector>
 
+#include "base/sizes.hpp"
 #include "base/units.hpp"
 
 namespace headrace::swap {
-// What one checksum covers of every stream, whatever its bytes per element: the update workers'
-// unit.
-inline constexpr std::uint64_t kChunkElements = 131072;
+using base::kChunkElements;
 inline constexpr std::uint64_t kHeaderBytes = 4 * base::kKiB;
 inline constexpr char kRecordMagic[8] = {'h', 'r', 'r', 'e', 'c', 'o', 'r', 'd'};
 inline constexpr std::uint32_t kRecordVersion = 2;

@@ -124,7 +124,7 @@ void DeviceUpdates::queue_chunk(const TileLayout& tile, const TileUpdate& update
   for (std::uint32_t k = 0; k < moments(tile.arithmetic); ++k) {
     there.moment[k] = state.add(host.moment[k], count * moment_bytes(host.codec), memory);
     there.moment_scale[k] = static_cast<std::uint8_t*>(
-        state.add(host.moment_scale[k], base::ceil_div(count, kScaleBlock), memory));
+        state.add(host.moment_scale[k], base::ceil_div(count, base::kScaleElements), memory));
   }
   for (const Array& array : std::span(state.of, state.count))
     device_.copy(stream, array.device, array.host, array.bytes);

@@ -69,10 +69,10 @@ void update(const TileLayout& tile, const TileUpdate& with, std::uint64_t first,
 std::span<std::byte> TilePass::bytes_of(const PassStream& stream,
                                         std::uint64_t chunk) const noexcept {
   const auto bytes = [&](std::uint64_t elements) {
-    return elements / optimizer_cpu::kScaleBlock * stream.bytes_per_block;
+    return elements / base::kScaleElements * stream.bytes_per_scale;
   };
-  const std::uint64_t first = chunk * swap::kChunkElements;
-  const std::uint64_t end = std::min(first + swap::kChunkElements, tile.elements);
+  const std::uint64_t first = chunk * base::kChunkElements;
+  const std::uint64_t end = std::min(first + base::kChunkElements, tile.elements);
   return {stream.data + bytes(first), bytes(end) - bytes(first)};
 }
 
@@ -106,8 +106,8 @@ void TilePass::seal(std::uint64_t chunk) noexcept {
 
 void TilePass::run_chunk(void* context, std::uint64_t chunk) noexcept {
   auto& pass = *static_cast<TilePass*>(context);
-  const std::uint64_t first = chunk * swap::kChunkElements;
-  const std::uint64_t count = std::min(swap::kChunkElements, pass.tile.elements - first);
+  const std::uint64_t first = chunk * base::kChunkElements;
+  const std::uint64_t count = std::min(base::kChunkElements, pass.tile.elements - first);
   const auto began = std::chrono::steady_clock::now();
   if (pass.initial_weight != nullptr) {
     initialise(pass.tile, pass.initial_weight, first, count);

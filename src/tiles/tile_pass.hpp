@@ -33,7 +33,7 @@ struct TileLayout {
   std::byte* moment[optimizer_cpu::kMaxMoments] = {};
   std::byte* moment_scale[optimizer_cpu::kMaxMoments] = {};  // of 8-bit moments
 
-  // These elements, without a gradient. `first` is a multiple of kScaleBlock.
+  // These elements, without a gradient. `first` is a multiple of kScaleElements.
   optimizer_cpu::UpdateSpan span_of(std::uint64_t first, std::uint64_t count) const noexcept;
   optimizer_cpu::StoredMoment stored_moment(std::uint32_t which,
                                             std::uint64_t first) const noexcept;
@@ -42,7 +42,7 @@ struct TileLayout {
 // One stream of the tile: the weight, or one of its state.
 struct PassStream {
   std::byte* data = nullptr;
-  std::uint32_t bytes_per_block = 0;  // of optimizer_cpu::kScaleBlock elements
+  std::uint32_t bytes_per_scale = 0;  // of kScaleElements elements
   // One per chunk, in the record's header or beside the weight. With verify the old ones are
   // compared first, with seal the new ones written over them.
   std::uint64_t* checksums = nullptr;

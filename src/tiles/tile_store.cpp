@@ -181,11 +181,11 @@ void TileStore::prepare(TilePass& pass, std::uint32_t tile, TileView view, TileP
   const bool checked = p_.settings.checksums == Checksums::kOn && p_.swap != nullptr;
   pass.tile = layout(tile, view, parts);
   pass.stream_count = 0;
-  const auto add_stream = [&](std::byte* data, std::uint64_t bytes_per_block,
+  const auto add_stream = [&](std::byte* data, std::uint64_t bytes_per_scale,
                               std::uint64_t* checksums, bool on_nvme, std::uint32_t number) {
     PassStream& stream = pass.streams[pass.stream_count++];
     stream.data = data;
-    stream.bytes_per_block = static_cast<std::uint32_t>(bytes_per_block);
+    stream.bytes_per_scale = static_cast<std::uint32_t>(bytes_per_scale);
     stream.checksums = checksums;
     stream.verify = checked && on_nvme;
     stream.seal = checked && on_nvme && seal;
@@ -194,7 +194,7 @@ void TileStore::prepare(TilePass& pass, std::uint32_t tile, TileView view, TileP
     stream.seal_seed = swap::checksum_seed(identity(tile, state.generation + 1), number);
   };
   if (parts.weight) {
-    add_stream(view.weight, size_bytes(dtype) * optimizer_cpu::kScaleBlock,
+    add_stream(view.weight, size_bytes(dtype) * base::kScaleElements,
                weight_checksums_.data() + state.first_weight_checksum, view.weight_in_slot,
                swap::kWeightStream);
   }
@@ -203,7 +203,7 @@ void TileStore::prepare(TilePass& pass, std::uint32_t tile, TileView view, TileP
   std::uint64_t* checksums =
       view.record_in_slot ? reinterpret_cast<swap::RecordHeader*>(view.record)->checksum : nullptr;
   for (std::uint32_t s = 0; s < streams.count; ++s) {
-    add_stream(stream_of(tile, view, s), streams.stream[s].bytes_per_block, checksums,
+    add_stream(stream_of(tile, view, s), streams.stream[s].bytes_per_scale, checksums,
                view.record_in_slot, s);
     if (checksums != nullptr) checksums += pass.chunks();
   }

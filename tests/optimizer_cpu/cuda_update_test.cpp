@@ -72,7 +72,7 @@ class CudaUpdate : public testing::Test {
     for (std::uint32_t k = 0; k < kMaxMoments; ++k) {
       to.moment[k] = place(from.moment[k], from.elements, moment_bytes(from.codec));
       to.moment_scale[k] = static_cast<std::uint8_t*>(
-          place(from.moment_scale[k], base::ceil_div(from.elements, kScaleBlock), 1));
+          place(from.moment_scale[k], base::ceil_div(from.elements, kScaleElements), 1));
     }
     EXPECT_LE(used, kImageBytes);
     return to;
@@ -89,7 +89,7 @@ TEST_F(CudaUpdate, GivesTheReferencesBitsForEveryKind) {
     for (const std::uint64_t elements : {1u, 255u, 256u, 257u, 1000u}) {
       of.elements = elements;
       of.offset = random() % 20;
-      of.first_element = random() % 1000 * kScaleBlock;
+      of.first_element = random() % 1000 * kScaleElements;
       UpdateBuffers buffers(of);
       fill(buffers, random, elements % 4);
       ASSERT_TRUE(equals_reference(buffers, ordinary_step(of.rule))) << text_of(of);
@@ -128,7 +128,7 @@ TEST_F(CudaUpdate, GivesTheReferencesBitsAtEveryMagnitude) {
   std::mt19937_64 random(kSeed + 9);
   for_every_case([&](UpdateCase of) {
     if (of.kind != MasterKind::kSplitResidual || of.gradient_dtype != DType::kF32) return;
-    of.elements = kScaleBlock;
+    of.elements = kScaleElements;
     for (int exponent = -150; exponent < 128; exponent += exponent < -120 ? 1 : 13) {
       UpdateBuffers buffers(of);
       fill_at_magnitude(buffers, random, exponent);
@@ -149,7 +149,7 @@ TEST_F(CudaUpdate, GivesTheReferencesBitsForRandomTiles) {
     UpdateCase of = cases[random() % cases.size()];
     of.elements = random() % 1500;
     of.offset = random() % 16;
-    of.first_element = random() % 4096 * kScaleBlock;
+    of.first_element = random() % 4096 * kScaleElements;
     UpdateBuffers buffers(of);
     fill(buffers, random, random() % 4);
     const auto t = static_cast<std::uint64_t>(1) << random() % 20;

@@ -127,10 +127,10 @@ TEST(RandomBits, AreEvenInEveryByteAndBetweenNeighbours) {
   constexpr std::uint64_t kBlocks = 4;
   for (std::uint32_t shift = 0; shift < 32; shift += 8) {
     std::array<std::uint64_t, 256> bytes{}, differences{}, steps{}, parameters{};
-    for (std::uint64_t e = 0; e < kBlocks * kRandomBlock; ++e) {
+    for (std::uint64_t e = 0; e < kBlocks * kBlockElements; ++e) {
       const auto bits = [&](std::uint64_t parameter, std::uint64_t t, std::uint64_t element) {
         return random_bits(random_keys(random_key(kCodecSeed, parameter, t), element),
-                           static_cast<std::uint32_t>(element % kRandomBlock)) >>
+                           static_cast<std::uint32_t>(element % kBlockElements)) >>
                shift;
       };
       const std::uint32_t own = bits(0, 1, e);
@@ -139,7 +139,7 @@ TEST(RandomBits, AreEvenInEveryByteAndBetweenNeighbours) {
       ++steps[(bits(0, 2, e) - own) & 0xff];
       ++parameters[(bits(1, 1, e) - own) & 0xff];
     }
-    const double draws = kBlocks * kRandomBlock;
+    const double draws = kBlocks * kBlockElements;
     // Six standard deviations.
     for (const auto* seen : {&bytes, &differences, &steps, &parameters})
       EXPECT_NEAR(chi_square(*seen, draws), 255, 136) << "bits from " << shift;
@@ -150,12 +150,12 @@ TEST(RandomBits, HangOnSeedParameterStepAndElement) {
   const auto bits = [](std::uint64_t seed, std::uint64_t parameter, std::uint64_t t,
                        std::uint64_t element) {
     return random_bits(random_keys(random_key(seed, parameter, t), element),
-                       static_cast<std::uint32_t>(element % kRandomBlock));
+                       static_cast<std::uint32_t>(element % kBlockElements));
   };
   const std::uint32_t one = bits(1, 2, 3, 4);
   EXPECT_EQ(bits(1, 2, 3, 4), one);
   for (const std::uint32_t other : {bits(2, 2, 3, 4), bits(1, 3, 3, 4), bits(1, 2, 4, 4),
-                                    bits(1, 2, 3, 5), bits(1, 2, 3, 4 + kRandomBlock)})
+                                    bits(1, 2, 3, 5), bits(1, 2, 3, 4 + kBlockElements)})
     EXPECT_NE(other, one);
 }
 

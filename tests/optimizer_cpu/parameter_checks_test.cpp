@@ -265,14 +265,14 @@ TEST(UnitList, CoversEachElementOnceInUnitsOfBoundedWork) {
     std::uint64_t work = 0;
     for (const optimizer_cpu::UnitPiece& piece : list.unit(u)) {
       EXPECT_EQ(piece.first_element, covered[piece.parameter]);
-      EXPECT_EQ(piece.first_element % optimizer_cpu::kUnitElements, 0u);
+      EXPECT_EQ(piece.first_element % base::kChunkElements, 0u);
       EXPECT_EQ(piece.first_block, blocks);
       covered[piece.parameter] += piece.elements;
       blocks += (piece.elements + 65'535) / 65'536;
       work += piece.elements;
     }
     EXPECT_GT(work, 0u);
-    EXPECT_LE(work, optimizer_cpu::kUnitElements);
+    EXPECT_LE(work, base::kChunkElements);
   }
   EXPECT_EQ(covered, sizes);
   EXPECT_EQ(list.blocks(), blocks);

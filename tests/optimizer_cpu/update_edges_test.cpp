@@ -86,7 +86,7 @@ struct FencedArrays {
     span.master = put_one(1, whole.master, elements, master_bytes(whole.kind));
     for (std::uint32_t k = 0; k < kMaxMoments; ++k) {
       span.moment[k] = put_one(2 + k, whole.moment[k], elements, moment_bytes(whole.codec));
-      const std::uint64_t blocks = (elements + kScaleBlock - 1) / kScaleBlock;
+      const std::uint64_t blocks = (elements + kScaleElements - 1) / kScaleElements;
       span.moment_scale[k] =
           static_cast<std::uint8_t*>(put_one(4 + k, whole.moment_scale[k], blocks, 1));
     }

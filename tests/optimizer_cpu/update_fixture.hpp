@@ -72,8 +72,8 @@ struct UpdateBuffers {
         master(of.elements, master_bytes(of.kind), of.offset),
         moment{{of.elements, moment_bytes(of.codec), of.offset},
                {of.elements, moment_bytes(of.codec), of.offset}},
-        scale{{of.elements / kScaleBlock + 1, 1, of.offset},
-              {of.elements / kScaleBlock + 1, 1, of.offset}},
+        scale{{of.elements / kScaleElements + 1, 1, of.offset},
+              {of.elements / kScaleElements + 1, 1, of.offset}},
         gradient(of.elements, size_bytes(of.gradient_dtype), of.offset) {}
   UpdateBuffers(std::uint64_t elements, MasterKind kind, DType gradient_dtype, std::uint64_t offset)
       : UpdateBuffers(UpdateCase{.kind = kind,

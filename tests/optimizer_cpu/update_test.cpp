@@ -39,7 +39,7 @@ TEST_P(UpdateKernel, GivesTheReferencesBitsAtEveryShortLengthAndOffset) {
   for_every_case([&](UpdateCase of) {
     for (of.elements = 0; of.elements <= 4 * kLanesMax + 1; ++of.elements) {
       of.offset = random() % 4 * 5;
-      of.first_element = random() % 1000 * kScaleBlock;
+      of.first_element = random() % 1000 * kScaleElements;
       UpdateBuffers buffers(of);
       fill(buffers, random, of.elements % 4);
       ASSERT_TRUE(equals_reference(buffers, ordinary_step(of.rule)))
@@ -79,7 +79,7 @@ TEST_P(UpdateKernel, GivesTheReferencesBitsForRandomTiles) {
     UpdateCase of = cases[random() % cases.size()];
     of.elements = random() % 8 == 0 ? random() % 700 : random() % 70;
     of.offset = random() % 16;
-    of.first_element = random() % 4096 * kScaleBlock;
+    of.first_element = random() % 4096 * kScaleElements;
     UpdateBuffers buffers(of);
     fill(buffers, random, random() % 4);
     const auto t = static_cast<std::uint64_t>(1) << random() % 20;
@@ -108,7 +108,7 @@ TEST_P(UpdateKernel, GivesTheReferencesBitsAtEveryMagnitude) {
   std::mt19937_64 random(kSeed + 9);
   for_every_case([&](UpdateCase of) {
     if (of.gradient_dtype == DType::kF16) return;  // holds few of them
-    of.elements = kScaleBlock;
+    of.elements = kScaleElements;
     const bool block8 = of.codec == MomentCodec::kBlock8;
     for (int exponent = -150; exponent < 128; exponent += block8 && exponent < -120 ? 1 : 13) {
       UpdateBuffers buffers(of);
@@ -123,7 +123,7 @@ TEST_P(UpdateKernel, GivesTheReferencesBitsAtEveryMagnitude) {
 TEST_P(UpdateKernel, GivesTheReferencesBitsForAnyBytes) {
   std::mt19937_64 random(kSeed + 10);
   for_every_case([&](UpdateCase of) {
-    of.elements = 3 * kScaleBlock + 7;
+    of.elements = 3 * kScaleElements + 7;
     for (int scale = 0; scale < 256; scale += of.codec == MomentCodec::kBlock8 ? 12 : 128) {
       UpdateBuffers buffers(of);
       fill(buffers, random, 1);
@@ -152,8 +152,8 @@ TEST_P(UpdateKernel, GivesTheSameBitsInPieces) {
     UpdateBuffers pieces = whole;
     update_function(GetParam())(whole.span(), ordinary_step(of.rule));
     for (std::uint64_t at = 0; at < of.elements;) {
-      const std::uint64_t count =
-          std::min(of.elements - at, (1 + random() % 3) * kScaleBlock);  // scales are not divided
+      const std::uint64_t count = std::min(
+          of.elements - at, (1 + random() % 3) * kScaleElements);  // scales are not divided
       UpdateSpan span = pieces.span();
       span.elements = count;
       span.first_element += at;
@@ -164,7 +164,7 @@ TEST_P(UpdateKernel, GivesTheSameBitsInPieces) {
       span.master = moved(span.master, master_bytes(of.kind));
       for (std::uint32_t k = 0; k < kMaxMoments; ++k) {
         span.moment[k] = moved(span.moment[k], moment_bytes(of.codec));
-        if (span.moment_scale[k] != nullptr) span.moment_scale[k] += at / kScaleBlock;
+        if (span.moment_scale[k] != nullptr) span.moment_scale[k] += at / kScaleElements;
       }
       span.gradient =
           static_cast<const std::byte*>(span.gradient) + at * size_bytes(of.gradient_dtype);

@@ -17,7 +17,7 @@ class PendingUpdatesTest : public ::testing::Test {
  protected:
   static Partition two_groups() {
     const partition::GroupShape group{{{"weight", DType::kBf16, {64}, {}}}};
-    return partition::make_partition(std::vector{group, group}, partition::kBlockElements, 0, 1);
+    return partition::make_partition(std::vector{group, group}, base::kBlockElements, 0, 1);
   }
   static residency::Plan in_memory(const Partition& partition) {
     residency::Plan plan;

@@ -108,7 +108,7 @@ void accumulate(benchmark::State& state, DType sum, bool overwrite) {
   const pinned::Arena arena(kElements * 6, 1);
   std::byte* const source = arena.bytes().data() + kElements * 4;
   std::memset(source, 0x3a, kElements * 2);
-  std::vector<GradientPiece> pieces(kElements / 65536);
+  std::vector<GradientPiece> pieces(kElements / base::kBlockElements);
   Accumulation work;
   work.source = source;
   work.sum = arena.bytes().data();
@@ -116,7 +116,7 @@ void accumulate(benchmark::State& state, DType sum, bool overwrite) {
   work.elements = kElements;
   work.overwrite = overwrite;
   work.pieces = pieces.data();
-  work.first_piece_elements = work.piece_elements = 65536;
+  work.first_piece_elements = work.piece_elements = base::kBlockElements;
   const std::uint64_t per_element = 2 + size_bytes(sum) * (overwrite ? 1 : 2);
   measure(state, kElements * per_element, [&] { kernels::accumulate_on_host(work); });
 }
@@ -138,7 +138,7 @@ void xxh3(benchmark::State& state, const kernels::HashKernels& target) {
 struct Tile {
   tiles::TilePass pass;
   tiles::TileUpdate update;
-  std::array<std::uint64_t, 3 * kTileElements / swap::kChunkElements> checksums{};
+  std::array<std::uint64_t, 3 * kTileElements / base::kChunkElements> checksums{};
 
   partition::Parameter parameter;
 
@@ -153,7 +153,7 @@ struct Tile {
     std::uint64_t* checksum = checksums.data();
     const auto add = [&](std::byte* data, std::uint32_t bytes) {
       // One seed for both: what a pass seals the next one verifies.
-      const auto per_block = static_cast<std::uint32_t>(bytes * optimizer_cpu::kScaleBlock);
+      const auto per_block = static_cast<std::uint32_t>(bytes * base::kScaleElements);
       pass.streams[pass.stream_count++] = {data, per_block, checksum, true, true, 7, 7};
       checksum += pass.chunks();
     };

@@ -37,7 +37,7 @@ TransferMover::~TransferMover() {
 }
 
 std::uint64_t TransferMover::most(const Transfer& transfer) {
-  return transfer.kind == Transfers::kAdded ? 65536 : ~std::uint64_t{0};
+  return transfer.kind == Transfers::kAdded ? base::kBlockElements : ~std::uint64_t{0};
 }
 
 TransferMover::Region TransferMover::region_of(const Transfer& transfer,

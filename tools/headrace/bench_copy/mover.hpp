@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/sizes.hpp"
 #include "bench_copy/buffers.hpp"
 #include "bench_copy/pattern.hpp"
 
@@ -14,7 +15,8 @@ namespace headrace::tools {
 // way has a stream of its own and a thread that queues: copies of pageable memory hold it up.
 class TransferMover {
  public:
-  static constexpr std::uint64_t kPieceElements = 65536;  // as an engine's gradients have them
+  // As an engine's gradients have them.
+  static constexpr std::uint64_t kPieceElements = base::kBlockElements;
 
   //   buffer_bytes  at least the largest transfer's, and four times a gradient's
   //   region_bytes  that transfers wander over, where one is not larger

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/sizes.hpp"
 #include "base/units.hpp"
 #include "bench_optimizer/contest.hpp"
 #include "bench_optimizer/options.hpp"
@@ -40,7 +41,7 @@ void fit_to_memory(OptimizerBenchOptions& options, std::vector<std::string>& war
     return needed(elements) <= left.value - left.value / 8;
   };
   while (!fits(options.elements) && options.elements >= 2 * kLeastElements)
-    options.elements = base::align_up(options.elements / 2, 65536);
+    options.elements = base::align_up(options.elements / 2, base::kBlockElements);
   if (!fits(options.elements) || (options.elements_given && options.elements != asked)) {
     throw Fault{fmt::format("{} parameters of these rows need {} of memory, and {} leaves {}",
                             grouped(asked), base::format_bytes(needed(asked)), left.source,

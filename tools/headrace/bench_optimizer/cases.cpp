@@ -4,32 +4,32 @@
 #include <fmt/core.h>
 
 namespace headrace::tools {
-using optimizer_cpu::kScaleBlock;
+using base::kScaleElements;
 
 std::vector<Stream> streams_of(const Case& of) {
-  constexpr auto kBlock = static_cast<std::uint32_t>(kScaleBlock);
+  constexpr auto kBlock = static_cast<std::uint32_t>(base::kScaleElements);
   std::vector<Stream> streams;
   streams.push_back({.role = Role::kWeight,
                      .weight = of.weight,
-                     .bytes_per_block = weight_bytes(of.weight) * kBlock});
+                     .bytes_per_scale = weight_bytes(of.weight) * kBlock});
   if (const std::uint32_t bytes = master_bytes(of.weight); bytes > 0)
     streams.push_back(
-        {.role = Role::kMaster, .weight = of.weight, .bytes_per_block = bytes * kBlock});
+        {.role = Role::kMaster, .weight = of.weight, .bytes_per_scale = bytes * kBlock});
   for (std::uint32_t k = 0; k < moments(of.arithmetic()); ++k) {
     Stream moment{.role = Role::kMoment,
                   .codec = of.moments,
                   .square = is_square(of.arithmetic(), k),
-                  .bytes_per_block = optimizer_cpu::moment_bytes(of.moments) * kBlock};
+                  .bytes_per_scale = optimizer_cpu::moment_bytes(of.moments) * kBlock};
     streams.push_back(moment);
     if (of.moments != MomentCodec::kBlock8) continue;
     moment.role = Role::kScale;
-    moment.bytes_per_block = 1;
+    moment.bytes_per_scale = 1;
     streams.push_back(moment);
   }
   streams.push_back(
       {.role = Role::kGradient,
        .gradient = of.gradient,
-       .bytes_per_block = static_cast<std::uint32_t>(size_bytes(of.gradient)) * kBlock});
+       .bytes_per_scale = static_cast<std::uint32_t>(size_bytes(of.gradient)) * kBlock});
   return streams;
 }
 
@@ -38,7 +38,7 @@ Moved moved_per_parameter(const Case& of) {
   Moved moved;
   for (const Stream& stream : streams_of(of)) {
     const double bytes =
-        static_cast<double>(stream.bytes_per_block) / static_cast<double>(kScaleBlock);
+        static_cast<double>(stream.bytes_per_scale) / static_cast<double>(base::kScaleElements);
     if (stream.role != Role::kWeight || !master_apart) moved.read += bytes;
     if (stream.role != Role::kGradient) moved.written += bytes;
   }

@@ -61,11 +61,11 @@ struct Stream {
   MomentCodec codec = {};             // kMoment, kScale
   bool square = false;                // kMoment, kScale: of a sum of squares
   DType gradient = {};                // kGradient
-  std::uint32_t bytes_per_block = 0;  // of optimizer_cpu::kScaleBlock elements
+  std::uint32_t bytes_per_scale = 0;  // of kScaleElements elements
   friend bool operator==(const Stream&, const Stream&) = default;
 
   std::uint64_t bytes(std::uint64_t elements) const {
-    return elements / optimizer_cpu::kScaleBlock * bytes_per_block;
+    return elements / base::kScaleElements * bytes_per_scale;
   }
 };
 // A weight, what a record may hold, a gradient.

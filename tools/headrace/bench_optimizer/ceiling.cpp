@@ -34,8 +34,8 @@ double run_in_place(const CeilingKind& kind, const std::vector<Stream>& streams,
     std::size_t count = 0;
     for (const Stream& stream : streams) {
       const std::span<std::byte> bytes = memory.unit(stream, unit);
-      if (kind.abreast && stream.bytes_per_block >= kLeastPiece) {
-        piece[count] = stream.bytes_per_block;
+      if (kind.abreast && stream.bytes_per_scale >= kLeastPiece) {
+        piece[count] = stream.bytes_per_scale;
         abreast[count++] = bytes;
       } else {
         kind.pass(bytes.data(), bytes.size());

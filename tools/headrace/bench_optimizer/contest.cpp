@@ -143,8 +143,8 @@ class Rounds {
 
 double Footprint::bytes_per_parameter() const {
   double sum = 0;
-  for (const Stream& stream : streams) sum += stream.bytes_per_block;
-  return sum / static_cast<double>(optimizer_cpu::kScaleBlock);
+  for (const Stream& stream : streams) sum += stream.bytes_per_scale;
+  return sum / static_cast<double>(base::kScaleElements);
 }
 
 MedianInterval UpdateContest::ns_per_parameter(const UpdateRow& row) const {

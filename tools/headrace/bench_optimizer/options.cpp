@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/sizes.hpp"
 #include "base/units.hpp"
 #include "bench_optimizer/selection.hpp"
 #include "command_line/command_line.hpp"
@@ -109,9 +110,9 @@ std::uint64_t to_elements(const std::string& word) {
     throw Fault{"--parameters '" + word + "' is not understood", "Give something like 64M"};
   const std::uint64_t number =
       command_line::to_whole("--parameters", word.substr(0, end), {1, kMostElements});
-  if (number > kMostElements / factor || number * factor < 65536)
+  if (number > kMostElements / factor || number * factor < base::kBlockElements)
     throw Fault{"--parameters " + word + " is out of range", "Give from 64k to 1024G"};
-  return base::align_up(number * factor, 65536);
+  return base::align_up(number * factor, base::kBlockElements);
 }
 
 double to_least_share(const std::string& word) {

@@ -15,8 +15,8 @@
 
 namespace headrace::tools {
 namespace {
-using optimizer_cpu::kScaleBlock;
-using swap::kChunkElements;
+using base::kChunkElements;
+using base::kScaleElements;
 
 // Streams whose addresses differ by a large power of two alone contend for the same places in the
 // first-level cache: an update and the ceiling over them take up to 1.6 times as long.
@@ -64,7 +64,7 @@ StateMemory::StateMemory(std::vector<Stream> streams, std::uint64_t elements, Ga
   }
   for (const Stream& stream : streams_) {
     const std::span<std::byte> first = unit(stream, 0);
-    write_values(stream, std::min(elements, swap::kChunkElements), first.data());
+    write_values(stream, std::min(elements, base::kChunkElements), first.data());
     gang.run(threads, units() - 1, [&](std::uint64_t i) {
       const std::span<std::byte> other = unit(stream, i + 1);
       std::memcpy(other.data(), first.data(), other.size());
@@ -73,7 +73,7 @@ StateMemory::StateMemory(std::vector<Stream> streams, std::uint64_t elements, Ga
 }
 
 std::uint64_t StateMemory::units() const noexcept {
-  return base::ceil_div(elements_, swap::kChunkElements);
+  return base::ceil_div(elements_, base::kChunkElements);
 }
 
 std::byte* StateMemory::data(const Stream& stream) const {
@@ -83,8 +83,8 @@ std::byte* StateMemory::data(const Stream& stream) const {
 }
 
 std::span<std::byte> StateMemory::unit(const Stream& stream, std::uint64_t unit) const {
-  const std::uint64_t first = unit * swap::kChunkElements;
-  const std::uint64_t end = std::min(first + swap::kChunkElements, elements_);
+  const std::uint64_t first = unit * base::kChunkElements;
+  const std::uint64_t end = std::min(first + base::kChunkElements, elements_);
   return {data(stream) + stream.bytes(first), stream.bytes(end - first)};
 }
 
@@ -122,7 +122,7 @@ UpdatePass::UpdatePass(const Case& of, const StateMemory& memory)
     // One seed for both: what a pass seals the next one verifies.
     pass_.streams[pass_.stream_count] = {
         .data = data,
-        .bytes_per_block = stream.bytes_per_block,
+        .bytes_per_scale = stream.bytes_per_scale,
         .checksums = checksums_.data() + pass_.stream_count * pass_.chunks(),
         .verify = true,
         .seal = true,
@@ -170,7 +170,7 @@ void UpdatePass::check_checksums() const {
 
 std::vector<std::byte> UpdatePass::written_sample() const {
   std::vector<std::byte> sample;
-  const std::uint64_t elements = std::min(swap::kChunkElements, memory_.elements());
+  const std::uint64_t elements = std::min(base::kChunkElements, memory_.elements());
   for (const Stream& stream : streams_of(case_)) {
     if (stream.role == Role::kGradient) continue;
     const std::byte* const data = memory_.data(stream);

@@ -13,11 +13,11 @@
 #include "tiles/tile_pass.hpp"
 
 namespace headrace::tools {
-// All streams that any case has, each once. Every unit (swap::kChunkElements) begins with the same
+// All streams that any case has, each once. Every unit (kChunkElements) begins with the same
 // values.
 class StateMemory {
  public:
-  //   elements  a multiple of optimizer_cpu::kScaleBlock
+  //   elements  a multiple of kScaleElements
   // Throws headrace::Error kOutOfBudget.
   StateMemory(std::vector<Stream> streams, std::uint64_t elements, Gang& gang,
               std::uint32_t threads);

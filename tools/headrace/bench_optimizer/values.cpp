@@ -65,7 +65,7 @@ void write_weight_or_master(const Stream& stream, const std::vector<float>& valu
 void write_moment(const Stream& stream, const std::vector<float>& values, std::byte* out) {
   // One of codes and scales is wanted; they are made together.
   std::vector<std::byte> codes(values.size() * sizeof(float));
-  std::vector<std::uint8_t> scales(values.size() / optimizer_cpu::kScaleBlock);
+  std::vector<std::uint8_t> scales(values.size() / base::kScaleElements);
   optimizer_cpu::encode_moment({.codec = stream.codec,
                                 .square = stream.square,
                                 .index = stream.square ? 1u : 0u,

@@ -183,9 +183,8 @@ std::string smallest_change(Planning& planning, const Scenario& s) {
     variants.add(fmt::format("set headrace.prefetch_groups to {}", groups),
                  [=](Scenario& v) { v.settings.prefetch_groups = groups; });
   }
-  for (std::uint64_t tile = s.settings.tile_elements / 2; tile >= partition::kBlockElements;
-       tile /= 2) {
-    if (tile % partition::kBlockElements != 0) break;
+  for (std::uint64_t tile = s.settings.tile_elements / 2; tile >= base::kBlockElements; tile /= 2) {
+    if (tile % base::kBlockElements != 0) break;
     variants.add(fmt::format("set headrace.tile_elements to {}", tile),
                  [=](Scenario& v) { v.settings.tile_elements = tile; });
   }

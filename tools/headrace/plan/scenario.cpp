@@ -102,7 +102,7 @@ std::string floor_refusal(const Scenario& s) {
   const optimizer_cpu::StateStreams streams = optimizer_cpu::state_streams(s.settings, s.dtype());
   double state = 0;
   for (const optimizer_cpu::StateStream& stream : streams.all())
-    state += trained * stream.bytes_per_block / optimizer_cpu::kScaleBlock;
+    state += trained * stream.bytes_per_scale / base::kScaleElements;
   const auto host = static_cast<double>(s.machine.host_bytes / s.ranks_per_node());
   const auto nvme = static_cast<double>(s.machine.nvme_bytes / s.ranks_per_node());
   const auto text = [](double bytes) { return base::format_bytes(whole_bytes(bytes)); };
