@@ -62,8 +62,8 @@ struct Stats {
   std::uint64_t engine_bytes = 0;
   std::string io_queue;         // "uring", "aio" or "threads"; empty without NVMe
   std::string io_queue_reason;  // why a preferred one was passed over; empty if none was
-  // "registered buffers and files", and why either is not registered; empty for queues that register
-  // nothing.
+  // "registered buffers and files", and why either is not registered; empty for queues that
+  // register nothing.
   std::string io_queue_details;
   bool direct_io = false;
   std::vector<DriveStats> drives;  // in the order of the paths; empty without NVMe

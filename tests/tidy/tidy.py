@@ -35,6 +35,7 @@ TEST = re.compile(r"^TEST(?:_[FP])?\((\w+), (\w+)\)", re.MULTILINE)
 PROGRAM = re.compile(r"`\w+_test: ")
 NAMED_TEST = re.compile(r"[`/ ]([A-Z]\w+)\.([A-Z]\w+)(?:/[\w*]+)?`")
 TYPE = re.compile(r"^(?:struct|class|enum class) (\w+)(?: final)?(?: :.*)?\s*\{")
+MARK = re.compile(r"^\s*// \[/?\w+\]$")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
 
@@ -122,15 +123,18 @@ def public_faults(where, name, bracket, target):
 
 
 def region(path, name):
-    """A file, or its lines between `// [name]` and `// [/name]`; None where there are none."""
+    """A file, or its lines between `// [name]` and `// [/name]`; None where there are none.
+
+    Marks of other regions are left out.
+    """
     lines = path.read_text(encoding="utf-8").splitlines()
-    if name is None:
-        return textwrap.dedent("\n".join(lines)).strip("\n")
-    marks = [number for number, line in enumerate(lines)
-             if line.strip() in (f"// [{name}]", f"// [/{name}]")]
-    if len(marks) != 2:
-        return None
-    return textwrap.dedent("\n".join(lines[marks[0] + 1:marks[1]])).strip("\n")
+    if name is not None:
+        marks = [number for number, line in enumerate(lines)
+                 if line.strip() in (f"// [{name}]", f"// [/{name}]")]
+        if len(marks) != 2:
+            return None
+        lines = [line for line in lines[marks[0] + 1:marks[1]] if not MARK.match(line)]
+    return textwrap.dedent("\n".join(lines)).strip("\n")
 
 
 def doc_faults(root, path):

@@ -100,6 +100,12 @@ class Docs(Tree):
         self.write("README.md", "<!-- compiled: examples/a.cpp part -->\n```cpp\nint x;\n```\n")
         self.assertEqual(self.text_faults(), [])
 
+    def test_marks_inside_a_region_are_left_out(self):
+        self.write("examples/b.cpp", LICENCE + "// [a]\nint x;\n// [b]\nint y;\n// [/b]\n// [/a]\n")
+        block = "```cpp\nint x;\nint y;\n```\n"
+        self.write("README.md", "<!-- compiled: examples/b.cpp a -->\n" + block)
+        self.assertEqual(self.text_faults(), [])
+
     def test_changed_block_fails(self):
         self.write("docs/a.md", "<!-- compiled: examples/a.cpp part -->\n```cpp\nint y;\n```\n")
         self.assert_one("docs/a.md:2: the block differs")
