@@ -7,15 +7,15 @@
 #include "headrace/device.hpp"
 
 namespace headrace {
-// What a call is for: every rank must make the same calls in the same order, and a rank that does
-// not is named with both tags.
+// Names a call. Every rank must make the same calls in the same order; an error names a rank that
+// does not, with both tags.
 struct CollectiveTag {
   std::uint64_t sequence = 0;
   std::string_view what;  // e.g. "gather h.3"
 };
 
 // Threads: the trainer's, one call at a time per rank.
-// Order:   stream-ordered: a call sees what was queued on `stream` before it, later work on
+// Order:   stream-ordered: a call sees the work queued on `stream` before it, and later work on
 //          `stream` sees its result.
 // Throws headrace::Error kPeerLost when another rank left, called something else, or did not come
 //          within the deadline; from then on every call throws it.
@@ -35,8 +35,8 @@ class Collective {
   // values[i] becomes the sum over ranks, added in rank order: equal on all ranks. Blocks.
   virtual void all_reduce_sum(CollectiveTag tag, double* values, std::uint64_t count) = 0;
   virtual void barrier(CollectiveTag tag) = 0;
-  // After a local failure: every rank's pending and later calls end in kPeerLost with `why`. Never
-  // throws.
+  // Called after a local failure: every rank's pending and later calls end in kPeerLost with `why`.
+  // Never throws.
   virtual void abort(std::string_view why) noexcept = 0;
 };
 }  // namespace headrace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// headrace/stats.hpp: what moved and what it cost, counted by the engine.
+// headrace/stats.hpp: the engine's counts of bytes, requests and seconds, and its plan.
 #pragma once
 #include <cstdint>
 #include <string>

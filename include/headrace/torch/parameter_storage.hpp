@@ -2,9 +2,9 @@
 // headrace/torch/parameter_storage.hpp: the torch storage of one parameter, parked or bound.
 //
 // The parameter and its views lie on it for as long as the model lives; only the address behind it
-// changes. Parked, the storage keeps its size and has no memory, and torch throws the
-// given text at whoever asks for its address: print, save, an optimizer, any operator. What needs
-// no values (sizes, views, detach) goes on working.
+// changes. Parked, the storage keeps its size and has no memory, and torch throws the given text at
+// any request for its address: print, save, an optimizer, any operator. Calls that need no values
+// (sizes, views, detach) still work.
 //
 // Knows nothing of the engine.
 #pragma once

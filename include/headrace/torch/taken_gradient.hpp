@@ -4,9 +4,9 @@
 //
 // Were .grad() undefined, code that looks for gradients itself would find none and go on:
 // clip_grad_norm_ would clip nothing and return 0, an optimizer would update nothing. So a tensor
-// of the gradient's shape and type stands there, without memory, and torch throws its text at
-// whoever reads or writes it. torch adds the next gradient to what is in .grad(), so a hook on the
-// parameter takes the stand-in away just before.
+// of the gradient's shape and type stands there, without memory, and torch throws its text at any
+// read or write of it. torch adds the next gradient to .grad(), so a hook on the parameter takes
+// the stand-in away just before.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/graph_task.h>
