@@ -334,7 +334,7 @@ headrace_code headrace_engine_keep_bound(headrace_engine* engine, headrace_group
                                          headrace_error* error);
 headrace_code headrace_engine_freeze(headrace_engine* engine, headrace_error* error);
 
-/* What was registered. */
+/* The registered groups and parameters. */
 headrace_code headrace_engine_group_count(headrace_engine* engine, uint32_t* out_count,
                                           headrace_error* error);
 headrace_code headrace_engine_parameter_count(headrace_engine* engine, uint32_t* out_count,

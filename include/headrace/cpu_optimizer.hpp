@@ -153,8 +153,8 @@ class CpuOptimizer {
   // Throws  kInvalidArgument, naming parameter and array, for a length, a null pointer, an
   //         alignment, arrays that overlap where one of them is written, t = 0, hyperparameters,
   //         options, a step size that overflows, and a number given twice where moments are
-  //         rounded; kNotFinite with NonFinite::kStop. Nothing was updated then. What a caller's
-  //         pool throws comes out of here: thrown in the first pass, nothing was updated; in the
+  //         rounded; kNotFinite with NonFinite::kStop. Nothing was updated then. An exception of a
+  //         caller's pool comes out of here: thrown in the first pass, nothing was updated; in the
   //         second, everything was.
   CpuStepResult step(std::span<const ParameterUpdate> parameters, const StepOptions& options);
   // The same with statistics taken before, of all gradients: where other ranks or calls share the

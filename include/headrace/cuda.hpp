@@ -51,7 +51,7 @@ struct CudaOptions {
 //        overhead.
 std::shared_ptr<Device> make_cuda_device(const CudaOptions& options = {});
 
-// What make_cuda_device() takes, for plans: the same in every build.
+// The memory that make_cuda_device() takes, for plans: the same in every build.
 DeviceOverhead cuda_overhead() noexcept;
 
 struct CudaGpu {

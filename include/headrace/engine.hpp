@@ -54,7 +54,7 @@ struct EngineOptions {
   std::shared_ptr<Device> device = nullptr;          // null: the CPU
   std::shared_ptr<Collective> collective = nullptr;  // null: one rank
   LogSink log = nullptr;                             // null: warnings and errors to stderr
-  // Events (headrace/trace.hpp) kept between two calls of take_trace(), 72 bytes each; at most
+  // Events (headrace/trace.hpp) kept between two calls of take_trace(), 56 bytes each; at most
   // 2^26. 0: no trace.
   std::uint64_t trace_events = 0;
   // Asked about ten times a second by the thread whose call waits, and between tiles by store() and
@@ -158,11 +158,11 @@ class Engine {
   // Cost:    reads the tiles it lies in, and writes those where a bit changed, through one update
   //          slot; the group's next gather reads again.
   // Order:   after load() of its group. Collective: every rank calls alike, each for its shard.
-  // Throws   kWrongState naming the group when it was never loaded, or is gathered in a slot. What
-  //          `source` throws, kIo, kCorrupt, kIoStalled before anything was written back: elements
-  //          before the stretch at hand are replaced, the others are as before. If any are
-  //          replaced, gather, store, hashes and step are refused by name until the same content,
-  //          or the group, was loaded whole. An error while writing back fails the engine.
+  // Throws   kWrongState naming the group when it was never loaded, or is gathered in a slot; an
+  //          exception of `source`, kIo, kCorrupt or kIoStalled before anything was written back:
+  //          elements before the stretch at hand are replaced, the others are as before. If any
+  //          are replaced, gather, store, hashes and step are refused by name until the same
+  //          content, or the group, was loaded whole. An error while writing back fails the engine.
   void load(ParameterId id, Content content, const Source& source);
   // Says that something wrote to this group's weights while they were gathered: drive and memory
   // may differ now, and the masters do not have the change. gather, store, hashes, step and load()

@@ -180,7 +180,7 @@ class OnDemandTable {
     std::size_t argument;
   };
 
-  // torch would swallow an exception. What happens without it is never silent: the group stays
+  // torch would swallow an exception. Without one the failure is never silent: the group stays
   // parked, and the operator throws its text.
   static std::unique_ptr<at::ObserverContext> before_operator(
       const at::RecordFunction& op) noexcept {

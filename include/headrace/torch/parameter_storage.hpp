@@ -77,7 +77,7 @@ class ParameterStorage {
     const auto elements = size_bytes() / c10::elementSize(type_);
     return view({static_cast<std::int64_t>(elements)});
   }
-  // What every tensor on it leads to: a parameter, its views, what autograd saved of it.
+  // Every tensor on it leads here: a parameter, its views, tensors that autograd saved.
   const c10::StorageImpl* key() const { return storage_.unsafeGetStorageImpl(); }
   std::size_t size_bytes() const { return storage_.nbytes(); }
   // False for a tensor that torch moved elsewhere (Module::to, torch::load, set_data).

@@ -27,8 +27,8 @@ class TakenGradient {
       : stand_in_(ParameterStorage(place, parameter.scalar_type(), parameter.nbytes(), text)
                       .view(parameter.sizes())) {}
 
-  // The gradient that torch has written; undefined if it had none. What was taken before stays
-  // marked as such, whatever becomes of this one.
+  // The gradient that torch has written; undefined if it had none. Gradients taken before stay
+  // marked as taken, whatever becomes of this one.
   at::Tensor take_from(const at::Tensor& parameter) const {
     at::Tensor& place = parameter.mutable_grad();
     if (place.is_same(stand_in_)) return {};
