@@ -25,7 +25,7 @@
 // Threads: one trainer thread at a time, and those that autograd starts for it. A call from a
 //          second one while the first is inside a call, or a backward pass on the CPU, is refused.
 // Errors:  headrace::Error, out of backward() too.
-// Memory:  a group whose parameters are not all used, or not all trained, holds its buffer until
+// Memory:  a group whose parameters are not all used, or not all trained, holds its slot until
 //          the end of backward, or until another group needs it.
 // Uses that no call brackets (a weight that another block captured, a loss kept in the module,
 //          second derivatives) throw, or are served on demand: serve_on_demand().
