@@ -22,6 +22,7 @@ int main(int argc, char** argv) try {
     settings.nvme_paths = {argv[1]};
     settings.allow_memory_backed = true;  // four numbers may lie in a tmpfs
   }
+  // [engine]
   headrace::Engine engine(settings);
   const headrace::GroupId group =
       engine.add_group("linear", {{"weight", headrace::DType::kF32, {2, 2}}});
@@ -48,6 +49,7 @@ int main(int argc, char** argv) try {
   std::printf("parameters %s\n", engine.hash_parameters().c_str());
   std::printf("state      %s\n", engine.hash_optimizer_state().c_str());
   engine.close();  // threads, files and memory are gone when it returns
+  // [/engine]
 } catch (const std::exception& error) {
   std::fprintf(stderr, "01_one_parameter: %s\n", error.what());
   return 1;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * headrace/c.h: the engine in C. What each call does, costs and leaves behind after an error is
- * said in headrace/engine.hpp, by the same names; here stands what is C's own. Compiles as C99 and
+ * headrace/c.h: the engine in C. headrace/engine.hpp says, by the same names, what each call does,
+ * costs and leaves behind after an error; this header says what is C's own. Compiles as C99 and
  * C++11.
  *
  * Conventions
@@ -16,8 +16,8 @@
  *     Fields are only ever added at the end: a program and a library of different minor age
  *     understand each other by struct_size, which is 4096 at most. Structs are copied: what they
  *     point at may go when the call returns, unless said.
- *  5. Handles are numbers in a pointer's clothes: never an address. One that was destroyed, never
- *     made, or is of another kind gives HEADRACE_INVALID_ARGUMENT. A process has room for 256
+ *  5. Handles are numbers in pointers, never addresses. One that was destroyed, never made, or is
+ *     of another kind gives HEADRACE_INVALID_ARGUMENT. A process has room for 256
  *     engines and 8192 headrace_gathered; one more is HEADRACE_OUT_OF_BUDGET. Groups, parameters
  *     and hyperparameter sets are small integers, counted from 0 in the order they were added;
  *     one that an engine never gave out is HEADRACE_NOT_FOUND.
@@ -25,15 +25,17 @@
  *     that comes out is written to (buffer, capacity); *out_needed is its size with the NUL. With
  *     capacity 0 only that is written; with too little room the call ends in
  *     HEADRACE_INVALID_ARGUMENT and writes both it and what fits. Lists likewise, in entries.
- *  7. Callbacks come with a void* context and run on the thread of the call that was given them,
- *     unless said. They return HEADRACE_OK, or a code that ends that call with this code. They must
- *     not throw or longjmp. Of the engine that called them they may ask what convention 8 allows
- *     beside that call; all else is refused.
- *  8. Threads: different engines share nothing. Of one engine, questions (counts, names, facts,
- *     shapes, plan, stats, and all calls on a headrace_gathered) may come at any time but during
- *     registration, freeze and close; headrace_engine_gather() and headrace_engine_add_gradient()
- *     from several threads at once, but beside questions alone; every other call alone but for
- *     questions. A call that comes at another time, and destroy while any call is under way, is
+ *  7. Callbacks take a void* context and run on the thread of the call that received them, unless
+ *     said. They return HEADRACE_OK, or a code that ends that call with this code. They must not
+ *     throw or longjmp. They may make the calls on the engine that convention 8 allows beside that
+ *     call; all others are refused.
+ *  8. Threads: different engines share nothing. Of one engine
+ *     - questions (counts, names, facts, shapes, plan, stats, and all calls on a
+ *       headrace_gathered) may come at any time but during registration, freeze and close;
+ *     - headrace_engine_gather() and headrace_engine_add_gradient() may come from several threads
+ *       at once, but only beside each other and questions;
+ *     - every other call may come only beside questions.
+ *     A call that comes at another time, and destroy while any call is under way, is
  *     HEADRACE_WRONG_STATE and does nothing.
  *  9. Numbers of enums are never used again for something else. An unknown one is refused.
  * 10. Compatible means: same major version, and while that is 0 the same minor.
@@ -43,8 +45,8 @@
  * 12. The shared library may be unloaded when every engine is destroyed.
  *
  * After an error an engine is as before the call and the call may be repeated, unless said here or
- * in headrace/engine.hpp. HEADRACE_FAILED and HEADRACE_INTERRUPTED are for good: what is left is to
- * ask questions, to release, close and destroy.
+ * in headrace/engine.hpp. HEADRACE_FAILED and HEADRACE_INTERRUPTED are final: after them an engine
+ * only takes questions, release, close and destroy.
  */
 #ifndef HEADRACE_C_H
 #define HEADRACE_C_H
@@ -83,8 +85,8 @@ enum {
 };
 /* "kIo" and so on; "unknown code" for another number. Never NULL. */
 const char* headrace_code_name(headrace_code code);
-/* Whether an error with this code, before the first step, says that what was asked for cannot be
- * done as asked: 1, or 0. HEADRACE_IO is 0: there sys_errno tells a path from a drive. */
+/* Whether an error with this code, before the first step, says that the request cannot be met as
+ * given: 1, or 0. HEADRACE_IO is 0: there sys_errno tells a path from a drive. */
 int32_t headrace_is_refusal(headrace_code code);
 
 typedef struct headrace_error {
@@ -104,7 +106,7 @@ static inline void headrace_error_init(headrace_error* error, char* message, siz
   error->message_needed = 0;
 }
 
-/* ---- what a parameter is ---- */
+/* ---- a parameter ---- */
 typedef int32_t headrace_dtype;
 enum { HEADRACE_F32 = 0, HEADRACE_BF16 = 1, HEADRACE_F16 = 2 };
 typedef uint32_t headrace_group;
@@ -175,20 +177,21 @@ typedef struct headrace_accumulation {
   headrace_dtype source_dtype;
   const void* source; /* device memory */
   headrace_dtype sum_dtype;
-  int32_t overwrite; /* 0: add to what is at `sum` */
+  int32_t overwrite; /* 0: add to the values at `sum` */
   void* sum;         /* host memory; device memory with several ranks */
   uint64_t elements;
   headrace_gradient_piece* pieces; /* host memory, one per piece; NULL: nothing is reported */
   uint64_t first_piece_elements;   /* 0: piece_elements */
-  uint64_t piece_elements;         /* 0: all that is left is one piece */
+  uint64_t piece_elements;         /* 0: the rest is one piece */
 } headrace_accumulation;
 /* Does it on the calling thread, for a device whose memory the CPU can read. Needs no engine; may
  * be called from anywhere, also from headrace_device.accumulate. */
 headrace_code headrace_accumulate(const headrace_accumulation* work, headrace_error* error);
 
 /* headrace/device.hpp as a table. Calls come from any engine thread and from the threads that call
- * the engine, several at once; of one stream one at a time. What returns a code may return any but
- * HEADRACE_OK to fail the call that needed it. All functions are required. `name` is copied. */
+ * the engine, several at once; of one stream one at a time. A function that returns a code may
+ * return any but HEADRACE_OK to fail the call that needed it. All functions are required. `name` is
+ * copied. */
 typedef struct headrace_device {
   uint32_t struct_size;
   int32_t shares_host_memory;
@@ -205,7 +208,7 @@ typedef struct headrace_device {
                              size_t size_bytes);
   headrace_code (*accumulate)(void* context, headrace_stream stream,
                               const headrace_accumulation* work); /* copy *work */
-  /* function(argument) is called once, from any thread, when the stream has come here. */
+  /* Calls function(argument) once, from any thread, when the stream has come here. */
   headrace_code (*notify)(void* context, headrace_stream stream, void (*function)(void* argument),
                           void* argument);
   headrace_code (*record)(void* context, headrace_stream stream, headrace_event* out_event);
@@ -218,8 +221,8 @@ typedef struct headrace_device {
 typedef struct headrace_cuda {
   uint32_t struct_size;
   int32_t ordinal; /* among the GPUs that CUDA_VISIBLE_DEVICES shows */
-  uint32_t
-      host_threads; /* that add up gradients in host memory; 0: a quarter of the CPUs, 1 to 8 */
+  /* Threads that add up gradients in host memory; 0: a quarter of the CPUs, 1 to 8. */
+  uint32_t host_threads;
   /* Device memory, 256-byte aligned, usable on every stream at once, or NULL; both functions NULL:
    * CUDA's own. */
   void* allocator_context;
@@ -239,8 +242,8 @@ headrace_code headrace_cuda_missing(char* buffer, size_t capacity, size_t* out_n
                                     headrace_error* error);
 
 /* headrace/collective.hpp as a table, all of it required but exchange. Calls come from the threads
- * that call the engine. `what` and `sequence` name the call: equal on every rank; `what` lasts as
- * long as it. abort(): this rank failed; the other ranks' calls have to end in a code. */
+ * that call the engine. `what` and `sequence` name the call, equal on every rank; `what` is valid
+ * during the call. abort(): this rank failed; the other ranks' calls have to end in a code. */
 typedef struct headrace_collective {
   uint32_t struct_size;
   uint32_t rank;
@@ -312,8 +315,8 @@ headrace_code headrace_engine_create(const headrace_engine_options* options,
  * there: call it again. NULL does nothing. */
 headrace_code headrace_engine_destroy(headrace_engine* engine, headrace_error* error);
 
-/* Registration, before freeze. A call that is refused adds nothing. The default set is of
- * parameters whose `hyperparameters` is 0, whenever they were added. */
+/* Registration, before freeze. A refused call adds nothing. The default set applies to parameters
+ * whose `hyperparameters` is 0, whenever they were added. */
 headrace_code headrace_engine_set_default_hyperparameters(headrace_engine* engine,
                                                           const headrace_hyperparameters* values,
                                                           headrace_error* error);
@@ -335,7 +338,7 @@ headrace_code headrace_engine_keep_bound(headrace_engine* engine, headrace_group
                                          headrace_error* error);
 headrace_code headrace_engine_freeze(headrace_engine* engine, headrace_error* error);
 
-/* What was registered. */
+/* The registered groups and parameters. */
 headrace_code headrace_engine_group_count(headrace_engine* engine, uint32_t* out_count,
                                           headrace_error* error);
 headrace_code headrace_engine_parameter_count(headrace_engine* engine, uint32_t* out_count,
@@ -377,10 +380,10 @@ headrace_code headrace_engine_parameter_shape(headrace_engine* engine, headrace_
 headrace_code headrace_engine_section_size_bytes(headrace_engine* engine, headrace_group group,
                                                  headrace_dtype dtype, uint64_t* out_size_bytes,
                                                  headrace_error* error);
-/* The settings the engine was created with, defaults and overrides included, by the keys of
- * docs/settings.md: text that headrace_engine_create() takes again. What dtype a file asks
- * parameters to have is bf16.enabled and fp16.enabled: with both false it is f32, as in DeepSpeed.
- * Without bf16.enabled nothing was asked. */
+/* The settings of the engine, defaults and overrides included, by the keys of docs/settings.md:
+ * text that headrace_engine_create() takes again. bf16.enabled and fp16.enabled give the dtype that
+ * a file asks parameters to have: with both false it is f32, as in DeepSpeed. Without bf16.enabled
+ * it asks for none. */
 headrace_code headrace_engine_settings_json(headrace_engine* engine, char* buffer, size_t capacity,
                                             size_t* out_needed, headrace_error* error);
 /* The plan, after freeze: {"schema_version":1,"rows":[{"what","tier",
@@ -414,7 +417,7 @@ headrace_code headrace_engine_store(headrace_engine* engine, headrace_parameter 
 typedef headrace_code (*headrace_source)(void* context, uint64_t first_element, void* values,
                                          size_t size_bytes);
 /* The mirror of store: replaces one content of one parameter of a group that was loaded, and
- * nothing else. Of an error headrace/engine.hpp says what is left, under load(). */
+ * nothing else. headrace/engine.hpp, under load(), says what an error leaves. */
 headrace_code headrace_engine_load_content(headrace_engine* engine, headrace_parameter parameter,
                                            headrace_content content, headrace_source source,
                                            void* context, headrace_error* error);
@@ -449,11 +452,11 @@ headrace_code headrace_gathered_bytes(headrace_gathered* gathered, headrace_para
 headrace_code headrace_gathered_section(headrace_gathered* gathered, headrace_dtype dtype,
                                         void** out_data, size_t* out_size_bytes,
                                         headrace_error* error);
-/* Gives the lease back and forgets the handle. NULL does nothing. Another thread's registration,
- * freeze, close or destroy, which ends in a refusal while the lease is open, is waited for. */
+/* Gives the lease back and forgets the handle. NULL does nothing. It waits for another thread's
+ * registration, freeze, close or destroy, which ends in a refusal while the lease is open. */
 headrace_code headrace_gathered_release(headrace_gathered* gathered, headrace_error* error);
-/* `gradient` is the whole parameter's, row-major, of any dtype, device memory; it has been read
- * when `stream` passes this point, so on the CPU when the call returns. */
+/* `gradient` is the whole parameter's, row-major, of any dtype, in device memory. The engine has
+ * read it when `stream` passes this point, so on the CPU when the call returns. */
 headrace_code headrace_engine_add_gradient(headrace_engine* engine, headrace_parameter parameter,
                                            const void* gradient, headrace_dtype dtype,
                                            headrace_stream stream, headrace_error* error);
@@ -504,7 +507,7 @@ headrace_code headrace_engine_stats_json(headrace_engine* engine, char* buffer, 
                                          size_t* out_needed, headrace_error* error);
 /* From any thread and from a signal handler, at any time. Makes the call that is waiting end in
  * HEADRACE_INTERRUPTED soon, and every later one but questions, release, close and destroy. There
- * is no way back. A callback under way is waited for. */
+ * is no way back. The waiting call first waits for a callback under way. */
 headrace_code headrace_engine_interrupt(headrace_engine* engine);
 /* Threads, files and memory are gone when it returns; the handle stays until destroy. */
 headrace_code headrace_engine_close(headrace_engine* engine, headrace_error* error);

@@ -42,8 +42,8 @@
 #include "headrace/device.hpp"
 
 namespace headrace {
-// What a call is for: every rank must make the same calls in the same order, and a rank that does
-// not is named with both tags.
+// Names a call. Every rank must make the same calls in the same order; an error names a rank that
+// does not, with both tags.
 struct CollectiveTag {
   std::uint64_t sequence = 0;  // counts an engine's calls from 0
   std::string_view what;       // e.g. "gather of h.3"; lasts as long as the call

@@ -10,16 +10,16 @@
 //   CpuStepResult r = optimizer.step({&update, 1}, {.learning_rate = 1e-3f, .max_norm = 1});
 //
 // The arithmetic is the engine's (headrace/optimizer.hpp): the same input gives the same bits,
-// whatever the instruction set, the threads, the pool and how parameters are divided among calls;
-// only the norm, and with it the clip factor, is of all that one call is given, in its order.
+// whatever the instruction set, the threads, the pool and the division of parameters among calls.
+// The norm alone, and with it the clip factor, covers what one call is given, in its order.
 //
 // Memory:  the caller's. Arrays are aligned as their elements are, and lie apart.
-// Threads: one call at a time; another meanwhile is kWrongState. Each works on all threads, the
+// Threads: one call at a time; another meanwhile is kWrongState. A call works on all threads, the
 //          caller's among them, and returns when all is done.
-// Errors:  headrace::Error naming parameter and array; all of a call is checked before its first
-//          byte is written. After that nothing fails, so a step is whole or not begun.
-// Process: threads are named headrace-updN, block signals and are gone with the object. A forked
-//          child has none: calls there are kWrongState if threads were started.
+// Errors:  headrace::Error naming parameter and array. A call checks all of its arguments before it
+//          writes a byte. After that nothing fails, so a step is whole or not begun.
+// Process: threads are named headrace-updN, block signals, and end with the object. A forked child
+//          has none: calls there are kWrongState if threads were started.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -39,9 +39,9 @@ namespace headrace {
 enum class Simd : std::uint8_t { kBest, kScalar, kAvx2, kAvx512 };
 
 // A caller's pool: calls run(context, unit) once for each unit in [0, units), on any threads, in
-// any order, and returns when all have returned. `run` does not throw, and nothing of it is called
-// after that. What a pool leaves out when it returns or throws, the calling thread does; what it
-// calls twice is done once.
+// any order, and returns when all have returned. `run` does not throw; the pool must not call it
+// after returning. The calling thread does the units that a pool leaves out when it returns or
+// throws; a unit that it calls twice is done once.
 using RunUnits = std::function<void(std::uint64_t units,
                                     void (*run)(void* context, std::uint64_t unit), void* context)>;
 
@@ -49,11 +49,11 @@ struct CpuOptimizerOptions {
   OptimizerRule rule = OptimizerRule::kAdamW;
   MomentCodec moments = MomentCodec::kF32;
   std::uint64_t rounding_seed = 0;  // of moments that are stochastically rounded
-  // A gradient that holds NaN or infinity. kStop: kNotFinite naming the first parameter. kSkip:
-  // CpuStepResult says so. Nothing was updated in either case.
+  // What a gradient with NaN or infinity does. kStop: step() throws kNotFinite naming the first
+  // such parameter. kSkip: CpuStepResult says so. Neither updates anything.
   NonFinite non_finite = NonFinite::kStop;
-  // false: what is not finite goes into the state, so that kSkip beside it is refused, and max_norm
-  // is as torch's clipping has it: for an infinite norm the factor is 0, for NaN it is NaN. Without
+  // false: values that are not finite go into the state, so kSkip beside it is refused. max_norm
+  // then clips as torch does: for an infinite norm the factor is 0, for NaN it is NaN. Without
   // max_norm gradients are then read once, not twice.
   bool check_gradients = true;
   // 0: what affinity, cgroup quota and Slurm leave; at most 1024. HEADRACE_NUM_THREADS beats it.
@@ -72,16 +72,17 @@ struct StateBytes {
   }
 };
 
-// One parameter's arrays, each of exactly the bytes that state_bytes() says, those that it has none
-// of empty. Views: they outlive the call that takes them.
+// One parameter's arrays, each of exactly the bytes that state_bytes() says; an array that the
+// parameter does not have is empty. Views: the arrays outlive the call that takes them.
 //
-// kSplit: with bits those of the f32 master, weight = (bits + 0x8000) >> 16 and residual = bits -
-// (weight << 16), its lower 16 bits; back, bits = (weight << 16) + int16(residual). All modulo
-// 2^32.
+// kSplit, with `bits` those of the f32 master, all modulo 2^32:
+//   weight   = (bits + 0x8000) >> 16
+//   residual = bits - (weight << 16), its lower 16 bits
+//   bits     = (weight << 16) + int16(residual)
 struct ParameterState {
   std::string_view name = {};  // for messages; empty: they name its place in the call
-  // What the random bits of its moments hang on: its own, and the same in every step. Free where
-  // moments are f32.
+  // Selects the random bits that round its moments: unique to the parameter, and the same in every
+  // step. Any value where moments are f32.
   std::uint64_t number = 0;
   std::uint64_t elements = 0;
   DType dtype = DType::kBf16;
@@ -100,10 +101,10 @@ struct ParameterUpdate {
   Hyperparameters hyperparameters = {};
 };
 
-// Of gradients as they are, not scaled. Ranks, or several calls, add both numbers up.
+// Of gradients as given, before scaling. Ranks, or several calls, add up both numbers.
 struct GradientStatistics {
-  // In double, by blocks of 65,536 elements of a parameter, and these in a fixed tree: the same for
-  // any threads.
+  // In double, over blocks of 65,536 elements of a parameter, added in a fixed tree: the same on
+  // any number of threads.
   double sum_squares = 0;
   std::uint64_t non_finite = 0;  // values that are NaN or infinite
   // The first parameter that has one, as an index into what was given.
@@ -114,11 +115,11 @@ struct GradientStatistics {
 struct CpuStepResult {
   // For `gradients.non_finite`: nothing was updated. The norm is then not finite, clip_factor 0.
   bool skipped = false;
-  bool measured = false;  // false: the next two say nothing
+  bool measured = false;  // false: the next two were not computed
   GradientStatistics gradients;
   double gradient_norm = 0;  // of the scaled gradients, before clipping
   double clip_factor = 1;    // what they were multiplied by
-  // 0; more of a caller's pool that did not run all it was given.
+  // Above 0 only where a caller's pool did not run every unit it was given.
   std::uint64_t units_left_by_pool = 0;
 };
 
@@ -126,8 +127,8 @@ class CpuOptimizerCore;
 class CpuOptimizer {
  public:
   // Starts threads. Throws kInvalidArgument for options that contradict each other or are no value
-  // of their type, kSettings and kUnsupported for HEADRACE_SIMD and HEADRACE_NUM_THREADS, or what
-  // this CPU or the limit on tasks does not give.
+  // of their type; kSettings or kUnsupported for HEADRACE_SIMD and HEADRACE_NUM_THREADS, and for
+  // what this CPU or the limit on tasks does not allow.
   explicit CpuOptimizer(CpuOptimizerOptions options = {});
   ~CpuOptimizer();
   CpuOptimizer(CpuOptimizer&&) noexcept;
@@ -138,27 +139,27 @@ class CpuOptimizer {
   std::uint32_t threads() const noexcept;  // 0: a caller's pool
   Simd simd() const noexcept;              // never kBest
 
-  // Moments zero, masters from the weights, which are read; a program that has others, from a
-  // checkpoint say, writes them afterwards. Given the same parameters in the same order, each
-  // thread begins with those it will begin to update: memory that was never touched comes to lie
-  // near it. Where there are several NUMA nodes, threads of its own stay on one each.
+  // Sets moments to zero and masters from the weights, which it reads. A program that has its own,
+  // from a checkpoint say, writes them afterwards. Given the same parameters in the same order,
+  // each thread begins with those it will update first, so memory that was never touched comes to
+  // lie near it. On a machine with several NUMA nodes, each of its own threads stays on one node.
   // Throws kInvalidArgument; nothing was written.
   void initialize(std::span<const ParameterState> parameters);
 
   // Norm, clipping and one update of all of these.
-  // Cost:   two passes over the gradients, one over all else; one pass without check_gradients and
-  //         max_norm. Units are 131,072 elements, of several parameters where they are
-  //         small. Checks sort the arrays by address.
-  // Throws kInvalidArgument naming parameter and array: length, null, alignment, arrays that
-  //         overlap of which one is written, t = 0, hyperparameters, options, a step size
-  //         that overflows; numbers that are
-  //         given twice where moments are rounded. kNotFinite with NonFinite::kStop. Nothing was
-  //         updated. What a caller's pool throws comes out of here: if it threw in the first pass,
-  //         nothing was updated, if in the second, all was.
+  // Cost:   two passes over the gradients, one over all else; without check_gradients and max_norm
+  //         one pass over the gradients too. Units are 131,072 elements, of several parameters
+  //         where they are small. Checks sort the arrays by address.
+  // Throws  kInvalidArgument, naming parameter and array, for a length, a null pointer, an
+  //         alignment, arrays that overlap where one of them is written, t = 0, hyperparameters,
+  //         options, a step size that overflows, and a number given twice where moments are
+  //         rounded; kNotFinite with NonFinite::kStop. Nothing was updated then. An exception of a
+  //         caller's pool comes out of here: thrown in the first pass, nothing was updated; in the
+  //         second, everything was.
   CpuStepResult step(std::span<const ParameterUpdate> parameters, const StepOptions& options);
-  // The same with statistics that were taken before, of all of it: where other ranks or calls share
-  // the norm. Non-finite ones are stopped or skipped for as above. Throws kInvalidArgument also for
-  // a sum that is negative, or not finite where none of the values is said to be.
+  // The same with statistics taken before, of all gradients: where other ranks or calls share the
+  // norm. Values that are not finite stop or skip the step as above. Also throws kInvalidArgument
+  // for a sum that is negative, or not finite although `non_finite` is 0.
   CpuStepResult step(std::span<const ParameterUpdate> parameters, const StepOptions& options,
                      const GradientStatistics& of_all);
   // The first pass alone. Checked as step() does.

@@ -4,8 +4,7 @@
 //   headrace::Engine engine(settings, {.device = headrace::make_cuda_device({.ordinal = 0})});
 //
 // Needs a build with HEADRACE_CUDA and, at run time, NVIDIA's driver; nothing else here needs
-// either. No CUDA header is included: a Stream's handle is a cudaStream_t, any of the program's
-// own.
+// either. No CUDA header is included: a Stream's handle is a cudaStream_t, any of the program's.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -30,31 +29,29 @@ struct CudaOptions {
   // see theirs as 0, or name it here.
   int ordinal = 0;
   CudaAllocator allocator = {};  // both functions null: cudaMalloc
-  // Threads that add up gradients in host memory (with accumulation, or where the sum is wider than
-  // what arrives): 0: a quarter of the CPUs this process may use, 1 to 8.
+  // Threads that add up gradients in host memory: with accumulation, or where the sum is wider than
+  // what arrives. 0: a quarter of the CPUs this process may use, 1 to 8.
   std::uint32_t host_threads = 0;
 };
 
-// The device, for one or several engines; what they leave queued is done before it is gone.
-//   Streams  0 is CUDA's default stream; any cudaStream_t of the same GPU may be given, and ours
-//            (create_stream) do not wait for the default one. Work of the engine is ordered on the
-//            stream it is given, and its copies run on streams of their own beside it: what was
-//            queued through this device before is waited for by what is queued through it later,
-//            and by synchronize(), not by the program's own kernels.
+// The device, for one or several engines. Its destructor waits for what they left queued.
+//   Streams  0 is CUDA's default stream. Any cudaStream_t of the same GPU may be given; those that
+//            create_stream() makes do not wait for the default one. The engine orders its work on
+//            the stream it is given, and its copies run on streams of their own beside it. Work
+//            queued through this device, and synchronize(), wait for what was queued through it
+//            before; the program's own kernels do not.
 //   Memory   overhead(): 24 MiB on the GPU and in pinned host memory, through which gradients
-//   leave.
-//            What the driver takes for its context, some 300 to 600 MB of the GPU, is not in it.
-//   Errors   CUDA reports many of them later than their cause. The first is kept, and thrown by
-//   this
-//            and every later call as kFailed, with the operation that met it and those queued
-//            before it; no engine waits for a GPU that has failed. The process has to be started
+//            leave. The driver's context, some 300 to 600 MB of the GPU, is not counted.
+//   Errors   CUDA reports many of them later than their cause. The device keeps the first; this
+//            and every later call throw it as kFailed, with the operation that met it and those
+//            queued before it. No engine waits for a GPU that has failed. Start the process
 //            again: a CUDA context does not recover.
 // Throws kUnsupported: a build without HEADRACE_CUDA, no driver, one too old, no GPU of this
 //        ordinal, or one that the kernels were not compiled for; kOutOfBudget: no room for the
 //        overhead.
 std::shared_ptr<Device> make_cuda_device(const CudaOptions& options = {});
 
-// What make_cuda_device() takes, for plans: the same in every build.
+// The memory that make_cuda_device() takes, for plans: the same in every build.
 DeviceOverhead cuda_overhead() noexcept;
 
 struct CudaGpu {
@@ -76,8 +73,8 @@ struct CudaFacts {
   std::vector<CudaGpu> gpus;
   std::string missing;  // why there is no usable GPU, and what would help; empty: there is one
 };
-// A GPU's free memory is known to who has a context on it, which takes some 300 to 600 MB of it for
-// the rest of the process and tenths of a second.
+// Only a process with a context on a GPU can read its free memory. The context takes some 300 to
+// 600 MB of that memory for the rest of the process, and tenths of a second.
 enum class CudaLook { kWithoutContext, kWithFreeMemory };
 CudaFacts cuda_facts(CudaLook how = CudaLook::kWithoutContext) noexcept;
 }  // namespace headrace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// headrace/device.hpp: the seam to whatever computes: streams of work, events between them, copies,
-// memory.
+// headrace/device.hpp: the seam to the processor that computes: streams of work, events between
+// them, copies, memory.
 //
 // The engine needs no more of a device than this. A trainer may implement it; without one the
 // engine uses the CPU, whose memory is the host's (shares_host_memory), so that nothing is copied.
@@ -33,23 +33,23 @@ struct GradientPiece {
   std::uint64_t non_finite = 0;  // how many of them are NaN or infinite
 };
 
-// Memory that a device keeps for itself from its making on; the plan counts it.
+// Memory that a device keeps for itself as long as it exists; the plan counts it.
 struct DeviceOverhead {
   std::uint64_t device_bytes = 0;
   std::uint64_t host_bytes = 0;
 };
 
-// Adds `source` to, or writes it over, `sum`, element by element in f32, rounding the
-// result to `sum_dtype` once (nearest, ties to even), and reports sum of squares and non-finite
-// count of the result. Pieces cut it at multiples of `piece_elements`, counted from
-// `first_piece_elements` (the first may be shorter).
+// Adds `source` to `sum`, or writes it over `sum`, element by element in f32. Rounds the result to
+// `sum_dtype` once (nearest, ties to even), and reports its sum of squares and non-finite count per
+// piece. The first piece has `first_piece_elements`, which may be fewer; the others have
+// `piece_elements`.
 struct Accumulation {
   const void* source = nullptr;  // device memory, `source_dtype`
   DType source_dtype = DType::kBf16;
   void* sum = nullptr;  // `sum_dtype`; host memory, or the device's while ranks are still to add
   DType sum_dtype = DType::kBf16;
   std::uint64_t elements = 0;
-  bool overwrite = true;            // false: add to what is there
+  bool overwrite = true;            // false: add to the values at `sum`
   GradientPiece* pieces = nullptr;  // null: nothing to report; so where `sum` is the device's
   std::uint64_t first_piece_elements = 0;
   std::uint64_t piece_elements = 0;
@@ -65,8 +65,8 @@ class Device {
   // nothing. Work is then done when the call that queued it returns.
   virtual bool shares_host_memory() const noexcept = 0;
 
-  // Whether the CPU can read and write device memory by itself: an adapter must not hand a pointer
-  // to code that would.
+  // Whether the CPU can read and write device memory by itself. Where it cannot, an adapter must
+  // not hand a pointer to code that would.
   virtual bool host_reads_memory() const noexcept { return true; }
 
   // 256-byte aligned, zero-filled; null when there is none left.
@@ -74,19 +74,19 @@ class Device {
   virtual void deallocate(void* data, std::size_t size_bytes) noexcept = 0;
   virtual DeviceOverhead overhead() const noexcept { return {}; }
 
-  // Page-locks host memory that copies and sums of gradients will lie in, so that the device
-  // reaches it by itself; the bytes stay where they are. Optional: without it all is slower, not
-  // other. Throws headrace::Error where it cannot, and nothing is locked then. Called once for a
-  // range, before work on it is queued, and unpinned when that is done.
+  // Page-locks host memory for copies and sums of gradients, so that the device reaches it by
+  // itself; the bytes stay where they are. Optional: without it everything works, only slower.
+  // Throws headrace::Error where it cannot, and locks nothing then. The engine pins a range once,
+  // before it queues work on it, and unpins it when that work is done.
   virtual void pin(void*, std::size_t) {}
   virtual void unpin(void*, std::size_t) noexcept {}
 
   // The GPU that this device's streams are on, as CUDA numbers it in this process; -1: none, or not
-  // known. A device that hands calls on hands this on too.
+  // known. A device that forwards calls forwards this one too.
   virtual int cuda_ordinal() const noexcept { return -1; }
 
   virtual Stream create_stream() = 0;
-  // For short work that much other work waits for: where streams have priorities, it goes first.
+  // For short work that much other work waits for. Where streams have priorities, it goes first.
   virtual Stream create_urgent_stream() { return create_stream(); }
   virtual void destroy_stream(Stream stream) noexcept = 0;
 
@@ -94,10 +94,10 @@ class Device {
   // point.
   virtual void copy(Stream stream, void* target, const void* source, std::size_t size_bytes) = 0;
   virtual void fill_zero(Stream stream, void* target, std::size_t size_bytes) = 0;
-  // `work` is copied; what it points at stays valid until the stream has passed this point. A sum
-  // in host memory, and its pieces, are there when synchronize() returns, or a notify() queued
-  // later is called, not yet behind an event: gradients may leave the device beside the stream.
-  // Sums are made in the order of these calls.
+  // Copies `work`; the memory it points at stays valid until the stream has passed this point. A
+  // sum in host memory, and its pieces, are complete when synchronize() returns, or when the
+  // function of a later notify() runs. An event does not cover them: gradients may leave the device
+  // beside the stream. Sums are made in the order of these calls.
   virtual void accumulate(Stream stream, const Accumulation& work) = 0;
   // Runs `function(context)` on the device's own thread in stream order. It must not block or call
   // the device.
@@ -109,7 +109,7 @@ class Device {
   virtual void wait(Stream stream, Event event) = 0;
   // Blocks the caller until everything queued on `stream` so far is done.
   virtual void synchronize(Stream stream) = 0;
-  // Throws what the device failed of, if it has, and queues nothing.
+  // Throws the error that made the device fail, if it has failed. Queues nothing.
   virtual void throw_if_failed() {}
 };
 }  // namespace headrace

@@ -16,7 +16,7 @@ enum class Code : std::int32_t {
   kOutOfBudget = 5,      // the plan does not fit; nothing was allocated
   kIo = 6,               // a transfer failed: errno says how
   kNoSpace = 7,          // the drive has no room
-  kCorrupt = 8,          // bytes came back other than they were written
+  kCorrupt = 8,          // bytes read differ from the bytes written
   kIoStalled = 9,        // a transfer did not complete within its deadline
   kNotFinite = 10,       // a gradient holds NaN or infinity; nothing was updated
   kPeerLost = 11,        // another rank left, or called something else
@@ -27,9 +27,9 @@ enum class Code : std::int32_t {
 
 // "kIo" and so on.
 const char* code_name(Code code) noexcept;
-// Whether an error with this code, before the first step, says that what was asked for cannot be
-// done as asked (arguments, settings, budget, room), rather than that something broke. kIo is not
-// one of them: there sys_errno() tells a path from a drive.
+// Whether an error with this code, before the first step, says that the request cannot be met as
+// given (arguments, settings, budget, room), rather than that something broke. kIo is not one of
+// them: there sys_errno() tells a path from a drive.
 bool is_refusal(Code code) noexcept;
 
 // what(): cause first, then consequence, then the one change that helps; one line but for plan

@@ -16,9 +16,8 @@ class Leases;
 }
 
 // A move-only lease.
-// Ownership: the engine owns the bytes, the lease keeps them in place. It must be gone before its
-// Engine is
-//            closed: close() refuses, naming the group.
+// Ownership: the engine owns the bytes, the lease keeps them in place. Release it before the engine
+//            is closed: close() refuses while one is open, and names the group.
 // Threads:   one at a time; two leases share no state.
 class Gathered {
  public:
@@ -30,9 +29,9 @@ class Gathered {
   explicit operator bool() const noexcept { return leases_ != nullptr; }
   GroupId group() const noexcept { return group_; }
 
-  // One parameter's elements, row-major, 256-byte aligned (512 for f32). On a GPU not a host
-  // address: readable by work queued on the stream passed to gather(). Read-only: what is written
-  // there is lost, or seen by others.
+  // One parameter's elements, row-major, 256-byte aligned (512 for f32). On a GPU this is a device
+  // address: work queued on the stream passed to gather() can read it. Read-only: a write is lost,
+  // or other users of the bytes see it.
   DeviceSpan bytes(ParameterId id) const;
   // All parameters of `dtype` in this group as one buffer, each at section_offset(): what an
   // adapter binds.

@@ -7,9 +7,9 @@
 namespace headrace {
 enum class LogLevel { kInfo, kWarning, kError };
 
-// Called with one line without a newline, from any engine thread, never two at a time for one
-// engine. Must not throw. The default writes "headrace: warning: text" to stderr. Nothing else in
-// the library prints.
+// Receives one line without a newline, from any engine thread, never two at a time for one engine.
+// Must not throw. The default writes "headrace: warning: text" to stderr. Nothing else in the
+// library prints.
 using LogSink = std::function<void(LogLevel level, std::string_view text)>;
 
 // Whether HEADRACE_LOG lets `level` through: off, error, warning (as where it is not set) or info.

@@ -7,24 +7,25 @@
 //   options.collective = make_nccl_collective({.rank = rank, .world_size = world, .id = id,
 //                                              .device = device});
 //
-// NCCL is looked for at run time, so that a build needs neither it nor CUDA: 2.18 or newer.
+// The library looks for NCCL 2.18 or newer at run time, so a build needs neither it nor CUDA.
 //
 // Results: reduce_scatter() adds in rank order, in f32, and rounds once: the bits that ranks in one
 //          process give. all_reduce_sum() likewise, in double.
 // Memory:  nccl_scratch_bytes() on the device, and NCCL's own buffers, which no plan counts.
 // Threads: the seam's (headrace/collective.hpp). One of its own, headrace-nccl, blocks signals and
-//          is gone with the object.
-// Found when: all_gather() and reduce_scatter() return once their work is queued; nothing is
-//          compared then. all_reduce_sum(), exchange() and barrier() block. They compare the ranks'
-//          calls, their own and all queued since the last of them, and name the first that differs
-//          on both sides. What calls that differed have queued until then has no meaning.
-// Failure: kPeerLost, then and ever after. abort() returns at once; this rank's calls then wait up
-//          to 5 seconds for the others' next call that blocks, which tells them why, and so does
-//          the object's end. An error that NCCL reports (a process that died) ends
-//          every call within half a second. Else a rank that does not come is found at the
-//          deadline, by name where others wait in a call that blocks; it may still find them in
-//          that call, and is alone in the next. Work queued on streams is ended too, so that a
-//          stream can be waited for; its results have no meaning.
+//          ends with the object.
+// Checks:  all_gather() and reduce_scatter() return once their work is queued, and compare nothing.
+//          all_reduce_sum(), exchange() and barrier() compare the ranks' calls, their own and all
+//          queued since the last of them, and name the first that differs on both sides. The
+//          results that calls queued after the difference have no meaning.
+// Failure: kPeerLost, then and ever after.
+//          - abort() returns at once. This rank's calls, and the object's destructor, then wait up
+//            to 5 seconds for the others' next call that blocks, which tells them why.
+//          - An error that NCCL reports (a process that died) ends every call within half a second.
+//          - Otherwise a missing rank shows at the deadline, by name where others wait in a call
+//            that blocks. It may still find them in that call, and is alone in the next.
+//          - Work queued on streams ends too, so that a program can wait for a stream; its results
+//            have no meaning.
 #pragma once
 #include <array>
 #include <chrono>
@@ -36,7 +37,7 @@
 #include "headrace/device.hpp"
 
 namespace headrace {
-// Equal on all ranks of a world, and new for every world. Plain bytes, to be sent as they are.
+// Equal on all ranks of a world, and new for every world. Plain bytes; send them as they are.
 using NcclId = std::array<unsigned char, 128>;
 
 struct NcclOptions {
@@ -51,35 +52,35 @@ struct NcclOptions {
   // How long a call waits for the other ranks; for queued work, counted from the call, or from the
   // end of the queued call before it.
   std::chrono::milliseconds deadline = std::chrono::minutes(10);
-  // The largest buffer that reduce_scatter() will be given: its scratch is allocated at once. A
-  // larger one, or 0, allocates when it comes, having waited for what is queued; kOutOfBudget where
-  // there is no room.
+  // The largest buffer that reduce_scatter() will receive: its scratch is allocated at once. A
+  // larger buffer, or 0 here, allocates at the call, after waiting for queued work; kOutOfBudget
+  // where there is no room.
   std::uint64_t largest_bucket_bytes = 0;
-  // Path of the library. Empty: libnccl.so.2, where the loader finds it; in a process that has
-  // loaded torch, torch's.
+  // Path of the library. Empty: libnccl.so.2 where the loader finds it, or torch's in a process
+  // that has loaded torch.
   std::string library = {};
 };
 
-// The id of a new world. Rank 0 calls it, and lives on: the ranks find each other through the
-// process that made the id.
+// The id of a new world. Rank 0 calls it, and its process must live on: the ranks find each other
+// through it.
 // Throws headrace::Error kUnsupported: the library is missing, too old, or fails.
 NcclId nccl_unique_id(const std::string& library = {});
 
-// This rank's collective. Blocks until all ranks have come: every rank calls it, each in a process
-// or thread of its own. The object's end waits up to 5 seconds for the other ranks' next call or
-// end, so that they are told.
+// This rank's collective. Blocks until all ranks have called it, each in a process or thread of its
+// own. Its destructor waits up to 5 seconds for the other ranks' next call or destructor, to tell
+// them.
 // Throws headrace::Error
 //   kInvalidArgument  a rank outside the world, no device, no deadline; the calling thread's GPU is
 //                     not the device's.
 //   kUnsupported      the library is missing, lacks a function, is too old, or cannot serve this
-//                     machine: what it says is in the text.
+//                     machine: the text repeats its message.
 //   kOutOfBudget      the device has no room for the scratch.
 //   kPeerLost         a rank did not come within the deadline.
 std::shared_ptr<Collective> make_nccl_collective(const NcclOptions& options);
 
-// Device memory of a rank's collective whose largest reduce_scatter() is of `largest_bucket_bytes`:
-// the other ranks' copies of this rank's piece, the sum in f32, and 8 KiB per rank for what the
-// ranks tell each other. For large worlds the size of the bucket.
+// Device memory of a rank's collective whose largest reduce_scatter() has `largest_bucket_bytes`:
+// the other ranks' copies of this rank's piece, the sum in f32, and 8 KiB per rank for the ranks'
+// messages. In large worlds about the size of the bucket.
 std::uint64_t nccl_scratch_bytes(std::uint64_t largest_bucket_bytes,
                                  std::uint32_t world_size) noexcept;
 }  // namespace headrace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// headrace/optimizer.hpp: optimizer rules, their constants, and what may change from step to step.
+// headrace/optimizer.hpp: optimizer rules, their constants, and the options of a step.
 #pragma once
 #include <cstdint>
 
@@ -26,10 +26,13 @@ constexpr const char* name_of(OptimizerRule rule) noexcept {
   constexpr const char* kNames[] = {"adamw", "adam", "adagrad", "lion", "sgd", "sgd_momentum"};
   return kNames[static_cast<std::uint8_t>(rule)];
 }
-// How Adam's two moments, Adagrad's sum of squares, Lion's and SGD's momentum are kept between
-// steps; arithmetic is f32. Each is one choice for an engine. kF32: as computed. kBf16: 2 bytes,
-// and kBlock8: 8 bits with a shared power of two per 256 elements, both stochastically rounded by a
-// generator keyed by (seed, parameter, element, step), so that nothing else changes a bit.
+// How an engine keeps Adam's two moments, Adagrad's sum of squares, Lion's and SGD's momentum
+// between steps; arithmetic is f32.
+//   kF32     as computed
+//   kBf16    2 bytes, stochastically rounded
+//   kBlock8  8 bits with a shared power of two per 256 elements, stochastically rounded
+// A generator keyed by (seed, parameter, element, step) does the rounding, so nothing else changes
+// a bit.
 enum class MomentCodec : std::uint8_t { kF32, kBf16, kBlock8 };
 
 // Whether weight decay is a factor on p, or added to g.
@@ -37,15 +40,15 @@ constexpr bool decays_decoupled(OptimizerRule rule) noexcept {
   return rule == OptimizerRule::kAdamW || rule == OptimizerRule::kLion;
 }
 
-// One set serves any number of parameters. What its rule does not name changes nothing, but that a
-// momentum with kSgd is refused. The defaults are those of torch's AdamW, whatever the rule.
+// One set serves any number of parameters. A constant that the rule does not use changes nothing,
+// but a momentum with kSgd is refused. The defaults are those of torch's AdamW, whatever the rule.
 struct Hyperparameters {
   float learning_rate_scale = 1.0f;  // times StepOptions::learning_rate
   float beta1 = 0.9f;
   float beta2 = 0.999f;        // Lion's authors take 0.99
   float eps = 1e-8f;           // torch's Adagrad: 1e-10
   float weight_decay = 0.01f;  // torch's Adam, Adagrad and SGD: 0
-  float momentum = 0.0f;       // kSgdMomentum: give one, 0.9 say; with 0 it is kSgd, state and all
+  float momentum = 0.0f;       // kSgdMomentum needs one, 0.9 say; with 0 it computes kSgd
   float dampening = 0.0f;
   float learning_rate_decay = 0.0f;
   bool nesterov = false;

@@ -5,13 +5,13 @@
 
 namespace headrace {
 struct StepResult {
-  std::uint64_t step = 0;                // 1 for the first; of a skipped one, the last that was not
+  std::uint64_t step = 0;                // 1 for the first; after a skip, the last one not skipped
   double gradient_norm = 0;              // of the scaled gradients, before clipping, over all ranks
-  double clip_factor = 1;                // what they were multiplied by
+  double clip_factor = 1;                // the factor that clipping applied
   std::uint64_t parameters_updated = 0;  // parameters that received a gradient, this rank's shards
   std::uint64_t parameters_left_alone = 0;
-  // headrace.non_finite "skip": a gradient held NaN or infinity, so that all were discarded and
-  // nothing was updated.
+  // With headrace.non_finite "skip": a gradient held NaN or infinity, so the step discarded all
+  // gradients and updated nothing.
   bool skipped = false;
   std::uint64_t non_finite_gradients = 0;  // values, over all ranks
 };

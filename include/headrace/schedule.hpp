@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// headrace/schedule.hpp: what a trainer changes from step to step: the learning rate, as
-// DeepSpeed's five schedulers have it, and the loss scale of fp16 training. Arithmetic alone: the
-// engine takes the results in StepOptions and Hyperparameters.
+// headrace/schedule.hpp: the values that a trainer changes from step to step: the learning rate, by
+// DeepSpeed's five schedulers, and the loss scale of fp16 training. Arithmetic alone: the engine
+// takes the results in StepOptions and Hyperparameters.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -22,7 +22,7 @@ constexpr const char* name_of(SchedulerType type) noexcept {
 }
 enum class WarmupType : std::uint8_t { kLog, kLinear };
 
-// For one step. Without a value a beta stays as it is.
+// For one step. A beta without a value does not change.
 struct StepRates {
   double learning_rate = 0;
   std::optional<double> beta1 = {};
@@ -37,10 +37,10 @@ struct StepRates {
 //   kWarmupCosineLR  0 for n = 0; lr (r + (1 - r) w) while n <= W; then
 //                    lr (c + (1 - c) (1 + cos(pi (n - W) / (T - W))) / 2), lr c from T on
 //   kOneCycle        Smith 2018 (arXiv 1803.09820): from min to max in `first` steps and back in
-//                    `second`, beta1 the other way; then min / (1 + rate k) and max beta1 (1 + rate
-//                    k), with k steps since, in units of decay_step_size
+//                    `second`, beta1 the other way; then min / (1 + rate k) and
+//                    max beta1 (1 + rate k), with k steps since, in units of decay_step_size
 //   kLRRangeTest     the same paper's section 4.1: min (1 + rate n / step_size)
-// DeepSpeed sets a rate after the update before, so the first two of a warm-up are alike.
+// DeepSpeed sets a rate after the previous update, so the first two of a warm-up are alike.
 struct Scheduler {
   SchedulerType type = SchedulerType::kNone;
 
@@ -85,18 +85,18 @@ struct LossScaling {
   bool operator==(const LossScaling&) const = default;
 };
 
-// By what a loss is multiplied before backward, so that small gradients do not vanish in fp16; the
-// trainer gives its inverse to StepOptions::gradient_scale. Dynamic: a step whose gradients
-// overflowed uses up one of `hysteresis`, and the last one halves the scale; it doubles after
-// loss_scale_window + 1 steps without overflow, which gives `hysteresis` back
-// (consecutive_hysteresis: each such step does). One thread.
+// The factor of a loss before backward, so that small gradients do not vanish in fp16. The trainer
+// gives its inverse to StepOptions::gradient_scale. A dynamic scale halves when overflowed steps
+// have used up `hysteresis`, one each. It doubles after loss_scale_window + 1 steps without
+// overflow, which restore `hysteresis` (with consecutive_hysteresis each such step does). One
+// thread.
 class LossScale {
  public:
   explicit LossScale(const LossScaling& scaling = {});
   double value() const noexcept { return value_; }
   // After each step.
   //   overflowed  its gradients held NaN or infinity, and it was skipped
-  // Errors:  kNotFinite when it overflowed at min_loss_scale, which nothing can lower.
+  // Errors:  kNotFinite when it overflowed at min_loss_scale, the lowest scale allowed.
   void update(bool overflowed);
 
  private:

@@ -16,7 +16,7 @@
 #include "headrace/tensor.hpp"
 
 namespace headrace {
-// none: on the device. cpu: host memory. nvme: a swap file, unless a host budget leaves room
+// none: on the device. cpu: host memory. nvme: a swap file, but for what a host budget has room for
 // (docs/settings.md).
 enum class OffloadDevice { kNone, kCpu, kNvme };
 // Of bf16 parameters: the weight and 16 residual bits, or an f32 copy.
@@ -25,25 +25,26 @@ enum class IoQueueKind { kAuto, kUring, kAio, kThreads };
 enum class RegisterBuffers { kAuto, kOff };
 enum class DirectIo { kAuto, kRequire };  // O_DIRECT where the file system has it, or refuse
 enum class Checksums { kOn, kOff };
-// When tiles are updated. kBarrier: all within step(). kDefer: step() returns before, and each
-// group's update is done before its next use. kAuto: deferred where that overlaps something. Same
-// bits.
+// When tiles are updated; the bits are the same.
+//   kBarrier  all within step()
+//   kDefer    step() returns before, and each group's update is done before its next use
+//   kAuto     deferred where that overlaps something
 enum class UpdateMode { kAuto, kBarrier, kDefer };
-// Where tiles are updated. kDevice: their state goes through the device and comes back, and the
-// CPU's cores are left alone. kAuto: the first steps try both, and the faster one goes on. Same
-// bits.
+// Where tiles are updated; the bits are the same.
+//   kDevice  their state goes through the device and comes back; the CPU's cores are left alone
+//   kAuto    the first steps try both, and the faster one is kept
 enum class UpdateOn { kCpu, kDevice, kAuto };
-enum class NonFinite { kStop, kSkip };  // what step() does about a gradient of NaN or infinity
+enum class NonFinite { kStop, kSkip };  // step()'s answer to a gradient with NaN or infinity
 
-// headrace.tuned: where `headrace tune` measured the settings beside it, and what they reached
-// there. Steers nothing: freeze() warns once where drive or kernel are others. Empty: not tuned.
+// headrace.tuned: where `headrace tune` measured the settings beside it, and the rates they reached
+// there. It steers nothing: freeze() warns once where drive or kernel differ. Empty: not tuned.
 struct Tuned {
   std::string drive_model = {};  // of all drives, "" unknown
   std::string file_system = {};  // "ext4"
   std::string kernel = {};       // "6.1.0-18-amd64"
   std::string date = {};         // ISO 8601, UTC
   std::string queue = {};        // "uring, registered buffers"
-  std::string pattern = {};      // "step", "read" or "rw": what the rates are of
+  std::string pattern = {};      // "step", "read" or "rw": the job that was rated
   double gb_per_second = 0;      // the median; 0: not measured
   double gb_per_second_low = 0, gb_per_second_high = 0;  // hold the true median with 95 %
   std::string headrace_version = {};
@@ -51,7 +52,7 @@ struct Tuned {
   bool operator==(const Tuned&) const = default;
 };
 
-// `optimizer` of a settings file: what is given there. The trainer passes it on.
+// `optimizer` of a settings file, as given there. The trainer passes it on.
 struct OptimizerSection {
   std::string type = {};  // "AdamW", "" without the section
   std::optional<double> lr = {};
@@ -60,7 +61,7 @@ struct OptimizerSection {
   std::optional<bool> bias_correction = {}, adam_w_mode = {}, nesterov = {}, maximize = {};
   std::optional<bool> torch_adam = {};  // the defaults of torch.optim, not of DeepSpeed's own Adam
 
-  // What is given, over `defaults`; with a type, over the defaults that DeepSpeed has for it.
+  // The given values over `defaults`; with a type, over DeepSpeed's defaults for it.
   //   rule  Settings::optimizer
   Hyperparameters hyperparameters(OptimizerRule rule, const Hyperparameters& defaults) const;
   // The same for the learning rate.
@@ -73,14 +74,14 @@ struct OptimizerSection {
 struct ReadOptions {
   // "a.b=value", laid over the file. A value is JSON, or else a string.
   std::vector<std::string> overrides = {};
-  // The same, each for a key that the file leaves "auto" for the trainer to fill in. Others are
-  // not looked at.
+  // The same, each for a key that the file leaves "auto" for the trainer to fill in. Entries for
+  // all other keys are ignored.
   std::vector<std::string> for_auto = {};
-  // What is still "auto" then: false, a fault that names it; true, its default, and its name in
-  // Settings::open.
+  // For a key that is still "auto" then. false: a fault that names it. true: its default, and its
+  // name in Settings::open.
   bool leave_auto_open = false;
-  // A key that nothing knows is a fault too where DeepSpeed ignores it; else a warning, unless it
-  // is near a known one, or one that belongs elsewhere.
+  // true: an unknown key is a fault also where DeepSpeed ignores it. false: such a key is a
+  // warning, unless it is near a known one, or one that belongs elsewhere.
   bool strict = false;
 };
 
@@ -90,21 +91,21 @@ struct Settings {
   OffloadDevice offload_parameters = OffloadDevice::kNone;
   // nvme_path of either section, or headrace.nvme_paths: one swap file each.
   std::vector<std::string> nvme_paths;
-  // How much of what is swapped goes to each of several paths, in proportion; empty ("auto"): as
-  // fast as each is when freeze() measures them. Changes no result.
+  // The proportion of the swapped bytes that goes to each of several paths. Empty ("auto"): by the
+  // speeds that freeze() measures. Changes no result.
   std::vector<double> drive_shares;
   double gradient_clipping = 0.0;  // global norm; 0 is off. For the trainer: StepOptions::max_norm
-  // Sequences per step over all ranks, and per micro-batch and rank, where they are given. 0
-  // accumulation: it follows from them and the number of ranks, see resolve_batch().
+  // Sequences per step over all ranks, and per micro-batch and rank, where given. Accumulation of 0
+  // follows from them and the number of ranks: see resolve_batch().
   std::uint32_t gradient_accumulation_steps = 1;
   std::optional<std::uint32_t> train_batch_size = {};
   std::optional<std::uint32_t> train_micro_batch_size_per_gpu = {};
 
-  // For the trainer: what dtype parameters are to have, the rule's constants, the learning rate by
-  // step, the loss scale of fp16.
+  // For the trainer: the dtype of parameters, the rule's constants, the learning rate by step, the
+  // loss scale of fp16.
   bool fp16 = false;  // fp16.enabled
-  // bf16.enabled. A file that enables neither asks for f32, as in DeepSpeed, and leaves false here;
-  // nothing: there was no file, or it leaves the dtype to the trainer ("auto").
+  // bf16.enabled. A file that enables neither asks for f32, as in DeepSpeed, and leaves false here.
+  // No value: there was no file, or it leaves the dtype to the trainer ("auto").
   std::optional<bool> bf16 = {};
   OptimizerSection optimizer_section;
   Scheduler scheduler;
@@ -129,7 +130,7 @@ struct Settings {
   std::uint32_t queue_depth = 16;          // requests in flight per drive
   std::uint32_t submit_batch = 2;  // requests per submit; more get merged (docs/architecture.md)
   IoQueueKind io_queue = IoQueueKind::kAuto;
-  // io_uring: memory and files handed to the kernel once, where the limit on locked memory allows.
+  // io_uring: the kernel gets memory and files once, where the limit on locked memory allows.
   RegisterBuffers register_buffers = RegisterBuffers::kAuto;
   DirectIo direct = DirectIo::kAuto;
   bool allow_memory_backed = false;  // let nvme_path be a tmpfs
@@ -138,7 +139,7 @@ struct Settings {
   double io_deadline_seconds = 60;  // ... and older than this ends in kIoStalled
   Tuned tuned;
 
-  // What was accepted but is not followed, each key by name: lines to log once.
+  // Keys that were accepted but have no effect, each by name: lines to log once.
   std::vector<std::string> warnings;
   // Keys that a file does not give and whose default differs between DeepSpeed's versions: lines
   // that say which value holds. Each changes what is trained.
@@ -146,13 +147,13 @@ struct Settings {
   // Keys that were left "auto", with ReadOptions::leave_auto_open.
   std::vector<std::string> open;
 
-  // What dtype a file asks parameters to have: fp16 or bf16 where that is enabled, f32 where
-  // neither is. Nothing: the trainer's choice, as `bf16` says. The engine takes any; the trainer
+  // The dtype that a file asks parameters to have: fp16 or bf16 where that is enabled, f32 where
+  // neither is. No value: the trainer's choice, as `bf16` says. The engine takes any; the trainer
   // follows it.
   std::optional<DType> parameter_dtype() const;
-  // Fills in what is not given of train_batch_size = train_micro_batch_size_per_gpu *
+  // Fills in the missing factors of train_batch_size = train_micro_batch_size_per_gpu *
   // gradient_accumulation_steps * world_size, as DeepSpeed does. A trainer calls it before it makes
-  // an engine; with none of the three given nothing changes.
+  // an engine; with none of the three given it changes nothing.
   //   micro_batch  the trainer's own, for a file that gives neither it nor the whole
   // Errors:  kSettings when they contradict each other.
   void resolve_batch(std::uint32_t world_size, std::optional<std::uint32_t> micro_batch = {});
@@ -168,11 +169,11 @@ struct Settings {
                             const std::vector<std::string>& overrides = {});
   static Settings from_json(std::string_view text, const std::string& origin,
                             const ReadOptions& options);
-  // The effective values as JSON, in the same key structure; from_json(to_json()) is the same
-  // settings, but for what is told of a reading (warnings, defaults_taken and open), and that it
-  // asks for f32 where nothing asked for a dtype.
+  // The effective values as JSON, in the same key structure. from_json(to_json()) gives the same
+  // settings, but for the notes of a reading (warnings, defaults_taken and open), and it asks for
+  // f32 where nothing asked for a dtype.
   std::string to_json() const;
-  // What from_json() would find in a file of these values: for those that were set in code. Throws
+  // Finds in values that were set in code what from_json() would find in a file of them. Throws
   // kSettings with every fault, one per line: "key: what, and what is allowed".
   void check() const;
 

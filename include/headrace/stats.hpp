@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// headrace/stats.hpp: what moved and what it cost, counted by the engine.
+// headrace/stats.hpp: the engine's counts of bytes, requests and seconds, and its plan.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -11,13 +11,13 @@ struct DriveReport {
   std::string path;
   std::uint64_t bytes = 0;  // swapped there, without the spare extent
   double share = 0;         // of the bytes on all drives
-  // As freeze() measured them, all drives at the same time. 0: not measured (one drive, shares that
-  // are given, little to swap), or it failed.
+  // As freeze() measured them, all drives at the same time. 0: not measured (one drive, given
+  // shares, little to swap), or the drive failed.
   double read_bytes_per_second = 0;
   double write_bytes_per_second = 0;
 };
 
-// What went to and from one drive.
+// Traffic to and from one drive.
 struct DriveStats {
   DriveReport plan;
   std::uint64_t read_bytes = 0;
@@ -30,12 +30,12 @@ struct DriveStats {
 struct GroupWait {
   std::string group;
   double seconds = 0;
-  double update_seconds =
-      0;  // of it for the group's deferred update, the rest for reads and copies
+  // Of those seconds, for the group's deferred update; the rest for reads and copies.
+  double update_seconds = 0;
 };
 
-// Totals since freeze; subtract two snapshots for a step, each after Engine::finish_step() where
-// updates are deferred. Byte counts are what the I/O queues completed.
+// Totals since freeze. For one step subtract two snapshots, each taken after Engine::finish_step()
+// where updates are deferred. Byte counts are those that the I/O queues completed.
 struct Stats {
   std::uint64_t nvme_read_bytes = 0;
   std::uint64_t nvme_written_bytes = 0;
@@ -56,19 +56,18 @@ struct Stats {
   std::uint64_t gathers_on_demand = 0;
   double gather_wait_seconds = 0;         // trainer threads blocked in gather
   double gather_wait_update_seconds = 0;  // of it for deferred updates
-  std::vector<GroupWait> waits;           // by group, longest first; none that never was waited for
-  // Held now: arena, device memory and coroutine frames as they were allocated, tables on the heap
-  // by the sizes the plan counts them with (within 2 % of the whole of what the allocator has
-  // given).
+  std::vector<GroupWait> waits;           // longest first; omits groups that nobody waited for
+  // Held now: arena, device memory and coroutine frames as allocated, tables on the heap by the
+  // sizes that the plan counts. The sum is within 2 % of what the allocator has handed out.
   std::uint64_t engine_bytes = 0;
   std::string io_queue;         // "uring", "aio" or "threads"; empty without NVMe
   std::string io_queue_reason;  // why a preferred one was passed over; empty if none was
-  // "registered buffers and files", and why something is not that could be; empty for queues that
+  // "registered buffers and files", and why either is not registered; empty for queues that
   // register nothing.
   std::string io_queue_details;
   bool direct_io = false;
   std::vector<DriveStats> drives;  // in the order of the paths; empty without NVMe
-  // At work in an update. From two on, one of them is the trainer's, which waits in step().
+  // Threads that work on an update. From two on, one of them is the trainer's, waiting in step().
   std::uint32_t update_threads = 0;
   std::string update_threads_source;  // the limit or setting that says so
 };
@@ -88,16 +87,16 @@ struct PlanReport {
   // "host (yours)": gradients the trainer holds before the engine takes them.
   std::uint64_t trainer_bytes = 0;
   std::uint64_t host_budget_bytes = 0;    // 0: none given
-  std::uint64_t smallest_host_bytes = 0;  // what the least possible plan would need
+  std::uint64_t smallest_host_bytes = 0;  // of the smallest possible plan
   std::uint64_t parameters = 0;
-  double resident_share_of_state = 0;  // of the optimizer state's bytes, what stays in memory
+  double resident_share_of_state = 0;  // the share of the optimizer state that stays in memory
   double resident_share_of_parameters = 0;
   bool deferred_updates = false;  // step() returns with updates pending (Settings::update_mode)
   // With gradient_accumulation_steps passes forward and backward, every group used once in each.
   double nvme_read_bytes_per_step = 0;
   double nvme_written_bytes_per_step = 0;
-  // What the machine left this process when it was planned, and the limit that governs it: a
-  // cgroup's with its path, RLIMIT_AS, MemAvailable. 0: none could be read.
+  // Memory that the machine left this process at planning, and the limit that set it: a cgroup's
+  // with its path, RLIMIT_AS, MemAvailable. 0: none could be read.
   std::uint64_t host_left_bytes = 0;
   std::string host_left_source;
   std::vector<DriveReport> drives;  // in the order of the paths; empty without NVMe

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// headrace/tensor.hpp: what a parameter is: a name, a dtype, a shape, and how it is updated.
+// headrace/tensor.hpp: a parameter: its name, dtype and shape, and how it is updated.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// headrace/trace.hpp: what an engine did when: one event for each thing that took time, on the lane
-// that it took it from.
+// headrace/trace.hpp: the engine's timeline: one event for each thing that took time, on the lane
+// where it took it.
 //
 //   Engine engine(settings, {.trace_events = 100'000});
 //   ... a step ...
@@ -13,7 +13,7 @@
 
 namespace headrace {
 enum class TraceLane : std::uint8_t {
-  kTrainer,    // a call of the trainer's, from its begin to its return: what it waited for
+  kTrainer,    // a call of the trainer's, from its begin to its return
   kNvmeRead,   // from the request until the bytes are there, waiting for the drive included
   kNvmeWrite,  // likewise, until they are written
   kUpdate,     // a tile's pass over its bytes, on all update threads that take part
@@ -35,6 +35,6 @@ struct TraceEvent {
 
 struct Trace {
   std::vector<TraceEvent> events;  // in the order in which they ended
-  std::uint64_t lost = 0;          // for which there was no room
+  std::uint64_t lost = 0;          // events for which there was no room
 };
 }  // namespace headrace

@@ -5,7 +5,7 @@
 //
 //   section   parameters of one group with one dtype, all trained or all frozen, one after another,
 //             each at a multiple of 256 elements
-//   block     65,536 elements of a section; results hang on blocks, so their size is a constant
+//   block     65,536 elements of a section; results depend on blocks, so their size is a constant
 //   shard     whole blocks: rank r owns [r, r+1) * shard_elements of the section
 //   tile      whole blocks of a shard, cut at what is used
 //   segment   one parameter's elements inside one tile

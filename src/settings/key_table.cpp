@@ -47,9 +47,9 @@ constexpr Key kHonoured[] = {
     // ---- what is honoured, under DeepSpeed's names
     section("zero_optimization", "DeepSpeed's ZeRO section."),
     engine("zero_optimization.stage", Kind::kInteger,
-           "Accepted for DeepSpeed's sake: what is offloaded follows from the two sections below "
-           "at every stage. Below 3, "
-           "where DeepSpeed would offload less than is asked for here, a warning says so.")
+           "Accepted for DeepSpeed's sake: the two sections below decide what is offloaded, at "
+           "every stage. Below 3, where DeepSpeed would offload less than these sections ask for, "
+           "a warning says so.")
         .in("stage")
         .from(0, 3)
         .with_check(),
@@ -98,8 +98,8 @@ constexpr Key kHonoured[] = {
         .into<&Settings::gradient_accumulation_steps>(),
     trainer("train_batch_size", Kind::kInteger,
             "Sequences per step, over all ranks: train_micro_batch_size_per_gpu x "
-            "gradient_accumulation_steps x ranks. What is left out of the three follows from the "
-            "others; what contradicts is an error.")
+            "gradient_accumulation_steps x ranks. A missing one of the three follows from the "
+            "others; a contradiction is an error.")
         .from(1, kMaxCount)
         .in("sequences")
         .or_null()
@@ -116,7 +116,7 @@ constexpr Key kHonoured[] = {
         "bf16.enabled", Kind::kBoolean,
         "true: the trainer's parameters are bf16. A file in which neither it nor fp16.enabled is "
         "true asks for f32, as in DeepSpeed; \"auto\" in either leaves the choice to the trainer. "
-        "Settings::parameter_dtype() says what is asked for.")
+        "Settings::parameter_dtype() gives that dtype.")
         .into<&Settings::bf16>()
         .with_check(),
     section("fp16", "float16 training.").or_null(),
@@ -181,10 +181,9 @@ constexpr Key kHonoured[] = {
         .from(0, 3.4e38)
         .of("adamw|adam|adagrad")
         .into<&Settings::optimizer_section, &OptimizerSection::eps>(),
-    trainer(
-        "optimizer.params.weight_decay", Kind::kNumber,
-        "With a type and without it: 0, AdamW's with torch_adam 0.01. Which parameters have one is "
-        "the trainer's to say.")
+    trainer("optimizer.params.weight_decay", Kind::kNumber,
+            "With a type and without it: 0, AdamW's with torch_adam 0.01. The trainer decides "
+            "which parameters have one.")
         .in("of the weight, times the rate")
         .from(0, 3.4e38)
         .into<&Settings::optimizer_section, &OptimizerSection::weight_decay>(),
@@ -338,25 +337,27 @@ constexpr Key kHonoured[] = {
     section("headrace",
             "Keys that DeepSpeed does not have. It ignores the section, so one file serves both."),
     engine("headrace.host_budget_bytes", Kind::kSizeOrAuto,
-           "Ceiling of host memory; 0 is none. With it, what fits stays in host memory, what moves "
-           "most often per byte first; without it all that is named nvme lives there. \"auto\" is "
+           "Ceiling of host memory; 0 is none. With it, as much as fits stays in host memory, the "
+           "bytes that move most often first; without it everything named nvme lives there. "
+           "\"auto\" is "
            "nine tenths of what the cgroup, ulimit -v or the machine leaves: the tenth is for all "
            "else, and where activations take more of host memory, give bytes instead (`headrace "
            "plan` names them).")
         .in("bytes"),
     engine("headrace.device_budget_bytes", Kind::kSize,
-           "Ceiling of what the engine takes of a GPU's memory; 0 is none. With it there are as "
-           "many gather slots, up to those of {headrace.prefetch_groups}, as it has room for. "
+           "Ceiling for the GPU memory that the engine takes; 0 is none. With it there are as "
+           "many gather slots, up to those of headrace.prefetch_groups, as it has room for. "
            "Activations, and what the driver takes for itself, come beside it. Changes no result.")
         .in("bytes")
         .into<&Settings::device_budget_bytes>(),
     engine("headrace.nvme_paths", Kind::kPathList,
            "One directory per drive, for both sections; takes the place of their nvme_path.")
         .with_check(),
-    engine("headrace.drive_shares", Kind::kSharesOrAuto,
-           "With several paths: how much of what is swapped goes to each, in proportion, e.g. "
-           "[2, 1]. auto: as freeze() measures them, all at the same time, by writing and reading "
-           "a file of at most 64 MiB on each for less than a second. Changes no result.")
+    engine(
+        "headrace.drive_shares", Kind::kSharesOrAuto,
+        "With several paths: the proportion of the swapped bytes that goes to each, e.g. [2, 1]. "
+        "auto: by the speeds that freeze() measures, all at the same time, by writing and reading "
+        "a file of at most 64 MiB on each for less than a second. Changes no result.")
         .into<&Settings::drive_shares>()
         .with_check(),
     engine(
@@ -379,7 +380,7 @@ constexpr Key kHonoured[] = {
         .one_of("f32|bf16|8bit")
         .into<&Settings::moments>(),
     engine("headrace.non_finite", Kind::kChoice,
-           "What a step does about a gradient with NaN or infinity. stop: an error that names the "
+           "A step's answer to a gradient with NaN or infinity. stop: an error that names the "
            "parameter, nothing updated. skip: nothing updated, the gradients dropped, the step "
            "counted as skipped.")
         .one_of("stop|skip")
@@ -449,15 +450,14 @@ constexpr Key kHonoured[] = {
         .in("requests")
         .from(1, 256)
         .into<&Settings::submit_batch>(),
-    engine(
-        "headrace.io_queue", Kind::kChoice,
-        "auto: io_uring where it works, else Linux AIO, else threads, said once. The others: that "
-        "one or an error.")
+    engine("headrace.io_queue", Kind::kChoice,
+           "auto: io_uring where it works, else Linux AIO, else threads, said once. Any other "
+           "value: that queue or an error.")
         .one_of("auto|uring|aio|threads")
         .into<&Settings::io_queue>(),
     engine("headrace.register_buffers", Kind::kChoice,
-           "auto: io_uring is handed the engine's memory and files once instead of with every "
-           "request, where the limit on locked memory allows. off: with every request. Saves CPU "
+           "auto: io_uring gets the engine's memory and files once instead of with every request, "
+           "where the limit on locked memory allows. off: with every request. Saves CPU "
            "where memory is not on huge pages.")
         .one_of("auto|off")
         .into<&Settings::register_buffers>(),
@@ -487,7 +487,7 @@ constexpr Key kHonoured[] = {
     section("headrace.tuned",
             "Written by headrace tune: where the settings beside it were measured."),
     tuned("headrace.tuned.drive_model",
-          "Drives the settings were measured on. Others in this run's paths are a warning.")
+          "Drives the settings were measured on. Different ones in this run's paths are a warning.")
         .into<&Settings::tuned, &Tuned::drive_model>(),
     tuned("headrace.tuned.file_system", "File system they were measured on. A note.")
         .into<&Settings::tuned, &Tuned::file_system>(),

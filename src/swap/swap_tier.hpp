@@ -20,7 +20,7 @@
 namespace headrace::swap {
 // What a transfer is for; texts are made of it only when something fails.
 struct Subject {
-  const char* action = "";            // "swap_in record of", ...
+  const char* action = "";            // "swap in", "swap in state of", ...
   const std::string* name = nullptr;  // the tile's first parameter
   std::uint64_t tile = 0;
   std::string text() const;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks what the compiler does not: the order of the rooms, headers alone, widths, licences, docs.
+"""Checks what the compiler does not: rooms, headers alone, widths, licences, docs, prose.
 
     tidy.py text ROOT                      everything that is read off the text
     tidy.py headers ROOT COMPILER          each public header compiles alone
@@ -11,6 +11,10 @@ Code in docs is a copy of code that is compiled: a ```cpp block of README.md or 
 line `<!-- compiled: FILE -->` or `<!-- compiled: FILE NAME -->` and equals that file, or its lines
 between `// [NAME]` and `// [/NAME]`. A ```text block after `<!-- printed: FILE -->` equals that
 file. On a line that names a test as `program_test: Suite.Test`, every such name is a test's.
+
+Prose is the text of README.md, CONTRIBUTING.md and docs/, and the comments of public headers. It
+has none of PHRASES; code in backticks does not count. A sentence of the pages has at most LONGEST
+words, tables, headings and blocks of code left out, and their links lead to files and headings.
 """
 import concurrent.futures
 import os
@@ -35,7 +39,28 @@ TEST = re.compile(r"^TEST(?:_[FP])?\((\w+), (\w+)\)", re.MULTILINE)
 PROGRAM = re.compile(r"`\w+_test: ")
 NAMED_TEST = re.compile(r"[`/ ]([A-Z]\w+)\.([A-Z]\w+)(?:/[\w*]+)?`")
 TYPE = re.compile(r"^(?:struct|class|enum class) (\w+)(?: final)?(?: :.*)?\s*\{")
+COMMENT = re.compile(r"^(.*?)(?://|/\*|^ \*(?!/)) ?(.*?)(?:\*/)?$")
+MARK = re.compile(r"^\s*// \[/?\w+\]$")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+
+
+# What to write instead of a phrase.
+PHRASES = [(re.compile(phrase), instead) for phrase, instead in [
+    (r"\b(?:is|are|was|were|being) told\b", "the one that says it as the subject"),
+    (r"\b(?:is|are|was|were) said\b", "the one that says it as the subject"),
+    (r"\b[Hh]angs? on\b", "depends on"),
+    (r"\bto be had\b", "available"),
+    (r"\bfor good\b", "the time that it lasts"),
+    (r"\b(?:is|are|was|were|be|become|becomes|became) others\b", "differ, or change"),
+    (r"\bhow manieth\b", "the number of"),
+    (r"\b[Mm]ends?\b", "fixes"),
+    (r"(?:^|[.;] )Who(?:ever)? \w+(?![^.]*\?)", "a noun as the subject"),
+    (r"(?:^|[.;] )What(?:ever)? \w+(?![^.]*\?)", "a noun as the subject"),
+]]
+LONGEST = 40
+SENTENCE_END = re.compile(r"(?<=[.!?])[\"')*]*\s+(?=[\"'(*\[]*[A-Za-z0-9])")
+LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
+NO_PROSE = ("#", "<!--", "![")
 
 
 def files(root):
@@ -64,6 +89,91 @@ def text_faults(root):
         if path.is_file():
             yield from doc_faults(root, path)
             yield from named_test_faults(root, path, tests)
+    yield from prose_faults(root)
+
+
+def prose_faults(root):
+    pages = [root / "README.md", root / "CONTRIBUTING.md", *sorted((root / "docs").glob("*.md"))]
+    for path in pages:
+        if not path.is_file():
+            continue
+        name = path.relative_to(root).as_posix()
+        for number, text in page_paragraphs(path.read_text(encoding="utf-8").splitlines()):
+            yield from phrase_faults(name, number, text)
+            yield from link_faults(path, name, number, text)
+            if not text.startswith("|"):
+                yield from sentence_faults(name, number, text)
+    for path in sorted((root / "include").rglob("*.h*")):
+        name = path.relative_to(root).as_posix()
+        for number, text in comments(path.read_text(encoding="utf-8").splitlines()):
+            yield from phrase_faults(name, number, text)
+
+
+def page_paragraphs(lines):
+    """The paragraphs, list items and rows of a page, each with the number of its first line."""
+    first, words, in_block = 0, [], False
+    for number, line in enumerate([*lines, ""], 1):
+        line = line.strip()
+        fence = line.startswith("```")
+        left_out = in_block or fence or line.startswith(NO_PROSE)
+        item = re.match(r"(?:[-*]|\d+\.) ", line)
+        if words and (not line or left_out or item or line.startswith("|")):
+            yield first, " ".join(words)
+            words = []
+        in_block = in_block != fence
+        if not line or left_out:
+            continue
+        if not words:
+            first = number
+        words.append(line[item.end():] if item else line)
+
+
+def comments(lines):
+    """The comments of a header, those on consecutive lines together."""
+    first, words = 0, []
+    for number, line in enumerate([*lines, ""], 1):
+        found = COMMENT.match(line)
+        if words and not (found and found[1].strip() == ""):
+            yield first, " ".join(words)
+            words = []
+        if not found:
+            continue
+        if not words:
+            first = number
+        words.append(found[2].strip())
+
+
+def link_faults(path, name, number, text):
+    for file, anchor in LINK.findall(re.sub(r"`[^`]*`(?!\])", "code", text)):
+        target = path.parent / file if file else path
+        if not target.exists():
+            yield f"{name}:{number}: the link leads nowhere: there is no {file}"
+        elif anchor and anchor not in anchors(target.read_text(encoding="utf-8").splitlines()):
+            yield f"{name}:{number}: the link leads nowhere: {target.name} has no heading #{anchor}"
+
+
+def anchors(lines):
+    """The headings of a page, as GitHub names them in links."""
+    headings = [re.match(r"#+ (.*)", line) for line in lines]
+    return {re.sub(r"[^\w\- ]", "", found[1].lower()).replace(" ", "-")
+            for found in headings if found}
+
+
+def phrase_faults(name, number, text):
+    text = re.sub(r"`[^`]*`", "code", text)
+    for phrase, instead in PHRASES:
+        found = phrase.search(text)
+        if found:
+            yield f'{name}:{number}: "{found[0].strip(" .;")}": write {instead}'
+
+
+def sentence_faults(name, number, text):
+    text = re.sub(r"\]\([^)]*\)", "]", re.sub(r"`[^`]*`", "code", text))
+    for sentence in SENTENCE_END.split(text):
+        words = len([word for word in sentence.split() if re.search(r"\w", word)])
+        if words > LONGEST:
+            yield (f"{name}:{number}: a sentence of {words} words, at most {LONGEST}: "
+                   f"{sentence[:40]}...")
 
 
 def twice_named_faults(root):
@@ -123,15 +233,18 @@ def public_faults(where, name, bracket, target):
 
 
 def region(path, name):
-    """A file, or its lines between `// [name]` and `// [/name]`; None where there are none."""
+    """A file, or its lines between `// [name]` and `// [/name]`; None where there are none.
+
+    Marks of other regions are left out.
+    """
     lines = path.read_text(encoding="utf-8").splitlines()
-    if name is None:
-        return textwrap.dedent("\n".join(lines)).strip("\n")
-    marks = [number for number, line in enumerate(lines)
-             if line.strip() in (f"// [{name}]", f"// [/{name}]")]
-    if len(marks) != 2:
-        return None
-    return textwrap.dedent("\n".join(lines[marks[0] + 1:marks[1]])).strip("\n")
+    if name is not None:
+        marks = [number for number, line in enumerate(lines)
+                 if line.strip() in (f"// [{name}]", f"// [/{name}]")]
+        if len(marks) != 2:
+            return None
+        lines = [line for line in lines[marks[0] + 1:marks[1]] if not MARK.match(line)]
+    return textwrap.dedent("\n".join(lines)).strip("\n")
 
 
 def doc_faults(root, path):

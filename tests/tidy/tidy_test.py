@@ -100,6 +100,12 @@ class Docs(Tree):
         self.write("README.md", "<!-- compiled: examples/a.cpp part -->\n```cpp\nint x;\n```\n")
         self.assertEqual(self.text_faults(), [])
 
+    def test_marks_inside_a_region_are_left_out(self):
+        self.write("examples/b.cpp", LICENCE + "// [a]\nint x;\n// [b]\nint y;\n// [/b]\n// [/a]\n")
+        block = "```cpp\nint x;\nint y;\n```\n"
+        self.write("README.md", "<!-- compiled: examples/b.cpp a -->\n" + block)
+        self.assertEqual(self.text_faults(), [])
+
     def test_changed_block_fails(self):
         self.write("docs/a.md", "<!-- compiled: examples/a.cpp part -->\n```cpp\nint y;\n```\n")
         self.assert_one("docs/a.md:2: the block differs")
@@ -129,6 +135,68 @@ class NamedTests(Tree):
     def test_a_test_that_does_not_exist_fails(self):
         self.write("docs/a.md", "| x |\n| `a_test: Drive.EndsWell`, `All/Drive.EndsBadly/*` |\n")
         self.assert_one("docs/a.md:2: there is no test Drive.EndsBadly")
+
+
+class Prose(Tree):
+    def test_plain_sentences_pass(self):
+        self.write("README.md", "The engine reads a tile. Which others? Those that differ.\n")
+        self.assertEqual(self.text_faults(), [])
+
+    def test_a_phrase_across_lines_fails(self):
+        self.write("docs/a.md", "Fine.\n\n- The bits hang\n  on the seed.\n")
+        self.assert_one('docs/a.md:3: "hang on": write depends on')
+
+    def test_a_phrase_in_a_table_fails(self):
+        self.write("CONTRIBUTING.md", "| a | b |\n|---|---|\n| x | not to be had |\n")
+        self.assert_one("CONTRIBUTING.md:3:")
+
+    def test_each_phrase_fails(self):
+        for text in ["The trainer is told so.", "It is said once.", "It stays so for good.",
+                     "Now they are others.", "The how manieth it is.", "A row with what mends it.",
+                     "Fine. What was read goes.", "Who reads it gets an error."]:
+            self.write("docs/a.md", text + "\n")
+            self.assert_one("docs/a.md:1:")
+
+    def test_questions_and_code_pass(self):
+        self.write("docs/a.md", "## What is next\n\nWhat is a tile? `is told` is a name.\n"
+                                "```text\nit is told\n```\n")
+        self.assertEqual(self.text_faults(), [])
+
+    def test_a_phrase_in_a_public_comment_fails(self):
+        self.write("include/headrace/a.hpp", LICENCE + "int a;  // none to be\n        // had\n")
+        self.assert_one("include/headrace/a.hpp:2:")
+
+    def test_a_phrase_in_a_c_comment_fails(self):
+        self.write("include/headrace/c.h", "/* " + tidy.LICENCE + "\n * It is\n * told. */\n")
+        self.assert_one("include/headrace/c.h:1:")
+
+    def test_a_phrase_in_other_comments_passes(self):
+        self.write("src/base/a.cpp", LICENCE + "// It is told.\n")
+        self.assertEqual(self.text_faults(), [])
+
+    def test_links_to_files_and_headings_pass(self):
+        self.write("docs/b.md", "# B\n\n## `open` a file, or two\n")
+        self.write("README.md", "## Up\n\n[b](docs/b.md), [c](docs/b.md#open-a-file-or-two),\n"
+                                "[`d`](#up), [e](https://example.org/x#y)\n")
+        self.assertEqual(self.text_faults(), [])
+
+    def test_a_link_to_no_file_fails(self):
+        self.write("docs/a.md", "[b](b.md)\n")
+        self.assert_one("docs/a.md:1: the link leads nowhere: there is no b.md")
+
+    def test_a_link_to_no_heading_fails(self):
+        self.write("docs/a.md", "# A\n\n[a](#b)\n")
+        self.assert_one("docs/a.md:3: the link leads nowhere: a.md has no heading #b")
+
+    def test_a_long_sentence_fails(self):
+        self.write("docs/a.md", "One two.\n\n" + "word\n" * 41 + "\n")
+        self.assert_one("docs/a.md:3: a sentence of 41 words, at most 40")
+
+    def test_sentences_lists_and_rows_are_counted_apart(self):
+        words = "word " * 39 + "word"
+        self.write("docs/a.md", f"{words}. {words}.\n- {words}\n- {words}\n1. {words}\n"
+                                f"| {words} | {words} |\n```text\n{words} {words}\n```\n")
+        self.assertEqual(self.text_faults(), [])
 
 
 class Headers(Tree):

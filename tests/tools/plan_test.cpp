@@ -363,7 +363,7 @@ TEST_F(PlanProgram, SaysUnderTheFirstLineWhatItDidNotCheckAndWhatIsNotServed) {
   };
   const std::string projection = "a projection: ";
   says("gpt2 --machine workstation", projection + "no step on a GPU has been compared");
-  says("gpt2 --machine dgx-2", projection + "one process per rank");
+  says("gpt2 --machine dgx-2", projection + "ranks over NCCL have not run on GPUs");
   EXPECT_EQ(says("gpt2 --machine workstation --gpus 0", "Fits: ").find(projection),
             std::string::npos);
   const std::string machine = write("m.json", R"({"name": "node", "gpus": 1})");

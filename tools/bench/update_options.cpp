@@ -28,7 +28,7 @@ constexpr const char* kFooter =
     "\nNeeds about 2 bytes of memory per parameter, 14 more without --no-memory, and 20 bytes of "
     "drive.\n"
     "\nExit codes: 0 done, 1 the run failed, 2 refused before it started, 3 the named queue is not "
-    "to be had,\n4 --require-ratio was missed, 128 + n ended by signal n.\n";
+    "available,\n4 --require-ratio was missed, 128 + n ended by signal n.\n";
 
 // "1048576" or "1MiB".
 std::uint64_t block_bytes(const std::string& word) {

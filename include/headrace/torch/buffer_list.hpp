@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// headrace/torch/buffer_list.hpp: the buffers of offloaded modules, and parameters
-// that add_rest() left out because they were frozen: what stays torch's.
+// headrace/torch/buffer_list.hpp: the tensors that stay torch's: buffers of offloaded modules, and
+// parameters that add_rest() left out because they were frozen.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>

@@ -3,9 +3,9 @@
 // backward runs the block again, as it ran before, and goes through that.
 //
 // Reentrant: the second run and its own backward pass happen inside the node of the first, so the
-// group is bound from the one to the end of the other. What does not pass through autograd is put
-// back for the second run: the state of torch's generators (dropout) and autocast's settings, of
-// the CPU and of where the parameters are. That the weights are the same is checked.
+// group is bound from the one to the end of the other. State that does not pass through autograd is
+// restored for the second run: torch's generators (dropout) and autocast's settings, of the CPU and
+// of the parameters' place. Backward checks that the weights are the same.
 #pragma once
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>

@@ -28,7 +28,7 @@ inline std::shared_ptr<Device> make_cuda_device(at::Device gpu) {
       try {
         const c10::DeviceGuard guard(device);
         void* const data = c10::GetAllocator(c10::kCUDA)->raw_allocate(size_bytes);
-        // Who had this memory before may still be at work on the stream that torch gives it for.
+        // Earlier users of this memory may still be at work on the stream that torch gives it for.
         detail::Place(device).torch_stream().synchronize();
         return data;
       } catch (...) {  // out of memory, or a GPU that has failed, as the engine's next call says

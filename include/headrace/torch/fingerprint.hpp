@@ -7,7 +7,7 @@
 #include <cstring>
 
 namespace headrace::torch::detail {
-// Differs where one 8-byte word differs, and almost surely where several do. Not for storing.
+// Differs where one 8-byte word differs, and almost surely where several do. Do not store it.
 inline std::uint64_t fingerprint(const void* data, std::size_t size_bytes) noexcept {
   constexpr std::size_t kLanes = 4;  // side by side: a multiplication takes a few cycles
   std::uint64_t lane[kLanes] = {1, 2, 3, 4};

@@ -15,17 +15,17 @@
 //   offload.step({.learning_rate = 3e-4f, .max_norm = 1});  // of optimizer.step() and zero_grad()
 //
 // A module's forward stays as it is, and so do its parameters as objects; they have memory only
-// while they are needed. Whoever touches one at another time gets a c10::Error that names its group
-// and the call that helps.
+// while they are needed. Touching one at another time throws a c10::Error that names its group and
+// the call that helps.
 //
 // Values:  buffers (batch norm's statistics, masks) stay torch's: buffers() lists them. Parameters
 //          are row-major; other strides (channels_last, a transposed weight) are refused.
 // .grad(): gradients are the engine's once they have arrived. Code that looks for them itself
 //          (clip_grad_norm_, an optimizer) gets a c10::Error that says what to call instead.
-// Threads: one trainer thread at a time, and those that autograd starts for it. A second one that
-//          calls while the first is inside of a call, or of a backward pass on the CPU, is refused.
+// Threads: one trainer thread at a time, and those that autograd starts for it. A call from a
+//          second one while the first is inside a call, or a backward pass on the CPU, is refused.
 // Errors:  headrace::Error, out of backward() too.
-// Memory:  a group whose parameters are not all used, or not all trained, holds its buffer until
+// Memory:  a group whose parameters are not all used, or not all trained, holds its slot until
 //          the end of backward, or until another group needs it.
 // Uses that no call brackets (a weight that another block captured, a loss kept in the module,
 //          second derivatives) throw, or are served on demand: serve_on_demand().
@@ -75,7 +75,7 @@ concept IsModule = requires {
   typename ModuleOf<std::remove_cvref_t<T>>::type;
 };
 
-// What `source` (a module, or a factory of one) gives.
+// The module type that `source` (a module, or a factory of one) gives.
 template <class T>
 struct SourceOf {
   using type = typename ModuleOf<std::remove_cvref_t<std::invoke_result_t<T&>>>::type;
@@ -104,8 +104,8 @@ class Group {
  public:
   GroupId id() const noexcept { return state_->id; }
   const std::string& name() const noexcept { return state_->name; }
-  // A factory's module exists from freeze() on, and add_rest() keeps none: else this throws
-  // kWrongState.
+  // A factory's module exists from freeze() on, and add_rest() keeps none: without a module this
+  // throws kWrongState.
   std::shared_ptr<M> module() const {
     if (state_->module) return std::static_pointer_cast<M>(state_->module);
     throw Error(Code::kWrongState,
@@ -126,10 +126,10 @@ enum class Access {
 };
 
 // A scope in which a group's parameters can be used anywhere. Move-only, one trainer thread.
-//   kRead    Whoever writes to them, through data_ptr() or accessor() too, leaves weights that the
-//            engine's masters know nothing of: every later call of the Offload throws and names the
-//            parameter, until the group's values are loaded again (Engine::load). Costs a pass over
-//            the group's bytes at either end, to see it.
+//   kRead    A write to them, also through data_ptr() or accessor(), does not reach the engine's
+//            masters: every later call of the Offload throws and names the parameter, until the
+//            group's values are loaded again (Engine::load). Costs a pass over the group's bytes at
+//            either end, to see writes.
 //   kModify  They are a copy of the group, of its size, that nobody else sees: forward, backward
 //            and gathered() of this group, and step(), are refused by name until the scope ends.
 //            Then the engine gets the values. Masters of elements whose bits changed become those
@@ -138,8 +138,8 @@ class GatheredModule {
  public:
   // Ends the scope early. With kModify it writes back and throws what Engine::load() throws, or
   // kWrongState for a parameter that has another type or shape now; then the scope is still open.
-  // The destructor does the same, but drops the changes where an exception passes through it, and
-  // what it cannot write back the next call of the Offload reports by the group's name.
+  // The destructor does the same, but drops the changes where an exception passes through it. The
+  // next call of the Offload reports, by the group's name, what it could not write back.
   void release() {
     if (auto* changes = std::get_if<detail::Modification>(&held_)) return changes->write_back();
     std::get<detail::ReadScope>(held_).release();
@@ -170,8 +170,8 @@ class Offload {
   //          and where inputs have to be: torch's CPU, or the GPU that options.device is
   //          (headrace/torch/cuda.hpp). Work is ordered on torch's current stream of the calling
   //          thread, in backward on autograd's.
-  // Throws kUnsupported for a place that torch does not have, kInvalidArgument where the engine's
-  // device is another.
+  // Throws kUnsupported for a place that torch does not have, kInvalidArgument where it differs
+  // from the engine's device.
   explicit Offload(Settings settings, EngineOptions options = {},
                    at::Device place = at::Device(at::kCPU))
       : core_(std::make_shared<detail::OffloadCore>(std::move(settings), std::move(options),
@@ -192,8 +192,8 @@ class Offload {
   using HyperparameterChoice =
       std::function<HyperparameterSetId(const std::string& full_name, const at::Tensor& parameter)>;
   void choose_hyperparameters(HyperparameterChoice choice) { core().set_choice(std::move(choice)); }
-  // The usual choice: what `which` picks (else: fewer than two dimensions) gets `values`, the rest
-  // the default set. Gives the set, for Engine::set_hyperparameters().
+  // The usual choice: parameters that `which` picks (by default those of fewer than two dimensions)
+  // get `values`, the rest the default set. Returns the set, for Engine::set_hyperparameters().
   using ParameterTest =
       std::function<bool(const std::string& full_name, const at::Tensor& parameter)>;
   HyperparameterSetId no_decay(ParameterTest which = {},
@@ -210,11 +210,10 @@ class Offload {
 
   // Parameters used together, from
   //   a module    (Block, std::shared_ptr<BlockImpl>): its values move to the engine in freeze();
-  //   a factory   of one: run now for names and shapes, and again in freeze() for values. Groups do
-  //               so one at a time, in the order they were added (what it captures lives until
-  //               then: by value, not by reference), and the run for shapes leaves
-  //               torch's generators as they were: with one seed the values are those of the model
-  //               built plainly in that order.
+  //   a factory   of one: runs now for names and shapes, and again in freeze() for values, so it
+  //               must capture by value, not by reference. Groups run one at a time, in the order
+  //               they were added, and the run for shapes leaves torch's generators as they were:
+  //               with one seed the values are those of the model built plainly in that order.
   // Throws kInvalidArgument for a parameter that another group has, or that lies in another's
   // memory without being the same tensor (both are named), kUnsupported for one that is not a
   // dense, row-major Float, BFloat16 or Half tensor in CPU memory, or where parameters are bound.
@@ -245,9 +244,9 @@ class Offload {
 
   // Parameters used outside of any group's forward (embeddings, a final norm, shared weights):
   // bound from freeze() to close(), gradients and optimizer state offloaded like any other's. Of a
-  // module: its trainable parameters that no group has; nothing is added, and no group returned, if
-  // there are none. Those that are frozen stay torch's, and buffers() lists them; step() refuses
-  // once one of them is trained. A group named "" leaves the names as they are.
+  // module it takes the trainable parameters that no group has; if there are none it adds nothing,
+  // and returns no group. Frozen ones stay torch's, and buffers() lists them; step() refuses once
+  // one of them is trained. A group named "" leaves the names as they are.
   using Rest = std::optional<Group<::torch::nn::Module>>;
   Rest add_rest(const ::torch::nn::Module& model, std::string name = "rest") {
     detail::NamedTensors tensors = detail::parameters_of(model);
@@ -273,10 +272,10 @@ class Offload {
     return Group<::torch::nn::Module>(std::move(state));
   }
 
-  // Parameters that modules of several groups register (tied embeddings, a shared projection). Of
-  // the group made here, bound from freeze() to close(); an add_group() after it leaves them out of
-  // its own. A factory captures the tensor (or a module that has it) instead of making one. Throws
-  // kInvalidArgument for a parameter that a group has already, naming both.
+  // Parameters that modules of several groups register (tied embeddings, a shared projection). They
+  // belong to the group made here, bound from freeze() to close(); a later add_group() leaves them
+  // out of its own. A factory captures the tensor (or a module that has it) instead of making one.
+  // Throws kInvalidArgument for a parameter that a group has already, naming both.
   Rest add_shared(std::vector<std::pair<std::string, at::Tensor>> parameters,
                   std::string name = "shared") {
     const detail::NamedTensors tensors = parameters;
@@ -287,9 +286,10 @@ class Offload {
 
   // Declares that gradients of this group's (of every group's so far, add_rest()'s and
   // add_shared()'s too) arrive several times before a step (Engine::expect_repeated_gradients):
-  // several backward passes over one forward pass or over parts of it. Not for a parameter that one
-  // pass uses in several places (torch adds those up), unless one lies in a checkpoint(), whose
-  // pass is its own. Costs 4 bytes per parameter in host memory instead of its own size.
+  // several backward passes over one forward pass or over parts of it. A parameter that one pass
+  // uses in several places does not need it (torch adds those up), unless one lies in a
+  // checkpoint(), whose pass is its own. Costs 4 bytes per parameter in host memory instead of its
+  // own size.
   template <class M>
   void expect_repeated_gradients(const Group<M>& group) {
     core().require_own(*group.state_);
@@ -301,9 +301,9 @@ class Offload {
 
   // A parameter that requires no gradient at freeze() is frozen (ParameterSpec::frozen): no
   // gradient, master or moments are kept for it, beside trained ones of its group too (adapters in
-  // a layer). A gradient of it is refused by name in backward. These two say otherwise for all of a
+  // a layer). Backward refuses a gradient of it by name. These two calls override that for all of a
   // group; of several such calls before freeze() the last one holds:
-  //   expect_gradients     may be trained later: all that memory is there, used or not.
+  //   expect_gradients     may be trained later: keeps all that memory, used or not.
   //   expect_no_gradients  never trained, whatever requires_grad says at freeze().
   template <class M>
   void expect_gradients(const Group<M>& group) {
@@ -314,27 +314,27 @@ class Offload {
     core().expect_frozen(*group.state_, true);
   }
 
-  // From freeze() to close(), an operator that is about to read a parked parameter, or a view of
-  // one, or what autograd saved of it, has its group bound first: in forward, in backward and
-  // outside of both, in any thread. Without this such a use throws a c10::Error that names the
-  // group. The values are the same; what differs is when they are there:
-  //   until     the end of the operator; in a backward pass that of the pass, or until memory is
+  // From freeze() to close(), binds the group first when an operator is about to read a parked
+  // parameter, a view of one, or what autograd saved of it: in forward, in backward and outside of
+  // both, in any thread. Without this such a use throws a c10::Error that names the group. The
+  // values are the same; only the time when they are there differs:
+  //   until     the end of the operator; in a backward pass the end of the pass, or until memory is
   //             out and it has been bound for longest. Never in the middle of an operator that uses
   //             it.
-  //   memory    a gather slot more for as long as that (headrace.prefetch_groups). Where there is
-  //             none to be had, the operator throws the parked text with that cause.
+  //   memory    one more gather slot for as long as that (headrace.prefetch_groups). Where there is
+  //             none free, the operator throws the parked text with that cause.
   //   refused   writing, torch::save, data_ptr() and other ways around operators: as without this.
-  //   several   backward passes before a step that reach one parameter, the loss in a module apart
-  //             from the output's or retain_graph: expect_repeated_gradients().
+  //   several   backward passes before a step that reach one parameter (a loss kept in a module,
+  //             apart from the output's, or retain_graph): expect_repeated_gradients().
   // Cost:    a callback of torch's (at::addGlobalCallback) for the whole process, which sees every
   //          operator in every thread, other models' too: some 0.4 us each. Gone with the last
   //          Offload that asked for it. A group that comes on demand was not read ahead.
   // Order:   before freeze().
-  // Throws kWrongState after freeze(), kUnsupported where torch does not tell what operators are
-  //         given.
+  // Throws kWrongState after freeze(), kUnsupported where torch does not report the arguments of
+  //         operators.
   void serve_on_demand() { core().serve_on_demand(); }
-  // The groups that were, in the order they were added: what to put through its group instead,
-  // where that can be.
+  // The groups that were served on demand, in the order they were added. Put their uses through the
+  // group instead, where you can.
   std::vector<ServedOnDemand> served_on_demand() const {
     std::vector<ServedOnDemand> served;
     for (const auto& group : core().groups()) {
@@ -375,22 +375,23 @@ class Offload {
     }
   }
   // function(inputs...), or group.module()->forward(inputs...), whose activations are not kept:
-  // backward runs it again, with torch's generators and autocast settings as they were now,
-  // and the gradients of each call are those of run() bit for bit, where torch's operators give the
-  // same bits without gradients (an LSTM's do not). What the block counts up is counted twice:
-  // batch norm's running statistics.
+  // backward runs it again, with torch's generators and autocast settings as they are now. The
+  // gradients of each call are those of run() bit for bit, where torch's operators give the same
+  // bits without gradients (an LSTM's do not). The block's own counters, such as batch norm's
+  // running statistics, count twice.
   //   inputs  tensors, numbers, strings, and optional, pair, tuple, array, vector or map of these;
-  //           the tensors are kept until backward. What else it needs the function captures, and it
-  //           is copied; a tensor that requires a gradient is an input, unless it is a parameter.
+  //           the tensors are kept until backward. The function, which is copied, captures all else
+  //           that it needs. A tensor that requires a gradient is an input, unless it is a
+  //           parameter.
   //   result  the same types; its floating tensors require a gradient.
   // Cost:   one more forward pass. A block that trains nothing and has no input that requires a
   //         gradient keeps nothing in run() either: call that, and backward leaves it out.
-  // Order:  a group that is called several times before a step gets a gradient from each:
+  // Order:  a group that is called several times before a step gets a gradient from each: call
   //         engine().expect_repeated_gradients(group.id()) before freeze().
   // Throws  kUnsupported where the block changes an input in place.
   // Backward throws kUnsupported with create_graph, and for chosen inputs only (autograd::grad);
-  //         kWrongState once weights of any group were changed, or parameters frozen or unfrozen.
-  //         Whatever the function throws then comes out of backward().
+  //         kWrongState once weights of any group have changed, or parameters were frozen or
+  //         unfrozen. It also throws whatever the function throws then.
   template <class M, class F, class... Inputs>
   requires std::invocable < F&, std::decay_t<Inputs>
   &... > auto checkpoint(const Group<M>& group, F&& function, Inputs&&... inputs) {
@@ -423,9 +424,9 @@ class Offload {
     return GatheredModule(detail::ReadScope(core_, group.state_));
   }
 
-  // Engine::step() over the gradients that arrived since the last one. Outside of gathered()
-  // scopes. Values saved by a forward pass before it cannot be used by a backward pass after it:
-  // torch throws then.
+  // Engine::step() over the gradients that arrived since the last one. Call it outside of
+  // gathered() scopes. A backward pass after it cannot use values that a forward pass saved before
+  // it: torch throws then.
   StepResult step(const StepOptions& options) {
     const detail::Call call = begin();
     return core().step(options);
@@ -437,8 +438,9 @@ class Offload {
 
   // The buffers (batch norm's statistics, masks, caches) of the modules given to add_group() and
   // add_rest(), and parameters that were frozen when add_rest() left them out, each once, by full
-  // name ("<group>.<name>"); of a factory's module from freeze() on. They stay where torch has
-  // them: not parked, not in the plan, not in the engine's hashes. Save them beside the weights.
+  // name ("<group>.<name>"); those of a factory's module from freeze() on. They stay where torch
+  // has them: not parked, not in the plan, not in the engine's hashes. Save them beside the
+  // weights.
   const std::vector<std::pair<std::string, at::Tensor>>& buffers() const {
     return core().buffers().all();
   }
@@ -448,12 +450,13 @@ class Offload {
     if (core_) core_->engine().interrupt();
   }
 
-  // For what needs no torch: values (load, store, hashes), plan, stats. Not from a signal handler.
+  // For calls that need no torch: values (load, store, hashes), plan, stats. Not from a signal
+  // handler.
   Engine& engine() { return core().engine(); }
   // Makes every parameter an ordinary tensor again, with memory of its own and its current values,
   // without the adapter's hooks: the model trains on, saves and loads in plain torch. Then closes.
   // Gradients that no step has used are dropped, optimizer state too: store() it before.
-  //   limit_bytes  what the weights may take, beside the engine's memory.
+  //   limit_bytes  the most that the weights may take, beside the engine's memory.
   // Throws kOutOfBudget, stating how much it needs, before it starts; kWrongState while a
   //         gathered() scope is open. After any error every parameter is offloaded as before.
   void restore(std::optional<std::uint64_t> limit_bytes = std::nullopt) {

@@ -5,9 +5,8 @@
 // Forward binds around the block's own code. Outputs that require a gradient get a hook: when the
 // gradient reaches one, the block's backward is about to run, and the group is bound again, until
 // all its gradients have arrived. A group that does not receive all of them (an unused parameter)
-// is let go at the end of that backward pass; so is one with frozen parameters, which are read
-// without a gradient to say when for the last time. Each gradient is handed to the engine and freed
-// as soon as torch has it.
+// is released at the end of that backward pass. So is one with frozen parameters: no gradient marks
+// their last read. Each gradient is handed to the engine and freed as soon as torch has it.
 //
 // With serve_on_demand() a group that an operator touches at another time is bound as well
 // (on_demand.hpp): until the end of the backward pass it was touched in, or, outside of one, for
@@ -133,7 +132,7 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
                     " belongs to another Offload: this one would give it another group's values. "
                     "Call the Offload that it was added to.");
   }
-  // Grows whenever weights of any group become others. `group`: for whom this is asked.
+  // Grows whenever weights of any group change. `group`: the one that asks.
   std::uint64_t weight_changes(const OffloadedGroup& group) const {
     require_open(group);
     std::uint64_t changes = 0;
@@ -231,7 +230,8 @@ class OffloadCore final : public OnDemandServer, public std::enable_shared_from_
     throw_if_written();
     if (::torch::autograd::get_current_graph_task_id() < 0) end_backwards(kEveryBackward);
   }
-  // A group whose values were written behind the engine's back is refused until others are loaded.
+  // A group whose values were written behind the engine's back is refused until new ones are
+  // loaded.
   void throw_if_written() {
     const std::lock_guard lock(mutex_);
     if (!written_.empty()) throw Error(Code::kWrongState, std::exchange(written_, {}));

@@ -67,7 +67,7 @@ inline NamedTensors parameters_of(const ::torch::nn::Module& module) {
   return found;
 }
 
-// What the engine is told of a parameter, less its hyperparameters.
+// The engine's description of a parameter, less its hyperparameters.
 inline ParameterSpec spec_of(const Place& place, const std::string& group, const std::string& name,
                              const at::Tensor& tensor) {
   const std::string full = full_name(group, name);
@@ -149,8 +149,8 @@ class OffloadedGroup {
 
   bool changing = false;  // bound to a copy that the user changes
 
-  // Why its values are no longer the engine's, and Engine::weight_changes() then: until others are
-  // loaded. Empty: they are.
+  // Why its values are no longer the engine's, and Engine::weight_changes() then: until new ones
+  // are loaded. Empty: they are the engine's.
   std::string spoiled;
   std::uint64_t spoiled_changes = 0;
 
@@ -273,7 +273,7 @@ class OffloadedGroup {
     for (const OffloadedParameter& parameter : parameters_) prints.push_back(print_of(parameter));
     return prints;
   }
-  // The first parameter whose bytes are others now, if one's are.
+  // The first parameter whose bytes have changed, if any.
   const OffloadedParameter* changed_since(const std::vector<std::uint64_t>& prints) const {
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       if (print_of(parameters_[i]) != prints[i]) return &parameters_[i];
@@ -362,7 +362,7 @@ class OffloadedGroup {
   void park() {
     for (OffloadedParameter& parameter : parameters_) parameter.storage.park(parameter.parked_text);
   }
-  // For good: `what` follows each parameter's name.
+  // Parks for the rest of the run: `what` follows each parameter's name.
   void park_for_good(const std::string& what) {
     for (OffloadedParameter& parameter : parameters_) {
       parameter.parked_text = named(parameter.full_name) + what;
@@ -370,7 +370,7 @@ class OffloadedGroup {
     }
   }
 
-  // The weights are other ones now: torch then refuses a backward pass over values saved before.
+  // The weights have changed: torch then refuses a backward pass over values saved before.
   void mark_changed() const {
     for (const OffloadedParameter& parameter : parameters_)
       parameter.tensor.unsafeGetTensorImpl()->bump_version();

@@ -2,10 +2,10 @@
 // headrace/torch/on_demand.hpp: sees which operator is about to read a parked parameter, and has
 // its group bound for as long as the operator runs.
 //
-// torch tells a callback of every operator with its arguments (at::RecordFunction), in every
+// torch reports every operator with its arguments to a callback (at::RecordFunction), in every
 // thread, in forward and backward. An argument on a parameter's storage (it, a view of it, what
-// autograd saved of it) leads to its group. Operators that only make views need no values, and
-// one that would write to a parked parameter is left to be refused.
+// autograd saved of it) leads to its group. Operators that only make views need no values; torch
+// refuses one that would write to a parked parameter.
 //
 // When a group is bound and let go is decided in offload_core.hpp.
 #pragma once
@@ -29,9 +29,9 @@
 #include "headrace/torch/offloaded_group.hpp"
 
 namespace headrace::torch::detail {
-// The arguments of the operator a callback is told of. RecordFunction::inputs() is no way to them
-// where this unit is compiled with assertions and torch is not: it asserts on a flag that such a
-// torch never sets. (The flag lies in padding: all else is where torch has it, and
+// The arguments of the operator that a callback sees. RecordFunction::inputs() does not serve where
+// this unit is compiled with assertions and torch is not: it asserts on a flag that such a torch
+// never sets. (The flag lies in padding: all other members are where torch has them, and
 // require_recorded_arguments() tries.)
 struct RecordedInputs {
   using type = c10::ArrayRef<const c10::IValue> at::RecordFunction::*;
@@ -57,7 +57,7 @@ void for_each_tensor_in(const c10::IValue& argument, See&& see) {
   }
 }
 
-// Throws kUnsupported where the callback would not see what operators are given.
+// Throws kUnsupported where the callback would not see the arguments of operators.
 inline void require_recorded_arguments() {
   static thread_local const void* wanted = nullptr;
   static thread_local bool seen = false;
@@ -86,7 +86,7 @@ inline void require_recorded_arguments() {
               "parameters through run() and gathered().");
 }
 
-// What an operator does with an argument of its own.
+// The use that an operator makes of an argument.
 enum class ArgumentUse { kRead, kWrite, kNone };
 inline ArgumentUse use_of(const c10::FunctionSchema& schema, std::size_t argument) {
   if (argument >= schema.arguments().size()) return ArgumentUse::kNone;
@@ -99,7 +99,7 @@ inline ArgumentUse use_of(const c10::FunctionSchema& schema, std::size_t argumen
   return shape_only ? ArgumentUse::kNone : ArgumentUse::kRead;
 }
 
-// Whose groups are served. From any thread.
+// The owner of groups that are served. From any thread.
 class OnDemandServer {
  public:
   virtual ~OnDemandServer() = default;
@@ -180,7 +180,7 @@ class OnDemandTable {
     std::size_t argument;
   };
 
-  // torch would swallow an exception. What happens without it is never silent: the group stays
+  // torch would swallow an exception. Without one the failure is never silent: the group stays
   // parked, and the operator throws its text.
   static std::unique_ptr<at::ObserverContext> before_operator(
       const at::RecordFunction& op) noexcept {

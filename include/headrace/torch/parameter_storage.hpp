@@ -2,9 +2,9 @@
 // headrace/torch/parameter_storage.hpp: the torch storage of one parameter, parked or bound.
 //
 // The parameter and its views lie on it for as long as the model lives; only the address behind it
-// changes. Parked, the storage keeps its size and has no memory, and torch throws the
-// given text at whoever asks for its address: print, save, an optimizer, any operator. What needs
-// no values (sizes, views, detach) goes on working.
+// changes. Parked, the storage keeps its size and has no memory, and torch throws the given text at
+// any request for its address: print, save, an optimizer, any operator. Calls that need no values
+// (sizes, views, detach) still work.
 //
 // Knows nothing of the engine.
 #pragma once
@@ -77,7 +77,7 @@ class ParameterStorage {
     const auto elements = size_bytes() / c10::elementSize(type_);
     return view({static_cast<std::int64_t>(elements)});
   }
-  // What every tensor on it leads to: a parameter, its views, what autograd saved of it.
+  // Every tensor on it leads here: a parameter, its views, tensors that autograd saved.
   const c10::StorageImpl* key() const { return storage_.unsafeGetStorageImpl(); }
   std::size_t size_bytes() const { return storage_.nbytes(); }
   // False for a tensor that torch moved elsewhere (Module::to, torch::load, set_data).

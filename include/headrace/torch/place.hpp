@@ -57,8 +57,8 @@ class Place {
     if (is_cpu()) return {};
     return {reinterpret_cast<std::uintptr_t>(torch_stream().native_handle())};
   }
-  // Torch gives a tensor's memory to others once it is gone: not before this thread's stream has
-  // passed this point.
+  // Torch reuses a tensor's memory once it is gone: not before this thread's stream has passed this
+  // point.
   void keep_until_read(const at::Tensor& tensor) const {
     if (!is_cpu()) tensor.record_stream(torch_stream());
   }

@@ -4,9 +4,9 @@
 //
 // Were .grad() undefined, code that looks for gradients itself would find none and go on:
 // clip_grad_norm_ would clip nothing and return 0, an optimizer would update nothing. So a tensor
-// of the gradient's shape and type stands there, without memory, and torch throws its text at
-// whoever reads or writes it. torch adds the next gradient to what is in .grad(), so a hook on the
-// parameter takes the stand-in away just before.
+// of the gradient's shape and type stands there, without memory, and torch throws its text at any
+// read or write of it. torch adds the next gradient to .grad(), so a hook on the parameter takes
+// the stand-in away just before.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -27,8 +27,8 @@ class TakenGradient {
       : stand_in_(ParameterStorage(place, parameter.scalar_type(), parameter.nbytes(), text)
                       .view(parameter.sizes())) {}
 
-  // The gradient that torch has written; undefined if it had none. What was taken before stays
-  // marked as such, whatever becomes of this one.
+  // The gradient that torch has written; undefined if it had none. Gradients taken before stay
+  // marked as taken, whatever becomes of this one.
   at::Tensor take_from(const at::Tensor& parameter) const {
     at::Tensor& place = parameter.mutable_grad();
     if (place.is_same(stand_in_)) return {};

@@ -21,9 +21,10 @@ using command_line::to_list;
 constexpr const char* kDescription =
     "Measures what a drive can do for offloading: sequential and random reads and writes, and the "
     "update\nphase's pattern of reading a block and writing it back (rw), over block sizes and "
-    "depths. Rounds are\ninterleaved; medians come with a 95 % interval. All that is read was "
-    "written by this run, and is compared.\nPATH is a directory on the drive (a scratch file is "
-    "made in it and removed), one per drive; or a block\ndevice or a file, which are only read.\n";
+    "depths. Rounds are\ninterleaved; medians come with a 95 % interval. In a directory it reads "
+    "only what\nthis run wrote, and compares all of it.\nPATH is a directory on the drive (a "
+    "scratch file is made in it and removed), one per drive; or a block\ndevice or a file, which "
+    "are only read.\n";
 constexpr const char* kFooter =
     "\nSizes are powers of 1024 (4M, 1GiB), lists have commas: --bs 1M,4M --iodepth 4,16. Without "
     "--rw, --bs,\n--iodepth, --queue and --batch a default set is measured.\n`headrace bench "
@@ -35,7 +36,7 @@ constexpr const char* kFooter =
     "and cpu the recommended\none (of reads, else of rw, else of writes).\n"
     "\nExit codes: 0 done, 1 the run failed or data differed, 2 refused before it started, 3 a "
     "named "
-    "queue or fio\nis not to be had, 4 a --require was missed, 128 + n ended by signal n.\n";
+    "queue or fio\nis not available, 4 a --require was missed, 128 + n ended by signal n.\n";
 
 // As given; empty: not.
 struct Words {

@@ -106,7 +106,7 @@ Row pools_row(const platform::MemoryFacts& memory) {
   if (idle < base::kGiB) return row;
   row.mark = Mark::kNote;
   row.detail = fmt::format("{} are set aside and used by nobody", format_bytes(idle));
-  row.consequence = "Headrace uses transparent huge pages, so this memory is not to be had";
+  row.consequence = "Headrace uses transparent huge pages, so it cannot use this memory";
   row.fix = "sudo sysctl vm.nr_hugepages=0, unless another program wants them";
   return row;
 }

@@ -64,9 +64,9 @@ void add_options(CLI::App& app, Options& o) {
   command_line::add_number(app, "--nodes", o.inputs.nodes, {1, 1'000'000}, "Machines [1]");
   command_line::add_number(app, "--gpus", o.inputs.gpus_per_node, {1, 1024}, "GPUs per node [1]");
   command_line::add_real(app, "--buffer-factor", o.inputs.buffer_factor, {1, 100},
-                         "What the estimators multiply host memory by [1.5]");
+                         "Factor of the estimators for host memory [1.5]");
   app.add_option("--config,--settings", o.config,
-                 "Settings of the plan; where things lie is varied")
+                 "Settings of the plan, which varies the placement")
       ->type_name("FILE");
   command_line::add_repeated(app, "--set", o.set,
                              "One of them, headrace.moments=8bit; may be repeated")

@@ -30,7 +30,7 @@ constexpr const char* kDescription =
     "  schema          the JSON Schema, for editors: \"$schema\": \"FILE\" in a settings file\n"
     "  init            a settings file for this machine, and for a model if one is named\n";
 constexpr const char* kFooter =
-    "\nNothing is started, and no path is tried but by init, as `headrace doctor PATH` does.\n"
+    "\nIt starts nothing. Only init tries paths, as `headrace doctor PATH` does.\n"
     "\nExit codes: 0 done, 1 the run failed, 2 refused: usage, or a file with faults, 128+n ended "
     "by signal n.\n";
 

@@ -34,7 +34,7 @@ The keys of DeepSpeed are those of its version 0.19.8, read from its code by
 ## How a file is read
 
 - Comments (`// ...`, `/* ... */`), trailing commas and a byte order mark are accepted; the text
-  is UTF-8, at most 4 MiB, nested at most 64 deep. What else HJSON has (DeepSpeed reads it) is an
+  is UTF-8, at most 4 MiB, nested at most 64 deep. The rest of HJSON (DeepSpeed reads it) is an
   error; `hjson -j FILE > NEW`, from the package that DeepSpeed installs, makes JSON of it.
 - A key whose name starts with `_` is a note and ignored with all it holds.
 - An unknown key is an error that names the nearest known one, or the section where the key would
@@ -42,42 +42,43 @@ The keys of DeepSpeed are those of its version 0.19.8, read from its code by
   that is like no other is a warning where DeepSpeed ignores it: at the top level and in `aio`,
   `activation_checkpointing`, `checkpoint`, `data_types`, `optimizer`, `scheduler` and `timers`.
   `ReadOptions::strict` and `headrace settings check --strict` make an error of it.
-- A key of DeepSpeed's that has no effect here is named in a warning, with its place, its value and
-  what is used instead: a line per key, in the order of the text. No warning where the value is
-  what is done in any case, or where the section is off (`"enabled": false`). One that is off for
-  want of `"enabled"` is named. One that would train something else is refused.
+- A warning names each key of DeepSpeed's that has no effect here, with its place, its value and the
+  replacement: a line per key, in the order of the text. There is no warning where Headrace does
+  what the value says anyway, or where the section is off (`"enabled": false`). A section that is
+  off for want of `"enabled"` is named. A key that would train something else is refused.
 - A file that enables neither `bf16` nor `fp16` asks for parameters in f32, as in DeepSpeed:
-  `Settings::parameter_dtype()` says what is asked for, `train_gpt` follows it, and an engine whose
+  `Settings::parameter_dtype()` gives that dtype, `train_gpt` follows it, and an engine whose
   trainer registers none of that dtype warns. "auto" in one of them leaves the choice to the
   trainer.
-- All faults are listed at once, of more than a hundred the first in the text:
+- The reader lists all faults at once, of more than a hundred the first in the text:
   `FILE:LINE:COLUMN: key: what was found; what is allowed`. Columns count characters.
 - Whole numbers may be written `5e8`. Sizes are bytes, or text: `"512MiB"`, `"1.5GiB"` (powers of
   1024), `"1GB"` (powers of 1000).
-- `"auto"` is for the trainer to fill in, who passes its values to the reader
-  (`ReadOptions::for_auto`; `train_gpt` does). Where one is left, a key that is honoured here is an
-  error that names it, and one that has no effect is a warning like any other value. Of the three
-  batch sizes "auto" is as if left out. `headrace.host_budget_bytes` has an "auto" of its own.
-- `headrace settings check FILE...` lists faults, warnings and what is left "auto"; `show FILE` the
-  values that hold and where each is from; `explain KEY` a key; `schema` prints
+- The trainer fills in `"auto"`: it passes its values to the reader (`ReadOptions::for_auto`;
+  `train_gpt` does). Where one is left, a key that is honoured here is an error that names it, and
+  one that has no effect is a warning like any other value. "auto" for one of the three batch sizes
+  counts as left out. `headrace.host_budget_bytes` has an "auto" of its own.
+- `headrace settings check FILE...` lists faults, warnings and keys left "auto"; `show FILE` lists
+  the values that hold and their origins; `explain KEY` describes a key; `schema` prints
   `settings.schema.json`, which editors follow where a file names it: `"$schema": "FILE"`.
 - In paths a leading `~/` is the home directory, `${NAME}` an environment variable (an error if it
   is not set or empty), `$$` a dollar sign.
 - `--set a.b=value` lays a value over the file. It is read as JSON or, if it is not JSON, taken as
-  text; its messages start with `--set a.b`. A later one wins; an object takes the place of all
-  that the section held.
+  text; its messages start with `--set a.b`. A later one wins; an object replaces the whole
+  section.
 
 ## What does not go together
 
 - `device` `"nvme"` without a directory: neither `nvme_path` nor `headrace.nvme_paths`. One
   `nvme_path` serves both sections.
-- Two different `nvme_path`, unless `headrace.nvme_paths` lists the drives, which then takes their
-  place. One directory twice in that list.
+- Two different `nvme_path`, unless `headrace.nvme_paths` lists the drives and so replaces them. One
+  directory twice in that list.
 - Keys of `fp16` without `fp16.enabled` are a warning: nothing is fp16 then.
 - `fp16.enabled` and `bf16.enabled`, both true. A dynamic loss scale beside
   `headrace.non_finite` "stop"; one that begins below `fp16.min_loss_scale`.
 - `optimizer.type` other than Adam, AdamW, Adagrad, Lion and SGD, or another rule than
-  `headrace.optimizer`. A constant of another rule or scheduler; a scheduler without what it needs.
+  `headrace.optimizer`. A constant of another rule or scheduler; a scheduler without a key that it
+  needs.
 - `train_batch_size` other than `train_micro_batch_size_per_gpu` x `gradient_accumulation_steps` x
   ranks, as soon as the trainer says how many ranks there are (`Settings::resolve_batch`), or that
   no number of ranks can make.
@@ -116,7 +117,7 @@ void append_row(std::string& text, std::initializer_list<std::string> cells) {
 void append_honoured(std::string& text, const nlohmann::json& defaults) {
   text +=
       "## Keys that are honoured\n\n"
-      "By the engine, or by the trainer, to whom the library hands the value.\n\n"
+      "The engine follows a key, or the trainer, which gets the value from the library.\n\n"
       "| key | by | values | default | what it does |\n|---|---|---|---|---|\n";
   for (const Key& key : keys()) {
     if (!key.honoured_value()) continue;
@@ -141,9 +142,8 @@ void append_changed_defaults(std::string& text, const nlohmann::json& defaults) 
 void append_no_effect(std::string& text) {
   text +=
       "\n## Keys of DeepSpeed's that have no effect here\n\n"
-      "Accepted with a warning that says what is used instead. \"No warning for\" is what is done "
-      "in "
-      "any case. What an object in this table holds is not looked at, but for `enabled`.\n\n"
+      "A warning says what is used instead. \"No warning for\" is the value that Headrace follows "
+      "in any case. Of an object in this table only `enabled` is read.\n\n"
       "| key | values | no warning for | used instead |\n|---|---|---|---|\n";
   for (const Key& key : keys()) {
     if (key.status != Status::kNoEffect) continue;
@@ -158,8 +158,8 @@ void append_no_effect(std::string& text) {
 void append_refused(std::string& text) {
   text +=
       "\n## Keys of DeepSpeed's that are refused\n\n"
-      "What they ask for would be missing from the training. Passes: what asks for nothing; of an "
-      "object, one\nwithout `\"enabled\": true`, or an empty one.\n\n"
+      "They ask for something that would be missing from the training. Passes: a value that asks "
+      "for nothing; of an\nobject, one without `\"enabled\": true`, or an empty one.\n\n"
       "| key | passes | refused because |\n|---|---|---|\n";
   for (const Key& key : keys()) {
     if (key.status != Status::kRefused) continue;

@@ -13,14 +13,15 @@ using command_line::Fault;
 
 constexpr const char* kDescription =
     "Finds the engine's I/O settings for a drive: io_block_bytes, queue_depth, submit_batch, "
-    "io_queue and\nregister_buffers. Candidates run in interleaved rounds; who is clearly slower "
-    "is dropped; of those that\ncannot be told apart the cheapest is taken. Fresh rounds then say "
-    "what it is worth against the defaults.\nPATH is a directory on the drive (a scratch file is "
+    "io_queue and\nregister_buffers. Candidates run in interleaved rounds. It drops those that are "
+    "clearly slower and takes\nthe cheapest of those that remain. Fresh rounds then measure its "
+    "gain "
+    "over the defaults.\nPATH is a directory on the drive (a scratch file is "
     "made in it and removed), one per drive.\n";
 constexpr const char* kFooter =
-    "\nSizes are powers of 1024 (4M, 1GiB). HEADRACE_IO_QUEUE keeps to one queue.\n"
+    "\nSizes are powers of 1024 (4M, 1GiB). HEADRACE_IO_QUEUE restricts it to one queue.\n"
     "\nExit codes: 0 done, 1 the run failed or data differed, 2 refused before it started, 3 the "
-    "queue that\nHEADRACE_IO_QUEUE names is not to be had, 128 + n ended by signal n.\n";
+    "queue that\nHEADRACE_IO_QUEUE names is not available, 128 + n ended by signal n.\n";
 
 // As given; empty: not.
 struct Words {
