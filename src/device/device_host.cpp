@@ -8,8 +8,8 @@
 #include <set>
 
 #include "device/device_rules.hpp"
-#include "kernels/gradient_pass.hpp"
 #include "device/host_memory.hpp"
+#include "kernels/gradient_pass.hpp"
 
 namespace headrace::device {
 namespace {

@@ -224,8 +224,8 @@ TEST_P(IoQueueTest, KeepsEveryRequestApartOverRandomTraffic) {
       const std::uint32_t pages = 1 + random() % 4;
       const std::uint32_t at = random() % (kPagesInFile - pages + 1);
       const auto slot = static_cast<std::uint32_t>(&request - requests.data());
-      request = {IoKind::kRead, file.fd(), memory.data() + slot * 4 * kPage, pages * kPage,
-                 at * kPage};
+      request = {IoKind::kRead, file.fd(), memory.data() + slot * 4 * kPage,
+                 static_cast<std::uint32_t>(pages * kPage), at * kPage};
       ASSERT_TRUE(queue->submit(request));
     };
     for (IoRequest& request : requests) send(request);

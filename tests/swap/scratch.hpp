@@ -27,9 +27,8 @@ inline constexpr std::uint64_t kMiB = 1 << 20;
 class ScratchDirectory {
  public:
   ScratchDirectory() {
-    std::string pattern = std::string(HEADRACE_TEST_DIRECTORY) + "/scratch-XXXXXX";
-    if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp " + pattern);
-    path_ = pattern;
+    path_ = std::string(HEADRACE_TEST_DIRECTORY) + "/scratch-XXXXXX";
+    if (::mkdtemp(path_.data()) == nullptr) throw std::runtime_error("mkdtemp of " + path_);
   }
   ~ScratchDirectory() {
     std::error_code ignored;
