@@ -228,7 +228,15 @@ class Planner {
   Plan lay_out(const Choice& choice) const;
   void lay_out_memory(Plan& plan, const Choice& choice) const;
   void lay_out_residents(Plan& plan, const Choice& choice) const;
+  // Over all groups: bytes of the largest, and how many are gathered into slots.
+  struct Groups {
+    std::uint64_t largest = 0, largest_gathered = 0, largest_bucket = 0, largest_gradients = 0;
+    std::uint32_t gathered = 0, bound = 0;
+  };
   void lay_out_slots(Plan& plan, const Choice& choice) const;
+  Groups measure_groups(Plan& plan, const Choice& choice) const;
+  void lay_out_gathers(Plan& plan, const Choice& choice, const Groups& groups) const;
+  void lay_out_tiles(Plan& plan, const Choice& choice) const;
   void lay_out_device_updates(Plan& plan) const;
   void count_nvme(Plan& plan) const;
   bool deferred(const Plan& plan) const;
@@ -288,9 +296,25 @@ void Planner::lay_out_residents(Plan& plan, const Choice& choice) const {
 }
 
 void Planner::lay_out_slots(Plan& plan, const Choice& choice) const {
-  const bool shares = in_.device_shares_host_memory;
-  std::uint64_t largest_group = 0, largest_gathered = 0, largest_bucket = 0, largest_gradients = 0;
-  std::uint32_t gathered_groups = 0, bound_groups = 0;
+  const Groups groups = measure_groups(plan, choice);
+  if (groups.gathered > 0) lay_out_gathers(plan, choice, groups);
+  if (part_.world_size > 1) {
+    plan.bucket_bytes = groups.largest_bucket;
+    if (in_.device_shares_host_memory) {
+      plan.bucket_memory = take(plan, groups.largest_bucket, "gradient bucket");
+    } else {
+      add_row(plan, "gradient bucket", "device", groups.largest_bucket);
+    }
+  }
+  lay_out_tiles(plan, choice);
+  if (!in_.device_shares_host_memory)
+    plan.load_staging = take(plan, groups.largest, "load staging");
+  plan.scratch = take(plan, kScratchBytes, "scratch");
+  add_row(plan, "gradients in the trainer's hands", "host (yours)", groups.largest_gradients);
+}
+
+Planner::Groups Planner::measure_groups(Plan& plan, const Choice& choice) const {
+  Groups groups;
   for (std::size_t g = 0; g < groups_; ++g) {
     std::uint64_t bytes = 0, bucket = 0, gradients = 0;
     for (const std::uint32_t s : part_.group_sections[g]) {
@@ -302,37 +326,36 @@ void Planner::lay_out_slots(Plan& plan, const Choice& choice) const {
       gradients += section.elements * size_bytes(section.dtype);
     }
     plan.group_bytes[g] = bytes;
-    plan.group_in_place[g] = shares && part_.world_size == 1 && choice.weight_resident[g];
-    largest_group = std::max(largest_group, bytes);
-    largest_bucket = std::max(largest_bucket, bucket);
-    largest_gradients = std::max(largest_gradients, gradients);
-    if (!plan.group_in_place[g]) {
-      largest_gathered = std::max(largest_gathered, bytes);
-      ++gathered_groups;
-      if (in_.groups[g].keep_bound) ++bound_groups;
-    }
+    plan.group_in_place[g] =
+        in_.device_shares_host_memory && part_.world_size == 1 && choice.weight_resident[g];
+    groups.largest = std::max(groups.largest, bytes);
+    groups.largest_bucket = std::max(groups.largest_bucket, bucket);
+    groups.largest_gradients = std::max(groups.largest_gradients, gradients);
+    if (plan.group_in_place[g]) continue;
+    groups.largest_gathered = std::max(groups.largest_gathered, bytes);
+    ++groups.gathered;
+    if (in_.groups[g].keep_bound) ++groups.bound;
   }
-  if (gathered_groups > 0) {
-    // Parameters that are to stay on a device with memory of its own have a buffer each.
-    const bool all_bound = !shares && in_.settings.offload_parameters == OffloadDevice::kNone;
-    plan.gather_slots =
-        all_bound ? gathered_groups : std::min(gathered_groups, choice.gather_slots + bound_groups);
-    plan.gather_slot_bytes = largest_gathered;
-    const std::uint64_t bytes = plan.gather_slots * plan.gather_slot_bytes;
-    if (shares) {
-      plan.gather_slot_memory = take(plan, bytes, "gather slots");
-    } else {
-      add_row(plan, "gather slots", "device", bytes);
-    }
+  return groups;
+}
+
+void Planner::lay_out_gathers(Plan& plan, const Choice& choice, const Groups& groups) const {
+  const bool shares = in_.device_shares_host_memory;
+  // Parameters that are to stay on a device with memory of its own have a slot each.
+  const bool all_bound = !shares && in_.settings.offload_parameters == OffloadDevice::kNone;
+  plan.gather_slots =
+      all_bound ? groups.gathered : std::min(groups.gathered, choice.gather_slots + groups.bound);
+  plan.gather_slot_bytes = groups.largest_gathered;
+  const std::uint64_t bytes = plan.gather_slots * plan.gather_slot_bytes;
+  if (shares) {
+    plan.gather_slot_memory = take(plan, bytes, "gather slots");
+  } else {
+    add_row(plan, "gather slots", "device", bytes);
   }
-  if (part_.world_size > 1) {
-    plan.bucket_bytes = largest_bucket;
-    if (shares) {
-      plan.bucket_memory = take(plan, largest_bucket, "gradient bucket");
-    } else {
-      add_row(plan, "gradient bucket", "device", largest_bucket);
-    }
-  }
+}
+
+// The slots that tiles pass through: for updates here, on the device, and on their way to it.
+void Planner::lay_out_tiles(Plan& plan, const Choice& choice) const {
   std::uint64_t largest_transfer = 0, largest_update = 0;
   for (std::size_t t = 0; t < part_.tiles.size(); ++t) {
     const TilePlan& tile = plan.tiles[t];
@@ -348,17 +371,10 @@ void Planner::lay_out_slots(Plan& plan, const Choice& choice) const {
     plan.update_slot_memory = take(plan, plan.update_slots * largest_update, "update slots");
   }
   if (in_.settings.update_on != UpdateOn::kCpu) lay_out_device_updates(plan);
-  if (!shares) {
-    if (largest_transfer > 0) {
-      plan.transfer_slots = choice.gather_slots + 1;
-      plan.transfer_slot_bytes = largest_transfer;
-      plan.transfer_slot_memory =
-          take(plan, plan.transfer_slots * largest_transfer, "transfer slots");
-    }
-    plan.load_staging = take(plan, largest_group, "load staging");
-  }
-  plan.scratch = take(plan, kScratchBytes, "scratch");
-  add_row(plan, "gradients in the trainer's hands", "host (yours)", largest_gradients);
+  if (in_.device_shares_host_memory || largest_transfer == 0) return;
+  plan.transfer_slots = choice.gather_slots + 1;
+  plan.transfer_slot_bytes = largest_transfer;
+  plan.transfer_slot_memory = take(plan, plan.transfer_slots * largest_transfer, "transfer slots");
 }
 
 void Planner::lay_out_device_updates(Plan& plan) const {

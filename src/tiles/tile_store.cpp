@@ -293,7 +293,14 @@ async::Task<> TileStore::read_weight(std::uint32_t tile, std::span<std::byte> in
   TileView view;
   view.weight = into.data();
   view.weight_in_slot = true;
-  co_await read(tile, view, {.weight = true}, priority);
+  {
+    const auto span =
+        span_of(TraceLane::kNvmeRead, priority == Priority::kPrefetch ? "prefetch" : "read", tile,
+                view, {.weight = true});
+    co_await p_.swap->read(states_[tile].weight_extent,
+                           into.first(p_.plan.tiles[tile].weight_bytes), priority,
+                           subject("swap in", tile));
+  }
   TilePass pass;
   prepare(pass, tile, view, {.weight = true}, false);
   if (pass.streams[0].verify) co_await run(pass, tile, view);

@@ -24,13 +24,22 @@ import subprocess
 import sys
 import textwrap
 
-ROOMS = ["base", "platform", "async", "kernels", "settings", "device", "collective", "pinned",
-         "swap", "optimizer_cpu", "partition", "residency", "ranks", "tiles", "engine", "bindings"]
+
+
+def rooms_of(root):
+    """In the order of CMakeLists.txt, which is the order in which a room may include another."""
+    text = (root / "CMakeLists.txt").read_text(encoding="utf-8")
+    return re.search(r"set\(headrace_rooms ([^)]*)\)", text)[1].split()
+
+
+ROOMS = rooms_of(pathlib.Path(__file__).resolve().parents[2])
 CODE = {".cpp", ".hpp", ".h", ".c"}
 SCRIPTS = {".py", ".sh", ".cmake", ".in"}
 NAMED = {"CMakeLists.txt", "quickstart", "check", "run", "unserved_keys.txt"}
 FOLDERS = ["src", "include", "tests", "tools", "examples", "scripts", "cmake", "python", ".ci"]
 WIDTH = 100
+FUNCTION_LINES = 70
+FUNCTION = re.compile(r"(?!(?:namespace|struct|class|enum|union|extern)\b)\w.*\(.*\{$")
 LICENCE = "SPDX-License-Identifier: Apache-2.0"
 TORCH_ALLOWED = ("include/headrace/torch/", "examples/", "tests/torch/",
                  "tests/install/consumer_torch/", "tools/bench/adapter_rounds.cpp",
@@ -82,7 +91,9 @@ def text_faults(root):
             yield f"{name}:1: its first line is not the licence: {LICENCE}"
         if path.suffix in CODE:
             yield from include_faults(name, lines)
+            yield from length_faults(name, lines)
     yield from twice_named_faults(root)
+    yield from room_table_faults(root)
     tests = {match for path in files(root) if path.name.endswith("_test.cpp")
              for match in TEST.findall(path.read_text(encoding="utf-8"))}
     for path in [root / "README.md", *sorted((root / "docs").rglob("*.md"))]:
@@ -193,6 +204,32 @@ def width_faults(name, lines):
     for number, line in enumerate(lines, 1):
         if len(line) > WIDTH:
             yield f"{name}:{number}: {len(line)} columns, at most {WIDTH}"
+
+
+def length_faults(name, lines):
+    """By clang-format's layout: a function of a namespace begins and ends in the first column."""
+    if name.startswith("tests/"):
+        return
+    begin = 0
+    for number, line in enumerate(lines, 1):
+        if line == "}" and begin:
+            if number - begin >= FUNCTION_LINES:
+                yield (f"{name}:{begin}: a function of {number - begin + 1} lines, "
+                       f"at most {FUNCTION_LINES}")
+            begin = 0
+        elif not begin and FUNCTION.match(line):
+            begin = number
+
+
+def room_table_faults(root):
+    page = root / "docs" / "architecture.md"
+    if not page.is_file():
+        return
+    table = re.search(r"^\| room \| holds \|\n\|---\|---\|\n((?:\|.*\n)*)",
+                      page.read_text(encoding="utf-8"), re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)` \|", table[1], re.MULTILINE) if table else None
+    if rows is not None and rows != ROOMS:
+        yield f"docs/architecture.md: its rooms are {', '.join(rows)}; CMake's {', '.join(ROOMS)}"
 
 
 def include_faults(name, lines):

@@ -76,6 +76,33 @@ class Includes(Tree):
         self.assert_one("the room base is not public")
 
 
+class Functions(Tree):
+    def function(self, lines):
+        return LICENCE + "int f(int a) {\n" + "  ++a;\n" * (lines - 2) + "}\n"
+
+    def test_of_seventy_lines_passes(self):
+        self.write("src/base/a.cpp", self.function(70))
+        self.write("tests/base/a_test.cpp", self.function(90))
+        self.assertEqual(self.text_faults(), [])
+
+    def test_of_more_fails(self):
+        self.write("src/base/a.cpp", self.function(20) + self.function(71).split("\n", 1)[1])
+        self.assert_one("src/base/a.cpp:22: a function of 71 lines, at most 70")
+
+
+class Rooms(Tree):
+    def table(self, rooms):
+        return "| room | holds |\n|---|---|\n" + "".join(f"| `{r}` | x |\n" for r in rooms)
+
+    def test_as_cmake_lists_them_pass(self):
+        self.write("docs/architecture.md", self.table(tidy.ROOMS))
+        self.assertEqual(self.text_faults(), [])
+
+    def test_in_another_order_fail(self):
+        self.write("docs/architecture.md", self.table(tidy.ROOMS[1:] + tidy.ROOMS[:1]))
+        self.assert_one("docs/architecture.md: its rooms are")
+
+
 class Text(Tree):
     def test_long_line_fails(self):
         self.write("src/base/a.cpp", LICENCE + "// " + "x" * 98 + "\n")
