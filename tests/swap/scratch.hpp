@@ -27,7 +27,7 @@ inline constexpr std::uint64_t kMiB = 1 << 20;
 class ScratchDirectory {
  public:
   ScratchDirectory() {
-    path_ = std::string(HEADRACE_TEST_DIRECTORY) + "/scratch-XXXXXX";
+    path_ = HEADRACE_TEST_DIRECTORY "/scratch-XXXXXX";
     if (::mkdtemp(path_.data()) == nullptr) throw std::runtime_error("mkdtemp of " + path_);
   }
   ~ScratchDirectory() {
