@@ -5,7 +5,7 @@
 
 #include "engine/value_states.hpp"
 #include "headrace/error.hpp"
-#include "optimizer_cpu/masters.hpp"
+#include "optimizer_cpu/state_streams.hpp"
 
 namespace headrace::engine {
 void refuse_frozen(const partition::Registry& registry, ParameterId id, const char* call,
