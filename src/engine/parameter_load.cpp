@@ -97,7 +97,7 @@ void Values::load_tile(ParameterId id, std::uint32_t tile, Content content, cons
                        std::uint64_t& replaced) {
   const Part part = part_of(id, tile);
   if (part.segment.elements == 0) return;
-  p_.calls.run([&] { return held_.hold(tile, {.weight = true, .record = true}); });
+  p_.calls.run([&] { return held_.hold(tile, tiles::kWholeTile); });
   bool changed = false;
   std::exception_ptr error;
   try {

@@ -93,10 +93,10 @@ async::Task<> Values::write_tile(std::uint32_t tile, const std::byte* weight) {
   p_.tiles.refuse_after_stall("load");
   const auto view = p_.tiles.view(tile, slot ? slot.bytes() : std::span<std::byte>{});
   TilePass pass;
-  p_.tiles.prepare(pass, tile, view, {.weight = true, .record = true}, true);
+  p_.tiles.prepare(pass, tile, view, tiles::kWholeTile, true);
   pass.initial_weight = weight;
   co_await p_.tiles.run(pass, tile, view);
-  co_await p_.tiles.write(tile, view, {.weight = true, .record = true});
+  co_await p_.tiles.write(tile, view, tiles::kWholeTile);
 }
 
 Values::Part Values::part_of(ParameterId id, std::uint32_t tile) const {

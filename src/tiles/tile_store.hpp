@@ -25,6 +25,7 @@ struct TileParts {
   bool weight = false;
   bool record = false;
 };
+inline constexpr TileParts kWholeTile{.weight = true, .record = true};
 
 // Where a tile's bytes are while it is worked on.
 struct TileView {

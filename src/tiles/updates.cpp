@@ -4,10 +4,6 @@
 #include <algorithm>
 
 namespace headrace::tiles {
-namespace {
-constexpr TileParts kAll{.weight = true, .record = true};
-}
-
 Updates::Updates(const Parts& parts)
     : p_(parts),
       received_(p_.partition.parameters.size()),
@@ -193,7 +189,7 @@ async::Task<> Updates::update_tile(std::uint32_t tile, pinned::SlotLease slot) {
 async::Task<> Updates::read_pass_write(std::uint32_t tile, TileView view) {
   if (p_.interrupted.load()) throw Error(Code::kInterrupted, "step: interrupted");
   const GroupId group = group_of(tile);
-  co_await p_.tiles.read(tile, view, kAll, swap::Priority::kDemand);
+  co_await p_.tiles.read(tile, view, kWholeTile, swap::Priority::kDemand);
   const HandOver gathered = p_.gather_slots.hand_over_of(tile);
   TileUpdate update = update_of(tile);
   update.weight_copy = gathered.by_pass;
@@ -207,7 +203,7 @@ async::Task<> Updates::read_pass_write(std::uint32_t tile, TileView view) {
   if (gathered) p_.gather_slots.hand_over(tile, gathered, view.weight);
   p_.pending.passed(group);
   if (gathered.by_device != nullptr) ways_out.spawn(p_.gather_slots.device_done());
-  ways_out.spawn(p_.tiles.write(tile, view, kAll));
+  ways_out.spawn(p_.tiles.write(tile, view, kWholeTile));
   co_await ways_out.join();
   p_.pending.written(group);
 }
@@ -216,7 +212,7 @@ async::Task<> Updates::read_pass_write(std::uint32_t tile, TileView view) {
 // none.
 async::Task<> Updates::run_pass(const TileUpdate& update, std::uint32_t tile, TileView view) {
   TilePass pass;
-  p_.tiles.prepare(pass, tile, view, kAll, true);
+  p_.tiles.prepare(pass, tile, view, kWholeTile, true);
   pass.busy_ns = &compute_ns_;
   if (!on_device_) {
     pass.update = &update;
