@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // headrace/collective.hpp: the seam between ranks.
 //
-// An engine needs no more than this of whatever carries bytes between ranks. The library brings
-// ranks in one process and ranks over NCCL (headrace/nccl.hpp); a trainer may bring its own, over
-// MPI or torch's process groups. Each rank holds one Collective, and all of them make the same
-// calls in the same order. Only the data differ.
+// This is all that an engine needs to exchange data between ranks. The library implements it for
+// ranks in one process and for ranks over NCCL (headrace/nccl.hpp). A trainer may implement it over
+// MPI or torch's process groups. Each rank holds one Collective, and all ranks make the same calls
+// in the same order. Only the data differ.
 //
-// An engine calls, where there are several ranks:
+// With several ranks, an engine makes these calls:
 //
 //   exchange        at freeze three: of 24 bytes; of 32 for each parameter and 24 for each group;
 //                   of 8 for each line of the settings. After that 16 bytes for each gather, step,
@@ -23,16 +23,15 @@
 //   rank 0  all_gather({7, "gather of h.3"}, stream, {data, 4096})
 //   rank 1  all_reduce_sum({7, "gradient norm"}, values, 5)
 //
-//   Each tells the other what it called: which function, the tag, the size. The two differ, so
-//   neither is carried out, and both end in kPeerLost with the same text:
+//   Each rank sends the other its function, tag and size. The two differ, so neither call is
+//   carried out, and both fail with kPeerLost and the same text:
 //     rank 1 called all_reduce_sum 'gradient norm' (sequence 7, 5 values) where rank 0 called
 //     all_gather 'gather of h.3' (sequence 7, 4096 bytes): neither was carried out, ...
 //   Every later call on either rank throws that text again.
 //
-// That is the second line of defence. The engine's ranks exchange what they are about to do first:
-// trainers that gather on rank 0 and step on rank 1 meet in the same exchange, and the engine names
-// both. So a Collective that compares nothing still serves, and one that compares finds what should
-// not happen.
+// This check is a second line of defence. Before each call, the engine's ranks exchange what they
+// are about to do. If rank 0 gathers and rank 1 steps, they meet in the same exchange, and the
+// engine names both calls. So a Collective need not compare calls. One that does finds only bugs.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -54,9 +53,9 @@ struct CollectiveTag {
 //          `stream` sees its result. It may return before the work is done; memory that it was
 //          given stays until the stream has passed it. A call without a stream is done when it
 //          returns.
-// Throws headrace::Error kPeerLost when another rank left, called something else, or did not come
-//          within the deadline; from then on every call throws it. kInvalidArgument for a size that
-//          cannot be divided: nothing was sent, and the next call may follow.
+// Throws headrace::Error kPeerLost when another rank left, made a different call, or missed the
+//          deadline; from then on every call throws it. kInvalidArgument for a size that cannot be
+//          divided: nothing was sent, and the next call may follow.
 class Collective {
  public:
   virtual ~Collective() = default;
