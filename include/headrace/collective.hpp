@@ -77,8 +77,8 @@ class Collective {
   virtual void exchange(CollectiveTag tag, std::span<const std::byte> mine,
                         std::span<std::byte> all);
   virtual void barrier(CollectiveTag tag) = 0;
-  // After a local failure: every rank's pending and later calls end in kPeerLost with `why`. Never
-  // throws, and waits for nobody.
+  // After a local failure: every rank's pending and later calls throw kPeerLost with `why`. Never
+  // throws itself, and does not wait.
   virtual void abort(std::string_view why) noexcept = 0;
 };
 }  // namespace headrace
