@@ -47,8 +47,8 @@ constexpr Key kHonoured[] = {
     // ---- what is honoured, under DeepSpeed's names
     section("zero_optimization", "DeepSpeed's ZeRO section."),
     engine("zero_optimization.stage", Kind::kInteger,
-           "Has no effect: the two sections below decide what is offloaded. If DeepSpeed would "
-           "offload less at this stage than these sections ask for, a warning says so.")
+           "Does not change the placement: the two sections below decide what is offloaded. If "
+           "DeepSpeed would offload less at this stage, a warning says so.")
         .in("stage")
         .from(0, 3)
         .with_check(),
@@ -208,12 +208,12 @@ constexpr Key kHonoured[] = {
         .from(0, 0.9999999)
         .of("sgd|sgd_momentum")
         .into<&Settings::optimizer_section, &OptimizerSection::momentum>(),
-    trainer("optimizer.params.dampening", Kind::kNumber, "Of SGD's momentum.")
+    trainer("optimizer.params.dampening", Kind::kNumber, "The dampening of SGD's momentum.")
         .in("ratio")
         .from(0, 1)
         .of("sgd|sgd_momentum")
         .into<&Settings::optimizer_section, &OptimizerSection::dampening>(),
-    trainer("optimizer.params.nesterov", Kind::kBoolean, "Of SGD's momentum.")
+    trainer("optimizer.params.nesterov", Kind::kBoolean, "true: Nesterov's form of SGD's momentum.")
         .of("sgd|sgd_momentum")
         .into<&Settings::optimizer_section, &OptimizerSection::nesterov>(),
     trainer("optimizer.params.maximize", Kind::kBoolean,
