@@ -326,8 +326,8 @@ plan_packages() {
   find_missing
   if [ ${#missing[@]} -eq 0 ]; then return; fi
   if ! command -v apt-get >/dev/null; then
-    stop_with_list "This system lacks what Headrace is built with, and has no apt to get it by:" \
-      "Install these by this system's own means, then start ${0##*/} again."
+    stop_with_list "This system lacks packages that Headrace needs, and it has no apt:" \
+      "Install them with this system's package manager, then run ${0##*/} again."
   fi
   choose_packages
   if [ ${#unserved[@]} -gt 0 ] && have_root; then
@@ -335,12 +335,12 @@ plan_packages() {
     choose_packages
   fi
   if [ ${#unserved[@]} -gt 0 ] && [ -z "$(candidate g++)" ]; then
-    stop_with_list "apt's package lists are empty, so it is not known what this system has:" \
+    stop_with_list "apt's package lists are empty, so what this system has is unknown:" \
       "Run as root:  apt-get update     and then ${0##*/} again."
   fi
   if [ ${#unserved[@]} -gt 0 ]; then
     stop_with_list "This system has no package, or none new enough, for: ${unserved[*]}. Missing:" \
-      "Debian 12, Ubuntu 24.04 and newer have them all; here they have to be installed by hand."
+      "Debian 12, Ubuntu 24.04 and newer have all of them; install them by hand here."
   fi
   if ! have_root; then
     stop_with_list "Packages are missing, and this is neither root nor a user with sudo:" \
