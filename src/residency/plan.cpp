@@ -319,6 +319,7 @@ Planner::Groups Planner::measure_groups(Plan& plan, const Choice& choice) const 
     std::uint64_t bytes = 0, bucket = 0, gradients = 0;
     for (const std::uint32_t s : part_.group_sections[g]) {
       const Section& section = part_.sections[s];
+      plan.sections[s].joined_offset_bytes = bytes;
       bytes += align_up(section.buffer_elements * size_bytes(section.dtype), kIoAlignment);
       if (section.frozen) continue;
       bucket += align_up(section.buffer_elements * size_bytes(plan.sections[s].gradient_dtype),

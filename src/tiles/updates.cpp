@@ -190,7 +190,7 @@ async::Task<> Updates::read_pass_write(std::uint32_t tile, TileView view) {
   if (p_.interrupted.load()) throw Error(Code::kInterrupted, "step: interrupted");
   const GroupId group = group_of(tile);
   co_await p_.tiles.read(tile, view, kWholeTile, swap::Priority::kDemand);
-  const HandOver gathered = p_.gather_slots.hand_over_of(tile);
+  const HandOver gathered = p_.hand_overs.place_of(tile);
   TileUpdate update = update_of(tile);
   update.weight_copy = gathered.by_pass;
   began_.store(true);
@@ -200,9 +200,9 @@ async::Task<> Updates::read_pass_write(std::uint32_t tile, TileView view) {
     co_await run_pass(update, tile, view);
   }
   async::TaskGroup ways_out;
-  if (gathered) p_.gather_slots.hand_over(tile, gathered, view.weight);
+  if (gathered) p_.hand_overs.hand_over(tile, gathered, view.weight);
   p_.pending.passed(group);
-  if (gathered.by_device != nullptr) ways_out.spawn(p_.gather_slots.device_done());
+  if (gathered.by_device != nullptr) ways_out.spawn(p_.hand_overs.passed());
   ways_out.spawn(p_.tiles.write(tile, view, kWholeTile));
   co_await ways_out.join();
   p_.pending.written(group);
