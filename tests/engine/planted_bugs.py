@@ -35,9 +35,9 @@ BUGS = [
      "  const TileView view = p_.tiles.view(tile, slot ? slot.bytes() : std::span<std::byte>{});\n",
      "  const TileView view = p_.tiles.view(tile, slot ? slot.bytes() : std::span<std::byte>{});\n"
      "  slot.release();\n"),
-    ("a slot too few: the plan leaves room for one less than there are", "src/residency/plan.cpp",
-     "take(plan, plan.update_slots * largest_update, \"update slots\")",
-     "take(plan, (plan.update_slots - 1) * largest_update, \"update slots\")"),
+    ("a slot too few: the plan leaves room for one less than there are", "src/residency/layout.cpp",
+     "take(plan_.update_slots * largest_update, \"update slots\")",
+     "take((plan_.update_slots - 1) * largest_update, \"update slots\")"),
     ("a gather slot that is leased is taken for another group", "src/tiles/gather_slots.cpp",
      "if (slot.leased() || slot.filling()) continue;", "if (slot.filling()) continue;"),
     ("a group that is wanted does not wake the updates", "src/tiles/pending_updates.cpp",
