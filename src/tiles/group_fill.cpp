@@ -58,8 +58,7 @@ void GroupFill::fill_section(std::uint32_t index, std::byte* to, Priority priori
 async::Task<> GroupFill::fill_tile(std::uint32_t tile, std::byte* target, Priority priority) {
   const std::uint64_t bytes = p_.plan.tiles[tile].weight_bytes;
   // What the drive holds is old until then.
-  co_await p_.updates.until_written(
-      {p_.partition.sections[p_.partition.tiles[tile].section].group});
+  co_await p_.updates.until_written({p_.partition.section_of(tile).group});
   if (p_.direct) {
     co_await p_.tiles.read_weight(tile, {target, bytes}, priority);
     co_return;

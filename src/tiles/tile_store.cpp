@@ -141,9 +141,7 @@ async::Task<> TileStore::read(std::uint32_t tile, TileView view, TileParts parts
   }
 }
 
-DType TileStore::dtype_of(std::uint32_t tile) const {
-  return p_.partition.sections[p_.partition.tiles[tile].section].dtype;
-}
+DType TileStore::dtype_of(std::uint32_t tile) const { return p_.partition.section_of(tile).dtype; }
 
 std::byte* TileStore::stream_of(std::uint32_t tile, TileView view, std::uint32_t stream) const {
   return view.record + p_.plan.tiles[tile].layout.stream_offset_bytes[stream];

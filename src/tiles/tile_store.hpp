@@ -52,9 +52,7 @@ class TileStore {
   pinned::SlotPool& slots() noexcept { return slots_; }
   bool needs_slot(std::uint32_t tile) const noexcept;
   // Has a weight and no record: what calls say of that part of it is not there.
-  bool is_frozen(std::uint32_t tile) const {
-    return p_.partition.sections[p_.partition.tiles[tile].section].frozen;
-  }
+  bool is_frozen(std::uint32_t tile) const { return p_.partition.section_of(tile).frozen; }
   // `slot` may be empty for a tile that is wholly resident.
   TileView view(std::uint32_t tile, std::span<std::byte> slot) const;
 

@@ -64,7 +64,8 @@ class Updates {
 
  private:
   async::Task<> run();
-  async::Task<> run_groups();
+  async::Task<> start_groups(async::TaskGroup& tiles);
+  std::exception_ptr end_early(std::exception_ptr error);
   async::Task<> start_group(GroupId group, async::TaskGroup& tiles);
   async::Task<> update_tile(std::uint32_t tile, pinned::SlotLease slot);
   async::Task<> read_pass_write(std::uint32_t tile, TileView view);
