@@ -56,16 +56,17 @@ void GroupFill::fill_section(std::uint32_t index, std::byte* to, Priority priori
 }
 
 async::Task<> GroupFill::fill_tile(std::uint32_t tile, std::byte* target, Priority priority) {
-  const std::uint64_t bytes = p_.plan.tiles[tile].weight_bytes;
   // What the drive holds is old until then.
   co_await p_.updates.until_written({p_.partition.section_of(tile).group});
+  TileView view{.weight = target, .weight_in_slot = true};
   if (p_.direct) {
-    co_await p_.tiles.read_weight(tile, {target, bytes}, priority);
+    co_await p_.tiles.read_verified(tile, view, kWeightAlone, priority);
     co_return;
   }
   pinned::SlotLease slot = co_await transfers_.acquire();
-  co_await p_.tiles.read_weight(tile, slot.bytes().first(bytes), priority);
-  p_.copies.copy(target, slot.bytes().data(), bytes);
+  view.weight = slot.bytes().data();
+  co_await p_.tiles.read_verified(tile, view, kWeightAlone, priority);
+  p_.copies.copy(target, view.weight, p_.plan.tiles[tile].weight_bytes);
   co_await p_.copies.passed();
 }
 }  // namespace headrace::tiles
