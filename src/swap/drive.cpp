@@ -2,8 +2,10 @@
 // The drive's thread: its start and end, and the way in for transfers. Its rounds are drive_loop's.
 #include "swap/drive.hpp"
 
+#include <atomic>
 #include <exception>
 #include <future>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -11,8 +13,11 @@
 #include "async/thread.hpp"
 #include "base/check.hpp"
 #include "base/intrusive_list.hpp"
+#include "base/log.hpp"
 #include "base/units.hpp"
 #include "swap/drive_loop.hpp"
+#include "swap/kernel_side.hpp"
+#include "swap/never_freed.hpp"
 
 namespace headrace::swap {
 namespace {
@@ -53,16 +58,18 @@ class DriveThread final : public Drive {
 
   void start(Transfer& transfer) noexcept override;
   DriveCounters counters() const noexcept override { return loop_->counters(); }
-  const char* queue_name() const noexcept override { return loop_->queue_name().c_str(); }
-  const std::string& queue_reason() const noexcept override { return loop_->queue_reason(); }
-  Registered registered() const override { return loop_->registered(); }
+  const char* queue_name() const noexcept override { return kernel_->queue_name().c_str(); }
+  const std::string& queue_reason() const noexcept override { return kernel_->queue_reason(); }
+  Registered registered() const override { return kernel_->registered(); }
   bool stalled() const noexcept override { return loop_->stalled(); }
 
  private:
   void run() noexcept;
 
   const DriveOptions options_;
-  std::unique_ptr<DriveLoop> loop_;  // made by the thread, and there from the constructor on
+  // Made by the thread, and there from the constructor on.
+  std::unique_ptr<KernelSide> kernel_;
+  std::unique_ptr<DriveLoop> loop_;
   Inbox inbox_;
   std::mutex stop_mutex_;  // the queue does not go while the destructor wakes it
   std::atomic<bool> stopping_{false};
@@ -76,17 +83,19 @@ DriveThread::DriveThread(async::Conductor& conductor, DriveOptions options)
                  "an I/O block is made of whole pages and at most 1 GiB");
   // Shared: the thread is still inside set_value() when get() returns.
   const auto ready = std::make_shared<std::promise<void>>();
-  thread_ = async::start_thread("headrace-io" + std::to_string(options_.index % 1000),
-                                [this, ready, &conductor] {
-                                  try {
-                                    loop_ = std::make_unique<DriveLoop>(conductor, options_);
-                                  } catch (...) {
-                                    ready->set_exception(std::current_exception());
-                                    return;
-                                  }
-                                  ready->set_value();
-                                  run();
-                                });
+  thread_ = async::start_thread(
+      "headrace-io" + std::to_string(options_.index % 1000), [this, ready, &conductor] {
+        try {
+          kernel_ = std::make_unique<KernelSide>(options_);
+          loop_ = std::make_unique<DriveLoop>(conductor, options_, *kernel_);
+        } catch (...) {
+          kernel_.reset();  // by the thread that made the queue
+          ready->set_exception(std::current_exception());
+          return;
+        }
+        ready->set_value();
+        run();
+      });
   try {
     ready->get_future().get();
   } catch (...) {
@@ -99,7 +108,7 @@ DriveThread::~DriveThread() {
   {
     const std::lock_guard lock(stop_mutex_);
     stopping_.store(true);
-    loop_->wake();
+    kernel_->queue().wake();
   }
   thread_.join();
 }
@@ -113,7 +122,14 @@ void DriveThread::run() noexcept {
     loop_->finish();
   }
   const std::lock_guard lock(stop_mutex_);
-  loop_->close();
+  if (loop_->abandoned() == 0) return kernel_.reset();
+  base::sink_or_stderr(options_.log)(
+      LogLevel::kWarning,
+      "swap drive " + std::to_string(options_.index) + " (" + options_.path +
+          "): " + std::to_string(loop_->abandoned()) +
+          " requests never completed; their queue is left behind on purpose, because "
+          "the kernel may still use it");
+  never_free(std::move(kernel_));
 }
 
 void DriveThread::start(Transfer& transfer) noexcept {
@@ -123,7 +139,7 @@ void DriveThread::start(Transfer& transfer) noexcept {
                  "a transfer's memory, offset and size are made of whole pages");
   transfer.done_bytes = 0;
   transfer.error = 0;
-  if (inbox_.put(transfer)) loop_->wake();
+  if (inbox_.put(transfer)) kernel_->queue().wake();
 }
 }  // namespace
 

@@ -1,18 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "swap/drive_loop.hpp"
 
-#include <fcntl.h>
-
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <utility>
 
 #include "base/check.hpp"
 #include "base/error_text.hpp"
 #include "base/log.hpp"
-#include "swap/never_freed.hpp"
-#include "swap/refusal.hpp"
 
 namespace headrace::swap {
 namespace {
@@ -23,42 +18,15 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
-DriveLoop::DriveLoop(async::Conductor& conductor, const DriveOptions& options)
+DriveLoop::DriveLoop(async::Conductor& conductor, const DriveOptions& options, KernelSide& kernel)
     : conductor_(conductor),
       options_(options),
+      kernel_(kernel),
       log_(base::sink_or_stderr(options.log)),
-      kernel_side_(std::make_unique<KernelSide>()),
+      window_(kernel.fd()),
       watch_(options.warn_seconds, options.deadline_seconds, DriveClock::now()) {
-  open_file();
-  const int fd = kernel_side_->fd.get();
-  const IoQueueOptions queue_options{.depth = std::max(1u, options_.queue_depth),
-                                     .submit_batch = options_.submit_batch,
-                                     .buffers = options_.buffers,
-                                     .files = {&fd, 1},
-                                     .register_buffers = options_.register_buffers};
-  ChosenIoQueue chosen = options_.make_queue ? options_.make_queue(queue_options)
-                                             : choose_io_queue(IoQueueKind::kAuto, queue_options);
-  kernel_side_->queue = std::move(chosen.queue);
-  queue_ = kernel_side_->queue.get();
-  queue_name_ = queue_->name();
-  queue_reason_ = std::move(chosen.reason);
-  registered_ = queue_->registered();
-  buffers_registered_.store(registered_.buffers);
-  kernel_side_->blocks.resize(queue_->depth());
-  for (Block& block : kernel_side_->blocks) free_blocks_.push(block);
-  schedule_.set_up(queue_->depth());
-}
-
-void DriveLoop::open_file() {
-  kernel_side_->fd = base::UniqueFd(::fcntl(options_.fd, F_DUPFD_CLOEXEC, 0));
-  if (!kernel_side_->fd) {
-    const int error = errno;
-    throw Error(code_of(error),
-                "the drive of " + options_.path + " cannot open its file: " +
-                    base::errno_text(error) + "; it cannot start; " + what_helps(error),
-                error);
-  }
-  window_ = BufferedWindow(kernel_side_->fd.get());
+  for (Block& block : kernel_.blocks()) free_blocks_.push(block);
+  schedule_.set_up(static_cast<std::uint32_t>(kernel_.blocks().size()));
 }
 
 DriveCounters DriveLoop::counters() const noexcept {
@@ -71,39 +39,22 @@ DriveCounters DriveLoop::counters() const noexcept {
           .write_busy_seconds = writes_.busy.seconds()};
 }
 
-Registered DriveLoop::registered() const {
-  return {buffers_registered_.load(), registered_.files, registered_.refused};
-}
-
 void DriveLoop::begin() noexcept {
-  if (abandoned_ == kernel_side_->blocks.size()) fail_all_waiting();
+  if (abandoned_ == kernel_.blocks().size()) fail_all_waiting();
   resubmit_waiting();
   while (!free_blocks_.empty()) {
     Active* const active = schedule_.next();
     if (active == nullptr) break;
     cut_block(*active);
   }
-  flush_error_ = queue_->flush();
+  flush_error_ = kernel_.queue().flush();
 }
 
 void DriveLoop::finish() noexcept {
   std::array<IoRequest*, kReapBatch> done;
-  const std::size_t count = queue_->reap(done, patience());
+  const std::size_t count = kernel_.queue().reap(done, patience());
   for (std::size_t i = 0; i < count; ++i) handle(static_cast<Block&>(*done[i]));
   look_at_ages();
-}
-
-void DriveLoop::close() noexcept {
-  if (abandoned_ == 0) {
-    kernel_side_.reset();
-    return;
-  }
-  log_(LogLevel::kWarning,
-       "swap drive " + std::to_string(options_.index) + " (" + options_.path +
-           "): " + std::to_string(abandoned_) +
-           " requests never completed; their queue is left behind on purpose, because "
-           "the kernel may still use it");
-  never_free(std::move(kernel_side_));
 }
 
 // How long to wait for completions: until a retry is due, or the ages are to be looked at.
@@ -141,7 +92,7 @@ void DriveLoop::cut_block(Active& active) noexcept {
   Block* const block = size > 0 ? free_blocks_.pop() : nullptr;
   if (block != nullptr) {
     block->kind = transfer.kind;
-    block->fd = kernel_side_->fd.get();
+    block->fd = kernel_.fd();
     block->active = &active;
     block->at = block->reached = active.issued;
     block->end = active.issued + size;
@@ -164,7 +115,7 @@ void DriveLoop::submit(Block& block) noexcept {
   block.size_bytes = static_cast<std::uint32_t>(block.end - block.at);
   block.since = DriveClock::now();
   block.warned = false;
-  if (!queue_->submit(block)) {
+  if (!kernel_.queue().submit(block)) {
     block.state = BlockState::kWaiting;
     block.not_before = block.since + milliseconds(1);
     waiting_.push(block);
@@ -193,7 +144,12 @@ void DriveLoop::handle(Block& block) noexcept {
     return;
   }
   counters.busy.end();
-  if (block.result < 0) look_at_registration(block);
+  if (block.result < 0 && kernel_.lost_registration()) {
+    log_(LogLevel::kInfo, "swap drive " + std::to_string(options_.index) + " (" + options_.path +
+                              "): a request on registered memory failed: " +
+                              base::errno_text(static_cast<int>(-block.result)) +
+                              ": from now on every request names its own, at a little more CPU");
+  }
   const Verdict verdict = judge(block);
   switch (verdict.next) {
     case Verdict::Next::kEnd:
@@ -203,16 +159,6 @@ void DriveLoop::handle(Block& block) noexcept {
     case Verdict::Next::kRepeat:
       return repeat(block, verdict.error);
   }
-}
-
-// The queue goes without registered memory once a request on it has failed.
-void DriveLoop::look_at_registration(const Block& block) noexcept {
-  if (!buffers_registered_.load() || queue_->registered().buffers) return;
-  buffers_registered_.store(false);
-  log_(LogLevel::kInfo, "swap drive " + std::to_string(options_.index) + " (" + options_.path +
-                            "): a request on registered memory failed: " +
-                            base::errno_text(static_cast<int>(-block.result)) +
-                            ": from now on every request names its own, at a little more CPU");
 }
 
 void DriveLoop::go_on(Block& block) noexcept {
@@ -263,7 +209,7 @@ void DriveLoop::complete_if_done(Active& active) noexcept {
 
 void DriveLoop::look_at_ages() noexcept {
   watch_.look(
-      DriveClock::now(), kernel_side_->blocks, in_queue_ > abandoned_,
+      DriveClock::now(), kernel_.blocks(), in_queue_ > abandoned_,
       [this](const Block& block, nanoseconds age) {
         log_(LogLevel::kWarning, watch_.slow_text(describe_stall(block, age)));
       },
@@ -297,7 +243,7 @@ std::string DriveLoop::describe_stall(const Block& block, nanoseconds age) const
   return describe(block, age,
                   {.drive = options_.index,
                    .path = options_.path,
-                   .queue = queue_name_,
+                   .queue = kernel_.queue_name(),
                    .in_queue = in_queue_,
                    .flush_error = flush_error_});
 }

@@ -20,69 +20,51 @@
 // is leaked instead of freed. The block stays out of use. If its completion comes after all,
 // handle() gives the block back and touches no transfer, since another may have its place by then.
 // When all blocks are abandoned nothing can move any more, and every waiting transfer ends with
-// ETIMEDOUT. close() leaves an abandoned block's queue and file behind for ever (never_free): a
-// late write then lands in a file that is still ours.
+// ETIMEDOUT. In the end the thread leaves the kernel's side of a drive with abandoned blocks behind
+// for ever (never_free): a late write then lands in a file that is still ours.
 #pragma once
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <memory>
 #include <string>
-#include <vector>
 
 #include "async/conductor.hpp"
 #include "base/intrusive_list.hpp"
-#include "base/unique_fd.hpp"
 #include "swap/block.hpp"
 #include "swap/buffered_window.hpp"
 #include "swap/drive.hpp"
-#include "swap/io_queue.hpp"
+#include "swap/kernel_side.hpp"
 #include "swap/lane_counters.hpp"
 #include "swap/stall_watch.hpp"
 #include "swap/transfer_schedule.hpp"
 
 namespace headrace::swap {
-// The drive's thread only, which makes it, but where said otherwise.
+// The drive's thread only, but where said otherwise.
 class DriveLoop {
  public:
-  // Throws what options.make_queue throws. Both arguments outlive it.
-  DriveLoop(async::Conductor& conductor, const DriveOptions& options);
+  // All of them outlive it, the kernel's side until the last round.
+  DriveLoop(async::Conductor& conductor, const DriveOptions& options, KernelSide& kernel);
 
   void add(Transfer& transfer) noexcept { schedule_.add(transfer); }
   // First half of a round: submits what there is room for.
   void begin() noexcept;
   // Nothing waits, nothing is under way but what was abandoned.
   bool idle() const noexcept { return schedule_.idle(); }
-  // Second half: waits until something has completed, wake() was called, or a pause is over.
+  // Second half: waits until something has completed, the queue was woken, or a pause is over.
   void finish() noexcept;
-  // The queue goes, when idle.
-  void close() noexcept;
+  // Requests that never completed.
+  std::uint32_t abandoned() const noexcept { return abandoned_; }
 
-  // ---- any thread, until close() ----
-  void wake() noexcept { queue_->wake(); }
   // ---- any thread ----
   DriveCounters counters() const noexcept;
   bool stalled() const noexcept { return stalled_.load(); }
-  const std::string& queue_name() const noexcept { return queue_name_; }
-  const std::string& queue_reason() const noexcept { return queue_reason_; }
-  Registered registered() const;
 
  private:
-  // What a request in the kernel's hands points to: freed together, or, when one never came back,
-  // not at all.
-  struct KernelSide {
-    base::UniqueFd fd;  // our own, so that a late request never meets a reused number
-    std::vector<Block> blocks;
-    std::unique_ptr<IoQueue> queue;
-  };
-
-  void open_file();
   void resubmit_waiting() noexcept;
   void cut_block(Active& active) noexcept;
   void submit(Block& block) noexcept;
   std::chrono::nanoseconds patience() const noexcept;
   void handle(Block& block) noexcept;
-  void look_at_registration(const Block& block) noexcept;
   void go_on(Block& block) noexcept;
   void repeat(Block& block, int error) noexcept;
   void end_block(Block& block, int error) noexcept;
@@ -98,17 +80,13 @@ class DriveLoop {
 
   async::Conductor& conductor_;
   const DriveOptions& options_;
+  KernelSide& kernel_;
   const LogSink log_;
-  std::unique_ptr<KernelSide> kernel_side_;
-  IoQueue* queue_ = nullptr;
-  std::string queue_name_, queue_reason_;
-  Registered registered_;  // at the start
-  std::atomic<bool> buffers_registered_{false};
   std::atomic<bool> stalled_{false};
   std::atomic<std::uint64_t> retries_{0};
   LaneCounters reads_, writes_;
 
-  BufferedWindow window_{-1};
+  BufferedWindow window_;
   TransferSchedule schedule_;
   StallWatch watch_;
   base::IntrusiveStack<&Block::next_block> free_blocks_;
