@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "async/task.hpp"
 #include "headrace/tensor.hpp"
 #include "partition/partition.hpp"
 #include "residency/plan.hpp"
