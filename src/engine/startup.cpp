@@ -77,8 +77,8 @@ std::uint64_t Startup::bookkeeping_bytes(const Partition& partition) const {
          ranks::RankCalls::bookkeeping_bytes(partition.world_size) +
          base::TraceRecorder::bookkeeping_bytes(in_.trace_events) +
          partition.tiles.size() * (sizeof(residency::TilePlan) + 1) +
-         partition.sections.size() * (sizeof(residency::SectionPlan) + sizeof(std::uint64_t)) +
-         sizeof(Calls) + sizeof(Leases) + sizeof(Values) + sizeof(Stepper) +
+         partition.sections.size() * sizeof(residency::SectionPlan) + sizeof(Calls) +
+         sizeof(Leases) + sizeof(Values) + sizeof(Stepper) +
          ValueStates::bookkeeping_bytes(registry_) + Counts::bookkeeping_bytes(registry_) +
          Leases::bookkeeping_bytes(registry_.groups().size());
 }
@@ -219,7 +219,7 @@ void Startup::make_tiles(Running& r) {
       [&r](GroupId group) { r.calls->until_passed(group, "add_gradient"); }});
   make_device_updates(r);
   r.updates = std::make_unique<tiles::Updates>(tiles::Updates::Parts{
-      r.partition, r.plan, *r.gradients, *r.tiles, *r.gather_slots, *r.pending,
+      r.partition, r.plan, *r.gradients, *r.tiles, r.gather_slots->hand_overs(), *r.pending,
       r.device_updates.get(), r.trace.get(), failure_.interrupted(),
       kernels::kernels_of(kernels::choose_instruction_set()).update,
       [&in = in_](const tiles::UpdatePlace& place) { say_update_place(in, place); },

@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 
+#include "base/sizes.hpp"
 #include "command_line/command_line.hpp"
 #include "command_line/report_file.hpp"
 #include "headrace/version.hpp"
@@ -53,11 +54,12 @@ void add_options(CLI::App& app, DrivesOptions& o, std::vector<std::string>& fold
   };
   app.add_option_function<std::string>("--shares", take_shares,
                                        "headrace.drive_shares, e.g. 1,2; else as measured");
-  add_number(app, "--parameters", o.parameters, {65536, std::uint64_t{1} << 40}, "bf16 parameters")
+  add_number(app, "--parameters", o.parameters, {base::kBlockElements, std::uint64_t{1} << 40},
+             "bf16 parameters")
       ->default_str(std::to_string(o.parameters));
   add_number(app, "--rounds", o.rounds, {1, 100000}, "Rounds, after one to warm up")
       ->default_str(std::to_string(o.rounds));
-  add_number(app, "--tile", s.tile_elements, {65536, 4 << 20, 65536},
+  add_number(app, "--tile", s.tile_elements, {base::kBlockElements, 4 << 20, base::kBlockElements},
              "Elements per tile, a multiple of 65536")
       ->default_str(std::to_string(s.tile_elements));
   add_number(app, "--slots", s.update_slots, {1, 1024}, "Tiles in memory at once")

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "base/sizes.hpp"
 #include "base/units.hpp"
 #include "command_line/command_line.hpp"
 #include "command_line/report_file.hpp"
@@ -49,7 +50,7 @@ struct Flags {
 };
 
 void add_work_options(CLI::App& app, UpdateOptions& o, Flags& flags) {
-  add_number(app, "--parameters", o.parameters, {65536, std::uint64_t{1} << 40},
+  add_number(app, "--parameters", o.parameters, {base::kBlockElements, std::uint64_t{1} << 40},
              "bf16 parameters, in blocks of 12.6 million")
       ->default_str(std::to_string(o.parameters));
   add_number(app, "--rounds", o.rounds, {1, 100000}, "Rounds, after one to warm up")
@@ -69,7 +70,8 @@ void add_setting_options(CLI::App& app, Settings& s) {
     const std::string value = std::to_string(to);
     add_number(app, name, to, allowed, text)->group(group)->default_str(value);
   };
-  add("--tile", s.tile_elements, {65536, 4 << 20, 65536}, "Elements per tile, a multiple of 65536");
+  add("--tile", s.tile_elements, {base::kBlockElements, 4 << 20, base::kBlockElements},
+      "Elements per tile, a multiple of 65536");
   add("--slots", s.update_slots, {1, 1024}, "Tiles in memory at once");
   add("--threads", s.update_threads, {0, 1024}, "Update threads; 0: what the machine leaves");
   add_choice(app, "--queue", s.io_queue, kQueues,
