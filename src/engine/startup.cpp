@@ -129,10 +129,11 @@ void Startup::say_what_was_chosen(const Running& r) const {
                                  base::format_bytes(r.plan.device_update_slot_bytes));
   }
   if (!r.swap) return;
-  const std::string elsewhere =
-      engine::tuned_elsewhere(in_.settings.tuned, platform::models_text(in_.settings.nvme_paths),
-                              platform::kernel_release());
-  if (!elsewhere.empty()) in_.log(LogLevel::kWarning, elsewhere);
+  if (const Tuned& tuned = in_.settings.tuned; tuned != Tuned{}) {
+    const std::string elsewhere = engine::tuned_elsewhere(
+        tuned, platform::models_text(in_.settings.nvme_paths), platform::kernel_release());
+    if (!elsewhere.empty()) in_.log(LogLevel::kWarning, elsewhere);
+  }
   const swap::Registered registered = r.swap->registered();
   if (!registered.refused.empty()) in_.log(LogLevel::kInfo, registered.refused);
   const std::string details = text_of(registered);

@@ -9,7 +9,7 @@
 namespace headrace::settings {
 namespace {
 constexpr const char* kOpening =
-    R"(<!-- Generated from src/settings/key_table.cpp by tests/settings/write_settings_doc. -->
+    R"(<!-- Generated from src/settings/keys.txt by tests/settings/write_settings_doc. -->
 # Settings
 
 One JSON file, in DeepSpeed's shape: keys that mean what DeepSpeed's mean keep its names, and ours
