@@ -62,16 +62,16 @@ static_assert(static_cast<int>(InstructionSet::kScalar) + 1 == static_cast<int>(
               static_cast<int>(InstructionSet::kAvx2) + 1 == static_cast<int>(Simd::kAvx2) &&
               static_cast<int>(InstructionSet::kAvx512) + 1 == static_cast<int>(Simd::kAvx512));
 
-std::unique_ptr<async::UnitPool> make_pool(const CpuOptimizerOptions& options) {
+std::unique_ptr<async::ThreadTeam> make_pool(const CpuOptimizerOptions& options) {
   if (options.run_units) return nullptr;
   Settings settings;
   settings.update_threads = options.threads;
   const std::uint32_t wanted = settings::update_threads(settings);
   const std::uint64_t threads = wanted > 0 ? wanted : platform::usable_cpus().value;
   try {
-    return std::make_unique<async::UnitPool>(
+    return std::make_unique<async::ThreadTeam>(
         static_cast<std::uint32_t>(std::min<std::uint64_t>(threads, kMaxThreads)),
-        platform::usable_cpus_by_node());
+        async::ThreadTeam::Options{.nodes = platform::usable_cpus_by_node()});
   } catch (const Error& error) {
     throw Error(error.code(),
                 "no thread could be started: " + base::errno_text(error.sys_errno()) + ": of " +

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "async/unit_pool.hpp"
+#include "async/thread_team.hpp"
 #include "headrace/cpu_optimizer.hpp"
 #include "headrace/device.hpp"
 #include "kernels/instruction_set.hpp"
@@ -58,7 +58,7 @@ class CpuOptimizerCore {
   const CpuOptimizerOptions options_;
   const kernels::InstructionSet set_;
   const std::unique_ptr<optimizer_cpu::CallerPool> caller_pool_;
-  std::unique_ptr<async::UnitPool> pool_;  // null: the caller's
+  std::unique_ptr<async::ThreadTeam> pool_;  // null: the caller's
   std::atomic<bool> under_way_{false};
   optimizer_cpu::ParameterChecks checks_;
   // Of the call under way; kept for their memory.
