@@ -16,7 +16,7 @@
 #include "command_line/words.hpp"
 #include "headrace/error.hpp"
 #include "headrace/version.hpp"
-#include "platform/drive_facts.hpp"
+#include "platform/block_devices.hpp"
 #include "platform/machine.hpp"
 #include "program/engine_words.hpp"
 #include "program/failing.hpp"
