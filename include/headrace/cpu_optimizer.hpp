@@ -35,9 +35,6 @@
 #include "headrace/tensor.hpp"
 
 namespace headrace {
-// kBest: of those this CPU has. HEADRACE_SIMD beats it. Changes no bit.
-enum class Simd : std::uint8_t { kBest, kScalar, kAvx2, kAvx512 };
-
 // A caller's pool: calls run(context, unit) once for each unit in [0, units), on any threads, in
 // any order, and returns when all have returned. `run` does not throw; the pool must not call it
 // after returning. The calling thread does the units that a pool leaves out when it returns or
