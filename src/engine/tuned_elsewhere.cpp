@@ -21,12 +21,9 @@ std::string tuned_elsewhere(const Tuned& tuned, const std::string& drive_model,
   const bool other_drive = differ(tuned.drive_model, drive_model);
   const bool other_kernel = differ(version_of(tuned.kernel), version_of(kernel));
   if (!other_drive && !other_kernel) return "";
-  // From a file, so it may hold anything.
-  constexpr std::size_t kMost = 120;
   const auto place = [&](const std::string& model, const std::string& release) {
-    std::string text = other_drive ? base::one_line(model, kMost) : "";
-    if (other_kernel)
-      text += (text.empty() ? "kernel " : ", kernel ") + base::one_line(release, kMost);
+    std::string text = other_drive ? base::one_line(model) : "";
+    if (other_kernel) text += (text.empty() ? "kernel " : ", kernel ") + base::one_line(release);
     return text;
   };
   return "headrace.tuned: the settings were tuned on " + place(tuned.drive_model, tuned.kernel) +

@@ -35,7 +35,7 @@ def rooms_of(root):
 ROOMS = rooms_of(pathlib.Path(__file__).resolve().parents[2])
 CODE = {".cpp", ".hpp", ".h", ".c"}
 SCRIPTS = {".py", ".sh", ".cmake", ".in"}
-NAMED = {"CMakeLists.txt", "quickstart", "check", "run", "unserved_keys.txt"}
+NAMED = {"CMakeLists.txt", "quickstart", "check", "run", "keys.txt"}
 FOLDERS = ["src", "include", "tests", "tools", "examples", "scripts", "cmake", "python", ".ci"]
 WIDTH = 100
 FUNCTION_LINES = 70

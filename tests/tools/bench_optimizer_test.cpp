@@ -55,7 +55,7 @@ TEST(OptimizerCases, CountTheBytesThatMustMove) {
 
 TEST(OptimizerCases, AllAreEveryCombinationOnce) {
   const std::vector<Case> cases =
-      cases_of({.simd = {InstructionSet::kScalar}, .threads = {1}, .all = true}, 1);
+      cases_of({.simd = {Simd::kScalar}, .threads = {1}, .all = true}, 1);
   // Five rules with moments in three codecs, one without; four weights, three gradients.
   EXPECT_EQ(cases.size(), (5u * 3 + 1) * 4 * 3);
   for (std::size_t i = 0; i < cases.size(); ++i)

@@ -96,8 +96,8 @@ TEST(DoctorRows, NameTheConsequenceAndTheCommandBesideEachNoteOfMemory) {
   EXPECT_EQ(row_of(memory.rows, "kernel swap").value, "off");
 }
 
-platform::DriveFacts nvme_facts() {
-  platform::DriveFacts facts;
+DriveFacts nvme_facts() {
+  DriveFacts facts;
   facts.device = "nvme0n1p1";
   facts.stack = "partition";
   facts.chain.resize(2);
@@ -116,8 +116,8 @@ platform::DriveFacts nvme_facts() {
 }
 
 TEST(DoctorRows, TellALinkThatIsSlowerThanTheDriveAndWhoCouldMendIt) {
-  platform::DriveFacts facts = nvme_facts();
-  facts.disks[0].link = platform::PcieLink{"0000:01:00.0", 8, 16, 8, 4, 4, 16};
+  DriveFacts facts = nvme_facts();
+  facts.disks[0].link = PcieLink{"0000:01:00.0", 8, 16, 8, 4, 4, 16};
   const Row slow_slot = row_of(drive_rows(facts), "its PCIe link");
   EXPECT_EQ(slow_slot.mark, Mark::kNote);
   EXPECT_EQ(slow_slot.value, "8 GT/s x4, at most 3.9 GB/s");
@@ -133,7 +133,7 @@ TEST(DoctorRows, TellALinkThatIsSlowerThanTheDriveAndWhoCouldMendIt) {
 
 TEST(DoctorRows, SayWhatEachKindOfStackCosts) {
   const auto stack_with = [](BlockDeviceKind kind, const char* detail) {
-    platform::DriveFacts facts = nvme_facts();
+    DriveFacts facts = nvme_facts();
     facts.chain[0].kind = kind;
     facts.chain[0].detail = detail;
     return row_of(drive_rows(facts), "block device");
@@ -150,8 +150,8 @@ TEST(DoctorRows, SayWhatEachKindOfStackCosts) {
 }
 
 TEST(DoctorRows, TellWhatMakesADriveSlow) {
-  platform::DriveFacts facts = nvme_facts();
-  platform::Disk& disk = facts.disks[0];
+  DriveFacts facts = nvme_facts();
+  Disk& disk = facts.disks[0];
   disk.temperature_c = 42;
   disk.temperature_limit_c = 80;
   EXPECT_EQ(row_of(drive_rows(facts), "its temperature").mark, Mark::kOk);

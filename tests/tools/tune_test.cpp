@@ -72,10 +72,11 @@ TEST_F(TuneTest, WritesSettingsThatAreAcceptedAsTheyAreAndMergedIntoADeepSpeedFi
   const Settings alone = Settings::from_file(settings);
   EXPECT_TRUE(alone.warnings.empty());
   EXPECT_EQ(alone.tuned.kernel, platform::kernel_release());
-  EXPECT_EQ(alone.tuned.pattern, "step");
-  EXPECT_GT(alone.tuned.gb_per_second, 0);
-  EXPECT_LE(alone.tuned.gb_per_second_low, alone.tuned.gb_per_second);
-  EXPECT_GE(alone.tuned.gb_per_second_high, alone.tuned.gb_per_second);
+  const nlohmann::json where = json_of(settings)["headrace"]["tuned"];
+  EXPECT_EQ(where["pattern"], "step");
+  EXPECT_GT(where["gb_per_second"], 0);
+  EXPECT_LE(where["gb_per_second_low"], where["gb_per_second"]);
+  EXPECT_GE(where["gb_per_second_high"], where["gb_per_second"]);
 
   nlohmann::json merged = nlohmann::json::parse(
       R"({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme",
@@ -85,7 +86,7 @@ TEST_F(TuneTest, WritesSettingsThatAreAcceptedAsTheyAreAndMergedIntoADeepSpeedFi
   EXPECT_TRUE(both.warnings.empty());
   EXPECT_EQ(both.host_budget_bytes, 8ull << 30);
   EXPECT_EQ(both.io_block_bytes, alone.io_block_bytes);
-  EXPECT_EQ(both.tuned.date, alone.tuned.date);
+  EXPECT_EQ(both.tuned, alone.tuned);
 
   const nlohmann::json section = json_of(aio)["aio"];
   EXPECT_EQ(keys_of(json_of(aio)), std::set<std::string>{"aio"});
@@ -115,8 +116,8 @@ TEST_F(TuneTest, KeepsToTheQueueOfTheEnvironmentAndForReadsWritesTheFileAlone) {
           "HEADRACE_IO_QUEUE=threads");
   ASSERT_EQ(ran.exit_code, 0) << ran.out;
   EXPECT_EQ(Settings::from_file(settings).io_queue, IoQueueKind::kThreads);
-  EXPECT_EQ(Settings::from_file(settings).tuned.queue, "threads");
-  EXPECT_EQ(Settings::from_file(settings).tuned.pattern, "read");
+  EXPECT_EQ(json_of(settings)["headrace"]["tuned"]["queue"], "threads");
+  EXPECT_EQ(json_of(settings)["headrace"]["tuned"]["pattern"], "read");
   EXPECT_EQ(json_of(json)["written_bytes"], 64 << 20);
   expect_nothing_left();
 }

@@ -27,7 +27,6 @@
 
 namespace headrace::tools {
 namespace {
-using kernels::InstructionSet;
 using optimizer_cpu::MasterKind;
 using optimizer_cpu::UpdateSpan;
 using optimizer_cpu::UpdateStep;
@@ -83,7 +82,7 @@ void measure(benchmark::State& state, std::uint64_t bytes, Body body) {
   state.counters["share"] = rate / ceiling;
 }
 
-void adamw(benchmark::State& state, InstructionSet set, MasterKind kind) {
+void adamw(benchmark::State& state, Simd set, MasterKind kind) {
   const std::uint64_t per_element = weight_bytes(kind) + master_bytes(kind) + 8;
   const pinned::Arena arena(kElements * (per_element + 2), 1);
   std::byte* at = arena.bytes().data();
@@ -210,10 +209,9 @@ void register_all(std::optional<double> seconds) {
     added->UseManualTime()->Unit(benchmark::kMillisecond);
     if (seconds) added->MinTime(*seconds);
   };
-  for (const InstructionSet set :
-       {InstructionSet::kScalar, InstructionSet::kAvx2, InstructionSet::kAvx512}) {
+  for (const Simd set : {Simd::kScalar, Simd::kAvx2, Simd::kAvx512}) {
     if (!kernels::runs_here(set)) continue;
-    const std::string name = std::string("adamw/") + kernels::name_of(set);
+    const std::string name = std::string("adamw/") + name_of(set);
     add(name + "/split", [set](auto& s) { adamw(s, set, MasterKind::kSplitResidual); });
     add(name + "/f32_master", [set](auto& s) { adamw(s, set, MasterKind::kF32); });
     add(name + "/f32_weight", [set](auto& s) { adamw(s, set, MasterKind::kWeightItself); });
@@ -221,9 +219,9 @@ void register_all(std::optional<double> seconds) {
   add("accumulate/bf16/first", [](auto& s) { accumulate(s, DType::kBf16, true); });
   add("accumulate/f32/first", [](auto& s) { accumulate(s, DType::kF32, true); });
   add("accumulate/f32/add", [](auto& s) { accumulate(s, DType::kF32, false); });
-  for (const InstructionSet set : {InstructionSet::kScalar, InstructionSet::kAvx2}) {
+  for (const Simd set : {Simd::kScalar, Simd::kAvx2}) {
     if (!kernels::runs_here(set)) continue;
-    add(std::string("xxh3/") + kernels::name_of(set),
+    add(std::string("xxh3/") + name_of(set),
         [set](auto& s) { xxh3(s, kernels::hash_kernels_of(set)); });
   }
   add("tile_pass/update", [](auto& s) { tile_pass(s, false); });

@@ -7,7 +7,6 @@
 
 namespace headrace::tools {
 using platform::names_in;
-using platform::pcie_link;
 using platform::read_line;
 using platform::read_text;
 using platform::split;

@@ -5,14 +5,14 @@
 #include <string>
 #include <vector>
 
-#include "platform/block_devices.hpp"
+#include "machine/disks.hpp"
 
 namespace headrace::tools {
 struct Gpu {
   std::string address;  // "0000:17:00.0"
   std::string model;    // "NVIDIA H200"; without a driver that says, the maker: "NVIDIA"
   std::string driver;   // the kernel's driver that has it: "nvidia", "vfio-pci"; empty: none
-  std::optional<platform::PcieLink> link;
+  std::optional<PcieLink> link;
 };
 
 struct GpuFacts {

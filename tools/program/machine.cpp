@@ -76,7 +76,7 @@ std::vector<Fact> build_facts() {
           },
           {"build type", HEADRACE_BUILD_TYPE},
           {"sanitizers", sanitizers.empty() ? "none" : sanitizers},
-          {"update kernel", kernels::name_of(kernels::choose_instruction_set())}};
+          {"update kernel", name_of(kernels::choose_instruction_set())}};
 }
 
 std::vector<std::string> doubts() {

@@ -6,9 +6,9 @@
 
 namespace headrace::tools {
 namespace {
-void add_kinds(std::vector<CeilingKind>& kinds, InstructionSet set, const MemoryLoops& loops) {
-  if (kinds.size() >= 6 || !runs_here(set)) return;
-  const std::string name = set == InstructionSet::kScalar ? "baseline" : name_of(set);
+void add_kinds(std::vector<CeilingKind>& kinds, Simd set, const MemoryLoops& loops) {
+  if (kinds.size() >= 6 || !kernels::runs_here(set)) return;
+  const std::string name = set == Simd::kScalar ? "baseline" : name_of(set);
   kinds.push_back({"xor " + name, loops.xor_words, false});
   kinds.push_back({"multiply " + name, loops.multiply, false});
   kinds.push_back({"xor " + name + ", abreast", loops.xor_words, true});
@@ -18,10 +18,10 @@ void add_kinds(std::vector<CeilingKind>& kinds, InstructionSet set, const Memory
 std::vector<CeilingKind> ceiling_kinds() {
   std::vector<CeilingKind> kinds;
 #if defined(__x86_64__)
-  add_kinds(kinds, InstructionSet::kAvx512, memory_loops_avx512());
-  add_kinds(kinds, InstructionSet::kAvx2, memory_loops_avx2());
+  add_kinds(kinds, Simd::kAvx512, memory_loops_avx512());
+  add_kinds(kinds, Simd::kAvx2, memory_loops_avx2());
 #endif
-  add_kinds(kinds, InstructionSet::kScalar, memory_loops_baseline());
+  add_kinds(kinds, Simd::kScalar, memory_loops_baseline());
   return kinds;
 }
 

@@ -6,7 +6,7 @@
 #include <map>
 #include <memory>
 
-#include "async/unit_pool.hpp"
+#include "async/thread_team.hpp"
 
 namespace headrace::tools {
 // One thread at a time calls run(); it is one of those that work.
@@ -19,6 +19,6 @@ class Gang {
              const std::function<void(std::uint64_t)>& work);
 
  private:
-  std::map<std::uint32_t, std::unique_ptr<async::UnitPool>> pools_;  // by their threads
+  std::map<std::uint32_t, std::unique_ptr<async::ThreadTeam>> pools_;  // by their threads
 };
 }  // namespace headrace::tools

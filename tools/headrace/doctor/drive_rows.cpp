@@ -18,7 +18,6 @@ namespace headrace::tools {
 namespace {
 using platform::BlockDevice;
 using platform::BlockDeviceKind;
-using platform::Disk;
 
 void note(Row& row, const std::string& consequence, const std::string& fix) {
   row.mark = Mark::kNote;
@@ -51,7 +50,7 @@ void judge_stack(Row& row, const std::vector<BlockDevice>& chain) {
   }
 }
 
-Row stack_row(const platform::DriveFacts& facts) {
+Row stack_row(const DriveFacts& facts) {
   Row row{.name = "block device",
           .value = facts.stack == "disk" ? facts.device
                                          : fmt::format("{}: {}", facts.device, facts.stack)};
@@ -59,7 +58,7 @@ Row stack_row(const platform::DriveFacts& facts) {
   for (const BlockDevice& device : facts.chain) {
     row.values["devices"].push_back({{"name", device.name},
                                      {"number", device.number},
-                                     {"kind", platform::name_of(device.kind)},
+                                     {"kind", name_of(device.kind)},
                                      {"detail", device.detail}});
   }
   judge_stack(row, facts.chain);
@@ -125,7 +124,7 @@ std::string link_text(double speed_gt, std::uint32_t width) {
   return fmt::format("{} GT/s x{}", speed_gt, width);
 }
 
-Row link_row(const platform::PcieLink& link) {
+Row link_row(const PcieLink& link) {
   Row row{.name = "its PCIe link", .value = link_text(link.speed_gt, link.width)};
   row.values = {{"address", link.address},
                 {"speed_gt", link.speed_gt},
@@ -134,8 +133,8 @@ Row link_row(const platform::PcieLink& link) {
                 {"max_width", link.max_width},
                 {"slot_max_speed_gt", link.slot_max_speed_gt},
                 {"slot_max_width", link.slot_max_width}};
-  const double now = platform::link_gb_per_second(link.speed_gt, link.width);
-  const double drive = platform::link_gb_per_second(link.max_speed_gt, link.max_width);
+  const double now = link_gb_per_second(link.speed_gt, link.width);
+  const double drive = link_gb_per_second(link.max_speed_gt, link.max_width);
   if (now == 0) {
     row.mark = Mark::kUnknown;
     row.value = "";
@@ -144,9 +143,8 @@ Row link_row(const platform::PcieLink& link) {
   row.value += fmt::format(", at most {:.1f} GB/s", now);
   if (drive <= now) return row;
   // What slot and drive can agree on.
-  const double best =
-      platform::link_gb_per_second(std::min(link.slot_max_speed_gt, link.max_speed_gt),
-                                   std::min(link.slot_max_width, link.max_width));
+  const double best = link_gb_per_second(std::min(link.slot_max_speed_gt, link.max_speed_gt),
+                                         std::min(link.slot_max_width, link.max_width));
   note(row,
        fmt::format("the drive could do {} ({:.1f} GB/s)",
                    link_text(link.max_speed_gt, link.max_width), drive),
@@ -217,7 +215,7 @@ void add_cap(Row& row, const IoCap& cap) {
   row.detail += (row.detail.empty() ? "" : "; ") + cap.source;
 }
 
-Row caps_row(const platform::DriveFacts& facts, const std::string& root) {
+Row caps_row(const DriveFacts& facts, const std::string& root) {
   Row row{.name = "cgroup limit", .value = ""};
   for (const IoCap& cap : io_caps(root)) {
     const bool ours = std::ranges::any_of(
@@ -248,7 +246,7 @@ void add_disk(std::vector<Row>& rows, const Disk& disk, bool several) {
 }
 }  // namespace
 
-std::vector<Row> drive_rows(const platform::DriveFacts& facts, const std::string& root) {
+std::vector<Row> drive_rows(const DriveFacts& facts, const std::string& root) {
   if (facts.chain.empty()) {
     Row row{.name = "block device", .value = "", .mark = Mark::kUnknown};
     row.detail = "the file system has none, or /sys does not show it here";

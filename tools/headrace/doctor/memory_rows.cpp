@@ -7,16 +7,16 @@
 
 #include "base/units.hpp"
 #include "doctor/rows.hpp"
+#include "machine/memory_facts.hpp"
 #include "machine/process_limits.hpp"
 #include "platform/cgroups.hpp"
 #include "platform/machine.hpp"
-#include "platform/memory_facts.hpp"
 
 namespace headrace::tools {
 namespace {
 using base::format_bytes;
 
-Row total_row(const platform::MemoryFacts& memory) {
+Row total_row(const MemoryFacts& memory) {
   Row row{.name = "memory", .value = ""};
   if (!memory.total_bytes) {
     row.mark = Mark::kUnknown;
@@ -69,7 +69,7 @@ Row caps_row(const std::string& root) {
   return row;
 }
 
-Row huge_pages_row(const platform::MemoryFacts& memory) {
+Row huge_pages_row(const MemoryFacts& memory) {
   Row row{.name = "huge pages", .value = memory.huge_pages};
   row.values = {{"transparent", memory.huge_pages}, {"defrag", memory.huge_pages_defrag}};
   if (memory.huge_pages.empty()) {
@@ -89,11 +89,11 @@ Row huge_pages_row(const platform::MemoryFacts& memory) {
   return row;
 }
 
-Row pools_row(const platform::MemoryFacts& memory) {
+Row pools_row(const MemoryFacts& memory) {
   Row row{.name = "hugetlb", .value = ""};
   row.values["pools"] = Json::array();
   std::uint64_t idle = 0;
-  for (const platform::HugePagePool& pool : memory.pools) {
+  for (const HugePagePool& pool : memory.pools) {
     row.values["pools"].push_back(
         {{"page_bytes", pool.page_bytes}, {"pages", pool.pages}, {"free_pages", pool.free_pages}});
     idle += pool.free_pages * pool.page_bytes;
@@ -111,10 +111,10 @@ Row pools_row(const platform::MemoryFacts& memory) {
   return row;
 }
 
-Row nodes_row(const platform::MemoryFacts& memory) {
+Row nodes_row(const MemoryFacts& memory) {
   Row row{.name = "NUMA", .value = ""};
   row.values["nodes"] = Json::array();
-  for (const platform::NumaNode& node : memory.nodes) {
+  for (const NumaNode& node : memory.nodes) {
     row.detail +=
         fmt::format("{}node {}: {}, CPUs {}", row.detail.empty() ? "" : "; ", node.number,
                     format_bytes(node.memory_bytes), node.cpus.empty() ? "none" : node.cpus);
@@ -158,7 +158,7 @@ Row memlock_row(const std::string& root) {
   return row;
 }
 
-Row swap_row(const platform::MemoryFacts& memory) {
+Row swap_row(const MemoryFacts& memory) {
   if (!memory.swap_bytes) return {.name = "kernel swap", .value = "", .mark = Mark::kUnknown};
   Row row{.name = "kernel swap", .value = "off"};
   row.values = {{"total_bytes", *memory.swap_bytes},
@@ -172,7 +172,7 @@ Row swap_row(const platform::MemoryFacts& memory) {
 }  // namespace
 
 Section memory_section(const std::string& root) {
-  const platform::MemoryFacts memory = platform::memory_facts(root);
+  const MemoryFacts memory = memory_facts(root);
   return {.title = "Memory",
           .path = "",
           .rows = {total_row(memory), left_row(root), caps_row(root), huge_pages_row(memory),

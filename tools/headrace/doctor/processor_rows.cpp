@@ -15,7 +15,6 @@
 
 namespace headrace::tools {
 namespace {
-using kernels::InstructionSet;
 
 // Those that are worth knowing of for training state; not all are used.
 constexpr std::array kFeatures{"avx2",     "fma",      "f16c",        "avx512f",  "avx512bw",
@@ -55,17 +54,17 @@ Row features_row(const CpuFacts& cpu) {
 
 Row kernel_choice_row() {
   Row row{.name = "update kernel", .value = ""};
-  for (const auto set : {InstructionSet::kAvx2, InstructionSet::kAvx512}) {
+  for (const auto set : {Simd::kAvx2, Simd::kAvx512}) {
     row.findings.push_back({name_of(set), kernels::runs_here(set) ? 1u : 0u});
   }
   try {
-    const InstructionSet chosen = kernels::choose_instruction_set();
+    const Simd chosen = kernels::choose_instruction_set();
     row.value = name_of(chosen);
     row.values["instruction_set"] = name_of(chosen);
-    if (chosen != InstructionSet::kScalar) return row;
+    if (chosen != Simd::kScalar) return row;
     row.mark = Mark::kNote;
     row.consequence = "updates take several times the CPU time of AVX2; the results are the same";
-    row.fix = kernels::runs_here(InstructionSet::kAvx2)
+    row.fix = kernels::runs_here(Simd::kAvx2)
                   ? "unset HEADRACE_SIMD"
                   : "a CPU with AVX2, or in a virtual machine a CPU model that shows it (host)";
   } catch (const Error& error) {

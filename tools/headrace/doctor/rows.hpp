@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "headrace/cuda.hpp"
+#include "machine/drive_facts.hpp"
 #include "machine/gpus.hpp"
 #include "platform/block_devices.hpp"
-#include "platform/drive_facts.hpp"
 #include "program/failing.hpp"
 
 namespace headrace::tools {
@@ -61,7 +61,7 @@ Section gpu_section(const std::string& root = "");
 Section path_section(const std::string& path);
 
 // What stands below a path; without the trials, so that a made-up /sys will do.
-std::vector<Row> drive_rows(const platform::DriveFacts& facts, const std::string& root = "");
+std::vector<Row> drive_rows(const DriveFacts& facts, const std::string& root = "");
 
 // What the build has for GPUs, and what CUDA shows of them.
 std::vector<Row> cuda_rows(const CudaFacts& facts, const GpuFacts& plugged);

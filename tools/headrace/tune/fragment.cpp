@@ -58,24 +58,14 @@ void check_section(const char* option, const std::string& path, const char* sect
 }
 }  // namespace
 
-Json settings_fragment(const Candidate& candidate, const Tuned& tuned) {
-  const Json where = {{"drive_model", tuned.drive_model},
-                      {"file_system", tuned.file_system},
-                      {"kernel", tuned.kernel},
-                      {"date", tuned.date},
-                      {"queue", tuned.queue},
-                      {"pattern", tuned.pattern},
-                      {"gb_per_second", tuned.gb_per_second},
-                      {"gb_per_second_low", tuned.gb_per_second_low},
-                      {"gb_per_second_high", tuned.gb_per_second_high},
-                      {"headrace_version", tuned.headrace_version}};
+Json settings_fragment(const Candidate& candidate, const Json& where_tuned) {
   return {{"headrace",
            {{"io_block_bytes", candidate.block_bytes},
             {"queue_depth", candidate.depth},
             {"submit_batch", candidate.submit_batch},
             {"io_queue", name_of(candidate.queue)},
             {"register_buffers", candidate.register_buffers ? "auto" : "off"},
-            {"tuned", where}}}};
+            {"tuned", where_tuned}}}};
 }
 
 Json deepspeed_fragment(const Candidate& candidate) {

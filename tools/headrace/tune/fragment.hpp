@@ -8,9 +8,9 @@
 #include "tune/candidates.hpp"
 
 namespace headrace::tools {
-// {"headrace": {...}} with the candidate's five keys and where they were measured: a settings file
-// as it is, and one that may be merged into another.
-Json settings_fragment(const Candidate& candidate, const Tuned& tuned);
+// {"headrace": {...}} with the candidate's five keys and `where_tuned` as its "tuned": a settings
+// file as it is, and one that may be merged into another.
+Json settings_fragment(const Candidate& candidate, const Json& where_tuned);
 
 // {"aio": {...}}: DeepSpeed's section, all of its keys and no other (it ignores what it does not
 // know). Its queue is Linux AIO, a request or a whole queue at once: our batches of one and two are

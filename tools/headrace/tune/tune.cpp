@@ -16,7 +16,7 @@
 #include "command_line/words.hpp"
 #include "headrace/error.hpp"
 #include "headrace/version.hpp"
-#include "platform/drive_facts.hpp"
+#include "platform/block_devices.hpp"
 #include "platform/machine.hpp"
 #include "program/engine_words.hpp"
 #include "program/failing.hpp"
@@ -135,25 +135,25 @@ class Tune {
     report_.run.seconds = all.seconds();
   }
 
-  Tuned where_tuned() const {
-    std::set<std::string> file_systems;
-    for (const MeasuredDrive& drive : report_.run.drives) file_systems.insert(drive.file_system);
+  // headrace.tuned: the engine warns where drives or kernel are others; the rest is for readers.
+  Json where_tuned() const {
+    std::set<std::string> types;
+    for (const MeasuredDrive& drive : report_.run.drives) types.insert(drive.file_system);
+    std::string file_systems;
+    for (const std::string& type : types) file_systems += (file_systems.empty() ? "" : ", ") + type;
     const TuneResult& result = report_.result;
     // Three digits of the megabyte say all there is.
     const auto gb = [](double rate) { return std::round(rate / 1e6) / 1e3; };
-    Tuned tuned;
-    tuned.drive_model = platform::models_text(options_.paths);
-    for (const std::string& name : file_systems)
-      tuned.file_system += (tuned.file_system.empty() ? "" : ", ") + name;
-    tuned.kernel = platform::kernel_release();
-    tuned.date = report_.run.date;
-    tuned.queue = result.confirmation.contestants[result.chosen].queue();
-    tuned.pattern = name_of(options_.goal);
-    tuned.gb_per_second = gb(result.rate.median);
-    tuned.gb_per_second_low = gb(result.rate.low);
-    tuned.gb_per_second_high = gb(result.rate.high);
-    tuned.headrace_version = version();
-    return tuned;
+    return {{"drive_model", platform::models_text(options_.paths)},
+            {"file_system", file_systems},
+            {"kernel", platform::kernel_release()},
+            {"date", report_.run.date},
+            {"queue", result.confirmation.contestants[result.chosen].queue()},
+            {"pattern", name_of(options_.goal)},
+            {"gb_per_second", gb(result.rate.median)},
+            {"gb_per_second_low", gb(result.rate.low)},
+            {"gb_per_second_high", gb(result.rate.high)},
+            {"headrace_version", version()}};
   }
 
   // What was measured on damaged data is no advice: nothing is written then.

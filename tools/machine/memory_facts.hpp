@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// memory_facts.hpp: the machine's memory, its huge pages and NUMA nodes, and every limit on it.
+// memory_facts.hpp: the machine's memory, its huge pages and NUMA nodes.
 #pragma once
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
-namespace headrace::platform {
+namespace headrace::tools {
 // Huge pages that were set aside at one size.
 struct HugePagePool {
   std::uint64_t page_bytes = 0, pages = 0, free_pages = 0;
@@ -29,12 +29,4 @@ struct MemoryFacts {
 // `root` prefixes /proc and /sys: for tests.
 MemoryFacts memory_facts(const std::string& root = "");
 
-// A limit that a control group of this process or an ancestor sets.
-struct MemoryCap {
-  std::string folder, file;  // "/sys/fs/cgroup/job", "memory.max"
-  std::uint64_t limit_bytes = 0;
-  std::uint64_t used_bytes = 0;  // clean file cache left out: it is given back
-};
-// From this process's own group up; groups without a limit are left out.
-std::vector<MemoryCap> memory_caps(const std::string& root = "");
-}  // namespace headrace::platform
+}  // namespace headrace::tools

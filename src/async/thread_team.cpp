@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "async/unit_pool.hpp"
+#include "async/thread_team.hpp"
 
 #include <unistd.h>
 
@@ -26,66 +26,73 @@ std::vector<int> cpus_of_thread(std::size_t index, std::size_t threads,
 }
 }  // namespace
 
-UnitPool::UnitPool(std::uint32_t threads, const std::vector<std::vector<int>>& nodes)
+ThreadTeam::ThreadTeam(std::uint32_t threads, const Options& options)
     : owner_pid_(::getpid()), shares_(threads) {
-  HEADRACE_CHECK(threads > 0, "a unit pool without threads");
+  HEADRACE_CHECK(threads > 0, "a team without threads");
   own_threads_.reserve(threads - 1);
   try {
     for (std::size_t i = 1; i < threads; ++i) {
-      own_threads_.push_back(start_thread("headrace-upd" + std::to_string((i - 1) % 1000),
-                                          [this, i, cpus = cpus_of_thread(i, threads, nodes)] {
-                                            bind_this_thread(cpus);
-                                            run_thread(i);
-                                          }));
+      own_threads_.push_back(
+          start_thread(options.name + std::to_string((i - 1) % 1000),
+                       [this, i, cpus = cpus_of_thread(i, threads, options.nodes)] {
+                         bind_this_thread(cpus);
+                         run_thread(i);
+                       }));
     }
   } catch (...) {
+    if (options.where_refused == WhereRefused::kWorkWithFewer) return;
     stop();
     throw;
   }
 }
 
-UnitPool::~UnitPool() { stop(); }
+ThreadTeam::~ThreadTeam() { stop(); }
 
-void UnitPool::stop() noexcept {
+void ThreadTeam::stop() noexcept {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
-    changed_.notify_all();
+    begun_.notify_all();
   }
   for (std::thread& thread : own_threads_) thread.join();
 }
 
-bool UnitPool::in_forked_child() const noexcept {
+bool ThreadTeam::in_forked_child() const noexcept {
   return !own_threads_.empty() && ::getpid() != owner_pid_;
 }
 
-void UnitPool::run(std::uint64_t units, Function function, void* context) noexcept {
-  const std::uint64_t threads = shares_.size();
-  if (threads == 1 || units <= 1) {
+void ThreadTeam::run(std::uint64_t units, Function function, void* context) noexcept {
+  if (own_threads_.empty() || units <= 1) {
     for (std::uint64_t unit = 0; unit < units; ++unit) function(context, unit);
     return;
   }
   std::unique_lock lock(mutex_);
+  deal(units);
   function_ = function;
   context_ = context;
-  for (std::uint64_t i = 0; i < threads; ++i) {
-    // The first units % threads runs are one longer.
-    const auto first_of = [&](std::uint64_t thread) {
-      return units / threads * thread + std::min(thread, units % threads);
-    };
-    shares_[i].next.store(first_of(i), std::memory_order_relaxed);
-    shares_[i].end = first_of(i + 1);
-  }
-  working_ = own_threads_.size();
   ++round_;
-  changed_.notify_all();
+  open_ = true;
+  begun_.notify_all();
   lock.unlock();
   work(0);
   lock.lock();
-  changed_.wait(lock, [&] { return working_ == 0; });
+  open_ = false;
+  left_.wait(lock, [&] { return joined_ == 0; });
 }
 
-void UnitPool::work(std::size_t index) noexcept {
+void ThreadTeam::deal(std::uint64_t units) noexcept {
+  const std::uint64_t threads = shares_.size();
+  // The first units % threads runs are one longer.
+  const auto first_of = [&](std::uint64_t thread) {
+    return units / threads * thread + std::min(thread, units % threads);
+  };
+  for (std::uint64_t i = 0; i < threads; ++i) {
+    shares_[i].next.store(first_of(i), std::memory_order_relaxed);
+    shares_[i].end = first_of(i + 1);
+  }
+}
+
+void ThreadTeam::work(std::size_t index) noexcept {
   for (std::size_t k = 0; k < shares_.size(); ++k) {
     Share& share = shares_[(index + k) % shares_.size()];
     for (;;) {
@@ -96,17 +103,19 @@ void UnitPool::work(std::size_t index) noexcept {
   }
 }
 
-void UnitPool::run_thread(std::size_t index) {
+// A thread that wakes too late to take a unit sleeps on.
+void ThreadTeam::run_thread(std::size_t index) {
   std::uint64_t seen = 0;
   std::unique_lock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [&] { return stop_ || round_ != seen; });
+    begun_.wait(lock, [&] { return stop_ || (open_ && round_ != seen); });
     if (stop_) return;
     seen = round_;
+    ++joined_;
     lock.unlock();
     work(index);
     lock.lock();
-    if (--working_ == 0) changed_.notify_all();
+    if (--joined_ == 0) left_.notify_one();
   }
 }
 }  // namespace headrace::async

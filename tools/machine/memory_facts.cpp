@@ -1,11 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "platform/memory_facts.hpp"
+#include "machine/memory_facts.hpp"
 
 #include <algorithm>
 
 #include "platform/proc_files.hpp"
 
-namespace headrace::platform {
+namespace headrace::tools {
+using platform::bracketed;
+using platform::named_number;
+using platform::names_in;
+using platform::parse_number;
+using platform::read_line;
+using platform::read_number;
+using platform::read_text;
+using platform::split;
+
 namespace {
 constexpr std::uint64_t kKiB = 1024;  // every size in these files has that unit
 
@@ -75,4 +84,4 @@ MemoryFacts memory_facts(const std::string& root) {
   facts.nodes = numa_nodes(root);
   return facts;
 }
-}  // namespace headrace::platform
+}  // namespace headrace::tools

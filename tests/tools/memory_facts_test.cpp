@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory and the limits on it, read from made-up /proc and /sys trees.
-#include "platform/memory_facts.hpp"
+#include "machine/memory_facts.hpp"
 
 #include <gtest/gtest.h>
 
-#include "fake_root.hpp"
+#include "platform/fake_root.hpp"
+#include "platform/machine.hpp"
 
-namespace headrace::platform {
+namespace headrace::tools::memory_facts_test {
 namespace {
 constexpr std::uint64_t kGiB = 1ull << 30;
-using test::FakeRoot;
+using platform::memory_caps;
+using platform::test::FakeRoot;
 
 TEST(MemoryFactsTest, TellHugePagesPoolsNodesAndSwap) {
   const FakeRoot root;
@@ -72,4 +74,4 @@ TEST(MemoryFactsTest, AreEmptyWhereNothingCanBeRead) {
   EXPECT_TRUE(memory_caps(root.path()).empty());
 }
 }  // namespace
-}  // namespace headrace::platform
+}  // namespace headrace::tools::memory_facts_test

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Mounts and drives read from made-up /proc and /sys trees, and once from the real ones.
-#include "platform/drive_facts.hpp"
+#include "machine/drive_facts.hpp"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <filesystem>
 
-#include "fake_root.hpp"
+#include "platform/block_devices.hpp"
+#include "platform/fake_root.hpp"
 #include "platform/mounts.hpp"
 
-namespace headrace::platform {
+namespace headrace::tools::drive_facts_test {
 namespace {
+using namespace platform;
 constexpr const char* kPort = "/sys/devices/pci0000:00/0000:00:01.1";
 const std::string kNvme = std::string(kPort) + "/0000:01:00.0/nvme/nvme0";
 const std::string kNamespace = kNvme + "/nvme0n1";
@@ -69,7 +71,7 @@ TEST_F(DriveFactsTest, FollowAPartitionToItsDiskAndThePcieLink) {
   EXPECT_EQ(found.mount_options, "rw,relatime,discard");
   EXPECT_EQ(found.device, "nvme0n1p2");
   EXPECT_EQ(found.stack, "partition");
-  EXPECT_EQ(model_text(found), "Samsung SSD 990 PRO 2TB");
+  EXPECT_EQ(model_text(found.chain, root_.path()), "Samsung SSD 990 PRO 2TB");
   ASSERT_EQ(found.disks.size(), 1u);
   const Disk& disk = found.disks[0];
   EXPECT_EQ(disk.name, "nvme0n1");
@@ -113,7 +115,7 @@ TEST_F(DriveFactsTest, GoDownThroughLvmAndDmCryptToThePartition) {
   EXPECT_EQ(found.chain[0].detail, "vg-home");
   EXPECT_EQ(found.chain[1].kind, BlockDeviceKind::kCrypt);
   EXPECT_EQ(found.chain[3].kind, BlockDeviceKind::kDisk);
-  EXPECT_EQ(model_text(found), "Samsung SSD 990 PRO 2TB");
+  EXPECT_EQ(model_text(found.chain, root_.path()), "Samsung SSD 990 PRO 2TB");
 }
 
 TEST_F(DriveFactsTest, NameEveryDiskOfAnArrayOnceWithTheLevel) {
@@ -129,7 +131,7 @@ TEST_F(DriveFactsTest, NameEveryDiskOfAnArrayOnceWithTheLevel) {
   const DriveFacts found = facts("/mnt/x");
   EXPECT_EQ(found.stack, "RAID (raid0)");
   EXPECT_EQ(found.disks.size(), 3u);
-  EXPECT_EQ(model_text(found), "2 x Same 1TB, Other");
+  EXPECT_EQ(model_text(found.chain, root_.path()), "2 x Same 1TB, Other");
   EXPECT_EQ(found.disks[0].rotational, true);
   EXPECT_EQ(found.disks[0].transport, "sata");
 }
@@ -176,7 +178,7 @@ TEST_F(DriveFactsTest, TakeTheSourceWhereTheFileSystemHasANumberOfItsOwn) {
   EXPECT_EQ(remote.source, "server:/export");
   EXPECT_EQ(remote.file_system, "nfs4");
   EXPECT_TRUE(remote.chain.empty());
-  EXPECT_EQ(model_text(remote), "");
+  EXPECT_EQ(model_text(remote.chain, root_.path()), "");
 }
 
 TEST_F(DriveFactsTest, AreOfTheLongestMountPointAboveThePathAndOfTheLastThere) {
@@ -200,7 +202,7 @@ TEST_F(DriveFactsTest, AreEmptyWhereNothingCanBeRead) {
   const DriveFacts without_sys = facts("/");
   EXPECT_EQ(without_sys.file_system, "ext4");
   EXPECT_EQ(without_sys.device, "");
-  EXPECT_EQ(model_text(without_sys), "");
+  EXPECT_EQ(model_text(without_sys.chain, root_.path()), "");
 }
 
 TEST_F(DriveFactsTest, StopWhereDevicesStandOnEachOther) {
@@ -230,4 +232,4 @@ TEST(PcieLinkSpeed, CountsTheBitsThatCarryNoData) {
   EXPECT_EQ(link_gb_per_second(0, 4), 0);
 }
 }  // namespace
-}  // namespace headrace::platform
+}  // namespace headrace::tools::drive_facts_test
