@@ -20,8 +20,6 @@
 #include "bench/report_text.hpp"
 #include "bench/rounds.hpp"
 #include "bench/runner.hpp"
-#include "bench/sustained.hpp"
-#include "bench/thresholds.hpp"
 #include "bench_copy/bench_copy.hpp"
 #include "bench_optimizer/bench_optimizer.hpp"
 #include "command_line/report_file.hpp"
@@ -38,10 +36,8 @@ constexpr std::uint32_t kLeastRounds = 1;  // below it a run has measured nothin
 // The whole of one run.
 class Bench {
  public:
-  Bench(BenchOptions options, std::vector<Threshold> thresholds, Measurement measurement)
-      : options_(std::move(options)),
-        thresholds_(std::move(thresholds)),
-        measurement_(std::move(measurement)) {}
+  Bench(BenchOptions options, Measurement measurement)
+      : options_(std::move(options)), measurement_(std::move(measurement)) {}
 
   int run() {
     if (options_.compare_fio) measurement_.fio_version = fio_version();
@@ -68,8 +64,6 @@ class Bench {
       runner.in_flight_bytes =
           std::max(runner.in_flight_bytes, in_flight_bytes(workload, options_.paths.size()));
     }
-    runner.cpus = options_.cpus;
-    runner.load_threads = options_.load_threads;
     runner.verify = options_.verify;
     runner.log = [this](LogLevel, std::string_view text) {
       measurement_log_.push_back(without_settings(std::string(text)));
@@ -95,7 +89,7 @@ class Bench {
     // Reading all of it at the end takes about as long as writing it did.
     const double other_seconds = all.seconds() + layout_seconds;
     check_time_left(other_seconds);
-    options_.sustained ? take_sustained(line, other_seconds) : take_rounds(line, other_seconds);
+    take_rounds(line, other_seconds);
     if (writable) {
       runner_->verify_all([&](std::uint64_t bytes) {
         line.show("comparing every byte: " + base::format_bytes(bytes));
@@ -112,24 +106,17 @@ class Bench {
     for (std::string& text : measurement_log_) measurement_.warnings.push_back(std::move(text));
   }
 
-  double least_measured_seconds() const {
-    return options_.sustained
-               ? static_cast<double>(options_.workloads.size())
-               : least_seconds(options_.workloads, kLeastRounds, options_.compare_fio);
-  }
-
   void check_time_left(double other_seconds) const {
-    const double least = least_measured_seconds();
-    if (other_seconds + least <= options_.most_seconds) return;
-    const double six = options_.sustained
-                           ? 60 * least
-                           : least_seconds(options_.workloads, 6, options_.compare_fio);
+    const auto least = [this](std::uint32_t rounds) {
+      return least_seconds(options_.workloads, rounds, options_.compare_fio);
+    };
+    if (other_seconds + least(kLeastRounds) <= options_.most_seconds) return;
     throw NothingMeasured(fmt::format(
         "writing the file of {} and reading it back take {} s of the --runtime of {:.0f} s, which "
         "is too little for the rest; nothing was measured, and the files are gone. Give --runtime "
         "{:.0f}s, or a smaller --size",
         base::format_bytes(options_.file_bytes), three_digits(other_seconds), options_.most_seconds,
-        std::ceil(1.2 * other_seconds + 1.2 * six)));
+        std::ceil(1.2 * other_seconds + 1.2 * least(6))));
   }
 
   void take_rounds(ProgressLine& line, double other_seconds) {
@@ -152,31 +139,15 @@ class Bench {
         .run();
   }
 
-  void take_sustained(ProgressLine& line, double other_seconds) {
-    const double seconds =
-        (options_.most_seconds - other_seconds) / static_cast<double>(options_.workloads.size());
-    const std::uint64_t left =
-        options_.most_written_bytes - std::min(options_.most_written_bytes, options_.file_bytes);
-    for (const Workload& workload : options_.workloads) {
-      const SustainedLimits limits{.seconds = seconds, .bytes = left / options_.workloads.size()};
-      take_long(*runner_, measurement_, workload, limits, [&](std::uint64_t bytes, double passed) {
-        line.show(fmt::format("{}: {} in {:.0f} of at most {:.0f} s", text_of(workload),
-                              base::format_bytes(bytes), passed, seconds));
-      });
-    }
-    measurement_.rounds = 1;
-  }
-
   // Said once, whichever workload it came up in.
   void add_queue_notes() {
     if (!runner_->queue_notes().empty()) measurement_.warnings.push_back(runner_->queue_notes());
   }
 
   int report() {
-    const Required required = judge(thresholds_, measurement_);
-    print_to(out(), "{}", result_text(measurement_, thresholds_.empty() ? nullptr : &required));
+    print_to(out(), "{}", result_text(measurement_));
     if (!options_.json.empty())
-      command_line::write_report(options_.json, dump(to_json(measurement_, &required)));
+      command_line::write_report(options_.json, dump(to_json(measurement_)));
     if (measurement_.verification.mismatches > 0) {
       tell(
           "{}: data read back differ from what was written, at {} places; the drive, "
@@ -185,11 +156,10 @@ class Bench {
           measurement_.verification.first_mismatch);
       return kFailed;
     }
-    return required.all_met() ? kDone : kMissed;
+    return kDone;
   }
 
   BenchOptions options_;
-  std::vector<Threshold> thresholds_;
   Measurement measurement_;
   mutable std::vector<std::string> measurement_log_;
   std::unique_ptr<Runner> runner_;
@@ -199,20 +169,9 @@ void print_fio_commands(const BenchOptions& options) {
   for (const std::string& path : options.paths) {
     const std::string file = is_writable_target(path) ? path + "/fio.data" : path;
     for (const Workload& workload : options.workloads) {
-      if (workload.mover != Mover::kQueue) continue;
       print("{}\n", fio_command(workload, file, 0, options.file_bytes));
     }
   }
-}
-
-// Refused before anything is written. Throws command_line::Fault, Error.
-std::vector<Threshold> check(const BenchOptions& options) {
-  command_line::check_report_target(options.json);
-  std::vector<Threshold> thresholds;
-  if (!options.require.empty()) thresholds = parse_thresholds(options.require);
-  check_measured(thresholds, options.workloads);
-  check_workloads(options);
-  return thresholds;
 }
 
 // Lacks what was asked for by name: a queue, or fio.
@@ -231,13 +190,13 @@ int bench(int argc, const char* const* argv) {
   return run_with_bench_options(argc, argv, [&](const BenchOptions& options) {
     const Failing failing(kBenchName, options.json);
     try {
-      const std::vector<Threshold> thresholds = check(options);
+      command_line::check_report_target(options.json);
+      check_workloads(options);
       if (options.as_fio) {
         print_fio_commands(options);
         return int{kDone};
       }
-      return Bench(options, thresholds, Measurement{begin_measurement(kBenchName, argc, argv)})
-          .run();
+      return Bench(options, Measurement{begin_measurement(kBenchName, argc, argv)}).run();
     } catch (const NothingMeasured& nothing) {
       return failing.fail(kFailed, NothingMeasured::kCode, nothing.what());
     } catch (const Error& error) {

@@ -36,21 +36,6 @@ std::string cpu_ratio_text(const Comparison& comparison) {
   return comparison.cpu_ratio ? three_digits(comparison.cpu_ratio->median) : "-";
 }
 
-std::string no_cliff_text(const Cell& cell) {
-  const Sample& sample = cell.samples[0];
-  const bool writing = writes(cell.workload.pattern);
-  return fmt::format("{}: no lasting fall within {} s and {:.1f} GB {}", text_of(cell.workload),
-                     three_digits(sample.seconds),
-                     static_cast<double>(writing ? sample.written_bytes : sample.read_bytes) / 1e9,
-                     writing ? "written" : "read");
-}
-
-std::string cliff_text(const CacheCliff& cliff) {
-  return fmt::format("throughput fell for good after {} s and {} written, from {} to {}",
-                     three_digits(cliff.at_seconds), base::format_bytes(cliff.after_bytes),
-                     gb_text(cliff.before), gb_text(cliff.after));
-}
-
 std::string verification_text(const Verification& verification) {
   const std::string compared =
       fmt::format("{} pages of 4 KiB compared in full, {} by their stamp while measuring",

@@ -46,7 +46,6 @@ class Rounds {
   };
 
   void add_cell(const Workload& workload, std::size_t partner);
-  std::size_t partner_of(const Workload& workload) const;
   void warm_up();
   std::uint64_t found_bytes(const Workload& workload, double seconds, double most_bytes);
   std::uint32_t pilot_rounds() const;
