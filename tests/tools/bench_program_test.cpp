@@ -1,19 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // bench_program_test: `headrace bench` as a user runs it: what it refuses, reports and leaves.
-#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <spawn.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <regex>
-#include <thread>
 
 #include "support/temporary_directory.hpp"
 #include "tools/expect_part.hpp"
@@ -177,20 +172,11 @@ TEST_F(BenchProgram, PrintsTheSameWorkInFiosWords) {
 // Where it is in the middle of its rounds, by its file.
 TEST_F(BenchProgram, ASignalEndsItWith128AndTheSignalAndNoFileIsLeft) {
   for (const int signal : {SIGINT, SIGTERM, SIGQUIT}) {
-    const std::string command = "exec " HEADRACE_PROGRAM
-                                " bench --rw read --size 64M --runtime 60 --rounds 0 " +
-                                drive() + " >/dev/null 2>&1";
-    const char* const argv[] = {"sh", "-c", command.c_str(), nullptr};
-    pid_t child = 0;
-    ASSERT_EQ(::posix_spawn(&child, "/bin/sh", nullptr, nullptr, const_cast<char**>(argv), environ),
-              0);
-    while (left().empty() && ::waitpid(child, nullptr, WNOHANG) == 0)
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    ::kill(child, signal);
-    int status = 0;
-    ASSERT_EQ(::waitpid(child, &status, 0), child);
-    ASSERT_TRUE(WIFEXITED(status));
-    EXPECT_EQ(WEXITSTATUS(status), 128 + signal);
+    const int exit_code = exit_code_after(
+        signal,
+        "bench --rw read --size 64M --runtime 60 --rounds 0 " + drive() + " >/dev/null 2>&1",
+        [this] { return !left().empty(); });
+    EXPECT_EQ(exit_code, 128 + signal);
     EXPECT_TRUE(left().empty());
   }
 }

@@ -69,7 +69,7 @@ void add_what(CLI::App& app, BenchOptions& o, Words& w) {
       ->type_name("fio");
 }
 
-void add_how_much(CLI::App& app, BenchOptions& o, Words& w) {
+void add_how_much(CLI::App& app, Words& w) {
   const char* group = "How much";
   const auto text = [&](const char* name, const char* type, std::string& to, const char* help) {
     app.add_option(name, to, help)->group(group)->type_name(type);
@@ -212,7 +212,7 @@ int run_with_bench_options(int argc, const char* const* argv,
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   add_what(app, options, words);
   app.get_option("PATH")->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  add_how_much(app, options, words);
+  add_how_much(app, words);
   add_results(app, options);
   add_replaced_options(app);
   return run_subcommand({.program = kBenchName,

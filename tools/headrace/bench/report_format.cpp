@@ -3,10 +3,32 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+
 #include "base/units.hpp"
 #include "program/report_parts.hpp"
 
 namespace headrace::tools {
+namespace {
+constexpr std::size_t kMostColumns = 100;
+}  // namespace
+
+std::string wrapped(const std::string& first, const std::string& text, std::size_t indent) {
+  std::string lines, line = first;
+  std::size_t words_in_line = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find(' ', at), text.size());
+    if (words_in_line > 0 && line.size() + 1 + (end - at) > kMostColumns) {
+      lines += line + "\n";
+      line = std::string(indent, ' ');
+      words_in_line = 0;
+    }
+    line += (words_in_line++ > 0 ? " " : "") + text.substr(at, end - at);
+    at = end + 1;
+  }
+  return lines + line + "\n";
+}
+
 double iops_of(const Cell& cell) {
   std::vector<double> values;
   for (const Sample& sample : cell.samples)

@@ -102,20 +102,6 @@ Json cell_json(const Cell& cell, const Ceiling& ceiling) {
   return json;
 }
 
-Json drives_json(const std::vector<MeasuredDrive>& drives) {
-  Json json = Json::array();
-  for (const MeasuredDrive& drive : drives) {
-    json.push_back({{"path", drive.path},
-                    {"file_system", drive.file_system},
-                    {"model", drive.model},
-                    {"direct", drive.direct},
-                    {"memory_backed", drive.memory_backed},
-                    {"read_only", drive.read_only},
-                    {"file_bytes", drive.file_bytes}});
-  }
-  return json;
-}
-
 Json comparisons_json(const Measurement& measurement) {
   Json json = Json::array();
   for (const Comparison& comparison : measurement.comparisons) {
@@ -144,12 +130,29 @@ Json recommended_jobs_json(const Measurement& measurement) {
 }
 }  // namespace
 
+Json drives_json(const std::vector<MeasuredDrive>& drives) {
+  Json json = Json::array();
+  for (const MeasuredDrive& drive : drives) {
+    json.push_back({{"path", drive.path},
+                    {"file_system", drive.file_system},
+                    {"model", drive.model},
+                    {"direct", drive.direct},
+                    {"memory_backed", drive.memory_backed},
+                    {"read_only", drive.read_only},
+                    {"file_bytes", drive.file_bytes}});
+  }
+  return json;
+}
+
+Json verification_json(const Verification& verification) {
+  return {{"pages", verification.pages},
+          {"stamps", verification.stamps},
+          {"mismatches", verification.mismatches},
+          {"first_mismatch", verification.first_mismatch}};
+}
+
 Json to_json(const Measurement& measurement) {
-  Json json = document(kBenchName);
-  json["command"] = measurement.command;
-  json["date"] = measurement.date;
-  json["machine"] = to_object(measurement.machine);
-  json["build"] = to_object(measurement.build);
+  Json json = document(kBenchName, measurement);
   json["drives"] = drives_json(measurement.drives);
   json["fio version"] = measurement.fio_version;
   json["rounds"] = measurement.rounds;
@@ -161,10 +164,7 @@ Json to_json(const Measurement& measurement) {
   json["jobs"] = Json::array();
   for (const Cell& cell : measurement.cells) json["jobs"].push_back(cell_json(cell, ceiling));
   json["comparisons"] = comparisons_json(measurement);
-  json["verification"] = {{"pages", measurement.verification.pages},
-                          {"stamps", measurement.verification.stamps},
-                          {"mismatches", measurement.verification.mismatches},
-                          {"first_mismatch", measurement.verification.first_mismatch}};
+  json["verification"] = verification_json(measurement.verification);
   json["recommended_jobs"] = recommended_jobs_json(measurement);
   json["warnings"] = measurement.warnings;
   return json;

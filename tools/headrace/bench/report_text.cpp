@@ -12,27 +12,9 @@
 
 namespace headrace::tools {
 namespace {
-constexpr std::size_t kColumns = 100;
 constexpr const char* kSettingsBy =
     "Settings for an engine on this drive: `headrace tune` finds them, and proves them against the "
     "defaults.";
-
-// `text` after `first`, broken at spaces; what follows the first line begins with `indent` spaces.
-std::string wrapped(const std::string& first, const std::string& text, std::size_t indent) {
-  std::string lines, line = first;
-  std::size_t words_in_line = 0;
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t end = std::min(text.find(' ', at), text.size());
-    if (words_in_line > 0 && line.size() + 1 + (end - at) > kColumns) {
-      lines += line + "\n";
-      line = std::string(indent, ' ');
-      words_in_line = 0;
-    }
-    line += (words_in_line++ > 0 ? " " : "") + text.substr(at, end - at);
-    at = end + 1;
-  }
-  return lines + line + "\n";
-}
 
 // What one table has in common; in the order in which they are printed.
 auto table_key(const Workload& w) {

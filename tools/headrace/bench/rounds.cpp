@@ -52,19 +52,16 @@ std::uint64_t least_written_bytes(const std::vector<Workload>& workloads, std::u
 
 double least_seconds(const std::vector<Workload>& workloads, std::uint32_t rounds,
                      bool compare_fio) {
-  double sum = 0;
-  for (const Workload& workload : workloads) {
-    sum += (rounds + 1) * 2 * kShortestSample;
-    if (compare_fio)
-      sum += (static_cast<double>(fio_engines().size()) + rounds) * (kFioStart + kShortestSample);
-  }
-  return sum;
+  const double of_fio = (static_cast<double>(fio_engines().size()) + rounds) *
+                        (kFioStart + kShortestSample) * (compare_fio ? 1 : 0);
+  return static_cast<double>(workloads.size()) * ((rounds + 1) * 2 * kShortestSample + of_fio);
 }
 
 Rounds::Rounds(Runner& runner, Measurement& measurement, const std::vector<Workload>& workloads,
                const RoundsOptions& options, RoundProgress progress)
     : runner_(runner),
       measurement_(measurement),
+      workloads_(workloads),
       options_(options),
       progress_(std::move(progress)),
       began_(std::chrono::steady_clock::now()),
@@ -126,6 +123,8 @@ std::uint64_t Rounds::written_per_round() const {
 }
 
 void Rounds::run() {
+  check_time("once the file was written and the time to read it back set aside",
+             least_seconds_of(1));
   warm_up();
   if (options_.compare_fio) choose_fio_engines();
   std::uint32_t round = 1;
@@ -142,28 +141,27 @@ void Rounds::run() {
   compare();
 }
 
-// --runtime for six rounds: by what is known beforehand, or by the samples so far.
-double Rounds::needed_seconds() const {
-  std::vector<Workload> workloads;
-  double samples = 0;
-  for (const Cell& cell : measurement_.cells) {
-    if (cell.workload.mover == Mover::kFio) continue;
-    workloads.push_back(cell.workload);
-    samples +=
-        kBoundingRounds + 1 +
-        (options_.compare_fio ? kBoundingRounds + static_cast<double>(fio_engines().size()) : 0);
-  }
-  const double each = taken_ == 0 ? 0 : elapsed() / taken_;
-  const double least = least_seconds(workloads, kBoundingRounds, options_.compare_fio);
-  return std::ceil(options_.other_seconds + std::max(least / kFilled, samples * each));
+// The least that so many rounds of all workloads take.
+double Rounds::least_seconds_of(std::uint32_t rounds) const {
+  return least_seconds(workloads_, rounds, options_.compare_fio);
 }
 
-// Throws NothingMeasured where none is left.
-void Rounds::check_time(const char* when) const {
-  if (elapsed() < options_.most_seconds) return;
+// --runtime for six rounds: by what is known beforehand, or by the samples so far.
+double Rounds::needed_seconds() const {
+  const double of_fio =
+      options_.compare_fio ? kBoundingRounds + static_cast<double>(fio_engines().size()) : 0;
+  const double samples = static_cast<double>(workloads_.size()) * (kBoundingRounds + 1 + of_fio);
+  const double each = taken_ == 0 ? 0 : elapsed() / taken_;
+  return std::ceil(1.2 * options_.other_seconds +
+                   std::max(least_seconds_of(kBoundingRounds) / kFilled, samples * each));
+}
+
+// Throws NothingMeasured where fewer than `seconds` are left.
+void Rounds::check_time(const char* when, double seconds) const {
+  if (elapsed() + seconds < options_.most_seconds) return;
   throw NothingMeasured(
       fmt::format("the --runtime of {:.0f} s was over {}; nothing was measured, and the files are "
-                  "gone. Give --runtime {:.0f}s, or measure fewer workloads",
+                  "gone. Give --runtime {:.0f}s, a smaller --size or fewer workloads",
                   options_.most_seconds + options_.other_seconds, when, needed_seconds()));
 }
 
