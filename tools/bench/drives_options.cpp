@@ -4,11 +4,9 @@
 #include <cstdlib>
 
 #include "base/sizes.hpp"
+#include "bench_program.hpp"
 #include "command_line/command_line.hpp"
-#include "command_line/report_file.hpp"
-#include "headrace/version.hpp"
 #include "program/io_queue_names.hpp"
-#include "program/subcommand.hpp"
 
 namespace headrace::tools {
 namespace {
@@ -98,23 +96,14 @@ int run_with_drives_options(int argc, const char* const* argv,
                             const std::function<int(const DrivesOptions&)>& run) {
   DrivesOptions options;
   std::vector<std::string> folders;
-  CLI::App app(kDescription, "drives_bench");
-  app.footer(kFooter);
-  // A wrapper may append its user's words to its own: the last one holds.
-  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  app.set_version_flag("--version", std::string("drives_bench (headrace) ") + headrace::version());
-  add_options(app, options, folders);
-  return run_subcommand({.program = "drives_bench",
-                         .nothing_done = "nothing was measured",
-                         .app = app,
-                         .json = options.json,
-                         .check =
-                             [&] {
-                               finish(options, folders);
-                               command_line::check_report_target(options.json);
-                             },
-                         .run = [&] { return run(options); },
-                         .lost = "its rounds are lost, its files are gone. Measure fewer --rounds"},
-                        argc, argv);
+  return run_bench_program(
+      {.name = "drives_bench",
+       .description = kDescription,
+       .footer = kFooter,
+       .json = options.json,
+       .add_options = [&](CLI::App& app) { add_options(app, options, folders); },
+       .check = [&](const CLI::App&) { finish(options, folders); },
+       .run = [&] { return run(options); }},
+      argc, argv);
 }
 }  // namespace headrace::tools

@@ -6,11 +6,9 @@
 
 #include "base/sizes.hpp"
 #include "base/units.hpp"
+#include "bench_program.hpp"
 #include "command_line/command_line.hpp"
-#include "command_line/report_file.hpp"
-#include "headrace/version.hpp"
 #include "program/io_queue_names.hpp"
-#include "program/subcommand.hpp"
 
 namespace headrace::tools {
 namespace {
@@ -102,26 +100,22 @@ int run_with_update_options(int argc, const char* const* argv,
                             const std::function<int(const UpdateOptions&)>& run) {
   UpdateOptions options;
   Flags flags;
-  CLI::App app(kDescription, "update_bench");
-  app.footer(kFooter);
-  // A wrapper may append its user's words to its own: the last one holds.
-  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  app.set_version_flag("--version", std::string("update_bench (headrace) ") + headrace::version());
-  add_work_options(app, options, flags);
-  add_setting_options(app, options.settings);
-  return run_subcommand({.program = "update_bench",
-                         .nothing_done = "nothing was measured",
-                         .app = app,
-                         .json = options.json,
-                         .check =
-                             [&] {
-                               const IoQueueKind queue = queue_of_environment();
-                               if (app.count("--queue") == 0) options.settings.io_queue = queue;
-                               finish(options, flags);
-                               command_line::check_report_target(options.json);
-                             },
-                         .run = [&] { return run(options); },
-                         .lost = "its rounds are lost, its files are gone. Measure fewer --rounds"},
-                        argc, argv);
+  return run_bench_program({.name = "update_bench",
+                            .description = kDescription,
+                            .footer = kFooter,
+                            .json = options.json,
+                            .add_options =
+                                [&](CLI::App& app) {
+                                  add_work_options(app, options, flags);
+                                  add_setting_options(app, options.settings);
+                                },
+                            .check =
+                                [&](const CLI::App& app) {
+                                  const IoQueueKind queue = queue_of_environment();
+                                  if (app.count("--queue") == 0) options.settings.io_queue = queue;
+                                  finish(options, flags);
+                                },
+                            .run = [&] { return run(options); }},
+                           argc, argv);
 }
 }  // namespace headrace::tools

@@ -28,12 +28,12 @@ std::vector<CeilingKind> ceiling_kinds() {
 double run_in_place(const CeilingKind& kind, const std::vector<Stream>& streams,
                     const StateMemory& memory, Gang& gang, std::uint32_t threads) {
   constexpr std::uint32_t kLeastPiece = 64;  // scales are a byte per 256 elements
-  const auto pass_over = [&](std::uint64_t unit) {
+  const auto pass_over = [&](std::uint64_t chunk) {
     std::array<std::span<std::byte>, kMostStreams> abreast;
     std::array<std::uint32_t, kMostStreams> piece{};
     std::size_t count = 0;
     for (const Stream& stream : streams) {
-      const std::span<std::byte> bytes = memory.unit(stream, unit);
+      const std::span<std::byte> bytes = memory.chunk(stream, chunk);
       if (kind.abreast && stream.bytes_per_scale >= kLeastPiece) {
         piece[count] = stream.bytes_per_scale;
         abreast[count++] = bytes;
@@ -47,6 +47,6 @@ double run_in_place(const CeilingKind& kind, const std::vector<Stream>& streams,
         kind.pass(abreast[s].data() + block * piece[s], piece[s]);
     }
   };
-  return gang.run(threads, memory.units(), pass_over);
+  return gang.run(threads, memory.chunks(), pass_over);
 }
 }  // namespace headrace::tools
