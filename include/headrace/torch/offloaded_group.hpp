@@ -283,9 +283,10 @@ class OffloadedGroup {
   // Throws where somebody gave the module another parameter in the place of one of these.
   void check_registered(const NamedTensors& of_module) const {
     for (const auto& [parameter, tensor] : of_module) {
-      const bool ours = std::any_of(parameters_.begin(), parameters_.end(), [&](const auto& known) {
-        return known.tensor.is_same(tensor);
-      });
+      const at::Tensor& registered = tensor;
+      const bool ours = std::any_of(
+          parameters_.begin(), parameters_.end(),
+          [&registered](const auto& known) { return known.tensor.is_same(registered); });
       if (!ours) refuse_unregistered(parameter);
     }
   }
