@@ -30,6 +30,7 @@ class Modification {
   // Ends the scope where it succeeds.
   void write_back() {
     if (!core_) return;
+    const Call call(core_);
     core_->write_changes(*group_);
     discard();
   }

@@ -136,18 +136,21 @@ enum class Access {
 //            values; all other masters, the moments, step counts and gradients stay.
 class GatheredModule {
  public:
-  // Ends the scope early. With kModify it writes back and throws what Engine::load() throws, or
-  // kWrongState for a parameter that has another type or shape now; then the scope is still open.
-  // The destructor does the same, but drops the changes where an exception passes through it. The
-  // next call of the Offload reports, by the group's name, what it could not write back.
+  // Ends the scope early. With kModify it writes back.
+  // Throws kWrongState in a second thread while the first computes, or, with kModify, for a
+  //         parameter that has another type or shape now; with kModify what Engine::load() throws.
+  //         The scope is still open then.
+  // The destructor does the same without throwing. It ends kRead in any thread, and drops changes
+  // where an exception passes through it. The next call of the Offload reports, by the group's
+  // name, the changes that it could not write back.
   void release() {
     if (auto* changes = std::get_if<detail::Modification>(&held_)) return changes->write_back();
     std::get<detail::ReadScope>(held_).release();
   }
-  // Ends the scope without writing anything back.
+  // Ends the scope, in any thread, without writing anything back.
   void discard() noexcept {
     if (auto* changes = std::get_if<detail::Modification>(&held_)) return changes->discard();
-    std::get<detail::ReadScope>(held_).release();
+    std::get<detail::ReadScope>(held_).end();
   }
 
  private:
@@ -465,7 +468,10 @@ class Offload {
   }
   // Drains and frees. Modules remain, without values. Throws kWrongState while a gathered() scope
   // is open.
-  void close() { core().close(); }
+  void close() {
+    const detail::Call call = begin();
+    core().close();
+  }
 
  private:
   detail::NamedTensors own_parameters(const std::string& name,

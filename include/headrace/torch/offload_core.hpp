@@ -766,7 +766,7 @@ class Binding {
   ~Binding() { release(); }
 
   // Null once it was released, or moved from.
-  OffloadCore* core() const noexcept { return core_.get(); }
+  const std::shared_ptr<OffloadCore>& core() const noexcept { return core_; }
   OffloadedGroup& group() const noexcept { return *group_; }
   void release() noexcept {
     if (core_) core_->release(*group_);

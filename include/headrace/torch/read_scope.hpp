@@ -19,17 +19,22 @@ class ReadScope {
   ReadScope(ReadScope&&) noexcept = default;
   ReadScope& operator=(ReadScope&& other) noexcept {
     if (this != &other) {
-      release();
+      end();
       binding_ = std::move(other.binding_);
       before_ = std::move(other.before_);
       changes_ = other.changes_;
     }
     return *this;
   }
-  ~ReadScope() { release(); }
+  ~ReadScope() { end(); }
 
-  void release() noexcept {
-    if (OffloadCore* const core = binding_.core())
+  void release() {
+    if (!binding_.core()) return;
+    const Call call(binding_.core());
+    end();
+  }
+  void end() noexcept {
+    if (const auto& core = binding_.core())
       core->report_if_changed(binding_.group(), before_, changes_);
     binding_.release();
   }
