@@ -23,7 +23,8 @@
 // .grad(): gradients are the engine's once they have arrived. Code that looks for them itself
 //          (clip_grad_norm_, an optimizer) gets a c10::Error that says what to call instead.
 // Threads: one trainer thread at a time, and those that autograd starts for it. A call from a
-//          second one while the first is inside a call, or a backward pass on the CPU, is refused.
+//          second one while the first is inside a call, or a backward pass on the CPU, is refused,
+//          also close() and a scope's release(). interrupt() may come from any thread.
 // Errors:  headrace::Error, out of backward() too.
 // Memory:  a group whose parameters are not all used, or not all trained, holds its slot until
 //          the end of backward, or until another group needs it.
@@ -319,10 +320,10 @@ class Offload {
 
   // Plans and allocates (Engine::freeze), then moves the values group by group. From here on
   // parameters are offloaded.
-  // Throws  as Engine::freeze() does, or kInvalidArgument for parameters that are not those that
-  //         add_group() saw: nothing was moved, and the call may be repeated. After an error later
-  //         on, a factory's own for example, groups that were moved have their values in the engine
-  //         alone, and every use names that: engine().store() has them.
+  // Throws  as Engine::freeze() does, or kInvalidArgument for a module that add_group() saw with
+  //         other parameters: nothing was moved, and the call may be repeated. After a later error,
+  //         such as a factory's own, moved groups have their values in the engine alone: every use
+  //         names that, and engine().store() has them.
   void freeze() { core().freeze(); }
 
   // ---- use ----
@@ -331,7 +332,8 @@ class Offload {
   // Cost:   one Engine::gather() in forward and one in backward: nothing where the group lies in
   //         memory that the device shares; else its bytes are read, most of them ahead.
   // Throws  as Engine::gather() does, out of backward too; kWrongState for a group that is being
-  //         changed, one that was written or moved behind the engine's back, or a second thread.
+  //         changed, after a write or a move of parameters behind the engine's back, and in a
+  //         second thread while the first computes.
   template <class M, class... Args>
   auto operator()(const Group<M>& group, Args&&... args) {
     return run(group, [&] { return group.module()->forward(std::forward<Args>(args)...); });
