@@ -405,7 +405,7 @@ def public_headers(root):
 def torch_headers(root):
     # The others are theirs: torch's headers take the compiler ten seconds each time.
     folder = root / "include" / "headrace" / "torch"
-    return [folder / "offload.hpp", folder / "tensors.hpp"]
+    return [folder / "offload.hpp", folder / "tensors.hpp", folder / "cuda.hpp"]
 
 
 def faults(words):

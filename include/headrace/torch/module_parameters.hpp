@@ -1,25 +1,88 @@
 // SPDX-License-Identifier: Apache-2.0
-// headrace/torch/parameter_owners.hpp: which group has a tensor, and which memory its values came
-// from.
+// headrace/torch/module_parameters.hpp: the parameters of modules: their names, the engine's
+// description of each, and which group has it.
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <c10/core/Storage.h>
+#include <c10/util/intrusive_ptr.h>
+#include <torch/nn/module.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "headrace/tensor.hpp"
+#include "headrace/torch/place.hpp"
+
+namespace headrace::torch::detail {
+using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+
+inline std::string quoted_group(const std::string& name) {
+  return name.empty() ? "the unnamed group" : "group '" + name + "'";
+}
+inline std::string full_name(const std::string& group, const std::string& parameter) {
+  return group.empty() ? parameter : group + "." + parameter;
+}
+
+inline DType dtype_of(const at::Tensor& tensor, const std::string& name) {
+  const at::ScalarType type = tensor.scalar_type();
+  if (type == at::kFloat) return DType::kF32;
+  if (type == at::kBFloat16) return DType::kBf16;
+  if (type == at::kHalf) return DType::kF16;
+  throw Error(Code::kUnsupported,
+              "parameter '" + name + "' is " + c10::toString(type) +
+                  ": only Float, BFloat16 and Half parameters can be offloaded. Convert it before "
+                  "add_group(), e.g. module->to(torch::kBFloat16).");
+}
+inline at::ScalarType scalar_type_of(DType dtype) noexcept {
+  return dtype == DType::kF32 ? at::kFloat : dtype == DType::kF16 ? at::kHalf : at::kBFloat16;
+}
+
+// A module's own parameters, each once: what is registered under two names is one parameter, by its
+// first name.
+inline NamedTensors parameters_of(const ::torch::nn::Module& module) {
+  NamedTensors found;
+  std::unordered_set<const c10::TensorImpl*> seen;
+  for (const auto& item : module.named_parameters(/*recurse=*/true)) {
+    if (item.value().defined() && seen.insert(item.value().unsafeGetTensorImpl()).second) {
+      found.emplace_back(item.key(), item.value());
+    }
+  }
+  return found;
+}
+
+// The engine's description of a parameter, less its hyperparameters.
+inline ParameterSpec spec_of(const Place& place, const std::string& group, const std::string& name,
+                             const at::Tensor& tensor) {
+  const std::string full = full_name(group, name);
+  if (tensor.layout() != at::kStrided || !(tensor.device().is_cpu() || place.has(tensor))) {
+    throw Error(Code::kUnsupported,
+                "parameter '" + full + "' is a " + tensor.toString() + " tensor on " +
+                    tensor.device().str() + ": only dense parameters in CPU memory" +
+                    (place.is_cpu() ? "" : ", or on " + place.device().str() + ",") +
+                    " can be offloaded. Move it with module->to(torch::kCPU) before add_group().");
+  }
+  const DType dtype = dtype_of(tensor, full);
+  if (!tensor.is_contiguous()) {
+    throw Error(Code::kUnsupported,
+                "parameter '" + full +
+                    "' is not row-major (channels_last, transposed or a slice): "
+                    "offloaded, it would lose its strides. Give it memory of its own, before "
+                    "add_group(), with weight.set_data(weight.contiguous()).");
+  }
+  return {name, dtype, tensor.sizes().vec(), {}, !tensor.requires_grad()};
+}
+
+// Which group has a tensor, and which memory its values came from.
 //
 // A parameter has one owner; what is declared as shared belongs to the group it was declared in.
 // One tensor under two names of a group is one parameter; any other way to the same memory (a view,
 // a slice, another tensor on the same storage) would become a parameter of its own, no longer tied,
 // and is refused. So is what only looks alike: columns of one matrix lie between each other.
-#pragma once
-#include <ATen/core/Tensor.h>
-#include <c10/core/Storage.h>
-#include <c10/util/intrusive_ptr.h>
-
-#include <cstddef>
-#include <string>
-#include <unordered_map>
-#include <unordered_set>
-#include <utility>
-
-#include "headrace/torch/offloaded_group.hpp"
-
-namespace headrace::torch::detail {
 class ParameterOwners {
  public:
   bool owned(const at::Tensor& tensor) const {
