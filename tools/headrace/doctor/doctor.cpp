@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 #include <cerrno>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error_text.hpp"
@@ -56,20 +57,17 @@ void check_paths(const std::vector<std::string>& paths) {
 }
 
 std::vector<Section> look(const std::vector<std::string>& paths) {
-  using Look = Section (*)(const std::string&);
   std::vector<Section> sections;
-  for (const Look part :
-       {Look{system_section}, Look{processor_section}, Look{memory_section}, Look{queue_section}}) {
+  const auto add = [&](Section section) {
     check_signal();
-    sections.push_back(part(""));
-  }
-  for (const std::string& path : paths) {
-    check_signal();
-    sections.push_back(path_section(path));
-  }
-  check_signal();
-  sections.push_back(gpu_section());
-  check_signal();
+    sections.push_back(std::move(section));
+  };
+  add(system_section());
+  add(processor_section());
+  add(memory_section());
+  add(queue_section());
+  for (const std::string& path : paths) add(path_section(path));
+  add(gpu_section());
   return sections;
 }
 
