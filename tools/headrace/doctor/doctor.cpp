@@ -76,7 +76,7 @@ int run(const Options& options, const std::vector<Requirement>& required) {
   const std::vector<Missed> missed = missed_requirements(required, sections);
   const int exit_code = missed.empty() ? kDone : kLacking;
   const bool json_on_stdout = options.json == "-";
-  if (!json_on_stdout) print("{}", sections_text(sections, style_of_stdout()));
+  if (!json_on_stdout) print("{}", sections_text(sections, colour_of_stdout()));
   for (const Missed& one : missed) {
     tell("{}: {} is required, found: {}; what asked for it should not start. {}.\n", kProgram,
          one.required, one.found, one.fix);
