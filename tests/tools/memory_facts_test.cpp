@@ -13,17 +13,12 @@ constexpr std::uint64_t kGiB = 1ull << 30;
 using platform::memory_caps;
 using platform::test::FakeRoot;
 
-TEST(MemoryFactsTest, TellHugePagesPoolsNodesAndSwap) {
+TEST(MemoryFactsTest, TellHugePagesAndNodes) {
   const FakeRoot root;
-  root.write("/proc/meminfo",
-             "MemTotal: 67108864 kB\nMemAvailable: 33554432 kB\nSwapTotal: 1048576 kB\n"
-             "SwapFree: 524288 kB\n");
+  root.write("/proc/meminfo", "MemTotal: 67108864 kB\nMemAvailable: 33554432 kB\n");
   root.write("/sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n");
   root.write("/sys/kernel/mm/transparent_hugepage/defrag",
              "always defer defer+madvise [madvise] never\n");
-  root.write("/sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages", "0\n");
-  root.write("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "512\n");
-  root.write("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "500\n");
   for (const char* node : {"0", "1", "10"}) {
     const std::string folder = std::string("/sys/devices/system/node/node") + node;
     root.write(folder + "/meminfo", std::string("Node ") + node + " MemTotal:  16777216 kB\n");
@@ -33,14 +28,8 @@ TEST(MemoryFactsTest, TellHugePagesPoolsNodesAndSwap) {
   const MemoryFacts facts = memory_facts(root.path());
   EXPECT_EQ(facts.total_bytes, 64 * kGiB);
   EXPECT_EQ(facts.available_bytes, 32 * kGiB);
-  EXPECT_EQ(facts.swap_bytes, kGiB);
-  EXPECT_EQ(facts.swap_free_bytes, kGiB / 2);
   EXPECT_EQ(facts.huge_pages, "madvise");
   EXPECT_EQ(facts.huge_pages_defrag, "madvise");
-  ASSERT_EQ(facts.pools.size(), 2u);
-  EXPECT_EQ(facts.pools[0].page_bytes, 2u << 20);
-  EXPECT_EQ(facts.pools[0].pages, 512u);
-  EXPECT_EQ(facts.pools[0].free_pages, 500u);
   ASSERT_EQ(facts.nodes.size(), 3u);
   EXPECT_EQ(facts.nodes[2].number, 10u);
   EXPECT_EQ(facts.nodes[1].memory_bytes, 16 * kGiB);

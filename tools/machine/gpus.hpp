@@ -18,7 +18,6 @@ struct Gpu {
 struct GpuFacts {
   bool bus_readable = false;  // /sys/bus/pci: without it there is no telling
   std::vector<Gpu> gpus;      // display and compute devices of NVIDIA and AMD on the PCI bus
-  std::string nvidia_driver;  // "580.95.05"; empty: not loaded, or hidden from this process
 };
 // Reads /sys/bus/pci and /proc/driver/nvidia. `root` prefixes both: for tests.
 GpuFacts gpu_facts(const std::string& root = "");

@@ -23,25 +23,11 @@ std::optional<std::uint64_t> kib_line(const std::string& text, const char* name)
   return kib ? std::optional(*kib * kKiB) : std::nullopt;
 }
 
-// What follows `prefix` up to a suffix of letters: "hugepages-2048kB", "node1".
+// What follows `prefix` up to a suffix of letters: "node1".
 std::optional<std::uint64_t> number_in_name(std::string_view name, std::string_view prefix) {
   if (!name.starts_with(prefix)) return std::nullopt;
   name.remove_prefix(prefix.size());
   return parse_number(name.substr(0, name.find_first_not_of("0123456789")));
-}
-
-std::vector<HugePagePool> huge_page_pools(const std::string& root) {
-  const std::string folder = root + "/sys/kernel/mm/hugepages";
-  std::vector<HugePagePool> pools;
-  for (const std::string& name : names_in(folder)) {
-    const auto kib = number_in_name(name, "hugepages-");
-    const auto pages = read_number(folder + "/" + name + "/nr_hugepages");
-    if (!kib || !pages) continue;
-    const auto free = read_number(folder + "/" + name + "/free_hugepages");
-    pools.push_back({*kib * kKiB, *pages, free.value_or(0)});
-  }
-  std::ranges::sort(pools, {}, &HugePagePool::page_bytes);
-  return pools;
 }
 
 // Its lines begin with "Node 0 ".
@@ -75,12 +61,9 @@ MemoryFacts memory_facts(const std::string& root) {
   const std::string meminfo = read_text(root + "/proc/meminfo").value_or("");
   facts.total_bytes = kib_line(meminfo, "MemTotal");
   facts.available_bytes = kib_line(meminfo, "MemAvailable");
-  facts.swap_bytes = kib_line(meminfo, "SwapTotal");
-  facts.swap_free_bytes = kib_line(meminfo, "SwapFree");
   const std::string transparent = root + "/sys/kernel/mm/transparent_hugepage/";
   facts.huge_pages = bracketed(read_line(transparent + "enabled").value_or(""));
   facts.huge_pages_defrag = bracketed(read_line(transparent + "defrag").value_or(""));
-  facts.pools = huge_page_pools(root);
   facts.nodes = numa_nodes(root);
   return facts;
 }

@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What stands below a path: the devices between file system and disk, each disk's queue, link,
-// temperature and wear, and what the control groups let through.
+// What stands below a path: the devices between file system and disk, each disk's queue and link,
+// and what the control groups let through.
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 
-#include "base/error_text.hpp"
 #include "base/units.hpp"
 #include "doctor/rows.hpp"
-#include "machine/nvme_health.hpp"
 #include "machine/process_limits.hpp"
 #include "platform/cgroups.hpp"
 
@@ -72,16 +69,11 @@ Row disk_row(const Disk& disk) {
   Row row{.name = "drive", .value = disk.model.empty() ? "no model given" : disk.model};
   if (disk.size_bytes) row.value += fmt::format(", {}", base::format_bytes(*disk.size_bytes));
   if (!disk.transport.empty()) row.value += fmt::format(", {}", disk.transport);
-  row.detail = disk.firmware.empty() ? "" : fmt::format("firmware {}", disk.firmware);
-  if (disk.numa_node)
-    row.detail += fmt::format("{}NUMA node {}", row.detail.empty() ? "" : ", ", *disk.numa_node);
   row.values = {{"name", disk.name},
                 {"model", disk.model},
-                {"firmware", disk.firmware},
                 {"transport", disk.transport},
                 {"size_bytes", or_null(disk.size_bytes)},
-                {"rotational", or_null(disk.rotational)},
-                {"numa_node", or_null(disk.numa_node)}};
+                {"rotational", or_null(disk.rotational)}};
   if (disk.rotational.value_or(false) && !is_virtual(disk)) {
     note(row, "a spinning disk: 0.1 to 0.3 GB/s, so steps wait for it",
          "name a directory on an NVMe drive");
@@ -99,13 +91,9 @@ Row queue_settings_row(const Disk& disk) {
   };
   if (!disk.scheduler.empty()) add("scheduler " + disk.scheduler);
   if (disk.max_sectors_kb) add(fmt::format("requests up to {} KiB", *disk.max_sectors_kb));
-  if (disk.nr_requests) add(fmt::format("{} at once", *disk.nr_requests));
-  if (!disk.write_cache.empty()) add("cache " + disk.write_cache);
   row.values = {{"scheduler", disk.scheduler},
                 {"max_sectors_kb", or_null(disk.max_sectors_kb)},
-                {"max_hw_sectors_kb", or_null(disk.max_hw_sectors_kb)},
-                {"nr_requests", or_null(disk.nr_requests)},
-                {"write_cache", disk.write_cache}};
+                {"max_hw_sectors_kb", or_null(disk.max_hw_sectors_kb)}};
   if (row.value.empty()) row.mark = Mark::kUnknown;
   const std::string folder = "/sys/block/" + disk.name + "/queue/";
   const std::uint64_t most = disk.max_hw_sectors_kb.value_or(0);
@@ -154,52 +142,6 @@ Row link_row(const PcieLink& link) {
   return row;
 }
 
-Row temperature_row(const Disk& disk) {
-  constexpr double kNear = 5;
-  Row row{.name = "its temperature", .value = fmt::format("{:.0f} C", *disk.temperature_c)};
-  row.values = {{"celsius", *disk.temperature_c},
-                {"limit_celsius", or_null(disk.temperature_limit_c)}};
-  if (!disk.temperature_limit_c || *disk.temperature_limit_c <= 0) return row;
-  row.value += fmt::format(", warns at {:.0f} C", *disk.temperature_limit_c);
-  if (*disk.temperature_c + kNear >= *disk.temperature_limit_c)
-    note(row, "drives slow down when hot", "more air, or a heat sink");
-  return row;
-}
-
-void judge_health(Row& row, const NvmeHealth& health) {
-  constexpr std::uint32_t kNearlyWorn = 90;
-  if (health.read_only || health.unreliable || health.spare_low) {
-    row.mark = Mark::kGap;
-    row.consequence = health.read_only    ? "the drive takes no more writes"
-                      : health.unreliable ? "the drive calls itself unreliable"
-                                          : "the drive runs out of spare blocks";
-    row.fix = "replace the drive";
-  } else if (health.used_percent >= kNearlyWorn) {
-    note(row, "offloading writes 10 to 14 bytes per parameter and step, and wears it further",
-         "another drive, or a larger headrace.host_budget_bytes");
-  }
-}
-
-Row wear_row(const Disk& disk) {
-  Row row{.name = "its wear", .value = ""};
-  NvmeHealth health;
-  if (const int error = read_nvme_health(disk.controller, health)) {
-    row.mark = Mark::kUnknown;
-    row.detail =
-        error == EACCES || error == EPERM ? "only root may ask the drive" : base::errno_text(error);
-    row.fix = fmt::format("sudo nvme smart-log /dev/{}", disk.controller);
-    return row;
-  }
-  row.value = fmt::format("{} % of its rated writes, {:.1f} TB written, spare {} %",
-                          health.used_percent, health.written_bytes / 1e12, health.spare_percent);
-  row.values = {{"used_percent", health.used_percent},
-                {"written_bytes", health.written_bytes},
-                {"spare_percent", health.spare_percent},
-                {"media_errors", health.media_errors}};
-  judge_health(row, health);
-  return row;
-}
-
 void add_cap(Row& row, const IoCap& cap) {
   const std::array fields{std::pair{cap.read_bytes, "read"}, std::pair{cap.write_bytes, "written"}};
   for (const auto& [bytes, verb] : fields) {
@@ -236,8 +178,6 @@ Row caps_row(const DriveFacts& facts, const std::string& root) {
 void add_disk(std::vector<Row>& rows, const Disk& disk, bool several) {
   std::vector<Row> own{disk_row(disk), queue_settings_row(disk)};
   if (disk.link && !is_virtual(disk)) own.push_back(link_row(*disk.link));
-  if (disk.temperature_c) own.push_back(temperature_row(disk));
-  if (!disk.controller.empty() && disk.transport == "pcie") own.push_back(wear_row(disk));
   for (Row& row : own) {
     if (several) row.name += " " + disk.name;
     row.values["disk"] = disk.name;

@@ -23,16 +23,8 @@ constexpr std::array kFeatures{"avx2",     "fma",      "f16c",        "avx512f",
 Row processor_row(const CpuFacts& cpu) {
   if (cpu.threads == 0) return {.name = "processor", .value = "", .mark = Mark::kUnknown};
   Row row{.name = "processor", .value = cpu.model.empty() ? "no model given" : cpu.model};
-  if (cpu.cores > 0) {
-    row.detail = fmt::format("{} socket{}, {} cores, {} threads", cpu.sockets,
-                             cpu.sockets == 1 ? "" : "s", cpu.cores, cpu.threads);
-  } else {
-    row.detail = fmt::format("{} threads", cpu.threads);
-  }
-  row.values = {{"model", cpu.model},
-                {"sockets", cpu.sockets},
-                {"cores", cpu.cores},
-                {"threads", cpu.threads}};
+  row.detail = fmt::format("{} threads", cpu.threads);
+  row.values = {{"model", cpu.model}, {"threads", cpu.threads}};
   return row;
 }
 
@@ -98,26 +90,13 @@ Row usable_row(const CpuFacts& cpu, const std::string& root) {
   return row;
 }
 
-// What makes clocks slow whatever the load; the intel and amd drivers adapt under every name.
-Row governor_row(const CpuFacts& cpu) {
-  Row row{.name = "governor", .value = cpu.governor};
-  row.values = {{"governor", cpu.governor}, {"driver", cpu.scaling_driver}};
-  const bool adapts = cpu.scaling_driver.starts_with("intel_pstate") ||
-                      cpu.scaling_driver.starts_with("amd-pstate");
-  if (cpu.governor != "powersave" || adapts) return row;
-  row.mark = Mark::kNote;
-  row.consequence = "the CPU stays at its lowest clock, and updates take longer";
-  row.fix = "cpupower frequency-set -g schedutil";
-  return row;
-}
 }  // namespace
 
 Section processor_section(const std::string& root) {
   const CpuFacts cpu = cpu_facts(root);
-  Section section{.title = "Processor", .path = "", .rows = {}};
-  section.rows = {processor_row(cpu), features_row(cpu), kernel_choice_row(),
-                  usable_row(cpu, root)};
-  if (!cpu.governor.empty()) section.rows.push_back(governor_row(cpu));
-  return section;
+  return {
+      .title = "Processor",
+      .path = "",
+      .rows = {processor_row(cpu), features_row(cpu), kernel_choice_row(), usable_row(cpu, root)}};
 }
 }  // namespace headrace::tools

@@ -49,11 +49,11 @@ struct Section {
   std::vector<Row> rows;
 };
 
-Section system_section(const std::string& root = "");     // kernel, container, Slurm, descriptors
+Section system_section();                                 // kernel, limits on files
 Section processor_section(const std::string& root = "");  // features, cores, what may be used
-Section memory_section(const std::string& root = "");     // limits, huge pages, NUMA, memlock
-// io_uring, Linux AIO and threads, each tried with a block of data in memory, and their limits.
-Section queue_section(const std::string& root = "");
+Section memory_section(const std::string& root = "");     // what is left, huge pages, memlock
+// io_uring, Linux AIO and threads, each tried with a block of data in memory.
+Section queue_section();
 // Makes no CUDA context: of GPUs' free memory nothing is said.
 Section gpu_section(const std::string& root = "");
 // Files are made at `path` and are gone again. Throws headrace::Error kNotFound where it is no
