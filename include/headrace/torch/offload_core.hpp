@@ -34,9 +34,10 @@
 #include "headrace/torch/registration.hpp"
 
 namespace headrace::torch::detail {
-// Which thread has calls under way, so that a second one is refused. From any thread.
+// Which thread has calls under way, so that calls from a second thread are refused. May be called
+// from any thread.
 //
-// Another thread's call would let go of groups that the first one reads. Calls nest, so they are
+// Another thread's call would release groups that the first thread reads. Calls nest, so they are
 // counted:
 //
 //   trainer   offload.run(a, ...)          enter: 1, the trainer's
@@ -44,7 +45,7 @@ namespace headrace::torch::detail {
 //   actor     offload(a, x)                refused: a call of the trainer's is under way
 //   trainer   run returns                  leave: 0
 //   actor     offload(a, x)                enter: 1, the actor's
-//   trainer   loss.backward()              no call: torch runs it, and hooks of ours tell of it
+//   trainer   loss.backward()              no call: torch runs it, and our hooks report it
 //   actor     offload(a, x)                refused on the CPU, where the trainer's thread runs its
 //                                          pass. On a GPU threads of autograd's do, and it is torch
 //                                          that puts them in order with the actor's operators.

@@ -130,7 +130,8 @@ class OffloadedParameter {
   }
   // torch throws the parked text at any use, and `more` behind it.
   void park(const std::string& more = {}) { storage_.park(parked_text_ + more); }
-  // No hook of ours any more, and parked for as long as the model lives: `what` follows its name.
+  // Without our hooks from now on, and parked for as long as the model lives. In errors, `what`
+  // follows its name.
   void leave(const std::string& what) {
     remove_hook();
     parked_text_ = named_ + what;
