@@ -44,7 +44,7 @@ namespace headrace::torch::detail {
 //   actor     offload(a, x)                refused: a call of the trainer's is under way
 //   trainer   run returns                  leave: 0
 //   actor     offload(a, x)                enter: 1, the actor's
-//   trainer   loss.backward()              no call: torch runs it, and hooks of ours tell of it
+//   trainer   loss.backward()              no call: torch runs it, and Headrace's hooks tell of it
 //   actor     offload(a, x)                refused on the CPU, where the trainer's thread runs its
 //                                          pass. On a GPU threads of autograd's do, and it is torch
 //                                          that puts them in order with the actor's operators.

@@ -130,7 +130,7 @@ class OffloadedParameter {
   }
   // torch throws the parked text at any use, and `more` behind it.
   void park(const std::string& more = {}) { storage_.park(parked_text_ + more); }
-  // No hook of ours any more, and parked for as long as the model lives: `what` follows its name.
+  // Without Headrace's hook, and parked for as long as the model lives: `what` follows its name.
   void leave(const std::string& what) {
     remove_hook();
     parked_text_ = named_ + what;
