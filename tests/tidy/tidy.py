@@ -51,7 +51,7 @@ TYPE = re.compile(r"^(?:struct|class|enum class) (\w+)(?: final)?(?: :.*)?\s*\{"
 COMMENT = re.compile(r"^(.*?)(?://|/\*|^ \*(?!/)) ?(.*?)(?:\*/)?$")
 MARK = re.compile(r"^\s*// \[/?\w+\]$")
 STARTED = re.compile(r'start_thread\(\s*"(headrace-\w+)"( \+)?')
-TEAMS = re.compile(r"\.name = \"(headrace-[a-z]+)\"")  # of a ThreadTeam
+TEAM = re.compile(r'\.name = "(headrace-\w+)"')  # of a ThreadTeam, which adds numbers
 LABELS = re.compile(r"(?<!\[)\bLABELS \"?([a-z_;]+)")
 LEFT_OUT = re.compile(r"ctest -LE '([^']*)'")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
@@ -258,10 +258,10 @@ def thread_table_faults(root):
         listed |= set(re.findall(r"`(headrace-[^`]+)`", row))
     started = set()
     for path in sorted((root / "src").rglob("*.cpp")):
-        for name, number in STARTED.findall(path.read_text(encoding="utf-8")):
+        text = path.read_text(encoding="utf-8")
+        for name, number in STARTED.findall(text):
             started.add(name + ("<n>" if number else ""))
-        for name in TEAMS.findall(path.read_text(encoding="utf-8")):
-            started.add(name + "<n>")
+        started |= {name + "<n>" for name in TEAM.findall(text)}
     for name in sorted(listed ^ started):
         yield (f"docs/architecture.md: the thread {name} " +
                ("is in no table" if name in started else "is started nowhere"))

@@ -115,6 +115,11 @@ class Threads(Tree):
         self.write("src/swap/a.cpp", LICENCE + self.CODE + 'start_thread("headrace-sum" + i, f);\n')
         self.assertEqual(self.text_faults(), [])
 
+    def test_of_a_team_are_started_by_its_name(self):
+        self.write("docs/architecture.md", self.TABLE)
+        self.write("src/swap/a.cpp", LICENCE + self.CODE + 'team_(8, {.name = "headrace-sum"});\n')
+        self.assertEqual(self.text_faults(), [])
+
     def test_that_the_page_lacks_fail(self):
         self.write("docs/architecture.md", self.TABLE)
         self.write("src/swap/a.cpp", LICENCE + self.CODE + 'start_thread("headrace-sum" + i, f);\n'

@@ -33,7 +33,6 @@ class DriveFactsTest : public ::testing::Test {
   // nvme0n1 with one partition, in a slot that is slower than the drive.
   void add_nvme() const {
     root_.write(kNvme + "/transport", "pcie\n");
-    root_.write(kNvme + "/serial", "S5GXNX0R\n");
     root_.write(kNamespace + "/queue/scheduler", "[none] mq-deadline kyber\n");
     root_.write(kNamespace + "/queue/max_sectors_kb", "1280\n");
     root_.write(kNamespace + "/queue/max_hw_sectors_kb", "2048\n");

@@ -13,27 +13,17 @@ constexpr std::uint64_t kGiB = 1ull << 30;
 using platform::memory_caps;
 using platform::test::FakeRoot;
 
-TEST(MemoryFactsTest, TellHugePagesAndNodes) {
+TEST(MemoryFactsTest, TellMemoryAndHugePages) {
   const FakeRoot root;
   root.write("/proc/meminfo", "MemTotal: 67108864 kB\nMemAvailable: 33554432 kB\n");
   root.write("/sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n");
   root.write("/sys/kernel/mm/transparent_hugepage/defrag",
              "always defer defer+madvise [madvise] never\n");
-  for (const char* node : {"0", "1", "10"}) {
-    const std::string folder = std::string("/sys/devices/system/node/node") + node;
-    root.write(folder + "/meminfo", std::string("Node ") + node + " MemTotal:  16777216 kB\n");
-    root.write(folder + "/cpulist", "0-3\n");
-  }
-  root.write("/sys/devices/system/node/online", "0-1,10\n");
   const MemoryFacts facts = memory_facts(root.path());
   EXPECT_EQ(facts.total_bytes, 64 * kGiB);
   EXPECT_EQ(facts.available_bytes, 32 * kGiB);
   EXPECT_EQ(facts.huge_pages, "madvise");
   EXPECT_EQ(facts.huge_pages_defrag, "madvise");
-  ASSERT_EQ(facts.nodes.size(), 3u);
-  EXPECT_EQ(facts.nodes[2].number, 10u);
-  EXPECT_EQ(facts.nodes[1].memory_bytes, 16 * kGiB);
-  EXPECT_EQ(facts.nodes[1].cpus, "0-3");
 }
 
 TEST(MemoryCaps, NameEveryLevelThatHasALimit) {
@@ -59,7 +49,6 @@ TEST(MemoryFactsTest, AreEmptyWhereNothingCanBeRead) {
   const MemoryFacts memory = memory_facts(root.path());
   EXPECT_FALSE(memory.total_bytes.has_value());
   EXPECT_EQ(memory.huge_pages, "");
-  EXPECT_TRUE(memory.nodes.empty());
   EXPECT_TRUE(memory_caps(root.path()).empty());
 }
 }  // namespace

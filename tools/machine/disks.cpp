@@ -48,25 +48,6 @@ std::string transport_of(const BlockDevice& device, const std::string& root) {
   return "";
 }
 
-std::optional<double> celsius(const std::string& path) {
-  const auto thousandths = read_number(path);
-  if (!thousandths) return std::nullopt;
-  return static_cast<double>(*thousandths) / 1000;
-}
-
-// hwmonN is directly in the controller's folder, or in a folder `hwmon` there.
-void read_temperature(Disk& disk, const std::string& controller, const std::string& root) {
-  for (const std::string& below : {controller, controller + "/hwmon"}) {
-    for (const std::string& name : names_in(root + below)) {
-      const std::string sensor = root + below + "/" + name + "/temp1_";
-      if (!name.starts_with("hwmon") || !is_there(sensor + "input")) continue;
-      disk.temperature_c = celsius(sensor + "input");
-      disk.temperature_limit_c = celsius(sensor + "max");
-      return;
-    }
-  }
-}
-
 // "16.0 GT/s PCIe"; 0 for "Unknown".
 double speed_of(const std::string& path) {
   const std::string line = line_of(path);
@@ -108,27 +89,17 @@ Disk read_disk(const BlockDevice& device, const std::string& root) {
   disk.name = device.name;
   const std::string folder = root + device.folder;
   disk.model = platform::model_of(device, root);
-  disk.firmware = line_of(folder + "/device/firmware_rev");
   disk.transport = transport_of(device, root);
   if (const auto rotational = read_number(folder + "/queue/rotational"))
     disk.rotational = *rotational != 0;
   disk.scheduler = bracketed(line_of(folder + "/queue/scheduler"));
-  disk.write_cache = line_of(folder + "/queue/write_cache");
   disk.max_sectors_kb = read_number(folder + "/queue/max_sectors_kb");
   disk.max_hw_sectors_kb = read_number(folder + "/queue/max_hw_sectors_kb");
-  disk.nr_requests = read_number(folder + "/queue/nr_requests");
   if (const auto sectors = read_number(folder + "/size")) disk.size_bytes = *sectors * kSectorBytes;
   const std::string controller = device.name.starts_with("nvme")
                                      ? nvme_controller(device.folder, root)
                                      : resolved(device.folder + "/device", root);
-  if (device.name.starts_with("nvme")) disk.controller = fs::path(controller).filename().string();
-  if (!controller.empty()) {
-    read_temperature(disk, controller, root);
-    disk.link = pcie_link(controller, root);
-    for (fs::path at = controller; at.has_relative_path() && !disk.numa_node; at = at.parent_path())
-      if (const auto node = read_number(root + at.string() + "/numa_node"))
-        disk.numa_node = static_cast<int>(*node);
-  }
+  if (!controller.empty()) disk.link = pcie_link(controller, root);
   return disk;
 }
 }  // namespace headrace::tools

@@ -22,17 +22,12 @@ std::optional<PcieLink> pcie_link(const std::string& folder, const std::string& 
 // What the kernel's queue of a disk is set to, and what the disk says of itself. Serial numbers are
 // left out.
 struct Disk {
-  std::string name;        // "nvme0n1"
-  std::string controller;  // of an NVMe disk: "nvme0"
-  std::string model;       // empty: it has none, as virtual disks
-  std::string firmware;    // empty: not said
-  std::string transport;   // "pcie", "tcp", "virtio", "usb", ...; empty: not known
+  std::string name;       // "nvme0n1"
+  std::string model;      // empty: it has none, as virtual disks
+  std::string transport;  // "pcie", "tcp", "virtio", "usb", ...; empty: not known
   std::optional<bool> rotational;
-  std::string scheduler;    // the one in use: "none", "mq-deadline"; empty: not said
-  std::string write_cache;  // "write back", "write through"; empty: not said
-  std::optional<std::uint64_t> max_sectors_kb, max_hw_sectors_kb, nr_requests, size_bytes;
-  std::optional<int> numa_node;
-  std::optional<double> temperature_c, temperature_limit_c;  // of its hwmon
+  std::string scheduler;  // the one in use: "none", "mq-deadline"; empty: not said
+  std::optional<std::uint64_t> max_sectors_kb, max_hw_sectors_kb, size_bytes;
   std::optional<PcieLink> link;
 };
 

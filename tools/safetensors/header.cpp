@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "safetensors/header.hpp"
 
+#include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -18,6 +19,8 @@ enum class Kind { kWhole, kText, kObject, kList, kOther };
 // The tensors of a header as their fields come, and the first fault of it.
 class Tensors {
  public:
+  explicit Tensors(DataOffsets offsets) : wants_offsets_(offsets == DataOffsets::kWanted) {}
+
   bool in_tensor() const { return in_tensor_; }
   // The first one is told, once all of the text has proved to be JSON.
   void note(std::string cause) {
@@ -29,62 +32,93 @@ class Tensors {
   }
 
   void begin(std::string& name) {
-    tensor_ = {.name = std::move(name), .dtype = {}, .shape = {}};
-    has_dtype_ = has_shape_ = false;
+    tensor_ = TensorEntry();
+    tensor_.name = std::move(name);
+    has_dtype_ = has_shape_ = has_offsets_ = false;
     const bool is_metadata = tensor_.name == "__metadata__";
     if (is_metadata ? std::exchange(has_metadata_, true) : all_.contains(tensor_.name))
       note(quoted() + " occurs twice");
     in_tensor_ = !is_metadata;
   }
-  void begin_field(std::string name) { field_ = std::move(name); }
+  void begin_field(std::string_view name) { field_ = field_of(name); }
   void take_field(Kind kind, std::string* text) {
-    in_shape_ = kind == Kind::kList && field_ == "shape";
-    if (field_ == "dtype" && text != nullptr) {
-      tensor_.dtype = std::move(*text);
+    in_list_ = kind == Kind::kList && (field_ == Field::kShape || field_ == Field::kOffsets);
+    count_ = 0;
+    if (field_ == Field::kDtype) {
       has_dtype_ = true;
-    } else if (in_shape_) {
-      tensor_.shape.clear();
+      if (text != nullptr) tensor_.dtype = std::move(*text);
+      if (text == nullptr)
+        note(wants_offsets_ ? "the dtype of " + quoted() + " is no string" : lacking());
+    } else if (field_ == Field::kShape) {
       has_shape_ = true;
-    } else if (field_ == "shape") {
-      note("the shape of " + quoted() + " is no list");
+      tensor_.shape.clear();
+      if (!in_list_) note("the shape of " + quoted() + " is no list");
+    } else if (field_ == Field::kOffsets) {
+      has_offsets_ = true;
+      if (!in_list_) note_offsets();
     }
   }
   void take_element(Kind kind, std::uint64_t number) {
-    if (!in_shape_) return;
+    if (!in_list_) return;
+    ++count_;
+    const bool is_size = field_ == Field::kShape;
     if (kind != Kind::kWhole) {
-      note("a size of " + quoted() + " is not a whole number of 0 or more");
+      note((is_size ? "a size of " : "an offset of ") + quoted() +
+           " is not a whole number of 0 or more");
+    } else if (!is_size) {
+      (count_ == 1 ? tensor_.begin : tensor_.end) = number;
     } else if (number > std::numeric_limits<std::int64_t>::max()) {
       note("a size of " + quoted() + " is too large");
-    } else if (tensor_.shape.size() == kMostDimensions) {
-      note("the shape of " + quoted() + " has more than " + std::to_string(kMostDimensions) +
-           " sizes");
-    } else {
+    } else if (count_ <= kMostDimensions) {
       tensor_.shape.push_back(static_cast<std::int64_t>(number));
+    }
+  }
+  void end_list() {
+    if (!std::exchange(in_list_, false)) return;
+    if (field_ == Field::kOffsets && count_ != 2) note_offsets();
+    if (field_ == Field::kShape && count_ > kMostDimensions) {
+      note("the shape of " + quoted() + " has " + std::to_string(count_) + " sizes, more than " +
+           std::to_string(kMostDimensions));
     }
   }
   void end() {
     in_tensor_ = false;
-    if (!has_dtype_ || !has_shape_) note(quoted() + " has no shape or no dtype");
+    if (!has_dtype_ || !has_shape_ || (wants_offsets_ && !has_offsets_)) note(lacking());
     if (fault_) return;  // nothing more is kept
     std::string name = tensor_.name;
     all_.emplace(std::move(name), std::move(tensor_));
   }
 
  private:
-  std::string quoted() const { return "'" + tensor_.name + "'"; }
+  enum class Field { kDtype, kShape, kOffsets, kAnother };
 
+  Field field_of(std::string_view name) const {
+    if (name == "dtype") return Field::kDtype;
+    if (name == "shape") return Field::kShape;
+    return wants_offsets_ && name == "data_offsets" ? Field::kOffsets : Field::kAnother;
+  }
+  std::string quoted() const { return "'" + tensor_.name + "'"; }
+  std::string lacking() const {
+    return quoted() + (wants_offsets_ ? " lacks one of dtype, shape, data_offsets"
+                                      : " has no shape or no dtype");
+  }
+  void note_offsets() { note("data_offsets of " + quoted() + " are not two"); }
+
+  const bool wants_offsets_;
   TensorsByName all_;
   std::optional<std::string> fault_;
-  TensorEntry tensor_;  // that is being read
-  std::string field_;   // of it
-  bool in_tensor_ = false, in_shape_ = false, has_metadata_ = false;
-  bool has_dtype_ = false, has_shape_ = false;
+  TensorEntry tensor_;             // that is being read
+  Field field_ = Field::kAnother;  // of it
+  std::uint64_t count_ = 0;        // elements of its list so far
+  bool in_tensor_ = false, in_list_ = false, has_metadata_ = false;
+  bool has_dtype_ = false, has_shape_ = false, has_offsets_ = false;
 };
 
 // Finds the tensors in the text. No tree is made: of objects in an object nlohmann's own parser
 // with a callback makes one in quadratic time.
 class Parse final : public nlohmann::json_sax<Json> {
  public:
+  explicit Parse(DataOffsets offsets) : tensors_(offsets) {}
   TensorsByName take() { return tensors_.take(); }
 
   bool null() override { return value(Kind::kOther); }
@@ -101,7 +135,7 @@ class Parse final : public nlohmann::json_sax<Json> {
     return true;
   }
   bool end_array() override {
-    --depth_;
+    if (--depth_ == kFields && tensors_.in_tensor()) tensors_.end_list();
     return true;
   }
   bool key(std::string& name) override {
@@ -135,10 +169,28 @@ class Parse final : public nlohmann::json_sax<Json> {
   std::size_t depth_ = 0;
 };
 
-std::uint64_t size_bytes(const TensorEntry& entry) {
-  std::uint64_t bytes = entry.dtype == "F32" ? 4 : 2;
-  for (const std::int64_t size : entry.shape) bytes *= static_cast<std::uint64_t>(size);
+// Bytes of a tensor by its dtype and shape; refuses an overflow.
+std::uint64_t wanted_bytes(const TensorEntry& entry) {
+  std::uint64_t bytes = dtype_size_bytes(entry.dtype);
+  if (bytes == 0)
+    throw SafetensorsFault{"the dtype '" + entry.dtype + "' of '" + entry.name + "' is unknown"};
+  for (const std::int64_t size : entry.shape) {
+    if (__builtin_mul_overflow(bytes, static_cast<std::uint64_t>(size), &bytes))
+      throw SafetensorsFault{"the shape of '" + entry.name + "' overflows"};
+  }
   return bytes;
+}
+
+void check_bytes(const TensorEntry& entry, std::uint64_t data_bytes) {
+  if (entry.begin > entry.end || entry.end > data_bytes) {
+    throw SafetensorsFault{"'" + entry.name + "' lies at bytes " + std::to_string(entry.begin) +
+                           " to " + std::to_string(entry.end) + " of " +
+                           std::to_string(data_bytes)};
+  }
+  if (wanted_bytes(entry) != entry.end - entry.begin) {
+    throw SafetensorsFault{"'" + entry.name + "' has " + std::to_string(entry.end - entry.begin) +
+                           " bytes, its shape needs " + std::to_string(wanted_bytes(entry))};
+  }
 }
 }  // namespace
 
@@ -149,12 +201,43 @@ std::uint64_t header_length(std::span<const std::byte, kLengthBytes> begin) noex
   return length;
 }
 
-TensorsByName parse_header(std::string_view text) {
+TensorsByName parse_header(std::string_view text, DataOffsets offsets) {
   if (text.empty() || text.front() != '{')
     throw SafetensorsFault{"its header does not begin with '{'", !Json::accept(text)};
-  Parse parse;
+  Parse parse(offsets);
   if (!Json::sax_parse(text, &parse)) throw SafetensorsFault{"its header is no JSON object", true};
   return parse.take();
+}
+
+void check_data(const TensorsByName& tensors, std::uint64_t data_bytes) {
+  std::vector<const TensorEntry*> order;
+  for (const auto& [name, entry] : tensors) {
+    check_bytes(entry, data_bytes);
+    order.push_back(&entry);
+  }
+  std::ranges::sort(order, {},
+                    [](const TensorEntry* entry) { return std::pair(entry->begin, entry->end); });
+  std::uint64_t at = 0;
+  for (const TensorEntry* entry : order) {
+    if (entry->begin != at) {
+      throw SafetensorsFault{"'" + entry->name + "' begins at byte " +
+                             std::to_string(entry->begin) + ", expected " + std::to_string(at)};
+    }
+    at = entry->end;
+  }
+  if (at != data_bytes) {
+    throw SafetensorsFault{"its tensors end at byte " + std::to_string(at) + ", the file at " +
+                           std::to_string(data_bytes)};
+  }
+}
+
+std::uint64_t dtype_size_bytes(std::string_view dtype) noexcept {
+  if (dtype == "F64" || dtype == "I64" || dtype == "U64") return 8;
+  if (dtype == "F32" || dtype == "I32" || dtype == "U32") return 4;
+  if (dtype == "BF16" || dtype == "F16" || dtype == "I16" || dtype == "U16") return 2;
+  if (dtype == "BOOL" || dtype == "I8" || dtype == "U8" || dtype == "F8_E4M3" || dtype == "F8_E5M2")
+    return 1;
+  return 0;
 }
 
 std::string header_of(const std::vector<TensorEntry>& tensors, std::uint64_t& data_bytes) {
@@ -162,7 +245,7 @@ std::string header_of(const std::vector<TensorEntry>& tensors, std::uint64_t& da
   auto& members = header.get_ref<nlohmann::ordered_json::object_t&>();
   data_bytes = 0;
   for (const TensorEntry& entry : tensors) {
-    const std::uint64_t begin = std::exchange(data_bytes, data_bytes + size_bytes(entry));
+    const std::uint64_t begin = std::exchange(data_bytes, data_bytes + wanted_bytes(entry));
     members.emplace_back(
         entry.name,  // whose operator[] looks through all there are
         nlohmann::ordered_json{

@@ -43,8 +43,8 @@ void require_finite(double loss, std::uint64_t step, const char* which, const ch
 }
 constexpr const char* kGentlerSteps = "Lower --lr, lengthen --warmup, or set gradient_clipping.";
 constexpr const char* kOtherWeights =
-    "Nothing has been trained yet, so it is the initial weights: give another --seed, or bf16 "
-    "in place of fp16.";
+    "Nothing has been trained yet, so it is the initial weights: give --init others, or bf16 in "
+    "place of fp16.";
 
 // A dynamic scale finds its way by steps that overflow: nothing is wrong with the first few.
 void say_scale(const StepRecord& record, double scale, Progress& progress) {

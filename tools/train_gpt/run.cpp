@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <optional>
 
 #include "base/units.hpp"
 #include "command_line/report_file.hpp"
@@ -18,6 +19,7 @@
 #include "program/signals.hpp"
 #include "progress.hpp"
 #include "report.hpp"
+#include "safetensors.hpp"
 
 namespace train_gpt {
 namespace {
@@ -38,6 +40,29 @@ headrace::Settings read_settings(const Options& options) {
   if (options.config.empty())
     return headrace::Settings::from_json(R"({"bf16": {"enabled": "auto"}})", "--set", read);
   return headrace::Settings::from_file(options.config, read);
+}
+
+// The file that --init names, checked against the model name by name.
+std::optional<SafetensorsReader> open_initial(const Options& options) {
+  if (options.init_folder.empty()) return std::nullopt;
+  struct stat status {};
+  const bool is_file = ::stat(options.init_folder.c_str(), &status) == 0 && S_ISREG(status.st_mode);
+  auto reader =
+      SafetensorsReader::open(options.init_folder + (is_file ? "" : std::string("/") + kModelFile));
+  const std::vector<NamedShape> parameters = gpt_parameters(options.shape);
+  for (const NamedShape& parameter : parameters)
+    reader.require(parameter.name, name_of(options.shape.dtype), parameter.shape);
+  if (reader.tensors().size() == parameters.size()) return reader;
+  for (const auto& [name, entry] : reader.tensors()) {
+    bool known = false;
+    for (const NamedShape& parameter : parameters) known = known || parameter.name == name;
+    if (!known) {
+      fail(Code::kInvalidArgument,
+           "'" + reader.path() + "' has a tensor '" + name +
+               "' that this model lacks; nothing was read. Give the --layers it was saved with.");
+    }
+  }
+  return reader;
 }
 
 // Before hours are spent on weights that cannot be saved.
@@ -104,6 +129,12 @@ class Run {
     report_.options.shape.dtype = recipe.dtype;
     Batches batches(text, recipe.batch, options.shape.sequence, options.seed);
     report_.parameters = count_elements(gpt_parameters(options.shape));
+    const auto initial = open_initial(options);
+    if (initial) {
+      progress_.message(
+          "train_gpt: --init takes the weights alone: the optimizer's state, the schedule and the "
+          "order of batches begin anew");
+    }
     check_products(options);
     check_save_folder(options.save_folder, options.overwrite, saved_bytes(options.shape));
     describe_setting(text, settings);
@@ -121,7 +152,7 @@ class Run {
     check_signal();
     progress_.stage("creating the model");
     report_.doing = "the creation of the model";
-    const TrainingSetup setup{options, recipe, settings, progress_};
+    const TrainingSetup setup{options, recipe, settings, initial ? &*initial : nullptr, progress_};
     const auto training = options.plain ? torch_.make_plain(setup) : torch_.make_offloaded(setup);
     say_what_activations_go_by(settings);
     const TellOnSignal tell([](void* to) noexcept { static_cast<Training*>(to)->interrupt(); },

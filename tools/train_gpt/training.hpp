@@ -18,6 +18,7 @@
 #include "headrace/trace.hpp"
 #include "options.hpp"
 #include "recipe.hpp"
+#include "safetensors.hpp"
 
 namespace train_gpt {
 class Progress;
@@ -57,6 +58,7 @@ struct TrainingSetup {
   const Options& options;
   const Recipe& recipe;
   const headrace::Settings& settings;
+  const SafetensorsReader* initial = nullptr;  // null: random
   Progress& progress;
 };
 
