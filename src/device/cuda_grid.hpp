@@ -68,7 +68,7 @@ __global__ void measure(MeasureWork work) {
 static_assert(kScaleElements == kThreads);
 __global__ void update(const UpdateSpan span, const UpdateStep step) {
   __shared__ std::uint32_t largest[kMaxMoments];
-  const bool scaled = span.codec == MomentCodec::kBlock8;
+  const bool scaled = kernels::has_scales(span.codec);
   if (scaled && threadIdx.x < kMaxMoments) largest[threadIdx.x] = 0;
   if (scaled) __syncthreads();
   const std::uint64_t i = std::uint64_t{blockIdx.x} * kThreads + threadIdx.x;

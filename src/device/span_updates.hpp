@@ -9,7 +9,7 @@ using kernels::UpdateSpan;
 using kernels::UpdateStep;
 
 // A second base of the engine's own devices: a trainer's has none, as the bits must be those of
-// optimizer_cpu/update_reference.cpp.
+// kernels/update_reference.cpp.
 class SpanUpdates {
  public:
   // Queues the update on `stream`; both are copied. The span's arrays are device memory, valid

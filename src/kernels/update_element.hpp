@@ -165,20 +165,31 @@ HEADRACE_BOTH std::uint32_t random_half(std::uint64_t key, std::uint64_t element
 HEADRACE_BOTH float moment_at(const UpdateSpan& span, const UpdateStep& step, std::uint64_t i,
                               std::uint32_t moment) {
   const void* const data = span.moment[moment];
-  if (span.codec == MomentCodec::kF32) return at<float>(data, i);
-  if (span.codec == MomentCodec::kBf16) return widen(at<Bfloat>(data, i));
+  switch (span.codec) {
+    case MomentCodec::kF32:
+      return at<float>(data, i);
+    case MomentCodec::kBf16:
+      return widen(at<Bfloat>(data, i));
+    case MomentCodec::kBlock8:
+      break;
+  }
   return decode_code(at<std::uint8_t>(data, i), is_square(step.arithmetic, moment),
                      span.moment_scale[moment][i / kScaleElements]);
 }
 
-// kF32 and kBf16; `value` is canonical.
+// Not for codecs with scales; `value` is canonical.
 HEADRACE_BOTH void store_moment(const UpdateSpan& span, const UpdateStep& step, std::uint64_t i,
                                 std::uint32_t moment, float value) {
-  if (span.codec == MomentCodec::kF32) {
-    at<float>(span.moment[moment], i) = value;
-  } else {
-    at<std::uint16_t>(span.moment[moment], i) =
-        stochastic_bf16(value, random_half(step.random_key, span.first_element + i, moment));
+  switch (span.codec) {
+    case MomentCodec::kF32:
+      at<float>(span.moment[moment], i) = value;
+      return;
+    case MomentCodec::kBf16:
+      at<std::uint16_t>(span.moment[moment], i) =
+          stochastic_bf16(value, random_half(step.random_key, span.first_element + i, moment));
+      return;
+    case MomentCodec::kBlock8:
+      return;  // store_code(), once the block's scale is known
   }
 }
 HEADRACE_BOTH void store_code(const UpdateSpan& span, const UpdateStep& step, std::uint64_t i,
@@ -220,8 +231,8 @@ HEADRACE_BOTH float updated(const UpdateStep& s, float g, float p, float& m, flo
 }
 // [/rules]
 
-// Updates element i but for moments of 8 bits, whose scale depends on the whole block: they are
-// what this returns.
+// Updates element i but for moments with scales, which depend on the whole block: they are what
+// this returns.
 HEADRACE_BOTH NewMoments update_element(const UpdateSpan& span, const UpdateStep& step,
                                         std::uint64_t i) {
   NewMoments fresh{};
@@ -238,7 +249,7 @@ HEADRACE_BOTH NewMoments update_element(const UpdateSpan& span, const UpdateStep
   for (std::uint32_t k = 0; k < kMaxMoments; ++k) {
     if (k >= used) continue;
     fresh.value[k] = canonical(fresh.value[k]);
-    if (span.codec != MomentCodec::kBlock8) store_moment(span, step, i, k, fresh.value[k]);
+    if (!has_scales(span.codec)) store_moment(span, step, i, k, fresh.value[k]);
   }
   return fresh;
 }

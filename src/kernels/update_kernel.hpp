@@ -455,22 +455,21 @@ template <class Rule, class Master, class Gradient>
 template <class Rule, class Master, class Gradient>
 void update_with(const Master master, const Gradient gradient, const UpdateSpan& span,
                  const UpdateStep& step) {
-  if constexpr (Rule::kMoments == 0) {
-    update<Rule>(master, gradient, NoMoments{}, span.elements, step);
-  } else if (span.codec == MomentCodec::kBf16) {
-    update<Rule>(
-        master, gradient,
-        Bf16Moments{static_cast<Bits16*>(span.moment[0]), static_cast<Bits16*>(span.moment[1]),
-                    random_keys(step.random_key, span.first_element),
-                    static_cast<Bits32>(span.first_element % kBlockElements)},
-        span.elements, step);
-  } else if (span.codec == MomentCodec::kBlock8) {
-    update_block8<Rule>(master, gradient, span, step);
-  } else {
-    update<Rule>(
-        master, gradient,
-        F32Moments{static_cast<float*>(span.moment[0]), static_cast<float*>(span.moment[1])},
-        span.elements, step);
+  switch (span.codec) {
+    case MomentCodec::kF32:
+      return update<Rule>(
+          master, gradient,
+          F32Moments{static_cast<float*>(span.moment[0]), static_cast<float*>(span.moment[1])},
+          span.elements, step);
+    case MomentCodec::kBf16:
+      return update<Rule>(
+          master, gradient,
+          Bf16Moments{static_cast<Bits16*>(span.moment[0]), static_cast<Bits16*>(span.moment[1]),
+                      random_keys(step.random_key, span.first_element),
+                      static_cast<Bits32>(span.first_element % kBlockElements)},
+          span.elements, step);
+    case MomentCodec::kBlock8:
+      return update_block8<Rule>(master, gradient, span, step);
   }
 }
 
@@ -487,7 +486,7 @@ void update_by_rule(const Master master, const Gradient gradient, const UpdateSp
     case Arithmetic::kMomentum:
       return update_with<Momentum>(master, gradient, span, step);
     case Arithmetic::kPlain:
-      return update_with<Plain>(master, gradient, span, step);
+      return update<Plain>(master, gradient, NoMoments{}, span.elements, step);
   }
 }
 
@@ -506,7 +505,7 @@ void update_by_gradient(const Master master, const UpdateSpan& span, const Updat
   }
 }
 
-// A span of whole packs, with kBlock8 of whole blocks, within one random block.
+// A span of whole packs, with scales of whole scale blocks, within one random block.
 inline void update_whole(const UpdateSpan& span, const UpdateStep& step) {
   auto* const weight16 = static_cast<Bits16*>(span.weight);
   auto* const master32 = static_cast<float*>(span.master);
@@ -526,7 +525,7 @@ inline void update_whole(const UpdateSpan& span, const UpdateStep& step) {
 // ---- spans of any length ----
 
 inline Index whole_elements(const UpdateSpan& span) {
-  return span.codec == MomentCodec::kBlock8 ? kScaleElements : kPack;
+  return has_scales(span.codec) ? kScaleElements : kPack;
 }
 
 // What is left over, in a copy that is padded with zeros: they stay within their lanes, and change

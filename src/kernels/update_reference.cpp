@@ -12,7 +12,7 @@ namespace {
                                           std::uint64_t first, std::uint64_t end) {
   NewMoments fresh[kScaleElements];
   for (std::uint64_t i = first; i < end; ++i) fresh[i - first] = update_element(span, step, i);
-  if (span.codec != MomentCodec::kBlock8) return;
+  if (!has_scales(span.codec)) return;
   for (std::uint32_t k = 0; k < moments(step.arithmetic); ++k) {
     std::uint32_t largest = 0;
     for (std::uint64_t i = first; i < end; ++i)

@@ -40,8 +40,18 @@ constexpr bool is_square(Arithmetic arithmetic, std::uint32_t moment) {
 
 // Bytes of an element, its share of a scale left out (update_element.hpp).
 constexpr std::uint32_t moment_bytes(MomentCodec codec) {
-  return codec == MomentCodec::kF32 ? 4 : codec == MomentCodec::kBf16 ? 2 : 1;
+  switch (codec) {
+    case MomentCodec::kF32:
+      return 4;
+    case MomentCodec::kBf16:
+      return 2;
+    case MomentCodec::kBlock8:
+      break;
+  }
+  return 1;
 }
+// Whether each kScaleElements elements of a moment share a scale.
+constexpr bool has_scales(MomentCodec codec) { return codec == MomentCodec::kBlock8; }
 
 // What one step means for one hyperparameter set at step count t >= 1, rounded to f32 once, in
 // optimizer_cpu::make_update_step(). Which fields are read is the arithmetic's.
@@ -67,12 +77,12 @@ struct UpdateSpan {
   MomentCodec codec = MomentCodec::kF32;
   DType gradient_dtype = DType::kBf16;
   // Of the span's first element in its parameter: what random bits and scales hang on. With
-  // kBlock8 a multiple of kScaleElements.
+  // scales a multiple of kScaleElements.
   std::uint64_t first_element = 0;
   void* weight = nullptr;                        // written; read where it is (part of) the master
   void* master = nullptr;                        // u16 residual, f32, or null
   void* moment[kMaxMoments] = {};                // as many as the arithmetic has
-  std::uint8_t* moment_scale[kMaxMoments] = {};  // kBlock8: one per kScaleElements elements
+  std::uint8_t* moment_scale[kMaxMoments] = {};  // one per kScaleElements elements
   const void* gradient = nullptr;
 };
 

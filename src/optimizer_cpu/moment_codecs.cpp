@@ -35,32 +35,41 @@ namespace {
 void decode_moment(const StoredMoment& moment, std::uint64_t elements, float* out) noexcept {
   const kernels::DefaultFloatMode mode;
   if (elements == 0) return;
-  if (moment.codec == MomentCodec::kF32) {
-    std::memcpy(out, moment.data, elements * sizeof(float));
-  } else if (moment.codec == MomentCodec::kBf16) {
-    const auto* const data = static_cast<const std::uint16_t*>(moment.data);
-    for (std::uint64_t i = 0; i < elements; ++i) out[i] = kernels::bf16_to_f32(data[i]);
-  } else {
-    decode_codes(moment, elements, out);
+  switch (moment.codec) {
+    case MomentCodec::kF32:
+      std::memcpy(out, moment.data, elements * sizeof(float));
+      return;
+    case MomentCodec::kBf16: {
+      const auto* const data = static_cast<const std::uint16_t*>(moment.data);
+      for (std::uint64_t i = 0; i < elements; ++i) out[i] = kernels::bf16_to_f32(data[i]);
+      return;
+    }
+    case MomentCodec::kBlock8:
+      return decode_codes(moment, elements, out);
   }
 }
 
 void encode_moment(const StoredMoment& moment, std::uint64_t key, const float* values,
                    std::uint64_t elements) noexcept {
   const kernels::DefaultFloatMode mode;
-  if (moment.codec == MomentCodec::kBlock8) {
-    for (std::uint64_t first = 0; first < elements; first += kScaleElements)
-      encode_codes(moment, key, values, first, std::min(first + kScaleElements, elements));
-    return;
-  }
-  for (std::uint64_t i = 0; i < elements; ++i) {
-    const float value = kernels::canonical(values[i]);
-    if (moment.codec == MomentCodec::kF32) {
-      static_cast<float*>(moment.data)[i] = value;
-    } else {
-      const auto random = kernels::random_half(key, moment.first_element + i, moment.index);
-      static_cast<std::uint16_t*>(moment.data)[i] = kernels::stochastic_bf16(value, random);
+  switch (moment.codec) {
+    case MomentCodec::kF32: {
+      auto* const data = static_cast<float*>(moment.data);
+      for (std::uint64_t i = 0; i < elements; ++i) data[i] = kernels::canonical(values[i]);
+      return;
     }
+    case MomentCodec::kBf16: {
+      auto* const data = static_cast<std::uint16_t*>(moment.data);
+      for (std::uint64_t i = 0; i < elements; ++i) {
+        const auto random = kernels::random_half(key, moment.first_element + i, moment.index);
+        data[i] = kernels::stochastic_bf16(kernels::canonical(values[i]), random);
+      }
+      return;
+    }
+    case MomentCodec::kBlock8:
+      for (std::uint64_t first = 0; first < elements; first += kScaleElements)
+        encode_codes(moment, key, values, first, std::min(first + kScaleElements, elements));
+      return;
   }
 }
 }  // namespace headrace::optimizer_cpu

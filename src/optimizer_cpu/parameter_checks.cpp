@@ -37,7 +37,7 @@ StateBytes state_bytes(OptimizerRule rule, MomentCodec moments, DType weight, Ma
   bytes.master = elements * master_bytes(master_kind(weight, layout));
   for (std::uint32_t k = 0; k < optimizer_cpu::moments(arithmetic_of(rule)); ++k) {
     bytes.moment[k] = elements * moment_bytes(moments);
-    if (moments == MomentCodec::kBlock8)
+    if (has_scales(moments))
       bytes.moment_scale[k] = (elements + kScaleElements - 1) / kScaleElements;
   }
   return bytes;

@@ -17,8 +17,8 @@ struct StateStream {
 };
 inline constexpr std::uint32_t kMaxStateStreams = 5;  // a master, two moments, a scale for each
 
-// In the order in which they lie in a record: the master, if it is a stream, then each moment, with
-// kBlock8 its scales behind it.
+// In the order in which they lie in a record: the master, if it is a stream, then each moment, its
+// scales behind it if it has some.
 struct StateStreams {
   StateStream stream[kMaxStateStreams];
   std::uint32_t count = 0;
@@ -41,6 +41,19 @@ constexpr const char* moment_name(Arithmetic arithmetic, std::uint32_t moment) {
   return moment == 0 ? "exp_avg" : "exp_avg_sq";
 }
 
+// "e4m3": as a record's header names what its moments are stored as.
+constexpr const char* codec_name(MomentCodec codec, bool square) {
+  switch (codec) {
+    case MomentCodec::kF32:
+      return "f32";
+    case MomentCodec::kBf16:
+      return "bf16";
+    case MomentCodec::kBlock8:
+      break;
+  }
+  return square ? "e5m3" : "e4m3";
+}
+
 constexpr StateStreams state_streams(Arithmetic arithmetic, MasterKind kind, MomentCodec codec) {
   constexpr auto kBlock = static_cast<std::uint32_t>(kScaleElements);
   StateStreams streams;
@@ -50,14 +63,11 @@ constexpr StateStreams state_streams(Arithmetic arithmetic, MasterKind kind, Mom
   if (kind == MasterKind::kSplitResidual) add("residual", "u16", 2 * kBlock);
   if (kind == MasterKind::kF32 || kind == MasterKind::kF32OfF16) add("master", "f32", 4 * kBlock);
   streams.first_moment = streams.count;
-  streams.streams_per_moment = codec == MomentCodec::kBlock8 ? 2 : 1;
+  streams.streams_per_moment = has_scales(codec) ? 2 : 1;
   for (std::uint32_t moment = 0; moment < moments(arithmetic); ++moment) {
-    const char* const square = is_square(arithmetic, moment) ? "e5m3" : "e4m3";
-    const char* const of = codec == MomentCodec::kF32    ? "f32"
-                           : codec == MomentCodec::kBf16 ? "bf16"
-                                                         : square;
-    add(moment_name(arithmetic, moment), of, moment_bytes(codec) * kBlock);
-    if (codec == MomentCodec::kBlock8) add(moment == 0 ? "scale" : "scale_sq", "e8m0", 1);
+    add(moment_name(arithmetic, moment), codec_name(codec, is_square(arithmetic, moment)),
+        moment_bytes(codec) * kBlock);
+    if (has_scales(codec)) add(moment == 0 ? "scale" : "scale_sq", "e8m0", 1);
   }
   return streams;
 }

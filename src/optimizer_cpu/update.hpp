@@ -17,6 +17,7 @@ using base::kBlockElements;
 using base::kScaleElements;
 using kernels::Arithmetic;
 using kernels::choose_instruction_set;
+using kernels::has_scales;
 using kernels::is_square;
 using kernels::kLoadKey;
 using kernels::kMaxMoments;

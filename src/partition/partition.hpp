@@ -22,7 +22,7 @@
 namespace headrace::partition {
 using base::kBlockElements;
 using base::kParameterAlignment;
-inline constexpr std::uint64_t kUsedAlignment = 2048;  // elements: 4 KiB of the narrowest stream
+inline constexpr std::uint64_t kUsedAlignment = 2048;  // elements: 4 KiB of a 2-byte weight
 
 struct GroupShape {
   std::vector<ParameterSpec> parameters;

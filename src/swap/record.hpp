@@ -38,8 +38,8 @@ struct RecordIdentity {
 
 // One stream as the header lists it.
 struct StreamEntry {
-  char name[16] = {};              // "residual", "exp_avg", ... zero-padded
-  char codec[8] = {};              // "u16", "f32", "bf16"
+  char name[16] = {};              // "residual", "exp_avg", "weight", ... zero-padded
+  char codec[8] = {};              // "bf16", "e4m3", "e5m3", "e8m0", "f16", "f32", "u16"
   std::uint64_t offset_bytes = 0;  // from the record's first byte; a weight stored elsewhere:
                                    // kElsewhere | its own extent's offset
   std::uint64_t size_bytes = 0;

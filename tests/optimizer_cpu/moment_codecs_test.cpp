@@ -8,8 +8,10 @@
 #include <bit>
 #include <cmath>
 #include <cstdlib>
+#include <string>
 
 #include "kernels/update_element.hpp"
+#include "optimizer_cpu/state_streams.hpp"
 #include "optimizer_cpu/update_fixture.hpp"
 
 namespace headrace::optimizer_cpu {
@@ -20,6 +22,27 @@ using kernels::scale_of;
 using kernels::stochastic_bf16;
 
 constexpr std::uint64_t kCodecSeed = 77;
+
+// ---- what a record's header says of them ----
+
+std::string listed(Arithmetic arithmetic, MasterKind kind, MomentCodec codec) {
+  std::string text;
+  for (const StateStream& stream : state_streams(arithmetic, kind, codec).all())
+    text += std::string(stream.name) + " " + stream.codec + "\n";
+  return text;
+}
+
+// docs/swap_file.md has them all.
+TEST(StateStreams, AreListedByNameAndCodec) {
+  EXPECT_EQ(listed(Arithmetic::kAdam, MasterKind::kSplitResidual, MomentCodec::kF32),
+            "residual u16\nexp_avg f32\nexp_avg_sq f32\n");
+  EXPECT_EQ(listed(Arithmetic::kMomentum, MasterKind::kF32OfF16, MomentCodec::kBf16),
+            "master f32\nmomentum_buffer bf16\n");
+  EXPECT_EQ(listed(Arithmetic::kAdam, MasterKind::kWeightItself, MomentCodec::kBlock8),
+            "exp_avg e4m3\nscale e8m0\nexp_avg_sq e5m3\nscale_sq e8m0\n");
+  EXPECT_EQ(listed(Arithmetic::kAdagrad, MasterKind::kF32, MomentCodec::kBlock8),
+            "master f32\nsum e5m3\nscale e8m0\n");
+}
 
 // ---- the codes ----
 

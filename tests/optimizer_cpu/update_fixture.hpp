@@ -91,8 +91,7 @@ struct UpdateBuffers {
     span.master = master_bytes(of.kind) == 0 ? nullptr : master.data();
     for (std::uint32_t k = 0; k < moments(arithmetic_of(of.rule)); ++k) {
       span.moment[k] = moment[k].data();
-      if (of.codec == MomentCodec::kBlock8)
-        span.moment_scale[k] = static_cast<std::uint8_t*>(scale[k].data());
+      if (has_scales(of.codec)) span.moment_scale[k] = static_cast<std::uint8_t*>(scale[k].data());
     }
     span.gradient = gradient.data();
     return span;

@@ -6,7 +6,11 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <variant>
+#include <vector>
 
 #include "base/sizes.hpp"
 #include "headrace/settings.hpp"
@@ -70,6 +74,25 @@ TEST(KeyTable, HoldsWhatStandsInDeepSpeedFiles) {
     EXPECT_NE(find_key(section, name), nullptr) << section << " " << name;
   }
   EXPECT_EQ(find_key("zero_optimization.offload_optimizer", "buffer_size"), nullptr);
+}
+
+// Without a field, a value would be read and then forgotten.
+TEST(KeyTable, GivesEveryHonouredValueAField) {
+  const std::set<std::string_view> exceptions = {
+      // Code of their own reads or checks these.
+      "zero_optimization.stage", "zero_optimization.offload_optimizer.nvme_path",
+      "zero_optimization.offload_param.nvme_path", "zero_optimization.cpu_offload",
+      "zero_optimization.cpu_offload_params", "data_types.param_dtype",
+      "data_types.grad_accum_dtype", "headrace.host_budget_bytes", "headrace.nvme_paths",
+      // Notes of `headrace tune` for readers of the file.
+      "headrace.tuned.file_system", "headrace.tuned.date", "headrace.tuned.queue",
+      "headrace.tuned.pattern", "headrace.tuned.gb_per_second", "headrace.tuned.gb_per_second_low",
+      "headrace.tuned.gb_per_second_high", "headrace.tuned.headrace_version"};
+  for (const Key& key : keys()) {
+    if (!key.honoured_value()) continue;
+    EXPECT_EQ(std::holds_alternative<std::monostate>(key.field), exceptions.contains(key.path))
+        << key.path << ": either a row of kFields (key_table.cpp) or an exception";
+  }
 }
 
 // What is accepted at its default must be what the struct has, or the two have drifted apart.

@@ -21,7 +21,7 @@ std::vector<Stream> streams_of(const Case& of) {
                   .square = is_square(of.arithmetic(), k),
                   .bytes_per_scale = optimizer_cpu::moment_bytes(of.moments) * kBlock};
     streams.push_back(moment);
-    if (of.moments != MomentCodec::kBlock8) continue;
+    if (!optimizer_cpu::has_scales(of.moments)) continue;
     moment.role = Role::kScale;
     moment.bytes_per_scale = 1;
     streams.push_back(moment);
