@@ -229,8 +229,10 @@ class Engine {
   // This cannot be undone; EngineOptions::poll ends a single call. From any thread and from a
   // signal handler.
   void interrupt() noexcept;
-  // Drains and frees: threads, files and memory are gone when it returns. Throws kWrongState while
-  // a Gathered is open, naming its group. Calling it again does nothing.
+  // Ends what is under way and frees: threads, files and memory are gone when it returns. Deferred
+  // updates that have not begun are dropped. It logs the error of a deferred update that no call
+  // has thrown. Throws kWrongState while a Gathered is open, naming its group. Calling it again
+  // does nothing.
   void close();
 
  private:

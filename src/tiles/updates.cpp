@@ -70,7 +70,7 @@ async::Task<> Updates::stop() {
   try {
     co_await runner_.join();
   } catch (const std::exception&) {
-    // Whoever waited for it was told; nobody does now.
+    // Whoever waited for it was told. If nobody did, close() logs it.
   }
 }
 
@@ -83,11 +83,15 @@ async::Task<> Updates::run() {
   } catch (...) {
     error = std::current_exception();
   }
+  if (error && deferred_step_ != 0) {
+    error = std::make_exception_ptr(of_deferred_step(error));
+    p_.on_deferred_failure(error);
+  }
   if (stopping_ && !error) {  // fills may wait for groups that are not, or not wholly, updated
     error = std::make_exception_ptr(
         Error(Code::kWrongState, "the engine was closed before all of a step was updated"));
   }
-  if (error) error = end_early(error);
+  if (error) end_early(error);
   running_ = false;
   p_.pending.wake();
   if (error) std::rethrow_exception(error);
@@ -103,25 +107,20 @@ async::Task<> Updates::start_groups(async::TaskGroup& tiles) {
   }
 }
 
-// Books that no more is done, and returns what is thrown for it.
+// Books that no more is done, and why.
 //
 // Example: tile 3 of a step fails to be read. Where step() waits and no tile has been changed, the
 // step was not made: nothing is pending any more, and it may be called again. Where tile 2 was
 // changed, or step() returned long ago, 2 is a step ahead of 3: who asks for what is left gets the
 // error, and the engine has failed.
-std::exception_ptr Updates::end_early(std::exception_ptr error) {
+void Updates::end_early(const std::exception_ptr& error) {
   elements_ = 0;  // what it took says nothing of where updates are faster
   if (on_device_) steps_on_device_.fetch_sub(1, std::memory_order_relaxed);
-  if (deferred_step_ != 0 && !stopping_) {
-    error = std::make_exception_ptr(of_deferred_step(error));
-    p_.on_deferred_failure(error);
-  }
   if (deferred_step_ != 0 || began()) {
     p_.pending.fail(error);
   } else {
     p_.pending.forget();
   }
-  return error;
 }
 
 // Names the step, which returned long ago.

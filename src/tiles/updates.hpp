@@ -36,7 +36,8 @@ class Updates {
     optimizer_cpu::UpdateFunction update;
     // Told where updates are faster, once that is known.
     std::function<void(const UpdatePlace& place)> on_place;
-    // Told what ended a deferred step's updates, before who waits for them is.
+    // Told what ended a deferred step's updates, before who waits for them is. Not of their being
+    // dropped by stop().
     std::function<void(const std::exception_ptr& error)> on_deferred_failure;
   };
   explicit Updates(const Parts& parts);
@@ -65,7 +66,7 @@ class Updates {
  private:
   async::Task<> run();
   async::Task<> start_groups(async::TaskGroup& tiles);
-  std::exception_ptr end_early(std::exception_ptr error);
+  void end_early(const std::exception_ptr& error);
   async::Task<> start_group(GroupId group, async::TaskGroup& tiles);
   async::Task<> update_tile(std::uint32_t tile, pinned::SlotLease slot);
   async::Task<> read_pass_write(std::uint32_t tile, TileView view);
