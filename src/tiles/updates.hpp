@@ -51,9 +51,10 @@ class Updates {
   // Ends when all of it is on its drives; throws what ended it before that, and where it is given
   // up, with all of it going on.
   async::Task<> finish(const async::GiveUp* give_up = nullptr);
-  // Likewise, but starts nothing more, and throws nothing.
+  // Ends what is under way, starts nothing more, and throws nothing.
   async::Task<> stop();
-  // Has a tile been changed since start()? Then there is no way back.
+  // Has a pass over a tile begun since start()? Then there is no way back, though a checksum may
+  // end that very pass. A failed read and a fault in a record's header come before it.
   bool began() const noexcept { return began_.load(); }  // any thread
 
   // Any thread. Time with an update under way; time of all update threads in passes.
