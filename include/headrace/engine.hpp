@@ -21,9 +21,11 @@
 //          meanwhile no rank may wait for another by other means. An engine takes such calls one
 //          at a time. A trainer of several threads puts gathers in order; gradients of one group
 //          may come in any order.
-// Errors:  headrace::Error. Before the first tile of a step is updated, an error leaves that step
-//          undone and the call may be repeated. After that, and where the update was deferred, the
-//          engine is failed: every call but stats and close throws kFailed with the first cause.
+// Errors:  headrace::Error. Before the pass over the first tile of a step begins, an error (a
+//          failed read, a damaged record header) leaves that step undone and the call may be
+//          repeated. After that (a checksum that differs in that pass), and where the update was
+//          deferred, the engine is failed: every call but stats and close throws kFailed with the
+//          first cause.
 // Process: no signal handlers, no exit, no fork, no change of locale, umask, directory, limits.
 //          Threads are named headrace-*, block signals, and are gone when close() returns.
 #pragma once
@@ -225,12 +227,15 @@ class Engine {
   // The events traced since the last call; from any thread, but not during freeze and close. Empty
   // with trace_events 0, before freeze, and after close.
   Trace take_trace();
-  // Makes the waiting call, and all later calls except stats and close, throw kInterrupted soon.
+  // Makes the waiting call, and all later calls except stats and close, throw kInterrupted. The
+  // call ends when what it waits for ends: a gather with its read, a step with the tiles under way.
   // This cannot be undone; EngineOptions::poll ends a single call. From any thread and from a
   // signal handler.
   void interrupt() noexcept;
-  // Drains and frees: threads, files and memory are gone when it returns. Throws kWrongState while
-  // a Gathered is open, naming its group. Calling it again does nothing.
+  // Ends what is under way and frees: threads, files and memory are gone when it returns. Deferred
+  // updates that have not begun are dropped. It logs the error of a deferred update that no call
+  // has thrown. Throws kWrongState while a Gathered is open, naming its group. Calling it again
+  // does nothing.
   void close();
 
  private:

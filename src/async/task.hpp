@@ -160,7 +160,8 @@ class TaskGroup {
   // spawn(): look at cancelled() in between. The last child to end resumes the joiner, from its own
   // stack: the joiner's next lines run inside that child's last call.
   void spawn(Task<> task) { run(this, std::move(task)); }
-  // Awaits `task` instead of running it beside others; its error is the group's all the same.
+  // Awaits `task` instead of running it beside others. Its error stays with the group all the same,
+  // and the awaiting coroutine goes on: join() throws it, cancelled() tells.
   Task<> in_turn(Task<> task) {
     try {
       co_await std::move(task);

@@ -154,6 +154,8 @@ void EngineCore::close() {
     running_.reset();
   }
   phase_ = Phase::kClosed;
+  if (const std::string error = failure_.untold(); !error.empty())
+    inputs_.log(LogLevel::kError, "close: no call has thrown this error: " + error);
   if (stalled) {
     throw Error(
         Code::kIoStalled,

@@ -20,6 +20,18 @@ void Failure::throw_if_ended(const char* call) {
       std::string(call) + ": the engine failed earlier and can only be closed: " + first_cause_);
 }
 
+std::string Failure::untold() {
+  const std::lock_guard lock(mutex_);
+  if (!deferred_) return {};
+  try {
+    std::rethrow_exception(std::exchange(deferred_, nullptr));
+  } catch (const Error& error) {
+    return error.code() == Code::kInterrupted ? "" : error.what();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
 void Failure::told(const std::exception_ptr& error) noexcept {
   const std::lock_guard lock(mutex_);
   if (error == deferred_) deferred_ = nullptr;

@@ -2,10 +2,10 @@
 // failure.hpp: what ended an engine, and whether anybody has been told.
 //
 // A failed engine can only be closed: its state is at odds with its drives, or with the other
-// ranks. A deferred update fails after its step() has returned, so its error waits for the next
-// call, and is thrown once: by whichever call waited for the update, or by the next that begins.
-// Every later call gets kFailed with the first cause. Example: the write of tile 7 ends in EIO
-// while the trainer computes. fail_deferred() keeps the error; gather() begins, and
+// ranks. A deferred update fails after its step() has returned. All calls that wait for the update
+// throw its error. If none waits, the next call that begins throws it, and if that is close(),
+// close() logs it. Later calls get kFailed with the first cause. Example: the write of tile 7 ends
+// in EIO while the trainer computes. fail_deferred() keeps the error; gather() begins, and
 // throw_if_ended() throws it as kIo; the gather after that gets kFailed: "... failed earlier ...".
 #pragma once
 #include <atomic>
@@ -32,7 +32,11 @@ class Failure {
   // A call is about to throw `error`: no other call needs to.
   void told(const std::exception_ptr& error) noexcept;
 
-  // Throws what ended a deferred update, once; then kInterrupted and kFailed.
+  // For close(): what ended a deferred update, if no call has thrown it. Empty if there is nothing
+  // to tell, or if the trainer's own interrupt() ended it.
+  std::string untold();
+
+  // Throws what ended a deferred update, unless a call has; then kInterrupted and kFailed.
   void throw_if_ended(const char* call);
   // The same between the parts of a long call, which goes on after a failure that is not its own.
   void throw_if_interrupted(const char* call) {

@@ -36,8 +36,9 @@ class Stepper {
 
   void add_gradient(ParameterId id, const void* gradient, DType dtype, Stream stream);
   StepResult step(const StepOptions& options);
-  // A step that some ranks have made and this one is to repeat is made with what they used: throws
-  // kWrongState where `call` would change that.
+  // A step that failed here after the ranks had agreed on it, with nothing changed, is repeated on
+  // this rank alone. (A failed engine tells the other ranks.) Throws kWrongState where `call` would
+  // change what the others used.
   void refuse_change_before_repeat(const char* call) const;
   void set_step_count(ParameterId id, std::uint64_t steps);
   std::uint64_t skipped() const noexcept { return skipped_; }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// number_formats.hpp: bf16, fp16 and the split master: widened exactly, rounded once to nearest,
-// ties to even. One text for all of the CPU's kernels and for the GPU's.
+// number_formats.hpp: bf16, fp16 and the split master: widened exactly, rounded once to nearest.
+// Ties go to even, but those of a split master's weight go away from zero. One text for all of the
+// CPU's kernels and for the GPU's.
 //
 // The hardware's bf16 instructions flush denormals, so these are integer operations: the same bits
 // on every CPU, whether or not MXCSR flushes. Denormals of fp16 take one float operation, of which

@@ -60,7 +60,8 @@ HEADRACE_BOTH float master_at(const UpdateSpan& span, std::uint64_t i) {
   return join_master(at<std::uint16_t>(span.weight, i), at<std::uint16_t>(span.master, i));
 }
 
-// `p` is canonical.
+// `p` is canonical. The weight of a split master is `p` rounded to nearest, ties away from zero;
+// a weight beside an f32 master is rounded to nearest, ties to even.
 HEADRACE_BOTH void store_master(const UpdateSpan& span, std::uint64_t i, float p) {
   if (span.kind == MasterKind::kWeightItself) {
     at<float>(span.weight, i) = p;

@@ -14,8 +14,9 @@ bool weights_on_nvme(const Plan& plan) {
       plan.sections, [](const SectionPlan& section) { return section.weight == Tier::kNvme; });
 }
 
-// Where there is nothing to overlap with, or no slot to run ahead into, a deferred update would
-// only come later.
+// kAuto defers where that overlaps something. With weights on NVMe: if there is a second gather
+// slot for the next group. Without: if records are on NVMe, the device has memory of its own to
+// copy weights to, or there are several ranks. Otherwise the update would only come later.
 bool is_deferred(const Plan& plan, const PlanInputs& in) {
   if (in.settings.update_mode != UpdateMode::kAuto)
     return in.settings.update_mode == UpdateMode::kDefer;

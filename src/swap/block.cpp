@@ -13,9 +13,15 @@ using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 using Next = Verdict::Next;
 
-constexpr std::uint64_t kSector = 512;   // a short transfer that ends on one can be continued there
-constexpr std::uint32_t kAttempts = 32;  // in a row without a byte moved: a quarter of a second
-constexpr std::uint32_t kSameEnd = 3;    // reads that stopped at the same odd byte: the file's end
+constexpr std::uint64_t kSector = 512;  // a short transfer that ends on one can be continued there
+// Repeats in a row that get no further: answers such as EAGAIN, and writes of 0 bytes. Their pauses
+// add up to a quarter of a second. The next such answer ends the block, with its errno or EIO.
+constexpr std::uint32_t kAttempts = 32;
+// A read that stops inside a sector may have met the file's end. It goes on once and is then
+// repeated this often; repeats after EAGAIN and its like count too. If it still stops at the same
+// byte, the file ends there: at the fifth such answer, where there was no other. A read of 0 bytes
+// is the end at once.
+constexpr std::uint32_t kSameEnd = 3;
 
 nanoseconds backoff(std::uint32_t attempts) {
   return std::min<nanoseconds>(microseconds(50) * (1u << std::min(attempts, 10u)),

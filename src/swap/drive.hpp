@@ -17,6 +17,8 @@
 #include "swap/io_queue.hpp"
 
 namespace headrace::swap {
+// kDemand: what a call waits for, and the reads of every update, deferred or not. A prefetch keeps
+// its priority when a gather comes to wait for it.
 enum class Priority : std::uint8_t { kDemand, kPrefetch, kWriteBack };
 
 // One contiguous read or write. Owned by the caller; the drive posts it to the conductor when it

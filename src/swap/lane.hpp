@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // lane.hpp: one path made ready: a run's directory there, a file in it, and the drive over the
-// file.
+// file. (A lane of a trace or a plan is something else: a line that events are drawn on.)
 #pragma once
 #include <functional>
 #include <memory>

@@ -33,7 +33,7 @@ struct RecordIdentity {
   RunBytes run{};
   std::uint64_t record = 0;      // number of the tile in the engine
   std::uint64_t generation = 0;  // counts writes of this record; 1 is the first
-  std::uint32_t slot = 0;        // which of the record's slots on disk; 0 until there are epochs
+  std::uint32_t slot = 0;        // always 0: the format has room for several places of a record
 };
 
 // One stream as the header lists it.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// swap_file.hpp: the directory of a run, its lock and manifest, and the swap files in it.
+// swap_file.hpp: the directory of a run, its lock and manifest, and the swap files in it. They are
+// scratch: they go with the run, and no other run resumes from them.
 //
 //   <nvme_path>/headrace-<uid>/<run id>/{lock, manifest.json, rank<r>.<drive>.swap}
 //

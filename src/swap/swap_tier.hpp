@@ -46,7 +46,8 @@ class SwapTier {
   const RunBytes& run() const noexcept { return run_; }
   // Throws kNoSpace when the plan and the tier disagree.
   Extent allocate(std::uint32_t drive, std::uint64_t size_bytes);
-  // Whole extents; `into`/`from` have the extent's size. A failed read is repeated once.
+  // Whole extents; `into`/`from` have the extent's size. A failed read is repeated once, unless the
+  // deadline ended it. The tier looks at no checksum: bytes that differ are not read again.
   // After a transfer that never completed every other one is refused with kIoStalled: the kernel
   // may still write to the memory of the lost one, which may have got another owner meanwhile.
   async::Task<> read(Extent extent, std::span<std::byte> into, Priority priority, Subject subject);

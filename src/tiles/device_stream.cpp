@@ -6,13 +6,13 @@
 #include "headrace/error.hpp"
 
 namespace headrace::tiles {
-void DeviceStream::Passed::await_suspend(std::coroutine_handle<> handle) {
+void DeviceStream::UntilDone::await_suspend(std::coroutine_handle<> handle) {
   wait(handle);
   stream_.device_.notify(
       stream_.stream_,
       [](void* self) noexcept {
-        auto* const passed = static_cast<Passed*>(self);
-        passed->stream_.conductor_.post(*passed);
+        auto* const done = static_cast<UntilDone*>(self);
+        done->stream_.conductor_.post(*done);
       },
       this);
 }

@@ -14,10 +14,12 @@
 namespace headrace::tiles {
 class DeviceStream {
  public:
-  // co_await: resumes on the conductor when the device has passed a point of the stream.
-  class [[nodiscard]] Passed : public async::Resumption<> {
+  // co_await: resumes on the conductor when the device has done what was queued on the stream so
+  // far, or has failed. On a GPU a host function on a second stream posts it there, from CUDA's own
+  // thread. A failed GPU calls none, so the watchdog headrace-cuda does: look at throw_if_failed().
+  class [[nodiscard]] UntilDone : public async::Resumption<> {
    public:
-    explicit Passed(DeviceStream& stream) noexcept : stream_(stream) {}
+    explicit UntilDone(DeviceStream& stream) noexcept : stream_(stream) {}
     void await_suspend(std::coroutine_handle<> handle);
     void await_resume() const noexcept {}
 
@@ -35,7 +37,7 @@ class DeviceStream {
   void copy(void* target, const void* source, std::uint64_t bytes);
   std::uint64_t copied_bytes() const noexcept { return copied_bytes_.load(); }  // any thread
   Event record() { return device_.record(stream_); }
-  Passed passed() noexcept { return Passed(*this); }
+  UntilDone until_done() noexcept { return UntilDone(*this); }
   void synchronize_quietly() noexcept;
 
  private:

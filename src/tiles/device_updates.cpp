@@ -74,8 +74,8 @@ async::Task<> DeviceUpdates::update_chunk(const TileLayout& tile, const TileUpda
   DeviceStream& stream = streams_[slot.index()];
   try {
     queue_chunk(tile, update, first, count, slot.bytes().data(), stream);
-    co_await stream.passed();
-    device_.throw_if_failed();  // a device that failed meanwhile passes every point
+    co_await stream.until_done();
+    device_.throw_if_failed();  // of a failed device every wait ends, its work undone
   } catch (...) {
     // Some of it may be queued, and nothing may write to the tile when this has returned.
     stream.synchronize_quietly();

@@ -154,7 +154,7 @@ async::Task<> GatherSlots::forget(GroupId group) {
     if (!slot.leased() && slot.group() == group) slot.drop();
   }
   // A fill ends when its copies are queued; resident bytes are read until the device was there.
-  if (!p_.device.shares_host_memory()) co_await copies_.passed();
+  if (!p_.device.shares_host_memory()) co_await copies_.until_done();
 }
 
 async::Task<> GatherSlots::invalidate() {

@@ -13,9 +13,9 @@ GroupFill::GroupFill(const Parts& parts)
 async::Task<Event> GroupFill::run(GatherSlot& slot, Priority priority) {
   async::TaskGroup reads;
   try {
-    co_await reads.in_turn(begin(slot, priority, reads));
+    co_await reads.in_turn(begin(slot, priority, reads));  // its error waits for join()
     co_await reads.join();
-    co_return p_.direct ? Event{} : p_.copies.record();
+    co_return p_.host_slots ? Event{} : p_.copies.record();
   } catch (...) {
     p_.hand_overs.forget(slot.group());
     throw;
@@ -23,7 +23,7 @@ async::Task<Event> GroupFill::run(GatherSlot& slot, Priority priority) {
 }
 
 async::Task<> GroupFill::begin(GatherSlot& slot, Priority priority, async::TaskGroup& reads) {
-  if (!p_.direct) slot.fill_from(p_.copies.get());
+  if (!p_.host_slots) slot.fill_from(p_.copies.get());
   co_await take_update(slot);
   for (const std::uint32_t s : p_.partition.group_sections[slot.group().index])
     fill_section(s, slot.memory() + p_.plan.sections[s].joined_offset_bytes, priority, reads);
@@ -34,7 +34,7 @@ async::Task<> GroupFill::take_update(GatherSlot& slot) {
   const GroupId group = slot.group();
   if (!p_.updates.passes_left(group)) co_return;
   p_.hand_overs.open(group, slot.memory());
-  p_.updates.expect(group);
+  p_.updates.note_place(group);
   co_await p_.updates.until_passed(group, Waiting::kInTurn);
   p_.hand_overs.close(group);
   slot.set_updated(GatherSlot::Clock::now());
@@ -59,7 +59,7 @@ async::Task<> GroupFill::fill_tile(std::uint32_t tile, std::byte* target, Priori
   // What the drive holds is old until then.
   co_await p_.updates.until_written({p_.partition.section_of(tile).group});
   TileView view{.weight = target, .weight_in_slot = true};
-  if (p_.direct) {
+  if (p_.host_slots) {
     co_await p_.tiles.read_verified(tile, view, kWeightAlone, priority);
     co_return;
   }
@@ -67,6 +67,6 @@ async::Task<> GroupFill::fill_tile(std::uint32_t tile, std::byte* target, Priori
   view.weight = slot.bytes().data();
   co_await p_.tiles.read_verified(tile, view, kWeightAlone, priority);
   p_.copies.copy(target, view.weight, p_.plan.tiles[tile].weight_bytes);
-  co_await p_.copies.passed();
+  co_await p_.copies.until_done();
 }
 }  // namespace headrace::tiles

@@ -25,7 +25,7 @@ class GroupFill {
     PendingUpdates& updates;
     HandOvers& hand_overs;
     DeviceStream& copies;
-    bool direct;  // reads go to the slot itself: it is host memory
+    bool host_slots;  // gather slots are host memory: reads go there, not by a transfer slot
   };
   explicit GroupFill(const Parts& parts);
 

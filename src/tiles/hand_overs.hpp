@@ -3,10 +3,10 @@
 // them, without being read from the drive again.
 //
 // Example: group b has tiles 4 and 5 on NVMe, and a deferred step has begun. The fill of b opens
-// the group with its slot's memory and waits for the update. The pass over tile 4 asks place_of(4),
-// writes the new weight to its extent's slot and there as well, and hand_over(4) books it. Should
-// tile 5 have no gradient, nobody updates it. When the group's passes are over the fill closes it:
-// take(4) is true, and of b only tile 5 is read.
+// the group with its gather slot's memory and waits for the update. The update of tile 4 asks
+// place_of(4). Its pass writes the new weight to the update slot and there as well, and
+// hand_over(4) books it. Should tile 5 have no gradient, nobody updates it. When the group's passes
+// are over the fill closes it: take(4) is true, and of b only tile 5 is read.
 //
 // A fill that ends early forgets what was booked, so the next one of the group reads every tile.
 #pragma once
@@ -21,7 +21,7 @@
 #include "tiles/device_stream.hpp"
 
 namespace headrace::tiles {
-// Where a tile's new weight goes beside its extent: one or neither.
+// Where a tile's new weight goes beside its update slot: one or neither.
 struct HandOver {
   std::byte* by_pass = nullptr;    // the pass writes it there
   std::byte* by_device = nullptr;  // the device copies it there
@@ -46,10 +46,10 @@ class HandOvers {
   // ---- the update ----
   // The place stays until the group's passes are over.
   HandOver place_of(std::uint32_t tile) const noexcept;
-  // It is there, or queued on its way from `weight`: that is free after passed().
+  // It is there, or queued on its way from `weight`: that is free after until_copied().
   void hand_over(std::uint32_t tile, const HandOver& to, const std::byte* weight);
-  // Ends when the device has passed this point of its copies.
-  async::Task<> passed() { co_await copies_->passed(); }
+  // Ends when the device has made the copies queued so far.
+  async::Task<> until_copied() { co_await copies_->until_done(); }
 
  private:
   const partition::Partition& partition_;

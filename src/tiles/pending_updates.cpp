@@ -43,7 +43,7 @@ async::Task<> PendingUpdates::until_written(GroupId group) {
   if (left != 0) std::rethrow_exception(error_);
 }
 
-void PendingUpdates::expect(GroupId group) noexcept { set(groups_[group.index].expected); }
+void PendingUpdates::note_place(GroupId group) noexcept { set(groups_[group.index].has_place); }
 
 void PendingUpdates::want(GroupId group) noexcept { set(groups_[group.index].wanted); }
 
@@ -75,7 +75,7 @@ void PendingUpdates::begin(const std::vector<std::uint32_t>& tiles) {
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     Group& group = groups_[g];
     group.writes_left = tiles[g];
-    group.expected = group.wanted = false;
+    group.has_place = group.wanted = false;
     group.unstarted = tiles[g] != 0;
     if (group.unstarted) ++unstarted_;
     group.passes_left.store(tiles[g], std::memory_order_release);
@@ -89,7 +89,7 @@ std::optional<GroupId> PendingUpdates::start_next() {
   for (std::size_t i = first_unstarted_; i < order_.size(); ++i) {
     const Group& group = groups_[order_[i]];
     if (!group.unstarted) continue;
-    if (!next && (all_wanted_ || group.expected || !group.held_back)) next = order_[i];
+    if (!next && (all_wanted_ || group.has_place || !group.held_back)) next = order_[i];
     if (!group.wanted) continue;
     next = order_[i];
     break;
@@ -100,12 +100,12 @@ std::optional<GroupId> PendingUpdates::start_next() {
   return GroupId{*next};
 }
 
-void PendingUpdates::passed(GroupId group) noexcept {
+void PendingUpdates::note_pass(GroupId group) noexcept {
   if (groups_[group.index].passes_left.fetch_sub(1, std::memory_order_acq_rel) == 1)
     waiters_.wake();
 }
 
-void PendingUpdates::written(GroupId group) noexcept {
+void PendingUpdates::note_write(GroupId group) noexcept {
   if (--groups_[group.index].writes_left == 0) waiters_.wake();
 }
 

@@ -8,18 +8,19 @@
 //
 // A group with a gradient, from begin() on:
 //
-//   unstarted --start_next()--> started --passed() of each tile--> passed --written()--> written
+//   unstarted --start_next()--> started --note_pass() of each tile--> passed
+//                                        --note_write() of each tile--> written
 //
-// While it is unstarted two flags say whether it may be started. `expected`: a fill has a slot that
-// the new weights can go to. `wanted`: a call waits for it, so it goes before the others. A group
-// that is held back (its weights lie on NVMe, and are gathered from there) needs one of the two:
-// updated earlier, its weights would be written, dropped, and read again.
+// While it is unstarted two flags say whether it may be started. `has_place`: a fill has a slot
+// that the new weights can go to. `wanted`: a call waits for it, so it goes before the others. A
+// group that is held back (its weights lie on NVMe, and are gathered from there) needs one of the
+// two: updated earlier, its weights would be written, dropped, and read again.
 //
 // Example: groups a, b, c on NVMe, two gather slots, prefetch of one group. step() returns. The
-// fill of a, started by next_step(), expects a: a is updated into its slot. The trainer gathers a;
-// that starts the fill of b, which expects b. Now the trainer gathers c out of order: acquire()
-// wants c, and start_next() gives c before b. load() and hashes call want_all(): nobody is held
-// back any more, and they wait for the rest.
+// fill of a, started by next_step(), has a place for a: a is updated into its slot. The trainer
+// gathers a; that starts the fill of b, which has one for b. Now c is gathered out of order:
+// acquire() wants c, and start_next() gives c before b. load() and hashes call want_all(): nobody
+// is held back any more, and they wait for the rest.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -55,10 +56,11 @@ class PendingUpdates {
   // is given up.
   async::Task<> until_passed(GroupId group, Waiting waiting = Waiting::kNow,
                              const async::GiveUp* give_up = nullptr);
-  // Ends when all of it is on its drive, which was started before.
+  // Ends when the group is written. Starts nothing: the group's passes are over. Throws what ended
+  // the updates before that.
   async::Task<> until_written(GroupId group);
   // Its weights have a place to go to: it may be started in its turn.
-  void expect(GroupId group) noexcept;
+  void note_place(GroupId group) noexcept;
   // Somebody waits for it.
   void want(GroupId group) noexcept;
   // All may be started: the rest is waited for.
@@ -69,15 +71,15 @@ class PendingUpdates {
   void begin(const std::vector<std::uint32_t>& tiles);
   bool all_started() const noexcept { return unstarted_ == 0; }
   // The group to start: one that is wanted; or else the first in order that may be started. A group
-  // whose weights go to NVMe and are gathered from there is held back until it is expected, so that
-  // they reach its gather slot without being read again.
+  // whose weights go to NVMe and are gathered from there is held back until they have a place, so
+  // that they reach its gather slot without being read again.
   std::optional<GroupId> start_next();
   // Until there may be another answer.
   async::Waiters::Changed changed() noexcept { return waiters_.changed(); }
   void wake() noexcept { waiters_.wake(); }
   // One of a group's tiles.
-  void passed(GroupId group) noexcept;
-  void written(GroupId group) noexcept;
+  void note_pass(GroupId group) noexcept;
+  void note_write(GroupId group) noexcept;
   // No more is done: who waits for what is left, now or later, gets the error.
   void fail(const std::exception_ptr& error) noexcept;
   // Nothing was changed and nothing is pending any more.
@@ -91,7 +93,7 @@ class PendingUpdates {
     std::uint32_t writes_left = 0;
     std::atomic<std::uint32_t> first_use{0};  // since begin(); 0: not used
     bool held_back = false;
-    bool unstarted = false, expected = false, wanted = false;
+    bool unstarted = false, has_place = false, wanted = false;
   };
   void put_in_order() noexcept;
   void set(bool& flag) noexcept;

@@ -68,9 +68,11 @@ class TileStore {
   void refuse_after_stall(std::string_view call) const;
 
   // Brings what lies on NVMe into the slot and checks the record's header; its chunks are verified
-  // by the pass.
+  // by the pass. The tier repeats a read that fails once. Bytes that differ from a header or
+  // checksum are not read again.
   async::Task<> read(std::uint32_t tile, TileView view, TileParts parts, swap::Priority priority);
-  // Writes what lies in the slot back as the next generation, which `pass` has sealed.
+  // Writes what lies in the slot back as the next generation, with the checksums of the pass that
+  // sealed it. For this run alone: nothing resumes from a swap file.
   async::Task<> write(std::uint32_t tile, TileView view, TileParts parts);
   // Reads likewise, and verifies what came: what is not worked on at once.
   async::Task<> read_verified(std::uint32_t tile, TileView view, TileParts parts,

@@ -70,7 +70,7 @@ async::Task<> Updates::stop() {
   try {
     co_await runner_.join();
   } catch (const std::exception&) {
-    // Whoever waited for it was told; nobody does now.
+    // Whoever waited for it was told. If nobody did, close() logs it.
   }
 }
 
@@ -78,16 +78,20 @@ async::Task<> Updates::run() {
   async::TaskGroup tiles;
   std::exception_ptr error;
   try {
-    co_await tiles.in_turn(start_groups(tiles));
+    co_await tiles.in_turn(start_groups(tiles));  // its error waits for join()
     co_await tiles.join();
   } catch (...) {
     error = std::current_exception();
+  }
+  if (error && deferred_step_ != 0) {
+    error = std::make_exception_ptr(of_deferred_step(error));
+    p_.on_deferred_failure(error);
   }
   if (stopping_ && !error) {  // fills may wait for groups that are not, or not wholly, updated
     error = std::make_exception_ptr(
         Error(Code::kWrongState, "the engine was closed before all of a step was updated"));
   }
-  if (error) error = end_early(error);
+  if (error) end_early(error);
   running_ = false;
   p_.pending.wake();
   if (error) std::rethrow_exception(error);
@@ -103,25 +107,20 @@ async::Task<> Updates::start_groups(async::TaskGroup& tiles) {
   }
 }
 
-// Books that no more is done, and returns what is thrown for it.
+// Books that no more is done, and why.
 //
-// Example: tile 3 of a step fails to be read. Where step() waits and no tile has been changed, the
-// step was not made: nothing is pending any more, and it may be called again. Where tile 2 was
-// changed, or step() returned long ago, 2 is a step ahead of 3: who asks for what is left gets the
-// error, and the engine has failed.
-std::exception_ptr Updates::end_early(std::exception_ptr error) {
+// Example: tile 3 of a step fails to be read. Where step() waits and no pass has begun, the step
+// was not made: nothing is pending any more, and it may be called again. Where the pass over tile 2
+// has begun, or step() returned long ago, 2 may be a step ahead of 3: who asks for what is left
+// gets the error, and the engine has failed.
+void Updates::end_early(const std::exception_ptr& error) {
   elements_ = 0;  // what it took says nothing of where updates are faster
   if (on_device_) steps_on_device_.fetch_sub(1, std::memory_order_relaxed);
-  if (deferred_step_ != 0 && !stopping_) {
-    error = std::make_exception_ptr(of_deferred_step(error));
-    p_.on_deferred_failure(error);
-  }
   if (deferred_step_ != 0 || began()) {
     p_.pending.fail(error);
   } else {
     p_.pending.forget();
   }
-  return error;
 }
 
 // Names the step, which returned long ago.
@@ -151,7 +150,7 @@ async::Task<> Updates::start_group(GroupId group, async::TaskGroup& tiles) {
       if (!p_.tiles.needs_slot(t)) {
         // Resident tiles are bound by memory bandwidth: one after another, each on all workers.
         async::Task<> update = update_tile(t, pinned::SlotLease());
-        co_await tiles.in_turn(std::move(update));
+        co_await tiles.in_turn(std::move(update));  // its error waits for join(), too
         continue;
       }
       pinned::SlotLease slot = co_await p_.tiles.slots().acquire();
@@ -201,11 +200,11 @@ async::Task<> Updates::read_pass_write(std::uint32_t tile, TileView view) {
   }
   async::TaskGroup ways_out;
   if (gathered) p_.hand_overs.hand_over(tile, gathered, view.weight);
-  p_.pending.passed(group);
-  if (gathered.by_device != nullptr) ways_out.spawn(p_.hand_overs.passed());
+  p_.pending.note_pass(group);
+  if (gathered.by_device != nullptr) ways_out.spawn(p_.hand_overs.until_copied());
   ways_out.spawn(p_.tiles.write(tile, view, kWholeTile));
   co_await ways_out.join();
-  p_.pending.written(group);
+  p_.pending.note_write(group);
 }
 
 // A device updates between the CPU's two passes over what has checksums; without any there are

@@ -36,7 +36,8 @@ class Updates {
     optimizer_cpu::UpdateFunction update;
     // Told where updates are faster, once that is known.
     std::function<void(const UpdatePlace& place)> on_place;
-    // Told what ended a deferred step's updates, before who waits for them is.
+    // Told what ended a deferred step's updates, before who waits for them is. Not of their being
+    // dropped by stop().
     std::function<void(const std::exception_ptr& error)> on_deferred_failure;
   };
   explicit Updates(const Parts& parts);
@@ -50,9 +51,10 @@ class Updates {
   // Ends when all of it is on its drives; throws what ended it before that, and where it is given
   // up, with all of it going on.
   async::Task<> finish(const async::GiveUp* give_up = nullptr);
-  // Likewise, but starts nothing more, and throws nothing.
+  // Ends what is under way, starts nothing more, and throws nothing.
   async::Task<> stop();
-  // Has a tile been changed since start()? Then there is no way back.
+  // Has a pass over a tile begun since start()? Then there is no way back, though a checksum may
+  // end that very pass. A failed read and a fault in a record's header come before it.
   bool began() const noexcept { return began_.load(); }  // any thread
 
   // Any thread. Time with an update under way; time of all update threads in passes.
@@ -65,7 +67,7 @@ class Updates {
  private:
   async::Task<> run();
   async::Task<> start_groups(async::TaskGroup& tiles);
-  std::exception_ptr end_early(std::exception_ptr error);
+  void end_early(const std::exception_ptr& error);
   async::Task<> start_group(GroupId group, async::TaskGroup& tiles);
   async::Task<> update_tile(std::uint32_t tile, pinned::SlotLease slot);
   async::Task<> read_pass_write(std::uint32_t tile, TileView view);

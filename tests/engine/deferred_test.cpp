@@ -3,6 +3,7 @@
 // throws when they fail, what they move.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -46,15 +47,21 @@ class Deferred : public ::testing::Test {
     parts.make_drive = [this](async::Conductor& conductor, swap::DriveOptions options) {
       return std::make_unique<testing::FailingDrive>(
           conductor, std::move(options), [this](const swap::Transfer& transfer) {
-            if (transfer.kind == swap::IoKind::kWrite) return writes_fail_.load();
+            if (transfer.kind == swap::IoKind::kWrite) {
+              if (writes_fail_) ++failed_writes_;
+              return writes_fail_.load();
+            }
             if (reads_are_slow_) std::this_thread::sleep_for(std::chrono::milliseconds(20));
             if (reads_fail_ == ReadsFail::kAtOnePlace && !bad_place_)
               bad_place_ = transfer.offset_bytes;  // one failure is repeated and not seen
             return reads_fail_ == ReadsFail::kAll || bad_place_ == transfer.offset_bytes;
           });
     };
-    return std::make_unique<Engine>(engine::engine_with_parts(
-        settings, EngineOptions{.log = [](LogLevel, std::string_view) {}}, parts));
+    const auto log = [this](LogLevel level, std::string_view text) {
+      if (level == LogLevel::kError) logged_errors_ += std::string(text) + "\n";
+    };
+    return std::make_unique<Engine>(
+        engine::engine_with_parts(settings, EngineOptions{.log = log}, parts));
   }
 
   // `then` after a step leads to the same bits in both modes.
@@ -98,6 +105,8 @@ class Deferred : public ::testing::Test {
   }
 
   std::atomic<bool> writes_fail_{false}, reads_are_slow_{false};
+  std::atomic<int> failed_writes_{0};
+  std::string logged_errors_;
   std::atomic<ReadsFail> reads_fail_{ReadsFail::kNone};
   std::optional<std::uint64_t> bad_place_;  // conductor only
   const testing::TemporaryDirectory directory_;
@@ -182,6 +191,31 @@ TEST_F(Deferred, AnErrorIsThrownByTheCallThatWaitsAndNamesTheStep) {
     EXPECT_NE(said.find("swap out"), std::string::npos) << said;
     EXPECT_CODE(Code::kFailed, (void)engine->gather({0}), "the deferred update of step 2");
     engine->close();
+    EXPECT_EQ(logged_errors_, "") << "a call has thrown it";
+  }
+}
+
+TEST_F(Deferred, AnErrorThatNoCallHasThrownIsLoggedByCloseAndNamesItsCause) {
+  // The writes fail before close() is called, or while it waits for them.
+  for (const bool before_close : {true, false}) {
+    SCOPED_TRACE(before_close ? "before close" : "during close");
+    writes_fail_ = false;
+    failed_writes_ = 0;
+    logged_errors_.clear();
+    const auto engine = engine_of(settings());
+    ScriptedTrainer trainer(*engine, kGroups);
+    trainer.step(usual());
+    engine->finish_step();
+    trainer.run(usual());
+    writes_fail_ = true;
+    trainer.end_step();
+    while (before_close && failed_writes_ < 2) std::this_thread::yield();  // one is repeated
+    engine->close();
+    EXPECT_NE(logged_errors_.find("the deferred update of step 2: swap out"), std::string::npos)
+        << logged_errors_;
+    EXPECT_NE(logged_errors_.find("EIO"), std::string::npos) << logged_errors_;
+    EXPECT_EQ(std::ranges::count(logged_errors_, '\n'), 1) << logged_errors_;
+    EXPECT_EQ(directory_.entries(), 0u);
   }
 }
 
@@ -311,6 +345,7 @@ TEST_F(Deferred, AnInterruptBeforeTheyEndLeavesOnlyClose) {
   engine->interrupt();
   EXPECT_CODE(Code::kInterrupted, (void)engine->gather(kLast), "interrupted");
   engine->close();
+  EXPECT_EQ(logged_errors_, "");
   EXPECT_EQ(directory_.entries(), 0u);
 }
 

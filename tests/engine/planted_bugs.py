@@ -30,7 +30,7 @@ BUGS = [
     ("weights that are handed over are not copied", "src/tiles/tile_pass.cpp",
      "  if (with.weight_copy == nullptr) return;\n", "  return;\n"),
     ("a group counts as updated before its pass has run", "src/tiles/updates.cpp",
-     "  began_.store(true);\n", "  began_.store(true);\n  p_.pending.passed(group);\n"),
+     "  began_.store(true);\n", "  began_.store(true);\n  p_.pending.note_pass(group);\n"),
     ("an update slot is given back before it is written", "src/tiles/updates.cpp",
      "  const TileView view = p_.tiles.view(tile, slot ? slot.bytes() : std::span<std::byte>{});\n",
      "  const TileView view = p_.tiles.view(tile, slot ? slot.bytes() : std::span<std::byte>{});\n"

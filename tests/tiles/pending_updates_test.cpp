@@ -51,9 +51,9 @@ class PendingUpdatesTest : public ::testing::Test {
 
 TEST_F(PendingUpdatesTest, AfterAFailureOnlyWhatWasDoneBeforeItCountsAsDone) {
   pending_.begin({1, 2});
-  pending_.passed({0});
-  pending_.written({0});
-  pending_.passed({1});
+  pending_.note_pass({0});
+  pending_.note_write({0});
+  pending_.note_pass({1});
   const Outcome passed_before(pending_.until_passed({1})),
       written_before(pending_.until_written({1}));
   EXPECT_EQ(passed_before.text + ", " + written_before.text, "waits, waits");
@@ -78,7 +78,7 @@ TEST_F(PendingUpdatesTest, AStepThatChangedNothingLeavesNothingPending) {
   EXPECT_TRUE(pending_.passes_left({1}));
   const Outcome next(pending_.until_passed({1}));
   EXPECT_EQ(next.text, "waits");
-  pending_.passed({1});
+  pending_.note_pass({1});
   EXPECT_EQ(next.text, "done");
 }
 }  // namespace
