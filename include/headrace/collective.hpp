@@ -1,32 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-// headrace/collective.hpp: the seam between ranks.
+// headrace/collective.hpp: the seam between the ranks of an engine.
 //
-// An engine needs no more than this of whatever carries bytes between ranks. The library brings
-// ranks in one process and ranks over NCCL (headrace/nccl.hpp); a trainer may bring its own, over
-// MPI or torch's process groups. Each rank holds one Collective, and all of them make the same
-// calls in the same order. Only the data differ.
+// Each rank holds one Collective, and all of them make the same calls in the same order. Only the
+// data differ. make_collective() (headrace/transport.hpp) makes one over whatever carries bytes
+// between ranks; make_nccl_collective() (headrace/nccl.hpp) one over NCCL; a trainer may bring its
+// own.
 //
 // An engine calls, where there are several ranks:
 //
-//   exchange        at freeze three: of 24 bytes; of 32 for each parameter and 24 for each group;
-//                   of 8 for each line of the settings. After that 16 bytes for each gather, step,
-//                   discard and change of the group whose gradients are collected: latency counts
-//   all_gather      one per section (a group's parameters of one dtype) of a gather, unless every
-//                   rank still holds them
-//   reduce_scatter  one per trained section, when another group's gradients come, and at the step
-//   all_reduce_sum  one per step, of 2 doubles and one per parameter
-//   barrier         none
-//   abort           when it has failed
+//   exchange     at freeze three: of 24 bytes; of 32 for each parameter and 24 for each group; of 8
+//                for each line of the settings. After that at each gather, step, discard and change
+//                of the group whose gradients are collected: 16 bytes and 1 bit for each of that
+//                group's parameters. At each step one of 16 bytes for each 65,536 parameters of a
+//                rank. Latency counts
+//   all_gather   one per section (a group's parameters of one dtype) of a gather, unless every rank
+//                still holds them
+//   all_to_all   one per trained section, when another group's gradients come, and at the step
+//   abort        when it has failed
 //
 // Two ranks that meet in different calls, over a Collective that compares them:
 //
 //   rank 0  all_gather({7, "gather of h.3"}, stream, {data, 4096})
-//   rank 1  all_reduce_sum({7, "gradient norm"}, values, 5)
+//   rank 1  exchange({7, "step"}, mine, all)
 //
 //   Each tells the other what it called: which function, the tag, the size. The two differ, so
 //   neither is carried out, and both end in kPeerLost with the same text:
-//     rank 1 called all_reduce_sum 'gradient norm' (sequence 7, 5 values) where rank 0 called
-//     all_gather 'gather of h.3' (sequence 7, 4096 bytes): neither was carried out, ...
+//     rank 1 called exchange 'step' (sequence 7, 16 bytes) where rank 0 called all_gather
+//     'gather of h.3' (sequence 7, 4096 bytes): neither was carried out, ...
 //   Every later call on either rank throws that text again.
 //
 // That is the second line of defence. The engine's ranks exchange what they are about to do first:
@@ -52,8 +52,7 @@ struct CollectiveTag {
 // Threads: the trainer's, one call at a time per rank; abort() from any, beside a call that waits.
 // Order:   stream-ordered: a call sees what was queued on `stream` before it, later work on
 //          `stream` sees its result. It may return before the work is done; memory that it was
-//          given stays until the stream has passed it. A call without a stream is done when it
-//          returns.
+//          given stays until the stream has passed it. exchange() is done when it returns.
 // Throws headrace::Error kPeerLost when another rank left, called something else, or did not come
 //          within the deadline; from then on every call throws it. kInvalidArgument for a size that
 //          cannot be divided: nothing was sent, and the next call may follow.
@@ -65,19 +64,15 @@ class Collective {
 
   // `whole` is world_size equal pieces; this rank's own piece is in its place already.
   virtual void all_gather(CollectiveTag tag, Stream stream, DeviceSpan whole) = 0;
-  // Sums world_size buffers of `elements` (a multiple of world_size) elementwise in rank order, in
-  // f32, rounding once to `dtype`; afterwards this rank's 1/world_size piece of `buffer` holds the
-  // sum, the rest is unspecified.
-  virtual void reduce_scatter(CollectiveTag tag, Stream stream, void* buffer, DType dtype,
-                              std::uint64_t elements) = 0;
-  // values[i] becomes the sum over ranks, added in rank order: equal on all ranks. Blocks.
-  virtual void all_reduce_sum(CollectiveTag tag, double* values, std::uint64_t count) = 0;
+  // give[r] goes to rank r; it has the same size on every rank. Rank r finds the other ranks' pieces
+  // for it at `take`, in rank order and one behind the other: (world_size - 1) * give[r].size_bytes.
+  // This rank's own piece is not read.
+  virtual void all_to_all(CollectiveTag tag, Stream stream, std::span<const DeviceSpan> give,
+                          void* take) = 0;
   // all[r * mine.size() + i] becomes rank r's mine[i]. Host memory; `mine` is of the same size on
-  // every rank, `all` world_size times that and apart from it. Blocks.
-  // Without an implementation of its own: one all_reduce_sum, with six bytes in each value.
+  // every rank, `all` world_size times that and apart from it. Blocks until every rank has come.
   virtual void exchange(CollectiveTag tag, std::span<const std::byte> mine,
-                        std::span<std::byte> all);
-  virtual void barrier(CollectiveTag tag) = 0;
+                        std::span<std::byte> all) = 0;
   // After a local failure: every rank's pending and later calls end in kPeerLost with `why`. Never
   // throws, and waits for nobody.
   virtual void abort(std::string_view why) noexcept = 0;

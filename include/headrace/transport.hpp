@@ -3,8 +3,12 @@
 // a c10d process group (headrace/torch/c10d.hpp), MPI (headrace/mpi.hpp).
 //
 // A transport moves bytes and nothing else. It compares no calls, adds nothing up and knows no
-// deadline: the library does that above it, once for all of them. So an adapter for another
+// deadline: make_collective() does that above it, once for all of them. So an adapter for another
 // transport is small, and a trainer may bring its own.
+//
+//   auto transport = make_mpi_transport(MPI_COMM_WORLD);
+//   EngineOptions options{.device = device};
+//   options.collective = make_collective({.transport = transport, .device = device});
 //
 // Two ranks exchange the halves of their buckets; rank 1 comes later:
 //
@@ -94,6 +98,30 @@ class Transport {
   // not told. When it has returned, no pending call is left.
   virtual void abort() noexcept = 0;
 };
+
+struct CollectiveOptions {
+  std::shared_ptr<Transport> transport = nullptr;
+  std::shared_ptr<Device> device = nullptr;  // the engine's; null: the CPU
+  // How long a call waits for the other ranks. At a quarter of it `warn` names who is late.
+  std::chrono::milliseconds deadline = std::chrono::minutes(10);
+  // One line without its end, on a thread of the collective's. Null: to stderr.
+  std::function<void(const std::string& line)> warn = nullptr;
+  // Of pinned host memory, where the transport does not reach the device's memory: pieces pass
+  // through it in chunks.
+  std::uint64_t staging_bytes = std::uint64_t{32} << 20;
+};
+
+// The engine's collective over a transport, whatever it is. It compares the ranks' calls, names
+// both sides of a difference and who is late, and ends all ranks with the cause when one fails.
+//
+// Calls: exchange() compares at once. all_gather() and all_to_all() pass at the transport's speed
+//        and are compared where a rank waits for more than 50 ms, and at the next exchange().
+// Failure: kPeerLost, then and ever after. abort() and a rank's end show within a quarter of a
+//        second where another rank waits. A rank that dies without a word is named by its silence,
+//        within two seconds of the transport's error.
+// Threads: the seam's. One of its own, headrace-ranks, posts a sign of life twice a second.
+// Throws headrace::Error kInvalidArgument: no transport, no deadline, no staging.
+std::shared_ptr<Collective> make_collective(const CollectiveOptions& options);
 
 // One transport for each of `world_size` threads of this process.
 std::vector<std::shared_ptr<Transport>> make_thread_transports(std::uint32_t world_size);

@@ -74,7 +74,7 @@ std::uint64_t Startup::bookkeeping_bytes(const Partition& partition) const {
          ranks::Gradients::bookkeeping_bytes(partition) +
          tiles::PendingUpdates::bookkeeping_bytes(partition) +
          tiles::Updates::bookkeeping_bytes(partition) +
-         ranks::RankCalls::bookkeeping_bytes(partition.world_size) +
+         ranks::RankCalls::bookkeeping_bytes(registry_, partition.world_size) +
          base::TraceRecorder::bookkeeping_bytes(in_.trace_events) +
          partition.tiles.size() * (sizeof(residency::TilePlan) + 1) +
          partition.sections.size() * (sizeof(residency::SectionPlan) + sizeof(std::uint64_t)) +

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.hpp"
+#include "base/sizes.hpp"
 #include "base/units.hpp"
 #include "headrace/error.hpp"
 #include "residency/plan_rows.hpp"
@@ -36,6 +37,8 @@ RecordLayout record_layout(const optimizer_cpu::StateStreams& streams, std::uint
 namespace {
 constexpr std::uint64_t kFrameBytes = 256 * base::kKiB;
 constexpr std::uint64_t kScratchBytes = 256 * base::kKiB;
+// What ranks take from each other at a time.
+constexpr std::uint64_t kExchangeBytes = 32 * base::kMiB;
 // Of an update on the device: one chunk comes back while one is updated and one goes there, each
 // copy long enough that what it costs to begin one does not count.
 constexpr std::uint32_t kDeviceUpdateSlots = 3;
@@ -235,6 +238,7 @@ class Planner {
   };
   void lay_out_slots(Plan& plan, const Choice& choice) const;
   Groups measure_groups(Plan& plan, const Choice& choice) const;
+  void lay_out_bucket(Plan& plan, std::uint64_t largest) const;
   void lay_out_gathers(Plan& plan, const Choice& choice, const Groups& groups) const;
   void lay_out_tiles(Plan& plan, const Choice& choice) const;
   void lay_out_device_updates(Plan& plan) const;
@@ -276,7 +280,8 @@ void Planner::lay_out_residents(Plan& plan, const Choice& choice) const {
     const Section& section = part_.sections[s];
     if (section.frozen) continue;
     SectionPlan& out = plan.sections[s];
-    out.gradient_dtype = in_.groups[section.group].repeated_gradients ? DType::kF32 : section.dtype;
+    const bool sums = part_.world_size > 1 || in_.groups[section.group].repeated_gradients;
+    out.gradient_dtype = sums ? DType::kF32 : section.dtype;
     out.gradient = take(plan, section.shard_elements * size_bytes(out.gradient_dtype), "gradients");
   }
   const std::uint64_t before_state = plan.arena_bytes;
@@ -299,18 +304,32 @@ void Planner::lay_out_slots(Plan& plan, const Choice& choice) const {
   const Groups groups = measure_groups(plan, choice);
   if (groups.gathered > 0) lay_out_gathers(plan, choice, groups);
   if (part_.world_size > 1) {
-    plan.bucket_bytes = groups.largest_bucket;
-    if (in_.device_shares_host_memory) {
-      plan.bucket_memory = take(plan, groups.largest_bucket, "gradient bucket");
-    } else {
-      add_row(plan, "gradient bucket", "device", groups.largest_bucket);
-    }
+    lay_out_bucket(plan, groups.largest_bucket);
   }
   lay_out_tiles(plan, choice);
   if (!in_.device_shares_host_memory)
     plan.load_staging = take(plan, groups.largest, "load staging");
   plan.scratch = take(plan, kScratchBytes, "scratch");
   add_row(plan, "gradients in the trainer's hands", "host (yours)", groups.largest_gradients);
+}
+
+// Ranks exchange a bucket in parts of whole blocks, so that what they take from each other is the
+// same for any group and any number of ranks.
+void Planner::lay_out_bucket(Plan& plan, std::uint64_t largest) const {
+  std::uint64_t shard = 0;
+  for (const Section& section : part_.sections) {
+    if (!section.frozen) shard = std::max(shard, section.shard_elements);
+  }
+  const std::uint64_t part = kExchangeBytes / sizeof(float) / part_.world_size;
+  plan.exchange_elements = std::min(
+      shard, std::max(part / base::kBlockElements, std::uint64_t{1}) * base::kBlockElements);
+  plan.exchange_offset_bytes = largest;
+  plan.bucket_bytes = largest + (part_.world_size - 1) * plan.exchange_elements * sizeof(float);
+  if (in_.device_shares_host_memory) {
+    plan.bucket_memory = take(plan, plan.bucket_bytes, "gradient bucket");
+  } else {
+    add_row(plan, "gradient bucket", "device", plan.bucket_bytes);
+  }
 }
 
 Planner::Groups Planner::measure_groups(Plan& plan, const Choice& choice) const {
