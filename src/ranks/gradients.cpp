@@ -211,6 +211,14 @@ void Gradients::discard() {
   forget();
 }
 
+std::unique_lock<std::mutex> Gradients::begin_hash() {
+  if (p_.partition.world_size == 1) return {};
+  auto one_at_a_time = p_.ranks.lock();
+  const std::lock_guard lock(mutex_);
+  meet({.kind = RankCall::Kind::kHash});
+  return one_at_a_time;
+}
+
 void Gradients::clear() {
   const auto one_at_a_time = p_.ranks.lock();
   const std::lock_guard lock(mutex_);

@@ -62,6 +62,10 @@ class Gradients {
   void discard();
   void clear();
 
+  // Trainer thread, collective: with several ranks, the ranks come to a hash together. No other
+  // collective call of this rank begins while the result lives.
+  std::unique_lock<std::mutex> begin_hash();
+
   // After finish():
   const std::uint8_t* received() const noexcept { return received_.data(); }
   const std::byte* of_section(std::uint32_t section) const;

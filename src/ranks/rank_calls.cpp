@@ -50,6 +50,8 @@ std::string RankCalls::text_of(RankCall::Kind kind, GroupId group) const {
       return "step";
     case RankCall::Kind::kDiscard:
       return "discard_gradients";
+    case RankCall::Kind::kHash:
+      return "a hash of parameters or optimizer state";
   }
   return "an unknown call";
 }

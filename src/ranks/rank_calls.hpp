@@ -40,7 +40,7 @@ struct StepTerms {
 
 // What one rank is about to do. `wide`: gradients come that are not of their section's type.
 struct RankCall {
-  enum class Kind : std::uint8_t { kOpenBucket, kGather, kStep, kDiscard };
+  enum class Kind : std::uint8_t { kOpenBucket, kGather, kStep, kDiscard, kHash };
   Kind kind = Kind::kStep;
   GroupId group = {};    // of kOpenBucket and kGather
   bool join = false;     // of kGather: the other ranks' shards are not here yet

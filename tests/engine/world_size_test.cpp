@@ -3,6 +3,8 @@
 // W computes micro-batches r, W + r, 2W + r and so on.
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <random>
@@ -63,10 +65,11 @@ bool has_gradient(const Case& of, std::uint32_t step, std::uint32_t micro_batch,
   return random() % 3 != 0 && (id.index != 2 || step == 1);
 }
 
-// Masters, moments and weights by parameter, and each step's norm.
+// Masters and moments by parameter, each step's norm, and the hashes.
 struct Outcome {
   std::map<std::tuple<std::uint32_t, int>, std::vector<std::uint32_t>> values;
   std::vector<std::tuple<double, std::uint64_t>> steps;
+  std::array<std::string, 2> hashes;
   bool operator==(const Outcome&) const = default;
 };
 
@@ -113,6 +116,7 @@ class Trainer {
           {.learning_rate = 1e-2f, .gradient_scale = 1.0f / kMicroBatches, .max_norm = 1.0f});
       outcome.steps.emplace_back(result.gradient_norm, result.parameters_updated);
     }
+    outcome.hashes = {engine_.hash_parameters(), engine_.hash_optimizer_state()};
     collect(engine_, outcome);
     return outcome;
   }
@@ -174,6 +178,7 @@ Outcome train(const Case& of, std::uint32_t world, device::HostFlavour flavour) 
   for (const std::string& error : errors) EXPECT_EQ(error, "");
   for (std::uint32_t r = 1; r < world; ++r) {
     EXPECT_EQ(outcomes[r].steps, outcomes[0].steps);
+    EXPECT_EQ(outcomes[r].hashes, outcomes[0].hashes);
     for (auto& [key, words] : outcomes[0].values) {
       const auto& part = outcomes[r].values.at(key);
       for (std::size_t e = 0; e < words.size(); ++e) words[e] |= part[e];
@@ -190,6 +195,7 @@ TEST_P(WorldSize, ChangesNoBit) {
     SCOPED_TRACE(std::to_string(world) + " ranks");
     const Outcome together = train(GetParam(), world, device::HostFlavour::kLate);
     EXPECT_EQ(together.steps, alone.steps);
+    EXPECT_EQ(together.hashes, alone.hashes);
     for (const auto& [key, words] : alone.values)
       EXPECT_TRUE(words == together.values.at(key)) << "parameter " << std::get<0>(key);
   }
