@@ -8,7 +8,7 @@
 //
 // An engine calls, where there are several ranks:
 //
-//   exchange     at freeze three: of 24 bytes; of 32 for each parameter and 24 for each group; of 8
+//   exchange     at freeze four: of 32 bytes; of 24; of 32 for each parameter and 24 for each group; of 8
 //                for each line of the settings. After that at each gather, step, discard and change
 //                of the group whose gradients are collected: 16 bytes and 1 bit for each of that
 //                group's parameters. At each step one of 16 bytes for each 65,536 parameters of a

@@ -96,7 +96,17 @@ void EngineCore::freeze() {
     for (std::uint32_t g = 0; g < registry_.groups().size(); ++g)
       registry_.group({g}).repeated_gradients = true;
   }
-  running_ = engine::Startup(inputs_, registry_, failure_).run();
+  const ranks::LocalRanks local = ranks::find_local_ranks(*inputs_.collective);
+  const std::string settings = inputs_.settings.to_json();
+  std::vector<std::string> given = inputs_.settings.nvme_paths;
+  for (std::string& path : inputs_.settings.nvme_paths)
+    path = ranks::path_of_rank(path, inputs_.collective->rank(), local.local_rank);
+  try {
+    running_ = engine::Startup(inputs_, local, settings, registry_, failure_).run();
+  } catch (...) {
+    inputs_.settings.nvme_paths = std::move(given);  // freeze() may be called again
+    throw;
+  }
   plan_report_ = running_->plan.report;
   phase_ = Phase::kRunning;
 }

@@ -11,7 +11,14 @@ struct Limit {
   std::uint64_t value = 0;
   std::string source;  // "cgroup memory.max of /sys/fs/cgroup/job", "MemAvailable in
                        // /proc/meminfo", "CPU affinity", ...
+  std::string place;   // of memory: processes with the same one on a machine share it
 };
+
+// The same for all processes of a running machine, its containers too, and for no other.
+std::string machine_identity(const std::string& root = "");
+// The CPUs that this process may run on, and its control group where that has a quota: processes
+// with the same one on a machine share them.
+std::string cpu_identity(const std::string& root = "");
 
 // The least of: memory the cgroup (v1 or v2, this one and every ancestor: max and high) leaves
 // beyond what it uses already, what RLIMIT_AS leaves beyond what is mapped, and MemAvailable. What
@@ -19,9 +26,9 @@ struct Limit {
 Limit memory_left(const std::string& root = "");
 
 // The least of: CPU affinity and cgroup CPU quota (v1, v2, all ancestors; rounded up), both divided
-// by `ranks_on_host`, and SLURM_CPUS_PER_TASK, which is per rank already; at least 1. Throws
+// by the `ranks` that share them, and SLURM_CPUS_PER_TASK, which is per rank already; at least 1. Throws
 // kSettings for a SLURM_CPUS_PER_TASK that is no number above 0; empty counts as not set.
-Limit usable_cpus(std::uint32_t ranks_on_host = 1, const std::string& root = "");
+Limit usable_cpus(std::uint32_t ranks = 1, const std::string& root = "");
 
 // The CPUs that this process may run on, per NUMA node that has any of them. One list, or none,
 // where there is nothing to choose.

@@ -72,7 +72,8 @@ class RankCalls {
   // What rank `rank` said then of parameter `index` of that group.
   bool present(std::uint32_t rank, std::size_t index) const noexcept;
   // Collective: throws kPeerLost naming what a rank registered or set otherwise than rank 0.
-  void compare_registration(const Settings& settings);
+  // `settings` as Settings::to_json() gives them.
+  void compare_registration(const std::string& settings);
 
   static std::uint64_t bookkeeping_bytes(const partition::Registry& registry,
                                          std::uint32_t world_size) noexcept;
@@ -111,7 +112,7 @@ class RankCalls {
   Collective& collective_;
   const partition::Registry& registry_;
   std::mutex mutex_;
-  std::uint64_t sequence_ = 0;
+  std::uint64_t sequence_ = 1;  // 0 was find_local_ranks()
   const Said& said(std::uint32_t rank) const noexcept;
   // Of this rank; of all ranks. A Said, and a bit for each parameter of the open group.
   std::vector<std::byte> message_, messages_;
