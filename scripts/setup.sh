@@ -12,6 +12,7 @@
 #   with_cuda=toolkit  a CUDA toolkit too, which compiles kernels and needs no GPU
 #   with_cuda=gpu      that, and LibTorch with the packages that its GPU part needs
 #   with_plots=1       what scripts/report draws pages with, which its test needs
+#   llvm_tools="clang-format clang-tidy"   these, in the versions of cmake/*_wheels.txt
 #
 # What is there is decided by looking at the tools and headers themselves, so that any system will
 # do; only what is missing is asked of apt, and whether this system is served is decided by the
@@ -52,6 +53,10 @@ missing=()             # "need oldest found packages..."
 packages=()            # to install
 torch_root="" torch_from=""
 cuda_root="" cuda_from=""
+llvm_tools=${llvm_tools:-}
+declare -A llvm_tool=()  # name -> program
+declare -A llvm_fetch_mb=([clang-format]=2 [clang-tidy]=38)
+declare -A llvm_disk_mb=([clang-format]=3 [clang-tidy]=120)
 
 compiler() { printf '%s' "${CXX:-g++}"; }
 first_version() { grep -oE '[0-9]+(\.[0-9]+)+|[0-9]+' | head -n 1; }
@@ -136,7 +141,8 @@ is_needed() {
     [ -n "$with_plots" ]
     return
   fi
-  [ "$1" != pip ] || [ -z "$torch_root" ] || { [ -n "$with_cuda" ] && [ -z "$cuda_root" ]; }
+  [ "$1" != pip ] || [ -z "$torch_root" ] || { [ -n "$with_cuda" ] && [ -z "$cuda_root" ]; } ||
+    [ -n "$(missing_llvm_tools)" ]
 }
 
 newest_is() { [ "$(printf '%s\n%s\n' "$1" "$2" | sort -V | tail -n 1)" = "$1" ]; }  # $1 >= $2
@@ -229,6 +235,36 @@ find_cuda() {
 toolkit_is_whole() { [ -n "$(nvcc_version "$1/nvidia/cu13/bin/nvcc")" ]; }
 fetch_cuda() { fetch_wheels "cuda-$(cuda_version)" "$cuda_wheels" toolkit_is_whole; }
 
+# ---- clang-format, clang-tidy: this machine's if its major version is ours, else the wheel's ----
+
+llvm_wheels() { printf 'cmake/%s_wheels.txt' "${1//-/_}"; }
+llvm_version() { sed -n "s/^$1==//p" "$(llvm_wheels "$1")"; }
+llvm_major() { "$1" --version 2>/dev/null | first_version | cut -d. -f1; }
+
+find_llvm_tools() {
+  local name version program
+  for name in $llvm_tools; do
+    version=$(llvm_version "$name")
+    for program in "$name" "$name-${version%%.*}" \
+      "$(cache_folder)/$name-$version/${name/-/_}/data/bin/$name"; do
+      if [ "$(llvm_major "$program" || true)" = "${version%%.*}" ]; then
+        llvm_tool[$name]=$program
+        break
+      fi
+    done
+  done
+}
+
+missing_llvm_tools() {
+  local name
+  for name in $llvm_tools; do if [ -z "${llvm_tool[$name]:-}" ]; then printf '%s ' "$name"; fi; done
+}
+
+llvm_tool_is_whole() { [ -n "$(llvm_major "$2/${1/-/_}/data/bin/$1")" ]; }
+fetch_llvm_tool() {
+  fetch_wheels "$1-$(llvm_version "$1")" "$(llvm_wheels "$1")" llvm_tool_is_whole "$1"
+}
+
 # ---- apt ----
 
 have_root() {
@@ -290,8 +326,8 @@ plan_packages() {
   find_missing
   if [ ${#missing[@]} -eq 0 ]; then return; fi
   if ! command -v apt-get >/dev/null; then
-    stop_with_list "This system lacks what Headrace is built with, and has no apt to get it by:" \
-      "Install these by this system's own means, then start ${0##*/} again."
+    stop_with_list "This system lacks packages that Headrace needs, and it has no apt:" \
+      "Install them with this system's package manager, then run ${0##*/} again."
   fi
   choose_packages
   if [ ${#unserved[@]} -gt 0 ] && have_root; then
@@ -299,12 +335,12 @@ plan_packages() {
     choose_packages
   fi
   if [ ${#unserved[@]} -gt 0 ] && [ -z "$(candidate g++)" ]; then
-    stop_with_list "apt's package lists are empty, so it is not known what this system has:" \
+    stop_with_list "apt's package lists are empty, so what this system has is unknown:" \
       "Run as root:  apt-get update     and then ${0##*/} again."
   fi
   if [ ${#unserved[@]} -gt 0 ]; then
     stop_with_list "This system has no package, or none new enough, for: ${unserved[*]}. Missing:" \
-      "Debian 12, Ubuntu 24.04 and newer have them all; here they have to be installed by hand."
+      "Debian 12, Ubuntu 24.04 and newer have all of them; install them by hand here."
   fi
   if ! have_root; then
     stop_with_list "Packages are missing, and this is neither root nor a user with sudo:" \
@@ -332,11 +368,12 @@ plan_setup() {
   if [ "$with_cuda" = gpu ]; then with_gpu=1; fi
   if [ "$setup_for" = all ]; then find_torch; fi
   if [ -n "$with_cuda" ]; then find_cuda; fi
+  find_llvm_tools
   plan_packages
 }
 
 describe_setup() {
-  local mb disk count fetch
+  local mb disk count fetch name
   if [ ${#packages[@]} -gt 0 ]; then
     read -r mb disk count < <(apt_sizes)
     say "  install  ${packages[*]}" \
@@ -354,6 +391,10 @@ describe_setup() {
     say "  fetch    LibTorch $(torch_version) as wheels, $fetch MB, by pip" \
       "  write    $(cache_folder)/$(torch_folder): $disk MB, for every clone"
   fi
+  for name in $(missing_llvm_tools); do
+    say "  fetch    $name $(llvm_version "$name") as a wheel, ${llvm_fetch_mb[$name]} MB, by pip" \
+      "  write    $(cache_folder)/$name-$(llvm_version "$name"): ${llvm_disk_mb[$name]} MB"
+  done
   if [ -z "$with_cuda" ]; then return; fi
   if [ -n "$cuda_root" ]; then
     say "  toolkit  of CUDA from $cuda_from: $cuda_root"
@@ -384,4 +425,10 @@ run_setup() {
     step "fetch a CUDA toolkit" fetch_cuda
     find_cuda
   fi
+  local name
+  for name in $(missing_llvm_tools); do
+    # Nothing is built with these: without them, ./check skips what they check.
+    try "fetch $name" fetch_llvm_tool "$name" || true
+  done
+  find_llvm_tools
 }

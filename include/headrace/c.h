@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
- * headrace/c.h: the engine in C. headrace/engine.hpp says, by the same names, what each call does,
- * costs and leaves behind after an error; this header says what is C's own. Compiles as C99 and
- * C++11.
+ * headrace/c.h: the engine in C. headrace/engine.hpp documents each call under the same name: its
+ * effect, its cost, and the state after an error. This header documents only the differences. It
+ * compiles as C99 and C++11.
  *
  * Conventions
  *  1. Every call that can fail returns a headrace_code; HEADRACE_OK is 0. Nothing throws, nothing
  *     aborts, errno is not used.
  *  2. Such a call takes a headrace_error as its last argument (headrace_engine_interrupt() has
- *     none). It may be NULL. The caller owns it and the memory of its text; each call writes it
- *     anew, so two threads use two.
+ *     none). It may be NULL. The caller owns it and the memory of its text. Each call overwrites
+ *     it, so each thread needs its own.
  *  3. Results go to out_ arguments, written only when HEADRACE_OK is returned. None may be NULL
  *     unless said.
  *  4. A struct that the caller fills is set by its headrace_..._init() first, which knows its
@@ -248,7 +248,8 @@ typedef struct headrace_piece {
 } headrace_piece;
 
 /* headrace/collective.hpp as a table, all of it required. Calls come from the threads that call the
- * engine. `what` and `sequence` name the call, equal on every rank; `what` is valid during the call.
+ * engine. `what` and `sequence` name the call, equal on every rank; `what` is valid during the
+ * call.
  * abort(): this rank failed; the other ranks' calls have to end in a code. */
 typedef struct headrace_collective {
   uint32_t struct_size;

@@ -1,38 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
 // headrace/collective.hpp: the seam between the ranks of an engine.
 //
-// Each rank holds one Collective, and all of them make the same calls in the same order. Only the
-// data differ. make_collective() (headrace/transport.hpp) makes one over whatever carries bytes
-// between ranks; make_nccl_collective() (headrace/nccl.hpp) one over NCCL; a trainer may bring its
-// own.
+// This is all that an engine needs to exchange data between ranks. make_collective()
+// (headrace/transport.hpp) makes one over threads, MPI or torch's process groups, and
+// make_nccl_collective() (headrace/nccl.hpp) over NCCL. A trainer may implement its own. Each rank
+// holds one Collective, and all ranks make the same calls in the same order. Only the data differ.
 //
-// An engine calls, where there are several ranks:
+// With several ranks, an engine makes these calls:
 //
-//   exchange     at freeze four: of 32 bytes; of 24; of 32 for each parameter and 24 for each group; of 8
-//                for each line of the settings. After that at each gather, step, discard and change
-//                of the group whose gradients are collected: 16 bytes and 1 bit for each of that
-//                group's parameters. At each step one of 16 bytes for each 65,536 parameters of a
-//                rank. Latency counts
-//   all_gather   one per section (a group's parameters of one dtype) of a gather, unless every rank
-//                still holds them
-//   all_to_all   one per trained section, when another group's gradients come, and at the step
-//   abort        when it has failed
+//   exchange    four at freeze: of 32 bytes; of 24; of 32 for each parameter and 24 for each group;
+//               of 8 for each line of the settings. After that one at each gather, step, discard
+//               and change of the group whose gradients are collected, of 16 bytes and a bit for
+//               each of that group's parameters. At each step one of 16 bytes for each 65,536
+//               parameters of a rank. Latency counts
+//   all_gather  one per section (a group's parameters of one dtype) of a gather, unless every rank
+//               still holds them
+//   all_to_all  one or several per trained section, when another group's gradients come, when the
+//               group is gathered again, and at the step
+//   abort       when it has failed
 //
 // Two ranks that meet in different calls, over a Collective that compares them:
 //
 //   rank 0  all_gather({7, "gather of h.3"}, stream, {data, 4096})
 //   rank 1  exchange({7, "step"}, mine, all)
 //
-//   Each tells the other what it called: which function, the tag, the size. The two differ, so
-//   neither is carried out, and both end in kPeerLost with the same text:
+//   Each rank sends the other its function, tag and size. The two differ, so neither call is
+//   carried out, and both fail with kPeerLost and the same text:
 //     rank 1 called exchange 'step' (sequence 7, 16 bytes) where rank 0 called all_gather
 //     'gather of h.3' (sequence 7, 4096 bytes): neither was carried out, ...
 //   Every later call on either rank throws that text again.
 //
-// That is the second line of defence. The engine's ranks exchange what they are about to do first:
-// trainers that gather on rank 0 and step on rank 1 meet in the same exchange, and the engine names
-// both. So a Collective that compares nothing still serves, and one that compares finds what should
-// not happen.
+// This check is a second line of defence. Before each call, the engine's ranks exchange what they
+// are about to do. If rank 0 gathers and rank 1 steps, they meet in the same exchange, and the
+// engine names both calls. So a Collective need not compare calls. One that does finds only bugs.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -53,9 +53,9 @@ struct CollectiveTag {
 // Order:   stream-ordered: a call sees what was queued on `stream` before it, later work on
 //          `stream` sees its result. It may return before the work is done; memory that it was
 //          given stays until the stream has passed it. exchange() is done when it returns.
-// Throws headrace::Error kPeerLost when another rank left, called something else, or did not come
-//          within the deadline; from then on every call throws it. kInvalidArgument for a size that
-//          cannot be divided: nothing was sent, and the next call may follow.
+// Throws headrace::Error kPeerLost when another rank left, made a different call, or missed the
+//          deadline; from then on every call throws it. kInvalidArgument for a size that cannot be
+//          divided: nothing was sent, and the next call may follow.
 class Collective {
  public:
   virtual ~Collective() = default;
@@ -64,17 +64,17 @@ class Collective {
 
   // `whole` is world_size equal pieces; this rank's own piece is in its place already.
   virtual void all_gather(CollectiveTag tag, Stream stream, DeviceSpan whole) = 0;
-  // give[r] goes to rank r; it has the same size on every rank. Rank r finds the other ranks' pieces
-  // for it at `take`, in rank order and one behind the other: (world_size - 1) * give[r].size_bytes.
-  // This rank's own piece is not read.
+  // give[r] goes to rank r and has the same size on every rank. Rank r finds the other ranks'
+  // pieces at `take`, one behind the other in rank order: (world_size - 1) * give[r].size_bytes.
+  // The call does not read this rank's own piece.
   virtual void all_to_all(CollectiveTag tag, Stream stream, std::span<const DeviceSpan> give,
                           void* take) = 0;
   // all[r * mine.size() + i] becomes rank r's mine[i]. Host memory; `mine` is of the same size on
   // every rank, `all` world_size times that and apart from it. Blocks until every rank has come.
   virtual void exchange(CollectiveTag tag, std::span<const std::byte> mine,
                         std::span<std::byte> all) = 0;
-  // After a local failure: every rank's pending and later calls end in kPeerLost with `why`. Never
-  // throws, and waits for nobody.
+  // After a local failure: every rank's pending and later calls throw kPeerLost with `why`. Never
+  // throws, and does not wait for other ranks.
   virtual void abort(std::string_view why) noexcept = 0;
 };
 }  // namespace headrace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// headrace/cuda.hpp: an NVIDIA GPU as the engine's device, and what the machine has of them.
+// headrace/cuda.hpp: an NVIDIA GPU as the engine's device, and the list of the machine's GPUs.
 //
 //   headrace::Engine engine(settings, {.device = headrace::make_cuda_device({.ordinal = 0})});
 //
@@ -25,12 +25,12 @@ struct CudaAllocator {
 };
 
 struct CudaOptions {
-  // Among the GPUs that CUDA_VISIBLE_DEVICES leaves, from 0. One process per GPU: its ranks each
-  // see theirs as 0, or name it here.
+  // The GPU's number among those in CUDA_VISIBLE_DEVICES, from 0. Use one process per GPU: let each
+  // process see only its own GPU, as 0, or give its number here.
   int ordinal = 0;
   CudaAllocator allocator = {};  // both functions null: cudaMalloc
-  // Threads that add up gradients in host memory: with accumulation, or where the sum is wider than
-  // what arrives. 0: a quarter of the CPUs this process may use, 1 to 8.
+  // Threads that add up gradients in host memory: with accumulation, or if the sum is wider than
+  // the gradient. 0: a quarter of the CPUs this process may use, 1 to 8.
   std::uint32_t host_threads = 0;
 };
 
@@ -71,7 +71,7 @@ struct CudaFacts {
   int driver_version = 0;     // the newest CUDA that the driver serves; 0: no driver
   std::string architectures;  // that kernels were compiled for: "80 86 89 90 100 120"
   std::vector<CudaGpu> gpus;
-  std::string missing;  // why there is no usable GPU, and what would help; empty: there is one
+  std::string missing;  // why there is no usable GPU, and how to fix it; empty: there is one
 };
 // Only a process with a context on a GPU can read its free memory. The context takes some 300 to
 // 600 MB of that memory for the rest of the process, and tenths of a second.

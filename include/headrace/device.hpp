@@ -46,11 +46,11 @@ struct DeviceOverhead {
 struct Accumulation {
   const void* source = nullptr;  // device memory, `source_dtype`
   DType source_dtype = DType::kBf16;
-  void* sum = nullptr;  // `sum_dtype`; host memory, or the device's while ranks are still to add
+  void* sum = nullptr;  // `sum_dtype`; host memory, or device memory before ranks are added up
   DType sum_dtype = DType::kBf16;
   std::uint64_t elements = 0;
   bool overwrite = true;            // false: add to the values at `sum`
-  GradientPiece* pieces = nullptr;  // null: nothing to report; so where `sum` is the device's
+  GradientPiece* pieces = nullptr;  // null: no report; always null if `sum` is device memory
   std::uint64_t first_piece_elements = 0;
   std::uint64_t piece_elements = 0;
 };
@@ -74,10 +74,10 @@ class Device {
   virtual void deallocate(void* data, std::size_t size_bytes) noexcept = 0;
   virtual DeviceOverhead overhead() const noexcept { return {}; }
 
-  // Page-locks host memory for copies and sums of gradients, so that the device reaches it by
-  // itself; the bytes stay where they are. Optional: without it everything works, only slower.
-  // Throws headrace::Error where it cannot, and locks nothing then. The engine pins a range once,
-  // before it queues work on it, and unpins it when that work is done.
+  // Page-locks host memory for copies and sums of gradients, so that the device can access it
+  // directly; the bytes stay where they are. Optional: without it everything works, only slower. If
+  // it fails, it throws headrace::Error and locks nothing. The engine pins a range once, before it
+  // queues work on it, and unpins it when that work is done.
   virtual void pin(void*, std::size_t) {}
   virtual void unpin(void*, std::size_t) noexcept {}
 
@@ -86,7 +86,7 @@ class Device {
   virtual int cuda_ordinal() const noexcept { return -1; }
 
   virtual Stream create_stream() = 0;
-  // For short work that much other work waits for. Where streams have priorities, it goes first.
+  // For short jobs that delay much other work. If streams have priorities, this one goes first.
   virtual Stream create_urgent_stream() { return create_stream(); }
   virtual void destroy_stream(Stream stream) noexcept = 0;
 

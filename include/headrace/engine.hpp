@@ -12,15 +12,15 @@
 //   StepResult r = engine.step({.learning_rate = 3e-4f, .max_norm = 1});
 //   engine.close();
 //
-// Threads: registration, freeze, load, store, step counts, hyperparameters, step and close come one
-//          at a time; gather, release and add_gradient may come from several trainer threads
-//          (autograd's) at once, but not during those calls.
-// Ranks:   with several, freeze, gather, step, discard_gradients and hashes are collective: every rank
-//          calls them alike, in one order. add_gradient is not: a gradient that a rank did not
-//          receive counts as zero there. It may wait for the other ranks' next collective call, so
-//          meanwhile no rank may wait for another by other means. An engine takes such calls one
-//          at a time. A trainer of several threads puts gathers in order; gradients of one group
-//          may come in any order.
+// Threads: make one call at a time to registration, freeze, load, store, step counts,
+//          hyperparameters, step and close. Several trainer threads (such as autograd's) may call
+//          gather, release and add_gradient at once, but not during the former calls.
+// Ranks:   with several, freeze, gather, step, discard_gradients and hashes are collective: every
+//          rank calls them alike, in one order. add_gradient is not: a gradient that a rank did not
+//          receive adds nothing there. The call may wait for the other ranks' next collective
+//          call, so meanwhile no rank may wait for another by other means. An engine takes such
+//          calls one at a time. A trainer of several threads puts gathers in order; gradients of
+//          one group may come in any order.
 // Errors:  headrace::Error. Before the first tile of a step is updated, an error leaves that step
 //          undone and the call may be repeated. After that, and where the update was deferred, the
 //          engine is failed: every call but stats and close throws kFailed with the first cause.
@@ -57,13 +57,13 @@ struct EngineOptions {
   // Events (headrace/trace.hpp) kept between two calls of take_trace(), 56 bytes each; at most
   // 2^26. 0: no trace.
   std::uint64_t trace_events = 0;
-  // Asked about ten times a second by the thread whose call waits, and between tiles by store() and
-  // hashes. True ends that call alone, in kInterrupted: nothing was changed, the engine is whole,
-  // and the call may be made again. For a signal that is to end in a checkpoint; interrupt() ends
-  // the engine. It can end calls that wait for a read or a deferred update: gather, add_gradient,
-  // store, hashes, load, finish_step and step. Once load() or step() changes values they go on to
-  // their end, and so do waits for other ranks and for streams. The function must not call this
-  // engine, and must not throw. Null: never asked.
+  // A thread that waits in a call invokes this function about ten times a second; store() and the
+  // hashes invoke it between tiles. If it returns true, that call alone fails with kInterrupted: it
+  // has changed nothing, the engine is whole, and the call may be repeated. Use it to save a
+  // checkpoint after a signal; interrupt() ends the engine. It ends calls that wait for a read or a
+  // deferred update: gather, add_gradient, store, hashes, load, finish_step and step. Once load()
+  // or step() changes values, the call runs to its end. Waits for other ranks and for streams do
+  // not end early either. The function must not call this engine, and must not throw. May be null.
   std::function<bool()> poll = nullptr;
 };
 
@@ -77,12 +77,12 @@ enum class Content {
 
 // Writes one whole parameter: `values` is elements() * size_bytes(dtype), row-major, host memory.
 using Fill = std::function<void(ParameterId id, std::span<std::byte> values)>;
-// Receives a stretch of one parameter's elements, in rising order of `first_element`. With several
+// Receives a range of one parameter's elements, in rising order of `first_element`. With several
 // ranks: only this rank's shard.
 using Sink = std::function<void(std::uint64_t first_element, std::span<const std::byte> values)>;
 
-// Writes a stretch of one parameter's elements, in rising order of `first_element`; `values` holds
-// the present ones. With several ranks: only this rank's shard.
+// Writes a range of one parameter's elements, in rising order of `first_element`; `values` holds
+// the current values. With several ranks: only this rank's shard.
 using Source = std::function<void(std::uint64_t first_element, std::span<std::byte> values)>;
 
 class Engine;
@@ -109,22 +109,22 @@ class Engine {
   // weight, several backward passes): the engine then sums them in f32. With
   // gradient_accumulation_steps > 1 this holds for every group.
   void expect_repeated_gradients(GroupId group);
-  // Sets ParameterSpec::frozen of an added parameter: read and never updated. It has no memory for
-  // gradients, no master and no moments, and is not in hash_optimizer_state(); add_gradient()
-  // refuses a gradient of it by name. A trained parameter that happens to receive no gradient keeps
-  // all that, and may receive some later. A group may have both kinds.
+  // Sets ParameterSpec::frozen of an added parameter: it is read but never updated. A frozen
+  // parameter has no memory for gradients, no master and no moments, and does not enter
+  // hash_optimizer_state(). add_gradient() rejects a gradient of it and names it. A trained
+  // parameter keeps all of these even if it receives no gradient. A group may have both kinds.
   void set_frozen(ParameterId id, bool frozen);
   // set_frozen(..., true) for all of this group's parameters.
   void expect_no_gradients(GroupId group);
-  // Keeps this group's parameters in the device's memory from freeze to close whatever the budget:
-  // for the few that belong to no block. Where the device has memory of its own, release and gather
-  // such a group again around step().
+  // Keeps this group's parameters in the device's memory from freeze to close, whatever the budget.
+  // Use it for the few parameters that belong to no block. If the device has memory of its own,
+  // release such a group before step() and gather it again afterwards.
   void keep_bound(GroupId group);
-  // Plans, and allocates exactly the plan: memory, swap files (reserved in full, so that a lack of
-  // room shows here), threads. Throws kOutOfBudget with the table and the smallest change that
-  // would fit; kNoSpace, kIo, kNotFound, kUnsupported for a path; kPeerLost naming the group,
-  // parameter, hyperparameters or setting that differs on another rank. Leaves nothing behind then.
-  // Collective.
+  // Makes the plan and allocates exactly what it says: memory, threads, and swap files, which are
+  // reserved in full so that a lack of room shows here. Throws kOutOfBudget with the table and the
+  // smallest change that would fit; kNoSpace, kIo, kNotFound, kUnsupported for a path; kPeerLost
+  // naming the group, parameter, hyperparameters or setting that differs on another rank. After an
+  // error nothing is left behind. Collective.
   void freeze();
 
   // ---- what was registered ----
@@ -149,8 +149,8 @@ class Engine {
   // again replaces weights, masters, moments and step counts. Collective: every rank fills the
   // whole group.
   void load(GroupId group, const Fill& fill);
-  // Replaces one content of one parameter, the mirror of store(): for resuming a run, and for
-  // changes in its middle. Everything else stays, including its step count and gradient.
+  // Replaces one content of one parameter, the inverse of store(). Use it to resume a run, or to
+  // change values during one. Everything else stays, including its step count and gradient.
   //   kWeight   where the weight's bits change, the master becomes the new weight; elsewhere the
   //             master keeps every bit.
   //   kMaster   the weight becomes the master rounded as an update rounds it, so there is no need
@@ -160,21 +160,21 @@ class Engine {
   // Order:   after load() of its group. Collective: every rank calls alike, each for its shard.
   // Throws   kWrongState naming the group when it was never loaded, or is gathered in a slot; an
   //          exception of `source`, kIo, kCorrupt or kIoStalled before anything was written back:
-  //          elements before the stretch at hand are replaced, the others are as before. If any
-  //          are replaced, gather, store, hashes and step are refused by name until the same
-  //          content, or the group, was loaded whole. An error while writing back fails the engine.
+  //          elements before the current range are replaced, later ones are not. If any are
+  //          replaced, gather, store, hashes and step fail and name the parameter until the same
+  //          content, or the group, is loaded whole. An error while writing back fails the engine.
   void load(ParameterId id, Content content, const Source& source);
-  // Says that something wrote to this group's weights while they were gathered: drive and memory
+  // Reports that something wrote to this group's weights while they were gathered: drive and memory
   // may differ now, and the masters do not have the change. gather, store, hashes, step and load()
   // of one parameter throw kWrongState with `cause` until load() of the whole group. Moments can
   // still be stored, since that load resets them. Does nothing to a group without values (never
-  // loaded, or a load() of it ended on the way). From any thread.
+  // loaded, or its load() failed). From any thread.
   void mark_written(GroupId group, const std::string& cause);
   // How many times this group's weights have changed since freeze: by load() of it, of a weight or
   // a master in it, by step(). Results computed with the weights of another count are out of date.
   std::uint64_t weight_changes(GroupId group) const;
-  // Updates that a parameter has had; bias correction counts them. To resume, set it after load()
-  // of its group, on every rank alike: a difference is kPeerLost at the next step.
+  // The number of updates of a parameter, which bias correction uses. To resume, set it after
+  // load() of its group, to the same value on every rank: otherwise the next step throws kPeerLost.
   std::uint64_t step_count(ParameterId id) const;
   void set_step_count(ParameterId id, std::uint64_t steps);
   // Streams one content of one parameter through an update slot, in bounded memory.
@@ -182,8 +182,8 @@ class Engine {
   // XXH3-128 over logical content (docs/swap_file.md, "Hashes"): parameters in order of full names,
   // each as name, dtype, shape and little-endian bytes. They do not depend on placement, layout or
   // tile size, and not on the number of ranks: collective, of all ranks' shards, and equal on
-  // every rank. A rank that cannot read its part throws its error; the others throw kPeerLost naming
-  // it, and all may go on.
+  // every rank. A rank that cannot read its part throws its error; the others throw kPeerLost
+  // naming it, and all may go on.
   std::string hash_parameters();
   std::string hash_optimizer_state();
 
@@ -199,13 +199,13 @@ class Engine {
   //          engine can only be closed; kPeerLost naming both ranks' calls.
   [[nodiscard]] Gathered gather(GroupId group, Stream stream = {});
   // Hands over one parameter's gradient (elements() values of `dtype`, device memory). The engine
-  // has read it when `stream` passes this point; `stream` lives until the step. The engine sums it
-  // with what arrived since the last step, and refuses by name a repeated arrival that was not
-  // declared.
+  // has read it when `stream` passes this point; `stream` lives until the step. The engine adds it
+  // to the gradients since the last step. Without expect_repeated_gradients() it rejects a second
+  // gradient of a parameter and names it.
   void add_gradient(ParameterId id, const void* gradient, DType dtype, Stream stream = {});
   void discard_gradients();
-  // New values for a set, checked as add_hyperparameters() checks them; the next step uses them.
-  // Before freeze too. With several ranks call it alike on all of them: see step().
+  // Replaces the values of a set, before or after freeze, with the checks of add_hyperparameters().
+  // The next step uses them. With several ranks, make the same call on all of them: see step().
   void set_hyperparameters(HyperparameterSetId set, const Hyperparameters& values);
   // Computes the global norm, clips, and updates every parameter that received a gradient (on any
   // rank); then forgets the gradients. With Settings::update_mode kDefer (and kAuto where the plan
@@ -219,7 +219,7 @@ class Engine {
   //          in the values of a hyperparameter set, or in a step count. It names the option, or the
   //          set and a parameter.
   StepResult step(const StepOptions& options);
-  // Returns when no update is pending: for timing what follows, or for errors to come out here.
+  // Returns when no update is pending. Use it before you take times, or to get errors here.
   void finish_step();
 
   // ---- at any time ----
@@ -227,8 +227,8 @@ class Engine {
   // The events traced since the last call; from any thread, but not during freeze and close. Empty
   // with trace_events 0, before freeze, and after close.
   Trace take_trace();
-  // Makes the call that is waiting, and all later ones but stats and close, end in kInterrupted
-  // soon. There is no way back; EngineOptions::poll ends one call. From any thread and from a
+  // Makes the waiting call, and all later calls except stats and close, throw kInterrupted soon.
+  // This cannot be undone; EngineOptions::poll ends a single call. From any thread and from a
   // signal handler.
   void interrupt() noexcept;
   // Drains and frees: threads, files and memory are gone when it returns. Throws kWrongState while

@@ -12,7 +12,8 @@ enum class LogLevel { kInfo, kWarning, kError };
 // library prints.
 using LogSink = std::function<void(LogLevel level, std::string_view text)>;
 
-// Whether HEADRACE_LOG lets `level` through: off, error, warning (as where it is not set) or info.
-// For sinks that print; the default one asks it. Another word is refused when an engine is made.
+// Whether HEADRACE_LOG allows `level`. Its values are off, error, warning (the default) and info.
+// The default sink uses this function, and other sinks that print should. Creating an engine fails
+// if the variable has another value.
 bool log_wanted(LogLevel level) noexcept;
 }  // namespace headrace

@@ -20,8 +20,8 @@
 //          - abort() returns at once. This rank's calls, and the object's destructor, then wait up
 //            to 5 seconds for the others' next call that blocks, which tells them why.
 //          - An error that NCCL reports (a process that died) ends every call within half a second.
-//          - Otherwise a missing rank shows at the deadline, by name where others wait in a call
-//            that blocks. It may still find them in that call, and is alone in the next.
+//          - Otherwise the deadline reveals a missing rank. Ranks that wait in a blocking call name
+//            it. If it arrives late, its first call may still succeed, but the next one fails.
 //          - Work queued on streams ends too, so that a program can wait for a stream; its results
 //            have no meaning.
 #pragma once

@@ -135,11 +135,11 @@ struct Settings {
   DirectIo direct = DirectIo::kAuto;
   bool allow_memory_backed = false;  // let nvme_path be a tmpfs
   Checksums checksums = Checksums::kOn;
-  double io_warn_seconds = 10;      // a transfer older than this is named in a warning
-  double io_deadline_seconds = 60;  // ... and older than this ends in kIoStalled
+  double io_warn_seconds = 10;      // a warning names a transfer older than this
+  double io_deadline_seconds = 60;  // a transfer older than this fails with kIoStalled
   Tuned tuned;
 
-  // Keys that were accepted but have no effect, each by name: lines to log once.
+  // A line for each accepted key without effect, to log once.
   std::vector<std::string> warnings;
   // Keys that a file does not give and whose default differs between DeepSpeed's versions: lines
   // that say which value holds. Each changes what is trained.

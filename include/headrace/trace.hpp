@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// headrace/trace.hpp: the engine's timeline: one event for each thing that took time, on the lane
-// where it took it.
+// headrace/trace.hpp: the engine's timeline, with one event for each operation that takes time, on
+// the lane of its kind.
 //
 //   Engine engine(settings, {.trace_events = 100'000});
 //   ... a step ...

@@ -75,8 +75,8 @@ class Transport {
   virtual std::uint32_t rank() const noexcept = 0;
   virtual std::uint32_t world_size() const noexcept = 0;
 
-  // Whether pieces may lie in this device's memory. Calls are then ordered on their stream: they see
-  // what was queued on it before them, and work queued on it after done() sees what was taken.
+  // Whether pieces may lie in this device's memory. Calls are then ordered on their stream: they
+  // see what was queued on it before them, and work queued on it after done() sees what was taken.
   // Otherwise pieces are host memory, and the stream means nothing.
   virtual bool reaches(const Device& device) const noexcept { return device.host_reads_memory(); }
 

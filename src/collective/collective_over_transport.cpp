@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// collective_over_transport.cpp: the collective that make_collective() makes: whose turn it is, what
-// is compared, and the way of a device's bytes to the transport. What ends a call that is not
+// collective_over_transport.cpp: the collective that make_collective() makes: whose turn it is,
+// what is compared, and the way of a device's bytes to the transport. What ends a call that is not
 // carried out is in peer_watch.hpp.
 #include <algorithm>
 #include <cstring>

@@ -26,8 +26,8 @@ std::string cpu_identity(const std::string& root = "");
 Limit memory_left(const std::string& root = "");
 
 // The least of: CPU affinity and cgroup CPU quota (v1, v2, all ancestors; rounded up), both divided
-// by the `ranks` that share them, and SLURM_CPUS_PER_TASK, which is per rank already; at least 1. Throws
-// kSettings for a SLURM_CPUS_PER_TASK that is no number above 0; empty counts as not set.
+// by the `ranks` that share them, and SLURM_CPUS_PER_TASK, which is per rank already; at least 1.
+// Throws kSettings for a SLURM_CPUS_PER_TASK that is no number above 0; empty counts as not set.
 Limit usable_cpus(std::uint32_t ranks = 1, const std::string& root = "");
 
 // The CPUs that this process may run on, per NUMA node that has any of them. One list, or none,

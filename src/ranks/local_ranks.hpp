@@ -12,8 +12,8 @@ namespace headrace::ranks {
 struct LocalRanks {
   std::uint32_t local_rank = 0;  // among those of this machine, by rank
   std::uint32_t of_machine = 1;
-  // Those that may run on the very same CPUs, within the same quota. A launcher that binds each rank
-  // to CPUs of its own leaves each of them alone.
+  // Those that may run on the very same CPUs, within the same quota. A launcher that binds each
+  // rank to CPUs of its own leaves each of them alone.
   std::uint32_t sharing_cpus = 1;
   // What the machine leaves each of the ranks that take memory from the same place.
   platform::Limit memory_left;

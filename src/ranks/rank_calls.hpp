@@ -65,9 +65,9 @@ class RankCalls {
   // Numbers the collective call that it goes with.
   CollectiveTag next(std::string_view what) noexcept { return {sequence_++, what}; }
 
-  // Collective. `present` has a byte for each parameter of the open group, not 0: this rank's bucket
-  // holds a gradient of it. Throws kPeerLost naming both ranks' calls where they cannot go together,
-  // or what of a step's terms differs; no call is carried out from then on.
+  // Collective. `present` has a byte for each parameter of the open group, not 0: this rank's
+  // bucket holds a gradient of it. Throws kPeerLost naming both ranks' calls where they cannot go
+  // together, or what of a step's terms differs; no call is carried out from then on.
   RankAgreement agree(const RankCall& mine, std::span<const std::uint8_t> present);
   // What rank `rank` said then of parameter `index` of that group.
   bool present(std::uint32_t rank, std::size_t index) const noexcept;

@@ -47,23 +47,21 @@ constexpr Key kHonoured[] = {
     // ---- what is honoured, under DeepSpeed's names
     section("zero_optimization", "DeepSpeed's ZeRO section."),
     engine("zero_optimization.stage", Kind::kInteger,
-           "Accepted for DeepSpeed's sake: the two sections below decide what is offloaded, at "
-           "every stage. Below 3, where DeepSpeed would offload less than these sections ask for, "
-           "a warning says so.")
+           "Does not change the placement: the two sections below decide what is offloaded. If "
+           "DeepSpeed would offload less at this stage, a warning says so.")
         .in("stage")
         .from(0, 3)
         .with_check(),
     section("zero_optimization.offload_optimizer", "Where the optimizer state lives.").or_null(),
     engine("zero_optimization.offload_optimizer.device", Kind::kChoice,
-           "none and cpu: in host memory. nvme: in a swap file, unless "
-           "headrace.host_budget_bytes leaves room in host memory. On a GPU it is never kept, "
-           "though it may be updated there: headrace.update_on.")
+           "none and cpu: in host memory. nvme: in a swap file, unless headrace.host_budget_bytes "
+           "leaves room in host memory. A GPU never stores it, but may update it: "
+           "headrace.update_on.")
         .one_of("none|cpu|nvme")
         .into<&Settings::offload_optimizer>(),
     engine("zero_optimization.offload_optimizer.nvme_path", Kind::kPath,
-           "A directory on the drive. One that is given in one of the two sections serves both; "
-           "for several drives "
-           "see headrace.nvme_paths.")
+           "A directory on the drive. A directory in one of the two sections applies to both. For "
+           "several drives, see headrace.nvme_paths.")
         .or_null()
         .with_check(),
     section("zero_optimization.offload_param", "Where the parameters live.").or_null(),
@@ -74,11 +72,11 @@ constexpr Key kHonoured[] = {
         .or_null()
         .with_check(),
     engine("zero_optimization.cpu_offload", Kind::kBoolean,
-           "Deprecated in DeepSpeed: true is offload_optimizer with device cpu.")
+           "Deprecated in DeepSpeed: true means offload_optimizer with device cpu.")
         .or_null()
         .with_check(),
     engine("zero_optimization.cpu_offload_params", Kind::kBoolean,
-           "Deprecated in DeepSpeed: true is offload_param with device cpu.")
+           "Deprecated in DeepSpeed: true means offload_param with device cpu.")
         .or_as("cpu_offload_param")
         .or_null()
         .with_check(),
@@ -125,7 +123,9 @@ constexpr Key kHonoured[] = {
             "step whose gradients overflow is skipped (headrace.non_finite).")
         .into<&Settings::fp16>()
         .with_check(),
-    trainer("fp16.loss_scale", Kind::kNumber, "0: dynamic, by the keys below; else it stays.")
+    trainer("fp16.loss_scale", Kind::kNumber,
+            "0: dynamic, by the keys below. Any other value: a "
+            "constant scale.")
         .in("factor")
         .from(0, 3.4e38)
         .into<&Settings::loss_scaling, &LossScaling::loss_scale>(),
@@ -136,13 +136,14 @@ constexpr Key kHonoured[] = {
         .from(0, 126)
         .into<&Settings::loss_scaling, &LossScaling::initial_scale_power>(),
     trainer("fp16.loss_scale_window", Kind::kInteger,
-            "A dynamic scale doubles one step after this many in a row, at least 1, that did not "
-            "overflow.")
+            "A dynamic scale doubles one step after so many consecutive steps without overflow, "
+            "at least 1.")
         .from(0, kMaxCount)
         .in("steps")
         .into<&Settings::loss_scaling, &LossScaling::loss_scale_window>(),
     trainer("fp16.hysteresis", Kind::kInteger,
-            "Overflows until a dynamic scale is halved. It is restored when the scale doubles.")
+            "The number of overflows until a dynamic scale is halved. The count is restored when "
+            "the scale doubles.")
         .in("overflows")
         .from(1, kMaxCount)
         .into<&Settings::loss_scaling, &LossScaling::hysteresis>(),
@@ -150,7 +151,7 @@ constexpr Key kHonoured[] = {
             "true: hysteresis is restored by each step that does not overflow.")
         .into<&Settings::loss_scaling, &LossScaling::consecutive_hysteresis>(),
     trainer("fp16.min_loss_scale", Kind::kNumber,
-            "A dynamic scale stops here, above 0; an overflow at it ends the run.")
+            "The least dynamic scale, above 0. An overflow at this scale ends the run.")
         .in("factor")
         .from(0, 3.4e38)
         .into<&Settings::loss_scaling, &LossScaling::min_loss_scale>(),
@@ -158,64 +159,66 @@ constexpr Key kHonoured[] = {
             "Which rule runs, and its constants. With a type, what is left out is as in DeepSpeed.")
         .or_null(),
     trainer("optimizer.type", Kind::kText,
-            "Sets headrace.optimizer: AdamW, Adam (which is adamw too, unless adam_w_mode is "
-            "false), Adagrad, Lion, SGD (with a momentum: sgd_momentum). Another is an error.")
+            "Sets headrace.optimizer: AdamW, Adam (adamw too, unless adam_w_mode is false), "
+            "Adagrad, Lion, SGD (with a momentum: sgd_momentum). Any other type is an error.")
         .or_null()
         .into<&Settings::optimizer_section, &OptimizerSection::type>()
         .with_check(),
     section("optimizer.params", "Its constants.").or_null(),
     trainer("optimizer.params.lr", Kind::kNumber,
-            "Learning rate. With a type and without it: 0.001, Adagrad's 0.01.")
+            "Learning rate. If optimizer.type is given without it: 0.001, for Adagrad 0.01.")
         .in("learning rate")
         .from(0, 3.4e38)
         .into<&Settings::optimizer_section, &OptimizerSection::lr>(),
-    trainer(
-        "optimizer.params.betas", Kind::kPair,
-        "Of the moments. With a type and without it: 0.9 and 0.999, Lion's too, as in DeepSpeed.")
+    trainer("optimizer.params.betas", Kind::kPair,
+            "The betas of the moments. If optimizer.type is given without them: 0.9 and 0.999, for "
+            "Lion too, as in DeepSpeed.")
         .from(0, 0.9999999)
         .of("adamw|adam|lion")
         .into<&Settings::optimizer_section, &OptimizerSection::betas>(),
     trainer("optimizer.params.eps", Kind::kNumber,
-            "Added to the root. With a type and without it: 1e-8, Adagrad's 1e-10.")
+            "Added to the root. If optimizer.type is given without it: 1e-8, for Adagrad 1e-10.")
         .in("of the gradient")
         .from(0, 3.4e38)
         .of("adamw|adam|adagrad")
         .into<&Settings::optimizer_section, &OptimizerSection::eps>(),
     trainer("optimizer.params.weight_decay", Kind::kNumber,
-            "With a type and without it: 0, AdamW's with torch_adam 0.01. The trainer decides "
-            "which parameters have one.")
+            "Weight decay. If optimizer.type is given without it: 0, or 0.01 for AdamW with "
+            "torch_adam. The trainer decides which parameters decay.")
         .in("of the weight, times the rate")
         .from(0, 3.4e38)
         .into<&Settings::optimizer_section, &OptimizerSection::weight_decay>(),
     trainer("optimizer.params.bias_correction", Kind::kBoolean,
-            "Adam's divisions by 1 - beta^t. With a type and without it: true.")
+            "Adam's divisions by 1 - beta^t. If optimizer.type is given without it: true.")
         .of("adamw|adam")
         .into<&Settings::optimizer_section, &OptimizerSection::bias_correction>(),
     trainer("optimizer.params.adam_w_mode", Kind::kBoolean,
-            "Of the type Adam, or without a type: false adds the decay to the gradient.")
+            "For the type Adam, or without a type: false adds the decay to the gradient.")
         .of("adamw|adam")
         .into<&Settings::optimizer_section, &OptimizerSection::adam_w_mode>()
         .with_check(),
     trainer("optimizer.params.torch_adam", Kind::kBoolean,
-            "true: the constants that are left out are those of torch.optim's AdamW or Adam, which "
-            "DeepSpeed would run. The update runs in this engine either way.")
+            "true: missing constants default to those of torch.optim's AdamW or Adam, which "
+            "DeepSpeed would run. The update runs in this engine in both cases.")
         .of("adamw|adam")
         .into<&Settings::optimizer_section, &OptimizerSection::torch_adam>(),
     trainer("optimizer.params.momentum", Kind::kNumber,
-            "A value other than 0 makes sgd_momentum of SGD.")
+            "A value other than 0 turns SGD into sgd_momentum.")
         .in("ratio")
         .from(0, 0.9999999)
         .of("sgd|sgd_momentum")
         .into<&Settings::optimizer_section, &OptimizerSection::momentum>(),
-    trainer("optimizer.params.dampening", Kind::kNumber, "Of SGD's momentum.")
+    trainer("optimizer.params.dampening", Kind::kNumber, "The dampening of SGD's momentum.")
         .in("ratio")
         .from(0, 1)
         .of("sgd|sgd_momentum")
         .into<&Settings::optimizer_section, &OptimizerSection::dampening>(),
-    trainer("optimizer.params.nesterov", Kind::kBoolean, "Of SGD's momentum.")
+    trainer("optimizer.params.nesterov", Kind::kBoolean, "true: Nesterov's form of SGD's momentum.")
         .of("sgd|sgd_momentum")
         .into<&Settings::optimizer_section, &OptimizerSection::nesterov>(),
-    trainer("optimizer.params.maximize", Kind::kBoolean, "Climbs instead of descending.")
+    trainer("optimizer.params.maximize", Kind::kBoolean,
+            "true: maximizes the loss instead of "
+            "minimizing it.")
         .into<&Settings::optimizer_section, &OptimizerSection::maximize>(),
     trainer("optimizer.params.lr_decay", Kind::kNumber, "Adagrad's decay of the learning rate.")
         .in("per step")
@@ -227,25 +230,25 @@ constexpr Key kHonoured[] = {
             "skipped does not count.")
         .or_null(),
     trainer("scheduler.type", Kind::kChoice,
-            "none: it stays. Without warmup_max_lr WarmupLR goes to the optimizer's rate, "
-            "WarmupDecayLR to 0.001.")
+            "none: the rate is constant. Without warmup_max_lr, WarmupLR ends at the optimizer's "
+            "rate, and WarmupDecayLR at 0.001.")
         .one_of("none|WarmupLR|WarmupDecayLR|WarmupCosineLR|OneCycle|LRRangeTest")
         .or_null()
         .into<&Settings::scheduler, &Scheduler::type>(),
     section("scheduler.params", "Its constants.").or_null(),
-    rate("scheduler.params.warmup_min_lr", "Where a warm-up begins.")
+    rate("scheduler.params.warmup_min_lr", "The rate at the beginning of a warm-up.")
         .of(kWarmups)
         .into<&Settings::scheduler, &Scheduler::warmup_min_lr>(),
-    rate("scheduler.params.warmup_max_lr", "Where it ends.")
+    rate("scheduler.params.warmup_max_lr", "The rate at the end of a warm-up.")
         .or_null()
         .of(kWarmups)
         .into<&Settings::scheduler, &Scheduler::warmup_max_lr>(),
-    steps("scheduler.params.warmup_num_steps", "Its steps; 1 counts as 2.")
+    steps("scheduler.params.warmup_num_steps", "The number of warm-up steps; 1 counts as 2.")
         .from(1, kMaxCount)
         .of(kAllWarmups)
         .into<&Settings::scheduler, &Scheduler::warmup_num_steps>(),
     trainer("scheduler.params.warmup_type", Kind::kChoice,
-            "By the logarithm of the step, or evenly.")
+            "log: the rate rises with the logarithm of the step; linear: evenly.")
         .one_of("log|linear")
         .of(kAllWarmups)
         .into<&Settings::scheduler, &Scheduler::warmup_type>(),
@@ -254,34 +257,42 @@ constexpr Key kHonoured[] = {
         .from(1, kMaxCount)
         .of("WarmupDecayLR|WarmupCosineLR")
         .into<&Settings::scheduler, &Scheduler::total_num_steps>(),
-    ratio("scheduler.params.warmup_min_ratio", "Where the warm-up begins, of the optimizer's rate.")
+    ratio("scheduler.params.warmup_min_ratio",
+          "The rate at the beginning of the warm-up, "
+          "relative to the optimizer's rate.")
         .of("WarmupCosineLR")
         .into<&Settings::scheduler, &Scheduler::warmup_min_ratio>(),
-    ratio("scheduler.params.cos_min_ratio", "Where the cosine ends, of the optimizer's rate.")
+    ratio("scheduler.params.cos_min_ratio",
+          "The rate at the end of the cosine, relative to the "
+          "optimizer's rate.")
         .of("WarmupCosineLR")
         .into<&Settings::scheduler, &Scheduler::cos_min_ratio>(),
-    rate("scheduler.params.cycle_min_lr", "Both ends of the cycle. Must be given.")
+    rate("scheduler.params.cycle_min_lr", "The rate at both ends of the cycle. Must be given.")
         .of("OneCycle")
         .into<&Settings::scheduler, &Scheduler::cycle_min_lr>(),
-    rate("scheduler.params.cycle_max_lr", "Its middle. Must be given.")
+    rate("scheduler.params.cycle_max_lr", "The rate in the middle of the cycle. Must be given.")
         .of("OneCycle")
         .into<&Settings::scheduler, &Scheduler::cycle_max_lr>(),
-    rate("scheduler.params.decay_lr_rate", "How fast the rate falls behind the cycle.")
+    rate("scheduler.params.decay_lr_rate", "How fast the rate falls after the cycle.")
         .in("per unit of decay")
         .of("OneCycle")
         .into<&Settings::scheduler, &Scheduler::decay_lr_rate>(),
-    steps("scheduler.params.cycle_first_step_size", "Steps that the rate rises.")
+    steps("scheduler.params.cycle_first_step_size", "The number of steps in which the rate rises.")
         .from(1, kMaxCount)
         .of("OneCycle")
         .into<&Settings::scheduler, &Scheduler::cycle_first_step_size>(),
-    steps("scheduler.params.cycle_second_step_size", "Steps that it falls; without it as many.")
+    steps("scheduler.params.cycle_second_step_size",
+          "The number of steps in which the rate "
+          "falls; by default as many as it rises.")
         .or_null()
         .of("OneCycle")
         .into<&Settings::scheduler, &Scheduler::cycle_second_step_size>(),
-    steps("scheduler.params.cycle_first_stair_count", "Stairs upwards; 0: none.")
+    steps("scheduler.params.cycle_first_stair_count", "The number of stairs in the rise; 0: none.")
         .of("OneCycle")
         .into<&Settings::scheduler, &Scheduler::cycle_first_stair_count>(),
-    steps("scheduler.params.cycle_second_stair_count", "Stairs downwards; without it as many.")
+    steps("scheduler.params.cycle_second_stair_count",
+          "The number of stairs in the fall; by "
+          "default as many as in the rise.")
         .or_null()
         .of("OneCycle")
         .into<&Settings::scheduler, &Scheduler::cycle_second_stair_count>(),
@@ -289,46 +300,46 @@ constexpr Key kHonoured[] = {
         .of("OneCycle")
         .into<&Settings::scheduler, &Scheduler::decay_step_size>(),
     trainer("scheduler.params.cycle_momentum", Kind::kBoolean,
-            "beta1 goes the other way, and beta2 is 0.99; for rules with betas.")
+            "true: beta1 moves opposite to the rate, and beta2 is 0.99; for rules with betas.")
         .of("OneCycle")
         .into<&Settings::scheduler, &Scheduler::cycle_momentum>(),
-    ratio("scheduler.params.cycle_min_mom", "beta1 in the cycle's middle.")
+    ratio("scheduler.params.cycle_min_mom", "beta1 in the middle of the cycle.")
         .from(0, 0.9999999)
         .of("OneCycle")
         .into<&Settings::scheduler, &Scheduler::cycle_min_mom>(),
-    ratio("scheduler.params.cycle_max_mom", "beta1 at its ends.")
+    ratio("scheduler.params.cycle_max_mom", "beta1 at both ends of the cycle.")
         .from(0, 0.9999999)
         .of("OneCycle")
         .into<&Settings::scheduler, &Scheduler::cycle_max_mom>(),
-    ratio("scheduler.params.decay_mom_rate", "How fast beta1 rises behind the cycle.")
+    ratio("scheduler.params.decay_mom_rate", "How fast beta1 rises after the cycle.")
         .in("per unit of decay")
         .of("OneCycle")
         .into<&Settings::scheduler, &Scheduler::decay_mom_rate>(),
-    rate("scheduler.params.lr_range_test_min_lr", "Where the test begins.")
+    rate("scheduler.params.lr_range_test_min_lr", "The rate at the beginning of the test.")
         .of("LRRangeTest")
         .into<&Settings::scheduler, &Scheduler::lr_range_test_min_lr>(),
-    rate("scheduler.params.lr_range_test_step_rate", "How much of it is added per step size.")
+    rate("scheduler.params.lr_range_test_step_rate",
+         "The part of the first rate that is added "
+         "per step size.")
         .in("per step size")
         .of("LRRangeTest")
         .into<&Settings::scheduler, &Scheduler::lr_range_test_step_rate>(),
-    steps("scheduler.params.lr_range_test_step_size", "Steps until one is added.")
+    steps("scheduler.params.lr_range_test_step_size", "The number of steps per step size.")
         .from(1, kMaxCount)
         .of("LRRangeTest")
         .into<&Settings::scheduler, &Scheduler::lr_range_test_step_size>(),
     trainer("scheduler.params.lr_range_test_staircase", Kind::kBoolean,
-            "true: all of it at once, at the end of those steps.")
+            "true: adds that part at once, at the end of each step size.")
         .of("LRRangeTest")
         .into<&Settings::scheduler, &Scheduler::lr_range_test_staircase>(),
     section("data_types", "Dtypes."),
     trainer("data_types.param_dtype", Kind::kText,
-            "What bf16.enabled and fp16.enabled ask for, by a name of torch's; another is an "
-            "error, as in "
-            "DeepSpeed.")
+            "The dtype that bf16.enabled and fp16.enabled ask for, under torch's name. Any other "
+            "value is an error, as in DeepSpeed.")
         .or_null()
         .with_check(),
     engine("data_types.grad_accum_dtype", Kind::kChoice,
-           "Gradients are accumulated in f32: fp32 or null. A lower one is accepted with a "
-           "warning, as sums stay f32.")
+           "Headrace sums gradients in f32: fp32 or null. A warning says so for any other value.")
         .one_of("fp32|bf16|fp16")
         .or_null()
         .with_check(),
@@ -337,35 +348,33 @@ constexpr Key kHonoured[] = {
     section("headrace",
             "Keys that DeepSpeed does not have. It ignores the section, so one file serves both."),
     engine("headrace.host_budget_bytes", Kind::kSizeOrAuto,
-           "Ceiling of host memory; 0 is none. With it, as much as fits stays in host memory, the "
-           "bytes that move most often first; without it everything named nvme lives there. "
-           "\"auto\" is "
-           "nine tenths of what the cgroup, ulimit -v or the machine leaves: the tenth is for all "
-           "else, and where activations take more of host memory, give bytes instead (`headrace "
-           "plan` names them).")
+           "Limit on host memory; 0: none. With a limit, as much as fits stays in host memory, "
+           "starting with the bytes that move most often. Without one, all state whose device is "
+           "nvme lives there. \"auto\" is nine tenths of the memory that the cgroup, ulimit -v or "
+           "the machine leaves. If activations need more than the last tenth, give a number "
+           "instead (`headrace plan` prints one).")
         .in("bytes"),
     engine("headrace.device_budget_bytes", Kind::kSize,
-           "Ceiling for the GPU memory that the engine takes; 0 is none. With it there are as "
-           "many gather slots, up to those of headrace.prefetch_groups, as it has room for. "
-           "Activations, and what the driver takes for itself, come beside it. Changes no result.")
+           "Limit on the GPU memory that the engine takes; 0: none. The limit may reduce the "
+           "number of gather slots that headrace.prefetch_groups asks for. It includes neither "
+           "activations nor the driver's own memory. Changes no result.")
         .in("bytes")
         .into<&Settings::device_budget_bytes>(),
     engine("headrace.nvme_paths", Kind::kPathList,
-           "One directory per drive, for both sections; takes the place of their nvme_path.")
+           "One directory per drive, for both sections; replaces their nvme_path.")
         .with_check(),
-    engine(
-        "headrace.drive_shares", Kind::kSharesOrAuto,
-        "With several paths: the proportion of the swapped bytes that goes to each, e.g. [2, 1]. "
-        "auto: by the speeds that freeze() measures, all at the same time, by writing and reading "
-        "a file of at most 64 MiB on each for less than a second. Changes no result.")
+    engine("headrace.drive_shares", Kind::kSharesOrAuto,
+           "With several paths: the proportion of the swapped bytes on each, such as [2, 1]. auto: "
+           "by speed. freeze() measures all drives at the same time, by writing and reading a file "
+           "of at most 64 MiB on each for less than a second. Changes no result.")
         .into<&Settings::drive_shares>()
         .with_check(),
     engine(
         "headrace.master", Kind::kChoice,
-        "How a bf16 parameter's f32 master is kept (fp16's is an f32 copy). split: the bf16 weight "
-        "and 16 residual bits, "
-        "10 bytes of state "
-        "read and written per parameter and step. f32: a copy, 12 bytes, rounded to nearest even.")
+        "How a bf16 parameter's f32 master is stored (that of an fp16 parameter is an f32 copy). "
+        "split: as the bf16 weight and 16 residual bits; a step reads and writes 10 bytes of "
+        "state per parameter. f32: as a copy, with 12 bytes; the weight is rounded to nearest "
+        "even.")
         .one_of("split|f32")
         .into<&Settings::master>(),
     engine("headrace.optimizer", Kind::kChoice,
@@ -374,15 +383,16 @@ constexpr Key kHonoured[] = {
         .one_of("adamw|adam|adagrad|lion|sgd|sgd_momentum")
         .into<&Settings::optimizer>(),
     engine("headrace.moments", Kind::kChoice,
-           "How the rule's moments are kept between steps. f32: as computed, 4 bytes each. bf16: 2 "
-           "bytes; 8bit: 1 byte and a scale per 256 elements; both stochastically rounded, so "
-           "results differ from f32's, and differ no more with placement or threads.")
+           "How the rule's moments are stored between steps. f32: as computed, 4 bytes each. "
+           "bf16: 2 bytes. 8bit: 1 byte, and a scale per 256 elements. bf16 and 8bit round "
+           "stochastically, so results differ from those with f32, but still do not depend on "
+           "placement or threads.")
         .one_of("f32|bf16|8bit")
         .into<&Settings::moments>(),
     engine("headrace.non_finite", Kind::kChoice,
-           "A step's answer to a gradient with NaN or infinity. stop: an error that names the "
-           "parameter, nothing updated. skip: nothing updated, the gradients dropped, the step "
-           "counted as skipped.")
+           "The reaction of a step to NaN or infinity in a gradient. stop: the step fails, names "
+           "the parameter and updates nothing. skip: the step drops the gradients, updates "
+           "nothing and counts as skipped.")
         .one_of("stop|skip")
         .into<&Settings::non_finite>(),
     engine("headrace.rounding_seed", Kind::kInteger,
@@ -399,8 +409,8 @@ constexpr Key kHonoured[] = {
         .in("elements")
         .into<&Settings::tile_elements>(),
     engine("headrace.update_slots", Kind::kInteger,
-           "Tiles in memory during the update. One makes progress; from three on read, update and "
-           "write overlap fully.")
+           "Tiles in memory during the update. One is enough; with three or more, read, update "
+           "and write overlap fully.")
         .in("tiles")
         .from(1, 1024)
         .into<&Settings::update_slots>(),
@@ -415,12 +425,12 @@ constexpr Key kHonoured[] = {
         .into<&Settings::update_mode>(),
     engine(
         "headrace.update_on", Kind::kChoice,
-        "Where tiles are updated. cpu: by update_threads. device: their state goes to the GPU, is "
-        "updated there and comes back, which takes 14 bytes of the link per bf16 parameter there "
-        "and 12 back, and up to 42 MiB of the GPU; with checksums the CPU still passes over what "
-        "goes to NVMe. auto: the first six steps try both in turn, and the GPU goes on where it "
-        "was faster by a twentieth; it is cpu where there is no GPU, or device_budget_bytes has "
-        "no room beside the gather slots. headrace plan predicts it. Changes no result.")
+        "Where tiles are updated. cpu: by update_threads. device: the GPU updates the state and "
+        "returns it. This moves 14 bytes per bf16 parameter to the GPU and 12 back, and takes up "
+        "to 42 MiB of its memory. With checksums, the CPU still passes over the bytes that go to "
+        "NVMe. auto: the first six steps alternate between both, and the GPU continues if it was "
+        "faster by a twentieth. Without a GPU, or if device_budget_bytes has no room beside the "
+        "gather slots, auto means cpu. headrace plan predicts the result. Changes no result.")
         .one_of("cpu|device|auto")
         .into<&Settings::update_on>(),
     engine("headrace.prefetch_groups", Kind::kInteger, "Groups read ahead of the one in use.")
@@ -428,54 +438,54 @@ constexpr Key kHonoured[] = {
         .from(0, 16)
         .into<&Settings::prefetch_groups>(),
     engine("headrace.update_threads", Kind::kInteger,
-           "Threads that update tiles; 0 is what affinity, cgroup quota and Slurm leave. Changes "
-           "no result.")
+           "Threads that update tiles; 0: as many as affinity, cgroup quota and Slurm allow. "
+           "Changes no result.")
         .in("threads")
         .from(0, 1024)
         .into<&Settings::update_threads>(),
-    engine("headrace.io_block_bytes", Kind::kSize, "One request to a drive.")
+    engine("headrace.io_block_bytes", Kind::kSize, "The size of a request to a drive.")
         .from(4096, 67108864)
         .times(4096)
         .in("bytes")
         .into<&Settings::io_block_bytes>(),
     engine("headrace.queue_depth", Kind::kInteger,
-           "Requests in flight per drive. Most drives need 4 to 16 MiB in flight, which the "
-           "defaults give.")
+           "Requests in flight per drive. Most drives need 4 to 16 MiB in flight, as with the "
+           "defaults.")
         .in("requests")
         .from(1, 4096)
         .into<&Settings::queue_depth>(),
     engine("headrace.submit_batch", Kind::kInteger,
-           "Requests handed to the kernel at once. More than two adjacent ones get merged there, "
-           "which is slower.")
+           "Requests per submission to the kernel. The kernel merges more than two adjacent "
+           "requests, which is slower.")
         .in("requests")
         .from(1, 256)
         .into<&Settings::submit_batch>(),
     engine("headrace.io_queue", Kind::kChoice,
-           "auto: io_uring where it works, else Linux AIO, else threads, said once. Any other "
-           "value: that queue or an error.")
+           "auto: io_uring if it works, otherwise Linux AIO, otherwise threads; the log says "
+           "which. Any other value: that queue, or an error.")
         .one_of("auto|uring|aio|threads")
         .into<&Settings::io_queue>(),
     engine("headrace.register_buffers", Kind::kChoice,
-           "auto: io_uring gets the engine's memory and files once instead of with every request, "
-           "where the limit on locked memory allows. off: with every request. Saves CPU "
-           "where memory is not on huge pages.")
+           "auto: registers the engine's memory and files with io_uring once, if the limit on "
+           "locked memory allows. off: passes them with every request. Registration saves CPU "
+           "time if memory is not on huge pages.")
         .one_of("auto|off")
         .into<&Settings::register_buffers>(),
     engine("headrace.direct", Kind::kChoice,
-           "auto: O_DIRECT where the file system has it, else buffered with a warning. require: "
-           "O_DIRECT or an error.")
+           "auto: O_DIRECT if the file system has it, otherwise buffered I/O with a warning. "
+           "require: O_DIRECT, or an error.")
         .one_of("auto|require")
         .into<&Settings::direct>(),
     engine("headrace.allow_memory_backed", Kind::kBoolean,
-           "Lets a path be on tmpfs or ramfs. Those are memory, so this is for tests.")
+           "Allows a path on tmpfs or ramfs. Those are in memory, so this is for tests.")
         .into<&Settings::allow_memory_backed>(),
     engine("headrace.checksums", Kind::kSwitch,
-           "XXH3 over what goes to a drive, verified when it comes back. true and false are "
-           "accepted too.")
+           "Computes XXH3 checksums of all bytes that go to a drive, and verifies them when the "
+           "bytes return. true and false are accepted too.")
         .one_of("on|off")
         .into<&Settings::checksums>(),
     engine("headrace.io_warn_seconds", Kind::kNumber,
-           "A transfer older than this is named in a warning.")
+           "A warning names each transfer that is older than this.")
         .from(0.001, kDaySeconds)
         .in("seconds")
         .into<&Settings::io_warn_seconds>(),
@@ -487,25 +497,27 @@ constexpr Key kHonoured[] = {
     section("headrace.tuned",
             "Written by headrace tune: where the settings beside it were measured."),
     tuned("headrace.tuned.drive_model",
-          "Drives the settings were measured on. Different ones in this run's paths are a warning.")
+          "The drives that the settings were measured on. The engine warns if the paths of a run "
+          "are on other drives.")
         .into<&Settings::tuned, &Tuned::drive_model>(),
-    tuned("headrace.tuned.file_system", "File system they were measured on. A note.")
+    tuned("headrace.tuned.file_system", "The file system of that measurement. A note.")
         .into<&Settings::tuned, &Tuned::file_system>(),
     tuned("headrace.tuned.kernel",
-          "Kernel they were measured under. Another version than in its first two numbers (6.1) "
-          "is a warning.")
+          "The kernel of that measurement. The engine warns if the first two numbers of its "
+          "version (6.1) differ.")
         .into<&Settings::tuned, &Tuned::kernel>(),
-    tuned("headrace.tuned.date", "When. A note.").into<&Settings::tuned, &Tuned::date>(),
+    tuned("headrace.tuned.date", "The date of that measurement. A note.")
+        .into<&Settings::tuned, &Tuned::date>(),
     tuned("headrace.tuned.queue", "The I/O queue that moved the bytes. A note.")
         .into<&Settings::tuned, &Tuned::queue>(),
-    tuned("headrace.tuned.pattern", "What was measured: step, read or rw. A note.")
+    tuned("headrace.tuned.pattern", "The measured pattern: step, read or rw. A note.")
         .into<&Settings::tuned, &Tuned::pattern>(),
-    tuned_rate("headrace.tuned.gb_per_second", "What the settings reached, the median. A note.")
+    tuned_rate("headrace.tuned.gb_per_second", "The median rate that the settings reached. A note.")
         .into<&Settings::tuned, &Tuned::gb_per_second>(),
     tuned_rate("headrace.tuned.gb_per_second_low",
-               "This and the next hold the true median with 95 %. A note.")
+               "The lower end of the 95 % interval of the median. A note.")
         .into<&Settings::tuned, &Tuned::gb_per_second_low>(),
-    tuned_rate("headrace.tuned.gb_per_second_high", "See above. A note.")
+    tuned_rate("headrace.tuned.gb_per_second_high", "The upper end of that interval. A note.")
         .into<&Settings::tuned, &Tuned::gb_per_second_high>(),
     tuned("headrace.tuned.headrace_version", "The version of headrace tune. A note.")
         .into<&Settings::tuned, &Tuned::headrace_version>(),

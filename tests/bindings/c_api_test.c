@@ -161,8 +161,7 @@ static void polls_frozen_parameters_and_writes(void) {
   EXPECT_CODE(headrace_engine_store(engine, 0, HEADRACE_EXP_AVG, take_any, NULL, &error),
               HEADRACE_INVALID_ARGUMENT);
   EXPECT_OK(headrace_engine_store(engine, 1, HEADRACE_EXP_AVG, take_any, NULL, &error));
-  EXPECT_CODE(headrace_engine_mark_written(engine, group, NULL, &error),
-              HEADRACE_INVALID_ARGUMENT);
+  EXPECT_CODE(headrace_engine_mark_written(engine, group, NULL, &error), HEADRACE_INVALID_ARGUMENT);
   EXPECT_OK(headrace_engine_mark_written(engine, group, "the trainer wrote to g.base", &error));
   EXPECT_CODE(headrace_engine_store(engine, 1, HEADRACE_WEIGHT, take_any, NULL, &error),
               HEADRACE_WRONG_STATE);

@@ -81,8 +81,8 @@ TEST_P(CollectiveConformance, GathersEveryRanksPieceInStreamOrder) {
   for (std::uint32_t r = 0; r < world(); ++r) EXPECT_EQ(seen[r], expected) << "rank " << r;
 }
 
-// Pieces of different sizes, one of them empty; written by work queued just before, and read by work
-// queued just after.
+// Pieces of different sizes, one of them empty; written by work queued just before, and read by
+// work queued just after.
 TEST_P(CollectiveConformance, GivesEveryRankItsPieceOfEveryOther) {
   const auto words_for = [](std::uint32_t to) { return std::size_t{1000} * to; };
   on_every_rank(ranks_, [&](std::uint32_t r, Rank& rank) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// world_size_test: a step of M micro-batches ends in the same bits on any number of ranks. Rank r of
-// W computes micro-batches r, W + r, 2W + r and so on.
+// world_size_test: a step of M micro-batches ends in the same bits on any number of ranks. Rank r
+// of W computes micro-batches r, W + r, 2W + r and so on.
 #include <gtest/gtest.h>
 
 #include <array>

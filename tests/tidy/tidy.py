@@ -50,6 +50,9 @@ NAMED_TEST = re.compile(r"[`/ ]([A-Z]\w+)\.([A-Z]\w+)(?:/[\w*]+)?`")
 TYPE = re.compile(r"^(?:struct|class|enum class) (\w+)(?: final)?(?: :.*)?\s*\{")
 COMMENT = re.compile(r"^(.*?)(?://|/\*|^ \*(?!/)) ?(.*?)(?:\*/)?$")
 MARK = re.compile(r"^\s*// \[/?\w+\]$")
+STARTED = re.compile(r'start_thread\(\s*"(headrace-\w+)"( \+)?')
+LABELS = re.compile(r"(?<!\[)\bLABELS \"?([a-z_;]+)")
+LEFT_OUT = re.compile(r"ctest -LE '([^']*)'")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
 
@@ -65,6 +68,15 @@ PHRASES = [(re.compile(phrase), instead) for phrase, instead in [
     (r"\b[Mm]ends?\b", "fixes"),
     (r"(?:^|[.;] )Who(?:ever)? \w+(?![^.]*\?)", "a noun as the subject"),
     (r"(?:^|[.;] )What(?:ever)? \w+(?![^.]*\?)", "a noun as the subject"),
+    (r"\b(?:is|are|was|were) given up\b", "who gives it up"),
+    (r"\bgives? way\b", "what replaces it"),
+    (r"\bat hand\b", "what is there"),
+    (r"\bThe other way,", "the alternative, or the cost, as a sentence"),
+    (r"\b[Bb]eaten:", "the alternative, as a sentence"),
+    (r"\bends? (?:(?:in|with) [0-9]|in (?:code|k[A-Z]))", "exits with, or fails with"),
+    (r"\bnothing else of ours\b|\bof ours\b", "Headrace's"),
+    (r"\bfor want of\b", "without"),
+    (r"\bthat would do\b", "sufficient"),
 ]]
 LONGEST = 40
 SENTENCE_END = re.compile(r"(?<=[.!?])[\"')*]*\s+(?=[\"'(*\[]*[A-Za-z0-9])")
@@ -94,6 +106,8 @@ def text_faults(root):
             yield from length_faults(name, lines)
     yield from twice_named_faults(root)
     yield from room_table_faults(root)
+    yield from thread_table_faults(root)
+    yield from label_faults(root)
     tests = {match for path in files(root) if path.name.endswith("_test.cpp")
              for match in TEST.findall(path.read_text(encoding="utf-8"))}
     for path in [root / "README.md", *sorted((root / "docs").rglob("*.md"))]:
@@ -230,6 +244,44 @@ def room_table_faults(root):
     rows = re.findall(r"^\| `(\w+)` \|", table[1], re.MULTILINE) if table else None
     if rows is not None and rows != ROOMS:
         yield f"docs/architecture.md: its rooms are {', '.join(rows)}; CMake's {', '.join(ROOMS)}"
+
+
+def thread_table_faults(root):
+    """docs/architecture.md lists the threads that the library starts; <n> stands for a number."""
+    page = root / "docs" / "architecture.md"
+    if not page.is_file():
+        return
+    listed = set()
+    for row in re.findall(r"^ *\| (`headrace-.*?) \|", page.read_text(encoding="utf-8"),
+                          re.MULTILINE):
+        listed |= set(re.findall(r"`(headrace-[^`]+)`", row))
+    started = set()
+    for path in sorted((root / "src").rglob("*.cpp")):
+        for name, number in STARTED.findall(path.read_text(encoding="utf-8")):
+            started.add(name + ("<n>" if number else ""))
+    for name in sorted(listed ^ started):
+        yield (f"docs/architecture.md: the thread {name} " +
+               ("is in no table" if name in started else "is started nowhere"))
+
+
+def label_faults(root):
+    """A label of tests is a room, or CONTRIBUTING.md has it; and those that it has are in use."""
+    page = root / "CONTRIBUTING.md"
+    if not page.is_file():
+        return
+    text = page.read_text(encoding="utf-8")
+    used = set()
+    for path in files(root):
+        if path.name == "CMakeLists.txt" or path.suffix == ".cmake":
+            for labels in LABELS.findall(path.read_text(encoding="utf-8")):
+                used |= set(labels.split(";"))
+    for label in sorted(used - set(ROOMS)):
+        if f"`{label}`" not in text:
+            yield f"CONTRIBUTING.md: does not name `{label}`, a label of tests"
+    for label in LEFT_OUT.findall(text):
+        for each in label.split("|"):
+            if each not in used:
+                yield f"CONTRIBUTING.md: no test has the label {each}"
 
 
 def include_faults(name, lines):

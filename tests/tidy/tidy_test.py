@@ -6,6 +6,8 @@ import tempfile
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "scripts"))
+import clang_tidy  # noqa: E402
 import tidy  # noqa: E402
 
 LICENCE = "// " + tidy.LICENCE + "\n"
@@ -103,6 +105,69 @@ class Rooms(Tree):
         self.assert_one("docs/architecture.md: its rooms are")
 
 
+class Threads(Tree):
+    TABLE = "  | `headrace-io<n>` | reads |\n  | `headrace-cuda`, `headrace-sum<n>` | x |\n"
+    CODE = ('  start_thread("headrace-io" + std::to_string(i), f);\n'
+            '  start_thread(\n      "headrace-cuda", f);\n')
+
+    def test_that_the_page_lists_pass(self):
+        self.write("docs/architecture.md", self.TABLE)
+        self.write("src/swap/a.cpp", LICENCE + self.CODE + 'start_thread("headrace-sum" + i, f);\n')
+        self.assertEqual(self.text_faults(), [])
+
+    def test_that_the_page_lacks_fail(self):
+        self.write("docs/architecture.md", self.TABLE)
+        self.write("src/swap/a.cpp", LICENCE + self.CODE + 'start_thread("headrace-sum" + i, f);\n'
+                   'start_thread("headrace-new", f);\n')
+        self.assert_one("the thread headrace-new is in no table")
+
+    def test_that_the_code_lacks_fail(self):
+        self.write("docs/architecture.md", self.TABLE)
+        self.write("src/swap/a.cpp", LICENCE + self.CODE)
+        self.assert_one("the thread headrace-sum<n> is started nowhere")
+
+
+class Labels(Tree):
+    def test_of_rooms_and_of_the_page_pass(self):
+        self.write("CONTRIBUTING.md", "`slow` and `torch`: `ctest -LE 'slow'`\n")
+        self.write("tests/a/CMakeLists.txt", "# " + tidy.LICENCE + "\n"
+                   'headrace_test(NAME a LABELS swap)\nf(PROPERTIES LABELS "slow;torch")\n')
+        self.assertEqual(self.text_faults(), [])
+
+    def test_that_the_page_lacks_fail(self):
+        self.write("CONTRIBUTING.md", "Nothing.\n")
+        self.write("tests/a/CMakeLists.txt", "# " + tidy.LICENCE + "\nf(NAME a LABELS slow)\n")
+        self.assert_one("CONTRIBUTING.md: does not name `slow`, a label of tests")
+
+    def test_that_no_test_has_fail(self):
+        self.write("CONTRIBUTING.md", "`slow`: `ctest -LE 'slow|old'`\n")
+        self.write("tests/a/CMakeLists.txt", "# " + tidy.LICENCE + "\nf(NAME a LABELS slow)\n")
+        self.assert_one("CONTRIBUTING.md: no test has the label old")
+
+
+class ClangTidy(unittest.TestCase):
+    def test_reads_each_source_of_the_library_once_without_flags_of_gcc(self):
+        def entry(file, flags=""):
+            return {"directory": "/r/build/x", "file": file,
+                    "command": f"c++ -I/r/src {flags} -o a.o -c {file}"}
+
+        root, build = pathlib.Path("/r"), pathlib.Path("/r/build/x")
+        joined = "/r/build/x/src/swap/Unity/unity_0_cxx.cxx"
+        found = clang_tidy.chosen(
+            [entry(joined, "-Wno-restrict -fno-gnu-unique -mavx2"), entry("/r/tools/a.cpp"),
+             entry("/r/tools/a.cpp"), entry("/r/tests/swap/a_test.cpp"), entry("/r/examples/a.c"),
+             entry("/r/build/x/tests/swap/Unity/unity_0_cxx.cxx"),
+             entry("/r/tools/b.cpp", "-isystem /wheel/torch/include")], root, build)
+        self.assertEqual([each["file"] for each in found], [joined, "/r/tools/a.cpp"])
+        self.assertEqual(found[0]["command"], f"c++ -I/r/src -mavx2 -o a.o -c {joined} -w")
+
+    def test_names_each_fault_once_with_its_lines(self):
+        fault = "/r/src/a.hpp:3:1: error: moved from [bugprone-use-after-move,-warnings-as-errors]"
+        output = f"{fault}\n    3 | f(a);\n{fault}\n    3 | f(a);\nSuppressed 2 warnings\n"
+        self.assertEqual(clang_tidy.faults(output), {fault: ["    3 | f(a);"]})
+        self.assertEqual(clang_tidy.faults("2 warnings generated.\n"), {})
+
+
 class Text(Tree):
     def test_long_line_fails(self):
         self.write("src/base/a.cpp", LICENCE + "// " + "x" * 98 + "\n")
@@ -180,7 +245,11 @@ class Prose(Tree):
     def test_each_phrase_fails(self):
         for text in ["The trainer is told so.", "It is said once.", "It stays so for good.",
                      "Now they are others.", "The how manieth it is.", "A row with what mends it.",
-                     "Fine. What was read goes.", "Who reads it gets an error."]:
+                     "Fine. What was read goes.", "Who reads it gets an error.",
+                     "The call is given up.", "The ring gives way.", "The stretch at hand.",
+                     "The other way, it waits.", "Beaten: a lock.", "It ends in `kIo`.",
+                     "It ends with 3.", "A key of ours.", "It fails for want of a name.",
+                     "The budget that would do."]:
             self.write("docs/a.md", text + "\n")
             self.assert_one("docs/a.md:1:")
 

@@ -14,12 +14,12 @@ using command_line::add_real;
 using command_line::Range;
 
 constexpr const char* kDescription =
-    "Measures what the LibTorch adapter costs where there is nothing to move: forward and backward "
-    "of a GPT\nwith everything resident in memory, through headrace::torch::Offload against "
-    "LibTorch alone.\nEach round runs both twice, in the order a b b a; which of them is a changes "
-    "from round to round.\n";
+    "Measures the cost of the LibTorch adapter when nothing moves: forward and backward of a GPT "
+    "with all state\nin memory, through headrace::torch::Offload and with LibTorch alone. "
+    "Each round runs both twice, in the order\na b b a; the roles of a and b change from round to "
+    "round.\n";
 constexpr const char* kFooter =
-    "\nCPU seconds are the whole process's, all its threads.\n"
+    "\nCPU seconds include all threads of the process.\n"
     "\nExit codes: 0 done, 1 the run failed, 2 refused before it started, 4 --at-most was missed, "
     "128 + n ended\nby signal n.\n";
 
@@ -36,7 +36,7 @@ void add_options(CLI::App& app, AdapterOptions& o) {
   add("--threads", o.threads, {0, 1024}, "Torch's threads; 0: torch decides");
   app.add_option("--json", o.json, "File for the report; - is stdout");
   add_real(app, "--at-most", o.at_most, {1e-9, 1e9},
-           "End with 4 if an upper bound, of CPU or of wall time, is above this");
+           "Exit with 4 if an upper bound, of CPU or of wall time, is above this");
 }
 }  // namespace
 

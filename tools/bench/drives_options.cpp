@@ -17,7 +17,7 @@ using command_line::add_real;
 using command_line::Fault;
 
 constexpr const char* kDescription =
-    "Measures several drives at work together against the sum of what each does alone: raw "
+    "Compares several drives at work together with the sum of each drive alone: raw "
     "transfers, and\nthe update phase of a step with optimizer state on all of them. Each round "
     "measures all of it, in turn\nforwards and backwards. --throttle makes drives slow, so that "
     "folders of one drive can stand for several.\n";
@@ -47,7 +47,7 @@ void add_options(CLI::App& app, DrivesOptions& o, std::vector<std::string>& fold
     for (double& speed : o.throttle_bytes_per_second) speed *= 1e9;
   };
   app.add_option_function<std::string>("--throttle", take_throttle,
-                                       "GB/s that each drive is held to, e.g. 0.4,0.8");
+                                       "Limit of each drive in GB/s, e.g. 0.4,0.8");
   const auto take_shares = [&s](const std::string& words) {
     s.drive_shares = numbers("--shares", words);
   };
@@ -67,7 +67,7 @@ void add_options(CLI::App& app, DrivesOptions& o, std::vector<std::string>& fold
   add_choice(app, "--queue", s.io_queue, kQueues, "auto, uring, aio or threads");
   app.add_option("--json", o.json, "File for the report; - is stdout");
   add_real(app, "--require-sum", o.require_sum, {1e-9, 1e9},
-           "End with 4 if the median of together / sum is below this, raw or update");
+           "Exit with 4 if the median of together / sum is below this, raw or update");
 }
 
 void finish(DrivesOptions& o, const std::vector<std::string>& folders) {

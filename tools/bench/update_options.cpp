@@ -20,7 +20,7 @@ using command_line::Range;
 using command_line::to_whole;
 
 constexpr const char* kDescription =
-    "Measures the update phase of a step with optimizer state on NVMe against what the drive does "
+    "Compares the update phase of a step with optimizer state on NVMe with the drive alone, "
     "without\nany work in between: bytes read / raw read bandwidth + bytes written / raw write "
     "bandwidth, and the same\nrecords read and written back with nothing computed (mixed).\nEach "
     "round measures all of it; rounds run forwards and backwards in turn.\n";
@@ -59,7 +59,7 @@ void add_work_options(CLI::App& app, UpdateOptions& o, Flags& flags) {
   app.add_option("--nvme", o.folder, "Folder on the drive")->capture_default_str();
   app.add_option("--json", o.json, "File for the report; - is stdout");
   add_real(app, "--require-ratio", o.require_ratio, {1e-9, 1e9},
-           "End with 4 if the median of update / bound is above this");
+           "Exit with 4 if the median of update / bound is above this");
 }
 
 void add_setting_options(CLI::App& app, Settings& s) {

@@ -28,7 +28,7 @@ struct Pipe {
   Pipe() {
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC) != 0)
-      throw Error(Code::kIo, "no pipe is to be had: " + base::errno_text(errno), errno);
+      throw Error(Code::kIo, "a pipe could not be created: " + base::errno_text(errno), errno);
     read_end = base::UniqueFd(ends[0]);
     write_end = base::UniqueFd(ends[1]);
   }

@@ -30,25 +30,25 @@ using headrace::command_line::add_repeated;
 using headrace::command_line::Fault;
 
 constexpr const char* kDescription =
-    "Trains a byte-level GPT on real text, its parameters and optimizer state where the settings "
-    "put them\n"
-    "(device, host memory, NVMe), bit for bit the same wherever they are.\n";
+    "Trains a byte-level GPT on real text. The settings say where its parameters and optimizer "
+    "state live\n"
+    "(device, host memory, NVMe). Results are the same, bit for bit, under every placement.\n";
 constexpr const char* kFooter =
     "\nExamples:\n"
     "  train_gpt --steps 50\n"
     "  train_gpt --config offload.json --set headrace.host_budget_bytes=1GiB --json report.json\n"
     "  train_gpt --set zero_optimization.offload_optimizer.device=nvme \\\n"
     "            --set zero_optimization.offload_optimizer.nvme_path=/mnt/nvme --save trained\n"
-    "\nOf options and settings given twice the last one holds, and options hold over settings. A "
+    "\nIf an option or setting is given twice, the last one wins. Options override settings. If a "
     "settings file\n"
-    "with an optimizer trains as it says: with its constants, and a learning rate that stays "
-    "unless "
-    "it has a scheduler.\nOne that enables neither bf16 nor fp16 trains in f32, as in DeepSpeed; "
+    "has an optimizer, its constants apply, and the learning rate is constant unless the file has "
+    "a "
+    "scheduler.\nA file that enables neither bf16 nor fp16 trains in f32, as in DeepSpeed; "
     "without a file weights are bf16.\n"
-    "What settings leave \"auto\": bf16.enabled is true (false beside fp16), gradient_clipping "
+    "Values for \"auto\": bf16.enabled is true (false beside fp16), gradient_clipping is "
     "1.0, "
-    "lr and\nweight_decay as above, the warm-up from 0 to lr in --warmup steps, total_num_steps "
-    "--steps.\n"
+    "lr and\nweight_decay are as above, the warm-up goes from 0 to lr in --warmup steps, "
+    "total_num_steps is --steps.\n"
     "\nExit codes: 0 done, 1 the run failed, 2 refused before it started, 3 no such "
     "--device here,\n128 + n ended by signal n.\n";
 
@@ -102,11 +102,12 @@ void add_training_options(CLI::App& app, RawOptions& raw) {
   add_number(app, "--warmup", raw.warmup, {0, kMostSteps}, "Steps of warm-up [a tenth of --steps]")
       ->group(group);
   add_real(app, "--weight-decay", o.weight_decay, {0, kLargest},
-           "Not applied to norms and biases. Beside it, unless the settings name others: " +
+           "Not applied to norms and biases. Other constants, unless the settings give them: " +
                fixed_words())
       ->group(group)
       ->default_str(words_of(o.weight_decay));
-  add_number(app, "--seed", o.seed, {0, ~std::uint64_t{0}}, "Of initial weights and batch order")
+  add_number(app, "--seed", o.seed, {0, ~std::uint64_t{0}},
+             "Seed of initial weights and batch order")
       ->group(group)
       ->default_str(std::to_string(o.seed));
   add_number(app, "--eval-batches", o.eval_batches, {0, 1'000'000},
@@ -120,7 +121,7 @@ void add_placement_options(CLI::App& app, RawOptions& raw) {
   Options& o = raw.options;
   app.add_option("--config", o.config, "Settings file (DeepSpeed's names, ours under \"headrace\")")
       ->group(group);
-  add_repeated(app, "--set", o.overrides, "One setting over the file's: a.b=value; repeatable")
+  add_repeated(app, "--set", o.overrides, "One setting, overrides the file: a.b=value; repeatable")
       ->group(group);
   app.add_option("--device", o.device,
                  "Where torch computes: cpu, cuda, or cuda:N. Its memory is the placement's device")
@@ -131,18 +132,19 @@ void add_placement_options(CLI::App& app, RawOptions& raw) {
       ->default_str(std::to_string(o.threads));
   add_choice(app, "--products", o.products,
              {{"auto", Products::kAuto}, {"bf16", Products::kBf16}, {"f32", Products::kF32}},
-             "What products of 16-bit weights are computed in: bf16, f32, or auto, which on a CPU "
-             "takes bf16 only where that is faster: with amx_bf16, or AMD's avx512_bf16")
+             "Format of products of 16-bit weights: bf16, f32, or auto. On a CPU, auto takes "
+             "bf16 only if it is faster: with amx_bf16, or AMD's avx512_bf16")
       ->group(group)
       ->default_str("auto");
   app.add_flag(
          "--plain", o.plain,
-         "The same training by LibTorch alone, all in memory: the reference for memory. Without "
-         "hashes, and saves nothing")
+         "Train with LibTorch alone, all in memory, as a reference for memory. Prints no hashes "
+         "and saves nothing")
       ->group(group);
-  app.add_flag("--checkpointing", o.checkpointing,
-               "Activation checkpointing: of each block its input alone is kept, and backward runs "
-               "the block again. Less memory, one more forward pass, the same bits")
+  app.add_flag(
+         "--checkpointing", o.checkpointing,
+         "Activation checkpointing: keep only the input of each block, and run the block again "
+         "in backward. Less memory, one more forward pass, the same bits")
       ->group(group);
 }
 
@@ -159,7 +161,7 @@ void add_file_options(CLI::App& app, RawOptions& raw) {
       ->group(group);
   app.add_option("--json", o.json, "File for the report; - is stdout")->group(group);
   app.add_option("--trace", o.trace,
-                 "File for what happened when: open it in ui.perfetto.dev or chrome://tracing")
+                 "File for a timeline: open it in ui.perfetto.dev or chrome://tracing")
       ->group(group);
   app.add_flag("--no-progress", raw.no_progress, "No progress bar and no lines per step")
       ->group(group);

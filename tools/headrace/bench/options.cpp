@@ -59,14 +59,14 @@ void add_what(CLI::App& app, BenchOptions& o, Words& w) {
   list("--queue", w.queues,
        "auto, uring, aio, threads; as fio's --ioengine [HEADRACE_IO_QUEUE, else auto]");
   const auto refuse_engine = [](const std::string& word) {
-    throw Fault{"--ioengine is fio's; what it says is said by --queue here",
+    throw Fault{"--ioengine is an option of fio; here it is --queue",
                 "Give --queue " + (word == "libaio"     ? "aio"
                                    : word == "io_uring" ? "uring"
                                                         : std::string("uring, aio or threads"))};
   };
   app.add_option_function<std::string>("--ioengine", refuse_engine, "")->group("");  // not listed
   list("--batch", w.batches, "Requests per system call [2]");
-  app.add_flag("--unregistered", w.unregistered, "uring: without registered buffers, beside with")
+  app.add_flag("--unregistered", w.unregistered, "uring: also without registered buffers")
       ->group(group);
   command_line::add_number(app, "--jobs", w.jobs, {1, 64},
                            "Threads per drive, each with a part of the file")
@@ -74,14 +74,15 @@ void add_what(CLI::App& app, BenchOptions& o, Words& w) {
       ->default_str("1");
   app.add_flag("--engine", w.engine, "Also the engine's own path: records through its conductor")
       ->group(group);
-  app.add_option("--compare", w.compare, "The same work by fio, in the same rounds")
+  app.add_option("--compare", w.compare, "Also run fio with the same work, in the same rounds")
       ->group(group)
       ->type_name("fio");
   list("--cpus", w.cpus, "CPUs that the threads run on: 0-3,8");
-  command_line::add_number(app, "--numa-node", w.numa_node, {0, 1023}, "As --cpus, all of a node's")
+  command_line::add_number(app, "--numa-node", w.numa_node, {0, 1023},
+                           "Run the threads on all CPUs of this node")
       ->group(group);
   command_line::add_number(app, "--with-update-load", o.load_threads, {1, 1024},
-                           "Threads that update optimizer state in memory meanwhile")
+                           "Threads that update optimizer state in memory at the same time")
       ->group(group);
 }
 
@@ -100,10 +101,11 @@ void add_how_much(CLI::App& app, BenchOptions& o, Words& w) {
   text("--until", "SHARE", w.until, "End early once each interval is within this, e.g. 3%");
   app.add_flag("--quick", w.quick, "A first look in 10 s")->group(group);
   app.add_flag("--sustained", o.sustained,
-               "One long stretch per pattern, second by second, past the drive's cache")
+               "One long run per pattern, second by second, beyond the drive's cache")
       ->group(group);
   text("--verify", "HOW", w.verify,
-       "stamps: a few pages per block, every byte at the end; whole: every byte always [stamps]");
+       "stamps: a few pages per block, every byte at the end; whole: every byte of every read "
+       "[stamps]");
 }
 
 void add_results(CLI::App& app, BenchOptions& o) {
@@ -112,7 +114,7 @@ void add_results(CLI::App& app, BenchOptions& o) {
       ->group(group)
       ->type_name("FILE");
   command_line::add_replaced(app, "--report", page_of_json());
-  app.add_option("--require", o.require, "End with 4 unless met: read=6GB/s,write=4GB/s,p99=20ms")
+  app.add_option("--require", o.require, "Exit with 4 unless met: read=6GB/s,write=4GB/s,p99=20ms")
       ->group(group)
       ->type_name("LIST");
   app.add_flag("--as-fio", o.as_fio, "Print fio's commands for the same work; measure nothing")

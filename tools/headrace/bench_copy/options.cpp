@@ -10,8 +10,9 @@
 namespace headrace::tools {
 namespace {
 constexpr const char* kFooter =
-    "\nSizes are powers of 1024: --sizes 1M,16M. --require-share judges pinned copies of 4 MiB and "
-    "more (the\nlargest, where none is), and gradients.\n"
+    "\nSizes are powers of 1024: --sizes 1M,16M. --require-share applies to pinned copies of at "
+    "least "
+    "4 MiB (else\nto the largest), and to gradients.\n"
     "\nExit codes: 0 done, 1 the run failed or bytes differed, 2 refused before it started, 3 "
     "there is no such\nGPU that can be used, 4 a --require-share was missed, 128 + n ended by "
     "signal n.\n";
@@ -28,11 +29,11 @@ void add_copy_options(CLI::App& app, CopyBenchOptions& o, CopyBenchWords& w) {
   text("--sizes", "LIST", w.sizes, "Bytes of a copy, 4k to 4G [64k,1M,4M,16M,256M]");
   command_line::add_number(app, "--rounds", o.contest.rounds, {1, 10000},
                            "Rounds, after one to warm up [9]");
-  text("--seconds", "TIME", w.seconds, "Of each measurement [0.05]");
-  text("--bytes", "SIZE", w.bytes, "Of each measurement and way, in place of --seconds");
+  text("--seconds", "TIME", w.seconds, "Length of each measurement [0.05]");
+  text("--bytes", "SIZE", w.bytes, "Bytes of each measurement and direction, instead of --seconds");
   app.add_flag("--gradients", o.contest.gradients, "Also how fast gradients land in host memory");
   text("--json", "FILE", o.json, "File for the report; - is stdout");
-  text("--require-share", "X", w.share, "End with 4 where less of the link's limit is reached");
+  text("--require-share", "X", w.share, "Exit with 4 if a share of the link's limit is lower");
 }
 
 void finish_copy_options(CopyBenchOptions& o, const CopyBenchWords& w) {

@@ -43,16 +43,17 @@ void add_what(CLI::App& app, Words& w) {
     app.add_option(name, to, help)->group(group)->type_name("LIST");
   };
   list("--rule", w.rules, "adamw, adam, lion, adagrad, sgd, sgd_momentum");
-  list("--moments", w.moments, "How moments are kept: f32, bf16, 8bit");
+  list("--moments", w.moments, "Formats of moments: f32, bf16, 8bit");
   list("--weight", w.weights,
        "bf16-split: with a residual; bf16, fp16: with an f32 master; f32: its own");
   list("--gradient", w.gradients, "bf16, fp16, f32");
   list("--simd", w.simd, "scalar, avx2, avx512 [HEADRACE_SIMD, else the best of this CPU]");
   list("--threads", w.threads, "1 to 1024 [all usable CPUs]");
   app.add_flag("--checksum", w.checksum,
-               "Also with the checksums that a state on a drive has, in rows of their own")
+               "Also with the checksums of state on a drive, in rows of their own")
       ->group(group);
-  app.add_flag("--all", w.all, "All of what is not given: a long table")->group(group);
+  app.add_flag("--all", w.all, "All values of the lists that are not given: a long table")
+      ->group(group);
 }
 
 void add_how_much(CLI::App& app, OptimizerBenchOptions& o, Words& w) {
@@ -71,7 +72,7 @@ void add_how_much(CLI::App& app, OptimizerBenchOptions& o, Words& w) {
   text("--require", "share=X", w.require, "");
   app.get_option("--require")
       ->group(group)
-      ->description("End with 4 where a row's share of the bandwidth is lower");
+      ->description("Exit with 4 if a row's share of the bandwidth is lower");
 }
 
 template <class T>

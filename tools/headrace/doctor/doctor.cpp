@@ -24,10 +24,10 @@ namespace headrace::tools {
 namespace {
 constexpr const char* kProgram = "headrace doctor";
 constexpr const char* kDescription =
-    "Looks at what this machine has for offloading and tries what can be tried: I/O queues, "
-    "O_DIRECT at\neach PATH. Changes nothing and leaves no file behind. Needs no privileges; what "
-    "they hide is marked\nunknown.\n\nok: as it should be.  note: it works, slower or less than "
-    "it could.  gap: it does not work.\n";
+    "Shows what this machine offers for offloading, and tests the I/O queues and, at each PATH, "
+    "O_DIRECT.\nChanges nothing, leaves no file behind and needs no privileges. A fact that needs "
+    "more rights is marked\nunknown.\n\nok: works as it should.  note: works, but slower or less "
+    "than it could.  gap: does not work.\n";
 
 struct Options {
   std::vector<std::string> paths;
@@ -36,8 +36,8 @@ struct Options {
 
 std::string footer() {
   return "\n--require NAME,...: " + requirement_names() +
-         "\n\nExit codes: 0 all was looked at, gaps or not, 1 it could not be, 2 refused before it "
-         "started, 3 something\nthat --require names is not there, 128+n ended by signal n.\n";
+         "\n\nExit codes: 0 done, with or without gaps, 1 the run failed, 2 refused before it "
+         "started, 3 a --require\nis not met, 128+n ended by signal n.\n";
 }
 
 void check_paths(const std::vector<std::string>& paths) {
@@ -100,7 +100,8 @@ int doctor(int argc, const char* const* argv) {
   app.add_option("PATH", options.paths, "Directories for swap files [the current one]")
       ->type_name("");
   app.add_option("--json", options.json, "File for the report; - is stdout")->type_name("FILE");
-  app.add_option("--require", options.require, "What has to be there, by name")->type_name("LIST");
+  app.add_option("--require", options.require, "Exit with 3 unless these are met")
+      ->type_name("LIST");
   return run_subcommand({.program = kProgram,
                          .nothing_done = "nothing was looked at",
                          .app = app,

@@ -15,8 +15,8 @@ namespace headrace::tools {
 namespace {
 constexpr const char* kProgram = "headrace estimate";
 constexpr const char* kDescription =
-    "Memory that training a model takes, without activations: the estimates that DeepSpeed's users "
-    "know, for\nZeRO-2 and ZeRO-3, beside what an engine of ours would allocate, and why they "
+    "Prints the memory that training a model takes, without activations: DeepSpeed's estimates for "
+    "ZeRO-2 and\nZeRO-3, beside the memory that a Headrace engine would allocate, and why they "
     "differ. Touches no drive and\nno GPU. MODEL is a name, a directory with safetensors or "
     "config.json, or a JSON file of shapes.\n";
 constexpr std::uint64_t kMostParameters = std::uint64_t{1} << 50;
@@ -58,18 +58,18 @@ void add_options(CLI::App& app, Options& o) {
            name, [&to, name](const std::string& word) { to = to_count(name, word); }, text)
         ->type_name("N");
   };
-  add_count("--parameters", o.inputs.parameters, "Instead of MODEL: how many, 2851M, 70B");
-  add_count("--largest-layer", o.inputs.largest_layer,
-            "And how many of them the largest layer has");
+  add_count("--parameters", o.inputs.parameters,
+            "Number of parameters, instead of MODEL: 2851M, 70B");
+  add_count("--largest-layer", o.inputs.largest_layer, "Number of parameters of the largest layer");
   command_line::add_number(app, "--nodes", o.inputs.nodes, {1, 1'000'000}, "Machines [1]");
   command_line::add_number(app, "--gpus", o.inputs.gpus_per_node, {1, 1024}, "GPUs per node [1]");
   command_line::add_real(app, "--buffer-factor", o.inputs.buffer_factor, {1, 100},
                          "Factor of the estimators for host memory [1.5]");
   app.add_option("--config,--settings", o.config,
-                 "Settings of the plan, which varies the placement")
+                 "Settings file for the plan, which varies the placement")
       ->type_name("FILE");
   command_line::add_repeated(app, "--set", o.set,
-                             "One of them, headrace.moments=8bit; may be repeated")
+                             "One setting, such as headrace.moments=8bit; may be repeated")
       ->type_name("KEY=VALUE");
   app.add_option("--json", o.json, "File for the report; - is stdout")->type_name("FILE");
 }

@@ -19,10 +19,10 @@ namespace headrace::tools {
 namespace {
 constexpr const char* kProgram = "headrace plan";
 constexpr const char* kDescription =
-    "Whether a model fits a machine, what lies where, what a step takes, lane by lane, what binds "
-    "it, and which\nsingle change would help most: planned, nothing is measured or allocated. "
+    "Shows whether a model fits a machine, where its state would live, how long a step takes, what "
+    "limits it, and\nwhich single change would help most. Measures and allocates nothing. "
     "MODEL is a name, a directory with\nsafetensors or config.json, or a JSON file of shapes. "
-    "Memory is by the planner that an engine allocates with.\n";
+    "The engine's own planner computes the memory.\n";
 constexpr const char* kDefaults = "defaults of plan";
 
 // What is assumed without settings: all that may lie on NVMe, memory kept for as much as fits, and
@@ -55,7 +55,7 @@ std::string footer() {
 
 void add_lists(CLI::App& app, Options& o) {
   command_line::add_repeated(app, "--set", o.set,
-                             "One setting, headrace.moments=8bit; may be repeated")
+                             "One setting, such as headrace.moments=8bit; may be repeated")
       ->type_name("KEY=VALUE");
   command_line::add_repeated(app, "--frozen", o.frozen,
                              "Parameters that are not trained; may be repeated")
@@ -102,7 +102,8 @@ void add_options(CLI::App& app, Options& o) {
   command_line::add_number(app, "--gpus", o.gpus, {0, 1024},
                            "GPUs of a node that are used, 0: the CPU computes [all; of this "
                            "machine 0]");
-  app.add_option("--copy-json", o.copy_json, "Of headrace bench copy: memory and link of each GPU")
+  app.add_option("--copy-json", o.copy_json,
+                 "File of headrace bench copy --json: memory and link of each GPU")
       ->type_name("FILE");
   command_line::add_number(app, "--nodes", o.nodes, {1, 1'000'000}, "Machines [1]");
   command_line::add_number(app, "--seq", o.sequence, {1, 1u << 24},
@@ -111,13 +112,13 @@ void add_options(CLI::App& app, Options& o) {
                            "Sequences per micro-batch and rank [the settings', or 1]");
   command_line::add_number(app, "--accumulation", o.accumulation, {1, 100'000},
                            "Micro-batches per step [gradient_accumulation_steps]");
-  app.add_flag("--checkpointing", o.checkpointing, "Activations are computed again in backward");
+  app.add_flag("--checkpointing", o.checkpointing, "Compute activations again in backward");
   app.add_option("--settings,--config", o.settings,
-                 "As an engine is given them [all on NVMe, budget auto]")
+                 "Settings file of an engine [all on NVMe, budget auto]")
       ->type_name("FILE");
   add_lists(app, o);
   command_line::add_real(app, "--drive-tbw", o.drive_tbw, {0.001, 1e9},
-                         "TB that a drive may be written, for its wear");
+                         "Rated write endurance of a drive in TB, for its wear");
   add_figures(app, o);
   command_line::add_replaced(app, "--report", page_of_json());
   app.add_option("--json", o.json, "File for the report; - is stdout")->type_name("FILE");

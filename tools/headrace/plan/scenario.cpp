@@ -103,8 +103,8 @@ std::string floor_refusal(const Scenario& s) {
   double state = 0;
   for (const optimizer_cpu::StateStream& stream : streams.all())
     state += trained * stream.bytes_per_scale / base::kScaleElements;
-  const auto host = static_cast<double>(s.machine.host_bytes / s.ranks_per_node());
-  const auto nvme = static_cast<double>(s.machine.nvme_bytes / s.ranks_per_node());
+  const auto host = static_cast<double>(s.machine.host_bytes) / s.ranks_per_node();
+  const auto nvme = static_cast<double>(s.machine.nvme_bytes) / s.ranks_per_node();
   const auto text = [](double bytes) { return base::format_bytes(whole_bytes(bytes)); };
   if (host > 0 && gradients > host) {
     return fmt::format("gradients alone, which stay in host memory, take {} a rank, and it has {}",

@@ -12,8 +12,9 @@ constexpr const char* kOpening =
     R"(<!-- Generated from src/settings/key_table.cpp by tests/settings/write_settings_doc. -->
 # Settings
 
-One JSON file, in DeepSpeed's shape: keys that mean what DeepSpeed's mean keep its names, and ours
-are in the section `headrace`, which DeepSpeed ignores. This is a whole file:
+Settings are a JSON file in DeepSpeed's format. Keys with the same meaning as in DeepSpeed have the
+same names. Headrace's own keys are in the section `headrace`, which DeepSpeed ignores. This is a
+complete file:
 
 ```json
 {
@@ -28,65 +29,67 @@ are in the section `headrace`, which DeepSpeed ignores. This is a whole file:
 }
 ```
 
-The keys of DeepSpeed are those of its version 0.19.8, read from its code by
-`tests/settings/deepspeed_keys.py` (which says how to run it), and those that earlier versions had.
+Headrace knows the keys of DeepSpeed 0.19.8 and of earlier versions.
+`tests/settings/deepspeed_keys.py` reads the former from DeepSpeed's code.
 
 ## How a file is read
 
-- Comments (`// ...`, `/* ... */`), trailing commas and a byte order mark are accepted; the text
-  is UTF-8, at most 4 MiB, nested at most 64 deep. The rest of HJSON (DeepSpeed reads it) is an
-  error; `hjson -j FILE > NEW`, from the package that DeepSpeed installs, makes JSON of it.
-- A key whose name starts with `_` is a note and ignored with all it holds.
-- An unknown key is an error that names the nearest known one, or the section where the key would
-  belong. So is a key given twice, a value of the wrong type, and one out of range. An unknown key
-  that is like no other is a warning where DeepSpeed ignores it: at the top level and in `aio`,
-  `activation_checkpointing`, `checkpoint`, `data_types`, `optimizer`, `scheduler` and `timers`.
-  `ReadOptions::strict` and `headrace settings check --strict` make an error of it.
-- A warning names each key of DeepSpeed's that has no effect here, with its place, its value and the
-  replacement: a line per key, in the order of the text. There is no warning where Headrace does
-  what the value says anyway, or where the section is off (`"enabled": false`). A section that is
-  off for want of `"enabled"` is named. A key that would train something else is refused.
+- Headrace accepts comments (`// ...`, `/* ... */`), trailing commas and a byte order mark. The text
+  is UTF-8, at most 4 MiB, nested at most 64 deep. Other HJSON syntax, which DeepSpeed reads, is an
+  error. `hjson -j FILE > NEW`, from the package that DeepSpeed installs, converts it to JSON.
+- A key whose name starts with `_` is a note. Headrace ignores it and its value.
+- An unknown key is an error that names the nearest known key, or the section where the key belongs.
+  A repeated key, a value of the wrong type and a value out of range are errors too. An unknown key
+  that resembles no other is only a warning where DeepSpeed ignores it: at the top level and in
+  `aio`, `activation_checkpointing`, `checkpoint`, `data_types`, `optimizer`, `scheduler` and
+  `timers`. With `ReadOptions::strict` and `headrace settings check --strict`, it is an error.
+- A warning names each DeepSpeed key that has no effect here, with its place, its value and its
+  replacement, one line per key, in the order of the text. There is no warning if Headrace does what
+  the value says anyway, or if the section is off (`"enabled": false`). If a section is off only
+  because it lacks `"enabled"`, a warning names it. A key that would change the result is an error.
 - A file that enables neither `bf16` nor `fp16` asks for parameters in f32, as in DeepSpeed:
   `Settings::parameter_dtype()` gives that dtype, `train_gpt` follows it, and an engine whose
   trainer registers none of that dtype warns. "auto" in one of them leaves the choice to the
   trainer.
-- The reader lists all faults at once, of more than a hundred the first in the text:
+- The reader lists all faults at once, or the first hundred, in this form:
   `FILE:LINE:COLUMN: key: what was found; what is allowed`. Columns count characters.
 - Whole numbers may be written `5e8`. Sizes are bytes, or text: `"512MiB"`, `"1.5GiB"` (powers of
   1024), `"1GB"` (powers of 1000).
-- The trainer fills in `"auto"`: it passes its values to the reader (`ReadOptions::for_auto`;
-  `train_gpt` does). Where one is left, a key that is honoured here is an error that names it, and
-  one that has no effect is a warning like any other value. "auto" for one of the three batch sizes
-  counts as left out. `headrace.host_budget_bytes` has an "auto" of its own.
-- `headrace settings check FILE...` lists faults, warnings and keys left "auto"; `show FILE` lists
-  the values that hold and their origins; `explain KEY` describes a key; `schema` prints
-  `settings.schema.json`, which editors follow where a file names it: `"$schema": "FILE"`.
-- In paths a leading `~/` is the home directory, `${NAME}` an environment variable (an error if it
-  is not set or empty), `$$` a dollar sign.
-- `--set a.b=value` lays a value over the file. It is read as JSON or, if it is not JSON, taken as
-  text; its messages start with `--set a.b`. A later one wins; an object replaces the whole
+- The trainer supplies the values of keys that are `"auto"`: it passes them to the reader
+  (`ReadOptions::for_auto`), as `train_gpt` does. If a key remains "auto", the reader reports an
+  error if the key has an effect here, and a warning otherwise. "auto" for one of the three batch
+  sizes is the same as leaving it out. For `headrace.host_budget_bytes`, "auto" has its own meaning.
+- `headrace settings check FILE...` lists faults, warnings and keys left "auto". `show FILE` lists
+  the effective values and their origins. `explain KEY` describes a key. `schema` prints
+  `settings.schema.json`, which editors use if a file names it: `"$schema": "FILE"`.
+- In paths, a leading `~/` is the home directory, `${NAME}` is an environment variable (an error if
+  it is unset or empty), and `$$` is a dollar sign.
+- `--set a.b=value` overrides a value of the file. The value is read as JSON or, if it is not JSON,
+  as text. Its messages start with `--set a.b`. The last one wins, and an object replaces the whole
   section.
 
-## What does not go together
+## Invalid combinations
 
-- `device` `"nvme"` without a directory: neither `nvme_path` nor `headrace.nvme_paths`. One
-  `nvme_path` serves both sections.
-- Two different `nvme_path`, unless `headrace.nvme_paths` lists the drives and so replaces them. One
-  directory twice in that list.
-- Keys of `fp16` without `fp16.enabled` are a warning: nothing is fp16 then.
-- `fp16.enabled` and `bf16.enabled`, both true. A dynamic loss scale beside
-  `headrace.non_finite` "stop"; one that begins below `fp16.min_loss_scale`.
-- `optimizer.type` other than Adam, AdamW, Adagrad, Lion and SGD, or another rule than
-  `headrace.optimizer`. A constant of another rule or scheduler; a scheduler without a key that it
-  needs.
-- `train_batch_size` other than `train_micro_batch_size_per_gpu` x `gradient_accumulation_steps` x
-  ranks, as soon as the trainer says how many ranks there are (`Settings::resolve_batch`), or that
-  no number of ranks can make.
-- `data_types.param_dtype` other than what `bf16` and `fp16` ask for.
-- `cpu_offload` or `cpu_offload_params` true beside a section that names another device.
-- A key in both of its spellings.
+These combinations are errors:
 
-`offload_param` without `offload_optimizer` is fine, at any `stage`.
+- `device` is `"nvme"`, but neither `nvme_path` nor `headrace.nvme_paths` gives a directory. One
+  `nvme_path` is enough for both sections.
+- The two sections have different `nvme_path`s, and there is no `headrace.nvme_paths` to replace
+  them. Or that list names a directory twice.
+- `fp16.enabled` and `bf16.enabled` are both true.
+- A dynamic loss scale is combined with `headrace.non_finite` "stop", or begins below
+  `fp16.min_loss_scale`.
+- `optimizer.type` is not Adam, AdamW, Adagrad, Lion or SGD, or contradicts `headrace.optimizer`.
+- A constant belongs to another rule or scheduler, or a scheduler lacks a key that it needs.
+- `train_batch_size` differs from `train_micro_batch_size_per_gpu` x `gradient_accumulation_steps` x
+  ranks. The reader checks whether any number of ranks fits, and `Settings::resolve_batch` checks
+  the trainer's number.
+- `data_types.param_dtype` differs from the dtype that `bf16` and `fp16` ask for.
+- `cpu_offload` or `cpu_offload_params` is true, and its section names another device.
+- A key appears in both of its spellings.
+
+Keys of `fp16` without `fp16.enabled` cause only a warning. `offload_param` without
+`offload_optimizer` is allowed, at any `stage`.
 
 )";
 
@@ -116,8 +119,10 @@ void append_row(std::string& text, std::initializer_list<std::string> cells) {
 
 void append_honoured(std::string& text, const nlohmann::json& defaults) {
   text +=
-      "## Keys that are honoured\n\n"
-      "The engine follows a key, or the trainer, which gets the value from the library.\n\n"
+      "## Keys with an effect\n\n"
+      "The column \"by\" says whether the engine applies a key, or the trainer, which gets the "
+      "value "
+      "from\nthe library.\n\n"
       "| key | by | values | default | what it does |\n|---|---|---|---|---|\n";
   for (const Key& key : keys()) {
     if (!key.honoured_value()) continue;
@@ -129,8 +134,9 @@ void append_honoured(std::string& text, const nlohmann::json& defaults) {
 void append_changed_defaults(std::string& text, const nlohmann::json& defaults) {
   text +=
       "\n## Keys whose default differs between DeepSpeed's versions\n\n"
-      "Where a file leaves one out that is honoured, `headrace settings check`, `show` and "
-      "`train_gpt` say which\nvalue holds; so does the engine's log.\n\n"
+      "If a file leaves out one of these keys and the key has an effect, `headrace settings "
+      "check`, "
+      "`show`,\n`train_gpt` and the engine's log say which value applies.\n\n"
       "| key | default of DeepSpeed | here |\n|---|---|---|\n";
   for (const Key& key : keys()) {
     if (key.deepspeed_default.empty()) continue;
@@ -141,9 +147,12 @@ void append_changed_defaults(std::string& text, const nlohmann::json& defaults) 
 
 void append_no_effect(std::string& text) {
   text +=
-      "\n## Keys of DeepSpeed's that have no effect here\n\n"
-      "A warning says what is used instead. \"No warning for\" is the value that Headrace follows "
-      "in any case. Of an object in this table only `enabled` is read.\n\n"
+      "\n## DeepSpeed keys without effect\n\n"
+      "A warning names the replacement. There is no warning for the value in the column \"no "
+      "warning "
+      "for\",\nwhich Headrace follows in any case. If the value is an object, only its `enabled` "
+      "is "
+      "read.\n\n"
       "| key | values | no warning for | used instead |\n|---|---|---|---|\n";
   for (const Key& key : keys()) {
     if (key.status != Status::kNoEffect) continue;
@@ -157,9 +166,9 @@ void append_no_effect(std::string& text) {
 
 void append_refused(std::string& text) {
   text +=
-      "\n## Keys of DeepSpeed's that are refused\n\n"
-      "They ask for something that would be missing from the training. Passes: a value that asks "
-      "for nothing; of an\nobject, one without `\"enabled\": true`, or an empty one.\n\n"
+      "\n## Rejected DeepSpeed keys\n\n"
+      "These keys would change the result, and Headrace does not implement them. It accepts only "
+      "values that\nask for nothing, and objects that are empty or lack `\"enabled\": true`.\n\n"
       "| key | passes | refused because |\n|---|---|---|\n";
   for (const Key& key : keys()) {
     if (key.status != Status::kRefused) continue;

@@ -48,7 +48,7 @@ void add_options(CLI::App& app, TuneOptions& o, Words& w) {
     app.add_option(name, to, help)->group(group)->type_name("FILE");
   };
   target("--write", o.write,
-         "File for the settings, as the engine takes them; replaces nothing but its own earlier "
+         "File for the settings, for the engine; replaces nothing but its own earlier "
          "ones");
   target("--write-deepspeed", o.write_deepspeed, "File for an \"aio\" section as DeepSpeed has it");
   target("--json", o.json, "File for the report; - is stdout");
