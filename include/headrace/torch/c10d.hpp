@@ -127,8 +127,10 @@ class C10dLane {
   C10dLane& operator=(const C10dLane&) = delete;
 
   void begin(Call call) {
-    const std::lock_guard lock(mutex_);
-    calls_.push_back(std::move(call));
+    {
+      const std::lock_guard lock(mutex_);
+      calls_.push_back(std::move(call));
+    }
     called_.notify_one();
   }
   // The thread looks at each part of its call: whether it has failed, or the transport has.
@@ -216,6 +218,8 @@ inline void C10dLane::issue(const Call& call, std::vector<C10dWork>& works) {
 }
 
 inline void C10dLane::wait_for(std::vector<C10dWork>& works) {
+  // From the back, receives first: sends are over by then, and cost no wait of their own.
+  std::ranges::reverse(works);
   while (!works.empty()) {
     if (ended(works.back())) {
       works.pop_back();
@@ -259,11 +263,13 @@ class C10dPosts : public std::enable_shared_from_this<C10dPosts> {
     look_ = std::move(look);
     thread_ = quiet_thread("headrace-posts", [self = shared_from_this()] { self->run(); });
   }
-  void stop() noexcept {
+  enum class End { kAtOnce, kTogether };  // whether other ranks are expected to end too
+  void stop(End end) noexcept {
     std::unique_lock lock(mutex_);
     stopping_ = true;
+    waits_ = end == End::kTogether && kind_ == Store::kServedHere;
     changed_.notify_all();
-    const auto most = kind_ == Store::kServedHere ? kForTheStore + kForTheOthers : kForTheStore;
+    const auto most = waits_ ? kForTheStore + kForTheOthers : kForTheStore;
     const bool over = ended_.wait_for(lock, most, [&] { return over_; });
     lock.unlock();
     if (!thread_.joinable()) return;
@@ -299,7 +305,7 @@ class C10dPosts : public std::enable_shared_from_this<C10dPosts> {
   std::mutex mutex_;
   std::condition_variable changed_, ended_;
   std::vector<Transport::Post> posts_;
-  bool stopping_ = false, over_ = false;
+  bool stopping_ = false, waits_ = false, over_ = false;
   std::thread thread_;
 };
 
@@ -338,7 +344,7 @@ inline void C10dPosts::leave() {
   const auto world_size = static_cast<std::int64_t>(keys_.size());
   const Clock::time_point end = Clock::now() + kForTheOthers;
   store_->add("left", 1);
-  while (kind_ == Store::kServedHere && store_->add("left", 0) < world_size && Clock::now() < end)
+  while (waits_ && store_->add("left", 0) < world_size && Clock::now() < end)
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
 }
 
@@ -386,8 +392,9 @@ class C10dTransport final : public Transport {
     });
   }
   ~C10dTransport() override {
+    const bool failed = !failure_.get().empty();
     abort();
-    posts_->stop();
+    posts_->stop(failed ? C10dPosts::End::kAtOnce : C10dPosts::End::kTogether);
   }
   std::string_view name() const noexcept override { return "gloo"; }
   std::uint32_t rank() const noexcept override { return rank_; }

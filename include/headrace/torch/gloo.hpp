@@ -203,8 +203,8 @@ inline std::shared_ptr<gloo::transport::Device> gloo_device(const Launch& launch
 }  // namespace detail
 
 // Collective: every rank of the launch calls it. Rank 0 serves the store at the master address and
-// port, unless torchrun's agent does: its transport's end then waits up to 2 seconds for the
-// others', whose posts stand still without it.
+// port, unless torchrun's agent does: its transport's end, unless it has failed, then waits up
+// to 2 seconds for the others', whose posts stand still without it.
 // Throws headrace::Error with code
 //   kInvalidArgument  a launch that is none of torch's, a port that is taken, a rank that is there
 //                     twice, a world of another size on another rank, an interface that is none.
