@@ -299,7 +299,7 @@ class GlooRanks : public ::testing::Test {
     return ranks_.start({self, "--rank", name},
                         {"RANK=" + std::to_string(rank), "WORLD_SIZE=" + std::to_string(world),
                          "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + std::to_string(port_),
-                         "GLOO_SOCKET_IFNAME=lo", "OMP_NUM_THREADS=1"});
+                         "GLOO_SOCKET_IFNAME=" + interface_, "OMP_NUM_THREADS=1"});
   }
   void start(const std::string& name, std::uint32_t world) {
     for (std::uint32_t r = 0; r < world; ++r) start_rank(name, r, world);
@@ -330,6 +330,7 @@ class GlooRanks : public ::testing::Test {
     EXPECT_LT(Clock::now() - killed, kSoon);
   }
   const std::uint16_t port_ = free_port();
+  std::string interface_ = "lo";
   testing::ChildProcesses ranks_;
   std::vector<testing::ChildEnd> ends_;
 };
@@ -353,6 +354,17 @@ TEST_F(GlooRanks, ExchangePiecesOfSeveralChunks) {
 TEST_F(GlooRanks, WaitWhereSizesDiffer) {
   start("waits where sizes differ", 2);
   expect_ends({0, 0});
+}
+TEST_F(GlooRanks, FindTheAddressFromWhichTheyReachTheMaster) {
+  interface_ = "";
+  start("meets", 2);
+  expect_ends({0, 0});
+}
+TEST_F(GlooRanks, NameAnInterfaceThatIsNone) {
+  interface_ = "none7,lo";
+  start("meets", 1);
+  expect_ends({2});
+  expect_says(0, "kInvalidArgument: Gloo cannot use interface 'none7'");
 }
 TEST_F(GlooRanks, LeaveTheStoreUntilTheLastHasEnded) {
   start("leaves one after the other", 2);
