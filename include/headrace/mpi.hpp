@@ -10,8 +10,9 @@
 //
 // A thread, headrace-mpi, makes every MPI call of a transport, and never blocks in one: a rank that
 // blocks in MPI spins a core on which another computes, and most MPIs move bytes only while someone
-// calls them. The thread polls for 50 us after anything has happened, then sleeps: up to 1 ms
-// between polls while calls are pending, up to 20 ms while none is.
+// calls them. The thread polls for 50 us after anything has happened, for 20 ms while chunks are on
+// their way; then it sleeps: up to 1 ms between polls while calls are pending, up to 20 ms while
+// none is.
 //
 // Pieces above 2 KiB travel in chunks, straight between the pieces' memory. A rank sends a chunk
 // only once the other has made room for it:
@@ -27,8 +28,8 @@
 // abort()  Cancels this rank's receives, and waits for the chunks that are on their way already. A
 //          chunk that another rank gives later comes into memory of the transport's own and is
 //          dropped, so the other's call or abort() ends as well. A rank that stands still (stopped,
-//          dead) keeps nobody waiting, unless it stopped in the middle of a chunk: MPI then still
-//          uses the piece's memory, and nobody can make it stop. If no chunk moves for
+//          dead) keeps abort() waiting only if a chunk is under way to it or from it: MPI then uses
+//          the piece's memory, and nobody can make it stop. If no chunk moves for
 //          MpiOptions::stand_still, abort() says so on stderr and calls std::terminate(): it can
 //          neither return nor let the memory go. An MPI launcher then ends the job.
 // Failure  An error of MPI ends the calls as abort() does, with MPI's text. The library calls
@@ -214,15 +215,19 @@ inline void TransportMpi::run() {
   using std::chrono::microseconds;
   constexpr microseconds kShortest(10), kLongest(1000), kLongestIdle(20'000);
   constexpr microseconds kSpin(50), kSpinMoving(20'000);
+  constexpr microseconds kCopying(20);  // a poll that takes longer has moved bytes
   pthread_setname_np(pthread_self(), "headrace-mpi");
   Clock::time_point last = Clock::now();
   microseconds next = kShortest;
   while (!leaving_) {
     const bool wished = serve_wishes();
-    if (traffic_.advance() || wished) {
-      last = Clock::now();
+    const Clock::time_point before = Clock::now();
+    const bool any = traffic_.advance();
+    const Clock::time_point now = Clock::now();
+    if (any || wished || now - before > kCopying) {
+      last = now;
       next = kShortest;
-    } else if (Clock::now() - last < (traffic_.moving() ? kSpinMoving : kSpin)) {
+    } else if (now - last < (traffic_.moving() ? kSpinMoving : kSpin)) {
       std::this_thread::yield();
     } else {
       pause(next);

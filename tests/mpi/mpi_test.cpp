@@ -18,6 +18,11 @@ constexpr bool kOpenMpi = std::string_view(HEADRACE_MPI_KIND) == "openmpi";
 ChildEnd end_of(std::uint32_t world_size, const std::string& name) {
   std::vector<std::string> words = {HEADRACE_MPI_LAUNCHER};
   if (kOpenMpi) {
+    // As in containers, where ranks cannot read each other's memory: chunks take many steps.
+    if (name == "memory") {
+      for (const char* option : {"--mca", "btl_vader_single_copy_mechanism", "none"})
+        words.emplace_back(option);
+    }
     for (const char* option : {"--allow-run-as-root", "--oversubscribe", "--bind-to", "none",
                                "--mca", "mpi_yield_when_idle", "1"})
       words.emplace_back(option);

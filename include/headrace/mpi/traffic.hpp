@@ -153,9 +153,8 @@ class Traffic {
   void hear(const Operation& operation, const MPI_Status& status);
   void listen();
   void tell(std::uint32_t peer);
-  void move(std::size_t lane);
-  void take(std::size_t lane, Call& call, std::uint32_t peer);
-  void give(std::size_t lane, Call& call, std::uint32_t peer);
+  void take(std::size_t lane, std::uint32_t peer);
+  void give(std::size_t lane, std::uint32_t peer);
   void finish_closing();
   void drain(std::size_t lane, std::uint32_t peer);
   bool parted() const noexcept;
@@ -263,19 +262,9 @@ inline void Traffic::begin(std::size_t lane, Call call) {
   calls_[lane].push_back(std::move(call));
 }
 
-// Receives first: what comes then finds its place.
-inline void Traffic::move(std::size_t lane) {
-  while (!calls_[lane].empty() && !closing_) {
-    Call& call = calls_[lane].front();
-    const auto world = static_cast<std::uint32_t>(peers_.size());
-    for (std::uint32_t i = 1; i < world; ++i) take(lane, call, (rank_ + i) % world);
-    for (std::uint32_t i = 1; i < world; ++i) give(lane, call, (rank_ + i) % world);
-    if (call.left > 0) return;
-    end(lane, nullptr);
-  }
-}
-
-inline void Traffic::take(std::size_t lane, Call& call, std::uint32_t peer) {
+inline void Traffic::take(std::size_t lane, std::uint32_t peer) {
+  if (calls_[lane].empty()) return;
+  Call& call = calls_[lane].front();
   const Transport::Piece& piece = call.take[peer];
   const bool is_small = piece.size_bytes <= kSmallBytes;
   Peer& from = peers_[peer];
@@ -296,7 +285,9 @@ inline void Traffic::take(std::size_t lane, Call& call, std::uint32_t peer) {
 
 // A small piece for a rank that gives nothing in return is sent synchronously: else calls could run
 // ahead of that rank without end.
-inline void Traffic::give(std::size_t lane, Call& call, std::uint32_t peer) {
+inline void Traffic::give(std::size_t lane, std::uint32_t peer) {
+  if (calls_[lane].empty()) return;
+  Call& call = calls_[lane].front();
   const Transport::Piece& piece = call.give[peer];
   const bool is_small = piece.size_bytes <= kSmallBytes;
   Peer& to = peers_[peer];
@@ -321,14 +312,23 @@ inline void Traffic::give(std::size_t lane, Call& call, std::uint32_t peer) {
   }
 }
 
+// A rank tells of room before it gives chunks, and does both after every poll. For the poll in
+// which MPI comes upon a chunk may copy all of it, and the ranks are to copy at the same time.
 inline bool Traffic::advance() {
-  bool any = false;
-  while (test()) any = true;
-  for (std::size_t lane = 0; lane < kLanes; ++lane) move(lane);
-  if (closing_) finish_closing();
-  for (std::uint32_t peer = 0; peer < peers_.size(); ++peer) {
-    if (peer != rank_) tell(peer);
+  bool any = test();
+  const auto world = static_cast<std::uint32_t>(peers_.size());
+  for (std::uint32_t i = 1; i < world; ++i) {
+    const std::uint32_t peer = (rank_ + i) % world;
+    for (std::size_t lane = 0; lane < kLanes; ++lane) take(lane, peer);
+    tell(peer);
   }
+  for (std::size_t lane = 0; lane < kLanes; ++lane) {
+    for (std::uint32_t i = 1; i < world; ++i) give(lane, (rank_ + i) % world);
+    if (closing_ || calls_[lane].empty() || calls_[lane].front().left > 0) continue;
+    end(lane, nullptr);
+    any = true;
+  }
+  if (closing_) finish_closing();
   return any;
 }
 
