@@ -9,12 +9,11 @@
 //   const ParameterUpdate update = {.state = w, .gradient = ..., .t = 1};
 //   CpuStepResult r = optimizer.step({&update, 1}, {.learning_rate = 1e-3f, .max_norm = 1});
 //
-// The arithmetic is the engine's (headrace/optimizer.hpp): the same input gives the same bits, with
-// any instruction set, number of threads, pool, and division of parameters into calls. Only the
-// norm, and so the clip factor, depends on that division: it covers the parameters of one call, in
-// their order.
+// The arithmetic is the engine's (headrace/optimizer.hpp): the same input gives the same bits,
+// whatever the instruction set, the threads, the pool and the division of parameters among calls.
+// The norm alone, and with it the clip factor, covers what one call is given, in its order.
 //
-// Memory:  the caller's. Arrays have the alignment of their elements, and do not overlap.
+// Memory:  the caller's. Arrays are aligned as their elements are, and lie apart.
 // Threads: one call at a time; another meanwhile is kWrongState. A call works on all threads, the
 //          caller's among them, and returns when all is done.
 // Errors:  headrace::Error naming parameter and array. A call checks all of its arguments before it
@@ -36,9 +35,6 @@
 #include "headrace/tensor.hpp"
 
 namespace headrace {
-// kBest: the best that this CPU has. HEADRACE_SIMD overrides the choice, which changes no bit.
-enum class Simd : std::uint8_t { kBest, kScalar, kAvx2, kAvx512 };
-
 // A caller's pool: calls run(context, unit) once for each unit in [0, units), on any threads, in
 // any order, and returns when all have returned. `run` does not throw; the pool must not call it
 // after returning. The calling thread does the units that a pool leaves out when it returns or
@@ -57,8 +53,7 @@ struct CpuOptimizerOptions {
   // then clips as torch does: for an infinite norm the factor is 0, for NaN it is NaN. Without
   // max_norm gradients are then read once, not twice.
   bool check_gradients = true;
-  // 0: as many as affinity, cgroup quota and Slurm allow; at most 1024. HEADRACE_NUM_THREADS
-  // overrides it.
+  // 0: what affinity, cgroup quota and Slurm leave; at most 1024. HEADRACE_NUM_THREADS beats it.
   std::uint32_t threads = 0;
   RunUnits run_units = nullptr;  // instead of threads of its own
   Simd simd = Simd::kBest;
@@ -109,7 +104,7 @@ struct GradientStatistics {
   // any number of threads.
   double sum_squares = 0;
   std::uint64_t non_finite = 0;  // values that are NaN or infinite
-  // The first parameter that has one, as an index into the call's parameters.
+  // The first parameter that has one, as an index into what was given.
   static constexpr std::size_t kNone = std::numeric_limits<std::size_t>::max();
   std::size_t first_non_finite = kNone;
 };
@@ -120,7 +115,7 @@ struct CpuStepResult {
   bool measured = false;  // false: the next two were not computed
   GradientStatistics gradients;
   double gradient_norm = 0;  // of the scaled gradients, before clipping
-  double clip_factor = 1;    // the factor that clipping applied
+  double clip_factor = 1;    // what they were multiplied by
   // Above 0 only where a caller's pool did not run every unit it was given.
   std::uint64_t units_left_by_pool = 0;
 };
@@ -129,8 +124,8 @@ class CpuOptimizerCore;
 class CpuOptimizer {
  public:
   // Starts threads. Throws kInvalidArgument for options that contradict each other or are no value
-  // of their type; kSettings or kUnsupported for a value of HEADRACE_SIMD or HEADRACE_NUM_THREADS,
-  // and for a request that this CPU or the limit on tasks does not allow.
+  // of their type; kSettings or kUnsupported for HEADRACE_SIMD and HEADRACE_NUM_THREADS, and for
+  // what this CPU or the limit on tasks does not allow.
   explicit CpuOptimizer(CpuOptimizerOptions options = {});
   ~CpuOptimizer();
   CpuOptimizer(CpuOptimizer&&) noexcept;
@@ -141,15 +136,14 @@ class CpuOptimizer {
   std::uint32_t threads() const noexcept;  // 0: a caller's pool
   Simd simd() const noexcept;              // never kBest
 
-  // Sets moments to zero, and masters to the weights. A program that has its own values, such as
-  // from a checkpoint, writes them afterwards. If step() gets the same parameters in the same
-  // order, each thread initializes the parameters that it will update first. So memory that nobody
-  // has touched yet is allocated near that thread. On a machine with several NUMA nodes, each of
-  // the optimizer's own threads stays on one node.
+  // Sets moments to zero and masters from the weights, which it reads. A program that has its own,
+  // from a checkpoint say, writes them afterwards. Given the same parameters in the same order,
+  // each thread begins with those it will update first, so memory that was never touched comes to
+  // lie near it. On a machine with several NUMA nodes, each of its own threads stays on one node.
   // Throws kInvalidArgument; nothing was written.
   void initialize(std::span<const ParameterState> parameters);
 
-  // Computes the norm, clips, and updates all of these parameters once.
+  // Norm, clipping and one update of all of these.
   // Cost:   two passes over the gradients, one over all else; without check_gradients and max_norm
   //         one pass over the gradients too. Units are 131,072 elements, of several parameters
   //         where they are small. Checks sort the arrays by address.
@@ -160,9 +154,9 @@ class CpuOptimizer {
   //         caller's pool comes out of here: thrown in the first pass, nothing was updated; in the
   //         second, everything was.
   CpuStepResult step(std::span<const ParameterUpdate> parameters, const StepOptions& options);
-  // The same with given statistics of all gradients, if other ranks or calls share the norm. Values
-  // that are not finite stop or skip the step as above. Also throws kInvalidArgument for a sum that
-  // is negative, or not finite although `non_finite` is 0.
+  // The same with statistics taken before, of all gradients: where other ranks or calls share the
+  // norm. Values that are not finite stop or skip the step as above. Also throws kInvalidArgument
+  // for a sum that is negative, or not finite although `non_finite` is 0.
   CpuStepResult step(std::span<const ParameterUpdate> parameters, const StepOptions& options,
                      const GradientStatistics& of_all);
   // The first pass alone. Checked as step() does.

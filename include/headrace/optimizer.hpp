@@ -35,6 +35,14 @@ constexpr const char* name_of(OptimizerRule rule) noexcept {
 // a bit.
 enum class MomentCodec : std::uint8_t { kF32, kBf16, kBlock8 };
 
+// Which instructions the update on the CPU uses. kBest: the best set of those this CPU has.
+// HEADRACE_SIMD beats it. Changes no bit.
+enum class Simd : std::uint8_t { kBest, kScalar, kAvx2, kAvx512 };
+constexpr const char* name_of(Simd simd) noexcept {
+  constexpr const char* kNames[] = {"best", "scalar", "avx2", "avx512"};
+  return kNames[static_cast<std::uint8_t>(simd)];
+}
+
 // Whether weight decay is a factor on p, or added to g.
 constexpr bool decays_decoupled(OptimizerRule rule) noexcept {
   return rule == OptimizerRule::kAdamW || rule == OptimizerRule::kLion;

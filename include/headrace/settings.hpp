@@ -36,18 +36,12 @@ enum class UpdateMode { kAuto, kBarrier, kDefer };
 enum class UpdateOn { kCpu, kDevice, kAuto };
 enum class NonFinite { kStop, kSkip };  // step()'s answer to a gradient with NaN or infinity
 
-// headrace.tuned: where `headrace tune` measured the settings beside it, and the rates they reached
-// there. It steers nothing: freeze() warns once where drive or kernel differ. Empty: not tuned.
+// headrace.tuned: where `headrace tune` measured the settings beside it. It steers nothing:
+// freeze() warns once where drives or kernel differ. Empty: not known. The section's other keys are
+// notes for readers of the file, and to_json() leaves them out.
 struct Tuned {
-  std::string drive_model = {};  // of all drives, "" unknown
-  std::string file_system = {};  // "ext4"
+  std::string drive_model = {};  // of all drives
   std::string kernel = {};       // "6.1.0-18-amd64"
-  std::string date = {};         // ISO 8601, UTC
-  std::string queue = {};        // "uring, registered buffers"
-  std::string pattern = {};      // "step", "read" or "rw": the job that was rated
-  double gb_per_second = 0;      // the median; 0: not measured
-  double gb_per_second_low = 0, gb_per_second_high = 0;  // hold the true median with 95 %
-  std::string headrace_version = {};
 
   bool operator==(const Tuned&) const = default;
 };

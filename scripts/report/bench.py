@@ -32,7 +32,6 @@ class Workload(NamedTuple):
     queue: str
     mover: str
     fio_engine: str
-    record_bytes: int
 
     def mover_text(self):
         return f"fio {self.fio_engine}" if self.mover == "fio" else self.mover
@@ -45,8 +44,7 @@ def _workload_of(fields):
     workload = Workload(
         fields.text("pattern"), fields.whole("block_bytes"), fields.whole("depth"),
         fields.whole("jobs"), fields.whole("submit_batch"), fields.flag("register_buffers"),
-        fields.text("queue"), fields.text("mover"), fields.text("fio_engine"),
-        fields.whole("record_bytes"))
+        fields.text("queue"), fields.text("mover"), fields.text("fio_engine"))
     if workload.pattern not in PATTERNS:
         fields.at("pattern").refuse(f"is '{workload.pattern}', and no pattern")
     return workload
@@ -57,7 +55,6 @@ class Sample(NamedTuple):
     read_bytes: int
     written_bytes: int
     requests: int
-    seconds_of: list  # of a long stretch: (seconds since its start, bytes per second)
 
     def rate(self):
         return (self.read_bytes + self.written_bytes) / self.seconds
@@ -68,12 +65,8 @@ def _sample_of(fields):
     # From one page at the speed of memory to a year.
     if not 1e-9 <= seconds <= 3.2e7:
         fields.at("seconds").refuse(f"is {seconds:g}, as no sample takes")
-    long_stretch = fields.elements("seconds_of") if fields.has("seconds_of") else []
-    passed = [(one.number("at_seconds"), one.number("seconds"),
-               one.whole("read_bytes") + one.whole("written_bytes")) for one in long_stretch]
     sample = Sample(seconds, fields.whole("read_bytes"), fields.whole("written_bytes"),
-                    fields.whole("reads") + fields.whole("writes"),
-                    [(at, moved / length) for at, length, moved in passed if length > 0])
+                    fields.whole("reads") + fields.whole("writes"))
     if sample.read_bytes + sample.written_bytes == 0:
         fields.refuse("moved no byte")
     return sample

@@ -1,17 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of a report of `headrace bench`: plots, tables, the settings that follow."""
-import json
-
+"""The page of a report of `headrace bench`: plots and tables."""
 from . import bench, bench_plots
 from .document import without_controls
 from .page import Page, element, paragraph, table, warnings
-from .words import (bytes_text, gb_text, interval_text, plural, seconds_text, three_digits)
+from .words import bytes_text, interval_text, plural, seconds_text, three_digits
 
 GB = 1e9
-PROVEN = "`headrace tune` finds settings, and proves them against the engine's defaults."
-UNITS = {"iops": (1, "IOPS"), "cpu": (1, "CPU s/GB"),
-         **dict.fromkeys(bench.PATTERNS, (GB, "GB/s")),
-         **dict.fromkeys(("p50", "p99", "p99.9", "max"), (1e6, "ms"))}
 
 
 def _rate_cells(job):
@@ -69,32 +63,6 @@ def _summary(run, recommended):
     return [table(head, rows, 2), paragraph(note, "dim")]
 
 
-def _required(run):
-    lines = []
-    for judged in run.document.elements("thresholds"):
-        met = judged.flag("met")
-        found = "not measured, the run was ended before"
-        if judged.has("found"):
-            unit, name = UNITS.get(judged.text("name"), (1, judged.text("name")))
-            value = judged.number("found") / unit
-            digits = f"{int(value):,}" if name == "IOPS" else three_digits(value)
-            found = f"{digits} {name} ({judged.text('cell')})"
-        lines.append(paragraph(f"{judged.text('requirement')}: {'met' if met else 'MISSED'}: "
-                               f"{found}", "" if met else "bad"))
-    return lines
-
-
-def _settings(run):
-    document = run.document
-    if not document.has("recommended"):
-        return [paragraph(f"None follow: {document.text('not_recommended')}.", "none")]
-    recommended = document.at("recommended")
-    settings = json.dumps(recommended.at("settings").value, indent=2, ensure_ascii=False)
-    return [element("pre", without_controls(settings)),
-            *(paragraph(note, "dim") for note in recommended.texts("notes")),
-            paragraph(PROVEN, "dim")]
-
-
 def _comparisons(run):
     rows = []
     for comparison in run.document.elements("comparisons"):
@@ -144,28 +112,15 @@ def _machine(run):
     return [table([], rows, 2)] if rows else []
 
 
-def cliff_text(cliff):
-    """Where throughput fell for good."""
-    return (f"throughput fell for good after {three_digits(cliff.number('at_seconds'))} s and "
-            f"{bytes_text(cliff.whole('after_bytes'))} written, from "
-            f"{gb_text(cliff.number('before_bytes_per_second'))} to "
-            f"{gb_text(cliff.number('after_bytes_per_second'))}")
-
-
 def page_of(document):
     run = bench.Bench(document)
     recommended = run.recommended()
-    cliffs = [(cliff.text("jobname"), cliff.number("at_seconds"), cliff_text(cliff))
-              for cliff in document.elements("cache_cliffs")]
     page = Page(bench.PROGRAM, " ".join(drive.text("path") for drive in run.drives))
     page.add(*_head(run))
     page.section("At a glance", _summary(run, recommended))
-    page.section("Required", _required(run))
-    page.section("Settings that follow", _settings(run))
     page.section("Throughput by block size and depth", bench_plots.heat_maps(run, recommended))
     page.section("Latency by depth", bench_plots.latency_curves(run, recommended))
     page.section("Reading, writing, both", bench_plots.directions(run))
-    page.section("Throughput over time", bench_plots.over_time(run, cliffs))
     page.section("Compared", _comparisons(run))
     page.section("All that was measured", _all_jobs(run))
     page.section("Drives, machine, build", _machine(run))

@@ -140,35 +140,3 @@ def _directions(jobs):
     axes.legend(ncols=2, loc="lower left", bbox_to_anchor=(0, 1), frameon=False)
     return plots.svg_of(drawn, "directions",
                         "Throughput of reading, of writing and of both at once")
-
-
-def over_time(run, cliffs):
-    """Of long stretches. `cliffs`: (job, second, sentence)."""
-    figures = []
-    for index, job in enumerate(run.jobs):
-        stretches = [sample.seconds_of for sample in job.samples if sample.seconds_of]
-        if not stretches:
-            continue
-        here = [(second, text) for name, second, text in cliffs if name == job.name]
-        more = ", a line per round." if len(stretches) > 1 else "."
-        caption = f"{job.name}: GB/s, second by second{more}" + "".join(
-            f" Here {text}." for _, text in here)
-        figures.append(figure(_stretches(index, job.name, stretches, here), caption))
-    return figures or [paragraph("No throughput over time: headrace bench --sustained takes it "
-                                 "second by second.", "none")]
-
-
-def _stretches(index, name, stretches, cliffs):
-    drawn, (axes,) = plots.new_figure(9, 2.8)
-    for stretch in stretches:
-        axes.plot([second for second, _ in stretch], [rate / GB for _, rate in stretch],
-                  color=plots.BLUE, linewidth=1.2)
-    for second, _ in cliffs:
-        axes.axvline(second, color=plots.RED, linestyle="--")
-        axes.annotate("cache full", (second, 1), (4, 2), xycoords=("data", "axes fraction"),
-                      textcoords="offset points", color=plots.RED)
-    axes.set_xlim(left=0)
-    axes.set_ylim(bottom=0)
-    axes.set_xlabel("seconds")
-    axes.set_ylabel("GB/s")
-    return plots.svg_of(drawn, f"time-{index}", f"Throughput over time of {name}")

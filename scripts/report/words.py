@@ -19,10 +19,6 @@ def interval_text(low, high, unit=1.0):
     return f"[{three_digits(low / unit)}, {three_digits(high / unit)}]"
 
 
-def gb_text(bytes_per_second):
-    return three_digits(bytes_per_second / 1e9) + " GB/s"
-
-
 def bytes_text(count):
     """ "1.50 GiB", "64 MiB"."""
     names = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")

@@ -12,9 +12,3 @@ namespace headrace::base {
 // Stays on in release; for conditions tested per tile, request or call.
 #define HEADRACE_CHECK(condition, why) \
   ((condition) ? (void)0 : ::headrace::base::check_failed(__FILE__, __LINE__, #condition, why))
-// For loops over elements: on in builds without NDEBUG only.
-#ifdef NDEBUG
-#define HEADRACE_DCHECK(condition, why) ((void)0)
-#else
-#define HEADRACE_DCHECK(condition, why) HEADRACE_CHECK(condition, why)
-#endif

@@ -60,4 +60,24 @@ void Events::synchronize(std::uint64_t event) {
   }
   if (found != nullptr) context_.check(cudaEventSynchronize(found), "waiting for an event");
 }
+
+void LastEvents::set(Stream stream, std::uint64_t event) {
+  const std::lock_guard lock(mutex_);
+  last_[stream.handle] = event;
+}
+
+std::uint64_t LastEvents::of(Stream stream) {
+  const std::lock_guard lock(mutex_);
+  const auto found = last_.find(stream.handle);
+  return found == last_.end() ? 0 : found->second;
+}
+
+void LastEvents::synchronize(Stream stream) {
+  const std::uint64_t event = of(stream);
+  if (event == 0) return;
+  events_.synchronize(event);
+  const std::lock_guard lock(mutex_);
+  const auto still = last_.find(stream.handle);
+  if (still != last_.end() && still->second == event) last_.erase(still);
+}
 }  // namespace headrace::device::cuda

@@ -5,10 +5,12 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <mutex>
 #include <vector>
 
 #include "device/cuda_context.hpp"
+#include "headrace/device.hpp"
 
 namespace headrace::device::cuda {
 // Numbers rise from 1. An event that the GPU has passed gives its CUDA event back, so there are as
@@ -35,5 +37,21 @@ class Events {
   std::deque<cudaEvent_t> recorded_;  // of events first_, first_ + 1, ...
   std::uint64_t first_ = 1;
   std::vector<cudaEvent_t> free_;
+};
+
+// Per stream the last event of a kind: work that its synchronize() waits for beside the stream.
+// Threads: as Events.
+class LastEvents {
+ public:
+  explicit LastEvents(Events& events) : events_(events) {}
+
+  void set(Stream stream, std::uint64_t event);
+  std::uint64_t of(Stream stream);  // 0: none is under way
+  void synchronize(Stream stream);
+
+ private:
+  Events& events_;
+  std::mutex mutex_;
+  std::map<std::uintptr_t, std::uint64_t> last_;
 };
 }  // namespace headrace::device::cuda

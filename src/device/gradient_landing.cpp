@@ -17,11 +17,65 @@ const void* at(const void* data, std::uint64_t bytes) {
   return static_cast<const std::byte*>(data) + bytes;
 }
 void* at(void* data, std::uint64_t bytes) { return static_cast<std::byte*>(data) + bytes; }
+
+// Elements of a piece that is whole.
+std::uint64_t piece_of(const Accumulation& work) {
+  return work.piece_elements != 0 ? work.piece_elements : work.elements;
+}
 }  // namespace
+
+// Elements [first, first + elements) of the work, whose first piece they begin.
+struct GradientLanding::Stretch {
+  std::uint64_t first = 0, elements = 0;
+  std::uint64_t first_piece = 0, pieces = 0;  // index, number
+  std::uint64_t first_piece_elements = 0;
+};
+
+// A gradient in stretches of at most `room` elements: where it has pieces, of whole ones, as many
+// as a slot has room for.
+class GradientLanding::Stretches {
+ public:
+  Stretches(const Accumulation& work, std::uint64_t room)
+      : work_(work),
+        room_(room),
+        next_piece_(work.first_piece_elements != 0 ? work.first_piece_elements : piece_of(work)) {}
+
+  // To the next one, at first the first; false behind the last.
+  bool next() {
+    now_.first += now_.elements;
+    now_.first_piece += now_.pieces;
+    const std::uint64_t left = work_.elements - now_.first;
+    now_.first_piece_elements = std::min(next_piece_, left);
+    now_.elements = std::min(left, room_);
+    if (work_.pieces != nullptr && left != 0) take_whole_pieces(left);
+    return left != 0;
+  }
+  const Stretch& now() const { return now_; }
+
+ private:
+  void take_whole_pieces(std::uint64_t left) {
+    const std::uint64_t piece = piece_of(work_);
+    const std::uint64_t whole =
+        std::min((room_ - now_.first_piece_elements) / piece, kLandingPieces - 1);
+    now_.elements = std::min(left, now_.first_piece_elements + whole * piece);
+    now_.pieces = 1 + base::ceil_div(now_.elements - now_.first_piece_elements, piece);
+    next_piece_ = piece;
+  }
+
+  const Accumulation& work_;
+  const std::uint64_t room_;
+  std::uint64_t next_piece_;
+  Stretch now_;
+};
 
 GradientLanding::GradientLanding(Context& context, Events& events, Callbacks& callbacks, Pins& pins,
                                  std::uint32_t host_threads)
-    : context_(context), events_(events), callbacks_(callbacks), pins_(pins), crew_(host_threads) {
+    : context_(context),
+      events_(events),
+      callbacks_(callbacks),
+      pins_(pins),
+      team_(host_threads, {.name = "headrace-sum",
+                           .where_refused = async::ThreadTeam::WhereRefused::kWorkWithFewer}) {
   try {
     copies_ = context_.make_stream();
     // Its blocks are few, and a slot waits for them.
@@ -88,37 +142,16 @@ void GradientLanding::follow(cudaStream_t stream, cudaEvent_t event, cudaStream_
 std::uint64_t GradientLanding::land(cudaStream_t stream, const Accumulation& work) {
   const bool in_place =
       work.overwrite && size_bytes(work.sum_dtype) <= size_bytes(work.source_dtype);
-  const std::uint64_t room =
-      kLandingSlotBytes / size_bytes(in_place ? work.sum_dtype : work.source_dtype);
-  const std::uint64_t piece = work.piece_elements != 0 ? work.piece_elements : work.elements;
-  if (work.pieces != nullptr && std::min(piece, work.elements) > room) {
-    throw Error(Code::kUnsupported,
-                context_.name() + ": a gradient's sum of squares cannot be taken over pieces of " +
-                    std::to_string(piece) + " elements; " + std::to_string(room) +
-                    " is the most that a GPU takes");
-  }
+  Stretches stretches(work, room_for(work, in_place));
   const std::lock_guard lock(mutex_);
-  Stretch stretch;
-  std::uint64_t next_piece = work.first_piece_elements != 0 ? work.first_piece_elements : piece;
-  while (stretch.first < work.elements) {
-    const std::uint64_t left = work.elements - stretch.first;
-    stretch.first_piece_elements = std::min(next_piece, left);
-    stretch.elements = std::min(left, room);
-    stretch.pieces = 0;
-    if (work.pieces != nullptr) {
-      const std::uint64_t whole =
-          std::min((room - stretch.first_piece_elements) / piece, kLandingPieces - 1);
-      stretch.elements = std::min(left, stretch.first_piece_elements + whole * piece);
-      stretch.pieces = 1 + base::ceil_div(stretch.elements - stretch.first_piece_elements, piece);
-      next_piece = piece;
-    }
+  while (stretches.next()) {
     Slot& slot = slots_[next_slot_++ % kLandingSlots];
     try {
       context_.check(cudaStreamWaitEvent(stream, slot.free, 0), "waiting for an event");
       if (in_place) {
-        land_in_place(stream, slot, work, stretch);
+        land_in_place(stream, slot, work, stretches.now());
       } else {
-        land_by_host(stream, slot, work, stretch);
+        land_by_host(stream, slot, work, stretches.now());
       }
       context_.check(cudaEventRecord(slot.free, landed_), "recording an event");
     } catch (...) {  // of what was queued before it failed no event says the end
@@ -126,10 +159,20 @@ std::uint64_t GradientLanding::land(cudaStream_t stream, const Accumulation& wor
       drain();
       throw;
     }
-    stretch.first += stretch.elements;
-    stretch.first_piece += stretch.pieces;
   }
   return events_.record(landed_);
+}
+
+// Elements that a slot takes.
+std::uint64_t GradientLanding::room_for(const Accumulation& work, bool in_place) const {
+  const std::uint64_t room =
+      kLandingSlotBytes / size_bytes(in_place ? work.sum_dtype : work.source_dtype);
+  const std::uint64_t piece = piece_of(work);
+  if (work.pieces == nullptr || std::min(piece, work.elements) <= room) return room;
+  throw Error(Code::kUnsupported,
+              context_.name() + ": a gradient's sum of squares cannot be taken over pieces of " +
+                  std::to_string(piece) + " elements; " + std::to_string(room) +
+                  " is the most that a GPU takes");
 }
 
 void GradientLanding::land_in_place(cudaStream_t stream, Slot& slot, const Accumulation& work,
@@ -188,7 +231,7 @@ void GradientLanding::add_on_host(const std::byte* source, const Accumulation& w
   const std::uint64_t head =
       pieces ? stretch.first_piece_elements : std::min(unit, stretch.elements);
   const std::uint64_t units = 1 + base::ceil_div(stretch.elements - head, unit);
-  crew_.run(units, [&](std::uint64_t i) {
+  auto add = [&](std::uint64_t i) {
     const std::uint64_t first = i == 0 ? 0 : head + (i - 1) * unit;
     const std::uint64_t end = std::min(head + i * unit, stretch.elements);
     Accumulation part = work;
@@ -198,6 +241,7 @@ void GradientLanding::add_on_host(const std::byte* source, const Accumulation& w
     part.pieces = pieces ? work.pieces + stretch.first_piece + i : nullptr;
     part.first_piece_elements = part.piece_elements = end - first;
     kernels::accumulate_on_host(part);
-  });
+  };
+  team_.run(units, add);
 }
 }  // namespace headrace::device::cuda

@@ -19,12 +19,12 @@
 #include <cstdint>
 #include <mutex>
 
+#include "async/thread_team.hpp"
 #include "device/cuda_callbacks.hpp"
 #include "device/cuda_context.hpp"
 #include "device/cuda_events.hpp"
 #include "device/cuda_overhead.hpp"
 #include "device/cuda_pins.hpp"
-#include "device/host_crew.hpp"
 #include "headrace/device.hpp"
 
 namespace headrace::device::cuda {
@@ -51,12 +51,9 @@ class GradientLanding {
     GradientPiece* pieces_by_device = nullptr;  // those, as the GPU addresses them
     cudaEvent_t staged = nullptr, copied = nullptr, measured = nullptr, free = nullptr;
   };
-  // Elements [first, first + elements) of the work, whose first piece they begin.
-  struct Stretch {
-    std::uint64_t first = 0, elements = 0;
-    std::uint64_t first_piece = 0, pieces = 0;  // index, number
-    std::uint64_t first_piece_elements = 0;
-  };
+  struct Stretch;
+  class Stretches;
+  std::uint64_t room_for(const Accumulation& work, bool in_place) const;
   void make(Slot& slot);
   void free_all() noexcept;
   void drain() noexcept;
@@ -71,7 +68,7 @@ class GradientLanding {
   Events& events_;
   Callbacks& callbacks_;
   Pins& pins_;
-  HostCrew crew_;
+  async::ThreadTeam team_;
   std::mutex mutex_;  // a gradient at a time
   cudaStream_t copies_ = nullptr, measures_ = nullptr, landed_ = nullptr;
   cudaEvent_t by_host_ = nullptr;  // the last sum that the host has added to

@@ -9,10 +9,7 @@ async::Task<> HeldTile::hold(std::uint32_t tile, tiles::TileParts parts) {
   if (tiles_.needs_slot(tile)) slot_ = co_await tiles_.slots().acquire();
   view_ = tiles_.view(tile, slot_ ? slot_.bytes() : std::span<std::byte>{});
   try {
-    co_await tiles_.read(tile, view_, parts, swap::Priority::kDemand);
-    tiles::TilePass pass;
-    tiles_.prepare(pass, tile, view_, parts, false);
-    co_await tiles_.run(pass, tile, view_);
+    co_await tiles_.read_verified(tile, view_, parts, swap::Priority::kDemand);
   } catch (...) {
     slot_.release();
     throw;

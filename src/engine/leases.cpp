@@ -55,7 +55,7 @@ Gathered Leases::lease_slot(GroupId group, Stream stream) {
   if (p_.partition.world_size > 1) {
     join(lease);
   } else {
-    p_.gather_slots.wait_until_there(slot, stream);
+    p_.gather_slots[slot].wait_until_there(stream);
   }
   return lease;
 }
@@ -64,31 +64,29 @@ Gathered Leases::lease_slot(GroupId group, Stream stream) {
 // a group depends on time and on leases, so it differs between ranks.
 void Leases::join(const Gathered& lease) {
   const auto one_at_a_time = p_.ranks.lock();
-  const std::uint32_t slot = lease.slot_;
-  const bool joined = p_.gather_slots.joined(slot);
+  tiles::GatherSlot& slot = p_.gather_slots[lease.slot_];
+  const bool joined = slot.joined();
   const ranks::RankAgreement agreed =
       p_.gradients.meet({ranks::RankCall::Kind::kGather, lease.group_, !joined});
-  p_.gather_slots.wait_until_there(slot, lease.stream_);
+  slot.wait_until_there(lease.stream_);
   if (!agreed.join) return;
   // Joined again for another rank: the same bytes once more, but not while they are read.
-  if (joined) p_.gather_slots.wait_for_readers(slot, lease.stream_);
+  if (joined) slot.wait_for_readers(lease.stream_);
   const std::string what = "gather of " + p_.registry.group(lease.group_).name;
   for (const std::uint32_t s : p_.partition.group_sections[lease.group_.index]) {
     const partition::Section& section = p_.partition.sections[s];
-    p_.ranks.collective().all_gather(
-        p_.ranks.next(what), lease.stream_,
-        {p_.gather_slots.memory(slot) + p_.gather_slots.section_offset_bytes(s),
-         section.buffer_elements * size_bytes(section.dtype)});
+    p_.ranks.collective().all_gather(p_.ranks.next(what), lease.stream_,
+                                     {slot.memory() + p_.plan.sections[s].joined_offset_bytes,
+                                      section.buffer_elements * size_bytes(section.dtype)});
   }
-  p_.gather_slots.set_joined(slot,
-                             lease.stream_);  // only now: a gather that failed is joined again
+  slot.set_joined(lease.stream_);  // only now: a gather that failed is joined again
 }
 
 void Leases::release(GroupId group, std::uint32_t slot, Stream stream) noexcept {
   if (slot == kInPlace) {
     in_place_[group.index].fetch_sub(1);
   } else {
-    p_.gather_slots.release(slot, stream);
+    p_.gather_slots[slot].release(stream);
   }
 }
 
@@ -101,7 +99,7 @@ DeviceSpan Leases::section(const Gathered& lease, DType dtype) const {
         p_.partition.buffer_elements(lease.group_.index, dtype) * size_bytes(dtype);
     if (lease.slot_ == kInPlace)
       return {const_cast<std::byte*>(p_.tiles.resident_weight(s)), bytes};
-    return {p_.gather_slots.memory(lease.slot_) + p_.gather_slots.section_offset_bytes(s), bytes};
+    return {p_.gather_slots[lease.slot_].memory() + p_.plan.sections[s].joined_offset_bytes, bytes};
   }
   return {};
 }

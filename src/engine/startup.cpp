@@ -10,7 +10,7 @@
 #include "engine/engine_core.hpp"
 #include "engine/tuned_elsewhere.hpp"
 #include "headrace/error.hpp"
-#include "platform/drive_facts.hpp"
+#include "platform/block_devices.hpp"
 #include "platform/machine.hpp"
 #include "settings/environment.hpp"
 
@@ -78,8 +78,8 @@ std::uint64_t Startup::bookkeeping_bytes(const Partition& partition) const {
          ranks::RankCalls::bookkeeping_bytes(registry_, partition.world_size) +
          base::TraceRecorder::bookkeeping_bytes(in_.trace_events) +
          partition.tiles.size() * (sizeof(residency::TilePlan) + 1) +
-         partition.sections.size() * (sizeof(residency::SectionPlan) + sizeof(std::uint64_t)) +
-         sizeof(Calls) + sizeof(Leases) + sizeof(Values) + sizeof(Stepper) +
+         partition.sections.size() * sizeof(residency::SectionPlan) + sizeof(Calls) +
+         sizeof(Leases) + sizeof(Values) + sizeof(Stepper) +
          ValueStates::bookkeeping_bytes(registry_) + Counts::bookkeeping_bytes(registry_) +
          Leases::bookkeeping_bytes(registry_.groups().size());
 }
@@ -119,7 +119,7 @@ void Startup::say_what_was_chosen(const Running& r) const {
   in_.log(LogLevel::kInfo, residency::summary(r.plan));
   in_.log(LogLevel::kInfo, std::to_string(r.workers->threads()) + " update threads (" +
                                r.update_threads_source + "), instruction set " +
-                               kernels::name_of(kernels::choose_instruction_set()));
+                               name_of(kernels::choose_instruction_set()));
   if (r.device_updates) {
     const bool tried = r.plan.update_on == UpdateOn::kAuto;
     in_.log(LogLevel::kInfo, std::string("tiles are updated ") +
@@ -129,10 +129,11 @@ void Startup::say_what_was_chosen(const Running& r) const {
                                  base::format_bytes(r.plan.device_update_slot_bytes));
   }
   if (!r.swap) return;
-  const std::string elsewhere =
-      engine::tuned_elsewhere(in_.settings.tuned, platform::models_text(in_.settings.nvme_paths),
-                              platform::kernel_release());
-  if (!elsewhere.empty()) in_.log(LogLevel::kWarning, elsewhere);
+  if (const Tuned& tuned = in_.settings.tuned; tuned != Tuned{}) {
+    const std::string elsewhere = engine::tuned_elsewhere(
+        tuned, platform::models_text(in_.settings.nvme_paths), platform::kernel_release());
+    if (!elsewhere.empty()) in_.log(LogLevel::kWarning, elsewhere);
+  }
   const swap::Registered registered = r.swap->registered();
   if (!registered.refused.empty()) in_.log(LogLevel::kInfo, registered.refused);
   const std::string details = text_of(registered);
@@ -219,7 +220,7 @@ void Startup::make_tiles(Running& r) {
       [&r](GroupId group) { r.calls->until_passed(group, "add_gradient"); }});
   make_device_updates(r);
   r.updates = std::make_unique<tiles::Updates>(tiles::Updates::Parts{
-      r.partition, r.plan, *r.gradients, *r.tiles, *r.gather_slots, *r.pending,
+      r.partition, r.plan, *r.gradients, *r.tiles, r.gather_slots->hand_overs(), *r.pending,
       r.device_updates.get(), r.trace.get(), failure_.interrupted(),
       kernels::kernels_of(kernels::choose_instruction_set()).update,
       [&in = in_](const tiles::UpdatePlace& place) { say_update_place(in, place); },

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/tuned_elsewhere.hpp"
 
-#include <algorithm>
+#include "base/error_text.hpp"
 
 namespace headrace::engine {
 namespace {
@@ -9,15 +9,6 @@ namespace {
 std::string version_of(const std::string& kernel) {
   const std::size_t dot = kernel.find('.');
   return dot == std::string::npos ? kernel : kernel.substr(0, kernel.find_first_of(".-+", dot + 1));
-}
-
-// From a file, so it may hold anything: one line, not long.
-std::string shown(std::string text) {
-  constexpr std::size_t kMost = 120;
-  std::ranges::replace_if(
-      text, [](unsigned char c) { return c < ' ' || c == 127; }, ' ');
-  if (text.size() > kMost) text.resize(kMost);
-  return text;
 }
 
 bool differ(const std::string& a, const std::string& b) {
@@ -31,8 +22,8 @@ std::string tuned_elsewhere(const Tuned& tuned, const std::string& drive_model,
   const bool other_kernel = differ(version_of(tuned.kernel), version_of(kernel));
   if (!other_drive && !other_kernel) return "";
   const auto place = [&](const std::string& model, const std::string& release) {
-    std::string text = other_drive ? shown(model) : "";
-    if (other_kernel) text += (text.empty() ? "kernel " : ", kernel ") + shown(release);
+    std::string text = other_drive ? base::one_line(model) : "";
+    if (other_kernel) text += (text.empty() ? "kernel " : ", kernel ") + base::one_line(release);
     return text;
   };
   return "headrace.tuned: the settings were tuned on " + place(tuned.drive_model, tuned.kernel) +

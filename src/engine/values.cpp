@@ -31,12 +31,12 @@ void Values::load(GroupId group, const Fill& fill) {
   });
   // The slot goes back whatever `fill` does.
   const std::unique_ptr<Values, std::function<void(Values*)>> give_back(this, [&](Values* values) {
-    if (slot) values->p_.gather_slots.release(*slot, {});
+    if (slot) values->p_.gather_slots[*slot].release({});
   });
   p_.states.begin_load(group);
   std::byte* const joined = p_.staged  ? p_.arena.range(p_.plan.load_staging.offset_bytes, 0).data()
                             : in_place ? nullptr
-                                       : p_.gather_slots.memory(*slot);
+                                       : p_.gather_slots[*slot].memory();
   ++p_.counts.weight_changes[group.index];
   fill_sections(group, fill, joined);
   p_.calls.run([&] { return write_group(group, joined); });
@@ -48,7 +48,7 @@ void Values::fill_sections(GroupId group, const Fill& fill, std::byte* joined) {
   const bool in_place = p_.plan.group_in_place[group.index];
   const auto section_values = [&](std::uint32_t s) {
     return in_place ? const_cast<std::byte*>(p_.tiles.resident_weight(s))
-                    : joined + p_.gather_slots.section_offset_bytes(s);
+                    : joined + p_.plan.sections[s].joined_offset_bytes;
   };
   for (const std::uint32_t s : p_.partition.group_sections[group.index]) {
     const partition::Section& section = p_.partition.sections[s];
@@ -73,7 +73,7 @@ async::Task<> Values::write_group(GroupId group, const std::byte* values) {
       const std::uint64_t element_bytes = size_bytes(section.dtype);
       const std::byte* const weight = values == nullptr
                                           ? p_.tiles.view(t, p_.arena.bytes()).weight
-                                          : values + p_.gather_slots.section_offset_bytes(s) +
+                                          : values + p_.plan.sections[s].joined_offset_bytes +
                                                 p_.partition.tiles[t].first_element * element_bytes;
       // One at a time where there are no slots to bound them.
       if (!p_.tiles.needs_slot(t)) {

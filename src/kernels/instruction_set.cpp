@@ -37,35 +37,34 @@ constexpr auto* avx512_kernels = scalar_kernels;
 #endif
 
 struct Row {
-  InstructionSet set;
-  const char* name;
+  Simd set;
   bool (*runs)() noexcept;
   const Kernels& (*kernels)() noexcept;
 };
 constexpr std::array kRows = {
     // The best first.
-    Row{InstructionSet::kAvx512, "avx512", runs_avx512, avx512_kernels},
-    Row{InstructionSet::kAvx2, "avx2", runs_avx2, avx2_kernels},
-    Row{InstructionSet::kScalar, "scalar", runs_scalar, scalar_kernels},
+    Row{Simd::kAvx512, runs_avx512, avx512_kernels},
+    Row{Simd::kAvx2, runs_avx2, avx2_kernels},
+    Row{Simd::kScalar, runs_scalar, scalar_kernels},
 };
 
 const Row* row_called(std::string_view word) noexcept {
   for (const Row& row : kRows) {
-    if (word == row.name) return &row;
+    if (word == name_of(row.set)) return &row;
   }
   return nullptr;
 }
-const Row* row_of(InstructionSet set) noexcept {
+const Row* row_of(Simd set) noexcept {
   for (const Row& row : kRows) {
     if (row.set == set) return &row;
   }
   return nullptr;
 }
-InstructionSet best_here() noexcept {
+Simd best_here() noexcept {
   for (const Row& row : kRows) {
     if (row.runs()) return row.set;
   }
-  return InstructionSet::kScalar;
+  return Simd::kScalar;
 }
 std::string_view forced_word() noexcept {
   const char* const word = std::getenv("HEADRACE_SIMD");
@@ -76,7 +75,7 @@ std::string_view forced_word() noexcept {
   std::array<std::string_view, kRows.size()> words;
   std::string all;
   for (std::size_t i = 0; i < words.size(); ++i) {
-    words[i] = kRows[kRows.size() - 1 - i].name;
+    words[i] = name_of(kRows[kRows.size() - 1 - i].set);
     all += (i == 0 ? "" : i + 1 < words.size() ? ", " : " or ") + std::string(words[i]);
   }
   const std::string_view near = base::nearest_word(word, words);
@@ -87,17 +86,12 @@ std::string_view forced_word() noexcept {
 }
 }  // namespace
 
-const char* name_of(InstructionSet set) noexcept {
-  const Row* const row = row_of(set);
-  return row == nullptr ? "unknown" : row->name;
-}
-
-bool runs_here(InstructionSet set) noexcept {
+bool runs_here(Simd set) noexcept {
   const Row* const row = row_of(set);
   return row != nullptr && row->runs();
 }
 
-std::optional<InstructionSet> forced_instruction_set() {
+std::optional<Simd> forced_instruction_set() {
   const std::string_view word = forced_word();
   if (word.empty()) return std::nullopt;
   const Row* const row = row_called(word);
@@ -109,19 +103,19 @@ std::optional<InstructionSet> forced_instruction_set() {
                   "the best one this CPU has");
 }
 
-InstructionSet choose_instruction_set() {
-  const std::optional<InstructionSet> forced = forced_instruction_set();
+Simd choose_instruction_set() {
+  const std::optional<Simd> forced = forced_instruction_set();
   return forced ? *forced : best_here();
 }
 
-InstructionSet usable_instruction_set() noexcept {
+Simd usable_instruction_set() noexcept {
   const Row* const row = row_called(forced_word());
   return row != nullptr && row->runs() ? row->set : best_here();
 }
 
-const Kernels& kernels_of(InstructionSet set) noexcept { return row_of(set)->kernels(); }
+const Kernels& kernels_of(Simd set) noexcept { return row_of(set)->kernels(); }
 
-const HashKernels& hash_kernels_of(InstructionSet set) noexcept {
+const HashKernels& hash_kernels_of(Simd set) noexcept {
   const Row* row = row_of(set);
   while (row->kernels().hash == nullptr) ++row;
   return *row->kernels().hash;

@@ -32,8 +32,8 @@ struct Kernels {
 void update_reference(const UpdateSpan& span, const UpdateStep& step) noexcept;
 
 // Of a set that runs here.
-const Kernels& kernels_of(InstructionSet set) noexcept;
-const HashKernels& hash_kernels_of(InstructionSet set) noexcept;
+const Kernels& kernels_of(Simd set) noexcept;
+const HashKernels& hash_kernels_of(Simd set) noexcept;
 
 // vector_<name>.cpp; asked for through kernels_of().
 const Kernels& scalar_kernels() noexcept;

@@ -18,7 +18,6 @@
 #include "settings/environment.hpp"
 
 namespace headrace {
-using kernels::InstructionSet;
 using optimizer_cpu::UnitPiece;
 
 namespace {
@@ -48,30 +47,26 @@ void check_options(const CpuOptimizerOptions& o) {
   }
 }
 
-InstructionSet choose(Simd simd) {
+Simd choose(Simd simd) {
   if (const auto forced = kernels::forced_instruction_set()) return *forced;
   if (simd == Simd::kBest) return kernels::choose_instruction_set();
-  const auto set = static_cast<InstructionSet>(static_cast<std::uint8_t>(simd) - 1);
-  if (kernels::runs_here(set)) return set;
+  if (kernels::runs_here(simd)) return simd;
   throw Error(Code::kUnsupported, std::string("CpuOptimizerOptions: simd asks for ") +
-                                      name_of(set) +
+                                      name_of(simd) +
                                       ", which this CPU lacks: no optimizer was made; take "
                                       "Simd::kBest");
 }
-static_assert(static_cast<int>(InstructionSet::kScalar) + 1 == static_cast<int>(Simd::kScalar) &&
-              static_cast<int>(InstructionSet::kAvx2) + 1 == static_cast<int>(Simd::kAvx2) &&
-              static_cast<int>(InstructionSet::kAvx512) + 1 == static_cast<int>(Simd::kAvx512));
 
-std::unique_ptr<async::UnitPool> make_pool(const CpuOptimizerOptions& options) {
+std::unique_ptr<async::ThreadTeam> make_pool(const CpuOptimizerOptions& options) {
   if (options.run_units) return nullptr;
   Settings settings;
   settings.update_threads = options.threads;
   const std::uint32_t wanted = settings::update_threads(settings);
   const std::uint64_t threads = wanted > 0 ? wanted : platform::usable_cpus().value;
   try {
-    return std::make_unique<async::UnitPool>(
+    return std::make_unique<async::ThreadTeam>(
         static_cast<std::uint32_t>(std::min<std::uint64_t>(threads, kMaxThreads)),
-        platform::usable_cpus_by_node());
+        async::ThreadTeam::Options{.nodes = platform::usable_cpus_by_node()});
   } catch (const Error& error) {
     throw Error(error.code(),
                 "no thread could be started: " + base::errno_text(error.sys_errno()) + ": of " +
@@ -86,7 +81,7 @@ std::unique_ptr<async::UnitPool> make_pool(const CpuOptimizerOptions& options) {
 
 CpuOptimizerCore::CpuOptimizerCore(CpuOptimizerOptions options)
     : options_((check_options(options), std::move(options))),
-      set_(choose(options_.simd)),
+      simd_(choose(options_.simd)),
       caller_pool_(options_.run_units
                        ? std::make_unique<optimizer_cpu::CallerPool>(options_.run_units)
                        : nullptr),
@@ -177,7 +172,7 @@ optimizer_cpu::UpdateSpan CpuOptimizerCore::span_of(const ParameterState& state,
 
 void CpuOptimizerCore::measure_unit(void* self, std::uint64_t unit) noexcept {
   CpuOptimizerCore& core = *static_cast<CpuOptimizerCore*>(self);
-  const kernels::AccumulateFunction measure = kernels::kernels_of(core.set_).accumulate;
+  const kernels::AccumulateFunction measure = kernels::kernels_of(core.simd_).accumulate;
   for (const UnitPiece& piece : core.list_.unit(unit)) {
     const ParameterUpdate& update = core.updates_[piece.parameter];
     Accumulation work;
@@ -254,7 +249,7 @@ void CpuOptimizerCore::prepare_steps(const StepOptions& options, double factor) 
 
 void CpuOptimizerCore::update_unit(void* self, std::uint64_t unit) noexcept {
   const CpuOptimizerCore& core = *static_cast<CpuOptimizerCore*>(self);
-  const optimizer_cpu::UpdateFunction function = optimizer_cpu::update_function(core.set_);
+  const optimizer_cpu::UpdateFunction function = optimizer_cpu::update_function(core.simd_);
   for (const UnitPiece& piece : core.list_.unit(unit)) {
     const ParameterUpdate& update = core.updates_[piece.parameter];
     optimizer_cpu::UpdateSpan span = core.span_of(update.state, piece);

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "async/unit_pool.hpp"
+#include "async/thread_team.hpp"
 #include "headrace/cpu_optimizer.hpp"
 #include "headrace/device.hpp"
 #include "kernels/instruction_set.hpp"
@@ -29,7 +29,7 @@ class CpuOptimizerCore {
 
   const CpuOptimizerOptions& options() const noexcept { return options_; }
   std::uint32_t threads() const noexcept { return pool_ == nullptr ? 0 : pool_->threads(); }
-  Simd simd() const noexcept { return static_cast<Simd>(static_cast<int>(set_) + 1); }
+  Simd simd() const noexcept { return simd_; }
 
  private:
   // One call at a time; says so to a second one, and to one in a forked child.
@@ -56,9 +56,9 @@ class CpuOptimizerCore {
   static void update_unit(void* core, std::uint64_t unit) noexcept;
 
   const CpuOptimizerOptions options_;
-  const kernels::InstructionSet set_;
+  const Simd simd_;
   const std::unique_ptr<optimizer_cpu::CallerPool> caller_pool_;
-  std::unique_ptr<async::UnitPool> pool_;  // null: the caller's
+  std::unique_ptr<async::ThreadTeam> pool_;  // null: the caller's
   std::atomic<bool> under_way_{false};
   optimizer_cpu::ParameterChecks checks_;
   // Of the call under way; kept for their memory.

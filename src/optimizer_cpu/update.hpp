@@ -17,7 +17,6 @@ using base::kBlockElements;
 using base::kScaleElements;
 using kernels::Arithmetic;
 using kernels::choose_instruction_set;
-using kernels::InstructionSet;
 using kernels::is_square;
 using kernels::kLoadKey;
 using kernels::kMaxMoments;
@@ -45,7 +44,5 @@ constexpr Arithmetic arithmetic_of(OptimizerRule rule) {
   return kOf[static_cast<std::uint8_t>(rule)];
 }
 
-inline UpdateFunction update_function(InstructionSet set) noexcept {
-  return kernels::kernels_of(set).update;
-}
+inline UpdateFunction update_function(Simd set) noexcept { return kernels::kernels_of(set).update; }
 }  // namespace headrace::optimizer_cpu

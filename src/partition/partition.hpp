@@ -80,9 +80,7 @@ struct Partition {
   std::span<const Segment> segments_of(const Tile& tile) const {
     return std::span(segments).subspan(tile.first_segment, tile.segments);
   }
-  std::span<const Tile> tiles_of(const Section& section) const {
-    return std::span(tiles).subspan(section.first_tile, section.tiles);
-  }
+  const Section& section_of(std::uint32_t tile) const { return sections[tiles[tile].section]; }
   std::uint64_t shard_first_element(const Section& section) const {
     return rank * section.shard_elements;
   }

@@ -1,27 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "platform/block_devices.hpp"
 
-#include <algorithm>
-#include <charconv>
-#include <filesystem>
-#include <string_view>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <set>
+#include <system_error>
+#include <utility>
+
+#include "platform/mounts.hpp"
 #include "platform/proc_files.hpp"
 
 namespace headrace::platform {
 namespace fs = std::filesystem;
 namespace {
-constexpr std::uint64_t kSectorBytes = 512;  // of every count in /sys/block, whatever the disk has
-constexpr std::size_t kMostDevices = 64;     // a chain is followed no further
-
-// Where a link under /sys leads, without `root`; empty: nowhere.
-std::string resolved(const std::string& path, const std::string& root) {
-  std::error_code error;
-  const fs::path real = fs::canonical(root + path, error);
-  if (error) return "";
-  const fs::path real_root = root.empty() ? fs::path() : fs::canonical(root, error);
-  return real.string().substr(root.empty() ? 0 : real_root.string().size());
-}
+constexpr std::size_t kMostDevices = 64;  // a chain is followed no further
 
 bool is_there(const std::string& path) {
   std::error_code error;
@@ -75,147 +71,75 @@ void add_device(std::vector<BlockDevice>& chain, const std::string& folder,
     add_device(chain, resolved(folder + "/slaves/" + name, root), root);
 }
 
-// The controller of an NVMe namespace: its parent; with several paths one of the subsystem's.
-std::string nvme_controller(const std::string& folder, const std::string& root) {
-  const std::string parent = fs::path(folder).parent_path().string();
-  if (is_there(root + parent + "/transport")) return parent;
-  for (const std::string& name : names_in(root + parent)) {
-    const std::string controller = resolved(parent + "/" + name, root);
-    if (name.starts_with("nvme") && is_there(root + controller + "/transport")) return controller;
-  }
-  return "";
+// Of a link in /sys to a device.
+std::vector<BlockDevice> chain_of(const std::string& link, const std::string& root) {
+  std::vector<BlockDevice> chain;
+  add_device(chain, resolved(link, root), root);
+  return chain;
 }
 
-std::string transport_of(const BlockDevice& device, const std::string& root) {
-  if (device.name.starts_with("nvme")) {
-    return line_of(root + nvme_controller(device.folder, root) + "/transport");
-  }
-  if (device.folder.find("/virtio") != std::string::npos) return "virtio";
-  if (device.folder.find("/usb") != std::string::npos) return "usb";
-  if (device.folder.find("/ata") != std::string::npos) return "sata";
-  if (device.name.starts_with("mmcblk")) return "mmc";
-  return "";
+std::string link_of(std::uint64_t major, std::uint64_t minor) {
+  return "/sys/dev/block/" + std::to_string(major) + ":" + std::to_string(minor);
 }
 
-std::optional<double> celsius(const std::string& path) {
-  const auto thousandths = read_number(path);
-  if (!thousandths) return std::nullopt;
-  return static_cast<double>(*thousandths) / 1000;
-}
-
-// hwmonN is directly in the controller's folder, or in a folder `hwmon` there.
-void read_temperature(Disk& disk, const std::string& controller, const std::string& root) {
-  for (const std::string& below : {controller, controller + "/hwmon"}) {
-    for (const std::string& name : names_in(root + below)) {
-      const std::string sensor = root + below + "/" + name + "/temp1_";
-      if (!name.starts_with("hwmon") || !is_there(sensor + "input")) continue;
-      disk.temperature_c = celsius(sensor + "input");
-      disk.temperature_limit_c = celsius(sensor + "max");
-      return;
-    }
-  }
-}
-
-// "16.0 GT/s PCIe"; 0 for "Unknown".
-double speed_of(const std::string& path) {
-  const std::string line = line_of(path);
-  double value = 0;
-  std::from_chars(line.data(), line.data() + line.size(), value);
-  return value;
-}
-std::uint32_t width_of(const std::string& path) {
-  const std::uint64_t lanes = read_number(path).value_or(0);
-  return lanes > 32 ? 0 : static_cast<std::uint32_t>(lanes);  // 255 where it is not known
+// btrfs has a device number of its own; what was mounted then says which device it is.
+std::vector<BlockDevice> devices_below_mount(const Mount& mount, const std::string& root) {
+  if (mount.major != 0) return chain_of(link_of(mount.major, mount.minor), root);
+  if (!mount.source.starts_with("/dev/")) return {};
+  struct stat status {};
+  if (root.empty() && ::stat(mount.source.c_str(), &status) == 0 && S_ISBLK(status.st_mode))
+    return chain_of(link_of(major(status.st_rdev), minor(status.st_rdev)), root);
+  return chain_of("/sys/class/block/" + mount.source.substr(mount.source.rfind('/') + 1), root);
 }
 }  // namespace
 
-const char* name_of(BlockDeviceKind kind) noexcept {
-  switch (kind) {
-    case BlockDeviceKind::kDisk:
-      return "disk";
-    case BlockDeviceKind::kPartition:
-      return "partition";
-    case BlockDeviceKind::kRaid:
-      return "RAID";
-    case BlockDeviceKind::kLogicalVolume:
-      return "LVM";
-    case BlockDeviceKind::kCrypt:
-      return "dm-crypt";
-    case BlockDeviceKind::kMultipath:
-      return "multipath";
-    case BlockDeviceKind::kMapped:
-      return "device mapper";
-    case BlockDeviceKind::kLoop:
-      return "loop";
-    case BlockDeviceKind::kMemory:
-      return "memory";
+std::string resolved(const std::string& path, const std::string& root) {
+  std::error_code error;
+  const fs::path real = fs::canonical(root + path, error);
+  if (error) return "";
+  const fs::path real_root = root.empty() ? fs::path() : fs::canonical(root, error);
+  return real.string().substr(root.empty() ? 0 : real_root.string().size());
+}
+
+// In a chroot the mount may not be listed; the device's number is there still.
+std::vector<BlockDevice> devices_below(const std::string& path, const std::string& root) {
+  if (const std::optional<Mount> mount = mount_of(path, root))
+    return devices_below_mount(*mount, root);
+  struct stat status {};
+  if (!root.empty() || ::stat(path.c_str(), &status) != 0) return {};
+  return chain_of(link_of(major(status.st_dev), minor(status.st_dev)), root);
+}
+
+std::string model_of(const BlockDevice& disk, const std::string& root) {
+  return line_of(root + disk.folder + "/device/model");
+}
+
+std::string model_text(const std::vector<BlockDevice>& devices, const std::string& root) {
+  std::vector<std::pair<std::string, int>> models;
+  for (const BlockDevice& device : devices) {
+    if (device.kind != BlockDeviceKind::kDisk) continue;
+    std::string model = model_of(device, root);
+    if (model.empty()) model = device.name + " (no model given)";
+    const auto known = std::ranges::find(models, model, &std::pair<std::string, int>::first);
+    if (known == models.end()) {
+      models.emplace_back(model, 1);
+    } else {
+      ++known->second;
+    }
   }
-  return "disk";
-}
-
-double link_gb_per_second(double speed_gt, std::uint32_t width) noexcept {
-  // Lanes below 8 GT/s send 8 bits as 10, those above 128 as 130.
-  const double coding = speed_gt < 8 ? 0.8 : 128.0 / 130;
-  return speed_gt * coding * width / 8;
-}
-
-std::optional<PcieLink> pcie_link(const std::string& folder, const std::string& root) {
-  fs::path at = folder;
-  while (at.has_relative_path() && !is_there(root + at.string() + "/current_link_speed"))
-    at = at.parent_path();
-  if (!at.has_relative_path()) return std::nullopt;
-  const std::string device = root + at.string(), slot = root + at.parent_path().string();
-  PcieLink link;
-  link.address = at.filename().string();
-  link.speed_gt = speed_of(device + "/current_link_speed");
-  link.width = width_of(device + "/current_link_width");
-  link.max_speed_gt = speed_of(device + "/max_link_speed");
-  link.max_width = width_of(device + "/max_link_width");
-  link.slot_max_speed_gt = speed_of(slot + "/max_link_speed");
-  link.slot_max_width = width_of(slot + "/max_link_width");
-  return link;
-}
-
-std::vector<BlockDevice> block_device_chain(std::uint32_t major, std::uint32_t minor,
-                                            const std::string& root) {
-  std::vector<BlockDevice> chain;
-  const std::string number = std::to_string(major) + ":" + std::to_string(minor);
-  add_device(chain, resolved("/sys/dev/block/" + number, root), root);
-  return chain;
-}
-
-std::vector<BlockDevice> block_device_chain(const std::string& name, const std::string& root) {
-  std::vector<BlockDevice> chain;
-  add_device(chain, resolved("/sys/class/block/" + name, root), root);
-  return chain;
-}
-
-Disk read_disk(const BlockDevice& device, const std::string& root) {
-  Disk disk;
-  disk.name = device.name;
-  const std::string folder = root + device.folder;
-  disk.model = line_of(folder + "/device/model");
-  disk.firmware = line_of(folder + "/device/firmware_rev");
-  disk.transport = transport_of(device, root);
-  if (const auto rotational = read_number(folder + "/queue/rotational"))
-    disk.rotational = *rotational != 0;
-  disk.scheduler = bracketed(line_of(folder + "/queue/scheduler"));
-  disk.write_cache = line_of(folder + "/queue/write_cache");
-  disk.max_sectors_kb = read_number(folder + "/queue/max_sectors_kb");
-  disk.max_hw_sectors_kb = read_number(folder + "/queue/max_hw_sectors_kb");
-  disk.nr_requests = read_number(folder + "/queue/nr_requests");
-  if (const auto sectors = read_number(folder + "/size")) disk.size_bytes = *sectors * kSectorBytes;
-  const std::string controller = device.name.starts_with("nvme")
-                                     ? nvme_controller(device.folder, root)
-                                     : resolved(device.folder + "/device", root);
-  if (device.name.starts_with("nvme")) disk.controller = fs::path(controller).filename().string();
-  if (!controller.empty()) {
-    read_temperature(disk, controller, root);
-    disk.link = pcie_link(controller, root);
-    for (fs::path at = controller; at.has_relative_path() && !disk.numa_node; at = at.parent_path())
-      if (const auto node = read_number(root + at.string() + "/numa_node"))
-        disk.numa_node = static_cast<int>(*node);
+  std::string text;
+  for (const auto& [model, count] : models) {
+    text += (text.empty() ? "" : ", ") + (count > 1 ? std::to_string(count) + " x " : "") + model;
   }
-  return disk;
+  return text;
+}
+
+std::string models_text(const std::vector<std::string>& paths, const std::string& root) {
+  std::set<std::string> models;
+  for (const std::string& path : paths) models.insert(model_text(devices_below(path, root), root));
+  models.erase("");
+  std::string text;
+  for (const std::string& model : models) text += (text.empty() ? "" : "; ") + model;
+  return text;
 }
 }  // namespace headrace::platform

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// block_devices.hpp: what a block device is made of, down to the disks, as /sys tells it.
+// block_devices.hpp: the drives below a path, and what lies between, as /sys tells it.
 #pragma once
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,7 +17,6 @@ enum class BlockDeviceKind : std::uint8_t {
   kLoop,           // a file
   kMemory,         // zram, brd
 };
-const char* name_of(BlockDeviceKind kind) noexcept;  // "RAID", "dm-crypt", ...
 
 struct BlockDevice {
   std::string name;    // the kernel's: "nvme0n1p2", "dm-0", "md127"
@@ -28,40 +26,20 @@ struct BlockDevice {
   std::string detail;  // "raid0", a volume's name, a loop's file; else empty
 };
 
-// A slower link than device and slot could have costs bandwidth. 0: not said.
-struct PcieLink {
-  std::string address;                                           // "0000:01:00.0"
-  double speed_gt = 0, max_speed_gt = 0, slot_max_speed_gt = 0;  // GT/s per lane
-  std::uint32_t width = 0, max_width = 0, slot_max_width = 0;    // lanes
-};
-// GB/s (10^9) of payload that such a link carries at most; 0 if not known.
-double link_gb_per_second(double speed_gt, std::uint32_t width) noexcept;
-// Of the PCI device at `folder` or the nearest one above it; nothing without one.
-std::optional<PcieLink> pcie_link(const std::string& folder, const std::string& root = "");
+// Where a link under /sys leads, without `root`; empty: nowhere.
+std::string resolved(const std::string& path, const std::string& root = "");
 
-// What the kernel's queue of a disk is set to, and what the disk says of itself. Serial numbers are
-// left out.
-struct Disk {
-  std::string name;        // "nvme0n1"
-  std::string controller;  // of an NVMe disk: "nvme0"
-  std::string model;       // empty: it has none, as virtual disks
-  std::string firmware;    // empty: not said
-  std::string transport;   // "pcie", "tcp", "virtio", "usb", ...; empty: not known
-  std::optional<bool> rotational;
-  std::string scheduler;    // the one in use: "none", "mq-deadline"; empty: not said
-  std::string write_cache;  // "write back", "write through"; empty: not said
-  std::optional<std::uint64_t> max_sectors_kb, max_hw_sectors_kb, nr_requests, size_bytes;
-  std::optional<int> numa_node;
-  std::optional<double> temperature_c, temperature_limit_c;  // of its hwmon
-  std::optional<PcieLink> link;
-};
+// What `path` lies on, the device that holds the file system first, each once; the last ones are
+// disks. Empty where /sys does not know it. Any user may ask, and nothing at `path` is opened. With
+// `root`, which prefixes /proc and /sys, `path` is absolute and need not exist: for tests.
+std::vector<BlockDevice> devices_below(const std::string& path, const std::string& root = "");
 
-// The device `major`:`minor` and all that it stands on, itself first, each once; the last ones are
-// disks. Empty when /sys does not know it. `root` prefixes all paths: for tests.
-std::vector<BlockDevice> block_device_chain(std::uint32_t major, std::uint32_t minor,
-                                            const std::string& root = "");
-// The device of that name.
-std::vector<BlockDevice> block_device_chain(const std::string& name, const std::string& root = "");
-
-Disk read_disk(const BlockDevice& device, const std::string& root = "");
+// Empty: it has none, as virtual disks.
+std::string model_of(const BlockDevice& disk, const std::string& root = "");
+// "Samsung SSD 990 PRO 2TB", "2 x KIOXIA CM7, Micron 7450"; a disk without a model goes by its
+// name, "vda (no model given)". Empty where no disk is known.
+std::string model_text(const std::vector<BlockDevice>& devices, const std::string& root = "");
+// Of all paths, each model once, in the order of the alphabet, so that two lists of the same drives
+// are equal: "KIOXIA CM7; Samsung SSD 990 PRO 2TB".
+std::string models_text(const std::vector<std::string>& paths, const std::string& root = "");
 }  // namespace headrace::platform

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -14,7 +15,6 @@
 #include "headrace/error.hpp"
 #include "platform/cgroups.hpp"
 #include "platform/machine.hpp"
-#include "platform/memory_facts.hpp"
 #include "platform/proc_files.hpp"
 
 namespace headrace::platform {
@@ -122,11 +122,17 @@ Limit usable_cpus(std::uint32_t sharing, const std::string& root) {
 
 std::vector<std::vector<int>> usable_cpus_by_node(const std::string& root) {
   const std::vector<int> allowed = affinity_cpus();
+  const std::string folder = root + "/sys/devices/system/node/";
+  std::map<std::uint64_t, std::string> lists;  // by the node's number: "0-15,32-47"
+  for (const std::string& name : names_in(folder)) {
+    const auto number = name.starts_with("node") ? parse_number(name.substr(4)) : std::nullopt;
+    if (number) lists[*number] = read_line(folder + name + "/cpulist").value_or("");
+  }
   std::vector<std::vector<int>> nodes;
-  for (const NumaNode& node : memory_facts(root).nodes) {
+  for (const auto& [number, list] : lists) {
     std::vector<int> cpus;
     std::ranges::copy_if(allowed, std::back_inserter(cpus),
-                         [&](int cpu) { return names_cpu(node.cpus, cpu); });
+                         [&](int cpu) { return names_cpu(list, cpu); });
     if (!cpus.empty()) nodes.push_back(std::move(cpus));
   }
   return nodes;

@@ -20,6 +20,15 @@ std::string machine_identity(const std::string& root = "");
 // with the same one on a machine share them.
 std::string cpu_identity(const std::string& root = "");
 
+// A limit that a control group of this process or an ancestor sets.
+struct MemoryCap {
+  std::string folder, file;  // "/sys/fs/cgroup/job", "memory.max"
+  std::uint64_t limit_bytes = 0;
+  std::uint64_t used_bytes = 0;  // clean file cache left out: it is given back
+};
+// From this process's own group up; groups without a limit are left out.
+std::vector<MemoryCap> memory_caps(const std::string& root = "");
+
 // The least of: memory the cgroup (v1 or v2, this one and every ancestor: max and high) leaves
 // beyond what it uses already, what RLIMIT_AS leaves beyond what is mapped, and MemAvailable. What
 // cannot be read is left out. `root` prefixes all paths: for tests.

@@ -8,7 +8,6 @@
 
 #include "platform/cgroups.hpp"
 #include "platform/machine.hpp"
-#include "platform/memory_facts.hpp"
 #include "platform/proc_files.hpp"
 
 namespace headrace::platform {

@@ -70,8 +70,9 @@ RecordLayout record_layout(const optimizer_cpu::StateStreams& streams, std::uint
 inline constexpr std::uint64_t kDeviceAlignment = 256;
 
 struct SectionPlan {
-  Tier weight = Tier::kHost;  // of this rank's shard
-  Range resident_weight;      // if kHost
+  Tier weight = Tier::kHost;              // of this rank's shard
+  Range resident_weight;                  // if kHost
+  std::uint64_t joined_offset_bytes = 0;  // where its group's sections lie joined
   DType gradient_dtype = DType::kF32;
   Range gradient;  // this rank's shard
 };

@@ -2,8 +2,7 @@
 // The plan over several drives: which tile is where, and how large each swap file is.
 #include <algorithm>
 
-#include "residency/plan.hpp"
-#include "residency/plan_rows.hpp"
+#include "residency/layout.hpp"
 
 namespace headrace::residency {
 void deal_again(Plan& plan, const partition::Partition& partition,

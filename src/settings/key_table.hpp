@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// key_table.hpp: every key that a settings file may hold, in one table: reading, writing and
-// docs/settings.md all follow it. Defaults are not here: they stand in headrace::Settings.
+// key_table.hpp: every key that a settings file may hold, in one table, keys.txt: reading, writing
+// and docs/settings.md all follow it. Defaults are not here: they stand in headrace::Settings.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -10,8 +10,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <type_traits>
-#include <utility>
 #include <variant>
 #include <vector>
 
@@ -58,26 +56,6 @@ using Field =
                  In<std::optional<std::uint32_t>>, In<std::optional<std::uint64_t>>,
                  In<std::optional<double>>, In<std::optional<Pair>>>;
 
-template <auto Member, auto... Inner>
-constexpr auto& reach(auto& object) {
-  if constexpr (sizeof...(Inner) == 0) {
-    return object.*Member;
-  } else {
-    return reach<Inner...>(object.*Member);
-  }
-}
-template <auto... Members>
-constexpr Field field_at() {
-  using T = std::remove_reference_t<decltype(reach<Members...>(std::declval<Settings&>()))>;
-  if constexpr (std::is_enum_v<T>) {
-    return ChoiceIn{
-        [](const Settings& s) { return static_cast<std::size_t>(reach<Members...>(s)); },
-        [](Settings& s, std::size_t index) { reach<Members...>(s) = static_cast<T>(index); }};
-  } else {
-    return In<T>([](Settings& s) -> T& { return reach<Members...>(s); });
-  }
-}
-
 struct Key {
   std::string_view path;  // "headrace.tile_elements"
   Kind kind = Kind::kText;
@@ -93,63 +71,15 @@ struct Key {
   double most = std::numeric_limits<double>::infinity();
   std::uint64_t multiple = 1;
   bool nullable = false;
-  bool checked = false;  // checks.cpp looks at the value: no general warning
   // For kNoEffect and kRefused, what needs no word, as it is what happens: a value, as JSON, and
   // the value of a key of ours that counts the same.
   std::string_view in_any_case = {};
   std::string_view same_as = {};
   bool auto_is_unsaid = false;     // "auto" is as if left out
   bool off_by_default = false;     // an object without "enabled": true says nothing
-  bool unsaid_at_zero = false;     // to_json() leaves it out then
   std::string_view of_types = {};  // the schedulers, or rules, that have it: "WarmupLR|OneCycle"
   // DeepSpeed's own default, where its versions differ: "0 until 0.19.2, 1.0 since 0.19.3".
   std::string_view deepspeed_default = {};
-
-  // This key, changed.
-  template <class Change>
-  constexpr Key with(Change change) const {
-    Key key = *this;
-    change(key);
-    return key;
-  }
-  // &Settings::tile_elements, or a path of members from there.
-  template <auto... Members>
-  constexpr Key into() const {
-    return with([](Key& k) { k.field = field_at<Members...>(); });
-  }
-  constexpr Key or_as(std::string_view name) const {
-    return with([&](Key& k) { k.also = name; });
-  }
-  constexpr Key one_of(std::string_view c) const {
-    return with([&](Key& k) { k.choices = c; });
-  }
-  constexpr Key in(std::string_view u) const {
-    return with([&](Key& k) { k.unit = u; });
-  }
-  constexpr Key times(std::uint64_t m) const {
-    return with([&](Key& k) { k.multiple = m; });
-  }
-  constexpr Key or_null() const {
-    return with([](Key& k) { k.nullable = true; });
-  }
-  constexpr Key with_check() const {
-    return with([](Key& k) { k.checked = true; });
-  }
-  constexpr Key or_auto() const {
-    return with([](Key& k) { k.auto_is_unsaid = true; });
-  }
-  constexpr Key of(std::string_view types) const {
-    return with([&](Key& k) { k.of_types = types; });
-  }
-  constexpr Key unlike(std::string_view defaults) const {
-    return with([&](Key& k) { k.deepspeed_default = defaults; });
-  }
-  constexpr Key from(double low) const {
-    return with([&](Key& k) { k.least = low; });
-  }
-  constexpr Key from(double low, double high) const {
-    return with([&](Key& k) { k.least = low, k.most = high; });
-  }
 
   constexpr bool honoured() const {
     return status == Status::kEngine || status == Status::kTrainer;
@@ -161,8 +91,6 @@ struct Key {
 };
 
 std::span<const Key> keys();
-// Those of them that nothing here follows, and their sections: the lines of unserved_keys.txt.
-std::vector<Key> unserved_keys();
 
 // The key of that name, in either spelling, directly in `section`; null if there is none.
 const Key* find_key(std::string_view section, std::string_view name);

@@ -223,8 +223,7 @@ class Reader {
     }
     if (value != "auto" || key.honoured()) read_value(key, value, path, report_, settings_);
     if (key.kind == Kind::kSection && value.is_object()) read_section(key.path, value, path);
-    if (!key.honoured() && (!key.checked || value == "auto"))
-      not_served_.push_back({&key, {path, &value}});
+    if (!key.honoured()) not_served_.push_back({&key, {path, &value}});
   }
 
   void take_auto(const Path& path, const std::string& allowed) {

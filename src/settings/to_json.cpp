@@ -33,7 +33,6 @@ struct FieldToJson {
   }
   template <class T>
   ordered_json operator()(settings::In<T> field) const {
-    if (key.unsaid_at_zero && field(from) == T{}) return {};
     return written(field(from));
   }
   template <class T>

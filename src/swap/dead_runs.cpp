@@ -143,8 +143,9 @@ bool process_runs(int pid) {
 }
 }  // namespace
 
-Reclaimed reclaim_dead_runs(int user_directory, const std::string& user_path, const LogSink& log) {
-  Reclaimed sum;
+void reclaim_dead_runs(int user_directory, const std::string& user_path, const LogSink& log) {
+  std::uint64_t bytes = 0;
+  std::uint32_t runs = 0;
   int patience = kLockTries;  // for all together: a killed process may still be letting go
   for (const std::string& name : names_in(user_directory)) {
     int error = 0;
@@ -167,16 +168,14 @@ Reclaimed reclaim_dead_runs(int user_directory, const std::string& user_path, co
         continue;  // it ended meanwhile
     }
     const Removed removed = remove_run(user_directory, name, directory.get());
-    sum.bytes += removed.bytes;
-    if (lock && !name.starts_with(kBeingMade)) ++sum.runs;
+    bytes += removed.bytes;
+    if (lock && !name.starts_with(kBeingMade)) ++runs;
     if (removed.error != 0) log(LogLevel::kWarning, left_text(user_path, removed));
   }
-  if (sum.runs > 0) {
-    log(LogLevel::kInfo, "removed what " + std::to_string(sum.runs) +
-                             (sum.runs == 1 ? " dead run" : " dead runs") + " left in " +
-                             user_path + ": " + base::format_bytes(sum.bytes));
-  }
-  return sum;
+  if (runs == 0) return;
+  log(LogLevel::kInfo, "removed what " + std::to_string(runs) +
+                           (runs == 1 ? " dead run" : " dead runs") + " left in " + user_path +
+                           ": " + base::format_bytes(bytes));
 }
 
 void reclaim_dead_runs_at(const std::string& nvme_path, const LogSink& log) noexcept {

@@ -34,13 +34,9 @@ Removed remove_run(int parent, const std::string& name, int directory);
 std::string left_text(const std::string& user_path, const Removed& removed);
 void remove_if_empty(int user_directory, const std::string& user_name);
 
-struct Reclaimed {
-  std::uint64_t bytes = 0;
-  std::uint32_t runs = 0;
-};
 // Removes dead runs; who calls it has the lock on the user's directory. Says how much that gave
 // back, and what it had to leave.
-Reclaimed reclaim_dead_runs(int user_directory, const std::string& user_path, const LogSink& log);
+void reclaim_dead_runs(int user_directory, const std::string& user_path, const LogSink& log);
 // The same for a path on which nothing is stored: makes nothing there, waits for nobody, and says
 // nothing of what cannot be opened.
 void reclaim_dead_runs_at(const std::string& nvme_path, const LogSink& log) noexcept;

@@ -13,8 +13,8 @@ struct Extent {
   friend bool operator==(const Extent&, const Extent&) = default;
 };
 
-// First fit over one file of fixed size; offsets and sizes are multiples of kIoAlignment. Freed
-// neighbours merge, at the tail too. Pure bookkeeping, one thread.
+// First fit over one file of fixed size; offsets and sizes are multiples of kIoAlignment. Pure
+// bookkeeping, one thread.
 class ExtentAllocator {
  public:
   ExtentAllocator(std::uint32_t file, std::uint64_t file_size_bytes);
@@ -24,7 +24,8 @@ class ExtentAllocator {
 
  private:
   std::uint32_t file_;
-  std::map<std::uint64_t, std::uint64_t> free_;  // offset -> size
-  std::map<std::uint64_t, std::uint64_t> allocated_;
+  std::uint64_t file_bytes_;
+  std::uint64_t full_to_ = 0;                         // nothing before it is free
+  std::map<std::uint64_t, std::uint64_t> allocated_;  // offset -> size
 };
 }  // namespace headrace::swap

@@ -246,20 +246,20 @@ std::string text_of(const Registered& registered) {
 
 ChosenIoQueue choose_io_queue(IoQueueKind kind, const IoQueueOptions& options,
                               const IoQueueFactories& make) {
+  const auto uring = [&] { return proven("io_uring", make.uring, uring_meaning, options); };
+  const auto aio = [&] { return proven("Linux AIO", make.aio, aio_meaning, options); };
   if (kind == IoQueueKind::kThreads) return {make.threads(options), ""};
-  if (kind == IoQueueKind::kUring)
-    return {proven("io_uring", make.uring, uring_meaning, options), ""};
-  if (kind == IoQueueKind::kAio) return {proven("Linux AIO", make.aio, aio_meaning, options), ""};
+  if (kind == IoQueueKind::kUring) return {uring(), ""};
+  if (kind == IoQueueKind::kAio) return {aio(), ""};
   std::string passed_over;
   try {
-    return {proven("io_uring", make.uring, uring_meaning, options), ""};
+    return {uring(), ""};
   } catch (const Error& error) {
     passed_over = error.what();
   }
   if (all_direct(options.files)) {
     try {
-      return {proven("Linux AIO", make.aio, aio_meaning, options),
-              passed_over + "; Linux AIO does the I/O instead"};
+      return {aio(), passed_over + "; Linux AIO does the I/O instead"};
     } catch (const Error& error) {
       passed_over += std::string("; ") + error.what();
     }
@@ -272,9 +272,5 @@ ChosenIoQueue choose_io_queue(IoQueueKind kind, const IoQueueOptions& options,
     throw Error(error.code(), std::string(error.what()) + "; before that, " + passed_over,
                 error.sys_errno());
   }
-}
-
-ChosenIoQueue choose_io_queue(IoQueueKind kind, const IoQueueOptions& options) {
-  return choose_io_queue(kind, options, IoQueueFactories{});
 }
 }  // namespace headrace::swap

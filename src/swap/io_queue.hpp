@@ -103,8 +103,7 @@ struct IoQueueFactories {
 // kAuto: the first of uring, aio (if all files are O_DIRECT) and threads that can be set up and
 // moves one real block, with the reasons. A named kind or throws. HEADRACE_IO_QUEUE in the
 // environment is the caller's to apply.
-ChosenIoQueue choose_io_queue(IoQueueKind kind, const IoQueueOptions& options);
 ChosenIoQueue choose_io_queue(IoQueueKind kind, const IoQueueOptions& options,
-                              const IoQueueFactories& make);
+                              const IoQueueFactories& make = {});
 using IoQueueMaker = std::function<ChosenIoQueue(const IoQueueOptions&)>;
 }  // namespace headrace::swap

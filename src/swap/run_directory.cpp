@@ -100,8 +100,6 @@ void remove_user_directory(int user_directory, const std::string& user_path) {
   ::flock(user_directory, LOCK_UN);
 }
 
-void say(const LogSink& log, LogLevel level, const std::string& text) { log(level, text); }
-
 bool is_one_of(const std::string& name, std::initializer_list<std::string_view> names) {
   return std::ranges::find(names, name) != names.end();
 }
@@ -111,16 +109,25 @@ void remark_on_file_system(const PathProbe& path, const LogSink& log) {
   const std::string place = path.path + " is on " + path.file_system;
   if (is_one_of(path.file_system,
                 {"nfs", "cifs", "smb2", "ceph", "lustre", "gpfs", "beegfs", "9p"})) {
-    say(log, LogLevel::kWarning,
+    log(LogLevel::kWarning,
         place +
             ", a file system that may lie on another machine; every step moves the swapped state "
             "there and back; name a directory on a drive of this machine for full speed");
   }
   if (is_one_of(path.file_system, {"btrfs", "zfs", "bcachefs"})) {
-    say(log, LogLevel::kInfo,
+    log(LogLevel::kInfo,
         place +
             ", which writes in other places than before, so what is reserved may still run out; "
             "leave room free, or name a directory on ext4 or xfs");
+  }
+  if (path.memory_backed) {
+    log(LogLevel::kInfo,
+        place + ": what is swapped stays in memory, as headrace.allow_memory_backed allows");
+  } else if (!path.direct) {
+    log(LogLevel::kWarning,
+        place +
+            ", which has no O_DIRECT; transfers go through the page cache, which costs CPU and "
+            "memory; name a directory on ext4 or xfs for full speed");
   }
 }
 }  // namespace
@@ -138,9 +145,7 @@ RunDirectory::RunDirectory(const PathProbe& path, const std::string& run_id, Log
   const std::string temporary = kBeingMade + run_id;
   close_in_forked_child(lock_);
   try {
-    const Reclaimed reclaimed = reclaim_dead_runs(user_directory_.get(), user_path, log_);
-    reclaimed_bytes_ = reclaimed.bytes;
-    reclaimed_runs_ = reclaimed.runs;
+    reclaim_dead_runs(user_directory_.get(), user_path, log_);
     directory_ = make_run(user_directory_.get(), temporary, path_, run_id, lock_);
   } catch (...) {
     forget_in_forked_child(lock_);
@@ -154,20 +159,9 @@ RunDirectory::RunDirectory(const PathProbe& path, const std::string& run_id, Log
     remove_if_empty(user_directory_.get(), user_name);
     throw;
   }
-  ::flock(user_directory_.get(),
-          LOCK_UN);  // said aloud: a child forked meanwhile shares the descriptor
+  // Said aloud: a child forked meanwhile shares the descriptor.
+  ::flock(user_directory_.get(), LOCK_UN);
   remark_on_file_system(path, log_);
-  if (path.memory_backed) {
-    say(log_, LogLevel::kInfo,
-        path.path + " is on " + path.file_system +
-            ": what is swapped stays in memory, as headrace.allow_memory_backed allows");
-  } else if (!path.direct) {
-    say(log_, LogLevel::kWarning,
-        path.path + " is on " + path.file_system +
-            ", which has no O_DIRECT; transfers go through the page cache, which costs CPU and "
-            "memory; "
-            "name a directory on ext4 or xfs for full speed");
-  }
 }
 
 RunDirectory::~RunDirectory() {
@@ -178,7 +172,7 @@ RunDirectory::~RunDirectory() {
     const Removed removed =
         remove_run(user_directory_.get(), path_.substr(slash + 1), directory_.get());
     if (removed.error != 0) {
-      say(log_, LogLevel::kWarning, left_text(path_.substr(0, slash), removed));
+      log_(LogLevel::kWarning, left_text(path_.substr(0, slash), removed));
     }
     lock_.reset();
     remove_user_directory(user_directory_.get(), path_.substr(0, slash));

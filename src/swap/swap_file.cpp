@@ -7,13 +7,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
-#include <cstring>
 
 #include "base/check.hpp"
 #include "base/error_text.hpp"
 #include "base/units.hpp"
 #include "headrace/error.hpp"
+#include "swap/io_buffer.hpp"
 #include "swap/refusal.hpp"
 
 namespace headrace::swap {
@@ -26,10 +25,7 @@ std::uint64_t free_bytes(int directory) {
 // For file systems without fallocate. Returns 0 or an errno.
 int write_zeros(int file, std::uint64_t size_bytes) {
   const std::size_t piece = base::kMiB;
-  const std::unique_ptr<void, decltype(&std::free)> zeros(
-      std::aligned_alloc(base::kIoAlignment, piece), &std::free);
-  if (zeros == nullptr) return ENOMEM;
-  std::memset(zeros.get(), 0, piece);
+  const IoBuffer zeros = make_io_buffer(piece);
   for (std::uint64_t at = 0; at < size_bytes;) {
     const std::size_t size = std::min<std::uint64_t>(piece, size_bytes - at);
     const ssize_t written = ::pwrite(file, zeros.get(), size, static_cast<off_t>(at));

@@ -32,8 +32,8 @@ struct PathProbe {
 PathProbe probe_path(const std::string& path, const Settings& settings);
 
 // A run's directory under one nvme_path. Making one first reclaims (removes) directories of dead
-// runs of this user (dead_runs.hpp): those whose lock is free and whose manifest is ours;
-// `reclaimed` says how much. A live run's is never touched.
+// runs of this user (dead_runs.hpp): those whose lock is free and whose manifest is ours. A live
+// run's is never touched.
 class RunDirectory {
  public:
   RunDirectory(const PathProbe& path, const std::string& run_id, LogSink log);
@@ -43,15 +43,11 @@ class RunDirectory {
 
   const std::string& path() const noexcept { return path_; }
   int fd() const noexcept { return directory_.get(); }
-  std::uint64_t reclaimed_bytes() const noexcept { return reclaimed_bytes_; }
-  std::uint32_t reclaimed_runs() const noexcept { return reclaimed_runs_; }
 
  private:
   std::string path_;
   LogSink log_;
   base::UniqueFd user_directory_, directory_, lock_;
-  std::uint64_t reclaimed_bytes_ = 0;
-  std::uint32_t reclaimed_runs_ = 0;
   int owner_pid_ = 0;  // a forked child removes nothing and drops the lock
 };
 

@@ -9,7 +9,6 @@
 #include "base/units.hpp"
 #include "headrace/error.hpp"
 #include "optimizer_cpu/masters.hpp"
-#include "tiles/device_passed.hpp"
 
 namespace headrace::tiles {
 namespace {
@@ -44,38 +43,16 @@ DeviceUpdates::DeviceUpdates(Device& device, async::Conductor& conductor,
                              const residency::Plan& plan)
     : device_(device),
       updates_(device::updates_of(device)),
-      conductor_(conductor),
       chunk_elements_(plan.device_update_elements),
-      slots_(take_memory(plan), plan.device_update_slots, plan.device_update_slot_bytes),
+      memory_(device, plan.device_update_slots * plan.device_update_slot_bytes,
+              std::to_string(plan.device_update_slots) + " slots of " +
+                  base::format_bytes(plan.device_update_slot_bytes) + " for updates",
+              "Set headrace.update_on to \"cpu\", or leave more of the device free"),
+      slots_({memory_.data(), memory_.size_bytes()}, plan.device_update_slots,
+             plan.device_update_slot_bytes),
       tickets_({}, plan.device_update_slots, 0) {
-  streams_.reserve(plan.device_update_slots);
-  try {
-    for (std::uint32_t slot = 0; slot < plan.device_update_slots; ++slot)
-      streams_.push_back(device_.create_stream());
-  } catch (...) {
-    for (const Stream stream : streams_) device_.destroy_stream(stream);
-    device_.deallocate(memory_, device_bytes());
-    throw;
-  }
-}
-
-std::span<std::byte> DeviceUpdates::take_memory(const residency::Plan& plan) {
-  const std::uint64_t bytes = plan.device_update_slots * plan.device_update_slot_bytes;
-  memory_ = static_cast<std::byte*>(device_.allocate(bytes));
-  if (memory_ == nullptr) {
-    throw Error(Code::kOutOfBudget,
-                std::string("device ") + device_.name() + " has no room for " +
-                    std::to_string(plan.device_update_slots) + " slots of " +
-                    base::format_bytes(plan.device_update_slot_bytes) +
-                    " for updates, as planned; nothing was trained. Set headrace.update_on to "
-                    "\"cpu\", or leave more of the device free");
-  }
-  return {memory_, bytes};
-}
-
-DeviceUpdates::~DeviceUpdates() {
-  for (const Stream stream : streams_) device_.destroy_stream(stream);
-  device_.deallocate(memory_, device_bytes());
+  for (std::uint32_t slot = 0; slot < plan.device_update_slots; ++slot)
+    streams_.emplace_back(device, conductor);
 }
 
 async::Task<> DeviceUpdates::run(const TileLayout& tile, const TileUpdate& update) {
@@ -94,27 +71,21 @@ async::Task<> DeviceUpdates::run(const TileLayout& tile, const TileUpdate& updat
 async::Task<> DeviceUpdates::update_chunk(const TileLayout& tile, const TileUpdate& update,
                                           std::uint64_t first, std::uint64_t count,
                                           pinned::SlotLease slot) {
-  const Stream stream = streams_[slot.index()];
-  std::exception_ptr error;
+  DeviceStream& stream = streams_[slot.index()];
   try {
     queue_chunk(tile, update, first, count, slot.bytes().data(), stream);
-    co_await device_passed(conductor_, device_, stream);
+    co_await stream.passed();
     device_.throw_if_failed();  // a device that failed meanwhile passes every point
-    co_return;
   } catch (...) {
-    error = std::current_exception();
+    // Some of it may be queued, and nothing may write to the tile when this has returned.
+    stream.synchronize_quietly();
+    throw;
   }
-  // Some of it may be queued, and nothing may write to the tile when this has returned.
-  try {
-    device_.synchronize(stream);
-  } catch (const std::exception&) {  // of the same failure
-  }
-  std::rethrow_exception(error);
 }
 
 void DeviceUpdates::queue_chunk(const TileLayout& tile, const TileUpdate& update,
                                 std::uint64_t first, std::uint64_t count, std::byte* memory,
-                                Stream stream) {
+                                DeviceStream& stream) {
   using namespace optimizer_cpu;
   const UpdateSpan host = update.span_of(tile, first, count);
   UpdateSpan there = host;
@@ -127,17 +98,17 @@ void DeviceUpdates::queue_chunk(const TileLayout& tile, const TileUpdate& update
         state.add(host.moment_scale[k], base::ceil_div(count, base::kScaleElements), memory));
   }
   for (const Array& array : std::span(state.of, state.count))
-    device_.copy(stream, array.device, array.host, array.bytes);
-  device_.copy(stream, memory, host.gradient, count * size_bytes(host.gradient_dtype));
+    stream.copy(array.device, array.host, array.bytes);
+  stream.copy(memory, host.gradient, count * size_bytes(host.gradient_dtype));
   there.gradient = memory;
   update.each(tile, first, count,
               [&](std::uint64_t begin, std::uint64_t elements, std::uint64_t in_parameter,
                   const UpdateStep& step) {
                 UpdateSpan part = part_of(there, begin - first, elements);
                 part.first_element = in_parameter;
-                updates_->update(stream, part, step);
+                updates_->update(stream.get(), part, step);
               });
   for (const Array& array : std::span(state.of, state.count))
-    device_.copy(stream, array.host, array.device, array.bytes);
+    stream.copy(array.host, array.device, array.bytes);
 }
 }  // namespace headrace::tiles

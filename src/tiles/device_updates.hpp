@@ -6,8 +6,7 @@
 // next is updated and the one after goes there. Conductor only.
 #pragma once
 #include <cstdint>
-#include <span>
-#include <vector>
+#include <deque>
 
 #include "async/conductor.hpp"
 #include "async/task.hpp"
@@ -15,6 +14,7 @@
 #include "headrace/device.hpp"
 #include "pinned/slot_pool.hpp"
 #include "residency/plan.hpp"
+#include "tiles/device_stream.hpp"
 #include "tiles/tile_pass.hpp"
 
 namespace headrace::tiles {
@@ -24,31 +24,26 @@ class DeviceUpdates {
   static void require(Device& device);
   // Throws kOutOfBudget when the device has no room for the plan's slots.
   DeviceUpdates(Device& device, async::Conductor& conductor, const residency::Plan& plan);
-  ~DeviceUpdates();
-  DeviceUpdates(const DeviceUpdates&) = delete;
-  DeviceUpdates& operator=(const DeviceUpdates&) = delete;
 
   // One for each tile under way that holds no update slot: more of them would wait for chunks only.
   pinned::SlotPool& tickets() noexcept { return tickets_; }
   // Updates what has a gradient. The tile's bytes are the new ones when this returns; a device's
   // failure leaves them half new.
   async::Task<> run(const TileLayout& tile, const TileUpdate& update);
-  std::uint64_t device_bytes() const noexcept { return slots_.slots() * slots_.slot_bytes(); }
+  std::uint64_t device_bytes() const noexcept { return memory_.size_bytes(); }
 
  private:
-  std::span<std::byte> take_memory(const residency::Plan& plan);
   // `first`, `count`: of the tile's elements.
   async::Task<> update_chunk(const TileLayout& tile, const TileUpdate& update, std::uint64_t first,
                              std::uint64_t count, pinned::SlotLease slot);
   void queue_chunk(const TileLayout& tile, const TileUpdate& update, std::uint64_t first,
-                   std::uint64_t count, std::byte* memory, Stream stream);
+                   std::uint64_t count, std::byte* memory, DeviceStream& stream);
 
   Device& device_;
   device::SpanUpdates* const updates_;
-  async::Conductor& conductor_;
   const std::uint64_t chunk_elements_;
-  std::byte* memory_ = nullptr;
-  std::vector<Stream> streams_;  // of each slot
+  DeviceMemory memory_;
+  std::deque<DeviceStream> streams_;  // of each slot
   pinned::SlotPool slots_, tickets_;
 };
 }  // namespace headrace::tiles

@@ -141,9 +141,7 @@ async::Task<> TileStore::read(std::uint32_t tile, TileView view, TileParts parts
   }
 }
 
-DType TileStore::dtype_of(std::uint32_t tile) const {
-  return p_.partition.sections[p_.partition.tiles[tile].section].dtype;
-}
+DType TileStore::dtype_of(std::uint32_t tile) const { return p_.partition.section_of(tile).dtype; }
 
 std::byte* TileStore::stream_of(std::uint32_t tile, TileView view, std::uint32_t stream) const {
   return view.record + p_.plan.tiles[tile].layout.stream_offset_bytes[stream];
@@ -288,21 +286,11 @@ async::Task<> TileStore::write(std::uint32_t tile, TileView view, TileParts part
   state.generation = generation;
 }
 
-async::Task<> TileStore::read_weight(std::uint32_t tile, std::span<std::byte> into,
-                                     Priority priority) {
-  TileView view;
-  view.weight = into.data();
-  view.weight_in_slot = true;
-  {
-    const auto span =
-        span_of(TraceLane::kNvmeRead, priority == Priority::kPrefetch ? "prefetch" : "read", tile,
-                view, {.weight = true});
-    co_await p_.swap->read(states_[tile].weight_extent,
-                           into.first(p_.plan.tiles[tile].weight_bytes), priority,
-                           subject("swap in", tile));
-  }
+async::Task<> TileStore::read_verified(std::uint32_t tile, TileView view, TileParts parts,
+                                       Priority priority) {
+  co_await read(tile, view, parts, priority);
   TilePass pass;
-  prepare(pass, tile, view, {.weight = true}, false);
-  if (pass.streams[0].verify) co_await run(pass, tile, view);
+  prepare(pass, tile, view, parts, false);
+  if (pass.any_verify()) co_await run(pass, tile, view);
 }
 }  // namespace headrace::tiles

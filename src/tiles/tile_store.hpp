@@ -4,6 +4,12 @@
 //
 // A tile's weight and record are each either resident in the arena or in an extent of the swap
 // tier; while a tile is worked on, what is on NVMe lies in an update slot. Conductor only.
+//
+// What is on NVMe has a generation, of which every checksum is seeded: old bytes never pass for new
+// ones. Example: tile 3 was written as generation 6. Its update reads it, run() verifies chunk by
+// chunk with 6, updates, and seals with 7; write() puts 7 in the header, writes, and only then does
+// the store expect 7. Should the drive have kept the old bytes of one page, the next read
+// compares them with the checksum of 7, which they do not have.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -26,6 +32,7 @@ struct TileParts {
   bool record = false;
 };
 inline constexpr TileParts kWholeTile{.weight = true, .record = true};
+inline constexpr TileParts kWeightAlone{.weight = true};
 
 // Where a tile's bytes are while it is worked on.
 struct TileView {
@@ -52,9 +59,7 @@ class TileStore {
   pinned::SlotPool& slots() noexcept { return slots_; }
   bool needs_slot(std::uint32_t tile) const noexcept;
   // Has a weight and no record: what calls say of that part of it is not there.
-  bool is_frozen(std::uint32_t tile) const {
-    return p_.partition.sections[p_.partition.tiles[tile].section].frozen;
-  }
+  bool is_frozen(std::uint32_t tile) const { return p_.partition.section_of(tile).frozen; }
   // `slot` may be empty for a tile that is wholly resident.
   TileView view(std::uint32_t tile, std::span<std::byte> slot) const;
 
@@ -67,8 +72,9 @@ class TileStore {
   async::Task<> read(std::uint32_t tile, TileView view, TileParts parts, swap::Priority priority);
   // Writes what lies in the slot back as the next generation, which `pass` has sealed.
   async::Task<> write(std::uint32_t tile, TileView view, TileParts parts);
-  // Reads a weight to `into` and verifies it: a gather.
-  async::Task<> read_weight(std::uint32_t tile, std::span<std::byte> into, swap::Priority priority);
+  // Reads likewise, and verifies what came: what is not worked on at once.
+  async::Task<> read_verified(std::uint32_t tile, TileView view, TileParts parts,
+                              swap::Priority priority);
 
   // Where the values of `parts` are.
   TileLayout layout(std::uint32_t tile, TileView view, TileParts parts) const;

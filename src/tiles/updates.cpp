@@ -17,7 +17,7 @@ std::uint64_t Updates::bookkeeping_bytes(const partition::Partition& partition) 
 }
 
 GroupId Updates::group_of(std::uint32_t tile) const noexcept {
-  return {p_.partition.sections[p_.partition.tiles[tile].section].group};
+  return {p_.partition.section_of(tile).group};
 }
 
 bool Updates::has_gradient(std::uint32_t tile) const noexcept {
@@ -75,41 +75,41 @@ async::Task<> Updates::stop() {
 }
 
 async::Task<> Updates::run() {
-  std::exception_ptr error;
-  try {
-    co_await run_groups();
-  } catch (...) {
-    error = std::current_exception();
-  }
-  running_ = false;
-  p_.pending.wake();
-  if (error) std::rethrow_exception(error);
-}
-
-async::Task<> Updates::run_groups() {
   async::TaskGroup tiles;
   std::exception_ptr error;
   try {
-    while (!p_.pending.all_started() && !failed_ && !stopping_) {
-      if (const auto group = p_.pending.start_next()) {
-        co_await start_group(*group, tiles);
-      } else {
-        co_await p_.pending.changed();
-      }
-    }
-  } catch (...) {
-    error = std::current_exception();
-  }
-  try {
+    co_await tiles.in_turn(start_groups(tiles));
     co_await tiles.join();
   } catch (...) {
-    if (!error) error = std::current_exception();
+    error = std::current_exception();
   }
   if (stopping_ && !error) {  // fills may wait for groups that are not, or not wholly, updated
     error = std::make_exception_ptr(
         Error(Code::kWrongState, "the engine was closed before all of a step was updated"));
   }
-  if (!error) co_return;
+  if (error) error = end_early(error);
+  running_ = false;
+  p_.pending.wake();
+  if (error) std::rethrow_exception(error);
+}
+
+async::Task<> Updates::start_groups(async::TaskGroup& tiles) {
+  while (!p_.pending.all_started() && !failed_ && !stopping_) {
+    if (const auto group = p_.pending.start_next()) {
+      co_await start_group(*group, tiles);
+    } else {
+      co_await p_.pending.changed();
+    }
+  }
+}
+
+// Books that no more is done, and returns what is thrown for it.
+//
+// Example: tile 3 of a step fails to be read. Where step() waits and no tile has been changed, the
+// step was not made: nothing is pending any more, and it may be called again. Where tile 2 was
+// changed, or step() returned long ago, 2 is a step ahead of 3: who asks for what is left gets the
+// error, and the engine has failed.
+std::exception_ptr Updates::end_early(std::exception_ptr error) {
   elements_ = 0;  // what it took says nothing of where updates are faster
   if (on_device_) steps_on_device_.fetch_sub(1, std::memory_order_relaxed);
   if (deferred_step_ != 0 && !stopping_) {
@@ -121,7 +121,7 @@ async::Task<> Updates::run_groups() {
   } else {
     p_.pending.forget();
   }
-  std::rethrow_exception(error);
+  return error;
 }
 
 // Names the step, which returned long ago.
@@ -190,7 +190,7 @@ async::Task<> Updates::read_pass_write(std::uint32_t tile, TileView view) {
   if (p_.interrupted.load()) throw Error(Code::kInterrupted, "step: interrupted");
   const GroupId group = group_of(tile);
   co_await p_.tiles.read(tile, view, kWholeTile, swap::Priority::kDemand);
-  const HandOver gathered = p_.gather_slots.hand_over_of(tile);
+  const HandOver gathered = p_.hand_overs.place_of(tile);
   TileUpdate update = update_of(tile);
   update.weight_copy = gathered.by_pass;
   began_.store(true);
@@ -200,9 +200,9 @@ async::Task<> Updates::read_pass_write(std::uint32_t tile, TileView view) {
     co_await run_pass(update, tile, view);
   }
   async::TaskGroup ways_out;
-  if (gathered) p_.gather_slots.hand_over(tile, gathered, view.weight);
+  if (gathered) p_.hand_overs.hand_over(tile, gathered, view.weight);
   p_.pending.passed(group);
-  if (gathered.by_device != nullptr) ways_out.spawn(p_.gather_slots.device_done());
+  if (gathered.by_device != nullptr) ways_out.spawn(p_.hand_overs.passed());
   ways_out.spawn(p_.tiles.write(tile, view, kWholeTile));
   co_await ways_out.join();
   p_.pending.written(group);

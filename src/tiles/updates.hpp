@@ -14,7 +14,7 @@
 #include "headrace/error.hpp"
 #include "ranks/gradients.hpp"
 #include "tiles/device_updates.hpp"
-#include "tiles/gather_slots.hpp"
+#include "tiles/hand_overs.hpp"
 #include "tiles/pending_updates.hpp"
 #include "tiles/tile_store.hpp"
 #include "tiles/update_place.hpp"
@@ -28,7 +28,7 @@ class Updates {
     const residency::Plan& plan;
     const ranks::Gradients& gradients;
     TileStore& tiles;
-    GatherSlots& gather_slots;
+    HandOvers& hand_overs;
     PendingUpdates& pending;
     DeviceUpdates* device;       // null: the CPU alone updates
     base::TraceRecorder* trace;  // null: none
@@ -64,7 +64,8 @@ class Updates {
 
  private:
   async::Task<> run();
-  async::Task<> run_groups();
+  async::Task<> start_groups(async::TaskGroup& tiles);
+  std::exception_ptr end_early(std::exception_ptr error);
   async::Task<> start_group(GroupId group, async::TaskGroup& tiles);
   async::Task<> update_tile(std::uint32_t tile, pinned::SlotLease slot);
   async::Task<> read_pass_write(std::uint32_t tile, TileView view);

@@ -15,13 +15,5 @@ TEST(Check, PassesWithoutATrace) {
   HEADRACE_CHECK(++evaluated == 1, "evaluated once");
   EXPECT_EQ(evaluated, 1);
 }
-
-#ifdef NDEBUG
-TEST(Check, TheOneForLoopsIsGoneInRelease) { HEADRACE_DCHECK(false, "never looked at"); }
-#else
-TEST(CheckDeathTest, TheOneForLoopsIsThereInDebug) {
-  EXPECT_DEATH(HEADRACE_DCHECK(false, "looked at"), "looked at");
-}
-#endif
 }  // namespace
 }  // namespace headrace::base

@@ -8,7 +8,7 @@
 
 #include "engine/tuned_elsewhere.hpp"
 #include "headrace/engine.hpp"
-#include "platform/drive_facts.hpp"
+#include "platform/block_devices.hpp"
 #include "platform/machine.hpp"
 #include "support/computing_host.hpp"
 #include "support/temporary_directory.hpp"

@@ -25,7 +25,7 @@ BUGS = [
     ("a gradient does not wait for the update that reads the last one",
      "src/engine/startup.cpp",
      "r.calls->until_passed(group, \"add_gradient\"); }", "(void)group; (void)r; }"),
-    ("a fill does not wait for the update's write", "src/tiles/gather_slots.cpp",
+    ("a fill does not wait for the update's write", "src/tiles/group_fill.cpp",
      "co_await p_.updates.until_written(", "(void)GroupId("),
     ("weights that are handed over are not copied", "src/tiles/tile_pass.cpp",
      "  if (with.weight_copy == nullptr) return;\n", "  return;\n"),
@@ -35,11 +35,11 @@ BUGS = [
      "  const TileView view = p_.tiles.view(tile, slot ? slot.bytes() : std::span<std::byte>{});\n",
      "  const TileView view = p_.tiles.view(tile, slot ? slot.bytes() : std::span<std::byte>{});\n"
      "  slot.release();\n"),
-    ("a slot too few: the plan leaves room for one less than there are", "src/residency/plan.cpp",
-     "take(plan, plan.update_slots * largest_update, \"update slots\")",
-     "take(plan, (plan.update_slots - 1) * largest_update, \"update slots\")"),
+    ("a slot too few: the plan leaves room for one less than there are", "src/residency/layout.cpp",
+     "take(plan_.update_slots * largest_update, \"update slots\")",
+     "take((plan_.update_slots - 1) * largest_update, \"update slots\")"),
     ("a gather slot that is leased is taken for another group", "src/tiles/gather_slots.cpp",
-     "slot.state == State::kReady && slot.leases == 0 &&", "slot.state == State::kReady &&"),
+     "if (slot.leased() || slot.filling()) continue;", "if (slot.filling()) continue;"),
     ("a group that is wanted does not wake the updates", "src/tiles/pending_updates.cpp",
      "{ set(groups_[group.index].wanted); }", "{ groups_[group.index].wanted = true; }"),
     ("the next step does not wait for the updates of the last", "src/engine/stepper.cpp",
@@ -47,8 +47,7 @@ BUGS = [
     ("what waits for a group is not told that the engine is closed", "src/tiles/updates.cpp",
      "  if (stopping_ && !error) {", "  if (stopping_ && !error && !p_.pending.all_started()) {"),
     ("a stale slot is not forgotten at a step", "src/tiles/gather_slots.cpp",
-     "  co_await drain();\n  for (Slot& slot : slots_) {\n"
-     "    if (slot.leases == 0) slot.state = State::kFree;\n  }\n", "  co_await drain();\n"),
+     "    if (!slot.leased()) slot.drop();\n", ""),
 ]
 # world_size_test finds it.
 BUGS_OF_RANKS = [

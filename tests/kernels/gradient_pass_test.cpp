@@ -88,8 +88,7 @@ struct Target {
 };
 std::vector<Target> targets() {
   std::vector<Target> all = {{"chosen", accumulate_on_host, true}};
-  for (const InstructionSet set :
-       {InstructionSet::kScalar, InstructionSet::kAvx2, InstructionSet::kAvx512}) {
+  for (const Simd set : {Simd::kScalar, Simd::kAvx2, Simd::kAvx512}) {
     all.push_back({name_of(set), kernels_of(set).accumulate, runs_here(set)});
   }
   return all;

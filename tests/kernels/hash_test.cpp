@@ -54,10 +54,10 @@ TEST(Hash, AStreamHashesAsTheWholeHoweverItIsCut) {
 
 // Of every set this CPU runs, against the plainest.
 TEST(Hash, InstructionSetsGiveTheSameValues) {
-  const HashKernels& scalar = hash_kernels_of(InstructionSet::kScalar);
+  const HashKernels& scalar = hash_kernels_of(Simd::kScalar);
   std::vector<std::byte> bytes((256 << 10) + 64);
   for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = std::byte((i * 131 + i / 977) & 0xff);
-  for (const InstructionSet set : {InstructionSet::kAvx2, InstructionSet::kAvx512}) {
+  for (const Simd set : {Simd::kAvx2, Simd::kAvx512}) {
     if (!runs_here(set)) continue;
     const HashKernels& kernels = hash_kernels_of(set);
     EXPECT_NE(&kernels, &scalar) << name_of(set);

@@ -10,8 +10,7 @@
 
 namespace headrace::kernels {
 namespace {
-constexpr InstructionSet kAllSets[] = {InstructionSet::kScalar, InstructionSet::kAvx2,
-                                       InstructionSet::kAvx512};
+constexpr Simd kAllSets[] = {Simd::kScalar, Simd::kAvx2, Simd::kAvx512};
 
 class InstructionSetChoice : public testing::Test {
  protected:
@@ -26,9 +25,9 @@ class InstructionSetChoice : public testing::Test {
 };
 
 TEST_F(InstructionSetChoice, IsTheWidestThisCpuHas) {
-  const InstructionSet chosen = choose_instruction_set();
+  const Simd chosen = choose_instruction_set();
   EXPECT_TRUE(runs_here(chosen));
-  for (const InstructionSet set : kAllSets) {
+  for (const Simd set : kAllSets) {
     if (runs_here(set)) {
       EXPECT_LE(int(set), int(chosen));
     }
@@ -36,7 +35,7 @@ TEST_F(InstructionSetChoice, IsTheWidestThisCpuHas) {
 }
 
 TEST_F(InstructionSetChoice, IsWhatTheEnvironmentSaysOrRefused) {
-  for (const InstructionSet set : kAllSets) {
+  for (const Simd set : kAllSets) {
     setenv("HEADRACE_SIMD", name_of(set), 1);
     if (runs_here(set)) {
       EXPECT_EQ(choose_instruction_set(), set);
@@ -54,9 +53,9 @@ TEST_F(InstructionSetChoice, IsWhatTheEnvironmentSaysOrRefused) {
 
 // Of hashes and gradients, which are computed where nothing can be refused.
 TEST_F(InstructionSetChoice, IsBoundedByTheEnvironmentWhereItCannotBeRefused) {
-  const InstructionSet best = choose_instruction_set();
+  const Simd best = choose_instruction_set();
   EXPECT_EQ(usable_instruction_set(), best);
-  for (const InstructionSet set : kAllSets) {
+  for (const Simd set : kAllSets) {
     setenv("HEADRACE_SIMD", name_of(set), 1);
     EXPECT_EQ(usable_instruction_set(), runs_here(set) ? set : best) << name_of(set);
   }

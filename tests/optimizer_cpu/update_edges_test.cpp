@@ -125,7 +125,7 @@ class UpdateAtTheEdge : public testing::TestWithParam<MomentCodec> {
   // One length on every instruction set, at every place.
   void expect_within(UpdateBuffers& input, std::uint64_t elements, const UpdateStep& step) {
     update_reference(expected_.put(input, elements, Place::kAtBegin, random_), step);
-    for (const InstructionSet set : kAllSets) {
+    for (const Simd set : kAllSets) {
       if (!runs_here(set)) continue;
       for (const Place place : {Place::kAtBegin, Place::kAtEnd, Place::kAnywhere}) {
         update_function(set)(actual_.put(input, elements, place, random_), step);

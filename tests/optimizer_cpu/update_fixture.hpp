@@ -15,8 +15,7 @@ namespace headrace::optimizer_cpu {
 constexpr MasterKind kAllKinds[] = {MasterKind::kSplitResidual, MasterKind::kF32,
                                     MasterKind::kWeightItself, MasterKind::kF32OfF16};
 constexpr DType kAllDTypes[] = {DType::kF32, DType::kBf16, DType::kF16};
-constexpr InstructionSet kAllSets[] = {InstructionSet::kScalar, InstructionSet::kAvx2,
-                                       InstructionSet::kAvx512};
+constexpr Simd kAllSets[] = {Simd::kScalar, Simd::kAvx2, Simd::kAvx512};
 constexpr OptimizerRule kAllRules[] = {OptimizerRule::kAdamW,   OptimizerRule::kAdam,
                                        OptimizerRule::kAdagrad, OptimizerRule::kLion,
                                        OptimizerRule::kSgd,     OptimizerRule::kSgdMomentum};

@@ -18,7 +18,7 @@ namespace headrace::optimizer_cpu {
 namespace {
 constexpr std::uint64_t kLanesMax = 32;  // what one turn of the widest loop takes
 
-class UpdateKernel : public testing::TestWithParam<InstructionSet> {
+class UpdateKernel : public testing::TestWithParam<Simd> {
  protected:
   void SetUp() override {
     if (!runs_here(GetParam())) GTEST_SKIP() << "this CPU has no " << name_of(GetParam());

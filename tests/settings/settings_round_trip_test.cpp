@@ -67,15 +67,7 @@ class Draw {
     s.update_on = static_cast<UpdateOn>(between(0, 2));
     s.io_warn_seconds = real(0.001, 100);
     s.io_deadline_seconds = real(0.001, 86400);
-    if (coin()) {
-      for (std::string Tuned::*text :
-           {&Tuned::drive_model, &Tuned::file_system, &Tuned::kernel, &Tuned::date, &Tuned::queue,
-            &Tuned::pattern, &Tuned::headrace_version})
-        s.tuned.*text = coin() ? path(1) : "";
-      s.tuned.gb_per_second = real(0.1, 100);
-      s.tuned.gb_per_second_low = real(0.1, 100);
-      s.tuned.gb_per_second_high = real(0.1, 100);
-    }
+    if (coin()) s.tuned = {.drive_model = path(1), .kernel = path(1)};
     s.fp16 = coin();
     // Where nothing asks for a dtype, what is written asks for f32.
     if (s.fp16) s.bf16 = maybe(false);

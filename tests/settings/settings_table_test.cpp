@@ -8,6 +8,7 @@
 #include <sstream>
 #include <utility>
 
+#include "base/sizes.hpp"
 #include "headrace/settings.hpp"
 #include "settings/key_table.hpp"
 #include "settings_reference/reference.hpp"
@@ -79,7 +80,7 @@ TEST(KeyTable, GivesEveryHonouredKeyARangeThatHoldsItsDefault) {
 
 TEST(KeyTable, AcceptsAWellTypedValueForEveryKeyThatIsNotServedAndWarnsOnceOrFollowsIt) {
   for (const Key& key : keys()) {
-    if (key.status != Status::kNoEffect || key.checked) continue;
+    if (key.status != Status::kNoEffect) continue;
     nlohmann::json value;
     switch (key.kind) {
       case Kind::kBoolean:
@@ -115,6 +116,13 @@ TEST(KeyTable, AcceptsAWellTypedValueForEveryKeyThatIsNotServedAndWarnsOnceOrFol
             .warnings.empty())
         << key.path;
   }
+}
+
+// The engine's units, which a text cannot name.
+TEST(KeyTable, HasTheUnitsThatTheEngineWorksIn) {
+  const Key* const tile = find_key("headrace", "tile_elements");
+  EXPECT_EQ(tile->multiple, base::kBlockElements);
+  EXPECT_EQ(tile->least, static_cast<double>(base::kBlockElements));
 }
 
 // Of DeepSpeed's own history.

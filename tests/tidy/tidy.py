@@ -35,7 +35,7 @@ def rooms_of(root):
 ROOMS = rooms_of(pathlib.Path(__file__).resolve().parents[2])
 CODE = {".cpp", ".hpp", ".h", ".c"}
 SCRIPTS = {".py", ".sh", ".cmake", ".in"}
-NAMED = {"CMakeLists.txt", "quickstart", "check", "run", "unserved_keys.txt"}
+NAMED = {"CMakeLists.txt", "quickstart", "check", "run", "keys.txt"}
 FOLDERS = ["src", "include", "tests", "tools", "examples", "scripts", "cmake", "python", ".ci"]
 WIDTH = 100
 FUNCTION_LINES = 70
@@ -409,7 +409,7 @@ def public_headers(root):
 def torch_headers(root):
     # The others are theirs: torch's headers take the compiler ten seconds each time.
     folder = root / "include" / "headrace" / "torch"
-    return [folder / "offload.hpp", folder / "tensors.hpp"]
+    return [folder / "offload.hpp", folder / "tensors.hpp", folder / "cuda.hpp"]
 
 
 def faults(words):

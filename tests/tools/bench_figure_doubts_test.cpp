@@ -61,15 +61,5 @@ TEST(FigureDoubts, AdviseTheRuntimeThatLikelyResolvesAComparison) {
   expect_part(doubts(m), "let nothing else use the drive");
 }
 
-TEST(FigureDoubts, SayOfALongStretchHowLittleItWrote) {
-  Measurement m;
-  const Workload write{.pattern = Pattern::kWrite, .depth = 16};
-  m.cells.push_back(cell_of(write, {2}));
-  m.cells[0].samples[0].seconds_of.resize(1);
-  expect_part(doubts(m), "write 1M x 16: 1.86 GiB written in 1.00 s say little of a drive's cache");
-  m.cells[0].samples[0].seconds = 20;
-  m.cells[0].samples[0].written_bytes = 40ull << 30;
-  EXPECT_EQ(doubts(m), "");
-}
 }  // namespace
 }  // namespace headrace::tools::bench_figure_doubts_test

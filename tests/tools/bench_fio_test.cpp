@@ -107,18 +107,6 @@ TEST(SampleOfFio, TakesBytesTimesAndEveryRequestsLatency) {
   EXPECT_EQ(sample.write_latency.max_ns(), 7u);
 }
 
-TEST(SampleOfFio, WithoutBinsHasThePercentilesThatFioPrints) {
-  Json json = answer();
-  json["jobs"][0]["read"]["clat_ns"] = Json::parse(
-      R"({"min": 10, "max": 8000, "N": 1000,
-          "percentile": {"50.000000": 100, "99.000000": 4000, "99.900000": 8256}})");
-  const LatencyHistogram latency = sample_of_fio(json, 0).read_latency;
-  EXPECT_EQ(latency.count(), 1000u);
-  EXPECT_EQ(latency.max_ns(), 8000u);
-  EXPECT_NEAR(static_cast<double>(latency.quantile_ns(0.5)), 100, 4);
-  EXPECT_NEAR(static_cast<double>(latency.quantile_ns(0.99)), 4000, 130);
-}
-
 template <class Call>
 void expect_error(Code code, const std::string& part, const Call& call) {
   try {
@@ -141,6 +129,8 @@ TEST(SampleOfFio, TellsWhatIsMissingAndWhatFailed) {
   expect_error(Code::kInvalidArgument,
                "fio's output: jobs[0].read.clat_ns.N is missing; its sample",
                with([](Json& job) { job["read"]["clat_ns"].erase("N"); }));
+  expect_error(Code::kInvalidArgument, "jobs[0].read.clat_ns.bins is missing",
+               with([](Json& job) { job["read"]["clat_ns"].erase("bins"); }));
   expect_error(Code::kInvalidArgument, "jobs[0].usr_cpu is string where a number",
                with([](Json& job) { job["usr_cpu"] = "10 %"; }));
   expect_error(Code::kInvalidArgument, "the key 'x', which is no number",

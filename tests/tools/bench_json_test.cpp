@@ -10,7 +10,7 @@ namespace {
 using bench_example::example;
 
 Json through_text(const Measurement& measurement) {
-  return Json::parse(dump(to_json(measurement, nullptr)));
+  return Json::parse(dump(to_json(measurement)));
 }
 
 TEST(ReportJson, HasFiosNamesWhereTheThingIsTheSame) {
@@ -40,27 +40,13 @@ TEST(ReportJson, HasFiosNamesWhereTheThingIsTheSame) {
   EXPECT_DOUBLE_EQ(both["bytes_per_second"]["median"], m.cells[7].rate().median);
   EXPECT_EQ(both["bytes_per_second"]["bounded"], true);
   EXPECT_EQ(json["jobs"][6]["bytes_per_second"]["bounded"], false);
-  EXPECT_EQ(json["recommended"]["settings"]["headrace"]["io_block_bytes"], 4 << 20);
   EXPECT_EQ(json["comparisons"][0]["theirs"], "rw 4M x 4, fio io_uring");
-}
-
-TEST(ReportJson, HoldsSecondsCliffsAndRequirements) {
-  Measurement m = example();
-  m.cells[6].samples[0].seconds_of = {{1, 1, 0, 100}, {2, 1, 0, 50}};
-  m.cliffs.push_back({"write 4M x 4", 1.5, 77, 2e9, 1e9});
-  const Required required = judge(parse_thresholds("read=1GB/s,randread=1GB/s"), m);
-  const Json json = to_json(m, &required);
-  EXPECT_EQ(json["jobs"][6]["samples"][0]["seconds_of"][1]["written_bytes"], 50);
-  EXPECT_EQ(json["cache_cliffs"][0]["after_bytes"], 77);
-  EXPECT_EQ(json["thresholds"][0]["met"], true);
-  EXPECT_EQ(json["thresholds"][1]["met"], false);
-  EXPECT_TRUE(json["thresholds"][1]["found"].is_null());
 }
 
 TEST(ReportJson, HoldsWhatAPageIsMadeOf) {
   Measurement m = example();
   m.cells[0].samples.clear();
-  const Json json = to_json(m, nullptr);
+  const Json json = to_json(m);
   EXPECT_EQ(json["recommended_jobs"], (Json{{"read", 5}, {"write", 6}, {"rw", 7}}));
   EXPECT_FALSE(json["jobs"][0].contains("latency_ns"));
   // Reads and writes together.

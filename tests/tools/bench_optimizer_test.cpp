@@ -3,18 +3,13 @@
 // How fast anything is, no test says.
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
-#include <thread>
 
 #include "bench_optimizer/contest.hpp"
 #include "bench_optimizer/report.hpp"
@@ -27,7 +22,7 @@ namespace headrace::tools::bench_optimizer_test {
 namespace {
 using nlohmann::json;
 
-constexpr std::uint64_t kElements = 131072 + 65536;  // a unit and a half
+constexpr std::uint64_t kElements = 131072 + 65536;  // a chunk and a half
 
 // ---- which bytes must move ----
 
@@ -55,7 +50,7 @@ TEST(OptimizerCases, CountTheBytesThatMustMove) {
 
 TEST(OptimizerCases, AllAreEveryCombinationOnce) {
   const std::vector<Case> cases =
-      cases_of({.simd = {InstructionSet::kScalar}, .threads = {1}, .all = true}, 1);
+      cases_of({.simd = {Simd::kScalar}, .threads = {1}, .all = true}, 1);
   // Five rules with moments in three codecs, one without; four weights, three gradients.
   EXPECT_EQ(cases.size(), (5u * 3 + 1) * 4 * 3);
   for (std::size_t i = 0; i < cases.size(); ++i)
@@ -180,12 +175,12 @@ TEST(OptimizerContest, APassInPlaceLeavesEveryByte) {
   }
 }
 
-TEST(OptimizerContest, TheGangCallsEachUnitOnceOnAnyNumberOfThreads) {
+TEST(OptimizerContest, TheGangCallsEachChunkOnceOnAnyNumberOfThreads) {
   Gang gang;
   for (const std::uint32_t threads : {1u, 2u, 4u}) {
     for (int pass = 0; pass < 200; ++pass) {
       std::vector<std::atomic<int>> calls(37);
-      gang.run(threads, calls.size(), [&](std::uint64_t unit) { ++calls[unit]; });
+      gang.run(threads, calls.size(), [&](std::uint64_t chunk) { ++calls[chunk]; });
       for (const auto& count : calls) ASSERT_EQ(count.load(), 1) << threads << " " << pass;
     }
   }
@@ -317,26 +312,17 @@ TEST(BenchOptimizerProgram, HelpSaysWhatItTakes) {
 TEST(BenchOptimizerProgram, ASignalEndsItWith128AndTheSignal) {
   const testing::TemporaryDirectory folder;
   const std::string started = folder.string() + "/started";
-  const std::string command = "exec " HEADRACE_PROGRAM
-                              " bench optimizer --rule sgd --parameters 64k --rounds 10000 "
-                              "--runtime 10m >" +
-                              started + " 2>&1";
-  const char* const argv[] = {"sh", "-c", command.c_str(), nullptr};
-  pid_t child = 0;
-  ASSERT_EQ(::posix_spawn(&child, "/bin/sh", nullptr, nullptr, const_cast<char**>(argv), environ),
-            0);
   const auto announced = [&] {
     std::ifstream file(started);
     const std::string text{std::istreambuf_iterator<char>(file), {}};
     return text.find("at most about") != std::string::npos;
   };
-  while (!announced() && ::waitpid(child, nullptr, WNOHANG) == 0)
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  ::kill(child, SIGINT);
-  int status = 0;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  ASSERT_TRUE(WIFEXITED(status));
-  EXPECT_EQ(WEXITSTATUS(status), 128 + SIGINT);
+  const int exit_code =
+      exit_code_after(SIGINT,
+                      "bench optimizer --rule sgd --parameters 64k --rounds 10000 --runtime 10m >" +
+                          started + " 2>&1",
+                      announced);
+  EXPECT_EQ(exit_code, 128 + SIGINT);
 }
 }  // namespace
 }  // namespace headrace::tools::bench_optimizer_test

@@ -14,9 +14,9 @@
 #include "base/unique_fd.hpp"
 #include "base/units.hpp"
 #include "bench/stretch.hpp"
-#include "bench/sustained.hpp"
 #include "headrace/error.hpp"
 #include "support/io_queue_fault.hpp"
+#include "support/process_facts.hpp"
 #include "support/temporary_directory.hpp"
 
 namespace headrace::tools::bench_runner_test {
@@ -126,23 +126,15 @@ TEST_F(RunnerTest, EveryPatternMovesJustWhatItWasAskedToOnEveryQueue) {
   expect_nothing_left();
 }
 
-TEST_F(RunnerTest, TheEnginesPathMovesTheSameBlocksOfTheSameFile) {
+TEST_F(RunnerTest, SamplesLeaveNoFileAndNoThreadOpen) {
   Runner runner(options());
   runner.lay_out();
-  for (const Pattern pattern : {Pattern::kRead, Pattern::kWrite, Pattern::kMixed}) {
-    const Workload workload{.pattern = pattern,
-                            .block_bytes = 256 * kKiB,
-                            .depth = 4,
-                            .mover = Mover::kEngine,
-                            .record_bytes = 2 * kMiB};
-    const TimedSample sample = runner.take(workload, {.bytes = 16 * kMiB, .turn = 1});
-    EXPECT_EQ(sample.read_bytes, reads(pattern) ? 16 * kMiB : 0);
-    EXPECT_EQ(sample.written_bytes, writes(pattern) ? 16 * kMiB : 0);
-    EXPECT_EQ(sample.reads + sample.writes, sample.bytes() / (2 * kMiB));
-  }
-  runner.verify_all();
-  EXPECT_EQ(runner.verification().mismatches, 0u) << runner.verification().first_mismatch;
-  EXPECT_EQ(runner.verification().pages, 32 * kMiB / kPageBytes);
+  const testing::Held before = testing::what_is_held();
+  for (std::uint32_t turn = 0; turn < 8; ++turn)
+    runner.take({.pattern = Pattern::kMixed, .depth = 4}, {.bytes = 8 * kMiB, .turn = turn});
+  const testing::Held after = testing::what_is_held_with(before.threads);
+  EXPECT_EQ(after.files, before.files);
+  EXPECT_EQ(after.threads, before.threads);
 }
 
 TEST_F(RunnerTest, TwoDrivesMoveAsMuchEach) {
@@ -247,40 +239,5 @@ TEST_F(RunnerTest, AFileOfTheUsersIsOnlyRead) {
   EXPECT_EQ(fs::last_write_time(file), before);
 }
 
-TEST_F(RunnerTest, ALongSampleIsToldSecondBySecond) {
-  Runner runner(options());
-  runner.lay_out();
-  const Workload read{.block_bytes = 64 * kKiB, .depth = 2};
-  const TimedSample sample = runner.take(read, {.seconds = 2.5, .per_second = true});
-  ASSERT_GE(sample.seconds_of.size(), 2u);
-  std::uint64_t told = 0;
-  for (const Second& second : sample.seconds_of) told += second.read_bytes;
-  EXPECT_GT(told, 0u);
-  EXPECT_LE(told, sample.read_bytes);
-}
-
-std::vector<Second> seconds_at(std::initializer_list<int> rates) {
-  std::vector<Second> seconds;
-  for (const int rate : rates)
-    seconds.push_back({.at_seconds = static_cast<double>(seconds.size() + 1),
-                       .seconds = 1,
-                       .written_bytes = static_cast<std::uint64_t>(rate)});
-  return seconds;
-}
-
-TEST(Cliff, IsWhereTheRateFallsForGood) {
-  const auto cliff = find_cliff(seconds_at({50, 51, 49, 50, 5, 50, 20, 21, 20, 19, 20, 21}));
-  ASSERT_TRUE(cliff);
-  EXPECT_EQ(cliff->at_seconds, 6);
-  EXPECT_EQ(cliff->after_bytes, 255u);
-  EXPECT_EQ(cliff->before, 50);
-  EXPECT_EQ(cliff->after, 20);
-}
-
-TEST(Cliff, IsNoneWhereTheRateOnlyDips) {
-  EXPECT_FALSE(find_cliff(seconds_at({50, 50, 10, 50, 50, 50, 50, 10, 50, 50, 50, 50})));
-  EXPECT_FALSE(find_cliff(seconds_at({50, 50, 50})));
-  EXPECT_FALSE(find_cliff({}));
-}
 }  // namespace
 }  // namespace headrace::tools::bench_runner_test

@@ -95,8 +95,8 @@ TEST_F(ProgramTest, NoSubcommandWritesOverAUsersFileOrIntoAPipe) {
   for (const std::string& words :
        {"doctor " + folder + " --json ", "inspect " + folder + " --json ",
         "bench " + folder + " --json ", "tune " + folder + " --json ",
-        "tune " + folder + " --write ", "tune " + folder + " --write-deepspeed ",
-        "bench " + folder + " --bogus --json ", std::string("doctor --bogus --json ")}) {
+        "tune " + folder + " --write ", "bench " + folder + " --bogus --json ",
+        std::string("doctor --bogus --json ")}) {
     for (const char* const target : {"mine", "pipe", "none/r"}) {
       const Ran ran = in_shell("timeout 20", words + path(target) + " 2>&1 </dev/null");
       EXPECT_EQ(ran.exit_code, 2) << words << target << ": " << ran.out;
@@ -110,9 +110,8 @@ TEST_F(ProgramTest, NoSubcommandWritesOverAUsersFileOrIntoAPipe) {
 
 TEST_F(ProgramTest, TwoOptionsForOneFileAreRefused) {
   const std::string folder = folder_.string(), x = path("x"), same = folder + "/./x";
-  for (const std::string& words :
-       {"tune --json " + x + " --write " + x + " " + folder,
-        "tune --write " + x + " --write-deepspeed " + same + " " + folder}) {
+  for (const std::string& words : {"tune --json " + x + " --write " + x + " " + folder,
+                                   "tune --write " + x + " --json " + same + " " + folder}) {
     const Ran ran = run_headrace(words);
     EXPECT_EQ(ran.exit_code, 2) << words << ran.out;
     EXPECT_NE(ran.out.find("both name"), std::string::npos) << words << ran.out;
@@ -156,9 +155,8 @@ TEST_F(ProgramTest, OptionsSayWhatTheyTake) {
   for (const auto& [words, expected] : std::vector<std::pair<std::string, std::string>>{
            {"bench --ioengine libaio" + at, "Give --queue aio"},
            {"bench --ioengine io_uring" + at, "Give --queue uring"},
-           {"bench --cpus 3-1" + at, "Give the lower number first: 1-3"},
-           {"bench --cpus -1" + at, "--cpus -1 is out of range"},
-           {"bench --quick --sustained" + at, "Give one of them"},
+           {"bench --jobs -1" + at, "--jobs -1 is out of range"},
+           {"bench --quick --sustained" + at, "--sustained: where a drive's cache ends"},
            {"bench --runtime 0.5s" + at, "from 1 s to"},
            {"bench /proc", "bench: '/proc' is on a file system that takes no files"},
            {"doctor --require free=1Q" + at, "'Q' is no unit"},

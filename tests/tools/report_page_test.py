@@ -73,22 +73,16 @@ class BenchPage(Pages):
             "Heat map of throughput of write by block size and depth",
             "Heat map of throughput of rw by block size and depth",
             "Latency by depth of read at 4M",
-            "Throughput of reading, of writing and of both at once",
-            "Throughput over time of write 4M x 4"])
+            "Throughput of reading, of writing and of both at once"])
         self.assertEqual([title.text for title in root.iter(XHTML + "h2")], [
-            "At a glance", "Required", "Settings that follow",
-            "Throughput by block size and depth", "Latency by depth", "Reading, writing, both",
-            "Throughput over time", "Compared", "All that was measured",
+            "At a glance", "Throughput by block size and depth", "Latency by depth",
+            "Reading, writing, both", "Compared", "All that was measured",
             "Drives, machine, build"])
         words = words_of(root)
         for part in ("headrace bench --compare fio /mnt/nvme0", "2026-01-02T03:04:05Z; 6 rounds "
                      "in 42 s, 8 GiB written", "verified: 1,234,567 pages of 4 KiB",
                      "the file is smaller than the drive's cache",
-                     "read=9GB/s: MISSED: 5.52 GB/s (read 4M x 16)",
-                     "p99=90ms: met: 41.2 ms (read 4M x 16, the recommended one)",
-                     '"io_block_bytes": 4194304', "Measured with rw 4M x 4.",
-                     "slower by 2.3 %", "throughput fell for good after 30.0 s and 90 GiB written, "
-                     "from 3.10 GB/s to 1.30 GB/s", "ACME 990, ext4, O_DIRECT, 4 GiB",
+                     "slower by 2.3 %", "ACME 990, ext4, O_DIRECT, 4 GiB",
                      "fio-3.33", "Linux 6.1", "99 %", "3.20* [3.10, 3.30]",
                      "* fewer than 6 rounds bound nothing"):
             self.assertIn(part, words)
@@ -110,13 +104,12 @@ class BenchPage(Pages):
     def test_what_was_not_measured_is_a_sentence(self):
         report = bench_report()
         report["jobs"] = report["jobs"][:1]
-        report.update(comparisons=[], thresholds=[], cache_cliffs=[], recommended=None,
-                      not_recommended="one setting was measured", recommended_jobs={"read": 0})
+        report.update(comparisons=[], recommended_jobs={"read": 0})
         root, _ = self.page(report)
         self.assertEqual(figures(root), [])
         for part in ("No map of read: it takes two block sizes and two depths.",
-                     "No curve of read: it takes two depths", "None follow: one setting",
-                     "No comparison of reading with writing", "No throughput over time"):
+                     "No curve of read: it takes two depths",
+                     "No comparison of reading with writing"):
             self.assertIn(part, words_of(root))
         report["jobs"][0]["samples"] = []
         report["recommended_jobs"] = {}
@@ -139,14 +132,12 @@ class BenchPage(Pages):
         report = bench_report()
         report["drives"][0]["path"] = report["drives"][0]["model"] = report["command"] = hostile
         report["machine"]["cpu"] = report["fio version"] = report["date"] = hostile
-        report["warnings"] = report["recommended"]["notes"] = [hostile]
+        report["warnings"] = [hostile]
         report["machine"][hostile] = hostile
-        report["recommended"]["settings"] = {hostile: hostile}
-        report["jobs"][0]["queue"] = report["thresholds"][0]["cell"] = hostile
+        report["jobs"][0]["queue"] = hostile
         report["verification"].update(mismatches=1, first_mismatch=hostile)
         for one in report["jobs"][:7]:
             one["jobname"] = hostile
-        report["cache_cliffs"][0]["jobname"] = hostile
         report["jobs"][8]["workload"]["fio_engine"] = hostile
         root, text = self.page(report)
         self.assertNotIn("<script", text)
@@ -159,8 +150,8 @@ class BenchPage(Pages):
     def test_takes_what_the_program_writes(self):
         path = self.folder / "bench.json"
         subprocess.run([HEADRACE, "bench", "--rw", "read,rw", "--bs", "256k,1M", "--iodepth",
-                        "2,4", "--size", "64M", "--max-write", "1G", "--runtime", "6", "--require",
-                        "read=1MB/s,p99=100s,iops=1,cpu=1000s/GB", "--json", path, self.folder],
+                        "2,4", "--size", "64M", "--max-write", "1G", "--runtime", "6",
+                        "--json", path, self.folder],
                        check=True, capture_output=True, timeout=100)
         root, _ = self.page(json.loads(path.read_text(encoding="utf-8")))
         self.assertEqual(len(figures(root)), 5)

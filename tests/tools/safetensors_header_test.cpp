@@ -5,15 +5,14 @@
 #include <gtest/gtest.h>
 
 #include <ctime>
+#include <random>
 
 namespace headrace::tools::safetensors_header_test {
 namespace {
 // "": there is none.
-std::string fault_of(std::string_view header, std::uint64_t data_bytes,
-                     DataOffsets offsets = DataOffsets::kWanted) {
+std::string fault_of(std::string_view header) {
   try {
-    const TensorsByName tensors = parse_header(header, offsets);
-    if (offsets == DataOffsets::kWanted) check_data(tensors, data_bytes);
+    parse_header(header);
   } catch (const SafetensorsFault& fault) {
     return fault.what();
   }
@@ -21,105 +20,100 @@ std::string fault_of(std::string_view header, std::uint64_t data_bytes,
 }
 
 TEST(SafetensorsHeader, NamesWhatIsWrong) {
-  const auto refused = [](std::string_view header, std::uint64_t data_bytes, std::string_view why) {
-    EXPECT_NE(fault_of(header, data_bytes).find(why), std::string::npos)
-        << fault_of(header, data_bytes);
+  const auto refused = [](std::string_view header, std::string_view why) {
+    EXPECT_NE(fault_of(header).find(why), std::string::npos) << fault_of(header);
   };
-  refused("[]", 0, "does not begin with '{'");
-  refused("{", 0, "no JSON object");
-  refused(R"({"a":1})", 0, "lacks one of");
-  refused(R"({"a":{"dtype":"Q8","shape":[1],"data_offsets":[0,1]}})", 1,
-          "dtype 'Q8' of 'a' is unknown");
-  refused(R"({"a":{"dtype":"U8","shape":[-1],"data_offsets":[0,1]}})", 1, "whole number");
-  refused(R"({"a":{"dtype":"U8","shape":[1.5],"data_offsets":[0,1]}})", 1, "whole number");
-  refused(R"({"a":{"dtype":"U8","shape":7,"data_offsets":[0,1]}})", 1, "is no list");
+  refused("[]", "does not begin with '{'");
+  refused("{", "no JSON object");
+  refused(R"({"a":1})", "'a' has no shape or no dtype");
+  refused(R"({"a":{"dtype":1,"shape":[1]}})", "'a' has no shape or no dtype");
+  refused(R"({"a":{"dtype":"U8","shape":[-1]}})", "whole number");
+  refused(R"({"a":{"dtype":"U8","shape":[1.5]}})", "whole number");
+  refused(R"({"a":{"dtype":"U8","shape":[9223372036854775808]}})", "is too large");
+  refused(R"({"a":{"dtype":"U8","shape":7}})", "is no list");
   std::string ones = "1";
-  for (int i = 1; i < 1002; ++i) ones += ",1";
-  refused(R"({"a":{"dtype":"U8","shape":[)" + ones + R"(],"data_offsets":[0,1]}})", 1,
-          "the shape of 'a' has 1002 sizes, more than 64");
-  refused(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,1]}})", 1,
-          "has 1 bytes, its shape needs 2");
-  refused(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,2]}})", 1,
-          "lies at bytes 0 to 2 of 1");
-  refused(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[1,0]}})", 1, "lies at bytes 1 to 0");
-  refused(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0]}})", 1, "are not two");
-  refused(R"({"a":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,0]}})", 0,
-          "overflows");
-  refused(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})", 2,
-          "begins at byte 1, expected 0");
-  refused(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 2,
-          "end at byte 1, the file at 2");
-  refused(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
-          R"("a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})",
-          1, "'a' occurs twice");
-  refused(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
-          R"("b":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})",
-          1, "expected 1");
+  for (int i = 1; i < 65; ++i) ones += ",1";
+  refused(R"({"a":{"dtype":"U8","shape":[)" + ones + "]}}",
+          "the shape of 'a' has more than 64 sizes");
+  refused(R"({"a":{"dtype":"U8","shape":[1]},"a":{"dtype":"U8","shape":[1]}})", "'a' occurs twice");
 }
 
-TEST(SafetensorsHeader, ShapesAreTakenWithoutOffsetsWhereThoseAreLeftOut) {
-  const std::string_view header = R"({"__metadata__":{"dtype":7},"b":{"shape":[],"dtype":"F32"},)"
-                                  R"("a":{"dtype":"F4","shape":[2,3],"data_offsets":["x"]}})";
-  const TensorsByName tensors = parse_header(header, DataOffsets::kLeftOut);
+TEST(SafetensorsHeader, HasShapesAndTypesAndNothingElseIsAskedOfIt) {
+  const TensorsByName tensors =
+      parse_header(R"({"__metadata__":{"dtype":7},"b":{"shape":[],"dtype":"F32"},)"
+                   R"("a":{"dtype":"F4","shape":[2,3],"data_offsets":["x"]}})");
   ASSERT_EQ(tensors.size(), 2u);
   EXPECT_EQ(tensors.at("a").shape, (std::vector<std::int64_t>{2, 3}));
   EXPECT_EQ(tensors.at("a").dtype, "F4");
   EXPECT_TRUE(tensors.at("b").shape.empty());
-  EXPECT_EQ(fault_of(header, 0), "'b' lacks one of dtype, shape, data_offsets");
-  EXPECT_EQ(fault_of(R"({"a":{"dtype":1,"shape":[1]}})", 0, DataOffsets::kLeftOut),
-            "'a' has no shape or no dtype");
 }
 
 TEST(SafetensorsHeader, WhatItDoesNotKnowInATensorIsPassedOver) {
-  EXPECT_EQ(fault_of(R"({"a":{"x":{"dtype":1,"shape":[[]]},"dtype":"U8","y":[[1],{"shape":2}],)"
-                     R"("shape":[1],"data_offsets":[0,1]}})",
-                     1),
-            "");
+  const TensorsByName tensors = parse_header(
+      R"({"a":{"x":{"dtype":1,"shape":[[]]},"dtype":"U8","y":[[1],{"shape":2}],"shape":[1]}})");
+  EXPECT_EQ(tensors.at("a").shape, std::vector<std::int64_t>{1});
 }
 
 TEST(SafetensorsHeader, DeepNestingIsSurvived) {
   std::string header = "{\"a\":";
   header.append(200'000, '[');
-  EXPECT_EQ(fault_of(header, 0), "its header is no JSON object");
-  EXPECT_EQ(fault_of(header + std::string(200'000, ']') + "}", 0),
-            "'a' lacks one of dtype, shape, data_offsets");
+  EXPECT_EQ(fault_of(header), "its header is no JSON object");
+  EXPECT_EQ(fault_of(header + std::string(200'000, ']') + "}"), "'a' has no shape or no dtype");
+}
+
+// Whatever the bytes, the outcome is tensors or a fault.
+TEST(SafetensorsHeader, SurvivesDamage) {
+  std::mt19937_64 random(20240607);
+  int refused = 0;
+  for (int round = 0; round < 4000; ++round) {
+    std::string bytes = R"({"b":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]},)"
+                        R"("a":{"dtype":"U8","shape":[2],"data_offsets":[8,10]}})";
+    for (std::uint64_t flips = 1 + random() % 3; flips > 0; --flips) {
+      const std::size_t at = random() % bytes.size();
+      const char other = "0123456789[]{}\",:"[random() % 17];
+      if (random() % 3 == 0) {
+        bytes.insert(at, 1 + random() % 3, other);
+      } else {
+        bytes[at] = random() % 2 == 0 ? other : static_cast<char>(random());
+      }
+    }
+    if (!fault_of(bytes).empty()) ++refused;
+  }
+  EXPECT_GT(refused, 1000);
 }
 
 // Some 0.2 s each. A parser that looked through all tensors at the end of each took 287 s for half
 // as many.
 TEST(SafetensorsHeader, CostsTimeInProportionToItsBytes) {
-  const auto seconds_of = [](const std::string& header, std::uint64_t data_bytes) {
+  const auto seconds_of = [](const std::string& header) {
     const std::clock_t begin = std::clock();
-    EXPECT_EQ(fault_of(header, data_bytes), "");
+    EXPECT_EQ(fault_of(header), "");
     return static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
   };
   std::string many = "{", nested = R"({"__metadata__":{"":0)";
-  constexpr int kTensors = 200'000;
-  for (int i = 0; i < kTensors; ++i) {
+  for (int i = 0; i < 200'000; ++i) {
     const std::string number = std::to_string(i);
-    many += (i == 0 ? "\"" : ",\"") + number + R"(":{"dtype":"U8","shape":[1],"data_offsets":[)" +
-            number + "," + std::to_string(i + 1) + "]}";
+    many += (i == 0 ? "\"" : ",\"") + number + R"(":{"dtype":"U8","shape":[1]})";
     nested += ",\"" + number + "\":{}";
   }
-  EXPECT_LT(seconds_of(many + "}", kTensors), 20);
-  EXPECT_LT(seconds_of(nested + "}}", 0), 20);
+  EXPECT_LT(seconds_of(many + "}"), 20);
+  EXPECT_LT(seconds_of(nested + "}}"), 20);
 }
 
 TEST(SafetensorsHeader, OfManyTensorsIsWrittenAsItIsRead) {
   std::vector<TensorEntry> tensors(50'000);
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    tensors[i].name = "h." + std::to_string(i);
-    tensors[i].dtype = "BF16";
-    tensors[i].shape = {3};
-  }
-  const std::string written = header_of(tensors);
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    tensors[i] = {.name = "h." + std::to_string(i), .dtype = "BF16", .shape = {3}};
+  std::uint64_t data_bytes = 0;
+  const std::string written = header_of(tensors, data_bytes);
+  EXPECT_EQ(data_bytes, 50'000u * 6);
   EXPECT_EQ(written.size() % 4096, 0u);
   const auto length = std::as_bytes(std::span(written)).first<kLengthBytes>();
   EXPECT_EQ(header_length(length), written.size() - kLengthBytes);
-  const TensorsByName read =
-      parse_header(std::string_view(written).substr(kLengthBytes), DataOffsets::kWanted);
-  check_data(read, 50'000 * 6);
-  EXPECT_EQ(read.at("h.49999").begin, 49'999u * 6);
+  EXPECT_NE(
+      written.find(R"("h.49999":{"dtype":"BF16","shape":[3],"data_offsets":[299994,300000]})"),
+      std::string::npos);
+  EXPECT_EQ(parse_header(std::string_view(written).substr(kLengthBytes)).size(), tensors.size());
 }
 }  // namespace
 }  // namespace headrace::tools::safetensors_header_test

@@ -7,46 +7,29 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "headrace/error.hpp"
 #include "headrace/settings.hpp"
 #include "platform/machine.hpp"
 #include "support/temporary_directory.hpp"
 #include "swap/limits.hpp"
+#include "tools/ran.hpp"
 #include "tune/fragment.hpp"
 
 namespace headrace::tools::tune_test {
 namespace {
 constexpr const char* kSmall = " --size 64M --runtime 3 --quick ";
 
-struct Ran {
-  int exit_code = -1;
-  std::string out;  // with what it says on stderr
-};
 Ran run(const std::string& words, const std::string& before = "env -u HEADRACE_IO_QUEUE") {
-  Ran ran;
-  const std::string command = before + " " HEADRACE_PROGRAM " " + words + " 2>&1";
-  std::FILE* const pipe = ::popen(command.c_str(), "r");
-  for (int byte = 0; (byte = std::fgetc(pipe)) != EOF;) ran.out += static_cast<char>(byte);
-  const int status = ::pclose(pipe);
-  if (WIFEXITED(status)) ran.exit_code = WEXITSTATUS(status);
-  return ran;
+  return ran_by_shell(before + " " HEADRACE_PROGRAM " " + words);
 }
 
 nlohmann::json json_of(const std::string& path) {
   return nlohmann::json::parse(std::ifstream(path), nullptr, false);
 }
-std::set<std::string> keys_of(const nlohmann::json& object) {
-  std::set<std::string> keys;
-  for (const auto& [key, value] : object.items()) keys.insert(key);
-  return keys;
-}
-
 class TuneTest : public ::testing::Test {
  protected:
   std::string file(const std::string& name, const std::string& content = "") const {
@@ -59,10 +42,9 @@ class TuneTest : public ::testing::Test {
 };
 
 TEST_F(TuneTest, WritesSettingsThatAreAcceptedAsTheyAreAndMergedIntoADeepSpeedFile) {
-  const std::string settings = file("settings.json"), aio = file("aio.json"), json = file("r.json");
-  const std::string words = "tune " + drive_.string() + kSmall + "--json " + json + " --write " +
-                            settings + " --write-deepspeed " + aio;
-  const Ran ran = run(words);
+  const std::string settings = file("settings.json"), json = file("r.json");
+  const Ran ran =
+      run("tune " + drive_.string() + kSmall + "--json " + json + " --write " + settings);
   ASSERT_EQ(ran.exit_code, 0) << ran.out;
   expect_nothing_left();
   for (const char* part : {"This takes at most about 3 s", "judged by the bytes of a step",
@@ -72,10 +54,11 @@ TEST_F(TuneTest, WritesSettingsThatAreAcceptedAsTheyAreAndMergedIntoADeepSpeedFi
   const Settings alone = Settings::from_file(settings);
   EXPECT_TRUE(alone.warnings.empty());
   EXPECT_EQ(alone.tuned.kernel, platform::kernel_release());
-  EXPECT_EQ(alone.tuned.pattern, "step");
-  EXPECT_GT(alone.tuned.gb_per_second, 0);
-  EXPECT_LE(alone.tuned.gb_per_second_low, alone.tuned.gb_per_second);
-  EXPECT_GE(alone.tuned.gb_per_second_high, alone.tuned.gb_per_second);
+  const nlohmann::json where = json_of(settings)["headrace"]["tuned"];
+  EXPECT_EQ(where["pattern"], "step");
+  EXPECT_GT(where["gb_per_second"], 0);
+  EXPECT_LE(where["gb_per_second_low"], where["gb_per_second"]);
+  EXPECT_GE(where["gb_per_second_high"], where["gb_per_second"]);
 
   nlohmann::json merged = nlohmann::json::parse(
       R"({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme",
@@ -85,16 +68,7 @@ TEST_F(TuneTest, WritesSettingsThatAreAcceptedAsTheyAreAndMergedIntoADeepSpeedFi
   EXPECT_TRUE(both.warnings.empty());
   EXPECT_EQ(both.host_budget_bytes, 8ull << 30);
   EXPECT_EQ(both.io_block_bytes, alone.io_block_bytes);
-  EXPECT_EQ(both.tuned.date, alone.tuned.date);
-
-  const nlohmann::json section = json_of(aio)["aio"];
-  EXPECT_EQ(keys_of(json_of(aio)), std::set<std::string>{"aio"});
-  EXPECT_EQ(keys_of(section),
-            (std::set<std::string>{"block_size", "queue_depth", "intra_op_parallelism",
-                                   "single_submit", "overlap_events", "use_gds"}));
-  EXPECT_EQ(section["block_size"], alone.io_block_bytes);
-  EXPECT_EQ(section["queue_depth"], alone.queue_depth);
-  EXPECT_TRUE(section["single_submit"].is_boolean());
+  EXPECT_EQ(both.tuned, alone.tuned);
 
   const nlohmann::json report = json_of(json);
   EXPECT_EQ(report["exit_code"], 0);
@@ -105,7 +79,6 @@ TEST_F(TuneTest, WritesSettingsThatAreAcceptedAsTheyAreAndMergedIntoADeepSpeedFi
 
   // Its own file is replaced by the next run, with the values of that.
   EXPECT_NO_THROW(check_replaceable_settings(settings));
-  EXPECT_NO_THROW(check_replaceable_deepspeed(aio));
 }
 
 TEST_F(TuneTest, KeepsToTheQueueOfTheEnvironmentAndForReadsWritesTheFileAlone) {
@@ -115,8 +88,8 @@ TEST_F(TuneTest, KeepsToTheQueueOfTheEnvironmentAndForReadsWritesTheFileAlone) {
           "HEADRACE_IO_QUEUE=threads");
   ASSERT_EQ(ran.exit_code, 0) << ran.out;
   EXPECT_EQ(Settings::from_file(settings).io_queue, IoQueueKind::kThreads);
-  EXPECT_EQ(Settings::from_file(settings).tuned.queue, "threads");
-  EXPECT_EQ(Settings::from_file(settings).tuned.pattern, "read");
+  EXPECT_EQ(json_of(settings)["headrace"]["tuned"]["queue"], "threads");
+  EXPECT_EQ(json_of(settings)["headrace"]["tuned"]["pattern"], "read");
   EXPECT_EQ(json_of(json)["written_bytes"], 64 << 20);
   expect_nothing_left();
 }
@@ -184,7 +157,7 @@ TEST_F(TuneTest, RefusesWhatItCannotDoBeforeItWritesAnything) {
            {drive + " --write " + results_.string() + "/no/s.json", "Give --write a file"},
            {drive + " --write " + results_.string(), "EISDIR"},
            {drive + " --write " + users, "it holds \"headrace.update_slots\""},
-           {drive + " --write-deepspeed " + users, "it holds \"headrace\""}}) {
+           {drive + " --write-deepspeed a.json", "Run DeepSpeed's own ds_nvme_tune"}}) {
     const Ran ran = run("tune " + words);
     EXPECT_EQ(ran.exit_code, 2) << words << ": " << ran.out;
     EXPECT_NE(ran.out.find(expected), std::string::npos) << words << ": " << ran.out;
@@ -200,34 +173,18 @@ TEST_F(TuneTest, RefusesWhatItCannotDoBeforeItWritesAnything) {
 TEST_F(TuneTest, ReplacesNothingButItsOwnFragments) {
   const Candidate candidate = default_candidate(IoQueueKind::kAuto);
   const std::string ours = dump(settings_fragment(candidate, {.drive_model = "x"}));
-  const std::string aio = dump(deepspeed_fragment(candidate));
   EXPECT_NO_THROW(check_replaceable_settings(file("ours.json", ours)));
-  EXPECT_NO_THROW(check_replaceable_deepspeed(file("aio.json", aio)));
   EXPECT_NO_THROW(check_replaceable_settings(file("none.json")));
-  for (const char* target : {"", "-", "/dev/null"}) {
+  for (const char* target : {"", "-", "/dev/null"})
     EXPECT_NO_THROW(check_replaceable_settings(target));
-    EXPECT_NO_THROW(check_replaceable_deepspeed(target));
-  }
   for (const std::string& content :
-       {aio, std::string("{}"), std::string("[1]"), std::string("{\"headrace\": 1}"),
+       {std::string("{}"), std::string("[1]"), std::string("{\"headrace\": 1}"),
         std::string("// a note\n{\"headrace\": {\"tuned\": {}}}"), std::string("text"),
         std::string(R"({"headrace": {"queue_depth": 4}})"),
         std::string(R"({"headrace": {"tuned": {}}, "bf16": {"enabled": true}})")}) {
     SCOPED_TRACE(content);
     EXPECT_THROW(check_replaceable_settings(file("users.json", content)), Error);
   }
-  for (const std::string& content : {ours, std::string(R"({"aio": {"thread_count": 4}})"),
-                                     std::string(R"({"aio": {}, "zero_optimization": {}})")}) {
-    SCOPED_TRACE(content);
-    EXPECT_THROW(check_replaceable_deepspeed(file("users.json", content)), Error);
-  }
-}
-
-TEST(DeepSpeedFragment, HandsRequestsOverSinglyWhereOurBatchIsSmall) {
-  Candidate candidate = default_candidate(IoQueueKind::kAuto);
-  EXPECT_EQ(deepspeed_fragment(candidate)["aio"]["single_submit"], true);
-  candidate.submit_batch = 8;
-  EXPECT_EQ(deepspeed_fragment(candidate)["aio"]["single_submit"], false);
 }
 }  // namespace
 }  // namespace headrace::tools::tune_test

@@ -22,6 +22,7 @@ using headrace::torch::Access;
 using headrace::torch::Offload;
 using headrace_test::expect_error;
 using headrace_test::expect_torch_error;
+using headrace_test::parked;
 
 at::Tensor input() { return torch::ones({1, 4}).set_requires_grad(true); }
 
@@ -159,19 +160,24 @@ TEST(Misuse, AFreezeThatIsRefusedHasTakenNoValues) {
                {"'c'", "ended in an error", "another Offload"});
 }
 
+void by_another_thread(const std::function<void()>& call) {
+  std::thread([&] { call(); }).join();
+}
+void expect_second_thread(const std::function<void()>& call) {
+  expect_error(call, Code::kWrongState, {"second thread", "mutex"});
+}
+
 // An actor that runs beside its trainer: what lets one thread's pass take weights from another's.
 TEST(Misuse, ASecondThreadIsRefusedWhileTheFirstIsInACallOrABackwardPass) {
   torch::nn::Linear m(4, 4);
   Offload offload((headrace::Settings()));
   const auto group = offload.add_group("g", m);
   offload.freeze();
-  const auto by_another_thread = [&](const std::function<void()>& call) {
-    std::thread([&] { call(); }).join();
-  };
   const auto is_refused = [&] {
     by_another_thread([&] {
-      expect_error([&] { offload(group, input()); }, Code::kWrongState, {"second thread", "mutex"});
-      expect_error([&] { offload.step({}); }, Code::kWrongState, {"second thread", "mutex"});
+      expect_second_thread([&] { offload(group, input()); });
+      expect_second_thread([&] { offload.step({}); });
+      expect_second_thread([&] { offload.close(); });
     });
   };
   const at::Tensor y = offload.run(group, [&] {
@@ -191,6 +197,44 @@ TEST(Misuse, ASecondThreadIsRefusedWhileTheFirstIsInACallOrABackwardPass) {
     offload.discard_gradients();  // whoever left the pass
     EXPECT_NO_THROW(offload(group, input()));
   });
+}
+
+TEST(Misuse, AScopeIsNotEndedByASecondThreadWhileTheFirstComputes) {
+  for (const Access access : {Access::kRead, Access::kModify}) {
+    torch::nn::Linear m(4, 4), other(4, 4);
+    Offload offload((headrace::Settings()));
+    const auto group = offload.add_group("g", m);
+    const auto computing = offload.add_group("other", other);
+    offload.freeze();
+    auto scope = offload.gathered(group, access);
+    const auto is_refused = [&] {
+      by_another_thread([&] { expect_second_thread([&] { scope.release(); }); });
+      EXPECT_FALSE(parked(m->weight)) << "the scope is still open";
+    };
+    const at::Tensor y = offload.run(computing, [&] {
+      is_refused();
+      return other(input());
+    });
+    y.register_hook([&](const at::Tensor&) { is_refused(); });
+    y.sum().backward();
+    by_another_thread([&] { EXPECT_NO_THROW(scope.release()); });
+    EXPECT_TRUE(parked(m->weight));
+    EXPECT_NO_THROW(offload.run(computing, [&] { scope.release(); })) << "it has ended";
+  }
+}
+
+TEST(Misuse, ChangesThatASecondThreadDropsWhileTheFirstComputesAreReported) {
+  torch::nn::Linear m(4, 4), other(4, 4);
+  Offload offload((headrace::Settings()));
+  const auto group = offload.add_group("g", m);
+  const auto computing = offload.add_group("other", other);
+  offload.freeze();
+  std::optional scope(offload.gathered(group, Access::kModify));
+  const auto call = [&] {
+    return offload.run(computing, [&] { by_another_thread([&] { scope.reset(); }); });
+  };
+  expect_error(call, Code::kWrongState, {"group 'g'", "lost", "second thread"});
+  EXPECT_NO_THROW(offload(group, input()));
 }
 
 TEST(Misuse, DiscardedChangesBringBackWhatTorchMovedAway) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <exception>
 #include <string>
 #include <vector>
 
@@ -26,31 +27,35 @@ inline bool all_parked(const torch::nn::Module& module) {
   return true;
 }
 
-// The error that `call` throws; its text has every one of `parts`.
-template <class F>
-void expect_error(F call, headrace::Code code, const std::vector<std::string>& parts) {
+// The text of what `call` throws, an E. It has every one of `parts`.
+template <class E = std::exception, class F>
+std::string expect_thrown(F call, const std::vector<std::string>& parts) {
   try {
     call();
-    ADD_FAILURE() << "nothing was thrown";
-  } catch (const headrace::Error& error) {
-    EXPECT_EQ(error.code(), code) << error.what();
-    for (const std::string& part : parts) {
-      EXPECT_NE(std::string(error.what()).find(part), std::string::npos)
-          << "no \"" << part << "\" in: " << error.what();
-    }
+  } catch (const E& error) {
+    const std::string text = error.what();
+    for (const std::string& part : parts)
+      EXPECT_NE(text.find(part), std::string::npos) << "no \"" << part << "\" in: " << text;
+    return text;
   }
+  ADD_FAILURE() << "nothing was thrown";
+  return {};
+}
+template <class F>
+void expect_error(F call, headrace::Code code, const std::vector<std::string>& parts) {
+  const auto with_code = [&] {
+    try {
+      call();
+    } catch (const headrace::Error& error) {
+      EXPECT_EQ(error.code(), code) << error.what();
+      throw;
+    }
+  };
+  expect_thrown<headrace::Error>(with_code, parts);
 }
 // The same of torch's own error.
 template <class F>
 void expect_torch_error(F call, const std::vector<std::string>& parts) {
-  try {
-    call();
-    ADD_FAILURE() << "nothing was thrown";
-  } catch (const c10::Error& error) {
-    for (const std::string& part : parts) {
-      EXPECT_NE(std::string(error.what()).find(part), std::string::npos)
-          << "no \"" << part << "\" in: " << error.what();
-    }
-  }
+  expect_thrown<c10::Error>(call, parts);
 }
 }  // namespace headrace_test

@@ -91,7 +91,7 @@ TEST(NoDevice, IsNotAnsweredWithTheCpu) {
 TEST(OutcomeText, SaysWhatIsLeftOfARun) {
   EXPECT_EQ(outcome_text({.steps_done = 3, .steps = 9, .had_swap = true}),
             "3 of 9 steps done, nothing was saved, the swap files are gone. Nothing is saved "
-            "before the end: run again with --save and fewer --steps, and go on with --init.");
+            "before the end: run again with --save and fewer --steps.");
   EXPECT_EQ(outcome_text({.steps_done = 3, .steps = 9, .plain = true}),
             "3 of 9 steps done, nothing was saved. --plain saves nothing; leave it out to be able "
             "to.");

@@ -148,7 +148,7 @@ TEST(Report, TellsPeopleTheSame) {
        {"5.5000 at step 1", "5.2500 at step 2", "held-out loss   5.0000", "0.1250 below",
         "5.00 B read, 4.50 B written", "bound by trainer", "parameters aa",
         "updates         all within step() (headrace.update_mode barrier)",
-        "planned 2.9 KiB, and 1000 B of gradients in LibTorch's hands; engine holds 3.9 KiB"}) {
+        "planned 2.93 KiB, and 1000 B of gradients in LibTorch's hands; engine holds 3.90 KiB"}) {
     EXPECT_NE(text.find(word), std::string::npos) << word << " in\n" << text;
   }
 }

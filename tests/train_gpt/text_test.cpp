@@ -96,20 +96,17 @@ TEST(Text, CountsEveryByteOfATextLongerThanOneRead) {
               1e-12);
 }
 
-TEST(PythonLibraryFolders, PrefersThePathThenTheNewestVersion) {
+TEST(PythonLibraryFolder, IsThatOfTheFirstPythonThatHasOne) {
   ScratchFolder folder;
-  for (const char* version : {"python3.9", "python3.11", "python3.12"}) {
-    folder.write(std::string("lib/") + version + "/os.py", "import sys");
-  }
-  folder.write("lib/python3.13/site-packages/x.py", "no library here");
-  folder.write("bin/python3.9", "");
-  std::filesystem::create_symlink("python3.9", folder / "bin/python3");
-  const auto found =
-      python_library_folders("/nowhere::" + (folder / "bin"), {folder / "lib", "/nowhere"});
-  const std::vector<std::string> expected{
-      std::filesystem::canonical(folder / "lib/python3.9").string(), folder / "lib/python3.12",
-      folder / "lib/python3.11", folder / "lib/python3.9"};
-  EXPECT_EQ(found, expected);
+  folder.write("bare/bin/python3.9", "");
+  folder.write("whole/bin/python3.11", "");
+  folder.write("whole/lib/python3.11/os.py", "import sys");
+  std::filesystem::create_symlink("python3.9", folder / "bare/bin/python3");
+  std::filesystem::create_symlink("python3.11", folder / "whole/bin/python3");
+  EXPECT_EQ(
+      python_library_folder("/nowhere::" + (folder / "bare/bin") + ":" + (folder / "whole/bin")),
+      std::filesystem::canonical(folder / "whole/lib/python3.11").string());
+  EXPECT_EQ(python_library_folder("/nowhere"), "");
 }
 }  // namespace
 }  // namespace train_gpt

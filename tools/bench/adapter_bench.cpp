@@ -4,6 +4,7 @@
 #include "adapter_options.hpp"
 #include "adapter_report.hpp"
 #include "adapter_rounds.hpp"
+#include "bench_program.hpp"
 #include "command_line/report_file.hpp"
 #include "program/failing.hpp"
 #include "program/output.hpp"
@@ -13,7 +14,7 @@
 namespace headrace::tools {
 namespace {
 int run(const AdapterOptions& options) {
-  std::FILE* const out = options.json == "-" ? stderr : stdout;
+  std::FILE* const out = out_beside(options.json);
   print_to(out, "{}", head_text(options));
   const AdapterMeasurement measurement =
       measure_adapter(options, [&](std::uint32_t done) { show_progress(done, options.rounds); });

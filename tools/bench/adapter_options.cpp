@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "adapter_options.hpp"
 
+#include "bench_program.hpp"
 #include "command_line/command_line.hpp"
-#include "command_line/report_file.hpp"
-#include "headrace/version.hpp"
 #include "measure/paired_ratio.hpp"
-#include "program/subcommand.hpp"
 
 namespace headrace::tools {
 namespace {
@@ -43,19 +41,13 @@ void add_options(CLI::App& app, AdapterOptions& o) {
 int run_with_adapter_options(int argc, const char* const* argv,
                              const std::function<int(const AdapterOptions&)>& run) {
   AdapterOptions options;
-  CLI::App app(kDescription, "adapter_bench");
-  app.footer(kFooter);
-  // A wrapper may append its user's words to its own: the last one holds.
-  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  app.set_version_flag("--version", std::string("adapter_bench (headrace) ") + headrace::version());
-  add_options(app, options);
-  return run_subcommand({.program = "adapter_bench",
-                         .nothing_done = "nothing was measured",
-                         .app = app,
-                         .json = options.json,
-                         .check = [&] { command_line::check_report_target(options.json); },
-                         .run = [&] { return run(options); },
-                         .lost = "its rounds are lost, its files are gone. Measure fewer --rounds"},
-                        argc, argv);
+  return run_bench_program({.name = "adapter_bench",
+                            .description = kDescription,
+                            .footer = kFooter,
+                            .json = options.json,
+                            .add_options = [&](CLI::App& app) { add_options(app, options); },
+                            .check = [](const CLI::App&) {},
+                            .run = [&] { return run(options); }},
+                           argc, argv);
 }
 }  // namespace headrace::tools

@@ -5,9 +5,9 @@
 
 #include <algorithm>
 
+#include "bench_program.hpp"
 #include "measure/paired_ratio.hpp"
-#include "program/machine.hpp"
-#include "program/report_parts.hpp"
+#include "measure/statistics.hpp"
 
 namespace headrace::tools {
 namespace {
@@ -47,7 +47,7 @@ double median_seconds(const AdapterMeasurement& m, const Metric& metric,
                       PassCost AdapterRound::*arm) {
   std::vector<double> seconds;
   for (const AdapterRound& round : m.rounds) seconds.push_back(metric.of(round.*arm) / 2);
-  return median_of(std::move(seconds));
+  return median_interval(std::move(seconds)).median;
 }
 
 std::vector<Fact> config_facts(const AdapterOptions& o) {
@@ -77,10 +77,7 @@ bool is_met(const AdapterOptions& options, const AdapterMeasurement& m) {
 }
 
 std::string head_text(const AdapterOptions& options) {
-  std::string text = fact_lines("machine", machine_facts()) + fact_lines("build", build_facts()) +
-                     fact_lines("config", config_facts(options));
-  for (const std::string& line : warnings(options)) text += "WARNING: " + line + "\n";
-  return text;
+  return head_text(config_facts(options), warnings(options));
 }
 
 std::string result_text(const AdapterOptions& options, const AdapterMeasurement& m) {
@@ -105,11 +102,7 @@ std::string result_text(const AdapterOptions& options, const AdapterMeasurement&
 }
 
 std::string to_json(const AdapterOptions& options, const AdapterMeasurement& m) {
-  Json json = document("adapter_bench");
-  json["machine"] = to_object(machine_facts());
-  json["build"] = to_object(build_facts());
-  json["config"] = to_object(config_facts(options));
-  json["warnings"] = warnings(options);
+  Json json = head_json("adapter_bench", config_facts(options), warnings(options));
   json["torch"] = {{"version", m.torch_version}, {"threads", m.torch_threads}};
   json["parameters"] = m.parameters;
   json["gathers_in_place"] = m.gathers;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // drives_bench.cpp: several drives together against the sum of what each does alone.
+#include "bench_program.hpp"
 #include "command_line/report_file.hpp"
 #include "drives_options.hpp"
 #include "drives_report.hpp"
@@ -13,7 +14,7 @@
 namespace headrace::tools {
 namespace {
 int run(const DrivesOptions& options) {
-  std::FILE* const out = options.json == "-" ? stderr : stdout;
+  std::FILE* const out = out_beside(options.json);
   print_to(out, "{}", head_text(options));
   const DrivesMeasurement measurement =
       measure_together(options, [&](std::uint32_t done) { show_progress(done, options.rounds); });

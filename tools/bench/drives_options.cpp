@@ -3,11 +3,10 @@
 
 #include <cstdlib>
 
+#include "base/sizes.hpp"
+#include "bench_program.hpp"
 #include "command_line/command_line.hpp"
-#include "command_line/report_file.hpp"
-#include "headrace/version.hpp"
 #include "program/io_queue_names.hpp"
-#include "program/subcommand.hpp"
 
 namespace headrace::tools {
 namespace {
@@ -53,11 +52,12 @@ void add_options(CLI::App& app, DrivesOptions& o, std::vector<std::string>& fold
   };
   app.add_option_function<std::string>("--shares", take_shares,
                                        "headrace.drive_shares, e.g. 1,2; else as measured");
-  add_number(app, "--parameters", o.parameters, {65536, std::uint64_t{1} << 40}, "bf16 parameters")
+  add_number(app, "--parameters", o.parameters, {base::kBlockElements, std::uint64_t{1} << 40},
+             "bf16 parameters")
       ->default_str(std::to_string(o.parameters));
   add_number(app, "--rounds", o.rounds, {1, 100000}, "Rounds, after one to warm up")
       ->default_str(std::to_string(o.rounds));
-  add_number(app, "--tile", s.tile_elements, {65536, 4 << 20, 65536},
+  add_number(app, "--tile", s.tile_elements, {base::kBlockElements, 4 << 20, base::kBlockElements},
              "Elements per tile, a multiple of 65536")
       ->default_str(std::to_string(s.tile_elements));
   add_number(app, "--slots", s.update_slots, {1, 1024}, "Tiles in memory at once")
@@ -96,23 +96,14 @@ int run_with_drives_options(int argc, const char* const* argv,
                             const std::function<int(const DrivesOptions&)>& run) {
   DrivesOptions options;
   std::vector<std::string> folders;
-  CLI::App app(kDescription, "drives_bench");
-  app.footer(kFooter);
-  // A wrapper may append its user's words to its own: the last one holds.
-  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  app.set_version_flag("--version", std::string("drives_bench (headrace) ") + headrace::version());
-  add_options(app, options, folders);
-  return run_subcommand({.program = "drives_bench",
-                         .nothing_done = "nothing was measured",
-                         .app = app,
-                         .json = options.json,
-                         .check =
-                             [&] {
-                               finish(options, folders);
-                               command_line::check_report_target(options.json);
-                             },
-                         .run = [&] { return run(options); },
-                         .lost = "its rounds are lost, its files are gone. Measure fewer --rounds"},
-                        argc, argv);
+  return run_bench_program(
+      {.name = "drives_bench",
+       .description = kDescription,
+       .footer = kFooter,
+       .json = options.json,
+       .add_options = [&](CLI::App& app) { add_options(app, options, folders); },
+       .check = [&](const CLI::App&) { finish(options, folders); },
+       .run = [&] { return run(options); }},
+      argc, argv);
 }
 }  // namespace headrace::tools

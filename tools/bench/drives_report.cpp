@@ -6,8 +6,8 @@
 #include <algorithm>
 
 #include "base/units.hpp"
-#include "program/machine.hpp"
-#include "program/report_parts.hpp"
+#include "bench_program.hpp"
+#include "measure/statistics.hpp"
 
 namespace headrace::tools {
 namespace {
@@ -24,7 +24,7 @@ template <class Of>
 double median(const DrivesMeasurement& m, Of of) {
   std::vector<double> values;
   for (const DrivesRound& round : m.rounds) values.push_back(of(round));
-  return median_of(std::move(values));
+  return median_interval(std::move(values)).median;
 }
 
 double median_ratio(const DrivesMeasurement& m, const Work& work) {
@@ -73,10 +73,7 @@ double worst_ratio(const DrivesMeasurement& measurement) {
 }
 
 std::string head_text(const DrivesOptions& options) {
-  std::string text = fact_lines("machine", machine_facts()) + fact_lines("build", build_facts()) +
-                     fact_lines("config", config_facts(options));
-  for (const std::string& line : doubts()) text += "WARNING: " + line + "\n";
-  return text;
+  return head_text(config_facts(options), doubts());
 }
 
 std::string result_text(const DrivesOptions& options, const DrivesMeasurement& m) {
@@ -110,11 +107,7 @@ std::string result_text(const DrivesOptions& options, const DrivesMeasurement& m
 }
 
 std::string to_json(const DrivesOptions& options, const DrivesMeasurement& m) {
-  Json json = document("drives_bench");
-  json["machine"] = to_object(machine_facts());
-  json["build"] = to_object(build_facts());
-  json["config"] = to_object(config_facts(options));
-  json["warnings"] = doubts();
+  Json json = head_json("drives_bench", config_facts(options), doubts());
   for (const DriveReport& drive : m.plan) {
     json["plan"].push_back({{"path", drive.path},
                             {"bytes", drive.bytes},

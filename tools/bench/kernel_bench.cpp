@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernel_bench.cpp: the loops of an update on one thread, beside what memory gives.
+// kernel_bench.cpp: gradients that arrive and checksums, on one thread, beside what memory gives;
+// updates are the rows of `headrace bench optimizer`.
 //
 // GB/s counts every byte that a loop reads or writes. Before each benchmark an in-place multiply
 // over as many bytes is timed: `ceiling` in GB/s, and `share` of it. Buffers are larger than
@@ -8,36 +9,24 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <ctime>
 #include <functional>
-#include <memory>
 #include <optional>
 #include <vector>
 
+#include "base/sizes.hpp"
 #include "base/units.hpp"
 #include "command_line/command_line.hpp"
 #include "kernels/gradient_pass.hpp"
-#include "optimizer_cpu/update.hpp"
+#include "kernels/kernels.hpp"
 #include "pinned/arena.hpp"
 #include "program/machine.hpp"
-#include "swap/record.hpp"
-#include "tiles/tile_pass.hpp"
 
 namespace headrace::tools {
 namespace {
-using kernels::InstructionSet;
-using optimizer_cpu::MasterKind;
-using optimizer_cpu::UpdateSpan;
-using optimizer_cpu::UpdateStep;
 
-constexpr std::uint64_t kElements = 16 << 20;  // 192 MiB of weights and state
-constexpr std::uint64_t kTileElements = 1 << 20;
-
-UpdateStep some_step() {
-  return optimizer_cpu::make_update_step(OptimizerRule::kAdamW, {}, 1e-4, 10, 1.0);
-}
+constexpr std::uint64_t kElements = 16 << 20;  // larger than caches
 
 double thread_seconds() {
   timespec time{};
@@ -83,27 +72,6 @@ void measure(benchmark::State& state, std::uint64_t bytes, Body body) {
   state.counters["share"] = rate / ceiling;
 }
 
-void adamw(benchmark::State& state, InstructionSet set, MasterKind kind) {
-  const std::uint64_t per_element = weight_bytes(kind) + master_bytes(kind) + 8;
-  const pinned::Arena arena(kElements * (per_element + 2), 1);
-  std::byte* at = arena.bytes().data();
-  UpdateSpan span;
-  span.elements = kElements;
-  span.kind = kind;
-  span.moment[0] = at;
-  span.moment[1] = at + kElements * 4;
-  span.weight = at + kElements * 8;
-  span.master = at + kElements * (8 + weight_bytes(kind));
-  std::byte* const gradient = at + kElements * per_element;
-  std::memset(gradient, 0x3a, kElements * 2);
-  span.gradient = gradient;
-  const auto update = optimizer_cpu::update_function(set);
-  const UpdateStep step = some_step();
-  // f32 masters are read, their bf16 weights only written.
-  const std::uint64_t read = per_element + 2 - (kind == MasterKind::kF32 ? 2 : 0);
-  measure(state, kElements * (read + per_element), [&] { update(span, step); });
-}
-
 void accumulate(benchmark::State& state, DType sum, bool overwrite) {
   const pinned::Arena arena(kElements * 6, 1);
   std::byte* const source = arena.bytes().data() + kElements * 4;
@@ -134,75 +102,6 @@ void xxh3(benchmark::State& state, const kernels::HashKernels& target) {
   });
 }
 
-// A tile as the engine sees it between its read and its write.
-struct Tile {
-  tiles::TilePass pass;
-  tiles::TileUpdate update;
-  std::array<std::uint64_t, 3 * kTileElements / base::kChunkElements> checksums{};
-
-  partition::Parameter parameter;
-
-  Tile(std::byte* memory, const std::byte* gradient, const partition::Segment& segment,
-       const std::uint8_t& received, const UpdateStep& step) {
-    pass.tile.elements = kTileElements;
-    pass.tile.has_state = true;
-    pass.tile.moment[0] = memory;
-    pass.tile.moment[1] = memory + kTileElements * 4;
-    pass.tile.master = memory + kTileElements * 8;
-    pass.tile.weight = memory + kTileElements * 10;
-    std::uint64_t* checksum = checksums.data();
-    const auto add = [&](std::byte* data, std::uint32_t bytes) {
-      // One seed for both: what a pass seals the next one verifies.
-      const auto per_block = static_cast<std::uint32_t>(bytes * base::kScaleElements);
-      pass.streams[pass.stream_count++] = {data, per_block, checksum, true, true, 7, 7};
-      checksum += pass.chunks();
-    };
-    add(pass.tile.master, 2);
-    add(pass.tile.moment[0], 4);
-    add(pass.tile.moment[1], 4);
-    update.segments = {&segment, 1};
-    update.received = &received;
-    update.steps = &step;
-    update.parameters = &parameter;
-    update.gradient = gradient;
-    update.update = kernels::kernels_of(kernels::choose_instruction_set()).update;
-    pass.initial_weight = pass.tile.weight;
-    run();
-    pass.initial_weight = nullptr;
-    pass.update = &update;
-  }
-  void run() {
-    for (std::uint64_t chunk = 0; chunk < pass.chunks(); ++chunk) {
-      tiles::TilePass::run_chunk(&pass, chunk);
-    }
-  }
-};
-
-void tile_pass(benchmark::State& state, bool checksums) {
-  constexpr std::uint64_t kTiles = kElements / kTileElements;
-  const pinned::Arena arena(kElements * 14, 1);
-  std::byte* const gradient = arena.bytes().data() + kElements * 12;
-  std::memset(gradient, 0x3a, kElements * 2);
-  const partition::Segment segment{.parameter = 0, .first_element = 0, .elements = kTileElements};
-  const std::uint8_t received = 1;
-  const UpdateStep step = some_step();
-  std::vector<std::unique_ptr<Tile>> tiles;
-  for (std::uint64_t t = 0; t < kTiles; ++t) {
-    tiles.push_back(std::make_unique<Tile>(arena.bytes().data() + t * kTileElements * 12,
-                                           gradient + t * kTileElements * 2, segment, received,
-                                           step));
-    for (tiles::PassStream& stream : tiles.back()->pass.streams) {
-      stream.verify = stream.seal = checksums && stream.data != nullptr;
-    }
-  }
-  measure(state, kElements * 26, [&] {
-    for (auto& tile : tiles) tile->run();
-  });
-  for (auto& tile : tiles) {
-    if (tile->pass.fault.load() != 0) state.SkipWithError("a checksum did not match");
-  }
-}
-
 // `seconds`: of each benchmark, unless --benchmark_min_time has them.
 void register_all(std::optional<double> seconds) {
   const auto add = [&](const std::string& name, std::function<void(benchmark::State&)> body) {
@@ -210,92 +109,32 @@ void register_all(std::optional<double> seconds) {
     added->UseManualTime()->Unit(benchmark::kMillisecond);
     if (seconds) added->MinTime(*seconds);
   };
-  for (const InstructionSet set :
-       {InstructionSet::kScalar, InstructionSet::kAvx2, InstructionSet::kAvx512}) {
-    if (!kernels::runs_here(set)) continue;
-    const std::string name = std::string("adamw/") + kernels::name_of(set);
-    add(name + "/split", [set](auto& s) { adamw(s, set, MasterKind::kSplitResidual); });
-    add(name + "/f32_master", [set](auto& s) { adamw(s, set, MasterKind::kF32); });
-    add(name + "/f32_weight", [set](auto& s) { adamw(s, set, MasterKind::kWeightItself); });
-  }
   add("accumulate/bf16/first", [](auto& s) { accumulate(s, DType::kBf16, true); });
   add("accumulate/f32/first", [](auto& s) { accumulate(s, DType::kF32, true); });
   add("accumulate/f32/add", [](auto& s) { accumulate(s, DType::kF32, false); });
-  for (const InstructionSet set : {InstructionSet::kScalar, InstructionSet::kAvx2}) {
+  for (const Simd set : {Simd::kScalar, Simd::kAvx2}) {
     if (!kernels::runs_here(set)) continue;
-    add(std::string("xxh3/") + kernels::name_of(set),
+    add(std::string("xxh3/") + name_of(set),
         [set](auto& s) { xxh3(s, kernels::hash_kernels_of(set)); });
   }
-  add("tile_pass/update", [](auto& s) { tile_pass(s, false); });
-  add("tile_pass/verify_update_seal", [](auto& s) { tile_pass(s, true); });
-}
-}  // namespace
-}  // namespace headrace::tools
-
-namespace headrace::tools {
-namespace {
-using command_line::Fault;
-
-const std::vector<std::string> kFlags = {"--help",
-                                         "--version",
-                                         "--v",
-                                         "--benchmark_list_tests",
-                                         "--benchmark_filter",
-                                         "--benchmark_min_time",
-                                         "--benchmark_repetitions",
-                                         "--benchmark_enable_random_interleaving",
-                                         "--benchmark_report_aggregates_only",
-                                         "--benchmark_display_aggregates_only",
-                                         "--benchmark_format",
-                                         "--benchmark_out",
-                                         "--benchmark_out_format",
-                                         "--benchmark_color",
-                                         "--benchmark_counters_tabular",
-                                         "--benchmark_context",
-                                         "--benchmark_time_unit"};
-
-// Google Benchmark takes numbers as they come: it repeats -1 times, and measures for NaN seconds.
-void check_numbers(int argc, const char* const* argv) {
-  const auto given = [&](const std::string& name) {
-    return command_line::value_of(name, argc, argv);
-  };
-  for (int i = 1; i < argc; ++i) {
-    const std::string word = argv[i];
-    const std::string name = word.substr(0, word.find('='));
-    if (name != "--benchmark_min_time" && name != "--benchmark_repetitions") continue;
-    if (name == word || word.ends_with('='))
-      throw Fault{name + " has no value", "Give " + name + "=N"};
-  }
-  if (std::string time = given("--benchmark_min_time"); !time.empty()) {
-    if (time.ends_with('s')) time.pop_back();  // newer versions have a unit
-    if (!time.ends_with('x')) command_line::to_real("--benchmark_min_time", time, {0, 3600});
-  }
-  if (const std::string count = given("--benchmark_repetitions"); !count.empty())
-    command_line::to_whole("--benchmark_repetitions", count, {1, 1000});
 }
 
 int kernel_bench(int argc, char** argv) {
-  try {
-    check_numbers(argc, argv);
-    const bool timed = !command_line::value_of("--benchmark_min_time", argc, argv).empty();
-    for (const auto& facts : {machine_facts(), build_facts()}) {
-      for (const Fact& fact : facts) benchmark::AddCustomContext(fact.name, fact.value);
-    }
-    benchmark::Initialize(&argc, argv);
-    if (argc > 1) {
-      throw Fault{"'" + std::string(argv[1]) + "' is not an option",
-                  command_line::nearest_option(argv[1], kFlags, "kernel_bench")};
-    }
-    register_all(timed ? std::nullopt : std::optional(0.2));
-  } catch (const Fault& fault) {
-    fmt::print(stderr, "kernel_bench: {}\n", command_line::text_of(fault, "nothing was measured"));
-    return 2;
+  const bool timed = !command_line::value_of("--benchmark_min_time", argc, argv).empty();
+  for (const auto& facts : {machine_facts(), build_facts()}) {
+    for (const Fact& fact : facts) benchmark::AddCustomContext(fact.name, fact.value);
   }
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
+  register_all(timed ? std::nullopt : std::optional(0.2));
   for (const std::string& line : doubts()) fmt::print(stderr, "WARNING: {}\n", line);
-  // It says itself that a filter matched nothing.
   const bool measured = benchmark::RunSpecifiedBenchmarks() > 0;
   benchmark::Shutdown();
-  return measured ? 0 : 2;
+  if (measured) return 0;
+  fmt::print(stderr,
+             "kernel_bench: nothing was measured: updates (adamw, tile_pass) are the rows of "
+             "`headrace bench optimizer`\n");
+  return 2;
 }
 }  // namespace
 }  // namespace headrace::tools

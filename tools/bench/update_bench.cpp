@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // update_bench.cpp: the update phase with state on NVMe, against the drive and against memory.
+#include "bench_program.hpp"
 #include "command_line/report_file.hpp"
 #include "program/failing.hpp"
 #include "program/output.hpp"
@@ -14,7 +15,7 @@
 namespace headrace::tools {
 namespace {
 int run(const UpdateOptions& options) {
-  std::FILE* const out = options.json == "-" ? stderr : stdout;
+  std::FILE* const out = out_beside(options.json);
   print_to(out, "{}", head_text(options));
   const UpdateMeasurement measurement =
       measure_update(options, [&](std::uint32_t done) { show_progress(done, options.rounds); });

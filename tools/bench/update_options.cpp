@@ -4,12 +4,11 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "base/sizes.hpp"
 #include "base/units.hpp"
+#include "bench_program.hpp"
 #include "command_line/command_line.hpp"
-#include "command_line/report_file.hpp"
-#include "headrace/version.hpp"
 #include "program/io_queue_names.hpp"
-#include "program/subcommand.hpp"
 
 namespace headrace::tools {
 namespace {
@@ -49,7 +48,7 @@ struct Flags {
 };
 
 void add_work_options(CLI::App& app, UpdateOptions& o, Flags& flags) {
-  add_number(app, "--parameters", o.parameters, {65536, std::uint64_t{1} << 40},
+  add_number(app, "--parameters", o.parameters, {base::kBlockElements, std::uint64_t{1} << 40},
              "bf16 parameters, in blocks of 12.6 million")
       ->default_str(std::to_string(o.parameters));
   add_number(app, "--rounds", o.rounds, {1, 100000}, "Rounds, after one to warm up")
@@ -69,7 +68,8 @@ void add_setting_options(CLI::App& app, Settings& s) {
     const std::string value = std::to_string(to);
     add_number(app, name, to, allowed, text)->group(group)->default_str(value);
   };
-  add("--tile", s.tile_elements, {65536, 4 << 20, 65536}, "Elements per tile, a multiple of 65536");
+  add("--tile", s.tile_elements, {base::kBlockElements, 4 << 20, base::kBlockElements},
+      "Elements per tile, a multiple of 65536");
   add("--slots", s.update_slots, {1, 1024}, "Tiles in memory at once");
   add("--threads", s.update_threads, {0, 1024}, "Update threads; 0: what the machine leaves");
   add_choice(app, "--queue", s.io_queue, kQueues,
@@ -100,26 +100,22 @@ int run_with_update_options(int argc, const char* const* argv,
                             const std::function<int(const UpdateOptions&)>& run) {
   UpdateOptions options;
   Flags flags;
-  CLI::App app(kDescription, "update_bench");
-  app.footer(kFooter);
-  // A wrapper may append its user's words to its own: the last one holds.
-  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  app.set_version_flag("--version", std::string("update_bench (headrace) ") + headrace::version());
-  add_work_options(app, options, flags);
-  add_setting_options(app, options.settings);
-  return run_subcommand({.program = "update_bench",
-                         .nothing_done = "nothing was measured",
-                         .app = app,
-                         .json = options.json,
-                         .check =
-                             [&] {
-                               const IoQueueKind queue = queue_of_environment();
-                               if (app.count("--queue") == 0) options.settings.io_queue = queue;
-                               finish(options, flags);
-                               command_line::check_report_target(options.json);
-                             },
-                         .run = [&] { return run(options); },
-                         .lost = "its rounds are lost, its files are gone. Measure fewer --rounds"},
-                        argc, argv);
+  return run_bench_program({.name = "update_bench",
+                            .description = kDescription,
+                            .footer = kFooter,
+                            .json = options.json,
+                            .add_options =
+                                [&](CLI::App& app) {
+                                  add_work_options(app, options, flags);
+                                  add_setting_options(app, options.settings);
+                                },
+                            .check =
+                                [&](const CLI::App& app) {
+                                  const IoQueueKind queue = queue_of_environment();
+                                  if (app.count("--queue") == 0) options.settings.io_queue = queue;
+                                  finish(options, flags);
+                                },
+                            .run = [&] { return run(options); }},
+                           argc, argv);
 }
 }  // namespace headrace::tools

@@ -6,8 +6,7 @@
 #include <algorithm>
 
 #include "base/units.hpp"
-#include "program/machine.hpp"
-#include "program/report_parts.hpp"
+#include "bench_program.hpp"
 
 namespace headrace::tools {
 namespace {
@@ -56,11 +55,11 @@ constexpr Figure kFigures[] = {
      }},
 };
 
-Spread spread(const UpdateMeasurement& m, double (*of)(const UpdateMeasurement&, const Round&)) {
+MedianInterval spread(const UpdateMeasurement& m,
+                      double (*of)(const UpdateMeasurement&, const Round&)) {
   std::vector<double> values;
   for (const Round& round : m.rounds) values.push_back(of(m, round));
-  const auto [least, most] = std::ranges::minmax(values);
-  return {median_of(std::move(values)), least, most};
+  return median_interval(std::move(values));
 }
 
 bool shown(const UpdateOptions& options, const Figure& figure) {
@@ -96,15 +95,12 @@ std::string row(const UpdateOptions& options, const std::string& name,
 }
 }  // namespace
 
-Spread bound_ratio(const UpdateMeasurement& measurement) {
+MedianInterval bound_ratio(const UpdateMeasurement& measurement) {
   return spread(measurement, [](const auto&, const Round& r) { return r.bound_ratio(); });
 }
 
 std::string head_text(const UpdateOptions& options) {
-  std::string text = fact_lines("machine", machine_facts()) + fact_lines("build", build_facts()) +
-                     fact_lines("config", config_facts(options));
-  for (const std::string& line : doubts()) text += "WARNING: " + line + "\n";
-  return text;
+  return head_text(config_facts(options), doubts());
 }
 
 std::string result_text(const UpdateOptions& options, const UpdateMeasurement& m) {
@@ -124,10 +120,11 @@ std::string result_text(const UpdateOptions& options, const UpdateMeasurement& m
       row(options, "median", [&](const Figure& f) { return number(f, spread(m, f.of).median); });
   text += row(options, "least", [&](const Figure& f) { return number(f, spread(m, f.of).least); });
   text += row(options, "most", [&](const Figure& f) { return number(f, spread(m, f.of).most); });
-  const Spread ratio = bound_ratio(m);
+  const MedianInterval ratio = bound_ratio(m);
   text += fmt::format("\nupdate / additive bound: {:.3f} [{:.3f}, {:.3f}]\n", ratio.median,
                       ratio.least, ratio.most);
-  const Spread share = spread(m, [](const auto&, const Round& r) { return r.mixed_share(); });
+  const MedianInterval share =
+      spread(m, [](const auto&, const Round& r) { return r.mixed_share(); });
   text += fmt::format("share of the raw mixed pattern: {:.3f} [{:.3f}, {:.3f}]\n", share.median,
                       share.least, share.most);
   if (options.require_ratio) {
@@ -138,17 +135,13 @@ std::string result_text(const UpdateOptions& options, const UpdateMeasurement& m
 }
 
 std::string to_json(const UpdateOptions& options, const UpdateMeasurement& m) {
-  Json json = document("update_bench");
-  json["machine"] = to_object(machine_facts());
-  json["build"] = to_object(build_facts());
-  json["config"] = to_object(config_facts(options));
-  json["warnings"] = doubts();
+  Json json = head_json("update_bench", config_facts(options), doubts());
   json["drive"] = {{"queue", m.queue}, {"file_system", m.file_system}, {"direct", m.direct}};
   json["bytes"] = {{"read", m.read_bytes}, {"written", m.written_bytes}};
   json["warm_up_s"] = m.warm_up_seconds;
   for (const Figure& figure : kFigures) {
     if (!shown(options, figure)) continue;
-    const Spread values = spread(m, figure.of);
+    const MedianInterval values = spread(m, figure.of);
     json["summary"][figure.key] = {
         {"median", values.median}, {"min", values.least}, {"max", values.most}};
   }

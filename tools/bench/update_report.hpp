@@ -3,14 +3,12 @@
 #pragma once
 #include <string>
 
+#include "measure/statistics.hpp"
 #include "update_options.hpp"
 #include "update_rounds.hpp"
 
 namespace headrace::tools {
-struct Spread {
-  double median = 0, least = 0, most = 0;
-};
-Spread bound_ratio(const UpdateMeasurement& measurement);
+MedianInterval bound_ratio(const UpdateMeasurement& measurement);
 
 std::string head_text(const UpdateOptions& options);  // machine, build, config
 std::string result_text(const UpdateOptions& options, const UpdateMeasurement& measurement);

@@ -32,7 +32,6 @@ struct Round {
 
 struct UpdateMeasurement {
   std::uint64_t read_bytes = 0, written_bytes = 0;  // per step, as the queue counted them
-  std::uint64_t tiles = 0;
   std::string queue, file_system;
   bool direct = false;
   double warm_up_seconds = 0;  // making and writing files, first steps

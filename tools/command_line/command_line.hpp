@@ -46,6 +46,10 @@ inline void add_replaced(CLI::App& app, const std::string& name, const Fault& fa
          name, [fault](const std::string&) { throw fault; }, "")
       ->group("");
 }
+// The same of one that took no value.
+inline void add_replaced_flag(CLI::App& app, const std::string& name, const Fault& fault) {
+  app.add_flag_callback(name, [fault] { throw fault; })->group("");
+}
 template <class T>
 CLI::Option* add_choice(CLI::App& app, const std::string& name, T& to,
                         std::vector<std::pair<std::string, T>> choices, const std::string& text) {

@@ -2,13 +2,11 @@
 #include "machine/cpu_facts.hpp"
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "platform/proc_files.hpp"
 
 namespace headrace::tools {
-using platform::read_line;
 using platform::read_text;
 using platform::split;
 using platform::trimmed;
@@ -29,22 +27,14 @@ bool CpuFacts::has(const std::string& flag) const {
 CpuFacts cpu_facts(const std::string& root) {
   CpuFacts facts;
   const std::string text = read_text(root + "/proc/cpuinfo").value_or("");
-  std::set<std::string> sockets, cores;
-  std::string socket;
   for (const std::string_view line : split(text, '\n')) {
     const auto [name, value] = cpuinfo_line(line);
     if (name == "processor") ++facts.threads;
+    if (name == "vendor_id") facts.vendor = value;
     if (name == "model name" && facts.model.empty()) facts.model = value;
-    if (name == "physical id") sockets.insert(socket = value);
-    if (name == "core id") cores.insert(socket + "/" + std::string(value));
     if (name != "flags" || !facts.flags.empty()) continue;
     for (const std::string_view flag : split(value, ' ')) facts.flags.emplace_back(flag);
   }
-  facts.sockets = static_cast<std::uint32_t>(sockets.size());
-  facts.cores = static_cast<std::uint32_t>(cores.size());
-  const std::string scaling = root + "/sys/devices/system/cpu/cpu0/cpufreq/scaling_";
-  facts.governor = read_line(scaling + "governor").value_or("");
-  facts.scaling_driver = read_line(scaling + "driver").value_or("");
   return facts;
 }
 }  // namespace headrace::tools

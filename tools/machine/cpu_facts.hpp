@@ -8,12 +8,11 @@
 namespace headrace::tools {
 // What could not be read is empty or 0.
 struct CpuFacts {
-  std::string model;  // "AMD EPYC 9654 96-Core Processor"
-  std::uint32_t sockets = 0, cores = 0, threads = 0;
-  std::vector<std::string> flags;        // as /proc/cpuinfo names them: "avx2", "avx512bw"
-  std::string governor, scaling_driver;  // of the first CPU's frequency
+  std::string vendor = {}, model = {};  // "AuthenticAMD"; "AMD EPYC 9654 96-Core Processor"
+  std::uint32_t threads = 0;
+  std::vector<std::string> flags = {};  // as /proc/cpuinfo names them: "avx2", "avx512bw"
   bool has(const std::string& flag) const;
 };
-// Reads /proc/cpuinfo and /sys. `root` prefixes both: for tests.
+// Reads /proc/cpuinfo. `root` prefixes it: for tests.
 CpuFacts cpu_facts(const std::string& root = "");
 }  // namespace headrace::tools

@@ -7,7 +7,6 @@
 
 namespace headrace::tools {
 using platform::names_in;
-using platform::pcie_link;
 using platform::read_line;
 using platform::read_text;
 using platform::split;
@@ -22,16 +21,6 @@ std::string nvidia_model(const std::string& address, const std::string& root) {
     if (line.starts_with("Model:")) return std::string(trimmed(line.substr(6)));
   }
   return "NVIDIA";
-}
-
-// "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Tue ...": the first word that begins
-// with a digit, as versions do.
-std::string nvidia_driver_version(const std::string& root) {
-  const std::string line = read_line(root + "/proc/driver/nvidia/version").value_or("");
-  for (const std::string_view word : split(line, ' ')) {
-    if (!word.empty() && word[0] >= '0' && word[0] <= '9') return std::string(word);
-  }
-  return "";
 }
 
 std::string driver_of(const std::string& folder) {
@@ -63,7 +52,6 @@ GpuFacts gpu_facts(const std::string& root) {
     if (!error) gpu.link = pcie_link(real);
     facts.gpus.push_back(std::move(gpu));
   }
-  facts.nvidia_driver = nvidia_driver_version(root);
   return facts;
 }
 }  // namespace headrace::tools

@@ -5,20 +5,19 @@
 #include <string>
 #include <vector>
 
-#include "platform/block_devices.hpp"
+#include "machine/disks.hpp"
 
 namespace headrace::tools {
 struct Gpu {
   std::string address;  // "0000:17:00.0"
   std::string model;    // "NVIDIA H200"; without a driver that says, the maker: "NVIDIA"
   std::string driver;   // the kernel's driver that has it: "nvidia", "vfio-pci"; empty: none
-  std::optional<platform::PcieLink> link;
+  std::optional<PcieLink> link;
 };
 
 struct GpuFacts {
   bool bus_readable = false;  // /sys/bus/pci: without it there is no telling
   std::vector<Gpu> gpus;      // display and compute devices of NVIDIA and AMD on the PCI bus
-  std::string nvidia_driver;  // "580.95.05"; empty: not loaded, or hidden from this process
 };
 // Reads /sys/bus/pci and /proc/driver/nvidia. `root` prefixes both: for tests.
 GpuFacts gpu_facts(const std::string& root = "");

@@ -4,6 +4,8 @@
 #include <array>
 #include <ctime>
 
+#include "program/report_parts.hpp"
+
 namespace headrace::tools {
 MeasuredOn begin_measurement(const char* program, int argc, const char* const* argv) {
   MeasuredOn measured;
@@ -19,5 +21,14 @@ MeasuredOn begin_measurement(const char* program, int argc, const char* const* a
   measured.build = build_facts();
   measured.warnings = doubts();
   return measured;
+}
+
+Json document(const char* program, const MeasuredOn& measured) {
+  Json json = document(program);
+  json["command"] = measured.command;
+  json["date"] = measured.date;
+  json["machine"] = to_object(measured.machine);
+  json["build"] = to_object(measured.build);
+  return json;
 }
 }  // namespace headrace::tools

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "program/failing.hpp"
 #include "program/machine.hpp"
 
 namespace headrace::tools {
@@ -17,4 +18,7 @@ struct MeasuredOn {
 // A measurement that begins now: command, date, machine, build, and what makes either unfit.
 // `program` stands for argv[0], "headrace bench".
 MeasuredOn begin_measurement(const char* program, int argc, const char* const* argv);
+
+// A report's first keys: those of document(), and command, date, machine, build.
+Json document(const char* program, const MeasuredOn& measured);
 }  // namespace headrace::tools

@@ -5,7 +5,6 @@
 #include <sys/resource.h>
 #include <sys/utsname.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <string_view>
 
@@ -76,7 +75,7 @@ std::vector<Fact> build_facts() {
           },
           {"build type", HEADRACE_BUILD_TYPE},
           {"sanitizers", sanitizers.empty() ? "none" : sanitizers},
-          {"update kernel", kernels::name_of(kernels::choose_instruction_set())}};
+          {"update kernel", name_of(kernels::choose_instruction_set())}};
 }
 
 std::vector<std::string> doubts() {
@@ -109,24 +108,5 @@ double cpu_seconds() {
   rusage usage{};
   ::getrusage(RUSAGE_SELF, &usage);
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
-}
-
-Held held_now() {
-  const auto entries = [](const char* folder) {
-    return static_cast<std::uint32_t>(platform::names_in(folder).size());
-  };
-  return {.memory_bytes = platform::resident_bytes(),
-          .open_files = std::max(entries("/proc/self/fd"), 1u) - 1,
-          .threads = entries("/proc/self/task")};
-}
-
-Held most_of(const std::vector<Held>& all) {
-  Held most;
-  for (const Held& held : all) {
-    most.memory_bytes = std::max(most.memory_bytes, held.memory_bytes);
-    most.open_files = std::max(most.open_files, held.open_files);
-    most.threads = std::max(most.threads, held.threads);
-  }
-  return most;
 }
 }  // namespace headrace::tools

@@ -17,6 +17,7 @@ class ProgressLine {
   ~ProgressLine();
   ProgressLine(const ProgressLine&) = delete;
   ProgressLine& operator=(const ProgressLine&) = delete;
+  bool overwrites() const noexcept { return terminal_; }
   void show(const std::string& text);
   void clear();
 

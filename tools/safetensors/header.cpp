@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "safetensors/header.hpp"
 
-#include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -14,16 +13,79 @@ using Json = nlohmann::json;
 constexpr std::uint64_t kDataAlignment = 4096;
 constexpr std::size_t kMostDimensions = 64;
 
-// Takes tensors as they are read. No tree is made: of objects in an object nlohmann's own parser
+enum class Kind { kWhole, kText, kObject, kList, kOther };
+
+// The tensors of a header as their fields come, and the first fault of it.
+class Tensors {
+ public:
+  bool in_tensor() const { return in_tensor_; }
+  // The first one is told, once all of the text has proved to be JSON.
+  void note(std::string cause) {
+    if (!fault_) fault_ = std::move(cause);
+  }
+  TensorsByName take() {
+    if (fault_) throw SafetensorsFault{*fault_};
+    return std::move(all_);
+  }
+
+  void begin(std::string& name) {
+    tensor_ = {.name = std::move(name), .dtype = {}, .shape = {}};
+    has_dtype_ = has_shape_ = false;
+    const bool is_metadata = tensor_.name == "__metadata__";
+    if (is_metadata ? std::exchange(has_metadata_, true) : all_.contains(tensor_.name))
+      note(quoted() + " occurs twice");
+    in_tensor_ = !is_metadata;
+  }
+  void begin_field(std::string name) { field_ = std::move(name); }
+  void take_field(Kind kind, std::string* text) {
+    in_shape_ = kind == Kind::kList && field_ == "shape";
+    if (field_ == "dtype" && text != nullptr) {
+      tensor_.dtype = std::move(*text);
+      has_dtype_ = true;
+    } else if (in_shape_) {
+      tensor_.shape.clear();
+      has_shape_ = true;
+    } else if (field_ == "shape") {
+      note("the shape of " + quoted() + " is no list");
+    }
+  }
+  void take_element(Kind kind, std::uint64_t number) {
+    if (!in_shape_) return;
+    if (kind != Kind::kWhole) {
+      note("a size of " + quoted() + " is not a whole number of 0 or more");
+    } else if (number > std::numeric_limits<std::int64_t>::max()) {
+      note("a size of " + quoted() + " is too large");
+    } else if (tensor_.shape.size() == kMostDimensions) {
+      note("the shape of " + quoted() + " has more than " + std::to_string(kMostDimensions) +
+           " sizes");
+    } else {
+      tensor_.shape.push_back(static_cast<std::int64_t>(number));
+    }
+  }
+  void end() {
+    in_tensor_ = false;
+    if (!has_dtype_ || !has_shape_) note(quoted() + " has no shape or no dtype");
+    if (fault_) return;  // nothing more is kept
+    std::string name = tensor_.name;
+    all_.emplace(std::move(name), std::move(tensor_));
+  }
+
+ private:
+  std::string quoted() const { return "'" + tensor_.name + "'"; }
+
+  TensorsByName all_;
+  std::optional<std::string> fault_;
+  TensorEntry tensor_;  // that is being read
+  std::string field_;   // of it
+  bool in_tensor_ = false, in_shape_ = false, has_metadata_ = false;
+  bool has_dtype_ = false, has_shape_ = false;
+};
+
+// Finds the tensors in the text. No tree is made: of objects in an object nlohmann's own parser
 // with a callback makes one in quadratic time.
 class Parse final : public nlohmann::json_sax<Json> {
  public:
-  explicit Parse(DataOffsets offsets) : offsets_(offsets) {}
-
-  TensorsByName take() {
-    if (fault_) throw SafetensorsFault{*fault_};
-    return std::move(tensors_);
-  }
+  TensorsByName take() { return tensors_.take(); }
 
   bool null() override { return value(Kind::kOther); }
   bool boolean(bool) override { return value(Kind::kOther); }
@@ -32,27 +94,19 @@ class Parse final : public nlohmann::json_sax<Json> {
   bool number_float(double, const std::string&) override { return value(Kind::kOther); }
   bool string(std::string& text) override { return value(Kind::kText, 0, &text); }
   bool binary(Json::binary_t&) override { return value(Kind::kOther); }
-  bool start_object(std::size_t) override {
-    value(Kind::kObject);
-    ++depth_;
-    return true;
-  }
-  bool start_array(std::size_t) override {
-    value(Kind::kList);
-    ++depth_;
-    return true;
-  }
+  bool start_object(std::size_t) override { return open(Kind::kObject); }
+  bool start_array(std::size_t) override { return open(Kind::kList); }
   bool end_object() override {
-    if (--depth_ == kTensors && in_tensor_) end_tensor();
+    if (--depth_ == kTensors && tensors_.in_tensor()) tensors_.end();
     return true;
   }
   bool end_array() override {
-    if (--depth_ == kFields && in_tensor_) end_list();
+    --depth_;
     return true;
   }
   bool key(std::string& name) override {
-    if (depth_ == kTensors) begin_tensor(name);
-    if (depth_ == kFields) field_ = field_of(name);
+    if (depth_ == kTensors) tensors_.begin(name);
+    if (depth_ == kFields) tensors_.begin_field(name);
     return true;
   }
   bool parse_error(std::size_t, const std::string&, const Json::exception&) override {
@@ -60,139 +114,31 @@ class Parse final : public nlohmann::json_sax<Json> {
   }
 
  private:
-  enum class Kind { kWhole, kText, kObject, kList, kOther };
-  enum class Field { kDtype, kShape, kOffsets, kAnother };
   // Containers that are open around a value: none, the header, a tensor, a list of it.
   enum Depth : std::size_t { kHeader, kTensors, kFields, kElements };
 
-  static Field field_of(std::string_view name) {
-    if (name == "dtype") return Field::kDtype;
-    if (name == "shape") return Field::kShape;
-    return name == "data_offsets" ? Field::kOffsets : Field::kAnother;
+  bool open(Kind kind) {
+    value(kind);
+    ++depth_;
+    return true;
   }
-
-  // The first one is told, once all of the text has proved to be JSON.
-  void note(std::string cause) {
-    if (!fault_) fault_ = std::move(cause);
-  }
-  std::string quoted() const { return "'" + tensor_.name + "'"; }
-  std::string lacking() const {
-    return quoted() + (offsets_ == DataOffsets::kWanted ? " lacks one of dtype, shape, data_offsets"
-                                                        : " has no shape or no dtype");
-  }
-
-  void begin_tensor(std::string& name) {
-    tensor_ = TensorEntry();
-    tensor_.name = std::move(name);
-    has_dtype_ = has_shape_ = has_offsets_ = false;
-    const bool is_metadata = tensor_.name == "__metadata__";
-    if (is_metadata ? std::exchange(has_metadata_, true) : tensors_.contains(tensor_.name))
-      note(quoted() + " occurs twice");
-    in_tensor_ = !is_metadata;
-  }
-
   bool value(Kind kind, std::uint64_t number = 0, std::string* text = nullptr) {
-    if (depth_ == kHeader && kind != Kind::kObject) note("its header is no JSON object");
-    if (!in_tensor_) return true;
-    if (depth_ == kTensors && kind != Kind::kObject) {
-      note(lacking());
-      in_tensor_ = false;
-    }
-    if (depth_ == kFields) begin_field(kind, text);
-    if (depth_ == kElements && in_list_) add_element(kind, number);
+    if (depth_ == kHeader && kind != Kind::kObject) tensors_.note("its header is no JSON object");
+    if (!tensors_.in_tensor()) return true;
+    if (depth_ == kTensors && kind != Kind::kObject) tensors_.end();
+    if (depth_ == kFields) tensors_.take_field(kind, text);
+    if (depth_ == kElements) tensors_.take_element(kind, number);
     return true;
   }
 
-  void begin_field(Kind kind, std::string* text) {
-    in_list_ = kind == Kind::kList && (field_ == Field::kShape || wants_offsets());
-    count_ = 0;
-    if (field_ == Field::kDtype) {
-      has_dtype_ = true;
-      if (text != nullptr) tensor_.dtype = std::move(*text);
-      if (text == nullptr)
-        note(offsets_ == DataOffsets::kWanted ? "the dtype of " + quoted() + " is no string"
-                                              : lacking());
-    }
-    if (field_ == Field::kShape) {
-      has_shape_ = true;
-      tensor_.shape.clear();
-      if (kind != Kind::kList) note("the shape of " + quoted() + " is no list");
-    }
-    if (wants_offsets()) {
-      has_offsets_ = true;
-      if (kind != Kind::kList) note("data_offsets of " + quoted() + " are not two");
-    }
-  }
-  bool wants_offsets() const {
-    return field_ == Field::kOffsets && offsets_ == DataOffsets::kWanted;
-  }
-
-  void add_element(Kind kind, std::uint64_t number) {
-    ++count_;
-    const bool is_size = field_ == Field::kShape;
-    if (kind != Kind::kWhole) {
-      note((is_size ? "a size of " : "an offset of ") + quoted() +
-           " is not a whole number of 0 or more");
-    } else if (!is_size) {
-      (count_ == 1 ? tensor_.begin : tensor_.end) = number;
-    } else if (number > std::numeric_limits<std::int64_t>::max()) {
-      note("a size of " + quoted() + " is too large");
-    } else if (count_ <= kMostDimensions) {
-      tensor_.shape.push_back(static_cast<std::int64_t>(number));
-    }
-  }
-  void end_list() {
-    if (!std::exchange(in_list_, false)) return;
-    if (field_ == Field::kOffsets && count_ != 2)
-      note("data_offsets of " + quoted() + " are not two");
-    if (field_ == Field::kShape && count_ > kMostDimensions) {
-      note("the shape of " + quoted() + " has " + std::to_string(count_) + " sizes, more than " +
-           std::to_string(kMostDimensions));
-    }
-  }
-
-  void end_tensor() {
-    in_tensor_ = false;
-    if (!has_dtype_ || !has_shape_ || (!has_offsets_ && offsets_ == DataOffsets::kWanted))
-      note(lacking());
-    if (fault_) return;  // nothing more is kept
-    std::string name = tensor_.name;
-    tensors_.emplace(std::move(name), std::move(tensor_));
-  }
-
-  DataOffsets offsets_;
-  TensorsByName tensors_;
-  std::optional<std::string> fault_;
+  Tensors tensors_;
   std::size_t depth_ = 0;
-  TensorEntry tensor_;  // that is being read
-  Field field_ = Field::kAnother;
-  std::uint64_t count_ = 0;  // elements of its list so far
-  bool in_tensor_ = false, in_list_ = false, has_metadata_ = false;
-  bool has_dtype_ = false, has_shape_ = false, has_offsets_ = false;
 };
 
-// Bytes of a tensor by its dtype and shape; refuses an overflow.
-std::uint64_t wanted_bytes(const TensorEntry& entry) {
-  std::uint64_t bytes = dtype_size_bytes(entry.dtype);
-  if (bytes == 0)
-    throw SafetensorsFault{"the dtype '" + entry.dtype + "' of '" + entry.name + "' is unknown"};
-  for (const std::int64_t size : entry.shape) {
-    if (__builtin_mul_overflow(bytes, static_cast<std::uint64_t>(size), &bytes))
-      throw SafetensorsFault{"the shape of '" + entry.name + "' overflows"};
-  }
+std::uint64_t size_bytes(const TensorEntry& entry) {
+  std::uint64_t bytes = entry.dtype == "F32" ? 4 : 2;
+  for (const std::int64_t size : entry.shape) bytes *= static_cast<std::uint64_t>(size);
   return bytes;
-}
-
-void check_bytes(const TensorEntry& entry, std::uint64_t data_bytes) {
-  if (entry.begin > entry.end || entry.end > data_bytes) {
-    throw SafetensorsFault{"'" + entry.name + "' lies at bytes " + std::to_string(entry.begin) +
-                           " to " + std::to_string(entry.end) + " of " +
-                           std::to_string(data_bytes)};
-  }
-  if (wanted_bytes(entry) != entry.end - entry.begin) {
-    throw SafetensorsFault{"'" + entry.name + "' has " + std::to_string(entry.end - entry.begin) +
-                           " bytes, its shape needs " + std::to_string(wanted_bytes(entry))};
-  }
 }
 }  // namespace
 
@@ -203,56 +149,24 @@ std::uint64_t header_length(std::span<const std::byte, kLengthBytes> begin) noex
   return length;
 }
 
-TensorsByName parse_header(std::string_view text, DataOffsets offsets) {
+TensorsByName parse_header(std::string_view text) {
   if (text.empty() || text.front() != '{')
     throw SafetensorsFault{"its header does not begin with '{'", !Json::accept(text)};
-  Parse parse(offsets);
+  Parse parse;
   if (!Json::sax_parse(text, &parse)) throw SafetensorsFault{"its header is no JSON object", true};
   return parse.take();
 }
 
-void check_data(const TensorsByName& tensors, std::uint64_t data_bytes) {
-  std::vector<const TensorEntry*> order;
-  for (const auto& [name, entry] : tensors) {
-    check_bytes(entry, data_bytes);
-    order.push_back(&entry);
-  }
-  std::ranges::sort(order, {},
-                    [](const TensorEntry* entry) { return std::pair(entry->begin, entry->end); });
-  std::uint64_t at = 0;
-  for (const TensorEntry* entry : order) {
-    if (entry->begin != at) {
-      throw SafetensorsFault{"'" + entry->name + "' begins at byte " +
-                             std::to_string(entry->begin) + ", expected " + std::to_string(at)};
-    }
-    at = entry->end;
-  }
-  if (at != data_bytes) {
-    throw SafetensorsFault{"its tensors end at byte " + std::to_string(at) + ", the file at " +
-                           std::to_string(data_bytes)};
-  }
-}
-
-std::uint64_t dtype_size_bytes(std::string_view dtype) noexcept {
-  if (dtype == "F64" || dtype == "I64" || dtype == "U64") return 8;
-  if (dtype == "F32" || dtype == "I32" || dtype == "U32") return 4;
-  if (dtype == "BF16" || dtype == "F16" || dtype == "I16" || dtype == "U16") return 2;
-  if (dtype == "BOOL" || dtype == "I8" || dtype == "U8" || dtype == "F8_E4M3" || dtype == "F8_E5M2")
-    return 1;
-  return 0;
-}
-
-std::string header_of(std::vector<TensorEntry>& tensors) {
+std::string header_of(const std::vector<TensorEntry>& tensors, std::uint64_t& data_bytes) {
   nlohmann::ordered_json header = {{"__metadata__", {{"format", "pt"}}}};
   auto& members = header.get_ref<nlohmann::ordered_json::object_t&>();
-  std::uint64_t at = 0;
-  for (TensorEntry& entry : tensors) {
-    entry.begin = at;
-    entry.end = at += wanted_bytes(entry);
-    members.emplace_back(entry.name,  // whose operator[] looks through all there are
-                         nlohmann::ordered_json{{"dtype", entry.dtype},
-                                                {"shape", entry.shape},
-                                                {"data_offsets", {entry.begin, entry.end}}});
+  data_bytes = 0;
+  for (const TensorEntry& entry : tensors) {
+    const std::uint64_t begin = std::exchange(data_bytes, data_bytes + size_bytes(entry));
+    members.emplace_back(
+        entry.name,  // whose operator[] looks through all there are
+        nlohmann::ordered_json{
+            {"dtype", entry.dtype}, {"shape", entry.shape}, {"data_offsets", {begin, data_bytes}}});
   }
   std::string text = header.dump();
   text.append((kDataAlignment - (text.size() + kLengthBytes) % kDataAlignment) % kDataAlignment,

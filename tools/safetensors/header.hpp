@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// header.hpp: the header of a safetensors file, parsed, checked and written.
+// header.hpp: the header of a safetensors file: its shapes are read, and a new one is written.
 //
 // The format: 8 bytes little-endian header length, a JSON object {"name": {"dtype", "shape",
 // "data_offsets"}}, then the bytes of all tensors without gaps. A file to read is untrusted: what
-// it says is checked here before anything is read by it.
+// it says is checked here before anything is made of it.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -19,8 +19,6 @@ struct TensorEntry {
   std::string name;
   std::string dtype;  // "BF16", "F32", ...
   std::vector<std::int64_t> shape;
-  std::uint64_t begin = 0;  // of its bytes, counted from the first byte after the header
-  std::uint64_t end = 0;
 };
 using TensorsByName = std::map<std::string, TensorEntry>;
 
@@ -31,24 +29,14 @@ struct SafetensorsFault : std::runtime_error {  // "'w' occurs twice"
   bool is_no_json;  // the whole text
 };
 
-// The format's own limit: a longer header is not one.
-inline constexpr std::uint64_t kMostHeaderBytes = 100'000'000;
 inline constexpr std::size_t kLengthBytes = 8;
 std::uint64_t header_length(std::span<const std::byte, kLengthBytes> begin) noexcept;
 
-// kLeftOut: of a program that reads shapes alone, and takes headers without them too.
-enum class DataOffsets { kWanted, kLeftOut };
-// The tensors that `text` (a header without its length) names. Costs time and memory in proportion
-// to its bytes, whatever they are. Throws SafetensorsFault.
-TensorsByName parse_header(std::string_view text, DataOffsets offsets);
+// The tensors that `text` (a header without its length) names; where their bytes lie is left out.
+// Costs time and memory in proportion to its bytes, whatever they are. Throws SafetensorsFault.
+TensorsByName parse_header(std::string_view text);
 
-// That each tensor has the bytes of its dtype and shape, and that they lie one after the other,
-// without gaps or overlaps, and fill the `data_bytes` behind the header. Throws SafetensorsFault.
-void check_data(const TensorsByName& tensors, std::uint64_t data_bytes);
-
-// Header length and header for these tensors in this order; their data starts at a multiple of
-// 4096. Works out their offsets.
-std::string header_of(std::vector<TensorEntry>& tensors);
-// Bytes per element, 0 for a name that is not one.
-std::uint64_t dtype_size_bytes(std::string_view dtype) noexcept;
+// Header length and header for these tensors, whose bytes lie in this order and start at a multiple
+// of 4096; `data_bytes` becomes the sum of theirs. Their dtypes are BF16, F16 or F32.
+std::string header_of(const std::vector<TensorEntry>& tensors, std::uint64_t& data_bytes);
 }  // namespace headrace::tools

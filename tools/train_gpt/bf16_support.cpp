@@ -4,20 +4,10 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
-#include <fstream>
 #include <initializer_list>
 
 namespace train_gpt {
 namespace {
-bool has_word(std::string_view words, std::string_view word) {
-  for (std::size_t at = 0; (at = words.find(word, at)) != std::string_view::npos; ++at) {
-    const std::size_t end = at + word.size();
-    if ((at == 0 || words[at - 1] == ' ') && (end == words.size() || words[end] == ' '))
-      return true;
-  }
-  return false;
-}
-
 bool is_one_of(std::string_view word, std::initializer_list<std::string_view> words) {
   return std::ranges::find(words, word) != words.end();
 }
@@ -35,18 +25,6 @@ Allowed allowed_by(std::string_view limit) {
   return {true, !is_one_of(level, {"AVX512_CORE_BF16", "AVX512_CORE_FP16", "AVX10_1_512"})};
 }
 
-CpuWords cpu_words() {
-  CpuWords words;
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line) && !line.empty();) {  // of the first CPU
-    const std::size_t colon = line.find(": ");
-    if (colon == std::string::npos) continue;
-    if (line.starts_with("vendor_id")) words.vendor = line.substr(colon + 2);
-    if (line.starts_with("flags")) words.flags = line.substr(colon + 2);
-  }
-  return words;
-}
-
 // DNNL_ is its older name. The newer one wins where both are set.
 OneDnnLimit onednn_limit() {
   for (const char* name : {"ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"}) {
@@ -57,8 +35,8 @@ OneDnnLimit onednn_limit() {
 }
 }  // namespace
 
-Bf16Support bf16_support(const CpuWords& cpu, const OneDnnLimit& limit, std::string_view level) {
-  const bool amx = has_word(cpu.flags, "amx_bf16"), dot = has_word(cpu.flags, "avx512_bf16");
+Bf16Support bf16_support(const CpuFacts& cpu, const OneDnnLimit& limit, std::string_view level) {
+  const bool amx = cpu.has("amx_bf16"), dot = cpu.has("avx512_bf16");
   // AMD's multiply two bf16 where their units multiply one f32.
   const bool fast_dot = dot && cpu.vendor == "AuthenticAMD";
   if (!amx && !fast_dot) {
@@ -77,6 +55,6 @@ Bf16Support bf16_support(const CpuWords& cpu, const OneDnnLimit& limit, std::str
 }
 
 Bf16Support bf16_support_here(std::string_view level) {
-  return bf16_support(cpu_words(), onednn_limit(), level);
+  return bf16_support(headrace::tools::cpu_facts(), onednn_limit(), level);
 }
 }  // namespace train_gpt

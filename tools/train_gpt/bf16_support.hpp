@@ -4,7 +4,11 @@
 #include <string>
 #include <string_view>
 
+#include "machine/cpu_facts.hpp"
+
 namespace train_gpt {
+using headrace::tools::CpuFacts;
+
 // LibTorch multiplies bf16 on every CPU, and on most of them f32 faster. Measured with train_gpt:
 // bf16 takes 2.7 times as long on a CPU with AVX-512 alone, and 1.4 times as long on an Intel CPU
 // with avx512_bf16 and no AMX, whose avx512_bf16 multiplies no more numbers a cycle than f32's
@@ -16,15 +20,12 @@ struct Bf16Support {
   bool works = true;   // false: LibTorch 2.11 fails in it
 };
 
-struct CpuWords {             // of /proc/cpuinfo
-  std::string vendor, flags;  // "GenuineIntel"; with blanks between them
-};
 // What LibTorch's library of products obeys. Empty: none.
 struct OneDnnLimit {
   std::string_view value, name = "ONEDNN_MAX_CPU_ISA";
 };
 //   torch_level  what torch's own loops may use: "AVX512", "AVX2", "DEFAULT"
-Bf16Support bf16_support(const CpuWords& cpu, const OneDnnLimit& limit,
+Bf16Support bf16_support(const CpuFacts& cpu, const OneDnnLimit& limit,
                          std::string_view torch_level);
 // Of this machine and this process's environment.
 Bf16Support bf16_support_here(std::string_view torch_level);

@@ -101,8 +101,7 @@ std::string outcome_text(const Outcome& outcome) {
   if (outcome.plain) return text + ". --plain saves nothing; leave it out to be able to.";
   return text +
          (outcome.asked_to_save
-              ? ". --save writes at the end only: give fewer --steps, and go on with --init."
-              : ". Nothing is saved before the end: run again with --save and fewer --steps, "
-                "and go on with --init.");
+              ? ". --save writes at the end only: give fewer --steps."
+              : ". Nothing is saved before the end: run again with --save and fewer --steps.");
 }
 }  // namespace train_gpt

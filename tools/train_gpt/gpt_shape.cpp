@@ -30,13 +30,6 @@ void check_shape(const GptShape& shape) {
            std::to_string(fewer) + " or --hidden " + std::to_string(wider) + ".");
 }
 
-std::vector<std::string> group_names(const GptShape& shape) {
-  std::vector<std::string> names{"embed"};
-  for (std::uint32_t i = 0; i < shape.layers; ++i) names.push_back("h." + std::to_string(i));
-  names.push_back("head");
-  return names;
-}
-
 std::vector<NamedShape> gpt_parameters(const GptShape& shape) {
   const std::int64_t hidden = shape.hidden;
   std::vector<NamedShape> all;

@@ -37,8 +37,6 @@ struct NamedShape {
 
 // Throws headrace::Error kInvalidArgument naming the options that do not fit together.
 void check_shape(const GptShape& shape);
-// "embed", "h.0" ... "head", in order of use.
-std::vector<std::string> group_names(const GptShape& shape);
 // In order of use.
 std::vector<NamedShape> gpt_parameters(const GptShape& shape);
 std::uint64_t count_elements(const std::vector<NamedShape>& parameters) noexcept;

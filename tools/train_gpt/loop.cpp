@@ -14,6 +14,7 @@
 #include "failures.hpp"
 #include "process.hpp"
 #include "program/signals.hpp"
+#include "safetensors.hpp"
 
 namespace train_gpt {
 namespace {
@@ -42,8 +43,8 @@ void require_finite(double loss, std::uint64_t step, const char* which, const ch
 }
 constexpr const char* kGentlerSteps = "Lower --lr, lengthen --warmup, or set gradient_clipping.";
 constexpr const char* kOtherWeights =
-    "Nothing has been trained yet, so it is the initial weights: give --init others, or bf16 in "
-    "place of fp16.";
+    "Nothing has been trained yet, so it is the initial weights: give another --seed, or bf16 "
+    "in place of fp16.";
 
 // A dynamic scale finds its way by steps that overflow: nothing is wrong with the first few.
 void say_scale(const StepRecord& record, double scale, Progress& progress) {
@@ -213,9 +214,9 @@ double evaluate(Training& training, Batches& batches, std::uint32_t count, Progr
 }
 
 std::uint64_t saved_bytes(const GptShape& shape) {
-  std::vector<TensorEntry> tensors = tensors_of_file(shape);
-  const std::size_t header = headrace::tools::header_of(tensors).size();
-  return header + (tensors.empty() ? 0 : tensors.back().end);
+  std::uint64_t data_bytes = 0;
+  const std::string header = headrace::tools::header_of(tensors_of_file(shape), data_bytes);
+  return header.size() + data_bytes;
 }
 
 std::string save(Training& training, const GptShape& shape, const std::string& folder,

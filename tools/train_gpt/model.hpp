@@ -16,7 +16,6 @@
 #include "gpt_shape.hpp"
 #include "products.hpp"
 #include "program/signals.hpp"
-#include "safetensors.hpp"
 
 namespace train_gpt {
 inline at::ScalarType scalar_type_of(const GptShape& shape) {
@@ -142,12 +141,11 @@ inline Tokens tokens_of(const Batch& batch, at::Device device) {
   return {bytes.slice(1, 0, window - 1).contiguous(), bytes.slice(1, 1, window).contiguous()};
 }
 
-// Gives each parameter its first value: from the file, or by a rule that depends on seed and name
-// only, so that it is the same however the model is built.
+// Gives each parameter its first value, by a rule that depends on seed and name only, so that it is
+// the same however the model is built.
 class Initialiser {
  public:
-  Initialiser(const GptShape& shape, std::uint64_t seed, const SafetensorsReader* file)
-      : layers_(shape.layers), seed_(seed), file_(file) {}
+  Initialiser(const GptShape& shape, std::uint64_t seed) : layers_(shape.layers), seed_(seed) {}
 
   void operator()(torch::nn::Module& module, const std::string& group) const {
     const at::NoGradGuard no_grad;
@@ -155,9 +153,7 @@ class Initialiser {
       headrace::tools::check_signal();
       at::Tensor values = item.value();
       const std::string name = group + "." + item.key();
-      if (file_ != nullptr) {
-        file_->read(name, {static_cast<std::byte*>(values.mutable_data_ptr()), values.nbytes()});
-      } else if (values.dim() < 2) {
+      if (values.dim() < 2) {
         const bool is_scale =
             item.key().find("norm") != std::string::npos && item.key().ends_with("weight");
         values.fill_(is_scale ? 1.0 : 0.0);
@@ -185,7 +181,6 @@ class Initialiser {
 
   double layers_;
   std::uint64_t seed_;
-  const SafetensorsReader* file_;
 };
 
 // A signal ends a long forward pass after the block in hand, and a long backward pass too.

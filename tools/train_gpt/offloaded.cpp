@@ -39,7 +39,7 @@ class Offloaded : public TorchTraining {
         decayed_(setup.recipe.decayed),
         kept_(setup.recipe.kept),
         checkpointing_(setup.options.checkpointing),
-        initialise_(shape_, setup.options.seed, setup.initial),
+        initialise_(shape_, setup.options.seed),
         offload_(setup.settings, engine_options(setup.options, setup.progress), device()),
         embed_(add_hyperparameters_and_embed()),
         blocks_(add_blocks()),

@@ -27,6 +27,7 @@ using headrace::command_line::add_choice;
 using headrace::command_line::add_number;
 using headrace::command_line::add_real;
 using headrace::command_line::add_repeated;
+using headrace::command_line::add_replaced;
 using headrace::command_line::Fault;
 
 constexpr const char* kDescription =
@@ -153,7 +154,10 @@ void add_file_options(CLI::App& app, RawOptions& raw) {
   Options& o = raw.options;
   app.add_option("--text", o.text, "Text file, or folder of text files [Python's standard library]")
       ->group(group);
-  app.add_option("--init", o.init_folder, "Folder to read model.safetensors from")->group(group);
+  add_replaced(
+      app, "--init",
+      {"--init: train_gpt starts from weights of its own",
+       "To start from others, load them in a trainer of yours: docs/embedding.md shows how"});
   app.add_option("--save", o.save_folder,
                  "Folder to write model.safetensors to at the end; made if missing")
       ->group(group);

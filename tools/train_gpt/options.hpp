@@ -46,9 +46,8 @@ struct Options {
   std::vector<std::string> overrides;  // "a.b=value"
   std::string save_folder;
   bool overwrite = false;  // a model.safetensors that is there
-  std::string init_folder;
-  std::string json;   // file, "-" for stdout, empty: none
-  std::string trace;  // file, empty: none
+  std::string json;        // file, "-" for stdout, empty: none
+  std::string trace;       // file, empty: none
 
   std::string device = "cpu";  // or "cuda", "cuda:1"
   std::uint32_t threads = 0;   // 0: torch decides

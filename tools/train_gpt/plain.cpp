@@ -50,7 +50,7 @@ class Plain : public TorchTraining {
         kept_(setup.recipe.kept),
         skips_(setup.settings.non_finite == headrace::NonFinite::kSkip),
         gpt_(setup.options.shape, setup.options.checkpointing) {
-    const Initialiser initialise(setup.options.shape, setup.options.seed, setup.initial);
+    const Initialiser initialise(setup.options.shape, setup.options.seed);
     initialise(*gpt_->embed, "embed");
     for (std::size_t i = 0; i < gpt_->blocks.size(); ++i)
       initialise(*gpt_->blocks[i], "h." + std::to_string(i));
@@ -176,7 +176,7 @@ TorchFacts warm_up_torch(const Options& options) {
                       .dtype = options.shape.dtype,
                       .products_in_f32 = facts.products_in_f32};
   Gpt model(tiny);
-  Initialiser(tiny, 1, nullptr)(*model, "warm_up");
+  Initialiser(tiny, 1)(*model, "warm_up");
   model->to(device);
   const std::vector<std::uint8_t> text(4 * 33, 'x');
   const Tokens tokens = tokens_of({text, 4, 32}, device);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// progress.hpp: what is seen while the run goes on: a bar on a terminal, plain lines elsewhere. All
-// on stderr.
+// progress.hpp: what is seen while the run goes on, on stderr: a line that is overwritten on a
+// terminal, some fifty lines elsewhere.
 #pragma once
 #include <cstdint>
-#include <cstdio>
 #include <mutex>
 #include <string>
-#include <string_view>
+
+#include "program/progress.hpp"
 
 namespace train_gpt {
 struct ProgressState {
@@ -19,37 +19,23 @@ struct ProgressState {
   double seconds_left = 0;
 };
 
-// "4s", "2m03s", "1h05m".
-std::string format_duration(double seconds);
-// "12.3 GiB", "512 B": powers of 1024.
-std::string format_bytes(double bytes);
 // "step 12/100  loss 2.3456  1204 tokens/s  read 1.20 write 0.90 GB/s  2m03s left".
-std::string format_progress_line(const ProgressState& state);
-// The same in fewer words behind a bar, where `columns` leave room for one; never wider than they
-// are. `colour` adds escapes, which take none.
-std::string format_progress_bar(const ProgressState& state, std::uint32_t columns, bool colour);
+std::string format_progress(const ProgressState& state);
 
 // Threads: any, for message(); the others one at a time.
 class Progress {
  public:
   // `shown` false: messages only.
-  Progress(std::FILE* out, bool shown);
-  ~Progress();
-  Progress(const Progress&) = delete;
-  Progress& operator=(const Progress&) = delete;
+  explicit Progress(bool shown) : shown_(shown) {}
 
-  void stage(std::string_view what);  // "writing the swap files"
+  void stage(const std::string& what);  // "writing the swap files"
   void step(const ProgressState& state);
-  void message(std::string_view line);  // e.g. a warning: above the bar
+  void message(const std::string& line);  // e.g. a warning: above the line
   void clear();
 
  private:
-  void erase_bar();
-  std::FILE* out_;
   bool shown_;
-  bool terminal_;
-  bool colour_;
-  bool bar_drawn_ = false;
+  headrace::tools::ProgressLine line_;
   std::mutex mutex_;
 };
 }  // namespace train_gpt

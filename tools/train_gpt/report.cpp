@@ -9,12 +9,13 @@
 #include <cstdio>
 #include <utility>
 
+#include "base/units.hpp"
 #include "program/failing.hpp"
 #include "program/report_parts.hpp"
-#include "progress.hpp"
 
 namespace train_gpt {
 namespace {
+using headrace::base::format_bytes;
 using headrace::tools::dump;
 using headrace::tools::Json;
 
@@ -121,7 +122,6 @@ Json options_json(const Report& r) {
           {"products_reason", or_null(r.torch.products_reason)},
           {"plain", o.plain},
           {"checkpointing", o.checkpointing},
-          {"init", or_null(o.init_folder)},
           {"saved", or_null(r.saved)}};
 }
 
@@ -233,26 +233,23 @@ void add_times(std::string& out, const Report& r) {
 }
 
 void add_memory(std::string& out, const Report& r) {
-  const auto above = static_cast<double>(
-      r.memory.peak_rss_bytes - std::min(r.memory.peak_rss_bytes, r.memory.baseline_rss_bytes));
+  const std::uint64_t above =
+      r.memory.peak_rss_bytes - std::min(r.memory.peak_rss_bytes, r.memory.baseline_rss_bytes);
   add(out, "peak memory     %s above the %s of the libraries", format_bytes(above).c_str(),
-      format_bytes(static_cast<double>(r.memory.baseline_rss_bytes)).c_str());
+      format_bytes(r.memory.baseline_rss_bytes).c_str());
   if (r.plan) {
     add(out, "; planned %s, and %s of gradients in LibTorch's hands; engine holds %s; %s on NVMe\n",
-        format_bytes(static_cast<double>(r.plan->host_bytes)).c_str(),
-        format_bytes(static_cast<double>(r.plan->trainer_bytes)).c_str(),
-        format_bytes(static_cast<double>(r.memory.engine_bytes)).c_str(),
-        format_bytes(static_cast<double>(r.plan->nvme_bytes)).c_str());
+        format_bytes(r.plan->host_bytes).c_str(), format_bytes(r.plan->trainer_bytes).c_str(),
+        format_bytes(r.memory.engine_bytes).c_str(), format_bytes(r.plan->nvme_bytes).c_str());
   } else {
     add(out, "; activations %s (peak of forward and backward, less weights and gradients)\n",
-        format_bytes(static_cast<double>(r.memory.activations_bytes)).c_str());
+        format_bytes(r.memory.activations_bytes).c_str());
   }
   if (on_cpu(r)) return;
-  const std::string ours = r.plan ? ", " + format_bytes(static_cast<double>(r.plan->device_bytes)) +
-                                        " of it the engine's"
-                                  : "";
-  add(out, "device memory   %s at most%s\n",
-      format_bytes(static_cast<double>(r.memory.device_peak_bytes)).c_str(), ours.c_str());
+  const std::string ours =
+      r.plan ? ", " + format_bytes(r.plan->device_bytes) + " of it the engine's" : "";
+  add(out, "device memory   %s at most%s\n", format_bytes(r.memory.device_peak_bytes).c_str(),
+      ours.c_str());
 }
 }  // namespace
 

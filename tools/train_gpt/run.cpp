@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstdio>
 
+#include "base/units.hpp"
 #include "command_line/report_file.hpp"
 #include "failures.hpp"
 #include "loop.hpp"
@@ -21,6 +22,7 @@
 namespace train_gpt {
 namespace {
 using headrace::Code;
+using headrace::base::format_bytes;
 using headrace::command_line::check_report_target;
 using headrace::command_line::check_targets_differ;
 using headrace::command_line::write_report;
@@ -36,29 +38,6 @@ headrace::Settings read_settings(const Options& options) {
   if (options.config.empty())
     return headrace::Settings::from_json(R"({"bf16": {"enabled": "auto"}})", "--set", read);
   return headrace::Settings::from_file(options.config, read);
-}
-
-// The file that --init names, checked against the model name by name.
-std::optional<SafetensorsReader> open_initial(const Options& options) {
-  if (options.init_folder.empty()) return std::nullopt;
-  struct stat status {};
-  const bool is_file = ::stat(options.init_folder.c_str(), &status) == 0 && S_ISREG(status.st_mode);
-  auto reader =
-      SafetensorsReader::open(options.init_folder + (is_file ? "" : std::string("/") + kModelFile));
-  const std::vector<NamedShape> parameters = gpt_parameters(options.shape);
-  for (const NamedShape& parameter : parameters)
-    reader.require(parameter.name, name_of(options.shape.dtype), parameter.shape);
-  if (reader.tensors().size() == parameters.size()) return reader;
-  for (const auto& [name, entry] : reader.tensors()) {
-    bool known = false;
-    for (const NamedShape& parameter : parameters) known = known || parameter.name == name;
-    if (!known) {
-      fail(Code::kInvalidArgument,
-           "'" + reader.path() + "' has a tensor '" + name +
-               "' that this model lacks; nothing was read. Give the --layers it was saved with.");
-    }
-  }
-  return reader;
 }
 
 // Before hours are spent on weights that cannot be saved.
@@ -94,8 +73,8 @@ void check_save_folder(const std::string& folder, bool overwrite, std::uint64_t 
   check_file_size(file, needed);
   const std::uint64_t free_bytes = std::uint64_t{space.f_bavail} * space.f_frsize;
   if (free_bytes >= needed) return;
-  fail(Code::kNoSpace, "'" + existing + "' has " + format_bytes(static_cast<double>(free_bytes)) +
-                           " free, the weights take " + format_bytes(static_cast<double>(needed)) +
+  fail(Code::kNoSpace, "'" + existing + "' has " + format_bytes(free_bytes) +
+                           " free, the weights take " + format_bytes(needed) +
                            "; they could not be saved. Make room, or save elsewhere.");
 }
 
@@ -112,7 +91,7 @@ void check_products(const Options& options) {
 class Run {
  public:
   Run(const Options& options, const TorchParts& torch)
-      : torch_(torch), progress_(stderr, options.progress) {
+      : torch_(torch), progress_(options.progress) {
     report_.options = options;
   }
 
@@ -125,12 +104,6 @@ class Run {
     report_.options.shape.dtype = recipe.dtype;
     Batches batches(text, recipe.batch, options.shape.sequence, options.seed);
     report_.parameters = count_elements(gpt_parameters(options.shape));
-    const auto initial = open_initial(options);
-    if (initial) {
-      progress_.message(
-          "train_gpt: --init takes the weights alone: the optimizer's state, the schedule and the "
-          "order of batches begin anew");
-    }
     check_products(options);
     check_save_folder(options.save_folder, options.overwrite, saved_bytes(options.shape));
     describe_setting(text, settings);
@@ -148,7 +121,7 @@ class Run {
     check_signal();
     progress_.stage("creating the model");
     report_.doing = "the creation of the model";
-    const TrainingSetup setup{options, recipe, settings, initial ? &*initial : nullptr, progress_};
+    const TrainingSetup setup{options, recipe, settings, progress_};
     const auto training = options.plain ? torch_.make_plain(setup) : torch_.make_offloaded(setup);
     say_what_activations_go_by(settings);
     const TellOnSignal tell([](void* to) noexcept { static_cast<Training*>(to)->interrupt(); },

@@ -1,172 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// safetensors.cpp: the files: opened with care, read in place, replaced whole or not at all.
+// safetensors.cpp: the file: written beside, replaced whole or not at all.
 #include "safetensors.hpp"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "failures.hpp"
 
 namespace train_gpt {
-namespace {
 using headrace::Code;
-namespace tools = headrace::tools;
 
-// Reads `out.size()` bytes at `offset`; false at the file's end.
-bool read_exactly(int descriptor, std::uint64_t offset, std::span<std::byte> out,
-                  const std::string& path) {
-  while (!out.empty()) {
-    const ssize_t got = ::pread(descriptor, out.data(), out.size(), static_cast<off_t>(offset));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) {
-      const int number = errno;
-      fail(Code::kIo,
-           "reading " + std::to_string(out.size()) + " bytes at " + std::to_string(offset) +
-               " of '" + path + "': " + errno_text(number) +
-               "; the weights are incomplete. Check the drive, or fetch the "
-               "file again.",
-           number);
-    }
-    if (got == 0) return false;
-    out = out.subspan(static_cast<std::size_t>(got));
-    offset += static_cast<std::uint64_t>(got);
-  }
-  return true;
-}
-
-[[noreturn]] void fail_unsound(const std::string& path, const std::string& what) {
-  fail(Code::kInvalidArgument,
-       "'" + path + "' is not a sound safetensors file: " + what +
-           "; nothing was read from it. Write it again with --save, or fetch it again.");
-}
-
-std::string read_header(int descriptor, std::uint64_t file_bytes, const std::string& path) {
-  std::array<std::byte, tools::kLengthBytes> begin;
-  if (file_bytes < begin.size() || !read_exactly(descriptor, 0, begin, path)) {
-    fail_unsound(path, "it has " + std::to_string(file_bytes) +
-                           " bytes, less than its header's length takes");
-  }
-  const std::uint64_t length = tools::header_length(begin);
-  if (length > tools::kMostHeaderBytes || length > file_bytes - begin.size()) {
-    fail_unsound(path, "its header should have " + std::to_string(length) +
-                           " bytes, the file has " + std::to_string(file_bytes) +
-                           " and a header at most " + std::to_string(tools::kMostHeaderBytes));
-  }
-  std::string header(length, '\0');
-  if (!read_exactly(descriptor, begin.size(), std::as_writable_bytes(std::span(header)), path))
-    fail_unsound(path, "it became shorter while it was read");
-  return header;
-}
-
-// Of the first value that is not finite, by the bits of its exponent.
-template <class Word>
-std::string non_finite_text(std::span<const std::byte> bytes, Word exponent, Word mantissa) {
-  for (std::size_t i = 0; i < bytes.size() / sizeof(Word); ++i) {
-    Word value{};
-    std::memcpy(&value, bytes.data() + i * sizeof value, sizeof value);
-    if ((value & exponent) != exponent) continue;
-    return "element " + std::to_string(i) +
-           ((value & mantissa) != 0 ? " is not a number" : " is infinite");
-  }
-  return "";
-}
-
-std::string non_finite_text(const std::string& dtype, std::span<const std::byte> bytes) {
-  if (dtype == "BF16") return non_finite_text<std::uint16_t>(bytes, 0x7f80, 0x7f);
-  if (dtype == "F16") return non_finite_text<std::uint16_t>(bytes, 0x7c00, 0x3ff);
-  if (dtype == "F32") return non_finite_text<std::uint32_t>(bytes, 0x7f800000, 0x7fffff);
-  return "";
-}
-
-std::string shape_text(const std::string& dtype, const std::vector<std::int64_t>& shape) {
-  std::string text = dtype + " [";
-  for (std::size_t i = 0; i < shape.size(); ++i)
-    text += (i > 0 ? ", " : "") + std::to_string(shape[i]);
-  return text + "]";
-}
-}  // namespace
-
-SafetensorsReader::SafetensorsReader(SafetensorsReader&& other) noexcept
-    : path_(std::move(other.path_)),
-      descriptor_(std::exchange(other.descriptor_, -1)),
-      data_begin_(other.data_begin_),
-      tensors_(std::move(other.tensors_)) {}
-
-SafetensorsReader::~SafetensorsReader() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-}
-
-SafetensorsReader SafetensorsReader::open(const std::string& path) {
-  SafetensorsReader reader;
-  reader.path_ = path;
-  reader.descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  struct stat status {};
-  if (reader.descriptor_ < 0 || ::fstat(reader.descriptor_, &status) != 0) {
-    const int number = errno;
-    fail(number == ENOENT ? Code::kNotFound : Code::kIo,
-         "cannot open '" + path + "': " + errno_text(number) +
-             "; there are no weights to start from. Give --init the folder that --save wrote.",
-         number);
-  }
-  if (!S_ISREG(status.st_mode)) fail_unsound(path, "it is no regular file");
-  const auto file_bytes = static_cast<std::uint64_t>(status.st_size);
-  const std::string header = read_header(reader.descriptor_, file_bytes, path);
-  reader.data_begin_ = tools::kLengthBytes + header.size();
-  try {
-    reader.tensors_ = tools::parse_header(header, tools::DataOffsets::kWanted);
-    tools::check_data(reader.tensors_, file_bytes - reader.data_begin_);
-  } catch (const tools::SafetensorsFault& fault) {
-    fail_unsound(path, fault.what());
-  }
-  return reader;
-}
-
-void SafetensorsReader::require(const std::string& name, const std::string& dtype,
-                                const std::vector<std::int64_t>& shape) const {
-  const auto found = tensors_.find(name);
-  const std::string wanted = shape_text(dtype, shape);
-  if (found == tensors_.end()) {
-    fail(Code::kInvalidArgument,
-         "'" + path_ + "' has no tensor '" + name + "', which this model needs as " + wanted +
-             "; nothing was read. Give the --layers, --hidden and --seq it was saved with.");
-  }
-  if (found->second.dtype == dtype && found->second.shape == shape) return;
-  fail(Code::kInvalidArgument,
-       "'" + name + "' is " + shape_text(found->second.dtype, found->second.shape) + " in '" +
-           path_ + "', this model needs " + wanted +
-           (found->second.shape == shape
-                ? "; nothing was read. Set bf16.enabled or fp16.enabled as it was saved with."
-                : "; nothing was read. Give the --layers, --hidden and --seq it was saved with."));
-}
-
-void SafetensorsReader::read(const std::string& name, std::span<std::byte> out) const {
-  const auto found = tensors_.find(name);
-  if (found == tensors_.end() || found->second.end - found->second.begin != out.size()) {
-    fail(Code::kInvalidArgument,
-         "'" + name + "' is not in '" + path_ + "' with " + std::to_string(out.size()) + " bytes");
-  }
-  if (!read_exactly(descriptor_, data_begin_ + found->second.begin, out, path_)) {
-    fail(Code::kIo,
-         "'" + path_ + "' became shorter while '" + name +
-             "' was read; the weights are incomplete. Start from a file that does not change.");
-  }
-  if (const std::string first = non_finite_text(found->second.dtype, out); !first.empty()) {
-    fail(Code::kInvalidArgument,
-         "'" + path_ + "': '" + name + "' has values that are not finite, " + first +
-             "; no training could start from them. Give --init weights of an earlier save.");
-  }
-}
-
-SafetensorsWriter::SafetensorsWriter(std::string folder, std::vector<TensorEntry> tensors,
+SafetensorsWriter::SafetensorsWriter(std::string folder, const std::vector<TensorEntry>& tensors,
                                      const std::string& name)
     : folder_(std::move(folder)), target_(folder_ + "/" + name) {
-  const std::string header = tools::header_of(tensors);
+  std::uint64_t data_bytes = 0;
+  const std::string header = headrace::tools::header_of(tensors, data_bytes);
+  expected_bytes_ = header.size() + data_bytes;
   for (int attempt = 0; descriptor_ < 0; ++attempt) {
     temporary_ = folder_ + "/.model.safetensors." + std::to_string(::getpid()) + "." +
                  std::to_string(attempt);
@@ -180,7 +32,6 @@ SafetensorsWriter::SafetensorsWriter(std::string folder, std::vector<TensorEntry
              "; the weights were not saved. Give --save a folder that you may write to.",
          number);
   }
-  expected_bytes_ = header.size() + (tensors.empty() ? 0 : tensors.back().end);
   try {
     append(std::as_bytes(std::span(header)));
   } catch (...) {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// safetensors.hpp: reads and writes model.safetensors, tensor by tensor, never the whole file in
-// memory.
+// safetensors.hpp: writes model.safetensors, tensor by tensor, never the whole file in memory.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -13,45 +12,15 @@
 namespace train_gpt {
 using headrace::tools::TensorEntry;
 
-// Ownership: an open descriptor.
-// Threads:   one at a time.
-class SafetensorsReader {
- public:
-  // Throws headrace::Error kNotFound or kIo for a file that cannot be opened, kInvalidArgument
-  // naming the first fault of one that is damaged or not of this format.
-  static SafetensorsReader open(const std::string& path);
-  SafetensorsReader(SafetensorsReader&& other) noexcept;
-  SafetensorsReader& operator=(SafetensorsReader&&) = delete;
-  ~SafetensorsReader();
-
-  const std::string& path() const noexcept { return path_; }
-  // In order of names.
-  const headrace::tools::TensorsByName& tensors() const noexcept { return tensors_; }
-  // Throws kInvalidArgument unless the tensor is there with this dtype and shape, saying what is
-  // there instead.
-  void require(const std::string& name, const std::string& dtype,
-               const std::vector<std::int64_t>& shape) const;
-  // All bytes of one tensor; `out` has its size. Throws kIo, and kInvalidArgument where a BF16, F16
-  // or F32 is not finite: nothing could be trained from it.
-  void read(const std::string& name, std::span<std::byte> out) const;
-
- private:
-  SafetensorsReader() = default;
-  std::string path_;
-  int descriptor_ = -1;
-  std::uint64_t data_begin_ = 0;
-  headrace::tools::TensorsByName tensors_;
-};
-
 inline constexpr const char* kModelFile = "model.safetensors";
 
 // Writes a file of a folder: to a temporary file beside it, made durable, then renamed over
 // it. Without finish() nothing is left. Threads: one at a time.
 class SafetensorsWriter {
  public:
-  // `tensors` in the order in which their bytes will come; offsets are worked out here. Throws kIo,
+  // `tensors` in the order in which their bytes will come. Throws kIo,
   // kNoSpace.
-  SafetensorsWriter(std::string folder, std::vector<TensorEntry> tensors,
+  SafetensorsWriter(std::string folder, const std::vector<TensorEntry>& tensors,
                     const std::string& name = kModelFile);
   SafetensorsWriter(const SafetensorsWriter&) = delete;
   SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;

@@ -47,22 +47,9 @@ bool is_passed_over(const std::string& name) {
          name == "dist-packages";
 }
 
-// python3.9 before python3.11: the number after the dot decides.
-int minor_version(const fs::path& folder) {
-  const std::string name = folder.filename().string();
-  constexpr std::string_view kStem = "python3.";
-  return name.starts_with(kStem) ? std::atoi(name.c_str() + kStem.size()) : -1;
-}
-
-bool holds_python_library(const fs::path& folder) {
-  std::error_code ignored;
-  return fs::is_regular_file(folder / "os.py", ignored);
-}
 }  // namespace
 
-std::vector<std::string> python_library_folders(const std::string& search_path,
-                                                const std::vector<std::string>& prefixes) {
-  std::vector<std::string> found;
+std::string python_library_folder(const std::string& search_path) {
   std::error_code error;
   std::stringstream folders(search_path);
   for (std::string folder; std::getline(folders, folder, ':');) {
@@ -70,20 +57,9 @@ std::vector<std::string> python_library_folders(const std::string& search_path,
     const fs::path program = fs::canonical(fs::path(folder) / "python3", error);
     if (error) continue;
     const fs::path library = program.parent_path().parent_path() / "lib" / program.filename();
-    if (holds_python_library(library)) found.push_back(library.string());
+    if (fs::is_regular_file(library / "os.py", error)) return library.string();
   }
-  for (const std::string& prefix : prefixes) {
-    std::vector<fs::path> versions;
-    for (fs::directory_iterator it(prefix, error), end; !error && it != end; it.increment(error)) {
-      if (minor_version(it->path()) >= 0 && holds_python_library(it->path()))
-        versions.push_back(it->path());
-    }
-    std::sort(versions.begin(), versions.end(), [](const fs::path& a, const fs::path& b) {
-      return minor_version(a) > minor_version(b);
-    });
-    for (const fs::path& version : versions) found.push_back(version.string());
-  }
-  return found;
+  return "";
 }
 
 Text::Text(Text&& other) noexcept
@@ -136,16 +112,13 @@ Text Text::open(const std::string& path) {
   Text text;
   if (path.empty()) {
     const char* search_path = std::getenv("PATH");
-    const auto folders = python_library_folders(search_path != nullptr ? search_path : "",
-                                                {"/usr/local/lib", "/usr/lib"});
-    if (folders.empty()) {
-      fail(Code::kNotFound, std::string("no Python standard library found beside python3 on PATH, "
-                                        "in /usr/local/lib or in /usr/lib; "
+    text.origin_ = python_library_folder(search_path != nullptr ? search_path : "");
+    if (text.origin_.empty()) {
+      fail(Code::kNotFound, std::string("no Python standard library found beside python3 on PATH; "
                                         "there is nothing to train on.") +
                                 kFix);
     }
-    text.origin_ = folders.front();
-    text.add_folder(folders.front(), true);
+    text.add_folder(text.origin_, true);
   } else {
     struct stat status {};
     if (::stat(path.c_str(), &status) != 0) {

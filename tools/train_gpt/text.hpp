@@ -55,8 +55,7 @@ class Text {
   mutable int descriptor_ = -1;
 };
 
-// Folders that hold the standard library of some Python 3, best first: of the python3 on
-// `search_path` (PATH's syntax), then under each of `prefixes`, newest version first.
-std::vector<std::string> python_library_folders(const std::string& search_path,
-                                                const std::vector<std::string>& prefixes);
+// The folder of the standard library of the python3 that `search_path` (PATH's syntax) finds first;
+// "": there is none.
+std::string python_library_folder(const std::string& search_path);
 }  // namespace train_gpt

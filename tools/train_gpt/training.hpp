@@ -18,7 +18,6 @@
 #include "headrace/trace.hpp"
 #include "options.hpp"
 #include "recipe.hpp"
-#include "safetensors.hpp"
 
 namespace train_gpt {
 class Progress;
@@ -58,7 +57,6 @@ struct TrainingSetup {
   const Options& options;
   const Recipe& recipe;
   const headrace::Settings& settings;
-  const SafetensorsReader* initial = nullptr;  // null: random
   Progress& progress;
 };
 

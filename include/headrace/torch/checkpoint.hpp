@@ -5,7 +5,18 @@
 // Reentrant: the second run and its own backward pass happen inside the node of the first, so the
 // group is bound from the one to the end of the other. State that does not pass through autograd is
 // restored for the second run: torch's generators (dropout) and autocast's settings, of the CPU and
-// of the parameters' place. Backward checks that the weights are the same.
+// of the parameters' place. Backward checks that the weights are the same. Example:
+//
+//   forward    y = checkpoint(g, f, x): f runs without gradients, with g bound. Autograd keeps x,
+//              and this call: f, where the generators stood, how often weights had changed.
+//   pass 7     reaches y's node. g is bound for it (Binding), and f runs again on a detached x.
+//   pass 8       begins within the node, over what f recorded. Gradients of g's parameters arrive,
+//                and count as 8's. No hold of 8's awaits them: the Binding has g to the end.
+//   end of 8     torch calls end_pass(8): it has nothing to let go.
+//   pass 7     the node ends: g is parked, and x's gradient goes on.
+//
+// So a parameter that is used in a checkpoint and outside of it gets two gradients from one loss,
+// one of 7 and one of 8: expect_repeated_gradients().
 #pragma once
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
@@ -27,7 +38,7 @@
 
 #include "headrace/torch/offload_core.hpp"
 #include "headrace/torch/random_state.hpp"
-#include "headrace/torch/tensor_slots.hpp"
+#include "headrace/torch/tensors.hpp"
 
 namespace headrace::torch::detail {
 struct Autocast {
@@ -56,25 +67,13 @@ struct Autocast {
   std::vector<OfDevice> devices;
   bool cache;
 };
-// Other settings for a scope.
-class AutocastScope {
- public:
-  AutocastScope(const Place& place, const Autocast& settings) : before_(place) { settings.set(); }
-  ~AutocastScope() { before_.set(); }
-  AutocastScope(const AutocastScope&) = delete;
-  AutocastScope& operator=(const AutocastScope&) = delete;
-
- private:
-  Autocast before_;
-};
 // torch's cache of weights that autocast has cast belongs to one graph: empty before and after a
 // scope.
 class OwnAutocastCache {
  public:
   explicit OwnAutocastCache(const Autocast& settings) : used_(settings.enabled()) { clear(); }
   ~OwnAutocastCache() { clear(); }
-  OwnAutocastCache(const OwnAutocastCache&) = delete;
-  OwnAutocastCache& operator=(const OwnAutocastCache&) = delete;
+  OwnAutocastCache& operator=(OwnAutocastCache&&) = delete;
 
  private:
   void clear() const {
@@ -101,7 +100,7 @@ class CheckpointedCall : public ::torch::CustomClassHolder {
   Tensors run_first(at::TensorList inputs) {
     Autocast settings = autocast_;
     settings.cache = false;  // a weight cast without gradients must not be found by others later
-    const AutocastScope autocast(place_, settings);
+    const Restored<Autocast> autocast(place_, settings);
     const std::vector<std::uint32_t> versions = versions_of(inputs);
     Tensors outputs = run(inputs);
     if (versions_of(inputs) != versions) {
@@ -130,10 +129,9 @@ class CheckpointedCall : public ::torch::CustomClassHolder {
     Tensors roots, into_them;
     {
       const at::AutoGradMode with_gradients(true);
-      const KeepRandomState keep(place_);
-      random_state_.set();
+      const Restored<RandomState> random_state(place_, random_state_);
       const OwnAutocastCache cache(autocast_);
-      const AutocastScope autocast(place_, autocast_);
+      const Restored<Autocast> autocast(place_, autocast_);
       const Tensors outputs = run(inputs);
       refuse_another_result(outputs.size(), gradients.size());
       for (std::size_t i = 0; i < outputs.size(); ++i) {
@@ -161,7 +159,7 @@ class CheckpointedCall : public ::torch::CustomClassHolder {
   std::vector<bool> trained() const {
     std::vector<bool> trained;
     for (const OffloadedParameter& parameter : std::as_const(*group_).parameters())
-      trained.push_back(parameter.tensor.requires_grad());
+      trained.push_back(parameter.tensor().requires_grad());
     return trained;
   }
   void refuse_what_it_cannot(const OffloadCore& core) const {
@@ -225,7 +223,7 @@ class CheckpointedCallOf final : public CheckpointedCall {
   // The defined tensors among the inputs; from here on autograd keeps them.
   Tensors take_inputs() {
     Tensors taken;
-    for_each_slot(inputs_, [&](at::Tensor& input) {
+    walk_tensors(inputs_, [&](at::Tensor& input) {
       given_.push_back(input.defined());
       if (input.defined()) taken.push_back(std::exchange(input, at::Tensor()));
     });
@@ -236,7 +234,7 @@ class CheckpointedCallOf final : public CheckpointedCall {
     Result result = std::move(*result_);
     result_.reset();
     auto next = outputs.begin();
-    for_each_slot(result, [&](at::Tensor& output) {
+    walk_tensors(result, [&](at::Tensor& output) {
       if (output.defined()) output = *next++;
     });
     return result;
@@ -247,12 +245,12 @@ class CheckpointedCallOf final : public CheckpointedCall {
     std::tuple<Inputs...> inputs = inputs_;
     auto next = given.begin();
     auto slot = given_.begin();
-    for_each_slot(inputs, [&](at::Tensor& input) {
+    walk_tensors(inputs, [&](at::Tensor& input) {
       if (*slot++) input = *next++;
     });
     Result result = std::apply(function_, inputs);
     Tensors outputs;
-    for_each_slot(result, [&](at::Tensor& output) {
+    walk_tensors(result, [&](at::Tensor& output) {
       if (output.defined()) outputs.push_back(output);
     });
     if (!at::GradMode::is_enabled()) result_ = std::move(result);  // the first run

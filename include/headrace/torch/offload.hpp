@@ -23,7 +23,8 @@
 // .grad(): gradients are the engine's once they have arrived. Code that looks for them itself
 //          (clip_grad_norm_, an optimizer) gets a c10::Error that says what to call instead.
 // Threads: one trainer thread at a time, and those that autograd starts for it. A call from a
-//          second one while the first is inside a call, or a backward pass on the CPU, is refused.
+//          second one while the first is inside a call, or a backward pass on the CPU, is refused,
+//          also close() and a scope's release(). interrupt() may come from any thread.
 // Errors:  headrace::Error, out of backward() too.
 // Memory:  a group whose parameters are not all used, or not all trained, holds its slot until
 //          the end of backward, or until another group needs it.
@@ -44,48 +45,19 @@
 #include <tuple>
 #include <type_traits>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "headrace/engine.hpp"
 #include "headrace/torch/checkpoint.hpp"
-#include "headrace/torch/modification.hpp"
+#include "headrace/torch/gathered_scopes.hpp"
 #include "headrace/torch/offload_core.hpp"
 #include "headrace/torch/random_state.hpp"
-#include "headrace/torch/read_scope.hpp"
-#include "headrace/torch/restore.hpp"
 #include "headrace/torch/tensors.hpp"
 
 namespace headrace::torch {
 namespace detail {
-template <class T>
-struct ModuleOf {};  // no module: a factory
-template <class T>
-requires std::is_base_of_v<::torch::detail::ModuleHolderIndicator, T>
-struct ModuleOf<T> {
-  using type = typename T::ContainedType;
-};
-template <class T>
-requires std::is_base_of_v<::torch::nn::Module, T>
-struct ModuleOf<std::shared_ptr<T>> {
-  using type = T;
-};
-template <class T>
-concept IsModule = requires {
-  typename ModuleOf<std::remove_cvref_t<T>>::type;
-};
-
-// The module type that `source` (a module, or a factory of one) gives.
-template <class T>
-struct SourceOf {
-  using type = typename ModuleOf<std::remove_cvref_t<std::invoke_result_t<T&>>>::type;
-};
-template <IsModule T>
-struct SourceOf<T> {
-  using type = typename ModuleOf<std::remove_cvref_t<T>>::type;
-};
-
 template <class M>
+requires std::is_base_of_v<::torch::nn::Module, M>
 const std::shared_ptr<M>& pointer_to(const std::shared_ptr<M>& module) {
   if (module) return module;
   throw Error(Code::kInvalidArgument,
@@ -96,6 +68,21 @@ template <class M>
 const std::shared_ptr<M>& pointer_to(const ::torch::nn::ModuleHolder<M>& module) {
   return pointer_to(module.ptr());
 }
+template <class T>
+concept IsModule = requires(const T& module) {
+  pointer_to(module);
+};
+// `source`: a module, or a factory of one.
+template <class T>
+auto module_of(T& source) {
+  if constexpr (IsModule<T>) {
+    return pointer_to(source);
+  } else {
+    return pointer_to(source());
+  }
+}
+template <class T>
+using ModuleOf = typename decltype(module_of(std::declval<T&>()))::element_type;
 }  // namespace detail
 
 // A handle on a group of an Offload, copied freely. It keeps the module, not the Offload.
@@ -136,25 +123,26 @@ enum class Access {
 //            values; all other masters, the moments, step counts and gradients stay.
 class GatheredModule {
  public:
-  // Ends the scope early. With kModify it writes back and throws what Engine::load() throws, or
-  // kWrongState for a parameter that has another type or shape now; then the scope is still open.
-  // The destructor does the same, but drops the changes where an exception passes through it. The
-  // next call of the Offload reports, by the group's name, what it could not write back.
+  // Ends the scope early. With kModify it writes back.
+  // Throws kWrongState in a second thread while the first computes, or, with kModify, for a
+  //         parameter that has another type or shape now; with kModify what Engine::load() throws.
+  //         The scope is still open then.
+  // The destructor does the same without throwing. It ends kRead in any thread, and drops changes
+  // where an exception passes through it. The next call of the Offload reports, by the group's
+  // name, the changes that it could not write back.
   void release() {
-    if (auto* changes = std::get_if<detail::Modification>(&held_)) return changes->write_back();
-    std::get<detail::ReadScope>(held_).release();
+    if (scope_) scope_->release();
   }
-  // Ends the scope without writing anything back.
+  // Ends the scope, in any thread, without writing anything back.
   void discard() noexcept {
-    if (auto* changes = std::get_if<detail::Modification>(&held_)) return changes->discard();
-    std::get<detail::ReadScope>(held_).release();
+    if (scope_) scope_->discard();
   }
 
  private:
   friend class Offload;
-  explicit GatheredModule(detail::ReadScope scope) : held_(std::move(scope)) {}
-  explicit GatheredModule(detail::Modification changes) : held_(std::move(changes)) {}
-  std::variant<detail::ReadScope, detail::Modification> held_;
+  explicit GatheredModule(std::unique_ptr<detail::GatheredScope> scope)
+      : scope_(std::move(scope)) {}
+  std::unique_ptr<detail::GatheredScope> scope_;
 };
 
 // How often a group was bound because an operator touched it outside of its calls.
@@ -191,7 +179,9 @@ class Offload {
   // add_group().
   using HyperparameterChoice =
       std::function<HyperparameterSetId(const std::string& full_name, const at::Tensor& parameter)>;
-  void choose_hyperparameters(HyperparameterChoice choice) { core().set_choice(std::move(choice)); }
+  void choose_hyperparameters(HyperparameterChoice choice) {
+    registration().choose_hyperparameters(std::move(choice));
+  }
   // The usual choice: parameters that `which` picks (by default those of fewer than two dimensions)
   // get `values`, the rest the default set. Returns the set, for Engine::set_hyperparameters().
   using ParameterTest =
@@ -218,27 +208,20 @@ class Offload {
   // memory without being the same tensor (both are named), kUnsupported for one that is not a
   // dense, row-major Float, BFloat16 or Half tensor in CPU memory, or where parameters are bound.
   template <class Source>
-  Group<typename detail::SourceOf<std::remove_cvref_t<Source>>::type> add_group(std::string name,
-                                                                                Source&& source) {
-    using M = typename detail::SourceOf<std::remove_cvref_t<Source>>::type;
+  Group<detail::ModuleOf<Source>> add_group(std::string name, Source&& source) {
+    using M = detail::ModuleOf<Source>;
     if constexpr (detail::IsModule<Source>) {
-      const std::shared_ptr<M>& module = detail::pointer_to<M>(source);
-      auto state = add(name, own_parameters(name, *module));
-      state->module = module;
-      core().buffers().add(state->name, *module);
-      return Group<M>(std::move(state));
+      return Group<M>(registration().add_module(std::move(name), detail::pointer_to(source)));
     } else {
       detail::NamedTensors tensors;
       {
-        const detail::KeepRandomState keep(core().place());
-        const auto product = source();
-        tensors = own_parameters(name, *detail::pointer_to<M>(product));
+        const detail::Restored<detail::RandomState> random_state(core().place());
+        tensors = registration().own_parameters(name, *detail::module_of(source));
       }
-      core().owners().refuse_owned(name, tensors);
-      auto state = core().add(std::move(name), tensors);
-      state->factory = [source = std::forward<Source>(source)]() mutable
-          -> std::shared_ptr<::torch::nn::Module> { return detail::pointer_to<M>(source()); };
-      return Group<M>(std::move(state));
+      return Group<M>(registration().add_factory(
+          std::move(name), tensors, [source = std::forward<Source>(source)]() mutable {
+            return std::shared_ptr<::torch::nn::Module>(detail::module_of(source));
+          }));
     }
   }
 
@@ -249,15 +232,8 @@ class Offload {
   // one of them is trained. A group named "" leaves the names as they are.
   using Rest = std::optional<Group<::torch::nn::Module>>;
   Rest add_rest(const ::torch::nn::Module& model, std::string name = "rest") {
-    detail::NamedTensors tensors = detail::parameters_of(model);
-    std::erase_if(tensors, [this](const auto& item) { return core().owners().owned(item.second); });
-    for (const auto& [parameter, tensor] : tensors) {
-      if (!tensor.requires_grad())
-        core().add_frozen_rest(detail::full_name(name, parameter), tensor);
-    }
-    std::erase_if(tensors, [](const auto& item) { return !item.second.requires_grad(); });
-    core().buffers().add(name, model);
-    return add_rest(std::move(tensors), std::move(name));
+    detail::NamedTensors rest = registration().take_rest(name, model);
+    return add_rest(std::move(rest), std::move(name));
   }
   template <class M>
   Rest add_rest(const ::torch::nn::ModuleHolder<M>& model, std::string name = "rest") {
@@ -266,10 +242,8 @@ class Offload {
   Rest add_rest(std::vector<std::pair<std::string, at::Tensor>> parameters,
                 std::string name = "rest") {
     if (parameters.empty()) return std::nullopt;
-    auto state = add(std::move(name), std::move(parameters));
-    state->always_bound = true;
-    engine().keep_bound(state->id);
-    return Group<::torch::nn::Module>(std::move(state));
+    return Group<::torch::nn::Module>(
+        registration().add_always_bound(std::move(name), std::move(parameters)));
   }
 
   // Parameters that modules of several groups register (tied embeddings, a shared projection). They
@@ -280,7 +254,7 @@ class Offload {
                   std::string name = "shared") {
     const detail::NamedTensors tensors = parameters;
     Rest group = add_rest(std::move(parameters), std::move(name));
-    core().owners().share(tensors);
+    registration().share(tensors);
     return group;
   }
 
@@ -292,7 +266,7 @@ class Offload {
   // own size.
   template <class M>
   void expect_repeated_gradients(const Group<M>& group) {
-    core().require_own(*group.state_);
+    registration().require_own(*group.state_);
     engine().expect_repeated_gradients(group.id());
   }
   void expect_repeated_gradients() {
@@ -307,11 +281,11 @@ class Offload {
   //   expect_no_gradients  never trained, whatever requires_grad says at freeze().
   template <class M>
   void expect_gradients(const Group<M>& group) {
-    core().expect_frozen(*group.state_, false);
+    registration().expect_frozen(*group.state_, false);
   }
   template <class M>
   void expect_no_gradients(const Group<M>& group) {
-    core().expect_frozen(*group.state_, true);
+    registration().expect_frozen(*group.state_, true);
   }
 
   // From freeze() to close(), binds the group first when an operator is about to read a parked
@@ -332,13 +306,13 @@ class Offload {
   // Order:   before freeze().
   // Throws kWrongState after freeze(), kUnsupported where torch does not report the arguments of
   //         operators.
-  void serve_on_demand() { core().serve_on_demand(); }
+  void serve_on_demand() { registration().serve_on_demand(); }
   // The groups that were served on demand, in the order they were added. Put their uses through the
   // group instead, where you can.
   std::vector<ServedOnDemand> served_on_demand() const {
     std::vector<ServedOnDemand> served;
     for (const auto& group : core().groups()) {
-      const std::uint64_t binds = core().touches(*group);
+      const std::uint64_t binds = core().bound().touches(*group);
       if (binds != 0) served.push_back({group->id, group->name, binds});
     }
     return served;
@@ -346,11 +320,20 @@ class Offload {
 
   // Plans and allocates (Engine::freeze), then moves the values group by group. From here on
   // parameters are offloaded.
+  // Throws  as Engine::freeze() does, or kInvalidArgument for a module that add_group() saw with
+  //         other parameters: nothing was moved, and the call may be repeated. After a later error,
+  //         such as a factory's own, moved groups have their values in the engine alone: every use
+  //         names that, and engine().store() has them.
   void freeze() { core().freeze(); }
 
   // ---- use ----
 
   // group.module()->forward(args...), with the parameters there for it and for its backward.
+  // Cost:   one Engine::gather() in forward and one in backward: nothing where the group lies in
+  //         memory that the device shares; else its bytes are read, most of them ahead.
+  // Throws  as Engine::gather() does, out of backward too; kWrongState for a group that is being
+  //         changed, after a write or a move of parameters behind the engine's back, and in a
+  //         second thread while the first computes.
   template <class M, class... Args>
   auto operator()(const Group<M>& group, Args&&... args) {
     return run(group, [&] { return group.module()->forward(std::forward<Args>(args)...); });
@@ -365,11 +348,11 @@ class Offload {
     if constexpr (std::is_void_v<std::invoke_result_t<F&>>) {
       function();
       binding.release();
-      core().throw_if_written();
+      core().writes().throw_if_written();
     } else {
       auto result = function();
       binding.release();
-      core().throw_if_written();
+      core().writes().throw_if_written();
       watch(group.state_, result);
       return result;
     }
@@ -406,7 +389,7 @@ class Offload {
         detail::checkpoint(core_, group.state_, std::decay_t<F>(std::forward<F>(function)),
                            std::decay_t<Inputs>(std::forward<Inputs>(inputs))...);
     binding.release();
-    core().throw_if_written();
+    core().writes().throw_if_written();
     return result;
   }
   template <class M, class... Inputs>
@@ -416,21 +399,29 @@ class Offload {
         std::forward<Inputs>(inputs)...);
   }
 
+  // The group's parameters with memory, wherever they are used, until the scope ends.
+  // Throws  as operator() does, and kWrongState for kModify while the group is in use.
   template <class M>
   [[nodiscard]] GatheredModule gathered(const Group<M>& group, Access access = Access::kRead) {
     const detail::Call call = begin();
     core().begin_call();
-    if (access == Access::kModify) return GatheredModule(detail::Modification(core_, group.state_));
-    return GatheredModule(detail::ReadScope(core_, group.state_));
+    if (access == Access::kModify)
+      return GatheredModule(std::make_unique<detail::Modification>(core_, group.state_));
+    return GatheredModule(std::make_unique<detail::ReadScope>(core_, group.state_));
   }
 
-  // Engine::step() over the gradients that arrived since the last one. Call it outside of
-  // gathered() scopes. A backward pass after it cannot use values that a forward pass saved before
-  // it: torch throws then.
+  // Engine::step() over the gradients that arrived since the last one, which are gone then.
+  // Order:  outside of gathered() scopes, forward and backward. A backward pass after it cannot use
+  //         values that a forward pass saved before it: torch throws then.
+  // Throws  as Engine::step() does; kWrongState where an exception ended a backward pass that had
+  //         brought gradients, where zero_grad() reset one that the engine has, or where a
+  //         parameter left its storage. Nothing was updated then, and the gradients are kept.
   StepResult step(const StepOptions& options) {
     const detail::Call call = begin();
     return core().step(options);
   }
+  // Drops what arrived since the last step, in .grad() too, and what a backward pass that ended in
+  // an exception left bound. Any thread may call it after such a pass.
   void discard_gradients() {
     const detail::Call call = begin(/*discards=*/true);
     core().discard_gradients();
@@ -442,7 +433,7 @@ class Offload {
   // has them: not parked, not in the plan, not in the engine's hashes. Save them beside the
   // weights.
   const std::vector<std::pair<std::string, at::Tensor>>& buffers() const {
-    return core().buffers().all();
+    return registration().buffers().all();
   }
 
   // Engine::interrupt(): from any thread and from a signal handler.
@@ -463,29 +454,17 @@ class Offload {
     const detail::Call call = begin();
     detail::restore(core_, limit_bytes);
   }
-  // Drains and frees. Modules remain, without values. Throws kWrongState while a gathered() scope
-  // is open.
-  void close() { core().close(); }
+  // Drains and frees. Modules remain, without values; a graph from before throws in backward.
+  // Calling it again does nothing.
+  // Throws  kWrongState while a gathered() scope is open, or in a second thread while the first
+  //         computes: the Offload goes on as before. It also throws, closed by then, to report a
+  //         write behind the engine's back that no call has reported.
+  void close() {
+    const detail::Call call = begin();
+    core().close();
+  }
 
  private:
-  detail::NamedTensors own_parameters(const std::string& name,
-                                      const ::torch::nn::Module& module) const {
-    detail::NamedTensors all = detail::parameters_of(module);
-    detail::NamedTensors own = core().owners().without_shared(all);
-    if (!own.empty() || all.empty()) return own;
-    throw Error(Code::kInvalidArgument,
-                detail::quoted_group(name) + " would be empty: add_shared() has '" + all[0].first +
-                    "' and all its other parameters, and keeps them bound. Leave the group out and "
-                    "call its module itself.");
-  }
-  std::shared_ptr<detail::OffloadedGroup> add(std::string name, detail::NamedTensors tensors) {
-    core().owners().refuse_owned(name, tensors);
-    auto state = core().add(std::move(name), tensors);
-    core().owners().own(state->name, tensors);
-    state->loose = std::move(tensors);
-    return state;
-  }
-
   template <class Result>
   void watch(const std::shared_ptr<detail::OffloadedGroup>& group, const Result& result) {
     if (!at::GradMode::is_enabled()) return;
@@ -498,7 +477,7 @@ class Offload {
           throw Error(Code::kWrongState, "backward reached " + detail::quoted_group(group->name) +
                                              " after its Offload was closed: its values are gone.");
         }
-        alive->backward_reached(*group);
+        alive->bound().reached(alive->usable(*group));
       });
     });
   }
@@ -514,6 +493,8 @@ class Offload {
                 "this Offload was moved from: it has no groups and no engine any more. Use the one "
                 "that it was moved to.");
   }
+
+  detail::Registration& registration() const { return core().registration(); }
 
   std::shared_ptr<detail::OffloadCore> core_;
 };

@@ -7,7 +7,17 @@
 // autograd saved of it) leads to its group. Operators that only make views need no values; torch
 // refuses one that would write to a parked parameter.
 //
-// When a group is bound and let go is decided in offload_core.hpp.
+// Example: two slots, and a backward pass that has touched groups a and c, a first. add(a.w, b.w):
+//
+//   before   a.w and b.w lie on storages in the table, which has their groups. hold_if_bound(a)
+//            comes first: a has a binding more. Then hold_on_demand(b): memory is out, and what has
+//            been bound for longest lets go. That would be a, but an operator uses it: c goes.
+//   add      reads both.
+//   after    ~GroupsInUse() releases both. The pass's own bindings keep a and b to its end.
+//
+// An operator that would write to b.w leaves b parked, and torch throws b's parked text.
+//
+// bound_groups.hpp decides when a group is bound and let go.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <ATen/core/function_schema.h>
@@ -26,7 +36,7 @@
 #include <utility>
 #include <vector>
 
-#include "headrace/torch/offloaded_group.hpp"
+#include "headrace/torch/bound_groups.hpp"
 
 namespace headrace::torch::detail {
 // The arguments of the operator that a callback sees. RecordFunction::inputs() does not serve where
@@ -99,28 +109,16 @@ inline ArgumentUse use_of(const c10::FunctionSchema& schema, std::size_t argumen
   return shape_only ? ArgumentUse::kNone : ArgumentUse::kRead;
 }
 
-// The owner of groups that are served. From any thread.
-class OnDemandServer {
- public:
-  virtual ~OnDemandServer() = default;
-  // One binding more of a group that is bound; false where it is parked.
-  virtual bool hold_if_bound(OffloadedGroup& group) noexcept = 0;
-  // Binds a parked group, and holds it. False where it could not: then its parked text says why.
-  virtual bool hold_on_demand(OffloadedGroup& group) noexcept = 0;
-  // Undoes one of the former.
-  virtual void let_go(OffloadedGroup& group) noexcept = 0;
-};
-
 // The groups that one operator uses, held until it has run; and the parked ones that it would write
 // to, which stay parked for as long, also for what it calls.
 class GroupsInUse final : public at::ObserverContext {
  public:
   struct Use {
-    std::shared_ptr<OnDemandServer> server;
+    std::shared_ptr<BoundGroups> server;
     OffloadedGroup* group;
   };
   ~GroupsInUse() override {
-    for (const Use& use : held_) use.server->let_go(*use.group);
+    for (const Use& use : held_) use.server->release(*use.group);
     refused().resize(refused().size() - refused_);
   }
   void add(Use use) { held_.push_back(std::move(use)); }
@@ -154,10 +152,10 @@ class OnDemandTable {
     return *table;
   }
 
-  void add(const std::weak_ptr<OnDemandServer>& server, OffloadedGroup& group) {
+  void add(const std::weak_ptr<BoundGroups>& server, OffloadedGroup& group) {
     const std::unique_lock lock(mutex_);
     for (const OffloadedParameter& parameter : group.parameters())
-      entries_.insert_or_assign(parameter.storage.key(), Entry{server, &group});
+      entries_.insert_or_assign(parameter.storage().key(), Entry{server, &group});
     if (!entries_.empty() && !callback_) {
       callback_ = at::addGlobalCallback(at::RecordFunctionCallback(&OnDemandTable::before_operator)
                                             .needsInputs(true)
@@ -172,7 +170,7 @@ class OnDemandTable {
 
  private:
   struct Entry {
-    std::weak_ptr<OnDemandServer> server;
+    std::weak_ptr<BoundGroups> server;
     OffloadedGroup* group;
   };
   struct Touched {
@@ -235,23 +233,5 @@ class OnDemandTable {
   mutable std::shared_mutex mutex_;
   std::unordered_map<const c10::StorageImpl*, Entry> entries_;
   std::optional<at::CallbackHandle> callback_;
-};
-
-// Entries of one Offload in the table, for as long as this lives.
-class OnDemandService {
- public:
-  OnDemandService(const std::weak_ptr<OnDemandServer>& server,
-                  std::vector<std::shared_ptr<OffloadedGroup>> groups)
-      : groups_(std::move(groups)) {
-    for (const auto& group : groups_) OnDemandTable::instance().add(server, *group);
-  }
-  ~OnDemandService() {
-    for (const auto& group : groups_) OnDemandTable::instance().remove(*group);
-  }
-  OnDemandService(const OnDemandService&) = delete;
-  OnDemandService& operator=(const OnDemandService&) = delete;
-
- private:
-  std::vector<std::shared_ptr<OffloadedGroup>> groups_;
 };
 }  // namespace headrace::torch::detail

@@ -34,15 +34,17 @@ class RandomState {
   std::vector<at::Tensor> states_;
 };
 
-// Puts the generators back to where they were.
-class KeepRandomState {
+// Sets a state of torch's for a scope, and puts back what was there before. A State's constructor
+// takes it down, its set() sets it.
+template <class State>
+class Restored {
  public:
-  explicit KeepRandomState(const Place& place) : state_(place) {}
-  ~KeepRandomState() { state_.set(); }
-  KeepRandomState(const KeepRandomState&) = delete;
-  KeepRandomState& operator=(const KeepRandomState&) = delete;
+  Restored(const Place& place, const State& meanwhile) : Restored(place) { meanwhile.set(); }
+  explicit Restored(const Place& place) : before_(place) {}
+  ~Restored() { before_.set(); }
+  Restored& operator=(Restored&&) = delete;
 
  private:
-  RandomState state_;
+  const State before_;
 };
 }  // namespace headrace::torch::detail

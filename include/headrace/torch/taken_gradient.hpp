@@ -6,7 +6,17 @@
 // clip_grad_norm_ would clip nothing and return 0, an optimizer would update nothing. So a tensor
 // of the gradient's shape and type stands there, without memory, and torch throws its text at any
 // read or write of it. torch adds the next gradient to .grad(), so a hook on the parameter takes
-// the stand-in away just before.
+// the stand-in away just before. Example: a parameter that two backward passes reach before a step.
+//
+//   pass 1   torch writes .grad() = g1. take_from() has g1 out, the engine takes it, mark_taken()
+//            puts the stand-in there.
+//   trainer  clip_grad_norm_() reads .grad(): the stand-in's text, which names step's max_norm.
+//   pass 2   the hook on the parameter runs first, sees the stand-in, and resets .grad(). torch
+//            writes g2 there, not a sum with the stand-in. take_from(), the engine adds g2.
+//   step()   forget(): the stand-in goes, and .grad() is undefined, as zero_grad() leaves it.
+//
+// zero_grad() between the passes takes the stand-in away without dropping g1. Then the hook finds
+// .grad() undefined although g1 was taken: was_reset(), and step() refuses instead of using g1.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/graph_task.h>

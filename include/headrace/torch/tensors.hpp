@@ -10,7 +10,6 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
-#include <cstddef>
 #include <optional>
 #include <ranges>
 #include <string_view>
@@ -32,32 +31,49 @@ concept TupleLike = requires {
 template <class T>
 concept HoldsNoTensor = std::is_arithmetic_v<T> || std::is_enum_v<T> || std::is_null_pointer_v<T> ||
     std::is_convertible_v<const T&, std::string_view>;
+
+// Calls see(tensor) for every tensor in `value`, in one order for values of one shape. Where
+// `value` is not const, see() may put another there; no types of the user's are known then.
+template <class T, class See>
+void walk_tensors(T& value, const See& see) {
+  constexpr bool kPlaces = !std::is_const_v<T>;
+  using V = std::remove_const_t<T>;
+  const auto deeper = [&see](auto& inner) { walk_tensors(inner, see); };
+  const auto read = [&see](const auto& inner) { walk_tensors(inner, see); };
+  if constexpr (kPlaces ? std::is_same_v<V, at::Tensor> : std::is_base_of_v<at::TensorBase, V>) {
+    see(value);
+  } else if constexpr (!kPlaces && requires { visit_tensors(value, read); }) {
+    visit_tensors(value, read);
+  } else if constexpr (HoldsNoTensor<V>) {
+    return;
+  } else if constexpr (kIsOptional<V>) {
+    if (value) deeper(*value);
+  } else if constexpr (TupleLike<V>) {
+    std::apply([&deeper](auto&... inner) { (deeper(inner), ...); }, value);
+  } else if constexpr (std::ranges::range<T>) {
+    if constexpr (!HoldsNoTensor<std::ranges::range_value_t<T>>) {
+      for (auto& inner : value) deeper(inner);
+    }
+  } else if constexpr (kPlaces) {
+    static_assert(
+        kUnknown<T>,
+        "headrace::torch checkpoints a block whose inputs and result are tensors, numbers, "
+        "strings, or optional, pair, tuple, array, vector or map of these. Capture any "
+        "other value in the function, and return its tensors in one of these.");
+  } else {
+    static_assert(
+        kUnknown<T>,
+        "headrace::torch cannot find the tensors in this result of a block, so it could "
+        "not bring the group's parameters back for its backward pass. Give the type an "
+        "overload `template <class See> void visit_tensors(const T& value, See&& see)` in "
+        "its own namespace that calls see() for every tensor in it.");
+  }
+}
 }  // namespace detail
 
 // Calls see(tensor) for every tensor in `value`.
 template <class T, class See>
 void for_each_tensor(const T& value, See&& see) {
-  const auto deeper = [&see](const auto& inner) { for_each_tensor(inner, see); };
-  if constexpr (std::is_base_of_v<at::TensorBase, T>) {
-    see(value);
-  } else if constexpr (requires { visit_tensors(value, deeper); }) {
-    visit_tensors(value, deeper);
-  } else if constexpr (detail::HoldsNoTensor<T>) {
-    return;
-  } else if constexpr (detail::kIsOptional<T>) {
-    if (value) deeper(*value);
-  } else if constexpr (detail::TupleLike<T>) {
-    std::apply([&deeper](const auto&... inner) { (deeper(inner), ...); }, value);
-  } else if constexpr (std::ranges::range<const T>) {
-    for (const auto& inner : value) deeper(inner);
-  } else {
-    static_assert(detail::kUnknown<T>,
-                  "headrace::torch cannot find the tensors in this result of a block, so it could "
-                  "not bring the "
-                  "group's parameters back for its backward pass. Give the type an overload "
-                  "`template <class See> void visit_tensors(const T& value, See&& see)` in its own "
-                  "namespace that "
-                  "calls see() for every tensor in it.");
-  }
+  detail::walk_tensors(value, see);
 }
 }  // namespace headrace::torch

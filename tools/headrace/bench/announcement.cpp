@@ -23,8 +23,7 @@ bool any_writes(const BenchOptions& options) {
 
 std::uint64_t largest_unit(const BenchOptions& options) {
   std::uint64_t unit = 0;
-  for (const Workload& w : options.workloads)
-    unit = std::max(unit, std::max(w.block_bytes, w.record_bytes) * w.jobs);
+  for (const Workload& w : options.workloads) unit = std::max(unit, w.block_bytes * w.jobs);
   return unit;
 }
 
@@ -46,7 +45,7 @@ void add_sharing_warnings(Measurement& measurement) {
 
 // What can be known beforehand: one round, and fio's starts for it.
 void check_time(const BenchOptions& options) {
-  if (options.sustained || options.as_fio) return;
+  if (options.as_fio) return;
   const auto needed = [&](std::uint32_t rounds) {
     return least_seconds(options.workloads, rounds, options.compare_fio);
   };
@@ -71,7 +70,7 @@ void check_workloads(const BenchOptions& options) {
       throw Fault{path + " is no directory, and several drives are measured through files",
                   "Name directories, or that one alone"};
     for (const Workload& workload : options.workloads) {
-      if (writes(workload.pattern) || workload.mover == Mover::kEngine)
+      if (writes(workload.pattern))
         throw Fault{fmt::format("{} is no directory, so it is only read, and {} is to be measured",
                                 path, text_of(workload)),
                     "Give --rw read,randread, or name a directory on the drive"};
@@ -81,7 +80,7 @@ void check_workloads(const BenchOptions& options) {
     throw Fault{"--compare fio measures one drive at a time, and several were named",
                 "Name one directory"};
   if (largest_unit(options) * 2 > options.file_bytes)
-    throw Fault{fmt::format("--size {} holds fewer than two blocks (or records) of {} per job",
+    throw Fault{fmt::format("--size {} holds fewer than two blocks of {} per job",
                             base::format_bytes(options.file_bytes),
                             base::format_bytes(largest_unit(options))),
                 "Give a larger --size or a smaller --bs"};
@@ -89,11 +88,9 @@ void check_workloads(const BenchOptions& options) {
   if (!any_writes(options) && options.file_bytes <= options.most_written_bytes) return;
   const std::uint64_t rounds = std::min<std::uint64_t>(options.rounds, 6);
   const std::uint64_t least =
-      options.file_bytes +
-      (options.sustained
-           ? 0
-           : least_written_bytes(options.workloads, static_cast<std::uint32_t>(rounds),
-                                 options.compare_fio));
+      options.file_bytes + least_written_bytes(options.workloads,
+                                               static_cast<std::uint32_t>(rounds),
+                                               options.compare_fio);
   if (least > options.most_written_bytes)
     throw Fault{
         fmt::format("{} rounds of these workloads write at least {} per drive, the file of "

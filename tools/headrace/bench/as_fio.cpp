@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 #include <string_view>
 
 #include "base/error_text.hpp"
@@ -93,9 +92,8 @@ const JsonOrigin kOrigin{"fio's output", "its sample is missing",
                          "Run what headrace bench --as-fio prints to see what fio says, or leave "
                          "out --compare fio"};
 
-template <class Number>
-Number key_number(const std::string& key, const JsonFields& fields) {
-  Number value = 0;
+std::uint64_t key_number(const std::string& key, const JsonFields& fields) {
+  std::uint64_t value = 0;
   const char* const end = key.data() + key.size();
   if (std::from_chars(key.data(), end, value).ptr != end)
     fields.refuse("has the key '" + key + "', which is no number");
@@ -111,7 +109,7 @@ LatencyHistogram latency_of_bins(const JsonFields& bins, std::uint64_t least, st
   std::vector<std::pair<std::uint64_t, std::uint64_t>> counts;
   for (const auto& [key, count] : bins.json().items()) {
     const std::uint64_t times = bins.whole(key.c_str());
-    if (times > 0) counts.emplace_back(key_number<std::uint64_t>(key, bins), times);
+    if (times > 0) counts.emplace_back(key_number(key, bins), times);
   }
   std::ranges::sort(counts);
   LatencyHistogram histogram;
@@ -128,30 +126,10 @@ LatencyHistogram latency_of_bins(const JsonFields& bins, std::uint64_t least, st
   return histogram;
 }
 
-// As many requests at each percentile as lie between it and the one before.
-LatencyHistogram latency_of_percentiles(const JsonFields& latency, std::uint64_t most) {
-  const auto count = static_cast<double>(latency.whole("N"));
-  LatencyHistogram histogram;
-  if (latency.has("percentile")) {
-    const JsonFields percentiles = latency.at("percentile");
-    for (const auto& [key, value] : percentiles.json().items()) {
-      const auto below = static_cast<std::uint64_t>(
-          std::floor(key_number<double>(key, percentiles) / 100 * count));
-      if (below <= histogram.count()) continue;
-      add_times(histogram, std::min(percentiles.whole(key.c_str()), most),
-                below - histogram.count());
-    }
-  }
-  if (histogram.count() < latency.whole("N"))
-    add_times(histogram, most, latency.whole("N") - histogram.count());
-  return histogram;
-}
-
 LatencyHistogram latency_of(const JsonFields& latency) {
   if (latency.whole("N") == 0) return {};
   const std::uint64_t least = latency.whole("min"), most = latency.whole("max");
   if (least > most) latency.refuse("has a min above its max");
-  if (!latency.has("bins")) return latency_of_percentiles(latency, most);
   const JsonFields bins = latency.at("bins");
   if (!bins.json().is_object()) bins.refuse("is no object");
   return latency_of_bins(bins, least, most);

@@ -29,7 +29,7 @@ std::string fio_command(const Workload& workload, const std::string& path, std::
 // fio's answer. Throws Error kIo where it failed or printed anything else; `errors` is its stderr.
 Json fio_json(const std::string& output, const std::string& errors, int exit_code);
 // Seconds are of fio's own clock, which counts milliseconds; CPU seconds are those of its jobs
-// alone. Latencies are fio's "clat"; in full of json+, else as its percentiles tell. Throws Error
-// kIo where the job failed or moved nothing, kInvalidArgument where a field is missing.
+// alone. Latencies are fio's "clat", in full, by the bins of json+. Throws Error kIo where the job
+// failed or moved nothing, kInvalidArgument where a field is missing.
 TimedSample sample_of_fio(const Json& output, std::uint32_t round);
 }  // namespace headrace::tools

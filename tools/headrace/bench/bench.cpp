@@ -4,215 +4,67 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <cmath>
-#include <memory>
 #include <string_view>
 
-#include "base/units.hpp"
 #include "bench/announcement.hpp"
 #include "bench/as_fio.hpp"
+#include "bench/drive_run.hpp"
 #include "bench/figure_doubts.hpp"
 #include "bench/fio.hpp"
 #include "bench/nothing_measured.hpp"
 #include "bench/options.hpp"
-#include "bench/report_format.hpp"
 #include "bench/report_json.hpp"
 #include "bench/report_text.hpp"
 #include "bench/rounds.hpp"
-#include "bench/runner.hpp"
-#include "bench/sustained.hpp"
-#include "bench/thresholds.hpp"
 #include "bench_copy/bench_copy.hpp"
 #include "bench_optimizer/bench_optimizer.hpp"
 #include "command_line/report_file.hpp"
-#include "program/engine_words.hpp"
 #include "program/failing.hpp"
 #include "program/output.hpp"
-#include "program/progress.hpp"
-#include "program/signals.hpp"
 
 namespace headrace::tools {
 namespace {
-constexpr std::uint32_t kLeastRounds = 1;  // below it a run has measured nothing
+void take_rounds(DriveRun& run, Measurement& measurement) {
+  const BenchOptions& options = run.options();
+  // Reading all of it at the end takes about as long as writing it did.
+  const double layout_seconds = run.lay_out();
+  RoundsOptions rounds;
+  rounds.rounds = options.rounds;
+  rounds.until = options.until;
+  rounds.other_seconds = run.watch().seconds() + layout_seconds;
+  rounds.most_seconds = options.most_seconds - rounds.other_seconds;
+  rounds.most_written_bytes =
+      options.most_written_bytes - std::min(options.most_written_bytes, options.file_bytes);
+  rounds.compare_fio = options.compare_fio;
+  const auto show = [&](std::uint32_t round, const std::string& what, double share) {
+    run.line().show(fmt::format("{:3.0f} %  {}, {}, at most {:.0f} s left", 100 * share,
+                                round_text(round), what, rounds.most_seconds * (1 - share)));
+  };
+  Rounds(run.runner(), measurement, options.workloads, rounds, show).run();
+}
 
-// The whole of one run.
-class Bench {
- public:
-  Bench(BenchOptions options, std::vector<Threshold> thresholds, Measurement measurement)
-      : options_(std::move(options)),
-        thresholds_(std::move(thresholds)),
-        measurement_(std::move(measurement)) {}
-
-  int run() {
-    if (options_.compare_fio) measurement_.fio_version = fio_version();
-    fit_to_drives(options_, measurement_.warnings);
-    const RunnerOptions runner_options = options_for_runner();
-    runner_ = std::make_unique<Runner>(runner_options);
-    for (const auto& target : runner_->targets()) measurement_.drives.push_back(target->facts());
-    add_drive_warnings(measurement_);
-    print_to(out(), "{}", head_text(measurement_));
-    tell("{}", announcement(options_));
-    measure();
-    return report();
-  }
-
- private:
+int measure(const BenchOptions& options, Measurement measurement) {
   // Stdout is for people, unless a document goes there.
-  std::FILE* out() const { return options_.json == "-" ? stderr : stdout; }
-
-  RunnerOptions options_for_runner() const {
-    RunnerOptions runner;
-    runner.paths = options_.paths;
-    runner.file_bytes = options_.file_bytes;
-    for (const Workload& workload : options_.workloads) {
-      runner.in_flight_bytes =
-          std::max(runner.in_flight_bytes, in_flight_bytes(workload, options_.paths.size()));
-    }
-    runner.cpus = options_.cpus;
-    runner.load_threads = options_.load_threads;
-    runner.verify = options_.verify;
-    runner.log = [this](LogLevel, std::string_view text) {
-      measurement_log_.push_back(without_settings(std::string(text)));
-    };
-    return runner;
-  }
-
-  void measure() {
-    ProgressLine line;
-    const Stopwatch all;
-    const bool writable = !measurement_.drives[0].read_only;
-    double layout_seconds = 0;
-    if (writable) {
-      const std::uint64_t size = options_.file_bytes * options_.paths.size();
-      layout_seconds =
-          runner_
-              ->lay_out([&](std::uint64_t bytes) {
-                line.show(fmt::format("writing the file: {} of {}", base::format_bytes(bytes),
-                                      base::format_bytes(size)));
-              })
-              .seconds;
-    }
-    // Reading all of it at the end takes about as long as writing it did.
-    const double other_seconds = all.seconds() + layout_seconds;
-    check_time_left(other_seconds);
-    options_.sustained ? take_sustained(line, other_seconds) : take_rounds(line, other_seconds);
-    if (writable) {
-      runner_->verify_all([&](std::uint64_t bytes) {
-        line.show("comparing every byte: " + base::format_bytes(bytes));
-      });
-    }
-    line.clear();
-    measurement_.verification = runner_->verification();
-    measurement_.written_bytes = runner_->written_bytes();
-    measurement_.seconds = all.seconds();
-    add_queue_notes();
-    for (std::string& text :
-         figure_doubts(measurement_, options_.until.value_or(kResolvedHalfWidth)))
-      measurement_.warnings.push_back(std::move(text));
-    for (std::string& text : measurement_log_) measurement_.warnings.push_back(std::move(text));
-  }
-
-  double least_measured_seconds() const {
-    return options_.sustained
-               ? static_cast<double>(options_.workloads.size())
-               : least_seconds(options_.workloads, kLeastRounds, options_.compare_fio);
-  }
-
-  void check_time_left(double other_seconds) const {
-    const double least = least_measured_seconds();
-    if (other_seconds + least <= options_.most_seconds) return;
-    const double six = options_.sustained
-                           ? 60 * least
-                           : least_seconds(options_.workloads, 6, options_.compare_fio);
-    throw NothingMeasured(fmt::format(
-        "writing the file of {} and reading it back take {} s of the --runtime of {:.0f} s, which "
-        "is too little for the rest; nothing was measured, and the files are gone. Give --runtime "
-        "{:.0f}s, or a smaller --size",
-        base::format_bytes(options_.file_bytes), three_digits(other_seconds), options_.most_seconds,
-        std::ceil(1.2 * other_seconds + 1.2 * six)));
-  }
-
-  void take_rounds(ProgressLine& line, double other_seconds) {
-    RoundsOptions rounds;
-    rounds.rounds = options_.rounds;
-    rounds.until = options_.until;
-    rounds.most_seconds = options_.most_seconds - other_seconds;
-    rounds.other_seconds = other_seconds;
-    rounds.most_written_bytes =
-        options_.most_written_bytes - std::min(options_.most_written_bytes, options_.file_bytes);
-    rounds.compare_fio = options_.compare_fio;
-    Rounds(*runner_, measurement_, options_.workloads, rounds,
-           [&](std::uint32_t round, const std::string& what, double share) {
-             const std::string where =
-                 round == 0 ? std::string("warming up") : fmt::format("round {}", round);
-             const double left = rounds.most_seconds * (1 - share);
-             line.show(fmt::format("{:3.0f} %  {}, {}, at most {:.0f} s left", 100 * share, where,
-                                   what, left));
-           })
-        .run();
-  }
-
-  void take_sustained(ProgressLine& line, double other_seconds) {
-    const double seconds =
-        (options_.most_seconds - other_seconds) / static_cast<double>(options_.workloads.size());
-    const std::uint64_t left =
-        options_.most_written_bytes - std::min(options_.most_written_bytes, options_.file_bytes);
-    for (const Workload& workload : options_.workloads) {
-      const SustainedLimits limits{.seconds = seconds, .bytes = left / options_.workloads.size()};
-      take_long(*runner_, measurement_, workload, limits, [&](std::uint64_t bytes, double passed) {
-        line.show(fmt::format("{}: {} in {:.0f} of at most {:.0f} s", text_of(workload),
-                              base::format_bytes(bytes), passed, seconds));
-      });
-    }
-    measurement_.rounds = 1;
-  }
-
-  // Said once, whichever workload it came up in.
-  void add_queue_notes() {
-    if (!runner_->queue_notes().empty()) measurement_.warnings.push_back(runner_->queue_notes());
-  }
-
-  int report() {
-    const Required required = judge(thresholds_, measurement_);
-    print_to(out(), "{}", result_text(measurement_, thresholds_.empty() ? nullptr : &required));
-    if (!options_.json.empty())
-      command_line::write_report(options_.json, dump(to_json(measurement_, &required)));
-    if (measurement_.verification.mismatches > 0) {
-      tell(
-          "{}: data read back differ from what was written, at {} places; the drive, "
-          "its driver or memory damages data; do not train on it before it is found. First: {}\n",
-          kBenchName, measurement_.verification.mismatches,
-          measurement_.verification.first_mismatch);
-      return kFailed;
-    }
-    return required.all_met() ? kDone : kMissed;
-  }
-
-  BenchOptions options_;
-  std::vector<Threshold> thresholds_;
-  Measurement measurement_;
-  mutable std::vector<std::string> measurement_log_;
-  std::unique_ptr<Runner> runner_;
-};
+  std::FILE* const out = options.json == "-" ? stderr : stdout;
+  if (options.compare_fio) measurement.fio_version = fio_version();
+  DriveRun run(options, measurement);
+  run.announce(out);
+  take_rounds(run, measurement);
+  run.finish();
+  for (std::string& text : figure_doubts(measurement, options.until.value_or(kResolvedHalfWidth)))
+    measurement.warnings.push_back(std::move(text));
+  print_to(out, "{}", result_text(measurement));
+  command_line::write_report(options.json, dump(to_json(measurement)));
+  return tell_of_damage(kBenchName, measurement.verification) ? kFailed : kDone;
+}
 
 void print_fio_commands(const BenchOptions& options) {
   for (const std::string& path : options.paths) {
     const std::string file = is_writable_target(path) ? path + "/fio.data" : path;
     for (const Workload& workload : options.workloads) {
-      if (workload.mover != Mover::kQueue) continue;
       print("{}\n", fio_command(workload, file, 0, options.file_bytes));
     }
   }
-}
-
-// Refused before anything is written. Throws command_line::Fault, Error.
-std::vector<Threshold> check(const BenchOptions& options) {
-  command_line::check_report_target(options.json);
-  std::vector<Threshold> thresholds;
-  if (!options.require.empty()) thresholds = parse_thresholds(options.require);
-  check_measured(thresholds, options.workloads);
-  check_workloads(options);
-  return thresholds;
 }
 
 // Lacks what was asked for by name: a queue, or fio.
@@ -231,13 +83,13 @@ int bench(int argc, const char* const* argv) {
   return run_with_bench_options(argc, argv, [&](const BenchOptions& options) {
     const Failing failing(kBenchName, options.json);
     try {
-      const std::vector<Threshold> thresholds = check(options);
+      command_line::check_report_target(options.json);
+      check_workloads(options);
       if (options.as_fio) {
         print_fio_commands(options);
         return int{kDone};
       }
-      return Bench(options, thresholds, Measurement{begin_measurement(kBenchName, argc, argv)})
-          .run();
+      return measure(options, Measurement{begin_measurement(kBenchName, argc, argv)});
     } catch (const NothingMeasured& nothing) {
       return failing.fail(kFailed, NothingMeasured::kCode, nothing.what());
     } catch (const Error& error) {

@@ -1,23 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/crew.hpp"
 
-#include <pthread.h>
-#include <sched.h>
+#include <chrono>
 
 namespace headrace::tools {
 namespace {
 constexpr std::chrono::milliseconds kBetweenLooks{100};
-
-void run_on(int cpu) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(static_cast<unsigned>(cpu), &set);
-  ::pthread_setaffinity_np(::pthread_self(), sizeof set, &set);  // the options were checked
-}
-
-double seconds_between(BenchClock::time_point from, BenchClock::time_point to) {
-  return std::chrono::duration<double>(to - from).count();
-}
 }  // namespace
 
 Crew::Crew(std::vector<Job>& jobs)
@@ -31,7 +19,6 @@ Crew::Crew(std::vector<Job>& jobs)
 Crew::~Crew() { end(); }
 
 void Crew::serve(Job& job) {
-  if (job.cpu >= 0) run_on(job.cpu);
   std::unique_ptr<Lane> lane;
   try {
     lane = std::make_unique<Lane>(job.lane);
@@ -43,7 +30,7 @@ void Crew::serve(Job& job) {
   }
   made_.arrive_and_wait();
   try {
-    if (!abandoned_) job.result = lane->run(job.counters);
+    if (!abandoned_) job.result = lane->run(job.moved_bytes);
   } catch (...) {
     job.error = std::current_exception();
   }
@@ -60,35 +47,15 @@ void Crew::begin() {
   made_.arrive_and_wait();
 }
 
-std::uint64_t Crew::moved(std::atomic<std::uint64_t> LaneCounters::*which) const {
-  std::uint64_t sum = 0;
-  for (const Job& job : jobs_) sum += (job.counters.*which).load(std::memory_order_relaxed);
-  return sum;
-}
-
-std::vector<Second> Crew::watch(bool per_second, const Shown& shown) {
-  const BenchClock::time_point began = BenchClock::now();
-  BenchClock::time_point slice = began;
-  std::uint64_t read = 0, written = 0;  // when the slice began
-  std::vector<Second> seconds;
+void Crew::watch(const Shown& shown) {
   std::unique_lock lock(mutex_);
   for (bool ended = false; !ended;) {
     ended = changed_.wait_for(lock, kBetweenLooks, [this] { return running_ == 0; });
-    const std::uint64_t read_now = moved(&LaneCounters::read_bytes);
-    const std::uint64_t written_now = moved(&LaneCounters::written_bytes);
-    if (shown) shown(read_now + written_now);
-    const BenchClock::time_point now = BenchClock::now();
-    // A last slice too short to say anything is left out.
-    if (!per_second || seconds_between(slice, now) < 1) continue;
-    seconds.push_back({.at_seconds = seconds_between(began, now),
-                       .seconds = seconds_between(slice, now),
-                       .read_bytes = read_now - read,
-                       .written_bytes = written_now - written});
-    slice = now;
-    read = read_now;
-    written = written_now;
+    if (!shown) continue;
+    std::uint64_t moved = 0;
+    for (const Job& job : jobs_) moved += job.moved_bytes.load(std::memory_order_relaxed);
+    shown(moved);
   }
-  return seconds;
 }
 
 void Crew::end() {

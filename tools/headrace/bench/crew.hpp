@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "bench/lane.hpp"
-#include "bench/measurement.hpp"
 
 namespace headrace::tools {
 // Told now and then how many bytes a sample has moved; may be empty.
@@ -21,8 +20,7 @@ using Shown = std::function<void(std::uint64_t bytes)>;
 struct Job {
   LaneOptions lane;
   std::size_t drive = 0;
-  int cpu = -1;  // that its thread runs on; -1: any
-  LaneCounters counters;
+  std::atomic<std::uint64_t> moved_bytes{0};  // so far
   LaneResult result;
   std::string queue_text, queue_notes;
   std::exception_ptr error;
@@ -39,14 +37,13 @@ class Crew {
 
   // Once every lane is made. Where one could not be, none runs.
   void begin();
-  // Returns when the last request of all has completed, with what was moved in each second.
-  std::vector<Second> watch(bool per_second, const Shown& shown);
+  // Returns when the last request of all has completed.
+  void watch(const Shown& shown);
   // Lets the threads take their queues down.
   void end();
 
  private:
   void serve(Job& job);
-  std::uint64_t moved(std::atomic<std::uint64_t> LaneCounters::*which) const;
 
   std::vector<Job>& jobs_;
   std::barrier<> made_, ended_;

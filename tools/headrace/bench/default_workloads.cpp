@@ -22,7 +22,7 @@ class Set {
     if (shape.block_bytes * shape.depth * axes_.jobs > kMostInFlight) return;
     put({.pattern = pattern, .block_bytes = shape.block_bytes, .depth = shape.depth});
   }
-  // With each queue and batch asked for, and their twins.
+  // With each queue and batch asked for, and unregistered if asked for.
   void put(Workload workload) {
     workload.jobs = axes_.jobs;
     const Settings defaults;
@@ -43,25 +43,17 @@ class Set {
   }
   void push(const Workload& workload) {
     workloads_.push_back(workload);
-    if (axes_.also_unregistered) {
-      workloads_.push_back(workload);
-      workloads_.back().register_buffers = false;
-    }
-    if (axes_.also_engine && !is_random(workload.pattern)) {
-      workloads_.push_back(workload);
-      Workload& twin = workloads_.back();
-      twin.mover = Mover::kEngine;
-      twin.jobs = 1;
-      // A tile's record of AdamW with split masters at the default tile, in whole blocks.
-      twin.record_bytes = base::align_up(10 * base::kMiB, workload.block_bytes);
-    }
+    if (!axes_.also_unregistered) return;
+    workloads_.push_back(workload);
+    workloads_.back().register_buffers = false;
   }
 
   const Axes& axes_;
   std::vector<Workload> workloads_;
 };
 
-std::vector<Workload> combinations(const Axes& axes, const std::vector<Pattern>& usual) {
+std::vector<Workload> combinations(const Axes& axes) {
+  const std::vector<Pattern> usual{Pattern::kRead, Pattern::kWrite, Pattern::kMixed};
   const Settings defaults;
   const auto or_else = [](const auto& given, auto otherwise) {
     return given.empty() ? decltype(otherwise)(std::move(otherwise)) : given;
@@ -78,14 +70,13 @@ std::vector<Workload> combinations(const Axes& axes, const std::vector<Pattern>&
 }
 }  // namespace
 
-std::vector<Workload> workloads_of(const Axes& axes, Effort effort) {
+std::vector<Workload> workloads_of(const Axes& axes, bool quick) {
   const bool given = !axes.patterns.empty() || !axes.blocks.empty() || !axes.depths.empty() ||
                      !axes.queues.empty() || !axes.batches.empty();
-  if (effort == Effort::kSustained) return combinations(axes, {Pattern::kWrite});
-  if (given) return combinations(axes, {Pattern::kRead, Pattern::kWrite, Pattern::kMixed});
+  if (given) return combinations(axes);
   const std::uint64_t k = base::kKiB, m = base::kMiB;
   Set set(axes);
-  if (effort == Effort::kQuick) {
+  if (quick) {
     set.add(Pattern::kRead, {m, 16});
     for (const Pattern pattern : {Pattern::kRead, Pattern::kWrite, Pattern::kMixed})
       set.add(pattern, {4 * m, 4});

@@ -17,13 +17,10 @@ struct Axes {
   IoQueueKind queue = IoQueueKind::kAuto;  // where none was given
   std::uint32_t jobs = 1;
   bool also_unregistered = false;
-  bool also_engine = false;
 };
-
-enum class Effort : std::uint8_t { kUsual, kQuick, kSustained };
 
 // With a list given: all combinations, those not given at the engine's defaults. Else reads over
 // block sizes and depths, which wear nothing, and writes and rw at a few of them. More than 128 MiB
 // in flight per drive is left out of the default set.
-std::vector<Workload> workloads_of(const Axes& axes, Effort effort);
+std::vector<Workload> workloads_of(const Axes& axes, bool quick);
 }  // namespace headrace::tools

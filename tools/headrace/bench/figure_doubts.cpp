@@ -7,7 +7,6 @@
 #include <cmath>
 
 #include "base/units.hpp"
-#include "bench/report_format.hpp"
 
 namespace headrace::tools {
 namespace {
@@ -15,9 +14,6 @@ constexpr double kUnsettled = 0.2;        // half-width, of the median
 constexpr double kOtherMix = 0.05;        // between two sides' read shares
 constexpr double kLongestAdvice = 86400;  // seconds; what needs more is not resolved by waiting
 constexpr std::size_t kBoundedFrom = 6;
-// Drives' caches hold up to tens of GB, and a fall is told from five seconds on either side.
-constexpr std::uint64_t kLeastLongBytes = 32 * base::kGiB;
-constexpr double kLeastLongSeconds = 10;
 
 using Texts = std::vector<std::string>;
 
@@ -96,22 +92,6 @@ void doubt_comparisons(const Measurement& m, double wanted_half_width, Texts& te
   texts.push_back(text);
 }
 
-void doubt_stretches(const Measurement& m, Texts& texts) {
-  for (const Cell& cell : m.cells) {
-    if (!is_long(cell)) continue;
-    const Sample& sample = cell.samples[0];
-    const bool writing = writes(cell.workload.pattern);
-    if (sample.seconds >= kLeastLongSeconds &&
-        (!writing || sample.written_bytes >= kLeastLongBytes))
-      continue;
-    texts.push_back(fmt::format(
-        "{}: {}{} s say little of a drive's cache, which may hold tens of GB; give a longer "
-        "--runtime{}",
-        text_of(cell.workload),
-        writing ? base::format_bytes(sample.written_bytes) + " written in " : std::string(),
-        three_digits(sample.seconds), writing ? " and more --max-write" : ""));
-  }
-}
 }  // namespace
 
 std::vector<std::string> figure_doubts(const Measurement& measurement, double wanted_half_width) {
@@ -119,7 +99,6 @@ std::vector<std::string> figure_doubts(const Measurement& measurement, double wa
   doubt_intervals(measurement, texts);
   doubt_mixes(measurement, texts);
   doubt_comparisons(measurement, wanted_half_width, texts);
-  doubt_stretches(measurement, texts);
   return texts;
 }
 }  // namespace headrace::tools

@@ -8,8 +8,7 @@
 
 namespace headrace::tools {
 // A warning each, once for all the rows it holds for: intervals that did not settle, comparisons
-// that are unresolved or whose sides read different shares, long stretches too short to find a
-// cache's end.
+// that are unresolved or whose sides read different shares.
 //   wanted_half_width  of comparisons, a share (--until)
 std::vector<std::string> figure_doubts(const Measurement& measurement, double wanted_half_width);
 }  // namespace headrace::tools

@@ -55,8 +55,8 @@ Lane::Lane(const LaneOptions& options)
   }
 }
 
-LaneResult Lane::run(LaneCounters& counters) {
-  counters_ = &counters;
+LaneResult Lane::run(std::atomic<std::uint64_t>& moved) {
+  moved_ = &moved;
   result_.began = last_completion_ = BenchClock::now();
   for (Slot& slot : slots_) start(slot, result_.began);
   while (under_way_ > 0) {
@@ -164,11 +164,16 @@ void Lane::completed(Slot& slot, BenchClock::time_point now) {
   }
 }
 
+// A block more, of one of the result's directions.
+void Lane::count(std::uint64_t& direction) {
+  direction += options_.workload.block_bytes;
+  moved_->store(result_.read_bytes + result_.written_bytes, std::memory_order_relaxed);
+}
+
 void Lane::block_read(Slot& slot, BenchClock::time_point now) {
   result_.read_latency.add(nanoseconds_between(slot.submitted, now));
   ++result_.reads;
-  result_.read_bytes += options_.workload.block_bytes;
-  counters_->read_bytes.store(result_.read_bytes, std::memory_order_relaxed);
+  count(result_.read_bytes);
   compare(slot);
   if (writes(options_.workload.pattern) && !error_) {
     submit(slot, swap::IoKind::kWrite, now);
@@ -183,8 +188,7 @@ void Lane::block_written(Slot& slot, BenchClock::time_point now) {
                                options_.generation);
   result_.write_latency.add(nanoseconds_between(slot.submitted, now));
   ++result_.writes;
-  result_.written_bytes += options_.workload.block_bytes;
-  counters_->written_bytes.store(result_.written_bytes, std::memory_order_relaxed);
+  count(result_.written_bytes);
   --under_way_;
   start(slot, now);
 }

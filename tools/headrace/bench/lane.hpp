@@ -45,11 +45,6 @@ struct LaneOptions {
   std::span<const std::span<std::byte>> buffers;  // that both lie in: registered where possible
 };
 
-// What a lane has moved so far; read by others while it runs.
-struct LaneCounters {
-  std::atomic<std::uint64_t> read_bytes{0}, written_bytes{0};
-};
-
 struct LaneResult {
   BenchClock::time_point began, ended;  // first request submitted, last one completed
   std::uint64_t read_bytes = 0, written_bytes = 0, reads = 0, writes = 0;
@@ -65,7 +60,8 @@ class Lane {
   // Throws headrace::Error kIo naming file, offset and what came; kInterrupted after a signal. No
   // request is under way then.
   // kIoStalled: the kernel may write to the memory for ever.
-  LaneResult run(LaneCounters& counters);
+  //   moved  told how many bytes it has read and written so far
+  LaneResult run(std::atomic<std::uint64_t>& moved);
 
   const std::string& queue_text() const noexcept { return queue_text_; }
   const std::string& queue_notes() const noexcept { return queue_notes_; }
@@ -87,6 +83,7 @@ class Lane {
   void completed(Slot& slot, BenchClock::time_point now);
   void block_read(Slot& slot, BenchClock::time_point now);
   void block_written(Slot& slot, BenchClock::time_point now);
+  void count(std::uint64_t& direction);
   void compare(const Slot& slot);
   void compare_page(const Slot& slot, std::uint64_t page_of_block, bool whole);
   void flush();
@@ -103,7 +100,7 @@ class Lane {
   std::uint32_t under_way_ = 0;
   BenchClock::time_point last_completion_;
   std::exception_ptr error_;
-  LaneCounters* counters_ = nullptr;
+  std::atomic<std::uint64_t>* moved_ = nullptr;
   LaneResult result_;
 };
 }  // namespace headrace::tools

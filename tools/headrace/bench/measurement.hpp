@@ -13,14 +13,6 @@
 #include "measure/statistics.hpp"
 
 namespace headrace::tools {
-// One second of a long sample.
-struct Second {
-  double at_seconds = 0;  // since its start, of the slice's end
-  double seconds = 0;     // its length
-  std::uint64_t read_bytes = 0, written_bytes = 0;
-  double rate() const { return static_cast<double>(read_bytes + written_bytes) / seconds; }  // B/s
-};
-
 // One uninterrupted stretch of one workload.
 struct Sample {
   std::uint32_t round = 0;
@@ -29,7 +21,6 @@ struct Sample {
   std::uint64_t read_bytes = 0, written_bytes = 0;
   std::uint64_t reads = 0, writes = 0;          // requests
   std::vector<std::uint64_t> drive_bytes = {};  // moved, per drive; empty for fio
-  std::vector<Second> seconds_of = {};          // --sustained only
 
   std::uint64_t bytes() const { return read_bytes + written_bytes; }
   double bytes_per_second() const { return static_cast<double>(bytes()) / seconds; }
@@ -58,11 +49,6 @@ struct Cell {
   LatencyHistogram latency() const;  // of reads and writes
 };
 
-// One long stretch, second by second (--sustained): a figure, and no rounds of it.
-inline bool is_long(const Cell& cell) {
-  return cell.samples.size() == 1 && !cell.samples[0].seconds_of.empty();
-}
-
 // A place that was measured.
 struct MeasuredDrive {
   std::string path;         // as given
@@ -72,14 +58,6 @@ struct MeasuredDrive {
   bool memory_backed = false;
   bool read_only = false;  // a block device or a file of the user's: nothing is written
   std::uint64_t file_bytes = 0;
-};
-
-// Where throughput fell for good: the drive's cache was full.
-struct CacheCliff {
-  std::string workload;
-  double at_seconds = 0;
-  std::uint64_t after_bytes = 0;  // written since the sample's start
-  double before = 0, after = 0;   // bytes per second, medians
 };
 
 struct Verification {
@@ -102,12 +80,10 @@ struct Measurement : MeasuredOn {
   std::vector<MeasuredDrive> drives = {};
   std::vector<Cell> cells = {};
   std::vector<Comparison> comparisons = {};
-  std::vector<CacheCliff> cliffs = {};
   Verification verification = {};
   std::uint64_t written_bytes = 0;  // in all, the layout included
   double seconds = 0;               // in all
   std::uint32_t rounds = 0;
-  std::vector<Held> held = {};   // by this process after each round, or each long sample
   std::string fio_version = {};  // "": not compared
 };
 

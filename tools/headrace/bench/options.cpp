@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/options.hpp"
 
-#include <sched.h>
-
 #include <algorithm>
 
 #include "base/units.hpp"
 #include "bench/default_workloads.hpp"
 #include "command_line/command_line.hpp"
 #include "command_line/quantities.hpp"
-#include "platform/proc_files.hpp"
 #include "program/io_queue_names.hpp"
 #include "program/subcommand.hpp"
 
@@ -30,21 +27,16 @@ constexpr const char* kFooter =
     "--rw, --bs,\n--iodepth, --queue and --batch a default set is measured.\n`headrace bench "
     "optimizer` measures the update on the CPU, `headrace bench copy` copies between host and "
     "GPU.\n"
-    "--require takes read, write, randread, randwrite, rw (GB/s), p50, p99, p99.9, max (ms, us, "
-    "s), "
-    "iops (k, M)\nand cpu (s/GB). Of throughput and iops the best workload is judged, of latencies "
-    "and cpu the recommended\none (of reads, else of rw, else of writes).\n"
     "\nExit codes: 0 done, 1 the run failed or data differed, 2 refused before it started, 3 a "
     "named "
-    "queue or fio\nis not available, 4 a --require was missed, 128 + n ended by signal n.\n";
+    "queue or fio\nis not available, 128 + n ended by signal n.\n";
 
 // As given; empty: not.
 struct Words {
   std::string patterns, blocks, depths, queues, batches, size, runtime, most_written, rounds, until,
-      cpus, verify, compare;
+      verify, compare;
   std::uint32_t jobs = 1;
-  std::uint32_t numa_node = ~0u;
-  bool quick = false, engine = false, unregistered = false;
+  bool quick = false, unregistered = false;
 };
 
 void add_what(CLI::App& app, BenchOptions& o, Words& w) {
@@ -72,37 +64,23 @@ void add_what(CLI::App& app, BenchOptions& o, Words& w) {
                            "Threads per drive, each with a part of the file")
       ->group(group)
       ->default_str("1");
-  app.add_flag("--engine", w.engine, "Also the engine's own path: records through its conductor")
-      ->group(group);
   app.add_option("--compare", w.compare, "Also run fio with the same work, in the same rounds")
       ->group(group)
       ->type_name("fio");
-  list("--cpus", w.cpus, "CPUs that the threads run on: 0-3,8");
-  command_line::add_number(app, "--numa-node", w.numa_node, {0, 1023},
-                           "Run the threads on all CPUs of this node")
-      ->group(group);
-  command_line::add_number(app, "--with-update-load", o.load_threads, {1, 1024},
-                           "Threads that update optimizer state in memory at the same time")
-      ->group(group);
 }
 
-void add_how_much(CLI::App& app, BenchOptions& o, Words& w) {
+void add_how_much(CLI::App& app, Words& w) {
   const char* group = "How much";
   const auto text = [&](const char* name, const char* type, std::string& to, const char* help) {
     app.add_option(name, to, help)->group(group)->type_name(type);
   };
-  text("--size", "SIZE", w.size, "Size of the file per drive [1G; --quick 512M; --sustained 16G]");
-  text("--runtime", "TIME", w.runtime,
-       "At most this long in all [60s; --quick 10s; --sustained 5m]");
-  text("--max-write", "SIZE", w.most_written,
-       "Write at most this much per drive [8G; --quick 4G; --sustained 64G]");
+  text("--size", "SIZE", w.size, "Size of the file per drive [1G; --quick 512M]");
+  text("--runtime", "TIME", w.runtime, "At most this long in all [60s; --quick 10s]");
+  text("--max-write", "SIZE", w.most_written, "Write at most this much per drive [8G; --quick 4G]");
   text("--rounds", "N", w.rounds,
        "Rounds, after one to warm up; 0: as many as the time allows [6; --until 40]");
   text("--until", "SHARE", w.until, "End early once each interval is within this, e.g. 3%");
   app.add_flag("--quick", w.quick, "A first look in 10 s")->group(group);
-  app.add_flag("--sustained", o.sustained,
-               "One long run per pattern, second by second, beyond the drive's cache")
-      ->group(group);
   text("--verify", "HOW", w.verify,
        "stamps: a few pages per block, every byte at the end; whole: every byte of every read "
        "[stamps]");
@@ -114,11 +92,33 @@ void add_results(CLI::App& app, BenchOptions& o) {
       ->group(group)
       ->type_name("FILE");
   command_line::add_replaced(app, "--report", page_of_json());
-  app.add_option("--require", o.require, "Exit with 4 unless met: read=6GB/s,write=4GB/s,p99=20ms")
-      ->group(group)
-      ->type_name("LIST");
   app.add_flag("--as-fio", o.as_fio, "Print fio's commands for the same work; measure nothing")
       ->group(group);
+}
+
+// Options that are no more; each says what does the same.
+void add_replaced_options(CLI::App& app) {
+  using command_line::add_replaced;
+  using command_line::add_replaced_flag;
+  add_replaced_flag(app, "--engine",
+                    {"--engine: the engine's own path is measured by a program of its own",
+                     "Run update_bench --nvme DIRECTORY: an update beside the same records raw"});
+  add_replaced_flag(app, "--sustained",
+                    {"--sustained: where a drive's cache ends is seen in rounds over a long time",
+                     "Give --rw write --size 16G --rounds 0 --runtime 5m --max-write 64G --json "
+                     "FILE; the job's samples are the rounds in their order"});
+  add_replaced(app, "--require",
+               {"--require: a report is judged by whoever reads it",
+                "Give --json - and pipe it to jq -e '.ceiling_bytes_per_second.read >= 6e9'"});
+  add_replaced(app, "--with-update-load",
+               {"--with-update-load: the update is measured by a subcommand of its own",
+                "Run `headrace bench optimizer` beside this program"});
+  add_replaced(app, "--cpus",
+               {"--cpus: which CPUs a program runs on is said where it is started",
+                "Run taskset -c LIST headrace bench ..."});
+  add_replaced(app, "--numa-node",
+               {"--numa-node: which CPUs a program runs on is said where it is started",
+                "Run numactl --cpunodebind=NODE headrace bench ..."});
 }
 
 template <class T, class To>
@@ -157,63 +157,23 @@ Axes axes_of(const Words& w) {
   axes.queue = queue_of_environment();
   axes.jobs = w.jobs;
   axes.also_unregistered = w.unregistered;
-  axes.also_engine = w.engine;
   return axes;
 }
 
-// "0-3,8".
-std::vector<int> cpus_of(const char* name, const std::string& words) {
-  std::vector<int> cpus;
-  for (const std::string& word : to_list(name, words)) {
-    const std::size_t dash = word.find('-', 1);
-    const auto cpu = [&](const std::string& digits) {
-      return static_cast<int>(command_line::to_whole(name, digits, {0, CPU_SETSIZE - 1}));
-    };
-    const int first = cpu(word.substr(0, dash));
-    const int last = dash == std::string::npos ? first : cpu(word.substr(dash + 1));
-    if (last < first)
-      throw Fault{
-          std::string(name) + " " + word + " ends before it begins",
-          "Give the lower number first: " + std::to_string(last) + "-" + std::to_string(first)};
-    for (int i = first; i <= last; ++i) cpus.push_back(i);
-  }
-  cpu_set_t allowed;
-  if (cpus.empty() || ::sched_getaffinity(0, sizeof allowed, &allowed) != 0) return cpus;
-  for (const int cpu : cpus) {
-    if (!CPU_ISSET(static_cast<unsigned>(cpu), &allowed))
-      throw Fault{std::string(name) + ": this process may not run on CPU " + std::to_string(cpu),
-                  "See `headrace doctor` for those it may"};
-  }
-  return cpus;
-}
-
-std::vector<int> cpus_of_node(std::uint32_t node) {
-  const std::string path = "/sys/devices/system/node/node" + std::to_string(node) + "/cpulist";
-  std::string list = platform::read_text(path).value_or("");
-  list.erase(std::ranges::remove_if(list, [](unsigned char c) { return c <= ' '; }).begin(),
-             list.end());
-  if (list.empty())
-    throw Fault{"--numa-node " + std::to_string(node) + ": there is no " + path,
-                "Name a node that has CPUs, or leave it out"};
-  return cpus_of("--numa-node", list);
-}
-
 void take_amounts(BenchOptions& o, const Words& w) {
-  const auto otherwise = [&](auto usual, auto quick, auto sustained) {
-    return o.sustained ? sustained : w.quick ? quick : usual;
-  };
+  const auto otherwise = [&](auto usual, auto quick) { return w.quick ? quick : usual; };
   const auto bytes = [](const char* name, const std::string& word, std::uint64_t least) {
     return command_line::to_bytes(name, word, {least, std::uint64_t{1} << 50});
   };
   o.file_bytes_given = !w.size.empty();
   o.file_bytes = w.size.empty()
-                     ? otherwise(base::kGiB, base::kGiB / 2, 16 * base::kGiB)
+                     ? otherwise(base::kGiB, base::kGiB / 2)
                      : base::align_up(bytes("--size", w.size, 64 * base::kMiB), base::kHugePage);
   o.most_written_bytes = w.most_written.empty()
-                             ? otherwise(8 * base::kGiB, 4 * base::kGiB, 64 * base::kGiB)
+                             ? otherwise(8 * base::kGiB, 4 * base::kGiB)
                              : bytes("--max-write", w.most_written, 64 * base::kMiB);
   o.most_seconds = w.runtime.empty()
-                       ? otherwise(60.0, 10.0, 300.0)
+                       ? otherwise(60.0, 10.0)
                        : command_line::to_seconds("--runtime", w.runtime, {1, 86400.0 * 30});
   if (!w.rounds.empty())
     o.rounds =
@@ -225,26 +185,13 @@ void take_amounts(BenchOptions& o, const Words& w) {
 
 void finish(BenchOptions& o, const Words& w) {
   if (o.paths.empty()) o.paths = {"."};
-  if (w.quick && o.sustained)
-    throw Fault{"--quick and --sustained do not go together: one is short, the other long",
-                "Give one of them; --runtime and --max-write limit either"};
   take_amounts(o, w);
   if (!w.verify.empty())
     o.verify = command_line::to_choice<Verify>(
         "--verify", w.verify, {{"stamps", Verify::kStamps}, {"whole", Verify::kWhole}});
   if (!w.compare.empty())
     o.compare_fio = command_line::to_choice<bool>("--compare", w.compare, {{"fio", true}});
-  if (!w.cpus.empty() && w.numa_node != ~0u)
-    throw Fault{"--cpus and --numa-node both say where threads run", "Give one of them"};
-  if (!w.cpus.empty()) o.cpus = cpus_of("--cpus", w.cpus);
-  if (w.numa_node != ~0u) o.cpus = cpus_of_node(w.numa_node);
-  const Effort effort = o.sustained ? Effort::kSustained
-                        : w.quick   ? Effort::kQuick
-                                    : Effort::kUsual;
-  o.workloads = workloads_of(axes_of(w), effort);
-  if (o.sustained && o.compare_fio)
-    throw Fault{"--sustained and --compare fio do not go together",
-                "Compare in short rounds, then measure the long stretch alone"};
+  o.workloads = workloads_of(axes_of(w), w.quick);
 }
 }  // namespace
 
@@ -266,8 +213,9 @@ int run_with_bench_options(int argc, const char* const* argv,
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   add_what(app, options, words);
   app.get_option("PATH")->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  add_how_much(app, options, words);
+  add_how_much(app, words);
   add_results(app, options);
+  add_replaced_options(app);
   return run_subcommand({.program = kBenchName,
                          .nothing_done = "nothing was measured",
                          .app = app,

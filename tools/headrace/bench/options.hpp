@@ -15,7 +15,7 @@ inline constexpr const char* kBenchName = "headrace bench";  // in usage, errors
 
 struct BenchOptions {
   std::vector<std::string> paths;   // one per drive; default: the current directory
-  std::vector<Workload> workloads;  // of Mover::kQueue and kEngine, each once
+  std::vector<Workload> workloads;  // of Mover::kQueue, each once
   std::uint64_t file_bytes = 0;     // per drive
   bool file_bytes_given = false;
   double most_seconds = 60;                       // of all of it
@@ -23,11 +23,7 @@ struct BenchOptions {
   std::uint32_t rounds = 6;                       // at least six bound a median with 95 %
   std::optional<double> until;  // ... or until every interval's half-width is within this
   bool compare_fio = false;
-  bool sustained = false;  // one long sample per workload, second by second
   Verify verify = Verify::kStamps;
-  std::vector<int> cpus;
-  std::uint32_t load_threads = 0;
-  std::string require;  // as given
   std::string json;     // target; "": none
   bool as_fio = false;  // print fio's commands and measure nothing
 };

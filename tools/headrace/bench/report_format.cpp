@@ -3,10 +3,32 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+
 #include "base/units.hpp"
 #include "program/report_parts.hpp"
 
 namespace headrace::tools {
+namespace {
+constexpr std::size_t kMostColumns = 100;
+}  // namespace
+
+std::string wrapped(const std::string& first, const std::string& text, std::size_t indent) {
+  std::string lines, line = first;
+  std::size_t words_in_line = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find(' ', at), text.size());
+    if (words_in_line > 0 && line.size() + 1 + (end - at) > kMostColumns) {
+      lines += line + "\n";
+      line = std::string(indent, ' ');
+      words_in_line = 0;
+    }
+    line += (words_in_line++ > 0 ? " " : "") + text.substr(at, end - at);
+    at = end + 1;
+  }
+  return lines + line + "\n";
+}
+
 double iops_of(const Cell& cell) {
   std::vector<double> values;
   for (const Sample& sample : cell.samples)
@@ -34,21 +56,6 @@ std::string verdict_text(const Comparison& comparison) {
 
 std::string cpu_ratio_text(const Comparison& comparison) {
   return comparison.cpu_ratio ? three_digits(comparison.cpu_ratio->median) : "-";
-}
-
-std::string no_cliff_text(const Cell& cell) {
-  const Sample& sample = cell.samples[0];
-  const bool writing = writes(cell.workload.pattern);
-  return fmt::format("{}: no lasting fall within {} s and {:.1f} GB {}", text_of(cell.workload),
-                     three_digits(sample.seconds),
-                     static_cast<double>(writing ? sample.written_bytes : sample.read_bytes) / 1e9,
-                     writing ? "written" : "read");
-}
-
-std::string cliff_text(const CacheCliff& cliff) {
-  return fmt::format("throughput fell for good after {} s and {} written, from {} to {}",
-                     three_digits(cliff.at_seconds), base::format_bytes(cliff.after_bytes),
-                     gb_text(cliff.before), gb_text(cliff.after));
 }
 
 std::string verification_text(const Verification& verification) {

@@ -8,6 +8,8 @@
 #include "measure/figures.hpp"
 
 namespace headrace::tools {
+// `text` after `first`, broken at spaces; what follows the first line begins with `indent` spaces.
+std::string wrapped(const std::string& first, const std::string& text, std::size_t indent);
 // What `share` of all requests took at most, in ms; "-" where fewer than one lies beyond it: 99 %
 // take a hundred requests, 99.9 % a thousand.
 std::string quantile_text(const LatencyHistogram& latency, double share);
@@ -21,10 +23,6 @@ double share_of_ceiling(const Cell& cell, const Ceiling& ceiling);
 std::string verdict_text(const Comparison& comparison);
 // "-" where there is none.
 std::string cpu_ratio_text(const Comparison& comparison);
-// Of a long stretch: "write 1M x 16: no lasting fall within 4.01 s and 5.2 GB written".
-std::string no_cliff_text(const Cell& cell);
-// "throughput fell for good after 12.3 s and 34.5 GiB written, from 5.2 GB/s to 1.1 GB/s".
-std::string cliff_text(const CacheCliff& cliff);
 // "verified: ..." or "MISMATCH: ...", without a line feed.
 std::string verification_text(const Verification& verification);
 std::string drive_text(const MeasuredDrive& drive);  // after its path

@@ -8,8 +8,8 @@
 
 #include "bench/as_fio.hpp"
 #include "bench/options.hpp"
-#include "bench/recommendation.hpp"
 #include "bench/report_format.hpp"
+#include "measure/figures.hpp"
 #include "program/io_queue_names.hpp"
 #include "program/report_parts.hpp"
 
@@ -17,16 +17,6 @@ namespace headrace::tools {
 namespace {
 constexpr std::array kPercentiles{1.0,  5.0,  10.0, 20.0, 30.0, 40.0, 50.0,  60.0, 70.0,
                                   80.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95, 99.99};
-constexpr std::array kMovers{std::pair{"headrace", Mover::kQueue},
-                             std::pair{"engine", Mover::kEngine}, std::pair{"fio", Mover::kFio}};
-
-template <class Names, class Value>
-const char* name_in(const Names& names, Value value) {
-  for (const auto& [name, known] : names) {
-    if (known == value) return name;
-  }
-  return "";
-}
 
 Json latency_json(const LatencyHistogram& latency) {
   Json json = {{"min", latency.min_ns()},
@@ -66,9 +56,8 @@ Json workload_json(const Workload& workload) {
           {"submit_batch", workload.submit_batch},
           {"register_buffers", workload.register_buffers},
           {"queue", name_of(workload.queue)},
-          {"mover", name_in(kMovers, workload.mover)},
-          {"fio_engine", workload.fio_engine},
-          {"record_bytes", workload.record_bytes}};
+          {"mover", workload.mover == Mover::kFio ? "fio" : "headrace"},
+          {"fio_engine", workload.fio_engine}};
 }
 
 Json options_json(const Workload& workload) {
@@ -92,12 +81,6 @@ Json sample_json(const Sample& sample) {
                {"reads", sample.reads},
                {"writes", sample.writes}};
   if (!sample.drive_bytes.empty()) json["drive_bytes"] = sample.drive_bytes;
-  for (const Second& second : sample.seconds_of) {
-    json["seconds_of"].push_back({{"at_seconds", second.at_seconds},
-                                  {"seconds", second.seconds},
-                                  {"read_bytes", second.read_bytes},
-                                  {"written_bytes", second.written_bytes}});
-  }
   return json;
 }
 
@@ -119,20 +102,6 @@ Json cell_json(const Cell& cell, const Ceiling& ceiling) {
   return json;
 }
 
-Json drives_json(const std::vector<MeasuredDrive>& drives) {
-  Json json = Json::array();
-  for (const MeasuredDrive& drive : drives) {
-    json.push_back({{"path", drive.path},
-                    {"file_system", drive.file_system},
-                    {"model", drive.model},
-                    {"direct", drive.direct},
-                    {"memory_backed", drive.memory_backed},
-                    {"read_only", drive.read_only},
-                    {"file_bytes", drive.file_bytes}});
-  }
-  return json;
-}
-
 Json comparisons_json(const Measurement& measurement) {
   Json json = Json::array();
   for (const Comparison& comparison : measurement.comparisons) {
@@ -149,50 +118,6 @@ Json comparisons_json(const Measurement& measurement) {
   return json;
 }
 
-Json held_json(const Held& held) {
-  return {{"memory_bytes", held.memory_bytes},
-          {"open_files", held.open_files},
-          {"threads", held.threads}};
-}
-
-Json cliffs_json(const Measurement& measurement) {
-  Json json = Json::array();
-  for (const CacheCliff& cliff : measurement.cliffs) {
-    json.push_back({{"jobname", cliff.workload},
-                    {"at_seconds", cliff.at_seconds},
-                    {"after_bytes", cliff.after_bytes},
-                    {"before_bytes_per_second", cliff.before},
-                    {"after_bytes_per_second", cliff.after}});
-  }
-  return json;
-}
-
-Json required_json(const Required& required) {
-  Json json = Json::array();
-  for (const Judged& judged : required.judged) {
-    Json line = {{"requirement", judged.requirement.text},
-                 {"name", judged.requirement.name},
-                 {"bound", judged.requirement.bound},
-                 {"met", judged.met},
-                 {"found", nullptr},
-                 {"cell", nullptr}};
-    if (judged.measured) {
-      line["found"] = judged.found;
-      line["cell"] = judged.cell;
-    }
-    json.push_back(std::move(line));
-  }
-  return json;
-}
-
-Json recommended_json(const Measurement& measurement) {
-  const auto recommendation = recommendation_of(measurement);
-  if (!recommendation) return nullptr;
-  return {{"jobname", text_of(measurement.cells[recommendation->cell].workload)},
-          {"settings", recommendation->settings},
-          {"notes", recommendation->notes}};
-}
-
 // Per pattern of which the raw queue was measured, the index of the job that is recommended.
 Json recommended_jobs_json(const Measurement& measurement) {
   Json json = Json::object();
@@ -205,12 +130,29 @@ Json recommended_jobs_json(const Measurement& measurement) {
 }
 }  // namespace
 
-Json to_json(const Measurement& measurement, const Required* required) {
-  Json json = document(kBenchName);
-  json["command"] = measurement.command;
-  json["date"] = measurement.date;
-  json["machine"] = to_object(measurement.machine);
-  json["build"] = to_object(measurement.build);
+Json drives_json(const std::vector<MeasuredDrive>& drives) {
+  Json json = Json::array();
+  for (const MeasuredDrive& drive : drives) {
+    json.push_back({{"path", drive.path},
+                    {"file_system", drive.file_system},
+                    {"model", drive.model},
+                    {"direct", drive.direct},
+                    {"memory_backed", drive.memory_backed},
+                    {"read_only", drive.read_only},
+                    {"file_bytes", drive.file_bytes}});
+  }
+  return json;
+}
+
+Json verification_json(const Verification& verification) {
+  return {{"pages", verification.pages},
+          {"stamps", verification.stamps},
+          {"mismatches", verification.mismatches},
+          {"first_mismatch", verification.first_mismatch}};
+}
+
+Json to_json(const Measurement& measurement) {
+  Json json = document(kBenchName, measurement);
   json["drives"] = drives_json(measurement.drives);
   json["fio version"] = measurement.fio_version;
   json["rounds"] = measurement.rounds;
@@ -219,25 +161,12 @@ Json to_json(const Measurement& measurement, const Required* required) {
   const Ceiling ceiling = ceiling_of(measurement);
   json["ceiling_bytes_per_second"] = {
       {"read", ceiling.read}, {"write", ceiling.write}, {"rw", ceiling.mixed}};
-  if (!measurement.held.empty()) {
-    json["held"] = {{"after_first_round", held_json(measurement.held.front())},
-                    {"after_last_round", held_json(measurement.held.back())},
-                    {"most", held_json(most_of(measurement.held))}};
-  }
   json["jobs"] = Json::array();
   for (const Cell& cell : measurement.cells) json["jobs"].push_back(cell_json(cell, ceiling));
   json["comparisons"] = comparisons_json(measurement);
-  json["cache_cliffs"] = cliffs_json(measurement);
-  json["verification"] = {{"pages", measurement.verification.pages},
-                          {"stamps", measurement.verification.stamps},
-                          {"mismatches", measurement.verification.mismatches},
-                          {"first_mismatch", measurement.verification.first_mismatch}};
-  json["thresholds"] = required == nullptr ? Json::array() : required_json(*required);
+  json["verification"] = verification_json(measurement.verification);
   json["recommended_jobs"] = recommended_jobs_json(measurement);
-  json["recommended"] = recommended_json(measurement);
-  if (json["recommended"].is_null()) json["not_recommended"] = no_recommendation_text(measurement);
   json["warnings"] = measurement.warnings;
   return json;
 }
-
 }  // namespace headrace::tools

@@ -7,31 +7,14 @@
 #include <tuple>
 
 #include "base/units.hpp"
-#include "bench/recommendation.hpp"
 #include "bench/report_format.hpp"
 #include "program/report_parts.hpp"
 
 namespace headrace::tools {
 namespace {
-constexpr std::size_t kColumns = 100;
-constexpr double kSoakSeconds = 60;  // a run's; what a shorter one holds says nothing of growth
-
-// `text` after `first`, broken at spaces; what follows the first line begins with `indent` spaces.
-std::string wrapped(const std::string& first, const std::string& text, std::size_t indent) {
-  std::string lines, line = first;
-  std::size_t words_in_line = 0;
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t end = std::min(text.find(' ', at), text.size());
-    if (words_in_line > 0 && line.size() + 1 + (end - at) > kColumns) {
-      lines += line + "\n";
-      line = std::string(indent, ' ');
-      words_in_line = 0;
-    }
-    line += (words_in_line++ > 0 ? " " : "") + text.substr(at, end - at);
-    at = end + 1;
-  }
-  return lines + line + "\n";
-}
+constexpr const char* kSettingsBy =
+    "Settings for an engine on this drive: `headrace tune` finds them, and proves them against the "
+    "defaults.";
 
 // What one table has in common; in the order in which they are printed.
 auto table_key(const Workload& w) {
@@ -52,10 +35,7 @@ std::string table_title(Workload workload) {
          (mixed ? ": GB/s and IOPS count what is read and what is written" : "");
 }
 
-// A long stretch has none, and no interval either.
-bool has_few_rounds(const Cell& cell) {
-  return !cell.samples.empty() && !is_long(cell) && !cell.rate().bounded;
-}
+bool has_few_rounds(const Cell& cell) { return !cell.samples.empty() && !cell.rate().bounded; }
 
 std::string row_text(const Cell& cell, const Ceiling& ceiling) {
   const Workload& workload = cell.workload;
@@ -67,10 +47,10 @@ std::string row_text(const Cell& cell, const Ceiling& ceiling) {
   const LatencyHistogram latency = cell.latency();
   return begin + fmt::format("{:>6}{} {:<15}{:>8}{:>7}{:>7}{:>7}{:>6}{:>9}{:>5.0f}%\n",
                              three_digits(rate.median / 1e9), has_few_rounds(cell) ? "*" : " ",
-                             is_long(cell) ? "" : interval_text(rate, 1e9),
-                             three_digits(iops_of(cell)), ms_text(latency.quantile_ns(0.5)),
-                             quantile_text(latency, 0.99), quantile_text(latency, 0.999),
-                             ms_text(latency.max_ns()), three_digits(cell.cpu_per_gb().median),
+                             interval_text(rate, 1e9), three_digits(iops_of(cell)),
+                             ms_text(latency.quantile_ns(0.5)), quantile_text(latency, 0.99),
+                             quantile_text(latency, 0.999), ms_text(latency.max_ns()),
+                             three_digits(cell.cpu_per_gb().median),
                              100 * share_of_ceiling(cell, ceiling));
 }
 
@@ -82,7 +62,7 @@ std::string tables(const Measurement& measurement) {
   });
   const Ceiling ceiling = ceiling_of(measurement);
   std::string text;
-  bool unbounded = false, engine = false;
+  bool unbounded = false;
   for (std::size_t i = 0; i < cells.size(); ++i) {
     if (i == 0 || table_key(cells[i]->workload) != table_key(cells[i - 1]->workload)) {
       text += fmt::format(
@@ -92,10 +72,8 @@ std::string tables(const Measurement& measurement) {
     }
     text += row_text(*cells[i], ceiling);
     unbounded |= has_few_rounds(*cells[i]);
-    engine |= cells[i]->workload.mover == Mover::kEngine;
   }
   if (!cells.empty()) text += "  share: of the fastest that this run measured in that direction\n";
-  if (engine) text += "  engine: requests are whole records, in IOPS and in latencies\n";
   if (unbounded) {
     text +=
         "  * fewer than 6 rounds bound nothing: in brackets are the slowest and the fastest of "
@@ -133,10 +111,9 @@ std::string comparisons_text(const Measurement& measurement) {
       "  {:<46}{:>6} {:<16}{:>6}\n",
       "", "GB/s", "[95 %]", "CPU");
   for (const Comparison& comparison : measurement.comparisons) {
-    Workload ours = measurement.cells[comparison.ours].workload;
+    const Workload& ours = measurement.cells[comparison.ours].workload;
     const Workload& theirs = measurement.cells[comparison.theirs].workload;
     const std::string movers = mover_text(ours) + " / " + mover_text(theirs);
-    ours.mover = Mover::kQueue;
     text +=
         fmt::format("  {:<19} {:<25} {:>6} {:<16}{:>6}  {}\n", text_of(ours), movers,
                     fmt::format("{:.3f}", comparison.ratio.median),
@@ -169,55 +146,6 @@ std::string drives_text(const Measurement& measurement) {
   return text.empty() ? "" : "\neach drive's part\n" + text;
 }
 
-std::string cliffs_text(const Measurement& measurement) {
-  std::string text;
-  for (const Cell& cell : measurement.cells) {
-    const auto of_cell = [&](const CacheCliff& cliff) {
-      return cliff.workload == text_of(cell.workload);
-    };
-    if (is_long(cell) && std::ranges::none_of(measurement.cliffs, of_cell))
-      text += wrapped("  ", no_cliff_text(cell), 4);
-  }
-  if (text.empty() && measurement.cliffs.empty()) return "";
-  text = "\ncache cliffs\n" + text;
-  for (const CacheCliff& cliff : measurement.cliffs) {
-    text += wrapped("  ",
-                    fmt::format("{}: {}: the drive's cache was full. What writes for longer "
-                                "gets {}.",
-                                cliff.workload, cliff_text(cliff), gb_text(cliff.after)),
-                    4);
-  }
-  return text;
-}
-
-// Growth is seen here.
-std::string held_text(const Measurement& measurement) {
-  const auto text = [](const Held& held) {
-    return fmt::format("{}, {}, {}", base::format_bytes(held.memory_bytes), held.open_files,
-                       held.threads);
-  };
-  return fmt::format(
-      "held by this program (memory, open files, threads): {} after the first round; {} after the "
-      "last; {} at most",
-      text(measurement.held.front()), text(measurement.held.back()),
-      text(most_of(measurement.held)));
-}
-
-std::string settings_text(const Measurement& measurement) {
-  const auto recommendation = recommendation_of(measurement);
-  if (!recommendation) {
-    return "\nsettings\n" + wrapped("  ", "none follow: " + no_recommendation_text(measurement), 2);
-  }
-  std::string text = "\nsettings that follow, for the engine's JSON file\n";
-  const std::string json = dump(recommendation->settings);
-  for (std::size_t at = 0; at < json.size();) {
-    const std::size_t end = json.find('\n', at);
-    text += "  " + json.substr(at, end - at) + "\n";
-    at = end + 1;
-  }
-  for (const std::string& note : recommendation->notes) text += wrapped("  ", note, 2);
-  return text + wrapped("  ", kProvenByTune, 2);
-}
 }  // namespace
 
 std::string head_text(const Measurement& measurement) {
@@ -231,18 +159,13 @@ std::string head_text(const Measurement& measurement) {
   return text;
 }
 
-std::string result_text(const Measurement& measurement, const Required* required) {
-  std::string text = tables(measurement) + comparisons_text(measurement) +
-                     drives_text(measurement) + cliffs_text(measurement);
+std::string result_text(const Measurement& measurement) {
+  std::string text = tables(measurement) + comparisons_text(measurement) + drives_text(measurement);
   text += "\n" + wrapped("", verification_text(measurement.verification), 2);
   text +=
       fmt::format("{} rounds in {} s, {} written in all\n", measurement.rounds,
                   three_digits(measurement.seconds), base::format_bytes(measurement.written_bytes));
-  if (measurement.held.size() > 1 && measurement.seconds >= kSoakSeconds)
-    text += wrapped("", held_text(measurement), 2);
-  if (required != nullptr && !required->judged.empty())
-    text += "\nrequired\n" + thresholds_text(*required);
-  text += settings_text(measurement);
+  text += "\n" + wrapped("", kSettingsBy, 0);
   if (!measurement.warnings.empty()) text += "\nwarnings\n";
   for (const std::string& warning : measurement.warnings) text += wrapped("  - ", warning, 4);
   return text;

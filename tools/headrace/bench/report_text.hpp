@@ -4,12 +4,10 @@
 #include <string>
 
 #include "bench/measurement.hpp"
-#include "bench/thresholds.hpp"
 
 namespace headrace::tools {
 // Machine, build, drives, what will be measured; before measuring.
 std::string head_text(const Measurement& measurement);
-// A table per pattern, comparisons, cache cliffs, verification, thresholds (`required` may be
-// null), settings, warnings.
-std::string result_text(const Measurement& measurement, const Required* required);
+// A table per pattern, comparisons, verification, warnings.
+std::string result_text(const Measurement& measurement);
 }  // namespace headrace::tools

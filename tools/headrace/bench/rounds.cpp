@@ -27,16 +27,15 @@ constexpr double kFilled = 0.9, kMostOfARound = 0.75;
 double written_share(const Workload& workload) { return writes(workload.pattern) ? 1 : 0; }
 
 // What a sample is a multiple of.
-std::uint64_t unit_bytes(const Workload& workload) {
-  return workload.mover == Mover::kEngine ? workload.record_bytes
-                                          : workload.block_bytes * workload.jobs;
+std::uint64_t block_of_each_job(const Workload& workload) {
+  return workload.block_bytes * workload.jobs;
 }
 
 // Fewer say nothing: the queue must fill and drain.
 std::uint64_t least_sample_bytes(const Workload& workload) {
-  const std::uint64_t unit = unit_bytes(workload);
-  const std::uint64_t window = workload.block_bytes * workload.depth * workload.jobs;
-  return base::align_up(std::max({2 * window, 4 * unit, 8 * base::kMiB}), unit);
+  const std::uint64_t blocks = block_of_each_job(workload);
+  return base::align_up(std::max({2 * workload.depth * blocks, 4 * blocks, 8 * base::kMiB}),
+                        blocks);
 }
 }  // namespace
 
@@ -45,8 +44,7 @@ std::uint64_t least_written_bytes(const std::vector<Workload>& workloads, std::u
   std::uint64_t sum = 0;
   for (const Workload& workload : workloads) {
     if (!writes(workload.pattern)) continue;
-    const bool twin = compare_fio && workload.mover == Mover::kQueue;
-    const std::uint64_t samples = rounds + 1 + (twin ? rounds + 2 * kFioPilotRounds : 0);
+    const std::uint64_t samples = rounds + 1 + (compare_fio ? rounds + 2 * kFioPilotRounds : 0);
     sum += samples * least_sample_bytes(workload);
   }
   return sum;
@@ -54,27 +52,24 @@ std::uint64_t least_written_bytes(const std::vector<Workload>& workloads, std::u
 
 double least_seconds(const std::vector<Workload>& workloads, std::uint32_t rounds,
                      bool compare_fio) {
-  double sum = 0;
-  for (const Workload& workload : workloads) {
-    sum += (rounds + 1) * 2 * kShortestSample;
-    if (!compare_fio || workload.mover != Mover::kQueue) continue;
-    sum += (static_cast<double>(fio_engines().size()) + rounds) * (kFioStart + kShortestSample);
-  }
-  return sum;
+  const double of_fio = (static_cast<double>(fio_engines().size()) + rounds) *
+                        (kFioStart + kShortestSample) * (compare_fio ? 1 : 0);
+  return static_cast<double>(workloads.size()) * ((rounds + 1) * 2 * kShortestSample + of_fio);
 }
 
 Rounds::Rounds(Runner& runner, Measurement& measurement, const std::vector<Workload>& workloads,
                const RoundsOptions& options, RoundProgress progress)
     : runner_(runner),
       measurement_(measurement),
+      workloads_(workloads),
       options_(options),
       progress_(std::move(progress)),
       began_(std::chrono::steady_clock::now()),
       written_before_(runner.written_bytes()) {
   for (const Workload& workload : workloads) {
     const std::size_t index = measurement_.cells.size();
-    add_cell(workload, partner_of(workload));
-    if (!options_.compare_fio || workload.mover != Mover::kQueue) continue;
+    add_cell(workload, index);
+    if (!options_.compare_fio) continue;
     for (const std::string& engine : fio_engines()) {
       Workload twin = workload;
       twin.mover = Mover::kFio;
@@ -87,17 +82,6 @@ Rounds::Rounds(Runner& runner, Measurement& measurement, const std::vector<Workl
 void Rounds::add_cell(const Workload& workload, std::size_t partner) {
   measurement_.cells.push_back({.workload = workload, .queue = workload.fio_engine});
   paces_.push_back({.partner = partner});
-}
-
-// Of the engine's path the raw queue on the same requests, where it is measured too; else itself.
-std::size_t Rounds::partner_of(const Workload& workload) const {
-  const auto& cells = measurement_.cells;
-  Workload raw = workload;
-  raw.mover = Mover::kQueue;
-  raw.record_bytes = 0;
-  const auto found = std::ranges::find(cells, raw, &Cell::workload);
-  const bool paired = workload.mover == Mover::kEngine && found != cells.end();
-  return paired ? static_cast<std::size_t>(found - cells.begin()) : cells.size();
 }
 
 double Rounds::elapsed() const {
@@ -139,6 +123,8 @@ std::uint64_t Rounds::written_per_round() const {
 }
 
 void Rounds::run() {
+  check_time("once the file was written and the time to read it back set aside",
+             least_seconds_of(1));
   warm_up();
   if (options_.compare_fio) choose_fio_engines();
   std::uint32_t round = 1;
@@ -155,28 +141,27 @@ void Rounds::run() {
   compare();
 }
 
-// --runtime for six rounds: by what is known beforehand, or by the samples so far.
-double Rounds::needed_seconds() const {
-  std::vector<Workload> workloads;
-  double samples = 0;
-  for (const Cell& cell : measurement_.cells) {
-    if (cell.workload.mover == Mover::kFio) continue;
-    workloads.push_back(cell.workload);
-    const bool twin = options_.compare_fio && cell.workload.mover == Mover::kQueue;
-    samples += kBoundingRounds + 1 +
-               (twin ? kBoundingRounds + static_cast<double>(fio_engines().size()) : 0);
-  }
-  const double each = taken_ == 0 ? 0 : elapsed() / taken_;
-  const double least = least_seconds(workloads, kBoundingRounds, options_.compare_fio);
-  return std::ceil(options_.other_seconds + std::max(least / kFilled, samples * each));
+// The least that so many rounds of all workloads take.
+double Rounds::least_seconds_of(std::uint32_t rounds) const {
+  return least_seconds(workloads_, rounds, options_.compare_fio);
 }
 
-// Throws NothingMeasured where none is left.
-void Rounds::check_time(const char* when) const {
-  if (elapsed() < options_.most_seconds) return;
+// --runtime for six rounds: by what is known beforehand, or by the samples so far.
+double Rounds::needed_seconds() const {
+  const double of_fio =
+      options_.compare_fio ? kBoundingRounds + static_cast<double>(fio_engines().size()) : 0;
+  const double samples = static_cast<double>(workloads_.size()) * (kBoundingRounds + 1 + of_fio);
+  const double each = taken_ == 0 ? 0 : elapsed() / taken_;
+  return std::ceil(1.2 * options_.other_seconds +
+                   std::max(least_seconds_of(kBoundingRounds) / kFilled, samples * each));
+}
+
+// Throws NothingMeasured where fewer than `seconds` are left.
+void Rounds::check_time(const char* when, double seconds) const {
+  if (elapsed() + seconds < options_.most_seconds) return;
   throw NothingMeasured(
       fmt::format("the --runtime of {:.0f} s was over {}; nothing was measured, and the files are "
-                  "gone. Give --runtime {:.0f}s, or measure fewer workloads",
+                  "gone. Give --runtime {:.0f}s, a smaller --size or fewer workloads",
                   options_.most_seconds + options_.other_seconds, when, needed_seconds()));
 }
 
@@ -218,8 +203,7 @@ void Rounds::warm_up() {
   for (std::size_t i = 0; i < paces_.size(); ++i) {
     const Workload& workload = measurement_.cells[i].workload;
     if (paces_[i].partner != i) {
-      const std::uint64_t unit = unit_bytes(workload);
-      paces_[i].bytes = base::align_up(paces_[paces_[i].partner].bytes, unit);
+      paces_[i].bytes = paces_[paces_[i].partner].bytes;
     } else {
       progress_(0, text_of(workload), 0);
       paces_[i].bytes = found_bytes(workload, seconds, most_bytes);
@@ -240,7 +224,8 @@ std::uint64_t Rounds::found_bytes(const Workload& workload, double seconds, doub
                        static_cast<double>(runner_.targets().size());
   double bytes = moved / first.seconds * seconds;
   if (bounded) bytes = std::min(bytes, most_bytes);
-  return std::max(least, base::align_down(static_cast<std::uint64_t>(bytes), unit_bytes(workload)));
+  return std::max(least,
+                  base::align_down(static_cast<std::uint64_t>(bytes), block_of_each_job(workload)));
 }
 
 // Rounds that are thrown away. Returns for each cell that fio is compared with the seed, of those
@@ -278,7 +263,7 @@ void Rounds::choose_fio_engines() {
       measurement_.cells.back() = all[i];
       continue;
     }
-    const std::size_t partner = fio ? measurement_.cells.size() - 1 : partner_of(all[i].workload);
+    const std::size_t partner = measurement_.cells.size() - (fio ? 1 : 0);
     measurement_.cells.push_back(all[i]);
     paces_.push_back(
         {.bytes = paces[i].bytes, .partner = partner, .seed = fio ? seeds[paces[i].partner] : 0});
@@ -310,7 +295,6 @@ bool Rounds::one_round(std::uint32_t round) {
     any = true;
     take(i, round);
   }
-  if (any) measurement_.held.push_back(held_now());
   round_seconds_ = elapsed() - before;
   settle();
   return any;
@@ -337,12 +321,9 @@ TimedSample Rounds::sample(const Cell& cell, const Pace& pace, std::uint32_t tur
   return runner_.take(cell.workload, {.bytes = pace.bytes, .turn = turn});
 }
 
-// Of the engine's path the ratio to the raw queue, of fio that of the raw queue to it; from the
-// rounds that both were measured in.
+// Of fio the ratio of the raw queue to it, from the rounds that both were measured in.
 Comparison Rounds::compared(std::size_t index) const {
-  const bool fio = measurement_.cells[index].workload.mover == Mover::kFio;
-  const std::size_t partner = paces_[index].partner;
-  Comparison result{.ours = fio ? partner : index, .theirs = fio ? index : partner};
+  Comparison result{.ours = paces_[index].partner, .theirs = index};
   std::vector<double> ours, theirs, our_cpu, their_cpu;
   for (const Sample& a : measurement_.cells[result.ours].samples) {
     for (const Sample& b : measurement_.cells[result.theirs].samples) {

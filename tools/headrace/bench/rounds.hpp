@@ -46,7 +46,6 @@ class Rounds {
   };
 
   void add_cell(const Workload& workload, std::size_t partner);
-  std::size_t partner_of(const Workload& workload) const;
   void warm_up();
   std::uint64_t found_bytes(const Workload& workload, double seconds, double most_bytes);
   std::uint32_t pilot_rounds() const;
@@ -58,7 +57,8 @@ class Rounds {
   bool has_time() const;
   bool has_budget() const;
   double needed_seconds() const;
-  void check_time(const char* when) const;
+  double least_seconds_of(std::uint32_t rounds) const;
+  void check_time(const char* when, double seconds = 0) const;
   void warn_of_few_rounds();
   void warn_of_short_samples();
   void settle();
@@ -70,6 +70,7 @@ class Rounds {
 
   Runner& runner_;
   Measurement& measurement_;
+  std::vector<Workload> workloads_;
   RoundsOptions options_;
   RoundProgress progress_;
   std::vector<Pace> paces_;  // beside measurement_.cells

@@ -23,8 +23,6 @@ std::uint64_t memory_bytes(const RunnerOptions& options) {
 }  // namespace
 
 std::uint64_t in_flight_bytes(const Workload& workload, std::size_t drives) {
-  if (workload.mover == Mover::kEngine)
-    return engine_slots(workload) * workload.record_bytes * drives;
   return workload.block_bytes * workload.depth * workload.jobs * drives;
 }
 
@@ -32,14 +30,12 @@ Runner::Runner(const RunnerOptions& options)
     : options_(options),
       stamps_(std::random_device{}()),
       arena_(2 * memory_bytes(options), 1),
-      buffers_{arena_.bytes()},
-      load_(options.load_threads) {
+      buffers_{arena_.bytes()} {
   for (const std::string& path : options_.paths) {
     targets_.push_back(std::make_unique<Target>(path, options_.file_bytes, options_.log));
   }
   stamps_.fill(arena_.range(arena_.size_bytes() / 2, arena_.size_bytes() / 2));
 }
-Runner::~Runner() = default;
 
 LaneOptions Runner::lane_options(const Workload& workload, const Stretch& stretch,
                                  std::size_t drive, std::uint32_t job) const {
@@ -68,53 +64,21 @@ LaneOptions Runner::lane_options(const Workload& workload, const Stretch& stretc
 TimedSample Runner::take(const Workload& workload, const Stretch& stretch, const Shown& shown) {
   check_signal();
   ++generation_;
-  TimedSample sample = workload.mover == Mover::kEngine ? take_by_engine(workload, stretch)
-                                                        : take_by_lanes(workload, stretch, shown);
-  written_bytes_ += sample.written_bytes;
-  return sample;
-}
-
-TimedSample Runner::take_by_engine(const Workload& workload, const Stretch& stretch) {
-  const std::uint64_t half = arena_.size_bytes() / 2;
-  EnginePath path(targets_, workload, arena_.range(half, half), buffers_, stamps_);
-  queue_text_ = path.queue_text();
-  queue_notes_ = path.queue_notes();
-  load_.start();
-  const double before = load_.cpu_seconds();
-  try {
-    TimedSample sample = path.take(stretch, generation_, verification_);
-    load_.stop();
-    // It reads into what it writes from; the bodies of another program's pages are not ours.
-    if (reads(workload.pattern)) stamps_.fill(arena_.range(half, half));
-    sample.cpu_seconds -= load_.cpu_seconds() - before;
-    return sample;
-  } catch (const Error& error) {
-    load_.stop();
-    if (error.code() == Code::kIoStalled) arena_.leak();
-    throw;
-  }
-}
-
-TimedSample Runner::take_by_lanes(const Workload& workload, const Stretch& stretch,
-                                  const Shown& shown) {
   std::vector<Job> jobs(targets_.size() * workload.jobs);
   for (std::size_t i = 0; i < jobs.size(); ++i) {
     jobs[i].drive = i / workload.jobs;
     jobs[i].lane = lane_options(workload, stretch, jobs[i].drive,
                                 static_cast<std::uint32_t>(i % workload.jobs));
-    if (!options_.cpus.empty()) jobs[i].cpu = options_.cpus[i % options_.cpus.size()];
   }
-  load_.start();
   Crew crew(jobs);
-  const double load_before = load_.cpu_seconds(), before = cpu_seconds();
+  const double before = cpu_seconds();
   crew.begin();
-  std::vector<Second> seconds = crew.watch(stretch.per_second, shown);
-  load_.stop();
-  const double cpu = cpu_seconds() - before - (load_.cpu_seconds() - load_before);
+  crew.watch(shown);
+  const double cpu = cpu_seconds() - before;
   crew.end();
   TimedSample sample = joined(jobs);
   sample.cpu_seconds = cpu;
-  sample.seconds_of = std::move(seconds);
+  written_bytes_ += sample.written_bytes;
   return sample;
 }
 

@@ -7,9 +7,7 @@
 #include <vector>
 
 #include "bench/crew.hpp"
-#include "bench/engine_path.hpp"
 #include "bench/measurement.hpp"
-#include "bench/update_load.hpp"
 #include "pinned/arena.hpp"
 
 namespace headrace::tools {
@@ -18,14 +16,19 @@ struct RunnerOptions {
   std::uint64_t file_bytes = 0;       // per drive; a multiple of 2 MiB
   std::uint64_t in_flight_bytes = 0;  // in_flight_bytes() of the largest workload: memory is twice
                                       // this
-  std::vector<int> cpus = {};         // that lanes run on, in turn; empty: anywhere
-  std::uint32_t load_threads = 0;     // that saturate memory while a sample is taken
   Verify verify = Verify::kStamps;
   double deadline_seconds = 60;  // without any completion
   LogSink log = {};
   QueueChooser choose_queue = [](IoQueueKind kind, const swap::IoQueueOptions& options) {
     return swap::choose_io_queue(kind, options);
   };
+};
+
+// What one sample covers.
+struct Stretch {
+  std::uint64_t bytes = 0;  // per drive and direction; 0: as much as `seconds` allow
+  double seconds = 0;       // 0: no limit
+  std::uint32_t turn = 0;   // which part of the file
 };
 
 // In memory at once for one direction, all drives.
@@ -35,12 +38,11 @@ class Runner {
  public:
   // Makes the files and the memory. Throws headrace::Error; nothing is left behind.
   explicit Runner(const RunnerOptions& options);
-  ~Runner();
 
   // Writes every file once, in full: nothing else is measured on blocks that were never written.
   // Not on what is only read.
   TimedSample lay_out(const Shown& shown = {});
-  // Of Mover::kQueue and kEngine. Throws headrace::Error kIo, kNoSpace, kIoStalled, kUnsupported,
+  // Of Mover::kQueue. Throws headrace::Error kIo, kNoSpace, kIoStalled, kUnsupported,
   // kInterrupted.
   TimedSample take(const Workload& workload, const Stretch& extent, const Shown& shown = {});
   // Reads every file whole and compares every byte that we wrote last.
@@ -58,8 +60,6 @@ class Runner {
  private:
   LaneOptions lane_options(const Workload& workload, const Stretch& extent, std::size_t drive,
                            std::uint32_t job) const;
-  TimedSample take_by_lanes(const Workload& workload, const Stretch& stretch, const Shown& shown);
-  TimedSample take_by_engine(const Workload& workload, const Stretch& stretch);
   TimedSample joined(const std::vector<Job>& jobs);
 
   RunnerOptions options_;
@@ -67,7 +67,6 @@ class Runner {
   std::vector<std::unique_ptr<Target>> targets_;
   pinned::Arena arena_;
   std::span<std::byte> buffers_[1];
-  UpdateLoad load_;
   std::uint32_t generation_ = 0;
   std::uint64_t written_bytes_ = 0;
   Verification verification_;

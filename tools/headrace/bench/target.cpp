@@ -16,7 +16,7 @@
 #include "base/error_text.hpp"
 #include "base/units.hpp"
 #include "headrace/error.hpp"
-#include "platform/drive_facts.hpp"
+#include "platform/block_devices.hpp"
 #include "swap/io_buffer.hpp"
 
 namespace headrace::tools {
@@ -110,7 +110,7 @@ void check_room(const std::string& path, std::uint64_t file_bytes, std::size_t f
 
 Target::Target(const std::string& path, std::uint64_t file_bytes, LogSink log) {
   facts_.path = path;
-  facts_.model = platform::model_text(platform::drive_facts(path));
+  facts_.model = platform::models_text({path});
   if (!is_writable_target(path)) {
     open_existing(path, file_bytes);
     return;

@@ -42,14 +42,7 @@ std::string block_text(std::uint64_t bytes) {
 }
 
 std::string mover_text(const Workload& workload) {
-  switch (workload.mover) {
-    case Mover::kEngine:
-      return "engine";
-    case Mover::kFio:
-      return "fio " + workload.fio_engine;
-    default:
-      return "headrace";
-  }
+  return workload.mover == Mover::kFio ? "fio " + workload.fio_engine : "headrace";
 }
 
 std::string text_of(const Workload& workload) {

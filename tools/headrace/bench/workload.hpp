@@ -16,9 +16,8 @@ enum class Pattern : std::uint8_t { kRead, kWrite, kRandRead, kRandWrite, kMixed
 
 // Who moves the bytes.
 enum class Mover : std::uint8_t {
-  kQueue,   // the raw queue: a thread per drive that submits and reaps
-  kEngine,  // the engine's own path: records through conductor, coroutines and drive threads
-  kFio,     // fio, on the same file, same blocks, same depth, 2 MiB pages
+  kQueue,  // the raw queue: a thread per drive that submits and reaps
+  kFio,    // fio, on the same file, same blocks, same depth, 2 MiB pages
 };
 
 struct Workload {
@@ -30,8 +29,7 @@ struct Workload {
   bool register_buffers = true;    // uring: where the limits allow
   IoQueueKind queue = IoQueueKind::kAuto;
   Mover mover = Mover::kQueue;
-  std::string fio_engine = {};     // kFio: "io_uring", "libaio"
-  std::uint64_t record_bytes = 0;  // kEngine: one transfer of the swap tier; whole blocks
+  std::string fio_engine = {};  // kFio: "io_uring", "libaio"
   friend bool operator==(const Workload&, const Workload&) = default;
 };
 
@@ -49,7 +47,7 @@ std::string_view name_of(Pattern pattern);  // "read", "write", "randread", "ran
 std::optional<Pattern> pattern_of(std::string_view name);
 // "1M", "256k", as fio writes sizes; bytes where neither divides.
 std::string block_text(std::uint64_t bytes);
-// "headrace", "engine", "fio io_uring".
+// "headrace", "fio io_uring".
 std::string mover_text(const Workload& workload);
 // "read 1M x 16", with what differs from the defaults: "read 1M x 16, aio, 2 jobs".
 std::string text_of(const Workload& workload);

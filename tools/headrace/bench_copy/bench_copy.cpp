@@ -77,12 +77,8 @@ int report(const CopyBenchOptions& options, const MeasuredOn& about, const Json&
   const ExitCode code = contest.mismatches > 0                              ? kFailed
                         : !rows_below(contest, options.least_share).empty() ? kMissed
                                                                             : kDone;
-  Json json = document(kBenchCopyName);
+  Json json = document(kBenchCopyName, about);
   json["exit_code"] = static_cast<int>(code);
-  json["command"] = about.command;
-  json["date"] = about.date;
-  json["machine"] = to_object(about.machine);
-  json["build"] = to_object(about.build);
   json.update(gpu);
   json.update(copies_json(contest, options.least_share));
   json["warnings"] = about.warnings;

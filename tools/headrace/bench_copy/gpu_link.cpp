@@ -36,13 +36,13 @@ std::optional<GpuLink> gpu_link(const std::string& pci_bus_id, const GpuFacts& f
   const auto found = std::ranges::find_if(
       facts.gpus, [&](const Gpu& gpu) { return lower(gpu.address) == lower(pci_bus_id); });
   if (found == facts.gpus.end() || !found->link) return std::nullopt;
-  const platform::PcieLink& link = *found->link;
+  const PcieLink& link = *found->link;
   const double speed = less_known(link.max_speed_gt, link.slot_max_speed_gt);
   // Lanes are not switched off by an idle GPU.
   const std::uint32_t width =
       link.width > 0 ? link.width : less_known(link.max_width, link.slot_max_width);
   if (speed <= 0 || width == 0) return std::nullopt;
   return GpuLink{fmt::format("PCIe {} x{}", generation(speed), width),
-                 1e9 * platform::link_gb_per_second(speed, width)};
+                 1e9 * link_gb_per_second(speed, width)};
 }
 }  // namespace headrace::tools

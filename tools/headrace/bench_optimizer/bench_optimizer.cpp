@@ -104,12 +104,8 @@ int run(OptimizerBenchOptions options, MeasuredOn about) {
   const ExitCode code = !rows_below(contest, options.least_share).empty()   ? kMissed
                         : rows_not_measured(contest) == contest.rows.size() ? kFailed
                                                                             : kDone;
-  Json report = document(kBenchOptimizerName);
+  Json report = document(kBenchOptimizerName, about);
   report["exit_code"] = static_cast<int>(code);
-  report["command"] = about.command;
-  report["date"] = about.date;
-  report["machine"] = to_object(about.machine);
-  report["build"] = to_object(about.build);
   report.update(contest_json(contest, options.least_share));
   report["warnings"] = about.warnings;
   command_line::write_report(options.json, dump(report));

@@ -12,7 +12,6 @@
 #include "optimizer_cpu/update.hpp"
 
 namespace headrace::tools {
-using kernels::InstructionSet;
 using optimizer_cpu::MasterKind;
 
 // By the words of options and reports.
@@ -43,7 +42,7 @@ struct Case {
   MomentCodec moments = MomentCodec::kF32;  // of a rule that has some
   MasterKind weight = MasterKind::kSplitResidual;
   DType gradient = DType::kBf16;
-  InstructionSet simd = InstructionSet::kScalar;
+  Simd simd = Simd::kScalar;
   std::uint32_t threads = 1;
   // The old checksums of weight and state are verified and new ones computed, inside the pass.
   bool checksums = false;

@@ -12,7 +12,7 @@ struct CeilingKind {
   std::string name;  // "xor avx512, abreast"
   MemoryLoops::Pass pass = nullptr;
   bool abreast = false;  // 256 elements of each stream at a time, as an update goes; else one
-                         // stream of a unit after the other
+                         // stream of a chunk after the other
 };
 // Those of the two best instruction sets of this CPU.
 std::vector<CeilingKind> ceiling_kinds();

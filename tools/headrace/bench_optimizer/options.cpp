@@ -101,12 +101,12 @@ std::vector<std::uint32_t> threads_of(const std::string& list) {
 // "64M": 67,108,864.
 std::uint64_t to_elements(const std::string& word) {
   const std::size_t end = std::min(word.find_first_not_of("0123456789"), word.size());
-  const std::string unit = word.substr(end);
-  const std::uint64_t factor = unit.empty()                 ? 1
-                               : unit == "k" || unit == "K" ? 1 << 10
-                               : unit == "M"                ? kMi
-                               : unit == "G"                ? 1 << 30
-                                                            : 0;
+  const std::string suffix = word.substr(end);
+  const std::uint64_t factor = suffix.empty()                   ? 1
+                               : suffix == "k" || suffix == "K" ? 1 << 10
+                               : suffix == "M"                  ? kMi
+                               : suffix == "G"                  ? 1 << 30
+                                                                : 0;
   if (factor == 0 || end == 0)
     throw Fault{"--parameters '" + word + "' is not understood", "Give something like 64M"};
   const std::uint64_t number =

@@ -56,12 +56,12 @@ std::vector<Case> combinations(CaseAxes& axes) {
 void fill_sets(CaseAxes& axes) {
   if (axes.simd.empty() && !axes.all) axes.simd = {kernels::choose_instruction_set()};
   if (axes.simd.empty()) {
-    for (const InstructionSet set : meanings(kInstructionSets)) {
-      if (runs_here(set)) axes.simd.push_back(set);
+    for (const Simd set : meanings(kInstructionSets)) {
+      if (kernels::runs_here(set)) axes.simd.push_back(set);
     }
   }
-  for (const InstructionSet set : axes.simd) {
-    if (runs_here(set)) continue;
+  for (const Simd set : axes.simd) {
+    if (kernels::runs_here(set)) continue;
     throw Error(Code::kUnsupported, "--simd asks for " + word_of(kInstructionSets, set) +
                                         ", which this CPU lacks; nothing was measured. Leave it "
                                         "out to measure the best one this CPU has.");
@@ -84,7 +84,7 @@ std::vector<Case> cases_of(CaseAxes axes, std::uint32_t usable_cpus) {
   fill_sets(axes);
   fill_threads(axes, usable_cpus);
   std::vector<Case> cases;
-  for (const InstructionSet set : axes.simd) {
+  for (const Simd set : axes.simd) {
     for (const std::uint32_t threads : axes.threads) {
       for (const bool checksums : {false, true}) {
         if (checksums && !axes.checksums) continue;

@@ -9,10 +9,8 @@
 #include "bench_optimizer/cases.hpp"
 
 namespace headrace::tools {
-inline const std::vector<std::pair<std::string, InstructionSet>> kInstructionSets = {
-    {"scalar", InstructionSet::kScalar},
-    {"avx2", InstructionSet::kAvx2},
-    {"avx512", InstructionSet::kAvx512}};
+inline const std::vector<std::pair<std::string, Simd>> kInstructionSets = {
+    {"scalar", Simd::kScalar}, {"avx2", Simd::kAvx2}, {"avx512", Simd::kAvx512}};
 
 // As given; an empty list: not.
 struct CaseAxes {
@@ -20,7 +18,7 @@ struct CaseAxes {
   std::vector<MomentCodec> moments = {};
   std::vector<MasterKind> weights = {};
   std::vector<DType> gradients = {};
-  std::vector<InstructionSet> simd = {};
+  std::vector<Simd> simd = {};
   std::vector<std::uint32_t> threads = {};
   bool all = false;        // a list that is not given is everything
   bool checksums = false;  // each case also with them

@@ -22,7 +22,7 @@ using base::kScaleElements;
 // first-level cache: an update and the ceiling over them take up to 1.6 times as long.
 constexpr std::uint64_t kApart = 4096 + 256;
 
-constexpr std::uint64_t kSampleElements = 4096;  // of the first unit: what checks look at
+constexpr std::uint64_t kSampleElements = 4096;  // of the first chunk: what checks look at
 
 optimizer_cpu::UpdateStep step_of(const Case& of) {
   Hyperparameters values;
@@ -63,16 +63,16 @@ StateMemory::StateMemory(std::vector<Stream> streams, std::uint64_t elements, Ga
     at += base::align_up(stream.bytes(elements), base::kHugePage) + kApart;
   }
   for (const Stream& stream : streams_) {
-    const std::span<std::byte> first = unit(stream, 0);
+    const std::span<std::byte> first = chunk(stream, 0);
     write_values(stream, std::min(elements, base::kChunkElements), first.data());
-    gang.run(threads, units() - 1, [&](std::uint64_t i) {
-      const std::span<std::byte> other = unit(stream, i + 1);
+    gang.run(threads, chunks() - 1, [&](std::uint64_t i) {
+      const std::span<std::byte> other = chunk(stream, i + 1);
       std::memcpy(other.data(), first.data(), other.size());
     });
   }
 }
 
-std::uint64_t StateMemory::units() const noexcept {
+std::uint64_t StateMemory::chunks() const noexcept {
   return base::ceil_div(elements_, base::kChunkElements);
 }
 
@@ -82,8 +82,8 @@ std::byte* StateMemory::data(const Stream& stream) const {
   return begin_[static_cast<std::size_t>(found - streams_.begin())];
 }
 
-std::span<std::byte> StateMemory::unit(const Stream& stream, std::uint64_t unit) const {
-  const std::uint64_t first = unit * base::kChunkElements;
+std::span<std::byte> StateMemory::chunk(const Stream& stream, std::uint64_t chunk) const {
+  const std::uint64_t first = chunk * base::kChunkElements;
   const std::uint64_t end = std::min(first + base::kChunkElements, elements_);
   return {data(stream) + stream.bytes(first), stream.bytes(end - first)};
 }

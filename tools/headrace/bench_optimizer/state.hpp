@@ -13,8 +13,7 @@
 #include "tiles/tile_pass.hpp"
 
 namespace headrace::tools {
-// All streams that any case has, each once. Every unit (kChunkElements) begins with the same
-// values.
+// All streams that any case has, each once. Every chunk begins with the same values.
 class StateMemory {
  public:
   //   elements  a multiple of kScaleElements
@@ -24,10 +23,10 @@ class StateMemory {
   static std::uint64_t bytes_of(const std::vector<Stream>& streams, std::uint64_t elements);
 
   std::uint64_t elements() const noexcept { return elements_; }
-  std::uint64_t units() const noexcept;
+  std::uint64_t chunks() const noexcept;
   std::byte* data(const Stream& stream) const;
-  // What one unit has of it.
-  std::span<std::byte> unit(const Stream& stream, std::uint64_t unit) const;
+  // What one chunk has of it.
+  std::span<std::byte> chunk(const Stream& stream, std::uint64_t chunk) const;
 
  private:
   std::vector<Stream> streams_;

@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 #include <cerrno>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error_text.hpp"
@@ -56,20 +57,17 @@ void check_paths(const std::vector<std::string>& paths) {
 }
 
 std::vector<Section> look(const std::vector<std::string>& paths) {
-  using Look = Section (*)(const std::string&);
   std::vector<Section> sections;
-  for (const Look part :
-       {Look{system_section}, Look{processor_section}, Look{memory_section}, Look{queue_section}}) {
+  const auto add = [&](Section section) {
     check_signal();
-    sections.push_back(part(""));
-  }
-  for (const std::string& path : paths) {
-    check_signal();
-    sections.push_back(path_section(path));
-  }
-  check_signal();
-  sections.push_back(gpu_section());
-  check_signal();
+    sections.push_back(std::move(section));
+  };
+  add(system_section());
+  add(processor_section());
+  add(memory_section());
+  add(queue_section());
+  for (const std::string& path : paths) add(path_section(path));
+  add(gpu_section());
   return sections;
 }
 
@@ -78,7 +76,7 @@ int run(const Options& options, const std::vector<Requirement>& required) {
   const std::vector<Missed> missed = missed_requirements(required, sections);
   const int exit_code = missed.empty() ? kDone : kLacking;
   const bool json_on_stdout = options.json == "-";
-  if (!json_on_stdout) print("{}", sections_text(sections, style_of_stdout()));
+  if (!json_on_stdout) print("{}", sections_text(sections, colour_of_stdout()));
   for (const Missed& one : missed) {
     tell("{}: {} is required, found: {}; what asked for it should not start. {}.\n", kProgram,
          one.required, one.found, one.fix);

@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What stands below a path: the devices between file system and disk, each disk's queue, link,
-// temperature and wear, and what the control groups let through.
+// What stands below a path: the devices between file system and disk, each disk's queue and link,
+// and what the control groups let through.
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 
-#include "base/error_text.hpp"
 #include "base/units.hpp"
 #include "doctor/rows.hpp"
-#include "machine/nvme_health.hpp"
 #include "machine/process_limits.hpp"
 #include "platform/cgroups.hpp"
 
@@ -18,7 +15,6 @@ namespace headrace::tools {
 namespace {
 using platform::BlockDevice;
 using platform::BlockDeviceKind;
-using platform::Disk;
 
 void note(Row& row, const std::string& consequence, const std::string& fix) {
   row.mark = Mark::kNote;
@@ -51,7 +47,7 @@ void judge_stack(Row& row, const std::vector<BlockDevice>& chain) {
   }
 }
 
-Row stack_row(const platform::DriveFacts& facts) {
+Row stack_row(const DriveFacts& facts) {
   Row row{.name = "block device",
           .value = facts.stack == "disk" ? facts.device
                                          : fmt::format("{}: {}", facts.device, facts.stack)};
@@ -59,7 +55,7 @@ Row stack_row(const platform::DriveFacts& facts) {
   for (const BlockDevice& device : facts.chain) {
     row.values["devices"].push_back({{"name", device.name},
                                      {"number", device.number},
-                                     {"kind", platform::name_of(device.kind)},
+                                     {"kind", name_of(device.kind)},
                                      {"detail", device.detail}});
   }
   judge_stack(row, facts.chain);
@@ -73,16 +69,11 @@ Row disk_row(const Disk& disk) {
   Row row{.name = "drive", .value = disk.model.empty() ? "no model given" : disk.model};
   if (disk.size_bytes) row.value += fmt::format(", {}", base::format_bytes(*disk.size_bytes));
   if (!disk.transport.empty()) row.value += fmt::format(", {}", disk.transport);
-  row.detail = disk.firmware.empty() ? "" : fmt::format("firmware {}", disk.firmware);
-  if (disk.numa_node)
-    row.detail += fmt::format("{}NUMA node {}", row.detail.empty() ? "" : ", ", *disk.numa_node);
   row.values = {{"name", disk.name},
                 {"model", disk.model},
-                {"firmware", disk.firmware},
                 {"transport", disk.transport},
                 {"size_bytes", or_null(disk.size_bytes)},
-                {"rotational", or_null(disk.rotational)},
-                {"numa_node", or_null(disk.numa_node)}};
+                {"rotational", or_null(disk.rotational)}};
   if (disk.rotational.value_or(false) && !is_virtual(disk)) {
     note(row, "a spinning disk: 0.1 to 0.3 GB/s, so steps wait for it",
          "name a directory on an NVMe drive");
@@ -100,13 +91,9 @@ Row queue_settings_row(const Disk& disk) {
   };
   if (!disk.scheduler.empty()) add("scheduler " + disk.scheduler);
   if (disk.max_sectors_kb) add(fmt::format("requests up to {} KiB", *disk.max_sectors_kb));
-  if (disk.nr_requests) add(fmt::format("{} at once", *disk.nr_requests));
-  if (!disk.write_cache.empty()) add("cache " + disk.write_cache);
   row.values = {{"scheduler", disk.scheduler},
                 {"max_sectors_kb", or_null(disk.max_sectors_kb)},
-                {"max_hw_sectors_kb", or_null(disk.max_hw_sectors_kb)},
-                {"nr_requests", or_null(disk.nr_requests)},
-                {"write_cache", disk.write_cache}};
+                {"max_hw_sectors_kb", or_null(disk.max_hw_sectors_kb)}};
   if (row.value.empty()) row.mark = Mark::kUnknown;
   const std::string folder = "/sys/block/" + disk.name + "/queue/";
   const std::uint64_t most = disk.max_hw_sectors_kb.value_or(0);
@@ -125,7 +112,7 @@ std::string link_text(double speed_gt, std::uint32_t width) {
   return fmt::format("{} GT/s x{}", speed_gt, width);
 }
 
-Row link_row(const platform::PcieLink& link) {
+Row link_row(const PcieLink& link) {
   Row row{.name = "its PCIe link", .value = link_text(link.speed_gt, link.width)};
   row.values = {{"address", link.address},
                 {"speed_gt", link.speed_gt},
@@ -134,8 +121,8 @@ Row link_row(const platform::PcieLink& link) {
                 {"max_width", link.max_width},
                 {"slot_max_speed_gt", link.slot_max_speed_gt},
                 {"slot_max_width", link.slot_max_width}};
-  const double now = platform::link_gb_per_second(link.speed_gt, link.width);
-  const double drive = platform::link_gb_per_second(link.max_speed_gt, link.max_width);
+  const double now = link_gb_per_second(link.speed_gt, link.width);
+  const double drive = link_gb_per_second(link.max_speed_gt, link.max_width);
   if (now == 0) {
     row.mark = Mark::kUnknown;
     row.value = "";
@@ -144,61 +131,14 @@ Row link_row(const platform::PcieLink& link) {
   row.value += fmt::format(", at most {:.1f} GB/s", now);
   if (drive <= now) return row;
   // What slot and drive can agree on.
-  const double best =
-      platform::link_gb_per_second(std::min(link.slot_max_speed_gt, link.max_speed_gt),
-                                   std::min(link.slot_max_width, link.max_width));
+  const double best = link_gb_per_second(std::min(link.slot_max_speed_gt, link.max_speed_gt),
+                                         std::min(link.slot_max_width, link.max_width));
   note(row,
        fmt::format("the drive could do {} ({:.1f} GB/s)",
                    link_text(link.max_speed_gt, link.max_width), drive),
        best > now ? "its slot could as well: reseat the drive, look at the BIOS and at dmesg for "
                     "link errors"
                   : "the slot does no more: a faster one");
-  return row;
-}
-
-Row temperature_row(const Disk& disk) {
-  constexpr double kNear = 5;
-  Row row{.name = "its temperature", .value = fmt::format("{:.0f} C", *disk.temperature_c)};
-  row.values = {{"celsius", *disk.temperature_c},
-                {"limit_celsius", or_null(disk.temperature_limit_c)}};
-  if (!disk.temperature_limit_c || *disk.temperature_limit_c <= 0) return row;
-  row.value += fmt::format(", warns at {:.0f} C", *disk.temperature_limit_c);
-  if (*disk.temperature_c + kNear >= *disk.temperature_limit_c)
-    note(row, "drives slow down when hot", "more air, or a heat sink");
-  return row;
-}
-
-void judge_health(Row& row, const NvmeHealth& health) {
-  constexpr std::uint32_t kNearlyWorn = 90;
-  if (health.read_only || health.unreliable || health.spare_low) {
-    row.mark = Mark::kGap;
-    row.consequence = health.read_only    ? "the drive takes no more writes"
-                      : health.unreliable ? "the drive calls itself unreliable"
-                                          : "the drive runs out of spare blocks";
-    row.fix = "replace the drive";
-  } else if (health.used_percent >= kNearlyWorn) {
-    note(row, "offloading writes 10 to 14 bytes per parameter and step, and wears it further",
-         "another drive, or a larger headrace.host_budget_bytes");
-  }
-}
-
-Row wear_row(const Disk& disk) {
-  Row row{.name = "its wear", .value = ""};
-  NvmeHealth health;
-  if (const int error = read_nvme_health(disk.controller, health)) {
-    row.mark = Mark::kUnknown;
-    row.detail =
-        error == EACCES || error == EPERM ? "only root may ask the drive" : base::errno_text(error);
-    row.fix = fmt::format("sudo nvme smart-log /dev/{}", disk.controller);
-    return row;
-  }
-  row.value = fmt::format("{} % of its rated writes, {:.1f} TB written, spare {} %",
-                          health.used_percent, health.written_bytes / 1e12, health.spare_percent);
-  row.values = {{"used_percent", health.used_percent},
-                {"written_bytes", health.written_bytes},
-                {"spare_percent", health.spare_percent},
-                {"media_errors", health.media_errors}};
-  judge_health(row, health);
   return row;
 }
 
@@ -217,7 +157,7 @@ void add_cap(Row& row, const IoCap& cap) {
   row.detail += (row.detail.empty() ? "" : "; ") + cap.source;
 }
 
-Row caps_row(const platform::DriveFacts& facts, const std::string& root) {
+Row caps_row(const DriveFacts& facts, const std::string& root) {
   Row row{.name = "cgroup limit", .value = ""};
   for (const IoCap& cap : io_caps(root)) {
     const bool ours = std::ranges::any_of(
@@ -238,8 +178,6 @@ Row caps_row(const platform::DriveFacts& facts, const std::string& root) {
 void add_disk(std::vector<Row>& rows, const Disk& disk, bool several) {
   std::vector<Row> own{disk_row(disk), queue_settings_row(disk)};
   if (disk.link && !is_virtual(disk)) own.push_back(link_row(*disk.link));
-  if (disk.temperature_c) own.push_back(temperature_row(disk));
-  if (!disk.controller.empty() && disk.transport == "pcie") own.push_back(wear_row(disk));
   for (Row& row : own) {
     if (several) row.name += " " + disk.name;
     row.values["disk"] = disk.name;
@@ -248,7 +186,7 @@ void add_disk(std::vector<Row>& rows, const Disk& disk, bool several) {
 }
 }  // namespace
 
-std::vector<Row> drive_rows(const platform::DriveFacts& facts, const std::string& root) {
+std::vector<Row> drive_rows(const DriveFacts& facts, const std::string& root) {
   if (facts.chain.empty()) {
     Row row{.name = "block device", .value = "", .mark = Mark::kUnknown};
     row.detail = "the file system has none, or /sys does not show it here";

@@ -37,13 +37,6 @@ Row gpus_row(const GpuFacts& facts) {
   return row;
 }
 
-Row driver_row(const GpuFacts& facts) {
-  Row row{.name = "NVIDIA driver", .value = facts.nvidia_driver};
-  row.values["version"] = facts.nvidia_driver;
-  if (row.value.empty()) row.value = "none seen";
-  return row;
-}
-
 constexpr const char* kCpu = "the device is the CPU";
 
 bool is_nvidia(const Gpu& gpu) { return gpu.model != "AMD"; }
@@ -159,7 +152,7 @@ Section gpu_section(const std::string& root) {
   const LibraryTrial nccl = try_library("libnccl.so.2", "ncclGetVersion");
   Section section{.title = "GPUs (not needed)", .path = "", .rows = {}};
   std::vector<Row>& rows = section.rows;
-  rows = {gpus_row(plugged), driver_row(plugged),
+  rows = {gpus_row(plugged),
           library_row("CUDA driver", "cuda", "libcuda.so.1", driver, cuda_version_text)};
   if (driver.harmful) {
     rows.push_back({.name = "usable GPUs",

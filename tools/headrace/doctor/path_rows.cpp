@@ -119,7 +119,7 @@ bool is_remote(const std::string& type) {
   return std::ranges::find(kRemote, type) != kRemote.end();
 }
 
-Row file_system_row(const platform::DriveFacts& facts, const Trial& trial) {
+Row file_system_row(const DriveFacts& facts, const Trial& trial) {
   Row row{.name = "file system", .value = facts.file_system};
   if (row.value.empty() && trial.probe) row.value = trial.probe->file_system;
   if (row.value.empty()) row.mark = Mark::kUnknown;
@@ -177,7 +177,7 @@ Row space_row(const std::string& path) {
 Section path_section(const std::string& path) {
   const Trial trial = try_path(path);
   const std::string real = trial.probe ? trial.probe->path : path;
-  const platform::DriveFacts facts = platform::drive_facts(real);
+  const DriveFacts facts = drive_facts(real);
   Section section{.title = "Path " + real, .path = real, .rows = {}};
   section.rows = {directory_row(path, trial), direct_row(trial)};
   if (auto row = queue_row(trial)) section.rows.push_back(*std::move(row));

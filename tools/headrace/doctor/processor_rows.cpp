@@ -15,7 +15,6 @@
 
 namespace headrace::tools {
 namespace {
-using kernels::InstructionSet;
 
 // Those that are worth knowing of for training state; not all are used.
 constexpr std::array kFeatures{"avx2",     "fma",      "f16c",        "avx512f",  "avx512bw",
@@ -24,16 +23,8 @@ constexpr std::array kFeatures{"avx2",     "fma",      "f16c",        "avx512f",
 Row processor_row(const CpuFacts& cpu) {
   if (cpu.threads == 0) return {.name = "processor", .value = "", .mark = Mark::kUnknown};
   Row row{.name = "processor", .value = cpu.model.empty() ? "no model given" : cpu.model};
-  if (cpu.cores > 0) {
-    row.detail = fmt::format("{} socket{}, {} cores, {} threads", cpu.sockets,
-                             cpu.sockets == 1 ? "" : "s", cpu.cores, cpu.threads);
-  } else {
-    row.detail = fmt::format("{} threads", cpu.threads);
-  }
-  row.values = {{"model", cpu.model},
-                {"sockets", cpu.sockets},
-                {"cores", cpu.cores},
-                {"threads", cpu.threads}};
+  row.detail = fmt::format("{} threads", cpu.threads);
+  row.values = {{"model", cpu.model}, {"threads", cpu.threads}};
   return row;
 }
 
@@ -55,17 +46,17 @@ Row features_row(const CpuFacts& cpu) {
 
 Row kernel_choice_row() {
   Row row{.name = "update kernel", .value = ""};
-  for (const auto set : {InstructionSet::kAvx2, InstructionSet::kAvx512}) {
+  for (const auto set : {Simd::kAvx2, Simd::kAvx512}) {
     row.findings.push_back({name_of(set), kernels::runs_here(set) ? 1u : 0u});
   }
   try {
-    const InstructionSet chosen = kernels::choose_instruction_set();
+    const Simd chosen = kernels::choose_instruction_set();
     row.value = name_of(chosen);
     row.values["instruction_set"] = name_of(chosen);
-    if (chosen != InstructionSet::kScalar) return row;
+    if (chosen != Simd::kScalar) return row;
     row.mark = Mark::kNote;
     row.consequence = "updates take several times the CPU time of AVX2; the results are the same";
-    row.fix = kernels::runs_here(InstructionSet::kAvx2)
+    row.fix = kernels::runs_here(Simd::kAvx2)
                   ? "unset HEADRACE_SIMD"
                   : "a CPU with AVX2, or in a virtual machine a CPU model that shows it (host)";
   } catch (const Error& error) {
@@ -99,26 +90,13 @@ Row usable_row(const CpuFacts& cpu, const std::string& root) {
   return row;
 }
 
-// What makes clocks slow whatever the load; the intel and amd drivers adapt under every name.
-Row governor_row(const CpuFacts& cpu) {
-  Row row{.name = "governor", .value = cpu.governor};
-  row.values = {{"governor", cpu.governor}, {"driver", cpu.scaling_driver}};
-  const bool adapts = cpu.scaling_driver.starts_with("intel_pstate") ||
-                      cpu.scaling_driver.starts_with("amd-pstate");
-  if (cpu.governor != "powersave" || adapts) return row;
-  row.mark = Mark::kNote;
-  row.consequence = "the CPU stays at its lowest clock, and updates take longer";
-  row.fix = "cpupower frequency-set -g schedutil";
-  return row;
-}
 }  // namespace
 
 Section processor_section(const std::string& root) {
   const CpuFacts cpu = cpu_facts(root);
-  Section section{.title = "Processor", .path = "", .rows = {}};
-  section.rows = {processor_row(cpu), features_row(cpu), kernel_choice_row(),
-                  usable_row(cpu, root)};
-  if (!cpu.governor.empty()) section.rows.push_back(governor_row(cpu));
-  return section;
+  return {
+      .title = "Processor",
+      .path = "",
+      .rows = {processor_row(cpu), features_row(cpu), kernel_choice_row(), usable_row(cpu, root)}};
 }
 }  // namespace headrace::tools

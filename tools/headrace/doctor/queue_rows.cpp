@@ -4,7 +4,6 @@
 
 #include "doctor/rows.hpp"
 #include "headrace/error.hpp"
-#include "machine/process_limits.hpp"
 #include "swap/io_queue.hpp"
 
 namespace headrace::tools {
@@ -72,39 +71,11 @@ Row threads_row() {
   return row;
 }
 
-Row disabled_row(const ProcessLimits& limits) {
-  Row row{.name = "io_uring_disabled", .value = "no such sysctl (kernels before 6.6)"};
-  if (!limits.io_uring_disabled) {
-    if (!limits.aio_max) row = {.name = row.name, .value = "", .mark = Mark::kUnknown};
-    return row;
-  }
-  const std::uint64_t level = *limits.io_uring_disabled;
-  row.value = level == 0   ? "0: any process may use io_uring"
-              : level == 1 ? "1: root and a group may use io_uring"
-                           : "2: no process may use io_uring";
-  row.values["kernel.io_uring_disabled"] = level;
-  return row;
-}
-
-Row aio_limit_row(const ProcessLimits& limits) {
-  constexpr std::uint64_t kNeeded = 1024;  // several drives' worth of requests
-  if (!limits.aio_max) return {.name = "aio-max-nr", .value = "", .mark = Mark::kUnknown};
-  const std::uint64_t taken = limits.aio_taken.value_or(0);
-  Row row{.name = "aio-max-nr", .value = fmt::format("{} of {} taken", taken, *limits.aio_max)};
-  row.values = {{"fs.aio-max-nr", *limits.aio_max}, {"fs.aio-nr", taken}};
-  if (taken + kNeeded <= *limits.aio_max) return row;
-  row.mark = Mark::kNote;
-  row.consequence = "Linux AIO will be refused; io_uring and threads are not touched by it";
-  row.fix = "sudo sysctl fs.aio-max-nr=1048576";
-  return row;
-}
 }  // namespace
 
-Section queue_section(const std::string& root) {
-  const ProcessLimits limits = process_limits(root);
-  return {
-      .title = "I/O queues, each tried with a block",
-      .path = "",
-      .rows = {uring_row(), aio_row(), threads_row(), disabled_row(limits), aio_limit_row(limits)}};
+Section queue_section() {
+  return {.title = "I/O queues, each tried with a block",
+          .path = "",
+          .rows = {uring_row(), aio_row(), threads_row()}};
 }
 }  // namespace headrace::tools

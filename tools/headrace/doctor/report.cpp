@@ -16,20 +16,14 @@ namespace {
 constexpr std::size_t kWidth = 100;  // columns
 
 struct MarkText {
-  const char *word, *sign, *colour;
+  const char *word, *colour;
 };
-const MarkText& text_of(Mark mark) {
-  static constexpr std::array<MarkText, 4> kTexts{{{"ok  ", "\u2713", "\033[32m"},
-                                                   {"note", "\u2022", "\033[33m"},
-                                                   {"GAP ", "\u2717", "\033[31m"},
-                                                   {"?   ", "?", "\033[2m"}}};
-  return kTexts[static_cast<std::size_t>(mark)];
-}
-
-std::string mark_text(Mark mark, const Style& style) {
-  const MarkText& text = text_of(mark);
-  const std::string plain = style.utf8 ? text.sign : text.word;
-  return style.colour ? text.colour + plain + "\033[0m" : plain;
+std::string mark_text(Mark mark, Colour colour) {
+  static constexpr std::array<MarkText, 4> kTexts{
+      {{"ok  ", "\033[32m"}, {"note", "\033[33m"}, {"GAP ", "\033[31m"}, {"?   ", "\033[2m"}}};
+  const MarkText& text = kTexts[static_cast<std::size_t>(mark)];
+  if (colour == Colour::kNever) return text.word;
+  return std::string(text.colour) + text.word + "\033[0m";
 }
 
 // Models and mount points come from elsewhere: no control characters.
@@ -42,17 +36,6 @@ std::string printable(std::string text) {
 std::string environment(const char* name) {
   const char* const value = std::getenv(name);
   return value == nullptr ? "" : value;
-}
-
-// As the C library decides which locale holds.
-bool locale_is_utf8() {
-  for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
-    std::string value = environment(name);
-    if (value.empty()) continue;
-    std::ranges::transform(value, value.begin(), [](unsigned char c) { return std::tolower(c); });
-    return value.find("utf-8") != std::string::npos || value.find("utf8") != std::string::npos;
-  }
-  return false;
 }
 
 // `text` behind `indent` blanks, the first line behind `lead` at their end, no line longer than
@@ -71,17 +54,17 @@ std::string wrapped(const std::string& lead, const std::string& text, std::size_
   return lines + line + "\n";
 }
 
-std::string row_text(const Row& row, const Style& style) {
-  const std::size_t indent = style.utf8 ? 24 : 27;
+std::string row_text(const Row& row, Colour colour) {
+  constexpr std::size_t kIndent = 27;
   const std::string value = !row.value.empty()           ? row.value
                             : row.mark == Mark::kUnknown ? "unknown"
                                                          : "";
-  // The head is as wide as the indent but for the bytes of colour and sign.
-  const std::string head = fmt::format("  {} {:<19} ", mark_text(row.mark, style), row.name);
-  std::string text = head + wrapped("", printable(value), indent).substr(indent);
-  if (!row.detail.empty()) text += wrapped("", printable(row.detail), indent);
-  if (!row.consequence.empty()) text += wrapped("so:  ", printable(row.consequence), indent);
-  if (!row.fix.empty()) text += wrapped("fix: ", printable(row.fix), indent);
+  // The head is as wide as the indent but for the bytes of colour.
+  const std::string head = fmt::format("  {} {:<19} ", mark_text(row.mark, colour), row.name);
+  std::string text = head + wrapped("", printable(value), kIndent).substr(kIndent);
+  if (!row.detail.empty()) text += wrapped("", printable(row.detail), kIndent);
+  if (!row.consequence.empty()) text += wrapped("so:  ", printable(row.consequence), kIndent);
+  if (!row.fix.empty()) text += wrapped("fix: ", printable(row.fix), kIndent);
   return text;
 }
 
@@ -99,17 +82,16 @@ Json row_json(const Row& row) {
 }
 }  // namespace
 
-Style style_of_stdout() {
+Colour colour_of_stdout() {
   const bool terminal = ::isatty(STDOUT_FILENO) == 1 && environment("TERM") != "dumb";
-  return {.colour = terminal && environment("NO_COLOR").empty(),
-          .utf8 = terminal && locale_is_utf8()};
+  return terminal && environment("NO_COLOR").empty() ? Colour::kWanted : Colour::kNever;
 }
 
-std::string sections_text(const std::vector<Section>& sections, const Style& style) {
+std::string sections_text(const std::vector<Section>& sections, Colour colour) {
   std::string text;
   for (const Section& section : sections) {
     text += printable(section.title) + "\n";
-    for (const Row& row : section.rows) text += row_text(row, style);
+    for (const Row& row : section.rows) text += row_text(row, colour);
     text += "\n";
   }
   const auto [ok, notes, gaps, unknown] = count_marks(sections);

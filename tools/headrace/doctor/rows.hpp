@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "headrace/cuda.hpp"
+#include "machine/drive_facts.hpp"
 #include "machine/gpus.hpp"
 #include "platform/block_devices.hpp"
-#include "platform/drive_facts.hpp"
 #include "program/failing.hpp"
 
 namespace headrace::tools {
@@ -49,11 +49,11 @@ struct Section {
   std::vector<Row> rows;
 };
 
-Section system_section(const std::string& root = "");     // kernel, container, Slurm, descriptors
+Section system_section();                                 // kernel, limits on files
 Section processor_section(const std::string& root = "");  // features, cores, what may be used
-Section memory_section(const std::string& root = "");     // limits, huge pages, NUMA, memlock
-// io_uring, Linux AIO and threads, each tried with a block of data in memory, and their limits.
-Section queue_section(const std::string& root = "");
+Section memory_section(const std::string& root = "");     // what is left, huge pages, memlock
+// io_uring, Linux AIO and threads, each tried with a block of data in memory.
+Section queue_section();
 // Makes no CUDA context: of GPUs' free memory nothing is said.
 Section gpu_section(const std::string& root = "");
 // Files are made at `path` and are gone again. Throws headrace::Error kNotFound where it is no
@@ -61,7 +61,7 @@ Section gpu_section(const std::string& root = "");
 Section path_section(const std::string& path);
 
 // What stands below a path; without the trials, so that a made-up /sys will do.
-std::vector<Row> drive_rows(const platform::DriveFacts& facts, const std::string& root = "");
+std::vector<Row> drive_rows(const DriveFacts& facts, const std::string& root = "");
 
 // What the build has for GPUs, and what CUDA shows of them.
 std::vector<Row> cuda_rows(const CudaFacts& facts, const GpuFacts& plugged);

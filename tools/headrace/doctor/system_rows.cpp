@@ -1,17 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernel, what the process is confined to, limits that are neither memory nor CPU.
+// The kernel, and limits that are neither memory nor CPU.
 #include <fmt/core.h>
 #include <sys/resource.h>
 #include <sys/utsname.h>
 
-#include <array>
-#include <cstdlib>
 #include <optional>
-#include <utility>
 
 #include "base/units.hpp"
 #include "doctor/rows.hpp"
-#include "machine/process_limits.hpp"
 
 namespace headrace::tools {
 namespace {
@@ -27,29 +23,6 @@ Row kernel_row() {
   return {.name = "kernel",
           .value = fmt::format("{} {} {}", name.sysname, name.release, name.machine),
           .values = {{"release", name.release}, {"machine", name.machine}}};
-}
-
-Row container_row(const std::string& root) {
-  const std::string kind = container_kind(root);
-  Row row{.name = "container", .value = kind.empty() ? "none found" : kind};
-  row.values["kind"] = kind;
-  return row;
-}
-
-Row slurm_row() {
-  constexpr std::array kNames{
-      std::pair{"SLURM_JOB_ID", "job"}, std::pair{"SLURM_CPUS_PER_TASK", "CPUs per task"},
-      std::pair{"SLURM_NTASKS", "tasks"}, std::pair{"SLURM_MEM_PER_NODE", "MB per node"},
-      std::pair{"SLURM_MEM_PER_CPU", "MB per CPU"}};
-  Row row{.name = "Slurm", .value = ""};
-  for (const auto& [name, meaning] : kNames) {
-    const char* const value = std::getenv(name);
-    if (value == nullptr || *value == '\0') continue;
-    row.value += fmt::format("{}{} {}", row.value.empty() ? "" : ", ", meaning, value);
-    row.values[name] = value;
-  }
-  if (row.value.empty()) row.value = "not in a job";
-  return row;
 }
 
 Row open_files_row() {
@@ -84,20 +57,9 @@ Row file_size_row() {
   return row;
 }
 
-Row seccomp_row(const std::string& root) {
-  const auto mode = process_limits(root).seccomp;
-  if (!mode) return {.name = "seccomp", .value = "", .mark = Mark::kUnknown};
-  Row row{.name = "seccomp", .value = *mode == 0 ? "no filter" : "a filter is active"};
-  if (*mode != 0) row.detail = "what it lets through is tried under I/O queues";
-  row.values["mode"] = *mode;
-  return row;
-}
 }  // namespace
 
-Section system_section(const std::string& root) {
-  return {.title = "System",
-          .path = "",
-          .rows = {kernel_row(), container_row(root), slurm_row(), seccomp_row(root),
-                   open_files_row(), file_size_row()}};
+Section system_section() {
+  return {.title = "System", .path = "", .rows = {kernel_row(), open_files_row(), file_size_row()}};
 }
 }  // namespace headrace::tools

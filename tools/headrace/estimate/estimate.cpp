@@ -15,9 +15,10 @@ namespace headrace::tools {
 namespace {
 constexpr const char* kProgram = "headrace estimate";
 constexpr const char* kDescription =
-    "Prints the memory that training a model takes, without activations: DeepSpeed's estimates for "
-    "ZeRO-2 and\nZeRO-3, beside the memory that a Headrace engine would allocate, and why they "
-    "differ. Touches no drive and\nno GPU. MODEL is a name, a directory with safetensors or "
+    "Memory that training a model takes, without activations: the estimates that DeepSpeed's users "
+    "know, for\nZeRO-2 and ZeRO-3, beside what an engine of ours would allocate. Touches no drive "
+    "and "
+    "no GPU. MODEL is a name, a directory with safetensors or "
     "config.json, or a JSON file of shapes.\n";
 constexpr std::uint64_t kMostParameters = std::uint64_t{1} << 50;
 

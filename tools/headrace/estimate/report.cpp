@@ -2,8 +2,6 @@
 // report.cpp: an estimation as text and as JSON.
 #include <fmt/core.h>
 
-#include <algorithm>
-
 #include "base/units.hpp"
 #include "estimate/estimate.hpp"
 #include "program/report_parts.hpp"
@@ -63,55 +61,9 @@ std::string plans_text(const Estimation& e) {
                         gib(one.host_bytes), gib(one.gpu_bytes), gib(one.nvme_bytes),
                         gib(one.nvme_bytes_per_step));
   }
-  return text + "\n";
+  return text;
 }
 
-std::uint64_t row_of(const Planned& plan, const std::string& what, const std::string& tier) {
-  const auto found = std::ranges::find_if(
-      plan.rows, [&](const PlanRow& row) { return row.what == what && row.tier == tier; });
-  return found == plan.rows.end() ? 0 : found->bytes;
-}
-
-// Bytes per parameter of a row of one rank's plan.
-double each_of(const Estimation& e, const Planned& plan, const std::string& what) {
-  const double ranks = static_cast<double>(e.inputs.gpus_per_node) * e.inputs.nodes;
-  return static_cast<double>(row_of(plan, what, "host")) * ranks /
-         static_cast<double>(e.inputs.parameters);
-}
-
-std::string differences_text(const Estimation& e) {
-  const Planned& host = e.plans.front();
-  const Planned& nvme = e.plans.back();
-  const double weight = each_of(e, host, "parameters");
-  const double state = each_of(e, host, "optimizer state");
-  const double gradient = each_of(e, host, "gradients");
-  const double rest = gib(host.host_bytes) - gib(static_cast<double>(e.inputs.parameters) *
-                                                 (weight + state + gradient) / e.inputs.nodes);
-  std::string text = "Why they differ\n";
-  text += fmt::format(
-      "  bytes per parameter  the estimators: 16 on the host (f32 master, two f32 moments, f32 "
-      "gradient), 18 with the\n                       16-bit weight. The plan: {:.2f} (weight "
-      "{:.2f}, optimizer state {:.2f}, gradient {:.2f})\n",
-      weight + state + gradient, weight, state, gradient);
-  text += fmt::format(
-      "  buffers              the factor {:g}. The plan counts each: {:.2f} GiB per node with all "
-      "in host memory, {:.2f}\n                       with nothing\n",
-      e.inputs.buffer_factor, rest,
-      gib(nvme.host_bytes) - gib(static_cast<double>(e.inputs.parameters) *
-                                 each_of(e, nvme, "gradients") / e.inputs.nodes));
-  text +=
-      "  zero_init=0          4 bytes per parameter and process: each builds the model whole, in "
-      "f32. An engine is loaded\n                       group by group; a model built before that "
-      "is the program's own\n";
-  text += fmt::format(
-      "  per GPU              4 bytes per parameter of the largest layer. The plan: slots that "
-      "hold gathered groups ({:.2f} GiB)\n                       and a group's gradients until "
-      "they are reduced ({:.2f} GiB) and leave ({:.2f} GiB)\n",
-      gib(row_of(host, "gather slots", "device")), gib(row_of(host, "gradient bucket", "device")),
-      gib(row_of(host, "the device's own", "device")));
-  text += "  NVMe                 the estimators have none\n";
-  return text + "  neither has          activations, the framework's own memory, CUDA contexts\n";
-}
 }  // namespace
 
 std::string estimation_text(const Estimation& e) {
@@ -119,7 +71,7 @@ std::string estimation_text(const Estimation& e) {
   if (!e.no_plan.empty()) return text + "No plan of ours: " + e.no_plan + ".\n";
   if (e.plans.empty())
     return text + "No plan of ours: it takes shapes. Name a model instead of --parameters.\n";
-  return text + plans_text(e) + differences_text(e);
+  return text + plans_text(e);
 }
 
 Json estimation_json(const Estimation& e) {

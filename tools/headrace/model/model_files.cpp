@@ -100,7 +100,7 @@ TensorsByName tensors_of(const std::string& path) {
   const std::string header = bytes_of(path, kLengthBytes, header_bytes);
   refuse_excess(path, header, kSafetensorsRemedy);
   try {
-    return parse_header(header, DataOffsets::kLeftOut);
+    return parse_header(header);
   } catch (const SafetensorsFault& fault) {
     refuse_model(path, fault.is_no_json ? json_fault(header) : fault.what(), kSafetensorsRemedy);
   }

@@ -169,9 +169,8 @@ std::string differences_text(const Scenario& from, const Scenario& to) {
                      ? " --set zero_optimization.offload_optimizer.nvme_path=DIR"
                      : "");
 }
-}  // namespace
-
-std::string smallest_change(Planning& planning, const Scenario& s) {
+// Each alone, the least costly first.
+std::vector<Variant> single_changes(const Scenario& s) {
   Variants variants(s);
   if (!s.checkpointing) {
     variants.add("give --checkpointing", [](Scenario& v) { v.checkpointing = true; });
@@ -203,9 +202,11 @@ std::string smallest_change(Planning& planning, const Scenario& s) {
     variants.add("set headrace.update_on to cpu",
                  [](Scenario& v) { v.settings.update_on = UpdateOn::kCpu; });
   }
-  for (const Variant& variant : variants.all) {
-    if (planning.fits(variant.scenario)) return variant.text;
-  }
+  return std::move(variants.all);
+}
+
+// Several at once, and more nodes, with shorter and shorter sequences.
+std::string changes_together(Planning& planning, const Scenario& s) {
   for (std::uint32_t length = s.sequence; length >= 64; length /= 2) {
     Scenario least = s;
     least.checkpointing = true;
@@ -228,5 +229,13 @@ std::string smallest_change(Planning& planning, const Scenario& s) {
     }
   }
   return "";
+}
+}  // namespace
+
+std::string smallest_change(Planning& planning, const Scenario& s) {
+  for (const Variant& variant : single_changes(s)) {
+    if (planning.fits(variant.scenario)) return variant.text;
+  }
+  return changes_together(planning, s);
 }
 }  // namespace headrace::tools

@@ -5,7 +5,7 @@
 
 #include "base/check.hpp"
 #include "plan/passes.hpp"
-#include "residency/plan_rows.hpp"
+#include "residency/layout.hpp"
 #include "tiles/update_place.hpp"
 
 namespace headrace::tools {

@@ -15,79 +15,85 @@
 
 namespace headrace::tools {
 namespace {
-constexpr double kTB = 1e12, kGB = 1e9, kTera = 1e12;
+constexpr double kGB = 1e9, kTera = 1e12;
+constexpr std::uint64_t kTB = 1'000'000'000'000;
+constexpr const char* kSource = "a known machine";
 const char* const kZero = "published: ZeRO-Infinity, arXiv 2104.07857";
 const char* const kNvidia = "published: NVIDIA";
-const char* const kDeepNvme = "published: DeepSpeed's DeepNVMe";
+const char* const kEightDrives = "published: DeepSpeed's DeepNVMe, eight Gen5 drives";
+const char* const kFourDrives = "published: DeepSpeed's DeepNVMe, four Gen4 drives";
 
 // GPUs' flop/s are what large models have been trained at, not the peak.
-std::vector<Machine> make_known() {
-  Machine dgx2;
-  dgx2.name = "dgx-2";
-  dgx2.gpus = 16;
-  dgx2.cpus = 48;
-  dgx2.gpu_memory_bytes = 32ull << 30;
-  dgx2.host_bytes = 1536ull << 30;
-  dgx2.nvme_bytes = static_cast<std::uint64_t>(28 * kTB);
-  dgx2.drives = 8;
-  dgx2.nvme_read = {25.6 * kGB, kZero};
-  dgx2.nvme_write = {25.6 * kGB, std::string("assumed: as reading; ") + kZero};
-  dgx2.flops = {70 * kTera, kZero};
-  dgx2.link = {3 * kGB, kZero};
-  dgx2.network = {100 * kGB, kNvidia};
-  dgx2.memory = {200 * kGB, "assumed: of 256 GB/s, twelve channels of DDR4-2666"};
-
-  Machine h100;
-  h100.name = "dgx-h100";
-  h100.gpus = 8;
-  h100.cpus = 112;
-  h100.gpu_memory_bytes = 80ull << 30;
-  h100.host_bytes = 2048ull << 30;
-  h100.nvme_bytes = static_cast<std::uint64_t>(30.7 * kTB);
-  h100.drives = 8;
-  h100.nvme_read = {48 * kGB, std::string(kDeepNvme) + ", eight Gen5 drives"};
-  h100.nvme_write = {26 * kGB, std::string(kDeepNvme) + ", eight Gen5 drives"};
-  h100.flops = {400 * kTera, "assumed: 0.4 of the peak"};
-  h100.link = {55 * kGB, "assumed: PCIe Gen5 x16"};
-  h100.network = {400 * kGB, kNvidia};
-  h100.memory = {450 * kGB, "assumed: of 614 GB/s, sixteen channels of DDR5-4800"};
-
-  Machine a100;
-  a100.name = "nc96ads-a100-v4";
-  a100.gpus = 4;
-  a100.cpus = 96;
-  a100.gpu_memory_bytes = 80ull << 30;
-  a100.host_bytes = 880ull << 30;
-  a100.nvme_bytes = static_cast<std::uint64_t>(3.84 * kTB);
-  a100.drives = 4;
-  a100.nvme_read = {10 * kGB, std::string(kDeepNvme) + ", four Gen4 drives"};
-  a100.nvme_write = {5 * kGB, std::string(kDeepNvme) + ", four Gen4 drives"};
-  a100.flops = {140 * kTera, "assumed: 0.45 of the peak"};
-  a100.link = {25 * kGB, "assumed: PCIe Gen4 x16"};
-  a100.network = {10 * kGB, "published: Azure, 80 Gb/s"};
-  a100.memory = {200 * kGB, "assumed"};
-
-  Machine workstation;
-  workstation.name = "workstation";
-  workstation.gpus = 1;
-  workstation.cpus = 16;
-  workstation.gpu_memory_bytes = 24ull << 30;
-  workstation.host_bytes = 64ull << 30;
-  workstation.nvme_bytes = 2 * static_cast<std::uint64_t>(kTB);
-  workstation.drive_tbw = 1200;
-  workstation.nvme_read = {7 * kGB, "assumed: one Gen4 drive"};
-  workstation.nvme_write = {4 * kGB, "assumed: one Gen4 drive beyond its cache"};
-  workstation.flops = {140 * kTera, "assumed: a GPU of 24 GiB"};
-  workstation.link = {25 * kGB, "assumed: PCIe Gen4 x16"};
-  workstation.network = {1.25 * kGB, "assumed: 10 Gb/s"};
-  workstation.memory = {60 * kGB, "assumed: two channels of DDR5"};
-
-  std::vector<Machine> all{dgx2, h100, a100, workstation};
-  for (Machine& machine : all) machine.source = "a known machine";
-  return all;
+Machine dgx2() {
+  return {.name = "dgx-2",
+          .source = kSource,
+          .gpus = 16,
+          .cpus = 48,
+          .gpu_memory_bytes = 32 * base::kGiB,
+          .host_bytes = 1536 * base::kGiB,
+          .nvme_bytes = 28 * kTB,
+          .drives = 8,
+          .nvme_read = {25.6 * kGB, kZero},
+          .nvme_write = {25.6 * kGB, std::string("assumed: as reading; ") + kZero},
+          .memory = {200 * kGB, "assumed: of 256 GB/s, twelve channels of DDR4-2666"},
+          .flops = {70 * kTera, kZero},
+          .link = {3 * kGB, kZero},
+          .network = {100 * kGB, kNvidia}};
 }
+
+Machine dgx_h100() {
+  return {.name = "dgx-h100",
+          .source = kSource,
+          .gpus = 8,
+          .cpus = 112,
+          .gpu_memory_bytes = 80 * base::kGiB,
+          .host_bytes = 2048 * base::kGiB,
+          .nvme_bytes = 307 * kTB / 10,
+          .drives = 8,
+          .nvme_read = {48 * kGB, kEightDrives},
+          .nvme_write = {26 * kGB, kEightDrives},
+          .memory = {450 * kGB, "assumed: of 614 GB/s, sixteen channels of DDR5-4800"},
+          .flops = {400 * kTera, "assumed: 0.4 of the peak"},
+          .link = {55 * kGB, "assumed: PCIe Gen5 x16"},
+          .network = {400 * kGB, kNvidia}};
+}
+
+Machine azure_a100() {
+  return {.name = "nc96ads-a100-v4",
+          .source = kSource,
+          .gpus = 4,
+          .cpus = 96,
+          .gpu_memory_bytes = 80 * base::kGiB,
+          .host_bytes = 880 * base::kGiB,
+          .nvme_bytes = 384 * kTB / 100,
+          .drives = 4,
+          .nvme_read = {10 * kGB, kFourDrives},
+          .nvme_write = {5 * kGB, kFourDrives},
+          .memory = {200 * kGB, "assumed"},
+          .flops = {140 * kTera, "assumed: 0.45 of the peak"},
+          .link = {25 * kGB, "assumed: PCIe Gen4 x16"},
+          .network = {10 * kGB, "published: Azure, 80 Gb/s"}};
+}
+
+Machine workstation() {
+  return {.name = "workstation",
+          .source = kSource,
+          .gpus = 1,
+          .cpus = 16,
+          .gpu_memory_bytes = 24 * base::kGiB,
+          .host_bytes = 64 * base::kGiB,
+          .nvme_bytes = 2 * kTB,
+          .drive_tbw = 1200,
+          .nvme_read = {7 * kGB, "assumed: one Gen4 drive"},
+          .nvme_write = {4 * kGB, "assumed: one Gen4 drive beyond its cache"},
+          .memory = {60 * kGB, "assumed: two channels of DDR5"},
+          .flops = {140 * kTera, "assumed: a GPU of 24 GiB"},
+          .link = {25 * kGB, "assumed: PCIe Gen4 x16"},
+          .network = {1.25 * kGB, "assumed: 10 Gb/s"}};
+}
+
 const std::vector<Machine>& all_known() {
-  static const std::vector<Machine> all = make_known();
+  static const std::vector<Machine> all{dgx2(), dgx_h100(), azure_a100(), workstation()};
   return all;
 }
 }  // namespace

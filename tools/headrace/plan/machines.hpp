@@ -12,12 +12,12 @@ namespace headrace::tools {
 // A figure of a node and its source: "measured (...)", "published", "assumed", "given".
 struct Figure {
   double value = 0;
-  std::string source;
+  std::string source = {};
 };
 
 // One node. Bytes, or per second; memory and drives are shared by its ranks, one per GPU.
 struct Machine {
-  std::string name, source;
+  std::string name = {}, source = {};
   std::uint32_t gpus = 0;  // 0: the CPU is the device
   std::uint32_t cpus = 1;
   std::uint64_t gpu_memory_bytes = 0;  // of each; 0: unknown, not checked
@@ -26,13 +26,14 @@ struct Machine {
   std::uint32_t drives = 1;
   bool here = false;     // this one, whose drives may be looked at
   double drive_tbw = 0;  // terabytes (10^12) that each drive may be written; 0: not given
-  Figure nvme_read, nvme_write, nvme_mixed;  // all drives; mixed 0: one direction after the other
-  Figure memory;                             // bytes/s the CPUs read and write
-  Figure update, update_checked;             // elements/s of the update, all CPUs
-  Figure verify;                             // bytes/s of checksums, all CPUs
-  Figure flops;                              // of one GPU, or of all CPUs, as training reaches them
-  Figure link;                               // of each GPU, each way
-  Figure network;                            // into the node
+  Figure nvme_read = {}, nvme_write = {},
+         nvme_mixed = {};                   // all drives; mixed 0: one direction after the other
+  Figure memory = {};                       // bytes/s the CPUs read and write
+  Figure update = {}, update_checked = {};  // elements/s of the update, all CPUs
+  Figure verify = {};                       // bytes/s of checksums, all CPUs
+  Figure flops = {};                        // of one GPU, or of all CPUs, as training reaches them
+  Figure link = {};                         // of each GPU, each way
+  Figure network = {};                      // into the node
 };
 
 // "dgx-2, ...": for help.

@@ -72,6 +72,21 @@ std::string refusal_of(const Scenario& s, const residency::Plan& plan, double ac
   }
   return "";
 }
+
+residency::PlanInputs inputs_of(const Scenario& s, const partition::Partition& partition) {
+  residency::PlanInputs in;
+  in.partition = &partition;
+  in.settings = s.settings;
+  in.settings.gradient_accumulation_steps = s.micro_batches;
+  if (in.settings.nvme_paths.empty()) in.settings.nvme_paths = {"NVMe"};
+  in.groups.resize(s.model->groups.size());
+  for (residency::GroupTraits& group : in.groups) group.repeated_gradients = s.micro_batches > 1;
+  in.device_shares_host_memory = s.on_cpu();
+  if (!s.on_cpu()) in.device_overhead = cuda_overhead();
+  in.bookkeeping_bytes = partition.bookkeeping_bytes();
+  in.machine_limit_source = node_text(s, s.machine.host_bytes);
+  return in;
+}
 }  // namespace
 
 std::uint64_t whole_bytes(double bytes) {
@@ -145,19 +160,9 @@ Outcome Planning::evaluate(const Scenario& s, Spans spans) {
     if (!outcome.fits()) return outcome;
   }
   ++plans_;
-  residency::PlanInputs in;
   const partition::Partition& partition = partition_of(s);
-  in.partition = &partition;
-  in.settings = s.settings;
-  in.settings.gradient_accumulation_steps = s.micro_batches;
-  if (in.settings.nvme_paths.empty()) in.settings.nvme_paths = {"NVMe"};
-  in.groups.resize(s.model->groups.size());
-  for (residency::GroupTraits& group : in.groups) group.repeated_gradients = s.micro_batches > 1;
-  in.device_shares_host_memory = s.on_cpu();
-  if (!s.on_cpu()) in.device_overhead = cuda_overhead();
-  in.bookkeeping_bytes = partition.bookkeeping_bytes();
+  residency::PlanInputs in = inputs_of(s, partition);
   std::uint64_t left = s.machine.host_bytes / s.ranks_per_node();
-  in.machine_limit_source = node_text(s, s.machine.host_bytes);
   if (s.on_cpu() && left > 0) {
     const std::uint64_t activations = whole_bytes(outcome.activations);
     if (activations >= left) {

@@ -155,7 +155,7 @@ void init_settings(const InitOptions& o, std::FILE* out, std::FILE* told, Json& 
   Json file = settings_json(o, drives);
   for (const std::string& one : o.set) set_value(file, one);
   const Settings settings = Settings::from_json(text_of(file), "the new settings");
-  if (!drives.empty()) print_to(told, "{}\n", sections_text(drives, {}));
+  if (!drives.empty()) print_to(told, "{}\n", sections_text(drives));
   if (const std::string shared = shared_drive(drives); !shared.empty())
     print_to(told, "note: {} are on one file system; name each drive once\n", shared);
   report["drives"] = sections_json(drives);

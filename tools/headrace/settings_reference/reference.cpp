@@ -9,7 +9,7 @@
 namespace headrace::settings {
 namespace {
 constexpr const char* kOpening =
-    R"(<!-- Generated from src/settings/key_table.cpp by tests/settings/write_settings_doc. -->
+    R"(<!-- Generated from src/settings/keys.txt by tests/settings/write_settings_doc. -->
 # Settings
 
 Settings are a JSON file in DeepSpeed's format. Keys with the same meaning as in DeepSpeed have the

@@ -22,17 +22,17 @@ std::string foreign_key(const Json& object, const Json& model) {
   return "";
 }
 
-[[noreturn]] void refuse(const char* option, const std::string& path, const std::string& what,
-                         const char* section) {
-  throw Error(Code::kInvalidArgument,
-              fmt::format("{} {}: {}, so headrace tune did not write it; it would be lost, and "
-                          "nothing was measured. Name another file, and merge its {} keys into "
-                          "this one",
-                          option, path, what, section));
+[[noreturn]] void refuse(const std::string& path, const std::string& what) {
+  throw Error(
+      Code::kInvalidArgument,
+      fmt::format("--write {}: {}, so headrace tune did not write it; it would be lost, and "
+                  "nothing was measured. Name another file, and merge its headrace keys "
+                  "into this one",
+                  path, what));
 }
 
 // What a file holds; nothing where replacing it loses nothing.
-std::optional<Json> content_of(const char* option, const std::string& path, const char* section) {
+std::optional<Json> content_of(const std::string& path) {
   std::error_code ignored;
   if (path.empty() || path == "-" || !std::filesystem::is_regular_file(path, ignored))
     return std::nullopt;
@@ -40,64 +40,32 @@ std::optional<Json> content_of(const char* option, const std::string& path, cons
   const std::string text{std::istreambuf_iterator<char>(in), {}};
   if (in && text.empty()) return std::nullopt;
   const Json json = Json::parse(text, nullptr, false);
-  if (!in || json.is_discarded()) refuse(option, path, "it holds no plain JSON", section);
-  if (!json.is_object()) refuse(option, path, "it holds no JSON object", section);
+  if (!in || json.is_discarded()) refuse(path, "it holds no plain JSON");
+  if (!json.is_object()) refuse(path, "it holds no JSON object");
   return json;
-}
-
-// One section with those keys and no other.
-void check_section(const char* option, const std::string& path, const char* section,
-                   const Json& content, const Json& model) {
-  std::string foreign = foreign_key(content, model);
-  if (!foreign.empty()) refuse(option, path, "it holds \"" + foreign + "\"", section);
-  if (!content.contains(section) || !content[section].is_object())
-    refuse(option, path, fmt::format("it has no \"{}\"", section), section);
-  foreign = foreign_key(content[section], model[section]);
-  if (!foreign.empty())
-    refuse(option, path, fmt::format("it holds \"{}.{}\"", section, foreign), section);
 }
 }  // namespace
 
-Json settings_fragment(const Candidate& candidate, const Tuned& tuned) {
-  const Json where = {{"drive_model", tuned.drive_model},
-                      {"file_system", tuned.file_system},
-                      {"kernel", tuned.kernel},
-                      {"date", tuned.date},
-                      {"queue", tuned.queue},
-                      {"pattern", tuned.pattern},
-                      {"gb_per_second", tuned.gb_per_second},
-                      {"gb_per_second_low", tuned.gb_per_second_low},
-                      {"gb_per_second_high", tuned.gb_per_second_high},
-                      {"headrace_version", tuned.headrace_version}};
+Json settings_fragment(const Candidate& candidate, const Json& where_tuned) {
   return {{"headrace",
            {{"io_block_bytes", candidate.block_bytes},
             {"queue_depth", candidate.depth},
             {"submit_batch", candidate.submit_batch},
             {"io_queue", name_of(candidate.queue)},
             {"register_buffers", candidate.register_buffers ? "auto" : "off"},
-            {"tuned", where}}}};
-}
-
-Json deepspeed_fragment(const Candidate& candidate) {
-  return {{"aio",
-           {{"block_size", candidate.block_bytes},
-            {"queue_depth", candidate.depth},
-            {"intra_op_parallelism", 1},
-            {"single_submit", candidate.submit_batch <= 2},
-            {"overlap_events", true},
-            {"use_gds", false}}}};
+            {"tuned", where_tuned}}}};
 }
 
 void check_replaceable_settings(const std::string& path) {
-  const auto content = content_of("--write", path, "headrace");
+  const auto content = content_of(path);
   if (!content) return;
-  check_section("--write", path, "headrace", *content, settings_fragment({}, {}));
-  if (!(*content)["headrace"].contains("tuned"))
-    refuse("--write", path, "it has no \"headrace.tuned\"", "headrace");
-}
-
-void check_replaceable_deepspeed(const std::string& path) {
-  const auto content = content_of("--write-deepspeed", path, "aio");
-  if (content) check_section("--write-deepspeed", path, "aio", *content, deepspeed_fragment({}));
+  const Json model = settings_fragment({}, {});
+  std::string foreign = foreign_key(*content, model);
+  if (!foreign.empty()) refuse(path, "it holds \"" + foreign + "\"");
+  if (!content->contains("headrace") || !(*content)["headrace"].is_object())
+    refuse(path, "it has no \"headrace\"");
+  foreign = foreign_key((*content)["headrace"], model["headrace"]);
+  if (!foreign.empty()) refuse(path, "it holds \"headrace." + foreign + "\"");
+  if (!(*content)["headrace"].contains("tuned")) refuse(path, "it has no \"headrace.tuned\"");
 }
 }  // namespace headrace::tools

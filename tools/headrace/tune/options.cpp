@@ -50,8 +50,10 @@ void add_options(CLI::App& app, TuneOptions& o, Words& w) {
   target("--write", o.write,
          "File for the settings, for the engine; replaces nothing but its own earlier "
          "ones");
-  target("--write-deepspeed", o.write_deepspeed, "File for an \"aio\" section as DeepSpeed has it");
   target("--json", o.json, "File for the report; - is stdout");
+  command_line::add_replaced(app, "--write-deepspeed",
+                             {"--write-deepspeed: these rates are not those of DeepSpeed's queue",
+                              "Run DeepSpeed's own ds_nvme_tune, which measures that"});
 }
 
 void finish(TuneOptions& o, const Words& w) {
@@ -72,9 +74,7 @@ void finish(TuneOptions& o, const Words& w) {
   o.most_seconds = w.runtime.empty()
                        ? (o.quick ? 30.0 : 120.0)
                        : command_line::to_seconds("--runtime", w.runtime, {1, 86400.0});
-  if (o.json == "-" && (o.write == "-" || o.write_deepspeed == "-"))
-    throw Fault{"stdout cannot take two documents", "Give files, or one - alone"};
-  if (o.write == "-" && o.write_deepspeed == "-")
+  if (o.json == "-" && o.write == "-")
     throw Fault{"stdout cannot take two documents", "Give files, or one - alone"};
 }
 }  // namespace

@@ -21,7 +21,7 @@ struct TuneOptions {
   double most_seconds = 0;               // of all of it
   std::uint64_t most_written_bytes = 0;  // per drive, the file's layout included
   bool quick = false;
-  std::string json, write, write_deepspeed;  // targets; "": none
+  std::string json, write;  // targets; "": none
 };
 
 // Calls `run` with what the words say. Returns its exit code, or that of a refusal.

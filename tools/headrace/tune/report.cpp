@@ -9,12 +9,12 @@
 
 #include "base/units.hpp"
 #include "bench/report_format.hpp"
-#include "program/report_parts.hpp"
+#include "bench/report_json.hpp"
 #include "tune/fragment.hpp"
+#include "tune/options.hpp"
 
 namespace headrace::tools {
 namespace {
-constexpr std::size_t kColumns = 100;
 constexpr const char* kReadingOfTables =
     "The leader has the highest median of those that were not dropped. GB/s are of the rounds that "
     "a\n"
@@ -22,23 +22,6 @@ constexpr const char* kReadingOfTables =
     "cancel: a\n"
     "row can show more GB/s than the leader, or a ratio above 1.\n";
 constexpr std::uint32_t kLeastBounded = 6;  // rounds; fewer bound nothing (measure/statistics.hpp)
-
-// Broken at spaces; `first` begins it, and as many spaces every other line.
-std::string wrapped(const std::string& first, const std::string& text) {
-  std::string lines, line = first;
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t end = std::min(text.find(' ', at), text.size());
-    const bool begins = line.size() == first.size();
-    if (!begins && line.size() + 1 + (end - at) > kColumns) {
-      lines += line + "\n";
-      line = std::string(first.size(), ' ');
-      continue;
-    }
-    line += (begins ? "" : " ") + text.substr(at, end - at);
-    at = end + 1;
-  }
-  return lines + line + "\n";
-}
 
 std::string header(const char* against) {
   return fmt::format("  {:<26}{:>7} {:<16}{:<23}{:>8}{:>8}\n", "settings", "GB/s", " interval",
@@ -54,8 +37,9 @@ std::string row(const Contestant& contestant, Goal goal, const std::string& agai
                 const std::string& mark) {
   const std::string name = fmt::format("  {:<26}", text_of(contestant.candidate));
   if (contestant.rounds.empty())
-    return contestant.left_out.empty() ? name + "no round\n"
-                                       : wrapped(name, "not tried: " + contestant.left_out);
+    return contestant.left_out.empty()
+               ? name + "no round\n"
+               : wrapped(name, "not tried: " + contestant.left_out, name.size());
   const MedianInterval rate = contestant.rate(goal);
   return fmt::format("{}{:>7} {:<16}{:<23}{:>8}{:>8}{}\n", name, three_digits(rate.median / 1e9),
                      interval_text(rate, 1e9), against,
@@ -118,7 +102,7 @@ std::string stage_text(const Stage& stage, Goal goal) {
                 compared ? ratio_text(ratio(*contestant, leader, goal)) : "1: the leader",
                 contestant->dropped_after ? " dropped" : "");
   }
-  return text + wrapped("  ", equals_text(stage, goal));
+  return text + wrapped("  ", equals_text(stage, goal), 2);
 }
 
 std::string confirmation_text(const Confirmation& fresh, Goal goal) {
@@ -192,7 +176,6 @@ Json result_json(const TuneReport& report) {
                                               "slower"};
   const TuneResult& result = report.result;
   return {{"settings", report.settings},
-          {"deepspeed", report.deepspeed},
           {"gb_per_second", bounds_json(result.rate, 1e9)},
           {"half_width", result.rate.half_width()},
           {"resolved", result.resolved},
@@ -201,18 +184,6 @@ Json result_json(const TuneReport& report) {
           {"text", result_sentences(result)}};
 }
 
-Json drives_json(const std::vector<MeasuredDrive>& drives) {
-  Json json = Json::array();
-  for (const MeasuredDrive& drive : drives) {
-    json.push_back({{"path", drive.path},
-                    {"model", drive.model},
-                    {"file_system", drive.file_system},
-                    {"direct", drive.direct},
-                    {"memory_backed", drive.memory_backed},
-                    {"file_bytes", drive.file_bytes}});
-  }
-  return json;
-}
 }  // namespace
 
 std::vector<std::string> result_sentences(const TuneResult& result) {
@@ -247,22 +218,18 @@ std::string report_text(const TuneReport& report) {
   for (const Stage& stage : report.result.stages) text += stage_text(stage, report.goal);
   text += confirmation_text(report.result.confirmation, report.goal) + "\nresult\n";
   for (const std::string& sentence : result_sentences(report.result))
-    text += wrapped("  ", sentence);
+    text += wrapped("  ", sentence, 2);
   text += "\n" + dump(report.settings);
-  text += "\n" + wrapped("", verification_text(report.run.verification));
+  text += "\n" + wrapped("", verification_text(report.run.verification), 0);
   text += fmt::format("{} s, {} written in all\n", three_digits(report.run.seconds),
                       base::format_bytes(report.run.written_bytes));
   if (!report.run.warnings.empty()) text += "\nwarnings\n";
-  for (const std::string& warning : report.run.warnings) text += wrapped("  - ", warning);
+  for (const std::string& warning : report.run.warnings) text += wrapped("  - ", warning, 4);
   return text;
 }
 
 Json report_json(const TuneReport& report) {
-  Json json = document("headrace tune");
-  json["command"] = report.run.command;
-  json["date"] = report.run.date;
-  json["machine"] = to_object(report.run.machine);
-  json["build"] = to_object(report.run.build);
+  Json json = document(kTuneName, report.run);
   json["drives"] = drives_json(report.run.drives);
   json["goal"] = name_of(report.goal);
   json["stages"] = Json::array();
@@ -279,9 +246,7 @@ Json report_json(const TuneReport& report) {
                           {"candidates", contestants_json(fresh.contestants, report.goal)}};
   if (fresh.runner_up) json["fresh_rounds"]["second"] = *fresh.runner_up;
   json["result"] = result_json(report);
-  json["verification"] = {{"pages", report.run.verification.pages},
-                          {"stamps", report.run.verification.stamps},
-                          {"mismatches", report.run.verification.mismatches}};
+  json["verification"] = verification_json(report.run.verification);
   json["written_bytes"] = report.run.written_bytes;
   json["seconds"] = report.run.seconds;
   json["warnings"] = report.run.warnings;

@@ -14,7 +14,7 @@ struct TuneReport {
   Goal goal = Goal::kStep;
   Measurement run;  // machine, drives, warnings, verification, totals; no cells
   TuneResult result;
-  Json settings, deepspeed;  // the fragments
+  Json settings;  // the fragment
 };
 
 // A table per stage, the fresh rounds, the result and the fragment, verification, warnings.

@@ -10,18 +10,17 @@
 
 #include "base/units.hpp"
 #include "bench/announcement.hpp"
+#include "bench/drive_run.hpp"
 #include "bench/nothing_measured.hpp"
-#include "bench/report_text.hpp"
 #include "command_line/report_file.hpp"
 #include "command_line/words.hpp"
 #include "headrace/error.hpp"
 #include "headrace/version.hpp"
-#include "platform/drive_facts.hpp"
+#include "platform/block_devices.hpp"
 #include "platform/machine.hpp"
 #include "program/engine_words.hpp"
 #include "program/failing.hpp"
 #include "program/output.hpp"
-#include "program/progress.hpp"
 #include "tune/drive_gauge.hpp"
 #include "tune/fragment.hpp"
 #include "tune/options.hpp"
@@ -59,15 +58,11 @@ class Tune {
 
   // Makes the files and says what is going to happen.
   void prepare() {
-    BenchOptions bench = as_bench(options_);
-    fit_to_drives(bench, report_.run.warnings);
+    run_ = std::make_unique<DriveRun>(as_bench(options_), report_.run);
+    BenchOptions& bench = run_->options();
     options_.file_bytes = bench.file_bytes;
     if (options_.goal == Goal::kRead) bench.most_written_bytes = bench.file_bytes;
-    runner_ = std::make_unique<Runner>(options_for_runner());
-    for (const auto& target : runner_->targets()) report_.run.drives.push_back(target->facts());
-    add_drive_warnings(report_.run);
-    print_to(out(), "{}", head_text(report_.run));
-    tell("{}", announcement(bench));
+    run_->announce(out());
   }
 
   int run() {
@@ -77,104 +72,60 @@ class Tune {
 
  private:
   // Stdout is for people, unless a document goes there.
-  std::FILE* out() const {
-    const bool taken =
-        options_.json == "-" || options_.write == "-" || options_.write_deepspeed == "-";
-    return taken ? stderr : stdout;
-  }
-
-  RunnerOptions options_for_runner() {
-    RunnerOptions runner;
-    runner.paths = options_.paths;
-    runner.file_bytes = options_.file_bytes;
-    for (const Candidate& shape : shapes_of(options_)) {
-      const Workload workload = workload_of(shape, Pattern::kMixed);
-      runner.in_flight_bytes =
-          std::max(runner.in_flight_bytes, in_flight_bytes(workload, options_.paths.size()));
-    }
-    runner.log = [this](LogLevel, std::string_view text) {
-      report_.run.warnings.push_back(without_settings(std::string(text)));
-    };
-    return runner;
-  }
+  std::FILE* out() const { return options_.json == "-" || options_.write == "-" ? stderr : stdout; }
 
   void measure() {
-    ProgressLine line;
-    const Stopwatch all;
-    const std::uint64_t size = options_.file_bytes * options_.paths.size();
-    const Sample layout = runner_->lay_out([&](std::uint64_t bytes) {
-      line.show(fmt::format("writing the file: {} of {}", base::format_bytes(bytes),
-                            base::format_bytes(size)));
-    });
+    const double layout_seconds = run_->lay_out();
     TunerOptions tuner;
     tuner.goal = options_.goal;
     tuner.queue = options_.queue;
     tuner.file_bytes = options_.file_bytes;
     tuner.quick = options_.quick;
     // Reading all of it at the end takes about as long as writing it did.
-    tuner.until_seconds = options_.most_seconds - layout.seconds;
-    tuner.other_seconds = layout.seconds;
+    tuner.until_seconds = options_.most_seconds - layout_seconds;
+    tuner.other_seconds = layout_seconds;
     tuner.until_written_bytes = options_.most_written_bytes;
-    DriveGauge gauge(*runner_, all);
-    report_.result =
-        tune_on(gauge, tuner,
-                [&](const std::string& stage, std::uint32_t round, const Candidate& candidate) {
-                  const std::string where =
-                      round == 0 ? std::string("warming up") : fmt::format("round {}", round);
-                  line.show(fmt::format("{}: {}, {}; at most {:.0f} s left", stage, where,
-                                        text_of(candidate),
-                                        std::max(0.0, options_.most_seconds - all.seconds())));
-                });
-    if (!runner_->queue_notes().empty()) report_.run.warnings.push_back(runner_->queue_notes());
-    runner_->verify_all([&](std::uint64_t bytes) {
-      line.show("comparing every byte: " + base::format_bytes(bytes));
-    });
-    line.clear();
-    report_.run.verification = runner_->verification();
-    report_.run.written_bytes = runner_->written_bytes();
-    report_.run.seconds = all.seconds();
+    DriveGauge gauge(run_->runner(), run_->watch());
+    const auto show = [&](const std::string& stage, std::uint32_t round,
+                          const Candidate& candidate) {
+      run_->line().show(fmt::format("{}: {}, {}; at most {:.0f} s left", stage, round_text(round),
+                                    text_of(candidate),
+                                    std::max(0.0, options_.most_seconds - gauge.seconds())));
+    };
+    report_.result = tune_on(gauge, tuner, show);
+    run_->finish();
   }
 
-  Tuned where_tuned() const {
-    std::set<std::string> file_systems;
-    for (const MeasuredDrive& drive : report_.run.drives) file_systems.insert(drive.file_system);
+  // headrace.tuned: the engine warns where drives or kernel are others; the rest is for readers.
+  Json where_tuned() const {
+    std::set<std::string> types;
+    for (const MeasuredDrive& drive : report_.run.drives) types.insert(drive.file_system);
+    std::string file_systems;
+    for (const std::string& type : types) file_systems += (file_systems.empty() ? "" : ", ") + type;
     const TuneResult& result = report_.result;
     // Three digits of the megabyte say all there is.
     const auto gb = [](double rate) { return std::round(rate / 1e6) / 1e3; };
-    Tuned tuned;
-    tuned.drive_model = platform::models_text(options_.paths);
-    for (const std::string& name : file_systems)
-      tuned.file_system += (tuned.file_system.empty() ? "" : ", ") + name;
-    tuned.kernel = platform::kernel_release();
-    tuned.date = report_.run.date;
-    tuned.queue = result.confirmation.contestants[result.chosen].queue();
-    tuned.pattern = name_of(options_.goal);
-    tuned.gb_per_second = gb(result.rate.median);
-    tuned.gb_per_second_low = gb(result.rate.low);
-    tuned.gb_per_second_high = gb(result.rate.high);
-    tuned.headrace_version = version();
-    return tuned;
+    return {{"drive_model", platform::models_text(options_.paths)},
+            {"file_system", file_systems},
+            {"kernel", platform::kernel_release()},
+            {"date", report_.run.date},
+            {"queue", result.confirmation.contestants[result.chosen].queue()},
+            {"pattern", name_of(options_.goal)},
+            {"gb_per_second", gb(result.rate.median)},
+            {"gb_per_second_low", gb(result.rate.low)},
+            {"gb_per_second_high", gb(result.rate.high)},
+            {"headrace_version", version()}};
   }
 
   // What was measured on damaged data is no advice: nothing is written then.
   int conclude() {
-    const Verification& verification = report_.run.verification;
     report_.settings = settings_fragment(report_.result.settings(), where_tuned());
-    report_.deepspeed = deepspeed_fragment(report_.result.settings());
-    const bool whole = verification.mismatches == 0;
     print_to(out(), "{}", report_text(report_));
+    const bool whole =
+        !tell_of_damage(kTuneName, report_.run.verification, ", so no settings are written");
     if (whole) {
-      using command_line::is_checked_before;
       command_line::write_report(options_.write, dump(report_.settings), "--write",
-                                 is_checked_before);
-      command_line::write_report(options_.write_deepspeed, dump(report_.deepspeed),
-                                 "--write-deepspeed", is_checked_before);
-    } else {
-      tell(
-          "{}: data read back differ from what was written, at {} places; the drive, its "
-          "driver or memory damages data, so no settings are written; do not train on it "
-          "before it is found. First: {}\n",
-          kTuneName, verification.mismatches, verification.first_mismatch);
+                                 command_line::is_checked_before);
     }
     Json json = report_json(report_);
     json["exit_code"] = whole ? kDone : kFailed;
@@ -184,21 +135,15 @@ class Tune {
 
   TuneOptions options_;
   TuneReport report_;
-  std::unique_ptr<Runner> runner_;
+  std::unique_ptr<DriveRun> run_;
 };
 
 // Refused before anything is written. Throws command_line::Fault, Error.
 void check(const TuneOptions& options) {
-  using command_line::is_checked_before;
-  command_line::check_targets_differ({{"--json", options.json},
-                                      {"--write", options.write},
-                                      {"--write-deepspeed", options.write_deepspeed}});
+  command_line::check_targets_differ({{"--json", options.json}, {"--write", options.write}});
   command_line::check_report_target(options.json);
-  command_line::check_report_target(options.write, "--write", is_checked_before);
-  command_line::check_report_target(options.write_deepspeed, "--write-deepspeed",
-                                    is_checked_before);
+  command_line::check_report_target(options.write, "--write", command_line::is_checked_before);
   check_replaceable_settings(options.write);
-  check_replaceable_deepspeed(options.write_deepspeed);
   check_paths(options.paths);
   for (const std::string& path : options.paths) {
     if (!is_writable_target(path))

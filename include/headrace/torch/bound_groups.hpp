@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+// headrace/torch/bound_groups.hpp: when a group's parameters are bound: in forward, in backward, in
+// a scope, on demand.
+//
+// Forward binds around the block's own code. Outputs that require a gradient get a hook: when the
+// gradient reaches one, the block's backward is about to run, and the group is bound again until
+// all its gradients have arrived. Example: x -> a -> b -> loss, and its backward pass.
+//
+//   offload(a, x)   acquire(a): bound, 1.  a's forward.  release(a): parked.  Its output is hooked.
+//   offload(b, y)   the same with b. Autograd has saved weights of both, on parked storages now.
+//   backward        loss's gradient reaches b's output: reached(b) binds it, for pass 7.
+//                   b's nodes run. torch writes a gradient, a hook on the parameter hands it to the
+//                   engine, and gradient_arrived(b) counts it. With the last one b is parked.
+//                   b's input is a's output: reached(a), and so on.
+//   end of pass 7   torch calls end_pass(7): groups that it still holds are parked.
+//
+// A binding is a count, so these overlap: with a scope of the user's open around all that, a has
+// 2 bindings while its forward runs, and is parked when the scope ends. backward_passes.hpp has the
+// groups that a pass holds for longer.
+#pragma once
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "headrace/torch/backward_passes.hpp"
+#include "headrace/torch/offloaded_group.hpp"
+#include "headrace/torch/write_watch.hpp"
+
+namespace headrace::torch::detail {
+// Has the engine gather a group, and puts its parameters on what was gathered. Orders torch's work
+// behind the engine's: on a device the stream that will read waits for the bytes. Torch's CPU
+// operators run on no stream, so there the host waits for the engine's device.
+// Every bind() of a group is undone by one unbind(): OffloadedGroup::bindings is their difference.
+// Thread: one at a time, under BoundGroups' lock.
+class GroupBinder {
+ public:
+  // Throws kInvalidArgument where the engine's device is not where torch is to find parameters.
+  GroupBinder(Engine& engine, const Place& place, std::shared_ptr<Device> device, WriteWatch& watch)
+      : engine_(engine), place_(place), device_(std::move(device)), watch_(watch) {
+    refuse_another_device();
+  }
+
+  using Strays = OffloadedGroup::Strays;
+  void bind(OffloadedGroup& group, Strays strays = Strays::kRefused) {
+    if (group.changing) {
+      throw Error(Code::kWrongState,
+                  quoted_group(group.name) +
+                      " was used while it is being changed: its values are not the engine's yet. "
+                      "End its gathered() scope first.");
+    }
+    group.require_attached(strays);
+    const Stream stream = place_.stream();
+    if (group.bindings == 0) {
+      Gathered gathered = engine_.gather(group.id, stream);
+      wait_for_cpu_operators();
+      // Loaded since: a backward pass over values saved before is torch's to refuse.
+      const std::uint64_t changes = engine_.weight_changes(group.id);
+      if (std::exchange(group.seen_changes, changes) != changes) group.mark_changed();
+      group.bind(stream, std::move(gathered));
+    } else if (!group.leased_on(stream)) {
+      group.bind(stream, engine_.gather(group.id, stream));
+    }
+    ++group.bindings;
+  }
+  void unbind(OffloadedGroup& group) noexcept {
+    if (--group.bindings != 0) return;
+    if (const OffloadedParameter* written = group.unbind()) watch_.spoil(group, *written);
+  }
+  // Until the engine's device has done what it was given: torch's CPU operators may then read what
+  // it wrote, and write what it read. From any thread.
+  void wait_for_cpu_operators() const {
+    if (place_.is_cpu() && device_) device_->synchronize({});
+  }
+
+ private:
+  void refuse_another_device() const {
+    if (place_.is_cpu() && device_ && !device_->host_reads_memory()) {
+      throw Error(Code::kInvalidArgument,
+                  std::string("the engine's device is ") + device_->name() +
+                      ", and parameters are to be bound on torch's CPU, which cannot read there. "
+                      "Name the GPU as the Offload's place: Offload(settings, options, "
+                      "at::Device(at::kCUDA, 0)).");
+    }
+    const bool shares = !device_ || device_->shares_host_memory();
+    if (!place_.is_cpu() && shares) {
+      throw Error(Code::kInvalidArgument,
+                  "parameters are to be bound on " + place_.device().str() +
+                      ", and the engine's device is the CPU: torch would be given host memory "
+                      "there. Give the engine that device, e.g. {.device = "
+                      "headrace::torch::make_cuda_device(gpu)}.");
+    }
+  }
+
+  Engine& engine_;
+  const Place& place_;
+  const std::shared_ptr<Device> device_;
+  WriteWatch& watch_;
+};
+
+// The lock of every group's bindings. From any thread: autograd may have threads of its own.
+// No torch operator runs under the lock: it may end up in hold_if_bound().
+class BoundGroups final {
+ public:
+  BoundGroups(GroupBinder& binder, WriteWatch& watch, const Groups& groups)
+      : binder_(binder), watch_(watch), groups_(groups) {}
+
+  // From freeze() on. `self` keeps the engine, too. `on_demand`: a group that is let go too early
+  // comes back when an operator touches it.
+  void open(std::weak_ptr<BoundGroups> self, bool on_demand) {
+    self_ = std::move(self);
+    on_demand_ = on_demand;
+  }
+
+  // ---- by calls and scopes ----
+
+  // Binds; each acquire() is undone by one release().
+  void acquire(OffloadedGroup& group) {
+    const std::lock_guard lock(mutex_);
+    const int task = ::torch::autograd::get_current_graph_task_id();
+    task < 0 ? binder_.bind(group) : bind_in_pass(group, task);
+  }
+  void release(OffloadedGroup& group) noexcept {
+    const std::lock_guard lock(mutex_);
+    binder_.unbind(group);
+  }
+  // Binds a group that nobody uses, and nobody can use until end_changes().
+  void begin_changes(OffloadedGroup& group) {
+    const std::lock_guard lock(mutex_);
+    if (in_use(group)) {
+      throw Error(Code::kWrongState,
+                  "gathered() for changing " + quoted_group(group.name) +
+                      " while it is in use: who uses it would go on with the old values. End its "
+                      "other gathered() scope, and call it outside of forward and backward.");
+    }
+    if (group.bindings != 0) binder_.unbind(group);  // it is always bound
+    binder_.bind(group, GroupBinder::Strays::kTakenBack);
+    group.changing = true;
+  }
+  void end_changes(OffloadedGroup& group) noexcept {
+    const std::lock_guard lock(mutex_);
+    group.park();
+    group.give_back();
+    group.changing = false;
+    group.bindings = 0;
+    try {
+      if (group.always_bound) binder_.bind(group);
+    } catch (const std::exception& error) {
+      watch_.report(quoted_group(group.name) + " could not be bound again: " + error.what());
+    }
+  }
+  // Runs `function` while no group is bound or let go.
+  template <class F>
+  void while_none_binds(F function) {
+    const std::lock_guard lock(mutex_);
+    function();
+  }
+  // Groups that are always bound let go around a step and at the end.
+  void bind_rest() {
+    const std::lock_guard lock(mutex_);
+    for (const auto& group : groups_) {
+      if (group->always_bound && group->bindings == 0) binder_.bind(*group);
+    }
+  }
+  void unbind_rest() {
+    const std::lock_guard lock(mutex_);
+    for (const auto& group : groups_) {
+      if (group->always_bound && group->bindings != 0) binder_.unbind(*group);
+    }
+  }
+  // Throws for a scope of the user's: its values would be old ones, or gone, after `call`.
+  void require_none_in_use(const char* call) {
+    const std::lock_guard lock(mutex_);
+    for (const auto& group : groups_) {
+      if (!in_use(*group)) continue;
+      throw Error(Code::kWrongState,
+                  std::string(call) + " while " + quoted_group(group->name) +
+                      " is in use: its values would not be current. End its gathered() scope, and "
+                      "call it outside of forward and backward.");
+    }
+  }
+
+  // ---- by hooks, in backward ----
+
+  // The gradient has reached an output of the block.
+  void reached(OffloadedGroup& group) {
+    const std::lock_guard lock(mutex_);
+    const int task = ::torch::autograd::get_current_graph_task_id();
+    if (passes_.awaits_gradients(group, task)) return;
+    bind_in_pass(group, task);
+    passes_.await_gradients(group, task);
+    begin_pass(task);
+  }
+  // A parameter's part of backward is done. `gradient`: it has brought one.
+  void gradient_arrived(OffloadedGroup& group, bool gradient) {
+    const std::lock_guard lock(mutex_);
+    const int task = ::torch::autograd::get_current_graph_task_id();
+    begin_pass(task);
+    if (passes_.arrived(group, task, gradient)) binder_.unbind(group);
+  }
+  void end_pass(int task) {
+    const std::lock_guard lock(mutex_);
+    unbind_all(passes_.end(task));
+  }
+  // Outside of all passes: lets go of what one that an exception ended left bound.
+  void end_every_pass() {
+    const std::lock_guard lock(mutex_);
+    unbind_all(passes_.end_every());
+  }
+  bool pass_of_another_thread() {
+    const std::lock_guard lock(mutex_);
+    return passes_.of_another_thread();
+  }
+  void refuse_partial_gradients() {
+    const std::lock_guard lock(mutex_);
+    passes_.refuse_partial_gradients();
+  }
+  void forget_partial_gradients() {
+    const std::lock_guard lock(mutex_);
+    passes_.forget_partial_gradients();
+  }
+
+  // ---- by operators that touch a group outside of its calls ----
+
+  std::uint64_t touches(const OffloadedGroup& group) {
+    const std::lock_guard lock(mutex_);
+    return group.touches;
+  }
+  // One binding more of a group that is bound; false where it is parked. release() undoes it.
+  bool hold_if_bound(OffloadedGroup& group) noexcept {
+    const std::lock_guard lock(mutex_);
+    if (group.bindings == 0) return false;
+    ++group.bindings;
+    return true;
+  }
+  // Binds a parked group, and holds it until release(). False where it could not: then its parked
+  // text says why.
+  bool hold_on_demand(OffloadedGroup& group) noexcept {
+    const std::lock_guard lock(mutex_);
+    try {
+      const int task = ::torch::autograd::get_current_graph_task_id();
+      if (task >= 0) begin_pass(task);
+      bind_in_pass(group, task);
+      if (group.bindings > 1) return true;  // another thread was first
+      ++group.touches;
+      // Outside of a backward pass nothing is bound between operators, where a write through
+      // data_ptr() would change what the engine does not read back.
+      if (task < 0) return true;
+      passes_.touch(group, task);
+      ++group.bindings;
+      return true;
+    } catch (const std::exception& error) {
+      group.park(std::string(" It could not be brought when it was touched: ") + error.what());
+      return false;
+    }
+  }
+
+ private:
+  static bool in_use(const OffloadedGroup& group) {
+    return group.changing || group.bindings > (group.always_bound ? 1u : 0u);
+  }
+  // Where memory is out, groups that passes hold let go. Were one still needed, it would be bound
+  // on demand, or its parked parameters would say so.
+  void bind_in_pass(OffloadedGroup& group, int task) {
+    for (;;) {
+      try {
+        return binder_.bind(group);
+      } catch (const Error& error) {
+        if (error.code() != Code::kOutOfBudget) throw;
+        const BackwardPasses::LetGo oldest = passes_.let_go_of_oldest(task, on_demand_);
+        if (oldest.empty()) throw;
+        unbind_all(oldest);
+      }
+    }
+  }
+  // Has torch call end_pass(task) when that pass, which runs, ends; an exception ends it without.
+  void begin_pass(int task) {
+    if (!passes_.begin(task)) return;
+    ::torch::autograd::Engine::get_default_engine().queue_callback([self = self_, task] {
+      if (const auto alive = self.lock()) alive->end_pass(task);
+    });
+  }
+  void unbind_all(const BackwardPasses::LetGo& groups) noexcept {
+    for (OffloadedGroup* group : groups) binder_.unbind(*group);
+  }
+
+  GroupBinder& binder_;
+  WriteWatch& watch_;
+  const Groups& groups_;
+  std::weak_ptr<BoundGroups> self_;
+  bool on_demand_ = false;
+  std::mutex mutex_;  // of everything below and of the groups' counts
+  BackwardPasses passes_;
+};
+}  // namespace headrace::torch::detail

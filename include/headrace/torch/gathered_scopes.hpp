@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// headrace/torch/gathered_scopes.hpp: scopes in which a group's values may be read, or changed and
+// written back at the end.
+//
+// While they may be changed, the parameters lie on a copy: the engine's weights never differ from
+// its masters.
+//
+//   auto scope = gathered(g, kModify)  binds g, copies its values, puts the parameters on the copy,
+//                                      and gives the engine's bytes back
+//   w.normal_(); torch::load(m, file)  change the copy, or give a parameter other memory: a stray
+//   scope.release()                    strays' values go to the copy, and their parameters too; the
+//                                      engine takes in each element whose bits differ; g is parked
+//
+// discard() instead drops copy and strays, and the next binding has the engine's values again.
+#pragma once
+#include <c10/util/StringUtil.h>
+
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "headrace/torch/offload_core.hpp"
+
+namespace headrace::torch::detail {
+// A GatheredModule's, ended by the first of its functions that succeeds, or by its destructor.
+class GatheredScope {
+ public:
+  virtual ~GatheredScope() = default;
+  // Ends the scope, writing back what it changed. Where that throws, it is open still.
+  virtual void release() = 0;
+  virtual void discard() noexcept = 0;
+};
+
+// A scope in which a group's values may be read. Writes that torch does not count (data_ptr(),
+// accessor(), memcpy) show in fingerprints of its bytes.
+class ReadScope final : public GatheredScope {
+ public:
+  ReadScope(std::shared_ptr<OffloadCore> core, std::shared_ptr<OffloadedGroup> group)
+      : binding_(std::move(core), std::move(group)),
+        before_(binding_.group().fingerprints()),
+        changes_(binding_.core()->engine().weight_changes(binding_.group().id)) {}
+  ~ReadScope() override { discard(); }
+
+  void release() override {
+    if (!binding_.core()) return;
+    const Call call(binding_.core());
+    discard();
+  }
+  void discard() noexcept override {
+    if (const auto& core = binding_.core())
+      core->bound().while_none_binds([&] { report_writes(core->writes()); });
+    binding_.release();
+  }
+
+ private:
+  void report_writes(WriteWatch& writes) const {
+    const OffloadedGroup& group = binding_.group();
+    if (writes.changes_of(group) != changes_) return;  // by the engine's own load()
+    if (const OffloadedParameter* written = group.changed_since(before_))
+      writes.spoil(group, *written);
+  }
+
+  Binding binding_;
+  std::vector<std::uint64_t> before_;  // fingerprints when the scope began
+  std::uint64_t changes_;              // and how often weights had been loaded
+};
+
+// Memory for a group's parameters while the user changes them. Lives until they are parked.
+class EditableCopy {
+ public:
+  // The group's parameters go onto it, and its leases back.
+  explicit EditableCopy(OffloadedGroup& group) {
+    for (const OffloadedParameter& parameter : group.parameters())
+      values_.push_back(parameter.storage().whole().clone());
+    for (std::size_t i = 0; i < values_.size(); ++i)
+      group.parameters()[i].bind(values_[i].mutable_data_ptr());
+    group.give_back();
+  }
+
+  // torch::load() and Module::to() give a parameter other memory: its values go to the copy.
+  static void keep_strays(const OffloadedGroup& group) {
+    for (const OffloadedParameter& parameter : group.parameters()) {
+      const at::Tensor home = parameter.home(), values = parameter.tensor().detach();
+      if (parameter.storage().holds(values)) continue;
+      if (values.scalar_type() != home.scalar_type() || values.sizes() != home.sizes()) {
+        throw Error(Code::kWrongState,
+                    "parameter '" + parameter.full_name() + "' of " + quoted_group(group.name) +
+                        " became " + c10::str(values.scalar_type(), ' ', values.sizes()) +
+                        " while it was being changed, and was " +
+                        c10::str(home.scalar_type(), ' ', home.sizes()) +
+                        ": only values can change, not type or shape. Bring those back before the "
+                        "scope ends, or discard() the changes.");
+      }
+      home.copy_(values);
+    }
+  }
+  // The copy's values become the engine's.
+  void load_into(Engine& engine, const OffloadedGroup& group) const {
+    for (std::size_t i = 0; i < values_.size(); ++i) {
+      const at::Tensor copy = values_[i].cpu();  // where the CPU can read it
+      const auto* values = static_cast<const std::byte*>(copy.const_data_ptr());
+      const std::size_t size = copy.element_size();
+      engine.load(group.parameters()[i].id(), Content::kWeight,
+                  [values, size](std::uint64_t first, std::span<std::byte> stretch) {
+                    std::memcpy(stretch.data(), values + first * size, stretch.size());
+                  });
+    }
+  }
+
+ private:
+  std::vector<at::Tensor> values_;  // of each parameter
+};
+
+// Nobody else binds the group while this is open.
+class Modification final : public GatheredScope {
+ public:
+  Modification(std::shared_ptr<OffloadCore> core, std::shared_ptr<OffloadedGroup> group)
+      : core_(std::move(core)), group_(std::move(group)), unwinding_(std::uncaught_exceptions()) {
+    core_->bound().begin_changes(core_->usable(*group_));
+    try {
+      copy_ = std::make_unique<EditableCopy>(*group_);
+    } catch (...) {
+      core_->bound().end_changes(*group_);
+      throw;
+    }
+  }
+  ~Modification() override { end(); }
+
+  void release() override {
+    if (!core_) return;
+    const Call call(core_);
+    core_->registration().require_registered(*group_);
+    EditableCopy::keep_strays(*group_);
+    core_->bound().while_none_binds([this] {
+      copy_->load_into(core_->engine(), *group_);
+      group_->mark_changed();
+    });
+    discard();
+  }
+  void discard() noexcept override {
+    if (!core_) return;
+    try {
+      for (const OffloadedParameter& parameter : group_->parameters()) parameter.come_home();
+    } catch (const std::exception&) {  // named when the group is used
+    }
+    core_->bound().end_changes(*group_);
+    copy_.reset();
+    group_.reset();
+    core_.reset();
+  }
+
+ private:
+  // A brace that an exception passes through drops what was begun before it.
+  void end() noexcept {
+    if (!core_) return;
+    if (std::uncaught_exceptions() > unwinding_) return discard();
+    try {
+      release();
+    } catch (const std::exception& error) {
+      core_->writes().report(
+          "the changes made to " + quoted_group(group_->name) +
+          " in a gathered() scope were not written back, and are lost: " + error.what());
+      discard();
+    }
+  }
+
+  std::shared_ptr<OffloadCore> core_;
+  std::shared_ptr<OffloadedGroup> group_;
+  std::unique_ptr<EditableCopy> copy_;
+  int unwinding_;
+};
+}  // namespace headrace::torch::detail

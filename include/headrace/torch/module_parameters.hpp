@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+// headrace/torch/module_parameters.hpp: the parameters of modules: their names, the engine's
+// description of each, and which group has it.
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <c10/core/Storage.h>
+#include <c10/util/intrusive_ptr.h>
+#include <torch/nn/module.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "headrace/tensor.hpp"
+#include "headrace/torch/place.hpp"
+
+namespace headrace::torch::detail {
+using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+
+inline std::string quoted_group(const std::string& name) {
+  return name.empty() ? "the unnamed group" : "group '" + name + "'";
+}
+inline std::string full_name(const std::string& group, const std::string& parameter) {
+  return group.empty() ? parameter : group + "." + parameter;
+}
+
+inline DType dtype_of(const at::Tensor& tensor, const std::string& name) {
+  const at::ScalarType type = tensor.scalar_type();
+  if (type == at::kFloat) return DType::kF32;
+  if (type == at::kBFloat16) return DType::kBf16;
+  if (type == at::kHalf) return DType::kF16;
+  throw Error(Code::kUnsupported,
+              "parameter '" + name + "' is " + c10::toString(type) +
+                  ": only Float, BFloat16 and Half parameters can be offloaded. Convert it before "
+                  "add_group(), e.g. module->to(torch::kBFloat16).");
+}
+inline at::ScalarType scalar_type_of(DType dtype) noexcept {
+  return dtype == DType::kF32 ? at::kFloat : dtype == DType::kF16 ? at::kHalf : at::kBFloat16;
+}
+
+// A module's own parameters, each once: what is registered under two names is one parameter, by its
+// first name.
+inline NamedTensors parameters_of(const ::torch::nn::Module& module) {
+  NamedTensors found;
+  std::unordered_set<const c10::TensorImpl*> seen;
+  for (const auto& item : module.named_parameters(/*recurse=*/true)) {
+    if (item.value().defined() && seen.insert(item.value().unsafeGetTensorImpl()).second) {
+      found.emplace_back(item.key(), item.value());
+    }
+  }
+  return found;
+}
+
+// The engine's description of a parameter, less its hyperparameters.
+inline ParameterSpec spec_of(const Place& place, const std::string& group, const std::string& name,
+                             const at::Tensor& tensor) {
+  const std::string full = full_name(group, name);
+  if (tensor.layout() != at::kStrided || !(tensor.device().is_cpu() || place.has(tensor))) {
+    throw Error(Code::kUnsupported,
+                "parameter '" + full + "' is a " + tensor.toString() + " tensor on " +
+                    tensor.device().str() + ": only dense parameters in CPU memory" +
+                    (place.is_cpu() ? "" : ", or on " + place.device().str() + ",") +
+                    " can be offloaded. Move it with module->to(torch::kCPU) before add_group().");
+  }
+  const DType dtype = dtype_of(tensor, full);
+  if (!tensor.is_contiguous()) {
+    throw Error(Code::kUnsupported,
+                "parameter '" + full +
+                    "' is not row-major (channels_last, transposed or a slice): "
+                    "offloaded, it would lose its strides. Give it memory of its own, before "
+                    "add_group(), with weight.set_data(weight.contiguous()).");
+  }
+  return {name, dtype, tensor.sizes().vec(), {}, !tensor.requires_grad()};
+}
+
+// Which group has a tensor, and which memory its values came from.
+//
+// A parameter has one owner; what is declared as shared belongs to the group it was declared in.
+// One tensor under two names of a group is one parameter; any other way to the same memory (a view,
+// a slice, another tensor on the same storage) would become a parameter of its own, no longer tied,
+// and is refused. So is what only looks alike: columns of one matrix lie between each other.
+class ParameterOwners {
+ public:
+  bool owned(const at::Tensor& tensor) const {
+    return owners_.count(tensor.unsafeGetTensorImpl()) != 0;
+  }
+
+  // Declares `tensors`, which are owned, as ones that modules of other groups register too.
+  void share(const NamedTensors& tensors) {
+    for (const auto& item : tensors) shared_.insert(item.second.unsafeGetTensorImpl());
+  }
+  NamedTensors without_shared(NamedTensors tensors) const {
+    std::erase_if(tensors, [this](const auto& item) {
+      return shared_.count(item.second.unsafeGetTensorImpl()) != 0;
+    });
+    return tensors;
+  }
+
+  // Throws kInvalidArgument naming both parameters and groups where one of `tensors` is owned
+  // already, or shares memory with one that is or with another of them.
+  void refuse_owned(const std::string& group, const NamedTensors& tensors) const {
+    Memory among_them;
+    for (const auto& [name, tensor] : tensors) {
+      const Owner now{group, full_name(group, name)};
+      if (const auto found = owners_.find(tensor.unsafeGetTensorImpl()); found != owners_.end())
+        refuse_same(now, found->second);
+      if (!tensor.has_storage() || tensor.numel() == 0) continue;
+      if (const Owner* other = overlapping(memory_, tensor)) refuse_shared(now, *other);
+      if (const Owner* other = overlapping(among_them, tensor)) refuse_shared(now, *other);
+      among_them.emplace(key_of(tensor), stretch_of(tensor, now));
+    }
+  }
+  void own(const std::string& group, const NamedTensors& tensors) {
+    for (const auto& [name, tensor] : tensors) {
+      const Owner owner{group, full_name(group, name)};
+      owners_.emplace(tensor.unsafeGetTensorImpl(), owner);
+      if (tensor.has_storage() && tensor.numel() != 0)
+        memory_.emplace(key_of(tensor), stretch_of(tensor, owner));
+    }
+  }
+
+ private:
+  struct Owner {
+    std::string group, full_name;
+  };
+  // The bytes from a tensor's first element to its last. The storage is kept as an object without
+  // memory, so that its address stays its own.
+  struct Stretch {
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;
+    std::size_t begin_bytes, end_bytes;
+    Owner owner;
+  };
+  using Memory = std::unordered_multimap<const c10::StorageImpl*, Stretch>;
+
+  static const c10::StorageImpl* key_of(const at::Tensor& tensor) {
+    return tensor.storage().unsafeGetStorageImpl();
+  }
+  static Stretch stretch_of(const at::Tensor& tensor, const Owner& owner) {
+    std::int64_t last = 0;
+    for (std::int64_t d = 0; d < tensor.dim(); ++d) last += (tensor.size(d) - 1) * tensor.stride(d);
+    const auto begin = static_cast<std::size_t>(tensor.storage_offset());
+    return {tensor.storage().getWeakStorageImpl(), begin * tensor.element_size(),
+            (begin + static_cast<std::size_t>(last) + 1) * tensor.element_size(), owner};
+  }
+  static const Owner* overlapping(const Memory& memory, const at::Tensor& tensor) {
+    const auto [first, end] = memory.equal_range(key_of(tensor));
+    if (first == end) return nullptr;
+    const Stretch mine = stretch_of(tensor, {});
+    for (auto other = first; other != end; ++other) {
+      if (mine.begin_bytes < other->second.end_bytes && other->second.begin_bytes < mine.end_bytes)
+        return &other->second.owner;
+    }
+    return nullptr;
+  }
+
+  static std::string named(const Owner& owner) {
+    return "'" + owner.full_name + "' of " + quoted_group(owner.group);
+  }
+  [[noreturn]] static void refuse_same(const Owner& now, const Owner& other) {
+    throw Error(Code::kInvalidArgument,
+                "parameter " + named(now) + " is also " + named(other) +
+                    ": it would be stored and trained twice. Declare it with add_shared() before "
+                    "the groups, or put the modules that share it into one group.");
+  }
+  [[noreturn]] static void refuse_shared(const Owner& now, const Owner& other) {
+    throw Error(Code::kInvalidArgument,
+                "parameter " + named(now) + " lies in the memory of " + named(other) +
+                    " (a view or a slice of it): offloaded, each would have values of its own and "
+                    "they would drift apart. Register the same tensor in both places, or give one "
+                    "of them memory of its own with clone().");
+  }
+
+  std::unordered_map<const c10::TensorImpl*, Owner> owners_;
+  std::unordered_set<const c10::TensorImpl*> shared_;
+  Memory memory_;
+};
+}  // namespace headrace::torch::detail

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+// headrace/torch/registration.hpp: which modules an Offload was given: groups of their parameters,
+// who owns each, and the tensors that stay torch's.
+//
+// Values move in freeze(), in three parts, so that a refusal comes before any has moved:
+//
+//   settle()         compares each module with what add_group() saw, and tells the engine which
+//                    parameters are frozen. Nothing is lost where it throws.
+//   Engine::freeze() plans and allocates.
+//   attach()         group by group, in the order they were added: runs the factory, if it is one,
+//                    moves the values into the engine and the parameters onto parked storages. So
+//                    at most one factory's module is whole in memory at a time. An error leaves
+//                    some groups with values and some without: the Offload can only be closed.
+#pragma once
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "headrace/engine.hpp"
+#include "headrace/torch/on_demand.hpp"
+
+namespace headrace::torch::detail {
+// The tensors that stay torch's: buffers of offloaded modules, and parameters that add_rest() left
+// out because they were frozen. Each once, by the name in the first module that had it.
+class BufferList {
+ public:
+  void add(const std::string& group, const ::torch::nn::Module& module) {
+    for (const auto& item : module.named_buffers(/*recurse=*/true)) {
+      if (item.value().defined()) add(full_name(group, item.key()), item.value());
+    }
+  }
+  void add(const std::string& full_name, const at::Tensor& tensor) {
+    if (seen_.insert(tensor.unsafeGetTensorImpl()).second) buffers_.emplace_back(full_name, tensor);
+  }
+  // Those in CPU memory go where the parameters are used.
+  void move_to(const Place& place) {
+    for (auto& [name, tensor] : buffers_) {
+      if (!place.is_cpu() && tensor.device().is_cpu()) tensor.set_data(tensor.to(place.device()));
+    }
+  }
+  const NamedTensors& all() const noexcept { return buffers_; }
+
+ private:
+  NamedTensors buffers_;  // keeps the tensors, so that no other can come to lie at their address
+  std::unordered_set<const c10::TensorImpl*> seen_;
+};
+
+// Thread: the trainer's.
+class Registration {
+ public:
+  Registration(Engine& engine, const Place& place) : engine_(engine), place_(place) {}
+
+  const Groups& groups() const noexcept { return groups_; }
+  const BufferList& buffers() const noexcept { return buffers_; }
+  bool serves_on_demand() const noexcept { return serves_on_demand_; }
+
+  using Choose =
+      std::function<HyperparameterSetId(const std::string& full_name, const at::Tensor& parameter)>;
+  void choose_hyperparameters(Choose choose) {
+    if (!groups_.empty()) {
+      throw Error(Code::kWrongState,
+                  "hyperparameters were chosen after " + quoted_group(groups_.front()->name) +
+                      " was added, which would not follow them. Choose them before the first "
+                      "add_group().");
+    }
+    choose_ = std::move(choose);
+  }
+  void serve_on_demand() {
+    if (attached_) {
+      throw Error(Code::kWrongState,
+                  "serve_on_demand() after freeze(): groups are parked without it by then. Call it "
+                  "before freeze().");
+    }
+    require_recorded_arguments();
+    serves_on_demand_ = true;
+  }
+
+  // ---- groups ----
+
+  // The parameters of `module` less the shared ones. Throws where only shared ones are left.
+  NamedTensors own_parameters(const std::string& group, const ::torch::nn::Module& module) const {
+    NamedTensors all = parameters_of(module);
+    NamedTensors own = owners_.without_shared(all);
+    if (!own.empty() || all.empty()) return own;
+    throw Error(Code::kInvalidArgument,
+                quoted_group(group) + " would be empty: add_shared() has '" + all[0].first +
+                    "' and all its other parameters, and keeps them bound. Leave the group out and "
+                    "call its module itself.");
+  }
+  std::shared_ptr<OffloadedGroup> add_module(std::string name,
+                                             std::shared_ptr<::torch::nn::Module> module) {
+    NamedTensors tensors = own_parameters(name, *module);
+    auto group = add_loose(std::move(name), std::move(tensors));
+    buffers_.add(group->name, *module);
+    group->module = std::move(module);
+    return group;
+  }
+  // `tensors`: those of a first product, for names and shapes.
+  std::shared_ptr<OffloadedGroup> add_factory(
+      std::string name, const NamedTensors& tensors,
+      std::function<std::shared_ptr<::torch::nn::Module>()> factory) {
+    owners_.refuse_owned(name, tensors);
+    auto group = add(std::move(name), tensors);
+    group->factory = std::move(factory);
+    return group;
+  }
+  std::shared_ptr<OffloadedGroup> add_always_bound(std::string name, NamedTensors tensors) {
+    auto group = add_loose(std::move(name), std::move(tensors));
+    group->always_bound = true;
+    engine_.keep_bound(group->id);
+    return group;
+  }
+  // The trained parameters of `model` that no group has. Frozen ones stay torch's.
+  NamedTensors take_rest(const std::string& name, const ::torch::nn::Module& model) {
+    NamedTensors rest;
+    for (auto& [parameter, tensor] : parameters_of(model)) {
+      if (owners_.owned(tensor)) continue;
+      if (tensor.requires_grad()) {
+        rest.emplace_back(parameter, tensor);
+      } else {
+        frozen_rest_.emplace_back(full_name(name, parameter), tensor);
+        buffers_.add(frozen_rest_.back().first, tensor);
+      }
+    }
+    buffers_.add(name, model);
+    return rest;
+  }
+  void share(const NamedTensors& tensors) { owners_.share(tensors); }
+  void expect_frozen(OffloadedGroup& group, bool frozen) {
+    require_own(group);
+    if (attached_) {
+      throw Error(Code::kWrongState,
+                  std::string(frozen ? "expect_no_gradients()" : "expect_gradients()") + " for " +
+                      quoted_group(group.name) +
+                      " after freeze(): memory is laid out by then. Call it before freeze().");
+    }
+    group.frozen = frozen;
+  }
+
+  // ---- freeze ----
+
+  void settle() const {
+    for (const auto& group : groups_) settle_frozen(*group);
+    for (const auto& group : groups_) {
+      if (!group->factory) require_same_shapes(*group, group->loose);
+    }
+  }
+  void attach() {
+    for (const auto& group : groups_) attach(*group);
+    buffers_.move_to(place_);
+    attached_ = true;
+  }
+  bool attached() const noexcept { return attached_; }
+
+  // ---- use ----
+
+  // Throws for a handle on another Offload's group: its number means another group here.
+  void require_own(const OffloadedGroup& group) const {
+    if (group.owner == this) return;
+    throw Error(Code::kInvalidArgument,
+                quoted_group(group.name) +
+                    " belongs to another Offload: this one would give it another group's values. "
+                    "Call the Offload that it was added to.");
+  }
+  // Throws where the group's module has another parameter now than the group.
+  void require_registered(const OffloadedGroup& group) const {
+    if (group.module)
+      group.require_registered(owners_.without_shared(parameters_of(*group.module)));
+  }
+  // Throws where a step would leave out a parameter that is trained.
+  void require_rest_frozen() const {
+    for (const auto& [parameter, tensor] : frozen_rest_) {
+      if (!tensor.requires_grad()) continue;
+      throw Error(Code::kWrongState,
+                  "parameter '" + parameter +
+                      "' was frozen when add_rest() left it out, and is trained now: the engine "
+                      "does not have it and would never update it. Unfreeze it before add_rest(), "
+                      "and freeze it again afterwards.");
+    }
+  }
+
+ private:
+  std::shared_ptr<OffloadedGroup> add_loose(std::string name, NamedTensors tensors) {
+    owners_.refuse_owned(name, tensors);
+    auto group = add(std::move(name), tensors);
+    owners_.own(group->name, tensors);
+    group->loose = std::move(tensors);
+    return group;
+  }
+  std::shared_ptr<OffloadedGroup> add(std::string name, const NamedTensors& tensors) {
+    if (attached_) {
+      throw Error(Code::kWrongState, quoted_group(name) +
+                                         " was added after freeze(): sizes are fixed by then. Add "
+                                         "every group before freeze().");
+    }
+    std::vector<ParameterSpec> specs;
+    for (const auto& [parameter, tensor] : tensors) {
+      specs.push_back(spec_of(place_, name, parameter, tensor));
+      if (choose_) specs.back().hyperparameters = choose_(full_name(name, parameter), tensor);
+    }
+    auto group = std::make_shared<OffloadedGroup>();
+    group->id = engine_.add_group(name, std::move(specs));
+    group->name = std::move(name);
+    group->owner = this;
+    groups_.push_back(group);
+    return group;
+  }
+  // A factory's parameters are taken for what they were when add_group() called it.
+  void settle_frozen(const OffloadedGroup& group) const {
+    const std::span<const ParameterId> ids = engine_.parameters(group.id);
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      if (group.frozen) {
+        engine_.set_frozen(ids[i], *group.frozen);
+      } else if (!group.factory) {
+        engine_.set_frozen(ids[i], !group.loose[i].second.requires_grad());
+      }
+    }
+  }
+  void attach(OffloadedGroup& group) {
+    NamedTensors tensors = std::exchange(group.loose, {});
+    if (group.factory) {
+      group.module = std::exchange(group.factory, nullptr)();
+      tensors = owners_.without_shared(parameters_of(*group.module));
+      owners_.refuse_owned(group.name, tensors);
+      owners_.own(group.name, tensors);
+      buffers_.add(group.name, *group.module);
+    }
+    require_same_shapes(group, tensors);
+    group.attach(place_, engine_, tensors, parked_text());
+    require_registered(group);
+  }
+  void require_same_shapes(const OffloadedGroup& group, const NamedTensors& tensors) const {
+    const std::span<const ParameterId> ids = engine_.parameters(group.id);
+    bool same = ids.size() == tensors.size();
+    for (std::size_t i = 0; same && i < ids.size(); ++i) {
+      const ParameterSpec& before = engine_.spec(ids[i]);
+      const ParameterSpec now = spec_of(place_, group.name, tensors[i].first, tensors[i].second);
+      same = before.name == now.name && before.dtype == now.dtype && before.shape == now.shape &&
+             (group.frozen || before.frozen == now.frozen);
+    }
+    if (same) return;
+    throw Error(Code::kInvalidArgument, "the parameters of " + quoted_group(group.name) +
+                                            " are not those that add_group() saw, and memory was "
+                                            "planned for those. A factory must give the "
+                                            "same names, types, shapes and requires_grad every "
+                                            "time; a module must be converted before add_group().");
+  }
+  std::string parked_text() const {
+    return std::string(
+               " was used while it is offloaded: there is no memory behind it now. Call its module "
+               "through offload(group, ...) or offload.run(group, ...), or hold `auto whole = "
+               "offload.gathered(group);` for as long as you read it, and `offload.gathered(group, "
+               "Access::kModify)` to write. Another Offload may have it. ") +
+           (serves_on_demand_
+                ? "serve_on_demand() is for operators that read: writes, torch::save and "
+                  "data_ptr() are none."
+                : "What can do neither (a weight that another block captured, a loss kept in the "
+                  "module, second derivatives) is served after offload.serve_on_demand().");
+  }
+
+  Engine& engine_;
+  const Place& place_;
+  Choose choose_;
+  ParameterOwners owners_;
+  BufferList buffers_;
+  NamedTensors frozen_rest_;  // by full name; torch's until the end, unless they are unfrozen
+  Groups groups_;
+  bool serves_on_demand_ = false;
+  bool attached_ = false;  // all groups are: nothing can be added
+};
+}  // namespace headrace::torch::detail

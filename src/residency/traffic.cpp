@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// traffic.cpp: what of a plan lies on nvme, and how many of its bytes a step reads and writes.
+#include <algorithm>
+
+#include "base/units.hpp"
+#include "residency/layout.hpp"
+
+namespace headrace::residency {
+namespace {
+using partition::Partition;
+
+bool weights_on_nvme(const Plan& plan) {
+  return std::ranges::any_of(
+      plan.sections, [](const SectionPlan& section) { return section.weight == Tier::kNvme; });
+}
+
+// Where there is nothing to overlap with, or no slot to run ahead into, a deferred update would
+// only come later.
+bool is_deferred(const Plan& plan, const PlanInputs& in) {
+  if (in.settings.update_mode != UpdateMode::kAuto)
+    return in.settings.update_mode == UpdateMode::kDefer;
+  if (weights_on_nvme(plan)) return plan.gather_slots > 1;
+  // Several ranks wait for each other in forward whatever is resident.
+  return !in.device_shares_host_memory || in.partition->world_size > 1 ||
+         std::ranges::any_of(plan.tiles,
+                             [](const TilePlan& tile) { return tile.record == Tier::kNvme; });
+}
+
+enum class Turn { kToBackward, kToForward };
+
+// Where a pass turns, the groups it ended with are still in their slots: the last ones when
+// backward begins, the first ones when the next micro-batch's forward does. Not read again.
+std::uint64_t bytes_still_gathered(const Plan& plan, const Partition& partition, Turn turn) {
+  std::uint64_t bytes = 0;
+  std::uint32_t slots = plan.gather_slots;
+  const std::size_t groups = partition.group_sections.size();
+  for (std::size_t i = 0; i < groups && slots > 0; ++i) {
+    const std::size_t g = turn == Turn::kToForward ? i : groups - 1 - i;
+    if (plan.group_in_place[g]) continue;
+    --slots;
+    for (const std::uint32_t s : partition.group_sections[g]) {
+      const partition::Section& section = partition.sections[s];
+      for (std::uint32_t t = section.first_tile; t < section.first_tile + section.tiles; ++t)
+        bytes += extents_of(plan, partition, t).weight_bytes;
+    }
+  }
+  return bytes;
+}
+}  // namespace
+
+void add_traffic(Plan& plan, const PlanInputs& in) {
+  const Partition& partition = *in.partition;
+  PlanReport& report = plan.report;
+  plan.deferred = report.deferred_updates = is_deferred(plan, in);
+  const std::uint64_t passes = in.settings.gradient_accumulation_steps;
+  std::uint64_t state_bytes = 0, state_resident = 0, weight_bytes = 0, weight_resident = 0;
+  std::uint64_t state_nvme = 0, weight_nvme = 0;
+  for (std::uint32_t t = 0; t < partition.tiles.size(); ++t) {
+    const TilePlan& tile = plan.tiles[t];
+    const auto [record, weight] = extents_of(plan, partition, t);
+    state_nvme += record;
+    weight_nvme += weight;
+    const bool updated = !partition.section_of(t).frozen;
+    // An update that is deferred hands its weights to the next forward pass.
+    const std::uint64_t reads = 2 * passes + (updated && !plan.deferred ? 1 : 0);
+    report.nvme_read_bytes_per_step += static_cast<double>(record + reads * weight);
+    if (updated) report.nvme_written_bytes_per_step += static_cast<double>(record + weight);
+    state_bytes += tile.layout.size_bytes;
+    state_resident += record == 0 ? tile.layout.size_bytes : 0;
+    weight_bytes += tile.weight_bytes;
+    weight_resident += weight == 0 ? tile.weight_bytes : 0;
+  }
+  add_row(plan, "optimizer state", "nvme", state_nvme);
+  add_row(plan, "parameters", "nvme", weight_nvme);
+  report.nvme_read_bytes_per_step -=
+      static_cast<double>(passes * bytes_still_gathered(plan, partition, Turn::kToBackward) +
+                          (passes - 1) * bytes_still_gathered(plan, partition, Turn::kToForward));
+  const auto share = [](std::uint64_t part, std::uint64_t whole) {
+    return whole == 0 ? 1.0 : static_cast<double>(part) / static_cast<double>(whole);
+  };
+  report.resident_share_of_state = share(state_resident, state_bytes);
+  report.resident_share_of_parameters = share(weight_resident, weight_bytes);
+}
+}  // namespace headrace::residency

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// kernel_side.hpp: what the requests of a drive in the kernel's hands point to: freed together, or,
+// when one never came back, not at all.
+#pragma once
+#include <atomic>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/unique_fd.hpp"
+#include "swap/block.hpp"
+#include "swap/drive.hpp"
+#include "swap/io_queue.hpp"
+
+namespace headrace::swap {
+// The drive's thread only, which makes it, but where said otherwise.
+class KernelSide {
+ public:
+  // Throws what options.make_queue throws.
+  explicit KernelSide(const DriveOptions& options);
+
+  int fd() const noexcept { return fd_.get(); }
+  std::span<Block> blocks() noexcept { return blocks_; }  // as many as the queue is deep
+  IoQueue& queue() noexcept { return *queue_; }           // wake(): any thread
+  // Whether the queue goes without registered memory since a request on it has failed; said once.
+  bool lost_registration() noexcept;
+
+  // ---- any thread ----
+  const std::string& queue_name() const noexcept { return queue_name_; }
+  const std::string& queue_reason() const noexcept { return queue_reason_; }
+  Registered registered() const;
+
+ private:
+  base::UniqueFd fd_;  // our own, so that a late request never meets a reused number
+  std::vector<Block> blocks_;
+  std::unique_ptr<IoQueue> queue_;
+  std::string queue_name_, queue_reason_;
+  Registered registered_;  // at the start
+  std::atomic<bool> buffers_registered_{false};
+};
+}  // namespace headrace::swap

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// device_stream.hpp: what the engine owns on a device: a stream of its own, and memory.
+#pragma once
+#include <atomic>
+#include <coroutine>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "async/conductor.hpp"
+#include "async/resumption.hpp"
+#include "headrace/device.hpp"
+
+namespace headrace::tiles {
+class DeviceStream {
+ public:
+  // co_await: resumes on the conductor when the device has passed a point of the stream.
+  class [[nodiscard]] Passed : public async::Resumption<> {
+   public:
+    explicit Passed(DeviceStream& stream) noexcept : stream_(stream) {}
+    void await_suspend(std::coroutine_handle<> handle);
+    void await_resume() const noexcept {}
+
+   private:
+    DeviceStream& stream_;
+  };
+
+  DeviceStream(Device& device, async::Conductor& conductor)
+      : device_(device), conductor_(conductor), stream_(device.create_stream()) {}
+  ~DeviceStream();
+  DeviceStream(const DeviceStream&) = delete;
+  DeviceStream& operator=(const DeviceStream&) = delete;
+
+  Stream get() const noexcept { return stream_; }
+  void copy(void* target, const void* source, std::uint64_t bytes);
+  std::uint64_t copied_bytes() const noexcept { return copied_bytes_.load(); }  // any thread
+  Event record() { return device_.record(stream_); }
+  Passed passed() noexcept { return Passed(*this); }
+  void synchronize_quietly() noexcept;
+
+ private:
+  Device& device_;
+  async::Conductor& conductor_;
+  const Stream stream_;
+  std::atomic<std::uint64_t> copied_bytes_{0};
+};
+
+// Blocks until all of it is done. Nothing more can be asked of a device that fails here.
+void synchronize_quietly(Device& device, Stream stream) noexcept;
+
+class DeviceMemory {
+ public:
+  // Throws kOutOfBudget where there is no room for `what`, saying what helps.
+  DeviceMemory(Device& device, std::uint64_t bytes, const std::string& what, const char* help);
+  ~DeviceMemory();
+  DeviceMemory(const DeviceMemory&) = delete;
+  DeviceMemory& operator=(const DeviceMemory&) = delete;
+  std::byte* data() const noexcept { return data_; }
+  std::uint64_t size_bytes() const noexcept { return bytes_; }
+
+ private:
+  Device& device_;
+  const std::uint64_t bytes_;
+  std::byte* data_ = nullptr;  // null for no bytes
+};
+}  // namespace headrace::tiles

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiles/group_fill.hpp"
+
+namespace headrace::tiles {
+using swap::Priority;
+
+GroupFill::GroupFill(const Parts& parts)
+    : p_(parts),
+      transfers_(parts.arena.range(parts.plan.transfer_slot_memory.offset_bytes,
+                                   parts.plan.transfer_slot_memory.size_bytes),
+                 parts.plan.transfer_slots, parts.plan.transfer_slot_bytes) {}
+
+async::Task<Event> GroupFill::run(GatherSlot& slot, Priority priority) {
+  async::TaskGroup reads;
+  try {
+    co_await reads.in_turn(begin(slot, priority, reads));
+    co_await reads.join();
+    co_return p_.direct ? Event{} : p_.copies.record();
+  } catch (...) {
+    p_.hand_overs.forget(slot.group());
+    throw;
+  }
+}
+
+async::Task<> GroupFill::begin(GatherSlot& slot, Priority priority, async::TaskGroup& reads) {
+  if (!p_.direct) slot.fill_from(p_.copies.get());
+  co_await take_update(slot);
+  for (const std::uint32_t s : p_.partition.group_sections[slot.group().index])
+    fill_section(s, slot.memory() + p_.plan.sections[s].joined_offset_bytes, priority, reads);
+}
+
+// Ends when the group's new weights are known: handed over, in memory, or on their way to NVMe.
+async::Task<> GroupFill::take_update(GatherSlot& slot) {
+  const GroupId group = slot.group();
+  if (!p_.updates.passes_left(group)) co_return;
+  p_.hand_overs.open(group, slot.memory());
+  p_.updates.expect(group);
+  co_await p_.updates.until_passed(group, Waiting::kInTurn);
+  p_.hand_overs.close(group);
+  slot.set_updated(GatherSlot::Clock::now());
+}
+
+void GroupFill::fill_section(std::uint32_t index, std::byte* to, Priority priority,
+                             async::TaskGroup& reads) {
+  const partition::Section& section = p_.partition.sections[index];
+  const std::uint64_t element_bytes = size_bytes(section.dtype);
+  if (p_.plan.sections[index].weight == Tier::kHost) {
+    p_.copies.copy(to + p_.partition.shard_first_element(section) * element_bytes,
+                   p_.tiles.resident_weight(index), section.shard_elements * element_bytes);
+    return;
+  }
+  for (std::uint32_t t = section.first_tile; t < section.first_tile + section.tiles; ++t) {
+    if (p_.hand_overs.take(t)) continue;
+    reads.spawn(fill_tile(t, to + p_.partition.tiles[t].first_element * element_bytes, priority));
+  }
+}
+
+async::Task<> GroupFill::fill_tile(std::uint32_t tile, std::byte* target, Priority priority) {
+  // What the drive holds is old until then.
+  co_await p_.updates.until_written({p_.partition.section_of(tile).group});
+  TileView view{.weight = target, .weight_in_slot = true};
+  if (p_.direct) {
+    co_await p_.tiles.read_verified(tile, view, kWeightAlone, priority);
+    co_return;
+  }
+  pinned::SlotLease slot = co_await transfers_.acquire();
+  view.weight = slot.bytes().data();
+  co_await p_.tiles.read_verified(tile, view, kWeightAlone, priority);
+  p_.copies.copy(target, view.weight, p_.plan.tiles[tile].weight_bytes);
+  co_await p_.copies.passed();
+}
+}  // namespace headrace::tiles

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// drive_run.hpp: what a run of `headrace bench` or `tune` does around its samples: it makes the
+// files and writes them once, compares every byte at the end, and says so.
+#pragma once
+#include <cstdio>
+#include <memory>
+
+#include "bench/measurement.hpp"
+#include "bench/options.hpp"
+#include "bench/runner.hpp"
+#include "program/progress.hpp"
+
+namespace headrace::tools {
+// Calls in this order: announce(), lay_out(), samples by runner(), finish().
+class DriveRun {
+ public:
+  // Makes the files, smaller ones where `options` leaves it open. Facts and warnings go to
+  // `measurement`, which outlives it. Throws headrace::Error; nothing is left behind.
+  DriveRun(BenchOptions options, Measurement& measurement);
+
+  void announce(std::FILE* out) const;
+  // What is only read is left as it is. Returns the seconds, which reading it back takes again.
+  double lay_out();
+  // Compares every byte that was written; verification and totals go to the measurement.
+  void finish();
+
+  BenchOptions& options() noexcept { return options_; }
+  Runner& runner() noexcept { return *runner_; }
+  ProgressLine& line() noexcept { return line_; }
+  const Stopwatch& watch() const noexcept { return watch_; }
+
+ private:
+  bool is_writable() const { return !measurement_.drives[0].read_only; }
+
+  BenchOptions options_;
+  Measurement& measurement_;
+  const Stopwatch watch_;
+  ProgressLine line_;
+  std::unique_ptr<Runner> runner_;
+};
+
+// "warming up", "round 3".
+std::string round_text(std::uint32_t round);
+// On stderr, where data differ. False: none do.
+//   consequence  ", so no settings are written"
+bool tell_of_damage(const char* program, const Verification& found, const char* consequence = "");
+}  // namespace headrace::tools

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// disks.hpp: what a disk says of itself, how the kernel queues for it, and its PCIe link.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "platform/block_devices.hpp"
+
+namespace headrace::tools {
+// A slower link than device and slot could have costs bandwidth. 0: not said.
+struct PcieLink {
+  std::string address;                                           // "0000:01:00.0"
+  double speed_gt = 0, max_speed_gt = 0, slot_max_speed_gt = 0;  // GT/s per lane
+  std::uint32_t width = 0, max_width = 0, slot_max_width = 0;    // lanes
+};
+// GB/s (10^9) of payload that such a link carries at most; 0 if not known.
+double link_gb_per_second(double speed_gt, std::uint32_t width) noexcept;
+// Of the PCI device at `folder` or the nearest one above it; nothing without one.
+std::optional<PcieLink> pcie_link(const std::string& folder, const std::string& root = "");
+
+// What the kernel's queue of a disk is set to, and what the disk says of itself. Serial numbers are
+// left out.
+struct Disk {
+  std::string name;        // "nvme0n1"
+  std::string controller;  // of an NVMe disk: "nvme0"
+  std::string model;       // empty: it has none, as virtual disks
+  std::string firmware;    // empty: not said
+  std::string transport;   // "pcie", "tcp", "virtio", "usb", ...; empty: not known
+  std::optional<bool> rotational;
+  std::string scheduler;    // the one in use: "none", "mq-deadline"; empty: not said
+  std::string write_cache;  // "write back", "write through"; empty: not said
+  std::optional<std::uint64_t> max_sectors_kb, max_hw_sectors_kb, nr_requests, size_bytes;
+  std::optional<int> numa_node;
+  std::optional<double> temperature_c, temperature_limit_c;  // of its hwmon
+  std::optional<PcieLink> link;
+};
+
+// `root` prefixes all paths: for tests.
+Disk read_disk(const platform::BlockDevice& device, const std::string& root = "");
+}  // namespace headrace::tools
