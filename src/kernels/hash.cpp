@@ -36,16 +36,20 @@ void Hash128::update(std::span<const std::byte> bytes) {
   chosen().update_128(xxh_->state, bytes.data(), bytes.size());
 }
 
-// The state refers to nothing but its own bytes: it has the default secret.
+// But for the address of the secret, which is each process's own.
 Hash128::State Hash128::state() const noexcept {
   static_assert(sizeof(XXH3_state_t) == sizeof(State));
+  XXH3_state_t copy = *xxh_->state;
+  copy.extSecret = nullptr;
   State state;
-  std::memcpy(state.bytes.data(), xxh_->state, sizeof state);
+  std::memcpy(state.bytes.data(), &copy, sizeof copy);
   return state;
 }
 
 void Hash128::set_state(const State& state) noexcept {
+  const unsigned char* const secret = xxh_->state->extSecret;
   std::memcpy(xxh_->state, state.bytes.data(), sizeof state);
+  xxh_->state->extSecret = secret;
 }
 
 std::string Hash128::hex() const {

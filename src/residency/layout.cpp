@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/sizes.hpp"
 #include "base/units.hpp"
 #include "swap/record.hpp"
 
