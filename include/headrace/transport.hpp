@@ -119,7 +119,7 @@ struct CollectiveOptions {
 // Failure: kPeerLost, then and ever after. abort() and a rank's end show within a quarter of a
 //        second where another rank waits. A rank that dies without a word is named by its silence,
 //        within two seconds of the transport's error.
-// Threads: the seam's. One of its own, headrace-ranks, posts a sign of life twice a second.
+// Threads: the seam's. One of its own, headrace-ranks, posts a sign of life three times a second.
 // Throws headrace::Error kInvalidArgument: no transport, no deadline, no staging.
 std::shared_ptr<Collective> make_collective(const CollectiveOptions& options);
 

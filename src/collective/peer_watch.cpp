@@ -15,10 +15,10 @@ namespace {
 using std::chrono::milliseconds;
 // A call that takes no longer costs no post.
 constexpr milliseconds kLook(50);
-constexpr milliseconds kSignOfLife(500);
+constexpr milliseconds kSignOfLife(300);
 // Whoever has posted nothing for so long has ended: some posts may come late.
-constexpr milliseconds kSilence(1500);
-constexpr milliseconds kSearch(2000);
+constexpr milliseconds kSilence(1200);
+constexpr milliseconds kSearch(1500);
 
 std::string rank_text(std::size_t rank) { return "rank " + std::to_string(rank); }
 }  // namespace

@@ -13,7 +13,7 @@
 //                        transport's calls, and rank 0's call throws the text
 //
 // Had rank 1 died without a word, the transport would have ended rank 0's call with an error. Then
-// rank 0 looks for 2 seconds whose posts have stopped: every rank posts twice a second.
+// rank 0 looks for 1.5 seconds whose posts have stopped: every rank posts three times a second.
 #pragma once
 #include <array>
 #include <chrono>

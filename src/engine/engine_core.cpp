@@ -10,6 +10,7 @@
 #include "device/device_host.hpp"
 #include "engine/startup.hpp"
 #include "headrace/error.hpp"
+#include "swap/dead_runs.hpp"
 
 namespace headrace {
 namespace {
@@ -151,6 +152,13 @@ Trace EngineCore::take_trace() {
   return running_ && running_->trace ? running_->trace->take() : Trace{};
 }
 
+// A rank that was killed leaves its files, which nobody else would remove before the next run.
+void EngineCore::reclaim_after_dead_ranks() const {
+  if (inputs_.collective->world_size() == 1 ) return;
+  for (const std::string& path : inputs_.settings.nvme_paths)
+    swap::reclaim_dead_runs_at(path, inputs_.log);
+}
+
 void EngineCore::close() {
   if (phase_ == Phase::kClosed) return;
   if (getpid() != owner_pid_)
@@ -162,6 +170,7 @@ void EngineCore::close() {
     stalled = running_->swap && running_->swap->stalled();
     if (stalled) running_->arena->leak();
     running_.reset();
+    reclaim_after_dead_ranks();
   }
   phase_ = Phase::kClosed;
   if (stalled) {

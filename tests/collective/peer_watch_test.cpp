@@ -126,7 +126,7 @@ TEST(PeerWatch, CostsNoPostWhereNobodyWaits) {
   std::vector<Transport::Post> posts(2);
   world.networks[0]->read_posts(posts);
   for (const Transport::Post& post : posts)
-    EXPECT_LE(post.number, static_cast<std::uint64_t>(half_seconds) * 11 + 20);
+    EXPECT_LE(post.number, static_cast<std::uint64_t>(half_seconds) * 16 + 20);
 }
 
 // Rank 2 posts no more, and the connections to it close.

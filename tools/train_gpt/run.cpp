@@ -321,8 +321,8 @@ int run_rank(const Options& options, const TorchParts& torch, World& world) {
     return world.speaks() ? report_success(report) : int{kDone};
   } catch (const std::exception& error) {
     run.progress().clear();
+    world.abort(describe(error, true, signal_received(), run.in_torch(error)).text);
     const Failure failure = run.failure(error);
-    world.abort(failure.text);
     return report_failure(failure, world.speaks() ? options.json : "", run.document(failure),
                           world.prefix());
   }

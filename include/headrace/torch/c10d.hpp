@@ -146,9 +146,14 @@ class C10dLane {
  private:
   void run();
   std::string carry_out(const Call& call);
-  void issue(const Call& call, std::vector<C10dWork>& works);
-  void wait_for(std::vector<C10dWork>& works);
+  struct Part {  // of a call: one chunk to or from another rank
+    C10dWork work;
+    int rank;
+  };
+  void issue(const Call& call, std::vector<Part>& parts);
+  void wait_for(std::vector<Part>& parts);
   bool ended(const C10dWork& work);
+  static bool ended_by(const Part& part, const std::function<bool(const C10dWork&)>& wait);
   template <class Issue>
   void in_chunks(const Transport::Piece& piece, const Issue& issue);
 
@@ -179,10 +184,10 @@ inline void C10dLane::run() {
 
 // "" or what failed. Once it returns, torch holds nothing of the call.
 inline std::string C10dLane::carry_out(const Call& call) {
-  std::vector<C10dWork> works;
+  std::vector<Part> parts;
   try {
-    issue(call, works);
-    wait_for(works);
+    issue(call, parts);
+    wait_for(parts);
     return "";
   } catch (const std::exception& error) {
     failure_.set(first_line(error));
@@ -202,34 +207,46 @@ void C10dLane::in_chunks(const Transport::Piece& piece, const Issue& issue) {
   }
 }
 
-inline void C10dLane::issue(const Call& call, std::vector<C10dWork>& works) {
+inline void C10dLane::issue(const Call& call, std::vector<Part>& parts) {
   const int own = group_->getRank(), world = group_->getSize();
   if (const std::string why = failure_.get(); !why.empty()) throw std::runtime_error(why);
   for (int r = 0; r < world; ++r) {
     if (r == own) continue;
-    in_chunks(call.take[r],
-              [&](auto& bytes, int tag) { works.push_back(group_->recv(bytes, r, tag)); });
+    in_chunks(call.take[r], [&](auto& bytes, int tag) {
+      parts.push_back({group_->recv(bytes, r, tag), r});
+    });
   }
   for (int r = 0; r < world; ++r) {
     if (r == own) continue;
-    in_chunks(call.give[r],
-              [&](auto& bytes, int tag) { works.push_back(group_->send(bytes, r, tag)); });
+    in_chunks(call.give[r], [&](auto& bytes, int tag) {
+      parts.push_back({group_->send(bytes, r, tag), r});
+    });
   }
 }
 
-inline void C10dLane::wait_for(std::vector<C10dWork>& works) {
+// Says of an error which rank's connection it is.
+inline bool C10dLane::ended_by(const Part& part,
+                               const std::function<bool(const C10dWork&)>& wait) try {
+  return wait(part.work);
+} catch (const std::exception& error) {
+  throw std::runtime_error("with rank " + std::to_string(part.rank) + ": " + first_line(error));
+}
+
+inline void C10dLane::wait_for(std::vector<Part>& parts) {
   // From the back, receives first: sends are over by then, and cost no wait of their own.
-  std::ranges::reverse(works);
-  while (!works.empty()) {
-    if (ended(works.back())) {
-      works.pop_back();
+  std::ranges::reverse(parts);
+  while (!parts.empty()) {
+    if (ended_by(parts.back(), [this](const C10dWork& work) { return ended(work); })) {
+      parts.pop_back();
       continue;
     }
     if (const std::string why = failure_.get(); !why.empty()) throw std::runtime_error(why);
     // Woken to look whether another has failed, which the one waited for would not show.
-    std::erase_if(works, [](const C10dWork& work) {
-      work->abort();  // so that wait() returns at once
-      return work->wait(kForever);
+    std::erase_if(parts, [](const Part& part) {
+      return ended_by(part, [](const C10dWork& work) {
+        work->abort();  // so that wait() returns at once
+        return work->wait(kForever);
+      });
     });
   }
 }
