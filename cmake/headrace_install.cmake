@@ -5,7 +5,7 @@
 include(CMakePackageConfigHelpers)
 
 set(headrace_package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/headrace)
-set(headrace_targets headrace headrace_torch)
+set(headrace_targets headrace headrace_torch headrace_mpi)
 if(HEADRACE_SHARED)
   list(APPEND headrace_targets headrace_shared)
 endif()

@@ -10,6 +10,12 @@ add_library(headrace_torch INTERFACE)
 add_library(headrace::torch ALIAS headrace_torch)
 set_target_properties(headrace_torch PROPERTIES EXPORT_NAME torch)
 target_link_libraries(headrace_torch INTERFACE headrace)
+# Stands in for Gloo's headers, which a torch wheel lacks; real ones that come earlier serve too.
+set(headrace_gloo_declarations
+  ${CMAKE_CURRENT_SOURCE_DIR}/include/headrace/torch/gloo_declarations)
+target_include_directories(headrace_torch INTERFACE
+  $<BUILD_INTERFACE:${headrace_gloo_declarations}>
+  $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/headrace/torch/gloo_declarations>)
 
 if(HEADRACE_TORCH_ROOT STREQUAL "")
   return()

@@ -241,9 +241,16 @@ static inline void headrace_cuda_init(headrace_cuda* cuda) {
 headrace_code headrace_cuda_missing(char* buffer, size_t capacity, size_t* out_needed,
                                     headrace_error* error);
 
-/* headrace/collective.hpp as a table, all of it required but exchange. Calls come from the threads
- * that call the engine. `what` and `sequence` name the call, equal on every rank; `what` is valid
- * during the call. abort(): this rank failed; the other ranks' calls have to end in a code. */
+/* Memory of the device, or of the host where both are one. */
+typedef struct headrace_piece {
+  void* data;
+  size_t size_bytes;
+} headrace_piece;
+
+/* headrace/collective.hpp as a table, all of it required. Calls come from the threads that call the
+ * engine. `what` and `sequence` name the call, equal on every rank; `what` is valid during the
+ * call.
+ * abort(): this rank failed; the other ranks' calls have to end in a code. */
 typedef struct headrace_collective {
   uint32_t struct_size;
   uint32_t rank;
@@ -251,17 +258,14 @@ typedef struct headrace_collective {
   void* context;
   headrace_code (*all_gather)(void* context, uint64_t sequence, const char* what,
                               headrace_stream stream, void* whole, size_t size_bytes);
-  headrace_code (*reduce_scatter)(void* context, uint64_t sequence, const char* what,
-                                  headrace_stream stream, void* buffer, headrace_dtype dtype,
-                                  uint64_t elements);
-  headrace_code (*all_reduce_sum)(void* context, uint64_t sequence, const char* what,
-                                  double* values, uint64_t count);
-  headrace_code (*barrier)(void* context, uint64_t sequence, const char* what);
-  void (*abort)(void* context, const char* why);
-  /* Rank r's `size_bytes` go to all[r * size_bytes] on every rank. NULL: by all_reduce_sum, with
-   * six bytes in each value. */
+  /* give[r] goes to rank r, and has the same size on every rank. Rank r finds the other ranks'
+   * pieces at `take`, in rank order, each of give[r].size_bytes. give[rank] is not read. */
+  headrace_code (*all_to_all)(void* context, uint64_t sequence, const char* what,
+                              headrace_stream stream, const headrace_piece* give, void* take);
+  /* Rank r's `size_bytes` go to all[r * size_bytes] on every rank. */
   headrace_code (*exchange)(void* context, uint64_t sequence, const char* what, const void* mine,
                             size_t size_bytes, void* all);
+  void (*abort)(void* context, const char* why);
 } headrace_collective;
 
 /* ---- an engine ---- */

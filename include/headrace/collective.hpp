@@ -1,32 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-// headrace/collective.hpp: the seam between ranks.
+// headrace/collective.hpp: the seam between the ranks of an engine.
 //
-// This is all that an engine needs to exchange data between ranks. The library implements it for
-// ranks in one process and for ranks over NCCL (headrace/nccl.hpp). A trainer may implement it over
-// MPI or torch's process groups. Each rank holds one Collective, and all ranks make the same calls
-// in the same order. Only the data differ.
+// This is all that an engine needs to exchange data between ranks. make_collective()
+// (headrace/transport.hpp) makes one over threads, MPI or torch's process groups, and
+// make_nccl_collective() (headrace/nccl.hpp) over NCCL. A trainer may implement its own. Each rank
+// holds one Collective, and all ranks make the same calls in the same order. Only the data differ.
 //
 // With several ranks, an engine makes these calls:
 //
-//   exchange        at freeze three: of 24 bytes; of 32 for each parameter and 24 for each group;
-//                   of 8 for each line of the settings. After that 16 bytes for each gather, step,
-//                   discard and change of the group whose gradients are collected: latency counts
-//   all_gather      one per section (a group's parameters of one dtype) of a gather, unless every
-//                   rank still holds them
-//   reduce_scatter  one per trained section, when another group's gradients come, and at the step
-//   all_reduce_sum  one per step, of 2 doubles and one per parameter
-//   barrier         none
-//   abort           when it has failed
+//   exchange    four at freeze: of 32 bytes; of 24; of 32 for each parameter and 24 for each group;
+//               of 8 for each line of the settings. After that one at each gather, step, discard
+//               and change of the group whose gradients are collected, of 16 bytes and a bit for
+//               each of that group's parameters. At each step one of 16 bytes for each 65,536
+//               parameters of a rank. Latency counts
+//   all_gather  one per section (a group's parameters of one dtype) of a gather, unless every rank
+//               still holds them
+//   all_to_all  one or several per trained section, when another group's gradients come, when the
+//               group is gathered again, and at the step
+//   abort       when it has failed
 //
 // Two ranks that meet in different calls, over a Collective that compares them:
 //
 //   rank 0  all_gather({7, "gather of h.3"}, stream, {data, 4096})
-//   rank 1  all_reduce_sum({7, "gradient norm"}, values, 5)
+//   rank 1  exchange({7, "step"}, mine, all)
 //
 //   Each rank sends the other its function, tag and size. The two differ, so neither call is
 //   carried out, and both fail with kPeerLost and the same text:
-//     rank 1 called all_reduce_sum 'gradient norm' (sequence 7, 5 values) where rank 0 called
-//     all_gather 'gather of h.3' (sequence 7, 4096 bytes): neither was carried out, ...
+//     rank 1 called exchange 'step' (sequence 7, 16 bytes) where rank 0 called all_gather
+//     'gather of h.3' (sequence 7, 4096 bytes): neither was carried out, ...
 //   Every later call on either rank throws that text again.
 //
 // This check is a second line of defence. Before each call, the engine's ranks exchange what they
@@ -51,8 +52,7 @@ struct CollectiveTag {
 // Threads: the trainer's, one call at a time per rank; abort() from any, beside a call that waits.
 // Order:   stream-ordered: a call sees what was queued on `stream` before it, later work on
 //          `stream` sees its result. It may return before the work is done; memory that it was
-//          given stays until the stream has passed it. A call without a stream is done when it
-//          returns.
+//          given stays until the stream has passed it. exchange() is done when it returns.
 // Throws headrace::Error kPeerLost when another rank left, made a different call, or missed the
 //          deadline; from then on every call throws it. kInvalidArgument for a size that cannot be
 //          divided: nothing was sent, and the next call may follow.
@@ -64,21 +64,17 @@ class Collective {
 
   // `whole` is world_size equal pieces; this rank's own piece is in its place already.
   virtual void all_gather(CollectiveTag tag, Stream stream, DeviceSpan whole) = 0;
-  // Sums world_size buffers of `elements` (a multiple of world_size) elementwise in rank order, in
-  // f32, rounding once to `dtype`; afterwards this rank's 1/world_size piece of `buffer` holds the
-  // sum, the rest is unspecified.
-  virtual void reduce_scatter(CollectiveTag tag, Stream stream, void* buffer, DType dtype,
-                              std::uint64_t elements) = 0;
-  // values[i] becomes the sum over ranks, added in rank order: equal on all ranks. Blocks.
-  virtual void all_reduce_sum(CollectiveTag tag, double* values, std::uint64_t count) = 0;
+  // give[r] goes to rank r and has the same size on every rank. Rank r finds the other ranks'
+  // pieces at `take`, one behind the other in rank order: (world_size - 1) * give[r].size_bytes.
+  // The call does not read this rank's own piece.
+  virtual void all_to_all(CollectiveTag tag, Stream stream, std::span<const DeviceSpan> give,
+                          void* take) = 0;
   // all[r * mine.size() + i] becomes rank r's mine[i]. Host memory; `mine` is of the same size on
-  // every rank, `all` world_size times that and apart from it. Blocks.
-  // Without an implementation of its own: one all_reduce_sum, with six bytes in each value.
+  // every rank, `all` world_size times that and apart from it. Blocks until every rank has come.
   virtual void exchange(CollectiveTag tag, std::span<const std::byte> mine,
-                        std::span<std::byte> all);
-  virtual void barrier(CollectiveTag tag) = 0;
+                        std::span<std::byte> all) = 0;
   // After a local failure: every rank's pending and later calls throw kPeerLost with `why`. Never
-  // throws itself, and does not wait.
+  // throws, and does not wait for other ranks.
   virtual void abort(std::string_view why) noexcept = 0;
 };
 }  // namespace headrace

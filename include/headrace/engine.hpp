@@ -15,12 +15,12 @@
 // Threads: make one call at a time to registration, freeze, load, store, step counts,
 //          hyperparameters, step and close. Several trainer threads (such as autograd's) may call
 //          gather, release and add_gradient at once, but not during the former calls.
-// Ranks:   with several, freeze, gather, step and discard_gradients are collective: every rank
-//          calls them alike, in one order. add_gradient is not: a gradient that a rank did not
-//          receive counts as zero there. It may wait for the other ranks' next collective call, so
-//          meanwhile no rank may wait for another by other means. An engine takes such calls one
-//          at a time. A trainer of several threads puts gathers in order; gradients of one group
-//          may come in any order.
+// Ranks:   with several, freeze, gather, step, discard_gradients and hashes are collective: every
+//          rank calls them alike, in one order. add_gradient is not: a gradient that a rank did not
+//          receive adds nothing there. The call may wait for the other ranks' next collective
+//          call, so meanwhile no rank may wait for another by other means. An engine takes such
+//          calls one at a time. A trainer of several threads puts gathers in order; gradients of
+//          one group may come in any order.
 // Errors:  headrace::Error. Before the pass over the first tile of a step begins, an error (a
 //          failed read, a damaged record header) leaves that step undone and the call may be
 //          repeated. After that (a checksum that differs in that pass), and where the update was
@@ -183,7 +183,9 @@ class Engine {
   void store(ParameterId id, Content content, const Sink& sink);
   // XXH3-128 over logical content (docs/swap_file.md, "Hashes"): parameters in order of full names,
   // each as name, dtype, shape and little-endian bytes. They do not depend on placement, layout or
-  // tile size. With several ranks: of this rank's shards.
+  // tile size, and not on the number of ranks: collective, of all ranks' shards, and equal on
+  // every rank. A rank that cannot read its part throws its error; the others throw kPeerLost
+  // naming it, and all may go on.
   std::string hash_parameters();
   std::string hash_optimizer_state();
 

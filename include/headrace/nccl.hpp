@@ -9,15 +9,13 @@
 //
 // The library looks for NCCL 2.18 or newer at run time, so a build needs neither it nor CUDA.
 //
-// Results: reduce_scatter() adds in rank order, in f32, and rounds once: the bits that ranks in one
-//          process give. all_reduce_sum() likewise, in double.
 // Memory:  nccl_scratch_bytes() on the device, and NCCL's own buffers, which no plan counts.
 // Threads: the seam's (headrace/collective.hpp). One of its own, headrace-nccl, blocks signals and
 //          ends with the object.
-// Checks:  all_gather() and reduce_scatter() return once their work is queued, and compare nothing.
-//          all_reduce_sum(), exchange() and barrier() compare the ranks' calls, their own and all
-//          queued since the last of them, and name the first that differs on both sides. The
-//          results that calls queued after the difference have no meaning.
+// Checks:  all_gather() and all_to_all() return once their work is queued, and compare nothing.
+//          exchange() compares the ranks' calls, its own and all queued since the last of them, and
+//          names the first that differs on both sides. The results of calls that were queued after
+//          the difference have no meaning.
 // Failure: kPeerLost, then and ever after.
 //          - abort() returns at once. This rank's calls, and the object's destructor, then wait up
 //            to 5 seconds for the others' next call that blocks, which tells them why.
@@ -52,10 +50,6 @@ struct NcclOptions {
   // How long a call waits for the other ranks; for queued work, counted from the call, or from the
   // end of the queued call before it.
   std::chrono::milliseconds deadline = std::chrono::minutes(10);
-  // The largest buffer that reduce_scatter() will receive: its scratch is allocated at once. A
-  // larger buffer, or 0 here, allocates at the call, after waiting for queued work; kOutOfBudget
-  // where there is no room.
-  std::uint64_t largest_bucket_bytes = 0;
   // Path of the library. Empty: libnccl.so.2 where the loader finds it, or torch's in a process
   // that has loaded torch.
   std::string library = {};
@@ -78,9 +72,6 @@ NcclId nccl_unique_id(const std::string& library = {});
 //   kPeerLost         a rank did not come within the deadline.
 std::shared_ptr<Collective> make_nccl_collective(const NcclOptions& options);
 
-// Device memory of a rank's collective whose largest reduce_scatter() has `largest_bucket_bytes`:
-// the other ranks' copies of this rank's piece, the sum in f32, and 8 KiB per rank for the ranks'
-// messages. In large worlds about the size of the bucket.
-std::uint64_t nccl_scratch_bytes(std::uint64_t largest_bucket_bytes,
-                                 std::uint32_t world_size) noexcept;
+// Device memory that a rank's collective takes for the ranks' messages: 8 KiB for each rank.
+std::uint64_t nccl_scratch_bytes(std::uint32_t world_size) noexcept;
 }  // namespace headrace

@@ -1,48 +1,53 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collective/call_rules.hpp"
 
+#include <algorithm>
+#include <span>
+
 #include "headrace/error.hpp"
+#include "kernels/hash.hpp"
 
 namespace headrace::collective {
 const char* name_of(CallKind kind) noexcept {
   switch (kind) {
     case CallKind::kAllGather:
       return "all_gather";
-    case CallKind::kReduceScatter:
-      return "reduce_scatter";
-    case CallKind::kAllReduceSum:
-      return "all_reduce_sum";
+    case CallKind::kAllToAll:
+      return "all_to_all";
     case CallKind::kExchange:
       return "exchange";
-    case CallKind::kBarrier:
-      return "barrier";
   }
   return "unknown call";
 }
 
-bool same_call(const Call& a, const Call& b) noexcept {
-  return a.kind == b.kind && a.sequence == b.sequence && a.what == b.what && a.dtype == b.dtype &&
-         a.size == b.size;
+Call make_call(CallKind kind, CollectiveTag tag, std::uint64_t size_bytes) noexcept {
+  Call call;
+  call.kind = kind;
+  call.sequence = tag.sequence;
+  call.size_bytes = size_bytes;
+  call.what_hash = kernels::xxh3_64(std::as_bytes(std::span(tag.what)), 0);
+  call.what_bytes = static_cast<std::uint16_t>(std::min(tag.what.size(), sizeof(Call::what)));
+  std::copy_n(tag.what.data(), call.what_bytes, call.what);
+  return call;
 }
 
-void check_divides(CollectiveTag tag, std::uint64_t size, const char* what,
-                   std::uint32_t world_size) {
-  if (size % world_size == 0) return;
-  throw Error(Code::kInvalidArgument,
-              "'" + std::string(tag.what) + "' has " + std::to_string(size) + " " + what +
-                  ", which is no multiple of the world size " + std::to_string(world_size) +
-                  ": the call was not made; pad the buffer");
+bool same_call(const Call& a, const Call& b) noexcept {
+  return a.kind == b.kind && a.sequence == b.sequence && a.size_bytes == b.size_bytes &&
+         a.what_hash == b.what_hash;
 }
 
 std::string describe(const Call& call) {
-  std::string text = std::string(name_of(call.kind)) + " '" + call.what + "' (sequence " +
-                     std::to_string(call.sequence);
-  if (call.kind == CallKind::kAllGather || call.kind == CallKind::kExchange)
-    text += ", " + std::to_string(call.size) + " bytes";
-  if (call.kind == CallKind::kReduceScatter)
-    text += ", " + std::to_string(call.size) + " " + headrace::name_of(call.dtype);
-  if (call.kind == CallKind::kAllReduceSum) text += ", " + std::to_string(call.size) + " values";
-  return text + ")";
+  return std::string(name_of(call.kind)) + " '" + std::string(call.what, call.what_bytes) +
+         "' (sequence " + std::to_string(call.sequence) + ", " + std::to_string(call.size_bytes) +
+         " bytes)";
+}
+
+void check_divides(CollectiveTag tag, std::uint64_t size_bytes, std::uint32_t world_size) {
+  if (size_bytes % world_size == 0) return;
+  throw Error(Code::kInvalidArgument,
+              "'" + std::string(tag.what) + "' has " + std::to_string(size_bytes) +
+                  " bytes, which is no multiple of the world size " + std::to_string(world_size) +
+                  ": the call was not made; pad the buffer");
 }
 
 std::string abort_text(std::uint32_t rank, std::string_view why) {
@@ -63,8 +68,7 @@ std::string missing_text(const std::string& missing_ranks, const Call& call,
   return missing_ranks + " did not come to " + describe(call) + " within " +
          std::to_string(waited_milliseconds) +
          " ms: the call was not carried out, and no further call will be; see why that rank is "
-         "late, or raise the "
-         "deadline";
+         "late, or raise the deadline";
 }
 
 std::string left_text(std::uint32_t left_rank, const Call& call) {

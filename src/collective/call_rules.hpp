@@ -9,31 +9,26 @@
 #include "headrace/collective.hpp"
 
 namespace headrace::collective {
-enum class CallKind : std::uint8_t {
-  kAllGather,
-  kReduceScatter,
-  kAllReduceSum,
-  kExchange,
-  kBarrier
-};
+enum class CallKind : std::uint8_t { kAllGather, kAllToAll, kExchange };
 const char* name_of(CallKind kind) noexcept;
 
-// One rank's side of a call. Everything but `data` must be equal on all ranks.
+// One rank's side of a call, as it can be sent; all of it must be equal on all ranks. The text is
+// cut where it is long; its hash is of all.
 struct Call {
-  CallKind kind = CallKind::kBarrier;
+  CallKind kind = CallKind::kExchange;
+  std::uint16_t what_bytes = 0;
   std::uint64_t sequence = 0;
-  std::string what;  // a copy: the caller's text may be gone when another rank reads it
-  DType dtype = DType::kF32;
-  std::uint64_t size = 0;  // bytes for all-gather and exchange, else elements
-  void* data = nullptr;    // of an exchange, only read
+  std::uint64_t size_bytes = 0;
+  std::uint64_t what_hash = 0;
+  char what[96] = {};
 };
-
+Call make_call(CallKind kind, CollectiveTag tag, std::uint64_t size_bytes) noexcept;
 bool same_call(const Call& a, const Call& b) noexcept;
-// Throws kInvalidArgument where `size` of `what` makes no `world_size` equal pieces.
-void check_divides(CollectiveTag tag, std::uint64_t size, const char* what,
-                   std::uint32_t world_size);
 // "all_gather 'gather h.3' (sequence 7, 4096 bytes)".
 std::string describe(const Call& call);
+
+// Throws kInvalidArgument where `size_bytes` make no `world_size` equal pieces.
+void check_divides(CollectiveTag tag, std::uint64_t size_bytes, std::uint32_t world_size);
 
 std::string abort_text(std::uint32_t rank, std::string_view why);
 std::string mismatch_text(std::uint32_t rank, const Call& call, std::uint32_t other_rank,

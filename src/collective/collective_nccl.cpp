@@ -7,8 +7,6 @@
 #include <exception>
 
 #include "async/thread.hpp"
-#include "base/units.hpp"
-#include "collective/rank_sums.hpp"
 #include "headrace/error.hpp"
 
 namespace headrace::collective {
@@ -16,8 +14,7 @@ namespace {
 using std::chrono::milliseconds;
 constexpr std::uint64_t kControlBytes = 8192;  // per rank: a post, and behind all of them:
 constexpr std::uint64_t kPayloadBytes = kControlBytes - sizeof(Post);
-static_assert(sizeof(QueuedCalls) <= kPayloadBytes && kPayloadBytes % sizeof(double) == 0);
-constexpr std::uint64_t kSlotAlignment = 256;
+static_assert(sizeof(QueuedCalls) <= kPayloadBytes);
 // How long a stream may take to pass what was aborted on it.
 constexpr std::chrono::seconds kDrain(5);
 
@@ -39,22 +36,7 @@ const NcclOptions& checked(const NcclOptions& options) {
   return options;
 }
 
-std::uint64_t slot_bytes(std::uint64_t bucket_bytes, std::uint32_t world_size) {
-  return base::align_up((bucket_bytes + world_size - 1) / world_size, kSlotAlignment);
-}
-// The other ranks' copies of a piece, then the sum in f32: at most twice a piece.
-std::uint64_t reduce_bytes(std::uint64_t bucket_bytes, std::uint32_t world_size) {
-  if (world_size == 1) return 0;
-  const std::uint64_t slot = slot_bytes(bucket_bytes, world_size);
-  return (world_size - 1) * slot + (world_size > 2 ? 2 * slot : 0);
-}
-
 NcclStream nccl_stream(Stream stream) { return reinterpret_cast<NcclStream>(stream.handle); }
-std::int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
 }  // namespace
 
 // ---- construction and end ----
@@ -67,22 +49,16 @@ CollectiveNccl::OwnStream::~OwnStream() {
   device_.destroy_stream(stream_);
 }
 
-void CollectiveNccl::Scratch::resize(std::uint64_t size_bytes) {
-  reset();
-  data_ = static_cast<std::byte*>(device_.allocate(size_bytes));
-  if (data_ == nullptr) {
-    throw Error(Code::kOutOfBudget,
-                "the device has no " + std::to_string(size_bytes) +
-                    " bytes left for what NCCL's ranks send each other: the call was not made; "
-                    "leave room for nccl_scratch_bytes()");
-  }
-  size_bytes_ = size_bytes;
-}
-
-void CollectiveNccl::Scratch::reset() noexcept {
-  if (data_ != nullptr) device_.deallocate(data_, size_bytes_);
-  data_ = nullptr;
-  size_bytes_ = 0;
+CollectiveNccl::Scratch::Scratch(Device& device, std::uint64_t size_bytes)
+    : device_(device),
+      size_bytes_(size_bytes),
+      data_(static_cast<std::byte*>(device_.allocate(size_bytes))) {
+  if (data_ != nullptr) return;
+  throw Error(
+      Code::kOutOfBudget,
+      "the device has no " + std::to_string(size_bytes) +
+          " bytes left for what NCCL's ranks tell each other: no collective was made; leave "
+          "room for nccl_scratch_bytes()");
 }
 
 // One blocking call, or farewell, at a time.
@@ -113,17 +89,12 @@ CollectiveNccl::CollectiveNccl(const NcclOptions& options)
       device_(options.device),
       posts_(world_size_),
       payload_(world_size_ * kPayloadBytes),
-      value_parts_(world_size_),
       library_(load_nccl(options.library)),
-      control_memory_(*device_),
-      scratch_(*device_),
+      control_memory_(*device_, nccl_scratch_bytes(world_size_)),
       control_stream_(*device_),
       watch_stream_(*device_),
       data_(library_),
       control_(library_) {
-  control_memory_.resize(world_size_ * kControlBytes);
-  if (const std::uint64_t size = reduce_bytes(options.largest_bucket_bytes, world_size_))
-    scratch_.resize(size);
   connect(options);
   watch_thread_ = async::start_thread("headrace-nccl", [this] { watch(); });
 }
@@ -135,7 +106,7 @@ void CollectiveNccl::connect(const NcclOptions& options) try {
   check_made(until_issued(data_, control_.split_from(data_, rank_), end));
   check_made(until_issued(control_, control_.state(), end));
   // NCCL connects at the first use, which this is, so that a later wait is for the rank itself.
-  meet(posted_call(CallKind::kBarrier, {0, "make_nccl_collective"}, DType::kF32, 0));
+  exchange({0, "make_nccl_collective"}, {}, {});
 } catch (...) {
   data_.abort();  // first: it may be making the other one
   throw;
@@ -190,7 +161,7 @@ void CollectiveNccl::leave() noexcept try {
 
 // ---- calls that are queued ----
 
-void CollectiveNccl::begin(const PostedCall& call) {
+void CollectiveNccl::begin(const Call& call) {
   {
     std::unique_lock lock(mutex_);
     throw_if_failed(lock);
@@ -211,25 +182,23 @@ NcclResult CollectiveNccl::until_issued(NcclCommunicator& communicator, NcclResu
   return result;
 }
 
-// One after the other, on whichever streams they are: ranks meet in the same order, and the scratch
-// is used by one at a time.
+// One after the other, on whichever streams they are: ranks meet in the same order.
 template <class Calls>
-void CollectiveNccl::issue(const PostedCall& call, Stream stream, const Calls& calls) {
+void CollectiveNccl::issue(const Call& call, Stream stream, const Calls& calls) {
   if (last_end_.id != 0 && stream.handle != last_stream_.handle) device_->wait(stream, last_end_);
   const NcclResult result = until_issued(data_, data_.issue(calls), Clock::now() + deadline_);
   if (result == kNcclSuccess) return;
   if (is_error(result)) {
-    break_off("NCCL at " + describe(call_of(call)) + ": " + library_.describe(result) +
+    break_off("NCCL at " + describe(call) + ": " + library_.describe(result) +
               ": no rank can go on; close every rank's engine and start again");
   } else {
-    break_off(
-        missing_text("another rank", call_of(call), static_cast<std::uint64_t>(deadline_.count())));
+    break_off(missing_text("another rank", call, static_cast<std::uint64_t>(deadline_.count())));
   }
   std::unique_lock lock(mutex_);
   throw_if_failed(lock);
 }
 
-void CollectiveNccl::keep_watch(const PostedCall& call, Stream stream) {
+void CollectiveNccl::keep_watch(const Call& call, Stream stream) {
   last_stream_ = stream;
   last_end_ = device_->record(stream);
   device_->wait(watch_stream_, last_end_);
@@ -248,8 +217,8 @@ void CollectiveNccl::keep_watch(const PostedCall& call, Stream stream) {
 }
 
 void CollectiveNccl::all_gather(CollectiveTag tag, Stream stream, DeviceSpan whole) {
-  check_divides(tag, whole.size_bytes, "bytes", world_size_);
-  const PostedCall call = posted_call(CallKind::kAllGather, tag, DType::kF32, whole.size_bytes);
+  check_divides(tag, whole.size_bytes, world_size_);
+  const Call call = make_call(CallKind::kAllGather, tag, whole.size_bytes);
   begin(call);
   const std::uint64_t piece = whole.size_bytes / world_size_;
   if (piece == 0) return;
@@ -260,109 +229,46 @@ void CollectiveNccl::all_gather(CollectiveTag tag, Stream stream, DeviceSpan who
   keep_watch(call, stream);
 }
 
-void CollectiveNccl::reduce_scatter(CollectiveTag tag, Stream stream, void* buffer, DType dtype,
-                                    std::uint64_t elements) {
-  check_divides(tag, elements, "elements", world_size_);
-  const std::uint64_t whole = elements * size_bytes(dtype), piece = whole / world_size_;
-  grow_scratch(reduce_bytes(whole, world_size_));
-  const PostedCall call = posted_call(CallKind::kReduceScatter, tag, dtype, elements);
+void CollectiveNccl::all_to_all(CollectiveTag tag, Stream stream, std::span<const DeviceSpan> give,
+                                void* take) {
+  std::uint64_t whole = 0;
+  for (const DeviceSpan& piece : give) whole += piece.size_bytes;
+  const Call call = make_call(CallKind::kAllToAll, tag, whole);
   begin(call);
-  if (piece == 0 || world_size_ == 1) return;
-  auto* const bytes = static_cast<std::byte*>(buffer);
+  if (whole == 0 || world_size_ == 1) return;
+  const std::uint64_t own = give[rank_].size_bytes;
   issue(call, stream, [&](NcclCommHandle comm) {
     NcclResult worst = kNcclSuccess;
-    std::byte* slot = scratch_.data();
+    auto* to = static_cast<std::byte*>(take);
     for (std::uint32_t other = 0; other < world_size_ && !is_error(worst); ++other) {
       if (other == rank_) continue;
       const int peer = static_cast<int>(other);
-      worst =
-          library_.send(bytes + other * piece, piece, kNcclInt8, peer, comm, nccl_stream(stream));
-      if (is_error(worst)) break;
-      worst = library_.recv(slot, piece, kNcclInt8, peer, comm, nccl_stream(stream));
-      slot += slot_bytes(whole, world_size_);
+      if (give[other].size_bytes > 0) {
+        worst = library_.send(give[other].data, give[other].size_bytes, kNcclInt8, peer, comm,
+                              nccl_stream(stream));
+      }
+      if (is_error(worst) || own == 0) continue;
+      worst = library_.recv(to, own, kNcclInt8, peer, comm, nccl_stream(stream));
+      to += own;
     }
     return worst;
   });
-  add_in_rank_order(stream, bytes + rank_ * piece, dtype, elements / world_size_);
   keep_watch(call, stream);
-}
-
-// The bits of sum_ranks(): f32 additions in rank order, rounded once. a + b and b + a are equal, so
-// the last addition may be made into this rank's own piece, be it the first operand or the second.
-void CollectiveNccl::add_in_rank_order(Stream stream, std::byte* own, DType dtype,
-                                       std::uint64_t elements) {
-  const std::uint64_t slot = slot_bytes(elements * size_bytes(dtype) * world_size_, world_size_);
-  const auto part = [&](std::uint32_t of) {
-    return of == rank_ ? own : scratch_.data() + (of < rank_ ? of : of - 1) * slot;
-  };
-  const auto add = [&](const void* source, DType source_dtype, void* sum, DType sum_dtype,
-                       bool overwrite) {
-    Accumulation work;
-    work.source = source;
-    work.source_dtype = source_dtype;
-    work.sum = sum;
-    work.sum_dtype = sum_dtype;
-    work.elements = elements;
-    work.overwrite = overwrite;
-    device_->accumulate(stream, work);
-  };
-  const std::uint32_t last = world_size_ - 1;
-  if (world_size_ == 2) return add(part(last - rank_), dtype, own, dtype, false);
-  std::byte* const sum = scratch_.data() + last * slot;
-  add(part(0), dtype, sum, DType::kF32, true);
-  for (std::uint32_t of = 1; of < last; ++of) add(part(of), dtype, sum, DType::kF32, false);
-  if (rank_ == last) return add(sum, DType::kF32, own, dtype, false);
-  add(part(last), dtype, sum, DType::kF32, false);
-  add(sum, DType::kF32, own, dtype, true);
-}
-
-void CollectiveNccl::grow_scratch(std::uint64_t size_bytes) {
-  if (size_bytes <= scratch_.size_bytes()) return;
-  {
-    std::unique_lock lock(mutex_);
-    throw_if_failed(lock);
-    changed_.wait(lock, [&] { return queued_.empty() || life_ != Life::kGood; });
-    throw_if_failed(lock);
-  }
-  scratch_.resize(size_bytes);
 }
 
 // ---- calls that block ----
 
-void CollectiveNccl::barrier(CollectiveTag tag) {
-  meet(posted_call(CallKind::kBarrier, tag, DType::kF32, 0));
-}
-
-void CollectiveNccl::all_reduce_sum(CollectiveTag tag, double* values, std::uint64_t count) {
-  meet(posted_call(CallKind::kAllReduceSum, tag, DType::kF32, count),
-       std::as_bytes(std::span(values, count)),
-       [&](std::uint64_t at, std::uint64_t size, Pieces pieces) {
-         values_.resize(world_size_ * size / sizeof(double));
-         for (std::uint32_t of = 0; of < world_size_; ++of) {
-           double* const part = values_.data() + of * (size / sizeof(double));
-           std::memcpy(part, pieces.first + of * pieces.stride, size);
-           value_parts_[of] = part;
-         }
-         sum_ranks(value_parts_, size / sizeof(double), values + at / sizeof(double));
-       });
-}
-
 void CollectiveNccl::exchange(CollectiveTag tag, std::span<const std::byte> mine,
                               std::span<std::byte> all) {
-  meet(posted_call(CallKind::kExchange, tag, DType::kF32, mine.size()), mine,
+  meet(make_call(CallKind::kExchange, tag, mine.size()), mine,
        [&](std::uint64_t at, std::uint64_t size, Pieces pieces) {
          for (std::uint32_t of = 0; of < world_size_; ++of)
            std::memcpy(&all[of * mine.size() + at], pieces.first + of * pieces.stride, size);
        });
 }
 
-void CollectiveNccl::meet(const PostedCall& call) {
-  meet(call, {}, [](std::uint64_t, std::uint64_t, Pieces) {});
-}
-
 template <class Take>
-void CollectiveNccl::meet(const PostedCall& call, std::span<const std::byte> mine,
-                          const Take& take) {
+void CollectiveNccl::meet(const Call& call, std::span<const std::byte> mine, const Take& take) {
   {
     const ControlUse use(*this);
     Post post;
@@ -418,12 +324,12 @@ std::string CollectiveNccl::receive(const Post& post, std::span<const std::byte>
 std::string CollectiveNccl::not_met(Met met, const Post& mine) {
   if (met == Met::kBroken) {
     if (round_result_ == kNcclSuccess) return "";
-    return "NCCL at " + describe(call_of(mine.call)) + ": " + library_.describe(round_result_) +
+    return "NCCL at " + describe(mine.call) + ": " + library_.describe(round_result_) +
            ": no rank can go on; close every rank's engine and start again";
   }
   if (first_failed(posts_) != nullptr) return refusal_of(posts_, rank_).value_or("");
   const std::string missing = missing_ranks(posts_, mine.number);
-  return missing_text(missing.empty() ? "another rank" : missing, call_of(mine.call),
+  return missing_text(missing.empty() ? "another rank" : missing, mine.call,
                       static_cast<std::uint64_t>(deadline_.count()));
 }
 
@@ -519,7 +425,7 @@ void CollectiveNccl::abort(std::string_view why) noexcept {
   const std::lock_guard lock(mutex_);
   if (life_ != Life::kGood) return;
   farewell_.kind = Post::Kind::kFailed;
-  farewell_.failed_at_ns = now_ns();
+  farewell_.failed_at_ns = Post::now_ns();
   farewell_.set_text(why);
   failing_since_ = Clock::now();
   life_ = Life::kFailing;
@@ -542,7 +448,7 @@ void CollectiveNccl::watch() {
 void CollectiveNccl::look(std::unique_lock<std::mutex>& lock) {
   std::string why;
   if (!queued_.empty() && Clock::now() - queued_.front().since > deadline_) {
-    why = describe(call_of(queued_.front().call)) + " did not end within " +
+    why = describe(queued_.front().call) + " did not end within " +
           std::to_string(deadline_.count()) +
           " ms of being queued: a rank did not come to it, or what was queued before it takes "
           "longer; no further call will be carried out; see which rank is late, or raise "
@@ -607,9 +513,7 @@ std::shared_ptr<Collective> make_nccl_collective(const NcclOptions& options) {
   return std::make_shared<collective::CollectiveNccl>(options);
 }
 
-std::uint64_t nccl_scratch_bytes(std::uint64_t largest_bucket_bytes,
-                                 std::uint32_t world_size) noexcept {
-  return collective::reduce_bytes(largest_bucket_bytes, world_size) +
-         world_size * collective::kControlBytes;
+std::uint64_t nccl_scratch_bytes(std::uint32_t world_size) noexcept {
+  return world_size * collective::kControlBytes;
 }
 }  // namespace headrace

@@ -2,29 +2,26 @@
 // collective_nccl.hpp: ranks with a GPU each, over NCCL. What it promises is in headrace/nccl.hpp;
 // this says how.
 //
-// Two communicators. `data_` carries all_gather and reduce_scatter, on the caller's streams.
+// Two communicators. `data_` carries all_gather and all_to_all, on the caller's streams.
 // `control_` carries rounds: every rank sends every other a Post, and waits. A call that blocks is
 // a round, and so is a failure's or an end's farewell: whatever a rank does next, the others find
 // in the round that they come to, and a rank that is stuck in queued work hinders nobody from
 // saying so.
 //
-// NCCL's own reduction adds in the order of its rings and rounds at each hop. So the pieces are
-// sent as they are, and Device::accumulate adds them in rank order.
-//
 // A failure is settled before it is thrown: ranks that fail at the same time agree on the first.
-// Rank 1's drive fails, and rank 0 comes to its next barrier a second later, both in round 12:
+// Rank 1's drive fails, and rank 0 comes to its next exchange a second later, both in round 12:
 //
 //   rank 1, any thread   abort("EIO") notes the time, wakes the watch thread and returns
 //   rank 1, its watch    ends what is queued on `data_`, posts { 12, kFailed, "EIO" }, and waits
 //                        up to 5 seconds for the others' posts
 //   rank 1, its trainer  a call meanwhile waits until the farewell is over
-//   rank 0, its trainer  posts { 12, kCall, barrier 'step' }, and receives the farewell
+//   rank 0, its trainer  posts { 12, kCall, exchange 'step' }, and receives the farewell
 //   both throw           rank 1 gave up: EIO; no rank can go on without it; ...
 //
 // Had rank 0 failed too, its farewell would meet rank 1's in round 12, and the earlier of the two
 // is what both throw. Had it not come within the 5 seconds, rank 1 would throw alone. A rank that
-// ends posts { 12, kLeft }, and rank 0 throws "rank 1 has left and will not come to barrier
-// 'step'".
+// ends posts { 12, kLeft }, and rank 0 throws "rank 1 has left and will not come to
+// exchange 'step'".
 #pragma once
 #include <chrono>
 #include <condition_variable>
@@ -38,7 +35,7 @@
 
 #include "collective/nccl_communicator.hpp"
 #include "collective/nccl_library.hpp"
-#include "collective/nccl_posts.hpp"
+#include "collective/posts.hpp"
 #include "headrace/nccl.hpp"
 
 namespace headrace::collective {
@@ -50,12 +47,10 @@ class CollectiveNccl final : public Collective {
   std::uint32_t rank() const noexcept override { return rank_; }
   std::uint32_t world_size() const noexcept override { return world_size_; }
   void all_gather(CollectiveTag tag, Stream stream, DeviceSpan whole) override;
-  void reduce_scatter(CollectiveTag tag, Stream stream, void* buffer, DType dtype,
-                      std::uint64_t elements) override;
-  void all_reduce_sum(CollectiveTag tag, double* values, std::uint64_t count) override;
+  void all_to_all(CollectiveTag tag, Stream stream, std::span<const DeviceSpan> give,
+                  void* take) override;
   void exchange(CollectiveTag tag, std::span<const std::byte> mine,
                 std::span<std::byte> all) override;
-  void barrier(CollectiveTag tag) override;
   void abort(std::string_view why) noexcept override;
 
  private:
@@ -64,7 +59,7 @@ class CollectiveNccl final : public Collective {
   enum class Life { kGood, kFailing, kFailed };
   enum class Met { kAll, kLate, kBroken };
   struct Queued {
-    PostedCall call;
+    Call call;
     Clock::time_point since;  // queued, and what was queued before it has ended
   };
   class OwnStream {
@@ -79,22 +74,19 @@ class CollectiveNccl final : public Collective {
     Device& device_;
     Stream stream_;
   };
+  // Device memory of unspecified content. Throws kOutOfBudget.
   class Scratch {
    public:
-    explicit Scratch(Device& device) : device_(device) {}
-    ~Scratch() { reset(); }
+    Scratch(Device& device, std::uint64_t size_bytes);
+    ~Scratch() { device_.deallocate(data_, size_bytes_); }
     Scratch(const Scratch&) = delete;
     Scratch& operator=(const Scratch&) = delete;
-    // Of at least this size, of unspecified content. Throws kOutOfBudget.
-    void resize(std::uint64_t size_bytes);
-    void reset() noexcept;
-    std::uint64_t size_bytes() const noexcept { return size_bytes_; }
     std::byte* data() const noexcept { return data_; }
 
    private:
     Device& device_;
-    std::byte* data_ = nullptr;
-    std::uint64_t size_bytes_ = 0;
+    std::uint64_t size_bytes_;
+    std::byte* data_;
   };
   class ControlUse;
   struct Pieces {  // rank r's is at first + r * stride
@@ -107,18 +99,15 @@ class CollectiveNccl final : public Collective {
   void check_made(NcclResult result);
 
   // Calls that are queued.
-  void begin(const PostedCall& call);
+  void begin(const Call& call);
   template <class Calls>
-  void issue(const PostedCall& call, Stream stream, const Calls& calls);
-  void keep_watch(const PostedCall& call, Stream stream);
-  void grow_scratch(std::uint64_t size_bytes);
-  void add_in_rank_order(Stream stream, std::byte* own, DType dtype, std::uint64_t elements);
+  void issue(const Call& call, Stream stream, const Calls& calls);
+  void keep_watch(const Call& call, Stream stream);
 
   // Calls that block.
   // take(at, size, pieces): `size` bytes from `at` on of every rank's are there.
   template <class Take>
-  void meet(const PostedCall& call, std::span<const std::byte> mine, const Take& take);
-  void meet(const PostedCall& call);
+  void meet(const Call& call, std::span<const std::byte> mine, const Take& take);
   std::string compare(Post& mine);
   template <class Take>
   std::string receive(const Post& post, std::span<const std::byte> mine, const Take& take);
@@ -159,14 +148,11 @@ class CollectiveNccl final : public Collective {
   std::uint64_t rounds_ = 0;
   std::vector<Post> posts_;
   std::vector<std::byte> payload_;
-  std::vector<double> values_;
-  std::vector<const double*> value_parts_;
   NcclResult round_result_ = kNcclSuccess;
 
   const NcclLibrary library_;
   QueuedCalls queued_calls_;
   Scratch control_memory_;
-  Scratch scratch_;
   Stream last_stream_;  // of the last queued call
   Event last_end_;
   // What streams work on is above them.

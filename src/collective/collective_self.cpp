@@ -17,13 +17,11 @@ class CollectiveSelf final : public Collective {
   std::uint32_t world_size() const noexcept override { return 1; }
 
   void all_gather(CollectiveTag, Stream, DeviceSpan) override { check(); }
-  void reduce_scatter(CollectiveTag, Stream, void*, DType, std::uint64_t) override { check(); }
-  void all_reduce_sum(CollectiveTag, double*, std::uint64_t) override { check(); }
+  void all_to_all(CollectiveTag, Stream, std::span<const DeviceSpan>, void*) override { check(); }
   void exchange(CollectiveTag, std::span<const std::byte> mine, std::span<std::byte> all) override {
     check();
     std::ranges::copy(mine, all.begin());
   }
-  void barrier(CollectiveTag) override { check(); }
 
   void abort(std::string_view why) noexcept override {
     const std::lock_guard lock(mutex_);

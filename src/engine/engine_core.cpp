@@ -10,6 +10,7 @@
 #include "device/device_host.hpp"
 #include "engine/startup.hpp"
 #include "headrace/error.hpp"
+#include "swap/dead_runs.hpp"
 
 namespace headrace {
 namespace {
@@ -96,7 +97,17 @@ void EngineCore::freeze() {
     for (std::uint32_t g = 0; g < registry_.groups().size(); ++g)
       registry_.group({g}).repeated_gradients = true;
   }
-  running_ = engine::Startup(inputs_, registry_, failure_).run();
+  const ranks::LocalRanks local = ranks::find_local_ranks(*inputs_.collective);
+  const std::string settings = inputs_.settings.to_json();
+  std::vector<std::string> given = inputs_.settings.nvme_paths;
+  for (std::string& path : inputs_.settings.nvme_paths)
+    path = ranks::path_of_rank(path, inputs_.collective->rank(), local.local_rank);
+  try {
+    running_ = engine::Startup(inputs_, local, settings, registry_, failure_).run();
+  } catch (...) {
+    inputs_.settings.nvme_paths = std::move(given);  // freeze() may be called again
+    throw;
+  }
   plan_report_ = running_->plan.report;
   phase_ = Phase::kRunning;
 }
@@ -141,6 +152,13 @@ Trace EngineCore::take_trace() {
   return running_ && running_->trace ? running_->trace->take() : Trace{};
 }
 
+// A rank that was killed leaves its files, which nobody else would remove before the next run.
+void EngineCore::reclaim_after_dead_ranks() const {
+  if (inputs_.collective->world_size() == 1 ) return;
+  for (const std::string& path : inputs_.settings.nvme_paths)
+    swap::reclaim_dead_runs_at(path, inputs_.log);
+}
+
 void EngineCore::close() {
   if (phase_ == Phase::kClosed) return;
   if (getpid() != owner_pid_)
@@ -152,6 +170,7 @@ void EngineCore::close() {
     stalled = running_->swap && running_->swap->stalled();
     if (stalled) running_->arena->leak();
     running_.reset();
+    reclaim_after_dead_ranks();
   }
   phase_ = Phase::kClosed;
   if (const std::string error = failure_.untold(); !error.empty())

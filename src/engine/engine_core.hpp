@@ -44,6 +44,7 @@ class EngineCore {
 
  private:
   enum class Phase { kRegistering, kRunning, kClosed };
+  void reclaim_after_dead_ranks() const;
 
   engine::Inputs inputs_;
   partition::Registry registry_;

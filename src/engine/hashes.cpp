@@ -3,6 +3,7 @@
 #include <span>
 
 #include "engine/values.hpp"
+#include "ranks/joint_hash.hpp"
 
 namespace headrace::engine {
 namespace {
@@ -22,27 +23,37 @@ void hash_head(kernels::Hash128& hash, const std::string& name, const std::strin
 }
 }  // namespace
 
-void Values::hash_content(kernels::Hash128& hash, ParameterId id, const std::string& name,
+// A parameter's elements lie in the shards of one rank or several, in their order.
+void Values::hash_content(ranks::JointHash& hash, ParameterId id, const std::string& name,
                           Content content, const char* call) {
   const ParameterSpec& spec = p_.registry.parameter(id).spec;
-  hash_head(hash, name, content == Content::kWeight ? name_of(spec.dtype) : "F32", spec.shape);
-  store(
-      id, content, [&](std::uint64_t, std::span<const std::byte> values) { hash.update(values); },
-      call);
+  const partition::Parameter& parameter = p_.partition.parameters[id.index];
+  const auto [first, last] = p_.partition.owners_of(parameter);
+  hash.add(first, [&](kernels::Hash128& own) {
+    hash_head(own, name, content == Content::kWeight ? name_of(spec.dtype) : "F32", spec.shape);
+  });
+  for (std::uint32_t owner = first; owner <= last; ++owner) {
+    hash.add(owner, [&](kernels::Hash128& own) {
+      store(
+          id, content,
+          [&](std::uint64_t, std::span<const std::byte> values) { own.update(values); }, call);
+    });
+  }
 }
 
 std::string Values::hash_parameters() {
-  kernels::Hash128 hash;
-  for (const ParameterId id : p_.registry.by_name()) {
-    hash_content(hash, id, p_.registry.parameter(id).full_name, Content::kWeight,
-                 "hash_parameters");
-  }
+  constexpr const char* kCall = "hash_parameters";
+  const auto together = p_.gradients.begin_hash();
+  ranks::JointHash hash(p_.ranks, kCall);
+  for (const ParameterId id : p_.registry.by_name())
+    hash_content(hash, id, p_.registry.parameter(id).full_name, Content::kWeight, kCall);
   return hash.hex();
 }
 
 std::string Values::hash_optimizer_state() {
   constexpr const char* kCall = "hash_optimizer_state";
-  kernels::Hash128 hash;
+  const auto together = p_.gradients.begin_hash();
+  ranks::JointHash hash(p_.ranks, kCall);
   for (const ParameterId id : p_.registry.by_name()) {
     const std::string& name = p_.registry.parameter(id).full_name;
     if (p_.registry.parameter(id).spec.frozen) continue;
@@ -53,8 +64,11 @@ std::string Values::hash_optimizer_state() {
       hash_content(hash, id, name + "." + optimizer_cpu::moment_name(arithmetic, k),
                    k == 0 ? Content::kExpAvg : Content::kExpAvgSq, kCall);
     }
-    hash_head(hash, name + ".step", "U64", {});
-    hash.update(std::as_bytes(std::span(&p_.counts.steps[id.index], 1)));
+    hash.add(p_.partition.owners_of(p_.partition.parameters[id.index]).last,
+             [&](kernels::Hash128& own) {
+               hash_head(own, name + ".step", "U64", {});
+               own.update(std::as_bytes(std::span(&p_.counts.steps[id.index], 1)));
+             });
   }
   return hash.hex();
 }

@@ -22,7 +22,8 @@ platform::Limit update_threads(const Settings& settings, std::uint32_t ranks) {
   const std::uint32_t wanted = settings::update_threads(settings);
   if (wanted == 0) return platform::usable_cpus(ranks);
   return {wanted,
-          wanted == settings.update_threads ? "headrace.update_threads" : "HEADRACE_NUM_THREADS"};
+          wanted == settings.update_threads ? "headrace.update_threads" : "HEADRACE_NUM_THREADS",
+          ""};
 }
 
 // A file's dtype is the trainer's to follow. "" where it did, or nothing asks.
@@ -63,7 +64,7 @@ std::unique_ptr<Running> Startup::run() {
   auto running = std::make_unique<Running>(in_, registry_, std::move(partition), std::move(plan));
   running->bookkeeping_bytes = bookkeeping_bytes(running->partition);
   allocate(*running);
-  running->ranks.compare_registration(in_.settings);
+  running->ranks.compare_registration(settings_);
   say_what_was_chosen(*running);
   return running;
 }
@@ -74,7 +75,7 @@ std::uint64_t Startup::bookkeeping_bytes(const Partition& partition) const {
          ranks::Gradients::bookkeeping_bytes(partition) +
          tiles::PendingUpdates::bookkeeping_bytes(partition) +
          tiles::Updates::bookkeeping_bytes(partition) +
-         ranks::RankCalls::bookkeeping_bytes(partition.world_size) +
+         ranks::RankCalls::bookkeeping_bytes(registry_, partition.world_size) +
          base::TraceRecorder::bookkeeping_bytes(in_.trace_events) +
          partition.tiles.size() * (sizeof(residency::TilePlan) + 1) +
          partition.sections.size() * sizeof(residency::SectionPlan) + sizeof(Calls) +
@@ -96,9 +97,8 @@ residency::Plan Startup::make_plan(const Partition& partition) const {
   inputs.device_shares_host_memory = in_.device->shares_host_memory();
   inputs.device_overhead = in_.device->overhead();
   inputs.bookkeeping_bytes = bookkeeping_bytes(partition);
-  const platform::Limit left = platform::memory_left();
-  inputs.machine_left_bytes = in_.parts.machine_left_bytes.value_or(left.value);
-  inputs.machine_limit_source = left.source;
+  inputs.machine_left_bytes = in_.parts.machine_left_bytes.value_or(local_.memory_left.value);
+  inputs.machine_limit_source = local_.memory_left.source;
   inputs.smallest_with_tiles = [&, this](std::uint64_t tile_elements) {
     const Partition other = partition::make_partition(
         registry_.shapes(), tile_elements, in_.collective->rank(), in_.collective->world_size());
@@ -170,8 +170,8 @@ void Startup::make_device_updates(Running& r) const {
 
 void Startup::allocate(Running& r) {
   const platform::Limit limit = in_.parts.update_threads
-                                    ? platform::Limit{*in_.parts.update_threads, "given"}
-                                    : update_threads(in_.settings, in_.collective->world_size());
+                                    ? platform::Limit{*in_.parts.update_threads, "given", ""}
+                                    : update_threads(in_.settings, local_.sharing_cpus);
   const auto threads = static_cast<std::uint32_t>(limit.value);
   r.update_threads_source = limit.source;
   if (in_.trace_events > 0) r.trace = std::make_unique<base::TraceRecorder>(in_.trace_events);
@@ -234,10 +234,10 @@ void Startup::make_calls(Running& r) {
   r.leases = std::make_unique<Leases>(Leases::Parts{registry_, r.partition, r.plan, failure_,
                                                     *r.calls, r.states, r.ranks, *r.gradients,
                                                     *r.tiles, *r.gather_slots, *r.pending});
-  r.values = std::make_unique<Values>(Values::Parts{registry_, in_.settings, r.partition, r.plan,
-                                                    *r.arena, failure_, *r.calls, *r.leases,
-                                                    r.states, r.counts, *r.tiles, *r.gather_slots,
-                                                    /*staged=*/!in_.device->shares_host_memory()});
+  r.values = std::make_unique<Values>(
+      Values::Parts{registry_, in_.settings, r.partition, r.plan, *r.arena, failure_, *r.calls,
+                    *r.leases, r.states, r.counts, r.ranks, *r.gradients, *r.tiles, *r.gather_slots,
+                    /*staged=*/!in_.device->shares_host_memory()});
   r.stepper = std::make_unique<Stepper>(
       Stepper::Parts{registry_, in_.settings, in_.log, r.partition, r.plan, failure_, *r.calls,
                      *r.leases, r.states, *r.values, r.counts, *r.gradients, *r.gather_slots,

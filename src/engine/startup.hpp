@@ -9,6 +9,7 @@
 #include "engine/failure.hpp"
 #include "engine/inputs.hpp"
 #include "engine/running.hpp"
+#include "ranks/local_ranks.hpp"
 #include "swap/drive_measure.hpp"
 #include "swap/swap_tier.hpp"
 
@@ -16,8 +17,10 @@ namespace headrace::engine {
 // The trainer's thread.
 class Startup {
  public:
-  Startup(const Inputs& inputs, const partition::Registry& registry, Failure& failure)
-      : in_(inputs), registry_(registry), failure_(failure) {}
+  // `settings`: the text that every rank was given, whatever this rank's paths are.
+  Startup(const Inputs& inputs, const ranks::LocalRanks& local, const std::string& settings,
+          const partition::Registry& registry, Failure& failure)
+      : in_(inputs), local_(local), settings_(settings), registry_(registry), failure_(failure) {}
 
   // Throws as Engine::freeze(); nothing is left behind then.
   std::unique_ptr<Running> run();
@@ -48,6 +51,8 @@ class Startup {
   void say_shares(const Running& r) const;
 
   const Inputs& in_;
+  const ranks::LocalRanks& local_;
+  const std::string& settings_;
   const partition::Registry& registry_;
   Failure& failure_;
   std::vector<swap::PathProbe> paths_;

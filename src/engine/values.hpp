@@ -11,8 +11,8 @@
 #include "engine/held_tile.hpp"
 #include "engine/leases.hpp"
 #include "engine/value_states.hpp"
-#include "kernels/hash.hpp"
 #include "pinned/arena.hpp"
+#include "ranks/joint_hash.hpp"
 
 namespace headrace::engine {
 // What a step or a load leaves behind of numbers.
@@ -38,6 +38,8 @@ class Values {
     Leases& leases;
     ValueStates& states;
     Counts& counts;
+    ranks::RankCalls& ranks;
+    ranks::Gradients& gradients;
     tiles::TileStore& tiles;
     tiles::GatherSlots& gather_slots;
     bool staged = false;  // the device cannot be written to by the host
@@ -70,7 +72,7 @@ class Values {
   void store_tile(ParameterId id, std::uint32_t tile, Content content, const Sink& sink);
   void send_decoded(const Part& part, const tiles::TileLayout& at, Content content,
                     const Sink& sink);
-  void hash_content(kernels::Hash128& hash, ParameterId id, const std::string& name,
+  void hash_content(ranks::JointHash& hash, ParameterId id, const std::string& name,
                     Content content, const char* call);
 
   const Parts p_;

@@ -99,6 +99,15 @@ void cut_section(Partition& result, std::uint32_t index) {
 }
 }  // namespace
 
+Partition::Owners Partition::owners_of(const Parameter& parameter) const {
+  if (world_size == 1) return {};
+  const std::uint64_t shard = sections[parameter.section].shard_elements;
+  const std::uint64_t last =
+      parameter.first_element + std::max<std::uint64_t>(parameter.elements, 1) - 1;
+  return {static_cast<std::uint32_t>(parameter.first_element / shard),
+          static_cast<std::uint32_t>(last / shard)};
+}
+
 std::uint64_t Partition::buffer_elements(std::uint32_t group, DType dtype) const {
   std::uint64_t elements = 0;
   for (const std::uint32_t s : group_sections[group])

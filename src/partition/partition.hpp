@@ -84,6 +84,11 @@ struct Partition {
   std::uint64_t shard_first_element(const Section& section) const {
     return rank * section.shard_elements;
   }
+  // The ranks in whose shards a parameter's elements lie: first to last.
+  struct Owners {
+    std::uint32_t first = 0, last = 0;
+  };
+  Owners owners_of(const Parameter& parameter) const;
   // In elements of its dtype, from the start of its group's buffer of that dtype.
   std::uint64_t first_in_buffer(const Parameter& parameter) const {
     return sections[parameter.section].first_in_buffer + parameter.first_element;

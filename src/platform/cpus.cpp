@@ -70,8 +70,20 @@ std::optional<std::uint64_t> read_quota(const std::string& folder, int version) 
 }
 
 void take_least(Limit& least, std::uint64_t value, const std::string& source) {
-  if (least.source.empty() || value < least.value) least = {value, source};
+  if (least.source.empty() || value < least.value) least = {value, source, ""};
 }
+Limit undivided_cpus(const std::string& root) {
+  Limit host;
+  if (const auto cpus = affinity_cpus(); !cpus.empty())
+    take_least(host, cpus.size(), "CPU affinity");
+  for (const CgroupLevel& level : cgroup_levels("cpu", root)) {
+    const auto cpus = read_quota(root + level.folder, level.version);
+    const char* name = level.version == 2 ? "cpu.max" : "cpu.cfs_quota_us";
+    if (cpus) take_least(host, *cpus, std::string("cgroup ") + name + " of " + level.folder);
+  }
+  return host.source.empty() ? Limit{1, "no CPU limit could be read", ""} : host;
+}
+
 // The CPUs of this task; nothing if Slurm does not say.
 std::optional<std::uint64_t> slurm_cpus() {
   const char* const set = std::getenv("SLURM_CPUS_PER_TASK");
@@ -87,18 +99,20 @@ std::optional<std::uint64_t> slurm_cpus() {
 }
 }  // namespace
 
-Limit usable_cpus(std::uint32_t ranks_on_host, const std::string& root) {
-  Limit host;
-  if (const auto cpus = affinity_cpus(); !cpus.empty())
-    take_least(host, cpus.size(), "CPU affinity");
-  for (const CgroupLevel& level : cgroup_levels("cpu", root)) {
-    const auto cpus = read_quota(root + level.folder, level.version);
-    const char* name = level.version == 2 ? "cpu.max" : "cpu.cfs_quota_us";
-    if (cpus) take_least(host, *cpus, std::string("cgroup ") + name + " of " + level.folder);
-  }
-  if (host.source.empty()) host = {1, "no CPU limit could be read"};
-  const std::uint64_t ranks = std::max<std::uint32_t>(1, ranks_on_host);
-  Limit least{std::max<std::uint64_t>(1, host.value / ranks), host.source};
+std::string machine_identity(const std::string& root) {
+  return read_text(root + "/proc/sys/kernel/random/boot_id").value_or("");
+}
+
+std::string cpu_identity(const std::string& root) {
+  std::string text = undivided_cpus(root).source;
+  for (const int cpu : affinity_cpus()) text += " " + std::to_string(cpu);
+  return text;
+}
+
+Limit usable_cpus(std::uint32_t sharing, const std::string& root) {
+  const Limit host = undivided_cpus(root);
+  const std::uint64_t ranks = std::max<std::uint32_t>(1, sharing);
+  Limit least{std::max<std::uint64_t>(1, host.value / ranks), host.source, ""};
   if (ranks > 1) least.source += ", shared by " + std::to_string(ranks) + " ranks";
 
   // A task is a rank: this one is not divided again.

@@ -11,7 +11,14 @@ struct Limit {
   std::uint64_t value = 0;
   std::string source;  // "cgroup memory.max of /sys/fs/cgroup/job", "MemAvailable in
                        // /proc/meminfo", "CPU affinity", ...
+  std::string place;   // of memory: processes with the same one on a machine share it
 };
+
+// The same for all processes of a running machine, its containers too, and for no other.
+std::string machine_identity(const std::string& root = "");
+// The CPUs that this process may run on, and its control group where that has a quota: processes
+// with the same one on a machine share them.
+std::string cpu_identity(const std::string& root = "");
 
 // A limit that a control group of this process or an ancestor sets.
 struct MemoryCap {
@@ -28,9 +35,9 @@ std::vector<MemoryCap> memory_caps(const std::string& root = "");
 Limit memory_left(const std::string& root = "");
 
 // The least of: CPU affinity and cgroup CPU quota (v1, v2, all ancestors; rounded up), both divided
-// by `ranks_on_host`, and SLURM_CPUS_PER_TASK, which is per rank already; at least 1. Throws
-// kSettings for a SLURM_CPUS_PER_TASK that is no number above 0; empty counts as not set.
-Limit usable_cpus(std::uint32_t ranks_on_host = 1, const std::string& root = "");
+// by the `ranks` that share them, and SLURM_CPUS_PER_TASK, which is per rank already; at least 1.
+// Throws kSettings for a SLURM_CPUS_PER_TASK that is no number above 0; empty counts as not set.
+Limit usable_cpus(std::uint32_t ranks = 1, const std::string& root = "");
 
 // The CPUs that this process may run on, per NUMA node that has any of them. One list, or none,
 // where there is nothing to choose.

@@ -39,7 +39,7 @@ std::uint64_t used_bytes(const std::string& folder, const MemoryFiles& files) {
 }
 
 void take_least(std::optional<Limit>& least, std::uint64_t value, const std::string& source) {
-  if (!least || value < least->value) least = Limit{value, source};
+  if (!least || value < least->value) least = Limit{value, source, source};
 }
 }  // namespace
 
@@ -73,10 +73,11 @@ Limit memory_left(const std::string& root) {
         status ? named_number(*status, "VmSize").value_or(0) * 1024 : std::uint64_t{0};
     take_least(least, space.rlim_cur - std::min<std::uint64_t>(space.rlim_cur, mapped),
                "limit on address space (ulimit -v)");
+    if (least->source.starts_with("limit on address")) least->place += std::to_string(::getpid());
   }
   if (least) return *least;
   const long pages = std::max(0L, ::sysconf(_SC_AVPHYS_PAGES));
   const auto page_bytes = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-  return {static_cast<std::uint64_t>(pages) * page_bytes, "free pages (sysconf)"};
+  return {static_cast<std::uint64_t>(pages) * page_bytes, "free pages (sysconf)", "memory"};
 }
 }  // namespace headrace::platform

@@ -11,6 +11,29 @@
 namespace headrace::ranks {
 using base::kBlockElements;
 
+namespace {
+// Every rank's pieces, which lie in its shards: each(piece, rank) for one after the other.
+template <class Each>
+void each_owned_piece(const partition::Partition& partition, const Each& each) {
+  for (const partition::Parameter& parameter : partition.parameters) {
+    const std::uint64_t first_block = parameter.first_element / kBlockElements;
+    const std::uint64_t blocks =
+        partition.sections[parameter.section].shard_elements / kBlockElements;
+    for (std::uint64_t piece = 0; piece < parameter.pieces; ++piece) {
+      each(parameter.first_piece + piece,
+           static_cast<std::uint32_t>((first_block + piece) / blocks));
+    }
+  }
+}
+
+// Of the rank that owns most of them.
+std::size_t largest_pieces(const partition::Partition& partition) {
+  std::vector<std::size_t> of_rank(partition.world_size);
+  each_owned_piece(partition, [&](std::uint64_t, std::uint32_t rank) { ++of_rank[rank]; });
+  return *std::ranges::max_element(of_rank);
+}
+}  // namespace
+
 Gradients::Gradients(const Parts& parts) : p_(parts) {
   const std::size_t parameters = p_.partition.parameters.size();
   received_.resize(parameters);
@@ -19,7 +42,9 @@ Gradients::Gradients(const Parts& parts) : p_(parts) {
   pieces_.resize(p_.partition.pieces);
   streams_.reserve(64);
   if (p_.partition.world_size == 1) return;
-  agreed_.resize(parameters + 2);
+  own_pieces_.resize(largest_pieces(p_.partition));
+  all_pieces_.resize(own_pieces_.size() * p_.partition.world_size);
+  next_piece_.resize(p_.partition.world_size);
   make_bucket();
 }
 
@@ -37,8 +62,11 @@ std::uint64_t Gradients::bookkeeping_bytes(const partition::Partition& partition
   std::uint64_t bytes =
       parameters * (sizeof(std::uint8_t) + sizeof(std::uint32_t) + sizeof(Stream)) +
       partition.pieces * sizeof(GradientPiece) + 64 * sizeof(Stream);
-  if (partition.world_size > 1)
-    bytes += (parameters + 2) * sizeof(double) + parameters + partition.group_sections.size();
+  if (partition.world_size > 1) {
+    bytes += 3 * parameters + partition.group_sections.size() +
+             partition.world_size * sizeof(DeviceSpan) +
+             (partition.world_size + 1) * largest_pieces(partition) * sizeof(GradientPiece);
+  }
   return bytes;
 }
 
@@ -141,7 +169,25 @@ GradientTotals Gradients::finish(const StepTerms& terms) {
   return *totals_;
 }
 
+// Every rank adds up all pieces in the same order, whoever owns them.
+void Gradients::gather_pieces() {
+  std::ranges::fill(own_pieces_, GradientPiece{});
+  std::size_t at = 0;
+  each_owned_piece(p_.partition, [&](std::uint64_t piece, std::uint32_t rank) {
+    if (rank == p_.partition.rank) own_pieces_[at++] = pieces_[piece];
+  });
+  p_.ranks.collective().exchange(p_.ranks.next("gradient norm"),
+                                 std::as_bytes(std::span(own_pieces_)),
+                                 std::as_writable_bytes(std::span(all_pieces_)));
+  std::vector<std::size_t>& next = next_piece_;
+  for (std::size_t r = 0; r < next.size(); ++r) next[r] = r * own_pieces_.size();
+  each_owned_piece(p_.partition, [&](std::uint64_t piece, std::uint32_t rank) {
+    pieces_[piece] = all_pieces_[next[rank]++];
+  });
+}
+
 GradientTotals Gradients::add_up() {
+  if (p_.partition.world_size > 1) gather_pieces();
   GradientTotals totals;
   for (std::uint32_t i = 0; i < p_.partition.parameters.size(); ++i) {
     const partition::Parameter& parameter = p_.partition.parameters[i];
@@ -155,15 +201,6 @@ GradientTotals Gradients::add_up() {
     totals.non_finite += static_cast<double>(non_finite);
   }
   totals.sum_squares = kernels::tree_sum(pieces_);
-  if (p_.partition.world_size == 1) return totals;
-  for (std::size_t i = 0; i < received_.size(); ++i) agreed_[i] = received_[i];
-  agreed_[received_.size()] = totals.sum_squares;
-  agreed_[received_.size() + 1] = totals.non_finite;
-  p_.ranks.collective().all_reduce_sum(p_.ranks.next("gradient norm"), agreed_.data(),
-                                       agreed_.size());
-  for (std::size_t i = 0; i < received_.size(); ++i) received_[i] = agreed_[i] > 0;
-  totals.sum_squares = agreed_[received_.size()];
-  totals.non_finite = agreed_[received_.size() + 1];
   return totals;
 }
 
@@ -172,6 +209,14 @@ void Gradients::discard() {
   const std::lock_guard lock(mutex_);
   if (p_.partition.world_size > 1) meet({.kind = RankCall::Kind::kDiscard});
   forget();
+}
+
+std::unique_lock<std::mutex> Gradients::begin_hash() {
+  if (p_.partition.world_size == 1) return {};
+  auto one_at_a_time = p_.ranks.lock();
+  const std::lock_guard lock(mutex_);
+  meet({.kind = RankCall::Kind::kHash});
+  return one_at_a_time;
 }
 
 void Gradients::clear() {
@@ -186,7 +231,7 @@ void Gradients::forget() {
   std::ranges::fill(received_, 0);
   std::ranges::fill(arrivals_, 0);
   std::ranges::fill(pieces_, GradientPiece{});
-  std::ranges::fill(reduced_before_, 0);
+  std::ranges::fill(in_slab_, 0);
   bucket_group_.reset();
   bucket_stream_ = {};
 }

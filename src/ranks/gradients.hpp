@@ -4,15 +4,16 @@
 //
 // This rank's shard of every section has a slab in host memory. With one rank an arriving gradient
 // is accumulated into it directly. With several, one group's gradients are collected in a bucket,
-// which is open for the same group on all ranks. It is reduce-scattered when a rank has a gradient
-// of another group, and at the step: a parameter that got none on this rank counts as zero there.
-// This rank's piece is accumulated into the slab. gradient_bucket.cpp holds that part.
+// which is open for the same group on all ranks. The ranks exchange its parts when one has a
+// gradient of another group, or a second one of the same parameter; when they gather that group
+// again; and at the step. gradient_bucket.cpp holds that part.
 #pragma once
 #include <array>
 #include <cstdint>
 #include <functional>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -27,7 +28,7 @@ namespace headrace::ranks {
 struct GradientTotals {
   double sum_squares = 0;
   double non_finite = 0;
-  std::string first_non_finite;  // the parameter on this rank, or empty
+  std::string first_non_finite;  // the parameter, or empty
 };
 
 class Gradients {
@@ -61,6 +62,10 @@ class Gradients {
   void discard();
   void clear();
 
+  // Trainer thread, collective: with several ranks, the ranks come to a hash together. No other
+  // collective call of this rank begins while the result lives.
+  std::unique_lock<std::mutex> begin_hash();
+
   // After finish():
   const std::uint8_t* received() const noexcept { return received_.data(); }
   const std::byte* of_section(std::uint32_t section) const;
@@ -74,9 +79,15 @@ class Gradients {
                    std::uint64_t elements, bool overwrite, Stream stream);
   void make_bucket();
   void add_to_bucket(ParameterId id, const void* gradient, DType dtype, Stream stream);
-  void open_bucket(GroupId group);
+  void open_bucket(GroupId group, bool wide);
+  std::span<const std::uint8_t> in_bucket();
+  DType bucket_dtype(const partition::Section& section) const;
+  std::byte* bucket_of(std::uint32_t section) const;
   void flush_bucket();
+  void reduce(std::uint32_t section);
+  void add_parts(const partition::Section& section, std::uint64_t at, std::uint64_t elements);
   void wait_for_arrivals();
+  void gather_pieces();
   GradientTotals add_up();
   void forget();
   void count_arrival(ParameterId id, Stream stream);
@@ -88,19 +99,24 @@ class Gradients {
   std::vector<std::uint32_t> arrivals_;  // per parameter, since the last step
   std::vector<Stream> last_stream_;      // per parameter: its last arrival's
   std::vector<GradientPiece> pieces_;
-  std::vector<double> agreed_;  // for the all-reduce
   // Until something arrives: a step that is repeated asks the other ranks, who may be past it, no
   // more.
   std::optional<GradientTotals> totals_;
   std::vector<Stream> streams_;  // that arrivals were queued on
   std::mutex mutex_;
   std::array<std::mutex, 16> stripes_;  // by parameter, held while one of its gradients is taken
-  // The bucket: one group's whole gradients, trained sections at multiples of 4096 bytes.
+  // The bucket: one group's whole gradients, trained sections at multiples of 4096 bytes with room
+  // for f32. Behind it: what is taken from the other ranks.
   std::byte* bucket_ = nullptr;
   std::uint64_t device_bytes_ = 0;
-  std::optional<GroupId> bucket_group_;       // the same on all ranks
-  Stream bucket_stream_;                      // of the last arrival
-  std::vector<std::uint8_t> in_bucket_;       // per parameter
-  std::vector<std::uint8_t> reduced_before_;  // per group: its slab holds a sum already
+  std::optional<GroupId> bucket_group_;  // the same on all ranks
+  Stream bucket_stream_;                 // of the last arrival
+  std::vector<std::uint8_t> in_bucket_;  // per parameter
+  std::vector<std::uint8_t> in_slab_;    // per parameter: its slab holds a sum already
+  std::vector<std::uint8_t> wide_;       // per group: its gradients are not of its types
+  std::vector<std::uint8_t> present_;    // in_bucket_, of the open group
+  std::vector<DeviceSpan> give_;         // of one exchange
+  std::vector<GradientPiece> own_pieces_, all_pieces_;
+  std::vector<std::size_t> next_piece_;  // per rank, in all_pieces_
 };
 }  // namespace headrace::ranks

@@ -38,18 +38,20 @@ struct StepTerms {
   std::span<const std::uint64_t> step_counts;  // per parameter; outlives the call
 };
 
-// What one rank is about to do.
+// What one rank is about to do. `wide`: gradients come that are not of their section's type.
 struct RankCall {
-  enum class Kind : std::uint8_t { kOpenBucket, kGather, kStep, kDiscard };
+  enum class Kind : std::uint8_t { kOpenBucket, kGather, kStep, kDiscard, kHash };
   Kind kind = Kind::kStep;
   GroupId group = {};    // of kOpenBucket and kGather
   bool join = false;     // of kGather: the other ranks' shards are not here yet
+  bool wide = false;     // of kOpenBucket
   StepTerms terms = {};  // of kStep
 };
 
 // What all ranks do next. Without `open` all of them are at the same call.
 struct RankAgreement {
   std::optional<GroupId> open;  // reduce what is in the bucket, then open it for this group
+  bool wide = false;            // as some rank asks
   bool join = false;            // some rank lacks shards
 };
 
@@ -63,22 +65,28 @@ class RankCalls {
   // Numbers the collective call that it goes with.
   CollectiveTag next(std::string_view what) noexcept { return {sequence_++, what}; }
 
-  // Collective. Throws kPeerLost naming both ranks' calls where they cannot go together, or what of
-  // a step's terms differs; no call is carried out from then on.
-  RankAgreement agree(const RankCall& mine);
+  // Collective. `present` has a byte for each parameter of the open group, not 0: this rank's
+  // bucket holds a gradient of it. Throws kPeerLost naming both ranks' calls where they cannot go
+  // together, or what of a step's terms differs; no call is carried out from then on.
+  RankAgreement agree(const RankCall& mine, std::span<const std::uint8_t> present);
+  // What rank `rank` said then of parameter `index` of that group.
+  bool present(std::uint32_t rank, std::size_t index) const noexcept;
   // Collective: throws kPeerLost naming what a rank registered or set otherwise than rank 0.
-  void compare_registration(const Settings& settings);
+  // `settings` as Settings::to_json() gives them.
+  void compare_registration(const std::string& settings);
 
-  static std::uint64_t bookkeeping_bytes(std::uint32_t world_size) noexcept;
+  static std::uint64_t bookkeeping_bytes(const partition::Registry& registry,
+                                         std::uint32_t world_size) noexcept;
 
  private:
-  // A RankCall as it is sent.
+  // A RankCall as it is sent: whole words, so that one lies behind the other.
   struct Said {
     std::uint64_t terms = 0;  // of a step: their hash
     std::uint32_t group = 0;
     RankCall::Kind kind = RankCall::Kind::kStep;
     std::uint8_t join = 0;
-    std::uint16_t unused = 0;
+    std::uint8_t wide = 0;
+    std::uint8_t unused = 0;
   };
   // The first number in which a rank differs from rank 0.
   struct Difference {
@@ -87,6 +95,8 @@ class RankCalls {
     std::uint64_t value = 0, of_rank_0 = 0;
   };
 
+  static std::size_t largest_message(const partition::Registry& registry) noexcept;
+  RankAgreement agreement(const RankCall& mine);
   std::string text_of(RankCall::Kind kind, GroupId group) const;
   [[noreturn]] void refuse(std::uint32_t rank);
   [[noreturn]] void refuse_terms(const StepTerms& mine);
@@ -102,7 +112,9 @@ class RankCalls {
   Collective& collective_;
   const partition::Registry& registry_;
   std::mutex mutex_;
-  std::uint64_t sequence_ = 0;
-  std::vector<Said> said_;  // by every rank
+  std::uint64_t sequence_ = 1;  // 0 was find_local_ranks()
+  const Said& said(std::uint32_t rank) const noexcept;
+  // Of this rank; of all ranks. A Said, and a bit for each parameter of the open group.
+  std::vector<std::byte> message_, messages_;
 };
 }  // namespace headrace::ranks

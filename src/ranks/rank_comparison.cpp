@@ -168,9 +168,9 @@ void RankCalls::refuse_terms(const StepTerms& mine) {
   throw Error(Code::kPeerLost, text);
 }
 
-void RankCalls::compare_registration(const Settings& settings) {
+void RankCalls::compare_registration(const std::string& settings) {
   if (collective_.world_size() == 1) return;
-  const std::vector<std::string> lines = lines_of(settings.to_json());
+  const std::vector<std::string> lines = lines_of(settings);
   std::string difference = difference_in_counts(lines.size());
   if (difference.empty()) difference = difference_in_groups();
   if (difference.empty()) difference = difference_in_settings(lines);

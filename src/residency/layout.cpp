@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/sizes.hpp"
 #include "base/units.hpp"
 #include "swap/record.hpp"
 
@@ -51,6 +52,8 @@ void add_row(Plan& plan, const char* what, const char* tier, std::uint64_t bytes
 namespace {
 constexpr std::uint64_t kFrameBytes = 256 * base::kKiB;
 constexpr std::uint64_t kScratchBytes = 256 * base::kKiB;
+// What ranks take from each other at a time.
+constexpr std::uint64_t kExchangeBytes = 32 * base::kMiB;
 // Of an update on the device: one chunk comes back while one is updated and one goes there, each
 // copy long enough that what it costs to begin one does not count.
 constexpr std::uint32_t kDeviceUpdateSlots = 3;
@@ -140,7 +143,8 @@ void Layout::add_gradients() {
     const Section& section = part_.sections[s];
     if (section.frozen) continue;
     SectionPlan& out = plan_.sections[s];
-    out.gradient_dtype = in_.groups[section.group].repeated_gradients ? DType::kF32 : section.dtype;
+    const bool sums = part_.world_size > 1 || in_.groups[section.group].repeated_gradients;
+    out.gradient_dtype = sums ? DType::kF32 : section.dtype;
     out.gradient = take(section.shard_elements * size_bytes(out.gradient_dtype), "gradients");
   }
 }
@@ -199,9 +203,20 @@ void Layout::add_gather_slots(const Groups& groups) {
       take_for_device(plan_.gather_slots * plan_.gather_slot_bytes, "gather slots");
 }
 
+// Ranks exchange a bucket in parts of whole blocks, so that what they take from each other needs no
+// more memory for a larger group or more ranks.
 void Layout::add_bucket(const Groups& groups) {
-  plan_.bucket_bytes = groups.largest_bucket;
-  plan_.bucket_memory = take_for_device(groups.largest_bucket, "gradient bucket");
+  std::uint64_t shard = 0;
+  for (const Section& section : part_.sections) {
+    if (!section.frozen) shard = std::max(shard, section.shard_elements);
+  }
+  const std::uint64_t part = kExchangeBytes / sizeof(float) / part_.world_size;
+  const std::uint64_t blocks = std::max(part / base::kBlockElements, std::uint64_t{1});
+  plan_.exchange_elements = std::min(shard, blocks * base::kBlockElements);
+  plan_.exchange_offset_bytes = groups.largest_bucket;
+  plan_.bucket_bytes =
+      groups.largest_bucket + (part_.world_size - 1) * plan_.exchange_elements * sizeof(float);
+  plan_.bucket_memory = take_for_device(plan_.bucket_bytes, "gradient bucket");
 }
 
 // The slots that tiles pass through: for updates here, on the device, and on their way to it.

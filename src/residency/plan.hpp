@@ -106,10 +106,14 @@ struct Plan {
   std::uint32_t device_update_slots = 0;
   std::uint64_t device_update_elements = 0;
   std::uint64_t device_update_slot_bytes = 0;
-  Range load_staging;              // one group, where the device has memory of its own
-  std::uint64_t bucket_bytes = 0;  // gradients of one group before they are reduced, device memory
-  Range bucket_memory;             // empty where it is the device's
-  Range scratch;                   // for joining masters on export
+  Range load_staging;  // one group, where the device has memory of its own
+  // Of several ranks: gradients of one group, as f32, and behind them what the other ranks give of
+  // this rank's part, at most exchange_elements from each at a time. Device memory.
+  std::uint64_t bucket_bytes = 0;
+  std::uint64_t exchange_offset_bytes = 0;
+  std::uint64_t exchange_elements = 0;
+  Range bucket_memory;                     // empty where it is the device's
+  Range scratch;                           // for joining masters on export
   std::uint64_t arena_used_bytes = 0;      // the ranges above
   std::uint64_t arena_bytes = 0;           // rounded up to huge pages
   std::uint64_t frame_bytes = 0;           // coroutine frames

@@ -667,10 +667,10 @@ static void a_host_supplies_device_ranks_and_log(const char* folder) {
   collective.rank = 1;
   EXPECT_CODE(headrace_engine_create(&options, &engine, &error), HEADRACE_INVALID_ARGUMENT);
   collective.rank = 0;
-  collective.barrier = NULL;
+  collective.exchange = NULL;
   EXPECT_CODE(headrace_engine_create(&options, &engine, &error), HEADRACE_INVALID_ARGUMENT);
-  EXPECT_WORDS("collective.barrier");
-  collective.barrier = host_barrier;
+  EXPECT_WORDS("collective.exchange");
+  collective.exchange = host_exchange;
 
   EXPECT_OK(headrace_engine_create(&options, &engine, &error));
   in_host = train(engine);

@@ -81,7 +81,7 @@ static inline void offloaded_settings(char* text, size_t capacity, const char* f
 
 /* ---- a host's device, ranks and log, which do everything at once ---- */
 struct host {
-  int copies, records, accumulations, gathers, sums, barriers, aborted, lines;
+  int copies, records, accumulations, gathers, exchanges, aborted, lines;
   headrace_code answer; /* of copy */
 };
 static inline void* host_allocate(void* context, size_t size_bytes) {
@@ -151,22 +151,18 @@ static inline headrace_code host_all_gather(void* context, uint64_t sequence, co
   ++((struct host*)context)->gathers;
   return HEADRACE_OK;
 }
-static inline headrace_code host_reduce_scatter(void* context, uint64_t sequence, const char* what,
-                                                headrace_stream stream, void* buffer,
-                                                headrace_dtype dtype, uint64_t elements) {
-  (void)context, (void)sequence, (void)what, (void)stream, (void)buffer, (void)dtype;
-  (void)elements;
+static inline headrace_code host_all_to_all(void* context, uint64_t sequence, const char* what,
+                                            headrace_stream stream, const headrace_piece* give,
+                                            void* take) {
+  (void)context, (void)sequence, (void)what, (void)stream, (void)give, (void)take;
   return HEADRACE_OK;
 }
-static inline headrace_code host_all_reduce_sum(void* context, uint64_t sequence, const char* what,
-                                                double* values, uint64_t count) {
-  (void)sequence, (void)what, (void)values, (void)count;
-  ++((struct host*)context)->sums;
-  return HEADRACE_OK;
-}
-static inline headrace_code host_barrier(void* context, uint64_t sequence, const char* what) {
+/* Of one rank. */
+static inline headrace_code host_exchange(void* context, uint64_t sequence, const char* what,
+                                          const void* mine, size_t size_bytes, void* all) {
   (void)sequence, (void)what;
-  ++((struct host*)context)->barriers;
+  ++((struct host*)context)->exchanges;
+  if (size_bytes > 0) memcpy(all, mine, size_bytes);
   return HEADRACE_OK;
 }
 static inline void host_abort(void* context, const char* why) {
@@ -205,9 +201,8 @@ static inline headrace_collective collective_of(struct host* host) {
   table.world_size = 1;
   table.context = host;
   table.all_gather = host_all_gather;
-  table.reduce_scatter = host_reduce_scatter;
-  table.all_reduce_sum = host_all_reduce_sum;
-  table.barrier = host_barrier;
+  table.all_to_all = host_all_to_all;
+  table.exchange = host_exchange;
   table.abort = host_abort;
   return table;
 }

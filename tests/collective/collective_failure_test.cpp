@@ -23,7 +23,7 @@ std::string failure_of(std::vector<Rank>& ranks,
   on_every_rank(ranks, [&](std::uint32_t r, Rank& rank) {
     texts[r] = peer_lost_text([&] { call(r, *rank.collective); });
     EXPECT_EQ(peer_lost_text([&] {
-                rank.collective->barrier({99, "later"});
+                meet(*rank.collective, {99, "later"});
               }),
               texts[r])
         << "rank " << r;
@@ -39,6 +39,7 @@ TEST(CollectiveThreads, NamesBothCallsWhenRanksDisagreeOnTheGroup) {
         r == 0 ? "gather h.3" : "gather h.4";  // gone before the other rank reports it
     char bytes[8] = {};
     collective.all_gather({7, what}, {}, {bytes, 8});
+    meet(collective, {8, "where what passed is compared"});
   });
   EXPECT_TRUE(has(text, "'gather h.3' (sequence 7")) << text;
   EXPECT_TRUE(has(text, "'gather h.4' (sequence 7")) << text;
@@ -48,52 +49,46 @@ TEST(CollectiveThreads, NamesBothCallsWhenRanksDisagreeOnTheGroup) {
 TEST(CollectiveThreads, NamesBothCallsWhenRanksDisagreeOnTheKind) {
   auto ranks = threads_world(3, HostFlavour::kPrompt, kLong);
   const std::string text = failure_of(ranks, [](std::uint32_t r, Collective& collective) {
-    double value = 1;
-    if (r == 1) {
-      collective.all_reduce_sum({4, "norm"}, &value, 1);
-    } else {
-      collective.barrier({4, "norm"});
-    }
+    if (r != 1) return meet(collective, {4, "norm"});
+    char bytes[6] = {};
+    collective.all_gather({4, "norm"}, {}, {bytes, 6});
   });
-  EXPECT_TRUE(has(text, "barrier 'norm' (sequence 4)")) << text;
-  EXPECT_TRUE(has(text, "all_reduce_sum 'norm' (sequence 4, 1 values)")) << text;
+  EXPECT_TRUE(has(text, "exchange 'norm' (sequence 4, 0 bytes)")) << text;
+  EXPECT_TRUE(has(text, "all_gather 'norm' (sequence 4, 6 bytes)")) << text;
 }
 
-TEST(CollectiveThreads, NamesBothCallsWhenRanksDisagreeOnSequenceSizeOrDtype) {
+TEST(CollectiveThreads, NamesBothCallsWhenRanksDisagreeOnSequenceOrSize) {
   struct Case {
     std::uint64_t sequence;
-    DType dtype;
-    std::uint64_t elements;
+    std::uint64_t bytes;
     const char* named;
   };
-  for (const Case& other : {Case{6, DType::kF32, 8, "sequence 6, 8 F32"},
-                            Case{5, DType::kBf16, 8, "sequence 5, 8 BF16"},
-                            Case{5, DType::kF32, 6, "sequence 5, 6 F32"}}) {
+  for (const Case& other : {Case{6, 8, "sequence 6, 8 bytes"}, Case{5, 6, "sequence 5, 6 bytes"}}) {
     auto ranks = threads_world(2, HostFlavour::kPrompt, kLong);
     const std::string text = failure_of(ranks, [&](std::uint32_t r, Collective& collective) {
-      float values[8] = {};
-      const Case mine = r == 0 ? Case{5, DType::kF32, 8, ""} : other;
-      collective.reduce_scatter({mine.sequence, "reduce h.0"}, {}, values, mine.dtype,
-                                mine.elements);
+      char bytes[8] = {}, taken[8] = {};
+      const Case mine = r == 0 ? Case{5, 8, ""} : other;
+      const DeviceSpan give[] = {{bytes, mine.bytes / 2}, {bytes, mine.bytes / 2}};
+      collective.all_to_all({mine.sequence, "reduce h.0"}, {}, give, taken);
+      meet(collective, {9, "where what passed is compared"});
     });
-    EXPECT_TRUE(has(text, "sequence 5, 8 F32")) << text;
+    EXPECT_TRUE(has(text, "sequence 5, 8 bytes")) << text;
     EXPECT_TRUE(has(text, other.named)) << text;
   }
 }
 
 TEST(CollectiveThreads, NamesTheRanksThatDoNotComeWithinTheDeadline) {
   auto two = threads_world(2, HostFlavour::kPrompt, milliseconds(20));
-  const std::string one_missing = peer_lost_text([&] {
-    two[0].collective->barrier({3, "freeze"});
-  });
-  EXPECT_TRUE(has(one_missing, "rank 1 did not come to barrier 'freeze' (sequence 3) within 20 ms"))
+  const std::string one_missing = peer_lost_text([&] { meet(*two[0].collective, {3, "freeze"}); });
+  EXPECT_TRUE(has(one_missing,
+                  "rank 1 did not come to exchange 'freeze' (sequence 3, 0 bytes) within 20 ms"))
       << one_missing;
   // The late one is told when it comes.
-  EXPECT_EQ(peer_lost_text([&] { two[1].collective->barrier({3, "freeze"}); }), one_missing);
+  EXPECT_EQ(peer_lost_text([&] { meet(*two[1].collective, {3, "freeze"}); }), one_missing);
 
   auto three = threads_world(3, HostFlavour::kPrompt, milliseconds(20));
   const std::string two_missing = peer_lost_text([&] {
-    three[1].collective->barrier({3, "freeze"});
+    meet(*three[1].collective, {3, "freeze"});
   });
   EXPECT_TRUE(has(two_missing, "rank 0, rank 2 did not come")) << two_missing;
 }
@@ -102,8 +97,7 @@ TEST(CollectiveThreads, WakesTheWaitingWhenOneAborts) {
   auto ranks = threads_world(3, HostFlavour::kLate, kLong);
   const std::string text = failure_of(ranks, [](std::uint32_t r, Collective& collective) {
     if (r == 2) collective.abort("disk full");
-    double value = 0;
-    collective.all_reduce_sum({1, "norm"}, &value, 1);
+    meet(collective, {1, "norm"});
   });
   EXPECT_TRUE(has(text, "rank 2 gave up: disk full")) << text;
 }
@@ -112,25 +106,25 @@ TEST(CollectiveThreads, WakesTheWaitingWhenOneLeaves) {
   auto ranks = threads_world(2, HostFlavour::kPrompt, kLong);
   std::string text;
   std::thread waiting([&] {
-    text = peer_lost_text([&] { ranks[0].collective->barrier({1, "step 4"}); });
+    text = peer_lost_text([&] { meet(*ranks[0].collective, {1, "step 4"}); });
   });
   ranks[1].collective.reset();
   waiting.join();
-  EXPECT_TRUE(has(text, "rank 1 has left and will not come to barrier 'step 4'")) << text;
+  EXPECT_TRUE(has(text, "rank 1 has left and will not come to exchange 'step 4'")) << text;
 }
 
 TEST(CollectiveThreads, RefusesABufferThatDoesNotDivide) {
   auto ranks = threads_world(2, HostFlavour::kPrompt, kLong);
-  float values[3] = {};
+  char bytes[3] = {};
   try {
-    ranks[0].collective->reduce_scatter({1, "reduce h.0"}, {}, values, DType::kF32, 3);
-    FAIL() << "accepted 3 elements for 2 ranks";
+    ranks[0].collective->all_gather({1, "gather h.0"}, {}, {bytes, 3});
+    FAIL() << "accepted 3 bytes for 2 ranks";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), Code::kInvalidArgument);
-    EXPECT_TRUE(has(error.what(), "3 elements")) << error.what();
+    EXPECT_TRUE(has(error.what(), "3 bytes")) << error.what();
   }
   // Nothing was posted: the ranks can still meet.
-  on_every_rank(ranks, [](std::uint32_t, Rank& rank) { rank.collective->barrier({2, "after"}); });
+  on_every_rank(ranks, [](std::uint32_t, Rank& rank) { meet(*rank.collective, {2, "after"}); });
 }
 
 // An abort while the other ranks read must not free memory under them: calls that have begun to

@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// collective_nccl_test.cpp: the collective over NCCL: its sums to the bit, and what a rank is told
+// collective_nccl_test.cpp: the collective over NCCL: what it takes, and what a rank is told
 // when NCCL is not there, another rank is late, dies, gives up or calls something else.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
-#include <random>
 
 #include "collective/nccl_library.hpp"
 #include "collective/nccl_world.hpp"
-#include "collective/rank_sums.hpp"
 #include "device/device_bytes.hpp"
 #include "device/forwarding_device.hpp"
 
@@ -40,7 +38,7 @@ std::vector<std::string> ends_of(std::vector<Rank>& ranks,
   std::vector<std::string> texts(ranks.size());
   on_every_rank(ranks, [&](std::uint32_t r, Rank& rank) {
     texts[r] = peer_lost_text([&] { call(r, rank); });
-    EXPECT_EQ(peer_lost_text([&] { rank.collective->barrier({99, "later"}); }), texts[r]);
+    EXPECT_EQ(peer_lost_text([&] { meet(*rank.collective, {99, "later"}); }), texts[r]);
   });
   return texts;
 }
@@ -157,78 +155,12 @@ TEST(CollectiveNccl, IsMadeWithAnIdHandedOverByFile) {
                               .id = id_by_file(r, file, HEADRACE_SIMULATED_NCCL),
                               .device = device,
                               .library = HEADRACE_SIMULATED_NCCL});
-    collective->barrier({1, "here"});
+    meet(*collective, {1, "here"});
   });
   std::filesystem::remove(file);
 }
 
 // ---- results ----
-
-// Any pattern of bits, NaN and denormals too; buffers that grow, and change streams without a word.
-TEST(CollectiveNccl, ReducesToTheBitsOfTheDefinition) {
-  constexpr std::uint64_t kSeed = 17;
-  for (const NcclFlavour flavour : kFlavours) {
-    for (const std::uint32_t world : {2u, 3u, 4u}) {
-      SCOPED_TRACE("world " + std::to_string(world));
-      NcclWorld made = nccl_world(world, flavour);
-      constexpr DType kDtypes[] = {DType::kBf16, DType::kF16, DType::kF32};
-      constexpr std::uint64_t kPieces[] = {1, 100, 1000, 999, 5001, 7};
-      std::vector<std::vector<std::vector<std::uint32_t>>> buffers;  // [call][rank]
-      std::mt19937_64 random(kSeed);
-      for (std::size_t call = 0; call < std::size(kPieces); ++call) {
-        auto& of_ranks = buffers.emplace_back(world);
-        for (auto& words : of_ranks) {
-          words.resize(kPieces[call] * world);
-          for (auto& word : words) word = static_cast<std::uint32_t>(random());
-        }
-      }
-      auto results = buffers;
-      on_every_rank(made.ranks, [&](std::uint32_t r, Rank& rank) {
-        std::vector<std::unique_ptr<device::DeviceBytes>> memory;
-        const Stream streams[] = {rank.device->create_stream(), rank.device->create_stream()};
-        for (std::size_t call = 0; call < buffers.size(); ++call) {
-          const auto& words = buffers[call][r];
-          const Stream stream = streams[call % 2];
-          memory.push_back(std::make_unique<device::DeviceBytes>(*rank.device, words.size() * 4));
-          rank.device->copy(stream, memory.back()->data(), words.data(), words.size() * 4);
-          rank.collective->reduce_scatter({call, "reduce"}, stream, memory.back()->data(),
-                                          kDtypes[call % 3], kPieces[call] * world);
-          rank.device->copy(stream, results[call][r].data(), memory.back()->data(),
-                            words.size() * 4);
-        }
-        for (const Stream stream : streams) {
-          rank.device->synchronize(stream);
-          rank.device->destroy_stream(stream);
-        }
-      });
-      for (std::size_t call = 0; call < buffers.size(); ++call) {
-        const std::size_t bytes = kPieces[call] * size_bytes(kDtypes[call % 3]);
-        for (std::uint32_t r = 0; r < world; ++r) {
-          std::vector<const void*> parts;
-          for (const auto& words : buffers[call])
-            parts.push_back(reinterpret_cast<const char*>(words.data()) + r * bytes);
-          std::vector<char> expected(bytes);
-          sum_ranks(parts, kDtypes[call % 3], kPieces[call], expected.data());
-          const auto* const own = reinterpret_cast<const char*>(results[call][r].data());
-          EXPECT_EQ(std::memcmp(own + r * bytes, expected.data(), bytes), 0)
-              << "call " << call << ", rank " << r;
-        }
-      }
-    }
-  }
-}
-
-TEST(CollectiveNccl, SumsMoreDoublesThanOneMessageHolds) {
-  for (const std::size_t count : {107u, 108u, 896u, 2000u}) {
-    NcclWorld made = nccl_world(3, NcclFlavour::kLate);
-    on_every_rank(made.ranks, [&](std::uint32_t r, Rank& rank) {
-      std::vector<double> values(count);
-      for (std::size_t i = 0; i < count; ++i) values[i] = static_cast<double>(r * i);
-      rank.collective->all_reduce_sum({1, "many"}, values.data(), count);
-      for (std::size_t i = 0; i < count; ++i) ASSERT_EQ(values[i], static_cast<double>(3 * i));
-    });
-  }
-}
 
 class CountingDevice final : public device::ForwardingDevice<Device> {
  public:
@@ -246,8 +178,7 @@ class CountingDevice final : public device::ForwardingDevice<Device> {
   }
 };
 
-TEST(CollectiveNccl, TakesTheMemoryItSaysAndNoMoreForSmallerBuckets) {
-  constexpr std::uint64_t kElements = 6000;
+TEST(CollectiveNccl, TakesTheMemoryItSays) {
   const NcclId id = nccl_unique_id(HEADRACE_SIMULATED_NCCL);
   std::vector<Rank> ranks(3);
   on_every_rank(ranks, [&](std::uint32_t r, Rank& rank) {
@@ -255,38 +186,40 @@ TEST(CollectiveNccl, TakesTheMemoryItSaysAndNoMoreForSmallerBuckets) {
     SIMULATED_NCCL(simulated_nccl_set_device)(host.get(), false);
     const auto device = std::make_shared<CountingDevice>(host);
     rank.device = device;
-    device->limit = nccl_scratch_bytes(kElements * 2, 3);
+    device->limit = nccl_scratch_bytes(3);
     NcclOptions options = {.rank = r, .world_size = 3, .id = id, .device = device};
-    options.largest_bucket_bytes = kElements * 2;
     options.library = HEADRACE_SIMULATED_NCCL;
     rank.collective = make_nccl_collective(options);
-    EXPECT_EQ(device->bytes, nccl_scratch_bytes(kElements * 2, 3));
-    std::vector<std::uint16_t> buffer(kElements);
-    rank.collective->reduce_scatter({1, "r"}, {}, buffer.data(), DType::kBf16, kElements);
-    rank.collective->reduce_scatter({2, "r"}, {}, buffer.data(), DType::kBf16, kElements / 2);
-    rank.collective->barrier({3, "b"});
+    EXPECT_EQ(device->bytes, nccl_scratch_bytes(3));
+    std::vector<std::uint16_t> bucket(6000), taken(6000);
+    const DeviceSpan piece = {bucket.data(), 4000};
+    rank.collective->all_to_all({1, "r"}, {}, std::vector<DeviceSpan>(3, piece), taken.data());
+    meet(*rank.collective, {3, "b"});
     device->synchronize({});
-    EXPECT_EQ(device->bytes, nccl_scratch_bytes(kElements * 2, 3));
-    const Error refused = error_of([&] {
-      rank.collective->reduce_scatter({4, "r"}, {}, buffer.data(), DType::kF32, kElements);
-    });
-    EXPECT_EQ(refused.code(), Code::kOutOfBudget) << refused.what();
+    EXPECT_EQ(device->bytes, nccl_scratch_bytes(3));
     rank.collective.reset();
     EXPECT_EQ(device->bytes, 0u);
   });
+  const auto device = std::make_shared<CountingDevice>(nccl_device(NcclFlavour::kPrompt, 1));
+  device->limit = nccl_scratch_bytes(1) - 1;
+  EXPECT_EQ(error_of([&] {
+              (void)make_nccl_collective(
+                  {.id = id, .device = device, .library = HEADRACE_SIMULATED_NCCL});
+            }).code(),
+            Code::kOutOfBudget);
 }
 
 TEST(CollectiveNccl, RefusesABufferThatDoesNotDivide) {
   NcclWorld made = nccl_world(2, NcclFlavour::kLate);
-  float values[3] = {};
+  char bytes[3] = {};
   const Error error = error_of([&] {
-    made.ranks[0].collective->reduce_scatter({1, "reduce h.0"}, {}, values, DType::kF32, 3);
+    made.ranks[0].collective->all_gather({1, "gather h.0"}, {}, {bytes, 3});
   });
   EXPECT_EQ(error.code(), Code::kInvalidArgument);
-  EXPECT_TRUE(has(error.what(), "3 elements")) << error.what();
+  EXPECT_TRUE(has(error.what(), "3 bytes")) << error.what();
   // Nothing was posted: the ranks can still meet.
   on_every_rank(made.ranks, [](std::uint32_t, Rank& rank) {
-    rank.collective->barrier({2, "after"});
+    meet(*rank.collective, {2, "after"});
   });
 }
 
@@ -296,18 +229,13 @@ TEST(CollectiveNccl, NamesBothCallsThatBlock) {
   for (const NcclFlavour flavour : kFlavours) {
     NcclWorld made = nccl_world(3, flavour, kLong);
     const auto texts = ends_of(made.ranks, [](std::uint32_t r, Rank& rank) {
-      double value = 1;
       std::string what = r == 1 ? "norm" : "freeze";  // gone before the others read it
-      if (r == 1) {
-        rank.collective->all_reduce_sum({4, what}, &value, 1);
-      } else {
-        rank.collective->barrier({4, what});
-      }
+      std::vector<std::byte> mine(r == 1 ? 8 : 0), all(3 * mine.size());
+      rank.collective->exchange({4, what}, mine, all);
     });
     for (const std::string& text : texts) EXPECT_EQ(text, texts[0]);
-    EXPECT_TRUE(has(texts[0], "rank 1 called all_reduce_sum 'norm' (sequence 4, 1 values)"))
-        << texts[0];
-    EXPECT_TRUE(has(texts[0], "rank 0 called barrier 'freeze' (sequence 4)")) << texts[0];
+    EXPECT_TRUE(has(texts[0], "rank 1 called exchange 'norm' (sequence 4, 8 bytes)")) << texts[0];
+    EXPECT_TRUE(has(texts[0], "rank 0 called exchange 'freeze' (sequence 4, 0 bytes)")) << texts[0];
   }
 }
 
@@ -327,12 +255,12 @@ TEST(CollectiveNccl, NamesBothCallsThatWereQueued) {
       std::vector<std::array<char, 16>> bytes(2);
       const auto texts = ends_of(made.ranks, [&](std::uint32_t r, Rank& rank) {
         rank.collective->all_gather({1, "the same"}, {}, {bytes[r].data(), 8});
-        rank.collective->barrier({2, "the same"});
+        meet(*rank.collective, {2, "the same"});
         rank.collective->all_gather({3, "the same"}, {}, {bytes[r].data(), 8});
         const Case mine = r == 0 ? Case{7, "gather h.3", 8, ""} : other;
         rank.collective->all_gather({mine.sequence, mine.what}, {}, {bytes[r].data(), mine.bytes});
         rank.collective->all_gather({8, "the same"}, {}, {bytes[r].data(), 8});
-        rank.collective->barrier({9, "the same"});
+        meet(*rank.collective, {9, "the same"});
       });
       EXPECT_EQ(texts[0], texts[1]);
       EXPECT_TRUE(has(texts[0], std::string("rank 1 called all_gather ") + other.named))
@@ -350,14 +278,14 @@ TEST(CollectiveNccl, EndsQueuedWorkThatAnotherRankDidNotQueue) {
   const auto texts = ends_of(made.ranks, [&](std::uint32_t r, Rank& rank) {
     const Stream stream = rank.device->create_stream();
     if (r == 0) rank.collective->all_gather({1, "gather h.3"}, stream, {bytes.data(), 8});
-    const std::string text = peer_lost_text([&] { rank.collective->barrier({2, "step"}); });
+    const std::string text = peer_lost_text([&] { meet(*rank.collective, {2, "step"}); });
     rank.device->synchronize(stream);
     rank.device->destroy_stream(stream);
     throw Error(Code::kPeerLost, text);
   });
   EXPECT_EQ(texts[0], texts[1]);
   EXPECT_TRUE(has(texts[0],
-                  "rank 1 called barrier 'step' (sequence 2) where rank 0 called "
+                  "rank 1 called exchange 'step' (sequence 2, 0 bytes) where rank 0 called "
                   "all_gather 'gather h.3' (sequence 1, 8 bytes)"))
       << texts[0];
 }
@@ -385,22 +313,17 @@ TEST(CollectiveNccl, NamesTheRanksThatDoNotComeWithinTheDeadline) {
     std::vector<std::string> texts(3);
     on_every_rank(made.ranks, [&](std::uint32_t r, Rank& rank) {
       if (r == 2) return;
-      texts[r] = peer_lost_text([&] { rank.collective->barrier({3, "freeze"}); });
+      texts[r] = peer_lost_text([&] { meet(*rank.collective, {3, "freeze"}); });
     });
     for (const std::uint32_t r : {0u, 1u}) {
-      EXPECT_TRUE(
-          has(texts[r], "rank 2 did not come to barrier 'freeze' (sequence 3) within 400 ms"))
+      EXPECT_TRUE(has(
+          texts[r], "rank 2 did not come to exchange 'freeze' (sequence 3, 0 bytes) within 400 ms"))
           << texts[r];
     }
     // The late one finds that they were there, and that they are there no more.
-    EXPECT_EQ(peer_lost_text([&] {
-                made.ranks[2].collective->barrier({3, "freeze"});
-              }),
-              "returned");
-    const std::string late = peer_lost_text([&] {
-      made.ranks[2].collective->barrier({4, "step"});
-    });
-    EXPECT_TRUE(has(late, "rank 0, rank 1 did not come to barrier 'step'")) << late;
+    EXPECT_EQ(peer_lost_text([&] { meet(*made.ranks[2].collective, {3, "freeze"}); }), "returned");
+    const std::string late = peer_lost_text([&] { meet(*made.ranks[2].collective, {4, "step"}); });
+    EXPECT_TRUE(has(late, "rank 0, rank 1 did not come to exchange 'step'")) << late;
   }
 }
 
@@ -410,7 +333,7 @@ TEST(CollectiveNccl, EndsQueuedWorkAtTheDeadline) {
   std::vector<char> bytes(8);
   rank.collective->all_gather({1, "gather h.3"}, {}, {bytes.data(), 8});  // returns all the same
   rank.device->synchronize({});
-  const std::string text = peer_lost_text([&] { rank.collective->barrier({2, "step"}); });
+  const std::string text = peer_lost_text([&] { meet(*rank.collective, {2, "step"}); });
   EXPECT_TRUE(has(text, "all_gather 'gather h.3' (sequence 1, 8 bytes) did not end within 300 ms"))
       << text;
 }
@@ -420,8 +343,7 @@ TEST(CollectiveNccl, TellsTheWaitingThatOneAborts) {
     NcclWorld made = nccl_world(3, flavour, kLong);
     const auto texts = ends_of(made.ranks, [](std::uint32_t r, Rank& rank) {
       if (r == 2) rank.collective->abort("disk full");
-      double value = 0;
-      rank.collective->all_reduce_sum({1, "norm"}, &value, 1);
+      meet(*rank.collective, {1, "norm"});
     });
     for (const std::string& text : texts)
       EXPECT_TRUE(has(text, "rank 2 gave up: disk full")) << text;
@@ -434,7 +356,7 @@ TEST(CollectiveNccl, EndsItsOwnPendingCallOnAbort) {
     NcclWorld made = nccl_world(2, flavour, milliseconds(500));
     std::string text;
     std::thread waiting([&] {
-      text = peer_lost_text([&] { made.ranks[0].collective->barrier({1, "step"}); });
+      text = peer_lost_text([&] { meet(*made.ranks[0].collective, {1, "step"}); });
     });
     std::this_thread::sleep_for(milliseconds(20));
     made.ranks[0].collective->abort("disk full");
@@ -457,11 +379,11 @@ TEST(CollectiveNccl, TellsTheWaitingThatOneLeft) {
     NcclWorld made = nccl_world(2, flavour, kLong);
     std::string text;
     std::thread waiting([&] {
-      text = peer_lost_text([&] { made.ranks[0].collective->barrier({1, "step 4"}); });
+      text = peer_lost_text([&] { meet(*made.ranks[0].collective, {1, "step 4"}); });
     });
     made.ranks[1].collective.reset();
     waiting.join();
-    EXPECT_TRUE(has(text, "rank 1 has left and will not come to barrier 'step 4'")) << text;
+    EXPECT_TRUE(has(text, "rank 1 has left and will not come to exchange 'step 4'")) << text;
   }
 }
 
@@ -470,7 +392,7 @@ TEST(CollectiveNccl, SaysWhatNcclReportsOfARankThatDied) {
     NcclWorld made = nccl_world(2, flavour, kLong);
     std::string text;
     std::thread waiting([&] {
-      text = peer_lost_text([&] { made.ranks[0].collective->barrier({1, "step 4"}); });
+      text = peer_lost_text([&] { meet(*made.ranks[0].collective, {1, "step 4"}); });
     });
     SIMULATED_NCCL(simulated_nccl_break)(made.id.data(), kNcclRemoteError);
     waiting.join();

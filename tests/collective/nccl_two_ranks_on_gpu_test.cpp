@@ -38,7 +38,7 @@ void say(const std::string& text) {
 // The last rank is killed where it says that it waits; the others have to be told, and why.
 void loses_a_rank(Rank& rank, std::uint32_t r, std::uint32_t world, bool queued) {
   gathers_every_piece(rank, r, world);  // connected
-  rank.collective->barrier({1, "before"});
+  meet(*rank.collective, {1, "before"});
   if (r + 1 == world) {
     say("waits");
     for (;;) ::pause();
@@ -53,7 +53,7 @@ void loses_a_rank(Rank& rank, std::uint32_t r, std::uint32_t world, bool queued)
   } else {
     say("waits");
   }
-  const std::string text = peer_lost_text([&] { rank.collective->barrier({3, "step 4"}); });
+  const std::string text = peer_lost_text([&] { meet(*rank.collective, {3, "step 4"}); });
   const auto took = std::chrono::duration_cast<milliseconds>(Clock::now() - began);
   say("after " + std::to_string(took.count()) + " ms: " + text);
   must(took < kDeadline + seconds(10), "it took longer than the deadline");

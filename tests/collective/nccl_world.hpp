@@ -74,14 +74,12 @@ struct NcclWorld {
 };
 
 inline NcclWorld nccl_world(std::uint32_t world_size, NcclFlavour flavour,
-                            std::chrono::milliseconds deadline = std::chrono::minutes(2),
-                            std::uint64_t largest_bucket_bytes = 0) {
+                            std::chrono::milliseconds deadline = std::chrono::minutes(2)) {
   std::vector<std::shared_ptr<device::ComputingDevice>> devices;
   for (std::uint32_t r = 0; r < world_size; ++r) devices.push_back(nccl_device(flavour, r + 1));
   NcclWorld world{nccl_unique_id(HEADRACE_SIMULATED_NCCL), {}};
-  const auto collectives = make_nccl_ranks(
-      devices, flavour == NcclFlavour::kParallel,
-      {.id = world.id, .deadline = deadline, .largest_bucket_bytes = largest_bucket_bytes});
+  const auto collectives = make_nccl_ranks(devices, flavour == NcclFlavour::kParallel,
+                                           {.id = world.id, .deadline = deadline});
   for (std::uint32_t r = 0; r < world_size; ++r)
     world.ranks.push_back({devices[r], collectives[r]});
   return world;

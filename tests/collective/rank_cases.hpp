@@ -3,7 +3,6 @@
 // process of its own. A case throws what was not as it should be.
 #pragma once
 #include <chrono>
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
@@ -17,7 +16,6 @@
 #include <utility>
 #include <vector>
 
-#include "collective/rank_sums.hpp"
 #include "collective/ranks.hpp"
 #include "device/device_bytes.hpp"
 #include "headrace/nccl.hpp"
@@ -67,53 +65,38 @@ inline void gathers_every_piece(Rank& rank, std::uint32_t r, std::uint32_t world
   rank.device->destroy_stream(stream);
 }
 
-// One reduce_scatter against sum_ranks().
-inline void sums_one_bucket(Rank& rank, std::uint32_t r, std::uint32_t world, Stream stream,
-                            DType dtype, std::uint64_t elements) {
-  const std::uint64_t piece = elements / world * size_bytes(dtype);
-  std::vector<std::vector<std::byte>> buckets;
-  std::vector<const void*> parts;
-  for (std::uint32_t other = 0; other < world; ++other)
-    buckets.push_back(bucket_of(other, dtype, elements));
-  for (const auto& bucket : buckets) parts.push_back(bucket.data() + r * piece);
-  std::vector<std::byte> expected(piece), back(piece);
-  sum_ranks(parts, dtype, elements / world, expected.data());
-  const device::DeviceBytes buffer(*rank.device, piece * world);
-  rank.device->copy(stream, buffer.data(), buckets[r].data(), piece * world);
-  rank.collective->reduce_scatter({elements, "gradients"}, stream, buffer.data(), dtype, elements);
-  rank.device->copy(stream, back.data(), static_cast<std::byte*>(buffer.data()) + r * piece, piece);
+// One all_to_all of pieces that every rank can work out.
+inline void gives_one_piece_each(Rank& rank, std::uint32_t r, std::uint32_t world, Stream stream,
+                                 std::uint64_t elements) {
+  const std::uint64_t piece = elements * size_bytes(DType::kBf16);
+  const device::DeviceBytes bucket(*rank.device, piece * world);
+  const device::DeviceBytes taken(*rank.device, piece * world);
+  const std::vector<std::byte> mine = bucket_of(r, DType::kBf16, elements * world);
+  rank.device->copy(stream, bucket.data(), mine.data(), mine.size());
+  std::vector<DeviceSpan> give;
+  for (std::uint32_t to = 0; to < world; ++to)
+    give.push_back({static_cast<std::byte*>(bucket.data()) + to * piece, piece});
+  rank.collective->all_to_all({elements, "gradients"}, stream, give, taken.data());
+  std::vector<std::byte> back(piece * (world - 1)), expected;
+  rank.device->copy(stream, back.data(), taken.data(), back.size());
   rank.device->synchronize(stream);
-  must(back == expected, "reduce_scatter of " + std::to_string(elements) + " elements of " +
-                             std::string(name_of(dtype)) + " has other bits than sum_ranks()");
+  for (std::uint32_t from = 0; from < world; ++from) {
+    if (from == r) continue;
+    const std::vector<std::byte> theirs = bucket_of(from, DType::kBf16, elements * world);
+    const auto first = theirs.begin() + static_cast<std::ptrdiff_t>(r * piece);
+    expected.insert(expected.end(), first, first + static_cast<std::ptrdiff_t>(piece));
+  }
+  must(back == expected, "all_to_all of " + std::to_string(elements) +
+                             " elements each brought other pieces than were given");
 }
 
-inline void sums_in_rank_order(Rank& rank, std::uint32_t r, std::uint32_t world) {
+inline void gives_pieces(Rank& rank, std::uint32_t r, std::uint32_t world) {
   const Stream stream = rank.device->create_stream();
-  for (const DType dtype : {DType::kF32, DType::kBf16, DType::kF16}) {
-    for (const std::uint64_t each : {1u, 65u, 300'001u})
-      sums_one_bucket(rank, r, world, stream, dtype, each * world);
-  }
+  for (const std::uint64_t each : {1u, 65u, 300'001u})
+    gives_one_piece_each(rank, r, world, stream, each);
   rank.device->destroy_stream(stream);
 }
 
-// As many as a post holds (nccl_posts.hpp), one more, and many.
-inline void sums_numbers(Rank& rank, std::uint32_t r, std::uint32_t world) {
-  for (const std::uint64_t count : {1u, 107u, 108u, 10'000u}) {
-    std::vector<std::vector<double>> all(world, std::vector<double>(count));
-    std::vector<const double*> parts;
-    for (std::uint32_t other = 0; other < world; ++other) {
-      for (std::uint64_t i = 0; i < count; ++i)
-        all[other][i] = std::ldexp(0.1 * (other + 1), static_cast<int>(i * 37 * (other + 1) % 90));
-      parts.push_back(all[other].data());
-    }
-    std::vector<double> expected(count), values = all[r];
-    sum_ranks(parts, count, expected.data());
-    rank.collective->all_reduce_sum({count, "norm"}, values.data(), count);
-    must(values == expected, "all_reduce_sum of " + std::to_string(count) + " values");
-  }
-}
-
-// Nothing, as much as a post holds, one more, and more than one message behind it.
 inline void exchanges_messages(Rank& rank, std::uint32_t r, std::uint32_t world) {
   for (const std::uint64_t size : {0u, 1u, 856u, 857u, 20'000u}) {
     std::vector<std::byte> expected, received(size * world);
@@ -129,28 +112,29 @@ inline void exchanges_messages(Rank& rank, std::uint32_t r, std::uint32_t world)
 }
 
 inline void is_told_of_an_abort(Rank& rank, std::uint32_t r, std::uint32_t world) {
-  rank.collective->barrier({1, "before"});
+  meet(*rank.collective, {1, "before"});
   if (r + 1 == world) rank.collective->abort("the drive is gone");
-  const std::string text = peer_lost_text([&] { rank.collective->barrier({2, "after"}); });
+  const std::string text = peer_lost_text([&] { meet(*rank.collective, {2, "after"}); });
   must_say(text, "rank " + std::to_string(world - 1) + " gave up: the drive is gone");
   must(peer_lost_text([&] {
-         rank.collective->barrier({3, "later"});
+         meet(*rank.collective, {3, "later"});
        }) == text,
        "a later call ends otherwise than '" + text + "'");
 }
 
 inline void is_told_who_left(Rank& rank, std::uint32_t r, std::uint32_t world) {
-  rank.collective->barrier({1, "before"});
+  meet(*rank.collective, {1, "before"});
   if (r + 1 == world) return rank.collective.reset();
-  must_say(peer_lost_text([&] {
-             rank.collective->barrier({2, "step 4"});
-           }),
-           "rank " + std::to_string(world - 1) + " has left and will not come to barrier 'step 4'");
+  must_say(
+      peer_lost_text([&] {
+        meet(*rank.collective, {2, "step 4"});
+      }),
+      "rank " + std::to_string(world - 1) + " has left and will not come to exchange 'step 4'");
 }
 
 inline const std::pair<const char*, void (*)(Rank&, std::uint32_t, std::uint32_t)> kRankCases[] = {
-    {"gathers", gathers_every_piece}, {"sums", sums_in_rank_order},   {"numbers", sums_numbers},
-    {"messages", exchanges_messages}, {"abort", is_told_of_an_abort}, {"leave", is_told_who_left},
+    {"gathers", gathers_every_piece}, {"pieces", gives_pieces},    {"messages", exchanges_messages},
+    {"abort", is_told_of_an_abort},   {"leave", is_told_who_left},
 };
 
 // Rank 0's id, by a file of `folder`.

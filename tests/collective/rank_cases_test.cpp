@@ -48,10 +48,10 @@ TEST(RankCases, NameWhatDiffers) {
   auto ranks = threads_world(2, device::HostFlavour::kPrompt);
   on_every_rank(ranks, [&](std::uint32_t r, Rank& rank) {
     try {
-      sums_one_bucket(rank, 0, 2, {}, DType::kBf16, 200);  // both take themselves for rank 0
+      gives_one_piece_each(rank, 0, 2, {}, 200);  // both take themselves for rank 0
       EXPECT_EQ(r, 0u);
     } catch (const std::runtime_error& error) {
-      EXPECT_NE(std::string(error.what()).find("other bits than sum_ranks()"), std::string::npos);
+      EXPECT_NE(std::string(error.what()).find("other pieces than were given"), std::string::npos);
     }
   });
 }

@@ -27,6 +27,9 @@ inline void on_every_rank(std::vector<Rank>& ranks,
   for (std::thread& thread : threads) thread.join();
 }
 
+// Every rank comes here.
+inline void meet(Collective& collective, CollectiveTag tag) { collective.exchange(tag, {}, {}); }
+
 // What kPeerLost says, or how the call ended otherwise.
 inline std::string peer_lost_text(const std::function<void()>& call) {
   try {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// threads_world.hpp: ranks on collective_threads, each with a device_host of its own.
+// threads_world.hpp: ranks that are threads, each with a device_host of its own.
 #pragma once
 #include <chrono>
 
-#include "collective/collectives.hpp"
 #include "collective/ranks.hpp"
 #include "support/computing_host.hpp"
+#include "support/thread_ranks.hpp"
 
 namespace headrace::collective {
 inline std::shared_ptr<Device> host_device(device::HostFlavour flavour, std::uint64_t seed) {

@@ -11,7 +11,6 @@
 #include <fstream>
 #include <thread>
 
-#include "collective/collectives.hpp"
 #include "engine/parts.hpp"
 #include "support/computing_host.hpp"
 #include "support/conductor_simulated.hpp"
@@ -19,6 +18,7 @@
 #include "support/expect_code.hpp"
 #include "support/mlp.hpp"
 #include "support/temporary_directory.hpp"
+#include "support/thread_ranks.hpp"
 
 namespace headrace {
 namespace {

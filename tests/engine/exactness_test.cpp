@@ -14,10 +14,10 @@
 #include <thread>
 #include <tuple>
 
-#include "collective/collectives.hpp"
 #include "support/computing_host.hpp"
 #include "support/mlp.hpp"
 #include "support/temporary_directory.hpp"
+#include "support/thread_ranks.hpp"
 #include "swap/io_queue.hpp"
 
 namespace headrace::exactness_test {

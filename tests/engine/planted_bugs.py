@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Plants one bug after the other in a copy of the sources, and expects simulated_test to find each.
+"""Plants one bug after the other in a copy of the sources, and expects a test to find each.
 
   tests/engine/planted_bugs.py [--steps N] [--only WORD] [--work FOLDER]
   tests/engine/planted_bugs.py --check    whether each can still be planted: the sources have it
@@ -18,7 +18,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
-# What the bug is, where, what stands there, what stands there instead.
+# What the bug is, where, what stands there, what stands there instead: simulated_test finds it.
 BUGS = [
     ("a gather of resident weights does not wait for their update", "src/engine/leases.cpp",
      "    p_.calls.until_passed(group, \"gather\");\n", ""),
@@ -49,6 +49,27 @@ BUGS = [
     ("a stale slot is not forgotten at a step", "src/tiles/gather_slots.cpp",
      "    if (!slot.leased()) slot.drop();\n", ""),
 ]
+# world_size_test finds it.
+BUGS_OF_RANKS = [
+    ("what is absent on a rank is added", "src/ranks/gradient_bucket.cpp",
+     "      if (!p_.ranks.present(r, i)) continue;\n      const std::byte*",
+     "      const std::byte*"),
+    ("a rank adds its own gradients first", "src/ranks/gradient_bucket.cpp",
+     "    for (std::uint32_t r = 0; r < p_.partition.world_size; ++r) {\n"
+     "      if (!p_.ranks.present(r, i)) continue;\n      const std::byte*",
+     "    for (std::uint32_t k = 0; k < p_.partition.world_size; ++k) {\n"
+     "      const std::uint32_t r = (own + k) % p_.partition.world_size;\n"
+     "      if (!p_.ranks.present(r, i)) continue;\n      const std::byte*"),
+    ("every rank has a norm of its own", "src/ranks/gradients.cpp",
+     "  if (p_.partition.world_size > 1) gather_pieces();\n", ""),
+    ("micro-batches meet in one bucket", "src/ranks/gradient_bucket.cpp",
+     "      if (call.kind == RankCall::Kind::kGather && bucket_group_ == call.group) "
+     "flush_bucket();\n", ""),
+    ("an f32 gradient of bf16 parameters is rounded", "src/ranks/gradient_bucket.cpp",
+     "wide_[section.group] != 0 ?", "section.group > 1000 ?"),
+    ("a hash leaves out what lies on another rank", "src/ranks/joint_hash.cpp",
+     "  hash_.set_state(from_owner.state);\n", ""),
+]
 
 
 def run(command, folder, **more):
@@ -67,11 +88,13 @@ def main():
     options.add_argument("--work", type=pathlib.Path)
     options.add_argument("--check", action="store_true")
     asked = options.parse_args()
+    all_bugs = ([(*bug, "simulated_test") for bug in BUGS] +
+                [(*bug, "world_size_test") for bug in BUGS_OF_RANKS])
     if asked.check:
-        gone = [f"{what}: {name}" for what, name, before, _ in BUGS
+        gone = [f"{what}: {name}" for what, name, before, _, _ in all_bugs
                 if (ROOT / name).read_text().count(before) != 1]
         sys.exit("cannot be planted, the source has changed:\n" + "\n".join(gone) if gone else 0)
-    bugs = [bug for bug in BUGS if asked.only in bug[0]]
+    bugs = [bug for bug in all_bugs if asked.only in bug[0]]
     with tempfile.TemporaryDirectory(dir=asked.work) as parent:
         folder = pathlib.Path(parent) / "headrace"
         shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns("build", ".git"))
@@ -82,7 +105,7 @@ def main():
         environment = dict(os.environ, HEADRACE_SIMULATED_STEPS=asked.steps,
                            HEADRACE_SIMULATED_SEEDS="3")
         missed = 0
-        for what, name, before, after in bugs:
+        for what, name, before, after, part in bugs:
             path = folder / name
             text = path.read_text()
             if text.count(before) != 1:
@@ -96,7 +119,7 @@ def main():
                 missed += 1
             else:
                 try:
-                    done = run(["build/release/tests/bin/engine_tests", "--part=simulated_test"],
+                    done = run(["build/release/tests/bin/engine_tests", f"--part={part}"],
                                folder, env=environment, timeout=600)
                     found = done.returncode != 0
                 except subprocess.TimeoutExpired:

@@ -12,7 +12,6 @@
 #include <thread>
 #include <tuple>
 
-#include "collective/collectives.hpp"
 #include "collective/nccl_world.hpp"
 #include "engine/parts.hpp"
 #include "kernels/number_formats.hpp"
@@ -20,6 +19,7 @@
 #include "support/failing_drive.hpp"
 #include "support/mlp.hpp"
 #include "support/temporary_directory.hpp"
+#include "support/thread_ranks.hpp"
 
 namespace headrace {
 namespace {
@@ -418,11 +418,11 @@ class MirrorRank final : public Collective {
       std::memcpy(own + whole.size_bytes / 2, own, whole.size_bytes / 2);
     });
   }
-  void reduce_scatter(CollectiveTag, Stream, void*, DType, std::uint64_t) override {}
-  void all_reduce_sum(CollectiveTag, double* values, std::uint64_t count) override {
-    for (std::uint64_t i = 0; i < count / 2; ++i) values[count / 2 + i] = values[i];
+  void all_to_all(CollectiveTag, Stream, std::span<const DeviceSpan>, void*) override {}
+  void exchange(CollectiveTag, std::span<const std::byte> mine, std::span<std::byte> all) override {
+    std::ranges::copy(mine, all.begin());
+    std::ranges::copy(mine, all.begin() + static_cast<std::ptrdiff_t>(mine.size()));
   }
-  void barrier(CollectiveTag) override {}
   void abort(std::string_view) noexcept override {}
 
  private:

@@ -8,11 +8,11 @@
 #include <map>
 #include <thread>
 
-#include "collective/collectives.hpp"
 #include "support/computing_host.hpp"
 #include "support/mlp.hpp"
 #include "support/saved_state.hpp"
 #include "support/temporary_directory.hpp"
+#include "support/thread_ranks.hpp"
 
 namespace headrace {
 namespace {

@@ -67,9 +67,9 @@ class Fake : public Training {
   std::string hash_parameters() override { return "p"; }
   std::string hash_optimizer_state() override { return "o"; }
   void store(const std::string& name,
-             const std::function<void(std::span<const std::byte>)>& sink) override {
+             const std::function<void(std::uint64_t, std::span<const std::byte>)>& sink) override {
     for (const NamedShape& p : gpt_parameters(shape)) {
-      if (p.name == name) sink(std::vector<std::byte>(2 * p.elements(), std::byte{7}));
+      if (p.name == name) sink(0, std::vector<std::byte>(2 * p.elements(), std::byte{7}));
     }
   }
   void interrupt() noexcept override { ++script.interrupts; }

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cmath>
+#include <optional>
 #include <utility>
 
 #include "failures.hpp"
@@ -54,10 +55,10 @@ void say_scale(const StepRecord& record, double scale, Progress& progress) {
       (scale == record.loss_scale ? ", which stays for now" : "; it is now " + words_of(scale)));
 }
 
-// Forward and backward of one step's micro-batches.
-void accumulate(Training& training, Batches& batches, Report& report, StepRecord& record,
-                const char* cure, TraceFile* trace) {
-  const std::uint32_t accumulation = report.recipe.accumulation;
+// Forward and backward of this rank's micro-batches of one step.
+void accumulate(Training& training, Batches& batches, World& world, Report& report,
+                StepRecord& record, const char* cure, TraceFile* trace) {
+  const std::uint32_t mine = report.recipe.accumulation, all = mine * world.size();
   const std::string of_step = " of step " + std::to_string(record.step);
   Stopwatch watch;
   const auto add = [&](const char* what, double& seconds) {
@@ -65,18 +66,20 @@ void accumulate(Training& training, Batches& batches, Report& report, StepRecord
     seconds += watch.lap();
     if (trace != nullptr) trace->add_compute(what, record.step, begin, watch.last());
   };
-  for (std::uint32_t micro = 0; micro < accumulation; ++micro) {
+  std::vector<double> losses;
+  for (std::uint32_t micro = 0; micro < mine; ++micro) {
     check_signal();
-    const Batch batch = batches.training((record.step - 1) * accumulation + micro);
+    const Batch batch =
+        batches.training((record.step - 1) * all + micro * world.size() + world.rank());
     report.doing = "the forward pass" + of_step;
-    const double loss = training.forward(batch);
+    losses.push_back(training.forward(batch));
     add("forward", record.forward_s);
-    require_finite(loss, record.step, "training", cure);
-    record.loss += loss / accumulation;
+    require_finite(losses.back(), record.step, "training", cure);
     report.doing = "the backward pass" + of_step;
     training.backward(record.loss_scale);
     add("backward", record.backward_s);
   }
+  for (const double loss : world.in_order("losses" + of_step, losses)) record.loss += loss / all;
 }
 
 // --plain: what forward and backward needed beside weights and gradients, of one dtype.
@@ -102,14 +105,14 @@ struct Course {
   std::optional<headrace::LossScale> loss_scale;
 };
 
-void run_step(Training& training, Batches& batches, Course& course, Report& report,
+void run_step(Training& training, Batches& batches, World& world, Course& course, Report& report,
               StepRecord& record, TraceFile* trace) {
   const Recipe& recipe = report.recipe;
-  const std::uint32_t accumulation = recipe.accumulation;
+  const std::uint32_t micro_batches = recipe.accumulation * world.size();
   if (course.loss_scale) record.loss_scale = course.loss_scale->value();
   Stopwatch whole;
-  accumulate(training, batches, report, record, course.updates == 0 ? kOtherWeights : kGentlerSteps,
-             trace);
+  accumulate(training, batches, world, report, record,
+             course.updates == 0 ? kOtherWeights : kGentlerSteps, trace);
   report.doing = "the update of step " + std::to_string(record.step);
   if (report.options.plain && record.step == 1)
     report.memory.activations_bytes = activation_bytes(report);
@@ -120,10 +123,10 @@ void run_step(Training& training, Batches& batches, Course& course, Report& repo
     training.set_betas(static_cast<float>(*rates.beta1),
                        static_cast<float>(rates.beta2.value_or(recipe.decayed.beta2)));
   }
-  const headrace::StepResult result =
-      training.update({.learning_rate = static_cast<float>(record.learning_rate),
-                       .gradient_scale = static_cast<float>(1 / (accumulation * record.loss_scale)),
-                       .max_norm = recipe.max_norm});
+  const headrace::StepResult result = training.update(
+      {.learning_rate = static_cast<float>(record.learning_rate),
+       .gradient_scale = static_cast<float>(1 / (micro_batches * record.loss_scale)),
+       .max_norm = recipe.max_norm});
   if (!result.skipped) ++course.updates;
   if (course.loss_scale) course.loss_scale->update(result.skipped);
   // What the last step defers is no later step's: the run's seconds and bytes have all of it.
@@ -148,7 +151,8 @@ ProgressState progress_of(const Report& report, const headrace::Stats& before,
   const double per_step = seconds / static_cast<double>(report.steps.size() - first);
   const Options& o = report.options;
   const Recipe& recipe = report.recipe;
-  const double tokens = static_cast<double>(recipe.batch) * o.shape.sequence * recipe.accumulation;
+  const double tokens =
+      static_cast<double>(recipe.batch) * o.shape.sequence * recipe.accumulation * recipe.ranks;
   return {.step = record.step,
           .steps = o.steps,
           .loss = record.loss,
@@ -161,6 +165,15 @@ ProgressState progress_of(const Report& report, const headrace::Stats& before,
           .seconds_left = per_step * static_cast<double>(o.steps - record.step)};
 }
 
+void make_folder(const std::string& folder) {
+  if (::mkdir(folder.c_str(), 0777) == 0 || errno == EEXIST) return;
+  const int number = errno;
+  fail(Code::kIo,
+       "cannot make the folder '" + folder + "': " + errno_text(number) +
+           "; the weights were not saved. Give --save a folder that you may write to.",
+       number);
+}
+
 std::vector<TensorEntry> tensors_of_file(const GptShape& shape) {
   std::vector<TensorEntry> tensors;
   for (const NamedShape& parameter : gpt_parameters(shape)) {
@@ -171,7 +184,7 @@ std::vector<TensorEntry> tensors_of_file(const GptShape& shape) {
 }
 }  // namespace
 
-void train(Training& training, Batches& batches, Report& report, Progress& progress,
+void train(Training& training, Batches& batches, World& world, Report& report, Progress& progress,
            TraceFile* trace) {
   Course course;
   if (report.recipe.loss_scaling) course.loss_scale.emplace(*report.recipe.loss_scaling);
@@ -182,7 +195,7 @@ void train(Training& training, Batches& batches, Report& report, Progress& progr
     StepRecord record{.step = step};
     const KernelTransfers kernel = kernel_transfers();
     try {
-      run_step(training, batches, course, report, record, trace);
+      run_step(training, batches, world, course, report, record, trace);
     } catch (const headrace::Error& error) {
       const bool says_step =
           error.code() == Code::kInterrupted ||
@@ -202,13 +215,21 @@ void train(Training& training, Batches& batches, Report& report, Progress& progr
   }
 }
 
-double evaluate(Training& training, Batches& batches, std::uint32_t count, Progress& progress) {
+// Every rank makes the same calls: one that is left without a batch in the last round computes the
+// last one once more, which does not count.
+double evaluate(Training& training, Batches& batches, World& world, std::uint32_t count,
+                Progress& progress) {
   progress.stage("evaluating on held-out text");
-  double sum = 0;
-  for (std::uint32_t i = 0; i < count; ++i) {
+  std::vector<double> losses;
+  for (std::uint32_t first = 0; first < count; first += world.size()) {
     check_signal();
-    sum += training.evaluate(batches.held_out(i, count));
+    const std::uint32_t own = std::min(first + world.rank(), count - 1);
+    losses.push_back(training.evaluate(batches.held_out(own, count)));
   }
+  losses = world.in_order("held-out losses", losses);
+  losses.resize(count);
+  double sum = 0;
+  for (const double loss : losses) sum += loss;
   require_finite(sum, count, "held-out", kGentlerSteps);
   return sum / count;
 }
@@ -219,26 +240,32 @@ std::uint64_t saved_bytes(const GptShape& shape) {
   return header.size() + data_bytes;
 }
 
-std::string save(Training& training, const GptShape& shape, const std::string& folder,
+// Rank 0 writes. The others bring what lies on them, a parameter at a time.
+std::string save(Training& training, World& world, const GptShape& shape, const std::string& folder,
                  bool overwrite) {
-  if (::mkdir(folder.c_str(), 0777) != 0 && errno != EEXIST) {
-    const int number = errno;
-    fail(Code::kIo,
-         "cannot make the folder '" + folder + "': " + errno_text(number) +
-             "; the weights were not saved. Give --save a folder that you may write to.",
-         number);
-  }
+  std::optional<SafetensorsWriter> writer;
   std::string name = kModelFile;
-  if (!overwrite && ::access((folder + "/" + name).c_str(), F_OK) == 0)
-    name = "model." + std::to_string(::getpid()) + ".safetensors";
-  SafetensorsWriter writer(folder, tensors_of_file(shape), name);
-  for (const NamedShape& parameter : gpt_parameters(shape)) {
-    training.store(parameter.name, [&](std::span<const std::byte> bytes) {
-      check_signal();
-      writer.append(bytes);
-    });
+  if (world.speaks()) {
+    make_folder(folder);
+    if (!overwrite && ::access((folder + "/" + name).c_str(), F_OK) == 0)
+      name = "model." + std::to_string(::getpid()) + ".safetensors";
+    writer.emplace(folder, tensors_of_file(shape), name);
   }
-  writer.finish();
+  std::vector<std::byte> whole;
+  for (const NamedShape& parameter : gpt_parameters(shape)) {
+    const bool joined = world.size() > 1;
+    if (joined) whole.assign(parameter.elements() * size_bytes(shape.dtype), std::byte{0});
+    training.store(parameter.name, [&](std::uint64_t first, std::span<const std::byte> bytes) {
+      check_signal();
+      if (!joined) return writer->append(bytes);
+      std::ranges::copy(bytes, whole.begin() + static_cast<std::ptrdiff_t>(first));
+    });
+    if (!joined) continue;
+    world.join("the weights of " + parameter.name, whole);
+    if (writer) writer->append(whole);
+  }
+  if (!writer) return "";
+  writer->finish();
   return folder + "/" + name;
 }
 }  // namespace train_gpt

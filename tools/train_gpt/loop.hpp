@@ -14,16 +14,17 @@ namespace train_gpt {
 // Throws headrace::Error: kNotFinite naming the step whose loss is not a number, or whose loss
 // scale cannot be lowered, kInterrupted after
 // a signal, and what the training throws, with the step's number in front.
-void train(Training& training, Batches& batches, Report& report, Progress& progress,
+void train(Training& training, Batches& batches, World& world, Report& report, Progress& progress,
            TraceFile* trace = nullptr);
 
 // Mean loss over the held-out batches. Throws like train().
-double evaluate(Training& training, Batches& batches, std::uint32_t count, Progress& progress);
+double evaluate(Training& training, Batches& batches, World& world, std::uint32_t count,
+                Progress& progress);
 
 // The size of the file that save() writes.
 std::uint64_t saved_bytes(const GptShape& shape);
 // Writes the weights to FOLDER/model.safetensors, parameter by parameter; gives the path. Where
 // such a file is there and `overwrite` is false, to another name: neither result is lost.
-std::string save(Training& training, const GptShape& shape, const std::string& folder,
+std::string save(Training& training, World& world, const GptShape& shape, const std::string& folder,
                  bool overwrite);
 }  // namespace train_gpt

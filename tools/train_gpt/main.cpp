@@ -2,6 +2,7 @@
 // main.cpp: train_gpt, the reference trainer.
 #include <csignal>
 
+#include "join.hpp"
 #include "process.hpp"
 #include "program/signals.hpp"
 #include "run.hpp"
@@ -13,5 +14,6 @@ int main(int argc, char** argv) {
   return train_gpt::run_program(
       argc, argv,
       {train_gpt::warm_up_torch, train_gpt::device_peak, train_gpt::make_offloaded,
-       train_gpt::make_plain, train_gpt::torch_that_threw});
+       train_gpt::make_plain, train_gpt::join_ranks, train_gpt::leave_launch,
+       train_gpt::torch_that_threw});
 }

@@ -3,6 +3,8 @@
 #include <headrace/torch/cuda.hpp>
 #include <headrace/torch/offload.hpp>
 
+#include <algorithm>
+
 #include "gpu.hpp"
 #include "program/signals.hpp"
 #include "progress.hpp"
@@ -16,17 +18,25 @@ using headrace::torch::Offload;
 // Of one step of a model of a few hundred groups.
 constexpr std::uint64_t kTraceEvents = 65536;
 
-headrace::EngineOptions engine_options(const Options& of_run, Progress& progress) {
+headrace::EngineOptions engine_options(const TrainingSetup& setup) {
+  const Options& of_run = setup.options;
   headrace::EngineOptions options;
   const at::Device device = device_of(of_run);
   if (!device.is_cpu()) options.device = headrace::torch::make_cuda_device(device);
   options.trace_events = of_run.trace.empty() ? 0 : kTraceEvents;
-  options.log = [&progress](headrace::LogLevel level, std::string_view text) {
+  options.collective = setup.world.collective();
+  options.log = [&progress = setup.progress, &world = setup.world, &settings = setup.settings](
+                    headrace::LogLevel level, std::string_view text) {
+    // What holds for all ranks rank 0 says.
+    const bool of_all = level == headrace::LogLevel::kInfo ||
+                        std::ranges::find(settings.warnings, text) != settings.warnings.end();
+    if (of_all && !world.speaks()) return;
     const char* name = level == headrace::LogLevel::kInfo      ? "info"
                        : level == headrace::LogLevel::kWarning ? "warning"
                                                                : "error";
     if (headrace::log_wanted(level))
-      progress.message("headrace: " + std::string(name) + ": " + std::string(text));
+      progress.message("headrace: " + world.prefix() + std::string(name) + ": " +
+                       std::string(text));
   };
   return options;
 }
@@ -40,7 +50,7 @@ class Offloaded : public TorchTraining {
         kept_(setup.recipe.kept),
         checkpointing_(setup.options.checkpointing),
         initialise_(shape_, setup.options.seed, setup.initial),
-        offload_(setup.settings, engine_options(setup.options, setup.progress), device()),
+        offload_(setup.settings, engine_options(setup), device()),
         embed_(add_hyperparameters_and_embed()),
         blocks_(add_blocks()),
         head_(add<Head>("head")) {
@@ -70,9 +80,13 @@ class Offloaded : public TorchTraining {
   std::string hash_parameters() override { return engine().hash_parameters(); }
   std::string hash_optimizer_state() override { return engine().hash_optimizer_state(); }
   void store(const std::string& full_name,
-             const std::function<void(std::span<const std::byte>)>& sink) override {
-    engine().store(engine().parameter(full_name), headrace::Content::kWeight,
-                   [&](std::uint64_t, std::span<const std::byte> values) { sink(values); });
+             const std::function<void(std::uint64_t, std::span<const std::byte>)>& sink) override {
+    const headrace::ParameterId id = engine().parameter(full_name);
+    const std::uint64_t bytes = size_bytes(engine().spec(id).dtype);
+    engine().store(id, headrace::Content::kWeight,
+                   [&](std::uint64_t first, std::span<const std::byte> values) {
+                     sink(first * bytes, values);
+                   });
   }
   void interrupt() noexcept override { offload_.interrupt(); }
   void close() override {

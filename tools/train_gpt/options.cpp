@@ -148,6 +148,25 @@ void add_placement_options(CLI::App& app, RawOptions& raw) {
       ->group(group);
 }
 
+void add_rank_options(CLI::App& app, RawOptions& raw) {
+  const char* group = "Ranks";
+  using headrace::LaunchChoice;
+  add_choice(
+      app, "--ranks", raw.options.ranks,
+      {{"auto", LaunchChoice::kAuto},
+       {"none", LaunchChoice::kNone},
+       {"mpi", LaunchChoice::kMpi},
+       {"torch", LaunchChoice::kTorch}},
+      "Whose variables say which rank this is: mpi (mpirun, srun), torch (torchrun, or RANK, "
+      "WORLD_SIZE, MASTER_ADDR and MASTER_PORT), auto (whichever are set), none (one rank)")
+      ->group(group)
+      ->default_str("auto");
+  add_number(app, "--rank-deadline", raw.options.rank_deadline_seconds, {1, 31'536'000},
+             "Seconds that a rank waits for another; a quarter of it brings a warning")
+      ->group(group)
+      ->default_str(std::to_string(raw.options.rank_deadline_seconds));
+}
+
 void add_file_options(CLI::App& app, RawOptions& raw) {
   const char* group = "Files";
   Options& o = raw.options;
@@ -261,6 +280,7 @@ ParsedOptions parse_options(int argc, const char* const* argv) {
   add_model_options(app, raw.options.shape);
   add_training_options(app, raw);
   add_placement_options(app, raw);
+  add_rank_options(app, raw);
   add_file_options(app, raw);
   ParsedOptions result;
   result.json = headrace::command_line::value_of("--json", argc, argv);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "gpt_shape.hpp"
+#include "headrace/launch.hpp"
 
 namespace train_gpt {
 // How LibTorch computes here.
@@ -52,6 +53,8 @@ struct Options {
 
   std::string device = "cpu";  // or "cuda", "cuda:1"
   std::uint32_t threads = 0;   // 0: torch decides
+  headrace::LaunchChoice ranks = headrace::LaunchChoice::kAuto;
+  std::uint32_t rank_deadline_seconds = 600;
   bool plain = false;
   Products products = Products::kAuto;
   bool checkpointing = false;  // blocks keep no activations from forward to backward

@@ -70,7 +70,8 @@ class Plain : public TorchTraining {
     for (auto& group : optimizer_->param_groups())
       static_cast<torch::optim::AdamWOptions&>(group.options()).betas({beta1, beta2});
   }
-  void store(const std::string&, const std::function<void(std::span<const std::byte>)>&) override {
+  void store(const std::string&,
+             const std::function<void(std::uint64_t, std::span<const std::byte>)>&) override {
     fail(headrace::Code::kUnsupported,
          "--plain saves nothing; there are no weights to read. Leave out --plain.");
   }

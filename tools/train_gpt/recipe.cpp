@@ -19,7 +19,7 @@ Hyperparameters our_constants(const Options& options, OptimizerRule rule) {
 }
 
 void take_batch(const Options& options, headrace::Settings& settings, Recipe& recipe) {
-  settings.resolve_batch(1, options.batch);
+  settings.resolve_batch(recipe.ranks, options.batch);
   recipe.batch = settings.train_micro_batch_size_per_gpu.value_or(options.batch);
   recipe.accumulation = settings.gradient_accumulation_steps;
   const std::uint64_t windows =
@@ -90,6 +90,7 @@ headrace::StepRates Recipe::rates(std::uint64_t updates) const {
 std::string Recipe::words() const {
   std::string text = std::string(name_of(dtype)) + " weights, batch " + std::to_string(batch);
   if (accumulation > 1) text += " x " + std::to_string(accumulation);
+  if (ranks > 1) text += " x " + std::to_string(ranks) + " ranks";
   text += ", lr " + words_of(learning_rate);
   if (schedule) {
     text += " (warm-up " + std::to_string(schedule->warmup_steps) + ", down to " +
@@ -121,8 +122,9 @@ std::vector<std::string> values_for_auto(const Options& o) {
           "scheduler.params.total_num_steps=" + std::to_string(o.steps)};
 }
 
-Recipe make_recipe(const Options& options, headrace::Settings& settings) {
+Recipe make_recipe(const Options& options, headrace::Settings& settings, std::uint32_t ranks) {
   Recipe recipe;
+  recipe.ranks = ranks;
   recipe.dtype = settings.parameter_dtype().value_or(headrace::DType::kBf16);
   recipe.max_norm = static_cast<float>(settings.gradient_clipping);
   take_batch(options, settings, recipe);

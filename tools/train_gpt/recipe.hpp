@@ -17,7 +17,8 @@ namespace train_gpt {
 struct Recipe {
   headrace::DType dtype = headrace::DType::kBf16;  // of all weights
   std::uint32_t batch = 8;                         // sequences per micro-batch
-  std::uint32_t accumulation = 1;
+  std::uint32_t accumulation = 1;                  // micro-batches of a rank
+  std::uint32_t ranks = 1;
   float max_norm = 0;
   double learning_rate = 1e-3;                        // the optimizer's own
   headrace::Scheduler scheduler;                      // of the settings
@@ -35,5 +36,5 @@ struct Recipe {
 std::vector<std::string> values_for_auto(const Options& options);
 // Fills in what `settings` leave open of the batch.
 // Errors:  kSettings where options and settings contradict each other.
-Recipe make_recipe(const Options& options, headrace::Settings& settings);
+Recipe make_recipe(const Options& options, headrace::Settings& settings, std::uint32_t ranks);
 }  // namespace train_gpt

@@ -105,6 +105,7 @@ Json options_json(const Report& r) {
           {"batch", r.recipe.batch},
           {"steps", o.steps},
           {"accumulation", r.recipe.accumulation},
+          {"ranks", r.recipe.ranks},
           {"dtype", name_of(r.recipe.dtype)},
           {"lr", r.recipe.learning_rate},
           {"min_lr", r.recipe.schedule ? Json(r.recipe.schedule->least) : Json()},
@@ -162,6 +163,12 @@ __attribute__((format(printf, 2, 3))) void add(std::string& to, const char* form
 void add_losses(std::string& out, const Report& r) {
   add(out, "parameters      %llu\n", static_cast<unsigned long long>(r.parameters));
   add(out, "trained         %s\n", r.recipe.words().c_str());
+  if (!r.ranks.empty()) {
+    const auto [least, most] = std::ranges::minmax(r.peak_rss_of_ranks);
+    add(out, "ranks           %s; peak memory %s to %s\n", r.ranks.c_str(),
+        format_bytes(static_cast<std::uint64_t>(least)).c_str(),
+        format_bytes(static_cast<std::uint64_t>(most)).c_str());
+  }
   if (!on_cpu(r)) add(out, "device          %s\n", r.torch.device.c_str());
   add(out, "products        in %s: %s\n", products_of(r), r.torch.products_reason.c_str());
   if (!r.steps.empty()) {

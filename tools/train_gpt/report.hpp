@@ -58,6 +58,8 @@ struct Report {
   std::uint64_t text_bytes = 0;
   double unigram_entropy_nats = 0;
   std::optional<headrace::PlanReport> plan;
+  std::string ranks;  // "4 ranks by Open MPI, over mpi"; empty: one process
+  std::vector<double> peak_rss_of_ranks;
   std::string saved;                           // path, empty: not saved
   std::string doing = "the first call of it";  // for an error's text: "the forward pass of step 3"
 };

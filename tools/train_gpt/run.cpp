@@ -115,9 +115,12 @@ void check_products(const Options& options) {
 
 class Run {
  public:
-  Run(const Options& options, const TorchParts& torch)
-      : torch_(torch), progress_(options.progress) {
+  Run(const Options& options, const TorchParts& torch, World& world)
+      : torch_(torch), world_(world), progress_(options.progress && world.speaks()) {
     report_.options = options;
+    if (world.speaks()) return;
+    report_.options.json.clear();  // rank 0 reports for all
+    report_.options.trace.clear();
   }
 
   // Throws headrace::Error.
@@ -125,21 +128,21 @@ class Run {
     const Options& options = report_.options;
     const Text text = Text::open(options.text);
     headrace::Settings settings = read_settings(options);
-    const Recipe& recipe = report_.recipe = make_recipe(options, settings);
+    const Recipe& recipe = report_.recipe = make_recipe(options, settings, world_.size());
     report_.options.shape.dtype = recipe.dtype;
     Batches batches(text, recipe.batch, options.shape.sequence, options.seed);
     report_.parameters = count_elements(gpt_parameters(options.shape));
     const auto initial = open_initial(options);
     if (initial) {
-      progress_.message(
-          "train_gpt: --init takes the weights alone: the optimizer's state, the schedule and the "
+      say("train_gpt: --init takes the weights alone: the optimizer's state, the schedule and the "
           "order of batches begin anew");
     }
     check_products(options);
+    world_.compare(facts_of(options, text));
     check_save_folder(options.save_folder, options.overwrite, saved_bytes(options.shape));
     describe_setting(text, settings);
     for (const std::string& line : settings.defaults_taken) {
-      if (!options.config.empty()) progress_.message("train_gpt: " + line);
+      if (!options.config.empty()) say("train_gpt: " + line);
     }
     if (options.plain) say_what_plain_ignores(settings);
     check_address_space();
@@ -152,7 +155,8 @@ class Run {
     check_signal();
     progress_.stage("creating the model");
     report_.doing = "the creation of the model";
-    const TrainingSetup setup{options, recipe, settings, initial ? &*initial : nullptr, progress_};
+    const TrainingSetup setup{options,   recipe, settings, initial ? &*initial : nullptr,
+                              progress_, world_};
     const auto training = options.plain ? torch_.make_plain(setup) : torch_.make_offloaded(setup);
     say_what_activations_go_by(settings);
     const TellOnSignal tell([](void* to) noexcept { static_cast<Training*>(to)->interrupt(); },
@@ -185,6 +189,25 @@ class Run {
   }
 
  private:
+  void say(const std::string& line) {
+    if (world_.speaks()) progress_.message(line);
+  }
+
+  // What has to be equal on every rank, beside the settings, which the engine compares.
+  static std::string facts_of(const Options& o, const Text& text) {
+    const GptShape& s = o.shape;
+    std::string facts = text.origin() + ", " + std::to_string(text.size_bytes()) + " bytes";
+    for (const std::uint64_t number :
+         {std::uint64_t{s.layers}, std::uint64_t{s.heads}, std::uint64_t{s.hidden},
+          std::uint64_t{s.sequence}, o.steps, o.warmup_steps, o.seed, std::uint64_t{o.eval_batches},
+          std::uint64_t{o.checkpointing}, std::uint64_t{!o.save_folder.empty()},
+          std::uint64_t{!o.init.empty()}})
+      facts += " " + std::to_string(number);
+    for (const double value : {o.learning_rate, o.least_learning_rate, o.weight_decay})
+      facts += " " + exact_words_of(value);
+    return facts;
+  }
+
   void describe_setting(const Text& text, const headrace::Settings& settings) {
     report_.text_origin = text.origin();
     report_.text_bytes = text.size_bytes();
@@ -201,15 +224,13 @@ class Run {
 
   // The settings of accumulation and clipping are the trainer's, and hold.
   void say_what_plain_ignores(const headrace::Settings& settings) {
-    for (const std::string& warning : settings.warnings)
-      progress_.message("train_gpt: warning: " + warning);
+    for (const std::string& warning : settings.warnings) say("train_gpt: warning: " + warning);
     const headrace::Settings usual;
     const headrace::OptimizerSection& section = settings.optimizer_section;
     if (settings.optimizer != usual.optimizer || settings.moments != usual.moments ||
         settings.master != usual.master || settings.non_finite != usual.non_finite ||
         section.maximize.value_or(false) || !section.bias_correction.value_or(true)) {
-      progress_.message(
-          "train_gpt: warning: --plain trains with torch's AdamW and f32 states: the optimizer in "
+      say("train_gpt: warning: --plain trains with torch's AdamW and f32 states: the optimizer in "
           "the settings (headrace.optimizer, moments, master, non_finite, or optimizer.type, "
           "maximize, bias_correction) has no effect. Leave out --plain to have it.");
     }
@@ -217,8 +238,7 @@ class Run {
                         settings.offload_parameters != headrace::OffloadDevice::kNone ||
                         settings.host_budget_bytes > 0 || settings.host_budget_auto;
     if (!placed) return;
-    progress_.message(
-        "train_gpt: warning: --plain keeps everything in torch's memory: the placement in the "
+    say("train_gpt: warning: --plain keeps everything in torch's memory: the placement in the "
         "settings (zero_optimization, headrace.host_budget_bytes) has no effect. Leave out "
         "--plain to have it.");
   }
@@ -228,8 +248,7 @@ class Run {
     if (report_.options.checkpointing) return;
     for (const std::string& warning : settings.warnings) {
       if (warning.find("activations are the trainer's") == std::string::npos) continue;
-      progress_.message(
-          "train_gpt: warning: all activations stay in torch's memory until backward; settings do "
+      say("train_gpt: warning: all activations stay in torch's memory until backward; settings do "
           "not change that. --checkpointing keeps the input of each block alone and runs the block "
           "again.");
       return;
@@ -244,7 +263,7 @@ class Run {
     }
     report_.doing = "the evaluation on held-out text";
     if (options.eval_batches > 0)
-      report_.eval_loss = evaluate(training, batches, options.eval_batches, progress_);
+      report_.eval_loss = evaluate(training, batches, world_, options.eval_batches, progress_);
     check_signal();
     report_.doing = "hashing and saving";
     if (!options.plain)
@@ -260,11 +279,14 @@ class Run {
     }
     report_.memory.peak_rss_bytes = peak_resident_bytes();
     report_.memory.device_peak_bytes = torch_.device_peak(options);
+    report_.ranks = world_.words();
+    report_.peak_rss_of_ranks =
+        world_.of_all("peak memory", static_cast<double>(report_.memory.peak_rss_bytes));
     training.close();
   }
 
   void train_and_trace(Training& training, Batches& batches) {
-    train(training, batches, report_, progress_, trace_ ? &*trace_ : nullptr);
+    train(training, batches, world_, report_, progress_, trace_ ? &*trace_ : nullptr);
     if (!trace_) return;
     const std::string fault = trace_->fault();
     if (!fault.empty()) progress_.message("train_gpt: warning: " + fault);
@@ -273,14 +295,15 @@ class Run {
 
   void save_weights(Training& training) {
     const Options& options = report_.options;
-    report_.saved = save(training, options.shape, options.save_folder, options.overwrite);
-    if (report_.saved.ends_with("/" + std::string(kModelFile))) return;
+    report_.saved = save(training, world_, options.shape, options.save_folder, options.overwrite);
+    if (!world_.speaks() || report_.saved.ends_with("/" + std::string(kModelFile))) return;
     progress_.message("train_gpt: warning: '" + options.save_folder + "/" + kModelFile +
                       "' was made by something else during the run; these weights are in '" +
                       report_.saved + "'.");
   }
 
   TorchParts torch_;
+  World& world_;
   Report report_;
   Progress progress_;
   std::optional<TraceFile> trace_;
@@ -288,12 +311,13 @@ class Run {
   bool has_swap_ = false;
 };
 
-void print_error(const std::string& text) {
-  std::fprintf(stderr, "train_gpt: error: %s\n", text.c_str());
+void print_error(const std::string& text, const std::string& speaker = "") {
+  std::fprintf(stderr, "train_gpt: %serror: %s\n", speaker.c_str(), text.c_str());
 }
 
-int report_failure(const Failure& failure, const std::string& target, const std::string& document) {
-  print_error(failure.text);
+int report_failure(const Failure& failure, const std::string& target, const std::string& document,
+                   const std::string& speaker = "") {
+  print_error(failure.text, speaker);
   try {
     write_report(target, document);
   } catch (const std::exception& error) {
@@ -320,6 +344,23 @@ int report_success(const Report& report) {
 }
 }  // namespace
 
+namespace {
+int run_rank(const Options& options, const TorchParts& torch, World& world) {
+  Run run(options, torch, world);
+  try {
+    const Report report = run.execute();
+    run.progress().clear();
+    return world.speaks() ? report_success(report) : int{kDone};
+  } catch (const std::exception& error) {
+    run.progress().clear();
+    world.abort(describe(error, true, signal_received(), run.in_torch(error)).text);
+    const Failure failure = run.failure(error);
+    return report_failure(failure, world.speaks() ? options.json : "", run.document(failure),
+                          world.prefix());
+  }
+}
+}  // namespace
+
 int run_program(int argc, const char* const* argv, const TorchParts& torch) {
   const ParsedOptions parsed = parse_options(argc, argv);
   if (!parsed.options) {
@@ -340,15 +381,17 @@ int run_program(int argc, const char* const* argv, const TorchParts& torch) {
     print_error(error.what());
     return exit_code_for(error, false);
   }
-  Run run(options, torch);
+  World world;
+  int exit_code = kDone;
   try {
-    const Report report = run.execute();
-    run.progress().clear();
-    return report_success(report);
-  } catch (const std::exception& error) {
-    run.progress().clear();
-    const Failure failure = run.failure(error);
-    return report_failure(failure, options.json, run.document(failure));
+    world = World(headrace::find_launch(options.ranks), torch.join, options);
+    exit_code = run_rank(options, torch, world);
+  } catch (const headrace::Error& error) {  // there are no ranks to run
+    print_error(error.what());
+    exit_code = exit_code_for(error, false);
   }
+  world.leave();
+  if (torch.leave != nullptr) torch.leave(exit_code);
+  return exit_code;
 }
 }  // namespace train_gpt

@@ -9,6 +9,9 @@ struct TorchParts {
   std::uint64_t (*device_peak)(const Options& options) = nullptr;
   std::unique_ptr<Training> (*make_offloaded)(const TrainingSetup& setup) = nullptr;
   std::unique_ptr<Training> (*make_plain)(const TrainingSetup& setup) = nullptr;
+  World::Join join = nullptr;
+  // Leaves what join() joined, with the program's exit code.
+  void (*leave)(int exit_code) noexcept = nullptr;
   // LibTorch's version if it threw `error`, else empty.
   std::string (*version_that_threw)(const std::exception& error) = nullptr;
 };

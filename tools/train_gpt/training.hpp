@@ -19,6 +19,7 @@
 #include "options.hpp"
 #include "recipe.hpp"
 #include "safetensors.hpp"
+#include "world.hpp"
 
 namespace train_gpt {
 class Progress;
@@ -46,9 +47,10 @@ class Training {
   virtual const headrace::PlanReport* plan() const { return nullptr; }
   virtual std::string hash_parameters() { return {}; }
   virtual std::string hash_optimizer_state() { return {}; }
-  // The bytes of one parameter's weight, in order.
-  virtual void store(const std::string& full_name,
-                     const std::function<void(std::span<const std::byte>)>& sink) = 0;
+  // The bytes of one parameter's weight that this rank has, in order; `first_byte` of the parameter.
+  virtual void store(
+      const std::string& full_name,
+      const std::function<void(std::uint64_t first_byte, std::span<const std::byte>)>& sink) = 0;
   // Makes the call that waits end soon. From any thread and from a signal handler.
   virtual void interrupt() noexcept {}
   virtual void close() {}
@@ -60,6 +62,7 @@ struct TrainingSetup {
   const headrace::Settings& settings;
   const SafetensorsReader* initial = nullptr;  // null: random
   Progress& progress;
+  World& world;
 };
 
 // Loads torch and runs a tiny model once where the training will, so that its code and threads are

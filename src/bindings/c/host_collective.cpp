@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // host_collective.cpp: a Collective whose every call goes to a host's function.
-#include <cstddef>
 #include <string>
+#include <vector>
 
 #include "bindings/c/calls.hpp"
 #include "bindings/c/host_tables.hpp"
@@ -20,29 +20,21 @@ class HostCollective final : public Collective {
                              whole.size_bytes),
            "all_gather", what);
   }
-  void reduce_scatter(CollectiveTag tag, Stream stream, void* buffer, DType dtype,
-                      std::uint64_t elements) override {
+  void all_to_all(CollectiveTag tag, Stream stream, std::span<const DeviceSpan> give,
+                  void* take) override {
     const std::string what(tag.what);
-    answer(table_.reduce_scatter(table_.context, tag.sequence, what.c_str(), stream.handle, buffer,
-                                 dtype_to_c(dtype), elements),
-           "reduce_scatter", what);
-  }
-  void all_reduce_sum(CollectiveTag tag, double* values, std::uint64_t count) override {
-    const std::string what(tag.what);
-    answer(table_.all_reduce_sum(table_.context, tag.sequence, what.c_str(), values, count),
-           "all_reduce_sum", what);
+    pieces_.clear();
+    for (const DeviceSpan& piece : give) pieces_.push_back({piece.data, piece.size_bytes});
+    answer(table_.all_to_all(table_.context, tag.sequence, what.c_str(), stream.handle,
+                             pieces_.data(), take),
+           "all_to_all", what);
   }
   void exchange(CollectiveTag tag, std::span<const std::byte> mine,
                 std::span<std::byte> all) override {
-    if (table_.exchange == nullptr) return Collective::exchange(tag, mine, all);
     const std::string what(tag.what);
     answer(table_.exchange(table_.context, tag.sequence, what.c_str(), mine.data(), mine.size(),
                            all.data()),
            "exchange", what);
-  }
-  void barrier(CollectiveTag tag) override {
-    const std::string what(tag.what);
-    answer(table_.barrier(table_.context, tag.sequence, what.c_str()), "barrier", what);
   }
   void abort(std::string_view why) noexcept override {
     try {
@@ -59,19 +51,18 @@ class HostCollective final : public Collective {
         code, "collective, rank " + std::to_string(table_.rank) + ": " + call + " '" + what + "'");
   }
   const headrace_collective table_;
+  std::vector<headrace_piece> pieces_;  // of one call
 };
 }  // namespace
 
 std::shared_ptr<Collective> make_host_collective(const headrace_collective* from) {
-  constexpr std::size_t kFirstBytes = offsetof(headrace_collective, exchange);
-  const headrace_collective table = taken(from, headrace_collective{}, "collective", kFirstBytes);
+  const headrace_collective table = taken(from, headrace_collective{}, "collective");
   const auto needed = [](auto* function, const char* name) {
     if (function == nullptr) refuse(std::string("collective.") + name + " is NULL; it is required");
   };
   needed(table.all_gather, "all_gather");
-  needed(table.reduce_scatter, "reduce_scatter");
-  needed(table.all_reduce_sum, "all_reduce_sum");
-  needed(table.barrier, "barrier");
+  needed(table.all_to_all, "all_to_all");
+  needed(table.exchange, "exchange");
   needed(table.abort, "abort");
   if (table.world_size == 0 || table.rank >= table.world_size) {
     refuse("collective: rank " + std::to_string(table.rank) + " of world_size " +

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collective/nccl_posts.hpp"
+#include "collective/posts.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 
 #include "kernels/hash.hpp"
@@ -14,29 +15,6 @@ std::uint32_t place_in(std::span<const Post> posts, const Post* post) {
 }
 }  // namespace
 
-PostedCall posted_call(CallKind kind, CollectiveTag tag, DType dtype, std::uint64_t size) noexcept {
-  PostedCall posted;
-  posted.kind = kind;
-  posted.dtype = dtype;
-  posted.sequence = tag.sequence;
-  posted.size = size;
-  posted.what_hash = kernels::xxh3_64(std::as_bytes(std::span(tag.what)), 0);
-  posted.what_bytes =
-      static_cast<std::uint16_t>(std::min(tag.what.size(), sizeof(PostedCall::what)));
-  std::copy_n(tag.what.data(), posted.what_bytes, posted.what);
-  return posted;
-}
-
-Call call_of(const PostedCall& posted) {
-  return {posted.kind,  posted.sequence, std::string(posted.what, posted.what_bytes),
-          posted.dtype, posted.size,     nullptr};
-}
-
-bool same_call(const PostedCall& a, const PostedCall& b) noexcept {
-  return a.kind == b.kind && a.dtype == b.dtype && a.sequence == b.sequence && a.size == b.size &&
-         a.what_hash == b.what_hash;
-}
-
 std::string_view Post::text() const noexcept { return {body.data(), body_bytes}; }
 
 void Post::set_text(std::string_view text) noexcept {
@@ -44,10 +22,15 @@ void Post::set_text(std::string_view text) noexcept {
   std::copy_n(text.data(), body_bytes, body.data());
 }
 
-void QueuedCalls::add(const PostedCall& call) noexcept {
-  const std::uint64_t facts[] = {static_cast<std::uint64_t>(call.kind),
-                                 static_cast<std::uint64_t>(call.dtype), call.sequence, call.size,
-                                 call.what_hash};
+std::int64_t Post::now_ns() noexcept {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+void QueuedCalls::add(const Call& call) noexcept {
+  const std::uint64_t facts[] = {static_cast<std::uint64_t>(call.kind), call.sequence,
+                                 call.size_bytes, call.what_hash};
   hash = kernels::xxh3_64(std::as_bytes(std::span(facts)), hash);
   calls[count++ % kKept] = call;
 }
@@ -55,23 +38,24 @@ void QueuedCalls::add(const PostedCall& call) noexcept {
 const Post* first_failed(std::span<const Post> posts) noexcept {
   const Post* first = nullptr;
   for (const Post& post : posts) {
-    if (post.kind != Post::Kind::kFailed) continue;
+    if (post.kind != Post::Kind::kFailed && post.kind != Post::Kind::kEnded) continue;
     if (first == nullptr || post.failed_at_ns < first->failed_at_ns) first = &post;
   }
   return first;
 }
 
 std::optional<std::string> refusal_of(std::span<const Post> posts, std::uint32_t rank) {
-  if (const Post* const failed = first_failed(posts))
+  if (const Post* const failed = first_failed(posts)) {
+    if (failed->kind == Post::Kind::kEnded) return std::string(failed->text());
     return abort_text(place_in(posts, failed), failed->text());
+  }
   for (const Post& post : posts) {
-    if (post.kind == Post::Kind::kLeft)
-      return left_text(place_in(posts, &post), call_of(posts[rank].call));
+    if (post.kind == Post::Kind::kLeft) return left_text(place_in(posts, &post), posts[rank].call);
   }
   if (!queued_the_same(posts)) return std::nullopt;  // that difference was before this one
   for (const Post& post : posts) {
     if (!same_call(post.call, posts[0].call))
-      return mismatch_text(place_in(posts, &post), call_of(post.call), 0, call_of(posts[0].call));
+      return mismatch_text(place_in(posts, &post), post.call, 0, posts[0].call);
   }
   return std::nullopt;
 }
@@ -84,7 +68,7 @@ bool queued_the_same(std::span<const Post> posts) noexcept {
 
 std::string queued_difference(std::span<const Post> posts, std::span<const QueuedCalls> queued) {
   // A rank that had queued fewer came to this call instead.
-  const auto call_at = [&](std::size_t rank, std::uint64_t index) -> const PostedCall& {
+  const auto call_at = [&](std::size_t rank, std::uint64_t index) -> const Call& {
     return index < queued[rank].count ? queued[rank].calls[index % QueuedCalls::kKept]
                                       : posts[rank].call;
   };
@@ -99,14 +83,14 @@ std::string queued_difference(std::span<const Post> posts, std::span<const Queue
       "same calls in the same order on every rank";
   for (std::uint64_t index = begin; index < end; ++index) {
     for (std::uint32_t rank = 1; rank < posts.size(); ++rank) {
-      const PostedCall &first = call_at(0, index), &other = call_at(rank, index);
+      const Call &first = call_at(0, index), &other = call_at(rank, index);
       if (same_call(first, other)) continue;
-      return rank_text(rank) + " called " + describe(call_of(other)) + " where rank 0 called " +
-             describe(call_of(first)) + consequence;
+      return rank_text(rank) + " called " + describe(other) + " where rank 0 called " +
+             describe(first) + consequence;
     }
   }
   return "the ranks queued different calls, more than " + std::to_string(QueuedCalls::kKept) +
-         " calls before " + describe(call_of(posts[0].call)) + consequence;
+         " calls before " + describe(posts[0].call) + consequence;
 }
 
 std::string missing_ranks(std::span<const Post> posts, std::uint64_t number) {

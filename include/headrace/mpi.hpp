@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+// headrace/mpi.hpp: ranks over MPI.
+//
+//   headrace::MpiSession session;  // MPI_Init_thread, and MPI_Finalize at the end
+//   std::shared_ptr<headrace::Transport> transport =
+//       headrace::make_mpi_transport(MPI_COMM_WORLD);
+//
+// Headers only, compiled by the program with the MPI that it uses (CMake: headrace::mpi): two MPIs
+// have no common ABI, so the library contains none of this.
+//
+// A thread, headrace-mpi, makes every MPI call of a transport, and never blocks in one: a rank that
+// blocks in MPI spins a core on which another computes, and most MPIs move bytes only while someone
+// calls them. The thread polls for 50 us after anything has happened, for 20 ms while chunks are on
+// their way; then it sleeps: up to 1 ms between polls while calls are pending, up to 20 ms while
+// none is.
+//
+// Pieces above 2 KiB travel in chunks, straight between the pieces' memory. A rank sends a chunk
+// only once the other has made room for it:
+//
+//   rank 0  all_to_all: posts receives for two chunks, tells rank 1 "room for 2"
+//   rank 1  all_to_all, later: the same; has heard of the room, and sends two chunks
+//   both    a chunk has come: the next receive, "room for 3", the next chunk
+//
+// So a rank that has not made its call holds nobody's memory, and MPI never has a send to cancel.
+// Ranks tell each other their whole state, the post included, in one message of about 1 KiB. A rank
+// has one of them under way to another at most, so one that reads slowly makes nobody's queue grow.
+//
+// abort()  Cancels this rank's receives, and waits for the chunks that are on their way already. A
+//          chunk that another rank gives later comes into memory of the transport's own and is
+//          dropped, so the other's call or abort() ends as well. A rank that stands still (stopped,
+//          dead) keeps abort() waiting only if a chunk is under way to it or from it: MPI then uses
+//          the piece's memory, and nobody can make it stop. If no chunk moves for
+//          MpiOptions::stand_still, abort() says so on stderr and calls std::terminate(): it can
+//          neither return nor let the memory go. An MPI launcher then ends the job.
+// Failure  An error of MPI ends the calls as abort() does, with MPI's text. The library calls
+//          neither MPI_Abort nor MPI_Finalize. After a failure a program tells why and then calls
+//          MPI_Abort(MPI_COMM_WORLD, 1): MPI_Finalize would wait for the dead, while the launcher
+//          ends the ranks that still wait for this one.
+#pragma once
+#include <mpi.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <csignal>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "headrace/error.hpp"
+#include "headrace/mpi/traffic.hpp"
+#include "headrace/transport.hpp"
+
+namespace headrace {
+struct MpiOptions {
+  // Whether anyone else calls MPI while the transport lives: the program, or another transport. If
+  // so, MPI has to be initialised with MPI_THREAD_MULTIPLE, else MPI_THREAD_SERIALIZED does.
+  bool others_call_mpi = true;
+  // How long abort() and the destructor wait for a chunk of which nothing moves.
+  std::chrono::milliseconds stand_still = std::chrono::seconds(10);
+};
+
+// This rank's transport between the ranks of `communicator`. Blocks until all of them have called
+// it. Its destructor waits up to a second for the other ranks' threads to answer a farewell.
+// Destroy it before MPI_Finalize.
+// Throws headrace::Error
+//   kWrongState   MPI is not initialised, or has been finalised.
+//   kUnsupported  its level of threads is too low.
+//   kIo           MPI failed: the text repeats its message.
+std::shared_ptr<Transport> make_mpi_transport(MPI_Comm communicator,
+                                              const MpiOptions& options = {});
+
+// Initialises MPI, unless the program has, and finalises what it initialised after a clean end: no
+// exception is passing, and no transport of this process has ended a call in an error. Else it
+// leaves MPI as it is. Some launchers take the end of such a process for a crash and end the job;
+// MPI_Abort(MPI_COMM_WORLD, 1) ends it under all of them.
+class MpiSession {
+ public:
+  explicit MpiSession(int thread_level = MPI_THREAD_MULTIPLE);
+  ~MpiSession();
+  MpiSession(const MpiSession&) = delete;
+  MpiSession& operator=(const MpiSession&) = delete;
+
+ private:
+  bool owned_ = false;
+  int exceptions_ = std::uncaught_exceptions();
+};
+
+namespace mpi_detail {
+class TransportMpi final : public Transport {
+ public:
+  TransportMpi(const Communicators& communicators, std::uint32_t rank, std::uint32_t world_size,
+               std::chrono::milliseconds stand_still);
+  ~TransportMpi() override;
+  std::string_view name() const noexcept override { return "mpi"; }
+  std::uint32_t rank() const noexcept override { return rank_; }
+  std::uint32_t world_size() const noexcept override { return world_size_; }
+  void all_to_all(Lane lane, Stream stream, std::span<const Piece> give,
+                  std::span<const Piece> take, Done done) override;
+  void post(std::span<const std::byte> bytes) noexcept override;
+  void read_posts(std::span<Post> of_all) noexcept override { posts_.read(of_all); }
+  void abort() noexcept override;
+
+ private:
+  struct Wishes {
+    std::vector<std::pair<std::size_t, Call>> calls;
+    bool post = false, abort = false, leave = false;
+  };
+  void run();
+  bool serve_wishes();
+  void wish(const std::unique_lock<std::mutex>& locked) noexcept;
+  void pause(std::chrono::microseconds time);
+
+  Communicators communicators_;
+  const std::uint32_t rank_, world_size_;
+  Posts posts_;
+  Traffic traffic_;  // the thread's
+  std::mutex mutex_;
+  std::condition_variable wished_, over_changed_;
+  Wishes wishes_;
+  std::atomic<bool> wishing_ = false;  // there are some
+  bool over_ = false;                  // no call is pending, and a later one fails
+  bool leaving_ = false;               // the thread's
+  std::thread thread_;
+};
+
+inline TransportMpi::TransportMpi(const Communicators& communicators, std::uint32_t rank,
+                                  std::uint32_t world_size, std::chrono::milliseconds stand_still)
+    : communicators_(communicators),
+      rank_(rank),
+      world_size_(world_size),
+      posts_(world_size),
+      traffic_(communicators_, rank, world_size, stand_still, posts_) {
+  sigset_t blocked, before;  // the program's threads handle its signals
+  sigfillset(&blocked);
+  for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL}) sigdelset(&blocked, fault);
+  pthread_sigmask(SIG_SETMASK, &blocked, &before);
+  thread_ = std::thread([this] { run(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+inline TransportMpi::~TransportMpi() {
+  abort();
+  {
+    std::unique_lock lock(mutex_);
+    wishes_.leave = true;
+    wish(lock);
+  }
+  thread_.join();
+}
+
+inline void TransportMpi::wish(const std::unique_lock<std::mutex>&) noexcept {
+  wishing_ = true;
+  wished_.notify_one();
+}
+
+inline void TransportMpi::all_to_all(Lane lane, Stream, std::span<const Piece> give,
+                                     std::span<const Piece> take, Done done) {
+  Call call = {.give = {give.begin(), give.end()},
+               .take = {take.begin(), take.end()},
+               .done = done,
+               .given = {},
+               .taken = {}};
+  {
+    std::unique_lock lock(mutex_);
+    if (!over_) {
+      wishes_.calls.emplace_back(static_cast<std::size_t>(lane), std::move(call));
+      return wish(lock);
+    }
+  }
+  done.function(done.context, traffic_.error().c_str());
+}
+
+inline void TransportMpi::post(std::span<const std::byte> bytes) noexcept {
+  posts_.replace(rank_, bytes);
+  std::unique_lock lock(mutex_);
+  wishes_.post = true;
+  wish(lock);
+}
+
+inline void TransportMpi::abort() noexcept {
+  std::unique_lock lock(mutex_);
+  wishes_.abort = true;
+  wish(lock);
+  over_changed_.wait(lock, [&] { return over_; });
+}
+
+inline bool TransportMpi::serve_wishes() {
+  if (!wishing_) return false;
+  Wishes wishes;
+  {
+    const std::lock_guard lock(mutex_);
+    wishes = std::exchange(wishes_, {});
+    wishing_ = false;
+  }
+  for (auto& [lane, call] : wishes.calls) traffic_.begin(lane, std::move(call));
+  if (wishes.post) traffic_.tell_post();
+  if (wishes.abort) traffic_.close("this rank has aborted its transport");
+  leaving_ = leaving_ || wishes.leave;
+  return true;
+}
+
+// While bytes move it pays to poll for longer: in most MPIs they move only then.
+inline void TransportMpi::run() {
+  using std::chrono::microseconds;
+  constexpr microseconds kShortest(10), kLongest(1000), kLongestIdle(20'000);
+  constexpr microseconds kSpin(50), kSpinMoving(20'000);
+  constexpr microseconds kCopying(20);  // a poll that takes longer has moved bytes
+  pthread_setname_np(pthread_self(), "headrace-mpi");
+  Clock::time_point last = Clock::now();
+  microseconds next = kShortest;
+  while (!leaving_) {
+    const bool wished = serve_wishes();
+    const Clock::time_point before = Clock::now();
+    const bool any = traffic_.advance();
+    const Clock::time_point now = Clock::now();
+    if (any || wished || now - before > kCopying) {
+      last = now;
+      next = kShortest;
+    } else if (now - last < (traffic_.moving() ? kSpinMoving : kSpin)) {
+      std::this_thread::yield();
+    } else {
+      pause(next);
+      next = std::min(next * 2, traffic_.pending() ? kLongest : kLongestIdle);
+    }
+    if (!traffic_.closed()) continue;
+    const std::lock_guard lock(mutex_);
+    if (!wishes_.calls.empty() || over_) continue;
+    over_ = true;
+    over_changed_.notify_all();
+  }
+  if (traffic_.leave()) communicators_.free();
+}
+
+inline void TransportMpi::pause(std::chrono::microseconds time) {
+  std::unique_lock lock(mutex_);
+  wished_.wait_for(lock, time, [&] { return wishing_.load(); });
+}
+
+inline void require_threads(int needed, const std::string& why) {
+  int initialised = 0, finalised = 0, level = 0;
+  MPI_Initialized(&initialised);
+  MPI_Finalized(&finalised);
+  if (initialised == 0 || finalised != 0) {
+    throw Error(Code::kWrongState,
+                std::string("MPI ") +
+                    (finalised != 0 ? "has been finalised" : "is not initialised") +
+                    ", so no transport was made. Keep a headrace::MpiSession, or "
+                    "call MPI_Init_thread, for as long as the transport lives.");
+  }
+  MPI_Query_thread(&level);
+  if (level >= needed) return;
+  const auto name_of = [](int one) {
+    return std::string(one == MPI_THREAD_SINGLE       ? "MPI_THREAD_SINGLE"
+                       : one == MPI_THREAD_FUNNELED   ? "MPI_THREAD_FUNNELED"
+                       : one == MPI_THREAD_SERIALIZED ? "MPI_THREAD_SERIALIZED"
+                                                      : "MPI_THREAD_MULTIPLE");
+  };
+  throw Error(Code::kUnsupported,
+              "MPI was initialised with " + name_of(level) + ", but " + why + ", which takes " +
+                  name_of(needed) +
+                  "; no transport was made. Ask for it with "
+                  "MPI_Init_thread, or leave that to headrace::MpiSession; if it gives no more, "
+                  "this MPI was built without.");
+}
+}  // namespace mpi_detail
+
+inline std::shared_ptr<Transport> make_mpi_transport(MPI_Comm communicator,
+                                                     const MpiOptions& options) {
+  if (options.others_call_mpi) {
+    mpi_detail::require_threads(MPI_THREAD_MULTIPLE,
+                                "the thread headrace-mpi calls MPI beside the program's");
+  } else {
+    mpi_detail::require_threads(MPI_THREAD_SERIALIZED, "the thread headrace-mpi calls MPI");
+  }
+  int rank = 0, world_size = 0;
+  MPI_Comm_rank(communicator, &rank);
+  MPI_Comm_size(communicator, &world_size);
+  const mpi_detail::Communicators communicators(communicator);
+  return std::make_shared<mpi_detail::TransportMpi>(communicators, static_cast<std::uint32_t>(rank),
+                                                    static_cast<std::uint32_t>(world_size),
+                                                    options.stand_still);
+}
+
+inline MpiSession::MpiSession(int thread_level) {
+  int initialised = 0, given = 0;
+  MPI_Initialized(&initialised);
+  if (initialised != 0) return;
+  const int code = MPI_Init_thread(nullptr, nullptr, thread_level, &given);
+  if (code != MPI_SUCCESS)
+    throw Error(Code::kIo, "MPI_Init_thread: " + mpi_detail::text_of(code) +
+                               "; there are no ranks. Start the program with mpirun.");
+  owned_ = true;
+}
+
+inline MpiSession::~MpiSession() {
+  int finalised = 0;
+  MPI_Finalized(&finalised);
+  const bool clean = std::uncaught_exceptions() == exceptions_ && !mpi_detail::call_failed;
+  if (owned_ && finalised == 0 && clean) MPI_Finalize();
+}
+}  // namespace headrace

@@ -1,0 +1,495 @@
+// SPDX-License-Identifier: Apache-2.0
+// headrace/torch/c10d.hpp: a transport over a process group of torch.distributed, of Gloo.
+//
+//   auto transport = headrace::torch::make_c10d_transport(group);   // on every rank
+//
+// Each lane has a group of its own, split from the one given, and a thread that issues the sends
+// and receives of one call and waits for them. The trainer's own calls on its group pass beside
+// them.
+//
+//   all_to_all on rank 1 of 3   recv from 0, recv from 2, send to 0, send to 2; wait for all four
+//   rank 2 dies                 its connection closes, and the call ends with what torch says
+//   abort()                     wakes the wait; what is under way is dropped, and the call ends
+//
+// Posts lie in the group's store, under a key for each rank. One thread alone talks to the store: a
+// store may block for minutes when its host is lost, and then only posts stand still.
+#pragma once
+#include <torch/version.h>
+#if TORCH_VERSION_MAJOR < 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 11)
+#error "headrace/torch/c10d.hpp needs torch 2.11 or newer: it was never checked with an older one"
+#endif
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/from_blob.h>
+#include <pthread.h>
+#include <signal.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "headrace/error.hpp"
+#include "headrace/transport.hpp"
+
+namespace headrace::torch {
+namespace detail {
+using C10dWork = c10::intrusive_ptr<c10d::Work>;
+using C10dBackend = c10::intrusive_ptr<c10d::Backend>;
+using C10dStore = c10::intrusive_ptr<c10d::Store>;
+
+// torch takes no wait for endless, and at the end of one it closes every connection.
+constexpr std::chrono::milliseconds kForever = std::chrono::hours(24 * 3650);
+constexpr std::uint64_t kChunkBytes = 16 << 20;  // abort() may wait for one that is arriving
+constexpr std::chrono::milliseconds kBetweenLooks(150);
+constexpr std::chrono::seconds kForTheStore(1);   // that an end waits for it, at most
+constexpr std::chrono::seconds kForTheOthers(2);  // that the rank which serves it waits for them
+
+// torch's text without its stack trace.
+inline std::string first_line(const std::exception& error) {
+  const std::string text = error.what();
+  return text.substr(0, text.find('\n'));
+}
+
+// A thread that takes none of the program's signals.
+inline std::thread quiet_thread(const char* name, std::function<void()> body) {
+  sigset_t all, before;
+  sigfillset(&all);
+  for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS}) sigdelset(&all, fault);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const std::unique_ptr<sigset_t, void (*)(sigset_t*)> as_before(
+      &before, [](sigset_t* mask) { pthread_sigmask(SIG_SETMASK, mask, nullptr); });
+  return std::thread([name, body = std::move(body)] {
+    pthread_setname_np(pthread_self(), name);
+    body();
+  });
+}
+
+// Why no call can pass any more: the first cause counts.
+class C10dFailure {
+ public:
+  void set(const std::string& why) {
+    const std::lock_guard lock(mutex_);
+    if (why_.empty()) why_ = why;
+  }
+  std::string get() const {
+    const std::lock_guard lock(mutex_);
+    return why_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::string why_;
+};
+
+// A lane's calls, carried out one after the other by its thread.
+class C10dLane {
+ public:
+  struct Call {
+    std::vector<Transport::Piece> give, take;  // by rank
+    Transport::Done done;
+  };
+  C10dLane(C10dBackend group, const char* thread_name, C10dFailure& failure)
+      : group_(std::move(group)), failure_(failure) {
+    thread_ = quiet_thread(thread_name, [this] { run(); });
+  }
+  ~C10dLane() {
+    wake();
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    called_.notify_one();
+    thread_.join();
+  }
+  C10dLane(const C10dLane&) = delete;
+  C10dLane& operator=(const C10dLane&) = delete;
+
+  void begin(Call call) {
+    {
+      const std::lock_guard lock(mutex_);
+      calls_.push_back(std::move(call));
+    }
+    called_.notify_one();
+  }
+  // The thread looks at each part of its call: whether it has failed, or the transport has.
+  void wake() noexcept {
+    const std::lock_guard lock(mutex_);
+    if (waited_for_) waited_for_->abort();  // ends one wait of it, this one or its next
+  }
+  void wait_until_idle() noexcept {
+    std::unique_lock lock(mutex_);
+    idle_.wait(lock, [&] { return calls_.empty(); });
+  }
+
+ private:
+  void run();
+  std::string carry_out(const Call& call);
+  struct Part {  // of a call: one chunk to or from another rank
+    C10dWork work;
+    int rank;
+  };
+  void issue(const Call& call, std::vector<Part>& parts);
+  void wait_for(std::vector<Part>& parts);
+  bool ended(const C10dWork& work);
+  static bool ended_by(const Part& part, const std::function<bool(const C10dWork&)>& wait);
+  template <class Issue>
+  void in_chunks(const Transport::Piece& piece, const Issue& issue);
+
+  const C10dBackend group_;
+  C10dFailure& failure_;
+  std::mutex mutex_;
+  std::condition_variable called_, idle_;
+  std::deque<Call> calls_;  // the first is under way
+  C10dWork waited_for_;
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+inline void C10dLane::run() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    called_.wait(lock, [&] { return stopping_ || !calls_.empty(); });
+    if (calls_.empty()) return;
+    const Call& call = calls_.front();
+    lock.unlock();
+    const std::string error = carry_out(call);
+    call.done.function(call.done.context, error.empty() ? nullptr : error.c_str());
+    lock.lock();
+    calls_.pop_front();
+    if (calls_.empty()) idle_.notify_all();
+  }
+}
+
+// "" or what failed. Once it returns, torch holds nothing of the call.
+inline std::string C10dLane::carry_out(const Call& call) {
+  std::vector<Part> parts;
+  try {
+    issue(call, parts);
+    wait_for(parts);
+    return "";
+  } catch (const std::exception& error) {
+    failure_.set(first_line(error));
+    return failure_.get();
+  }
+}
+
+// A chunk's size is its tag too: were ranks to differ in it, Gloo would end the process that takes
+// less than it is given. So they wait, as for a call that was never made.
+template <class Issue>
+void C10dLane::in_chunks(const Transport::Piece& piece, const Issue& issue) {
+  for (std::uint64_t at = 0; at < piece.size_bytes; at += kChunkBytes) {
+    const std::uint64_t size = std::min(kChunkBytes, piece.size_bytes - at);
+    std::vector<at::Tensor> bytes = {at::from_blob(static_cast<std::byte*>(piece.data) + at,
+                                                   {static_cast<std::int64_t>(size)}, at::kByte)};
+    issue(bytes, static_cast<int>(size));
+  }
+}
+
+inline void C10dLane::issue(const Call& call, std::vector<Part>& parts) {
+  const int own = group_->getRank(), world = group_->getSize();
+  if (const std::string why = failure_.get(); !why.empty()) throw std::runtime_error(why);
+  for (int r = 0; r < world; ++r) {
+    if (r == own) continue;
+    in_chunks(call.take[r], [&](auto& bytes, int tag) {
+      parts.push_back({group_->recv(bytes, r, tag), r});
+    });
+  }
+  for (int r = 0; r < world; ++r) {
+    if (r == own) continue;
+    in_chunks(call.give[r], [&](auto& bytes, int tag) {
+      parts.push_back({group_->send(bytes, r, tag), r});
+    });
+  }
+}
+
+// Says of an error which rank's connection it is.
+inline bool C10dLane::ended_by(const Part& part,
+                               const std::function<bool(const C10dWork&)>& wait) try {
+  return wait(part.work);
+} catch (const std::exception& error) {
+  throw std::runtime_error("with rank " + std::to_string(part.rank) + ": " + first_line(error));
+}
+
+inline void C10dLane::wait_for(std::vector<Part>& parts) {
+  // From the back, receives first: sends are over by then, and cost no wait of their own.
+  std::ranges::reverse(parts);
+  while (!parts.empty()) {
+    if (ended_by(parts.back(), [this](const C10dWork& work) { return ended(work); })) {
+      parts.pop_back();
+      continue;
+    }
+    if (const std::string why = failure_.get(); !why.empty()) throw std::runtime_error(why);
+    // Woken to look whether another has failed, which the one waited for would not show.
+    std::erase_if(parts, [](const Part& part) {
+      return ended_by(part, [](const C10dWork& work) {
+        work->abort();  // so that wait() returns at once
+        return work->wait(kForever);
+      });
+    });
+  }
+}
+
+// False: woken before its end.
+inline bool C10dLane::ended(const C10dWork& work) {
+  {
+    const std::lock_guard lock(mutex_);
+    waited_for_ = work;
+  }
+  const std::unique_ptr<C10dLane, void (*)(C10dLane*)> over(this, [](C10dLane* lane) {
+    const std::lock_guard lock(lane->mutex_);
+    lane->waited_for_.reset();
+  });
+  if (!failure_.get().empty()) return false;  // woken too early to wait
+  return work->wait(kForever);
+}
+
+// The posts of all ranks, in a store of which the thread has a connection of its own. Shared with
+// the thread, which an end leaves behind where the store does not answer.
+class C10dPosts : public std::enable_shared_from_this<C10dPosts> {
+ public:
+  enum class Store { kOfOthers, kServedHere };
+  C10dPosts(C10dStore store, Store kind, std::uint32_t rank, std::uint32_t world_size)
+      : store_(std::move(store)), kind_(kind), rank_(rank), posts_(world_size) {
+    for (std::uint32_t r = 0; r < world_size; ++r) keys_.push_back("post/" + std::to_string(r));
+    write(posts_[rank_]);  // so that no other waits for it
+  }
+  // look() runs a few times a second until stop().
+  void start(std::function<void()> look) {
+    look_ = std::move(look);
+    thread_ = quiet_thread("headrace-posts", [self = shared_from_this()] { self->run(); });
+  }
+  enum class End { kAtOnce, kTogether };  // whether other ranks are expected to end too
+  void stop(End end) noexcept {
+    std::unique_lock lock(mutex_);
+    stopping_ = true;
+    waits_ = end == End::kTogether && kind_ == Store::kServedHere;
+    changed_.notify_all();
+    const auto most = waits_ ? kForTheStore + kForTheOthers : kForTheStore;
+    const bool over = ended_.wait_for(lock, most, [&] { return over_; });
+    lock.unlock();
+    if (!thread_.joinable()) return;
+    if (over) return thread_.join();
+    thread_.detach();
+  }
+  void post(std::span<const std::byte> bytes) noexcept {
+    const std::lock_guard lock(mutex_);
+    Transport::Post& own = posts_[rank_];
+    ++own.number;
+    own.size_bytes = static_cast<std::uint32_t>(std::min(bytes.size(), own.bytes.size()));
+    std::copy_n(bytes.data(), own.size_bytes, own.bytes.data());
+    changed_.notify_all();
+  }
+  void read(std::span<Transport::Post> of_all) noexcept {
+    const std::lock_guard lock(mutex_);
+    std::ranges::copy(posts_, of_all.begin());
+  }
+
+ private:
+  void run() noexcept;
+  void exchange(const Transport::Post& own, std::uint64_t& written,
+                std::vector<Transport::Post>& of_others);
+  void leave();
+  void write(const Transport::Post& post);
+  static void parse(const std::vector<std::uint8_t>& value, Transport::Post& post);
+
+  C10dStore store_;
+  const Store kind_;
+  const std::uint32_t rank_;
+  std::vector<std::string> keys_;  // by rank
+  std::function<void()> look_;
+  std::mutex mutex_;
+  std::condition_variable changed_, ended_;
+  std::vector<Transport::Post> posts_;
+  bool stopping_ = false, waits_ = false, over_ = false;
+  std::thread thread_;
+};
+
+inline void C10dPosts::run() noexcept {
+  std::uint64_t written = 0;  // the number of this rank's post in the store
+  std::unique_lock lock(mutex_);
+  while (!stopping_ || (store_ && written != posts_[rank_].number)) {
+    if (!stopping_) look_();
+    std::vector<Transport::Post> posts = posts_;
+    lock.unlock();
+    try {
+      if (store_) exchange(posts[rank_], written, posts);
+    } catch (...) {  // a store that is lost stays so, and says so on stderr at each call
+      store_.reset();
+    }
+    lock.lock();
+    for (std::uint32_t r = 0; r < posts.size(); ++r) {
+      if (r != rank_) posts_[r] = posts[r];
+    }
+    changed_.wait_for(lock, kBetweenLooks,
+                      [&] { return stopping_ || (store_ && written != posts_[rank_].number); });
+  }
+  lock.unlock();
+  try {
+    if (store_) leave();
+  } catch (...) {  // lost: nothing is left to do
+  }
+  lock.lock();
+  over_ = true;
+  ended_.notify_all();
+}
+
+// The rank that serves the store goes last: what the others call it for would fail.
+inline void C10dPosts::leave() {
+  using Clock = std::chrono::steady_clock;
+  const auto world_size = static_cast<std::int64_t>(keys_.size());
+  const Clock::time_point end = Clock::now() + kForTheOthers;
+  store_->add("left", 1);
+  while (waits_ && store_->add("left", 0) < world_size && Clock::now() < end)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+}
+
+inline void C10dPosts::exchange(const Transport::Post& own, std::uint64_t& written,
+                                std::vector<Transport::Post>& posts) {
+  if (written != own.number) write(own);
+  written = own.number;
+  // get() waits for a key that is not there.
+  if (posts.size() < 2 || !store_->check(keys_)) return;
+  const auto values = store_->multiGet(keys_);
+  for (std::uint32_t r = 0; r < values.size() && r < posts.size(); ++r) parse(values[r], posts[r]);
+}
+
+// The number, 8 bytes, and the bytes.
+inline void C10dPosts::write(const Transport::Post& post) {
+  std::vector<std::uint8_t> value(sizeof(post.number) + post.size_bytes);
+  std::memcpy(value.data(), &post.number, sizeof(post.number));
+  if (post.size_bytes > 0)
+    std::memcpy(value.data() + sizeof(post.number), post.bytes.data(), post.size_bytes);
+  store_->set(keys_[rank_], value);
+}
+
+inline void C10dPosts::parse(const std::vector<std::uint8_t>& value, Transport::Post& post) {
+  if (value.size() < sizeof(post.number)) return;
+  const std::size_t size = value.size() - sizeof(post.number);
+  if (size > post.bytes.size()) return;
+  std::memcpy(&post.number, value.data(), sizeof(post.number));
+  if (size > 0) std::memcpy(post.bytes.data(), value.data() + sizeof(post.number), size);
+  post.size_bytes = static_cast<std::uint32_t>(size);
+}
+
+class C10dTransport final : public Transport {
+ public:
+  // lanes: a group for each, of the same ranks.
+  C10dTransport(const std::array<C10dBackend, kLanes>& lanes, std::shared_ptr<C10dPosts> posts)
+      : rank_(static_cast<std::uint32_t>(lanes[0]->getRank())),
+        world_size_(static_cast<std::uint32_t>(lanes[0]->getSize())),
+        posts_(std::move(posts)) {
+    constexpr std::array<const char*, kLanes> kThreads = {"headrace-gather", "headrace-reduce",
+                                                          "headrace-talk"};
+    for (std::size_t lane = 0; lane < kLanes; ++lane)
+      lanes_[lane] = std::make_unique<C10dLane>(lanes[lane], kThreads[lane], failure_);
+    posts_->start([this] {
+      for (const auto& lane : lanes_) lane->wake();
+    });
+  }
+  ~C10dTransport() override {
+    const bool failed = !failure_.get().empty();
+    abort();
+    posts_->stop(failed ? C10dPosts::End::kAtOnce : C10dPosts::End::kTogether);
+  }
+  std::string_view name() const noexcept override { return "gloo"; }
+  std::uint32_t rank() const noexcept override { return rank_; }
+  std::uint32_t world_size() const noexcept override { return world_size_; }
+  void all_to_all(Lane lane, Stream, std::span<const Piece> give, std::span<const Piece> take,
+                  Done done) override {
+    lanes_[static_cast<std::size_t>(lane)]->begin(
+        {{give.begin(), give.end()}, {take.begin(), take.end()}, done});
+  }
+  void post(std::span<const std::byte> bytes) noexcept override { posts_->post(bytes); }
+  void read_posts(std::span<Post> of_all) noexcept override { posts_->read(of_all); }
+  void abort() noexcept override {
+    failure_.set("this rank has aborted its transport");
+    for (const auto& lane : lanes_) lane->wake();
+    for (const auto& lane : lanes_) lane->wait_until_idle();
+  }
+
+ private:
+  const std::uint32_t rank_, world_size_;
+  C10dFailure failure_;
+  std::shared_ptr<C10dPosts> posts_;
+  std::array<std::unique_ptr<C10dLane>, kLanes> lanes_;
+};
+// The transport over groups that make_lane(store of its own) makes.
+inline std::shared_ptr<Transport> make_c10d(
+    const C10dStore& store, C10dPosts::Store kind, int rank, int world_size,
+    const std::function<C10dBackend(const C10dStore& store)>& make_lane) try {
+  const auto within = [](const std::string& name, const C10dStore& of) {
+    return c10::make_intrusive<c10d::PrefixStore>("headrace/" + name, of);
+  };
+  // This rank's n-th over this store.
+  const std::string n = std::to_string(store->add("headrace/made/" + std::to_string(rank), 1));
+  auto posts =
+      std::make_shared<C10dPosts>(within(n, store->clone()), kind, static_cast<std::uint32_t>(rank),
+                                  static_cast<std::uint32_t>(world_size));
+  std::array<C10dBackend, kLanes> lanes;
+  for (std::size_t lane = 0; lane < kLanes; ++lane)
+    lanes[lane] = make_lane(within(n + "/lane/" + std::to_string(lane), store));
+  return std::make_shared<C10dTransport>(lanes, std::move(posts));
+} catch (const std::system_error& error) {
+  throw Error(Code::kUnsupported,
+              "no thread could be started: " + first_line(error) +
+                  "; no transport was made; raise the limit on tasks (ulimit -u, pids.max)",
+              error.code().value());
+} catch (const std::exception& error) {
+  throw Error(Code::kPeerLost, "the ranks did not connect: " + first_line(error) +
+                                   "; no transport was made; see what the other ranks say");
+}
+}  // namespace detail
+
+// Collective. Every rank of `group` makes as many transports over `store`, in the same order.
+//
+//   group   of Gloo: pieces lie in host memory, and what waits can be woken.
+//   store   of the same ranks; the transport opens a connection of its own to it.
+//
+// The store has to outlive the transports of all ranks: without it, posts stand still.
+// Throws headrace::Error with code
+//   kUnsupported  a group of another backend.
+//   kPeerLost     the ranks did not connect within the group's timeout.
+inline std::shared_ptr<Transport> make_c10d_transport(
+    const c10::intrusive_ptr<c10d::Backend>& group, const c10::intrusive_ptr<c10d::Store>& store) {
+  if (const std::string backend = group->getBackendName(); backend != "gloo") {
+    throw Error(Code::kUnsupported,
+                "the process group's backend is '" + backend +
+                    "', whose waiting calls Headrace cannot end; no transport was made; make a "
+                    "group with torch.distributed.new_group(backend=\"gloo\") and give that");
+  }
+  std::vector<int> ranks(static_cast<std::size_t>(group->getSize()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return detail::make_c10d(store, detail::C10dPosts::Store::kOfOthers, group->getRank(),
+                           group->getSize(), [&](const auto& of_lane) {
+                             return group->split(of_lane, ranks, group->getBackendOptions());
+                           });
+}
+
+// Over a group of torch.distributed's, whose part for tensors in host memory is of Gloo.
+inline std::shared_ptr<Transport> make_c10d_transport(
+    const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+  return make_c10d_transport(group->getBackend(c10::DeviceType::CPU), group->getStore());
+}
+}  // namespace headrace::torch

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+// collective_over_transport.cpp: the collective that make_collective() makes: whose turn it is,
+// what is compared, and the way of a device's bytes to the transport. What ends a call that is not
+// carried out is in peer_watch.hpp.
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/units.hpp"
+#include "collective/peer_watch.hpp"
+#include "collective/staging.hpp"
+#include "headrace/error.hpp"
+
+namespace headrace::collective {
+namespace {
+using Piece = Transport::Piece;
+
+// Waits for one call of a transport.
+class CallEnd {
+ public:
+  Transport::Done done() noexcept {
+    return {[](void* context, const char* error) noexcept {
+              static_cast<CallEnd*>(context)->end(error);
+            },
+            this};
+  }
+  // The transport's error, or "".
+  std::string wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return ended_; });
+    return std::move(error_);
+  }
+
+ private:
+  void end(const char* error) noexcept {
+    const std::lock_guard lock(mutex_);
+    ended_ = true;
+    if (error != nullptr) error_ = *error == 0 ? "no reason given" : error;
+    changed_.notify_all();
+  }
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool ended_ = false;
+  std::string error_;
+};
+
+const CollectiveOptions& checked(const CollectiveOptions& options) {
+  const auto refuse = [](const char* cause) {
+    throw Error(Code::kInvalidArgument,
+                std::string("make_collective: ") + cause + "; no collective was made");
+  };
+  if (options.transport == nullptr) refuse("CollectiveOptions::transport is null");
+  if (options.deadline <= std::chrono::milliseconds(0))
+    refuse("a deadline of 0 would end every call: leave it out for ten minutes");
+  return options;
+}
+
+class CollectiveOverTransport final : public Collective {
+ public:
+  explicit CollectiveOverTransport(const CollectiveOptions& options)
+      : transport_(checked(options).transport),
+        device_(options.device),
+        rank_(transport_->rank()),
+        world_size_(transport_->world_size()),
+        staging_(device_, staging_bytes(options)),
+        posts_(world_size_),
+        watch_(options) {}
+
+  std::uint32_t rank() const noexcept override { return rank_; }
+  std::uint32_t world_size() const noexcept override { return world_size_; }
+  void all_gather(CollectiveTag tag, Stream stream, DeviceSpan whole) override;
+  void all_to_all(CollectiveTag tag, Stream stream, std::span<const DeviceSpan> give,
+                  void* take) override;
+  void exchange(CollectiveTag tag, std::span<const std::byte> mine,
+                std::span<std::byte> all) override;
+  void abort(std::string_view why) noexcept override { watch_.abort(why); }
+
+ private:
+  static std::uint64_t staging_bytes(const CollectiveOptions& options);
+  bool staged() const { return staging_.part_bytes(1) > 0; }
+  // One call of the transport: begin(done) makes it.
+  template <class Begin>
+  void pass(const Begin& begin);
+  void gather_pieces(std::uint64_t piece_bytes, std::byte* first, Stream stream);
+  void gather_staged(std::uint64_t piece_bytes, std::byte* first, Stream stream);
+  void exchange_staged(std::span<const DeviceSpan> give, std::byte* take, Stream stream);
+  void gather_messages(Lane lane, std::span<const std::byte> mine, std::byte* all);
+  void compare(Post& mine);
+
+  const std::shared_ptr<Transport> transport_;
+  const std::shared_ptr<Device> device_;
+  const std::uint32_t rank_, world_size_;
+  Staging staging_;
+  std::vector<Post> posts_;  // of one exchange
+  std::vector<Piece> give_, take_;
+  QueuedCalls queued_;
+  PeerWatch watch_;
+};
+
+std::uint64_t CollectiveOverTransport::staging_bytes(const CollectiveOptions& options) {
+  if (options.device == nullptr || options.transport->reaches(*options.device)) return 0;
+  const std::uint64_t least = std::uint64_t{8192} * options.transport->world_size();
+  if (options.staging_bytes >= least) return options.staging_bytes;
+  throw Error(Code::kInvalidArgument,
+              "make_collective: staging_bytes is " + std::to_string(options.staging_bytes) +
+                  ", and " + std::to_string(options.transport->world_size()) +
+                  " ranks need at least " + std::to_string(least) + "; no collective was made");
+}
+
+template <class Begin>
+void CollectiveOverTransport::pass(const Begin& begin) {
+  CallEnd end;
+  begin(end.done());
+  const std::string error = end.wait();
+  if (!error.empty()) watch_.fail(error);
+}
+
+void CollectiveOverTransport::gather_pieces(std::uint64_t piece_bytes, std::byte* first,
+                                            Stream stream) {
+  take_.clear();
+  for (std::uint32_t r = 0; r < world_size_; ++r)
+    take_.push_back({first + r * piece_bytes, piece_bytes});
+  pass([&](Transport::Done done) { transport_->all_gather(Lane::kGather, stream, take_, done); });
+}
+
+// In rounds, as large as the staging memory allows: the same number on every rank.
+void CollectiveOverTransport::gather_staged(std::uint64_t piece_bytes, std::byte* first,
+                                            Stream stream) {
+  const std::uint64_t part = staging_.part_bytes(world_size_);
+  for (std::uint64_t at = 0; at < piece_bytes; at += part) {
+    const std::uint64_t size = std::min(part, piece_bytes - at);
+    device_->copy(stream, staging_.part(rank_, world_size_), first + rank_ * piece_bytes + at,
+                  size);
+    device_->synchronize(stream);
+    take_.clear();
+    for (std::uint32_t r = 0; r < world_size_; ++r)
+      take_.push_back({staging_.part(r, world_size_), size});
+    pass([&](Transport::Done done) { transport_->all_gather(Lane::kGather, {}, take_, done); });
+    for (std::uint32_t r = 0; r < world_size_; ++r) {
+      if (r != rank_)
+        device_->copy(stream, first + r * piece_bytes + at, staging_.part(r, world_size_), size);
+    }
+    device_->synchronize(stream);
+  }
+}
+
+void CollectiveOverTransport::all_gather(CollectiveTag tag, Stream stream, DeviceSpan whole) {
+  check_divides(tag, whole.size_bytes, world_size_);
+  const Call call = make_call(CallKind::kAllGather, tag, whole.size_bytes);
+  queued_.add(call);
+  watch_.begin(call, queued_);
+  const std::uint64_t piece_bytes = whole.size_bytes / world_size_;
+  auto* const first = static_cast<std::byte*>(whole.data);
+  if (piece_bytes > 0 && world_size_ > 1) {
+    if (staged()) {
+      gather_staged(piece_bytes, first, stream);
+    } else {
+      if (device_ != nullptr) device_->synchronize(stream);
+      gather_pieces(piece_bytes, first, stream);
+    }
+  }
+  watch_.end();
+}
+
+void CollectiveOverTransport::exchange_staged(std::span<const DeviceSpan> give, std::byte* take,
+                                              Stream stream) {
+  const std::uint32_t parts = 2 * world_size_;
+  const std::uint64_t part = staging_.part_bytes(parts);
+  std::uint64_t largest = 0;
+  for (const DeviceSpan& piece : give) largest = std::max<std::uint64_t>(largest, piece.size_bytes);
+  const auto chunk = [&](std::uint64_t piece, std::uint64_t at) {
+    return at < piece ? std::min(part, piece - at) : 0;
+  };
+  const std::uint64_t own = give[rank_].size_bytes;
+  for (std::uint64_t at = 0; at < largest; at += part) {
+    give_.assign(world_size_, {});
+    take_.assign(world_size_, {});
+    for (std::uint32_t r = 0; r < world_size_; ++r) {
+      if (r == rank_) continue;
+      give_[r] = {staging_.part(r, parts), chunk(give[r].size_bytes, at)};
+      take_[r] = {staging_.part(world_size_ + r, parts), chunk(own, at)};
+      if (give_[r].size_bytes > 0)
+        device_->copy(stream, give_[r].data, static_cast<std::byte*>(give[r].data) + at,
+                      give_[r].size_bytes);
+    }
+    device_->synchronize(stream);
+    pass([&](Transport::Done done) {
+      transport_->all_to_all(Lane::kReduce, {}, give_, take_, done);
+    });
+    std::byte* to = take;
+    for (std::uint32_t r = 0; r < world_size_; ++r) {
+      if (r == rank_) continue;
+      if (take_[r].size_bytes > 0)
+        device_->copy(stream, to + at, take_[r].data, take_[r].size_bytes);
+      to += own;
+    }
+    device_->synchronize(stream);
+  }
+}
+
+void CollectiveOverTransport::all_to_all(CollectiveTag tag, Stream stream,
+                                         std::span<const DeviceSpan> give, void* take) {
+  std::uint64_t whole = 0;
+  for (const DeviceSpan& piece : give) whole += piece.size_bytes;
+  const Call call = make_call(CallKind::kAllToAll, tag, whole);
+  queued_.add(call);
+  watch_.begin(call, queued_);
+  if (whole > 0 && world_size_ > 1) {
+    if (staged()) {
+      exchange_staged(give, static_cast<std::byte*>(take), stream);
+    } else {
+      if (device_ != nullptr) device_->synchronize(stream);
+      const std::uint64_t own = give[rank_].size_bytes;
+      auto* to = static_cast<std::byte*>(take);
+      give_.clear();
+      take_.clear();
+      for (std::uint32_t r = 0; r < world_size_; ++r) {
+        give_.push_back({give[r].data, give[r].size_bytes});
+        take_.push_back(r == rank_ ? Piece{} : Piece{to, own});
+        if (r != rank_) to += own;
+      }
+      pass([&](Transport::Done done) {
+        transport_->all_to_all(Lane::kReduce, stream, give_, take_, done);
+      });
+    }
+  }
+  watch_.end();
+}
+
+// `all` is world_size times as large as `mine`, which may lie in its place there already.
+void CollectiveOverTransport::gather_messages(Lane lane, std::span<const std::byte> mine,
+                                              std::byte* all) {
+  if (all + rank_ * mine.size() != mine.data())
+    std::copy(mine.begin(), mine.end(), all + rank_ * mine.size());
+  take_.clear();
+  for (std::uint32_t r = 0; r < world_size_; ++r)
+    take_.push_back({all + r * mine.size(), mine.size()});
+  pass([&](Transport::Done done) { transport_->all_gather(lane, {}, take_, done); });
+}
+
+// Ends where all ranks are in this call, and made the same ones before it.
+void CollectiveOverTransport::compare(Post& mine) {
+  gather_messages(Lane::kTalk, std::as_bytes(std::span(&mine, 1)),
+                  reinterpret_cast<std::byte*>(posts_.data()));
+  if (const auto why = refusal_of(posts_, rank_)) watch_.refuse(*why);
+  if (queued_the_same(posts_)) return;
+  std::vector<QueuedCalls> queued(world_size_);
+  gather_messages(Lane::kTalk, std::as_bytes(std::span(&queued_, 1)),
+                  reinterpret_cast<std::byte*>(queued.data()));
+  watch_.refuse(queued_difference(posts_, queued));
+}
+
+// Short messages come with what is compared.
+void CollectiveOverTransport::exchange(CollectiveTag tag, std::span<const std::byte> mine,
+                                       std::span<std::byte> all) {
+  const Call call = make_call(CallKind::kExchange, tag, mine.size());
+  watch_.begin(call, queued_);
+  Post post;
+  post.number = watch_.calls();
+  post.call = call;
+  post.queued = queued_.count;
+  post.queued_hash = queued_.hash;
+  const bool is_short = mine.size() <= post.body.size();
+  if (is_short && !mine.empty()) std::memcpy(post.body.data(), mine.data(), mine.size());
+  compare(post);
+  if (!is_short) {
+    gather_messages(Lane::kTalk, mine, all.data());
+  } else if (!mine.empty()) {
+    for (std::uint32_t r = 0; r < world_size_; ++r)
+      std::memcpy(&all[r * mine.size()], posts_[r].body.data(), mine.size());
+  }
+  watch_.end();
+}
+}  // namespace
+}  // namespace headrace::collective
+
+namespace headrace {
+std::shared_ptr<Collective> make_collective(const CollectiveOptions& options) {
+  return std::make_shared<collective::CollectiveOverTransport>(options);
+}
+}  // namespace headrace

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// peer_watch.hpp: what the other ranks do while this one waits for them, and why a call ends that
+// will not be carried out.
+//
+// A thread reads the ranks' posts where a call takes long, and posts this rank's own. Rank 1's
+// drive fails while rank 0 waits in call 12:
+//
+//   rank 1, any thread   abort("EIO"): posts { 12, kFailed, "EIO" }, and ends its own calls
+//   rank 0, its watch    has waited 50 ms: posts { 12, kCall, all_gather 'gather of h.3' }
+//   rank 0, its watch    reads rank 1's post 50 ms later: "rank 1 gave up: EIO; ...". Posts
+//                        { 12, kEnded, that text }, reads the posts once more, and takes the text
+//                        of the first that ended, so that all ranks say the same. Then it ends the
+//                        transport's calls, and rank 0's call throws the text
+//
+// Had rank 1 died without a word, the transport would have ended rank 0's call with an error. Then
+// rank 0 looks for 1.5 seconds whose posts have stopped: every rank posts three times a second.
+#pragma once
+#include <array>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "collective/posts.hpp"
+#include "headrace/transport.hpp"
+
+namespace headrace::collective {
+// Threads: begin(), end() and fail() come from the thread that makes calls; abort() from any.
+class PeerWatch {
+ public:
+  explicit PeerWatch(const CollectiveOptions& options);
+  // Posts that this rank has left.
+  ~PeerWatch();
+
+  // This rank makes its next call. Throws kPeerLost once the ranks' work has ended.
+  void begin(const Call& call, const QueuedCalls& queued);
+  void end() noexcept;
+  std::uint64_t calls() const noexcept { return calls_; }
+  // The call has ended in an error of the transport. Throws kPeerLost with its cause.
+  [[noreturn]] void fail(std::string_view transport_error);
+  // Every rank knows `why` no rank can go on, or will find it here. Throws kPeerLost.
+  [[noreturn]] void refuse(const std::string& why);
+  void abort(std::string_view why) noexcept;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Life {  // of another rank
+    std::uint64_t posts = 0;
+    Clock::time_point since;  // it has posted no more
+  };
+
+  void run();
+  void look(std::unique_lock<std::mutex>& lock);
+  void read_posts();
+  Post own_post() const;
+  void say(const Post& post) noexcept;
+  std::optional<std::string> verdict() const;
+  std::string late_ranks() const;
+  void warn_of_late_ranks(std::unique_lock<std::mutex>& lock);
+  std::string silent_ranks() const;
+  void start_to_end(std::string why, Post::Kind kind);
+  void end_for_all(std::unique_lock<std::mutex>& lock);
+  [[noreturn]] void throw_why(std::unique_lock<std::mutex>& lock);
+
+  const std::shared_ptr<Transport> transport_;
+  const std::chrono::milliseconds deadline_;
+  const std::function<void(const std::string&)> warn_;
+  std::mutex mutex_;  // all that follows; not held in the transport's abort() or in warn_
+  std::condition_variable changed_;
+  std::uint64_t calls_ = 0;
+  std::optional<Call> call_;  // that this rank is in
+  Clock::time_point since_;
+  bool warned_ = false;
+  std::uint64_t queued_ = 0, queued_hash_ = 0;
+  std::optional<Post> last_words_;  // this rank goes on no more, and has said so
+  std::optional<std::string> why_;  // no rank goes on
+  std::vector<Transport::Post> raw_;
+  std::vector<Post> posts_;  // as far as known; an empty one: none yet
+  std::vector<Life> lives_;
+  bool closing_ = false;
+  std::thread thread_;
+};
+}  // namespace headrace::collective

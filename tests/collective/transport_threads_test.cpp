@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <exception>
+#include <thread>
+
+#include "collective/transport_conformance.hpp"
+
+namespace headrace::collective {
+namespace {
+// Runs `body` on a thread per rank; the first error, or "".
+template <class Body>
+std::string on_threads(std::uint32_t world_size, const Body& body) {
+  auto transports = make_thread_transports(world_size);
+  std::vector<std::string> errors(world_size);
+  std::vector<std::thread> threads;
+  for (std::uint32_t r = 0; r < world_size; ++r) {
+    threads.emplace_back([&, r] {
+      try {
+        body(*transports[r]);
+      } catch (const std::exception& error) {
+        errors[r] = "rank " + std::to_string(r) + ": " + error.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::string& error : errors) {
+    if (!error.empty()) return error;
+  }
+  return "";
+}
+
+class TransportThreads : public testing::TestWithParam<TransportCase> {};
+
+TEST_P(TransportThreads, AsEveryTransport) {
+  for (const std::uint32_t world_size : {1u, 2u, 3u, 4u}) {
+    for (int round = 0; round < 5; ++round)
+      EXPECT_EQ(on_threads(world_size, GetParam().run), "") << world_size << " ranks";
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Conformance, TransportThreads, testing::ValuesIn(kTransportCases),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(TransportThreads, KnowsItsRanks) {
+  const auto transports = make_thread_transports(3);
+  ASSERT_EQ(transports.size(), 3u);
+  for (std::uint32_t r = 0; r < 3; ++r) {
+    EXPECT_EQ(transports[r]->rank(), r);
+    EXPECT_EQ(transports[r]->world_size(), 3u);
+    EXPECT_EQ(transports[r]->name(), "threads");
+  }
+}
+
+TEST(TransportThreads, NamesPiecesOfDifferentSizes) {
+  const std::string error = on_threads(2, [](Transport& transport) {
+    PieceExchange pieces(transport, 1, [&](std::uint32_t, std::uint32_t) {
+      return transport.rank() == 0 ? 8u : 16u;
+    });
+    pieces.start(transport, Lane::kReduce);
+    const std::string text = pieces.end().error();
+    const std::string expected = transport.rank() == 0
+                                     ? "rank 1 gives 16 bytes where rank 0 takes 8"
+                                     : "rank 0 gives 8 bytes where rank 1 takes 16";
+    require(text == expected, text);
+  });
+  EXPECT_EQ(error, "");
+}
+
+// An abort while others copy out of this rank's memory waits for them.
+TEST(TransportThreads, FreesNoMemoryThatIsRead) {
+  for (int round = 0; round < 200; ++round) {
+    const std::string error = on_threads(3, [](Transport& transport) {
+      {
+        PieceExchange pieces(transport, 1, [](std::uint32_t, std::uint32_t) { return 20'000u; });
+        pieces.start(transport, Lane::kGather);
+        if (transport.rank() == 2) transport.abort();
+        if (transport.rank() == 2)
+          pieces.end().error();
+        else if (!pieces.end().within(std::chrono::milliseconds(1)))
+          transport.abort();
+        pieces.end().error();
+      }
+    });
+    EXPECT_EQ(error, "");
+  }
+}
+}  // namespace
+}  // namespace headrace::collective

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "world.hpp"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "failures.hpp"
+#include "kernels/hash.hpp"
+
+namespace train_gpt {
+using headrace::Code;
+
+World::World(const headrace::Launch& launch, Join join, const Options& options) {
+  if (launch.kind == headrace::Launch::Kind::kNone) return;
+  if (options.plain) {
+    fail(Code::kInvalidArgument,
+         "--plain trains in one process, and " + launch.launcher +
+             " started several ranks; the run was not started. Start one, or leave --plain out.");
+  }
+  rank_ = launch.rank;
+  headrace::CollectiveOptions ranks{.transport = join(launch)};
+  rank_ = ranks.transport->rank();
+  size_ = ranks.transport->world_size();
+  words_ = std::to_string(size_) + (size_ == 1 ? " rank by " : " ranks by ") + launch.launcher +
+           ", over " + std::string(ranks.transport->name());
+  ranks.deadline = std::chrono::seconds(options.rank_deadline_seconds);
+  ranks.warn = [speaker = prefix()](const std::string& line) {
+    std::fprintf(stderr, "train_gpt: %swarning: %s\n", speaker.c_str(), line.c_str());
+  };
+  collective_ = headrace::make_collective(ranks);
+}
+
+std::string World::prefix() const {
+  return speaks() ? "" : "[rank " + std::to_string(rank_) + "] ";
+}
+
+std::string World::words() const { return words_; }
+
+std::vector<double> World::in_order(const std::string& what, std::span<const double> mine) {
+  std::vector<double> all(mine.begin(), mine.end());
+  if (!collective_) return all;
+  all.resize(mine.size() * size_);
+  collective_->exchange(next(what), std::as_bytes(mine), std::as_writable_bytes(std::span(all)));
+  std::vector<double> ordered;
+  for (std::size_t a = 0; a < mine.size(); ++a) {
+    for (std::uint32_t r = 0; r < size_; ++r) ordered.push_back(all[r * mine.size() + a]);
+  }
+  return ordered;
+}
+
+std::vector<double> World::of_all(const std::string& what, double mine) {
+  return in_order(what, std::span(&mine, 1));
+}
+
+void World::join(const std::string& what, std::span<std::byte> bytes) {
+  if (!collective_) return;
+  constexpr std::size_t kPart = 1 << 20;
+  std::vector<std::byte> all;
+  for (std::size_t at = 0; at < bytes.size(); at += kPart) {
+    const auto part = bytes.subspan(at, std::min(kPart, bytes.size() - at));
+    all.resize(part.size() * size_);
+    collective_->exchange(next(what), part, all);
+    for (std::uint32_t r = 0; r < size_; ++r) {
+      if (r == rank_) continue;
+      for (std::size_t i = 0; i < part.size(); ++i) part[i] |= all[r * part.size() + i];
+    }
+  }
+}
+
+void World::compare(const std::string& facts) {
+  if (!collective_) return;
+  const std::uint64_t mine = headrace::kernels::xxh3_64(std::as_bytes(std::span(facts)), 0);
+  std::vector<std::uint64_t> all(size_);
+  collective_->exchange(next("options"), std::as_bytes(std::span(&mine, 1)),
+                        std::as_writable_bytes(std::span(all)));
+  for (std::uint32_t r = 1; r < size_; ++r) {
+    if (all[r] == all[0]) continue;
+    fail(Code::kInvalidArgument,
+         "rank " + std::to_string(r) +
+             " was started with other options or another text than rank "
+             "0; no rank was started. Give every rank the same line; here it is: " +
+             facts);
+  }
+}
+
+void World::abort(const std::string& why) noexcept {
+  if (collective_) collective_->abort(why);
+}
+}  // namespace train_gpt
