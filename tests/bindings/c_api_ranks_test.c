@@ -39,7 +39,7 @@ static headrace_code two_all_to_all(void* context, uint64_t sequence, const char
   const struct seat* seat = (const struct seat*)context;
   const headrace_piece* other = (const headrace_piece*)other_of(seat, (void*)give);
   (void)sequence, (void)what, (void)stream;
-  if (other[seat->rank].size_bytes != give[seat->rank].size_bytes) return HEADRACE_INTERNAL;
+  if (other[seat->rank].size_bytes != give[seat->rank].size_bytes) return HEADRACE_UNSUPPORTED;
   if (give[seat->rank].size_bytes > 0)
     memcpy(take, other[seat->rank].data, other[seat->rank].size_bytes);
   meet(seat);

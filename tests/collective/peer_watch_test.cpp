@@ -11,7 +11,7 @@
 #include "collective/ranks.hpp"
 #include "headrace/transport.hpp"
 
-namespace headrace::collective {
+namespace headrace::collective::peer_watch_test {
 namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
@@ -211,4 +211,4 @@ TEST(PeerWatch, RefusesOptionsThatCannotBe) {
   }
 }
 }  // namespace
-}  // namespace headrace::collective
+}  // namespace headrace::collective::peer_watch_test

@@ -18,7 +18,7 @@
 #include "support/temporary_directory.hpp"
 #include "support/thread_ranks.hpp"
 
-namespace headrace {
+namespace headrace::world_size_test {
 namespace {
 constexpr std::uint32_t kGroups = 3, kSteps = 3, kMicroBatches = 12;
 constexpr ParameterId kFrozen = {4};
@@ -212,4 +212,4 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{.name = "Recomputed", .absent = true, .recomputed = true}),
     [](const auto& info) { return info.param.name; });
 }  // namespace
-}  // namespace headrace
+}  // namespace headrace::world_size_test

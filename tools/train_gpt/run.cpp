@@ -201,7 +201,7 @@ class Run {
          {std::uint64_t{s.layers}, std::uint64_t{s.heads}, std::uint64_t{s.hidden},
           std::uint64_t{s.sequence}, o.steps, o.warmup_steps, o.seed, std::uint64_t{o.eval_batches},
           std::uint64_t{o.checkpointing}, std::uint64_t{!o.save_folder.empty()},
-          std::uint64_t{!o.init.empty()}})
+          std::uint64_t{!o.init_folder.empty()}})
       facts += " " + std::to_string(number);
     for (const double value : {o.learning_rate, o.least_learning_rate, o.weight_decay})
       facts += " " + exact_words_of(value);

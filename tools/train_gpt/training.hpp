@@ -47,7 +47,7 @@ class Training {
   virtual const headrace::PlanReport* plan() const { return nullptr; }
   virtual std::string hash_parameters() { return {}; }
   virtual std::string hash_optimizer_state() { return {}; }
-  // The bytes of one parameter's weight that this rank has, in order; `first_byte` of the parameter.
+  // The bytes of one parameter's weight that this rank has, in order, from `first_byte` on.
   virtual void store(
       const std::string& full_name,
       const std::function<void(std::uint64_t first_byte, std::span<const std::byte>)>& sink) = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// world.hpp: the ranks of a run as the training loop sees them. Of M micro-batches of a step, rank r
-// of W computes numbers r, W + r, 2W + r and so on.
+// world.hpp: the ranks of a run as the training loop sees them. Rank r of W computes micro-batches
+// r, W + r, 2W + r and so on of a step.
 #pragma once
 #include <cstdint>
 #include <memory>
