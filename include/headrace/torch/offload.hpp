@@ -181,8 +181,9 @@ class Offload {
   void choose_hyperparameters(HyperparameterChoice choice) {
     registration().choose_hyperparameters(std::move(choice));
   }
-  // The usual choice: parameters that `which` picks (by default those of fewer than two dimensions)
-  // get `values`, the rest the default set. Returns the set, for Engine::set_hyperparameters().
+  // The usual choice: parameters that `which` picks (by default those with fewer than two
+  // dimensions) get `values`, the rest the default set. Returns the set, for
+  // Engine::set_hyperparameters().
   using ParameterTest =
       std::function<bool(const std::string& full_name, const at::Tensor& parameter)>;
   HyperparameterSetId no_decay(ParameterTest which = {},
