@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// headrace/cpu_optimizer.hpp: the update of a program's own arrays, without an engine, files or a
+// headrace/cpu_optimizer.hpp: updates a program's own arrays, without an engine, files or a
 // framework.
 //
 //   headrace::CpuOptimizer optimizer({.rule = OptimizerRule::kAdamW});
@@ -11,15 +11,16 @@
 //
 // The arithmetic is the engine's (headrace/optimizer.hpp): the same input gives the same bits,
 // whatever the instruction set, the threads, the pool and the division of parameters among calls.
-// The norm alone, and with it the clip factor, covers what one call is given, in its order.
+// Only the norm, and with it the clip factor, depends on which parameters one call gets, and in
+// which order.
 //
-// Memory:  the caller's. Arrays are aligned as their elements are, and lie apart.
-// Threads: one call at a time; another meanwhile is kWrongState. A call works on all threads, the
-//          caller's among them, and returns when all is done.
+// Memory:  belongs to the caller. Arrays have the alignment of their elements, and do not overlap.
+// Threads: one call at a time; a second call meanwhile throws kWrongState. A call works on all
+//          threads, including the caller's, and returns when all work is done.
 // Errors:  headrace::Error naming parameter and array. A call checks all of its arguments before it
-//          writes a byte. After that nothing fails, so a step is whole or not begun.
+//          writes a byte. After that nothing can fail, so a step happens as a whole or not at all.
 // Process: threads are named headrace-updN, block signals, and end with the object. A forked child
-//          has none: calls there are kWrongState if threads were started.
+//          has no such threads: if any were started, calls there throw kWrongState.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -45,21 +46,22 @@ using RunUnits = std::function<void(std::uint64_t units,
 struct CpuOptimizerOptions {
   OptimizerRule rule = OptimizerRule::kAdamW;
   MomentCodec moments = MomentCodec::kF32;
-  std::uint64_t rounding_seed = 0;  // of moments that are stochastically rounded
-  // What a gradient with NaN or infinity does. kStop: step() throws kNotFinite naming the first
-  // such parameter. kSkip: CpuStepResult says so. Neither updates anything.
+  std::uint64_t rounding_seed = 0;  // for moments that are stochastically rounded
+  // What step() does about a gradient with NaN or infinity. kStop: it throws kNotFinite, naming the
+  // first such parameter. kSkip: it sets CpuStepResult::skipped. Neither updates anything.
   NonFinite non_finite = NonFinite::kStop;
-  // false: values that are not finite go into the state, so kSkip beside it is refused. max_norm
-  // then clips as torch does: for an infinite norm the factor is 0, for NaN it is NaN. Without
-  // max_norm gradients are then read once, not twice.
+  // false: values that are not finite enter the state, so kSkip is refused with it. max_norm then
+  // clips as torch does: the factor is 0 for an infinite norm, and NaN for NaN. Without max_norm,
+  // gradients are then read once, not twice.
   bool check_gradients = true;
-  // 0: what affinity, cgroup quota and Slurm leave; at most 1024. HEADRACE_NUM_THREADS beats it.
+  // 0: what affinity, cgroup quota and Slurm allow; at most 1024. HEADRACE_NUM_THREADS overrides
+  // it.
   std::uint32_t threads = 0;
   RunUnits run_units = nullptr;  // instead of threads of its own
   Simd simd = Simd::kBest;
 };
 
-// Bytes of each array of a parameter's state; 0: it has none of that kind.
+// The size of each array of a parameter's state; 0: the parameter has no such array.
 struct StateBytes {
   std::uint64_t master = 0;
   std::uint64_t moment[2] = {};
@@ -69,17 +71,18 @@ struct StateBytes {
   }
 };
 
-// One parameter's arrays, each of exactly the bytes that state_bytes() says; an array that the
-// parameter does not have is empty. Views: the arrays outlive the call that takes them.
+// One parameter's arrays, each of exactly the size that state_bytes() gives; an array that the
+// parameter does not have is empty. These are views: the arrays must outlive the call that takes
+// them.
 //
-// kSplit, with `bits` those of the f32 master, all modulo 2^32:
+// For kSplit, with `bits` the bits of the f32 master, modulo 2^32:
 //   weight   = (bits + 0x8000) >> 16
 //   residual = bits - (weight << 16), its lower 16 bits
 //   bits     = (weight << 16) + int16(residual)
 struct ParameterState {
-  std::string_view name = {};  // for messages; empty: they name its place in the call
-  // Selects the random bits that round its moments: unique to the parameter, and the same in every
-  // step. Any value where moments are f32.
+  std::string_view name = {};  // for messages; empty: they give its index in the call
+  // Selects the random bits that round its moments. It must be unique to the parameter, and the
+  // same in every step. With f32 moments it may have any value.
   std::uint64_t number = 0;
   std::uint64_t elements = 0;
   DType dtype = DType::kBf16;
@@ -98,19 +101,21 @@ struct ParameterUpdate {
   Hyperparameters hyperparameters = {};
 };
 
-// Of gradients as given, before scaling. Ranks, or several calls, add up both numbers.
+// Statistics of the gradients as given, before scaling. Several ranks or calls can be combined by
+// adding up both numbers.
 struct GradientStatistics {
   // In double, over blocks of 65,536 elements of a parameter, added in a fixed tree: the same on
   // any number of threads.
   double sum_squares = 0;
   std::uint64_t non_finite = 0;  // values that are NaN or infinite
-  // The first parameter that has one, as an index into what was given.
+  // The first parameter that has such a value, as an index into the span given.
   static constexpr std::size_t kNone = std::numeric_limits<std::size_t>::max();
   std::size_t first_non_finite = kNone;
 };
 
 struct CpuStepResult {
-  // For `gradients.non_finite`: nothing was updated. The norm is then not finite, clip_factor 0.
+  // Because of `gradients.non_finite`, nothing was updated. The norm is then not finite, and
+  // clip_factor is 0.
   bool skipped = false;
   bool measured = false;  // false: the next two were not computed
   GradientStatistics gradients;
@@ -123,9 +128,9 @@ struct CpuStepResult {
 class CpuOptimizerCore;
 class CpuOptimizer {
  public:
-  // Starts threads. Throws kInvalidArgument for options that contradict each other or are no value
-  // of their type; kSettings or kUnsupported for HEADRACE_SIMD and HEADRACE_NUM_THREADS, and for
-  // what this CPU or the limit on tasks does not allow.
+  // Starts threads. Throws kInvalidArgument for options that contradict each other or have invalid
+  // values; kSettings or kUnsupported for HEADRACE_SIMD and HEADRACE_NUM_THREADS, and for what this
+  // CPU or the limit on tasks does not allow.
   explicit CpuOptimizer(CpuOptimizerOptions options = {});
   ~CpuOptimizer();
   CpuOptimizer(CpuOptimizer&&) noexcept;
@@ -136,17 +141,18 @@ class CpuOptimizer {
   std::uint32_t threads() const noexcept;  // 0: a caller's pool
   Simd simd() const noexcept;              // never kBest
 
-  // Sets moments to zero and masters from the weights, which it reads. A program that has its own,
-  // from a checkpoint say, writes them afterwards. Given the same parameters in the same order,
-  // each thread begins with those it will update first, so memory that was never touched comes to
-  // lie near it. On a machine with several NUMA nodes, each of its own threads stays on one node.
-  // Throws kInvalidArgument; nothing was written.
+  // Sets moments to zero, and masters from the weights. A program that has values of its own, such
+  // as from a checkpoint, writes them afterwards. If step() later gets the same parameters in the
+  // same order, each thread starts with those it initialised first, so memory that was never
+  // touched is placed near it. On a machine with several NUMA nodes, each of the optimizer's own
+  // threads stays on one node.
+  // Throws kInvalidArgument, in which case nothing was written.
   void initialize(std::span<const ParameterState> parameters);
 
-  // Norm, clipping and one update of all of these.
-  // Cost:   two passes over the gradients, one over all else; without check_gradients and max_norm
-  //         one pass over the gradients too. Units are 131,072 elements, of several parameters
-  //         where they are small. Checks sort the arrays by address.
+  // Computes the norm, clips, and updates all of these parameters once.
+  // Cost:   two passes over the gradients, and one over all other arrays; without check_gradients
+  //         and max_norm, only one pass over the gradients. Units are 131,072 elements, of several
+  //         parameters where they are small. Checks sort the arrays by address.
   // Throws  kInvalidArgument, naming parameter and array, for a length, a null pointer, an
   //         alignment, arrays that overlap where one of them is written, t = 0, hyperparameters,
   //         options, a step size that overflows, and a number given twice where moments are
@@ -154,12 +160,12 @@ class CpuOptimizer {
   //         caller's pool comes out of here: thrown in the first pass, nothing was updated; in the
   //         second, everything was.
   CpuStepResult step(std::span<const ParameterUpdate> parameters, const StepOptions& options);
-  // The same with statistics taken before, of all gradients: where other ranks or calls share the
-  // norm. Values that are not finite stop or skip the step as above. Also throws kInvalidArgument
-  // for a sum that is negative, or not finite although `non_finite` is 0.
+  // The same, with statistics of all gradients that were taken before, for use if other ranks or
+  // calls share the norm. Values that are not finite stop or skip the step as above. Also throws
+  // kInvalidArgument for a sum that is negative, or not finite although `non_finite` is 0.
   CpuStepResult step(std::span<const ParameterUpdate> parameters, const StepOptions& options,
                      const GradientStatistics& of_all);
-  // The first pass alone. Checked as step() does.
+  // The first pass alone, with the checks of step().
   GradientStatistics gradient_statistics(std::span<const ParameterUpdate> parameters);
 
  private:

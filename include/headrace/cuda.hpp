@@ -3,8 +3,9 @@
 //
 //   headrace::Engine engine(settings, {.device = headrace::make_cuda_device({.ordinal = 0})});
 //
-// Needs a build with HEADRACE_CUDA and, at run time, NVIDIA's driver; nothing else here needs
-// either. No CUDA header is included: a Stream's handle is a cudaStream_t, any of the program's.
+// Needs a build with HEADRACE_CUDA and, at run time, the NVIDIA driver; no other header needs
+// either. It includes no CUDA header: a Stream's handle is a cudaStream_t, which may be any of the
+// program's.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -15,8 +16,8 @@
 #include "headrace/device.hpp"
 
 namespace headrace {
-// Where device memory comes from: the program's own allocator, so that both share one pool.
-// Called from the threads that freeze and close the engine.
+// The program's own allocator for device memory, so that engine and program share one pool. The
+// threads that freeze and close the engine call it.
 struct CudaAllocator {
   void* context = nullptr;
   // 256-byte aligned, usable on every stream at once; null when there is none left.
@@ -35,23 +36,23 @@ struct CudaOptions {
 };
 
 // The device, for one or several engines. Its destructor waits for what they left queued.
-//   Streams  0 is CUDA's default stream. Any cudaStream_t of the same GPU may be given; those that
-//            create_stream() makes do not wait for the default one. The engine orders its work on
-//            the stream it is given, and its copies run on streams of their own beside it. Work
-//            queued through this device, and synchronize(), wait for what was queued through it
-//            before; the program's own kernels do not.
+//   Streams  0 is CUDA's default stream. Any cudaStream_t of the same GPU may be given; streams
+//            that create_stream() makes do not wait for the default one. The engine orders its work
+//            on the stream it is given, and its copies run on streams of their own beside it. Work
+//            queued through this device, and synchronize(), wait for earlier work queued through
+//            it; the program's own kernels do not.
 //   Memory   overhead(): 24 MiB on the GPU and in pinned host memory, through which gradients
 //            leave. The driver's context, some 300 to 600 MB of the GPU, is not counted.
-//   Errors   CUDA reports many of them later than their cause. The device keeps the first; this
-//            and every later call throw it as kFailed, with the operation that met it and those
-//            queued before it. No engine waits for a GPU that has failed. Start the process
-//            again: a CUDA context does not recover.
+//   Errors   CUDA reports many errors later than they occur. The device keeps the first one. The
+//            call that meets it and every later call throw it as kFailed, naming the operation that
+//            met it and those queued before it. No engine waits for a GPU that has failed. Restart
+//            the process, since a CUDA context does not recover.
 // Throws kUnsupported: a build without HEADRACE_CUDA, no driver, one too old, no GPU of this
 //        ordinal, or one that the kernels were not compiled for; kOutOfBudget: no room for the
 //        overhead.
 std::shared_ptr<Device> make_cuda_device(const CudaOptions& options = {});
 
-// The memory that make_cuda_device() takes, for plans: the same in every build.
+// The memory that make_cuda_device() takes, for use in plans. The same in every build.
 DeviceOverhead cuda_overhead() noexcept;
 
 struct CudaGpu {
@@ -69,7 +70,7 @@ struct CudaFacts {
   bool built = false;         // with HEADRACE_CUDA
   int runtime_version = 0;    // 13000: CUDA 13.0; of the build
   int driver_version = 0;     // the newest CUDA that the driver serves; 0: no driver
-  std::string architectures;  // that kernels were compiled for: "80 86 89 90 100 120"
+  std::string architectures;  // the kernels' targets: "80 86 89 90 100 120"
   std::vector<CudaGpu> gpus;
   std::string missing;  // why there is no usable GPU, and how to fix it; empty: there is one
 };

@@ -13,7 +13,7 @@
 
 namespace headrace {
 struct DeviceSpan {
-  // A device address: readable by work on a stream, by the CPU only where memory is shared.
+  // A device address. Work on a stream can read it, the CPU only if memory is shared.
   void* data = nullptr;
   std::size_t size_bytes = 0;
 };
@@ -27,7 +27,7 @@ struct Event {
   std::uint64_t id = 0;
 };
 
-// One piece of a gradient, accumulated: a parameter's elements inside one block.
+// Statistics of one piece of an accumulated gradient: a parameter's elements inside one block.
 struct GradientPiece {
   double sum_squares = 0;  // of the accumulated values, in the fixed order of docs/architecture.md
   std::uint64_t non_finite = 0;  // how many of them are NaN or infinite
@@ -56,7 +56,7 @@ struct Accumulation {
 };
 
 // Threads: every call may come from any thread; calls for one stream come one at a time.
-// Order:   work on one stream runs in order; nothing is ordered between streams but by events.
+// Order:   work on one stream runs in order; only events order work between streams.
 class Device {
  public:
   virtual ~Device() = default;
@@ -65,8 +65,8 @@ class Device {
   // nothing. Work is then done when the call that queued it returns.
   virtual bool shares_host_memory() const noexcept = 0;
 
-  // Whether the CPU can read and write device memory by itself. Where it cannot, an adapter must
-  // not hand a pointer to code that would.
+  // Whether the CPU can read and write device memory directly. If it cannot, an adapter must not
+  // pass such a pointer to code that does so.
   virtual bool host_reads_memory() const noexcept { return true; }
 
   // 256-byte aligned, zero-filled; null when there is none left.

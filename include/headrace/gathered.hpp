@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // headrace/gathered.hpp: a group's whole parameters, on the device for as long as they are needed.
 //
-// Every rank owns one shard of every group; a layer needs all of it for a moment. Engine::gather()
-// joins the shards and returns a Gathered; dropping that gives the device memory back. The rank's
-// own shard stays in the tier it was in.
+// Every rank owns one shard of every group, but a layer needs the whole group for a moment.
+// Engine::gather() joins the shards and returns a Gathered; destroying it gives the device memory
+// back. The rank's own shard stays in its tier.
 #pragma once
 #include <cstdint>
 
@@ -18,7 +18,7 @@ class Leases;
 // A move-only lease.
 // Ownership: the engine owns the bytes, the lease keeps them in place. Release it before the engine
 //            is closed: close() refuses while one is open, and names the group.
-// Threads:   one at a time; two leases share no state.
+// Threads:   use a lease from one thread at a time; two leases share no state.
 class Gathered {
  public:
   Gathered() = default;

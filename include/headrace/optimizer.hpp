@@ -4,14 +4,14 @@
 #include <cstdint>
 
 namespace headrace {
-// As torch.optim defines them (Lion: its paper). With p the master, g the gradient, t the number of
-// this parameter's updates, this one included:
+// The rules are those of torch.optim (Lion: of its paper). p is the master, g the gradient, and t
+// the number of this parameter's updates, including this one:
 //   kAdamW        Loshchilov and Hutter 2019 (arXiv 1711.05101), algorithm 2
 //     p -= lr * weight_decay * p
 //     m  = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
 //     p -= lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
 //   kAdam         Kingma and Ba 2015 (arXiv 1412.6980), algorithm 1
-//     the same, but g += weight_decay * p in place of the first line
+//     the same, but with g += weight_decay * p as the first line
 //   kAdagrad      Duchi, Hazan and Singer 2011
 //     g += weight_decay * p;  v += g^2
 //     p -= lr / (1 + (t - 1) learning_rate_decay) * g / (sqrt(v) + eps)
@@ -26,24 +26,23 @@ constexpr const char* name_of(OptimizerRule rule) noexcept {
   constexpr const char* kNames[] = {"adamw", "adam", "adagrad", "lion", "sgd", "sgd_momentum"};
   return kNames[static_cast<std::uint8_t>(rule)];
 }
-// How an engine keeps Adam's two moments, Adagrad's sum of squares, Lion's and SGD's momentum
-// between steps; arithmetic is f32.
+// How an engine stores Adam's two moments, Adagrad's sum of squares, and the momentum of Lion and
+// SGD between steps. The arithmetic is always f32.
 //   kF32     as computed
 //   kBf16    2 bytes, stochastically rounded
 //   kBlock8  8 bits with a shared power of two per 256 elements, stochastically rounded
-// A generator keyed by (seed, parameter, element, step) does the rounding, so nothing else changes
-// a bit.
+// The random bits for rounding depend on (seed, parameter, element, step) and on nothing else.
 enum class MomentCodec : std::uint8_t { kF32, kBf16, kBlock8 };
 
-// Which instructions the update on the CPU uses. kBest: the best set of those this CPU has.
-// HEADRACE_SIMD beats it. Changes no bit.
+// The instruction set of the update on the CPU. kBest: the best one that this CPU has.
+// HEADRACE_SIMD overrides it. Changes no result.
 enum class Simd : std::uint8_t { kBest, kScalar, kAvx2, kAvx512 };
 constexpr const char* name_of(Simd simd) noexcept {
   constexpr const char* kNames[] = {"best", "scalar", "avx2", "avx512"};
   return kNames[static_cast<std::uint8_t>(simd)];
 }
 
-// Whether weight decay is a factor on p, or added to g.
+// True if weight decay is a factor on p, false if it is added to g.
 constexpr bool decays_decoupled(OptimizerRule rule) noexcept {
   return rule == OptimizerRule::kAdamW || rule == OptimizerRule::kLion;
 }

@@ -8,7 +8,7 @@ struct StepResult {
   std::uint64_t step = 0;                // 1 for the first; after a skip, the last one not skipped
   double gradient_norm = 0;              // of the scaled gradients, before clipping, over all ranks
   double clip_factor = 1;                // the factor that clipping applied
-  std::uint64_t parameters_updated = 0;  // parameters that received a gradient, this rank's shards
+  std::uint64_t parameters_updated = 0;  // parameters with a gradient, in this rank's shards
   std::uint64_t parameters_left_alone = 0;
   // With headrace.non_finite "skip": a gradient held NaN or infinity, so the step discarded all
   // gradients and updated nothing.

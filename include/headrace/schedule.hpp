@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // headrace/schedule.hpp: the values that a trainer changes from step to step: the learning rate, by
-// DeepSpeed's five schedulers, and the loss scale of fp16 training. Arithmetic alone: the engine
-// takes the results in StepOptions and Hyperparameters.
+// DeepSpeed's five schedulers, and the loss scale of fp16 training. This header only computes: the
+// trainer passes the results on in StepOptions and Hyperparameters.
 #pragma once
 #include <cstdint>
 #include <optional>
 
 namespace headrace {
 enum class SchedulerType : std::uint8_t {
-  kNone,  // the learning rate stays
+  kNone,  // the learning rate does not change
   kWarmupLR,
   kWarmupDecayLR,
   kWarmupCosineLR,
@@ -85,11 +85,11 @@ struct LossScaling {
   bool operator==(const LossScaling&) const = default;
 };
 
-// The factor of a loss before backward, so that small gradients do not vanish in fp16. The trainer
-// gives its inverse to StepOptions::gradient_scale. A dynamic scale halves when overflowed steps
-// have used up `hysteresis`, one each. It doubles after loss_scale_window + 1 steps without
-// overflow, which restore `hysteresis` (with consecutive_hysteresis each such step does). One
-// thread.
+// The factor by which the trainer multiplies the loss before backward, so that small gradients do
+// not vanish in fp16. Its inverse goes into StepOptions::gradient_scale. A dynamic scale halves
+// when overflowed steps have used up `hysteresis`, one each. It doubles after loss_scale_window + 1
+// steps without overflow, which restore `hysteresis` (with consecutive_hysteresis each such step
+// does). One thread.
 class LossScale {
  public:
   explicit LossScale(const LossScaling& scaling = {});

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // headrace/settings.hpp: everything that can be set, from a DeepSpeed-style JSON file or in code.
 //
-// Keys that mean what DeepSpeed's mean keep its names; ours live under "headrace". docs/settings.md
-// lists them with unit, default and reason.
+// Keys with the same meaning as in DeepSpeed keep DeepSpeed's names; Headrace's own are under
+// "headrace". docs/settings.md lists all keys with unit, default and reason.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -16,29 +16,29 @@
 #include "headrace/tensor.hpp"
 
 namespace headrace {
-// none: on the device. cpu: host memory. nvme: a swap file, but for what a host budget has room for
-// (docs/settings.md).
+// none: on the device. cpu: host memory. nvme: a swap file, except for the part that fits in a host
+// budget (docs/settings.md).
 enum class OffloadDevice { kNone, kCpu, kNvme };
-// Of bf16 parameters: the weight and 16 residual bits, or an f32 copy.
+// The master of a bf16 parameter: the weight and 16 residual bits, or an f32 copy.
 enum class MasterLayout { kSplit, kF32 };
 enum class IoQueueKind { kAuto, kUring, kAio, kThreads };
 enum class RegisterBuffers { kAuto, kOff };
 enum class DirectIo { kAuto, kRequire };  // O_DIRECT where the file system has it, or refuse
 enum class Checksums { kOn, kOff };
-// When tiles are updated; the bits are the same.
+// When tiles are updated. The results are the same, bit for bit.
 //   kBarrier  all within step()
-//   kDefer    step() returns before, and each group's update is done before its next use
+//   kDefer    step() returns early, and each group is updated before its next use
 //   kAuto     deferred where that overlaps something
 enum class UpdateMode { kAuto, kBarrier, kDefer };
-// Where tiles are updated; the bits are the same.
-//   kDevice  their state goes through the device and comes back; the CPU's cores are left alone
+// Where tiles are updated. The results are the same, bit for bit.
+//   kDevice  their state goes to the device and comes back; the CPU's cores stay free
 //   kAuto    the first steps try both, and the faster one is kept
 enum class UpdateOn { kCpu, kDevice, kAuto };
 enum class NonFinite { kStop, kSkip };  // step()'s answer to a gradient with NaN or infinity
 
-// headrace.tuned: where `headrace tune` measured the settings beside it. It steers nothing:
-// freeze() warns once where drives or kernel differ. Empty: not known. The section's other keys are
-// notes for readers of the file, and to_json() leaves them out.
+// headrace.tuned: the machine on which `headrace tune` measured the other settings. It controls
+// nothing, but freeze() warns once if the drives or the kernel differ. Empty: not known. The
+// section's other keys are notes for readers of the file, and to_json() leaves them out.
 struct Tuned {
   std::string drive_model = {};  // of all drives
   std::string kernel = {};       // "6.1.0-18-amd64"
@@ -55,7 +55,7 @@ struct OptimizerSection {
   std::optional<bool> bias_correction = {}, adam_w_mode = {}, nesterov = {}, maximize = {};
   std::optional<bool> torch_adam = {};  // the defaults of torch.optim, not of DeepSpeed's own Adam
 
-  // The given values over `defaults`; with a type, over DeepSpeed's defaults for it.
+  // The given values, and `defaults` for the rest; with a type, DeepSpeed's defaults for that type.
   //   rule  Settings::optimizer
   Hyperparameters hyperparameters(OptimizerRule rule, const Hyperparameters& defaults) const;
   // The same for the learning rate.
@@ -64,18 +64,18 @@ struct OptimizerSection {
   bool operator==(const OptimizerSection&) const = default;
 };
 
-// How a file is read beside its text.
+// How a file is read.
 struct ReadOptions {
   // "a.b=value", laid over the file. A value is JSON, or else a string.
   std::vector<std::string> overrides = {};
-  // The same, each for a key that the file leaves "auto" for the trainer to fill in. Entries for
-  // all other keys are ignored.
+  // The same, but only for keys that the file leaves "auto" for the trainer to fill in. Entries for
+  // other keys are ignored.
   std::vector<std::string> for_auto = {};
-  // For a key that is still "auto" then. false: a fault that names it. true: its default, and its
-  // name in Settings::open.
+  // The treatment of a key that is still "auto" then. false: it is a fault. true: it gets its
+  // default, and its name goes into Settings::open.
   bool leave_auto_open = false;
-  // true: an unknown key is a fault also where DeepSpeed ignores it. false: such a key is a
-  // warning, unless it is near a known one, or one that belongs elsewhere.
+  // true: an unknown key is a fault even if DeepSpeed ignores it. false: such a key causes a
+  // warning, but remains a fault if it resembles a known key, or belongs elsewhere.
   bool strict = false;
 };
 
@@ -83,20 +83,20 @@ struct Settings {
   // zero_optimization.offload_optimizer.device / offload_param.device
   OffloadDevice offload_optimizer = OffloadDevice::kNone;
   OffloadDevice offload_parameters = OffloadDevice::kNone;
-  // nvme_path of either section, or headrace.nvme_paths: one swap file each.
+  // nvme_path of either section, or headrace.nvme_paths. Each path has one swap file.
   std::vector<std::string> nvme_paths;
-  // The proportion of the swapped bytes that goes to each of several paths. Empty ("auto"): by the
-  // speeds that freeze() measures. Changes no result.
+  // The proportion of the swapped bytes that goes to each of several paths. Empty ("auto"): the
+  // speeds that freeze() measures decide. Changes no result.
   std::vector<double> drive_shares;
   double gradient_clipping = 0.0;  // global norm; 0 is off. For the trainer: StepOptions::max_norm
-  // Sequences per step over all ranks, and per micro-batch and rank, where given. Accumulation of 0
-  // follows from them and the number of ranks: see resolve_batch().
+  // The batch sizes count sequences per step over all ranks, and per micro-batch and rank, if
+  // given. An accumulation of 0 is computed from them and the number of ranks: see resolve_batch().
   std::uint32_t gradient_accumulation_steps = 1;
   std::optional<std::uint32_t> train_batch_size = {};
   std::optional<std::uint32_t> train_micro_batch_size_per_gpu = {};
 
-  // For the trainer: the dtype of parameters, the rule's constants, the learning rate by step, the
-  // loss scale of fp16.
+  // For the trainer: the dtype of parameters, the rule's constants, the schedule of the learning
+  // rate, the loss scale of fp16.
   bool fp16 = false;  // fp16.enabled
   // bf16.enabled. A file that enables neither asks for f32, as in DeepSpeed, and leaves false here.
   // No value: there was no file, or it leaves the dtype to the trainer ("auto").
@@ -124,7 +124,7 @@ struct Settings {
   std::uint32_t queue_depth = 16;          // requests in flight per drive
   std::uint32_t submit_batch = 2;  // requests per submit; more get merged (docs/architecture.md)
   IoQueueKind io_queue = IoQueueKind::kAuto;
-  // io_uring: the kernel gets memory and files once, where the limit on locked memory allows.
+  // With io_uring: registers memory and files once, if the limit on locked memory allows it.
   RegisterBuffers register_buffers = RegisterBuffers::kAuto;
   DirectIo direct = DirectIo::kAuto;
   bool allow_memory_backed = false;  // let nvme_path be a tmpfs
@@ -133,22 +133,23 @@ struct Settings {
   double io_deadline_seconds = 60;  // a transfer older than this fails with kIoStalled
   Tuned tuned;
 
-  // A line for each accepted key without effect, to log once.
+  // One line for each key that is accepted but has no effect, to log once.
   std::vector<std::string> warnings;
-  // Keys that a file does not give and whose default differs between DeepSpeed's versions: lines
-  // that say which value holds. Each changes what is trained.
+  // One line for each key that a file omits and whose default differs between DeepSpeed versions,
+  // with the value in use. Each such key affects training.
   std::vector<std::string> defaults_taken;
   // Keys that were left "auto", with ReadOptions::leave_auto_open.
   std::vector<std::string> open;
 
-  // The dtype that a file asks parameters to have: fp16 or bf16 where that is enabled, f32 where
-  // neither is. No value: the trainer's choice, as `bf16` says. The engine takes any; the trainer
-  // follows it.
+  // The dtype that a file asks parameters to have: fp16 or bf16 if that is enabled, else f32. No
+  // value: the trainer chooses (see `bf16`). The engine accepts any dtype, and the trainer should
+  // use this one.
   std::optional<DType> parameter_dtype() const;
   // Fills in the missing factors of train_batch_size = train_micro_batch_size_per_gpu *
   // gradient_accumulation_steps * world_size, as DeepSpeed does. A trainer calls it before it makes
   // an engine; with none of the three given it changes nothing.
-  //   micro_batch  the trainer's own, for a file that gives neither it nor the whole
+  //   micro_batch  the trainer's own, for a file that gives neither the micro-batch nor the whole
+  //                batch
   // Errors:  kSettings when they contradict each other.
   void resolve_batch(std::uint32_t world_size, std::optional<std::uint32_t> micro_batch = {});
 
@@ -164,11 +165,11 @@ struct Settings {
   static Settings from_json(std::string_view text, const std::string& origin,
                             const ReadOptions& options);
   // The effective values as JSON, in the same key structure. from_json(to_json()) gives the same
-  // settings, but for the notes of a reading (warnings, defaults_taken and open), and it asks for
-  // f32 where nothing asked for a dtype.
+  // settings, except that it drops the notes of a reading (warnings, defaults_taken and open), and
+  // asks for f32 if no dtype was chosen.
   std::string to_json() const;
-  // Finds in values that were set in code what from_json() would find in a file of them. Throws
-  // kSettings with every fault, one per line: "key: what, and what is allowed".
+  // Checks values that were set in code as from_json() checks those of a file. Throws kSettings
+  // with every fault, one per line: "key: what, and what is allowed".
   void check() const;
 
   bool operator==(const Settings&) const = default;

@@ -9,7 +9,7 @@ namespace headrace {
 // One path of headrace.nvme_paths, and what lies there.
 struct DriveReport {
   std::string path;
-  std::uint64_t bytes = 0;  // swapped there, without the spare extent
+  std::uint64_t bytes = 0;  // stored there, without the spare extent
   double share = 0;         // of the bytes on all drives
   // As freeze() measured them, all drives at the same time. 0: not measured (one drive, given
   // shares, little to swap), or the drive failed.
@@ -47,27 +47,29 @@ struct Stats {
   double nvme_write_busy_seconds = 0;
   std::uint64_t copied_to_device_bytes = 0;
   double update_compute_seconds = 0;          // summed over update threads
-  double update_wall_seconds = 0;             // with an update of a tile under way
+  double update_wall_seconds = 0;             // with at least one tile being updated
   std::uint64_t steps_updated_on_device = 0;  // Settings::update_on
   std::uint64_t steps_skipped = 0;            // for a gradient that was not finite
   std::uint64_t gathers = 0;
-  std::uint64_t gathers_in_place = 0;    // resident and bound: no hop, no copy
-  std::uint64_t gathers_prefetched = 0;  // the bytes were there or under way
+  std::uint64_t gathers_in_place = 0;    // resident and bound: no thread switch, no copy
+  std::uint64_t gathers_prefetched = 0;  // the bytes had arrived, or were on their way
   std::uint64_t gathers_on_demand = 0;
   double gather_wait_seconds = 0;         // trainer threads blocked in gather
-  double gather_wait_update_seconds = 0;  // of it for deferred updates
+  double gather_wait_update_seconds = 0;  // part of that: for deferred updates
   std::vector<GroupWait> waits;           // longest first; omits groups that nobody waited for
-  // Held now: arena, device memory and coroutine frames as allocated, tables on the heap by the
-  // sizes that the plan counts. The sum is within 2 % of what the allocator has handed out.
+  // Memory that the engine holds now: arena, device memory and coroutine frames as allocated, and
+  // tables on the heap by their sizes in the plan. The sum is within 2 % of what the allocator has
+  // handed out.
   std::uint64_t engine_bytes = 0;
   std::string io_queue;         // "uring", "aio" or "threads"; empty without NVMe
-  std::string io_queue_reason;  // why a preferred one was passed over; empty if none was
+  std::string io_queue_reason;  // why it is not a preferred one; empty if it is
   // "registered buffers and files", and why either is not registered; empty for queues that
   // register nothing.
   std::string io_queue_details;
   bool direct_io = false;
   std::vector<DriveStats> drives;  // in the order of the paths; empty without NVMe
-  // Threads that work on an update. From two on, one of them is the trainer's, waiting in step().
+  // Threads that work on an update. If there are at least two, one is the trainer's, waiting in
+  // step().
   std::uint32_t update_threads = 0;
   std::string update_threads_source;  // the limit or setting that says so
 };
@@ -92,7 +94,7 @@ struct PlanReport {
   double resident_share_of_state = 0;  // the share of the optimizer state that stays in memory
   double resident_share_of_parameters = 0;
   bool deferred_updates = false;  // step() returns with updates pending (Settings::update_mode)
-  // With gradient_accumulation_steps passes forward and backward, every group used once in each.
+  // For gradient_accumulation_steps forward and backward passes that use every group once each.
   double nvme_read_bytes_per_step = 0;
   double nvme_written_bytes_per_step = 0;
   // Memory that the machine left this process at planning, and the limit that set it: a cgroup's

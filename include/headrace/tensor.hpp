@@ -33,7 +33,7 @@ struct ParameterSpec {
   DType dtype = DType::kBf16;
   std::vector<std::int64_t> shape;  // row-major; an empty shape is one element; no zero sizes
   HyperparameterSetId hyperparameters = {};
-  // Read and never updated: no memory for gradients, no master and no moments.
+  // Read but never updated: it has no memory for gradients, no master and no moments.
   bool frozen = false;
 
   std::uint64_t elements() const noexcept {

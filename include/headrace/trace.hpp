@@ -13,7 +13,7 @@
 
 namespace headrace {
 enum class TraceLane : std::uint8_t {
-  kTrainer,    // a call of the trainer's, from its begin to its return
+  kTrainer,    // a trainer's call, from its start to its return
   kNvmeRead,   // from the request until the bytes are there, waiting for the drive included
   kNvmeWrite,  // likewise, until they are written
   kUpdate,     // a tile's pass over its bytes, on all update threads that take part
@@ -28,7 +28,7 @@ struct TraceEvent {
   const char* what = "";        // "gather", "prefetch weight", "read state"; lives for ever
   std::uint32_t group = kNone;  // GroupId's index
   std::uint32_t tile = kNone;   // a number within the engine
-  std::uint64_t step = 0;       // that it is part of: 1 until the first step() has returned
+  std::uint64_t step = 0;       // the step it belongs to: 1 until the first step() has returned
   std::uint64_t bytes = 0;      // moved, or passed over
   Time begin, end;
 };

@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// headrace/torch/bound_groups.hpp: when a group's parameters are bound: in forward, in backward, in
-// a scope, on demand.
+// headrace/torch/bound_groups.hpp: binds a group's parameters while they are needed: in forward, in
+// backward, in a scope, on demand.
 //
-// Forward binds around the block's own code. Outputs that require a gradient get a hook: when the
-// gradient reaches one, the block's backward is about to run, and the group is bound again until
-// all its gradients have arrived. Example: x -> a -> b -> loss, and its backward pass.
+// Forward binds the group while the block's own code runs. Outputs that require a gradient get a
+// hook: when the gradient reaches one, the block's backward is about to run, so the group is bound
+// again until all its gradients have arrived. Example: x -> a -> b -> loss, and its backward pass.
 //
 //   offload(a, x)   acquire(a): bound, 1.  a's forward.  release(a): parked.  Its output is hooked.
-//   offload(b, y)   the same with b. Autograd has saved weights of both, on parked storages now.
-//   backward        loss's gradient reaches b's output: reached(b) binds it, for pass 7.
+//   offload(b, y)   the same for b. Autograd has saved weights of both blocks, on storages
+//                   that are now parked.
+//   backward        the gradient of the loss reaches b's output: reached(b) binds b, for pass 7.
 //                   b's nodes run. torch writes a gradient, a hook on the parameter hands it to the
-//                   engine, and gradient_arrived(b) counts it. With the last one b is parked.
-//                   b's input is a's output: reached(a), and so on.
-//   end of pass 7   torch calls end_pass(7): groups that it still holds are parked.
+//                   engine, and gradient_arrived(b) counts it. After the last one b is parked. b's
+//                   input is a's output: reached(a), and so on.
+//   end of pass 7   torch calls end_pass(7): groups that the pass still holds are parked.
 //
-// A binding is a count, so these overlap: with a scope of the user's open around all that, a has
-// 2 bindings while its forward runs, and is parked when the scope ends. backward_passes.hpp has the
-// groups that a pass holds for longer.
+// Bindings are counted, so they may overlap: if the user has a scope open around all that, a has 2
+// bindings while its forward runs, and is parked when the scope ends. backward_passes.hpp tracks
+// the groups that a pass holds for longer.
 #pragma once
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -33,14 +34,14 @@
 #include "headrace/torch/write_watch.hpp"
 
 namespace headrace::torch::detail {
-// Has the engine gather a group, and puts its parameters on what was gathered. Orders torch's work
-// behind the engine's: on a device the stream that will read waits for the bytes. Torch's CPU
-// operators run on no stream, so there the host waits for the engine's device.
-// Every bind() of a group is undone by one unbind(): OffloadedGroup::bindings is their difference.
-// Thread: one at a time, under BoundGroups' lock.
+// Has the engine gather a group, and puts the group's parameters on the gathered bytes. Orders
+// torch's work behind the engine's: on a device, the stream that will read the bytes waits for
+// them. Torch's CPU operators run on no stream, so there the host waits for the engine's device.
+// Each bind() of a group is undone by one unbind(). OffloadedGroup::bindings counts the difference.
+// Threads: one at a time, under the lock of BoundGroups.
 class GroupBinder {
  public:
-  // Throws kInvalidArgument where the engine's device is not where torch is to find parameters.
+  // Throws kInvalidArgument if torch cannot use parameters in the memory of the engine's device.
   GroupBinder(Engine& engine, const Place& place, std::shared_ptr<Device> device, WriteWatch& watch)
       : engine_(engine), place_(place), device_(std::move(device)), watch_(watch) {
     refuse_another_device();
@@ -59,7 +60,7 @@ class GroupBinder {
     if (group.bindings == 0) {
       Gathered gathered = engine_.gather(group.id, stream);
       wait_for_cpu_operators();
-      // Loaded since: a backward pass over values saved before is torch's to refuse.
+      // If the group was loaded since, torch must refuse a backward pass over values saved before.
       const std::uint64_t changes = engine_.weight_changes(group.id);
       if (std::exchange(group.seen_changes, changes) != changes) group.mark_changed();
       group.bind(stream, std::move(gathered));
@@ -72,8 +73,8 @@ class GroupBinder {
     if (--group.bindings != 0) return;
     if (const OffloadedParameter* written = group.unbind()) watch_.spoil(group, *written);
   }
-  // Until the engine's device has done what it was given: torch's CPU operators may then read what
-  // it wrote, and write what it read. From any thread.
+  // Waits until the engine's device has finished its queued work, so that torch's CPU operators may
+  // read what it wrote, and overwrite what it read. May be called from any thread.
   void wait_for_cpu_operators() const {
     if (place_.is_cpu() && device_) device_->synchronize({});
   }
@@ -103,15 +104,16 @@ class GroupBinder {
   WriteWatch& watch_;
 };
 
-// The lock of every group's bindings. From any thread: autograd may have threads of its own.
-// No torch operator runs under the lock: it may end up in hold_if_bound().
+// Guards the bindings of every group with one lock. May be called from any thread, since autograd
+// may have threads of its own. No torch operator may run under the lock, since it could call
+// hold_if_bound().
 class BoundGroups final {
  public:
   BoundGroups(GroupBinder& binder, WriteWatch& watch, const Groups& groups)
       : binder_(binder), watch_(watch), groups_(groups) {}
 
-  // From freeze() on. `self` keeps the engine, too. `on_demand`: a group that is let go too early
-  // comes back when an operator touches it.
+  // freeze() calls it. `self` keeps the engine alive, too. `on_demand`: a group that is released
+  // too early comes back when an operator touches it.
   void open(std::weak_ptr<BoundGroups> self, bool on_demand) {
     self_ = std::move(self);
     on_demand_ = on_demand;
@@ -119,7 +121,7 @@ class BoundGroups final {
 
   // ---- by calls and scopes ----
 
-  // Binds; each acquire() is undone by one release().
+  // Binds the group. Each acquire() is undone by one release().
   void acquire(OffloadedGroup& group) {
     const std::lock_guard lock(mutex_);
     const int task = ::torch::autograd::get_current_graph_task_id();
@@ -129,7 +131,7 @@ class BoundGroups final {
     const std::lock_guard lock(mutex_);
     binder_.unbind(group);
   }
-  // Binds a group that nobody uses, and nobody can use until end_changes().
+  // Binds a group that is not in use, and that nobody can use until end_changes().
   void begin_changes(OffloadedGroup& group) {
     const std::lock_guard lock(mutex_);
     if (in_use(group)) {
@@ -154,13 +156,13 @@ class BoundGroups final {
       watch_.report(quoted_group(group.name) + " could not be bound again: " + error.what());
     }
   }
-  // Runs `function` while no group is bound or let go.
+  // Runs `function` while no group can be bound or released.
   template <class F>
   void while_none_binds(F function) {
     const std::lock_guard lock(mutex_);
     function();
   }
-  // Groups that are always bound let go around a step and at the end.
+  // Groups that are always bound are released during a step, and at the end.
   void bind_rest() {
     const std::lock_guard lock(mutex_);
     for (const auto& group : groups_) {
@@ -173,7 +175,7 @@ class BoundGroups final {
       if (group->always_bound && group->bindings != 0) binder_.unbind(*group);
     }
   }
-  // Throws for a scope of the user's: its values would be old ones, or gone, after `call`.
+  // Throws if the user has a scope open, whose values would be old, or gone, after `call`.
   void require_none_in_use(const char* call) {
     const std::lock_guard lock(mutex_);
     for (const auto& group : groups_) {
@@ -196,7 +198,7 @@ class BoundGroups final {
     passes_.await_gradients(group, task);
     begin_pass(task);
   }
-  // A parameter's part of backward is done. `gradient`: it has brought one.
+  // A parameter's part of backward is done. `gradient`: it delivered a gradient.
   void gradient_arrived(OffloadedGroup& group, bool gradient) {
     const std::lock_guard lock(mutex_);
     const int task = ::torch::autograd::get_current_graph_task_id();
@@ -207,7 +209,7 @@ class BoundGroups final {
     const std::lock_guard lock(mutex_);
     unbind_all(passes_.end(task));
   }
-  // Outside of all passes: lets go of what one that an exception ended left bound.
+  // Call it outside of all passes: releases what a pass that an exception ended left bound.
   void end_every_pass() {
     const std::lock_guard lock(mutex_);
     unbind_all(passes_.end_every());
@@ -231,15 +233,15 @@ class BoundGroups final {
     const std::lock_guard lock(mutex_);
     return group.touches;
   }
-  // One binding more of a group that is bound; false where it is parked. release() undoes it.
+  // Adds a binding to a group that is bound; false if it is parked. release() undoes it.
   bool hold_if_bound(OffloadedGroup& group) noexcept {
     const std::lock_guard lock(mutex_);
     if (group.bindings == 0) return false;
     ++group.bindings;
     return true;
   }
-  // Binds a parked group, and holds it until release(). False where it could not: then its parked
-  // text says why.
+  // Binds a parked group, and holds it until release(). False on failure: the group's parked text
+  // then says why.
   bool hold_on_demand(OffloadedGroup& group) noexcept {
     const std::lock_guard lock(mutex_);
     try {
@@ -248,8 +250,8 @@ class BoundGroups final {
       bind_in_pass(group, task);
       if (group.bindings > 1) return true;  // another thread was first
       ++group.touches;
-      // Outside of a backward pass nothing is bound between operators, where a write through
-      // data_ptr() would change what the engine does not read back.
+      // Outside of a backward pass nothing stays bound between operators: there a write through
+      // data_ptr() would change bytes that the engine does not read back.
       if (task < 0) return true;
       passes_.touch(group, task);
       ++group.bindings;
@@ -264,8 +266,8 @@ class BoundGroups final {
   static bool in_use(const OffloadedGroup& group) {
     return group.changing || group.bindings > (group.always_bound ? 1u : 0u);
   }
-  // Where memory is out, groups that passes hold let go. Were one still needed, it would be bound
-  // on demand, or its parked parameters would say so.
+  // If memory is out, releases groups that passes hold. If one is still needed, it is bound on
+  // demand, or its parked parameters throw.
   void bind_in_pass(OffloadedGroup& group, int task) {
     for (;;) {
       try {
@@ -278,7 +280,8 @@ class BoundGroups final {
       }
     }
   }
-  // Has torch call end_pass(task) when that pass, which runs, ends; an exception ends it without.
+  // Has torch call end_pass(task) when that running pass ends. If an exception ends it, torch does
+  // not.
   void begin_pass(int task) {
     if (!passes_.begin(task)) return;
     ::torch::autograd::Engine::get_default_engine().queue_callback([self = self_, task] {

@@ -1,22 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// headrace/torch/checkpoint.hpp: activation checkpointing. Forward keeps a block's inputs only;
-// backward runs the block again, as it ran before, and goes through that.
+// headrace/torch/checkpoint.hpp: activation checkpointing. Forward keeps only a block's inputs;
+// backward runs the block again, exactly as before, and differentiates that run.
 //
 // Reentrant: the second run and its own backward pass happen inside the node of the first, so the
-// group is bound from the one to the end of the other. State that does not pass through autograd is
-// restored for the second run: torch's generators (dropout) and autocast's settings, of the CPU and
-// of the parameters' place. Backward checks that the weights are the same. Example:
+// group stays bound from the start of that run to the end of that pass. State that does not pass
+// through autograd is restored for the second run: torch's generators (dropout) and autocast
+// settings, for the CPU and for the device of the parameters. Backward checks that the weights are
+// unchanged. Example:
 //
-//   forward    y = checkpoint(g, f, x): f runs without gradients, with g bound. Autograd keeps x,
-//              and this call: f, where the generators stood, how often weights had changed.
+//   forward    y = checkpoint(g, f, x): f runs without gradients, with g bound. Autograd keeps x
+//              and this call: f, the states of the generators, and how often weights had changed.
 //   pass 7     reaches y's node. g is bound for it (Binding), and f runs again on a detached x.
-//   pass 8       begins within the node, over what f recorded. Gradients of g's parameters arrive,
-//                and count as 8's. No hold of 8's awaits them: the Binding has g to the end.
-//   end of 8     torch calls end_pass(8): it has nothing to let go.
+//   pass 8       begins within the node, over the graph that f recorded. Gradients of g's
+//                parameters arrive and count for pass 8. Pass 8 needs no hold: the Binding keeps g
+//                to the end.
+//   end of 8     torch calls end_pass(8), which has nothing to release.
 //   pass 7     the node ends: g is parked, and x's gradient goes on.
 //
-// So a parameter that is used in a checkpoint and outside of it gets two gradients from one loss,
-// one of 7 and one of 8: expect_repeated_gradients().
+// So a parameter that is used both in a checkpoint and outside of it gets two gradients from one
+// loss, one in pass 7 and one in pass 8, and needs expect_repeated_gradients().
 #pragma once
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
@@ -67,8 +69,8 @@ struct Autocast {
   std::vector<OfDevice> devices;
   bool cache;
 };
-// torch's cache of weights that autocast has cast belongs to one graph: empty before and after a
-// scope.
+// torch's cache of weights that autocast has cast belongs to one graph, so this empties it before
+// and after a scope.
 class OwnAutocastCache {
  public:
   explicit OwnAutocastCache(const Autocast& settings) : used_(settings.enabled()) { clear(); }
@@ -96,10 +98,10 @@ class CheckpointedCall : public ::torch::CustomClassHolder {
         random_state_(place_),
         autocast_(place_) {}
 
-  // In forward, without gradients; the group is bound.
+  // Runs in forward, without gradients, while the group is bound.
   Tensors run_first(at::TensorList inputs) {
     Autocast settings = autocast_;
-    settings.cache = false;  // a weight cast without gradients must not be found by others later
+    settings.cache = false;  // nobody may later find a weight that was cast without gradients
     const Restored<Autocast> autocast(place_, settings);
     const std::vector<std::uint32_t> versions = versions_of(inputs);
     Tensors outputs = run(inputs);
@@ -117,7 +119,7 @@ class CheckpointedCall : public ::torch::CustomClassHolder {
     }
     return outputs;
   }
-  // In backward. `inputs` are leaves: each has its gradient afterwards.
+  // Runs in backward. `inputs` are leaves, and have their gradients afterwards.
   void run_again(const Tensors& inputs, const Tensors& gradients) {
     const auto core = core_.lock();
     if (!core) {
@@ -144,7 +146,7 @@ class CheckpointedCall : public ::torch::CustomClassHolder {
   }
 
  protected:
-  // The block, on these inputs: the defined tensors of its result, in order.
+  // Runs the block on these inputs, and returns the defined tensors of its result, in order.
   virtual Tensors run(at::TensorList inputs) = 0;
 
  private:
@@ -203,7 +205,7 @@ class CheckpointedCall : public ::torch::CustomClassHolder {
   std::weak_ptr<OffloadCore> core_;
   std::shared_ptr<OffloadedGroup> group_;
   std::uint64_t changes_;      // of any group's weights, before forward
-  std::vector<bool> trained_;  // which of the group's parameters
+  std::vector<bool> trained_;  // for each of the group's parameters
   Place place_;
   RandomState random_state_;
   Autocast autocast_;
@@ -220,7 +222,7 @@ class CheckpointedCallOf final : public CheckpointedCall {
         function_(std::move(function)),
         inputs_(std::move(inputs)...) {}
 
-  // The defined tensors among the inputs; from here on autograd keeps them.
+  // Takes the defined tensors out of the inputs; from here on autograd keeps them.
   Tensors take_inputs() {
     Tensors taken;
     walk_tensors(inputs_, [&](at::Tensor& input) {
@@ -229,7 +231,7 @@ class CheckpointedCallOf final : public CheckpointedCall {
     });
     return taken;
   }
-  // Of the first run, with autograd's tensors in place of its own.
+  // The result of the first run, with autograd's tensors in place of its own.
   Result take_result(const Tensors& outputs) {
     Result result = std::move(*result_);
     result_.reset();
@@ -266,8 +268,9 @@ class CheckpointedCallOf final : public CheckpointedCall {
 struct Checkpoint : ::torch::autograd::Function<Checkpoint> {
   using Tensors = std::vector<at::Tensor>;
 
-  // The last of `inputs` is nobody's: it requires a gradient, so that the parameters receive theirs
-  // where no input does. A list of its own type, at::TensorList, since apply() looks into no other.
+  // The last of `inputs` is a dummy that requires a gradient, so that the parameters receive theirs
+  // even if no real input requires one. The list is an at::TensorList, since apply() looks for
+  // tensors in no other type.
   static Tensors forward(::torch::autograd::AutogradContext* context,
                          const c10::intrusive_ptr<CheckpointedCall>& call, at::TensorList inputs) {
     context->set_materialize_grads(false);
@@ -282,13 +285,13 @@ struct Checkpoint : ::torch::autograd::Function<Checkpoint> {
     for (at::Tensor& input : inputs)
       input = input.detach().set_requires_grad(input.requires_grad());
     static_cast<CheckpointedCall*>(capsule.get())->run_again(inputs, gradients);
-    Tensors result(inputs.size() + 2);  // one for `call`, one for nobody's input
+    Tensors result(inputs.size() + 2);  // one for `call`, one for the dummy
     for (std::size_t i = 0; i < inputs.size(); ++i) result[i + 1] = inputs[i].grad();
     return result;
   }
 };
 
-// With gradients on, and the group bound.
+// Call it with gradients enabled and the group bound.
 template <class F, class... Inputs>
 auto checkpoint(const std::shared_ptr<OffloadCore>& core, std::shared_ptr<OffloadedGroup> group,
                 F function, Inputs... inputs) {

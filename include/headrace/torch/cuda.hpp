@@ -5,7 +5,7 @@
 //   headrace::torch::Offload offload(settings, {.device = headrace::torch::make_cuda_device(gpu)},
 //                                    gpu);
 //
-// The program links, or loads, LibTorch's CUDA part (libtorch_cuda).
+// The program must link or load the CUDA part of LibTorch (libtorch_cuda).
 #pragma once
 #include <c10/core/Allocator.h>
 #include <c10/core/DeviceGuard.h>
@@ -17,9 +17,9 @@
 #include "headrace/torch/place.hpp"
 
 namespace headrace::torch {
-// headrace::make_cuda_device(), whose memory for parameters comes from torch's caching allocator:
-// torch's memory limit and statistics count it.
-// Throws what that throws, and kUnsupported where torch does not see `gpu`.
+// headrace::make_cuda_device() with torch's caching allocator as the source of memory for
+// parameters, so that torch's memory limit and statistics include it.
+// Throws what that function throws, and kUnsupported if torch does not see `gpu`.
 inline std::shared_ptr<Device> make_cuda_device(at::Device gpu) {
   struct TorchMemory {
     at::Device device;
@@ -28,7 +28,8 @@ inline std::shared_ptr<Device> make_cuda_device(at::Device gpu) {
       try {
         const c10::DeviceGuard guard(device);
         void* const data = c10::GetAllocator(c10::kCUDA)->raw_allocate(size_bytes);
-        // Earlier users of this memory may still be at work on the stream that torch gives it for.
+        // Earlier users of this memory may still be working on the stream that torch allocated it
+        // for.
         detail::Place(device).torch_stream().synchronize();
         return data;
       } catch (...) {  // out of memory, or a GPU that has failed, as the engine's next call says
@@ -39,12 +40,12 @@ inline std::shared_ptr<Device> make_cuda_device(at::Device gpu) {
       try {
         const c10::DeviceGuard guard(static_cast<TorchMemory*>(context)->device);
         c10::GetAllocator(c10::kCUDA)->raw_deallocate(data);
-      } catch (...) {  // of a GPU that has failed: its memory goes with the process
+      } catch (...) {  // the GPU has failed: its memory goes with the process
       }
     }
   };
   const detail::Place place(gpu);
-  at::globalContext().lazyInitDevice(c10::kCUDA);  // or its allocator is not there yet
+  at::globalContext().lazyInitDevice(c10::kCUDA);  // else its allocator does not exist yet
   auto memory = std::make_shared<TorchMemory>(TorchMemory{place.device()});
   CudaOptions options;
   options.ordinal = place.device().index();

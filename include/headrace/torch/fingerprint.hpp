@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// headrace/torch/fingerprint.hpp: whether bytes are still what they were, at about memory speed.
+// headrace/torch/fingerprint.hpp: detects whether bytes have changed, at about memory speed.
 #pragma once
 #include <bit>
 #include <cstddef>
@@ -7,9 +7,9 @@
 #include <cstring>
 
 namespace headrace::torch::detail {
-// Differs where one 8-byte word differs, and almost surely where several do. Do not store it.
+// Differs if one 8-byte word differs, and almost surely if several do. Do not store it.
 inline std::uint64_t fingerprint(const void* data, std::size_t size_bytes) noexcept {
-  constexpr std::size_t kLanes = 4;  // side by side: a multiplication takes a few cycles
+  constexpr std::size_t kLanes = 4;  // side by side, since a multiplication takes a few cycles
   std::uint64_t lane[kLanes] = {1, 2, 3, 4};
   const auto add = [](std::uint64_t& to, std::uint64_t word) {
     to = std::rotl((to ^ word) * 0x9e3779b97f4a7c15u, 29);

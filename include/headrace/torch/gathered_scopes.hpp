@@ -2,16 +2,16 @@
 // headrace/torch/gathered_scopes.hpp: scopes in which a group's values may be read, or changed and
 // written back at the end.
 //
-// While they may be changed, the parameters lie on a copy: the engine's weights never differ from
-// its masters.
+// While the values may be changed, the parameters lie on a copy, so that the engine's weights never
+// differ from its masters.
 //
 //   auto scope = gathered(g, kModify)  binds g, copies its values, puts the parameters on the copy,
 //                                      and gives the engine's bytes back
-//   w.normal_(); torch::load(m, file)  change the copy, or give a parameter other memory: a stray
-//   scope.release()                    strays' values go to the copy, and their parameters too; the
-//                                      engine takes in each element whose bits differ; g is parked
+//   w.normal_(); torch::load(m, file)  change the copy, or give a parameter other memory (a stray)
+//   scope.release()                    strays return to the copy with their values; the engine
+//                                      takes in each element whose bits differ; g is parked
 //
-// discard() instead drops copy and strays, and the next binding has the engine's values again.
+// discard() instead drops the copy and strays, and the next binding has the engine's values again.
 #pragma once
 #include <c10/util/StringUtil.h>
 
@@ -27,17 +27,17 @@
 #include "headrace/torch/offload_core.hpp"
 
 namespace headrace::torch::detail {
-// A GatheredModule's, ended by the first of its functions that succeeds, or by its destructor.
+// The scope of a GatheredModule. Ends when one of its functions first succeeds, or on destruction.
 class GatheredScope {
  public:
   virtual ~GatheredScope() = default;
-  // Ends the scope, writing back what it changed. Where that throws, it is open still.
+  // Ends the scope and writes the changes back. If that throws, the scope is still open.
   virtual void release() = 0;
   virtual void discard() noexcept = 0;
 };
 
-// A scope in which a group's values may be read. Writes that torch does not count (data_ptr(),
-// accessor(), memcpy) show in fingerprints of its bytes.
+// A scope in which a group's values may be read. Fingerprints of the bytes reveal writes that torch
+// does not count (data_ptr(), accessor(), memcpy).
 class ReadScope final : public GatheredScope {
  public:
   ReadScope(std::shared_ptr<OffloadCore> core, std::shared_ptr<OffloadedGroup> group)
@@ -67,13 +67,13 @@ class ReadScope final : public GatheredScope {
 
   Binding binding_;
   std::vector<std::uint64_t> before_;  // fingerprints when the scope began
-  std::uint64_t changes_;              // and how often weights had been loaded
+  std::uint64_t changes_;              // and how often weights had changed by then
 };
 
-// Memory for a group's parameters while the user changes them. Lives until they are parked.
+// Memory for a group's parameters while the user changes them. It must live until they are parked.
 class EditableCopy {
  public:
-  // The group's parameters go onto it, and its leases back.
+  // Moves the group's parameters onto the copy, and gives the group's leases back.
   explicit EditableCopy(OffloadedGroup& group) {
     for (const OffloadedParameter& parameter : group.parameters())
       values_.push_back(parameter.storage().whole().clone());
@@ -82,7 +82,7 @@ class EditableCopy {
     group.give_back();
   }
 
-  // torch::load() and Module::to() give a parameter other memory: its values go to the copy.
+  // torch::load() and Module::to() give a parameter other memory. This copies its values back.
   static void keep_strays(const OffloadedGroup& group) {
     for (const OffloadedParameter& parameter : group.parameters()) {
       const at::Tensor home = parameter.home(), values = parameter.tensor().detach();
@@ -99,10 +99,10 @@ class EditableCopy {
       home.copy_(values);
     }
   }
-  // The copy's values become the engine's.
+  // Loads the copy's values into the engine.
   void load_into(Engine& engine, const OffloadedGroup& group) const {
     for (std::size_t i = 0; i < values_.size(); ++i) {
-      const at::Tensor copy = values_[i].cpu();  // where the CPU can read it
+      const at::Tensor copy = values_[i].cpu();  // so that the CPU can read it
       const auto* values = static_cast<const std::byte*>(copy.const_data_ptr());
       const std::size_t size = copy.element_size();
       engine.load(group.parameters()[i].id(), Content::kWeight,
@@ -116,7 +116,7 @@ class EditableCopy {
   std::vector<at::Tensor> values_;  // of each parameter
 };
 
-// Nobody else binds the group while this is open.
+// A scope in which a group's values may be changed. Nobody else can bind the group meanwhile.
 class Modification final : public GatheredScope {
  public:
   Modification(std::shared_ptr<OffloadCore> core, std::shared_ptr<OffloadedGroup> group)
@@ -146,7 +146,7 @@ class Modification final : public GatheredScope {
     if (!core_) return;
     try {
       for (const OffloadedParameter& parameter : group_->parameters()) parameter.come_home();
-    } catch (const std::exception&) {  // named when the group is used
+    } catch (const std::exception&) {  // the next use of the group names it
     }
     core_->bound().end_changes(*group_);
     copy_.reset();
@@ -155,7 +155,7 @@ class Modification final : public GatheredScope {
   }
 
  private:
-  // A brace that an exception passes through drops what was begun before it.
+  // If an exception leaves the scope, its changes are dropped.
   void end() noexcept {
     if (!core_) return;
     if (std::uncaught_exceptions() > unwinding_) return discard();

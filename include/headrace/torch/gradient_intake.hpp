@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // headrace/torch/gradient_intake.hpp: hands each gradient to the engine as torch writes it, and
-// refuses a step on gradients that are not what the trainer believes.
+// refuses a step if the gradients are not those that the trainer expects.
 //
-// taken_gradient.hpp has what stands in .grad() from then on.
+// taken_gradient.hpp describes what .grad() holds from then on.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -10,30 +10,30 @@
 #include "headrace/torch/bound_groups.hpp"
 
 namespace headrace::torch::detail {
-// From a gradient's arrival to the step that uses it, or to discard().
+// Handles each gradient from its arrival to the step that uses it, or to discard().
 class GradientIntake {
  public:
   GradientIntake(Engine& engine, const Place& place, const GroupBinder& binder, BoundGroups& bound)
       : engine_(engine), place_(place), binder_(binder), bound_(bound) {}
 
-  // torch has written parameter.grad(): the engine takes it, and torch's memory goes.
-  // Thread: the one that runs the parameter's part of backward.
+  // torch has written parameter.grad(): hands it to the engine, and frees torch's memory.
+  // Threads: the one that runs the parameter's part of backward.
   void take(OffloadedGroup& group, OffloadedParameter& parameter) {
-    // Out of the parameter before anything can throw: what is refused must not wait there for the
-    // next step.
+    // Takes it out of the parameter before anything can throw: a refused gradient must not stay
+    // there until the next step.
     const at::Tensor gradient = parameter.gradient().take_from(parameter.tensor());
     if (gradient.defined()) hand_over(parameter, gradient);
     bound_.gradient_arrived(group, gradient.defined());
   }
-  // Throws where step() would train on what the user believes dropped, or on part of a backward
-  // pass.
+  // Throws if step() would train on gradients that the user believes dropped, or on part of a
+  // backward pass.
   void require_whole(const Groups& groups) const {
     for (const auto& group : groups) {
       for (const OffloadedParameter& parameter : group->parameters()) refuse_if_reset(parameter);
     }
     bound_.refuse_partial_gradients();
   }
-  // The engine has used them.
+  // Called when the engine has used the gradients.
   void forget(const Groups& groups) {
     for (const auto& group : groups) {
       for (OffloadedParameter& parameter : group->parameters())
@@ -64,7 +64,7 @@ class GradientIntake {
     const at::Tensor dense = gradient.detach().contiguous();
     engine_.add_gradient(parameter.id(), dense.const_data_ptr(),
                          dtype_of(dense, parameter.full_name() + ".grad"), place_.stream());
-    binder_.wait_for_cpu_operators();  // it has been read: the tensor may go
+    binder_.wait_for_cpu_operators();  // it has been read, so the tensor may go
     place_.keep_until_read(dense);
     parameter.gradient().mark_taken(parameter.tensor());
   }

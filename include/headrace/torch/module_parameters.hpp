@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // headrace/torch/module_parameters.hpp: the parameters of modules: their names, the engine's
-// description of each, and which group has it.
+// description of each, and the group that owns it.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <c10/core/Storage.h>
@@ -42,8 +42,8 @@ inline at::ScalarType scalar_type_of(DType dtype) noexcept {
   return dtype == DType::kF32 ? at::kFloat : dtype == DType::kF16 ? at::kHalf : at::kBFloat16;
 }
 
-// A module's own parameters, each once: what is registered under two names is one parameter, by its
-// first name.
+// A module's parameters, each once: a tensor registered under two names is one parameter, listed
+// under its first name.
 inline NamedTensors parameters_of(const ::torch::nn::Module& module) {
   NamedTensors found;
   std::unordered_set<const c10::TensorImpl*> seen;
@@ -55,7 +55,7 @@ inline NamedTensors parameters_of(const ::torch::nn::Module& module) {
   return found;
 }
 
-// The engine's description of a parameter, less its hyperparameters.
+// The engine's description of a parameter, without its hyperparameters.
 inline ParameterSpec spec_of(const Place& place, const std::string& group, const std::string& name,
                              const at::Tensor& tensor) {
   const std::string full = full_name(group, name);
@@ -77,19 +77,19 @@ inline ParameterSpec spec_of(const Place& place, const std::string& group, const
   return {name, dtype, tensor.sizes().vec(), {}, !tensor.requires_grad()};
 }
 
-// Which group has a tensor, and which memory its values came from.
+// Records which group owns each tensor, and the memory that its values came from.
 //
-// A parameter has one owner; what is declared as shared belongs to the group it was declared in.
-// One tensor under two names of a group is one parameter; any other way to the same memory (a view,
-// a slice, another tensor on the same storage) would become a parameter of its own, no longer tied,
-// and is refused. So is what only looks alike: columns of one matrix lie between each other.
+// A parameter has one owner; a shared one belongs to the group that declared it as shared. One
+// tensor under two names of a group is one parameter. Any other way to the same memory (a view, a
+// slice, another tensor on the same storage) would become a separate parameter, no longer tied, and
+// is refused. So are tensors that only seem to overlap, such as interleaved columns of one matrix.
 class ParameterOwners {
  public:
   bool owned(const at::Tensor& tensor) const {
     return owners_.count(tensor.unsafeGetTensorImpl()) != 0;
   }
 
-  // Declares `tensors`, which are owned, as ones that modules of other groups register too.
+  // Declares that modules of other groups register `tensors` too. They must be owned already.
   void share(const NamedTensors& tensors) {
     for (const auto& item : tensors) shared_.insert(item.second.unsafeGetTensorImpl());
   }
@@ -100,8 +100,8 @@ class ParameterOwners {
     return tensors;
   }
 
-  // Throws kInvalidArgument naming both parameters and groups where one of `tensors` is owned
-  // already, or shares memory with one that is or with another of them.
+  // Throws kInvalidArgument, naming both parameters and groups, if one of `tensors` is owned
+  // already, or shares memory with an owned tensor or another of `tensors`.
   void refuse_owned(const std::string& group, const NamedTensors& tensors) const {
     Memory among_them;
     for (const auto& [name, tensor] : tensors) {
@@ -127,8 +127,8 @@ class ParameterOwners {
   struct Owner {
     std::string group, full_name;
   };
-  // The bytes from a tensor's first element to its last. The storage is kept as an object without
-  // memory, so that its address stays its own.
+  // The bytes from a tensor's first element to its last. Keeps the storage as an object without
+  // memory, so that no other storage gets its address.
   struct Stretch {
     c10::weak_intrusive_ptr<c10::StorageImpl> storage;
     std::size_t begin_bytes, end_bytes;

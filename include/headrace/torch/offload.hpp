@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// headrace/torch/offload.hpp: trains LibTorch modules whose parameters, gradients and optimizer
-// state Headrace keeps.
+// headrace/torch/offload.hpp: trains LibTorch modules while Headrace keeps their parameters,
+// gradients and optimizer state.
 //
 //   headrace::torch::Offload offload(headrace::Settings::from_file("offload.json"));
 //   offload.no_decay();                                // norms and biases
@@ -12,22 +12,22 @@
 //   offload.freeze();
 //   for (auto& block : blocks) x = offload(block, x);  // instead of block->forward(x)
 //   loss.backward();
-//   offload.step({.learning_rate = 3e-4f, .max_norm = 1});  // of optimizer.step() and zero_grad()
+//   offload.step({.learning_rate = 3e-4f, .max_norm = 1});  // optimizer.step() and zero_grad()
 //
-// A module's forward stays as it is, and so do its parameters as objects; they have memory only
-// while they are needed. Touching one at another time throws a c10::Error that names its group and
-// the call that helps.
+// A module's forward stays as it is, and its parameters stay the same objects, but they have memory
+// only while they are needed. Touching one at another time throws a c10::Error that names its group
+// and the call that helps.
 //
-// Values:  buffers (batch norm's statistics, masks) stay torch's: buffers() lists them. Parameters
+// Values:  buffers (batch norm statistics, masks) stay with torch: buffers() lists them. Parameters
 //          are row-major; other strides (channels_last, a transposed weight) are refused.
-// .grad(): gradients are the engine's once they have arrived. Code that looks for them itself
+// .grad(): once gradients have arrived, the engine owns them. Code that looks for them itself
 //          (clip_grad_norm_, an optimizer) gets a c10::Error that says what to call instead.
-// Threads: one trainer thread at a time, and those that autograd starts for it. A call from a
-//          second one while the first is inside a call, or a backward pass on the CPU, is refused,
-//          also close() and a scope's release(). interrupt() may come from any thread.
+// Threads: one trainer thread at a time, and the threads that autograd starts for it. While one is
+//          inside a call, or a backward pass on the CPU, calls from a second one are refused,
+//          including close() and a scope's release(). interrupt() may be called from any thread.
 // Errors:  headrace::Error, out of backward() too.
-// Memory:  a group whose parameters are not all used, or not all trained, holds its slot until
-//          the end of backward, or until another group needs it.
+// Memory:  if a group's parameters are not all used, or not all trained, it holds its slot until
+//          the end of backward, or until another group needs the slot.
 // Uses that no call brackets (a weight that another block captured, a loss kept in the module,
 //          second derivatives) throw, or are served on demand: serve_on_demand().
 #pragma once
@@ -91,8 +91,8 @@ class Group {
  public:
   GroupId id() const noexcept { return state_->id; }
   const std::string& name() const noexcept { return state_->name; }
-  // A factory's module exists from freeze() on, and add_rest() keeps none: without a module this
-  // throws kWrongState.
+  // A factory's module exists from freeze() on, and add_rest() keeps none. Throws kWrongState if
+  // there is no module.
   std::shared_ptr<M> module() const {
     if (state_->module) return std::static_pointer_cast<M>(state_->module);
     throw Error(Code::kWrongState,
@@ -113,23 +113,23 @@ enum class Access {
 };
 
 // A scope in which a group's parameters can be used anywhere. Move-only, one trainer thread.
-//   kRead    A write to them, also through data_ptr() or accessor(), does not reach the engine's
-//            masters: every later call of the Offload throws and names the parameter, until the
-//            group's values are loaded again (Engine::load). Costs a pass over the group's bytes at
-//            either end, to see writes.
-//   kModify  They are a copy of the group, of its size, that nobody else sees: forward, backward
-//            and gathered() of this group, and step(), are refused by name until the scope ends.
-//            Then the engine gets the values. Masters of elements whose bits changed become those
-//            values; all other masters, the moments, step counts and gradients stay.
+//   kRead    A write to them, even through data_ptr() or accessor(), does not reach the engine's
+//            masters, so every later call of the Offload throws and names the parameter, until the
+//            group's values are loaded again (Engine::load). To detect writes, the scope makes a
+//            pass over the group's bytes at either end.
+//   kModify  They are a full copy of the group that nobody else sees: forward, backward and
+//            gathered() of this group, and step(), are refused, naming the group, until the scope
+//            ends. Then the engine takes the values. Where an element's bits changed, the master
+//            becomes the new value; all other masters, the moments, step counts and gradients stay.
 class GatheredModule {
  public:
   // Ends the scope early. With kModify it writes back.
-  // Throws kWrongState in a second thread while the first computes, or, with kModify, for a
-  //         parameter that has another type or shape now; with kModify what Engine::load() throws.
-  //         The scope is still open then.
+  // Throws kWrongState in a second thread while the first computes; with kModify also if a
+  //         parameter has changed its type or shape, and what Engine::load() throws. The scope is
+  //         then still open.
   // The destructor does the same without throwing. It ends kRead in any thread, and drops changes
-  // where an exception passes through it. The next call of the Offload reports, by the group's
-  // name, the changes that it could not write back.
+  // if an exception leaves the scope. If changes could not be written back, the next call of the
+  // Offload reports it and names the group.
   void release() {
     if (scope_) scope_->release();
   }
@@ -154,12 +154,11 @@ struct ServedOnDemand {
 
 class Offload {
  public:
-  //   place  where torch finds the parameters while they are bound, its buffers from freeze() on,
-  //          and where inputs have to be: torch's CPU, or the GPU that options.device is
-  //          (headrace/torch/cuda.hpp). Work is ordered on torch's current stream of the calling
-  //          thread, in backward on autograd's.
-  // Throws kUnsupported for a place that torch does not have, kInvalidArgument where it differs
-  // from the engine's device.
+  //   place  where torch finds bound parameters and, from freeze() on, buffers, and where inputs
+  //          must be: torch's CPU, or the GPU of options.device (headrace/torch/cuda.hpp). Work is
+  //          ordered on the calling thread's current torch stream, in backward on autograd's.
+  // Throws kUnsupported for a place that torch does not have, kInvalidArgument if it differs from
+  // the engine's device.
   explicit Offload(Settings settings, EngineOptions options = {},
                    at::Device place = at::Device(at::kCPU))
       : core_(std::make_shared<detail::OffloadCore>(std::move(settings), std::move(options),
@@ -175,15 +174,16 @@ class Offload {
 
   // ---- registration, before freeze ----
 
-  // How each parameter is updated, by full name ("<group>.<name>") and tensor. Before the first
-  // add_group().
+  // Chooses how each parameter is updated, by full name ("<group>.<name>") and tensor. Call it
+  // before the first add_group().
   using HyperparameterChoice =
       std::function<HyperparameterSetId(const std::string& full_name, const at::Tensor& parameter)>;
   void choose_hyperparameters(HyperparameterChoice choice) {
     registration().choose_hyperparameters(std::move(choice));
   }
-  // The usual choice: parameters that `which` picks (by default those of fewer than two dimensions)
-  // get `values`, the rest the default set. Returns the set, for Engine::set_hyperparameters().
+  // The usual choice: parameters that `which` picks (by default those with fewer than two
+  // dimensions) get `values`, the rest the default set. Returns the set, for
+  // Engine::set_hyperparameters().
   using ParameterTest =
       std::function<bool(const std::string& full_name, const at::Tensor& parameter)>;
   HyperparameterSetId no_decay(ParameterTest which = {},
@@ -199,14 +199,15 @@ class Offload {
   }
 
   // Parameters used together, from
-  //   a module    (Block, std::shared_ptr<BlockImpl>): its values move to the engine in freeze();
-  //   a factory   of one: runs now for names and shapes, and again in freeze() for values, so it
-  //               must capture by value, not by reference. Groups run one at a time, in the order
-  //               they were added, and the run for shapes leaves torch's generators as they were:
-  //               with one seed the values are those of the model built plainly in that order.
-  // Throws kInvalidArgument for a parameter that another group has, or that lies in another's
-  // memory without being the same tensor (both are named), kUnsupported for one that is not a
-  // dense, row-major Float, BFloat16 or Half tensor in CPU memory, or where parameters are bound.
+  //   a module    (Block, std::shared_ptr<BlockImpl>): freeze() moves its values to the engine;
+  //   a factory   that returns one: runs now for names and shapes, and again in freeze() for
+  //               values, so it must capture by value, not by reference. freeze() calls factories
+  //               one at a time, in the order of the groups, and the run for shapes leaves torch's
+  //               generators as they were. So the same seed gives the values of a model built
+  //               plainly in that order.
+  // Throws kInvalidArgument, naming both, for a parameter that another group has, or that lies in
+  // the memory of another without being the same tensor; kUnsupported for one that is not a dense,
+  // row-major Float, BFloat16 or Half tensor in CPU memory, or where parameters are bound.
   template <class Source>
   Group<detail::ModuleOf<Source>> add_group(std::string name, Source&& source) {
     using M = detail::ModuleOf<Source>;
@@ -226,10 +227,10 @@ class Offload {
   }
 
   // Parameters used outside of any group's forward (embeddings, a final norm, shared weights):
-  // bound from freeze() to close(), gradients and optimizer state offloaded like any other's. Of a
-  // module it takes the trainable parameters that no group has; if there are none it adds nothing,
-  // and returns no group. Frozen ones stay torch's, and buffers() lists them; step() refuses once
-  // one of them is trained. A group named "" leaves the names as they are.
+  // bound from freeze() to close(), with gradients and optimizer state offloaded as usual. Takes
+  // those trainable parameters of a module that no group has; if there are none, it adds nothing
+  // and returns no group. Frozen ones stay with torch, and buffers() lists them; step() throws once
+  // one of them is trained. In a group named "" the names stay as they are.
   using Rest = std::optional<Group<::torch::nn::Module>>;
   Rest add_rest(const ::torch::nn::Module& model, std::string name = "rest") {
     detail::NamedTensors rest = registration().take_rest(name, model);
@@ -247,9 +248,9 @@ class Offload {
   }
 
   // Parameters that modules of several groups register (tied embeddings, a shared projection). They
-  // belong to the group made here, bound from freeze() to close(); a later add_group() leaves them
-  // out of its own. A factory captures the tensor (or a module that has it) instead of making one.
-  // Throws kInvalidArgument for a parameter that a group has already, naming both.
+  // belong to the group made here, which stays bound from freeze() to close(); a later add_group()
+  // leaves them out. A factory captures the tensor (or a module that has it) instead of making one.
+  // Throws kInvalidArgument, naming both, for a parameter that a group has already.
   Rest add_shared(std::vector<std::pair<std::string, at::Tensor>> parameters,
                   std::string name = "shared") {
     const detail::NamedTensors tensors = parameters;
@@ -258,12 +259,12 @@ class Offload {
     return group;
   }
 
-  // Declares that gradients of this group's (of every group's so far, add_rest()'s and
-  // add_shared()'s too) arrive several times before a step (Engine::expect_repeated_gradients):
-  // several backward passes over one forward pass or over parts of it. A parameter that one pass
-  // uses in several places does not need it (torch adds those up), unless one lies in a
-  // checkpoint(), whose pass is its own. Costs 4 bytes per parameter in host memory instead of its
-  // own size.
+  // Declares that gradients of this group arrive several times before a step
+  // (Engine::expect_repeated_gradients), because several backward passes go over one forward pass
+  // or parts of it. Without an argument it applies to every group so far, including those of
+  // add_rest() and add_shared(). A parameter that one pass uses in several places does not need it
+  // (torch adds those gradients up), unless one place lies in a checkpoint(), which runs a pass of
+  // its own. A gradient then takes 4 bytes per element in host memory instead of its own size.
   template <class M>
   void expect_repeated_gradients(const Group<M>& group) {
     registration().require_own(*group.state_);
@@ -274,11 +275,11 @@ class Offload {
   }
 
   // A parameter that requires no gradient at freeze() is frozen (ParameterSpec::frozen): no
-  // gradient, master or moments are kept for it, beside trained ones of its group too (adapters in
-  // a layer). Backward refuses a gradient of it by name. These two calls override that for all of a
-  // group; of several such calls before freeze() the last one holds:
-  //   expect_gradients     may be trained later: keeps all that memory, used or not.
-  //   expect_no_gradients  never trained, whatever requires_grad says at freeze().
+  // gradient, master or moments are kept for it, even if its group has trained ones (adapters in a
+  // layer). Backward refuses a gradient of it and names it. These two calls override that for a
+  // whole group; of several such calls before freeze() the last one counts:
+  //   expect_gradients     the group may be trained later: keeps all that memory, used or not.
+  //   expect_no_gradients  the group is never trained, whatever requires_grad says at freeze().
   template <class M>
   void expect_gradients(const Group<M>& group) {
     registration().expect_frozen(*group.state_, false);
@@ -290,25 +291,25 @@ class Offload {
 
   // From freeze() to close(), binds the group first when an operator is about to read a parked
   // parameter, a view of one, or what autograd saved of it: in forward, in backward and outside of
-  // both, in any thread. Without this such a use throws a c10::Error that names the group. The
-  // values are the same; only the time when they are there differs:
-  //   until     the end of the operator; in a backward pass the end of the pass, or until memory is
-  //             out and it has been bound for longest. Never in the middle of an operator that uses
-  //             it.
-  //   memory    one more gather slot for as long as that (headrace.prefetch_groups). Where there is
-  //             none free, the operator throws the parked text with that cause.
-  //   refused   writing, torch::save, data_ptr() and other ways around operators: as without this.
-  //   several   backward passes before a step that reach one parameter (a loss kept in a module,
-  //             apart from the output's, or retain_graph): expect_repeated_gradients().
-  // Cost:    a callback of torch's (at::addGlobalCallback) for the whole process, which sees every
-  //          operator in every thread, other models' too: some 0.4 us each. Gone with the last
-  //          Offload that asked for it. A group that comes on demand was not read ahead.
+  // them, in any thread. Without this, such a use throws a c10::Error that names the group. The
+  // values are the same; only the time of binding differs:
+  //   until     the end of the operator; in a backward pass the end of the pass, or earlier if
+  //             memory is out and no group has been bound for longer. Never during an operator that
+  //             uses it.
+  //   memory    one more gather slot for that time (headrace.prefetch_groups). If none is free, the
+  //             operator throws the parked text with that cause.
+  //   refused   as before: writing, torch::save, data_ptr() and other ways around operators.
+  //   several   backward passes that reach one parameter before a step (a loss kept in a module
+  //             beside that of the output, or retain_graph) need expect_repeated_gradients().
+  // Cost:    a torch callback (at::addGlobalCallback) for the whole process, which sees every
+  //          operator in every thread, also of other models: some 0.4 us each. It goes with the
+  //          last Offload that asked for it. A group bound on demand was not read ahead.
   // Order:   before freeze().
-  // Throws kWrongState after freeze(), kUnsupported where torch does not report the arguments of
+  // Throws kWrongState after freeze(), kUnsupported if torch does not report the arguments of
   //         operators.
   void serve_on_demand() { registration().serve_on_demand(); }
-  // The groups that were served on demand, in the order they were added. Put their uses through the
-  // group instead, where you can.
+  // The groups that were served on demand, in the order they were added. Where you can, use them
+  // through run() or gathered() instead.
   std::vector<ServedOnDemand> served_on_demand() const {
     std::vector<ServedOnDemand> served;
     for (const auto& group : core().groups()) {
@@ -320,17 +321,18 @@ class Offload {
 
   // Plans and allocates (Engine::freeze), then moves the values group by group. From here on
   // parameters are offloaded.
-  // Throws  as Engine::freeze() does, or kInvalidArgument for a module that add_group() saw with
-  //         other parameters: nothing was moved, and the call may be repeated. After a later error,
-  //         such as a factory's own, moved groups have their values in the engine alone: every use
-  //         names that, and engine().store() has them.
+  // Throws  as Engine::freeze() does, or kInvalidArgument if a module's parameters are not those
+  //         that add_group() saw: nothing was moved, and the call may be repeated. After a later
+  //         error, such as one that a factory throws, groups already moved have their values in the
+  //         engine alone: any use of them throws an error that says so, and engine().store()
+  //         returns the values.
   void freeze() { core().freeze(); }
 
   // ---- use ----
 
-  // group.module()->forward(args...), with the parameters there for it and for its backward.
-  // Cost:   one Engine::gather() in forward and one in backward: nothing where the group lies in
-  //         memory that the device shares; else its bytes are read, most of them ahead.
+  // group.module()->forward(args...), with the parameters bound for it and for its backward.
+  // Cost:   one Engine::gather() in forward and one in backward: nothing if the group is resident
+  //         in memory that the device shares; else its bytes are read, most of them ahead.
   // Throws  as Engine::gather() does, out of backward too; kWrongState for a group that is being
   //         changed, after a write or a move of parameters behind the engine's back, and in a
   //         second thread while the first computes.
@@ -339,7 +341,7 @@ class Offload {
     return run(group, [&] { return group.module()->forward(std::forward<Args>(args)...); });
   }
   // The same for any code that uses the group's parameters. Its result may be nested (tensors.hpp):
-  // gradients of the tensors in it bring the parameters back in backward.
+  // in backward, gradients of the tensors in it bring the parameters back.
   template <class M, class F>
   auto run(const Group<M>& group, F&& function) {
     const detail::Call call = begin();
@@ -357,24 +359,24 @@ class Offload {
       return result;
     }
   }
-  // function(inputs...), or group.module()->forward(inputs...), whose activations are not kept:
+  // Calls function(inputs...), or group.module()->forward(inputs...), without keeping activations:
   // backward runs it again, with torch's generators and autocast settings as they are now. The
-  // gradients of each call are those of run() bit for bit, where torch's operators give the same
-  // bits without gradients (an LSTM's do not). The block's own counters, such as batch norm's
-  // running statistics, count twice.
+  // gradients of each call are those of run(), bit for bit, if torch's operators give the same bits
+  // with and without gradients (an LSTM does not). Counters of the block itself, such as batch
+  // norm's running statistics, count twice.
   //   inputs  tensors, numbers, strings, and optional, pair, tuple, array, vector or map of these;
-  //           the tensors are kept until backward. The function, which is copied, captures all else
-  //           that it needs. A tensor that requires a gradient is an input, unless it is a
-  //           parameter.
+  //           the tensors are kept until backward. The function is copied, and captures whatever
+  //           else it needs. Unless it is a parameter, a tensor that requires a gradient must be an
+  //           input.
   //   result  the same types; its floating tensors require a gradient.
-  // Cost:   one more forward pass. A block that trains nothing and has no input that requires a
-  //         gradient keeps nothing in run() either: call that, and backward leaves it out.
-  // Order:  a group that is called several times before a step gets a gradient from each: call
+  // Cost:   one more forward pass. If a block trains nothing and no input requires a gradient, call
+  //         run(): it keeps nothing either, and backward skips the block.
+  // Order:  if a group is called several times before a step, each call brings it a gradient: call
   //         engine().expect_repeated_gradients(group.id()) before freeze().
-  // Throws  kUnsupported where the block changes an input in place.
-  // Backward throws kUnsupported with create_graph, and for chosen inputs only (autograd::grad);
-  //         kWrongState once weights of any group have changed, or parameters were frozen or
-  //         unfrozen. It also throws whatever the function throws then.
+  // Throws  kUnsupported if the block changes an input in place.
+  // Backward throws kUnsupported with create_graph, and for selected inputs only (autograd::grad);
+  //         kWrongState if weights of any group have changed, or parameters were frozen or
+  //         unfrozen. It also throws whatever the function throws in its second run.
   template <class M, class F, class... Inputs>
   requires std::invocable < F&, std::decay_t<Inputs>
   &... > auto checkpoint(const Group<M>& group, F&& function, Inputs&&... inputs) {
@@ -399,7 +401,7 @@ class Offload {
         std::forward<Inputs>(inputs)...);
   }
 
-  // The group's parameters with memory, wherever they are used, until the scope ends.
+  // Gives the group's parameters memory, wherever they are used, until the scope ends.
   // Throws  as operator() does, and kWrongState for kModify while the group is in use.
   template <class M>
   [[nodiscard]] GatheredModule gathered(const Group<M>& group, Access access = Access::kRead) {
@@ -410,54 +412,53 @@ class Offload {
     return GatheredModule(std::make_unique<detail::ReadScope>(core_, group.state_));
   }
 
-  // Engine::step() over the gradients that arrived since the last one, which are gone then.
-  // Order:  outside of gathered() scopes, forward and backward. A backward pass after it cannot use
-  //         values that a forward pass saved before it: torch throws then.
-  // Throws  as Engine::step() does; kWrongState where an exception ended a backward pass that had
-  //         brought gradients, where zero_grad() reset one that the engine has, or where a
-  //         parameter left its storage. Nothing was updated then, and the gradients are kept.
+  // Runs Engine::step() on the gradients that arrived since the last step, and then forgets them.
+  // Order:  outside of gathered() scopes, forward and backward. A later backward pass cannot use
+  //         values that a forward pass saved before the step: torch throws.
+  // Throws  as Engine::step() does; kWrongState if an exception ended a backward pass that had
+  //         delivered gradients, if zero_grad() reset one that the engine has, or if a parameter
+  //         left its storage. Then nothing was updated, and the gradients are kept.
   StepResult step(const StepOptions& options) {
     const detail::Call call = begin();
     return core().step(options);
   }
-  // Drops what arrived since the last step, in .grad() too, and what a backward pass that ended in
-  // an exception left bound. Any thread may call it after such a pass.
+  // Drops the gradients since the last step, including .grad(), and releases groups that a backward
+  // pass left bound when it ended in an exception. Any thread may call it after such a pass.
   void discard_gradients() {
     const detail::Call call = begin(/*discards=*/true);
     core().discard_gradients();
   }
 
-  // The buffers (batch norm's statistics, masks, caches) of the modules given to add_group() and
-  // add_rest(), and parameters that were frozen when add_rest() left them out, each once, by full
-  // name ("<group>.<name>"); those of a factory's module from freeze() on. They stay where torch
-  // has them: not parked, not in the plan, not in the engine's hashes. Save them beside the
-  // weights.
+  // The buffers (batch norm statistics, masks, caches) of the modules given to add_group() and
+  // add_rest(), and the frozen parameters that add_rest() left out, each once, by full name
+  // ("<group>.<name>"). A factory's module contributes from freeze() on. They stay with torch: not
+  // parked, not in the plan, not in the engine's hashes. Save them together with the weights.
   const std::vector<std::pair<std::string, at::Tensor>>& buffers() const {
     return registration().buffers().all();
   }
 
-  // Engine::interrupt(): from any thread and from a signal handler.
+  // Calls Engine::interrupt(). May be called from any thread and from a signal handler.
   void interrupt() noexcept {
     if (core_) core_->engine().interrupt();
   }
 
-  // For calls that need no torch: values (load, store, hashes), plan, stats. Not from a signal
-  // handler.
+  // Gives access to calls that need no torch: values (load, store, hashes), plan, stats. Do not
+  // call it from a signal handler.
   Engine& engine() { return core().engine(); }
-  // Makes every parameter an ordinary tensor again, with memory of its own and its current values,
-  // without the adapter's hooks: the model trains on, saves and loads in plain torch. Then closes.
-  // Gradients that no step has used are dropped, optimizer state too: store() it before.
-  //   limit_bytes  the most that the weights may take, beside the engine's memory.
+  // Makes every parameter an ordinary tensor again, with its own memory, its current values and
+  // none of the adapter's hooks: the model trains on, saves and loads in plain torch. Then closes.
+  // This drops gradients that no step has used, and optimizer state: store() that before.
+  //   limit_bytes  the most memory that the weights may take, beside the engine's own.
   // Throws kOutOfBudget, stating how much it needs, before it starts; kWrongState while a
   //         gathered() scope is open. After any error every parameter is offloaded as before.
   void restore(std::optional<std::uint64_t> limit_bytes = std::nullopt) {
     const detail::Call call = begin();
     detail::restore(core_, limit_bytes);
   }
-  // Drains and frees. Modules remain, without values; a graph from before throws in backward.
+  // Drains and frees. Modules remain, without values, and graphs made before throw in backward.
   // Calling it again does nothing.
   // Throws  kWrongState while a gathered() scope is open, or in a second thread while the first
-  //         computes: the Offload goes on as before. It also throws, closed by then, to report a
+  //         computes: the Offload then remains open. It also throws, after closing, to report a
   //         write behind the engine's back that no call has reported.
   void close() {
     const detail::Call call = begin();
@@ -469,7 +470,7 @@ class Offload {
   void watch(const std::shared_ptr<detail::OffloadedGroup>& group, const Result& result) {
     if (!at::GradMode::is_enabled()) return;
     for_each_tensor(result, [&](const at::Tensor& output) {
-      // A leaf is an input or a parameter handed through: nothing of the block lies behind it.
+      // A leaf is an input or a parameter passed through: no part of the block lies behind it.
       if (!output.defined() || !output.requires_grad() || output.is_leaf()) return;
       output.register_hook([core = std::weak_ptr(core_), group](const at::Tensor&) {
         const auto alive = core.lock();
@@ -482,7 +483,7 @@ class Offload {
     });
   }
 
-  // A call of this thread's, until it goes.
+  // Marks a call of this thread until the result is destroyed.
   detail::Call begin(bool discards = false) const {
     core();
     return detail::Call(core_, discards);

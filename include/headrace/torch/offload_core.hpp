@@ -2,7 +2,7 @@
 // headrace/torch/offload_core.hpp: an Offload's parts, and the order in which freeze(), step(),
 // restore() and close() go through them.
 //
-//   Registration    the groups, and what stays torch's        (registration.hpp)
+//   Registration    the groups, and what torch keeps          (registration.hpp)
 //   Calls           one thread at a time                      (below)
 //   GroupBinder     the engine's bytes under parameters       (bound_groups.hpp)
 //   BoundGroups     who has which group bound                 (bound_groups.hpp)
@@ -11,9 +11,9 @@
 //   WriteWatch      groups written behind the engine's back   (write_watch.hpp)
 //   OnDemandTable   operators that touch parked parameters    (on_demand.hpp, of all Offloads)
 //
-// Scopes (Binding, ReadScope, Modification) and calls under way keep the core by shared_ptr: it
-// outlives the Offload while one is open. Hooks that torch keeps have weak ones: a graph that was
-// kept past the Offload throws in backward.
+// Scopes (Binding, ReadScope, Modification) and calls under way hold the core by shared_ptr, so it
+// outlives the Offload while one is open. Hooks that torch keeps hold it by weak_ptr: a graph that
+// outlives the Offload throws in backward.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -34,21 +34,21 @@
 #include "headrace/torch/registration.hpp"
 
 namespace headrace::torch::detail {
-// Which thread has calls under way, so that calls from a second thread are refused. May be called
-// from any thread.
+// Knows which thread has calls under way, so that a second thread is refused. May be called from
+// any thread.
 //
-// Another thread's call would release groups that the first thread reads. Calls nest, so they are
+// A call by another thread would release groups that the first one reads. Calls nest, so they are
 // counted:
 //
 //   trainer   offload.run(a, ...)          enter: 1, the trainer's
 //   trainer     offload(b, x), within it   enter: 2.  leave: 1
-//   actor     offload(a, x)                refused: a call of the trainer's is under way
+//   actor     offload(a, x)                refused: the trainer has a call under way
 //   trainer   run returns                  leave: 0
 //   actor     offload(a, x)                enter: 1, the actor's
-//   trainer   loss.backward()              no call: torch runs it, and our hooks report it
+//   trainer   loss.backward()              no call: torch runs it, and Headrace's hooks report it
 //   actor     offload(a, x)                refused on the CPU, where the trainer's thread runs its
-//                                          pass. On a GPU threads of autograd's do, and it is torch
-//                                          that puts them in order with the actor's operators.
+//                                          pass. On a GPU autograd's threads run it, and torch
+//                                          orders them with the actor's operators.
 class Calls {
  public:
   // `during_anothers_pass`: another thread runs a backward pass that this call must not disturb.
@@ -79,7 +79,7 @@ class Calls {
   }
 
   std::mutex mutex_;
-  std::uint32_t under_way_ = 0;  // one in another, all of thread_
+  std::uint32_t under_way_ = 0;  // nested, all by thread_
   std::thread::id thread_;
 };
 
@@ -92,7 +92,7 @@ class OffloadCore final : public std::enable_shared_from_this<OffloadCore> {
     stop_serving();
     for (const auto& group : groups()) {
       group->leave(" was used after its Offload was destroyed: its values are gone.");
-      group->give_back();  // of those that are always bound: the engine goes next
+      group->give_back();  // of groups that are always bound: the engine goes next
     }
   }
 
@@ -104,7 +104,7 @@ class OffloadCore final : public std::enable_shared_from_this<OffloadCore> {
   WriteWatch& writes() noexcept { return writes_; }
 
   void freeze() {
-    if (planned_ || closed_) return engine_.freeze();  // which says so
+    if (planned_ || closed_) return engine_.freeze();  // which throws
     registration_.settle();
     engine_.freeze();
     planned_ = true;
@@ -120,31 +120,31 @@ class OffloadCore final : public std::enable_shared_from_this<OffloadCore> {
 
   // ---- calls ----
 
-  // enter() and leave() are Call's. `discards`: the call ends what another thread's pass left.
+  // Call uses enter() and leave(). `discards`: the call cleans up after another thread's pass.
   void enter(bool discards) {
     calls_.enter(place_.is_cpu() && !discards && bound_.pass_of_another_thread());
   }
   void leave() noexcept { calls_.leave(); }
-  // At the start of a call that is not part of a backward pass: what an interrupted one left bound
-  // goes.
+  // Begins a call. Outside of a backward pass, it also releases the groups that an interrupted pass
+  // left bound.
   void begin_call() {
     writes_.throw_if_written();
     if (::torch::autograd::get_current_graph_task_id() < 0) bound_.end_every_pass();
   }
-  // For calls that concern every group at once.
+  // Begins a call that concerns all groups at once.
   void begin_call_of_all(const char* call) {
     for (const auto& group : groups()) require_open(*group);
     begin_call();
     for (const auto& group : groups()) group->require_attached();
     bound_.require_none_in_use(call);
   }
-  // The group, where this Offload may bind it now.
+  // Returns the group if this Offload may bind it now, or throws.
   OffloadedGroup& usable(OffloadedGroup& group) const {
     registration_.require_own(group);
     require_open(group);
     return group;
   }
-  // Grows whenever weights of any group change. `group`: the one that asks.
+  // Grows whenever weights of any group change. `group`: the group that asks.
   std::uint64_t weight_changes(const OffloadedGroup& group) const {
     require_open(group);
     std::uint64_t changes = 0;
@@ -162,7 +162,7 @@ class OffloadCore final : public std::enable_shared_from_this<OffloadCore> {
       gradients_.require_whole(groups());
       result = engine_.step(options);
     } catch (...) {
-      // The step was refused and the call may be repeated, or the engine is failed and this fails
+      // The step was refused and the call may be repeated, or the engine has failed and this fails
       // as well.
       try {
         bound_.bind_rest();
@@ -180,7 +180,7 @@ class OffloadCore final : public std::enable_shared_from_this<OffloadCore> {
     bound_.end_every_pass();
     gradients_.discard(groups());
   }
-  // `what_then` follows a group's name where it is used afterwards.
+  // `what_then` follows the group's name in the error that a later use throws.
   void close(const char* what_then = " was used after close(): its values are gone.") {
     bound_.end_every_pass();
     bound_.require_none_in_use("close()");
@@ -230,12 +230,12 @@ class OffloadCore final : public std::enable_shared_from_this<OffloadCore> {
   BoundGroups bound_{binder_, writes_, registration_.groups()};
   GradientIntake gradients_{engine_, place_, binder_, bound_};
   Calls calls_;
-  bool planned_ = false;  // the engine is frozen; the groups may not all be
+  bool planned_ = false;  // the engine is frozen, but perhaps not all groups
   bool closed_ = false;
   const char* after_close_ = "";
 };
 
-// A call of the trainer's, for a scope. Throws kWrongState in a second thread.
+// Marks a trainer's call, for a scope. Throws kWrongState in a second thread.
 class Call {
  public:
   explicit Call(std::shared_ptr<OffloadCore> core, bool discards = false) : core_(std::move(core)) {
@@ -248,7 +248,7 @@ class Call {
   std::shared_ptr<OffloadCore> core_;
 };
 
-// One binding, for a scope.
+// Holds one binding of a group, for a scope.
 class Binding {
  public:
   Binding(std::shared_ptr<OffloadCore> core, std::shared_ptr<OffloadedGroup> group)
@@ -258,7 +258,7 @@ class Binding {
   ~Binding() { release(); }
   Binding& operator=(Binding&&) = delete;
 
-  // Null once it was released.
+  // Null after release().
   const std::shared_ptr<OffloadCore>& core() const noexcept { return core_; }
   OffloadedGroup& group() const noexcept { return *group_; }
   void release() noexcept {
@@ -272,9 +272,9 @@ class Binding {
   std::shared_ptr<OffloadedGroup> group_;
 };
 
-// Gives parameters memory of their own again, with their current values. The values are copied out
-// group by group, and only when all are there do the parameters move to them: an error on the way
-// changes nothing.
+// Gives parameters memory of their own again, with their current values. Copies out the values
+// group by group, and moves the parameters to the copies only when all are complete, so an error on
+// the way changes nothing.
 inline void restore(const std::shared_ptr<OffloadCore>& core,
                     std::optional<std::uint64_t> limit_bytes) {
   core->begin_call_of_all("restore()");
@@ -299,7 +299,7 @@ inline void restore(const std::shared_ptr<OffloadCore>& core,
     for (const OffloadedParameter& parameter : group->parameters())
       restored.emplace_back(parameter.tensor(), parameter.tensor().detach().clone());
   }
-  for (const auto& group : core->groups()) group->mark_changed();  // graphs of before are void
+  for (const auto& group : core->groups()) group->mark_changed();  // earlier graphs are void
   for (auto& [parameter, values] : restored) parameter.set_data(values);
   core->close(
       " was used after restore(): its parameters are ordinary tensors again, which the "

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// headrace/torch/offloaded_group.hpp: the parameters of one group as torch sees them, on the
+// headrace/torch/offloaded_group.hpp: the parameters of one group as torch sees them, backed by the
 // engine's bytes.
 //
-// A group is parked (no memory behind its parameters), bound (on bytes that the engine gathered),
-// or being changed (on a copy of its own, gathered_scopes.hpp). This binds and parks all parameters
-// together; bound_groups.hpp decides when.
+// A group is parked (no memory behind its parameters), bound (to bytes that the engine gathered),
+// or being changed (on a copy of its own, gathered_scopes.hpp). This header binds and parks all
+// parameters of a group together; bound_groups.hpp decides when.
 #pragma once
 #include <ATen/record_function.h>
 #include <torch/csrc/autograd/function_hook.h>
@@ -28,7 +28,7 @@
 #include "headrace/torch/taken_gradient.hpp"
 
 namespace headrace::torch::detail {
-// Runs after torch has written a gradient: first whatever hook was there, then ours.
+// Runs after torch has written a gradient: first any hook that was there before, then Headrace's.
 class TakeGradient final : public ::torch::autograd::PostAccumulateGradHook {
  public:
   using Take = std::function<void(const at::Tensor& parameter)>;
@@ -37,7 +37,7 @@ class TakeGradient final : public ::torch::autograd::PostAccumulateGradHook {
 
   void operator()(const ::torch::autograd::Variable& parameter) override {
     if (!before_) return take_(parameter);
-    const Take take = take_;  // the other hook may close the Offload, and this one is gone then
+    const Take take = take_;  // the other hook may close the Offload, which destroys this one
     (*before_)(parameter);
     take(parameter);
   }
@@ -48,11 +48,11 @@ class TakeGradient final : public ::torch::autograd::PostAccumulateGradHook {
   std::unique_ptr<PostAccumulateGradHook> before_;
 };
 
-// The tensor that the module has, the storage it lies on until the model goes, and the hook that
-// takes its gradient. Its storage, its hook and its name outlive every binding.
+// One of a module's tensors, with the storage that it keeps as long as the model lives, and the
+// hook that takes its gradient. Storage, hook and name outlive every binding.
 class OffloadedParameter {
  public:
-  // Moves `tensor` onto a storage of its own, parked: its values are lost, so have them first.
+  // Moves `tensor` onto a parked storage of its own. Its values are lost, so copy them first.
   OffloadedParameter(const Place& place, const ParameterSpec& spec, ParameterId id,
                      const std::string& full_name, const std::string& group_name,
                      const std::string& parked_text, const at::Tensor& tensor)
@@ -82,7 +82,7 @@ class OffloadedParameter {
   TakenGradient& gradient() noexcept { return gradient_; }
   const TakenGradient& gradient() const noexcept { return gradient_; }
 
-  // The hook stays until leave(). Somebody may set another: require_own_hook() sees that.
+  // The hook stays until leave(). require_own_hook() detects that other code has replaced it.
   void set_hook(TakeGradient::Take take) {
     auto hook = std::make_unique<TakeGradient>(
         std::move(take), std::move(::torch::autograd::impl::post_acc_grad_hooks(tensor_)));
@@ -107,37 +107,38 @@ class OffloadedParameter {
                     "engine's values again.");
   }
 
-  // The parameter as it is on its storage, for come_home() to make it that again.
+  // A view of the parameter's own storage, to which come_home() returns it.
   at::Tensor home() const { return storage_.view(shape_); }
   void come_home() const {
     if (!storage_.holds(tensor_)) at::Tensor(tensor_).set_data(home());
   }
 
-  // `data` stays the caller's: it must live until the parameter is parked.
+  // The caller owns `data`, which must live until the parameter is parked.
   void bind(void* data) {
     storage_.bind(data);
     bound_version_ = version();
   }
-  // Whether an operator wrote to it since bind(). (require_own_storage() tells of one that left.)
+  // Whether an operator wrote to it since bind(). (require_own_storage() detects one that left.)
   bool was_written() const { return storage_.holds(tensor_) && version() != bound_version_; }
-  // Of its bytes, which lie at `bytes` while it is bound: data_ptr() writes past torch's counter.
+  // A fingerprint of the parameter's bytes, which lie at `bytes` while it is bound. It reveals
+  // writes through data_ptr(), which torch does not count.
   std::uint64_t fingerprint_of(DeviceSpan bytes) const {
     const at::Tensor whole = storage_.whole();
     if (whole.device().is_cpu()) return fingerprint(bytes.data, bytes.size_bytes);
-    // An operator on what is bound is not served on demand: the caller has that locked.
+    // Hides this operator from serving on demand, which would take the lock that the caller holds.
     const at::RecordFunctionGuard unseen(/*is_enabled=*/false);
     return fingerprint(whole.cpu().const_data_ptr(), bytes.size_bytes);
   }
-  // torch throws the parked text at any use, and `more` behind it.
+  // At any use, torch throws the parked text, followed by `more`.
   void park(const std::string& more = {}) { storage_.park(parked_text_ + more); }
-  // Without our hooks from now on, and parked for as long as the model lives. In errors, `what`
-  // follows its name.
+  // Removes Headrace's hook, and parks the parameter for as long as the model lives. In the error,
+  // `what` follows its name.
   void leave(const std::string& what) {
     remove_hook();
     parked_text_ = named_ + what;
     park();
   }
-  // Its weights have changed: torch then refuses a backward pass over values saved before.
+  // Marks its values as changed, so that torch refuses a backward pass over values saved before.
   void mark_changed() const { tensor_.unsafeGetTensorImpl()->bump_version(); }
 
  private:
@@ -164,30 +165,31 @@ class OffloadedParameter {
   std::uint32_t bound_version_ = 0;
 };
 
-// Thread: the trainer's, or any under BoundGroups' lock.
+// Threads: the trainer's, or any under the lock of BoundGroups.
 class OffloadedGroup {
  public:
   // ---- what Registration knows of it ----
   std::string name;
   GroupId id;
   const void* owner = nullptr;  // the Registration that added it
-  // Null for loose parameters, and until a factory ran.
+  // Null for loose parameters, and until the factory has run.
   std::shared_ptr<::torch::nn::Module> module;
   std::function<std::shared_ptr<::torch::nn::Module>()> factory;  // empty for an existing module
   NamedTensors loose;         // parameters given without a factory, until attach()
   bool always_bound = false;  // bound from freeze to close
-  // What expect_gradients() and expect_no_gradients() said of all its parameters; else each is
-  // frozen or not as it requires a gradient at freeze().
+  // Set by expect_gradients() and expect_no_gradients() for all parameters. No value: each
+  // parameter is frozen if it requires no gradient at freeze().
   std::optional<bool> frozen;
 
   // ---- what BoundGroups counts, under its lock ----
-  std::uint32_t bindings = 0;      // of everybody who needs it; parked at 0
+  std::uint32_t bindings = 0;      // of all users together; parked at 0
   bool changing = false;           // bound to a copy that the user changes, and to nobody else
-  std::uint64_t touches = 0;       // how often an operator had it bound on demand
-  std::uint64_t seen_changes = 0;  // Engine::weight_changes() when it was bound last
+  std::uint64_t touches = 0;       // how often it was bound on demand
+  std::uint64_t seen_changes = 0;  // Engine::weight_changes() when last bound
 
-  // Moves the parameters from memory of their own onto their (parked) storages, their values
-  // into the engine. `parked_text` follows a parameter's name where it is used while parked.
+  // Moves the parameters from memory of their own onto their (parked) storages, and their values
+  // into the engine. `parked_text` follows a parameter's name in the error that torch throws if it
+  // is used while parked.
   void attach(const Place& place, Engine& engine, const NamedTensors& tensors,
               const std::string& parked_text) {
     const std::span<const ParameterId> ids = engine.parameters(id);
@@ -209,8 +211,8 @@ class OffloadedGroup {
     return count;
   }
 
-  // Throws for a parameter that is no longer ours: torch replaced its storage (unless the user may
-  // put in `strays`), or somebody its gradient hook.
+  // Throws if torch has replaced a parameter's storage (unless the user may bring in `strays`), or
+  // other code its gradient hook.
   enum class Strays { kRefused, kTakenBack };
   void require_attached(Strays strays = Strays::kRefused) const {
     for (const OffloadedParameter& parameter : parameters_) {
@@ -218,7 +220,7 @@ class OffloadedGroup {
       parameter.require_own_hook();
     }
   }
-  // Throws where somebody gave the module another parameter in the place of one of these.
+  // Throws if the module now has another parameter in place of one of these.
   void require_registered(const NamedTensors& of_module) const {
     for (const auto& item : of_module) {
       const bool ours =
@@ -233,7 +235,7 @@ class OffloadedGroup {
       return lease.stream.handle == stream.handle;
     });
   }
-  // The first lease binds the parameters to its bytes. A later one is of the same bytes, for
+  // The first lease binds the parameters to its bytes. A later lease has the same bytes, for
   // another stream that reads them.
   void bind(Stream stream, Gathered gathered) {
     leases_.push_back({stream, std::move(gathered)});
@@ -241,8 +243,8 @@ class OffloadedGroup {
     for (OffloadedParameter& parameter : parameters_)
       parameter.bind(leases_.front().gathered.bytes(parameter.id()).data);
   }
-  // Parks, gives the leases back, and returns a parameter that an operator wrote in the meantime,
-  // if one did.
+  // Parks the parameters and gives the leases back. Returns a parameter that an operator wrote to
+  // in the meantime, or null.
   const OffloadedParameter* unbind() {
     const auto written = std::find_if(parameters_.begin(), parameters_.end(),
                                       [](const auto& one) { return one.was_written(); });
@@ -258,13 +260,13 @@ class OffloadedGroup {
     for (OffloadedParameter& parameter : parameters_) parameter.leave(what);
   }
 
-  // Of each parameter's bytes while the group is bound.
+  // A fingerprint of each parameter's bytes, while the group is bound.
   std::vector<std::uint64_t> fingerprints() const {
     std::vector<std::uint64_t> prints;
     for (const OffloadedParameter& parameter : parameters_) prints.push_back(print_of(parameter));
     return prints;
   }
-  // The first parameter whose bytes have changed, if any.
+  // The first parameter whose bytes have changed, or null.
   const OffloadedParameter* changed_since(const std::vector<std::uint64_t>& prints) const {
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       if (print_of(parameters_[i]) != prints[i]) return &parameters_[i];
@@ -301,7 +303,7 @@ class OffloadedGroup {
   }
 
   std::vector<OffloadedParameter> parameters_;
-  std::vector<Lease> leases_;  // where the values are, one for each stream that uses them
+  std::vector<Lease> leases_;  // on the values, one for each stream that uses them
 };
 using Groups = std::vector<std::shared_ptr<OffloadedGroup>>;
 }  // namespace headrace::torch::detail

@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// headrace/torch/on_demand.hpp: sees which operator is about to read a parked parameter, and has
-// its group bound for as long as the operator runs.
+// headrace/torch/on_demand.hpp: detects that an operator is about to read a parked parameter, and
+// has its group bound while the operator runs.
 //
 // torch reports every operator with its arguments to a callback (at::RecordFunction), in every
-// thread, in forward and backward. An argument on a parameter's storage (it, a view of it, what
-// autograd saved of it) leads to its group. Operators that only make views need no values; torch
-// refuses one that would write to a parked parameter.
+// thread, in forward and backward. An argument on a parameter's storage (the parameter, a view of
+// it, what autograd saved of it) identifies the group. Operators that only make views need no
+// values, and torch refuses an operator that would write to a parked parameter.
 //
-// Example: two slots, and a backward pass that has touched groups a and c, a first. add(a.w, b.w):
+// Example: there are two slots, and a backward pass has touched group a, then c. add(a.w, b.w):
 //
-//   before   a.w and b.w lie on storages in the table, which has their groups. hold_if_bound(a)
-//            comes first: a has a binding more. Then hold_on_demand(b): memory is out, and what has
-//            been bound for longest lets go. That would be a, but an operator uses it: c goes.
-//   add      reads both.
-//   after    ~GroupsInUse() releases both. The pass's own bindings keep a and b to its end.
+//   before   the table finds the groups of a.w and b.w by their storages. hold_if_bound(a) comes
+//            first, and adds a binding to a. Then hold_on_demand(b) runs out of memory, so the
+//            group that has been bound for longest must go. That would be a, but the operator uses
+//            it, so c goes.
+//   add      reads a.w and b.w.
+//   after    ~GroupsInUse() releases a and b. The pass's own bindings keep them to its end.
 //
 // An operator that would write to b.w leaves b parked, and torch throws b's parked text.
 //
-// bound_groups.hpp decides when a group is bound and let go.
+// bound_groups.hpp decides when a group is bound and released.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <ATen/core/function_schema.h>
@@ -39,10 +40,10 @@
 #include "headrace/torch/bound_groups.hpp"
 
 namespace headrace::torch::detail {
-// The arguments of the operator that a callback sees. RecordFunction::inputs() does not serve where
-// this unit is compiled with assertions and torch is not: it asserts on a flag that such a torch
-// never sets. (The flag lies in padding: all other members are where torch has them, and
-// require_recorded_arguments() tries.)
+// The arguments of the operator that a callback sees. RecordFunction::inputs() fails if this unit
+// is compiled with assertions and torch is not: it asserts a flag that such a torch never sets.
+// (The flag lies in padding, so all other members are where torch has them.
+// require_recorded_arguments() checks this.)
 struct RecordedInputs {
   using type = c10::ArrayRef<const c10::IValue> at::RecordFunction::*;
   friend constexpr type reveal(RecordedInputs);
@@ -52,7 +53,7 @@ inline c10::ArrayRef<const c10::IValue> arguments_of(const at::RecordFunction& o
   return op.*reveal(RecordedInputs{});
 }
 
-// Calls see(tensor) for every tensor in an operator's argument.
+// Calls see(tensor) for every tensor in an argument of an operator.
 template <class See>
 void for_each_tensor_in(const c10::IValue& argument, See&& see) {
   if (argument.isTensor()) {
@@ -67,7 +68,7 @@ void for_each_tensor_in(const c10::IValue& argument, See&& see) {
   }
 }
 
-// Throws kUnsupported where the callback would not see the arguments of operators.
+// Throws kUnsupported if the callback would not see the arguments of operators.
 inline void require_recorded_arguments() {
   static thread_local const void* wanted = nullptr;
   static thread_local bool seen = false;
@@ -96,21 +97,21 @@ inline void require_recorded_arguments() {
               "parameters through run() and gathered().");
 }
 
-// The use that an operator makes of an argument.
+// How an operator uses an argument.
 enum class ArgumentUse { kRead, kWrite, kNone };
 inline ArgumentUse use_of(const c10::FunctionSchema& schema, std::size_t argument) {
   if (argument >= schema.arguments().size()) return ArgumentUse::kNone;
   const c10::AliasInfo* alias = schema.arguments()[argument].alias_info();
   if (alias != nullptr && alias->isWrite()) return ArgumentUse::kWrite;
-  // A view, or what may be one: where it has to copy, that is an operator of its own.
+  // The operator makes a view. If it has to copy, it calls another operator for that.
   if (alias != nullptr) return ArgumentUse::kNone;
   const std::string& name = schema.name();
   const bool shape_only = name.ends_with("_like") || name.starts_with("aten::new_");
   return shape_only ? ArgumentUse::kNone : ArgumentUse::kRead;
 }
 
-// The groups that one operator uses, held until it has run; and the parked ones that it would write
-// to, which stay parked for as long, also for what it calls.
+// The groups that one operator uses, held until it has run. Parked groups that it would write to
+// stay parked for that time, also for the operators that it calls.
 class GroupsInUse final : public at::ObserverContext {
  public:
   struct Use {
@@ -135,7 +136,7 @@ class GroupsInUse final : public at::ObserverContext {
   }
 
  private:
-  static std::vector<const OffloadedGroup*>& refused() {  // by the operators under way
+  static std::vector<const OffloadedGroup*>& refused() {  // by operators under way
     static thread_local std::vector<const OffloadedGroup*> groups;
     return groups;
   }
@@ -143,8 +144,8 @@ class GroupsInUse final : public at::ObserverContext {
   std::size_t refused_ = 0;
 };
 
-// The parameters' storages of all Offloads of this process that serve on demand. torch's callback
-// is there from the first to the last of them.
+// The storages of the parameters of all Offloads in this process that serve on demand. The torch
+// callback exists while there is at least one such Offload.
 class OnDemandTable {
  public:
   static OnDemandTable& instance() {
@@ -178,8 +179,8 @@ class OnDemandTable {
     std::size_t argument;
   };
 
-  // torch would swallow an exception. Without one the failure is never silent: the group stays
-  // parked, and the operator throws its text.
+  // torch would swallow an exception. Instead the group stays parked, and the operator throws its
+  // text, so no failure is silent.
   static std::unique_ptr<at::ObserverContext> before_operator(
       const at::RecordFunction& op) noexcept {
     try {
@@ -206,7 +207,7 @@ class OnDemandTable {
     return touched;
   }
 
-  // First holds what is bound, so that binding the others does not take it away.
+  // First holds the groups that are bound, so that binding the others does not evict them.
   static std::unique_ptr<at::ObserverContext> hold(const at::RecordFunction& op,
                                                    const std::vector<Touched>& touched) {
     auto in_use = std::make_unique<GroupsInUse>();
@@ -217,7 +218,7 @@ class OnDemandTable {
     }
     if (std::all_of(touched.begin(), touched.end(), is_held)) return in_use;
     const std::optional<c10::FunctionSchema> schema = op.operator_schema();
-    if (!schema) return in_use;  // no operator: what it calls is one
+    if (!schema) return in_use;  // no operator, but it calls operators
     for (const Touched& touch : touched) {
       if (!is_held(touch) && use_of(*schema, touch.argument) == ArgumentUse::kWrite)
         in_use->refuse(touch.use.group);

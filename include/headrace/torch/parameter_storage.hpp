@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // headrace/torch/parameter_storage.hpp: the torch storage of one parameter, parked or bound.
 //
-// The parameter and its views lie on it for as long as the model lives; only the address behind it
-// changes. Parked, the storage keeps its size and has no memory, and torch throws the given text at
-// any request for its address: print, save, an optimizer, any operator. Calls that need no values
-// (sizes, views, detach) still work.
+// The parameter and its views lie on this storage for as long as the model lives; only the address
+// behind it changes. A parked storage keeps its size but has no memory, and torch throws the given
+// text at any request for its address: by print, save, an optimizer or any operator. Calls that
+// need no values (sizes, views, detach) still work.
 //
-// Knows nothing of the engine.
+// This header does not depend on the engine.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <c10/core/Storage.h>
@@ -19,7 +19,7 @@
 #include "headrace/torch/place.hpp"
 
 namespace headrace::torch::detail {
-// Opens one private member to the function below: an explicit instantiation may name it.
+// Gives the function below access to one private member, which an explicit instantiation may name.
 template <class Tag, typename Tag::type kMember>
 struct Reveal {
   friend constexpr typename Tag::type reveal(Tag) { return kMember; }
@@ -30,7 +30,7 @@ struct RefusesAccess {
 };
 template struct Reveal<RefusesAccess, &c10::StorageImpl::throw_on_immutable_data_ptr_>;
 
-// Takes the access text off again. Torch has a public call for it in later versions only.
+// Removes the error text again. Only later versions of torch have a public call for this.
 template <class Impl>
 void allow_access(Impl& storage) {
   if constexpr (requires { storage.clear_data_ptr_access_error_msg_(); }) {
@@ -51,7 +51,7 @@ class ParameterStorage {
     park(parked_text);
   }
 
-  // Row-major, from its start. Needs no memory behind it.
+  // A row-major view from the start of the storage. Needs no memory behind it.
   at::Tensor view(at::IntArrayRef sizes) const {
     const auto meta = c10::scalarTypeToTypeMeta(type_);
     auto impl = c10::make_intrusive<c10::TensorImpl>(c10::Storage(storage_), keys_, meta);
@@ -59,7 +59,7 @@ class ParameterStorage {
     return at::Tensor(std::move(impl));
   }
 
-  // `data` stays the caller's: it must live until the next park().
+  // The caller owns `data`, which must live until the next park().
   void bind(void* data) {
     c10::StorageImpl& impl = *storage_.unsafeGetStorageImpl();
     allow_access(impl);
@@ -72,12 +72,12 @@ class ParameterStorage {
   }
 
   at::ScalarType type() const noexcept { return type_; }
-  // All of it, while it is bound.
+  // The whole storage as a flat tensor, while it is bound.
   at::Tensor whole() const {
     const auto elements = size_bytes() / c10::elementSize(type_);
     return view({static_cast<std::int64_t>(elements)});
   }
-  // Every tensor on it leads here: a parameter, its views, tensors that autograd saved.
+  // The key of every tensor on this storage: the parameter, its views, what autograd saved.
   const c10::StorageImpl* key() const { return storage_.unsafeGetStorageImpl(); }
   std::size_t size_bytes() const { return storage_.nbytes(); }
   // False for a tensor that torch moved elsewhere (Module::to, torch::load, set_data).

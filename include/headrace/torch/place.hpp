@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// headrace/torch/place.hpp: where offloaded parameters are bound: torch's CPU, or a device of
-// torch's that has streams and memory of its own.
+// headrace/torch/place.hpp: where offloaded parameters are bound: torch's CPU, or a torch device
+// that has its own streams and memory.
 //
-// Through torch's own seam for devices: no header of CUDA's is needed.
+// Uses torch's own device interface, so it needs no CUDA header.
 #pragma once
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
@@ -20,7 +20,7 @@ namespace headrace::torch::detail {
 class Place {
  public:
   Place() = default;
-  // Throws kUnsupported where this torch has no such device.
+  // Throws kUnsupported if this torch has no such device.
   explicit Place(at::Device device) : device_(device) {
     if (is_cpu()) return;
     if (!c10::impl::hasDeviceGuardImpl(device.type())) {
@@ -48,22 +48,21 @@ class Place {
     return c10::DispatchKeySet(c10::computeDispatchKey(type, at::kStrided, device_));
   }
 
-  // The one that this thread's operators run on; in backward autograd has set it.
+  // The stream that this thread's operators run on; in backward, autograd has set it.
   c10::Stream torch_stream() const {
     return c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
   }
-  // The same for the engine. Torch's CPU operators run on none.
+  // The same stream for the engine. Torch's CPU operators run on no stream.
   Stream stream() const {
     if (is_cpu()) return {};
     return {reinterpret_cast<std::uintptr_t>(torch_stream().native_handle())};
   }
-  // Torch reuses a tensor's memory once it is gone: not before this thread's stream has passed this
-  // point.
+  // Keeps torch from reusing the tensor's memory before this thread's stream has passed this point.
   void keep_until_read(const at::Tensor& tensor) const {
     if (!is_cpu()) tensor.record_stream(torch_stream());
   }
 
-  // Of torch's CPU, and the device's own.
+  // The generator of torch's CPU, and that of the device.
   std::vector<at::Generator> generators() const {
     std::vector<at::Generator> all{at::globalContext().defaultGenerator(at::kCPU)};
     if (!is_cpu()) all.push_back(at::globalContext().defaultGenerator(device_));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// headrace/torch/random_state.hpp: where torch's generators stand, taken down and put back.
+// headrace/torch/random_state.hpp: saves and restores the state of torch's generators.
 #pragma once
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
@@ -12,7 +12,7 @@
 #include "headrace/torch/place.hpp"
 
 namespace headrace::torch::detail {
-// Of the CPU's generator (some 5 KB) and the place's own.
+// The state of the CPU's generator (some 5 KB) and of the place's own.
 class RandomState {
  public:
   explicit RandomState(const Place& place) : generators_(place.generators()) {
@@ -34,8 +34,8 @@ class RandomState {
   std::vector<at::Tensor> states_;
 };
 
-// Sets a state of torch's for a scope, and puts back what was there before. A State's constructor
-// takes it down, its set() sets it.
+// Sets a torch state for a scope, and restores the previous one. A State's constructor reads the
+// state, and its set() sets it.
 template <class State>
 class Restored {
  public:

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// headrace/torch/registration.hpp: which modules an Offload was given: groups of their parameters,
-// who owns each, and the tensors that stay torch's.
+// headrace/torch/registration.hpp: the modules that an Offload was given: groups of their
+// parameters, the owner of each, and the tensors that stay with torch.
 //
 // Values move in freeze(), in three parts, so that a refusal comes before any has moved:
 //
 //   settle()         compares each module with what add_group() saw, and tells the engine which
-//                    parameters are frozen. Nothing is lost where it throws.
+//                    parameters are frozen. If it throws, nothing is lost.
 //   Engine::freeze() plans and allocates.
-//   attach()         group by group, in the order they were added: runs the factory, if it is one,
-//                    moves the values into the engine and the parameters onto parked storages. So
-//                    at most one factory's module is whole in memory at a time. An error leaves
-//                    some groups with values and some without: the Offload can only be closed.
+//   attach()         group by group, in the order they were added: runs the factory, if there is
+//                    one, and moves the values into the engine and the parameters onto parked
+//                    storages. So at most one factory's module is whole in memory at a time. After
+//                    an error, some groups have values and some do not, so the Offload can only be
+//                    closed.
 #pragma once
 #include <cstddef>
 #include <functional>
@@ -25,8 +26,9 @@
 #include "headrace/torch/on_demand.hpp"
 
 namespace headrace::torch::detail {
-// The tensors that stay torch's: buffers of offloaded modules, and parameters that add_rest() left
-// out because they were frozen. Each once, by the name in the first module that had it.
+// The tensors that stay with torch: buffers of offloaded modules, and parameters that add_rest()
+// left out because they were frozen. Each appears once, under its name in the first module that had
+// it.
 class BufferList {
  public:
   void add(const std::string& group, const ::torch::nn::Module& module) {
@@ -37,7 +39,7 @@ class BufferList {
   void add(const std::string& full_name, const at::Tensor& tensor) {
     if (seen_.insert(tensor.unsafeGetTensorImpl()).second) buffers_.emplace_back(full_name, tensor);
   }
-  // Those in CPU memory go where the parameters are used.
+  // Moves those in CPU memory to where the parameters are used.
   void move_to(const Place& place) {
     for (auto& [name, tensor] : buffers_) {
       if (!place.is_cpu() && tensor.device().is_cpu()) tensor.set_data(tensor.to(place.device()));
@@ -46,11 +48,11 @@ class BufferList {
   const NamedTensors& all() const noexcept { return buffers_; }
 
  private:
-  NamedTensors buffers_;  // keeps the tensors, so that no other can come to lie at their address
+  NamedTensors buffers_;  // keeps the tensors, so that no other gets their address
   std::unordered_set<const c10::TensorImpl*> seen_;
 };
 
-// Thread: the trainer's.
+// Threads: the trainer's.
 class Registration {
  public:
   Registration(Engine& engine, const Place& place) : engine_(engine), place_(place) {}
@@ -82,7 +84,7 @@ class Registration {
 
   // ---- groups ----
 
-  // The parameters of `module` less the shared ones. Throws where only shared ones are left.
+  // The parameters of `module` without the shared ones. Throws if it has only shared ones.
   NamedTensors own_parameters(const std::string& group, const ::torch::nn::Module& module) const {
     NamedTensors all = parameters_of(module);
     NamedTensors own = owners_.without_shared(all);
@@ -100,7 +102,7 @@ class Registration {
     group->module = std::move(module);
     return group;
   }
-  // `tensors`: those of a first product, for names and shapes.
+  // `tensors`: those of the factory's first module, for names and shapes.
   std::shared_ptr<OffloadedGroup> add_factory(
       std::string name, const NamedTensors& tensors,
       std::function<std::shared_ptr<::torch::nn::Module>()> factory) {
@@ -115,7 +117,7 @@ class Registration {
     engine_.keep_bound(group->id);
     return group;
   }
-  // The trained parameters of `model` that no group has. Frozen ones stay torch's.
+  // The trained parameters of `model` that no group has. Frozen ones stay with torch.
   NamedTensors take_rest(const std::string& name, const ::torch::nn::Module& model) {
     NamedTensors rest;
     for (auto& [parameter, tensor] : parameters_of(model)) {
@@ -159,7 +161,7 @@ class Registration {
 
   // ---- use ----
 
-  // Throws for a handle on another Offload's group: its number means another group here.
+  // Throws for a handle on another Offload's group, since its number means a different group here.
   void require_own(const OffloadedGroup& group) const {
     if (group.owner == this) return;
     throw Error(Code::kInvalidArgument,
@@ -167,12 +169,12 @@ class Registration {
                     " belongs to another Offload: this one would give it another group's values. "
                     "Call the Offload that it was added to.");
   }
-  // Throws where the group's module has another parameter now than the group.
+  // Throws if the group's module now has a parameter that the group does not have.
   void require_registered(const OffloadedGroup& group) const {
     if (group.module)
       group.require_registered(owners_.without_shared(parameters_of(*group.module)));
   }
-  // Throws where a step would leave out a parameter that is trained.
+  // Throws if a step would leave out a parameter that is trained.
   void require_rest_frozen() const {
     for (const auto& [parameter, tensor] : frozen_rest_) {
       if (!tensor.requires_grad()) continue;
@@ -210,7 +212,7 @@ class Registration {
     groups_.push_back(group);
     return group;
   }
-  // A factory's parameters are taken for what they were when add_group() called it.
+  // Assumes that a factory's parameters are frozen as they were when add_group() called it.
   void settle_frozen(const OffloadedGroup& group) const {
     const std::span<const ParameterId> ids = engine_.parameters(group.id);
     for (std::size_t i = 0; i < ids.size(); ++i) {
@@ -268,9 +270,9 @@ class Registration {
   Choose choose_;
   ParameterOwners owners_;
   BufferList buffers_;
-  NamedTensors frozen_rest_;  // by full name; torch's until the end, unless they are unfrozen
+  NamedTensors frozen_rest_;  // by full name; these stay with torch, and must stay frozen
   Groups groups_;
   bool serves_on_demand_ = false;
-  bool attached_ = false;  // all groups are: nothing can be added
+  bool attached_ = false;  // all groups are, and none can be added
 };
 }  // namespace headrace::torch::detail

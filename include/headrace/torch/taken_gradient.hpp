@@ -1,22 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// headrace/torch/taken_gradient.hpp: what stands in parameter.grad() once the engine has the
+// headrace/torch/taken_gradient.hpp: the stand-in for parameter.grad() once the engine has the
 // gradient.
 //
-// Were .grad() undefined, code that looks for gradients itself would find none and go on:
-// clip_grad_norm_ would clip nothing and return 0, an optimizer would update nothing. So a tensor
-// of the gradient's shape and type stands there, without memory, and torch throws its text at any
-// read or write of it. torch adds the next gradient to .grad(), so a hook on the parameter takes
-// the stand-in away just before. Example: a parameter that two backward passes reach before a step.
+// If .grad() were undefined, code that looks for gradients itself would find none and go on:
+// clip_grad_norm_ would clip nothing and return 0, and an optimizer would update nothing. So a
+// tensor of the gradient's shape and type stands there, without memory, and torch throws its text
+// at any read or write. torch would add the next gradient to this stand-in, so a hook on the
+// parameter removes it just before. Example: two backward passes reach a parameter before a step.
 //
-//   pass 1   torch writes .grad() = g1. take_from() has g1 out, the engine takes it, mark_taken()
-//            puts the stand-in there.
-//   trainer  clip_grad_norm_() reads .grad(): the stand-in's text, which names step's max_norm.
+//   pass 1   torch writes .grad() = g1. take_from() takes g1 out, the engine reads it, and
+//            mark_taken() puts the stand-in there.
+//   trainer  clip_grad_norm_() reads .grad(), and torch throws the stand-in's text, which names
+//            max_norm.
 //   pass 2   the hook on the parameter runs first, sees the stand-in, and resets .grad(). torch
-//            writes g2 there, not a sum with the stand-in. take_from(), the engine adds g2.
+//            writes g2 there, not a sum with the stand-in. take_from() takes g2 out, and the engine
+//            adds it.
 //   step()   forget(): the stand-in goes, and .grad() is undefined, as zero_grad() leaves it.
 //
-// zero_grad() between the passes takes the stand-in away without dropping g1. Then the hook finds
-// .grad() undefined although g1 was taken: was_reset(), and step() refuses instead of using g1.
+// zero_grad() between the passes removes the stand-in, but the engine still has g1. The hook then
+// finds .grad() undefined although g1 was taken, so was_reset() is true, and step() throws instead
+// of using g1.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -30,15 +33,16 @@
 #include "headrace/torch/parameter_storage.hpp"
 
 namespace headrace::torch::detail {
-// Of one parameter. Thread: the one that runs its part of backward; others between two of those.
+// The gradient of one parameter. Threads: the one that runs the parameter's part of backward;
+// between such runs, any other.
 class TakenGradient {
  public:
   TakenGradient(const Place& place, const at::Tensor& parameter, const std::string& text)
       : stand_in_(ParameterStorage(place, parameter.scalar_type(), parameter.nbytes(), text)
                       .view(parameter.sizes())) {}
 
-  // The gradient that torch has written; undefined if it had none. Gradients taken before stay
-  // marked as taken, whatever becomes of this one.
+  // Returns the gradient that torch has written; undefined if there is none. Gradients taken before
+  // stay marked as taken, whatever happens to this one.
   at::Tensor take_from(const at::Tensor& parameter) const {
     at::Tensor& place = parameter.mutable_grad();
     if (place.is_same(stand_in_)) return {};
@@ -49,7 +53,7 @@ class TakenGradient {
     parameter.mutable_grad() = stand_in_;
     state_->taken = true;
   }
-  // Whether somebody took the stand-in away (zero_grad()) while the engine has a gradient.
+  // Whether other code removed the stand-in (zero_grad()) while the engine has a gradient.
   bool was_reset(const at::Tensor& parameter) const {
     return state_->reset || (state_->taken && !parameter.mutable_grad().defined());
   }
@@ -58,20 +62,20 @@ class TakenGradient {
     *state_ = {};
     if (parameter.mutable_grad().is_same(stand_in_)) parameter.mutable_grad().reset();
   }
-  // forget(), and the hook goes too.
+  // Does forget(), and also removes the hook.
   void leave(const at::Tensor& parameter) {
     forget(parameter);
     if (!hook_) return;
     try {
       parameter.remove_hook(*hook_);
-    } catch (const c10::Error&) {  // somebody took them all off already
+    } catch (const c10::Error&) {  // other code has removed them all already
     }
     hook_.reset();
   }
 
  private:
-  // Made with the first gradient: a parameter may have been frozen before. Through register_hook(),
-  // since torch clears hooks set in other ways when the user registers one.
+  // Made when the first gradient arrives, since the parameter may have been frozen until then. Uses
+  // register_hook(), since torch clears hooks set in other ways when the user registers one.
   unsigned hook(const at::Tensor& parameter) const {
     return parameter.register_hook(
         [stand_in = stand_in_, state = state_,
@@ -99,8 +103,8 @@ class TakenGradient {
   }
 
   struct State {
-    bool taken = false;  // the engine has a gradient of it that no step has used
-    bool reset = false;  // and .grad() was undefined when the next one came
+    bool taken = false;  // the engine has a gradient that no step has used
+    bool reset = false;  // and .grad() was undefined when the next one arrived
   };
   at::Tensor stand_in_;
   std::optional<unsigned> hook_;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // headrace/torch/tensors.hpp: finds the tensors in what a block returns.
 //
-// Tensor, optional, pair, tuple, array, vector, map and any other range of these are known, nested
-// at will; numbers and strings hold none. A struct of your own gets an overload beside it, in its
+// It knows Tensor, and optional, pair, tuple, array, vector, map and any other range of these,
+// nested at will; numbers and strings hold no tensors. For your own struct, add an overload in its
 // namespace:
 //
 //   template <class See>
@@ -32,8 +32,9 @@ template <class T>
 concept HoldsNoTensor = std::is_arithmetic_v<T> || std::is_enum_v<T> || std::is_null_pointer_v<T> ||
     std::is_convertible_v<const T&, std::string_view>;
 
-// Calls see(tensor) for every tensor in `value`, in one order for values of one shape. Where
-// `value` is not const, see() may put another there; no types of the user's are known then.
+// Calls see(tensor) for every tensor in `value`, in the same order for values of the same
+// structure. If `value` is not const, see() may replace the tensor, and user-defined types are not
+// supported.
 template <class T, class See>
 void walk_tensors(T& value, const See& see) {
   constexpr bool kPlaces = !std::is_const_v<T>;

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// headrace/torch/write_watch.hpp: remembers which groups were written behind the engine's back, and
-// refuses to go on with them.
+// headrace/torch/write_watch.hpp: remembers which groups were written to behind the engine's back,
+// and throws until they are loaded again.
 //
-// Bound parameters lie on the engine's bytes. A write to them reaches neither the master weights
-// nor the drive, and is lost at the next eviction. Nothing can stop it. The end of a binding shows
-// it: in torch's version counter, or, after a gathered() scope, in the bytes.
+// Bound parameters lie on the engine's bytes. Nothing can stop a write to them, but it reaches
+// neither the master weights nor the drive, and is lost at the next eviction. It is detected at the
+// end of a binding: by torch's version counter, or, after a gathered() scope, by the bytes.
 //
 //   { auto scope = offload.gathered(g); w.data_ptr<float>()[0] = 7; }   // seen here: spoil(g)
-//   offload(h, x);                 // throws, though h is whole: the caller has to learn of g
+//   offload(h, x);                 // throws, though h is intact: the caller must learn about g
 //   offload.engine().load(g, ...); // weight_changes(g) counts it
-//   offload(h, x);                 // sees that g was loaded since, forgets it, and runs
+//   offload(h, x);                 // sees that g was loaded since, clears the mark, and runs
 //
-// The engine learns of g as well (Engine::mark_written): its values are neither stored nor hashed.
+// The engine is informed about g as well (Engine::mark_written): it refuses to store or hash g's
+// values.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -24,12 +25,12 @@
 #include "headrace/torch/offloaded_group.hpp"
 
 namespace headrace::torch::detail {
-// From any thread. Takes no lock but its own and the engine's.
+// May be called from any thread. Takes no locks but its own and the engine's.
 class WriteWatch {
  public:
   explicit WriteWatch(Engine& engine) : engine_(engine) {}
 
-  // None once the engine has failed or was interrupted: it can only be closed then.
+  // No value once the engine has failed or was interrupted: it can then only be closed.
   std::optional<std::uint64_t> changes_of(const OffloadedGroup& group) const noexcept {
     try {
       return engine_.weight_changes(group.id);
@@ -52,10 +53,11 @@ class WriteWatch {
     spoilt_.insert_or_assign(group.id.index, Spoilt{*changes, text});
     try {
       engine_.mark_written(group.id, text);
-    } catch (const Error&) {  // it can only be closed, as it has said
+    } catch (const Error&) {  // the engine can only be closed, and has reported that
     }
   }
-  // Thrown by the next throw_if_written(), once: what ended where nothing can be thrown.
+  // Stores the text of an error in a place that cannot throw. The next throw_if_written() throws
+  // it, once.
   void report(std::string text) {
     const std::lock_guard lock(mutex_);
     report_ = std::move(text);
@@ -73,7 +75,7 @@ class WriteWatch {
 
  private:
   struct Spoilt {
-    std::uint64_t changes;  // Engine::weight_changes() then: more of them since, and it is whole
+    std::uint64_t changes;  // Engine::weight_changes() then; once it is higher, the group is intact
     std::string text;
   };
   Engine& engine_;
