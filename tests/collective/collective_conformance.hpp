@@ -151,6 +151,7 @@ TEST_P(CollectiveConformance, ExchangesInTurnWithOtherCalls) {
       std::ranges::copy(message_of(r, 8), whole.begin() + 8 * r);
       rank.collective->all_gather({3 * round + 1, "two"}, {}, {whole.data(), whole.size()});
       meet(*rank.collective, {3 * round + 2, "three"});
+      rank.device->synchronize({});
       EXPECT_TRUE(whole == all);
       sums[r] += std::to_integer<int>(all[8 * (round % world())]);
     }
