@@ -154,7 +154,7 @@ Trace EngineCore::take_trace() {
 
 // A rank that was killed leaves its files, which nobody else would remove before the next run.
 void EngineCore::reclaim_after_dead_ranks() const {
-  if (inputs_.collective->world_size() == 1 ) return;
+  if (inputs_.collective->world_size() == 1) return;
   for (const std::string& path : inputs_.settings.nvme_paths)
     swap::reclaim_dead_runs_at(path, inputs_.log);
 }

@@ -54,10 +54,9 @@ class OnGpu : public ::testing::Test {
     std::vector<const char*> arguments;
     for (const std::string& word : words) arguments.push_back(word.c_str());
     ::testing::internal::CaptureStdout();
-    const int code =
-        run_program(static_cast<int>(arguments.size()), arguments.data(),
-                    {warm_up_torch, device_peak, make_offloaded, make_plain, nullptr, nullptr,
-                     torch_that_threw});
+    const int code = run_program(static_cast<int>(arguments.size()), arguments.data(),
+                                 {warm_up_torch, device_peak, make_offloaded, make_plain, nullptr,
+                                  nullptr, torch_that_threw});
     out_ = ::testing::internal::GetCapturedStdout();
     EXPECT_EQ(code, 0) << out_;
     const json report = json::parse(ScratchFolder::read(folder_ / "report.json"));
