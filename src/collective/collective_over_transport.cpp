@@ -84,10 +84,10 @@ class CollectiveOverTransport final : public Collective {
   // One call of the transport: begin(done) makes it.
   template <class Begin>
   void pass(const Begin& begin);
-  void gather_pieces(std::uint64_t piece_bytes, std::byte* first, Stream stream);
+  void gather_pieces(Lane lane, std::uint64_t piece_bytes, std::byte* first, Stream stream);
   void gather_staged(std::uint64_t piece_bytes, std::byte* first, Stream stream);
   void exchange_staged(std::span<const DeviceSpan> give, std::byte* take, Stream stream);
-  void gather_messages(Lane lane, std::span<const std::byte> mine, std::byte* all);
+  void gather_messages(std::span<const std::byte> mine, std::byte* all);
   void compare(Post& mine);
 
   const std::shared_ptr<Transport> transport_;
@@ -118,12 +118,12 @@ void CollectiveOverTransport::pass(const Begin& begin) {
   if (!error.empty()) watch_.fail(error);
 }
 
-void CollectiveOverTransport::gather_pieces(std::uint64_t piece_bytes, std::byte* first,
+void CollectiveOverTransport::gather_pieces(Lane lane, std::uint64_t piece_bytes, std::byte* first,
                                             Stream stream) {
   take_.clear();
   for (std::uint32_t r = 0; r < world_size_; ++r)
     take_.push_back({first + r * piece_bytes, piece_bytes});
-  pass([&](Transport::Done done) { transport_->all_gather(Lane::kGather, stream, take_, done); });
+  pass([&](Transport::Done done) { transport_->all_gather(lane, stream, take_, done); });
 }
 
 // In rounds, as large as the staging memory allows: the same number on every rank.
@@ -159,7 +159,7 @@ void CollectiveOverTransport::all_gather(CollectiveTag tag, Stream stream, Devic
       gather_staged(piece_bytes, first, stream);
     } else {
       if (device_ != nullptr) device_->synchronize(stream);
-      gather_pieces(piece_bytes, first, stream);
+      gather_pieces(Lane::kGather, piece_bytes, first, stream);
     }
   }
   watch_.end();
@@ -231,24 +231,19 @@ void CollectiveOverTransport::all_to_all(CollectiveTag tag, Stream stream,
 }
 
 // `all` is world_size times as large as `mine`, which may lie in its place there already.
-void CollectiveOverTransport::gather_messages(Lane lane, std::span<const std::byte> mine,
-                                              std::byte* all) {
+void CollectiveOverTransport::gather_messages(std::span<const std::byte> mine, std::byte* all) {
   if (all + rank_ * mine.size() != mine.data())
     std::copy(mine.begin(), mine.end(), all + rank_ * mine.size());
-  take_.clear();
-  for (std::uint32_t r = 0; r < world_size_; ++r)
-    take_.push_back({all + r * mine.size(), mine.size()});
-  pass([&](Transport::Done done) { transport_->all_gather(lane, {}, take_, done); });
+  gather_pieces(Lane::kTalk, mine.size(), all, {});
 }
 
 // Ends where all ranks are in this call, and made the same ones before it.
 void CollectiveOverTransport::compare(Post& mine) {
-  gather_messages(Lane::kTalk, std::as_bytes(std::span(&mine, 1)),
-                  reinterpret_cast<std::byte*>(posts_.data()));
+  gather_messages(std::as_bytes(std::span(&mine, 1)), reinterpret_cast<std::byte*>(posts_.data()));
   if (const auto why = refusal_of(posts_, rank_)) watch_.refuse(*why);
   if (queued_the_same(posts_)) return;
   std::vector<QueuedCalls> queued(world_size_);
-  gather_messages(Lane::kTalk, std::as_bytes(std::span(&queued_, 1)),
+  gather_messages(std::as_bytes(std::span(&queued_, 1)),
                   reinterpret_cast<std::byte*>(queued.data()));
   watch_.refuse(queued_difference(posts_, queued));
 }
@@ -267,7 +262,7 @@ void CollectiveOverTransport::exchange(CollectiveTag tag, std::span<const std::b
   if (is_short && !mine.empty()) std::memcpy(post.body.data(), mine.data(), mine.size());
   compare(post);
   if (!is_short) {
-    gather_messages(Lane::kTalk, mine, all.data());
+    gather_messages(mine, all.data());
   } else if (!mine.empty()) {
     for (std::uint32_t r = 0; r < world_size_; ++r)
       std::memcpy(&all[r * mine.size()], posts_[r].body.data(), mine.size());

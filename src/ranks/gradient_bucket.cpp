@@ -143,12 +143,13 @@ void Gradients::reduce(std::uint32_t s) {
   const partition::Section& section = p_.partition.sections[s];
   const std::uint64_t bytes = size_bytes(bucket_dtype(section));
   const std::string what = "gradients of " + p_.registry.group({section.group}).name;
+  std::byte* const bucket = bucket_of(s);
   std::byte* const taken = bucket_ + p_.plan.exchange_offset_bytes;
   for (std::uint64_t at = 0; at < section.shard_elements; at += p_.plan.exchange_elements) {
     const std::uint64_t part = std::min(p_.plan.exchange_elements, section.shard_elements - at);
     give_.clear();
     for (std::uint32_t r = 0; r < p_.partition.world_size; ++r)
-      give_.push_back({bucket_of(s) + (r * section.shard_elements + at) * bytes, part * bytes});
+      give_.push_back({bucket + (r * section.shard_elements + at) * bytes, part * bytes});
     p_.ranks.collective().all_to_all(p_.ranks.next(what), bucket_stream_, give_, taken);
     add_parts(section, at, part);
   }
