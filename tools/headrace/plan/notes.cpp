@@ -43,7 +43,7 @@ std::vector<std::string> notes_of(const PlanResult& r) {
     if (!note.empty()) notes.push_back(std::move(note));
   };
   if (s.ranks() > 1) {
-    add("a projection: ranks have not run on GPUs, nor on several machines");
+    add("a projection: ranks over NCCL have not run on GPUs, nor any on several machines");
   } else if (!s.on_cpu()) {
     add("a projection: no step on a GPU has been compared with its plan so far");
   }
