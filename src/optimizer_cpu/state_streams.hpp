@@ -25,7 +25,8 @@ struct StateStreams {
   std::uint32_t first_moment = 0;        // 0: the master is no stream
   std::uint32_t streams_per_moment = 1;  // 2 with scales
 
-  constexpr std::span<const StateStream> all() const { return {stream, count}; }
+  constexpr std::span<const StateStream> all() const& { return {stream, count}; }
+  constexpr std::span<const StateStream> all() const&& = delete;  // would outlive its streams
 };
 
 constexpr MasterKind master_kind(DType dtype, MasterLayout layout) {

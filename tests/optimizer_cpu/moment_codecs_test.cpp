@@ -27,7 +27,8 @@ constexpr std::uint64_t kCodecSeed = 77;
 
 std::string listed(Arithmetic arithmetic, MasterKind kind, MomentCodec codec) {
   std::string text;
-  for (const StateStream& stream : state_streams(arithmetic, kind, codec).all())
+  const StateStreams streams = state_streams(arithmetic, kind, codec);
+  for (const StateStream& stream : streams.all())
     text += std::string(stream.name) + " " + stream.codec + "\n";
   return text;
 }

@@ -55,8 +55,11 @@ class OnGpu : public ::testing::Test {
     for (const std::string& word : words) arguments.push_back(word.c_str());
     ::testing::internal::CaptureStdout();
     const int code = run_program(static_cast<int>(arguments.size()), arguments.data(),
-                                 {warm_up_torch, device_peak, make_offloaded, make_plain, nullptr,
-                                  nullptr, torch_that_threw});
+                                 {.warm_up = warm_up_torch,
+                                  .device_peak = device_peak,
+                                  .make_offloaded = make_offloaded,
+                                  .make_plain = make_plain,
+                                  .version_that_threw = torch_that_threw});
     out_ = ::testing::internal::GetCapturedStdout();
     EXPECT_EQ(code, 0) << out_;
     const json report = json::parse(ScratchFolder::read(folder_ / "report.json"));
@@ -93,7 +96,8 @@ struct MismatchedShapes : Training {
   double evaluate(const Batch&) override { return 0; }
   headrace::StepResult update(const headrace::StepOptions&) override { return {}; }
   void set_betas(float, float) override {}
-  void store(const std::string&, const std::function<void(std::span<const std::byte>)>&) override {}
+  void store(const std::string&,
+             const std::function<void(std::uint64_t, std::span<const std::byte>)>&) override {}
 };
 
 TEST(TrainGptInTorch, SaysWhatTorchSaidWhereAndNothingOfMemory) {
@@ -106,7 +110,11 @@ TEST(TrainGptInTorch, SaysWhatTorchSaidWhereAndNothingOfMemory) {
                                        "64",        "--text",        text.c_str()};
   ::testing::internal::CaptureStderr();
   const int code = run_program(static_cast<int>(words.size()), words.data(),
-                               {warm_up_torch, device_peak, fails, fails, torch_that_threw});
+                               {.warm_up = warm_up_torch,
+                                .device_peak = device_peak,
+                                .make_offloaded = fails,
+                                .make_plain = fails,
+                                .version_that_threw = torch_that_threw});
   const std::string said = ::testing::internal::GetCapturedStderr();
   EXPECT_EQ(code, 1);
   EXPECT_NE(said.find("LibTorch " TORCH_VERSION " failed in the forward pass of step 1: mat1 and "
