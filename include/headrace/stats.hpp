@@ -56,7 +56,13 @@ struct Stats {
   std::uint64_t gathers_on_demand = 0;
   double gather_wait_seconds = 0;         // trainer threads blocked in gather
   double gather_wait_update_seconds = 0;  // part of that: for deferred updates
-  std::vector<GroupWait> waits;           // longest first; omits groups that nobody waited for
+  // Of several ranks, freeze included: calls of the collective, what they sent to the other ranks,
+  // and how long they kept their threads. Those wait for other ranks and for the bytes. Over NCCL
+  // the bytes pass later, on the stream.
+  std::uint64_t collective_calls = 0;
+  std::uint64_t collective_sent_bytes = 0;
+  double collective_seconds = 0;
+  std::vector<GroupWait> waits;  // longest first; omits groups that nobody waited for
   // Memory that the engine holds now: arena, device memory and coroutine frames as allocated, and
   // tables on the heap by their sizes in the plan. The sum is within 2 % of what the allocator has
   // handed out.

@@ -106,6 +106,10 @@ struct CollectiveOptions {
   std::chrono::milliseconds deadline = std::chrono::minutes(10);
   // One line without its end, on a thread of the collective's. Null: to stderr.
   std::function<void(const std::string& line)> warn = nullptr;
+  // Asked about twenty times a second, on a thread of the collective's. If it returns true, this
+  // rank's calls end with kInterrupted and the other ranks' with kPeerLost, for good: for Ctrl-C,
+  // also while a rank waits for one that is dead. It must not block or throw. Null: never.
+  std::function<bool()> interrupted = nullptr;
   // Of pinned host memory, where the transport does not reach the device's memory: pieces pass
   // through it in chunks.
   std::uint64_t staging_bytes = std::uint64_t{32} << 20;
@@ -116,7 +120,8 @@ struct CollectiveOptions {
 //
 // Calls: exchange() compares at once. all_gather() and all_to_all() pass at the transport's speed
 //        and are compared where a rank waits for more than 50 ms, and at the next exchange().
-// Failure: kPeerLost, then and ever after. abort() and a rank's end show within a quarter of a
+// Failure: kPeerLost (kInterrupted where CollectiveOptions::interrupted ended it), then and ever
+//        after. abort() and a rank's end show within a quarter of a
 //        second where another rank waits. A rank that dies without a word is named by its silence,
 //        within two seconds of the transport's error.
 // Threads: the seam's. One of its own, headrace-ranks, posts a sign of life three times a second.

@@ -27,6 +27,7 @@ PeerWatch::PeerWatch(const CollectiveOptions& options)
     : transport_(options.transport),
       deadline_(options.deadline),
       warn_(options.warn),
+      interrupted_(options.interrupted),
       raw_(transport_->world_size()),
       posts_(transport_->world_size()),
       lives_(transport_->world_size(), Life{0, Clock::now()}) {
@@ -65,7 +66,7 @@ void PeerWatch::end() noexcept {
 
 void PeerWatch::throw_why(std::unique_lock<std::mutex>& lock) {
   changed_.wait(lock, [&] { return why_.has_value(); });
-  throw Error(Code::kPeerLost, *why_);
+  throw Error(code_, *why_);
 }
 
 Post PeerWatch::own_post() const {
@@ -173,6 +174,7 @@ void PeerWatch::run() {
   while (!closing_) {
     const auto tick = std::clamp<milliseconds>(deadline_ / 8, milliseconds(1), kLook);
     changed_.wait_for(lock, tick, [&] { return closing_ || (last_words_ && !why_); });
+    end_if_interrupted();
     if (last_words_ && !why_) end_for_all(lock);
     if (closing_ || why_) continue;
     const bool waits = call_ && Clock::now() - since_ > tick;
@@ -183,6 +185,12 @@ void PeerWatch::run() {
     }
     if (waits) look(lock);
   }
+}
+
+void PeerWatch::end_if_interrupted() {
+  if (last_words_ || why_ || !interrupted_ || !interrupted_()) return;
+  code_ = Code::kInterrupted;
+  start_to_end("interrupted", Post::Kind::kFailed);
 }
 
 // This rank goes on no more. The watch does the rest; without one, there is no other rank.

@@ -29,6 +29,7 @@
 #include <vector>
 
 #include "collective/posts.hpp"
+#include "headrace/error.hpp"
 #include "headrace/transport.hpp"
 
 namespace headrace::collective {
@@ -65,6 +66,7 @@ class PeerWatch {
   std::string late_ranks() const;
   void warn_of_late_ranks(std::unique_lock<std::mutex>& lock);
   std::string silent_ranks() const;
+  void end_if_interrupted();
   void start_to_end(std::string why, Post::Kind kind);
   void end_for_all(std::unique_lock<std::mutex>& lock);
   [[noreturn]] void throw_why(std::unique_lock<std::mutex>& lock);
@@ -72,6 +74,7 @@ class PeerWatch {
   const std::shared_ptr<Transport> transport_;
   const std::chrono::milliseconds deadline_;
   const std::function<void(const std::string&)> warn_;
+  const std::function<bool()> interrupted_;
   std::mutex mutex_;  // all that follows; not held in the transport's abort() or in warn_
   std::condition_variable changed_;
   std::uint64_t calls_ = 0;
@@ -81,6 +84,7 @@ class PeerWatch {
   std::uint64_t queued_ = 0, queued_hash_ = 0;
   std::optional<Post> last_words_;  // this rank goes on no more, and has said so
   std::optional<std::string> why_;  // no rank goes on
+  Code code_ = Code::kPeerLost;     // of `why_`
   std::vector<Transport::Post> raw_;
   std::vector<Post> posts_;  // as far as known; an empty one: none yet
   std::vector<Life> lives_;

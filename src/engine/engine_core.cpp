@@ -38,8 +38,8 @@ void check_settings(const Settings& settings) {
 engine::Inputs::Inputs(Settings of, EngineOptions options, EngineParts replaced)
     : settings(std::move(of)),
       device(options.device ? std::move(options.device) : device::make_device_host()),
-      collective(options.collective ? std::move(options.collective)
-                                    : collective::make_collective_self()),
+      collective(std::make_shared<ranks::CountedCollective>(
+          options.collective ? std::move(options.collective) : collective::make_collective_self())),
       log(one_at_a_time(std::move(options.log))),
       poll(std::move(options.poll)),
       trace_events(options.trace_events),
@@ -143,6 +143,7 @@ Stats EngineCore::stats() const {
   Stats stats;
   if (!running_) return stats;
   running_->add_stats(stats);
+  inputs_.collective->add_stats(stats);
   const DeviceOverhead own = inputs_.device->overhead();
   stats.engine_bytes += own.host_bytes + own.device_bytes;
   return stats;

@@ -7,6 +7,7 @@
 
 #include "engine/parts.hpp"
 #include "headrace/engine.hpp"
+#include "ranks/counted_collective.hpp"
 
 namespace headrace::engine {
 struct Inputs {
@@ -15,7 +16,7 @@ struct Inputs {
 
   Settings settings;
   std::shared_ptr<Device> device;
-  std::shared_ptr<Collective> collective;
+  std::shared_ptr<ranks::CountedCollective> collective;
   LogSink log;  // one line at a time, whatever thread it comes from
   std::function<bool()> poll;
   std::uint64_t trace_events = 0;

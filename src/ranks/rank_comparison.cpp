@@ -111,7 +111,8 @@ std::string RankCalls::difference_in_settings(const std::vector<std::string>& li
   for (const std::string& line : lines) mine.push_back(hash_of(line));
   const auto at = compare("freeze: settings", mine);
   if (!at) return {};
-  const std::string& line = lines[at->index];
+  std::string line = lines[at->index];
+  while (line.ends_with(',')) line.pop_back();
   return "rank " + std::to_string(at->rank) + " has other settings than rank 0; on this rank (" +
          std::to_string(collective_.rank()) + ") it is " +
          line.substr(std::min(line.find_first_not_of(' '), line.size()));

@@ -197,6 +197,32 @@ TEST(PeerWatch, EndsEveryRankThatWaitsForOneThatAborts) {
     EXPECT_TRUE(has(text, "rank 2 gave up: EIO on /dev/nvme0n1")) << text;
 }
 
+// Ctrl-C on rank 0, which waits for rank 2. Rank 1 learns of it, and so would rank 2.
+TEST(PeerWatch, EndsARankThatIsInterruptedWhileItWaits) {
+  const auto transports = make_thread_transports(3);
+  std::atomic<bool> interrupted = false;
+  const auto interrupted_0 = make_collective(
+      {.transport = transports[0], .interrupted = [&] { return interrupted.load(); }});
+  const auto other = make_collective({.transport = transports[1]});
+  std::string text;
+  std::thread waits([&] { text = peer_lost_text([&] { meet(*other, {3, "step"}); }); });
+  std::thread ends([&] {
+    std::this_thread::sleep_for(milliseconds(200));
+    interrupted = true;
+  });
+  for (int call = 0; call < 2; ++call) {
+    try {
+      meet(*interrupted_0, {3, "step"});
+      ADD_FAILURE() << "not interrupted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Code::kInterrupted) << error.what();
+    }
+  }
+  ends.join();
+  waits.join();
+  EXPECT_TRUE(has(text, "rank 0 gave up: interrupted")) << text;
+}
+
 TEST(PeerWatch, RefusesOptionsThatCannotBe) {
   const auto transport = make_thread_transports(1)[0];
   const CollectiveOptions without, hurried = {.transport = transport, .deadline = milliseconds(0)};

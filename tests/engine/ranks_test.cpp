@@ -99,6 +99,30 @@ void load_all(Engine& engine) {
   }
 }
 
+// A gather and a step send this rank's shard once, and the other ranks' gradients once.
+TEST(RanksStats, CountWhatTheCollectiveSends) {
+  constexpr std::uint32_t kWorld = 4;
+  constexpr std::uint64_t kElements = kWorld * 65536;
+  const auto errors = run_ranks(kWorld, HostFlavour::kPrompt, plain, [](Rank& rank) {
+    rank.engine.add_group("h", {{"w", DType::kBf16, {kElements}, {}}});
+    rank.engine.freeze();
+    load_all(rank.engine);
+    const Stats before = rank.engine.stats();
+    (void)rank.engine.gather({0});
+    const std::vector<std::uint16_t> gradient(kElements, 0x3c00);
+    rank.engine.add_gradient({0}, gradient.data(), DType::kBf16);
+    rank.engine.step({.learning_rate = 0.1f});
+    const Stats after = rank.engine.stats();
+    const std::uint64_t of_a_shard = kElements / kWorld * 2 * (kWorld - 1);
+    const std::uint64_t sent = after.collective_sent_bytes - before.collective_sent_bytes;
+    EXPECT_GE(sent, 2 * of_a_shard);
+    EXPECT_LT(sent, 2 * of_a_shard + 1024);  // what ranks say to each other
+    EXPECT_GE(after.collective_calls, before.collective_calls + 4);
+    EXPECT_GT(after.collective_seconds, before.collective_seconds);
+  });
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+}
+
 // ---- gradients that one rank has and another has not ----
 
 constexpr std::uint32_t kGroups = 3, kSteps = 3;

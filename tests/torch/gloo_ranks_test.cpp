@@ -211,9 +211,15 @@ void does_without_the_store(std::shared_ptr<Transport> transport) {
   require(Clock::now() - began < 2 * kSoon, "the end waited for the store");
 }
 
+detail::C10dStore own_store(const Launch& launch) {
+  const GlooOptions options;
+  detail::JoinWait wait(options);
+  return detail::open_store(launch, options, wait);
+}
+
 // Beside the trainer's own calls on the group it was made from.
 void serves_a_group_of_the_trainers(const Launch& launch) {
-  auto store = detail::open_store(launch, {});
+  auto store = own_store(launch);
   const auto options = c10d::ProcessGroupGloo::Options::create(seconds(30));
   options->devices.push_back(detail::gloo_device(launch, {}));
   const int rank = static_cast<int>(launch.rank);
@@ -249,13 +255,19 @@ void run_case(const std::string& name, const Launch& launch) {
       {"meets", collective::meet},
   };
   if (name == "leaves") {  // where the others connect to it
-    const auto store =
-        c10::make_intrusive<c10d::PrefixStore>("headrace/", detail::open_store(launch, {}));
-    return detail::GlooMeeting(store, launch).join(kWatchdog);
+    const GlooOptions options;
+    detail::JoinWait wait(options);
+    const auto store = c10::make_intrusive<c10d::PrefixStore>("headrace/", own_store(launch));
+    return detail::GlooMeeting(store, launch).join(wait);
   }
   if (name == "a group of the trainer's") return serves_a_group_of_the_trainers(launch);
-  const milliseconds join_within = name == "is alone" ? seconds(1) : kWatchdog;
-  auto transport = make_gloo_transport(launch, {.join_within = join_within});
+  const milliseconds join_within = name == "is alone" ? seconds(2) : kWatchdog;
+  const auto warn = [](const std::string& line) { say("warning: " + line); };
+  const auto interrupted = [began = Clock::now(), name] {
+    return name == "is interrupted" && Clock::now() - began > milliseconds(300);
+  };
+  auto transport = make_gloo_transport(
+      launch, {.join_within = join_within, .warn = warn, .interrupted = interrupted});
   if (name == "without the store") return does_without_the_store(std::move(transport));
   if (name == "stays") {
     collective::meet(*transport);
@@ -428,7 +440,11 @@ TEST_F(GlooRanks, SayWhoDidNotCome) {
   start_rank("is alone", 0, 4);
   start_rank("is alone", 2, 4);
   expect_ends({2, 2});
-  expect_says(0, "kPeerLost: rank 1 and 1 more did not come to 127.0.0.1:");
+  const std::string where = " did not come to 127.0.0.1:" + std::to_string(port_);
+  for (const std::size_t process : {0u, 1u}) {
+    expect_says(process, "warning: rank 1 and 1 more" + where + " yet; this rank waits up to 2 s");
+    expect_says(process, "kPeerLost: rank 1 and 1 more" + where + " within 2 s");
+  }
 }
 TEST_F(GlooRanks, SayThatOneLeftBeforeTheyWereConnected) {
   start_rank("is alone", 0, 2);
@@ -439,8 +455,37 @@ TEST_F(GlooRanks, SayThatOneLeftBeforeTheyWereConnected) {
 TEST_F(GlooRanks, SayThatNothingServesTheirPort) {
   start_rank("is alone", 1, 2);
   expect_ends({2});
+  expect_says(0, "warning: the ranks' store at 127.0.0.1:" + std::to_string(port_) +
+                     " does not answer yet");
   expect_says(
       0, "kPeerLost: the ranks' store at 127.0.0.1:" + std::to_string(port_) + " did not answer");
+}
+TEST_F(GlooRanks, EndTheirWaitForOthersWhenTheyAreInterrupted) {
+  start_rank("is interrupted", 0, 2);
+  const Clock::time_point began = Clock::now();
+  expect_ends({2});
+  EXPECT_LT(Clock::now() - began, kWatchdog / 2);
+  expect_says(0, "kInterrupted: joining the ranks: interrupted");
+}
+TEST_F(GlooRanks, EndTheirWaitForTheStoreWhenTheyAreInterrupted) {
+  start_rank("is interrupted", 1, 2);
+  expect_ends({2});
+  expect_says(0, "kInterrupted: joining the ranks: interrupted");
+}
+// It accepts connections, and says nothing.
+TEST_F(GlooRanks, SayThatAnotherProgramServesTheirPort) {
+  const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(port_);
+  ASSERT_EQ(::bind(socket, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  ASSERT_EQ(::listen(socket, 8), 0);
+  start_rank("is alone", 1, 2);
+  expect_ends({2});
+  ::close(socket);
+  expect_says(0, "kPeerLost: what listens at 127.0.0.1:" + std::to_string(port_) +
+                     " is no store of ranks: it said nothing within 2 s");
 }
 
 TEST(GlooTransport, RefusesAProcessThatNoLauncherStarted) {

@@ -102,6 +102,24 @@ TEST(Report, SharesLanesOverDrivesAndThreads) {
   EXPECT_EQ(d["lanes"]["nvme_read"]["bytes"], 10'000);
 }
 
+TEST(Report, ComparesRanks) {
+  EXPECT_TRUE(json::parse(to_json(sample()))["ranks"].is_null());
+  Report r = sample();
+  r.ranks = "3 ranks by torchrun, over gloo";
+  r.of_ranks = {{"peak_rss_bytes", {3 << 20, 1 << 20, 2 << 20}},
+                {"collective_seconds", {0.5, 0.25, 1}}};
+  const json d = json::parse(to_json(r))["ranks"];
+  EXPECT_EQ(d["started"], "3 ranks by torchrun, over gloo");
+  EXPECT_EQ(d["peak_rss_bytes"]["least"], 1 << 20);
+  EXPECT_EQ(d["peak_rss_bytes"]["median"], 2 << 20);
+  EXPECT_EQ(d["peak_rss_bytes"]["most"], 3 << 20);
+  EXPECT_EQ(d["collective_seconds"]["by_rank"], (json{0.5, 0.25, 1.0}));
+  const std::string text = to_text(r);
+  for (const char* line : {"  peak rss      1 MiB, 2 MiB, 3 MiB\n",
+                           "  collective    0.250 s, 0.500 s, 1.000 s\n"})
+    EXPECT_NE(text.find(line), std::string::npos) << text;
+}
+
 TEST(Report, SaysWhatIsNotKnownAsNull) {
   Report r = sample();
   r.eval_loss.reset();

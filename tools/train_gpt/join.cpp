@@ -33,9 +33,12 @@ std::shared_ptr<headrace::Transport> join_over_mpi(const headrace::Launch& launc
 }
 }  // namespace
 
-std::shared_ptr<headrace::Transport> join_ranks(const headrace::Launch& launch) {
+std::shared_ptr<headrace::Transport> join_ranks(const headrace::Launch& launch,
+                                                const headrace::CollectiveOptions& ranks) {
   if (launch.kind == headrace::Launch::Kind::kMpi) return join_over_mpi(launch);
-  return headrace::torch::make_gloo_transport(launch);
+  return headrace::torch::make_gloo_transport(
+      launch,
+      {.join_within = ranks.deadline, .warn = ranks.warn, .interrupted = ranks.interrupted});
 }
 
 void leave_launch(int exit_code) noexcept {

@@ -3,6 +3,7 @@
 #include "report.hpp"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <cstdarg>
@@ -150,6 +151,23 @@ Json plan_totals_json(const headrace::PlanReport& plan) {
           {"host_left_source", or_null(plan.host_left_source)}};
 }
 
+std::array<double, 3> least_median_most(const OfRanks& figure) {
+  const auto [least, most] = std::ranges::minmax(figure.by_rank);
+  return {least, headrace::tools::median_of(figure.by_rank), most};
+}
+
+// Null where there is one process.
+Json ranks_json(const Report& r) {
+  if (r.ranks.empty()) return nullptr;
+  Json all = {{"started", r.ranks}};
+  for (const OfRanks& figure : r.of_ranks) {
+    const auto [least, median, most] = least_median_most(figure);
+    all[figure.what] = {
+        {"least", least}, {"median", median}, {"most", most}, {"by_rank", figure.by_rank}};
+  }
+  return all;
+}
+
 // printf into the end of a string.
 __attribute__((format(printf, 2, 3))) void add(std::string& to, const char* format, ...) {
   char text[512];
@@ -160,14 +178,32 @@ __attribute__((format(printf, 2, 3))) void add(std::string& to, const char* form
   to.append(text, static_cast<std::size_t>(std::clamp(size, 0, static_cast<int>(sizeof text) - 1)));
 }
 
+// "  peak rss       290.10 MiB, 291.00 MiB, 300.25 MiB"
+void add_of_ranks(std::string& out, const OfRanks& figure) {
+  if (std::ranges::max(figure.by_rank) == 0) return;
+  std::string name = figure.what;
+  const std::size_t unit = name.rfind('_');
+  const bool of_bytes = name.substr(unit) == "_bytes";
+  name.resize(unit);
+  std::ranges::replace(name, '_', ' ');
+  std::string values;
+  for (const double value : least_median_most(figure)) {
+    values += values.empty() ? "" : ", ";
+    if (of_bytes) {
+      values += format_bytes(static_cast<std::uint64_t>(value));
+    } else {
+      add(values, "%.3f s", value);
+    }
+  }
+  add(out, "  %-13s %s\n", name.c_str(), values.c_str());
+}
+
 void add_losses(std::string& out, const Report& r) {
   add(out, "parameters      %llu\n", static_cast<unsigned long long>(r.parameters));
   add(out, "trained         %s\n", r.recipe.words().c_str());
   if (!r.ranks.empty()) {
-    const auto [least, most] = std::ranges::minmax(r.peak_rss_of_ranks);
-    add(out, "ranks           %s; peak memory %s to %s\n", r.ranks.c_str(),
-        format_bytes(static_cast<std::uint64_t>(least)).c_str(),
-        format_bytes(static_cast<std::uint64_t>(most)).c_str());
+    add(out, "ranks           %s; least, median and most of them:\n", r.ranks.c_str());
+    for (const OfRanks& figure : r.of_ranks) add_of_ranks(out, figure);
   }
   if (!on_cpu(r)) add(out, "device          %s\n", r.torch.device.c_str());
   add(out, "products        in %s: %s\n", products_of(r), r.torch.products_reason.c_str());
@@ -313,6 +349,7 @@ std::string to_json(const Report& r, const Failure* failure) {
                      {"optimizer_state", or_null(r.optimizer_state_hash)}}},
                    {"memory", memory},
                    {"lanes", lanes_json(r)},
+                   {"ranks", ranks_json(r)},
                    {"config", config},
                    {"options", options_json(r)},
                    {"text",

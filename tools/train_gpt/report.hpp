@@ -39,6 +39,12 @@ struct MemoryRecord {
       0;  // --plain: peak of forward and backward less weights and gradients
 };
 
+// A figure of each rank, in their order.
+struct OfRanks {
+  const char* what;  // "peak_rss_bytes", "compute_seconds"
+  std::vector<double> by_rank;
+};
+
 struct Report {
   Options options;
   Recipe recipe;
@@ -59,7 +65,7 @@ struct Report {
   double unigram_entropy_nats = 0;
   std::optional<headrace::PlanReport> plan;
   std::string ranks;  // "4 ranks by Open MPI, over mpi"; empty: one process
-  std::vector<double> peak_rss_of_ranks;
+  std::vector<OfRanks> of_ranks;
   std::string saved;                           // path, empty: not saved
   std::string doing = "the first call of it";  // for an error's text: "the forward pass of step 3"
 };

@@ -138,9 +138,9 @@ class Run {
           "order of batches begin anew");
     }
     check_products(options);
-    world_.compare(facts_of(options, text));
-    check_save_folder(options.save_folder, options.overwrite, saved_bytes(options.shape));
     describe_setting(text, settings);
+    world_.compare(facts());
+    check_save_folder(options.save_folder, options.overwrite, saved_bytes(options.shape));
     for (const std::string& line : settings.defaults_taken) {
       if (!options.config.empty()) say("train_gpt: " + line);
     }
@@ -194,17 +194,32 @@ class Run {
   }
 
   // What has to be equal on every rank, beside the settings, which the engine compares.
-  static std::string facts_of(const Options& o, const Text& text) {
+  std::vector<std::string> facts() const {
+    const Options& o = report_.options;
     const GptShape& s = o.shape;
-    std::string facts = text.origin() + ", " + std::to_string(text.size_bytes()) + " bytes";
-    for (const std::uint64_t number :
-         {std::uint64_t{s.layers}, std::uint64_t{s.heads}, std::uint64_t{s.hidden},
-          std::uint64_t{s.sequence}, o.steps, o.warmup_steps, o.seed, std::uint64_t{o.eval_batches},
-          std::uint64_t{o.checkpointing}, std::uint64_t{!o.save_folder.empty()},
-          std::uint64_t{!o.init_folder.empty()}})
-      facts += " " + std::to_string(number);
-    for (const double value : {o.learning_rate, o.least_learning_rate, o.weight_decay})
-      facts += " " + exact_words_of(value);
+    std::vector<std::string> facts{"a text of " + std::to_string(report_.text_bytes) +
+                                   " bytes and " + exact_words_of(report_.unigram_entropy_nats) +
+                                   " nats of entropy"};
+    const auto add = [&](const char* option, const std::string& value) {
+      facts.push_back(std::string(option) + " " + value);
+    };
+    add("--layers", std::to_string(s.layers));
+    add("--heads", std::to_string(s.heads));
+    add("--hidden", std::to_string(s.hidden));
+    add("--seq", std::to_string(s.sequence));
+    add("--steps", std::to_string(o.steps));
+    add("--warmup", std::to_string(o.warmup_steps));
+    add("--seed", std::to_string(o.seed));
+    add("--eval-batches", std::to_string(o.eval_batches));
+    add("--lr", exact_words_of(o.learning_rate));
+    add("--min-lr", exact_words_of(o.least_learning_rate));
+    add("--weight-decay", exact_words_of(o.weight_decay));
+    const auto add_choice = [&](const char* option, bool given) {
+      facts.push_back((given ? "" : "no ") + std::string(option));
+    };
+    add_choice("--checkpointing", o.checkpointing);
+    add_choice("--save", !o.save_folder.empty());
+    add_choice("--init", !o.init_folder.empty());
     return facts;
   }
 
@@ -280,9 +295,30 @@ class Run {
     report_.memory.peak_rss_bytes = peak_resident_bytes();
     report_.memory.device_peak_bytes = torch_.device_peak(options);
     report_.ranks = world_.words();
-    report_.peak_rss_of_ranks =
-        world_.of_all("peak memory", static_cast<double>(report_.memory.peak_rss_bytes));
+    compare_ranks();
     training.close();
+  }
+
+  // Figures in which ranks differ, of all of them.
+  void compare_ranks() {
+    const Lanes lanes = lanes_of(report_);
+    const headrace::Stats &a = report_.stats_before, &b = report_.stats_after;
+    const auto bytes = [](std::uint64_t more, std::uint64_t less = 0) {
+      return static_cast<double>(more - less);
+    };
+    const MemoryRecord& memory = report_.memory;
+    const std::pair<const char*, double> mine[] = {
+        {"peak_rss_bytes", bytes(memory.peak_rss_bytes)},
+        {"baseline_rss_bytes", bytes(memory.baseline_rss_bytes)},
+        {"planned_bytes", bytes(memory.planned_bytes)},
+        {"nvme_read_bytes", bytes(b.nvme_read_bytes, a.nvme_read_bytes)},
+        {"nvme_written_bytes", bytes(b.nvme_written_bytes, a.nvme_written_bytes)},
+        {"sent_bytes", bytes(b.collective_sent_bytes, a.collective_sent_bytes)},
+        {"steps_seconds", lanes.steps_s},
+        {"collective_seconds", b.collective_seconds - a.collective_seconds},
+        {"gather_wait_seconds", lanes.gather_wait_s}};
+    for (const auto& [what, value] : mine)
+      report_.of_ranks.push_back({what, world_.of_all(what, value)});
   }
 
   void train_and_trace(Training& training, Batches& batches) {
@@ -382,13 +418,16 @@ int run_program(int argc, const char* const* argv, const TorchParts& torch) {
     return exit_code_for(error, false);
   }
   World world;
+  headrace::Launch launch;
   int exit_code = kDone;
   try {
-    world = World(headrace::find_launch(options.ranks), torch.join, options);
+    launch = headrace::find_launch(options.ranks);
+    world = World(launch, torch.join, options);
     exit_code = run_rank(options, torch, world);
   } catch (const headrace::Error& error) {  // there are no ranks to run
-    print_error(error.what());
-    exit_code = exit_code_for(error, false);
+    const Failure failure = describe(error, false, signal_received());
+    exit_code = report_failure(failure, launch.rank == 0 ? options.json : "", failure_json(failure),
+                               World::prefix_of(launch.rank));
   }
   world.leave();
   if (torch.leave != nullptr) torch.leave(exit_code);

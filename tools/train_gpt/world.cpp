@@ -2,13 +2,16 @@
 #include "world.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 
 #include "failures.hpp"
-#include "kernels/hash.hpp"
+#include "program/signals.hpp"
 
 namespace train_gpt {
 using headrace::Code;
+constexpr std::size_t kFactBytes = 96;
+using Fact = std::array<char, kFactBytes>;
 
 World::World(const headrace::Launch& launch, Join join, const Options& options) {
   if (launch.kind == headrace::Launch::Kind::kNone) return;
@@ -18,20 +21,22 @@ World::World(const headrace::Launch& launch, Join join, const Options& options) 
              " started several ranks; the run was not started. Start one, or leave --plain out.");
   }
   rank_ = launch.rank;
-  headrace::CollectiveOptions ranks{.transport = join(launch)};
-  rank_ = ranks.transport->rank();
-  size_ = ranks.transport->world_size();
-  words_ = std::to_string(size_) + (size_ == 1 ? " rank by " : " ranks by ") + launch.launcher +
-           ", over " + std::string(ranks.transport->name());
+  headrace::CollectiveOptions ranks;
   ranks.deadline = std::chrono::seconds(options.rank_deadline_seconds);
   ranks.warn = [speaker = prefix()](const std::string& line) {
     std::fprintf(stderr, "train_gpt: %swarning: %s\n", speaker.c_str(), line.c_str());
   };
+  ranks.interrupted = [] { return headrace::tools::signal_received() != 0; };
+  ranks.transport = join(launch, ranks);
+  rank_ = ranks.transport->rank();
+  size_ = ranks.transport->world_size();
+  words_ = std::to_string(size_) + (size_ == 1 ? " rank by " : " ranks by ") + launch.launcher +
+           ", over " + std::string(ranks.transport->name());
   collective_ = headrace::make_collective(ranks);
 }
 
-std::string World::prefix() const {
-  return speaks() ? "" : "[rank " + std::to_string(rank_) + "] ";
+std::string World::prefix_of(std::uint32_t rank) {
+  return rank == 0 ? "" : "[rank " + std::to_string(rank) + "] ";
 }
 
 std::string World::words() const { return words_; }
@@ -67,19 +72,19 @@ void World::join(const std::string& what, std::span<std::byte> bytes) {
   }
 }
 
-void World::compare(const std::string& facts) {
+void World::compare(const std::vector<std::string>& facts) {
   if (!collective_) return;
-  const std::uint64_t mine = headrace::kernels::xxh3_64(std::as_bytes(std::span(facts)), 0);
-  std::vector<std::uint64_t> all(size_);
-  collective_->exchange(next("options"), std::as_bytes(std::span(&mine, 1)),
+  std::vector<Fact> mine(facts.size()), all(facts.size() * size_);
+  for (std::size_t i = 0; i < facts.size(); ++i) facts[i].copy(mine[i].data(), kFactBytes - 1);
+  collective_->exchange(next("options"), std::as_bytes(std::span(mine)),
                         std::as_writable_bytes(std::span(all)));
-  for (std::uint32_t r = 1; r < size_; ++r) {
-    if (all[r] == all[0]) continue;
-    fail(Code::kInvalidArgument,
-         "rank " + std::to_string(r) +
-             " was started with other options or another text than rank "
-             "0; no rank was started. Give every rank the same line; here it is: " +
-             facts);
+  for (std::size_t at = facts.size(); at < all.size(); ++at) {
+    const Fact& other = all[at % facts.size()];
+    if (all[at] == other) continue;
+    const std::string rank = "rank " + std::to_string(at / facts.size());
+    fail(Code::kInvalidArgument, rank + " was started with " + all[at].data() + ", rank 0 with " +
+                                     other.data() +
+                                     "; no step was made. Give every rank the same line.");
   }
 }
 

@@ -18,14 +18,17 @@ class World {
  public:
   World() = default;  // one rank, which meets nobody
   // Joins the ranks of `launch` through `join`, if there are several. Throws what joining throws.
-  using Join = std::shared_ptr<headrace::Transport> (*)(const headrace::Launch& launch);
+  // It waits for them as long as `ranks` says, and warns as it says.
+  using Join = std::shared_ptr<headrace::Transport> (*)(const headrace::Launch& launch,
+                                                        const headrace::CollectiveOptions& ranks);
   World(const headrace::Launch& launch, Join join, const Options& options);
 
   std::uint32_t rank() const noexcept { return rank_; }
   std::uint32_t size() const noexcept { return size_; }
   bool speaks() const noexcept { return rank_ == 0; }  // for all of them
   // "[rank 2] " before what another than rank 0 says.
-  std::string prefix() const;
+  static std::string prefix_of(std::uint32_t rank);
+  std::string prefix() const { return prefix_of(rank_); }
   // "4 ranks by Open MPI, over mpi"; empty: one rank.
   std::string words() const;
   // The engine's; null: one rank.
@@ -38,8 +41,9 @@ class World {
   std::vector<double> of_all(const std::string& what, double mine);
   // Bytes that lie on one rank each, and are zero on the others: on every rank, all of them.
   void join(const std::string& what, std::span<std::byte> bytes);
-  // Throws kInvalidArgument, naming the rank, where `facts` differ from rank 0's.
-  void compare(const std::string& facts);
+  // Throws kInvalidArgument, naming the rank and the first line in which its `facts` are others than
+  // rank 0's. As many lines on every rank.
+  void compare(const std::vector<std::string>& facts);
 
   // This rank goes on no more: the others end with `why`.
   void abort(const std::string& why) noexcept;

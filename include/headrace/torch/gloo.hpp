@@ -31,8 +31,11 @@ include/headrace/torch/gloo_declarations to the include path"
 
 #include <chrono>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <functional>
+#include <future>
 #include <memory>
 #include <string>
 #include <thread>
@@ -61,8 +64,13 @@ struct GlooOptions {
   // The network interface that ranks reach this one by. Empty: what GLOO_SOCKET_IFNAME says, else
   // the one by which this rank reaches the launch's master address.
   std::string interface = {};
-  // How long ranks wait for each other to come.
+  // How long ranks wait for each other to come. At a quarter of it `warn` names who is missing:
+  // one line, without its end, on the calling thread. Null: to stderr.
   std::chrono::milliseconds join_within = std::chrono::minutes(5);
+  std::function<void(const std::string& line)> warn = nullptr;
+  // Asked on the calling thread about fifty times a second; true ends the wait with kInterrupted.
+  // Null: nothing does.
+  std::function<bool()> interrupted = nullptr;
   // Tells transports of one launch apart, where a process makes several.
   std::string name = "headrace";
 };
@@ -76,17 +84,114 @@ inline std::string place_of(const Launch& launch) {
   return launch.master_address + ":" + std::to_string(launch.master_port);
 }
 
+// How long ranks wait to meet.
+class JoinWait {
+ public:
+  explicit JoinWait(const GlooOptions& options) : options_(options) {}
+  bool is_over() const { return waited() > options_.join_within; }
+  // Between two looks. missing() is said once: "rank 1 did not come yet".
+  template <class Missing>
+  void pause(const Missing& missing) {
+    if (options_.interrupted && options_.interrupted())
+      throw Error(Code::kInterrupted, "joining the ranks: interrupted; no transport was made");
+    if (!warned_ && waited() > options_.join_within / 4) {
+      warned_ = true;
+      warn(missing() + "; this rank waits up to " + limit());
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  std::string limit() const {
+    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(options_.join_within);
+    return std::to_string(seconds.count()) + " s";
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  Clock::duration waited() const { return Clock::now() - begin_; }
+  void warn(const std::string& line) const {
+    if (options_.warn) return options_.warn(line);
+    std::fprintf(stderr, "headrace: warning: %s\n", line.c_str());
+  }
+  const GlooOptions& options_;
+  const Clock::time_point begin_ = Clock::now();
+  bool warned_ = false;
+};
+
+// Calls use(socket, address) for each address of the store until one call returns true.
+template <class Use>
+bool any_way_to_the_store(const Launch& launch, int type, const Use& use) {
+  addrinfo hints = {}, *found = nullptr;
+  hints.ai_socktype = type;
+  const std::string port = std::to_string(launch.master_port);
+  if (::getaddrinfo(launch.master_address.c_str(), port.c_str(), &hints, &found) != 0) return false;
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> all(found, ::freeaddrinfo);
+  for (const addrinfo* at = found; at != nullptr; at = at->ai_next) {
+    const int socket = ::socket(at->ai_family, type | SOCK_CLOEXEC, 0);
+    if (socket < 0) continue;
+    const bool done = use(socket, *at);
+    ::close(socket);
+    if (done) return true;
+  }
+  return false;
+}
+
+// Torch would wait for it in one call, and nothing could end that.
+inline void wait_for_the_store(const Launch& launch, JoinWait& wait) {
+  const auto answers = [](int socket, const addrinfo& to) {
+    const timeval limit = {.tv_sec = 1, .tv_usec = 0};  // of a machine that does not answer
+    ::setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
+    return ::connect(socket, to.ai_addr, to.ai_addrlen) == 0;
+  };
+  while (!any_way_to_the_store(launch, SOCK_STREAM, answers)) {
+    if (wait.is_over()) {
+      throw Error(Code::kPeerLost,
+                  "the ranks' store at " + place_of(launch) + " did not answer within " +
+                      wait.limit() + "; no transport was made; see whether rank 0 runs, and " +
+                      "whether MASTER_ADDR and MASTER_PORT are the same on every rank");
+    }
+    wait.pause([&] { return "the ranks' store at " + place_of(launch) + " does not answer yet"; });
+  }
+}
+
+// Torch connects without a limit if what listens there says nothing. Its thread is left alone then.
+inline C10dStore connect(const Launch& launch, const c10d::TCPStoreOptions& options,
+                         JoinWait& wait) {
+  const auto promise = std::make_shared<std::promise<C10dStore>>();
+  std::future<C10dStore> store = promise->get_future();
+  std::thread([promise, address = launch.master_address, options] {
+    try {
+      promise->set_value(c10::make_intrusive<c10d::TCPStore>(address, options));
+    } catch (...) {
+      promise->set_exception(std::current_exception());
+    }
+  }).detach();
+  while (store.wait_for(std::chrono::milliseconds(5)) != std::future_status::ready) {
+    if (wait.is_over()) {
+      throw Error(Code::kPeerLost, "what listens at " + place_of(launch) +
+                                       " is no store of ranks: it said nothing within " +
+                                       wait.limit() +
+                                       "; no transport was made; choose a free MASTER_PORT");
+    }
+    wait.pause([&] { return "what listens at " + place_of(launch) + " says nothing yet"; });
+  }
+  return store.get();
+}
+
 // The store that the ranks meet at.
-inline C10dStore open_store(const Launch& launch, const GlooOptions& options) {
+inline C10dStore open_store(const Launch& launch, const GlooOptions& options, JoinWait& wait) {
+  const bool serves = launch.rank == 0 && !launch.agent_serves_store;
+  if (!serves) wait_for_the_store(launch, wait);
   c10d::TCPStoreOptions store;
   store.port = launch.master_port;
-  store.isServer = launch.rank == 0 && !launch.agent_serves_store;
+  store.isServer = serves;
   store.waitWorkers = false;  // GlooMeeting waits for them
   store.timeout = options.join_within;
   try {
-    return c10::make_intrusive<c10d::TCPStore>(launch.master_address, store);
+    return connect(launch, store, wait);
+  } catch (const Error&) {
+    throw;
   } catch (const std::exception& error) {
-    if (store.isServer) {
+    if (serves) {
       throw Error(Code::kInvalidArgument, "rank 0 cannot serve the ranks' store at " +
                                               place_of(launch) + ": " + first_line(error) +
                                               "; no transport was made; choose a free MASTER_PORT");
@@ -102,7 +207,7 @@ inline C10dStore open_store(const Launch& launch, const GlooOptions& options) {
 class GlooMeeting {
  public:
   GlooMeeting(C10dStore store, const Launch& launch) : store_(std::move(store)), launch_(launch) {}
-  void join(std::chrono::milliseconds within) {
+  void join(JoinWait& wait) try {
     if (store_->add(seat(launch_.rank), 1) != 1) {
       refuse("rank " + std::to_string(launch_.rank) + " is there already, at " + place_of(launch_),
              "give each process a RANK of its own, and each launch that runs a MASTER_PORT of its "
@@ -116,7 +221,13 @@ class GlooMeeting {
              "set the same WORLD_SIZE for every rank");
     }
     store_->add("came", 1);
-    wait_for_all(std::chrono::steady_clock::now() + within);
+    wait_for_all(wait);
+  } catch (const Error& error) {
+    // The store ends with rank 0, and the others look at it only now and then.
+    const bool serves = launch_.rank == 0 && !launch_.agent_serves_store;
+    if (serves && error.code() == Code::kInvalidArgument)
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    throw;
   }
 
  private:
@@ -127,27 +238,29 @@ class GlooMeeting {
     store_->set("refused", text);
     throw Error(Code::kInvalidArgument, text);
   }
-  void wait_for_all(std::chrono::steady_clock::time_point end) {
+  void wait_for_all(JoinWait& wait) {
     while (store_->add("came", 0) < launch_.world_size) {
       if (store_->check({"refused"}))
         throw Error(Code::kInvalidArgument, store_->get_to_str("refused"));
-      if (std::chrono::steady_clock::now() > end) say_who_is_missing();
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      if (wait.is_over()) {
+        throw Error(Code::kPeerLost, missing() + " did not come to " + place_of(launch_) +
+                                         " within " + wait.limit() +
+                                         "; no transport was made; see whether each process was "
+                                         "started and what it said");
+      }
+      wait.pause([&] { return missing() + " did not come to " + place_of(launch_) + " yet"; });
     }
   }
-  [[noreturn]] void say_who_is_missing() {
+  // "rank 1 and 2 more"
+  std::string missing() {
     std::uint32_t first = 0, count = 0;
     for (std::uint32_t r = launch_.world_size; r-- > 0;) {
       if (store_->check({seat(r)})) continue;
       first = r;
       ++count;
     }
-    throw Error(Code::kPeerLost,
-                "rank " + std::to_string(first) +
-                    (count > 1 ? " and " + std::to_string(count - 1) + " more" : "") +
-                    " did not come to " + place_of(launch_) +
-                    " in time; no transport was made; see whether each process was started and "
-                    "what it said");
+    return "rank " + std::to_string(first) +
+           (count > 1 ? " and " + std::to_string(count - 1) + " more" : "");
   }
 
   const C10dStore store_;
@@ -156,26 +269,17 @@ class GlooMeeting {
 
 // The address of this machine from which it reaches the store; "" where no way leads there.
 inline std::string own_address(const Launch& launch) {
-  addrinfo hints = {}, *found = nullptr;
-  hints.ai_socktype = SOCK_DGRAM;
-  const std::string port = std::to_string(launch.master_port);
-  if (::getaddrinfo(launch.master_address.c_str(), port.c_str(), &hints, &found) != 0) return "";
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> all(found, ::freeaddrinfo);
-  for (const addrinfo* at = found; at != nullptr; at = at->ai_next) {
-    const int socket = ::socket(at->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  char text[NI_MAXHOST] = "";
+  // Sends nothing: the kernel chooses the way.
+  any_way_to_the_store(launch, SOCK_DGRAM, [&](int socket, const addrinfo& to) {
     sockaddr_storage own = {};
     socklen_t size = sizeof(own);
     auto* const address = reinterpret_cast<sockaddr*>(&own);
-    char text[NI_MAXHOST] = "";
-    // Sends nothing: the kernel chooses the way.
-    const bool reached =
-        socket >= 0 && ::connect(socket, at->ai_addr, at->ai_addrlen) == 0 &&
-        ::getsockname(socket, address, &size) == 0 &&
-        ::getnameinfo(address, size, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) == 0;
-    if (socket >= 0) ::close(socket);
-    if (reached) return text;
-  }
-  return "";
+    return ::connect(socket, to.ai_addr, to.ai_addrlen) == 0 &&
+           ::getsockname(socket, address, &size) == 0 &&
+           ::getnameinfo(address, size, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) == 0;
+  });
+  return text;
 }
 
 inline std::shared_ptr<gloo::transport::Device> gloo_device(const Launch& launch,
@@ -222,10 +326,11 @@ inline std::shared_ptr<Transport> make_gloo_transport(const Launch& launch,
                 "this torch was built without Gloo; no transport was made; use a torch whose "
                 "torch.distributed.is_gloo_available() is true, or start the ranks with mpirun");
   }
-  const auto store = c10::make_intrusive<c10d::PrefixStore>(options.name + "/" + launch.attempt,
-                                                            detail::open_store(launch, options));
+  detail::JoinWait wait(options);
+  const auto store = c10::make_intrusive<c10d::PrefixStore>(
+      options.name + "/" + launch.attempt, detail::open_store(launch, options, wait));
   try {
-    detail::GlooMeeting(store, launch).join(options.join_within);
+    detail::GlooMeeting(store, launch).join(wait);
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {

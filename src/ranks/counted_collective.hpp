@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// counted_collective.hpp: a trainer's collective, whose calls, bytes and seconds are counted.
+#pragma once
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "headrace/collective.hpp"
+#include "headrace/stats.hpp"
+
+namespace headrace::ranks {
+// Threads: the seam's; add_stats() from any.
+class CountedCollective final : public Collective {
+ public:
+  explicit CountedCollective(std::shared_ptr<Collective> counted) : counted_(std::move(counted)) {}
+
+  std::uint32_t rank() const noexcept override { return counted_->rank(); }
+  std::uint32_t world_size() const noexcept override { return counted_->world_size(); }
+  void all_gather(CollectiveTag tag, Stream stream, DeviceSpan whole) override;
+  void all_to_all(CollectiveTag tag, Stream stream, std::span<const DeviceSpan> give,
+                  void* take) override;
+  void exchange(CollectiveTag tag, std::span<const std::byte> mine,
+                std::span<std::byte> all) override;
+  void abort(std::string_view why) noexcept override { counted_->abort(why); }
+
+  void add_stats(Stats& stats) const noexcept;
+
+ private:
+  void count(std::chrono::steady_clock::time_point begin, std::uint64_t sent_bytes) noexcept;
+
+  const std::shared_ptr<Collective> counted_;
+  std::atomic<std::uint64_t> calls_{0}, sent_bytes_{0}, nanoseconds_{0};
+};
+}  // namespace headrace::ranks
