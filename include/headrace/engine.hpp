@@ -183,10 +183,10 @@ class Engine {
   // Streams one content of one parameter through an update slot, in bounded memory.
   void store(ParameterId id, Content content, const Sink& sink);
   // XXH3-128 over logical content (docs/swap_file.md, "Hashes"): parameters in order of full names,
-  // each as name, dtype, shape and little-endian bytes. They do not depend on placement, layout or
-  // tile size, and not on the number of ranks: collective, of all ranks' shards, and equal on
-  // every rank. A rank that cannot read its part throws its error; the others throw kPeerLost
-  // naming it, and all may go on.
+  // each as name, dtype, shape and little-endian bytes. The hashes do not depend on placement,
+  // layout, tile size or the number of ranks. They are collective, cover the shards of all ranks,
+  // and are equal on every rank. A rank that cannot read its part throws its error; the others
+  // throw kPeerLost naming it, and all may continue.
   std::string hash_parameters();
   std::string hash_optimizer_state();
 

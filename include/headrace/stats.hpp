@@ -71,7 +71,7 @@ struct Stats {
   // Threads that work on an update. If there are at least two, one is the trainer's, waiting in
   // step().
   std::uint32_t update_threads = 0;
-  std::string update_threads_source;  // the limit or setting that says so
+  std::string update_threads_source;  // the limit or setting that determines it
 };
 
 // One row of the memory plan.

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // failure.hpp: the cause that ended an engine, and whether a call has thrown it.
 //
-// A failed engine can only be closed: its state is at odds with its drives, or with the other
-// ranks. A deferred update fails after its step() has returned. All calls that wait for the update
-// throw its error. If none waits, the next call that begins throws it, and if that is close(),
-// close() logs it. Later calls get kFailed with the first cause. Example: the write of tile 7 ends
-// in EIO while the trainer computes. fail_deferred() keeps the error; gather() begins, and
-// throw_if_ended() throws it as kIo; the gather after that gets kFailed: "... failed earlier ...".
+// A failed engine can only be closed: its state does not match its drives, or the other ranks. A
+// deferred update fails after its step() has returned. All calls that wait for the update throw its
+// error. If none waits, the next call that begins throws it, and if that is close(), close() logs
+// it. Later calls get kFailed with the first cause. Example: the write of tile 7 fails with EIO
+// while the trainer computes. fail_deferred() keeps the error. gather() begins, and
+// throw_if_ended() throws it as kIo. The next gather gets kFailed: "... failed earlier ...".
 #pragma once
 #include <atomic>
 #include <exception>

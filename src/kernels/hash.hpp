@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// hash.hpp: XXH3, the only hash function: 64 bits with a seed for swap records, 128 bits in a
-// stream for logical content.
+// hash.hpp: XXH3, the only hash function: with 64 bits and a seed for swap records, and with 128
+// bits, streamed, for logical content.
 #pragma once
 #include <array>
 #include <cstddef>

@@ -12,10 +12,9 @@ void read_master(MasterKind kind, const void* weight, const void* master, std::u
                  float* out) noexcept;
 void reset_master(MasterKind kind, const void* weight, void* master,
                   std::uint64_t elements) noexcept;
-// Replaces values of a span, and returns whether a bit changed. Masters: weights follow as an
-// update stores them, so read_master() returns `from` again; NaNs become canonical (not if the
-// weight is the master). Weights: one whose bits change gets its master as in reset_master(), every
-// other keeps its master.
+// Replaces values of a span, and returns whether a bit changed. For masters, the weights follow as
+// an update stores them, so read_master() returns `from` again; NaNs become canonical, unless the
+// weight is the master. A weight whose bits change gets its master as in reset_master().
 bool replace_masters(MasterKind kind, const float* from, void* weight, void* master,
                      std::uint64_t elements) noexcept;
 bool replace_weights(MasterKind kind, const void* from, void* weight, void* master,

@@ -28,7 +28,7 @@ struct RegisteredGroup {
 // Throws headrace::Error kInvalidArgument / kNotFound naming group and parameter.
 class Registry {
  public:
-  // Checks hyperparameters for these.
+  // Checks hyperparameters for this rule and codec.
   explicit Registry(OptimizerRule rule = OptimizerRule::kAdamW,
                     MomentCodec moments = MomentCodec::kF32)
       : rule_(rule), moments_(moments) {}

@@ -2,8 +2,8 @@
 // drive.hpp: one drive: a thread that does only I/O, over one queue.
 //
 // It cuts a transfer of any size into I/O blocks, and compares each completion with its request. It
-// continues short transfers, and repeats EAGAIN and EINTR. If a transfer makes no progress, it logs
-// a warning, and later gives the transfer up.
+// continues short transfers, and repeats requests after EAGAIN and EINTR. If a transfer makes no
+// progress, it logs a warning, and later gives the transfer up.
 #pragma once
 #include <atomic>
 #include <cstdint>

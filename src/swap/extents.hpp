@@ -13,8 +13,8 @@ struct Extent {
   friend bool operator==(const Extent&, const Extent&) = default;
 };
 
-// First fit over one file of fixed size; offsets and sizes are multiples of kIoAlignment. It only
-// keeps the books. One thread.
+// First fit over one file of fixed size; offsets and sizes are multiples of kIoAlignment. It does
+// only the bookkeeping. One thread.
 class ExtentAllocator {
  public:
   ExtentAllocator(std::uint32_t file, std::uint64_t file_size_bytes);

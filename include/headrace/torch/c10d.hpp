@@ -7,8 +7,8 @@
 // and receives of one call and waits for them. The trainer may use its own group at the same time.
 //
 //   all_to_all on rank 1 of 3   recv from 0, recv from 2, send to 0, send to 2; wait for all four
-//   rank 2 dies                 its connection closes, and the call ends with what torch says
-//   abort()                     wakes the wait; what is under way is dropped, and the call ends
+//   rank 2 dies                 its connection closes, and the call fails with torch's text
+//   abort()                     ends the wait; pending transfers are dropped, and the call fails
 //
 // Posts are in the group's store, under a key for each rank. A single thread accesses the store: if
 // the store's host is lost, an access may block for minutes, and then it delays only posts.
