@@ -9,44 +9,44 @@
  *  2. Such a call takes a headrace_error as its last argument (headrace_engine_interrupt() has
  *     none). It may be NULL. The caller owns it and the memory of its text. Each call overwrites
  *     it, so each thread needs its own.
- *  3. Results go to out_ arguments, written only when HEADRACE_OK is returned. None may be NULL
- *     unless said.
- *  4. A struct that the caller fills is set by its headrace_..._init() first, which knows its
- *     struct_size and the defaults; a table of functions is zeroed, then given its struct_size.
- *     Fields are only ever added at the end: a program and a library of different minor age
- *     understand each other by struct_size, which is 4096 at most. Structs are copied: what they
- *     point at may go when the call returns, unless said.
- *  5. Handles are numbers in pointers, never addresses. One that was destroyed, never made, or is
- *     of another kind gives HEADRACE_INVALID_ARGUMENT. A process has room for 256
- *     engines and 8192 headrace_gathered; one more is HEADRACE_OUT_OF_BUDGET. Groups, parameters
- *     and hyperparameter sets are small integers, counted from 0 in the order they were added;
- *     one that an engine never gave out is HEADRACE_NOT_FOUND.
- *  6. Text that goes in ends with NUL, is UTF-8, and is copied. A name has 1024 bytes at most. Text
- *     that comes out is written to (buffer, capacity); *out_needed is its size with the NUL. With
- *     capacity 0 only that is written; with too little room the call ends in
- *     HEADRACE_INVALID_ARGUMENT and writes both it and what fits. Lists likewise, in entries.
- *  7. Callbacks take a void* context and run on the thread of the call that received them, unless
- *     said. They return HEADRACE_OK, or a code that ends that call with this code. They must not
- *     throw or longjmp. They may make the calls on the engine that convention 8 allows beside that
- *     call; all others are refused.
- *  8. Threads: different engines share nothing. Of one engine
- *     - questions (counts, names, facts, shapes, plan, stats, and all calls on a
- *       headrace_gathered) may come at any time but during registration, freeze and close;
- *     - headrace_engine_gather() and headrace_engine_add_gradient() may come from several threads
- *       at once, but only beside each other and questions;
- *     - every other call may come only beside questions.
- *     A call that comes at another time, and destroy while any call is under way, is
- *     HEADRACE_WRONG_STATE and does nothing.
- *  9. Numbers of enums are never used again for something else. An unknown one is refused.
- * 10. Compatible means: same major version, and while that is 0 the same minor.
- *     headrace_engine_create() compares, and ends in HEADRACE_UNSUPPORTED.
- * 11. A forked child may make engines of its own. Every call on its parent's is
- *     HEADRACE_WRONG_STATE there.
+ *  3. Results go to out_ arguments, which a call writes only if it returns HEADRACE_OK. None may
+ *     be NULL unless its comment says so.
+ *  4. Initialise a struct that you fill with its headrace_..._init(), which sets its struct_size
+ *     and the defaults. Zero a table of functions, and set its struct_size. Later versions add
+ *     fields only at the end, so a program and a library of different minor versions understand
+ *     each other by struct_size, at most 4096. Calls copy structs: the data behind their pointers
+ *     may be freed after the call, unless a comment says otherwise.
+ *  5. Handles are numbers in pointers, not addresses. A handle that was destroyed, never created or
+ *     is of another kind gives HEADRACE_INVALID_ARGUMENT. A process may have 256 engines and 8192
+ *     headrace_gathered; one more gives HEADRACE_OUT_OF_BUDGET. Groups, parameters and
+ *     hyperparameter sets are small integers, counted from 0 in the order they were added; one that
+ *     the engine never returned gives HEADRACE_NOT_FOUND.
+ *  6. Input text is UTF-8, ends with NUL, and is copied. A name has at most 1024 bytes. Output text
+ *     is written to (buffer, capacity), and its size including the NUL to *out_needed. With
+ *     capacity 0, a call writes only the size. If the room is too small, it returns
+ *     HEADRACE_INVALID_ARGUMENT and writes the size and what fits. Lists work likewise, in entries.
+ *  7. Callbacks take a void* context and run on the thread of the call that received them, unless a
+ *     comment says otherwise. They return HEADRACE_OK, or a code with which that call then fails.
+ *     They must not throw or longjmp. On the engine, they may make the calls that convention 8
+ *     allows during that call; all others fail.
+ *  8. Threads: different engines share nothing. For one engine
+ *     - queries (counts, names, facts, shapes, plan, stats, and all calls on a headrace_gathered)
+ *       may run at any time except during registration, freeze and close;
+ *     - headrace_engine_gather() and headrace_engine_add_gradient() may run on several threads at
+ *       once, but only together with each other and queries;
+ *     - every other call may run only together with queries.
+ *     A call at another time, and destroy while any call runs, returns HEADRACE_WRONG_STATE and
+ *     does nothing.
+ *  9. Numbers of enums are never reused for something else. An unknown number is an error.
+ * 10. Compatible versions have the same major number, and while that is 0 the same minor number.
+ *     headrace_engine_create() compares them, and otherwise returns HEADRACE_UNSUPPORTED.
+ * 11. A forked child may create its own engines. There, every call on its parent's engines returns
+ *     HEADRACE_WRONG_STATE.
  * 12. The shared library may be unloaded when every engine is destroyed.
  *
- * After an error an engine is as before the call and the call may be repeated, unless said here or
- * in headrace/engine.hpp. HEADRACE_FAILED and HEADRACE_INTERRUPTED are final: after them an engine
- * only takes questions, release, close and destroy.
+ * After an error, an engine is as before the call, and the call may be repeated, unless a comment
+ * here or in headrace/engine.hpp says otherwise. HEADRACE_FAILED and HEADRACE_INTERRUPTED are
+ * final: after them, only queries, release, close and destroy work.
  */
 #ifndef HEADRACE_C_H
 #define HEADRACE_C_H
@@ -60,7 +60,7 @@ extern "C" {
 /* ---- version ---- */
 /* 1,000,000 major + 1,000 minor + patch of this header. */
 #define HEADRACE_C_VERSION 1000
-/* The linked library's, likewise, and as "0.1.0". */
+/* The version of the linked library in the same form, and as "0.1.0". */
 uint32_t headrace_version(void);
 const char* headrace_version_text(void);
 
@@ -83,19 +83,19 @@ enum {
   HEADRACE_UNSUPPORTED = 13,
   HEADRACE_FAILED = 14
 };
-/* "kIo" and so on; "unknown code" for another number. Never NULL. */
+/* "kIo" and so on; "unknown code" for an unknown number. Never NULL. */
 const char* headrace_code_name(headrace_code code);
-/* Whether an error with this code, before the first step, says that the request cannot be met as
- * given: 1, or 0. HEADRACE_IO is 0: there sys_errno tells a path from a drive. */
+/* 1 if this code, before the first step, means that the request cannot be met as given; else 0.
+ * HEADRACE_IO gives 0: its sys_errno shows whether the path or the drive is at fault. */
 int32_t headrace_is_refusal(headrace_code code);
 
 typedef struct headrace_error {
   uint32_t struct_size;
-  headrace_code code;      /* of the last call that was given this */
-  int32_t sys_errno;       /* the errno behind it; 0 if there is none */
-  char* message;           /* yours; may be NULL: cause, consequence, what helps */
+  headrace_code code;      /* of the last call with this struct */
+  int32_t sys_errno;       /* the errno of the cause; 0: none */
+  char* message;           /* yours, or NULL: cause, consequence and fix */
   size_t message_capacity; /* bytes at `message`; a longer text is cut at a whole character */
-  size_t message_needed;   /* bytes the whole text takes, with its NUL; 0 after HEADRACE_OK */
+  size_t message_needed;   /* bytes of the whole text with its NUL; 0 after HEADRACE_OK */
 } headrace_error;
 static inline void headrace_error_init(headrace_error* error, char* message, size_t capacity) {
   error->struct_size = (uint32_t)sizeof *error;
@@ -120,7 +120,7 @@ typedef struct headrace_parameter_spec {
   const int64_t* shape; /* elements, row-major, each at least 1; NULL with dimensions 0: one */
   uint32_t dimensions;  /* entries at `shape`, 64 at most */
   headrace_hyperparameter_set hyperparameters;
-  uint32_t frozen; /* not 0: read and never updated, with neither gradient nor state */
+  uint32_t frozen; /* not 0: read but never updated, with neither gradient nor state */
   uint32_t reserved;
 } headrace_parameter_spec;
 static inline void headrace_parameter_spec_init(headrace_parameter_spec* spec) {
@@ -184,13 +184,13 @@ typedef struct headrace_accumulation {
   uint64_t first_piece_elements;   /* 0: piece_elements */
   uint64_t piece_elements;         /* 0: the rest is one piece */
 } headrace_accumulation;
-/* Does it on the calling thread, for a device whose memory the CPU can read. Needs no engine; may
- * be called from anywhere, also from headrace_device.accumulate. */
+/* Does the work on the calling thread, for a device whose memory the CPU can read. Needs no engine,
+ * and may be called from anywhere, also from headrace_device.accumulate. */
 headrace_code headrace_accumulate(const headrace_accumulation* work, headrace_error* error);
 
-/* headrace/device.hpp as a table. Calls come from any engine thread and from the threads that call
- * the engine, several at once; of one stream one at a time. A function that returns a code may
- * return any but HEADRACE_OK to fail the call that needed it. All functions are required. `name` is
+/* headrace/device.hpp as a table. The engine's threads and the threads that call the engine call
+ * these functions, several at once, but one at a time for one stream. If a function returns another
+ * code than HEADRACE_OK, the call that needed it fails. All functions are required. `name` is
  * copied. */
 typedef struct headrace_device {
   uint32_t struct_size;
@@ -198,7 +198,7 @@ typedef struct headrace_device {
   void* context;
   const char* name;
   void* (*allocate)(void* context, size_t size_bytes); /* 256-byte aligned, zero-filled, or NULL;
-                                                          what is not aligned is given back */
+                                                          deallocated at once if not aligned */
   void (*deallocate)(void* context, void* data, size_t size_bytes);
   headrace_code (*create_stream)(void* context, headrace_stream* out_stream);
   void (*destroy_stream)(void* context, headrace_stream stream);
@@ -208,7 +208,7 @@ typedef struct headrace_device {
                              size_t size_bytes);
   headrace_code (*accumulate)(void* context, headrace_stream stream,
                               const headrace_accumulation* work); /* copy *work */
-  /* Calls function(argument) once, from any thread, when the stream has come here. */
+  /* Calls function(argument) once, on any thread, when the stream has reached this point. */
   headrace_code (*notify)(void* context, headrace_stream stream, void (*function)(void* argument),
                           void* argument);
   headrace_code (*record)(void* context, headrace_stream stream, headrace_event* out_event);
@@ -216,15 +216,15 @@ typedef struct headrace_device {
   headrace_code (*synchronize)(void* context, headrace_stream stream);
 } headrace_device;
 
-/* headrace/cuda.hpp, CudaOptions: an NVIDIA GPU of the library's own, in place of a
- * headrace_device. A headrace_stream is a cudaStream_t then, any of the program's. */
+/* headrace/cuda.hpp, CudaOptions: the library's own device for an NVIDIA GPU, instead of a
+ * headrace_device. A headrace_stream is then any cudaStream_t of the program. */
 typedef struct headrace_cuda {
   uint32_t struct_size;
   int32_t ordinal; /* among the GPUs that CUDA_VISIBLE_DEVICES shows */
   /* Threads that add up gradients in host memory; 0: a quarter of the CPUs, 1 to 8. */
   uint32_t host_threads;
-  /* Device memory, 256-byte aligned, usable on every stream at once, or NULL; both functions NULL:
-   * CUDA's own. */
+  /* Allocates device memory, 256-byte aligned and usable on every stream at once, or returns NULL.
+   * Both functions NULL: CUDA's own. */
   void* allocator_context;
   void* (*allocate)(void* context, size_t size_bytes);
   void (*deallocate)(void* context, void* data, size_t size_bytes);
@@ -237,20 +237,20 @@ static inline void headrace_cuda_init(headrace_cuda* cuda) {
   cuda->allocate = NULL;
   cuda->deallocate = NULL;
 }
-/* Why there is no GPU that can be used, and what would help; an empty text: there is one. */
+/* Why there is no usable GPU, and how to fix it; an empty text: there is one. */
 headrace_code headrace_cuda_missing(char* buffer, size_t capacity, size_t* out_needed,
                                     headrace_error* error);
 
-/* Memory of the device, or of the host where both are one. */
+/* Memory of the device, or of the host if they share it. */
 typedef struct headrace_piece {
   void* data;
   size_t size_bytes;
 } headrace_piece;
 
-/* headrace/collective.hpp as a table, all of it required. Calls come from the threads that call the
- * engine. `what` and `sequence` name the call, equal on every rank; `what` is valid during the
- * call.
- * abort(): this rank failed; the other ranks' calls have to end in a code. */
+/* headrace/collective.hpp as a table; all functions are required. The threads that call the engine
+ * call them. `what` and `sequence` name the call, and are equal on every rank; `what` is valid
+ * during the call.
+ * abort(): this rank has failed; the other ranks' calls must return an error. */
 typedef struct headrace_collective {
   uint32_t struct_size;
   uint32_t rank;
@@ -259,7 +259,7 @@ typedef struct headrace_collective {
   headrace_code (*all_gather)(void* context, uint64_t sequence, const char* what,
                               headrace_stream stream, void* whole, size_t size_bytes);
   /* give[r] goes to rank r, and has the same size on every rank. Rank r finds the other ranks'
-   * pieces at `take`, in rank order, each of give[r].size_bytes. give[rank] is not read. */
+   * pieces at `take`, in rank order, each of give[r].size_bytes. The call ignores give[rank]. */
   headrace_code (*all_to_all)(void* context, uint64_t sequence, const char* what,
                               headrace_stream stream, const headrace_piece* give, void* take);
   /* Rank r's `size_bytes` go to all[r * size_bytes] on every rank. */
@@ -278,20 +278,20 @@ typedef struct headrace_engine_options {
   uint32_t struct_size;
   uint32_t header_version;      /* set by init */
   const char* settings_json;    /* text as docs/settings.md describes; or */
-  const char* settings_file;    /* a file of it; both NULL: defaults, all in memory */
+  const char* settings_file;    /* a file with it; both NULL: defaults, all in memory */
   const char* const* overrides; /* "a.b=value" laid over it */
   size_t override_count;
-  /* NULL: warnings and errors to stderr. One line without its end; any engine thread, one at a
-   * time. */
+  /* Called with one line, without a newline, on any engine thread, one at a time. NULL: warnings
+   * and errors go to stderr. */
   void (*log)(void* context, int32_t level, const char* line);
   void* log_context;
   const headrace_device* device; /* NULL: the CPU. Copied; its context outlives the engine. */
-  const headrace_collective* collective; /* NULL: one rank. Likewise. */
+  const headrace_collective* collective; /* NULL: one rank. As `device`. */
   const headrace_cuda* cuda; /* NULL: none. Copied; its context outlives the engine. Not with
-                                `device`. HEADRACE_UNSUPPORTED where there is no such GPU. */
-  /* NULL: never. Asked about ten times a second by the thread whose call waits; not 0 ends that
-   * call alone, in HEADRACE_INTERRUPTED, and the engine is whole (EngineOptions::poll of
-   * headrace/engine.hpp). For Ctrl-C; headrace_engine_interrupt() ends the engine. */
+                                `device`. HEADRACE_UNSUPPORTED if there is no such GPU. */
+  /* A thread that waits in a call calls it about ten times a second. If it returns another value
+   * than 0, that call alone returns HEADRACE_INTERRUPTED, and the engine remains usable
+   * (EngineOptions::poll). For Ctrl-C; headrace_engine_interrupt() ends the engine. May be NULL. */
   int32_t (*poll)(void* context);
   void* poll_context;
 } headrace_engine_options;
@@ -311,15 +311,15 @@ static inline void headrace_engine_options_init(headrace_engine_options* options
   options->poll_context = NULL;
 }
 
-/* `options` may be NULL. Costs nothing yet: freeze allocates. */
+/* `options` may be NULL. This costs little: freeze allocates. */
 headrace_code headrace_engine_create(const headrace_engine_options* options,
                                      headrace_engine** out_engine, headrace_error* error);
-/* Closes and forgets the handle. HEADRACE_WRONG_STATE, and nothing happened, while a
- * headrace_gathered of it is open or a call is under way. After any other error the handle is still
- * there: call it again. NULL does nothing. */
+/* Closes the engine and removes the handle. Returns HEADRACE_WRONG_STATE, and does nothing, while a
+ * headrace_gathered of it is open or a call runs. After any other error the handle remains: call it
+ * again. Does nothing for NULL. */
 headrace_code headrace_engine_destroy(headrace_engine* engine, headrace_error* error);
 
-/* Registration, before freeze. A refused call adds nothing. The default set applies to parameters
+/* Registration, before freeze. A failed call adds nothing. The default set applies to parameters
  * whose `hyperparameters` is 0, whenever they were added. */
 headrace_code headrace_engine_set_default_hyperparameters(headrace_engine* engine,
                                                           const headrace_hyperparameters* values,
@@ -332,7 +332,7 @@ headrace_code headrace_engine_add_hyperparameters(headrace_engine* engine,
 headrace_code headrace_engine_add_group(headrace_engine* engine, const char* name,
                                         const headrace_parameter_spec* parameters, size_t count,
                                         headrace_group* out_group, headrace_error* error);
-/* All of the group's parameters are frozen. */
+/* Freezes all of the group's parameters. */
 headrace_code headrace_engine_expect_no_gradients(headrace_engine* engine, headrace_group group,
                                                   headrace_error* error);
 headrace_code headrace_engine_expect_repeated_gradients(headrace_engine* engine,
@@ -354,7 +354,7 @@ headrace_code headrace_engine_group_name(headrace_engine* engine, headrace_group
 headrace_code headrace_engine_group_parameters(headrace_engine* engine, headrace_group group,
                                                headrace_parameter* buffer, size_t capacity,
                                                size_t* out_count, headrace_error* error);
-/* By full name. */
+/* Finds a parameter by its full name. */
 headrace_code headrace_engine_parameter(headrace_engine* engine, const char* full_name,
                                         headrace_parameter* out_parameter, headrace_error* error);
 headrace_code headrace_engine_parameter_name(headrace_engine* engine, headrace_parameter parameter,
@@ -384,10 +384,10 @@ headrace_code headrace_engine_parameter_shape(headrace_engine* engine, headrace_
 headrace_code headrace_engine_section_size_bytes(headrace_engine* engine, headrace_group group,
                                                  headrace_dtype dtype, uint64_t* out_size_bytes,
                                                  headrace_error* error);
-/* The settings of the engine, defaults and overrides included, by the keys of docs/settings.md:
- * text that headrace_engine_create() takes again. bf16.enabled and fp16.enabled give the dtype that
- * a file asks parameters to have: with both false it is f32, as in DeepSpeed. Without bf16.enabled
- * it asks for none. */
+/* The settings of the engine, including defaults and overrides, by the keys of docs/settings.md, as
+ * text for headrace_engine_create(). bf16.enabled and fp16.enabled give the dtype that a file asks
+ * parameters to have: f32 if both are false, as in DeepSpeed. Without bf16.enabled, the file leaves
+ * the dtype to the trainer. */
 headrace_code headrace_engine_settings_json(headrace_engine* engine, char* buffer, size_t capacity,
                                             size_t* out_needed, headrace_error* error);
 /* The plan, after freeze: {"schema_version":1,"rows":[{"what","tier",
@@ -395,12 +395,12 @@ headrace_code headrace_engine_settings_json(headrace_engine* engine, char* buffe
 headrace_code headrace_engine_plan_json(headrace_engine* engine, char* buffer, size_t capacity,
                                         size_t* out_needed, headrace_error* error);
 
-/* Values. `values` is one whole parameter in its dtype, row-major, host memory, to be written; it
- * holds zeros, and is the engine's again when the function returns. */
+/* Values. The function writes one whole parameter in its dtype, row-major, to `values`. This host
+ * memory holds zeros, and belongs to the engine again when the function returns. */
 typedef headrace_code (*headrace_fill)(void* context, headrace_parameter parameter, void* values,
                                        size_t size_bytes);
-/* Calls `fill` for each parameter of the group in their order. After an error the group has no
- * values until it was loaded whole. */
+/* Calls `fill` for each parameter of the group, in order. After an error the group has no values
+ * until a load succeeds. */
 headrace_code headrace_engine_load(headrace_engine* engine, headrace_group group,
                                    headrace_fill fill, void* context, headrace_error* error);
 typedef int32_t headrace_content;
@@ -410,26 +410,26 @@ enum {
   HEADRACE_EXP_AVG = 2,
   HEADRACE_EXP_AVG_SQ = 3
 };
-/* A stretch of one parameter's elements, in rising order, host memory, until it returns. */
+/* Receives a range of one parameter's elements, in rising order, valid until it returns. */
 typedef headrace_code (*headrace_sink)(void* context, uint64_t first_element, const void* values,
                                        size_t size_bytes);
 headrace_code headrace_engine_store(headrace_engine* engine, headrace_parameter parameter,
                                     headrace_content content, headrace_sink sink, void* context,
                                     headrace_error* error);
-/* A stretch of one parameter's elements, in rising order, host memory, to be written; it holds the
- * present ones, and is the engine's again when the function returns. */
+/* Writes a range of one parameter's elements, in rising order, to `values`. This host memory holds
+ * the current values, and belongs to the engine again when the function returns. */
 typedef headrace_code (*headrace_source)(void* context, uint64_t first_element, void* values,
                                          size_t size_bytes);
-/* The mirror of store: replaces one content of one parameter of a group that was loaded, and
- * nothing else. headrace/engine.hpp, under load(), says what an error leaves. */
+/* The inverse of store: replaces one content of one parameter of a loaded group, and nothing else.
+ * headrace/engine.hpp, under load(), describes the state after an error. */
 headrace_code headrace_engine_load_content(headrace_engine* engine, headrace_parameter parameter,
                                            headrace_content content, headrace_source source,
                                            void* context, headrace_error* error);
-/* Says that something wrote to the group's weights while they were gathered: gather, store, hashes
- * and step are HEADRACE_WRONG_STATE with `cause` until the whole group was loaded. */
+/* Reports that something wrote to the group's weights while they were gathered: gather, store,
+ * hashes and step return HEADRACE_WRONG_STATE with `cause` until the whole group is loaded. */
 headrace_code headrace_engine_mark_written(headrace_engine* engine, headrace_group group,
                                            const char* cause, headrace_error* error);
-/* Updates that a parameter has had; 2^48 at most. For resuming, set after load of its group. */
+/* The number of a parameter's updates; at most 2^48. To resume, set it after load of its group. */
 headrace_code headrace_engine_step_count(headrace_engine* engine, headrace_parameter parameter,
                                          uint64_t* out_steps, headrace_error* error);
 headrace_code headrace_engine_set_step_count(headrace_engine* engine, headrace_parameter parameter,
@@ -443,7 +443,7 @@ headrace_code headrace_engine_hash_optimizer_state(headrace_engine* engine,
                                                    char out_hash[HEADRACE_HASH_CAPACITY],
                                                    headrace_error* error);
 
-/* A step. Groups are loaded first. */
+/* A step. Load all groups first. */
 headrace_code headrace_engine_gather(headrace_engine* engine, headrace_group group,
                                      headrace_stream stream, headrace_gathered** out_gathered,
                                      headrace_error* error);
@@ -452,20 +452,20 @@ headrace_code headrace_gathered_bytes(headrace_gathered* gathered, headrace_para
                                       void** out_data, size_t* out_size_bytes,
                                       headrace_error* error);
 /* All the group's parameters of `dtype` as one buffer, each at its section_offset_bytes; NULL and 0
- * where there are none. */
+ * if there are none. */
 headrace_code headrace_gathered_section(headrace_gathered* gathered, headrace_dtype dtype,
                                         void** out_data, size_t* out_size_bytes,
                                         headrace_error* error);
-/* Gives the lease back and forgets the handle. NULL does nothing. It waits for another thread's
- * registration, freeze, close or destroy, which ends in a refusal while the lease is open. */
+/* Gives the lease back and removes the handle. Does nothing for NULL. It waits for another thread's
+ * registration, freeze, close or destroy, which fails while the lease is open. */
 headrace_code headrace_gathered_release(headrace_gathered* gathered, headrace_error* error);
-/* `gradient` is the whole parameter's, row-major, of any dtype, in device memory. The engine has
- * read it when `stream` passes this point, so on the CPU when the call returns. */
+/* `gradient` covers the whole parameter, row-major, in any dtype, in device memory. The engine has
+ * read it when `stream` passes this point: on the CPU, when the call returns. */
 headrace_code headrace_engine_add_gradient(headrace_engine* engine, headrace_parameter parameter,
                                            const void* gradient, headrace_dtype dtype,
                                            headrace_stream stream, headrace_error* error);
 headrace_code headrace_engine_discard_gradients(headrace_engine* engine, headrace_error* error);
-/* New values for a set; the next step uses them. Before freeze and between steps. */
+/* Sets the values of a set, before freeze or between steps. The next step uses them. */
 headrace_code headrace_engine_set_hyperparameters(headrace_engine* engine,
                                                   headrace_hyperparameter_set set,
                                                   const headrace_hyperparameters* values,
@@ -474,7 +474,7 @@ headrace_code headrace_engine_set_hyperparameters(headrace_engine* engine,
 typedef struct headrace_step_options {
   uint32_t struct_size;
   float learning_rate;
-  float gradient_scale; /* every gradient is multiplied by it, e.g. 1 / micro-batches */
+  float gradient_scale; /* multiplies every gradient, e.g. 1 / micro-batches */
   float max_norm;       /* of all gradients together, scaled; 0: no clipping */
 } headrace_step_options;
 static inline void headrace_step_options_init(headrace_step_options* options) {
@@ -496,10 +496,10 @@ typedef struct headrace_step_result {
 static inline void headrace_step_result_init(headrace_step_result* result) {
   result->struct_size = (uint32_t)sizeof *result;
 }
-/* Where updates are deferred (headrace.update_mode), it returns before they are done: a later call
- * waits for them, and may end in their error. `options` may be NULL: the defaults of init.
- * `out_result` may be NULL. HEADRACE_NOT_FINITE: nothing was updated, and the gradients are kept
- * until discard. */
+/* If updates are deferred (headrace.update_mode), it returns before they are done; a later call
+ * waits for them, and may fail with their error. If `options` is NULL, the defaults of its init
+ * apply. `out_result` may be NULL. HEADRACE_NOT_FINITE: nothing was updated, and the gradients are
+ * kept until discard. */
 headrace_code headrace_engine_step(headrace_engine* engine, const headrace_step_options* options,
                                    headrace_step_result* out_result, headrace_error* error);
 
@@ -509,11 +509,11 @@ headrace_code headrace_engine_finish_step(headrace_engine* engine, headrace_erro
 /* {"schema_version":1,...} with the names of Stats (headrace/stats.hpp). */
 headrace_code headrace_engine_stats_json(headrace_engine* engine, char* buffer, size_t capacity,
                                          size_t* out_needed, headrace_error* error);
-/* From any thread and from a signal handler, at any time. Makes the call that is waiting end in
- * HEADRACE_INTERRUPTED soon, and every later one but questions, release, close and destroy. There
- * is no way back. The waiting call first waits for a callback under way. */
+/* From any thread and from a signal handler, at any time. The waiting call soon returns
+ * HEADRACE_INTERRUPTED, and so does every later one except queries, release, close and destroy.
+ * This cannot be undone. The waiting call first waits for a running callback. */
 headrace_code headrace_engine_interrupt(headrace_engine* engine);
-/* Threads, files and memory are gone when it returns; the handle stays until destroy. */
+/* Ends threads and frees files and memory; the handle remains until destroy. */
 headrace_code headrace_engine_close(headrace_engine* engine, headrace_error* error);
 
 #ifdef __cplusplus

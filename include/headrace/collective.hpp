@@ -49,7 +49,7 @@ struct CollectiveTag {
   std::string_view what;       // e.g. "gather of h.3"; lasts as long as the call
 };
 
-// Threads: the trainer's, one call at a time per rank; abort() from any, beside a call that waits.
+// Threads: the trainer's, one call at a time per rank; abort() from any, also during a call.
 // Order:   stream-ordered: a call sees what was queued on `stream` before it, later work on
 //          `stream` sees its result. It may return before the work is done; memory that it was
 //          given stays until the stream has passed it. exchange() is done when it returns.
@@ -62,10 +62,10 @@ class Collective {
   virtual std::uint32_t rank() const noexcept = 0;
   virtual std::uint32_t world_size() const noexcept = 0;
 
-  // `whole` is world_size equal pieces; this rank's own piece is in its place already.
+  // `whole` is world_size equal pieces; this rank's own piece is already in place.
   virtual void all_gather(CollectiveTag tag, Stream stream, DeviceSpan whole) = 0;
   // give[r] goes to rank r and has the same size on every rank. Rank r finds the other ranks'
-  // pieces at `take`, one behind the other in rank order: (world_size - 1) * give[r].size_bytes.
+  // pieces at `take`, one after the other in rank order: (world_size - 1) * give[r].size_bytes.
   // The call does not read this rank's own piece.
   virtual void all_to_all(CollectiveTag tag, Stream stream, std::span<const DeviceSpan> give,
                           void* take) = 0;

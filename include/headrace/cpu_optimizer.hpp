@@ -80,7 +80,7 @@ struct StateBytes {
 //   residual = bits - (weight << 16), its lower 16 bits
 //   bits     = (weight << 16) + int16(residual)
 struct ParameterState {
-  std::string_view name = {};  // for messages; empty: they give its index in the call
+  std::string_view name = {};  // for messages; empty: they use its index in the call
   // Selects the random bits that round its moments. It must be unique to the parameter, and the
   // same in every step. With f32 moments it may have any value.
   std::uint64_t number = 0;

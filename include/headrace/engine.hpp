@@ -5,7 +5,7 @@
 //   auto no_decay = engine.add_hyperparameters({.weight_decay = 0});
 //   auto block = engine.add_group("h.0", {{"qkv.weight", DType::kBf16, {3072, 1024}},
 //                                         {"qkv.bias", DType::kBf16, {3072}, no_decay}});
-//   engine.freeze();             // plans; refuses with the table, or allocates exactly that
+//   engine.freeze();             // plans; allocates exactly that, or throws with the table
 //   engine.load(block, fill);    // values in, group by group
 //   { Gathered w = engine.gather(block); forward(w.bytes(id)); }
 //   engine.add_gradient(id, gradient, dtype);
@@ -16,18 +16,19 @@
 //          hyperparameters, step and close. Several trainer threads (such as autograd's) may call
 //          gather, release and add_gradient at once, but not during the former calls.
 // Ranks:   with several, freeze, gather, step, discard_gradients and hashes are collective: every
-//          rank calls them alike, in one order. add_gradient is not: a gradient that a rank did not
+//          rank makes the same calls in order. add_gradient is not: a gradient that a rank did not
 //          receive adds nothing there. The call may wait for the other ranks' next collective
 //          call, so meanwhile no rank may wait for another by other means. An engine takes such
 //          calls one at a time. A trainer of several threads puts gathers in order; gradients of
 //          one group may come in any order.
 // Errors:  headrace::Error. Before the pass over the first tile of a step begins, an error (a
-//          failed read, a damaged record header) leaves that step undone and the call may be
-//          repeated. After that (a checksum that differs in that pass), and where the update was
-//          deferred, the engine is failed: every call but stats and close throws kFailed with the
-//          first cause.
-// Process: no signal handlers, no exit, no fork, no change of locale, umask, directory, limits.
-//          Threads are named headrace-*, block signals, and are gone when close() returns.
+//          failed read, a damaged record header) leaves that step undone, and the call may be
+//          repeated. A later error (a checksum that differs in that pass), or one in a deferred
+//          update, leaves the engine failed: every call but stats and close throws kFailed with
+//          the first cause.
+// Process: the engine installs no signal handler, never exits or forks, and does not change locale,
+//          umask, directory or limits. Its threads are named headrace-* and block signals. close()
+//          ends them.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -61,7 +62,7 @@ struct EngineOptions {
   std::uint64_t trace_events = 0;
   // A thread that waits in a call invokes this function about ten times a second; store() and the
   // hashes invoke it between tiles. If it returns true, that call alone fails with kInterrupted: it
-  // has changed nothing, the engine is whole, and the call may be repeated. Use it to save a
+  // has changed nothing, the engine is intact, and the call may be repeated. Use it to save a
   // checkpoint after a signal; interrupt() ends the engine. It ends calls that wait for a read or a
   // deferred update: gather, add_gradient, store, hashes, load, finish_step and step. Once load()
   // or step() changes values, the call runs to its end. Waits for other ranks and for streams do
@@ -72,7 +73,7 @@ struct EngineOptions {
 // Logical content of a parameter, as store() hands it out and load() takes it in.
 enum class Content {
   kWeight,    // in the parameter's dtype
-  kMaster,    // f32, joined from either layout; of an f32 parameter its weight
+  kMaster,    // f32, joined from either layout; for an f32 parameter, its weight
   kExpAvg,    // f32
   kExpAvgSq,  // f32
 };
@@ -104,8 +105,8 @@ class Engine {
   // ---- registration, before freeze ----
   HyperparameterSetId add_hyperparameters(const Hyperparameters& values);
   void set_default_hyperparameters(const Hyperparameters& values);
-  // Parameters used together. Names are unique in the engine. Throws kInvalidArgument naming the
-  // fault.
+  // Adds parameters that are used together. Names are unique in the engine. Throws kInvalidArgument
+  // and names the fault.
   GroupId add_group(std::string name, std::vector<ParameterSpec> parameters);
   // Declares that gradients of this group's parameters arrive several times before a step (a tied
   // weight, several backward passes): the engine then sums them in f32. With
@@ -159,12 +160,12 @@ class Engine {
   //             to load it too. A NaN becomes the canonical one.
   // Cost:    reads the tiles it lies in, and writes those where a bit changed, through one update
   //          slot; the group's next gather reads again.
-  // Order:   after load() of its group. Collective: every rank calls alike, each for its shard.
+  // Order:   after load() of its group. Collective: all ranks make the call, each for its shard.
   // Throws   kWrongState naming the group when it was never loaded, or is gathered in a slot; an
   //          exception of `source`, kIo, kCorrupt or kIoStalled before anything was written back:
   //          elements before the current range are replaced, later ones are not. If any are
   //          replaced, gather, store, hashes and step fail and name the parameter until the same
-  //          content, or the group, is loaded whole. An error while writing back fails the engine.
+  //          content, or the group, is loaded again. An error while writing back fails the engine.
   void load(ParameterId id, Content content, const Source& source);
   // Reports that something wrote to this group's weights while they were gathered: drive and memory
   // may differ now, and the masters do not have the change. gather, store, hashes, step and load()
@@ -182,10 +183,10 @@ class Engine {
   // Streams one content of one parameter through an update slot, in bounded memory.
   void store(ParameterId id, Content content, const Sink& sink);
   // XXH3-128 over logical content (docs/swap_file.md, "Hashes"): parameters in order of full names,
-  // each as name, dtype, shape and little-endian bytes. They do not depend on placement, layout or
-  // tile size, and not on the number of ranks: collective, of all ranks' shards, and equal on
-  // every rank. A rank that cannot read its part throws its error; the others throw kPeerLost
-  // naming it, and all may go on.
+  // each as name, dtype, shape and little-endian bytes. The hashes do not depend on placement,
+  // layout, tile size or the number of ranks. They are collective, cover the shards of all ranks,
+  // and are equal on every rank. A rank that cannot read its part throws its error; the others
+  // throw kPeerLost naming it, and all may continue.
   std::string hash_parameters();
   std::string hash_optimizer_state();
 
@@ -230,14 +231,13 @@ class Engine {
   // with trace_events 0, before freeze, and after close.
   Trace take_trace();
   // Makes the waiting call, and all later calls except stats and close, throw kInterrupted. The
-  // call ends when what it waits for ends: a gather with its read, a step with the tiles under way.
-  // This cannot be undone; EngineOptions::poll ends a single call. From any thread and from a
-  // signal handler.
+  // call ends when the work it waits for ends: a gather with its read, a step with its current
+  // tiles. This cannot be undone; EngineOptions::poll ends a single call. From any thread and from
+  // a signal handler.
   void interrupt() noexcept;
-  // Ends what is under way and frees: threads, files and memory are gone when it returns. Deferred
-  // updates that have not begun are dropped. It logs the error of a deferred update that no call
-  // has thrown. Throws kWrongState while a Gathered is open, naming its group. Calling it again
-  // does nothing.
+  // Completes work in progress, then ends threads and frees files and memory. Deferred updates that
+  // have not begun are dropped; the error of one that no call has thrown is logged. Throws
+  // kWrongState while a Gathered is open, naming its group. Calling it again does nothing.
   void close();
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// headrace/launch.hpp: what the launcher of this process says in its environment: whether there are
-// other ranks, and which one this is.
+// headrace/launch.hpp: reads from the environment what this process's launcher has set: whether
+// there are other ranks, and which one this is.
 //
 //   torchrun, deepspeed, accelerate, by hand   RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT
 //   mpirun of Open MPI                         OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE
@@ -16,33 +16,33 @@
 namespace headrace {
 struct Launch {
   enum class Kind : std::uint8_t {
-    kNone,   // one process, by itself
+    kNone,   // a single process
     kTorch,  // ranks meet at a store at master_address:master_port
-    kMpi,    // MPI_Init() says the rest
+    kMpi,    // MPI_Init() gives the rest
   };
   Kind kind = Kind::kNone;
-  std::string launcher;  // "torchrun", "RANK", "Open MPI", "PMI", "PMIx", "Slurm"; of none: ""
+  std::string launcher;  // "torchrun", "RANK", "Open MPI", "PMI", "PMIx", "Slurm"; "" without one
   std::uint32_t rank = 0;
-  std::uint32_t world_size = 1;  // 0: only MPI_Init() says
-  // Among the ranks of this machine, where the launcher counts them.
+  std::uint32_t world_size = 1;  // 0: only MPI_Init() knows it
+  // Among the ranks of this machine, if the launcher counts them.
   std::optional<std::uint32_t> local_rank = {}, local_world_size = {};
-  std::string master_address;  // kTorch, as the next ones
+  std::string master_address;  // for kTorch, as are the next ones
   std::uint16_t master_port = 0;
-  bool agent_serves_store = false;  // torchrun's agent does; else rank 0
-  std::string attempt;              // differs whenever torchrun starts the ranks again
+  bool agent_serves_store = false;  // torchrun's agent serves the store; otherwise rank 0 does
+  std::string attempt;              // differs each time torchrun starts the ranks again
 };
 
-// Which of them counts; kAuto takes what is there.
+// The launcher to use; kAuto takes the one whose variables are set.
 enum class LaunchChoice : std::uint8_t { kAuto, kNone, kMpi, kTorch };
 
-// variable(name) is its value, or null. Reads nothing else.
-// The launcher that started this process itself counts: torchrun's variables over those of an srun
-// or mpirun around it, and all others over Slurm's. An allocation's shell is no launch.
-// Throws headrace::Error with code kInvalidArgument: variables of torch's and of MPI's that name
-// another rank or world; part of what a launcher sets; a value that is no such number; the choice
-// of a launcher whose variables are not set.
+// variable(name) returns the variable's value, or null. The function reads nothing else. The
+// launcher that started this process directly counts: torchrun's variables before those of an srun
+// or mpirun around it, and all others before Slurm's. An allocation's shell is not a launch. Throws
+// headrace::Error kInvalidArgument if variables of torch and of MPI name different ranks or worlds,
+// a launcher's variables are incomplete, a value is not a valid number, or the variables of the
+// chosen launcher are not set.
 Launch find_launch(const std::function<const char*(const char* name)>& variable,
                    LaunchChoice choice = LaunchChoice::kAuto);
-// In this process's environment.
+// Reads this process's environment.
 Launch find_launch(LaunchChoice choice = LaunchChoice::kAuto);
 }  // namespace headrace

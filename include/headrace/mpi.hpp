@@ -5,36 +5,35 @@
 //   std::shared_ptr<headrace::Transport> transport =
 //       headrace::make_mpi_transport(MPI_COMM_WORLD);
 //
-// Headers only, compiled by the program with the MPI that it uses (CMake: headrace::mpi): two MPIs
-// have no common ABI, so the library contains none of this.
+// Headers only. The program compiles them with the MPI that it uses (CMake: headrace::mpi), since
+// MPIs have no common ABI. So the library contains none of this.
 //
-// A thread, headrace-mpi, makes every MPI call of a transport, and never blocks in one: a rank that
-// blocks in MPI spins a core on which another computes, and most MPIs move bytes only while someone
-// calls them. The thread polls for 50 us after anything has happened, for 20 ms while chunks are on
-// their way; then it sleeps: up to 1 ms between polls while calls are pending, up to 20 ms while
-// none is.
+// A thread, headrace-mpi, makes every MPI call of a transport, and never blocks in one. A rank that
+// blocks in MPI spins on a core that another rank could use, and most MPIs move bytes only during
+// calls. The thread polls for 50 us after any event, and for 20 ms while chunks are in transit.
+// Then it sleeps between polls: up to 1 ms while calls are pending, up to 20 ms otherwise.
 //
-// Pieces above 2 KiB travel in chunks, straight between the pieces' memory. A rank sends a chunk
-// only once the other has made room for it:
+// Pieces above 2 KiB travel in chunks, directly between the pieces' memory. A rank sends a chunk
+// only once the other rank has made room for it:
 //
 //   rank 0  all_to_all: posts receives for two chunks, tells rank 1 "room for 2"
 //   rank 1  all_to_all, later: the same; has heard of the room, and sends two chunks
 //   both    a chunk has come: the next receive, "room for 3", the next chunk
 //
-// So a rank that has not made its call holds nobody's memory, and MPI never has a send to cancel.
-// Ranks tell each other their whole state, the post included, in one message of about 1 KiB. A rank
-// has one of them under way to another at most, so one that reads slowly makes nobody's queue grow.
+// So a rank that has not made its call holds nobody's memory, and MPI never has to cancel a send.
+// Ranks send each other their whole state, including the post, in one message of about 1 KiB. Each
+// rank has at most one of them in transit to another, so a slow reader makes nobody's queue grow.
 //
-// abort()  Cancels this rank's receives, and waits for the chunks that are on their way already. A
-//          chunk that another rank gives later comes into memory of the transport's own and is
-//          dropped, so the other's call or abort() ends as well. A rank that stands still (stopped,
-//          dead) keeps abort() waiting only if a chunk is under way to it or from it: MPI then uses
-//          the piece's memory, and nobody can make it stop. If no chunk moves for
-//          MpiOptions::stand_still, abort() says so on stderr and calls std::terminate(): it can
-//          neither return nor let the memory go. An MPI launcher then ends the job.
-// Failure  An error of MPI ends the calls as abort() does, with MPI's text. The library calls
-//          neither MPI_Abort nor MPI_Finalize. After a failure a program tells why and then calls
-//          MPI_Abort(MPI_COMM_WORLD, 1): MPI_Finalize would wait for the dead, while the launcher
+// abort()  Cancels this rank's receives, and waits for the chunks in transit. A chunk that another
+//          rank sends later is received into the transport's own memory and dropped, so that rank's
+//          call or abort() ends too. A rank that makes no progress (stopped, dead) delays abort()
+//          only if a chunk is in transit to or from it: MPI then uses the piece's memory, and
+//          nothing can stop that. If no chunk moves for MpiOptions::stand_still, abort() reports
+//          this on stderr and calls std::terminate(), since it can neither return nor free the
+//          memory. An MPI launcher then ends the job.
+// Failure  An MPI error ends the calls as abort() does, with MPI's text. The library calls neither
+//          MPI_Abort nor MPI_Finalize. After a failure, a program should report the cause and call
+//          MPI_Abort(MPI_COMM_WORLD, 1): MPI_Finalize would wait for dead ranks, while the launcher
 //          ends the ranks that still wait for this one.
 #pragma once
 #include <mpi.h>
@@ -63,26 +62,26 @@
 
 namespace headrace {
 struct MpiOptions {
-  // Whether anyone else calls MPI while the transport lives: the program, or another transport. If
-  // so, MPI has to be initialised with MPI_THREAD_MULTIPLE, else MPI_THREAD_SERIALIZED does.
+  // Whether the program or another transport calls MPI while the transport exists. If so, MPI must
+  // be initialised with MPI_THREAD_MULTIPLE, otherwise with at least MPI_THREAD_SERIALIZED.
   bool others_call_mpi = true;
-  // How long abort() and the destructor wait for a chunk of which nothing moves.
+  // How long abort() and the destructor wait for a chunk that does not move.
   std::chrono::milliseconds stand_still = std::chrono::seconds(10);
 };
 
 // This rank's transport between the ranks of `communicator`. Blocks until all of them have called
-// it. Its destructor waits up to a second for the other ranks' threads to answer a farewell.
+// it. Its destructor waits up to a second for the other ranks' threads to answer its farewell.
 // Destroy it before MPI_Finalize.
 // Throws headrace::Error
 //   kWrongState   MPI is not initialised, or has been finalised.
-//   kUnsupported  its level of threads is too low.
-//   kIo           MPI failed: the text repeats its message.
+//   kUnsupported  MPI's level of thread support is too low.
+//   kIo           MPI failed; the text includes its message.
 std::shared_ptr<Transport> make_mpi_transport(MPI_Comm communicator,
                                               const MpiOptions& options = {});
 
-// Initialises MPI, unless the program has, and finalises what it initialised after a clean end: no
-// exception is passing, and no transport of this process has ended a call in an error. Else it
-// leaves MPI as it is. Some launchers take the end of such a process for a crash and end the job;
+// Initialises MPI, unless the program has done so. Finalises what it initialised after a clean end:
+// no exception is in flight, and no transport of this process has ended a call with an error.
+// Otherwise it leaves MPI as it is. Some launchers then report a crash and end the job;
 // MPI_Abort(MPI_COMM_WORLD, 1) ends it under all of them.
 class MpiSession {
  public:
@@ -124,13 +123,13 @@ class TransportMpi final : public Transport {
   Communicators communicators_;
   const std::uint32_t rank_, world_size_;
   Posts posts_;
-  Traffic traffic_;  // the thread's
+  Traffic traffic_;  // for the thread only
   std::mutex mutex_;
   std::condition_variable wished_, over_changed_;
   Wishes wishes_;
-  std::atomic<bool> wishing_ = false;  // there are some
-  bool over_ = false;                  // no call is pending, and a later one fails
-  bool leaving_ = false;               // the thread's
+  std::atomic<bool> wishing_ = false;  // whether there are any
+  bool over_ = false;                  // no call is pending, and later ones fail
+  bool leaving_ = false;               // for the thread only
   std::thread thread_;
 };
 
@@ -210,7 +209,7 @@ inline bool TransportMpi::serve_wishes() {
   return true;
 }
 
-// While bytes move it pays to poll for longer: in most MPIs they move only then.
+// While bytes move, longer polling pays off: in most MPIs they move only during calls.
 inline void TransportMpi::run() {
   using std::chrono::microseconds;
   constexpr microseconds kShortest(10), kLongest(1000), kLongestIdle(20'000);

@@ -37,10 +37,10 @@ struct StepRates {
 //   kWarmupCosineLR  0 for n = 0; lr (r + (1 - r) w) while n <= W; then
 //                    lr (c + (1 - c) (1 + cos(pi (n - W) / (T - W))) / 2), lr c from T on
 //   kOneCycle        Smith 2018 (arXiv 1803.09820): from min to max in `first` steps and back in
-//                    `second`, beta1 the other way; then min / (1 + rate k) and
+//                    `second`, beta1 in the opposite direction; then min / (1 + rate k) and
 //                    max beta1 (1 + rate k), with k steps since, in units of decay_step_size
 //   kLRRangeTest     the same paper's section 4.1: min (1 + rate n / step_size)
-// DeepSpeed sets a rate after the previous update, so the first two of a warm-up are alike.
+// DeepSpeed sets a rate after the previous update, so the first two of a warm-up are equal.
 struct Scheduler {
   SchedulerType type = SchedulerType::kNone;
 
@@ -94,7 +94,7 @@ class LossScale {
  public:
   explicit LossScale(const LossScaling& scaling = {});
   double value() const noexcept { return value_; }
-  // After each step.
+  // Call it after each step.
   //   overflowed  its gradients held NaN or infinity, and it was skipped
   // Errors:  kNotFinite when it overflowed at min_loss_scale, the lowest scale allowed.
   void update(bool overflowed);

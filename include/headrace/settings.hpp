@@ -89,8 +89,8 @@ struct Settings {
   // speeds that freeze() measures decide. Changes no result.
   std::vector<double> drive_shares;
   double gradient_clipping = 0.0;  // global norm; 0 is off. For the trainer: StepOptions::max_norm
-  // The batch sizes count sequences per step over all ranks, and per micro-batch and rank, if
-  // given. An accumulation of 0 is computed from them and the number of ranks: see resolve_batch().
+  // The batch sizes, if given, count sequences per step over all ranks, and per micro-batch and
+  // rank. If this is 0, it follows from them and the number of ranks: see resolve_batch().
   std::uint32_t gradient_accumulation_steps = 1;
   std::optional<std::uint32_t> train_batch_size = {};
   std::optional<std::uint32_t> train_micro_batch_size_per_gpu = {};
@@ -159,7 +159,7 @@ struct Settings {
   static Settings from_file(const std::string& path,
                             const std::vector<std::string>& overrides = {});
   static Settings from_file(const std::string& path, const ReadOptions& options);
-  // The same for text; `origin` stands in messages where the file name would.
+  // The same for text; `origin` replaces the file name in messages.
   static Settings from_json(std::string_view text, const std::string& origin = "settings",
                             const std::vector<std::string>& overrides = {});
   static Settings from_json(std::string_view text, const std::string& origin,

@@ -30,7 +30,7 @@ struct DriveStats {
 struct GroupWait {
   std::string group;
   double seconds = 0;
-  // Of those seconds, for the group's deferred update; the rest for reads and copies.
+  // The part of those seconds for the group's deferred update; the rest is for reads and copies.
   double update_seconds = 0;
 };
 
@@ -77,7 +77,7 @@ struct Stats {
   // Threads that work on an update. If there are at least two, one is the trainer's, waiting in
   // step().
   std::uint32_t update_threads = 0;
-  std::string update_threads_source;  // the limit or setting that says so
+  std::string update_threads_source;  // the limit or setting that determines it
 };
 
 // One row of the memory plan.
@@ -103,7 +103,7 @@ struct PlanReport {
   // For gradient_accumulation_steps forward and backward passes that use every group once each.
   double nvme_read_bytes_per_step = 0;
   double nvme_written_bytes_per_step = 0;
-  // Memory that the machine left this process at planning, and the limit that set it: a cgroup's
+  // Memory that the machine left this process when planning, and the limit that set it: a cgroup's
   // with its path, RLIMIT_AS, MemAvailable. 0: none could be read.
   std::uint64_t host_left_bytes = 0;
   std::string host_left_source;

@@ -2,23 +2,23 @@
 // headrace/transport.hpp: the seam to whatever carries bytes between ranks: threads of one process,
 // a c10d process group (headrace/torch/c10d.hpp), MPI (headrace/mpi.hpp).
 //
-// A transport moves bytes and nothing else. It compares no calls, adds nothing up and knows no
-// deadline: make_collective() does that above it, once for all of them. So an adapter for another
+// A transport moves bytes and nothing else. It compares no calls, adds nothing up and has no
+// deadline: make_collective() does that once for all transports. So an adapter for another
 // transport is small, and a trainer may bring its own.
 //
 //   auto transport = make_mpi_transport(MPI_COMM_WORLD);
 //   EngineOptions options{.device = device};
 //   options.collective = make_collective({.transport = transport, .device = device});
 //
-// Two ranks exchange the halves of their buckets; rank 1 comes later:
+// Two ranks exchange the halves of their buckets; rank 1 makes its call later:
 //
 //   rank 0  all_to_all(kReduce, {}, give {-, its right half}, take {-, scratch}, done)
 //           returns at once; rank 0 goes on, and touches neither half nor scratch
 //   rank 1  all_to_all(kReduce, {}, give {its left half, -}, take {scratch, -}, done)
 //   both    the bytes pass; each rank's done(nullptr) runs on some thread
 //
-// Had rank 1 failed instead, rank 0 would read so in rank 1's post, call abort(), and its
-// done("...") would run: from then on nothing touches the half and the scratch any more.
+// If rank 1 had failed instead, rank 0 would read that in rank 1's post and call abort(). Its
+// done("...") would run, and from then on nothing would touch the half and the scratch memory.
 #pragma once
 #include <array>
 #include <chrono>
@@ -35,7 +35,7 @@
 #include "headrace/device.hpp"
 
 namespace headrace {
-// Calls of one lane are carried out in their order. No lane waits for another.
+// Calls of one lane are executed in their order. No lane waits for another.
 enum class Lane : std::uint8_t {
   kGather,  // parameters
   kReduce,  // gradients
@@ -43,22 +43,22 @@ enum class Lane : std::uint8_t {
 };
 inline constexpr std::size_t kLanes = 3;
 
-// Threads: calls for one lane come one at a time, from any thread; different lanes, post(),
-//          read_posts() and abort() beside each other.
+// Threads: calls for one lane come one at a time, from any thread. Different lanes, post(),
+//          read_posts() and abort() may run concurrently.
 // Order:   every rank makes the same calls of a lane in the same order.
-// A destroyed transport has ended its calls as abort() does.
+// The destructor ends pending calls as abort() does.
 class Transport {
  public:
-  // Bytes for one rank, or from one. Without bytes `data` may be null, and nothing is sent.
+  // Bytes for or from one rank. For 0 bytes, `data` may be null, and nothing is sent.
   struct Piece {
     void* data = nullptr;
     std::uint64_t size_bytes = 0;
   };
   // function(context, error) runs once for each call: on any thread, perhaps before the call
-  // returns. It must not block or call the transport. A null `error`: the bytes have passed. Else
-  // the text says what failed, and every later call fails too. Until then the pieces' memory stays
-  // valid, and nobody but the transport writes what is taken; afterwards the transport does not
-  // touch it.
+  // returns. It must not block or call the transport. If `error` is null, the bytes have arrived.
+  // Otherwise the text gives the cause, and every later call fails too. Before it runs, the pieces'
+  // memory must stay valid, and only the transport writes to received pieces. Afterwards the
+  // transport does not touch them.
   struct Done {
     void (*function)(void* context, const char* error) noexcept = nullptr;
     void* context = nullptr;
@@ -80,52 +80,52 @@ class Transport {
   // Otherwise pieces are host memory, and the stream means nothing.
   virtual bool reaches(const Device& device) const noexcept { return device.host_reads_memory(); }
 
-  // give[r] goes to rank r; take[r] comes from rank r, which gives as many bytes. Both have
-  // world_size() pieces, of any sizes; this rank's own are not looked at.
+  // give[r] goes to rank r; take[r] comes from rank r, which gives the same number of bytes. Both
+  // have world_size() pieces, of any sizes; the call ignores this rank's own.
   virtual void all_to_all(Lane lane, Stream stream, std::span<const Piece> give,
                           std::span<const Piece> take, Done done) = 0;
-  // whole[r] is rank r's piece, of the same size on every rank. This rank's own is in its place.
-  // Without an implementation of its own: one all_to_all.
+  // whole[r] is rank r's piece, of the same size on every rank. This rank's own is in place. The
+  // default implementation is one all_to_all.
   virtual void all_gather(Lane lane, Stream stream, std::span<const Piece> whole, Done done);
 
-  // Lays out `bytes` for every rank to read, in place of what this rank posted before. Comes soon
-  // (within a quarter of a second), whatever the lanes wait for. At most kPostBytes.
+  // Publishes `bytes` (at most kPostBytes) for every rank to read, in place of this rank's last
+  // post. They arrive within a quarter of a second, whatever the lanes wait for.
   virtual void post(std::span<const std::byte> bytes) noexcept = 0;
-  // of_all[r]: the last post of rank r that is known here.
+  // of_all[r]: the last post of rank r that has arrived here.
   virtual void read_posts(std::span<Post> of_all) noexcept = 0;
 
-  // Ends every pending call of this rank with an error, and every later one. The other ranks are
-  // not told. When it has returned, no pending call is left.
+  // Ends every pending and later call of this rank with an error, and does not inform the other
+  // ranks. When it returns, no call is pending.
   virtual void abort() noexcept = 0;
 };
 
 struct CollectiveOptions {
   std::shared_ptr<Transport> transport = nullptr;
   std::shared_ptr<Device> device = nullptr;  // the engine's; null: the CPU
-  // How long a call waits for the other ranks. At a quarter of it `warn` names who is late.
+  // How long a call waits for the other ranks. At a quarter of it, `warn` names late ranks.
   std::chrono::milliseconds deadline = std::chrono::minutes(10);
-  // One line without its end, on a thread of the collective's. Null: to stderr.
+  // Called on a thread of the collective with one line, without a newline. Null: to stderr.
   std::function<void(const std::string& line)> warn = nullptr;
-  // Asked about twenty times a second, on a thread of the collective's. If it returns true, this
-  // rank's calls end with kInterrupted and the other ranks' with kPeerLost, for good: for Ctrl-C,
-  // also while a rank waits for one that is dead. It must not block or throw. Null: never.
+  // Asked about twenty times a second, on a thread of the collective. If it returns true, this rank's
+  // calls throw kInterrupted from then on, and the other ranks' kPeerLost. For Ctrl-C, even while a
+  // rank waits for one that is dead. It must not block or throw. Null: never.
   std::function<bool()> interrupted = nullptr;
-  // Of pinned host memory, where the transport does not reach the device's memory: pieces pass
-  // through it in chunks.
+  // The size of a pinned host buffer if the transport cannot access the device's memory: pieces
+  // pass through it in chunks.
   std::uint64_t staging_bytes = std::uint64_t{32} << 20;
 };
 
-// The engine's collective over a transport, whatever it is. It compares the ranks' calls, names
-// both sides of a difference and who is late, and ends all ranks with the cause when one fails.
+// The engine's collective over any transport. It compares the ranks' calls, and names both sides of
+// a difference and late ranks. If one rank fails, it ends all ranks with the cause.
 //
-// Calls: exchange() compares at once. all_gather() and all_to_all() pass at the transport's speed
-//        and are compared where a rank waits for more than 50 ms, and at the next exchange().
-// Failure: kPeerLost (kInterrupted where CollectiveOptions::interrupted ended it), then and ever
-//        after. abort() and a rank's end show within a quarter of a
-//        second where another rank waits. A rank that dies without a word is named by its silence,
-//        within two seconds of the transport's error.
-// Threads: the seam's. One of its own, headrace-ranks, posts a sign of life three times a second.
-// Throws headrace::Error kInvalidArgument: no transport, no deadline, no staging.
+// Calls:   exchange() compares at once. all_gather() and all_to_all() run at the transport's speed,
+//          and are compared if a rank waits for more than 50 ms, and at the next exchange().
+// Failure: kPeerLost, or kInterrupted after CollectiveOptions::interrupted, at once and for all
+//          later calls. abort() and the end of a rank reach a waiting rank within a quarter of a
+//          second. If a rank dies without a post, its silence identifies it, within two seconds of
+//          the transport's error.
+// Threads: as Collective. Its own thread, headrace-ranks, posts three times a second.
+// Throws headrace::Error kInvalidArgument without transport, deadline or staging.
 std::shared_ptr<Collective> make_collective(const CollectiveOptions& options);
 
 // One transport for each of `world_size` threads of this process.

@@ -8,10 +8,10 @@
 #include <vector>
 
 namespace headrace::async {
-// Freed frames go to a list per size class (64-byte steps up to 4 KiB) and are used again. When the
-// reserve is used up, or a frame is larger than 4 KiB, it comes from the heap; overflow_frames()
-// counts those. One thread at a time: the conductor's. Destroyed only when every frame was given
-// back.
+// Keeps freed frames in a list per size class (64-byte steps up to 4 KiB) and uses them again. If
+// the reserve is used up, or a frame is larger than 4 KiB, the frame comes from the heap, and
+// overflow_frames() counts it. One thread at a time: the conductor's. Destroy the arena only after
+// all frames have been given back.
 class FrameArena {
  public:
   explicit FrameArena(std::size_t reserve_bytes);
@@ -24,11 +24,11 @@ class FrameArena {
   void give_back(void* frame, std::size_t size_bytes) noexcept;
   std::uint64_t overflow_frames() const noexcept { return overflow_frames_; }
   std::size_t reserve_bytes() const noexcept { return reserve_.size(); }
-  // What was ever cut from the reserve: how much of it a run needed.
+  // How much of the reserve was ever in use: what a run needs.
   std::size_t used_bytes() const noexcept { return used_; }
 
-  // The arena that coroutines created on this thread take their frames from; null: the heap.
-  // Conductors set it around the work they run (Conductor::use_frames).
+  // The arena for the frames of coroutines created on this thread; null: the heap. Conductors set
+  // it around the work they run (Conductor::use_frames).
   static FrameArena* current() noexcept;
   // Makes an arena current on this thread for a scope.
   class Use {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// give_up.hpp: a call that waits asks the trainer, ten times a second, whether to go on.
+// give_up.hpp: while a call waits, asks the trainer ten times a second whether to continue.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -11,17 +11,17 @@
 #include "headrace/error.hpp"
 
 namespace headrace::async {
-// One call's; on the stack of its thread, which waits with this as its helper.
+// Belongs to one call, and lies on the stack of its thread, which waits with this as its helper.
 class GiveUp final : public async::Helper {
  public:
   static constexpr std::chrono::milliseconds kEvery{100};
 
-  // `wake` posts to the conductor: there, what waits looks at asked() again.
+  // `wake` posts work to the conductor that makes the waiting coroutines check asked() again.
   GiveUp(const char* call, async::WorkerPool& workers, const std::function<bool()>& poll,
          std::function<void()> wake)
       : call_(call), workers_(workers), poll_(poll), wake_(std::move(wake)) {}
 
-  // From the conductor.
+  // Called on the conductor.
   bool asked() const noexcept { return asked_.load(); }
   [[noreturn]] static void refuse(const char* call) {
     throw Error(Code::kInterrupted,
@@ -48,7 +48,7 @@ class GiveUp final : public async::Helper {
   std::atomic<bool> asked_{false};
 };
 
-// Whether a wait goes on; null: always.
+// Whether a wait should end; with null it never should.
 inline bool given_up(const GiveUp* give_up) noexcept {
   return give_up != nullptr && give_up->asked();
 }

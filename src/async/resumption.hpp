@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// resumption.hpp: work that resumes the coroutine which waits for it.
+// resumption.hpp: work that resumes the coroutine waiting for it.
 #pragma once
 #include <coroutine>
 
 #include "async/work.hpp"
 
 namespace headrace::async {
-// Base of what a coroutine awaits while another thread or a device is at it: await_suspend() calls
-// wait(handle) and starts it, and whoever ends it posts it to the conductor, once. `Base` is Work
-// or derived from it.
+// The base of an object that a coroutine awaits while another thread or a device works. Its
+// await_suspend() calls wait(handle) and starts the work. The party that finishes the work posts
+// the object to the conductor, once. `Base` is Work or derived from it.
 template <class Base = Work>
 class Resumption : public Base {
  public:

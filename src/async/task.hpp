@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// task.hpp: Task<T>, a coroutine that starts when it is awaited, and TaskGroup, children that are
-// always joined.
+// task.hpp: Task<T>, a coroutine that starts when it is awaited, and TaskGroup, which always joins
+// its children.
 //
-// Tasks live on the conductor. A frame is destroyed only when its coroutine has finished: never
-// while it is suspended on an operation, and there are no detached coroutines.
+// Tasks live on the conductor. A frame is destroyed only after its coroutine has finished, never
+// while it is suspended on an operation. There are no detached coroutines.
 #pragma once
 #include <atomic>
 #include <coroutine>
@@ -23,7 +23,7 @@ template <class T = void>
 class [[nodiscard]] Task;
 
 namespace detail {
-// A frame is preceded by the arena it came from, so that it finds its way back.
+// Before each frame lies a pointer to the arena that it came from and must return to.
 void* take_frame(std::size_t size_bytes);
 void give_back_frame(void* frame, std::size_t size_bytes) noexcept;
 
@@ -95,10 +95,10 @@ class [[nodiscard]] Task {
     struct Awaiter {
       std::coroutine_handle<promise_type> task;
       bool await_ready() noexcept { return false; }
-      // The task runs on top of this call up to its first suspension, and where it has finished by
-      // then the awaiting coroutine just goes on. So the stack is never deeper than the chain of
-      // awaiting coroutines, whether or not the compiler makes tail calls of symmetric transfers
-      // (gcc does not without optimisation, nor under the sanitizers).
+      // The task runs within this call up to its first suspension. If it has finished by then, the
+      // awaiting coroutine simply continues. So the stack is never deeper than the chain of
+      // awaiting coroutines, even if the compiler does not turn symmetric transfers into tail calls
+      // (gcc does not without optimisation or under the sanitizers).
       bool await_suspend(std::coroutine_handle<> awaiting) {
         task.promise().started = true;
         task.resume();
@@ -125,8 +125,8 @@ inline Task<void> Promise<void>::get_return_object() noexcept {
   return Task<void>(std::coroutine_handle<Promise<void>>::from_promise(*this));
 }
 
-// A coroutine that starts at once and destroys itself at its end: the root of what TaskGroup and
-// call() start.
+// A coroutine that starts at once and destroys itself at its end. TaskGroup and call() start their
+// work in one.
 struct Root {
   struct promise_type {
     static void* operator new(std::size_t size_bytes) { return take_frame(size_bytes); }
@@ -144,10 +144,10 @@ struct Root {
 };
 }  // namespace detail
 
-// Children that run beside their parent. join() must be awaited before the group is destroyed, also
-// on the way of an exception; it waits for all of them and rethrows the first error. cancelled()
-// turns true at that error: children look at it before they start new work. After join() the group
-// may be used again.
+// Children that run concurrently with their parent. Await join() before the group is destroyed,
+// also if an exception leaves the scope. It waits for all children and rethrows the first error.
+// From that error on, cancelled() returns true, and children check it before they start new work.
+// After join() the group may be used again.
 class TaskGroup {
  public:
   TaskGroup() = default;
@@ -156,12 +156,12 @@ class TaskGroup {
   ~TaskGroup() { HEADRACE_CHECK(running_ == 0, "a task group was destroyed before join()"); }
 
   // Runs `task` up to its first suspension now. A task that never suspends has ended when this
-  // returns, so a child may have failed, or used up what the next one needs, between two calls of
-  // spawn(): look at cancelled() in between. The last child to end resumes the joiner, from its own
-  // stack: the joiner's next lines run inside that child's last call.
+  // returns. So a child may have failed, or used up a resource that the next one needs, between two
+  // calls of spawn(): check cancelled() in between. The last child to end resumes the joiner from
+  // its own stack.
   void spawn(Task<> task) { run(this, std::move(task)); }
-  // Awaits `task` instead of running it beside others. Its error stays with the group all the same,
-  // and the awaiting coroutine goes on: join() throws it, cancelled() tells.
+  // Awaits `task` instead of running it concurrently. If it fails, the group keeps the error and
+  // the awaiting coroutine continues: cancelled() reports the error, and join() throws it.
   Task<> in_turn(Task<> task) {
     try {
       co_await std::move(task);
@@ -189,7 +189,7 @@ class TaskGroup {
   };
 
   static detail::Root run(TaskGroup* group, Task<> task) {
-    ++group->running_;  // in here: where no frame can be had nothing was counted
+    ++group->running_;  // counted here, so that a frame that cannot be allocated is not counted
     try {
       co_await std::move(task);
     } catch (...) {
@@ -205,7 +205,7 @@ class TaskGroup {
 };
 
 namespace detail {
-// What call() waits for; lives in the calling thread's frame.
+// The state of one call(), in the calling thread's frame.
 template <class Make, class Value>
 struct Call : Work {
   Make* make = nullptr;
@@ -235,9 +235,9 @@ struct Call : Work {
     }
     finish(self);
   }
-  // The caller may return, and `self` be gone, as soon as `done` is true: nothing of `self` is read
-  // after that, and notify_all() touches an address, not what is there. A helper sets `done` under
-  // the mutex that its waiter sleeps on, so that the waiter cannot look, miss it, and sleep.
+  // As soon as `done` is true, the caller may return and destroy `self`. So nothing of `self` is
+  // read after that; notify_all() uses only the address. A helper sets `done` under the mutex that
+  // its waiter sleeps on, so that the waiter cannot miss the change and sleep.
   static void finish(Call* self) noexcept {
     if (self->helper != nullptr) {
       self->helper->finish(self->done);
@@ -250,9 +250,9 @@ struct Call : Work {
 };
 }  // namespace detail
 
-// Runs `make()` (which returns a Task<T>) on the conductor and blocks the calling thread until it
-// has finished; returns its value or rethrows its error. `helper`: see Conductor::wait. Not on the
-// conductor itself. Frames come from Conductor::use_frames().
+// Runs `make()` (which returns a Task<T>) on the conductor, and blocks the calling thread until the
+// task has finished. Returns its value or rethrows its error. `helper`: see Conductor::wait. Not on
+// the conductor itself. Frames come from the arena of Conductor::use_frames().
 template <class Make>
 auto call(Conductor& conductor, Helper* helper, Make&& make) {
   using Value = decltype(std::declval<typename decltype(make())::promise_type&>().take());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// timer_list.hpp: the timers of a conductor, earliest first, as an intrusive list. An engine has
-// few at a time, so a walk to the right place is cheap.
+// timer_list.hpp: a conductor's timers, earliest first, in an intrusive list. An engine has few at
+// a time, so finding the right place is cheap.
 #pragma once
 #include <algorithm>
 
@@ -14,7 +14,7 @@ class TimerList {
     return static_cast<const Timer*>(first_)->deadline;
   }
 
-  // Behind those with the same deadline.
+  // Puts the timer behind those with the same deadline.
   void add(Timer& timer, Nanoseconds now, Nanoseconds delay) noexcept {
     delay = std::clamp(delay, Nanoseconds::zero(), Nanoseconds::max() - now);
     timer.deadline = now + delay;
@@ -26,7 +26,7 @@ class TimerList {
     *link = &timer;
   }
 
-  // Takes the first timer off the list if its deadline is not after `now`, else null.
+  // Removes and returns the first timer if its deadline is not after `now`, else null.
   Timer* take_due(Nanoseconds now) noexcept {
     if (empty() || first_deadline() > now) return nullptr;
     Timer* const timer = static_cast<Timer*>(first_);

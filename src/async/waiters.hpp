@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// waiters.hpp: coroutines that wait for a condition which others bring about. Conductor only.
+// waiters.hpp: coroutines that wait until a condition changes. Conductor only.
 #pragma once
 #include <coroutine>
 
@@ -33,11 +33,11 @@ class Waiters {
   Waiters& operator=(const Waiters&) = delete;
 
   Changed changed() noexcept { return Changed(*this); }
-  // Resumes, inside this call and in the order they came, all that wait now; what they wait for
-  // again is another wake().
+  // Resumes all current waiters inside this call, in the order they came. If they wait again, they
+  // need another wake().
   void wake() noexcept {
     auto woken = waiting_.take_all();
-    // A waiter lives in the frame that resume() runs: it is off the list by then.
+    // A waiter lives in the frame that resume() runs, so it has left the list by then.
     while (Changed* const waiter = woken.pop()) waiter->handle_.resume();
   }
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// work.hpp: one thing for the conductor to run, as an intrusive list node: posting it allocates
+// work.hpp: a unit of work for the conductor, as an intrusive list node, so posting it allocates
 // nothing.
 #pragma once
 
 namespace headrace::async {
-// Owned by whoever posts it; must stay in place until `run` was called. Posted again only after
-// that.
+// Belongs to the caller that posts it, and must stay in place until `run` is called. Only then may
+// it be posted again.
 struct Work {
   Work* next = nullptr;
   void (*run)(Work* self) noexcept = nullptr;

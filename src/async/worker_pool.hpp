@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// worker_pool.hpp: the threads that update tiles, verify and compute checksums: whatever passes
-// over data.
+// worker_pool.hpp: the threads that pass over data: they update tiles, verify them and compute
+// checksums.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -16,43 +16,43 @@
 #include "base/intrusive_list.hpp"
 
 namespace headrace::async {
-// `threads` share the work: threads - 1 of its own ("headrace-updN", async/thread.hpp), at least
-// one, and a trainer thread that waits in Conductor::wait with this as its helper, if threads > 1.
-// With threads == 0 work runs on the conductor, one job at a time, and takes what `takes` says of
-// its virtual time: for the simulated conductor.
-// Work sets the rounding control itself where it needs to (optimizer_cpu).
+// `threads` share the work: threads - 1 of the pool's own ("headrace-updN", async/thread.hpp), at
+// least one. If threads > 1, a trainer thread that waits in Conductor::wait with this as its helper
+// works too. With threads == 0, work runs on the conductor, one job at a time, and takes the
+// virtual time that `takes` returns: for the simulated conductor.
+// Work sets the rounding mode itself if it needs to (optimizer_cpu).
 class WorkerPool final : public Helper {
  public:
-  // Throws headrace::Error kUnsupported when the machine gives no more threads.
+  // Throws headrace::Error kUnsupported if the machine provides no more threads.
   WorkerPool(Conductor& conductor, std::uint32_t threads, std::function<Nanoseconds()> takes = {});
-  // Nothing may be under way.
+  // No work may be in progress.
   ~WorkerPool() override;
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
   std::uint32_t threads() const noexcept { return threads_; }
 
-  // co_await pool.for_units(n, function, context), on the conductor: calls function(context, i) for
-  // i in [0, n), each once, on any of the threads, in any order; resumes on the conductor when all
-  // are done, and sees what they wrote. `function` must not throw. Several may be under way: first
-  // come, first served. Allocates nothing. Cost: a lock per unit, so a unit is a block of elements,
-  // not one.
+  // co_await pool.for_units(n, function, context), on the conductor: calls function(context, i)
+  // once for each i in [0, n), on any of the threads, in any order. Resumes on the conductor when
+  // all are done, and sees what they wrote. `function` must not throw. Several jobs may be in
+  // progress: first come, first served. Allocates nothing. Cost: a lock per unit, so a unit is a
+  // block of elements, not a single one.
   using Function = void (*)(void* context, std::uint64_t unit) noexcept;
   class Units;
   Units for_units(std::uint64_t count, Function function, void* context) noexcept;
 
   void help_until(const std::atomic<bool>& done) override;
-  // Likewise, for about as long; whether it is done.
+  // Does the same for about `time`, and returns whether `done` is true.
   bool help_for(const std::atomic<bool>& done, std::chrono::milliseconds time);
   void finish(std::atomic<bool>& done) noexcept override;
 
  private:
   // Lives in the awaiting coroutine's frame, under mutex_ from start() until its last unit has
-  // ended; then it belongs to the conductor and no worker touches it again. With two threads and
-  // three units: A takes 0, B takes 1, A takes 2 (the job leaves the list of untaken ones), A ends
-  // 2, B ends 1 and sees units_left == 0. B alone posts the job, with the mutex released: the
-  // conductor may resume the coroutine at once, and its frame, with the job in it, may be gone
-  // before post() returns.
+  // ended; then it belongs to the conductor and no worker touches it again. Example with two
+  // threads and three units: A takes 0, B takes 1, A takes 2 (the job leaves the list of untaken
+  // ones), A ends 2, B ends 1 and sees units_left == 0. B alone posts the job, with the mutex
+  // released. The conductor may resume the coroutine at once, and destroy its frame with the job in
+  // it before post() returns.
   struct Job : Timer {
     Function function = nullptr;
     void* context = nullptr;

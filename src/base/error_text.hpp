@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// error_text.hpp: what error texts are made of: errno by name, the nearest known word for a
-// misspelt one, and a stranger's text in one line.
+// error_text.hpp: parts of error messages: names of errnos, the nearest known word for a misspelt
+// one, foreign text on one line.
 #pragma once
 #include <span>
 #include <string>
@@ -10,10 +10,10 @@ namespace headrace::base {
 // "EIO (Input/output error)"; for an unknown number "errno 4242".
 std::string errno_text(int sys_errno);
 
-// The candidate with the smallest edit distance to `word`, the first of several; "" when none is
-// near (distance > max(2, length / 3)).
+// The candidate with the smallest edit distance to `word`, the first of several; "" if none is near
+// (distance > max(2, length / 3)).
 std::string_view nearest_word(std::string_view word, std::span<const std::string_view> candidates);
 
-// `text` fit for one line of a message: control characters escaped, cut after about `most` bytes.
+// `text` on one line: control characters escaped, and cut after about `most` bytes.
 std::string one_line(std::string_view text, std::size_t most = 80);
 }  // namespace headrace::base

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// intrusive_list.hpp: lists through a pointer that their members carry, so that nothing on them is
-// allocated, moved or owned. Who puts something on a list keeps it in place until it is taken off.
-// A pointer serves one list at a time. None of them locks.
+// intrusive_list.hpp: lists that link their members through a pointer inside them, so that a list
+// allocates, moves and owns nothing. A member must stay in place until it is taken off. A pointer
+// serves one list at a time. The lists do not lock.
 #pragma once
 #include <utility>
 
@@ -21,7 +21,7 @@ class IntrusiveQueue<Next> {
     last_ = &item;
   }
 
-  // Takes the first one off; null when there is none.
+  // Removes and returns the first one; null if there is none.
   T* pop() noexcept {
     T* const item = first_;
     if (item == nullptr) return nullptr;
@@ -30,7 +30,7 @@ class IntrusiveQueue<Next> {
     return item;
   }
 
-  // Takes all of them off: the first, the others behind it.
+  // Removes all of them, and returns them as a list.
   IntrusiveQueue take_all() noexcept { return std::exchange(*this, {}); }
 
  private:

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// sizes.hpp: the sizes, in elements, that results and stored bytes hang on. They are no settings:
-// with another one the same training has other bits.
+// sizes.hpp: the sizes, in elements, that determine results and stored bytes. They are not
+// settings: with other values, the same training would give other bits.
 #pragma once
 #include <cstdint>
 
 namespace headrace::base {
-// What shares a scale where moments are stored in 8 bits.
+// These many elements share a scale if moments are stored in 8 bits.
 inline constexpr std::uint64_t kScaleElements = 256;
-// Parameters begin at multiples of it in their section.
+// Each parameter begins at a multiple of this in its section.
 inline constexpr std::uint64_t kParameterAlignment = 256;
-// A block: what a partial sum of a gradient's squares is of, and what shares a pair of random keys.
-// Shards and tiles are whole blocks.
+// A block: the unit of partial sums of squares, and of pairs of random keys. Shards and tiles are
+// whole blocks.
 inline constexpr std::uint64_t kBlockElements = 65536;
-// A chunk: what one checksum covers of each stream, and what one worker updates at a time.
+// A chunk: one checksum of each stream covers it, and one worker updates it at a time.
 inline constexpr std::uint64_t kChunkElements = 131072;
 
 static_assert(kParameterAlignment % kScaleElements == 0, "a scale is of one parameter");

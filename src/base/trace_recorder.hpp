@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// trace_recorder.hpp: collects the events of headrace/trace.hpp, up to a number.
+// trace_recorder.hpp: collects the events of headrace/trace.hpp, up to a maximum number.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -8,7 +8,7 @@
 #include "headrace/trace.hpp"
 
 namespace headrace::base {
-// Any thread. Allocates when it is made and when events are taken.
+// For use by any thread. Allocates only in its constructor and when events are taken.
 class TraceRecorder {
  public:
   explicit TraceRecorder(std::uint64_t capacity);
@@ -18,7 +18,7 @@ class TraceRecorder {
   void set_step(std::uint64_t step) noexcept { step_.store(step, std::memory_order_relaxed); }
   std::uint64_t step() const noexcept { return step_.load(std::memory_order_relaxed); }
   void add(const TraceEvent& event) noexcept;
-  // What was added since the last time.
+  // Returns the events since the last call.
   Trace take();
 
  private:
@@ -28,7 +28,7 @@ class TraceRecorder {
   Trace trace_;
 };
 
-// An event from here to the brace; nothing where `recorder` is null.
+// Records an event from here to the end of the scope, unless `recorder` is null.
 class TraceSpan {
  public:
   TraceSpan(TraceRecorder* recorder, TraceLane lane, const char* what,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// units.hpp: sizes, alignment, and how byte counts are written for people.
+// units.hpp: sizes, alignment, and byte counts as text for people.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -8,7 +8,7 @@ namespace headrace::base {
 inline constexpr std::uint64_t kKiB = 1024;
 inline constexpr std::uint64_t kMiB = 1024 * kKiB;
 inline constexpr std::uint64_t kGiB = 1024 * kMiB;
-// What every swap extent and every I/O buffer is a multiple of; drives ask for 512 or 4096.
+// Every swap extent and I/O buffer is a multiple of this; drives require 512 or 4096.
 inline constexpr std::uint64_t kIoAlignment = 4096;
 inline constexpr std::uint64_t kHugePage = 2 * kMiB;
 
@@ -25,6 +25,6 @@ constexpr std::uint64_t align_down(std::uint64_t value, std::uint64_t to) {
 // "1.25 GiB", "640 KiB", "17 B".
 std::string format_bytes(std::uint64_t bytes);
 
-// "40 MiB", or where that is rounded "40.02 MiB (41963520 bytes)": two that differ look different.
+// "40 MiB", or if rounded "40.02 MiB (41963520 bytes)": different values look different.
 std::string format_bytes_exactly(std::uint64_t bytes);
 }  // namespace headrace::base

@@ -5,6 +5,6 @@
 #include <string_view>
 
 namespace headrace::base {
-// Bytes of the well-formed character that starts at `text`; 0: ill-formed.
+// The number of bytes of the well-formed character at the start of `text`; 0: it is ill-formed.
 std::size_t utf8_size(std::string_view text);
 }  // namespace headrace::base

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// call_rules.hpp: what must be equal in the calls that ranks make together, and how a difference is
-// said.
+// call_rules.hpp: what must be equal in the calls that ranks make together, and the text for a
+// difference.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -12,8 +12,8 @@ namespace headrace::collective {
 enum class CallKind : std::uint8_t { kAllGather, kAllToAll, kExchange };
 const char* name_of(CallKind kind) noexcept;
 
-// One rank's side of a call, as it can be sent; all of it must be equal on all ranks. The text is
-// cut where it is long; its hash is of all.
+// One rank's side of a call, in the form in which it is sent. All of it must be equal on all ranks.
+// A long text is cut, but the hash covers all of it.
 struct Call {
   CallKind kind = CallKind::kExchange;
   std::uint16_t what_bytes = 0;
@@ -27,13 +27,13 @@ bool same_call(const Call& a, const Call& b) noexcept;
 // "all_gather 'gather h.3' (sequence 7, 4096 bytes)".
 std::string describe(const Call& call);
 
-// Throws kInvalidArgument where `size_bytes` make no `world_size` equal pieces.
+// Throws kInvalidArgument if `size_bytes` cannot be divided into `world_size` equal pieces.
 void check_divides(CollectiveTag tag, std::uint64_t size_bytes, std::uint32_t world_size);
 
 std::string abort_text(std::uint32_t rank, std::string_view why);
 std::string mismatch_text(std::uint32_t rank, const Call& call, std::uint32_t other_rank,
                           const Call& other);
-// `missing` is not empty.
+// `missing_ranks` must not be empty.
 std::string missing_text(const std::string& missing_ranks, const Call& call,
                          std::uint64_t waited_milliseconds);
 std::string left_text(std::uint32_t left_rank, const Call& call);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// peer_watch.hpp: what the other ranks do while this one waits for them, and why a call ends that
-// will not be carried out.
+// peer_watch.hpp: watches the other ranks while this one waits for them, and determines why a call
+// cannot be completed.
 //
-// A thread reads the ranks' posts where a call takes long, and posts this rank's own. Rank 1's
-// drive fails while rank 0 waits in call 12:
+// If a call takes long, a thread reads the ranks' posts, and posts this rank's own. Example: rank
+// 1's drive fails while rank 0 waits in call 12.
 //
 //   rank 1, any thread   abort("EIO"): posts { 12, kFailed, "EIO" }, and ends its own calls
 //   rank 0, its watch    has waited 50 ms: posts { 12, kCall, all_gather 'gather of h.3' }
@@ -12,8 +12,8 @@
 //                        of the first that ended, so that all ranks say the same. Then it ends the
 //                        transport's calls, and rank 0's call throws the text
 //
-// Had rank 1 died without a word, the transport would have ended rank 0's call with an error. Then
-// rank 0 looks for 1.5 seconds whose posts have stopped: every rank posts three times a second.
+// If rank 1 had died without a post, the transport would have ended rank 0's call with an error.
+// Then rank 0 watches for 1.5 seconds whose posts stop: every rank posts three times a second.
 #pragma once
 #include <array>
 #include <chrono>
@@ -37,16 +37,16 @@ namespace headrace::collective {
 class PeerWatch {
  public:
   explicit PeerWatch(const CollectiveOptions& options);
-  // Posts that this rank has left.
+  // Posts that this rank leaves.
   ~PeerWatch();
 
-  // This rank makes its next call. Throws kPeerLost once the ranks' work has ended.
+  // This rank makes its next call. Throws kPeerLost if the ranks can no longer continue.
   void begin(const Call& call, const QueuedCalls& queued);
   void end() noexcept;
   std::uint64_t calls() const noexcept { return calls_; }
-  // The call has ended in an error of the transport. Throws kPeerLost with its cause.
+  // The transport has ended the call with an error. Throws kPeerLost with its cause.
   [[noreturn]] void fail(std::string_view transport_error);
-  // Every rank knows `why` no rank can go on, or will find it here. Throws kPeerLost.
+  // Throws kPeerLost with `why` no rank can continue. Every rank knows it or will find it here.
   [[noreturn]] void refuse(const std::string& why);
   void abort(std::string_view why) noexcept;
 
@@ -54,7 +54,7 @@ class PeerWatch {
   using Clock = std::chrono::steady_clock;
   struct Life {  // of another rank
     std::uint64_t posts = 0;
-    Clock::time_point since;  // it has posted no more
+    Clock::time_point since;  // the time of its last post
   };
 
   void run();
@@ -75,15 +75,15 @@ class PeerWatch {
   const std::chrono::milliseconds deadline_;
   const std::function<void(const std::string&)> warn_;
   const std::function<bool()> interrupted_;
-  std::mutex mutex_;  // all that follows; not held in the transport's abort() or in warn_
+  std::mutex mutex_;  // protects the rest; not held in the transport's abort() or in warn_
   std::condition_variable changed_;
   std::uint64_t calls_ = 0;
-  std::optional<Call> call_;  // that this rank is in
+  std::optional<Call> call_;  // the call that this rank is in
   Clock::time_point since_;
   bool warned_ = false;
   std::uint64_t queued_ = 0, queued_hash_ = 0;
-  std::optional<Post> last_words_;  // this rank goes on no more, and has said so
-  std::optional<std::string> why_;  // no rank goes on
+  std::optional<Post> last_words_;  // set when this rank has announced that it stops
+  std::optional<std::string> why_;  // why no rank can continue
   Code code_ = Code::kPeerLost;     // of `why_`
   std::vector<Transport::Post> raw_;
   std::vector<Post> posts_;  // as far as known; an empty one: none yet

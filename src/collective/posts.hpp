@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// posts.hpp: what ranks tell each other of their calls, and what follows from it: pure, the same on
-// every rank.
+// posts.hpp: the posts of ranks about their calls, and the conclusions from them, in pure functions
+// with the same results on every rank.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -14,18 +14,18 @@
 
 namespace headrace::collective {
 struct Post {
-  // kIdle: between two calls. kFailed: this rank gave up. kEnded: it found that no rank can go on.
+  // kIdle: between calls. kFailed: this rank gave up. kEnded: it found that no rank can continue.
   enum class Kind : std::uint32_t { kCall, kFailed, kLeft, kIdle, kEnded };
-  // Counts from 1, the same on every rank: the call that the post is about.
+  // The number of the call that the post is about, from 1, the same on every rank.
   std::uint64_t number = 0;
   Kind kind = Kind::kCall;
   std::uint32_t body_bytes = 0;
-  // Of kFailed and kEnded: since 1970, so that the first of several is known.
+  // For kFailed and kEnded: the time since 1970, which determines the first of several.
   std::int64_t failed_at_ns = 0;
-  std::uint64_t queued = 0;  // calls made so far that moved data, and their hash
+  std::uint64_t queued = 0;  // data-moving calls made so far, and their hash
   std::uint64_t queued_hash = 0;
   Call call;
-  // Of kCall: what the rank gives, where it fits. Of kFailed: its cause. Of kEnded: the whole text.
+  // For kCall: what the rank gives, if it fits. For kFailed: its cause. For kEnded: the whole text.
   std::array<char, 856> body = {};
 
   std::string_view text() const noexcept;
@@ -34,15 +34,15 @@ struct Post {
 };
 static_assert(sizeof(Post) == 1024 && std::is_trivially_copyable_v<Post>);
 
-// The last calls that moved data. Nothing is compared when they are made; the next exchange finds a
-// difference. Two ranks gather different groups, and come to the same exchange:
+// The last calls that moved data. Ranks do not compare them when they are made; the next exchange
+// detects a difference. Two ranks gather different groups, and then make the same exchange:
 //
 //   rank 0  queues all_gather 'gather of h.3' (7), posts exchange 'step' (8), 1 call, hash a
 //   rank 1  queues all_gather 'gather of h.4' (7), posts exchange 'step' (8), 1 call, hash b
 //   both    the exchanges are the same, the hashes are not: a second round sends the QueuedCalls
 //   both    call 0 is the first that differs: rank 1 called all_gather 'gather of h.4' ...
 //
-// Had rank 1 queued none, its call 0 would be what it posted: the exchange.
+// If rank 1 had queued none, its call 0 would be the one that it posted: the exchange.
 struct QueuedCalls {
   static constexpr std::uint64_t kKept = 32;
   std::uint64_t count = 0;  // since the beginning; call i is at i % kKept
@@ -53,13 +53,13 @@ struct QueuedCalls {
 };
 static_assert(std::is_trivially_copyable_v<QueuedCalls>);
 
-// posts[r] is rank r's. Why none of the ranks goes on, if so: one that failed (the first, by its
-// clock), one that left, one that called something else. `rank` is this one.
+// posts[r] is rank r's. The reason why no rank can continue, if there is one: a rank failed (the
+// first, by its clock), left, or called something else. `rank` is this one.
 std::optional<std::string> refusal_of(std::span<const Post> posts, std::uint32_t rank);
-// The first of those that failed; null: none did.
+// The first of the posts that report a failure; null if none does.
 const Post* first_failed(std::span<const Post> posts) noexcept;
 bool queued_the_same(std::span<const Post> posts) noexcept;
-// Where ranks did not queue the same: both calls of the first difference.
+// If ranks did not queue the same: both calls of the first difference.
 std::string queued_difference(std::span<const Post> posts, std::span<const QueuedCalls> queued);
 // "rank 1, rank 2": those without a post of this number.
 std::string missing_ranks(std::span<const Post> posts, std::uint64_t number);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// cuda_callbacks.hpp: the host's functions in a stream's order, and that none is lost with a GPU.
+// cuda_callbacks.hpp: calls host functions in a stream's order, and loses none if the GPU fails.
 //
-// CUDA calls no function queued behind an error. So while any is to come a thread looks now and
-// then whether the GPU still works; once it does not, that thread calls those that others wait for.
+// CUDA calls no function queued behind an error. So while any is pending, a thread checks regularly
+// whether the GPU still works. If it fails, that thread calls the functions that others wait for.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -21,17 +21,17 @@ namespace headrace::device::cuda {
 class Callbacks {
  public:
   enum class OnFailure {
-    kCall,  // by then the stream has not come there, and never will
+    kCall,  // called, although the stream never gets there
     kDrop,
   };
   explicit Callbacks(Context& context);
-  // Returns when all are called or dropped.
+  // Returns when all functions have been called or dropped.
   ~Callbacks();
   Callbacks(const Callbacks&) = delete;
   Callbacks& operator=(const Callbacks&) = delete;
 
-  // `work` must not block on the GPU, call CUDA or throw. Where this throws it is not called; else
-  // it is, or dropped as `on_failure` says.
+  // `work` must not block on the GPU, call CUDA or throw. If queue() throws, `work` is not called.
+  // Otherwise it is called, or dropped as `on_failure` says.
   void queue(cudaStream_t stream, OnFailure on_failure, std::function<void()> work);
 
  private:
@@ -43,15 +43,15 @@ class Callbacks {
   };
   static void run(void* call);
   void run(Call& call);
-  void finish(Call& call);  // with mutex_ held
+  void finish(Call& call);  // call with mutex_ held
   void watch();
   void take_all_lost();
 
   Context& context_;
   cudaStream_t probe_ = nullptr;
-  std::mutex mutex_;  // the rest
+  std::mutex mutex_;  // protects the rest
   std::condition_variable changed_;
-  std::vector<std::unique_ptr<Call>> calls_;  // all that were made
+  std::vector<std::unique_ptr<Call>> calls_;  // all calls that were created
   std::vector<Call*> idle_;
   std::uint64_t to_come_ = 0;
   bool closing_ = false;

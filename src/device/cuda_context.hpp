@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cuda_context.hpp: one GPU: making it the calling thread's, and what its errors become.
+// cuda_context.hpp: one GPU: makes it the calling thread's, and converts its errors.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -13,14 +13,14 @@ namespace headrace::device::cuda {
 // Threads: any.
 class Context {
  public:
-  // Throws headrace::Error kUnsupported where `ordinal` is no GPU that can be used.
+  // Throws headrace::Error kUnsupported if `ordinal` is not a usable GPU.
   explicit Context(int ordinal);
 
   int ordinal() const noexcept { return ordinal_; }
   const std::string& name() const noexcept { return name_; }  // "NVIDIA H200 (cuda:0)"
 
-  // The GPU is the calling thread's for the length of this; afterwards the one before is. Nor does
-  // what is called meanwhile break a graph that the program captures in another thread.
+  // Makes the GPU the calling thread's for a scope, and then restores the previous one. Calls
+  // within the scope do not break a graph that the program captures in another thread.
   class Use {
    public:
     explicit Use(const Context& context) noexcept;
@@ -33,20 +33,20 @@ class Context {
     cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;  // the thread's own
   };
 
-  // A stream that the default stream does not hold up; urgent ones go before the rest of what the
-  // GPU has to do. Throws as check(). The GPU is the thread's (Use).
+  // Creates a stream that the default stream does not delay. Urgent streams run before the other
+  // work of the GPU. Throws as check(). The GPU is the thread's (Use).
   enum class Priority { kNormal, kUrgent };
   cudaStream_t make_stream(Priority priority = Priority::kNormal);
 
-  // Kept, the last few, for the text of an error that comes later than its cause.
+  // Remembers the last few operations, for the text of an error that is reported later.
   void note(const char* operation, std::uint64_t bytes, std::uintptr_t stream) noexcept;
-  // Throws for anything but success: kFailed once the GPU has failed, which it stays; kOutOfBudget,
-  // kWrongState for what concerns this call alone.
+  // Throws for anything but success: kFailed from the GPU's first failure on; kOutOfBudget or
+  // kWrongState for an error of this call alone.
   void check(cudaError_t result, const char* operation);
   void throw_if_failed();
   bool failed() const noexcept { return failed_.load(); }
-  // For threads that cannot throw: remembers an error that no later work survives; true if it is
-  // one. The GPU is the thread's (Use).
+  // For threads that cannot throw: remembers an error that no later work survives, and returns true
+  // for such an error. The GPU is the thread's (Use).
   bool fails(cudaError_t result, const char* operation) noexcept;
 
  private:
@@ -60,7 +60,7 @@ class Context {
   int ordinal_;
   std::string name_;
   std::atomic<bool> failed_ = false;
-  mutable std::mutex mutex_;  // the rest
+  mutable std::mutex mutex_;  // protects the rest
   std::string first_failure_;
   std::array<Noted, 6> noted_;
   std::uint64_t notes_ = 0;

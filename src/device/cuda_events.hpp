@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cuda_events.hpp: numbered points in streams over a pool of CUDA's events.
+// cuda_events.hpp: numbered points in streams, over a pool of CUDA events.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -13,8 +13,8 @@
 #include "headrace/device.hpp"
 
 namespace headrace::device::cuda {
-// Numbers rise from 1. An event that the GPU has passed gives its CUDA event back, so there are as
-// many of those as points that are still to be passed.
+// Numbers count from 1. When the GPU has passed an event, its CUDA event returns to the pool. So
+// there are only as many CUDA events as points that the GPU has not passed.
 // Threads: any, with the GPU in use (Context::Use).
 class Events {
  public:
@@ -22,14 +22,14 @@ class Events {
   ~Events();
 
   std::uint64_t record(cudaStream_t stream);
-  // Throws kWrongState for one that was never recorded.
+  // Throws kWrongState for an event that was never recorded.
   void wait(cudaStream_t stream, std::uint64_t event);
-  // Blocks the caller until the GPU has passed it.
+  // Blocks the caller until the GPU has passed the event.
   void synchronize(std::uint64_t event);
 
  private:
   cudaEvent_t take();
-  // With mutex_ held; null where the GPU has passed it.
+  // Call it with mutex_ held. Null if the GPU has passed the event.
   cudaEvent_t find(std::uint64_t event) const;
 
   Context& context_;
@@ -39,14 +39,14 @@ class Events {
   std::vector<cudaEvent_t> free_;
 };
 
-// Per stream the last event of a kind: work that its synchronize() waits for beside the stream.
+// For each stream, the last event of one kind. synchronize() of the stream waits for it too.
 // Threads: as Events.
 class LastEvents {
  public:
   explicit LastEvents(Events& events) : events_(events) {}
 
   void set(Stream stream, std::uint64_t event);
-  std::uint64_t of(Stream stream);  // 0: none is under way
+  std::uint64_t of(Stream stream);  // 0: none is pending
   void synchronize(Stream stream);
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// cuda_grid.hpp: the GPU's kernels: what each thread of a grid does. cuda_kernels.cu launches them;
-// a test includes this too and runs a grid on threads of the CPU (tests/device/emulated_grid.hpp).
+// cuda_grid.hpp: the GPU's kernels: the work of each thread of a grid. cuda_kernels.cu launches
+// them. A test runs a grid of them on CPU threads (tests/device/emulated_grid.hpp).
 #pragma once
 #include "device/cuda_kernel_bodies.hpp"
 #include "device/cuda_kernel_work.hpp"
@@ -62,9 +62,9 @@ __global__ void measure(MeasureWork work) {
   work.pieces[blockIdx.x] = {lanes[0].sum, lanes[0].non_finite};
 }
 
-// A thread per element, a block per block of a scale: the largest of its new moments makes it.
-// Which update it is, is asked of the arguments: the branches are the same for all threads, and the
-// kernel waits for memory.
+// A thread per element, a thread block per scale block, whose largest new moment sets the scale.
+// The arguments choose the update: all threads branch alike, and the kernel waits for memory
+// anyway.
 static_assert(kScaleElements == kThreads);
 __global__ void update(const UpdateSpan span, const UpdateStep step) {
   __shared__ std::uint32_t largest[kMaxMoments];

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// cuda_kernel_bodies.hpp: the arithmetic of the GPU's kernels, element by element: compiled by nvcc
-// for the GPU (cuda_kernels.cu) and by the host's compiler for tests, which compare its bits with
-// kernels/gradient_loops.hpp's.
+// cuda_kernel_bodies.hpp: the arithmetic of the GPU's kernels, element by element. nvcc compiles it
+// for the GPU (cuda_kernels.cu), the host's compiler for tests that compare its bits with
+// gradient_loops.hpp's.
 //
 // Built without contraction and flushing (cmake/headrace_cuda.cmake), so that each line here is one
-// IEEE operation on either side.
+// IEEE operation on CPU and GPU.
 #pragma once
 #include <cstdint>
 
@@ -30,26 +30,26 @@ HEADRACE_BOTH void add_element(const Source* source, Sum* sum, std::uint64_t i) 
 }
 
 // ---- sum of squares and count of non-finite values: one piece, in strips ----
-// The order is gradient_pass.hpp's: lane j adds elements j, j + 16, ... of the piece in double;
-// then the lanes are folded. Threads bring a strip into fast memory, sixteen of them add it up.
+// The order is that of gradient_pass.hpp: lane j adds elements j, j + 16, ... of the piece in
+// double; then the lanes are folded. Threads load a strip into fast memory, and sixteen of them add
+// it.
 
 inline constexpr std::uint32_t kLanes = 16;
 inline constexpr std::uint32_t kStrip = 2048;  // elements; a multiple of kLanes
 
-struct Lane {  // in a GPU's shared memory too, which takes no initial values
+struct Lane {  // also in a GPU's shared memory, which allows no initial values
   double sum;
   std::uint64_t non_finite;
 };
 
-// Elements [first, first + elements) of the piece, elements <= kStrip, by thread `thread` of
-// `threads`.
+// Thread `thread` of `threads` loads its elements of [first, first + elements), elements <= kStrip.
 template <class Value>
 HEADRACE_BOTH void load_strip(const Value* piece, std::uint64_t first, std::uint32_t elements,
                               float* strip, std::uint32_t thread, std::uint32_t threads) {
   HEADRACE_UNROLLED
   for (std::uint32_t i = thread; i < elements; i += threads) strip[i] = widen(piece[first + i]);
 }
-// One product and one sum an element: the product of two floats is exact in double.
+// One product and one sum per element: the product of two floats is exact in double.
 HEADRACE_BOTH void add_strip(const float* strip, std::uint32_t elements, std::uint32_t lane,
                              Lane& to) {
   HEADRACE_UNROLLED
@@ -59,7 +59,7 @@ HEADRACE_BOTH void add_strip(const float* strip, std::uint32_t elements, std::ui
     to.non_finite += (as_bits(strip[i]) & 0x7f800000u) == 0x7f800000u ? 1 : 0;
   }
 }
-// lanes[0] becomes the piece's.
+// lanes[0] becomes the total of the piece.
 HEADRACE_BOTH void join_lanes(Lane* lanes) {
   for (std::uint32_t half = kLanes / 2; half != 0; half /= 2) {
     for (std::uint32_t j = 0; j < half; ++j) {
@@ -67,7 +67,7 @@ HEADRACE_BOTH void join_lanes(Lane* lanes) {
       lanes[j].non_finite += lanes[j + half].non_finite;
     }
   }
-  // The canonical NaN, whichever came out.
+  // Any NaN becomes the canonical one.
   if (lanes[0].sum != lanes[0].sum)
     lanes[0].sum = __builtin_bit_cast(double, std::uint64_t{0x7ff8000000000000u});
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// cuda_kernel_work.hpp: what the GPU's kernels are given, beside an update (update_span.hpp).
+// cuda_kernel_work.hpp: the arguments of the GPU's kernels, other than updates (update_span.hpp).
 #pragma once
 #include <cstdint>
 
 #include "headrace/device.hpp"
 
 namespace headrace::device::cuda {
-// target[i] = source[i], or target[i] + source[i], in f32, rounded once to `target_dtype`; a NaN
-// becomes the canonical one. Device memory.
+// Computes target[i] = source[i], or target[i] + source[i], in f32, rounded once to `target_dtype`.
+// A NaN becomes the canonical one. All pointers are to device memory.
 struct CastWork {
   const void* source = nullptr;
   DType source_dtype = DType::kBf16;
@@ -17,7 +17,7 @@ struct CastWork {
   bool overwrite = true;
 };
 
-// pieces[k] of the values, cut at first_piece_elements + n * piece_elements. Device memory.
+// Measures values into pieces[k], cut at first_piece_elements + n * piece_elements, on the device.
 struct MeasureWork {
   const void* values = nullptr;
   DType dtype = DType::kBf16;

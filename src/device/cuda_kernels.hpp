@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cuda_kernels.hpp: the GPU's kernels, queued on a stream. cuda_kernels.cu holds them.
+// cuda_kernels.hpp: queues the GPU's kernels on a stream. cuda_kernels.cu holds them.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -15,13 +15,13 @@ using kernels::UpdateStep;
 cudaError_t launch_cast(const CastWork& work, cudaStream_t stream) noexcept;
 cudaError_t launch_measure(const MeasureWork& work, cudaStream_t stream) noexcept;
 
-// The span's arrays are device memory.
+// The arrays of the span are device memory.
 cudaError_t launch_update(const UpdateSpan& span, const UpdateStep& step,
                           cudaStream_t stream) noexcept;
 
-// All of them, now: else the first launch of each waits for the whole GPU.
+// Loads all of them now: otherwise the first launch of each would wait for the whole GPU.
 cudaError_t load_kernels() noexcept;
-// "80 86 89 90 100 120": machine code for these, and PTX of the last, which newer GPUs take.
+// "80 86 89 90 100 120": machine code for these, and PTX of the last one, for newer GPUs.
 const char* kernel_architectures() noexcept;
 // Whether kernels for `architectures` run on a GPU of this compute capability.
 bool serves(std::string_view architectures, int major, int minor) noexcept;

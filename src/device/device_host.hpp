@@ -6,6 +6,6 @@
 #include "headrace/device.hpp"
 
 namespace headrace::device {
-// Device memory is host memory, and work is done on the calling thread before the call returns.
+// Device memory is host memory. Each call does its work on the calling thread before it returns.
 std::shared_ptr<Device> make_device_host();
 }  // namespace headrace::device

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// device_rules.hpp: the errors that every device gives for a stream or event that is not.
+// device_rules.hpp: the errors that every device throws for an invalid stream or event.
 #pragma once
 #include <cstdint>
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// gradient_landing.hpp: how gradients leave a GPU for their sums in host memory.
+// gradient_landing.hpp: moves gradients from a GPU to their sums in host memory.
 //
-// A gradient goes through a ring of slots in stretches of whole pieces. The stream it arrives on
-// only copies a stretch into a slot, cast to what travels; behind it, each on a stream of its own,
-// the slot is copied to the host, measured, and, where it cannot be written in its place as it is,
-// added to the sum by the host's threads:
+// A gradient goes through a ring of slots, in stretches of whole pieces. The stream on which it
+// arrives only copies a stretch into a slot, and casts it to the dtype for the transfer. Behind
+// that, on streams of their own, one job copies the slot to the host, and another measures it. If
+// the slot cannot be written in place as it is, host threads add it to the sum:
 //
 //   the sum starts here, in a dtype no wider than the gradient's: cast on the GPU, copied into the
 //       sum, measured on the GPU
-//   else: copied as it is into the slot's host half, cast, added and measured on the host
+//   otherwise: copied unchanged into the slot's host half; cast, added and measured on the host
 //
 // So each gradient crosses the link once, in no more bytes than it has.
 #pragma once
@@ -32,23 +32,23 @@ class GradientLanding {
  public:
   GradientLanding(Context& context, Events& events, Callbacks& callbacks, Pins& pins,
                   std::uint32_t host_threads);
-  // Nothing may be under way.
+  // No work may be in progress.
   ~GradientLanding();
   GradientLanding(const GradientLanding&) = delete;
   GradientLanding& operator=(const GradientLanding&) = delete;
 
-  // Queues it all; `work.source` has been read when `stream` passes this point. Returns the event
-  // behind which the sum and its pieces are there. Sums land in the order of these calls.
-  // Throws kUnsupported for pieces that do not fit a slot.
+  // Queues all of this. The GPU has read `work.source` when `stream` passes this point. Returns the
+  // event after which the sum and its pieces are in place. Sums land in the order of these calls.
+  // Throws kUnsupported for pieces that do not fit into a slot.
   std::uint64_t land(cudaStream_t stream, const Accumulation& work);
-  // Behind all that has been queued.
+  // A stream that runs behind everything queued so far.
   cudaStream_t landed() const noexcept { return landed_; }
 
  private:
   struct Slot {
     std::byte* device = nullptr;
     std::byte* host = nullptr;                  // kLandingSlotBytes, then the pieces
-    GradientPiece* pieces_by_device = nullptr;  // those, as the GPU addresses them
+    GradientPiece* pieces_by_device = nullptr;  // the pieces, as the GPU addresses them
     cudaEvent_t staged = nullptr, copied = nullptr, measured = nullptr, free = nullptr;
   };
   struct Stretch;
@@ -69,7 +69,7 @@ class GradientLanding {
   Callbacks& callbacks_;
   Pins& pins_;
   async::ThreadTeam team_;
-  std::mutex mutex_;  // a gradient at a time
+  std::mutex mutex_;  // one gradient at a time
   cudaStream_t copies_ = nullptr, measures_ = nullptr, landed_ = nullptr;
   cudaEvent_t by_host_ = nullptr;  // the last sum that the host has added to
   std::array<Slot, kLandingSlots> slots_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// span_updates.hpp: the seam to a device that updates optimizer state in its own memory.
+// span_updates.hpp: the seam for a device that updates optimizer state in its own memory.
 #pragma once
 #include "headrace/device.hpp"
 #include "kernels/update_span.hpp"
@@ -8,12 +8,12 @@ namespace headrace::device {
 using kernels::UpdateSpan;
 using kernels::UpdateStep;
 
-// A second base of the engine's own devices: a trainer's has none, as the bits must be those of
-// kernels/update_reference.cpp.
+// A second base class of the engine's own devices. A trainer's device does not have it, since the
+// bits must be those of kernels/update_reference.cpp.
 class SpanUpdates {
  public:
-  // Queues the update on `stream`; both are copied. The span's arrays are device memory, valid
-  // until the stream has passed this point. Threads and errors: as Device's.
+  // Queues the update on `stream`, and copies both arguments. The span's arrays are device memory,
+  // valid until the stream has passed this point. Threads and errors: as in Device.
   virtual void update(Stream stream, const UpdateSpan& span, const UpdateStep& step) = 0;
 
  protected:
@@ -21,12 +21,12 @@ class SpanUpdates {
 
  private:
   friend SpanUpdates* updates_of(Device& device);
-  // A device that hands calls on has those of the other device, or null.
+  // A device that forwards calls returns that of the other device, or null.
   virtual SpanUpdates* served() noexcept { return this; }
 };
 
-// What updates optimizer state in the device's memory (headrace.update_on "device"), if it does:
-// null for all but make_cuda_device()'s.
+// The device's interface for updates in its own memory (headrace.update_on "device"); null for all
+// devices but make_cuda_device()'s.
 inline SpanUpdates* updates_of(Device& device) {
   auto* const own = dynamic_cast<SpanUpdates*>(&device);
   return own == nullptr ? nullptr : own->served();

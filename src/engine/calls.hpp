@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// calls.hpp: how a call of the trainer's waits for the engine.
+// calls.hpp: lets a trainer's call wait for the engine.
 //
-// A call becomes a coroutine on the conductor; its thread helps the update workers until that has
-// ended. Where EngineOptions::poll may end the wait, the thread asks it ten times a second. On yes
-// it posts one piece of work to the conductor, which wakes the coroutines that wait for a fill or
-// an update: the one whose GiveUp says so throws kInterrupted, the others wait on. What they wait
-// for goes on either way.
+// A call becomes a coroutine on the conductor, and its thread helps the update workers until that
+// has ended. If EngineOptions::poll may end the wait, the thread calls it ten times a second. When
+// it returns true, the thread posts work to the conductor that wakes the coroutines waiting for a
+// fill or an update. The one whose GiveUp says so throws kInterrupted; the others, the fills and
+// the updates continue.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -24,7 +24,7 @@
 #include "tiles/updates.hpp"
 
 namespace headrace::engine {
-// Trainer threads, but where said otherwise.
+// For trainer threads, except where noted.
 class Calls {
  public:
   struct Parts {
@@ -51,7 +51,7 @@ class Calls {
       throw;
     }
   }
-  // The same for a wait that EngineOptions::poll may end: `make(give_up)`, null: nothing may.
+  // The same for a wait that EngineOptions::poll may end: make(give_up), null if it may not.
   template <class Make>
   auto run_patiently(const char* call, Make&& make) {
     const async::GiveUp* none = nullptr;
@@ -64,16 +64,16 @@ class Calls {
       throw;
     }
   }
-  // Between the parts of a call that does not wait for long at once.
+  // For use between the parts of a call, none of which waits for long.
   void poll_between(const char* call);
 
-  // Returns when the group's update, deferred by a step before, reads its gradients and writes its
-  // weights no more. A gradient that several ranks have begun to reduce is waited for to the end.
+  // Returns when the group's deferred update of an earlier step no longer reads its gradients or
+  // writes its weights. If several ranks have begun to reduce a gradient, waits for that too.
   void until_passed(GroupId group, const char* call);
-  // Returns when nothing is left of a deferred step.
+  // Returns when a deferred step is complete.
   void finish_updates(const char* call);
 
-  // A call of the trainer's, for the trace.
+  // Traces a call of the trainer's.
   base::TraceSpan span(const char* what, std::uint32_t group = TraceEvent::kNone,
                        std::uint64_t bytes = 0) const noexcept {
     return {p_.trace, TraceLane::kTrainer, what, group, TraceEvent::kNone, bytes};

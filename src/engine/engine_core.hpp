@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine_core.hpp: the engine behind headrace::Engine: its three phases, and who may call when.
+// engine_core.hpp: the engine behind headrace::Engine: its three phases, and the order of calls.
 //
-// What each call promises is in headrace/engine.hpp. engine.cpp hands it to the part that keeps the
-// promise: leases.hpp gather, values.hpp load, store and hashes, stepper.hpp gradients and the
-// step. running.hpp lists all parts, startup.hpp makes them.
+// headrace/engine.hpp specifies each call. engine.cpp passes it to the part that implements it:
+// leases.hpp gather; values.hpp load, store and hashes; stepper.hpp gradients and the step.
+// running.hpp lists all parts, and startup.hpp creates them.
 #pragma once
 #include <memory>
 #include <string>
@@ -27,9 +27,9 @@ class EngineCore {
   void freeze();
 
   // ---- running ----
-  // Every call of the trainer starts here: the phase is right, nothing failed, nobody interrupted.
+  // Every call of the trainer begins with this: it checks the phase, failures and interruptions.
   engine::Running& ready(const char* call);
-  // For what is asked of the plan alone, failed or not.
+  // For calls that only read the plan, which work on a failed engine too.
   const engine::Running& frozen(const char* call) const;
   void interrupt() noexcept { failure_.interrupt(); }
 
@@ -38,7 +38,7 @@ class EngineCore {
   Stats stats() const;
   Trace take_trace();
   void close();
-  // A holder may still read the bytes, and will release them.
+  // Whether a holder may still read the bytes, and will release them.
   bool has_open_lease() const noexcept;
   void complain_of_lease() const noexcept;
 

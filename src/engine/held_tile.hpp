@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// held_tile.hpp: the tile that store() and load() of one parameter work on: kept in an update slot
-// between two calls that want the same one, since the parameters of a tile are asked for in turn.
+// held_tile.hpp: the tile that store() and load() of one parameter work on. It stays in an update
+// slot between calls, since consecutive parameters often lie in the same tile.
 #pragma once
 #include "async/task.hpp"
 #include "pinned/slot_pool.hpp"
@@ -12,14 +12,14 @@ class HeldTile {
  public:
   explicit HeldTile(tiles::TileStore& tiles) : tiles_(tiles) {}
 
-  // Reads and verifies these parts of the tile, unless they are held already.
+  // Reads and verifies these parts of the tile, unless it holds them already.
   async::Task<> hold(std::uint32_t tile, tiles::TileParts parts);
-  // The slot is somebody else's from here on.
+  // Gives the slot back.
   async::Task<> let_go();
-  // Seals and writes the whole tile, which was changed, as its next generation.
+  // Seals the changed tile and writes all of it, as its next generation.
   async::Task<> write();
 
-  // Of the tile that is held.
+  // The layout of the tile that it holds.
   tiles::TileLayout layout() const { return tiles_.layout(tile_, view_, parts_); }
 
  private:

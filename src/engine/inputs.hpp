@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// inputs.hpp: what a program gives an engine.
+// inputs.hpp: the settings, options and replaced parts that a program gives an engine.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -17,7 +17,7 @@ struct Inputs {
   Settings settings;
   std::shared_ptr<Device> device;
   std::shared_ptr<ranks::CountedCollective> collective;
-  LogSink log;  // one line at a time, whatever thread it comes from
+  LogSink log;  // one line at a time, from any thread
   std::function<bool()> poll;
   std::uint64_t trace_events = 0;
   EngineParts parts;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// leases.hpp: gather and what it hands out: resident bytes, or a gather slot in which the ranks'
-// shards are joined.
+// leases.hpp: gather and its leases, of resident bytes or of a slot that joins the ranks' shards.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -43,10 +42,10 @@ class Leases {
 
   // A group with an open lease, of a slot or of resident bytes.
   std::optional<GroupId> leased_group() const noexcept;
-  // Resident bytes of the group are leased: its holder reads them without another call.
+  // Whether resident bytes of the group are leased. The holder reads them without another call.
   bool leased_in_place(GroupId group) const noexcept { return in_place_[group.index].load() != 0; }
-  // Throw kWrongState naming a group that is still gathered: of all leases, or of those in slots,
-  // which a step and a load would make stale. Leased resident bytes change in place.
+  // Throw kWrongState and name a group that is still gathered: from all leases, or from those in
+  // slots, which a step or load would make stale. Leased resident bytes change in place.
   void refuse_any(const char* call) const;
   void refuse_any_in_slot(const char* call) const;
   void refuse_in_slot(GroupId group, const char* call) const;
@@ -57,10 +56,11 @@ class Leases {
  private:
   static constexpr std::uint32_t kInPlace = ~0u;  // a lease of resident bytes has no slot
   using Clock = std::chrono::steady_clock;
-  // Of trainer threads, in gather.
+  // How long trainer threads waited in gather.
   struct Wait {
     std::atomic<std::uint64_t> ns{0}, update_ns{0};
-    // From `began` until the group was `there`; for its update until `updated`, if that is later.
+    // Adds a wait from `began` until `there`. The part until `updated`, if later, was for its
+    // update.
     void add(Clock::time_point began, Clock::time_point updated, Clock::time_point there) noexcept;
   };
   Gathered lease_in_place(GroupId group, Stream stream);
@@ -69,7 +69,7 @@ class Leases {
   [[noreturn]] void refuse(GroupId leased, const char* call) const;
 
   const Parts p_;
-  std::vector<std::atomic<std::uint32_t>> in_place_;  // per group: leases
+  std::vector<std::atomic<std::uint32_t>> in_place_;  // per group: the number of leases
   std::vector<Wait> waits_;                           // per group
   std::atomic<std::uint64_t> gathers_{0}, gathers_in_place_{0};
 };

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// parts.hpp: what an engine is made of that tests replace: the conductor, the drives, their queues,
-// the threads.
+// parts.hpp: the parts of an engine that tests replace: conductor, drives, queues, threads.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -16,10 +15,10 @@ struct EngineParts {
   std::function<std::unique_ptr<async::Conductor>()> make_conductor;  // null: conductor_asio
   swap::DriveMaker make_drive;                                        // null: a thread per drive
   swap::IoQueueMaker make_queue;  // null: as the settings and HEADRACE_IO_QUEUE say
-  std::function<async::Nanoseconds()> pass_takes;   // null: none; with 0 threads, of virtual time
-  std::optional<std::uint32_t> update_threads;      // unset: as the settings and the machine say
-  std::optional<std::uint64_t> machine_left_bytes;  // unset: what the machine says
+  std::function<async::Nanoseconds()> pass_takes;   // null: none; with 0 threads: virtual time
+  std::optional<std::uint32_t> update_threads;      // no value: settings and machine decide
+  std::optional<std::uint64_t> machine_left_bytes;  // no value: as the machine reports
 };
-// An engine with some of them replaced.
+// Creates an engine with some parts replaced.
 Engine engine_with_parts(Settings settings, EngineOptions options, EngineParts parts);
 }  // namespace headrace::engine

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// running.hpp: what an engine consists of from freeze to close, in the order in which it is made.
-// Each part is given those before it, and knows no others.
+// running.hpp: the parts of an engine from freeze to close, in the order of their creation. Each
+// part receives those before it, and knows no others.
 #pragma once
 #include <memory>
 #include <string>
@@ -19,12 +19,11 @@
 #include "tiles/updates.hpp"
 
 namespace headrace::engine {
-// Made by Startup (startup.hpp).
+// Startup (startup.hpp) creates it.
 struct Running {
   Running(const Inputs& inputs, const partition::Registry& registry, partition::Partition cut,
           residency::Plan planned);
-  // Every buffer, queue and thread at work is done with. Throws kWrongState while a group is
-  // gathered.
+  // Returns when no buffer, queue or thread is in use. Throws kWrongState while a group is leased.
   void drain();
   void add_stats(Stats& stats) const;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// startup.hpp: freeze(): looks at the machine, plans, allocates exactly that, and says what was
-// chosen. startup.cpp holds the plan and the parts, drives.cpp what concerns drives.
+// startup.hpp: freeze(): examines the machine, plans, allocates exactly the plan, and logs its
+// choices. startup.cpp has the plan and the parts, drives.cpp everything about drives.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -14,15 +14,15 @@
 #include "swap/swap_tier.hpp"
 
 namespace headrace::engine {
-// The trainer's thread.
+// For the trainer's thread.
 class Startup {
  public:
-  // `settings`: the text that every rank was given, whatever this rank's paths are.
+  // `settings`: the text that every rank was given, which does not contain this rank's own paths.
   Startup(const Inputs& inputs, const ranks::LocalRanks& local, const std::string& settings,
           const partition::Registry& registry, Failure& failure)
       : in_(inputs), local_(local), settings_(settings), registry_(registry), failure_(failure) {}
 
-  // Throws as Engine::freeze(); nothing is left behind then.
+  // Throws as Engine::freeze(), and then leaves nothing behind.
   std::unique_ptr<Running> run();
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// stepper.hpp: the step: the global norm, and what it means for each parameter; then the update of
-// every tile (tiles/updates.hpp), which a step waits for, or the calls after it.
+// stepper.hpp: the step: computes the global norm and the constants of each parameter, then has
+// every tile updated (tiles/updates.hpp). The step waits for that, or later calls do.
 #pragma once
 #include <cstdint>
 
@@ -11,7 +11,7 @@
 #include "ranks/gradients.hpp"
 
 namespace headrace::engine {
-// Trainer threads, one at a time, but for add_gradient() and until_passed().
+// For one trainer thread at a time, except add_gradient() and until_passed().
 class Stepper {
  public:
   struct Parts {
@@ -36,9 +36,9 @@ class Stepper {
 
   void add_gradient(ParameterId id, const void* gradient, DType dtype, Stream stream);
   StepResult step(const StepOptions& options);
-  // A step that failed here after the ranks had agreed on it, with nothing changed, is repeated on
-  // this rank alone. (A failed engine tells the other ranks.) Throws kWrongState where `call` would
-  // change what the others used.
+  // If a step failed here after the ranks had agreed on it, and changed nothing, this rank alone
+  // repeats it. (A failed engine informs the other ranks.) Throws kWrongState if `call` would
+  // change data that the others used.
   void refuse_change_before_repeat(const char* call) const;
   void set_step_count(ParameterId id, std::uint64_t steps);
   std::uint64_t skipped() const noexcept { return skipped_; }
@@ -46,7 +46,7 @@ class Stepper {
  private:
   void warn_of_unused_clipping(const StepOptions& options);
   void warn_of_no_gradients(const StepResult& result);
-  // A gradient is not finite: by the setting.
+  // Handles a gradient that is not finite, as the setting says.
   StepResult skip_or_refuse(const ranks::GradientTotals& totals);
   void prepare_steps(const StepOptions& options, double factor, StepResult& result);
   void count_step();

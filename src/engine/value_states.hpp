@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// value_states.hpp: which groups have values that may be used.
+// value_states.hpp: records which groups have usable values.
 //
-// A load that ends on the way leaves old values beside new ones, so what it touched is refused
-// until it is loaded again:
+// A load that fails half-way leaves old values beside new ones. So the engine rejects what it
+// touched until that is loaded again:
 //   kNone    never loaded
-//   kBroken  load() of the group ended on the way, neither old values nor new ones are there
-//   kHalf    load() of one parameter's content ended on the way; half() says of which
+//   kBroken  load() of the group failed half-way, so it has neither old nor new values
+//   kHalf    load() of one parameter's content failed half-way; half() says which
 //   kWritten mark_written(): the weights were written behind the engine's back
 //   kWhole   everything may be used
 #pragma once
@@ -25,23 +25,23 @@ constexpr std::uint8_t bit_of(Content content) {
   return static_cast<std::uint8_t>(1u << static_cast<unsigned>(content));
 }
 
-// Threads: require_whole() any; the rest the trainer's.
+// Threads: require_whole() any; all others the trainer's.
 class ValueStates {
  public:
   explicit ValueStates(const partition::Registry& registry);
 
-  // Throw kWrongState saying what was not loaded, and what to load.
+  // Throw kWrongState, and say what was not loaded and how to load it.
   void require_whole(GroupId group, const char* call) const;
   void require_some(GroupId group, const char* call) const;
-  // Moments and step counts survive mark_written(); weights do not.
+  // Moments and step counts remain usable after mark_written(); weights do not.
   void require_moments(ParameterId id, const char* call) const;
 
-  void begin_load(GroupId group);  // until end_load() it is broken
+  void begin_load(GroupId group);  // the group is broken until end_load()
   void end_load(GroupId group);
-  // The contents (bit_of) of the parameter that hold old values beside new ones.
+  // The contents (bit_of) of the parameter that mix old and new values.
   std::uint8_t half(ParameterId id) const noexcept { return half_[id.index]; }
   void set_half(ParameterId id, std::uint8_t contents) noexcept;
-  // `cause`: what require_whole() says; empty: a text of ours. Nothing where there are no values.
+  // `cause`: what require_whole() throws; empty: a default text. A group without values stays so.
   void mark_written(GroupId group, const std::string& cause);
 
   static std::uint64_t bookkeeping_bytes(const partition::Registry& registry) noexcept;
@@ -54,6 +54,6 @@ class ValueStates {
   std::vector<std::atomic<State>> states_;  // per group
   std::vector<std::uint8_t> half_;          // per parameter
   mutable std::mutex mutex_;
-  std::map<std::uint32_t, std::string> written_;  // by group: the cause; under mutex_
+  std::map<std::uint32_t, std::string> written_;  // by group: the cause; protected by mutex_
 };
 }  // namespace headrace::engine

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// values.hpp: values in and out: load of a group (values.cpp) and of one parameter
+// values.hpp: loading and storing values: load of a group (values.cpp) and of one parameter
 // (parameter_load.cpp), store, content hashes (hashes.cpp).
 #pragma once
 #include <cstdint>
@@ -15,7 +15,7 @@
 #include "ranks/joint_hash.hpp"
 
 namespace headrace::engine {
-// What a step or a load leaves behind of numbers.
+// The counts that steps and loads change.
 struct Counts {
   std::vector<std::uint64_t> steps;           // per parameter: updates so far
   std::vector<std::uint64_t> weight_changes;  // per group, since freeze()
@@ -42,7 +42,7 @@ class Values {
     ranks::Gradients& gradients;
     tiles::TileStore& tiles;
     tiles::GatherSlots& gather_slots;
-    bool staged = false;  // the device cannot be written to by the host
+    bool staged = false;  // the host cannot write to the device
   };
   explicit Values(const Parts& parts);
 
@@ -51,11 +51,11 @@ class Values {
   void store(ParameterId id, Content content, const Sink& sink, const char* call = "store");
   std::string hash_parameters();
   std::string hash_optimizer_state();
-  // Conductor: the update slot that one of these calls has kept is free when this returns.
+  // Conductor. Frees the update slot that one of these calls has kept.
   async::Task<> let_go() { return held_.let_go(); }
 
  private:
-  // A tile's part of one parameter.
+  // The part of one parameter that lies in a tile.
   struct Part {
     partition::Segment segment;       // elements of the tile
     std::uint64_t first_element = 0;  // in the parameter

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// both_sides.hpp: functions that nvcc compiles for the GPU and a C++ compiler for the CPU, from one
-// source.
+// both_sides.hpp: for functions with one source that nvcc compiles for the GPU and a C++ compiler
+// for the CPU.
 #pragma once
 
 #ifdef __CUDACC__
@@ -9,7 +9,7 @@
 #define HEADRACE_BOTH inline
 #endif
 
-// For the GPU alone: several loads, or products, at once.
+// Only for the GPU: performs several loads or products at once.
 #ifdef __CUDA_ARCH__
 #define HEADRACE_UNROLLED _Pragma("unroll 8")
 #else

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// float_mode.hpp: the default floating-point mode for the length of a kernel, whatever mode the
-// caller runs in.
+// float_mode.hpp: sets the default floating-point mode while a kernel runs, whatever mode the
+// caller uses.
 //
-// Trainers turn on flush-to-zero (torch::set_flush_denormal, -ffast-math's start-up code); results
-// here must not hang on it. Everything has internal linkage on purpose: this is included by files
-// that are compiled for newer instruction sets, whose inline functions must not reach the rest of
-// the program through the linker. Keep the arithmetic in a function of its own that is not inlined
-// into the one that holds the mode.
+// Trainers turn on flush-to-zero (torch::set_flush_denormal, -ffast-math's start-up code), and
+// results must not depend on it. Everything here has internal linkage on purpose: files compiled
+// for newer instruction sets include this header, and the linker must not use their inline
+// functions in the rest of the program. Keep the arithmetic in a function of its own, and do not
+// inline that into the function that holds the mode.
 #pragma once
 #if defined(__x86_64__)
 #include <xmmintrin.h>

@@ -2,10 +2,10 @@
 // gradient_loops.hpp: the pass over an arriving gradient as plain loops, compiled once per
 // instruction set.
 //
-// Everything has internal linkage and no inline function from elsewhere is used, so that none
-// compiled for AVX here can become the copy that the linker keeps for the whole program. A strip of
-// 256 elements is rounded and stored, then squared from a buffer in the first-level cache: two
-// loops that compilers vectorise well, where one is not.
+// Everything has internal linkage, and no inline function from elsewhere is used. Otherwise the
+// linker could keep a copy compiled for AVX here for the whole program. A strip of 256 elements is
+// rounded and stored, then squared from a buffer in the first-level cache. Compilers vectorise
+// these two loops well, but not a single loop that does both.
 #pragma once
 #include "headrace/device.hpp"
 #include "kernels/float_mode.hpp"
@@ -105,7 +105,7 @@ template <class Source>
   return piece_of(lanes, source, elements);
 }
 
-// piece(first, elements) for each of them.
+// Calls piece(first, elements) for each piece.
 template <class Piece>
 inline void for_pieces(const Accumulation& work, const Piece& piece) {
   GradientPiece* out = work.pieces;

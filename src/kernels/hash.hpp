@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// hash.hpp: XXH3, the one checksum: of swap records (64 bit, seeded) and of logical content
-// (128 bit, streamed).
+// hash.hpp: XXH3, the only hash function: with 64 bits and a seed for swap records, and with 128
+// bits, streamed, for logical content.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -15,7 +15,7 @@ std::uint64_t xxh3_64(std::span<const std::byte> bytes, std::uint64_t seed);
 // Streaming XXH3-128.
 class Hash128 {
  public:
-  // What was hashed so far, for another process with the same library to go on from.
+  // The state of the hash so far. Another process with the same library can continue from it.
   struct State {
     alignas(8) std::array<std::byte, 576> bytes = {};
   };
@@ -26,7 +26,7 @@ class Hash128 {
   void update(std::span<const std::byte> bytes);
   State state() const noexcept;
   void set_state(const State& state) noexcept;
-  std::string hex() const;  // 32 digits, canonical (big-endian) order as xxhsum -H2 prints
+  std::string hex() const;  // 32 digits in canonical (big-endian) order, as xxhsum -H2 prints
 
  private:
   struct Xxh;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// hash_loops.hpp: xxHash's own code, compiled into the file that includes it with that file's
+// hash_loops.hpp: xxHash's own code, compiled into each file that includes it with that file's
 // flags.
 #pragma once
-// Makes all of it static: two files with different flags share no function.
+// Makes all of it static, so two files with different flags share no function.
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 

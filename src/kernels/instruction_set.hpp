@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// instruction_set.hpp: which kernels this CPU runs. Nothing else asks the CPU, or HEADRACE_SIMD.
+// instruction_set.hpp: chooses the kernels for this CPU. Nothing else reads HEADRACE_SIMD.
 #pragma once
 #include <optional>
 
 #include "headrace/optimizer.hpp"
 
 namespace headrace::kernels {
-// No function here takes kBest, or answers it.
+// No function here accepts or returns kBest.
 bool runs_here(Simd set) noexcept;
 
-// What HEADRACE_SIMD (scalar, avx2, avx512) asks for; nothing where it is unset. Throws
-// headrace::Error kUnsupported when this CPU lacks it, kSettings for another word.
+// The set that HEADRACE_SIMD (scalar, avx2, avx512) requests; no value if it is unset. Throws
+// headrace::Error kUnsupported if this CPU lacks the set, kSettings for another word.
 std::optional<Simd> forced_instruction_set();
-// That, or the best one this CPU has.
+// The requested set, or else the best one that this CPU has.
 Simd choose_instruction_set();
-// The same for who cannot refuse: a word that is no set's, or a set that this CPU lacks, leaves the
-// best one.
+// For callers that cannot fail: if HEADRACE_SIMD holds an unknown word or a set that this CPU
+// lacks, returns the best set.
 Simd usable_instruction_set() noexcept;
 }  // namespace headrace::kernels

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// number_formats.hpp: bf16, fp16 and the split master: widened exactly, rounded once to nearest.
-// Ties go to even, but those of a split master's weight go away from zero. One text for all of the
-// CPU's kernels and for the GPU's.
+// number_formats.hpp: bf16, fp16 and the split master, widened exactly and rounded to nearest once.
+// Ties go to even, but away from zero in a split master's weight. CPU and GPU share this source.
 //
-// The hardware's bf16 instructions flush denormals, so these are integer operations: the same bits
-// on every CPU, whether or not MXCSR flushes. Denormals of fp16 take one float operation, of which
-// no operand or result is denormal: some CPUs take a hundred cycles for one.
+// The hardware's bf16 instructions flush denormals, so these functions use integers: the same bits
+// on every CPU, whether or not MXCSR flushes. Denormals of fp16 take one float operation without
+// denormal operands or results, since those cost some CPUs a hundred cycles.
 //
-// Functions have internal linkage, as in float_mode.hpp and for its reason.
+// Functions have internal linkage, for the reason given in float_mode.hpp.
 #pragma once
 #include <cstdint>
 
@@ -24,8 +23,8 @@ struct Half {  // IEEE 754 binary16
 };
 
 // master bits == (weight << 16) + (signed) residual, with the weight rounded to nearest, ties away
-// from zero. Exactly invertible for all but NaNs, which are made canonical first; the weight of a
-// master within half a step of infinity is infinite.
+// from zero. The split is exactly invertible except for NaNs, which are made canonical first. A
+// master within half a step of infinity has an infinite weight.
 struct SplitMaster {
   std::uint16_t weight;
   std::uint16_t residual;  // two's complement
@@ -47,7 +46,8 @@ HEADRACE_BOTH float bf16_to_f32(std::uint16_t value) {
 
 // Every NaN becomes the canonical one.
 HEADRACE_BOTH std::uint16_t f32_to_bf16(float value) {
-  const std::uint32_t bits = canonical_bits(value);  // a NaN's rounds to the canonical bf16 NaN
+  // a NaN is canonical here, and rounds to the canonical bf16 NaN
+  const std::uint32_t bits = canonical_bits(value);
   return static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
@@ -62,7 +62,7 @@ HEADRACE_BOTH float f16_to_f32(std::uint16_t half) {
   return as_float(bits | (std::uint32_t{half} & 0x8000u) << 16);
 }
 
-// Infinite from 65,520 on. A NaN is canonical before.
+// The result is infinite from 65,520 on. A NaN must be canonical already.
 HEADRACE_BOTH std::uint16_t canonical_to_f16(float value) {
   const std::uint32_t bits = as_bits(value);
   const std::uint32_t magnitude = bits & 0x7fffffffu;
@@ -91,7 +91,7 @@ HEADRACE_BOTH float join_master(std::uint16_t weight, std::uint16_t residual) {
   return as_float((std::uint32_t{weight} << 16) + static_cast<std::uint32_t>(below));
 }
 
-// The same by type, for loops that are written once for all three.
+// The same by type, for loops that are written once for all three formats.
 HEADRACE_BOTH float widen(float value) { return value; }
 HEADRACE_BOTH float widen(Bfloat value) { return bf16_to_f32(value.bits); }
 HEADRACE_BOTH float widen(Half value) { return f16_to_f32(value.bits); }

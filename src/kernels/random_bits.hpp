@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// random_bits.hpp: the bits of stochastic rounding: a function of (seed, parameter, step, element)
-// and of nothing else, so that tiles, threads and placement change none.
+// random_bits.hpp: the bits of stochastic rounding. They are a function of (seed, parameter, step,
+// element) alone, so tiles, threads and placement do not change them.
 //
-// A strong mixing of 64 bits per 65,536 elements gives two keys; a cheap one of 32 bits between
-// them serves each element. Everything has internal linkage: the kernels include this too.
+// For each 65,536 elements, a strong 64-bit mix gives two keys. From these, a cheap 32-bit mix
+// gives the bits of each element. Everything has internal linkage: the kernels include this too.
 #pragma once
 #include <cstdint>
 
@@ -29,14 +29,14 @@ HEADRACE_BOTH std::uint64_t mix64(std::uint64_t key, std::uint64_t value) {
 struct RandomKeys {
   std::uint32_t first, second;
 };
-// `element` of the parameter is anywhere in its block.
+// `element` of the parameter may be anywhere in its block.
 HEADRACE_BOTH RandomKeys random_keys(std::uint64_t key, std::uint64_t element) {
   const std::uint64_t mixed = mix64(key, element / kBlockElements);
   return {static_cast<std::uint32_t>(mixed), static_cast<std::uint32_t>(mixed >> 32)};
 }
 
-// 32 bits of the element that is `in_block` of its block; the low 16 are its first moment's, the
-// high 16 its second's. For one pair of keys no two elements get the same 32 bits.
+// 32 bits for element `in_block` of its block: the low 16 for its first moment, the high 16 for its
+// second. No two elements get the same 32 bits from one pair of keys.
 HEADRACE_BOTH std::uint32_t random_bits(RandomKeys keys, std::uint32_t in_block) {
   std::uint32_t x = in_block + keys.first;
   x = (x ^ (x >> 16)) * 0x7feb352du;
@@ -46,7 +46,7 @@ HEADRACE_BOTH std::uint32_t random_bits(RandomKeys keys, std::uint32_t in_block)
 }
 }  // namespace
 
-// Of values that are loaded. Those that were stored come back as they were, whatever the bits.
+// For values that are loaded. Values that were stored return unchanged, whatever the bits.
 inline constexpr std::uint64_t kLoadKey = 0x6c6f6164;
 
 // UpdateStep::random_key.

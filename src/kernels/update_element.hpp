@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// update_element.hpp: what an update is, one element at a time. This text is the definition, the
+// update_element.hpp: defines an update, one element at a time. This source is the definition, the
 // CPU's reference (update_reference.cpp) and the body of the GPU's kernel (device/cuda_grid.hpp).
-// The vector kernels (update_kernel.hpp) are written without it and give its bits.
+// The vector kernels (update_kernel.hpp) do not use it, and give its bits.
 //
-// What makes the bits equal on either side: every operation is one that IEEE 754 rounds to nearest
-// (fma, division and square root too: CUDA Programming Guide, "Mathematical Functions"), in the
-// order written here; nothing is contracted or flushed (cmake/headrace_cuda.cmake); and a NaN,
-// whose payload differs between the two, is made canonical before it is stored.
+// The bits are equal on CPU and GPU for these reasons. IEEE 754 rounds every operation to nearest
+// (fma, division and square root too: CUDA Programming Guide, "Mathematical Functions"), and the
+// order is the one written here. Nothing is contracted or flushed (cmake/headrace_cuda.cmake). The
+// payload of a NaN differs between the two, so a NaN is made canonical before it is stored.
 //
 // Functions have internal linkage, as in number_formats.hpp.
 #pragma once
@@ -32,7 +32,7 @@ HEADRACE_BOTH float fused(float a, float b, float c) { return __builtin_fmaf(a, 
 HEADRACE_BOTH float quotient(float a, float b) { return a / b; }
 HEADRACE_BOTH float root(float a) { return __builtin_sqrtf(a); }
 #endif
-// Of a normal number: -126 to 127.
+// For a normal number: -126 to 127.
 HEADRACE_BOTH float power_of_two(int exponent) {
   return as_float(static_cast<std::uint32_t>(exponent + 127) << 23);
 }
@@ -79,21 +79,21 @@ HEADRACE_BOTH void store_master(const UpdateSpan& span, std::uint64_t i, float p
   }
 }
 
-// ---- what the bytes of a stored moment mean ----
+// ---- how stored moments are encoded ----
 //
 // kF32      the value.
 // kBf16     bf16, stochastically rounded.
-// kBlock8   8 bits, and per 256 elements a scale of 8: the power of two 2^(scale - 127), as in
+// kBlock8   8 bits, and an 8-bit scale per 256 elements: the power of two 2^(scale - 127), as in
 //           "OCP Microscaling Formats" 1.0 (E8M0; 255: the block holds a NaN or an infinity, and
-//           all of it is NaN). A sum of squares is 5 bits of exponent and 3 of mantissa; any other
-//           moment a sign, 4 and 3. Without exponent bits it is denormal: the codes reach 2^-33 and
-//           2^-17 below the scale. Stochastically rounded, but that a sum of squares above 0 stays
-//           above 0: what divides by its root would else divide by eps alone. Saturates at 1.6e38.
+//           all of it is NaN). A sum of squares has 5 bits of exponent and 3 of mantissa; any other
+//           moment a sign, 4 and 3. An exponent field of 0 marks denormals, down to 2^-33 or 2^-17
+//           times the scale. Rounding is stochastic, but a sum of squares above 0 stays above 0:
+//           otherwise a division by its root would divide by eps alone. Saturates at 1.6e38.
 // After Dettmers et al. 2022, "8-bit Optimizers via Block-wise Quantization" (arXiv 2110.02861),
 // with codes that are computed rather than looked up.
 //
-// A value that was decoded is encoded to itself whatever the random bits. NaN is canonical in, and
-// out. `random` is 16 bits.
+// Encoding a decoded value gives the same code, whatever the random bits. NaNs are canonical before
+// and after. `random` has 16 bits.
 
 inline constexpr std::uint32_t kNanScale = 0xff;
 inline constexpr std::uint32_t kMantissaBits = 3;
@@ -140,22 +140,22 @@ HEADRACE_BOTH std::uint32_t encode_code(float value, bool square, std::uint32_t 
   return square ? magnitude : magnitude | (as_bits(value) >> 24 & 0x80u);
 }
 
-// Of the block's largest magnitude: the least power of two whose 1.875-fold holds it, so that no
-// code rounds past the last.
+// `largest_bits`: the largest magnitude of the block. The scale is the least power of two whose
+// 1.875-fold is at least that, so that no code rounds past the last.
 HEADRACE_BOTH std::uint32_t scale_of(std::uint32_t largest_bits) {
   if (largest_bits >= 0x7f800000u) return kNanScale;
   const std::uint32_t exponent = (largest_bits + 0xfffffu) >> 23;
   return exponent < 1 ? 1 : exponent > 253 ? 253 : exponent;
 }
 
-// Infinity, NaN, and what would round to infinity are truncated.
+// Infinity, NaN, and values that would round to infinity are truncated.
 HEADRACE_BOTH std::uint16_t stochastic_bf16(float value, std::uint32_t random) {
   const std::uint32_t bits = as_bits(value);
   const bool rounds = (bits & 0x7fffffffu) < 0x7f7f0000u;
   return static_cast<std::uint16_t>((rounds ? bits + random : bits) >> 16);
 }
 
-// The moment's own 16 bits of an element of a parameter; `key` is UpdateStep::random_key.
+// 16 random bits for one moment of an element; `key` is UpdateStep::random_key.
 HEADRACE_BOTH std::uint32_t random_half(std::uint64_t key, std::uint64_t element,
                                         std::uint32_t moment) {
   const std::uint32_t bits =
@@ -202,8 +202,8 @@ HEADRACE_BOTH void store_code(const UpdateSpan& span, const UpdateStep& step, st
 
 // ---- the rules ----
 
-// The new master, from the gradient times its factor, g, and the old master, p. The moments m and v
-// become the new ones; only kAdam has a second, and kPlain has none.
+// Returns the new master, from the old master p and the gradient times its factor, g. Replaces the
+// moments m and v by the new ones; only kAdam has a second, and kPlain has none.
 // [rules]
 HEADRACE_BOTH float updated(const UpdateStep& s, float g, float p, float& m, float& v) {
   if (s.l2 != 0) g = fused(s.l2, p, g);
@@ -232,13 +232,12 @@ HEADRACE_BOTH float updated(const UpdateStep& s, float g, float p, float& m, flo
 }
 // [/rules]
 
-// Updates element i but for moments with scales, which depend on the whole block: they are what
-// this returns.
+// Updates element i, except moments with scales, which depend on the whole block: it returns these.
 HEADRACE_BOTH NewMoments update_element(const UpdateSpan& span, const UpdateStep& step,
                                         std::uint64_t i) {
   NewMoments fresh{};
   const std::uint32_t used = moments(step.arithmetic);
-  // Bounds that are known, so that what is indexed stays in registers.
+  // The bounds are constants, so the arrays stay in registers.
   HEADRACE_UNROLLED
   for (std::uint32_t k = 0; k < kMaxMoments; ++k) {
     if (k < used) fresh.value[k] = moment_at(span, step, i, k);

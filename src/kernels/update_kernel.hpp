@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// update_kernel.hpp: the update of a span, written once over the vectors (vector_*.cpp) of the file
-// that includes this one after them.
+// update_kernel.hpp: the update of a span, written once over vectors. A file vector_*.cpp defines
+// its vectors and then includes this one.
 //
-// A pack is what is loaded and stored at a time: kParts vectors. Spans whose length is no multiple
-// of it end in a copy that is padded with zeros.
+// A pack is the unit of loads and stores: kParts vectors. If the length of a span is not a multiple
+// of it, the rest is updated in a copy padded with zeros.
 //
-// Everything has internal linkage and nothing from the standard library's templates is used: an
-// inline function compiled for AVX-512 here could be the copy that the linker keeps for the whole
-// program (tests/kernels/isolation.cmake looks). It shares no line with update_element.hpp, whose
-// bits it gives: that is what update_test.cpp shows.
+// Everything has internal linkage, and nothing here uses templates of the standard library.
+// Otherwise the linker could keep an inline function compiled for AVX-512 for the whole program
+// (tests/kernels/isolation.cmake checks this). The file shares no line with update_element.hpp, but
+// gives its bits, which update_test.cpp checks.
 #pragma once
 #include "kernels/float_mode.hpp"
 #include "kernels/kernels.hpp"
@@ -22,8 +22,8 @@ using Bits32 = std::uint32_t;
 using Index = std::uint64_t;
 
 constexpr Index kPack = Index{kLanes} * kParts;
-// How far ahead bytes are asked for: the processor's own prefetching leaves the loop waiting where
-// five streams and a division meet. Measured from 64 to 384 elements; all are within 5 %.
+// How far ahead the loops request bytes. With the processor's own prefetching alone, a loop with
+// five streams and a division waits. Measured from 64 to 384 elements, all within 5 %.
 constexpr Index kAhead = 96;
 
 template <class T>
@@ -45,7 +45,7 @@ inline FloatPack floats_of(const WordPack& words) {
   return floats;
 }
 
-// ---- what a gradient is; `from` begins at a later element ----
+// ---- loading gradients; `from` begins at a later element ----
 
 struct F32Gradient {
   const float* __restrict data;
@@ -72,7 +72,7 @@ struct F16Gradient {
   }
 };
 
-// ---- what a master is: loaded, and rounded and split when stored; p is canonical ----
+// ---- masters: loaded, and rounded and split when stored; p is canonical ----
 
 struct SplitResidual {
   Bits16* __restrict weight;
@@ -93,7 +93,7 @@ struct SplitResidual {
       rounded.part[k] = bits.part[k] + all(0x8000u);
     }
     store_high(weight + i, rounded);
-    store_low(residual + i, bits);  // bits - (weight << 16), of which 16 bits are kept
+    store_low(residual + i, bits);  // bits - (weight << 16), of which the low 16 bits are kept
   }
 };
 struct F32Master {
@@ -145,7 +145,7 @@ struct WeightItself {
   void store_at(Index i, const FloatPack& p) const { store(weight + i, p); }
 };
 
-// ---- the random bits of one element after the other (random_bits.hpp, in vectors) ----
+// ---- random bits of consecutive elements (random_bits.hpp, in vectors) ----
 
 struct NoRandomBits {
   Words next() { return all(0u); }
@@ -163,13 +163,13 @@ struct RandomBits {
     return x ^ right<16>(x);
   }
 };
-// Of a moment's own 16.
+// The 16 bits of one moment.
 template <int kMoment>
 Words half_of(Words random) {
   return kMoment == 0 ? random & all(0xffffu) : right<16>(random);
 }
 
-// ---- how moments are stored; what is stored is canonical ----
+// ---- storing moments; stored values are canonical ----
 
 struct NoMoments {
   NoRandomBits random() const { return {}; }
@@ -198,13 +198,13 @@ struct F32Moments {
     store(data<kMoment>() + i, values);
   }
 };
-// Stochastic rounding: up with the probability that the dropped 16 bits are of a step. Values that
-// would round to infinity are truncated.
+// Stochastic rounding: the dropped 16 bits, as a fraction of a step, are the probability of
+// rounding up. Values that would round to infinity are truncated.
 struct Bf16Moments {
   Bits16* __restrict first;
   Bits16* __restrict second;
   RandomKeys keys;
-  Bits32 in_block;  // of element 0
+  Bits32 in_block;  // for element 0
   template <int kMoment>
   Bits16* data() const {
     return kMoment == 0 ? first : second;
@@ -227,11 +227,11 @@ struct Bf16Moments {
   }
 };
 
-// Codes of 8 bits (update_element.hpp says what they mean). A sum of squares has no sign and 5 bits
-// of exponent; any other moment has both a sign and 4.
+// 8-bit codes (update_element.hpp defines them). A sum of squares has no sign and 5 bits of
+// exponent; any other moment has a sign and 4.
 template <bool kSquare>
 struct Codes8 {
-  static constexpr Bits32 kBelow = kSquare ? 96 : 112;  // exponent of the least normal, - 1
+  static constexpr Bits32 kBelow = kSquare ? 96 : 112;  // exponent of the least normal number, - 1
   static constexpr float kTiny = kSquare ? 0x1p-33f : 0x1p-17f;  // code 1
   static constexpr float kTinies = kSquare ? 0x1p33f : 0x1p17f;
   static constexpr Bits32 kLargest = kSquare ? 0xff : 0x7f;
@@ -244,7 +244,7 @@ struct Codes8 {
     if (!kSquare) value = value | left<24>(code & all(0x80u));
     return float_of(value) * factor;
   }
-  // `factor`: of what decode() multiplies by, the inverse.
+  // `factor`: the inverse of the factor that decode() multiplies by.
   static Words encode(Floats value, Floats factor, Words random) {
     const Words bits = bits_of(value), whole = bits & all(0x7fffffffu);
     const Floats y = float_of(whole) * factor;
@@ -259,7 +259,7 @@ struct Codes8 {
 };
 
 inline Floats decoding_factor(Bits8 scale) {
-  const Bits32 power = scale < 1 ? 1 : scale;  // 0: never stored
+  const Bits32 power = scale < 1 ? 1 : scale;  // a scale of 0 is never stored
   return real(scale == 0xff ? 0x7fc00000u : power << 23);
 }
 template <int kMoment, bool kSquare>
@@ -273,11 +273,11 @@ void encode_pack(const float* fresh, Floats factor, const WordPack& random, Bits
   store_bytes(code, codes);
 }
 
-// One block of kScaleElements elements: new values wait in `fresh` until the largest is known,
-// which gives the scale.
+// One block of kScaleElements elements. New values wait in `fresh` until the largest, and so the
+// scale, is known.
 template <class Rule>
 struct Block8Moments {
-  const Bits8* code[2];  // not restrict: encode_block() writes them anew
+  const Bits8* code[2];  // not restrict: encode_block() rewrites them
   Floats factor[2];
   float (*fresh)[kScaleElements];
   Words largest[2] = {all(0u), all(0u)};
@@ -302,7 +302,7 @@ struct Block8Moments {
 
 // ---- the rules: see update_element.hpp ----
 
-// Of the bits: what a loop asks at every turn should be one instruction.
+// Tests the bits: a loop evaluates this in every iteration, so it should be one instruction.
 inline bool not_zero(float value) { return (__builtin_bit_cast(Bits32, value) << 1) != 0; }
 
 struct Constants {
@@ -347,7 +347,7 @@ struct Lion {
   static constexpr bool kSquare[2] = {false};
   static Floats apply(const Constants& c, Floats g, Floats p, Floats& m, Floats&) {
     const Floats mean = fma(c.one_minus_beta1, g, c.beta1 * m), zero = all(0.0f);
-    Floats sign = choose(less(mean, zero), all(-1.0f), mean);  // 0 and NaN stay what they are
+    Floats sign = choose(less(mean, zero), all(-1.0f), mean);  // 0 and NaN stay unchanged
     sign = choose(less(zero, mean), all(1.0f), sign);
     m = fma(c.one_minus_beta2, g, c.beta2 * m);
     return fma(c.minus_step_size, sign, p);
@@ -398,7 +398,7 @@ template <class Rule, class Master, class Gradient, class Moments>
     update_pack<Rule>(master, gradient, moments, i, constants, random_bits);
 }
 
-// Writes the codes of the block that begins at `at`, and its scales.
+// Writes the codes and scales of the block that begins at `at`.
 template <class Rule>
 void encode_block(const Block8Moments<Rule>& moments, const UpdateSpan& span,
                   const UpdateStep& step, Index at) {
@@ -425,7 +425,7 @@ void encode_block(const Block8Moments<Rule>& moments, const UpdateSpan& span,
       encode_pack<1, Rule::kSquare[1]>(moments.fresh[1] + i, factor[1], random, code[1] + i);
   }
   for (int m = 0; m < Rule::kMoments; ++m) {
-    if (damaged[m]) __builtin_memset(code[m], 0, kScaleElements);  // all of it is NaN
+    if (damaged[m]) __builtin_memset(code[m], 0, kScaleElements);  // all of the block is NaN
   }
 }
 
@@ -450,7 +450,7 @@ template <class Rule, class Master, class Gradient>
   }
 }
 
-// ---- which of them ----
+// ---- choosing among them ----
 
 template <class Rule, class Master, class Gradient>
 void update_with(const Master master, const Gradient gradient, const UpdateSpan& span,
@@ -505,7 +505,7 @@ void update_by_gradient(const Master master, const UpdateSpan& span, const Updat
   }
 }
 
-// A span of whole packs, with scales of whole scale blocks, within one random block.
+// A span of whole packs within one random block, and of whole scale blocks if there are scales.
 inline void update_whole(const UpdateSpan& span, const UpdateStep& step) {
   auto* const weight16 = static_cast<Bits16*>(span.weight);
   auto* const master32 = static_cast<float*>(span.master);
@@ -528,8 +528,8 @@ inline Index whole_elements(const UpdateSpan& span) {
   return has_scales(span.codec) ? kScaleElements : kPack;
 }
 
-// What is left over, in a copy that is padded with zeros: they stay within their lanes, and change
-// no scale.
+// The rest of a span, in a copy padded with zeros. The padding stays in its own lanes and does not
+// change a scale.
 [[gnu::noinline]] inline void update_rest(const UpdateSpan& span, const UpdateStep& step) {
   struct Copy {
     alignas(64) Bits8 bytes[kScaleElements * sizeof(float)];

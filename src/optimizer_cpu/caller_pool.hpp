@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// caller_pool.hpp: units run by a pool that is not ours, each exactly once whatever it does.
+// caller_pool.hpp: runs units on the program's own pool, each exactly once whatever the pool does.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -12,9 +12,9 @@ class CallerPool {
  public:
   explicit CallerPool(RunUnits run_units);
 
-  // Calls function(context, i) for i in [0, units), each once, and returns how many of them the
-  // pool left to the calling thread. What the pool throws comes out of here once all have
-  // returned.
+  // Calls function(context, i) once for each i in [0, units), and returns how many of these calls
+  // the pool left to the calling thread. If the pool throws, this throws the same, after all calls
+  // have returned.
   using Function = void (*)(void* context, std::uint64_t unit) noexcept;
   std::uint64_t run(std::uint64_t units, Function function, void* context);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cpu_optimizer_core.hpp: what a CpuOptimizer is: one call checked, divided into units and run.
+// cpu_optimizer_core.hpp: CpuOptimizer's calls: checks each, divides it into units and runs them.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -32,7 +32,7 @@ class CpuOptimizerCore {
   Simd simd() const noexcept { return simd_; }
 
  private:
-  // One call at a time; says so to a second one, and to one in a forked child.
+  // Allows one call at a time. Rejects a second one, and one in a forked child.
   class Call {
    public:
     Call(CpuOptimizerCore& core, const char* name);
@@ -58,10 +58,10 @@ class CpuOptimizerCore {
   const CpuOptimizerOptions options_;
   const Simd simd_;
   const std::unique_ptr<optimizer_cpu::CallerPool> caller_pool_;
-  std::unique_ptr<async::ThreadTeam> pool_;  // null: the caller's
+  std::unique_ptr<async::ThreadTeam> pool_;  // null: the caller's pool
   std::atomic<bool> under_way_{false};
   optimizer_cpu::ParameterChecks checks_;
-  // Of the call under way; kept for their memory.
+  // For the current call; members only to reuse their memory.
   std::span<const ParameterState> states_;
   std::span<const ParameterUpdate> updates_;
   optimizer_cpu::UnitList list_;

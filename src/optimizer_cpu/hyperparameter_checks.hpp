@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// hyperparameter_checks.hpp: what the numbers of an update may be.
+// hyperparameter_checks.hpp: checks the constants of an update.
 #pragma once
 #include <string_view>
 
@@ -7,13 +7,13 @@
 #include "optimizer_cpu/update.hpp"
 
 namespace headrace::optimizer_cpu {
-// Throws Error kInvalidArgument naming the first that is no number of its range, or that the rule
-// or the codec has no use for. `consequence` is said of it.
+// Throws Error kInvalidArgument for the first value that is out of range, or that the rule or the
+// codec cannot use, and names it. The message includes `consequence`.
 void check_hyperparameters(OptimizerRule rule, MomentCodec moments, const Hyperparameters& values,
                            const char* consequence = "they were not taken");
-// The same for one that is negative or not finite.
+// The same for an option that is negative or not finite.
 void check_step_options(const StepOptions& options);
-// The same for `step`, made of both for the parameter `name`, if its step size or its decay
+// The same for `step`, computed from both for the parameter `name`, if its step size or its decay
 // overflowed.
 void check_step_size(const StepOptions& options, const Hyperparameters& values,
                      const UpdateStep& step, std::string_view name);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// moment_codecs.hpp: stored moments as values, and back. What their bytes mean is in
-// kernels/update_element.hpp.
+// moment_codecs.hpp: converts between stored moments and values. kernels/update_element.hpp defines
+// the stored bytes.
 #pragma once
 #include <cstdint>
 
@@ -11,7 +11,7 @@ namespace headrace::optimizer_cpu {
 struct StoredMoment {
   MomentCodec codec = MomentCodec::kF32;
   bool square = false;
-  std::uint32_t index = 0;          // 0 or 1: which half of the random bits
+  std::uint32_t index = 0;          // 0 or 1: selects the half of the random bits
   std::uint64_t first_element = 0;  // as in UpdateSpan
   void* data = nullptr;
   std::uint8_t* scale = nullptr;  // kBlock8

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// parameter_checks.hpp: what a caller's arrays have to be before any of them is written.
+// parameter_checks.hpp: checks a caller's arrays before anything is written to them.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -17,28 +17,28 @@ std::string quoted(std::string_view name);
 StateBytes state_bytes(OptimizerRule rule, MomentCodec moments, DType weight, MasterLayout layout,
                        std::uint64_t elements) noexcept;
 
-// "'w'", or where it stands in the call.
+// "'w'", or its place in the call.
 std::string name_or_place(std::string_view name, std::size_t place);
 
-// Throws Error kInvalidArgument where there are no such parameters. `who`: "'w'", or empty.
+// Throws Error kInvalidArgument if no parameter can have this shape. `who`: "'w'", or empty.
 void check_shape(std::string_view who, DType dtype, MasterLayout layout, std::uint64_t elements,
                  const char* consequence);
 
-// Of the parameters of one call. Each throws Error kInvalidArgument naming parameter and array.
+// Checks the parameters of one call. Throws Error kInvalidArgument, naming parameter and array.
 class ParameterChecks {
  public:
   ParameterChecks(OptimizerRule rule, MomentCodec moments) : rule_(rule), moments_(moments) {}
 
-  // Begins a call. `consequence` is said of every fault: "nothing was updated".
+  // Begins a call. Each message includes `consequence`: "nothing was updated".
   void begin(const char* consequence);
   enum class Weights { kRead, kWritten };
   void state(const ParameterState& state, Weights weights);
   void update(const ParameterUpdate& update);
-  // Of all that came since begin(): written arrays that overlap, numbers that came twice.
+  // Checks all parameters since begin(): overlapping written arrays, repeated numbers.
   void all();
 
  private:
-  // An array's bytes; of parameter `parameter` of this call.
+  // The bytes of an array, and its parameter in this call.
   struct Range {
     std::uintptr_t begin = 0, end = 0;
     std::uint32_t parameter = 0;
@@ -54,9 +54,9 @@ class ParameterChecks {
     const void* data;
     std::uint64_t bytes, wanted_bytes, alignment;
     bool written;
-    std::optional<DType> dtype = std::nullopt;  // of weight and gradient
+    std::optional<DType> dtype = std::nullopt;  // for weight and gradient
   };
-  std::string latest() const;  // whom state() and update() are about
+  std::string latest() const;  // the parameter that state() or update() is checking
   std::string quoted(std::size_t parameter) const;
   void array(const ParameterState& state, const Array& array);
   void overlaps();

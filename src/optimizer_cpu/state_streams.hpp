@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// state_streams.hpp: what a parameter's optimizer state is made of: a list of streams. The weight
-// is no part of it: it is read without its state, so it lies apart.
+// state_streams.hpp: the streams that make up a parameter's optimizer state. The weight is not one
+// of them: it is read without the state, so it is stored separately.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -11,22 +11,22 @@
 
 namespace headrace::optimizer_cpu {
 struct StateStream {
-  const char* name = "";              // torch.optim's for what torch has
+  const char* name = "";              // torch.optim's name if torch has the stream
   const char* codec = "";             // "u16", "f32", "bf16", "e4m3", "e5m3", "e8m0"
   std::uint32_t bytes_per_scale = 0;  // of kScaleElements elements
 };
 inline constexpr std::uint32_t kMaxStateStreams = 5;  // a master, two moments, a scale for each
 
-// In the order in which they lie in a record: the master, if it is a stream, then each moment, its
-// scales behind it if it has some.
+// In the order of a record: the master, if it is a stream, then each moment and its scales, if any.
 struct StateStreams {
   StateStream stream[kMaxStateStreams];
   std::uint32_t count = 0;
-  std::uint32_t first_moment = 0;        // 0: the master is no stream
+  std::uint32_t first_moment = 0;        // 0: the master is not a stream
   std::uint32_t streams_per_moment = 1;  // 2 with scales
 
   constexpr std::span<const StateStream> all() const& { return {stream, count}; }
-  constexpr std::span<const StateStream> all() const&& = delete;  // would outlive its streams
+  // the span would outlive its streams
+  constexpr std::span<const StateStream> all() const&& = delete;
 };
 
 constexpr MasterKind master_kind(DType dtype, MasterLayout layout) {
@@ -35,14 +35,14 @@ constexpr MasterKind master_kind(DType dtype, MasterLayout layout) {
   return layout == MasterLayout::kSplit ? MasterKind::kSplitResidual : MasterKind::kF32;
 }
 
-// "exp_avg": as torch.optim's state_dict() calls it.
+// "exp_avg": the name in torch.optim's state_dict().
 constexpr const char* moment_name(Arithmetic arithmetic, std::uint32_t moment) {
   if (arithmetic == Arithmetic::kAdagrad) return "sum";
   if (arithmetic == Arithmetic::kMomentum) return "momentum_buffer";
   return moment == 0 ? "exp_avg" : "exp_avg_sq";
 }
 
-// "e4m3": as a record's header names what its moments are stored as.
+// "e4m3": the codec of a stored moment, as a record's header names it.
 constexpr const char* codec_name(MomentCodec codec, bool square) {
   switch (codec) {
     case MomentCodec::kF32:

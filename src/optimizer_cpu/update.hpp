@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // update.hpp: an optimizer's update of a span of elements, the same bits on every instruction set.
 //
-// kernels/update_element.hpp is what is right, one element at a time; every kernel gives its bits
+// kernels/update_element.hpp defines the result, one element at a time; every kernel gives its bits
 // (0 ulp). All operations are single IEEE operations in a fixed order: fused multiply-adds are
-// written as such, nothing is reassociated. Denormals are kept whatever the caller's MXCSR: the
-// entry sets it and puts it back. NaN results are canonical.
+// explicit, and nothing is reassociated. Denormals are kept whatever the caller's MXCSR: each call
+// sets it, and restores it on return. NaN results are canonical.
 #pragma once
 #include <cstdint>
 
@@ -36,7 +36,7 @@ using kernels::UpdateSpan;
 using kernels::UpdateStep;
 using kernels::weight_bytes;
 
-// `t` counts this parameter's updates, this one included.
+// `t` counts this parameter's updates, including this one.
 UpdateStep make_update_step(OptimizerRule rule, const Hyperparameters& values, double learning_rate,
                             std::uint64_t t, double gradient_factor);
 constexpr Arithmetic arithmetic_of(OptimizerRule rule) {

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// partition.hpp: which elements lie where: groups into sections, sections into shards, shards into
-// tiles, tiles into segments. Pure arithmetic, no bytes: the same on every rank, and the same for
-// every placement.
+// partition.hpp: maps groups to sections, sections to shards, shards to tiles, and tiles to
+// segments. This is pure arithmetic without bytes: the same on every rank, and for every placement.
 //
 //   section   parameters of one group with one dtype, all trained or all frozen, one after another,
 //             each at a multiple of 256 elements
 //   block     65,536 elements of a section; results depend on blocks, so their size is a constant
 //   shard     whole blocks: rank r owns [r, r+1) * shard_elements of the section
-//   tile      whole blocks of a shard, cut at what is used
+//   tile      whole blocks of a shard, up to the end of its used elements
 //   segment   one parameter's elements inside one tile
 //   piece     one parameter's elements inside one block: the unit of the gradient norm
 #pragma once
@@ -34,17 +33,17 @@ struct Parameter {
   std::uint64_t first_element = 0;  // in its section
   std::uint64_t elements = 0;
   std::uint64_t first_piece = 0;  // index into all pieces of all parameters
-  std::uint64_t pieces = 0;       // blocks it touches
+  std::uint64_t pieces = 0;       // the blocks that it touches
 };
 
 struct Section {
   std::uint32_t group = 0;
   DType dtype = DType::kF32;
-  bool frozen = false;                // as all its parameters are
+  bool frozen = false;                // true if all its parameters are frozen
   std::uint64_t elements = 0;         // up to the end of the last parameter
   std::uint64_t buffer_elements = 0;  // of the joined buffer: world_size * shard_elements
-  std::uint64_t shard_elements = 0;   // equal on all ranks; whole blocks where there are several
-  // Of the group's buffer of this dtype: its trained section, and behind it the frozen one.
+  std::uint64_t shard_elements = 0;   // equal on all ranks; whole blocks if there are several
+  // Position in the group's buffer of this dtype: the trained section, then the frozen one.
   std::uint64_t first_in_buffer = 0;
   std::vector<std::uint32_t> parameters;  // in order of first_element
   std::uint32_t first_tile = 0;           // this rank's
@@ -72,7 +71,7 @@ struct Partition {
   std::uint64_t pieces = 0;
   std::vector<Parameter> parameters;
   std::vector<Section> sections;
-  // Section indices of each group; those of one dtype are neighbours.
+  // Section indices of each group; sections of one dtype are adjacent.
   std::vector<std::vector<std::uint32_t>> group_sections;
   std::vector<Tile> tiles;  // this rank's
   std::vector<Segment> segments;
@@ -84,29 +83,29 @@ struct Partition {
   std::uint64_t shard_first_element(const Section& section) const {
     return rank * section.shard_elements;
   }
-  // The ranks in whose shards a parameter's elements lie: first to last.
+  // The ranks whose shards hold a parameter's elements: first to last.
   struct Owners {
     std::uint32_t first = 0, last = 0;
   };
   Owners owners_of(const Parameter& parameter) const;
-  // In elements of its dtype, from the start of its group's buffer of that dtype.
+  // In elements of its dtype, from the start of the group's buffer of that dtype.
   std::uint64_t first_in_buffer(const Parameter& parameter) const {
     return sections[parameter.section].first_in_buffer + parameter.first_element;
   }
   std::uint64_t buffer_elements(std::uint32_t group, DType dtype) const;
-  // One parameter's elements in one of this rank's tiles; none: a segment of 0 elements.
+  // One parameter's elements in one of this rank's tiles; 0 elements if there are none.
   Segment segment_of(const Tile& tile, std::uint32_t parameter) const;
-  // This rank's tiles [first, end) among which all are that hold elements of a parameter.
+  // This rank's tiles [first, end) that include all tiles with elements of a parameter.
   struct TileRange {
     std::uint32_t first = 0, end = 0;
   };
   TileRange tiles_with(const Parameter& parameter) const;
-  // Memory the partition itself takes, for the plan.
+  // The memory of the partition itself, for the plan.
   std::uint64_t bookkeeping_bytes() const;
 };
 
 // `tile_elements` is a multiple of kBlockElements. Parameters keep their order; indices count
-// through the groups.
+// across the groups.
 Partition make_partition(std::span<const GroupShape> groups, std::uint64_t tile_elements,
                          std::uint32_t rank, std::uint32_t world_size);
 }  // namespace headrace::partition

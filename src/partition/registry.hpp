@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// registry.hpp: what was registered before freeze: groups, parameters, hyperparameter sets, by name
+// registry.hpp: the groups, parameters and hyperparameter sets registered before freeze, by name
 // and by number.
 #pragma once
 #include <cstdint>
@@ -28,7 +28,7 @@ struct RegisteredGroup {
 // Throws headrace::Error kInvalidArgument / kNotFound naming group and parameter.
 class Registry {
  public:
-  // Hyperparameters are checked for these.
+  // Checks hyperparameters for this rule and codec.
   explicit Registry(OptimizerRule rule = OptimizerRule::kAdamW,
                     MomentCodec moments = MomentCodec::kF32)
       : rule_(rule), moments_(moments) {}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// arena.hpp: the one mapping that all of an engine's host memory is cut from.
+// arena.hpp: the single mapping that holds all of an engine's host memory.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -9,9 +9,9 @@
 #include "headrace/device.hpp"
 
 namespace headrace::pinned {
-// Anonymous, 2 MiB aligned, on huge pages where the machine gives them, populated here (so that
-// running out is an error now, not a kill later), not inherited by fork (MADV_DONTFORK) nor dumped.
-// Bytes are zero. Throws headrace::Error kOutOfBudget when the kernel refuses.
+// An anonymous mapping, 2 MiB aligned, on huge pages if the machine provides them. It is zeroed and
+// populated here, so that a lack of memory is an error now and not a kill later, and neither
+// inherited by fork (MADV_DONTFORK) nor dumped. May throw headrace::Error kOutOfBudget.
 class Arena {
  public:
   Arena(std::uint64_t size_bytes, std::uint32_t populate_threads);
@@ -24,13 +24,13 @@ class Arena {
   std::span<std::byte> range(std::uint64_t offset_bytes, std::uint64_t size_bytes) const noexcept {
     return bytes_.subspan(offset_bytes, size_bytes);
   }
-  // Page-locks all of it for `device`, which outlives this; what Device::pin() throws comes
-  // through, and the arena serves without.
+  // Page-locks all of it for `device`, which outlives the arena. If Device::pin() throws, this
+  // throws the same, and the arena remains usable.
   void pin(Device& device) {
     device.pin(bytes_.data(), bytes_.size());
     pinned_by_ = &device;
   }
-  // Keeps the mapping for ever: the kernel may still write into it.
+  // Keeps the mapping until the process ends: the kernel may still write into it.
   void leak() noexcept { leaked_ = true; }
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// slot_pool.hpp: equal slots of pinned memory, leased and given back: the bound on what is in
-// flight.
+// slot_pool.hpp: equal slots of pinned memory, leased and given back. Their number bounds the work
+// in flight.
 #pragma once
 #include <coroutine>
 #include <cstddef>
@@ -15,8 +15,8 @@
 namespace headrace::pinned {
 class SlotPool;
 
-// Move-only; the slot goes back to its pool at the brace, and the longest waiting coroutine gets
-// it.
+// Move-only. At the end of its scope, the slot returns to its pool, which hands it to the coroutine
+// that has waited longest.
 class SlotLease {
  public:
   SlotLease() = default;
@@ -40,8 +40,8 @@ class SlotLease {
   std::uint32_t index_ = 0;
 };
 
-// One thread only: the conductor's. acquire() waits in first-come order. A released slot is handed
-// to its next owner directly, so nobody can overtake.
+// One thread only: the conductor's. acquire() is first come, first served. A released slot goes
+// directly to its next owner, so nobody can overtake.
 class SlotPool {
  public:
   SlotPool() = default;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// machine.hpp: how much of this machine the process may use: CPUs and memory, and which limit says
-// so.
+// machine.hpp: how much of this machine the process may use (CPUs and memory), and which limit
+// determines it.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -11,43 +11,43 @@ struct Limit {
   std::uint64_t value = 0;
   std::string source;  // "cgroup memory.max of /sys/fs/cgroup/job", "MemAvailable in
                        // /proc/meminfo", "CPU affinity", ...
-  std::string place;   // of memory: processes with the same one on a machine share it
+  std::string place;   // for memory: processes of a machine with the same place share it
 };
 
-// The same for all processes of a running machine, its containers too, and for no other.
+// Equal for all processes of a running machine, including its containers, and for no others.
 std::string machine_identity(const std::string& root = "");
-// The CPUs that this process may run on, and its control group where that has a quota: processes
-// with the same one on a machine share them.
+// Names the CPUs that this process may run on, and its control group if that has a quota. Processes
+// of a machine with the same identity share them.
 std::string cpu_identity(const std::string& root = "");
 
-// A limit that a control group of this process or an ancestor sets.
+// A memory limit that a control group of this process or an ancestor sets.
 struct MemoryCap {
   std::string folder, file;  // "/sys/fs/cgroup/job", "memory.max"
   std::uint64_t limit_bytes = 0;
-  std::uint64_t used_bytes = 0;  // clean file cache left out: it is given back
+  std::uint64_t used_bytes = 0;  // without clean file cache, which the kernel can reclaim
 };
-// From this process's own group up; groups without a limit are left out.
+// Starts with this process's own group; leaves out groups without a limit.
 std::vector<MemoryCap> memory_caps(const std::string& root = "");
 
-// The least of: memory the cgroup (v1 or v2, this one and every ancestor: max and high) leaves
-// beyond what it uses already, what RLIMIT_AS leaves beyond what is mapped, and MemAvailable. What
-// cannot be read is left out. `root` prefixes all paths: for tests.
+// The least of three amounts: what the cgroup (v1 or v2, this one and every ancestor: max and high)
+// leaves beyond its current use, what RLIMIT_AS leaves beyond what is mapped, and MemAvailable.
+// Leaves out amounts that it cannot read. `root`, for tests, prefixes all paths.
 Limit memory_left(const std::string& root = "");
 
-// The least of: CPU affinity and cgroup CPU quota (v1, v2, all ancestors; rounded up), both divided
-// by the `ranks` that share them, and SLURM_CPUS_PER_TASK, which is per rank already; at least 1.
-// Throws kSettings for a SLURM_CPUS_PER_TASK that is no number above 0; empty counts as not set.
+// The least of three counts, at least 1: CPU affinity and cgroup CPU quota (v1, v2, all ancestors;
+// rounded up), both divided by the `ranks` that share them, and SLURM_CPUS_PER_TASK, which is per
+// rank. Throws kSettings if that variable is neither empty nor a number above 0.
 Limit usable_cpus(std::uint32_t ranks = 1, const std::string& root = "");
 
-// The CPUs that this process may run on, per NUMA node that has any of them. One list, or none,
-// where there is nothing to choose.
+// The CPUs that this process may run on, per NUMA node that has any of them. At most one list if
+// there is no choice.
 std::vector<std::vector<int>> usable_cpus_by_node(const std::string& root = "");
 
 // "6.1.0-18-amd64"; empty if the kernel does not say.
 std::string kernel_release();
 
-// Resident set and its high-water mark of this process, bytes (VmRSS, VmHWM of /proc/self/status);
-// 0 if unreadable.
+// The resident set of this process and its high-water mark, in bytes (VmRSS, VmHWM of
+// /proc/self/status); 0 if unreadable.
 std::uint64_t resident_bytes();
 std::uint64_t peak_resident_bytes();
 }  // namespace headrace::platform

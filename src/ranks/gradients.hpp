@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// gradients.hpp: the gradients of a step: where they are summed, which parameters have one, and
-// their norm.
+// gradients.hpp: the gradients of a step: their sums, the parameters that have one, and their norm.
 //
 // This rank's shard of every section has a slab in host memory. With one rank an arriving gradient
 // is accumulated into it directly. With several, one group's gradients are collected in a bucket,
@@ -24,7 +23,7 @@
 #include "residency/plan.hpp"
 
 namespace headrace::ranks {
-// Over all ranks, of the sums as they are: not scaled.
+// Over all ranks, for the sums before scaling.
 struct GradientTotals {
   double sum_squares = 0;
   double non_finite = 0;
@@ -43,34 +42,34 @@ class Gradients {
     // Returns when no update reads the group's gradients of the last step any more.
     std::function<void(GroupId)> until_taken;
   };
-  // Throws kOutOfBudget when the device has no room for the bucket.
+  // Throws kOutOfBudget if the device has no room for the bucket.
   explicit Gradients(const Parts& parts);
   ~Gradients();
 
-  // Trainer threads, several at once. Throws kWrongState for an arrival that was not declared.
+  // For trainer threads, several at once. Throws kWrongState for an undeclared second gradient.
   void add(ParameterId id, const void* gradient, DType dtype, Stream stream);
-  // With several ranks: comes to this call together with the others, and helps them to reduce what
-  // they have meanwhile. The caller holds the ranks' lock.
+  // With several ranks: meets the others for this call, and takes part in the reductions that they
+  // need first. The caller holds the ranks' lock.
   RankAgreement meet(const RankCall& call);
-  // Trainer thread, collective: whatever is in the bucket is reduced, everything queued is waited
-  // for, ranks agree on which parameters have a gradient.
+  // Trainer thread, collective: reduces what is in the bucket, waits for everything queued, and
+  // agrees with the ranks on the parameters that have a gradient.
   GradientTotals finish(const StepTerms& terms);
-  // Several ranks have agreed on the step to come: one that failed on this rank and is to be
-  // repeated here, where nothing is compared again. Trainer thread.
+  // Whether several ranks have agreed on the next step, which failed on this rank and will be
+  // repeated here without another comparison. Trainer thread.
   bool agreed() const noexcept { return p_.partition.world_size > 1 && totals_.has_value(); }
-  // Trainer thread. discard() is collective: what another rank still reduces is discarded with it.
+  // Trainer thread. discard() is collective: it also discards what another rank still reduces.
   void discard();
   void clear();
 
-  // Trainer thread, collective: with several ranks, the ranks come to a hash together. No other
-  // collective call of this rank begins while the result lives.
+  // Trainer thread, collective: with several ranks, the ranks begin a hash together. While the
+  // result lives, this rank begins no other collective call.
   std::unique_lock<std::mutex> begin_hash();
 
   // After finish():
   const std::uint8_t* received() const noexcept { return received_.data(); }
   const std::byte* of_section(std::uint32_t section) const;
 
-  // What its tables take on the heap, for the plan.
+  // The heap memory of its tables, for the plan.
   static std::uint64_t bookkeeping_bytes(const partition::Partition& partition);
   std::uint64_t device_bytes() const noexcept { return device_bytes_; }
 
@@ -97,25 +96,26 @@ class Gradients {
   const Parts p_;
   std::vector<std::uint8_t> received_;
   std::vector<std::uint32_t> arrivals_;  // per parameter, since the last step
-  std::vector<Stream> last_stream_;      // per parameter: its last arrival's
+  std::vector<Stream> last_stream_;      // per parameter: the stream of its last arrival
   std::vector<GradientPiece> pieces_;
-  // Until something arrives: a step that is repeated asks the other ranks, who may be past it, no
-  // more.
+  // Set until a gradient arrives: a repeated step does not ask the other ranks again, since they
+  // may be past it.
   std::optional<GradientTotals> totals_;
-  std::vector<Stream> streams_;  // that arrivals were queued on
+  std::vector<Stream> streams_;  // the streams of the arrivals
   std::mutex mutex_;
-  std::array<std::mutex, 16> stripes_;  // by parameter, held while one of its gradients is taken
-  // The bucket: one group's whole gradients, trained sections at multiples of 4096 bytes with room
-  // for f32. Behind it: what is taken from the other ranks.
+  std::array<std::mutex, 16> stripes_;  // by parameter, held while one of its gradients is read
+  // The bucket: one group's whole gradients, with trained sections at multiples of 4096 bytes and
+  // room for f32. Behind it: the parts received from the other ranks.
   std::byte* bucket_ = nullptr;
   std::uint64_t device_bytes_ = 0;
   std::optional<GroupId> bucket_group_;  // the same on all ranks
-  Stream bucket_stream_;                 // of the last arrival
+  Stream bucket_stream_;                 // the stream of the last arrival
   std::vector<std::uint8_t> in_bucket_;  // per parameter
-  std::vector<std::uint8_t> in_slab_;    // per parameter: its slab holds a sum already
-  std::vector<std::uint8_t> wide_;       // per group: its gradients are not of its types
-  std::vector<std::uint8_t> present_;    // in_bucket_, of the open group
-  std::vector<DeviceSpan> give_;         // of one exchange
+  std::vector<std::uint8_t> in_slab_;    // per parameter: its slab already holds a sum
+  // per group: its gradients have other dtypes than its sections
+  std::vector<std::uint8_t> wide_;
+  std::vector<std::uint8_t> present_;  // in_bucket_, for the open group
+  std::vector<DeviceSpan> give_;       // the parts of one exchange
   std::vector<GradientPiece> own_pieces_, all_pieces_;
   std::vector<std::size_t> next_piece_;  // per rank, in all_pieces_
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// joint_hash.hpp: one hash over what several ranks hold, as if one rank held it all.
+// joint_hash.hpp: one hash over data that several ranks hold, as if one rank held all of it.
 //
 // The bytes stay where they are. The hash's state goes from owner to owner, in the order in which
 // one rank would hash:
@@ -22,14 +22,14 @@
 #include "ranks/rank_calls.hpp"
 
 namespace headrace::ranks {
-// Every rank makes the same calls in the same order. With one rank it is a plain hash.
+// Every rank makes the same calls in the same order. With one rank, it is a plain hash.
 class JointHash {
  public:
-  // `call` names it in errors; it outlives the object. The ranks have agreed on the call.
+  // `call` names it in errors, and outlives the object. The ranks have already agreed on the call.
   JointHash(RankCalls& ranks, const char* call);
 
-  // What rank `owner` has: add(hash) runs there alone. What it throws, that rank's next call here
-  // throws after it; on the others the next call throws kPeerLost, naming the rank and its error.
+  // Runs add(hash) on rank `owner` alone, for its data. If that throws, this rank's next call here
+  // rethrows it, and the others' next calls throw kPeerLost, naming the rank and its error.
   template <class Add>
   void add(std::uint32_t owner, const Add& add) {
     if (owner != owner_) hand_over(owner);

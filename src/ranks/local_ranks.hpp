@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// local_ranks.hpp: which ranks share this rank's machine, its CPUs and its memory. No launcher is
-// asked: the ranks tell each other what they see.
+// local_ranks.hpp: finds the ranks that share this rank's machine, its CPUs and its memory. The
+// ranks tell each other what they see; no launcher is asked.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -12,16 +12,16 @@ namespace headrace::ranks {
 struct LocalRanks {
   std::uint32_t local_rank = 0;  // among those of this machine, by rank
   std::uint32_t of_machine = 1;
-  // Those that may run on the very same CPUs, within the same quota. A launcher that binds each
-  // rank to CPUs of its own leaves each of them alone.
+  // The number of ranks that may run on exactly the same CPUs, within the same quota. If a launcher
+  // binds each rank to CPUs of its own, this is 1.
   std::uint32_t sharing_cpus = 1;
-  // What the machine leaves each of the ranks that take memory from the same place.
+  // The memory that the machine leaves to each of the ranks that share it.
   platform::Limit memory_left;
 };
 
-// Collective, before any of the ranks allocates: every one of them sees the same memory.
+// Collective. Call it before any of the ranks allocates, so that all of them see the same memory.
 LocalRanks find_local_ranks(Collective& collective);
 
-// "{rank}" and "{local_rank}" in `path` become numbers.
+// Replaces "{rank}" and "{local_rank}" in `path` with numbers.
 std::string path_of_rank(const std::string& path, std::uint32_t rank, std::uint32_t local_rank);
 }  // namespace headrace::ranks

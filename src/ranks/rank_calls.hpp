@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// rank_calls.hpp: how the ranks of an engine come to make the same collective calls.
+// rank_calls.hpp: ensures that the ranks of an engine make the same collective calls.
 //
 // All ranks call gather, step and discard_gradients alike, but gradients arrive as they will: a
 // parameter may have none on some rank. So before anything is joined or reduced, every rank says
 // what it is about to do. One that needs the gradient bucket for another group goes first: the
 // others reduce and open the bucket with it, and say again what they want.
 //
-// Two ranks, whose bucket is open for group 2; rank 1 has no gradient of group 1:
+// Example with two ranks. Their bucket is open for group 2, and rank 1 has no gradient of group 1:
 //
 //   rank 0                        rank 1                     both, from what was said
 //   says "bucket for group 1"     says "gather of group 0"   rank 0 goes first: reduce group 2,
@@ -15,7 +15,7 @@
 //   says "gather of group 0"      says "gather of group 0"   the same call: join, if either must
 //   says "step"                   says "step"                reduce group 1, update
 //
-// Had rank 1 said "step" where rank 0 says "gather of group 0", both would throw, naming both.
+// If rank 1 said "step" while rank 0 says "gather of group 0", both would throw, naming both calls.
 #pragma once
 #include <cstdint>
 #include <mutex>
@@ -31,57 +31,57 @@
 #include "partition/registry.hpp"
 
 namespace headrace::ranks {
-// What a step's arithmetic hangs on beside gradients and the registry's hyperparameters: equal on
-// every rank.
+// The inputs of a step's arithmetic other than gradients and the registry's hyperparameters: equal
+// on every rank.
 struct StepTerms {
   StepOptions options;
   std::span<const std::uint64_t> step_counts;  // per parameter; outlives the call
 };
 
-// What one rank is about to do. `wide`: gradients come that are not of their section's type.
+// The next call of one rank. `wide`: gradients will have another dtype than their section.
 struct RankCall {
   enum class Kind : std::uint8_t { kOpenBucket, kGather, kStep, kDiscard, kHash };
   Kind kind = Kind::kStep;
-  GroupId group = {};    // of kOpenBucket and kGather
-  bool join = false;     // of kGather: the other ranks' shards are not here yet
-  bool wide = false;     // of kOpenBucket
-  StepTerms terms = {};  // of kStep
+  GroupId group = {};    // for kOpenBucket and kGather
+  bool join = false;     // for kGather: the other ranks' shards are not here yet
+  bool wide = false;     // for kOpenBucket
+  StepTerms terms = {};  // for kStep
 };
 
-// What all ranks do next. Without `open` all of them are at the same call.
+// The next action of all ranks. Without `open`, all of them are at the same call.
 struct RankAgreement {
-  std::optional<GroupId> open;  // reduce what is in the bucket, then open it for this group
-  bool wide = false;            // as some rank asks
+  std::optional<GroupId> open;  // reduce the bucket's contents, then open it for this group
+  bool wide = false;            // some rank needs it
   bool join = false;            // some rank lacks shards
 };
 
-// Threads: one at a time, which lock() sees to; the lock is held over the whole of a rank's call.
+// Threads: one at a time, by lock(), which is held during a rank's whole call.
 class RankCalls {
  public:
   RankCalls(Collective& collective, const partition::Registry& registry);
 
   std::unique_lock<std::mutex> lock() { return std::unique_lock(mutex_); }
   Collective& collective() noexcept { return collective_; }
-  // Numbers the collective call that it goes with.
+  // The number and text of the next collective call.
   CollectiveTag next(std::string_view what) noexcept { return {sequence_++, what}; }
 
-  // Collective. `present` has a byte for each parameter of the open group, not 0: this rank's
-  // bucket holds a gradient of it. Throws kPeerLost naming both ranks' calls where they cannot go
-  // together, or what of a step's terms differs; no call is carried out from then on.
+  // Collective. `present` has a byte for each parameter of the open group, not 0 if this rank's
+  // bucket holds a gradient of it. If calls or a step's terms differ, throws kPeerLost and names
+  // both calls or the difference; after that, no call is carried out.
   RankAgreement agree(const RankCall& mine, std::span<const std::uint8_t> present);
-  // What rank `rank` said then of parameter `index` of that group.
+  // What rank `rank` announced for parameter `index` of that group.
   bool present(std::uint32_t rank, std::size_t index) const noexcept;
-  // Collective: throws kPeerLost naming what a rank registered or set otherwise than rank 0.
-  // `settings` as Settings::to_json() gives them.
+  // Collective. Throws kPeerLost and names anything that a rank registered or set differently from
+  // rank 0. `settings` comes from Settings::to_json().
   void compare_registration(const std::string& settings);
 
   static std::uint64_t bookkeeping_bytes(const partition::Registry& registry,
                                          std::uint32_t world_size) noexcept;
 
  private:
-  // A RankCall as it is sent: whole words, so that one lies behind the other.
+  // A RankCall in the form in which it is sent: whole words, so that several can follow each other.
   struct Said {
-    std::uint64_t terms = 0;  // of a step: their hash
+    std::uint64_t terms = 0;  // for a step: their hash
     std::uint32_t group = 0;
     RankCall::Kind kind = RankCall::Kind::kStep;
     std::uint8_t join = 0;
@@ -102,7 +102,7 @@ class RankCalls {
   [[noreturn]] void refuse_terms(const StepTerms& mine);
   std::uint64_t terms_hash(const StepTerms& terms) const;
   std::uint64_t update_hash(ParameterId id) const;
-  // `mine` has as many numbers on every rank.
+  // `mine` has the same length on every rank.
   std::optional<Difference> compare(std::string_view what, std::span<const std::uint64_t> mine);
   std::string difference_in_terms(const StepTerms& mine);
   std::string difference_in_counts(std::size_t setting_lines);
@@ -112,9 +112,9 @@ class RankCalls {
   Collective& collective_;
   const partition::Registry& registry_;
   std::mutex mutex_;
-  std::uint64_t sequence_ = 1;  // 0 was find_local_ranks()
+  std::uint64_t sequence_ = 1;  // find_local_ranks() has used 0
   const Said& said(std::uint32_t rank) const noexcept;
-  // Of this rank; of all ranks. A Said, and a bit for each parameter of the open group.
+  // Of this rank; of all ranks. Each is a Said, and a bit for each parameter of the open group.
   std::vector<std::byte> message_, messages_;
 };
 }  // namespace headrace::ranks

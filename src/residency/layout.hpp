@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// layout.hpp: what a choice of residents and slots takes: the arena cut into ranges, one after
-// another, and the rows of the table.
+// layout.hpp: computes the memory that a choice of residents and slots takes: the ranges of the
+// arena, in order, and the rows of the table.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -9,7 +9,7 @@
 #include "residency/plan.hpp"
 
 namespace headrace::residency {
-// What the planner is free to choose.
+// The planner's free choices.
 struct Choice {
   std::uint32_t update_slots = 1;
   std::uint32_t gather_slots = 1;
@@ -17,15 +17,15 @@ struct Choice {
   std::vector<bool> record_resident;  // per tile
 };
 
-// The memory of every tier but nvme: ranges, slots, rows and their sums.
+// Lays out the memory of every tier except nvme: ranges, slots, rows and their sums.
 Plan lay_out(const PlanInputs& inputs, const Choice& choice);
-// Adds what lies on nvme, what of it a step moves, and whether updates are deferred.
+// Adds the bytes on nvme, the bytes that a step moves, and whether updates are deferred.
 void add_traffic(Plan& plan, const PlanInputs& inputs);
 
 inline constexpr const char* kDeviceUpdateRow = "updates on the device";
 
-// What of a tile is swapped, each in whole pages.
+// The swapped bytes of a tile, each in whole pages.
 TileExtents extents_of(const Plan& plan, const partition::Partition& partition, std::size_t tile);
-// One row for each `what` of a tier; none for no bytes.
+// Adds to the row of a tier with this `what`, or creates it; 0 bytes add no row.
 void add_row(Plan& plan, const char* what, const char* tier, std::uint64_t bytes);
 }  // namespace headrace::residency

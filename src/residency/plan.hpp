@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// plan.hpp: decides what lives where and how many bytes that takes. Moves and allocates nothing:
-// pure, so that the engine, a simulator and a command-line tool share it. The arena is cut exactly
-// as `regions` says.
+// plan.hpp: decides where everything lives and how many bytes that takes. It moves and allocates
+// nothing. It is a pure function, so the engine, a simulator and a command-line tool share it. The
+// engine divides the arena exactly as `regions` says.
 //
-// The plan is static. For a periodic trace, keeping what fits is within 2 % of the best, where an
-// LRU gets nothing. With a host budget, slots come first, then parameters (each byte of them moves
-// four times per step), then optimizer state (twice), in one order whatever the budget: what a plan
-// keeps, every plan for more keeps too, so bytes moved and seconds never rise with more memory.
+// The plan is static. On a periodic trace, keeping what fits is within 2 % of the optimum, where an
+// LRU cache gains nothing. A host budget goes first to slots, then to parameters (each byte moves
+// four times per step), then to optimizer state (twice). This order does not depend on the budget,
+// so a larger one keeps all that a smaller one keeps, and never moves more bytes or takes longer.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -28,9 +28,9 @@ struct GroupTraits {
   bool keep_bound = false;          // on the device from freeze to close
 };
 
-// One of the paths that the plan may store to.
+// A path that the plan may store to.
 struct DriveInputs {
-  double weight = 1;  // its part of the bytes, in proportion; 0: nothing is stored there
+  double weight = 1;  // its share of the bytes, in proportion; 0: it stores nothing
   std::uint64_t free_bytes = std::numeric_limits<std::uint64_t>::max();
   double read_bytes_per_second = 0, write_bytes_per_second = 0;  // for the report; 0: not measured
 };
@@ -39,13 +39,13 @@ struct PlanInputs {
   const partition::Partition* partition = nullptr;
   std::vector<GroupTraits> groups;
   Settings settings;
-  std::vector<DriveInputs> drives;  // one per nvme path; empty: all alike, with room
+  std::vector<DriveInputs> drives;  // one per nvme path; empty: all are equal and have room
   bool device_shares_host_memory = true;
   DeviceOverhead device_overhead;        // Device::overhead()
   std::uint64_t bookkeeping_bytes = 0;   // of the engine's tables, on the heap
   std::uint64_t machine_left_bytes = 0;  // what the machine leaves this process; 0: unknown
   std::string machine_limit_source;
-  // smallest_host_bytes() of the same groups in tiles of another size, for advice; may be empty.
+  // smallest_host_bytes() of the same groups with another tile size, for advice; may be empty.
   std::function<std::uint64_t(std::uint64_t tile_elements)> smallest_with_tiles;
 };
 
@@ -66,13 +66,13 @@ struct RecordLayout {
 RecordLayout record_layout(const optimizer_cpu::StateStreams& streams, std::uint64_t elements,
                            Tier tier);
 
-// What each array of an update on the device begins at a multiple of.
+// Each array of an update on the device begins at a multiple of this.
 inline constexpr std::uint64_t kDeviceAlignment = 256;
 
 struct SectionPlan {
-  Tier weight = Tier::kHost;              // of this rank's shard
+  Tier weight = Tier::kHost;              // where this rank's shard is
   Range resident_weight;                  // if kHost
-  std::uint64_t joined_offset_bytes = 0;  // where its group's sections lie joined
+  std::uint64_t joined_offset_bytes = 0;  // position of its group's joined sections
   DType gradient_dtype = DType::kF32;
   Range gradient;  // this rank's shard
 };
@@ -81,14 +81,14 @@ struct TilePlan {
   Range resident_record;  // if kHost
   RecordLayout layout;
   std::uint64_t weight_bytes = 0;
-  std::uint32_t drive = 0;  // for what of it is on NVMe
+  std::uint32_t drive = 0;  // for the part on NVMe
 };
 
 struct Plan {
   std::vector<SectionPlan> sections;
   std::vector<TilePlan> tiles;
   bool deferred = false;             // step() returns with updates pending (Settings::update_mode)
-  std::vector<bool> group_in_place;  // gathered by handing out the resident bytes
+  std::vector<bool> group_in_place;  // a gather returns the resident bytes
   std::vector<std::uint64_t>
       group_bytes;  // of its joined sections, each at a multiple of 4096 bytes
   std::uint32_t update_slots = 0;
@@ -96,45 +96,45 @@ struct Plan {
   Range update_slot_memory;
   std::uint32_t gather_slots = 0;
   std::uint64_t gather_slot_bytes = 0;
-  Range gather_slot_memory;  // empty where they are the device's
+  Range gather_slot_memory;  // empty if they are in device memory
   std::uint32_t transfer_slots = 0;
   std::uint64_t transfer_slot_bytes = 0;
   Range transfer_slot_memory;
-  // kDevice and kAuto with slots only. kAuto: either may, and the faster one is yet to be found.
+  // kDevice and kAuto only with slots. kAuto: the engine has yet to find the faster place.
   UpdateOn update_on = UpdateOn::kCpu;
-  // Where the device updates: slots of its memory, each for so many elements of a tile.
+  // If the device updates: slots in its memory, each for this many elements of a tile.
   std::uint32_t device_update_slots = 0;
   std::uint64_t device_update_elements = 0;
   std::uint64_t device_update_slot_bytes = 0;
-  Range load_staging;  // one group, where the device has memory of its own
-  // Of several ranks: gradients of one group, as f32, and behind them what the other ranks give of
-  // this rank's part, at most exchange_elements from each at a time. Device memory.
+  Range load_staging;  // one group, if the device has memory of its own
+  // With several ranks: one group's gradients, as f32, and behind them the parts that the other
+  // ranks send, at most exchange_elements from each at a time. Device memory.
   std::uint64_t bucket_bytes = 0;
   std::uint64_t exchange_offset_bytes = 0;
   std::uint64_t exchange_elements = 0;
-  Range bucket_memory;                     // empty where it is the device's
+  Range bucket_memory;                     // empty if it is in device memory
   Range scratch;                           // for joining masters on export
   std::uint64_t arena_used_bytes = 0;      // the ranges above
   std::uint64_t arena_bytes = 0;           // rounded up to huge pages
   std::uint64_t frame_bytes = 0;           // coroutine frames
   std::vector<std::uint64_t> drive_bytes;  // size of each swap file
   PlanReport report;
-  std::string warning;  // what the plan does that nobody can want; mostly empty
+  std::string warning;  // about an outcome of the plan that nobody wants; usually empty
 };
 
-// Throws headrace::Error kOutOfBudget with the table, the limit, the smallest budget that would do,
-// and the tile size that would where there is one.
+// Throws headrace::Error kOutOfBudget with the table, the limit, the smallest sufficient budget,
+// and a sufficient tile size if there is one.
 Plan make_plan(const PlanInputs& inputs);
 
-// Deals the plan's tiles over other drives than it was made for: what is where on NVMe changes,
-// nothing in memory does. `drives` has one entry per nvme path.
+// Assigns the plan's tiles to other drives than those it was made for. That changes their places on
+// NVMe, and nothing in memory. `drives` has one entry per nvme path.
 void deal_again(Plan& plan, const partition::Partition& partition,
                 const std::vector<std::string>& paths, const std::vector<DriveInputs>& drives);
 
-// The CPU updates after all: the slots on the device and their row are gone.
+// Lets the CPU update after all: removes the slots on the device and their row.
 void leave_out_device_updates(Plan& plan);
 
-// What the least possible plan needs, whatever the limits.
+// The needs of the smallest possible plan, without regard to limits.
 std::uint64_t smallest_host_bytes(const PlanInputs& inputs);
 
 // One line: bytes per tier, shares in memory, slots.

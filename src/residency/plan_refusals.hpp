@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// plan_refusals.hpp: why a plan is refused, with the table of the least one and the change that
-// would help.
+// plan_refusals.hpp: the errors for a rejected plan, with the table of the smallest plan and the
+// change that would help.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -8,16 +8,16 @@
 #include "residency/layout.hpp"
 
 namespace headrace::residency {
-// Not even the least plan fits the budget `limit`, or what the machine has left.
-//   choice  of what moves as the settings say: where more could, the text names it
-//   least   what takes the least, laid out
+// Even the smallest plan exceeds the budget `limit`, or the memory that the machine has left.
+//   choice  moves what the settings say; if they could move more, the text names the setting
+//   least   the smallest plan, laid out
 [[noreturn]] void refuse_host(const PlanInputs& inputs, const Choice& choice, const Plan& least,
                               std::uint64_t limit);
-// One gather slot is too many for the device's budget.
+// A single gather slot exceeds the device's budget.
 [[noreturn]] void refuse_device(const PlanInputs& inputs, const Plan& least);
-// It fits the budget, which is more than the machine has left.
+// The plan fits the budget, but takes more than the machine has left.
 [[noreturn]] void refuse_beyond_machine(const PlanInputs& inputs, const Plan& plan,
                                         std::uint64_t limit);
-// A warning.
+// The warning for a plan that takes more host memory than keeping everything there would.
 std::string larger_than_resident(const Plan& plan, std::uint64_t resident);
 }  // namespace headrace::residency

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// drive_path.hpp: ~ and ${NAME} in the paths of a settings file.
+// drive_path.hpp: expands ~ and ${NAME} in the paths of a settings file.
 #pragma once
 #include <string>
 #include <string_view>
@@ -16,6 +16,6 @@ ExpandedPath expand_path(std::string_view text);
 // The text that expand_path() turns into `path`.
 std::string escape_path(std::string_view path);
 
-// Equal for spellings that differ in doubled or trailing slashes and "." only.
+// Equal for spellings that differ only in doubled or trailing slashes and in ".".
 std::string comparable_path(const std::string& path);
 }  // namespace headrace::settings

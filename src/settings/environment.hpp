@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// environment.hpp: the environment variables that beat the settings. One that is empty counts as
-// not set; what one cannot mean is an error kSettings, not a default.
+// environment.hpp: the environment variables that override settings. An empty variable counts as
+// unset. An invalid value is an error (kSettings), not a default.
 #pragma once
 #include <cstdint>
 

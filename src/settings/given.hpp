@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// given.hpp: which keys a reading found, and the steps that a reading is made of.
+// given.hpp: records which keys a settings text gives, and declares the steps of reading one.
 #pragma once
 #include <map>
 #include <nlohmann/json.hpp>
@@ -20,10 +20,10 @@ struct GivenValue {
   const nlohmann::json* value;
 };
 
-// Keys that stand in the text, by their path in the table.
+// The keys in the text, by their path in the table.
 class Given {
  public:
-  // False if it was there already, in its other spelling.
+  // False if the key was there already, in its other spelling.
   bool add(std::string_view path, GivenValue value) {
     return values_.emplace(std::string(path), std::move(value)).second;
   }
@@ -37,40 +37,40 @@ class Given {
   std::map<std::string, GivenValue> values_;
 };
 
-// A key of DeepSpeed's that a reading found and nothing here follows.
+// A DeepSpeed key in the text that Headrace does not follow.
 struct NotServed {
   const Key* key;
   GivenValue given;
 };
 
-// A text, read and checked. Where each key that it gives stands, and which are left "auto", by
-// their paths in the table.
+// A text, read and checked, with the place of each key that it gives, and the keys that it leaves
+// "auto", by their paths in the table.
 struct Reading {
   Settings settings;
   std::map<std::string, std::string> places;
   std::set<std::string> open;
 };
 Reading read_settings(std::string_view text, const std::string& origin, const ReadOptions& options);
-// Throws kSettings with the faults of what to_json() wrote, by key alone.
+// Throws kSettings with the faults in the output of to_json(), by key alone.
 void check_written(std::string_view text);
 // The bytes of a settings file.
 std::string read_settings_file(const std::string& path);
 
-// Lays "a.b=value" over `root`, which is an object.
+// Sets the "a.b=value" overrides in `root`, which is an object.
 void apply_overrides(nlohmann::json& root, const std::vector<std::string>& overrides,
                      Report& report);
 
-// Puts the trainer's values, "a.b=value", where the text leaves "auto".
+// Sets the trainer's values, "a.b=value", for keys that the text leaves "auto".
 void fill_auto(nlohmann::json& root, const std::vector<std::string>& values, Report& report);
 
-// The rule that DeepSpeed's `optimizer.type` names; none: nothing that is served.
+// The rule that DeepSpeed's `optimizer.type` names; no value if Headrace has no such rule.
 std::optional<OptimizerRule> rule_of(const Given& given, std::string name);
-// Checks what one key at a time cannot say: contradictions, paths, values that are refused.
+// Checks that involve several keys: contradictions, paths, values that are rejected.
 void check_together(const Given& given, Report& report, Settings& settings);
 void check_drive_paths(const Given& given, Report& report, Settings& settings);
-// Faults for those that are asked for and would train something else.
+// Reports a fault for each of these keys that is in use and would change the training.
 void refuse_not_served(const std::vector<NotServed>& keys, Report& report);
-// To be called last: it names what is used instead, which overrides and checks may have changed.
+// Call it last: its warnings name replacements, which overrides and checks may have changed.
 void warn_of_not_served(const std::vector<NotServed>& keys, const Settings& settings,
                         Report& report);
 }  // namespace headrace::settings

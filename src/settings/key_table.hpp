@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// key_table.hpp: every key that a settings file may hold, in one table, keys.txt: reading, writing
-// and docs/settings.md all follow it. Defaults are not here: they stand in headrace::Settings.
+// key_table.hpp: every key that a settings file may hold, in one table, keys.txt. Reading, writing
+// and docs/settings.md all use it. The defaults are in headrace::Settings.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -18,33 +18,33 @@
 namespace headrace::settings {
 enum class Kind {
   kSection,      // an object whose keys are in this table
-  kOpenSection,  // an object of DeepSpeed's that nothing here looks into
+  kOpenSection,  // an object of DeepSpeed's whose keys are not checked
   kBoolean,
   kInteger,  // 5e8 is one too
   kNumber,
   kSize,        // bytes: a number, or "512MiB"
   kSizeOrAuto,  // ... or "auto"
   kChoice,
-  kSwitch,  // a choice that may also be written true and false
+  kSwitch,  // a choice that also accepts true and false
   kText,
   kPath,
   kPathList,
-  kTextList,      // or one text
+  kTextList,      // also accepts a single text
   kPair,          // a list of two numbers
-  kSharesOrAuto,  // a list of numbers over 0, or "auto"
+  kSharesOrAuto,  // a list of numbers above 0, or "auto"
 };
 
 enum class Status {
-  kEngine,    // steers the engine
-  kTrainer,   // checked and handed on: the trainer applies it
+  kEngine,    // used by the engine
+  kTrainer,   // checked and passed on: the trainer applies it
   kNoEffect,  // DeepSpeed's, accepted with a warning that says what is used instead
-  kRefused,   // DeepSpeed's, which would train something else than what runs here
+  kRefused,   // DeepSpeed's; it would change the training
 };
 
 // The field of Settings that a key fills, by a function that finds it.
 template <class T>
 using In = T& (*)(Settings&);
-// A choice, by its place in its enumeration.
+// A choice, as its index in its enumeration.
 struct ChoiceIn {
   std::size_t (*get)(const Settings&);
   void (*set)(Settings&, std::size_t);
@@ -60,31 +60,31 @@ struct Key {
   std::string_view path;  // "headrace.tile_elements"
   Kind kind = Kind::kText;
   Status status = Status::kNoEffect;
-  // What it does; for kNoEffect: what is used instead; for kRefused: why, and what to do.
-  // "{headrace.queue_depth}" stands for that key, with its value in a warning.
+  // The purpose of the key. For kNoEffect: what Headrace uses instead. For kRefused: the reason and
+  // a fix. "{headrace.queue_depth}" stands for that key, with its value in a warning.
   std::string_view help = {};
   Field field = {};
-  std::string_view also = {};     // another spelling of the last name
+  std::string_view also = {};     // another spelling of the last part of the path
   std::string_view choices = {};  // "none|cpu|nvme"
   std::string_view unit = {};
   double least = -std::numeric_limits<double>::infinity();
   double most = std::numeric_limits<double>::infinity();
   std::uint64_t multiple = 1;
   bool nullable = false;
-  // For kNoEffect and kRefused, what needs no word, as it is what happens: a value, as JSON, and
-  // the value of a key of ours that counts the same.
+  // For kNoEffect and kRefused, values that need no message since they match what happens anyway: a
+  // value, as JSON, and a key of Headrace's whose equal value counts the same.
   std::string_view in_any_case = {};
   std::string_view same_as = {};
-  bool auto_is_unsaid = false;     // "auto" is as if left out
-  bool off_by_default = false;     // an object without "enabled": true says nothing
+  bool auto_is_unsaid = false;     // "auto" counts as left out
+  bool off_by_default = false;     // an object without "enabled": true has no effect
   std::string_view of_types = {};  // the schedulers, or rules, that have it: "WarmupLR|OneCycle"
-  // DeepSpeed's own default, where its versions differ: "0 until 0.19.2, 1.0 since 0.19.3".
+  // DeepSpeed's own default, if its versions differ: "0 until 0.19.2, 1.0 since 0.19.3".
   std::string_view deepspeed_default = {};
 
   constexpr bool honoured() const {
     return status == Status::kEngine || status == Status::kTrainer;
   }
-  // And holds a value, not keys.
+  // Whether the key is honoured and holds a value, not keys.
   constexpr bool honoured_value() const { return honoured() && kind != Kind::kSection; }
   std::string_view section() const;  // "headrace"; "" for the top level
   std::string_view name() const;     // "tile_elements"
@@ -99,14 +99,14 @@ std::vector<std::string_view> choices_of(const Key& key);
 // The words of a list such as "WarmupLR|OneCycle".
 std::vector<std::string_view> words_of(std::string_view list);
 
-// `text` with what stands in braces, without them, passed through `name`.
+// `text`, with each name in braces replaced by name(NAME).
 std::string fill_braces(std::string_view text,
                         const std::function<std::string(std::string_view)>& name);
 
-// The value as Settings::to_json() writes it; "" where it leaves the key out.
+// The value as Settings::to_json() writes it; "" if it leaves the key out.
 std::string value_text(const Key& key, const Settings& settings);
 
-// The key's help with the paths of others as they are.
+// The key's help, with the paths of other keys instead of braces.
 std::string help_text(const Key& key);
 
 // "a whole number from 1 to 1024", "true or false", "none, cpu or nvme": for messages and docs.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// locate.hpp: where in a text a key stands.
+// locate.hpp: finds the place of a key in a text.
 #pragma once
 #include <cstddef>
 #include <string>
@@ -9,7 +9,7 @@
 #include "base/error_text.hpp"
 
 namespace headrace::settings {
-// The way to a value, in both spellings that are needed.
+// The path to a value, in the two spellings that are needed.
 struct Path {
   std::string dotted;   // "headrace.nvme_paths[1]", for people: one line, long names cut
   std::string pointer;  // "/headrace/nvme_paths/1", exact
@@ -26,6 +26,6 @@ struct TextPosition {
 };
 TextPosition position_at(std::string_view text, std::size_t offset);
 
-// Where values stand in a text, by Path::pointer.
+// The places of values in a text, by Path::pointer.
 using Offsets = std::unordered_map<std::string, std::size_t>;
 }  // namespace headrace::settings

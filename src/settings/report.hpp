@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// report.hpp: collects all faults and warnings of one reading, each with its place.
+// report.hpp: collects all faults and warnings of one text, each with its place.
 #pragma once
 #include <cstddef>
 #include <string>
@@ -9,7 +9,7 @@
 #include "settings/locate.hpp"
 
 namespace headrace::settings {
-// Where in the text or in which override something stands.
+// A place in the text or in an override.
 struct Place {
   std::size_t order;         // places compare by it
   std::string text;          // "ds.json:3:5" or "--set aio.queue_depth"
@@ -18,13 +18,13 @@ struct Place {
 
 class Report {
  public:
-  // `origin` is the file's name, `text` its contents; both outlive the report. Without `places`
-  // lines name keys alone: nobody has seen the text.
+  // `origin` is the file's name, and `text` its contents; both outlive the report. Without
+  // `places`, messages name only keys, since nobody has seen the text.
   Report(std::string_view origin, std::string_view text, bool places = true)
       : origin_(origin), text_(text), places_(places) {}
 
-  // From now on `pointer` and what is below it comes from an override of `key`, and faults there
-  // say so.
+  // From now on, `pointer` and everything below it comes from an override of `key`, and messages
+  // about it say so.
   void mark_override(const std::string& pointer, const std::string& key);
   void use(const Offsets& offsets) { offsets_ = &offsets; }
 
@@ -36,12 +36,12 @@ class Report {
   Place place_of(const Path& path) const;
 
   bool clean() const { return faults_.empty(); }
-  // True once so many faults are known that looking for more helps nobody.
+  // True once there are so many faults that further ones would not help.
   bool full() const { return faults_.size() >= kMostFaults; }
-  // Of a key: its place among others in the text, or, of an override:
+  // The place of a key in the order of the text. For an override:
   static constexpr std::size_t kAfterTheText = ~std::size_t{0};
   std::size_t order_of(const Path& path) const;
-  // One per line, in the order of the text, then those of overrides: the first of them.
+  // The first faults, one per line, in the order of the text, then those of overrides.
   std::string faults_text() const;
   std::vector<std::string> warnings() const;
 
@@ -51,7 +51,7 @@ class Report {
     std::size_t order;
     std::string text;
   };
-  const std::string* override_of(const Path& path) const;  // null: it stands in the text
+  const std::string* override_of(const Path& path) const;  // null: the value is from the text
   std::size_t offset_of(const Path& path) const;
   Place place_at(std::size_t offset) const;
   std::string line(const Place& place, const Path& path, const std::string& text) const;

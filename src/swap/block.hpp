@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// block.hpp: a piece of a transfer on its way through the queue, and what each answer makes of it.
+// block.hpp: a piece of a transfer on its way through the queue, and the effect of each completion.
 //
-// Queues report what the kernel said; here it is compared with what was asked: whether the block is
-// done, goes on where it stopped, is tried again after a pause, or has ended early.
+// Queues report the kernel's results. This file compares them with the requests: it decides whether
+// the block is done, continues where it stopped, is tried again after a pause, or has ended early.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -12,13 +12,13 @@
 namespace headrace::swap {
 using DriveClock = std::chrono::steady_clock;
 
-// A transfer that has begun. Its blocks run in any order; what ends early lowers `whole`.
+// A transfer that has begun. Its blocks run in any order; a block that ends early lowers `whole`.
 struct Active {
   Transfer* transfer = nullptr;
   std::uint64_t issued = 0;  // bytes from the start that have been cut into blocks
   std::uint64_t whole = 0;   // no gap before this byte
-  std::uint32_t blocks = 0;  // under way
-  bool stopped = false;      // a block ended early: no more are issued, none continued
+  std::uint32_t blocks = 0;  // in progress
+  bool stopped = false;      // a block ended early: no more are issued or continued
   Active* next = nullptr;
 };
 
@@ -36,18 +36,18 @@ struct Block : IoRequest {
   Block* next_block = nullptr;
 };
 
-// What becomes of a block after an attempt.
+// The next action for a block after an attempt.
 struct Verdict {
   enum class Next : std::uint8_t {
-    kEnd,       // with `error`; by 0 it is whole, or the file ended
+    kEnd,       // with `error`; if that is 0, the block is whole, or the file ended
     kContinue,  // from block.at, at once
-    kRepeat,    // from block.at, after a pause; ends with `error` when it was repeated too often
+    kRepeat,    // from block.at, after a pause; ends with `error` after too many repeats
   };
   Next next = Next::kEnd;
   int error = 0;
 };
-// Judges block.result and moves at, reached and attempts accordingly.
+// Judges block.result, and updates at, reached and attempts.
 Verdict judge(Block& block) noexcept;
-// Sets the pause before the next attempt; false: it has had as many as it gets.
+// Sets the pause before the next attempt; false: no attempts are left.
 bool schedule_repeat(Block& block, DriveClock::time_point now) noexcept;
 }  // namespace headrace::swap

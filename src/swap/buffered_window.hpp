@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// buffered_window.hpp: keeps a file that has no O_DIRECT from filling the page cache.
+// buffered_window.hpp: prevents a file without O_DIRECT from filling the page cache.
 #pragma once
 #include <array>
 #include <cstddef>
 #include <cstdint>
 
 namespace headrace::swap {
-// Writes are pushed to the drive as they come, at most some 64 MiB of them are left dirty, and what
-// has been written or read is dropped from the cache. Does nothing for a file opened with O_DIRECT.
-// One thread.
+// Starts write-back early, leaves at most some 64 MiB of writes dirty, and drops written and read
+// pages from the cache. Does nothing for a file opened with O_DIRECT. One thread.
 class BufferedWindow {
  public:
   explicit BufferedWindow(int fd) noexcept;
-  // Returns 0, or the errno with which the kernel failed to write back what was written before.
+  // Returns 0, or the errno with which the kernel failed to write back earlier writes.
   int wrote(std::uint64_t offset_bytes, std::uint64_t size_bytes) noexcept;
   void read(std::uint64_t offset_bytes, std::uint64_t size_bytes) noexcept;
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// dead_runs.hpp: directories of runs that ended without removing them: told from living ones, and
-// removed.
+// dead_runs.hpp: finds and removes the directories of runs that ended without removing them.
 //
 // Names in <nvme_path>/headrace-<uid>/:
 //   <run id>        a run; dead if its lock is free; ours if its manifest says so
@@ -18,26 +17,26 @@ inline constexpr const char* kBeingMade = ".new-";
 
 // "headrace-1000".
 std::string user_directory_name();
-// Opens a directory that must be this user's own, not reached through a link. Of what it could not,
-// the errno.
+// Opens a directory that must belong to this user, and not through a link. On failure, sets the
+// errno.
 base::UniqueFd open_own_directory(int parent, const std::string& name, int& sys_errno);
 
 struct Removed {
-  std::uint64_t bytes = 0;  // that this gave back
-  int error = 0;            // what kept something there
-  std::string kept;         // what that is, "": the directory itself
-  std::string name;         // what the directory is called now
+  std::uint64_t bytes = 0;  // the bytes that this freed
+  int error = 0;            // why something remains there
+  std::string kept;         // the name of what remains; "": the directory itself
+  std::string name;         // the directory's current name
 };
 // Removes the files of `name` in `parent`, then the directory.
 Removed remove_run(int parent, const std::string& name, int directory);
-// The warning where `error` is not 0.
+// The warning if `error` is not 0.
 std::string left_text(const std::string& user_path, const Removed& removed);
 void remove_if_empty(int user_directory, const std::string& user_name);
 
-// Removes dead runs; who calls it has the lock on the user's directory. Says how much that gave
-// back, and what it had to leave.
+// Removes dead runs. The caller holds the lock on the user's directory. Logs how much that freed,
+// and what had to remain.
 void reclaim_dead_runs(int user_directory, const std::string& user_path, const LogSink& log);
-// The same for a path on which nothing is stored: makes nothing there, waits for nobody, and says
-// nothing of what cannot be opened.
+// The same for a path on which nothing is stored. Creates nothing there, does not wait for locks,
+// and does not report what it cannot open.
 void reclaim_dead_runs_at(const std::string& nvme_path, const LogSink& log) noexcept;
 }  // namespace headrace::swap

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// drive.hpp: one drive: a thread that knows nothing but I/O, over one queue.
+// drive.hpp: one drive: a thread that does only I/O, over one queue.
 //
-// A transfer of any size is cut into I/O blocks, each completion is compared with its request,
-// short ones are continued, EAGAIN and EINTR repeated, and a transfer that makes no progress is
-// named and then given up.
+// It cuts a transfer of any size into I/O blocks, and compares each completion with its request. It
+// continues short transfers, and repeats requests after EAGAIN and EINTR. If a transfer makes no
+// progress, it logs a warning, and later gives the transfer up.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -17,13 +17,12 @@
 #include "swap/io_queue.hpp"
 
 namespace headrace::swap {
-// kDemand: what a call waits for, and the reads of every update, deferred or not. A prefetch keeps
-// its priority when a gather comes to wait for it.
+// kDemand: transfers that a call waits for, and the reads of every update, deferred or not. A
+// prefetch keeps its priority when a gather starts to wait for it.
 enum class Priority : std::uint8_t { kDemand, kPrefetch, kWriteBack };
 
-// One contiguous read or write. Owned by the caller; the drive posts it to the conductor when it
-// has ended, with the outcome filled in. Nothing is thrown and nothing logged by the drive but
-// stalls.
+// One contiguous read or write. The caller owns it. When it has ended, the drive fills in the
+// outcome and posts it to the conductor. The drive throws nothing, and logs only stalls.
 struct Transfer : async::Work {
   IoKind kind = IoKind::kRead;
   Priority priority = Priority::kDemand;
@@ -31,34 +30,34 @@ struct Transfer : async::Work {
   std::uint64_t offset_bytes = 0;
   std::uint64_t size_bytes = 0;
   const char* what = "";  // for stall messages; outlives the transfer
-  // Outcome: bytes moved from the start without a gap, and the errno that ended it (0: all of it
-  // was moved). A read past the end of the file ends with error 0 and done_bytes < size_bytes; a
-  // stalled one with ETIMEDOUT.
+  // The outcome: the bytes moved from the start without a gap, and the errno that ended it (0: all
+  // bytes were moved). A read past the end of the file ends with error 0 and done_bytes <
+  // size_bytes, a stalled one with ETIMEDOUT.
   std::uint64_t done_bytes = 0;
   int error = 0;
-  Transfer* next_transfer = nullptr;  // the drive's
+  Transfer* next_transfer = nullptr;  // for the drive's use
 };
 
 struct DriveCounters {
-  std::uint64_t read_bytes = 0, written_bytes = 0;   // as the queue's completions said
+  std::uint64_t read_bytes = 0, written_bytes = 0;   // as the queue's completions report
   std::uint64_t reads = 0, writes = 0, retries = 0;  // requests
   double read_busy_seconds = 0, write_busy_seconds = 0;
 };
 
-// A seam: DriveThread below is the real one, tests have one in memory under the simulated
+// A seam. DriveThread below is the real drive. Tests have one in memory, under the simulated
 // conductor.
 class Drive {
  public:
-  virtual ~Drive() = default;  // waits for what is in flight
-  // From the conductor. Allocates nothing. Demand before prefetch before write-back; first come
-  // within each.
+  virtual ~Drive() = default;  // waits for transfers in flight
+  // Call it on the conductor. Allocates nothing. Demand goes before prefetch, and prefetch before
+  // write-back; within each, first come, first served.
   virtual void start(Transfer& transfer) noexcept = 0;
   virtual DriveCounters counters() const noexcept = 0;  // any thread
   virtual const char* queue_name() const noexcept = 0;
   virtual const std::string& queue_reason() const noexcept = 0;
   virtual Registered registered() const { return {}; }  // what its queue has registered
-  // True once a transfer was given up as lost: its buffer may still be written to by the kernel, so
-  // the arena must be leaked and close() must say so.
+  // True once a transfer was given up as lost. The kernel may still write to its buffer, so the
+  // arena must be leaked, and close() must report that.
   virtual bool stalled() const noexcept = 0;
 };
 

@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// drive_loop.hpp: the rounds of a drive's thread: it cuts transfers into blocks, keeps the queue
+// drive_loop.hpp: the rounds of a drive's thread. It cuts transfers into blocks, keeps the queue
 // full in order of priority, and follows every block until all its bytes have moved or an errno has
 // ended it.
 //
-// What an answer means is block.hpp's, which transfer is next transfer_schedule.hpp's, what takes
-// too long stall_watch.hpp's. A block is in one of four places:
+// block.hpp judges completions, transfer_schedule.hpp chooses the next transfer, and
+// stall_watch.hpp detects those that take too long. A block is in one of four places:
 //
 //   free --cut--> in the queue --answer--> free again, or in the queue for the rest
 //                              --answer--> waiting, where it is to be tried again after a pause
 //                              --deadline--> abandoned, until the kernel answers after all
 //
-// Example: a read of 5 MiB, blocks of 1 MiB, a depth of 4. begin() cuts and submits four; finish()
-// reaps the second, which came short by half: it goes back for the other half. The first is whole,
-// so the next begin() cuts the fifth. The transfer is posted when no block of it is under way.
+// Example: a read of 5 MiB, blocks of 1 MiB, a depth of 4. begin() cuts and submits four. finish()
+// reaps the second, which is short by half, and submits the other half. The first is whole, so the
+// next begin() cuts the fifth. Once no block of it is in progress, the transfer is posted.
 //
-// The end of a lost transfer: a block makes no progress for the deadline. give_up() marks it
-// abandoned and ends its transfer with ETIMEDOUT, so whoever waits goes on, with memory that the
-// kernel may still write to. From here on stalled() is true, the engine has failed, and the arena
-// is leaked instead of freed. The block stays out of use. If its completion comes after all,
-// handle() gives the block back and touches no transfer, since another may have its place by then.
-// When all blocks are abandoned nothing can move any more, and every waiting transfer ends with
-// ETIMEDOUT. In the end the thread leaves the kernel's side of a drive with abandoned blocks behind
-// for ever (never_free): a late write then lands in a file that is still ours.
+// The end of a lost transfer: a block makes no progress until the deadline. give_up() marks it
+// abandoned and ends its transfer with ETIMEDOUT, so the waiting code continues, with memory that
+// the kernel may still write to. From then on stalled() is true, the engine has failed, and the
+// arena is leaked instead of freed. The block stays out of use. If its completion comes later,
+// handle() frees the block and touches no transfer, since another may have its place by then. If
+// all blocks are abandoned, nothing can move, and every waiting transfer ends with ETIMEDOUT. The
+// kernel's side of a drive with abandoned blocks is never freed (never_free): a late write then
+// lands in a file that is still ours.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -39,18 +39,18 @@
 #include "swap/transfer_schedule.hpp"
 
 namespace headrace::swap {
-// The drive's thread only, but where said otherwise.
+// For the drive's thread only, except where noted.
 class DriveLoop {
  public:
   // All of them outlive it, the kernel's side until the last round.
   DriveLoop(async::Conductor& conductor, const DriveOptions& options, KernelSide& kernel);
 
   void add(Transfer& transfer) noexcept { schedule_.add(transfer); }
-  // First half of a round: submits what there is room for.
+  // The first half of a round: submits as many blocks as there is room for.
   void begin() noexcept;
-  // Nothing waits, nothing is under way but what was abandoned.
+  // Nothing waits, and only abandoned blocks are in progress.
   bool idle() const noexcept { return schedule_.idle(); }
-  // Second half: waits until something has completed, the queue was woken, or a pause is over.
+  // The second half: waits until a block completes, the queue is woken, or a pause ends.
   void finish() noexcept;
   // Requests that never completed.
   std::uint32_t abandoned() const noexcept { return abandoned_; }
@@ -90,8 +90,8 @@ class DriveLoop {
   TransferSchedule schedule_;
   StallWatch watch_;
   base::IntrusiveStack<&Block::next_block> free_blocks_;
-  base::IntrusiveStack<&Block::next_block> waiting_;  // to be submitted again at their time
-  std::uint32_t in_queue_ = 0, abandoned_ = 0;        // the former counts the latter too
+  base::IntrusiveStack<&Block::next_block> waiting_;  // to be submitted again later
+  std::uint32_t in_queue_ = 0, abandoned_ = 0;        // the former includes the latter
   int flush_error_ = 0;
 };
 }  // namespace headrace::swap

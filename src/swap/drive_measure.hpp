@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// drive_measure.hpp: how fast several drives are, all of them at work at the same time, so that
-// what they share (a link, a controller) is seen as the engine will see it.
+// drive_measure.hpp: measures the speed of several drives while all of them work at the same time,
+// so that the rates account for shared parts (a link, a controller), as in the engine.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -12,19 +12,19 @@
 namespace headrace::swap {
 struct DriveSpeed {
   double read_bytes_per_second = 0, write_bytes_per_second = 0;  // 0: failed, or left out
-  std::string failure = {};  // what the transfer that failed was, and its errno; empty: none did
-  int sys_errno = 0;         // of it; 0: none, or it came short
+  std::string failure = {};  // the transfer that failed and its errno; empty if none failed
+  int sys_errno = 0;         // its errno; 0: none failed, or it was short
 };
 
-// The largest file that is written and read on each drive, and how long each of the three passes
-// (a first write, writing over it, reading) goes on at most, but for what is in flight then.
+// The largest file that is written and read on each drive, and the longest duration of each of the
+// three passes (a first write, writing over it, reading), except for transfers in flight then.
 inline constexpr std::uint64_t kMeasuredFileBytes = 64ull << 20;
 inline constexpr std::chrono::milliseconds kMeasuredPass{250};
 
-// Measures on files of `file_bytes` (0: that drive is left out), which are gone when it returns.
-// `memory` is used for all transfers, and holds zeros afterwards. Not on the conductor. Throws what
-// making directories, files and drives throws; and kIoStalled when a transfer never completed: then
-// the kernel may still write to `memory`.
+// Measures on files of `file_bytes` (0: that drive is left out), which are gone on return. Uses
+// `memory` for all transfers, and leaves zeros in it. Not for use on the conductor. Throws the
+// errors of creating directories, files and drives. Throws kIoStalled if a transfer never
+// completed: the kernel may then still write to `memory`.
 std::vector<DriveSpeed> measure_drives(async::Conductor& conductor, const LaneOptions& options,
                                        const std::vector<PathProbe>& paths,
                                        const std::vector<std::uint64_t>& file_bytes,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// extents.hpp: who has which range of a swap file.
+// extents.hpp: allocates the ranges of a swap file.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -13,8 +13,8 @@ struct Extent {
   friend bool operator==(const Extent&, const Extent&) = default;
 };
 
-// First fit over one file of fixed size; offsets and sizes are multiples of kIoAlignment. Pure
-// bookkeeping, one thread.
+// First fit over one file of fixed size; offsets and sizes are multiples of kIoAlignment. It does
+// only the bookkeeping. One thread.
 class ExtentAllocator {
  public:
   ExtentAllocator(std::uint32_t file, std::uint64_t file_size_bytes);
@@ -25,7 +25,7 @@ class ExtentAllocator {
  private:
   std::uint32_t file_;
   std::uint64_t file_bytes_;
-  std::uint64_t full_to_ = 0;                         // nothing before it is free
+  std::uint64_t full_to_ = 0;                         // everything before it is allocated
   std::map<std::uint64_t, std::uint64_t> allocated_;  // offset -> size
 };
 }  // namespace headrace::swap

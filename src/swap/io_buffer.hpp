@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// io_buffer.hpp: a small buffer of its own for a probe or a file's first bytes, aligned as O_DIRECT
-// asks.
+// io_buffer.hpp: a small separate buffer for a probe or a file's first bytes, aligned for O_DIRECT.
 #pragma once
 #include <cstddef>
 #include <cstdlib>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// io_queue.hpp: the seam to the kernel's ways of reading and writing: io_uring, Linux AIO, threads.
+// io_queue.hpp: the seam for the kernel's ways to read and write: io_uring, Linux AIO, threads.
 //
-// A queue moves requests and reports what the kernel said, byte for byte and errno for errno. It
-// retries nothing and judges nothing: that is the drive's (drive.hpp), above all queues alike.
+// A queue moves requests and reports the kernel's results, byte for byte and errno for errno. It
+// retries and judges nothing: the drive (drive.hpp) does, in the same way for all queues.
 #pragma once
 #include <chrono>
 #include <cstddef>
@@ -16,12 +16,12 @@
 #include "headrace/settings.hpp"
 
 namespace headrace::swap {
-// A wait that is asked to be longer ends here, so that its end can be reckoned with.
+// The longest wait. A longer timeout counts as this, so that its end can be computed.
 inline constexpr std::chrono::hours kLongestWait{24};
 
 enum class IoKind : std::uint8_t { kRead, kWrite };
 
-// One request, owned by the caller, in place until it was reaped.
+// One request. The caller owns it, and keeps it in place until it is reaped.
 struct IoRequest {
   IoKind kind = IoKind::kRead;
   int fd = -1;
@@ -29,30 +29,30 @@ struct IoRequest {
   std::uint32_t size_bytes = 0;  // <= 1 GiB
   std::uint64_t offset_bytes = 0;
   std::int64_t result = 0;    // bytes moved, or -errno; set when reaped
-  IoRequest* next = nullptr;  // for whoever holds it: caller, queue, caller again
+  IoRequest* next = nullptr;  // for its current holder: caller, queue, then caller again
 };
 
-// What a queue has handed to the kernel once, instead of with every request.
+// What a queue has registered with the kernel once, instead of passing it with every request.
 struct Registered {
   bool buffers = false, files = false;
-  // Why something that was given is not, the consequence, and what would help. Empty if all is, and
-  // for a queue that never registers anything.
+  // Why something that was given is not registered, the consequence, and a fix. Empty if everything
+  // is, and for a queue that never registers anything.
   std::string refused = {};
 };
 
-// Threads: all calls but wake() from one thread, the one that made the queue.
+// Threads: all calls except wake() come from the thread that created the queue.
 class IoQueue {
  public:
   virtual ~IoQueue() = default;                   // nothing may be in flight
   virtual const char* name() const noexcept = 0;  // "uring", "aio", "threads"
-  // Hands over up to depth() requests in flight; false: full, try again after a reap. Buffers may
-  // wait for flush().
+  // Hands over at most depth() requests in flight; false: the queue is full, try again after a
+  // reap. The queue may keep requests until flush().
   virtual bool submit(IoRequest& request) noexcept = 0;
-  // Tells the kernel about what was submitted. Returns 0 or an errno (EAGAIN, EBUSY: call again;
-  // the requests are kept).
+  // Passes submitted requests to the kernel. Returns 0 or an errno (EAGAIN, EBUSY: call again; the
+  // requests are kept).
   virtual int flush() noexcept = 0;
-  // Puts completed requests into `done` and returns how many. With none completed waits until one
-  // is, wake() was called, or `timeout` has passed (zero: do not wait).
+  // Puts completed requests into `done` and returns their number. If there are none, waits until
+  // one completes, wake() is called, or `timeout` has passed (zero: does not wait).
   virtual std::size_t reap(std::span<IoRequest*> done,
                            std::chrono::nanoseconds timeout) noexcept = 0;
   virtual void wake() noexcept = 0;  // from any thread
@@ -66,8 +66,8 @@ std::string text_of(const Registered& registered);
 struct IoQueueOptions {
   std::uint32_t depth = 16;
   std::uint32_t submit_batch = 2;  // uring, aio: requests per system call
-  // Buffers that all requests lie in, and files they use: registered (uring) where the limits
-  // allow, else not. IoQueue::registered() says what was.
+  // Buffers that hold all requests, and files that they use. They are registered (uring) if the
+  // limits allow it. IoQueue::registered() returns the result.
   std::span<const std::span<std::byte>> buffers = {};
   std::span<const int> files = {};
   RegisterBuffers register_buffers = RegisterBuffers::kAuto;  // kOff: neither buffers nor files
@@ -75,16 +75,15 @@ struct IoQueueOptions {
 
 using IoQueueFactory = std::function<std::unique_ptr<IoQueue>(const IoQueueOptions&)>;
 
-// Each throws headrace::Error with the errno of the call that was refused (EPERM, ENOSYS, ENOMEM,
-// ...) and its meaning; without errno where this build has not the library that the queue takes.
+// Each throws headrace::Error with the errno of the call that the kernel refused (EPERM, ENOSYS,
+// ENOMEM, ...) and its meaning; without an errno if this build lacks the queue's library.
 std::unique_ptr<IoQueue> make_io_queue_uring(const IoQueueOptions& options);
 std::unique_ptr<IoQueue> make_io_queue_aio(const IoQueueOptions& options);
 bool built_with_liburing() noexcept;
 bool built_with_libaio() noexcept;
 // `depth` threads "headrace-pioN" with pread/pwrite.
 std::unique_ptr<IoQueue> make_io_queue_threads(const IoQueueOptions& options);
-// Those errors, kUnsupported: what the errno means here (seccomp, sysctl, limits) and what would
-// help.
+// Those errors as kUnsupported, with the errno's meaning here (seccomp, sysctl, limits) and a fix.
 Error uring_refused(const char* call, int sys_errno);
 Error aio_refused(const char* call, int sys_errno);
 // Registered::refused for `what` ("buffers", "files").
@@ -92,17 +91,17 @@ std::string not_registered(const char* what, int sys_errno);
 
 struct ChosenIoQueue {
   std::unique_ptr<IoQueue> queue;
-  std::string reason;  // why each one before it was passed over; empty if none was
+  std::string reason;  // why each earlier queue was rejected; empty if none was
 };
-// How each kind is made: others for tests that refuse it.
+// The makers of each kind. Tests replace them by makers that fail.
 struct IoQueueFactories {
   IoQueueFactory uring = make_io_queue_uring;
   IoQueueFactory aio = make_io_queue_aio;
   IoQueueFactory threads = make_io_queue_threads;
 };
 // kAuto: the first of uring, aio (if all files are O_DIRECT) and threads that can be set up and
-// moves one real block, with the reasons. A named kind or throws. HEADRACE_IO_QUEUE in the
-// environment is the caller's to apply.
+// moves one real block, with the reasons. A named kind works, or this throws. The caller applies
+// HEADRACE_IO_QUEUE.
 ChosenIoQueue choose_io_queue(IoQueueKind kind, const IoQueueOptions& options,
                               const IoQueueFactories& make = {});
 using IoQueueMaker = std::function<ChosenIoQueue(const IoQueueOptions&)>;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernel_queue.hpp: what the queues over the kernel's own asynchronous interfaces share: the bound,
-// the list of requests that the kernel has not been given yet, and an eventfd that ends a wait.
+// kernel_queue.hpp: the common part of queues over the kernel's asynchronous interfaces: the bound,
+// the requests that the kernel has not received yet, and an eventfd that ends a wait.
 //
-// The eventfd is polled through the queue itself, as one more request, so that there is one thing
-// to wait for. How that is asked, and how completions come, is each queue's own.
+// The queue polls the eventfd itself, as one more request, so that there is one thing to wait for.
+// Each queue implements this poll and the completions in its own way.
 #pragma once
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -39,7 +39,7 @@ class KernelQueue : public IoQueue {
  protected:
   using Clock = std::chrono::steady_clock;
 
-  // `refused` makes the error of a system call that was refused.
+  // `refused` makes the error for a system call that the kernel refused.
   KernelQueue(const IoQueueOptions& options, Error (*refused)(const char* call, int sys_errno))
       : depth_(std::max(1u, options.depth)), wake_fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     if (!wake_fd_) throw refused("eventfd", errno);
@@ -55,8 +55,8 @@ class KernelQueue : public IoQueue {
     woken_ = true;
   }
 
-  // The kernel is out of something for a moment: a reap without a result, so that the caller's loop
-  // comes back.
+  // The kernel briefly lacks a resource. Returns from a reap without a result, so that the caller's
+  // loop tries again.
   static std::size_t pause() noexcept {
     std::this_thread::sleep_for(std::chrono::microseconds(200));
     return 0;
@@ -67,7 +67,7 @@ class KernelQueue : public IoQueue {
     in_flight_ -= static_cast<std::uint32_t>(count);
   }
 
-  base::IntrusiveQueue<&IoRequest::next> submitted_;  // not yet the kernel's
+  base::IntrusiveQueue<&IoRequest::next> submitted_;  // not yet passed to the kernel
   bool wake_armed_ = false;                           // the eventfd is being polled
   bool woken_ = false;  // a wake-up that no waiting reap has answered yet
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernel_side.hpp: what the requests of a drive in the kernel's hands point to: freed together, or,
-// when one never came back, not at all.
+// kernel_side.hpp: the objects that a drive's requests in the kernel point to. They are freed
+// together, or not at all if a request never came back.
 #pragma once
 #include <atomic>
 #include <memory>
@@ -14,16 +14,16 @@
 #include "swap/io_queue.hpp"
 
 namespace headrace::swap {
-// The drive's thread only, which makes it, but where said otherwise.
+// For the drive's thread only, which creates it, except where noted.
 class KernelSide {
  public:
   // Throws what options.make_queue throws.
   explicit KernelSide(const DriveOptions& options);
 
   int fd() const noexcept { return fd_.get(); }
-  std::span<Block> blocks() noexcept { return blocks_; }  // as many as the queue is deep
+  std::span<Block> blocks() noexcept { return blocks_; }  // as many as the queue's depth
   IoQueue& queue() noexcept { return *queue_; }           // wake(): any thread
-  // Whether the queue goes without registered memory since a request on it has failed; said once.
+  // Whether the queue has stopped using registered memory, since a request on it failed. True once.
   bool lost_registration() noexcept;
 
   // ---- any thread ----
@@ -32,7 +32,7 @@ class KernelSide {
   Registered registered() const;
 
  private:
-  base::UniqueFd fd_;  // our own, so that a late request never meets a reused number
+  base::UniqueFd fd_;  // a separate descriptor, so that a late request never meets a reused number
   std::vector<Block> blocks_;
   std::unique_ptr<IoQueue> queue_;
   std::string queue_name_, queue_reason_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// lane.hpp: one path made ready: a run's directory there, a file in it, and the drive over the
-// file. (A lane of a trace or a plan is something else: a line that events are drawn on.)
+// lane.hpp: prepares one path: a run's directory there, a file in it, and the drive over the file.
+// (A lane of a trace or a plan is something else: a line on which events are drawn.)
 #pragma once
 #include <functional>
 #include <memory>
@@ -16,7 +16,7 @@
 namespace headrace::swap {
 using DriveMaker = std::function<std::unique_ptr<Drive>(async::Conductor&, DriveOptions)>;
 
-// What all lanes of a run have in common.
+// The options that all lanes of a run share.
 struct LaneOptions {
   Settings settings;
   std::uint32_t rank = 0;
@@ -26,17 +26,17 @@ struct LaneOptions {
   DriveMaker make_drive;
 };
 
-// Members go in reverse order: the drive drains before its file closes, the file is unlinked before
-// its directory goes.
+// Members are destroyed in reverse order: the drive drains before its file closes, and the file is
+// unlinked before its directory is removed.
 struct Lane {
   PathProbe path;
   std::unique_ptr<RunDirectory> directory;
   std::unique_ptr<SwapFile> file;
-  std::unique_ptr<Drive> drive;  // null, as are the two above: nothing is stored there
+  std::unique_ptr<Drive> drive;  // null, as are the two above, if nothing is stored there
 };
 
-// Makes directory and file (in full) and starts the drive; of `file_bytes` 0 only the path is set.
-// `suffix` ends the file's name: "rank0.1.swap". Throws, with nothing left behind.
+// Creates the directory and the file (in full) and starts the drive; if `file_bytes` is 0, only
+// sets the path. `suffix` ends the file's name: "rank0.1.swap". A failure leaves nothing behind.
 Lane make_lane(async::Conductor& conductor, const LaneOptions& options, const PathProbe& path,
                const std::string& run_id, std::uint32_t index, std::uint64_t file_bytes,
                const char* suffix);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// lane_counters.hpp: what a drive has moved in one direction, and for how long it was at it.
-// Written by the drive's thread, read by any.
+// lane_counters.hpp: counts the bytes that a drive moves in one direction, and the time it takes.
+// The drive's thread writes them, any thread reads them.
 #pragma once
 #include <atomic>
 #include <chrono>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// record.hpp: the 4 KiB header of a record: who wrote it, which generation, what streams follow,
-// and a checksum for every 131,072 elements of each. docs/swap_file.md shows it byte by byte.
+// record.hpp: the 4 KiB header of a record: its writer, its generation, its streams, and a checksum
+// for every 131,072 elements of each. docs/swap_file.md lists it byte by byte.
 //
-// Checksums are computed and compared by the update workers, chunk by chunk, inside their pass over
-// the data; this file only lays them out. All numbers are little-endian.
+// The update workers compute and compare checksums chunk by chunk, during their pass over the data.
+// This file only lays them out. All numbers are little-endian.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -22,7 +22,7 @@ inline constexpr std::uint64_t kHeaderBytes = 4 * base::kKiB;
 inline constexpr char kRecordMagic[8] = {'h', 'r', 'r', 'e', 'c', 'o', 'r', 'd'};
 inline constexpr std::uint32_t kRecordVersion = 2;
 inline constexpr std::uint32_t kMaxStreams = 8;
-// The number, in checksum seeds, of a weight that lies in an extent of its own.
+// The stream number in the checksum seeds of a weight in an extent of its own.
 inline constexpr std::uint32_t kWeightStream = kMaxStreams - 1;
 inline constexpr std::uint32_t kMaxChecksums = 448;
 
@@ -33,15 +33,15 @@ struct RecordIdentity {
   RunBytes run{};
   std::uint64_t record = 0;      // number of the tile in the engine
   std::uint64_t generation = 0;  // counts writes of this record; 1 is the first
-  std::uint32_t slot = 0;        // always 0: the format has room for several places of a record
+  std::uint32_t slot = 0;        // always 0: the format allows several places for a record
 };
 
 // One stream as the header lists it.
 struct StreamEntry {
   char name[16] = {};              // "residual", "exp_avg", "weight", ... zero-padded
   char codec[8] = {};              // "bf16", "e4m3", "e5m3", "e8m0", "f16", "f32", "u16"
-  std::uint64_t offset_bytes = 0;  // from the record's first byte; a weight stored elsewhere:
-                                   // kElsewhere | its own extent's offset
+  std::uint64_t offset_bytes = 0;  // from the record's first byte; for a weight elsewhere:
+                                   // kElsewhere | the offset of its own extent
   std::uint64_t size_bytes = 0;
   std::uint32_t first_checksum = 0;  // index of its first chunk's checksum
   std::uint32_t checksums = 0;
@@ -60,27 +60,27 @@ struct RecordHeader {
   StreamEntry stream[kMaxStreams];
   std::uint64_t checksum[kMaxChecksums];
   std::uint64_t elements;         // of the tile
-  std::uint64_t records_in_file;  // how many the swap file holds, with this one; 0: not said
+  std::uint64_t records_in_file;  // how many the swap file holds, including this one; 0: unknown
   std::uint64_t reserved[6];
-  std::uint64_t header_checksum;  // of all bytes before it, seed 0
+  std::uint64_t header_checksum;  // of all bytes before it, with seed 0
 };
 static_assert(sizeof(StreamEntry) == 48 && sizeof(RecordHeader) <= kHeaderBytes);
 
-// The seed of every checksum of a stream: a chunk of another run, record, generation or stream
-// never passes.
+// The seed of a stream's checksums. It detects a chunk of another run, record, generation or
+// stream.
 std::uint64_t checksum_seed(const RecordIdentity& identity, std::uint32_t stream) noexcept;
 
-// Bytes of a stream's chunk, but for its last, which may be shorter.
+// The size of a stream's chunks, except the last one, which may be shorter.
 std::uint64_t chunk_bytes(const RecordHeader& header, const StreamEntry& stream) noexcept;
 constexpr std::uint64_t chunks_of(std::uint64_t elements) noexcept {
   return base::ceil_div(elements, kChunkElements);
 }
 
-// Writes everything but the chunk checksums and the header's own.
+// Writes everything except the chunk checksums and the header's own checksum.
 void begin_header(RecordHeader& header, const RecordIdentity& identity, std::uint64_t elements,
                   std::span<const StreamEntry> streams, std::uint64_t records_in_file) noexcept;
 void finish_header(RecordHeader& header) noexcept;
-// Empty if the header is whole and is `expected`'s; else what differs: "generation 6 where 7 was
-// written last".
+// Empty if the header is whole and matches `expected`; otherwise the difference: "generation 6
+// where 7 was written last".
 std::string header_fault(const RecordHeader& header, const RecordIdentity& expected);
 }  // namespace headrace::swap

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// run_lock.hpp: flock with patience, and locks that a forked child lets go of.
+// run_lock.hpp: flock with several tries, and locks that a forked child releases.
 #pragma once
 #include <string>
 
@@ -8,14 +8,14 @@
 namespace headrace::swap {
 enum class LockOutcome { kTaken, kHeldByOther };
 
-// Tries LOCK_EX `tries` times, 50 ms apart: a dying process may hold on for a moment. Throws Error
-// kUnsupported where the file system of `path` cannot lock.
+// Tries LOCK_EX `tries` times, 50 ms apart, since a dying process may hold it for a moment. Throws
+// Error kUnsupported if the file system of `path` does not support locks.
 LockOutcome lock_exclusive(int fd, const std::string& path, int tries);
 inline constexpr int kLockTries = 5;
 
-// A lock belongs to the open file, which a forked child shares: while it holds the descriptor, the
-// lock outlives the parent. Registered descriptors are closed in every forked child; `fd` stays in
-// place until it is forgotten.
+// A lock belongs to the open file, which a forked child shares: while the child holds the
+// descriptor, the lock outlives the parent. So every forked child closes registered descriptors.
+// `fd` stays in place until it is forgotten.
 void close_in_forked_child(base::UniqueFd& fd);
 void forget_in_forked_child(base::UniqueFd& fd) noexcept;
 }  // namespace headrace::swap

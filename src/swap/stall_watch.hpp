@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// stall_watch.hpp: how long requests have been in the queue, which of them are named, which are
-// given up, and the words for it.
+// stall_watch.hpp: measures how long requests have been in the queue, selects those to warn about
+// and to give up, and writes the messages.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -15,12 +15,12 @@ class StallWatch {
  public:
   StallWatch(double warn_seconds, double deadline_seconds, DriveClock::time_point now);
 
-  // How often to look while anything is in flight.
+  // The interval between checks while anything is in flight.
   std::chrono::nanoseconds interval() const noexcept { return interval_; }
 
-  // To be called in every round of the drive. Calls slow(block, age) once for each block that has
-  // been in the queue for longer than the warning time, and lost(block, age) for those past the
-  // deadline. `in_flight` false: nothing is watched.
+  // Call it in every round of the drive. It calls slow(block, age) once for each block that has
+  // been in the queue for longer than the warning time, and lost(block, age) for each one past the
+  // deadline. If `in_flight` is false, it watches nothing.
   template <class Slow, class Lost>
   void look(DriveClock::time_point now, std::span<Block> blocks, bool in_flight, Slow&& slow,
             Lost&& lost) {
@@ -54,7 +54,7 @@ struct QueueState {
   const std::string& path;
   const std::string& queue;
   std::uint32_t in_queue = 0;
-  int flush_error = 0;  // the kernel takes no more, by this errno
+  int flush_error = 0;  // the errno with which the kernel accepts no more requests
 };
 std::string describe(const Block& block, std::chrono::nanoseconds age, const QueueState& state);
 }  // namespace headrace::swap

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// swap_file.hpp: the directory of a run, its lock and manifest, and the swap files in it. They are
-// scratch: they go with the run, and no other run resumes from them.
+// swap_file.hpp: the directory of a run, its lock and manifest, and its swap files. They are
+// scratch: they are removed with the run, and no other run resumes from them.
 //
 //   <nvme_path>/headrace-<uid>/<run id>/{lock, manifest.json, rank<r>.<drive>.swap}
 //
-// Directories 0700, files 0600, opened O_EXCL | O_NOFOLLOW | O_CLOEXEC, ownership checked. Whether
-// a run lives is the kernel's flock on `lock` alone. docs/swap_file.md describes the format.
+// Directories have mode 0700, files 0600. Files are opened with O_EXCL | O_NOFOLLOW | O_CLOEXEC,
+// and their owner is checked. Only the kernel's flock on `lock` shows whether a run is alive.
+// docs/swap_file.md describes the format.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -17,8 +18,7 @@
 #include "headrace/settings.hpp"
 
 namespace headrace::swap {
-// What an nvme_path is good for, found by trying. Throws headrace::Error before anything is left
-// behind:
+// The properties of an nvme_path, found by trying. Throws headrace::Error and leaves nothing there:
 //   kNotFound     missing, or not a directory
 //   kIo           not writable (errno)
 //   kUnsupported  tmpfs/ramfs without allow_memory_backed; no O_DIRECT with direct = kRequire
@@ -28,17 +28,17 @@ struct PathProbe {
   bool direct = false;           // O_DIRECT moved real data, aligned to `alignment_bytes`
   std::uint32_t alignment_bytes = 4096;
   bool memory_backed = false;
-  std::uint64_t free_bytes = 0;  // for this user
+  std::uint64_t free_bytes = 0;  // available to this user
 };
 PathProbe probe_path(const std::string& path, const Settings& settings);
 
-// A run's directory under one nvme_path. Making one first reclaims (removes) directories of dead
-// runs of this user (dead_runs.hpp): those whose lock is free and whose manifest is ours. A live
-// run's is never touched.
+// A run's directory under one nvme_path. The constructor first removes the directories of this
+// user's dead runs (dead_runs.hpp): those whose lock is free and whose manifest is ours. It never
+// touches that of a live run.
 class RunDirectory {
  public:
   RunDirectory(const PathProbe& path, const std::string& run_id, LogSink log);
-  ~RunDirectory();  // removes the directory and what is in it, or warns; never throws
+  ~RunDirectory();  // removes the directory with its contents, or warns; never throws
   RunDirectory(const RunDirectory&) = delete;
   RunDirectory& operator=(const RunDirectory&) = delete;
 
@@ -49,11 +49,11 @@ class RunDirectory {
   std::string path_;
   LogSink log_;
   base::UniqueFd user_directory_, directory_, lock_;
-  int owner_pid_ = 0;  // a forked child removes nothing and drops the lock
+  int owner_pid_ = 0;  // a forked child removes nothing and releases the lock
 };
 
-// One file of fixed size whose blocks are all reserved (fallocate; where that is not to be had:
-// written with zeros). Throws kNoSpace with wanted and free bytes; then the file is gone again.
+// One file of fixed size, with all its blocks reserved (by fallocate, or by writing zeros without
+// it). If this throws kNoSpace, with wanted and free bytes, the file is gone again.
 class SwapFile {
  public:
   SwapFile(const RunDirectory& run, const PathProbe& path, const std::string& name,
@@ -73,6 +73,6 @@ class SwapFile {
   base::UniqueFd file_;
 };
 
-// A fresh id: time, host boot id and random bits, 32 hex digits.
+// A new id: time, host boot id and random bits, as 32 hex digits.
 std::string make_run_id();
 }  // namespace headrace::swap

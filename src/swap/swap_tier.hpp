@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// swap_tier.hpp: the NVMe tier as coroutines see it: extents that are read and written whole, or an
-// exception that says which tensor, which file, where, how many bytes were wanted and got, and the
+// swap_tier.hpp: the NVMe tier for coroutines. It reads and writes whole extents, or throws an
+// exception that names the tensor, the file, the place, the bytes requested and moved, and the
 // errno.
 #pragma once
 #include <atomic>
@@ -18,7 +18,7 @@
 #include "swap/record.hpp"
 
 namespace headrace::swap {
-// What a transfer is for; texts are made of it only when something fails.
+// The purpose of a transfer; it becomes text only in an error message.
 struct Subject {
   const char* action = "";            // "swap in", "swap in state of", ...
   const std::string* name = nullptr;  // the tile's first parameter
@@ -27,51 +27,51 @@ struct Subject {
 };
 
 struct SwapTierOptions : LaneOptions {
-  std::vector<PathProbe> paths;            // probed before, one per drive
+  std::vector<PathProbe> paths;            // probed earlier, one per drive
   std::vector<std::uint64_t> drive_bytes;  // size of each swap file; 0: there is none
-  // Told the error of the first transfer that never completed, on the conductor, before the
-  // coroutine that waits for it has its memory back.
+  // Called on the conductor with the error of the first transfer that never completed, before the
+  // waiting coroutine gets its memory back.
   std::function<void(const std::string& cause)> on_stall;
 };
 
-// Threads: the constructor and destructor on the caller's; everything else on the conductor, but
-// totals().
+// Threads: the constructor and destructor run on the caller's thread; everything else except
+// totals() runs on the conductor.
 class SwapTier {
  public:
-  // Makes run directories and files (in full) and starts the drives. Throws, with nothing left
-  // behind.
+  // Creates run directories and files (in full), and starts the drives. After an exception, nothing
+  // is left behind.
   SwapTier(async::Conductor& conductor, SwapTierOptions options);
   ~SwapTier();
 
   const RunBytes& run() const noexcept { return run_; }
-  // Throws kNoSpace when the plan and the tier disagree.
+  // Throws kNoSpace if the plan and the tier disagree.
   Extent allocate(std::uint32_t drive, std::uint64_t size_bytes);
-  // Whole extents; `into`/`from` have the extent's size. A failed read is repeated once, unless the
-  // deadline ended it. The tier looks at no checksum: bytes that differ are not read again.
-  // After a transfer that never completed every other one is refused with kIoStalled: the kernel
-  // may still write to the memory of the lost one, which may have got another owner meanwhile.
+  // Transfers a whole extent; `into`/`from` have its size. Repeats a failed read once, unless the
+  // deadline ended it. The tier does not check checksums, so it does not repeat a read for one.
+  // After a transfer that never completed, every other one fails with kIoStalled: the kernel may
+  // still write to the memory of the lost one, which may have another owner by then.
   async::Task<> read(Extent extent, std::span<std::byte> into, Priority priority, Subject subject);
-  // A failed write is repeated once on another extent; `extent` then names that one.
+  // Repeats a failed write once on another extent; `extent` then names that one.
   async::Task<> write(Extent& extent, std::span<const std::byte> from, Priority priority,
                       Subject subject);
 
   DriveCounters totals() const noexcept;
-  DriveCounters counters(std::size_t drive) const noexcept;  // zeros where nothing is stored
+  DriveCounters counters(std::size_t drive) const noexcept;  // zeros if nothing is stored there
   std::string queue_name() const;
   std::string queue_reason() const;
-  Registered registered() const;  // on all drives; the first refusal
+  Registered registered() const;  // on all drives; with the first refusal
   bool direct() const noexcept;
-  // A drive gave a transfer up. Any thread.
+  // Whether a drive has given a transfer up. Any thread.
   bool stalled() const noexcept;
-  // Throws kIoStalled, beginning with `call`, if a transfer never completed: what was leased since
-  // may be its memory.
+  // Throws kIoStalled, with a text that starts with `call`, if a transfer never completed: memory
+  // leased since then may be its memory.
   void refuse_after_stall(std::string_view call) const;
   std::string place(const Extent& extent) const;  // "FILE at 73400320"
 
  private:
-  // A lane and who has what of its file.
+  // A lane, and the owners of the extents of its file.
   struct SwapLane;
-  const SwapLane& first() const noexcept;  // of those that store something
+  const SwapLane& first() const noexcept;  // the first of those that store something
   async::Task<bool> try_write(const Extent& extent, std::span<const std::byte> from,
                               Priority priority, const Subject& subject, int& error,
                               std::uint64_t& done);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// transfer_done.hpp: a transfer as something to await.
+// transfer_done.hpp: makes a transfer awaitable.
 #pragma once
 #include <coroutine>
 
@@ -8,11 +8,11 @@
 #include "swap/extents.hpp"
 
 namespace headrace::swap {
-// co_await: starts the transfer and resumes on the conductor when the drive has ended it. Yields
-// its outcome, which nothing is thrown for. In place until then.
+// co_await starts the transfer, and resumes on the conductor when the drive has ended it. Returns
+// the outcome and throws nothing. The object must stay in place until then.
 class TransferDone : private async::Resumption<Transfer> {
  public:
-  // `purpose` (for stall messages) outlives it, as does `drive`.
+  // `purpose` (for stall messages) and `drive` outlive it.
   TransferDone(Drive& drive, IoKind of, std::byte* at, const Extent& extent, Priority when,
                const char* purpose)
       : drive_(drive) {

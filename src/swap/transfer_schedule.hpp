@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// transfer_schedule.hpp: the transfers of a drive that are not yet cut up: demand before prefetch
-// before write-back, first come within each.
+// transfer_schedule.hpp: the transfers of a drive that are not yet fully cut into blocks. Demand
+// goes before prefetch, and prefetch before write-back; within each, first come, first served.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -11,27 +11,27 @@
 #include "swap/block.hpp"
 
 namespace headrace::swap {
-// The drive's thread only. Allocates in set_up() alone.
+// For the drive's thread only. Allocates only in set_up().
 class TransferSchedule {
  public:
-  void set_up(std::uint32_t blocks);  // as many as are ever under way
+  void set_up(std::uint32_t blocks);  // the most that are ever in progress
 
   void add(Transfer& transfer) noexcept;
-  // The transfer to cut the next block from, begun if it was not; null when none waits. To be
-  // called while a block is free to cut it into.
+  // Returns the transfer to cut the next block from, and begins it if necessary; null if none
+  // waits. Call it while there is a free block.
   Active* next() noexcept;
   // No further block is cut from `active`: all are, or it has ended early.
   void withdraw(const Active& active) noexcept;
-  // Its transfer is over; `active` may serve another.
+  // Its transfer has ended; `active` may serve another.
   void release(Active& active) noexcept;
-  bool idle() const noexcept;  // nothing waits, nothing has begun
+  bool idle() const noexcept;  // nothing waits, and nothing has begun
 
  private:
   static constexpr std::size_t kPriorities = 3;
   Active* begin(std::size_t priority) noexcept;
 
   std::array<base::IntrusiveQueue<&Transfer::next_transfer>, kPriorities> waiting_;
-  // Of each queue's first, if some of its blocks are not cut yet.
+  // Per queue: its first transfer, if some of its blocks are not cut yet.
   std::array<Active*, kPriorities> begun_{};
   std::vector<Active> actives_;
   base::IntrusiveStack<&Active::next> free_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// device_stream.hpp: what the engine owns on a device: a stream of its own, and memory.
+// device_stream.hpp: an engine's own resources on a device: a stream, and memory.
 #pragma once
 #include <atomic>
 #include <coroutine>
@@ -14,9 +14,9 @@
 namespace headrace::tiles {
 class DeviceStream {
  public:
-  // co_await: resumes on the conductor when the device has done what was queued on the stream so
-  // far, or has failed. On a GPU a host function on a second stream posts it there, from CUDA's own
-  // thread. A failed GPU calls none, so the watchdog headrace-cuda does: look at throw_if_failed().
+  // co_await resumes on the conductor when the device has completed the work queued on the stream
+  // so far, or has failed. On a GPU, a host function on a second stream posts it there from CUDA's
+  // thread. If the GPU has failed, the watchdog headrace-cuda posts it: call throw_if_failed().
   class [[nodiscard]] UntilDone : public async::Resumption<> {
    public:
     explicit UntilDone(DeviceStream& stream) noexcept : stream_(stream) {}
@@ -47,12 +47,12 @@ class DeviceStream {
   std::atomic<std::uint64_t> copied_bytes_{0};
 };
 
-// Blocks until all of it is done. Nothing more can be asked of a device that fails here.
+// Blocks until all work is complete. Ignores errors: a device that fails here is not used again.
 void synchronize_quietly(Device& device, Stream stream) noexcept;
 
 class DeviceMemory {
  public:
-  // Throws kOutOfBudget where there is no room for `what`, saying what helps.
+  // Throws kOutOfBudget if there is no room for `what`, with the fix `help`.
   DeviceMemory(Device& device, std::uint64_t bytes, const std::string& what, const char* help);
   ~DeviceMemory();
   DeviceMemory(const DeviceMemory&) = delete;
@@ -63,6 +63,6 @@ class DeviceMemory {
  private:
   Device& device_;
   const std::uint64_t bytes_;
-  std::byte* data_ = nullptr;  // null for no bytes
+  std::byte* data_ = nullptr;  // null for 0 bytes
 };
 }  // namespace headrace::tiles

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// device_updates.hpp: updates on the device: a tile goes there in chunks, is updated and comes
-// back.
+// device_updates.hpp: updates on the device: sends a tile there in chunks and brings it back.
 //
-// A slot of device memory and a stream per chunk in flight, so that one chunk comes back while the
-// next is updated and the one after goes there. Conductor only.
+// A slot of device memory and a stream per chunk in flight: one chunk comes back while the next is
+// updated and a third goes there. Conductor only.
 #pragma once
 #include <cstdint>
 #include <deque>
@@ -22,18 +21,19 @@ class DeviceUpdates {
  public:
   // Throws kUnsupported for a device that does not update.
   static void require(Device& device);
-  // Throws kOutOfBudget when the device has no room for the plan's slots.
+  // Throws kOutOfBudget if the device has no room for the plan's slots.
   DeviceUpdates(Device& device, async::Conductor& conductor, const residency::Plan& plan);
 
-  // One for each tile under way that holds no update slot: more of them would wait for chunks only.
+  // One ticket for each tile in progress that holds no update slot. More tiles would only wait for
+  // chunks.
   pinned::SlotPool& tickets() noexcept { return tickets_; }
-  // Updates what has a gradient. The tile's bytes are the new ones when this returns; a device's
-  // failure leaves them half new.
+  // Updates the elements that have a gradient. When it returns, the tile has its new bytes; if the
+  // device fails, only some of them are new.
   async::Task<> run(const TileLayout& tile, const TileUpdate& update);
   std::uint64_t device_bytes() const noexcept { return memory_.size_bytes(); }
 
  private:
-  // `first`, `count`: of the tile's elements.
+  // `first`, `count`: in elements of the tile.
   async::Task<> update_chunk(const TileLayout& tile, const TileUpdate& update, std::uint64_t first,
                              std::uint64_t count, pinned::SlotLease slot);
   void queue_chunk(const TileLayout& tile, const TileUpdate& update, std::uint64_t first,
@@ -43,7 +43,7 @@ class DeviceUpdates {
   device::SpanUpdates* const updates_;
   const std::uint64_t chunk_elements_;
   DeviceMemory memory_;
-  std::deque<DeviceStream> streams_;  // of each slot
+  std::deque<DeviceStream> streams_;  // one for each slot
   pinned::SlotPool slots_, tickets_;
 };
 }  // namespace headrace::tiles

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// gather_order.hpp: the guess which groups are gathered next: those that were in the last step.
+// gather_order.hpp: predicts the next gathers: those that followed in the last step.
 //
-// Example: the last step gathered a, b, c, and two are read ahead. After next_step() a and b are
+// Example: the last step gathered a, b, c, and two are read ahead. After next_step(), a and b are
 // expected; once a is gathered, b and c; after c alone (b was left out), none.
 #pragma once
 #include <cstddef>
@@ -16,17 +16,17 @@ class GatherOrder {
  public:
   explicit GatherOrder(std::uint32_t ahead) : ahead_(ahead) {}
 
-  // The group is gathered. Allocates nothing: what a step has too many of is not noted.
+  // Notes that the group is gathered. Allocates nothing: it drops gathers beyond its capacity.
   void note(GroupId group);
-  // A step ended, the next one begins.
+  // A step has ended, and the next one begins.
   void next_step();
-  // The nearest first, `ahead` at most. Good until next_step().
+  // The nearest first, at most `ahead`. Valid until next_step().
   std::span<const GroupId> expected() const noexcept;
   bool expects(GroupId group) const noexcept;
 
  private:
   const std::uint32_t ahead_;
   std::vector<GroupId> last_step_, this_step_;
-  std::size_t next_ = 0;  // into last_step_: what is expected first
+  std::size_t next_ = 0;  // index into last_step_ of the first expected group
 };
 }  // namespace headrace::tiles

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// gather_slot.hpp: one slot that a group's shards are joined in: what it holds, who leases it, and
-// which of the device's work comes before which.
+// gather_slot.hpp: one slot that joins a group's shards: its contents, its leases, and the order of
+// the device's work on it.
 //
 //   free --begin_fill()--> filling --end_fill()--> ready, or free after an error
 //   ready --drop()--> free
 //
-// No thread waits for the device: what reads a slot is queued behind the event of its fill or join,
-// and what fills it next behind the events of its readers. Example: a lease ends while a matrix
-// product on the trainer's stream still reads the slot. release() records an event there; the fill
-// of the next group makes its copies wait for that event, and goes on.
+// No thread waits for the device. Work that reads a slot is queued behind the event of its fill or
+// join, and the next fill behind the events of its readers. Example: a lease ends while a matrix
+// product on the trainer's stream still reads the slot. release() records an event there. The fill
+// of the next group makes its copies wait for that event, and continues.
 #pragma once
 #include <array>
 #include <atomic>
@@ -29,11 +29,11 @@ namespace headrace::tiles {
 class Readers {
  public:
   explicit Readers(Device& device) : device_(device) {}
-  // What is queued on `stream` so far.
+  // Notes the work that is queued on `stream` so far.
   void note(Stream stream);
-  // What is queued on `stream` from here on comes after all of it.
+  // Makes work that is queued on `stream` from here on wait for all of it.
   void wait(Stream stream);
-  // They have been waited for.
+  // Forgets readers that others have waited for.
   void forget();
 
  private:
@@ -56,19 +56,19 @@ class GatherSlot {
 
   // ---- any thread, while leased ----
   std::byte* memory() const noexcept { return memory_; }
-  // Of the group that it is leased for.
+  // The group that it is leased for.
   GroupId group() const noexcept { return group_; }
   bool leased() const noexcept { return leases_.load() != 0; }
-  // What is queued on `stream` from here on finds the bytes there. With several ranks under their
-  // lock, as the three below.
+  // Work queued on `stream` from here on finds the bytes there. With several ranks, call it and the
+  // next three under their lock.
   void wait_until_there(Stream stream);
-  // Have the shards been joined since the fill?
+  // Whether the shards have been joined since the fill.
   bool joined() const noexcept { return joined_; }
-  // What is queued on `stream` from here on is after what earlier leases have read.
+  // Makes work queued on `stream` from here on wait for the reads of earlier leases.
   void wait_for_readers(Stream stream) { readers_.wait(stream); }
-  // The join is queued on `stream`: whoever comes later waits for it.
+  // The join is queued on `stream`: later users wait for it.
   void set_joined(Stream stream);
-  // The lease is over. Work queued on `stream` so far may still read the slot.
+  // Ends the lease. Work queued on `stream` so far may still read the slot.
   void release(Stream stream) noexcept;
 
   // ---- conductor ----
@@ -77,20 +77,20 @@ class GatherSlot {
   bool holds(GroupId group) const noexcept { return !is_free() && group_ == group; }
   void lease() noexcept { leases_.fetch_add(1); }
   void give_back() noexcept { leases_.fetch_sub(1); }  // nobody has read it
-  // For a group whose values are written to it by the host.
+  // For a group whose values the host writes to the slot.
   void lease_empty(GroupId group) noexcept;
-  // What it held is stale, or makes room.
+  // Drops the contents, which are stale or make room.
   void drop() noexcept { state_ = State::kFree; }
 
   void begin_fill(GroupId group) noexcept;
-  // The fill's copies go to `stream`, after what still reads the slot.
+  // The fill's copies go to `stream`, after work that still reads the slot.
   void fill_from(Stream stream);
-  // The group was updated just before, and the fill is for the new weights.
+  // The group was just updated, and the fill is for the new weights.
   void set_updated(Clock::time_point when) noexcept { updated_ = when; }
   Clock::time_point updated() const noexcept { return updated_; }
-  // `there`: of the last copy; 0 where it is in memory that the host shares.
+  // `there`: the event of the last copy; 0 in memory that the host shares.
   void end_fill(Event there, const std::exception_ptr& error) noexcept;
-  // Ends when the fill is over, or where it is given up; who waits has a lease or looks again.
+  // Ends when the fill is over or given up. The caller has a lease, or checks the slot again.
   async::Task<> until_filled(const async::GiveUp* give_up = nullptr);
   void wake() noexcept { filled_.wake(); }
   const std::exception_ptr& error() const noexcept { return error_; }
@@ -102,12 +102,12 @@ class GatherSlot {
   std::byte* const memory_;
   std::atomic<std::uint32_t> leases_{0};
   Readers readers_;
-  Event there_;  // after the fill, and after the join once there was one; 0: nothing to wait for
+  Event there_;  // after the fill, or the join if there was one; 0: nothing to wait for
   bool joined_ = false;
   State state_ = State::kFree;
   GroupId group_;
   Clock::time_point updated_;
-  std::exception_ptr error_;  // of the last fill
+  std::exception_ptr error_;  // the error of the last fill
   async::Waiters filled_;
 };
 }  // namespace headrace::tiles

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// gather_slots.hpp: which group is in which gather slot, and what is read ahead into them.
+// gather_slots.hpp: assigns groups to gather slots, and reads groups ahead.
 //
-// A group whose lease is over stays in its slot until somebody needs the slot or an update makes
-// the bytes stale. The next groups are filled while the current one is in use (gather_order.hpp
-// says which). A wrong guess costs a read, never a wrong byte.
+// A group whose lease has ended stays in its slot until the slot is needed or an update makes it
+// stale. The next groups are filled while the current one is in use (gather_order.hpp predicts
+// them). A wrong prediction costs a read, never a wrong byte.
 //
 // Example: two slots, one group read ahead, and the last step gathered a, b, c. gather(a) finds a
-// in slot 0 and starts the fill of b in slot 1. gather(b) finds it there, and nothing is started:
-// a is leased. a is released; gather(c) takes slot 0, since nobody holds a.
+// in slot 0 and starts the fill of b in slot 1. gather(b) finds b, and starts nothing: a is leased.
+// a is released, and gather(c) takes slot 0, since nobody holds a.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -31,7 +31,7 @@ struct GatherCounters {
   std::uint64_t copied_bytes = 0;
 };
 
-// Conductor only, but where said otherwise.
+// Conductor only, except where noted.
 class GatherSlots {
  public:
   struct Parts {
@@ -45,18 +45,18 @@ class GatherSlots {
     Device& device;
     async::Conductor& conductor;
   };
-  // Throws kOutOfBudget when the device has no room for the plan's slots.
+  // Throws kOutOfBudget if the device has no room for the plan's slots.
   explicit GatherSlots(const Parts& parts);
 
-  // A slot with this rank's shard of `group` in its place, leased once more. Starts the fills
-  // that are likely next. Throws kOutOfBudget naming the holders when all slots are leased; a
-  // failed fill's error (the slot is free again); where it is given up, with the fill going on.
+  // A slot with this rank's shard of `group` in place, leased once more. Starts the fills that are
+  // likely next. Throws kOutOfBudget naming the holders if all slots are leased; a failed fill's
+  // error (the slot is free again); kInterrupted if given up, while the fill continues.
   struct Acquired {
     std::uint32_t slot = 0;
-    GatherSlot::Clock::time_point updated;  // when the last update of it was over
+    GatherSlot::Clock::time_point updated;  // the end of its last update
   };
   async::Task<Acquired> acquire(GroupId group, const async::GiveUp* give_up = nullptr);
-  // A slot for `group` with nothing in it, leased: for load.
+  // Returns an empty slot for `group`, leased: for load.
   async::Task<std::uint32_t> claim_empty(GroupId group);
   // Any thread, while it is leased.
   GatherSlot& operator[](std::uint32_t slot) noexcept { return slots_[slot]; }
@@ -65,16 +65,16 @@ class GatherSlots {
   std::optional<GroupId> leased_group() const noexcept;
   bool is_leased(GroupId group) const noexcept;
 
-  // The group's weights are about to change: what is cached of it is stale, and nothing reads them
-  // any more when this returns.
+  // The group's weights are about to change: drops its cached bytes. When this returns, nothing
+  // reads them any more.
   async::Task<> forget(GroupId group);
-  // The same for all of them; waits for fills under way.
+  // The same for all groups; waits for fills in progress.
   async::Task<> invalidate();
-  // A step ended: its gathers are the guess for the next one's, whose first groups are read now.
+  // A step has ended: its gathers predict those of the next step, and it starts to read the first.
   void next_step();
-  // Waits for fills under way: before close.
+  // Waits for fills in progress, before close.
   async::Task<> drain() { return fills_.join(); }
-  // Who waits for a fill looks again whether to give up.
+  // Callers that wait for a fill check again whether to give up.
   void wake() noexcept;
 
   HandOvers& hand_overs() noexcept { return hand_overs_; }
@@ -92,12 +92,12 @@ class GatherSlots {
   void prefetch();
 
   const Parts p_;
-  DeviceMemory device_memory_;  // none where the slots are the arena's
+  DeviceMemory device_memory_;  // none if the slots are in the arena
   DeviceStream copies_;
   HandOvers hand_overs_;
   GroupFill group_fill_;
   GatherOrder order_;
-  std::deque<GatherSlot> slots_;  // which do not move
+  std::deque<GatherSlot> slots_;  // they do not move
   async::TaskGroup fills_;
   std::atomic<std::uint64_t> prefetched_{0}, on_demand_{0};
 };

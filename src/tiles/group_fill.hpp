@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// group_fill.hpp: brings this rank's shard of a group into a gather slot: resident weights are
-// copied, those on NVMe are read, and those that an update is about to change come from it.
+// group_fill.hpp: brings this rank's shard of a group into a gather slot. It copies resident
+// weights, reads those on NVMe, and takes those that an update is about to change from the update.
 #pragma once
 #include <cstdint>
 
@@ -25,12 +25,12 @@ class GroupFill {
     PendingUpdates& updates;
     HandOvers& hand_overs;
     DeviceStream& copies;
-    bool host_slots;  // gather slots are host memory: reads go there, not by a transfer slot
+    bool host_slots;  // gather slots are host memory: reads go there without a transfer slot
   };
   explicit GroupFill(const Parts& parts);
 
-  // Fills the slot with its group. Throws what ended it; the bytes are nobody's then. Ends when the
-  // copies are queued, of which the event is given.
+  // Fills the slot with its group. Returns the event of its copies, once they are queued. Throws
+  // the error that ended the fill; the slot's bytes are then undefined.
   async::Task<Event> run(GatherSlot& slot, swap::Priority priority);
 
  private:
@@ -41,6 +41,6 @@ class GroupFill {
   async::Task<> fill_tile(std::uint32_t tile, std::byte* target, swap::Priority priority);
 
   const Parts p_;
-  pinned::SlotPool transfers_;  // where tiles lie on their way from a drive to the device
+  pinned::SlotPool transfers_;  // hold tiles on their way from a drive to the device
 };
 }  // namespace headrace::tiles

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// hand_overs.hpp: new weights on the short way: from their update to the gather slot that waits for
-// them, without being read from the drive again.
+// hand_overs.hpp: passes new weights from their update directly to the gather slot that waits for
+// them, so that they need not be read from the drive again.
 //
 // Example: group b has tiles 4 and 5 on NVMe, and a deferred step has begun. The fill of b opens
-// the group with its gather slot's memory and waits for the update. The update of tile 4 asks
-// place_of(4). Its pass writes the new weight to the update slot and there as well, and
-// hand_over(4) books it. Should tile 5 have no gradient, nobody updates it. When the group's passes
-// are over the fill closes it: take(4) is true, and of b only tile 5 is read.
+// the group with its gather slot's memory and waits for the update. The update of tile 4 calls
+// place_of(4). Its pass writes the new weight to the update slot and to that place, and
+// hand_over(4) records this. If tile 5 has no gradient, nobody updates it. When the group's passes
+// are over, the fill closes the group: take(4) is true, and only tile 5 of b is read.
 //
-// A fill that ends early forgets what was booked, so the next one of the group reads every tile.
+// A fill that ends early forgets these records, so the next fill of the group reads every tile.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -21,7 +21,7 @@
 #include "tiles/device_stream.hpp"
 
 namespace headrace::tiles {
-// Where a tile's new weight goes beside its update slot: one or neither.
+// The places for a tile's new weight in addition to its update slot: one or neither.
 struct HandOver {
   std::byte* by_pass = nullptr;    // the pass writes it there
   std::byte* by_device = nullptr;  // the device copies it there
@@ -31,22 +31,22 @@ struct HandOver {
 // Conductor only.
 class HandOvers {
  public:
-  // `copies`: on which the device copies; null where it shares the host's memory.
+  // `copies`: the stream for the device's copies; null if the device shares the host's memory.
   HandOvers(const partition::Partition& partition, const residency::Plan& plan,
             DeviceStream* copies);
 
   // ---- the fill ----
-  // `memory`: of a gather slot; the update writes there from here on.
+  // `memory`: of a gather slot; the update writes there from now on.
   void open(GroupId group, std::byte* memory) noexcept { memory_[group.index] = memory; }
   void close(GroupId group) noexcept { memory_[group.index] = nullptr; }
-  // Whether the tile's weight was handed over; asked once.
+  // Whether the tile's weight was handed over. Call it once.
   bool take(std::uint32_t tile) noexcept;
   void forget(GroupId group) noexcept;
 
   // ---- the update ----
-  // The place stays until the group's passes are over.
+  // The place stays valid until the group's passes are over.
   HandOver place_of(std::uint32_t tile) const noexcept;
-  // It is there, or queued on its way from `weight`: that is free after until_copied().
+  // The weight is there, or queued on its way from `weight`, which is free after until_copied().
   void hand_over(std::uint32_t tile, const HandOver& to, const std::byte* weight);
   // Ends when the device has made the copies queued so far.
   async::Task<> until_copied() { co_await copies_->until_done(); }

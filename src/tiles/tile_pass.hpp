@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// tile_pass.hpp: the one pass over a tile's bytes: verify, update or initialise, checksum, 131,072
-// elements at a time.
+// tile_pass.hpp: the single pass over a tile's bytes: verify, update or initialise, and checksum,
+// 131,072 elements at a time.
 //
-// A chunk is what one checksum of each stream covers. Chunks are independent, so any thread may
-// take any of them, in any order: the bits are the same.
+// One checksum of each stream covers a chunk. Chunks are independent: any thread may take any
+// chunk, in any order, with the same bits.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -18,20 +18,20 @@
 #include "swap/record.hpp"
 
 namespace headrace::tiles {
-// Where the values of a tile lie while it is worked on.
+// The places of a tile's values during work on it.
 struct TileLayout {
   std::uint64_t elements = 0;
-  std::uint64_t first_element = 0;  // the tile's, in its section
+  std::uint64_t first_element = 0;  // position of the tile in its section
   optimizer_cpu::MasterKind kind = optimizer_cpu::MasterKind::kSplitResidual;
   std::byte* weight = nullptr;
   std::uint32_t weight_bytes_per_element = 2;
-  // Of the record; without state it has none, or is not part of this.
+  // For the record; false if the tile has no state, or the state is not part of this.
   bool has_state = false;
   optimizer_cpu::Arithmetic arithmetic = optimizer_cpu::Arithmetic::kAdam;
   MomentCodec codec = MomentCodec::kF32;
   std::byte* master = nullptr;
   std::byte* moment[optimizer_cpu::kMaxMoments] = {};
-  std::byte* moment_scale[optimizer_cpu::kMaxMoments] = {};  // of 8-bit moments
+  std::byte* moment_scale[optimizer_cpu::kMaxMoments] = {};  // for 8-bit moments
 
   // These elements, without a gradient. `first` is a multiple of kScaleElements.
   optimizer_cpu::UpdateSpan span_of(std::uint64_t first, std::uint64_t count) const noexcept;
@@ -39,12 +39,12 @@ struct TileLayout {
                                             std::uint64_t first) const noexcept;
 };
 
-// One stream of the tile: the weight, or one of its state.
+// One stream of the tile: the weight, or a stream of its state.
 struct PassStream {
   std::byte* data = nullptr;
-  std::uint32_t bytes_per_scale = 0;  // of kScaleElements elements
-  // One per chunk, in the record's header or beside the weight. With verify the old ones are
-  // compared first, with seal the new ones written over them.
+  std::uint32_t bytes_per_scale = 0;  // per kScaleElements elements
+  // One per chunk, in the record's header or beside the weight. With `verify`, the old ones are
+  // compared first; with `seal`, the new ones then replace them.
   std::uint64_t* checksums = nullptr;
   bool verify = false;
   bool seal = false;
@@ -52,19 +52,19 @@ struct PassStream {
   std::uint64_t seal_seed = 0;
 };
 
-// Which elements of a tile are updated, and by what.
+// The elements of a tile to update, and the inputs.
 struct TileUpdate {
   std::span<const partition::Segment> segments;
-  const std::uint8_t* received = nullptr;            // per parameter: has it a gradient?
+  const std::uint8_t* received = nullptr;            // per parameter: whether it has a gradient
   const optimizer_cpu::UpdateStep* steps = nullptr;  // per parameter
   const partition::Parameter* parameters = nullptr;
-  const std::byte* gradient = nullptr;  // of the tile's first element
+  const std::byte* gradient = nullptr;  // starts at the tile's first element
   DType gradient_dtype = DType::kBf16;
   optimizer_cpu::UpdateFunction update = nullptr;
-  std::byte* weight_copy = nullptr;  // where the new weight goes as well, if anywhere
+  std::byte* weight_copy = nullptr;  // a second place for the new weight, if any
 
-  // visit(begin, count, first element in its parameter, step) for each stretch of elements [first,
-  // first + count) of the tile that has a gradient.
+  // Calls visit(begin, count, first element in its parameter, step) for each stretch of elements
+  // [first, first + count) of the tile that has a gradient.
   template <class Visit>
   void each(const TileLayout& tile, std::uint64_t first, std::uint64_t count, Visit visit) const {
     const std::uint64_t end = first + count;
@@ -83,20 +83,20 @@ struct TileUpdate {
                                     std::uint64_t count) const noexcept;
 };
 
-// For each chunk: what `verify` asks for, then `update` or `initial_weight`, if any, then what
-// `seal` asks for. A device updates between two passes, of which one verifies and one seals.
+// For each chunk: verifies if asked, applies `update` or `initial_weight`, if any, and seals if
+// asked. A device updates between two passes, one that verifies and one that seals.
 struct TilePass {
   TileLayout tile;
   PassStream streams[1 + optimizer_cpu::kMaxStateStreams];
   std::uint32_t stream_count = 0;
-  bool verifies = true, seals = true;  // false: whatever the streams ask for
+  bool verifies = true, seals = true;  // false overrides the streams' flags
   const TileUpdate* update = nullptr;
-  // The first values: weights from here, moments zero, master from the weight. Nothing is verified.
+  // The first values: weights from here, moments zero, masters from the weights. Verifies nothing.
   const std::byte* initial_weight = nullptr;
 
-  std::atomic<std::uint64_t>* busy_ns = nullptr;  // time spent is added, if given
-  // The first stream and chunk found damaged: 1 + (stream << 32 | chunk); 0: none. A damaged chunk
-  // is not updated.
+  std::atomic<std::uint64_t>* busy_ns = nullptr;  // if not null, the time spent is added to it
+  // The first damaged stream and chunk: 1 + (stream << 32 | chunk); 0: none. A damaged chunk is not
+  // updated.
   std::atomic<std::uint64_t> fault{0};
 
   std::uint64_t chunks() const noexcept { return swap::chunks_of(tile.elements); }
@@ -106,13 +106,13 @@ struct TilePass {
   static void run_chunk(void* context, std::uint64_t chunk) noexcept;
 
  private:
-  // Bytes of a stream that a chunk covers.
+  // The bytes of a stream that a chunk covers.
   std::span<std::byte> bytes_of(const PassStream& stream, std::uint64_t chunk) const noexcept;
   bool verify(std::uint64_t chunk) noexcept;
   void seal(std::uint64_t chunk) noexcept;
 };
 
-// One chunk's part of what a pass does beside checksums.
+// The parts of a pass other than checksums, for one chunk.
 void initialise(const TileLayout& tile, const std::byte* initial_weight, std::uint64_t first,
                 std::uint64_t count) noexcept;
 void update(const TileLayout& tile, const TileUpdate& with, std::uint64_t first,

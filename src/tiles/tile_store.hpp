@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// tile_store.hpp: where every tile's weight and record are, and how they come into a slot and go
-// back.
+// tile_store.hpp: knows where every tile's weight and record are, brings them into a slot, and
+// writes them back.
 //
 // A tile's weight and record are each either resident in the arena or in an extent of the swap
-// tier; while a tile is worked on, what is on NVMe lies in an update slot. Conductor only.
+// tier. During work on a tile, its bytes from NVMe lie in an update slot. Conductor only.
 //
-// What is on NVMe has a generation, of which every checksum is seeded: old bytes never pass for new
-// ones. Example: tile 3 was written as generation 6. Its update reads it, run() verifies chunk by
-// chunk with 6, updates, and seals with 7; write() puts 7 in the header, writes, and only then does
-// the store expect 7. Should the drive have kept the old bytes of one page, the next read
-// compares them with the checksum of 7, which they do not have.
+// Bytes on NVMe have a generation, which is part of the seed of every checksum, so old bytes never
+// pass as new ones. Example: tile 3 was written as generation 6. Its update reads it; run()
+// verifies chunk by chunk with 6, updates, and seals with 7. write() puts 7 in the header and
+// writes, and only then does the store expect 7. If the drive kept the old bytes of one page, the
+// next read compares them with the checksum of 7, and they differ.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -26,7 +26,7 @@
 #include "tiles/tile_pass.hpp"
 
 namespace headrace::tiles {
-// Which of a tile's bytes a call is about.
+// The part of a tile's bytes that a call works on.
 struct TileParts {
   bool weight = false;
   bool record = false;
@@ -34,11 +34,11 @@ struct TileParts {
 inline constexpr TileParts kWholeTile{.weight = true, .record = true};
 inline constexpr TileParts kWeightAlone{.weight = true};
 
-// Where a tile's bytes are while it is worked on.
+// The places of a tile's bytes during work on it.
 struct TileView {
   std::byte* weight = nullptr;
   std::byte* record = nullptr;
-  bool weight_in_slot = false;  // to be read before and written after
+  bool weight_in_slot = false;  // to be read before, and written after
   bool record_in_slot = false;
 };
 
@@ -58,47 +58,46 @@ class TileStore {
 
   pinned::SlotPool& slots() noexcept { return slots_; }
   bool needs_slot(std::uint32_t tile) const noexcept;
-  // Has a weight and no record: what calls say of that part of it is not there.
+  // Such a tile has a weight and no record; calls ignore the record's part of TileParts.
   bool is_frozen(std::uint32_t tile) const { return p_.partition.section_of(tile).frozen; }
   // `slot` may be empty for a tile that is wholly resident.
   TileView view(std::uint32_t tile, std::span<std::byte> slot) const;
 
-  // Throws kIoStalled when memory that was leased just now may be that of a transfer that never
-  // completed.
+  // Throws kIoStalled if memory that was just leased may belong to a transfer that never completed.
   void refuse_after_stall(std::string_view call) const;
 
-  // Brings what lies on NVMe into the slot and checks the record's header; its chunks are verified
-  // by the pass. The tier repeats a read that fails once. Bytes that differ from a header or
-  // checksum are not read again.
+  // Reads the parts on NVMe into the slot and checks the record's header; the pass verifies the
+  // chunks. The tier repeats a failed read once. Bytes that differ from a header or checksum are
+  // not read again.
   async::Task<> read(std::uint32_t tile, TileView view, TileParts parts, swap::Priority priority);
-  // Writes what lies in the slot back as the next generation, with the checksums of the pass that
-  // sealed it. For this run alone: nothing resumes from a swap file.
+  // Writes the slot's parts back as the next generation, with the checksums of the pass that sealed
+  // them. Only this run can read them: no run resumes from a swap file.
   async::Task<> write(std::uint32_t tile, TileView view, TileParts parts);
-  // Reads likewise, and verifies what came: what is not worked on at once.
+  // The same as read(), and verifies the bytes: for callers that do not work on them at once.
   async::Task<> read_verified(std::uint32_t tile, TileView view, TileParts parts,
                               swap::Priority priority);
 
-  // Where the values of `parts` are.
+  // Returns where the values of `parts` are.
   TileLayout layout(std::uint32_t tile, TileView view, TileParts parts) const;
-  // Fills in a pass over `parts` of a tile: its layout and streams, verify (what came from NVMe)
-  // and seal (what will go).
+  // Prepares a pass over `parts` of a tile: its layout and streams, and whether to verify (bytes
+  // from NVMe) and to seal (bytes for NVMe).
   void prepare(TilePass& pass, std::uint32_t tile, TileView view, TileParts parts, bool seal);
-  // Runs it on the workers; throws kCorrupt naming tensor, stream, file and bytes for a damaged
-  // chunk.
+  // Runs the pass on the workers. Throws kCorrupt, naming tensor, stream, file and bytes, for a
+  // damaged chunk.
   async::Task<> run(TilePass& pass, std::uint32_t tile, TileView view);
 
-  // Of a tile's weight and record, wherever they are.
+  // The size of a tile's weight and record, wherever they are.
   std::uint64_t bytes_of(std::uint32_t tile) const noexcept {
     return p_.plan.tiles[tile].weight_bytes + p_.plan.tiles[tile].layout.size_bytes;
   }
   const std::byte* resident_weight(std::uint32_t section) const;
-  // What its tables take on the heap, for the plan.
+  // The heap memory of its tables, for the plan.
   static std::uint64_t bookkeeping_bytes(const partition::Partition& partition);
 
  private:
   struct TileState {
     swap::Extent weight_extent, record_extent;
-    std::uint64_t generation = 0;  // of what was written last
+    std::uint64_t generation = 0;  // of the last write
     std::uint32_t first_weight_checksum = 0;
   };
   swap::RecordIdentity identity(std::uint32_t tile, std::uint64_t generation) const;
@@ -108,9 +107,9 @@ class TileStore {
                                   std::uint64_t chunk) const;
   std::uint64_t weight_chunks(std::uint32_t tile) const;
   DType dtype_of(std::uint32_t tile) const;
-  // The record's stream `stream`.
+  // The bytes of stream `stream` of the record.
   std::byte* stream_of(std::uint32_t tile, TileView view, std::uint32_t stream) const;
-  // A transfer of these parts, for the trace; nothing where none of them is in a slot.
+  // Traces a transfer of these parts; nothing if none of them is in a slot.
   base::TraceSpan span_of(TraceLane lane, const char* what, std::uint32_t tile, TileView view,
                           TileParts parts) const noexcept;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// update_place.hpp: where the tiles of a step are updated: on the CPU, or on the device.
+// update_place.hpp: chooses where the tiles of a step are updated: on the CPU, or on the device.
 #pragma once
 #include <cstdint>
 #include <limits>
@@ -7,23 +7,23 @@
 #include "headrace/settings.hpp"
 
 namespace headrace::tiles {
-// "auto" updates on the device where that takes less than this share of the CPU's time, so that
-// noise moves nothing.
+// "auto" updates on the device if that takes less than this share of the CPU's time, so that noise
+// does not decide.
 inline constexpr double kWorthMoving = 0.95;
 
-// With kAuto steps are updated here and there in turn, twice each after one that warms up. Then
-// what took less time per element goes on, the device only where it is worth moving.
+// With kAuto, steps are updated on both in turn: one warms up each, and two are measured. Then the
+// place with less time per element stays, and the device only if it is worth moving.
 class UpdatePlace {
  public:
   explicit UpdatePlace(UpdateOn on) noexcept : on_(on) {}
 
-  // Where the next step is updated.
+  // The place of the next step's updates.
   bool on_device() const noexcept {
     if (on_ != UpdateOn::kAuto) return on_ == UpdateOn::kDevice;
     return tried_ % 2 == 1;
   }
-  // The step is updated: so many elements, with an update under way for so long. True where that
-  // decides; never for a step without elements.
+  // Notes the update of a step: its elements, and the time with an update in progress. Returns true
+  // if this decides the place; never for a step without elements.
   bool note(std::uint64_t elements, double seconds) noexcept;
 
   double cpu_seconds() const noexcept { return best_[0]; }  // per element

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// updates.hpp: the update of every tile that has a gradient: read, pass and write of neighbouring
-// tiles overlap, bounded by the update slots. Groups come in the order in which PendingUpdates
-// starts them: all within step(), or deferred, just ahead of the next forward pass.
+// updates.hpp: updates every tile that has a gradient. Reads, passes and writes of neighbouring
+// tiles overlap, up to the number of update slots. PendingUpdates determines the order of groups:
+// all within step(), or deferred, just ahead of the next forward pass.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -20,7 +20,7 @@
 #include "tiles/update_place.hpp"
 
 namespace headrace::tiles {
-// Conductor only, but where said otherwise.
+// Conductor only, except where noted.
 class Updates {
  public:
   struct Parts {
@@ -30,34 +30,34 @@ class Updates {
     TileStore& tiles;
     HandOvers& hand_overs;
     PendingUpdates& pending;
-    DeviceUpdates* device;       // null: the CPU alone updates
+    DeviceUpdates* device;       // null: only the CPU updates
     base::TraceRecorder* trace;  // null: none
     const std::atomic<bool>& interrupted;
     optimizer_cpu::UpdateFunction update;
-    // Told where updates are faster, once that is known.
+    // Called with the faster place for updates, once it is known.
     std::function<void(const UpdatePlace& place)> on_place;
-    // Told what ended a deferred step's updates, before who waits for them is. Not of their being
-    // dropped by stop().
+    // Called with the error that ended a deferred step's updates, before waiting calls get it, but
+    // not if stop() drops updates.
     std::function<void(const std::exception_ptr& error)> on_deferred_failure;
   };
   explicit Updates(const Parts& parts);
 
-  // What the step means for each parameter. The trainer's thread, while nothing is pending.
+  // The step's constants for each parameter. For the trainer's thread, while nothing is pending.
   std::vector<optimizer_cpu::UpdateStep>& steps() noexcept { return steps_; }
 
-  // Starts the update of what received a gradient; what is passed on of it is the caller's copy
-  // from here. `deferred_step`: the step that returns before this ends, 0 for one that waits.
+  // Starts the update of all parameters that received a gradient, with a copy of that list.
+  // `deferred_step`: the step that returns before this ends, 0 for a step that waits.
   void start(std::uint64_t deferred_step);
-  // Ends when all of it is on its drives; throws what ended it before that, and where it is given
-  // up, with all of it going on.
+  // Ends when everything is on its drives. Throws the error that ended the updates before that, or
+  // kInterrupted if the call is given up, while all updates continue.
   async::Task<> finish(const async::GiveUp* give_up = nullptr);
-  // Ends what is under way, starts nothing more, and throws nothing.
+  // Ends the work in progress, starts no more, and throws nothing.
   async::Task<> stop();
-  // Has a pass over a tile begun since start()? Then there is no way back, though a checksum may
-  // end that very pass. A failed read and a fault in a record's header come before it.
+  // Whether a pass over a tile has begun since start(). From then on, the step cannot be repeated.
+  // Failed reads and faults in record headers come before a pass, differing checksums within it.
   bool began() const noexcept { return began_.load(); }  // any thread
 
-  // Any thread. Time with an update under way; time of all update threads in passes.
+  // Any thread. Steps on the device; time with an update in progress; all threads' time in passes.
   std::uint64_t steps_on_device() const noexcept { return steps_on_device_.load(); }
   double wall_seconds() const noexcept { return 1e-9 * static_cast<double>(wall_ns_.load()); }
   double compute_seconds() const noexcept { return 1e-9 * static_cast<double>(compute_ns_.load()); }
@@ -80,19 +80,19 @@ class Updates {
   void count_active(bool more) noexcept;
 
   const Parts p_;
-  std::vector<std::uint8_t> received_;  // of the step under way; the next one's may be arriving
+  std::vector<std::uint8_t> received_;  // of the current step; the next one's may be arriving
   std::vector<optimizer_cpu::UpdateStep> steps_;
-  std::vector<std::uint32_t> tiles_of_group_;  // with a gradient
+  std::vector<std::uint32_t> tiles_of_group_;  // those with a gradient
   async::TaskGroup runner_;
   std::uint64_t deferred_step_ = 0;
   bool running_ = false, failed_ = false, stopping_ = false;
   std::atomic<bool> began_{false};
-  std::uint32_t active_ = 0;  // tiles under way, since:
+  std::uint32_t active_ = 0;  // tiles in progress, since:
   std::chrono::steady_clock::time_point active_since_;
   std::atomic<std::uint64_t> wall_ns_{0}, compute_ns_{0}, steps_on_device_{0};
   UpdatePlace place_;
-  bool on_device_ = false;            // this step
+  bool on_device_ = false;            // for this step
   std::uint64_t elements_ = 0;        // of this step
-  std::uint64_t wall_ns_before_ = 0;  // it
+  std::uint64_t wall_ns_before_ = 0;  // before this step
 };
 }  // namespace headrace::tiles

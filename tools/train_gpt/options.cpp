@@ -182,7 +182,7 @@ void add_file_options(CLI::App& app, RawOptions& raw) {
   app.add_option("--trace", o.trace,
                  "File for a timeline: open it in ui.perfetto.dev or chrome://tracing")
       ->group(group);
-  app.add_flag("--no-progress", raw.no_progress, "No progress bar and no lines per step")
+  app.add_flag("--no-progress", raw.no_progress, "No progress line and no lines per step")
       ->group(group);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// headrace/mpi/traffic.hpp: everything that is under way between one rank and the others over MPI;
-// headrace/mpi.hpp says how it works, and runs it on a thread.
+// headrace/mpi/traffic.hpp: everything in transit between one rank and the others over MPI.
+// headrace/mpi.hpp describes it, and runs it on a thread.
 #pragma once
 #include <mpi.h>
 
@@ -31,33 +31,33 @@ namespace mpi_detail {
 using Clock = std::chrono::steady_clock;
 inline constexpr std::uint64_t kSmallBytes = 2048;      // copied, and sent before there is room
 inline constexpr std::uint64_t kChunkBytes = 4u << 20;  // MPI counts in int
-inline constexpr std::uint64_t kWindow = 2;             // chunks under way from a rank in a lane
-inline constexpr std::chrono::seconds kAnswer(1);       // of another rank's thread
+inline constexpr std::uint64_t kWindow = 2;             // chunks in transit from a rank in a lane
+inline constexpr std::chrono::seconds kAnswer(1);       // the longest wait for a rank's answer
 inline std::atomic<bool> call_failed = false;
 
 struct Call {
   std::vector<Transport::Piece> give, take;
   Transport::Done done;
-  std::vector<std::uint64_t> given, taken;  // bytes handed to MPI, by rank
-  std::uint64_t left = 0;                   // bytes that have not passed, in both directions
+  std::vector<std::uint64_t> given, taken;  // bytes passed to MPI, by rank
+  std::uint64_t left = 0;                   // bytes not yet transferred, in both directions
 };
 
-// A rank's state, as another one hears it.
+// A rank's state, as it is sent to another rank.
 struct Note {
   std::array<std::uint64_t, kLanes> room = {};   // chunks that it has posted receives for
   std::array<std::uint64_t, kLanes> given = {};  // chunks that it has begun to send
-  bool last = false;                             // it says and gives nothing more
+  bool last = false;                             // the rank sends nothing more
   Transport::Post post;
 };
 
 struct Peer {
-  Note own, heard;                              // what it is to hear, what it has said
-  std::array<std::uint64_t, kLanes> came = {};  // chunks, whole
-  std::uint64_t giving = 0;                     // chunks under way to it
+  Note own, heard;                              // to send to the rank; received from it
+  std::array<std::uint64_t, kLanes> came = {};  // chunks that have arrived whole
+  std::uint64_t giving = 0;                     // chunks in transit to it
   bool news = false, telling = false;
 };
 
-// Under way in MPI.
+// In progress in MPI.
 struct Operation {
   enum class What { kHear, kTell, kGive, kTake } what;
   std::uint32_t peer = 0;
@@ -97,7 +97,7 @@ class Communicators {
   std::array<MPI_Comm, kLanes + 1> all_;
 };
 
-// The last post of each rank, for any thread.
+// The last post of each rank, readable by any thread.
 class Posts {
  public:
   explicit Posts(std::uint32_t world_size) : of_all_(world_size) {}
@@ -126,25 +126,25 @@ class Posts {
   std::vector<Transport::Post> of_all_;
 };
 
-// This rank's calls and notes. One thread's alone.
+// This rank's calls and notes. For one thread only.
 class Traffic {
  public:
   Traffic(const Communicators& communicators, std::uint32_t rank, std::uint32_t world_size,
           std::chrono::milliseconds stand_still, Posts& posts);
   void begin(std::size_t lane, Call call);
   void tell_post();
-  // Ends every call with this error, once MPI does not use its memory any more.
+  // Ends every call with this error, once MPI no longer uses its memory.
   void close(const std::string& error);
-  // Moves what can be moved; whether anything was.
+  // Moves what can be moved; returns whether anything moved.
   bool advance();
   bool closed() const noexcept { return closing_ && !pending(); }
   const std::string& error() const noexcept { return error_; }
   bool pending() const noexcept {
     return std::ranges::any_of(calls_, [](const auto& calls) { return !calls.empty(); });
   }
-  // Chunks are on their way, so that it pays to poll.
+  // Whether chunks are in transit, so that polling pays off.
   bool moving() const noexcept;
-  // Closed: says farewell to the others. Whether all of them have answered, and MPI holds nothing.
+  // After close(): says farewell. Whether all others have answered, and MPI holds nothing.
   bool leave();
 
  private:
@@ -171,7 +171,7 @@ class Traffic {
   const std::chrono::milliseconds stand_still_;
   Posts& posts_;
   std::vector<Peer> peers_;
-  std::array<std::deque<Call>, kLanes> calls_;  // the first of each lane is under way
+  std::array<std::deque<Call>, kLanes> calls_;  // the first of each lane is in progress
   std::vector<MPI_Request> requests_;
   std::vector<Operation> operations_;  // of requests_
   std::vector<int> ended_;
@@ -225,7 +225,7 @@ inline void Traffic::listen() {
   receive(std::move(operation), data, sizeof(Note), MPI_ANY_SOURCE, communicators_.notes());
 }
 
-// Synchronous, so that it ends when the other has read it.
+// Synchronous, so that it ends when the other rank has read it.
 inline void Traffic::tell(std::uint32_t peer) {
   Peer& to = peers_[peer];
   const bool last = (leaving_ || to.heard.last) && to.giving == 0;
@@ -283,8 +283,8 @@ inline void Traffic::take(std::size_t lane, std::uint32_t peer) {
   }
 }
 
-// A small piece for a rank that gives nothing in return is sent synchronously: else calls could run
-// ahead of that rank without end.
+// A small piece for a rank that gives nothing in return is sent synchronously. Otherwise calls
+// could run ahead of that rank without limit.
 inline void Traffic::give(std::size_t lane, std::uint32_t peer) {
   if (calls_[lane].empty()) return;
   Call& call = calls_[lane].front();
@@ -312,8 +312,8 @@ inline void Traffic::give(std::size_t lane, std::uint32_t peer) {
   }
 }
 
-// A rank tells of room before it gives chunks, and does both after every poll. For the poll in
-// which MPI comes upon a chunk may copy all of it, and the ranks are to copy at the same time.
+// A rank announces room before it sends chunks, and does both after every poll. When MPI finds a
+// chunk, that poll may copy all of it, and the ranks should copy at the same time.
 inline bool Traffic::advance() {
   bool any = test();
   const auto world = static_cast<std::uint32_t>(peers_.size());
@@ -412,7 +412,7 @@ inline void Traffic::close(const std::string& error) {
   moved_at_ = Clock::now();
 }
 
-// MPI cancels a receive, or a chunk for it is on its way already and comes.
+// MPI either cancels a receive, or a chunk for it is already in transit and arrives.
 inline void Traffic::finish_closing() {
   bool in_use = false;
   for (std::size_t i = 0; i < requests_.size(); ++i) {
@@ -444,8 +444,8 @@ inline void Traffic::require_motion() const {
   }
 }
 
-// Chunks that were given for cancelled receives come into memory of our own, so that the call that
-// gave them can end.
+// Receives chunks for cancelled receives into the transport's own memory, so that the calls that
+// sent them can end.
 inline void Traffic::drain(std::size_t lane, std::uint32_t peer) {
   Peer& from = peers_[peer];
   while (from.came[lane] < from.heard.given[lane]) {
@@ -460,7 +460,7 @@ inline void Traffic::drain(std::size_t lane, std::uint32_t peer) {
   }
 }
 
-// Nobody says anything more, to this rank or by it.
+// No rank sends anything more, to this rank or from it.
 inline bool Traffic::parted() const noexcept {
   for (std::uint32_t r = 0; r < peers_.size(); ++r) {
     const Peer& peer = peers_[r];
@@ -484,7 +484,7 @@ inline bool Traffic::leave() {
   while (!requests_.empty() && test()) {
   }
   if (requests_.empty()) return parted();
-  // MPI holds on to these: for a rank that is gone, or has not taken them.
+  // MPI still uses these: for a rank that is gone, or has not received them.
   static std::mutex mutex;
   static auto& kept = *new std::vector<Operation>;
   const std::lock_guard lock(mutex);

@@ -6,7 +6,7 @@
 // autograd has a thread for each device. torch numbers the passes (the graph task).
 //
 // Example: blocks a, b and c have two trained parameters each. b does not use one of them, and c
-// has a third parameter, which is frozen. Pass 7 goes c, b, a:
+// has a third parameter, which is frozen. Pass 7 visits c, b and a:
 //
 //   reached c     hold {c, 7, 0 of 2}
 //   gradients     {c, 2 of 2}, but c keeps its hold: the frozen parameter gets no gradient, so

@@ -162,7 +162,7 @@ class BoundGroups final {
     const std::lock_guard lock(mutex_);
     function();
   }
-  // Groups that are always bound are released during a step, and at the end.
+  // Binds the groups that are always bound. unbind_rest() releases them, for a step and at the end.
   void bind_rest() {
     const std::lock_guard lock(mutex_);
     for (const auto& group : groups_) {

@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// headrace/torch/c10d.hpp: a transport over a process group of torch.distributed, of Gloo.
+// headrace/torch/c10d.hpp: a transport over a Gloo process group of torch.distributed.
 //
 //   auto transport = headrace::torch::make_c10d_transport(group);   // on every rank
 //
-// Each lane has a group of its own, split from the one given, and a thread that issues the sends
-// and receives of one call and waits for them. The trainer's own calls on its group pass beside
-// them.
+// Each lane has a group of its own, split from the given one, and a thread that issues the sends
+// and receives of one call and waits for them. The trainer may use its own group at the same time.
 //
 //   all_to_all on rank 1 of 3   recv from 0, recv from 2, send to 0, send to 2; wait for all four
-//   rank 2 dies                 its connection closes, and the call ends with what torch says
-//   abort()                     wakes the wait; what is under way is dropped, and the call ends
+//   rank 2 dies                 its connection closes, and the call fails with torch's text
+//   abort()                     ends the wait; pending transfers are dropped, and the call fails
 //
-// Posts lie in the group's store, under a key for each rank. One thread alone talks to the store: a
-// store may block for minutes when its host is lost, and then only posts stand still.
+// Posts are in the group's store, under a key for each rank. A single thread accesses the store: if
+// the store's host is lost, an access may block for minutes, and then it delays only posts.
 #pragma once
 #include <torch/version.h>
 #if TORCH_VERSION_MAJOR < 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 11)
@@ -59,12 +58,12 @@ using C10dWork = c10::intrusive_ptr<c10d::Work>;
 using C10dBackend = c10::intrusive_ptr<c10d::Backend>;
 using C10dStore = c10::intrusive_ptr<c10d::Store>;
 
-// torch takes no wait for endless, and at the end of one it closes every connection.
+// torch has no endless wait. When a wait times out, it closes every connection.
 constexpr std::chrono::milliseconds kForever = std::chrono::hours(24 * 3650);
-constexpr std::uint64_t kChunkBytes = 16 << 20;  // abort() may wait for one that is arriving
+constexpr std::uint64_t kChunkBytes = 16 << 20;  // abort() may wait for a chunk that is arriving
 constexpr std::chrono::milliseconds kBetweenLooks(150);
-constexpr std::chrono::seconds kForTheStore(1);   // that an end waits for it, at most
-constexpr std::chrono::seconds kForTheOthers(2);  // that the rank which serves it waits for them
+constexpr std::chrono::seconds kForTheStore(1);   // the destructor's longest wait for it
+constexpr std::chrono::seconds kForTheOthers(2);  // the longest wait of the rank that serves it
 
 // torch's text without its stack trace.
 inline std::string first_line(const std::exception& error) {
@@ -72,7 +71,7 @@ inline std::string first_line(const std::exception& error) {
   return text.substr(0, text.find('\n'));
 }
 
-// A thread that takes none of the program's signals.
+// A thread that receives none of the program's signals.
 inline std::thread quiet_thread(const char* name, std::function<void()> body) {
   sigset_t all, before;
   sigfillset(&all);
@@ -86,7 +85,7 @@ inline std::thread quiet_thread(const char* name, std::function<void()> body) {
   });
 }
 
-// Why no call can pass any more: the first cause counts.
+// The reason why calls no longer work: the first cause counts.
 class C10dFailure {
  public:
   void set(const std::string& why) {
@@ -103,7 +102,7 @@ class C10dFailure {
   std::string why_;
 };
 
-// A lane's calls, carried out one after the other by its thread.
+// A lane's calls, which its thread executes one after the other.
 class C10dLane {
  public:
   struct Call {
@@ -133,10 +132,10 @@ class C10dLane {
     }
     called_.notify_one();
   }
-  // The thread looks at each part of its call: whether it has failed, or the transport has.
+  // Makes the thread check each part of its call: whether it has failed, or the transport has.
   void wake() noexcept {
     const std::lock_guard lock(mutex_);
-    if (waited_for_) waited_for_->abort();  // ends one wait of it, this one or its next
+    if (waited_for_) waited_for_->abort();  // ends one wait for it, the current or the next one
   }
   void wait_until_idle() noexcept {
     std::unique_lock lock(mutex_);
@@ -146,7 +145,7 @@ class C10dLane {
  private:
   void run();
   std::string carry_out(const Call& call);
-  struct Part {  // of a call: one chunk to or from another rank
+  struct Part {  // one chunk of a call, to or from another rank
     C10dWork work;
     int rank;
   };
@@ -161,7 +160,7 @@ class C10dLane {
   C10dFailure& failure_;
   std::mutex mutex_;
   std::condition_variable called_, idle_;
-  std::deque<Call> calls_;  // the first is under way
+  std::deque<Call> calls_;  // the first is in progress
   C10dWork waited_for_;
   bool stopping_ = false;
   std::thread thread_;
@@ -182,7 +181,7 @@ inline void C10dLane::run() {
   }
 }
 
-// "" or what failed. Once it returns, torch holds nothing of the call.
+// Returns the cause of a failure, or "". When it returns, torch holds no reference to the call.
 inline std::string C10dLane::carry_out(const Call& call) {
   std::vector<Part> parts;
   try {
@@ -195,8 +194,8 @@ inline std::string C10dLane::carry_out(const Call& call) {
   }
 }
 
-// A chunk's size is its tag too: were ranks to differ in it, Gloo would end the process that takes
-// less than it is given. So they wait, as for a call that was never made.
+// A chunk's size is its tag too. Otherwise, if ranks differed in it, Gloo would end the process
+// that receives less than the other sends. With the tag, they wait, as for a call never made.
 template <class Issue>
 void C10dLane::in_chunks(const Transport::Piece& piece, const Issue& issue) {
   for (std::uint64_t at = 0; at < piece.size_bytes; at += kChunkBytes) {
@@ -224,7 +223,7 @@ inline void C10dLane::issue(const Call& call, std::vector<Part>& parts) {
   }
 }
 
-// Says of an error which rank's connection it is.
+// Adds the rank of the connection to an error.
 inline bool C10dLane::ended_by(const Part& part,
                                const std::function<bool(const C10dWork&)>& wait) try {
   return wait(part.work);
@@ -233,7 +232,7 @@ inline bool C10dLane::ended_by(const Part& part,
 }
 
 inline void C10dLane::wait_for(std::vector<Part>& parts) {
-  // From the back, receives first: sends are over by then, and cost no wait of their own.
+  // From the back, receives first: sends are complete by then and need no wait of their own.
   std::ranges::reverse(parts);
   while (!parts.empty()) {
     if (ended_by(parts.back(), [this](const C10dWork& work) { return ended(work); })) {
@@ -241,7 +240,7 @@ inline void C10dLane::wait_for(std::vector<Part>& parts) {
       continue;
     }
     if (const std::string why = failure_.get(); !why.empty()) throw std::runtime_error(why);
-    // Woken to look whether another has failed, which the one waited for would not show.
+    // Something woke this thread: another part may have failed, which this wait would not show.
     std::erase_if(parts, [](const Part& part) {
       return ended_by(part, [](const C10dWork& work) {
         work->abort();  // so that wait() returns at once
@@ -251,7 +250,7 @@ inline void C10dLane::wait_for(std::vector<Part>& parts) {
   }
 }
 
-// False: woken before its end.
+// False if it was woken before the end.
 inline bool C10dLane::ended(const C10dWork& work) {
   {
     const std::lock_guard lock(mutex_);
@@ -261,21 +260,21 @@ inline bool C10dLane::ended(const C10dWork& work) {
     const std::lock_guard lock(lane->mutex_);
     lane->waited_for_.reset();
   });
-  if (!failure_.get().empty()) return false;  // woken too early to wait
+  if (!failure_.get().empty()) return false;  // woken even before the wait
   return work->wait(kForever);
 }
 
-// The posts of all ranks, in a store of which the thread has a connection of its own. Shared with
-// the thread, which an end leaves behind where the store does not answer.
+// The posts of all ranks, in a store to which the thread has a connection of its own. Shared with
+// the thread, which the destructor leaves behind if the store does not answer.
 class C10dPosts : public std::enable_shared_from_this<C10dPosts> {
  public:
   enum class Store { kOfOthers, kServedHere };
   C10dPosts(C10dStore store, Store kind, std::uint32_t rank, std::uint32_t world_size)
       : store_(std::move(store)), kind_(kind), rank_(rank), posts_(world_size) {
     for (std::uint32_t r = 0; r < world_size; ++r) keys_.push_back("post/" + std::to_string(r));
-    write(posts_[rank_]);  // so that no other waits for it
+    write(posts_[rank_]);  // so that no other rank waits for it
   }
-  // look() runs a few times a second until stop().
+  // Calls look() a few times a second until stop().
   void start(std::function<void()> look) {
     look_ = std::move(look);
     thread_ = quiet_thread("headrace-posts", [self = shared_from_this()] { self->run(); });
@@ -335,7 +334,7 @@ inline void C10dPosts::run() noexcept {
     lock.unlock();
     try {
       if (store_) exchange(posts[rank_], written, posts);
-    } catch (...) {  // a store that is lost stays so, and says so on stderr at each call
+    } catch (...) {  // a lost store remains lost, and logs that to stderr at each call
       store_.reset();
     }
     lock.lock();
@@ -348,14 +347,14 @@ inline void C10dPosts::run() noexcept {
   lock.unlock();
   try {
     if (store_) leave();
-  } catch (...) {  // lost: nothing is left to do
+  } catch (...) {  // the store is lost: there is nothing left to do
   }
   lock.lock();
   over_ = true;
   ended_.notify_all();
 }
 
-// The rank that serves the store goes last: what the others call it for would fail.
+// The rank that serves the store leaves last: the others' calls to it would fail.
 inline void C10dPosts::leave() {
   using Clock = std::chrono::steady_clock;
   const auto world_size = static_cast<std::int64_t>(keys_.size());
@@ -369,13 +368,13 @@ inline void C10dPosts::exchange(const Transport::Post& own, std::uint64_t& writt
                                 std::vector<Transport::Post>& posts) {
   if (written != own.number) write(own);
   written = own.number;
-  // get() waits for a key that is not there.
+  // get() would wait for a missing key.
   if (posts.size() < 2 || !store_->check(keys_)) return;
   const auto values = store_->multiGet(keys_);
   for (std::uint32_t r = 0; r < values.size() && r < posts.size(); ++r) parse(values[r], posts[r]);
 }
 
-// The number, 8 bytes, and the bytes.
+// The post's number, 8 bytes, followed by its bytes.
 inline void C10dPosts::write(const Transport::Post& post) {
   std::vector<std::uint8_t> value(sizeof(post.number) + post.size_bytes);
   std::memcpy(value.data(), &post.number, sizeof(post.number));
@@ -395,7 +394,7 @@ inline void C10dPosts::parse(const std::vector<std::uint8_t>& value, Transport::
 
 class C10dTransport final : public Transport {
  public:
-  // lanes: a group for each, of the same ranks.
+  // lanes: one group for each, all with the same ranks.
   C10dTransport(const std::array<C10dBackend, kLanes>& lanes, std::shared_ptr<C10dPosts> posts)
       : rank_(static_cast<std::uint32_t>(lanes[0]->getRank())),
         world_size_(static_cast<std::uint32_t>(lanes[0]->getSize())),
@@ -435,14 +434,14 @@ class C10dTransport final : public Transport {
   std::shared_ptr<C10dPosts> posts_;
   std::array<std::unique_ptr<C10dLane>, kLanes> lanes_;
 };
-// The transport over groups that make_lane(store of its own) makes.
+// Creates the transport from groups that make_lane() creates, each with a store of its own.
 inline std::shared_ptr<Transport> make_c10d(
     const C10dStore& store, C10dPosts::Store kind, int rank, int world_size,
     const std::function<C10dBackend(const C10dStore& store)>& make_lane) try {
   const auto within = [](const std::string& name, const C10dStore& of) {
     return c10::make_intrusive<c10d::PrefixStore>("headrace/" + name, of);
   };
-  // This rank's n-th over this store.
+  // The number of transports that this rank has made over this store.
   const std::string n = std::to_string(store->add("headrace/made/" + std::to_string(rank), 1));
   auto posts =
       std::make_shared<C10dPosts>(within(n, store->clone()), kind, static_cast<std::uint32_t>(rank),
@@ -462,14 +461,14 @@ inline std::shared_ptr<Transport> make_c10d(
 }
 }  // namespace detail
 
-// Collective. Every rank of `group` makes as many transports over `store`, in the same order.
+// Collective. Every rank of `group` makes equally many transports over `store`, in one order.
 //
-//   group   of Gloo: pieces lie in host memory, and what waits can be woken.
+//   group   must use Gloo: its pieces lie in host memory, and its waits can be ended.
 //   store   of the same ranks; the transport opens a connection of its own to it.
 //
-// The store has to outlive the transports of all ranks: without it, posts stand still.
+// The store must outlive the transports of all ranks: without it, posts are not delivered.
 // Throws headrace::Error with code
-//   kUnsupported  a group of another backend.
+//   kUnsupported  the group has another backend.
 //   kPeerLost     the ranks did not connect within the group's timeout.
 inline std::shared_ptr<Transport> make_c10d_transport(
     const c10::intrusive_ptr<c10d::Backend>& group, const c10::intrusive_ptr<c10d::Store>& store) {
@@ -487,7 +486,7 @@ inline std::shared_ptr<Transport> make_c10d_transport(
                            });
 }
 
-// Over a group of torch.distributed's, whose part for tensors in host memory is of Gloo.
+// Takes a group of torch.distributed that uses Gloo for tensors in host memory.
 inline std::shared_ptr<Transport> make_c10d_transport(
     const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
   return make_c10d_transport(group->getBackend(c10::DeviceType::CPU), group->getStore());

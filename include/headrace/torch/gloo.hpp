@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// headrace/torch/gloo.hpp: a transport of torch's Gloo for programs without Python, made from what
-// the launcher said.
+// headrace/torch/gloo.hpp: a transport over torch's Gloo for programs without Python, created from
+// the launcher's variables.
 //
 //   const headrace::Launch launch = headrace::find_launch();
 //   auto transport = headrace::torch::make_gloo_transport(launch);
 //
-// A torch wheel has Gloo, but not its headers: the folder gloo_declarations beside this file stands
-// in for them and has to be on the include path (the CMake target headrace::torch adds it).
+// A torch wheel has Gloo, but not its headers. The folder gloo_declarations beside this file
+// replaces them, and must be on the include path (the CMake target headrace::torch adds it).
 #pragma once
 #include <torch/version.h>
 #if TORCH_VERSION_MAJOR != 2 || TORCH_VERSION_MINOR != 11
@@ -46,7 +46,7 @@ include/headrace/torch/gloo_declarations to the include path"
 #include "headrace/torch/c10d.hpp"
 #include "headrace/transport.hpp"
 
-// Weak: against a torch that was built without Gloo, a program links, and this file says so.
+// Weak symbols: a program links against a torch without Gloo too, and this file reports the lack.
 // clang-format off
 #define HEADRACE_GLOO "_ZN4c10d16ProcessGroupGloo"
 #define HEADRACE_GLOO_NEW HEADRACE_GLOO "C1ERKN3c1013intrusive_ptrINS_5StoreENS1_6detail34" \
@@ -61,17 +61,17 @@ __asm__(".weak " HEADRACE_GLOO "24createDeviceForInterfaceERKNSt7__cxx1112basic_
 
 namespace headrace::torch {
 struct GlooOptions {
-  // The network interface that ranks reach this one by. Empty: what GLOO_SOCKET_IFNAME says, else
-  // the one by which this rank reaches the launch's master address.
+  // The network interface by which other ranks reach this one. If empty: GLOO_SOCKET_IFNAME, or
+  // else the interface by which this rank reaches the launch's master address.
   std::string interface = {};
-  // How long ranks wait for each other to come. At a quarter of it `warn` names who is missing:
-  // one line, without its end, on the calling thread. Null: to stderr.
+  // How long ranks wait for each other at the start. At a quarter of it, `warn` names who is missing:
+  // one line, without a newline, on the calling thread. Null: to stderr.
   std::chrono::milliseconds join_within = std::chrono::minutes(5);
   std::function<void(const std::string& line)> warn = nullptr;
-  // Asked on the calling thread about fifty times a second; true ends the wait with kInterrupted.
-  // Null: nothing does.
+  // Asked on the calling thread about fifty times a second. If it returns true, the wait ends with
+  // kInterrupted. Null: never.
   std::function<bool()> interrupted = nullptr;
-  // Tells transports of one launch apart, where a process makes several.
+  // Distinguishes transports of one launch if a process makes several.
   std::string name = "headrace";
 };
 
@@ -203,7 +203,7 @@ inline C10dStore open_store(const Launch& launch, const GlooOptions& options, Jo
   }
 }
 
-// Where ranks meet before they connect, so that one too many or too few is named.
+// Lets ranks meet before they connect, so that errors name surplus and missing ranks.
 class GlooMeeting {
  public:
   GlooMeeting(C10dStore store, const Launch& launch) : store_(std::move(store)), launch_(launch) {}
@@ -232,7 +232,7 @@ class GlooMeeting {
 
  private:
   static std::string seat(std::uint32_t rank) { return "rank/" + std::to_string(rank); }
-  // For those that wait, too.
+  // Rejects the ranks that wait, too.
   [[noreturn]] void refuse(const std::string& cause, const std::string& cure) {
     const std::string text = cause + "; no transport was made; " + cure;
     store_->set("refused", text);
@@ -267,10 +267,10 @@ class GlooMeeting {
   const Launch& launch_;
 };
 
-// The address of this machine from which it reaches the store; "" where no way leads there.
+// The address from which this machine reaches the store; "" if there is no route.
 inline std::string own_address(const Launch& launch) {
   char text[NI_MAXHOST] = "";
-  // Sends nothing: the kernel chooses the way.
+  // Sends nothing: the kernel only chooses the route.
   any_way_to_the_store(launch, SOCK_DGRAM, [&](int socket, const addrinfo& to) {
     sockaddr_storage own = {};
     socklen_t size = sizeof(own);
@@ -307,12 +307,12 @@ inline std::shared_ptr<gloo::transport::Device> gloo_device(const Launch& launch
 }  // namespace detail
 
 // Collective: every rank of the launch calls it. Rank 0 serves the store at the master address and
-// port, unless torchrun's agent does: its transport's end, unless it has failed, then waits up
-// to 2 seconds for the others', whose posts stand still without it.
+// port, unless torchrun's agent does. The others' posts need that store, so rank 0's destructor
+// waits up to 2 seconds for the other ranks, unless its transport has failed.
 // Throws headrace::Error with code
-//   kInvalidArgument  a launch that is none of torch's, a port that is taken, a rank that is there
-//                     twice, a world of another size on another rank, an interface that is none.
-//   kPeerLost         rank 0's store, or a rank, did not come in time; the text says which.
+//   kInvalidArgument  the launch is not torch's, the port is taken, a rank exists twice, another
+//                     rank has another world size, or the interface does not exist.
+//   kPeerLost         rank 0's store, or a rank, did not come in time; the text names it.
 //   kUnsupported      torch was built without Gloo.
 inline std::shared_ptr<Transport> make_gloo_transport(const Launch& launch,
                                                       const GlooOptions& options = {}) {
@@ -340,7 +340,7 @@ inline std::shared_ptr<Transport> make_gloo_transport(const Launch& launch,
   }
   const auto group = c10d::ProcessGroupGloo::Options::create(options.join_within);
   group->devices.push_back(detail::gloo_device(launch, options));
-  group->threads = 1;  // they serve other calls than sends and receives
+  group->threads = 1;  // these serve other calls than sends and receives
   const int rank = static_cast<int>(launch.rank), world_size = static_cast<int>(launch.world_size);
   const auto kind = launch.rank == 0 && !launch.agent_serves_store
                         ? detail::C10dPosts::Store::kServedHere

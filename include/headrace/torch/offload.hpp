@@ -448,7 +448,7 @@ class Offload {
   // Makes every parameter an ordinary tensor again, with its own memory, its current values and
   // none of the adapter's hooks: the model trains on, saves and loads in plain torch. Then closes.
   // This drops gradients that no step has used, and optimizer state: store() that before.
-  //   limit_bytes  the most memory that the weights may take, beside the engine's own.
+  //   limit_bytes  the most memory that the weights may take, in addition to the engine's.
   // Throws kOutOfBudget, stating how much it needs, before it starts; kWrongState while a
   //         gathered() scope is open. After any error every parameter is offloaded as before.
   void restore(std::optional<std::uint64_t> limit_bytes = std::nullopt) {

@@ -79,7 +79,7 @@ class Calls {
   }
 
   std::mutex mutex_;
-  std::uint32_t under_way_ = 0;  // nested, all by thread_
+  std::uint32_t under_way_ = 0;  // nested calls, all of thread_
   std::thread::id thread_;
 };
 

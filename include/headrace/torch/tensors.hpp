@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // headrace/torch/tensors.hpp: finds the tensors in what a block returns.
 //
-// It knows Tensor, and optional, pair, tuple, array, vector, map and any other range of these,
+// It recognizes Tensor, and optional, pair, tuple, array, vector, map and any other range of these,
 // nested at will; numbers and strings hold no tensors. For your own struct, add an overload in its
 // namespace:
 //

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// call_gate.hpp: which calls of one engine may run at the same time (headrace/engine.hpp,
-// "Threads"). A call at a wrong time, from another thread or out of a callback, is refused before
-// it begins.
+// call_gate.hpp: decides which calls of one engine may run at the same time (headrace/engine.hpp,
+// "Threads"). It rejects a call at a wrong time, from another thread or out of a callback, before
+// the call begins.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -12,9 +12,9 @@
 
 namespace headrace::bindings {
 enum class CallKind : std::uint8_t {
-  kLook,   // what was registered, plan, statistics, leases: beside all but kShape
-  kFeed,   // gather, add_gradient: beside each other and kLook
-  kRun,    // load, store, hashes, discard, step: beside kLook
+  kLook,   // registration's results, plan, statistics, leases: together with all but kShape
+  kFeed,   // gather, add_gradient: together with each other and kLook
+  kRun,    // load, store, hashes, discard, step: together with kLook
   kShape,  // registration, freeze, close: alone
 };
 
@@ -26,7 +26,7 @@ class CallGate {
       if ((word & conflicts(kind)) != 0) refuse(word);
     } while (!word_.compare_exchange_weak(word, word + one(kind)));
   }
-  // Waits where kShape is inside. For who holds a lease: kShape is refused then, so is soon out.
+  // For holders of a lease. Waits while a kShape call is inside: the lease soon makes it fail.
   void enter_to_look() noexcept {
     std::uint64_t word = word_.load();
     do {
@@ -39,7 +39,7 @@ class CallGate {
   void leave(CallKind kind) noexcept { word_.fetch_sub(one(kind)); }
 
  private:
-  // Per kind 16 bits: how many are inside.
+  // 16 bits per kind: the number of calls inside.
   static constexpr std::uint64_t one(CallKind kind) noexcept {
     return std::uint64_t{1} << 16 * static_cast<int>(kind);
   }
@@ -71,7 +71,7 @@ class CallGate {
   std::atomic<std::uint64_t> word_{0};
 };
 
-// Inside from here to the brace.
+// Inside the gate until the end of the scope.
 class InGate {
  public:
   InGate(CallGate& gate, CallKind kind) : gate_(&gate), kind_(kind) { gate.enter(kind); }

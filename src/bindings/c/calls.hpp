@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// calls.hpp: what every C entry point does around its one line of work: exceptions to codes,
-// structs of another age, text into the caller's buffer.
+// calls.hpp: the common part of all C entry points: converts exceptions to codes, adapts structs of
+// other versions, and copies text into the caller's buffer.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -13,11 +13,11 @@
 #include "headrace/error.hpp"
 
 namespace headrace::bindings {
-// Whether `error` can be written: null, or of a size this library knows.
+// Whether `error` can be written: it is null, or of a size that this library knows.
 bool usable(const headrace_error* error) noexcept;
 headrace_code succeed(headrace_error* error) noexcept;
 headrace_code fail(headrace_error* error, Code code, int sys_errno, std::string_view text) noexcept;
-// The exception being handled, as a code.
+// Converts the exception being handled to a code.
 headrace_code fail_with_current_exception(headrace_error* error) noexcept;
 
 template <class Work>
@@ -43,7 +43,7 @@ T& required(T* pointer, const char* name) {
   return *require(pointer, name);
 }
 
-// More than any struct will have: a struct_size above it is memory that nobody set up.
+// More than any struct will have: a larger struct_size means that nobody initialised the memory.
 constexpr std::size_t kLargestStruct = 4096;
 
 inline void check_struct_size(std::size_t size, std::size_t first_size, const char* name) {
@@ -52,9 +52,9 @@ inline void check_struct_size(std::size_t size, std::size_t first_size, const ch
          std::to_string(first_size) + " to 4096 is wanted; " + name + " is set up by its _init()");
 }
 
-// A caller's struct in this library's size: fields its header does not have yet are `defaults`;
-// fields that this library does not have yet must be zero. `first_size` is the struct's size in the
-// first version: whoever adds a field passes it.
+// A caller's struct in this library's size. Fields that the caller's header lacks become
+// `defaults`; fields that this library lacks must be zero. `first_size` is the size of the struct's
+// first version; pass it when you add a field.
 template <class T>
 T taken(const T* from, T defaults, const char* name, std::size_t first_size = sizeof(T)) {
   const std::size_t size = required(from, name).struct_size;
@@ -71,7 +71,7 @@ T taken(const T* from, T defaults, const char* name, std::size_t first_size = si
   return defaults;
 }
 
-// `value` into the caller's struct, as far as that reaches.
+// Writes `value` to the caller's struct, as far as that reaches.
 template <class T>
 void give(T* to, const T& value, const char* name, std::size_t first_size = sizeof(T)) {
   const std::uint32_t size = required(to, name).struct_size;
@@ -80,14 +80,14 @@ void give(T* to, const T& value, const char* name, std::size_t first_size = size
   to->struct_size = size;
 }
 
-// A caller's name: there, UTF-8, and no longer than `longest` bytes.
+// Checks that a caller's name is not null, is UTF-8, and has at most `longest` bytes.
 constexpr std::size_t kLongestName = 1024;
 std::string name_in(const char* name, const char* what, std::size_t longest = kLongestName);
 
-// Convention 6 of headrace/c.h.
+// Implements convention 6 of headrace/c.h.
 void give_text(const std::string& text, char* buffer, std::size_t capacity,
                std::size_t* out_needed);
 
-// Throws what a host's function answered, unless HEADRACE_OK.
+// Throws the error that a host's function returned, unless it is HEADRACE_OK.
 void check_answer(headrace_code code, const std::string& who);
 }  // namespace headrace::bindings

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// handles.hpp: what a C caller holds instead of a pointer: kind, generation and place in a table.
+// handles.hpp: handles that a C caller holds instead of pointers: kind, generation, table index.
 //
-// A handle is never followed, so a stale, foreign or invented one is found out. Nothing here takes
-// a lock or allocates: a signal handler may use a handle, and a child forked at any moment may make
-// one.
+// A handle is never dereferenced, so stale, foreign and invented handles are detected. Nothing here
+// locks or allocates: a signal handler may use a handle, and a child forked at any moment may
+// create one.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -15,18 +15,18 @@
 #include "headrace/error.hpp"
 
 namespace headrace::bindings {
-// Live objects of one kind, `kCapacity` at most. Of static storage, with nothing to destroy: a
-// host's threads may outlive main(), and a library that is unloaded leaves nothing.
+// Live objects of one kind, at most `kCapacity`. The table has static storage and no destructor: a
+// host's threads may outlive main(), and unloading the library leaves nothing behind.
 template <class Object, std::uint32_t kCapacity>
 class HandleTable {
   struct Slot;
 
  public:
-  // `last_call`: what the caller does with handles it no longer needs.
+  // `last_call`: the call with which a caller ends handles that it no longer needs.
   constexpr HandleTable(std::uint64_t kind, const char* what, const char* last_call)
       : kind_(kind), what_(what), last_call_(last_call) {}
 
-  // Keeps the object in place, and its handle alive, until it goes.
+  // Keeps the object in place, and its handle alive, for a scope.
   class Use {
    public:
     Use(Use&& other) noexcept : slot_(std::exchange(other.slot_, nullptr)) {}
@@ -43,7 +43,7 @@ class HandleTable {
     Slot* slot_;
   };
 
-  // Throws kOutOfBudget when `kCapacity` are alive.
+  // Throws kOutOfBudget if `kCapacity` objects are alive.
   void* add(std::unique_ptr<Object> object) {
     for (std::uint32_t tried = 0; tried < kCapacity; ++tried) {
       const std::uint32_t index = next_.fetch_add(1, std::memory_order_relaxed) % kCapacity;
@@ -60,14 +60,14 @@ class HandleTable {
                                         last_call_ + " some first");
   }
 
-  // Throws kInvalidArgument for what is no live handle of this kind.
+  // Throws kInvalidArgument for anything but a live handle of this kind.
   Use use(void* handle) {
     Slot* slot = nullptr;
     const Code code = try_use(handle, slot);
     if (code != Code::kOk) refuse(code);
     return Use(slot);
   }
-  // Likewise, but waits while a remove() is trying.
+  // The same, but waits while a remove() is trying.
   Use use_after_remove(void* handle) {
     Slot* slot = nullptr;
     Code code = try_use(handle, slot);
@@ -75,7 +75,7 @@ class HandleTable {
     if (code != Code::kOk) refuse(code);
     return Use(slot);
   }
-  // The answer of `function(object)` where the handle is alive. For signal handlers.
+  // The result of `function(object)` if the handle is alive. For signal handlers.
   template <class Function>
   Code visit(void* handle, Function&& function) noexcept {
     Slot* slot = nullptr;
@@ -85,8 +85,8 @@ class HandleTable {
     return function(*use);
   }
 
-  // Runs `last(object)` with the handle refused to everyone else, then forgets both. If it throws
-  // the handle is as before.
+  // Runs `last(object)` while all others are refused the handle, then removes both. If it throws,
+  // the handle remains as before.
   template <class Last>
   void remove(void* handle, Last&& last) {
     const std::uint32_t index = index_of(handle);
@@ -114,7 +114,7 @@ class HandleTable {
   static_assert((kCapacity & (kCapacity - 1)) == 0 && kCapacity < 1u << 24);
   static constexpr std::uint32_t kNone = ~0u;
   static constexpr std::uint64_t kAlive = 1u << 31;
-  static constexpr std::uint64_t kLeaving = 1u << 30;  // or on its way in
+  static constexpr std::uint64_t kLeaving = 1u << 30;  // or about to
   // word: generation (32 bits), alive, leaving, users (30 bits).
   struct Slot {
     std::atomic<std::uint64_t> word{0};
@@ -161,7 +161,7 @@ class HandleTable {
   const std::uint64_t kind_;
   const char* const what_;
   const char* const last_call_;
-  std::atomic<std::uint32_t> next_{0};  // places are used in turn: a stale handle stays stale long
+  std::atomic<std::uint32_t> next_{0};  // used in turn, so that stale handles stay detectable
   Slot slots_[kCapacity] = {};
 };
 }  // namespace headrace::bindings

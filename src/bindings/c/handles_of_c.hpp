@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// handles_of_c.hpp: the two tables behind headrace/c.h: engines and leases.
+// handles_of_c.hpp: the two tables of handles of headrace/c.h: engines and leases.
 #pragma once
 #include <unistd.h>
 
@@ -35,7 +35,7 @@ void refuse_in_child(const Owned& object) {
               "an engine of its own in the child.");
 }
 
-// An engine inside one call.
+// Keeps an engine in use during one call.
 class EngineCall {
  public:
   EngineCall(headrace_engine* handle, CallKind kind)
@@ -58,7 +58,7 @@ inline EngineCall feed(headrace_engine* handle) { return {handle, CallKind::kFee
 inline EngineCall run(headrace_engine* handle) { return {handle, CallKind::kRun}; }
 inline EngineCall shape(headrace_engine* handle) { return {handle, CallKind::kShape}; }
 
-// A lease inside one call, and with it its engine: one that is being closed has no lease left.
+// Keeps a lease and its engine in use during one call. An engine being closed has no leases.
 class LeaseCall {
  public:
   explicit LeaseCall(headrace_gathered* handle)

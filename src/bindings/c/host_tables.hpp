@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// host_tables.hpp: the seams of device and ranks, answered by a C host's tables of functions.
+// host_tables.hpp: implements the seams of device and ranks with a C host's tables of functions.
 #pragma once
 #include <memory>
 
@@ -8,11 +8,11 @@
 #include "headrace/device.hpp"
 
 namespace headrace::bindings {
-// Copies the table. Throw kInvalidArgument naming the function that is missing.
+// These copy the table. They throw kInvalidArgument and name a function that is missing.
 std::shared_ptr<Device> make_host_device(const headrace_device* table);
 std::shared_ptr<Collective> make_host_collective(const headrace_collective* table);
 
-// Between the C and the C++ form, which have the same fields.
+// Convert between the C and the C++ form, which have the same fields.
 headrace_accumulation to_c(const Accumulation& work) noexcept;
 Accumulation from_c(const headrace_accumulation& work);
 DType dtype_from_c(headrace_dtype dtype);
