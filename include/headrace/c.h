@@ -403,6 +403,14 @@ typedef headrace_code (*headrace_fill)(void* context, headrace_parameter paramet
  * until a load succeeds. */
 headrace_code headrace_engine_load(headrace_engine* engine, headrace_group group,
                                    headrace_fill fill, void* context, headrace_error* error);
+/* The same for the elements of each parameter that lie in this rank's shard, from `first_element`
+ * on: W ranks read a model once and not W times. */
+typedef headrace_code (*headrace_fill_shard)(void* context, headrace_parameter parameter,
+                                             uint64_t first_element, void* values,
+                                             size_t size_bytes);
+headrace_code headrace_engine_load_shard(headrace_engine* engine, headrace_group group,
+                                         headrace_fill_shard fill, void* context,
+                                         headrace_error* error);
 typedef int32_t headrace_content;
 enum {
   HEADRACE_WEIGHT = 0, /* in the parameter's dtype; the others are f32 */

@@ -80,6 +80,9 @@ enum class Content {
 
 // Writes one whole parameter: `values` is elements() * size_bytes(dtype), row-major, host memory.
 using Fill = std::function<void(ParameterId id, std::span<std::byte> values)>;
+// The same for the elements of one parameter that lie in this rank's shard, from `first_element` on.
+using FillShard =
+    std::function<void(ParameterId id, std::uint64_t first_element, std::span<std::byte> values)>;
 // Receives a range of one parameter's elements, in rising order of `first_element`. With several
 // ranks: only this rank's shard.
 using Sink = std::function<void(std::uint64_t first_element, std::span<const std::byte> values)>;
@@ -149,9 +152,11 @@ class Engine {
 
   // ---- values ----
   // Load every group once before its first gather; state and step counts start at zero. Loading
-  // again replaces weights, masters, moments and step counts. Collective: every rank fills the
-  // whole group.
+  // again replaces weights, masters, moments and step counts. Every rank calls alike. With Fill
+  // each rank writes the whole group. With FillShard each writes its own shard alone, at most one
+  // range per parameter, so that W ranks read a model once and not W times.
   void load(GroupId group, const Fill& fill);
+  void load(GroupId group, const FillShard& fill);
   // Replaces one content of one parameter, the inverse of store(). Use it to resume a run, or to
   // change values during one. Everything else stays, including its step count and gradient.
   //   kWeight   where the weight's bits change, the master becomes the new weight; elsewhere the

@@ -106,9 +106,9 @@ struct CollectiveOptions {
   std::chrono::milliseconds deadline = std::chrono::minutes(10);
   // Called on a thread of the collective with one line, without a newline. Null: to stderr.
   std::function<void(const std::string& line)> warn = nullptr;
-  // Asked about twenty times a second, on a thread of the collective. If it returns true, this rank's
-  // calls throw kInterrupted from then on, and the other ranks' kPeerLost. For Ctrl-C, even while a
-  // rank waits for one that is dead. It must not block or throw. Null: never.
+  // Asked about twenty times a second, on a thread of the collective. If it returns true, this
+  // rank's calls throw kInterrupted from then on, and the other ranks' kPeerLost. For Ctrl-C, even
+  // while a rank waits for one that is dead. It must not block or throw. Null: never.
   std::function<bool()> interrupted = nullptr;
   // The size of a pinned host buffer if the transport cannot access the device's memory: pieces
   // pass through it in chunks.

@@ -90,6 +90,9 @@ const PlanReport& Engine::plan() const { return core_->plan(); }
 void Engine::load(GroupId group, const Fill& fill) {
   core_->ready("load").values->load(group, fill);
 }
+void Engine::load(GroupId group, const FillShard& fill) {
+  core_->ready("load").values->load(group, fill);
+}
 void Engine::load(ParameterId id, Content content, const Source& source) {
   core_->ready("load").values->load(id, content, source);
 }

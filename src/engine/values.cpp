@@ -16,9 +16,33 @@ using tiles::TilePass;
 Values::Values(const Parts& parts)
     : p_(parts), contents_{p_.registry, p_.settings}, held_(p_.tiles) {}
 
+void Values::load(GroupId group, const Fill& fill) {
+  load_with(group, [&](ParameterId id, std::byte* section_values) {
+    const partition::Parameter& parameter = p_.partition.parameters[id.index];
+    const std::uint64_t element_bytes = size_bytes(p_.partition.sections[parameter.section].dtype);
+    fill(id, {section_values + parameter.first_element * element_bytes,
+              parameter.elements * element_bytes});
+  });
+}
+
+void Values::load(GroupId group, const FillShard& fill) {
+  load_with(group, [&](ParameterId id, std::byte* section_values) {
+    const partition::Parameter& parameter = p_.partition.parameters[id.index];
+    const partition::Section& section = p_.partition.sections[parameter.section];
+    const std::uint64_t shard = p_.partition.shard_first_element(section);
+    const std::uint64_t first = std::max(parameter.first_element, shard);
+    const std::uint64_t end =
+        std::min(parameter.first_element + parameter.elements, shard + section.shard_elements);
+    if (first >= end) return;
+    const std::uint64_t element_bytes = size_bytes(section.dtype);
+    fill(id, first - parameter.first_element,
+         {section_values + first * element_bytes, (end - first) * element_bytes});
+  });
+}
+
 // A group's values are put together in one piece of memory, and written tile by tile from there:
 // in their resident places, in an empty gather slot, or in host memory where slots are a device's.
-void Values::load(GroupId group, const Fill& fill) {
+void Values::load_with(GroupId group, const WriteParameter& write) {
   p_.registry.group(group);
   p_.leases.refuse_any_in_slot("load");
   p_.calls.finish_updates("load");
@@ -38,13 +62,13 @@ void Values::load(GroupId group, const Fill& fill) {
                             : in_place ? nullptr
                                        : p_.gather_slots[*slot].memory();
   ++p_.counts.weight_changes[group.index];
-  fill_sections(group, fill, joined);
+  fill_sections(group, write, joined);
   p_.calls.run([&] { return write_group(group, joined); });
   p_.states.end_load(group);
 }
 
 // `joined`: where the group's sections lie one after another; null: each in its resident place.
-void Values::fill_sections(GroupId group, const Fill& fill, std::byte* joined) {
+void Values::fill_sections(GroupId group, const WriteParameter& write, std::byte* joined) {
   const bool in_place = p_.plan.group_in_place[group.index];
   const auto section_values = [&](std::uint32_t s) {
     return in_place ? const_cast<std::byte*>(p_.tiles.resident_weight(s))
@@ -55,10 +79,7 @@ void Values::fill_sections(GroupId group, const Fill& fill, std::byte* joined) {
     std::memset(section_values(s), 0, section.buffer_elements * size_bytes(section.dtype));
   }
   for (const ParameterId id : p_.registry.group(group).parameters) {
-    const partition::Parameter& parameter = p_.partition.parameters[id.index];
-    const std::uint64_t element_bytes = size_bytes(p_.partition.sections[parameter.section].dtype);
-    fill(id, {section_values(parameter.section) + parameter.first_element * element_bytes,
-              parameter.elements * element_bytes});
+    write(id, section_values(p_.partition.parameters[id.index].section));
     p_.counts.steps[id.index] = 0;
   }
 }

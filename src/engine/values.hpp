@@ -3,6 +3,7 @@
 // (parameter_load.cpp), store, content hashes (hashes.cpp).
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,7 @@ class Values {
   explicit Values(const Parts& parts);
 
   void load(GroupId group, const Fill& fill);
+  void load(GroupId group, const FillShard& fill);
   void load(ParameterId id, Content content, const Source& source);
   void store(ParameterId id, Content content, const Sink& sink, const char* call = "store");
   std::string hash_parameters();
@@ -62,7 +64,10 @@ class Values {
   };
   Part part_of(ParameterId id, std::uint32_t tile) const;
   std::span<std::byte> scratch() const;
-  void fill_sections(GroupId group, const Fill& fill, std::byte* joined);
+  // write(parameter, its section's values), for each parameter of the group.
+  using WriteParameter = std::function<void(ParameterId, std::byte*)>;
+  void load_with(GroupId group, const WriteParameter& write);
+  void fill_sections(GroupId group, const WriteParameter& write, std::byte* joined);
   async::Task<> write_group(GroupId group, const std::byte* values);
   async::Task<> write_tile(std::uint32_t tile, const std::byte* weight);
   void load_tile(ParameterId id, std::uint32_t tile, Content content, const Source& source,

@@ -53,6 +53,7 @@ static void null_results_are_refused(void) {
   REFUSED(headrace_engine_stats_json(e, text, sizeof text, NULL, &error));
   REFUSED(headrace_engine_stats_json(e, NULL, sizeof text, &size, &error));
   REFUSED(headrace_engine_load(e, 0, NULL, NULL, &error));
+  REFUSED(headrace_engine_load_shard(e, 0, NULL, NULL, &error));
   REFUSED(headrace_engine_store(e, 0, HEADRACE_WEIGHT, NULL, NULL, &error));
   REFUSED(headrace_engine_load_content(e, 0, HEADRACE_WEIGHT, NULL, NULL, &error));
   REFUSED(headrace_engine_step_count(e, 0, NULL, &error));

@@ -75,6 +75,15 @@ static void must(headrace_code code, const headrace_error* said) {
   fprintf(stderr, "%s: %s\n", headrace_code_name(code), said->message);
   exit(1);
 }
+static headrace_code fill_ramp_shard(void* context, headrace_parameter parameter,
+                                     uint64_t first_element, void* values, size_t size_bytes) {
+  float* out = (float*)values;
+  size_t i;
+  (void)context;
+  for (i = 0; i < size_bytes / sizeof(float); ++i)
+    out[i] = (float)(first_element + i) / 100.0f + (float)parameter;
+  return HEADRACE_OK;
+}
 static headrace_code first_two(void* context, uint64_t first, const void* values,
                                size_t size_bytes) {
   if (first == 0 && size_bytes >= 2 * sizeof(float)) memcpy(context, values, 2 * sizeof(float));
@@ -119,7 +128,7 @@ static void* run(void* argument) {
   spec = vector_spec(shape);
   must(headrace_engine_add_group(engine, "g", &spec, 1, &group, &said), &said);
   must(headrace_engine_freeze(engine, &said), &said);
-  must(headrace_engine_load(engine, group, fill_ramp, NULL, &said), &said);
+  must(headrace_engine_load_shard(engine, group, fill_ramp_shard, NULL, &said), &said);
   must(headrace_engine_gather(engine, group, 0, &gathered, &said), &said);
   must(headrace_gathered_release(gathered, &said), &said);
   gradient[0] = rank->world_size == 1 || rank->seat.rank == 0 ? 1.0f : 0.0f;

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <functional>
 #include <map>
+#include <mutex>
 #include <random>
 #include <thread>
 #include <tuple>
@@ -96,6 +97,52 @@ void load_all(Engine& engine) {
     engine.load({g}, [](ParameterId, std::span<std::byte> out) {
       std::ranges::fill(out, std::byte{0x3c});  // 0.0115 in both dtypes
     });
+  }
+}
+
+// Each element is written by one rank, and what one rank loads whole has the same hash.
+TEST(RanksLoad, OfShardsWritesEachElementOnce) {
+  const auto value = [](ParameterId id, std::uint64_t byte) {
+    return static_cast<std::byte>(byte * 7 + id.index * 31 + byte / 251);
+  };
+  const auto register_groups = [](Engine& engine) {
+    engine.add_group("a", {{"w", DType::kBf16, {3, 65536}, {}},
+                           {"v", DType::kF32, {70'000}, {}},
+                           {"s", DType::kBf16, {11}, {}}});
+    engine.add_group("b", {{"t", DType::kF32, {5}, {}}});
+    engine.freeze();
+  };
+  std::string whole;
+  run_ranks(1, HostFlavour::kPrompt, plain, [&](Rank& rank) {
+    register_groups(rank.engine);
+    for (const GroupId group : {GroupId{0}, GroupId{1}}) {
+      rank.engine.load(group, [&](ParameterId id, std::span<std::byte> out) {
+        for (std::uint64_t at = 0; at < out.size(); ++at) out[at] = value(id, at);
+      });
+    }
+    whole = rank.engine.hash_parameters();
+  });
+  for (const std::uint32_t world : {1u, 2u, 3u, 4u}) {
+    std::mutex mutex;
+    std::map<std::uint32_t, std::vector<int>> written;  // how often, by parameter
+    const auto errors = run_ranks(world, HostFlavour::kLate, plain, [&](Rank& rank) {
+      register_groups(rank.engine);
+      for (const GroupId group : {GroupId{0}, GroupId{1}}) {
+        rank.engine.load(group, [&](ParameterId id, std::uint64_t first, std::span<std::byte> out) {
+          const std::uint64_t bytes = size_bytes(rank.engine.spec(id).dtype);
+          for (std::uint64_t at = 0; at < out.size(); ++at) out[at] = value(id, first * bytes + at);
+          const std::lock_guard lock(mutex);
+          auto& counts = written[id.index];
+          counts.resize(rank.engine.spec(id).elements());
+          for (std::uint64_t at = 0; at < out.size() / bytes; ++at) ++counts[first + at];
+        });
+      }
+      EXPECT_EQ(rank.engine.hash_parameters(), whole) << world;
+    });
+    for (const std::string& error : errors) EXPECT_EQ(error, "");
+    EXPECT_EQ(written.size(), 4u);
+    for (const auto& [parameter, counts] : written)
+      EXPECT_EQ(std::ranges::count(counts, 1), std::ssize(counts)) << parameter;
   }
 }
 

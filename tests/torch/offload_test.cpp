@@ -7,7 +7,9 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <cstring>
 #include <functional>
+#include <map>
 #include <span>
 #include <sstream>
 #include <string>
@@ -151,6 +153,27 @@ TEST_P(OffloadTypes, ADeviceThatIsLateChangesNothing) {
     }
     pair.expect_equal_gradients(2);
   }
+}
+
+TEST(Offload, TakesValuesFromElsewhere) {
+  Offload offload(in_memory());
+  const auto group = offload.add_group("h", [] { return make_block(kHidden, false); });
+  std::map<std::string, std::uint64_t> bytes;
+  offload.take_values_from(
+      group, [&](const std::string& parameter, std::uint64_t first, std::span<std::byte> values) {
+        EXPECT_EQ(first, 0u);
+        bytes[parameter] += values.size();
+        const std::vector<float> twos(values.size() / sizeof(float), 2.0f);
+        std::memcpy(values.data(), twos.data(), values.size());
+      });
+  offload.freeze();
+  const auto whole = offload.gathered(group);
+  for (const auto& item : group.module()->named_parameters()) {
+    EXPECT_EQ(bytes[item.key()], item.value().nbytes()) << item.key();
+    EXPECT_TRUE(at::all(item.value() == 2).item<bool>()) << item.key();
+  }
+  expect_error([&] { offload.take_values_from(group, nullptr); }, Code::kWrongState,
+               {"take_values_from() for group 'h' after freeze()"});
 }
 
 TEST(Offload, FactoriesGiveTheValuesOfTheModelBuiltPlainlyWithTheSameSeed) {

@@ -30,7 +30,7 @@ std::string good_file() {
 std::string read_tensor(const SafetensorsReader& reader, const std::string& name) {
   const TensorEntry& entry = reader.tensors().at(name);
   std::string out(entry.end - entry.begin, '\0');
-  reader.read(name, std::as_writable_bytes(std::span(out)));
+  reader.read(name, 0, std::as_writable_bytes(std::span(out)));
   return out;
 }
 
@@ -49,6 +49,20 @@ TEST(SafetensorsReader, ReadsAKnownFile) {
       Code::kInvalidArgument, {"'b' is F32 [1, 2]", "needs BF16 [1, 2]"});
   expect_error([&] { reader.require("c", "BF16", {3}); }, Code::kInvalidArgument,
                {"no tensor 'c'", "BF16 [3]"});
+}
+
+TEST(SafetensorsReader, ReadsPartOfATensor) {
+  ScratchFolder folder;
+  const auto reader = SafetensorsReader::open(folder.write("m", good_file()));
+  std::string second(4, '\1');
+  reader.read("b", 4, std::as_writable_bytes(std::span(second)));
+  EXPECT_EQ(second, std::string("\0\0\0\x40", 4));
+  expect_error([&] { reader.read("b", 8, std::as_writable_bytes(std::span(second))); },
+               Code::kInvalidArgument, {"'b' is not in", "with 12 bytes"});
+  const auto infinite = SafetensorsReader::open(
+      folder.write("n", with_length(kHeader, std::string_view("\0\0\0\0\0\0\x80\x7f..", 10))));
+  expect_error([&] { infinite.read("b", 4, std::as_writable_bytes(std::span(second))); },
+               Code::kInvalidArgument, {"element 1 is infinite"});
 }
 
 TEST(SafetensorsReader, RefusesValuesThatAreNotFiniteByName) {

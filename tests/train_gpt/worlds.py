@@ -6,6 +6,7 @@
 
   hashes    one rank, worlds over Gloo and over each MPI: the same hashes, losses and saved weights,
             in memory, on a drive, with checkpointing and with a budget
+  places    what ranks of one machine take of its CPUs and memory, bound and unbound
   refusals  a rank beyond the world, two of one rank, two launchers, a port that is taken, a rank
             that never comes, ranks with other options
   failures  each way in which a rank can fail, once over Gloo and once over each MPI
@@ -166,7 +167,7 @@ class Launcher:
     def __init__(self, name, path=None):
         self.name, self.path = name, path
 
-    def start(self, world, size, words, of_rank=None):
+    def start(self, world, size, words, of_rank=None, options=()):
         of_rank = of_rank or {}
         if self.name == "gloo":
             port = str(free_port())
@@ -175,16 +176,18 @@ class Launcher:
                 world.start(words + more, {"RANK": str(rank), "WORLD_SIZE": str(size),
                                            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, **own})
             return
-        world.start(self.words(size, words, of_rank), {
+        world.start(self.words(size, words, of_rank, options), {
             "OMPI_MCA_mpi_yield_when_idle": "1",
             "OMPI_MCA_btl_vader_backing_directory": world.segments, "OMPI_ALLOW_RUN_AS_ROOT": "1",
             "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"})
 
-    def words(self, size, words, of_rank):
+    def words(self, size, words, of_rank, options):
         """One block of words for each rank, apart from one another by a colon."""
         line = [self.path]
         if self.name == "openmpi":
-            line += ["--oversubscribe", "--bind-to", "none"]
+            line += ["--oversubscribe", *(options or ("--bind-to", "none"))]
+        else:
+            line += options
         for rank in range(size):
             own, more = of_rank.get(rank, ({}, []))
             line += [":"] if rank else []
@@ -225,6 +228,7 @@ class Check:
         source = random.Random(17)
         with open(self.text, "w", encoding="utf-8") as file:
             file.write("".join(source.choice(words) for _ in range(15000)))
+        self.stored = os.path.join(self.scratch, "stored.safetensors")  # by the last world
         self.gloo = Launcher("gloo")
         self.mpis = [Launcher(*pair.split("=", 1)) for pair in options.mpirun]
         self.launchers = [self.gloo] + self.mpis
@@ -278,10 +282,19 @@ class Check:
             require(launcher is None or f"{size} rank" in world.said(),
                     f"the number of ranks is not printed:\n{world.said()}")
             with open(f"{world.place}/saved/model.safetensors", "rb") as file:
-                saved = hashlib.sha256(file.read()).hexdigest()
+                weights = file.read()
+            with open(self.stored, "wb") as file:
+                file.write(weights)
+            saved = hashlib.sha256(weights).hexdigest()
             world.require_nothing_left()
             return {"hash": report["hash"], "eval loss": report["eval_loss"], "saved": saved,
                     "losses": [step["loss"] for step in report["steps"]]}
+
+    def require_same(self, launcher, size, kind, one, got):
+        for name, value in one.items():
+            require(got[name] == value, f"{launcher.name}, {size} ranks, {kind}: {name} "
+                    f"{got[name]}, with one rank {value}")
+        print(f"  {launcher.name}, {size} ranks, {kind}: the same")
 
     def hashes(self):
         one = self.outcome(None, 1, [])
@@ -291,10 +304,54 @@ class Check:
         cells += [(self.gloo, 2, kind) for kind in self.KINDS if kind != "memory"]
         for launcher, size, kind in cells:
             got = self.outcome(launcher, size, self.KINDS[kind])
-            for name, value in one.items():
-                require(got[name] == value, f"{launcher.name}, {size} ranks, {kind}: {name} "
-                        f"{got[name]}, with one rank {value}")
-            print(f"  {launcher.name}, {size} ranks, {kind}: the same")
+            self.require_same(launcher, size, kind, one, got)
+        from_stored = ["--init", os.path.join(self.scratch, "start.safetensors")]
+        os.rename(self.stored, from_stored[1])
+        one = self.outcome(None, 1, from_stored)
+        got = self.outcome(self.gloo, 3, [*self.NVME, *from_stored])
+        self.require_same(self.gloo, 3, "nvme, from stored weights", one, got)
+
+    # ---- places ----
+
+    def report_of(self, launcher, size, more=(), options=(), before=()):
+        """Rank 0's report. `options`: mpirun's; `before`: words before the program's."""
+        with World(self.scratch) as world:
+            words = [*before, *self.words(world, 2, [*self.NVME, "--set",
+                                                     "headrace.host_budget_bytes=auto",
+                                                     "--json", "PLACE/report.json", *more])]
+            launcher.start(world, size, words, options=options)
+            codes = world.wait(180)
+            require(not any(codes), f"{launcher.name}: exit codes {codes}\n{world.said()}")
+            world.require_nothing_left()
+            return json.loads(read(f"{world.place}/report.json"))
+
+    def places(self):
+        """What ranks of one machine share: its CPUs and its memory, and each keeps to its plan."""
+        alone = self.report_of(self.gloo, 1)
+        cpus = len(os.sched_getaffinity(0))
+        cases = [(self.gloo, "bare", (), ())]
+        if shutil.which("taskset"):
+            cases.append((self.gloo, "bound to one CPU", (), ("taskset", "-c", "0")))
+        for mpi in self.mpis:
+            cases.append((mpi, "unbound", ("--bind-to", "none"), ()))
+            if cpus > 1:
+                cases.append((mpi, "bound to cores", ("--bind-to", "core"), ()))
+        for launcher, name, options, before in cases:
+            report = self.report_of(launcher, 2, options=options, before=before)
+            where = f"{launcher.name}, {name}"
+            update, ranks = report["lanes"]["update"], report["ranks"]
+            wanted = max(1, cpus // 2) if "bound to" not in name else 1
+            require(update["threads"] == wanted, f"{where}: {update}")
+            share = (report["plan_totals"]["host_left_bytes"]
+                     / alone["plan_totals"]["host_left_bytes"])
+            require(0.3 < share < 0.7, f"{where}: a rank's share of the memory is {share:.2f}")
+            for held, planned in zip(ranks["engine_bytes"]["by_rank"],
+                                     ranks["planned_bytes"]["by_rank"]):
+                require(held <= 1.02 * planned, f"{where}: {held} bytes held, {planned} planned")
+            print(f"  {where}: {update['threads']} update threads ({update['threads_source']}), "
+                  f"{share:.2f} of the memory left to one rank "
+                  f"({report['plan_totals']['host_left_source']}); held, planned: "
+                  f"{ranks['engine_bytes']['by_rank']}, {ranks['planned_bytes']['by_rank']}")
 
     # ---- refusals ----
 
@@ -462,13 +519,13 @@ def main():
     parser.add_argument("--failing-drive")
     parser.add_argument("--mpirun", action="append", default=[])
     parser.add_argument("--part", action="append",
-                        choices=["hashes", "refusals", "failures", "points"])
+                        choices=["hashes", "places", "refusals", "failures", "points"])
     parser.add_argument("--points", type=int, default=0)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     options = parser.parse_args()
     check = Check(options)
     try:
-        for part in options.part or ["hashes", "refusals", "failures"]:
+        for part in options.part or ["hashes", "places", "refusals", "failures"]:
             print(f"{part}:", flush=True)
             getattr(check, part)()
     except Fault as fault:

@@ -156,7 +156,7 @@ class Initialiser {
       at::Tensor values = item.value();
       const std::string name = group + "." + item.key();
       if (file_ != nullptr) {
-        file_->read(name, {static_cast<std::byte*>(values.mutable_data_ptr()), values.nbytes()});
+        file_->read(name, 0, {static_cast<std::byte*>(values.mutable_data_ptr()), values.nbytes()});
       } else if (values.dim() < 2) {
         const bool is_scale =
             item.key().find("norm") != std::string::npos && item.key().ends_with("weight");

@@ -49,7 +49,8 @@ class Offloaded : public TorchTraining {
         decayed_(setup.recipe.decayed),
         kept_(setup.recipe.kept),
         checkpointing_(setup.options.checkpointing),
-        initialise_(shape_, setup.options.seed, setup.initial),
+        initialise_(shape_, setup.options.seed, nullptr),
+        initial_(setup.initial),
         offload_(setup.settings, engine_options(setup), device()),
         embed_(add_hyperparameters_and_embed()),
         blocks_(add_blocks()),
@@ -107,11 +108,18 @@ class Offloaded : public TorchTraining {
   // The factory runs once for its shapes, whose values nobody sees, and once more in freeze().
   template <class M>
   Group<typename M::ContainedType> add(const std::string& name) {
-    return offload_.add_group(name, [this, name, runs = 0]() mutable {
+    const auto group = offload_.add_group(name, [this, name, runs = 0]() mutable {
       M module(shape_);
-      if (runs++ > 0) initialise_(*module, name);
+      if (runs++ > 0 && initial_ == nullptr) initialise_(*module, name);
       return module;
     });
+    if (initial_ == nullptr) return group;
+    offload_.take_values_from(group, [this, name](const std::string& parameter, std::uint64_t first,
+                                                  std::span<std::byte> values) {
+      headrace::tools::check_signal();
+      initial_->read(name + "." + parameter, first * size_bytes(shape_.dtype), values);
+    });
+    return group;
   }
   Group<EmbedImpl> add_hyperparameters_and_embed() {
     offload_.engine().set_default_hyperparameters(decayed_);
@@ -132,6 +140,7 @@ class Offloaded : public TorchTraining {
   headrace::HyperparameterSetId kept_set_;
   bool checkpointing_;
   Initialiser initialise_;
+  const SafetensorsReader* initial_;  // null: random values
   mutable Offload offload_;
   Group<EmbedImpl> embed_;
   std::vector<Group<BlockImpl>> blocks_;

@@ -311,6 +311,7 @@ class Run {
         {"peak_rss_bytes", bytes(memory.peak_rss_bytes)},
         {"baseline_rss_bytes", bytes(memory.baseline_rss_bytes)},
         {"planned_bytes", bytes(memory.planned_bytes)},
+        {"engine_bytes", bytes(memory.engine_bytes)},
         {"nvme_read_bytes", bytes(b.nvme_read_bytes, a.nvme_read_bytes)},
         {"nvme_written_bytes", bytes(b.nvme_written_bytes, a.nvme_written_bytes)},
         {"sent_bytes", bytes(b.collective_sent_bytes, a.collective_sent_bytes)},

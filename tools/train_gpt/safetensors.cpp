@@ -66,21 +66,24 @@ std::string read_header(int descriptor, std::uint64_t file_bytes, const std::str
 
 // Of the first value that is not finite, by the bits of its exponent.
 template <class Word>
-std::string non_finite_text(std::span<const std::byte> bytes, Word exponent, Word mantissa) {
+std::string non_finite_text(std::span<const std::byte> bytes, std::uint64_t first_byte,
+                            Word exponent, Word mantissa) {
   for (std::size_t i = 0; i < bytes.size() / sizeof(Word); ++i) {
     Word value{};
     std::memcpy(&value, bytes.data() + i * sizeof value, sizeof value);
     if ((value & exponent) != exponent) continue;
-    return "element " + std::to_string(i) +
+    return "element " + std::to_string(first_byte / sizeof(Word) + i) +
            ((value & mantissa) != 0 ? " is not a number" : " is infinite");
   }
   return "";
 }
 
-std::string non_finite_text(const std::string& dtype, std::span<const std::byte> bytes) {
-  if (dtype == "BF16") return non_finite_text<std::uint16_t>(bytes, 0x7f80, 0x7f);
-  if (dtype == "F16") return non_finite_text<std::uint16_t>(bytes, 0x7c00, 0x3ff);
-  if (dtype == "F32") return non_finite_text<std::uint32_t>(bytes, 0x7f800000, 0x7fffff);
+// `bytes` of a tensor, from `first` on.
+std::string non_finite_text(const std::string& dtype, std::span<const std::byte> bytes,
+                            std::uint64_t first) {
+  if (dtype == "BF16") return non_finite_text<std::uint16_t>(bytes, first, 0x7f80, 0x7f);
+  if (dtype == "F16") return non_finite_text<std::uint16_t>(bytes, first, 0x7c00, 0x3ff);
+  if (dtype == "F32") return non_finite_text<std::uint32_t>(bytes, first, 0x7f800000, 0x7fffff);
   return "";
 }
 
@@ -145,20 +148,23 @@ void SafetensorsReader::require(const std::string& name, const std::string& dtyp
                 : "; nothing was read. Give the --layers, --hidden and --seq it was saved with."));
 }
 
-void SafetensorsReader::read(const std::string& name, std::span<std::byte> out) const {
+void SafetensorsReader::read(const std::string& name, std::uint64_t first_byte,
+                             std::span<std::byte> out) const {
   const auto found = tensors_.find(name);
-  if (found == tensors_.end() || found->second.end - found->second.begin != out.size()) {
+  const std::uint64_t end = first_byte + out.size();
+  if (found == tensors_.end() || found->second.end - found->second.begin < end) {
     fail(Code::kInvalidArgument,
-         "'" + name + "' is not in '" + path_ + "' with " + std::to_string(out.size()) + " bytes");
+         "'" + name + "' is not in '" + path_ + "' with " + std::to_string(end) + " bytes");
   }
-  if (!read_exactly(descriptor_, data_begin_ + found->second.begin, out, path_)) {
+  if (!read_exactly(descriptor_, data_begin_ + found->second.begin + first_byte, out, path_)) {
     fail(Code::kIo,
          "'" + path_ + "' became shorter while '" + name +
              "' was read; the weights are incomplete. Start from a file that does not change.");
   }
-  if (const std::string first = non_finite_text(found->second.dtype, out); !first.empty()) {
+  const std::string fault = non_finite_text(found->second.dtype, out, first_byte);
+  if (!fault.empty()) {
     fail(Code::kInvalidArgument,
-         "'" + path_ + "': '" + name + "' has values that are not finite, " + first +
+         "'" + path_ + "': '" + name + "' has values that are not finite, " + fault +
              "; no training could start from them. Give --init weights of an earlier save.");
   }
 }

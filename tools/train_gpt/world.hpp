@@ -41,8 +41,8 @@ class World {
   std::vector<double> of_all(const std::string& what, double mine);
   // Bytes that lie on one rank each, and are zero on the others: on every rank, all of them.
   void join(const std::string& what, std::span<std::byte> bytes);
-  // Throws kInvalidArgument, naming the rank and the first line in which its `facts` are others than
-  // rank 0's. As many lines on every rank.
+  // Throws kInvalidArgument, naming the rank and the first line in which its `facts` differ from
+  // rank 0's. Every rank has the same number of lines.
   void compare(const std::vector<std::string>& facts);
 
   // This rank goes on no more: the others end with `why`.

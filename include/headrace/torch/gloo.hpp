@@ -64,8 +64,8 @@ struct GlooOptions {
   // The network interface by which other ranks reach this one. If empty: GLOO_SOCKET_IFNAME, or
   // else the interface by which this rank reaches the launch's master address.
   std::string interface = {};
-  // How long ranks wait for each other at the start. At a quarter of it, `warn` names who is missing:
-  // one line, without a newline, on the calling thread. Null: to stderr.
+  // How long ranks wait for each other at the start. At a quarter of it, `warn` gets one line that
+  // names a missing rank, without a newline, on the calling thread. Null: to stderr.
   std::chrono::milliseconds join_within = std::chrono::minutes(5);
   std::function<void(const std::string& line)> warn = nullptr;
   // Asked on the calling thread about fifty times a second. If it returns true, the wait ends with
@@ -89,7 +89,7 @@ class JoinWait {
  public:
   explicit JoinWait(const GlooOptions& options) : options_(options) {}
   bool is_over() const { return waited() > options_.join_within; }
-  // Between two looks. missing() is said once: "rank 1 did not come yet".
+  // Between two looks. The warning calls missing(): "rank 1 did not come yet".
   template <class Missing>
   void pause(const Missing& missing) {
     if (options_.interrupted && options_.interrupted())

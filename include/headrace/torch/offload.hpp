@@ -226,6 +226,14 @@ class Offload {
     }
   }
 
+  // freeze() takes the group's values from this function, in place of its module's. Use it to start
+  // from stored weights: each rank reads its own shard, so that all ranks together read a model
+  // once. Throws kWrongState after freeze().
+  template <class M>
+  void take_values_from(const Group<M>& group, ShardValues values) {
+    registration().take_values_from(*group.state_, std::move(values));
+  }
+
   // Parameters used outside of any group's forward (embeddings, a final norm, shared weights):
   // bound from freeze() to close(), with gradients and optimizer state offloaded as usual. Takes
   // those trainable parameters of a module that no group has; if there are none, it adds nothing

@@ -27,6 +27,13 @@
 #include "headrace/torch/parameter_storage.hpp"
 #include "headrace/torch/taken_gradient.hpp"
 
+namespace headrace::torch {
+// Writes those elements of one of a group's parameters that lie in this rank's shard, from
+// `first_element` on, in the parameter's dtype. At most one range per parameter.
+using ShardValues = std::function<void(const std::string& parameter, std::uint64_t first_element,
+                                       std::span<std::byte> values)>;
+}  // namespace headrace::torch
+
 namespace headrace::torch::detail {
 // Runs after torch has written a gradient: first any hook that was there before, then Headrace's.
 class TakeGradient final : public ::torch::autograd::PostAccumulateGradHook {
@@ -193,15 +200,19 @@ class OffloadedGroup {
   void attach(const Place& place, Engine& engine, const NamedTensors& tensors,
               const std::string& parked_text) {
     const std::span<const ParameterId> ids = engine.parameters(id);
-    engine.load(id, [&](ParameterId parameter, std::span<std::byte> values) {
+    engine.load(id, [&](ParameterId parameter, std::uint64_t first, std::span<std::byte> values) {
+      if (values_) return values_(engine.spec(parameter).name, first, values);
       const auto found = std::find(ids.begin(), ids.end(), parameter);
-      copy_values(tensors[static_cast<std::size_t>(found - ids.begin())].second, values);
+      copy_values(tensors[static_cast<std::size_t>(found - ids.begin())].second, first, values);
     });
+    values_ = nullptr;
     for (std::size_t i = 0; i < ids.size(); ++i) {
       parameters_.emplace_back(place, engine.spec(ids[i]), ids[i], engine.full_name(ids[i]), name,
                                parked_text, tensors[i].second);
     }
   }
+  // From where attach() takes values, in place of the tensors.
+  void take_values_from(ShardValues values) { values_ = std::move(values); }
   const std::vector<OffloadedParameter>& parameters() const noexcept { return parameters_; }
   std::vector<OffloadedParameter>& parameters() noexcept { return parameters_; }
   std::size_t trainable_count() const {
@@ -285,13 +296,17 @@ class OffloadedGroup {
   std::uint64_t print_of(const OffloadedParameter& parameter) const {
     return parameter.fingerprint_of(leases_.front().gathered.bytes(parameter.id()));
   }
-  static void copy_values(const at::Tensor& from, std::span<std::byte> values) {
-    const at::Tensor dense = from.detach().cpu().contiguous();
-    if (dense.nbytes() != values.size()) {
+  static void copy_values(const at::Tensor& from, std::uint64_t first,
+                          std::span<std::byte> values) {
+    const auto begin = static_cast<std::int64_t>(first);
+    const auto count = static_cast<std::int64_t>(values.size() / from.element_size());
+    if (begin + count > from.numel()) {
       throw Error(Code::kInvalidArgument,
                   "parameter values changed their size between add_group() and freeze()");
     }
-    std::memcpy(values.data(), dense.const_data_ptr(), values.size());
+    const at::Tensor part =
+        from.detach().contiguous().flatten().narrow(0, begin, count).cpu().contiguous();
+    std::memcpy(values.data(), part.const_data_ptr(), values.size());
   }
   [[noreturn]] void refuse_unregistered(const std::string& parameter) const {
     throw Error(Code::kWrongState,
@@ -302,6 +317,7 @@ class OffloadedGroup {
                     "Access::kModify).");
   }
 
+  ShardValues values_;
   std::vector<OffloadedParameter> parameters_;
   std::vector<Lease> leases_;  // on the values, one for each stream that uses them
 };

@@ -134,14 +134,13 @@ class Registration {
   }
   void share(const NamedTensors& tensors) { owners_.share(tensors); }
   void expect_frozen(OffloadedGroup& group, bool frozen) {
-    require_own(group);
-    if (attached_) {
-      throw Error(Code::kWrongState,
-                  std::string(frozen ? "expect_no_gradients()" : "expect_gradients()") + " for " +
-                      quoted_group(group.name) +
-                      " after freeze(): memory is laid out by then. Call it before freeze().");
-    }
+    require_before_freeze(group, frozen ? "expect_no_gradients()" : "expect_gradients()",
+                          "memory is laid out by then");
     group.frozen = frozen;
+  }
+  void take_values_from(OffloadedGroup& group, ShardValues values) {
+    require_before_freeze(group, "take_values_from()", "the group has its values by then");
+    group.take_values_from(std::move(values));
   }
 
   // ---- freeze ----
@@ -222,6 +221,12 @@ class Registration {
         engine_.set_frozen(ids[i], !group.loose[i].second.requires_grad());
       }
     }
+  }
+  void require_before_freeze(const OffloadedGroup& group, const char* call, const char* why) const {
+    require_own(group);
+    if (!attached_) return;
+    throw Error(Code::kWrongState, std::string(call) + " for " + quoted_group(group.name) +
+                                       " after freeze(): " + why + ". Call it before freeze().");
   }
   void attach(OffloadedGroup& group) {
     NamedTensors tensors = std::exchange(group.loose, {});

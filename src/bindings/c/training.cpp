@@ -82,6 +82,18 @@ headrace_code headrace_engine_load(headrace_engine* engine, headrace_group group
     });
   });
 }
+headrace_code headrace_engine_load_shard(headrace_engine* engine, headrace_group group,
+                                         headrace_fill_shard fill, void* context,
+                                         headrace_error* error) {
+  return guarded(error, [&] {
+    require(fill, "fill");
+    run(engine)->load(
+        {group}, [&](headrace::ParameterId id, std::uint64_t first, std::span<std::byte> values) {
+          check_answer(fill(context, id.index, first, values.data(), values.size()),
+                       "the fill function");
+        });
+  });
+}
 headrace_code headrace_engine_store(headrace_engine* engine, headrace_parameter parameter,
                                     headrace_content content, headrace_sink sink, void* context,
                                     headrace_error* error) {
