@@ -257,6 +257,57 @@ TEST(TransportNccl, LaunchesNothingBeforeAllRanksHaveCome) {
   EXPECT_EQ(launched(), 2);
 }
 
+// Ends the second call of kGather, the answer to its first call of NCCL's, when it is told to.
+class AnswersLate final : public Transport {
+ public:
+  explicit AnswersLate(std::shared_ptr<Transport> to) : to_(std::move(to)) {}
+  std::string_view name() const noexcept override { return to_->name(); }
+  std::uint32_t rank() const noexcept override { return to_->rank(); }
+  std::uint32_t world_size() const noexcept override { return to_->world_size(); }
+  void all_to_all(Lane lane, Stream, std::span<const Piece> give, std::span<const Piece> take,
+                  Done done) override {
+    if (lane != Lane::kGather || ++gathers_ != 2)
+      return to_->all_to_all(lane, {}, give, take, done);
+    done_ = done;
+    to_->all_to_all(lane, {}, give, take, answer_.done());
+  }
+  void post(std::span<const std::byte> bytes) noexcept override { to_->post(bytes); }
+  void read_posts(std::span<Post> of_all) noexcept override { to_->read_posts(of_all); }
+  void abort() noexcept override { to_->abort(); }
+  bool has_answer() { return answer_.within(milliseconds(10'000)); }
+  void answer() { done_.function(done_.context, nullptr); }
+
+ private:
+  std::shared_ptr<Transport> to_;
+  int gathers_ = 0;
+  TransportCallEnd answer_;
+  Done done_;
+};
+
+// Rank 1 learns the place of the second call before that of the first.
+TEST(TransportNccl, LaunchesInTheSameOrderOnEveryRank) {
+  auto messages = make_thread_transports(2);
+  const auto late = std::make_shared<AnswersLate>(messages[1]);
+  messages[1] = late;
+  const NcclWorld world = nccl_world(messages, NcclFlavour::kParallel);
+  std::vector<std::unique_ptr<PieceExchange>> calls;
+  for (const Lane lane : {Lane::kGather, Lane::kReduce}) {
+    for (const NcclRank& rank : world.ranks) {
+      calls.push_back(std::make_unique<PieceExchange>(*rank.transport,
+                                                      static_cast<std::size_t>(lane), thousand));
+      calls.back()->start(*rank.transport, lane);
+    }
+    EXPECT_TRUE(lane == Lane::kReduce || late->has_answer());
+  }
+  const auto launched = [&] { return SIMULATED_NCCL(simulated_nccl_launched)(world.id.data()); };
+  for (int waited = 0; launched() < 2 && waited < 10'000; ++waited)
+    std::this_thread::sleep_for(milliseconds(1));
+  EXPECT_FALSE(calls.back()->end().within(milliseconds(50)));
+  EXPECT_EQ(launched(), 2);  // both of rank 0's
+  late->answer();
+  for (const auto& call : calls) call->check();
+}
+
 // A call sees what its stream had queued before it, however long that takes.
 TEST(TransportNccl, WaitsForTheStreamOfACall) {
   const NcclWorld world = nccl_world(2, NcclFlavour::kParallel);
