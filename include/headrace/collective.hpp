@@ -2,9 +2,9 @@
 // headrace/collective.hpp: the seam between the ranks of an engine.
 //
 // This is all that an engine needs to exchange data between ranks. make_collective()
-// (headrace/transport.hpp) makes one over threads, MPI or torch's process groups, and
-// make_nccl_collective() (headrace/nccl.hpp) over NCCL. A trainer may implement its own. Each rank
-// holds one Collective, and all ranks make the same calls in the same order. Only the data differ.
+// (headrace/transport.hpp) makes one over threads, MPI, torch's process groups or NCCL. A trainer
+// may implement its own. Each rank holds one Collective, and all ranks make the same calls in the
+// same order. Only the data differ.
 //
 // With several ranks, an engine makes these calls:
 //

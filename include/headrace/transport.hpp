@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // headrace/transport.hpp: the seam to whatever carries bytes between ranks: threads of one process,
-// a c10d process group (headrace/torch/c10d.hpp), MPI (headrace/mpi.hpp).
+// a c10d process group (headrace/torch/c10d.hpp), MPI (headrace/mpi.hpp), NCCL (headrace/nccl.hpp).
 //
 // A transport moves bytes and nothing else. It compares no calls, adds nothing up and has no
 // deadline: make_collective() does that once for all transports. So an adapter for another
@@ -39,7 +39,7 @@ namespace headrace {
 enum class Lane : std::uint8_t {
   kGather,  // parameters
   kReduce,  // gradients
-  kTalk,    // short messages that ranks wait for
+  kTalk,    // short messages that ranks wait for, in host memory
 };
 inline constexpr std::size_t kLanes = 3;
 
@@ -71,13 +71,13 @@ class Transport {
   };
 
   virtual ~Transport() = default;
-  virtual std::string_view name() const noexcept = 0;  // "threads", "gloo", "mpi"
+  virtual std::string_view name() const noexcept = 0;  // "threads", "gloo", "mpi", "nccl"
   virtual std::uint32_t rank() const noexcept = 0;
   virtual std::uint32_t world_size() const noexcept = 0;
 
-  // Whether pieces may lie in this device's memory. Calls are then ordered on their stream: they
-  // see what was queued on it before them, and work queued on it after done() sees what was taken.
-  // Otherwise pieces are host memory, and the stream means nothing.
+  // Whether pieces of kGather and kReduce may lie in this device's memory. Calls are then ordered
+  // on their stream: they see what was queued on it before them, and work queued on it after done()
+  // sees what was taken. Otherwise pieces are host memory, and the stream means nothing.
   virtual bool reaches(const Device& device) const noexcept { return device.host_reads_memory(); }
 
   // give[r] goes to rank r; take[r] comes from rank r, which gives the same number of bytes. Both

@@ -11,20 +11,26 @@ NcclResult NcclCommunicator::start(std::uint32_t world_size, const NcclId& id, s
                                         static_cast<int>(rank), &config);
 }
 
-NcclResult NcclCommunicator::split_from(NcclCommunicator& whole, std::uint32_t rank) {
-  const std::scoped_lock lock(mutex_, whole.mutex_);
-  if (whole.comm_ == nullptr) return kNcclEnded;
-  NcclConfig config;
-  config.min_ctas = config.max_ctas = 1;
-  return library_.comm_split(whole.comm_, 0, static_cast<int>(rank), &comm_, &config);
-}
-
 NcclResult NcclCommunicator::state() {
   const std::lock_guard lock(mutex_);
   if (comm_ == nullptr) return kNcclEnded;
   NcclResult state = kNcclSuccess;
   const NcclResult asked = library_.comm_get_async_error(comm_, &state);
   return is_error(asked) ? asked : state;
+}
+
+NcclResult NcclCommunicator::until_done(NcclResult result,
+                                        std::chrono::steady_clock::time_point end) {
+  for (int asked = 0; result == kNcclInProgress && std::chrono::steady_clock::now() < end;
+       ++asked) {
+    if (asked < 100) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+    result = state();
+  }
+  return result;
 }
 
 int NcclCommunicator::cuda_ordinal() {
@@ -46,10 +52,7 @@ void NcclCommunicator::finish(std::chrono::steady_clock::time_point end) noexcep
     if (comm_ == nullptr) return;
     if (is_error(library_.comm_finalize(comm_))) end = {};
   }
-  NcclResult now = kNcclInProgress;
-  while ((now = state()) == kNcclInProgress && std::chrono::steady_clock::now() < end)
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  if (now != kNcclSuccess) return abort();
+  if (until_done(kNcclInProgress, end) != kNcclSuccess) return abort();
   const std::lock_guard lock(mutex_);
   library_.comm_destroy(comm_);
   comm_ = nullptr;

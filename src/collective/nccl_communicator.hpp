@@ -21,10 +21,6 @@ class NcclCommunicator {
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
 
   NcclResult start(std::uint32_t world_size, const NcclId& id, std::uint32_t rank);
-  // A second one for the same ranks, for small messages: it takes one multiprocessor. There once
-  // `whole` is no longer in progress; until then nothing may be asked of it.
-  NcclResult split_from(NcclCommunicator& whole, std::uint32_t rank);
-
   // Runs `calls` as one NCCL group; the first result that is an error, else the group's.
   template <class Calls>  // NcclResult(NcclCommHandle)
   NcclResult issue(const Calls& calls) {
@@ -38,10 +34,13 @@ class NcclCommunicator {
   }
   // What NCCL knows by itself: success, in progress, or why it is broken.
   NcclResult state();
+  // What becomes of `result` by `end`: another than kNcclInProgress, if it comes in time.
+  NcclResult until_done(NcclResult result, std::chrono::steady_clock::time_point end);
   // The GPU that it is on; -1: NCCL does not say.
   int cuda_ordinal();
 
-  // Ends what runs on the device, and the communicator: calls give kNcclEnded from here on.
+  // Ends what runs on the device, and the communicator: calls give kNcclEnded from here on, and so
+  // does one that waits in until_done().
   void abort() noexcept;
   // As abort(), having given what was issued until `end`.
   void finish(std::chrono::steady_clock::time_point end) noexcept;

@@ -7,7 +7,7 @@
 
 namespace headrace::collective {
 namespace {
-constexpr int kOldestVersion = 21800;  // ncclCommSplit
+constexpr int kOldestVersion = 21800;
 
 const char* const kWhatHelps =
     "install it (pip: nvidia-nccl-cu13 or nvidia-nccl-cu12; Debian: libnccl2), put its folder into "
@@ -64,7 +64,6 @@ NcclLibrary load_nccl(const std::string& path) {
   }
   symbols.find(library.get_unique_id, "ncclGetUniqueId");
   symbols.find(library.comm_init_rank_config, "ncclCommInitRankConfig");
-  symbols.find(library.comm_split, "ncclCommSplit");
   symbols.find(library.comm_get_async_error, "ncclCommGetAsyncError");
   symbols.find(library.comm_cu_device, "ncclCommCuDevice");
   symbols.find(library.comm_abort, "ncclCommAbort");

@@ -45,8 +45,6 @@ struct NcclLibrary {
   NcclResult (*get_unique_id)(NcclId* id);
   NcclResult (*comm_init_rank_config)(NcclCommHandle* comm, int ranks, NcclId id, int rank,
                                       NcclConfig* config);
-  NcclResult (*comm_split)(NcclCommHandle comm, int color, int key, NcclCommHandle* made,
-                           NcclConfig* config);
   NcclResult (*comm_get_async_error)(NcclCommHandle comm, NcclResult* error);
   NcclResult (*comm_cu_device)(NcclCommHandle comm, int* ordinal);
   NcclResult (*comm_abort)(NcclCommHandle comm);

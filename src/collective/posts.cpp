@@ -92,13 +92,4 @@ std::string queued_difference(std::span<const Post> posts, std::span<const Queue
   return "the ranks queued different calls, more than " + std::to_string(QueuedCalls::kKept) +
          " calls before " + describe(posts[0].call) + consequence;
 }
-
-std::string missing_ranks(std::span<const Post> posts, std::uint64_t number) {
-  std::string text;
-  for (const Post& post : posts) {
-    if (post.number != number)
-      text += (text.empty() ? "" : ", ") + rank_text(place_in(posts, &post));
-  }
-  return text;
-}
 }  // namespace headrace::collective

@@ -61,6 +61,4 @@ const Post* first_failed(std::span<const Post> posts) noexcept;
 bool queued_the_same(std::span<const Post> posts) noexcept;
 // If ranks did not queue the same: both calls of the first difference.
 std::string queued_difference(std::span<const Post> posts, std::span<const QueuedCalls> queued);
-// "rank 1, rank 2": those without a post of this number.
-std::string missing_ranks(std::span<const Post> posts, std::uint64_t number);
 }  // namespace headrace::collective

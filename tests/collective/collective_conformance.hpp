@@ -26,7 +26,7 @@ struct WorldMaker {
 };
 inline constexpr std::chrono::milliseconds kNoHurry = std::chrono::minutes(2);
 
-class CollectiveConformance : public testing::TestWithParam<WorldMaker> {
+class CollectiveConformance : public ::testing::TestWithParam<WorldMaker> {
  protected:
   void SetUp() override { ranks_ = GetParam().make(kNoHurry); }
   // Together: a rank may wait at its end for the others to know.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// nccl_world.hpp: ranks on the collective over NCCL, with the simulated library in NCCL's place.
+// nccl_world.hpp: ranks over NCCL, with the simulated library in NCCL's place.
 #pragma once
 #include <dlfcn.h>
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ inline std::shared_ptr<device::ComputingDevice> nccl_device(NcclFlavour flavour,
        .late_microseconds_max = 50});
 }
 
-// A function of the simulated library, which tests load as the collective does.
+// A function of the simulated library, which tests load as the transport does.
 template <class Function>
 Function* simulated_nccl(Function*, const char* name) {
   void* const library = ::dlopen(HEADRACE_SIMULATED_NCCL, RTLD_NOW | RTLD_LOCAL);
@@ -38,50 +38,63 @@ Function* simulated_nccl(Function*, const char* name) {
 #define SIMULATED_NCCL(name) \
   ::headrace::collective::simulated_nccl(static_cast<decltype(&name)>(nullptr), #name)
 
+struct NcclRank {
+  std::shared_ptr<device::ComputingDevice> device;
+  std::shared_ptr<Transport> transport;
+};
+struct NcclWorld {
+  NcclId id;
+  std::vector<NcclRank> ranks;
+};
+
 // Every rank makes its own, all at the same time, as processes would.
-inline std::vector<std::shared_ptr<Collective>> make_nccl_ranks(
-    const std::vector<std::shared_ptr<device::ComputingDevice>>& devices, bool may_block,
-    NcclOptions options) {
-  std::vector<std::shared_ptr<Collective>> ranks(devices.size());
+inline NcclWorld nccl_world(const std::vector<std::shared_ptr<Transport>>& messages,
+                            NcclFlavour flavour) {
+  const auto world_size = static_cast<std::uint32_t>(messages.size());
+  NcclWorld world{nccl_unique_id(HEADRACE_SIMULATED_NCCL), std::vector<NcclRank>(world_size)};
   std::vector<std::thread> threads;
-  options.library = HEADRACE_SIMULATED_NCCL;
-  options.world_size = static_cast<std::uint32_t>(devices.size());
-  for (std::uint32_t r = 0; r < devices.size(); ++r) {
-    threads.emplace_back([&, r, own = options]() mutable {
-      SIMULATED_NCCL(simulated_nccl_set_device)(devices[r].get(), may_block);
-      own.rank = r;
-      own.device = devices[r];
+  for (std::uint32_t r = 0; r < world_size; ++r) {
+    threads.emplace_back([&, r] {
+      auto& [device, transport] = world.ranks[r];
+      device = nccl_device(flavour, r + 1);
+      SIMULATED_NCCL(simulated_nccl_set_device)(device.get(), flavour == NcclFlavour::kParallel);
       try {
-        ranks[r] = make_nccl_collective(own);
+        transport = make_nccl_transport({.id = world.id,
+                                         .messages = messages[r],
+                                         .device = device,
+                                         .library = HEADRACE_SIMULATED_NCCL});
       } catch (const std::exception& error) {
         ADD_FAILURE() << "rank " << r << ": " << error.what();
       }
     });
   }
   for (std::thread& thread : threads) thread.join();
-  return ranks;
+  return world;
+}
+inline NcclWorld nccl_world(std::uint32_t world_size, NcclFlavour flavour) {
+  return nccl_world(make_thread_transports(world_size), flavour);
 }
 
-struct NcclWorld {
-  NcclId id;
-  std::vector<Rank> ranks;
-
-  // Ranks wait for each other at their end, so that each needs a thread.
-  ~NcclWorld() { end(ranks); }
-  static void end(std::vector<Rank>& ranks) {
-    on_every_rank(ranks, [](std::uint32_t, Rank& rank) { rank.collective.reset(); });
+// result[r] is rank r's. They warn of nobody.
+inline std::vector<std::shared_ptr<Collective>> nccl_collectives(
+    const NcclWorld& world, std::chrono::milliseconds deadline) {
+  std::vector<std::shared_ptr<Collective>> collectives;
+  for (const auto& [device, transport] : world.ranks) {
+    collectives.push_back(make_collective({.transport = transport,
+                                           .device = device,
+                                           .deadline = deadline,
+                                           .warn = [](const std::string&) {}}));
   }
-};
+  return collectives;
+}
 
-inline NcclWorld nccl_world(std::uint32_t world_size, NcclFlavour flavour,
-                            std::chrono::milliseconds deadline = std::chrono::minutes(2)) {
-  std::vector<std::shared_ptr<device::ComputingDevice>> devices;
-  for (std::uint32_t r = 0; r < world_size; ++r) devices.push_back(nccl_device(flavour, r + 1));
-  NcclWorld world{nccl_unique_id(HEADRACE_SIMULATED_NCCL), {}};
-  const auto collectives = make_nccl_ranks(devices, flavour == NcclFlavour::kParallel,
-                                           {.id = world.id, .deadline = deadline});
+inline std::vector<Rank> nccl_ranks(std::uint32_t world_size, NcclFlavour flavour,
+                                    std::chrono::milliseconds deadline = std::chrono::minutes(2)) {
+  const NcclWorld world = nccl_world(world_size, flavour);
+  const auto collectives = nccl_collectives(world, deadline);
+  std::vector<Rank> ranks;
   for (std::uint32_t r = 0; r < world_size; ++r)
-    world.ranks.push_back({devices[r], collectives[r]});
-  return world;
+    ranks.push_back({world.ranks[r].device, collectives[r]});
+  return ranks;
 }
 }  // namespace headrace::collective

@@ -75,12 +75,5 @@ TEST(Posts, SayWhenTheDifferenceIsNoLongerKept) {
   EXPECT_NE(queued[0].hash, queued[1].hash);
   EXPECT_TRUE(says(queued_difference(posts, queued), "more than 32 calls before"));
 }
-
-TEST(Posts, NameTheRanksWithoutAPostOfThisExchange) {
-  std::vector<Post> posts(3);
-  posts[1].number = 4;
-  posts[0].number = 3;
-  EXPECT_EQ(missing_ranks(posts, 4), "rank 0, rank 2");
-}
 }  // namespace
 }  // namespace headrace::collective

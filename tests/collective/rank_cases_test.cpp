@@ -29,8 +29,8 @@ void pass(std::vector<Rank>& ranks, const char* name,
 TEST(RankCases, PassOverTheSimulatedLibrary) {
   for (const std::uint32_t world_size : {2u, 3u}) {
     for (const auto& [name, body] : kRankCases) {
-      NcclWorld world = nccl_world(world_size, NcclFlavour::kLate);
-      pass(world.ranks, name, body);
+      auto ranks = nccl_ranks(world_size, NcclFlavour::kLate);
+      pass(ranks, name, body);
     }
   }
 }

@@ -21,7 +21,10 @@
 
 namespace headrace::collective {
 namespace {
-using Message = std::vector<char>;
+struct Message {
+  std::vector<char> bytes;
+  bool gathers = false;
+};
 
 std::mutex mutex;  // all there is
 std::condition_variable changed;
@@ -37,11 +40,13 @@ struct World {
   int size = 0;
   int joined = 0;
   NcclResult error = kNcclSuccess;
+  int launched = 0;
   std::map<std::tuple<int, int, std::uint64_t>, Message> mail;  // from, to, the how manieth
 };
-std::map<std::pair<std::uint64_t, int>, std::shared_ptr<World>> worlds;  // id, how manieth split
+std::map<std::uint64_t, std::shared_ptr<World>> worlds;  // by id
 
 struct Operation {
+  bool gathers;  // part of an all-gather: no send or receive meets it
   bool send;
   char* data;
   std::size_t size;
@@ -56,7 +61,6 @@ struct Group {
 struct Communicator {
   std::shared_ptr<World> world;
   int rank = 0;
-  int splits = 0;
   device::ComputingDevice* device = nullptr;
   bool may_block = false;
   int ordinal = 0;
@@ -84,19 +88,26 @@ void post(const Shared& of, const Group& group) {
   const std::lock_guard lock(mutex);
   for (const Operation& operation : group.operations) {
     if (operation.send)
-      of->world->mail[{of->rank, operation.peer, operation.number}] =
-          Message(operation.data, operation.data + operation.size);
+      of->world->mail[{of->rank, operation.peer, operation.number}] = {
+          {operation.data, operation.data + operation.size}, operation.gathers};
   }
   changed.notify_all();
 }
 
+// With `mutex` held. Null: it has not come, or is not what `operation` receives.
+const Message* arrived(const Shared& of, const Operation& operation) {
+  const auto mail = of->world->mail.find({operation.peer, of->rank, operation.number});
+  if (mail == of->world->mail.end()) return nullptr;
+  const Message& message = mail->second;
+  const bool meets = message.bytes.size() == operation.size && message.gathers == operation.gathers;
+  return meets ? &message : nullptr;
+}
+
 // With `mutex` held.
 bool all_there(const Shared& of, const Group& group) {
-  for (const Operation& operation : group.operations) {
-    if (!operation.send && !of->world->mail.contains({operation.peer, of->rank, operation.number}))
-      return false;
-  }
-  return true;
+  return std::ranges::all_of(group.operations, [&](const Operation& operation) {
+    return operation.send || arrived(of, operation) != nullptr;
+  });
 }
 
 void await(const Shared& of, const Group& group) {
@@ -109,10 +120,10 @@ void take(const Shared& of, const Group& group) {
   const std::lock_guard lock(mutex);
   for (const Operation& operation : group.operations) {
     if (operation.send) continue;
-    const auto mail = of->world->mail.find({operation.peer, of->rank, operation.number});
-    if (mail == of->world->mail.end()) continue;
-    std::memcpy(operation.data, mail->second.data(), std::min(operation.size, mail->second.size()));
-    of->world->mail.erase(mail);
+    const Message* const message = arrived(of, operation);
+    if (message == nullptr) continue;
+    std::memcpy(operation.data, message->bytes.data(), operation.size);
+    of->world->mail.erase({operation.peer, of->rank, operation.number});
   }
   --of->running;
   changed.notify_all();
@@ -159,9 +170,9 @@ NcclResult state_of(const Communicator& of) {
   return in_progress ? kNcclInProgress : kNcclSuccess;
 }
 
-NcclCommHandle join(std::uint64_t id, int split, int size, int rank) {
-  auto& world = worlds[{id, split}];
-  if (world == nullptr) world = std::make_shared<World>(World{id, size, 0, kNcclSuccess, {}});
+NcclCommHandle join(std::uint64_t id, int size, int rank) {
+  auto& world = worlds[id];
+  if (world == nullptr) world = std::make_shared<World>(World{.id = id, .size = size, .mail = {}});
   ++world->joined;
   auto made = std::make_shared<Communicator>();
   made->world = world;
@@ -217,9 +228,13 @@ void simulated_nccl_break(const void* unique_id, int error) {
   std::uint64_t id = 0;
   std::memcpy(&id, unique_id, sizeof(id));
   const std::lock_guard lock(mutex);
-  for (auto& [key, world] : worlds) {
-    if (key.first == id) world->error = static_cast<NcclResult>(error);
-  }
+  worlds.at(id)->error = static_cast<NcclResult>(error);
+}
+int simulated_nccl_launched(const void* unique_id) {
+  std::uint64_t id = 0;
+  std::memcpy(&id, unique_id, sizeof(id));
+  const std::lock_guard lock(mutex);
+  return worlds.at(id)->launched;
 }
 void simulated_nccl_refuse_next(int error) {
   const std::lock_guard lock(mutex);
@@ -248,28 +263,7 @@ NcclResult ncclCommInitRankConfig(NcclCommHandle* comm, int ranks, headrace::Ncc
   std::uint64_t number = 0;
   std::memcpy(&number, id.data(), sizeof(number));
   const std::lock_guard lock(mutex);
-  *comm = join(number, 0, ranks, rank);
-  return kNcclInProgress;
-}
-NcclResult ncclCommSplit(NcclCommHandle comm, int, int key, NcclCommHandle* made,
-                         NcclConfig* config) {
-  const Shared& of = shared(comm);
-  const std::lock_guard lock(mutex);
-  if (!is_valid(config) || config->max_ctas != 1 || state_of(*of) != kNcclSuccess)
-    return kNcclInvalidUsage;
-  // The new one is there when the old one is done.
-  ++of->launching;
-  of->to_launch.push_back([of, made, key, device = current_device, block = current_may_block] {
-    std::unique_lock waiting(mutex);
-    current_device = device;
-    current_may_block = block;
-    const NcclCommHandle child = join(of->world->id, ++of->splits, of->world->size, key);
-    const Communicator& joined = *shared(child);
-    changed.wait(waiting,
-                 [&] { return of->aborted || joined.world->joined == joined.world->size; });
-    *made = child;
-  });
-  changed.notify_all();
+  *comm = join(number, ranks, rank);
   return kNcclInProgress;
 }
 NcclResult ncclCommGetAsyncError(NcclCommHandle comm, NcclResult* error) {
@@ -310,18 +304,20 @@ NcclResult ncclAllGather(const void* source, void* target, std::size_t count, in
   std::vector<Operation> operations;
   for (int peer = 0; peer < of->world->size; ++peer) {
     if (peer == of->rank) continue;
-    operations.push_back({true, own, count, peer});
-    operations.push_back({false, whole + static_cast<std::size_t>(peer) * count, count, peer});
+    operations.push_back({true, true, own, count, peer});
+    operations.push_back(
+        {true, false, whole + static_cast<std::size_t>(peer) * count, count, peer});
   }
   return add(comm, stream, operations);
 }
 NcclResult ncclSend(const void* source, std::size_t count, int, int peer, NcclCommHandle comm,
                     NcclStream stream) {
-  return add(comm, stream, {{true, static_cast<char*>(const_cast<void*>(source)), count, peer}});
+  return add(comm, stream,
+             {{false, true, static_cast<char*>(const_cast<void*>(source)), count, peer}});
 }
 NcclResult ncclRecv(void* target, std::size_t count, int, int peer, NcclCommHandle comm,
                     NcclStream stream) {
-  return add(comm, stream, {{false, static_cast<char*>(target), count, peer}});
+  return add(comm, stream, {{false, false, static_cast<char*>(target), count, peer}});
 }
 NcclResult ncclGroupStart() {
   ++open.depth;
@@ -336,6 +332,7 @@ NcclResult ncclGroupEnd() {
     auto& counts = operation.send ? ended.communicator->sent : ended.communicator->received;
     operation.number = counts[operation.peer]++;
   }
+  ++ended.communicator->world->launched;
   ++ended.communicator->launching;
   ++ended.communicator->running;
   ended.communicator->to_launch.push_back(

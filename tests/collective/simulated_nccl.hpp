@@ -10,8 +10,10 @@ extern "C" {
 void simulated_nccl_set_device(headrace::device::ComputingDevice* device, bool may_block);
 // The GPU that communicators which this thread makes say they are on; 0 unless told.
 void simulated_nccl_set_ordinal(int ordinal);
-// Every communicator of the world made with this id, and those split from it, reports `error`.
+// Every communicator of the world made with this id reports `error`.
 void simulated_nccl_break(const void* unique_id, int error);
+// How many groups the ranks of the world made with this id have launched in all.
+int simulated_nccl_launched(const void* unique_id);
 // The next operation of any communicator ends in `error`.
 void simulated_nccl_refuse_next(int error);
 void simulated_nccl_set_version(int version);

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -247,6 +248,28 @@ inline void ends_what_waits_when_it_aborts(Transport& transport) {
   PieceExchange later(transport, 9, size);
   later.start(transport, Lane::kTalk);
   require(!later.end().error().empty(), "a call after abort() did not fail");
+}
+
+// Runs `body(transport)` on a thread per rank; the first error, or "".
+template <class Body>
+std::string first_error(const std::vector<std::shared_ptr<Transport>>& transports,
+                        const Body& body) {
+  std::vector<std::string> errors(transports.size());
+  std::vector<std::thread> threads;
+  for (std::size_t r = 0; r < transports.size(); ++r) {
+    threads.emplace_back([&, r] {
+      try {
+        body(*transports[r]);
+      } catch (const std::exception& error) {
+        errors[r] = "rank " + std::to_string(r) + ": " + error.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::string& error : errors) {
+    if (!error.empty()) return error;
+  }
+  return "";
 }
 
 struct TransportCase {

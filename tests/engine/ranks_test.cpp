@@ -50,12 +50,9 @@ World over_threads(std::uint32_t world, HostFlavour flavour) {
   return made;
 }
 World over_nccl(std::uint32_t world, NcclFlavour flavour) {
-  World made;
-  for (std::uint32_t r = 0; r < world; ++r)
-    made.hosts.push_back(collective::nccl_device(flavour, r + 1));
-  made.ranks = collective::make_nccl_ranks(
-      made.hosts, flavour == NcclFlavour::kParallel,
-      {.id = nccl_unique_id(HEADRACE_SIMULATED_NCCL), .deadline = std::chrono::seconds(60)});
+  const auto of_nccl = collective::nccl_world(world, flavour);
+  World made{{}, collective::nccl_collectives(of_nccl, std::chrono::seconds(60))};
+  for (const auto& rank : of_nccl.ranks) made.hosts.push_back(rank.device);
   return made;
 }
 
@@ -78,7 +75,7 @@ std::vector<std::string> run_ranks(World world,
       } catch (const std::exception& error) {
         errors[r] = error.what();
       }
-      ranks[r].reset();  // together: NCCL's wait for each other
+      ranks[r].reset();
     });
   }
   for (std::thread& thread : threads) thread.join();

@@ -25,7 +25,8 @@ from gpu_check.check import Check, Failed  # noqa: E402
 
 GIB = 1 << 30
 TESTS = ["device_cuda_test", "cuda_pin_refusal_test", "cuda_update_test", "cuda_exactness_test",
-         "torch_place_on_gpu_test", "nccl_on_gpu_test", "nccl_two_ranks_on_gpu_test"]
+         "torch_place_on_gpu_test", "nccl_on_gpu_test", "nccl_two_ranks_on_gpu_test",
+         "ranks_on_cuda_test"]
 STUB = """#!/bin/sh
 name=$(basename "$0")
 env > "$STUBS/environment-$name"; pwd > "$STUBS/folder-$name"
@@ -261,7 +262,7 @@ class ARun(Stubs):
         self.packed()
         write(self.stubs / "driver", "")
         named = [word for part in ("conformance", "updates", "exactness", "adapter", "nccl",
-                                   "nccl of several processes", "other tests")
+                                   "nccl of several processes", "ranks on one GPU", "other tests")
                  for word in ("--only", part)]
         parts = self.check(*named, "--torch", self.torch)
         ran = [program for part in parts.values() for program in part.get("result", {})

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -54,4 +55,7 @@ class ChildProcesses {
 
 // "rank 0 ended 1 and said: ...", a line for each: why a test failed.
 std::string describe(const std::vector<ChildEnd>& ends);
+
+// A port of the loopback that nobody listens on.
+std::uint16_t free_port();
 }  // namespace headrace::testing

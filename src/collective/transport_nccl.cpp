@@ -1,0 +1,435 @@
+// SPDX-License-Identifier: Apache-2.0
+// transport_nccl.cpp: the transport between GPUs. What it promises is in headrace/nccl.hpp.
+//
+// One communicator and one stream serve both lanes that NCCL carries. They hold up no lane: a call
+// is launched only when it can run through (launch_order.hpp). Two communicators would each spin on
+// the GPU for the late, and ranks that launched their kernels in different orders could wait for
+// each other for ever.
+//
+//   trainer's thread   all_gather(): the call waits in its lane; a notification goes behind what
+//                      the trainer's stream has queued
+//   the device         calls back: the stream has come there
+//   headrace-nccl      learns the call's place among all lanes', launches it in its turn on the
+//                      transport's stream, and queues a notification behind it
+//   the device         calls back: the bytes have passed
+//   headrace-nccl      calls done()
+#include <algorithm>
+#include <array>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "async/thread.hpp"
+#include "collective/launch_order.hpp"
+#include "collective/nccl_communicator.hpp"
+#include "collective/nccl_library.hpp"
+#include "headrace/error.hpp"
+#include "headrace/nccl.hpp"
+
+namespace headrace::collective {
+namespace {
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+using Piece = Transport::Piece;
+// How often NCCL is asked for errors while something runs.
+constexpr milliseconds kErrorCheck(100);
+constexpr std::chrono::seconds kGrace(5);
+
+const NcclOptions& checked(const NcclOptions& options) {
+  const auto refuse = [](const std::string& cause) {
+    throw Error(Code::kInvalidArgument, "make_nccl_transport: " + cause);
+  };
+  if (options.messages == nullptr)
+    refuse(
+        "NcclOptions::messages is null: no transport was made; pass one between the same ranks in "
+        "host memory, over MPI or Gloo");
+  if (options.device == nullptr)
+    refuse("no device: no transport was made; pass the engine's as NcclOptions::device");
+  if (options.deadline <= milliseconds(0))
+    refuse(
+        "a deadline of 0 would end every wait: no transport was made; leave it out for ten "
+        "minutes");
+  return options;
+}
+
+// A stream of the device's, given back when it is empty.
+class OwnStream {
+ public:
+  explicit OwnStream(Device& device) : device_(device), stream_(device.create_urgent_stream()) {}
+  ~OwnStream() {
+    try {
+      device_.synchronize(stream_);
+    } catch (const std::exception&) {  // a device that is gone runs nothing any more
+    }
+    device_.destroy_stream(stream_);
+  }
+  OwnStream(const OwnStream&) = delete;
+  OwnStream& operator=(const OwnStream&) = delete;
+  operator Stream() const noexcept { return stream_; }
+
+ private:
+  Device& device_;
+  Stream stream_;
+};
+
+class TransportNccl final : public Transport {
+ public:
+  explicit TransportNccl(const NcclOptions& options);
+  ~TransportNccl() override;
+
+  std::string_view name() const noexcept override { return "nccl"; }
+  std::uint32_t rank() const noexcept override { return messages_->rank(); }
+  std::uint32_t world_size() const noexcept override { return messages_->world_size(); }
+  bool reaches(const Device& device) const noexcept override {
+    return &device == device_.get() ||
+           (device.cuda_ordinal() >= 0 && device.cuda_ordinal() == device_->cuda_ordinal());
+  }
+  void all_to_all(Lane lane, Stream stream, std::span<const Piece> give,
+                  std::span<const Piece> take, Done done) override;
+  void all_gather(Lane lane, Stream stream, std::span<const Piece> whole, Done done) override;
+  void post(std::span<const std::byte> bytes) noexcept override { messages_->post(bytes); }
+  void read_posts(std::span<Post> of_all) noexcept override { messages_->read_posts(of_all); }
+  void abort() noexcept override;
+
+ private:
+  struct Call {
+    TransportNccl& owner;
+    std::vector<Piece> give, take;  // by rank
+    bool in_one = false;            // all_gather's, `take` one behind the other
+    Done done;
+    bool reached = false;  // its stream has come to it
+  };
+  using Calls = std::deque<std::unique_ptr<Call>>;
+
+  void connect(const NcclOptions& options);
+  void check_made(NcclResult result, milliseconds deadline);
+  void check_same_gpu();
+  std::string text_of(NcclResult result);
+  void begin(Lane lane, Stream stream, std::unique_ptr<Call> call);
+  bool failed() {
+    const std::lock_guard lock(mutex_);
+    return !error_.empty();
+  }
+  void wake(const std::unique_lock<std::mutex>&) {
+    woken_ = true;
+    changed_.notify_all();
+  }
+  // headrace-nccl:
+  void run();
+  void take_places();
+  void launch();
+  NcclResult issue(const Call& call);
+  void look_for_errors();
+  void end_calls();
+  void fail(const std::string& why) noexcept;
+
+  const std::shared_ptr<Transport> messages_;
+  const std::shared_ptr<Device> device_;
+  std::mutex mutex_;  // the next seven
+  std::condition_variable changed_;
+  std::array<Calls, 2> made_;  // of kGather and kReduce; they have no place yet
+  std::uint64_t pending_ = 0;  // calls that have not ended
+  std::uint64_t passed_ = 0;   // of launched_, from the front
+  bool ending_ = false;        // their done() is being called
+  bool woken_ = false, closing_ = false;
+  std::string error_;  // once set, it stays: no call passes any more
+
+  // headrace-nccl's:
+  std::array<LaunchOrder, 2> orders_;
+  std::uint64_t places_ = 0, launches_ = 0;
+  std::map<std::uint64_t, std::unique_ptr<Call>> placed_;
+  Calls launched_;
+
+  const NcclLibrary library_;
+  OwnStream stream_;
+  NcclCommunicator communicator_;
+  std::thread thread_;
+};
+
+NcclStream nccl_stream(Stream stream) { return reinterpret_cast<NcclStream>(stream.handle); }
+
+// ---- construction and end ----
+
+TransportNccl::TransportNccl(const NcclOptions& options)
+    : messages_(checked(options).messages),
+      device_(options.device),
+      orders_{LaunchOrder(*messages_, Lane::kGather, [this] { wake(std::unique_lock(mutex_)); }),
+              LaunchOrder(*messages_, Lane::kReduce, [this] { wake(std::unique_lock(mutex_)); })},
+      library_(load_nccl(options.library)),
+      stream_(*device_),
+      communicator_(library_) {
+  connect(options);
+  thread_ = async::start_thread("headrace-nccl", [this] { run(); });
+}
+
+void TransportNccl::connect(const NcclOptions& options) {
+  const auto most = std::min<milliseconds>(options.deadline, std::chrono::hours(24 * 365));
+  NcclResult result = communicator_.start(world_size(), options.id, rank());
+  check_made(communicator_.until_done(result, Clock::now() + most), options.deadline);
+  check_same_gpu();
+}
+
+void TransportNccl::check_made(NcclResult result, milliseconds deadline) {
+  if (result == kNcclSuccess) return;
+  const std::string who = "rank " + std::to_string(rank()) + " of " + std::to_string(world_size());
+  if (result == kNcclInProgress) {
+    throw Error(Code::kPeerLost,
+                who + " waited " + std::to_string(deadline.count()) +
+                    " ms for the other ranks to make their NCCL transport: none was made; see "
+                    "that each has this run's id and reaches the host that made it, or raise "
+                    "NcclOptions::deadline");
+  }
+  throw Error(result == kNcclRemoteError ? Code::kPeerLost : Code::kUnsupported,
+              "NCCL on " + who + ": " + library_.describe(result) +
+                  ": no transport was made; NCCL_DEBUG=INFO in the environment makes it say more");
+}
+
+void TransportNccl::check_same_gpu() {
+  const int engine = device_->cuda_ordinal(), nccl = communicator_.cuda_ordinal();
+  if (engine < 0 || nccl < 0 || engine == nccl) return;
+  throw Error(Code::kInvalidArgument,
+              "make_nccl_transport: NCCL is on cuda:" + std::to_string(nccl) +
+                  ", the calling thread's GPU, and the device is on cuda:" +
+                  std::to_string(engine) + ": no transport was made; call cudaSetDevice(" +
+                  std::to_string(engine) + ") on this thread first");
+}
+
+// Where nothing is pending and nothing has failed, `messages` end by themselves, in their order.
+TransportNccl::~TransportNccl() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return !ending_; });
+  const bool clean = pending_ == 0 && error_.empty();
+  lock.unlock();
+  if (clean) {
+    communicator_.finish(Clock::now() + kGrace);
+  } else {
+    abort();
+  }
+  lock.lock();
+  closing_ = true;
+  changed_.notify_all();
+  lock.unlock();
+  thread_.join();
+}
+
+// ---- calls ----
+
+void TransportNccl::all_to_all(Lane lane, Stream stream, std::span<const Piece> give,
+                               std::span<const Piece> take, Done done) {
+  if (lane == Lane::kTalk) {
+    if (failed()) return done.function(done.context, error_.c_str());
+    return messages_->all_to_all(lane, {}, give, take, done);
+  }
+  begin(lane, stream,
+        std::make_unique<Call>(Call{.owner = *this,
+                                    .give = {give.begin(), give.end()},
+                                    .take = {take.begin(), take.end()},
+                                    .done = done}));
+}
+
+void TransportNccl::all_gather(Lane lane, Stream stream, std::span<const Piece> whole, Done done) {
+  if (lane == Lane::kTalk) return Transport::all_gather(lane, stream, whole, done);
+  auto call = std::make_unique<Call>(Call{.owner = *this,
+                                          .give = std::vector<Piece>(whole.size(), whole[rank()]),
+                                          .take = {whole.begin(), whole.end()},
+                                          .in_one = true,
+                                          .done = done});
+  const auto* const first = static_cast<const std::byte*>(whole[0].data);
+  for (std::size_t r = 0; r < whole.size(); ++r)
+    call->in_one = call->in_one && whole[r].data == first + r * whole[r].size_bytes;
+  begin(lane, stream, std::move(call));
+}
+
+void TransportNccl::begin(Lane lane, Stream stream, std::unique_ptr<Call> call) {
+  std::unique_lock lock(mutex_);
+  if (!error_.empty()) {
+    lock.unlock();
+    return call->done.function(call->done.context, error_.c_str());
+  }
+  Call* const made = call.get();
+  ++pending_;
+  made_[static_cast<std::size_t>(lane)].push_back(std::move(call));
+  lock.unlock();
+  const auto reached = [](void* context) noexcept {
+    Call& of = *static_cast<Call*>(context);
+    std::unique_lock reaching(of.owner.mutex_);
+    of.reached = true;
+    of.owner.wake(reaching);
+  };
+  try {
+    device_->notify(stream, reached, made);
+  } catch (const std::exception& error) {
+    fail(error.what());
+    reached(made);
+  }
+}
+
+// The error before all else: what ends meanwhile has not passed.
+void TransportNccl::abort() noexcept {
+  fail("this rank has aborted its transport");
+  messages_->abort();
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return pending_ == 0; });
+}
+
+void TransportNccl::fail(const std::string& why) noexcept {
+  {
+    std::unique_lock lock(mutex_);
+    if (error_.empty()) error_ = why;
+    wake(lock);
+  }
+  communicator_.abort();
+}
+
+// ---- the thread ----
+
+void TransportNccl::run() {
+  std::unique_lock lock(mutex_);
+  while (!closing_) {
+    const auto ready = [&] { return woken_ || closing_; };
+    if (launched_.empty()) {
+      changed_.wait(lock, ready);
+    } else {
+      changed_.wait_for(lock, kErrorCheck, ready);
+    }
+    woken_ = false;
+    const bool good = error_.empty();
+    lock.unlock();
+    try {
+      if (good) take_places();
+      if (good) launch();
+      if (good) look_for_errors();
+    } catch (const std::exception& error) {
+      fail(error.what());
+    }
+    end_calls();
+    lock.lock();
+  }
+}
+
+void TransportNccl::take_places() {
+  for (std::size_t lane = 0; lane < orders_.size(); ++lane) {
+    const auto place = orders_[lane].take_place(places_);
+    std::unique_lock lock(mutex_);
+    Calls& calls = made_[lane];
+    if (place) {
+      calls.front()->in_one = place->in_one != 0;
+      placed_[place->number] = std::move(calls.front());
+      calls.pop_front();
+    }
+    if (calls.empty() || !calls.front()->reached || !orders_[lane].idle()) continue;
+    const bool in_one = calls.front()->in_one;
+    lock.unlock();
+    orders_[lane].come(in_one);
+  }
+}
+
+void TransportNccl::launch() {
+  while (!placed_.empty() && placed_.begin()->first == launches_) {
+    ++launches_;
+    launched_.push_back(std::move(placed_.begin()->second));
+    placed_.erase(placed_.begin());
+    const NcclResult result = issue(*launched_.back());
+    if (is_error(result)) fail(text_of(result));  // before the notification, which it lets through
+    const auto passed = [](void* context) noexcept {
+      auto& self = *static_cast<TransportNccl*>(context);
+      std::unique_lock lock(self.mutex_);
+      ++self.passed_;
+      self.wake(lock);
+    };
+    try {
+      device_->notify(stream_, passed, this);
+    } catch (const std::exception& error) {
+      fail(error.what());
+      passed(this);
+    }
+  }
+}
+
+NcclResult TransportNccl::issue(const Call& call) {
+  const Stream on = stream_;
+  const auto issued = [&](NcclCommHandle comm) {
+    NcclResult worst = kNcclSuccess;
+    if (call.in_one) {
+      const Piece& own = call.take[rank()];
+      return library_.all_gather(own.data, call.take[0].data, own.size_bytes, kNcclInt8, comm,
+                                 nccl_stream(on));
+    }
+    for (std::uint32_t r = 0; r < world_size() && !is_error(worst); ++r) {
+      const Piece &give = call.give[r], &take = call.take[r];
+      const int peer = static_cast<int>(r);
+      if (r == rank()) continue;
+      if (give.size_bytes > 0)
+        worst = library_.send(give.data, give.size_bytes, kNcclInt8, peer, comm, nccl_stream(on));
+      if (take.size_bytes > 0 && !is_error(worst))
+        worst = library_.recv(take.data, take.size_bytes, kNcclInt8, peer, comm, nccl_stream(on));
+    }
+    return worst;
+  };
+  return communicator_.until_done(communicator_.issue(issued), Clock::time_point::max());
+}
+
+void TransportNccl::look_for_errors() {
+  if (launched_.empty()) return;
+  const NcclResult state = communicator_.state();
+  if (is_error(state)) throw std::runtime_error(text_of(state));
+}
+
+std::string TransportNccl::text_of(NcclResult result) {
+  return "NCCL on rank " + std::to_string(rank()) + ": " +
+         (result == kNcclEnded ? "it was aborted" : library_.describe(result));
+}
+
+// Those whose bytes have passed; once something has failed, all that nothing works on any more.
+void TransportNccl::end_calls() {
+  std::unique_lock lock(mutex_);
+  Calls ended;
+  for (; passed_ > 0; --passed_) {
+    ended.push_back(std::move(launched_.front()));
+    launched_.pop_front();
+  }
+  if (!error_.empty()) {
+    for (auto& [place, call] : placed_) ended.push_back(std::move(call));
+    placed_.clear();
+    for (Calls& calls : made_) {
+      for (; !calls.empty() && calls.front()->reached; calls.pop_front())
+        ended.push_back(std::move(calls.front()));
+    }
+  }
+  const char* const error = error_.empty() ? nullptr : error_.c_str();
+  ending_ = true;
+  lock.unlock();
+  for (const auto& call : ended) call->done.function(call->done.context, error);
+  lock.lock();
+  ending_ = false;
+  pending_ -= ended.size();
+  changed_.notify_all();
+}
+}  // namespace
+}  // namespace headrace::collective
+
+namespace headrace {
+NcclId nccl_unique_id(const std::string& library) {
+  const collective::NcclLibrary nccl = collective::load_nccl(library);
+  NcclId id = {};
+  const collective::NcclResult result = nccl.get_unique_id(&id);
+  if (result != collective::kNcclSuccess) {
+    throw Error(Code::kUnsupported,
+                "NCCL: " + nccl.describe(result) +
+                    ": no id was made, so no rank can start; see that this host has a network "
+                    "interface that NCCL may use (NCCL_SOCKET_IFNAME)");
+  }
+  return id;
+}
+
+std::shared_ptr<Transport> make_nccl_transport(const NcclOptions& options) {
+  return std::make_shared<collective::TransportNccl>(options);
+}
+}  // namespace headrace
