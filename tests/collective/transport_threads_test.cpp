@@ -2,9 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <exception>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -131,6 +133,32 @@ TEST(TransportThreads, NamesPiecesOfDifferentSizes) {
     require(text == expected, text);
   });
   EXPECT_EQ(error, "");
+}
+
+// Rank 0 comes second, and ends rank 1's call as well: it is still in rank 1's done() when rank 1
+// aborts.
+TEST(TransportThreads, AbortsWhenTheEndsOfItsCallsHaveRun) {
+  struct SlowEnd {
+    std::promise<void> begun;
+    std::atomic<bool> over = false;
+  } slow;
+  const Transport::Done done{[](void* context, const char*) noexcept {
+                               auto& end = *static_cast<SlowEnd*>(context);
+                               end.begun.set_value();
+                               std::this_thread::sleep_for(std::chrono::milliseconds(50));
+                               end.over = true;
+                             },
+                             &slow};
+  const auto transports = make_thread_transports(2);
+  const std::vector<Transport::Piece> none(2);
+  transports[1]->all_to_all(Lane::kTalk, {}, none, none, done);
+  TransportCallEnd of_rank_0;
+  std::thread rank_0(
+      [&] { transports[0]->all_to_all(Lane::kTalk, {}, none, none, of_rank_0.done()); });
+  slow.begun.get_future().wait();
+  transports[1]->abort();
+  EXPECT_TRUE(slow.over);
+  rank_0.join();
 }
 
 // An abort while others copy out of this rank's memory waits for them.
