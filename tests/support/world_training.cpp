@@ -240,4 +240,32 @@ WorldOutcome train_as_rank(const WorldModel& model, const WorldSetup& setup,
   engine.close();
   return outcome;
 }
+
+namespace {
+std::string line_of(std::uint32_t rank, const WorldModel& model, const WorldOutcome& outcome) {
+  return "rank " + std::to_string(rank) + ": " + model.name + ": " + outcome.text() + "\n";
+}
+}  // namespace
+
+void train_every_model(const std::shared_ptr<Collective>& collective, const std::string& folder,
+                       const std::function<void(const std::string& line)>& say) {
+  for (std::size_t i = 0; i < models().size(); ++i) {
+    const WorldSetup setup{static_cast<WorldPlace>(i % kWorldPlaces.size()),
+                           i % 2 == 0 ? UpdateMode::kDefer : UpdateMode::kBarrier, folder};
+    const WorldOutcome outcome = train_as_rank(models()[i], setup, {.collective = collective});
+    say(line_of(collective->rank(), models()[i], outcome));
+  }
+}
+
+std::string missing_lines(const std::string& said, std::uint32_t world_size) {
+  std::string missing;
+  for (const WorldModel& model : models()) {
+    const WorldOutcome alone = train_as_rank(model, {}, {});
+    for (std::uint32_t r = 0; r < world_size; ++r) {
+      const std::string line = line_of(r, model, alone);
+      if (said.find(line) == std::string::npos) missing += line;
+    }
+  }
+  return missing;
+}
 }  // namespace headrace::testing

@@ -7,7 +7,9 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <memory>
 #include <ostream>
 #include <span>
 #include <string>
@@ -59,6 +61,14 @@ struct WorldOutcome {
   // All that is the same on every rank, in a line.
   std::string text() const;
 };
+
+// Every model in turn over one collective, places and update modes taking turns; a line for each:
+// "rank 1: Tied: ...".
+void train_every_model(const std::shared_ptr<Collective>& collective, const std::string& folder,
+                       const std::function<void(const std::string& line)>& say);
+// Which of those lines are not in what `world_size` ranks `said`, with the outcome of one rank in
+// memory; "" where none is missing.
+std::string missing_lines(const std::string& said, std::uint32_t world_size);
 
 // One rank's part; without options.collective the only rank. Throws what the engine throws. Logs
 // nothing if options.log is null.
