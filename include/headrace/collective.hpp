@@ -15,8 +15,8 @@
 //               parameters of a rank. Latency counts
 //   all_gather  one per section (a group's parameters of one dtype) of a gather, unless every rank
 //               still holds them
-//   all_to_all  one or several per trained section, when another group's gradients come, when the
-//               group is gathered again, and at the step
+//   all_to_all  one or several per trained section, when another group's gradients come, at the
+//               next gather, and at the step
 //   abort       when it has failed
 //
 // Two ranks that meet in different calls, over a Collective that compares them:

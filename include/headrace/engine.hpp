@@ -20,7 +20,9 @@
 //          receive adds nothing there. The call may wait for the other ranks' next collective
 //          call, so meanwhile no rank may wait for another by other means. An engine takes such
 //          calls one at a time. A trainer of several threads puts gathers in order; gradients of
-//          one group may come in any order.
+//          one group may come in any order. A rank that has fewer micro-batches than others makes
+//          their gathers without adding gradients. docs/ranks.md says what else keeps the results
+//          equal, to the last bit, to those of one rank that accumulates.
 // Errors:  headrace::Error. Before the pass over the first tile of a step begins, an error (a
 //          failed read, a damaged record header) leaves that step undone, and the call may be
 //          repeated. A later error (a checksum that differs in that pass), or one in a deferred

@@ -29,7 +29,7 @@ struct Call {
   std::vector<Piece> give, take;  // by rank
   Transport::Done done;
   std::uint32_t ranks_left = 0;  // that it has not exchanged its bytes with
-  std::uint32_t copying = 0;     // copies under way, which its end waits for
+  std::uint32_t copying = 0;     // copies, and its end, under way: what an abort waits for
   std::string error;
 };
 
@@ -50,8 +50,8 @@ class World {
     bool aborted = false;
   };
   std::shared_ptr<Call> find(std::uint32_t rank, Lane lane, std::uint64_t index);
-  bool copied(std::uint32_t rank, Lane lane, const std::shared_ptr<Call>& call,
-              const std::string& error);
+  static bool copied(Call& call, const std::string& error);
+  void settle(std::uint32_t rank, Lane lane, const std::shared_ptr<Call>& call, bool over);
   static std::string copy(std::uint32_t from, const Call& giver, std::uint32_t to,
                           const Call& taker);
   static void end(const Call& call) {
@@ -61,7 +61,7 @@ class World {
   std::mutex posts_mutex_;
   std::vector<Transport::Post> posts_;
   std::mutex mutex_;
-  std::condition_variable copied_;
+  std::condition_variable settled_;
   std::vector<OfRank> ranks_;
 };
 
@@ -72,13 +72,16 @@ std::shared_ptr<Call> World::find(std::uint32_t rank, Lane lane, std::uint64_t i
 }
 
 // One side of a pair has its bytes. True: it was the last, and the caller ends the call.
-bool World::copied(std::uint32_t rank, Lane lane, const std::shared_ptr<Call>& call,
-                   const std::string& error) {
-  if (!error.empty()) call->error = error;
+bool World::copied(Call& call, const std::string& error) {
+  if (!error.empty()) call.error = error;
+  return --call.ranks_left == 0;
+}
+
+// The pair is done with the call, which has ended if it is over.
+void World::settle(std::uint32_t rank, Lane lane, const std::shared_ptr<Call>& call, bool over) {
   --call->copying;
-  if (--call->ranks_left > 0) return false;
-  std::erase(ranks_[rank].calls[static_cast<std::size_t>(lane)], call);
-  return true;
+  if (over) std::erase(ranks_[rank].calls[static_cast<std::size_t>(lane)], call);
+  settled_.notify_all();
 }
 
 // What `from` gives to `to`; the text says why not, if so.
@@ -118,13 +121,14 @@ void World::begin(std::uint32_t rank, Lane lane, std::shared_ptr<Call> call) {
     const std::string taking = copy(other, *of_other, rank, *call);
     const std::string giving = copy(rank, *call, other, *of_other);
     lock.lock();
-    const bool other_over = copied(other, lane, of_other, giving);
-    const bool own_over = copied(rank, lane, call, taking);
-    copied_.notify_all();
+    const bool other_over = copied(*of_other, giving);
+    const bool own_over = copied(*call, taking);
     lock.unlock();
     if (other_over) end(*of_other);
     if (own_over) end(*call);
     lock.lock();
+    settle(other, lane, of_other, other_over);
+    settle(rank, lane, call, own_over);
   }
 }
 
@@ -135,7 +139,7 @@ void World::abort(std::uint32_t rank) noexcept {
   for (auto& calls : own.calls) {
     while (!calls.empty()) {
       const std::shared_ptr<Call> call = calls.front();
-      copied_.wait(lock, [&] { return call->copying == 0; });
+      settled_.wait(lock, [&] { return call->copying == 0; });
       if (std::erase(calls, call) == 0) continue;  // it has ended meanwhile
       lock.unlock();
       call->done.function(call->done.context, "this rank has aborted its transport");

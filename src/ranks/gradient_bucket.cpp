@@ -61,13 +61,13 @@ RankAgreement Gradients::meet(const RankCall& call) {
   for (;;) {
     const RankAgreement agreed = p_.ranks.agree(call, in_bucket());
     if (!agreed.open) {
-      // The next micro-batch begins: what it brings comes behind what this one brought.
-      if (call.kind == RankCall::Kind::kGather && bucket_group_ == call.group) flush_bucket();
+      // The next micro-batch may begin: what it brings comes behind what this one brought.
+      if (call.kind == RankCall::Kind::kGather) flush_bucket();
       return agreed;
     }
     flush_bucket();
     open_bucket(*agreed.open, agreed.wide);
-    if (call.kind == RankCall::Kind::kOpenBucket && call.group == *agreed.open) return agreed;
+    if (agreed.served) return agreed;
   }
 }
 

@@ -4,8 +4,8 @@
 // This rank's shard of every section has a slab in host memory. With one rank an arriving gradient
 // is accumulated into it directly. With several, one group's gradients are collected in a bucket,
 // which is open for the same group on all ranks. The ranks exchange its parts when one has a
-// gradient of another group, or a second one of the same parameter; when they gather that group
-// again; and at the step. gradient_bucket.cpp holds that part.
+// gradient of another group, or a second one of the same parameter; when they gather any group;
+// and at the step. gradient_bucket.cpp holds that part.
 #pragma once
 #include <array>
 #include <cstdint>

@@ -82,13 +82,17 @@ RankAgreement RankCalls::agree(const RankCall& mine, std::span<const std::uint8_
 RankAgreement RankCalls::agreement(const RankCall& mine) {
   const std::uint32_t ranks = collective_.world_size();
   RankAgreement agreement;
+  bool in_order = true;  // every lower rank that needs the bucket needs it for the same group
   for (std::uint32_t r = 0; r < ranks; ++r) {
     const Said& one = said(r);
     agreement.join = agreement.join || one.join != 0;
     if (one.kind != RankCall::Kind::kOpenBucket) continue;
     // The lowest rank that needs the bucket.
     if (!agreement.open) agreement.open = GroupId{one.group};
-    if (agreement.open->index == one.group) agreement.wide = agreement.wide || one.wide != 0;
+    const bool same = agreement.open->index == one.group;
+    in_order = in_order && same;
+    if (same) agreement.wide = agreement.wide || one.wide != 0;
+    if (r == collective_.rank()) agreement.served = in_order;
   }
   if (agreement.open) return agreement;
   for (std::uint32_t r = 1; r < ranks; ++r) {

@@ -4,7 +4,9 @@
 // All ranks call gather, step and discard_gradients alike, but gradients arrive as they will: a
 // parameter may have none on some rank. So before anything is joined or reduced, every rank says
 // what it is about to do. One that needs the gradient bucket for another group goes first: the
-// others reduce and open the bucket with it, and say again what they want.
+// others reduce and open the bucket with it, and say again what they want. Of several that need it,
+// the lowest rank goes first, and with it those that need the same group; but none passes a lower
+// rank that needs another, which may bring a gradient of this group later: sums are in rank order.
 //
 // Example with two ranks. Their bucket is open for group 2, and rank 1 has no gradient of group 1:
 //
@@ -14,6 +16,15 @@
 //   adds its gradient of group 1
 //   says "gather of group 0"      says "gather of group 0"   the same call: join, if either must
 //   says "step"                   says "step"                reduce group 1, update
+//
+// Example with three ranks, of which only rank 1 has a gradient of group 1:
+//
+//   rank 0                   rank 1                   rank 2
+//   "bucket for group 0"     "bucket for group 1"     "bucket for group 0"   opened for rank 0
+//   adds group 0
+//   "gather of group 0"      "bucket for group 1"     "bucket for group 0"   opened for rank 1
+//                            adds group 1
+//   "gather of group 0"      "bucket for group 0"     "bucket for group 0"   opened for both
 //
 // If rank 1 said "step" while rank 0 says "gather of group 0", both would throw, naming both calls.
 #pragma once
@@ -52,6 +63,7 @@ struct RankCall {
 struct RankAgreement {
   std::optional<GroupId> open;  // reduce the bucket's contents, then open it for this group
   bool wide = false;            // some rank needs it
+  bool served = false;          // this rank may add to that group's; else it asks again
   bool join = false;            // some rank lacks shards
 };
 

@@ -1,20 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <exception>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "collective/transport_conformance.hpp"
+#include "support/late_transport.hpp"
 
 namespace headrace::collective {
 namespace {
 // Runs `body` on a thread per rank; the first error, or "".
 template <class Body>
-std::string on_threads(std::uint32_t world_size, const Body& body) {
-  auto transports = make_thread_transports(world_size);
-  std::vector<std::string> errors(world_size);
+std::string on_threads(const std::vector<std::shared_ptr<Transport>>& transports,
+                       const Body& body) {
+  std::vector<std::string> errors(transports.size());
   std::vector<std::thread> threads;
-  for (std::uint32_t r = 0; r < world_size; ++r) {
+  for (std::size_t r = 0; r < transports.size(); ++r) {
     threads.emplace_back([&, r] {
       try {
         body(*transports[r]);
@@ -29,6 +40,10 @@ std::string on_threads(std::uint32_t world_size, const Body& body) {
   }
   return "";
 }
+template <class Body>
+std::string on_threads(std::uint32_t world_size, const Body& body) {
+  return on_threads(make_thread_transports(world_size), body);
+}
 
 class TransportThreads : public testing::TestWithParam<TransportCase> {};
 
@@ -40,6 +55,60 @@ TEST_P(TransportThreads, AsEveryTransport) {
 }
 INSTANTIATE_TEST_SUITE_P(Conformance, TransportThreads, testing::ValuesIn(kTransportCases),
                          [](const auto& info) { return info.param.name; });
+
+class TransportLate : public testing::TestWithParam<TransportCase> {};
+
+TEST_P(TransportLate, AsEveryTransport) {
+  for (const std::uint32_t world_size : {1u, 2u, 3u, 4u}) {
+    for (std::uint64_t round = 0; round < 2; ++round) {
+      const auto transports = make_late_transports(world_size, late_seed() + round);
+      EXPECT_EQ(on_threads(transports, GetParam().run), "") << world_size << " ranks";
+    }
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Conformance, TransportLate, testing::ValuesIn(kTransportCases),
+                         [](const auto& info) { return info.param.name; });
+
+// One call of each lane, begun in the same order each time: the lanes in the order of their ends.
+std::string order_of_ends(Transport& transport) {
+  struct Ends {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::string order;
+  } ends;
+  struct OfLane {
+    Ends* ends;
+    char lane;
+  };
+  std::array<OfLane, kLanes> lanes = {{{&ends, '0'}, {&ends, '1'}, {&ends, '2'}}};
+  const std::vector<Transport::Piece> none(transport.world_size());
+  for (std::size_t lane = 0; lane < kLanes; ++lane) {
+    const auto note = [](void* context, const char*) noexcept {
+      const auto& one = *static_cast<OfLane*>(context);
+      const std::lock_guard lock(one.ends->mutex);
+      one.ends->order += one.lane;
+      one.ends->changed.notify_all();
+    };
+    transport.all_to_all(static_cast<Lane>(lane), {}, none, none, {note, &lanes[lane]});
+  }
+  std::unique_lock lock(ends.mutex);
+  ends.changed.wait(lock, [&] { return ends.order.size() == kLanes; });
+  return ends.order;
+}
+
+TEST(TransportLate, EndsTheLanesInAnyOrder) {
+  std::set<std::string> orders;
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    const auto transports = make_late_transports(2, seed);
+    EXPECT_EQ(on_threads(transports,
+                         [&](Transport& transport) {
+                           const std::string order = order_of_ends(transport);
+                           if (transport.rank() == 0) orders.insert(order);
+                         }),
+              "");
+  }
+  EXPECT_GT(orders.size(), 3u) << "of the six that there are";
+}
 
 TEST(TransportThreads, KnowsItsRanks) {
   const auto transports = make_thread_transports(3);
@@ -64,6 +133,32 @@ TEST(TransportThreads, NamesPiecesOfDifferentSizes) {
     require(text == expected, text);
   });
   EXPECT_EQ(error, "");
+}
+
+// Rank 0 comes second, and ends rank 1's call as well: it is still in rank 1's done() when rank 1
+// aborts.
+TEST(TransportThreads, AbortsWhenTheEndsOfItsCallsHaveRun) {
+  struct SlowEnd {
+    std::promise<void> begun;
+    std::atomic<bool> over = false;
+  } slow;
+  const Transport::Done done{[](void* context, const char*) noexcept {
+                               auto& end = *static_cast<SlowEnd*>(context);
+                               end.begun.set_value();
+                               std::this_thread::sleep_for(std::chrono::milliseconds(50));
+                               end.over = true;
+                             },
+                             &slow};
+  const auto transports = make_thread_transports(2);
+  const std::vector<Transport::Piece> none(2);
+  transports[1]->all_to_all(Lane::kTalk, {}, none, none, done);
+  TransportCallEnd of_rank_0;
+  std::thread rank_0(
+      [&] { transports[0]->all_to_all(Lane::kTalk, {}, none, none, of_rank_0.done()); });
+  slow.begun.get_future().wait();
+  transports[1]->abort();
+  EXPECT_TRUE(slow.over);
+  rank_0.join();
 }
 
 // An abort while others copy out of this rank's memory waits for them.

@@ -7,6 +7,7 @@
 // which every pair of values of two columns occurs.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -16,6 +17,7 @@
 
 #include "support/computing_host.hpp"
 #include "support/mlp.hpp"
+#include "support/pairwise.hpp"
 #include "support/temporary_directory.hpp"
 #include "support/thread_ranks.hpp"
 #include "swap/io_queue.hpp"
@@ -62,35 +64,11 @@ std::vector<Row> rows() {
     }
   }
   if (!pairwise()) return all;
-  // Greedy: rows that bring pairs not seen yet.
-  constexpr int kColumns = 6;
-  const auto values = [](const Row& r) {
-    return std::array<int, kColumns>{
-        static_cast<int>(r.placement), static_cast<int>(r.threads), r.clip,
-        static_cast<int>(r.queue),     static_cast<int>(r.device),  static_cast<int>(r.mode)};
-  };
-  std::vector<Row> cover;
-  std::map<std::array<int, 4>, bool> seen;
-  for (;;) {
-    std::size_t best = 0, best_new = 0;
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      std::size_t fresh = 0;
-      const auto v = values(all[i]);
-      for (int a = 0; a < kColumns; ++a) {
-        for (int b = a + 1; b < kColumns; ++b) fresh += seen.contains({a, v[a], b, v[b]}) ? 0 : 1;
-      }
-      if (fresh > best_new) {
-        best_new = fresh;
-        best = i;
-      }
-    }
-    if (best_new == 0) return cover;
-    const auto v = values(all[best]);
-    for (int a = 0; a < kColumns; ++a) {
-      for (int b = a + 1; b < kColumns; ++b) seen[{a, v[a], b, v[b]}] = true;
-    }
-    cover.push_back(all[best]);
-  }
+  return testing::pairwise_cover(all, [](const Row& r) {
+    return std::array{static_cast<int>(r.placement), static_cast<int>(r.threads),
+                      static_cast<int>(r.clip),      static_cast<int>(r.queue),
+                      static_cast<int>(r.device),    static_cast<int>(r.mode)};
+  });
 }
 
 std::set<IoQueueKind> lacking_queues() {

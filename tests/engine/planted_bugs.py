@@ -54,7 +54,16 @@ BUGS_OF_RANKS = [
     ("what is absent on a rank is added", "src/ranks/gradient_bucket.cpp",
      "      if (!p_.ranks.present(r, i)) continue;\n      const std::byte*",
      "      const std::byte*"),
-    ("a rank adds its own gradients first", "src/ranks/gradient_bucket.cpp",
+    ("a zero is added for what is absent on a rank", "src/ranks/gradient_bucket.cpp",
+     "      if (!p_.ranks.present(r, i)) continue;\n"
+     "      const std::byte* part = taken + (r < own ? r : r - 1) * part_bytes;\n"
+     "      if (r == own) part = static_cast<const std::byte*>(give_[own].data);\n",
+     "      static const std::vector<std::byte> zeros(std::size_t{64} << 20);\n"
+     "      const std::byte* part = taken + (r < own ? r : r - 1) * part_bytes;\n"
+     "      if (r == own) part = static_cast<const std::byte*>(give_[own].data);\n"
+     "      if (!p_.ranks.present(r, i)) part = zeros.data();\n"),
+    ("a rank adds its own gradients first, and the others' as they arrive",
+     "src/ranks/gradient_bucket.cpp",
      "    for (std::uint32_t r = 0; r < p_.partition.world_size; ++r) {\n"
      "      if (!p_.ranks.present(r, i)) continue;\n      const std::byte*",
      "    for (std::uint32_t k = 0; k < p_.partition.world_size; ++k) {\n"
@@ -63,8 +72,16 @@ BUGS_OF_RANKS = [
     ("every rank has a norm of its own", "src/ranks/gradients.cpp",
      "  if (p_.partition.world_size > 1) gather_pieces();\n", ""),
     ("micro-batches meet in one bucket", "src/ranks/gradient_bucket.cpp",
+     "      if (call.kind == RankCall::Kind::kGather) flush_bucket();\n", ""),
+    ("micro-batches that do not gather the bucket's group meet in it",
+     "src/ranks/gradient_bucket.cpp",
+     "      if (call.kind == RankCall::Kind::kGather) flush_bucket();\n",
      "      if (call.kind == RankCall::Kind::kGather && bucket_group_ == call.group) "
-     "flush_bucket();\n", ""),
+     "flush_bucket();\n"),
+    ("a rank passes a lower one that still brings a gradient of the group",
+     "src/ranks/gradient_bucket.cpp", "    if (agreed.served) return agreed;\n",
+     "    if (call.kind == RankCall::Kind::kOpenBucket && call.group == *agreed.open) "
+     "return agreed;\n"),
     ("an f32 gradient of bf16 parameters is rounded", "src/ranks/gradient_bucket.cpp",
      "wide_[section.group] != 0 ?", "section.group > 1000 ?"),
     ("a hash leaves out what lies on another rank", "src/ranks/joint_hash.cpp",
@@ -103,7 +120,7 @@ def main():
         if done.returncode != 0:
             sys.exit("the sources as they are do not build:\n" + done.stdout)
         environment = dict(os.environ, HEADRACE_SIMULATED_STEPS=asked.steps,
-                           HEADRACE_SIMULATED_SEEDS="3")
+                           HEADRACE_SIMULATED_SEEDS="3", HEADRACE_MATRIX="pairwise")
         missed = 0
         for what, name, before, after, part in bugs:
             path = folder / name

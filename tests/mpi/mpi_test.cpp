@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "support/child_processes.hpp"
+#include "support/world_training.hpp"
 
 namespace headrace::testing {
 namespace {
@@ -31,7 +32,7 @@ ChildEnd end_of(std::uint32_t world_size, const std::string& name) {
        {std::string("-n"), std::to_string(world_size), std::string(HEADRACE_MPI_WORLD), name})
     words.push_back(word);
   ChildProcesses processes;
-  processes.start(words);
+  processes.start(words, {"HEADRACE_WORLD_FOLDER=" + processes.folder().string()});
   return processes.wait(std::chrono::seconds(60)).at(0);
 }
 
@@ -44,6 +45,14 @@ void expect_passed(std::uint32_t world_size, const std::string& name) {
 class TransportMpiWorlds : public ::testing::TestWithParam<std::uint32_t> {};
 TEST_P(TransportMpiWorlds, AsEveryTransport) { expect_passed(GetParam(), "conformance"); }
 INSTANTIATE_TEST_SUITE_P(Sizes, TransportMpiWorlds, ::testing::Values(1u, 2u, 3u, 4u));
+
+class WorldSizeOverMpi : public ::testing::TestWithParam<std::uint32_t> {};
+TEST_P(WorldSizeOverMpi, ChangesNoBit) {
+  const ChildEnd end = end_of(GetParam(), "trains");
+  EXPECT_EQ(end.exit_code, 0) << describe({end});
+  EXPECT_EQ(missing_lines(end.said, GetParam()), "") << describe({end});
+}
+INSTANTIATE_TEST_SUITE_P(Sizes, WorldSizeOverMpi, ::testing::Values(1u, 2u, 3u, 4u));
 
 TEST(TransportMpi, PassesLargePieces) { expect_passed(3, "large"); }
 TEST(TransportMpi, GivesToARankThatGivesNothing) { expect_passed(2, "gives"); }

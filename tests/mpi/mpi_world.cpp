@@ -25,6 +25,7 @@
 
 #include "collective/transport_conformance.hpp"
 #include "headrace/error.hpp"
+#include "support/world_training.hpp"
 
 namespace headrace::collective {
 namespace {
@@ -301,6 +302,16 @@ void ends_when_a_chunk_stands_still() {
   throw std::runtime_error("abort() returned although chunks are under way");
 }
 
+// Prints a line per model, which the test compares with one rank's.
+void trains() {
+  const auto collective = make_collective({.transport = make()});
+  testing::train_every_model(collective, std::getenv("HEADRACE_WORLD_FOLDER"),
+                             [](const std::string& line) {
+                               std::fwrite(line.data(), 1, line.size(), stdout);
+                               std::fflush(stdout);
+                             });
+}
+
 void serves() {
   const auto transport = make();
   meet(*transport);
@@ -345,6 +356,7 @@ constexpr WorldCase kCases[] = {
     {"funneled", [] { refuses_too_few_threads(MPI_THREAD_FUNNELED); }, WorldCase::Mpi::kOwn},
     {"serialized", serves_serialized, WorldCase::Mpi::kOwn},
     {"stuck", ends_when_a_chunk_stands_still, WorldCase::Mpi::kSession},
+    {"trains", trains, WorldCase::Mpi::kSession},
     {"serves", serves, WorldCase::Mpi::kSession},
     {"fails", fails, WorldCase::Mpi::kSession},
 };

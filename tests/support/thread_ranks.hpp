@@ -9,10 +9,10 @@
 #include "headrace/transport.hpp"
 
 namespace headrace::collective {
-// result[r] is rank r's, on devices[r]. They warn of nobody.
-inline std::vector<std::shared_ptr<Collective>> make_collective_threads(
+// result[r] is rank r's, over transports[r] and on devices[r]. They warn of nobody.
+inline std::vector<std::shared_ptr<Collective>> make_collectives(
+    const std::vector<std::shared_ptr<Transport>>& transports,
     const std::vector<std::shared_ptr<Device>>& devices, std::chrono::milliseconds deadline) {
-  const auto transports = make_thread_transports(static_cast<std::uint32_t>(devices.size()));
   std::vector<std::shared_ptr<Collective>> ranks;
   for (std::size_t r = 0; r < devices.size(); ++r) {
     ranks.push_back(make_collective({.transport = transports[r],
@@ -21,5 +21,11 @@ inline std::vector<std::shared_ptr<Collective>> make_collective_threads(
                                      .warn = [](const std::string&) {}}));
   }
   return ranks;
+}
+
+inline std::vector<std::shared_ptr<Collective>> make_collective_threads(
+    const std::vector<std::shared_ptr<Device>>& devices, std::chrono::milliseconds deadline) {
+  return make_collectives(make_thread_transports(static_cast<std::uint32_t>(devices.size())),
+                          devices, deadline);
 }
 }  // namespace headrace::collective

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <map>
@@ -26,6 +27,7 @@
 #include "headrace/torch/gloo.hpp"
 #include "support/child_processes.hpp"
 #include "support/expect_code.hpp"
+#include "support/world_training.hpp"
 
 namespace headrace::torch {
 namespace {
@@ -266,6 +268,11 @@ void run_case(const std::string& name, const Launch& launch) {
   };
   auto transport = make_gloo_transport(
       launch, {.join_within = join_within, .warn = warn, .interrupted = interrupted});
+  if (name == "trains") {
+    return testing::train_every_model(make_collective({.transport = std::move(transport)}),
+                                      std::getenv("HEADRACE_WORLD_FOLDER"),
+                                      [](const std::string& line) { say(line); });
+  }
   if (name == "without the store") return does_without_the_store(std::move(transport));
   if (name == "stays") {
     collective::meet(*transport);
@@ -295,7 +302,8 @@ class GlooRanks : public ::testing::Test {
     return ranks_.start({self, "--rank", name},
                         {"RANK=" + std::to_string(rank), "WORLD_SIZE=" + std::to_string(world),
                          "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + std::to_string(port_),
-                         "GLOO_SOCKET_IFNAME=" + interface_, "OMP_NUM_THREADS=1"});
+                         "GLOO_SOCKET_IFNAME=" + interface_, "OMP_NUM_THREADS=1",
+                         "HEADRACE_WORLD_FOLDER=" + ranks_.folder().string()});
   }
   void start(const std::string& name, std::uint32_t world) {
     for (std::uint32_t r = 0; r < world; ++r) start_rank(name, r, world);
@@ -339,6 +347,13 @@ TEST_P(GlooWorlds, AreAsEveryTransport) {
 INSTANTIATE_TEST_SUITE_P(Gloo, GlooWorlds, ::testing::Values(1u, 2u, 3u, 4u),
                          [](const auto& info) { return "Of" + std::to_string(info.param); });
 
+TEST_P(GlooWorlds, TrainToTheBitsOfOneRank) {
+  start("trains", GetParam());
+  expect_ends(std::vector<int>(GetParam(), 0));
+  std::string said;
+  for (const testing::ChildEnd& end : ends_) said += end.said;
+  EXPECT_EQ(testing::missing_lines(said, GetParam()), "") << said;
+}
 TEST_F(GlooRanks, ServeAGroupOfTheTrainersBesideItsOwnCalls) {
   start("a group of the trainer's", 3);
   expect_ends({0, 0, 0});

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "support/world_training.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <optional>
+#include <random>
+
+namespace headrace::testing {
+namespace {
+constexpr std::uint32_t kGroups = 3, kSteps = 3;
+constexpr ParameterId kFrozen = {4};
+constexpr std::size_t kLargest = std::size_t{300} * 301;
+
+const std::vector<WorldModel>& models() {
+  static const std::vector<WorldModel> all = {
+      {.name = "Plain"},
+      {.name = "Frozen", .frozen = true},
+      {.name = "Absent", .absent = true},
+      {.name = "Tied", .tied = true},
+      {.name = "Bound", .absent = true, .bound = true},
+      {.name = "GatheredAgain", .absent = true, .gathered_again = true},
+      {.name = "Ragged", .micro_batches = 5},
+      {.name = "FewerThanRanks", .micro_batches = 2, .absent = true},
+      {.name = "GradientsInF32", .absent = true, .f32 = true},
+      {.name = "OneGroup", .micro_batches = 7, .absent = true, .one_group = true},
+      {.name = "All",
+       .micro_batches = 5,
+       .frozen = true,
+       .absent = true,
+       .f32 = true,
+       .tied = true,
+       .gathered_again = true},
+  };
+  return all;
+}
+
+// Finite values of many magnitudes: what they sum to depends on the order. Any stretch of them is a
+// gradient. The same as bf16, cut off.
+struct Values {
+  static constexpr std::size_t kWindows = 4096;
+  std::vector<float> f32;
+  std::vector<std::uint16_t> bf16;
+  Values() {
+    std::mt19937 random(1);
+    for (std::size_t i = 0; i < kLargest + kWindows; ++i) {
+      const auto bits = static_cast<std::uint32_t>(random());
+      const float value = std::ldexp(static_cast<float>(static_cast<std::int32_t>(bits)) * 0x1p-31f,
+                                     static_cast<int>(bits % 12));
+      std::uint32_t word = 0;
+      std::memcpy(&word, &value, sizeof(word));
+      f32.push_back(value);
+      bf16.push_back(static_cast<std::uint16_t>(word >> 16));
+    }
+  }
+};
+
+std::uint32_t draw(std::uint32_t step, std::uint32_t micro_batch, std::uint32_t of) {
+  std::mt19937 random(step * 100'003 + micro_batch * 1009 + of);
+  return static_cast<std::uint32_t>(random());
+}
+
+Settings settings_of(const WorldModel& model, const WorldSetup& setup, std::uint32_t world) {
+  Settings settings;
+  if (setup.place != WorldPlace::kMemory) {
+    settings.offload_optimizer = settings.offload_parameters = OffloadDevice::kNvme;
+    settings.nvme_paths = {setup.folder};
+    settings.allow_memory_backed = true;
+  }
+  if (setup.place == WorldPlace::kBudget) settings.update_slots = settings.prefetch_groups = 1;
+  settings.update_mode = setup.update_mode;
+  settings.tile_elements = 65536;
+  settings.gradient_accumulation_steps = (model.micro_batches + world - 1) / world;
+  return settings;
+}
+
+// A first moment without memory keeps the sign of a zero. A gradient of -0 in all micro-batches is
+// -0, and no longer so where a rank without one adds 0.
+constexpr Hyperparameters kForgetful = {.beta1 = 0};
+bool is_forgetful(ParameterId id) { return id.index % 4 == 2; }
+
+void add_groups(const WorldModel& model, Engine& engine) {
+  const HyperparameterSetId forgetful = engine.add_hyperparameters(kForgetful);
+  for (std::uint32_t g = 0; g < (model.one_group ? 1 : kGroups); ++g) {
+    engine.add_group("h." + std::to_string(g), {{"w", DType::kBf16, {300, 301}, {}},
+                                                {"b", DType::kF32, {77'777}, {}},
+                                                {"s", DType::kBf16, {700}, forgetful},
+                                                {"t", DType::kBf16, {66'000}, {}}});
+  }
+  if (model.frozen) engine.set_frozen(kFrozen, true);
+  for (std::uint32_t g = 1; model.bound && g < kGroups; ++g) engine.expect_no_gradients({g});
+}
+
+PlanReport plan_of(const WorldModel& model, const Settings& settings,
+                   const EngineOptions& options) {
+  Engine engine(settings, options);
+  add_groups(model, engine);
+  engine.freeze();
+  PlanReport plan = engine.plan();
+  engine.close();
+  return plan;
+}
+
+// What `mine` is on every rank.
+std::vector<double> on_all_ranks(const EngineOptions& options, double mine) {
+  if (!options.collective) return {mine};
+  std::vector<double> all(options.collective->world_size());
+  options.collective->exchange({0, "budget"}, std::as_bytes(std::span(&mine, 1)),
+                               std::as_writable_bytes(std::span(all)));
+  return all;
+}
+
+// The least budget, of those tried, that every rank can have and under which part of rank 0's state
+// stays in memory. Collective.
+std::uint64_t middle_budget(const WorldModel& model, Settings settings,
+                            const EngineOptions& options) {
+  const PlanReport plan = plan_of(model, settings, options);
+  const auto least = on_all_ranks(options, static_cast<double>(plan.smallest_host_bytes));
+  settings.host_budget_bytes = static_cast<std::uint64_t>(*std::ranges::max_element(least));
+  for (;; settings.host_budget_bytes += std::uint64_t{1} << 19) {
+    const double share = plan_of(model, settings, options).resident_share_of_state;
+    if (on_all_ranks(options, share)[0] > 0) return settings.host_budget_bytes;
+  }
+}
+
+class WorldTrainer {
+ public:
+  WorldTrainer(const WorldModel& model, Engine& engine, std::uint32_t rank, std::uint32_t world)
+      : model_(model), engine_(engine), rank_(rank), world_(world) {
+    add_groups(model, engine);
+    engine.freeze();
+    for (std::uint32_t g = 0; g < engine.group_count(); ++g) {
+      engine.load({g}, [](ParameterId id, std::span<std::byte> out) {
+        for (std::size_t b = 0; b < out.size(); ++b)
+          out[b] = static_cast<std::byte>(b % 2 == 0 ? b * 31 + id.index : 0x3c);
+      });
+    }
+  }
+
+  WorldOutcome train() {
+    WorldOutcome outcome;
+    for (std::uint32_t step = 0; step < kSteps; ++step) {
+      std::optional<Gathered> bound;
+      if (model_.bound) bound = engine_.gather({0});
+      for (std::uint32_t first = 0; first < model_.micro_batches; first += world_)
+        micro_batch(step, first + rank_);
+      bound.reset();
+      const StepResult result =
+          engine_.step({.learning_rate = 1e-2f,
+                        .gradient_scale = 1.0f / static_cast<float>(model_.micro_batches),
+                        .max_norm = 1.0f});
+      outcome.steps.emplace_back(result.gradient_norm, result.parameters_updated);
+    }
+    outcome.parameters = engine_.hash_parameters();
+    outcome.optimizer_state = engine_.hash_optimizer_state();
+    outcome.resident_share_of_state = engine_.plan().resident_share_of_state;
+    collect(outcome);
+    return outcome;
+  }
+
+ private:
+  // Every rank makes the same gathers, also one that has no such micro-batch.
+  void micro_batch(std::uint32_t step, std::uint32_t at) {
+    const std::uint32_t groups = engine_.group_count();
+    for (std::uint32_t g = model_.bound ? 1 : 0; g < groups; ++g) (void)engine_.gather({g});
+    if (model_.tied) (void)engine_.gather({0});
+    if (model_.tied && model_.gathered_again) (void)engine_.gather({0});
+    for (std::uint32_t g = groups; g-- > 0;) {
+      if (model_.gathered_again) (void)engine_.gather({g});
+      if (at < model_.micro_batches) add_gradients(step, at, {g});
+    }
+  }
+  void add_gradients(std::uint32_t step, std::uint32_t at, GroupId group) {
+    if (model_.absent && draw(step, at, 900 + group.index) % 5 == 0) return;
+    for (const ParameterId id : engine_.parameters(group)) {
+      if (has_gradient(step, at, id)) add_gradient(step, at, id);
+    }
+  }
+  bool has_gradient(std::uint32_t step, std::uint32_t at, ParameterId id) const {
+    if (engine_.spec(id).frozen) return false;
+    if (!model_.absent) return true;
+    return draw(step, at, id.index) % 3 != 0 && (id.index != 3 || step == 1);
+  }
+  void add_gradient(std::uint32_t step, std::uint32_t at, ParameterId id) {
+    static const Values values;
+    static const std::vector<float> negative_zeros(kLargest, -0.0f);
+    static const std::vector<std::uint16_t> negative_zeros_bf16(kLargest, 0x8000);
+    const bool zero = is_forgetful(id) && step > 0;
+    const std::size_t window = draw(step, at, 500 + id.index) % Values::kWindows;
+    if (engine_.spec(id).dtype == DType::kBf16 && !model_.f32) {
+      engine_.add_gradient(id, zero ? negative_zeros_bf16.data() : &values.bf16[window],
+                           DType::kBf16);
+    } else {
+      engine_.add_gradient(id, zero ? negative_zeros.data() : &values.f32[window], DType::kF32);
+    }
+  }
+  void collect(WorldOutcome& outcome) {
+    for (std::uint32_t i = 0; i < engine_.parameter_count(); ++i) {
+      if (engine_.spec({i}).frozen) continue;
+      for (const Content content : {Content::kMaster, Content::kExpAvg, Content::kExpAvgSq}) {
+        auto& words = outcome.values[{i, content}];
+        words.resize(engine_.spec({i}).elements());
+        engine_.store({i}, content, [&](std::uint64_t first, std::span<const std::byte> stretch) {
+          std::memcpy(words.data() + first, stretch.data(), stretch.size());
+        });
+      }
+    }
+  }
+  const WorldModel& model_;
+  Engine& engine_;
+  const std::uint32_t rank_, world_;
+};
+}  // namespace
+
+std::span<const WorldModel> world_models() { return models(); }
+
+std::string WorldOutcome::text() const {
+  std::string text = parameters + " " + optimizer_state;
+  for (const auto& [norm, updated] : steps) {
+    std::array<char, 64> step = {};
+    std::snprintf(step.data(), step.size(), " %a/%llu", norm,
+                  static_cast<unsigned long long>(updated));
+    text += step.data();
+  }
+  return text;
+}
+
+WorldOutcome train_as_rank(const WorldModel& model, const WorldSetup& setup,
+                           EngineOptions options) {
+  if (!options.log) options.log = [](LogLevel, std::string_view) {};
+  const std::uint32_t rank = options.collective ? options.collective->rank() : 0;
+  const std::uint32_t world = options.collective ? options.collective->world_size() : 1;
+  Settings settings = settings_of(model, setup, world);
+  if (setup.place == WorldPlace::kBudget)
+    settings.host_budget_bytes = middle_budget(model, settings, options);
+  Engine engine(settings, options);
+  WorldOutcome outcome = WorldTrainer(model, engine, rank, world).train();
+  engine.close();
+  return outcome;
+}
+
+namespace {
+std::string line_of(std::uint32_t rank, const WorldModel& model, const WorldOutcome& outcome) {
+  return "rank " + std::to_string(rank) + ": " + model.name + ": " + outcome.text() + "\n";
+}
+}  // namespace
+
+void train_every_model(const std::shared_ptr<Collective>& collective, const std::string& folder,
+                       const std::function<void(const std::string& line)>& say) {
+  for (std::size_t i = 0; i < models().size(); ++i) {
+    const WorldSetup setup{static_cast<WorldPlace>(i % kWorldPlaces.size()),
+                           i % 2 == 0 ? UpdateMode::kDefer : UpdateMode::kBarrier, folder};
+    const WorldOutcome outcome = train_as_rank(models()[i], setup, {.collective = collective});
+    say(line_of(collective->rank(), models()[i], outcome));
+  }
+}
+
+std::string missing_lines(const std::string& said, std::uint32_t world_size) {
+  std::string missing;
+  for (const WorldModel& model : models()) {
+    const WorldOutcome alone = train_as_rank(model, {}, {});
+    for (std::uint32_t r = 0; r < world_size; ++r) {
+      const std::string line = line_of(r, model, alone);
+      if (said.find(line) == std::string::npos) missing += line;
+    }
+  }
+  return missing;
+}
+}  // namespace headrace::testing
