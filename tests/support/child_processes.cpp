@@ -2,8 +2,10 @@
 #include "support/child_processes.hpp"
 
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -120,6 +122,19 @@ ChildProcesses::~ChildProcesses() {
     ::kill(child.process, SIGKILL);
     look(child, 0);
   }
+}
+
+std::uint16_t free_port() {
+  const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  if (::bind(socket, reinterpret_cast<sockaddr*>(&address), size) != 0 ||
+      ::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) != 0)
+    throw std::runtime_error("no free port");
+  ::close(socket);
+  return ntohs(address.sin_port);
 }
 
 std::string describe(const std::vector<ChildEnd>& ends) {

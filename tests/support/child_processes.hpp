@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,9 @@ class ChildProcesses {
   const TemporaryDirectory folder_;
   std::vector<Child> children_;
 };
+
+// One of this machine's that nobody listens on, for processes to meet at.
+std::uint16_t free_port();
 
 // "rank 0 ended 1 and said: ...", a line for each: why a test failed.
 std::string describe(const std::vector<ChildEnd>& ends);

@@ -2,9 +2,7 @@
 // gloo_ranks_test.cpp: worlds of processes, over torch's Gloo on this machine's loopback. Their
 // ranks are this program again.
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <signal.h>
-#include <sys/socket.h>
 #include <unistd.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
@@ -278,20 +276,6 @@ int rank_main(const std::string& name) try {
 
 // ---- the test, which starts itself ----
 
-// One that nobody listens on.
-std::uint16_t free_port() {
-  const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  if (::bind(socket, reinterpret_cast<sockaddr*>(&address), size) != 0 ||
-      ::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) != 0)
-    throw std::runtime_error("no free port");
-  ::close(socket);
-  return ntohs(address.sin_port);
-}
-
 class GlooRanks : public ::testing::Test {
  protected:
   std::size_t start_rank(const std::string& name, std::uint32_t rank, std::uint32_t world) {
@@ -329,7 +313,7 @@ class GlooRanks : public ::testing::Test {
     wait_until(0, "its text: ");
     EXPECT_LT(Clock::now() - killed, kSoon);
   }
-  const std::uint16_t port_ = free_port();
+  const std::uint16_t port_ = testing::free_port();
   std::string interface_ = "lo";
   testing::ChildProcesses ranks_;
   std::vector<testing::ChildEnd> ends_;
