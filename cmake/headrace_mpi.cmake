@@ -35,7 +35,8 @@ function(headrace_find_mpi kind says found)
 endfunction()
 
 # The wrapper's folders and libraries. find_package(MPI) would find one MPI of several.
-function(headrace_link_mpi target)
+# library  has Headrace's part of the transport
+function(headrace_link_mpi target library)
   execute_process(COMMAND ${headrace_mpicxx} -show OUTPUT_VARIABLE words
     OUTPUT_STRIP_TRAILING_WHITESPACE)
   separate_arguments(words UNIX_COMMAND "${words}")
@@ -46,5 +47,5 @@ function(headrace_link_mpi target)
   list(FILTER words INCLUDE REGEX "^-(L|l|Wl|pthread)")
   target_include_directories(${target} SYSTEM PRIVATE ${folders})
   target_compile_definitions(${target} PRIVATE OMPI_SKIP_MPICXX MPICH_SKIP_MPICXX)
-  target_link_libraries(${target} PRIVATE headrace::mpi ${words})
+  target_link_libraries(${target} PRIVATE ${library} Threads::Threads ${words})
 endfunction()

@@ -58,6 +58,7 @@ TEST(TransportMpi, PassesLargePieces) { expect_passed(3, "large"); }
 TEST(TransportMpi, GivesToARankThatGivesNothing) { expect_passed(2, "gives"); }
 TEST(TransportMpi, AbortsThoughARankNeverComes) { expect_passed(3, "never"); }
 TEST(TransportMpi, AbortsThoughARankStandsStill) { expect_passed(2, "stopped"); }
+TEST(TransportMpi, AbortsThoughARankStandsStillThatMadeRoom) { expect_passed(2, "room"); }
 TEST(TransportMpi, AbortsAfterItStoodStill) { expect_passed(2, "resumed"); }
 TEST(TransportMpi, LetsMemoryGoWhenItAborts) { expect_passed(2, "memory"); }
 TEST(TransportMpi, TakesLittleOfACoreWhenIdle) { expect_passed(2, "idle"); }
@@ -71,7 +72,7 @@ TEST(TransportMpi, ARankThatExitsEndsTheJobWithItsCode) {
 }
 
 TEST(TransportMpi, AChunkOfARankThatStandsStillEndsTheProcessByName) {
-  const ChildEnd end = end_of(2, "stuck");
+  const ChildEnd end = end_of(3, "stuck");
   EXPECT_NE(end.exit_code, 0) << describe({end});
   EXPECT_FALSE(end.killed) << describe({end});
   EXPECT_NE(end.said.find("rank 0, which has stood still for 500 ms"), std::string::npos)

@@ -289,15 +289,51 @@ void aborts_after_it_stood_still() {
   if (!gives) std::this_thread::sleep_for(std::chrono::seconds(1));
 }
 
-// Rank 0 makes room and is stopped. So the chunks that rank 1 then gives stay under way, and rank 1
-// cannot let their memory go.
-void ends_when_a_chunk_stands_still() {
-  const auto transport = make_mpi_transport(MPI_COMM_WORLD, {.stand_still = milliseconds(500)});
+// Rank 0 makes room and is stopped, so it reads nothing of rank 1: which gives no chunk then.
+void gives_nothing_to_a_rank_that_stands_still() {
+  const auto transport = make();
   const pid_t process = process_of_rank_0(*transport);
   if (transport->rank() == 1) wait_until_stopped(process);
   WaitingCalls calls(*transport);
   std::this_thread::sleep_for(milliseconds(200));
   if (transport->rank() == 0) std::raise(SIGSTOP);
+  transport->abort();
+  calls.require_error();
+  if (transport->rank() == 1) ::kill(process, SIGCONT);
+}
+
+std::vector<pid_t> processes_of_all(Transport& transport) {
+  const pid_t own = ::getpid();
+  transport.post(std::as_bytes(std::span(&own, 1)));
+  std::vector<Transport::Post> posts(transport.world_size());
+  const auto posted = [](const Transport::Post& post) { return post.number > 0; };
+  while (!std::ranges::all_of(posts, posted)) {
+    std::this_thread::sleep_for(milliseconds(5));
+    transport.read_posts(posts);
+  }
+  std::vector<pid_t> processes(posts.size());
+  for (std::size_t r = 0; r < posts.size(); ++r)
+    std::memcpy(&processes[r], posts[r].bytes.data(), sizeof(pid_t));
+  return processes;
+}
+
+// Rank 1 has made room, and is stopped. Rank 0 has heard so, makes room, and is stopped too. Then
+// rank 2 lets rank 1 go on: the chunks that it gives stay under way, and it cannot let their memory
+// go.
+void ends_when_a_chunk_stands_still() {
+  const auto transport = make_mpi_transport(MPI_COMM_WORLD, {.stand_still = milliseconds(500)});
+  const std::vector<pid_t> processes = processes_of_all(*transport);
+  meet(*transport);
+  if (transport->rank() == 2) {
+    wait_until_stopped(processes[0]);
+    ::kill(processes[1], SIGCONT);
+    std::this_thread::sleep_for(std::chrono::minutes(1));
+  }
+  if (transport->rank() == 0) wait_until_stopped(processes[1]);
+  WaitingCalls calls(*transport);
+  std::this_thread::sleep_for(milliseconds(200));
+  std::raise(SIGSTOP);
+  std::this_thread::sleep_for(milliseconds(200));
   transport->abort();
   throw std::runtime_error("abort() returned although chunks are under way");
 }
@@ -355,6 +391,7 @@ constexpr WorldCase kCases[] = {
     {"idle", idles, WorldCase::Mpi::kSession},
     {"funneled", [] { refuses_too_few_threads(MPI_THREAD_FUNNELED); }, WorldCase::Mpi::kOwn},
     {"serialized", serves_serialized, WorldCase::Mpi::kOwn},
+    {"room", gives_nothing_to_a_rank_that_stands_still, WorldCase::Mpi::kInitialised},
     {"stuck", ends_when_a_chunk_stands_still, WorldCase::Mpi::kSession},
     {"trains", trains, WorldCase::Mpi::kSession},
     {"serves", serves, WorldCase::Mpi::kSession},

@@ -53,6 +53,9 @@ class ChildProcesses {
   std::vector<Child> children_;
 };
 
+// One of this machine's that nobody listens on, for processes to meet at.
+std::uint16_t free_port();
+
 // "rank 0 ended 1 and said: ...", a line for each: why a test failed.
 std::string describe(const std::vector<ChildEnd>& ends);
 

@@ -31,7 +31,7 @@ namespace mpi_detail {
 using Clock = std::chrono::steady_clock;
 inline constexpr std::uint64_t kSmallBytes = 2048;      // copied, and sent before there is room
 inline constexpr std::uint64_t kChunkBytes = 4u << 20;  // MPI counts in int
-inline constexpr std::uint64_t kWindow = 2;             // chunks in transit from a rank in a lane
+inline constexpr std::uint64_t kWindow = 8;             // chunks in transit from a rank in a lane
 inline constexpr std::chrono::seconds kAnswer(1);       // the longest wait for a rank's answer
 inline std::atomic<bool> call_failed = false;
 
@@ -284,13 +284,16 @@ inline void Traffic::take(std::size_t lane, std::uint32_t peer) {
 }
 
 // A small piece for a rank that gives nothing in return is sent synchronously. Otherwise calls
-// could run ahead of that rank without limit.
+// could run ahead of that rank without limit. Chunks wait until the other rank has read this rank's
+// notes: if a chunk came together with the note of room, the poll that reads both would copy the
+// chunk, and the other rank's own would wait behind it.
 inline void Traffic::give(std::size_t lane, std::uint32_t peer) {
   if (calls_[lane].empty()) return;
   Call& call = calls_[lane].front();
   const Transport::Piece& piece = call.give[peer];
   const bool is_small = piece.size_bytes <= kSmallBytes;
   Peer& to = peers_[peer];
+  if (!is_small && (to.news || to.telling)) return;
   std::uint64_t& at = call.given[peer];
   while (at < piece.size_bytes && !to.heard.last && !closing_ &&
          (is_small || to.own.given[lane] < to.heard.room[lane])) {

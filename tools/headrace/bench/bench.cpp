@@ -18,6 +18,7 @@
 #include "bench/rounds.hpp"
 #include "bench_copy/bench_copy.hpp"
 #include "bench_optimizer/bench_optimizer.hpp"
+#include "bench_ranks/bench_ranks.hpp"
 #include "command_line/report_file.hpp"
 #include "program/failing.hpp"
 #include "program/output.hpp"
@@ -80,6 +81,7 @@ int bench(int argc, const char* const* argv) {
   if (argc > 1 && std::string_view(argv[1]) == "optimizer")
     return bench_optimizer(argc - 1, argv + 1);
   if (argc > 1 && std::string_view(argv[1]) == "copy") return bench_copy(argc - 1, argv + 1);
+  if (argc > 1 && std::string_view(argv[1]) == "ranks") return bench_ranks(argc - 1, argv + 1);
   return run_with_bench_options(argc, argv, [&](const BenchOptions& options) {
     const Failing failing(kBenchName, options.json);
     try {

@@ -26,7 +26,7 @@ constexpr const char* kFooter =
     "\nSizes are powers of 1024 (4M, 1GiB), lists have commas: --bs 1M,4M --iodepth 4,16. Without "
     "--rw, --bs,\n--iodepth, --queue and --batch a default set is measured.\n`headrace bench "
     "optimizer` measures the update on the CPU, `headrace bench copy` copies between host and "
-    "GPU.\n"
+    "GPU,\n`headrace bench ranks` what passes between ranks.\n"
     "\nExit codes: 0 done, 1 the run failed or data differed, 2 refused before it started, 3 a "
     "named "
     "queue or fio\nis not available, 128 + n ended by signal n.\n";

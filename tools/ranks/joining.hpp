@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// joining.hpp: how a program comes to the other ranks of its launch.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "headrace/launch.hpp"
+#include "headrace/transport.hpp"
+#include "ranks/rank_module.hpp"
+
+namespace headrace::tools {
+// A module beside the program: headrace_openmpi.so, headrace_mpich.so, headrace_gloo.so.
+struct RankModuleFile {
+  const char* kind;    // "openmpi", "mpich", "gloo"
+  const char* what;    // "Open MPI", "MPICH", "torch's Gloo"
+  const char* remedy;  // what makes the module be there
+};
+inline constexpr RankModuleFile kRankModuleFiles[] = {
+    {"openmpi", "Open MPI",
+     "Install that MPI (Debian: apt install openmpi-bin libopenmpi-dev) and build again"},
+    {"mpich", "MPICH", "Install that MPI (Debian: apt install mpich libmpich-dev) and build again"},
+    {"gloo", "torch's Gloo",
+     "Build with LibTorch (./quickstart, or -DHEADRACE_TORCH_ROOT=FOLDER that holds torch/)"}};
+// The one that serves a launch of several ranks.
+const RankModuleFile& module_of(const Launch& launch) noexcept;
+std::string path_of(const RankModuleFile& file);
+
+// Over the MPI that started this process, or over torch's Gloo. Blocks until all ranks are there:
+// RankModule::join says how long. Throws headrace::Error: kUnsupported where there is no such module, and what joining throws.
+std::shared_ptr<Transport> join_ranks(const Launch& launch, const CollectiveOptions& ranks);
+// Collective, after join_ranks(). Throws headrace::Error.
+std::unique_ptr<RawCalls> make_raw_calls(const Launch& launch);
+// Ends MPI, if it was begun: after a failure the launcher ends the ranks that still wait.
+void leave_launch(int exit_code) noexcept;
+}  // namespace headrace::tools
