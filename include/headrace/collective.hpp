@@ -76,5 +76,8 @@ class Collective {
   // After a local failure: every rank's pending and later calls throw kPeerLost with `why`. Never
   // throws, and does not wait for other ranks.
   virtual void abort(std::string_view why) noexcept = 0;
+  // Host memory that it holds for bytes on their way, such as a staging buffer. The engine's plan
+  // counts it.
+  virtual std::uint64_t host_bytes() const noexcept { return 0; }
 };
 }  // namespace headrace

@@ -77,6 +77,7 @@ class CollectiveOverTransport final : public Collective {
   void exchange(CollectiveTag tag, std::span<const std::byte> mine,
                 std::span<std::byte> all) override;
   void abort(std::string_view why) noexcept override { watch_.abort(why); }
+  std::uint64_t host_bytes() const noexcept override { return staging_.size_bytes(); }
 
  private:
   static std::uint64_t staging_bytes(const CollectiveOptions& options);

@@ -17,6 +17,7 @@ class Staging {
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
 
+  std::uint64_t size_bytes() const noexcept { return size_bytes_; }
   // The size of one of `parts` equal parts: a multiple of 256 bytes.
   std::uint64_t part_bytes(std::uint32_t parts) const noexcept;
   std::byte* part(std::uint32_t index, std::uint32_t parts) const noexcept {

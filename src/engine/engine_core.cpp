@@ -145,7 +145,7 @@ Stats EngineCore::stats() const {
   running_->add_stats(stats);
   inputs_.collective->add_stats(stats);
   const DeviceOverhead own = inputs_.device->overhead();
-  stats.engine_bytes += own.host_bytes + own.device_bytes;
+  stats.engine_bytes += own.host_bytes + own.device_bytes + inputs_.collective->host_bytes();
   return stats;
 }
 

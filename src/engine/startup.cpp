@@ -96,6 +96,7 @@ residency::Plan Startup::make_plan(const Partition& partition) const {
   inputs.drives = drive_inputs();
   inputs.device_shares_host_memory = in_.device->shares_host_memory();
   inputs.device_overhead = in_.device->overhead();
+  inputs.collective_bytes = in_.collective->host_bytes();
   inputs.bookkeeping_bytes = bookkeeping_bytes(partition);
   inputs.machine_left_bytes = in_.parts.machine_left_bytes.value_or(local_.memory_left.value);
   inputs.machine_limit_source = local_.memory_left.source;

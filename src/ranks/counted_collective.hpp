@@ -24,6 +24,7 @@ class CountedCollective final : public Collective {
   void exchange(CollectiveTag tag, std::span<const std::byte> mine,
                 std::span<std::byte> all) override;
   void abort(std::string_view why) noexcept override { counted_->abort(why); }
+  std::uint64_t host_bytes() const noexcept override { return counted_->host_bytes(); }
 
   void add_stats(Stats& stats) const noexcept;
 

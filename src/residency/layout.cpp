@@ -270,6 +270,7 @@ void Layout::add_what_is_not_cut() {
   plan_.frame_bytes = kFrameBytes;
   add_row("coroutine frames", "host", kFrameBytes);
   add_row("bookkeeping", "host", in_.bookkeeping_bytes);
+  add_row("the collective's own", "host", in_.collective_bytes);
   add_row("the device's own", "host", in_.device_overhead.host_bytes);
   add_row("the device's own", "device", in_.device_overhead.device_bytes);
 }

@@ -42,6 +42,7 @@ struct PlanInputs {
   std::vector<DriveInputs> drives;  // one per nvme path; empty: all are equal and have room
   bool device_shares_host_memory = true;
   DeviceOverhead device_overhead;        // Device::overhead()
+  std::uint64_t collective_bytes = 0;    // Collective::host_bytes()
   std::uint64_t bookkeeping_bytes = 0;   // of the engine's tables, on the heap
   std::uint64_t machine_left_bytes = 0;  // what the machine leaves this process; 0: unknown
   std::string machine_limit_source;

@@ -143,6 +143,32 @@ TEST(RanksLoad, OfShardsWritesEachElementOnce) {
   }
 }
 
+// One rank, whose collective holds memory as one does that stages a device's bytes.
+TEST(RanksPlan, CountsWhatTheCollectiveHolds) {
+  struct Staging final : Collective {
+    std::uint32_t rank() const noexcept override { return 0; }
+    std::uint32_t world_size() const noexcept override { return 1; }
+    void all_gather(CollectiveTag, Stream, DeviceSpan) override {}
+    void all_to_all(CollectiveTag, Stream, std::span<const DeviceSpan>, void*) override {}
+    void exchange(CollectiveTag, std::span<const std::byte>, std::span<std::byte>) override {}
+    void abort(std::string_view) noexcept override {}
+    std::uint64_t host_bytes() const noexcept override { return 3 << 20; }
+  };
+  std::uint64_t planned[2] = {}, held[2] = {};
+  for (const bool stages : {false, true}) {
+    EngineOptions options;
+    if (stages) options.collective = std::make_shared<Staging>();
+    Engine engine({}, options);
+    engine.add_group("h", {{"w", DType::kBf16, {1000}, {}}});
+    engine.freeze();
+    planned[stages] = engine.plan().host_bytes;
+    held[stages] = engine.stats().engine_bytes;
+    EXPECT_EQ(engine.plan().to_text().find("the collective's own") != std::string::npos, stages);
+  }
+  EXPECT_EQ(planned[true], planned[false] + (3 << 20));
+  EXPECT_EQ(held[true], held[false] + (3 << 20));
+}
+
 // A gather and a step send this rank's shard once, and the other ranks' gradients once.
 TEST(RanksStats, CountWhatTheCollectiveSends) {
   constexpr std::uint32_t kWorld = 4;

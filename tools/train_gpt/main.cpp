@@ -2,9 +2,9 @@
 // main.cpp: train_gpt, the reference trainer.
 #include <csignal>
 
-#include "join.hpp"
 #include "process.hpp"
 #include "program/signals.hpp"
+#include "ranks/joining.hpp"
 #include "run.hpp"
 
 int main(int argc, char** argv) {
@@ -14,6 +14,6 @@ int main(int argc, char** argv) {
   return train_gpt::run_program(
       argc, argv,
       {train_gpt::warm_up_torch, train_gpt::device_peak, train_gpt::make_offloaded,
-       train_gpt::make_plain, train_gpt::join_ranks, train_gpt::leave_launch,
+       train_gpt::make_plain, headrace::tools::join_ranks, headrace::tools::leave_launch,
        train_gpt::torch_that_threw});
 }
