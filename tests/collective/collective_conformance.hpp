@@ -123,11 +123,11 @@ inline std::vector<std::byte> message_of(std::uint32_t rank, std::size_t size) {
   return bytes;
 }
 
-// 856 bytes are what a post holds, 7168 what the message behind it does over NCCL.
+// 856 bytes are what a post holds.
 TEST_P(CollectiveConformance, ExchangesMessagesOfAnySize) {
   std::vector<std::vector<std::byte>> received(world());
   std::vector<std::byte> expected;
-  for (const std::size_t size : {0u, 1u, 7u, 8u, 856u, 857u, 4096u, 7168u, 7169u, 20'000u}) {
+  for (const std::size_t size : {0u, 1u, 7u, 8u, 856u, 857u, 4096u, 20'000u}) {
     expected.clear();
     for (std::uint32_t r = 0; r < world(); ++r) {
       const std::vector<std::byte> one = message_of(r, size);

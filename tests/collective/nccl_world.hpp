@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <exception>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -47,17 +48,18 @@ struct NcclWorld {
   std::vector<NcclRank> ranks;
 };
 
-// Every rank makes its own, all at the same time, as processes would.
+// Every rank makes its own, all at the same time, as processes would. `may_block`: see
+// simulated_nccl.hpp.
 inline NcclWorld nccl_world(const std::vector<std::shared_ptr<Transport>>& messages,
-                            NcclFlavour flavour) {
-  const auto world_size = static_cast<std::uint32_t>(messages.size());
-  NcclWorld world{nccl_unique_id(HEADRACE_SIMULATED_NCCL), std::vector<NcclRank>(world_size)};
+                            const std::vector<std::shared_ptr<device::ComputingDevice>>& devices,
+                            bool may_block) {
+  NcclWorld world{nccl_unique_id(HEADRACE_SIMULATED_NCCL), {}};
+  for (const auto& device : devices) world.ranks.push_back({device, nullptr});
   std::vector<std::thread> threads;
-  for (std::uint32_t r = 0; r < world_size; ++r) {
+  for (std::size_t r = 0; r < messages.size(); ++r) {
     threads.emplace_back([&, r] {
       auto& [device, transport] = world.ranks[r];
-      device = nccl_device(flavour, r + 1);
-      SIMULATED_NCCL(simulated_nccl_set_device)(device.get(), flavour == NcclFlavour::kParallel);
+      SIMULATED_NCCL(simulated_nccl_set_device)(device.get(), may_block);
       try {
         transport = make_nccl_transport({.id = world.id,
                                          .messages = messages[r],
@@ -71,8 +73,19 @@ inline NcclWorld nccl_world(const std::vector<std::shared_ptr<Transport>>& messa
   for (std::thread& thread : threads) thread.join();
   return world;
 }
+inline NcclWorld nccl_world(const std::vector<std::shared_ptr<Transport>>& messages,
+                            NcclFlavour flavour) {
+  std::vector<std::shared_ptr<device::ComputingDevice>> devices;
+  for (std::size_t r = 0; r < messages.size(); ++r) devices.push_back(nccl_device(flavour, r + 1));
+  return nccl_world(messages, devices, flavour == NcclFlavour::kParallel);
+}
 inline NcclWorld nccl_world(std::uint32_t world_size, NcclFlavour flavour) {
   return nccl_world(make_thread_transports(world_size), flavour);
+}
+inline std::vector<std::shared_ptr<Transport>> transports_of(const NcclWorld& world) {
+  std::vector<std::shared_ptr<Transport>> transports;
+  for (const NcclRank& rank : world.ranks) transports.push_back(rank.transport);
+  return transports;
 }
 
 // result[r] is rank r's. They warn of nobody.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// rank_cases_test.cpp: the cases that ranks on one GPU go through (nccl_two_ranks_on_gpu_test.cpp),
-// by threads, over the simulated library and over shared memory.
+// rank_cases_test.cpp: the cases that ranks on one GPU go through (ranks_on_cuda_test.cpp,
+// nccl_two_ranks_on_gpu_test.cpp), by threads, over the simulated library and over shared memory.
 #include "collective/rank_cases.hpp"
 
 #include <gtest/gtest.h>

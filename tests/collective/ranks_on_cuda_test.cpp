@@ -17,7 +17,7 @@ TEST(RanksOnCuda, PassThroughHostMemory) {
       const auto transports = make_thread_transports(world_size);
       std::vector<Rank> ranks;
       for (std::uint32_t r = 0; r < world_size; ++r) {
-        const auto device = device::make_cuda_under_test(r + 1);
+        const auto device = r == 0 ? device::make_cuda_under_test(world_size) : make_cuda_device();
         ASSERT_FALSE(transports[r]->reaches(*device));
         ranks.push_back({device, make_collective({.transport = transports[r],
                                                   .device = device,

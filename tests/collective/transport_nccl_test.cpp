@@ -38,12 +38,6 @@ Error error_of(const std::function<void()>& call) {
   return {Code::kOk, "returned"};
 }
 
-std::vector<std::shared_ptr<Transport>> transports_of(const NcclWorld& world) {
-  std::vector<std::shared_ptr<Transport>> transports;
-  for (const NcclRank& rank : world.ranks) transports.push_back(rank.transport);
-  return transports;
-}
-
 // ---- the suites ----
 
 class TransportNccl : public ::testing::TestWithParam<TransportCase> {};
