@@ -10,7 +10,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <ostream>
 #include <span>
 #include <string>
 #include <tuple>
@@ -32,10 +31,6 @@ struct WorldModel {
   bool tied = false;       // group 0 is used first and last; its gradients come once, at the end
   bool bound = false;      // group 0 stays gathered from one step to the next, and alone is trained
   bool gathered_again = false;  // in backward, as a checkpoint does
-  // As GoogleTest shows it.
-  friend std::ostream& operator<<(std::ostream& out, const WorldModel& model) {
-    return out << model.name;
-  }
 };
 std::span<const WorldModel> world_models();
 
