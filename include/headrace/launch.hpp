@@ -45,4 +45,8 @@ Launch find_launch(const std::function<const char*(const char* name)>& variable,
                    LaunchChoice choice = LaunchChoice::kAuto);
 // In this process's environment.
 Launch find_launch(LaunchChoice choice = LaunchChoice::kAuto);
+
+// Of kTorch: the address of this machine by which it reaches the master's, as a number. "" where no
+// way leads there. Sends nothing but what it takes to look a name up.
+std::string own_address(const Launch& launch);
 }  // namespace headrace

@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "headrace/launch.hpp"
 
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <charconv>
 #include <cstdlib>
 #include <limits>
+#include <memory>
 #include <string_view>
 #include <vector>
 
@@ -188,5 +193,28 @@ Launch find_launch(const std::function<const char*(const char* name)>& variable,
 Launch find_launch(LaunchChoice choice) {
   return find_launch([](const char* name) { return static_cast<const char*>(std::getenv(name)); },
                      choice);
+}
+
+std::string own_address(const Launch& launch) {
+  addrinfo hints = {}, *found = nullptr;
+  hints.ai_socktype = SOCK_DGRAM;
+  const std::string port = std::to_string(launch.master_port);
+  if (::getaddrinfo(launch.master_address.c_str(), port.c_str(), &hints, &found) != 0) return "";
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> all(found, ::freeaddrinfo);
+  for (const addrinfo* at = found; at != nullptr; at = at->ai_next) {
+    const int socket = ::socket(at->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    sockaddr_storage own = {};
+    socklen_t size = sizeof(own);
+    auto* const address = reinterpret_cast<sockaddr*>(&own);
+    char text[NI_MAXHOST] = "";
+    // Sends nothing: the kernel chooses the way.
+    const bool reached =
+        socket >= 0 && ::connect(socket, at->ai_addr, at->ai_addrlen) == 0 &&
+        ::getsockname(socket, address, &size) == 0 &&
+        ::getnameinfo(address, size, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) == 0;
+    if (socket >= 0) ::close(socket);
+    if (reached) return text;
+  }
+  return "";
 }
 }  // namespace headrace

@@ -22,9 +22,6 @@ include/headrace/torch/gloo_declarations to the include path"
 #ifndef USE_C10D_GLOO
 #define USE_C10D_GLOO
 #endif
-#include <netdb.h>
-#include <sys/socket.h>
-#include <unistd.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -154,37 +151,13 @@ class GlooMeeting {
   const Launch& launch_;
 };
 
-// The address of this machine from which it reaches the store; "" where no way leads there.
-inline std::string own_address(const Launch& launch) {
-  addrinfo hints = {}, *found = nullptr;
-  hints.ai_socktype = SOCK_DGRAM;
-  const std::string port = std::to_string(launch.master_port);
-  if (::getaddrinfo(launch.master_address.c_str(), port.c_str(), &hints, &found) != 0) return "";
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> all(found, ::freeaddrinfo);
-  for (const addrinfo* at = found; at != nullptr; at = at->ai_next) {
-    const int socket = ::socket(at->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    sockaddr_storage own = {};
-    socklen_t size = sizeof(own);
-    auto* const address = reinterpret_cast<sockaddr*>(&own);
-    char text[NI_MAXHOST] = "";
-    // Sends nothing: the kernel chooses the way.
-    const bool reached =
-        socket >= 0 && ::connect(socket, at->ai_addr, at->ai_addrlen) == 0 &&
-        ::getsockname(socket, address, &size) == 0 &&
-        ::getnameinfo(address, size, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) == 0;
-    if (socket >= 0) ::close(socket);
-    if (reached) return text;
-  }
-  return "";
-}
-
 inline std::shared_ptr<gloo::transport::Device> gloo_device(const Launch& launch,
                                                             const GlooOptions& options) {
   std::string interface = options.interface;
   const char* const given = std::getenv("GLOO_SOCKET_IFNAME");
   if (interface.empty() && given != nullptr) interface = given;
   interface = interface.substr(0, interface.find(','));
-  const std::string address = interface.empty() ? own_address(launch) : "";
+  const std::string address = interface.empty() ? headrace::own_address(launch) : "";
   try {
     if (!interface.empty()) return c10d::ProcessGroupGloo::createDeviceForInterface(interface);
     if (!address.empty()) return c10d::ProcessGroupGloo::createDeviceForHostname(address);
