@@ -45,4 +45,11 @@ Launch find_launch(const std::function<const char*(const char* name)>& variable,
                    LaunchChoice choice = LaunchChoice::kAuto);
 // Reads this process's environment.
 Launch find_launch(LaunchChoice choice = LaunchChoice::kAuto);
+
+// Of kTorch: the address of this machine by which it reaches the master's, as a number. "" where no
+// way leads there. Sends nothing but what it takes to look a name up.
+std::string own_address(const Launch& launch);
+// Of kTorch: whether something accepts connections at the master's address and port. Waits at most
+// a second for each address.
+bool master_answers(const Launch& launch);
 }  // namespace headrace

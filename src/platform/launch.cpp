@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "headrace/launch.hpp"
 
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <charconv>
 #include <cstdlib>
 #include <limits>
+#include <memory>
 #include <string_view>
 #include <vector>
 
@@ -188,5 +193,47 @@ Launch find_launch(const std::function<const char*(const char* name)>& variable,
 Launch find_launch(LaunchChoice choice) {
   return find_launch([](const char* name) { return static_cast<const char*>(std::getenv(name)); },
                      choice);
+}
+
+namespace {
+// Calls use(socket, address) for each of the master's addresses until one call returns true.
+template <class Use>
+bool any_way_to_the_master(const Launch& launch, int type, const Use& use) {
+  addrinfo hints = {}, *found = nullptr;
+  hints.ai_socktype = type;
+  const std::string port = std::to_string(launch.master_port);
+  if (::getaddrinfo(launch.master_address.c_str(), port.c_str(), &hints, &found) != 0) return false;
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> all(found, ::freeaddrinfo);
+  for (const addrinfo* at = found; at != nullptr; at = at->ai_next) {
+    const int socket = ::socket(at->ai_family, type | SOCK_CLOEXEC, 0);
+    if (socket < 0) continue;
+    const bool done = use(socket, *at);
+    ::close(socket);
+    if (done) return true;
+  }
+  return false;
+}
+}  // namespace
+
+std::string own_address(const Launch& launch) {
+  char text[NI_MAXHOST] = "";
+  // Sends nothing: the kernel only chooses the route.
+  any_way_to_the_master(launch, SOCK_DGRAM, [&](int socket, const addrinfo& to) {
+    sockaddr_storage own = {};
+    socklen_t size = sizeof(own);
+    auto* const address = reinterpret_cast<sockaddr*>(&own);
+    return ::connect(socket, to.ai_addr, to.ai_addrlen) == 0 &&
+           ::getsockname(socket, address, &size) == 0 &&
+           ::getnameinfo(address, size, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) == 0;
+  });
+  return text;
+}
+
+bool master_answers(const Launch& launch) {
+  return any_way_to_the_master(launch, SOCK_STREAM, [](int socket, const addrinfo& to) {
+    const timeval limit = {.tv_sec = 1, .tv_usec = 0};
+    ::setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
+    return ::connect(socket, to.ai_addr, to.ai_addrlen) == 0;
+  });
 }
 }  // namespace headrace

@@ -91,8 +91,7 @@ World make_world(const Row& row) {
   World world;
   if (row.over == Over::kNccl) {
     const NcclFlavour flavour = row.late_device ? NcclFlavour::kLate : NcclFlavour::kPrompt;
-    collective::NcclWorld made = collective::nccl_world(row.world, flavour, kDeadline);
-    for (collective::Rank& rank : made.ranks) {
+    for (collective::Rank& rank : collective::nccl_ranks(row.world, flavour, kDeadline)) {
       world.devices.push_back(rank.device);
       world.collectives.push_back(std::move(rank.collective));
     }

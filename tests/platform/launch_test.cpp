@@ -166,5 +166,14 @@ TEST(FindLaunch, RefusesByName) {
   for (const Refused& refused : table)
     EXPECT_CODE(Code::kInvalidArgument, (void)find(refused.set, refused.choice), refused.text);
 }
+
+TEST(OwnAddress, IsTheOneThatLeadsToTheMaster) {
+  Launch launch;
+  launch.master_port = 29500;
+  launch.master_address = "127.0.0.1";
+  EXPECT_EQ(own_address(launch), "127.0.0.1");
+  launch.master_address = std::string(70, 'x');  // longer than a name may be
+  EXPECT_EQ(own_address(launch), "");
+}
 }  // namespace
 }  // namespace headrace

@@ -58,7 +58,4 @@ std::uint16_t free_port();
 
 // "rank 0 ended 1 and said: ...", a line for each: why a test failed.
 std::string describe(const std::vector<ChildEnd>& ends);
-
-// A port of the loopback that nobody listens on.
-std::uint16_t free_port();
 }  // namespace headrace::testing

@@ -22,9 +22,6 @@ include/headrace/torch/gloo_declarations to the include path"
 #ifndef USE_C10D_GLOO
 #define USE_C10D_GLOO
 #endif
-#include <netdb.h>
-#include <sys/socket.h>
-#include <unistd.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -117,32 +114,9 @@ class JoinWait {
   bool warned_ = false;
 };
 
-// Calls use(socket, address) for each address of the store until one call returns true.
-template <class Use>
-bool any_way_to_the_store(const Launch& launch, int type, const Use& use) {
-  addrinfo hints = {}, *found = nullptr;
-  hints.ai_socktype = type;
-  const std::string port = std::to_string(launch.master_port);
-  if (::getaddrinfo(launch.master_address.c_str(), port.c_str(), &hints, &found) != 0) return false;
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> all(found, ::freeaddrinfo);
-  for (const addrinfo* at = found; at != nullptr; at = at->ai_next) {
-    const int socket = ::socket(at->ai_family, type | SOCK_CLOEXEC, 0);
-    if (socket < 0) continue;
-    const bool done = use(socket, *at);
-    ::close(socket);
-    if (done) return true;
-  }
-  return false;
-}
-
 // Torch would wait for it in one call, and nothing could end that.
 inline void wait_for_the_store(const Launch& launch, JoinWait& wait) {
-  const auto answers = [](int socket, const addrinfo& to) {
-    const timeval limit = {.tv_sec = 1, .tv_usec = 0};  // of a machine that does not answer
-    ::setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
-    return ::connect(socket, to.ai_addr, to.ai_addrlen) == 0;
-  };
-  while (!any_way_to_the_store(launch, SOCK_STREAM, answers)) {
+  while (!master_answers(launch)) {
     if (wait.is_over()) {
       throw Error(Code::kPeerLost,
                   "the ranks' store at " + place_of(launch) + " did not answer within " +
@@ -267,28 +241,13 @@ class GlooMeeting {
   const Launch& launch_;
 };
 
-// The address from which this machine reaches the store; "" if there is no route.
-inline std::string own_address(const Launch& launch) {
-  char text[NI_MAXHOST] = "";
-  // Sends nothing: the kernel only chooses the route.
-  any_way_to_the_store(launch, SOCK_DGRAM, [&](int socket, const addrinfo& to) {
-    sockaddr_storage own = {};
-    socklen_t size = sizeof(own);
-    auto* const address = reinterpret_cast<sockaddr*>(&own);
-    return ::connect(socket, to.ai_addr, to.ai_addrlen) == 0 &&
-           ::getsockname(socket, address, &size) == 0 &&
-           ::getnameinfo(address, size, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) == 0;
-  });
-  return text;
-}
-
 inline std::shared_ptr<gloo::transport::Device> gloo_device(const Launch& launch,
                                                             const GlooOptions& options) {
   std::string interface = options.interface;
   const char* const given = std::getenv("GLOO_SOCKET_IFNAME");
   if (interface.empty() && given != nullptr) interface = given;
   interface = interface.substr(0, interface.find(','));
-  const std::string address = interface.empty() ? own_address(launch) : "";
+  const std::string address = interface.empty() ? headrace::own_address(launch) : "";
   try {
     if (!interface.empty()) return c10d::ProcessGroupGloo::createDeviceForInterface(interface);
     if (!address.empty()) return c10d::ProcessGroupGloo::createDeviceForHostname(address);

@@ -6,6 +6,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cerrno>
+#include <cstdlib>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "doctor/requirements.hpp"
 #include "doctor/rows.hpp"
 #include "headrace/error.hpp"
+#include "headrace/launch.hpp"
 #include "program/output.hpp"
 #include "program/signals.hpp"
 #include "program/subcommand.hpp"
@@ -33,7 +35,20 @@ constexpr const char* kDescription =
 struct Options {
   std::vector<std::string> paths;
   std::string json, require;
+  bool ranks = false;
 };
+
+const char* variable_of_environment(const char* name) { return std::getenv(name); }
+
+// Of several ranks one is enough: they say the same of a machine.
+bool speaks(const Options& options) {
+  if (!options.ranks) return true;
+  try {
+    return find_launch().rank == 0;
+  } catch (const Error&) {  // the section says so
+    return true;
+  }
+}
 
 std::string footer() {
   return "\n--require NAME,...: " + requirement_names() +
@@ -56,7 +71,7 @@ void check_paths(const std::vector<std::string>& paths) {
   }
 }
 
-std::vector<Section> look(const std::vector<std::string>& paths) {
+std::vector<Section> look(const Options& options) {
   std::vector<Section> sections;
   const auto add = [&](Section section) {
     check_signal();
@@ -66,15 +81,17 @@ std::vector<Section> look(const std::vector<std::string>& paths) {
   add(processor_section());
   add(memory_section());
   add(queue_section());
-  for (const std::string& path : paths) add(path_section(path));
+  for (const std::string& path : options.paths) add(path_section(path));
   add(gpu_section());
+  if (options.ranks) add(ranks_section(variable_of_environment));
   return sections;
 }
 
 int run(const Options& options, const std::vector<Requirement>& required) {
-  const std::vector<Section> sections = look(options.paths);
+  const std::vector<Section> sections = look(options);
   const std::vector<Missed> missed = missed_requirements(required, sections);
   const int exit_code = missed.empty() ? kDone : kLacking;
+  if (!speaks(options)) return exit_code;
   const bool json_on_stdout = options.json == "-";
   if (!json_on_stdout) print("{}", sections_text(sections, colour_of_stdout()));
   for (const Missed& one : missed) {
@@ -97,6 +114,8 @@ int doctor(int argc, const char* const* argv) {
   app.footer(footer());
   app.add_option("PATH", options.paths, "Directories for swap files [the current one]")
       ->type_name("");
+  app.add_flag("--ranks", options.ranks,
+               "Also what a launcher of ranks says here, and what would carry their bytes");
   app.add_option("--json", options.json, "File for the report; - is stdout")->type_name("FILE");
   app.add_option("--require", options.require, "Exit with 3 unless these are met")
       ->type_name("LIST");

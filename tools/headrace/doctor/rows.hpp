@@ -5,6 +5,7 @@
 // in what is read of them (not in what is tried): for tests. What cannot be read is kUnknown.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <string>
@@ -59,6 +60,10 @@ Section gpu_section(const std::string& root = "");
 // Files are made at `path` and are gone again. Throws headrace::Error kNotFound where it is no
 // directory.
 Section path_section(const std::string& path);
+
+// variable(name) is its value, or null. Moves no byte to another rank.
+using Variable = std::function<const char*(const char* name)>;
+Section ranks_section(const Variable& variable, const std::string& root = "");
 
 // What stands below a path; without the trials, so that a made-up /sys will do.
 std::vector<Row> drive_rows(const DriveFacts& facts, const std::string& root = "");
