@@ -3,10 +3,13 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <exception>
 #include <memory>
 #include <optional>
+#include <span>
 #include <thread>
+#include <vector>
 
 #include "base/units.hpp"
 #include "bench_ranks/options.hpp"
@@ -93,41 +96,39 @@ RankContest measured(const RankSeat& seat, const RankContestOptions& options,
   }
 }
 
-// Threads of this process: this one is rank 0.
-RankContest measured_by_threads(const RankBenchOptions& options, RankSeat first,
-                                std::vector<RankSeat> others, const RankProgress& progress) {
-  std::vector<std::exception_ptr> failed(others.size() + 1);
-  const auto guarded = [&](std::size_t rank, RankSeat seat, const RankProgress& show) {
-    std::optional<RankContest> contest;
+// Of threads of this process, of which this one is rank 0.
+RankContest measured_by_threads(const RankContestOptions& options, std::vector<RankSeat> seats,
+                                const RankProgress& progress) {
+  std::vector<std::optional<RankContest>> contests(seats.size());
+  std::vector<std::exception_ptr> failed(seats.size());
+  const auto sit = [&](std::size_t rank, const RankProgress& show) {
+    const RankSeat seat = std::move(seats[rank]);  // gone once it has measured, or failed
     try {
-      contest = measured(seat, options.contest, show);
+      contests[rank] = measured(seat, options, show);
     } catch (...) {
       failed[rank] = std::current_exception();
     }
-    return contest;
   };
   std::vector<std::thread> threads;
-  for (std::size_t i = 0; i < others.size(); ++i) {
-    threads.emplace_back(
-        [&, i] { (void)guarded(i + 1, std::move(others[i]), [](const std::string&, double) {}); });
-  }
-  std::optional<RankContest> contest = guarded(0, std::move(first), progress);
+  for (std::size_t rank = 1; rank < seats.size(); ++rank)
+    threads.emplace_back(sit, rank, [](const std::string&, double) {});
+  sit(0, progress);
   for (std::thread& thread : threads) thread.join();
   for (const std::exception_ptr& one : failed) {
     if (one) std::rethrow_exception(one);
   }
-  return std::move(*contest);
+  return std::move(*contests[0]);
 }
 
-RankContest shown(const RankBenchOptions& options, RankSeat seat, std::vector<RankSeat> others) {
-  if (seat.collective->rank() != 0)
-    return measured(seat, options.contest, [](const std::string&, double) {});
+RankContest shown(const RankContestOptions& options, std::vector<RankSeat> seats) {
+  if (seats[0].collective->rank() != 0)
+    return measured(seats[0], options, [](const std::string&, double) {});
   ProgressLine line;
   const RankProgress progress = [&](const std::string& what, double share) {
     line.show(fmt::format("{:3.0f} %  {}", 100 * share, what));
   };
-  if (others.empty()) return measured(seat, options.contest, progress);
-  return measured_by_threads(options, std::move(seat), std::move(others), progress);
+  if (seats.size() == 1) return measured(seats[0], options, progress);
+  return measured_by_threads(options, std::move(seats), progress);
 }
 
 int report(const RankBenchOptions& options, MeasuredOn about, const RankWorld& world,
@@ -151,29 +152,41 @@ int report(const RankBenchOptions& options, MeasuredOn about, const RankWorld& w
   return exit_code;
 }
 
-int run(RankBenchOptions options, const Launch& launch, MeasuredOn about) {
-  RankSeat seat;
-  std::vector<RankSeat> others;
-  if (options.threads > 0) {
-    const auto transports = make_thread_transports(options.threads);
-    auto raw = make_raw_thread_calls(options.threads);
-    for (std::uint32_t r = 0; r < options.threads; ++r) {
-      RankSeat one = seat_of(transports[r], std::move(raw[r]), "threads of one process");
-      if (r == 0) seat = std::move(one);
-      if (r > 0) others.push_back(std::move(one));
-    }
-    seat.world.of_machine = seat.world.sharing_cpus = options.threads;
-    fit_to_memory(options.threads, platform::memory_left(), options, about.warnings);
-  } else {
+// Ranks of several machines drop the same sizes.
+std::uint64_t least_of_all(Collective& collective, std::uint64_t mine) {
+  std::vector<std::uint64_t> all(collective.world_size());
+  collective.exchange({0, "bench ranks: memory"}, std::as_bytes(std::span(&mine, 1)),
+                      std::as_writable_bytes(std::span(all)));
+  return std::ranges::min(all);
+}
+
+// Those of this process: one for each of its threads, or one of a launch.
+std::vector<RankSeat> seats_of(RankBenchOptions& options, const Launch& launch,
+                               std::vector<std::string>& warnings) {
+  std::vector<RankSeat> seats;
+  if (options.threads == 0) {
     const auto transport = join_ranks(launch, collective_options());
-    seat = seat_of(transport, make_raw_calls(launch), launch.launcher);
-    const ranks::LocalRanks local = ranks::find_local_ranks(*seat.collective);
-    seat.world.of_machine = local.of_machine;
-    seat.world.sharing_cpus = local.sharing_cpus;
-    fit_to_memory(transport->world_size(), local.memory_left, options, about.warnings);
+    seats.push_back(seat_of(transport, make_raw_calls(launch), launch.launcher));
+    ranks::LocalRanks local = ranks::find_local_ranks(*seats[0].collective);
+    local.memory_left.value = least_of_all(*seats[0].collective, local.memory_left.value);
+    seats[0].world.of_machine = local.of_machine;
+    seats[0].world.sharing_cpus = local.sharing_cpus;
+    fit_to_memory(transport->world_size(), local.memory_left, options, warnings);
+    return seats;
   }
-  const RankWorld world = seat.world;
-  const bool speaks = seat.collective->rank() == 0;
+  const auto transports = make_thread_transports(options.threads);
+  auto raw = make_raw_thread_calls(options.threads);
+  for (std::uint32_t r = 0; r < options.threads; ++r)
+    seats.push_back(seat_of(transports[r], std::move(raw[r]), "threads of one process"));
+  seats[0].world.of_machine = seats[0].world.sharing_cpus = options.threads;
+  fit_to_memory(options.threads, platform::memory_left(), options, warnings);
+  return seats;
+}
+
+int run(RankBenchOptions options, const Launch& launch, MeasuredOn about) {
+  std::vector<RankSeat> seats = seats_of(options, launch, about.warnings);
+  const RankWorld world = seats[0].world;
+  const bool speaks = seats[0].collective->rank() == 0;
   if (speaks) {
     print_to(options.json == "-" ? stderr : stdout, "{}{}{}", fact_lines("machine", about.machine),
              fact_lines("build", about.build), fact_lines("world", world_lines(world)));
@@ -181,7 +194,7 @@ int run(RankBenchOptions options, const Launch& launch, MeasuredOn about) {
          options.contest.about_seconds(),
          base::format_bytes(options.contest.buffer_bytes(world.world_size)));
   }
-  const RankContest contest = shown(options, std::move(seat), std::move(others));
+  const RankContest contest = shown(options.contest, std::move(seats));
   if (speaks) return report(options, std::move(about), world, contest);
   return contest.mismatch.empty() ? kDone : kFailed;
 }
