@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -400,6 +401,26 @@ TEST(RanksGradients, OfOneGroupMayComeFromSeveralThreads) {
     }
   });
   for (const std::string& error : errors) EXPECT_EQ(error, "");
+}
+
+// The example of rank_calls.hpp. Ranks 0 and 2 come to group 0 while rank 1 brings a gradient of
+// group 1; what it then adds to group 0 comes before rank 2's: (1e8 + 1) - 1e8 is 0 in f32, and
+// (1e8 - 1e8) + 1 is not.
+TEST(RanksGradients, OfALowerRankComeFirstAlsoWhereItBringsMoreGroups) {
+  std::array<double, 3> norms = {};
+  const auto errors = run_ranks(3, HostFlavour::kPrompt, plain, [&](Rank& rank) {
+    Engine& engine = rank.engine;
+    for (const char* name : {"h.0", "h.1"}) engine.add_group(name, {{"w", DType::kF32, {1}, {}}});
+    engine.freeze();
+    load_all(engine);
+    for (std::uint32_t g = 0; g < 2; ++g) (void)engine.gather({g});
+    const float of_group_1 = 3, of_group_0 = std::array{1e8f, 1.0f, -1e8f}[rank.number];
+    if (rank.number == 1) engine.add_gradient({1}, &of_group_1, DType::kF32);
+    engine.add_gradient({0}, &of_group_0, DType::kF32);
+    norms[rank.number] = engine.step({}).gradient_norm;
+  });
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+  for (const double norm : norms) EXPECT_EQ(norm, 3);
 }
 
 TEST(RanksGradients, AreDiscardedOnAllRanksTogether) {
