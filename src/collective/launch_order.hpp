@@ -32,6 +32,7 @@ class LaunchOrder {
   struct Place {
     std::uint64_t number = 0;
     std::uint64_t in_one = 1;  // on every rank the call's pieces lie one behind the other
+    bool operator==(const Place&) const = default;
   };
   LaunchOrder(Transport& messages, Lane lane, std::function<void()> changed);
   ~LaunchOrder();  // when `messages` are done with it

@@ -43,40 +43,23 @@ constexpr milliseconds kErrorCheck(100);
 constexpr std::chrono::seconds kGrace(5);
 
 const NcclOptions& checked(const NcclOptions& options) {
-  const auto refuse = [](const std::string& cause) {
-    throw Error(Code::kInvalidArgument, "make_nccl_transport: " + cause);
+  const auto refuse = [](const char* cause) {
+    throw Error(Code::kInvalidArgument,
+                std::string("make_nccl_transport: ") + cause + "; no transport was made");
   };
   if (options.messages == nullptr)
-    refuse(
-        "NcclOptions::messages is null: no transport was made; pass one between the same ranks in "
-        "host memory, over MPI or Gloo");
-  if (options.device == nullptr)
-    refuse("no device: no transport was made; pass the engine's as NcclOptions::device");
+    refuse("NcclOptions::messages is null: pass a transport in host memory, over MPI or Gloo");
+  if (options.device == nullptr) refuse("no device: pass the engine's as NcclOptions::device");
   if (options.deadline <= milliseconds(0))
-    refuse(
-        "a deadline of 0 would end every wait: no transport was made; leave it out for ten "
-        "minutes");
+    refuse("a deadline of 0 would end every wait: leave it out for ten minutes");
   return options;
 }
 
-// A stream of the device's, given back when it is empty.
-class OwnStream {
- public:
-  explicit OwnStream(Device& device) : device_(device), stream_(device.create_urgent_stream()) {}
-  ~OwnStream() {
-    try {
-      device_.synchronize(stream_);
-    } catch (const std::exception&) {  // a device that is gone runs nothing any more
-    }
-    device_.destroy_stream(stream_);
-  }
-  OwnStream(const OwnStream&) = delete;
-  OwnStream& operator=(const OwnStream&) = delete;
-  operator Stream() const noexcept { return stream_; }
-
- private:
-  Device& device_;
-  Stream stream_;
+// Given back when all that was launched on it has passed.
+struct OwnStream {
+  Device& device;
+  const Stream stream = device.create_urgent_stream();
+  ~OwnStream() { device.destroy_stream(stream); }
 };
 
 class TransportNccl final : public Transport {
@@ -109,7 +92,6 @@ class TransportNccl final : public Transport {
   using Calls = std::deque<std::unique_ptr<Call>>;
 
   void connect(const NcclOptions& options);
-  void check_made(NcclResult result, milliseconds deadline);
   void check_same_gpu();
   std::string text_of(NcclResult result);
   void begin(Lane lane, Stream stream, std::unique_ptr<Call> call);
@@ -153,8 +135,6 @@ class TransportNccl final : public Transport {
   std::thread thread_;
 };
 
-NcclStream nccl_stream(Stream stream) { return reinterpret_cast<NcclStream>(stream.handle); }
-
 // ---- construction and end ----
 
 TransportNccl::TransportNccl(const NcclOptions& options)
@@ -163,7 +143,7 @@ TransportNccl::TransportNccl(const NcclOptions& options)
       orders_{LaunchOrder(*messages_, Lane::kGather, [this] { wake(std::unique_lock(mutex_)); }),
               LaunchOrder(*messages_, Lane::kReduce, [this] { wake(std::unique_lock(mutex_)); })},
       library_(load_nccl(options.library)),
-      stream_(*device_),
+      stream_{*device_},
       communicator_(library_) {
   connect(options);
   thread_ = async::start_thread("headrace-nccl", [this] { run(); });
@@ -171,17 +151,13 @@ TransportNccl::TransportNccl(const NcclOptions& options)
 
 void TransportNccl::connect(const NcclOptions& options) {
   const auto most = std::min<milliseconds>(options.deadline, std::chrono::hours(24 * 365));
-  NcclResult result = communicator_.start(world_size(), options.id, rank());
-  check_made(communicator_.until_done(result, Clock::now() + most), options.deadline);
-  check_same_gpu();
-}
-
-void TransportNccl::check_made(NcclResult result, milliseconds deadline) {
-  if (result == kNcclSuccess) return;
+  const NcclResult result = communicator_.until_done(
+      communicator_.start(world_size(), options.id, rank()), Clock::now() + most);
+  if (result == kNcclSuccess) return check_same_gpu();
   const std::string who = "rank " + std::to_string(rank()) + " of " + std::to_string(world_size());
   if (result == kNcclInProgress) {
     throw Error(Code::kPeerLost,
-                who + " waited " + std::to_string(deadline.count()) +
+                who + " waited " + std::to_string(options.deadline.count()) +
                     " ms for the other ranks to make their NCCL transport: none was made; see "
                     "that each has this run's id and reaches the host that made it, or raise "
                     "NcclOptions::deadline");
@@ -345,7 +321,7 @@ void TransportNccl::launch() {
       self.wake(lock);
     };
     try {
-      device_->notify(stream_, passed, this);
+      device_->notify(stream_.stream, passed, this);
     } catch (const std::exception& error) {
       fail(error.what());
       passed(this);
@@ -354,22 +330,21 @@ void TransportNccl::launch() {
 }
 
 NcclResult TransportNccl::issue(const Call& call) {
-  const Stream on = stream_;
+  auto* const on = reinterpret_cast<NcclStream>(stream_.stream.handle);
   const auto issued = [&](NcclCommHandle comm) {
     NcclResult worst = kNcclSuccess;
     if (call.in_one) {
       const Piece& own = call.take[rank()];
-      return library_.all_gather(own.data, call.take[0].data, own.size_bytes, kNcclInt8, comm,
-                                 nccl_stream(on));
+      return library_.all_gather(own.data, call.take[0].data, own.size_bytes, kNcclInt8, comm, on);
     }
     for (std::uint32_t r = 0; r < world_size() && !is_error(worst); ++r) {
       const Piece &give = call.give[r], &take = call.take[r];
       const int peer = static_cast<int>(r);
       if (r == rank()) continue;
       if (give.size_bytes > 0)
-        worst = library_.send(give.data, give.size_bytes, kNcclInt8, peer, comm, nccl_stream(on));
+        worst = library_.send(give.data, give.size_bytes, kNcclInt8, peer, comm, on);
       if (take.size_bytes > 0 && !is_error(worst))
-        worst = library_.recv(take.data, take.size_bytes, kNcclInt8, peer, comm, nccl_stream(on));
+        worst = library_.recv(take.data, take.size_bytes, kNcclInt8, peer, comm, on);
     }
     return worst;
   };

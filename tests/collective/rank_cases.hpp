@@ -7,7 +7,6 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <random>
 #include <span>
 #include <stdexcept>
@@ -137,25 +136,22 @@ inline const std::pair<const char*, void (*)(Rank&, std::uint32_t, std::uint32_t
     {"abort", is_told_of_an_abort},   {"leave", is_told_who_left},
 };
 
-// Rank 0's id, by a file of `folder`.
-inline NcclId shared_id(const std::filesystem::path& folder, std::uint32_t rank,
-                        const std::function<NcclId()>& make) {
-  NcclId id = {};
+// [id_by_file]
+// The same id on every rank, by way of a file that all of them see and that no earlier run left.
+inline headrace::NcclId id_by_file(std::uint32_t rank, const std::filesystem::path& file,
+                                   const std::string& library) {
+  headrace::NcclId id = {};
+  auto* const bytes = reinterpret_cast<char*>(id.data());
   if (rank == 0) {
-    id = make();
-    std::ofstream(folder / "id.part", std::ios::binary)
-        .write(reinterpret_cast<const char*>(id.data()), static_cast<std::streamsize>(id.size()));
-    std::filesystem::rename(folder / "id.part", folder / "id");
+    id = headrace::nccl_unique_id(library);
+    const std::filesystem::path part = file.string() + ".part";
+    std::ofstream(part, std::ios::binary).write(bytes, std::ssize(id));
+    std::filesystem::rename(part, file);  // so that it is never seen half written
     return id;
   }
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  while (!std::filesystem::exists(folder / "id")) {
-    must(std::chrono::steady_clock::now() < end, "rank 0 made no id within 60 s");
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-  std::ifstream file(folder / "id", std::ios::binary);
-  file.read(reinterpret_cast<char*>(id.data()), static_cast<std::streamsize>(id.size()));
-  must(file.good(), "rank 0's id is not whole");
+  while (!std::filesystem::exists(file)) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  std::ifstream(file, std::ios::binary).read(bytes, std::ssize(id));
   return id;
 }
+// [/id_by_file]
 }  // namespace headrace::collective

@@ -5,13 +5,11 @@
 
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <exception>
 
 #include "collective/nccl_world.hpp"
 #include "collective/threads_world.hpp"
 #include "support/computing_host.hpp"
-#include "support/temporary_directory.hpp"
 
 namespace headrace::collective {
 namespace {
@@ -54,19 +52,6 @@ TEST(RankCases, NameWhatDiffers) {
       EXPECT_NE(std::string(error.what()).find("other pieces than were given"), std::string::npos);
     }
   });
-}
-
-TEST(RankCases, ShareRankZerosId) {
-  const testing::TemporaryDirectory folder;
-  const NcclId made = {1, 2, 3};
-  std::atomic<int> equal = 0;
-  std::vector<std::thread> ranks;
-  for (std::uint32_t r = 0; r < 3; ++r) {
-    ranks.emplace_back(
-        [&, r] { equal += shared_id(folder.path(), 2 - r, [&] { return made; }) == made; });
-  }
-  for (std::thread& rank : ranks) rank.join();
-  EXPECT_EQ(equal.load(), 3);
 }
 }  // namespace
 }  // namespace headrace::collective

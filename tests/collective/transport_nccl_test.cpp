@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <fstream>
 #include <optional>
 #include <span>
 #include <utility>
@@ -15,6 +14,7 @@
 #include "collective/collective_conformance.hpp"
 #include "collective/nccl_library.hpp"
 #include "collective/nccl_world.hpp"
+#include "collective/rank_cases.hpp"
 #include "collective/transport_conformance.hpp"
 #include "device/forwarding_device.hpp"
 
@@ -155,25 +155,6 @@ TEST(TransportNccl, IsRefusedOnAThreadWithAnotherGpuThanTheDevices) {
 
 // ---- from nothing to a world ----
 
-// [id_by_file]
-// The same id on every rank, by way of a file that all of them see and that no earlier run left.
-headrace::NcclId id_by_file(std::uint32_t rank, const std::filesystem::path& file,
-                            const std::string& library) {
-  headrace::NcclId id = {};
-  auto* const bytes = reinterpret_cast<char*>(id.data());
-  if (rank == 0) {
-    id = headrace::nccl_unique_id(library);
-    const std::filesystem::path part = file.string() + ".part";
-    std::ofstream(part, std::ios::binary).write(bytes, std::ssize(id));
-    std::filesystem::rename(part, file);  // so that it is never seen half written
-    return id;
-  }
-  while (!std::filesystem::exists(file)) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  std::ifstream(file, std::ios::binary).read(bytes, std::ssize(id));
-  return id;
-}
-// [/id_by_file]
-
 TEST(TransportNccl, IsMadeWithAnIdHandedOverByFile) {
   const std::filesystem::path file =
       ::testing::TempDir() + "/headrace-nccl-" + std::to_string(::getpid());
@@ -209,29 +190,34 @@ TEST(TransportNccl, IsNotMadeWithoutAllRanks) {
 
 // ---- what the GPU carries out ----
 
-// Where one rank's pieces lie in a row and another's do not, all take the same way.
+// Where one rank's pieces lie in a row and another's do not, all take the same way. The call sees
+// what its stream had queued before it.
 TEST(TransportNccl, GathersPiecesThatLieInARowOnSomeRanks) {
-  const NcclWorld world = nccl_world(3, NcclFlavour::kLate);
-  EXPECT_EQ(first_error(transports_of(world),
-                        [](Transport& transport) {
-                          constexpr std::size_t kSize = 1000;
-                          const std::size_t stride = kSize + (transport.rank() == 1 ? 8 : 0);
-                          std::vector<std::byte> bytes(3 * stride);
-                          std::vector<Transport::Piece> whole;
-                          for (std::size_t r = 0; r < 3; ++r)
-                            whole.push_back({bytes.data() + r * stride, kSize});
-                          std::ranges::copy(bytes_between(transport.rank(), 0, 1, kSize),
-                                            bytes.data() + transport.rank() * stride);
-                          TransportCallEnd end;
-                          transport.all_gather(Lane::kGather, {}, whole, end.done());
-                          require(end.error().empty(), "all_gather: " + end.error());
-                          for (std::uint32_t r = 0; r < 3; ++r) {
-                            require(std::ranges::equal(bytes_between(r, 0, 1, kSize),
-                                                       std::span(bytes).subspan(r * stride, kSize)),
-                                    "other bytes from rank " + std::to_string(r));
-                          }
-                        }),
-            "");
+  const NcclWorld world = nccl_world(3, NcclFlavour::kParallel);
+  const auto body = [&](Transport& transport) {
+    constexpr std::size_t kSize = 1000;
+    const std::uint32_t own = transport.rank();
+    const std::size_t stride = kSize + (own == 1 ? 8 : 0);
+    std::vector<std::byte> bytes(3 * stride);
+    std::vector<Transport::Piece> whole;
+    for (std::size_t r = 0; r < 3; ++r) whole.push_back({bytes.data() + r * stride, kSize});
+    device::ComputingDevice& device = *world.ranks[own].device;
+    const Stream stream = device.create_stream();
+    device.launch(stream, [&bytes, stride, own] {
+      std::this_thread::sleep_for(milliseconds(20));
+      std::ranges::copy(bytes_between(own, 0, 1, kSize), bytes.data() + own * stride);
+    });
+    TransportCallEnd end;
+    transport.all_gather(Lane::kGather, stream, whole, end.done());
+    require(end.error().empty(), "all_gather: " + end.error());
+    for (std::uint32_t r = 0; r < 3; ++r) {
+      require(std::ranges::equal(bytes_between(r, 0, 1, kSize),
+                                 std::span(bytes).subspan(r * stride, kSize)),
+              "other bytes from rank " + std::to_string(r));
+    }
+    device.destroy_stream(stream);
+  };
+  EXPECT_EQ(first_error(transports_of(world), body), "");
 }
 
 std::uint32_t thousand(std::uint32_t, std::uint32_t) { return 1000; }
@@ -300,29 +286,6 @@ TEST(TransportNccl, LaunchesInTheSameOrderOnEveryRank) {
   EXPECT_EQ(launched(), 2);  // both of rank 0's
   late->answer();
   for (const auto& call : calls) call->check();
-}
-
-// A call sees what its stream had queued before it, however long that takes.
-TEST(TransportNccl, WaitsForTheStreamOfACall) {
-  const NcclWorld world = nccl_world(2, NcclFlavour::kParallel);
-  EXPECT_EQ(first_error(transports_of(world),
-                        [&](Transport& transport) {
-                          device::ComputingDevice& device = *world.ranks[transport.rank()].device;
-                          const Stream stream = device.create_stream();
-                          std::array<std::uint64_t, 2> values = {};
-                          std::vector<Transport::Piece> whole;
-                          for (std::uint64_t& value : values) whole.push_back({&value, 8});
-                          device.launch(stream, [&values, own = transport.rank()] {
-                            std::this_thread::sleep_for(milliseconds(20));
-                            values[own] = 7 + own;
-                          });
-                          TransportCallEnd end;
-                          transport.all_gather(Lane::kGather, stream, whole, end.done());
-                          require(end.error().empty(), "all_gather: " + end.error());
-                          require(values == std::array<std::uint64_t, 2>{7, 8}, "too early");
-                          device.destroy_stream(stream);
-                        }),
-            "");
 }
 
 // ---- what ends its calls ----

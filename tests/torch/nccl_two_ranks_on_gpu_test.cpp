@@ -75,7 +75,7 @@ int rank_main(char** words) try {
   Rank rank;
   rank.device = make_cuda_device();
   const auto transport = make_nccl_transport(
-      {.id = shared_id(words[0], launch.rank, [] { return nccl_unique_id(); }),
+      {.id = id_by_file(launch.rank, std::filesystem::path(words[0]) / "id", ""),
        .messages = torch::make_gloo_transport(launch, {.join_within = kWatchdog}),
        .device = rank.device,
        .deadline = kWatchdog});
