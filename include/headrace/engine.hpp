@@ -82,7 +82,8 @@ enum class Content {
 
 // Writes one whole parameter: `values` is elements() * size_bytes(dtype), row-major, host memory.
 using Fill = std::function<void(ParameterId id, std::span<std::byte> values)>;
-// The same for the elements of one parameter that lie in this rank's shard, from `first_element` on.
+// The same for those elements of one parameter that lie in this rank's shard, from `first_element`
+// on.
 using FillShard =
     std::function<void(ParameterId id, std::uint64_t first_element, std::span<std::byte> values)>;
 // Receives a range of one parameter's elements, in rising order of `first_element`. With several

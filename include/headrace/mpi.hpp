@@ -10,9 +10,9 @@
 //
 // A thread, headrace-mpi, makes every MPI call of a transport, and never blocks in one. A rank that
 // blocks in MPI spins on a core that another rank could use, and most MPIs move bytes only during
-// calls. The thread polls for 200 us after an event of a call, for 50 us after a note, and for 20 ms
-// while chunks are in transit. Then it sleeps between polls: up to 1 ms while calls are pending, up
-// to 20 ms otherwise.
+// calls. The thread polls for 200 us after an event of a call, for 50 us after a note, and for
+// 20 ms while chunks are in transit. Then it sleeps between polls: up to 1 ms while calls are
+// pending, up to 20 ms otherwise.
 //
 // Pieces above 2 KiB travel in chunks, directly between the pieces' memory. A rank sends a chunk
 // only once the other rank has made room for it:

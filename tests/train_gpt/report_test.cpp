@@ -115,8 +115,8 @@ TEST(Report, ComparesRanks) {
   EXPECT_EQ(d["peak_rss_bytes"]["most"], 3 << 20);
   EXPECT_EQ(d["collective_seconds"]["by_rank"], (json{0.5, 0.25, 1.0}));
   const std::string text = to_text(r);
-  for (const char* line : {"  peak rss      1 MiB, 2 MiB, 3 MiB\n",
-                           "  collective    0.250 s, 0.500 s, 1.000 s\n"})
+  for (const char* line :
+       {"  peak rss      1 MiB, 2 MiB, 3 MiB\n", "  collective    0.250 s, 0.500 s, 1.000 s\n"})
     EXPECT_NE(text.find(line), std::string::npos) << text;
 }
 

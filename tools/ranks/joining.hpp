@@ -26,7 +26,8 @@ const RankModuleFile& module_of(const Launch& launch) noexcept;
 std::string path_of(const RankModuleFile& file);
 
 // Over the MPI that started this process, or over torch's Gloo. Blocks until all ranks are there:
-// RankModule::join says how long. Throws headrace::Error: kUnsupported where there is no such module, and what joining throws.
+// RankModule::join says how long. Throws headrace::Error: kUnsupported where there is no such
+// module, and what joining throws.
 std::shared_ptr<Transport> join_ranks(const Launch& launch, const CollectiveOptions& ranks);
 // Collective, after join_ranks(). Throws headrace::Error.
 std::unique_ptr<RawCalls> make_raw_calls(const Launch& launch);

@@ -31,8 +31,8 @@ class SafetensorsReader {
   // there instead.
   void require(const std::string& name, const std::string& dtype,
                const std::vector<std::int64_t>& shape) const;
-  // Bytes of one tensor, from `first_byte` on, which is a whole number of elements. Throws kIo, and kInvalidArgument where a BF16, F16
-  // or F32 is not finite: nothing could be trained from it.
+  // Bytes of one tensor, from `first_byte` on, which is a whole number of elements. Throws kIo, and
+  // kInvalidArgument if a BF16, F16 or F32 is not finite: nothing could be trained from it.
   void read(const std::string& name, std::uint64_t first_byte, std::span<std::byte> out) const;
 
  private:
