@@ -67,7 +67,8 @@ std::shared_ptr<Transport> join(const Launch&, const CollectiveOptions&,
                                 RankModule::Failure& failure) noexcept {
   return without_exceptions(failure, [] {
     session().emplace(MPI_THREAD_MULTIPLE);
-    return make_mpi_transport(MPI_COMM_WORLD);
+    // A rank that stands still has done so for its deadline before anyone aborts.
+    return make_mpi_transport(MPI_COMM_WORLD, {.stand_still = std::chrono::seconds(2)});
   });
 }
 
