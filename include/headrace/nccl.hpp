@@ -6,7 +6,7 @@
 //   auto transport = make_nccl_transport(
 //       {.id = id, .messages = make_mpi_transport(MPI_COMM_WORLD), .device = device});
 //   EngineOptions options{.device = device};
-//   options.collective = make_collective({.transport = transport, .device = device});
+//   options.collective = make_collective({.transport = transport});
 //
 // NCCL carries kGather and kReduce, whose pieces lie in the device's memory. Lane kTalk and the
 // posts pass through `messages`, a transport between the same ranks in host memory: over NCCL they

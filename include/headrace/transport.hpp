@@ -8,7 +8,7 @@
 //
 //   auto transport = make_mpi_transport(MPI_COMM_WORLD);
 //   EngineOptions options{.device = device};
-//   options.collective = make_collective({.transport = transport, .device = device});
+//   options.collective = make_collective({.transport = transport});
 //
 // Two ranks exchange the halves of their buckets; rank 1 makes its call later:
 //
@@ -101,7 +101,8 @@ class Transport {
 
 struct CollectiveOptions {
   std::shared_ptr<Transport> transport = nullptr;
-  std::shared_ptr<Device> device = nullptr;  // the engine's; null: the CPU
+  // For calls without an engine, which passes its own device (Collective::use_device). Null: the CPU.
+  std::shared_ptr<Device> device = nullptr;
   // How long a call waits for the other ranks. At a quarter of it, `warn` names late ranks.
   std::chrono::milliseconds deadline = std::chrono::minutes(10);
   // Called on a thread of the collective with one line, without a newline. Null: to stderr.

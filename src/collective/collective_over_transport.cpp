@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -62,26 +63,29 @@ class CollectiveOverTransport final : public Collective {
  public:
   explicit CollectiveOverTransport(const CollectiveOptions& options)
       : transport_(checked(options).transport),
-        device_(options.device),
+        staging_bytes_(options.staging_bytes),
         rank_(transport_->rank()),
         world_size_(transport_->world_size()),
-        staging_(device_, staging_bytes(options)),
         posts_(world_size_),
-        watch_(options) {}
+        watch_(options) {
+    use_device(options.device);
+  }
 
   std::uint32_t rank() const noexcept override { return rank_; }
   std::uint32_t world_size() const noexcept override { return world_size_; }
+  void use_device(const std::shared_ptr<Device>& device) override;
   void all_gather(CollectiveTag tag, Stream stream, DeviceSpan whole) override;
   void all_to_all(CollectiveTag tag, Stream stream, std::span<const DeviceSpan> give,
                   void* take) override;
   void exchange(CollectiveTag tag, std::span<const std::byte> mine,
                 std::span<std::byte> all) override;
   void abort(std::string_view why) noexcept override { watch_.abort(why); }
-  std::uint64_t host_bytes() const noexcept override { return staging_.size_bytes(); }
+  std::uint64_t host_bytes() const noexcept override {
+    return staging_ ? staging_->size_bytes() : 0;
+  }
 
  private:
-  static std::uint64_t staging_bytes(const CollectiveOptions& options);
-  bool staged() const { return staging_.part_bytes(1) > 0; }
+  bool staged() const { return staging_.has_value(); }
   // One call of the transport: begin(done) makes it.
   template <class Begin>
   void pass(const Begin& begin);
@@ -92,23 +96,29 @@ class CollectiveOverTransport final : public Collective {
   void compare(Post& mine);
 
   const std::shared_ptr<Transport> transport_;
-  const std::shared_ptr<Device> device_;
+  std::shared_ptr<Device> device_;  // null: the CPU
+  const std::uint64_t staging_bytes_;
   const std::uint32_t rank_, world_size_;
-  Staging staging_;
-  std::vector<Post> posts_;  // of one exchange
+  std::optional<Staging> staging_;  // if the transport does not reach the device's memory
+  std::vector<Post> posts_;         // of one exchange
   std::vector<Piece> give_, take_;
   QueuedCalls queued_;
   PeerWatch watch_;
 };
 
-std::uint64_t CollectiveOverTransport::staging_bytes(const CollectiveOptions& options) {
-  if (options.device == nullptr || options.transport->reaches(*options.device)) return 0;
-  const std::uint64_t least = std::uint64_t{8192} * options.transport->world_size();
-  if (options.staging_bytes >= least) return options.staging_bytes;
-  throw Error(Code::kInvalidArgument,
-              "make_collective: staging_bytes is " + std::to_string(options.staging_bytes) +
-                  ", and " + std::to_string(options.transport->world_size()) +
-                  " ranks need at least " + std::to_string(least) + "; no collective was made");
+void CollectiveOverTransport::use_device(const std::shared_ptr<Device>& device) {
+  if (device == nullptr || device == device_) return;
+  staging_.reset();
+  device_ = device;
+  if (transport_->reaches(*device)) return;
+  const std::uint64_t least = std::uint64_t{8192} * world_size_;
+  if (staging_bytes_ < least) {
+    throw Error(Code::kInvalidArgument, "make_collective: staging_bytes is " +
+                                            std::to_string(staging_bytes_) + ", and " +
+                                            std::to_string(world_size_) + " ranks need at least " +
+                                            std::to_string(least) + "; no collective was made");
+  }
+  staging_.emplace(device, staging_bytes_);
 }
 
 template <class Begin>
@@ -130,19 +140,19 @@ void CollectiveOverTransport::gather_pieces(Lane lane, std::uint64_t piece_bytes
 // In rounds, as large as the staging memory allows: the same number on every rank.
 void CollectiveOverTransport::gather_staged(std::uint64_t piece_bytes, std::byte* first,
                                             Stream stream) {
-  const std::uint64_t part = staging_.part_bytes(world_size_);
+  const std::uint64_t part = staging_->part_bytes(world_size_);
   for (std::uint64_t at = 0; at < piece_bytes; at += part) {
     const std::uint64_t size = std::min(part, piece_bytes - at);
-    device_->copy(stream, staging_.part(rank_, world_size_), first + rank_ * piece_bytes + at,
+    device_->copy(stream, staging_->part(rank_, world_size_), first + rank_ * piece_bytes + at,
                   size);
     device_->synchronize(stream);
     take_.clear();
     for (std::uint32_t r = 0; r < world_size_; ++r)
-      take_.push_back({staging_.part(r, world_size_), size});
+      take_.push_back({staging_->part(r, world_size_), size});
     pass([&](Transport::Done done) { transport_->all_gather(Lane::kGather, {}, take_, done); });
     for (std::uint32_t r = 0; r < world_size_; ++r) {
       if (r != rank_)
-        device_->copy(stream, first + r * piece_bytes + at, staging_.part(r, world_size_), size);
+        device_->copy(stream, first + r * piece_bytes + at, staging_->part(r, world_size_), size);
     }
     device_->synchronize(stream);
   }
@@ -169,7 +179,7 @@ void CollectiveOverTransport::all_gather(CollectiveTag tag, Stream stream, Devic
 void CollectiveOverTransport::exchange_staged(std::span<const DeviceSpan> give, std::byte* take,
                                               Stream stream) {
   const std::uint32_t parts = 2 * world_size_;
-  const std::uint64_t part = staging_.part_bytes(parts);
+  const std::uint64_t part = staging_->part_bytes(parts);
   std::uint64_t largest = 0;
   for (const DeviceSpan& piece : give) largest = std::max<std::uint64_t>(largest, piece.size_bytes);
   const auto chunk = [&](std::uint64_t piece, std::uint64_t at) {
@@ -181,8 +191,8 @@ void CollectiveOverTransport::exchange_staged(std::span<const DeviceSpan> give, 
     take_.assign(world_size_, {});
     for (std::uint32_t r = 0; r < world_size_; ++r) {
       if (r == rank_) continue;
-      give_[r] = {staging_.part(r, parts), chunk(give[r].size_bytes, at)};
-      take_[r] = {staging_.part(world_size_ + r, parts), chunk(own, at)};
+      give_[r] = {staging_->part(r, parts), chunk(give[r].size_bytes, at)};
+      take_[r] = {staging_->part(world_size_ + r, parts), chunk(own, at)};
       if (give_[r].size_bytes > 0)
         device_->copy(stream, give_[r].data, static_cast<std::byte*>(give[r].data) + at,
                       give_[r].size_bytes);

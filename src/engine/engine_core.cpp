@@ -45,6 +45,7 @@ engine::Inputs::Inputs(Settings of, EngineOptions options, EngineParts replaced)
       trace_events(options.trace_events),
       parts(std::move(replaced)) {
   check_settings(settings);
+  collective->use_device(device);
   if (trace_events <= kMostTraceEvents) return;
   throw Error(Code::kInvalidArgument,
               "EngineOptions: trace_events = " + std::to_string(trace_events) + ": at most " +

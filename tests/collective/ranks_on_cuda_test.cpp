@@ -19,10 +19,13 @@ TEST(RanksOnCuda, PassThroughHostMemory) {
       for (std::uint32_t r = 0; r < world_size; ++r) {
         const auto device = r == 0 ? device::make_cuda_under_test(world_size) : make_cuda_device();
         ASSERT_FALSE(transports[r]->reaches(*device));
-        ranks.push_back({device, make_collective({.transport = transports[r],
-                                                  .device = device,
-                                                  .warn = [](const std::string&) {},
-                                                  .staging_bytes = std::uint64_t{1} << 18})});
+        const auto collective = make_collective({.transport = transports[r],
+                                                 .warn = [](const std::string&) {},
+                                                 .staging_bytes = std::uint64_t{1} << 18});
+        EXPECT_EQ(collective->host_bytes(), 0u);
+        collective->use_device(device);
+        EXPECT_EQ(collective->host_bytes(), std::uint64_t{1} << 18);
+        ranks.push_back({device, collective});
       }
       on_every_rank(ranks, [&, name = name, body = body](std::uint32_t r, Rank& rank) {
         try {

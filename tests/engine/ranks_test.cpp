@@ -144,6 +144,30 @@ TEST(RanksLoad, OfShardsWritesEachElementOnce) {
   }
 }
 
+// The collective is made without a device, whose work is done later than it is queued.
+TEST(RanksGather, IsOrderedOnTheEnginesDevice) {
+  constexpr std::uint32_t kWorld = 2, kRounds = 20;
+  World world = over_threads(kWorld, HostFlavour::kLate);
+  const auto transports = make_thread_transports(kWorld);
+  for (std::uint32_t r = 0; r < kWorld; ++r)
+    world.ranks[r] = make_collective({.transport = transports[r]});
+  const auto errors = run_ranks(std::move(world), plain, [](Rank& rank) {
+    const GroupId group = rank.engine.add_group("h", {{"w", DType::kF32, {2 * 65536}, {}}});
+    rank.engine.freeze();
+    for (std::uint32_t round = 1; round <= kRounds; ++round) {
+      rank.engine.load(group, [&](ParameterId, std::span<std::byte> out) {
+        std::ranges::fill(out, static_cast<std::byte>(round));
+      });
+      const Gathered whole = rank.engine.gather(group);
+      std::vector<std::byte> seen(2 * 65536 * sizeof(float));
+      rank.device.copy({}, seen.data(), whole.bytes({0}).data, seen.size());
+      rank.device.synchronize({});
+      EXPECT_EQ(std::ranges::count(seen, static_cast<std::byte>(round)), std::ssize(seen)) << round;
+    }
+  });
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+}
+
 // One rank, whose collective holds memory as one does that stages a device's bytes.
 TEST(RanksPlan, CountsWhatTheCollectiveHolds) {
   struct Staging final : Collective {
