@@ -372,14 +372,14 @@ TEST(CudaFailure, IsThrownByEveryCallWithTheOperationsBeforeIt) {
   DeviceBytes bytes(*device, 4096);
   std::vector<std::byte> host(4096);
   device->pin(host.data(), host.size());
+  const auto copy = [&] {
+    device->copy(stream, host.data(), bytes.data(), host.size());
+    device->synchronize(stream);
+  };
+  copy();  // one operation that certainly came before
   simulated_cuda::fail_gpu(stream.handle, cudaErrorIllegalAddress);
   std::string text;
-  while (text.empty()) {
-    text = text_of([&] {
-      device->copy(stream, host.data(), bytes.data(), host.size());
-      device->synchronize(stream);
-    });
-  }
+  while (text.empty()) text = text_of(copy);
   EXPECT_NE(text.find("cudaErrorIllegalAddress"), std::string::npos) << text;
   EXPECT_NE(text.find("copy of 4 KiB on stream"), std::string::npos) << text;
   EXPECT_NE(text.find("start it again"), std::string::npos) << text;
