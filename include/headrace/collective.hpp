@@ -63,8 +63,8 @@ class Collective {
   virtual std::uint32_t rank() const noexcept = 0;
   virtual std::uint32_t world_size() const noexcept = 0;
 
-  // An engine calls this when it is made, with its device: the calls below are ordered on streams of
-  // this device, and may have its memory. Throws kOutOfBudget if there is no memory for staging.
+  // An engine calls this when it is made, with its device: the calls below are ordered on streams
+  // of this device, and may have its memory. Throws kOutOfBudget if there is no memory for staging.
   virtual void use_device(const std::shared_ptr<Device>& device) { (void)device; }
 
   // `whole` is world_size equal pieces; this rank's own piece is already in place.

@@ -101,7 +101,8 @@ class Transport {
 
 struct CollectiveOptions {
   std::shared_ptr<Transport> transport = nullptr;
-  // For calls without an engine, which passes its own device (Collective::use_device). Null: the CPU.
+  // For calls without an engine, which passes its own device (Collective::use_device). Null: the
+  // CPU.
   std::shared_ptr<Device> device = nullptr;
   // How long a call waits for the other ranks. At a quarter of it, `warn` names late ranks.
   std::chrono::milliseconds deadline = std::chrono::minutes(10);

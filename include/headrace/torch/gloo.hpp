@@ -199,7 +199,7 @@ class GlooMeeting {
   } catch (const Error& error) {
     // The store ends with rank 0, and the others look at it only now and then.
     const bool serves = launch_.rank == 0 && !launch_.agent_serves_store;
-    if (serves && error.code() == Code::kInvalidArgument)
+    if (serves && error.code() != Code::kInterrupted)
       std::this_thread::sleep_for(std::chrono::milliseconds(200));
     throw;
   }
@@ -216,8 +216,11 @@ class GlooMeeting {
     while (store_->add("came", 0) < launch_.world_size) {
       if (store_->check({"refused"}))
         throw Error(Code::kInvalidArgument, store_->get_to_str("refused"));
-      if (wait.is_over()) {
-        throw Error(Code::kPeerLost, missing() + " did not come to " + place_of(launch_) +
+      // The first to give up ends the others' wait too, so that each of them names who is missing.
+      if (wait.is_over() || store_->check({"given up"})) {
+        const std::string missing = this->missing();
+        store_->set("given up", "");
+        throw Error(Code::kPeerLost, missing + " did not come to " + place_of(launch_) +
                                          " within " + wait.limit() +
                                          "; no transport was made; see whether each process was "
                                          "started and what it said");
