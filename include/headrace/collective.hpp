@@ -24,7 +24,7 @@
 //   rank 0  all_gather({7, "gather of h.3"}, stream, {data, 4096})
 //   rank 1  exchange({7, "step"}, mine, all)
 //
-//   Each rank sends the other its function, tag and size. The two differ, so neither call is
+//   Each rank sends the other its function, tag and size. These differ, so neither call is
 //   carried out, and both fail with kPeerLost and the same text:
 //     rank 1 called exchange 'step' (sequence 7, 16 bytes) where rank 0 called all_gather
 //     'gather of h.3' (sequence 7, 4096 bytes): neither was carried out, ...

@@ -36,6 +36,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -78,6 +79,13 @@ enum class Content {
   kMaster,    // f32, joined from either layout; for an f32 parameter, its weight
   kExpAvg,    // f32
   kExpAvgSq,  // f32
+};
+
+// Where a durable engine goes on: the newest epoch of its store.
+struct Resumed {
+  std::uint64_t step = 0;                // steps made; StepResult::step of the last one
+  std::uint64_t skipped = 0;             // steps skipped for their gradients
+  std::vector<std::byte> trainer_state;  // what set_trainer_state() was given before that step
 };
 
 // Writes one whole parameter: `values` is elements() * size_bytes(dtype), row-major, host memory.
@@ -232,6 +240,25 @@ class Engine {
   StepResult step(const StepOptions& options);
   // Returns when no update is pending. Use it before you take times, or to get errors here.
   void finish_step();
+
+  // ---- durable epochs (headrace.durable; docs/durable.md) ----
+  // After every step, or every N steps, the engine commits weights, masters, moments, step counts,
+  // hyperparameters and the trainer's state to the store: all of a step, or nothing of it. When
+  // step(t) has returned, the commit before it is durable, so a kill repeats at most one step that
+  // has returned; with N, at most N. Without headrace.durable, resumed() has no value,
+  // set_trainer_state() keeps nothing, durable_step() is 0, and commit() throws kWrongState.
+  //
+  // After freeze: the epoch that the engine goes on from, with everything in place: load nothing.
+  // No value: the store is new, and the values have to be loaded.
+  std::optional<Resumed> resumed() const;
+  // Keeps what the trainer needs to go on, such as generators of random numbers and the position in
+  // the data, for the epoch of the next step. Copied. At most headrace.trainer_state_bytes.
+  void set_trainer_state(std::span<const std::byte> state);
+  // Commits now, and returns when all that was done is durable. Throws the error of a drive; the
+  // engine has failed then, and the store keeps the epoch before.
+  void commit();
+  // The step of the last durable epoch; 0 if there is none. Any thread.
+  std::uint64_t durable_step() const;
 
   // ---- at any time ----
   Stats stats() const;

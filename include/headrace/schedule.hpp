@@ -98,6 +98,18 @@ class LossScale {
   //   overflowed  its gradients held NaN or infinity, and it was skipped
   // Errors:  kNotFinite when it overflowed at min_loss_scale, the lowest scale allowed.
   void update(bool overflowed);
+  // The scale and its counts. Keep a copy to continue with them in another run.
+  struct State {
+    double value = 0;
+    std::uint64_t good_steps = 0;
+    std::uint32_t hysteresis_left = 0, reserved = 0;
+  };
+  State state() const noexcept { return {value_, good_steps_, left_, 0}; }
+  void restore(const State& state) noexcept {
+    value_ = state.value;
+    good_steps_ = state.good_steps;
+    left_ = state.hysteresis_left;
+  }
 
  private:
   LossScaling scaling_;

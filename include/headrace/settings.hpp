@@ -34,6 +34,11 @@ enum class UpdateMode { kAuto, kBarrier, kDefer };
 //   kDevice  their state goes to the device and comes back; the CPU's cores stay free
 //   kAuto    the first steps try both, and the faster one is kept
 enum class UpdateOn { kCpu, kDevice, kAuto };
+// The use of the store that headrace.store names, at freeze().
+//   kAuto     opens it if it exists, else makes it
+//   kRequire  refuses to start unless it holds a committed step
+//   kNever    refuses to start if it exists
+enum class Resume : std::uint8_t { kAuto, kRequire, kNever };
 enum class NonFinite { kStop, kSkip };  // step()'s answer to a gradient with NaN or infinity
 
 // headrace.tuned: the machine on which `headrace tune` measured the other settings. It controls
@@ -131,6 +136,12 @@ struct Settings {
   Checksums checksums = Checksums::kOn;
   double io_warn_seconds = 10;      // a warning names a transfer older than this
   double io_deadline_seconds = 60;  // a transfer older than this fails with kIoStalled
+  // Durable epochs (docs/durable.md): after every so many steps the state is committed to a store
+  // that survives the process. 0: never.
+  std::uint64_t durable_every = 0;
+  std::string store = {};
+  Resume resume = Resume::kAuto;
+  std::uint64_t trainer_state_bytes = 65536;  // the most that set_trainer_state() takes
   Tuned tuned;
 
   // One line for each key that is accepted but has no effect, to log once.

@@ -35,7 +35,8 @@ std::string share_text(const DriveReport& drive) {
 std::vector<swap::PathProbe> Startup::probe_paths() const {
   std::vector<swap::PathProbe> probes;
   const bool nvme = in_.settings.offload_optimizer == OffloadDevice::kNvme ||
-                    in_.settings.offload_parameters == OffloadDevice::kNvme;
+                    in_.settings.offload_parameters == OffloadDevice::kNvme ||
+                    in_.settings.durable_every > 0;
   if (!nvme) return probes;
   for (const std::string& path : in_.settings.nvme_paths)
     probes.push_back(swap::probe_path(path, in_.settings));

@@ -139,6 +139,24 @@ void Engine::finish_step() {
   const auto span = calls.span("finish_step");
   calls.finish_updates("finish_step");
 }
+std::optional<Resumed> Engine::resumed() const {
+  const engine::Epochs* const epochs = core_->frozen("resumed").epochs.get();
+  return epochs == nullptr ? std::nullopt : epochs->resumed();
+}
+void Engine::set_trainer_state(std::span<const std::byte> state) {
+  engine::Epochs* const epochs = core_->ready("set_trainer_state").epochs.get();
+  if (epochs != nullptr) epochs->set_trainer_state(state);
+}
+void Engine::commit() {
+  engine::Epochs* const epochs = core_->ready("commit").epochs.get();
+  if (epochs != nullptr) return epochs->commit("commit");
+  throw Error(Code::kWrongState,
+              "commit: the engine keeps nothing: set headrace.durable and headrace.store");
+}
+std::uint64_t Engine::durable_step() const {
+  const engine::Epochs* const epochs = core_->frozen("durable_step").epochs.get();
+  return epochs == nullptr ? 0 : epochs->durable_step();
+}
 Trace Engine::take_trace() { return core_->take_trace(); }
 Stats Engine::stats() const { return core_->stats(); }
 void Engine::interrupt() noexcept { core_->interrupt(); }

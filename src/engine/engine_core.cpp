@@ -109,6 +109,7 @@ void EngineCore::freeze() {
     inputs_.settings.nvme_paths = std::move(given);  // freeze() may be called again
     throw;
   }
+  if (running_->epochs) running_->epochs->restore_hyperparameters(registry_);
   plan_report_ = running_->plan.report;
   phase_ = Phase::kRunning;
 }
@@ -166,7 +167,16 @@ void EngineCore::close() {
   if (getpid() != owner_pid_)
     throw Error(Code::kWrongState, "close: called in a forked child; the engine is its parent's");
   bool stalled = false;
+  std::exception_ptr not_committed;
   if (running_) {
+    if (running_->epochs) {
+      running_->leases->refuse_any("close");
+      try {
+        running_->epochs->commit_at_close();
+      } catch (...) {
+        not_committed = std::current_exception();
+      }
+    }
     running_->drain();
     last_stats_ = stats();
     stalled = running_->swap && running_->swap->stalled();
@@ -183,6 +193,7 @@ void EngineCore::close() {
         "close: a transfer to the drive never completed, so the kernel may still write into the "
         "engine's memory: it is kept until the process ends. Everything else was freed.");
   }
+  if (not_committed) std::rethrow_exception(not_committed);
 }
 
 bool EngineCore::has_open_lease() const noexcept {

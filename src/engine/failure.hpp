@@ -32,6 +32,8 @@ class Failure {
   // A call is about to throw `error`, so no other call needs to.
   void told(const std::exception_ptr& error) noexcept;
 
+  // Whether only close() works.
+  bool ended() const noexcept { return failed_.load() || interrupted_.load(); }
   // For close(): the error that ended a deferred update, if no call has thrown it. Empty if there
   // is none, or if the trainer's own interrupt() ended the update.
   std::string untold();

@@ -71,7 +71,7 @@ void Values::load(ParameterId id, Content content, const Source& source) {
   p_.leases.refuse_in_slot(group, "load");
   contents_.require(id, content, "load");
   content = contents_.kept_as(id, content);
-  p_.calls.finish_updates("load");
+  finish_step("load");
   p_.calls.run([&] { return p_.gather_slots.forget(group); });
   if (content == Content::kWeight || content == Content::kMaster)
     ++p_.counts.weight_changes[group.index];

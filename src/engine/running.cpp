@@ -49,6 +49,7 @@ void Running::drain() {
   calls->run([&]() -> async::Task<> {
     co_await values->let_go();
     co_await updates->stop();
+    if (epochs) co_await epochs->drain();
     co_await gather_slots->drain();
   });
 }
@@ -64,7 +65,7 @@ void Running::add_stats(Stats& s) const {
   s.update_compute_seconds = updates->compute_seconds();
   s.update_wall_seconds = updates->wall_seconds();
   s.steps_updated_on_device = updates->steps_on_device();
-  s.steps_skipped = stepper->skipped();
+  s.steps_skipped = counts.skipped;
   leases->add_stats(s);
   s.engine_bytes += arena->size_bytes() + gather_slots->device_bytes() + gradients->device_bytes() +
                     (device_updates ? device_updates->device_bytes() : 0) + frames.reserve_bytes() +

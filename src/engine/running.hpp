@@ -7,6 +7,7 @@
 
 #include "async/frame_arena.hpp"
 #include "engine/calls.hpp"
+#include "engine/epochs.hpp"
 #include "engine/inputs.hpp"
 #include "engine/leases.hpp"
 #include "engine/stepper.hpp"
@@ -47,6 +48,8 @@ struct Running {
   std::unique_ptr<Calls> calls;
   ValueStates states;
   Counts counts;
+  std::unique_ptr<swap::CommitRing> ring;  // null, as the next: not durable
+  std::unique_ptr<Epochs> epochs;
   std::unique_ptr<Leases> leases;
   std::unique_ptr<Values> values;
   std::unique_ptr<Stepper> stepper;

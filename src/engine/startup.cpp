@@ -55,12 +55,20 @@ void say_update_place(const Inputs& in, const tiles::UpdatePlace& place) {
 
 std::unique_ptr<Running> Startup::run() {
   if (in_.settings.update_on == UpdateOn::kDevice) tiles::DeviceUpdates::require(*in_.device);
+  if (in_.settings.durable_every > 0 && in_.collective->world_size() > 1) {
+    throw Error(Code::kUnsupported,
+                "headrace.durable is set, and there are " +
+                    std::to_string(in_.collective->world_size()) +
+                    " ranks: steps are committed for one rank only; nothing was written. Set "
+                    "headrace.durable to \"none\", and save by store().");
+  }
   paths_ = probe_paths();
+  if (in_.settings.durable_every > 0) store_ = std::make_unique<StoreOpening>(in_, paths_);
   Partition partition =
       partition::make_partition(registry_.shapes(), in_.settings.tile_elements,
                                 in_.collective->rank(), in_.collective->world_size());
   residency::Plan plan = make_plan(partition);
-  refuse_without_room(plan);
+  if (!store_ || !store_->exists()) refuse_without_room(plan);
   auto running = std::make_unique<Running>(in_, registry_, std::move(partition), std::move(plan));
   running->bookkeeping_bytes = bookkeeping_bytes(running->partition);
   allocate(*running);
@@ -71,8 +79,9 @@ std::unique_ptr<Running> Startup::run() {
 
 std::uint64_t Startup::bookkeeping_bytes(const Partition& partition) const {
   return sizeof(EngineCore) + sizeof(Running) + registry_.bookkeeping_bytes() +
-         partition.bookkeeping_bytes() + tiles::TileStore::bookkeeping_bytes(partition) +
-         ranks::Gradients::bookkeeping_bytes(partition) +
+         partition.bookkeeping_bytes() +
+         tiles::TileStore::bookkeeping_bytes(partition, in_.settings.durable_every > 0) +
+         Epochs::bookkeeping_bytes(in_.settings) + ranks::Gradients::bookkeeping_bytes(partition) +
          tiles::PendingUpdates::bookkeeping_bytes(partition) +
          tiles::Updates::bookkeeping_bytes(partition) +
          ranks::RankCalls::bookkeeping_bytes(registry_, partition.world_size) +
@@ -82,6 +91,11 @@ std::uint64_t Startup::bookkeeping_bytes(const Partition& partition) const {
          sizeof(Leases) + sizeof(Values) + sizeof(Stepper) +
          ValueStates::bookkeeping_bytes(registry_) + Counts::bookkeeping_bytes(registry_) +
          Leases::bookkeeping_bytes(registry_.groups().size());
+}
+
+std::uint64_t Startup::commit_bytes(const Partition& partition) const {
+  if (in_.settings.durable_every == 0) return 0;
+  return swap::CommitRecord::place_bytes(EpochTerms(in_.settings, registry_, partition).counts());
 }
 
 residency::Plan Startup::make_plan(const Partition& partition) const {
@@ -98,6 +112,7 @@ residency::Plan Startup::make_plan(const Partition& partition) const {
   inputs.device_overhead = in_.device->overhead();
   inputs.collective_bytes = in_.collective->host_bytes();
   inputs.bookkeeping_bytes = bookkeeping_bytes(partition);
+  inputs.commit_bytes = commit_bytes(partition);
   inputs.machine_left_bytes = in_.parts.machine_left_bytes.value_or(local_.memory_left.value);
   inputs.machine_limit_source = local_.memory_left.source;
   inputs.smallest_with_tiles = [&, this](std::uint64_t tile_elements) {
@@ -106,6 +121,7 @@ residency::Plan Startup::make_plan(const Partition& partition) const {
     residency::PlanInputs with = inputs;
     with.partition = &other;
     with.bookkeeping_bytes = bookkeeping_bytes(other);
+    with.commit_bytes = commit_bytes(other);
     return residency::smallest_host_bytes(with);
   };
   return residency::make_plan(inputs);
@@ -193,24 +209,63 @@ void Startup::allocate(Running& r) {
 }
 
 void Startup::make_swap(Running& r) {
-  if (r.plan.report.nvme_bytes > 0 && !paths_.empty()) {
+  if (store_) {
+    open_store(r);
+  } else if (r.plan.report.nvme_bytes > 0 && !paths_.empty()) {
     deal_by_speed(r);
-    swap::SwapTierOptions options;
-    static_cast<swap::LaneOptions&>(options) = lane_options(r);
+    swap::SwapTierOptions options = tier_options(r);
     options.paths = paths_;
     options.drive_bytes = r.plan.drive_bytes;
-    options.on_stall = [&failure = failure_](const std::string& cause) { failure.fail(cause); };
     r.swap = std::make_unique<swap::SwapTier>(*r.conductor, std::move(options));
-    if (const std::string reason = r.swap->queue_reason(); !reason.empty())
-      in_.log(LogLevel::kWarning, reason);
   }
+  if (r.swap && !r.swap->queue_reason().empty())
+    in_.log(LogLevel::kWarning, r.swap->queue_reason());
   reclaim_unused_paths(r);
+}
+
+swap::SwapTierOptions Startup::tier_options(const Running& r) const {
+  swap::SwapTierOptions options;
+  static_cast<swap::LaneOptions&>(options) = lane_options(r);
+  options.on_stall = [&failure = failure_](const std::string& cause) { failure.fail(cause); };
+  return options;
+}
+
+// A store that holds no commit is made anew: nothing in it is of use to anybody.
+void Startup::open_store(Running& r) {
+  const EpochTerms terms(in_.settings, registry_, r.partition);
+  const auto memory =
+      r.arena->range(r.plan.commit_record.offset_bytes, r.plan.commit_record.size_bytes);
+  if (store_->exists()) {
+    r.swap = store_->open(*r.conductor, tier_options(r), {});
+    if (const auto found = store_->read(*r.conductor, *r.swap, terms, memory)) {
+      record_ = found->record;
+      resumed_ = true;
+      verify_all_ = !found->all_readable;
+      // Where the tiles lie was settled when the store was made.
+      for (std::size_t t = 0; t < r.plan.tiles.size(); ++t)
+        r.plan.tiles[t].drive = record_->tiles()[t].drive;
+      return;
+    }
+    r.swap.reset();
+    store_->forget();
+    refuse_without_room(r.plan);
+  }
+  deal_by_speed(r);
+  r.swap = store_->open(*r.conductor, tier_options(r), r.plan.drive_bytes);
+  record_ = store_->format(*r.conductor, *r.swap, terms, memory);
 }
 
 void Startup::make_tiles(Running& r) {
   r.tiles = std::make_unique<tiles::TileStore>(
       tiles::TileStore::Parts{registry_, r.partition, r.plan, in_.settings, *r.arena, *r.workers,
                               r.swap.get(), r.trace.get()});
+  for (std::uint32_t d = 0; store_ && d < paths_.size(); ++d)
+    r.swap->take({d, 0, swap::first_slot_offset(r.plan.commit_record.size_bytes)});
+  if (resumed_) {
+    r.tiles->restore(*record_, record_->head().incarnation + 1);
+  } else {
+    r.tiles->allocate();
+  }
   r.pending = std::make_unique<tiles::PendingUpdates>(r.partition, r.plan);
   r.gather_slots = std::make_unique<tiles::GatherSlots>(
       tiles::GatherSlots::Parts{registry_, r.partition, r.plan, in_.settings.prefetch_groups,
@@ -232,16 +287,27 @@ void Startup::make_calls(Running& r) {
   r.calls = std::make_unique<Calls>(Calls::Parts{in_.poll, failure_, r.partition, r.plan,
                                                  *r.conductor, *r.workers, *r.gather_slots,
                                                  *r.pending, *r.updates, r.trace.get()});
+  if (store_) make_epochs(r);
   r.leases = std::make_unique<Leases>(Leases::Parts{registry_, r.partition, r.plan, failure_,
                                                     *r.calls, r.states, r.ranks, *r.gradients,
                                                     *r.tiles, *r.gather_slots, *r.pending});
   r.values = std::make_unique<Values>(
       Values::Parts{registry_, in_.settings, r.partition, r.plan, *r.arena, failure_, *r.calls,
                     *r.leases, r.states, r.counts, r.ranks, *r.gradients, *r.tiles, *r.gather_slots,
-                    /*staged=*/!in_.device->shares_host_memory()});
+                    r.epochs.get(), /*staged=*/!in_.device->shares_host_memory()});
   r.stepper = std::make_unique<Stepper>(
       Stepper::Parts{registry_, in_.settings, in_.log, r.partition, r.plan, failure_, *r.calls,
                      *r.leases, r.states, *r.values, r.counts, *r.gradients, *r.gather_slots,
-                     *r.pending, *r.updates, r.trace.get()});
+                     *r.pending, *r.updates, r.epochs.get(), r.trace.get()});
+}
+
+void Startup::make_epochs(Running& r) {
+  r.ring = std::make_unique<swap::CommitRing>(*r.swap, in_.settings.store,
+                                              static_cast<std::uint32_t>(paths_.size()));
+  r.epochs = std::make_unique<Epochs>(
+      Epochs::Parts{registry_, in_.settings, in_.log, r.plan, failure_, *r.calls, r.counts,
+                    r.states, *r.swap, *r.ring, *r.tiles, *r.pending, *r.updates},
+      *record_, resumed_);
+  if (resumed_) r.epochs->take_over(verify_all_);
 }
 }  // namespace headrace::engine

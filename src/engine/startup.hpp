@@ -4,11 +4,13 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "engine/failure.hpp"
 #include "engine/inputs.hpp"
 #include "engine/running.hpp"
+#include "engine/store_opening.hpp"
 #include "ranks/local_ranks.hpp"
 #include "swap/drive_measure.hpp"
 #include "swap/swap_tier.hpp"
@@ -28,6 +30,7 @@ class Startup {
  private:
   // ---- the plan ----
   std::uint64_t bookkeeping_bytes(const partition::Partition& partition) const;
+  std::uint64_t commit_bytes(const partition::Partition& partition) const;
   residency::Plan make_plan(const partition::Partition& partition) const;
   void say_what_was_chosen(const Running& r) const;
 
@@ -35,6 +38,9 @@ class Startup {
   void allocate(Running& r);
   void pin_arena(const Running& r) const;
   void make_swap(Running& r);
+  swap::SwapTierOptions tier_options(const Running& r) const;
+  void open_store(Running& r);
+  void make_epochs(Running& r);
   void make_tiles(Running& r);
   void make_device_updates(Running& r) const;
   void make_calls(Running& r);
@@ -56,5 +62,9 @@ class Startup {
   const partition::Registry& registry_;
   Failure& failure_;
   std::vector<swap::PathProbe> paths_;
+  // Of a durable engine: the store's files, and the record that they hold or a new one.
+  std::unique_ptr<StoreOpening> store_;
+  std::optional<swap::CommitRecord> record_;
+  bool resumed_ = false, verify_all_ = false;
 };
 }  // namespace headrace::engine

@@ -26,7 +26,7 @@ void Stepper::add_gradient(ParameterId id, const void* gradient, DType dtype, St
 void Stepper::refuse_change_before_repeat(const char* call) const {
   if (!p_.gradients.agreed()) return;
   throw Error(Code::kWrongState,
-              std::string(call) + ": step " + std::to_string(steps_ + 1) +
+              std::string(call) + ": step " + std::to_string(p_.counts.step + 1) +
                   " failed on this rank after the ranks had agreed on it: nothing was changed; "
                   "repeat the step first, or call discard_gradients() on every rank");
 }
@@ -74,8 +74,8 @@ StepResult Stepper::skip_or_refuse(const ranks::GradientTotals& totals) {
   const std::string what =
       (totals.first_non_finite.empty() ? std::string("a gradient on another rank")
                                        : "the gradient of '" + totals.first_non_finite + "'") +
-      " holds NaN or infinity in step " + std::to_string(steps_ + skipped_ + 1) + " (" +
-      std::to_string(values) + " values in all); nothing was updated";
+      " holds NaN or infinity in step " + std::to_string(p_.counts.step + p_.counts.skipped + 1) +
+      " (" + std::to_string(values) + " values in all); nothing was updated";
   if (p_.settings.non_finite == NonFinite::kStop) {
     throw Error(Code::kNotFinite,
                 what +
@@ -84,9 +84,10 @@ StepResult Stepper::skip_or_refuse(const ranks::GradientTotals& totals) {
   }
   p_.log(LogLevel::kWarning, what + ", the step is skipped");
   p_.gradients.clear();
-  ++skipped_;
+  ++p_.counts.skipped;
+  if (p_.epochs != nullptr) p_.epochs->note_step();
   StepResult result;
-  result.step = steps_;
+  result.step = p_.counts.step;
   result.gradient_norm = std::numeric_limits<double>::quiet_NaN();
   result.clip_factor = 0;
   result.parameters_left_alone = p_.partition.parameters.size();
@@ -103,10 +104,11 @@ StepResult Stepper::step(const StepOptions& options) {
     p_.states.require_whole({g}, "step");
   const auto span = p_.calls.span("step");
   p_.calls.finish_updates("step");
+  if (p_.epochs != nullptr) p_.epochs->settle();
   const ranks::GradientTotals totals = p_.gradients.finish({options, p_.counts.steps});
   if (totals.non_finite > 0) return skip_or_refuse(totals);
   StepResult result;
-  result.step = steps_ + 1;
+  result.step = p_.counts.step + 1;
   const optimizer_cpu::Clipping clipping = optimizer_cpu::clipping_of(totals.sum_squares, options);
   result.gradient_norm = clipping.norm;
   result.clip_factor = clipping.factor;
@@ -131,8 +133,9 @@ void Stepper::count_step() {
     p_.counts.weight_changes[p_.registry.parameter({i}).group.index] += received[i];
   }
   p_.gradients.clear();
-  ++steps_;
-  if (p_.trace != nullptr) p_.trace->set_step(steps_ + 1);
+  ++p_.counts.step;
+  if (p_.epochs != nullptr) p_.epochs->note_step();
+  if (p_.trace != nullptr) p_.trace->set_step(p_.counts.step + 1);
 }
 
 async::Task<> Stepper::update_now() {
@@ -148,7 +151,7 @@ async::Task<> Stepper::update_now() {
 async::Task<> Stepper::defer_update() {
   co_await p_.values.let_go();
   co_await p_.gather_slots.invalidate();
-  p_.updates.start(steps_ + 1);
+  p_.updates.start(p_.counts.step + 1);
   p_.gather_slots.next_step();
   for (std::uint32_t g = 0; g < p_.registry.groups().size(); ++g) {
     if (p_.leases.leased_in_place({g})) co_await p_.pending.until_passed({g});

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "engine/calls.hpp"
+#include "engine/epochs.hpp"
 #include "engine/leases.hpp"
 #include "engine/value_states.hpp"
 #include "engine/values.hpp"
@@ -30,6 +31,7 @@ class Stepper {
     tiles::GatherSlots& gather_slots;
     tiles::PendingUpdates& pending;
     tiles::Updates& updates;
+    Epochs* epochs;              // null: not durable
     base::TraceRecorder* trace;  // null: none
   };
   explicit Stepper(const Parts& parts) : p_(parts) {}
@@ -41,7 +43,6 @@ class Stepper {
   // change data that the others used.
   void refuse_change_before_repeat(const char* call) const;
   void set_step_count(ParameterId id, std::uint64_t steps);
-  std::uint64_t skipped() const noexcept { return skipped_; }
 
  private:
   void warn_of_unused_clipping(const StepOptions& options);
@@ -54,7 +55,6 @@ class Stepper {
   async::Task<> defer_update();
 
   const Parts p_;
-  std::uint64_t steps_ = 0, skipped_ = 0;
   bool told_of_clipping_ = false, told_of_no_gradients_ = false;
 };
 }  // namespace headrace::engine

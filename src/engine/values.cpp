@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 
+#include "engine/epochs.hpp"
 #include "headrace/error.hpp"
 #include "optimizer_cpu/masters.hpp"
 
@@ -40,12 +41,17 @@ void Values::load(GroupId group, const FillShard& fill) {
   });
 }
 
+void Values::finish_step(const char* call) {
+  p_.calls.finish_updates(call);
+  if (p_.epochs != nullptr) p_.epochs->settle();
+}
+
 // A group's values are put together in one piece of memory, and written tile by tile from there:
 // in their resident places, in an empty gather slot, or in host memory where slots are a device's.
 void Values::load_with(GroupId group, const WriteParameter& write) {
   p_.registry.group(group);
   p_.leases.refuse_any_in_slot("load");
-  p_.calls.finish_updates("load");
+  finish_step("load");
   const bool in_place = p_.plan.group_in_place[group.index];
   std::optional<std::uint32_t> slot;
   p_.calls.run([&]() -> async::Task<> {

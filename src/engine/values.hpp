@@ -9,6 +9,7 @@
 
 #include "engine/calls.hpp"
 #include "engine/contents.hpp"
+#include "engine/counts.hpp"
 #include "engine/held_tile.hpp"
 #include "engine/leases.hpp"
 #include "engine/value_states.hpp"
@@ -16,14 +17,7 @@
 #include "ranks/joint_hash.hpp"
 
 namespace headrace::engine {
-// The counts that steps and loads change.
-struct Counts {
-  std::vector<std::uint64_t> steps;           // per parameter: updates so far
-  std::vector<std::uint64_t> weight_changes;  // per group, since freeze()
-  static std::uint64_t bookkeeping_bytes(const partition::Registry& registry) noexcept {
-    return (registry.parameters().size() + registry.groups().size()) * sizeof(std::uint64_t);
-  }
-};
+class Epochs;
 
 // Trainer threads, one at a time.
 class Values {
@@ -43,6 +37,7 @@ class Values {
     ranks::Gradients& gradients;
     tiles::TileStore& tiles;
     tiles::GatherSlots& gather_slots;
+    Epochs* epochs;       // null: not durable
     bool staged = false;  // the host cannot write to the device
   };
   explicit Values(const Parts& parts);
@@ -65,6 +60,8 @@ class Values {
   Part part_of(ParameterId id, std::uint32_t tile) const;
   std::span<std::byte> scratch() const;
   // write(parameter, its section's values), for each parameter of the group.
+  // Before values change: waits for deferred updates, and for a commit that names the tiles.
+  void finish_step(const char* call);
   using WriteParameter = std::function<void(ParameterId, std::byte*)>;
   void load_with(GroupId group, const WriteParameter& write);
   void fill_sections(GroupId group, const WriteParameter& write, std::byte* joined);

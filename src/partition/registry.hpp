@@ -45,6 +45,9 @@ class Registry {
   const RegisteredGroup& group(GroupId id) const;
   const RegisteredParameter& parameter(ParameterId id) const;
   const Hyperparameters& hyperparameters(HyperparameterSetId id) const { return sets_[id.index]; }
+  std::uint32_t hyperparameter_sets() const noexcept {
+    return static_cast<std::uint32_t>(sets_.size());
+  }
   ParameterId find(std::string_view full_name) const;
   const std::vector<RegisteredGroup>& groups() const noexcept { return groups_; }
   const std::vector<RegisteredParameter>& parameters() const noexcept { return parameters_; }

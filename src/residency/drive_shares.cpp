@@ -7,7 +7,9 @@
 
 namespace headrace::residency {
 namespace {
-std::uint64_t bytes_of(const TileExtents& tile) { return tile.record_bytes + tile.weight_bytes; }
+std::uint64_t bytes_of(const TileExtents& tile) {
+  return tile.slots * (tile.record_bytes + tile.weight_bytes);
+}
 std::uint64_t largest_extent(const TileExtents& tile) {
   return std::max(tile.record_bytes, tile.weight_bytes);
 }

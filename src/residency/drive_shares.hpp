@@ -14,6 +14,7 @@ namespace headrace::residency {
 // The swapped bytes of one tile.
 struct TileExtents {
   std::uint64_t record_bytes = 0, weight_bytes = 0;
+  std::uint32_t slots = 1;  // how many places it has on its drive for these bytes
 };
 
 struct DriveRoom {

@@ -37,6 +37,13 @@ TileExtents extents_of(const Plan& plan, const partition::Partition& partition, 
           .weight_bytes = weight_nvme ? align_up(tile.weight_bytes, kIoAlignment) : 0};
 }
 
+TileExtents stored_extents(const Plan& plan, const partition::Partition& partition, std::size_t t) {
+  if (!plan.durable()) return extents_of(plan, partition, t);
+  return {.record_bytes = plan.tiles[t].layout.size_bytes,
+          .weight_bytes = align_up(plan.tiles[t].weight_bytes, kIoAlignment),
+          .slots = partition.section_of(static_cast<std::uint32_t>(t)).frozen ? 1u : 2u};
+}
+
 void add_row(Plan& plan, const char* what, const char* tier, std::uint64_t bytes) {
   if (bytes == 0) return;
   auto& rows = plan.report.rows;
@@ -80,6 +87,8 @@ class Layout {
     add_tile_slots();
     if (!in_.device_shares_host_memory) plan_.load_staging = take(groups.largest, "load staging");
     plan_.scratch = take(kScratchBytes, "scratch");
+    plan_.commit_record = take(in_.commit_bytes, "commit record");
+    plan_.commit_every = in_.durable() ? in_.settings.durable_every : 0;
     add_row("gradients in the trainer's hands", "host (yours)", groups.largest_gradients);
     add_what_is_not_cut();
     sum_up();
@@ -157,7 +166,7 @@ void Layout::add_records() {
     out.record = choice_.record_resident[t] || section.frozen ? Tier::kHost : Tier::kNvme;
     if (!section.frozen) {
       out.layout = record_layout(optimizer_cpu::state_streams(in_.settings, section.dtype),
-                                 tile.elements, out.record);
+                                 tile.elements, in_.durable() ? Tier::kNvme : out.record);
     }
     out.weight_bytes = tile.elements * size_bytes(section.dtype);
     if (out.record == Tier::kHost)

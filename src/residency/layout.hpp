@@ -26,6 +26,10 @@ inline constexpr const char* kDeviceUpdateRow = "updates on the device";
 
 // The swapped bytes of a tile, each in whole pages.
 TileExtents extents_of(const Plan& plan, const partition::Partition& partition, std::size_t tile);
+// The extents that a tile has on its drive: those bytes, or if the plan is durable two slots for
+// all of its bytes, resident or not. A frozen tile never changes, and has one slot.
+TileExtents stored_extents(const Plan& plan, const partition::Partition& partition,
+                           std::size_t tile);
 // Adds to the row of a tier with this `what`, or creates it; 0 bytes add no row.
 void add_row(Plan& plan, const char* what, const char* tier, std::uint64_t bytes);
 }  // namespace headrace::residency

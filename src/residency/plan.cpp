@@ -177,7 +177,8 @@ void Planner::keep_records(Room left) {
     const partition::Section& section = part_.section_of(static_cast<std::uint32_t>(t));
     if (choice_.record_resident[t] || section.frozen) continue;
     const auto streams = optimizer_cpu::state_streams(in_.settings, section.dtype);
-    if (!left.fits(record_layout(streams, part_.tiles[t].elements, Tier::kHost).size_bytes)) return;
+    const Tier laid = in_.durable() ? Tier::kNvme : Tier::kHost;
+    if (!left.fits(record_layout(streams, part_.tiles[t].elements, laid).size_bytes)) return;
     choice_.record_resident[t] = true;
   }
 }

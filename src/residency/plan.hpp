@@ -44,10 +44,12 @@ struct PlanInputs {
   DeviceOverhead device_overhead;        // Device::overhead()
   std::uint64_t collective_bytes = 0;    // Collective::host_bytes()
   std::uint64_t bookkeeping_bytes = 0;   // of the engine's tables, on the heap
+  std::uint64_t commit_bytes = 0;        // of a commit record, in whole pages; 0: not durable
   std::uint64_t machine_left_bytes = 0;  // what the machine leaves this process; 0: unknown
   std::string machine_limit_source;
   // smallest_host_bytes() of the same groups with another tile size, for advice; may be empty.
   std::function<std::uint64_t(std::uint64_t tile_elements)> smallest_with_tiles;
+  bool durable() const noexcept { return commit_bytes != 0; }
 };
 
 // A byte range of the arena.
@@ -115,12 +117,16 @@ struct Plan {
   std::uint64_t exchange_elements = 0;
   Range bucket_memory;                     // empty if it is in device memory
   Range scratch;                           // for joining masters on export
+  Range commit_record;                     // if durable
+  std::uint64_t commit_every = 0;          // steps between commits; 0: not durable
   std::uint64_t arena_used_bytes = 0;      // the ranges above
   std::uint64_t arena_bytes = 0;           // rounded up to huge pages
   std::uint64_t frame_bytes = 0;           // coroutine frames
   std::vector<std::uint64_t> drive_bytes;  // size of each swap file
   PlanReport report;
   std::string warning;  // about an outcome of the plan that nobody wants; usually empty
+  // Every tile has slots in a store, resident or not.
+  bool durable() const noexcept { return commit_every != 0; }
 };
 
 // Throws headrace::Error kOutOfBudget with the table, the limit, the smallest sufficient budget,

@@ -3,13 +3,14 @@
 #include <algorithm>
 
 #include "residency/layout.hpp"
+#include "swap/store_format.hpp"
 
 namespace headrace::residency {
 void deal_again(Plan& plan, const partition::Partition& partition,
                 const std::vector<std::string>& paths, const std::vector<DriveInputs>& drives) {
   std::vector<TileExtents> tiles;
   for (std::size_t t = 0; t < plan.tiles.size(); ++t)
-    tiles.push_back(extents_of(plan, partition, t));
+    tiles.push_back(stored_extents(plan, partition, t));
   std::vector<DriveRoom> rooms;
   for (const DriveInputs& drive : drives) rooms.push_back({drive.weight, drive.free_bytes});
   const std::vector<std::uint32_t> dealt = deal_over_drives(tiles, rooms);
@@ -17,11 +18,11 @@ void deal_again(Plan& plan, const partition::Partition& partition,
   std::vector<std::uint64_t> largest(drives.size(), 0);
   std::uint64_t bytes = 0;
   for (std::size_t t = 0; t < tiles.size(); ++t) {
-    const auto [record, weight] = tiles[t];
+    const auto [record, weight, slots] = tiles[t];
     plan.tiles[t].drive = dealt[t];
-    plan.drive_bytes[dealt[t]] += record + weight;
+    plan.drive_bytes[dealt[t]] += slots * (record + weight);
     largest[dealt[t]] = std::max({largest[dealt[t]], record, weight});
-    bytes += record + weight;
+    bytes += slots * (record + weight);
   }
   PlanReport& report = plan.report;
   report.drives.clear();
@@ -34,13 +35,20 @@ void deal_again(Plan& plan, const partition::Partition& partition,
          .write_bytes_per_second = drives[d].write_bytes_per_second});
   }
   constexpr const char* kSpare = "spare extents";
-  std::erase_if(report.rows, [](const PlanRow& row) { return row.what == kSpare; });
+  constexpr const char* kCommits = "commit records";
+  std::erase_if(report.rows, [](const PlanRow& row) {
+    return row.tier == "nvme" && (row.what == kSpare || row.what == kCommits);
+  });
   report.nvme_bytes = bytes;
   for (std::size_t d = 0; d < drives.size(); ++d) {
     // Room for one more extent, where a failed write is repeated.
     add_row(plan, kSpare, "nvme", largest[d]);
-    plan.drive_bytes[d] += largest[d];
-    report.nvme_bytes += largest[d];
+    // A store has a file on every drive, so that each can be told from a missing one.
+    const std::uint64_t commits =
+        plan.durable() ? swap::first_slot_offset(plan.commit_record.size_bytes) : 0;
+    add_row(plan, kCommits, "nvme", commits);
+    plan.drive_bytes[d] += largest[d] + commits;
+    report.nvme_bytes += largest[d] + commits;
   }
 }
 }  // namespace headrace::residency

@@ -55,10 +55,10 @@ void add_traffic(Plan& plan, const PlanInputs& in) {
   plan.deferred = report.deferred_updates = is_deferred(plan, in);
   const std::uint64_t passes = in.settings.gradient_accumulation_steps;
   std::uint64_t state_bytes = 0, state_resident = 0, weight_bytes = 0, weight_resident = 0;
-  std::uint64_t state_nvme = 0, weight_nvme = 0;
+  std::uint64_t state_nvme = 0, weight_nvme = 0, other_slots = 0;
   for (std::uint32_t t = 0; t < partition.tiles.size(); ++t) {
     const TilePlan& tile = plan.tiles[t];
-    const auto [record, weight] = extents_of(plan, partition, t);
+    const auto [record, weight, slots] = extents_of(plan, partition, t);
     state_nvme += record;
     weight_nvme += weight;
     const bool updated = !partition.section_of(t).frozen;
@@ -66,6 +66,15 @@ void add_traffic(Plan& plan, const PlanInputs& in) {
     const std::uint64_t reads = 2 * passes + (updated && !plan.deferred ? 1 : 0);
     report.nvme_read_bytes_per_step += static_cast<double>(record + reads * weight);
     if (updated) report.nvme_written_bytes_per_step += static_cast<double>(record + weight);
+    if (plan.durable()) {
+      const auto [all_record, all_weight, all_slots] = stored_extents(plan, partition, t);
+      const std::uint64_t resident = all_record + all_weight - record - weight;
+      other_slots += all_slots * (all_record + all_weight) - record - weight;
+      if (updated) {
+        report.nvme_written_bytes_per_step +=
+            static_cast<double>(resident) / static_cast<double>(plan.commit_every);
+      }
+    }
     state_bytes += tile.layout.size_bytes;
     state_resident += record == 0 ? tile.layout.size_bytes : 0;
     weight_bytes += tile.weight_bytes;
@@ -73,6 +82,7 @@ void add_traffic(Plan& plan, const PlanInputs& in) {
   }
   add_row(plan, "optimizer state", "nvme", state_nvme);
   add_row(plan, "parameters", "nvme", weight_nvme);
+  add_row(plan, "the store's other slots", "nvme", other_slots);
   report.nvme_read_bytes_per_step -=
       static_cast<double>(passes * bytes_still_gathered(plan, partition, Turn::kToBackward) +
                           (passes - 1) * bytes_still_gathered(plan, partition, Turn::kToForward));

@@ -343,5 +343,6 @@ void check_together(const Given& given, Report& report, Settings& settings) {
   check_batch(given, report, settings);
   check_deadlines(given, report, settings);
   check_drive_paths(given, report, settings);
+  check_store(given, report, settings);
 }
 }  // namespace headrace::settings

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which directories hold swap files: headrace.nvme_paths, or the nvme_path of DeepSpeed's two
-// sections.
+// Which directories hold swap files and stores: headrace.nvme_paths, or the nvme_path of
+// DeepSpeed's two sections.
 #include "settings/drive_path.hpp"
 #include "settings/given.hpp"
 
@@ -60,25 +60,39 @@ void check_shares(const Given& given, Report& report, const Settings& settings) 
                                  " paths (headrace.nvme_paths); give one for each, or \"auto\"");
 }
 
+// A device's "nvme", or else headrace.durable, needs a directory; null if nothing does.
+const GivenValue* needs_path(const Given& given, const Section& optimizer,
+                             const Section& parameters, const Settings& settings) {
+  if (optimizer.on_drive) return optimizer.device;
+  if (parameters.on_drive) return parameters.device;
+  return settings.durable_every > 0 ? given.find("headrace.durable") : nullptr;
+}
+
+void report_no_path(const GivenValue& needs, Report& report) {
+  report.fault(needs.path,
+               *needs.value == "nvme"
+                   ? "\"nvme\" needs a directory, and neither nvme_path nor headrace.nvme_paths "
+                     "names one; add \"nvme_path\" beside it"
+                   : "a store is on a drive even if all state fits in memory, and neither "
+                     "headrace.nvme_paths nor nvme_path names a directory; add "
+                     "headrace.nvme_paths");
+}
+
 // Without a list: the path of the sections that are on a drive, or else whichever there is.
-void take_section_path(const Section& optimizer, const Section& parameters, Report& report,
-                       Settings& settings) {
+void take_section_path(const Section& optimizer, const Section& parameters, const GivenValue& needs,
+                       Report& report, Settings& settings) {
   const Section& first = optimizer.on_drive && optimizer.path != nullptr     ? optimizer
                          : parameters.on_drive && parameters.path != nullptr ? parameters
                          : optimizer.path != nullptr                         ? optimizer
                                                                              : parameters;
   const Section& other = &first == &optimizer ? parameters : optimizer;
   if (first.path == nullptr) {
-    const GivenValue* device = optimizer.on_drive ? optimizer.device : parameters.device;
-    report.fault(
-        device->path,
-        "\"nvme\" needs a directory, and neither nvme_path nor headrace.nvme_paths names one; "
-        "add \"nvme_path\" beside it");
+    report_no_path(needs, report);
     return;
   }
   settings.nvme_paths = {first.expanded};
   if (other.path == nullptr) return;
-  if (!other.on_drive) {
+  if (first.on_drive && !other.on_drive) {
     report.warn(other.path->path, "not used: the device of its section is not \"nvme\"");
   } else if (!first.expanded.empty() && !other.expanded.empty() &&
              comparable_path(other.expanded) != comparable_path(first.expanded)) {
@@ -95,21 +109,22 @@ void check_drive_paths(const Given& given, Report& report, Settings& settings) {
       read_section(given, report, "zero_optimization.offload_param", settings.offload_parameters);
   const GivenValue* list = given.find("headrace.nvme_paths");
   if (list != nullptr && list->value->is_array()) read_list(*list, report, settings);
-  const bool on_drive = optimizer.on_drive || parameters.on_drive;
-  if (settings.nvme_paths.empty() && on_drive) {
-    take_section_path(optimizer, parameters, report, settings);
+  const GivenValue* const needs = needs_path(given, optimizer, parameters, settings);
+  if (settings.nvme_paths.empty() && needs != nullptr) {
+    take_section_path(optimizer, parameters, *needs, report, settings);
     check_shares(given, report, settings);
     return;
   }
   if (!settings.nvme_paths.empty()) check_shares(given, report, settings);
   for (const Section* section : {&optimizer, &parameters}) {
     if (section->path == nullptr) continue;
-    report.warn(section->path->path, on_drive ? "not used: headrace.nvme_paths takes its place"
-                                              : "not used: no device is \"nvme\"");
+    report.warn(section->path->path, needs != nullptr
+                                         ? "not used: headrace.nvme_paths takes its place"
+                                         : "not used: no device is \"nvme\"");
   }
   for (const char* path : {"headrace.nvme_paths", "headrace.drive_shares"}) {
     const GivenValue* found = given.find(path);
-    if (found != nullptr && !on_drive && found->value->is_array() && !found->value->empty())
+    if (found != nullptr && needs == nullptr && found->value->is_array() && !found->value->empty())
       report.warn(found->path, "not used: no device is \"nvme\"");
   }
 }

@@ -68,6 +68,8 @@ std::optional<OptimizerRule> rule_of(const Given& given, std::string name);
 // Checks that involve several keys: contradictions, paths, values that are rejected.
 void check_together(const Given& given, Report& report, Settings& settings);
 void check_drive_paths(const Given& given, Report& report, Settings& settings);
+// Of headrace.durable and the keys that depend on it.
+void check_store(const Given& given, Report& report, const Settings& settings);
 // Reports a fault for each of these keys that is in use and would change the training.
 void refuse_not_served(const std::vector<NotServed>& keys, Report& report);
 // Call it last: its warnings name replacements, which overrides and checks may have changed.

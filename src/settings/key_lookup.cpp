@@ -15,7 +15,8 @@ std::string number_text(double value) {
 }
 std::string limit_text(const Key& key, double value) {
   if (key.kind == Kind::kSize) return base::format_bytes(static_cast<std::uint64_t>(value));
-  if (key.kind == Kind::kInteger) return std::to_string(static_cast<std::int64_t>(value));
+  if (key.kind == Kind::kInteger || key.kind == Kind::kEvery)
+    return std::to_string(static_cast<std::int64_t>(value));
   return number_text(value);
 }
 
@@ -66,6 +67,8 @@ std::string kind_text(const Key& key) {
       return "a list of two numbers";
     case Kind::kSharesOrAuto:
       return "a list of numbers over 0, one per path, or \"auto\"";
+    case Kind::kEvery:
+      return choices_text(key) + ", or a whole number";
     case Kind::kChoice:
     case Kind::kSwitch:
       return choices_text(key);

@@ -126,6 +126,10 @@ constexpr std::pair<std::string_view, Field> kFields[] = {
     {"headrace.checksums", setting<&Settings::checksums>},
     {"headrace.io_warn_seconds", setting<&Settings::io_warn_seconds>},
     {"headrace.io_deadline_seconds", setting<&Settings::io_deadline_seconds>},
+    {"headrace.durable", setting<&Settings::durable_every>},
+    {"headrace.store", setting<&Settings::store>},
+    {"headrace.resume", setting<&Settings::resume>},
+    {"headrace.trainer_state_bytes", setting<&Settings::trainer_state_bytes>},
     {"headrace.tuned.drive_model", tuned<&Tuned::drive_model>},
     {"headrace.tuned.kernel", tuned<&Tuned::kernel>},
 };
@@ -136,6 +140,7 @@ struct Type {
   double least = -std::numeric_limits<double>::infinity();
   double most = std::numeric_limits<double>::infinity();
   std::string_view unit = {};
+  std::string_view choices = {};
 };
 constexpr Type kTypes[] = {
     {"section", Kind::kSection},
@@ -155,6 +160,7 @@ constexpr Type kTypes[] = {
     {"path", Kind::kPath},
     {"paths", Kind::kPathList},
     {"shares", Kind::kSharesOrAuto},
+    {"every", Kind::kEvery, 1, 2147483647, "steps", "none|step"},
 };
 
 constexpr std::string_view kSwitchBegin = "switch ";
@@ -204,6 +210,7 @@ void read_values(std::string_view text, Key& key) {
   HEADRACE_CHECK(type != std::end(kTypes), std::string(name).c_str());
   key.kind = type->kind;
   key.least = type->least, key.most = type->most;
+  key.choices = type->choices;
   if (key.unit.empty()) key.unit = type->unit;
   std::string_view limits = take(range, " by ");
   read_number(take(limits, " to "), key.least);

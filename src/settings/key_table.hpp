@@ -32,6 +32,7 @@ enum class Kind {
   kTextList,      // also accepts a single text
   kPair,          // a list of two numbers
   kSharesOrAuto,  // a list of numbers above 0, or "auto"
+  kEvery,         // a number of steps; 0 and 1 have words
 };
 
 enum class Status {
@@ -65,7 +66,7 @@ struct Key {
   std::string_view help = {};
   Field field = {};
   std::string_view also = {};     // another spelling of the last part of the path
-  std::string_view choices = {};  // "none|cpu|nvme"
+  std::string_view choices = {};  // "none|cpu|nvme"; of kEvery, the words for 0 and 1
   std::string_view unit = {};
   double least = -std::numeric_limits<double>::infinity();
   double most = std::numeric_limits<double>::infinity();

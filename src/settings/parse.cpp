@@ -59,6 +59,8 @@ bool is_like(const Key& key, const json& value) {
     case Kind::kInteger:
     case Kind::kNumber:
       return value.is_number();
+    case Kind::kEvery:
+      return value.is_number() || value.is_string();
     case Kind::kPathList:
     case Kind::kTextList:
     case Kind::kPair:

@@ -71,6 +71,11 @@ ordered_json value_of(const Key& key, Settings& from) {
   if (key.kind == settings::Kind::kSizeOrAuto) {
     return from.host_budget_auto ? ordered_json("auto") : ordered_json(from.host_budget_bytes);
   }
+  if (key.kind == settings::Kind::kEvery) {
+    const std::uint64_t every = std::get<settings::In<std::uint64_t>>(key.field)(from);
+    const auto words = settings::choices_of(key);
+    if (every < words.size()) return words[every];
+  }
   if (key.kind == settings::Kind::kPathList) {
     ordered_json paths = ordered_json::array();
     for (const std::string& path : from.nvme_paths) paths.push_back(settings::escape_path(path));

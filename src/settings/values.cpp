@@ -115,16 +115,28 @@ bool read_budget(const json& value, Settings& settings) {
   return bytes.has_value();
 }
 
+// Which of the key's words `value` is.
+std::optional<std::size_t> index_of_word(const Key& key, const json& value) {
+  if (!value.is_string()) return std::nullopt;
+  const auto words = choices_of(key);
+  const auto found = std::find(words.begin(), words.end(), value.get_ref<const std::string&>());
+  if (found == words.end()) return std::nullopt;
+  return static_cast<std::size_t>(found - words.begin());
+}
+
 bool read_choice(const Key& key, const json& value, Settings& settings) {
-  const auto choices = choices_of(key);
   json wanted = value;
   if (key.kind == Kind::kSwitch && value.is_boolean()) wanted = value.get<bool>() ? "on" : "off";
-  if (!wanted.is_string()) return false;
-  const auto found =
-      std::find(choices.begin(), choices.end(), wanted.get_ref<const std::string&>());
-  if (found == choices.end()) return false;
-  if (const auto* field = std::get_if<ChoiceIn>(&key.field))
-    field->set(settings, static_cast<std::size_t>(found - choices.begin()));
+  const auto index = index_of_word(key, wanted);
+  if (!index) return false;
+  if (const auto* field = std::get_if<ChoiceIn>(&key.field)) field->set(settings, *index);
+  return true;
+}
+
+bool read_every(const Key& key, const json& value, Settings& settings) {
+  const auto index = index_of_word(key, value);
+  if (!index) return read_integer(key, value, settings);
+  store_number(key, static_cast<double>(*index), settings);
   return true;
 }
 
@@ -208,6 +220,8 @@ bool fits(const Key& key, const json& value, Settings& settings) {
       return read_pair(key, value, settings);
     case Kind::kSharesOrAuto:
       return read_shares(key, value, settings);
+    case Kind::kEvery:
+      return read_every(key, value, settings);
   }
   return false;
 }
@@ -263,6 +277,8 @@ void read_value(const Key& key, const json& value, const Path& path, Report& rep
     const auto near = base::nearest_word(value.get_ref<const std::string&>(), choices);
     if (!near.empty()) text += "; did you mean \"" + std::string(near) + "\"?";
   }
+  if (key.kind == Kind::kEvery && value == 0)
+    text += "; did you mean \"" + std::string(choices_of(key)[0]) + "\"?";
   report.fault(path, text);
 }
 }  // namespace headrace::settings

@@ -60,9 +60,13 @@ Verdict judge_moved(Block& block, std::uint64_t bytes) {
 }  // namespace
 
 Verdict judge(Block& block) noexcept {
-  if (block.result < 0) return judge_error(block, static_cast<int>(-block.result));
   // More than was asked for is no answer to this request.
   if (block.result > std::int64_t{block.size_bytes}) return {Next::kEnd, EIO};
+  const int error = block.result < 0 ? static_cast<int>(-block.result) : 0;
+  // The first answer to a sync is final, EINTR and EAGAIN included. After a failure, the kernel may
+  // drop what it could not write, and report success the next time.
+  if (block.kind == IoKind::kSync) return {Next::kEnd, error};
+  if (error != 0) return judge_error(block, error);
   return judge_moved(block, static_cast<std::uint64_t>(block.result));
 }
 

@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <fstream>
 #include <optional>
 #include <vector>
 
@@ -33,8 +32,8 @@ bool is_run_id(const std::string& name) {
   return name[32] == '-' && name.size() > 33 && name.size() <= 37 &&
          name.find_first_not_of("0123456789", 33) == std::string::npos;
 }
+}  // namespace
 
-// Reads through the descriptor at hand: a run must be able to end when no other is to be had.
 std::vector<std::string> names_in(int directory) {
   std::vector<std::string> names;
   alignas(dirent64) std::array<char, 32 * 1024> buffer;
@@ -50,7 +49,6 @@ std::vector<std::string> names_in(int directory) {
   }
   return names;
 }
-}  // namespace
 
 std::string user_directory_name() { return "headrace-" + std::to_string(::geteuid()); }
 
@@ -131,15 +129,6 @@ Candidate look_at(const std::string& name, int directory) {
   return {name.starts_with(kBeingRemoved) ||
               (name.starts_with(kBeingMade) && holds_only_a_start(directory)),
           0};
-}
-
-// Only a hint on how long to wait for a lock; what the lock says holds.
-bool process_runs(int pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-  std::string text;
-  if (pid <= 0 || !std::getline(file, text)) return false;
-  const std::size_t state = text.rfind(") ") + 2;
-  return state < text.size() && text[state] != 'Z' && text[state] != 'X';
 }
 }  // namespace
 

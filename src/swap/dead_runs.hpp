@@ -5,9 +5,11 @@
 //   <run id>        a run; dead if its lock is free; ours if its manifest says so
 //   .new-<run id>   being made; only under the lock on the user's directory
 //   .old-<run id>   being removed; was ours when it was renamed
+//   store-<name>    a store (store_file.hpp); never removed here
 #pragma once
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/unique_fd.hpp"
 #include "headrace/log.hpp"
@@ -20,6 +22,8 @@ std::string user_directory_name();
 // Opens a directory that must belong to this user, and not through a link. On failure, sets the
 // errno.
 base::UniqueFd open_own_directory(int parent, const std::string& name, int& sys_errno);
+// Reads through the descriptor at hand: a run must be able to end when no other is to be had.
+std::vector<std::string> names_in(int directory);
 
 struct Removed {
   std::uint64_t bytes = 0;  // the bytes that this freed

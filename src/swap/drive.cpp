@@ -137,6 +137,8 @@ void DriveThread::start(Transfer& transfer) noexcept {
                      transfer.size_bytes % base::kIoAlignment == 0 &&
                      reinterpret_cast<std::uintptr_t>(transfer.data) % base::kIoAlignment == 0,
                  "a transfer's memory, offset and size are made of whole pages");
+  HEADRACE_CHECK(transfer.kind != IoKind::kSync || transfer.size_bytes == 0,
+                 "a sync moves no bytes");
   transfer.done_bytes = 0;
   transfer.error = 0;
   if (inbox_.put(transfer)) kernel_->queue().wake();

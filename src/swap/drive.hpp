@@ -2,8 +2,8 @@
 // drive.hpp: one drive: a thread that does only I/O, over one queue.
 //
 // It cuts a transfer of any size into I/O blocks, and compares each completion with its request. It
-// continues short transfers, and repeats requests after EAGAIN and EINTR. If a transfer makes no
-// progress, it logs a warning, and later gives the transfer up.
+// continues short transfers, and repeats reads and writes after EAGAIN and EINTR. If a transfer
+// makes no progress, it logs a warning, and later gives the transfer up.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -18,11 +18,18 @@
 
 namespace headrace::swap {
 // kDemand: transfers that a call waits for, and the reads of every update, deferred or not. A
-// prefetch keeps its priority when a gather starts to wait for it.
-enum class Priority : std::uint8_t { kDemand, kPrefetch, kWriteBack };
+// prefetch keeps its priority when a gather starts to wait for it. kBackground: what nothing in the
+// step waits for.
+enum class Priority : std::uint8_t { kDemand, kPrefetch, kWriteBack, kBackground };
 
-// One contiguous read or write. The caller owns it. When it has ended, the drive fills in the
-// outcome and posts it to the conductor. The drive throws nothing, and logs only stalls.
+// One contiguous read or write, or a sync of the file (`data` null, `size_bytes` 0). The caller
+// owns it. When it has ended, the drive fills in the outcome and posts it to the conductor. The
+// drive throws nothing, and logs only stalls.
+//
+// A sync covers the writes that ended before it was started. Callers start it only then, so the
+// drive does not order it against other transfers. A failed sync is final: the drive does not
+// repeat it, and every later sync of this drive fails too, since the kernel reports a lost write
+// only once.
 struct Transfer : async::Work {
   IoKind kind = IoKind::kRead;
   Priority priority = Priority::kDemand;
@@ -39,8 +46,8 @@ struct Transfer : async::Work {
 };
 
 struct DriveCounters {
-  std::uint64_t read_bytes = 0, written_bytes = 0;   // as the queue's completions report
-  std::uint64_t reads = 0, writes = 0, retries = 0;  // requests
+  std::uint64_t read_bytes = 0, written_bytes = 0;              // as the queue's completions report
+  std::uint64_t reads = 0, writes = 0, syncs = 0, retries = 0;  // requests
   double read_busy_seconds = 0, write_busy_seconds = 0;
 };
 
@@ -49,8 +56,8 @@ struct DriveCounters {
 class Drive {
  public:
   virtual ~Drive() = default;  // waits for transfers in flight
-  // Call it on the conductor. Allocates nothing. Demand goes before prefetch, and prefetch before
-  // write-back; within each, first come, first served.
+  // Call it on the conductor. Allocates nothing. Demand goes before prefetch, prefetch before
+  // write-back, and write-back before background; within each, first come, first served.
   virtual void start(Transfer& transfer) noexcept = 0;
   virtual DriveCounters counters() const noexcept = 0;  // any thread
   virtual const char* queue_name() const noexcept = 0;

@@ -34,6 +34,7 @@ DriveCounters DriveLoop::counters() const noexcept {
           .written_bytes = writes_.bytes.load(),
           .reads = reads_.requests.load(),
           .writes = writes_.requests.load(),
+          .syncs = syncs_.requests.load(),
           .retries = retries_.load(),
           .read_busy_seconds = reads_.busy.seconds(),
           .write_busy_seconds = writes_.busy.seconds()};
@@ -89,7 +90,8 @@ void DriveLoop::resubmit_waiting() noexcept {
 void DriveLoop::cut_block(Active& active) noexcept {
   const Transfer& transfer = *active.transfer;
   const std::uint64_t size = std::min(options_.io_block_bytes, transfer.size_bytes - active.issued);
-  Block* const block = size > 0 ? free_blocks_.pop() : nullptr;
+  const bool one_block = size > 0 || transfer.kind == IoKind::kSync;
+  Block* const block = one_block ? free_blocks_.pop() : nullptr;
   if (block != nullptr) {
     block->kind = transfer.kind;
     block->fd = kernel_.fd();
@@ -197,14 +199,26 @@ void DriveLoop::complete_if_done(Active& active) noexcept {
   Transfer& transfer = *active.transfer;
   if (active.blocks > 0 || (!active.stopped && active.issued < transfer.size_bytes)) return;
   transfer.done_bytes = std::min(active.whole, active.issued);
-  if (transfer.kind == IoKind::kRead) {
-    window_.read(transfer.offset_bytes, transfer.done_bytes);
-  } else if (const int error = window_.wrote(transfer.offset_bytes, transfer.done_bytes);
-             error != 0) {
-    if (transfer.error == 0) transfer.error = error;
-  }
+  settle(transfer);
   schedule_.release(active);
   conductor_.post(transfer);
+}
+
+// What follows from a transfer's end for the page cache, and for its outcome.
+void DriveLoop::settle(Transfer& transfer) noexcept {
+  const auto note_loss = [this](int error) {
+    if (lost_writes_error_ == 0) lost_writes_error_ = error;
+  };
+  if (transfer.kind == IoKind::kRead) {
+    window_.read(transfer.offset_bytes, transfer.done_bytes);
+  } else if (transfer.kind == IoKind::kWrite) {
+    const int error = window_.wrote(transfer.offset_bytes, transfer.done_bytes);
+    if (transfer.error == 0) transfer.error = error;
+    note_loss(error);  // may be an earlier write's, and the kernel does not tell a sync again
+  } else {
+    note_loss(transfer.error);
+    transfer.error = lost_writes_error_;
+  }
 }
 
 void DriveLoop::look_at_ages() noexcept {

@@ -70,12 +70,13 @@ class DriveLoop {
   void end_block(Block& block, int error) noexcept;
   void end_early(Active& active, std::uint64_t position, int error) noexcept;
   void complete_if_done(Active& active) noexcept;
+  void settle(Transfer& transfer) noexcept;
   void look_at_ages() noexcept;
   void give_up(Block& block) noexcept;
   void fail_all_waiting() noexcept;
   std::string describe_stall(const Block& block, std::chrono::nanoseconds age) const;
   LaneCounters& counters_of(const Block& block) noexcept {
-    return block.kind == IoKind::kRead ? reads_ : writes_;
+    return block.kind == IoKind::kRead ? reads_ : block.kind == IoKind::kWrite ? writes_ : syncs_;
   }
 
   async::Conductor& conductor_;
@@ -84,7 +85,7 @@ class DriveLoop {
   const LogSink log_;
   std::atomic<bool> stalled_{false};
   std::atomic<std::uint64_t> retries_{0};
-  LaneCounters reads_, writes_;
+  LaneCounters reads_, writes_, syncs_;
 
   BufferedWindow window_;
   TransferSchedule schedule_;
@@ -93,5 +94,8 @@ class DriveLoop {
   base::IntrusiveStack<&Block::next_block> waiting_;  // to be submitted again later
   std::uint32_t in_queue_ = 0, abandoned_ = 0;        // the former includes the latter
   int flush_error_ = 0;
+  // The errno of the first write-back or sync that failed. Writes that had completed may be lost
+  // since then, so every sync ends with it.
+  int lost_writes_error_ = 0;
 };
 }  // namespace headrace::swap

@@ -2,6 +2,7 @@
 #include "swap/extents.hpp"
 
 #include <algorithm>
+#include <iterator>
 
 #include "base/check.hpp"
 #include "base/units.hpp"
@@ -25,6 +26,22 @@ std::optional<Extent> ExtentAllocator::allocate(std::uint64_t size_bytes) {
   allocated_.emplace(at, size);
   if (at == full_to_) full_to_ += size;
   return Extent{file_, at, size};
+}
+
+bool ExtentAllocator::take(const Extent& extent) {
+  const std::uint64_t begin = extent.offset_bytes;
+  if (extent.size_bytes > file_bytes_ || begin > file_bytes_ - extent.size_bytes) return false;
+  const auto after = allocated_.lower_bound(begin);
+  if (after != allocated_.end() && after->first < begin + extent.size_bytes) return false;
+  if (after != allocated_.begin()) {
+    const auto before = std::prev(after);
+    if (before->first + before->second > begin) return false;
+  }
+  allocated_.emplace(begin, extent.size_bytes);
+  for (auto next = allocated_.find(full_to_); next != allocated_.end();
+       next = allocated_.find(full_to_))
+    full_to_ += next->second;
+  return true;
 }
 
 void ExtentAllocator::free(const Extent& extent) {

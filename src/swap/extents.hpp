@@ -19,7 +19,9 @@ class ExtentAllocator {
  public:
   ExtentAllocator(std::uint32_t file, std::uint64_t file_size_bytes);
   std::optional<Extent> allocate(std::uint64_t size_bytes);  // rounded up to kIoAlignment
-  void free(const Extent& extent);                           // checks that it was allocated
+  // Takes this one, for a file that was written earlier. False: it overlaps another, or the end.
+  bool take(const Extent& extent);
+  void free(const Extent& extent);  // checks that it was allocated
   std::uint64_t free_bytes() const noexcept;
 
  private:

@@ -237,6 +237,10 @@ std::string not_registered(const char* what, int sys_errno) {
                               : "headrace.register_buffers \"off\" does not ask for it");
 }
 
+const char* text_of(IoKind kind) noexcept {
+  return kind == IoKind::kRead ? "read" : kind == IoKind::kWrite ? "write" : "sync";
+}
+
 std::string text_of(const Registered& registered) {
   if (!registered.buffers && !registered.files) return "";
   return std::string("registered ") + (registered.buffers ? "buffers" : "") +

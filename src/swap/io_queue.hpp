@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// io_queue.hpp: the seam for the kernel's ways to read and write: io_uring, Linux AIO, threads.
+// io_queue.hpp: the seam for the kernel's ways to read, write and sync: io_uring, Linux AIO,
+// threads.
 //
 // A queue moves requests and reports the kernel's results, byte for byte and errno for errno. It
 // retries and judges nothing: the drive (drive.hpp) does, in the same way for all queues.
@@ -19,7 +20,10 @@ namespace headrace::swap {
 // The longest wait. A longer timeout counts as this, so that its end can be computed.
 inline constexpr std::chrono::hours kLongestWait{24};
 
-enum class IoKind : std::uint8_t { kRead, kWrite };
+// kSync: the writes to the file that have completed reach the medium, as fdatasync() defines it. It
+// has no data and no size; its result is 0 or -errno.
+enum class IoKind : std::uint8_t { kRead, kWrite, kSync };
+const char* text_of(IoKind kind) noexcept;  // "read", "write", "sync"
 
 // One request. The caller owns it, and keeps it in place until it is reaped.
 struct IoRequest {
@@ -28,7 +32,7 @@ struct IoRequest {
   std::byte* data = nullptr;
   std::uint32_t size_bytes = 0;  // <= 1 GiB
   std::uint64_t offset_bytes = 0;
-  std::int64_t result = 0;    // bytes moved, or -errno; set when reaped
+  std::int64_t result = 0;    // bytes moved (sync: 0), or -errno; set when reaped
   IoRequest* next = nullptr;  // for its current holder: caller, queue, then caller again
 };
 
@@ -81,7 +85,7 @@ std::unique_ptr<IoQueue> make_io_queue_uring(const IoQueueOptions& options);
 std::unique_ptr<IoQueue> make_io_queue_aio(const IoQueueOptions& options);
 bool built_with_liburing() noexcept;
 bool built_with_libaio() noexcept;
-// `depth` threads "headrace-pioN" with pread/pwrite.
+// `depth` threads "headrace-pioN" with pread, pwrite and fdatasync.
 std::unique_ptr<IoQueue> make_io_queue_threads(const IoQueueOptions& options);
 // Those errors as kUnsupported, with the errno's meaning here (seccomp, sysctl, limits) and a fix.
 Error uring_refused(const char* call, int sys_errno);

@@ -8,6 +8,7 @@
 // that nothing has completed.
 #include <libaio.h>
 #include <poll.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -22,6 +23,15 @@ namespace {
 using std::chrono::nanoseconds;
 
 constexpr std::size_t kBlocksPerSubmit = 16, kEventsPerReap = 32;
+
+// The result of a request, from the kernel's answer. Some sandboxes and file systems refuse the
+// command to sync. That is not a failed sync: nothing has reached the drive, so fdatasync() does it
+// here, and blocks the calling thread.
+std::int64_t result_of(const IoRequest& request, std::int64_t answer) noexcept {
+  const bool refused = answer == -EINVAL || answer == -ENOSYS || answer == -EOPNOTSUPP;
+  if (request.kind != IoKind::kSync || !refused) return answer;
+  return ::fdatasync(request.fd) == 0 ? 0 : -std::int64_t{errno};
+}
 
 class AioQueue final : public KernelQueue {
  public:
@@ -56,7 +66,7 @@ class AioQueue final : public KernelQueue {
       // The first one was refused: that is its result, the others are looked at anew.
       if (taken < 0) {
         IoRequest& refused = *submitted_.pop();
-        refused.result = taken;
+        refused.result = result_of(refused, taken);
         refused_.push(refused);
       }
       for (int i = 0; i < taken; ++i) submitted_.pop();  // the kernel's, until reaped
@@ -84,9 +94,13 @@ class AioQueue final : public KernelQueue {
  private:
   static iocb to_block(IoRequest& request) noexcept {
     iocb block;
-    const auto prepare = request.kind == IoKind::kRead ? io_prep_pread : io_prep_pwrite;
-    prepare(&block, request.fd, request.data, request.size_bytes,
-            static_cast<long long>(request.offset_bytes));
+    if (request.kind == IoKind::kSync) {
+      io_prep_fdsync(&block, request.fd);
+    } else {
+      const auto prepare = request.kind == IoKind::kRead ? io_prep_pread : io_prep_pwrite;
+      prepare(&block, request.fd, request.data, request.size_bytes,
+              static_cast<long long>(request.offset_bytes));
+    }
     block.data = &request;
     return block;
   }
@@ -125,7 +139,7 @@ class AioQueue final : public KernelQueue {
           take_wake();
           continue;
         }
-        request->result = static_cast<std::int64_t>(events[i].res);
+        request->result = result_of(*request, static_cast<std::int64_t>(events[i].res));
         done[count++] = request;
       }
       if (taken < static_cast<int>(wanted)) break;  // also EINTR: the caller looks at the time

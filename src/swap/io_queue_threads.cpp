@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The thread queue: `depth` threads, each doing one pread or pwrite at a time. Works wherever files
-// do.
+// The thread queue: `depth` threads, each doing one pread, pwrite or fdatasync at a time. Works
+// wherever files do.
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,11 +20,22 @@ namespace headrace::swap {
 namespace {
 using std::chrono::nanoseconds;
 
-std::int64_t transfer(const IoRequest& request) noexcept {
+ssize_t moved_by(const IoRequest& request) noexcept {
   const auto offset = static_cast<off_t>(request.offset_bytes);
-  const ssize_t moved = request.kind == IoKind::kRead
-                            ? ::pread(request.fd, request.data, request.size_bytes, offset)
-                            : ::pwrite(request.fd, request.data, request.size_bytes, offset);
+  switch (request.kind) {
+    case IoKind::kRead:
+      return ::pread(request.fd, request.data, request.size_bytes, offset);
+    case IoKind::kWrite:
+      return ::pwrite(request.fd, request.data, request.size_bytes, offset);
+    case IoKind::kSync:
+      return ::fdatasync(request.fd);
+  }
+  errno = EINVAL;
+  return -1;
+}
+
+std::int64_t transfer(const IoRequest& request) noexcept {
+  const ssize_t moved = moved_by(request);
   return moved < 0 ? -std::int64_t{errno} : moved;
 }
 

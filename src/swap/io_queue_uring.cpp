@@ -12,8 +12,10 @@
 #include <utility>
 #include <vector>
 
+#include "base/unique_fd.hpp"
 #include "base/units.hpp"
 #include "swap/kernel_queue.hpp"
+#include "swap/run_lock.hpp"
 
 namespace headrace::swap {
 namespace {
@@ -27,7 +29,9 @@ __kernel_timespec to_timespec(nanoseconds duration) {
   return {duration.count() / 1'000'000'000, duration.count() % 1'000'000'000};
 }
 
-// The ring with the best flags this kernel takes: each step only leaves some out.
+// The ring with the best flags this kernel takes: each step only leaves some out. A forked child
+// does not have its memory: while that is mapped, the ring lives on, and with it the files that are
+// registered there, and their locks.
 io_uring open_ring(unsigned entries) {
   constexpr unsigned kDeferred = IORING_SETUP_SUBMIT_ALL | IORING_SETUP_SINGLE_ISSUER |
                                  IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_TASKRUN_FLAG;
@@ -40,8 +44,9 @@ io_uring open_ring(unsigned entries) {
     io_uring_params params{};
     params.flags = flags;
     const int result = io_uring_queue_init_params(entries, &ring, &params);
-    if (result == 0) return ring;
-    refused = -result;
+    refused = result == 0 ? -io_uring_ring_dontfork(&ring) : -result;
+    if (refused == 0) return ring;
+    if (result == 0) io_uring_queue_exit(&ring);
     if (refused != EINVAL) break;
   }
   throw uring_refused("io_uring_setup", refused);
@@ -52,17 +57,22 @@ class UringQueue final : public KernelQueue {
   explicit UringQueue(const IoQueueOptions& options)
       : KernelQueue(options, uring_refused), batch_(std::max(1u, options.submit_batch)) {
     ring_ = open_ring(depth() + 2);  // one for the wake-up, one for old kernels' timeouts
-    unsigned workers[2] = {8, 8};    // for what the kernel cannot start at once; best effort
+    ring_fd_.reset(ring_.ring_fd);
+    unsigned workers[2] = {8, 8};  // for what the kernel cannot start at once; best effort
     io_uring_register_iowq_max_workers(&ring_, workers);
-    if (options.register_buffers == RegisterBuffers::kOff) return;
-    register_buffers(options.buffers);
-    register_files(options.files);
+    if (options.register_buffers != RegisterBuffers::kOff) {
+      register_buffers(options.buffers);
+      register_files(options.files);
+    }
+    close_in_forked_child(ring_fd_);
   }
 
   ~UringQueue() override {
     // Explicitly: closing the ring alone lets the kernel drop files and memory some time later.
     if (!buffers_.empty()) io_uring_unregister_buffers(&ring_);
     if (!files_.empty()) io_uring_unregister_files(&ring_);
+    forget_in_forked_child(ring_fd_);
+    ring_fd_.release();  // io_uring_queue_exit() closes it
     io_uring_queue_exit(&ring_);
   }
 
@@ -144,7 +154,7 @@ class UringQueue final : public KernelQueue {
   }
 
   int registered_buffer(const IoRequest& request) const noexcept {
-    if (!use_registered_) return -1;
+    if (!use_registered_ || request.kind == IoKind::kSync) return -1;
     for (std::size_t i = 0; i < buffers_.size(); ++i) {
       if (request.data >= buffers_[i].begin &&
           request.data + request.size_bytes <= buffers_[i].end) {
@@ -159,7 +169,9 @@ class UringQueue final : public KernelQueue {
     const bool fixed_file = file != files_.end();
     const int fd = fixed_file ? static_cast<int>(file - files_.begin()) : request.fd;
     const int buffer = registered_buffer(request);
-    if (request.kind == IoKind::kRead && buffer >= 0) {
+    if (request.kind == IoKind::kSync) {
+      io_uring_prep_fsync(&sqe, fd, IORING_FSYNC_DATASYNC);
+    } else if (request.kind == IoKind::kRead && buffer >= 0) {
       io_uring_prep_read_fixed(&sqe, fd, request.data, request.size_bytes, request.offset_bytes,
                                buffer);
     } else if (request.kind == IoKind::kRead) {
@@ -225,6 +237,7 @@ class UringQueue final : public KernelQueue {
 
   std::uint32_t batch_;
   io_uring ring_{};
+  base::UniqueFd ring_fd_;  // the ring's own
   std::vector<Range> buffers_;
   bool use_registered_ = true;
   std::vector<int> files_;

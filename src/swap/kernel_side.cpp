@@ -9,16 +9,24 @@
 
 #include "base/error_text.hpp"
 #include "swap/refusal.hpp"
+#include "swap/run_lock.hpp"
 
 namespace headrace::swap {
-KernelSide::KernelSide(const DriveOptions& options) : fd_(::fcntl(options.fd, F_DUPFD_CLOEXEC, 0)) {
-  if (!fd_) {
+namespace {
+base::UniqueFd duplicate(const DriveOptions& options) {
+  base::UniqueFd copy(::fcntl(options.fd, F_DUPFD_CLOEXEC, 0));
+  if (!copy) {
     const int error = errno;
     throw Error(code_of(error),
                 "the drive of " + options.path + " cannot open its file: " +
                     base::errno_text(error) + "; it cannot start; " + what_helps(error),
                 error);
   }
+  return copy;
+}
+}  // namespace
+
+KernelSide::KernelSide(const DriveOptions& options) : fd_(duplicate(options)) {
   const int fd = fd_.get();
   const IoQueueOptions queue_options{.depth = std::max(1u, options.queue_depth),
                                      .submit_batch = options.submit_batch,
@@ -33,7 +41,10 @@ KernelSide::KernelSide(const DriveOptions& options) : fd_(::fcntl(options.fd, F_
   registered_ = queue_->registered();
   buffers_registered_.store(registered_.buffers);
   blocks_.resize(queue_->depth());
+  close_in_forked_child(fd_);
 }
+
+KernelSide::~KernelSide() { forget_in_forked_child(fd_); }
 
 bool KernelSide::lost_registration() noexcept {
   if (!buffers_registered_.load() || queue_->registered().buffers) return false;

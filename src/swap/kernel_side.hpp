@@ -19,6 +19,9 @@ class KernelSide {
  public:
   // Throws what options.make_queue throws.
   explicit KernelSide(const DriveOptions& options);
+  ~KernelSide();
+  KernelSide(const KernelSide&) = delete;
+  KernelSide& operator=(const KernelSide&) = delete;
 
   int fd() const noexcept { return fd_.get(); }
   std::span<Block> blocks() noexcept { return blocks_; }  // as many as the queue's depth
@@ -32,7 +35,9 @@ class KernelSide {
   Registered registered() const;
 
  private:
-  base::UniqueFd fd_;  // a separate descriptor, so that a late request never meets a reused number
+  // A separate descriptor, so that a late request never meets a reused number. A forked child
+  // closes it, as it would keep a store's lock.
+  base::UniqueFd fd_;
   std::vector<Block> blocks_;
   std::unique_ptr<IoQueue> queue_;
   std::string queue_name_, queue_reason_;

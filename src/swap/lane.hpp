@@ -30,8 +30,8 @@ struct LaneOptions {
 // unlinked before its directory is removed.
 struct Lane {
   PathProbe path;
-  std::unique_ptr<RunDirectory> directory;
-  std::unique_ptr<SwapFile> file;
+  std::unique_ptr<RunDirectory> directory;  // null for the file of a store
+  std::unique_ptr<DriveFile> file;
   std::unique_ptr<Drive> drive;  // null, as are the two above, if nothing is stored there
 };
 
@@ -40,4 +40,7 @@ struct Lane {
 Lane make_lane(async::Conductor& conductor, const LaneOptions& options, const PathProbe& path,
                const std::string& run_id, std::uint32_t index, std::uint64_t file_bytes,
                const char* suffix);
+// The same over a file that is there.
+Lane make_lane(async::Conductor& conductor, const LaneOptions& options, const PathProbe& path,
+               std::uint32_t index, std::unique_ptr<DriveFile> file);
 }  // namespace headrace::swap

@@ -26,78 +26,31 @@
 #include "swap/run_lock.hpp"
 #include "swap/run_manifest.hpp"
 #include "swap/swap_file.hpp"
+#include "swap/user_directory.hpp"
 
 namespace headrace::swap {
 namespace {
 using base::UniqueFd;
-constexpr int kUserLockTries = 1200;  // a minute: another start may be removing large files
-
-[[noreturn]] void fail(const std::string& what, const std::string& path, int sys_errno) {
-  throw Error(code_of(sys_errno),
-              what + " " + path + ": " + base::errno_text(sys_errno) +
-                  "; the run cannot start there; " + what_helps(sys_errno),
-              sys_errno);
-}
-
-// Opens (makes) the user's directory and takes its lock, under which runs are made and dead ones
-// removed.
-UniqueFd open_user_directory(int parent, const std::string& name, const std::string& path) {
-  while (true) {
-    const bool made = ::mkdirat(parent, name.c_str(), 0700) == 0;
-    if (!made && errno != EEXIST) fail("could not make", path, errno);
-    int error = 0;
-    UniqueFd directory = open_own_directory(parent, name, error);
-    if (error == ENOENT) continue;  // the last run of another process has just removed it
-    if (error != 0) {
-      if (made) ::unlinkat(parent, name.c_str(), AT_REMOVEDIR);
-      fail("could not use", path, error);
-    }
-    try {
-      if (lock_exclusive(directory.get(), path, kUserLockTries) != LockOutcome::kTaken) {
-        fail("another run has been starting for a minute in", path, EWOULDBLOCK);
-      }
-    } catch (const Error& error) {
-      // Nobody can start here, so what is empty is what we have just made.
-      if (error.code() == Code::kUnsupported) ::unlinkat(parent, name.c_str(), AT_REMOVEDIR);
-      throw;
-    }
-    struct stat status {};
-    if (::fstat(directory.get(), &status) != 0) fail("could not use", path, errno);
-    if (status.st_nlink == 0) continue;  // removed between open and lock
-    if ((status.st_mode & 0077) != 0) ::fchmod(directory.get(), 0700);
-    return directory;
-  }
-}
 
 // The run's directory under its temporary name, with the lock taken and the manifest written.
 UniqueFd make_run(int user_directory, const std::string& temporary, const std::string& path,
                   const std::string& run_id, UniqueFd& lock) {
-  if (::mkdirat(user_directory, temporary.c_str(), 0700) != 0) fail("could not make", path, errno);
+  if (::mkdirat(user_directory, temporary.c_str(), 0700) != 0)
+    fail_at("could not make", path, errno);
   int error = 0;
   UniqueFd directory = open_own_directory(user_directory, temporary, error);
-  if (error != 0) fail("could not use", path, error);
+  if (error != 0) fail_at("could not use", path, error);
   lock.reset(
       ::openat(directory.get(), "lock", O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (!lock) fail("could not make", path + "/lock", errno);
+  if (!lock) fail_at("could not make", path + "/lock", errno);
   if (lock_exclusive(lock.get(), path + "/lock", kLockTries) != LockOutcome::kTaken) {
-    fail("could not lock", path + "/lock", EWOULDBLOCK);
+    fail_at("could not lock", path + "/lock", EWOULDBLOCK);
   }
   write_manifest(directory.get(), path, run_id);
   if (::renameat(user_directory, temporary.c_str(), user_directory, run_id.c_str()) != 0) {
-    fail("could not rename", path, errno);
+    fail_at("could not rename", path, errno);
   }
   return directory;
-}
-
-void remove_user_directory(int user_directory, const std::string& user_path) {
-  // Without the lock another process is about to make a run in there.
-  if (lock_exclusive(user_directory, user_path, kLockTries) != LockOutcome::kTaken) return;
-  // Another run may have removed it before; then the name is a later one's, which is not ours to
-  // lock.
-  struct stat status {};
-  const bool linked = ::fstat(user_directory, &status) == 0 && status.st_nlink > 0;
-  if (linked) remove_if_empty(user_directory, user_path.substr(user_path.rfind('/') + 1));
-  ::flock(user_directory, LOCK_UN);
 }
 
 bool is_one_of(const std::string& name, std::initializer_list<std::string_view> names) {
@@ -139,7 +92,7 @@ RunDirectory::RunDirectory(const PathProbe& path, const std::string& run_id, Log
   path_ = user_path + "/" + run_id;
   const UniqueFd parent(
       TEMP_FAILURE_RETRY(::open(path.path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)));
-  if (!parent) fail("could not open", path.path, errno);
+  if (!parent) fail_at("could not open", path.path, errno);
   user_directory_ = open_user_directory(parent.get(), user_name, user_path);
 
   const std::string temporary = kBeingMade + run_id;

@@ -3,10 +3,14 @@
 
 #include <pthread.h>
 #include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdio>
+#include <fstream>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -31,6 +35,38 @@ LockOutcome lock_exclusive(int fd, const std::string& path, int tries) {
     if (attempt >= tries) return LockOutcome::kHeldByOther;
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
+}
+
+int lock_holder(int fd) {
+  struct stat status {};
+  if (::fstat(fd, &status) != 0) return 0;
+  std::ifstream locks("/proc/locks");
+  // 3: FLOCK  ADVISORY  WRITE 4711 fe:00:1048583 0 EOF
+  for (std::string line; std::getline(locks, line);) {
+    int pid = 0;
+    unsigned major = 0, minor = 0;
+    unsigned long inode = 0;
+    const int found =
+        std::sscanf(line.c_str(), "%*d: FLOCK %*s %*s %d %x:%x:%lu", &pid, &major, &minor, &inode);
+    if (found == 4 && inode == status.st_ino && ::makedev(major, minor) == status.st_dev)
+      return pid;
+  }
+  return 0;
+}
+
+bool process_runs(int pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string text;
+  if (pid <= 0 || !std::getline(file, text)) return false;
+  const std::size_t name_end = text.rfind(") ");
+  if (name_end == std::string::npos) return false;
+  char state = 'X';
+  unsigned long flags = 0;
+  const int found =
+      std::sscanf(text.c_str() + name_end, ") %c %*d %*d %*d %*d %*d %lu", &state, &flags);
+  constexpr unsigned long kExiting =
+      4;  // the kernel's PF_EXITING: to free its memory takes a while
+  return found == 2 && state != 'Z' && state != 'X' && (flags & kExiting) == 0;
 }
 
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// run_lock.hpp: flock with several tries, and locks that a forked child releases.
+// run_lock.hpp: flock with several tries, who holds a lock, and locks that a forked child releases.
 #pragma once
 #include <string>
 
@@ -12,6 +12,12 @@ enum class LockOutcome { kTaken, kHeldByOther };
 // Error kUnsupported if the file system of `path` does not support locks.
 LockOutcome lock_exclusive(int fd, const std::string& path, int tries);
 inline constexpr int kLockTries = 5;
+
+// Hints on how long to wait for a lock; what the lock says holds.
+// The process that took the lock on this open file's inode; 0: unknown, as in another container.
+int lock_holder(int fd);
+// Whether there is such a process, and it is not about to end.
+bool process_runs(int pid);
 
 // A lock belongs to the open file, which a forked child shares: while the child holds the
 // descriptor, the lock outlives the parent. So every forked child closes registered descriptors.

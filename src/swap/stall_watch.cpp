@@ -59,10 +59,13 @@ std::string StallWatch::lost_text(const std::string& request) {
 }
 
 std::string describe(const Block& block, nanoseconds age, const QueueState& state) {
-  std::string text = "swap drive " + std::to_string(state.drive) + ": a " +
-                     (block.kind == IoKind::kRead ? "read" : "write") + " of " +
-                     std::to_string(block.size_bytes) + " bytes at offset " +
-                     std::to_string(block.offset_bytes) + " of " + state.path;
+  std::string text =
+      "swap drive " + std::to_string(state.drive) + ": a " + text_of(block.kind) + " of ";
+  if (block.kind != IoKind::kSync) {
+    text += std::to_string(block.size_bytes) + " bytes at offset " +
+            std::to_string(block.offset_bytes) + " of ";
+  }
+  text += state.path;
   if (const char* const what = block.active->transfer->what; what != nullptr && *what != '\0') {
     text += std::string(" for ") + what;
   }

@@ -68,24 +68,35 @@ Error not_reserved(const std::string& path, std::uint64_t wanted, std::uint64_t 
 }
 }  // namespace
 
+void make_file(base::UniqueFd& file, int directory, const std::string& name,
+               const std::string& path, std::uint64_t size_bytes, bool direct) {
+  HEADRACE_CHECK(size_bytes > 0 && size_bytes % base::kIoAlignment == 0,
+                 "a drive's file is made of whole pages");
+  check_file_size_limit(path, size_bytes);
+  const int flags = O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC | (direct ? O_DIRECT : 0);
+  file.reset(TEMP_FAILURE_RETRY(::openat(directory, name.c_str(), flags, 0600)));
+  const int error = errno;
+  if (!file) throw not_reserved(path, size_bytes, free_bytes(directory), error);
+}
+
+void reserve_blocks(int file, const std::string& path, std::uint64_t size_bytes) {
+  const std::uint64_t free = free_bytes(file);
+  if (const int error = reserve(file, size_bytes); error != 0)
+    throw not_reserved(path, size_bytes, free, error);
+}
+
 SwapFile::SwapFile(const RunDirectory& run, const PathProbe& path, const std::string& name,
                    std::uint64_t size_bytes)
-    : directory_fd_(run.fd()),
+    : DriveFile(run.path() + "/" + name, size_bytes),
+      directory_fd_(run.fd()),
       name_(name),
-      path_(run.path() + "/" + name),
-      size_bytes_(size_bytes),
       owner_pid_(static_cast<int>(::getpid())) {
-  HEADRACE_CHECK(size_bytes > 0 && size_bytes % base::kIoAlignment == 0,
-                 "a swap file is made of whole pages");
-  check_file_size_limit(path_, size_bytes);
-  const std::uint64_t free = free_bytes(directory_fd_);
-  const int flags =
-      O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC | (path.direct ? O_DIRECT : 0);
-  file_.reset(TEMP_FAILURE_RETRY(::openat(directory_fd_, name.c_str(), flags, 0600)));
-  if (!file_) throw not_reserved(path_, size_bytes, free, errno);
-  if (const int error = reserve(file_.get(), size_bytes); error != 0) {
-    ::unlinkat(directory_fd_, name.c_str(), 0);
-    throw not_reserved(path_, size_bytes, free, error);
+  make_file(file_, directory_fd_, name_, path_, size_bytes, path.direct);
+  try {
+    reserve_blocks(file_.get(), path_, size_bytes);
+  } catch (...) {
+    ::unlinkat(directory_fd_, name_.c_str(), 0);
+    throw;
   }
 }
 

@@ -16,6 +16,7 @@
 #include "base/unique_fd.hpp"
 #include "headrace/log.hpp"
 #include "headrace/settings.hpp"
+#include "swap/drive_file.hpp"
 
 namespace headrace::swap {
 // The properties of an nvme_path, found by trying. Throws headrace::Error and leaves nothing there:
@@ -54,24 +55,24 @@ class RunDirectory {
 
 // One file of fixed size, with all its blocks reserved (by fallocate, or by writing zeros without
 // it). If this throws kNoSpace, with wanted and free bytes, the file is gone again.
-class SwapFile {
+class SwapFile : public DriveFile {
  public:
   SwapFile(const RunDirectory& run, const PathProbe& path, const std::string& name,
            std::uint64_t size_bytes);
-  ~SwapFile();
-  SwapFile(const SwapFile&) = delete;
-  SwapFile& operator=(const SwapFile&) = delete;
-  int fd() const noexcept { return file_.get(); }
-  const std::string& path() const noexcept { return path_; }
-  std::uint64_t size_bytes() const noexcept { return size_bytes_; }
+  ~SwapFile() override;
 
  private:
   int directory_fd_;
-  std::string name_, path_;
-  std::uint64_t size_bytes_;
+  std::string name_;
   int owner_pid_ = 0;  // a forked child removes nothing
-  base::UniqueFd file_;
 };
+
+// The two halves of SwapFile's constructor, which throw as it does. `path`: for messages.
+// Makes an empty file, which must not be there, to be given this size.
+void make_file(base::UniqueFd& file, int directory, const std::string& name,
+               const std::string& path, std::uint64_t size_bytes, bool direct);
+// Reserves all its blocks.
+void reserve_blocks(int file, const std::string& path, std::uint64_t size_bytes);
 
 // A new id: time, host boot id and random bits, as 32 hex digits.
 std::string make_run_id();

@@ -28,8 +28,8 @@ RunBytes to_bytes(const std::string& hex) {
 }  // namespace
 
 std::string Subject::text() const {
-  return std::string(action) + " '" + (name != nullptr ? *name : "?") + "' (tile " +
-         std::to_string(tile) + ")";
+  const std::string what = std::string(action) + " '" + (name != nullptr ? *name : "?") + "'";
+  return tile == kNoTile ? what : what + " (tile " + std::to_string(tile) + ")";
 }
 
 SwapTier::SwapTier(async::Conductor& conductor, SwapTierOptions options)
@@ -39,8 +39,11 @@ SwapTier::SwapTier(async::Conductor& conductor, SwapTierOptions options)
   for (std::size_t d = 0; d < options.paths.size(); ++d) {
     const auto index = static_cast<std::uint32_t>(d);
     auto lane = std::make_unique<SwapLane>();
-    static_cast<Lane&>(*lane) = make_lane(conductor, options, options.paths[d], run_id, index,
-                                          options.drive_bytes[d], "swap");
+    static_cast<Lane&>(*lane) =
+        options.files.empty()
+            ? make_lane(conductor, options, options.paths[d], run_id, index, options.drive_bytes[d],
+                        "swap")
+            : make_lane(conductor, options, options.paths[d], index, std::move(options.files[d]));
     lane->extents = std::make_unique<ExtentAllocator>(index, options.drive_bytes[d]);
     lanes_.push_back(std::move(lane));
   }
@@ -53,19 +56,35 @@ Extent SwapTier::allocate(std::uint32_t drive, std::uint64_t size_bytes) {
                                   lanes_[drive]->file->path());
 }
 
+void SwapTier::take(const Extent& extent) {
+  if (extent.file < lanes_.size() && lanes_[extent.file]->extents->take(extent)) return;
+  throw Error(Code::kCorrupt,
+              "the store's commit record names " + base::format_bytes(extent.size_bytes) + " at " +
+                  std::to_string(extent.offset_bytes) + " of drive " + std::to_string(extent.file) +
+                  ", which is not a place of its own there; nothing was written. "
+                  "Restore the store from a copy, or begin another one.");
+}
+
 std::string SwapTier::place(const Extent& extent) const {
   return lanes_[extent.file]->file->path() + " at " + std::to_string(extent.offset_bytes);
 }
 
+const std::string& SwapTier::file_path(std::uint32_t drive) const {
+  return lanes_[drive]->file->path();
+}
+
 void SwapTier::fail(const Extent& extent, const Subject& subject, IoKind kind, std::uint64_t done,
                     int error, const char* more) {
-  std::string text = subject.text() + ": " + (kind == IoKind::kRead ? "read " : "write ") +
+  std::string text = subject.text() + ": " + text_of(kind) + " " +
                      std::to_string(extent.size_bytes) + " bytes of " + place(extent) + ": got " +
                      std::to_string(done);
   if (error != 0) text += ", " + base::errno_text(error);
   if (error == 0 && kind == IoKind::kRead)
     text += ": the file ends there; it was truncated while in use";
-  text += more;
+  end_with(text + more, error);
+}
+
+void SwapTier::end_with(std::string text, int error) {
   if (error != 0) text += std::string("; ") + what_helps(error);
   if (error == ETIMEDOUT) text += "; the engine can only be closed";
   if (error == ETIMEDOUT && stall_.empty()) {
@@ -137,6 +156,35 @@ async::Task<> SwapTier::write(Extent& extent, std::span<const std::byte> from, P
   extent = *other;
 }
 
+async::Task<> SwapTier::write_in_place(Extent extent, std::span<const std::byte> from,
+                                       Priority priority, Subject subject) {
+  HEADRACE_CHECK(from.size() == extent.size_bytes, "extents are written whole");
+  if (!stall_.empty()) refuse_after_stall(subject.text());
+  int error = 0;
+  std::uint64_t done = 0;
+  const bool written = co_await try_write(extent, from, priority, subject, error, done);
+  if (!written) fail(extent, subject, IoKind::kWrite, done, error, "");
+}
+
+async::Task<> SwapTier::sync(Priority priority) {
+  refuse_after_stall("sync");
+  async::TaskGroup drives;
+  for (const auto& lane : lanes_) {
+    if (lane->drive) drives.spawn(sync_lane(*lane, priority));
+  }
+  co_await drives.join();
+}
+
+async::Task<> SwapTier::sync_lane(SwapLane& lane, Priority priority) {
+  TransferDone transfer(*lane.drive, IoKind::kSync, nullptr, {}, priority, "");
+  const Transfer& done = co_await transfer;
+  if (done.error == 0) co_return;
+  end_with("sync of " + lane.file->path() + ": " + base::errno_text(done.error) +
+               ": what was written to it since the last successful sync may be lost; it is not "
+               "repeated, since the kernel may have dropped those bytes and would report success",
+           done.error);
+}
+
 DriveCounters SwapTier::totals() const noexcept {
   DriveCounters sum;
   for (std::size_t d = 0; d < lanes_.size(); ++d) {
@@ -145,6 +193,7 @@ DriveCounters SwapTier::totals() const noexcept {
     sum.written_bytes += one.written_bytes;
     sum.reads += one.reads;
     sum.writes += one.writes;
+    sum.syncs += one.syncs;
     sum.retries += one.retries;
     sum.read_busy_seconds += one.read_busy_seconds;
     sum.write_busy_seconds += one.write_busy_seconds;

@@ -23,12 +23,15 @@ struct Subject {
   const char* action = "";            // "swap in", "swap in state of", ...
   const std::string* name = nullptr;  // the tile's first parameter
   std::uint64_t tile = 0;
+  static constexpr std::uint64_t kNoTile = ~std::uint64_t{0};
   std::string text() const;
 };
 
 struct SwapTierOptions : LaneOptions {
   std::vector<PathProbe> paths;            // probed earlier, one per drive
   std::vector<std::uint64_t> drive_bytes;  // size of each swap file; 0: there is none
+  // The files of a store, one per drive, to use in place of swap files of the tier's own.
+  std::vector<std::unique_ptr<DriveFile>> files;
   // Called on the conductor with the error of the first transfer that never completed, before the
   // waiting coroutine gets its memory back.
   std::function<void(const std::string& cause)> on_stall;
@@ -44,8 +47,12 @@ class SwapTier {
   ~SwapTier();
 
   const RunBytes& run() const noexcept { return run_; }
+  // Of a store that an earlier run made: its id takes the place of this run's.
+  void continue_run(const RunBytes& store) noexcept { run_ = store; }
   // Throws kNoSpace if the plan and the tier disagree.
   Extent allocate(std::uint32_t drive, std::uint64_t size_bytes);
+  // Takes an extent of a store that was written earlier. Throws kCorrupt if it cannot be one.
+  void take(const Extent& extent);
   // Transfers a whole extent; `into`/`from` have its size. Repeats a failed read once, unless the
   // deadline ended it. The tier does not check checksums, so it does not repeat a read for one.
   // After a transfer that never completed, every other one fails with kIoStalled: the kernel may
@@ -54,6 +61,13 @@ class SwapTier {
   // Repeats a failed write once on another extent; `extent` then names that one.
   async::Task<> write(Extent& extent, std::span<const std::byte> from, Priority priority,
                       Subject subject);
+  // As write(), but for bytes that have one place: throws after the first failure.
+  async::Task<> write_in_place(Extent extent, std::span<const std::byte> from, Priority priority,
+                               Subject subject);
+  // Syncs the files of all drives at the same time: what was written to them by transfers that
+  // ended before this call survives a loss of power. Waits for all of them, and throws the error of
+  // the first that failed. That is final: no later sync() of this tier succeeds.
+  async::Task<> sync(Priority priority = Priority::kDemand);
 
   DriveCounters totals() const noexcept;
   DriveCounters counters(std::size_t drive) const noexcept;  // zeros if nothing is stored there
@@ -67,6 +81,7 @@ class SwapTier {
   // leased since then may be its memory.
   void refuse_after_stall(std::string_view call) const;
   std::string place(const Extent& extent) const;  // "FILE at 73400320"
+  const std::string& file_path(std::uint32_t drive) const;
 
  private:
   // A lane, and the owners of the extents of its file.
@@ -75,8 +90,11 @@ class SwapTier {
   async::Task<bool> try_write(const Extent& extent, std::span<const std::byte> from,
                               Priority priority, const Subject& subject, int& error,
                               std::uint64_t& done);
+  async::Task<> sync_lane(SwapLane& lane, Priority priority);
   [[noreturn]] void fail(const Extent& extent, const Subject& subject, IoKind kind,
                          std::uint64_t done, int error, const char* more);
+  // Adds to `text` what helps against `error`, and notes a stall.
+  [[noreturn]] void end_with(std::string text, int error);
   RunBytes run_{};
   std::function<void(const std::string& cause)> on_stall_;
   std::string stall_;  // the error of the first transfer that never completed

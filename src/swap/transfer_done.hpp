@@ -12,7 +12,7 @@ namespace headrace::swap {
 // the outcome and throws nothing. The object must stay in place until then.
 class TransferDone : private async::Resumption<Transfer> {
  public:
-  // `purpose` (for stall messages) and `drive` outlive it.
+  // `purpose` (for stall messages) and `drive` outlive it. For a sync: null, and an empty extent.
   TransferDone(Drive& drive, IoKind of, std::byte* at, const Extent& extent, Priority when,
                const char* purpose)
       : drive_(drive) {

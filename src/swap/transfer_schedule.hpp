@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // transfer_schedule.hpp: the transfers of a drive that are not yet fully cut into blocks. Demand
-// goes before prefetch, and prefetch before write-back; within each, first come, first served.
+// goes before prefetch, prefetch before write-back, and write-back before background; within each,
+// first come, first served.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -27,7 +28,7 @@ class TransferSchedule {
   bool idle() const noexcept;  // nothing waits, and nothing has begun
 
  private:
-  static constexpr std::size_t kPriorities = 3;
+  static constexpr std::size_t kPriorities = 4;
   Active* begin(std::size_t priority) noexcept;
 
   std::array<base::IntrusiveQueue<&Transfer::next_transfer>, kPriorities> waiting_;

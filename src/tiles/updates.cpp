@@ -28,7 +28,7 @@ bool Updates::has_gradient(std::uint32_t tile) const noexcept {
 
 void Updates::start(std::uint64_t deferred_step) {
   deferred_step_ = deferred_step;
-  failed_ = stopping_ = false;
+  failed_ = stopping_ = ended_early_ = false;
   began_.store(false);
   std::copy_n(p_.gradients.received(), received_.size(), received_.begin());
   std::ranges::fill(tiles_of_group_, 0);
@@ -114,6 +114,7 @@ async::Task<> Updates::start_groups(async::TaskGroup& tiles) {
 // has begun, or step() returned long ago, 2 may be a step ahead of 3: who asks for what is left
 // gets the error, and the engine has failed.
 void Updates::end_early(const std::exception_ptr& error) {
+  ended_early_ = true;
   elements_ = 0;  // what it took says nothing of where updates are faster
   if (on_device_) steps_on_device_.fetch_sub(1, std::memory_order_relaxed);
   if (deferred_step_ != 0 || began()) {

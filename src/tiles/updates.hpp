@@ -56,6 +56,10 @@ class Updates {
   // Whether a pass over a tile has begun since start(). From then on, the step cannot be repeated.
   // Failed reads and faults in record headers come before a pass, differing checksums within it.
   bool began() const noexcept { return began_.load(); }  // any thread
+  // Whether updates are in progress or pending. PendingUpdates::changed() wakes when they end.
+  bool running() const noexcept { return running_; }
+  // Whether the last ones ended before all of the step was updated.
+  bool ended_early() const noexcept { return ended_early_; }
 
   // Any thread. Steps on the device; time with an update in progress; all threads' time in passes.
   std::uint64_t steps_on_device() const noexcept { return steps_on_device_.load(); }
@@ -85,7 +89,7 @@ class Updates {
   std::vector<std::uint32_t> tiles_of_group_;  // those with a gradient
   async::TaskGroup runner_;
   std::uint64_t deferred_step_ = 0;
-  bool running_ = false, failed_ = false, stopping_ = false;
+  bool running_ = false, failed_ = false, stopping_ = false, ended_early_ = false;
   std::atomic<bool> began_{false};
   std::uint32_t active_ = 0;  // tiles in progress, since:
   std::chrono::steady_clock::time_point active_since_;

@@ -209,6 +209,7 @@ TEST(SettingsSchema, RejectsWhatASchemaCan) {
   for (const char* text :
        {R"({"train_batch_sise": 8})", R"({"headrace": {"update_slots": 0}})",
         R"({"zero_optimization": {"stage": 4}})", R"({"headrace": {"io_queue": "uringg"}})",
+        R"({"headrace": {"durable": 0}})", R"({"headrace": {"durable": "steps"}})",
         R"({"optimizer": {"params": {"betas": [0.9]}}})", R"({"bf16": {"enabled": 1}})"}) {
     EXPECT_NE(schema_fault(schema, json::parse(text)), "") << text;
     EXPECT_THROW(Settings::from_json(text), Error) << text;

@@ -311,6 +311,97 @@ TEST(SettingsErrors, NameWhatWouldFailOnlyInTraining) {
             "accepted");
 }
 
+// What `headrace` refuses, without its place, with all that a store needs beside `keys`.
+std::string store_refusal(const std::string& keys) {
+  const std::string text = refusal(R"({"headrace": {"nvme_paths": ["/mnt/a"], )" + keys + "}}");
+  const std::size_t key = text.find("headrace.");
+  return key == text.npos ? text : text.substr(key);
+}
+
+TEST(SettingsErrors, RefuseDurableThatIsNeitherAWordNorANumberOfSteps) {
+  const std::string allowed =
+      "; allowed: \"none\" or \"step\", or a whole number from 1 to 2147483647";
+  for (const char* bad : {"-1", "1.5", "2147483648", "true", "null", "[]", "\"2\""}) {
+    EXPECT_STARTS_WITH(store_refusal(R"("store": "s", "durable": )" + std::string(bad)),
+                       "headrace.durable: found ");
+    EXPECT_NE(store_refusal(R"("store": "s", "durable": )" + std::string(bad)).find(allowed),
+              std::string::npos);
+  }
+  EXPECT_EQ(store_refusal(R"("store": "s", "durable": 0)"),
+            "headrace.durable: found 0" + allowed + "; did you mean \"none\"?");
+  EXPECT_EQ(store_refusal(R"("store": "s", "durable": "steps")"),
+            "headrace.durable: found \"steps\"" + allowed + "; did you mean \"step\"?");
+}
+
+TEST(SettingsErrors, RefuseANameThatNoDirectoryShouldHave) {
+  const std::string longest(64, 'x');
+  for (const std::string& name : {std::string("s"), std::string("_7B.run-2"), longest})
+    EXPECT_EQ(store_refusal(R"("durable": 1, "store": ")" + name + "\""), "accepted");
+  for (const std::string& name :
+       {std::string(), std::string("."), std::string(".."), std::string(".hidden"),
+        std::string("-n"), std::string("a/b"), std::string("a b"), std::string("\u00fc"),
+        std::string("a\\u0000"), longest + "x"}) {
+    const std::string text = store_refusal(R"("durable": 1, "store": ")" + name + "\"");
+    EXPECT_STARTS_WITH(text, "headrace.store: found \"");
+    EXPECT_NE(text.find("\", but directories get this name; allowed: 1 to 64 letters (A-Z, a-z), "
+                        "digits, '.', '_' and '-', the first no '.' or '-'"),
+              std::string::npos)
+        << text;
+    EXPECT_EQ(text.find('\n'), std::string::npos) << text;
+  }
+}
+
+TEST(SettingsErrors, RefuseAStoreThatNothingWrites) {
+  const std::string unwritten =
+      "headrace.store: nothing writes this store while headrace.durable is \"none\"; set that to "
+      "\"step\", or remove this";
+  EXPECT_EQ(store_refusal(R"("store": "s")"), unwritten);
+  EXPECT_EQ(store_refusal(R"("store": "s", "durable": "none")"), unwritten);
+  EXPECT_EQ(
+      store_refusal(R"("resume": "require")"),
+      "headrace.resume: every run starts anew while headrace.durable is \"none\"; set that to "
+      "\"step\", or remove this");
+  EXPECT_EQ(store_refusal(R"("resume": "auto", "trainer_state_bytes": 0)"), "accepted");
+}
+
+TEST(SettingsErrors, RefuseADurableRunWithoutANameOrThatCouldNotVerifyOrKeepItsState) {
+  EXPECT_EQ(store_refusal(R"("durable": "step")"),
+            "headrace.durable: a later run finds the state by the name of its store, and "
+            "headrace.store gives none; add it");
+  EXPECT_EQ(store_refusal(R"("durable": 3, "store": "s", "checksums": "off")"),
+            "headrace.checksums: without checksums a resumed run would take a write that the drive "
+            "dropped for the state of a committed step (headrace.durable); remove this");
+  EXPECT_EQ(store_refusal(R"("durable": 3, "store": "s", "allow_memory_backed": true)"),
+            "headrace.allow_memory_backed: memory loses committed steps (headrace.durable) when "
+            "the machine stops; remove this, and name a directory on a drive");
+}
+
+// A device says it for both.
+TEST(SettingsErrors, RefuseADurableRunWithoutADirectoryOnce) {
+  const char* const in_memory =
+      R"({"zero_optimization": {"offload_optimizer": {"device": "cpu"}},
+          "headrace": {"durable": "step", "store": "s"}})";
+  EXPECT_EQ(refusal(in_memory),
+            "f:2:24: headrace.durable: a store is on a drive even if all state fits in memory, and "
+            "neither headrace.nvme_paths nor nvme_path names a directory; add "
+            "headrace.nvme_paths");
+  EXPECT_EQ(refusal(in_memory, {"zero_optimization.offload_optimizer.device=nvme"}),
+            "--set zero_optimization.offload_optimizer.device: \"nvme\" needs a directory, and "
+            "neither nvme_path nor headrace.nvme_paths names one; add \"nvme_path\" beside it");
+}
+
+TEST(SettingsErrors, LeaveToATrainerWhetherARunIsDurable) {
+  const ReadOptions leave_open{.leave_auto_open = true};
+  const auto open = [&](const char* keys) {
+    const std::string text = R"({"headrace": {"nvme_paths": ["/mnt/a"], )" + std::string(keys);
+    return Settings::from_json(text + "}}", "f", leave_open).open;
+  };
+  EXPECT_EQ(open(R"("durable": "auto", "store": "s", "resume": "require")"),
+            std::vector<std::string>{"headrace.durable"});
+  EXPECT_EQ(open(R"("durable": "step", "store": "auto")"),
+            std::vector<std::string>{"headrace.store"});
+}
+
 std::vector<std::string> warnings_of(const std::string& text) {
   return Settings::from_json(text, "f").warnings;
 }

@@ -104,6 +104,61 @@ TEST(Settings, TakeTheSharesOfDrivesAsAListOrAuto) {
   }
 }
 
+// What a store needs, and all of it in memory.
+Settings durable(const std::string& value, const std::string& more = "") {
+  return Settings::from_json(
+      R"({"headrace": {"nvme_paths": ["/mnt/a"], "store": "s", "durable": )" + value + more + "}}");
+}
+
+TEST(Settings, TakeDurableAsAWordOrAsANumberOfSteps) {
+  EXPECT_EQ(durable("\"step\"").durable_every, 1u);
+  EXPECT_EQ(durable("1").durable_every, 1u);
+  EXPECT_EQ(durable("25").durable_every, 25u);
+  EXPECT_EQ(durable("5e2").durable_every, 500u);
+  EXPECT_EQ(durable("2147483647").durable_every, 2147483647u);
+  EXPECT_EQ(Settings::from_json(R"({"headrace": {"durable": "none"}})").durable_every, 0u);
+  EXPECT_EQ(durable("1", R"(, "resume": "require")").resume, Resume::kRequire);
+  EXPECT_EQ(durable("1", R"(, "resume": "never")").resume, Resume::kNever);
+  EXPECT_EQ(durable("1", R"(, "trainer_state_bytes": "16MiB")").trainer_state_bytes, 16u << 20);
+  EXPECT_EQ(durable("1", R"(, "trainer_state_bytes": 0)").trainer_state_bytes, 0u);
+}
+
+TEST(Settings, WriteDurableAsAWordWhereThereIsOne) {
+  const auto written = [](const Settings& settings) { return settings.to_json(); };
+  const auto holds = [](const std::string& text, const char* part) {
+    return text.find(part) != std::string::npos;
+  };
+  const std::string none = written(Settings::from_json("{}"));
+  EXPECT_TRUE(holds(none, R"("durable": "none")")) << none;
+  EXPECT_FALSE(holds(none, R"("store")")) << none;
+  EXPECT_TRUE(holds(written(durable("1")), R"("durable": "step")"));
+  EXPECT_TRUE(holds(written(durable("2")), R"("durable": 2)"));
+  EXPECT_TRUE(holds(written(durable("2")), R"("store": "s")"));
+}
+
+TEST(Settings, KeepAPathForAStoreWhereNoDeviceIsNvme) {
+  const Settings listed = durable("\"step\"", R"(, "drive_shares": [1])");
+  EXPECT_EQ(listed.offload_optimizer, OffloadDevice::kNone);
+  EXPECT_EQ(listed.nvme_paths, std::vector<std::string>{"/mnt/a"});
+  EXPECT_TRUE(listed.warnings.empty()) << listed.warnings[0];
+  EXPECT_THROW(durable("\"step\"", R"(, "drive_shares": [1, 2])"), Error);
+  const auto sections = [](const std::string& optimizer, const std::string& parameters) {
+    return Settings::from_json(R"({"headrace": {"durable": "step", "store": "s"},
+      "zero_optimization": {"offload_optimizer": {)" +
+                               optimizer + R"(}, "offload_param": {)" + parameters + "}}}");
+  };
+  const std::string a = R"("device": "cpu", "nvme_path": "/mnt/a")";
+  for (const Settings& read :
+       {sections(a, ""), sections("", a), sections(a, R"("nvme_path": "/mnt//a/")")}) {
+    EXPECT_EQ(read.nvme_paths, std::vector<std::string>{"/mnt/a"});
+    EXPECT_TRUE(read.warnings.empty()) << read.warnings[0];
+  }
+  EXPECT_THROW(sections(a, R"("nvme_path": "/mnt/b")"), Error);
+  const Settings one_swaps = sections(a, R"("device": "nvme", "nvme_path": "/mnt/b")");
+  EXPECT_EQ(one_swaps.nvme_paths, std::vector<std::string>{"/mnt/b"}) << "the swap file's drive";
+  EXPECT_EQ(one_swaps.warnings.size(), 1u);
+}
+
 TEST(Settings, TakeTheBudgetAsNumberTextOrAuto) {
   const auto budget = [](const std::string& value) {
     return Settings::from_json("{\"headrace\": {\"host_budget_bytes\": " + value + "}}");
@@ -457,6 +512,17 @@ TEST(SettingsOverrides, MendWhatTheFileHoldsAndTakeItsSpelling) {
       Settings::from_json(R"({"zero_optimization": {"offload_param": {"device": "nvme"}}})", "f",
                           {R"(zero_optimization.offload_param={"device": "cpu"})"});
   EXPECT_EQ(whole.offload_parameters, OffloadDevice::kCpu);
+}
+
+TEST(SettingsOverrides, MakeARunDurable) {
+  const Settings read = Settings::from_json(
+      R"({"headrace": {"nvme_paths": ["/mnt/a"]}})", "f",
+      {"headrace.durable=step", "headrace.store=run-1", "headrace.resume=require"});
+  EXPECT_EQ(read.durable_every, 1u);
+  EXPECT_EQ(read.store, "run-1");
+  EXPECT_EQ(read.resume, Resume::kRequire);
+  EXPECT_TRUE(read.warnings.empty());
+  EXPECT_EQ(Settings::from_json(read.to_json(), "f", {"headrace.durable=20"}).durable_every, 20u);
 }
 
 TEST(SettingsOverrides, NameThemselvesInWarnings) {

@@ -63,6 +63,8 @@ class Draw {
     s.allow_memory_backed = coin();
     s.register_buffers = static_cast<RegisterBuffers>(between(0, 1));
     s.checksums = static_cast<Checksums>(between(0, 1));
+    s.trainer_state_bytes = between(0, 16777216);
+    if (!s.nvme_paths.empty() && coin()) draw_store(s);
     s.update_mode = static_cast<UpdateMode>(between(0, 2));
     s.update_on = static_cast<UpdateOn>(between(0, 2));
     s.io_warn_seconds = real(0.001, 100);
@@ -85,6 +87,14 @@ class Draw {
   template <class T>
   std::optional<T> maybe(T value) {
     return coin() ? std::optional(value) : std::nullopt;
+  }
+
+  void draw_store(Settings& s) {
+    s.durable_every = coin() ? between(1, 3) : between(1, 2147483647);
+    s.store = "_Run.-" + std::to_string(between(0, 1u << 30));
+    s.resume = static_cast<Resume>(between(0, 2));
+    s.checksums = Checksums::kOn;
+    s.allow_memory_backed = false;
   }
 
   // One that some number of ranks makes.
@@ -226,6 +236,30 @@ TEST(SettingsCheck, NamesEveryFaultByItsKeyWithoutAPlaceInATextThatNobodySaw) {
       "headrace.queue_depth: found 0; allowed: a whole number from 1 to 4096");
 }
 
+TEST(SettingsCheck, RefusesAStoreOfSettingsThatAreSetInCode) {
+  Settings settings;
+  settings.durable_every = 2147483648;
+  settings.store = "a/b";
+  settings.trainer_state_bytes = 16777217;
+  EXPECT_EQ(faults_of(settings),
+            "headrace.durable: found 2147483648; allowed: \"none\" or \"step\", or a whole number "
+            "from 1 to 2147483647\n"
+            "headrace.store: found \"a/b\", but directories get this name; allowed: 1 to 64 "
+            "letters (A-Z, a-z), digits, '.', '_' and '-', the first no '.' or '-'\n"
+            "headrace.trainer_state_bytes: found 16777217; allowed: bytes as a number or text like "
+            "\"1MiB\" from 0 B to 16 MiB");
+  settings = {};
+  settings.durable_every = 1;
+  EXPECT_EQ(faults_of(settings),
+            "headrace.durable: a store is on a drive even if all state fits in memory, and neither "
+            "headrace.nvme_paths nor nvme_path names a directory; add headrace.nvme_paths\n"
+            "headrace.durable: a later run finds the state by the name of its store, and "
+            "headrace.store gives none; add it");
+  settings.nvme_paths = {"/mnt/a"};
+  settings.store = "run-1";
+  EXPECT_EQ(faults_of(settings), "");
+}
+
 TEST(SettingsCheck, RefusesWhatJsonHasNoWordFor) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const auto faults_with = [](auto field, auto value) {
@@ -239,6 +273,7 @@ TEST(SettingsCheck, RefusesWhatJsonHasNoWordFor) {
   EXPECT_NE(faults_with(&Settings::optimizer_section, OptimizerSection{.lr = nan}), "");
   EXPECT_NE(faults_with(&Settings::drive_shares, std::vector<double>{1, nan}), "");
   EXPECT_NE(faults_with(&Settings::checksums, static_cast<Checksums>(7)), "");
+  EXPECT_NE(faults_with(&Settings::resume, static_cast<Resume>(3)), "");
 }
 }  // namespace
 }  // namespace headrace

@@ -48,9 +48,11 @@ TEST(KeyTable, SaysOfEachKeyWhatItDoesInWhichUnitAndWhy) {
     EXPECT_GE(key.help.size(), key.kind == Kind::kSection ? 6u : 12u)
         << "what it does, or why it does nothing";
     const bool counts = key.kind == Kind::kInteger || key.kind == Kind::kNumber ||
-                        key.kind == Kind::kSize || key.kind == Kind::kSizeOrAuto;
+                        key.kind == Kind::kSize || key.kind == Kind::kSizeOrAuto ||
+                        key.kind == Kind::kEvery;
     EXPECT_EQ(counts, !key.unit.empty()) << "numbers have a unit, and nothing else has";
-    const bool chooses = key.kind == Kind::kChoice || key.kind == Kind::kSwitch;
+    const bool chooses =
+        key.kind == Kind::kChoice || key.kind == Kind::kSwitch || key.kind == Kind::kEvery;
     EXPECT_EQ(chooses, !key.choices.empty());
   }
 }

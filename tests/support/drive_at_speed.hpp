@@ -12,8 +12,8 @@ struct DriveSpeedGiven {
   double read_bytes_per_second = 1e9, write_bytes_per_second = 1e9;
   // The link it shares with other drives: busy until then. Null: one of its own.
   async::Nanoseconds* link = nullptr;
-  int read_error = 0, write_error = 0;  // errno of every such transfer
-  bool stalls = false;                  // says so, beside its errors
+  int read_error = 0, write_error = 0, sync_error = 0;  // errno of every such transfer
+  bool stalls = false;                                  // says so, beside its errors
 };
 
 class DriveAtSpeed final : public DriveSimulated {
@@ -23,6 +23,7 @@ class DriveAtSpeed final : public DriveSimulated {
   bool stalled() const noexcept override { return speed_.stalls; }
 
  protected:
+  // A sync ends with what is under way.
   async::Nanoseconds duration_of(const swap::Transfer& transfer) noexcept override {
     async::Nanoseconds& busy_until = speed_.link != nullptr ? *speed_.link : own_link_;
     const bool read = transfer.kind == swap::IoKind::kRead;
@@ -34,7 +35,15 @@ class DriveAtSpeed final : public DriveSimulated {
     return busy_until - now;
   }
   int error_of(const swap::Transfer& transfer) noexcept override {
-    return transfer.kind == swap::IoKind::kRead ? speed_.read_error : speed_.write_error;
+    switch (transfer.kind) {
+      case swap::IoKind::kRead:
+        return speed_.read_error;
+      case swap::IoKind::kWrite:
+        return speed_.write_error;
+      case swap::IoKind::kSync:
+        return speed_.sync_error;
+    }
+    return 0;
   }
 
  private:

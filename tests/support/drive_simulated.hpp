@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // drive_simulated.hpp: a drive in memory under the simulated conductor: each transfer takes a
 // random virtual time, and its bytes move when it ends, so that whoever does not wait for it is
-// found out.
+// found out. A sync takes a time too, and moves nothing.
 #pragma once
 #include <algorithm>
 #include <cstring>
@@ -43,8 +43,11 @@ class DriveSimulated : public swap::Drive {
     return async::Nanoseconds(1000 + random_() % 1'000'000);
   }
   virtual int error_of(const swap::Transfer&) noexcept { return 0; }
+  // A transfer without an error has moved its bytes, or synced.
+  virtual void ended(const swap::Transfer&) noexcept {}
 
   async::Conductor& conductor_;
+  std::vector<std::byte> file_;
 
  private:
   struct Flight : async::Timer {
@@ -56,6 +59,7 @@ class DriveSimulated : public swap::Drive {
     --in_flight_;
     t.done_bytes = 0;
     t.error = error_of(t);
+    if (t.kind == swap::IoKind::kSync) return finish_sync(t);
     if (t.error != 0) return t.run(&t);
     const std::uint64_t end = t.offset_bytes + t.size_bytes;
     if (file_.size() < end) file_.resize(end);
@@ -67,14 +71,24 @@ class DriveSimulated : public swap::Drive {
       counters_.written_bytes += t.size_bytes;
     }
     t.done_bytes = t.size_bytes;
+    ended(t);
+    t.run(&t);
+  }
+
+  // As of the real drive: after one that failed, none succeeds.
+  void finish_sync(swap::Transfer& t) noexcept {
+    ++counters_.syncs;
+    if (sync_error_ == 0) sync_error_ = t.error;
+    t.error = sync_error_;
+    if (t.error == 0) ended(t);
     t.run(&t);
   }
 
   std::mt19937_64 random_;
   std::vector<std::unique_ptr<Flight>> flights_;
-  std::vector<std::byte> file_;
   swap::DriveCounters counters_;
   std::string reason_;
   std::size_t in_flight_ = 0, in_flight_max_ = 0;
+  int sync_error_ = 0;
 };
 }  // namespace headrace::testing

@@ -11,7 +11,8 @@
 namespace headrace::testing {
 class FailingDrive final : public swap::Drive {
  public:
-  // `fails` is asked about every transfer, on the conductor; those end in EIO with nothing moved.
+  // `fails` is asked about every transfer, on the conductor; those that it picks end in EIO with
+  // nothing moved or synced.
   using Fails = std::function<bool(const swap::Transfer&)>;
   FailingDrive(async::Conductor& conductor, swap::DriveOptions options, Fails fails)
       : conductor_(conductor),

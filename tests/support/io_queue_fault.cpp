@@ -83,8 +83,10 @@ class FaultQueue final : public IoQueue {
     shadow.size_bytes = shadow.fate.size_bytes;
     throttle(shadow.fate);
     count(shadow.fate);
+    counts_->syncs += shadow.kind == IoKind::kSync ? 1 : 0;
     if (shadow.fate.lost) return true;
-    shadow.in_inner = shadow.fate.error == 0 && shadow.size_bytes > 0;
+    const bool asks = shadow.size_bytes > 0 || shadow.kind == IoKind::kSync;
+    shadow.in_inner = shadow.fate.error == 0 && asks;
     if (shadow.in_inner) {
       const bool taken = inner_->submit(shadow);
       HEADRACE_CHECK(taken, "the wrapped queue holds fewer requests than its depth");
@@ -125,6 +127,8 @@ class FaultQueue final : public IoQueue {
     ++requests_;
     const bool write = request.kind == IoKind::kWrite;
     writes_ += write ? 1 : 0;
+    const bool sync = request.kind == IoKind::kSync;
+    syncs_ += sync ? 1 : 0;
     Fate fate;
     fate.size_bytes = request.size_bytes;
     const std::uint64_t number = plan_.only_writes ? (write ? writes_ : 0) : requests_;
@@ -132,17 +136,23 @@ class FaultQueue final : public IoQueue {
       fate.error = plan_.fail_errno;
       return fate;
     }
+    if (sync && plan_.fail_sync != 0 && syncs_ == plan_.fail_sync) {
+      fate.error = plan_.sync_errno;
+      return fate;
+    }
     if (requests_ <= plan_.skip_requests) return fate;
     // Every draw is made whatever the ones before it said, so that one chance does not shift the
     // others.
     Random random(plan_.seed * 0xd1342543de82ef95u + requests_);
     const bool lost = random.chance(plan_.lost);
-    const bool eio = random.chance(write ? plan_.eio_write : plan_.eio_read);
+    const bool eio = random.chance(write  ? plan_.eio_write
+                                   : sync ? plan_.eio_sync
+                                          : plan_.eio_read);
     const bool enospc = random.chance(plan_.enospc) && write;
     const bool eagain = random.chance(plan_.eagain);
     const bool eintr = random.chance(plan_.eintr);
-    const bool shortened = random.chance(write ? plan_.short_write : plan_.short_read);
-    const bool flip = random.chance(plan_.flip_bit) && !write;
+    const bool shortened = random.chance(write ? plan_.short_write : plan_.short_read) && !sync;
+    const bool flip = random.chance(plan_.flip_bit) && request.kind == IoKind::kRead;
     const bool late = random.chance(plan_.late);
     const std::uint64_t left_out = 1 + random.below((request.size_bytes + 511) / 512);
     fate.flip_at = random.next();
@@ -251,7 +261,7 @@ class FaultQueue final : public IoQueue {
   std::vector<Shadow> shadows_;
   std::vector<Shadow*> free_;  // lost ones never come back here
   std::vector<Shadow*> held_;
-  std::uint64_t requests_ = 0, writes_ = 0, flushes_ = 0;
+  std::uint64_t requests_ = 0, writes_ = 0, syncs_ = 0, flushes_ = 0;
   Clock::time_point idle_at_{};  // when a throttled drive has done all that it was given
   std::atomic<bool> woken_{false};
 };

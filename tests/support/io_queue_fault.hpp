@@ -12,7 +12,7 @@ struct FaultPlan {
   std::uint64_t seed = 1;
   // Chance per request, 0..1.
   double short_read = 0, short_write = 0;  // a multiple of 512 bytes less, possibly 0 bytes
-  double eio_read = 0, eio_write = 0;
+  double eio_read = 0, eio_write = 0, eio_sync = 0;
   double eagain = 0, eintr = 0;
   double enospc = 0;
   double flip_bit = 0;  // of what a read brought
@@ -23,6 +23,9 @@ struct FaultPlan {
   std::uint64_t fail_request = 0;
   int fail_errno = 0;
   bool only_writes = false;  // fail_request counts writes only
+  // The n-th sync (counted from 1) fails with this errno; 0: none.
+  std::uint64_t fail_sync = 0;
+  int sync_errno = 0;
   // set-up is refused with this errno before anything else; 0: not.
   int setup_errno = 0;
   std::uint64_t skip_requests = 0;  // this many pass untouched first
@@ -31,7 +34,7 @@ struct FaultPlan {
   std::uint64_t bytes_per_second = 0;
 };
 struct FaultCounts {
-  std::uint64_t requests = 0, shorts = 0, errors = 0, flips = 0, late = 0, lost = 0;
+  std::uint64_t requests = 0, syncs = 0, shorts = 0, errors = 0, flips = 0, late = 0, lost = 0;
 };
 // Wraps another queue. `counts`, if given, outlives it.
 std::unique_ptr<IoQueue> make_io_queue_fault(std::unique_ptr<IoQueue> inner, const FaultPlan& plan,

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
+#include <stdexcept>
 
 #include "kernels/hash.hpp"
 #include "kernels/number_formats.hpp"
@@ -77,6 +79,12 @@ ScriptedTrainer::ScriptedTrainer(Engine& engine, const std::vector<std::int64_t>
   if (tied) engine.expect_repeated_gradients(groups_[*tied]);
   if (frozen) engine.expect_no_gradients(groups_[*frozen]);
   engine.freeze();
+  if (const auto resumed = engine.resumed()) {
+    if (resumed->trainer_state.size() != seen_.size() * sizeof seen_[0])
+      throw std::runtime_error("the store kept another trainer's state");
+    std::memcpy(seen_.data(), resumed->trainer_state.data(), resumed->trainer_state.size());
+    return;
+  }
   for (const GroupId group : groups_) {
     engine.load(group, [&](ParameterId id, std::span<std::byte> out) {
       std::memset(out.data(), 0, out.size());
@@ -116,6 +124,7 @@ void ScriptedTrainer::run(const Script& script) {
 }
 
 StepResult ScriptedTrainer::end_step() {
+  engine_.set_trainer_state(std::as_bytes(std::span(seen_)));
   return engine_.step({.learning_rate = 1e-2f, .max_norm = 0.5f});
 }
 

@@ -37,8 +37,9 @@ Script script_of(Departure departure, std::uint32_t groups, bool recompute);
 
 class ScriptedTrainer {
  public:
-  // Elements of each group's bf16 weight; each has an f32 bias of 40 beside it. Registers, freezes
-  // and loads. `tied`: may have two gradients; `frozen`: is declared to have none.
+  // Elements of each group's bf16 weight; each has an f32 bias of 40 beside it. Registers, freezes,
+  // and loads, or goes on where a durable engine does. `tied`: may have two gradients; `frozen`: is
+  // declared to have none.
   ScriptedTrainer(Engine& engine, const std::vector<std::int64_t>& groups,
                   std::optional<std::uint32_t> tied = std::nullopt,
                   std::optional<std::uint32_t> frozen = std::nullopt);

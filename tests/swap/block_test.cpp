@@ -93,6 +93,22 @@ TEST(Block, EndsWithAnErrorThatNoRepeatHeals) {
   }
 }
 
+// The kernel reports a lost write once: a second sync would succeed without the bytes.
+TEST(Block, TheFirstAnswerToASyncIsFinal) {
+  for (const int error : {0, EIO, EINTR, EAGAIN, EBUSY, EINVAL, ENOSPC, EDQUOT, ECANCELED}) {
+    Block block;
+    block.kind = IoKind::kSync;
+    block.result = -error;
+    const Verdict verdict = judge(block);
+    EXPECT_EQ(verdict.next, Next::kEnd) << error;
+    EXPECT_EQ(verdict.error, error);
+  }
+  Block block;
+  block.kind = IoKind::kSync;
+  block.result = 1;
+  EXPECT_EQ(judge(block).error, EIO) << "a sync moves no bytes";
+}
+
 TEST(Block, IsRepeatedAFewTimesWithGrowingPausesButNotForEver) {
   Answered block(IoKind::kRead);
   const DriveClock::time_point start = DriveClock::now();

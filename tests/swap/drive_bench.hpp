@@ -101,6 +101,7 @@ struct Script {
   std::atomic<bool> newest_first{false};
   bool twice = false;              // what has completed does so again
   bool registers_buffers = false;  // until a request fails
+  int refusals = 0;                // as many requests are not taken first
   std::mutex mutex;
   std::vector<Seen> seen;
   std::atomic<int> live_queues{0};
@@ -123,6 +124,10 @@ class ScriptedQueue final : public IoQueue {
   Registered registered() const override { return {script_.registers_buffers && !failed_, false}; }
   bool submit(IoRequest& request) noexcept override {
     if (held_.size() == script_.depth) return false;
+    if (script_.refusals > 0) {
+      --script_.refusals;
+      return false;
+    }
     held_.push_back(&request);
     const std::lock_guard lock(script_.mutex);
     script_.seen.push_back({request.kind, request.offset_bytes, request.size_bytes});

@@ -54,6 +54,7 @@ FaultPlan random_plan(std::uint64_t seed, bool with_lost) {
   plan.late = chance(.5);
   plan.flush_eagain = chance(.3);
   plan.lost = with_lost ? .05 : 0;
+  plan.eio_sync = chance(.3);
   return plan;
 }
 
@@ -66,6 +67,7 @@ struct Schedule {
   CollectingConductor conductor;
   FaultCounts counts;
   std::vector<Transfer> transfers;
+  Transfer sync = make_transfer(IoKind::kSync, nullptr, 0, 0, Priority::kBackground);
 };
 
 void start_transfers(Schedule& schedule, Drive& drive, std::mt19937_64& random) {
@@ -78,6 +80,7 @@ void start_transfers(Schedule& schedule, Drive& drive, std::mt19937_64& random) 
                                                static_cast<Priority>(random() % 3)));
   }
   for (Transfer& transfer : schedule.transfers) drive.start(transfer);
+  drive.start(schedule.sync);
 }
 
 // What was reported as moved is there, byte for byte; what was not moved is reported.
@@ -108,6 +111,19 @@ void check(Schedule& schedule, const FaultPlan& plan) {
   }
 }
 
+// Asked once at most, so that any fault of it is its outcome.
+void check_sync(const Schedule& schedule, const FaultPlan& plan) {
+  ASSERT_LE(schedule.counts.syncs, 1u);
+  const int error = schedule.sync.error;
+  ASSERT_TRUE(error != 0 || schedule.counts.syncs == 1) << "never asked for";
+  ASSERT_TRUE(error == 0 || error == EIO || error == EAGAIN || error == EINTR ||
+              (error == ETIMEDOUT && plan.lost > 0))
+      << error;
+  if (plan.eio_sync + plan.eagain + plan.eintr + plan.lost == 0) {
+    ASSERT_EQ(error, 0);
+  }
+}
+
 void run_schedule(std::uint64_t seed) {
   const bool with_lost = seed % 30 == 0;
   const FaultPlan plan = random_plan(seed, with_lost);
@@ -127,12 +143,13 @@ void run_schedule(std::uint64_t seed) {
                                         return faulty(kind, options, plan, schedule->counts);
                                       }});
   start_transfers(*schedule, *drive, random);
-  schedule->conductor.wait_for(kTransfers);
+  schedule->conductor.wait_for(kTransfers + 1);
   const bool stalled = drive->stalled();
   drive.reset();
   EXPECT_TRUE(!stalled || with_lost);
   EXPECT_TRUE(stalled || schedule->counts.lost == 0);
   check(*schedule, plan);
+  check_sync(*schedule, plan);
   static std::vector<std::unique_ptr<Schedule>> kept;
   if (stalled) kept.push_back(std::move(schedule));
 }
@@ -191,5 +208,28 @@ INSTANTIATE_TEST_SUITE_P(
                              {.fail_request = 3, .fail_errno = EROFS, .only_writes = true},
                              EROFS}),
     [](const auto& info) { return info.param.name; });
+
+TEST(DriveWithAFailedSync, AsksOnceOnEveryQueueThoughTheNextWouldSucceed) {
+  for (const IoQueueKind kind : queue_kinds()) {
+    for (const int error : {EIO, EINTR, EAGAIN, ENOSPC}) {
+      const FaultPlan plan{.fail_sync = 2, .sync_errno = error};
+      Schedule schedule(1);
+      auto drive = make_drive_thread(schedule.conductor,
+                                     {.path = schedule.file.path(),
+                                      .fd = schedule.file.fd(),
+                                      .make_queue = [&](const IoQueueOptions& options) {
+                                        return faulty(kind, options, plan, schedule.counts);
+                                      }});
+      Transfer first = make_transfer(IoKind::kSync, nullptr, 0, 0);
+      drive->start(first);
+      schedule.conductor.wait_for(1);
+      EXPECT_EQ(first.error, 0);
+      drive->start(schedule.sync);
+      schedule.conductor.wait_for(2);
+      EXPECT_EQ(schedule.sync.error, error);
+      EXPECT_EQ(schedule.counts.syncs, 2u);
+    }
+  }
+}
 }  // namespace
 }  // namespace headrace::swap::test

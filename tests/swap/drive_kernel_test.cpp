@@ -89,6 +89,30 @@ TEST_P(DriveOverKernel, MovesBytesAcrossTwoAndFourGibibytes) {
   EXPECT_EQ(std::memcmp(memory_.data(), file_.contents().data(), 64 * kPage), 0) << "wrapped round";
 }
 
+TEST_P(DriveOverKernel, SyncsBesideReadsAndWritesInFlight) {
+  const auto drive = make();
+  fill_pattern(memory_.span().first(32 * kPage), 9);
+  for (std::uint64_t i = 0; i < 8; ++i) {
+    const bool read = i % 2 == 0;
+    std::byte* const data = memory_.data() + (read ? 32 * kPage : 0) + i * 4 * kPage;
+    transfers_.push_back(make_transfer(read ? IoKind::kRead : IoKind::kWrite, data, i * 8 * kPage,
+                                       4 * kPage, Priority::kWriteBack));
+    transfers_.push_back(make_transfer(IoKind::kSync, nullptr, 0, 0, Priority::kBackground));
+  }
+  for (Transfer& transfer : transfers_) drive->start(transfer);
+  conductor_.wait_for(transfers_.size());
+  const auto on_disk = file_.now_on_disk();
+  for (const Transfer& transfer : transfers_) {
+    EXPECT_EQ(transfer.error, 0);
+    EXPECT_EQ(transfer.done_bytes, transfer.size_bytes);
+    EXPECT_EQ(
+        std::memcmp(on_disk.data() + transfer.offset_bytes, transfer.data, transfer.size_bytes), 0);
+  }
+  EXPECT_EQ(drive->counters().syncs, 8u);
+  EXPECT_EQ(drive->counters().writes, 4u);
+  EXPECT_EQ(drive->counters().reads, 4u);
+}
+
 // A host that locks itself in after its start.
 TEST_P(DriveOverKernel, AQueueWhoseUseIsForbiddenInMidRunEndsTransfersNamingTheErrno) {
   const bool ring = GetParam() == IoQueueKind::kUring;

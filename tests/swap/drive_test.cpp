@@ -46,6 +46,12 @@ class DriveTest : public testing::Test {
     conductor_.wait_for(transfers_.size());
     return transfers_.back();
   }
+  Transfer& run_sync(Drive& drive) {
+    transfers_.push_back(make_transfer(IoKind::kSync, nullptr, 0, 0));
+    drive.start(transfers_.back());
+    conductor_.wait_for(transfers_.size());
+    return transfers_.back();
+  }
   Transfer& begin(Drive& drive, std::uint64_t page, std::uint64_t pages, Priority priority) {
     transfers_.push_back(
         make_transfer(IoKind::kRead, memory_.data(), page * kPage, pages * kPage, priority));
@@ -369,6 +375,76 @@ TEST_F(DriveTest, CountsBytesRequestsAndBusyTime) {
   EXPECT_EQ(counters.retries, 0u);
   EXPECT_GT(counters.read_busy_seconds, 0);
   EXPECT_GT(counters.write_busy_seconds, 0);
+}
+
+TEST_F(DriveTest, ASyncIsOneRequestAndNeitherAReadNorAWrite) {
+  const auto drive = make_scripted();
+  run(*drive, IoKind::kWrite, 0, 4 * kPage);
+  const Transfer& sync = run_sync(*drive);
+  EXPECT_EQ(sync.error, 0);
+  EXPECT_EQ(sync.done_bytes, 0u);
+  ASSERT_EQ(script_.requests().size(), 2u);
+  EXPECT_EQ(script_.requests()[1], (Seen{IoKind::kSync, 0, 0}));
+  const DriveCounters counters = drive->counters();
+  EXPECT_EQ(counters.syncs, 1u);
+  EXPECT_EQ(counters.reads, 0u);
+  EXPECT_EQ(counters.writes, 1u);
+  EXPECT_EQ(counters.written_bytes, 4 * kPage);
+}
+
+TEST_F(DriveTest, AFailedSyncIsNotRepeatedAndNoLaterOneIsBelieved) {
+  for (const int error : {EIO, EINTR, EAGAIN, EBUSY}) {
+    Script script;
+    script.answer = [error](const IoRequest&, std::size_t number) -> std::int64_t {
+      return number == 0 ? -error : 0;
+    };
+    const auto drive = make(scripted(script));
+    EXPECT_EQ(run_sync(*drive).error, error);
+    EXPECT_EQ(script.requests().size(), 1u);
+    EXPECT_EQ(drive->counters().retries, 0u);
+    EXPECT_EQ(run_sync(*drive).error, error) << "the kernel said 0 the second time";
+  }
+}
+
+TEST_F(DriveTest, ASyncThatTheQueueDoesNotTakeIsHandedOverAgain) {
+  script_.refusals = 3;
+  const auto drive = make_scripted();
+  EXPECT_EQ(run_sync(*drive).error, 0);
+  EXPECT_EQ(script_.requests().size(), 1u);
+  EXPECT_EQ(drive->counters().syncs, 1u);
+}
+
+TEST_F(DriveTest, ALostSyncIsNamedAndGivenUpAtTheDeadline) {
+  auto drive = make_faulty({.lost = 1}, .02, 1);
+  EXPECT_EQ(run_sync(*drive).error, ETIMEDOUT);
+  EXPECT_TRUE(drive->stalled());
+  const auto warnings = log_.at(LogLevel::kWarning);
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_NE(warnings[0].find(": a sync of " + file_.path() + " for tile 3"), std::string::npos)
+      << warnings[0];
+  EXPECT_EQ(log_.at(LogLevel::kError).size(), 1u);
+  drive.reset();
+}
+
+// Without O_DIRECT the kernel tells a failed write-back once: to the write that waits for it.
+TEST_F(DriveTest, ASyncFailsAfterAWriteBackThatFailed) {
+  const int status = in_child([&] {
+    const int fd = ::open(file_.path().c_str(), O_RDWR | O_CLOEXEC);
+    bool filtered = false;
+    const IoQueueMaker maker = [&filtered](const IoQueueOptions& options) {
+      ChosenIoQueue chosen{make_io_queue_threads(options), ""};
+      filtered = forbid(SYS_sync_file_range, EIO);  // for the drive's thread, which calls it
+      return chosen;
+    };
+    const auto drive =
+        make_drive_thread(conductor_, {.path = file_.path(), .fd = fd, .make_queue = maker});
+    if (!filtered) return 77;
+    if (run_sync(*drive).error != 0) return 1;
+    if (run(*drive, IoKind::kWrite, 0, 4 * kPage).error != EIO) return 2;
+    return run_sync(*drive).error == EIO ? 0 : 3;
+  });
+  if (status == 77) GTEST_SKIP() << "seccomp filters cannot be installed here";
+  EXPECT_EQ(status, 0);
 }
 
 TEST_F(DriveTest, ItsThreadIsNamedBlocksSignalsAndIsGoneAtItsEnd) {

@@ -137,6 +137,32 @@ TEST_F(FaultQueueTest, FailsTheRequestThatIsNumbered) {
   for (std::size_t i = 0; i < writes.size(); ++i) EXPECT_EQ(writes[i], i == 5 ? -ENOSPC : kSize);
 }
 
+TEST_F(FaultQueueTest, FailsSyncsAloneByChanceOrByNumber) {
+  const auto syncs = [this](const FaultPlan& plan) {
+    const auto queue = make_io_queue_fault(make_io_queue_threads({.depth = 2}), plan, &counts_);
+    std::vector<std::int64_t> results;
+    for (int i = 0; i < 4; ++i) {
+      std::array<IoRequest, 2> both{
+          IoRequest{IoKind::kWrite, file_.fd(), memory_.data(), kSize, 0},
+          IoRequest{.kind = IoKind::kSync, .fd = file_.fd(), .result = 1}};
+      for (IoRequest& request : both) EXPECT_TRUE(queue->submit(request));
+      std::array<IoRequest*, 2> done;
+      for (std::size_t got = 0; got < 2;) got += queue->reap(done, std::chrono::seconds(60));
+      EXPECT_EQ(both[0].result, kSize);
+      results.push_back(both[1].result);
+    }
+    return results;
+  };
+  using Results = std::vector<std::int64_t>;
+  EXPECT_EQ(syncs({}), (Results{0, 0, 0, 0}));
+  EXPECT_EQ(syncs({.eio_sync = 1}), (Results{-EIO, -EIO, -EIO, -EIO}));
+  EXPECT_EQ(syncs({.fail_sync = 2, .sync_errno = EINTR}), (Results{0, -EINTR, 0, 0}));
+  EXPECT_EQ(syncs({.eio_read = 1, .enospc = 0, .flip_bit = 1}), (Results{0, 0, 0, 0}));
+  EXPECT_EQ(counts_.syncs, 16u);
+  EXPECT_EQ(counts_.requests, 32u);
+  EXPECT_EQ(counts_.errors, 5u);
+}
+
 TEST_F(FaultQueueTest, LetsTheFirstRequestsPass) {
   const auto all = results({.eio_read = 1, .eio_write = 1, .skip_requests = 4}, 6);
   for (std::size_t i = 0; i < all.size(); ++i) EXPECT_EQ(all[i], i < 4 ? kSize : -EIO);

@@ -209,6 +209,45 @@ TEST_P(IoQueueTest, ServesRegisteredAndOtherMemoryAndFiles) {
   }
 }
 
+TEST_P(IoQueueTest, SyncsAFileBesideItsReadsAndWrites) {
+  const ScratchDirectory scratch, elsewhere;
+  TestFile file(scratch, 8 * kPage), other(elsewhere, 8 * kPage, 2);
+  Pages memory(4 * kPage);
+  const std::span<std::byte> buffer = memory.span();
+  const int registered = file.fd();
+  const auto queue = make({.depth = 4, .buffers = {&buffer, 1}, .files = {&registered, 1}});
+  fill_pattern(memory.span().first(2 * kPage), 5);
+  for (const int fd : {file.fd(), other.fd()}) {
+    std::array<IoRequest, 4> requests{
+        IoRequest{IoKind::kWrite, fd, memory.data(), 2 * kPage, 0},
+        IoRequest{.kind = IoKind::kSync, .fd = fd, .result = 1},
+        IoRequest{IoKind::kRead, fd, memory.data() + 2 * kPage, 2 * kPage, 4 * kPage},
+        IoRequest{.kind = IoKind::kSync, .fd = fd, .result = 1}};
+    for (IoRequest& request : requests) ASSERT_TRUE(queue->submit(request));
+    reap_all(*queue, requests.size());
+    EXPECT_EQ(requests[0].result, 2 * kPage);
+    EXPECT_EQ(requests[1].result, 0);
+    EXPECT_EQ(requests[2].result, 2 * kPage);
+    EXPECT_EQ(requests[3].result, 0);
+  }
+  EXPECT_EQ(std::memcmp(file.now_on_disk().data(), memory.data(), 2 * kPage), 0);
+}
+
+// The kernel cannot sync a pipe. No queue fails a read or write of no bytes there with EINVAL.
+TEST_P(IoQueueTest, ReportsTheErrnoOfAFailedSync) {
+  const ScratchDirectory scratch;
+  TestFile file(scratch, kPage);
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
+  const auto queue = make({.depth = 2, .files = ends});
+  Pages memory(kPage);
+  for (const int end : ends) EXPECT_EQ(move(*queue, {.kind = IoKind::kSync, .fd = end}), -EINVAL);
+  EXPECT_NE(move(*queue, {IoKind::kWrite, ends[1], memory.data(), 0, 0}), -EINVAL);
+  EXPECT_EQ(move(*queue, {.kind = IoKind::kSync, .fd = -1}), -EBADF);
+  EXPECT_EQ(move(*queue, {.kind = IoKind::kSync, .fd = file.fd()}), 0) << "still serves";
+  for (const int end : ends) ::close(end);
+}
+
 TEST_P(IoQueueTest, KeepsEveryRequestApartOverRandomTraffic) {
   const ScratchDirectory scratch;
   constexpr std::uint32_t kSlots = 7, kPagesInFile = 64;
@@ -291,6 +330,32 @@ TEST(AioQueue, TellsWhatTheKernelSaysWhateverErrnoHeld) {
   }
 }
 
+TEST(AioQueue, SyncsItselfWhereTheCommandIsRefused) {
+  constexpr int kNoQueue = 77;
+  const ScratchDirectory scratch;
+  TestFile file(scratch, kPage);
+  for (const int error : {EINVAL, ENOSYS, EOPNOTSUPP, EIO, EPERM}) {
+    const bool refused = error != EIO && error != EPERM;
+    const int status = in_child([&] {
+      std::unique_ptr<IoQueue> queue;
+      try {
+        queue = make_io_queue_aio({.depth = 2});
+      } catch (const Error&) {
+        return kNoQueue;
+      }
+      int ends[2];
+      if (::pipe2(ends, O_CLOEXEC) != 0 || !forbid(SYS_io_submit, error)) return kNoQueue;
+      const auto sync = [&](int fd) { return move(*queue, {.kind = IoKind::kSync, .fd = fd}); };
+      if (sync(file.fd()) != (refused ? 0 : -error)) return 1;
+      if (sync(ends[0]) != (refused ? -EINVAL : -error)) return 2;  // fdatasync's own answer
+      Pages in(kPage);
+      return move(*queue, {IoKind::kRead, file.fd(), in.data(), kPage, 0}) == -error ? 0 : 3;
+    });
+    if (status == kNoQueue) GTEST_SKIP() << "no Linux AIO here, or no seccomp filter";
+    EXPECT_EQ(status, 0) << error;
+  }
+}
+
 // The ring of this process; there is one.
 int ring_fd() {
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
@@ -351,6 +416,19 @@ TEST(UringQueue, SaysWhatItHasRegisteredAndRegistersNothingUnasked) {
     EXPECT_EQ(move(*queue, {IoKind::kRead, fd, memory.data(), 2 * kPage, kPage}), 2 * kPage);
     EXPECT_EQ(std::memcmp(memory.data(), file.contents().data() + kPage, 2 * kPage), 0);
   }
+}
+
+TEST(UringQueue, AFailedSyncSaysNothingAboutRegisteredMemory) {
+  Pages memory(2 * kPage);
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  {
+    const auto queue = uring_over(memory.span(), ends[0], RegisterBuffers::kAuto);
+    if (!queue || !queue->registered().buffers) GTEST_SKIP() << "no registered memory here";
+    EXPECT_EQ(move(*queue, {IoKind::kSync, ends[0], memory.data(), 0, 0}), -EINVAL);
+    EXPECT_TRUE(queue->registered().buffers);
+  }
+  for (const int end : ends) ::close(end);
 }
 
 TEST(UringQueue, ServesWithoutRegisteredMemoryWhereTheLimitOnLockedMemoryIsSmall) {

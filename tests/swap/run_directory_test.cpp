@@ -205,6 +205,20 @@ TEST_F(RunDirectoryTest, TouchesNothingThatItDidNotMake) {
   EXPECT_TRUE(fs::exists(other + "/data"));
 }
 
+// Whatever a store's name looks like, and whatever lies in it.
+TEST_F(RunDirectoryTest, LeavesStoresAndTheirDirectoryAlone) {
+  const std::string dead = killed_run(4096), id = fs::path(dead).filename();
+  const std::vector<std::string> stores = {"store-run7", "store-" + id, "store-" + id + "-1",
+                                           "store-.old-" + id, "store-.new-" + id};
+  for (const std::string& store : stores) fs::copy(dead, user_path() + "/" + store);
+  fs::remove(user_path() + "/store-run7/rank0.0.swap");  // just what a start makes
+  start().reset();
+  reclaim_dead_runs_at(scratch_.path(), log_.sink());
+  EXPECT_FALSE(fs::exists(dead));
+  for (const std::string& store : stores)
+    EXPECT_TRUE(fs::exists(user_path() + "/" + store + "/manifest.json")) << store;
+}
+
 TEST_F(RunDirectoryTest, LeavesTheDirectoriesOfOtherUsersAlone) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root, to make another user's directory";
   const std::string dead = killed_run(4096);

@@ -30,11 +30,12 @@ class TransferScheduleTest : public testing::Test {
 
 TEST_F(TransferScheduleTest, IsByPriorityThenByArrival) {
   EXPECT_EQ(next(), nullptr);
+  Transfer& background = add(Priority::kBackground);
   Transfer& write_back = add(Priority::kWriteBack);
   Transfer& prefetch = add(Priority::kPrefetch);
   Transfer& demand = add(Priority::kDemand);
   Transfer& later = add(Priority::kDemand);
-  for (Transfer* const expected : {&demand, &later, &prefetch, &write_back}) {
+  for (Transfer* const expected : {&demand, &later, &prefetch, &write_back, &background}) {
     EXPECT_EQ(next(), expected);
     finish_next();
   }
@@ -51,6 +52,17 @@ TEST_F(TransferScheduleTest, OneThatHasBegunGoesOnAfterAnInterruption) {
   EXPECT_EQ(schedule_.next(), begun);
   EXPECT_EQ(begun->transfer, &write_back);
   EXPECT_EQ(begun->issued, 4096u);
+}
+
+TEST_F(TransferScheduleTest, BackgroundThatHasBegunGivesWayToEverythingElse) {
+  Transfer& background = add(Priority::kBackground);
+  EXPECT_EQ(next(), &background);
+  for (const Priority priority : {Priority::kWriteBack, Priority::kPrefetch, Priority::kDemand}) {
+    Transfer& other = add(priority);
+    EXPECT_EQ(next(), &other);
+    finish_next();
+    EXPECT_EQ(next(), &background);
+  }
 }
 
 TEST_F(TransferScheduleTest, IsBusyUntilTheLastIsReleased) {

@@ -9,7 +9,9 @@
 #include <cerrno>
 #include <chrono>
 #include <cmath>
+#include <cstring>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "failures.hpp"
@@ -101,9 +103,45 @@ void count_transfers(StepRecord& record, const headrace::Stats& before,
 
 // What changes from step to step, beside the training itself.
 struct Course {
-  std::uint64_t updates = 0;  // made so far
+  std::uint64_t updates = 0, skipped = 0;  // steps so far
   std::optional<headrace::LossScale> loss_scale;
 };
+
+// What a store keeps of the course with a step: how it was before that step, since the loss scale
+// follows from whether the step is skipped. Batches and rates follow from the number of the step.
+struct KeptCourse {
+  std::uint64_t skipped = 0;
+  headrace::LossScale::State loss_scale;
+};
+
+void keep(Training& training, const Course& course) {
+  KeptCourse kept{.skipped = course.skipped, .loss_scale = {}};
+  if (course.loss_scale) kept.loss_scale = course.loss_scale->state();
+  training.keep(std::as_bytes(std::span(&kept, 1)));
+}
+
+// Goes on where the store does.
+void take_over(const Training& training, Course& course, Report& report, Progress& progress) {
+  const auto resumed = training.resumed();
+  if (!resumed) return;
+  KeptCourse kept;
+  if (resumed->trainer_state.size() != sizeof kept) {
+    fail(Code::kWrongState, "the store was written by another program: it keeps " +
+                                std::to_string(resumed->trainer_state.size()) +
+                                " bytes of its trainer, and " + std::to_string(sizeof kept) +
+                                " are this one's. Name another headrace.store.");
+  }
+  std::memcpy(&kept, resumed->trainer_state.data(), sizeof kept);
+  course.updates = resumed->step;
+  course.skipped = resumed->skipped;
+  if (course.loss_scale) {
+    course.loss_scale->restore(kept.loss_scale);
+    course.loss_scale->update(resumed->skipped > kept.skipped);
+  }
+  report.resumed_from = resumed->step + resumed->skipped;
+  progress.message("train_gpt: goes on after step " + std::to_string(report.resumed_from) +
+                   ", the last one in the store");
+}
 
 void run_step(Training& training, Batches& batches, World& world, Course& course, Report& report,
               StepRecord& record, TraceFile* trace) {
@@ -123,11 +161,12 @@ void run_step(Training& training, Batches& batches, World& world, Course& course
     training.set_betas(static_cast<float>(*rates.beta1),
                        static_cast<float>(rates.beta2.value_or(recipe.decayed.beta2)));
   }
+  keep(training, course);
   const headrace::StepResult result = training.update(
       {.learning_rate = static_cast<float>(record.learning_rate),
        .gradient_scale = static_cast<float>(1 / (micro_batches * record.loss_scale)),
        .max_norm = recipe.max_norm});
-  if (!result.skipped) ++course.updates;
+  ++(result.skipped ? course.skipped : course.updates);
   if (course.loss_scale) course.loss_scale->update(result.skipped);
   // What the last step defers is no later step's: the run's seconds and bytes have all of it.
   if (record.step == report.options.steps) training.finish_update();
@@ -188,10 +227,11 @@ void train(Training& training, Batches& batches, World& world, Report& report, P
            TraceFile* trace) {
   Course course;
   if (report.recipe.loss_scaling) course.loss_scale.emplace(*report.recipe.loss_scaling);
+  take_over(training, course, report, progress);
   headrace::Stats before = training.stats();
   report.stats_before = report.stats_after = before;
   report.steps.reserve(report.options.steps);
-  for (std::uint64_t step = 1; step <= report.options.steps; ++step) {
+  for (std::uint64_t step = report.resumed_from + 1; step <= report.options.steps; ++step) {
     StepRecord record{.step = step};
     const KernelTransfers kernel = kernel_transfers();
     try {

@@ -71,6 +71,8 @@ class Offloaded : public TorchTraining {
     engine().set_hyperparameters(kept_set_, kept_);
   }
   void finish_update() override { offload_.engine().finish_step(); }
+  std::optional<headrace::Resumed> resumed() const override { return engine().resumed(); }
+  void keep(std::span<const std::byte> state) override { engine().set_trainer_state(state); }
 
   headrace::Stats stats() const override { return engine().stats(); }
   headrace::Trace take_trace() override { return engine().take_trace(); }

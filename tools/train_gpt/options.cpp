@@ -173,6 +173,11 @@ void add_file_options(CLI::App& app, RawOptions& raw) {
   app.add_option("--text", o.text, "Text file, or folder of text files [Python's standard library]")
       ->group(group);
   app.add_option("--init", o.init_folder, "Folder to read model.safetensors from")->group(group);
+  app.add_option("--store", o.store,
+                 "Commit every step to the store of this name, and go on from it if it exists: "
+                 "short for --set headrace.durable=step --set headrace.store=NAME")
+      ->group(group)
+      ->type_name("NAME");
   app.add_option("--save", o.save_folder,
                  "Folder to write model.safetensors to at the end; made if missing")
       ->group(group);

@@ -48,6 +48,7 @@ struct Options {
   std::string save_folder;
   bool overwrite = false;  // a model.safetensors that is there
   std::string init_folder;
+  std::string store;  // name; empty: as the settings say
   std::string json;   // file, "-" for stdout, empty: none
   std::string trace;  // file, empty: none
 

@@ -208,8 +208,9 @@ void add_losses(std::string& out, const Report& r) {
   if (!on_cpu(r)) add(out, "device          %s\n", r.torch.device.c_str());
   add(out, "products        in %s: %s\n", products_of(r), r.torch.products_reason.c_str());
   if (!r.steps.empty()) {
-    add(out, "loss            %.4f at step 1, %.4f at step %zu\n", r.steps.front().loss,
-        r.steps.back().loss, r.steps.size());
+    add(out, "loss            %.4f at step %llu, %.4f at step %llu\n", r.steps.front().loss,
+        static_cast<unsigned long long>(r.steps.front().step), r.steps.back().loss,
+        static_cast<unsigned long long>(r.steps.back().step));
   }
   const auto skipped = std::ranges::count_if(r.steps, &StepRecord::skipped);
   if (skipped > 0) {
@@ -341,7 +342,8 @@ std::string to_json(const Report& r, const Failure* failure) {
   Json document = {{"schema_version", 1},
                    {"program", "train_gpt"},
                    {"parameters", r.parameters},
-                   {"steps_completed", r.steps.size()},
+                   {"steps_completed", r.resumed_from + r.steps.size()},
+                   {"resumed_from", r.resumed_from},
                    {"steps", steps},
                    {"eval_loss", r.eval_loss ? Json(*r.eval_loss) : Json(nullptr)},
                    {"hash",

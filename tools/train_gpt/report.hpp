@@ -49,6 +49,7 @@ struct Report {
   Options options;
   Recipe recipe;
   std::uint64_t parameters = 0;
+  std::uint64_t resumed_from = 0;  // the last step of the run before, in the store; 0: none
   std::vector<StepRecord> steps;
   std::optional<double> eval_loss;
   std::string parameters_hash;  // empty where there is no engine

@@ -34,6 +34,10 @@ using headrace::tools::TellOnSignal;
 
 headrace::Settings read_settings(const Options& options) {
   headrace::ReadOptions read{.overrides = options.overrides, .for_auto = values_for_auto(options)};
+  if (!options.store.empty()) {  // what --set says of them goes before
+    read.overrides.insert(read.overrides.begin(),
+                          {"headrace.durable=step", "headrace.store=" + options.store});
+  }
   if (options.given.batch)
     read.overrides.push_back("train_micro_batch_size_per_gpu=" + std::to_string(options.batch));
   // Without a file nothing asks for a dtype, and one without sections asks for f32.
@@ -173,8 +177,9 @@ class Run {
     Failure failure = describe(error, running_, signal_received(), in_torch(error));
     if (signal_received() == 0 && !running_) return failure;
     const Options& o = report_.options;
-    const std::string outcome = outcome_text(
-        {report_.steps.size(), o.steps, !o.save_folder.empty(), report_.saved, has_swap_, o.plain});
+    const std::string outcome =
+        outcome_text({report_.resumed_from + report_.steps.size(), o.steps, !o.save_folder.empty(),
+                      report_.saved, has_swap_, o.plain});
     while (failure.text.ends_with('.')) failure.text.pop_back();
     failure.text += "; " + outcome;
     return failure;

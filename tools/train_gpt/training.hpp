@@ -7,10 +7,12 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
 #include "batches.hpp"
+#include "headrace/engine.hpp"
 #include "headrace/optimizer.hpp"
 #include "headrace/result.hpp"
 #include "headrace/settings.hpp"
@@ -40,6 +42,10 @@ class Training {
   virtual void set_betas(float beta1, float beta2) = 0;
   // Returns when what update() has deferred is done.
   virtual void finish_update() {}
+  // Where a store (headrace.durable) lets the training go on; no value: at the beginning.
+  virtual std::optional<headrace::Resumed> resumed() const { return std::nullopt; }
+  // What goes into the store with the next update.
+  virtual void keep(std::span<const std::byte> state) { (void)state; }
 
   virtual headrace::Stats stats() const { return {}; }
   virtual headrace::Trace take_trace() { return {}; }

@@ -145,7 +145,7 @@ class GatheredModule {
   std::unique_ptr<detail::GatheredScope> scope_;
 };
 
-// How often a group was bound because an operator touched it outside of its calls.
+// How often a group was bound because an operator touched it outside the group's own calls.
 struct ServedOnDemand {
   GroupId group;
   std::string name;

@@ -200,11 +200,12 @@ class OffloadedGroup {
   void attach(const Place& place, Engine& engine, const NamedTensors& tensors,
               const std::string& parked_text) {
     const std::span<const ParameterId> ids = engine.parameters(id);
-    engine.load(id, [&](ParameterId parameter, std::uint64_t first, std::span<std::byte> values) {
+    const auto load = [&](ParameterId parameter, std::uint64_t first, std::span<std::byte> values) {
       if (values_) return values_(engine.spec(parameter).name, first, values);
       const auto found = std::find(ids.begin(), ids.end(), parameter);
       copy_values(tensors[static_cast<std::size_t>(found - ids.begin())].second, first, values);
-    });
+    };
+    if (!engine.resumed()) engine.load(id, load);  // or a store has the values
     values_ = nullptr;
     for (std::size_t i = 0; i < ids.size(); ++i) {
       parameters_.emplace_back(place, engine.spec(ids[i]), ids[i], engine.full_name(ids[i]), name,

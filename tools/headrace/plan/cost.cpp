@@ -221,7 +221,7 @@ void Predictor::update() {
   const bool device = out_.updates_on_device;
   for (std::size_t t = 0; t < plan_.tiles.size(); ++t) {
     if (part_.sections[part_.tiles[t].section].frozen) continue;
-    const auto [record, weight] = residency::extents_of(plan_, part_, t);
+    const auto [record, weight, slots] = residency::extents_of(plan_, part_, t);
     const auto bytes = static_cast<double>(record + weight);
     const auto elements = static_cast<double>(part_.tiles[t].elements);
     const bool checked = bytes > 0 && work_.checksums && rates_.update_checked > 0;

@@ -76,6 +76,9 @@ These combinations are errors:
   `nvme_path` is enough for both sections.
 - The two sections have different `nvme_path`s, and there is no `headrace.nvme_paths` to replace
   them. Or that list names a directory twice.
+- `headrace.durable` is not "none", but there is no `headrace.store` or no directory for it,
+  `headrace.checksums` is "off", or `headrace.allow_memory_backed` is true.
+- `headrace.store` is given, or `headrace.resume` is not "auto", but `headrace.durable` is "none".
 - `fp16.enabled` and `bf16.enabled` are both true.
 - A dynamic loss scale is combined with `headrace.non_finite` "stop", or begins below
   `fp16.min_loss_scale`.

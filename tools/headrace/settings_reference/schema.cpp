@@ -64,6 +64,11 @@ ordered_json value_schema(const Key& key) {
       return {{"anyOf", {{{"type", "string"}}, list_of("string")}}};
     case Kind::kSharesOrAuto:
       return list_of("number");
+    case Kind::kEvery: {
+      ordered_json number = {{"type", "integer"}};
+      add_range(number, key);
+      return {{"anyOf", {number, words_schema(key)}}};
+    }
     case Kind::kPair: {
       ordered_json schema = list_of("number");
       add_range(schema["items"], key);

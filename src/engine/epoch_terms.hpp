@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// epoch_terms.hpp: what a run must share with the store that it goes on from. With other terms the
+// bytes of the store would mean something else, or the same training would give other bits.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "headrace/settings.hpp"
+#include "partition/partition.hpp"
+#include "partition/registry.hpp"
+#include "swap/store_format.hpp"
+
+namespace headrace::engine {
+class EpochTerms {
+ public:
+  EpochTerms(const Settings& settings, const partition::Registry& registry,
+             const partition::Partition& partition);
+
+  const swap::CommitCounts& counts() const noexcept { return counts_; }
+  // Writes the terms into a new record.
+  void describe(const swap::CommitRecord& record) const;
+  // "the store has headrace.master \"split\", this run \"f32\"": the first difference; empty if
+  // there is none.
+  std::string difference_from(const swap::CommitRecord& record) const;
+
+ private:
+  std::uint64_t print_of(ParameterId id) const;
+  std::string difference_in_parameters(const swap::CommitRecord& record) const;
+  std::string difference_in_hyperparameters(const swap::CommitRecord& record) const;
+
+  const partition::Registry& registry_;
+  std::string text_;  // "key value" lines
+  swap::CommitCounts counts_;
+};
+}  // namespace headrace::engine

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/epochs.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/units.hpp"
+#include "headrace/error.hpp"
+
+namespace headrace::engine {
+namespace {
+// Tiles that are written back, or read at the start, at once.
+constexpr std::uint32_t kLanes = 4;
+}  // namespace
+
+Epochs::Epochs(const Parts& parts, swap::CommitRecord record, bool resumed)
+    : p_(parts), record_(record) {
+  trainer_state_.reserve(p_.settings.trainer_state_bytes);
+  if (!resumed) return;
+  const swap::CommitHead& head = record_.head();
+  const auto state = record_.trainer_state().first(head.trainer_state_used);
+  resumed_ = Resumed{head.steps, head.skipped, {state.begin(), state.end()}};
+}
+
+std::uint64_t Epochs::bookkeeping_bytes(const Settings& settings) noexcept {
+  return settings.durable_every == 0
+             ? 0
+             : sizeof(Epochs) + sizeof(swap::CommitRing) + 2 * settings.trainer_state_bytes;
+}
+
+// ---- at the start ----
+
+void Epochs::restore_hyperparameters(partition::Registry& registry) const {
+  if (!resumed_) return;
+  for (std::uint32_t s = 0; s < registry.hyperparameter_sets(); ++s)
+    registry.set_hyperparameters({s}, swap::unpacked(record_.hyperparameters()[s].present));
+}
+
+void Epochs::take_over(bool verify_all) {
+  swap::CommitHead& head = record_.head();
+  p_.calls.run([&]() -> async::Task<> {
+    co_await for_tiles([&](std::uint32_t tile) { return restore_tile(tile, verify_all); });
+    // Before the first overwrite: no later run may take this one's generations for its own, and
+    // the bytes that prove this epoch are synced ones.
+    ++head.root;
+    ++head.incarnation;
+    record_.seal();
+    co_await p_.ring.write(record_);
+  });
+  std::ranges::copy(record_.step_counts(), p_.counts.steps.begin());
+  p_.counts.step = head.steps;
+  p_.counts.skipped = head.skipped;
+  for (std::uint32_t g = 0; g < p_.registry.groups().size(); ++g) {
+    p_.states.begin_load({g});
+    p_.states.end_load({g});
+  }
+  durable_step_.store(head.steps);
+}
+
+async::Task<> Epochs::restore_tile(std::uint32_t tile, bool verify_all) {
+  co_await p_.tiles.read_resident(tile);
+  if (!p_.tiles.needs_slot(tile)) co_return;
+  const pinned::SlotLease slot = co_await p_.tiles.slots().acquire();
+  if (!verify_all) {
+    co_await p_.tiles.check_header(tile, slot.bytes());
+    co_return;
+  }
+  co_await p_.tiles.read_verified(tile, p_.tiles.view(tile, slot.bytes()), tiles::kWholeTile,
+                                  swap::Priority::kDemand);
+}
+
+// ---- commits ----
+
+void Epochs::set_trainer_state(std::span<const std::byte> state) {
+  if (state.size() > p_.settings.trainer_state_bytes) {
+    throw Error(Code::kInvalidArgument,
+                "set_trainer_state: " + std::to_string(state.size()) + " bytes, and " +
+                    std::to_string(p_.settings.trainer_state_bytes) +
+                    " are kept; the state set before stands. Set headrace.trainer_state_bytes "
+                    "before the store is made.");
+  }
+  trainer_state_.assign(state.begin(), state.end());
+  has_trainer_state_ = true;
+}
+
+void Epochs::settle() {
+  p_.calls.run([&] { return committing_.join(); });
+}
+
+void Epochs::note_step() {
+  if (++steps_since_commit_ < p_.plan.commit_every) return;
+  capture();
+  begin();
+}
+
+void Epochs::commit(const char* call) {
+  for (std::uint32_t g = 0; g < p_.registry.groups().size(); ++g)
+    p_.states.require_whole({g}, call);
+  p_.calls.finish_updates(call);
+  settle();
+  capture();
+  begin();
+  settle();
+}
+
+void Epochs::commit_at_close() {
+  if (p_.failure.ended()) return;
+  if (steps_since_commit_ > 0) return commit("close");
+  p_.calls.finish_updates("close");
+  settle();
+}
+
+async::Task<> Epochs::drain() {
+  try {
+    co_await committing_.join();
+  } catch (const std::exception&) {
+    // A call has thrown it, or close() logs it.
+  }
+}
+
+// Everything but the places of tiles, which updates may still change.
+void Epochs::capture() {
+  swap::CommitHead& head = record_.head();
+  head.steps = p_.counts.step;
+  head.skipped = p_.counts.skipped;
+  std::ranges::copy(p_.counts.steps, record_.step_counts().begin());
+  for (std::uint32_t s = 0; s < head.counts.hyperparameter_sets; ++s)
+    record_.hyperparameters()[s].present = swap::packed(p_.registry.hyperparameters({s}));
+  std::ranges::copy(trainer_state_, record_.trainer_state().begin());
+  head.trainer_state_used = trainer_state_.size();
+  steps_since_commit_ = 0;
+  warn_without_trainer_state();
+}
+
+void Epochs::warn_without_trainer_state() {
+  if (std::exchange(has_trainer_state_, true)) return;
+  p_.log(LogLevel::kWarning,
+         "a step is committed to store '" + p_.settings.store +
+             "' without a state of the trainer: a run that goes on from it gets weights and "
+             "optimizer state, and neither the position in the data nor the generators of random "
+             "numbers. Call Engine::set_trainer_state() before each step, with no bytes if there "
+             "is nothing to keep. This is said once.");
+}
+
+void Epochs::begin() {
+  p_.calls.run([&]() -> async::Task<> {
+    committing_.spawn(run());
+    co_return;
+  });
+}
+
+async::Task<> Epochs::run() {
+  std::exception_ptr error;
+  try {
+    while (p_.updates.running()) co_await p_.pending.changed();
+    if (p_.updates.ended_early()) co_return;  // the store keeps the epoch before
+    co_await write_epoch();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  if (!error) co_return;
+  p_.failure.fail_deferred(error);
+  std::rethrow_exception(error);
+}
+
+async::Task<> Epochs::write_epoch() {
+  co_await for_tiles([&](std::uint32_t tile) -> async::Task<> {
+    if (p_.tiles.to_write_back(tile)) co_await p_.tiles.write_back(tile);
+  });
+  co_await p_.swap.sync();
+  p_.tiles.describe(record_);
+  swap::CommitHead& head = record_.head();
+  ++head.root;
+  record_.seal();
+  co_await p_.ring.write(record_);
+  p_.tiles.note_committed();
+  durable_step_.store(head.steps);
+}
+
+// Awaits each(tile) for all tiles, a few at a time.
+template <class EachTile>
+async::Task<> Epochs::for_tiles(EachTile each) {
+  async::TaskGroup lanes;
+  std::uint32_t next = 0;
+  for (std::uint32_t i = 0; i < kLanes; ++i) lanes.spawn(lane(each, next, lanes));
+  co_await lanes.join();
+}
+
+template <class EachTile>
+async::Task<> Epochs::lane(EachTile& each, std::uint32_t& next, const async::TaskGroup& group) {
+  while (next < record_.head().counts.tiles && !group.cancelled()) co_await each(next++);
+}
+}  // namespace headrace::engine

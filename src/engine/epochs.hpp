@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// epochs.hpp: commits the engine's state to its store after a step, and takes it from there at the
+// start.
+//
+// A commit runs on the conductor while the trainer computes the next step:
+//
+//   1. the updates of the step end: what lies on NVMe is in the slots that no record names
+//   2. write back: what lives in memory goes to its slot too
+//   3. sync every drive
+//   4. write the commit record, twice on every drive, and sync it: now it is durable
+//
+// The next step waits for 4 before its first update, since that writes the slots of the epoch
+// before. Example: step 7 returns. Its commit runs during the forward and backward pass of step 8.
+// A kill before 4 goes on at step 6, whose slots nobody has touched; a kill after it, at step 7. So
+// when step(t) has returned, t - 1 is durable.
+//
+// A failed sync is final: the kernel may have dropped the bytes and report success the next time.
+// The engine fails then, and the store keeps the last durable epoch.
+#pragma once
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "async/task.hpp"
+#include "engine/calls.hpp"
+#include "engine/counts.hpp"
+#include "engine/epoch_terms.hpp"
+#include "engine/failure.hpp"
+#include "engine/value_states.hpp"
+#include "headrace/engine.hpp"
+#include "headrace/log.hpp"
+#include "partition/registry.hpp"
+#include "swap/commit_ring.hpp"
+#include "swap/swap_tier.hpp"
+#include "tiles/tile_store.hpp"
+#include "tiles/updates.hpp"
+
+namespace headrace::engine {
+// For trainer threads, one at a time, except where noted.
+class Epochs {
+ public:
+  struct Parts {
+    const partition::Registry& registry;
+    const Settings& settings;
+    const LogSink& log;
+    const residency::Plan& plan;
+    Failure& failure;
+    Calls& calls;
+    Counts& counts;
+    ValueStates& states;
+    swap::SwapTier& swap;
+    swap::CommitRing& ring;
+    tiles::TileStore& tiles;
+    tiles::PendingUpdates& pending;
+    const tiles::Updates& updates;
+  };
+  // `record`: in the arena; of the store's newest epoch if `resumed`, else a new one.
+  Epochs(const Parts& parts, swap::CommitRecord record, bool resumed);
+
+  // Takes over the record's epoch: reads what belongs in memory, checks what does not, all of its
+  // bytes if `verify_all`, and commits it again, as an incarnation of its own.
+  void take_over(bool verify_all);
+  const std::optional<Resumed>& resumed() const noexcept { return resumed_; }
+  void restore_hyperparameters(partition::Registry& registry) const;
+
+  // Kept for the epoch of the next step. Throws kInvalidArgument if it is too large.
+  void set_trainer_state(std::span<const std::byte> state);
+  // Before the first change of a step or a load: returns when no commit is under way. Throws the
+  // error that ended one.
+  void settle();
+  // A step has changed the state, or was skipped: begins its commit if one is due.
+  void note_step();
+  // Commits what has changed since the last commit, and returns when that is durable.
+  void commit(const char* call);
+  // The same where close() may: after steps, in an engine that has not failed.
+  void commit_at_close();
+  // Conductor. Returns when no commit is under way, whatever became of it.
+  async::Task<> drain();
+  std::uint64_t durable_step() const noexcept { return durable_step_.load(); }  // any thread
+  static std::uint64_t bookkeeping_bytes(const Settings& settings) noexcept;
+
+ private:
+  void capture();
+  void begin();
+  async::Task<> run();
+  async::Task<> write_epoch();
+  template <class EachTile>
+  async::Task<> for_tiles(EachTile each);
+  template <class EachTile>
+  async::Task<> lane(EachTile& each, std::uint32_t& next, const async::TaskGroup& group);
+  async::Task<> restore_tile(std::uint32_t tile, bool verify_all);
+  void warn_without_trainer_state();
+
+  const Parts p_;
+  swap::CommitRecord record_;
+  std::optional<Resumed> resumed_;
+  std::vector<std::byte> trainer_state_;
+  bool has_trainer_state_ = false;
+  std::uint64_t steps_since_commit_ = 0;
+  async::TaskGroup committing_;
+  std::atomic<std::uint64_t> durable_step_{0};
+};
+}  // namespace headrace::engine

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/store_opening.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/units.hpp"
+#include "headrace/error.hpp"
+#include "swap/io_buffer.hpp"
+
+namespace headrace::engine {
+namespace {
+// A ring place of another registration that is still read, to say what differs.
+constexpr std::uint64_t kMostCommitBytes = 256 * base::kMiB;
+}  // namespace
+
+StoreOpening::StoreOpening(const Inputs& inputs, std::vector<swap::PathProbe>& paths)
+    : in_(inputs), paths_(paths) {
+  put_paths_in_order();
+  const Settings& s = in_.settings;
+  if (exists_ && s.resume == Resume::kNever) {
+    refuse(Code::kWrongState,
+           "exists, and headrace.resume is \"never\"; nothing was written. Name another store, "
+           "remove it with `headrace store remove " +
+               s.store + "`, or set headrace.resume to \"auto\" to go on from it.");
+  }
+  if (!exists_ && s.resume == Resume::kRequire) {
+    refuse(Code::kNotFound,
+           "is on none of the paths, and headrace.resume is \"require\"; nothing was written. "
+           "Check headrace.nvme_paths and headrace.store, or set headrace.resume to \"auto\".");
+  }
+}
+
+void StoreOpening::refuse(Code code, const std::string& what) const {
+  throw Error(code, "store '" + in_.settings.store + "' " + what);
+}
+
+// A drive is known by the number in its file's name, wherever it is mounted now.
+void StoreOpening::put_paths_in_order() {
+  std::vector<swap::PathProbe> ordered(paths_.size());
+  std::vector<bool> found(paths_.size(), false);
+  std::size_t drives = 0;
+  for (const swap::PathProbe& path : paths_) {
+    for (const std::uint32_t drive :
+         swap::drives_in_store(path, in_.settings.store, in_.collective->rank())) {
+      ++drives;
+      if (drive >= paths_.size()) {
+        refuse(Code::kNotFound, "has a drive " + std::to_string(drive) + " in " + path.path +
+                                    ", and the settings name " + std::to_string(paths_.size()) +
+                                    " paths; nothing was written. Name the paths of all its "
+                                    "drives in headrace.nvme_paths, in any order.");
+      }
+      if (found[drive]) {
+        refuse(Code::kWrongState, "has two files for drive " + std::to_string(drive) + ", in " +
+                                      ordered[drive].path + " and in " + path.path +
+                                      "; nothing was written. Leave the one that belongs to it.");
+      }
+      found[drive] = true;
+      ordered[drive] = path;
+    }
+  }
+  exists_ = drives > 0;
+  if (!exists_) return;
+  const auto missing = std::ranges::find(found, false);
+  if (missing != found.end()) {
+    refuse(Code::kNotFound,
+           "lacks its file of drive " + std::to_string(missing - found.begin()) + " of " +
+               std::to_string(paths_.size()) +
+               ": it is on none of the paths; nothing was written. Mount that drive and name its "
+               "path in headrace.nvme_paths.");
+  }
+  paths_ = std::move(ordered);
+}
+
+std::unique_ptr<swap::SwapTier> StoreOpening::open(async::Conductor& conductor,
+                                                   swap::SwapTierOptions options,
+                                                   const std::vector<std::uint64_t>& drive_bytes) {
+  made_.clear();
+  for (std::uint32_t d = 0; d < paths_.size(); ++d) {
+    const swap::StoreName name{in_.settings.store, in_.collective->rank(), d};
+    auto file = exists_ ? swap::StoreFile::open(paths_[d], name)
+                        : swap::StoreFile::create(paths_[d], name, drive_bytes[d], in_.log);
+    made_.push_back(file.get());
+    options.files.push_back(std::move(file));
+  }
+  options.paths = paths_;
+  options.drive_bytes.clear();
+  for (const auto& file : options.files) options.drive_bytes.push_back(file->size_bytes());
+  return std::make_unique<swap::SwapTier>(conductor, std::move(options));
+}
+
+std::optional<StoreOpening::Found> StoreOpening::read(async::Conductor& conductor,
+                                                      swap::SwapTier& tier, const EpochTerms& terms,
+                                                      std::span<std::byte> memory) {
+  swap::CommitRing ring(tier, in_.settings.store, static_cast<std::uint32_t>(paths_.size()));
+  const swap::StoreHead head = async::call(conductor, nullptr, [&] {
+    return ring.read_heads(memory.first(swap::kStoreHeadBytes), in_.collective->rank());
+  });
+  tier.continue_run(head.store);
+  // With other terms a place may have another size: it is read to say what differs.
+  const bool other_size = head.commit_bytes != memory.size();
+  if (head.commit_bytes > kMostCommitBytes || head.commit_bytes % base::kIoAlignment != 0)
+    refuse(Code::kCorrupt, "has a header with an impossible size; nothing was written.");
+  const swap::IoBuffer beside = other_size ? swap::make_io_buffer(head.commit_bytes) : nullptr;
+  if (other_size) memory = {beside.get(), static_cast<std::size_t>(head.commit_bytes)};
+  const swap::CommitRing::Newest newest =
+      async::call(conductor, nullptr, [&] { return ring.read_newest(head.store, memory); });
+  if (newest.root == 0) {
+    if (!newest.all_readable) {
+      in_.log(LogLevel::kWarning, "store '" + in_.settings.store +
+                                      "': its first commit did not complete (" +
+                                      newest.first_fault + "), so it holds no step");
+    }
+    if (in_.settings.resume == Resume::kRequire) {
+      refuse(Code::kNotFound,
+             "holds no committed step, and headrace.resume is \"require\"; nothing was written. "
+             "Set headrace.resume to \"auto\" to begin it anew.");
+    }
+    return std::nullopt;
+  }
+  if (!newest.all_readable) {
+    in_.log(LogLevel::kWarning,
+            "store '" + in_.settings.store + "': a commit record is torn or damaged (" +
+                newest.first_fault +
+                "), as a power loss leaves it: every byte of the epoch before is verified first");
+  }
+  std::string fault;
+  const swap::CommitRecord record = swap::CommitRecord::read(memory, head.store, fault);
+  const std::string difference = terms.difference_from(record);
+  if (!difference.empty() || other_size) {
+    refuse(Code::kWrongState,
+           "cannot go on in this run: " +
+               (difference.empty() ? "the store has records of another size" : difference) +
+               "; nothing was written. Give the same model and settings as before, or name "
+               "another store.");
+  }
+  return Found{record, newest.all_readable};
+}
+
+swap::CommitRecord StoreOpening::format(async::Conductor& conductor, swap::SwapTier& tier,
+                                        const EpochTerms& terms, std::span<std::byte> memory) {
+  swap::CommitRing ring(tier, in_.settings.store, static_cast<std::uint32_t>(paths_.size()));
+  async::call(conductor, nullptr, [&] {
+    return ring.format(tier.run(), in_.collective->rank(), in_.collective->world_size(), memory);
+  });
+  for (swap::StoreFile* const file : made_) file->publish();
+  swap::CommitRecord record = swap::CommitRecord::make(memory, terms.counts(), tier.run());
+  terms.describe(record);
+  return record;
+}
+}  // namespace headrace::engine

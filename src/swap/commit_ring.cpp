@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "swap/commit_ring.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "headrace/error.hpp"
+
+namespace headrace::swap {
+namespace {
+constexpr std::uint64_t kFirstRoot = 1;
+
+constexpr Extent kHeadExtent(std::uint32_t drive) { return {drive, 0, kStoreHeadBytes}; }
+}  // namespace
+
+async::Task<StoreHead> CommitRing::read_heads(std::span<std::byte> page, std::uint32_t rank) {
+  StoreHead first{};
+  for (std::uint32_t d = 0; d < drives_; ++d) {
+    co_await tier_.read(kHeadExtent(d), page.first(kStoreHeadBytes), Priority::kDemand,
+                        subject("open store"));
+    StoreHead head;
+    std::memcpy(&head, page.data(), sizeof head);
+    std::string fault = fault_of(head);
+    if (d == 0) first = head;
+    if (fault.empty() && head.store != first.store)
+      fault = "it is of another store than " + tier_.file_path(0);
+    if (fault.empty() && (head.rank != rank || head.drive != d)) {
+      fault = "it was made for rank " + std::to_string(head.rank) + ", drive " +
+              std::to_string(head.drive);
+    }
+    if (!fault.empty()) {
+      throw Error(Code::kCorrupt,
+                  "store '" + store_ + "': " + tier_.file_path(d) + ": " + fault +
+                      "; nothing was written. Put the file back that belongs there, or name "
+                      "another store.");
+    }
+  }
+  if (first.drives != drives_) {
+    throw Error(Code::kNotFound, "store '" + store_ + "' has files on " +
+                                     std::to_string(first.drives) +
+                                     " drives, and the settings "
+                                     "name " +
+                                     std::to_string(drives_) +
+                                     " paths; nothing was written. Name the paths of all its "
+                                     "drives in headrace.nvme_paths, in any order.");
+  }
+  co_return first;
+}
+
+async::Task<> CommitRing::format(const RunBytes& store, std::uint32_t rank,
+                                 std::uint32_t world_size, std::span<std::byte> memory) {
+  for (std::uint32_t d = 0; d < drives_; ++d) {
+    std::ranges::fill(memory, std::byte{0});
+    for (std::uint32_t place = 0; place < kRingPlaces; ++place) {
+      co_await tier_.write_in_place(place_of(place / kCopies, place % kCopies, d, memory.size()),
+                                    memory, Priority::kDemand, subject("make store"));
+    }
+    const StoreHead head = make_store_head(store, rank, world_size, d, drives_, memory.size());
+    std::memcpy(memory.data(), &head, sizeof head);
+    co_await tier_.write_in_place(kHeadExtent(d), memory.first(kStoreHeadBytes), Priority::kDemand,
+                                  subject("make store"));
+  }
+  std::ranges::fill(memory, std::byte{0});
+  co_await tier_.sync();
+}
+
+async::Task<CommitRing::Newest> CommitRing::read_newest(const RunBytes& store,
+                                                        std::span<std::byte> memory) {
+  Newest newest;
+  Extent best;
+  bool only_first = true;  // what cannot be read lies where the first record belongs
+  for (std::uint32_t d = 0; d < drives_; ++d) {
+    for (std::uint32_t place = 0; place < kRingPlaces; ++place) {
+      const Extent at = place_of(place / kCopies, place % kCopies, d, memory.size());
+      co_await tier_.read(at, memory, Priority::kDemand, subject("open store"));
+      std::string fault;
+      const CommitRecord record = CommitRecord::read(memory, store, fault);
+      if (fault == kEmptyPlace) continue;
+      if (!fault.empty()) {
+        newest.all_readable = false;
+        only_first &= place / kCopies == kFirstRoot % kRoots;
+        if (newest.first_fault.empty()) newest.first_fault = tier_.place(at) + ": " + fault;
+        continue;
+      }
+      if (record.head().root <= newest.root) continue;
+      newest.root = record.head().root;
+      best = at;
+    }
+  }
+  if (newest.root != 0) {
+    co_await tier_.read(best, memory, Priority::kDemand, subject("open store"));
+    std::string fault;
+    (void)CommitRecord::read(memory, store, fault);
+    if (fault.empty()) co_return newest;
+    newest.first_fault = tier_.place(best) + ": " + fault + " when it was read again";
+  }
+  // A first commit that did not complete: nothing was committed before.
+  const bool first_is_torn = newest.root == 0 && only_first;
+  if (!newest.first_fault.empty() && !first_is_torn) {
+    throw Error(Code::kCorrupt,
+                "store '" + store_ + "': no commit record is whole: " + newest.first_fault +
+                    "; nothing was written. The file was changed or the drive is failing: restore "
+                    "the store from a copy, or begin again under another name.");
+  }
+  co_return newest;
+}
+
+async::Task<> CommitRing::write(const CommitRecord& record) {
+  const std::span<const std::byte> bytes = record.place();
+  async::TaskGroup writes;
+  for (std::uint32_t d = 0; d < drives_; ++d) {
+    for (std::uint32_t copy = 0; copy < kCopies; ++copy) {
+      writes.spawn(tier_.write_in_place(place_of(record.head().root, copy, d, bytes.size()), bytes,
+                                        Priority::kDemand, subject("commit")));
+    }
+  }
+  co_await writes.join();
+  co_await tier_.sync();
+}
+}  // namespace headrace::swap

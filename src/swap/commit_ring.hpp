@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// commit_ring.hpp: the commit records of a store on all its drives. store_format.hpp has the bytes
+// and the reason for three roots; this moves them.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "async/task.hpp"
+#include "swap/store_format.hpp"
+#include "swap/swap_tier.hpp"
+
+namespace headrace::swap {
+// Conductor only. Throws headrace::Error, naming store and file.
+class CommitRing {
+ public:
+  // `drives`: of the store, all of them in the tier.
+  CommitRing(SwapTier& tier, std::string store, std::uint32_t drives)
+      : tier_(tier), store_(std::move(store)), drives_(drives) {}
+
+  // Reads the headers of all files into `page` (kStoreHeadBytes, aligned), one after another.
+  // Throws kCorrupt for a file that is damaged, of another format, or of another store; kNotFound
+  // naming the drive that is missing. Returns the first drive's.
+  async::Task<StoreHead> read_heads(std::span<std::byte> page, std::uint32_t rank);
+  // Writes headers and an empty ring, and syncs them. `memory`: place_bytes, aligned.
+  async::Task<> format(const RunBytes& store, std::uint32_t rank, std::uint32_t world_size,
+                       std::span<std::byte> memory);
+
+  struct Newest {
+    std::uint64_t root = 0;    // 0: nothing was ever committed
+    bool all_readable = true;  // false: a place holds neither a whole record nor zeros
+    std::string first_fault;   // of such a place
+  };
+  // Leaves the newest whole record in `memory`. Throws kCorrupt if places were written and none is
+  // whole, unless they are those of the first record.
+  async::Task<Newest> read_newest(const RunBytes& store, std::span<std::byte> memory);
+  // Writes a sealed record to its places on all drives, and syncs it. What it names is synced.
+  async::Task<> write(const CommitRecord& record);
+
+ private:
+  Subject subject(const char* action) const { return {action, &store_, Subject::kNoTile}; }
+
+  SwapTier& tier_;
+  const std::string store_;
+  const std::uint32_t drives_;
+};
+}  // namespace headrace::swap

@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "swap/store_file.hpp"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "base/check.hpp"
+#include "base/error_text.hpp"
+#include "base/log.hpp"
+#include "base/units.hpp"
+#include "headrace/error.hpp"
+#include "swap/dead_runs.hpp"
+#include "swap/refusal.hpp"
+#include "swap/run_lock.hpp"
+#include "swap/user_directory.hpp"
+
+namespace headrace::swap {
+namespace {
+using base::UniqueFd;
+constexpr std::string_view kStorePrefix = "store-";
+// Rounds of kLockTries, 200 ms each.
+constexpr int kRounds = 50, kRoundsWhileAlive = 5;
+
+const char* what_helps_a_store(int sys_errno) {
+  switch (sys_errno) {
+    case ENOENT:
+      return "check headrace.nvme_paths and headrace.store";
+    case EACCES:
+    case EPERM:
+      return "run as its owner, with the right to write to it (ls -l), or name another "
+             "headrace.store";
+    case ELOOP:
+    case ENOTDIR:
+    case EISDIR:
+      return "a store has no links and nothing in the place of a file or a directory; move that "
+             "away, or name another headrace.store";
+    default:
+      return what_helps(sys_errno);
+  }
+}
+
+[[noreturn]] void refuse(const std::string& what, const std::string& path, int sys_errno) {
+  throw Error(sys_errno == ENOENT ? Code::kNotFound : code_of(sys_errno),
+              what + " " + path + ": " + base::errno_text(sys_errno) +
+                  "; the store stays as it is; " + what_helps_a_store(sys_errno),
+              sys_errno);
+}
+
+UniqueFd open_directory_at(const std::string& path) {
+  UniqueFd directory(TEMP_FAILURE_RETRY(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)));
+  if (!directory) refuse("could not open", path, errno);
+  return directory;
+}
+
+// One of this user's; none where there is none.
+UniqueFd find_directory(int parent, const std::string& name, const std::string& path) {
+  int error = 0;
+  UniqueFd directory = open_own_directory(parent, name, error);
+  if (!directory && error != ENOENT) refuse("could not use", path, error);
+  return directory;
+}
+
+// The user's directory below a path.
+UniqueFd find_user_directory(const std::string& nvme_path) {
+  const std::string name = user_directory_name();
+  return find_directory(open_directory_at(nvme_path).get(), name, nvme_path + "/" + name);
+}
+
+// Whose lock it is, as far as that can be seen from here.
+std::string text_of_holder(int pid) {
+  if (pid == 0) return "another process";
+  if (pid == static_cast<int>(::getpid())) return "another engine of this process";
+  return "another process, " + std::to_string(pid);
+}
+
+// A dead process holds it until its last writes have ended; a live one is hardly waited for.
+void take_lock(int file, const std::string& path) {
+  int holder = 0;
+  for (int round = 0, alive = 0; round < kRounds && alive < kRoundsWhileAlive; ++round) {
+    if (lock_exclusive(file, path, kLockTries) == LockOutcome::kTaken) return;
+    holder = lock_holder(file);
+    if (process_runs(holder)) ++alive;
+  }
+  throw Error(Code::kWrongState,
+              path + " is in use: " + text_of_holder(holder) +
+                  " holds its lock; nothing was written; wait until that has ended, or name "
+                  "another headrace.store");
+}
+
+void make_private(int fd, const struct stat& status, mode_t mode) {
+  if ((status.st_mode & 0077) != 0) ::fchmod(fd, mode);
+}
+
+void check_file(const std::string& path, const struct stat& status) {
+  if (status.st_uid != ::geteuid()) refuse("another user owns", path, EPERM);
+  if (S_ISLNK(status.st_mode)) refuse("could not open", path, ELOOP);
+  if (S_ISDIR(status.st_mode)) refuse("could not open", path, EISDIR);
+  if (S_ISREG(status.st_mode)) return;
+  throw Error(Code::kIo, path +
+                             " is not a regular file; the store stays as it is; move it away, or "
+                             "name another headrace.store");
+}
+
+// Opens a store's file and takes its lock. Returns its size; no value if there is no such file.
+std::optional<std::uint64_t> open_locked(UniqueFd& file, int directory, const std::string& name,
+                                         const std::string& path, bool direct) {
+  while (true) {
+    struct stat status {};
+    const bool there = ::fstatat(directory, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0;
+    if (!there && errno == ENOENT) return std::nullopt;
+    if (!there) refuse("could not look at", path, errno);
+    check_file(path, status);
+    const int flags = O_RDWR | O_NOFOLLOW | O_CLOEXEC | (direct ? O_DIRECT : 0);
+    file.reset(TEMP_FAILURE_RETRY(::openat(directory, name.c_str(), flags)));
+    if (!file && errno == ENOENT) return std::nullopt;
+    if (!file) refuse("could not open", path, errno);
+    take_lock(file.get(), path);
+    if (::fstat(file.get(), &status) != 0) refuse("could not look at", path, errno);
+    if (status.st_nlink == 0) continue;  // removed or replaced between open and lock
+    make_private(file.get(), status, 0600);
+    return static_cast<std::uint64_t>(status.st_size);
+  }
+}
+
+void sync_to_drive(int fd, const std::string& path) {
+  if (::fsync(fd) != 0) refuse("could not sync", path, errno);
+}
+
+void sync_directory(int fd, const std::string& path) {
+  // EINVAL: a file system that knows no sync of a directory. Nothing has failed.
+  if (::fsync(fd) != 0 && errno != EINVAL) refuse("could not sync", path, errno);
+}
+
+// The drive's number, if the name is that of a file of this rank.
+std::optional<std::uint32_t> drive_of(const std::string& file, std::uint32_t rank) {
+  const std::size_t dot = file.find('.');
+  if (dot == std::string::npos) return std::nullopt;
+  StoreName name{{}, rank, 0};
+  std::from_chars(file.data() + dot + 1, file.data() + file.size(), name.drive);
+  return name.file() == file ? std::optional(name.drive) : std::nullopt;
+}
+}  // namespace
+
+StoreFile::StoreFile(const PathProbe& path, StoreName name, std::uint64_t size_bytes)
+    : DriveFile({}, size_bytes),
+      name_(std::move(name)),
+      nvme_path_(path.path),
+      user_path_(path.path + "/" + user_directory_name()) {
+  HEADRACE_CHECK(!name_.store.empty() && name_.store.find('/') == std::string::npos,
+                 "a store's name is part of a file's");
+  path_ = directory_path() + "/" + name_.file();
+  // Before they hold anything, as the lock belongs to what they hold.
+  close_in_forked_child(file_);
+  close_in_forked_child(replaced_);
+}
+
+std::string StoreFile::temporary_name() const { return kBeingMade + name_.file(); }
+
+std::unique_ptr<StoreFile> StoreFile::open(const PathProbe& path, const StoreName& name) {
+  std::unique_ptr<StoreFile> store(new StoreFile(path, name, 0));
+  const UniqueFd user = find_user_directory(path.path);
+  const UniqueFd directory =
+      user ? find_directory(user.get(), name.directory(), store->directory_path()) : UniqueFd();
+  if (!directory) refuse("could not open", store->directory_path(), ENOENT);
+  struct stat status {};
+  if (::fstat(directory.get(), &status) == 0) make_private(directory.get(), status, 0700);
+  const std::optional<std::uint64_t> size =
+      open_locked(store->file_, directory.get(), name.file(), store->path_, path.direct);
+  if (!size) refuse("could not open", store->path_, ENOENT);
+  if (*size < base::kIoAlignment) {
+    throw Error(Code::kCorrupt, store->path_ + " was truncated: it has " + std::to_string(*size) +
+                                    " bytes, and its header alone has " +
+                                    std::to_string(base::kIoAlignment) +
+                                    "; the store stays as it is; restore it from a copy, or name "
+                                    "another headrace.store");
+  }
+  check_file_size_limit(store->path_, *size);
+  store->size_bytes_ = base::align_down(*size, base::kIoAlignment);
+  return store;
+}
+
+std::unique_ptr<StoreFile> StoreFile::create(const PathProbe& path, const StoreName& name,
+                                             std::uint64_t size_bytes, const LogSink& log) {
+  std::unique_ptr<StoreFile> store(new StoreFile(path, name, size_bytes));
+  store->make(path, log);
+  return store;
+}
+
+// Stores are made as runs are: under the lock on the user's directory, until this file's own is
+// held. The blocks come after it, since they may take long.
+void StoreFile::make(const PathProbe& path, const LogSink& log) {
+  const UniqueFd parent = open_directory_at(nvme_path_);
+  user_directory_ = open_user_directory(parent.get(), user_directory_name(), user_path_);
+  maker_pid_ = static_cast<int>(::getpid());
+  reclaim_dead_runs(user_directory_.get(), user_path_, base::sink_or_stderr(log));
+  make_place();
+  const std::string temporary = temporary_name();
+  open_locked(replaced_, directory_.get(), name_.file(), path_, path.direct);
+  if (UniqueFd left;
+      open_locked(left, directory_.get(), temporary, directory_path() + "/" + temporary, false)) {
+    ::unlinkat(directory_.get(), temporary.c_str(), 0);
+  }
+  make_file(file_, directory_.get(), temporary, path_, size_bytes_, path.direct);
+  made_ = true;
+  take_lock(file_.get(), path_);
+  ::flock(user_directory_.get(), LOCK_UN);  // said aloud: a child forked meanwhile shares it
+  reserve_blocks(file_.get(), path_, size_bytes_);
+}
+
+void StoreFile::make_place() {
+  const std::string directory = name_.directory();
+  if (::mkdirat(user_directory_.get(), directory.c_str(), 0700) != 0 && errno != EEXIST)
+    refuse("could not make", directory_path(), errno);
+  directory_ = find_directory(user_directory_.get(), directory, directory_path());
+  struct stat status {};
+  if (!directory_ || ::fstat(directory_.get(), &status) != 0)
+    refuse("could not use", directory_path(), errno);
+  make_private(directory_.get(), status, 0700);
+}
+
+void StoreFile::publish() {
+  HEADRACE_CHECK(made_, "a file is published once, by who made it");
+  sync_to_drive(file_.get(), path_);
+  const std::string from = temporary_name(), to = name_.file();
+  if (::renameat(directory_.get(), from.c_str(), directory_.get(), to.c_str()) != 0)
+    refuse("could not rename", directory_path() + "/" + from, errno);
+  made_ = false;
+  maker_pid_ = 0;
+  // Upwards: a name counts only once the directories on the way to it are there.
+  sync_directory(directory_.get(), directory_path());
+  sync_directory(user_directory_.get(), user_path_);
+  sync_directory(open_directory_at(nvme_path_).get(), nvme_path_);
+  replaced_.reset();
+  directory_.reset();
+  user_directory_.reset();
+}
+
+StoreFile::~StoreFile() {
+  forget_in_forked_child(file_);
+  forget_in_forked_child(replaced_);
+  if (static_cast<int>(::getpid()) == maker_pid_) remove_unpublished();
+}
+
+void StoreFile::remove_unpublished() {
+  try {
+    if (made_) ::unlinkat(directory_.get(), temporary_name().c_str(), 0);
+    if (lock_exclusive(user_directory_.get(), user_path_, kLockTries) != LockOutcome::kTaken)
+      return;  // somebody is making something there
+    ::unlinkat(user_directory_.get(), name_.directory().c_str(), AT_REMOVEDIR);
+    remove_user_directory(user_directory_.get(), user_path_);
+  } catch (...) {
+    // No locks, or no memory: the next create() removes what is left.
+  }
+}
+
+std::vector<std::uint32_t> drives_in_store(const PathProbe& path, const std::string& store,
+                                           std::uint32_t rank) {
+  std::vector<std::uint32_t> drives;
+  const UniqueFd user = find_user_directory(path.path);
+  const std::string name = StoreName{store}.directory();
+  const UniqueFd directory =
+      user ? find_directory(user.get(), name, path.path + "/" + user_directory_name() + "/" + name)
+           : UniqueFd();
+  if (!directory) return drives;
+  for (const std::string& file : names_in(directory.get())) {
+    if (const auto drive = drive_of(file, rank)) drives.push_back(*drive);
+  }
+  std::ranges::sort(drives);
+  return drives;
+}
+
+std::vector<std::string> stores_at(const std::string& nvme_path) {
+  std::vector<std::string> stores;
+  const UniqueFd user = find_user_directory(nvme_path);
+  if (!user) return stores;
+  for (const std::string& name : names_in(user.get())) {
+    int error = 0;
+    if (name.starts_with(kStorePrefix) && open_own_directory(user.get(), name, error))
+      stores.push_back(name.substr(kStorePrefix.size()));
+  }
+  std::ranges::sort(stores);
+  return stores;
+}
+}  // namespace headrace::swap

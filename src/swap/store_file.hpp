@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// store_file.hpp: the files of a store. They outlive their run, and only their user removes them.
+//
+//   <nvme_path>/headrace-<uid>/store-<name>/rank<r>.<drive>.store
+//
+// A file's lock belongs to the open file that the drive's queue works on. A killed process may
+// leave writes in the kernel. These hold the open file, and so the lock, until they have ended: no
+// successor opens a file that late writes may still reach. Forked children close it.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/unique_fd.hpp"
+#include "headrace/log.hpp"
+#include "swap/drive_file.hpp"
+#include "swap/swap_file.hpp"
+
+namespace headrace::swap {
+struct StoreName {
+  std::string store;
+  std::uint32_t rank = 0, drive = 0;
+  std::string directory() const { return "store-" + store; }
+  std::string file() const {
+    return "rank" + std::to_string(rank) + "." + std::to_string(drive) + ".store";
+  }
+};
+
+class StoreFile : public DriveFile {
+ public:
+  // Opens a file and takes its lock. It waits up to ten seconds for what a dead process, or one
+  // that cannot be seen from here, still holds, and about a second for a live one. Throws
+  //   kNotFound     no such store, or no file of this rank and drive in it
+  //   kWrongState   another engine uses it; names the process if it is known
+  //   kCorrupt      shorter than a page
+  //   kIo           not a file of this user's that may be written to (errno)
+  //   kNoSpace      larger than this process may write
+  //   kUnsupported  the file system has no locks
+  static std::unique_ptr<StoreFile> open(const PathProbe& path, const StoreName& name);
+  // Makes a file of this size under a temporary name, with its lock held and all its blocks
+  // reserved, and removes what a dead run left under that name, and dead runs. Throws as open() and
+  // SwapFile, and leaves nothing behind. A file that has the name already stays until publish()
+  // replaces it, and nobody can open it meanwhile.
+  static std::unique_ptr<StoreFile> create(const PathProbe& path, const StoreName& name,
+                                           std::uint64_t size_bytes, const LogSink& log);
+  // Removes a file that was created and not published, and directories that are empty then.
+  ~StoreFile() override;
+
+  // Gives a created file its name, durably. The caller has written and synced the contents.
+  void publish();
+
+ private:
+  StoreFile(const PathProbe& path, StoreName name, std::uint64_t size_bytes);
+  void make(const PathProbe& path, const LogSink& log);
+  void make_place();
+  void remove_unpublished();
+  std::string directory_path() const { return user_path_ + "/" + name_.directory(); }
+  std::string temporary_name() const;
+
+  StoreName name_;
+  std::string nvme_path_, user_path_;
+  base::UniqueFd user_directory_, directory_;  // from create() to publish()
+  base::UniqueFd replaced_;                    // the file that publish() replaces, locked
+  bool made_ = false;                          // the file with the temporary name is this one
+  int maker_pid_ = 0;                          // a forked child removes nothing
+};
+
+// The numbers of the drives whose files of that store and rank lie below a path, ascending. Takes
+// no lock. Throws kIo if a directory of that name is not this user's.
+std::vector<std::uint32_t> drives_in_store(const PathProbe& path, const std::string& store,
+                                           std::uint32_t rank);
+// The names of this user's stores below a path, ascending. Throws kIo as well.
+std::vector<std::string> stores_at(const std::string& nvme_path);
+}  // namespace headrace::swap

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+// crash_states_test: what a power loss may leave on the drives of a durable engine, at any moment:
+// what was synced, and any part of what was written since, whole, torn at sectors, or not at all.
+// Every such state is opened by a new engine, which goes on at an epoch that was durable or about
+// to be, with its bits.
+//
+// HEADRACE_CRASH_STATES: how many; HEADRACE_CRASH_SEED: where the seeds begin.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <iostream>
+#include <map>
+#include <random>
+
+#include "engine/parts.hpp"
+#include "support/all_on_nvme.hpp"
+#include "support/conductor_simulated.hpp"
+#include "support/drive_simulated.hpp"
+#include "support/scripted_trainer.hpp"
+#include "support/temporary_directory.hpp"
+
+namespace headrace::crash_states_test {
+namespace {
+using testing::Departure;
+using testing::ScriptedTrainer;
+using Bytes = std::vector<std::byte>;
+using Random = std::mt19937_64;
+
+constexpr std::uint64_t kSteps = 5, kSector = 512, kNever = 1'000'000'000'000;
+const std::vector<std::int64_t> kGroups = {3000, 70'000, 500};
+
+std::uint64_t from_environment(const char* name, std::uint64_t otherwise) {
+  const char* const text = std::getenv(name);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
+
+testing::Script script_of_step(std::uint64_t step) {
+  const auto departure = step % 3 == 2 ? Departure::kSkippedGroup : Departure::kNone;
+  return script_of(departure, static_cast<std::uint32_t>(kGroups.size()), false);
+}
+
+// After every step of a run in memory, from 0 on.
+const std::vector<std::string>& expected() {
+  static const std::vector<std::string> hashes = [] {
+    std::vector<std::string> all;
+    Settings settings;
+    settings.update_threads = 1;
+    Engine engine(settings);
+    ScriptedTrainer trainer(engine, kGroups);
+    all.push_back(trainer.hashes());
+    for (std::uint64_t step = 1; step <= kSteps; ++step) {
+      trainer.step(script_of_step(step));
+      all.push_back(trainer.hashes());
+    }
+    return all;
+  }();
+  return hashes;
+}
+
+// What a crash leaves, and the steps that may be found there.
+struct State {
+  std::vector<Bytes> drives;
+  std::uint64_t durable = 0, made = 0;
+};
+
+class CrashDrive;
+
+// The drives of one engine, and the states that a crash would leave at moments that are drawn.
+class Crashes {
+ public:
+  Crashes(std::uint64_t seed, std::uint64_t one_in) : random_(seed), one_in_(one_in) {}
+  // A store that is made anew gets other drives of the same numbers.
+  void set(std::uint32_t index, CrashDrive& drive) {
+    if (drives_.size() <= index) drives_.resize(index + 1);
+    drives_[index] = &drive;
+  }
+  void event() {
+    if (watched_ != nullptr && random_() % one_in_ == 0) take();
+  }
+  // From here on; null: no more.
+  void watch(const Engine* engine, std::uint64_t made = 0) {
+    watched_ = engine;
+    made_ = made;
+  }
+  void note_made(std::uint64_t steps) { made_ = steps; }
+  std::vector<State> states;
+
+ private:
+  void take();
+  Random random_;
+  const std::uint64_t one_in_;
+  std::vector<CrashDrive*> drives_;
+  const Engine* watched_ = nullptr;
+  std::uint64_t made_ = 0;
+};
+
+class CrashDrive final : public testing::DriveSimulated {
+ public:
+  CrashDrive(async::Conductor& conductor, std::uint64_t seed, std::uint32_t index, Crashes& crashes,
+             Bytes contents)
+      : DriveSimulated(conductor, seed), crashes_(crashes), durable_(std::move(contents)) {
+    file_ = durable_;
+    crashes_.set(index, *this);
+  }
+  void start(swap::Transfer& transfer) noexcept override {
+    if (transfer.kind == swap::IoKind::kSync) syncs_[&transfer] = next_;
+    if (transfer.kind == swap::IoKind::kWrite) {
+      const std::byte* const data = transfer.data;
+      started_[&transfer] = {transfer.offset_bytes, {data, data + transfer.size_bytes}};
+    }
+    DriveSimulated::start(transfer);
+    crashes_.event();
+  }
+  // Durable bytes, and of the writes since then some, in any order of sectors.
+  Bytes after_a_crash(Random& random) const {
+    Bytes bytes = durable_;
+    const std::uint64_t kept = random() % 4;  // none, all, half of them, torn
+    const auto apply = [&](const Write& write) {
+      if (kept == 0 || (kept == 2 && random() % 2 == 0)) return;
+      if (bytes.size() < write.offset + write.data.size())
+        bytes.resize(write.offset + write.data.size());
+      for (std::uint64_t at = 0; at < write.data.size(); at += kSector) {
+        if (kept == 3 && random() % 2 == 0) continue;
+        std::copy_n(write.data.begin() + static_cast<std::ptrdiff_t>(at), kSector,
+                    bytes.begin() + static_cast<std::ptrdiff_t>(write.offset + at));
+      }
+    };
+    for (const auto& [number, write] : unsynced_) apply(write);
+    for (const auto& [transfer, write] : started_) apply(write);
+    return bytes;
+  }
+
+ protected:
+  void ended(const swap::Transfer& transfer) noexcept override {
+    if (transfer.kind == swap::IoKind::kWrite) {
+      unsynced_.emplace(next_++, std::move(started_.at(&transfer)));
+      started_.erase(&transfer);
+    } else if (transfer.kind == swap::IoKind::kSync) {
+      // Only writes that had ended when the sync began.
+      const auto end = unsynced_.lower_bound(syncs_.at(&transfer));
+      for (auto write = unsynced_.begin(); write != end; ++write) {
+        const auto& [offset, data] = write->second;
+        if (durable_.size() < offset + data.size()) durable_.resize(offset + data.size());
+        std::ranges::copy(data, durable_.begin() + static_cast<std::ptrdiff_t>(offset));
+      }
+      unsynced_.erase(unsynced_.begin(), end);
+      syncs_.erase(&transfer);
+    }
+    crashes_.event();
+  }
+
+ private:
+  struct Write {
+    std::uint64_t offset = 0;
+    Bytes data;
+  };
+  Crashes& crashes_;
+  Bytes durable_;
+  std::uint64_t next_ = 0;
+  std::map<std::uint64_t, Write> unsynced_;
+  std::map<const swap::Transfer*, Write> started_;
+  std::map<const swap::Transfer*, std::uint64_t> syncs_;
+};
+
+void Crashes::take() {
+  State state{.drives = {}, .durable = watched_->durable_step(), .made = made_};
+  for (const CrashDrive* const drive : drives_)
+    state.drives.push_back(drive->after_a_crash(random_));
+  states.push_back(std::move(state));
+}
+
+// One engine over simulated drives, and its trainer.
+class Simulation {
+ public:
+  Simulation(const Settings& settings, std::uint64_t seed, const std::vector<Bytes>& drives,
+             std::uint64_t one_in)
+      : crashes(seed, one_in), engine_([&] {
+          engine::EngineParts parts;
+          parts.update_threads = 0;
+          parts.make_conductor = [=] { return async::make_conductor_simulated({.seed = seed}); };
+          parts.make_drive = [this, seed, drives](async::Conductor& conductor,
+                                                  swap::DriveOptions options) {
+            return std::make_unique<CrashDrive>(
+                conductor, seed * 5 + options.index, options.index, crashes,
+                options.index < drives.size() ? drives[options.index] : Bytes());
+          };
+          return engine::engine_with_parts(
+              settings, EngineOptions{.log = [](LogLevel, std::string_view) {}}, parts);
+        }()) {
+    trainer_.emplace(engine_, kGroups);
+    step_ = engine_.resumed() ? engine_.resumed()->step : 0;
+  }
+  void train() {
+    crashes.watch(&engine_, step_);
+    while (step_ < kSteps) {
+      crashes.note_made(step_ + 1);  // it may be committed before step() has returned
+      trainer_->step(script_of_step(++step_));
+    }
+    crashes.watch(nullptr);
+  }
+  std::uint64_t step() const { return step_; }
+  std::string hashes() { return trainer_->hashes(); }
+
+  Crashes crashes;
+
+ private:
+  Engine engine_;
+  std::optional<ScriptedTrainer> trainer_;
+  std::uint64_t step_ = 0;
+};
+
+struct Counts {
+  std::uint64_t states = 0, resumed = 0, trained_on = 0;
+};
+
+void check(const Settings& settings, std::uint64_t seed, const State& state, Counts& counts) {
+  ++counts.states;
+  const bool trains = counts.states % 20 == 0;
+  std::vector<State> second;  // of a crash of the run that goes on
+  {
+    Simulation after(settings, seed + counts.states, state.drives, trains ? 40 : kNever);
+    ASSERT_GE(after.step(), state.durable);
+    ASSERT_LE(after.step(), state.made);
+    counts.resumed += after.step() > 0;
+    ASSERT_EQ(after.hashes(), expected()[after.step()]);
+    if (!trains) return;
+    ++counts.trained_on;
+    after.train();
+    ASSERT_EQ(after.hashes(), expected()[kSteps]);
+    second = std::move(after.crashes.states);
+  }
+  for (const State& crash : second) {
+    ++counts.states;
+    Simulation last(settings, seed + counts.states, crash.drives, kNever);
+    ASSERT_GE(last.step(), crash.durable);
+    ASSERT_LE(last.step(), crash.made);
+    ASSERT_EQ(last.hashes(), expected()[last.step()]);
+  }
+}
+
+TEST(CrashStates, OpenAtAnEpochThatWasDurableOrAboutToBe) {
+  const std::uint64_t wanted = from_environment("HEADRACE_CRASH_STATES", 10'000);
+  const std::uint64_t first = from_environment("HEADRACE_CRASH_SEED", 1);
+  Counts counts;
+  for (std::uint64_t seed = first; counts.states < wanted; ++seed) {
+    SCOPED_TRACE("HEADRACE_CRASH_SEED=" + std::to_string(seed));
+    Random random(seed);
+    const testing::TemporaryDirectory directory;
+    Settings settings = testing::all_on_nvme(directory.string());
+    settings.nvme_paths = directory.drives(1 + seed % 3);
+    settings.drive_shares.assign(settings.nvme_paths.size(), 1.0);
+    settings.durable_every = 1 + (seed % 5 == 0 ? 1 : 0);
+    settings.store = "crash";
+    settings.update_mode = random() % 2 == 0 ? UpdateMode::kDefer : UpdateMode::kBarrier;
+    settings.update_slots = static_cast<std::uint32_t>(1 + random() % 3);
+    if (random() % 3 != 0) settings.host_budget_bytes = (12 + random() % 6) << 20;
+    std::vector<State> states;
+    {
+      Simulation run(settings, seed, {}, 20);
+      run.train();
+      ASSERT_EQ(run.hashes(), expected()[kSteps]);
+      states = std::move(run.crashes.states);
+    }
+    for (const State& state : states) {
+      ASSERT_NO_FATAL_FAILURE(check(settings, seed, state, counts));
+    }
+  }
+  EXPECT_GT(counts.resumed, counts.states / 3);
+  std::cout << counts.states << " states from seed " << first << ", " << counts.resumed
+            << " with a committed step, " << counts.trained_on << " trained on\n";
+}
+}  // namespace
+}  // namespace headrace::crash_states_test

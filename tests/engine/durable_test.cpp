@@ -1,0 +1,584 @@
+// SPDX-License-Identifier: Apache-2.0
+// durable_test: what a durable engine has committed survives its process, and the run that goes on
+// from it ends in the bits of the run that nobody disturbed. Children are killed between steps, and
+// at every request that their drives get, on each I/O queue.
+//
+// HEADRACE_KILL_EVERY: kills at every n-th request only.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iostream>
+
+#include "engine/parts.hpp"
+#include "support/all_on_nvme.hpp"
+#include "support/expect_code.hpp"
+#include "support/io_queue_fault.hpp"
+#include "support/scripted_trainer.hpp"
+#include "support/temporary_directory.hpp"
+
+namespace headrace::durable_test {
+namespace {
+using testing::Departure;
+using testing::ScriptedTrainer;
+using testing::TemporaryDirectory;
+
+// Groups of one tile and of three.
+const std::vector<std::int64_t> kGroups = {3000, 150'000, 70'000};
+constexpr int kSteps = 6;
+
+testing::Script script_of_step(std::uint64_t step) {
+  // Every third step leaves a group without a gradient: its slot stays where it is.
+  const auto departure = step % 3 == 2 ? Departure::kSkippedGroup : Departure::kNone;
+  return script_of(departure, static_cast<std::uint32_t>(kGroups.size()), false);
+}
+
+void train_to(Engine& engine, ScriptedTrainer& trainer, std::uint64_t last) {
+  const auto resumed = engine.resumed();
+  for (std::uint64_t step = resumed ? resumed->step + 1 : 1; step <= last; ++step)
+    trainer.step(script_of_step(step));
+}
+
+// Hashes after every step of a run in memory, from 0 on.
+const std::vector<std::string>& expected() {
+  static const std::vector<std::string> hashes = [] {
+    std::vector<std::string> all;
+    Settings settings;
+    settings.update_threads = 1;
+    Engine engine(settings);
+    ScriptedTrainer trainer(engine, kGroups);
+    all.push_back(trainer.hashes());
+    for (std::uint64_t step = 1; step <= kSteps; ++step) {
+      trainer.step(script_of_step(step));
+      all.push_back(trainer.hashes());
+    }
+    return all;
+  }();
+  return hashes;
+}
+
+Settings durable(const std::vector<std::string>& paths, std::uint64_t every = 1) {
+  Settings s = testing::all_on_nvme(paths[0]);
+  s.nvme_paths = paths;
+  s.update_threads = 1;
+  s.io_block_bytes = 64 * 1024;
+  s.queue_depth = 4;
+  s.durable_every = every;
+  s.store = "run";
+  return s;
+}
+
+EngineOptions quiet() {
+  return {.log = [](LogLevel, std::string_view) {}};
+}
+
+// Runs `body` in a process of its own. Returns its exit code; -n: signal n ended it.
+int in_a_child(const std::function<void()>& body) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    try {
+      body();
+    } catch (const std::exception& error) {
+      std::cerr << "child: " << error.what() << '\n';
+      ::_exit(3);
+    }
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+struct Case {
+  const char* name;
+  std::uint64_t every;
+  UpdateMode mode;
+  double budget;  // of the way from the smallest plan to all in memory; below 0: none
+  std::size_t drives;
+};
+
+Settings settings_of(const Case& c, const TemporaryDirectory& directory) {
+  Settings settings = durable(directory.drives(c.drives), c.every);
+  settings.update_mode = c.mode;
+  if (c.budget < 0) return settings;
+  Settings probe = settings;
+  probe.durable_every = 0;
+  probe.store.clear();
+  probe.host_budget_bytes = std::uint64_t{1} << 40;
+  Engine whole(probe, quiet());
+  const ScriptedTrainer trainer(whole, kGroups);
+  const auto between =
+      static_cast<double>(whole.plan().host_bytes - whole.plan().smallest_host_bytes);
+  // A durable plan has a header per tile and the commit record beside that.
+  settings.host_budget_bytes =
+      whole.plan().smallest_host_bytes + 200'000 + static_cast<std::uint64_t>(c.budget * between);
+  return settings;
+}
+
+class DurableRun : public ::testing::TestWithParam<Case> {};
+
+// Killed when step(k) has returned, at each k. Then at most `every` steps are repeated.
+TEST_P(DurableRun, GoesOnAtItsLastCommitAfterAKillBetweenSteps) {
+  for (std::uint64_t kill_at = 1; kill_at <= 5; ++kill_at) {
+    SCOPED_TRACE("killed after step " + std::to_string(kill_at));
+    const TemporaryDirectory directory;
+    const Settings settings = settings_of(GetParam(), directory);
+    ASSERT_EQ(in_a_child([&] {
+                Engine engine(settings, quiet());
+                ScriptedTrainer trainer(engine, kGroups);
+                train_to(engine, trainer, kill_at);
+                ::raise(SIGKILL);
+              }),
+              -SIGKILL);
+    Engine engine(settings, quiet());
+    ScriptedTrainer trainer(engine, kGroups);
+    const std::uint64_t from = engine.resumed() ? engine.resumed()->step : 0;
+    EXPECT_LE(from, kill_at);
+    EXPECT_LE(kill_at - from, GetParam().every);
+    EXPECT_EQ(engine.durable_step(), from);
+    EXPECT_EQ(trainer.hashes(), expected()[from]);
+    train_to(engine, trainer, kSteps);
+    EXPECT_EQ(trainer.hashes(), expected()[kSteps]);
+    engine.close();
+    // close() has committed the last step.
+    Engine again(settings, quiet());
+    ScriptedTrainer same(again, kGroups);
+    ASSERT_TRUE(again.resumed());
+    EXPECT_EQ(again.resumed()->step, static_cast<std::uint64_t>(kSteps));
+    EXPECT_EQ(same.hashes(), expected()[kSteps]);
+  }
+}
+INSTANTIATE_TEST_SUITE_P(
+    Of, DurableRun,
+    ::testing::Values(Case{"AllOnNvme", 1, UpdateMode::kBarrier, -1, 1},
+                      Case{"Deferred", 1, UpdateMode::kDefer, -1, 1},
+                      Case{"EveryTwoSteps", 2, UpdateMode::kDefer, -1, 1},
+                      Case{"PartInMemory", 1, UpdateMode::kBarrier, 0.5, 1},
+                      Case{"PartInMemoryDeferred", 1, UpdateMode::kDefer, 0.6, 1},
+                      Case{"AllInMemory", 1, UpdateMode::kBarrier, 1.5, 1},
+                      Case{"AllInMemoryEveryTwo", 2, UpdateMode::kBarrier, 1.5, 1},
+                      Case{"ThreeDrives", 1, UpdateMode::kDefer, 0.3, 3}),
+    [](const auto& info) { return info.param.name; });
+
+// Between the halves of a run everything may change that changes no result.
+TEST(Durable, GoesOnWithAnotherBudgetThreadsQueueAndMode) {
+  const TemporaryDirectory directory;
+  const Case cases[] = {{"", 1, UpdateMode::kDefer, -1, 2},
+                        {"", 2, UpdateMode::kBarrier, 1.5, 2},
+                        {"", 1, UpdateMode::kBarrier, 0.4, 2},
+                        {"", 1, UpdateMode::kDefer, 0.7, 2}};
+  std::uint64_t step = 0;
+  for (const Case& c : cases) {
+    Settings settings = settings_of(c, directory);
+    settings.update_threads = static_cast<std::uint32_t>(1 + step % 2);
+    settings.prefetch_groups = static_cast<std::uint32_t>(step % 3);
+    settings.io_queue = step % 2 == 0 ? IoQueueKind::kThreads : IoQueueKind::kAuto;
+    settings.io_block_bytes = 65536 << step;
+    if (step % 2 == 1) std::swap(settings.nvme_paths[0], settings.nvme_paths[1]);
+    Engine engine(settings, quiet());
+    ScriptedTrainer trainer(engine, kGroups);
+    EXPECT_EQ(engine.resumed() ? engine.resumed()->step : 0, step);
+    EXPECT_EQ(trainer.hashes(), expected()[step]);
+    train_to(engine, trainer, ++step);
+    engine.close();
+  }
+  Engine engine(settings_of(cases[0], directory), quiet());
+  ScriptedTrainer trainer(engine, kGroups);
+  train_to(engine, trainer, kSteps);
+  EXPECT_EQ(trainer.hashes(), expected()[kSteps]);
+}
+
+TEST(Durable, CommitMakesTheLastStepDurableAndFinishesLoads) {
+  const TemporaryDirectory directory;
+  const Settings settings = durable({directory.string()}, 100);
+  EXPECT_EQ(in_a_child([&] {
+              Engine engine(settings, quiet());
+              ScriptedTrainer trainer(engine, kGroups);
+              train_to(engine, trainer, 3);
+              if (engine.durable_step() != 0) ::_exit(4);
+              engine.commit();
+              if (engine.durable_step() != 3) ::_exit(5);
+              trainer.step(script_of_step(4));
+              ::raise(SIGKILL);
+            }),
+            -SIGKILL);
+  Engine engine(settings, quiet());
+  ScriptedTrainer trainer(engine, kGroups);
+  ASSERT_TRUE(engine.resumed());
+  EXPECT_EQ(engine.resumed()->step, 3u);
+  train_to(engine, trainer, kSteps);
+  EXPECT_EQ(trainer.hashes(), expected()[kSteps]);
+}
+
+TEST(Durable, KeepsTheFilesApartFromThoseOfRuns) {
+  const TemporaryDirectory directory;
+  {
+    Engine engine(durable({directory.string()}), quiet());
+    ScriptedTrainer trainer(engine, kGroups);
+    train_to(engine, trainer, 2);
+  }
+  EXPECT_EQ(directory.entries(), 2u);  // the store and its file
+  {
+    Engine scratch(testing::all_on_nvme(directory.string()), quiet());
+    const ScriptedTrainer other(scratch, kGroups);
+  }
+  Engine engine(durable({directory.string()}), quiet());
+  const ScriptedTrainer trainer(engine, kGroups);
+  EXPECT_EQ(engine.resumed()->step, 2u);
+}
+
+// ---- kills at every request ----
+
+class KillingQueue final : public swap::IoQueue {
+ public:
+  // Kills this process before request `kill_at` is submitted, counted from 1, or before it is
+  // reaped, counted on.
+  KillingQueue(std::unique_ptr<swap::IoQueue> inner, std::uint64_t kill_at,
+               std::atomic<std::uint64_t>& events)
+      : inner_(std::move(inner)), kill_at_(kill_at), events_(events) {}
+  const char* name() const noexcept override { return inner_->name(); }
+  std::uint32_t depth() const noexcept override { return inner_->depth(); }
+  std::uint32_t in_flight() const noexcept override { return inner_->in_flight(); }
+  bool submit(swap::IoRequest& request) noexcept override {
+    count();
+    return inner_->submit(request);
+  }
+  int flush() noexcept override { return inner_->flush(); }
+  std::size_t reap(std::span<swap::IoRequest*> done,
+                   std::chrono::nanoseconds timeout) noexcept override {
+    const std::size_t reaped = inner_->reap(done, timeout);
+    for (std::size_t i = 0; i < reaped; ++i) count();
+    return reaped;
+  }
+  void wake() noexcept override { inner_->wake(); }
+
+ private:
+  void count() noexcept {
+    if (events_.fetch_add(1) + 1 == kill_at_) ::raise(SIGKILL);
+  }
+  const std::unique_ptr<swap::IoQueue> inner_;
+  const std::uint64_t kill_at_;
+  std::atomic<std::uint64_t>& events_;
+};
+
+class KillAtRequests : public ::testing::TestWithParam<IoQueueKind> {};
+
+TEST_P(KillAtRequests, LeaveAStoreThatEndsInTheSameBits) {
+  const char* const text = std::getenv("HEADRACE_KILL_EVERY");
+  const std::uint64_t stride = text == nullptr ? 1 : std::strtoull(text, nullptr, 10);
+  constexpr std::uint64_t kLast = 3;
+  const std::vector<std::int64_t> groups = {3000, 70'000};
+  const auto step = [&](Engine& engine, ScriptedTrainer& trainer) {
+    const std::uint64_t from = engine.resumed() ? engine.resumed()->step : 0;
+    for (std::uint64_t s = from; s < kLast; ++s)
+      trainer.step(script_of(Departure::kNone, static_cast<std::uint32_t>(groups.size()), false));
+  };
+  std::string end;
+  {
+    Engine engine(Settings{}, quiet());
+    ScriptedTrainer trainer(engine, groups);
+    step(engine, trainer);
+    end = trainer.hashes();
+  }
+  std::uint64_t points = 0, resumed = 0;
+  for (std::uint64_t kill_at = 1;; kill_at += stride) {
+    SCOPED_TRACE("killed at event " + std::to_string(kill_at));
+    const TemporaryDirectory directory;
+    Settings settings = durable({directory.string()});
+    settings.io_queue = GetParam();
+    settings.update_mode = kill_at % 2 == 0 ? UpdateMode::kDefer : UpdateMode::kBarrier;
+    std::atomic<std::uint64_t> events{0};
+    engine::EngineParts parts;
+    parts.make_queue = [&](const swap::IoQueueOptions& options) {
+      swap::ChosenIoQueue chosen = choose_io_queue(GetParam(), options);
+      chosen.queue = std::make_unique<KillingQueue>(std::move(chosen.queue), kill_at, events);
+      return chosen;
+    };
+    const int end_of_child = in_a_child([&] {
+      Engine engine(engine::engine_with_parts(settings, quiet(), parts));
+      ScriptedTrainer trainer(engine, groups);
+      step(engine, trainer);
+      engine.close();
+    });
+    if (end_of_child == 0) break;  // there is no such request
+    ASSERT_EQ(end_of_child, -SIGKILL);
+    ++points;
+    Engine engine(settings, quiet());
+    ScriptedTrainer trainer(engine, groups);
+    resumed += engine.resumed().has_value();
+    step(engine, trainer);
+    ASSERT_EQ(trainer.hashes(), end);
+  }
+  EXPECT_GT(points, 200 / stride);
+  EXPECT_GT(resumed, points / 4);
+  std::cout << points << " points, at " << resumed << " of them a step was committed\n";
+}
+INSTANTIATE_TEST_SUITE_P(Of, KillAtRequests,
+                         ::testing::Values(IoQueueKind::kUring, IoQueueKind::kAio,
+                                           IoQueueKind::kThreads),
+                         [](const auto& info) {
+                           return info.param == IoQueueKind::kUring ? "Uring"
+                                  : info.param == IoQueueKind::kAio ? "Aio"
+                                                                    : "Threads";
+                         });
+
+// ---- drives that fail ----
+
+engine::EngineParts with_faults(const swap::FaultPlan& plan) {
+  engine::EngineParts parts;
+  parts.make_queue = [plan](const swap::IoQueueOptions& options) {
+    swap::ChosenIoQueue chosen = choose_io_queue(IoQueueKind::kThreads, options);
+    chosen.queue = make_io_queue_fault(std::move(chosen.queue), plan, nullptr);
+    return chosen;
+  };
+  return parts;
+}
+
+// The first sync is the store's own, at its start; each commit has two.
+class FailedSync : public ::testing::TestWithParam<int> {};
+TEST_P(FailedSync, IsFinalAndTheStoreKeepsTheEpochBefore) {
+  for (std::uint64_t sync = 4; sync <= 5; ++sync) {
+    SCOPED_TRACE("sync " + std::to_string(sync));
+    const TemporaryDirectory directory;
+    const Settings settings = durable({directory.string()});
+    std::string error;
+    {
+      Engine engine(engine::engine_with_parts(
+          settings, quiet(), with_faults({.fail_sync = sync, .sync_errno = GetParam()})));
+      ScriptedTrainer trainer(engine, kGroups);
+      try {
+        train_to(engine, trainer, kSteps);
+      } catch (const Error& failed) {
+        error = failed.what();
+      }
+      EXPECT_EQ(engine.durable_step(), 1u);
+      EXPECT_CODE(Code::kFailed, engine.commit(), "can only be closed");
+      EXPECT_EQ(engine.durable_step(), 1u);
+    }
+    EXPECT_NE(error.find("sync of "), std::string::npos) << error;
+    EXPECT_NE(error.find("may be lost"), std::string::npos) << error;
+    Engine engine(settings, quiet());
+    ScriptedTrainer trainer(engine, kGroups);
+    ASSERT_TRUE(engine.resumed());
+    // A root that was written and not synced may be there or not.
+    EXPECT_LE(engine.resumed()->step, sync - 3);
+    EXPECT_GE(engine.resumed()->step, 1u);
+    train_to(engine, trainer, kSteps);
+    EXPECT_EQ(trainer.hashes(), expected()[kSteps]);
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Of, FailedSync, ::testing::Values(EIO, EINTR, EAGAIN, ENOSPC));
+
+TEST(Durable, AnErrorInMidUpdateLosesOneStepAndNoMore) {
+  std::uint64_t failed = 0;
+  for (std::uint64_t request = 40; request < 400; request += 7) {
+    SCOPED_TRACE("request " + std::to_string(request));
+    const TemporaryDirectory directory;
+    const Settings settings = durable({directory.string()});
+    std::uint64_t done = 0;
+    try {
+      Engine engine(engine::engine_with_parts(
+          settings, quiet(),
+          with_faults({.eio_read = 1, .eio_write = 1, .skip_requests = request})));
+      ScriptedTrainer trainer(engine, kGroups);
+      for (; done < kSteps; ++done) trainer.step(script_of_step(done + 1));
+      engine.close();
+    } catch (const Error&) {
+      ++failed;
+    }
+    Engine engine(settings, quiet());
+    ScriptedTrainer trainer(engine, kGroups);
+    const std::uint64_t from = engine.resumed() ? engine.resumed()->step : 0;
+    EXPECT_GE(from + 1, done);
+    EXPECT_EQ(trainer.hashes(), expected()[from]);
+    train_to(engine, trainer, kSteps);
+    EXPECT_EQ(trainer.hashes(), expected()[kSteps]);
+  }
+  EXPECT_GT(failed, 10u);
+}
+
+// ---- refusals ----
+
+class DurableRefusal : public ::testing::Test {
+ protected:
+  DurableRefusal() {
+    Engine engine(settings_, quiet());
+    ScriptedTrainer trainer(engine, kGroups);
+    train_to(engine, trainer, 2);
+    engine.close();
+  }
+  // Refused with these words and nothing written; afterwards the store goes on.
+  void expect_refused(Code code, const std::string& words, const std::function<void()>& open) {
+    const auto before = contents();
+    try {
+      open();
+      ADD_FAILURE() << "not refused";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), code) << error.what();
+      EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();
+    }
+    EXPECT_EQ(contents(), before);
+  }
+  void open(const Settings& settings, const std::vector<std::int64_t>& groups = kGroups) {
+    Engine engine(settings, quiet());
+    const ScriptedTrainer trainer(engine, groups);
+  }
+  std::vector<std::string> contents() const {
+    std::vector<std::string> all;
+    for (const auto& path : files()) {
+      std::ifstream file(path, std::ios::binary);
+      all.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+    }
+    return all;
+  }
+  std::vector<std::filesystem::path> files() const {
+    std::vector<std::filesystem::path> found;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(directory_.path()))
+      if (entry.path().extension() == ".store") found.push_back(entry.path());
+    std::ranges::sort(found);
+    return found;
+  }
+  void change(std::size_t file, std::uint64_t offset, std::uint64_t bytes) {
+    std::fstream stream(files()[file], std::ios::in | std::ios::out | std::ios::binary);
+    for (std::uint64_t at = offset; at < offset + bytes; ++at) {
+      stream.seekg(static_cast<std::streamoff>(at));
+      const int byte = stream.get();
+      stream.seekp(static_cast<std::streamoff>(at));
+      stream.put(static_cast<char>(byte ^ 1));
+    }
+  }
+  const TemporaryDirectory directory_;
+  const std::vector<std::string> paths_ = directory_.drives(2);
+  const Settings settings_ = durable(paths_);
+};
+
+TEST_F(DurableRefusal, NamesTheSettingOrParameterThatDiffers) {
+  Settings other = settings_;
+  other.master = MasterLayout::kF32;
+  expect_refused(Code::kWrongState, "headrace.master \"split\", this run has \"f32\"",
+                 [&] { open(other); });
+  other = settings_;
+  other.tile_elements = 131072;
+  expect_refused(Code::kWrongState, "headrace.tile_elements 65536, this run has 131072",
+                 [&] { open(other); });
+  other = settings_;
+  other.rounding_seed = 7;
+  expect_refused(Code::kWrongState, "headrace.rounding_seed 0, this run has 7",
+                 [&] { open(other); });
+  expect_refused(Code::kWrongState, "parameters 6, this run has 4", [&] {
+    open(settings_, {3000, 150'000});
+  });
+  expect_refused(Code::kWrongState, "'group.1.weight'", [&] {
+    open(settings_, {3000, 150'001, 70'000});
+  });
+  Engine engine(settings_, quiet());
+  engine.set_default_hyperparameters({.weight_decay = 0.5f});
+  expect_refused(Code::kWrongState, "hyperparameter set 0 has other values",
+                 [&] { const ScriptedTrainer trainer(engine, kGroups); });
+  open(settings_);
+}
+
+TEST_F(DurableRefusal, FollowsResume) {
+  Settings other = settings_;
+  other.resume = headrace::Resume::kNever;
+  expect_refused(Code::kWrongState, "exists, and headrace.resume is \"never\"",
+                 [&] { open(other); });
+  other = settings_;
+  other.resume = headrace::Resume::kRequire;
+  open(other);
+  other.store = "another";
+  expect_refused(Code::kNotFound, "headrace.resume is \"require\"", [&] { open(other); });
+}
+
+TEST_F(DurableRefusal, NamesTheDriveThatIsMissing) {
+  Settings one = settings_;
+  one.nvme_paths = {paths_[0]};
+  expect_refused(Code::kNotFound, "on 2 drives, and the settings name 1 paths", [&] { open(one); });
+  one.nvme_paths = {paths_[1]};
+  expect_refused(Code::kNotFound, "has a drive 1 in", [&] { open(one); });
+  const auto moved = files()[0].string() + ".away";
+  std::filesystem::rename(files()[0], moved);
+  expect_refused(Code::kNotFound, "lacks its file of drive 0", [&] { open(settings_); });
+}
+
+TEST_F(DurableRefusal, IsInUseByOneEngineAtATime) {
+  Engine engine(settings_, quiet());
+  const ScriptedTrainer trainer(engine, kGroups);
+  try {
+    open(settings_);
+    ADD_FAILURE() << "two engines on one store";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kWrongState);
+    EXPECT_NE(std::string(error.what()).find("in use by another engine"), std::string::npos);
+  }
+}
+
+TEST_F(DurableRefusal, FindsDamage) {
+  change(0, 20, 1);
+  expect_refused(Code::kCorrupt, "its header's checksum differs", [&] { open(settings_); });
+  change(0, 20, 1);
+  std::filesystem::resize_file(files()[1], 8192);
+  expect_refused(Code::kIo, "the file ends there", [&] { open(settings_); });
+}
+
+// One copy of the newest record is damaged: the other serves, after all of it was verified.
+TEST_F(DurableRefusal, GoesOnByAnotherCopyOfARecord) {
+  for (std::uint64_t page = 1; page < 4; ++page) change(0, 4096 * page + 200, 1);
+  std::string log;
+  Engine engine(settings_, {.log = [&](LogLevel, std::string_view text) { log += text; }});
+  ScriptedTrainer trainer(engine, kGroups);
+  EXPECT_NE(log.find("torn or damaged"), std::string::npos) << log;
+  EXPECT_EQ(engine.resumed()->step, 2u);
+  train_to(engine, trainer, kSteps);
+  EXPECT_EQ(trainer.hashes(), expected()[kSteps]);
+}
+
+// Every byte of a slot that counts is covered: a flipped one is found before or when it is used.
+TEST_F(DurableRefusal, NeverUsesAFlippedByte) {
+  std::uint64_t found = 0;
+  const std::uint64_t size = std::filesystem::file_size(files()[0]);
+  for (std::uint64_t at = 40960; at < size; at += 40'961) {
+    change(0, at, 1);
+    try {
+      Engine engine(settings_, quiet());
+      ScriptedTrainer trainer(engine, kGroups);
+      EXPECT_EQ(trainer.hashes(), expected()[2]);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Code::kCorrupt) << error.what();
+      ++found;
+    }
+    change(0, at, 1);
+  }
+  EXPECT_GT(found, 5u);
+}
+
+TEST(DurableSettings, AreRefusedByName) {
+  const auto fault = [](const std::string& keys) {
+    try {
+      (void)Settings::from_json(R"({"headrace": {)" + keys + "}}");
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  const std::string paths = R"("nvme_paths": ["/tmp"], )";
+  EXPECT_EQ(fault(paths + R"("durable": "step", "store": "a")"), "");
+  EXPECT_EQ(fault(paths + R"("durable": 5, "store": "a")"), "");
+  EXPECT_NE(fault(paths + R"("durable": 0, "store": "a")").find("durable"), std::string::npos);
+  EXPECT_NE(fault(paths + R"("durable": "step")").find("needs headrace.store"), std::string::npos);
+  EXPECT_NE(fault(R"("durable": "step", "store": "a")").find("needs a directory"),
+            std::string::npos);
+  EXPECT_NE(fault(paths + R"("store": "a")").find("nothing would be kept"), std::string::npos);
+  EXPECT_NE(fault(paths + R"("durable": "step", "store": "../a")").find("no name for a store"),
+            std::string::npos);
+  EXPECT_NE(fault(paths + R"("durable": "step", "store": "a", "checksums": "off")")
+                .find("dropped would pass"),
+            std::string::npos);
+}
+}  // namespace
+}  // namespace headrace::durable_test
