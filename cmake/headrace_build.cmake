@@ -160,6 +160,15 @@ function(headrace_test)
   endif()
 endfunction()
 
+# headrace_test_in_full(NAME x_in_full COMMAND ... [ENVIRONMENT ...]): a test that runs elsewhere
+# with some of its cases, here with all of them. Only ./check --all runs these.
+function(headrace_test_in_full)
+  cmake_parse_arguments(arg "" "NAME" "COMMAND;ENVIRONMENT" ${ARGN})
+  add_test(NAME ${arg_NAME} COMMAND ${arg_COMMAND})
+  set_tests_properties(${arg_NAME} PROPERTIES TIMEOUT 900 SKIP_RETURN_CODE 77 LABELS full COST 100
+    ENVIRONMENT "${arg_ENVIRONMENT}")
+endfunction()
+
 # headrace_gpu_test(NAME x_test SOURCES ... USES ...): on a GPU; skipped, with the reason, where
 # there is none or this build has no part for it. Sources see tests/device/cuda_under_test.hpp.
 function(headrace_gpu_test)

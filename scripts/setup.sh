@@ -12,6 +12,7 @@
 #   with_cuda=toolkit  a CUDA toolkit too, which compiles kernels and needs no GPU
 #   with_cuda=gpu      that, and LibTorch with the packages that its GPU part needs
 #   with_plots=1       what scripts/report draws pages with, which its test needs
+#   with_mpi=1         Open MPI and MPICH, where this system has them: their tests are skipped else
 #   llvm_tools="clang-format clang-tidy"   these, in the versions of cmake/*_wheels.txt
 #
 # What is there is decided by looking at the tools and headers themselves, so that any system will
@@ -36,13 +37,16 @@ google-benchmark 1.6  libbenchmark-dev
 python3         3.9   python3
 pip             21    python3-pip
 matplotlib      3.6   python3-matplotlib
+openmpi         4.0   libopenmpi-dev
+mpich           4.0   libmpich-dev
 '
+spared=" openmpi mpich "  # where they cannot be installed, ./check skips their tests
 setup_for=${setup_for:-all}
 tools_needs=" g++ cmake ninja boost liburing libaio nlohmann-json CLI11 fmt xxhash "
 torch_wheels=cmake/torch_wheels.txt
 torch_python=3.11  # the wheels' tag; C++ needs no matching interpreter
 torch_fetch_mb=545 torch_disk_mb=1250
-with_cuda=${with_cuda:-} with_gpu="" with_plots=${with_plots:-}
+with_cuda=${with_cuda:-} with_gpu="" with_plots=${with_plots:-} with_mpi=${with_mpi:-}
 cuda_wheels=cmake/cuda_wheels.txt
 cuda_oldest=12.8  # the first with code for compute capability 12.0
 cuda_fetch_mb=102 cuda_disk_mb=270
@@ -119,6 +123,11 @@ probe_tools() {
       if [ -n "$version" ]; then found[$name]=$version; fi
     fi
   done
+  for name in openmpi mpich; do
+    if [ -n "$with_mpi" ] && command -v "mpicxx.$name" >/dev/null; then
+      found[$name]=$("mpirun.$name" --version 2>/dev/null | first_version || true)
+    fi
+  done
   local pip_version='import importlib.metadata as m; print(m.version("pip"))'
   local plots_version='import matplotlib; print(matplotlib.__version__)'
   for python in python3 /usr/bin/python3; do
@@ -137,10 +146,10 @@ is_needed() {
   if [ "$setup_for" = tools ]; then
     case $tools_needs in *" $1 "*) ;; *) return 1 ;; esac
   fi
-  if [ "$1" = matplotlib ]; then
-    [ -n "$with_plots" ]
-    return
-  fi
+  case $1 in
+    matplotlib) [ -n "$with_plots" ]; return ;;
+    openmpi | mpich) [ -n "$with_mpi" ]; return ;;
+  esac
   [ "$1" != pip ] || [ -z "$torch_root" ] || { [ -n "$with_cuda" ] && [ -z "$cuda_root" ]; } ||
     [ -n "$(missing_llvm_tools)" ]
 }
@@ -302,6 +311,20 @@ choose_packages() {
   done
 }
 
+# Leaves out what is missing, cannot be installed, and is not needed to build.
+spare_unserved() {
+  local entry kept=()
+  for entry in "${missing[@]}"; do
+    case "$spared" in
+      *" ${entry%% *} "*)
+        if ! have_root || [ -z "$(candidate "${entry##* }")" ]; then continue; fi ;;
+    esac
+    kept+=("$entry")
+  done
+  missing=("${kept[@]}")
+  if [ ${#missing[@]} -gt 0 ]; then choose_packages; else packages=() unserved=(); fi
+}
+
 list_missing() {
   local entry need oldest have names
   printf '  %-18s %-8s %-10s %s\n' needed at-least here "Debian package" >&2
@@ -326,6 +349,8 @@ plan_packages() {
   find_missing
   if [ ${#missing[@]} -eq 0 ]; then return; fi
   if ! command -v apt-get >/dev/null; then
+    spare_unserved
+    if [ ${#missing[@]} -eq 0 ]; then return; fi
     stop_with_list "This system lacks packages that Headrace needs, and it has no apt:" \
       "Install them with this system's package manager, then run ${0##*/} again."
   fi
@@ -334,6 +359,8 @@ plan_packages() {
     step "update the package lists" apt update
     choose_packages
   fi
+  spare_unserved
+  if [ ${#missing[@]} -eq 0 ]; then return; fi
   if [ ${#unserved[@]} -gt 0 ] && [ -z "$(candidate g++)" ]; then
     stop_with_list "apt's package lists are empty, so what this system has is unknown:" \
       "Run as root:  apt-get update     and then ${0##*/} again."

@@ -3,8 +3,8 @@
 // combination of placement, update threads, clipping, I/O queue and device; parameters and moments
 // must hash alike.
 //
-// The full matrix runs in release; HEADRACE_MATRIX=pairwise (the sanitizer legs) takes rows in
-// which every pair of values of two columns occurs.
+// HEADRACE_MATRIX=pairwise (all but ./check --all's release leg) takes rows in which every pair of
+// values of two columns occurs, and fewer steps.
 #include <gtest/gtest.h>
 
 #include <array>

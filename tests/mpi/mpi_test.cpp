@@ -33,7 +33,7 @@ ChildEnd end_of(std::uint32_t world_size, const std::string& name) {
     words.push_back(word);
   ChildProcesses processes;
   processes.start(words, {"HEADRACE_WORLD_FOLDER=" + processes.folder().string()});
-  return processes.wait(std::chrono::seconds(60)).at(0);
+  return processes.wait(std::chrono::seconds(name == "trains" ? 600 : 60)).at(0);
 }
 
 void expect_passed(std::uint32_t world_size, const std::string& name) {

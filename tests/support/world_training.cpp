@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <optional>
 #include <random>
+#include <string_view>
 
 namespace headrace::testing {
 namespace {
@@ -242,28 +244,49 @@ WorldOutcome train_as_rank(const WorldModel& model, const WorldSetup& setup,
 }
 
 namespace {
-std::string line_of(std::uint32_t rank, const WorldModel& model, const WorldOutcome& outcome) {
-  return "rank " + std::to_string(rank) + ": " + model.name + ": " + outcome.text() + "\n";
+// HEADRACE_MATRIX=full: every place and update mode; else these take turns.
+std::vector<WorldSetup> setups_of(std::size_t model, const std::string& folder) {
+  const char* const wanted = std::getenv("HEADRACE_MATRIX");
+  const bool full = wanted != nullptr && std::string_view(wanted) == "full";
+  std::vector<WorldSetup> setups;
+  for (std::size_t place = 0; place < kWorldPlaces.size(); ++place) {
+    for (const UpdateMode mode : {UpdateMode::kDefer, UpdateMode::kBarrier}) {
+      const bool turn =
+          place == model % kWorldPlaces.size() && (mode == UpdateMode::kDefer) == (model % 2 == 0);
+      if (full || turn) setups.push_back({static_cast<WorldPlace>(place), mode, folder});
+    }
+  }
+  return setups;
+}
+
+std::string line_of(std::uint32_t rank, const WorldModel& model, const WorldSetup& setup,
+                    const WorldOutcome& outcome) {
+  return "rank " + std::to_string(rank) + ": " + model.name + ", " +
+         kWorldPlaces[static_cast<std::size_t>(setup.place)] +
+         (setup.update_mode == UpdateMode::kDefer ? ", deferred: " : ", barrier: ") +
+         outcome.text() + "\n";
 }
 }  // namespace
 
 void train_every_model(const std::shared_ptr<Collective>& collective, const std::string& folder,
                        const std::function<void(const std::string& line)>& say) {
   for (std::size_t i = 0; i < models().size(); ++i) {
-    const WorldSetup setup{static_cast<WorldPlace>(i % kWorldPlaces.size()),
-                           i % 2 == 0 ? UpdateMode::kDefer : UpdateMode::kBarrier, folder};
-    const WorldOutcome outcome = train_as_rank(models()[i], setup, {.collective = collective});
-    say(line_of(collective->rank(), models()[i], outcome));
+    for (const WorldSetup& setup : setups_of(i, folder)) {
+      const WorldOutcome outcome = train_as_rank(models()[i], setup, {.collective = collective});
+      say(line_of(collective->rank(), models()[i], setup, outcome));
+    }
   }
 }
 
 std::string missing_lines(const std::string& said, std::uint32_t world_size) {
   std::string missing;
-  for (const WorldModel& model : models()) {
-    const WorldOutcome alone = train_as_rank(model, {}, {});
-    for (std::uint32_t r = 0; r < world_size; ++r) {
-      const std::string line = line_of(r, model, alone);
-      if (said.find(line) == std::string::npos) missing += line;
+  for (std::size_t i = 0; i < models().size(); ++i) {
+    const WorldOutcome alone = train_as_rank(models()[i], {}, {});
+    for (const WorldSetup& setup : setups_of(i, "")) {
+      for (std::uint32_t r = 0; r < world_size; ++r) {
+        const std::string line = line_of(r, models()[i], setup, alone);
+        if (said.find(line) == std::string::npos) missing += line;
+      }
     }
   }
   return missing;

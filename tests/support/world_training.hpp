@@ -57,8 +57,8 @@ struct WorldOutcome {
   std::string text() const;
 };
 
-// Every model in turn over one collective, places and update modes taking turns; a line for each:
-// "rank 1: Tied: ...".
+// Every model in turn over one collective, places and update modes taking turns, or where
+// HEADRACE_MATRIX is "full" all of these; a line for each: "rank 1: Tied, NVMe, deferred: ...".
 void train_every_model(const std::shared_ptr<Collective>& collective, const std::string& folder,
                        const std::function<void(const std::string& line)>& say);
 // Which of those lines are not in what `world_size` ranks `said`, with the outcome of one rank in

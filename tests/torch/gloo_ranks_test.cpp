@@ -349,7 +349,7 @@ INSTANTIATE_TEST_SUITE_P(Gloo, GlooWorlds, ::testing::Values(1u, 2u, 3u, 4u),
 
 TEST_P(GlooWorlds, TrainToTheBitsOfOneRank) {
   start("trains", GetParam());
-  expect_ends(std::vector<int>(GetParam(), 0));
+  expect_ends(std::vector<int>(GetParam(), 0), 10 * kWatchdog);
   std::string said;
   for (const testing::ChildEnd& end : ends_) said += end.said;
   EXPECT_EQ(testing::missing_lines(said, GetParam()), "") << said;
