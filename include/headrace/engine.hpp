@@ -247,6 +247,8 @@ class Engine {
   // step(t) has returned, the commit before it is durable, so a kill repeats at most one step that
   // has returned; with N, at most N. Without headrace.durable, resumed() has no value,
   // set_trainer_state() keeps nothing, durable_step() is 0, and commit() throws kWrongState.
+  // With several ranks, all go on at the last epoch that all have, the first load() after a step is
+  // collective, and set_trainer_state() keeps each rank's own.
   //
   // After freeze: the epoch that the engine goes on from, with everything in place: load nothing.
   // No value: the store is new, and the values have to be loaded.
@@ -254,10 +256,11 @@ class Engine {
   // Keeps what the trainer needs to go on, such as generators of random numbers and the position in
   // the data, for the epoch of the next step. Copied. At most headrace.trainer_state_bytes.
   void set_trainer_state(std::span<const std::byte> state);
-  // Commits now, and returns when all that was done is durable. Throws the error of a drive; the
-  // engine has failed then, and the store keeps the epoch before.
+  // Commits now, and returns when all that was done is durable, on every rank. Collective. Throws
+  // the error of a drive; the engine has failed then, and the store keeps the epoch before.
   void commit();
-  // The step of the last durable epoch; 0 if there is none. Any thread.
+  // The step of the last epoch that is durable, with several ranks the last one that all of them
+  // are known to have; 0 if there is none. Any thread.
   std::uint64_t durable_step() const;
 
   // ---- at any time ----

@@ -149,7 +149,7 @@ void Engine::set_trainer_state(std::span<const std::byte> state) {
 }
 void Engine::commit() {
   engine::Epochs* const epochs = core_->ready("commit").epochs.get();
-  if (epochs != nullptr) return epochs->commit("commit");
+  if (epochs != nullptr) return epochs->commit();
   throw Error(Code::kWrongState,
               "commit: the engine keeps nothing: set headrace.durable and headrace.store");
 }

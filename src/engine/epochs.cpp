@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/check.hpp"
 #include "base/units.hpp"
 #include "headrace/error.hpp"
+#include "kernels/hash.hpp"
 
 namespace headrace::engine {
 namespace {
@@ -36,17 +38,12 @@ void Epochs::restore_hyperparameters(partition::Registry& registry) const {
     registry.set_hyperparameters({s}, swap::unpacked(record_.hyperparameters()[s].present));
 }
 
-void Epochs::take_over(bool verify_all) {
-  swap::CommitHead& head = record_.head();
-  p_.calls.run([&]() -> async::Task<> {
-    co_await for_tiles([&](std::uint32_t tile) { return restore_tile(tile, verify_all); });
-    // Before the first overwrite: no later run may take this one's generations for its own, and
-    // the bytes that prove this epoch are synced ones.
-    ++head.root;
-    ++head.incarnation;
-    record_.seal();
-    co_await p_.ring.write(record_);
+void Epochs::read(bool verify_all) {
+  p_.calls.run([&] {
+    return for_tiles(
+        [&, verify_all](std::uint32_t tile) { return restore_tile(tile, verify_all); });
   });
+  const swap::CommitHead& head = record_.head();
   std::ranges::copy(record_.step_counts(), p_.counts.steps.begin());
   p_.counts.step = head.steps;
   p_.counts.skipped = head.skipped;
@@ -54,7 +51,25 @@ void Epochs::take_over(bool verify_all) {
     p_.states.begin_load({g});
     p_.states.end_load({g});
   }
-  durable_step_.store(head.steps);
+}
+
+// Before the first overwrite: no later run may take this one's generations for its own, and the
+// bytes that prove this epoch are synced ones. All ranks have it, as this or an earlier record.
+void Epochs::take_over() {
+  p_.calls.run([&]() -> async::Task<> {
+    ++record_.head().root;
+    ++record_.head().incarnation;
+    record_.seal();
+    co_await p_.ring.write(record_);
+  });
+  written_step_.store(record_.head().steps);
+  note_met();
+}
+
+std::uint64_t Epochs::print() const {
+  std::uint64_t hash = kernels::xxh3_64(std::as_bytes(record_.step_counts()), record_.head().epoch);
+  hash = kernels::xxh3_64(std::as_bytes(record_.hyperparameters()), hash);
+  return hash + record_.head().skipped;
 }
 
 async::Task<> Epochs::restore_tile(std::uint32_t tile, bool verify_all) {
@@ -85,6 +100,19 @@ void Epochs::set_trainer_state(std::span<const std::byte> state) {
 
 void Epochs::settle() {
   p_.calls.run([&] { return committing_.join(); });
+  if (p_.alone) note_met();
+}
+
+void Epochs::note_met() noexcept {
+  everywhere_ = true;
+  durable_step_.store(written_step_.load());
+}
+
+void Epochs::settle_for_load() {
+  settle();
+  if (everywhere_) return;
+  p_.gradients.meet_alike(ranks::RankCall::Kind::kLoad);
+  note_met();
 }
 
 void Epochs::note_step() {
@@ -93,7 +121,20 @@ void Epochs::note_step() {
   begin();
 }
 
-void Epochs::commit(const char* call) {
+// The ranks meet before, since no rank may be two commits ahead, and after.
+void Epochs::commit() {
+  for (std::uint32_t g = 0; g < p_.registry.groups().size(); ++g)
+    p_.states.require_whole({g}, "commit");
+  p_.calls.finish_updates("commit");
+  settle();
+  p_.gradients.meet_alike(ranks::RankCall::Kind::kCommit);
+  note_met();
+  commit_here("commit");
+  p_.gradients.meet_alike(ranks::RankCall::Kind::kCommit);
+  note_met();
+}
+
+void Epochs::commit_here(const char* call) {
   for (std::uint32_t g = 0; g < p_.registry.groups().size(); ++g)
     p_.states.require_whole({g}, call);
   p_.calls.finish_updates(call);
@@ -103,9 +144,10 @@ void Epochs::commit(const char* call) {
   settle();
 }
 
+// A step since the last commit: the ranks met in it, and all have that commit.
 void Epochs::commit_at_close() {
   if (p_.failure.ended()) return;
-  if (steps_since_commit_ > 0) return commit("close");
+  if (steps_since_commit_ > 0) return commit_here("close");
   p_.calls.finish_updates("close");
   settle();
 }
@@ -143,6 +185,8 @@ void Epochs::warn_without_trainer_state() {
 }
 
 void Epochs::begin() {
+  HEADRACE_CHECK(everywhere_, "no rank is two commits ahead of another");
+  everywhere_ = false;
   p_.calls.run([&]() -> async::Task<> {
     committing_.spawn(run());
     co_return;
@@ -171,10 +215,12 @@ async::Task<> Epochs::write_epoch() {
   p_.tiles.describe(record_);
   swap::CommitHead& head = record_.head();
   ++head.root;
+  ++head.epoch;
   record_.seal();
   co_await p_.ring.write(record_);
   p_.tiles.note_committed();
-  durable_step_.store(head.steps);
+  written_step_.store(head.steps);
+  if (p_.alone) durable_step_.store(head.steps);
 }
 
 // Awaits each(tile) for all tiles, a few at a time.

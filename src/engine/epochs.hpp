@@ -14,6 +14,13 @@
 // A kill before 4 goes on at step 6, whose slots nobody has touched; a kill after it, at step 7. So
 // when step(t) has returned, t - 1 is durable.
 //
+// With several ranks, the step's own exchange is what makes one commit of all of theirs: a rank comes
+// to step(t + 1) when its record of t is durable, and no rank overwrites slots of t - 1 before all
+// have come. So ranks are at most one epoch apart, whatever ends them, and each still has the lesser
+// one whole: store_meeting.hpp finds it at the next start. Example: rank 0 is killed before its
+// record of step 7 is written, rank 1 after it. Rank 1 has not begun the update of step 8, which
+// would overwrite slots of step 6, since rank 0 never came to it.
+//
 // A failed sync is final: the kernel may have dropped the bytes and report success the next time.
 // The engine fails then, and the store keeps the last durable epoch.
 #pragma once
@@ -33,6 +40,7 @@
 #include "headrace/engine.hpp"
 #include "headrace/log.hpp"
 #include "partition/registry.hpp"
+#include "ranks/gradients.hpp"
 #include "swap/commit_ring.hpp"
 #include "swap/swap_tier.hpp"
 #include "tiles/tile_store.hpp"
@@ -56,26 +64,37 @@ class Epochs {
     tiles::TileStore& tiles;
     tiles::PendingUpdates& pending;
     const tiles::Updates& updates;
+    ranks::Gradients& gradients;  // the ranks meet through it
+    bool alone = true;            // one rank
   };
   // `record`: in the arena; of the store's newest epoch if `resumed`, else a new one.
   Epochs(const Parts& parts, swap::CommitRecord record, bool resumed);
 
-  // Takes over the record's epoch: reads what belongs in memory, checks what does not, all of its
-  // bytes if `verify_all`, and commits it again, as an incarnation of its own.
-  void take_over(bool verify_all);
+  // Reads what belongs in memory of the record's epoch, and checks what does not, all of its bytes
+  // if `verify_all`. Writes nothing.
+  void read(bool verify_all);
+  // Commits that epoch again, as an incarnation of its own.
+  void take_over();
+  // A hash of what is the same on every rank, for its record.
+  std::uint64_t print() const;
+  std::uint64_t steps() const noexcept { return record_.head().steps; }
   const std::optional<Resumed>& resumed() const noexcept { return resumed_; }
   void restore_hyperparameters(partition::Registry& registry) const;
 
   // Kept for the epoch of the next step. Throws kInvalidArgument if it is too large.
   void set_trainer_state(std::span<const std::byte> state);
-  // Before the first change of a step or a load: returns when no commit is under way. Throws the
-  // error that ended one.
+  // Before a step: returns when no commit is under way. Throws the error that ended one.
   void settle();
+  // All ranks have settled, and met.
+  void note_met() noexcept;
+  // Before a load: settle(), and a meeting if it is not known that all ranks have the last commit.
+  void settle_for_load();
   // A step has changed the state, or was skipped: begins its commit if one is due.
   void note_step();
-  // Commits what has changed since the last commit, and returns when that is durable.
-  void commit(const char* call);
-  // The same where close() may: after steps, in an engine that has not failed.
+  // Commits what has changed since the last commit, and returns when that is durable, on all ranks.
+  void commit();
+  // The same where close() may: after steps, in an engine that has not failed. Meets no other rank,
+  // which may have ended.
   void commit_at_close();
   // Conductor. Returns when no commit is under way, whatever became of it.
   async::Task<> drain();
@@ -84,6 +103,7 @@ class Epochs {
 
  private:
   void capture();
+  void commit_here(const char* call);
   void begin();
   async::Task<> run();
   async::Task<> write_epoch();
@@ -100,7 +120,9 @@ class Epochs {
   std::vector<std::byte> trainer_state_;
   bool has_trainer_state_ = false;
   std::uint64_t steps_since_commit_ = 0;
+  bool everywhere_ = true;  // all ranks are known to have the last commit
   async::TaskGroup committing_;
-  std::atomic<std::uint64_t> durable_step_{0};
+  std::atomic<std::uint64_t> written_step_{0};  // of this rank
+  std::atomic<std::uint64_t> durable_step_{0};  // of all ranks
 };
 }  // namespace headrace::engine

@@ -55,13 +55,6 @@ void say_update_place(const Inputs& in, const tiles::UpdatePlace& place) {
 
 std::unique_ptr<Running> Startup::run() {
   if (in_.settings.update_on == UpdateOn::kDevice) tiles::DeviceUpdates::require(*in_.device);
-  if (in_.settings.durable_every > 0 && in_.collective->world_size() > 1) {
-    throw Error(Code::kUnsupported,
-                "headrace.durable is set, and there are " +
-                    std::to_string(in_.collective->world_size()) +
-                    " ranks: steps are committed for one rank only; nothing was written. Set "
-                    "headrace.durable to \"none\", and save by store().");
-  }
   paths_ = probe_paths();
   if (in_.settings.durable_every > 0) store_ = std::make_unique<StoreOpening>(in_, paths_);
   Partition partition =
@@ -71,8 +64,14 @@ std::unique_ptr<Running> Startup::run() {
   if (!store_ || !store_->exists()) refuse_without_room(plan);
   auto running = std::make_unique<Running>(in_, registry_, std::move(partition), std::move(plan));
   running->bookkeeping_bytes = bookkeeping_bytes(running->partition);
-  allocate(*running);
-  running->ranks.compare_registration(settings_);
+  if (store_) {
+    // First, since then no rank waits for a store that another does not have.
+    running->ranks.compare_registration(settings_);
+    allocate_with_store(*running);
+  } else {
+    allocate(*running);
+    running->ranks.compare_registration(settings_);
+  }
   say_what_was_chosen(*running);
   return running;
 }
@@ -208,6 +207,16 @@ void Startup::allocate(Running& r) {
   });
 }
 
+void Startup::allocate_with_store(Running& r) {
+  meeting_ = std::make_unique<StoreMeeting>(r.ranks, in_.settings.store);
+  try {
+    allocate(r);
+  } catch (...) {
+    meeting_->withdraw(std::current_exception());
+    throw;
+  }
+}
+
 void Startup::make_swap(Running& r) {
   if (store_) {
     open_store(r);
@@ -230,29 +239,34 @@ swap::SwapTierOptions Startup::tier_options(const Running& r) const {
   return options;
 }
 
-// A store that holds no commit is made anew: nothing in it is of use to anybody.
+// A store that holds no commit of all ranks is made anew: nothing in it is of use to anybody.
 void Startup::open_store(Running& r) {
   const EpochTerms terms(in_.settings, registry_, r.partition);
   const auto memory =
       r.arena->range(r.plan.commit_record.offset_bytes, r.plan.commit_record.size_bytes);
+  if (store_->exists()) r.swap = store_->open(*r.conductor, tier_options(r), {});
+  const StoreMeeting::Agreed agreed =
+      meeting_->agree(store_->look(*r.conductor, r.swap.get(), terms, memory));
+  if (agreed.epoch > 0) {
+    record_ = store_->read(*r.conductor, *r.swap, agreed.epoch, memory);
+    resumed_ = true;
+    // Where the tiles lie was settled when the store was made.
+    for (std::size_t t = 0; t < r.plan.tiles.size(); ++t)
+      r.plan.tiles[t].drive = record_->tiles()[t].drive;
+    return;
+  }
+  store_->refuse_without_epoch();
   if (store_->exists()) {
-    r.swap = store_->open(*r.conductor, tier_options(r), {});
-    if (const auto found = store_->read(*r.conductor, *r.swap, terms, memory)) {
-      record_ = found->record;
-      resumed_ = true;
-      verify_all_ = !found->all_readable;
-      // Where the tiles lie was settled when the store was made.
-      for (std::size_t t = 0; t < r.plan.tiles.size(); ++t)
-        r.plan.tiles[t].drive = record_->tiles()[t].drive;
-      return;
-    }
     r.swap.reset();
     store_->forget();
     refuse_without_room(r.plan);
   }
   deal_by_speed(r);
   r.swap = store_->open(*r.conductor, tier_options(r), r.plan.drive_bytes);
+  r.swap->continue_run(agreed.store);
   record_ = store_->format(*r.conductor, *r.swap, terms, memory);
+  meeting_->all_ready(0, 0);
+  store_->publish();
 }
 
 void Startup::make_tiles(Running& r) {
@@ -306,8 +320,12 @@ void Startup::make_epochs(Running& r) {
                                               static_cast<std::uint32_t>(paths_.size()));
   r.epochs = std::make_unique<Epochs>(
       Epochs::Parts{registry_, in_.settings, in_.log, r.plan, failure_, *r.calls, r.counts,
-                    r.states, *r.swap, *r.ring, *r.tiles, *r.pending, *r.updates},
+                    r.states, *r.swap, *r.ring, *r.tiles, *r.pending, *r.updates, *r.gradients,
+                    /*alone=*/in_.collective->world_size() == 1},
       *record_, resumed_);
-  if (resumed_) r.epochs->take_over(verify_all_);
+  if (!resumed_) return;
+  r.epochs->read(store_->verify_all());
+  meeting_->all_ready(r.epochs->steps(), r.epochs->print());
+  r.epochs->take_over();
 }
 }  // namespace headrace::engine

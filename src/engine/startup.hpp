@@ -36,6 +36,7 @@ class Startup {
 
   // ---- the parts ----
   void allocate(Running& r);
+  void allocate_with_store(Running& r);
   void pin_arena(const Running& r) const;
   void make_swap(Running& r);
   swap::SwapTierOptions tier_options(const Running& r) const;
@@ -65,6 +66,7 @@ class Startup {
   // Of a durable engine: the store's files, and the record that they hold or a new one.
   std::unique_ptr<StoreOpening> store_;
   std::optional<swap::CommitRecord> record_;
-  bool resumed_ = false, verify_all_ = false;
+  std::unique_ptr<StoreMeeting> meeting_;
+  bool resumed_ = false;
 };
 }  // namespace headrace::engine

@@ -106,6 +106,7 @@ StepResult Stepper::step(const StepOptions& options) {
   p_.calls.finish_updates("step");
   if (p_.epochs != nullptr) p_.epochs->settle();
   const ranks::GradientTotals totals = p_.gradients.finish({options, p_.counts.steps});
+  if (p_.epochs != nullptr) p_.epochs->note_met();
   if (totals.non_finite > 0) return skip_or_refuse(totals);
   StepResult result;
   result.step = p_.counts.step + 1;

@@ -2,6 +2,7 @@
 #include "engine/store_opening.hpp"
 
 #include <algorithm>
+#include <random>
 #include <utility>
 
 #include "base/units.hpp"
@@ -16,7 +17,16 @@ constexpr std::uint64_t kMostCommitBytes = 256 * base::kMiB;
 
 StoreOpening::StoreOpening(const Inputs& inputs, std::vector<swap::PathProbe>& paths)
     : in_(inputs), paths_(paths) {
-  put_paths_in_order();
+  try {
+    put_paths_in_order();
+    refuse_by_resume();
+  } catch (const Error&) {
+    if (in_.collective->world_size() == 1) throw;
+    refusal_ = std::current_exception();
+  }
+}
+
+void StoreOpening::refuse_by_resume() const {
   const Settings& s = in_.settings;
   if (exists_ && s.resume == Resume::kNever) {
     refuse(Code::kWrongState,
@@ -31,6 +41,13 @@ StoreOpening::StoreOpening(const Inputs& inputs, std::vector<swap::PathProbe>& p
   }
 }
 
+void StoreOpening::refuse_without_epoch() const {
+  if (!exists_ || in_.settings.resume != Resume::kRequire) return;
+  refuse(Code::kNotFound,
+         "holds no committed step, and headrace.resume is \"require\"; nothing was written. "
+         "Set headrace.resume to \"auto\" to begin it anew.");
+}
+
 void StoreOpening::refuse(Code code, const std::string& what) const {
   throw Error(code, "store '" + in_.settings.store + "' " + what);
 }
@@ -41,6 +58,9 @@ void StoreOpening::put_paths_in_order() {
   std::vector<bool> found(paths_.size(), false);
   std::size_t drives = 0;
   for (const swap::PathProbe& path : paths_) {
+    if (const auto other =
+            swap::another_rank_in_store(path, in_.settings.store, in_.collective->rank()))
+      files_of_rank_ = std::min(files_of_rank_, *other);
     for (const std::uint32_t drive :
          swap::drives_in_store(path, in_.settings.store, in_.collective->rank())) {
       ++drives;
@@ -89,39 +109,48 @@ std::unique_ptr<swap::SwapTier> StoreOpening::open(async::Conductor& conductor,
   return std::make_unique<swap::SwapTier>(conductor, std::move(options));
 }
 
-std::optional<StoreOpening::Found> StoreOpening::read(async::Conductor& conductor,
-                                                      swap::SwapTier& tier, const EpochTerms& terms,
-                                                      std::span<std::byte> memory) {
-  swap::CommitRing ring(tier, in_.settings.store, static_cast<std::uint32_t>(paths_.size()));
+swap::CommitRing StoreOpening::ring(swap::SwapTier& tier) const {
+  return {tier, in_.settings.store, static_cast<std::uint32_t>(paths_.size())};
+}
+
+StoreMeeting::Found StoreOpening::look(async::Conductor& conductor, swap::SwapTier* tier,
+                                       const EpochTerms& terms, std::span<std::byte> memory) {
+  if (refusal_) std::rethrow_exception(refusal_);
+  StoreMeeting::Found found{.has_files = exists_, .files_of_rank = files_of_rank_};
+  if (tier != nullptr) read_newest(conductor, *tier, terms, memory);
+  found.epoch = newest_.epoch;
+  found.store = id_;
+  for (std::size_t at = 0; at < found.fresh.size(); ++at)
+    found.fresh[at] = static_cast<std::uint8_t>(std::random_device()());
+  return found;
+}
+
+void StoreOpening::read_newest(async::Conductor& conductor, swap::SwapTier& tier,
+                               const EpochTerms& terms, std::span<std::byte> memory) {
+  swap::CommitRing ring = this->ring(tier);
   const swap::StoreHead head = async::call(conductor, nullptr, [&] {
     return ring.read_heads(memory.first(swap::kStoreHeadBytes), in_.collective->rank());
   });
-  tier.continue_run(head.store);
+  tier.continue_run(id_ = head.store);
   // With other terms a place may have another size: it is read to say what differs.
   const bool other_size = head.commit_bytes != memory.size();
   if (head.commit_bytes > kMostCommitBytes || head.commit_bytes % base::kIoAlignment != 0)
     refuse(Code::kCorrupt, "has a header with an impossible size; nothing was written.");
   const swap::IoBuffer beside = other_size ? swap::make_io_buffer(head.commit_bytes) : nullptr;
   if (other_size) memory = {beside.get(), static_cast<std::size_t>(head.commit_bytes)};
-  const swap::CommitRing::Newest newest =
-      async::call(conductor, nullptr, [&] { return ring.read_newest(head.store, memory); });
-  if (newest.root == 0) {
-    if (!newest.all_readable) {
+  newest_ = async::call(conductor, nullptr, [&] { return ring.read_newest(head.store, memory); });
+  if (newest_.root == 0) {
+    if (!newest_.all_readable) {
       in_.log(LogLevel::kWarning, "store '" + in_.settings.store +
                                       "': its first commit did not complete (" +
-                                      newest.first_fault + "), so it holds no step");
+                                      newest_.first_fault + "), so it holds no step");
     }
-    if (in_.settings.resume == Resume::kRequire) {
-      refuse(Code::kNotFound,
-             "holds no committed step, and headrace.resume is \"require\"; nothing was written. "
-             "Set headrace.resume to \"auto\" to begin it anew.");
-    }
-    return std::nullopt;
+    return;
   }
-  if (!newest.all_readable) {
+  if (!newest_.all_readable) {
     in_.log(LogLevel::kWarning,
             "store '" + in_.settings.store + "': a commit record is torn or damaged (" +
-                newest.first_fault +
+                newest_.first_fault +
                 "), as a power loss leaves it: every byte of the epoch before is verified first");
   }
   std::string fault;
@@ -134,18 +163,36 @@ std::optional<StoreOpening::Found> StoreOpening::read(async::Conductor& conducto
                "; nothing was written. Give the same model and settings as before, or name "
                "another store.");
   }
-  return Found{record, newest.all_readable};
+}
+
+swap::CommitRecord StoreOpening::read(async::Conductor& conductor, swap::SwapTier& tier,
+                                      std::uint64_t epoch, std::span<std::byte> memory) {
+  swap::CommitRing ring = this->ring(tier);
+  if (epoch != newest_.epoch) {
+    async::call(conductor, nullptr, [&] { return ring.read_epoch(id_, epoch, memory); });
+    in_.log(LogLevel::kInfo, "store '" + in_.settings.store + "': rank " +
+                                 std::to_string(in_.collective->rank()) +
+                                 " had committed one epoch more than others: it goes on at theirs");
+  }
+  std::string fault;
+  const swap::CommitRecord record = swap::CommitRecord::read(memory, id_, fault);
+  record.head().root = newest_.root;
+  record.head().incarnation = newest_.incarnation;
+  return record;
 }
 
 swap::CommitRecord StoreOpening::format(async::Conductor& conductor, swap::SwapTier& tier,
                                         const EpochTerms& terms, std::span<std::byte> memory) {
-  swap::CommitRing ring(tier, in_.settings.store, static_cast<std::uint32_t>(paths_.size()));
+  swap::CommitRing ring = this->ring(tier);
   async::call(conductor, nullptr, [&] {
     return ring.format(tier.run(), in_.collective->rank(), in_.collective->world_size(), memory);
   });
-  for (swap::StoreFile* const file : made_) file->publish();
   swap::CommitRecord record = swap::CommitRecord::make(memory, terms.counts(), tier.run());
   terms.describe(record);
   return record;
+}
+
+void StoreOpening::publish() {
+  for (swap::StoreFile* const file : made_) file->publish();
 }
 }  // namespace headrace::engine

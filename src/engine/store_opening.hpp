@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // store_opening.hpp: freeze()'s part about the store of a durable engine: finds its files or makes
-// them, and reads its newest commit record. A refusal has written nothing.
+// them, and reads their commit records. A refusal has written nothing. store_meeting.hpp has what
+// several ranks tell each other meanwhile.
 #pragma once
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,6 +12,7 @@
 
 #include "engine/epoch_terms.hpp"
 #include "engine/inputs.hpp"
+#include "engine/store_meeting.hpp"
 #include "swap/commit_ring.hpp"
 #include "swap/store_file.hpp"
 #include "swap/swap_tier.hpp"
@@ -20,33 +23,48 @@ class StoreOpening {
  public:
   // Looks for the store below the paths, and puts these into the order of its drives. Throws
   // kNotFound, kWrongState as headrace.resume says, and where a drive's file is missing or doubled.
+  // With several ranks look() throws that, so that all of them learn of it.
   StoreOpening(const Inputs& inputs, std::vector<swap::PathProbe>& paths);
 
   bool exists() const noexcept { return exists_; }
   // Makes a tier over the store's files, or over new ones of these sizes.
   std::unique_ptr<swap::SwapTier> open(async::Conductor& conductor, swap::SwapTierOptions options,
                                        const std::vector<std::uint64_t>& drive_bytes);
-  // Reads the newest record of an existing store into `memory`, and compares it with `terms`.
-  // No value if nothing was ever committed: the store is to be made anew.
-  struct Found {
-    swap::CommitRecord record;
-    bool all_readable = true;
-  };
-  std::optional<Found> read(async::Conductor& conductor, swap::SwapTier& tier,
-                            const EpochTerms& terms, std::span<std::byte> memory);
-  // Gives new files their headers and an empty ring, and then their names.
+  // What this rank has to say to the others; of files that lie under the tier, if it is not null:
+  // reads their newest record into `memory`, and compares it with `terms`.
+  StoreMeeting::Found look(async::Conductor& conductor, swap::SwapTier* tier,
+                           const EpochTerms& terms, std::span<std::byte> memory);
+  // After look(): the record of `epoch`, the newest or the one before. Its root and incarnation are
+  // the largest of this rank's.
+  swap::CommitRecord read(async::Conductor& conductor, swap::SwapTier& tier, std::uint64_t epoch,
+                          std::span<std::byte> memory);
+  // Whether every byte of that epoch is to be verified.
+  bool verify_all() const noexcept { return !newest_.all_readable; }
+  // Gives new files their headers and an empty ring.
   swap::CommitRecord format(async::Conductor& conductor, swap::SwapTier& tier,
                             const EpochTerms& terms, std::span<std::byte> memory);
+  // Gives new files their names.
+  void publish();
+  // Throws kNotFound if headrace.resume asks for a committed step: there is none on any rank.
+  void refuse_without_epoch() const;
   // From now on open() makes new files.
   void forget() noexcept { exists_ = false; }
 
  private:
   void put_paths_in_order();
+  void refuse_by_resume() const;
+  void read_newest(async::Conductor& conductor, swap::SwapTier& tier, const EpochTerms& terms,
+                   std::span<std::byte> memory);
+  swap::CommitRing ring(swap::SwapTier& tier) const;
   [[noreturn]] void refuse(Code code, const std::string& what) const;
 
   const Inputs& in_;
   std::vector<swap::PathProbe>& paths_;
   bool exists_ = false;
+  std::exception_ptr refusal_;  // kept until the ranks meet
+  std::uint32_t files_of_rank_ = StoreMeeting::kNoRank;
+  swap::CommitRing::Newest newest_;
+  swap::RunBytes id_{};
   std::vector<swap::StoreFile*> made_;  // the tier's
 };
 }  // namespace headrace::engine

@@ -43,7 +43,7 @@ void Values::load(GroupId group, const FillShard& fill) {
 
 void Values::finish_step(const char* call) {
   p_.calls.finish_updates(call);
-  if (p_.epochs != nullptr) p_.epochs->settle();
+  if (p_.epochs != nullptr) p_.epochs->settle_for_load();
 }
 
 // A group's values are put together in one piece of memory, and written tile by tile from there:

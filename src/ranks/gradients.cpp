@@ -219,6 +219,13 @@ std::unique_lock<std::mutex> Gradients::begin_hash() {
   return one_at_a_time;
 }
 
+void Gradients::meet_alike(RankCall::Kind kind) {
+  if (p_.partition.world_size == 1) return;
+  const auto one_at_a_time = p_.ranks.lock();
+  const std::lock_guard lock(mutex_);
+  meet({.kind = kind});
+}
+
 void Gradients::clear() {
   const auto one_at_a_time = p_.ranks.lock();
   const std::lock_guard lock(mutex_);

@@ -64,6 +64,8 @@ class Gradients {
   // Trainer thread, collective: with several ranks, the ranks begin a hash together. While the
   // result lives, this rank begins no other collective call.
   std::unique_lock<std::mutex> begin_hash();
+  // Trainer thread, collective: with several ranks, returns when all of them are at this call.
+  void meet_alike(RankCall::Kind kind);
 
   // After finish():
   const std::uint8_t* received() const noexcept { return received_.data(); }

@@ -52,6 +52,10 @@ std::string RankCalls::text_of(RankCall::Kind kind, GroupId group) const {
       return "discard_gradients";
     case RankCall::Kind::kHash:
       return "a hash of parameters or optimizer state";
+    case RankCall::Kind::kCommit:
+      return "commit";
+    case RankCall::Kind::kLoad:
+      return "load";
   }
   return "an unknown call";
 }

@@ -13,6 +13,17 @@ constexpr std::uint64_t kFirstRoot = 1;
 constexpr Extent kHeadExtent(std::uint32_t drive) { return {drive, 0, kStoreHeadBytes}; }
 }  // namespace
 
+void CommitRing::refuse_other_format(const StoreHead& head, std::uint32_t drive) const {
+  if (std::memcmp(head.magic, kStoreMagic, sizeof head.magic) != 0) return;
+  if (head.version == kStoreVersion) return;
+  throw Error(Code::kUnsupported,
+              "store '" + store_ + "': " + tier_.file_path(drive) + " has version " +
+                  std::to_string(head.version) + " of the format, and this build reads version " +
+                  std::to_string(kStoreVersion) +
+                  "; nothing was written. Go on with the release that made it, or name another "
+                  "store.");
+}
+
 async::Task<StoreHead> CommitRing::read_heads(std::span<std::byte> page, std::uint32_t rank) {
   StoreHead first{};
   for (std::uint32_t d = 0; d < drives_; ++d) {
@@ -20,6 +31,7 @@ async::Task<StoreHead> CommitRing::read_heads(std::span<std::byte> page, std::ui
                         subject("open store"));
     StoreHead head;
     std::memcpy(&head, page.data(), sizeof head);
+    refuse_other_format(head, d);
     std::string fault = fault_of(head);
     if (d == 0) first = head;
     if (fault.empty() && head.store != first.store)
@@ -64,29 +76,41 @@ async::Task<> CommitRing::format(const RunBytes& store, std::uint32_t rank,
   co_await tier_.sync();
 }
 
-async::Task<CommitRing::Newest> CommitRing::read_newest(const RunBytes& store,
-                                                        std::span<std::byte> memory) {
-  Newest newest;
-  Extent best;
-  bool only_first = true;  // what cannot be read lies where the first record belongs
+template <class Each>
+async::Task<> CommitRing::read_all(const RunBytes& store, std::span<std::byte> memory, Each each) {
   for (std::uint32_t d = 0; d < drives_; ++d) {
     for (std::uint32_t place = 0; place < kRingPlaces; ++place) {
       const Extent at = place_of(place / kCopies, place % kCopies, d, memory.size());
       co_await tier_.read(at, memory, Priority::kDemand, subject("open store"));
       std::string fault;
       const CommitRecord record = CommitRecord::read(memory, store, fault);
-      if (fault == kEmptyPlace) continue;
-      if (!fault.empty()) {
-        newest.all_readable = false;
-        only_first &= place / kCopies == kFirstRoot % kRoots;
-        if (newest.first_fault.empty()) newest.first_fault = tier_.place(at) + ": " + fault;
-        continue;
-      }
-      if (record.head().root <= newest.root) continue;
-      newest.root = record.head().root;
-      best = at;
+      if (fault != kEmptyPlace) each(record, at, place / kCopies, fault);
     }
   }
+}
+
+async::Task<CommitRing::Newest> CommitRing::read_newest(const RunBytes& store,
+                                                        std::span<std::byte> memory) {
+  Newest newest;
+  Extent best;
+  bool only_first = true;  // what cannot be read lies where the first record belongs
+  co_await read_all(store, memory,
+                    [&](const CommitRecord& record, const Extent& at, std::uint32_t root,
+                        const std::string& fault) {
+                      if (!fault.empty()) {
+                        newest.all_readable = false;
+                        only_first &= root == kFirstRoot % kRoots;
+                        if (newest.first_fault.empty())
+                          newest.first_fault = tier_.place(at) + ": " + fault;
+                        return;
+                      }
+                      const CommitHead& head = record.head();
+                      newest.incarnation = std::max(newest.incarnation, head.incarnation);
+                      if (head.root <= newest.root) return;
+                      newest.root = head.root;
+                      newest.epoch = head.epoch;
+                      best = at;
+                    });
   if (newest.root != 0) {
     co_await tier_.read(best, memory, Priority::kDemand, subject("open store"));
     std::string fault;
@@ -103,6 +127,30 @@ async::Task<CommitRing::Newest> CommitRing::read_newest(const RunBytes& store,
                     "the store from a copy, or begin again under another name.");
   }
   co_return newest;
+}
+
+async::Task<> CommitRing::read_epoch(const RunBytes& store, std::uint64_t epoch,
+                                     std::span<std::byte> memory) {
+  std::uint64_t newest = 0;
+  Extent best;
+  co_await read_all(
+      store, memory,
+      [&](const CommitRecord& record, const Extent& at, std::uint32_t, const std::string& fault) {
+        if (!fault.empty() || record.head().epoch != epoch || record.head().root <= newest) return;
+        newest = record.head().root;
+        best = at;
+      });
+  std::string fault = "no record of it is whole";
+  if (newest != 0) {
+    co_await tier_.read(best, memory, Priority::kDemand, subject("open store"));
+    (void)CommitRecord::read(memory, store, fault);
+    if (fault.empty()) co_return;
+  }
+  throw Error(Code::kCorrupt,
+              "store '" + store_ + "': the ranks have epoch " + std::to_string(epoch) +
+                  " in common, and in " + tier_.file_path(0) + ": " + fault +
+                  "; nothing was written. The file was changed or the drive is failing: restore "
+                  "the store from a copy, or begin again under another name.");
 }
 
 async::Task<> CommitRing::write(const CommitRecord& record) {

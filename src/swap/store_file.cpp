@@ -140,13 +140,30 @@ void sync_directory(int fd, const std::string& path) {
   if (::fsync(fd) != 0 && errno != EINVAL) refuse("could not sync", path, errno);
 }
 
-// The drive's number, if the name is that of a file of this rank.
-std::optional<std::uint32_t> drive_of(const std::string& file, std::uint32_t rank) {
-  const std::size_t dot = file.find('.');
-  if (dot == std::string::npos) return std::nullopt;
-  StoreName name{{}, rank, 0};
-  std::from_chars(file.data() + dot + 1, file.data() + file.size(), name.drive);
-  return name.file() == file ? std::optional(name.drive) : std::nullopt;
+// Whose file it is; no value if it is not named as one.
+std::optional<StoreName> name_of_file(const std::string& file) {
+  constexpr std::string_view kRank = "rank";
+  StoreName name;
+  if (!file.starts_with(kRank)) return std::nullopt;
+  const char* const end = file.data() + file.size();
+  const char* const dot = std::from_chars(file.data() + kRank.size(), end, name.rank).ptr;
+  if (dot != end) std::from_chars(dot + 1, end, name.drive);
+  return name.file() == file ? std::optional(name) : std::nullopt;
+}
+
+// Takes no lock. Throws kIo if a directory of that name is not this user's.
+std::vector<StoreName> files_of_store(const PathProbe& path, const std::string& store) {
+  std::vector<StoreName> files;
+  const UniqueFd user = find_user_directory(path.path);
+  const std::string name = StoreName{store}.directory();
+  const UniqueFd directory =
+      user ? find_directory(user.get(), name, path.path + "/" + user_directory_name() + "/" + name)
+           : UniqueFd();
+  if (!directory) return files;
+  for (const std::string& file : names_in(directory.get())) {
+    if (const auto found = name_of_file(file)) files.push_back(*found);
+  }
+  return files;
 }
 }  // namespace
 
@@ -265,17 +282,20 @@ void StoreFile::remove_unpublished() {
 std::vector<std::uint32_t> drives_in_store(const PathProbe& path, const std::string& store,
                                            std::uint32_t rank) {
   std::vector<std::uint32_t> drives;
-  const UniqueFd user = find_user_directory(path.path);
-  const std::string name = StoreName{store}.directory();
-  const UniqueFd directory =
-      user ? find_directory(user.get(), name, path.path + "/" + user_directory_name() + "/" + name)
-           : UniqueFd();
-  if (!directory) return drives;
-  for (const std::string& file : names_in(directory.get())) {
-    if (const auto drive = drive_of(file, rank)) drives.push_back(*drive);
+  for (const StoreName& name : files_of_store(path, store)) {
+    if (name.rank == rank) drives.push_back(name.drive);
   }
   std::ranges::sort(drives);
   return drives;
+}
+
+std::optional<std::uint32_t> another_rank_in_store(const PathProbe& path, const std::string& store,
+                                                   std::uint32_t rank) {
+  std::optional<std::uint32_t> lowest;
+  for (const StoreName& name : files_of_store(path, store)) {
+    if (name.rank != rank) lowest = std::min(name.rank, lowest.value_or(name.rank));
+  }
+  return lowest;
 }
 
 std::vector<std::string> stores_at(const std::string& nvme_path) {

@@ -9,6 +9,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -70,6 +71,9 @@ class StoreFile : public DriveFile {
 // no lock. Throws kIo if a directory of that name is not this user's.
 std::vector<std::uint32_t> drives_in_store(const PathProbe& path, const std::string& store,
                                            std::uint32_t rank);
+// The lowest other rank that has a file of that store there. Throws as well.
+std::optional<std::uint32_t> another_rank_in_store(const PathProbe& path, const std::string& store,
+                                                   std::uint32_t rank);
 // The names of this user's stores below a path, ascending. Throws kIo as well.
 std::vector<std::string> stores_at(const std::string& nvme_path);
 }  // namespace headrace::swap

@@ -12,6 +12,11 @@
 // so the two roots before it stay untouched while it is written. Root 7 goes to places 2 and 3;
 // roots 6 and 5 lie in 0, 1 and 4, 5. A root is written only when all bytes that it names are
 // synced on all drives, so one whole copy on any drive proves them.
+//
+// Roots count the records of one rank, epochs the commits of all. They part when a store is opened:
+// the epoch that is taken over is written again as the next root. A rank that was one epoch ahead
+// of another goes back. Root 7 of rank 0 is epoch 7, root 6 of rank 1 epoch 6; opened again, both
+// have epoch 6, as root 8 and as root 7.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -28,7 +33,7 @@
 namespace headrace::swap {
 inline constexpr char kStoreMagic[8] = {'h', 'r', 's', 't', 'o', 'r', 'e', '\0'};
 inline constexpr char kCommitMagic[8] = {'h', 'r', 'c', 'o', 'm', 'm', 'i', 't'};
-inline constexpr std::uint32_t kStoreVersion = 1;
+inline constexpr std::uint32_t kStoreVersion = 2;
 inline constexpr std::uint64_t kStoreHeadBytes = 4096;
 inline constexpr std::uint32_t kRoots = 3, kCopies = 2;
 inline constexpr std::uint32_t kRingPlaces = kRoots * kCopies;
@@ -70,13 +75,14 @@ struct CommitHead {
   std::uint32_t version;
   std::uint32_t head_bytes;
   RunBytes store;
-  std::uint64_t root;         // counts commit records of this store; 1 is the first
+  std::uint64_t root;         // counts commit records of this rank; 1 is the first
+  std::uint64_t epoch;        // counts commits of all ranks: the same state on each of them
   std::uint64_t incarnation;  // counts openings of the store; part of every generation
   std::uint64_t steps, skipped;
   CommitCounts counts;
   std::uint64_t trainer_state_used;  // of counts.trainer_state_bytes
   std::uint64_t total_bytes;         // of the record, without the rest of its place
-  std::uint64_t reserved[6];
+  std::uint64_t reserved[5];
   std::uint64_t checksum;  // of all other bytes of the record
 };
 static_assert(sizeof(CommitHead) % 8 == 0);

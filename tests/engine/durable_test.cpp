@@ -19,12 +19,14 @@
 #include "support/all_on_nvme.hpp"
 #include "support/expect_code.hpp"
 #include "support/io_queue_fault.hpp"
+#include "support/killing_queue.hpp"
 #include "support/scripted_trainer.hpp"
 #include "support/temporary_directory.hpp"
 
 namespace headrace::durable_test {
 namespace {
 using testing::Departure;
+using testing::KillingQueue;
 using testing::ScriptedTrainer;
 using testing::TemporaryDirectory;
 
@@ -234,38 +236,6 @@ TEST(Durable, KeepsTheFilesApartFromThoseOfRuns) {
 
 // ---- kills at every request ----
 
-class KillingQueue final : public swap::IoQueue {
- public:
-  // Kills this process before request `kill_at` is submitted, counted from 1, or before it is
-  // reaped, counted on.
-  KillingQueue(std::unique_ptr<swap::IoQueue> inner, std::uint64_t kill_at,
-               std::atomic<std::uint64_t>& events)
-      : inner_(std::move(inner)), kill_at_(kill_at), events_(events) {}
-  const char* name() const noexcept override { return inner_->name(); }
-  std::uint32_t depth() const noexcept override { return inner_->depth(); }
-  std::uint32_t in_flight() const noexcept override { return inner_->in_flight(); }
-  bool submit(swap::IoRequest& request) noexcept override {
-    count();
-    return inner_->submit(request);
-  }
-  int flush() noexcept override { return inner_->flush(); }
-  std::size_t reap(std::span<swap::IoRequest*> done,
-                   std::chrono::nanoseconds timeout) noexcept override {
-    const std::size_t reaped = inner_->reap(done, timeout);
-    for (std::size_t i = 0; i < reaped; ++i) count();
-    return reaped;
-  }
-  void wake() noexcept override { inner_->wake(); }
-
- private:
-  void count() noexcept {
-    if (events_.fetch_add(1) + 1 == kill_at_) ::raise(SIGKILL);
-  }
-  const std::unique_ptr<swap::IoQueue> inner_;
-  const std::uint64_t kill_at_;
-  std::atomic<std::uint64_t>& events_;
-};
-
 class KillAtRequests : public ::testing::TestWithParam<IoQueueKind> {};
 
 TEST_P(KillAtRequests, LeaveAStoreThatEndsInTheSameBits) {
@@ -296,7 +266,8 @@ TEST_P(KillAtRequests, LeaveAStoreThatEndsInTheSameBits) {
     engine::EngineParts parts;
     parts.make_queue = [&](const swap::IoQueueOptions& options) {
       swap::ChosenIoQueue chosen = choose_io_queue(GetParam(), options);
-      chosen.queue = std::make_unique<KillingQueue>(std::move(chosen.queue), kill_at, events);
+      chosen.queue = std::make_unique<KillingQueue>(std::move(chosen.queue), kill_at, events,
+                                                    [] { ::raise(SIGKILL); });
       return chosen;
     };
     const int end_of_child = in_a_child([&] {

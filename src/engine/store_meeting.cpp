@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/store_meeting.hpp"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "headrace/error.hpp"
+
+namespace headrace::engine {
+namespace {
+std::string rank_text(std::size_t rank) { return "rank " + std::to_string(rank); }
+}  // namespace
+
+void StoreMeeting::refuse(Code code, const std::string& what) const {
+  throw Error(code, "store '" + store_ + "': " + what);
+}
+
+std::vector<StoreMeeting::Said> StoreMeeting::meet(const Said& mine) {
+  Collective& collective = ranks_.collective();
+  std::vector<Said> all(collective.world_size(), mine);
+  next_ = Next::kNone;  // after an error here nobody waits for this rank
+  if (all.size() == 1) return all;
+  collective.exchange(ranks_.next("freeze: store"), std::as_bytes(std::span(&mine, 1)),
+                      std::as_writable_bytes(std::span(all)));
+  for (std::size_t r = 0; mine.failed == 0 && r < all.size(); ++r) {
+    if (all[r].failed == 0) continue;
+    throw Error(all[r].code, "freeze: " + rank_text(r) + ": " + all[r].error.data());
+  }
+  return all;
+}
+
+StoreMeeting::Agreed StoreMeeting::agree(const Found& mine) {
+  Said said;
+  said.has_files = mine.has_files ? 1 : 0;
+  said.epoch = mine.epoch;
+  said.store = mine.store;
+  said.fresh = mine.fresh;
+  said.files_of_rank = mine.files_of_rank;
+  const std::vector<Said> all = meet(said);
+  refuse_unlike(all);
+  refuse_files_of_others(all);
+  next_ = Next::kReady;
+  const std::uint64_t epoch = std::ranges::min(all, {}, &Said::epoch).epoch;
+  return {epoch, epoch == 0 ? all[0].fresh : all[0].store};
+}
+
+void StoreMeeting::refuse_unlike(const std::vector<Said>& all) const {
+  const auto newest = std::ranges::max_element(all, {}, &Said::epoch);
+  if (newest->epoch == 0) return;
+  const std::string of_newest = rank_text(static_cast<std::size_t>(newest - all.begin())) +
+                                " has epoch " + std::to_string(newest->epoch) + " of it, and ";
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    if (all[r].has_files == 0) {
+      refuse(Code::kNotFound,
+             of_newest + rank_text(r) +
+                 " finds no files on its paths; nothing was written. Give the paths of every "
+                 "rank as before in headrace.nvme_paths, or name another store.");
+    }
+    if (all[r].store != newest->store) {
+      refuse(Code::kWrongState,
+             of_newest + rank_text(r) +
+                 " has files of another store of that name; nothing was written. Put the files "
+                 "back that belong together, or name another store.");
+    }
+    if (newest->epoch - all[r].epoch > 1) {
+      refuse(Code::kWrongState,
+             of_newest + rank_text(r) + " only epoch " + std::to_string(all[r].epoch) +
+                 ": a crash leaves ranks one epoch apart, so some files are older copies; nothing "
+                 "was written. Put the files back that belong together, or name another store.");
+    }
+  }
+}
+
+// Another rank's files on a path are those of a shared path, or paths were mixed up.
+void StoreMeeting::refuse_files_of_others(const std::vector<Said>& all) const {
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    const std::uint32_t other = all[r].files_of_rank;
+    if (all[r].has_files != 0 || other == kNoRank) continue;
+    if (other < all.size() && all[other].has_files != 0) continue;
+    refuse(Code::kNotFound,
+           "the paths of " + rank_text(r) + " have files of " + rank_text(other) +
+               " and none of its own; nothing was written. Give each of as many ranks as before "
+               "its own paths in headrace.nvme_paths, or name another store.");
+  }
+}
+
+void StoreMeeting::all_ready(std::uint64_t steps, std::uint64_t print) {
+  Said said;
+  said.steps = steps;
+  said.print = print;
+  const std::vector<Said> all = meet(said);
+  for (std::size_t r = 1; r < all.size(); ++r) {
+    if (all[r].steps == all[0].steps && all[r].print == all[0].print) continue;
+    refuse(Code::kWrongState,
+           "rank 0 has step " + std::to_string(all[0].steps) + " as the common epoch, and " +
+               rank_text(r) + " step " + std::to_string(all[r].steps) +
+               ", or other step counts or hyperparameters: the files are of different runs; "
+               "nothing was written. Put the files back that belong together, or name another "
+               "store.");
+  }
+}
+
+void StoreMeeting::withdraw(const std::exception_ptr& error) noexcept {
+  if (next_ == Next::kNone) return;
+  try {
+    Said said;
+    said.failed = 1;
+    try {
+      std::rethrow_exception(error);
+    } catch (const std::exception& cause) {
+      if (const auto* const known = dynamic_cast<const Error*>(&cause)) said.code = known->code();
+      const std::string_view text = cause.what();
+      std::copy_n(text.data(), std::min(text.size(), said.error.size() - 1), said.error.begin());
+    }
+    meet(said);
+  } catch (const std::exception&) {
+    // The ranks cannot be reached: they have other ways to learn that this one is gone.
+  }
+}
+}  // namespace headrace::engine

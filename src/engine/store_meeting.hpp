@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// store_meeting.hpp: freeze()'s part about a store that several ranks open together: all of them go
+// on at one epoch, or none does.
+//
+// A rank commits an epoch only once it knows that all ranks have the one before. So wherever a
+// crash ends the ranks, none is more than one epoch ahead of another, and each still has the least
+// of them whole. Example: rank 0 was killed before its commit of epoch 7, rank 1 after it:
+//
+//   rank 0                            rank 1
+//   "my newest epoch is 6"            "my newest epoch is 7"      agree(): both go on at 6
+//   reads and checks epoch 6          reads and checks epoch 6, whose slots nobody has written since
+//   "ready"                           "ready"                     all_ready(): both may write
+//
+// Until all_ready() has returned, no rank has written a byte. A rank that refuses or fails before
+// says so in the place of its next message: then every rank throws, and names it.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <exception>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "headrace/error.hpp"
+#include "ranks/rank_calls.hpp"
+#include "swap/record.hpp"
+
+namespace headrace::engine {
+// For the trainer's thread. With one rank, nobody is met.
+class StoreMeeting {
+ public:
+  StoreMeeting(ranks::RankCalls& ranks, std::string store)
+      : ranks_(ranks), store_(std::move(store)) {}
+
+  static constexpr std::uint32_t kNoRank = ~0u;
+  struct Found {
+    bool has_files = false;
+    std::uint64_t epoch = 0;                // the newest; 0: none
+    swap::RunBytes store{};                 // of the files
+    swap::RunBytes fresh{};                 // for a new store
+    std::uint32_t files_of_rank = kNoRank;  // another rank whose files lie on this one's paths
+  };
+  struct Agreed {
+    std::uint64_t epoch = 0;  // 0: the store is made anew
+    swap::RunBytes store{};
+  };
+  // Collective, once. Throws what any rank found to refuse, also where ranks do not fit together.
+  Agreed agree(const Found& mine);
+  // Collective, once, after agree(). `steps` and `print` describe the epoch and are equal on every
+  // rank, or it throws kWrongState.
+  void all_ready(std::uint64_t steps, std::uint64_t print);
+  // After an error of this rank: if others wait for it in a call above, they throw it too.
+  void withdraw(const std::exception_ptr& error) noexcept;
+
+ private:
+  enum class Next { kAgree, kReady, kNone };  // what the other ranks wait for
+  // Whole words, the same bytes on every rank.
+  struct Said {
+    std::uint64_t epoch = 0, steps = 0, print = 0;
+    swap::RunBytes store{}, fresh{};
+    std::uint32_t has_files = 0, files_of_rank = kNoRank, failed = 0;
+    Code code = Code::kPeerLost;
+    std::array<char, 960> error{};
+  };
+  static_assert(sizeof(Said) == 1032, "headrace/collective.hpp names the size");
+  std::vector<Said> meet(const Said& mine);
+  [[noreturn]] void refuse(Code code, const std::string& what) const;
+  void refuse_unlike(const std::vector<Said>& all) const;
+  void refuse_files_of_others(const std::vector<Said>& all) const;
+
+  ranks::RankCalls& ranks_;
+  const std::string store_;
+  Next next_ = Next::kAgree;
+};
+}  // namespace headrace::engine

@@ -1,0 +1,444 @@
+// SPDX-License-Identifier: Apache-2.0
+// durable_ranks_test: several ranks commit as one. Whichever of them is killed, and wherever, all
+// go on at one epoch, and end in the bits of the run that nobody disturbed. What does not belong
+// together is refused on every rank, and nothing is written.
+//
+// HEADRACE_KILL_EVERY: kills at every n-th request only.
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <thread>
+
+#include "engine/parts.hpp"
+#include "support/all_on_nvme.hpp"
+#include "support/killing_queue.hpp"
+#include "support/scripted_trainer.hpp"
+#include "support/socket_ranks.hpp"
+#include "support/temporary_directory.hpp"
+
+namespace headrace::durable_ranks_test {
+namespace {
+namespace fs = std::filesystem;
+using testing::Departure;
+using testing::ScriptedTrainer;
+using testing::TemporaryDirectory;
+
+const std::vector<std::int64_t> kGroups = {3000, 150'000};
+constexpr std::uint64_t kSteps = 4;
+
+Settings durable(const std::string& path, std::uint64_t every = 1) {
+  Settings s = testing::all_on_nvme(path);
+  s.update_threads = 1;
+  s.io_queue = IoQueueKind::kThreads;
+  s.io_block_bytes = 64 * 1024;
+  s.queue_depth = 4;
+  s.durable_every = every;
+  s.store = "run";
+  return s;
+}
+
+void step(ScriptedTrainer& trainer, std::uint64_t number) {
+  const auto departure = number % 3 == 2 ? Departure::kSkippedGroup : Departure::kNone;
+  trainer.step(script_of(departure, static_cast<std::uint32_t>(kGroups.size()), false));
+}
+
+void train_to(Engine& engine, ScriptedTrainer& trainer, std::uint64_t last) {
+  const auto resumed = engine.resumed();
+  for (std::uint64_t s = resumed ? resumed->step + 1 : 1; s <= last; ++s) step(trainer, s);
+}
+
+struct Rank {
+  std::uint32_t number;
+  Engine& engine;
+  std::string& log;
+  ScriptedTrainer trainer{engine, kGroups};  // registers, freezes, loads
+};
+using Body = std::function<void(Rank&)>;
+
+// One rank's part; returns what it throws.
+std::string run_rank(const Settings& settings, std::shared_ptr<Collective> collective,
+                     const engine::EngineParts& parts, std::string& log, const Body& body) {
+  const std::uint32_t number = collective->rank();
+  try {
+    Engine engine(engine::engine_with_parts(
+        settings,
+        {.collective = std::move(collective),
+         .log = [&](LogLevel, std::string_view text) { log += std::string(text) + "\n"; }},
+        parts));
+    Rank rank{number, engine, log};
+    body(rank);
+    engine.close();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return {};
+}
+
+// Every rank on a thread of its own.
+struct Ended {
+  std::vector<std::string> errors, logs;
+};
+Ended run_world(std::uint32_t world, const Settings& settings, const Body& body) {
+  auto ranks = testing::make_socket_ranks(world);
+  Ended ended{std::vector<std::string>(world), std::vector<std::string>(world)};
+  std::vector<std::thread> threads;
+  for (std::uint32_t r = 0; r < world; ++r) {
+    threads.emplace_back([&, r, own = std::move(ranks[r])]() mutable {
+      ended.errors[r] = run_rank(settings, std::move(own), {}, ended.logs[r], body);
+    });
+  }
+  ranks.clear();
+  for (std::thread& thread : threads) thread.join();
+  return ended;
+}
+
+void expect_no_error(const Ended& ended) {
+  for (const std::string& error : ended.errors) EXPECT_EQ(error, "");
+}
+
+// Hashes after every step of a run in memory, from 0 on.
+std::vector<std::string> expected(std::uint32_t world) {
+  static std::map<std::uint32_t, std::vector<std::string>> known;
+  auto& all = known[world];
+  if (!all.empty()) return all;
+  Settings settings;
+  settings.update_threads = 1;
+  expect_no_error(run_world(world, settings, [&](Rank& rank) {
+    for (std::uint64_t s = 0; s <= kSteps; ++s) {
+      if (s > 0) step(rank.trainer, s);
+      const std::string hashes = rank.trainer.hashes();
+      if (rank.number == 0) all.push_back(hashes);
+    }
+  }));
+  return all;
+}
+
+// ---- kills ----
+
+struct Kill {
+  const char* name;
+  std::uint32_t world;
+  bool all;  // every rank dies, else one
+};
+
+// The processes of one world, which see each other's numbers.
+class Processes {
+ public:
+  explicit Processes(std::uint32_t world)
+      : pids_(static_cast<pid_t*>(::mmap(nullptr, world * sizeof(pid_t), PROT_READ | PROT_WRITE,
+                                         MAP_SHARED | MAP_ANONYMOUS, -1, 0))),
+        world_(world) {}
+  ~Processes() { ::munmap(pids_, world_ * sizeof(pid_t)); }
+  Processes(const Processes&) = delete;
+  Processes& operator=(const Processes&) = delete;
+  void start(std::uint32_t rank, const std::function<int()>& body) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      pids_[rank] = ::getpid();
+      ::_exit(body());
+    }
+    children_.push_back(child);
+  }
+  void kill_all() const {
+    for (std::uint32_t r = 0; r < world_; ++r) {
+      if (pids_[r] != 0 && pids_[r] != ::getpid()) ::kill(pids_[r], SIGKILL);
+    }
+    ::raise(SIGKILL);
+  }
+  // Exit codes; -n: signal n ended it.
+  std::vector<int> wait() const {
+    std::vector<int> codes;
+    for (const pid_t child : children_) {
+      int status = 0;
+      ::waitpid(child, &status, 0);
+      codes.push_back(WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status));
+    }
+    return codes;
+  }
+
+ private:
+  pid_t* const pids_;
+  const std::uint32_t world_;
+  std::vector<pid_t> children_;
+};
+
+// Trains to the end in processes of their own, of which `victim` dies at event `kill_at`. Whether
+// it did.
+bool train_and_kill(const Kill& kill, const Settings& settings, std::uint32_t victim,
+                    std::uint64_t kill_at) {
+  auto ranks = testing::make_socket_ranks(kill.world);
+  Processes processes(kill.world);
+  for (std::uint32_t r = 0; r < kill.world; ++r) {
+    processes.start(r, [&] {
+      std::shared_ptr<Collective> own = std::move(ranks[r]);
+      ranks.clear();
+      std::atomic<std::uint64_t> events{0};
+      engine::EngineParts parts;
+      parts.make_queue = [&](const swap::IoQueueOptions& options) {
+        swap::ChosenIoQueue chosen = choose_io_queue(IoQueueKind::kThreads, options);
+        chosen.queue = std::make_unique<testing::KillingQueue>(
+            std::move(chosen.queue), r == victim ? kill_at : 0, events, [&] {
+              if (kill.all) processes.kill_all();
+              ::raise(SIGKILL);
+            });
+        return chosen;
+      };
+      std::string log;
+      const std::string error = run_rank(settings, std::move(own), parts, log, [](Rank& rank) {
+        train_to(rank.engine, rank.trainer, kSteps);
+      });
+      return error.empty() ? 0 : 3;
+    });
+  }
+  ranks.clear();
+  const std::vector<int> codes = processes.wait();
+  if (std::ranges::all_of(codes, [](int code) { return code == 0; })) return false;
+  EXPECT_EQ(codes[victim], -SIGKILL);
+  return true;
+}
+
+class KilledRanks : public ::testing::TestWithParam<Kill> {};
+
+TEST_P(KilledRanks, GoOnAtOneEpochAndEndInTheSameBits) {
+  const char* const text = std::getenv("HEADRACE_KILL_EVERY");
+  const std::uint64_t stride = text == nullptr ? 2 : std::strtoull(text, nullptr, 10);
+  const Kill kill = GetParam();
+  const std::vector<std::string> hashes = expected(kill.world);
+  std::uint64_t points = 0, resumed = 0, apart = 0;
+  for (std::uint64_t kill_at = 1;; kill_at += stride) {
+    SCOPED_TRACE("killed at event " + std::to_string(kill_at));
+    const TemporaryDirectory directory;
+    Settings settings = durable(directory.string(), 1 + kill_at % 3 / 2);
+    settings.update_mode = kill_at % 2 == 0 ? UpdateMode::kDefer : UpdateMode::kBarrier;
+    const auto victim = static_cast<std::uint32_t>(points % kill.world);
+    if (!train_and_kill(kill, settings, victim, kill_at)) break;  // there is no such event
+    ++points;
+    std::vector<std::uint64_t> from(kill.world);
+    const Ended ended = run_world(kill.world, settings, [&](Rank& rank) {
+      from[rank.number] = rank.engine.resumed() ? rank.engine.resumed()->step : 0;
+      EXPECT_EQ(rank.engine.durable_step(), from[rank.number]);
+      EXPECT_EQ(rank.trainer.hashes(), hashes[from[rank.number]]);
+      train_to(rank.engine, rank.trainer, kSteps);
+      EXPECT_EQ(rank.trainer.hashes(), hashes[kSteps]);
+    });
+    ASSERT_NO_FATAL_FAILURE(expect_no_error(ended));
+    for (const std::uint64_t step : from) ASSERT_EQ(step, from[0]);
+    resumed += from[0] > 0;
+    for (const std::string& log : ended.logs)
+      apart += log.find("one epoch more than others") != std::string::npos;
+  }
+  EXPECT_GT(points, 100 / stride);
+  EXPECT_GT(resumed, points / 8);
+  EXPECT_GE(apart, !kill.all && stride < 10 ? 1u : 0u);
+  std::cout << points << " points, at " << resumed << " of them an epoch was common, at " << apart
+            << " a rank was ahead\n";
+}
+INSTANTIATE_TEST_SUITE_P(Of, KilledRanks,
+                         ::testing::Values(Kill{"OneOfTwo", 2, false}, Kill{"BothOfTwo", 2, true},
+                                           Kill{"OneOfThree", 3, false},
+                                           Kill{"AllOfThree", 3, true}),
+                         [](const auto& info) { return info.param.name; });
+
+// ---- calls ----
+
+TEST(DurableRanks, CommitAndLoadTogether) {
+  const TemporaryDirectory directory;
+  const Settings settings = durable(directory.string(), 100);
+  const std::vector<std::string> hashes = expected(2);
+  expect_no_error(run_world(2, settings, [&](Rank& rank) {
+    train_to(rank.engine, rank.trainer, 2);
+    EXPECT_EQ(rank.engine.durable_step(), 0u);
+    for (int i = 0; i < 4; ++i) rank.engine.commit();  // more than a ring has places
+    EXPECT_EQ(rank.engine.durable_step(), 2u);
+    // What the load overwrites is of the epoch before, which all ranks have left.
+    rank.engine.load(ParameterId{0}, Content::kExpAvg, [](std::uint64_t, std::span<std::byte> out) {
+      std::ranges::fill(out, std::byte{0x3c});  // 0.0115 in f32
+    });
+    step(rank.trainer, 3);
+    ASSERT_NE(rank.trainer.hashes(), hashes[3]);
+  }));
+  std::string saved[2];
+  expect_no_error(run_world(2, settings, [&](Rank& rank) {
+    ASSERT_TRUE(rank.engine.resumed());
+    EXPECT_EQ(rank.engine.resumed()->step, 3u);  // close() has committed it
+    saved[rank.number] = rank.trainer.hashes();
+  }));
+  EXPECT_EQ(saved[0], saved[1]);
+}
+
+TEST(DurableRanks, NameTheCallThatOneOfThemDoesNotMake) {
+  const TemporaryDirectory directory;
+  const Ended ended = run_world(2, durable(directory.string()), [&](Rank& rank) {
+    train_to(rank.engine, rank.trainer, 1);
+    if (rank.number == 1) rank.engine.commit();
+    step(rank.trainer, 2);
+  });
+  for (const std::string& error : ended.errors)
+    EXPECT_NE(error.find("rank 1 called commit where rank 0 called "), std::string::npos) << error;
+}
+
+TEST(DurableRanks, MayHavePathsOfTheirOwn) {
+  const TemporaryDirectory directory;
+  for (const char* const name : {"/nvme0", "/nvme1"})
+    fs::create_directory(directory.string() + name);
+  const Settings settings = durable(directory.string() + "/nvme{rank}");
+  const std::vector<std::string> hashes = expected(2);
+  for (std::uint64_t to : {2, 4}) {
+    expect_no_error(run_world(2, settings, [&](Rank& rank) {
+      EXPECT_EQ(rank.engine.resumed() ? rank.engine.resumed()->step : 0, to - 2);
+      train_to(rank.engine, rank.trainer, to);
+      EXPECT_EQ(rank.trainer.hashes(), hashes[to]);
+    }));
+  }
+  Settings mixed_up = settings;
+  fs::rename(directory.string() + "/nvme0", directory.string() + "/nvme");
+  fs::rename(directory.string() + "/nvme1", directory.string() + "/nvme0");
+  fs::rename(directory.string() + "/nvme", directory.string() + "/nvme1");
+  for (const std::string& error : run_world(2, mixed_up, [](Rank&) {}).errors) {
+    EXPECT_NE(error.find("the paths of rank 0 have files of rank 1 and none of its own"),
+              std::string::npos)
+        << error;
+  }
+}
+
+// ---- refusals ----
+
+class RanksRefusal : public ::testing::Test {
+ protected:
+  RanksRefusal() { train(settings_, 2); }
+  static void train(const Settings& settings, std::uint64_t to) {
+    expect_no_error(
+        run_world(2, settings, [&](Rank& rank) { train_to(rank.engine, rank.trainer, to); }));
+  }
+  fs::path file(std::uint32_t rank, const std::string& store = "run") const {
+    const std::string name = "rank" + std::to_string(rank) + ".0.store";
+    for (const auto& entry : fs::recursive_directory_iterator(directory_.path())) {
+      if (entry.path().filename() == name &&
+          entry.path().parent_path().filename() == "store-" + store)
+        return entry.path();
+    }
+    return {};
+  }
+  std::map<std::string, std::string> contents() const {
+    std::map<std::string, std::string> all;
+    for (const auto& entry : fs::recursive_directory_iterator(directory_.path())) {
+      if (entry.is_directory()) {
+        all[entry.path().string()];
+        continue;
+      }
+      std::ifstream stream(entry.path(), std::ios::binary);
+      all[entry.path().string()] = {std::istreambuf_iterator<char>(stream), {}};
+    }
+    return all;
+  }
+  // On every rank with these words, and nothing written.
+  void expect_refused(std::uint32_t world, const Settings& settings, const std::string& words) {
+    const auto before = contents();
+    const Ended ended = run_world(world, settings, [](Rank&) {});
+    for (const std::string& error : ended.errors) {
+      EXPECT_NE(error.find(words), std::string::npos) << error;
+      EXPECT_NE(error.find("nothing was written"), std::string::npos) << error;
+    }
+    EXPECT_EQ(contents(), before);
+  }
+  void change(const fs::path& path, std::uint64_t offset) const {
+    std::fstream stream(path, std::ios::in | std::ios::out | std::ios::binary);
+    stream.seekg(static_cast<std::streamoff>(offset));
+    const int byte = stream.get();
+    stream.seekp(static_cast<std::streamoff>(offset));
+    stream.put(static_cast<char>(byte ^ 1));
+  }
+  void expect_whole() { train(settings_, 3); }
+
+  const TemporaryDirectory directory_;
+  const Settings settings_ = durable(directory_.string());
+};
+
+TEST_F(RanksRefusal, NamesTheRankWithoutFiles) {
+  const fs::path of_1 = file(1), away = directory_.path() / "away";
+  fs::rename(of_1, away);
+  expect_refused(2, settings_, "rank 0 has epoch 2 of it, and rank 1 finds no files");
+  fs::rename(away, of_1);
+  expect_whole();
+}
+
+TEST_F(RanksRefusal, NamesAnotherNumberOfRanks) {
+  expect_refused(3, settings_, "the store has ranks 2, this run has 3");
+  expect_refused(1, settings_, "the store has ranks 2, this run has 1");
+  expect_whole();
+}
+
+TEST_F(RanksRefusal, NamesAnotherRanksFile) {
+  const fs::path away = directory_.path() / "away", of_0 = file(0), of_1 = file(1);
+  fs::rename(of_0, away);
+  fs::rename(of_1, of_0);
+  fs::rename(away, of_1);
+  expect_refused(2, settings_, "it was made for rank ");
+}
+
+TEST_F(RanksRefusal, NamesAnotherStoresFile) {
+  Settings other = settings_;
+  other.store = "other";
+  train(other, 2);
+  fs::copy_file(file(1, "other"), file(1), fs::copy_options::overwrite_existing);
+  expect_refused(2, settings_, "rank 1 has files of another store of that name");
+}
+
+TEST_F(RanksRefusal, NamesAnOlderCopy) {
+  const fs::path copy = directory_.path() / "copy";
+  fs::copy_file(file(1), copy);
+  train(settings_, 4);
+  fs::copy_file(copy, file(1), fs::copy_options::overwrite_existing);
+  expect_refused(2, settings_, "rank 0 has epoch 4 of it, and rank 1 only epoch 2");
+}
+
+TEST_F(RanksRefusal, NamesAnotherFormat) {
+  change(file(1), 8);
+  expect_refused(2, settings_, "has version 3 of the format, and this build reads version 2");
+  change(file(1), 8);
+  expect_whole();
+}
+
+TEST_F(RanksRefusal, FollowsResume) {
+  Settings other = settings_;
+  other.resume = headrace::Resume::kNever;
+  expect_refused(2, other, "exists, and headrace.resume is \"never\"");
+  other.resume = headrace::Resume::kRequire;
+  other.store = "another";
+  expect_refused(2, other, "headrace.resume is \"require\"");
+}
+
+// Found only when the epoch is read, after the ranks have agreed on it.
+TEST_F(RanksRefusal, NamesTheRankWhoseBytesAreDamaged) {
+  std::uint64_t found = 0;
+  const std::uint64_t size = fs::file_size(file(1));
+  for (std::uint64_t at = size / 4096 * 4096; at >= 40960 && found < 2; at -= 4096) {
+    std::fstream stream(file(1), std::ios::in | std::ios::binary);
+    stream.seekg(static_cast<std::streamoff>(at));
+    char magic[4] = {};
+    stream.read(magic, sizeof magic);
+    if (stream.gcount() != 4 || std::string(magic, 2) != "hr") continue;
+    change(file(1), at + 40);
+    const auto before = contents();
+    const Ended ended = run_world(2, settings_, [](Rank&) {});
+    if (!ended.errors[1].empty()) {
+      ++found;
+      EXPECT_NE(ended.errors[0].find("freeze: rank 1: "), std::string::npos) << ended.errors[0];
+      EXPECT_NE(ended.errors[0].find("header is not what was written"), std::string::npos);
+      EXPECT_EQ(contents(), before);
+    }
+    change(file(1), at + 40);
+  }
+  EXPECT_GT(found, 0u);
+}
+}  // namespace
+}  // namespace headrace::durable_ranks_test
