@@ -11,9 +11,9 @@
 //   exchange    four at freeze: of 32 bytes; of 24; of 32 for each parameter and 24 for each group;
 //               of 8 for each line of the settings. After that one at each gather, step, discard
 //               and change of the group whose gradients are collected, of 16 bytes and a bit for
-//               each of that group's parameters. A durable engine makes two of 1032 bytes more at
-//               freeze, and one at a commit() or a load after a step. At each step one of 16 bytes for each 65,536
-//               parameters of a rank. Latency counts
+//               each of that group's parameters. At each step one of 16 bytes for each 65,536
+//               parameters of a rank. A durable engine makes two of 1032 bytes more at freeze, and
+//               one at a commit() or at a load after a step. Latency counts
 //   all_gather  one per section (a group's parameters of one dtype) of a gather, unless every rank
 //               still holds them
 //   all_to_all  one or several per trained section, when another group's gradients come, at the

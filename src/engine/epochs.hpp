@@ -14,12 +14,12 @@
 // A kill before 4 goes on at step 6, whose slots nobody has touched; a kill after it, at step 7. So
 // when step(t) has returned, t - 1 is durable.
 //
-// With several ranks, the step's own exchange is what makes one commit of all of theirs: a rank comes
-// to step(t + 1) when its record of t is durable, and no rank overwrites slots of t - 1 before all
-// have come. So ranks are at most one epoch apart, whatever ends them, and each still has the lesser
-// one whole: store_meeting.hpp finds it at the next start. Example: rank 0 is killed before its
-// record of step 7 is written, rank 1 after it. Rank 1 has not begun the update of step 8, which
-// would overwrite slots of step 6, since rank 0 never came to it.
+// With several ranks, the step's own exchange makes one commit of all of theirs: a rank comes to
+// step(t + 1) when its record of t is durable, and no rank overwrites slots of t - 1 before all
+// have come. So ranks are at most one epoch apart, whatever ends them, and each still has the
+// lesser one whole: store_meeting.hpp finds it at the next start. Example: rank 0 is killed before
+// its record of step 7 is written, rank 1 after it. Rank 1 has not begun the update of step 8,
+// which would overwrite slots of step 6, since rank 0 never came to it.
 //
 // A failed sync is final: the kernel may have dropped the bytes and report success the next time.
 // The engine fails then, and the store keeps the last durable epoch.

@@ -8,7 +8,7 @@
 //
 //   rank 0                            rank 1
 //   "my newest epoch is 6"            "my newest epoch is 7"      agree(): both go on at 6
-//   reads and checks epoch 6          reads and checks epoch 6, whose slots nobody has written since
+//   reads and checks epoch 6          does so too: nobody has written its slots since
 //   "ready"                           "ready"                     all_ready(): both may write
 //
 // Until all_ready() has returned, no rank has written a byte. A rank that refuses or fails before

@@ -4,19 +4,27 @@
 // Every such state is opened by a new engine, which goes on at an epoch that was durable or about
 // to be, with its bits.
 //
-// HEADRACE_CRASH_STATES: how many; HEADRACE_CRASH_SEED: where the seeds begin.
+// With several ranks, what each had at some moment of its own is put together, where the calls in
+// which they met allow both moments: all go on at one epoch.
+//
+// HEADRACE_CRASH_STATES: how many, a twentieth of that for several ranks.
+// HEADRACE_CRASH_SEED: where the seeds begin.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <functional>
 #include <iostream>
 #include <map>
 #include <random>
+#include <thread>
 
 #include "engine/parts.hpp"
 #include "support/all_on_nvme.hpp"
 #include "support/conductor_simulated.hpp"
 #include "support/drive_simulated.hpp"
 #include "support/scripted_trainer.hpp"
+#include "support/socket_ranks.hpp"
 #include "support/temporary_directory.hpp"
 
 namespace headrace::crash_states_test {
@@ -61,6 +69,7 @@ const std::vector<std::string>& expected() {
 struct State {
   std::vector<Bytes> drives;
   std::uint64_t durable = 0, made = 0;
+  std::uint64_t begun = 0, ended = 0;  // calls in which this rank meets the others
 };
 
 class CrashDrive;
@@ -68,7 +77,8 @@ class CrashDrive;
 // The drives of one engine, and the states that a crash would leave at moments that are drawn.
 class Crashes {
  public:
-  Crashes(std::uint64_t seed, std::uint64_t one_in) : random_(seed), one_in_(one_in) {}
+  Crashes(std::uint64_t seed, std::uint64_t one_in, const testing::SocketCollective* meetings)
+      : random_(seed), one_in_(one_in), meetings_(meetings) {}
   // A store that is made anew gets other drives of the same numbers.
   void set(std::uint32_t index, CrashDrive& drive) {
     if (drives_.size() <= index) drives_.resize(index + 1);
@@ -89,6 +99,7 @@ class Crashes {
   void take();
   Random random_;
   const std::uint64_t one_in_;
+  const testing::SocketCollective* const meetings_;  // null: one rank
   std::vector<CrashDrive*> drives_;
   const Engine* watched_ = nullptr;
   std::uint64_t made_ = 0;
@@ -166,6 +177,10 @@ void Crashes::take() {
   State state{.drives = {}, .durable = watched_->durable_step(), .made = made_};
   for (const CrashDrive* const drive : drives_)
     state.drives.push_back(drive->after_a_crash(random_));
+  if (meetings_ != nullptr) {
+    state.begun = meetings_->begun();
+    state.ended = meetings_->ended();
+  }
   states.push_back(std::move(state));
 }
 
@@ -173,8 +188,8 @@ void Crashes::take() {
 class Simulation {
  public:
   Simulation(const Settings& settings, std::uint64_t seed, const std::vector<Bytes>& drives,
-             std::uint64_t one_in)
-      : crashes(seed, one_in), engine_([&] {
+             std::uint64_t one_in, std::shared_ptr<testing::SocketCollective> meetings = nullptr)
+      : crashes(seed, one_in, meetings.get()), engine_([&] {
           engine::EngineParts parts;
           parts.update_threads = 0;
           parts.make_conductor = [=] { return async::make_conductor_simulated({.seed = seed}); };
@@ -185,7 +200,9 @@ class Simulation {
                 options.index < drives.size() ? drives[options.index] : Bytes());
           };
           return engine::engine_with_parts(
-              settings, EngineOptions{.log = [](LogLevel, std::string_view) {}}, parts);
+              settings,
+              EngineOptions{.collective = meetings, .log = [](LogLevel, std::string_view) {}},
+              parts);
         }()) {
     trainer_.emplace(engine_, kGroups);
     step_ = engine_.resumed() ? engine_.resumed()->step : 0;
@@ -238,6 +255,18 @@ void check(const Settings& settings, std::uint64_t seed, const State& state, Cou
   }
 }
 
+Settings settings_of(std::uint64_t seed, Random& random, const testing::TemporaryDirectory& at) {
+  Settings settings = testing::all_on_nvme(at.string());
+  settings.nvme_paths = at.drives(1 + seed % 3);
+  settings.drive_shares.assign(settings.nvme_paths.size(), 1.0);
+  settings.durable_every = 1 + (seed % 5 == 0 ? 1 : 0);
+  settings.store = "crash";
+  settings.update_mode = random() % 2 == 0 ? UpdateMode::kDefer : UpdateMode::kBarrier;
+  settings.update_slots = static_cast<std::uint32_t>(1 + random() % 3);
+  if (random() % 3 != 0) settings.host_budget_bytes = (12 + random() % 6) << 20;
+  return settings;
+}
+
 TEST(CrashStates, OpenAtAnEpochThatWasDurableOrAboutToBe) {
   const std::uint64_t wanted = from_environment("HEADRACE_CRASH_STATES", 10'000);
   const std::uint64_t first = from_environment("HEADRACE_CRASH_SEED", 1);
@@ -246,14 +275,7 @@ TEST(CrashStates, OpenAtAnEpochThatWasDurableOrAboutToBe) {
     SCOPED_TRACE("HEADRACE_CRASH_SEED=" + std::to_string(seed));
     Random random(seed);
     const testing::TemporaryDirectory directory;
-    Settings settings = testing::all_on_nvme(directory.string());
-    settings.nvme_paths = directory.drives(1 + seed % 3);
-    settings.drive_shares.assign(settings.nvme_paths.size(), 1.0);
-    settings.durable_every = 1 + (seed % 5 == 0 ? 1 : 0);
-    settings.store = "crash";
-    settings.update_mode = random() % 2 == 0 ? UpdateMode::kDefer : UpdateMode::kBarrier;
-    settings.update_slots = static_cast<std::uint32_t>(1 + random() % 3);
-    if (random() % 3 != 0) settings.host_budget_bytes = (12 + random() % 6) << 20;
+    const Settings settings = settings_of(seed, random, directory);
     std::vector<State> states;
     {
       Simulation run(settings, seed, {}, 20);
@@ -268,6 +290,134 @@ TEST(CrashStates, OpenAtAnEpochThatWasDurableOrAboutToBe) {
   EXPECT_GT(counts.resumed, counts.states / 3);
   std::cout << counts.states << " states from seed " << first << ", " << counts.resumed
             << " with a committed step, " << counts.trained_on << " trained on\n";
+}
+
+// ---- several ranks ----
+
+using RankBody =
+    std::function<void(std::uint32_t rank, std::shared_ptr<testing::SocketCollective>)>;
+// Every rank on a thread of its own; what they throw, in one text.
+std::string run_ranks(std::uint32_t world, const RankBody& body) {
+  auto ranks = testing::make_socket_ranks(world);
+  std::vector<std::string> errors(world);
+  std::vector<std::thread> threads;
+  for (std::uint32_t r = 0; r < world; ++r) {
+    threads.emplace_back([&, r, own = std::move(ranks[r])]() mutable {
+      try {
+        body(r, std::move(own));
+      } catch (const std::exception& error) {
+        errors[r] = "rank " + std::to_string(r) + ": " + error.what() + "\n";
+      }
+    });
+  }
+  ranks.clear();
+  for (std::thread& thread : threads) thread.join();
+  std::string all;
+  for (const std::string& error : errors) all += error;
+  return all;
+}
+
+std::vector<std::string> expected_of(std::uint32_t world) {
+  std::vector<std::string> hashes(kSteps + 1);
+  const std::string error = run_ranks(world, [&](std::uint32_t r, auto meetings) {
+    Settings settings;
+    settings.update_threads = 1;
+    Engine engine(settings, {.collective = std::move(meetings)});
+    ScriptedTrainer trainer(engine, kGroups);
+    for (std::uint64_t step = 0; step <= kSteps; ++step) {
+      if (step > 0) trainer.step(script_of_step(step));
+      const std::string text = trainer.hashes();
+      if (r == 0) hashes[step] = text;
+    }
+  });
+  EXPECT_EQ(error, "");
+  return hashes;
+}
+
+// Whether the ranks can have been at these moments together: none has ended a call that another has
+// not begun.
+bool can_meet(const State& a, const State& b) { return a.ended <= b.begun && b.ended <= a.begun; }
+
+// A state of every rank, that of rank 0 given; empty if none is found.
+std::vector<const State*> draw_world(const std::vector<std::vector<State>>& states,
+                                     const State& of_rank_0, Random& random) {
+  std::vector<const State*> world = {&of_rank_0};
+  for (std::size_t r = 1; r < states.size(); ++r) {
+    std::vector<const State*> fit;
+    for (const State& state : states[r]) {
+      if (std::ranges::all_of(world, [&](const State* other) { return can_meet(state, *other); }))
+        fit.push_back(&state);
+    }
+    if (fit.empty()) return {};
+    world.push_back(fit[random() % fit.size()]);
+  }
+  return world;
+}
+
+struct WorldCounts {
+  std::uint64_t states = 0, resumed = 0;
+};
+
+void check_world(const Settings& settings, std::uint64_t seed,
+                 const std::vector<const State*>& world, const std::vector<std::string>& hashes,
+                 WorldCounts& counts) {
+  const auto ranks = static_cast<std::uint32_t>(world.size());
+  std::uint64_t durable = 0, made = kSteps;
+  for (const State* const state : world) {
+    durable = std::max(durable, state->durable);
+    made = std::min(made, state->made);
+  }
+  const bool trains = ++counts.states % 10 == 0;
+  std::vector<std::uint64_t> steps(ranks);
+  std::vector<std::string> found(ranks), ends(ranks, hashes[kSteps]);
+  const std::string error = run_ranks(ranks, [&](std::uint32_t r, auto meetings) {
+    Simulation after(settings, (seed + counts.states) * 7 + r, world[r]->drives, kNever,
+                     std::move(meetings));
+    steps[r] = after.step();
+    found[r] = after.hashes();
+    if (!trains) return;
+    after.train();
+    ends[r] = after.hashes();
+  });
+  ASSERT_EQ(error, "");
+  for (std::uint32_t r = 0; r < ranks; ++r) {
+    ASSERT_EQ(steps[r], steps[0]);
+    ASSERT_GE(steps[r], durable);
+    ASSERT_LE(steps[r], made);
+    ASSERT_EQ(found[r], hashes[steps[r]]);
+    ASSERT_EQ(ends[r], hashes[kSteps]);
+  }
+  counts.resumed += steps[0] > 0;
+}
+
+TEST(CrashStates, OfSeveralRanksOpenAtOneEpoch) {
+  const std::uint64_t wanted = from_environment("HEADRACE_CRASH_STATES", 10'000) / 20;
+  const std::uint64_t first = from_environment("HEADRACE_CRASH_SEED", 1);
+  const std::vector<std::string> expected[] = {expected_of(2), expected_of(3)};
+  WorldCounts counts;
+  for (std::uint64_t seed = first; counts.states < wanted; ++seed) {
+    SCOPED_TRACE("HEADRACE_CRASH_SEED=" + std::to_string(seed));
+    const auto world = static_cast<std::uint32_t>(2 + seed % 2);
+    const std::vector<std::string>& hashes = expected[world - 2];
+    Random random(seed);
+    const testing::TemporaryDirectory directory;
+    const Settings settings = settings_of(seed, random, directory);
+    std::vector<std::vector<State>> states(world);
+    const std::string error = run_ranks(world, [&](std::uint32_t r, auto meetings) {
+      Simulation run(settings, seed * 7 + r, {}, 10, std::move(meetings));
+      run.train();
+      states[r] = std::move(run.crashes.states);
+    });
+    ASSERT_EQ(error, "");
+    for (const State& of_rank_0 : states[0]) {
+      const std::vector<const State*> drawn = draw_world(states, of_rank_0, random);
+      if (drawn.empty()) continue;
+      ASSERT_NO_FATAL_FAILURE(check_world(settings, seed, drawn, hashes, counts));
+    }
+  }
+  EXPECT_GT(counts.resumed, counts.states / 4);
+  std::cout << counts.states << " states of two and three ranks from seed " << first << ", "
+            << counts.resumed << " with a common step\n";
 }
 }  // namespace
 }  // namespace headrace::crash_states_test
