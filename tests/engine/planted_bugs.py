@@ -108,12 +108,6 @@ BUGS_OF_STORES = [
 
 # crash_states_test finds it.
 BUGS_OF_RANK_STORES = [
-    ("a rank overwrites a slot before all have the commit", "src/engine/stepper.cpp",
-     "  if (p_.epochs != nullptr) p_.epochs->settle();\n"
-     "  const ranks::GradientTotals totals = p_.gradients.finish({options, p_.counts.steps});\n",
-     "  const ranks::GradientTotals totals = p_.gradients.finish({options, p_.counts.steps});\n"
-     "  if (p_.epochs != nullptr) p_.epochs->settle();\n"),
-    ("a ring of two roots", "src/swap/store_format.hpp", "kRoots = 3,", "kRoots = 2,"),
     ("a rank goes on at its newest epoch, not at the least of all", "src/engine/store_meeting.cpp",
      "std::ranges::min(all, {}, &Said::epoch).epoch", "mine.epoch"),
 ]
