@@ -514,6 +514,36 @@ headrace_code headrace_engine_step(headrace_engine* engine, const headrace_step_
 /* Engine::finish_step(): returns when no update that a step has deferred is pending. */
 headrace_code headrace_engine_finish_step(headrace_engine* engine, headrace_error* error);
 
+/* Durable epochs (headrace.durable; docs/durable.md). */
+typedef struct headrace_resumed {
+  uint32_t struct_size;
+  uint32_t resumed; /* 1: everything is in place, load nothing; 0: the store is new, or there is
+                       none, and the values have to be loaded */
+  uint64_t step;    /* steps made: headrace_step_result.step of the last one */
+  uint64_t skipped; /* steps skipped for their gradients */
+  uint64_t trainer_state_bytes; /* of headrace_engine_resumed_trainer_state() */
+} headrace_resumed;
+static inline void headrace_resumed_init(headrace_resumed* resumed) {
+  resumed->struct_size = (uint32_t)sizeof *resumed;
+}
+/* After freeze: where the engine goes on. A query, which never changes its answer. */
+headrace_code headrace_engine_resumed(headrace_engine* engine, headrace_resumed* out_resumed,
+                                      headrace_error* error);
+/* The bytes of set_trainer_state that belong to that step; a list (convention 6) of bytes. */
+headrace_code headrace_engine_resumed_trainer_state(headrace_engine* engine, void* buffer,
+                                                    size_t capacity, size_t* out_size_bytes,
+                                                    headrace_error* error);
+/* Before a step: what else the trainer needs to go on after that step. Copied. `state` may be NULL
+ * with size_bytes 0. More than headrace.trainer_state_bytes gives HEADRACE_INVALID_ARGUMENT, and
+ * the state set before stands. */
+headrace_code headrace_engine_set_trainer_state(headrace_engine* engine, const void* state,
+                                                size_t size_bytes, headrace_error* error);
+/* Commits now, and returns when that is durable. HEADRACE_WRONG_STATE without headrace.durable. */
+headrace_code headrace_engine_commit(headrace_engine* engine, headrace_error* error);
+/* The step of the last durable epoch; 0: there is none. A query. */
+headrace_code headrace_engine_durable_step(headrace_engine* engine, uint64_t* out_step,
+                                           headrace_error* error);
+
 /* {"schema_version":1,...} with the names of Stats (headrace/stats.hpp). */
 headrace_code headrace_engine_stats_json(headrace_engine* engine, char* buffer, size_t capacity,
                                          size_t* out_needed, headrace_error* error);

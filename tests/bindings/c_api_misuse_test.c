@@ -63,6 +63,11 @@ static void null_results_are_refused(void) {
   REFUSED(headrace_engine_settings_json(e, NULL, sizeof text, &size, &error));
   REFUSED(headrace_engine_hash_parameters(e, NULL, &error));
   REFUSED(headrace_engine_hash_optimizer_state(e, NULL, &error));
+  REFUSED(headrace_engine_resumed(e, NULL, &error));
+  REFUSED(headrace_engine_resumed_trainer_state(e, text, sizeof text, NULL, &error));
+  REFUSED(headrace_engine_resumed_trainer_state(e, NULL, sizeof text, &size, &error));
+  REFUSED(headrace_engine_set_trainer_state(e, NULL, 1, &error));
+  REFUSED(headrace_engine_durable_step(e, NULL, &error));
   REFUSED(headrace_engine_gather(e, 0, 0, NULL, &error));
   REFUSED(headrace_engine_add_gradient(e, 0, NULL, HEADRACE_F32, 0, &error));
   EXPECT_OK(headrace_engine_gather(e, 0, 0, &g, &error));
@@ -83,6 +88,7 @@ static void wrong_engines_are_refused(headrace_engine* e) {
   headrace_hyperparameters values;
   headrace_parameter_spec spec;
   headrace_parameter_facts facts;
+  headrace_resumed resumed;
   char text[64];
   float gradient[kElements] = {0};
   uint32_t n;
@@ -92,6 +98,7 @@ static void wrong_engines_are_refused(headrace_engine* e) {
   headrace_hyperparameters_init(&values);
   headrace_parameter_spec_init(&spec);
   headrace_parameter_facts_init(&facts);
+  headrace_resumed_init(&resumed);
   spec.name = "w";
   REFUSED(headrace_engine_load_content(e, 0, HEADRACE_WEIGHT, leave_alone, NULL, &error));
   REFUSED(headrace_engine_step_count(e, 0, &number, &error));
@@ -124,6 +131,11 @@ static void wrong_engines_are_refused(headrace_engine* e) {
   REFUSED(headrace_engine_discard_gradients(e, &error));
   REFUSED(headrace_engine_step(e, NULL, NULL, &error));
   REFUSED(headrace_engine_finish_step(e, &error));
+  REFUSED(headrace_engine_resumed(e, &resumed, &error));
+  REFUSED(headrace_engine_resumed_trainer_state(e, text, sizeof text, &size, &error));
+  REFUSED(headrace_engine_set_trainer_state(e, text, 1, &error));
+  REFUSED(headrace_engine_commit(e, &error));
+  REFUSED(headrace_engine_durable_step(e, &number, &error));
   REFUSED(headrace_engine_stats_json(e, text, sizeof text, &size, &error));
   REFUSED(headrace_engine_close(e, &error));
   EXPECT(headrace_engine_interrupt(e) == HEADRACE_INVALID_ARGUMENT);

@@ -88,6 +88,20 @@ std::string name_in(const char* name, const char* what, std::size_t longest = kL
 void give_text(const std::string& text, char* buffer, std::size_t capacity,
                std::size_t* out_needed);
 
+// Convention 6 of headrace/c.h, for lists.
+template <class List, class To, class Convert>
+void give_list(const List& list, To* buffer, std::size_t capacity, std::size_t& out_count,
+               Convert convert) {
+  if (capacity > 0) require(buffer, "buffer");
+  out_count = list.size();
+  if (capacity == 0) return;
+  std::transform(list.begin(), list.begin() + std::min(capacity, list.size()), buffer, convert);
+  if (capacity < list.size()) {
+    refuse("the list has " + std::to_string(list.size()) + " entries, capacity is " +
+           std::to_string(capacity) + ": it was cut; ask with capacity 0 for the count first");
+  }
+}
+
 // Throws the error that a host's function returned, unless it is HEADRACE_OK.
 void check_answer(headrace_code code, const std::string& who);
 }  // namespace headrace::bindings

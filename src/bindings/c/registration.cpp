@@ -76,20 +76,6 @@ std::vector<ParameterSpec> specs_of(const headrace_parameter_spec* parameters, s
   return specs;
 }
 
-// Convention 6 of headrace/c.h, for lists.
-template <class List, class To, class Convert>
-void give_list(const List& list, To* buffer, std::size_t capacity, std::size_t& out_count,
-               Convert convert) {
-  if (capacity > 0) require(buffer, "buffer");
-  out_count = list.size();
-  if (capacity == 0) return;
-  std::transform(list.begin(), list.begin() + std::min(capacity, list.size()), buffer, convert);
-  if (capacity < list.size()) {
-    refuse("the list has " + std::to_string(list.size()) + " entries, capacity is " +
-           std::to_string(capacity) + ": it was cut; ask with capacity 0 for the count first");
-  }
-}
-
 headrace_parameter_facts facts_of(Engine& engine, ParameterId id) {
   headrace_parameter_facts facts{};
   const ParameterSpec& spec = engine.spec(id);
