@@ -17,6 +17,7 @@
 #include "program/output.hpp"
 #include "program/run_program.hpp"
 #include "settings/settings.hpp"
+#include "store/store.hpp"
 #include "tune/tune.hpp"
 
 namespace headrace::tools {
@@ -38,6 +39,8 @@ constexpr std::array kSubcommands{
                "whether a model fits a machine, what a step takes, what would help", plan},
     Subcommand{"settings", "ACTION", "a settings file checked, shown, explained; a schema",
                settings},
+    Subcommand{"store", "ACTION", "stores of durable runs listed, verified, copied, removed",
+               store},
     Subcommand{"inspect", "PATH", "what swap files hold, verified; read-only", inspect},
 };
 

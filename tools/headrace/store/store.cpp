@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/store.hpp"
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/error_text.hpp"
+#include "base/units.hpp"
+#include "command_line/command_line.hpp"
+#include "command_line/report_file.hpp"
+#include "headrace/error.hpp"
+#include "program/output.hpp"
+#include "program/signals.hpp"
+#include "program/subcommand.hpp"
+#include "store/open_store.hpp"
+
+namespace headrace::tools {
+namespace {
+namespace fs = std::filesystem;
+constexpr const char* kStoreProgram = "headrace store";
+constexpr const char* kStoreDescription =
+    "Stores of durable engines (headrace.durable).\n\n"
+    "  list PATH...                   the stores below these paths: ranks, step, bytes, state\n"
+    "  verify NAME PATH...            compares every checksum of the newest step\n"
+    "  copy NAME PATH... --to PATH... copies it to as many other paths\n"
+    "  remove NAME PATH...            removes it, without a question\n\n"
+    "PATH is an nvme_path, as in headrace.nvme_paths; name all that the store has.\n";
+constexpr const char* kStoreFooter =
+    "\nA store in use is listed as such, and the other actions refuse it.\n"
+    "\nExit codes: 0 done, 1 a store is damaged or the run failed, 2 refused before it started,\n"
+    "128+n ended by signal n.\n";
+
+struct StoreOptions {
+  std::string action, json;
+  std::vector<std::string> words, to;
+};
+
+swap::PathProbe probe_of(const std::string& path) {
+  std::error_code error;
+  const fs::path canonical = fs::canonical(path, error);
+  if (error || !fs::is_directory(canonical, error)) {
+    throw Error(Code::kNotFound, "'" + path + "' is not a directory; nothing was done. Name the "
+                                 "nvme_path below which the store lies.");
+  }
+  return {.path = canonical.string()};
+}
+
+std::vector<swap::PathProbe> probes_of(const std::vector<std::string>& paths) {
+  std::vector<swap::PathProbe> probes;
+  for (const std::string& path : paths) {
+    swap::PathProbe probe = probe_of(path);
+    const auto same = std::ranges::find(probes, probe.path, &swap::PathProbe::path);
+    if (same == probes.end()) probes.push_back(std::move(probe));
+  }
+  return probes;
+}
+
+// The parts of all ranks that are there. A rank in the middle that is missing shows by the header.
+std::vector<StorePlace> places_of(const std::string& name,
+                                  const std::vector<swap::PathProbe>& paths) {
+  std::vector<StorePlace> places;
+  for (std::uint32_t rank = 0;; ++rank) {
+    StorePlace place = find_store(name, rank, paths);
+    if (place.drives.empty()) return places;
+    places.push_back(std::move(place));
+  }
+}
+
+// Opened and locked, all ranks. Throws kNotFound if nothing is there or a rank is missing.
+std::vector<std::unique_ptr<OpenStore>> open_all(const std::string& name,
+                                                 const std::vector<StorePlace>& places) {
+  if (places.empty()) {
+    throw Error(Code::kNotFound, "store '" + name + "' is on none of the paths; nothing was done. "
+                                 "`headrace store list PATH...` shows what there is.");
+  }
+  std::vector<std::unique_ptr<OpenStore>> parts;
+  for (const StorePlace& place : places) parts.push_back(std::make_unique<OpenStore>(place));
+  if (parts.size() != parts[0]->head().world_size) {
+    throw Error(Code::kNotFound,
+                fmt::format("store '{}' is of {} ranks, and files of {} are on the paths; nothing "
+                            "was done. Name the paths of all ranks.",
+                            name, parts[0]->head().world_size, parts.size()));
+  }
+  return parts;
+}
+
+// ---- list ----
+
+struct Listed {
+  std::string name, state = "whole", why;
+  std::uint64_t ranks = 0, step = 0, bytes = 0;
+};
+
+void look_at(Listed& store, const std::vector<swap::PathProbe>& paths) {
+  try {
+    const std::vector<StorePlace> places = places_of(store.name, paths);
+    store.ranks = places.size();
+    for (const auto& part : open_all(store.name, places)) {
+      store.bytes += part->size_bytes();
+      store.step = std::max(store.step, part->steps());
+      if (part->root() == 0) store.state = "empty";
+      if (!part->ring_fault().empty()) store.why = part->ring_fault();
+    }
+  } catch (const Error& error) {
+    const bool in_use = error.code() == Code::kWrongState;
+    store.state = in_use                             ? "in use"
+                  : error.code() == Code::kNotFound ? "incomplete"
+                                                     : "damaged";
+    store.why = error.what();
+  }
+}
+
+int list(const StoreOptions& o, std::FILE* out, Json& report) {
+  const std::vector<swap::PathProbe> paths = probes_of(o.words);
+  std::set<std::string> names;
+  for (const swap::PathProbe& path : paths) {
+    for (const std::string& name : swap::stores_at(path.path)) names.insert(name);
+  }
+  report["stores"] = Json::array();
+  bool damaged = false;
+  for (const std::string& name : names) {
+    check_signal();
+    Listed store;
+    store.name = name;
+    look_at(store, paths);
+    damaged |= store.state == "damaged";
+    const bool known = store.state == "whole" || store.state == "empty";
+    print_to(out, "{}: {}, {} rank{}{}\n", name, store.state, store.ranks,
+             store.ranks == 1 ? "" : "s",
+             known ? fmt::format(", step {}, {}", store.step, base::format_bytes(store.bytes))
+                   : std::string());
+    if (!store.why.empty()) print_to(out, "  {}\n", store.why);
+    report["stores"].push_back({{"name", name},
+                                {"state", store.state},
+                                {"ranks", store.ranks},
+                                {"step", known ? Json(store.step) : Json()},
+                                {"bytes", known ? Json(store.bytes) : Json()},
+                                {"why", store.why}});
+  }
+  if (names.empty()) print_to(out, "no stores\n");
+  return damaged ? kFailed : kDone;
+}
+
+// ---- verify ----
+
+int verify(const StoreOptions& o, std::FILE* out, Json& report) {
+  const std::string& name = o.words[0];
+  const auto paths = probes_of({o.words.begin() + 1, o.words.end()});
+  report["ranks"] = Json::array();
+  bool damaged = false;
+  std::uint32_t rank = 0;
+  for (const auto& part : open_all(name, places_of(name, paths))) {
+    const Verified found = part->verify(check_signal);
+    print_to(out, "{}, rank {}: step {}, {} tiles, {} verified, {}\n", name, rank, part->steps(),
+             found.tiles, base::format_bytes(found.verified_bytes),
+             found.damage.empty() ? "whole" : fmt::format("{} DAMAGED", found.damage.size()));
+    for (const std::string& fault : found.damage) print_to(out, "  DAMAGED: {}\n", fault);
+    if (!part->ring_fault().empty())
+      print_to(out, "  a commit record is torn, an older step is whole: {}\n", part->ring_fault());
+    if (found.frozen_tiles > 0)
+      print_to(out, "  {} tiles of frozen groups have no header: not verified\n",
+               found.frozen_tiles);
+    if (found.unchecked_bytes > 0)
+      print_to(out, "  {} have no checksums (headrace.checksums was off)\n",
+               base::format_bytes(found.unchecked_bytes));
+    damaged |= !found.damage.empty();
+    report["ranks"].push_back({{"rank", rank++},
+                               {"step", part->steps()},
+                               {"tiles", found.tiles},
+                               {"verified_bytes", found.verified_bytes},
+                               {"unchecked_bytes", found.unchecked_bytes},
+                               {"frozen_tiles", found.frozen_tiles},
+                               {"ring_fault", part->ring_fault()},
+                               {"damage", found.damage}});
+  }
+  return damaged ? kFailed : kDone;
+}
+
+// ---- copy ----
+
+[[noreturn]] void copy_failed(const std::string& what, const std::string& path, int sys_errno) {
+  throw Error(sys_errno == ENOSPC ? Code::kNoSpace : Code::kIo,
+              "could not " + what + " " + path + ": " + base::errno_text(sys_errno) +
+                  "; the copy was removed, the store is as it was. Look at that drive, or name "
+                  "another path.",
+              sys_errno);
+}
+
+void copy_bytes(const swap::StoreFile& from, const swap::StoreFile& to) {
+  std::vector<std::byte> block(4 * base::kMiB);
+  for (std::uint64_t at = 0; at < from.size_bytes();) {
+    check_signal();
+    const auto size = std::min<std::uint64_t>(block.size(), from.size_bytes() - at);
+    const ssize_t got =
+        TEMP_FAILURE_RETRY(::pread(from.fd(), block.data(), size, static_cast<off_t>(at)));
+    if (got <= 0) copy_failed("read", from.path(), got < 0 ? errno : EIO);
+    for (ssize_t done = 0; done < got;) {
+      const ssize_t put = TEMP_FAILURE_RETRY(::pwrite(to.fd(), block.data() + done,
+                                                      static_cast<std::size_t>(got - done),
+                                                      static_cast<off_t>(at) + done));
+      if (put < 0) copy_failed("write", to.path(), errno);
+      done += put;
+    }
+    at += static_cast<std::uint64_t>(got);
+  }
+}
+
+void refuse_existing(const std::string& name, const std::vector<swap::PathProbe>& targets) {
+  for (const swap::PathProbe& target : targets) {
+    const std::vector<std::string> there = swap::stores_at(target.path);
+    if (std::ranges::find(there, name) == there.end()) continue;
+    throw Error(Code::kInvalidArgument, "store '" + name + "' is in " + target.path +
+                                            " already; nothing was copied. Name another --to, or "
+                                            "remove that one first.");
+  }
+}
+
+int copy(const StoreOptions& o, std::FILE* out, Json& report) {
+  const std::string& name = o.words[0];
+  const auto paths = probes_of({o.words.begin() + 1, o.words.end()});
+  const auto targets = probes_of(o.to);
+  const std::vector<StorePlace> places = places_of(name, paths);
+  open_all(name, places);  // what is damaged or lacks a part is not worth a copy
+  refuse_existing(name, targets);
+  // All are complete before the first has its name.
+  std::vector<std::unique_ptr<swap::StoreFile>> sources, copies;
+  std::uint64_t bytes = 0;
+  for (const StorePlace& place : places) {
+    if (place.drives.size() != targets.size()) {
+      throw command_line::Fault{
+          fmt::format("the store has {} drives, and --to names {}", place.drives.size(),
+                      targets.size()),
+          "Name as many other paths as it has"};
+    }
+    for (std::uint32_t d = 0; d < place.drives.size(); ++d) {
+      const swap::StoreName file{name, place.rank, d};
+      sources.push_back(swap::StoreFile::open(place.drives[d], file));
+      copies.push_back(
+          swap::StoreFile::create(targets[d], file, sources.back()->size_bytes(), nullptr));
+      copy_bytes(*sources.back(), *copies.back());
+      bytes += sources.back()->size_bytes();
+    }
+  }
+  for (const auto& file : copies) {
+    file->publish();
+    print_to(out, "{}\n", file->path());
+  }
+  print_to(out, "copied {}, {}\n", name, base::format_bytes(bytes));
+  report["bytes"] = bytes;
+  return kDone;
+}
+
+// ---- remove ----
+
+int remove(const StoreOptions& o, std::FILE* out, Json& report) {
+  const std::string& name = o.words[0];
+  const auto paths = probes_of({o.words.begin() + 1, o.words.end()});
+  // Held until all is gone: no engine opens what is half removed. Damage keeps nothing here.
+  std::vector<std::unique_ptr<swap::StoreFile>> files;
+  for (const swap::PathProbe& path : paths) {
+    for (std::uint32_t rank = 0;; ++rank) {
+      const auto drives = swap::drives_in_store(path, name, rank);
+      if (drives.empty()) break;
+      for (const std::uint32_t drive : drives)
+        files.push_back(swap::StoreFile::open(path, {name, rank, drive}));
+    }
+  }
+  if (files.empty()) open_all(name, {});
+  report["removed"] = Json::array();
+  for (const auto& file : files) {
+    if (::unlink(file->path().c_str()) != 0) {
+      throw Error(Code::kIo,
+                  "could not remove " + file->path() + ": " + base::errno_text(errno) +
+                      "; the files before it are gone, so the store cannot be used. Remove its "
+                      "folder by hand.",
+                  errno);
+    }
+    print_to(out, "removed {} ({})\n", file->path(), base::format_bytes(file->size_bytes()));
+    report["removed"].push_back(file->path());
+  }
+  for (const auto& file : files) {
+    const std::string folder = fs::path(file->path()).parent_path().string();
+    if (::rmdir(folder.c_str()) != 0 && errno == ENOTEMPTY)
+      print_to(out, "{} holds other files: it stays\n", folder);
+    ::rmdir(fs::path(folder).parent_path().c_str());  // if it is empty
+  }
+  return kDone;
+}
+
+void check(const StoreOptions& o) {
+  using command_line::Fault;
+  const std::vector<std::string> actions = {"list", "verify", "copy", "remove"};
+  if (o.action.empty()) throw Fault{"an action is missing", "Give list, verify, copy or remove"};
+  if (std::ranges::find(actions, o.action) == actions.end())
+    throw Fault{"'" + o.action + "' is no action", "Give list, verify, copy or remove"};
+  const std::size_t least = o.action == "list" ? 1 : 2;
+  if (o.words.size() < least) {
+    throw Fault{o.action + (least == 1 ? " needs a path" : " needs a store's name and its paths"),
+                least == 1 ? "Name an nvme_path" : "Name the store, then all its nvme_paths"};
+  }
+  if (least == 2 && (o.words[0].empty() || o.words[0].find('/') != std::string::npos))
+    throw Fault{"'" + o.words[0] + "' is no store's name", "Give the name first, then the paths"};
+  if (o.action == "copy" && o.to.empty())
+    throw Fault{"copy needs --to", "Name as many other paths as the store has"};
+  if (o.action != "copy" && !o.to.empty())
+    throw Fault{"--to is for copy alone", "Leave it out"};
+  command_line::check_report_target(o.json);
+}
+
+int act(const StoreOptions& o) {
+  std::FILE* const out = o.json == "-" ? stderr : stdout;
+  Json report = document(kStoreProgram);
+  report["action"] = o.action;
+  const int exit_code = o.action == "list"     ? list(o, out, report)
+                        : o.action == "verify" ? verify(o, out, report)
+                        : o.action == "copy"   ? copy(o, out, report)
+                                               : remove(o, out, report);
+  report["exit_code"] = exit_code;
+  command_line::write_report(o.json, dump(report));
+  return exit_code;
+}
+
+// A store in use is a refusal: nothing was begun.
+int run(const StoreOptions& o) {
+  try {
+    return act(o);
+  } catch (const Error& error) {
+    if (error.code() != Code::kWrongState) throw;
+    throw Error(Code::kInvalidArgument, error.what());
+  }
+}
+}  // namespace
+
+int store(int argc, const char* const* argv) {
+  StoreOptions options;
+  CLI::App app(kStoreDescription, kStoreProgram);
+  app.footer(kStoreFooter);
+  app.add_option("ACTION", options.action, "list, verify, copy or remove")->type_name("");
+  app.add_option("WORDS", options.words, "The store's name, except for list; then its nvme_paths")
+      ->type_name("");
+  command_line::add_repeated(app, "--to", options.to,
+                             "copy: an nvme_path for the copy's next drive; may be repeated")
+      ->type_name("DIR");
+  app.add_option("--json", options.json, "File for the report; - is stdout")->type_name("FILE");
+  return run_subcommand({.program = kStoreProgram,
+                         .nothing_done = "nothing was done",
+                         .app = app,
+                         .json = options.json,
+                         .check = [&] { check(options); },
+                         .run = [&] { return run(options); }},
+                        argc, argv);
+}
+}  // namespace headrace::tools
