@@ -232,6 +232,7 @@ class Check:
         self.gloo = Launcher("gloo")
         self.mpis = [Launcher(*pair.split("=", 1)) for pair in options.mpirun]
         self.launchers = [self.gloo] + self.mpis
+        self.hash_of_one = ""
 
     def close(self):
         shutil.rmtree(self.scratch, ignore_errors=True)
@@ -356,7 +357,7 @@ class Check:
 
     # ---- refusals ----
 
-    def refused(self, name, starts, says, bound=SLACK_S + DEADLINE_S):
+    def refused(self, name, starts, says, bound=SLACK_S + DEADLINE_S, quiet=False):
         """`starts`: words after the line and variables, by process. All end with 2 or 1."""
         with World(self.scratch) as world:
             for more, variables in starts:
@@ -367,6 +368,8 @@ class Check:
                     + world.said())
             require(re.search(says, world.said()), f"{name}: no '{says}' in\n{world.said()}")
             world.require_nothing_left()
+            if quiet:
+                return
             print(f"  {name}: exit codes {codes}")
             for line in world.said().splitlines():
                 print(f"    {line}")
@@ -406,12 +409,22 @@ class Check:
             self.refused("a port that is taken",
                          [([], self.place(rank, 2, port)) for rank in (0, 1)], str(port))
         self.refused("--plain", [(["--plain"], self.place(0, 2, free_port()))], "--plain")
+        if not self.mpis:
+            return
+        for name, variables in (
+                ("PMIx", {"PMIX_RANK": "1"}), ("PMI", {"PMI_RANK": "1", "PMI_SIZE": "2"}),
+                ("Open MPI", {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}),
+                ("Slurm", {"SLURM_PROCID": "1", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "2"})):
+            self.refused(f"variables of {name}, and no launcher", [([], variables)],
+                         f"{name}'s variables say that this is rank 1.*MPI.* says rank 0 of 1|srun")
 
     # ---- failures ----
 
-    def drive_failure(self, place):
+    def drive_failure(self, place, how):
+        """An EIO, or the end of the process with exit code 0 in the middle of a write."""
         return {"LD_PRELOAD": self.options.failing_drive, "FAILING_DRIVE_CALL": "pwrite",
-                "FAILING_DRIVE_ERRNO": "5", "FAILING_DRIVE_AFTER": "3",
+                "FAILING_DRIVE_ERRNO": {"drive": "5", "exit": "0"}[how],
+                "FAILING_DRIVE_AFTER": "3",
                 "FAILING_DRIVE_TRIGGER": f"{place}/fail", "HEADRACE_IO_QUEUE": "threads"}
 
     def fail_once(self, launcher, size, victim, how, delay):
@@ -421,7 +434,8 @@ class Check:
             words = self.words(world, 100000, self.NVME + ["--rank-deadline", str(deadline)])
             words.remove("--no-progress")
             launcher.start(world, size, words, {
-                victim: (self.drive_failure(world.place) if how == "drive" else {}, [])})
+                victim: (self.drive_failure(world.place, how) if how in ("drive", "exit") else {},
+                         [])})
             world.wait_for("step 1/")
             time.sleep(delay)
             process = launcher.process_of(world, victim)
@@ -429,7 +443,7 @@ class Check:
             but = [victim] if how == "stop" and launcher is self.gloo else []
             bound = SLACK_S + (DEADLINE_S if how == "stop" else 2)
             begin = time.monotonic()
-            if how == "drive":
+            if how in ("drive", "exit"):
                 with open(f"{world.place}/fail", "w", encoding="utf-8"):
                     pass
             else:
@@ -454,7 +468,7 @@ class Check:
             codes = world.wait(SLACK_S)
             self.require_named(launcher, world, size, victim, how, codes)
             # The launchers kill the other ranks too, at times before these have cleaned up.
-            if launcher is not self.gloo and how in ("stop", "kill"):
+            if how == "exit" or (launcher is not self.gloo and how in ("stop", "kill")):
                 self.reclaim(world)
             world.require_nothing_left()
             return seconds
@@ -468,10 +482,13 @@ class Check:
     def require_named(self, launcher, world, size, victim, how, codes):
         said = world.said()
         where = f"{launcher.name}, {how}, rank {victim} of {size}"
-        require(all(codes), f"{where}: exit codes {codes}\n{said}")
+        own_code = victim if how == "exit" and launcher is self.gloo else None
+        require(all(code for rank, code in enumerate(codes) if rank != own_code),
+                f"{where}: exit codes {codes}\n{said}")
         require("terminate called" not in said and "Segmentation" not in said,
                 f"{where}: a crash\n{said}")
         causes = {"kill": f"rank {victim}|signal 9|No such process", "stop": f"rank {victim}",
+                  "exit": f"rank {victim}|without calling|exited|BAD TERMINATION",
                   "term": "SIGTERM|interrupted", "interrupt": "SIGINT|interrupted", "drive": "EIO"}
         if launcher is not self.gloo:
             require(re.search(causes[how], said), f"{where}: no '{causes[how]}' in\n{said}")
@@ -485,7 +502,55 @@ class Check:
 
     def hows(self):
         return ["kill", "stop", "term", "interrupt"] + (
-            ["drive"] if self.options.failing_drive else [])
+            ["drive", "exit"] if self.options.failing_drive else [])
+
+    def late_once(self, launcher, size, victim, delay):
+        """A rank stands still, and goes on before the deadline: nothing is different."""
+        with World(self.scratch) as world:
+            more = [*self.NVME, "--rank-deadline", "60", "--json", "PLACE/report.json"]
+            words = self.words(world, 12, more)
+            words.remove("--no-progress")
+            launcher.start(world, size, words)
+            world.wait_for("step 1/")
+            time.sleep(delay / 10)
+            process = launcher.process_of(world, victim)
+            os.kill(process, signal.SIGSTOP)
+            time.sleep(1)
+            os.kill(process, signal.SIGCONT)
+            begin = time.monotonic()
+            codes = world.wait(SLACK_S)
+            where = f"{launcher.name}, late, rank {victim} of {size}"
+            require(not any(codes), f"{where}: exit codes {codes}\n{world.said()}")
+            world.require_nothing_left()
+            got = json.loads(read(f"{world.place}/report.json"))["hash"]
+            require(got == self.undisturbed(), f"{where}: {got}, of one rank {self.undisturbed()}")
+            return time.monotonic() - begin
+
+    def undisturbed(self):
+        if not self.hash_of_one:
+            with World(self.scratch) as world:
+                world.start(self.words(world, 12, ["--json", "PLACE/report.json"]), {})
+                require(world.wait(180) == [0], world.said())
+                self.hash_of_one = json.loads(read(f"{world.place}/report.json"))["hash"]
+        return self.hash_of_one
+
+    def refused_once(self, how, size, victim):
+        """A rank that the others do not expect: all end, and one of them says why."""
+        begin = time.monotonic()
+        port = free_port()
+        with socket.socket() as taken:
+            places = [self.place(rank, size, port) for rank in range(size)]
+            if how == "port":
+                taken.bind(("127.0.0.1", port))
+                taken.listen()
+            elif how == "wrong rank":
+                places[victim] = self.place(size + 1, size, port)
+            elif how == "twice":
+                places.append(self.place(victim, size, port))
+            says = {"port": str(port), "wrong rank": f"RANK is '{size + 1}'",
+                    "twice": f"rank {victim}|rank {size}"}[how]
+            self.refused(how, [([], place) for place in places], says, quiet=True)
+        return time.monotonic() - begin
 
     def failures(self):
         for launcher in self.launchers:
@@ -500,11 +565,19 @@ class Check:
         for point in range(self.options.points):
             launcher = chance.choice(self.launchers)
             size = chance.choice([2, 3])
-            victim, how = chance.randrange(size), chance.choice(self.hows())
+            victim = chance.randrange(size)
+            how = chance.choice(self.hows() + ["late", "port", "wrong rank", "twice"])
+            if how in ("port", "wrong rank", "twice"):
+                launcher = self.gloo  # under mpirun, MPI gives the ranks their places
             delay = chance.uniform(0, 0.3)
             where = f"{point}: {launcher.name}, {how}, rank {victim} of {size}, at {delay:.3f} s"
             try:
-                seconds = self.fail_once(launcher, size, victim, how, delay)
+                if how == "late":
+                    seconds = self.late_once(launcher, size, victim, delay)
+                elif how in ("port", "wrong rank", "twice"):
+                    seconds = self.refused_once(how, size, victim)
+                else:
+                    seconds = self.fail_once(launcher, size, victim, how, delay)
             except Fault as fault:
                 raise Fault(f"{where}: {fault}") from fault
             times.setdefault((launcher.name, how), []).append(seconds)

@@ -18,18 +18,48 @@ const char* other_way(const Launch& launch) {
              : "start the ranks by mpirun";
 }
 
-const RankModule& load(const Launch& launch) {
-  const RankModuleFile& file = module_of(launch);
+const RankModule* try_to_load(const RankModuleFile& file, int scope) {
+  void* const module = ::dlopen(path_of(file).c_str(), RTLD_NOW | scope);
+  return module == nullptr ? nullptr
+                           : static_cast<const RankModule*>(::dlsym(module, RankModule::kSymbol));
+}
+
+struct Loaded {
+  const RankModuleFile& file;
+  const RankModule& module;
+};
+Loaded load(const Launch& launch) {
   // An MPI loads parts of its own, which look for its symbols among all.
   const int scope = launch.kind == Launch::Kind::kMpi ? RTLD_GLOBAL : RTLD_LOCAL;
-  void* const module = ::dlopen(path_of(file).c_str(), RTLD_NOW | scope);
-  const void* const symbol = module == nullptr ? nullptr : ::dlsym(module, RankModule::kSymbol);
-  if (symbol != nullptr) return *static_cast<const RankModule*>(symbol);
-  const char* const why = ::dlerror();
+  std::string whys, what, remedy;
+  for (const RankModuleFile* const file : modules_of(launch)) {
+    const RankModule* const module = try_to_load(*file, scope);
+    if (module != nullptr) return {*file, *module};
+    const char* const why = ::dlerror();
+    whys += (whys.empty() ? "" : "; ") + (why == nullptr ? path_of(*file) : std::string(why));
+    what += (what.empty() ? "the module for " : " nor that for ") + std::string(file->what);
+    if (remedy.empty()) remedy = file->remedy;
+  }
+  throw Error(Code::kUnsupported, launch.launcher + " started this rank, and " + what +
+                                      " cannot be loaded: " + whys + "; the run was not started. " +
+                                      remedy + ", or " + other_way(launch));
+}
+
+// An MPI that another launcher's variables mislead finds itself alone: each rank would train as if
+// there were no others.
+void require_same_place(const Launch& launch, const Loaded& by, const Transport& transport) {
+  const bool same_size = launch.world_size == 0 || launch.world_size == transport.world_size();
+  if (launch.rank == transport.rank() && same_size) return;
+  const auto place = [](std::uint32_t rank, std::uint32_t size) {
+    return "rank " + std::to_string(rank) + (size == 0 ? "" : " of " + std::to_string(size));
+  };
   throw Error(Code::kUnsupported,
-              launch.launcher + " started this rank, and the module for " + file.what +
-                  " cannot be loaded: " + (why == nullptr ? path_of(file) : std::string(why)) +
-                  "; the run was not started. " + file.remedy + ", or " + other_way(launch));
+              launch.launcher + "'s variables say that this is " +
+                  place(launch.rank, launch.world_size) + ", but the " + by.file.what +
+                  " that this program loaded says " +
+                  place(transport.rank(), transport.world_size()) +
+                  "; no step was made. Start the ranks by the mpirun of " + by.file.what +
+                  " (srun: by the --mpi that it was built for; srun --mpi=list), or by torchrun");
 }
 
 [[noreturn]] void fail(const RankModule::Failure& failure) {
@@ -37,9 +67,16 @@ const RankModule& load(const Launch& launch) {
 }
 }  // namespace
 
-const RankModuleFile& module_of(const Launch& launch) noexcept {
-  if (launch.kind == Launch::Kind::kTorch) return kRankModuleFiles[2];
-  return kRankModuleFiles[launch.launcher == "Open MPI" ? 0 : 1];
+std::span<const RankModuleFile* const> modules_of(const Launch& launch) noexcept {
+  static constexpr const RankModuleFile* kOpenMpiFirst[] = {&kRankModuleFiles[0],
+                                                            &kRankModuleFiles[1]};
+  static constexpr const RankModuleFile* kMpichFirst[] = {&kRankModuleFiles[1],
+                                                          &kRankModuleFiles[0]};
+  static constexpr const RankModuleFile* kGloo[] = {&kRankModuleFiles[2]};
+  if (launch.kind == Launch::Kind::kTorch) return kGloo;
+  if (launch.launcher == "Open MPI") return std::span(kOpenMpiFirst).first(1);
+  if (launch.launcher == "PMI") return kMpichFirst;
+  return kOpenMpiFirst;
 }
 
 std::string path_of(const RankModuleFile& file) {
@@ -48,10 +85,12 @@ std::string path_of(const RankModuleFile& file) {
 }
 
 std::shared_ptr<Transport> join_ranks(const Launch& launch, const CollectiveOptions& ranks) {
-  joined_by = &load(launch);
+  const Loaded loaded = load(launch);
+  joined_by = &loaded.module;
   RankModule::Failure failure;
   auto transport = joined_by->join(launch, ranks, failure);
   if (transport == nullptr) fail(failure);
+  require_same_place(launch, loaded, *transport);
   return transport;
 }
 

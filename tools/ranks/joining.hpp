@@ -2,6 +2,7 @@
 // joining.hpp: how a program comes to the other ranks of its launch.
 #pragma once
 #include <memory>
+#include <span>
 #include <string>
 
 #include "headrace/launch.hpp"
@@ -21,13 +22,15 @@ inline constexpr RankModuleFile kRankModuleFiles[] = {
     {"mpich", "MPICH", "Install that MPI (Debian: apt install mpich libmpich-dev) and build again"},
     {"gloo", "torch's Gloo",
      "Build with LibTorch (./quickstart, or -DHEADRACE_TORCH_ROOT=FOLDER that holds torch/)"}};
-// The one that serves a launch of several ranks.
-const RankModuleFile& module_of(const Launch& launch) noexcept;
+// Those that may serve a launch of several ranks, the likeliest first: PMI, PMIx and Slurm start
+// the ranks of more than one MPI. The first that loads is used.
+std::span<const RankModuleFile* const> modules_of(const Launch& launch) noexcept;
 std::string path_of(const RankModuleFile& file);
 
 // Over the MPI that started this process, or over torch's Gloo. Blocks until all ranks are there:
 // RankModule::join says how long. Throws headrace::Error: kUnsupported where there is no such
-// module, and what joining throws.
+// module, or where the MPI that was loaded finds another rank or world than the launcher set; and
+// what joining throws.
 std::shared_ptr<Transport> join_ranks(const Launch& launch, const CollectiveOptions& ranks);
 // Collective, after join_ranks(). Throws headrace::Error.
 std::unique_ptr<RawCalls> make_raw_calls(const Launch& launch);

@@ -10,9 +10,15 @@
 
 namespace headrace::tools {
 namespace {
+// Never destroyed: MPI_Abort() may call exit(), and MPI_Finalize() must not run within it.
 std::optional<MpiSession>& session() {
-  static std::optional<MpiSession> of_this_process;
-  return of_this_process;
+  static auto* const of_this_process = new std::optional<MpiSession>;
+  return *of_this_process;
+}
+
+bool is_alone() noexcept {
+  int world_size = 0;
+  return MPI_Comm_size(MPI_COMM_WORLD, &world_size) == MPI_SUCCESS && world_size == 1;
 }
 
 std::string failure_of(int code, const char* function) {
@@ -90,7 +96,7 @@ void let_the_others_end() noexcept {
 
 void leave(int exit_code) noexcept {
   if (!session()) return;
-  if (exit_code != 0) {
+  if (exit_code != 0 && !is_alone()) {
     let_the_others_end();
     MPI_Abort(MPI_COMM_WORLD, exit_code);  // does not return
   }

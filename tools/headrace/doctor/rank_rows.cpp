@@ -85,7 +85,7 @@ std::string version_text(const RankModuleFile& file, int version) {
 
 Row module_row(const RankModuleFile& file, const Launch& launch) {
   const std::string path = path_of(file), name = std::filesystem::path(path).filename();
-  const bool needed = launch.kind != Launch::Kind::kNone && &module_of(launch) == &file;
+  const bool needed = launch.kind != Launch::Kind::kNone && modules_of(launch).front() == &file;
   const bool there = std::filesystem::exists(path);
   const LibraryTrial trial =
       there ? try_library(path, RankModule::kVersionSymbol) : LibraryTrial{.error = ""};
