@@ -118,13 +118,19 @@ const char* slurm_size(const Variables& variables) {
   return variables.has("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
 }
 
+// PMIx alone does not say how many ranks there are. Where srun is its server, Slurm does; under
+// prterun, Slurm's variables would count the daemons.
 std::optional<Launch> find_pmix(const Variables& variables) {
   if (!variables.has("PMIX_RANK")) return {};
   Launch launch;
   launch.kind = Launch::Kind::kMpi;
   launch.launcher = "PMIx";
-  launch.rank = variables.number("PMIX_RANK", 0, kRanksMax - 1);
-  launch.world_size = 0;
+  const char* const size = slurm_size(variables);
+  const bool by_srun = variables.has("PMIX_NAMESPACE") &&
+                       variables.text("PMIX_NAMESPACE").starts_with("slurm.pmix.") &&
+                       variables.has(size);
+  launch.world_size = by_srun ? variables.number(size, 1, kRanksMax) : 0;
+  launch.rank = variables.number("PMIX_RANK", 0, (by_srun ? launch.world_size : kRanksMax) - 1);
   return launch;
 }
 

@@ -63,6 +63,8 @@ TEST(FindLaunch, TakesTheLauncherThatStartedTheProcess) {
       {"mpirun", kOpenMpi, Kind::kMpi, "Open MPI", 2, 8},
       {"mpiexec", kPmi, Kind::kMpi, "PMI", 0, 3},
       {"srun --mpi=pmix", kPmix + kStep, Kind::kMpi, "PMIx", 5, 0},
+      {"srun --mpi=pmix that serves PMIx itself",
+       kPmix + kStep + Variables{{"PMIX_NAMESPACE", "slurm.pmix.7.0"}}, Kind::kMpi, "PMIx", 5, 6},
       {"srun", kStep, Kind::kMpi, "Slurm", 3, 6},
       {"srun of one task",
        kAllocation +

@@ -105,6 +105,7 @@ TEST_P(DriveOverKernel, SyncsBesideReadsAndWritesInFlight) {
   for (const Transfer& transfer : transfers_) {
     EXPECT_EQ(transfer.error, 0);
     EXPECT_EQ(transfer.done_bytes, transfer.size_bytes);
+    if (transfer.data == nullptr) continue;
     EXPECT_EQ(
         std::memcmp(on_disk.data() + transfer.offset_bytes, transfer.data, transfer.size_bytes), 0);
   }

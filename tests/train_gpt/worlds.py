@@ -12,6 +12,8 @@
   refusals  a rank beyond the world, two of one rank, two launchers, a port that is taken, a rank
             that never comes, ranks with other options
   failures  each way in which a rank can fail, once over Gloo and once over each MPI
+  stores    a world with --store, of which a rank is killed between steps, goes on to the bits of an
+            undisturbed rank, over Gloo and over each MPI
   points    N seeded failures: how, which rank, and when (0 unless --points is given)
 
 Every process of a world has to end within the bound of its failure and to name rank and cause, and
@@ -261,7 +263,7 @@ class Check:
                 "--no-progress", "--steps", str(steps), "--eval-batches", "3",
                 "--set", f"train_batch_size={MICRO_BATCHES}",
                 "--set", "train_micro_batch_size_per_gpu=1",
-                "--set", "headrace.allow_memory_backed=true",
+                *([] if "--store" in more else ["--set", "headrace.allow_memory_backed=true"]),
                 *[word.replace("DRIVE", world.drive).replace("PLACE", world.place)
                   for word in more]]
 
@@ -433,14 +435,19 @@ class Check:
             self.refused("a port that is taken",
                          [([], self.place(rank, 2, port)) for rank in (0, 1)], str(port))
         self.refused("--plain", [(["--plain"], self.place(0, 2, free_port()))], "--plain")
-        if not self.mpis:
-            return
-        for name, variables in (
-                ("PMIx", {"PMIX_RANK": "1"}), ("PMI", {"PMI_RANK": "1", "PMI_SIZE": "2"}),
-                ("Open MPI", {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}),
-                ("Slurm", {"SLURM_PROCID": "1", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "2"})):
-            self.refused(f"variables of {name}, and no launcher", [([], variables)],
-                         f"{name}'s variables say that this is rank 1.*MPI.* says rank 0 of 1|srun")
+        for name, mpi, variables in (
+                ("PMIx", "Open MPI", {"PMIX_RANK": "1"}),
+                ("PMIx", "Open MPI", {"PMIX_RANK": "0", "PMIX_NAMESPACE": "slurm.pmix.7.0",
+                                      "SLURM_NTASKS": "2"}),
+                ("PMI", "MPICH", {"PMI_RANK": "1", "PMI_SIZE": "2"}),
+                ("Open MPI", "Open MPI", {"OMPI_COMM_WORLD_RANK": "1",
+                                          "OMPI_COMM_WORLD_SIZE": "2"}),
+                ("Slurm", "Open MPI", {"SLURM_PROCID": "1", "SLURM_STEP_ID": "0",
+                                       "SLURM_NTASKS": "2"})):
+            if len(self.mpis) == 2:
+                self.refused(f"variables of {name}, and no launcher", [([], variables)],
+                             f"{name}'s variables say that this is rank [01].*, but the {mpi} that "
+                             "this program loaded says rank 0 of 1")
 
     # ---- failures ----
 
@@ -550,6 +557,32 @@ class Check:
             require(got == self.undisturbed(), f"{where}: {got}, of one rank {self.undisturbed()}")
             return time.monotonic() - begin
 
+    def store_once(self, launcher, size, victim, step):
+        with World(self.scratch) as world:
+            more = [*self.NVME, "--store", "run", "--json", "PLACE/report.json"]
+            words = self.words(world, 12, more)
+            words.remove("--no-progress")
+            launcher.start(world, size, words)
+            world.wait_for(f"step {step}/")
+            os.kill(launcher.process_of(world, victim), signal.SIGKILL)
+            codes = world.wait(SLACK_S)
+            where = f"{launcher.name}, rank {victim} of {size} killed after step {step}"
+            require(any(codes), f"{where}: the world has ended\n{world.said()}")
+            killed = len(codes)
+            launcher.start(world, size, words)
+            codes = world.wait(180)[killed:]
+            require(not any(codes), f"{where}: exit codes {codes}\n{world.said()}")
+            resumed = re.search(r"goes on after step (\d+)", world.said(killed))
+            require(resumed and int(resumed[1]) >= step - 1, f"{where}:\n{world.said()}")
+            got = json.loads(read(f"{world.place}/report.json"))["hash"]
+            require(got == self.undisturbed(), f"{where}: {got}, of one rank {self.undisturbed()}")
+            print(f"  {where}: went on after step {resumed[1]}, the same hashes")
+
+    def stores(self):
+        for launcher in self.launchers:
+            self.store_once(launcher, 2, 1, 3)
+        self.store_once(self.gloo, 3, 0, 5)
+
     def undisturbed(self):
         if not self.hash_of_one:
             with World(self.scratch) as world:
@@ -622,13 +655,13 @@ def main():
     parser.add_argument("--mpirun", action="append", default=[])
     parser.add_argument("--torchrun")
     parser.add_argument("--part", action="append",
-                        choices=["hashes", "places", "refusals", "failures", "points"])
+                        choices=["hashes", "places", "refusals", "stores", "failures", "points"])
     parser.add_argument("--points", type=int, default=0)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     options = parser.parse_args()
     check = Check(options)
     try:
-        for part in options.part or ["hashes", "places", "refusals", "failures"]:
+        for part in options.part or ["hashes", "places", "refusals", "stores", "failures"]:
             print(f"{part}:", flush=True)
             getattr(check, part)()
     except Fault as fault:

@@ -18,25 +18,18 @@ const char* other_way(const Launch& launch) {
              : "start the ranks by mpirun";
 }
 
-const RankModule* try_to_load(const RankModuleFile& file, int scope) {
-  void* const module = ::dlopen(path_of(file).c_str(), RTLD_NOW | scope);
-  return module == nullptr ? nullptr
-                           : static_cast<const RankModule*>(::dlsym(module, RankModule::kSymbol));
-}
-
 struct Loaded {
   const RankModuleFile& file;
   const RankModule& module;
+  std::string others;  // why those before it were not
 };
 Loaded load(const Launch& launch) {
-  // An MPI loads parts of its own, which look for its symbols among all.
-  const int scope = launch.kind == Launch::Kind::kMpi ? RTLD_GLOBAL : RTLD_LOCAL;
   std::string whys, what, remedy;
   for (const RankModuleFile* const file : modules_of(launch)) {
-    const RankModule* const module = try_to_load(*file, scope);
-    if (module != nullptr) return {*file, *module};
-    const char* const why = ::dlerror();
-    whys += (whys.empty() ? "" : "; ") + (why == nullptr ? path_of(*file) : std::string(why));
+    std::string why;
+    const RankModule* const module = load_module(*file, why);
+    if (module != nullptr) return {*file, *module, whys};
+    whys += (whys.empty() ? "" : "; ") + why;
     what += (what.empty() ? "the module for " : " nor that for ") + std::string(file->what);
     if (remedy.empty()) remedy = file->remedy;
   }
@@ -58,6 +51,7 @@ void require_same_place(const Launch& launch, const Loaded& by, const Transport&
                   place(launch.rank, launch.world_size) + ", but the " + by.file.what +
                   " that this program loaded says " +
                   place(transport.rank(), transport.world_size()) +
+                  (by.others.empty() ? "" : " (another MPI was not loaded: " + by.others + ")") +
                   "; no step was made. Start the ranks by the mpirun of " + by.file.what +
                   " (srun: by the --mpi that it was built for; srun --mpi=list), or by torchrun");
 }
@@ -82,6 +76,16 @@ std::span<const RankModuleFile* const> modules_of(const Launch& launch) noexcept
 std::string path_of(const RankModuleFile& file) {
   return std::filesystem::read_symlink("/proc/self/exe").parent_path() /
          (std::string("headrace_") + file.kind + ".so");
+}
+
+const RankModule* load_module(const RankModuleFile& file, std::string& why) {
+  // An MPI loads parts of its own, which look for its symbols among all.
+  const int scope = &file == &kRankModuleFiles[2] ? RTLD_LOCAL : RTLD_GLOBAL;
+  void* const module = ::dlopen(path_of(file).c_str(), RTLD_NOW | scope);
+  const void* const symbol = module == nullptr ? nullptr : ::dlsym(module, RankModule::kSymbol);
+  const char* const error = symbol == nullptr ? ::dlerror() : "";
+  why = error == nullptr ? path_of(file) : error;
+  return static_cast<const RankModule*>(symbol);
 }
 
 std::shared_ptr<Transport> join_ranks(const Launch& launch, const CollectiveOptions& ranks) {

@@ -83,10 +83,18 @@ std::string version_text(const RankModuleFile& file, int version) {
              : fmt::format("MPI {}.{}", version / 100, version / 10 % 10);
 }
 
+// The first of those that may serve that loads, as join_ranks() takes it; else the likeliest.
+const RankModuleFile* needed_by(const Launch& launch) {
+  for (const RankModuleFile* const file : modules_of(launch)) {
+    if (try_library(path_of(*file), RankModule::kVersionSymbol).loads) return file;
+  }
+  return modules_of(launch).front();
+}
+
 Row module_row(const RankModuleFile& file, const Launch& launch) {
   const std::string path = path_of(file), name = std::filesystem::path(path).filename();
-  const bool needed = launch.kind != Launch::Kind::kNone && modules_of(launch).front() == &file;
   const bool there = std::filesystem::exists(path);
+  const bool needed = launch.kind != Launch::Kind::kNone && needed_by(launch) == &file;
   const LibraryTrial trial =
       there ? try_library(path, RankModule::kVersionSymbol) : LibraryTrial{.error = ""};
   Row row{.name = file.what, .value = "no " + name};
