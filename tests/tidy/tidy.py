@@ -51,6 +51,7 @@ TYPE = re.compile(r"^(?:struct|class|enum class) (\w+)(?: final)?(?: :.*)?\s*\{"
 COMMENT = re.compile(r"^(.*?)(?://|/\*|^ \*(?!/)) ?(.*?)(?:\*/)?$")
 MARK = re.compile(r"^\s*// \[/?\w+\]$")
 STARTED = re.compile(r'start_thread\(\s*"(headrace-\w+)"( \+)?')
+PUBLIC_THREAD = re.compile(r'"(headrace-\w+)"')  # public headers have no other such names
 TEAM = re.compile(r'\.name = "(headrace-\w+)"')  # of a ThreadTeam, which adds numbers
 LABELS = re.compile(r"(?<!\[)\bLABELS \"?([a-z_;]+)")
 LEFT_OUT = re.compile(r"ctest -LE '([^']*)'")
@@ -262,6 +263,8 @@ def thread_table_faults(root):
         for name, number in STARTED.findall(text):
             started.add(name + ("<n>" if number else ""))
         started |= {name + "<n>" for name in TEAM.findall(text)}
+    for path in sorted((root / "include").rglob("*.hpp")):
+        started |= set(PUBLIC_THREAD.findall(path.read_text(encoding="utf-8")))
     for name in sorted(listed ^ started):
         yield (f"docs/architecture.md: the thread {name} " +
                ("is in no table" if name in started else "is started nowhere"))

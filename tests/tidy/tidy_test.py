@@ -131,6 +131,12 @@ class Threads(Tree):
         self.write("src/swap/a.cpp", LICENCE + self.CODE)
         self.assert_one("the thread headrace-sum<n> is started nowhere")
 
+    def test_of_public_headers_that_the_page_lacks_fail(self):
+        self.write("docs/architecture.md", "  | `headrace-a` | x |\n")
+        self.write("include/headrace/a.hpp",
+                   LICENCE + 'constexpr std::array kThreads = {"headrace-a",\n "headrace-b"};\n')
+        self.assert_one("the thread headrace-b is in no table")
+
 
 class Labels(Tree):
     def test_of_rooms_and_of_the_page_pass(self):
