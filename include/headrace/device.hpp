@@ -61,8 +61,8 @@ class Device {
  public:
   virtual ~Device() = default;
   virtual const char* name() const noexcept = 0;
-  // True where device memory is host memory: the engine then reads into it directly and copies
-  // nothing. Work is then done when the call that queued it returns.
+  // True if device memory is host memory. The engine then reads from drives into it and copies
+  // nothing. Such a device must finish its work before the call that queues it returns.
   virtual bool shares_host_memory() const noexcept = 0;
 
   // Whether the CPU can read and write device memory directly. If it cannot, an adapter must not

@@ -23,11 +23,12 @@
 //          one group may come in any order. A rank that has fewer micro-batches than others makes
 //          their gathers without adding gradients. docs/ranks.md says what else keeps the results
 //          equal, to the last bit, to those of one rank that accumulates.
-// Errors:  headrace::Error. Before the pass over the first tile of a step begins, an error (a
-//          failed read, a damaged record header) leaves that step undone, and the call may be
-//          repeated. A later error (a checksum that differs in that pass), or one in a deferred
-//          update, leaves the engine failed: every call but stats and close throws kFailed with
-//          the first cause.
+// Errors:  headrace::Error. If a step fails and no pass over a tile has begun, the step is undone
+//          and may be repeated. A failed read and a damaged record header come before the pass
+//          over their tile. But the step waits for the tiles that it had begun to read, and passes
+//          over them still begin. If a pass has begun (as it has where a checksum differs), or in
+//          a deferred update, an error leaves the engine failed: every call but stats and close
+//          throws kFailed with the first cause. After kIoStalled the engine can only be closed.
 // Process: the engine installs no signal handler, never exits or forks, and does not change locale,
 //          umask, directory or limits. Its threads are named headrace-* and block signals. close()
 //          ends them.
@@ -208,10 +209,11 @@ class Engine {
 
   // ---- a step ----
   // Joins every rank's shard of `group` on the device.
-  //   stream  the stream that will read the result. It waits for the bytes; the host waits only for
-  //           a prefetch that missed.
-  // Cost:    an atomic count if resident in memory the device shares; else the shard is swapped
-  //          in and copied, and one all-gather per section runs.
+  //   stream  the stream that will read the result. It waits for the bytes. The host waits only if
+  //           the shard was not prefetched, or has not arrived yet.
+  // Cost:    an atomic count if there is one rank, the weights are resident, and the device shares
+  //          that memory. Else the shard is swapped in and copied if it has no slot yet, and with
+  //          several ranks one all-gather per section runs.
   // Order:   collective: every rank gathers the same groups in the same order.
   // Throws   kNotFound; kWrongState before load; kOutOfBudget when all gather slots are leased
   //          (names the holders); kIo, kCorrupt: nothing changed, retrying is safe; kIoStalled: the

@@ -33,8 +33,8 @@ class Gathered {
   // address: work queued on the stream passed to gather() can read it. Read-only: a write is lost,
   // or other users of the bytes see it.
   DeviceSpan bytes(ParameterId id) const;
-  // All parameters of `dtype` in this group as one buffer, each at section_offset(): what an
-  // adapter binds.
+  // All parameters of `dtype` in this group as one buffer, each at section_offset(). An adapter
+  // points its tensors at this.
   DeviceSpan section(DType dtype) const;
   // Gives the lease back now; the object is empty afterwards.
   void release() noexcept;

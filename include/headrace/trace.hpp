@@ -25,7 +25,7 @@ struct TraceEvent {
   static constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
   using Time = std::chrono::steady_clock::time_point;
   TraceLane lane = TraceLane::kTrainer;
-  const char* what = "";        // "gather", "prefetch weight", "read state"; lives for ever
+  const char* what = "";        // "gather", "prefetch weight", "read state": a literal
   std::uint32_t group = kNone;  // GroupId's index
   std::uint32_t tile = kNone;   // a number within the engine
   std::uint64_t step = 0;       // the step it belongs to: 1 until the first step() has returned

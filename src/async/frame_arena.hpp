@@ -12,6 +12,11 @@ namespace headrace::async {
 // the reserve is used up, or a frame is larger than 4 KiB, the frame comes from the heap, and
 // overflow_frames() counts it. One thread at a time: the conductor's. Destroy the arena only after
 // all frames have been given back.
+//
+// Example, with a reserve of 512 bytes: a frame of 200 bytes takes bytes 0 to 255, since its class
+// has 256. One of 120 bytes takes 256 to 383. The first is given back, and a frame of 250 bytes
+// takes bytes 0 to 255 again. One of 180 bytes finds its list empty and 128 bytes left: it comes
+// from the heap, overflow_frames() is 1, and give_back() frees it there.
 class FrameArena {
  public:
   explicit FrameArena(std::size_t reserve_bytes);

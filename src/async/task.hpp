@@ -148,6 +148,11 @@ struct Root {
 // also if an exception leaves the scope. It waits for all children and rethrows the first error.
 // From that error on, cancelled() returns true, and children check it before they start new work.
 // After join() the group may be used again.
+//
+// Example: spawn(a) returns when a waits for a read. spawn(b) returns when b has failed. Then
+// cancelled() is true, and the parent spawns no c. It awaits join(), which suspends it, as a still
+// runs. The read ends and resumes a. When a ends, it is the last child, and resumes the parent from
+// its own stack. Only now does join() throw b's error.
 class TaskGroup {
  public:
   TaskGroup() = default;

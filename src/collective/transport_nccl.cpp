@@ -177,7 +177,15 @@ void TransportNccl::check_same_gpu() {
                   std::to_string(engine) + ") on this thread first");
 }
 
-// Where nothing is pending and nothing has failed, `messages` end by themselves, in their order.
+// The farewell, in one of two ways.
+//
+// Example: ranks 0 and 1 have made all their calls, and rank 0 comes here first. Nothing is pending
+// and nothing has failed, so it finishes the communicator: NCCL passes on the bytes already issued.
+// After kGrace it is aborted instead. `messages` ends by itself, when its last owner goes.
+//
+// Example: rank 0 comes here with a gather pending. abort() first stores the error, so that nothing
+// counts as passed any more. It ends NCCL's work on the GPU, then aborts `messages`, which ends the
+// calls that wait there. It returns when the thread has ended the gather with the error.
 TransportNccl::~TransportNccl() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return !ending_; });

@@ -11,6 +11,18 @@
 //   otherwise: copied unchanged into the slot's host half; cast, added and measured on the host
 //
 // So each gradient crosses the link once, in no more bytes than it has.
+//
+// Example: 5 Mi elements of bf16, the first gradient of a bf16 sum. A slot takes 4 MiB, so slots 0,
+// 1 and 2 take stretches of 2, 2 and 1 Mi elements. For slot 0:
+//
+//   `stream`   waits for slot 0's `free`, fills the slot, records `staged`. It may go on
+//   copies_    waits for `staged`, copies the slot into the sum, records `copied`
+//   measures_  waits for `staged`, measures the slot, records `measured`
+//   landed_    waits for both, stores the pieces, records `free`
+//
+// The next gradient of this sum is added to it, through slots 3, 4 and 5: copies_ fills the host's
+// half of a slot, and landed_ has the host add it, then records by_host_ and `free`. When the sum
+// begins anew in the next step, copies_ waits for by_host_ before it writes over the sum.
 #pragma once
 #include <cuda_runtime_api.h>
 

@@ -68,7 +68,8 @@ class Calls {
   void poll_between(const char* call);
 
   // Returns when the group's deferred update of an earlier step no longer reads its gradients or
-  // writes its weights. If several ranks have begun to reduce a gradient, waits for that too.
+  // writes its weights. With several ranks, EngineOptions::poll does not end this wait: a rank
+  // that left amid a reduction would leave the others waiting.
   void until_passed(GroupId group, const char* call);
   // Returns when a deferred step is complete.
   void finish_updates(const char* call);

@@ -121,7 +121,8 @@ void Epochs::note_step() {
   begin();
 }
 
-// The ranks meet before, since no rank may be two commits ahead, and after.
+// The ranks meet twice. Before: no rank may be two commits ahead of another. After: this call
+// returns once all ranks have the commit.
 void Epochs::commit() {
   for (std::uint32_t g = 0; g < p_.registry.groups().size(); ++g)
     p_.states.require_whole({g}, "commit");
@@ -144,7 +145,8 @@ void Epochs::commit_here(const char* call) {
   settle();
 }
 
-// A step since the last commit: the ranks met in it, and all have that commit.
+// If a step was made since the last commit, the ranks met in it. So all of them have that commit,
+// and this rank may go one ahead without meeting them again.
 void Epochs::commit_at_close() {
   if (p_.failure.ended()) return;
   if (steps_since_commit_ > 0) return commit_here("close");
@@ -156,7 +158,7 @@ async::Task<> Epochs::drain() {
   try {
     co_await committing_.join();
   } catch (const std::exception&) {
-    // A call has thrown it, or close() logs it.
+    // The call that waited for this commit has thrown its error, or close() logs it.
   }
 }
 

@@ -20,7 +20,8 @@
 #include "tiles/updates.hpp"
 
 namespace headrace::engine {
-// Startup (startup.hpp) creates it.
+// The objects of an engine from freeze() to close(). Startup (startup.hpp) creates them; drain()
+// ends their work before they are destroyed, the last one first.
 struct Running {
   Running(const Inputs& inputs, const partition::Registry& registry, partition::Partition cut,
           residency::Plan planned);

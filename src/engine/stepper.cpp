@@ -119,7 +119,7 @@ StepResult Stepper::step(const StepOptions& options) {
   try {
     p_.calls.run([&] { return deferred ? defer_update() : update_now(); });
   } catch (const std::exception& error) {
-    // Once one tile is at step t and another at t - 1 there is no way back.
+    // Some tiles may be at step t and others at t - 1, and the old bytes are gone.
     if (deferred || p_.updates.began()) p_.failure.fail(error.what());
     throw;
   }

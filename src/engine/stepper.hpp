@@ -12,7 +12,7 @@
 #include "ranks/gradients.hpp"
 
 namespace headrace::engine {
-// For one trainer thread at a time, except add_gradient() and until_passed().
+// For one trainer thread at a time; add_gradient() for several at once.
 class Stepper {
  public:
   struct Parts {

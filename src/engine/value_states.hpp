@@ -25,7 +25,7 @@ constexpr std::uint8_t bit_of(Content content) {
   return static_cast<std::uint8_t>(1u << static_cast<unsigned>(content));
 }
 
-// Threads: require_whole() any; all others the trainer's.
+// Threads: any for require_whole() and mark_written(); one of the trainer's at a time for the rest.
 class ValueStates {
  public:
   explicit ValueStates(const partition::Registry& registry);

@@ -59,9 +59,9 @@ class Values {
   };
   Part part_of(ParameterId id, std::uint32_t tile) const;
   std::span<std::byte> scratch() const;
-  // write(parameter, its section's values), for each parameter of the group.
   // Before values change: waits for deferred updates, and for a commit that names the tiles.
   void finish_step(const char* call);
+  // Called for each parameter of a group, with the place of its values in memory.
   using WriteParameter = std::function<void(ParameterId, std::byte*)>;
   void load_with(GroupId group, const WriteParameter& write);
   void fill_sections(GroupId group, const WriteParameter& write, std::byte* joined);

@@ -43,7 +43,7 @@ struct PlanInputs {
   bool device_shares_host_memory = true;
   DeviceOverhead device_overhead;        // Device::overhead()
   std::uint64_t collective_bytes = 0;    // Collective::host_bytes()
-  std::uint64_t bookkeeping_bytes = 0;   // of the engine's tables, on the heap
+  std::uint64_t bookkeeping_bytes = 0;   // the engine's tables on the heap, outside the arena
   std::uint64_t commit_bytes = 0;        // of a commit record, in whole pages; 0: not durable
   std::uint64_t machine_left_bytes = 0;  // what the machine leaves this process; 0: unknown
   std::string machine_limit_source;

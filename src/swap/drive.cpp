@@ -24,7 +24,8 @@ namespace {
 // Transfers on their way to the thread. Any thread puts them in, without a lock.
 class Inbox {
  public:
-  // True where it was empty: the thread is to be woken. Else whoever put the first one in does so.
+  // True if the inbox was empty: the caller then wakes the thread. Otherwise, the one that put the
+  // first transfer in wakes it.
   bool put(Transfer& transfer) noexcept {
     Transfer* before = last_.load(std::memory_order_relaxed);
     do {

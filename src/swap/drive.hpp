@@ -17,9 +17,11 @@
 #include "swap/io_queue.hpp"
 
 namespace headrace::swap {
-// kDemand: transfers that a call waits for, and the reads of every update, deferred or not. A
-// prefetch keeps its priority when a gather starts to wait for it. kBackground: what nothing in the
-// step waits for.
+// In the order in which they are served (transfer_schedule.hpp).
+// kDemand      transfers that a call waits for, and the reads of every update, deferred or not
+// kPrefetch    reads for gathers to come; they keep this priority if a gather begins to wait
+// kWriteBack   the writes of updates
+// kBackground  transfers that nothing in the step waits for
 enum class Priority : std::uint8_t { kDemand, kPrefetch, kWriteBack, kBackground };
 
 // One contiguous read or write, or a sync of the file (`data` null, `size_bytes` 0). The caller

@@ -1,6 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // kernel_side.hpp: the objects that a drive's requests in the kernel point to. They are freed
 // together, or not at all if a request never came back.
+//
+// Example: a drive has reads A and B in its queue, and B does not complete by its deadline. The
+// drive ends B's transfer with ETIMEDOUT and continues. When the drive's thread ends, B is still
+// with the kernel, so the thread passes this object to never_free(). If the kernel completes B
+// after all, it finds the block that holds the request, the queue's memory and the descriptor as
+// they were. (B reads into the arena, which the engine then leaks.) If B had come back, all would
+// be freed.
 #pragma once
 #include <atomic>
 #include <memory>

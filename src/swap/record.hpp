@@ -32,8 +32,8 @@ std::string run_id_text(const RunBytes& run);   // 32 hex digits
 struct RecordIdentity {
   RunBytes run{};
   std::uint64_t record = 0;      // number of the tile in the engine
-  std::uint64_t generation = 0;  // counts writes of this record; 1 is the first
-  std::uint32_t slot = 0;        // always 0: the format allows several places for a record
+  std::uint64_t generation = 0;  // grows with each write of this record; of a store, never repeats
+  std::uint32_t slot = 0;        // always 0; generations tell the two slots of a store apart
 };
 
 // One stream as the header lists it.

@@ -2,8 +2,10 @@
 // gather_slot.hpp: one slot that joins a group's shards: its contents, its leases, and the order of
 // the device's work on it.
 //
-//   free --begin_fill()--> filling --end_fill()--> ready, or free after an error
+//   free --begin_fill()--> filling --end_fill()--> ready, or free if the fill failed
 //   ready --drop()--> free
+//
+// load() leases a free slot (lease_empty()) and writes a group's values there; the slot stays free.
 //
 // No thread waits for the device. Work that reads a slot is queued behind the event of its fill or
 // join, and the next fill behind the events of its readers. Example: a lease ends while a matrix

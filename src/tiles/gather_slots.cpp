@@ -133,7 +133,7 @@ async::Task<> GatherSlots::fill(GatherSlot& slot, Priority priority) {
   try {
     there = co_await group_fill_.run(slot, priority);
   } catch (...) {
-    error = std::current_exception();
+    error = std::current_exception();  // gathers that wait for this fill throw it
   }
   slot.end_fill(there, error);
 }

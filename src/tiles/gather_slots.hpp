@@ -53,7 +53,7 @@ class GatherSlots {
   // error (the slot is free again); kInterrupted if given up, while the fill continues.
   struct Acquired {
     std::uint32_t slot = 0;
-    GatherSlot::Clock::time_point updated;  // the end of its last update
+    GatherSlot::Clock::time_point updated;  // when the fill had waited for the group's update
   };
   async::Task<Acquired> acquire(GroupId group, const async::GiveUp* give_up = nullptr);
   // Returns an empty slot for `group`, leased: for load.

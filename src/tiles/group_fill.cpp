@@ -29,7 +29,8 @@ async::Task<> GroupFill::begin(GatherSlot& slot, Priority priority, async::TaskG
     fill_section(s, slot.memory() + p_.plan.sections[s].joined_offset_bytes, priority, reads);
 }
 
-// Ends when the group's new weights are known: handed over, in memory, or on their way to NVMe.
+// If the group's update is pending, lets it write into this slot, and waits for its passes. Tiles
+// whose weight did not come that way are read in fill_section().
 async::Task<> GroupFill::take_update(GatherSlot& slot) {
   const GroupId group = slot.group();
   if (!p_.updates.passes_left(group)) co_return;
@@ -56,7 +57,7 @@ void GroupFill::fill_section(std::uint32_t index, std::byte* to, Priority priori
 }
 
 async::Task<> GroupFill::fill_tile(std::uint32_t tile, std::byte* target, Priority priority) {
-  // What the drive holds is old until then.
+  // Until its update is written, the drive holds the tile's old weight.
   co_await p_.updates.until_written({p_.partition.section_of(tile).group});
   TileView view{.weight = target, .weight_in_slot = true};
   if (p_.host_slots) {

@@ -44,9 +44,11 @@ class HandOvers {
   void forget(GroupId group) noexcept;
 
   // ---- the update ----
-  // The place stays valid until the group's passes are over.
+  // Where else the new weight goes. Valid until the group's passes are over: the fill that opened
+  // the group waits for them before it closes the group.
   HandOver place_of(std::uint32_t tile) const noexcept;
-  // The weight is there, or queued on its way from `weight`, which is free after until_copied().
+  // Records that the pass has written the weight to `to`, or queues the device's copy of `weight`
+  // there. Keep `weight` until until_copied().
   void hand_over(std::uint32_t tile, const HandOver& to, const std::byte* weight);
   // Ends when the device has made the copies queued so far.
   async::Task<> until_copied() { co_await copies_->until_done(); }

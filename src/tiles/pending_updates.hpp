@@ -18,9 +18,9 @@
 //
 // Example: groups a, b, c on NVMe, two gather slots, prefetch of one group. step() returns. The
 // fill of a, started by next_step(), has a place for a, so a is updated into its slot. The trainer
-// gathers a, which starts the fill of b, which has a place for b. Now c is gathered out of order:
-// acquire() wants c, and start_next() returns c before b. load() and hashes call want_all(): no
-// group is held back any more, and they wait for the rest.
+// gathers a, which starts the fill of b: that has a place for b. Now the trainer gathers c out of
+// order: acquire() calls want(c), and start_next() returns c before b. load() and hashes call
+// want_all(): no group is held back any more, and they wait until all groups are updated.
 #pragma once
 #include <atomic>
 #include <cstdint>

@@ -42,7 +42,7 @@ struct TileLayout {
 // One stream of the tile: the weight, or a stream of its state.
 struct PassStream {
   std::byte* data = nullptr;
-  std::uint32_t bytes_per_scale = 0;  // per kScaleElements elements
+  std::uint32_t bytes_per_scale = 0;  // the stream's bytes for kScaleElements elements
   // One per chunk, in the record's header or beside the weight. With `verify`, the old ones are
   // compared first; with `seal`, the new ones then replace them.
   std::uint64_t* checksums = nullptr;

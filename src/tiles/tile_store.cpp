@@ -27,7 +27,7 @@ TileStore::TileStore(const Parts& parts)
   const auto& tiles = p_.partition.tiles;
   states_.resize(tiles.size());
   std::uint64_t checksums = 0;
-  // All weights first: they lie one after another, so that a gather reads long stretches.
+  // The checksums of a tile's weight stand together, in the order of the tiles.
   for (std::uint32_t t = 0; t < tiles.size(); ++t) {
     states_[t].first_weight_checksum = static_cast<std::uint32_t>(checksums);
     checksums += weight_chunks(t);

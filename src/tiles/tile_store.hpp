@@ -80,7 +80,7 @@ class TileStore {
   // not read again.
   async::Task<> read(std::uint32_t tile, TileView view, TileParts parts, swap::Priority priority);
   // Writes the slot's parts back as the next generation, with the checksums of the pass that sealed
-  // them. Where they lie the next read finds them; a durable engine's next commit names the place.
+  // them. The next read takes them from there. A durable engine's next commit names the place.
   async::Task<> write(std::uint32_t tile, TileView view, TileParts parts);
   // The same as read(), and verifies the bytes: for callers that do not work on them at once.
   async::Task<> read_verified(std::uint32_t tile, TileView view, TileParts parts,
@@ -88,8 +88,8 @@ class TileStore {
 
   // Returns where the values of `parts` are.
   TileLayout layout(std::uint32_t tile, TileView view, TileParts parts) const;
-  // Prepares a pass over `parts` of a tile: its layout and streams, and whether to verify (bytes
-  // from NVMe) and to seal (bytes for NVMe).
+  // Fills in the layout and streams of a pass over `parts` of a tile. The pass verifies the bytes
+  // that came from NVMe and, if `seal`, renews the checksums of those that go there.
   void prepare(TilePass& pass, std::uint32_t tile, TileView view, TileParts parts, bool seal);
   // Runs the pass on the workers. Throws kCorrupt, naming tensor, stream, file and bytes, for a
   // damaged chunk.

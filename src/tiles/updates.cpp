@@ -182,7 +182,7 @@ async::Task<> Updates::update_tile(std::uint32_t tile, pinned::SlotLease slot) {
   count_active(false);
   if (!error) co_return;
   failed_ = true;
-  p_.pending.wake();  // the runner may wait for a group that nobody wants any more
+  p_.pending.wake();  // so that start_groups() sees failed_ if it waits for the next group
   std::rethrow_exception(error);
 }
 
@@ -199,7 +199,7 @@ async::Task<> Updates::read_pass_write(std::uint32_t tile, TileView view) {
                                p_.tiles.bytes_of(tile));
     co_await run_pass(update, tile, view);
   }
-  async::TaskGroup ways_out;
+  async::TaskGroup ways_out;  // both read the update slot, so it is free when both have ended
   if (gathered) p_.hand_overs.hand_over(tile, gathered, view.weight);
   p_.pending.note_pass(group);
   if (gathered.by_device != nullptr) ways_out.spawn(p_.hand_overs.until_copied());
@@ -208,8 +208,8 @@ async::Task<> Updates::read_pass_write(std::uint32_t tile, TileView view) {
   p_.pending.note_write(group);
 }
 
-// A device updates between the CPU's two passes over what has checksums; without any there are
-// none.
+// On a device: the CPU verifies, the device updates, the CPU seals. Where no stream has checksums,
+// both of the CPU's passes are left out.
 async::Task<> Updates::run_pass(const TileUpdate& update, std::uint32_t tile, TileView view) {
   TilePass pass;
   p_.tiles.prepare(pass, tile, view, kWholeTile, true);

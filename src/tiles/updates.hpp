@@ -54,7 +54,8 @@ class Updates {
   // Ends the work in progress, starts no more, and throws nothing.
   async::Task<> stop();
   // Whether a pass over a tile has begun since start(). From then on, the step cannot be repeated.
-  // Failed reads and faults in record headers come before a pass, differing checksums within it.
+  // Failed reads and faults in record headers come before the pass over their tile, differing
+  // checksums within it. An error stops no tile that is being read: its pass still begins.
   bool began() const noexcept { return began_.load(); }  // any thread
   // Whether updates are in progress or pending. PendingUpdates::changed() wakes when they end.
   bool running() const noexcept { return running_; }
