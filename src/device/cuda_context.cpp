@@ -15,8 +15,9 @@
 
 namespace headrace::device::cuda {
 namespace {
-// Whether the whole context is lost, and not the call alone. It is asked: refused calls end in
-// codes of all kinds (a refused pin in cudaErrorOperatingSystem), and a lost context in any call.
+// Whether the whole context is lost, and not the call alone. A call's own code does not tell: a
+// refused call returns codes of all kinds (for a pin, cudaErrorOperatingSystem). But every later
+// call on a lost context fails.
 bool context_is_lost() {
   (void)cudaGetLastError();
   const cudaError_t now = cudaStreamQuery(cudaStreamPerThread);
@@ -44,8 +45,8 @@ bool serves(std::string_view architectures, int major, int minor) noexcept {
 }
 
 namespace {
-// A thread that never used CUDA is told device 0: to make that current again would make a context
-// there, with hundreds of megabytes of it. By the driver, since the runtime has no call for it.
+// The runtime gives device 0 to a thread that never used CUDA. Making that current again would make
+// a context there, of hundreds of megabytes. The driver can tell, the runtime has no call for it.
 bool has_context(int ordinal) noexcept {
   static const auto state = [] {
     void* function = nullptr;

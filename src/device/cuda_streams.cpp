@@ -48,7 +48,7 @@ cudaStream_t Streams::find(Stream stream) {
   return stream_of(stream);
 }
 
-// A graph would hold events and host functions of ours that are used again for others.
+// A graph would hold this device's events and host functions, which later work uses again.
 void Streams::refuse_capture(cudaStream_t stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   const cudaError_t asked = cudaStreamIsCapturing(stream, &status);

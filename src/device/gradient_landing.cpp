@@ -110,7 +110,7 @@ void GradientLanding::make(Slot& slot) {
   }
 }
 
-// Nothing of ours is under way then: neither towards a slot nor towards a sum.
+// Returns when nothing is under way to a slot or a sum.
 void GradientLanding::drain() noexcept {
   for (const cudaStream_t stream : {copies_, measures_, landed_}) {
     if (stream != nullptr) (void)cudaStreamSynchronize(stream);

@@ -160,7 +160,7 @@ void Startup::say_what_was_chosen(const Running& r) const {
   say_shares(r);
 }
 
-// Pinned or not the bytes are the same: a device that cannot is said once.
+// Pinned or not, the bytes are the same. If the device cannot pin, one warning says so.
 void Startup::pin_arena(const Running& r) const {
   if (r.arena->size_bytes() == 0) return;
   try {

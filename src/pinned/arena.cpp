@@ -53,7 +53,7 @@ int populate_in_threads(std::span<std::byte> bytes, std::uint32_t threads) {
     try {
       others.push_back(async::start_thread("headrace-pop", touch));
     } catch (const Error&) {
-      touch();  // no more threads to be had: here, then
+      touch();  // no thread left: this one does it
     }
   }
   if (const int e = populate(bytes.data(), std::min<std::uint64_t>(piece, bytes.size()))) error = e;

@@ -82,7 +82,7 @@ RankAgreement RankCalls::agree(const RankCall& mine, std::span<const std::uint8_
   return agreement(mine);
 }
 
-// What follows from what was said: the same on every rank.
+// Decides from all ranks' messages, so with the same outcome on every rank.
 RankAgreement RankCalls::agreement(const RankCall& mine) {
   const std::uint32_t ranks = collective_.world_size();
   RankAgreement agreement;

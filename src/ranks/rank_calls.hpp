@@ -5,12 +5,13 @@
 // parameter may have none on some rank. So before anything is joined or reduced, every rank says
 // what it is about to do. One that needs the gradient bucket for another group goes first: the
 // others reduce and open the bucket with it, and say again what they want. Of several that need it,
-// the lowest rank goes first, and with it those that need the same group; but none passes a lower
-// rank that needs another, which may bring a gradient of this group later: sums are in rank order.
+// the lowest rank goes first, and with it those that need the same group. But none passes a lower
+// rank that needs another group: that rank may bring a gradient of this one later, and sums are in
+// rank order.
 //
 // Example with two ranks. Their bucket is open for group 2, and rank 1 has no gradient of group 1:
 //
-//   rank 0                        rank 1                     both, from what was said
+//   rank 0                        rank 1                     both, from these words
 //   says "bucket for group 1"     says "gather of group 0"   rank 0 goes first: reduce group 2,
 //                                                            open the bucket for group 1
 //   adds its gradient of group 1

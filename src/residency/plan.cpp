@@ -201,7 +201,7 @@ void Planner::keep_weights(Room left) {
   }
 }
 
-// With "auto" the device updates where its slots are to be had beside the gather slots.
+// With "auto", the device updates if it has room for update slots beside the gather slots.
 Plan plan_with_device_updates_or_without(const PlanInputs& inputs) {
   PlanInputs by_cpu = inputs;
   by_cpu.settings.update_on = UpdateOn::kCpu;

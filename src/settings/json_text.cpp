@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A parser by recursive descent. It reads the structure itself, so that it knows where each value
-// stands and can say what is wrong in the words of someone who wrote the text; the bytes of a text,
-// a number or a word become a value in nlohmann-json.
+// stands, and can say what is wrong in the words of someone who wrote the text. nlohmann-json turns
+// the bytes of a text, a number or a word into a value.
 #include "settings/json_text.hpp"
 
 #include <cstdio>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// keys.txt as a table, with the field that each key fills. What does not fit together is a bug of
-// ours, and ends the program at the first look at the table.
+// keys.txt as a table, with the field that each key fills. If they do not fit together,
+// that is a bug in Headrace, and ends the program when it first reads the table.
 #include "settings/key_table.hpp"
 
 #include <algorithm>

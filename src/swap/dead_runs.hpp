@@ -22,7 +22,7 @@ std::string user_directory_name();
 // Opens a directory that must belong to this user, and not through a link. On failure, sets the
 // errno.
 base::UniqueFd open_own_directory(int parent, const std::string& name, int& sys_errno);
-// Reads through the descriptor at hand: a run must be able to end when no other is to be had.
+// Reads through `directory` itself: a run must be able to end when no further descriptor is left.
 std::vector<std::string> names_in(int directory);
 
 struct Removed {

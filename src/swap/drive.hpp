@@ -65,8 +65,8 @@ class Drive {
   virtual const char* queue_name() const noexcept = 0;
   virtual const std::string& queue_reason() const noexcept = 0;
   virtual Registered registered() const { return {}; }  // what its queue has registered
-  // True once a transfer was given up as lost. The kernel may still write to its buffer, so the
-  // arena must be leaked, and close() must report that.
+  // True once the drive gave up a transfer as lost. The kernel may still write to its buffer, so
+  // the arena must be leaked, and close() must report that.
   virtual bool stalled() const noexcept = 0;
 };
 

@@ -108,7 +108,8 @@ async::Task<GatherSlots::Acquired> GatherSlots::acquire(GroupId group,
   co_return Acquired{*found, slot.updated()};
 }
 
-// Throws what ended the fill; where it is given up the fill goes on, as one that was read ahead.
+// Throws the error that ended the fill, or kInterrupted if the call gives up. The fill then goes on
+// like a prefetch.
 async::Task<> GatherSlots::until_filled(GatherSlot& slot, const async::GiveUp* give_up) {
   co_await slot.until_filled(give_up);
   if (slot.filling()) give_up->refuse();

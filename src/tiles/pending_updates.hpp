@@ -53,7 +53,7 @@ class PendingUpdates {
 
   // ---- for callers that wait ----
   // Ends when the group's passes are over. Throws the error that ended the updates before that, or
-  // kInterrupted if the call is given up.
+  // kInterrupted if the call gives up.
   async::Task<> until_passed(GroupId group, Waiting waiting = Waiting::kNow,
                              const async::GiveUp* give_up = nullptr);
   // Ends when the group is written. Starts nothing, since the group's passes are over. Throws the

@@ -70,7 +70,7 @@ async::Task<> Updates::stop() {
   try {
     co_await runner_.join();
   } catch (const std::exception&) {
-    // Whoever waited for it was told. If nobody did, close() logs it.
+    // The call that waited for the updates has thrown it. If none did, close() logs it.
   }
 }
 

@@ -49,7 +49,7 @@ class Updates {
   // `deferred_step`: the step that returns before this ends, 0 for a step that waits.
   void start(std::uint64_t deferred_step);
   // Ends when everything is on its drives. Throws the error that ended the updates before that, or
-  // kInterrupted if the call is given up, while all updates continue.
+  // kInterrupted if the call gives up, while all updates continue.
   async::Task<> finish(const async::GiveUp* give_up = nullptr);
   // Ends the work in progress, starts no more, and throws nothing.
   async::Task<> stop();

@@ -12,9 +12,11 @@ line `<!-- compiled: FILE -->` or `<!-- compiled: FILE NAME -->` and equals that
 between `// [NAME]` and `// [/NAME]`. A ```text block after `<!-- printed: FILE -->` equals that
 file. On a line that names a test as `program_test: Suite.Test`, every such name is a test's.
 
-Prose is the text of README.md, CONTRIBUTING.md and docs/, and the comments of public headers. It
-has none of PHRASES; code in backticks does not count. A sentence of the pages has at most LONGEST
-words, tables, headings and blocks of code left out, and their links lead to files and headings.
+Prose is the text of README.md, CONTRIBUTING.md and docs/, and the comments of sources outside
+tests/. It has none of PHRASES; code in backticks does not count. Pages and public headers have none
+of OPENINGS either: elsewhere, a comment may be a noun clause. A sentence of the pages has at most
+LONGEST words, tables, headings and blocks of code left out, and their links lead to files and
+headings.
 """
 import concurrent.futures
 import os
@@ -68,8 +70,6 @@ PHRASES = [(re.compile(phrase), instead) for phrase, instead in [
     (r"\b(?:is|are|was|were|be|become|becomes|became) others\b", "differ, or change"),
     (r"\bhow manieth\b", "the number of"),
     (r"\b[Mm]ends?\b", "fixes"),
-    (r"(?:^|[.;] )Who(?:ever)? \w+(?![^.]*\?)", "a noun as the subject"),
-    (r"(?:^|[.;] )What(?:ever)? \w+(?![^.]*\?)", "a noun as the subject"),
     (r"\b(?:is|are|was|were) given up\b", "who gives it up"),
     (r"\bgives? way\b", "what replaces it"),
     (r"\bat hand\b", "what is there"),
@@ -79,6 +79,10 @@ PHRASES = [(re.compile(phrase), instead) for phrase, instead in [
     (r"\bnothing else of ours\b|\bof ours\b", "Headrace's"),
     (r"\bfor want of\b", "without"),
     (r"\bthat would do\b", "sufficient"),
+]]
+OPENINGS = [(re.compile(phrase), "a noun as the subject") for phrase in [
+    r"(?:^|[.;] )Who(?:ever)? \w+(?![^.]*\?)",
+    r"(?:^|[.;] )What(?:ever)? \w+(?![^.]*\?)",
 ]]
 LONGEST = 40
 SENTENCE_END = re.compile(r"(?<=[.!?])[\"')*]*\s+(?=[\"'(*\[]*[A-Za-z0-9])")
@@ -126,14 +130,18 @@ def prose_faults(root):
             continue
         name = path.relative_to(root).as_posix()
         for number, text in page_paragraphs(path.read_text(encoding="utf-8").splitlines()):
-            yield from phrase_faults(name, number, text)
+            yield from phrase_faults(name, number, text, PHRASES + OPENINGS)
             yield from link_faults(path, name, number, text)
             if not text.startswith("|"):
                 yield from sentence_faults(name, number, text)
-    for path in sorted((root / "include").rglob("*.h*")):
-        name = path.relative_to(root).as_posix()
-        for number, text in comments(path.read_text(encoding="utf-8").splitlines()):
-            yield from phrase_faults(name, number, text)
+    for folder in ["include", "src", "tools", "examples"]:
+        phrases = PHRASES + OPENINGS if folder == "include" else PHRASES
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix not in CODE | {".cu"}:
+                continue
+            name = path.relative_to(root).as_posix()
+            for number, text in comments(path.read_text(encoding="utf-8").splitlines()):
+                yield from phrase_faults(name, number, text, phrases)
 
 
 def page_paragraphs(lines):
@@ -186,9 +194,9 @@ def anchors(lines):
             for found in headings if found}
 
 
-def phrase_faults(name, number, text):
+def phrase_faults(name, number, text, phrases):
     text = re.sub(r"`[^`]*`", "code", text)
-    for phrase, instead in PHRASES:
+    for phrase, instead in phrases:
         found = phrase.search(text)
         if found:
             yield f'{name}:{number}: "{found[0].strip(" .;")}": write {instead}'

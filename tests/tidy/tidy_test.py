@@ -277,8 +277,20 @@ class Prose(Tree):
         self.write("include/headrace/c.h", "/* " + tidy.LICENCE + "\n * It is\n * told. */\n")
         self.assert_one("include/headrace/c.h:1:")
 
-    def test_a_phrase_in_other_comments_passes(self):
-        self.write("src/base/a.cpp", LICENCE + "// It is told.\n")
+    def test_a_phrase_in_other_comments_fails(self):
+        for name in ["src/base/a.cpp", "src/device/a.cu", "tools/a/a.hpp", "examples/a/a.c"]:
+            self.write(name, LICENCE + "// It is\n// told.\n")
+            self.assert_one(name + ':1: "is told"')
+            self.write(name, LICENCE)
+
+    def test_a_noun_clause_passes_in_other_comments_only(self):
+        self.write("src/base/a.cpp", LICENCE + "// Fine. What was read.\n")
+        self.assertEqual(self.text_faults(), [])
+        self.write("include/headrace/a.hpp", LICENCE + "// Fine. What was read.\n")
+        self.assert_one("include/headrace/a.hpp:1:")
+
+    def test_a_phrase_in_a_comment_of_a_test_passes(self):
+        self.write("tests/base/a.cpp", LICENCE + "// It is told.\n")
         self.assertEqual(self.text_faults(), [])
 
     def test_links_to_files_and_headings_pass(self):

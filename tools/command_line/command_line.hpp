@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// command_line.hpp: options of a program, on top of CLI11, whose every fault is told as cause,
+// command_line.hpp: options of a program, on top of CLI11. The text of each fault gives cause,
 // consequence, fix.
 //
 // A value follows its option as the next word or after "="; it is never empty. Numbers are decimal.
@@ -40,7 +40,7 @@ inline CLI::Option* add_repeated(CLI::App& app, const std::string& name,
       ->allow_extra_args(false)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
 }
-// An option that is no more, and is not listed: whoever gives it is told what took its place.
+// An option that was removed, and is not listed: `fault` names what took its place.
 inline void add_replaced(CLI::App& app, const std::string& name, const Fault& fault) {
   app.add_option_function<std::string>(
          name, [fault](const std::string&) { throw fault; }, "")

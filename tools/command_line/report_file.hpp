@@ -2,9 +2,9 @@
 // report_file.hpp: where a program's report goes: a file, or "-", which is stdout.
 //
 // Nothing of a user's is ever lost to a report. A target is a new file, an empty one, one that
-// holds a report of ours, /dev/null, or "-". A file comes whole or not at all: it is written under
-// another name in the same folder and renamed. No other device, no pipe, no socket is opened, and
-// no symbolic link followed.
+// holds a report of Headrace's, /dev/null, or "-". A file comes whole or not at all: it is written
+// under another name in the same folder and renamed. No other device, no pipe, no socket is opened,
+// and no symbolic link followed.
 #pragma once
 #include <string>
 #include <string_view>

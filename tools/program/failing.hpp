@@ -33,8 +33,8 @@ class Failing {
 
   // Tells the error on stderr and in the report; returns `exit_code`.
   int fail(int exit_code, const char* code, const std::string& text) const;
-  // What `run` returns; what it throws is told: as ended by a signal where one has come, as refused
-  // where the code is that of something asked for, else as failed.
+  // Returns what `run` returns. Reports what it throws: as ended by a signal if one has come, as
+  // refused if the code is that of something asked for, else as failed.
   //   lost  of a signal, "the rounds so far are lost, its files are gone"
   int guard(const std::function<int()>& run, const std::string& lost) const;
 

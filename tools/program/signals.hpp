@@ -4,9 +4,9 @@
 #include <initializer_list>
 
 namespace headrace::tools {
-// SIGINT, SIGTERM, SIGHUP and the first SIGQUIT are noted, and whoever asked is told. What a parent
-// had us ignore (nohup, a shell's background) stays ignored, but for `even_if_ignored`. Writing to
-// a pipe without reader, or past the limit on file sizes, ends in errno and not in a signal.
+// Notes SIGINT, SIGTERM, SIGHUP and the first SIGQUIT, for the functions below. A signal that the
+// parent had us ignore (nohup, a shell's background) stays ignored, but for `even_if_ignored`.
+// Writes to a pipe without reader, or past the limit on file sizes, set errno and send no signal.
 void install_signal_handlers(std::initializer_list<int> even_if_ignored = {});
 // The first signal that came, 0 for none.
 int signal_received() noexcept;

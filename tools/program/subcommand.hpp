@@ -25,7 +25,7 @@ struct Subcommand {
 // Of --report, which bench and plan had: what took its place.
 command_line::Fault page_of_json();
 
-// Parses, checks and runs. What is refused is told on stderr, and faults of usage in the report
-// too; what else the run throws is told as Failing::guard() does.
+// Parses, checks and runs. Prints refusals on stderr, and faults of usage in the report too. Other
+// errors of the run go through Failing::guard().
 int run_subcommand(const Subcommand& subcommand, int argc, const char* const* argv);
 }  // namespace headrace::tools

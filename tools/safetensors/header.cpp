@@ -22,7 +22,7 @@ class Tensors {
   explicit Tensors(DataOffsets offsets) : wants_offsets_(offsets == DataOffsets::kWanted) {}
 
   bool in_tensor() const { return in_tensor_; }
-  // The first one is told, once all of the text has proved to be JSON.
+  // The error reports the first one, once all of the text has proved to be JSON.
   void note(std::string cause) {
     if (!fault_) fault_ = std::move(cause);
   }

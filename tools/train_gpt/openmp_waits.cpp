@@ -94,7 +94,7 @@ OpenMpWaits::OpenMpWaits(std::uint32_t team_threads, double& short_seconds)
   sleepers_ = available > team_threads ? available - team_threads + 2 : 2;
   try {
     watcher_ = std::thread([this, file] { watch(file); });
-  } catch (const std::exception&) {  // no thread to be had: waits stay as they are
+  } catch (const std::exception&) {  // no thread left: waits stay as they are
   }
 }
 

@@ -13,7 +13,7 @@
 #include "headrace/trace.hpp"
 
 namespace train_gpt {
-// Whether a file that begins so is a trace of ours, and may be replaced.
+// Whether a file that begins so is a trace of this program's, and may be replaced.
 bool is_own_trace(std::string_view begin);
 
 // Written as it comes, so that a run that is killed leaves what there was: viewers take an array

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// as_fio.hpp: a workload in fio's words, and fio's answer as a sample of ours.
+// as_fio.hpp: a workload in fio's words, and fio's answer as a Sample.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// json_fields.hpp: a JSON document that another program wrote, read field by field; what is not as
-// expected is told by its place.
+// json_fields.hpp: a JSON document that another program wrote, read field by field. An error names
+// the place of a field that is not as expected.
 #pragma once
 #include <cstdint>
 #include <string>

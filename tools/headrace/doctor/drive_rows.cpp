@@ -62,7 +62,7 @@ Row stack_row(const DriveFacts& facts) {
   return row;
 }
 
-// Virtual disks repeat what their host was told to say.
+// Virtual disks report what their host is configured to report.
 bool is_virtual(const Disk& disk) { return disk.transport == "virtio"; }
 
 Row disk_row(const Disk& disk) {
@@ -174,7 +174,7 @@ Row caps_row(const DriveFacts& facts, const std::string& root) {
   return row;
 }
 
-// Several disks are told apart by their names.
+// If there are several disks, each row has its disk's name.
 void add_disk(std::vector<Row>& rows, const Disk& disk, bool several) {
   std::vector<Row> own{disk_row(disk), queue_settings_row(disk)};
   if (disk.link && !is_virtual(disk)) own.push_back(link_row(*disk.link));

@@ -32,7 +32,7 @@ struct Trial {
 
 Trial try_path(const std::string& path) {
   Settings settings;
-  settings.allow_memory_backed = true;  // it is told, not refused
+  settings.allow_memory_backed = true;  // a row says so; no refusal
   try {
     return {swap::probe_path(path, settings), ""};
   } catch (const Error& error) {

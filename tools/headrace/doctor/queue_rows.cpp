@@ -41,7 +41,7 @@ Row tried_row(const char* name, const char* finding, IoQueueKind kind) {
   return row;
 }
 
-// A queue that this build lacks is no matter of the machine: only another build mends it.
+// A queue that this build lacks is no matter of the machine: only another build brings it.
 void tell_built(Row& row, bool built, const char* fix) {
   row.values["built"] = built;
   if (built) return;

@@ -55,7 +55,7 @@ Section processor_section(const std::string& root = "");  // features, cores, wh
 Section memory_section(const std::string& root = "");     // what is left, huge pages, memlock
 // io_uring, Linux AIO and threads, each tried with a block of data in memory.
 Section queue_section();
-// Makes no CUDA context: of GPUs' free memory nothing is said.
+// Makes no CUDA context, so it cannot report the free memory of GPUs.
 Section gpu_section(const std::string& root = "");
 // Files are made at `path` and are gone again. Throws headrace::Error kNotFound where it is no
 // directory.
@@ -76,7 +76,7 @@ Json or_null(const std::optional<T>& value) {
   return value ? Json(*value) : Json();
 }
 
-// "cause; consequence; fix" as the library's errors are told, as the parts of a row.
+// Splits "cause; consequence; fix", the form of the library's errors, into the parts of a row.
 void tell_error(Row& row, const std::string& text);
 
 std::string count_text(double count);  // "1.5 billion", "20.0 million"

@@ -19,8 +19,7 @@ inline constexpr std::uint64_t kLargestModelText = 24u << 20;
 std::uint64_t size_of(const std::string& path);
 std::string bytes_of(const std::string& path, std::uint64_t offset, std::uint64_t size);
 
-// Why a text that no parser takes is none: "line 1, column 2: not JSON: ...", by what would mend
-// it.
+// Why a text is not JSON, and what to change: "line 1, column 2: not JSON: ...".
 std::string json_fault(std::string_view text);
 
 // Refuses trees that are too deep or too large.

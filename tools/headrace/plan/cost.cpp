@@ -145,7 +145,7 @@ double busiest_mover(const PhaseCost& cost) {
 }
 
 // With the update ahead of the next forward, it goes on beside the first micro-batch's forward,
-// which has the weights at hand. Where the device is the CPU they share its cores: of the threads
+// which takes the weights from it. Where the device is the CPU they share its cores: of the threads
 // that update one is the trainer's, which computes meanwhile, and its team waits for the core that
 // an update has taken.
 double Predictor::beside_update(const PhaseCost& forward) const {

@@ -15,7 +15,7 @@ struct GroupCost {
     double last_copy = 0;  // of the last tile, when all is read
   };
   Fetch all;
-  Fetch at_hand;  // where an update has what is trained at hand, and only the frozen rest is read
+  Fetch at_hand;  // after an update, which has read the trained part: the frozen rest
   double network = 0;
   double forward = 0, backward = 0;
   double gradient_pass = 0;  // the CPU's over what backward leaves; 0 on a device of its own
@@ -29,7 +29,7 @@ class Passes {
          bool verify_on_device, std::vector<Span>* spans);
 
   enum class Direction { kForward, kBackward };
-  enum class Weights { kFetched, kAtHand };  // at hand: read by an update that went before
+  enum class Weights { kFetched, kAtHand };  // kAtHand: an update has just read them
   // Groups that the pass before ended with are still there. The pass's own seconds.
   PhaseCost play(Direction direction, Weights weights = Weights::kFetched);
   // Until the gradients that are under way have left the device; seconds.

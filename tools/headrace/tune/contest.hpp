@@ -32,8 +32,7 @@ struct Contestant {
   Candidate candidate;
   std::vector<Evaluation> rounds = {};  // in order; fewer where it was dropped
   std::optional<std::uint32_t> dropped_after = {};
-  std::string left_out =
-      {};  // why it took no part: its queue is not to be had, or no time was left
+  std::string left_out = {};  // why it took no part: its queue does not work, or no time was left
 
   // At least one round, as below.
   MedianInterval rate(Goal goal) const;  // over time: interval_over_time()

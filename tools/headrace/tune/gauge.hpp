@@ -17,7 +17,7 @@ class Gauge {
  public:
   virtual ~Gauge() = default;
   // `turn` picks the part of the file; candidates that are compared get the same. Throws
-  // headrace::Error: kUnsupported where the queue is not to be had, kIo, kInterrupted.
+  // headrace::Error: kUnsupported where the queue does not work, kIo, kInterrupted.
   virtual Evaluation take(const Candidate& candidate, const Amount& amount, std::uint32_t turn) = 0;
   virtual double seconds() const = 0;               // since the run began
   virtual std::uint64_t written_bytes() const = 0;  // per drive, so far

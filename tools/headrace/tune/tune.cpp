@@ -96,7 +96,7 @@ class Tune {
     run_->finish();
   }
 
-  // headrace.tuned: the engine warns where drives or kernel are others; the rest is for readers.
+  // headrace.tuned: the engine warns where drives or kernel differ; the rest is for readers.
   Json where_tuned() const {
     std::set<std::string> types;
     for (const MeasuredDrive& drive : report_.run.drives) types.insert(drive.file_system);
