@@ -39,8 +39,8 @@ void log_to_stderr(LogLevel level, std::string_view text) {
 LogSink sink_or_stderr(LogSink sink) {
   if (std::find(kWords.begin(), kWords.end(), wanted_word()) == kWords.end()) {
     throw Error(Code::kSettings, "HEADRACE_LOG='" + std::string(wanted_word()) +
-                                     "': off, error, warning or info is wanted; set it so, or "
-                                     "unset it");
+                                     "': it must be off, error, warning or info; set it so, "
+                                     "or unset it");
   }
   return sink ? std::move(sink) : LogSink(&log_to_stderr);
 }

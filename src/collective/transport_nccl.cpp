@@ -164,7 +164,7 @@ void TransportNccl::connect(const NcclOptions& options) {
   }
   throw Error(result == kNcclRemoteError ? Code::kPeerLost : Code::kUnsupported,
               "NCCL on " + who + ": " + library_.describe(result) +
-                  ": no transport was made; NCCL_DEBUG=INFO in the environment makes it say more");
+                  ": no transport was made; set NCCL_DEBUG=INFO in the environment for details");
 }
 
 void TransportNccl::check_same_gpu() {
@@ -172,7 +172,7 @@ void TransportNccl::check_same_gpu() {
   if (engine < 0 || nccl < 0 || engine == nccl) return;
   throw Error(Code::kInvalidArgument,
               "make_nccl_transport: NCCL is on cuda:" + std::to_string(nccl) +
-                  ", the calling thread's GPU, and the device is on cuda:" +
+                  ", the calling thread's GPU, but NcclOptions::device is on cuda:" +
                   std::to_string(engine) + ": no transport was made; call cudaSetDevice(" +
                   std::to_string(engine) + ") on this thread first");
 }

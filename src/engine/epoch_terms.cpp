@@ -82,7 +82,7 @@ std::string EpochTerms::difference_from(const swap::CommitRecord& record) const 
     mine.remove_prefix(line.size() + 1);
   }
   if (std::string text = difference_in_parameters(record); !text.empty()) return text;
-  if (counts_ != record.head().counts) return "the store divides the parameters otherwise";
+  if (counts_ != record.head().counts) return "the store divides the parameters differently";
   return difference_in_hyperparameters(record);
 }
 

@@ -180,10 +180,10 @@ void Epochs::warn_without_trainer_state() {
   if (std::exchange(has_trainer_state_, true)) return;
   p_.log(LogLevel::kWarning,
          "a step is committed to store '" + p_.settings.store +
-             "' without a state of the trainer: a run that goes on from it gets weights and "
-             "optimizer state, and neither the position in the data nor the generators of random "
-             "numbers. Call Engine::set_trainer_state() before each step, with no bytes if there "
-             "is nothing to keep. This is said once.");
+             "' without the trainer's state: a run that continues from it gets weights and "
+             "optimizer state, but neither the position in the data nor the random number "
+             "generators. Call Engine::set_trainer_state() before each step, with no bytes if "
+             "there is nothing to keep. This warning appears once.");
 }
 
 void Epochs::begin() {

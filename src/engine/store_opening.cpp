@@ -32,7 +32,7 @@ void StoreOpening::refuse_by_resume() const {
     refuse(Code::kWrongState,
            "exists, and headrace.resume is \"never\"; nothing was written. Name another store, "
            "remove it with `headrace store remove " +
-               s.store + " PATH...`, or set headrace.resume to \"auto\" to go on from it.");
+               s.store + " PATH...`, or set headrace.resume to \"auto\" to continue from it.");
   }
   if (!exists_ && s.resume == Resume::kRequire) {
     refuse(Code::kNotFound,

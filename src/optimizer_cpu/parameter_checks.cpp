@@ -76,9 +76,9 @@ std::string ParameterChecks::quoted(std::size_t parameter) const {
 void ParameterChecks::array(const ParameterState& state, const Array& a) {
   const auto who = [&] { return "the " + std::string(a.what) + " of " + latest(); };
   if (a.bytes != a.wanted_bytes) {
-    refuse(who() + " is " + std::to_string(a.bytes) + " bytes, " + std::to_string(a.wanted_bytes) +
-               " are wanted for " + std::to_string(state.elements) + " elements" +
-               (a.dtype ? std::string(" of ") + name_of(*a.dtype) : ""),
+    refuse(who() + " is " + std::to_string(a.bytes) + " bytes, but must be " +
+               std::to_string(a.wanted_bytes) + " for " + std::to_string(state.elements) +
+               " elements" + (a.dtype ? std::string(" of ") + name_of(*a.dtype) : ""),
            length_help(a.what, a.wanted_bytes));
   }
   if (a.bytes == 0) return;

@@ -95,7 +95,7 @@ std::optional<std::uint64_t> slurm_cpus() {
   std::ranges::replace_if(
       text, [](unsigned char c) { return c < 0x20 || c > 0x7e; }, '?');
   throw Error(Code::kSettings, "SLURM_CPUS_PER_TASK='" + text +
-                                   "': a number above 0 is wanted; set it so, or unset it");
+                                   "': it must be a number above 0; set it so, or unset it");
 }
 }  // namespace
 

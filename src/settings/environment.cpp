@@ -19,8 +19,8 @@ std::string_view variable(const char* name) {
 }
 
 [[noreturn]] void refuse(const char* name, std::string_view text, const char* wanted) {
-  throw Error(Code::kSettings, std::string(name) + "='" + one_line(text) + "': " + wanted +
-                                   " is wanted; set it so, or unset it");
+  throw Error(Code::kSettings, std::string(name) + "='" + one_line(text) + "': it must be " +
+                                   wanted + "; set it so, or unset it");
 }
 }  // namespace
 

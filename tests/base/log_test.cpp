@@ -57,7 +57,7 @@ TEST_F(Log, RefusesAWordThatNamesNoLevel) {
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), Code::kSettings);
       EXPECT_EQ(std::string(error.what()), "HEADRACE_LOG='" + std::string(word) +
-                                               "': off, error, warning or info is wanted; set it "
+                                               "': it must be off, error, warning or info; set it "
                                                "so, or unset it");
     }
   }

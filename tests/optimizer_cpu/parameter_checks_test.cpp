@@ -51,20 +51,20 @@ TEST(ParameterChecks, NameTheArrayWhoseLengthIsWrong) {
     expect_refused({.moments = MomentCodec::kBlock8, .threads = 1}, change, text);
   };
   refused([](Pair&, ParameterUpdate& u) { u.state.weight = u.state.weight.first(1198); },
-          "the weight of 'bad' is 1198 bytes, 1200 are wanted for 600 elements");
+          "the weight of 'bad' is 1198 bytes, but must be 1200 for 600 elements");
   refused([](Pair&, ParameterUpdate& u) { u.gradient = u.gradient.first(0); },
           "the gradient of 'bad' is 0 bytes");
   refused([](Pair&, ParameterUpdate& u) { u.gradient_dtype = DType::kF32; },
-          "the gradient of 'bad' is 1200 bytes, 2400 are wanted for 600 elements of F32: nothing "
+          "the gradient of 'bad' is 1200 bytes, but must be 2400 for 600 elements of F32: nothing "
           "was updated; gradient_dtype says what the array holds");
   refused([](Pair&, ParameterUpdate& u) { u.state.layout = MasterLayout::kF32; },
-          "the master of 'bad' is 1200 bytes, 2400");
+          "the master of 'bad' is 1200 bytes, but must be 2400");
   refused([](Pair&, ParameterUpdate& u) { u.state.dtype = DType::kF32; }, "the weight of 'bad'");
   refused([](Pair&, ParameterUpdate& u) { u.state.moment[0] = u.state.moment[0].first(599); },
-          "the first moment of 'bad' is 599 bytes, 600");
+          "the first moment of 'bad' is 599 bytes, but must be 600");
   refused([](Pair&, ParameterUpdate& u) { u.state.moment[1] = {}; }, "the second moment of 'bad'");
   refused([](Pair&, ParameterUpdate& u) { u.state.moment_scale[1] = {}; },
-          "the second moment's scale of 'bad' is 0 bytes, 3");
+          "the second moment's scale of 'bad' is 0 bytes, but must be 3");
   refused([](Pair&, ParameterUpdate& u) { u.state.elements = 601; }, "the weight of 'bad'");
   refused([](Pair&, ParameterUpdate& u) { u.state.elements = ~std::uint64_t{0}; }, "2^48");
   expect_refused(

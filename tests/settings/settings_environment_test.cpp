@@ -58,11 +58,11 @@ TEST_F(SettingsEnvironment, RefusesWhatItCannotMeanByNameAndSaysWhatHelps) {
   for (const char* bad : {"0", "1025", "-1", "2x", " 2", "four", "99999999999"}) {
     EXPECT_EQ(refusal("HEADRACE_NUM_THREADS", bad),
               "HEADRACE_NUM_THREADS='" + std::string(bad) +
-                  "': a number from 1 to 1024 is wanted; set it so, or unset it");
+                  "': it must be a number from 1 to 1024; set it so, or unset it");
   }
   clear();
   EXPECT_EQ(refusal("HEADRACE_IO_QUEUE", "io_uring"),
-            "HEADRACE_IO_QUEUE='io_uring': auto, uring, aio or threads is wanted; set it so, or "
+            "HEADRACE_IO_QUEUE='io_uring': it must be auto, uring, aio or threads; set it so, or "
             "unset it");
 }
 }  // namespace

@@ -359,12 +359,14 @@ TEST_F(ModelFiles, AConfigThatNoModelCanHaveIsRefusedNamingTheKey) {
     EXPECT_NE(text.find(part), std::string::npos) << text;
   };
   const std::string sizes = R"("hidden_size": 64, "num_hidden_layers": 2,)";
-  refused(sizes + R"("num_attention_heads": 65)", "\"num_attention_heads\" is 65, a divisor of");
-  refused(sizes + R"("num_attention_heads": 7)", "\"num_attention_heads\" is 7, a divisor of");
+  refused(sizes + R"("num_attention_heads": 65)",
+          "\"num_attention_heads\" is 65; without a \"head_dim\" it");
+  refused(sizes + R"("num_attention_heads": 7)",
+          "\"num_attention_heads\" is 7; without a \"head_dim\" it");
   refused(sizes + R"("num_attention_heads": 8, "num_key_value_heads": 16)",
           "\"num_key_value_heads\" is 16");
   refused(sizes + R"("num_attention_heads": 8, "tie_word_embeddings": "yes")",
-          "\"tie_word_embeddings\" is \"yes\", true or false is wanted");
+          "\"tie_word_embeddings\" is \"yes\"; it must be true or false");
   // Refused before there is a group for each.
   refused(R"("hidden_size": 64, "num_hidden_layers": 16777216, "num_attention_heads": 8)",
           "a whole number from 1 to 4096");

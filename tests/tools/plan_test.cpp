@@ -427,12 +427,12 @@ TEST_F(PlanProgram, RefusesFiguresOfAMachineThatItWouldHaveToChange) {
     const std::string words = "gpt2 --machine " + write("m.json", "{" + figure + "}");
     expect_refused(run(words), figure, part);
   };
-  refused(R"("host_bytes": 1e24)", "\"host_bytes\" is 1e+24, a number from 0 to");
-  refused(R"("host_bytes": 0.5)", "\"host_bytes\" is 0.5, a whole number is wanted");
+  refused(R"("host_bytes": 1e24)", "\"host_bytes\" is 1e+24; it must be a number from 0 to");
+  refused(R"("host_bytes": 0.5)", "\"host_bytes\" is 0.5; it must be a whole number");
   refused(R"("gpus": 1e20)", "a number from 0 to 1024");
   refused(R"("gpus": 1.5)", "\"gpus\" is 1.5");
   refused(R"("cpus": 0)", "a number from 1 to 65536");
-  refused(R"("nvme_read": 0)", "\"nvme_read\" is 0, a number from 1000000 to");
+  refused(R"("nvme_read": 0)", "\"nvme_read\" is 0; it must be a number from 1000000 to");
   refused(R"("nvme_read": 7)", "\"nvme_read\" is 7");
   refused(R"("program": "headrace doctor", "sections": [{"rows": [{"name": "usable memory",
              "values": {"bytes": 18446744073709551615}}]}])",

@@ -39,16 +39,13 @@ constexpr const char* kFooter =
     "  train_gpt --config offload.json --set headrace.host_budget_bytes=1GiB --json report.json\n"
     "  train_gpt --set zero_optimization.offload_optimizer.device=nvme \\\n"
     "            --set zero_optimization.offload_optimizer.nvme_path=/mnt/nvme --save trained\n"
-    "\nIf an option or setting is given twice, the last one wins. Options override settings. If a "
-    "settings file\n"
-    "has an optimizer, its constants apply, and the learning rate is constant unless the file has "
-    "a "
-    "scheduler.\nA file that enables neither bf16 nor fp16 trains in f32, as in DeepSpeed; "
-    "without a file weights are bf16.\n"
-    "Values for \"auto\": bf16.enabled is true (false beside fp16), gradient_clipping is "
-    "1.0, "
-    "lr and\nweight_decay are as above, the warm-up goes from 0 to lr in --warmup steps, "
-    "total_num_steps is --steps.\n"
+    "\nIf an option or setting is given twice, the last one wins. Options override settings.\n"
+    "If a settings file has an optimizer, its constants apply, and the learning rate is\n"
+    "constant unless the file has a scheduler. A file that enables neither bf16 nor fp16\n"
+    "trains in f32, as in DeepSpeed. Without a file, weights are bf16.\n"
+    "\"auto\" means: bf16.enabled true (false beside fp16), gradient_clipping 1.0, lr and\n"
+    "weight_decay as above, a warm-up from 0 to lr in --warmup steps, and total_num_steps\n"
+    "as many as --steps.\n"
     "\nExit codes: 0 done, 1 the run failed, 2 refused before it started, 3 no such "
     "--device here,\n128 + n ended by signal n.\n";
 
@@ -174,7 +171,7 @@ void add_file_options(CLI::App& app, RawOptions& raw) {
       ->group(group);
   app.add_option("--init", o.init_folder, "Folder to read model.safetensors from")->group(group);
   app.add_option("--store", o.store,
-                 "Commit every step to the store of this name, and go on from it if it exists: "
+                 "Commit every step to the store of this name, and continue from it if it exists: "
                  "short for --set headrace.durable=step --set headrace.store=NAME")
       ->group(group)
       ->type_name("NAME");

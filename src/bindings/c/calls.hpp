@@ -48,8 +48,8 @@ constexpr std::size_t kLargestStruct = 4096;
 
 inline void check_struct_size(std::size_t size, std::size_t first_size, const char* name) {
   if (size >= first_size && size <= kLargestStruct) return;
-  refuse(std::string(name) + ".struct_size is " + std::to_string(size) + ", " +
-         std::to_string(first_size) + " to 4096 is wanted; " + name + " is set up by its _init()");
+  refuse(std::string(name) + ".struct_size is " + std::to_string(size) + "; it must be " +
+         std::to_string(first_size) + " to 4096: set up " + name + " with its _init()");
 }
 
 // A caller's struct in this library's size. Fields that the caller's header lacks become

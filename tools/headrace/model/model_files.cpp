@@ -264,14 +264,14 @@ class Config {
   }
   bool flag(const char* key, bool otherwise) const {
     if (!has(key)) return otherwise;
-    if (!json_[key].is_boolean()) refuse_value(key, "true or false is wanted");
+    if (!json_[key].is_boolean()) refuse_value(key, "it must be true or false");
     return json_[key].get<bool>();
   }
   bool has(const char* key) const { return json_.contains(key) && !json_[key].is_null(); }
   [[noreturn]] void refuse_value(const char* key, const std::string& wanted) const {
     refuse_model(path_,
                  std::string("\"") + key + "\" is " + settings::one_line(json_[key].dump(), 60) +
-                     ", " + wanted,
+                     "; " + wanted,
                  "Correct it.");
   }
   std::string word(const char* key) const {
@@ -284,7 +284,7 @@ class Config {
     const Json& value = json_[key];
     if (!value.is_number_integer() || value.get<std::int64_t>() < 1 ||
         value.get<std::int64_t>() > most)
-      refuse_value(key, "a whole number from 1 to " + std::to_string(most) + " is wanted");
+      refuse_value(key, "it must be a whole number from 1 to " + std::to_string(most));
     return value.get<std::int64_t>();
   }
   std::string path_;
@@ -296,15 +296,15 @@ LlamaShape llama_shape(const Config& config, bool biased) {
   s.width = config.number("hidden_size");
   s.heads = config.number("num_attention_heads");
   if (!config.has("head_dim") && s.width % s.heads != 0) {
-    config.refuse_value("num_attention_heads", "a divisor of \"hidden_size\" (" +
-                                                   std::to_string(s.width) +
-                                                   ") is wanted where there is no \"head_dim\"");
+    config.refuse_value("num_attention_heads",
+                        "without a \"head_dim\" it must be a divisor of \"hidden_size\" (" +
+                            std::to_string(s.width) + ")");
   }
   s.head_width = config.number("head_dim", s.width / s.heads);
   s.key_heads = config.number("num_key_value_heads", s.heads);
   if (s.heads % s.key_heads != 0) {
-    config.refuse_value("num_key_value_heads", "a divisor of \"num_attention_heads\" (" +
-                                                   std::to_string(s.heads) + ") is wanted");
+    config.refuse_value("num_key_value_heads", "it must be a divisor of \"num_attention_heads\" (" +
+                                                   std::to_string(s.heads) + ")");
   }
   s.feed_forward = config.number("intermediate_size");
   s.layers = config.layers("num_hidden_layers");

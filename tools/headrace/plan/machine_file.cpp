@@ -38,7 +38,7 @@ double number_of(const std::string& path, const std::string& key, const Json& va
   const double number = value.is_number() ? value.get<double>() : -1;
   if (or_zero && number == 0) return 0;
   if (!(number >= limits.least && number <= limits.most)) {
-    refuse(path, fmt::format("\"{}\" is {}, {}a number from {} to {:.0f} is wanted", key,
+    refuse(path, fmt::format("\"{}\" is {}; it must be {}a number from {} to {:.0f}", key,
                              value.dump(), or_zero ? "0 or " : "", limits.least, limits.most));
   }
   return number;
@@ -48,7 +48,7 @@ std::uint64_t whole_number_of(const std::string& path, const std::string& key, c
                               Limits limits) {
   const double number = number_of(path, key, value, limits);
   if (number != std::floor(number))
-    refuse(path, "\"" + key + "\" is " + value.dump() + ", a whole number is wanted");
+    refuse(path, "\"" + key + "\" is " + value.dump() + "; it must be a whole number");
   return value.is_number_unsigned() ? value.get<std::uint64_t>()
                                     : static_cast<std::uint64_t>(number);
 }
