@@ -133,8 +133,8 @@ std::vector<ParameterId> Registry::by_name() const {
 std::uint64_t Registry::bookkeeping_bytes() const {
   std::uint64_t bytes = groups_.size() * sizeof(RegisteredGroup);
   for (const RegisteredParameter& p : parameters_) {
-    constexpr std::uint64_t kMapNode =
-        80;  // what a node of by_name_ takes beyond the name's characters
+    // A node of by_name_ without the name's characters: links, string, index, allocator's header.
+    constexpr std::uint64_t kMapNode = 80;
     bytes += sizeof p + sizeof(ParameterId) + kMapNode + 2 * p.full_name.capacity() +
              p.spec.name.capacity() + p.spec.shape.capacity() * sizeof(std::int64_t);
   }

@@ -12,6 +12,10 @@ namespace headrace::ranks {
 using base::kBlockElements;
 
 namespace {
+// The streams that gradients of a step may arrive on before streams_ grows: more than a trainer
+// uses, so that a step allocates nothing.
+constexpr std::size_t kUsualStreams = 64;
+
 // Every rank's pieces, which lie in its shards: each(piece, rank) for one after the other.
 template <class Each>
 void each_owned_piece(const partition::Partition& partition, const Each& each) {
@@ -40,7 +44,7 @@ Gradients::Gradients(const Parts& parts) : p_(parts) {
   arrivals_.resize(parameters);
   last_stream_.resize(parameters);
   pieces_.resize(p_.partition.pieces);
-  streams_.reserve(64);
+  streams_.reserve(kUsualStreams);
   if (p_.partition.world_size == 1) return;
   own_pieces_.resize(largest_pieces(p_.partition));
   all_pieces_.resize(own_pieces_.size() * p_.partition.world_size);
@@ -61,7 +65,7 @@ std::uint64_t Gradients::bookkeeping_bytes(const partition::Partition& partition
   const std::uint64_t parameters = partition.parameters.size();
   std::uint64_t bytes =
       parameters * (sizeof(std::uint8_t) + sizeof(std::uint32_t) + sizeof(Stream)) +
-      partition.pieces * sizeof(GradientPiece) + 64 * sizeof(Stream);
+      partition.pieces * sizeof(GradientPiece) + kUsualStreams * sizeof(Stream);
   if (partition.world_size > 1) {
     bytes += 3 * parameters + partition.group_sections.size() +
              partition.world_size * sizeof(DeviceSpan) +
