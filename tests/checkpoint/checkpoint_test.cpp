@@ -4,6 +4,8 @@
 #include "headrace/checkpoint.hpp"
 
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
 
 #include <filesystem>
 #include <fstream>
@@ -129,6 +131,27 @@ TEST(Checkpoint, TakesNoFolderThatExistsAndRemovesWhatADeadSaveLeft) {
   const std::string nowhere =
       error_of([&] { save_checkpoint(run.engine(), directory.string() + "/none/a"); });
   EXPECT_TRUE(nowhere.starts_with("kIo")) << nowhere;
+}
+// A limit on file sizes stands for a full disk: both end a write on the way.
+TEST(Checkpoint, ASaveThatFailsOnTheWayLeavesNothingAndTheEngineTrainsOn) {
+  const testing::TemporaryDirectory directory;
+  const std::string folder = directory.string() + "/a";
+  Training run;
+  rlimit before{};
+  ::getrlimit(RLIMIT_FSIZE, &before);
+  rlimit small = before;
+  small.rlim_cur = 500'000;
+  const auto handler = ::signal(SIGXFSZ, SIG_IGN);
+  ::setrlimit(RLIMIT_FSIZE, &small);
+  const std::string error = error_of([&] { save_checkpoint(run.engine(), folder); });
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  ::signal(SIGXFSZ, handler);
+  EXPECT_TRUE(error.starts_with("kNoSpace")) << error;
+  EXPECT_FALSE(fs::exists(folder));
+  EXPECT_FALSE(fs::exists(folder + ".tmp"));
+  run.train(1);
+  save_checkpoint(run.engine(), folder);
+  EXPECT_TRUE(fs::exists(folder + "/manifest.json"));
 }
 }  // namespace
 }  // namespace headrace
