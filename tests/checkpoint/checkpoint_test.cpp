@@ -9,10 +9,12 @@
 
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "support/computing_host.hpp"
 #include "support/mlp.hpp"
 #include "support/temporary_directory.hpp"
+#include "support/thread_ranks.hpp"
 
 namespace headrace {
 namespace {
@@ -26,7 +28,8 @@ struct Place {
 
 class Training {
  public:
-  explicit Training(const Place& place = {}) {
+  explicit Training(const Place& place = {}, std::shared_ptr<Collective> ranks = nullptr,
+                    std::shared_ptr<device::ComputingDevice> device = nullptr) {
     Settings settings;
     settings.tile_elements = 65536;
     settings.master = place.master;
@@ -34,8 +37,9 @@ class Training {
       settings.nvme_paths = {directory_.string()};
       settings.offload_optimizer = settings.offload_parameters = OffloadDevice::kNvme;
     }
-    device_ = device::make_computing_host({.seed = 5});
-    engine_ = std::make_unique<Engine>(settings, EngineOptions{.device = device_});
+    device_ = device ? std::move(device) : device::make_computing_host({.seed = 5});
+    engine_ =
+        std::make_unique<Engine>(settings, EngineOptions{.device = device_, .collective = ranks});
     network_ = std::make_unique<testing::Mlp>(*engine_, *device_,
                                               testing::MlpOptions{.width = place.width});
   }
@@ -152,6 +156,34 @@ TEST(Checkpoint, ASaveThatFailsOnTheWayLeavesNothingAndTheEngineTrainsOn) {
   run.train(1);
   save_checkpoint(run.engine(), folder);
   EXPECT_TRUE(fs::exists(folder + "/manifest.json"));
+}
+TEST(Checkpoint, EveryWorldSizeLoadsItAndSeveralRanksCannotSave) {
+  const testing::TemporaryDirectory directory;
+  const std::string folder = directory.string() + "/a";
+  Training alone;
+  alone.train(2);
+  save_checkpoint(alone.engine(), folder);
+  const std::string saved = alone.hashes();
+  for (const std::uint32_t world : {2u, 3u}) {
+    std::vector<std::shared_ptr<device::ComputingDevice>> hosts;
+    for (std::uint32_t r = 0; r < world; ++r)
+      hosts.push_back(device::make_computing_host({.seed = r + 1}));
+    const auto ranks =
+        collective::make_collective_threads({hosts.begin(), hosts.end()}, std::chrono::seconds(60));
+    std::vector<std::thread> threads;
+    for (std::uint32_t r = 0; r < world; ++r) {
+      threads.emplace_back([&, r] {
+        Training run({}, ranks[r], hosts[r]);
+        load_checkpoint(run.engine(), folder);
+        EXPECT_EQ(run.hashes(), saved) << "rank " << r << " of " << world;
+        const std::string mine = directory.string() + "/" + std::to_string(r);
+        const std::string error = error_of([&] { save_checkpoint(run.engine(), mine); });
+        EXPECT_TRUE(error.starts_with("kUnsupported")) << error;
+        EXPECT_FALSE(fs::exists(mine));
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
 }
 }  // namespace
 }  // namespace headrace
