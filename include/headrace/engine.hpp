@@ -146,6 +146,8 @@ class Engine {
   void freeze();
 
   // ---- what was registered ----
+  // As the constructor was given them. Valid until the engine is moved from or destroyed.
+  const Settings& settings() const noexcept;
   std::uint32_t group_count() const noexcept;
   std::uint32_t parameter_count() const noexcept;
   const std::string& group_name(GroupId group) const;

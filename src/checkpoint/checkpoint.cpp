@@ -6,26 +6,29 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
 #include "checkpoint/files.hpp"
+#include "checkpoint/manifest.hpp"
 #include "headrace/error.hpp"
 #include "kernels/hash.hpp"
+#include "optimizer_cpu/state_streams.hpp"
 
 namespace headrace {
 namespace {
 using checkpoint::File;
+using checkpoint::kFiles;
+using checkpoint::Manifest;
+using checkpoint::refuse;
+using checkpoint::refuse_damaged;
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kFormat = "headrace-checkpoint";
-constexpr int kVersion = 1;
-constexpr const char* kManifest = "manifest.json";
-constexpr std::array kFiles = {"model.safetensors", "optimizer.safetensors"};
-constexpr std::array kContents = {Content::kWeight, Content::kMaster, Content::kExpAvg,
-                                  Content::kExpAvgSq};
-constexpr std::array kPrefixes = {"", "master.", "exp_avg.", "exp_avg_sq."};
-constexpr std::uint64_t kAlignment = 4096, kMostManifestBytes = std::uint64_t{1} << 30;
+constexpr std::array kPrefixes = {"", "master.", "exp_avg.", "exp_avg_sq."};  // by Content
+constexpr std::array kCodecs = {"f32", "bf16", "8bit"};
+constexpr const char* kMetadata = "__metadata__";
+constexpr std::uint64_t kAlignment = 4096;
 constexpr std::size_t kBufferBytes = std::size_t{4} << 20;
 
 struct Tensor {
@@ -35,36 +38,23 @@ struct Tensor {
   std::uint64_t at = 0, size_bytes = 0;  // in its file
 };
 
-// The rule's; store() rejects one that is not kept before it moves anything.
-bool keeps(Engine& engine, ParameterId id, Content content) {
-  try {
-    engine.store(id, content, [](std::uint64_t, std::span<const std::byte>) {});
-    return true;
-  } catch (const Error& error) {
-    if (error.code() == Code::kInvalidArgument) return false;
-    throw;
-  }
+std::string moments_of(const Engine& engine) {
+  return kCodecs[static_cast<std::size_t>(engine.settings().moments)];
 }
 
-std::vector<Content> kept_contents(Engine& engine) {
-  std::vector<Content> kept = {Content::kMaster};
-  for (std::uint32_t i = 0; i < engine.parameter_count(); ++i) {
-    if (engine.spec({i}).frozen) continue;
-    for (const Content moment : {Content::kExpAvg, Content::kExpAvgSq})
-      if (keeps(engine, {i}, moment)) kept.push_back(moment);
-    break;
-  }
+std::vector<Content> contents_of(const Engine& engine, std::size_t file) {
+  if (file == 0) return {Content::kWeight};
+  std::vector<Content> kept = {Content::kMaster, Content::kExpAvg, Content::kExpAvgSq};
+  kept.resize(1 + moments(optimizer_cpu::arithmetic_of(engine.settings().optimizer)));
   return kept;
 }
 
-std::vector<Tensor> tensors_of(Engine& engine, std::size_t file) {
-  const std::vector<Content> contents =
-      file == 0 ? std::vector{Content::kWeight} : kept_contents(engine);
+std::vector<Tensor> tensors_of(const Engine& engine, std::size_t file) {
   std::vector<Tensor> tensors;
   for (std::uint32_t i = 0; i < engine.parameter_count(); ++i) {
     const ParameterSpec& spec = engine.spec({i});
     if (file == 1 && spec.frozen) continue;
-    for (const Content content : contents) {
+    for (const Content content : contents_of(engine, file)) {
       const bool weight = content == Content::kWeight;
       tensors.push_back({{i},
                          content,
@@ -79,7 +69,7 @@ std::vector<Tensor> tensors_of(Engine& engine, std::size_t file) {
 
 // Gives each tensor its place, and returns length and header of the safetensors file.
 std::string place(const Engine& engine, std::vector<Tensor>& tensors) {
-  Json header = {{"__metadata__", {{"format", "pt"}}}};
+  Json header = {{kMetadata, {{"format", "pt"}}}};
   auto& members = header.get_ref<Json::object_t&>();
   std::uint64_t at = 0;
   for (Tensor& tensor : tensors) {
@@ -95,6 +85,27 @@ std::string place(const Engine& engine, std::vector<Tensor>& tensors) {
   for (std::size_t i = 0; i < 8; ++i) length[i] = static_cast<char>(text.size() >> (8 * i));
   for (Tensor& tensor : tensors) tensor.at += text.size() + 8;
   return length + text;
+}
+
+// ---- save ----
+
+// JSON holds UTF-8 alone, and safetensors has one name of its own.
+void check_names(const Engine& engine) {
+  for (std::uint32_t i = 0; i < engine.parameter_count(); ++i) {
+    const Json name = engine.full_name({i});
+    const std::string shown = name.dump(-1, ' ', true, Json::error_handler_t::replace);
+    std::string fault;
+    try {
+      (void)name.dump();
+      if (name == kMetadata) fault = "which safetensors keeps for itself";
+    } catch (const Json::exception&) {
+      fault = "which is no UTF-8, as safetensors needs";
+    }
+    if (fault.empty()) continue;
+    throw Error(Code::kInvalidArgument, "save_checkpoint: parameter " + std::to_string(i) +
+                                            " is named " + shown + ", " + fault +
+                                            "; nothing was written. Register it by another name.");
+  }
 }
 
 // Streams one tensor to its place; returns its hash.
@@ -115,95 +126,131 @@ std::string write_tensor(Engine& engine, const Tensor& tensor, File& file) {
                   "rank, or write what Engine::store() gives on every rank.");
 }
 
-std::string hash_of(std::string_view text) {
-  kernels::Hash128 hash;
-  hash.update(std::as_bytes(std::span(text)));
-  return hash.hex();
-}
-
-Json write_file(Engine& engine, const std::string& folder, std::size_t number) {
+checkpoint::SavedFile write_file(Engine& engine, const std::string& folder, std::size_t number) {
   std::vector<Tensor> tensors = tensors_of(engine, number);
   const std::string header = place(engine, tensors);
   File file = File::create(folder + "/" + kFiles[number]);
   file.write(std::as_bytes(std::span(header)), 0);
-  Json hashes = Json::array();
+  checkpoint::SavedFile saved{checkpoint::hash_of(header), {}};
   for (const Tensor& tensor : tensors)
-    hashes.push_back({{"name", tensor.name}, {"xxh3_128", write_tensor(engine, tensor, file)}});
+    saved.tensors.push_back({tensor.name, write_tensor(engine, tensor, file)});
   file.sync();
-  return {{"name", kFiles[number]}, {"header_xxh3_128", hash_of(header)}, {"tensors", hashes}};
+  return saved;
 }
 
-Json parameters_json(const Engine& engine) {
-  Json list = Json::array();
-  for (std::uint32_t i = 0; i < engine.parameter_count(); ++i) {
-    const ParameterSpec& spec = engine.spec({i});
-    list.push_back({{"name", engine.full_name({i})},
-                    {"dtype", name_of(spec.dtype)},
-                    {"shape", spec.shape},
-                    {"frozen", spec.frozen},
-                    {"step", engine.step_count({i})}});
-  }
-  return list;
-}
+// ---- load ----
 
-[[noreturn]] void refuse(const std::string& directory, const std::string& cause,
-                         Code code = Code::kInvalidArgument) {
-  throw Error(code, "load_checkpoint of " + directory + ": " + cause + "; nothing was changed. " +
-                        (code == Code::kCorrupt ? "Load another checkpoint."
-                                                : "Register the parameters that were saved."));
-}
-
-Json read_manifest(const std::string& directory) {
-  const File file = File::open(directory + "/" + kManifest);
-  const std::uint64_t size = file.size_bytes();
-  if (size > kMostManifestBytes) refuse(directory, "its manifest is too large", Code::kCorrupt);
-  std::string text(size, '\0');
-  file.read(std::as_writable_bytes(std::span(text)), 0);
-  const std::size_t line = text.find('\n');
-  if (line == std::string::npos || text.substr(line + 1) != hash_of(text.substr(0, line)) + "\n")
-    refuse(directory, "the checksum of its manifest differs", Code::kCorrupt);
-  Json manifest = Json::parse(text.substr(0, line), nullptr, false);
-  if (!manifest.is_object() || manifest.value("format", "") != kFormat)
-    refuse(directory, "its manifest is not one of a checkpoint", Code::kCorrupt);
-  if (manifest.at("version") == kVersion) return manifest;
-  throw Error(Code::kUnsupported, "load_checkpoint of " + directory + ": its format is version " +
-                                      manifest.at("version").dump() + ", this library reads " +
-                                      std::to_string(kVersion) +
-                                      "; nothing was changed. Use the library that saved it.");
-}
+std::string text_of(const std::vector<std::int64_t>& shape) { return Json(shape).dump(); }
 
 // Step counts by parameter, once every parameter is what was saved.
-std::vector<std::uint64_t> match(const Engine& engine, const Json& manifest,
+std::vector<std::uint64_t> match(const Engine& engine, const Manifest& manifest,
                                  const std::string& directory) {
-  std::map<std::string, const Json*> saved;
-  for (const Json& one : manifest.at("parameters")) saved[one.at("name")] = &one;
+  const auto differs = [&](const std::string& cause) {
+    refuse(directory, cause, Code::kInvalidArgument, "Register the parameters that were saved.");
+  };
+  std::map<std::string, const checkpoint::SavedParameter*> saved;
+  for (const checkpoint::SavedParameter& one : manifest.parameters) saved[one.name] = &one;
   std::vector<std::uint64_t> steps;
-  const Json own = parameters_json(engine);
-  for (const Json& mine : own) {
-    const std::string& name = mine.at("name").get_ref<const std::string&>();
+  for (std::uint32_t i = 0; i < engine.parameter_count(); ++i) {
+    const ParameterSpec& spec = engine.spec({i});
+    const std::string& name = engine.full_name({i});
     const auto found = saved.find(name);
-    if (found == saved.end()) refuse(directory, "it has no '" + name + "'");
-    for (const char* const key : {"dtype", "shape", "frozen"}) {
-      if (found->second->at(key) == mine.at(key)) continue;
-      refuse(directory, "'" + name + "' has " + key + " " + found->second->at(key).dump() +
-                            " there, but " + mine.at(key).dump() + " in the engine");
-    }
-    steps.push_back(found->second->at("step"));
+    if (found == saved.end()) differs("it has no '" + name + "'");
+    const checkpoint::SavedParameter& there = *found->second;
+    if (there.dtype != name_of(spec.dtype))
+      differs("'" + name + "' has dtype " + there.dtype + " there, but " + name_of(spec.dtype) +
+              " in the engine");
+    if (there.shape != spec.shape)
+      differs("'" + name + "' has shape " + text_of(there.shape) + " there, but " +
+              text_of(spec.shape) + " in the engine");
+    if (there.frozen != spec.frozen)
+      differs("'" + name + "' is " + (there.frozen ? "frozen" : "trained") + " there, but " +
+              (spec.frozen ? "frozen" : "trained") + " in the engine");
+    steps.push_back(there.step);
     saved.erase(found);
   }
-  if (!saved.empty()) refuse(directory, "the engine has no '" + saved.begin()->first + "'");
+  if (!saved.empty()) differs("the engine has no '" + saved.begin()->first + "'");
   return steps;
+}
+
+// "'a', 'b', 'c' and 5 more"
+std::string some_of(const std::set<std::string>& names) {
+  constexpr std::size_t kShown = 3;
+  std::string text;
+  std::size_t shown = 0;
+  for (const std::string& name : names) {
+    if (shown == kShown) return text + " and " + std::to_string(names.size() - kShown) + " more";
+    text += (shown++ == 0 ? "'" : ", '") + name + "'";
+  }
+  return text;
+}
+
+// The tensors that were saved are those that this engine keeps: else zeros, or a refusal half-way,
+// would stand in for the rest.
+void match_tensors(const Engine& engine, const Manifest& manifest, const std::string& directory) {
+  std::set<std::string> lacks, extra;
+  for (std::size_t file = 0; file < kFiles.size(); ++file) {
+    for (const Tensor& tensor : tensors_of(engine, file)) lacks.insert(tensor.name);
+    for (const checkpoint::SavedTensor& tensor : manifest.files[file].tensors)
+      if (lacks.erase(tensor.name) == 0) extra.insert(tensor.name);
+    if (!lacks.empty() || !extra.empty()) break;
+  }
+  std::string tensors;
+  if (!lacks.empty()) tensors += ", so it lacks " + some_of(lacks);
+  if (!extra.empty()) tensors += ", so the engine does not keep its " + some_of(extra);
+  const std::string rule = name_of(engine.settings().optimizer), moments = moments_of(engine);
+  if (manifest.rule != rule || manifest.moments != moments) {
+    refuse(directory,
+           "it was saved with headrace.optimizer " + manifest.rule + " and headrace.moments " +
+               manifest.moments + ", but the engine has " + rule + " and " + moments + tensors,
+           Code::kInvalidArgument, "Set both as they were saved.");
+  }
+  if (!lacks.empty()) refuse_damaged(directory, "manifest.json lacks " + some_of(lacks));
+  if (!extra.empty())
+    refuse_damaged(directory,
+                   "manifest.json has " + some_of(extra) + ", which its optimizer does not keep");
+}
+
+// A store keeps frozen tiles once: of a committed step they cannot be written again.
+void refuse_stored_frozen(const Engine& engine, const std::string& directory) {
+  if (!engine.resumed() && engine.durable_step() == 0) return;
+  std::map<std::pair<std::uint32_t, DType>, std::optional<ParameterId>> frozen;  // by section
+  for (std::uint32_t i = 0; i < engine.parameter_count(); ++i) {
+    const ParameterSpec& spec = engine.spec({i});
+    auto& section = frozen.try_emplace({engine.group_of({i}).index, spec.dtype}, i).first->second;
+    if (!spec.frozen) section.reset();
+  }
+  for (const auto& [section, id] : frozen) {
+    if (!id) continue;
+    refuse(directory,
+           "the store of this engine has a committed step with the frozen '" +
+               engine.full_name(*id) + "', which is not written twice",
+           Code::kWrongState, "Use another headrace.store.");
+  }
 }
 
 // A file of a checkpoint whose bytes all have their checksums.
 struct Verified {
   File file;
-  std::map<std::pair<std::uint32_t, Content>, Tensor> tensors;
+  std::vector<Tensor> tensors;
 };
 
-Verified verify(const Engine& engine, const Json& entry, const std::string& directory) {
-  const std::string path = directory + "/" + entry.at("name").get<std::string>();
+Verified verify(const Engine& engine, const Manifest& manifest, std::size_t number,
+                const std::string& directory) {
+  const checkpoint::SavedFile& saved = manifest.files[number];
+  const std::string path = directory + "/" + kFiles[number];
   Verified verified{File::open(path), {}};
+  std::map<std::string, Tensor> known;
+  for (Tensor& tensor : tensors_of(engine, number)) known[tensor.name] = std::move(tensor);
+  for (const checkpoint::SavedTensor& one : saved.tensors)
+    verified.tensors.push_back(known.at(one.name));
+  const std::string header = place(engine, verified.tensors);
+  const std::uint64_t end = verified.tensors.empty()
+                                ? header.size()
+                                : verified.tensors.back().at + verified.tensors.back().size_bytes;
+  if (const std::uint64_t size = verified.file.size_bytes(); size != end)
+    refuse_damaged(directory, std::string(kFiles[number]) + " has " + std::to_string(size) +
+                                  " bytes, not the " + std::to_string(end) + " of its tensors");
   std::vector<std::byte> buffer(kBufferBytes);
   const auto hash_range = [&](std::uint64_t at, std::uint64_t size) {
     kernels::Hash128 hash;
@@ -215,61 +262,52 @@ Verified verify(const Engine& engine, const Json& entry, const std::string& dire
     }
     return hash.hex();
   };
-  std::vector<Tensor> tensors;
-  for (const Json& one : entry.at("tensors")) {
-    const std::string name = one.at("name");
-    const std::size_t file = entry.at("name") == kFiles[0] ? 0 : 1;
-    Tensor tensor;
-    tensor.name = name;
-    for (std::size_t c = file; c < (file == 0 ? 1 : kContents.size()); ++c) {
-      const std::string prefix = kPrefixes[c];
-      if (file == 1 && !name.starts_with(prefix)) continue;
-      tensor.id = engine.parameter(name.substr(prefix.size()));
-      tensor.content = kContents[c];
-      const ParameterSpec& spec = engine.spec(tensor.id);
-      tensor.dtype = file == 0 ? name_of(spec.dtype) : "F32";
-      tensor.size_bytes = spec.elements() * (file == 0 ? size_bytes(spec.dtype) : sizeof(float));
-      break;
-    }
-    tensors.push_back(std::move(tensor));
-  }
-  const std::string header = place(engine, tensors);
-  if (hash_range(0, header.size()) != entry.at("header_xxh3_128"))
-    refuse(directory, "the checksum of the header of " + path + " differs", Code::kCorrupt);
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (hash_range(tensors[i].at, tensors[i].size_bytes) != entry["tensors"][i].at("xxh3_128"))
-      refuse(directory, "the checksum of '" + tensors[i].name + "' differs", Code::kCorrupt);
-    verified.tensors[{tensors[i].id.index, tensors[i].content}] = tensors[i];
+  if (hash_range(0, header.size()) != saved.header_hash)
+    refuse_damaged(directory,
+                   "the checksum of the header of " + std::string(kFiles[number]) + " differs");
+  if (checkpoint::hash_of(header) != saved.header_hash)
+    refuse_damaged(directory, "the header of " + std::string(kFiles[number]) +
+                                  " has other tensors or places than manifest.json");
+  for (std::size_t i = 0; i < saved.tensors.size(); ++i) {
+    const Tensor& tensor = verified.tensors[i];
+    if (hash_range(tensor.at, tensor.size_bytes) != saved.tensors[i].hash)
+      refuse_damaged(directory, "the checksum of '" + tensor.name + "' differs");
   }
   return verified;
 }
 }  // namespace
 
 void save_checkpoint(Engine& engine, const std::string& directory) {
+  check_names(engine);
   checkpoint::NewFolder folder(directory);
-  Json manifest = {{"format", kFormat}, {"version", kVersion}};
-  manifest["files"] = {write_file(engine, folder.path(), 0), write_file(engine, folder.path(), 1)};
-  manifest["parameters"] = parameters_json(engine);
-  const std::string line = manifest.dump();
-  const std::string text = line + "\n" + hash_of(line) + "\n";
-  File file = File::create(folder.path() + "/" + kManifest);
-  file.write(std::as_bytes(std::span(text)), 0);
-  file.sync();
+  Manifest manifest{name_of(engine.settings().optimizer), moments_of(engine), {}, {}};
+  for (std::size_t i = 0; i < kFiles.size(); ++i)
+    manifest.files[i] = write_file(engine, folder.path(), i);
+  for (std::uint32_t i = 0; i < engine.parameter_count(); ++i) {
+    const ParameterSpec& spec = engine.spec({i});
+    manifest.parameters.push_back({engine.full_name({i}), name_of(spec.dtype), spec.shape,
+                                   spec.frozen, engine.step_count({i})});
+  }
+  checkpoint::write_manifest(manifest, folder.path());
   folder.finish();
 }
 
 void load_checkpoint(Engine& engine, const std::string& directory) {
-  const Json manifest = read_manifest(directory);
+  const Manifest manifest = checkpoint::read_manifest(directory);
   const std::vector<std::uint64_t> steps = match(engine, manifest, directory);
-  const Verified model = verify(engine, manifest.at("files").at(0), directory);
-  const Verified state = verify(engine, manifest.at("files").at(1), directory);
+  match_tensors(engine, manifest, directory);
+  refuse_stored_frozen(engine, directory);
+  const Verified model = verify(engine, manifest, 0, directory);
+  const Verified state = verify(engine, manifest, 1, directory);
+  std::vector<std::uint64_t> weight_at(engine.parameter_count());
+  for (const Tensor& tensor : model.tensors) weight_at[tensor.id.index] = tensor.at;
   for (std::uint32_t g = 0; g < engine.group_count(); ++g) {
     engine.load({g}, FillShard([&](ParameterId id, std::uint64_t first, std::span<std::byte> out) {
-                  const Tensor& tensor = model.tensors.at({id.index, Content::kWeight});
-                  model.file.read(out, tensor.at + first * size_bytes(engine.spec(id).dtype));
+                  model.file.read(out,
+                                  weight_at[id.index] + first * size_bytes(engine.spec(id).dtype));
                 }));
   }
-  for (const auto& [key, tensor] : state.tensors) {
+  for (const Tensor& tensor : state.tensors) {
     engine.load(tensor.id, tensor.content, [&](std::uint64_t first, std::span<std::byte> out) {
       state.file.read(out, tensor.at + first * sizeof(float));
     });

@@ -59,6 +59,7 @@ std::uint32_t Engine::group_count() const noexcept {
 std::uint32_t Engine::parameter_count() const noexcept {
   return static_cast<std::uint32_t>(core_->registry().parameters().size());
 }
+const Settings& Engine::settings() const noexcept { return core_->settings(); }
 const std::string& Engine::group_name(GroupId group) const {
   return core_->registry().group(group).name;
 }

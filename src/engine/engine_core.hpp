@@ -34,6 +34,7 @@ class EngineCore {
   void interrupt() noexcept { failure_.interrupt(); }
 
   // ---- always ----
+  const Settings& settings() const noexcept { return inputs_.settings; }
   const PlanReport& plan() const;
   Stats stats() const;
   Trace take_trace();

@@ -6,13 +6,20 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <thread>
 
+#include "kernels/hash.hpp"
+#include "support/all_on_nvme.hpp"
 #include "support/computing_host.hpp"
 #include "support/mlp.hpp"
+#include "support/scripted_trainer.hpp"
 #include "support/temporary_directory.hpp"
 #include "support/thread_ranks.hpp"
 
@@ -24,6 +31,10 @@ struct Place {
   bool on_nvme = false;
   MasterLayout master = MasterLayout::kSplit;
   std::uint32_t width = 300;
+  OptimizerRule rule = OptimizerRule::kAdamW;
+  MomentCodec moments = MomentCodec::kF32;
+  DType dtype = DType::kBf16;
+  UpdateMode mode = UpdateMode::kAuto;
 };
 
 class Training {
@@ -33,6 +44,9 @@ class Training {
     Settings settings;
     settings.tile_elements = 65536;
     settings.master = place.master;
+    settings.optimizer = place.rule;
+    settings.moments = place.moments;
+    settings.update_mode = place.mode;
     if (place.on_nvme) {
       settings.nvme_paths = {directory_.string()};
       settings.offload_optimizer = settings.offload_parameters = OffloadDevice::kNvme;
@@ -40,8 +54,9 @@ class Training {
     device_ = device ? std::move(device) : device::make_computing_host({.seed = 5});
     engine_ =
         std::make_unique<Engine>(settings, EngineOptions{.device = device_, .collective = ranks});
-    network_ = std::make_unique<testing::Mlp>(*engine_, *device_,
-                                              testing::MlpOptions{.width = place.width});
+    testing::MlpOptions options{.width = place.width, .dtype = place.dtype};
+    if (place.rule == OptimizerRule::kSgdMomentum) options.hyperparameters.momentum = 0.9f;
+    network_ = std::make_unique<testing::Mlp>(*engine_, *device_, options);
   }
   void train(int steps) {
     for (int i = 0; i < steps; ++i) network_->train_step();
@@ -83,6 +98,353 @@ TEST(Checkpoint, GoesOnToTheBitsOfTheRunThatWasNotInterrupted) {
       EXPECT_FALSE(fs::exists(folder + ".tmp"));
     }
   }
+}
+
+// Weights that span two tiles of 65,536 elements and end within a block of 256.
+TEST(Checkpoint, GoesOnWithEveryRuleDtypeAndPrecisionOfMoments) {
+  using enum OptimizerRule;
+  const Place places[] = {
+      {.width = 260, .rule = kAdam},
+      {.width = 260, .rule = kAdagrad},
+      {.width = 260, .rule = kLion},
+      {.width = 260, .rule = kSgd},
+      {.width = 260, .rule = kSgdMomentum},
+      {.width = 260, .moments = MomentCodec::kBf16},
+      {.width = 260, .moments = MomentCodec::kBlock8},
+      {.width = 260, .rule = kLion, .moments = MomentCodec::kBlock8},
+      {.width = 260, .rule = kAdagrad, .moments = MomentCodec::kBlock8},
+      {.width = 260, .dtype = DType::kF16},
+      {.width = 260, .mode = UpdateMode::kDefer},
+  };
+  for (std::size_t i = 0; i < std::size(places); ++i) {
+    SCOPED_TRACE("place " + std::to_string(i));
+    const testing::TemporaryDirectory directory;
+    const std::string folder = directory.string() + "/a";
+    Training whole(places[i]);
+    whole.train(2);
+    save_checkpoint(whole.engine(), folder);
+    const std::string saved = whole.hashes();
+    whole.train(2);
+    Place other = places[i];
+    other.on_nvme = true;
+    Training resumed(other);
+    load_checkpoint(resumed.engine(), folder);
+    EXPECT_EQ(resumed.hashes(), saved);
+    resumed.train(2);
+    EXPECT_EQ(resumed.hashes(), whole.hashes());
+  }
+}
+
+TEST(Checkpoint, AnotherRuleOrPrecisionIsRefusedNamingTheTensorsBeforeAnythingChanges) {
+  struct Case {
+    Place saved, loaded;
+    std::vector<std::string> named;
+  };
+  using enum OptimizerRule;
+  const Case cases[] = {
+      {{.width = 40},
+       {.width = 40, .rule = kLion},
+       {"headrace.optimizer adamw", "has lion", "does not keep its 'exp_avg_sq.layer.0.bias'"}},
+      {{.width = 40, .rule = kLion},
+       {.width = 40},
+       {"headrace.optimizer lion", "it lacks 'exp_avg_sq.layer.0.bias'", "and 6 more"}},
+      {{.width = 40, .rule = kSgd}, {.width = 40, .rule = kLion}, {"lacks 'exp_avg.layer.0.bias'"}},
+      {{.width = 40}, {.width = 40, .rule = kAdam}, {"headrace.optimizer adamw", "has adam and"}},
+      {{.width = 40, .moments = MomentCodec::kBlock8},
+       {.width = 40},
+       {"headrace.moments 8bit", "adamw and f32"}},
+      {{.width = 40},
+       {.width = 40, .moments = MomentCodec::kBf16},
+       {"headrace.moments f32", "adamw and bf16"}},
+  };
+  for (const Case& c : cases) {
+    const testing::TemporaryDirectory directory;
+    const std::string folder = directory.string() + "/a";
+    Training saved(c.saved);
+    save_checkpoint(saved.engine(), folder);
+    Training loaded(c.loaded);
+    loaded.train(1);
+    const std::string before = loaded.hashes();
+    const std::string error = error_of([&] { load_checkpoint(loaded.engine(), folder); });
+    EXPECT_TRUE(error.starts_with("kInvalidArgument")) << error;
+    for (const std::string& name : c.named) EXPECT_NE(error.find(name), std::string::npos) << error;
+    EXPECT_EQ(loaded.hashes(), before);
+    loaded.train(1);
+  }
+}
+
+// Frozen in the middle: it has a weight in the one file, and nothing in the other.
+TEST(Checkpoint, AFrozenGroupIsSavedWithoutStateAndMustBeFrozenWhereItIsLoaded) {
+  const testing::TemporaryDirectory directory;
+  const std::string folder = directory.string() + "/a";
+  const std::vector<std::int64_t> groups = {3000, 150'000, 70'000};
+  const testing::Script script = script_of(testing::Departure::kFrozenGroup, 3, false);
+  Settings settings;
+  settings.update_threads = 1;
+  Engine whole(settings);
+  testing::ScriptedTrainer trainer(whole, groups, {}, 1);
+  trainer.step(script);
+  save_checkpoint(whole, folder);
+  trainer.step(script);
+  Engine resumed(settings);
+  testing::ScriptedTrainer again(resumed, groups, {}, 1);
+  load_checkpoint(resumed, folder);
+  again.step(script);
+  EXPECT_EQ(again.hashes(), trainer.hashes());
+  Engine trained(settings);
+  testing::ScriptedTrainer none(trained, groups);
+  const std::string before = none.hashes();
+  const std::string error = error_of([&] { load_checkpoint(trained, folder); });
+  EXPECT_TRUE(error.starts_with("kInvalidArgument")) << error;
+  EXPECT_NE(error.find("is frozen there, but trained in the engine"), std::string::npos) << error;
+  EXPECT_EQ(none.hashes(), before);
+}
+
+class OnADurableEngine : public ::testing::Test {
+ protected:
+  Settings durable() const {
+    Settings s = testing::all_on_nvme(directory_.string());
+    s.update_threads = 1;
+    s.durable_every = 1;
+    s.store = "run";
+    return s;
+  }
+  static EngineOptions quiet() {
+    return {.log = [](LogLevel, std::string_view) {}};
+  }
+  const testing::TemporaryDirectory directory_;
+  const std::string folder_ = directory_.string() + "/a";
+  const std::vector<std::int64_t> groups_ = {3000, 150'000, 70'000};
+};
+
+TEST_F(OnADurableEngine, ACheckpointIsCommittedAndTheNextEngineGoesOnFromIt) {
+  const testing::Script script = script_of(testing::Departure::kNone, 3, false);
+  Settings settings;
+  settings.update_threads = 1;
+  Engine source(settings);
+  testing::ScriptedTrainer trainer(source, groups_);
+  for (int i = 0; i < 2; ++i) trainer.step(script);
+  save_checkpoint(source, folder_);
+  const std::string saved = trainer.hashes();
+  trainer.step(script);
+  for (const int steps_before : {0, 1}) {
+    SCOPED_TRACE("steps before the load: " + std::to_string(steps_before));
+    Settings here = durable();
+    here.store = "run" + std::to_string(steps_before);
+    {
+      Engine engine(here, quiet());
+      testing::ScriptedTrainer first(engine, groups_);
+      for (int i = 0; i < steps_before; ++i) first.step(script);
+      load_checkpoint(engine, folder_);
+      EXPECT_EQ(first.hashes(), saved);
+      // The loaded step is the trainer's too: what it had seen then.
+      engine.set_trainer_state(std::vector<std::byte>(groups_.size() * sizeof(std::uint64_t)));
+      engine.commit();
+    }
+    Engine engine(here, quiet());
+    testing::ScriptedTrainer next(engine, groups_);
+    ASSERT_TRUE(engine.resumed());
+    EXPECT_EQ(engine.resumed()->step, static_cast<std::uint64_t>(steps_before));
+    EXPECT_EQ(next.hashes(), saved);
+    EXPECT_EQ(engine.step_count({0}), 2u);
+    next.step(script);
+    EXPECT_EQ(next.hashes(), trainer.hashes());
+  }
+}
+
+TEST_F(OnADurableEngine, AFrozenGroupOfACommittedStepIsNamedBeforeAnythingChanges) {
+  const testing::Script script = script_of(testing::Departure::kFrozenGroup, 3, false);
+  Engine engine(durable(), quiet());
+  testing::ScriptedTrainer trainer(engine, groups_, {}, 1);
+  save_checkpoint(engine, folder_);
+  load_checkpoint(engine, folder_);  // nothing is committed yet
+  trainer.step(script);
+  engine.commit();
+  const std::string before = trainer.hashes();
+  const std::string error = error_of([&] { load_checkpoint(engine, folder_); });
+  EXPECT_TRUE(error.starts_with("kWrongState")) << error;
+  EXPECT_NE(error.find("Use another headrace.store"), std::string::npos) << error;
+  EXPECT_EQ(trainer.hashes(), before);
+  trainer.step(script);
+}
+
+std::string bytes_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::string hash_of(const std::string& text) {
+  kernels::Hash128 hash;
+  hash.update(std::as_bytes(std::span(text)));
+  return hash.hex();
+}
+
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  const std::size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return at == std::string::npos ? text : text.replace(at, from.size(), to);
+}
+
+void write_manifest(const std::string& folder, const std::string& line) {
+  std::ofstream(folder + "/manifest.json", std::ios::binary) << line << '\n'
+                                                             << hash_of(line) << '\n';
+}
+
+struct OddField {
+  const char *from, *to, *named;
+  const char* code = "kCorrupt";
+};
+const OddField kOddFields[] = {
+    {R"("format":"headrace)", R"("format":"other)", "manifest.json: format is not"},
+    {R"("version":1)", R"("version":2)", "its format is version 2", "kUnsupported"},
+    {R"("version":1)", R"("version":"1")", "manifest.json: version is no whole number"},
+    {R"("version":1,)", "", "manifest.json: version is missing"},
+    {R"("optimizer":{)", R"("optimizer":7,"x":{)", "manifest.json: optimizer is not an object"},
+    {R"("rule":"adamw")", R"("rule":null)", "manifest.json: optimizer.rule is not a string"},
+    {R"("files":[)", R"("files":7,"x":[)", "manifest.json: files is not an array"},
+    {R"("files":[)", R"("files":[{},)", "manifest.json: files has 3 entries, not 2"},
+    {R"("name":"model.)", R"("name":"../model.)", "files[0].name is not 'model.safetensors'"},
+    {R"("header_xxh3_128")", R"("header")", "files[0].header_xxh3_128 is missing"},
+    {R"("tensors":[)", R"("tensors":[3,)", "files[0].tensors[0] is not an object"},
+    {R"("name":"layer.0.weight")", R"("name":"layer.0.bias")",
+     "files[0].tensors[1].name is 'layer.0.bias' a second time"},
+    {R"("name":"layer.0.weight")", R"("name":"\u0000\"\\\u00e9")", "lacks 'layer.0.weight'"},
+    {R"({"name":"exp_avg_sq.layer.2.bias",)", R"({"name":"exp_avg_sq.layer.3.bias",)",
+     "lacks 'exp_avg_sq.layer.2.bias'"},
+    {R"("step":1)", R"("step":-1)", "parameters[0].step is no whole number"},
+    {R"("step":1)", R"("step":1.5)", "parameters[0].step is no whole number"},
+    {R"("step":1)", R"("step":99999999999999999999)", "parameters[0].step is no whole number"},
+    {R"("shape":[40,40])", R"("shape":"x")", "parameters[0].shape is not an array"},
+    {R"("shape":[40,40])", R"("shape":[40,{}])", "parameters[0].shape[1] is no whole number"},
+    {R"("shape":[40,40])", R"("shape":[40,0])", "parameters[0].shape[1] is no size"},
+    {R"("frozen":false)", R"("frozen":0)", "parameters[0].frozen is neither true nor false"},
+    {R"("dtype":"BF16")", R"("dtype":"I64")", "has dtype I64 there", "kInvalidArgument"},
+};
+
+TEST(Checkpoint, AnOddFieldOfAManifestWithARightChecksumIsNamedBeforeAnythingChanges) {
+  const testing::TemporaryDirectory directory;
+  const std::string folder = directory.string() + "/a";
+  Training run({.width = 40});
+  run.train(1);
+  save_checkpoint(run.engine(), folder);
+  run.train(1);
+  const std::string before = run.hashes();
+  const std::string text = bytes_of(folder + "/manifest.json");
+  const std::string line = text.substr(0, text.find('\n'));
+  const auto expect = [&](const std::string& code, const std::string& named) {
+    const std::string error = error_of([&] { load_checkpoint(run.engine(), folder); });
+    EXPECT_TRUE(error.starts_with(code)) << error;
+    EXPECT_NE(error.find(named), std::string::npos) << named << " is not in: " << error;
+    EXPECT_EQ(run.hashes(), before);
+  };
+  for (const OddField& odd : kOddFields) {
+    SCOPED_TRACE(odd.to);
+    write_manifest(folder, replaced(line, odd.from, odd.to));
+    expect(odd.code, odd.named);
+  }
+  for (const std::string& whole :
+       {std::string(), std::string("{"), line.substr(0, line.size() / 2), std::string("\xff")}) {
+    write_manifest(folder, whole);
+    expect("kCorrupt", "manifest.json is not JSON");
+  }
+  for (const char* const whole : {"[]", "null", "7"}) {
+    write_manifest(folder, whole);
+    expect("kCorrupt", "manifest.json: it is not an object");
+  }
+  for (const std::size_t bytes : {std::size_t{0}, line.size() / 2, text.size() - 1}) {
+    std::ofstream(folder + "/manifest.json", std::ios::binary) << text.substr(0, bytes);
+    expect("kCorrupt", "the checksum of manifest.json differs");
+  }
+  write_manifest(folder, line);
+  EXPECT_EQ(error_of([&] { load_checkpoint(run.engine(), folder); }), "no error");
+}
+
+TEST(Checkpoint, AHeaderThatDisagreesWithTheManifestAndAnotherLengthAreNamed) {
+  const testing::TemporaryDirectory directory;
+  const std::string folder = directory.string() + "/a", model = folder + "/model.safetensors";
+  Training run({.width = 40});
+  save_checkpoint(run.engine(), folder);
+  const std::string before = run.hashes(), bytes = bytes_of(model);
+  const auto expect = [&](const std::string& named) {
+    const std::string error = error_of([&] { load_checkpoint(run.engine(), folder); });
+    EXPECT_TRUE(error.starts_with("kCorrupt")) << error;
+    EXPECT_NE(error.find(named), std::string::npos) << error;
+    EXPECT_EQ(run.hashes(), before);
+  };
+  const std::string changed = replaced(bytes, "[40,40]", "[20,80]");
+  std::ofstream(model, std::ios::binary) << changed;
+  expect("the checksum of the header of model.safetensors differs");
+  const std::string manifest = bytes_of(folder + "/manifest.json");
+  write_manifest(folder,
+                 replaced(manifest.substr(0, manifest.find('\n')), hash_of(bytes.substr(0, 4096)),
+                          hash_of(changed.substr(0, 4096))));
+  expect("the header of model.safetensors has other tensors or places than manifest.json");
+  std::ofstream(folder + "/manifest.json", std::ios::binary) << manifest;
+  for (const std::string& other : {bytes + "x", bytes.substr(0, bytes.size() - 1)}) {
+    std::ofstream(model, std::ios::binary) << other;
+    expect("model.safetensors has " + std::to_string(other.size()) + " bytes, not the " +
+           std::to_string(bytes.size()));
+  }
+  fs::remove(model);
+  const std::string missing = error_of([&] { load_checkpoint(run.engine(), folder); });
+  EXPECT_TRUE(missing.starts_with("kNotFound")) << missing;
+}
+
+// One f32 parameter of this name in a group without one.
+std::unique_ptr<Engine> engine_of(const std::string& name) {
+  auto engine = std::make_unique<Engine>(Settings{});
+  const GroupId group = engine->add_group("", {{name, DType::kF32, {2, 3}}});
+  engine->freeze();
+  engine->load(group, [](ParameterId, std::span<std::byte> out) {
+    for (std::size_t i = 0; i < out.size() / sizeof(float); ++i) {
+      const float value = static_cast<float>(i) + 0.5f;
+      std::memcpy(out.data() + i * sizeof value, &value, sizeof value);
+    }
+  });
+  return engine;
+}
+
+TEST(Checkpoint, FindsParametersByTheirFullNamesInAnyOrderAndGroups) {
+  const testing::TemporaryDirectory directory;
+  const std::string folder = directory.string() + "/a";
+  const ParameterSpec a{"a", DType::kF32, {5}}, b{"b", DType::kBf16, {2, 4}};
+  const auto fill = [](ParameterId id, std::span<std::byte> out) {
+    std::fill(out.begin(), out.end(), std::byte(16 * id.index + 3));
+  };
+  Engine saved{Settings{}}, loaded{Settings{}};
+  const GroupId joined = saved.add_group("g", {a, b});
+  saved.freeze();
+  saved.load(joined, fill);
+  save_checkpoint(saved, folder);
+  loaded.add_group("", {{"g.b", DType::kBf16, {2, 4}}});
+  loaded.add_group("g", {a});
+  loaded.freeze();
+  load_checkpoint(loaded, folder);  // the first values that it has
+  EXPECT_EQ(loaded.hash_parameters(), saved.hash_parameters());
+  EXPECT_EQ(loaded.hash_optimizer_state(), saved.hash_optimizer_state());
+}
+
+TEST(Checkpoint, KeepsOddNamesAndRefusesThoseThatItsFilesCannotHold) {
+  const testing::TemporaryDirectory directory;
+  int number = 0;
+  for (const std::string& name : {std::string("a\"b\\c\n\t/../é"), std::string("a\0b", 3),
+                                  std::string("master.exp_avg.x"), std::string(3000, 'n')}) {
+    const std::string folder = directory.string() + "/" + std::to_string(++number);
+    const auto engine = engine_of(name), other = engine_of(name);
+    save_checkpoint(*engine, folder);
+    EXPECT_EQ(error_of([&] { load_checkpoint(*other, folder); }), "no error");
+    EXPECT_EQ(other->hash_parameters(), engine->hash_parameters());
+  }
+  const std::string folder = directory.string() + "/none";
+  const auto expect = [&](const std::string& name, const std::string& named) {
+    const auto engine = engine_of(name);
+    const std::string error = error_of([&] { save_checkpoint(*engine, folder); });
+    EXPECT_TRUE(error.starts_with("kInvalidArgument")) << error;
+    EXPECT_NE(error.find(named), std::string::npos) << error;
+    EXPECT_FALSE(fs::exists(folder) || fs::exists(folder + ".tmp"));
+  };
+  expect("a\xff", "\"a\\ufffd\", which is no UTF-8");
+  expect("__metadata__", "which safetensors keeps for itself");
 }
 
 TEST(Checkpoint, ADamagedFileIsNamedBeforeAnythingChanges) {
@@ -184,6 +546,137 @@ TEST(Checkpoint, EveryWorldSizeLoadsItAndSeveralRanksCannotSave) {
     }
     for (std::thread& thread : threads) thread.join();
   }
+}
+
+// A child that saves, and is killed. Returns the signal that ended it; 0: it had saved before.
+// The parent has no engine then, so that it forks from one thread.
+int killed_save(const std::string& folder, const std::function<void()>& before_save,
+                const std::function<void(pid_t)>& kill) {
+  int ready[2];
+  EXPECT_EQ(::pipe(ready), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    Training run({.width = 100});
+    run.train(1);
+    before_save();
+    (void)!::write(ready[1], "x", 1);
+    save_checkpoint(run.engine(), folder);
+    ::_exit(0);
+  }
+  ::close(ready[1]);
+  char byte = 0;
+  EXPECT_EQ(::read(ready[0], &byte, 1), 1);
+  ::close(ready[0]);
+  kill(child);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFSIGNALED(status) || WEXITSTATUS(status) == 0) << status;
+  return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+}
+
+// After a kill: all of it or nothing, and the next save to the name works.
+void expect_whole_or_absent(const std::string& folder, bool may_be_there) {
+  Training run({.width = 100});
+  run.train(1);
+  const std::string trained = run.hashes();
+  if (fs::exists(folder)) {
+    EXPECT_TRUE(may_be_there);
+    run.train(1);
+    EXPECT_EQ(error_of([&] { load_checkpoint(run.engine(), folder); }), "no error");
+    EXPECT_EQ(run.hashes(), trained);
+    fs::remove_all(folder);
+  }
+  EXPECT_EQ(error_of([&] { save_checkpoint(run.engine(), folder); }), "no error");
+  EXPECT_FALSE(fs::exists(folder + ".tmp"));
+  Training other({.width = 100});
+  load_checkpoint(other.engine(), folder);
+  EXPECT_EQ(other.hashes(), trained);
+}
+
+// At a byte of its choice: a limit on file sizes ends the process there.
+TEST(Checkpoint, ASaveThatEndsWithItsProcessLeavesNoFolderAndTheNextOneWorks) {
+  for (const rlim_t bytes : {1000, 20'000, 60'000, 200'000, 350'000}) {
+    SCOPED_TRACE(bytes);
+    const testing::TemporaryDirectory directory;
+    const std::string folder = directory.string() + "/a";
+    const int signal = killed_save(
+        folder,
+        [&] {
+          const rlimit no_core{0, 0}, file{bytes, bytes};
+          ::setrlimit(RLIMIT_CORE, &no_core);
+          ::setrlimit(RLIMIT_FSIZE, &file);
+        },
+        [](pid_t) {});
+    EXPECT_EQ(signal, SIGXFSZ);
+    EXPECT_FALSE(fs::exists(folder));
+    EXPECT_TRUE(fs::exists(folder + ".tmp"));
+    expect_whole_or_absent(folder, false);
+  }
+}
+
+// Later and later, until a save is whole before its kill.
+TEST(Checkpoint, AKilledSaveIsWholeOrAbsentAndTheNextOneWorks) {
+  int killed = 0;
+  for (int microseconds = 0; microseconds < 2'000'000; microseconds = microseconds * 3 / 2 + 200) {
+    SCOPED_TRACE(microseconds);
+    const testing::TemporaryDirectory directory;
+    const std::string folder = directory.string() + "/a";
+    const int signal = killed_save(
+        folder, [] {},
+        [&](pid_t child) {
+          std::this_thread::sleep_for(std::chrono::microseconds(microseconds));
+          ::kill(child, SIGKILL);
+        });
+    EXPECT_TRUE(signal != 0 || fs::exists(folder));
+    expect_whole_or_absent(folder, true);
+    if (signal == 0) break;
+    ++killed;
+  }
+  EXPECT_GT(killed, 0);
+}
+
+// [example]
+// Trains until `steps` steps are done, and saves the last one.
+void train_and_save(Engine& engine, const std::string& from, const std::string& to, int steps,
+                    const std::function<void(Engine&)>& train_step) {
+  if (!from.empty()) load_checkpoint(engine, from);
+  for (int step = 0; step < steps; ++step) train_step(engine);
+  save_checkpoint(engine, to);  // the folder `to` is there whole, or this throws
+}
+// [/example]
+
+void step_on_ones(Engine& engine) {
+  const float gradient[6] = {1, 1, 1, 1, 1, 1};
+  {
+    const Gathered gathered = engine.gather({0});
+    engine.add_gradient({0}, gradient, DType::kF32);
+  }
+  engine.step({.learning_rate = 0.5f});
+}
+
+TEST(CheckpointExample, GoesOnFromOneFolderAndSavesTheNext) {
+  const testing::TemporaryDirectory directory;
+  const std::string first = directory.string() + "/1", second = directory.string() + "/2";
+  const auto one = engine_of("w"), two = engine_of("w"), whole = engine_of("w");
+  train_and_save(*one, "", first, 2, step_on_ones);
+  train_and_save(*two, first, second, 1, step_on_ones);
+  for (int i = 0; i < 3; ++i) step_on_ones(*whole);
+  EXPECT_EQ(two->hash_parameters(), whole->hash_parameters());
+  EXPECT_EQ(two->hash_optimizer_state(), whole->hash_optimizer_state());
+}
+
+// safetensors_test.py reads them in a folder that it names.
+TEST(CheckpointExample, LeavesFoldersForOtherPrograms) {
+  const testing::TemporaryDirectory directory;
+  const char* const named = std::getenv("HEADRACE_CHECKPOINT_FOLDER");
+  const std::string folder = named != nullptr ? named : directory.string();
+  save_checkpoint(*engine_of("w"), folder + "/values");
+  Training run({.width = 40});
+  run.train(1);
+  save_checkpoint(run.engine(), folder + "/trained");
+  for (const char* const one : {"/values", "/trained"})
+    for (const char* const file : {"/manifest.json", "/model.safetensors"})
+      EXPECT_TRUE(fs::exists(folder + one + file)) << one << file;
 }
 }  // namespace
 }  // namespace headrace
