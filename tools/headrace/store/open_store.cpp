@@ -149,8 +149,8 @@ std::string OpenStore::verify_streams(std::uint32_t t, const swap::RecordHeader&
   for (std::uint32_t s = 0; s < header.streams; ++s) {
     const swap::StreamEntry& entry = header.stream[s];
     const bool is_weight = (entry.offset_bytes & swap::kElsewhere) != 0;
-    const std::uint64_t begin = is_weight ? tile.weight_offset[slot]
-                                          : tile.record_offset[slot] + entry.offset_bytes;
+    const std::uint64_t begin =
+        is_weight ? tile.weight_offset[slot] : tile.record_offset[slot] + entry.offset_bytes;
     if (entry.checksums == 0) out.unchecked_bytes += entry.size_bytes;
     const std::uint64_t seed = swap::checksum_seed({head_.store, t, tile.generation, 0},
                                                    is_weight ? swap::kWeightStream : s);
@@ -162,8 +162,7 @@ std::string OpenStore::verify_streams(std::uint32_t t, const swap::RecordHeader&
       const std::uint64_t start = base::align_down(begin + done, base::kIoAlignment);
       const std::uint64_t lead = begin + done - start;
       const std::uint64_t whole = base::align_up(lead + size, base::kIoAlignment);
-      if (size > kWindow || whole > kWindow ||
-          entry.first_checksum + chunk >= swap::kMaxChecksums)
+      if (size > kWindow || whole > kWindow || entry.first_checksum + chunk >= swap::kMaxChecksums)
         return "its header's sizes are impossible";
       if (size > 0) read({tile.drive, start, whole});
       const std::uint64_t got =

@@ -48,8 +48,9 @@ swap::PathProbe probe_of(const std::string& path) {
   std::error_code error;
   const fs::path canonical = fs::canonical(path, error);
   if (error || !fs::is_directory(canonical, error)) {
-    throw Error(Code::kNotFound, "'" + path + "' is not a directory; nothing was done. Name the "
-                                 "nvme_path below which the store lies.");
+    throw Error(Code::kNotFound, "'" + path +
+                                     "' is not a directory; nothing was done. Name the "
+                                     "nvme_path below which the store lies.");
   }
   return {.path = canonical.string()};
 }
@@ -79,8 +80,9 @@ std::vector<StorePlace> places_of(const std::string& name,
 std::vector<std::unique_ptr<OpenStore>> open_all(const std::string& name,
                                                  const std::vector<StorePlace>& places) {
   if (places.empty()) {
-    throw Error(Code::kNotFound, "store '" + name + "' is on none of the paths; nothing was done. "
-                                 "`headrace store list PATH...` shows what there is.");
+    throw Error(Code::kNotFound, "store '" + name +
+                                     "' is on none of the paths; nothing was done. "
+                                     "`headrace store list PATH...` shows what there is.");
   }
   std::vector<std::unique_ptr<OpenStore>> parts;
   for (const StorePlace& place : places) parts.push_back(std::make_unique<OpenStore>(place));
@@ -112,9 +114,7 @@ void look_at(Listed& store, const std::vector<swap::PathProbe>& paths) {
     }
   } catch (const Error& error) {
     const bool in_use = error.code() == Code::kWrongState;
-    store.state = in_use                             ? "in use"
-                  : error.code() == Code::kNotFound ? "incomplete"
-                                                     : "damaged";
+    store.state = in_use ? "in use" : error.code() == Code::kNotFound ? "incomplete" : "damaged";
     store.why = error.what();
   }
 }
@@ -236,10 +236,9 @@ int copy(const StoreOptions& o, std::FILE* out, Json& report) {
   std::uint64_t bytes = 0;
   for (const StorePlace& place : places) {
     if (place.drives.size() != targets.size()) {
-      throw command_line::Fault{
-          fmt::format("the store has {} drives, and --to names {}", place.drives.size(),
-                      targets.size()),
-          "Name as many other paths as it has"};
+      throw command_line::Fault{fmt::format("the store has {} drives, and --to names {}",
+                                            place.drives.size(), targets.size()),
+                                "Name as many other paths as it has"};
     }
     for (std::uint32_t d = 0; d < place.drives.size(); ++d) {
       const swap::StoreName file{name, place.rank, d};
@@ -311,8 +310,7 @@ void check(const StoreOptions& o) {
     throw Fault{"'" + o.words[0] + "' is no store's name", "Give the name first, then the paths"};
   if (o.action == "copy" && o.to.empty())
     throw Fault{"copy needs --to", "Name as many other paths as the store has"};
-  if (o.action != "copy" && !o.to.empty())
-    throw Fault{"--to is for copy alone", "Leave it out"};
+  if (o.action != "copy" && !o.to.empty()) throw Fault{"--to is for copy alone", "Leave it out"};
   command_line::check_report_target(o.json);
 }
 
