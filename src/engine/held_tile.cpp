@@ -29,7 +29,7 @@ async::Task<> HeldTile::write() {
   tiles::TilePass pass;
   tiles_.prepare(pass, tile_, view_, parts_, true);
   pass.verifies = false;  // that was when it was read; it has changed since
-  co_await tiles_.run(pass, tile_, view_);
+  co_await tiles_.run(pass, tile_);
   co_await tiles_.write(tile_, view_, parts_);
 }
 }  // namespace headrace::engine

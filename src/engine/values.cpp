@@ -122,7 +122,7 @@ async::Task<> Values::write_tile(std::uint32_t tile, const std::byte* weight) {
   TilePass pass;
   p_.tiles.prepare(pass, tile, view, tiles::kWholeTile, true);
   pass.initial_weight = weight;
-  co_await p_.tiles.run(pass, tile, view);
+  co_await p_.tiles.run(pass, tile);
   co_await p_.tiles.write(tile, view, tiles::kWholeTile);
 }
 

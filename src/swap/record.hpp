@@ -41,7 +41,9 @@ struct StreamEntry {
   char name[16] = {};              // "residual", "exp_avg", "weight", ... zero-padded
   char codec[8] = {};              // "bf16", "e4m3", "e5m3", "e8m0", "f16", "f32", "u16"
   std::uint64_t offset_bytes = 0;  // from the record's first byte; for a weight elsewhere:
-                                   // kElsewhere | the offset of its own extent
+                                   // kElsewhere | the offset of its own extent. In a store the
+                                   // commit record's offset counts: a weight that lives in memory
+                                   // may be written elsewhere after the header.
   std::uint64_t size_bytes = 0;
   std::uint32_t first_checksum = 0;  // index of its first chunk's checksum
   std::uint32_t checksums = 0;

@@ -234,18 +234,19 @@ void TileStore::prepare(TilePass& pass, std::uint32_t tile, TileView view, TileP
   }
 }
 
-async::Task<> TileStore::run(TilePass& pass, std::uint32_t tile, TileView view) {
+async::Task<> TileStore::run(TilePass& pass, std::uint32_t tile) {
   co_await p_.workers.for_units(pass.chunks(), &TilePass::run_chunk, &pass);
   if (const std::uint64_t fault = pass.fault.load()) {
-    report_damage(tile, view, static_cast<std::uint32_t>((fault - 1) >> 32),
-                  (fault - 1) & 0xffffffffu);
+    const bool with_weight = pass.tile.weight != nullptr;
+    // Numbered as in a pass over the whole tile: 0 is the weight.
+    const auto stream = static_cast<std::uint32_t>((fault - 1) >> 32) + (with_weight ? 0 : 1);
+    report_damage(tile, stream, (fault - 1) & 0xffffffffu);
   }
 }
 
-void TileStore::report_damage(std::uint32_t tile, TileView view, std::uint32_t stream,
-                              std::uint64_t chunk) const {
+void TileStore::report_damage(std::uint32_t tile, std::uint32_t stream, std::uint64_t chunk) const {
   const TileState& state = states_[tile];
-  const bool is_weight = view.weight_in_slot && stream == 0;
+  const bool is_weight = stream == 0;
   const swap::Extent& extent = is_weight ? state.weight_extent : state.record_extent;
   throw Error(
       Code::kCorrupt,
@@ -298,6 +299,7 @@ async::Task<> TileStore::write(std::uint32_t tile, TileView view, TileParts part
   const residency::TilePlan& plan = p_.plan.tiles[tile];
   if (durable()) refuse_another_write(tile);
   Target target = target_of(tile);
+  const swap::Extent named = target.weight;
   const bool has_header = view.record_in_slot || (durable() && !is_frozen(tile));
   if (parts.record && has_header) seal_header(tile, view, target.weight);
   const auto span = span_of(TraceLane::kNvmeWrite, "write", tile, view, parts);
@@ -311,6 +313,15 @@ async::Task<> TileStore::write(std::uint32_t tile, TileView view, TileParts part
                                 Priority::kWriteBack, subject("swap out state of", tile)));
   }
   co_await writes.join();
+  // A write that failed once went to another extent, and the header names the weight's.
+  const bool moved = target.weight.offset_bytes != named.offset_bytes;
+  if (moved && parts.record && has_header) {
+    seal_header(tile, view, target.weight);
+    if (view.record_in_slot) {
+      co_await p_.swap->write(target.record, {view.record, plan.layout.size_bytes},
+                              Priority::kWriteBack, subject("swap out state of", tile));
+    }
+  }
   note_written(tile, target);
 }
 
@@ -319,7 +330,7 @@ async::Task<> TileStore::read_verified(std::uint32_t tile, TileView view, TilePa
   co_await read(tile, view, parts, priority);
   TilePass pass;
   prepare(pass, tile, view, parts, false);
-  if (pass.any_verify()) co_await run(pass, tile, view);
+  if (pass.any_verify()) co_await run(pass, tile);
 }
 
 // ---- of a durable engine ----

@@ -93,7 +93,7 @@ class TileStore {
   void prepare(TilePass& pass, std::uint32_t tile, TileView view, TileParts parts, bool seal);
   // Runs the pass on the workers. Throws kCorrupt, naming tensor, stream, file and bytes, for a
   // damaged chunk.
-  async::Task<> run(TilePass& pass, std::uint32_t tile, TileView view);
+  async::Task<> run(TilePass& pass, std::uint32_t tile);
 
   // ---- of a durable engine ----
   // Whether bytes of the tile in memory are newer than its slot.
@@ -148,7 +148,7 @@ class TileStore {
   swap::RecordIdentity identity(std::uint32_t tile, std::uint64_t generation) const;
   swap::Subject subject(const char* action, std::uint32_t tile) const;
   void seal_header(std::uint32_t tile, TileView view, const swap::Extent& weight);
-  [[noreturn]] void report_damage(std::uint32_t tile, TileView view, std::uint32_t stream,
+  [[noreturn]] void report_damage(std::uint32_t tile, std::uint32_t stream,
                                   std::uint64_t chunk) const;
   std::uint64_t weight_chunks(std::uint32_t tile) const;
   DType dtype_of(std::uint32_t tile) const;

@@ -216,15 +216,15 @@ async::Task<> Updates::run_pass(const TileUpdate& update, std::uint32_t tile, Ti
   pass.busy_ns = &compute_ns_;
   if (!on_device_) {
     pass.update = &update;
-    co_await p_.tiles.run(pass, tile, view);
+    co_await p_.tiles.run(pass, tile);
     co_return;
   }
   pass.seals = false;
-  if (pass.any_verify()) co_await p_.tiles.run(pass, tile, view);
+  if (pass.any_verify()) co_await p_.tiles.run(pass, tile);
   co_await p_.device->run(pass.tile, update);
   pass.verifies = false;
   pass.seals = true;
-  if (pass.any_seal()) co_await p_.tiles.run(pass, tile, view);
+  if (pass.any_seal()) co_await p_.tiles.run(pass, tile);
 }
 
 TileUpdate Updates::update_of(std::uint32_t tile) const {

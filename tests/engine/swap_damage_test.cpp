@@ -14,9 +14,11 @@
 #include <vector>
 
 #include "base/unique_fd.hpp"
+#include "engine/parts.hpp"
 #include "headrace/engine.hpp"
 #include "support/all_on_nvme.hpp"
 #include "support/expect_code.hpp"
+#include "support/io_queue_fault.hpp"
 #include "support/temporary_directory.hpp"
 #include "swap/io_queue.hpp"
 #include "swap/record.hpp"
@@ -105,14 +107,23 @@ class SwapDamage : public ::testing::TestWithParam<IoQueueKind> {
       GTEST_SKIP() << error.what();
     }
   }
-  void start(Checksums checksums = Checksums::kOn) {
+  // `failing`: the number of the write that fails once, if any.
+  void start(Checksums checksums = Checksums::kOn, std::uint64_t failing = 0) {
     directory_.emplace();
     Settings settings = testing::all_on_nvme(directory_->string());
     settings.io_queue = GetParam();
     settings.prefetch_groups = 0;
     settings.update_slots = 1;
     settings.checksums = checksums;
-    engine_.emplace(settings, EngineOptions{.log = [](LogLevel, std::string_view) {}});
+    engine::EngineParts parts;
+    parts.make_queue = [kind = settings.io_queue, failing](const swap::IoQueueOptions& options) {
+      const swap::FaultPlan plan{.fail_request = failing, .fail_errno = EIO, .only_writes = true};
+      swap::ChosenIoQueue chosen = swap::choose_io_queue(kind, options);
+      if (failing > 0) chosen.queue = make_io_queue_fault(std::move(chosen.queue), plan, nullptr);
+      return chosen;
+    };
+    engine_.emplace(
+        engine::engine_with_parts(settings, {.log = [](LogLevel, std::string_view) {}}, parts));
     for (const char* name : {"a", "b"})
       engine_->add_group(name, {{"w", DType::kBf16, {kElements}}});
     engine_->freeze();
@@ -197,6 +208,45 @@ TEST_P(SwapDamage, ABitFlippedInARecordsBodyIsNamedAndTheEngineHasFailed) {
   file.flip(place.record + place.record_bytes - 1);
   expect_failed("'a.w' (tile 0): " + file.path() + " at " + std::to_string(place.record) +
                 ": stream 3, chunk 0 (generation 2): the checksum differs");
+}
+
+// The state is read without the weight: its first stream is no weight, and lies in the record.
+TEST_P(SwapDamage, ABitFlippedInAMomentIsNamedByItsPlaceWhenItIsStored) {
+  start();
+  train_step();
+  const FileFromOutside file = outside();
+  const auto place = file.place_of(0);
+  const auto store = [&] {
+    engine_->store({0}, Content::kExpAvg, [](std::uint64_t, std::span<const std::byte>) {});
+  };
+  file.flip(place.record + swap::kHeaderBytes);
+  EXPECT_CODE(Code::kCorrupt, store(),
+              "swap in state of 'a.w' (tile 0): " + file.path() + " at " +
+                  std::to_string(place.record) + ": stream 1, chunk 0");
+  file.flip(place.record + swap::kHeaderBytes);
+  EXPECT_NO_THROW(store());
+  engine_->close();
+}
+
+// The write of a weight fails and is repeated on another extent, after the header named the first.
+TEST_P(SwapDamage, AHeaderNamesTheExtentThatAWeightWentToInTheEnd) {
+  std::uint64_t moved = 0;
+  std::uint64_t undisturbed = 0;  // where tile 0's weight is if nothing fails
+  for (std::uint64_t failing = 0; failing <= 4; ++failing) {
+    SCOPED_TRACE("write " + std::to_string(failing) + " fails");
+    start(Checksums::kOn, failing);
+    const FileFromOutside file = outside();
+    const auto place = file.place_of(0);
+    if (failing == 0) undisturbed = place.weight;
+    moved += place.weight != undisturbed;
+    Bytes weight;
+    engine_->store({0}, Content::kWeight, [&](std::uint64_t, std::span<const std::byte> bytes) {
+      weight.insert(weight.end(), bytes.begin(), bytes.end());
+    });
+    EXPECT_EQ(file.read(place.weight, place.weight_bytes), weight);
+    engine_->close();
+  }
+  EXPECT_GT(moved, 0u);
 }
 
 TEST_P(SwapDamage, ABitFlippedInAWeightIsNamedByTheGather) {
