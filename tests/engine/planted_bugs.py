@@ -111,6 +111,18 @@ BUGS_OF_RANK_STORES = [
     ("a rank goes on at its newest epoch, not at the least of all", "src/engine/store_meeting.cpp",
      "std::ranges::min(all, {}, &Said::epoch).epoch", "mine.epoch"),
 ]
+# durable_ranks_test finds it.
+BUGS_OF_A_RANK_AHEAD = [
+    ("a rank overwrites slots of an epoch before all ranks have the next",
+     "src/engine/stepper.cpp",
+     "  if (p_.epochs != nullptr) p_.epochs->settle();\n"
+     "  const ranks::GradientTotals totals = "
+     "p_.gradients.finish({options, p_.counts.steps});\n",
+     "  const ranks::GradientTotals totals = "
+     "p_.gradients.finish({options, p_.counts.steps});\n"
+     "  if (p_.epochs != nullptr) p_.epochs->settle();\n"),
+]
+
 
 def run(command, folder, **more):
     return subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -131,7 +143,8 @@ def main():
     all_bugs = ([(*bug, "simulated_test") for bug in BUGS] +
                 [(*bug, "world_size_test") for bug in BUGS_OF_RANKS] +
                 [(*bug, "durable_test") for bug in BUGS_OF_STORES] +
-                [(*bug, "crash_states_test") for bug in BUGS_OF_RANK_STORES])
+                [(*bug, "crash_states_test") for bug in BUGS_OF_RANK_STORES] +
+                [(*bug, "durable_ranks_test") for bug in BUGS_OF_A_RANK_AHEAD])
     if asked.check:
         gone = [f"{what}: {name}" for what, name, before, _, _ in all_bugs
                 if (ROOT / name).read_text().count(before) != 1]
@@ -146,7 +159,7 @@ def main():
             sys.exit("the sources as they are do not build:\n" + done.stdout)
         environment = dict(os.environ, HEADRACE_SIMULATED_STEPS=asked.steps,
                            HEADRACE_SIMULATED_SEEDS="3", HEADRACE_MATRIX="pairwise",
-                           HEADRACE_CRASH_STATES="8000")
+                           HEADRACE_CRASH_STATES="8000", HEADRACE_KILL_EVERY="97")
         missed = 0
         for what, name, before, after, part in bugs:
             path = folder / name
