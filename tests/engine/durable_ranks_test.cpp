@@ -351,21 +351,22 @@ class ARankAhead : public ::testing::Test {
       chosen.queue = std::make_unique<HoldingQueue>(std::move(chosen.queue), number, progress);
       return chosen;
     };
+    Settings settings = durable(directory_.string());
+    settings.update_mode = UpdateMode::kBarrier;  // a step that returns has written its slots
     std::string log;
-    const std::string error =
-        run_rank(durable(directory_.string()), std::move(own), parts, log, [&](Rank& rank) {
-          train_to(rank.engine, rank.trainer, kCommon);
-          rank.engine.commit();  // no commit is under way now
-          if (number == 1) progress.syncs = 0;
-          if (number == 0) {
-            progress.hold = true;
-            std::thread([&] { kill_when_apart(processes, progress); }).detach();
-          }
-          step(rank.trainer, kCommon + 1);
-          step(rank.trainer, kCommon + 2);
-          progress.went_past = true;
-          processes.kill_all();
-        });
+    const std::string error = run_rank(settings, std::move(own), parts, log, [&](Rank& rank) {
+      train_to(rank.engine, rank.trainer, kCommon);
+      rank.engine.commit();  // no commit is under way now
+      if (number == 1) progress.syncs = 0;
+      if (number == 0) {
+        progress.hold = true;
+        std::thread([&] { kill_when_apart(processes, progress); }).detach();
+      }
+      step(rank.trainer, kCommon + 1);
+      step(rank.trainer, kCommon + 2);
+      progress.went_past = true;
+      processes.kill_all();
+    });
     return error.empty() ? 0 : 3;
   }
   // A sync is held back only in step 3's commit, which rank 1 began too: its count is of that.
