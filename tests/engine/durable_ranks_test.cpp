@@ -174,8 +174,8 @@ class Processes {
   std::vector<pid_t> children_;
 };
 
-// Trains to step `last` in processes of their own, of which `victim` dies at event `kill_at`. Whether
-// it did.
+// Trains to step `last` in processes of their own, of which `victim` dies at event `kill_at`.
+// Whether it did.
 bool train_and_kill(const Kill& kill, const Settings& settings, std::uint32_t victim,
                     std::uint64_t kill_at, std::uint64_t last = kSteps) {
   auto ranks = testing::make_socket_ranks(kill.world);
