@@ -26,7 +26,8 @@ inline constexpr RankModuleFile kRankModuleFiles[] = {
 // the ranks of more than one MPI. The first that loads is used.
 std::span<const RankModuleFile* const> modules_of(const Launch& launch) noexcept;
 std::string path_of(const RankModuleFile& file);
-// Loads the module, which stays loaded until the process ends. Null, and `why`, where it is not there or does not load.
+// Loads the module, which stays loaded until the process ends. Null, and `why`, where it is not
+// there or does not load.
 const RankModule* load_module(const RankModuleFile& file, std::string& why);
 
 // Over the MPI that started this process, or over torch's Gloo. Blocks until all ranks are there:
