@@ -555,8 +555,7 @@ class Check:
             where = f"{launcher.name}, late, rank {victim} of {size}"
             require(not any(codes), f"{where}: exit codes {codes}\n{world.said()}")
             world.require_nothing_left()
-            got = json.loads(read(f"{world.place}/report.json"))["hash"]
-            require(got == self.undisturbed(), f"{where}: {got}, of one rank {self.undisturbed()}")
+            self.require_undisturbed(world, where)
             return time.monotonic() - begin
 
     def store_once(self, launcher, size, victim, step):
@@ -576,14 +575,17 @@ class Check:
             require(not any(codes), f"{where}: exit codes {codes}\n{world.said()}")
             resumed = re.search(r"goes on after step (\d+)", world.said(killed))
             require(resumed and int(resumed[1]) >= step - 1, f"{where}:\n{world.said()}")
-            got = json.loads(read(f"{world.place}/report.json"))["hash"]
-            require(got == self.undisturbed(), f"{where}: {got}, of one rank {self.undisturbed()}")
+            self.require_undisturbed(world, where)
             print(f"  {where}: went on after step {resumed[1]}, the same hashes")
 
     def stores(self):
         for launcher in self.launchers:
             self.store_once(launcher, 2, 1, 3)
         self.store_once(self.gloo, 3, 0, 5)
+
+    def require_undisturbed(self, world, where):
+        got = json.loads(read(f"{world.place}/report.json"))["hash"]
+        require(got == self.undisturbed(), f"{where}: {got}, of one rank {self.undisturbed()}")
 
     def undisturbed(self):
         if not self.hash_of_one:
