@@ -84,17 +84,18 @@ std::string version_text(const RankModuleFile& file, int version) {
 }
 
 // The first of those that may serve that loads, as join_ranks() takes it; else the likeliest.
+// Null: one process.
 const RankModuleFile* needed_by(const Launch& launch) {
+  if (launch.kind == Launch::Kind::kNone) return nullptr;
   for (const RankModuleFile* const file : modules_of(launch)) {
     if (try_library(path_of(*file), RankModule::kVersionSymbol).loads) return file;
   }
   return modules_of(launch).front();
 }
 
-Row module_row(const RankModuleFile& file, const Launch& launch) {
+Row module_row(const RankModuleFile& file, bool needed) {
   const std::string path = path_of(file), name = std::filesystem::path(path).filename();
   const bool there = std::filesystem::exists(path);
-  const bool needed = launch.kind != Launch::Kind::kNone && needed_by(launch) == &file;
   const LibraryTrial trial =
       there ? try_library(path, RankModule::kVersionSymbol) : LibraryTrial{.error = ""};
   Row row{.name = file.what, .value = "no " + name};
@@ -221,7 +222,9 @@ Section ranks_section(const Variable& variable, const std::string& root) {
     tell_error(rows.back(), error.what());
   }
   rows.push_back(variables_row(variable));
-  for (const RankModuleFile& file : kRankModuleFiles) rows.push_back(module_row(file, launch));
+  const RankModuleFile* const needed = needed_by(launch);
+  for (const RankModuleFile& file : kRankModuleFiles)
+    rows.push_back(module_row(file, &file == needed));
   if (launch.kind == Launch::Kind::kTorch || !text_of(variable, "GLOO_SOCKET_IFNAME").empty())
     rows.push_back(network_row(variable, launch));
   rows.push_back(shared_memory_row(launch, root));
