@@ -166,7 +166,7 @@ void check_one(const std::string& text, std::size_t& accepted) {
 }
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr int kMutations = 4000;
+constexpr int kMutations = 1000;
 #else
 constexpr int kMutations = 20000;
 #endif
