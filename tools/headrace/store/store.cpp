@@ -81,7 +81,7 @@ std::vector<std::unique_ptr<OpenStore>> open_all(const std::string& name,
                                                  const std::vector<StorePlace>& places) {
   if (places.empty()) {
     throw Error(Code::kNotFound, "store '" + name +
-                                     "' is on none of the paths; nothing was done. "
+                                     "' has no files on these paths; nothing was done. "
                                      "`headrace store list PATH...` shows what there is.");
   }
   std::vector<std::unique_ptr<OpenStore>> parts;
@@ -106,6 +106,10 @@ void look_at(Listed& store, const std::vector<swap::PathProbe>& paths) {
   try {
     const std::vector<StorePlace> places = places_of(store.name, paths);
     store.ranks = places.size();
+    if (places.empty()) {  // a run that ended before it had made them
+      store.state = "empty";
+      return;
+    }
     for (const auto& part : open_all(store.name, places)) {
       store.bytes += part->size_bytes();
       store.step = std::max(store.step, part->steps());
