@@ -135,7 +135,16 @@ TEST_F(StoreToolTest, RemovesAllFilesAndNamesThem) {
   }
   const Called none = call(store, words("remove", drives));
   EXPECT_EQ(none.exit_code, 2);
-  EXPECT_NE(none.err.find("none of the paths"), std::string::npos) << none.err;
+  EXPECT_NE(none.err.find("has no files on these paths"), std::string::npos) << none.err;
+}
+
+// A power loss leaves the folder and not the files.
+TEST_F(StoreToolTest, ListsAStoreWithoutFilesAsEmpty) {
+  const fs::path folder = fs::path(file(drive_.string(), 0)).parent_path();
+  fs::create_directories(folder);
+  const Called listed = call(store, {"store", "list", drive_.string()});
+  EXPECT_EQ(listed.exit_code, 0) << listed.err;
+  EXPECT_NE(listed.out.find("run-1: empty, 0 ranks"), std::string::npos) << listed.out;
 }
 
 TEST_F(StoreToolTest, RefusesWhatItCannotDo) {
@@ -146,7 +155,7 @@ TEST_F(StoreToolTest, RefusesWhatItCannotDo) {
            {{"list"}, "needs a path"},
            {{"verify", "a"}, "store's name"},
            {{"verify", "/x", path}, "no store's name"},
-           {{"verify", "a", path}, "none of the paths"},
+           {{"verify", "a", path}, "has no files on these paths"},
            {{"list", path + "/nothing"}, "not a directory"},
            {{"copy", "a", path}, "--to"},
            {{"remove", "a", path, "--to", path}, "--to"}}) {
