@@ -71,6 +71,15 @@ BUGS_OF_RANKS = [
      "      if (!p_.ranks.present(r, i)) continue;\n      const std::byte*"),
     ("every rank has a norm of its own", "src/ranks/gradients.cpp",
      "  if (p_.partition.world_size > 1) gather_pieces();\n", ""),
+    ("each rank's squares are added up first, then the ranks' sums", "src/ranks/gradients.cpp",
+     "  totals.sum_squares = kernels::tree_sum(pieces_);\n",
+     "  for (std::uint32_t r = 0; r < p_.partition.world_size; ++r) {\n"
+     "    std::vector<GradientPiece> own(pieces_.begin(), pieces_.end());\n"
+     "    each_owned_piece(p_.partition, [&](std::uint64_t piece, std::uint32_t rank) {\n"
+     "      if (rank != r) own[piece] = {};\n"
+     "    });\n"
+     "    totals.sum_squares += kernels::tree_sum(own);\n"
+     "  }\n"),
     ("micro-batches meet in one bucket", "src/ranks/gradient_bucket.cpp",
      "      if (call.kind == RankCall::Kind::kGather) flush_bucket();\n", ""),
     ("micro-batches that do not gather the bucket's group meet in it",
