@@ -8,7 +8,8 @@
   hashes    one rank, worlds over Gloo (started by hand, and by torchrun) and over each MPI: the
             same hashes, losses and saved weights, in memory, on a drive, with checkpointing and
             with a budget
-  places    what ranks of one machine take of its CPUs and memory, bound and unbound
+  places    what ranks of one machine take of its CPUs and memory, bound and unbound, and each
+            process's peak against the plan
   refusals  a rank beyond the world, two of one rank, two launchers, a port that is taken, a rank
             that never comes, ranks with other options
   failures  each way in which a rank can fail, once over Gloo and once over each MPI
@@ -38,6 +39,8 @@ import time
 MICRO_BATCHES = 12
 # Each rank of 3 owns a part of it: shards are whole blocks of 65,536 elements.
 MODEL = ["--layers", "2", "--hidden", "160", "--heads", "2", "--seq", "32"]
+# Large enough that 2 % of a rank's plan is more than what an allocator keeps.
+LARGER = ["--layers", "12", "--hidden", "512", "--heads", "8", "--seq", "16", "--checkpointing"]
 # What torch, MPI and a loaded machine may add to the bounds that docs/ranks.md promises.
 SLACK_S = 60
 DEADLINE_S = 10  # of the worlds that wait for a rank
@@ -337,21 +340,47 @@ class Check:
 
     # ---- places ----
 
-    def report_of(self, launcher, size, more=(), options=(), before=()):
+    def report_of(self, launcher, size, options=(), before=()):
         """Rank 0's report. `options`: mpirun's; `before`: words before the program's."""
         with World(self.scratch) as world:
-            words = [*before, *self.words(world, 2, [*self.NVME, "--set",
+            words = [*before, *self.words(world, 2, [*LARGER, *self.NVME, "--set",
                                                      "headrace.host_budget_bytes=auto",
-                                                     "--json", "PLACE/report.json", *more])]
+                                                     "--json", "PLACE/report.json"])]
             launcher.start(world, size, words, options=options)
             codes = world.wait(180)
             require(not any(codes), f"{launcher.name}: exit codes {codes}\n{world.said()}")
             world.require_nothing_left()
             return json.loads(read(f"{world.place}/report.json"))
 
+    def activation_bytes(self):
+        """What forward and backward take: of one process that holds all and has no engine."""
+        with World(self.scratch) as world:
+            world.start(self.words(world, 1, [*LARGER, "--plain", "--json", "PLACE/report.json"]),
+                        {})
+            codes = world.wait(180)
+            require(not any(codes), f"--plain: exit codes {codes}\n{world.said()}")
+            return json.loads(read(f"{world.place}/report.json"))["memory"]["activations_bytes"]
+
+    @staticmethod
+    def require_as_planned(where, ranks, activations):
+        """What each engine holds, and its process at most: beside what that held before it was
+        made (torch, MPI), and what forward and backward take."""
+        columns = [ranks[what]["by_rank"] for what in (
+            "planned_bytes", "engine_bytes", "peak_rss_bytes", "baseline_rss_bytes")]
+        for rank, (planned, held, peak, before) in enumerate(zip(*columns)):
+            require(held <= 1.02 * planned, f"{where}: {held} bytes held, {planned} planned")
+            above = peak - before - activations
+            require(above <= 1.02 * planned, f"{where}: rank {rank} had {peak} bytes at most, "
+                    f"{before} before, {activations} of activations, {planned} planned")
+            print(f"    rank {rank}: {planned / 2**20:.1f} MiB planned, engine {held / planned:.3f}"
+                  f" of it, process at most {above / planned:.3f} of it, above "
+                  f"{before / 2**20:.1f} MiB before and {activations / 2**20:.1f} MiB of "
+                  "activations")
+
     def places(self):
         """What ranks of one machine share: its CPUs and its memory, and each keeps to its plan."""
         alone = self.report_of(self.gloo, 1)
+        activations = self.activation_bytes()
         cpus = len(os.sched_getaffinity(0))
         cases = [(self.gloo, "bare", (), ())]
         if shutil.which("taskset"):
@@ -370,13 +399,10 @@ class Check:
             share = (report["plan_totals"]["host_left_bytes"]
                      / alone["plan_totals"]["host_left_bytes"])
             require(0.3 < share < 0.7, f"{where}: a rank's share of the memory is {share:.2f}")
-            for held, planned in zip(ranks["engine_bytes"]["by_rank"],
-                                     ranks["planned_bytes"]["by_rank"]):
-                require(held <= 1.02 * planned, f"{where}: {held} bytes held, {planned} planned")
             print(f"  {where}: {update['threads']} update threads ({update['threads_source']}), "
                   f"{share:.2f} of the memory left to one rank "
-                  f"({report['plan_totals']['host_left_source']}); held, planned: "
-                  f"{ranks['engine_bytes']['by_rank']}, {ranks['planned_bytes']['by_rank']}")
+                  f"({report['plan_totals']['host_left_source']})")
+            self.require_as_planned(where, ranks, activations)
 
     # ---- refusals ----
 
