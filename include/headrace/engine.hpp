@@ -29,6 +29,8 @@
 //          over them still begin. If a pass has begun (as it has where a checksum differs), or in
 //          a deferred update, an error leaves the engine failed: every call but stats and close
 //          throws kFailed with the first cause. After kIoStalled the engine can only be closed.
+//          If the step before was committed to a store, kIo, kNoSpace and kCorrupt leave a step
+//          that is not deferred undone, and it may be repeated.
 // Process: the engine installs no signal handler, never exits or forks, and does not change locale,
 //          umask, directory or limits. Its threads are named headrace-* and block signals. close()
 //          ends them.

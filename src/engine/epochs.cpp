@@ -121,6 +121,21 @@ void Epochs::note_step() {
   begin();
 }
 
+bool Epochs::at_a_commit() const noexcept { return p_.tiles.as_committed(); }
+
+void Epochs::go_back() {
+  p_.calls.run([&] { return undo(); });
+}
+
+// The slots of the commit are whole: the update wrote to the others.
+async::Task<> Epochs::undo() {
+  p_.tiles.go_back(record_);
+  co_await for_tiles([&](std::uint32_t tile) -> async::Task<> {
+    if (!p_.tiles.is_frozen(tile)) co_await p_.tiles.read_resident(tile);
+  });
+  p_.pending.forget();
+}
+
 // The ranks meet twice. Before: no rank may be two commits ahead of another. After: this call
 // returns once all ranks have the commit.
 void Epochs::commit() {

@@ -91,6 +91,10 @@ class Epochs {
   void settle_for_load();
   // A step has changed the state, or was skipped: begins its commit if one is due.
   void note_step();
+  // Whether the state is that of the last commit, so that go_back() undoes an update that fails.
+  bool at_a_commit() const noexcept;
+  // Undoes such an update on this rank, whose updates have ended. Step counts have not changed.
+  void go_back();
   // Commits what has changed since the last commit, and returns when that is durable, on all ranks.
   void commit();
   // The same where close() may: after steps, in an engine that has not failed. Meets no other rank,
@@ -112,6 +116,7 @@ class Epochs {
   template <class EachTile>
   async::Task<> lane(EachTile& each, std::uint32_t& next, const async::TaskGroup& group);
   async::Task<> restore_tile(std::uint32_t tile, bool verify_all);
+  async::Task<> undo();
   void warn_without_trainer_state();
 
   const Parts p_;

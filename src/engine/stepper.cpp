@@ -116,15 +116,38 @@ StepResult Stepper::step(const StepOptions& options) {
   prepare_steps(options, static_cast<double>(options.gradient_scale) * result.clip_factor, result);
   warn_of_no_gradients(result);
   const bool deferred = p_.plan.deferred;
+  const bool can_undo = !deferred && p_.epochs != nullptr && p_.epochs->at_a_commit();
   try {
     p_.calls.run([&] { return deferred ? defer_update() : update_now(); });
   } catch (const std::exception& error) {
-    // Some tiles may be at step t and others at t - 1, and the old bytes are gone.
-    if (deferred || p_.updates.began()) p_.failure.fail(error.what());
+    if (!deferred && !p_.updates.began()) throw;
+    // Some tiles may be at step t and others at t - 1. Without a store, the old bytes are gone.
+    if (can_undo) undo_update(error);
+    p_.failure.fail(error.what());
     throw;
   }
   count_step();
   return result;
+}
+
+// The drive's errors alone: after one of a device or of a check, memory may hold anything.
+void Stepper::undo_update(const std::exception& error) {
+  const auto* const known = dynamic_cast<const Error*>(&error);
+  if (known == nullptr || p_.failure.ended()) return;
+  const Code code = known->code();
+  if (code != Code::kIo && code != Code::kNoSpace && code != Code::kCorrupt) return;
+  try {
+    p_.epochs->go_back();
+  } catch (const std::exception& again) {
+    p_.log(LogLevel::kError,
+           std::string("the state before the failed step could not be read from the store: ") +
+               again.what());
+    return;
+  }
+  throw Error(code,
+              std::string(known->what()) + "; step " + std::to_string(p_.counts.step + 1) +
+                  " was undone, and the gradients are kept: call step() again, or close the engine",
+              known->sys_errno());
 }
 
 void Stepper::count_step() {

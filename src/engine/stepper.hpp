@@ -50,6 +50,9 @@ class Stepper {
   // Handles a gradient that is not finite, as the setting says.
   StepResult skip_or_refuse(const ranks::GradientTotals& totals);
   void prepare_steps(const StepOptions& options, double factor, StepResult& result);
+  // After an update that began and failed with `error`. If the store has the state before it, that
+  // is taken from there, and the error thrown says that the step may be repeated. Returns if not.
+  void undo_update(const std::exception& error);
   void count_step();
   async::Task<> update_now();
   async::Task<> defer_update();

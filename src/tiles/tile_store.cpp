@@ -415,6 +415,27 @@ void TileStore::note_committed() noexcept {
   for (Slots& slots : slots_of_) slots.committed = true;
 }
 
+bool TileStore::as_committed() const noexcept {
+  return std::ranges::all_of(slots_of_, [](const Slots& slots) { return slots.committed; });
+}
+
+// The generations of what is undone are not used again, nor those of writes that failed.
+void TileStore::go_back(const swap::CommitRecord& record) {
+  std::uint64_t used = least_generation_;
+  for (std::uint32_t t = 0; t < states_.size(); ++t) used = std::max(used, next_generation(t));
+  least_generation_ = used;
+  for (std::uint32_t t = 0; t < states_.size(); ++t) {
+    Slots& slots = slots_of_[t];
+    if (std::exchange(slots.committed, true)) continue;
+    std::swap(states_[t].weight_extent, slots.other_weight);
+    std::swap(states_[t].record_extent, slots.other_record);
+    slots.current ^= 1;
+    slots.newer_in_memory = false;
+    states_[t].generation = record.tiles()[t].generation;
+  }
+  std::ranges::copy(record.weight_checksums(), weight_checksums_.begin());
+}
+
 void TileStore::restore(const swap::CommitRecord& record, std::uint64_t incarnation) {
   constexpr int kIncarnationShift = 40;
   least_generation_ = incarnation << kIncarnationShift;

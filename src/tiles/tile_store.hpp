@@ -104,6 +104,11 @@ class TileStore {
   void describe(const swap::CommitRecord& record) const;
   // The record is durable: the slots that it names are not written from here on.
   void note_committed() noexcept;
+  // Whether all tiles are as the last record names them.
+  bool as_committed() const noexcept;
+  // Makes the slots that `record`, the last one, names the current ones again. What lives in memory
+  // is not read: read_resident() does that. Nothing is being written.
+  void go_back(const swap::CommitRecord& record);
   // Takes over what a record of an earlier run says. `incarnation` is larger than that of every run
   // before: no generation is ever used twice.
   void restore(const swap::CommitRecord& record, std::uint64_t incarnation);
