@@ -62,51 +62,63 @@ static const float* values_of(headrace_gathered* gathered, headrace_parameter pa
   return (const float*)data;
 }
 
+/* The hidden values of every point. */
+static void forward(headrace_engine* engine, headrace_group first, float hidden[][kHidden]) {
+  headrace_gathered* g;
+  int p, i;
+  must(headrace_engine_gather(engine, first, 0, &g, &error)); /* in memory from here ... */
+  for (p = 0; p < kPoints; ++p)
+    for (i = 0; i < kHidden; ++i) {
+      const float x = (float)p / kPoints;
+      const float sum = values_of(g, 0)[i] * x + values_of(g, 1)[i];
+      hidden[p][i] = sum > 0 ? sum : 0;
+    }
+  must(headrace_gathered_release(g, &error)); /* ... to here */
+}
+
+/* Returns the loss. d: gradients of first.weight, first.bias, second.weight, second.skip. */
+static float backward(headrace_engine* engine, headrace_group second, float hidden[][kHidden],
+                      float d[][kHidden]) {
+  headrace_gathered* g;
+  float slope[kPoints], loss = 0;
+  int p, i;
+  must(headrace_engine_gather(engine, second, 0, &g, &error));
+  for (p = 0; p < kPoints; ++p) {
+    const float x = (float)p / kPoints, wanted = x * x;
+    float y = 0;
+    for (i = 0; i < kHidden; ++i) y += hidden[p][i] * values_of(g, 2)[i] + x * values_of(g, 3)[i];
+    slope[p] = 2 * (y - wanted) / kPoints;
+    loss += (y - wanted) * (y - wanted) / kPoints;
+  }
+  for (p = 0; p < kPoints; ++p)
+    for (i = 0; i < kHidden; ++i) {
+      const float x = (float)p / kPoints;
+      const float back = hidden[p][i] > 0 ? slope[p] * values_of(g, 2)[i] : 0;
+      d[0][i] += back * x;
+      d[1][i] += back;
+      d[2][i] += slope[p] * hidden[p][i];
+      d[3][i] += slope[p] * x;
+    }
+  must(headrace_gathered_release(g, &error));
+  return loss;
+}
+
 static void train(headrace_engine* engine) {
   const headrace_group first = add_layer(engine, "first", "bias");
   const headrace_group second = add_layer(engine, "second", "skip");
   char hash[HEADRACE_HASH_CAPACITY];
   uint32_t random = 1;
-  int step, p, i;
+  int step, i;
   must(headrace_engine_freeze(engine, &error)); /* plans, and allocates exactly the plan */
   must(headrace_engine_load(engine, first, fill, &random, &error));
   must(headrace_engine_load(engine, second, fill, &random, &error));
 
   for (step = 1; step <= kSteps; ++step) {
-    float hidden[kPoints][kHidden], slope[kPoints], loss = 0;
-    float d[4][kHidden]; /* gradients of first.weight, first.bias, second.weight, second.skip */
+    float hidden[kPoints][kHidden], d[4][kHidden], loss;
     headrace_step_options options;
-    headrace_gathered* g;
     memset(d, 0, sizeof d);
-
-    must(headrace_engine_gather(engine, first, 0, &g, &error)); /* in memory from here ... */
-    for (p = 0; p < kPoints; ++p)
-      for (i = 0; i < kHidden; ++i) {
-        const float x = (float)p / kPoints;
-        const float sum = values_of(g, 0)[i] * x + values_of(g, 1)[i];
-        hidden[p][i] = sum > 0 ? sum : 0;
-      }
-    must(headrace_gathered_release(g, &error)); /* ... to here */
-
-    must(headrace_engine_gather(engine, second, 0, &g, &error));
-    for (p = 0; p < kPoints; ++p) {
-      const float x = (float)p / kPoints, wanted = x * x;
-      float y = 0;
-      for (i = 0; i < kHidden; ++i) y += hidden[p][i] * values_of(g, 2)[i] + x * values_of(g, 3)[i];
-      slope[p] = 2 * (y - wanted) / kPoints;
-      loss += (y - wanted) * (y - wanted) / kPoints;
-    }
-    for (p = 0; p < kPoints; ++p)
-      for (i = 0; i < kHidden; ++i) {
-        const float x = (float)p / kPoints;
-        const float back = hidden[p][i] > 0 ? slope[p] * values_of(g, 2)[i] : 0;
-        d[0][i] += back * x;
-        d[1][i] += back;
-        d[2][i] += slope[p] * hidden[p][i];
-        d[3][i] += slope[p] * x;
-      }
-    must(headrace_gathered_release(g, &error));
-
+    forward(engine, first, hidden);
+    loss = backward(engine, second, hidden, d);
     for (i = 0; i < 4; ++i)
       must(headrace_engine_add_gradient(engine, (headrace_parameter)i, d[i], HEADRACE_F32, 0,
                                         &error));

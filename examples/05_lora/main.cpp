@@ -33,6 +33,8 @@ struct LayerImpl : torch::nn::Module {
 TORCH_MODULE(Layer);
 // [/module]
 
+using Blocks = std::vector<headrace::torch::Group<LayerImpl>>;
+
 headrace::Settings settings_of(const char* folder) {
   headrace::Settings settings;
   settings.offload_optimizer = settings.offload_parameters = headrace::OffloadDevice::kNvme;
@@ -62,10 +64,19 @@ void report(const headrace::Engine& engine, std::uint64_t written) {
   std::printf("  planned                 %.0f bytes\n", engine.plan().nvme_written_bytes_per_step);
 }
 
+bool unchanged(headrace::torch::Offload& offload, const Blocks& blocks,
+               const std::vector<at::Tensor>& before) {
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    const auto read = offload.gathered(blocks[i]);
+    if (!at::equal(blocks[i].module()->base, before[i])) return false;
+  }
+  return true;
+}
+
 void train(const headrace::Settings& settings) {
   torch::manual_seed(1);
   headrace::torch::Offload offload(settings);
-  std::vector<headrace::torch::Group<LayerImpl>> blocks;
+  Blocks blocks;
   std::vector<at::Tensor> before;
   // [groups]
   for (int i = 0; i < kBlocks; ++i) {
@@ -94,13 +105,8 @@ void train(const headrace::Settings& settings) {
   offload.engine().finish_step();
   written = (offload.engine().stats().nvme_written_bytes - written) / kSteps;
   report(offload.engine(), written);
-  bool same = true;
-  for (std::size_t i = 0; i < blocks.size(); ++i) {
-    const auto read = offload.gathered(blocks[i]);
-    same = same && at::equal(blocks[i].module()->base, before[i]);
-  }
   std::printf("the loss went down        %s\n", last < first ? "yes" : "no");
-  std::printf("frozen weights unchanged  %s\n", same ? "yes" : "no");
+  std::printf("frozen weights unchanged  %s\n", unchanged(offload, blocks, before) ? "yes" : "no");
   offload.close();
 }
 }  // namespace

@@ -256,7 +256,7 @@ class Engine {
   // With several ranks, all go on at the last epoch that all have, the first load() after a step is
   // collective, and set_trainer_state() keeps each rank's own.
   //
-  // After freeze: the epoch that the engine goes on from, with everything in place: load nothing.
+  // After freeze: the epoch that the engine resumed at. Everything is in place: load nothing.
   // No value: the store is new, and the values have to be loaded.
   std::optional<Resumed> resumed() const;
   // Keeps what the trainer needs to go on, such as generators of random numbers and the position in

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// headrace/result.hpp: what a step did.
+// headrace/result.hpp: the result of a step.
 #pragma once
 #include <cstdint>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// call_rules.hpp: what must be equal in the calls that ranks make together, and the text for a
-// difference.
+// call_rules.hpp: the rules for calls that ranks make together: the fields that must be equal, and
+// the text for a difference.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// launch_order.hpp: how ranks launch the same calls in the same order, whatever order they make
-// them in.
+// launch_order.hpp: the agreement of ranks on one order of launching their calls, whatever order
+// each makes them in.
 //
 // Every rank tells rank 0 that it has come to a lane's next call. Once all have, rank 0 tells them
 // its place among the calls of all lanes. Rank 0 reduces and then gathers, rank 1 the other way

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cuda_facts.cpp: what the machine has of GPUs, and why there is none to be used.
+// cuda_facts.cpp: the machine's GPUs and their driver, and the reason if none can be used.
 #include <cuda_runtime_api.h>
 
 #include <exception>

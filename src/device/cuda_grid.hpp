@@ -34,7 +34,7 @@ __global__ void cast(const Source* source, Sum* sum, std::uint64_t elements) {
 template <class Value>
 __global__ void measure(MeasureWork work) {
   __shared__ float strips[2][kStrip];
-  __shared__ Lane lanes[kLanes];
+  __shared__ PartialSum sums[kPartialSums];
   const std::uint64_t before =
       blockIdx.x == 0 ? 0 : work.first_piece_elements + (blockIdx.x - 1ull) * work.piece_elements;
   const std::uint64_t size = blockIdx.x == 0 ? work.first_piece_elements : work.piece_elements;
@@ -44,8 +44,8 @@ __global__ void measure(MeasureWork work) {
     return static_cast<std::uint32_t>(elements - first < kStrip ? elements - first : kStrip);
   };
   constexpr unsigned kLoaders = kThreads - 32;
-  const bool adds = threadIdx.x < kLanes, loads = threadIdx.x >= 32;
-  Lane lane{};
+  const bool adds = threadIdx.x < kPartialSums, loads = threadIdx.x >= 32;
+  PartialSum mine{};
   if (loads) load_strip(piece, 0, strip_elements(0), strips[0], threadIdx.x - 32, kLoaders);
   unsigned now = 0;
   for (std::uint64_t first = 0; first < elements; first += kStrip, now ^= 1u) {
@@ -53,13 +53,13 @@ __global__ void measure(MeasureWork work) {
     const std::uint64_t next = first + kStrip;
     if (loads && next < elements)
       load_strip(piece, next, strip_elements(next), strips[now ^ 1u], threadIdx.x - 32, kLoaders);
-    if (adds) add_strip(strips[now], strip_elements(first), threadIdx.x, lane);
+    if (adds) add_strip(strips[now], strip_elements(first), threadIdx.x, mine);
   }
-  if (adds) lanes[threadIdx.x] = lane;
+  if (adds) sums[threadIdx.x] = mine;
   __syncthreads();
   if (threadIdx.x != 0) return;
-  join_lanes(lanes);
-  work.pieces[blockIdx.x] = {lanes[0].sum, lanes[0].non_finite};
+  join_sums(sums);
+  work.pieces[blockIdx.x] = {sums[0].sum, sums[0].non_finite};
 }
 
 // A thread per element, a thread block per scale block, whose largest new moment sets the scale.

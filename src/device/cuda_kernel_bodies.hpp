@@ -30,14 +30,14 @@ HEADRACE_BOTH void add_element(const Source* source, Sum* sum, std::uint64_t i) 
 }
 
 // ---- sum of squares and count of non-finite values: one piece, in strips ----
-// The order is that of gradient_pass.hpp: lane j adds elements j, j + 16, ... of the piece in
-// double; then the lanes are folded. Threads load a strip into fast memory, and sixteen of them add
-// it.
+// The order is that of gradient_pass.hpp: partial sum j adds elements j, j + 16, ... of the piece
+// in double; then the partial sums are folded. Threads load a strip into fast memory, and sixteen
+// of them add it, a partial sum each.
 
-inline constexpr std::uint32_t kLanes = 16;
-inline constexpr std::uint32_t kStrip = 2048;  // elements; a multiple of kLanes
+inline constexpr std::uint32_t kPartialSums = 16;
+inline constexpr std::uint32_t kStrip = 2048;  // elements; a multiple of kPartialSums
 
-struct Lane {  // also in a GPU's shared memory, which allows no initial values
+struct PartialSum {  // also in a GPU's shared memory, which allows no initial values
   double sum;
   std::uint64_t non_finite;
 };
@@ -50,25 +50,25 @@ HEADRACE_BOTH void load_strip(const Value* piece, std::uint64_t first, std::uint
   for (std::uint32_t i = thread; i < elements; i += threads) strip[i] = widen(piece[first + i]);
 }
 // One product and one sum per element: the product of two floats is exact in double.
-HEADRACE_BOTH void add_strip(const float* strip, std::uint32_t elements, std::uint32_t lane,
-                             Lane& to) {
+HEADRACE_BOTH void add_strip(const float* strip, std::uint32_t elements, std::uint32_t nth,
+                             PartialSum& to) {
   HEADRACE_UNROLLED
-  for (std::uint32_t i = lane; i < elements; i += kLanes) {
+  for (std::uint32_t i = nth; i < elements; i += kPartialSums) {
     const double value = strip[i];
     to.sum += value * value;
     to.non_finite += (as_bits(strip[i]) & 0x7f800000u) == 0x7f800000u ? 1 : 0;
   }
 }
-// lanes[0] becomes the total of the piece.
-HEADRACE_BOTH void join_lanes(Lane* lanes) {
-  for (std::uint32_t half = kLanes / 2; half != 0; half /= 2) {
+// sums[0] becomes the total of the piece.
+HEADRACE_BOTH void join_sums(PartialSum* sums) {
+  for (std::uint32_t half = kPartialSums / 2; half != 0; half /= 2) {
     for (std::uint32_t j = 0; j < half; ++j) {
-      lanes[j].sum += lanes[j + half].sum;
-      lanes[j].non_finite += lanes[j + half].non_finite;
+      sums[j].sum += sums[j + half].sum;
+      sums[j].non_finite += sums[j + half].non_finite;
     }
   }
   // Any NaN becomes the canonical one.
-  if (lanes[0].sum != lanes[0].sum)
-    lanes[0].sum = __builtin_bit_cast(double, std::uint64_t{0x7ff8000000000000u});
+  if (sums[0].sum != sums[0].sum)
+    sums[0].sum = __builtin_bit_cast(double, std::uint64_t{0x7ff8000000000000u});
 }
 }  // namespace headrace::device::cuda

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// counts.hpp: how often what was updated.
+// counts.hpp: numbers of the steps made and skipped, and of updates per parameter and group.
 #pragma once
 #include <cstdint>
 #include <vector>

@@ -68,9 +68,9 @@ void Startup::refuse_without_room(const residency::Plan& plan) const {
   }
 }
 
-swap::LaneOptions Startup::lane_options(const Running& r) const {
+swap::DriveOnPathOptions Startup::drive_options(const Running& r) const {
   const IoQueueKind kind = settings::io_queue_kind(in_.settings);
-  swap::LaneOptions options;
+  swap::DriveOnPathOptions options;
   options.settings = in_.settings;
   options.rank = in_.collective->rank();
   options.buffers = {r.arena->bytes()};
@@ -93,7 +93,7 @@ void Startup::deal_by_speed(Running& r) const {
   std::vector<swap::DriveSpeed> speeds;
   try {
     // The arena holds nothing yet.
-    speeds = swap::measure_drives(*r.conductor, lane_options(r), paths_, file_bytes,
+    speeds = swap::measure_drives(*r.conductor, drive_options(r), paths_, file_bytes,
                                   r.arena->range(0, r.plan.arena_bytes));
   } catch (const Error& error) {
     if (error.code() == Code::kIoStalled) r.arena->leak();

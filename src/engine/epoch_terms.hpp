@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// epoch_terms.hpp: what a run must share with the store that it goes on from. With other terms the
-// bytes of the store would mean something else, or the same training would give other bits.
+// epoch_terms.hpp: the terms that a run and the store it resumes from must have in common. With
+// other terms the bytes of the store would mean something else, or the same training would give
+// other bits.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -12,7 +12,7 @@
 namespace headrace::engine {
 namespace {
 // Tiles that are written back, or read at the start, at once.
-constexpr std::uint32_t kLanes = 4;
+constexpr std::uint32_t kTilesAtOnce = 4;
 }  // namespace
 
 Epochs::Epochs(const Parts& parts, swap::CommitRecord record, bool resumed)
@@ -243,14 +243,15 @@ async::Task<> Epochs::write_epoch() {
 // Awaits each(tile) for all tiles, a few at a time.
 template <class EachTile>
 async::Task<> Epochs::for_tiles(EachTile each) {
-  async::TaskGroup lanes;
+  async::TaskGroup workers;
   std::uint32_t next = 0;
-  for (std::uint32_t i = 0; i < kLanes; ++i) lanes.spawn(lane(each, next, lanes));
-  co_await lanes.join();
+  for (std::uint32_t i = 0; i < kTilesAtOnce; ++i) workers.spawn(take_tiles(each, next, workers));
+  co_await workers.join();
 }
 
 template <class EachTile>
-async::Task<> Epochs::lane(EachTile& each, std::uint32_t& next, const async::TaskGroup& group) {
+async::Task<> Epochs::take_tiles(EachTile& each, std::uint32_t& next,
+                                 const async::TaskGroup& group) {
   while (next < record_.head().counts.tiles && !group.cancelled()) co_await each(next++);
 }
 }  // namespace headrace::engine

@@ -114,7 +114,7 @@ class Epochs {
   template <class EachTile>
   async::Task<> for_tiles(EachTile each);
   template <class EachTile>
-  async::Task<> lane(EachTile& each, std::uint32_t& next, const async::TaskGroup& group);
+  async::Task<> take_tiles(EachTile& each, std::uint32_t& next, const async::TaskGroup& group);
   async::Task<> restore_tile(std::uint32_t tile, bool verify_all);
   async::Task<> undo();
   void warn_without_trainer_state();

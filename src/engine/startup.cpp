@@ -234,7 +234,7 @@ void Startup::make_swap(Running& r) {
 
 swap::SwapTierOptions Startup::tier_options(const Running& r) const {
   swap::SwapTierOptions options;
-  static_cast<swap::LaneOptions&>(options) = lane_options(r);
+  static_cast<swap::DriveOnPathOptions&>(options) = drive_options(r);
   options.on_stall = [&failure = failure_](const std::string& cause) { failure.fail(cause); };
   return options;
 }

@@ -50,7 +50,7 @@ class Startup {
   std::vector<swap::PathProbe> probe_paths() const;
   std::vector<residency::DriveInputs> drive_inputs() const;
   void refuse_without_room(const residency::Plan& plan) const;
-  swap::LaneOptions lane_options(const Running& r) const;
+  swap::DriveOnPathOptions drive_options(const Running& r) const;
   void deal_by_speed(Running& r) const;
   void reclaim_unused_paths(const Running& r) const;
   void warn_of_failed_drive(const std::vector<swap::DriveSpeed>& speeds, std::size_t drive) const;

@@ -15,7 +15,7 @@ namespace headrace::kernels {
 namespace {  // NOLINT(google-build-namespaces): see above
 using Index = std::uint64_t;
 inline constexpr Index kStrip = 256;
-inline constexpr Index kSquareLanes = 16;
+inline constexpr Index kPartialSums = 16;
 
 // sum (+)= source, rounded; `rounded` receives the result as f32.
 template <bool kOverwrite, class Source, class Sum>
@@ -29,30 +29,30 @@ inline void add_strip(const Source* __restrict source, Sum* __restrict sum,
   }
 }
 
-inline void square_rows(const float* __restrict values, Index rows, double* __restrict lanes) {
+inline void square_rows(const float* __restrict values, Index rows, double* __restrict sums) {
   typedef float Float8 __attribute__((vector_size(32)));
   typedef double Double8 __attribute__((vector_size(64)));
   Double8 low, high;
-  __builtin_memcpy(&low, lanes, sizeof(low));
-  __builtin_memcpy(&high, lanes + 8, sizeof(high));
+  __builtin_memcpy(&low, sums, sizeof(low));
+  __builtin_memcpy(&high, sums + 8, sizeof(high));
   for (Index row = 0; row < rows; ++row) {
     Float8 a, b;
-    __builtin_memcpy(&a, values + row * kSquareLanes, sizeof(a));
-    __builtin_memcpy(&b, values + row * kSquareLanes + 8, sizeof(b));
+    __builtin_memcpy(&a, values + row * kPartialSums, sizeof(a));
+    __builtin_memcpy(&b, values + row * kPartialSums + 8, sizeof(b));
     const Double8 wide_a = __builtin_convertvector(a, Double8);
     const Double8 wide_b = __builtin_convertvector(b, Double8);
     low += wide_a * wide_a;
     high += wide_b * wide_b;
   }
-  __builtin_memcpy(lanes, &low, sizeof(low));
-  __builtin_memcpy(lanes + 8, &high, sizeof(high));
+  __builtin_memcpy(sums, &low, sizeof(low));
+  __builtin_memcpy(sums + 8, &high, sizeof(high));
 }
 
-inline double join_lanes(double* lanes) {
-  for (Index half = kSquareLanes / 2; half != 0; half /= 2) {
-    for (Index j = 0; j < half; ++j) lanes[j] += lanes[j + half];
+inline double join_sums(double* sums) {
+  for (Index half = kPartialSums / 2; half != 0; half /= 2) {
+    for (Index j = 0; j < half; ++j) sums[j] += sums[j + half];
   }
-  return lanes[0];
+  return sums[0];
 }
 
 template <class Sum>
@@ -64,16 +64,16 @@ template <class Sum>
   return count;
 }
 
-inline void square_strip(const float* values, Index elements, double* lanes) {
-  square_rows(values, elements / kSquareLanes, lanes);
-  for (Index i = elements / kSquareLanes * kSquareLanes; i < elements; ++i)
-    lanes[i % kSquareLanes] += static_cast<double>(values[i]) * static_cast<double>(values[i]);
+inline void square_strip(const float* values, Index elements, double* sums) {
+  square_rows(values, elements / kPartialSums, sums);
+  for (Index i = elements / kPartialSums * kPartialSums; i < elements; ++i)
+    sums[i % kPartialSums] += static_cast<double>(values[i]) * static_cast<double>(values[i]);
 }
 
 template <class Value>
-inline GradientPiece piece_of(double* lanes, const Value* values, Index elements) {
+inline GradientPiece piece_of(double* sums, const Value* values, Index elements) {
   GradientPiece piece;
-  piece.sum_squares = join_lanes(lanes);
+  piece.sum_squares = join_sums(sums);
   // Squares of finite f32 values cannot overflow a double, so a finite sum is a sum of finite
   // values.
   if (!(piece.sum_squares <= __DBL_MAX__)) piece.non_finite = count_non_finite(values, elements);
@@ -84,25 +84,25 @@ inline GradientPiece piece_of(double* lanes, const Value* values, Index elements
 template <bool kOverwrite, class Source, class Sum>
 [[gnu::noinline]] GradientPiece add_piece(const Source* source, Sum* sum, Index elements) noexcept {
   alignas(64) float rounded[kStrip];
-  alignas(64) double lanes[kSquareLanes] = {};
+  alignas(64) double sums[kPartialSums] = {};
   for (Index done = 0; done < elements; done += kStrip) {
     const Index strip = elements - done < kStrip ? elements - done : kStrip;
     add_strip<kOverwrite>(source + done, sum + done, rounded, strip);
-    square_strip(rounded, strip, lanes);
+    square_strip(rounded, strip, sums);
   }
-  return piece_of(lanes, sum, elements);
+  return piece_of(sums, sum, elements);
 }
 
 template <class Source>
 [[gnu::noinline]] GradientPiece measure_piece(const Source* source, Index elements) noexcept {
   alignas(64) float values[kStrip];
-  alignas(64) double lanes[kSquareLanes] = {};
+  alignas(64) double sums[kPartialSums] = {};
   for (Index done = 0; done < elements; done += kStrip) {
     const Index strip = elements - done < kStrip ? elements - done : kStrip;
     for (Index i = 0; i < strip; ++i) values[i] = widen(source[done + i]);
-    square_strip(values, strip, lanes);
+    square_strip(values, strip, sums);
   }
-  return piece_of(lanes, source, elements);
+  return piece_of(sums, source, elements);
 }
 
 // Calls piece(first, elements) for each piece.

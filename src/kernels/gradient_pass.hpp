@@ -2,9 +2,10 @@
 // gradient_pass.hpp: the pass over an arriving gradient: cast, accumulate, sum of squares,
 // non-finite count.
 //
-// The sum of squares of a piece is computed in double in 16 lanes. Lane j holds elements i with i %
-// 16 == j (from the piece's start) in rising order, each with one multiplication and one addition;
-// then 0..7 += 8..15, 0..3 += 4..7, 0..1 += 2..3, 0 += 1. Every instruction set uses this order.
+// The sum of squares of a piece is computed in double, as 16 partial sums. Sum j adds the squares
+// of elements i with i % 16 == j (from the piece's start) in rising order, each with one
+// multiplication and one addition; then 0..7 += 8..15, 0..3 += 4..7, 0..1 += 2..3, 0 += 1. Every
+// instruction set uses this order.
 #pragma once
 #include <span>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// machine.hpp: how much of this machine the process may use (CPUs and memory), and which limit
-// determines it.
+// machine.hpp: the CPUs and memory of this machine that the process may use, and the limit that
+// determines each.
 #pragma once
 #include <cstdint>
 #include <string>

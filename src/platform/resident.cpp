@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this process itself holds, as the kernel counts it.
+// Memory of this process, as the kernel counts it.
 #include "platform/machine.hpp"
 #include "platform/proc_files.hpp"
 

@@ -6,6 +6,21 @@
 #include "swap/store_format.hpp"
 
 namespace headrace::residency {
+namespace {
+void report_drives(Plan& plan, std::uint64_t bytes, const std::vector<std::string>& paths,
+                   const std::vector<DriveInputs>& drives) {
+  plan.report.drives.clear();
+  for (std::size_t d = 0; d < drives.size() && bytes > 0; ++d) {
+    plan.report.drives.push_back(
+        {.path = d < paths.size() ? paths[d] : "",
+         .bytes = plan.drive_bytes[d],
+         .share = static_cast<double>(plan.drive_bytes[d]) / static_cast<double>(bytes),
+         .read_bytes_per_second = drives[d].read_bytes_per_second,
+         .write_bytes_per_second = drives[d].write_bytes_per_second});
+  }
+}
+}  // namespace
+
 void deal_again(Plan& plan, const partition::Partition& partition,
                 const std::vector<std::string>& paths, const std::vector<DriveInputs>& drives) {
   std::vector<TileExtents> tiles;
@@ -24,16 +39,8 @@ void deal_again(Plan& plan, const partition::Partition& partition,
     largest[dealt[t]] = std::max({largest[dealt[t]], record, weight});
     bytes += slots * (record + weight);
   }
+  report_drives(plan, bytes, paths, drives);
   PlanReport& report = plan.report;
-  report.drives.clear();
-  for (std::size_t d = 0; d < drives.size() && bytes > 0; ++d) {
-    report.drives.push_back(
-        {.path = d < paths.size() ? paths[d] : "",
-         .bytes = plan.drive_bytes[d],
-         .share = static_cast<double>(plan.drive_bytes[d]) / static_cast<double>(bytes),
-         .read_bytes_per_second = drives[d].read_bytes_per_second,
-         .write_bytes_per_second = drives[d].write_bytes_per_second});
-  }
   constexpr const char* kSpare = "spare extents";
   constexpr const char* kCommits = "commit records";
   std::erase_if(report.rows, [](const PlanRow& row) {

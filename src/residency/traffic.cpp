@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// traffic.cpp: what of a plan lies on nvme, and how many of its bytes a step reads and writes.
+// traffic.cpp: the bytes of a plan that lie on nvme, and those of them that a step reads and
+// writes.
 #include <algorithm>
 
 #include "base/units.hpp"
@@ -47,6 +48,24 @@ std::uint64_t bytes_still_gathered(const Plan& plan, const Partition& partition,
   }
   return bytes;
 }
+
+double share(std::uint64_t part, std::uint64_t whole) {
+  return whole == 0 ? 1.0 : static_cast<double>(part) / static_cast<double>(whole);
+}
+
+// A store's slots beside those that a tile without a store would have; adds the writes of what lies
+// in memory to the step's.
+std::uint64_t add_commits(Plan& plan, const Partition& partition, std::uint32_t tile) {
+  if (!plan.durable()) return 0;
+  const auto [record, weight, slots] = extents_of(plan, partition, tile);
+  const auto [all_record, all_weight, all_slots] = stored_extents(plan, partition, tile);
+  if (!partition.section_of(tile).frozen) {
+    const std::uint64_t resident = all_record + all_weight - record - weight;
+    plan.report.nvme_written_bytes_per_step +=
+        static_cast<double>(resident) / static_cast<double>(plan.commit_every);
+  }
+  return all_slots * (all_record + all_weight) - record - weight;
+}
 }  // namespace
 
 void add_traffic(Plan& plan, const PlanInputs& in) {
@@ -66,15 +85,7 @@ void add_traffic(Plan& plan, const PlanInputs& in) {
     const std::uint64_t reads = 2 * passes + (updated && !plan.deferred ? 1 : 0);
     report.nvme_read_bytes_per_step += static_cast<double>(record + reads * weight);
     if (updated) report.nvme_written_bytes_per_step += static_cast<double>(record + weight);
-    if (plan.durable()) {
-      const auto [all_record, all_weight, all_slots] = stored_extents(plan, partition, t);
-      const std::uint64_t resident = all_record + all_weight - record - weight;
-      other_slots += all_slots * (all_record + all_weight) - record - weight;
-      if (updated) {
-        report.nvme_written_bytes_per_step +=
-            static_cast<double>(resident) / static_cast<double>(plan.commit_every);
-      }
-    }
+    other_slots += add_commits(plan, partition, t);
     state_bytes += tile.layout.size_bytes;
     state_resident += record == 0 ? tile.layout.size_bytes : 0;
     weight_bytes += tile.weight_bytes;
@@ -86,9 +97,6 @@ void add_traffic(Plan& plan, const PlanInputs& in) {
   report.nvme_read_bytes_per_step -=
       static_cast<double>(passes * bytes_still_gathered(plan, partition, Turn::kToBackward) +
                           (passes - 1) * bytes_still_gathered(plan, partition, Turn::kToForward));
-  const auto share = [](std::uint64_t part, std::uint64_t whole) {
-    return whole == 0 ? 1.0 : static_cast<double>(part) / static_cast<double>(whole);
-  };
   report.resident_share_of_state = share(state_resident, state_bytes);
   report.resident_share_of_parameters = share(weight_resident, weight_bytes);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one key at a time cannot say.
+// Checks of keys against each other.
 #include <algorithm>
 #include <cctype>
 #include <cmath>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What DeepSpeed has and Headrace does not: a warning per key, with its value and what is used
+// Settings of DeepSpeed that Headrace lacks: a warning per key, with its value and what is used
 // instead.
 #include <cmath>
 

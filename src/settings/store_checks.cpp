@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What headrace.durable needs, and which keys are nothing without it.
+// Checks of headrace.durable: the keys that it needs, and those that mean nothing without it.
 #include <string>
 #include <string_view>
 

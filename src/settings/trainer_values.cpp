@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a trainer takes from Settings: the rule's constants, the dtype, the batch.
+// Values for a trainer from Settings: the constants of the rule, the dtype, the batch.
 #include <algorithm>
 #include <limits>
 #include <string>

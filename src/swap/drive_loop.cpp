@@ -134,7 +134,7 @@ void DriveLoop::handle(Block& block) noexcept {
   HEADRACE_CHECK(block.state == BlockState::kInQueue || block.state == BlockState::kAbandoned,
                  "a request was completed twice");
   --in_queue_;
-  LaneCounters& counters = counters_of(block);
+  DirectionCounters& counters = counters_of(block);
   if (block.result > 0) {
     counters.bytes.fetch_add(static_cast<std::uint64_t>(block.result), std::memory_order_relaxed);
   }

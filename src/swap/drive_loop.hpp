@@ -32,9 +32,9 @@
 #include "base/intrusive_list.hpp"
 #include "swap/block.hpp"
 #include "swap/buffered_window.hpp"
+#include "swap/direction_counters.hpp"
 #include "swap/drive.hpp"
 #include "swap/kernel_side.hpp"
-#include "swap/lane_counters.hpp"
 #include "swap/stall_watch.hpp"
 #include "swap/transfer_schedule.hpp"
 
@@ -75,7 +75,7 @@ class DriveLoop {
   void give_up(Block& block) noexcept;
   void fail_all_waiting() noexcept;
   std::string describe_stall(const Block& block, std::chrono::nanoseconds age) const;
-  LaneCounters& counters_of(const Block& block) noexcept {
+  DirectionCounters& counters_of(const Block& block) noexcept {
     return block.kind == IoKind::kRead ? reads_ : block.kind == IoKind::kWrite ? writes_ : syncs_;
   }
 
@@ -85,7 +85,7 @@ class DriveLoop {
   const LogSink log_;
   std::atomic<bool> stalled_{false};
   std::atomic<std::uint64_t> retries_{0};
-  LaneCounters reads_, writes_, syncs_;
+  DirectionCounters reads_, writes_, syncs_;
 
   BufferedWindow window_;
   TransferSchedule schedule_;

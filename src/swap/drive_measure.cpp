@@ -32,7 +32,7 @@ void fill_with_noise(std::span<std::byte> memory) {
 
 // One drive, while all of them are measured. Conductor only.
 struct Measured {
-  Lane lane;
+  DriveOnPath on_path;
   std::span<std::byte> memory;
   std::uint64_t file_bytes = 0;
   std::uint64_t piece_bytes = 0;
@@ -42,7 +42,7 @@ struct Measured {
   std::uint64_t next = 0, moved = 0;
   Nanoseconds last{0};  // when the last one ended
 
-  bool works() const { return lane.drive != nullptr && speed.failure.empty(); }
+  bool works() const { return on_path.drive != nullptr && speed.failure.empty(); }
 };
 
 enum class Pass { kFirstWrite, kWrite, kRead };
@@ -98,7 +98,7 @@ class Measurement {
         drive.next = 0;
       const Extent extent{0, drive.next, drive.piece_bytes};
       drive.next += drive.piece_bytes;
-      TransferDone transfer(*drive.lane.drive, kind, data, extent, Priority::kDemand,
+      TransferDone transfer(*drive.on_path.drive, kind, data, extent, Priority::kDemand,
                             "measuring the drive");
       const Transfer& done = co_await transfer;
       drive.moved += done.done_bytes;
@@ -111,9 +111,9 @@ class Measurement {
     if (!drive.speed.failure.empty()) return;
     drive.speed.sys_errno = done.error;
     drive.speed.failure = std::string(done.kind == IoKind::kRead ? "read " : "write ") +
-                          std::to_string(done.size_bytes) + " bytes of " + drive.lane.file->path() +
-                          " at " + std::to_string(done.offset_bytes) + ": got " +
-                          std::to_string(done.done_bytes);
+                          std::to_string(done.size_bytes) + " bytes of " +
+                          drive.on_path.file->path() + " at " + std::to_string(done.offset_bytes) +
+                          ": got " + std::to_string(done.done_bytes);
     if (done.error != 0) drive.speed.failure += ", " + base::errno_text(done.error);
   }
 
@@ -132,7 +132,8 @@ std::uint64_t piece_bytes(const Settings& settings, std::uint64_t memory_bytes,
 }
 }  // namespace
 
-std::vector<DriveSpeed> measure_drives(async::Conductor& conductor, const LaneOptions& options,
+std::vector<DriveSpeed> measure_drives(async::Conductor& conductor,
+                                       const DriveOnPathOptions& options,
                                        const std::vector<PathProbe>& paths,
                                        const std::vector<std::uint64_t>& file_bytes,
                                        std::span<std::byte> memory) {
@@ -148,16 +149,16 @@ std::vector<DriveSpeed> measure_drives(async::Conductor& conductor, const LaneOp
     drive.memory = memory.subspan(used, kPieces * drive.piece_bytes);
     used += drive.memory.size();
     fill_with_noise(drive.memory);
-    drive.lane = make_lane(conductor, options, paths[d], run_id, static_cast<std::uint32_t>(d),
-                           drive.file_bytes, "measure");
+    drive.on_path = make_drive_on_path(conductor, options, paths[d], run_id,
+                                       static_cast<std::uint32_t>(d), drive.file_bytes, "measure");
   }
   Measurement measurement(conductor, drives);
   async::call(conductor, nullptr, [&]() -> async::Task<> { co_await measurement.run(); });
   std::vector<DriveSpeed> speeds;
   for (Measured& drive : drives) {
-    if (drive.lane.drive && drive.lane.drive->stalled()) {
+    if (drive.on_path.drive && drive.on_path.drive->stalled()) {
       throw Error(Code::kIoStalled,
-                  "measuring nvme_path " + drive.lane.path.path + ": " + drive.speed.failure +
+                  "measuring nvme_path " + drive.on_path.path.path + ": " + drive.speed.failure +
                       ": the transfer never completed; nothing was swapped; look at the drive "
                       "(dmesg), or leave it out of headrace.nvme_paths",
                   ETIMEDOUT);

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "swap/lane.hpp"
+#include "swap/drive_on_path.hpp"
 
 namespace headrace::swap {
 struct DriveSpeed {
@@ -25,7 +25,8 @@ inline constexpr std::chrono::milliseconds kMeasuredPass{250};
 // `memory` for all transfers, and leaves zeros in it. Not for use on the conductor. Throws the
 // errors of creating directories, files and drives. Throws kIoStalled if a transfer never
 // completed: the kernel may then still write to `memory`.
-std::vector<DriveSpeed> measure_drives(async::Conductor& conductor, const LaneOptions& options,
+std::vector<DriveSpeed> measure_drives(async::Conductor& conductor,
+                                       const DriveOnPathOptions& options,
                                        const std::vector<PathProbe>& paths,
                                        const std::vector<std::uint64_t>& file_bytes,
                                        std::span<std::byte> memory);

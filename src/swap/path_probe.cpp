@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an nvme_path is good for: real data is moved with O_DIRECT before it is believed.
+// Probes an nvme_path: moves real data with O_DIRECT before it relies on it.
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <linux/stat.h>

@@ -13,7 +13,7 @@
 #include "swap/transfer_done.hpp"
 
 namespace headrace::swap {
-struct SwapTier::SwapLane : Lane {
+struct SwapTier::OwnDrive : DriveOnPath {
   std::unique_ptr<ExtentAllocator> extents;
 };
 
@@ -38,26 +38,26 @@ SwapTier::SwapTier(async::Conductor& conductor, SwapTierOptions options)
   run_ = to_bytes(run_id);
   for (std::size_t d = 0; d < options.paths.size(); ++d) {
     const auto index = static_cast<std::uint32_t>(d);
-    auto lane = std::make_unique<SwapLane>();
-    static_cast<Lane&>(*lane) =
-        options.files.empty()
-            ? make_lane(conductor, options, options.paths[d], run_id, index, options.drive_bytes[d],
-                        "swap")
-            : make_lane(conductor, options, options.paths[d], index, std::move(options.files[d]));
-    lane->extents = std::make_unique<ExtentAllocator>(index, options.drive_bytes[d]);
-    lanes_.push_back(std::move(lane));
+    auto own = std::make_unique<OwnDrive>();
+    static_cast<DriveOnPath&>(*own) =
+        options.files.empty() ? make_drive_on_path(conductor, options, options.paths[d], run_id,
+                                                   index, options.drive_bytes[d], "swap")
+                              : make_drive_on_path(conductor, options, options.paths[d], index,
+                                                   std::move(options.files[d]));
+    own->extents = std::make_unique<ExtentAllocator>(index, options.drive_bytes[d]);
+    drives_.push_back(std::move(own));
   }
 }
 SwapTier::~SwapTier() = default;
 
 Extent SwapTier::allocate(std::uint32_t drive, std::uint64_t size_bytes) {
-  if (auto extent = lanes_[drive]->extents->allocate(size_bytes)) return *extent;
+  if (auto extent = drives_[drive]->extents->allocate(size_bytes)) return *extent;
   throw Error(Code::kNoSpace, "no extent of " + base::format_bytes(size_bytes) + " is left in " +
-                                  lanes_[drive]->file->path());
+                                  drives_[drive]->file->path());
 }
 
 void SwapTier::take(const Extent& extent) {
-  if (extent.file < lanes_.size() && lanes_[extent.file]->extents->take(extent)) return;
+  if (extent.file < drives_.size() && drives_[extent.file]->extents->take(extent)) return;
   throw Error(Code::kCorrupt,
               "the store's commit record names " + base::format_bytes(extent.size_bytes) + " at " +
                   std::to_string(extent.offset_bytes) + " of drive " + std::to_string(extent.file) +
@@ -66,11 +66,11 @@ void SwapTier::take(const Extent& extent) {
 }
 
 std::string SwapTier::place(const Extent& extent) const {
-  return lanes_[extent.file]->file->path() + " at " + std::to_string(extent.offset_bytes);
+  return drives_[extent.file]->file->path() + " at " + std::to_string(extent.offset_bytes);
 }
 
 const std::string& SwapTier::file_path(std::uint32_t drive) const {
-  return lanes_[drive]->file->path();
+  return drives_[drive]->file->path();
 }
 
 void SwapTier::fail(const Extent& extent, const Subject& subject, IoKind kind, std::uint64_t done,
@@ -108,8 +108,8 @@ async::Task<> SwapTier::read(Extent extent, std::span<std::byte> into, Priority 
   HEADRACE_CHECK(into.size() == extent.size_bytes, "extents are read whole");
   if (!stall_.empty()) refuse_after_stall(subject.text());
   for (int attempt = 0;; ++attempt) {
-    TransferDone transfer(*lanes_[extent.file]->drive, IoKind::kRead, into.data(), extent, priority,
-                          subject.name->c_str());
+    TransferDone transfer(*drives_[extent.file]->drive, IoKind::kRead, into.data(), extent,
+                          priority, subject.name->c_str());
     const Transfer& done = co_await transfer;
     if (done.error == 0 && done.done_bytes == extent.size_bytes) co_return;
     // Once more: a read changes nothing, and a bus or path may recover. What timed out does not.
@@ -124,7 +124,7 @@ async::Task<> SwapTier::read(Extent extent, std::span<std::byte> into, Priority 
 async::Task<bool> SwapTier::try_write(const Extent& extent, std::span<const std::byte> from,
                                       Priority priority, const Subject& subject, int& error,
                                       std::uint64_t& done_bytes) {
-  TransferDone transfer(*lanes_[extent.file]->drive, IoKind::kWrite,
+  TransferDone transfer(*drives_[extent.file]->drive, IoKind::kWrite,
                         const_cast<std::byte*>(from.data()), extent, priority,
                         subject.name->c_str());
   const Transfer& done = co_await transfer;
@@ -144,13 +144,13 @@ async::Task<> SwapTier::write(Extent& extent, std::span<const std::byte> from, P
   // The same bytes once more on another extent: a bad spot of the drive costs a retry, not the run.
   // The bad extent is kept out of use.
   std::optional<Extent> other;
-  if (error != ETIMEDOUT) other = lanes_[extent.file]->extents->allocate(extent.size_bytes);
+  if (error != ETIMEDOUT) other = drives_[extent.file]->extents->allocate(extent.size_bytes);
   if (!other) fail(extent, subject, IoKind::kWrite, done, error, "");
   ++repeats_;
   int again_error = 0;
   const bool second = co_await try_write(*other, from, priority, subject, again_error, done);
   if (!second) {
-    if (again_error != ETIMEDOUT) lanes_[extent.file]->extents->free(*other);
+    if (again_error != ETIMEDOUT) drives_[extent.file]->extents->free(*other);
     fail(extent, subject, IoKind::kWrite, done, again_error, "; a second extent failed as well");
   }
   extent = *other;
@@ -169,17 +169,17 @@ async::Task<> SwapTier::write_in_place(Extent extent, std::span<const std::byte>
 async::Task<> SwapTier::sync(Priority priority) {
   refuse_after_stall("sync");
   async::TaskGroup drives;
-  for (const auto& lane : lanes_) {
-    if (lane->drive) drives.spawn(sync_lane(*lane, priority));
+  for (const auto& own : drives_) {
+    if (own->drive) drives.spawn(sync_drive(*own, priority));
   }
   co_await drives.join();
 }
 
-async::Task<> SwapTier::sync_lane(SwapLane& lane, Priority priority) {
-  TransferDone transfer(*lane.drive, IoKind::kSync, nullptr, {}, priority, "");
+async::Task<> SwapTier::sync_drive(OwnDrive& own, Priority priority) {
+  TransferDone transfer(*own.drive, IoKind::kSync, nullptr, {}, priority, "");
   const Transfer& done = co_await transfer;
   if (done.error == 0) co_return;
-  end_with("sync of " + lane.file->path() + ": " + base::errno_text(done.error) +
+  end_with("sync of " + own.file->path() + ": " + base::errno_text(done.error) +
                ": what was written to it since the last successful sync may be lost; it is not "
                "repeated, since the kernel may have dropped those bytes and would report success",
            done.error);
@@ -187,7 +187,7 @@ async::Task<> SwapTier::sync_lane(SwapLane& lane, Priority priority) {
 
 DriveCounters SwapTier::totals() const noexcept {
   DriveCounters sum;
-  for (std::size_t d = 0; d < lanes_.size(); ++d) {
+  for (std::size_t d = 0; d < drives_.size(); ++d) {
     const DriveCounters one = counters(d);
     sum.read_bytes += one.read_bytes;
     sum.written_bytes += one.written_bytes;
@@ -203,12 +203,12 @@ DriveCounters SwapTier::totals() const noexcept {
 }
 
 DriveCounters SwapTier::counters(std::size_t drive) const noexcept {
-  return lanes_[drive]->drive ? lanes_[drive]->drive->counters() : DriveCounters{};
+  return drives_[drive]->drive ? drives_[drive]->drive->counters() : DriveCounters{};
 }
 
-const SwapTier::SwapLane& SwapTier::first() const noexcept {
-  const auto found = std::ranges::find_if(lanes_, [](const auto& lane) { return !!lane->drive; });
-  HEADRACE_CHECK(found != lanes_.end(), "a tier stores something");
+const SwapTier::OwnDrive& SwapTier::first() const noexcept {
+  const auto found = std::ranges::find_if(drives_, [](const auto& own) { return !!own->drive; });
+  HEADRACE_CHECK(found != drives_.end(), "a tier stores something");
   return **found;
 }
 std::string SwapTier::queue_name() const { return first().drive->queue_name(); }
@@ -216,9 +216,9 @@ std::string SwapTier::queue_reason() const { return first().drive->queue_reason(
 
 Registered SwapTier::registered() const {
   Registered all{true, true, {}};
-  for (const auto& lane : lanes_) {
-    if (!lane->drive) continue;
-    const Registered one = lane->drive->registered();
+  for (const auto& own : drives_) {
+    if (!own->drive) continue;
+    const Registered one = own->drive->registered();
     all.buffers &= one.buffers;
     all.files &= one.files;
     if (all.refused.empty()) all.refused = one.refused;
@@ -227,12 +227,12 @@ Registered SwapTier::registered() const {
 }
 
 bool SwapTier::direct() const noexcept {
-  return std::ranges::all_of(lanes_,
-                             [](const auto& lane) { return !lane->drive || lane->path.direct; });
+  return std::ranges::all_of(drives_,
+                             [](const auto& own) { return !own->drive || own->path.direct; });
 }
 
 bool SwapTier::stalled() const noexcept {
-  return std::ranges::any_of(
-      lanes_, [](const auto& lane) { return lane->drive && lane->drive->stalled(); });
+  return std::ranges::any_of(drives_,
+                             [](const auto& own) { return own->drive && own->drive->stalled(); });
 }
 }  // namespace headrace::swap

@@ -13,8 +13,8 @@
 
 #include "async/task.hpp"
 #include "headrace/settings.hpp"
+#include "swap/drive_on_path.hpp"
 #include "swap/extents.hpp"
-#include "swap/lane.hpp"
 #include "swap/record.hpp"
 
 namespace headrace::swap {
@@ -27,7 +27,7 @@ struct Subject {
   std::string text() const;
 };
 
-struct SwapTierOptions : LaneOptions {
+struct SwapTierOptions : DriveOnPathOptions {
   std::vector<PathProbe> paths;            // probed earlier, one per drive
   std::vector<std::uint64_t> drive_bytes;  // size of each swap file; 0: there is none
   // The files of a store, one per drive, to use in place of swap files of the tier's own.
@@ -84,13 +84,13 @@ class SwapTier {
   const std::string& file_path(std::uint32_t drive) const;
 
  private:
-  // A lane, and the owners of the extents of its file.
-  struct SwapLane;
-  const SwapLane& first() const noexcept;  // the first of those that store something
+  // A drive, and the owners of the extents of its file.
+  struct OwnDrive;
+  const OwnDrive& first() const noexcept;  // the first of those that store something
   async::Task<bool> try_write(const Extent& extent, std::span<const std::byte> from,
                               Priority priority, const Subject& subject, int& error,
                               std::uint64_t& done);
-  async::Task<> sync_lane(SwapLane& lane, Priority priority);
+  async::Task<> sync_drive(OwnDrive& own, Priority priority);
   [[noreturn]] void fail(const Extent& extent, const Subject& subject, IoKind kind,
                          std::uint64_t done, int error, const char* more);
   // Adds to `text` what helps against `error`, and notes a stall.
@@ -98,7 +98,7 @@ class SwapTier {
   RunBytes run_{};
   std::function<void(const std::string& cause)> on_stall_;
   std::string stall_;  // the error of the first transfer that never completed
-  std::vector<std::unique_ptr<SwapLane>> lanes_;
+  std::vector<std::unique_ptr<OwnDrive>> drives_;
   std::atomic<std::uint64_t> repeats_{0};
 };
 }  // namespace headrace::swap

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// launch_order_test.cpp: what a rank says of a call that it has come to, and what it makes of the
-// answer.
+// launch_order_test.cpp: the messages of ranks that agree on a launch order, and their handling.
 #include "collective/launch_order.hpp"
 
 #include <gtest/gtest.h>

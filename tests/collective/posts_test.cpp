@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// posts_test.cpp: what follows from what the ranks told each other.
+// posts_test.cpp: reading the posts that ranks exchange.
 #include "collective/posts.hpp"
 
 #include <gtest/gtest.h>

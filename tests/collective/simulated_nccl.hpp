@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// simulated_nccl.hpp: what tests may ask of libsimulated_nccl.so beside NCCL's own functions.
+// simulated_nccl.hpp: controls for tests in libsimulated_nccl.so, beside NCCL's own functions.
 #pragma once
 #include "device/computing_device.hpp"
 

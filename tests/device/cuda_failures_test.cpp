@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// cuda_failures_test.cpp: what a GPU, its driver and its memory do when they do not do, and what
-// crosses the link.
+// cuda_failures_test.cpp: failures of a GPU, its driver and its memory, and the bytes that cross
+// the link.
 #include <gtest/gtest.h>
 
 #include <algorithm>

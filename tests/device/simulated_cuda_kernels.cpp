@@ -42,16 +42,16 @@ void measure(const MeasureWork& work) {
     const std::uint64_t size = p == 0 ? work.first_piece_elements : work.piece_elements;
     const std::uint64_t elements = std::min(size, work.elements - first);
     const auto* piece = static_cast<const Value*>(work.values) + first;
-    Lane lanes[kLanes] = {};
+    PartialSum sums[kPartialSums] = {};
     for (std::uint64_t at = 0; at < elements; at += kStrip) {
       const auto now = static_cast<std::uint32_t>(std::min<std::uint64_t>(kStrip, elements - at));
       for (std::uint32_t t = kLoaders; t-- > 0;)
         load_strip(piece, at, now, strip.data(), t, kLoaders);
-      for (std::uint32_t lane = kLanes; lane-- > 0;)
-        add_strip(strip.data(), now, lane, lanes[lane]);
+      for (std::uint32_t nth = kPartialSums; nth-- > 0;)
+        add_strip(strip.data(), now, nth, sums[nth]);
     }
-    join_lanes(lanes);
-    work.pieces[p] = {lanes[0].sum, lanes[0].non_finite};
+    join_sums(sums);
+    work.pieces[p] = {sums[0].sum, sums[0].non_finite};
   }
 }
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// simulated_cuda_state.hpp: what the simulated runtime's calls and its kernels share.
+// simulated_cuda_state.hpp: state that the simulated runtime's calls and its kernels share.
 #pragma once
 #include <array>
 #include <atomic>

@@ -40,7 +40,7 @@ BUGS = [
      "take((plan_.update_slots - 1) * largest_update, \"update slots\")"),
     ("a gather slot that is leased is taken for another group", "src/tiles/gather_slots.cpp",
      "if (slot.leased() || slot.filling()) continue;", "if (slot.filling()) continue;"),
-    ("a group that is wanted does not wake the updates", "src/tiles/pending_updates.cpp",
+    ("a group that a gather waits for does not wake the updates", "src/tiles/pending_updates.cpp",
      "{ set(groups_[group.index].wanted); }", "{ groups_[group.index].wanted = true; }"),
     ("the next step does not wait for the updates of the last", "src/engine/stepper.cpp",
      "  p_.calls.finish_updates(\"step\");\n", ""),

@@ -28,16 +28,16 @@ constexpr std::uint64_t kSeed = 4711;
 
 // The definition, as plainly as it can be said.
 GradientPiece reference_piece(const std::vector<float>& values) {
-  double lanes[16] = {};
+  double sums[16] = {};
   GradientPiece piece;
   for (std::size_t i = 0; i < values.size(); ++i) {
-    lanes[i % 16] += static_cast<double>(values[i]) * static_cast<double>(values[i]);
+    sums[i % 16] += static_cast<double>(values[i]) * static_cast<double>(values[i]);
     piece.non_finite += !std::isfinite(values[i]);
   }
   for (int half = 8; half != 0; half /= 2) {
-    for (int j = 0; j < half; ++j) lanes[j] += lanes[j + half];
+    for (int j = 0; j < half; ++j) sums[j] += sums[j + half];
   }
-  piece.sum_squares = std::isnan(lanes[0]) ? std::numeric_limits<double>::quiet_NaN() : lanes[0];
+  piece.sum_squares = std::isnan(sums[0]) ? std::numeric_limits<double>::quiet_NaN() : sums[0];
   return piece;
 }
 
@@ -176,7 +176,7 @@ TEST_P(GradientKernel, GivesTheDefinedBitsAroundBlocksAndPieces) {
   }
 }
 
-// All patterns of 16 bits, each in every lane's company; f32 as drawn.
+// All patterns of 16 bits, each added to every partial sum; f32 as drawn.
 TEST_P(GradientKernel, MeasuresWithoutASumAndStoresNothing) {
   std::mt19937_64 random(kSeed + 2);
   for (const DType dtype : {DType::kF32, DType::kBf16, DType::kF16}) {

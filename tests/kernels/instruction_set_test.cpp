@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// instruction_set_test.cpp: which kernel HEADRACE_SIMD picks, and what it refuses.
+// instruction_set_test.cpp: the kernel that HEADRACE_SIMD picks, and the values that it refuses.
 #include <gtest/gtest.h>
 
 #include <cstdlib>

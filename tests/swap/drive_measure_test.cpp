@@ -22,7 +22,7 @@ class MeasureDrives : public ::testing::Test {
  protected:
   std::vector<DriveSpeed> measure(std::vector<DriveSpeedGiven> speeds,
                                   std::vector<std::uint64_t> file_bytes = {}) {
-    LaneOptions options;
+    DriveOnPathOptions options;
     options.make_drive = [&speeds](async::Conductor& conductor, DriveOptions drive) {
       return std::make_unique<DriveAtSpeed>(conductor, speeds[drive.index]);
     };
@@ -112,7 +112,7 @@ TEST_F(MeasureDrives, LeavesNoFileAndZerosInMemory) {
 }
 
 TEST_F(MeasureDrives, MeasuresRealDrivesThroughTheQueueThatServesThem) {
-  LaneOptions options;
+  DriveOnPathOptions options;
   options.make_drive = &make_drive_thread;
   options.log = [](LogLevel, std::string_view) {};
   Settings settings;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// expect_part.hpp: what a report says, wherever it breaks its lines.
+// expect_part.hpp: finds a text in a report, wherever the report breaks its lines.
 #pragma once
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// gpu_tools_test.cpp: what the subcommands make of a GPU, this machine's or a simulated one.
+// gpu_tools_test.cpp: the subcommands on a GPU, this machine's or a simulated one.
 #include <gtest/gtest.h>
 
 #include <fstream>

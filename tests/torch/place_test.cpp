@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// place_test.cpp: what a program is told of places, without a GPU; place_cases.cpp has what happens
-// there.
+// place_test.cpp: refusals of places, without a GPU; place_cases.cpp has what happens there.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 

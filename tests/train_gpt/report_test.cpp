@@ -89,15 +89,15 @@ TEST(Report, SaysWhichUpdateModeThePlanHas) {
 }
 
 TEST(Report, SharesLanesOverDrivesAndThreads) {
-  const Lanes lanes = lanes_of(sample());
-  EXPECT_DOUBLE_EQ(lanes.trainer_s, 2.0);
-  EXPECT_DOUBLE_EQ(lanes.nvme_read_s, 1.5);
-  EXPECT_DOUBLE_EQ(lanes.update_s, 0.5);
-  EXPECT_DOUBLE_EQ(lanes.steps_s, 3.0);
-  EXPECT_STREQ(lanes.bound_by, "trainer");
+  const BusySeconds busy = busy_seconds_of(sample());
+  EXPECT_DOUBLE_EQ(busy.trainer_s, 2.0);
+  EXPECT_DOUBLE_EQ(busy.nvme_read_s, 1.5);
+  EXPECT_DOUBLE_EQ(busy.update_s, 0.5);
+  EXPECT_DOUBLE_EQ(busy.steps_s, 3.0);
+  EXPECT_STREQ(busy.bound_by, "trainer");
   Report slow = sample();
   slow.stats_after.nvme_read_busy_seconds = 5;
-  EXPECT_STREQ(lanes_of(slow).bound_by, "nvme_read");
+  EXPECT_STREQ(busy_seconds_of(slow).bound_by, "nvme_read");
   const json d = json::parse(to_json(sample()));
   EXPECT_EQ(d["lanes"]["nvme_read"]["bytes"], 10'000);
 }

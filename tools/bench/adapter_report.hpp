@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// adapter_report.hpp: what adapter_bench prints, for people and as JSON.
+// adapter_report.hpp: the report of adapter_bench, for people and as JSON.
 #pragma once
 #include <string>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// bench_program.hpp: what update_bench, drives_bench and adapter_bench have in common: from words
-// to exit code, and how their reports begin.
+// bench_program.hpp: parts that update_bench, drives_bench and adapter_bench share: from words to
+// exit code, and the head of their reports.
 #pragma once
 #include <CLI/CLI.hpp>
 #include <functional>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// drives_report.hpp: what drives_bench prints and writes.
+// drives_report.hpp: the report of drives_bench, for people and as JSON.
 #pragma once
 #include <string>
 

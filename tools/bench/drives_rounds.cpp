@@ -10,7 +10,7 @@
 #include "base/units.hpp"
 #include "measure/rounds.hpp"
 #include "program/progress.hpp"
-#include "raw_lane.hpp"
+#include "raw_drive.hpp"
 #include "residency/plan.hpp"
 #include "support/io_queue_fault.hpp"
 #include "trained_model.hpp"
@@ -50,8 +50,8 @@ class Bench {
       alone.nvme_paths = {options.settings.nvme_paths[d]};
       alone.drive_shares.clear();
       alone_.push_back(model(options, alone, {speeds[d]}));
-      raw_.push_back(std::make_unique<RawLane>(
-          RawLaneOptions{alone, std::max(plan[d].bytes, record), record, throttled({speeds[d]})}));
+      raw_.push_back(std::make_unique<RawDrive>(
+          RawDriveOptions{alone, std::max(plan[d].bytes, record), record, throttled({speeds[d]})}));
     }
     update(*all_);
     for (const auto& alone : alone_) update(*alone);
@@ -125,7 +125,7 @@ class Bench {
 
   std::unique_ptr<TrainedModel> all_;
   std::vector<std::unique_ptr<TrainedModel>> alone_;
-  std::vector<std::unique_ptr<RawLane>> raw_;
+  std::vector<std::unique_ptr<RawDrive>> raw_;
 };
 }  // namespace
 

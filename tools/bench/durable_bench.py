@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Measures what headrace.durable costs a step, and how long a run takes to go on from its store.
+"""Measures what headrace.durable costs a step, and how long a run takes to resume.
 
   tools/bench/durable_bench.py --nvme DIR [--params N] [--rounds N] [--steps N] [--batch N]
                                [--build FOLDER] [--json FILE]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// update_report.hpp: what update_bench prints, for people and as JSON.
+// update_report.hpp: the report of update_bench, for people and as JSON.
 #pragma once
 #include <string>
 

@@ -30,8 +30,8 @@ struct Bench {
       memory =
           std::make_unique<TrainedModel>(settings_in_memory(options.settings), options.parameters);
     }
-    raw = std::make_unique<RawLane>(
-        RawLaneOptions{options.settings, nvme.engine().plan().nvme_bytes, record_bytes(options)});
+    raw = std::make_unique<RawDrive>(
+        RawDriveOptions{options.settings, nvme.engine().plan().nvme_bytes, record_bytes(options)});
     first = nvme.step();
     if (memory) memory->step();
     raw->move(swap::IoKind::kRead, first.read_bytes);
@@ -52,7 +52,7 @@ struct Bench {
 
   TrainedModel nvme;
   std::unique_ptr<TrainedModel> memory;
-  std::unique_ptr<RawLane> raw;
+  std::unique_ptr<RawDrive> raw;
   StepCost first;
 };
 }  // namespace

@@ -6,13 +6,13 @@
 #include <string>
 #include <vector>
 
-#include "raw_lane.hpp"
+#include "raw_drive.hpp"
 #include "trained_model.hpp"
 #include "update_options.hpp"
 
 namespace headrace::tools {
 struct Round {
-  RawLane::Result raw_read, raw_write, raw_mixed;
+  RawDrive::Result raw_read, raw_write, raw_mixed;
   StepCost nvme;
   StepCost memory;  // zeros without --memory
 

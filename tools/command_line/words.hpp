@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// words.hpp: what the words of a command line mean, and what is wrong with them. Knows no CLI11,
-// which takes ten seconds to compile.
+// words.hpp: reads the words of a command line, and says what is wrong with them. Does not include
+// CLI11, which takes ten seconds to compile.
 #pragma once
 #include <cstdint>
 #include <string>

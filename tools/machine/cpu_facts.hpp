@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cpu_facts.hpp: which processor this is.
+// cpu_facts.hpp: the name and features of this processor.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// disks.hpp: what a disk says of itself, how the kernel queues for it, and its PCIe link.
+// disks.hpp: a disk's facts: its own, the kernel's queue for it, and its PCIe link.
 #pragma once
 #include <cstdint>
 #include <optional>

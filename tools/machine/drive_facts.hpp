@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// drive_facts.hpp: what a path lies on: file system, mount, and the drives beneath.
+// drive_facts.hpp: the file system and mount of a path, and the drives beneath them.
 #pragma once
 #include <string>
 #include <vector>

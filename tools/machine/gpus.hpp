@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// gpus.hpp: which GPUs are plugged in, and the driver they have.
+// gpus.hpp: the GPUs that are plugged in, and their driver.
 #pragma once
 #include <optional>
 #include <string>

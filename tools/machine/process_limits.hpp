@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// process_limits.hpp: what the kernel lets this process do with memory and drives.
+// process_limits.hpp: the kernel's limits on this process: locked memory, and the rates of its
+// disks.
 #pragma once
 #include <cstdint>
 #include <optional>

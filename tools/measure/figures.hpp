@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// figures.hpp: how measured values are written.
+// figures.hpp: formats measured values.
 #pragma once
 #include <cstdint>
 #include <string>

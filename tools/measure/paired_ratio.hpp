@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// paired_ratio.hpp: what the ratios of paired measurements say of their median.
+// paired_ratio.hpp: an interval for the median ratio of paired measurements.
 #pragma once
 #include <cstddef>
 #include <vector>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// sign_test.hpp: which of several measurements bounds their median, whatever their distribution.
+// sign_test.hpp: picks the measurements that bound the median of several, whatever their
+// distribution.
 #pragma once
 #include <cstddef>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// statistics.hpp: what repeated measurements say of their median, whatever their distribution.
+// statistics.hpp: intervals for the median of repeated measurements, whatever their distribution.
 #pragma once
 #include <cstddef>
 #include <vector>

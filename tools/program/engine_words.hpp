@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine_words.hpp: what the engine says of settings, said of a program's arguments and options.
+// engine_words.hpp: rewords the engine's errors about settings as errors about a program's
+// arguments and options.
 #pragma once
 #include <string>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// exit_codes.hpp: how Headrace's programs end; 128 + n where signal n ended it.
+// exit_codes.hpp: exit codes of Headrace's programs; 128 + n if signal n ended one.
 #pragma once
 
 namespace headrace::tools {

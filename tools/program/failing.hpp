@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// failing.hpp: how a run that cannot go on ends: told on stderr and in the report, files gone.
+// failing.hpp: the end of a run that fails: an error on stderr and in the report, and files
+// removed.
 #pragma once
 #include <exception>
 #include <functional>

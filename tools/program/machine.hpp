@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// machine.hpp: what a result was measured on: the machine, the build, and what makes either unfit.
+// machine.hpp: the machine and the build of a result, and the facts that make either unfit for
+// measuring.
 #pragma once
 #include <string>
 #include <vector>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// output.hpp: what a program prints: results to stdout, where losing them is a failure, and all
-// else to stderr, where it is none.
+// output.hpp: output of a program: results to stdout, where losing them is a failure, and all else
+// to stderr, where it is none.
 #pragma once
 #include <fmt/core.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// progress.hpp: how far a program is, on stderr: one line that is overwritten on a terminal, a line
-// now and then elsewhere.
+// progress.hpp: the progress of a program on stderr: one line that is overwritten on a terminal, a
+// line now and then elsewhere.
 #pragma once
 #include <chrono>
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// report_parts.hpp: what reports of measurements have in common.
+// report_parts.hpp: parts that reports of measurements share.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// run_program.hpp: what main() of each of Headrace's programs does around its work.
+// run_program.hpp: the frame of main() that all of Headrace's programs share.
 #pragma once
 
 namespace headrace::tools {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// joining.hpp: how a program comes to the other ranks of its launch.
+// joining.hpp: joins a program to the other ranks of its launch.
 #pragma once
 #include <memory>
 #include <span>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// rank_module.hpp: what a module beside a program gives it: the ranks of one MPI, or of torch's
+// rank_module.hpp: the interface of a module beside a program: the ranks of one MPI, or of torch's
 // Gloo. So a program needs neither where none is used.
 //
 // A program may hold another C++ runtime than a module: no exception passes between them.

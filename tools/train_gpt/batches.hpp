@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// batches.hpp: which windows of the text make up which batch: a function of the seed and a counter,
-// nothing else.
+// batches.hpp: draws the windows of text that make up each batch: a function of the seed and a
+// counter, nothing else.
 #pragma once
 #include <cstdint>
 #include <span>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// failures.hpp: how this program names what went wrong, and which exit code it ends with.
+// failures.hpp: error texts of this program, and the exit code for each kind of failure.
 #pragma once
 #include <cstdint>
 #include <exception>

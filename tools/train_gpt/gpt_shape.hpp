@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// gpt_shape.hpp: which parameters a byte-level GPT of given sizes has, without building it.
+// gpt_shape.hpp: names and shapes of the parameters of a byte-level GPT of given sizes, without
+// building it.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -176,7 +176,7 @@ void run_step(Training& training, Batches& batches, World& world, Course& course
   record.seconds = whole.lap();
 }
 
-double lane_rate(std::uint64_t bytes, double seconds) {
+double gb_per_second(std::uint64_t bytes, double seconds) {
   return seconds > 0 ? static_cast<double>(bytes) / seconds / 1e9 : 0;
 }
 
@@ -196,11 +196,11 @@ ProgressState progress_of(const Report& report, const headrace::Stats& before,
           .steps = o.steps,
           .loss = record.loss,
           .tokens_per_second = tokens / std::max(per_step, 1e-9),
-          .read_gb_per_second = lane_rate(
+          .read_gb_per_second = gb_per_second(
               record.nvme_read_bytes, after.nvme_read_busy_seconds - before.nvme_read_busy_seconds),
           .write_gb_per_second =
-              lane_rate(record.nvme_written_bytes,
-                        after.nvme_write_busy_seconds - before.nvme_write_busy_seconds),
+              gb_per_second(record.nvme_written_bytes,
+                            after.nvme_write_busy_seconds - before.nvme_write_busy_seconds),
           .seconds_left = per_step * static_cast<double>(o.steps - record.step)};
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// process.hpp: what this process uses, as the kernel counts it, and limits that would end it.
+// process.hpp: memory and transfers of this process as the kernel counts them, and limits that
+// would end it.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// progress.hpp: what is seen while the run goes on, on stderr: a line that is overwritten on a
-// terminal, some fifty lines elsewhere.
+// progress.hpp: the progress of a run on stderr: a line that is overwritten on a terminal, some
+// fifty lines elsewhere.
 #pragma once
 #include <cstdint>
 #include <mutex>

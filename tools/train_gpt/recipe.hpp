@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// recipe.hpp: what a run trains with: the command line, over the settings, over our own.
+// recipe.hpp: the hyperparameters of a run: from the command line, else the settings, else our
+// defaults.
 #pragma once
 #include <cstdint>
 #include <optional>

@@ -44,31 +44,31 @@ double rate(std::uint64_t bytes, double seconds) {
 }
 
 Json lanes_json(const Report& r) {
-  const Lanes lanes = lanes_of(r);
+  const BusySeconds busy = busy_seconds_of(r);
   const headrace::Stats& a = r.stats_before;
   const headrace::Stats& b = r.stats_after;
   const std::uint64_t read = b.nvme_read_bytes - a.nvme_read_bytes;
   const std::uint64_t written = b.nvme_written_bytes - a.nvme_written_bytes;
   return {
       {"trainer",
-       {{"seconds", lanes.trainer_s},
+       {{"seconds", busy.trainer_s},
         {"threads", r.torch.threads},
         {"short_waits_seconds", r.short_waits_s}}},
-      {"gather_wait", {{"seconds", lanes.gather_wait_s}, {"update_seconds", lanes.update_wait_s}}},
+      {"gather_wait", {{"seconds", busy.gather_wait_s}, {"update_seconds", busy.update_wait_s}}},
       {"nvme_read",
-       {{"seconds", lanes.nvme_read_s},
+       {{"seconds", busy.nvme_read_s},
         {"bytes", read},
-        {"gb_per_s", rate(read, lanes.nvme_read_s)}}},
+        {"gb_per_s", rate(read, busy.nvme_read_s)}}},
       {"nvme_write",
-       {{"seconds", lanes.nvme_write_s},
+       {{"seconds", busy.nvme_write_s},
         {"bytes", written},
-        {"gb_per_s", rate(written, lanes.nvme_write_s)}}},
+        {"gb_per_s", rate(written, busy.nvme_write_s)}}},
       {"update",
-       {{"seconds", lanes.update_s},
+       {{"seconds", busy.update_s},
         {"threads", b.update_threads},
         {"steps_on_device", b.steps_updated_on_device - a.steps_updated_on_device},
         {"threads_source", or_null(b.update_threads_source)}}},
-      {"steps", {{"seconds", lanes.steps_s}}},
+      {"steps", {{"seconds", busy.steps_s}}},
       {"gathers",
        {{"in_place", b.gathers_in_place - a.gathers_in_place},
         {"prefetched", b.gathers_prefetched - a.gathers_prefetched},
@@ -78,7 +78,7 @@ Json lanes_json(const Report& r) {
       {"io_queue_reason", or_null(b.io_queue_reason)},
       {"direct_io", b.direct_io},
       {"drives", r.drives},
-      {"bound_by", lanes.bound_by}};
+      {"bound_by", busy.bound_by}};
 }
 
 Json error_json(const Failure& failure) {
@@ -231,25 +231,7 @@ double median_of(const std::vector<StepRecord>& steps, std::uint64_t StepRecord:
   return headrace::tools::median_of(std::move(values));
 }
 
-void add_times(std::string& out, const Report& r) {
-  if (r.steps.empty()) return;
-  const Lanes lanes = lanes_of(r);
-  const auto count = static_cast<double>(r.steps.size());
-  double forward = 0, backward = 0, update = 0;
-  for (const StepRecord& s : r.steps) {
-    forward += s.forward_s / count;
-    backward += s.backward_s / count;
-    update += s.update_s / count;
-  }
-  add(out, "seconds a step  %.3f: forward %.3f, backward %.3f, update %.3f\n",
-      lanes.steps_s / count, forward, backward, update);
-  if (r.short_waits_s > 0) {
-    add(out,
-        "shared CPUs     other threads wanted them: LibTorch's slept in place of spinning for "
-        "%.1f of %.1f s\n",
-        std::min(r.short_waits_s, lanes.steps_s), lanes.steps_s);
-  }
-  if (!r.plan) return;
+void add_traffic(std::string& out, const Report& r) {
   out += r.plan->deferred_updates
              ? "updates         deferred to the next forward (headrace.update_mode defer)"
              : "updates         all within step() (headrace.update_mode barrier)";
@@ -266,13 +248,35 @@ void add_times(std::string& out, const Report& r) {
   add(out, "NVMe a step     %.2f B read, %.2f B written per parameter (plan: %.2f, %.2f)\n",
       read / parameters, written / parameters, r.plan->nvme_read_bytes_per_step / parameters,
       r.plan->nvme_written_bytes_per_step / parameters);
+}
+
+void add_times(std::string& out, const Report& r) {
+  if (r.steps.empty()) return;
+  const BusySeconds busy = busy_seconds_of(r);
+  const auto count = static_cast<double>(r.steps.size());
+  double forward = 0, backward = 0, update = 0;
+  for (const StepRecord& s : r.steps) {
+    forward += s.forward_s / count;
+    backward += s.backward_s / count;
+    update += s.update_s / count;
+  }
+  add(out, "seconds a step  %.3f: forward %.3f, backward %.3f, update %.3f\n", busy.steps_s / count,
+      forward, backward, update);
+  if (r.short_waits_s > 0) {
+    add(out,
+        "shared CPUs     other threads wanted them: LibTorch's slept in place of spinning for "
+        "%.1f of %.1f s\n",
+        std::min(r.short_waits_s, busy.steps_s), busy.steps_s);
+  }
+  if (!r.plan) return;
+  add_traffic(out, r);
   add(out,
       "seconds a lane  trainer %.2f, NVMe read %.2f, NVMe write %.2f, update arithmetic %.2f; "
       "bound by %s\n",
-      lanes.trainer_s, lanes.nvme_read_s, lanes.nvme_write_s, lanes.update_s, lanes.bound_by);
+      busy.trainer_s, busy.nvme_read_s, busy.nvme_write_s, busy.update_s, busy.bound_by);
   if (r.stats_after.waits.empty()) return;
   add(out, "trainer waited  %.2f s: for updates %.2f, for reads %.2f; for group '%s' longest\n",
-      lanes.gather_wait_s, lanes.update_wait_s, lanes.gather_wait_s - lanes.update_wait_s,
+      busy.gather_wait_s, busy.update_wait_s, busy.gather_wait_s - busy.update_wait_s,
       r.stats_after.waits.front().group.c_str());
 }
 
@@ -297,32 +301,32 @@ void add_memory(std::string& out, const Report& r) {
 }
 }  // namespace
 
-Lanes lanes_of(const Report& r) {
+BusySeconds busy_seconds_of(const Report& r) {
   const headrace::Stats& a = r.stats_before;
   const headrace::Stats& b = r.stats_after;
-  Lanes lanes;
-  double busy = 0;
+  BusySeconds busy;
+  double passes = 0;
   for (const StepRecord& s : r.steps) {
-    busy += s.forward_s + s.backward_s;
-    lanes.steps_s += s.seconds;
+    passes += s.forward_s + s.backward_s;
+    busy.steps_s += s.seconds;
   }
   const double drives = std::max(1u, r.drives);
-  lanes.gather_wait_s = b.gather_wait_seconds - a.gather_wait_seconds;
-  lanes.update_wait_s = b.gather_wait_update_seconds - a.gather_wait_update_seconds;
-  lanes.trainer_s = std::max(0.0, busy - lanes.gather_wait_s);
-  lanes.nvme_read_s = (b.nvme_read_busy_seconds - a.nvme_read_busy_seconds) / drives;
-  lanes.nvme_write_s = (b.nvme_write_busy_seconds - a.nvme_write_busy_seconds) / drives;
-  lanes.update_s =
+  busy.gather_wait_s = b.gather_wait_seconds - a.gather_wait_seconds;
+  busy.update_wait_s = b.gather_wait_update_seconds - a.gather_wait_update_seconds;
+  busy.trainer_s = std::max(0.0, passes - busy.gather_wait_s);
+  busy.nvme_read_s = (b.nvme_read_busy_seconds - a.nvme_read_busy_seconds) / drives;
+  busy.nvme_write_s = (b.nvme_write_busy_seconds - a.nvme_write_busy_seconds) / drives;
+  busy.update_s =
       (b.update_compute_seconds - a.update_compute_seconds) / std::max(1u, b.update_threads);
-  double most = lanes.trainer_s;
-  for (const auto& [seconds, name] : {std::pair{lanes.nvme_read_s, "nvme_read"},
-                                      {lanes.nvme_write_s, "nvme_write"},
-                                      {lanes.update_s, "update"}}) {
+  double most = busy.trainer_s;
+  for (const auto& [seconds, name] : {std::pair{busy.nvme_read_s, "nvme_read"},
+                                      {busy.nvme_write_s, "nvme_write"},
+                                      {busy.update_s, "update"}}) {
     if (seconds <= most) continue;
     most = seconds;
-    lanes.bound_by = name;
+    busy.bound_by = name;
   }
-  return lanes;
+  return busy;
 }
 
 std::string to_json(const Report& r, const Failure* failure) {

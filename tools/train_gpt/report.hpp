@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// report.hpp: what a run was, as one JSON document for programs and a short text for people.
+// report.hpp: the report of a run: one JSON document for programs and a short text for people.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -72,7 +72,7 @@ struct Report {
 };
 
 // Seconds that each lane was busy during the steps.
-struct Lanes {
+struct BusySeconds {
   double trainer_s = 0;    // forward and backward, less what they waited for bytes
   double nvme_read_s = 0;  // per drive
   double nvme_write_s = 0;
@@ -82,7 +82,7 @@ struct Lanes {
   double steps_s = 0;                // all of it
   const char* bound_by = "trainer";  // the busiest
 };
-Lanes lanes_of(const Report& report);
+BusySeconds busy_seconds_of(const Report& report);
 
 // `failure` null: of a run that did all of it. Else what there is so far, and the error.
 std::string to_json(const Report& report, const Failure* failure = nullptr);

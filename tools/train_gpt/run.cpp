@@ -151,12 +151,7 @@ class Run {
     if (options.plain) say_what_plain_ignores(settings);
     check_address_space();
     if (!options.trace.empty()) trace_.emplace(options.trace);
-    progress_.stage("loading torch");
-    report_.torch = torch_.warm_up(options);
-    report_.options.shape.products_in_f32 = report_.torch.products_in_f32;
-    reset_peak();
-    report_.memory.baseline_rss_bytes = resident_bytes();
-    check_signal();
+    load_torch();
     progress_.stage("creating the model");
     report_.doing = "the creation of the model";
     const TrainingSetup setup{options,   recipe, settings, initial ? &*initial : nullptr,
@@ -194,6 +189,16 @@ class Run {
   }
 
  private:
+  // The peak of memory is counted from here on.
+  void load_torch() {
+    progress_.stage("loading torch");
+    report_.torch = torch_.warm_up(report_.options);
+    report_.options.shape.products_in_f32 = report_.torch.products_in_f32;
+    reset_peak();
+    report_.memory.baseline_rss_bytes = resident_bytes();
+    check_signal();
+  }
+
   void say(const std::string& line) {
     if (world_.speaks()) progress_.message(line);
   }
@@ -306,7 +311,7 @@ class Run {
 
   // Figures in which ranks differ, of all of them.
   void compare_ranks() {
-    const Lanes lanes = lanes_of(report_);
+    const BusySeconds busy = busy_seconds_of(report_);
     const headrace::Stats &a = report_.stats_before, &b = report_.stats_after;
     const auto bytes = [](std::uint64_t more, std::uint64_t less = 0) {
       return static_cast<double>(more - less);
@@ -320,9 +325,9 @@ class Run {
         {"nvme_read_bytes", bytes(b.nvme_read_bytes, a.nvme_read_bytes)},
         {"nvme_written_bytes", bytes(b.nvme_written_bytes, a.nvme_written_bytes)},
         {"sent_bytes", bytes(b.collective_sent_bytes, a.collective_sent_bytes)},
-        {"steps_seconds", lanes.steps_s},
+        {"steps_seconds", busy.steps_s},
         {"collective_seconds", b.collective_seconds - a.collective_seconds},
-        {"gather_wait_seconds", lanes.gather_wait_s}};
+        {"gather_wait_seconds", busy.gather_wait_s}};
     for (const auto& [what, value] : mine)
       report_.of_ranks.push_back({what, world_.of_all(what, value)});
   }

@@ -108,37 +108,41 @@ void Text::add_folder(const std::string& path, bool python_only) {
   for (const auto& [file, size] : found) add_file(file, size);
 }
 
+void Text::add_python_library() {
+  const char* search_path = std::getenv("PATH");
+  origin_ = python_library_folder(search_path != nullptr ? search_path : "");
+  if (origin_.empty()) {
+    fail(Code::kNotFound, std::string("no Python standard library found beside python3 on PATH; "
+                                      "there is nothing to train on.") +
+                              kFix);
+  }
+  add_folder(origin_, true);
+}
+
+void Text::add_path(const std::string& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) {
+    const int number = errno;
+    fail(number == ENOENT ? Code::kNotFound : Code::kIo,
+         "the text '" + path + "' cannot be opened: " + errno_text(number) +
+             "; there is nothing to train on." + kFix,
+         number);
+  }
+  origin_ = path;
+  if (S_ISDIR(status.st_mode)) return add_folder(path, false);
+  if (S_ISREG(status.st_mode)) return add_file(path, static_cast<std::uint64_t>(status.st_size));
+  fail(Code::kInvalidArgument, "the text '" + path +
+                                   "' is neither a file nor a folder, so it cannot be read at "
+                                   "random places; there is nothing to train on." +
+                                   kFix);
+}
+
 Text Text::open(const std::string& path) {
   Text text;
   if (path.empty()) {
-    const char* search_path = std::getenv("PATH");
-    text.origin_ = python_library_folder(search_path != nullptr ? search_path : "");
-    if (text.origin_.empty()) {
-      fail(Code::kNotFound, std::string("no Python standard library found beside python3 on PATH; "
-                                        "there is nothing to train on.") +
-                                kFix);
-    }
-    text.add_folder(text.origin_, true);
+    text.add_python_library();
   } else {
-    struct stat status {};
-    if (::stat(path.c_str(), &status) != 0) {
-      const int number = errno;
-      fail(number == ENOENT ? Code::kNotFound : Code::kIo,
-           "the text '" + path + "' cannot be opened: " + errno_text(number) +
-               "; there is nothing to train on." + kFix,
-           number);
-    }
-    text.origin_ = path;
-    if (S_ISDIR(status.st_mode)) {
-      text.add_folder(path, false);
-    } else if (S_ISREG(status.st_mode)) {
-      text.add_file(path, static_cast<std::uint64_t>(status.st_size));
-    } else {
-      fail(Code::kInvalidArgument, "the text '" + path +
-                                       "' is neither a file nor a folder, so it cannot be read at "
-                                       "random places; there is nothing to train on." +
-                                       kFix);
-    }
+    text.add_path(path);
   }
   if (text.size_bytes_ == 0) {
     fail(Code::kInvalidArgument,

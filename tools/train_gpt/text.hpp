@@ -46,6 +46,8 @@ class Text {
   Text() = default;
   void add_file(const std::string& path, std::uint64_t size_bytes);
   void add_folder(const std::string& path, bool python_only);
+  void add_python_library();
+  void add_path(const std::string& path);
   void read_from(const File& file, std::uint64_t offset, std::span<std::uint8_t> out) const;
 
   std::string origin_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// torch_training.hpp: what training with Headrace and training with torch alone have in common: the
-// passes over the model, and hyperparameters.
+// torch_training.hpp: parts that training with Headrace and with torch alone share: the passes over
+// the model, and hyperparameters.
 #pragma once
 #include <ATen/ATen.h>
 

@@ -57,7 +57,7 @@ Trained train(const headrace::Settings& settings) {
 
 int main(int argc, char** argv) {
   try {
-    if (argc != 2) throw std::runtime_error("a folder is wanted");
+    if (argc != 2) throw std::runtime_error("usage: consumer_torch FOLDER");
     headrace::Settings offloaded;
     offloaded.offload_optimizer = offloaded.offload_parameters = headrace::OffloadDevice::kNvme;
     offloaded.nvme_paths = {argv[1]};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// announcement.hpp: what a run of `headrace bench` is going to do to a drive, said and checked
-// before it does.
+// announcement.hpp: announces, and checks, the reads and writes of a run of `headrace bench` before
+// it starts.
 #pragma once
 #include <string>
 #include <vector>

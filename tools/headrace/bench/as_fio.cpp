@@ -46,6 +46,21 @@ std::uint64_t bytes_per_job(const Workload& workload, std::uint64_t jobs, std::u
                           base::format_bytes(size), jobs, block_text(workload.block_bytes)));
 }
 
+void add_pattern(std::vector<std::string>& words, const Workload& workload, std::uint64_t part,
+                 std::uint32_t seed) {
+  const bool mixed = workload.pattern == Pattern::kMixed;
+  if (mixed) {
+    words.emplace_back("--rwmixread=50");
+    words.push_back(fmt::format("--io_size={}", 2 * part));  // else both directions share one part
+  }
+  if (writes(workload.pattern)) {
+    words.emplace_back("--overwrite=1");
+    words.emplace_back("--scramble_buffers=0");
+  }
+  if (is_random(workload.pattern) || (mixed && seed == 0)) words.emplace_back("--randrepeat=0");
+  if (mixed && seed != 0) words.push_back(fmt::format("--randseed={}", seed));
+}
+
 std::vector<std::string> common_arguments(const Workload& workload, const std::string& path,
                                           std::uint64_t offset, std::uint64_t size,
                                           std::uint32_t seed) {
@@ -70,17 +85,7 @@ std::vector<std::string> common_arguments(const Workload& workload, const std::s
       "--thread",
       "--group_reporting",
   };
-  if (workload.pattern == Pattern::kMixed) {
-    words.emplace_back("--rwmixread=50");
-    words.push_back(fmt::format("--io_size={}", 2 * part));  // else both directions share one part
-  }
-  if (writes(workload.pattern)) {
-    words.emplace_back("--overwrite=1");
-    words.emplace_back("--scramble_buffers=0");
-  }
-  const bool mixed = workload.pattern == Pattern::kMixed;
-  if (is_random(workload.pattern) || (mixed && seed == 0)) words.emplace_back("--randrepeat=0");
-  if (mixed && seed != 0) words.push_back(fmt::format("--randseed={}", seed));
+  add_pattern(words, workload, part, seed);
   if (engine == "io_uring" && workload.register_buffers) {
     words.emplace_back("--fixedbufs=1");
     words.emplace_back("--registerfiles=1");

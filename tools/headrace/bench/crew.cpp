@@ -19,18 +19,18 @@ Crew::Crew(std::vector<Job>& jobs)
 Crew::~Crew() { end(); }
 
 void Crew::serve(Job& job) {
-  std::unique_ptr<Lane> lane;
+  std::unique_ptr<SampleThread> thread;
   try {
-    lane = std::make_unique<Lane>(job.lane);
-    job.queue_text = lane->queue_text();
-    job.queue_notes = lane->queue_notes();
+    thread = std::make_unique<SampleThread>(job.thread);
+    job.queue_text = thread->queue_text();
+    job.queue_notes = thread->queue_notes();
   } catch (...) {
     job.error = std::current_exception();
     abandoned_ = true;
   }
   made_.arrive_and_wait();
   try {
-    if (!abandoned_) job.result = lane->run(job.moved_bytes);
+    if (!abandoned_) job.result = thread->run(job.moved_bytes);
   } catch (...) {
     job.error = std::current_exception();
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// crew.hpp: the threads of one sample: they make their lanes, start together, and end together.
+// crew.hpp: the threads of one sample: each makes its queue; they start and end together.
 #pragma once
 #include <atomic>
 #include <barrier>
@@ -11,17 +11,17 @@
 #include <thread>
 #include <vector>
 
-#include "bench/lane.hpp"
+#include "bench/sample_thread.hpp"
 
 namespace headrace::tools {
-// Told now and then how many bytes a sample has moved; may be empty.
+// Called now and then with the bytes that a sample has moved so far; may be empty.
 using Shown = std::function<void(std::uint64_t bytes)>;
 
 struct Job {
-  LaneOptions lane;
+  SampleThreadOptions thread;
   std::size_t drive = 0;
   std::atomic<std::uint64_t> moved_bytes{0};  // so far
-  LaneResult result;
+  SampleThreadResult result;
   std::string queue_text, queue_notes;
   std::exception_ptr error;
 };
@@ -35,7 +35,7 @@ class Crew {
   Crew(const Crew&) = delete;
   Crew& operator=(const Crew&) = delete;
 
-  // Once every lane is made. Where one could not be, none runs.
+  // Returns once every thread has its queue. If one could not make it, none runs.
   void begin();
   // Returns when the last request of all has completed.
   void watch(const Shown& shown);

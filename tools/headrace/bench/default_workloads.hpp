@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// default_workloads.hpp: which workloads a run measures.
+// default_workloads.hpp: the workloads of a run: combinations of the lists given, else a default
+// set.
 #pragma once
 #include <cstdint>
 #include <vector>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// drive_run.hpp: what a run of `headrace bench` or `tune` does around its samples: it makes the
-// files and writes them once, compares every byte at the end, and says so.
+// drive_run.hpp: the work of `headrace bench` and `tune` around their samples: makes the files and
+// writes them once, compares every byte at the end, and reports that.
 #pragma once
 #include <cstdio>
 #include <memory>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// figure_doubts.hpp: what the figures of a finished run themselves leave in doubt.
+// figure_doubts.hpp: doubts about a finished run that follow from its figures alone.
 #pragma once
 #include <string>
 #include <vector>

@@ -27,7 +27,7 @@ const std::vector<std::string>& fio_engines() {
 
 TimedSample take_by_fio(Target& target, const Workload& workload, std::uint64_t bytes,
                         std::uint32_t turn, std::uint32_t seed) {
-  // As Runner deals it to lanes, a part per job; fio's jobs lie side by side.
+  // Each job has a part of its own, as with Runner; fio's jobs lie side by side.
   const std::uint64_t part =
       base::align_down(target.size_bytes() / workload.jobs, workload.block_bytes);
   const BlockOrder order(workload, 0, part, bytes / workload.jobs, turn);

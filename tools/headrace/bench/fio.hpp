@@ -12,8 +12,8 @@ namespace headrace::tools {
 std::string fio_version();
 // The engines that are tried in the pilot.
 const std::vector<std::string>& fio_engines();
-// `bytes` per direction from the block that a lane would begin with; `seed` as fio_arguments() has
-// it. The pages it writes are unknown to us from then on.
+// `bytes` per direction from the block that a SampleThread would begin with; `seed` as
+// fio_arguments() has it. The pages it writes are unknown to us from then on.
 TimedSample take_by_fio(Target& target, const Workload& workload, std::uint64_t bytes,
                         std::uint32_t turn, std::uint32_t seed);
 }  // namespace headrace::tools

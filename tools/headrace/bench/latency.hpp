@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// latency.hpp: how long requests took, in buckets: any quantile within 1.6 %, the maximum exact.
+// latency.hpp: a histogram of request times: any quantile within 1.6 %, the maximum exact.
 #pragma once
 #include <array>
 #include <cstdint>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// measurement.hpp: what a run of `headrace bench` or `tune` has measured; the reports are made of
-// it.
+// measurement.hpp: the results of a run of `headrace bench` or `tune`, from which the reports are
+// made.
 #pragma once
 #include <cstdint>
 #include <optional>

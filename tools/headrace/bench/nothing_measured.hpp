@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// nothing_measured.hpp: how a run ends whose time or bytes were used up before its first figure.
+// nothing_measured.hpp: the end of a run that used up its time or bytes before its first figure.
 #pragma once
 #include <stdexcept>
 

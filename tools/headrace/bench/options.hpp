@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// options.hpp: what `headrace bench` is asked to measure.
+// options.hpp: the options of `headrace bench`.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/lane.hpp"
+#include "bench/sample_thread.hpp"
 #include "bench/workload.hpp"
 
 namespace headrace::tools {

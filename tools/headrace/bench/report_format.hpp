@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// report_format.hpp: how the values of a measurement are written for people.
+// report_format.hpp: formats the values of a measurement for people.
 #pragma once
 #include <cstdint>
 #include <string>

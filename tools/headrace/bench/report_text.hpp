@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// report_text.hpp: what `headrace bench` prints: at most 100 columns, GB is 10^9 bytes.
+// report_text.hpp: the text of `headrace bench`: at most 100 columns, GB is 10^9 bytes.
 #pragma once
 #include <string>
 

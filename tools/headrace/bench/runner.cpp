@@ -37,28 +37,28 @@ Runner::Runner(const RunnerOptions& options)
   stamps_.fill(arena_.range(arena_.size_bytes() / 2, arena_.size_bytes() / 2));
 }
 
-LaneOptions Runner::lane_options(const Workload& workload, const Stretch& stretch,
-                                 std::size_t drive, std::uint32_t job) const {
+SampleThreadOptions Runner::thread_options(const Workload& workload, const Stretch& stretch,
+                                           std::size_t drive, std::uint32_t job) const {
   Target& target = *targets_[drive];
-  LaneOptions lane;
-  lane.target = &target;
-  lane.stamps = &stamps_;
-  lane.workload = workload;
-  lane.part_bytes = base::align_down(target.size_bytes() / workload.jobs, workload.block_bytes);
-  lane.part_begin = job * lane.part_bytes;
-  lane.bytes = stretch.bytes / workload.jobs;
-  lane.seconds = stretch.seconds;
-  lane.turn = stretch.turn;
-  lane.generation = generation_;
-  lane.verify = options_.verify;
+  SampleThreadOptions thread;
+  thread.target = &target;
+  thread.stamps = &stamps_;
+  thread.workload = workload;
+  thread.part_bytes = base::align_down(target.size_bytes() / workload.jobs, workload.block_bytes);
+  thread.part_begin = job * thread.part_bytes;
+  thread.bytes = stretch.bytes / workload.jobs;
+  thread.seconds = stretch.seconds;
+  thread.turn = stretch.turn;
+  thread.generation = generation_;
+  thread.verify = options_.verify;
   const std::uint64_t window = workload.block_bytes * workload.depth;
   const std::uint64_t at = (drive * workload.jobs + job) * window;
-  lane.read_memory = arena_.range(at, window);
-  lane.write_memory = arena_.range(arena_.size_bytes() / 2 + at, window);
-  lane.buffers = buffers_;
-  lane.choose_queue = options_.choose_queue;
-  lane.deadline_seconds = options_.deadline_seconds;
-  return lane;
+  thread.read_memory = arena_.range(at, window);
+  thread.write_memory = arena_.range(arena_.size_bytes() / 2 + at, window);
+  thread.buffers = buffers_;
+  thread.choose_queue = options_.choose_queue;
+  thread.deadline_seconds = options_.deadline_seconds;
+  return thread;
 }
 
 TimedSample Runner::take(const Workload& workload, const Stretch& stretch, const Shown& shown) {
@@ -67,8 +67,8 @@ TimedSample Runner::take(const Workload& workload, const Stretch& stretch, const
   std::vector<Job> jobs(targets_.size() * workload.jobs);
   for (std::size_t i = 0; i < jobs.size(); ++i) {
     jobs[i].drive = i / workload.jobs;
-    jobs[i].lane = lane_options(workload, stretch, jobs[i].drive,
-                                static_cast<std::uint32_t>(i % workload.jobs));
+    jobs[i].thread = thread_options(workload, stretch, jobs[i].drive,
+                                    static_cast<std::uint32_t>(i % workload.jobs));
   }
   Crew crew(jobs);
   const double before = cpu_seconds();
@@ -97,7 +97,7 @@ TimedSample Runner::joined(const std::vector<Job>& jobs) {
   sample.drive_bytes.resize(targets_.size());
   BenchClock::time_point began = jobs[0].result.began, ended = jobs[0].result.ended;
   for (const Job& job : jobs) {
-    const LaneResult& result = job.result;
+    const SampleThreadResult& result = job.result;
     began = std::min(began, result.began);
     ended = std::max(ended, result.ended);
     sample.read_bytes += result.read_bytes;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// runner.hpp: takes samples: a lane per drive and job, started together.
+// runner.hpp: takes samples: a thread per drive and job, started together.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -58,8 +58,8 @@ class Runner {
   std::uint64_t written_bytes() const noexcept { return written_bytes_; }
 
  private:
-  LaneOptions lane_options(const Workload& workload, const Stretch& extent, std::size_t drive,
-                           std::uint32_t job) const;
+  SampleThreadOptions thread_options(const Workload& workload, const Stretch& extent,
+                                     std::size_t drive, std::uint32_t job) const;
   TimedSample joined(const std::vector<Job>& jobs);
 
   RunnerOptions options_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// stamps.hpp: what the pages of a measured file hold, so that every byte read can be told from what
-// should be there.
+// stamps.hpp: the contents of the pages of a measured file, which make every wrong byte that is
+// read visible.
 //
 // A page of 4 KiB is a stamp (key of this run, its number in the file, the generation that was
 // written, which body follows) and a body of random bytes from a fixed pool. Writing again changes

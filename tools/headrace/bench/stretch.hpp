@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// stretch.hpp: which blocks of a file one sample covers, and in which order.
+// stretch.hpp: the blocks of a file that one sample covers, in their order.
 #pragma once
 #include <cstdint>
 #include <vector>

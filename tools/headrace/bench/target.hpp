@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// target.hpp: what is measured on a drive: a scratch file that this program makes, or something of
-// the user's that is only read.
+// target.hpp: the file on a drive that is measured: a scratch file that this program makes, or a
+// file of the user's that is only read.
 #pragma once
 #include <cstdint>
 #include <memory>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// workload.hpp: what is measured: an access pattern at a block size and a depth, and who does it.
+// workload.hpp: a workload: an access pattern at a block size and a depth, and the number of
+// threads.
 #pragma once
 #include <cstdint>
 #include <optional>

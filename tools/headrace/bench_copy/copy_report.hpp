@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// copy_report.hpp: what `headrace bench copy` tells, for people and for programs.
+// copy_report.hpp: the report of `headrace bench copy`, for people and for programs.
 #pragma once
 #include <optional>
 #include <string>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// options.hpp: what `headrace bench copy` is asked to measure.
+// options.hpp: the options of `headrace bench copy`.
 #pragma once
 #include <optional>
 #include <string>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// transfers.hpp: what `headrace bench copy` measures: a way, a kind of host memory, a size.
+// transfers.hpp: the transfers that `headrace bench copy` measures: a direction, a kind of host
+// memory, a size.
 #pragma once
 #include <cstdint>
 #include <string>

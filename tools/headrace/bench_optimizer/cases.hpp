@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// cases.hpp: what is measured: a rule over streams of some precisions, by whom; and which bytes of
-// those streams a pass has to move.
+// cases.hpp: the cases that are measured: a rule over streams of some precisions, by one
+// implementation; and the bytes of those streams that a pass has to move.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// ceiling.hpp: what memory gives to a pass in place over the streams of an update.
+// ceiling.hpp: measures the memory bandwidth of a pass in place over the streams of an update.
 #pragma once
 #include <string>
 #include <vector>

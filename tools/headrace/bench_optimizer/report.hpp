@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// report.hpp: what `headrace bench optimizer` tells, for people and for programs.
+// report.hpp: the report of `headrace bench optimizer`, for people and for programs.
 #pragma once
 #include <optional>
 #include <string>

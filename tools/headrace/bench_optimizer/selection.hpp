@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// selection.hpp: which cases are measured.
+// selection.hpp: selects the cases to measure.
 #pragma once
 #include <cstdint>
 #include <string>

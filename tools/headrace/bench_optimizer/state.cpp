@@ -108,17 +108,23 @@ UpdatePass::UpdatePass(const Case& of, const StateMemory& memory)
   update_.gradient_dtype = of.gradient;
   update_.update = kernels::kernels_of(of.simd).update;
   pass_.update = &update_;
-  const std::vector<Stream> streams = streams_of(of);
-  if (of.checksums) checksums_.resize(streams.size() * pass_.chunks());
+  place_streams();
+}
+
+// Gives each stream its memory, and its checksums where the case has them.
+void UpdatePass::place_streams() {
+  tiles::TileLayout& tile = pass_.tile;
+  const std::vector<Stream> streams = streams_of(case_);
+  if (case_.checksums) checksums_.resize(streams.size() * pass_.chunks());
   std::uint32_t moments = 0;
   for (const Stream& stream : streams) {
-    std::byte* const data = memory.data(stream);
+    std::byte* const data = memory_.data(stream);
     if (stream.role == Role::kWeight) tile.weight = data;
     if (stream.role == Role::kMaster) tile.master = data;
     if (stream.role == Role::kMoment) tile.moment[moments++] = data;
     if (stream.role == Role::kScale) tile.moment_scale[moments - 1] = data;
     if (stream.role == Role::kGradient) update_.gradient = data;
-    if (!of.checksums || stream.role == Role::kGradient) continue;
+    if (!case_.checksums || stream.role == Role::kGradient) continue;
     // One seed for both: what a pass seals the next one verifies.
     pass_.streams[pass_.stream_count] = {
         .data = data,

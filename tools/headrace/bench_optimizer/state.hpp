@@ -54,6 +54,7 @@ class UpdatePass {
   double run_checked(Gang& gang);
 
  private:
+  void place_streams();
   void check_checksums() const;
   void check_finite() const;
   std::vector<std::byte> written_sample() const;

@@ -63,7 +63,7 @@ void write_weight_or_master(const Stream& stream, const std::vector<float>& valu
 }
 
 void write_moment(const Stream& stream, const std::vector<float>& values, std::byte* out) {
-  // One of codes and scales is wanted; they are made together.
+  // The stream holds codes or scales; encoding makes both.
   std::vector<std::byte> codes(values.size() * sizeof(float));
   std::vector<std::uint8_t> scales(values.size() / base::kScaleElements);
   optimizer_cpu::encode_moment({.codec = stream.codec,

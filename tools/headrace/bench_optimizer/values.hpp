@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// values.hpp: what weights, moments and gradients look like in the middle of a training.
+// values.hpp: weights, moments and gradients with values as in the middle of a training.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// options.hpp: what `headrace bench ranks` is asked to measure.
+// options.hpp: the options of `headrace bench ranks`.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// rank_report.hpp: what `headrace bench ranks` tells, for people and for programs.
+// rank_report.hpp: the report of `headrace bench ranks`, for people and for programs.
 #pragma once
 #include <string>
 #include <vector>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// raw_threads.hpp: what ranks that are threads of one process are measured beside: copies.
+// raw_threads.hpp: the baseline of ranks that are threads of one process: plain copies.
 #pragma once
 #include <cstdint>
 #include <memory>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What stands below a path: the devices between file system and disk, each disk's queue and link,
-// and what the control groups let through.
+// The devices between a path's file system and its disks, each disk's queue and link, and the
+// limits of control groups.
 #include <fmt/core.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// report.hpp: what was found, for people and for programs.
+// report.hpp: the report of `headrace doctor`, for people and for programs.
 #pragma once
 #include <string>
 #include <vector>

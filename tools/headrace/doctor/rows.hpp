@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// rows.hpp: what `headrace doctor` finds out: rows in sections, each with a mark.
+// rows.hpp: the findings of `headrace doctor`: rows in sections, each with a mark.
 //
 // Each section looks at one part of the machine and changes nothing. `root` prefixes /proc and /sys
 // in what is read of them (not in what is tried): for tests. What cannot be read is kUnknown.

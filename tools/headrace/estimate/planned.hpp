@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// planned.hpp: what an engine would hold for a model, by the planner that its engine allocates
-// with.
+// planned.hpp: the memory that an engine would hold for a model, by the planner that engines
+// allocate with.
 #pragma once
 #include <cstdint>
 #include <string>

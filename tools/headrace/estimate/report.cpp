@@ -64,6 +64,40 @@ std::string plans_text(const Estimation& e) {
   return text;
 }
 
+Json model_json(const Model& model) {
+  return {{"name", model.name},
+          {"source", model.source},
+          {"groups", model.groups.size()},
+          {"largest_layer", model.largest_layer().name},
+          {"largest_group", model.largest_group().name},
+          {"largest_group_parameters", model.largest_group().elements()}};
+}
+
+Json estimate_json(const ZeroEstimate& one) {
+  Json row = {{"stage", one.stage},
+              {"offload_optimizer", one.optimizer_on_cpu ? "cpu" : "none"},
+              {"host_bytes_per_node", one.host_bytes},
+              {"bytes_per_gpu", one.gpu_bytes},
+              {"formula", one.formula}};
+  if (!one.versions.empty()) row["versions"] = one.versions;
+  if (one.stage == 3) {
+    row["offload_param"] = one.parameters_on_cpu ? "cpu" : "none";
+    row["zero_init"] = one.zero_init;
+  }
+  return row;
+}
+
+Json plan_json(const Planned& one) {
+  Json rows = Json::array();
+  for (const PlanRow& row : one.rows)
+    rows.push_back({{"what", row.what}, {"tier", row.tier}, {"bytes", row.bytes}});
+  return {{"where", one.where},
+          {"host_bytes_per_node", one.host_bytes},
+          {"bytes_per_gpu", one.gpu_bytes},
+          {"nvme_bytes_per_node", one.nvme_bytes},
+          {"nvme_bytes_per_step", one.nvme_bytes_per_step},
+          {"rows_of_one_rank", rows}};
+}
 }  // namespace
 
 std::string estimation_text(const Estimation& e) {
@@ -80,41 +114,12 @@ Json estimation_json(const Estimation& e) {
                {"nodes", e.inputs.nodes},
                {"gpus_per_node", e.inputs.gpus_per_node},
                {"buffer_factor", e.inputs.buffer_factor}};
-  if (e.model) {
-    json["model"] = {{"name", e.model->name},
-                     {"source", e.model->source},
-                     {"groups", e.model->groups.size()},
-                     {"largest_layer", e.model->largest_layer().name},
-                     {"largest_group", e.model->largest_group().name},
-                     {"largest_group_parameters", e.model->largest_group().elements()}};
-  }
+  if (e.model) json["model"] = model_json(*e.model);
   json["deepspeed"] = Json::array();
-  for (const ZeroEstimate& one : e.estimates) {
-    Json row = {{"stage", one.stage},
-                {"offload_optimizer", one.optimizer_on_cpu ? "cpu" : "none"},
-                {"host_bytes_per_node", one.host_bytes},
-                {"bytes_per_gpu", one.gpu_bytes},
-                {"formula", one.formula}};
-    if (!one.versions.empty()) row["versions"] = one.versions;
-    if (one.stage == 3) {
-      row["offload_param"] = one.parameters_on_cpu ? "cpu" : "none";
-      row["zero_init"] = one.zero_init;
-    }
-    json["deepspeed"].push_back(row);
-  }
+  for (const ZeroEstimate& one : e.estimates) json["deepspeed"].push_back(estimate_json(one));
   if (!e.no_plan.empty()) json["no_plan"] = e.no_plan;
   json["headrace"] = Json::array();
-  for (const Planned& one : e.plans) {
-    Json rows = Json::array();
-    for (const PlanRow& row : one.rows)
-      rows.push_back({{"what", row.what}, {"tier", row.tier}, {"bytes", row.bytes}});
-    json["headrace"].push_back({{"where", one.where},
-                                {"host_bytes_per_node", one.host_bytes},
-                                {"bytes_per_gpu", one.gpu_bytes},
-                                {"nvme_bytes_per_node", one.nvme_bytes},
-                                {"nvme_bytes_per_step", one.nvme_bytes_per_step},
-                                {"rows_of_one_rank", rows}});
-  }
+  for (const Planned& one : e.plans) json["headrace"].push_back(plan_json(one));
   return json;
 }
 }  // namespace headrace::tools

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// swap_inspection.hpp: what a swap file holds, found by its record headers alone and checked chunk
-// by chunk (docs/swap_file.md). Reads; never writes, locks or waits.
+// swap_inspection.hpp: lists the records of a swap file, found by their headers alone, and checks
+// them chunk by chunk (docs/swap_file.md). Reads; never writes, locks or waits.
 #pragma once
 #include <cstdint>
 #include <functional>

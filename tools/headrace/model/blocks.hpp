@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// blocks.hpp: which parameters are gathered together, told from their names.
+// blocks.hpp: sorts parameters into groups that are gathered together, by their names.
 #pragma once
 #include <vector>
 

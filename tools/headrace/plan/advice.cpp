@@ -47,38 +47,44 @@ void add_moments(Variants& variants, const Scenario& s, const std::string& verb)
   }
 }
 
+void add_host_memory(Variants& variants, const Scenario& s) {
+  if (s.settings.host_budget_bytes > 0) {
+    const std::uint64_t budget = 2 * s.settings.host_budget_bytes;
+    variants.add(fmt::format("headrace.host_budget_bytes={}, twice as much", budget),
+                 [=](Scenario& v) { v.settings.host_budget_bytes = budget; });
+  } else if (!s.settings.host_budget_auto) {
+    variants.add("headrace.host_budget_bytes=\"auto\", what memory leaves",
+                 [](Scenario& v) { v.settings.host_budget_auto = true; });
+  } else if (s.machine.host_bytes > 0) {
+    variants.add(fmt::format("twice the host memory ({} a node)",
+                             base::format_bytes(2 * s.machine.host_bytes)),
+                 [](Scenario& v) { v.machine.host_bytes *= 2; });
+  }
+}
+
+// Changes that help a step that moves bytes from and to drives.
+void add_drives_and_memory(Variants& variants, const Scenario& s, const residency::Plan& plan) {
+  variants.add(fmt::format("twice the drives ({})", 2 * s.machine.drives), [](Scenario& v) {
+    for (Figure* figure : {&v.machine.nvme_read, &v.machine.nvme_write, &v.machine.nvme_mixed})
+      figure->value *= 2;
+    v.machine.drives *= 2;
+    v.machine.nvme_bytes *= 2;
+  });
+  add_moments(variants, s, "");
+  add_host_memory(variants, s);
+  if (!plan.deferred) {
+    variants.add("an update beside the next forward (headrace.update_mode=defer)",
+                 [](Scenario& v) { v.settings.update_mode = UpdateMode::kDefer; });
+  }
+  variants.add(
+      fmt::format("headrace.prefetch_groups={}", 2 * s.settings.prefetch_groups + 1),
+      [](Scenario& v) { v.settings.prefetch_groups = 2 * v.settings.prefetch_groups + 1; });
+}
+
 std::vector<Variant> variants_of(const Scenario& s, const Outcome& outcome) {
   Variants variants(s);
   const residency::Plan& plan = *outcome.plan;
-  const bool moves = plan.report.nvme_bytes > 0;
-  if (moves) {
-    variants.add(fmt::format("twice the drives ({})", 2 * s.machine.drives), [](Scenario& v) {
-      for (Figure* figure : {&v.machine.nvme_read, &v.machine.nvme_write, &v.machine.nvme_mixed})
-        figure->value *= 2;
-      v.machine.drives *= 2;
-      v.machine.nvme_bytes *= 2;
-    });
-    add_moments(variants, s, "");
-    if (s.settings.host_budget_bytes > 0) {
-      const std::uint64_t budget = 2 * s.settings.host_budget_bytes;
-      variants.add(fmt::format("headrace.host_budget_bytes={}, twice as much", budget),
-                   [=](Scenario& v) { v.settings.host_budget_bytes = budget; });
-    } else if (!s.settings.host_budget_auto) {
-      variants.add("headrace.host_budget_bytes=\"auto\", what memory leaves",
-                   [](Scenario& v) { v.settings.host_budget_auto = true; });
-    } else if (s.machine.host_bytes > 0) {
-      variants.add(fmt::format("twice the host memory ({} a node)",
-                               base::format_bytes(2 * s.machine.host_bytes)),
-                   [](Scenario& v) { v.machine.host_bytes *= 2; });
-    }
-    if (!plan.deferred) {
-      variants.add("an update beside the next forward (headrace.update_mode=defer)",
-                   [](Scenario& v) { v.settings.update_mode = UpdateMode::kDefer; });
-    }
-    variants.add(
-        fmt::format("headrace.prefetch_groups={}", 2 * s.settings.prefetch_groups + 1),
-        [](Scenario& v) { v.settings.prefetch_groups = 2 * v.settings.prefetch_groups + 1; });
-  }
+  if (plan.report.nvme_bytes > 0) add_drives_and_memory(variants, s, plan);
   if (!s.on_cpu() && s.settings.update_on != UpdateOn::kAuto) {
     const bool device = s.settings.update_on == UpdateOn::kDevice;
     variants.add(

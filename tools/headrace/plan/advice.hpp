@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// advice.hpp: which single change helps most, found by planning with each.
+// advice.hpp: finds the single change that helps most, by planning with each.
 #pragma once
 #include <string>
 #include <vector>

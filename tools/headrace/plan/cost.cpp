@@ -58,6 +58,7 @@ class Predictor {
   };
   OnDevice on_device(std::size_t tile) const;
   double checking(double bytes) const;
+  double share_drives(PhaseCost& cost, double read, double written) const;
   void update();
   void combine();
   void free_batch();
@@ -213,6 +214,17 @@ Predictor::OnDevice Predictor::on_device(std::size_t tile) const {
   return {seconds_for(there, rates_.link), seconds_for(back, rates_.link), both};
 }
 
+// The drives' seconds, shared among reading and writing as each takes alone.
+double Predictor::share_drives(PhaseCost& cost, double read, double written) const {
+  const double drives = nvme_seconds(rates_, read, written);
+  if (drives <= 0) return drives;
+  const double reading = read > 0 ? read / rates_.nvme_read : 0;
+  const double writing = written > 0 ? written / rates_.nvme_write : 0;
+  cost.of(StepLane::kNvmeRead) = drives * reading / (reading + writing);
+  cost.of(StepLane::kNvmeWrite) = drives * writing / (reading + writing);
+  return drives;
+}
+
 // Tiles that lie in memory are updated while others are under way. A slot holds its tile from the
 // first byte read to the last one written.
 void Predictor::update() {
@@ -245,13 +257,7 @@ void Predictor::update() {
     in_slots += moves + own + passing;
     ramp = std::max(ramp, moves + passing);
   }
-  const double drives = nvme_seconds(rates_, read, written);
-  const double one_way = read > 0 ? read / rates_.nvme_read : 0;
-  const double other = written > 0 ? written / rates_.nvme_write : 0;
-  if (drives > 0) {
-    cost.of(StepLane::kNvmeRead) = drives * one_way / (one_way + other);
-    cost.of(StepLane::kNvmeWrite) = drives * other / (one_way + other);
-  }
+  const double drives = share_drives(cost, read, written);
   cost.of(StepLane::kUpdate) = compute;
   cost.host_memory = carried;
   const double busiest = std::max(

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// cost.hpp: what a step of a plan takes, from the rates of a machine: pure arithmetic, no I/O.
+// cost.hpp: predicts the seconds of a plan's step from the rates of a machine: pure arithmetic, no
+// I/O.
 //
 // Forward and backward are played group by group: a lane each for the drives, the link to the
 // device, the network and compute; a group is fetched when prefetch reaches it and a gather slot is

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// machines.hpp: what a plan is made for: one node's memory, drives and rates, with where each
-// figure comes from.
+// machines.hpp: the machine that a plan is made for: one node's memory, drives and rates, and the
+// source of each figure.
 #pragma once
 #include <cstdint>
 #include <string>

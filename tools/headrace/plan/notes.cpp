@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// notes.cpp: what a reader of "Fits" has to know as well.
+// notes.cpp: the notes below "Fits": facts that limit what the word promises.
 #include <fmt/core.h>
 
 #include "base/units.hpp"

@@ -148,6 +148,21 @@ Machine machine_for(const Options& o) {
   return machine;
 }
 
+void refuse_without_gpu(const Scenario& s, const Options& o) {
+  if (!s.on_cpu()) return;
+  if (o.nodes > 1) {
+    throw Error(Code::kUnsupported,
+                "--nodes " + std::to_string(o.nodes) + " with " + s.machine.name +
+                    ", which has no GPU; nothing was planned. Plan one node, or a --machine with "
+                    "GPUs.");
+  }
+  if (s.settings.update_on != UpdateOn::kDevice) return;
+  throw Error(Code::kUnsupported,
+              "headrace.update_on is \"device\", and " + s.machine.name +
+                  " computes on its CPUs; nothing was planned. Name a GPU by --machine, --gpus or "
+                  "--copy-json, or set it to \"auto\" or \"cpu\".");
+}
+
 Scenario scenario_for(const Options& o) {
   Scenario s;
   s.settings =
@@ -161,19 +176,7 @@ Scenario scenario_for(const Options& o) {
                 [](const std::string& warning) { return warning.starts_with(kDefaults); });
   s.machine = machine_for(o);
   look_at_drives(s.machine, s.settings);
-  if (s.on_cpu() && o.nodes > 1) {
-    throw Error(Code::kUnsupported,
-                "--nodes " + std::to_string(o.nodes) + " with " + s.machine.name +
-                    ", which has no GPU; nothing was planned. Plan one node, or a --machine with "
-                    "GPUs.");
-  }
-  if (s.on_cpu() && s.settings.update_on == UpdateOn::kDevice) {
-    throw Error(
-        Code::kUnsupported,
-        "headrace.update_on is \"device\", and " + s.machine.name +
-            " computes on its CPUs; nothing was planned. Name a GPU by --machine, --gpus or "
-            "--copy-json, or set it to \"auto\" or \"cpu\".");
-  }
+  refuse_without_gpu(s, o);
   s.model = std::make_shared<PlannedModel>(planned_model(model_of(o.model), o.frozen));
   s.sequence = o.sequence > 0 ? o.sequence : usual_sequence(*s.model);
   s.nodes = o.nodes;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// work.hpp: what training a model computes and keeps, from the names and shapes of its parameters.
+// work.hpp: the arithmetic and the memory of training a model, from the names and shapes of its
+// parameters.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -178,6 +178,30 @@ int run(const Options& o) {
   for (const std::string& key : o.words) print("{}", headrace::settings::explain(key));
   return kDone;
 }
+
+void add_init_options(CLI::App& app, InitOptions& init) {
+  const char* const group = "With init";
+  command_line::add_repeated(
+      app, "--nvme", init.drives,
+      "Directory on a drive for what does not fit in memory; may be repeated")
+      ->type_name("DIR")
+      ->group(group);
+  app.add_option("--model", init.model,
+                 "Has to fit: name, directory or file, as headrace plan takes them")
+      ->type_name("MODEL")
+      ->group(group);
+  command_line::add_number(app, "--batch", init.batch, {1, 1u << 20},
+                           "Sequences per micro-batch, also for the file")
+      ->group(group);
+  command_line::add_number(app, "--seq", init.sequence, {1, 1u << 24},
+                           "Tokens of a sequence [2048, or as many as the model has positions]")
+      ->group(group);
+  app.add_flag("--checkpointing", init.checkpointing, "Activations are computed again in backward")
+      ->group(group);
+  app.add_option("--write", init.write, "File for the settings [stdout]")
+      ->type_name("FILE")
+      ->group(group);
+}
 }  // namespace
 
 int settings(int argc, const char* const* argv) {
@@ -194,28 +218,7 @@ int settings(int argc, const char* const* argv) {
                "check, show: an unknown key that DeepSpeed ignores is a fault too");
   app.add_option("--json", options.json, "File for the report of check, show and init; - is stdout")
       ->type_name("FILE");
-  const char* const init = "With init";
-  command_line::add_repeated(
-      app, "--nvme", options.init.drives,
-      "Directory on a drive for what does not fit in memory; may be repeated")
-      ->type_name("DIR")
-      ->group(init);
-  app.add_option("--model", options.init.model,
-                 "Has to fit: name, directory or file, as headrace plan takes them")
-      ->type_name("MODEL")
-      ->group(init);
-  command_line::add_number(app, "--batch", options.init.batch, {1, 1u << 20},
-                           "Sequences per micro-batch, also for the file")
-      ->group(init);
-  command_line::add_number(app, "--seq", options.init.sequence, {1, 1u << 24},
-                           "Tokens of a sequence [2048, or as many as the model has positions]")
-      ->group(init);
-  app.add_flag("--checkpointing", options.init.checkpointing,
-               "Activations are computed again in backward")
-      ->group(init);
-  app.add_option("--write", options.init.write, "File for the settings [stdout]")
-      ->type_name("FILE")
-      ->group(init);
+  add_init_options(app, options.init);
   return run_subcommand({.program = kProgram,
                          .nothing_done = "nothing was read",
                          .app = app,

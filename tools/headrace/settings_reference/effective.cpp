@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a settings file comes to, value by value, and one key in words.
+// The effective values of a settings file, and one key in words.
 #include <algorithm>
 
 #include "base/error_text.hpp"

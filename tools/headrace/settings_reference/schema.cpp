@@ -35,6 +35,19 @@ ordered_json size_schema(const Key& key) {
   return {{"anyOf", {number, {{"type", "string"}, {"pattern", "^[0-9.]+ ?([KMGT]i?)?B$"}}}}};
 }
 
+ordered_json number_schema(const char* type, const Key& key) {
+  ordered_json schema = {{"type", type}};
+  add_range(schema, key);
+  return schema;
+}
+
+ordered_json pair_schema(const Key& key) {
+  ordered_json schema = list_of("number");
+  add_range(schema["items"], key);
+  schema["minItems"] = schema["maxItems"] = 2;
+  return schema;
+}
+
 // Of a value that is neither null nor "auto".
 ordered_json value_schema(const Key& key) {
   switch (key.kind) {
@@ -44,11 +57,9 @@ ordered_json value_schema(const Key& key) {
     case Kind::kBoolean:
       return {{"type", "boolean"}};
     case Kind::kInteger:
-    case Kind::kNumber: {
-      ordered_json schema = {{"type", key.kind == Kind::kInteger ? "integer" : "number"}};
-      add_range(schema, key);
-      return schema;
-    }
+      return number_schema("integer", key);
+    case Kind::kNumber:
+      return number_schema("number", key);
     case Kind::kSize:
     case Kind::kSizeOrAuto:
       return size_schema(key);
@@ -64,17 +75,10 @@ ordered_json value_schema(const Key& key) {
       return {{"anyOf", {{{"type", "string"}}, list_of("string")}}};
     case Kind::kSharesOrAuto:
       return list_of("number");
-    case Kind::kEvery: {
-      ordered_json number = {{"type", "integer"}};
-      add_range(number, key);
-      return {{"anyOf", {number, words_schema(key)}}};
-    }
-    case Kind::kPair: {
-      ordered_json schema = list_of("number");
-      add_range(schema["items"], key);
-      schema["minItems"] = schema["maxItems"] = 2;
-      return schema;
-    }
+    case Kind::kEvery:
+      return {{"anyOf", {number_schema("integer", key), words_schema(key)}}};
+    case Kind::kPair:
+      return pair_schema(key);
   }
   return ordered_json::object();
 }

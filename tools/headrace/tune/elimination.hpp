@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// elimination.hpp: which of several candidates is the fastest, from rates measured in rounds of all
+// elimination.hpp: finds the fastest of several candidates from rates measured in rounds of all
 // that are left; pure, whatever the rates are of.
 #pragma once
 #include <cstddef>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// gauge.hpp: what measures a candidate: the drives, or in tests a model of them.
+// gauge.hpp: measures a candidate: on the drives, or in tests on a model of them.
 #pragma once
 #include <cstdint>
 

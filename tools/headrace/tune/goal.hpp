@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// goal.hpp: what a candidate is judged by.
+// goal.hpp: the criterion by which candidates are compared.
 #pragma once
 #include <cstdint>
 #include <string>

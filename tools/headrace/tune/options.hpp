@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// options.hpp: what `headrace tune` is asked to tune, within which limits.
+// options.hpp: the options of `headrace tune`: the settings to tune, and limits.
 #pragma once
 #include <cstdint>
 #include <functional>

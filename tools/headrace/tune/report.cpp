@@ -202,7 +202,7 @@ std::vector<std::string> result_sentences(const TuneResult& result) {
   }
   if (!result.resolved) {
     const std::string why =
-        rate.bounded ? fmt::format("±{:.0f} % after {} rounds, where {:.0f} % is wanted",
+        rate.bounded ? fmt::format("±{:.0f} % after {} rounds, the goal is {:.0f} %",
                                    100 * rate.half_width(), rate.count, 100 * kWantedHalfWidth)
                      : fmt::format("{} rounds bound nothing", rate.count);
     sentences.push_back("Unresolved: " + why +

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// report.hpp: what `headrace tune` says of its result: at most 100 columns, GB is 10^9 bytes.
+// report.hpp: the report of `headrace tune`: at most 100 columns, GB is 10^9 bytes.
 #pragma once
 #include <string>
 #include <vector>

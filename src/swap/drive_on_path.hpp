@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// lane.hpp: prepares one path: a run's directory there, a file in it, and the drive over the file.
-// (A lane of a trace or a plan is something else: a line on which events are drawn.)
+// drive_on_path.hpp: prepares one path: a run's directory there, a file in it, and the drive over
+// the file.
 #pragma once
 #include <functional>
 #include <memory>
@@ -16,8 +16,8 @@
 namespace headrace::swap {
 using DriveMaker = std::function<std::unique_ptr<Drive>(async::Conductor&, DriveOptions)>;
 
-// The options that all lanes of a run share.
-struct LaneOptions {
+// The options that all drives of a run share.
+struct DriveOnPathOptions {
   Settings settings;
   std::uint32_t rank = 0;
   std::vector<std::span<std::byte>> buffers;
@@ -28,7 +28,7 @@ struct LaneOptions {
 
 // Members are destroyed in reverse order: the drive drains before its file closes, and the file is
 // unlinked before its directory is removed.
-struct Lane {
+struct DriveOnPath {
   PathProbe path;
   std::unique_ptr<RunDirectory> directory;  // null for the file of a store
   std::unique_ptr<DriveFile> file;
@@ -37,10 +37,11 @@ struct Lane {
 
 // Creates the directory and the file (in full) and starts the drive; if `file_bytes` is 0, only
 // sets the path. `suffix` ends the file's name: "rank0.1.swap". A failure leaves nothing behind.
-Lane make_lane(async::Conductor& conductor, const LaneOptions& options, const PathProbe& path,
-               const std::string& run_id, std::uint32_t index, std::uint64_t file_bytes,
-               const char* suffix);
+DriveOnPath make_drive_on_path(async::Conductor& conductor, const DriveOnPathOptions& options,
+                               const PathProbe& path, const std::string& run_id,
+                               std::uint32_t index, std::uint64_t file_bytes, const char* suffix);
 // The same over a file that is there.
-Lane make_lane(async::Conductor& conductor, const LaneOptions& options, const PathProbe& path,
-               std::uint32_t index, std::unique_ptr<DriveFile> file);
+DriveOnPath make_drive_on_path(async::Conductor& conductor, const DriveOnPathOptions& options,
+                               const PathProbe& path, std::uint32_t index,
+                               std::unique_ptr<DriveFile> file);
 }  // namespace headrace::swap

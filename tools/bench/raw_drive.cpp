@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "raw_lane.hpp"
+#include "raw_drive.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -10,7 +10,7 @@
 #include "program/signals.hpp"
 
 namespace headrace::tools {
-RawLane::RawLane(const RawLaneOptions& options)
+RawDrive::RawDrive(const RawDriveOptions& options)
     : extent_bytes_(base::align_up(options.extent_bytes, base::kIoAlignment)),
       path_(swap::probe_path(options.settings.nvme_paths.at(0), options.settings)),
       directory_(path_, swap::make_run_id(), {}),
@@ -34,21 +34,21 @@ RawLane::RawLane(const RawLaneOptions& options)
   };
   drive_ = options.make_drive(*conductor_, std::move(drive));
   for (std::size_t i = 0; i < slots_.size(); ++i) {
-    slots_[i].lane = this;
-    slots_[i].run = &RawLane::ended;
+    slots_[i].raw = this;
+    slots_[i].run = &RawDrive::ended;
     slots_[i].data = arena_.range(i * extent_bytes_, extent_bytes_).data();
-    slots_[i].what = "the raw lane";
+    slots_[i].what = "the raw drive";
   }
-  start_.lane = this;
+  start_.raw = this;
   start_.run = [](async::Work* work) noexcept {
-    RawLane& lane = *static_cast<Start*>(work)->lane;
-    lane.running_ = static_cast<std::uint32_t>(lane.slots_.size());
-    for (Slot& slot : lane.slots_) lane.start_next(slot);
+    RawDrive& raw = *static_cast<Start*>(work)->raw;
+    raw.running_ = static_cast<std::uint32_t>(raw.slots_.size());
+    for (Slot& slot : raw.slots_) raw.start_next(slot);
   };
   move(swap::IoKind::kWrite, file_.size_bytes());
 }
 
-void RawLane::start(Slot& slot, swap::IoKind kind) noexcept {
+void RawDrive::start(Slot& slot, swap::IoKind kind) noexcept {
   slot.kind = kind;
   slot.priority =
       kind == swap::IoKind::kRead ? swap::Priority::kDemand : swap::Priority::kWriteBack;
@@ -56,7 +56,7 @@ void RawLane::start(Slot& slot, swap::IoKind kind) noexcept {
 }
 
 // The next extent of the file, or the end of this slot's work.
-void RawLane::start_next(Slot& slot) noexcept {
+void RawDrive::start_next(Slot& slot) noexcept {
   if (next_ < end_ && error_ == 0 && !short_ && signal_received() == 0) {
     slot.offset_bytes = next_;
     slot.size_bytes = std::min(extent_bytes_, end_ - next_);
@@ -68,24 +68,24 @@ void RawLane::start_next(Slot& slot) noexcept {
   }
 }
 
-void RawLane::ended(async::Work* work) noexcept {
+void RawDrive::ended(async::Work* work) noexcept {
   Slot& slot = *static_cast<Slot*>(work);
-  RawLane& lane = *slot.lane;
-  if (slot.error != 0) lane.error_ = slot.error;
-  if (slot.done_bytes != slot.size_bytes) lane.short_ = true;
-  const bool both = lane.reads_ && lane.writes_ && lane.error_ == 0 && !lane.short_;
-  if (both && slot.kind == swap::IoKind::kRead) return lane.start(slot, swap::IoKind::kWrite);
-  lane.start_next(slot);
+  RawDrive& raw = *slot.raw;
+  if (slot.error != 0) raw.error_ = slot.error;
+  if (slot.done_bytes != slot.size_bytes) raw.short_ = true;
+  const bool both = raw.reads_ && raw.writes_ && raw.error_ == 0 && !raw.short_;
+  if (both && slot.kind == swap::IoKind::kRead) return raw.start(slot, swap::IoKind::kWrite);
+  raw.start_next(slot);
 }
 
-RawLane::Result RawLane::move(swap::IoKind kind, std::uint64_t size_bytes) {
+RawDrive::Result RawDrive::move(swap::IoKind kind, std::uint64_t size_bytes) {
   const bool reads = kind == swap::IoKind::kRead;
   return run(reads, !reads, size_bytes);
 }
 
-RawLane::Result RawLane::rewrite(std::uint64_t size_bytes) { return run(true, true, size_bytes); }
+RawDrive::Result RawDrive::rewrite(std::uint64_t size_bytes) { return run(true, true, size_bytes); }
 
-RawLane::Result RawLane::run(bool reads, bool writes, std::uint64_t size_bytes) {
+RawDrive::Result RawDrive::run(bool reads, bool writes, std::uint64_t size_bytes) {
   reads_ = reads;
   writes_ = writes;
   next_ = 0;

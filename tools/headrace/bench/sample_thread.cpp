@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench/lane.hpp"
+#include "bench/sample_thread.hpp"
 
 #include <fmt/core.h>
 
@@ -25,7 +25,7 @@ std::uint64_t nanoseconds_between(BenchClock::time_point from, BenchClock::time_
 }
 }  // namespace
 
-Lane::Lane(const LaneOptions& options)
+SampleThread::SampleThread(const SampleThreadOptions& options)
     : options_(options),
       order_(options.workload, options.part_begin, options.part_bytes, options.bytes, options.turn),
       blocks_wanted_(options.bytes == 0 ? 0
@@ -55,7 +55,7 @@ Lane::Lane(const LaneOptions& options)
   }
 }
 
-LaneResult Lane::run(std::atomic<std::uint64_t>& moved) {
+SampleThreadResult SampleThread::run(std::atomic<std::uint64_t>& moved) {
   moved_ = &moved;
   result_.began = last_completion_ = BenchClock::now();
   for (Slot& slot : slots_) start(slot, result_.began);
@@ -69,7 +69,7 @@ LaneResult Lane::run(std::atomic<std::uint64_t>& moved) {
   return std::move(result_);
 }
 
-bool Lane::may_start(BenchClock::time_point now) const noexcept {
+bool SampleThread::may_start(BenchClock::time_point now) const noexcept {
   if (error_ || signal_received() != 0) return false;
   if (blocks_wanted_ != 0 && started_ >= blocks_wanted_) return false;
   return options_.seconds == 0 ||
@@ -77,7 +77,7 @@ bool Lane::may_start(BenchClock::time_point now) const noexcept {
 }
 
 // The next block, where there is one.
-void Lane::start(Slot& slot, BenchClock::time_point now) {
+void SampleThread::start(Slot& slot, BenchClock::time_point now) {
   if (!may_start(now)) return;
   slot.block_offset = order_.offset_of(started_++);
   const bool read_first = reads(options_.workload.pattern);
@@ -85,7 +85,7 @@ void Lane::start(Slot& slot, BenchClock::time_point now) {
   submit(slot, read_first ? swap::IoKind::kRead : swap::IoKind::kWrite, now);
 }
 
-void Lane::submit(Slot& slot, swap::IoKind kind, BenchClock::time_point now) {
+void SampleThread::submit(Slot& slot, swap::IoKind kind, BenchClock::time_point now) {
   slot.kind = kind;
   slot.done_bytes = 0;
   slot.idle_attempts = 0;
@@ -101,7 +101,7 @@ void Lane::submit(Slot& slot, swap::IoKind kind, BenchClock::time_point now) {
 }
 
 // What is left of the block.
-void Lane::send(Slot& slot) {
+void SampleThread::send(Slot& slot) {
   std::byte* const memory = slot.kind == swap::IoKind::kRead ? slot.read_memory : slot.write_memory;
   slot.data = memory + slot.done_bytes;
   slot.offset_bytes = slot.block_offset + slot.done_bytes;
@@ -112,7 +112,7 @@ void Lane::send(Slot& slot) {
   }
 }
 
-void Lane::flush() {
+void SampleThread::flush() {
   for (int attempt = 0;; ++attempt) {
     const int error = queue_->flush();
     if (error == 0) return;
@@ -125,7 +125,7 @@ void Lane::flush() {
   }
 }
 
-void Lane::reap() {
+void SampleThread::reap() {
   std::array<swap::IoRequest*, 64> done;
   const std::size_t count = queue_->reap(done, kPatience);
   const BenchClock::time_point now = BenchClock::now();
@@ -142,7 +142,7 @@ void Lane::reap() {
                   options_.target->file_path(), options_.deadline_seconds));
 }
 
-void Lane::completed(Slot& slot, BenchClock::time_point now) {
+void SampleThread::completed(Slot& slot, BenchClock::time_point now) {
   const std::int64_t result = slot.result;
   const bool moved = result >= static_cast<std::int64_t>(kSector);
   const bool again = result == 0 || result == -EAGAIN || result == -EINTR;
@@ -165,12 +165,12 @@ void Lane::completed(Slot& slot, BenchClock::time_point now) {
 }
 
 // A block more, of one of the result's directions.
-void Lane::count(std::uint64_t& direction) {
+void SampleThread::count(std::uint64_t& direction) {
   direction += options_.workload.block_bytes;
   moved_->store(result_.read_bytes + result_.written_bytes, std::memory_order_relaxed);
 }
 
-void Lane::block_read(Slot& slot, BenchClock::time_point now) {
+void SampleThread::block_read(Slot& slot, BenchClock::time_point now) {
   result_.read_latency.add(nanoseconds_between(slot.submitted, now));
   ++result_.reads;
   count(result_.read_bytes);
@@ -183,7 +183,7 @@ void Lane::block_read(Slot& slot, BenchClock::time_point now) {
   start(slot, now);
 }
 
-void Lane::block_written(Slot& slot, BenchClock::time_point now) {
+void SampleThread::block_written(Slot& slot, BenchClock::time_point now) {
   options_.target->pages().set(slot.block_offset, options_.workload.block_bytes,
                                options_.generation);
   result_.write_latency.add(nanoseconds_between(slot.submitted, now));
@@ -193,7 +193,7 @@ void Lane::block_written(Slot& slot, BenchClock::time_point now) {
   start(slot, now);
 }
 
-void Lane::compare(const Slot& slot) {
+void SampleThread::compare(const Slot& slot) {
   if (!options_.target->verifiable()) return;
   const std::uint64_t pages = options_.workload.block_bytes / kPageBytes;
   if (options_.verify == Verify::kWhole) {
@@ -205,7 +205,7 @@ void Lane::compare(const Slot& slot) {
   if (pages > 1) compare_page(slot, pages - 1, false);
 }
 
-void Lane::compare_page(const Slot& slot, std::uint64_t page_of_block, bool whole) {
+void SampleThread::compare_page(const Slot& slot, std::uint64_t page_of_block, bool whole) {
   const std::uint64_t number = slot.block_offset / kPageBytes + page_of_block;
   const std::uint32_t generation = options_.target->pages().at(number);
   if (generation == PageMap::kUnknown) return;
@@ -220,7 +220,7 @@ void Lane::compare_page(const Slot& slot, std::uint64_t page_of_block, bool whol
   }
 }
 
-void Lane::fail(const Slot& slot, std::int64_t result) const {
+void SampleThread::fail(const Slot& slot, std::int64_t result) const {
   const int error = result < 0 ? static_cast<int>(-result) : 0;
   throw Error(
       error == ENOSPC || error == EDQUOT ? Code::kNoSpace : Code::kIo,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// lane.hpp: one job of a sample: a thread with a queue of its own that keeps `depth` requests under
-// way on its part of a file.
+// sample_thread.hpp: one job of a sample: a thread with a queue of its own that keeps `depth`
+// requests under way on its part of a file.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -28,7 +28,7 @@ enum class Verify : std::uint8_t {
 // choose_io_queue(), or what a test puts in its place.
 using QueueChooser = std::function<swap::ChosenIoQueue(IoQueueKind, const swap::IoQueueOptions&)>;
 
-struct LaneOptions {
+struct SampleThreadOptions {
   Target* target = nullptr;
   const Stamps* stamps = nullptr;
   Workload workload;
@@ -45,7 +45,7 @@ struct LaneOptions {
   std::span<const std::span<std::byte>> buffers;  // that both lie in: registered where possible
 };
 
-struct LaneResult {
+struct SampleThreadResult {
   BenchClock::time_point began, ended;  // first request submitted, last one completed
   std::uint64_t read_bytes = 0, written_bytes = 0, reads = 0, writes = 0;
   LatencyHistogram read_latency, write_latency;
@@ -53,15 +53,15 @@ struct LaneResult {
   std::string first_mismatch;
 };
 
-class Lane {
+class SampleThread {
  public:
   // Makes the queue, on the thread that will call run(). Throws headrace::Error.
-  explicit Lane(const LaneOptions& options);
+  explicit SampleThread(const SampleThreadOptions& options);
   // Throws headrace::Error kIo naming file, offset and what came; kInterrupted after a signal. No
   // request is under way then.
   // kIoStalled: the kernel may write to the memory for ever.
   //   moved  told how many bytes it has read and written so far
-  LaneResult run(std::atomic<std::uint64_t>& moved);
+  SampleThreadResult run(std::atomic<std::uint64_t>& moved);
 
   const std::string& queue_text() const noexcept { return queue_text_; }
   const std::string& queue_notes() const noexcept { return queue_notes_; }
@@ -90,7 +90,7 @@ class Lane {
   void reap();
   [[noreturn]] void fail(const Slot& slot, std::int64_t result) const;
 
-  LaneOptions options_;
+  SampleThreadOptions options_;
   BlockOrder order_;
   std::uint64_t blocks_wanted_;  // 0: no such limit
   std::unique_ptr<swap::IoQueue> queue_;
@@ -101,6 +101,6 @@ class Lane {
   BenchClock::time_point last_completion_;
   std::exception_ptr error_;
   std::atomic<std::uint64_t>* moved_ = nullptr;
-  LaneResult result_;
+  SampleThreadResult result_;
 };
 }  // namespace headrace::tools

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// lane_counters.hpp: counts the bytes that a drive moves in one direction, and the time it takes.
-// The drive's thread writes them, any thread reads them.
+// direction_counters.hpp: counts the bytes that a drive moves in one direction, and the time it
+// takes. The drive's thread writes them, any thread reads them.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -38,7 +38,7 @@ class BusyTime {
   bool busy_ = false;
 };
 
-struct LaneCounters {
+struct DirectionCounters {
   std::atomic<std::uint64_t> bytes{0}, requests{0};
   BusyTime busy;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// raw_lane.hpp: the drive without any work in between: the ceiling of an update phase.
+// raw_drive.hpp: the drive without any work in between: the ceiling of an update phase.
 //
 // A swap file of the same size, made and written as the engine's, read, written, or rewritten
 // record by record in order through the same drive: one transfer of a record's size per update slot
@@ -12,21 +12,21 @@
 #include "async/conductor.hpp"
 #include "headrace/settings.hpp"
 #include "pinned/arena.hpp"
-#include "swap/lane.hpp"
+#include "swap/drive_on_path.hpp"
 #include "swap/swap_file.hpp"
 
 namespace headrace::tools {
-struct RawLaneOptions {
+struct RawDriveOptions {
   Settings settings = {};
   std::uint64_t file_bytes = 0;
   std::uint64_t extent_bytes = 0;
   swap::DriveMaker make_drive = &swap::make_drive_thread;
 };
 
-class RawLane {
+class RawDrive {
  public:
   // Makes the file and writes all of it.
-  explicit RawLane(const RawLaneOptions& options);
+  explicit RawDrive(const RawDriveOptions& options);
 
   struct Result {
     double seconds = 0;
@@ -46,7 +46,7 @@ class RawLane {
  private:
   // A transfer and the memory it always uses.
   struct Slot : swap::Transfer {
-    RawLane* lane = nullptr;
+    RawDrive* raw = nullptr;
   };
   Result run(bool reads, bool writes, std::uint64_t size_bytes);
   void start(Slot& slot, swap::IoKind kind) noexcept;
@@ -64,7 +64,7 @@ class RawLane {
 
   // Of the move under way; conductor only.
   struct Start : async::Work {
-    RawLane* lane = nullptr;
+    RawDrive* raw = nullptr;
   } start_;
   bool reads_ = false, writes_ = false;
   std::uint64_t next_ = 0, end_ = 0;
