@@ -114,7 +114,7 @@ class TransportMpi final : public Transport {
 
  private:
   struct Wishes {
-    std::vector<std::pair<std::size_t, Call>> calls;
+    std::vector<std::pair<Lane, Call>> calls;
     bool post = false, abort = false, leave = false;
   };
   void run();
@@ -175,7 +175,7 @@ inline void TransportMpi::all_to_all(Lane lane, Stream, std::span<const Piece> g
   {
     std::unique_lock lock(mutex_);
     if (!over_) {
-      wishes_.calls.emplace_back(static_cast<std::size_t>(lane), std::move(call));
+      wishes_.calls.emplace_back(lane, std::move(call));
       return wish(lock);
     }
   }
@@ -204,8 +204,8 @@ inline bool TransportMpi::serve_wishes() {
     wishes = std::exchange(wishes_, {});
     wishing_ = false;
   }
-  for (auto& [lane, call] : wishes.calls) traffic_.begin(lane, std::move(call));
-  if (wishes.post) traffic_.tell_post();
+  for (auto& [lane, call] : wishes.calls) traffic_.of(lane).begin(std::move(call));
+  if (wishes.post) traffic_.notes().post_changed();
   if (wishes.abort) traffic_.close("this rank has aborted its transport");
   leaving_ = leaving_ || wishes.leave;
   return true;
@@ -229,7 +229,7 @@ inline void TransportMpi::run() {
       last = now;
       next = kShortest;
       spin_until = std::max(spin_until, now + (called ? kSpinCalled : kSpinNoted));
-    } else if (now < spin_until || (traffic_.moving() && now - last < kSpinMoving)) {
+    } else if (now < spin_until || (traffic_.notes().moving() && now - last < kSpinMoving)) {
       std::this_thread::yield();
     } else {
       pause(next);

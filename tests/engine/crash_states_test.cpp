@@ -47,9 +47,20 @@ testing::Script script_of_step(std::uint64_t step) {
   return script_of(departure, static_cast<std::uint32_t>(kGroups.size()), false);
 }
 
+// Some runs replace a moment of two tiles between two steps: it belongs to the epoch after that.
+void make_step(Engine& engine, ScriptedTrainer& trainer, std::uint64_t step, bool loads) {
+  constexpr std::uint64_t kLoadsBefore = 3;
+  if (loads && step == kLoadsBefore) {
+    engine.load(ParameterId{2}, Content::kExpAvg, [](std::uint64_t, std::span<std::byte> out) {
+      std::ranges::fill(out, std::byte{0x3c});
+    });
+  }
+  trainer.step(script_of_step(step));
+}
+
 // After every step of a run in memory, from 0 on.
-const std::vector<std::string>& expected() {
-  static const std::vector<std::string> hashes = [] {
+const std::vector<std::string>& expected(bool loads) {
+  static const auto hashes_of = [](bool with_load) {
     std::vector<std::string> all;
     Settings settings;
     settings.update_threads = 1;
@@ -57,12 +68,13 @@ const std::vector<std::string>& expected() {
     ScriptedTrainer trainer(engine, kGroups);
     all.push_back(trainer.hashes());
     for (std::uint64_t step = 1; step <= kSteps; ++step) {
-      trainer.step(script_of_step(step));
+      make_step(engine, trainer, step, with_load);
       all.push_back(trainer.hashes());
     }
     return all;
-  }();
-  return hashes;
+  };
+  static const std::vector<std::string> hashes[] = {hashes_of(false), hashes_of(true)};
+  return hashes[loads];
 }
 
 // What a crash leaves, and the steps that may be found there.
@@ -85,8 +97,10 @@ class Crashes {
     drives_[index] = &drive;
   }
   void event() {
-    if (watched_ != nullptr && random_() % one_in_ == 0) take();
+    if ((watched_ != nullptr || opened_ != nullptr) && random_() % one_in_ == 0) take();
   }
+  // While an engine opens what a crash has left; null: no more.
+  void watch_opening(const State* opened) { opened_ = opened; }
   // From here on; null: no more.
   void watch(const Engine* engine, std::uint64_t made = 0) {
     watched_ = engine;
@@ -102,6 +116,7 @@ class Crashes {
   const testing::SocketCollective* const meetings_;  // null: one rank
   std::vector<CrashDrive*> drives_;
   const Engine* watched_ = nullptr;
+  const State* opened_ = nullptr;
   std::uint64_t made_ = 0;
 };
 
@@ -174,7 +189,12 @@ class CrashDrive final : public testing::DriveSimulated {
 };
 
 void Crashes::take() {
-  State state{.drives = {}, .durable = watched_->durable_step(), .made = made_};
+  State state{.drives = {}, .durable = 0, .made = made_};
+  if (watched_ != nullptr) state.durable = watched_->durable_step();
+  if (opened_ != nullptr) {
+    state.durable = opened_->durable;
+    state.made = opened_->made;
+  }
   for (const CrashDrive* const drive : drives_)
     state.drives.push_back(drive->after_a_crash(random_));
   if (meetings_ != nullptr) {
@@ -187,14 +207,17 @@ void Crashes::take() {
 // One engine over simulated drives, and its trainer.
 class Simulation {
  public:
-  Simulation(const Settings& settings, std::uint64_t seed, const std::vector<Bytes>& drives,
-             std::uint64_t one_in, std::shared_ptr<testing::SocketCollective> meetings = nullptr)
-      : crashes(seed, one_in, meetings.get()), engine_([&] {
+  Simulation(const Settings& settings, std::uint64_t seed, const State& from, std::uint64_t one_in,
+             std::shared_ptr<testing::SocketCollective> meetings = nullptr, bool loads = false)
+      : crashes(seed, one_in, meetings.get()),
+        engine_([&] {
+          // A store without a step is made anew: in other files, which are renamed when whole.
+          if (from.durable > 0) crashes.watch_opening(&from);
           engine::EngineParts parts;
           parts.update_threads = 0;
           parts.make_conductor = [=] { return async::make_conductor_simulated({.seed = seed}); };
-          parts.make_drive = [this, seed, drives](async::Conductor& conductor,
-                                                  swap::DriveOptions options) {
+          parts.make_drive = [this, seed, drives = from.drives](async::Conductor& conductor,
+                                                                swap::DriveOptions options) {
             return std::make_unique<CrashDrive>(
                 conductor, seed * 5 + options.index, options.index, crashes,
                 options.index < drives.size() ? drives[options.index] : Bytes());
@@ -203,15 +226,17 @@ class Simulation {
               settings,
               EngineOptions{.collective = meetings, .log = [](LogLevel, std::string_view) {}},
               parts);
-        }()) {
+        }()),
+        loads_(loads) {
     trainer_.emplace(engine_, kGroups);
+    crashes.watch_opening(nullptr);
     step_ = engine_.resumed() ? engine_.resumed()->step : 0;
   }
   void train() {
     crashes.watch(&engine_, step_);
     while (step_ < kSteps) {
       crashes.note_made(step_ + 1);  // it may be committed before step() has returned
-      trainer_->step(script_of_step(++step_));
+      make_step(engine_, *trainer_, ++step_, loads_);
     }
     crashes.watch(nullptr);
   }
@@ -222,6 +247,7 @@ class Simulation {
 
  private:
   Engine engine_;
+  const bool loads_;
   std::optional<ScriptedTrainer> trainer_;
   std::uint64_t step_ = 0;
 };
@@ -230,28 +256,30 @@ struct Counts {
   std::uint64_t states = 0, resumed = 0, trained_on = 0;
 };
 
+bool loads_in(std::uint64_t seed) { return seed % 4 == 1; }
+
 void check(const Settings& settings, std::uint64_t seed, const State& state, Counts& counts) {
   ++counts.states;
-  const bool trains = counts.states % 20 == 0;
-  std::vector<State> second;  // of a crash of the run that goes on
+  const bool trains = counts.states % 20 == 0, loads = loads_in(seed);
+  std::vector<State> second;  // of a crash while the store is opened, or of the run that goes on
   {
-    Simulation after(settings, seed + counts.states, state.drives, trains ? 40 : kNever);
+    Simulation after(settings, seed + counts.states, state, trains ? 20 : kNever, nullptr, loads);
     ASSERT_GE(after.step(), state.durable);
     ASSERT_LE(after.step(), state.made);
     counts.resumed += after.step() > 0;
-    ASSERT_EQ(after.hashes(), expected()[after.step()]);
+    ASSERT_EQ(after.hashes(), expected(loads)[after.step()]);
     if (!trains) return;
     ++counts.trained_on;
     after.train();
-    ASSERT_EQ(after.hashes(), expected()[kSteps]);
+    ASSERT_EQ(after.hashes(), expected(loads)[kSteps]);
     second = std::move(after.crashes.states);
   }
   for (const State& crash : second) {
     ++counts.states;
-    Simulation last(settings, seed + counts.states, crash.drives, kNever);
+    Simulation last(settings, seed + counts.states, crash, kNever, nullptr, loads);
     ASSERT_GE(last.step(), crash.durable);
     ASSERT_LE(last.step(), crash.made);
-    ASSERT_EQ(last.hashes(), expected()[last.step()]);
+    ASSERT_EQ(last.hashes(), expected(loads)[last.step()]);
   }
 }
 
@@ -278,9 +306,9 @@ TEST(CrashStates, OpenAtAnEpochThatWasDurableOrAboutToBe) {
     const Settings settings = settings_of(seed, random, directory);
     std::vector<State> states;
     {
-      Simulation run(settings, seed, {}, 20);
+      Simulation run(settings, seed, {}, 20, nullptr, loads_in(seed));
       run.train();
-      ASSERT_EQ(run.hashes(), expected()[kSteps]);
+      ASSERT_EQ(run.hashes(), expected(loads_in(seed))[kSteps]);
       states = std::move(run.crashes.states);
     }
     for (const State& state : states) {
@@ -371,7 +399,7 @@ void check_world(const Settings& settings, std::uint64_t seed,
   std::vector<std::uint64_t> steps(ranks);
   std::vector<std::string> found(ranks), ends(ranks, hashes[kSteps]);
   const std::string error = run_ranks(ranks, [&](std::uint32_t r, auto meetings) {
-    Simulation after(settings, (seed + counts.states) * 7 + r, world[r]->drives, kNever,
+    Simulation after(settings, (seed + counts.states) * 7 + r, *world[r], kNever,
                      std::move(meetings));
     steps[r] = after.step();
     found[r] = after.hashes();

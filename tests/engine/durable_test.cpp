@@ -10,10 +10,12 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <iostream>
+#include <limits>
 
 #include "engine/parts.hpp"
 #include "support/all_on_nvme.hpp"
@@ -22,6 +24,7 @@
 #include "support/killing_queue.hpp"
 #include "support/scripted_trainer.hpp"
 #include "support/temporary_directory.hpp"
+#include "swap/store_format.hpp"
 
 namespace headrace::durable_test {
 namespace {
@@ -215,6 +218,72 @@ TEST(Durable, CommitMakesTheLastStepDurableAndFinishesLoads) {
   EXPECT_EQ(engine.resumed()->step, 3u);
   train_to(engine, trainer, kSteps);
   EXPECT_EQ(trainer.hashes(), expected()[kSteps]);
+}
+
+TEST(Durable, KeepsASkippedStep) {
+  const TemporaryDirectory directory;
+  Settings settings = durable({directory.string()});
+  settings.non_finite = NonFinite::kSkip;
+  {
+    Engine engine(settings, quiet());
+    ScriptedTrainer trainer(engine, kGroups);
+    train_to(engine, trainer, 2);
+    const std::vector<float> nan(40, std::numeric_limits<float>::quiet_NaN());
+    engine.add_gradient(ParameterId{1}, nan.data(), DType::kF32);
+    EXPECT_TRUE(trainer.end_step().skipped);
+    engine.close();
+  }
+  Engine engine(settings, quiet());
+  ScriptedTrainer trainer(engine, kGroups);
+  ASSERT_TRUE(engine.resumed());
+  EXPECT_EQ(engine.resumed()->step, 2u);
+  EXPECT_EQ(engine.resumed()->skipped, 1u);
+  EXPECT_EQ(trainer.hashes(), expected()[2]);
+}
+
+// The newest record of a store's only file.
+std::vector<std::uint64_t> generations_in(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  const std::vector<char> bytes{std::istreambuf_iterator<char>(file), {}};
+  swap::StoreHead head;
+  std::memcpy(&head, bytes.data(), sizeof head);
+  std::vector<std::uint64_t> newest;
+  std::uint64_t root = 0;
+  for (std::uint64_t place = 0; place < swap::kRingPlaces; ++place) {
+    std::vector<std::uint64_t> memory(head.commit_bytes / sizeof(std::uint64_t));
+    std::memcpy(memory.data(), bytes.data() + swap::kStoreHeadBytes + place * head.commit_bytes,
+                head.commit_bytes);
+    std::string fault;
+    const auto record =
+        swap::CommitRecord::read(std::as_writable_bytes(std::span(memory)), head.store, fault);
+    if (!fault.empty() || record.head().root <= root) continue;
+    root = record.head().root;
+    newest.clear();
+    for (const swap::CommitTile& tile : record.tiles()) newest.push_back(tile.generation);
+  }
+  return newest;
+}
+
+// A write that a crash undid and one that takes its place after it differ in their generation, so
+// that one which the drive has dropped is found.
+TEST(Durable, UsesNoGenerationTwice) {
+  const TemporaryDirectory directory;
+  const Settings settings = durable({directory.string()});
+  std::vector<std::uint64_t> before;
+  for (std::uint64_t last : {2, 3}) {
+    Engine engine(settings, quiet());
+    ScriptedTrainer trainer(engine, kGroups);
+    train_to(engine, trainer, last);
+    engine.close();
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(directory.path())) {
+      if (entry.path().extension() != ".store") continue;
+      const std::vector<std::uint64_t> now = generations_in(entry.path());
+      ASSERT_FALSE(now.empty());
+      for (std::size_t t = 0; t < before.size(); ++t)
+        EXPECT_GT(now[t], before[t] + 1'000'000) << "tile " << t;
+      before = now;
+    }
+  }
 }
 
 TEST(Durable, KeepsTheFilesApartFromThoseOfRuns) {

@@ -111,14 +111,61 @@ BUGS_OF_STORES = [
     ("a sync that failed is tried again", "src/swap/block.cpp",
      "  if (block.kind == IoKind::kSync) return {Next::kEnd, error};\n",
      "  if (block.result == 0) return {Next::kEnd, 0};\n"),
+    ("a skipped step is not counted in the record", "src/engine/epochs.cpp",
+     "  head.skipped = p_.counts.skipped;\n", ""),
+    ("a skipped step is not committed", "src/engine/stepper.cpp",
+     "  ++p_.counts.skipped;\n  if (p_.epochs != nullptr) p_.epochs->note_step();\n",
+     "  ++p_.counts.skipped;\n"),
+    ("generations begin again when a store is opened", "src/tiles/tile_store.cpp",
+     "  least_generation_ = incarnation << kIncarnationShift;\n",
+     "  least_generation_ = incarnation >> kIncarnationShift;\n"),
+    ("a store's file is not locked", "src/swap/store_file.cpp",
+     "    take_lock(file.get(), path);\n    if (::fstat(", "    if (::fstat("),
     ("checksums of weights are not restored", "src/tiles/tile_store.cpp",
-     "  std::ranges::copy(record.weight_checksums(), weight_checksums_.begin());\n", ""),
+     "record_bytes);\n  }\n"
+     "  std::ranges::copy(record.weight_checksums(), weight_checksums_.begin());\n",
+     "record_bytes);\n  }\n"),
 ]
 
-# crash_states_test finds it.
-BUGS_OF_RANK_STORES = [
+# crash_states_test finds it, the last two among ranks.
+BUGS_OF_CRASHES = [
+    ("data is not synced before the record", "src/engine/epochs.cpp",
+     "  co_await p_.swap.sync();\n", ""),
+    ("only the first drive is synced", "src/swap/swap_tier.cpp",
+     "    if (lane->drive) drives.spawn(sync_lane(*lane, priority));\n",
+     "    if (lane == lanes_[0]) drives.spawn(sync_lane(*lane, priority));\n"),
+    ("a ring of one record", "src/swap/store_format.hpp", "kRoots = 3", "kRoots = 1"),
+    ("an update does not wait for the commit before it", "src/engine/stepper.cpp",
+     "  if (p_.epochs != nullptr) p_.epochs->settle();\n", ""),
+    ("the trainer's state of the next step is stored", "src/engine/epochs.cpp",
+     "  p_.tiles.describe(record_);\n",
+     "  p_.tiles.describe(record_);\n"
+     "  std::ranges::copy(trainer_state_, record_.trainer_state().begin());\n"),
+    ("a load does not wait for the commit before it", "src/engine/values.cpp",
+     "  if (p_.epochs != nullptr) p_.epochs->settle_for_load();\n", ""),
+    ("a load overwrites what a record names", "src/tiles/tile_store.cpp",
+     "  if (durable()) refuse_another_write(tile);\n  Target target = target_of(tile);\n",
+     "  if (durable()) refuse_another_write(tile);\n  Target target = target_of(tile);\n"
+     "  if (!parts.weight) target = {states_[tile].weight_extent, states_[tile].record_extent};\n"),
+    ("the record that is taken over is written over itself", "src/engine/epochs.cpp",
+     "    ++record_.head().root;\n", ""),
+    ("the record that is taken over is not written", "src/engine/epochs.cpp",
+     "    record_.seal();\n    co_await p_.ring.write(record_);\n", "    co_return;\n"),
+    ("a ring of two records", "src/swap/store_format.hpp", "kRoots = 3", "kRoots = 2"),
     ("a rank goes on at its newest epoch, not at the least of all", "src/engine/store_meeting.cpp",
      "std::ranges::min(all, {}, &Said::epoch).epoch", "mine.epoch"),
+]
+# undone_step_test finds it.
+BUGS_OF_UNDOING = [
+    ("undoing a step forgets what lives in memory", "src/engine/epochs.cpp",
+     "    if (!p_.tiles.is_frozen(tile)) co_await p_.tiles.read_resident(tile);\n",
+     "    (void)tile;\n    co_return;\n"),
+    ("undoing a step keeps the slots that it wrote", "src/tiles/tile_store.cpp",
+     "    if (std::exchange(slots.committed, true)) continue;\n", "    continue;\n"),
+    ("undoing a step keeps the checksums of its weights", "src/tiles/tile_store.cpp",
+     "    states_[t].generation = record.tiles()[t].generation;\n  }\n"
+     "  std::ranges::copy(record.weight_checksums(), weight_checksums_.begin());\n",
+     "    states_[t].generation = record.tiles()[t].generation;\n  }\n"),
 ]
 # durable_ranks_test finds it.
 BUGS_OF_A_RANK_AHEAD = [
@@ -152,7 +199,8 @@ def main():
     all_bugs = ([(*bug, "simulated_test") for bug in BUGS] +
                 [(*bug, "world_size_test") for bug in BUGS_OF_RANKS] +
                 [(*bug, "durable_test") for bug in BUGS_OF_STORES] +
-                [(*bug, "crash_states_test") for bug in BUGS_OF_RANK_STORES] +
+                [(*bug, "crash_states_test") for bug in BUGS_OF_CRASHES] +
+                [(*bug, "undone_step_test") for bug in BUGS_OF_UNDOING] +
                 [(*bug, "durable_ranks_test") for bug in BUGS_OF_A_RANK_AHEAD])
     if asked.check:
         gone = [f"{what}: {name}" for what, name, before, _, _ in all_bugs
