@@ -90,16 +90,17 @@ class BadDrive {
 
  private:
   bool fails(const swap::Transfer& transfer) {
+    const IoKind kind = kind_;
     const bool of_update =
         transfer.priority ==
-        (kind_ == IoKind::kRead ? swap::Priority::kDemand : swap::Priority::kWriteBack);
-    if (!armed_ || transfer.kind != kind_ || !of_update) return false;
+        (kind == IoKind::kRead ? swap::Priority::kDemand : swap::Priority::kWriteBack);
+    if (!armed_ || transfer.kind != kind || !of_update) return false;
     if (left_ > 0 && --left_ == 0) bad_place_ = transfer.offset_bytes;
     if (left_ > 0) return false;
-    return kind_ == IoKind::kWrite || transfer.offset_bytes == bad_place_;
+    return kind == IoKind::kWrite || transfer.offset_bytes == bad_place_;
   }
   std::atomic<bool> armed_{false};
-  IoKind kind_ = IoKind::kRead;
+  std::atomic<IoKind> kind_{IoKind::kRead};
   std::atomic<std::uint64_t> left_{0};
   std::uint64_t bad_place_ = 0;
 };
