@@ -416,8 +416,9 @@ class Check:
                             variables)
             codes = world.wait(bound)
             failed = [code for code in codes if code != 0]
-            good = all(code in (1, 2) for code in failed)
-            require(good and len(failed) in (refused or [len(codes)]), f"{name}: exit codes {codes}\n" + world.said())
+            good = (all(code in (1, 2) for code in failed)
+                    and len(failed) in (refused or [len(codes)]))
+            require(good, f"{name}: exit codes {codes}\n" + world.said())
             require(re.search(says, world.said()), f"{name}: no '{says}' in\n{world.said()}")
             world.require_nothing_left()
             if quiet:
