@@ -4,20 +4,24 @@
 #include <utility>
 
 namespace headrace::swap {
-namespace {
-void start_drive(DriveOnPath& made, async::Conductor& conductor, const DriveOnPathOptions& options,
-                 std::uint32_t index) {
-  const Settings& settings = options.settings;
+DriveOptions drive_options_of(const Settings& settings, const DriveFile& file) {
   DriveOptions drive;
-  drive.path = made.file->path();
-  drive.fd = made.file->fd();
-  drive.index = index;
+  drive.path = file.path();
+  drive.fd = file.fd();
   drive.io_block_bytes = settings.io_block_bytes;
   drive.queue_depth = settings.queue_depth;
   drive.submit_batch = settings.submit_batch;
   drive.register_buffers = settings.register_buffers;
   drive.warn_seconds = settings.io_warn_seconds;
   drive.deadline_seconds = settings.io_deadline_seconds;
+  return drive;
+}
+
+namespace {
+void start_drive(DriveOnPath& made, async::Conductor& conductor, const DriveOnPathOptions& options,
+                 std::uint32_t index) {
+  DriveOptions drive = drive_options_of(options.settings, *made.file);
+  drive.index = index;
   drive.buffers = options.buffers;
   drive.log = options.log;
   drive.make_queue = options.make_queue;

@@ -35,6 +35,9 @@ struct DriveOnPath {
   std::unique_ptr<Drive> drive;  // null, as are the two above, if nothing is stored there
 };
 
+// Of a drive over `file`, what the settings say. The rest is the caller's.
+DriveOptions drive_options_of(const Settings& settings, const DriveFile& file);
+
 // Creates the directory and the file (in full) and starts the drive; if `file_bytes` is 0, only
 // sets the path. `suffix` ends the file's name: "rank0.1.swap". A failure leaves nothing behind.
 DriveOnPath make_drive_on_path(async::Conductor& conductor, const DriveOnPathOptions& options,

@@ -18,18 +18,9 @@ RawDrive::RawDrive(const RawDriveOptions& options)
       arena_(extent_bytes_ * options.settings.update_slots, 1),
       conductor_(async::make_conductor_asio()),
       slots_(options.settings.update_slots) {
-  const Settings& settings = options.settings;
-  swap::DriveOptions drive;
-  drive.path = file_.path();
-  drive.fd = file_.fd();
-  drive.io_block_bytes = settings.io_block_bytes;
-  drive.queue_depth = settings.queue_depth;
-  drive.submit_batch = settings.submit_batch;
-  drive.register_buffers = settings.register_buffers;
-  drive.warn_seconds = settings.io_warn_seconds;
-  drive.deadline_seconds = settings.io_deadline_seconds;
+  swap::DriveOptions drive = swap::drive_options_of(options.settings, file_);
   drive.buffers = {arena_.bytes()};
-  drive.make_queue = [kind = settings.io_queue](const swap::IoQueueOptions& queue) {
+  drive.make_queue = [kind = options.settings.io_queue](const swap::IoQueueOptions& queue) {
     return swap::choose_io_queue(kind, queue);
   };
   drive_ = options.make_drive(*conductor_, std::move(drive));
