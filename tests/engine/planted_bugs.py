@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plants one bug after the other in a copy of the sources, and expects a test to find each.
 
-  tests/engine/planted_bugs.py [--steps N] [--only WORD] [--work FOLDER]
+  tests/engine/planted_bugs.py [--steps N] [--only WORD ...] [--work FOLDER]
   tests/engine/planted_bugs.py --check    whether each can still be planted: the sources have it
 
 By hand, but for --check, which ./check runs: every bug is a build. The copy is made under FOLDER
@@ -192,7 +192,8 @@ def build(folder):
 def main():
     options = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     options.add_argument("--steps", default="10000")
-    options.add_argument("--only", default="", help="bugs whose description holds this")
+    options.add_argument("--only", nargs="+", default=[""],
+                         help="bugs whose description, or test, holds one of these")
     options.add_argument("--work", type=pathlib.Path)
     options.add_argument("--check", action="store_true")
     asked = options.parse_args()
@@ -206,7 +207,8 @@ def main():
         gone = [f"{what}: {name}" for what, name, before, _, _ in all_bugs
                 if (ROOT / name).read_text().count(before) != 1]
         sys.exit("cannot be planted, the source has changed:\n" + "\n".join(gone) if gone else 0)
-    bugs = [bug for bug in all_bugs if asked.only in bug[0]]
+    bugs = [bug for bug in all_bugs
+            if any(word in bug[0] or word in bug[-1] for word in asked.only)]
     with tempfile.TemporaryDirectory(dir=asked.work) as parent:
         folder = pathlib.Path(parent) / "headrace"
         shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns("build", ".git"))
