@@ -13,7 +13,8 @@
 //               and change of the group whose gradients are collected, of 16 bytes and a bit for
 //               each of that group's parameters. At each step one of 16 bytes for each 65,536
 //               parameters of a rank. A durable engine makes two of 1032 bytes more at freeze, and
-//               one at a commit() or at a load after a step. Latency counts
+//               one at a commit() or at a load after a step. An engine that measures several
+//               drives makes at most five of 1032 bytes more at freeze. Latency counts
 //   all_gather  one per section (a group's parameters of one dtype) of a gather, unless every rank
 //               still holds them
 //   all_to_all  one or several per trained section, when another group's gradients come, at the

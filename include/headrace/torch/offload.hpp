@@ -53,6 +53,7 @@
 #include "headrace/torch/offload_core.hpp"
 #include "headrace/torch/random_state.hpp"
 #include "headrace/torch/tensors.hpp"
+#include "headrace/torch/trainer_state.hpp"
 
 namespace headrace::torch {
 namespace detail {
@@ -437,6 +438,35 @@ class Offload {
     core().discard_gradients();
   }
 
+  // With headrace.durable, keeps what torch has beside the engine with the next step: the states of
+  // torch's generators (the CPU's, and that of the place), buffers, and up to the rest of
+  // headrace.trainer_state_bytes of the trainer's own, such as its position in the data. Call it
+  // before each step(), after backward; resume() gives all of it back.
+  //   which  the buffers to keep, by default all of buffers(); leave out large ones that never
+  //          change, such as masks.
+  // Frozen parameters that add_rest() left out are not kept.
+  // Throws kInvalidArgument if it is too large: then the bytes of the call before remain.
+  void keep_trainer_state(std::span<const std::byte> own = {}, const ParameterTest& which = {}) {
+    const detail::Call call = begin();
+    engine().set_trainer_state(
+        detail::TrainerState(core().place(), buffers_to_keep(which), own).pack());
+  }
+  // After freeze(): returns Engine::resumed(), with the bytes given to keep_trainer_state() as
+  // trainer_state, and gives torch's generators and the buffers their values of that step. Without
+  // a committed step, it returns no value and changes nothing.
+  //   which  as given to keep_trainer_state().
+  // Throws kWrongState if the store's bytes are not those of keep_trainer_state(), or if buffers or
+  // generators of this run are missing there. Then nothing was changed.
+  std::optional<Resumed> resume(const ParameterTest& which = {}) {
+    const detail::Call call = begin();
+    std::optional<Resumed> resumed = engine().resumed();
+    if (!resumed) return resumed;
+    const detail::TrainerState state{std::span<const std::byte>(resumed->trainer_state)};
+    resumed->trainer_state = state.own();
+    state.set(core().place(), buffers_to_keep(which));
+    return resumed;
+  }
+
   // The buffers (batch norm statistics, masks, caches) of the modules given to add_group() and
   // add_rest(), and the frozen parameters that add_rest() left out, each once, by full name
   // ("<group>.<name>"). A factory's module contributes from freeze() on. They stay with torch: not
@@ -504,6 +534,13 @@ class Offload {
   }
 
   detail::Registration& registration() const { return core().registration(); }
+  detail::NamedTensors buffers_to_keep(const ParameterTest& which) const {
+    detail::NamedTensors kept = registration().buffers().of_modules();
+    if (which) {
+      std::erase_if(kept, [&](const auto& named) { return !which(named.first, named.second); });
+    }
+    return kept;
+  }
 
   std::shared_ptr<detail::OffloadCore> core_;
 };

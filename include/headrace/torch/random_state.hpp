@@ -21,11 +21,14 @@ class RandomState {
       states_.push_back(generator.get_state());
     }
   }
-  void set() const {
+  // One per generator, the CPU's first.
+  const std::vector<at::Tensor>& states() const noexcept { return states_; }
+  void set() const { set(states_); }
+  void set(const std::vector<at::Tensor>& states) const {
     for (std::size_t i = 0; i < generators_.size(); ++i) {
       at::Generator generator = generators_[i];
       const std::lock_guard lock(generator.mutex());
-      generator.set_state(states_[i]);
+      generator.set_state(states[i]);
     }
   }
 

@@ -36,8 +36,9 @@ class BufferList {
       if (item.value().defined()) add(full_name(group, item.key()), item.value());
     }
   }
-  void add(const std::string& full_name, const at::Tensor& tensor) {
-    if (seen_.insert(tensor.unsafeGetTensorImpl()).second) buffers_.emplace_back(full_name, tensor);
+  void add_frozen(const std::string& full_name, const at::Tensor& parameter) {
+    frozen_.insert(parameter.unsafeGetTensorImpl());
+    add(full_name, parameter);
   }
   // Moves those in CPU memory to where the parameters are used.
   void move_to(const Place& place) {
@@ -46,10 +47,22 @@ class BufferList {
     }
   }
   const NamedTensors& all() const noexcept { return buffers_; }
+  // Without frozen parameters.
+  NamedTensors of_modules() const {
+    NamedTensors buffers = buffers_;
+    std::erase_if(buffers, [&](const auto& named) {
+      return frozen_.count(named.second.unsafeGetTensorImpl()) != 0;
+    });
+    return buffers;
+  }
 
  private:
+  void add(const std::string& full_name, const at::Tensor& tensor) {
+    if (seen_.insert(tensor.unsafeGetTensorImpl()).second) buffers_.emplace_back(full_name, tensor);
+  }
+
   NamedTensors buffers_;  // keeps the tensors, so that no other gets their address
-  std::unordered_set<const c10::TensorImpl*> seen_;
+  std::unordered_set<const c10::TensorImpl*> seen_, frozen_;
 };
 
 // Threads: the trainer's.
@@ -126,7 +139,7 @@ class Registration {
         rest.emplace_back(parameter, tensor);
       } else {
         frozen_rest_.emplace_back(full_name(name, parameter), tensor);
-        buffers_.add(frozen_rest_.back().first, tensor);
+        buffers_.add_frozen(frozen_rest_.back().first, tensor);
       }
     }
     buffers_.add(name, model);
