@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // exactness_test: where bytes live never changes them. One network, trained 20 steps over every
 // combination of placement, update threads, clipping, I/O queue and device; parameters and moments
-// must hash alike.
+// must hash alike. Half of the runs end after a part of their steps, at an odd number, and another
+// engine, with other settings of all these kinds but clipping, goes on from their store.
 //
 // HEADRACE_MATRIX=pairwise (all but ./check --all's release leg) takes rows in which every pair of
 // values of two columns occurs, and fewer steps.
@@ -38,12 +39,13 @@ struct Row {
   IoQueueKind queue;
   HostFlavour device;
   UpdateMode mode = UpdateMode::kBarrier;
+  bool resumed = false;  // begun as another row, and resumed as this one
   std::string text() const {
     return std::string(kPlacements[static_cast<int>(placement)]) + ", threads " +
            std::to_string(threads) + (clip ? ", clipped" : ", not clipped") +
            kQueues[static_cast<int>(queue)] +
            (device == HostFlavour::kLate ? ", late device" : ", prompt device") +
-           (mode == UpdateMode::kDefer ? ", deferred" : "");
+           (mode == UpdateMode::kDefer ? ", deferred" : "") + (resumed ? ", resumed" : "");
   }
 };
 
@@ -60,15 +62,28 @@ std::vector<Row> rows() {
                      bits & 4 ? (p % 2 == 0 ? IoQueueKind::kThreads : IoQueueKind::kAio)
                               : IoQueueKind::kUring,
                      bits & 8 ? HostFlavour::kLate : HostFlavour::kPrompt,
-                     (p + bits + bits / 4) % 2 == 0 ? UpdateMode::kDefer : UpdateMode::kBarrier});
+                     (p + bits + bits / 4) % 2 == 0 ? UpdateMode::kDefer : UpdateMode::kBarrier,
+                     (p / 2 + bits / 2 + bits / 8) % 2 == 0});
     }
   }
   if (!pairwise()) return all;
   return testing::pairwise_cover(all, [](const Row& r) {
     return std::array{static_cast<int>(r.placement), static_cast<int>(r.threads),
                       static_cast<int>(r.clip),      static_cast<int>(r.queue),
-                      static_cast<int>(r.device),    static_cast<int>(r.mode)};
+                      static_cast<int>(r.device),    static_cast<int>(r.mode),
+                      static_cast<int>(r.resumed)};
   });
+}
+
+// Differs from `row` in everything that may change when a run is resumed.
+Row begun_as(const Row& row) {
+  Row other = row;
+  other.placement = static_cast<Placement>((static_cast<int>(row.placement) + 2) % 4);
+  other.threads = 3 - row.threads;
+  other.queue = row.queue == IoQueueKind::kUring ? IoQueueKind::kThreads : IoQueueKind::kUring;
+  other.device = row.device == HostFlavour::kLate ? HostFlavour::kPrompt : HostFlavour::kLate;
+  other.mode = row.mode == UpdateMode::kDefer ? UpdateMode::kBarrier : UpdateMode::kDefer;
+  return other;
 }
 
 std::set<IoQueueKind> lacking_queues() {
@@ -135,30 +150,73 @@ struct Outcome {
 // The pairwise cover takes fewer steps too: it looks for races, not for drift.
 int steps_of_matrix() { return pairwise() ? 4 : 20; }
 
+// A run's part up to its step `last`, with the settings of one row.
+class PartOfRun {
+ public:
+  PartOfRun(const Row& row, const std::string& directory, std::uint32_t accumulation,
+            MasterLayout master, bool durable)
+      : options_{.accumulation = accumulation, .max_norm = row.clip ? 0.05f : 0.0f},
+        device_(device::make_computing_host(
+            {.flavour = row.device, .seed = 11, .late_microseconds_max = 40})) {
+    Settings settings = settings_of(row, directory, accumulation, master);
+    if (row.placement == Placement::kBudget)
+      settings.host_budget_bytes = middle_budget(settings, device_, options_);
+    if (durable) {
+      settings.nvme_paths = {directory};
+      settings.durable_every = 1;
+      settings.store = "exactness";
+      // Beside that of the budget's search: the headers and the record of a store.
+      if (settings.host_budget_bytes != 0) settings.host_budget_bytes += 1 << 19;
+    }
+    engine_ = std::make_unique<Engine>(
+        settings, EngineOptions{.device = device_, .log = [](LogLevel, std::string_view) {}});
+    network_ = std::make_unique<testing::Mlp>(*engine_, *device_, options_);
+  }
+
+  void train(int last, bool clip) {
+    for (auto step = static_cast<int>(network_->steps()); step < last; ++step) {
+      const StepResult result = network_->train_step();
+      EXPECT_EQ(result.clip_factor < 1, clip) << "the clip must bite where it is on";
+      EXPECT_EQ(result.parameters_left_alone, step % 2 == 0 ? 0u : options_.layers);
+      if (step % 2 == 0) losses_.push_back(network_->last_loss());
+    }
+  }
+  Outcome end() {
+    Outcome outcome{engine_->hash_parameters(), engine_->hash_optimizer_state(),
+                    engine_->plan().resident_share_of_state};
+    engine_->close();
+    return outcome;
+  }
+  // Of even steps, which use every parameter.
+  const std::vector<double>& losses() const noexcept { return losses_; }
+  std::uint64_t steps() const noexcept { return network_->steps(); }
+
+ private:
+  const testing::MlpOptions options_;
+  const std::shared_ptr<device::ComputingDevice> device_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<testing::Mlp> network_;
+  std::vector<double> losses_;
+};
+
 Outcome train(const Row& row, std::uint32_t accumulation, MasterLayout master) {
   const testing::TemporaryDirectory directory;
-  const testing::MlpOptions options{.accumulation = accumulation,
-                                    .max_norm = row.clip ? 0.05f : 0.0f};
-  Settings settings = settings_of(row, directory.string(), accumulation, master);
-  const auto device =
-      device::make_computing_host({.flavour = row.device, .seed = 11, .late_microseconds_max = 40});
-  if (row.placement == Placement::kBudget)
-    settings.host_budget_bytes = middle_budget(settings, device, options);
-  Engine engine(settings, {.device = device});
-  testing::Mlp network(engine, *device, options);
-  double first = 0, last = 0;  // of even steps, which use every parameter
-  for (int step = 0; step < steps_of_matrix(); ++step) {
-    const StepResult result = network.train_step();
-    if (step == 0) first = network.last_loss();
-    if (step % 2 == 0) last = network.last_loss();
-    EXPECT_EQ(result.clip_factor < 1, row.clip) << "the clip must bite where it is on";
-    EXPECT_EQ(result.parameters_left_alone, step % 2 == 0 ? 0u : options.layers);
+  const int steps = steps_of_matrix(), first_part = steps / 4 * 2 + 1;  // odd
+  std::vector<double> losses;
+  if (row.resumed) {
+    PartOfRun begun(begun_as(row), directory.string(), accumulation, master, true);
+    begun.train(first_part, row.clip);
+    losses = begun.losses();
+    begun.end();
   }
-  EXPECT_LT(last, first);
-  Outcome outcome{engine.hash_parameters(), engine.hash_optimizer_state(),
-                  engine.plan().resident_share_of_state};
-  engine.close();
-  EXPECT_EQ(directory.entries(), 0u) << "close() leaves nothing behind";
+  PartOfRun run(row, directory.string(), accumulation, master, row.resumed);
+  EXPECT_EQ(run.steps(), static_cast<std::uint64_t>(row.resumed ? first_part : 0));
+  run.train(steps, row.clip);
+  losses.insert(losses.end(), run.losses().begin(), run.losses().end());
+  EXPECT_LT(losses.back(), losses.front());
+  Outcome outcome = run.end();
+  EXPECT_EQ(directory.entries(), row.resumed ? 2u : 0u)
+      << "close() leaves nothing behind but a store's folder and file";
   return outcome;
 }
 

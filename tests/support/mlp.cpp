@@ -66,6 +66,10 @@ Mlp::Mlp(Engine& engine, device::ComputingDevice& device, const MlpOptions& opti
   target_.resize(values);
   engine.freeze();
   stream_ = device.create_stream();
+  if (const auto resumed = engine.resumed()) {
+    steps_ = resumed->step;
+    return;
+  }
   for (const Layer& layer : layers_) {
     engine.load(layer.group, [&](ParameterId id, std::span<std::byte> out) {
       const bool narrow = engine.spec(id).dtype != DType::kF32;

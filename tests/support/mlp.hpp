@@ -26,11 +26,12 @@ struct MlpOptions {
 
 class Mlp {
  public:
-  // Registers, freezes and loads.
+  // Registers, freezes and loads, or goes on where the engine has resumed.
   Mlp(Engine& engine, device::ComputingDevice& device, const MlpOptions& options);
   // One optimizer step of `accumulation` micro-batches; returns the engine's result.
   StepResult train_step();
   double last_loss() const noexcept { return loss_; }
+  std::uint64_t steps() const noexcept { return steps_; }
   // Forward and backward of all micro-batches without the step: for tests of what may come between.
   void compute_gradients();
   StepResult step();
