@@ -84,21 +84,35 @@ swap::DriveOnPathOptions Startup::drive_options(const Running& r) const {
   return options;
 }
 
-void Startup::deal_by_speed(Running& r) const {
-  const PlanReport& report = r.plan.report;
-  const std::uint64_t each = paths_.empty() ? 0 : report.nvme_bytes / paths_.size();
-  if (paths_.size() < 2 || !in_.settings.drive_shares.empty() || each < kWorthMeasuring) return;
+bool Startup::drives_compete() const {
+  return paths_.size() > 1 && in_.settings.drive_shares.empty();
+}
+
+std::vector<swap::DriveSpeed> Startup::measure_drives(const Running& r) const {
   std::vector<std::uint64_t> file_bytes = r.plan.drive_bytes;
   for (std::uint64_t& bytes : file_bytes) bytes = std::min(bytes, swap::kMeasuredFileBytes);
-  std::vector<swap::DriveSpeed> speeds;
   try {
     // The arena holds nothing yet.
-    speeds = swap::measure_drives(*r.conductor, drive_options(r), paths_, file_bytes,
-                                  r.arena->range(0, r.plan.arena_bytes));
+    return swap::measure_drives(*r.conductor, drive_options(r), paths_, file_bytes,
+                                r.arena->range(0, r.plan.arena_bytes),
+                                [this] { meeting_->begin_pass(); });
   } catch (const Error& error) {
     if (error.code() == Code::kIoStalled) r.arena->leak();
     throw;
   }
+}
+
+// A rank that has too little on its drives to measure waits for the passes of those that do.
+void Startup::deal_by_speed(Running& r) const {
+  if (!drives_compete()) return;
+  const PlanReport& report = r.plan.report;
+  const bool worth_it = report.nvme_bytes / paths_.size() >= kWorthMeasuring;
+  if (!meeting_->any_measures(worth_it)) return;
+  if (!worth_it) {
+    for (int pass = 0; pass < swap::kMeasuredPasses; ++pass) meeting_->begin_pass();
+    return;
+  }
+  const std::vector<swap::DriveSpeed> speeds = measure_drives(r);
   std::vector<residency::DriveInputs> drives = drive_inputs();
   for (std::size_t d = 0; d < drives.size(); ++d) {
     const swap::DriveSpeed& speed = speeds[d];

@@ -17,7 +17,7 @@
 // With several ranks, the step's own exchange makes one commit of all of theirs: a rank comes to
 // step(t + 1) when its record of t is durable, and no rank overwrites slots of t - 1 before all
 // have come. So ranks are at most one epoch apart, whatever ends them, and each still has the
-// lesser one whole: store_meeting.hpp finds it at the next start. Example: rank 0 is killed before
+// lesser one whole: freeze_meeting.hpp finds it at the next start. Example: rank 0 is killed before
 // its record of step 7 is written, rank 1 after it. Rank 1 has not begun the update of step 8,
 // which would overwrite slots of step 6, since rank 0 never came to it.
 //

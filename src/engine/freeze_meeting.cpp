@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/store_meeting.hpp"
+#include "engine/freeze_meeting.hpp"
 
 #include <algorithm>
 #include <string_view>
@@ -12,25 +12,34 @@ namespace {
 std::string rank_text(std::size_t rank) { return "rank " + std::to_string(rank); }
 }  // namespace
 
-void StoreMeeting::refuse(Code code, const std::string& what) const {
+void FreezeMeeting::refuse(Code code, const std::string& what) const {
   throw Error(code, "store '" + store_ + "': " + what);
 }
 
-std::vector<StoreMeeting::Said> StoreMeeting::meet(const Said& mine) {
+std::vector<FreezeMeeting::Said> FreezeMeeting::meet(const Said& mine) {
   Collective& collective = ranks_.collective();
   std::vector<Said> all(collective.world_size(), mine);
-  next_ = Next::kNone;  // after an error here nobody waits for this rank
+  awaited_ = false;  // after an error here nobody waits for this rank
   if (all.size() == 1) return all;
-  collective.exchange(ranks_.next("freeze: store"), std::as_bytes(std::span(&mine, 1)),
+  collective.exchange(ranks_.next("freeze"), std::as_bytes(std::span(&mine, 1)),
                       std::as_writable_bytes(std::span(all)));
   for (std::size_t r = 0; mine.failed == 0 && r < all.size(); ++r) {
     if (all[r].failed == 0) continue;
     throw Error(all[r].code, "freeze: " + rank_text(r) + ": " + all[r].error.data());
   }
+  awaited_ = true;
   return all;
 }
 
-StoreMeeting::Agreed StoreMeeting::agree(const Found& mine) {
+bool FreezeMeeting::any_measures(bool mine) {
+  Said said;
+  said.measures = mine ? 1 : 0;
+  return std::ranges::any_of(meet(said), [](const Said& one) { return one.measures != 0; });
+}
+
+void FreezeMeeting::begin_pass() { meet({}); }
+
+FreezeMeeting::Agreed FreezeMeeting::agree(const Found& mine) {
   Said said;
   said.has_files = mine.has_files ? 1 : 0;
   said.epoch = mine.epoch;
@@ -40,12 +49,11 @@ StoreMeeting::Agreed StoreMeeting::agree(const Found& mine) {
   const std::vector<Said> all = meet(said);
   refuse_unlike(all);
   refuse_files_of_others(all);
-  next_ = Next::kReady;
   const std::uint64_t epoch = std::ranges::min(all, {}, &Said::epoch).epoch;
   return {epoch, epoch == 0 ? all[0].fresh : all[0].store};
 }
 
-void StoreMeeting::refuse_unlike(const std::vector<Said>& all) const {
+void FreezeMeeting::refuse_unlike(const std::vector<Said>& all) const {
   const auto newest = std::ranges::max_element(all, {}, &Said::epoch);
   if (newest->epoch == 0) return;
   const std::string of_newest = rank_text(static_cast<std::size_t>(newest - all.begin())) +
@@ -73,7 +81,7 @@ void StoreMeeting::refuse_unlike(const std::vector<Said>& all) const {
 }
 
 // Another rank's files on a path are those of a shared path, or paths were mixed up.
-void StoreMeeting::refuse_files_of_others(const std::vector<Said>& all) const {
+void FreezeMeeting::refuse_files_of_others(const std::vector<Said>& all) const {
   for (std::size_t r = 0; r < all.size(); ++r) {
     const std::uint32_t other = all[r].files_of_rank;
     if (all[r].has_files != 0 || other == kNoRank) continue;
@@ -85,11 +93,12 @@ void StoreMeeting::refuse_files_of_others(const std::vector<Said>& all) const {
   }
 }
 
-void StoreMeeting::all_ready(std::uint64_t steps, std::uint64_t print) {
+void FreezeMeeting::all_ready(std::uint64_t steps, std::uint64_t print) {
   Said said;
   said.steps = steps;
   said.print = print;
   const std::vector<Said> all = meet(said);
+  awaited_ = false;
   for (std::size_t r = 1; r < all.size(); ++r) {
     if (all[r].steps == all[0].steps && all[r].print == all[0].print) continue;
     refuse(Code::kWrongState,
@@ -101,8 +110,8 @@ void StoreMeeting::all_ready(std::uint64_t steps, std::uint64_t print) {
   }
 }
 
-void StoreMeeting::withdraw(const std::exception_ptr& error) noexcept {
-  if (next_ == Next::kNone) return;
+void FreezeMeeting::withdraw(const std::exception_ptr& error) noexcept {
+  if (!awaited_) return;
   try {
     Said said;
     said.failed = 1;

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// store_meeting.hpp: freeze()'s part about a store that several ranks open together: all of them go
-// on at one epoch, or none does.
+// freeze_meeting.hpp: what several ranks tell each other while they allocate: when to measure their
+// drives, and at which epoch of a store all of them go on.
+//
+// Drives are measured by all ranks at once, as they work later: a drive or a link that ranks share
+// gives each of them its part. So the ranks meet before each pass of the measurement.
 //
 // A rank commits an epoch only once it knows that all ranks have the one before. So wherever a
 // crash ends the ranks, none is more than one epoch ahead of another, and each still has the least
@@ -11,8 +14,8 @@
 //   reads and checks epoch 6          does so too: nobody has written its slots since
 //   "ready"                           "ready"                     all_ready(): both may write
 //
-// Until all_ready() has returned, no rank has written a byte. A rank that refuses or fails before
-// says so in the place of its next message: then every rank throws, and names it.
+// Until all_ready() has returned, no rank has written a byte of a store. A rank that refuses or
+// fails before says so in the place of its next message: then every rank throws, and names it.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -27,9 +30,10 @@
 
 namespace headrace::engine {
 // For the trainer's thread. With one rank, nobody is met.
-class StoreMeeting {
+class FreezeMeeting {
  public:
-  StoreMeeting(ranks::RankCalls& ranks, std::string store)
+  // `store`: its name, or empty without one.
+  FreezeMeeting(ranks::RankCalls& ranks, std::string store)
       : ranks_(ranks), store_(std::move(store)) {}
 
   static constexpr std::uint32_t kNoRank = ~0u;
@@ -44,23 +48,27 @@ class StoreMeeting {
     std::uint64_t epoch = 0;  // 0: the store is made anew
     swap::RunBytes store{};
   };
-  // Collective, once. Throws what any rank found to refuse, also where ranks do not fit together.
+  // Collective, once, before the drives are measured. Whether any rank measures some: then all of
+  // them call begin_pass() as often as there are passes.
+  bool any_measures(bool mine);
+  void begin_pass();
+  // Collective, once, of a store. Throws what any rank found to refuse, also where ranks do not fit
+  // together.
   Agreed agree(const Found& mine);
-  // Collective, once, after agree(). `steps` and `print` describe the epoch and are equal on every
-  // rank, or it throws kWrongState.
+  // Collective, once, after all else. `steps` and `print` describe the epoch, or are 0, and are
+  // equal on every rank, or it throws kWrongState.
   void all_ready(std::uint64_t steps, std::uint64_t print);
   // After an error of this rank: if others wait for it in a call above, they throw it too.
   void withdraw(const std::exception_ptr& error) noexcept;
 
  private:
-  enum class Next { kAgree, kReady, kNone };  // what the other ranks wait for
   // Whole words, the same bytes on every rank.
   struct Said {
     std::uint64_t epoch = 0, steps = 0, print = 0;
     swap::RunBytes store{}, fresh{};
-    std::uint32_t has_files = 0, files_of_rank = kNoRank, failed = 0;
+    std::uint32_t has_files = 0, files_of_rank = kNoRank, measures = 0, failed = 0;
     Code code = Code::kPeerLost;
-    std::array<char, 960> error{};
+    std::array<char, 956> error{};
   };
   static_assert(sizeof(Said) == 1032, "headrace/collective.hpp names the size");
   std::vector<Said> meet(const Said& mine);
@@ -70,6 +78,6 @@ class StoreMeeting {
 
   ranks::RankCalls& ranks_;
   const std::string store_;
-  Next next_ = Next::kAgree;
+  bool awaited_ = true;  // the other ranks wait for a message of this one
 };
 }  // namespace headrace::engine

@@ -64,10 +64,10 @@ std::unique_ptr<Running> Startup::run() {
   if (!store_ || !store_->exists()) refuse_without_room(plan);
   auto running = std::make_unique<Running>(in_, registry_, std::move(partition), std::move(plan));
   running->bookkeeping_bytes = bookkeeping_bytes(running->partition);
-  if (store_) {
-    // First, since then no rank waits for a store that another does not have.
+  if (store_ || drives_compete()) {
+    // First, since then no rank waits for a store or a measurement that another does not have.
     running->ranks.compare_registration(settings_);
-    allocate_with_store(*running);
+    allocate_together(*running);
   } else {
     allocate(*running);
     running->ranks.compare_registration(settings_);
@@ -207,10 +207,11 @@ void Startup::allocate(Running& r) {
   });
 }
 
-void Startup::allocate_with_store(Running& r) {
-  meeting_ = std::make_unique<StoreMeeting>(r.ranks, in_.settings.store);
+void Startup::allocate_together(Running& r) {
+  meeting_ = std::make_unique<FreezeMeeting>(r.ranks, in_.settings.store);
   try {
     allocate(r);
+    if (!store_) meeting_->all_ready(0, 0);
   } catch (...) {
     meeting_->withdraw(std::current_exception());
     throw;
@@ -220,16 +221,21 @@ void Startup::allocate_with_store(Running& r) {
 void Startup::make_swap(Running& r) {
   if (store_) {
     open_store(r);
-  } else if (r.plan.report.nvme_bytes > 0 && !paths_.empty()) {
+  } else {
     deal_by_speed(r);
-    swap::SwapTierOptions options = tier_options(r);
-    options.paths = paths_;
-    options.drive_bytes = r.plan.drive_bytes;
-    r.swap = std::make_unique<swap::SwapTier>(*r.conductor, std::move(options));
+    make_swap_files(r);
   }
   if (r.swap && !r.swap->queue_reason().empty())
     in_.log(LogLevel::kWarning, r.swap->queue_reason());
   reclaim_unused_paths(r);
+}
+
+void Startup::make_swap_files(Running& r) const {
+  if (r.plan.report.nvme_bytes == 0 || paths_.empty()) return;
+  swap::SwapTierOptions options = tier_options(r);
+  options.paths = paths_;
+  options.drive_bytes = r.plan.drive_bytes;
+  r.swap = std::make_unique<swap::SwapTier>(*r.conductor, std::move(options));
 }
 
 swap::SwapTierOptions Startup::tier_options(const Running& r) const {
@@ -245,7 +251,7 @@ void Startup::open_store(Running& r) {
   const auto memory =
       r.arena->range(r.plan.commit_record.offset_bytes, r.plan.commit_record.size_bytes);
   if (store_->exists()) r.swap = store_->open(*r.conductor, tier_options(r), {});
-  const StoreMeeting::Agreed agreed =
+  const FreezeMeeting::Agreed agreed =
       meeting_->agree(store_->look(*r.conductor, r.swap.get(), terms, memory));
   if (agreed.epoch > 0) {
     record_ = store_->read(*r.conductor, *r.swap, agreed.epoch, memory);

@@ -36,9 +36,10 @@ class Startup {
 
   // ---- the parts ----
   void allocate(Running& r);
-  void allocate_with_store(Running& r);
+  void allocate_together(Running& r);
   void pin_arena(const Running& r) const;
   void make_swap(Running& r);
+  void make_swap_files(Running& r) const;
   swap::SwapTierOptions tier_options(const Running& r) const;
   void open_store(Running& r);
   void make_epochs(Running& r);
@@ -51,7 +52,10 @@ class Startup {
   std::vector<residency::DriveInputs> drive_inputs() const;
   void refuse_without_room(const residency::Plan& plan) const;
   swap::DriveOnPathOptions drive_options(const Running& r) const;
+  // Whether speeds decide what each drive is given; the same on every rank.
+  bool drives_compete() const;
   void deal_by_speed(Running& r) const;
+  std::vector<swap::DriveSpeed> measure_drives(const Running& r) const;
   void reclaim_unused_paths(const Running& r) const;
   void warn_of_failed_drive(const std::vector<swap::DriveSpeed>& speeds, std::size_t drive) const;
   void warn_of_slow_drives(const std::vector<DriveReport>& drives) const;
@@ -66,7 +70,7 @@ class Startup {
   // Of a durable engine: the store's files, and the record that they hold or a new one.
   std::unique_ptr<StoreOpening> store_;
   std::optional<swap::CommitRecord> record_;
-  std::unique_ptr<StoreMeeting> meeting_;
+  std::unique_ptr<FreezeMeeting> meeting_;
   bool resumed_ = false;
 };
 }  // namespace headrace::engine

@@ -113,10 +113,10 @@ swap::CommitRing StoreOpening::ring(swap::SwapTier& tier) const {
   return {tier, in_.settings.store, static_cast<std::uint32_t>(paths_.size())};
 }
 
-StoreMeeting::Found StoreOpening::look(async::Conductor& conductor, swap::SwapTier* tier,
-                                       const EpochTerms& terms, std::span<std::byte> memory) {
+FreezeMeeting::Found StoreOpening::look(async::Conductor& conductor, swap::SwapTier* tier,
+                                        const EpochTerms& terms, std::span<std::byte> memory) {
   if (refusal_) std::rethrow_exception(refusal_);
-  StoreMeeting::Found found{.has_files = exists_, .files_of_rank = files_of_rank_};
+  FreezeMeeting::Found found{.has_files = exists_, .files_of_rank = files_of_rank_};
   if (tier != nullptr) read_newest(conductor, *tier, terms, memory);
   found.epoch = newest_.epoch;
   found.store = id_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // store_opening.hpp: freeze()'s part about the store of a durable engine: finds its files or makes
-// them, and reads their commit records. A refusal has written nothing. store_meeting.hpp has what
+// them, and reads their commit records. A refusal has written nothing. freeze_meeting.hpp has what
 // several ranks tell each other meanwhile.
 #pragma once
 #include <cstdint>
@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "engine/epoch_terms.hpp"
+#include "engine/freeze_meeting.hpp"
 #include "engine/inputs.hpp"
-#include "engine/store_meeting.hpp"
 #include "swap/commit_ring.hpp"
 #include "swap/store_file.hpp"
 #include "swap/swap_tier.hpp"
@@ -32,8 +32,8 @@ class StoreOpening {
                                        const std::vector<std::uint64_t>& drive_bytes);
   // What this rank has to say to the others; of files that lie under the tier, if it is not null:
   // reads their newest record into `memory`, and compares it with `terms`.
-  StoreMeeting::Found look(async::Conductor& conductor, swap::SwapTier* tier,
-                           const EpochTerms& terms, std::span<std::byte> memory);
+  FreezeMeeting::Found look(async::Conductor& conductor, swap::SwapTier* tier,
+                            const EpochTerms& terms, std::span<std::byte> memory);
   // After look(): the record of `epoch`, the newest or the one before. Its root and incarnation are
   // the largest of this rank's.
   swap::CommitRecord read(async::Conductor& conductor, swap::SwapTier& tier, std::uint64_t epoch,
@@ -62,7 +62,7 @@ class StoreOpening {
   std::vector<swap::PathProbe>& paths_;
   bool exists_ = false;
   std::exception_ptr refusal_;  // kept until the ranks meet
-  std::uint32_t files_of_rank_ = StoreMeeting::kNoRank;
+  std::uint32_t files_of_rank_ = FreezeMeeting::kNoRank;
   swap::CommitRing::Newest newest_;
   swap::RunBytes id_{};
   std::vector<swap::StoreFile*> made_;  // the tier's

@@ -2,6 +2,7 @@
 #include "swap/drive_measure.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 
@@ -46,22 +47,33 @@ struct Measured {
 };
 
 enum class Pass { kFirstWrite, kWrite, kRead };
+constexpr std::array kPasses{Pass::kFirstWrite, Pass::kWrite, Pass::kRead};
+static_assert(kPasses.size() == kMeasuredPasses);
 
 class Measurement {
  public:
   Measurement(async::Conductor& conductor, std::vector<Measured>& drives)
       : conductor_(conductor), drives_(drives) {}
 
-  async::Task<> run() {
-    co_await pass(Pass::kFirstWrite);
-    for (Measured& drive : drives_) drive.written_end = drive.next;
-    co_await pass(Pass::kWrite);
-    for (Measured& drive : drives_) drive.speed.write_bytes_per_second = rate(drive);
-    co_await pass(Pass::kRead);
-    for (Measured& drive : drives_) drive.speed.read_bytes_per_second = rate(drive);
+  async::Task<> run(Pass one) {
+    co_await pass(one);
+    for (Measured& drive : drives_) note(drive, one);
   }
 
  private:
+  static void note(Measured& drive, Pass pass) {
+    switch (pass) {
+      case Pass::kFirstWrite:
+        drive.written_end = drive.next;
+        return;
+      case Pass::kWrite:
+        drive.speed.write_bytes_per_second = rate(drive);
+        return;
+      case Pass::kRead:
+        drive.speed.read_bytes_per_second = rate(drive);
+        return;
+    }
+  }
   static double rate(const Measured& drive) {
     const double seconds = std::chrono::duration<double>(drive.last).count();
     return drive.works() && seconds > 0 ? static_cast<double>(drive.moved) / seconds : 0;
@@ -136,7 +148,8 @@ std::vector<DriveSpeed> measure_drives(async::Conductor& conductor,
                                        const DriveOnPathOptions& options,
                                        const std::vector<PathProbe>& paths,
                                        const std::vector<std::uint64_t>& file_bytes,
-                                       std::span<std::byte> memory) {
+                                       std::span<std::byte> memory,
+                                       const std::function<void()>& before_pass) {
   const std::string run_id = make_run_id();
   std::vector<Measured> drives(paths.size());
   std::uint64_t used = 0;
@@ -153,7 +166,10 @@ std::vector<DriveSpeed> measure_drives(async::Conductor& conductor,
                                        static_cast<std::uint32_t>(d), drive.file_bytes, "measure");
   }
   Measurement measurement(conductor, drives);
-  async::call(conductor, nullptr, [&]() -> async::Task<> { co_await measurement.run(); });
+  for (const Pass pass : kPasses) {
+    before_pass();
+    async::call(conductor, nullptr, [&]() -> async::Task<> { co_await measurement.run(pass); });
+  }
   std::vector<DriveSpeed> speeds;
   for (Measured& drive : drives) {
     if (drive.on_path.drive && drive.on_path.drive->stalled()) {

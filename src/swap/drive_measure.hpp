@@ -2,7 +2,9 @@
 // drive_measure.hpp: measures the speed of several drives while all of them work at the same time,
 // so that the rates account for shared parts (a link, a controller), as in the engine.
 #pragma once
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -20,14 +22,17 @@ struct DriveSpeed {
 // three passes (a first write, writing over it, reading), except for transfers in flight then.
 inline constexpr std::uint64_t kMeasuredFileBytes = 64ull << 20;
 inline constexpr std::chrono::milliseconds kMeasuredPass{250};
+inline constexpr int kMeasuredPasses = 3;
 
 // Measures on files of `file_bytes` (0: that drive is left out), which are gone on return. Uses
-// `memory` for all transfers, and leaves zeros in it. Not for use on the conductor. Throws the
-// errors of creating directories, files and drives. Throws kIoStalled if a transfer never
-// completed: the kernel may then still write to `memory`.
+// `memory` for all transfers, and leaves zeros in it. Calls `before_pass` before each of the
+// kMeasuredPasses, with no transfer under way. Not for use on the conductor. Throws the errors of
+// creating directories, files and drives, and those of `before_pass`. Throws kIoStalled if a
+// transfer never completed: the kernel may then still write to `memory`.
 std::vector<DriveSpeed> measure_drives(async::Conductor& conductor,
                                        const DriveOnPathOptions& options,
                                        const std::vector<PathProbe>& paths,
                                        const std::vector<std::uint64_t>& file_bytes,
-                                       std::span<std::byte> memory);
+                                       std::span<std::byte> memory,
+                                       const std::function<void()>& before_pass);
 }  // namespace headrace::swap

@@ -5,10 +5,13 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <thread>
 
 #include "engine/parts.hpp"
@@ -284,7 +287,107 @@ TEST(EngineDrives, NeitherTheirNumberNorTheirSharesChangeABit) {
   }
 }
 
-// Each rank measures for itself and may find something else: freeze does not compare it.
+// Two ranks on two drives, in threads. `parts_of` makes those of each rank, from its number.
+// Returns what freeze() threw on each; empty: nothing.
+std::vector<std::string> freeze_two_ranks(
+    const std::function<engine::EngineParts(std::uint32_t rank)>& parts_of) {
+  const testing::TemporaryDirectory directory;
+  std::vector<std::shared_ptr<Device>> devices;
+  for (int r = 0; r < 2; ++r) devices.push_back(device::make_computing_host());
+  const auto ranks = collective::make_collective_threads(devices, std::chrono::seconds(120));
+  std::vector<std::string> thrown(2);
+  std::vector<std::thread> threads;
+  for (std::uint32_t r = 0; r < 2; ++r) {
+    threads.emplace_back([&, r] {
+      Settings settings = on_drives(directory, 2);
+      const engine::EngineParts parts = parts_of(r);
+      settings.host_budget_auto = parts.machine_left_bytes.has_value();
+      EngineOptions options{.device = devices[r], .collective = ranks[r]};
+      options.log = [](LogLevel, std::string_view) {};
+      Engine engine(engine::engine_with_parts(settings, options, parts));
+      engine.add_group("h.0", {{"weight", DType::kBf16, {4096, 3000}, {}}});
+      try {
+        engine.freeze();
+      } catch (const Error& error) {
+        thrown[r] = error.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(directory.entries(), 0u);
+  return thrown;
+}
+
+// A drive that calls `started` at each transfer.
+class DriveThatSays final : public testing::DriveSimulated {
+ public:
+  DriveThatSays(async::Conductor& conductor, std::function<void()> started)
+      : DriveSimulated(conductor, 1), started_(std::move(started)) {}
+
+ protected:
+  async::Nanoseconds duration_of(const swap::Transfer& transfer) noexcept override {
+    started_();
+    return DriveSimulated::duration_of(transfer);
+  }
+
+ private:
+  std::function<void()> started_;
+};
+
+// Rank 1 comes late, and rank 0 moves nothing before.
+TEST(EngineDrives, RanksMeasureAtTheSameTime) {
+  std::atomic<bool> late_is_there{false};
+  std::atomic<int> transfers{0}, too_early{0};
+  const auto thrown = freeze_two_ranks([&](std::uint32_t rank) {
+    engine::EngineParts parts;
+    parts.make_drive = [&, rank](async::Conductor& conductor, swap::DriveOptions drive) {
+      if (rank == 1 && drive.index == 1) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(300));
+        late_is_there = true;
+      }
+      return std::make_unique<DriveThatSays>(conductor, [&] {
+        ++transfers;
+        if (!late_is_there) ++too_early;
+      });
+    };
+    return parts;
+  });
+  EXPECT_EQ(thrown, (std::vector<std::string>{"", ""}));
+  EXPECT_GT(transfers, 0);
+  EXPECT_EQ(too_early, 0);
+}
+
+TEST(EngineDrives, ARankWithNothingToMeasureMeetsThoseThatMeasure) {
+  std::array<std::atomic<int>, 2> transfers{};
+  const auto thrown = freeze_two_ranks([&](std::uint32_t rank) {
+    engine::EngineParts parts;
+    parts.machine_left_bytes = rank == 0 ? 136ull << 20 : 1ull << 30;
+    parts.make_drive = [&, rank](async::Conductor& conductor, swap::DriveOptions) {
+      return std::make_unique<DriveThatSays>(conductor, [&, rank] { ++transfers[rank]; });
+    };
+    return parts;
+  });
+  EXPECT_EQ(thrown, (std::vector<std::string>{"", ""}));
+  EXPECT_GT(transfers[0], 0);
+  EXPECT_EQ(transfers[1], 0);
+}
+
+TEST(EngineDrives, ARankThatFailsWhileItMeasuresEndsFreezeOnAll) {
+  const auto thrown = freeze_two_ranks([&](std::uint32_t rank) {
+    engine::EngineParts parts;
+    parts.make_drive = [rank](async::Conductor& conductor, swap::DriveOptions) {
+      DriveSpeedGiven speed;
+      if (rank == 1) speed.write_error = EIO;
+      return std::make_unique<DriveAtSpeed>(conductor, speed);
+    };
+    return parts;
+  });
+  EXPECT_NE(thrown[1].find("no other path is left"), std::string::npos) << thrown[1];
+  EXPECT_NE(thrown[0].find("rank 1"), std::string::npos) << thrown[0];
+  EXPECT_NE(thrown[0].find("no other path is left"), std::string::npos) << thrown[0];
+}
+
+// What a rank finds decides where its own tiles lie: freeze does not compare it.
 TEST(EngineDrives, RanksMayDealTheirTilesDifferently) {
   const auto train = [](bool alike) {
     const testing::TemporaryDirectory directory;

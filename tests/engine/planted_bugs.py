@@ -152,7 +152,7 @@ BUGS_OF_CRASHES = [
     ("the record that is taken over is not written", "src/engine/epochs.cpp",
      "    record_.seal();\n    co_await p_.ring.write(record_);\n", "    co_return;\n"),
     ("a ring of two records", "src/swap/store_format.hpp", "kRoots = 3", "kRoots = 2"),
-    ("a rank goes on at its newest epoch, not at the least of all", "src/engine/store_meeting.cpp",
+    ("a rank goes on at its newest epoch, not at the least of all", "src/engine/freeze_meeting.cpp",
      "std::ranges::min(all, {}, &Said::epoch).epoch", "mine.epoch"),
 ]
 # undone_step_test finds it.

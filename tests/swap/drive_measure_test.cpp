@@ -30,13 +30,15 @@ class MeasureDrives : public ::testing::Test {
     Settings settings;
     settings.allow_memory_backed = true;
     const std::vector<PathProbe> paths(speeds.size(), probe_path(scratch_.path(), settings));
-    return measure_drives(*conductor_, options, paths, file_bytes, memory_.span());
+    return measure_drives(*conductor_, options, paths, file_bytes, memory_.span(),
+                          [this] { ++passes_; });
   }
   double seconds() const { return std::chrono::duration<double>(conductor_->now()).count(); }
 
   ScratchDirectory scratch_;
   std::unique_ptr<async::Conductor> conductor_ = async::make_conductor_simulated({.seed = 3});
   Pages memory_{8 << 20};
+  int passes_ = 0;  // begun
 };
 
 void expect_speed(const DriveSpeed& speed, double read, double write) {
@@ -51,6 +53,7 @@ TEST_F(MeasureDrives, SaysTheSpeedOfEachInBothDirections) {
   expect_speed(speeds[0], 4e8, 3e8);
   expect_speed(speeds[1], 8e8, 1e9);
   expect_speed(speeds[2], 6e9, 5e9);
+  EXPECT_EQ(passes_, kMeasuredPasses);
 }
 
 TEST_F(MeasureDrives, SeesWhatDrivesShare) {
@@ -120,7 +123,7 @@ TEST_F(MeasureDrives, MeasuresRealDrivesThroughTheQueueThatServesThem) {
   const std::vector<PathProbe> paths(2, probe_path(scratch_.path(), settings));
   const auto conductor = async::make_conductor_asio();
   const auto speeds =
-      measure_drives(*conductor, options, paths, {4 << 20, 4 << 20}, memory_.span());
+      measure_drives(*conductor, options, paths, {4 << 20, 4 << 20}, memory_.span(), [] {});
   for (const DriveSpeed& speed : speeds) {
     EXPECT_EQ(speed.failure, "");
     EXPECT_GT(speed.read_bytes_per_second, 0);
