@@ -3,6 +3,7 @@
 // is written; and units of many sizes.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <limits>
 #include <span>

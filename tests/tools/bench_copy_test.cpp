@@ -3,6 +3,7 @@
 // device that is none. How fast anything is, no test says.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <fstream>

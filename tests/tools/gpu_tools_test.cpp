@@ -2,6 +2,7 @@
 // gpu_tools_test.cpp: the subcommands on a GPU, this machine's or a simulated one.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "drives_options.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "base/sizes.hpp"

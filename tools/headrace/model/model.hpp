@@ -2,6 +2,7 @@
 // model.hpp: the shapes of a model's parameters, from a name, a Hugging Face directory or a file of
 // shapes. No weight is read.
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
