@@ -7,7 +7,7 @@
 
 #include "kernels/hash.hpp"
 #include "settings/key_table.hpp"
-#include "tiles/tile_store.hpp"
+#include "tiles/tile_places.hpp"
 
 namespace headrace::engine {
 namespace {
@@ -46,7 +46,7 @@ EpochTerms::EpochTerms(const Settings& settings, const partition::Registry& regi
   counts_.parameters = static_cast<std::uint32_t>(registry.parameters().size());
   counts_.hyperparameter_sets = registry.hyperparameter_sets();
   counts_.terms_bytes = static_cast<std::uint32_t>(base::align_up(text_.size(), 8));
-  counts_.weight_checksums = tiles::TileStore::weight_checksums(partition);
+  counts_.weight_checksums = tiles::TilePlaces::weight_checksums_in(partition);
   counts_.trainer_state_bytes = settings.trainer_state_bytes;
 }
 

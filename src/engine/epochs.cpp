@@ -121,7 +121,7 @@ void Epochs::note_step() {
   begin();
 }
 
-bool Epochs::at_a_commit() const noexcept { return p_.tiles.as_committed(); }
+bool Epochs::at_a_commit() const noexcept { return p_.places.as_committed(); }
 
 void Epochs::go_back() {
   p_.calls.run([&] { return undo(); });
@@ -129,7 +129,7 @@ void Epochs::go_back() {
 
 // The slots of the commit are whole: the update wrote to the others.
 async::Task<> Epochs::undo() {
-  p_.tiles.go_back(record_);
+  p_.places.go_back(record_);
   co_await for_tiles([&](std::uint32_t tile) -> async::Task<> {
     if (!p_.tiles.is_frozen(tile)) co_await p_.tiles.read_resident(tile);
   });
@@ -226,16 +226,16 @@ async::Task<> Epochs::run() {
 
 async::Task<> Epochs::write_epoch() {
   co_await for_tiles([&](std::uint32_t tile) -> async::Task<> {
-    if (p_.tiles.to_write_back(tile)) co_await p_.tiles.write_back(tile);
+    if (p_.places.to_write_back(tile)) co_await p_.tiles.write_back(tile);
   });
   co_await p_.swap.sync();
-  p_.tiles.describe(record_);
+  p_.places.describe(record_);
   swap::CommitHead& head = record_.head();
   ++head.root;
   ++head.epoch;
   record_.seal();
   co_await p_.ring.write(record_);
-  p_.tiles.note_committed();
+  p_.places.note_committed();
   written_step_.store(head.steps);
   if (p_.alone) durable_step_.store(head.steps);
 }

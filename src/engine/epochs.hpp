@@ -43,6 +43,7 @@
 #include "ranks/gradients.hpp"
 #include "swap/commit_ring.hpp"
 #include "swap/swap_tier.hpp"
+#include "tiles/tile_places.hpp"
 #include "tiles/tile_store.hpp"
 #include "tiles/updates.hpp"
 
@@ -61,6 +62,7 @@ class Epochs {
     ValueStates& states;
     swap::SwapTier& swap;
     swap::CommitRing& ring;
+    tiles::TilePlaces& places;
     tiles::TileStore& tiles;
     tiles::PendingUpdates& pending;
     const tiles::Updates& updates;

@@ -40,6 +40,7 @@ struct Running {
   std::unique_ptr<async::WorkerPool> workers;
   std::unique_ptr<base::TraceRecorder> trace;  // null: none
   std::unique_ptr<swap::SwapTier> swap;        // null: nothing is on NVMe
+  std::unique_ptr<tiles::TilePlaces> places;
   std::unique_ptr<tiles::TileStore> tiles;
   std::unique_ptr<tiles::PendingUpdates> pending;
   std::unique_ptr<tiles::GatherSlots> gather_slots;

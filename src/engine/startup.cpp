@@ -79,7 +79,7 @@ std::unique_ptr<Running> Startup::run() {
 std::uint64_t Startup::bookkeeping_bytes(const Partition& partition) const {
   return sizeof(EngineCore) + sizeof(Running) + registry_.bookkeeping_bytes() +
          partition.bookkeeping_bytes() +
-         tiles::TileStore::bookkeeping_bytes(partition, in_.settings.durable_every > 0) +
+         tiles::TilePlaces::bookkeeping_bytes(partition, in_.settings.durable_every > 0) +
          Epochs::bookkeeping_bytes(in_.settings) + ranks::Gradients::bookkeeping_bytes(partition) +
          tiles::PendingUpdates::bookkeeping_bytes(partition) +
          tiles::Updates::bookkeeping_bytes(partition) +
@@ -275,17 +275,24 @@ void Startup::open_store(Running& r) {
   store_->publish();
 }
 
-void Startup::make_tiles(Running& r) {
-  r.tiles = std::make_unique<tiles::TileStore>(
-      tiles::TileStore::Parts{registry_, r.partition, r.plan, in_.settings, *r.arena, *r.workers,
-                              r.swap.get(), r.trace.get()});
+void Startup::make_places(Running& r) {
+  r.places = std::make_unique<tiles::TilePlaces>(r.partition, r.plan);
   for (std::uint32_t d = 0; store_ && d < paths_.size(); ++d)
     r.swap->take({d, 0, swap::first_slot_offset(r.plan.commit_record.size_bytes)});
   if (resumed_) {
-    r.tiles->restore(*record_, record_->head().incarnation + 1);
+    r.places->restore(*record_, record_->head().incarnation + 1,
+                      [&](const swap::Extent& extent) { r.swap->take(extent); });
   } else {
-    r.tiles->allocate();
+    r.places->allocate(
+        [&](std::uint32_t drive, std::uint64_t bytes) { return r.swap->allocate(drive, bytes); });
   }
+}
+
+void Startup::make_tiles(Running& r) {
+  make_places(r);
+  r.tiles = std::make_unique<tiles::TileStore>(
+      tiles::TileStore::Parts{registry_, r.partition, r.plan, in_.settings, *r.arena, *r.workers,
+                              *r.places, r.swap.get(), r.trace.get()});
   r.pending = std::make_unique<tiles::PendingUpdates>(r.partition, r.plan);
   r.gather_slots = std::make_unique<tiles::GatherSlots>(
       tiles::GatherSlots::Parts{registry_, r.partition, r.plan, in_.settings.prefetch_groups,
@@ -326,7 +333,8 @@ void Startup::make_epochs(Running& r) {
                                               static_cast<std::uint32_t>(paths_.size()));
   r.epochs = std::make_unique<Epochs>(
       Epochs::Parts{registry_, in_.settings, in_.log, r.plan, failure_, *r.calls, r.counts,
-                    r.states, *r.swap, *r.ring, *r.tiles, *r.pending, *r.updates, *r.gradients,
+                    r.states, *r.swap, *r.ring, *r.places, *r.tiles, *r.pending, *r.updates,
+                    *r.gradients,
                     /*alone=*/in_.collective->world_size() == 1},
       *record_, resumed_);
   if (!resumed_) return;

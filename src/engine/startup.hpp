@@ -43,6 +43,7 @@ class Startup {
   swap::SwapTierOptions tier_options(const Running& r) const;
   void open_store(Running& r);
   void make_epochs(Running& r);
+  void make_places(Running& r);
   void make_tiles(Running& r);
   void make_device_updates(Running& r) const;
   void make_calls(Running& r);

@@ -85,6 +85,8 @@ struct TilePlan {
   RecordLayout layout;
   std::uint64_t weight_bytes = 0;
   std::uint32_t drive = 0;  // for the part on NVMe
+  // Weight and record, wherever they are.
+  std::uint64_t bytes() const noexcept { return weight_bytes + layout.size_bytes; }
 };
 
 struct Plan {

@@ -3,10 +3,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
 #include "base/check.hpp"
-#include "base/units.hpp"
 #include "headrace/error.hpp"
 #include "residency/layout.hpp"
 
@@ -23,59 +21,7 @@ TileStore::TileStore(const Parts& parts)
     : p_(parts),
       slots_(parts.arena.range(parts.plan.update_slot_memory.offset_bytes,
                                parts.plan.update_slot_memory.size_bytes),
-             parts.plan.update_slots, parts.plan.update_slot_bytes) {
-  const auto& tiles = p_.partition.tiles;
-  states_.resize(tiles.size());
-  std::uint64_t checksums = 0;
-  // The checksums of a tile's weight stand together, in the order of the tiles.
-  for (std::uint32_t t = 0; t < tiles.size(); ++t) {
-    states_[t].first_weight_checksum = static_cast<std::uint32_t>(checksums);
-    checksums += weight_chunks(t);
-  }
-  weight_checksums_.resize(checksums);
-  records_of_drive_.assign(p_.plan.drive_bytes.size(), 0);
-  if (durable()) slots_of_.resize(tiles.size());
-  for (std::uint32_t t = 0; t < tiles.size(); ++t) {
-    if (residency::stored_extents(p_.plan, p_.partition, t).record_bytes > 0)
-      ++records_of_drive_[p_.plan.tiles[t].drive];
-  }
-}
-
-// All weights first: they lie one after another, so that a gather reads long stretches. For the
-// same reason all first slots, then all second ones.
-void TileStore::allocate() {
-  const auto tiles = static_cast<std::uint32_t>(p_.partition.tiles.size());
-  const auto extents_of = [&](std::uint32_t t) {
-    return residency::stored_extents(p_.plan, p_.partition, t);
-  };
-  const auto take = [&](std::uint32_t t, std::uint64_t bytes, swap::Extent& extent) {
-    if (bytes > 0) extent = p_.swap->allocate(p_.plan.tiles[t].drive, bytes);
-  };
-  for (std::uint32_t t = 0; t < tiles; ++t)
-    take(t, extents_of(t).weight_bytes, states_[t].weight_extent);
-  for (std::uint32_t t = 0; t < slots_of_.size(); ++t) {
-    if (extents_of(t).slots == 2) take(t, extents_of(t).weight_bytes, slots_of_[t].other_weight);
-  }
-  for (std::uint32_t t = 0; t < tiles; ++t)
-    take(t, extents_of(t).record_bytes, states_[t].record_extent);
-  for (std::uint32_t t = 0; t < slots_of_.size(); ++t)
-    take(t, extents_of(t).record_bytes, slots_of_[t].other_record);
-}
-
-std::uint64_t TileStore::weight_chunks(std::uint32_t tile) const {
-  return swap::chunks_of(p_.partition.tiles[tile].elements);
-}
-
-std::uint64_t TileStore::bookkeeping_bytes(const partition::Partition& partition, bool durable) {
-  const std::uint64_t each = sizeof(TileState) + (durable ? sizeof(Slots) : 0);
-  return partition.tiles.size() * each + weight_checksums(partition) * sizeof(std::uint64_t);
-}
-
-std::uint64_t TileStore::weight_checksums(const partition::Partition& partition) noexcept {
-  std::uint64_t checksums = 0;
-  for (const partition::Tile& tile : partition.tiles) checksums += swap::chunks_of(tile.elements);
-  return checksums;
-}
+             parts.plan.update_slots, parts.plan.update_slot_bytes) {}
 
 bool TileStore::needs_slot(std::uint32_t tile) const noexcept {
   return p_.plan.tiles[tile].record == Tier::kNvme ||
@@ -137,37 +83,34 @@ base::TraceSpan TileStore::span_of(TraceLane lane, const char* what, std::uint32
 
 async::Task<> TileStore::read(std::uint32_t tile, TileView view, TileParts parts,
                               Priority priority) {
-  const TileState& state = states_[tile];
+  const TilePlace& place = p_.places.current(tile);
   const residency::TilePlan& plan = p_.plan.tiles[tile];
   const auto span =
       span_of(TraceLane::kNvmeRead, priority == Priority::kPrefetch ? "prefetch" : "read", tile,
               view, parts);
   async::TaskGroup reads;
   if (parts.record && view.record_in_slot) {
-    reads.spawn(p_.swap->read(state.record_extent, {view.record, plan.layout.size_bytes}, priority,
+    reads.spawn(p_.swap->read(place.record, {view.record, plan.layout.size_bytes}, priority,
                               subject("swap in state of", tile)));
   }
   if (parts.weight && view.weight_in_slot) {
-    reads.spawn(p_.swap->read(state.weight_extent, {view.weight, plan.weight_bytes}, priority,
+    reads.spawn(p_.swap->read(place.weight, {view.weight, plan.weight_bytes}, priority,
                               subject("swap in", tile)));
   }
   co_await reads.join();
-  if (parts.record && view.record_in_slot) {
-    const auto& header = *reinterpret_cast<const swap::RecordHeader*>(view.record);
-    const std::string fault = swap::header_fault(header, identity(tile, state.generation));
-    if (!fault.empty()) throw_header_fault(tile, fault);
-  }
+  if (parts.record && view.record_in_slot) require_header(tile, view.record);
 }
 
-void TileStore::throw_header_fault(std::uint32_t tile, const std::string& fault) const {
+void TileStore::require_header(std::uint32_t tile, const std::byte* header) const {
+  const std::string fault = swap::header_fault(*reinterpret_cast<const swap::RecordHeader*>(header),
+                                               identity(tile, p_.places.generation(tile)));
+  if (fault.empty()) return;
   throw Error(Code::kCorrupt,
               subject("swap in state of", tile).text() + ": " +
-                  p_.swap->place(states_[tile].record_extent) +
+                  p_.swap->place(p_.places.current(tile).record) +
                   ": the record's header is not what was written: " + fault +
                   "; the file was changed or the drive is failing. Start again on another drive.");
 }
-
-DType TileStore::dtype_of(std::uint32_t tile) const { return p_.partition.section_of(tile).dtype; }
 
 std::byte* TileStore::stream_of(std::uint32_t tile, TileView view, std::uint32_t stream) const {
   return view.record + p_.plan.tiles[tile].layout.stream_offset_bytes[stream];
@@ -175,7 +118,7 @@ std::byte* TileStore::stream_of(std::uint32_t tile, TileView view, std::uint32_t
 
 TileLayout TileStore::layout(std::uint32_t tile, TileView view, TileParts parts) const {
   const partition::Tile& cut = p_.partition.tiles[tile];
-  const DType dtype = dtype_of(tile);
+  const DType dtype = p_.partition.section_of(tile).dtype;
   TileLayout layout;
   layout.elements = cut.elements;
   layout.first_element = cut.first_element;
@@ -200,8 +143,7 @@ TileLayout TileStore::layout(std::uint32_t tile, TileView view, TileParts parts)
 
 void TileStore::prepare(TilePass& pass, std::uint32_t tile, TileView view, TileParts parts,
                         bool seal) {
-  const DType dtype = dtype_of(tile);
-  const TileState& state = states_[tile];
+  const DType dtype = p_.partition.section_of(tile).dtype;
   const bool checked = p_.settings.checksums == Checksums::kOn && p_.swap != nullptr;
   pass.tile = layout(tile, view, parts);
   pass.stream_count = 0;
@@ -212,19 +154,18 @@ void TileStore::prepare(TilePass& pass, std::uint32_t tile, TileView view, TileP
     stream.bytes_per_scale = static_cast<std::uint32_t>(bytes_per_scale);
     stream.checksums = checksums;
     stream.verify = checked && in_slot;
-    stream.seal = checked && (in_slot || durable()) && seal;
+    stream.seal = checked && (in_slot || p_.plan.durable()) && seal;
     if (!stream.verify && !stream.seal) return;
-    stream.verify_seed = swap::checksum_seed(identity(tile, state.generation), number);
-    stream.seal_seed = swap::checksum_seed(identity(tile, next_generation(tile)), number);
+    stream.verify_seed = swap::checksum_seed(identity(tile, p_.places.generation(tile)), number);
+    stream.seal_seed = swap::checksum_seed(identity(tile, p_.places.next_generation(tile)), number);
   };
   if (parts.weight) {
     add_stream(view.weight, size_bytes(dtype) * base::kScaleElements,
-               weight_checksums_.data() + state.first_weight_checksum, view.weight_in_slot,
-               swap::kWeightStream);
+               p_.places.weight_checksums(tile).data(), view.weight_in_slot, swap::kWeightStream);
   }
   if (!pass.tile.has_state) return;
   const auto streams = optimizer_cpu::state_streams(p_.settings, dtype);
-  const bool has_header = view.record_in_slot || durable();
+  const bool has_header = view.record_in_slot || p_.plan.durable();
   std::uint64_t* checksums =
       has_header ? reinterpret_cast<swap::RecordHeader*>(view.record)->checksum : nullptr;
   for (std::uint32_t s = 0; s < streams.count; ++s) {
@@ -245,14 +186,14 @@ async::Task<> TileStore::run(TilePass& pass, std::uint32_t tile) {
 }
 
 void TileStore::report_damage(std::uint32_t tile, std::uint32_t stream, std::uint64_t chunk) const {
-  const TileState& state = states_[tile];
+  const TilePlace& place = p_.places.current(tile);
   const bool is_weight = stream == 0;
-  const swap::Extent& extent = is_weight ? state.weight_extent : state.record_extent;
   throw Error(
       Code::kCorrupt,
       subject(is_weight ? "swap in" : "swap in state of", tile).text() + ": " +
-          p_.swap->place(extent) + ": stream " + std::to_string(stream) + ", chunk " +
-          std::to_string(chunk) + " (generation " + std::to_string(state.generation) +
+          p_.swap->place(is_weight ? place.weight : place.record) + ": stream " +
+          std::to_string(stream) + ", chunk " + std::to_string(chunk) + " (generation " +
+          std::to_string(p_.places.generation(tile)) +
           "): the checksum differs from what was written; these bytes were not used. The file was "
           "changed or the drive is failing. Start again on another drive.");
 }
@@ -260,7 +201,7 @@ void TileStore::report_damage(std::uint32_t tile, std::uint32_t stream, std::uin
 // `weight`: where the tile's weight is written.
 void TileStore::seal_header(std::uint32_t tile, TileView view, const swap::Extent& weight) {
   const residency::TilePlan& plan = p_.plan.tiles[tile];
-  const DType dtype = dtype_of(tile);
+  const DType dtype = p_.partition.section_of(tile).dtype;
   auto& header = *reinterpret_cast<swap::RecordHeader*>(view.record);
   const std::uint64_t elements = p_.partition.tiles[tile].elements;
   const auto streams = optimizer_cpu::state_streams(p_.settings, dtype);
@@ -282,25 +223,23 @@ void TileStore::seal_header(std::uint32_t tile, TileView view, const swap::Exten
     add(streams.stream[s].name, streams.stream[s].codec, plan.layout.stream_offset_bytes[s],
         plan.layout.stream_bytes[s]);
   }
-  if (view.weight_in_slot || durable()) {
-    const std::uint32_t first = checksum;
+  if (view.weight_in_slot || p_.plan.durable()) {
+    std::uint64_t* const first = header.checksum + checksum;
     add("weight", weight_codec(dtype), swap::kElsewhere | weight.offset_bytes, plan.weight_bytes);
-    std::memcpy(header.checksum + first,
-                weight_checksums_.data() + states_[tile].first_weight_checksum,
-                (checksum - first) * sizeof(std::uint64_t));
+    if (checked) std::ranges::copy(p_.places.weight_checksums(tile), first);
   }
   HEADRACE_CHECK(checksum <= swap::kMaxChecksums, "the largest tile's checksums fit a header");
-  swap::begin_header(header, identity(tile, next_generation(tile)), elements, {entries, count},
-                     records_of_drive_[plan.drive]);
+  swap::begin_header(header, identity(tile, p_.places.next_generation(tile)), elements,
+                     {entries, count}, p_.places.records_beside(tile));
   swap::finish_header(header);
 }
 
 async::Task<> TileStore::write(std::uint32_t tile, TileView view, TileParts parts) {
   const residency::TilePlan& plan = p_.plan.tiles[tile];
-  if (durable()) refuse_another_write(tile);
-  Target target = target_of(tile);
+  refuse_another_write(tile);
+  TilePlace target = p_.places.target_of(tile);
   const swap::Extent named = target.weight;
-  const bool has_header = view.record_in_slot || (durable() && !is_frozen(tile));
+  const bool has_header = view.record_in_slot || (p_.plan.durable() && !is_frozen(tile));
   if (parts.record && has_header) seal_header(tile, view, target.weight);
   const auto span = span_of(TraceLane::kNvmeWrite, "write", tile, view, parts);
   async::TaskGroup writes;
@@ -322,7 +261,7 @@ async::Task<> TileStore::write(std::uint32_t tile, TileView view, TileParts part
                               Priority::kWriteBack, subject("swap out state of", tile));
     }
   }
-  note_written(tile, target);
+  p_.places.note_written(tile, target);
 }
 
 async::Task<> TileStore::read_verified(std::uint32_t tile, TileView view, TileParts parts,
@@ -335,129 +274,33 @@ async::Task<> TileStore::read_verified(std::uint32_t tile, TileView view, TilePa
 
 // ---- of a durable engine ----
 
-// Counts from the incarnation's first on. A generation is never used twice, also not for an update
-// that a crash undid: the drive may have dropped the write of the second.
-std::uint64_t TileStore::next_generation(std::uint32_t tile) const noexcept {
-  return std::max(states_[tile].generation, least_generation_) + 1;
-}
-
-TileStore::Target TileStore::target_of(std::uint32_t tile) const {
-  const bool other = durable() && slots_of_[tile].committed;
-  if (other) return {slots_of_[tile].other_weight, slots_of_[tile].other_record};
-  return {states_[tile].weight_extent, states_[tile].record_extent};
-}
-
 // The store keeps one slot for what is never trained: a frozen model need not be there twice.
 void TileStore::refuse_another_write(std::uint32_t tile) const {
-  if (!is_frozen(tile) || !slots_of_[tile].committed) return;
+  if (p_.places.may_be_written(tile)) return;
   throw Error(Code::kWrongState,
               subject("load of", tile).text() +
                   ": its group is frozen and belongs to a committed step, so it cannot be loaded "
                   "again; nothing was written. Use another headrace.store for other weights.");
 }
 
-void TileStore::note_written(std::uint32_t tile, const Target& target) {
-  TileState& state = states_[tile];
-  state.generation = next_generation(tile);
-  if (durable()) {
-    Slots& slots = slots_of_[tile];
-    if (std::exchange(slots.committed, false)) {
-      slots.other_weight = state.weight_extent;
-      slots.other_record = state.record_extent;
-      slots.current ^= 1;
-    }
-    const auto in_slot = residency::extents_of(p_.plan, p_.partition, tile);
-    const auto stored = residency::stored_extents(p_.plan, p_.partition, tile);
-    slots.newer_in_memory =
-        in_slot.weight_bytes != stored.weight_bytes || in_slot.record_bytes != stored.record_bytes;
-  }
-  state.weight_extent = target.weight;
-  state.record_extent = target.record;
-}
-
 // Straight from where the bytes live: they do not change before the next step, which waits for
 // this.
 async::Task<> TileStore::write_back(std::uint32_t tile) {
-  TileState& state = states_[tile];
+  TilePlace place = p_.places.current(tile);
   const residency::TilePlan& plan = p_.plan.tiles[tile];
   const auto in_slot = residency::extents_of(p_.plan, p_.partition, tile);
   const TileView view = this->view(tile, p_.arena.bytes());  // its slot is not used
   async::TaskGroup writes;
   if (in_slot.weight_bytes == 0) {
-    writes.spawn(p_.swap->write(state.weight_extent, {view.weight, plan.weight_bytes},
+    writes.spawn(p_.swap->write(place.weight, {view.weight, plan.weight_bytes},
                                 Priority::kBackground, subject("commit", tile)));
   }
   if (in_slot.record_bytes == 0 && !is_frozen(tile)) {
-    writes.spawn(p_.swap->write(state.record_extent, {view.record, plan.layout.size_bytes},
+    writes.spawn(p_.swap->write(place.record, {view.record, plan.layout.size_bytes},
                                 Priority::kBackground, subject("commit state of", tile)));
   }
   co_await writes.join();
-  slots_of_[tile].newer_in_memory = false;
-}
-
-void TileStore::describe(const swap::CommitRecord& record) const {
-  for (std::uint32_t t = 0; t < states_.size(); ++t) {
-    const TileState& state = states_[t];
-    const Slots& slots = slots_of_[t];
-    swap::CommitTile& tile = record.tiles()[t];
-    tile.generation = state.generation;
-    tile.drive = p_.plan.tiles[t].drive;
-    tile.slot = slots.current;
-    tile.weight_offset[slots.current] = state.weight_extent.offset_bytes;
-    tile.weight_offset[slots.current ^ 1] = slots.other_weight.offset_bytes;
-    tile.record_offset[slots.current] = state.record_extent.offset_bytes;
-    tile.record_offset[slots.current ^ 1] = slots.other_record.offset_bytes;
-  }
-  std::ranges::copy(weight_checksums_, record.weight_checksums().begin());
-}
-
-void TileStore::note_committed() noexcept {
-  for (Slots& slots : slots_of_) slots.committed = true;
-}
-
-bool TileStore::as_committed() const noexcept {
-  return std::ranges::all_of(slots_of_, [](const Slots& slots) { return slots.committed; });
-}
-
-// The generations of what is undone are not used again, nor those of writes that failed.
-void TileStore::go_back(const swap::CommitRecord& record) {
-  std::uint64_t used = least_generation_;
-  for (std::uint32_t t = 0; t < states_.size(); ++t) used = std::max(used, next_generation(t));
-  least_generation_ = used;
-  for (std::uint32_t t = 0; t < states_.size(); ++t) {
-    Slots& slots = slots_of_[t];
-    if (std::exchange(slots.committed, true)) continue;
-    std::swap(states_[t].weight_extent, slots.other_weight);
-    std::swap(states_[t].record_extent, slots.other_record);
-    slots.current ^= 1;
-    slots.newer_in_memory = false;
-    states_[t].generation = record.tiles()[t].generation;
-  }
-  std::ranges::copy(record.weight_checksums(), weight_checksums_.begin());
-}
-
-void TileStore::restore(const swap::CommitRecord& record, std::uint64_t incarnation) {
-  constexpr int kIncarnationShift = 40;
-  least_generation_ = incarnation << kIncarnationShift;
-  for (std::uint32_t t = 0; t < states_.size(); ++t) {
-    const swap::CommitTile& tile = record.tiles()[t];
-    const auto extents = residency::stored_extents(p_.plan, p_.partition, t);
-    const auto take = [&](std::uint64_t offset, std::uint64_t bytes) {
-      const swap::Extent extent{tile.drive, offset, bytes};
-      if (bytes > 0) p_.swap->take(extent);
-      return bytes > 0 ? extent : swap::Extent{};
-    };
-    const std::uint32_t current = tile.slot & 1;
-    states_[t].generation = tile.generation;
-    states_[t].weight_extent = take(tile.weight_offset[current], extents.weight_bytes);
-    states_[t].record_extent = take(tile.record_offset[current], extents.record_bytes);
-    slots_of_[t].current = static_cast<std::uint8_t>(current);
-    slots_of_[t].committed = true;
-    if (extents.slots < 2) continue;
-    slots_of_[t].other_weight = take(tile.weight_offset[current ^ 1], extents.weight_bytes);
-    slots_of_[t].other_record = take(tile.record_offset[current ^ 1], extents.record_bytes);
-  }
-  std::ranges::copy(record.weight_checksums(), weight_checksums_.begin());
+  p_.places.note_written_back(tile, place);
 }
 
 async::Task<> TileStore::read_resident(std::uint32_t tile) {
@@ -471,14 +314,11 @@ async::Task<> TileStore::read_resident(std::uint32_t tile) {
 }
 
 async::Task<> TileStore::check_header(std::uint32_t tile, std::span<std::byte> page) {
-  swap::Extent extent = states_[tile].record_extent;
+  swap::Extent extent = p_.places.current(tile).record;
   if (extent.size_bytes == 0) co_return;
   extent.size_bytes = swap::kHeaderBytes;
   co_await p_.swap->read(extent, page.first(swap::kHeaderBytes), Priority::kDemand,
                          subject("open state of", tile));
-  const std::string fault =
-      swap::header_fault(*reinterpret_cast<const swap::RecordHeader*>(page.data()),
-                         identity(tile, states_[tile].generation));
-  if (!fault.empty()) throw_header_fault(tile, fault);
+  require_header(tile, page.data());
 }
 }  // namespace headrace::tiles

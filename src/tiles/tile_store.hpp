@@ -1,25 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// tile_store.hpp: knows where every tile's weight and record are, brings them into a slot, and
-// writes them back.
+// tile_store.hpp: brings a tile's weight and record into a slot, verifies them, and writes them
+// back.
 //
 // A tile's weight and record are each either resident in the arena or in an extent of the swap
-// tier. During work on a tile, its bytes from NVMe lie in an update slot. Conductor only.
-//
-// Bytes on NVMe have a generation, which is part of the seed of every checksum, so old bytes never
-// pass as new ones. Example: tile 3 was written as generation 6. Its update reads it; run()
-// verifies chunk by chunk with 6, updates, and seals with 7. write() puts 7 in the header and
-// writes, and only then does the store expect 7. If the drive kept the old bytes of one page, the
-// next read compares them with the checksum of 7, and they differ.
-//
-// If the engine is durable, every tile has two slots in the store. A write goes to the slot that no
-// commit record names, and the tile's bytes in memory are written too, by write_back(), before the
-// next record names them. Example: root 4 names slot 0 of tile 3. The update of step 5 writes slot
-// 1 and reads from there on come from slot 1. A crash now opens root 4, and slot 0 is whole. Root 5
-// names slot 1; once it is durable, note_committed() lets the update of step 6 write slot 0.
+// tier, which TilePlaces knows. During work on a tile, its bytes from NVMe lie in an update slot.
+// Conductor only.
 #pragma once
 #include <cstdint>
 #include <span>
-#include <vector>
+#include <string_view>
 
 #include "async/task.hpp"
 #include "async/worker_pool.hpp"
@@ -28,9 +17,10 @@
 #include "pinned/arena.hpp"
 #include "pinned/slot_pool.hpp"
 #include "residency/plan.hpp"
-#include "swap/store_format.hpp"
+#include "swap/record.hpp"
 #include "swap/swap_tier.hpp"
 #include "tiles/tile_pass.hpp"
+#include "tiles/tile_places.hpp"
 
 namespace headrace::tiles {
 // The part of a tile's bytes that a call works on.
@@ -58,12 +48,11 @@ class TileStore {
     const Settings& settings;
     pinned::Arena& arena;
     async::WorkerPool& workers;
+    TilePlaces& places;
     swap::SwapTier* swap;        // null: nothing is on NVMe
     base::TraceRecorder* trace;  // null: none
   };
   explicit TileStore(const Parts& parts);
-  // Gives every tile its extents; restore() does that for a store that has been written.
-  void allocate();
 
   pinned::SlotPool& slots() noexcept { return slots_; }
   bool needs_slot(std::uint32_t tile) const noexcept;
@@ -71,6 +60,7 @@ class TileStore {
   bool is_frozen(std::uint32_t tile) const { return p_.partition.section_of(tile).frozen; }
   // `slot` may be empty for a tile that is wholly resident.
   TileView view(std::uint32_t tile, std::span<std::byte> slot) const;
+  const std::byte* resident_weight(std::uint32_t section) const;
 
   // Throws kIoStalled if memory that was just leased may belong to a transfer that never completed.
   void refuse_after_stall(std::string_view call) const;
@@ -96,67 +86,21 @@ class TileStore {
   async::Task<> run(TilePass& pass, std::uint32_t tile);
 
   // ---- of a durable engine ----
-  // Whether bytes of the tile in memory are newer than its slot.
-  bool to_write_back(std::uint32_t tile) const noexcept { return slots_of_[tile].newer_in_memory; }
-  // Writes those bytes to the slot that the next commit record names.
+  // Writes the tile's bytes in memory to its current slot, which the next commit record names.
   async::Task<> write_back(std::uint32_t tile);
-  // Fills in slots, generations and checksums, while nothing is written.
-  void describe(const swap::CommitRecord& record) const;
-  // The record is durable: the slots that it names are not written from here on.
-  void note_committed() noexcept;
-  // Whether all tiles are as the last record names them.
-  bool as_committed() const noexcept;
-  // Makes the slots that `record`, the last one, names the current ones again. What lives in memory
-  // is not read: read_resident() does that. Nothing is being written.
-  void go_back(const swap::CommitRecord& record);
-  // Takes over what a record of an earlier run says. `incarnation` is larger than that of every run
-  // before: no generation is ever used twice.
-  void restore(const swap::CommitRecord& record, std::uint64_t incarnation);
   // Reads and verifies what belongs in memory.
   async::Task<> read_resident(std::uint32_t tile);
   // Reads a record's header without its streams into `page`, and compares it.
   async::Task<> check_header(std::uint32_t tile, std::span<std::byte> page);
-  // The number of checksums of all weights.
-  static std::uint64_t weight_checksums(const partition::Partition& partition) noexcept;
-
-  // The size of a tile's weight and record, wherever they are.
-  std::uint64_t bytes_of(std::uint32_t tile) const noexcept {
-    return p_.plan.tiles[tile].weight_bytes + p_.plan.tiles[tile].layout.size_bytes;
-  }
-  const std::byte* resident_weight(std::uint32_t section) const;
-  // The heap memory of its tables, for the plan.
-  static std::uint64_t bookkeeping_bytes(const partition::Partition& partition, bool durable);
 
  private:
-  struct TileState {
-    swap::Extent weight_extent, record_extent;
-    std::uint64_t generation = 0;  // of the last write
-    std::uint32_t first_weight_checksum = 0;
-  };
-  // A tile's places in a store.
-  struct Slots {
-    swap::Extent other_weight, other_record;  // TileState has the current ones
-    std::uint8_t current = 0;
-    bool committed = false;  // a commit record names the current slot
-    bool newer_in_memory = false;
-  };
-  // The extents that a write goes to.
-  struct Target {
-    swap::Extent weight, record;
-  };
-  bool durable() const noexcept { return p_.plan.durable(); }
-  Target target_of(std::uint32_t tile) const;
-  void note_written(std::uint32_t tile, const Target& target);
-  std::uint64_t next_generation(std::uint32_t tile) const noexcept;
   void refuse_another_write(std::uint32_t tile) const;
-  void throw_header_fault(std::uint32_t tile, const std::string& fault) const;
+  void require_header(std::uint32_t tile, const std::byte* header) const;
   swap::RecordIdentity identity(std::uint32_t tile, std::uint64_t generation) const;
   swap::Subject subject(const char* action, std::uint32_t tile) const;
   void seal_header(std::uint32_t tile, TileView view, const swap::Extent& weight);
   [[noreturn]] void report_damage(std::uint32_t tile, std::uint32_t stream,
                                   std::uint64_t chunk) const;
-  std::uint64_t weight_chunks(std::uint32_t tile) const;
-  DType dtype_of(std::uint32_t tile) const;
   // The bytes of stream `stream` of the record.
   std::byte* stream_of(std::uint32_t tile, TileView view, std::uint32_t stream) const;
   // Traces a transfer of these parts; nothing if none of them is in a slot.
@@ -165,10 +109,5 @@ class TileStore {
 
   const Parts p_;
   pinned::SlotPool slots_;
-  std::vector<TileState> states_;
-  std::vector<std::uint64_t> records_of_drive_;
-  std::vector<std::uint64_t> weight_checksums_;
-  std::vector<Slots> slots_of_;         // if durable
-  std::uint64_t least_generation_ = 0;  // of this incarnation
 };
 }  // namespace headrace::tiles

@@ -196,7 +196,7 @@ async::Task<> Updates::read_pass_write(std::uint32_t tile, TileView view) {
   began_.store(true);
   {
     const base::TraceSpan span(p_.trace, TraceLane::kUpdate, "update", group.index, tile,
-                               p_.tiles.bytes_of(tile));
+                               p_.plan.tiles[tile].bytes());
     co_await run_pass(update, tile, view);
   }
   async::TaskGroup ways_out;  // both read the update slot, so it is free when both have ended

@@ -98,11 +98,11 @@ BUGS_OF_RANKS = [
 ]
 # durable_test finds it.
 BUGS_OF_STORES = [
-    ("an update writes the slot that a commit record names", "src/tiles/tile_store.cpp",
+    ("an update writes the slot that a commit record names", "src/tiles/tile_places.cpp",
      "  const bool other = durable() && slots_of_[tile].committed;\n",
      "  const bool other = false;\n"),
     ("what lives in memory is not written back", "src/engine/epochs.cpp",
-     "    if (p_.tiles.to_write_back(tile)) co_await p_.tiles.write_back(tile);\n",
+     "    if (p_.places.to_write_back(tile)) co_await p_.tiles.write_back(tile);\n",
      "    (void)tile;\n    co_return;\n"),
     ("a commit does not wait for deferred updates", "src/engine/epochs.cpp",
      "    while (p_.updates.running()) co_await p_.pending.changed();\n", ""),
@@ -116,15 +116,15 @@ BUGS_OF_STORES = [
     ("a skipped step is not committed", "src/engine/stepper.cpp",
      "  ++p_.counts.skipped;\n  if (p_.epochs != nullptr) p_.epochs->note_step();\n",
      "  ++p_.counts.skipped;\n"),
-    ("generations begin again when a store is opened", "src/tiles/tile_store.cpp",
+    ("generations begin again when a store is opened", "src/tiles/tile_places.cpp",
      "  least_generation_ = incarnation << kIncarnationShift;\n",
      "  least_generation_ = incarnation >> kIncarnationShift;\n"),
     ("a store's file is not locked", "src/swap/store_file.cpp",
      "    take_lock(file.get(), path);\n    if (::fstat(", "    if (::fstat("),
-    ("checksums of weights are not restored", "src/tiles/tile_store.cpp",
-     "record_bytes);\n  }\n"
+    ("checksums of weights are not restored", "src/tiles/tile_places.cpp",
+     "other = slot(current ^ 1);\n  }\n"
      "  std::ranges::copy(record.weight_checksums(), weight_checksums_.begin());\n",
-     "record_bytes);\n  }\n"),
+     "other = slot(current ^ 1);\n  }\n"),
 ]
 
 # crash_states_test finds it, the last two among ranks.
@@ -138,15 +138,15 @@ BUGS_OF_CRASHES = [
     ("an update does not wait for the commit before it", "src/engine/stepper.cpp",
      "  if (p_.epochs != nullptr) p_.epochs->settle();\n", ""),
     ("the trainer's state of the next step is stored", "src/engine/epochs.cpp",
-     "  p_.tiles.describe(record_);\n",
-     "  p_.tiles.describe(record_);\n"
+     "  p_.places.describe(record_);\n",
+     "  p_.places.describe(record_);\n"
      "  std::ranges::copy(trainer_state_, record_.trainer_state().begin());\n"),
     ("a load does not wait for the commit before it", "src/engine/values.cpp",
      "  if (p_.epochs != nullptr) p_.epochs->settle_for_load();\n", ""),
     ("a load overwrites what a record names", "src/tiles/tile_store.cpp",
-     "  if (durable()) refuse_another_write(tile);\n  Target target = target_of(tile);\n",
-     "  if (durable()) refuse_another_write(tile);\n  Target target = target_of(tile);\n"
-     "  if (!parts.weight) target = {states_[tile].weight_extent, states_[tile].record_extent};\n"),
+     "  refuse_another_write(tile);\n  TilePlace target = p_.places.target_of(tile);\n",
+     "  refuse_another_write(tile);\n  TilePlace target = p_.places.target_of(tile);\n"
+     "  if (!parts.weight) target = p_.places.current(tile);\n"),
     ("the record that is taken over is written over itself", "src/engine/epochs.cpp",
      "    ++record_.head().root;\n", ""),
     ("the record that is taken over is not written", "src/engine/epochs.cpp",
@@ -160,9 +160,9 @@ BUGS_OF_UNDOING = [
     ("undoing a step forgets what lives in memory", "src/engine/epochs.cpp",
      "    if (!p_.tiles.is_frozen(tile)) co_await p_.tiles.read_resident(tile);\n",
      "    (void)tile;\n    co_return;\n"),
-    ("undoing a step keeps the slots that it wrote", "src/tiles/tile_store.cpp",
+    ("undoing a step keeps the slots that it wrote", "src/tiles/tile_places.cpp",
      "    if (std::exchange(slots.committed, true)) continue;\n", "    continue;\n"),
-    ("undoing a step keeps the checksums of its weights", "src/tiles/tile_store.cpp",
+    ("undoing a step keeps the checksums of its weights", "src/tiles/tile_places.cpp",
      "    states_[t].generation = record.tiles()[t].generation;\n  }\n"
      "  std::ranges::copy(record.weight_checksums(), weight_checksums_.begin());\n",
      "    states_[t].generation = record.tiles()[t].generation;\n  }\n"),
