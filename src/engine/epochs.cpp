@@ -5,14 +5,28 @@
 #include <utility>
 
 #include "base/check.hpp"
-#include "base/units.hpp"
 #include "headrace/error.hpp"
-#include "kernels/hash.hpp"
 
 namespace headrace::engine {
 namespace {
 // Tiles that are written back, or read at the start, at once.
 constexpr std::uint32_t kTilesAtOnce = 4;
+
+template <class EachTile>
+async::Task<> take_tiles(EachTile& each, std::uint32_t tiles, std::uint32_t& next,
+                         const async::TaskGroup& group) {
+  while (next < tiles && !group.cancelled()) co_await each(next++);
+}
+
+// Awaits each(tile) for all tiles of the record, a few at a time.
+template <class EachTile>
+async::Task<> for_tiles(const swap::CommitRecord& record, EachTile each) {
+  async::TaskGroup workers;
+  std::uint32_t next = 0;
+  for (std::uint32_t i = 0; i < kTilesAtOnce; ++i)
+    workers.spawn(take_tiles(each, record.head().counts.tiles, next, workers));
+  co_await workers.join();
+}
 }  // namespace
 
 Epochs::Epochs(const Parts& parts, swap::CommitRecord record, bool resumed)
@@ -41,7 +55,7 @@ void Epochs::restore_hyperparameters(partition::Registry& registry) const {
 void Epochs::read(bool verify_all) {
   p_.calls.run([&] {
     return for_tiles(
-        [&, verify_all](std::uint32_t tile) { return restore_tile(tile, verify_all); });
+        record_, [&, verify_all](std::uint32_t tile) { return restore_tile(tile, verify_all); });
   });
   const swap::CommitHead& head = record_.head();
   std::ranges::copy(record_.step_counts(), p_.counts.steps.begin());
@@ -64,12 +78,6 @@ void Epochs::take_over() {
   });
   written_step_.store(record_.head().steps);
   note_met();
-}
-
-std::uint64_t Epochs::print() const {
-  std::uint64_t hash = kernels::xxh3_64(std::as_bytes(record_.step_counts()), record_.head().epoch);
-  hash = kernels::xxh3_64(std::as_bytes(record_.hyperparameters()), hash);
-  return hash + record_.head().skipped;
 }
 
 async::Task<> Epochs::restore_tile(std::uint32_t tile, bool verify_all) {
@@ -130,7 +138,7 @@ void Epochs::go_back() {
 // The slots of the commit are whole: the update wrote to the others.
 async::Task<> Epochs::undo() {
   p_.places.go_back(record_);
-  co_await for_tiles([&](std::uint32_t tile) -> async::Task<> {
+  co_await for_tiles(record_, [&](std::uint32_t tile) -> async::Task<> {
     if (!p_.tiles.is_frozen(tile)) co_await p_.tiles.read_resident(tile);
   });
   p_.pending.forget();
@@ -225,7 +233,7 @@ async::Task<> Epochs::run() {
 }
 
 async::Task<> Epochs::write_epoch() {
-  co_await for_tiles([&](std::uint32_t tile) -> async::Task<> {
+  co_await for_tiles(record_, [&](std::uint32_t tile) -> async::Task<> {
     if (p_.places.to_write_back(tile)) co_await p_.tiles.write_back(tile);
   });
   co_await p_.swap.sync();
@@ -238,20 +246,5 @@ async::Task<> Epochs::write_epoch() {
   p_.places.note_committed();
   written_step_.store(head.steps);
   if (p_.alone) durable_step_.store(head.steps);
-}
-
-// Awaits each(tile) for all tiles, a few at a time.
-template <class EachTile>
-async::Task<> Epochs::for_tiles(EachTile each) {
-  async::TaskGroup workers;
-  std::uint32_t next = 0;
-  for (std::uint32_t i = 0; i < kTilesAtOnce; ++i) workers.spawn(take_tiles(each, next, workers));
-  co_await workers.join();
-}
-
-template <class EachTile>
-async::Task<> Epochs::take_tiles(EachTile& each, std::uint32_t& next,
-                                 const async::TaskGroup& group) {
-  while (next < record_.head().counts.tiles && !group.cancelled()) co_await each(next++);
 }
 }  // namespace headrace::engine

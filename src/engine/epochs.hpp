@@ -77,9 +77,6 @@ class Epochs {
   void read(bool verify_all);
   // Commits that epoch again, as an incarnation of its own.
   void take_over();
-  // A hash of what is the same on every rank, for its record.
-  std::uint64_t print() const;
-  std::uint64_t steps() const noexcept { return record_.head().steps; }
   const std::optional<Resumed>& resumed() const noexcept { return resumed_; }
   void restore_hyperparameters(partition::Registry& registry) const;
 
@@ -113,10 +110,6 @@ class Epochs {
   void begin();
   async::Task<> run();
   async::Task<> write_epoch();
-  template <class EachTile>
-  async::Task<> for_tiles(EachTile each);
-  template <class EachTile>
-  async::Task<> take_tiles(EachTile& each, std::uint32_t& next, const async::TaskGroup& group);
   async::Task<> restore_tile(std::uint32_t tile, bool verify_all);
   async::Task<> undo();
   void warn_without_trainer_state();

@@ -6,10 +6,18 @@
 #include <utility>
 
 #include "headrace/error.hpp"
+#include "kernels/hash.hpp"
 
 namespace headrace::engine {
 namespace {
 std::string rank_text(std::size_t rank) { return "rank " + std::to_string(rank); }
+
+// A hash of what is the same on every rank.
+std::uint64_t print_of(const swap::CommitRecord& record) {
+  std::uint64_t hash = kernels::xxh3_64(std::as_bytes(record.step_counts()), record.head().epoch);
+  hash = kernels::xxh3_64(std::as_bytes(record.hyperparameters()), hash);
+  return hash + record.head().skipped;
+}
 }  // namespace
 
 void FreezeMeeting::refuse(Code code, const std::string& what) const {
@@ -93,10 +101,12 @@ void FreezeMeeting::refuse_files_of_others(const std::vector<Said>& all) const {
   }
 }
 
-void FreezeMeeting::all_ready(std::uint64_t steps, std::uint64_t print) {
+void FreezeMeeting::all_ready(const swap::CommitRecord* record) {
   Said said;
-  said.steps = steps;
-  said.print = print;
+  if (record != nullptr) {
+    said.steps = record->head().steps;
+    said.print = print_of(*record);
+  }
   const std::vector<Said> all = meet(said);
   awaited_ = false;
   for (std::size_t r = 1; r < all.size(); ++r) {

@@ -27,6 +27,7 @@
 #include "headrace/error.hpp"
 #include "ranks/rank_calls.hpp"
 #include "swap/record.hpp"
+#include "swap/store_format.hpp"
 
 namespace headrace::engine {
 // For the trainer's thread. With one rank, nobody is met.
@@ -55,9 +56,10 @@ class FreezeMeeting {
   // Collective, once, of a store. Throws what any rank found to refuse, also where ranks do not fit
   // together.
   Agreed agree(const Found& mine);
-  // Collective, once, after all else. `steps` and `print` describe the epoch, or are 0, and are
-  // equal on every rank, or it throws kWrongState.
-  void all_ready(std::uint64_t steps, std::uint64_t print);
+  // Collective, once, after all else. `record`: of the epoch that the files hold, null if they are
+  // new or there is no store. Throws kWrongState if its steps, step counts or hyperparameters differ
+  // among the ranks.
+  void all_ready(const swap::CommitRecord* record);
   // After an error of this rank: if others wait for it in a call above, they throw it too.
   void withdraw(const std::exception_ptr& error) noexcept;
 

@@ -211,7 +211,7 @@ void Startup::allocate_together(Running& r) {
   meeting_ = std::make_unique<FreezeMeeting>(r.ranks, in_.settings.store);
   try {
     allocate(r);
-    if (!store_) meeting_->all_ready(0, 0);
+    if (!store_) meeting_->all_ready(nullptr);
   } catch (...) {
     meeting_->withdraw(std::current_exception());
     throw;
@@ -271,7 +271,7 @@ void Startup::open_store(Running& r) {
   r.swap = store_->open(*r.conductor, tier_options(r), r.plan.drive_bytes);
   r.swap->continue_run(agreed.store);
   record_ = store_->format(*r.conductor, *r.swap, terms, memory);
-  meeting_->all_ready(0, 0);
+  meeting_->all_ready(nullptr);
   store_->publish();
 }
 
@@ -339,7 +339,7 @@ void Startup::make_epochs(Running& r) {
       *record_, resumed_);
   if (!resumed_) return;
   r.epochs->read(store_->verify_all());
-  meeting_->all_ready(r.epochs->steps(), r.epochs->print());
+  meeting_->all_ready(&*record_);
   r.epochs->take_over();
 }
 }  // namespace headrace::engine
