@@ -15,6 +15,12 @@ namespace {
 const char* weight_codec(DType dtype) {
   return dtype == DType::kF32 ? "f32" : dtype == DType::kF16 ? "f16" : "bf16";
 }
+
+// What helps where the bytes are not those that were written. A new run reads a store again.
+const char* what_helps_damage(bool durable) {
+  return durable ? "Restore the store from a copy, or name another headrace.store."
+                 : "Start again on another drive.";
+}
 }  // namespace
 
 TileStore::TileStore(const Parts& parts)
@@ -105,11 +111,11 @@ void TileStore::require_header(std::uint32_t tile, const std::byte* header) cons
   const std::string fault = swap::header_fault(*reinterpret_cast<const swap::RecordHeader*>(header),
                                                identity(tile, p_.places.generation(tile)));
   if (fault.empty()) return;
-  throw Error(Code::kCorrupt,
-              subject("swap in state of", tile).text() + ": " +
-                  p_.swap->place(p_.places.current(tile).record) +
-                  ": the record's header is not what was written: " + fault +
-                  "; the file was changed or the drive is failing. Start again on another drive.");
+  throw Error(Code::kCorrupt, subject("swap in state of", tile).text() + ": " +
+                                  p_.swap->place(p_.places.current(tile).record) +
+                                  ": the record's header is not what was written: " + fault +
+                                  "; the file was changed or the drive is failing. " +
+                                  what_helps_damage(p_.plan.durable()));
 }
 
 std::byte* TileStore::stream_of(std::uint32_t tile, TileView view, std::uint32_t stream) const {
@@ -195,7 +201,8 @@ void TileStore::report_damage(std::uint32_t tile, std::uint32_t stream, std::uin
           std::to_string(stream) + ", chunk " + std::to_string(chunk) + " (generation " +
           std::to_string(p_.places.generation(tile)) +
           "): the checksum differs from what was written; these bytes were not used. The file was "
-          "changed or the drive is failing. Start again on another drive.");
+          "changed or the drive is failing. " +
+          what_helps_damage(p_.plan.durable()));
 }
 
 // `weight`: where the tile's weight is written.

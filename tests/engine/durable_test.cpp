@@ -597,5 +597,35 @@ TEST_F(DurableRefusal, NeverUsesAFlippedByte) {
   }
   EXPECT_GT(found, 5u);
 }
+
+// A new run finds the same damage on whatever drive: a store is not left by starting again.
+TEST_F(DurableRefusal, SaysOfDamagedSlotsThatTheStoreIsToBeRestored) {
+  std::ifstream file(files()[0], std::ios::binary);
+  const std::string bytes((std::istreambuf_iterator<char>(file)), {});
+  std::uint64_t headers = 0, bodies = 0;
+  for (std::uint64_t page = 0; page + 4096 < bytes.size(); page += 4096) {
+    if (bytes.compare(page, 8, "hrrecord") != 0) continue;
+    for (const std::uint64_t at : {page + 100, page + 4096 + 7}) {
+      change(0, at, 1);
+      try {
+        Engine engine(settings_, quiet());
+        ScriptedTrainer trainer(engine, kGroups);
+        EXPECT_EQ(trainer.hashes(), expected()[2]) << "only of the slot that does not count";
+      } catch (const Error& error) {
+        const std::string text = error.what();
+        headers += text.find("the record's header is not what was written") != std::string::npos;
+        bodies += text.find("the checksum differs from what was written") != std::string::npos;
+        EXPECT_NE(
+            text.find("was changed or the drive is failing. Restore the store from a copy, or "
+                      "name another headrace.store."),
+            std::string::npos)
+            << text;
+      }
+      change(0, at, 1);
+    }
+  }
+  EXPECT_GT(headers, 0u);
+  EXPECT_GT(bodies, 0u);
+}
 }  // namespace
 }  // namespace headrace::durable_test

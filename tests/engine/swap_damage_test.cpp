@@ -197,7 +197,10 @@ TEST_P(SwapDamage, ABitFlippedInARecordsHeaderIsNamedAndNothingWasUpdated) {
   const FileFromOutside file = outside();
   const auto place = file.place_of(0);
   file.flip(place.record + 100);
-  expect_refused_and_whole("bytes of the header changed", [&] { file.flip(place.record + 100); });
+  expect_refused_and_whole(
+      "bytes of the header changed after they were written; the file was changed or the drive is "
+      "failing. Start again on another drive.",
+      [&] { file.flip(place.record + 100); });
 }
 
 TEST_P(SwapDamage, ABitFlippedInARecordsBodyIsNamedAndTheEngineHasFailed) {
@@ -300,7 +303,10 @@ TEST_P(SwapDamage, AnOldWeightIsNamed) {
   train_step();
   ASSERT_NE(file.read(place.weight, place.weight_bytes), old);
   file.write(place.weight, old);
-  EXPECT_CODE(Code::kCorrupt, (void)engine_->gather({0}), "these bytes were not used");
+  EXPECT_CODE(
+      Code::kCorrupt, (void)engine_->gather({0}),
+      "these bytes were not used. The file was changed or the drive is failing. Start again "
+      "on another drive.");
   engine_->close();
 }
 
