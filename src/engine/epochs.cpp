@@ -129,6 +129,28 @@ void Epochs::note_step() {
   begin();
 }
 
+bool is_of_a_drive(const Error& error) noexcept {
+  return error.code() == Code::kIo || error.code() == Code::kNoSpace ||
+         error.code() == Code::kCorrupt;
+}
+
+std::exception_ptr with_way_on(const std::exception_ptr& error, std::string_view why,
+                               std::uint64_t durable_step) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& known) {
+    if (!is_of_a_drive(known)) return error;
+    return std::make_exception_ptr(
+        Error(known.code(),
+              std::string(known.what()) + "; the step cannot be undone, since " + std::string(why) +
+                  "; a new engine continues after step " + std::to_string(durable_step) +
+                  ", which the store has",
+              known.sys_errno()));
+  } catch (const std::exception&) {
+    return error;
+  }
+}
+
 bool Epochs::at_a_commit() const noexcept { return p_.places.as_committed(); }
 
 void Epochs::go_back() {

@@ -27,8 +27,10 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "async/task.hpp"
@@ -38,6 +40,7 @@
 #include "engine/failure.hpp"
 #include "engine/value_states.hpp"
 #include "headrace/engine.hpp"
+#include "headrace/error.hpp"
 #include "headrace/log.hpp"
 #include "partition/registry.hpp"
 #include "ranks/gradients.hpp"
@@ -48,6 +51,13 @@
 #include "tiles/updates.hpp"
 
 namespace headrace::engine {
+// Whether a drive failed: the store is as it was.
+bool is_of_a_drive(const Error& error) noexcept;
+// Such an error, with why its step is not undone, and where a new engine goes on. Another error as
+// it is.
+std::exception_ptr with_way_on(const std::exception_ptr& error, std::string_view why,
+                               std::uint64_t durable_step);
+
 // For trainer threads, one at a time, except where noted.
 class Epochs {
  public:

@@ -51,6 +51,16 @@ void say_update_place(const Inputs& in, const tiles::UpdatePlace& place) {
              rate(place.device_seconds()) + " on " + in.device->name() +
              (place.on_device() ? ": there from here on" : ": on the CPU from here on"));
 }
+// The error for those who wait for the update.
+std::exception_ptr deferred_failure(const Running& r, Failure& failure,
+                                    const std::exception_ptr& error) {
+  const std::exception_ptr told =
+      r.epochs == nullptr
+          ? error
+          : with_way_on(error, "it was deferred (headrace.update_mode)", r.epochs->durable_step());
+  failure.fail_deferred(told);
+  return told;
+}
 }  // namespace
 
 std::unique_ptr<Running> Startup::run() {
@@ -307,7 +317,9 @@ void Startup::make_tiles(Running& r) {
       r.device_updates.get(), r.trace.get(), failure_.interrupted(),
       kernels::kernels_of(kernels::choose_instruction_set()).update,
       [&in = in_](const tiles::UpdatePlace& place) { say_update_place(in, place); },
-      [&failure = failure_](const std::exception_ptr& error) { failure.fail_deferred(error); }});
+      [&r, &failure = failure_](const std::exception_ptr& error) {
+        return deferred_failure(r, failure, error);
+      }});
 }
 
 void Startup::make_calls(Running& r) {

@@ -124,7 +124,10 @@ StepResult Stepper::step(const StepOptions& options) {
     // Some tiles may be at step t and others at t - 1. Without a store, the old bytes are gone.
     if (can_undo) undo_update(error);
     p_.failure.fail(error.what());
-    throw;
+    if (p_.epochs == nullptr || can_undo) throw;
+    std::rethrow_exception(with_way_on(std::current_exception(),
+                                       "the step before it was not committed (headrace.durable)",
+                                       p_.epochs->durable_step()));
   }
   count_step();
   return result;
@@ -133,9 +136,7 @@ StepResult Stepper::step(const StepOptions& options) {
 // The drive's errors alone: after one of a device or of a check, memory may hold anything.
 void Stepper::undo_update(const std::exception& error) {
   const auto* const known = dynamic_cast<const Error*>(&error);
-  if (known == nullptr || p_.failure.ended()) return;
-  const Code code = known->code();
-  if (code != Code::kIo && code != Code::kNoSpace && code != Code::kCorrupt) return;
+  if (known == nullptr || p_.failure.ended() || !is_of_a_drive(*known)) return;
   try {
     p_.epochs->go_back();
   } catch (const std::exception& again) {
@@ -144,7 +145,7 @@ void Stepper::undo_update(const std::exception& error) {
                again.what());
     return;
   }
-  throw Error(code,
+  throw Error(known->code(),
               std::string(known->what()) + "; step " + std::to_string(p_.counts.step + 1) +
                   " was undone, and the gradients are kept: call step() again, or close the engine",
               known->sys_errno());

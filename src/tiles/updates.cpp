@@ -84,8 +84,7 @@ async::Task<> Updates::run() {
     error = std::current_exception();
   }
   if (error && deferred_step_ != 0) {
-    error = std::make_exception_ptr(of_deferred_step(error));
-    p_.on_deferred_failure(error);
+    error = p_.on_deferred_failure(std::make_exception_ptr(of_deferred_step(error)));
   }
   if (stopping_ && !error) {  // fills may wait for groups that are not, or not wholly, updated
     error = std::make_exception_ptr(

@@ -36,9 +36,9 @@ class Updates {
     optimizer_cpu::UpdateFunction update;
     // Called with the faster place for updates, once it is known.
     std::function<void(const UpdatePlace& place)> on_place;
-    // Called with the error that ended a deferred step's updates, before waiting calls get it, but
-    // not if stop() drops updates.
-    std::function<void(const std::exception_ptr& error)> on_deferred_failure;
+    // Called with the error that ended a deferred step's updates, but not if stop() drops updates.
+    // Returns the error that waiting calls get.
+    std::function<std::exception_ptr(const std::exception_ptr& error)> on_deferred_failure;
   };
   explicit Updates(const Parts& parts);
 
