@@ -19,9 +19,10 @@
 #include "headrace/error.hpp"
 
 namespace headrace::swap {
-LockOutcome lock_exclusive(int fd, const std::string& path, int tries) {
+namespace {
+LockOutcome lock_as(int kind, int fd, const std::string& path, int tries) {
   for (int attempt = 1;; ++attempt) {
-    if (::flock(fd, LOCK_EX | LOCK_NB) == 0) return LockOutcome::kTaken;
+    if (::flock(fd, kind | LOCK_NB) == 0) return LockOutcome::kTaken;
     const int error = errno;
     if (error == EINTR) continue;
     if (error != EWOULDBLOCK) {
@@ -35,6 +36,15 @@ LockOutcome lock_exclusive(int fd, const std::string& path, int tries) {
     if (attempt >= tries) return LockOutcome::kHeldByOther;
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
+}
+}  // namespace
+
+LockOutcome lock_exclusive(int fd, const std::string& path, int tries) {
+  return lock_as(LOCK_EX, fd, path, tries);
+}
+
+LockOutcome lock_shared(int fd, const std::string& path, int tries) {
+  return lock_as(LOCK_SH, fd, path, tries);
 }
 
 int lock_holder(int fd) {

@@ -11,6 +11,8 @@ enum class LockOutcome { kTaken, kHeldByOther };
 // Tries LOCK_EX `tries` times, 50 ms apart, since a dying process may hold it for a moment. Throws
 // Error kUnsupported if the file system of `path` does not support locks.
 LockOutcome lock_exclusive(int fd, const std::string& path, int tries);
+// The same with LOCK_SH, which several may hold, and nobody beside LOCK_EX.
+LockOutcome lock_shared(int fd, const std::string& path, int tries);
 inline constexpr int kLockTries = 5;
 
 // Hints on how long to wait for a lock; what the lock says holds.

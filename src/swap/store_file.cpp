@@ -30,14 +30,16 @@ constexpr std::string_view kStorePrefix = "store-";
 // Rounds of kLockTries, 200 ms each.
 constexpr int kRounds = 50, kRoundsWhileAlive = 5;
 
-const char* what_helps_a_store(int sys_errno) {
+const char* what_helps_a_store(int sys_errno, StoreUse use) {
   switch (sys_errno) {
     case ENOENT:
       return "check headrace.nvme_paths and headrace.store";
     case EACCES:
     case EPERM:
-      return "run as its owner, with the right to write to it (ls -l), or name another "
-             "headrace.store";
+      return use == StoreUse::kRead
+                 ? "run as its owner, with the right to read it (ls -l)"
+                 : "run as its owner, with the right to write to it (ls -l), or name another "
+                   "headrace.store";
     case ELOOP:
     case ENOTDIR:
     case EISDIR:
@@ -48,10 +50,11 @@ const char* what_helps_a_store(int sys_errno) {
   }
 }
 
-[[noreturn]] void refuse(const std::string& what, const std::string& path, int sys_errno) {
+[[noreturn]] void refuse(const std::string& what, const std::string& path, int sys_errno,
+                         StoreUse use = StoreUse::kWrite) {
   throw Error(sys_errno == ENOENT ? Code::kNotFound : code_of(sys_errno),
               what + " " + path + ": " + base::errno_text(sys_errno) +
-                  "; the store stays as it is; " + what_helps_a_store(sys_errno),
+                  "; the store stays as it is; " + what_helps_a_store(sys_errno, use),
               sys_errno);
 }
 
@@ -83,10 +86,11 @@ std::string text_of_holder(int pid) {
 }
 
 // A dead process holds it until its last writes have ended; a live one is hardly waited for.
-void take_lock(int file, const std::string& path) {
+void take_lock(int file, const std::string& path, StoreUse use = StoreUse::kWrite) {
+  const auto lock = use == StoreUse::kRead ? &lock_shared : &lock_exclusive;
   int holder = 0;
   for (int round = 0, alive = 0; round < kRounds && alive < kRoundsWhileAlive; ++round) {
-    if (lock_exclusive(file, path, kLockTries) == LockOutcome::kTaken) return;
+    if (lock(file, path, kLockTries) == LockOutcome::kTaken) return;
     holder = lock_holder(file);
     if (process_runs(holder)) ++alive;
   }
@@ -112,21 +116,23 @@ void check_file(const std::string& path, const struct stat& status) {
 
 // Opens a store's file and takes its lock. Returns its size; no value if there is no such file.
 std::optional<std::uint64_t> open_locked(UniqueFd& file, int directory, const std::string& name,
-                                         const std::string& path, bool direct) {
+                                         const std::string& path, bool direct,
+                                         StoreUse use = StoreUse::kWrite) {
+  const int access = use == StoreUse::kRead ? O_RDONLY : O_RDWR;
   while (true) {
     struct stat status {};
     const bool there = ::fstatat(directory, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0;
     if (!there && errno == ENOENT) return std::nullopt;
     if (!there) refuse("could not look at", path, errno);
     check_file(path, status);
-    const int flags = O_RDWR | O_NOFOLLOW | O_CLOEXEC | (direct ? O_DIRECT : 0);
+    const int flags = access | O_NOFOLLOW | O_CLOEXEC | (direct ? O_DIRECT : 0);
     file.reset(TEMP_FAILURE_RETRY(::openat(directory, name.c_str(), flags)));
     if (!file && errno == ENOENT) return std::nullopt;
-    if (!file) refuse("could not open", path, errno);
-    take_lock(file.get(), path);
+    if (!file) refuse("could not open", path, errno, use);
+    take_lock(file.get(), path, use);
     if (::fstat(file.get(), &status) != 0) refuse("could not look at", path, errno);
     if (status.st_nlink == 0) continue;  // removed or replaced between open and lock
-    make_private(file.get(), status, 0600);
+    if (use == StoreUse::kWrite) make_private(file.get(), status, 0600);
     return static_cast<std::uint64_t>(status.st_size);
   }
 }
@@ -182,16 +188,18 @@ StoreFile::StoreFile(const PathProbe& path, StoreName name, std::uint64_t size_b
 
 std::string StoreFile::temporary_name() const { return kBeingMade + name_.file(); }
 
-std::unique_ptr<StoreFile> StoreFile::open(const PathProbe& path, const StoreName& name) {
+std::unique_ptr<StoreFile> StoreFile::open(const PathProbe& path, const StoreName& name,
+                                           StoreUse use) {
   std::unique_ptr<StoreFile> store(new StoreFile(path, name, 0));
   const UniqueFd user = find_user_directory(path.path);
   const UniqueFd directory =
       user ? find_directory(user.get(), name.directory(), store->directory_path()) : UniqueFd();
   if (!directory) refuse("could not open", store->directory_path(), ENOENT);
   struct stat status {};
-  if (::fstat(directory.get(), &status) == 0) make_private(directory.get(), status, 0700);
+  if (use == StoreUse::kWrite && ::fstat(directory.get(), &status) == 0)
+    make_private(directory.get(), status, 0700);
   const std::optional<std::uint64_t> size =
-      open_locked(store->file_, directory.get(), name.file(), store->path_, path.direct);
+      open_locked(store->file_, directory.get(), name.file(), store->path_, path.direct, use);
   if (!size) refuse("could not open", store->path_, ENOENT);
   if (*size < base::kIoAlignment) {
     throw Error(Code::kCorrupt, store->path_ + " was truncated: it has " + std::to_string(*size) +
@@ -200,7 +208,7 @@ std::unique_ptr<StoreFile> StoreFile::open(const PathProbe& path, const StoreNam
                                     "; the store stays as it is; restore it from a copy, or name "
                                     "another headrace.store");
   }
-  check_file_size_limit(store->path_, *size);
+  if (use == StoreUse::kWrite) check_file_size_limit(store->path_, *size);
   store->size_bytes_ = base::align_down(*size, base::kIoAlignment);
   return store;
 }

@@ -28,6 +28,9 @@ struct StoreName {
   }
 };
 
+// A reader needs no right to write, changes no permissions, and shares the lock with others.
+enum class StoreUse { kWrite, kRead };
+
 class StoreFile : public DriveFile {
  public:
   // Opens a file and takes its lock. It waits up to ten seconds for what a dead process, or one
@@ -35,10 +38,11 @@ class StoreFile : public DriveFile {
   //   kNotFound     no such store, or no file of this rank and drive in it
   //   kWrongState   another engine uses it; names the process if it is known
   //   kCorrupt      shorter than a page
-  //   kIo           not a file of this user's that may be written to (errno)
+  //   kIo           not a file of this user's that may be written to, or read (errno)
   //   kNoSpace      larger than this process may write
   //   kUnsupported  the file system has no locks
-  static std::unique_ptr<StoreFile> open(const PathProbe& path, const StoreName& name);
+  static std::unique_ptr<StoreFile> open(const PathProbe& path, const StoreName& name,
+                                         StoreUse use = StoreUse::kWrite);
   // Makes a file of this size under a temporary name, with its lock held and all its blocks
   // reserved, and removes what a dead run left under that name, and dead runs. Throws as open() and
   // SwapFile, and leaves nothing behind. A file that has the name already stays until publish()

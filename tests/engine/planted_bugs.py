@@ -120,7 +120,7 @@ BUGS_OF_STORES = [
      "  least_generation_ = incarnation << kIncarnationShift;\n",
      "  least_generation_ = incarnation >> kIncarnationShift;\n"),
     ("a store's file is not locked", "src/swap/store_file.cpp",
-     "    take_lock(file.get(), path);\n    if (::fstat(", "    if (::fstat("),
+     "    take_lock(file.get(), path, use);\n    if (::fstat(", "    if (::fstat("),
     ("checksums of weights are not restored", "src/tiles/tile_places.cpp",
      "other = slot(current ^ 1);\n  }\n"
      "  std::ranges::copy(record.weight_checksums(), weight_checksums_.begin());\n",

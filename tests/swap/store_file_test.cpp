@@ -77,8 +77,8 @@ class StoreFileTest : public testing::Test {
                                     std::uint64_t size_bytes = kStoreFileSize) {
     return StoreFile::create(probe_, {"run7", 0, drive}, size_bytes, log_.sink());
   }
-  std::unique_ptr<StoreFile> open(std::uint32_t drive = 0) {
-    return StoreFile::open(probe_, {"run7", 0, drive});
+  std::unique_ptr<StoreFile> open(std::uint32_t drive = 0, StoreUse use = StoreUse::kWrite) {
+    return StoreFile::open(probe_, {"run7", 0, drive}, use);
   }
   void make_store(std::uint32_t drive = 0) { create(drive)->publish(); }
   std::string user_path() const { return scratch_ / ("headrace-" + std::to_string(::geteuid())); }
@@ -426,6 +426,37 @@ TEST_F(StoreFileTest, WhatBelongsToSomebodyElseIsRefused) {
   EXPECT_TRUE(fs::exists(file()));
 }
 
+TEST_F(StoreFileTest, AReaderNeedsNoRightToWriteAndChangesNoPermissions) {
+  ::chmod(scratch_.path().c_str(), 0777);
+  const int status = in_child([&] {
+    if (::geteuid() == 0 && ::setresuid(kNobody, kNobody, kNobody) != 0) return 77;
+    make_store();
+    ::chmod(file().c_str(), 0444);
+    ::chmod(directory().c_str(), 0555);
+    expect_not_opened(Code::kIo, EACCES, {file(), "right to write"});
+    const auto reader = open(0, StoreUse::kRead);
+    EXPECT_EQ(reader->size_bytes(), kStoreFileSize);
+    EXPECT_EQ(::fcntl(reader->fd(), F_GETFL) & O_ACCMODE, O_RDONLY);
+    EXPECT_EQ(permissions_of(file()), 0444u);
+    ::chmod(file().c_str(), 0);
+    expect_refused([this] { open(0, StoreUse::kRead); }, Code::kIo, EACCES, {"right to read"});
+    ::chmod(directory().c_str(), 0700);
+    return HasFailure() ? 1 : 0;
+  });
+  if (status == 77) GTEST_SKIP() << "this root cannot become an ordinary user";
+  EXPECT_EQ(status, 0);
+}
+
+TEST_F(StoreFileTest, ReadersShareAFileAndKeepItsWriterOut) {
+  make_store();
+  auto first = open(0, StoreUse::kRead), second = open(0, StoreUse::kRead);
+  first.reset();
+  expect_not_opened(Code::kWrongState, 0, {file(), "is in use"});
+  second.reset();
+  const auto writer = open();
+  expect_refused([this] { open(0, StoreUse::kRead); }, Code::kWrongState, 0, {file(), "is in use"});
+}
+
 TEST_F(StoreFileTest, AReadOnlyFileSystemIsNamed) {
   make_store();
   const char* const path = scratch_.path().c_str();
@@ -436,6 +467,7 @@ TEST_F(StoreFileTest, AReadOnlyFileSystemIsNamed) {
     if (::mount(nullptr, path, nullptr, MS_BIND | MS_REMOUNT | MS_RDONLY, nullptr) != 0) return 77;
     expect_not_opened(Code::kIo, EROFS, {file(), "for writing"});
     expect_refused([this] { create(1); }, Code::kIo, EROFS, {"for writing"});
+    EXPECT_EQ(open(0, StoreUse::kRead)->size_bytes(), kStoreFileSize) << "a reader needs no more";
     return HasFailure() ? 1 : 0;
   });
   if (status == 77) GTEST_SKIP() << "needs root, to mount a directory read-only";
@@ -471,6 +503,7 @@ TEST_F(StoreFileTest, RefusesWhatTheFileSizeLimitForbidsInsteadOfDyingByTheSigna
               limit_file_size(kStoreFileSize / 2);
               expect_not_opened(Code::kNoSpace, EFBIG, {file(), "ulimit -f"});
               expect_refused([this] { create(1); }, Code::kNoSpace, EFBIG, {"ulimit -f"});
+              EXPECT_EQ(open(0, StoreUse::kRead)->size_bytes(), kStoreFileSize);
               return HasFailure() ? 1 : 0;
             }),
             0);

@@ -4,7 +4,12 @@
 #include "store/store.hpp"
 
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -136,6 +141,41 @@ TEST_F(StoreToolTest, RemovesAllFilesAndNamesThem) {
   const Called none = call(store, words("remove", drives));
   EXPECT_EQ(none.exit_code, 2);
   EXPECT_NE(none.err.find("has no files on these paths"), std::string::npos) << none.err;
+}
+
+// A backup is often kept like this.
+TEST_F(StoreToolTest, ReadsAStoreOnAReadOnlyFileSystem) {
+  train({drive_.string()}, 2);
+  const std::string mounted = drive_.string();
+  const char* const path = mounted.c_str();
+  std::fflush(nullptr);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::unshare(CLONE_NEWNS) != 0 ||
+        ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        ::mount(path, path, nullptr, MS_BIND, nullptr) != 0 ||
+        ::mount(nullptr, path, nullptr, MS_BIND | MS_REMOUNT | MS_RDONLY, nullptr) != 0)
+      ::_exit(77);
+    const Called listed = call(store, {"store", "list", path});
+    EXPECT_NE(listed.out.find("run-1: whole, 1 rank, step 2"), std::string::npos) << listed.out;
+    const Called verified = call(store, words("verify", {path}));
+    EXPECT_EQ(verified.exit_code, 0) << verified.out << verified.err;
+    auto copying = words("copy", {path});
+    copying.insert(copying.end(), {"--to", other_.string()});
+    const Called copied = call(store, copying);
+    EXPECT_EQ(copied.exit_code, 0) << copied.out << copied.err;
+    const Called removed = call(store, words("remove", {path}));
+    EXPECT_EQ(removed.exit_code, 1) << removed.err;
+    EXPECT_NE(removed.err.find("EROFS"), std::string::npos) << removed.err;
+    std::fflush(nullptr);
+    ::_exit(HasFailure() ? 1 : 0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
+    GTEST_SKIP() << "needs root, to mount a directory read-only";
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(train({drive_.string()}, 1), train({other_.string()}, 1));
 }
 
 // A power loss leaves the folder and not the files.

@@ -32,7 +32,8 @@ swap::SwapTierOptions tier_over(const StorePlace& place, std::uint64_t& size_byt
   };
   options.make_drive = &swap::make_drive_thread;
   for (std::uint32_t d = 0; d < place.drives.size(); ++d) {
-    auto file = swap::StoreFile::open(place.drives[d], {place.name, place.rank, d});
+    auto file =
+        swap::StoreFile::open(place.drives[d], {place.name, place.rank, d}, swap::StoreUse::kRead);
     size_bytes += file->size_bytes();
     options.drive_bytes.push_back(file->size_bytes());
     options.files.push_back(std::move(file));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// open_store.hpp: one rank's part of a store, opened and locked as an engine does it, and read by
-// the engine's own means. It is never written.
+// open_store.hpp: one rank's part of a store, opened to be read, which keeps engines out, and read
+// by the engine's own means. It is never written.
 #pragma once
 #include <cstdint>
 #include <functional>
