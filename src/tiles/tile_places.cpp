@@ -79,9 +79,12 @@ std::span<std::uint64_t> TilePlaces::weight_checksums(std::uint32_t tile) noexce
                swap::chunks_of(partition_.tiles[tile].elements));
 }
 
+bool TilePlaces::goes_to_other(std::uint32_t tile) const noexcept {
+  return durable() && slots_of_[tile].committed;
+}
+
 TilePlace TilePlaces::target_of(std::uint32_t tile) const noexcept {
-  const bool other = durable() && slots_of_[tile].committed;
-  return other ? slots_of_[tile].other : states_[tile].place;
+  return goes_to_other(tile) ? slots_of_[tile].other : states_[tile].place;
 }
 
 // Counts from the incarnation's first on. A generation is never used twice, also not for an update
@@ -104,6 +107,10 @@ void TilePlaces::note_written(std::uint32_t tile, const TilePlace& place) {
   const auto stored = residency::stored_extents(plan_, partition_, tile);
   slots.newer_in_memory =
       in_slot.weight_bytes != stored.weight_bytes || in_slot.record_bytes != stored.record_bytes;
+}
+
+void TilePlaces::note_moved(std::uint32_t tile, const TilePlace& place) noexcept {
+  (goes_to_other(tile) ? slots_of_[tile].other : states_[tile].place) = place;
 }
 
 // ---- of a durable engine ----

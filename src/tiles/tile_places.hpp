@@ -59,6 +59,9 @@ class TilePlaces {
   std::uint64_t next_generation(std::uint32_t tile) const noexcept;
   // The write has ended at `place`: reads come from there on.
   void note_written(std::uint32_t tile, const TilePlace& place);
+  // The write has failed, after a part of it went from target_of() to another extent. The tile has
+  // that one from now on, and not the bad one: its next write goes there.
+  void note_moved(std::uint32_t tile, const TilePlace& place) noexcept;
 
   // ---- of a durable engine ----
   // Whether the tile may be written again: a store has one slot for what is never trained.
@@ -96,6 +99,8 @@ class TilePlaces {
     bool newer_in_memory = false;
   };
   bool durable() const noexcept { return plan_.durable(); }
+  // Whether its next write goes to the other slot, since a record names the current one.
+  bool goes_to_other(std::uint32_t tile) const noexcept;
 
   const partition::Partition& partition_;
   const residency::Plan& plan_;

@@ -242,9 +242,20 @@ void TileStore::seal_header(std::uint32_t tile, TileView view, const swap::Exten
 }
 
 async::Task<> TileStore::write(std::uint32_t tile, TileView view, TileParts parts) {
-  const residency::TilePlan& plan = p_.plan.tiles[tile];
   refuse_another_write(tile);
   TilePlace target = p_.places.target_of(tile);
+  try {
+    co_await write_to(target, tile, view, parts);
+  } catch (...) {
+    p_.places.note_moved(tile, target);
+    throw;
+  }
+  p_.places.note_written(tile, target);
+}
+
+async::Task<> TileStore::write_to(TilePlace& target, std::uint32_t tile, TileView view,
+                                  TileParts parts) {
+  const residency::TilePlan& plan = p_.plan.tiles[tile];
   const swap::Extent named = target.weight;
   const bool has_header = view.record_in_slot || (p_.plan.durable() && !is_frozen(tile));
   if (parts.record && has_header) seal_header(tile, view, target.weight);
@@ -268,7 +279,6 @@ async::Task<> TileStore::write(std::uint32_t tile, TileView view, TileParts part
                               Priority::kWriteBack, subject("swap out state of", tile));
     }
   }
-  p_.places.note_written(tile, target);
 }
 
 async::Task<> TileStore::read_verified(std::uint32_t tile, TileView view, TileParts parts,

@@ -94,6 +94,8 @@ class TileStore {
   async::Task<> check_header(std::uint32_t tile, std::span<std::byte> page);
 
  private:
+  // Writes to `target`, which names other extents where it had to move.
+  async::Task<> write_to(TilePlace& target, std::uint32_t tile, TileView view, TileParts parts);
   void refuse_another_write(std::uint32_t tile) const;
   void require_header(std::uint32_t tile, const std::byte* header) const;
   swap::RecordIdentity identity(std::uint32_t tile, std::uint64_t generation) const;

@@ -99,8 +99,8 @@ BUGS_OF_RANKS = [
 # durable_test finds it.
 BUGS_OF_STORES = [
     ("an update writes the slot that a commit record names", "src/tiles/tile_places.cpp",
-     "  const bool other = durable() && slots_of_[tile].committed;\n",
-     "  const bool other = false;\n"),
+     "  return durable() && slots_of_[tile].committed;\n",
+     "  return tile == ~0u;\n"),
     ("what lives in memory is not written back", "src/engine/epochs.cpp",
      "    if (p_.places.to_write_back(tile)) co_await p_.tiles.write_back(tile);\n",
      "    (void)tile;\n    co_return;\n"),
@@ -157,6 +157,8 @@ BUGS_OF_CRASHES = [
 ]
 # undone_step_test finds it.
 BUGS_OF_UNDOING = [
+    ("a write that fails forgets where a part of it went", "src/tiles/tile_store.cpp",
+     "    p_.places.note_moved(tile, target);\n", ""),
     ("undoing a step forgets what lives in memory", "src/engine/epochs.cpp",
      "    if (!p_.tiles.is_frozen(tile)) co_await p_.tiles.read_resident(tile);\n",
      "    (void)tile;\n    co_return;\n"),

@@ -235,6 +235,45 @@ TEST(UndoneSteps, AreThoseAfterACommitThatDoNotReturnEarly) {
   EXPECT_NE(text.find("step 3 was undone"), std::string::npos) << text;
 }
 
+// One bad place of a drive takes spare space once, however often the step is undone: the tile keeps
+// the place that its weight was moved to, also if its record could be written nowhere.
+TEST(UndoneSteps, DoNotUseUpTheSpareSpace) {
+  const std::vector<std::int64_t> two_tiles = {3000};  // a weight, and a bias in f32
+  constexpr std::uint64_t kWeightBytes = 8192;
+  std::atomic<std::uint64_t> bad_place{0};
+  std::atomic<bool> armed{false}, moved{false}, records_fail{false};
+  engine::EngineParts parts;
+  parts.make_drive = [&](async::Conductor& conductor, swap::DriveOptions options) {
+    return std::make_unique<testing::FailingDrive>(
+        conductor, std::move(options), [&](const swap::Transfer& transfer) {
+          if (!armed || transfer.kind != IoKind::kWrite ||
+              transfer.priority != swap::Priority::kWriteBack)
+            return false;
+          if (transfer.size_bytes > kWeightBytes) return moved && records_fail;
+          if (bad_place == 0) bad_place = transfer.offset_bytes;
+          if (transfer.offset_bytes == bad_place) return true;
+          moved = true;
+          return false;
+        });
+  };
+  const TemporaryDirectory directory;
+  Engine engine(engine::engine_with_parts(settings_in(directory.string()), quiet(), parts));
+  ScriptedTrainer trainer(engine, two_tiles);
+  const auto script = testing::script_of(Departure::kNone, 1, false);
+  trainer.step(script);
+  trainer.run(script);
+  armed = records_fail = true;
+  for (int i = 0; i < 20; ++i) EXPECT_CODE(Code::kIo, trainer.end_step(), "swap out state of");
+  EXPECT_TRUE(moved);
+  records_fail = false;
+  trainer.end_step();
+  trainer.step(script);
+  Engine undisturbed{Settings{}};
+  ScriptedTrainer same(undisturbed, two_tiles);
+  for (int step = 0; step < 3; ++step) same.step(script);
+  EXPECT_EQ(trainer.hashes(), same.hashes());
+}
+
 // The rank that failed makes the step again alone: the ranks had agreed on it.
 TEST(UndoneSteps, OfOneRankAreMadeAgainThere) {
   std::vector<std::string> hashes[2];

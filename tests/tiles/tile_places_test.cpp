@@ -111,6 +111,30 @@ TEST_F(TilePlacesTest, AWriteGoesToTheSlotThatNoRecordNames) {
   EXPECT_TRUE(same(places.target_of(kTrained), first));
 }
 
+TEST_F(TilePlacesTest, AWriteThatFailsElsewhereIsRepeatedThereAndTheCommittedSlotStays) {
+  TilePlaces places(partition_, plan_);
+  allocate(places);
+  const auto fail = [&] {
+    TilePlace moved = places.target_of(kTrained);
+    moved.weight.offset_bytes = next_;
+    next_ += kPage;
+    places.note_moved(kTrained, moved);
+    EXPECT_TRUE(same(places.target_of(kTrained), moved));
+    return moved;
+  };
+  const TilePlace first = fail();
+  write(places, kTrained);
+  EXPECT_TRUE(same(places.current(kTrained), first));
+  const swap::CommitRecord record = new_record();
+  places.describe(record);
+  places.note_committed();
+  const TilePlace second = fail();
+  EXPECT_TRUE(same(places.current(kTrained), first));
+  EXPECT_TRUE(places.as_committed());
+  places.go_back(record);
+  EXPECT_TRUE(same(places.target_of(kTrained), second));
+}
+
 TEST_F(TilePlacesTest, WhatIsNeverTrainedIsWrittenUntilItIsCommitted) {
   TilePlaces places(partition_, plan_);
   allocate(places);
