@@ -67,7 +67,7 @@ void Leases::join(const Gathered& lease) {
   tiles::GatherSlot& slot = p_.gather_slots[lease.slot_];
   const bool joined = slot.joined();
   const ranks::RankAgreement agreed =
-      p_.gradients.meet({ranks::RankCall::Kind::kGather, lease.group_, !joined});
+      p_.gradients.bucket()->meet({ranks::RankCall::Kind::kGather, lease.group_, !joined});
   slot.wait_until_there(lease.stream_);
   if (!agreed.join) return;
   // Joined again for another rank: the same bytes once more, but not while they are read.

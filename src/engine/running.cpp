@@ -67,7 +67,9 @@ void Running::add_stats(Stats& s) const {
   s.steps_updated_on_device = updates->steps_on_device();
   s.steps_skipped = counts.skipped;
   leases->add_stats(s);
-  s.engine_bytes += arena->size_bytes() + gather_slots->device_bytes() + gradients->device_bytes() +
+  const ranks::GradientBucket* const bucket = gradients->bucket();
+  s.engine_bytes += arena->size_bytes() + gather_slots->device_bytes() +
+                    (bucket != nullptr ? bucket->device_bytes() : 0) +
                     (device_updates ? device_updates->device_bytes() : 0) + frames.reserve_bytes() +
                     bookkeeping_bytes;
 }

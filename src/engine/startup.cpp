@@ -308,12 +308,12 @@ void Startup::make_tiles(Running& r) {
       tiles::GatherSlots::Parts{registry_, r.partition, r.plan, in_.settings.prefetch_groups,
                                 *r.arena, *r.tiles, *r.pending, *in_.device, *r.conductor});
   // Its calls come later than anything that is made here.
-  r.gradients = std::make_unique<ranks::Gradients>(ranks::Gradients::Parts{
-      registry_, r.partition, r.plan, *r.arena, *in_.device, r.ranks,
-      [&r](GroupId group) { r.calls->until_passed(group, "add_gradient"); }});
+  r.gradients = std::make_unique<ranks::Gradients>(
+      ranks::GradientParts{registry_, r.partition, r.plan, *r.arena, *in_.device, r.ranks,
+                           [&r](GroupId group) { r.calls->until_passed(group, "add_gradient"); }});
   make_device_updates(r);
   r.updates = std::make_unique<tiles::Updates>(tiles::Updates::Parts{
-      r.partition, r.plan, *r.gradients, *r.tiles, r.gather_slots->hand_overs(), *r.pending,
+      r.partition, r.plan, r.gradients->sums(), *r.tiles, r.gather_slots->hand_overs(), *r.pending,
       r.device_updates.get(), r.trace.get(), failure_.interrupted(),
       kernels::kernels_of(kernels::choose_instruction_set()).update,
       [&in = in_](const tiles::UpdatePlace& place) { say_update_place(in, place); },

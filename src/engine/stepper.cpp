@@ -53,7 +53,7 @@ void Stepper::warn_of_no_gradients(const StepResult& result) {
 // What the step means for each parameter that received a gradient.
 void Stepper::prepare_steps(const StepOptions& options, double factor, StepResult& result) {
   for (std::uint32_t i = 0; i < p_.partition.parameters.size(); ++i) {
-    if (p_.gradients.received()[i] == 0) {
+    if (p_.gradients.sums().received()[i] == 0) {
       ++result.parameters_left_alone;
       continue;
     }
@@ -152,7 +152,7 @@ void Stepper::undo_update(const std::exception& error) {
 }
 
 void Stepper::count_step() {
-  const std::uint8_t* const received = p_.gradients.received();
+  const std::uint8_t* const received = p_.gradients.sums().received();
   for (std::uint32_t i = 0; i < p_.counts.steps.size(); ++i) {
     p_.counts.steps[i] += received[i];
     p_.counts.weight_changes[p_.registry.parameter({i}).group.index] += received[i];

@@ -12,7 +12,7 @@
 #include "async/task.hpp"
 #include "base/trace_recorder.hpp"
 #include "headrace/error.hpp"
-#include "ranks/gradients.hpp"
+#include "ranks/gradient_sums.hpp"
 #include "tiles/device_updates.hpp"
 #include "tiles/hand_overs.hpp"
 #include "tiles/pending_updates.hpp"
@@ -26,7 +26,7 @@ class Updates {
   struct Parts {
     const partition::Partition& partition;
     const residency::Plan& plan;
-    const ranks::Gradients& gradients;
+    const ranks::GradientSums& gradients;
     TileStore& tiles;
     HandOvers& hand_overs;
     PendingUpdates& pending;

@@ -69,9 +69,10 @@ BUGS_OF_RANKS = [
      "    for (std::uint32_t k = 0; k < p_.partition.world_size; ++k) {\n"
      "      const std::uint32_t r = (own + k) % p_.partition.world_size;\n"
      "      if (!p_.ranks.present(r, i)) continue;\n      const std::byte*"),
-    ("every rank has a norm of its own", "src/ranks/gradients.cpp",
+    ("every rank has a norm of its own", "src/ranks/gradient_sums.cpp",
      "  if (p_.partition.world_size > 1) gather_pieces();\n", ""),
-    ("each rank's squares are added up first, then the ranks' sums", "src/ranks/gradients.cpp",
+    ("each rank's squares are added up first, then the ranks' sums",
+     "src/ranks/gradient_sums.cpp",
      "  totals.sum_squares = kernels::tree_sum(pieces_);\n",
      "  for (std::uint32_t r = 0; r < p_.partition.world_size; ++r) {\n"
      "    std::vector<GradientPiece> own(pieces_.begin(), pieces_.end());\n"
@@ -81,12 +82,11 @@ BUGS_OF_RANKS = [
      "    totals.sum_squares += kernels::tree_sum(own);\n"
      "  }\n"),
     ("micro-batches meet in one bucket", "src/ranks/gradient_bucket.cpp",
-     "      if (call.kind == RankCall::Kind::kGather) flush_bucket();\n", ""),
+     "      if (call.kind == RankCall::Kind::kGather) flush();\n", ""),
     ("micro-batches that do not gather the bucket's group meet in it",
      "src/ranks/gradient_bucket.cpp",
-     "      if (call.kind == RankCall::Kind::kGather) flush_bucket();\n",
-     "      if (call.kind == RankCall::Kind::kGather && bucket_group_ == call.group) "
-     "flush_bucket();\n"),
+     "      if (call.kind == RankCall::Kind::kGather) flush();\n",
+     "      if (call.kind == RankCall::Kind::kGather && group_ == call.group) flush();\n"),
     ("a rank passes a lower one that still brings a gradient of the group",
      "src/ranks/gradient_bucket.cpp", "    if (agreed.served) return agreed;\n",
      "    if (call.kind == RankCall::Kind::kOpenBucket && call.group == *agreed.open) "
