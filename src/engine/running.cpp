@@ -18,10 +18,11 @@ void add_drive_stats(const swap::SwapTier& swap, const PlanReport& report, Stats
   s.nvme_retries = total.retries;
   s.nvme_read_busy_seconds = total.read_busy_seconds;
   s.nvme_write_busy_seconds = total.write_busy_seconds;
-  s.io_queue = swap.queue_name();
-  s.io_queue_reason = swap.queue_reason();
-  s.io_queue_details = queue_details(swap.registered());
-  s.direct_io = swap.direct();
+  const swap::QueueInUse queue = swap.queue();
+  s.io_queue = queue.name;
+  s.io_queue_reason = queue.reason;
+  s.io_queue_details = queue_details(queue.registered);
+  s.direct_io = queue.direct;
   for (std::size_t d = 0; d < report.drives.size(); ++d) {
     const swap::DriveCounters c = swap.counters(d);
     s.drives.push_back({.plan = report.drives[d],

@@ -160,11 +160,11 @@ void Startup::say_what_was_chosen(const Running& r) const {
         tuned, platform::models_text(in_.settings.nvme_paths), platform::kernel_release());
     if (!elsewhere.empty()) in_.log(LogLevel::kWarning, elsewhere);
   }
-  const swap::Registered registered = r.swap->registered();
-  if (!registered.refused.empty()) in_.log(LogLevel::kInfo, registered.refused);
-  const std::string details = text_of(registered);
-  std::string text = "I/O queue " + r.swap->queue_name() + (details.empty() ? "" : ", " + details) +
-                     (r.swap->direct() ? ", O_DIRECT" : ", buffered") + ", on";
+  const swap::QueueInUse queue = r.swap->queue();
+  if (!queue.registered.refused.empty()) in_.log(LogLevel::kInfo, queue.registered.refused);
+  const std::string details = text_of(queue.registered);
+  std::string text = "I/O queue " + queue.name + (details.empty() ? "" : ", " + details) +
+                     (queue.direct ? ", O_DIRECT" : ", buffered") + ", on";
   for (const std::string& path : in_.settings.nvme_paths) text += " " + path;
   in_.log(LogLevel::kInfo, text);
   say_shares(r);
@@ -235,8 +235,10 @@ void Startup::make_swap(Running& r) {
     deal_by_speed(r);
     make_swap_files(r);
   }
-  if (r.swap && !r.swap->queue_reason().empty())
-    in_.log(LogLevel::kWarning, r.swap->queue_reason());
+  if (r.swap) {
+    const std::string reason = r.swap->queue().reason;
+    if (!reason.empty()) in_.log(LogLevel::kWarning, reason);
+  }
   reclaim_unused_paths(r);
 }
 

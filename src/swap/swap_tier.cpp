@@ -206,29 +206,22 @@ DriveCounters SwapTier::counters(std::size_t drive) const noexcept {
   return drives_[drive]->drive ? drives_[drive]->drive->counters() : DriveCounters{};
 }
 
-const SwapTier::OwnDrive& SwapTier::first() const noexcept {
-  const auto found = std::ranges::find_if(drives_, [](const auto& own) { return !!own->drive; });
-  HEADRACE_CHECK(found != drives_.end(), "a tier stores something");
-  return **found;
-}
-std::string SwapTier::queue_name() const { return first().drive->queue_name(); }
-std::string SwapTier::queue_reason() const { return first().drive->queue_reason(); }
-
-Registered SwapTier::registered() const {
-  Registered all{true, true, {}};
+QueueInUse SwapTier::queue() const {
+  QueueInUse all{.name = {}, .reason = {}, .registered = {true, true, {}}};
   for (const auto& own : drives_) {
     if (!own->drive) continue;
+    if (all.name.empty()) {
+      all.name = own->drive->queue_name();
+      all.reason = own->drive->queue_reason();
+    }
     const Registered one = own->drive->registered();
-    all.buffers &= one.buffers;
-    all.files &= one.files;
-    if (all.refused.empty()) all.refused = one.refused;
+    all.registered.buffers &= one.buffers;
+    all.registered.files &= one.files;
+    if (all.registered.refused.empty()) all.registered.refused = one.refused;
+    all.direct &= own->path.direct;
   }
+  HEADRACE_CHECK(!all.name.empty(), "a tier stores something");
   return all;
-}
-
-bool SwapTier::direct() const noexcept {
-  return std::ranges::all_of(drives_,
-                             [](const auto& own) { return !own->drive || own->path.direct; });
 }
 
 bool SwapTier::stalled() const noexcept {

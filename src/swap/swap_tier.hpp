@@ -37,6 +37,13 @@ struct SwapTierOptions : DriveOnPathOptions {
   std::function<void(const std::string& cause)> on_stall;
 };
 
+// How the drives of a tier do I/O.
+struct QueueInUse {
+  std::string name, reason;  // of the first drive: IoQueue::name(), ChosenIoQueue::reason
+  Registered registered;     // on all drives; with the first refusal
+  bool direct = true;        // all of them, with O_DIRECT
+};
+
 // Threads: the constructor and destructor run on the caller's thread; everything else except
 // totals() runs on the conductor.
 class SwapTier {
@@ -71,10 +78,7 @@ class SwapTier {
 
   DriveCounters totals() const noexcept;
   DriveCounters counters(std::size_t drive) const noexcept;  // zeros if nothing is stored there
-  std::string queue_name() const;
-  std::string queue_reason() const;
-  Registered registered() const;  // on all drives; with the first refusal
-  bool direct() const noexcept;
+  QueueInUse queue() const;
   // Whether a drive has given a transfer up. Any thread.
   bool stalled() const noexcept;
   // Throws kIoStalled, with a text that starts with `call`, if a transfer never completed: memory
@@ -86,7 +90,6 @@ class SwapTier {
  private:
   // A drive, and the owners of the extents of its file.
   struct OwnDrive;
-  const OwnDrive& first() const noexcept;  // the first of those that store something
   async::Task<bool> try_write(const Extent& extent, std::span<const std::byte> from,
                               Priority priority, const Subject& subject, int& error,
                               std::uint64_t& done);
