@@ -252,9 +252,16 @@ ChosenIoQueue choose_io_queue(IoQueueKind kind, const IoQueueOptions& options,
                               const IoQueueFactories& make) {
   const auto uring = [&] { return proven("io_uring", make.uring, uring_meaning, options); };
   const auto aio = [&] { return proven("Linux AIO", make.aio, aio_meaning, options); };
-  if (kind == IoQueueKind::kThreads) return {make.threads(options), ""};
-  if (kind == IoQueueKind::kUring) return {uring(), ""};
-  if (kind == IoQueueKind::kAio) return {aio(), ""};
+  switch (kind) {
+    case IoQueueKind::kAuto:
+      break;
+    case IoQueueKind::kUring:
+      return {uring(), ""};
+    case IoQueueKind::kAio:
+      return {aio(), ""};
+    case IoQueueKind::kThreads:
+      return {make.threads(options), ""};
+  }
   std::string passed_over;
   try {
     return {uring(), ""};

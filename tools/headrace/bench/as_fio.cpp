@@ -16,8 +16,15 @@ namespace headrace::tools {
 namespace {
 std::string engine_of(const Workload& workload) {
   if (workload.mover == Mover::kFio) return workload.fio_engine;
-  if (workload.queue == IoQueueKind::kAio) return "libaio";
-  if (workload.queue == IoQueueKind::kThreads) return "psync";
+  switch (workload.queue) {
+    case IoQueueKind::kAuto:
+    case IoQueueKind::kUring:
+      break;
+    case IoQueueKind::kAio:
+      return "libaio";
+    case IoQueueKind::kThreads:
+      return "psync";
+  }
   return "io_uring";
 }
 
