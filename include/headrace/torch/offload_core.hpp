@@ -158,7 +158,7 @@ class OffloadCore final : public std::enable_shared_from_this<OffloadCore> {
     StepResult result;
     try {
       writes_.throw_if_written();
-      registration_.require_rest_frozen();
+      registration_.buffers().require_frozen();
       gradients_.require_whole(groups());
       result = engine_.step(options);
     } catch (...) {

@@ -18,52 +18,59 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "headrace/engine.hpp"
+#include "headrace/torch/buffer_list.hpp"
 #include "headrace/torch/on_demand.hpp"
 
 namespace headrace::torch::detail {
-// The tensors that stay with torch: buffers of offloaded modules, and parameters that add_rest()
-// left out because they were frozen. Each appears once, under its name in the first module that had
-// it.
-class BufferList {
- public:
-  void add(const std::string& group, const ::torch::nn::Module& module) {
-    for (const auto& item : module.named_buffers(/*recurse=*/true)) {
-      if (item.value().defined()) add(full_name(group, item.key()), item.value());
+// Tells the engine which of the group's parameters are frozen. Assumes that a factory's are frozen
+// as they were when add_group() called it.
+inline void settle_frozen(Engine& engine, const OffloadedGroup& group) {
+  const std::span<const ParameterId> ids = engine.parameters(group.id);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (group.frozen) {
+      engine.set_frozen(ids[i], *group.frozen);
+    } else if (!group.factory) {
+      engine.set_frozen(ids[i], !group.loose[i].second.requires_grad());
     }
   }
-  void add_frozen(const std::string& full_name, const at::Tensor& parameter) {
-    frozen_.insert(parameter.unsafeGetTensorImpl());
-    add(full_name, parameter);
-  }
-  // Moves those in CPU memory to where the parameters are used.
-  void move_to(const Place& place) {
-    for (auto& [name, tensor] : buffers_) {
-      if (!place.is_cpu() && tensor.device().is_cpu()) tensor.set_data(tensor.to(place.device()));
-    }
-  }
-  const NamedTensors& all() const noexcept { return buffers_; }
-  // Without frozen parameters.
-  NamedTensors of_modules() const {
-    NamedTensors buffers = buffers_;
-    std::erase_if(buffers, [&](const auto& named) {
-      return frozen_.count(named.second.unsafeGetTensorImpl()) != 0;
-    });
-    return buffers;
-  }
+}
 
- private:
-  void add(const std::string& full_name, const at::Tensor& tensor) {
-    if (seen_.insert(tensor.unsafeGetTensorImpl()).second) buffers_.emplace_back(full_name, tensor);
+// Throws if `tensors` are not what the engine planned for the group.
+inline void require_same_shapes(const Engine& engine, const Place& place,
+                                const OffloadedGroup& group, const NamedTensors& tensors) {
+  const std::span<const ParameterId> ids = engine.parameters(group.id);
+  bool same = ids.size() == tensors.size();
+  for (std::size_t i = 0; same && i < ids.size(); ++i) {
+    const ParameterSpec& before = engine.spec(ids[i]);
+    const ParameterSpec now = spec_of(place, group.name, tensors[i].first, tensors[i].second);
+    same = before.name == now.name && before.dtype == now.dtype && before.shape == now.shape &&
+           (group.frozen || before.frozen == now.frozen);
   }
+  if (same) return;
+  throw Error(Code::kInvalidArgument, "the parameters of " + quoted_group(group.name) +
+                                          " are not those that add_group() saw, and memory was "
+                                          "planned for those. A factory must give the "
+                                          "same names, types, shapes and requires_grad every "
+                                          "time; a module must be converted before add_group().");
+}
 
-  NamedTensors buffers_;  // keeps the tensors, so that no other gets their address
-  std::unordered_set<const c10::TensorImpl*> seen_, frozen_;
-};
+// Follows a parameter's name in the error that torch throws if it is used while parked.
+inline std::string parked_text(bool serves_on_demand) {
+  return std::string(
+             " was used while it is offloaded: there is no memory behind it now. Call its module "
+             "through offload(group, ...) or offload.run(group, ...), or hold `auto whole = "
+             "offload.gathered(group);` for as long as you read it, and `offload.gathered(group, "
+             "Access::kModify)` to write. Another Offload may have it. ") +
+         (serves_on_demand
+              ? "serve_on_demand() is for operators that read: writes, torch::save and "
+                "data_ptr() are none."
+              : "What can do neither (a weight that another block captured, a loss kept in the "
+                "module, second derivatives) is served after offload.serve_on_demand().");
+}
 
 // Threads: the trainer's.
 class Registration {
@@ -138,8 +145,7 @@ class Registration {
       if (tensor.requires_grad()) {
         rest.emplace_back(parameter, tensor);
       } else {
-        frozen_rest_.emplace_back(full_name(name, parameter), tensor);
-        buffers_.add_frozen(frozen_rest_.back().first, tensor);
+        buffers_.add_frozen(full_name(name, parameter), tensor);
       }
     }
     buffers_.add(name, model);
@@ -159,9 +165,9 @@ class Registration {
   // ---- freeze ----
 
   void settle() const {
-    for (const auto& group : groups_) settle_frozen(*group);
+    for (const auto& group : groups_) settle_frozen(engine_, *group);
     for (const auto& group : groups_) {
-      if (!group->factory) require_same_shapes(*group, group->loose);
+      if (!group->factory) require_same_shapes(engine_, place_, *group, group->loose);
     }
   }
   void attach() {
@@ -185,17 +191,6 @@ class Registration {
   void require_registered(const OffloadedGroup& group) const {
     if (group.module)
       group.require_registered(owners_.without_shared(parameters_of(*group.module)));
-  }
-  // Throws if a step would leave out a parameter that is trained.
-  void require_rest_frozen() const {
-    for (const auto& [parameter, tensor] : frozen_rest_) {
-      if (!tensor.requires_grad()) continue;
-      throw Error(Code::kWrongState,
-                  "parameter '" + parameter +
-                      "' was frozen when add_rest() left it out, and is trained now: the engine "
-                      "does not have it and would never update it. Unfreeze it before add_rest(), "
-                      "and freeze it again afterwards.");
-    }
   }
 
  private:
@@ -224,17 +219,6 @@ class Registration {
     groups_.push_back(group);
     return group;
   }
-  // Assumes that a factory's parameters are frozen as they were when add_group() called it.
-  void settle_frozen(const OffloadedGroup& group) const {
-    const std::span<const ParameterId> ids = engine_.parameters(group.id);
-    for (std::size_t i = 0; i < ids.size(); ++i) {
-      if (group.frozen) {
-        engine_.set_frozen(ids[i], *group.frozen);
-      } else if (!group.factory) {
-        engine_.set_frozen(ids[i], !group.loose[i].second.requires_grad());
-      }
-    }
-  }
   void require_before_freeze(const OffloadedGroup& group, const char* call, const char* why) const {
     require_own(group);
     if (!attached_) return;
@@ -250,37 +234,9 @@ class Registration {
       owners_.own(group.name, tensors);
       buffers_.add(group.name, *group.module);
     }
-    require_same_shapes(group, tensors);
-    group.attach(place_, engine_, tensors, parked_text());
+    require_same_shapes(engine_, place_, group, tensors);
+    group.attach(place_, engine_, tensors, parked_text(serves_on_demand_));
     require_registered(group);
-  }
-  void require_same_shapes(const OffloadedGroup& group, const NamedTensors& tensors) const {
-    const std::span<const ParameterId> ids = engine_.parameters(group.id);
-    bool same = ids.size() == tensors.size();
-    for (std::size_t i = 0; same && i < ids.size(); ++i) {
-      const ParameterSpec& before = engine_.spec(ids[i]);
-      const ParameterSpec now = spec_of(place_, group.name, tensors[i].first, tensors[i].second);
-      same = before.name == now.name && before.dtype == now.dtype && before.shape == now.shape &&
-             (group.frozen || before.frozen == now.frozen);
-    }
-    if (same) return;
-    throw Error(Code::kInvalidArgument, "the parameters of " + quoted_group(group.name) +
-                                            " are not those that add_group() saw, and memory was "
-                                            "planned for those. A factory must give the "
-                                            "same names, types, shapes and requires_grad every "
-                                            "time; a module must be converted before add_group().");
-  }
-  std::string parked_text() const {
-    return std::string(
-               " was used while it is offloaded: there is no memory behind it now. Call its module "
-               "through offload(group, ...) or offload.run(group, ...), or hold `auto whole = "
-               "offload.gathered(group);` for as long as you read it, and `offload.gathered(group, "
-               "Access::kModify)` to write. Another Offload may have it. ") +
-           (serves_on_demand_
-                ? "serve_on_demand() is for operators that read: writes, torch::save and "
-                  "data_ptr() are none."
-                : "What can do neither (a weight that another block captured, a loss kept in the "
-                  "module, second derivatives) is served after offload.serve_on_demand().");
   }
 
   Engine& engine_;
@@ -288,7 +244,6 @@ class Registration {
   Choose choose_;
   ParameterOwners owners_;
   BufferList buffers_;
-  NamedTensors frozen_rest_;  // by full name; these stay with torch, and must stay frozen
   Groups groups_;
   bool serves_on_demand_ = false;
   bool attached_ = false;  // all groups are, and none can be added
