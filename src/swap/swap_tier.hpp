@@ -78,7 +78,7 @@ class SwapTier {
 
   DriveCounters totals() const noexcept;
   DriveCounters counters(std::size_t drive) const noexcept;  // zeros if nothing is stored there
-  QueueInUse queue() const;
+  QueueInUse queue() const;                                  // any thread
   // Whether a drive has given a transfer up. Any thread.
   bool stalled() const noexcept;
   // Throws kIoStalled, with a text that starts with `call`, if a transfer never completed: memory
