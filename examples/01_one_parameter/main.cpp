@@ -11,17 +11,21 @@
 #include <exception>
 #include <span>
 
+headrace::Settings settings_of(const char* folder) {
+  headrace::Settings settings;  // the defaults keep all in memory
+  if (folder == nullptr) return settings;
+  settings.offload_parameters = settings.offload_optimizer = headrace::OffloadDevice::kNvme;
+  settings.nvme_paths = {folder};
+  settings.allow_memory_backed = true;  // four numbers may lie in a tmpfs
+  return settings;
+}
+
 int main(int argc, char** argv) try {
   if (argc > 2 || (argc == 2 && argv[1][0] == '-')) {
     std::printf("usage: 01_one_parameter [FOLDER]\n");
     return std::strcmp(argv[1], "--help") == 0 ? 0 : 2;
   }
-  headrace::Settings settings;  // as it is: all in memory
-  if (argc > 1) {
-    settings.offload_parameters = settings.offload_optimizer = headrace::OffloadDevice::kNvme;
-    settings.nvme_paths = {argv[1]};
-    settings.allow_memory_backed = true;  // four numbers may lie in a tmpfs
-  }
+  const headrace::Settings settings = settings_of(argc > 1 ? argv[1] : nullptr);
   // [engine]
   headrace::Engine engine(settings);
   const headrace::GroupId group =

@@ -47,7 +47,31 @@ struct Parameter {
     }
     return state;
   }
+
+  // Its update number t, from 1.
+  headrace::ParameterUpdate update(const headrace::ParameterState& state, std::uint64_t t) const {
+    headrace::ParameterUpdate update = {.state = state, .gradient_dtype = headrace::DType::kF32};
+    update.gradient = std::as_bytes(std::span(gradient));
+    update.t = t;
+    update.hyperparameters.weight_decay = 0;
+    return update;
+  }
 };
+
+// Returns the mean squared error at 16 points of y = 3 x - 1, and computes its gradients.
+float compute_loss(std::array<Parameter, 2>& model) {
+  const float a = model[0].weight[0], b = model[1].weight[0];
+  float loss = 0, da = 0, db = 0;
+  for (int i = 0; i < 16; ++i) {
+    const float x = static_cast<float>(i) / 16, error = a * x + b - (3 * x - 1);
+    loss += error * error / 16;
+    da += 2 * error * x / 16;
+    db += 2 * error / 16;
+  }
+  model[0].gradient[0] = da;
+  model[1].gradient[0] = db;
+  return loss;
+}
 
 int main(int argc, char** argv) try {
   const bool pool = argc == 2 && std::strcmp(argv[1], "pool") == 0;
@@ -63,32 +87,16 @@ int main(int argc, char** argv) try {
   headrace::CpuOptimizer optimizer(options);
 
   std::array<Parameter, 2> model = {{{"a", 0, {0}, {0}}, {"b", 1, {0}, {0}}}};
-  std::array<headrace::ParameterState, 2> states;
-  for (std::size_t i = 0; i < 2; ++i) states[i] = model[i].allocate(optimizer);
+  const std::array states = {model[0].allocate(optimizer), model[1].allocate(optimizer)};
   optimizer.initialize(states);
 
   std::uint64_t t = 0;
   for (int step = 1; step <= 200; ++step) {
-    const float a = model[0].weight[0], b = model[1].weight[0];
-    float loss = 0, da = 0, db = 0;
-    for (int i = 0; i < 16; ++i) {
-      const float x = static_cast<float>(i) / 16, error = a * x + b - (3 * x - 1);
-      loss += error * error / 16;
-      da += 2 * error * x / 16;
-      db += 2 * error / 16;
-    }
-    // As a loss scale that is too large makes it now and then.
-    model[0].gradient[0] = step == 100 ? NAN : da;
-    model[1].gradient[0] = db;
+    const float loss = compute_loss(model);
+    if (step == 100) model[0].gradient[0] = NAN;  // a loss scale that is too large can do this
 
-    std::array<headrace::ParameterUpdate, 2> updates;
-    for (std::size_t i = 0; i < 2; ++i) {
-      updates[i].state = states[i];
-      updates[i].gradient_dtype = headrace::DType::kF32;
-      updates[i].gradient = std::as_bytes(std::span(model[i].gradient));
-      updates[i].t = t + 1;
-      updates[i].hyperparameters.weight_decay = 0;
-    }
+    const std::array updates = {model[0].update(states[0], t + 1),
+                                model[1].update(states[1], t + 1)};
     const headrace::CpuStepResult result =
         optimizer.step(updates, {.learning_rate = 0.05f, .max_norm = 1});
     if (result.skipped) {
