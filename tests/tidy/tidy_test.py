@@ -82,14 +82,14 @@ class Functions(Tree):
     def function(self, lines):
         return LICENCE + "int f(int a) {\n" + "  ++a;\n" * (lines - 2) + "}\n"
 
-    def test_of_seventy_lines_passes(self):
-        self.write("src/base/a.cpp", self.function(70))
-        self.write("tests/base/a_test.cpp", self.function(90))
+    def test_of_forty_lines_passes(self):
+        self.write("src/base/a.cpp", self.function(40))
+        self.write("tests/base/a_test.cpp", self.function(60))
         self.assertEqual(self.text_faults(), [])
 
     def test_of_more_fails(self):
-        self.write("src/base/a.cpp", self.function(20) + self.function(71).split("\n", 1)[1])
-        self.assert_one("src/base/a.cpp:22: a function of 71 lines, at most 70")
+        self.write("src/base/a.cpp", self.function(20) + self.function(41).split("\n", 1)[1])
+        self.assert_one("src/base/a.cpp:22: a function of 41 lines, at most 40")
 
 
 class Rooms(Tree):
