@@ -40,7 +40,7 @@ inline void fill(UpdateBuffers& buffers, std::mt19937_64& random, std::uint64_t 
     for (float& value : values) {
       value = hard_or_ordinary(random, hard_in_eight);
       // One NaN makes all of its block NaN, which would test little.
-      if (buffers.of.codec == MomentCodec::kBlock8 && !std::isfinite(value) && random() % 64 != 0)
+      if (has_scales(buffers.of.codec) && !std::isfinite(value) && random() % 64 != 0)
         value = 1e-3f;
       if (is_square(arithmetic, k) && random() % 16 != 0) value = std::fabs(value);
     }

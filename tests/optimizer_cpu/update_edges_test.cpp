@@ -145,7 +145,7 @@ class UpdateAtTheEdge : public testing::TestWithParam<MomentCodec> {
 // Of two scale blocks only lengths about their edges, where there are none to write.
 bool is_tried(MomentCodec codec, std::uint64_t elements) {
   if (elements <= 130) return true;
-  return elements >= 250 && (codec == MomentCodec::kBlock8 || elements % 16 == 1);
+  return elements >= 250 && (has_scales(codec) || elements % 16 == 1);
 }
 
 TEST_P(UpdateAtTheEdge, TouchesNothingElseAtAnyLengthAndStart) {
@@ -153,7 +153,7 @@ TEST_P(UpdateAtTheEdge, TouchesNothingElseAtAnyLengthAndStart) {
     if (of.codec != GetParam()) return;
     of.elements = kLongest;
     // The last elements are of the next random block, which begins amid a vector where it may.
-    of.first_element = 65536 - (of.codec == MomentCodec::kBlock8 ? 512 : 507);
+    of.first_element = 65536 - (has_scales(of.codec) ? 512 : 507);
     UpdateBuffers input(of);
     fill(input, random_, 1);
     const UpdateStep step = ordinary_step(of.rule);

@@ -109,8 +109,8 @@ TEST_P(UpdateKernel, GivesTheReferencesBitsAtEveryMagnitude) {
   for_every_case([&](UpdateCase of) {
     if (of.gradient_dtype == DType::kF16) return;  // holds few of them
     of.elements = kScaleElements;
-    const bool block8 = of.codec == MomentCodec::kBlock8;
-    for (int exponent = -150; exponent < 128; exponent += block8 && exponent < -120 ? 1 : 13) {
+    const bool scaled = has_scales(of.codec);
+    for (int exponent = -150; exponent < 128; exponent += scaled && exponent < -120 ? 1 : 13) {
       UpdateBuffers buffers(of);
       fill_at_magnitude(buffers, random, exponent);
       const UpdateStep step = ordinary_step(of.rule, 1, exponent % 2 == 0 ? 1.0 : 0.37);
@@ -124,7 +124,7 @@ TEST_P(UpdateKernel, GivesTheReferencesBitsForAnyBytes) {
   std::mt19937_64 random(kSeed + 10);
   for_every_case([&](UpdateCase of) {
     of.elements = 3 * kScaleElements + 7;
-    for (int scale = 0; scale < 256; scale += of.codec == MomentCodec::kBlock8 ? 12 : 128) {
+    for (int scale = 0; scale < 256; scale += has_scales(of.codec) ? 12 : 128) {
       UpdateBuffers buffers(of);
       fill(buffers, random, 1);
       for (std::uint32_t k = 0; k < moments(arithmetic_of(of.rule)); ++k) {
