@@ -10,6 +10,7 @@
 #include <filesystem>
 
 #include "base/error_text.hpp"
+#include "base/whole_transfers.hpp"
 #include "headrace/error.hpp"
 #include "swap/refusal.hpp"
 
@@ -51,30 +52,17 @@ File File::open(const std::string& path) {
 }
 
 void File::write(std::span<const std::byte> bytes, std::uint64_t at) {
-  while (!bytes.empty()) {
-    const ssize_t done =
-        TEMP_FAILURE_RETRY(::pwrite(fd_.get(), bytes.data(), bytes.size(), static_cast<off_t>(at)));
-    if (done <= 0) {
-      fail("save_checkpoint: cannot write " + path_, done < 0 ? errno : ENOSPC, kNotSaved);
-    }
-    bytes = bytes.subspan(static_cast<std::size_t>(done));
-    at += static_cast<std::uint64_t>(done);
-  }
+  const base::Moved moved = base::write_at(fd_.get(), at, bytes);
+  if (moved.error != 0) fail("save_checkpoint: cannot write " + path_, moved.error, kNotSaved);
 }
 
 void File::read(std::span<std::byte> bytes, std::uint64_t at) const {
-  while (!bytes.empty()) {
-    const ssize_t done =
-        TEMP_FAILURE_RETRY(::pread(fd_.get(), bytes.data(), bytes.size(), static_cast<off_t>(at)));
-    if (done < 0) fail("load_checkpoint: cannot read " + path_, errno, kNotRead);
-    if (done == 0) {
-      throw Error(Code::kCorrupt, "load_checkpoint: " + path_ + " ends at byte " +
-                                      std::to_string(at) +
-                                      ", before its last tensor; load another checkpoint");
-    }
-    bytes = bytes.subspan(static_cast<std::size_t>(done));
-    at += static_cast<std::uint64_t>(done);
-  }
+  const base::Moved moved = base::read_at(fd_.get(), at, bytes);
+  if (moved.error != 0) fail("load_checkpoint: cannot read " + path_, moved.error, kNotRead);
+  if (moved.size_bytes == bytes.size()) return;
+  throw Error(Code::kCorrupt, "load_checkpoint: " + path_ + " ends at byte " +
+                                  std::to_string(at + moved.size_bytes) +
+                                  ", before its last tensor; load another checkpoint");
 }
 
 std::uint64_t File::size_bytes() const {

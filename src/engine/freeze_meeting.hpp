@@ -53,12 +53,12 @@ class FreezeMeeting {
   // them call begin_pass() as often as there are passes.
   bool any_measures(bool mine);
   void begin_pass();
-  // Collective, once, of a store. Throws what any rank found to refuse, also where ranks do not fit
-  // together.
+  // Collective, once, of a store. Throws what any rank found to refuse, also where ranks do not
+  // fit together.
   Agreed agree(const Found& mine);
   // Collective, once, after all else. `record`: of the epoch that the files hold, null if they are
-  // new or there is no store. Throws kWrongState if its steps, step counts or hyperparameters differ
-  // among the ranks.
+  // new or there is no store. Throws kWrongState if its steps, step counts or hyperparameters
+  // differ among the ranks.
   void all_ready(const swap::CommitRecord* record);
   // After an error of this rank: if others wait for it in a call above, they throw it too.
   void withdraw(const std::exception_ptr& error) noexcept;

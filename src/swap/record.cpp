@@ -56,6 +56,13 @@ std::uint64_t chunk_bytes(const RecordHeader& header, const StreamEntry& stream)
   return stream.size_bytes * kChunkElements / header.elements;
 }
 
+ChunkPlace chunk_place(const RecordHeader& header, const StreamEntry& stream,
+                       std::uint32_t chunk) noexcept {
+  const std::uint64_t whole = chunk_bytes(header, stream);
+  const std::uint64_t offset = std::min(chunk * whole, stream.size_bytes);
+  return {offset, std::min(whole, stream.size_bytes - offset)};
+}
+
 void begin_header(RecordHeader& header, const RecordIdentity& identity, std::uint64_t elements,
                   std::span<const StreamEntry> streams, std::uint64_t records_in_file) noexcept {
   HEADRACE_CHECK(streams.size() <= kMaxStreams, "a record has at most 8 streams");

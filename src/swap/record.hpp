@@ -74,6 +74,12 @@ std::uint64_t checksum_seed(const RecordIdentity& identity, std::uint32_t stream
 
 // The size of a stream's chunks, except the last one, which may be shorter.
 std::uint64_t chunk_bytes(const RecordHeader& header, const StreamEntry& stream) noexcept;
+// The bytes of one chunk.
+struct ChunkPlace {
+  std::uint64_t offset_bytes, size_bytes;  // in its stream
+};
+ChunkPlace chunk_place(const RecordHeader& header, const StreamEntry& stream,
+                       std::uint32_t chunk) noexcept;
 constexpr std::uint64_t chunks_of(std::uint64_t elements) noexcept {
   return base::ceil_div(elements, kChunkElements);
 }

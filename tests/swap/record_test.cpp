@@ -131,6 +131,13 @@ TEST(RecordHeader, SaysHowManyBytesOfEachStreamAChunkHas) {
   const auto header = header_of(identity());
   EXPECT_EQ(chunk_bytes(*header, header->stream[0]), 2 * kChunkElements);
   EXPECT_EQ(chunk_bytes(*header, header->stream[1]), 4 * kChunkElements);
+  header->elements -= 5;
+  header->stream[1].size_bytes -= 20;
+  EXPECT_EQ(chunk_place(*header, header->stream[1], 0).size_bytes, 4 * kChunkElements);
+  const ChunkPlace last = chunk_place(*header, header->stream[1], 7);
+  EXPECT_EQ(last.offset_bytes, 7 * 4 * kChunkElements);
+  EXPECT_EQ(last.size_bytes, 4 * (kChunkElements - 5));
+  header->elements += 5;
   StreamEntry scale;
   scale.size_bytes = (1 << 20) / 256;
   EXPECT_EQ(chunk_bytes(*header, scale), kChunkElements / 256);

@@ -18,6 +18,7 @@
 #include "base/error_text.hpp"
 #include "base/unique_fd.hpp"
 #include "base/units.hpp"
+#include "base/whole_transfers.hpp"
 #include "headrace/error.hpp"
 #include "kernels/hash.hpp"
 #include "swap/record.hpp"
@@ -30,7 +31,7 @@ using swap::StreamEntry;
 namespace {
 constexpr std::uint64_t kWindowBytes = 4 * base::kMiB;
 
-// What cannot be opened is a refusal, unless it is the drive that fails.
+// A path that cannot be opened is a refusal, unless the drive fails.
 Error cannot_open(const std::string& path, int error) {
   const bool missing = error == ENOENT || error == ENOTDIR;
   return Error(missing        ? Code::kNotFound
@@ -78,15 +79,10 @@ class Window {
     begin_ = offset;
     filled_ = 0;
     const std::uint64_t wanted = std::min<std::uint64_t>(bytes_.size(), size_ - offset);
-    while (filled_ < wanted) {
-      const ssize_t got = ::pread(fd_.get(), bytes_.data() + filled_, wanted - filled_,
-                                  static_cast<off_t>(offset + filled_));
-      if (got < 0 && errno == EINTR) continue;
-      if (got < 0) throw cannot_read(path_, errno);
-      if (got == 0) break;
-      filled_ += static_cast<std::uint64_t>(got);
-    }
-    // What was looked at need not push the machine's other files out of memory.
+    const base::Moved moved = base::read_at(fd_.get(), offset, std::span(bytes_).first(wanted));
+    if (moved.error != 0) throw cannot_read(path_, moved.error);
+    filled_ = moved.size_bytes;
+    // Pages that were read need not push the machine's other files out of memory.
     ::posix_fadvise(fd_.get(), static_cast<off_t>(offset), static_cast<off_t>(filled_),
                     POSIX_FADV_DONTNEED);
     if (filled_ < least) {
@@ -238,10 +234,8 @@ class Inspecting {
     }
     const std::uint64_t begin = begin_of(found, entry);
     const std::uint64_t seed = swap::checksum_seed(identity_of(found.header), number);
-    const std::uint64_t chunk_bytes = swap::chunk_bytes(found.header, entry);
     for (std::uint32_t chunk = 0; chunk < entry.checksums; ++chunk) {
-      const std::uint64_t at = std::min(chunk * chunk_bytes, entry.size_bytes);
-      const std::uint64_t size = std::min(chunk_bytes, entry.size_bytes - at);
+      const auto [at, size] = swap::chunk_place(found.header, entry, chunk);
       const std::uint64_t got = kernels::xxh3_64(file_.at(begin + at, size), seed);
       const std::uint64_t wanted = found.header.checksum[entry.first_checksum + chunk];
       result_.verified_bytes += size;

@@ -155,10 +155,8 @@ std::string OpenStore::verify_streams(std::uint32_t t, const swap::RecordHeader&
     if (entry.checksums == 0) out.unchecked_bytes += entry.size_bytes;
     const std::uint64_t seed = swap::checksum_seed({head_.store, t, tile.generation, 0},
                                                    is_weight ? swap::kWeightStream : s);
-    const std::uint64_t chunk_bytes = swap::chunk_bytes(header, entry);
     for (std::uint32_t chunk = 0; chunk < entry.checksums; ++chunk) {
-      const std::uint64_t done = std::min(chunk * chunk_bytes, entry.size_bytes);
-      const std::uint64_t size = std::min(chunk_bytes, entry.size_bytes - done);
+      const auto [done, size] = swap::chunk_place(header, entry, chunk);
       // A chunk of scales is shorter than a page.
       const std::uint64_t start = base::align_down(begin + done, base::kIoAlignment);
       const std::uint64_t lead = begin + done - start;
