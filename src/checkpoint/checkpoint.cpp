@@ -12,6 +12,7 @@
 
 #include "checkpoint/files.hpp"
 #include "checkpoint/manifest.hpp"
+#include "checkpoint/safetensors_header.hpp"
 #include "headrace/error.hpp"
 #include "kernels/hash.hpp"
 #include "optimizer_cpu/state_streams.hpp"
@@ -20,6 +21,7 @@ namespace headrace {
 namespace {
 using checkpoint::File;
 using checkpoint::kFiles;
+using checkpoint::kMetadata;
 using checkpoint::Manifest;
 using checkpoint::refuse;
 using checkpoint::refuse_damaged;
@@ -27,8 +29,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::array kPrefixes = {"", "master.", "exp_avg.", "exp_avg_sq."};  // by Content
 constexpr std::array kCodecs = {"f32", "bf16", "8bit"};
-constexpr const char* kMetadata = "__metadata__";
-constexpr std::uint64_t kAlignment = 4096;
 constexpr std::size_t kBufferBytes = std::size_t{4} << 20;
 
 struct Tensor {
@@ -69,22 +69,16 @@ std::vector<Tensor> tensors_of(const Engine& engine, std::size_t file) {
 
 // Gives each tensor its place, and returns length and header of the safetensors file.
 std::string place(const Engine& engine, std::vector<Tensor>& tensors) {
-  Json header = {{kMetadata, {{"format", "pt"}}}};
-  auto& members = header.get_ref<Json::object_t&>();
+  std::vector<checkpoint::TensorHeader> headers;
   std::uint64_t at = 0;
   for (Tensor& tensor : tensors) {
     tensor.at = at;
     at += tensor.size_bytes;
-    members.emplace_back(tensor.name, Json{{"dtype", tensor.dtype},
-                                           {"shape", engine.spec(tensor.id).shape},
-                                           {"data_offsets", {tensor.at, at}}});
+    headers.push_back({tensor.name, tensor.dtype, engine.spec(tensor.id).shape, tensor.size_bytes});
   }
-  std::string text = header.dump();
-  text.append((kAlignment - (text.size() + 8) % kAlignment) % kAlignment, ' ');
-  std::string length(8, '\0');
-  for (std::size_t i = 0; i < 8; ++i) length[i] = static_cast<char>(text.size() >> (8 * i));
-  for (Tensor& tensor : tensors) tensor.at += text.size() + 8;
-  return length + text;
+  std::string header = checkpoint::safetensors_header(headers);
+  for (Tensor& tensor : tensors) tensor.at += header.size();
+  return header;
 }
 
 // ---- save ----

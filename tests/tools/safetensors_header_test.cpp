@@ -109,24 +109,5 @@ TEST(SafetensorsHeader, CostsTimeInProportionToItsBytes) {
   EXPECT_LT(seconds_of(many + "}", kTensors), 20);
   EXPECT_LT(seconds_of(nested + "}}", 0), 20);
 }
-
-TEST(SafetensorsHeader, OfManyTensorsIsWrittenAsItIsRead) {
-  std::vector<TensorEntry> tensors(50'000);
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    tensors[i].name = "h." + std::to_string(i);
-    tensors[i].dtype = "BF16";
-    tensors[i].shape = {3};
-  }
-  std::uint64_t data_bytes = 0;
-  const std::string written = header_of(tensors, data_bytes);
-  EXPECT_EQ(data_bytes, 50'000u * 6);
-  EXPECT_EQ(written.size() % 4096, 0u);
-  const auto length = std::as_bytes(std::span(written)).first<kLengthBytes>();
-  EXPECT_EQ(header_length(length), written.size() - kLengthBytes);
-  const TensorsByName read =
-      parse_header(std::string_view(written).substr(kLengthBytes), DataOffsets::kWanted);
-  check_data(read, data_bytes);
-  EXPECT_EQ(read.at("h.49999").begin, 49'999u * 6);
-}
 }  // namespace
 }  // namespace headrace::tools::safetensors_header_test

@@ -172,6 +172,26 @@ TEST(SafetensorsWriter, WritesWhatTheReaderReads) {
   EXPECT_EQ(file.substr(4096), first + second);
 }
 
+TEST(SafetensorsWriter, WritesAHeaderOfManyTensorsThatIsReadBack) {
+  std::vector<TensorEntry> tensors(50'000);
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    tensors[i].name = "h." + std::to_string(i);
+    tensors[i].dtype = "BF16";
+    tensors[i].shape = {3};
+  }
+  std::uint64_t data_bytes = 0;
+  const std::string written = header_of(tensors, data_bytes);
+  EXPECT_EQ(data_bytes, 50'000u * 6);
+  EXPECT_EQ(written.size() % 4096, 0u);
+  namespace tools = headrace::tools;
+  const auto length = std::as_bytes(std::span(written)).first<tools::kLengthBytes>();
+  EXPECT_EQ(tools::header_length(length), written.size() - tools::kLengthBytes);
+  const tools::TensorsByName read = tools::parse_header(
+      std::string_view(written).substr(tools::kLengthBytes), tools::DataOffsets::kWanted);
+  tools::check_data(read, data_bytes);
+  EXPECT_EQ(read.at("h.49999").begin, 49'999u * 6);
+}
+
 TEST(SafetensorsWriter, WritesAnEmptyList) {
   ScratchFolder folder;
   SafetensorsWriter(folder.path(), {}).finish();

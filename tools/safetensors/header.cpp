@@ -11,7 +11,6 @@ namespace headrace::tools {
 namespace {
 using Json = nlohmann::json;
 
-constexpr std::uint64_t kDataAlignment = 4096;
 constexpr std::size_t kMostDimensions = 64;
 
 enum class Kind { kWhole, kText, kObject, kList, kOther };
@@ -169,27 +168,15 @@ class Parse final : public nlohmann::json_sax<Json> {
   std::size_t depth_ = 0;
 };
 
-// Bytes of a tensor by its dtype and shape; refuses an overflow.
-std::uint64_t wanted_bytes(const TensorEntry& entry) {
-  std::uint64_t bytes = dtype_size_bytes(entry.dtype);
-  if (bytes == 0)
-    throw SafetensorsFault{"the dtype '" + entry.dtype + "' of '" + entry.name + "' is unknown"};
-  for (const std::int64_t size : entry.shape) {
-    if (__builtin_mul_overflow(bytes, static_cast<std::uint64_t>(size), &bytes))
-      throw SafetensorsFault{"the shape of '" + entry.name + "' overflows"};
-  }
-  return bytes;
-}
-
 void check_bytes(const TensorEntry& entry, std::uint64_t data_bytes) {
   if (entry.begin > entry.end || entry.end > data_bytes) {
     throw SafetensorsFault{"'" + entry.name + "' lies at bytes " + std::to_string(entry.begin) +
                            " to " + std::to_string(entry.end) + " of " +
                            std::to_string(data_bytes)};
   }
-  if (wanted_bytes(entry) != entry.end - entry.begin) {
+  if (bytes_of(entry) != entry.end - entry.begin) {
     throw SafetensorsFault{"'" + entry.name + "' has " + std::to_string(entry.end - entry.begin) +
-                           " bytes, its shape needs " + std::to_string(wanted_bytes(entry))};
+                           " bytes, its shape needs " + std::to_string(bytes_of(entry))};
   }
 }
 }  // namespace
@@ -231,6 +218,17 @@ void check_data(const TensorsByName& tensors, std::uint64_t data_bytes) {
   }
 }
 
+std::uint64_t bytes_of(const TensorEntry& entry) {
+  std::uint64_t bytes = dtype_size_bytes(entry.dtype);
+  if (bytes == 0)
+    throw SafetensorsFault{"the dtype '" + entry.dtype + "' of '" + entry.name + "' is unknown"};
+  for (const std::int64_t size : entry.shape) {
+    if (__builtin_mul_overflow(bytes, static_cast<std::uint64_t>(size), &bytes))
+      throw SafetensorsFault{"the shape of '" + entry.name + "' overflows"};
+  }
+  return bytes;
+}
+
 std::uint64_t dtype_size_bytes(std::string_view dtype) noexcept {
   if (dtype == "F64" || dtype == "I64" || dtype == "U64") return 8;
   if (dtype == "F32" || dtype == "I32" || dtype == "U32") return 4;
@@ -238,25 +236,5 @@ std::uint64_t dtype_size_bytes(std::string_view dtype) noexcept {
   if (dtype == "BOOL" || dtype == "I8" || dtype == "U8" || dtype == "F8_E4M3" || dtype == "F8_E5M2")
     return 1;
   return 0;
-}
-
-std::string header_of(const std::vector<TensorEntry>& tensors, std::uint64_t& data_bytes) {
-  nlohmann::ordered_json header = {{"__metadata__", {{"format", "pt"}}}};
-  auto& members = header.get_ref<nlohmann::ordered_json::object_t&>();
-  data_bytes = 0;
-  for (const TensorEntry& entry : tensors) {
-    const std::uint64_t begin = std::exchange(data_bytes, data_bytes + wanted_bytes(entry));
-    members.emplace_back(
-        entry.name,  // whose operator[] looks through all there are
-        nlohmann::ordered_json{
-            {"dtype", entry.dtype}, {"shape", entry.shape}, {"data_offsets", {begin, data_bytes}}});
-  }
-  std::string text = header.dump();
-  text.append((kDataAlignment - (text.size() + kLengthBytes) % kDataAlignment) % kDataAlignment,
-              ' ');
-  std::string length(kLengthBytes, '\0');
-  for (std::size_t i = 0; i < kLengthBytes; ++i)
-    length[i] = static_cast<char>(text.size() >> (8 * i));
-  return length + text;
 }
 }  // namespace headrace::tools

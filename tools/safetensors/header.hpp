@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// header.hpp: the header of a safetensors file, parsed, checked and written.
+// header.hpp: the header of a safetensors file, parsed and checked.
 //
 // The format: 8 bytes little-endian header length, a JSON object {"name": {"dtype", "shape",
 // "data_offsets"}}, then the bytes of all tensors without gaps. A file to read is untrusted: what
@@ -24,7 +24,7 @@ struct TensorEntry {
 };
 using TensorsByName = std::map<std::string, TensorEntry>;
 
-// What is wrong with a header. Of which file, what follows and what helps, the program says.
+// A fault of a header. The program adds the file, the consequence and the remedy.
 struct SafetensorsFault : std::runtime_error {  // "'w' occurs twice"
   explicit SafetensorsFault(const std::string& cause, bool no_json = false)
       : std::runtime_error(cause), is_no_json(no_json) {}
@@ -46,9 +46,9 @@ TensorsByName parse_header(std::string_view text, DataOffsets offsets);
 // without gaps or overlaps, and fill the `data_bytes` behind the header. Throws SafetensorsFault.
 void check_data(const TensorsByName& tensors, std::uint64_t data_bytes);
 
-// Header length and header for these tensors, whose bytes lie in this order and start at a multiple
-// of 4096; `data_bytes` becomes the sum of theirs. Throws SafetensorsFault.
-std::string header_of(const std::vector<TensorEntry>& tensors, std::uint64_t& data_bytes);
+// The bytes of a tensor by its dtype and shape. Throws SafetensorsFault for an unknown dtype or an
+// overflow.
+std::uint64_t bytes_of(const TensorEntry& entry);
 // Bytes per element, 0 for a name that is not one.
 std::uint64_t dtype_size_bytes(std::string_view dtype) noexcept;
 }  // namespace headrace::tools

@@ -101,14 +101,14 @@ void count_transfers(StepRecord& record, const headrace::Stats& before,
   record.kernel_written_bytes = kernel.written_bytes - kernel_before.written_bytes;
 }
 
-// What changes from step to step, beside the training itself.
+// The state that changes from step to step, beside the training itself.
 struct Course {
   std::uint64_t updates = 0, skipped = 0;  // steps so far
   std::optional<headrace::LossScale> loss_scale;
 };
 
-// What a store keeps of the course with a step: how it was before that step, since the loss scale
-// follows from whether the step is skipped. Batches and rates follow from the number of the step.
+// The part of the course that a store keeps with a step, as it was before that step: the loss scale
+// depends on whether the step is skipped. Batches and rates follow from the number of the step.
 struct KeptCourse {
   std::uint64_t skipped = 0;
   headrace::LossScale::State loss_scale;
@@ -168,7 +168,7 @@ void run_step(Training& training, Batches& batches, World& world, Course& course
        .max_norm = recipe.max_norm});
   ++(result.skipped ? course.skipped : course.updates);
   if (course.loss_scale) course.loss_scale->update(result.skipped);
-  // What the last step defers is no later step's: the run's seconds and bytes have all of it.
+  // No later step does what the last step defers: the run's seconds and bytes include all of it.
   if (record.step == report.options.steps) training.finish_update();
   record.update_s = watch.lap();
   record.gradient_norm = result.gradient_norm;
@@ -276,7 +276,7 @@ double evaluate(Training& training, Batches& batches, World& world, std::uint32_
 
 std::uint64_t saved_bytes(const GptShape& shape) {
   std::uint64_t data_bytes = 0;
-  const std::string header = headrace::tools::header_of(tensors_of_file(shape), data_bytes);
+  const std::string header = header_of(tensors_of_file(shape), data_bytes);
   return header.size() + data_bytes;
 }
 

@@ -11,6 +11,8 @@
 #include <cstring>
 #include <utility>
 
+#include "base/whole_transfers.hpp"
+#include "checkpoint/safetensors_header.hpp"
 #include "failures.hpp"
 
 namespace train_gpt {
@@ -21,23 +23,16 @@ namespace tools = headrace::tools;
 // Reads `out.size()` bytes at `offset`; false at the file's end.
 bool read_exactly(int descriptor, std::uint64_t offset, std::span<std::byte> out,
                   const std::string& path) {
-  while (!out.empty()) {
-    const ssize_t got = ::pread(descriptor, out.data(), out.size(), static_cast<off_t>(offset));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) {
-      const int number = errno;
-      fail(Code::kIo,
-           "reading " + std::to_string(out.size()) + " bytes at " + std::to_string(offset) +
-               " of '" + path + "': " + errno_text(number) +
-               "; the weights are incomplete. Check the drive, or fetch the "
-               "file again.",
-           number);
-    }
-    if (got == 0) return false;
-    out = out.subspan(static_cast<std::size_t>(got));
-    offset += static_cast<std::uint64_t>(got);
+  const headrace::base::Moved moved = headrace::base::read_at(descriptor, offset, out);
+  if (moved.error != 0) {
+    fail(Code::kIo,
+         "reading " + std::to_string(out.size() - moved.size_bytes) + " bytes at " +
+             std::to_string(offset + moved.size_bytes) + " of '" + path +
+             "': " + errno_text(moved.error) +
+             "; the weights are incomplete. Check the drive, or fetch the file again.",
+         moved.error);
   }
-  return true;
+  return moved.size_bytes == out.size();
 }
 
 [[noreturn]] void fail_unsound(const std::string& path, const std::string& what) {
@@ -169,11 +164,21 @@ void SafetensorsReader::read(const std::string& name, std::uint64_t first_byte,
   }
 }
 
+std::string header_of(const std::vector<TensorEntry>& tensors, std::uint64_t& data_bytes) {
+  std::vector<headrace::checkpoint::TensorHeader> headers;
+  data_bytes = 0;
+  for (const TensorEntry& entry : tensors) {
+    headers.push_back({entry.name, entry.dtype, entry.shape, tools::bytes_of(entry)});
+    data_bytes += headers.back().size_bytes;
+  }
+  return headrace::checkpoint::safetensors_header(headers);
+}
+
 SafetensorsWriter::SafetensorsWriter(std::string folder, const std::vector<TensorEntry>& tensors,
                                      const std::string& name)
     : folder_(std::move(folder)), target_(folder_ + "/" + name) {
   std::uint64_t data_bytes = 0;
-  const std::string header = tools::header_of(tensors, data_bytes);
+  const std::string header = header_of(tensors, data_bytes);
   expected_bytes_ = header.size() + data_bytes;
   for (int attempt = 0; descriptor_ < 0; ++attempt) {
     temporary_ = folder_ + "/.model.safetensors." + std::to_string(::getpid()) + "." +
@@ -203,8 +208,7 @@ SafetensorsWriter::~SafetensorsWriter() {
   if (!temporary_.empty()) ::unlink(temporary_.c_str());
 }
 
-void SafetensorsWriter::fail_write(const char* what) const {
-  const int number = errno;
+void SafetensorsWriter::fail_write(const char* what, int number) const {
   const bool full = number == ENOSPC || number == EDQUOT;
   fail(full ? Code::kNoSpace : Code::kIo,
        std::string(what) + " '" + temporary_ + "' after " + std::to_string(written_bytes_) +
@@ -217,13 +221,9 @@ void SafetensorsWriter::fail_write(const char* what) const {
 }
 
 void SafetensorsWriter::append(std::span<const std::byte> bytes) {
-  while (!bytes.empty()) {
-    const ssize_t done = ::write(descriptor_, bytes.data(), bytes.size());
-    if (done < 0 && errno == EINTR) continue;
-    if (done < 0) fail_write("writing");
-    bytes = bytes.subspan(static_cast<std::size_t>(done));
-    written_bytes_ += static_cast<std::uint64_t>(done);
-  }
+  const headrace::base::Moved moved = headrace::base::write_at(descriptor_, written_bytes_, bytes);
+  written_bytes_ += moved.size_bytes;
+  if (moved.error != 0) fail_write("writing", moved.error);
 }
 
 void SafetensorsWriter::finish() {
@@ -232,9 +232,9 @@ void SafetensorsWriter::finish() {
                                 " bytes, its header promises " + std::to_string(expected_bytes_) +
                                 "; it was not saved.");
   }
-  if (::fsync(descriptor_) != 0) fail_write("making durable");
-  if (::close(std::exchange(descriptor_, -1)) != 0) fail_write("closing");
-  if (::rename(temporary_.c_str(), target_.c_str()) != 0) fail_write("renaming");
+  if (::fsync(descriptor_) != 0) fail_write("making durable", errno);
+  if (::close(std::exchange(descriptor_, -1)) != 0) fail_write("closing", errno);
+  if (::rename(temporary_.c_str(), target_.c_str()) != 0) fail_write("renaming", errno);
   temporary_.clear();
   const int folder = ::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   const bool durable = folder >= 0 && (::fsync(folder) == 0 || errno == EINVAL);

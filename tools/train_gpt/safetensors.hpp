@@ -45,6 +45,10 @@ class SafetensorsReader {
 
 inline constexpr const char* kModelFile = "model.safetensors";
 
+// The first bytes of a file with these tensors: the header, and its length before it. `data_bytes`
+// becomes the sum of the tensors' bytes.
+std::string header_of(const std::vector<TensorEntry>& tensors, std::uint64_t& data_bytes);
+
 // Writes a file of a folder: to a temporary file beside it, made durable, then renamed over
 // it. Without finish() nothing is left. Threads: one at a time.
 class SafetensorsWriter {
@@ -62,7 +66,7 @@ class SafetensorsWriter {
   void finish();
 
  private:
-  [[noreturn]] void fail_write(const char* what) const;
+  [[noreturn]] void fail_write(const char* what, int number) const;
   std::string folder_;
   std::string target_;
   std::string temporary_;

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// safetensors_header.hpp: writes the header of a safetensors file.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace headrace::checkpoint {
+inline constexpr const char* kMetadata = "__metadata__";  // the format's own name
+
+// Views of the caller's text.
+struct TensorHeader {
+  std::string_view name, dtype;  // "BF16", "F32", ...
+  std::span<const std::int64_t> shape;
+  std::uint64_t size_bytes = 0;
+};
+
+// The header's length and the header. The tensors' bytes follow in this order, without gaps; they
+// begin at a multiple of 4096.
+std::string safetensors_header(std::span<const TensorHeader> tensors);
+}  // namespace headrace::checkpoint
