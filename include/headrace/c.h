@@ -29,14 +29,14 @@
  *     comment says otherwise. They return HEADRACE_OK, or a code with which that call then fails.
  *     They must not throw or longjmp. On the engine, they may make the calls that convention 8
  *     allows during that call; all others fail.
- *  8. Threads: different engines share nothing. For one engine
- *     - queries (counts, names, facts, shapes, plan, stats, and all calls on a headrace_gathered)
- *       may run at any time except during registration, freeze and close;
+ *  8. Threads: different engines share nothing. For one engine:
+ *     - Queries may run at any time except during registration, freeze and close. The queries are
+ *       counts, names, facts, shapes, plan, stats, and all calls on a headrace_gathered.
  *     - headrace_engine_gather() and headrace_engine_add_gradient() may run on several threads at
- *       once, but only together with each other and queries;
- *     - every other call may run only together with queries.
- *     A call at another time, and destroy while any call runs, returns HEADRACE_WRONG_STATE and
- *     does nothing.
+ *       once. Apart from each other, only queries may run beside them.
+ *     - Every other call may run only together with queries.
+ *     A call at another time returns HEADRACE_WRONG_STATE and does nothing. So does destroy while
+ *     any call runs.
  *  9. Numbers of enums are never reused for something else. An unknown number is an error.
  * 10. Compatible versions have the same major number, and while that is 0 the same minor number.
  *     headrace_engine_create() compares them, and otherwise returns HEADRACE_UNSUPPORTED.
@@ -189,8 +189,8 @@ typedef struct headrace_accumulation {
 headrace_code headrace_accumulate(const headrace_accumulation* work, headrace_error* error);
 
 /* headrace/device.hpp as a table. The engine's threads and the threads that call the engine call
- * these functions, several at once, but one at a time for one stream. If a function returns another
- * code than HEADRACE_OK, the call that needed it fails. All functions are required. `name` is
+ * these functions: several at once, but one at a time for one stream. If a function returns a code
+ * other than HEADRACE_OK, the call that needed it fails. All functions are required. `name` is
  * copied. */
 typedef struct headrace_device {
   uint32_t struct_size;
@@ -533,9 +533,9 @@ headrace_code headrace_engine_resumed(headrace_engine* engine, headrace_resumed*
 headrace_code headrace_engine_resumed_trainer_state(headrace_engine* engine, void* buffer,
                                                     size_t capacity, size_t* out_size_bytes,
                                                     headrace_error* error);
-/* Before a step: what else the trainer needs to go on after that step. Copied. `state` may be NULL
- * with size_bytes 0. More than headrace.trainer_state_bytes gives HEADRACE_INVALID_ARGUMENT, and
- * the state set before stands. */
+/* Call it before a step, with anything else that the trainer needs to go on after that step. The
+ * bytes are copied. `state` may be NULL with size_bytes 0. More than headrace.trainer_state_bytes
+ * gives HEADRACE_INVALID_ARGUMENT, and the state set before stands. */
 headrace_code headrace_engine_set_trainer_state(headrace_engine* engine, const void* state,
                                                 size_t size_bytes, headrace_error* error);
 /* Commits now, and returns when that is durable. HEADRACE_WRONG_STATE without headrace.durable. */

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // headrace/checkpoint.hpp: an engine's values in a folder of safetensors files, and back.
 //
-//   model.safetensors      weights, in their dtypes
-//   optimizer.safetensors  in f32: master.NAME, and as many of exp_avg.NAME and exp_avg_sq.NAME as
-//                          the rule keeps, for those trained
-//   manifest.json          rule, precision of moments, step counts, and name, dtype, shape and
-//                          XXH3-128 of every tensor; written last
+//   model.safetensors      The weights, in their dtypes.
+//   optimizer.safetensors  In f32, for each trained parameter: master.NAME, and as many of
+//                          exp_avg.NAME and exp_avg_sq.NAME as the rule keeps.
+//   manifest.json          The rule, the precision of the moments, the step counts, and the name,
+//                          dtype, shape and XXH3-128 of every tensor. It is written last.
 //
 // Kept:     weights, masters, moments, and each parameter's step count.
-// Not kept: hyperparameters, the learning rate, the seed of rounding, gradients not yet used, the
-//           number of the engine's step, and all of the trainer's own (random numbers, its place in
-//           the data, the loss scale). The trainer sets these as they were.
+// Not kept: hyperparameters, the learning rate, the seed of rounding, gradients not yet used, and
+//           the number of the engine's step. Nor the trainer's own state: random numbers, its place
+//           in the data, the loss scale. The trainer sets these as they were.
 // docs/checkpoints.md has an example, and says what may differ where a checkpoint is loaded.
 #pragma once
 #include <string>
@@ -40,12 +40,15 @@ void save_checkpoint(Engine& engine, const std::string& directory);
 // Durable: an engine with Settings::durable_every keeps its last epoch until the next commit. Call
 //          set_trainer_state() and commit() to go on from the checkpoint after a crash.
 // Threads: those of Engine::load().
-// Throws   before any change: kNotFound without a manifest or file; kInvalidArgument naming a
-//          parameter that is missing, unexpected, or of another dtype or shape, or frozen on one
-//          side only; or naming rule, precision and the tensors that one side lacks; kWrongState
-//          naming a frozen parameter that a durable engine has committed; kCorrupt naming a tensor,
-//          a file's header, or the manifest's field; kUnsupported: another version; kIo. A read
-//          that fails later leaves that group without whole values, as Engine::load() does: repeat
-//          the call.
+// Throws   before any change:
+//          - kNotFound without a manifest or file.
+//          - kInvalidArgument if the engine differs from the one that was saved. It names a
+//            parameter that is missing, unexpected, of another dtype or shape, or frozen on one
+//            side only; or rule, precision and the tensors that one side lacks.
+//          - kWrongState naming a frozen parameter that a durable engine has committed.
+//          - kCorrupt naming a tensor, a file's header, or the manifest's field.
+//          - kUnsupported for another version, and kIo.
+//          A read that fails later leaves that group without whole values, as Engine::load() does:
+//          repeat the call.
 void load_checkpoint(Engine& engine, const std::string& directory);
 }  // namespace headrace

@@ -8,18 +8,23 @@
 //
 // With several ranks, an engine makes these calls:
 //
-//   exchange    four at freeze: of 32 bytes; of 24; of 32 for each parameter and 24 for each group;
-//               of 8 for each line of the settings. After that one at each gather, step, discard
-//               and change of the group whose gradients are collected, of 16 bytes and a bit for
-//               each of that group's parameters. At each step one of 16 bytes for each 65,536
-//               parameters of a rank. A durable engine makes two of 1032 bytes more at freeze, and
-//               one at a commit() or at a load after a step. An engine that measures several
-//               drives makes at most five of 1032 bytes more at freeze. Latency counts
-//   all_gather  one per section (a group's parameters of one dtype) of a gather, unless every rank
-//               still holds them
-//   all_to_all  one or several per trained section, when another group's gradients come, at the
-//               next gather, and at the step
-//   abort       when it has failed
+//   exchange    Four at freeze:
+//               - 32 bytes.
+//               - 24 bytes.
+//               - 32 bytes for each parameter and 24 for each group.
+//               - 8 bytes for each line of the settings.
+//               One at each gather, step, discard and change of the group whose gradients are
+//               collected: 16 bytes, and a bit for each of that group's parameters.
+//               One more at each step: 16 bytes for each 65,536 parameters of a rank.
+//               A durable engine makes two more at freeze, of 1032 bytes, and one at a commit() or
+//               at a load after a step.
+//               An engine that measures several drives makes at most five more at freeze, of 1032
+//               bytes. The latency of all these calls matters.
+//   all_gather  One per section (a group's parameters of one dtype) of a gather, unless every rank
+//               still holds them.
+//   all_to_all  One or several per trained section: when another group's gradients come, at the
+//               next gather, and at the step.
+//   abort       When the engine has failed.
 //
 // Two ranks that meet in different calls, over a Collective that compares them:
 //
@@ -27,9 +32,11 @@
 //   rank 1  exchange({7, "step"}, mine, all)
 //
 //   Each rank sends the other its function, tag and size. These differ, so neither call is
-//   carried out, and both fail with kPeerLost and the same text:
+//   carried out. Both fail with kPeerLost and the same text:
+//
 //     rank 1 called exchange 'step' (sequence 7, 16 bytes) where rank 0 called all_gather
 //     'gather of h.3' (sequence 7, 4096 bytes): neither was carried out, ...
+//
 //   Every later call on either rank throws that text again.
 //
 // This check is a second line of defence. Before each call, the engine's ranks exchange what they
@@ -53,7 +60,7 @@ struct CollectiveTag {
 };
 
 // Threads: the trainer's, one call at a time per rank; abort() from any, also during a call.
-// Order:   stream-ordered: a call sees what was queued on `stream` before it, later work on
+// Order:   stream-ordered. A call sees what was queued on `stream` before it, and later work on
 //          `stream` sees its result. It may return before the work is done; memory that it was
 //          given stays until the stream has passed it. exchange() is done when it returns.
 // Throws headrace::Error kPeerLost when another rank left, made a different call, or missed the
@@ -76,8 +83,9 @@ class Collective {
   // The call does not read this rank's own piece.
   virtual void all_to_all(CollectiveTag tag, Stream stream, std::span<const DeviceSpan> give,
                           void* take) = 0;
-  // all[r * mine.size() + i] becomes rank r's mine[i]. Host memory; `mine` is of the same size on
-  // every rank, `all` world_size times that and apart from it. Blocks until every rank has come.
+  // all[r * mine.size() + i] becomes rank r's mine[i]. Both are host memory and do not overlap.
+  // `mine` has the same size on every rank, and `all` has world_size times that. Blocks until every
+  // rank has made the call.
   virtual void exchange(CollectiveTag tag, std::span<const std::byte> mine,
                         std::span<std::byte> all) = 0;
   // After a local failure: every rank's pending and later calls throw kPeerLost with `why`. Never

@@ -9,10 +9,10 @@
 //   const ParameterUpdate update = {.state = w, .gradient = ..., .t = 1};
 //   CpuStepResult r = optimizer.step({&update, 1}, {.learning_rate = 1e-3f, .max_norm = 1});
 //
-// The arithmetic is the engine's (headrace/optimizer.hpp): the same input gives the same bits,
-// whatever the instruction set, the threads, the pool and the division of parameters among calls.
-// Only the norm, and with it the clip factor, depends on which parameters one call gets, and in
-// which order.
+// The arithmetic is the engine's (headrace/optimizer.hpp). The same input gives the same bits with
+// every instruction set, number of threads and pool, and however the parameters are divided among
+// calls. Only the norm, and with it the clip factor, depends on which parameters one call gets, and
+// in which order.
 //
 // Memory:  belongs to the caller. Arrays have the alignment of their elements, and do not overlap.
 // Threads: one call at a time; a second call meanwhile throws kWrongState. A call works on all
@@ -47,8 +47,8 @@ struct CpuOptimizerOptions {
   OptimizerRule rule = OptimizerRule::kAdamW;
   MomentCodec moments = MomentCodec::kF32;
   std::uint64_t rounding_seed = 0;  // for moments that are stochastically rounded
-  // What step() does about a gradient with NaN or infinity. kStop: it throws kNotFinite, naming the
-  // first such parameter. kSkip: it sets CpuStepResult::skipped. Neither updates anything.
+  // For gradients with NaN or infinity. kStop: step() throws kNotFinite and names the first such
+  // parameter. kSkip: step() sets CpuStepResult::skipped. Neither updates anything.
   NonFinite non_finite = NonFinite::kStop;
   // false: values that are not finite enter the state, so kSkip is refused with it. max_norm then
   // clips as torch does: the factor is 0 for an infinite norm, and NaN for NaN. Without max_norm,
@@ -128,9 +128,10 @@ struct CpuStepResult {
 class CpuOptimizerCore;
 class CpuOptimizer {
  public:
-  // Starts threads. Throws kInvalidArgument for options that contradict each other or have invalid
-  // values; kSettings or kUnsupported for HEADRACE_SIMD and HEADRACE_NUM_THREADS, and for what this
-  // CPU or the limit on tasks does not allow.
+  // Starts threads.
+  // Throws  kInvalidArgument for options that contradict each other or have invalid values.
+  //         kSettings or kUnsupported for HEADRACE_SIMD and HEADRACE_NUM_THREADS, and for options
+  //         that this CPU or the limit on tasks does not allow.
   explicit CpuOptimizer(CpuOptimizerOptions options = {});
   ~CpuOptimizer();
   CpuOptimizer(CpuOptimizer&&) noexcept;
@@ -153,12 +154,13 @@ class CpuOptimizer {
   // Cost:   two passes over the gradients, and one over all other arrays; without check_gradients
   //         and max_norm, only one pass over the gradients. Units are 131,072 elements, of several
   //         parameters where they are small. Checks sort the arrays by address.
-  // Throws  kInvalidArgument, naming parameter and array, for a length, a null pointer, an
-  //         alignment, arrays that overlap where one of them is written, t = 0, hyperparameters,
-  //         options, a step size that overflows, and a number given twice where moments are
-  //         rounded; kNotFinite with NonFinite::kStop. Nothing was updated then. An exception of a
-  //         caller's pool comes out of here: thrown in the first pass, nothing was updated; in the
-  //         second, everything was.
+  // Throws  kNotFinite with NonFinite::kStop. kInvalidArgument, naming parameter and array, for
+  //         - a wrong length, a null pointer or a wrong alignment,
+  //         - arrays that overlap, if one of them is written,
+  //         - t = 0, invalid hyperparameters or options, or a step size that overflows,
+  //         - a number that is given twice, if moments are rounded.
+  //         Nothing was updated then. The call also passes on an exception of a caller's pool. If
+  //         the pool threw in the first pass, nothing was updated; in the second, everything was.
   CpuStepResult step(std::span<const ParameterUpdate> parameters, const StepOptions& options);
   // The same, with statistics of all gradients that were taken before, for use if other ranks or
   // calls share the norm. Values that are not finite stop or skip the step as above. Also throws

@@ -47,9 +47,9 @@ struct CudaOptions {
 //            call that meets it and every later call throw it as kFailed, naming the operation that
 //            met it and those queued before it. No engine waits for a GPU that has failed. Restart
 //            the process, since a CUDA context does not recover.
-// Throws kUnsupported: a build without HEADRACE_CUDA, no driver, one too old, no GPU of this
-//        ordinal, or one that the kernels were not compiled for; kOutOfBudget: no room for the
-//        overhead.
+// Throws kUnsupported for a build without HEADRACE_CUDA, no driver or one that is too old, no GPU
+//        of this ordinal, or one that the kernels were not compiled for. kOutOfBudget if there is
+//        no room for the overhead.
 std::shared_ptr<Device> make_cuda_device(const CudaOptions& options = {});
 
 // The memory that make_cuda_device() takes, for use in plans. The same in every build.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // headrace/device.hpp: the seam to the processor that computes: streams of work, events between
-// them, copies, memory.
+// them, copies and memory.
 //
 // The engine needs no more of a device than this. A trainer may implement it; without one the
 // engine uses the CPU, whose memory is the host's (shares_host_memory), so that nothing is copied.

@@ -26,9 +26,10 @@
 // Errors:  headrace::Error. If a step fails and no pass over a tile has begun, the step is undone
 //          and may be repeated. A failed read and a damaged record header come before the pass
 //          over their tile. But the step waits for the tiles that it had begun to read, and passes
-//          over them still begin. If a pass has begun (as it has where a checksum differs), or in
-//          a deferred update, an error leaves the engine failed: every call but stats and close
-//          throws kFailed with the first cause. After kIoStalled the engine can only be closed.
+//          over them still begin. An error after a pass has begun (such as a checksum that
+//          differs), or in a deferred update, leaves the engine failed. Then every call but stats
+//          and close throws kFailed with the first cause. After kIoStalled the engine can only be
+//          closed.
 //          If the step before was committed to a store, kIo, kNoSpace and kCorrupt leave a step
 //          that is not deferred undone, and it may be repeated.
 // Process: the engine installs no signal handler, never exits or forks, and does not change locale,
@@ -84,14 +85,15 @@ enum class Content {
   kExpAvgSq,  // f32
 };
 
-// Where a durable engine goes on: the newest epoch of its store.
+// The epoch at which a durable engine resumes: the newest one of its store.
 struct Resumed {
   std::uint64_t step = 0;                // steps made; StepResult::step of the last one
   std::uint64_t skipped = 0;             // steps skipped for their gradients
   std::vector<std::byte> trainer_state;  // what set_trainer_state() was given before that step
 };
 
-// Writes one whole parameter: `values` is elements() * size_bytes(dtype), row-major, host memory.
+// Writes one whole parameter: `values` has elements() * size_bytes(dtype) bytes,
+// row-major, in host memory.
 using Fill = std::function<void(ParameterId id, std::span<std::byte> values)>;
 // The same for those elements of one parameter that lie in this rank's shard, from `first_element`
 // on.
@@ -141,10 +143,12 @@ class Engine {
   // release such a group before step() and gather it again afterwards.
   void keep_bound(GroupId group);
   // Makes the plan and allocates exactly what it says: memory, threads, and swap files, which are
-  // reserved in full so that a lack of room shows here. Throws kOutOfBudget with the table and the
-  // smallest change that would fit; kNoSpace, kIo, kNotFound, kUnsupported for a path; kPeerLost
-  // naming the group, parameter, hyperparameters or setting that differs on another rank. After an
-  // error nothing is left behind. Collective.
+  // reserved in full so that a lack of room shows here. Collective.
+  // Throws  kOutOfBudget with the table and the smallest change that would fit.
+  //         kNoSpace, kIo, kNotFound, kUnsupported for a path.
+  //         kPeerLost naming the group, parameter, hyperparameters or setting that differs on
+  //         another rank.
+  //         After an error nothing is left behind.
   void freeze();
 
   // ---- what was registered ----
@@ -168,9 +172,9 @@ class Engine {
 
   // ---- values ----
   // Load every group once before its first gather; state and step counts start at zero. Loading
-  // again replaces weights, masters, moments and step counts. Every rank calls alike. With Fill
-  // each rank writes the whole group. With FillShard each writes its own shard alone, at most one
-  // range per parameter, so that W ranks read a model once and not W times.
+  // again replaces weights, masters, moments and step counts. Every rank makes the same calls. With
+  // Fill each rank writes the whole group. With FillShard each writes its own shard alone, at most
+  // one range per parameter, so that W ranks read a model once and not W times.
   void load(GroupId group, const Fill& fill);
   void load(GroupId group, const FillShard& fill);
   // Replaces one content of one parameter, the inverse of store(). Use it to resume a run, or to
@@ -182,9 +186,9 @@ class Engine {
   // Cost:    reads the tiles it lies in, and writes those where a bit changed, through one update
   //          slot; the group's next gather reads again.
   // Order:   after load() of its group. Collective: all ranks make the call, each for its shard.
-  // Throws   kWrongState naming the group when it was never loaded, or is gathered in a slot; an
-  //          exception of `source`, kIo, kCorrupt or kIoStalled before anything was written back:
-  //          elements before the current range are replaced, later ones are not. If any are
+  // Throws   kWrongState naming the group when it was never loaded, or is gathered in a slot. An
+  //          exception of `source`, kIo, kCorrupt or kIoStalled comes before anything was written
+  //          back: elements before the current range are replaced, later ones are not. If any are
   //          replaced, gather, store, hashes and step fail and name the parameter until the same
   //          content, or the group, is loaded again. An error while writing back fails the engine.
   void load(ParameterId id, Content content, const Source& source);
@@ -219,9 +223,9 @@ class Engine {
   //          that memory. Else the shard is swapped in and copied if it has no slot yet, and with
   //          several ranks one all-gather per section runs.
   // Order:   collective: every rank gathers the same groups in the same order.
-  // Throws   kNotFound; kWrongState before load; kOutOfBudget when all gather slots are leased
-  //          (names the holders); kIo, kCorrupt: nothing changed, retrying is safe; kIoStalled: the
-  //          engine can only be closed; kPeerLost naming both ranks' calls.
+  // Throws   kNotFound. kWrongState before load. kOutOfBudget when all gather slots are leased; it
+  //          names the holders. kIo, kCorrupt: nothing changed, retrying is safe. kIoStalled: the
+  //          engine can only be closed. kPeerLost naming both ranks' calls.
   [[nodiscard]] Gathered gather(GroupId group, Stream stream = {});
   // Hands over one parameter's gradient (elements() values of `dtype`, device memory). The engine
   // has read it when `stream` passes this point; `stream` lives until the step. The engine adds it
@@ -250,11 +254,11 @@ class Engine {
   // ---- durable epochs (headrace.durable; docs/durable.md) ----
   // After every step, or every N steps, the engine commits weights, masters, moments, step counts,
   // hyperparameters and the trainer's state to the store: all of a step, or nothing of it. When
-  // step(t) has returned, the commit before it is durable, so a kill repeats at most one step that
+  // step(t) has returned, the commit before it is durable. So a kill repeats at most one step that
   // has returned; with N, at most N. Without headrace.durable, resumed() has no value,
   // set_trainer_state() keeps nothing, durable_step() is 0, and commit() throws kWrongState.
-  // With several ranks, all go on at the last epoch that all have, the first load() after a step is
-  // collective, and set_trainer_state() keeps each rank's own.
+  // With several ranks, all resume at the last epoch that all have. The first load() after a step
+  // is collective, and set_trainer_state() keeps each rank's own state.
   //
   // After freeze: the epoch that the engine resumed at. Everything is in place: load nothing.
   // No value: the store is new, and the values have to be loaded.

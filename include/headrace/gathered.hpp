@@ -16,7 +16,7 @@ class Leases;
 }
 
 // A move-only lease.
-// Ownership: the engine owns the bytes, the lease keeps them in place. Release it before the engine
+// Ownership: the engine owns the bytes; the lease keeps them in place. Release it before the engine
 //            is closed: close() refuses while one is open, and names the group.
 // Threads:   use a lease from one thread at a time; two leases share no state.
 class Gathered {

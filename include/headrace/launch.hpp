@@ -37,10 +37,12 @@ enum class LaunchChoice : std::uint8_t { kAuto, kNone, kMpi, kTorch };
 
 // variable(name) returns the variable's value, or null. The function reads nothing else. The
 // launcher that started this process directly counts: torchrun's variables before those of an srun
-// or mpirun around it, and all others before Slurm's. An allocation's shell is not a launch. Throws
-// headrace::Error kInvalidArgument if variables of torch and of MPI name different ranks or worlds,
-// a launcher's variables are incomplete, a value is not a valid number, or the variables of the
-// chosen launcher are not set.
+// or mpirun around it, and all others before Slurm's. An allocation's shell is not a launch.
+// Throws headrace::Error kInvalidArgument if
+// - variables of torch and of MPI name different ranks or worlds,
+// - a launcher's variables are incomplete,
+// - a value is not a valid number,
+// - the variables of the chosen launcher are not set.
 Launch find_launch(const std::function<const char*(const char* name)>& variable,
                    LaunchChoice choice = LaunchChoice::kAuto);
 // Reads this process's environment.

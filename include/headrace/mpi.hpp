@@ -81,10 +81,10 @@ struct MpiOptions {
 std::shared_ptr<Transport> make_mpi_transport(MPI_Comm communicator,
                                               const MpiOptions& options = {});
 
-// Initialises MPI, unless the program has done so. Finalises what it initialised after a clean end:
-// no exception is in flight, and no transport of this process has ended a call with an error.
-// Otherwise it leaves MPI as it is. Some launchers then report a crash and end the job;
-// MPI_Abort(MPI_COMM_WORLD, 1) ends it under all of them.
+// Initialises MPI, unless the program has done so. At a clean end, the destructor finalises MPI if
+// this object initialised it. An end is clean if no exception is in flight and no transport of this
+// process has ended a call with an error. Otherwise MPI stays as it is. Some launchers then report
+// a crash and end the job; MPI_Abort(MPI_COMM_WORLD, 1) ends it under all of them.
 class MpiSession {
  public:
   explicit MpiSession(int thread_level = MPI_THREAD_MULTIPLE);

@@ -29,17 +29,21 @@ struct StepRates {
   std::optional<double> beta2 = {};
 };
 
-// `scheduler` of a settings file, with the names of its params. With n the number of updates made
-// so far (a step that was skipped made none), lr the optimizer's own learning rate, W warm-up steps
-// of `total_num_steps` T, and w = ln(n) / ln(W) or (n - 1) / W for n >= 1, 0 for n = 0:
+// `scheduler` of a settings file, with the names of its params. Below,
+//   n   is the number of updates made so far; a step that was skipped made none.
+//   lr  is the optimizer's own learning rate.
+//   W   is the number of warm-up steps, and T is `total_num_steps`.
+//   w   is 0 for n = 0. For n >= 1 it is ln(n) / ln(W) with kLog, (n - 1) / W with kLinear.
+// The learning rate:
 //   kWarmupLR        min + (max - min) w while n <= W, then max
 //   kWarmupDecayLR   the same, then min + (max - min) (T - n + 1) / (T - W), at least min
 //   kWarmupCosineLR  0 for n = 0; lr (r + (1 - r) w) while n <= W; then
 //                    lr (c + (1 - c) (1 + cos(pi (n - W) / (T - W))) / 2), lr c from T on
-//   kOneCycle        Smith 2018 (arXiv 1803.09820): from min to max in `first` steps and back in
-//                    `second`, beta1 in the opposite direction; then min / (1 + rate k) and
-//                    max beta1 (1 + rate k), with k steps since, in units of decay_step_size
-//   kLRRangeTest     the same paper's section 4.1: min (1 + rate n / step_size)
+//   kOneCycle        from min to max in `first` steps and back in `second`, with beta1 in the
+//                    opposite direction (Smith 2018, arXiv 1803.09820). After that,
+//                    min / (1 + rate k), and for beta1 max (1 + rate k): k counts the steps since,
+//                    in units of decay_step_size.
+//   kLRRangeTest     min (1 + rate n / step_size), as in section 4.1 of the same paper.
 // DeepSpeed sets a rate after the previous update, so the first two of a warm-up are equal.
 struct Scheduler {
   SchedulerType type = SchedulerType::kNone;
@@ -86,10 +90,10 @@ struct LossScaling {
 };
 
 // The factor by which the trainer multiplies the loss before backward, so that small gradients do
-// not vanish in fp16. Its inverse goes into StepOptions::gradient_scale. A dynamic scale halves
-// when overflowed steps have used up `hysteresis`, one each. It doubles after loss_scale_window + 1
-// steps without overflow, which restore `hysteresis` (with consecutive_hysteresis each such step
-// does). One thread.
+// not vanish in fp16. Its inverse goes into StepOptions::gradient_scale. Each step that overflows
+// uses up one of `hysteresis`; once none is left, a dynamic scale halves. It doubles after
+// loss_scale_window + 1 steps without overflow, which also restore `hysteresis`. With
+// consecutive_hysteresis, each step without overflow restores it. One thread.
 class LossScale {
  public:
   explicit LossScale(const LossScaling& scaling = {});

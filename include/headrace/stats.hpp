@@ -100,7 +100,7 @@ struct PlanReport {
   double resident_share_of_state = 0;  // the share of the optimizer state that stays in memory
   double resident_share_of_parameters = 0;
   bool deferred_updates = false;  // step() returns with updates pending (Settings::update_mode)
-  // For gradient_accumulation_steps forward and backward passes that use every group once each.
+  // For gradient_accumulation_steps forward and backward passes, each over every group once.
   double nvme_read_bytes_per_step = 0;
   double nvme_written_bytes_per_step = 0;
   // Memory that the machine left this process when planning, and the limit that set it: a cgroup's

@@ -33,8 +33,8 @@
 #include "headrace/torch/offloaded_group.hpp"
 
 namespace headrace::torch::detail {
-// Only keeps the books. Functions that remove holds return their groups, each as often as it had
-// holds, and the caller undoes those bindings.
+// This class only keeps the books. A function that removes holds returns their groups, each as
+// often as it had holds. The caller undoes those bindings.
 // Threads: one at a time, under the lock of BoundGroups.
 class BackwardPasses {
  public:

@@ -195,7 +195,8 @@ inline std::string C10dLane::carry_out(const Call& call) {
 }
 
 // A chunk's size is its tag too. Otherwise, if ranks differed in it, Gloo would end the process
-// that receives less than the other sends. With the tag, they wait, as for a call never made.
+// that receives less than the other sends. With the tag, they wait, as they would for a call that
+// was never made.
 template <class Issue>
 void C10dLane::in_chunks(const Transport::Piece& piece, const Issue& issue) {
   for (std::uint64_t at = 0; at < piece.size_bytes; at += kChunkBytes) {

@@ -43,7 +43,8 @@ include/headrace/torch/gloo_declarations to the include path"
 #include "headrace/torch/c10d.hpp"
 #include "headrace/transport.hpp"
 
-// Weak symbols: a program links against a torch without Gloo too, and this file reports the lack.
+// Weak symbols: a program also links against a torch without Gloo; this file then reports that
+// Gloo is missing.
 // clang-format off
 #define HEADRACE_GLOO "_ZN4c10d16ProcessGroupGloo"
 #define HEADRACE_GLOO_NEW HEADRACE_GLOO "C1ERKN3c1013intrusive_ptrINS_5StoreENS1_6detail34" \
@@ -61,8 +62,8 @@ struct GlooOptions {
   // The network interface by which other ranks reach this one. If empty: GLOO_SOCKET_IFNAME, or
   // else the interface by which this rank reaches the launch's master address.
   std::string interface = {};
-  // How long ranks wait for each other at the start. At a quarter of it, `warn` gets one line that
-  // names a missing rank, without a newline, on the calling thread. Null: to stderr.
+  // How long ranks wait for each other at the start. After a quarter of it, the calling thread
+  // passes `warn` one line, without a newline, that names a missing rank. Null: to stderr.
   std::chrono::milliseconds join_within = std::chrono::minutes(5);
   std::function<void(const std::string& line)> warn = nullptr;
   // Asked on the calling thread about fifty times a second. If it returns true, the wait ends with
@@ -197,7 +198,7 @@ class GlooMeeting {
     store_->add("came", 1);
     wait_for_all(wait);
   } catch (const Error& error) {
-    // The store ends with rank 0, and the others look at it only now and then.
+    // The store ends with rank 0, and the other ranks look at it only now and then.
     const bool serves = launch_.rank == 0 && !launch_.agent_serves_store;
     if (serves && error.code() != Code::kInterrupted)
       std::this_thread::sleep_for(std::chrono::milliseconds(200));
@@ -216,7 +217,7 @@ class GlooMeeting {
     while (store_->add("came", 0) < launch_.world_size) {
       if (store_->check({"refused"}))
         throw Error(Code::kInvalidArgument, store_->get_to_str("refused"));
-      // The first to give up ends the others' wait too, so that each of them names who is missing.
+      // The first rank to give up also ends the others' wait, so that each names the missing ones.
       if (wait.is_over() || store_->check({"given up"})) {
         const std::string missing = this->missing();
         store_->set("given up", "");

@@ -14,7 +14,7 @@
 //   loss.backward();
 //   offload.step({.learning_rate = 3e-4f, .max_norm = 1});  // optimizer.step() and zero_grad()
 //
-// A module's forward stays as it is, and its parameters stay the same objects, but they have memory
+// A module's forward stays as it is. Its parameters stay the same objects, but they have memory
 // only while they are needed. Touching one at another time throws a c10::Error that names its group
 // and the call that helps.
 //
@@ -115,13 +115,13 @@ enum class Access {
 
 // A scope in which a group's parameters can be used anywhere. Move-only, one trainer thread.
 //   kRead    A write to them, even through data_ptr() or accessor(), does not reach the engine's
-//            masters, so every later call of the Offload throws and names the parameter, until the
-//            group's values are loaded again (Engine::load). To detect writes, the scope makes a
-//            pass over the group's bytes at either end.
-//   kModify  They are a full copy of the group that nobody else sees: forward, backward and
-//            gathered() of this group, and step(), are refused, naming the group, until the scope
-//            ends. Then the engine takes the values. Where an element's bits changed, the master
-//            becomes the new value; all other masters, the moments, step counts and gradients stay.
+//            masters. After a write, every later call of the Offload throws and names the
+//            parameter, until the group's values are loaded again (Engine::load). To detect writes,
+//            the scope makes a pass over the group's bytes at either end.
+//   kModify  They are a full copy of the group that nobody else sees. Until the scope ends,
+//            forward, backward and gathered() of this group, and step(), throw and name the group.
+//            At the end the engine takes the values. Where an element's bits changed, the master
+//            becomes the new value. All other masters, the moments, step counts and gradients stay.
 class GatheredModule {
  public:
   // Ends the scope early. With kModify it writes back.
@@ -157,7 +157,7 @@ class Offload {
  public:
   //   place  where torch finds bound parameters and, from freeze() on, buffers, and where inputs
   //          must be: torch's CPU, or the GPU of options.device (headrace/torch/cuda.hpp). Work is
-  //          ordered on the calling thread's current torch stream, in backward on autograd's.
+  //          ordered on the calling thread's current torch stream; in backward, on autograd's.
   // Throws kUnsupported for a place that torch does not have, kInvalidArgument if it differs from
   // the engine's device.
   explicit Offload(Settings settings, EngineOptions options = {},
@@ -199,16 +199,17 @@ class Offload {
     return set;
   }
 
-  // Parameters used together, from
-  //   a module    (Block, std::shared_ptr<BlockImpl>): freeze() moves its values to the engine;
-  //   a factory   that returns one: runs now for names and shapes, and again in freeze() for
+  // Adds parameters that are used together, from
+  //   a module    (Block, std::shared_ptr<BlockImpl>). freeze() moves its values to the engine.
+  //   a factory   that returns one. It runs now for names and shapes, and again in freeze() for
   //               values, so it must capture by value, not by reference. freeze() calls factories
   //               one at a time, in the order of the groups, and the run for shapes leaves torch's
   //               generators as they were. So the same seed gives the values of a model built
   //               plainly in that order.
-  // Throws kInvalidArgument, naming both, for a parameter that another group has, or that lies in
-  // the memory of another without being the same tensor; kUnsupported for one that is not a dense,
-  // row-major Float, BFloat16 or Half tensor in CPU memory, or where parameters are bound.
+  // Throws  kInvalidArgument for a parameter that another group has, or that lies in another
+  //         parameter's memory without being the same tensor. The error names both.
+  //         kUnsupported for a parameter that is not a dense, row-major Float, BFloat16 or Half
+  //         tensor, or lies neither in CPU memory nor where parameters are bound.
   template <class Source>
   Group<detail::ModuleOf<Source>> add_group(std::string name, Source&& source) {
     using M = detail::ModuleOf<Source>;
@@ -271,9 +272,10 @@ class Offload {
   // Declares that gradients of this group arrive several times before a step
   // (Engine::expect_repeated_gradients), because several backward passes go over one forward pass
   // or parts of it. Without an argument it applies to every group so far, including those of
-  // add_rest() and add_shared(). A parameter that one pass uses in several places does not need it
-  // (torch adds those gradients up), unless one place lies in a checkpoint(), which runs a pass of
-  // its own. A gradient then takes 4 bytes per element in host memory instead of its own size.
+  // add_rest() and add_shared(). A parameter that one pass uses in several places does not need it:
+  // torch adds those gradients up. It does need it if one place lies in a checkpoint(), which runs
+  // a pass of its own. With this declaration, a gradient takes 4 bytes per element in host memory
+  // instead of its own size.
   template <class M>
   void expect_repeated_gradients(const Group<M>& group) {
     registration().require_own(*group.state_);
@@ -283,12 +285,12 @@ class Offload {
     for (const auto& group : core().groups()) engine().expect_repeated_gradients(group->id);
   }
 
-  // A parameter that requires no gradient at freeze() is frozen (ParameterSpec::frozen): no
-  // gradient, master or moments are kept for it, even if its group has trained ones (adapters in a
-  // layer). Backward refuses a gradient of it and names it. These two calls override that for a
-  // whole group; of several such calls before freeze() the last one counts:
-  //   expect_gradients     the group may be trained later: keeps all that memory, used or not.
-  //   expect_no_gradients  the group is never trained, whatever requires_grad says at freeze().
+  // A parameter that requires no gradient at freeze() is frozen (ParameterSpec::frozen). The engine
+  // keeps no gradient, master or moments for it, even if other parameters of its group are trained
+  // (adapters in a layer). Backward refuses a gradient of it and names it. These two calls override
+  // that for a whole group. Of several such calls before freeze(), the last one counts.
+  //   expect_gradients     The group may be trained later: keeps all that memory, used or not.
+  //   expect_no_gradients  The group is never trained, whatever requires_grad says at freeze().
   template <class M>
   void expect_gradients(const Group<M>& group) {
     registration().expect_frozen(*group.state_, false);
@@ -298,21 +300,21 @@ class Offload {
     registration().expect_frozen(*group.state_, true);
   }
 
-  // From freeze() to close(), binds the group first when an operator is about to read a parked
-  // parameter, a view of one, or what autograd saved of it: in forward, in backward and outside of
-  // them, in any thread. Without this, such a use throws a c10::Error that names the group. The
-  // values are the same; only the time of binding differs:
-  //   until     the end of the operator; in a backward pass the end of the pass, or earlier if
-  //             memory is out and no group has been bound for longer. Never during an operator that
-  //             uses it.
-  //   memory    one more gather slot for that time (headrace.prefetch_groups). If none is free, the
-  //             operator throws the parked text with that cause.
-  //   refused   as before: writing, torch::save, data_ptr() and other ways around operators.
+  // An operator may be about to read a parked parameter, a view of one, or what autograd saved of
+  // it. From freeze() to close(), this call makes the Offload bind the group first: in forward, in
+  // backward and outside of them, in any thread. Without it, such a use throws a c10::Error that
+  // names the group. The values are the same; only the time of binding differs:
+  //   until     The group is bound until the end of the operator, or in a backward pass until the
+  //             end of the pass. It is parked earlier if memory is out and no group has been bound
+  //             for longer, but never during an operator that uses it.
+  //   memory    It takes one more gather slot for that time (headrace.prefetch_groups). If none is
+  //             free, the operator throws the error of a parked parameter with that cause.
+  //   refused   As before: writing, torch::save, data_ptr() and other ways around operators.
   //   several   backward passes that reach one parameter before a step (a loss kept in a module
   //             beside that of the output, or retain_graph) need expect_repeated_gradients().
-  // Cost:    a torch callback (at::addGlobalCallback) for the whole process, which sees every
-  //          operator in every thread, also of other models: some 0.4 us each. It goes with the
-  //          last Offload that asked for it. A group bound on demand was not read ahead.
+  // Cost:    a torch callback (at::addGlobalCallback) for the whole process. It sees every operator
+  //          in every thread, also of other models, and takes some 0.4 us for each. It goes with
+  //          the last Offload that asked for it. A group bound on demand was not read ahead.
   // Order:   before freeze().
   // Throws kWrongState after freeze(), kUnsupported if torch does not report the arguments of
   //         operators.
@@ -333,8 +335,8 @@ class Offload {
   // Throws  as Engine::freeze() does, or kInvalidArgument if a module's parameters are not those
   //         that add_group() saw: nothing was moved, and the call may be repeated. After a later
   //         error, such as one that a factory throws, groups already moved have their values in the
-  //         engine alone: any use of them throws an error that says so, and engine().store()
-  //         returns the values.
+  //         engine alone. Any use of them throws an error that says so; engine().store() returns
+  //         the values.
   void freeze() { core().freeze(); }
 
   // ---- use ----
@@ -342,9 +344,10 @@ class Offload {
   // group.module()->forward(args...), with the parameters bound for it and for its backward.
   // Cost:   one Engine::gather() in forward and one in backward: nothing if the group is resident
   //         in memory that the device shares; else its bytes are read, most of them ahead.
-  // Throws  as Engine::gather() does, out of backward too; kWrongState for a group that is being
-  //         changed, after a write or a move of parameters behind the engine's back, and in a
-  //         second thread while the first computes.
+  // Throws  as Engine::gather() does, out of backward too. Also throws kWrongState
+  //         - for a group that is being changed,
+  //         - after a write or a move of parameters behind the engine's back,
+  //         - in a second thread while the first computes.
   template <class M, class... Args>
   auto operator()(const Group<M>& group, Args&&... args) {
     return run(group, [&] { return group.module()->forward(std::forward<Args>(args)...); });
@@ -424,9 +427,9 @@ class Offload {
   // Runs Engine::step() on the gradients that arrived since the last step, and then forgets them.
   // Order:  outside of gathered() scopes, forward and backward. A later backward pass cannot use
   //         values that a forward pass saved before the step: torch throws.
-  // Throws  as Engine::step() does; kWrongState if an exception ended a backward pass that had
-  //         delivered gradients, if zero_grad() reset one that the engine has, or if a parameter
-  //         left its storage. Then nothing was updated, and the gradients are kept.
+  // Throws  as Engine::step() does. Also throws kWrongState if an exception ended a backward pass
+  //         that had delivered gradients, if zero_grad() reset one that the engine has, or if a
+  //         parameter left its storage. Then nothing was updated, and the gradients are kept.
   StepResult step(const StepOptions& options) {
     const detail::Call call = begin();
     return core().step(options);
@@ -484,8 +487,8 @@ class Offload {
   // call it from a signal handler.
   Engine& engine() { return core().engine(); }
   // Makes every parameter an ordinary tensor again, with its own memory, its current values and
-  // none of the adapter's hooks: the model trains on, saves and loads in plain torch. Then closes.
-  // This drops gradients that no step has used, and optimizer state: store() that before.
+  // none of the adapter's hooks, so that the model trains, saves and loads in plain torch. Then
+  // closes. This drops gradients that no step has used, and the optimizer state: store() it before.
   //   limit_bytes  the most memory that the weights may take, in addition to the engine's.
   // Throws kOutOfBudget, stating how much it needs, before it starts; kWrongState while a
   //         gathered() scope is open. After any error every parameter is offloaded as before.

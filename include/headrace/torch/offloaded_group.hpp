@@ -224,7 +224,7 @@ class OffloadedGroup {
   }
 
   // Throws if torch has replaced a parameter's storage (unless the user may bring in `strays`), or
-  // other code its gradient hook.
+  // if other code has replaced its gradient hook.
   enum class Strays { kRefused, kTakenBack };
   void require_attached(Strays strays = Strays::kRefused) const {
     for (const OffloadedParameter& parameter : parameters_) {

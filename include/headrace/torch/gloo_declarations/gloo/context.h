@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Named by torch's ProcessGroupGloo.hpp, which calls this one function of it.
+// torch's ProcessGroupGloo.hpp names this class, and calls only this function of it.
 #pragma once
 #include <chrono>
 

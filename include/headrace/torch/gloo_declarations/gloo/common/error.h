@@ -1,3 +1,3 @@
 // SPDX-License-Identifier: Apache-2.0
-// Included by torch's ProcessGroupGloo.hpp, which takes nothing out of it.
+// torch's ProcessGroupGloo.hpp includes this file, but uses nothing in it.
 #pragma once

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The base of torch's GlooStore, which a program that makes process groups never makes itself.
+// The base of torch's GlooStore. A program that makes process groups never makes one itself.
 #pragma once
 #include <chrono>
 #include <string>
