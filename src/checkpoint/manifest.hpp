@@ -42,7 +42,7 @@ void write_manifest(const Manifest& manifest, const std::string& folder);
 // another version, kNotFound, kIo.
 Manifest read_manifest(const std::string& directory);
 
-// What load_checkpoint() throws before it has changed anything.
+// Throw the errors of load_checkpoint() before it has changed anything.
 [[noreturn]] void refuse(const std::string& directory, const std::string& cause, Code code,
                          const std::string& help);
 [[noreturn]] void refuse_damaged(const std::string& directory, const std::string& cause);

@@ -32,9 +32,9 @@ class NcclCommunicator {
     const NcclResult ended = library_.group_end();
     return is_error(called) ? called : ended;
   }
-  // What NCCL knows by itself: success, in progress, or why it is broken.
+  // The state as NCCL knows it: success, in progress, or why it is broken.
   NcclResult state();
-  // What becomes of `result` by `end`: another than kNcclInProgress, if it comes in time.
+  // Waits until `end` for `result` to become something other than kNcclInProgress, and returns it.
   NcclResult until_done(NcclResult result, std::chrono::steady_clock::time_point end);
   // The GPU that it is on; -1: NCCL does not say.
   int cuda_ordinal();

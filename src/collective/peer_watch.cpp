@@ -16,7 +16,7 @@ using std::chrono::milliseconds;
 // A call that takes no longer costs no post.
 constexpr milliseconds kLook(50);
 constexpr milliseconds kSignOfLife(300);
-// Whoever has posted nothing for so long has ended: some posts may come late.
+// A rank that has posted nothing for so long has ended. Some posts may come late.
 constexpr milliseconds kSilence(1200);
 constexpr milliseconds kSearch(1500);
 

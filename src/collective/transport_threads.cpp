@@ -33,7 +33,7 @@ struct Call {
   std::string error;
 };
 
-// What the threads share.
+// The state that the threads share.
 class World {
  public:
   explicit World(std::uint32_t world_size) : posts_(world_size), ranks_(world_size) {}
@@ -84,7 +84,7 @@ void World::settle(std::uint32_t rank, Lane lane, const std::shared_ptr<Call>& c
   settled_.notify_all();
 }
 
-// What `from` gives to `to`; the text says why not, if so.
+// Copies the bytes that `from` gives to `to`. Returns why it could not, or "".
 std::string World::copy(std::uint32_t from, const Call& giver, std::uint32_t to,
                         const Call& taker) {
   const Piece &give = giver.give[to], &take = taker.take[from];

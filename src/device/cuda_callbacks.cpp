@@ -28,7 +28,7 @@ Callbacks::~Callbacks() {
   changed_.notify_all();
   watcher_.join();
   (void)cudaStreamDestroy(probe_);
-  // What a failed GPU's driver still has is not its to call any more, and yet not ours to free.
+  // The driver of a failed GPU must not call these any more, and they must not be freed either.
   static auto* const kept = new std::vector<std::unique_ptr<Call>>;
   static std::mutex of_kept;
   const std::lock_guard lock(of_kept);

@@ -17,7 +17,7 @@ cudaEvent_t Events::take() {
   }
   if (free_.empty()) {
     cudaEvent_t made = nullptr;
-    // Who waits for one sleeps: by default CUDA would keep a CPU busy.
+    // A thread that waits for one sleeps: by default, CUDA would keep a CPU busy.
     constexpr unsigned kFlags = cudaEventDisableTiming | cudaEventBlockingSync;
     context_.check(cudaEventCreateWithFlags(&made, kFlags), "making an event");
     return made;

@@ -96,7 +96,7 @@ std::string EpochTerms::difference_in_parameters(const swap::CommitRecord& recor
   return {};
 }
 
-// What set_hyperparameters() changed during the run is taken over; what was registered is compared.
+// Takes over the changes of set_hyperparameters() during the run, and compares what was registered.
 std::string EpochTerms::difference_in_hyperparameters(const swap::CommitRecord& record) const {
   for (std::uint32_t s = 0; s < counts_.hyperparameter_sets; ++s) {
     if (record.hyperparameters()[s].registered == swap::packed(registry_.hyperparameters({s})))

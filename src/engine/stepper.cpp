@@ -50,7 +50,7 @@ void Stepper::warn_of_no_gradients(const StepResult& result) {
           "over before step(), in LibTorch by backward(). This is said once.");
 }
 
-// What the step means for each parameter that received a gradient.
+// Prepares the step of each parameter that received a gradient.
 void Stepper::prepare_steps(const StepOptions& options, double factor, StepResult& result) {
   for (std::uint32_t i = 0; i < p_.partition.parameters.size(); ++i) {
     if (p_.gradients.sums().received()[i] == 0) {

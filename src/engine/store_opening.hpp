@@ -30,10 +30,10 @@ class StoreOpening {
   // Makes a tier over the store's files, or over new ones of these sizes.
   std::unique_ptr<swap::SwapTier> open(async::Conductor& conductor, swap::SwapTierOptions options,
                                        const std::vector<std::uint64_t>& drive_bytes);
-  // What this rank has to say to the others; of files that lie under the tier, if it is not null:
-  // reads their newest record into `memory`, and compares it with `terms`.
+  // Returns what this rank reports to the other ranks. If `tier` is not null, reads the newest
+  // record of its files into `memory`, and compares it with `terms`.
   FreezeMeeting::Found look(async::Conductor& conductor, swap::SwapTier* tier,
-                            const EpochTerms& terms, std::span<std::byte> memory);
+                           const EpochTerms& terms, std::span<std::byte> memory);
   // After look(): the record of `epoch`, the newest or the one before. Its root and incarnation are
   // the largest of this rank's.
   swap::CommitRecord read(async::Conductor& conductor, swap::SwapTier& tier, std::uint64_t epoch,

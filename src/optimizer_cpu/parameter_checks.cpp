@@ -15,7 +15,7 @@ constexpr std::uint64_t kMaxElements = std::uint64_t{1} << 48;
 
 bool is_dtype(DType dtype) { return dtype <= DType::kF16; }
 
-// What makes an array as long as it has to be.
+// The advice for an array of the wrong length.
 const char* length_help(std::string_view what, std::uint64_t wanted_bytes) {
   if (wanted_bytes == 0) return "leave it empty: this rule, codec and dtype keep none";
   if (what == "weight") return "dtype and elements say what the array holds";

@@ -72,7 +72,7 @@ class Variables {
   const std::function<const char*(const char*)>& variable_;
 };
 
-// What the variables of one launcher are called.
+// The names of one launcher's variables.
 struct Names {
   const char* launcher;
   const char *rank, *size, *local_rank, *local_size;

@@ -16,8 +16,8 @@ namespace {
 // here.
 constexpr std::uint64_t kUnlimited = std::uint64_t{1} << 62;
 
-// What files hold under each version. A group's clean file cache is given back before the limit
-// hurts, so it does not count as used.
+// The files of each version. The kernel drops a group's clean file cache before the limit hurts, so
+// the cache does not count as used.
 struct MemoryFiles {
   std::vector<const char*> limits;
   const char* usage;

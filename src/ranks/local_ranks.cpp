@@ -9,7 +9,7 @@
 
 namespace headrace::ranks {
 namespace {
-// What a rank sees. Numbers that are equal on two ranks name the same thing.
+// A rank's view of its machine. Numbers that are equal on two ranks name the same thing.
 struct Seen {
   std::uint64_t machine = 0, cpus = 0, memory = 0;
   std::uint64_t memory_left = 0;

@@ -82,7 +82,7 @@ class RankCalls {
   // bucket holds a gradient of it. If calls or a step's terms differ, throws kPeerLost and names
   // both calls or the difference; after that, no call is carried out.
   RankAgreement agree(const RankCall& mine, std::span<const std::uint8_t> present);
-  // What rank `rank` announced for parameter `index` of that group.
+  // Whether rank `rank` announced a gradient of parameter `index` of that group.
   bool present(std::uint32_t rank, std::size_t index) const noexcept;
   // Collective. Throws kPeerLost and names anything that a rank registered or set differently from
   // rank 0. `settings` comes from Settings::to_json().

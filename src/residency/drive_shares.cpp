@@ -38,7 +38,7 @@ std::vector<double> targets(double bytes, double spare, std::span<const DriveRoo
   return target;
 }
 
-// What is on one drive so far.
+// The bytes on one drive so far.
 struct Load {
   std::uint64_t bytes = 0, spare = 0;
   std::uint64_t with(const TileExtents& tile) const {

@@ -59,7 +59,7 @@ void add_row(Plan& plan, const char* what, const char* tier, std::uint64_t bytes
 namespace {
 constexpr std::uint64_t kFrameBytes = 256 * base::kKiB;
 constexpr std::uint64_t kScratchBytes = 256 * base::kKiB;
-// What ranks take from each other at a time.
+// The bytes that ranks take from each other at a time.
 constexpr std::uint64_t kExchangeBytes = 32 * base::kMiB;
 // Of an update on the device: one chunk comes back while one is updated and one goes there, each
 // copy long enough that what it costs to begin one does not count.

@@ -29,7 +29,7 @@ std::vector<std::size_t> spread(std::size_t count) {
   return order;
 }
 
-// What more an arena may hold. Slots that shrink with it are not counted.
+// The room that an arena has left. Slots that shrink with it are not counted.
 class Room {
  public:
   Room(const Plan& plan, std::uint64_t room)

@@ -36,7 +36,7 @@ std::string smaller_tiles(const PlanInputs& in, std::uint64_t smallest, std::uin
          format_bytes(smallest) + (does ? ") would do. " : "). ");
 }
 
-// What could move to a drive and does not, if that would take less memory.
+// Names what could move to a drive but does not, if that would take less memory.
 std::string more_on_nvme(const PlanInputs& in, Choice choice, std::uint64_t smallest) {
   const bool state = in.settings.offload_optimizer != OffloadDevice::kNvme;
   const bool parameters = in.settings.offload_parameters != OffloadDevice::kNvme;

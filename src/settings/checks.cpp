@@ -64,7 +64,7 @@ void check_stage(const Given& given, Report& report, const Settings& settings) {
   }
 }
 
-// What a static scale, or none, leaves unused.
+// Warns of keys that a static scale, or none, leaves unused.
 void check_dynamic_scale(const Given& given, Report& report, const LossScaling& scaling) {
   const GivenValue* least = given.find("fp16.min_loss_scale");
   if (scaling.min_loss_scale < kLeastScale && least != nullptr) {
@@ -254,7 +254,7 @@ bool has_betas(OptimizerRule rule) {
          rule == OptimizerRule::kLion;
 }
 
-// What is served and does other than it looks.
+// Warns of keys that are served but do not do what they seem to do.
 void warn_of_scheduler(const Given& given, Report& report, const Settings& settings) {
   const Scheduler& s = settings.scheduler;
   const GivenValue* total = given.find("scheduler.params.total_num_steps");
@@ -285,7 +285,7 @@ void check_nesterov(const Given& given, Report& report, const Settings& settings
                "false");
 }
 
-// What a scheduler cannot do without.
+// Requires the keys that a scheduler cannot do without.
 void check_scheduler(const Given& given, Report& report, const Settings& settings) {
   std::vector<std::string_view> needed;
   switch (settings.scheduler.type) {

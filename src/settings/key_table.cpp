@@ -172,7 +172,7 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(first, text.find_last_not_of(' ') + 1 - first);
 }
 
-// What stands before `mark`, which is taken off `text` with it; all of it where there is none.
+// Takes the text before `mark`, and the mark, off `text`; all of it if there is no mark.
 std::string_view take(std::string_view& text, std::string_view mark) {
   const std::size_t end = text.find(mark);
   const std::string_view before = text.substr(0, end);

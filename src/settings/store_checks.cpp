@@ -27,7 +27,7 @@ void check_store_name(const GivenValue& store, Report& report) {
                    "'.', '_' and '-', the first no '.' or '-'");
 }
 
-// Who names a store expects to find the state there later.
+// A user who names a store expects to find the state there later.
 void refuse_without_durable(const Given& given, Report& report, const Settings& settings) {
   if (const GivenValue* store = given.find("headrace.store")) {
     report.fault(store->path,

@@ -21,7 +21,7 @@ struct FieldToJson {
   ordered_json operator()(settings::ChoiceIn field) const {
     const auto choices = settings::choices_of(key);
     const std::size_t index = field.get(from);
-    // What is none is written so that a reader finds it.
+    // A value that is no enumerator is written so that a reader finds it.
     if (index >= choices.size()) return "enumerator " + std::to_string(index);
     return choices[index];
   }

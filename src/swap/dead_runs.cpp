@@ -115,7 +115,7 @@ bool holds_only_a_start(int directory) {
   });
 }
 
-// What a name in the user's directory is, and the pid that its manifest names.
+// A name in the user's directory, and the pid that its manifest names.
 struct Candidate {
   bool removable = false;  // if its lock is free
   int pid = 0;
@@ -174,7 +174,7 @@ void reclaim_dead_runs_at(const std::string& nvme_path, const LogSink& log) noex
     if (!parent) return;
     int error = 0;
     const UniqueFd directory = open_own_directory(parent.get(), user_name, error);
-    // Who holds it is starting a run there, and removes what there is.
+    // The holder of the lock is starting a run there, and removes what there is.
     if (!directory || lock_exclusive(directory.get(), user_path, 1) != LockOutcome::kTaken) return;
     struct stat status {};
     if (::fstat(directory.get(), &status) != 0 || status.st_nlink == 0) return;  // gone meanwhile

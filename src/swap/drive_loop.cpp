@@ -204,7 +204,7 @@ void DriveLoop::complete_if_done(Active& active) noexcept {
   conductor_.post(transfer);
 }
 
-// What follows from a transfer's end for the page cache, and for its outcome.
+// Draws the consequences of a transfer's end for the page cache and for its outcome.
 void DriveLoop::settle(Transfer& transfer) noexcept {
   const auto note_loss = [this](int error) {
     if (lost_writes_error_ == 0) lost_writes_error_ = error;

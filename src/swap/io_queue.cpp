@@ -127,7 +127,8 @@ struct ProbeFailed {
 };
 ProbeFailed probe_failed(std::string what) { return {std::move(what)}; }
 
-// What the kernel may still use if the block never arrives: freed together or not at all.
+// The resources that the kernel may still use if the block never arrives: freed together, or not at
+// all.
 struct Probe {
   IoBuffer memory = make_io_buffer(kProbeBytes);
   IoRequest request;

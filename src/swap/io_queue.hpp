@@ -36,7 +36,8 @@ struct IoRequest {
   IoRequest* next = nullptr;  // for its current holder: caller, queue, then caller again
 };
 
-// What a queue has registered with the kernel once, instead of passing it with every request.
+// The resources that a queue has registered with the kernel once, so it need not pass them with
+// every request.
 struct Registered {
   bool buffers = false, files = false;
   // Why something that was given is not registered, the consequence, and a fix. Empty if everything

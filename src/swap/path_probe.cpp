@@ -133,7 +133,7 @@ base::UniqueFd open_nameless(int directory, int flags) {
   return file;
 }
 
-// What statx says: 0 for "no direct I/O", nothing if it does not say.
+// The alignment that statx reports: 0 for "no direct I/O", nothing if it reports none.
 std::optional<std::uint32_t> reported_alignment(int file) {
   struct statx status {};
   if (::syscall(SYS_statx, file, "", AT_EMPTY_PATH, STATX_DIOALIGN, &status) != 0)

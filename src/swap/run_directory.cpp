@@ -57,7 +57,7 @@ bool is_one_of(const std::string& name, std::initializer_list<std::string_view> 
   return std::ranges::find(names, name) != names.end();
 }
 
-// What works here and is still worth knowing.
+// Logs facts about the file system that are no fault but worth knowing.
 void remark_on_file_system(const PathProbe& path, const LogSink& log) {
   const std::string place = path.path + " is on " + path.file_system;
   if (is_one_of(path.file_system,

@@ -49,7 +49,7 @@ void PendingUpdates::want(GroupId group) noexcept { set(groups_[group.index].wan
 
 void PendingUpdates::want_all() noexcept { set(all_wanted_); }
 
-// What is new may let another group be started.
+// A new flag may let another group start.
 void PendingUpdates::set(bool& flag) noexcept {
   if (std::exchange(flag, true) || unstarted_ == 0) return;
   waiters_.wake();

@@ -29,7 +29,7 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// What both arms are made of, with the same values.
+// The modules of both arms, with the same values.
 struct Parts {
   explicit Parts(const GptShape& shape) : embed(shape), head(shape) {
     const train_gpt::Initialiser initialise(shape, 1, nullptr);

@@ -14,7 +14,7 @@ std::string plain(double value) {
   return {text, std::to_chars(text, text + sizeof text, value).ptr};
 }
 
-// What is a number, but not one that fits, is out of range; everything else is no number.
+// A number that does not fit is out of range; every other word is no number.
 [[noreturn]] void refuse_number(const std::string& name, const std::string& word, bool is_number,
                                 const std::string& wanted) {
   throw Fault{is_number ? name + " " + word + " is out of range"
@@ -64,7 +64,7 @@ class Words {
     taken_.push_back(name + "=" + value);
   }
 
-  // What is no option's value and begins with no dash.
+  // Words that belong to no option and begin with no dash.
   bool takes_words() const {
     return std::ranges::any_of(app_.get_options(), &CLI::Option::get_positional);
   }

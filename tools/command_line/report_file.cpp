@@ -112,7 +112,8 @@ bool check_what_is_there(const std::string& target, const std::string& option,
   return false;
 }
 
-// What becomes the file when it is whole: new, beside it. Its descriptor, or -1 and errno.
+// Creates the new file beside the target that becomes the target when it is whole. Returns its
+// descriptor, or -1 and errno.
 int open_temporary(const std::string& target, std::string& path) {
   for (int i = 0; i < 100; ++i) {
     path = target + "." + std::to_string(::getpid()) + (i == 0 ? "" : "." + std::to_string(i));

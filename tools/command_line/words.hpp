@@ -8,7 +8,7 @@
 #include <vector>
 
 namespace headrace::command_line {
-// What is wrong with a command line. What follows from it the program says, in between.
+// A fault of a command line. The program puts the consequence between the two.
 struct Fault {
   std::string cause;
   std::string fix;

@@ -6,7 +6,7 @@
 #include <vector>
 
 namespace headrace::tools {
-// What could not be read is empty or 0.
+// A fact that could not be read is empty or 0.
 struct CpuFacts {
   std::string vendor = {}, model = {};  // "AuthenticAMD"; "AMD EPYC 9654 96-Core Processor"
   std::uint32_t threads = 0;

@@ -19,8 +19,8 @@ double link_gb_per_second(double speed_gt, std::uint32_t width) noexcept;
 // Of the PCI device at `folder` or the nearest one above it; nothing without one.
 std::optional<PcieLink> pcie_link(const std::string& folder, const std::string& root = "");
 
-// What the kernel's queue of a disk is set to, and what the disk says of itself. Serial numbers are
-// left out.
+// The settings of the kernel's queue of a disk, and the disk's own facts. Serial numbers are left
+// out.
 struct Disk {
   std::string name;       // "nvme0n1"
   std::string model;      // empty: it has none, as virtual disks

@@ -10,7 +10,7 @@
 namespace headrace::tools {
 const char* name_of(platform::BlockDeviceKind kind) noexcept;  // "RAID", "dm-crypt", ...
 
-// What could not be read is empty; nothing is guessed.
+// A fact that could not be read is empty; nothing is guessed.
 struct DriveFacts {
   std::string mount_point;
   std::string file_system;    // "ext4", as the kernel names the mounted type

@@ -6,7 +6,7 @@
 #include <string>
 
 namespace headrace::tools {
-// What could not be read is empty.
+// A fact that could not be read is empty.
 struct MemoryFacts {
   std::optional<std::uint64_t> total_bytes, available_bytes;
   // Of transparent huge pages the word in force: "always", "madvise", "never"; "defer+madvise".

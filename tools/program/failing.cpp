@@ -74,7 +74,7 @@ int Failing::fail(int exit_code, const char* code, const std::string& text) cons
   try {
     command_line::write_report(json_, dump(report));
   } catch (const Error& error) {
-    // What is wrong may be just that there can be no report.
+    // The fault may be just that the report cannot be written.
     if (error.what() != text) tell("{}: {}\n", program_, error.what());
   }
   return exit_code;

@@ -12,12 +12,12 @@
 namespace headrace::tools {
 using Json = nlohmann::ordered_json;
 
-// What every report begins with: schema_version, program, version.
+// The start of every report: schema_version, program, version.
 Json document(const std::string& program);
 // Indented, ends in a line feed; bytes that are no UTF-8 are replaced.
 std::string dump(const Json& json);
 
-// What takes less memory and fewer threads, where a program has options for it.
+// The options of a program that take less memory and fewer threads, if it has any.
 struct AskLess {
   std::string memory = {};   // "fewer --jobs, a smaller --bs or --iodepth"
   std::string threads = {};  // "fewer --jobs"

@@ -53,7 +53,7 @@ struct RankModule {
   void (*leave)(int exit_code) noexcept = nullptr;
 };
 
-// What make() returns, or null with what it throws.
+// Returns the result of make(), or null and the error that it throws.
 template <class Make>
 auto without_exceptions(RankModule::Failure& failure, const Make& make) noexcept
     -> decltype(make()) {

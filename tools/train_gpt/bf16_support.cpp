@@ -12,7 +12,7 @@ bool is_one_of(std::string_view word, std::initializer_list<std::string_view> wo
   return std::ranges::find(words, word) != words.end();
 }
 
-// What ONEDNN_MAX_CPU_ISA leaves of the CPU.
+// The instructions that ONEDNN_MAX_CPU_ISA allows.
 struct Allowed {
   bool avx512_bf16 = true, amx = true;
 };

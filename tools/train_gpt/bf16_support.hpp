@@ -20,7 +20,7 @@ struct Bf16Support {
   bool works = true;   // false: LibTorch 2.11 fails in it
 };
 
-// What LibTorch's library of products obeys. Empty: none.
+// The limit that LibTorch's library of products obeys. Empty: none.
 struct OneDnnLimit {
   std::string_view value, name = "ONEDNN_MAX_CPU_ISA";
 };

@@ -31,7 +31,7 @@ bool is_refusal_errno(int number) {
   }
 }
 
-// What torch throws when memory is refused to it, in words only.
+// Torch reports a lack of memory by the words of its error only.
 bool is_lack_of_memory(const std::exception& error) {
   const std::string_view text = error.what();
   return dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||

@@ -13,7 +13,7 @@ namespace train_gpt {
 using headrace::base::errno_text;
 using enum headrace::tools::ExitCode;
 
-// What was asked for by name is not on this machine: --device.
+// A device that --device names is not on this machine.
 class MissingDevice : public headrace::Error {
  public:
   explicit MissingDevice(const std::string& text)
@@ -27,8 +27,8 @@ std::string no_device_text(const std::string& device, std::string missing);
 // Throws headrace::Error. `text`: cause, consequence, fix.
 [[noreturn]] void fail(headrace::Code code, const std::string& text, int sys_errno = 0);
 
-// What the program ends with: 2 for what was refused before the first step (usage, settings, plan,
-// path), 3 for a MissingDevice, 1 for everything else.
+// The exit code: 2 for a refusal before the first step (usage, settings, plan, path), 3 for a
+// MissingDevice, 1 for everything else.
 //   running  the first step has begun
 int exit_code_for(const headrace::Error& error, bool running);
 
@@ -49,7 +49,8 @@ struct Failure {
 };
 Failure describe(const std::exception& error, bool running, int signal, const InTorch& torch = {});
 
-// What a run that ended early leaves: "3 of 100 steps done, nothing was saved, ..." and what helps.
+// The outcome of a run that ended early: "3 of 100 steps done, nothing was saved, ...", and the
+// remedy.
 struct Outcome {
   std::uint64_t steps_done = 0;
   std::uint64_t steps = 0;

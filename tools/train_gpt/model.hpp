@@ -172,7 +172,7 @@ class Initialiser {
     // Near the size of normalised values: the norms behind small embeddings magnify their
     // gradients.
     if (name.starts_with("embed.")) return 0.5;
-    // What is added to the residual stream shrinks with the number of additions to it.
+    // Weights that add to the residual stream shrink with the number of additions.
     const bool is_added = name.ends_with("projection.weight") || name.ends_with("down.weight");
     return is_added ? 0.02 / std::sqrt(2.0 * layers_) : 0.02;
   }

@@ -27,7 +27,7 @@ headrace::EngineOptions engine_options(const TrainingSetup& setup) {
   options.collective = setup.world.collective();
   options.log = [&progress = setup.progress, &world = setup.world, &settings = setup.settings](
                     headrace::LogLevel level, std::string_view text) {
-    // What holds for all ranks rank 0 says.
+    // Rank 0 logs what applies to all ranks.
     const bool of_all = level == headrace::LogLevel::kInfo ||
                         std::ranges::find(settings.warnings, text) != settings.warnings.end();
     if (of_all && !world.speaks()) return;

@@ -18,8 +18,8 @@ struct TorchFacts {
   std::string products_reason;   // why: "the CPU has amx_bf16"
 };
 
-// What products of 16-bit weights are computed in. kAuto: on a CPU f32, but for bf16
-// weights where it is fast in bf16 (bf16_support.hpp); on a GPU the weights' own dtype.
+// The dtype in which products of 16-bit weights are computed. kAuto: on a CPU f32, except for bf16
+// weights if the CPU is fast in bf16 (bf16_support.hpp); on a GPU the weights' own dtype.
 enum class Products { kAuto, kBf16, kF32 };
 
 // Where settings name no others; a rule takes those that it has.
@@ -61,14 +61,14 @@ struct Options {
   bool checkpointing = false;  // blocks keep no activations from forward to backward
   bool progress = true;
 
-  // What stood on the line: that holds, over the settings.
+  // The options given on the command line, which override the settings.
   struct Given {
     bool batch = false, learning_rate = false, weight_decay = false;
     bool schedule = false, least_learning_rate = false;  // --warmup or --min-lr; --min-lr
   } given = {};
 };
 
-// What parsing gave: options to run with, or words to print and an exit code.
+// The result of parsing: options to run with, or words to print and an exit code.
 struct ParsedOptions {
   std::optional<Options> options;
   std::string text;  // of a line that is obeyed: what is to be noted about it, empty: nothing

@@ -167,7 +167,7 @@ class Run {
 
   Progress& progress() noexcept { return progress_; }
 
-  // What there is to tell once execute() has thrown.
+  // The report of a failure, once execute() has thrown.
   Failure failure(const std::exception& error) const {
     Failure failure = describe(error, running_, signal_received(), in_torch(error));
     if (signal_received() == 0 && !running_) return failure;
@@ -203,7 +203,7 @@ class Run {
     if (world_.speaks()) progress_.message(line);
   }
 
-  // What has to be equal on every rank, beside the settings, which the engine compares.
+  // The facts that must be equal on every rank, beside the settings, which the engine compares.
   std::vector<std::string> facts() const {
     const Options& o = report_.options;
     const GptShape& s = o.shape;

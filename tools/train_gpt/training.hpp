@@ -44,7 +44,7 @@ class Training {
   virtual void finish_update() {}
   // Where a store (headrace.durable) lets the training go on; no value: at the beginning.
   virtual std::optional<headrace::Resumed> resumed() const { return std::nullopt; }
-  // What goes into the store with the next update.
+  // Takes the state that goes into the store with the next update.
   virtual void keep(std::span<const std::byte> state) { (void)state; }
 
   virtual headrace::Stats stats() const { return {}; }

@@ -169,8 +169,8 @@ headrace_code headrace_gathered_release(headrace_gathered* gathered, headrace_er
   return guarded(error, [&] {
     if (gathered == nullptr) return;
     leases.remove(gathered, [](LeaseOfC& lease) {
-      // Who unwinds cannot call again, so another thread's freeze or destroy, which ends in a
-      // refusal while a lease is open, is waited for.
+      // A caller that unwinds cannot call again. So this waits for another thread's freeze or
+      // destroy, which fails while a lease is open.
       refuse_in_child(lease);
       const auto use = engines.use_after_remove(lease.engine);
       use->gate.enter_to_look();

@@ -43,7 +43,7 @@ void add_sharing_warnings(Measurement& measurement) {
   }
 }
 
-// What can be known beforehand: one round, and fio's starts for it.
+// Checks the time that is known beforehand: one round, and fio's starts for it.
 void check_time(const BenchOptions& options) {
   if (options.as_fio) return;
   const auto needed = [&](std::uint32_t rounds) {

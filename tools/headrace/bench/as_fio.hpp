@@ -9,7 +9,7 @@
 #include "program/failing.hpp"
 
 namespace headrace::tools {
-// What fio's environment needs besides: its buffers are then on 2 MiB pages, as ours are.
+// An addition to fio's environment. With it, fio's buffers are on 2 MiB pages, as Headrace's are.
 inline constexpr const char* kFioTunables = "GLIBC_TUNABLES";
 inline constexpr const char* kFioTunablesValue = "glibc.malloc.hugetlb=1";
 

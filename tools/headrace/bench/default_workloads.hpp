@@ -8,7 +8,7 @@
 #include "bench/workload.hpp"
 
 namespace headrace::tools {
-// What is varied; an empty list was not given.
+// The varied properties; an empty list was not given.
 struct Axes {
   std::vector<Pattern> patterns;
   std::vector<std::uint64_t> blocks;

@@ -19,7 +19,7 @@ class DriveRun {
   DriveRun(BenchOptions options, Measurement& measurement);
 
   void announce(std::FILE* out) const;
-  // What is only read is left as it is. Returns the seconds, which reading it back takes again.
+  // Leaves data that is only read as it is. Returns the seconds; reading it back takes as long.
   double lay_out();
   // Compares every byte that was written; verification and totals go to the measurement.
   void finish();

@@ -9,7 +9,7 @@
 #include "program/failing.hpp"
 
 namespace headrace::tools {
-// What an error says around the place that it names.
+// The words of an error around the place that it names.
 struct JsonOrigin {
   std::string name;         // of the file, "fio's output"
   std::string consequence;  // "nothing was planned"

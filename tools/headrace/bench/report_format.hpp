@@ -10,8 +10,8 @@
 namespace headrace::tools {
 // `text` after `first`, broken at spaces; what follows the first line begins with `indent` spaces.
 std::string wrapped(const std::string& first, const std::string& text, std::size_t indent);
-// What `share` of all requests took at most, in ms; "-" where fewer than one lies beyond it: 99 %
-// take a hundred requests, 99.9 % a thousand.
+// The most that `share` of all requests took, in ms; "-" where fewer than one lies beyond it. So
+// 99 % needs a hundred requests, and 99.9 % a thousand.
 std::string quantile_text(const LatencyHistogram& latency, double share);
 
 // Requests per second, the median of the rounds as that of bytes is; at least one sample.

@@ -16,7 +16,7 @@ constexpr const char* kSettingsBy =
     "Settings for an engine on this drive: `headrace tune` finds them, and proves them against the "
     "defaults.";
 
-// What one table has in common; in the order in which they are printed.
+// The properties that the rows of one table share, in the order in which the tables are printed.
 auto table_key(const Workload& w) {
   return std::tuple(w.pattern, w.queue, w.jobs, w.submit_batch, !w.register_buffers);
 }
@@ -82,7 +82,7 @@ std::string tables(const Measurement& measurement) {
   return text;
 }
 
-// What a round of those that are compared moved, and how long that took: "16 MiB to 1 GiB in 17 to
+// The bytes that a compared round moved, and the time that took: "16 MiB to 1 GiB in 17 to
 // 126 ms".
 std::string compared_amount_text(const Measurement& measurement) {
   std::uint64_t least = ~std::uint64_t{0}, most = 0;

@@ -26,7 +26,7 @@ constexpr double kFilled = 0.9, kMostOfARound = 0.75;
 
 double written_share(const Workload& workload) { return writes(workload.pattern) ? 1 : 0; }
 
-// What a sample is a multiple of.
+// The unit of a sample: its bytes are a multiple of this.
 std::uint64_t block_of_each_job(const Workload& workload) {
   return workload.block_bytes * workload.jobs;
 }
@@ -213,7 +213,7 @@ void Rounds::warm_up() {
   }
 }
 
-// What the workload moves per drive and direction in that time.
+// The bytes that the workload moves per drive and direction in that time.
 std::uint64_t Rounds::found_bytes(const Workload& workload, double seconds, double most_bytes) {
   const bool bounded = writes(workload.pattern);
   const std::uint64_t least = least_sample_bytes(workload);

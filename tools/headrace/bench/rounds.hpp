@@ -37,7 +37,7 @@ class Rounds {
   void run();
 
  private:
-  // What a cell moves per sample, found while warming up.
+  // The amount that a cell moves per sample, found while warming up.
   struct Pace {
     std::uint64_t bytes = 0;  // per drive and direction
     std::size_t partner = 0;  // the raw queue's cell it is compared with; its own: none

@@ -82,7 +82,7 @@ TimedSample Runner::take(const Workload& workload, const Stretch& stretch, const
   return sample;
 }
 
-// What the jobs have done together. Throws what one of them has thrown.
+// The sum of the jobs' work. Throws the error that a job has thrown.
 TimedSample Runner::joined(const std::vector<Job>& jobs) {
   for (const Job& job : jobs) {
     if (!job.error) continue;

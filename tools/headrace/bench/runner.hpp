@@ -24,7 +24,7 @@ struct RunnerOptions {
   };
 };
 
-// What one sample covers.
+// The extent of one sample.
 struct Stretch {
   std::uint64_t bytes = 0;  // per drive and direction; 0: as much as `seconds` allow
   double seconds = 0;       // 0: no limit

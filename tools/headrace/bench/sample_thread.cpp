@@ -100,7 +100,7 @@ void SampleThread::submit(Slot& slot, swap::IoKind kind, BenchClock::time_point 
   send(slot);
 }
 
-// What is left of the block.
+// Sends the rest of the block.
 void SampleThread::send(Slot& slot) {
   std::byte* const memory = slot.kind == swap::IoKind::kRead ? slot.read_memory : slot.write_memory;
   slot.data = memory + slot.done_bytes;

@@ -24,7 +24,7 @@ class Stamps {
   void fill(std::span<std::byte> pages) const noexcept;
   static void stamp(std::span<std::byte> pages, std::uint64_t first_page,
                     std::uint32_t generation) noexcept;
-  // What is wrong with a page that should be number `page` of `generation`: empty, nothing.
+  // The fault of a page that should be number `page` of `generation`; empty if there is none.
   //   whole  the body too; else the stamp alone
   std::string fault(std::span<const std::byte, kPageBytes> page, std::uint64_t number,
                     std::uint32_t generation, bool whole) const;

@@ -15,7 +15,7 @@ namespace headrace::tools {
 // writes as many.
 enum class Pattern : std::uint8_t { kRead, kWrite, kRandRead, kRandWrite, kMixed };
 
-// Who moves the bytes.
+// The code that moves the bytes.
 enum class Mover : std::uint8_t {
   kQueue,  // the raw queue: a thread per drive that submits and reaps
   kFio,    // fio, on the same file, same blocks, same depth, 2 MiB pages

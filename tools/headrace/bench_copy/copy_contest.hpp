@@ -31,8 +31,8 @@ struct CopyContest {
   std::uint64_t mismatches = 0;     // measurements
   std::string first_mismatch = {};  // of which, and where
 
-  // What the link gives: the largest copies of pinned memory, the best of the rounds. Bytes per
-  // second, of both ways together where it is kBoth.
+  // The link's rate: that of the largest copies of pinned memory, in the best round. Bytes per
+  // second; with kBoth, of both ways together.
   double limit(Way way) const;
   // Of the link's limit.
   MedianInterval share(const CopyRow& row) const;
@@ -44,7 +44,7 @@ struct CopyContestOptions {
   std::uint32_t rounds = 9;
   double sample_seconds = 0.05;    // of one measurement; less than one transfer takes is one
   std::uint64_t sample_bytes = 0;  // each way in place of seconds; 0: by seconds
-  // What transfers wander over, so that small ones are not out of caches alone.
+  // The memory over which transfers wander, so that small ones do not come from caches alone.
   std::uint64_t region_bytes = std::uint64_t{64} << 20;
   std::uint64_t gradient_bytes = std::uint64_t{8} << 20;  // of one, in bf16
 

@@ -148,7 +148,7 @@ std::string TransferMover::difference(const Transfer& transfer, std::uint64_t co
        ++place)
     text = pieces_difference(transfer, place, 1);
   if (transfer.way == Way::kToHost || !text.empty()) return text;
-  // What came to the host has been compared: its buffer takes what is on the device.
+  // The bytes that came to the host have been compared: their buffer now takes the device's.
   const auto back = buffers_.host(Way::kToHost, HostMemory::kPinned);
   copy_now(back.data(), buffers_.device(Way::kToDevice), bytes);
   return differing(HostMemory::kPinned, to_device_pattern_, "on the device");

@@ -33,8 +33,8 @@ class TransferMover {
   // Seconds from the first that is queued to the last that has arrived, of both ways. Throws
   // headrace::Error: kInterrupted, and what Device throws.
   double run(const Transfer& transfer, std::uint64_t count);
-  // What arrived other than it was sent since prepare(), after one run(); empty: nothing. Adds to
-  // verified_bytes().
+  // The bytes that arrived changed since prepare(), after one run(); empty if there are none. Adds
+  // to verified_bytes().
   std::string difference(const Transfer& transfer, std::uint64_t count);
 
   std::uint64_t verified_bytes() const noexcept { return verified_bytes_; }

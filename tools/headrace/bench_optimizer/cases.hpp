@@ -82,6 +82,6 @@ Moved moved_per_parameter(const Case& of);
 
 // "adamw, f32 moments, bf16-split weight, bf16 gradient, avx512, 2 threads, checksums".
 std::string text_of(const Case& of);
-// What its moments are called in a table: "f32"; "-" where the rule has none.
+// The name of its moments in a table: "f32"; "-" if the rule has none.
 std::string moments_text(const Case& of);
 }  // namespace headrace::tools

@@ -57,7 +57,7 @@ struct ContestOptions {
   double most_seconds = 0;
   double sample_seconds = 0.02;  // a shorter pass is repeated for as long
 };
-// What runs now, and the share of the time that has passed.
+// Receives what runs now, and the share of the time that has passed.
 using ContestProgress = std::function<void(const std::string& what, double share)>;
 
 // Ends early where the time is over: a row that was not reached has no seconds. Throws

@@ -18,7 +18,7 @@ void xor_words(std::byte* data, std::uint64_t bytes) noexcept {
   const std::uint64_t key = no_bits, count = bytes / sizeof(Word);
   for (std::uint64_t i = 0; i < count; ++i) words[i] ^= key;
 }
-// What is a signalling NaN as f32 becomes a quiet one: a bit of a residual or of an 8-bit code.
+// A signalling NaN becomes a quiet one, which changes a bit of a residual or of an 8-bit code.
 void multiply(std::byte* data, std::uint64_t bytes) noexcept {
   auto* const numbers = reinterpret_cast<Number*>(data);
   const float factor = one;

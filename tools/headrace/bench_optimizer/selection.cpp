@@ -14,7 +14,7 @@ std::vector<T> meanings(const std::vector<std::pair<std::string, T>>& words) {
   return all;
 }
 
-// What people train with: AdamW in every precision of its moments, the other rules once.
+// The usual cases: AdamW with every precision of its moments, the other rules once.
 std::vector<Case> usual() {
   std::vector<Case> cases;
   for (const MomentCodec moments : meanings(kMomentCodecs)) {

@@ -25,7 +25,7 @@ class StateMemory {
   std::uint64_t elements() const noexcept { return elements_; }
   std::uint64_t chunks() const noexcept;
   std::byte* data(const Stream& stream) const;
-  // What one chunk has of it.
+  // The part of the stream that belongs to one chunk.
   std::span<std::byte> chunk(const Stream& stream, std::uint64_t chunk) const;
 
  private:
@@ -49,8 +49,8 @@ class UpdatePass {
   void prepare(Gang& gang);
   // Seconds.
   double run(Gang& gang);
-  // What run() returned, once, when it is seen that something was written and all of it is finite.
-  // Throws headrace::Error kCorrupt or kNotFinite.
+  // Runs once, checks that something was written and that all of it is finite, and returns what
+  // run() returned. Throws headrace::Error kCorrupt or kNotFinite.
   double run_checked(Gang& gang);
 
  private:

@@ -29,7 +29,7 @@ struct RankBenchWords {
 void add_rank_options(CLI::App& app, RankBenchOptions& options, RankBenchWords& words);
 // Throws command_line::Fault.
 void finish_rank_options(RankBenchOptions& options, const RankBenchWords& words);
-// What find_launch() finds for them. Throws command_line::Fault where there is one process and no
-// --threads, or both; and what find_launch() throws.
+// The launch that find_launch() finds for them. Throws command_line::Fault for one process without
+// --threads, or for several with it. Also throws as find_launch() does.
 Launch launch_of(const RankBenchOptions& options);
 }  // namespace headrace::tools

@@ -24,8 +24,8 @@ namespace headrace::tools {
 namespace {
 constexpr std::uint64_t kMostCalls = 1 << 20;
 
-// What the ranks say to each other between measurements. A signal to one of them ends all at the
-// same place.
+// The messages of the ranks between measurements. A signal to one of them ends all at the same
+// place.
 class RankAgreement {
  public:
   explicit RankAgreement(Collective& collective) : collective_(collective) {}
@@ -161,7 +161,7 @@ class RankRounds {
 
   void measure_idle() {
     progress_("idle", 1);
-    // What the last calls have left behind is over.
+    // Lets the last calls' remaining work end.
     const double settled = std::min(0.2, options_.idle_seconds);
     (void)agreement_.most(0);
     sleep(settled);

@@ -26,7 +26,7 @@ struct RankRow {
   std::uint64_t count = 0;        // calls of a measurement
   std::vector<double> ours = {}, raw = {};
 
-  // What arrives at a rank over the time: ours over raw, by round.
+  // The rate at which bytes arrive at a rank: Headrace's over raw, by round.
   MedianInterval ratio() const { return median_ratio(raw, ours); }
 };
 

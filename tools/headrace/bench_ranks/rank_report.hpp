@@ -9,7 +9,7 @@
 #include "program/machine.hpp"
 
 namespace headrace::tools {
-// Who was measured.
+// The ranks that were measured.
 struct RankWorld {
   std::uint32_t world_size = 0;
   std::string launcher;   // "Open MPI"; "threads of one process"

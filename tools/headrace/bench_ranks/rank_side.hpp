@@ -27,7 +27,8 @@ class RankMemory {
   Collective& collective_;
   RawCalls& raw_;
   const std::uint32_t rank_, world_size_;
-  // What all_gather and exchange make whole, and all_to_all takes; what the latter two give.
+  // The bytes that all_gather and exchange complete and all_to_all takes; those that the last two
+  // give.
   mutable std::vector<std::byte> whole_, give_;
   std::vector<DeviceSpan> spans_;
   std::uint64_t sequence_ = 0;

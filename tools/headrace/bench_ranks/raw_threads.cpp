@@ -29,7 +29,7 @@ class ThreadsMeeting {
     left_ = true;
     changed_.notify_all();
   }
-  // What each rank gives; read between two meetings.
+  // The bytes that each rank gives; read between two meetings.
   const std::byte*& given(std::uint32_t rank) { return given_[rank]; }
 
  private:

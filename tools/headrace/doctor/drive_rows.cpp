@@ -22,7 +22,7 @@ void note(Row& row, const std::string& consequence, const std::string& fix) {
   row.fix = fix;
 }
 
-// What the worst device in the chain costs.
+// Judges the row by the worst device in the chain.
 void judge_stack(Row& row, const std::vector<BlockDevice>& chain) {
   const auto find = [&](BlockDeviceKind kind) {
     const auto found = std::ranges::find(chain, kind, &BlockDevice::kind);
@@ -130,7 +130,7 @@ Row link_row(const PcieLink& link) {
   }
   row.value += fmt::format(", at most {:.1f} GB/s", now);
   if (drive <= now) return row;
-  // What slot and drive can agree on.
+  // The speed on which slot and drive can agree.
   const double best = link_gb_per_second(std::min(link.slot_max_speed_gt, link.max_speed_gt),
                                          std::min(link.slot_max_width, link.max_width));
   note(row,

@@ -25,7 +25,7 @@ namespace headrace::tools {
 namespace {
 using base::format_bytes;
 
-// What was found by trying; without a probe `error` says why.
+// The result of a trial; without a probe, `error` says why.
 struct Trial {
   std::optional<swap::PathProbe> probe;
   std::string error;

@@ -114,7 +114,7 @@ Row module_row(const RankModuleFile& file, bool needed) {
   return row;
 }
 
-// What the interface of this name, or of this address, is called and has; all names otherwise.
+// The interface of this name or address, and the names of all interfaces.
 struct FoundInterface {
   std::string name, address, known;
 };

@@ -21,7 +21,7 @@ std::vector<Requirement> parse_requirements(const std::string& list);
 // "io_uring, o_direct, memlock=SIZE, ...": for --help.
 std::string requirement_names();
 
-// What is not there, not known, or less than was asked for; once per path.
+// A requirement that is absent, unknown or not met; once per path.
 struct Missed {
   std::string required, found, fix;
 };

@@ -65,10 +65,10 @@ Section path_section(const std::string& path);
 using Variable = std::function<const char*(const char* name)>;
 Section ranks_section(const Variable& variable, const std::string& root = "");
 
-// What stands below a path; without the trials, so that a made-up /sys will do.
+// The drives below a path. It tries nothing, so a made-up /sys is enough.
 std::vector<Row> drive_rows(const DriveFacts& facts, const std::string& root = "");
 
-// What the build has for GPUs, and what CUDA shows of them.
+// The build's support of GPUs, and the GPUs that CUDA shows.
 std::vector<Row> cuda_rows(const CudaFacts& facts, const GpuFacts& plugged);
 
 template <class T>

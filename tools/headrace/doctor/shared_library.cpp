@@ -40,7 +40,7 @@ Answer load(const std::string& library, const std::string& version_function) {
 
 [[noreturn]] void run_child(int to, const std::string& library, const std::string& function) {
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) ::signal(number, SIG_DFL);
-  // What a library prints is not this program's result.
+  // The output of a library is not this program's result.
   const int nowhere = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
   if (nowhere >= 0) {
     ::dup2(nowhere, STDOUT_FILENO);

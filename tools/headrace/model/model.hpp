@@ -17,7 +17,7 @@ struct ModelParameter {
   std::vector<std::int64_t> shape;
   std::uint64_t elements() const noexcept;
 };
-// What is gathered at a time: a transformer block, an embedding, what comes after the blocks.
+// The parameters gathered at a time: a transformer block, an embedding, or those after the blocks.
 struct ModelGroup {
   std::string name;
   std::vector<ModelParameter> parameters;

@@ -188,7 +188,7 @@ Index index_of(const std::string& directory) {
   return index;
 }
 
-// What the index names, all of which has to be there, else what lies in the directory.
+// The files that the index names must all be there; without an index, those in the directory count.
 // "model-00001-of-00002.safetensors" without the second: a download that was interrupted.
 void refuse_some_of(const std::vector<std::string>& files) {
   for (const std::string& file : files) {

@@ -16,9 +16,10 @@ struct Change {
 std::vector<Change> changes_of(Planning& planning, const Scenario& scenario,
                                const Outcome& outcome);
 
-// What would make a scenario fit that does not: the first that does of checkpointing, a smaller
-// micro-batch, less prefetch, smaller tiles, the budget "auto", NVMe for what is not there and
-// smaller moments; else more nodes, the first three together, both, and these with shorter
-// sequences. "": none of it.
+// The smallest change that makes a scenario fit which does not. It is the first that suffices of:
+// - checkpointing, a smaller micro-batch, less prefetch, smaller tiles, the budget "auto", NVMe for
+//   what is not there, smaller moments;
+// - more nodes, the first three of those together, both, and both with shorter sequences.
+// "": none suffices.
 std::string smallest_change(Planning& planning, const Scenario& scenario);
 }  // namespace headrace::tools

@@ -17,8 +17,8 @@
 #include "residency/plan.hpp"
 
 namespace headrace::tools {
-// What one rank has of a machine. Bytes, elements or operations per second; where 0 is allowed, the
-// work takes no time.
+// One rank's share of a machine, in bytes, elements or operations per second. Where 0 is allowed,
+// the work takes no time.
 struct Rates {
   double nvme_read = 0, nvme_write = 0;  // summed over drives; 0 only where the plan has no NVMe
   double nvme_mixed = 0;      // both directions together, in equal parts; 0: one after the other
@@ -31,7 +31,7 @@ struct Rates {
   double network = 0;         // into this rank from other machines
 };
 
-// What the trainer does with one group and one micro-batch.
+// The trainer's work on one group and one micro-batch.
 struct GroupWork {
   double forward_flops = 0, backward_flops = 0;
 };

@@ -54,14 +54,14 @@ Machine this_machine();
 // Throws what machine_of() does.
 Machine machine_of_file(const std::string& path);
 
-// What `option` names. Throws Error kNotFound, kIo.
+// The text of the file that `option` names. Throws Error kNotFound, kIo.
 std::string text_of_file(const std::string& option, const std::string& path);
 
 // This machine's GPUs become those of `machine`: the first `wanted` that can be used. Throws Error
 // kInvalidArgument where there are fewer.
 void take_gpus_here(Machine& machine, std::uint32_t wanted);
-// What `headrace bench copy --json` measured: the GPU's memory, and its link, each way while both
-// are busy. A machine without GPUs has one then. Throws what machine_of() does.
+// Takes over the results of `headrace bench copy --json`: the GPU's memory, and its link, each way
+// while both are busy. A machine without GPUs then has one. Throws as machine_of() does.
 void take_copy_report(Machine& machine, const std::string& path);
 
 // A figure by its name in files and options ("nvme_read"), or nullptr.

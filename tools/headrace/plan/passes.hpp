@@ -7,7 +7,7 @@
 #include "plan/cost.hpp"
 
 namespace headrace::tools {
-// What using a group once takes, in seconds of each lane but for bytes.
+// The cost of using a group once: seconds of each lane, except for bytes.
 struct GroupCost {
   bool in_place = false;
   struct Fetch {

@@ -25,8 +25,8 @@ constexpr const char* kDescription =
     "The engine's own planner computes the memory.\n";
 constexpr const char* kDefaults = "defaults of plan";
 
-// What is assumed without settings: all that may lie on NVMe, memory kept for as much as fits, and
-// bf16.
+// The assumptions without settings: all that may lie on NVMe does, memory keeps as much as fits,
+// and bf16.
 std::string default_settings(const std::vector<std::string>& set) {
   const bool placed = std::ranges::any_of(
       set, [](const std::string& one) { return one.find("nvme_path") != std::string::npos; });

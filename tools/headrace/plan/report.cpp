@@ -39,7 +39,7 @@ const ModelGroup& largest_group(const PlannedModel& model) {
       .group;
 }
 
-// What lies outside all blocks may have none: then its largest parameter's.
+// A group outside all blocks may have no name; then its largest parameter gives it.
 std::string name_of(const ModelGroup& group) {
   if (!group.name.empty()) return group.name;
   return largest_of(group.parameters,

@@ -6,7 +6,7 @@
 
 namespace headrace::tools {
 Json plan_json(const PlanResult& result);
-// What a step takes with smaller and larger micro-batches, up to the largest of those tried that
-// fits; planned again for each.
+// The time of a step with smaller and larger micro-batches, up to the largest of those tried that
+// fits. Each is planned anew.
 Json steps_by_batch_json(const PlanResult& result, Planning& planning);
 }  // namespace headrace::tools

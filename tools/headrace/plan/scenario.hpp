@@ -29,7 +29,8 @@ struct Scenario {
   std::uint32_t ranks_per_node() const { return std::max(1u, machine.gpus); }
   std::uint32_t ranks() const { return ranks_per_node() * nodes; }
   bool on_cpu() const { return machine.gpus == 0; }
-  // What the settings ask for; a model's file may hold another, which says nothing about training.
+  // The dtype that the settings ask for. A model's file may have a different one, which does not
+  // matter for training.
   DType dtype() const { return settings.parameter_dtype().value_or(DType::kBf16); }
   // The settings' batch, and what they leave open of it.
   void take_batch() {
@@ -74,6 +75,6 @@ std::string floor_refusal(const Scenario& scenario);
 // 2^63 where there are more: activations of what nobody can train.
 std::uint64_t whole_bytes(double bytes);
 
-// What one rank has of its node.
+// One rank's share of its node.
 Rates rates_of(const Scenario& scenario);
 }  // namespace headrace::tools

@@ -22,7 +22,7 @@ namespace {
 // A file that is there may have been changed since it was made.
 bool may_replace(std::string_view /*begin*/) { return false; }
 
-// What `headrace doctor DIR` says. Throws where runs on it would be refused.
+// The section of `headrace doctor DIR`. Throws if runs on it would be refused.
 Section usable_drive(const std::string& path) {
   Section section = path_section(path);
   for (const Row& row : section.rows) {

@@ -47,9 +47,9 @@ Headrace knows the keys of DeepSpeed 0.19.8 and of earlier versions.
   replacement, one line per key, in the order of the text. There is no warning if Headrace does what
   the value says anyway, or if the section is off (`"enabled": false`). If a section is off only
   because it lacks `"enabled"`, a warning names it. A key that would change the result is an error.
-- A file that enables neither `bf16` nor `fp16` asks for parameters in f32, as in DeepSpeed:
-  `Settings::parameter_dtype()` gives that dtype, `train_gpt` follows it, and an engine whose
-  trainer registers none of that dtype warns. "auto" in one of them leaves the choice to the
+- A file that enables neither `bf16` nor `fp16` asks for parameters in f32, as in DeepSpeed.
+  `Settings::parameter_dtype()` gives that dtype, and `train_gpt` follows it. An engine warns if its
+  trainer registers no parameter of that dtype. "auto" in one of the two leaves the choice to the
   trainer.
 - The reader lists all faults at once, or the first hundred, in this form:
   `FILE:LINE:COLUMN: key: what was found; what is allowed`. Columns count characters.

@@ -26,7 +26,7 @@ struct StorePlace {
 StorePlace find_store(const std::string& name, std::uint32_t rank,
                       const std::vector<swap::PathProbe>& paths);
 
-// What verify() found.
+// The result of verify().
 struct Verified {
   std::uint64_t tiles = 0, verified_bytes = 0;
   std::uint64_t unchecked_bytes = 0;  // written with headrace.checksums off

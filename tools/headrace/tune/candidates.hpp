@@ -21,7 +21,7 @@ struct Candidate {
   friend bool operator==(const Candidate&, const Candidate&) = default;
 };
 
-// What the engine does where nothing is set, but for the queue.
+// The engine's defaults, except for the queue.
 Candidate default_candidate(IoQueueKind queue);
 
 // Block sizes and depths, the defaults first: 4 to 32 MiB in flight, where drives have their

@@ -15,7 +15,7 @@ constexpr double kErrorShare = 0.05;
 // Rounds are looked at again and again, and the leader is who was lucky so far: each look gets a
 // part of the above. Simulated (tests/tools/tune_elimination_test.cpp).
 constexpr double kLooks = 8;
-// What loses every one of a few rounds by this much needs no more of them.
+// A candidate that loses each of a few rounds by this much needs no more of them.
 constexpr std::uint32_t kFarBehindRounds = 5;
 constexpr double kFarBehind = 0.7;
 constexpr double kCpuTold = 1.1;

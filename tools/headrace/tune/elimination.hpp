@@ -50,7 +50,7 @@ class Elimination {
 // of 2, 4, ... neighbours, as long as there are enough of them to bound anything.
 MedianInterval interval_over_time(const std::vector<double>& values);
 
-// What a choice among equals is made by.
+// The cost that decides among equals.
 struct Cost {
   std::uint64_t in_flight_bytes = 0;
   double cpu_per_gb = 0;

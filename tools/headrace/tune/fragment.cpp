@@ -31,7 +31,7 @@ std::string foreign_key(const Json& object, const Json& model) {
                   path, what));
 }
 
-// What a file holds; nothing where replacing it loses nothing.
+// The content of a file; no value if replacing it loses nothing.
 std::optional<Json> content_of(const std::string& path) {
   std::error_code ignored;
   if (path.empty() || path == "-" || !std::filesystem::is_regular_file(path, ignored))

@@ -7,7 +7,7 @@
 #include "tune/goal.hpp"
 
 namespace headrace::tools {
-// What one evaluation moves per drive; 0: nothing of that kind.
+// The bytes that one evaluation moves per drive; 0: none of that kind.
 struct Amount {
   std::uint64_t read_bytes = 0;   // alone
   std::uint64_t mixed_bytes = 0;  // read, and as many written

@@ -19,7 +19,7 @@ std::string text_of(Goal goal);
 inline constexpr double kStepReadBytes = 4;
 inline constexpr double kStepUpdateBytes = 24;
 
-// What one candidate did in one round.
+// The result of one candidate in one round.
 struct Evaluation {
   double read_rate = 0, mixed_rate = 0;  // bytes per second; 0: the goal does not need it
   double cpu_per_gb = 0;                 // seconds

@@ -46,7 +46,8 @@ std::string row(const Contestant& contestant, Goal goal, const std::string& agai
                      three_digits(contestant.cpu_per_gb().median), contestant.rounds.size(), mark);
 }
 
-// Who was not told apart from the leader and is none of its equals.
+// The number of candidates that the rounds did not separate from the leader, and that are not among
+// its equals.
 std::size_t behind_untold(const Stage& stage, Goal goal) {
   std::size_t count = 0;
   for (std::size_t i = 0; i < stage.contestants.size(); ++i) {

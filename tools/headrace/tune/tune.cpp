@@ -117,7 +117,7 @@ class Tune {
             {"headrace_version", version()}};
   }
 
-  // What was measured on damaged data is no advice: nothing is written then.
+  // A measurement on damaged data is no advice: nothing is written then.
   int conclude() {
     report_.settings = settings_fragment(report_.result.settings(), where_tuned());
     print_to(out(), "{}", report_text(report_));

@@ -59,7 +59,7 @@ struct TuneResult {
 };
 
 inline constexpr double kWantedHalfWidth = 0.10;
-// Who is measured within this of the fastest is as fast, unless told apart.
+// A candidate within this share of the fastest counts as fast, unless the rounds separate them.
 inline constexpr double kIndifference = 0.03;
 
 // Told before each evaluation: "block size and depth", the round (0: to warm up), of whom.
