@@ -269,8 +269,8 @@ class Engine {
   // Commits now, and returns when all that was done is durable, on every rank. Collective. Throws
   // the error of a drive; the engine has failed then, and the store keeps the epoch before.
   void commit();
-  // The step of the last epoch that is durable, with several ranks the last one that all of them
-  // are known to have; 0 if there is none. Any thread.
+  // The step of the last durable epoch; with several ranks, of the last one that all of them are
+  // known to have. 0 if there is none. May be called from any thread.
   std::uint64_t durable_step() const;
 
   // ---- at any time ----

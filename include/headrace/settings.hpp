@@ -101,7 +101,7 @@ struct Settings {
   std::optional<std::uint32_t> train_micro_batch_size_per_gpu = {};
 
   // For the trainer: the dtype of parameters, the rule's constants, the schedule of the learning
-  // rate, the loss scale of fp16.
+  // rate, and the loss scale of fp16.
   bool fp16 = false;  // fp16.enabled
   // bf16.enabled. A file that enables neither asks for f32, as in DeepSpeed, and leaves false here.
   // No value: there was no file, or it leaves the dtype to the trainer ("auto").

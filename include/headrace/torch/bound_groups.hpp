@@ -209,7 +209,8 @@ class BoundGroups final {
     const std::lock_guard lock(mutex_);
     unbind_all(passes_.end(task));
   }
-  // Call it outside of all passes: releases what a pass that an exception ended left bound.
+  // Releases the groups that a pass left bound when an exception ended it. Call it outside of all
+  // passes.
   void end_every_pass() {
     const std::lock_guard lock(mutex_);
     unbind_all(passes_.end_every());
