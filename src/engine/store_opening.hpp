@@ -33,7 +33,7 @@ class StoreOpening {
   // Returns what this rank reports to the other ranks. If `tier` is not null, reads the newest
   // record of its files into `memory`, and compares it with `terms`.
   FreezeMeeting::Found look(async::Conductor& conductor, swap::SwapTier* tier,
-                           const EpochTerms& terms, std::span<std::byte> memory);
+                            const EpochTerms& terms, std::span<std::byte> memory);
   // After look(): the record of `epoch`, the newest or the one before. Its root and incarnation are
   // the largest of this rank's.
   swap::CommitRecord read(async::Conductor& conductor, swap::SwapTier& tier, std::uint64_t epoch,
