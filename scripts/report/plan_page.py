@@ -155,6 +155,7 @@ def page_of(document):
         page.section("Free batch, wear, network", [table([], [
             ["free batch", free_batch_text(document, plan, prediction)],
             ["wear", _wear_text(document, prediction)],
+            *([["store", prediction.at("store").text("text")]] if prediction.has("store") else []),
             ["network", _network_text(document, prediction)]], 2)])
         page.section("Tried, one change at a time", _changes(document))
     page.section("What was planned", [table([], _what(document), 2)])

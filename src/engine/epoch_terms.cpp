@@ -29,25 +29,38 @@ std::string_view value_in(std::string_view lines, std::string_view key) {
   }
   return {};
 }
+
+std::string text_of(const Settings& settings, const partition::Partition& partition,
+                    std::uint32_t hyperparameter_sets) {
+  std::string text = line_of("ranks", std::to_string(partition.world_size));
+  for (const std::string_view path : kSharedSettings) {
+    const auto key = std::ranges::find(settings::keys(), path, &settings::Key::path);
+    text += line_of(path, settings::value_text(*key, settings));
+  }
+  text += line_of("parameters", std::to_string(partition.parameters.size()));
+  text += line_of("groups", std::to_string(partition.group_sections.size()));
+  return text + line_of("hyperparameter sets", std::to_string(hyperparameter_sets));
+}
 }  // namespace
 
 EpochTerms::EpochTerms(const Settings& settings, const partition::Registry& registry,
                        const partition::Partition& partition)
-    : registry_(registry) {
-  text_ = line_of("ranks", std::to_string(partition.world_size));
-  for (const std::string_view path : kSharedSettings) {
-    const auto key = std::ranges::find(settings::keys(), path, &settings::Key::path);
-    text_ += line_of(path, settings::value_text(*key, settings));
-  }
-  text_ += line_of("parameters", std::to_string(registry.parameters().size()));
-  text_ += line_of("groups", std::to_string(registry.groups().size()));
-  text_ += line_of("hyperparameter sets", std::to_string(registry.hyperparameter_sets()));
-  counts_.tiles = static_cast<std::uint32_t>(partition.tiles.size());
-  counts_.parameters = static_cast<std::uint32_t>(registry.parameters().size());
-  counts_.hyperparameter_sets = registry.hyperparameter_sets();
-  counts_.terms_bytes = static_cast<std::uint32_t>(base::align_up(text_.size(), 8));
-  counts_.weight_checksums = tiles::TilePlaces::weight_checksums_in(partition);
-  counts_.trainer_state_bytes = settings.trainer_state_bytes;
+    : registry_(registry),
+      text_(text_of(settings, partition, registry.hyperparameter_sets())),
+      counts_(counts_of(settings, partition, registry.hyperparameter_sets())) {}
+
+swap::CommitCounts EpochTerms::counts_of(const Settings& settings,
+                                         const partition::Partition& partition,
+                                         std::uint32_t hyperparameter_sets) {
+  const std::string text = text_of(settings, partition, hyperparameter_sets);
+  swap::CommitCounts counts;
+  counts.tiles = static_cast<std::uint32_t>(partition.tiles.size());
+  counts.parameters = static_cast<std::uint32_t>(partition.parameters.size());
+  counts.hyperparameter_sets = hyperparameter_sets;
+  counts.terms_bytes = static_cast<std::uint32_t>(base::align_up(text.size(), 8));
+  counts.weight_checksums = tiles::TilePlaces::weight_checksums_in(partition);
+  counts.trainer_state_bytes = settings.trainer_state_bytes;
+  return counts;
 }
 
 void EpochTerms::describe(const swap::CommitRecord& record) const {

@@ -19,6 +19,10 @@ class EpochTerms {
              const partition::Partition& partition);
 
   const swap::CommitCounts& counts() const noexcept { return counts_; }
+  // The same for a plan, which has no registry.
+  static swap::CommitCounts counts_of(const Settings& settings,
+                                      const partition::Partition& partition,
+                                      std::uint32_t hyperparameter_sets);
   // Writes the terms into a new record.
   void describe(const swap::CommitRecord& record) const;
   // "the store has headrace.master \"split\", this run \"f32\"": the first difference; empty if

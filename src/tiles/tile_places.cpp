@@ -164,12 +164,6 @@ void TilePlaces::go_back(const swap::CommitRecord& record) {
   std::ranges::copy(record.weight_checksums(), weight_checksums_.begin());
 }
 
-std::uint64_t TilePlaces::weight_checksums_in(const partition::Partition& partition) noexcept {
-  std::uint64_t checksums = 0;
-  for (const partition::Tile& tile : partition.tiles) checksums += swap::chunks_of(tile.elements);
-  return checksums;
-}
-
 std::uint64_t TilePlaces::bookkeeping_bytes(const partition::Partition& partition, bool durable) {
   const std::uint64_t each = sizeof(State) + (durable ? sizeof(Slots) : 0);
   return partition.tiles.size() * each + weight_checksums_in(partition) * sizeof(std::uint64_t);

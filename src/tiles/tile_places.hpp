@@ -81,7 +81,11 @@ class TilePlaces {
   void go_back(const swap::CommitRecord& record);
 
   // The number of checksums of all weights.
-  static std::uint64_t weight_checksums_in(const partition::Partition& partition) noexcept;
+  static std::uint64_t weight_checksums_in(const partition::Partition& partition) noexcept {
+    std::uint64_t checksums = 0;
+    for (const partition::Tile& tile : partition.tiles) checksums += swap::chunks_of(tile.elements);
+    return checksums;
+  }
   // The heap memory of its tables, for the plan.
   static std::uint64_t bookkeeping_bytes(const partition::Partition& partition, bool durable);
 

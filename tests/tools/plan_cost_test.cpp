@@ -13,6 +13,7 @@
 namespace headrace::tools::plan_cost_test {
 namespace {
 constexpr std::uint64_t kTile = 65536;
+constexpr std::uint64_t kCommitRecord = 4096;
 
 // Groups of so many tiles of bf16 each.
 // A group's tiles are trained, but for the last `frozen` of it.
@@ -49,6 +50,10 @@ struct Case {
   void offload(OffloadDevice parameters, OffloadDevice state) {
     inputs.settings.offload_parameters = parameters;
     inputs.settings.offload_optimizer = state;
+  }
+  void commit_every(std::uint64_t steps) {
+    inputs.settings.durable_every = steps;
+    inputs.commit_bytes = kCommitRecord;
   }
   residency::Plan plan() const { return residency::make_plan(inputs); }
   Prediction run() {
@@ -280,11 +285,76 @@ TEST(Cost, MovesTheBytesThatThePlanReports) {
     c.offload(OffloadDevice::kNvme, OffloadDevice::kNvme);
     c.inputs.settings.gradient_accumulation_steps = micro_batches;
     if (micro_batches < 4) c.inputs.settings.update_mode = UpdateMode::kDefer;
-    const PlanReport report = c.plan().report;
-    const Prediction p = c.run();
-    EXPECT_NEAR(p.nvme_read_bytes, report.nvme_read_bytes_per_step, 1) << micro_batches;
-    EXPECT_NEAR(p.nvme_written_bytes, report.nvme_written_bytes_per_step, 1);
+    for (const std::uint64_t every : {0, 1, 3}) {
+      double records = 0;  // which the plan leaves out
+      if (every > 0) {
+        c.commit_every(every);
+        records = 2.0 * kCommitRecord / static_cast<double>(every);
+      }
+      c.inputs.settings.host_budget_bytes = every * (8u << 20);  // some of it in memory
+      const PlanReport report = c.plan().report;
+      const Prediction p = c.run();
+      EXPECT_NEAR(p.nvme_read_bytes, report.nvme_read_bytes_per_step, 1) << micro_batches;
+      EXPECT_NEAR(p.nvme_written_bytes, report.nvme_written_bytes_per_step + records, 1);
+    }
   }
+}
+
+TEST(Cost, ACommitWritesWhatLivesInMemoryAndStepsWaitForWhatThePassesDoNotHide) {
+  Case c(model_of({2, 3}));
+  const Prediction without = c.run();
+  EXPECT_EQ(without.commit.written_bytes, 0);
+  c.commit_every(1);
+  const double bytes = 5 * (kRecord + kWeights) + 2 * kCommitRecord, write = bytes / 1e9;
+  Prediction p = c.run();
+  EXPECT_DOUBLE_EQ(p.commit.written_bytes, bytes);
+  EXPECT_NEAR(p.commit.seconds, write, 1e-12);
+  EXPECT_DOUBLE_EQ(p.nvme_written_bytes, bytes);
+  const double passes = p.forward.seconds + p.backward.seconds;
+  ASSERT_GT(passes, write);
+  EXPECT_EQ(p.commit.waited_seconds, 0);
+  EXPECT_DOUBLE_EQ(p.step_seconds, without.step_seconds);
+  c.rates.flush = 2e-3;  // of the tiles, then of the record
+  p = c.run();
+  EXPECT_NEAR(p.commit.seconds, write + 4e-3, 1e-12);
+  EXPECT_NEAR(p.commit.waited_seconds, write + 4e-3 - passes, 1e-12);
+  EXPECT_NEAR(p.step_seconds, without.step_seconds + p.commit.waited_seconds, 1e-12);
+  c.commit_every(4);
+  EXPECT_NEAR(c.run().commit.waited_seconds, (write + 4e-3 - passes) / 4, 1e-12);
+  EXPECT_DOUBLE_EQ(c.run().nvme_written_bytes, bytes / 4);
+  c.rates.nvme_write = 1e8;
+  EXPECT_EQ(c.run().bound, Bound::kNvme);
+}
+
+TEST(Cost, AnUpdateSealsWhatACommitWritesFromMemory) {
+  Case c(model_of({4}));
+  c.rates.update_checked = c.rates.update / 3;
+  EXPECT_NEAR(c.run().update.seconds, 4 * kTile / 1e9, 1e-12);
+  c.commit_every(1);  // sealed, not verified: half of what checksums take
+  EXPECT_NEAR(c.run().update.seconds, 4 * kTile * 2 / 1e9, 1e-12);
+  c.work.checksums = false;
+  EXPECT_NEAR(c.run().update.seconds, 4 * kTile / 1e9, 1e-12);
+}
+
+TEST(Cost, ACommitHasWhatTheReadsOfThePassesLeaveOfTheDrives) {
+  Case c(model_of({1, 1, 1, 1, 1, 1}));
+  c.offload(OffloadDevice::kNvme, OffloadDevice::kCpu);
+  c.commit_every(1);
+  c.rates.memory = 0;
+  c.rates.flops = 1e15;  // the drives never rest, but for groups that are still there
+  const Prediction p = c.run();
+  const double read = p.forward.of(StepLane::kNvmeRead) + p.backward.of(StepLane::kNvmeRead);
+  const double write = (6 * kRecord + 2 * kCommitRecord) / 1e9;
+  EXPECT_NEAR(p.commit.waited_seconds, write + read - p.forward.seconds - p.backward.seconds,
+              1e-12);
+  // A deferred update comes first: the forward pass beside it is no time for a commit.
+  c.inputs.settings.update_mode = UpdateMode::kDefer;
+  const Prediction deferred = c.run();
+  EXPECT_GT(deferred.hidden_seconds, 0);
+  const double passes = deferred.forward.seconds + deferred.backward.seconds;
+  const double reading = deferred.backward.of(StepLane::kNvmeRead);
+  EXPECT_NEAR(deferred.commit.waited_seconds, write + reading - (passes - deferred.hidden_seconds),
+              1e-12);
 }
 
 TEST(Cost, SpansOfALaneDoNotOverlapAndAddUpToItsWork) {

@@ -2,15 +2,19 @@
 // plan_test: `headrace plan`: what it computes with, what it says, and that its advice holds.
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "headrace/engine.hpp"
 #include "headrace/error.hpp"
 #include "plan/advice.hpp"
 #include "plan/report.hpp"
+#include "support/all_on_nvme.hpp"
 #include "support/temporary_directory.hpp"
+#include "swap/dead_runs.hpp"
 #include "tools/ran.hpp"
 
 namespace headrace::tools::plan_test {
@@ -137,6 +141,74 @@ TEST(Planning, RefusesMoreTilesOfARankThanItsTablesAreWorth) {
       << outcome.refusal;
   s.nodes = 16;
   EXPECT_TRUE(Planning().evaluate(s).plan.has_value());
+}
+
+constexpr const char* kTwoGroups = R"({"groups": [
+    {"name": "a", "parameters": [{"name": "w", "shape": [300, 1000]},
+                                 {"name": "b", "shape": [300]}]},
+    {"name": "c", "parameters": [{"name": "w", "shape": [70000]}]}]})";
+
+// The engine's own plan of the same groups, which it makes a store for.
+TEST(Planning, CountsTheBytesOfAStoreAsTheEngineDoes) {
+  const testing::TemporaryDirectory drive;
+  const std::string file = drive.string() + "/model.json";
+  std::ofstream(file) << kTwoGroups;
+  Scenario s;
+  s.model = std::make_shared<PlannedModel>(planned(file));
+  s.machine = {.name = "node", .nvme_read = {1e9, ""}, .nvme_write = {1e9, ""}};
+  assume_the_rest(s.machine);
+  s.settings = testing::all_on_nvme(drive.string());
+  s.settings.durable_every = 1;
+  for (const std::uint64_t trainer_state : {0u, 1u << 20}) {
+    s.settings.trainer_state_bytes = trainer_state;
+    s.settings.store = "run-" + std::to_string(trainer_state);
+    Engine engine(s.settings);
+    engine.add_group("a", {{"w", DType::kBf16, {300, 1000}, {}}, {"b", DType::kBf16, {300}, {}}});
+    engine.add_group("c", {{"w", DType::kBf16, {70000}, {}}});
+    engine.freeze();
+    const Outcome outcome = Planning().evaluate(s);
+    ASSERT_TRUE(outcome.plan.has_value()) << outcome.refusal;
+    EXPECT_EQ(outcome.plan->report.nvme_bytes, engine.plan().nvme_bytes);
+    EXPECT_GT(outcome.plan->commit_record.size_bytes, trainer_state);
+  }
+}
+
+TEST(Planning, AStoreThatIsThereIsRoomForItself) {
+  const testing::TemporaryDirectory drive;
+  const std::string folder = drive.string() + "/" + swap::user_directory_name() + "/store-run-1";
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder + "/rank0.0.store") << "x";
+  constexpr std::uint64_t kSparse = std::uint64_t{1} << 42;
+  std::error_code error;
+  std::filesystem::resize_file(folder + "/rank0.0.store", kSparse, error);
+  if (error) GTEST_SKIP() << "no files of 4 TiB here";
+  const auto room = [&](const std::string& store) {
+    Machine here = this_machine();
+    Settings settings = testing::all_on_nvme(drive.string());
+    settings.store = store;
+    settings.durable_every = store.empty() ? 0 : 1;
+    look_at_drives(here, settings);
+    return here.nvme_bytes;
+  };
+  EXPECT_GE(room("run-1"), kSparse);
+  EXPECT_GE(room("run-1") - kSparse / 2, room("run-2"));
+  EXPECT_GE(room("run-1") - kSparse / 2, room(""));
+}
+
+TEST(Planning, AStoreNeedsTwiceTheRoom) {
+  Scenario s = scenario_of("gpt2-xl", "workstation");
+  s.settings.host_budget_auto = false;
+  const std::uint64_t all = Planning().evaluate(s).plan->report.nvme_bytes;
+  s.settings.durable_every = 1;
+  s.settings.store = "run-1";
+  s.machine.nvme_bytes = 2 * all - all / 10;
+  Planning planning;
+  const Outcome outcome = planning.evaluate(s);
+  EXPECT_NE(outcome.refusal.find(" a node are to be on NVMe"), std::string::npos)
+      << outcome.refusal;
+  EXPECT_NE(floor_refusal(s).find("a store takes"), std::string::npos);
+  s.machine.nvme_bytes = 2 * all + all / 10;
+  EXPECT_TRUE(planning.fits(s));
 }
 
 class PlanProgram : public ::testing::Test {
@@ -375,6 +447,59 @@ TEST_F(PlanProgram, SaysUnderTheFirstLineWhatItDidNotCheckAndWhatIsNotServed) {
   says("gpt2 --machine workstation --settings " + settings, "steps_per_print = 8");
   EXPECT_NE(run("gpt2 --machine workstation --settings " + settings).out.find("of 8 x 1024 tokens"),
             std::string::npos);
+}
+
+TEST_F(PlanProgram, SaysWhatAStoreTakesWhatACommitCostsAndWhatAKillLoses) {
+  const std::string json = file("plan.json");
+  const std::string words = "gpt2-xl --machine workstation --json " + json;
+  const std::string bare = run(words).out;
+  EXPECT_EQ(bare.find("Store "), std::string::npos) << bare;
+  EXPECT_EQ(bare.find("flush"), std::string::npos) << bare;
+  const double free_of_it = read(json)["prediction_of_one_rank"]["step_seconds"];
+  EXPECT_FALSE(read(json)["prediction_of_one_rank"].contains("store"));
+  const std::string store = " --set headrace.store=run-1 --set headrace.durable=";
+  const Ran each = run(words + store + "step");
+  EXPECT_EQ(each.exit_code, 0) << each.out;
+  for (const char* part :
+       {"\nStore       ", "a commit of every step writes ", "a kill loses at most 1 step that had",
+        "waiting for the commit", "the store's other slots", "headrace.durable=2, half as many"})
+    EXPECT_NE(each.out.find(part), std::string::npos) << part << "\n" << each.out;
+  std::stringstream doc;
+  doc << std::ifstream(HEADRACE_TOOLS_DOC).rdbuf();
+  const std::size_t line = each.out.find("Store  ");
+  EXPECT_NE(doc.str().find(each.out.substr(line, each.out.find('\n', line) - line)),
+            std::string::npos)
+      << "docs/tools.md quotes another line";
+  const auto prediction = read(json)["prediction_of_one_rank"];
+  const double waited = prediction["store"]["waited_seconds_per_step"];
+  EXPECT_GT(waited, 0);
+  // The update seals as well.
+  EXPECT_GE(prediction["step_seconds"].get<double>(), free_of_it + waited);
+  EXPECT_EQ(prediction["store"]["kill_loses_seconds"], prediction["step_seconds"]);
+  EXPECT_EQ(prediction["store"]["bytes"], read(json)["plan_of_one_rank"]["nvme_bytes"]);
+  EXPECT_EQ(prediction["nvme_written_bytes_per_step"], prediction["store"]["commit_written_bytes"]);
+  const Ran seldom = run(words + store + "50 --nvme-write 100GB --flush 0.5");
+  EXPECT_NE(seldom.out.find("a commit every 50 steps writes"), std::string::npos) << seldom.out;
+  EXPECT_NE(seldom.out.find("at most 50 steps that had returned"), std::string::npos);
+  const double rare = read(json)["prediction_of_one_rank"]["store"]["waited_seconds_per_step"];
+  EXPECT_GT(rare, (1 - 0.3) / 50);
+  EXPECT_LT(rare, waited / 50);
+  const Ran beside = run(words + store + "step --batch 16 --nvme-write 100GB");
+  EXPECT_NE(beside.out.find("and no step waits for it"), std::string::npos) << beside.out;
+}
+
+TEST_F(PlanProgram, TakesTheSlowestFlushThatDoctorMeasured) {
+  const std::string doctor = write("doctor.json", R"({"program": "headrace doctor", "sections": [
+    {"rows": [{"name": "usable memory", "values": {"bytes": 34359738368}}]},
+    {"rows": [{"name": "flush", "values": {"seconds": 0.004}}]},
+    {"rows": [{"name": "flush", "values": {"seconds": 0.001}},
+              {"name": "flush", "values": {}}]}]})");
+  const std::string json = file("plan.json"),
+                    words = "gpt2 --seq 64 --machine " + doctor + " --json " + json;
+  ASSERT_EQ(run(words + " --set headrace.store=a --set headrace.durable=step").exit_code, 0);
+  EXPECT_EQ(read(json)["machine"]["rates_of_one_node"]["flush"]["value"], 0.004);
+  ASSERT_EQ(run(words).exit_code, 0);
+  EXPECT_FALSE(read(json)["machine"]["rates_of_one_node"].contains("flush"));
 }
 
 TEST_F(PlanProgram, LooksAtTheFreeSpaceOfThisMachinesDrives) {

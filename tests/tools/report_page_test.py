@@ -173,6 +173,12 @@ class PlanPage(Pages):
                      "headrace.moments=8bit", "limit 64 GiB"):
             self.assertIn(part, words_of(root))
 
+    def test_has_what_a_store_costs(self):
+        report = self.plan("gpt2-xl", "--machine", "workstation", "--set", "headrace.store=run-1",
+                           "--set", "headrace.durable=step")
+        root, _ = self.page(report)
+        self.assertIn("a kill loses at most 1 step that had returned", words_of(root))
+
     def test_a_plan_that_does_not_fit_says_why(self):
         report = self.plan("gpt2", "--machine", "workstation", "--set",
                            "headrace.host_budget_bytes=100000000")

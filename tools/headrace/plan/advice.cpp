@@ -92,6 +92,10 @@ std::vector<Variant> variants_of(const Scenario& s, const Outcome& outcome) {
                : "an update on the GPU (headrace.update_on=device)",
         [=](Scenario& v) { v.settings.update_on = device ? UpdateOn::kCpu : UpdateOn::kDevice; });
   }
+  if (outcome.prediction.commit.waited_seconds > 0) {
+    variants.add(fmt::format("headrace.durable={}, half as many commits", 2 * plan.commit_every),
+                 [](Scenario& v) { v.settings.durable_every *= 2; });
+  }
   variants.add(fmt::format("--batch {}, twice as much", 2 * s.batch),
                [](Scenario& v) { v.batch *= 2; });
   if (s.checkpointing) {
@@ -207,6 +211,10 @@ std::vector<Variant> single_changes(const Scenario& s) {
   if (s.settings.update_on == UpdateOn::kDevice) {
     variants.add("set headrace.update_on to cpu",
                  [](Scenario& v) { v.settings.update_on = UpdateOn::kCpu; });
+  }
+  if (s.settings.durable_every > 0) {
+    variants.add("leave out headrace.durable and headrace.store",
+                 [](Scenario& v) { v.settings.durable_every = 0; });
   }
   return std::move(variants.all);
 }

@@ -6,6 +6,7 @@
 #include "base/check.hpp"
 #include "plan/passes.hpp"
 #include "residency/layout.hpp"
+#include "swap/store_format.hpp"
 #include "tiles/update_place.hpp"
 
 namespace headrace::tools {
@@ -34,6 +35,7 @@ class Predictor {
   Prediction run() {
     update();
     play_passes();
+    commit();
     combine();
     free_batch();
     count_bytes();
@@ -58,8 +60,11 @@ class Predictor {
   };
   OnDevice on_device(std::size_t tile) const;
   double checking(double bytes) const;
+  double resident_bytes(std::size_t tile) const;
+  double own_work(std::size_t tile, double bytes) const;
   double share_drives(PhaseCost& cost, double read, double written) const;
   void update();
+  void commit();
   void combine();
   void free_batch();
   void count_bytes();
@@ -199,6 +204,24 @@ double Predictor::checking(double bytes) const {
   return work_.checksums ? 2 * seconds_for(bytes, rates_.verify) : 0;
 }
 
+// Of a tile in a store: what lives in memory, and a commit writes.
+double Predictor::resident_bytes(std::size_t tile) const {
+  const auto [record, weight, slots] = residency::extents_of(plan_, part_, tile);
+  const auto stored = residency::stored_extents(plan_, part_, tile);
+  return static_cast<double>(stored.record_bytes + stored.weight_bytes - record - weight);
+}
+
+// The update threads' seconds for a tile of which `bytes` are on NVMe. What a commit writes from
+// memory is sealed too, though not verified.
+double Predictor::own_work(std::size_t tile, double bytes) const {
+  if (out_.updates_on_device) return checking(bytes) + checking(resident_bytes(tile)) / 2;
+  const auto elements = static_cast<double>(part_.tiles[tile].elements);
+  const double bare = seconds_for(elements, rates_.update);
+  if (!work_.checksums || rates_.update_checked <= 0) return bare;
+  const double checked = seconds_for(elements, rates_.update_checked);
+  return bytes > 0 ? checked : plan_.durable() ? (bare + checked) / 2 : bare;
+}
+
 // A tile's state goes to the device and comes back, both at once with others; the host's memory has
 // both to carry.
 Predictor::OnDevice Predictor::on_device(std::size_t tile) const {
@@ -235,11 +258,7 @@ void Predictor::update() {
     if (part_.sections[part_.tiles[t].section].frozen) continue;
     const auto [record, weight, slots] = residency::extents_of(plan_, part_, t);
     const auto bytes = static_cast<double>(record + weight);
-    const auto elements = static_cast<double>(part_.tiles[t].elements);
-    const bool checked = bytes > 0 && work_.checksums && rates_.update_checked > 0;
-    const double own = device
-                           ? checking(bytes)
-                           : seconds_for(elements, checked ? rates_.update_checked : rates_.update);
+    const double own = own_work(t, bytes);
     compute += own;
     double passing = 0;
     if (device) {
@@ -268,12 +287,34 @@ void Predictor::update() {
   out_.nvme_written_bytes = written;
 }
 
+// It begins when the update has ended, deferred or not, and the passes' reads go first: it has what
+// they leave of the drives until the next update.
+void Predictor::commit() {
+  if (!plan_.durable()) return;
+  CommitCost& cost = out_.commit;
+  for (std::size_t t = 0; t < plan_.tiles.size(); ++t)
+    if (!part_.sections[part_.tiles[t].section].frozen) cost.written_bytes += resident_bytes(t);
+  cost.written_bytes += static_cast<double>(swap::kCopies * plan_.drive_bytes.size() *
+                                            plan_.commit_record.size_bytes);
+  // Of what it writes, and of the record.
+  const double flushes = 2 * rates_.flush;
+  cost.seconds = nvme_seconds(rates_, 0, cost.written_bytes) + flushes;
+  const double read = rates_.nvme_read * (out_.forward.of(StepLane::kNvmeRead) +
+                                          out_.backward.of(StepLane::kNvmeRead));
+  const double shared = nvme_seconds(rates_, read, cost.written_bytes) + flushes;
+  const double passes = out_.forward.seconds + out_.backward.seconds - out_.hidden_seconds;
+  const auto every = static_cast<double>(plan_.commit_every);
+  cost.waited_seconds = std::max(0.0, shared - passes) / every;
+  out_.nvme_written_bytes += cost.written_bytes / every;
+}
+
 void Predictor::combine() {
-  out_.step_seconds =
-      out_.forward.seconds + out_.backward.seconds + out_.update.seconds - out_.hidden_seconds;
+  out_.step_seconds = out_.forward.seconds + out_.backward.seconds + out_.update.seconds -
+                      out_.hidden_seconds + out_.commit.waited_seconds;
   std::array<double, 7> by_bound{};
   for (const PhaseCost* phase : {&out_.forward, &out_.backward, &out_.update})
     by_bound[static_cast<std::size_t>(phase->bound())] += phase->seconds;
+  by_bound[static_cast<std::size_t>(Bound::kNvme)] += out_.commit.waited_seconds;
   const auto most = std::ranges::max_element(by_bound);
   out_.bound = static_cast<Bound>(most - by_bound.begin());
 }

@@ -8,6 +8,10 @@
 // drives, update threads and slots; on the device also by the link and the host's memory, while the
 // threads have only checksums. A lane with less to do never makes a step longer, so with a
 // larger budget, whose plan moves a part of what the smaller one's does, no prediction rises.
+//
+// A commit of a durable engine writes what lives in memory beside the passes of the next step. That
+// step's update waits for its end. With a store a larger budget moves no more bytes either, but may
+// take longer: the update reads and writes less, the commit writes more.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -29,6 +33,7 @@ struct Rates {
   double flops = 0;           // of the trainer, as it reaches them
   double link = 0;            // host to device, each way; 0 where the device shares host memory
   double network = 0;         // into this rank from other machines
+  double flush = 0;           // seconds until the drives have kept what was written
 };
 
 // The trainer's work on one group and one micro-batch.
@@ -73,6 +78,13 @@ struct PhaseCost {
   Bound bound() const noexcept;
 };
 
+// One commit; all 0 without a store.
+struct CommitCost {
+  double written_bytes = 0;   // what lives in memory, and the commit records
+  double seconds = 0;         // with the drives to itself
+  double waited_seconds = 0;  // per step, on average: what the next step's passes do not hide
+};
+
 // A stretch of work of one lane.
 struct Span {
   StepLane lane = StepLane::kCompute;
@@ -83,6 +95,7 @@ struct Span {
 struct Prediction {
   PhaseCost forward, backward, update;  // of all micro-batches
   double hidden_seconds = 0;            // of forward or a deferred update, while the other went on
+  CommitCost commit;
   double step_seconds = 0;
   bool updates_on_device = false;
   Bound bound = Bound::kCompute;  // of the phases that take the most of the step

@@ -77,6 +77,10 @@ Machine of_doctor(const std::string& path, const Json& json) {
             whole(values, "free_bytes", {0, kBytes.most - static_cast<double>(m.nvme_bytes)});
         ++m.drives;  // one path each
       }
+      if (name == "flush" && values.contains("seconds")) {  // all at once: the slowest
+        const double seconds = number_of(path, "seconds", values["seconds"], {1e-7, 60});
+        if (seconds > m.flush.value) m.flush = {seconds, "measured: " + path};
+      }
       if (name == "GPUs" && values.contains("gpus") && values["gpus"].is_array())
         m.gpus = static_cast<std::uint32_t>(values["gpus"].size());
       if (name == "usable GPUs" && whole(values, "usable", kGpus) > 0) {

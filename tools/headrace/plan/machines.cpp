@@ -12,6 +12,8 @@
 #include "base/units.hpp"
 #include "headrace/error.hpp"
 #include "platform/machine.hpp"
+#include "swap/dead_runs.hpp"
+#include "swap/store_file.hpp"
 
 namespace headrace::tools {
 namespace {
@@ -114,8 +116,14 @@ const std::vector<FigureName>& figure_names() {
        1e21},
       {"link", "bytes/s", "host to each GPU, each way", &Machine::link, 1e6, 1e15},
       {"network", "bytes/s", "into a node", &Machine::network, 1e6, 1e15},
+      {"flush", "s", "until the drives keep what is written (headrace.durable)", &Machine::flush,
+       1e-7, 60},
   };
   return all;
+}
+
+bool is_used(const FigureName& figure, const Settings& settings) {
+  return figure.figure != &Machine::flush || settings.durable_every > 0;
 }
 
 Figure* figure_of(Machine& machine, const std::string& name) {
@@ -141,6 +149,7 @@ void assume_the_rest(Machine& m) {
          m.gpus > 0 ? "100 Tflop/s a GPU" : "30 Gflop/s a CPU");
   if (m.gpus > 0) assume(m.link, 12 * kGB, "PCIe Gen3 x16");
   assume(m.network, 1.25 * kGB, "10 Gb/s");
+  assume(m.flush, 2e-3, "2 ms");
 }
 
 const Machine* known_machine(const std::string& name) {
@@ -176,6 +185,23 @@ Machine machine_of(const std::string& word) {
                                    known_machines() + ", or what headrace doctor --json wrote.");
 }
 
+namespace {
+// Of the store that settings name, below one path; 0 where none is.
+std::uint64_t bytes_of_store(const std::string& path, const Settings& settings) {
+  if (settings.durable_every == 0) return 0;
+  const std::filesystem::path folder = std::filesystem::path(path) / swap::user_directory_name() /
+                                       swap::StoreName{settings.store}.directory();
+  std::uint64_t bytes = 0;
+  std::error_code error;
+  for (const auto& file : std::filesystem::directory_iterator(folder, error)) {
+    if (file.path().extension() != ".store" || !file.is_regular_file(error)) continue;
+    const std::uintmax_t size = file.file_size(error);
+    if (!error) bytes += size;
+  }
+  return bytes;
+}
+}  // namespace
+
 void look_at_drives(Machine& machine, const Settings& settings) {
   if (!machine.here) return;
   std::set<dev_t> devices;
@@ -185,6 +211,7 @@ void look_at_drives(Machine& machine, const Settings& settings) {
     struct statvfs space {};
     if (::stat(path.c_str(), &file) != 0 || ::statvfs(path.c_str(), &space) != 0) return;
     if (devices.insert(file.st_dev).second) free += std::uint64_t{space.f_bavail} * space.f_frsize;
+    free += bytes_of_store(path, settings);
   }
   machine.nvme_bytes = free;
 }

@@ -34,6 +34,7 @@ struct Machine {
   Figure flops = {};                        // of one GPU, or of all CPUs, as training reaches them
   Figure link = {};                         // of each GPU, each way
   Figure network = {};                      // into the node
+  Figure flush = {};                        // seconds, of all drives at once; for a store alone
 };
 
 // "dgx-2, ...": for help.
@@ -47,6 +48,7 @@ Machine machine_of(const std::string& word);
 // CPUs, the rest by what is common.
 void assume_the_rest(Machine& machine);
 // Room on the drives that `settings` name, each file system once, where the machine is this one.
+// The files of the store that they name, if it is there, count as room: it is continued in place.
 void look_at_drives(Machine& machine, const Settings& settings);
 // nullptr: none of that name.
 const Machine* known_machine(const std::string& name);
@@ -75,4 +77,6 @@ struct FigureName {
   double least, most;
 };
 const std::vector<FigureName>& figure_names();
+// Whether a plan with these settings uses the figure.
+bool is_used(const FigureName& figure, const Settings& settings);
 }  // namespace headrace::tools

@@ -57,10 +57,6 @@ std::vector<std::string> notes_of(const PlanResult& r) {
   if (!s.on_cpu() && s.machine.gpu_memory_bytes == 0)
     add("not checked: GPU memory, since " + s.machine.name + " gives no gpu_memory_bytes");
   add(drive_note(r));
-  if (s.settings.durable_every > 0) {
-    add("not counted: the store of headrace.durable, which takes twice the bytes of parameters and "
-        "optimizer state on the drive, and writes what lives in host memory at every commit");
-  }
   add(budget_note(r));
   return notes;
 }

@@ -82,6 +82,9 @@ std::string lanes_text(const PlanResult& r) {
   if (p.hidden_seconds > 0)
     text += fmt::format("  {:<10}{:>10}  of forward and update at once\n", "hidden",
                         "-" + number_text(p.hidden_seconds, 4));
+  if (p.commit.waited_seconds > 0)
+    text += fmt::format("  {:<10}{:>10}  waiting for the commit to the store, on average\n",
+                        "commit", number_text(p.commit.waited_seconds, 4));
   return text + fmt::format("  {:<10}{:>10}\n\n", "step", number_text(p.step_seconds, 4));
 }
 
@@ -90,7 +93,7 @@ std::string rates_text(const PlanResult& r) {
   std::string text = "Rates of one node\n";
   for (const FigureName& name : figure_names()) {
     const Figure& figure = s.machine.*name.figure;
-    if (figure.value <= 0) continue;
+    if (figure.value <= 0 || !is_used(name, s.settings)) continue;
     text += fmt::format("  {:<15}{:>10.4g} {:<11} {}\n", name.name, figure.value, name.unit,
                         figure.source);
   }
@@ -188,6 +191,27 @@ std::string wear_text(const PlanResult& r) {
   return text + " (--drive-tbw for how long it lasts)";
 }
 
+std::string store_text(const PlanResult& r) {
+  const residency::Plan& plan = *r.outcome.plan;
+  const CommitCost& commit = r.outcome.prediction.commit;
+  const std::uint64_t every = plan.commit_every;
+  const double ranks = r.scenario.ranks_per_node();
+  const std::string waited =
+      commit.waited_seconds > 0
+          ? fmt::format("a step waits {} for it{}", seconds_text(commit.waited_seconds),
+                        every > 1 ? " on average" : "")
+          : "no step waits for it";
+  return fmt::format(
+      "{} on a node's drives; a commit {} writes {} in {}, and {}; a kill loses at most {} that "
+      "had "
+      "returned ({} of work)",
+      bytes_text(static_cast<double>(plan.report.nvme_bytes) * ranks),
+      every == 1 ? "of every step" : fmt::format("every {} steps", every),
+      bytes_text(commit.written_bytes * ranks), seconds_text(commit.seconds), waited,
+      plural(every, "step"),
+      seconds_text(static_cast<double>(every) * r.outcome.prediction.step_seconds));
+}
+
 std::string network_text(const PlanResult& r) {
   const Scenario& s = r.scenario;
   if (s.nodes <= 1) return "none, one node";
@@ -208,8 +232,9 @@ std::string plan_text(const PlanResult& r) {
   if (!r.outcome.fits()) text += r.outcome.refusal + "\n\n";
   if (!r.outcome.plan) return text;
   text += memory_text(r) + lanes_text(r);
-  text += fmt::format("Free batch  {}\nWear        {}\nNetwork     {}\n\n", free_batch_text(r),
-                      wear_text(r), network_text(r));
+  text += fmt::format("Free batch  {}\nWear        {}\n", free_batch_text(r), wear_text(r));
+  if (r.outcome.plan->durable()) text += "Store       " + store_text(r) + "\n";
+  text += "Network     " + network_text(r) + "\n\n";
   text += rates_text(r);
   return r.outcome.fits() ? text + changes_text(r) : text;
 }

@@ -37,6 +37,8 @@ std::string seconds_text(double seconds);  // "41.2 s", "230 ms", "3.4 h"
 // A sentence about the batch from which on what can overlap is hidden.
 std::string free_batch_text(const PlanResult& result);
 std::string wear_text(const PlanResult& result);
+// What the store takes, what a commit costs, and what a kill loses; for plans that have one.
+std::string store_text(const PlanResult& result);
 std::string network_text(const PlanResult& result);
 std::string activations_text(const PlanResult& result);
 }  // namespace headrace::tools

@@ -42,6 +42,20 @@ Json timeline_json(const PlanResult& r) {
   return json;
 }
 
+Json store_json(const PlanResult& r) {
+  const Prediction& p = r.outcome.prediction;
+  const std::uint64_t every = r.outcome.plan->commit_every;
+  return {{"name", r.scenario.settings.store},
+          {"text", store_text(r)},
+          {"bytes", r.outcome.plan->report.nvme_bytes},
+          {"commit_every_steps", every},
+          {"commit_written_bytes", p.commit.written_bytes},
+          {"commit_seconds", p.commit.seconds},
+          {"waited_seconds_per_step", p.commit.waited_seconds},
+          {"kill_loses_steps", every},
+          {"kill_loses_seconds", static_cast<double>(every) * p.step_seconds}};
+}
+
 Json prediction_json(const PlanResult& r) {
   const Prediction& p = r.outcome.prediction;
   const Wear wear = wear_of(r);
@@ -66,7 +80,7 @@ Json scenario_json(const Scenario& s) {
   Json rates = Json::object();
   for (const FigureName& name : figure_names()) {
     const Figure& figure = s.machine.*name.figure;
-    if (figure.value > 0)
+    if (figure.value > 0 && is_used(name, s.settings))
       rates[name.name] = {{"value", figure.value}, {"unit", name.unit}, {"source", figure.source}};
   }
   return {{"model",
@@ -122,6 +136,7 @@ Json plan_json(const PlanResult& r) {
                               {"update_slots", r.outcome.plan->update_slots},
                               {"gather_slots", r.outcome.plan->gather_slots}};
   json["prediction_of_one_rank"] = prediction_json(r);
+  if (r.outcome.plan->durable()) json["prediction_of_one_rank"]["store"] = store_json(r);
   json["changes"] = Json::array();
   for (const Change& change : r.changes)
     json["changes"].push_back({{"change", change.text},

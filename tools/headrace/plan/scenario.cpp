@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/units.hpp"
+#include "engine/epoch_terms.hpp"
 #include "headrace/cuda.hpp"
 #include "headrace/error.hpp"
 
@@ -73,6 +74,15 @@ std::string refusal_of(const Scenario& s, const residency::Plan& plan, double ac
   return "";
 }
 
+// A trainer may register more sets; each takes 72 bytes of a record of whole pages.
+constexpr std::uint32_t kHyperparameterSets = 2;
+
+std::uint64_t commit_bytes(const Settings& settings, const partition::Partition& partition) {
+  if (settings.durable_every == 0) return 0;
+  return swap::CommitRecord::place_bytes(
+      engine::EpochTerms::counts_of(settings, partition, kHyperparameterSets));
+}
+
 residency::PlanInputs inputs_of(const Scenario& s, const partition::Partition& partition) {
   residency::PlanInputs in;
   in.partition = &partition;
@@ -84,6 +94,7 @@ residency::PlanInputs inputs_of(const Scenario& s, const partition::Partition& p
   in.device_shares_host_memory = s.on_cpu();
   if (!s.on_cpu()) in.device_overhead = cuda_overhead();
   in.bookkeeping_bytes = partition.bookkeeping_bytes();
+  in.commit_bytes = commit_bytes(in.settings, partition);
   in.machine_limit_source = node_text(s, s.machine.host_bytes);
   return in;
 }
@@ -106,7 +117,8 @@ Rates rates_of(const Scenario& s) {
           .verify = m.verify.value / ranks,
           .flops = m.flops.value,
           .link = s.on_cpu() ? 0 : m.link.value,
-          .network = m.network.value / ranks};
+          .network = m.network.value / ranks,
+          .flush = m.flush.value};
 }
 
 std::string floor_refusal(const Scenario& s) {
@@ -124,6 +136,12 @@ std::string floor_refusal(const Scenario& s) {
   if (host > 0 && gradients > host) {
     return fmt::format("gradients alone, which stay in host memory, take {} a rank, and it has {}",
                        text(gradients), text(host));
+  }
+  const double changing = 2 * trained + state;
+  const double store = s.settings.durable_every > 0 ? weights + state + changing : 0;
+  if (nvme > 0 && store > nvme) {
+    return fmt::format("a store takes {} a rank, twice what is trained, and it has {} of NVMe",
+                       text(store), text(nvme));
   }
   if (host > 0 && nvme > 0 && weights + state + gradients > host + nvme) {
     return fmt::format(
