@@ -20,9 +20,13 @@
 #include "doctor/rows.hpp"
 #include "doctor/shared_library.hpp"
 #include "headrace/cuda.hpp"
+#include "headrace/engine.hpp"
 #include "platform/fake_root.hpp"
 #include "platform/proc_files.hpp"
+#include "support/all_on_nvme.hpp"
+#include "support/scripted_trainer.hpp"
 #include "support/temporary_directory.hpp"
+#include "swap/dead_runs.hpp"
 #include "swap/io_queue.hpp"
 #include "swap/limits.hpp"
 
@@ -113,6 +117,100 @@ TEST(DoctorRows, TellALinkThatIsSlowerThanTheDriveAndWhoCouldMendIt) {
   EXPECT_EQ(row_of(drive_rows(facts), "its PCIe link").mark, Mark::kOk);
   facts.disks[0].link->width = 0;
   EXPECT_EQ(row_of(drive_rows(facts), "its PCIe link").mark, Mark::kUnknown);
+}
+
+TEST(DoctorRows, AFlushThatIsTooShortIsANoteUnlessTheDriveSaysThatItHasNoCache) {
+  DriveFacts facts = nvme_facts();
+  Row row = flush_row({9e-3, 1e-3, 2e-3}, facts);
+  EXPECT_EQ(row.mark, Mark::kOk);
+  EXPECT_EQ(row.value, "2 ms");
+  EXPECT_EQ(row.values["seconds"], 2e-3);
+  EXPECT_EQ(row.values["samples"], 3);
+  EXPECT_EQ(flush_row({80e-6}, facts).mark, Mark::kOk);
+  facts.disks[0].write_cache = "write back";
+  row = flush_row({5e-6, 4e-6, 1}, facts);
+  EXPECT_EQ(row.mark, Mark::kNote);
+  EXPECT_EQ(row.value, "5 us");
+  EXPECT_NE(row.consequence.find("loses committed steps"), std::string::npos);
+  EXPECT_FALSE(row.fix.empty());
+  facts.disks[0].write_cache = "write through";
+  row = flush_row({5e-6}, facts);
+  EXPECT_EQ(row.mark, Mark::kOk);
+  EXPECT_NE(row.detail.find("write through"), std::string::npos) << row.detail;
+  facts.disks.push_back(facts.disks[0]);
+  facts.disks[1].write_cache = "";
+  EXPECT_EQ(flush_row({5e-6}, facts).mark, Mark::kNote);
+  facts.disks.clear();  // no block device
+  EXPECT_EQ(flush_row({5e-6}, facts).mark, Mark::kOk);
+}
+
+TEST(DoctorRows, NoFlushIsTimedWithoutAFile) { EXPECT_TRUE(flush_times({}).empty()); }
+
+// ---- stores ----
+
+class DoctorStore : public ::testing::Test {
+ protected:
+  Settings settings() const {
+    Settings s = testing::all_on_nvme(drive_.string());
+    s.durable_every = 1;
+    s.store = "run-1";
+    return s;
+  }
+  Section look(const Settings& s, std::uint64_t parameters = 0) const {
+    return store_section(s, {drive_.string()}, parameters);
+  }
+  void train(Engine& engine) const {
+    testing::ScriptedTrainer trainer(engine, {3000});
+    trainer.step(script_of(testing::Departure::kNone, 1, false));
+  }
+  const testing::TemporaryDirectory drive_;
+};
+
+TEST_F(DoctorStore, SaysWhatIsThereOfItAndWhetherARunWouldGoOn) {
+  Settings s = settings();
+  Section section = look(s);
+  EXPECT_EQ(section.title, "Store run-1");
+  EXPECT_EQ(row_of(section.rows, "store").value, "not there");
+  EXPECT_EQ(row_of(section.rows, "store").mark, Mark::kOk);
+  s.resume = Resume::kRequire;
+  EXPECT_EQ(row_of(look(s).rows, "store").mark, Mark::kNote);
+  {
+    Engine engine(settings());
+    train(engine);
+    section = look(settings());
+    EXPECT_EQ(row_of(section.rows, "store").value, "in use");
+    EXPECT_EQ(row_of(section.rows, "store").mark, Mark::kNote);
+    EXPECT_NE(row_of(section.rows, "store").detail.find("is in use"), std::string::npos);
+    engine.close();
+  }
+  section = look(s);
+  const Row row = row_of(section.rows, "store");
+  EXPECT_TRUE(row.value.starts_with("whole, step 1, ")) << row.value;
+  EXPECT_EQ(row.mark, Mark::kOk);
+  EXPECT_EQ(row.values["step"], 1);
+  EXPECT_EQ(section.rows.size(), 1u) << "it has its room";
+  s.resume = Resume::kNever;
+  EXPECT_EQ(row_of(look(s).rows, "store").mark, Mark::kNote);
+  const std::string file =
+      drive_.string() + "/" + swap::user_directory_name() + "/store-run-1/rank0.0.store";
+  fs::resize_file(file, 8192);
+  EXPECT_EQ(row_of(look(settings()).rows, "store").mark, Mark::kGap);
+  fs::remove(file);
+  EXPECT_EQ(row_of(look(settings()).rows, "store").value, "not there");
+}
+
+TEST_F(DoctorStore, NeedsRoomForTwiceTheState) {
+  Settings s = settings();
+  Row row = row_of(look(s).rows, "room for it");
+  EXPECT_EQ(row.mark, Mark::kOk);
+  EXPECT_EQ(row.values["bytes_per_parameter"], 24);
+  const std::uint64_t free = row.values["free_bytes"];
+  EXPECT_EQ(row_of(look(s, free / 48).rows, "room for it").mark, Mark::kOk);
+  row = row_of(look(s, free / 12).rows, "room for it");
+  EXPECT_EQ(row.mark, Mark::kGap);
+  EXPECT_EQ(row.values["needed_bytes"], free / 12 * 24);
+  s.moments = MomentCodec::kBf16;
+  EXPECT_EQ(row_of(look(s).rows, "room for it").values["bytes_per_parameter"], 16);
 }
 
 TEST(DoctorRows, SayWhatEachKindOfStackCosts) {
@@ -448,6 +546,32 @@ TEST_F(DoctorProgram, EndsWithZeroAndLeavesNothing) {
   EXPECT_EQ(files_left(), 0u);
 }
 
+TEST_F(DoctorProgram, TimesAFlushWhereAFileCanBeMade) {
+  const auto report = run({folder_.string(), "--json", "-"}).json();
+  const auto row = row_in(report, "flush");
+  if (row.is_null()) GTEST_SKIP() << "no nameless files, or in memory";
+  EXPECT_GT(row["values"]["seconds"], 0);
+  EXPECT_GE(row["values"]["samples"], 1);
+  EXPECT_EQ(files_left(), 0u);
+}
+
+TEST_F(DoctorProgram, LooksAtTheStoreOfTheSettings) {
+  const std::string file = folder_.string() + "/ds.json";
+  std::ofstream(file) << R"({"headrace": {"durable": "step", "store": "run-1", "nvme_paths": [")"
+                      << folder_.string() << R"("]}})";
+  const Ran ran = run({"--settings", file, "--model", "llama-3.1-405b", "--json", "-"});
+  EXPECT_EQ(ran.exit_code, 0) << ran.err;
+  EXPECT_EQ(row_in(ran.json(), "store")["value"], "not there");
+  EXPECT_EQ(row_in(ran.json(), "room for it")["values"]["needed_bytes"], 24 * 405853388800);
+  EXPECT_EQ(row_in(ran.json(), "directory")["values"]["path"], folder_.string());
+  // The line alone will do, with its paths.
+  const Ran line = run({folder_.string(), "--set", "headrace.store=run-1", "--set",
+                        "headrace.durable=step", "--json", "-"});
+  EXPECT_EQ(row_in(line.json(), "store")["value"], "not there") << line.err;
+  EXPECT_TRUE(row_in(run({folder_.string(), "--json", "-"}).json(), "store").is_null());
+  EXPECT_EQ(files_left(), 1u);
+}
+
 TEST_F(DoctorProgram, TakesTheCurrentDirectoryAndSeveralPaths) {
   const auto here = run({"--json", "-"}).json();
   EXPECT_EQ(row_in(here, "directory")["values"]["path"], fs::current_path().string());
@@ -540,6 +664,9 @@ TEST_F(DoctorProgram, RefusesWithCauseConsequenceAndFix) {
            {{"--require", "io_urng"}, "Did you mean io_uring?"},
            {{"--require"}, "--require has no value"},
            {{"--requir=x"}, "Did you mean --require?"},
+           {{"--model", "gpt2"}, "--model is for the room of a store"},
+           {{"--settings", "/nothing/here"}, "'/nothing/here' cannot be read"},
+           {{"--set", "headrace.durable=step"}, "headrace.store gives none"},
            {{"--json", "/nothing/here/report"}, "/nothing/here/report"}}) {
     const Ran ran = run(words);
     EXPECT_EQ(ran.exit_code, 2) << expected << ": " << ran.err;

@@ -34,6 +34,7 @@ class DriveFactsTest : public ::testing::Test {
   void add_nvme() const {
     root_.write(kNvme + "/transport", "pcie\n");
     root_.write(kNamespace + "/queue/scheduler", "[none] mq-deadline kyber\n");
+    root_.write(kNamespace + "/queue/write_cache", "write back\n");
     root_.write(kNamespace + "/queue/max_sectors_kb", "1280\n");
     root_.write(kNamespace + "/queue/max_hw_sectors_kb", "2048\n");
     root_.write(kNamespace + "/queue/rotational", "0\n");
@@ -71,6 +72,7 @@ TEST_F(DriveFactsTest, FollowAPartitionToItsDiskAndThePcieLink) {
   EXPECT_EQ(found.chain.back().number, "259:0");
   EXPECT_EQ(disk.transport, "pcie");
   EXPECT_EQ(disk.scheduler, "none");
+  EXPECT_EQ(disk.write_cache, "write back");
   EXPECT_EQ(disk.max_sectors_kb, 1280u);
   EXPECT_EQ(disk.max_hw_sectors_kb, 2048u);
   EXPECT_EQ(disk.rotational, false);

@@ -93,6 +93,7 @@ Disk read_disk(const BlockDevice& device, const std::string& root) {
   if (const auto rotational = read_number(folder + "/queue/rotational"))
     disk.rotational = *rotational != 0;
   disk.scheduler = bracketed(line_of(folder + "/queue/scheduler"));
+  disk.write_cache = line_of(folder + "/queue/write_cache");
   disk.max_sectors_kb = read_number(folder + "/queue/max_sectors_kb");
   disk.max_hw_sectors_kb = read_number(folder + "/queue/max_hw_sectors_kb");
   if (const auto sectors = read_number(folder + "/size")) disk.size_bytes = *sectors * kSectorBytes;

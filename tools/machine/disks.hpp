@@ -27,6 +27,9 @@ struct Disk {
   std::string transport;  // "pcie", "tcp", "virtio", "usb", ...; empty: not known
   std::optional<bool> rotational;
   std::string scheduler;  // the one in use: "none", "mq-deadline"; empty: not said
+  // "write back": what is written may be lost until it is flushed. "write through": it is not, says
+  // the disk, and the kernel flushes nothing. Empty: not said.
+  std::string write_cache;
   std::optional<std::uint64_t> max_sectors_kb, max_hw_sectors_kb, size_bytes;
   std::optional<PcieLink> link;
 };

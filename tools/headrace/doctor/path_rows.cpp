@@ -182,6 +182,10 @@ Section path_section(const std::string& path) {
   Section section{.title = "Path " + real, .path = real, .rows = {}};
   section.rows = {directory_row(path, trial), direct_row(trial)};
   if (auto row = queue_row(trial)) section.rows.push_back(*std::move(row));
+  if (trial.probe && !trial.probe->memory_backed) {
+    if (const auto times = flush_times(open_block(*trial.probe)); !times.empty())
+      section.rows.push_back(flush_row(times, facts));
+  }
   section.rows.push_back(file_system_row(facts, trial));
   section.rows.push_back(space_row(real));
   const bool in_memory = trial.probe && trial.probe->memory_backed;

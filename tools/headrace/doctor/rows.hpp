@@ -11,7 +11,9 @@
 #include <string>
 #include <vector>
 
+#include "base/unique_fd.hpp"
 #include "headrace/cuda.hpp"
+#include "headrace/settings.hpp"
 #include "machine/drive_facts.hpp"
 #include "machine/gpus.hpp"
 #include "platform/block_devices.hpp"
@@ -67,6 +69,18 @@ Section ranks_section(const Variable& variable, const std::string& root = "");
 
 // The drives below a path. It tries nothing, so a made-up /sys is enough.
 std::vector<Row> drive_rows(const DriveFacts& facts, const std::string& root = "");
+
+// Seconds of single flushes (fdatasync) of a block of `file` that is written over in place, some
+// 0.3 s in all; none if `file` is none or cannot be flushed.
+std::vector<double> flush_times(const base::UniqueFd& file);
+// Their median, of which there is one, judged by the drives that it went to.
+Row flush_row(std::vector<double> seconds, const DriveFacts& facts);
+
+// The store that durable settings name: whether it is on these paths, and whether they have room
+// for it. `parameters`: of the model that is trained; 0: not known. Opens a store that is there, as
+// `headrace store list` does.
+Section store_section(const Settings& settings, const std::vector<std::string>& paths,
+                      std::uint64_t parameters);
 
 // The build's support of GPUs, and the GPUs that CUDA shows.
 std::vector<Row> cuda_rows(const CudaFacts& facts, const GpuFacts& plugged);

@@ -21,6 +21,7 @@
 #include "program/output.hpp"
 #include "program/signals.hpp"
 #include "program/subcommand.hpp"
+#include "store/listed_store.hpp"
 #include "store/open_store.hpp"
 
 namespace headrace::tools {
@@ -65,63 +66,7 @@ std::vector<swap::PathProbe> probes_of(const std::vector<std::string>& paths) {
   return probes;
 }
 
-// The parts of all ranks that are there. A rank in the middle that is missing shows by the header.
-std::vector<StorePlace> places_of(const std::string& name,
-                                  const std::vector<swap::PathProbe>& paths) {
-  std::vector<StorePlace> places;
-  for (std::uint32_t rank = 0;; ++rank) {
-    StorePlace place = find_store(name, rank, paths);
-    if (place.drives.empty()) return places;
-    places.push_back(std::move(place));
-  }
-}
-
-// Opened and locked, all ranks. Throws kNotFound if nothing is there or a rank is missing.
-std::vector<std::unique_ptr<OpenStore>> open_all(const std::string& name,
-                                                 const std::vector<StorePlace>& places) {
-  if (places.empty()) {
-    throw Error(Code::kNotFound, "store '" + name +
-                                     "' has no files on these paths; nothing was done. "
-                                     "`headrace store list PATH...` shows what there is.");
-  }
-  std::vector<std::unique_ptr<OpenStore>> parts;
-  for (const StorePlace& place : places) parts.push_back(std::make_unique<OpenStore>(place));
-  if (parts.size() != parts[0]->head().world_size) {
-    throw Error(Code::kNotFound,
-                fmt::format("store '{}' is of {} ranks, and files of {} are on the paths; nothing "
-                            "was done. Name the paths of all ranks.",
-                            name, parts[0]->head().world_size, parts.size()));
-  }
-  return parts;
-}
-
 // ---- list ----
-
-struct Listed {
-  std::string name, state = "whole", why;
-  std::uint64_t ranks = 0, step = 0, bytes = 0;
-};
-
-void look_at(Listed& store, const std::vector<swap::PathProbe>& paths) {
-  try {
-    const std::vector<StorePlace> places = places_of(store.name, paths);
-    store.ranks = places.size();
-    if (places.empty()) {  // a run that ended before it had made them
-      store.state = "empty";
-      return;
-    }
-    for (const auto& part : open_all(store.name, places)) {
-      store.bytes += part->size_bytes();
-      store.step = std::max(store.step, part->steps());
-      if (part->root() == 0) store.state = "empty";
-      if (!part->ring_fault().empty()) store.why = part->ring_fault();
-    }
-  } catch (const Error& error) {
-    const bool in_use = error.code() == Code::kWrongState;
-    store.state = in_use ? "in use" : error.code() == Code::kNotFound ? "incomplete" : "damaged";
-    store.why = error.what();
-  }
-}
 
 int list(const StoreOptions& o, std::FILE* out, Json& report) {
   const std::vector<swap::PathProbe> paths = probes_of(o.words);
@@ -133,11 +78,9 @@ int list(const StoreOptions& o, std::FILE* out, Json& report) {
   bool damaged = false;
   for (const std::string& name : names) {
     check_signal();
-    Listed store;
-    store.name = name;
-    look_at(store, paths);
+    const ListedStore store = look_at_store(name, paths);
     damaged |= store.state == "damaged";
-    const bool known = store.state == "whole" || store.state == "empty";
+    const bool known = store.opened();
     print_to(out, "{}: {}, {} rank{}{}\n", name, store.state, store.ranks,
              store.ranks == 1 ? "" : "s",
              known ? fmt::format(", step {}, {}", store.step, base::format_bytes(store.bytes))

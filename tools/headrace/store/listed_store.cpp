@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/listed_store.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "headrace/error.hpp"
+
+namespace headrace::tools {
+std::vector<StorePlace> places_of(const std::string& name,
+                                  const std::vector<swap::PathProbe>& paths) {
+  std::vector<StorePlace> places;
+  for (std::uint32_t rank = 0;; ++rank) {
+    StorePlace place = find_store(name, rank, paths);
+    if (place.drives.empty()) return places;
+    places.push_back(std::move(place));
+  }
+}
+
+std::vector<std::unique_ptr<OpenStore>> open_all(const std::string& name,
+                                                 const std::vector<StorePlace>& places) {
+  if (places.empty()) {
+    throw Error(Code::kNotFound, "store '" + name +
+                                     "' has no files on these paths; nothing was done. "
+                                     "`headrace store list PATH...` shows what there is.");
+  }
+  std::vector<std::unique_ptr<OpenStore>> parts;
+  for (const StorePlace& place : places) parts.push_back(std::make_unique<OpenStore>(place));
+  if (parts.size() != parts[0]->head().world_size) {
+    throw Error(Code::kNotFound,
+                fmt::format("store '{}' is of {} ranks, and files of {} are on the paths; nothing "
+                            "was done. Name the paths of all ranks.",
+                            name, parts[0]->head().world_size, parts.size()));
+  }
+  return parts;
+}
+
+ListedStore look_at_store(const std::string& name, const std::vector<swap::PathProbe>& paths) {
+  ListedStore store;
+  store.name = name;
+  try {
+    const std::vector<StorePlace> places = places_of(store.name, paths);
+    store.ranks = places.size();
+    if (places.empty()) {  // a run that ended before it had made them
+      store.state = "empty";
+      return store;
+    }
+    for (const auto& part : open_all(store.name, places)) {
+      store.bytes += part->size_bytes();
+      store.step = std::max(store.step, part->steps());
+      if (part->root() == 0) store.state = "empty";
+      if (!part->ring_fault().empty()) store.why = part->ring_fault();
+    }
+  } catch (const Error& error) {
+    const bool in_use = error.code() == Code::kWrongState;
+    store.state = in_use ? "in use" : error.code() == Code::kNotFound ? "incomplete" : "damaged";
+    store.why = error.what();
+  }
+  return store;
+}
+}  // namespace headrace::tools

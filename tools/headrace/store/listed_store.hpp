@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// listed_store.hpp: the state of a store in few words, and the parts of all its ranks.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "store/open_store.hpp"
+
+namespace headrace::tools {
+// The parts of all ranks that are there. A rank in the middle that is missing shows by the header.
+std::vector<StorePlace> places_of(const std::string& name,
+                                  const std::vector<swap::PathProbe>& paths);
+// Opened and locked, all ranks. Throws kNotFound if nothing is there or a rank is missing.
+std::vector<std::unique_ptr<OpenStore>> open_all(const std::string& name,
+                                                 const std::vector<StorePlace>& places);
+
+struct ListedStore {
+  std::string name;
+  std::string state = "whole", why;  // or "empty", "in use", "incomplete", "damaged"
+  std::uint64_t ranks = 0;
+  std::uint64_t step = 0, bytes = 0;  // if it could be opened
+  bool opened() const { return state == "whole" || state == "empty"; }
+};
+// Holds its locks meanwhile. A store that is not there is empty, of 0 ranks.
+ListedStore look_at_store(const std::string& name, const std::vector<swap::PathProbe>& paths);
+}  // namespace headrace::tools
