@@ -19,8 +19,11 @@
 #include "support/all_on_nvme.hpp"
 #include "support/computing_host.hpp"
 #include "support/mlp.hpp"
+#include "support/scripted_trainer.hpp"
 #include "support/temporary_directory.hpp"
+#include "swap/dead_runs.hpp"
 #include "swap/record.hpp"
+#include "swap/store_format.hpp"
 #include "tools/ran.hpp"
 
 namespace headrace::tools::inspect_test {
@@ -290,6 +293,186 @@ TEST_F(InspectTest, AHeaderThatPointsOutsideItselfOrTheFileIsDamageAndNotFollowe
   expect_damage("checksums where", [](auto& entry) { ++entry.checksums; });
   expect_damage("past the file's end", [](auto& entry) { entry.size_bytes = ~std::uint64_t{0}; });
   expect_damage("past the file's end", [](auto& entry) { entry.offset_bytes = 1ull << 62; });
+}
+
+// ---- stores ----
+
+class InspectStoreTest : public ::testing::Test {
+ protected:
+  const std::vector<std::int64_t> kGroups = {3000, 150'000, 70'000};
+
+  Settings settings() const {
+    Settings s = testing::all_on_nvme(drive_.string());
+    s.durable_every = 1;
+    s.store = "run-1";
+    return s;
+  }
+  void train(Settings settings, int steps, std::optional<std::uint32_t> frozen = {}) {
+    Engine engine(settings);
+    testing::ScriptedTrainer trainer(engine, kGroups, {}, frozen);
+    for (int step = 0; step < steps; ++step)
+      trainer.step(script_of(frozen ? testing::Departure::kFrozenGroup : testing::Departure::kNone,
+                             3, false));
+    engine.close();
+  }
+  SwapInspection look() const { return inspect_swap_file(file(), kQuiet); }
+  std::string file(int drive = 0) const {
+    return drive_.string() + "/" + swap::user_directory_name() + "/store-run-1/rank0." +
+           std::to_string(drive) + ".store";
+  }
+  void flip_bit(std::uint64_t offset) const {
+    std::fstream bytes(file(), std::ios::in | std::ios::out | std::ios::binary);
+    bytes.seekg(static_cast<std::streamoff>(offset));
+    const int byte = bytes.get();
+    bytes.seekp(static_cast<std::streamoff>(offset));
+    bytes.put(static_cast<char>(byte ^ 4));
+  }
+  std::uint64_t place_of_newest() const {
+    const StoreFacts store = *look().store;
+    return swap::place_of(store.commit, 0, 0, store.place_bytes).offset_bytes;
+  }
+  const testing::TemporaryDirectory drive_;
+};
+
+TEST_F(InspectStoreTest, ShowsTheNewestCommitAndTheSlotsOfItsTiles) {
+  train(settings(), 3);
+  train(settings(), 1);  // opened again
+  const SwapInspection found = look();
+  EXPECT_EQ(found.damaged, 0u) << inspection_text({found});
+  ASSERT_TRUE(found.store.has_value());
+  const StoreFacts& store = *found.store;
+  EXPECT_EQ(store.steps, 4u);
+  EXPECT_EQ(store.epoch, 4u);
+  EXPECT_EQ(store.commit, 5u) << "written again when it was opened";
+  EXPECT_EQ(store.opening, 1u);
+  EXPECT_EQ(store.ranks, 1u);
+  EXPECT_TRUE(store.torn.empty());
+  ASSERT_EQ(store.tiles.size(), store.tiles_of_rank);
+  EXPECT_EQ(found.records, store.tiles.size());
+  for (const StoreTile& tile : store.tiles) {
+    EXPECT_EQ(tile.generation >> 40, 1u);
+    EXPECT_NE(tile.record_offset[0], tile.record_offset[1]);
+    EXPECT_NE(tile.weight_offset[0], tile.weight_offset[1]);
+    EXPECT_FALSE(tile.frozen);
+  }
+  std::uint64_t bytes = 0;
+  for (const auto& [name, totals] : found.streams) bytes += totals.size_bytes;
+  EXPECT_EQ(found.verified_bytes, bytes);
+  EXPECT_TRUE(found.streams.contains("weight"));
+  const std::string text = inspection_text({found});
+  for (const char* part :
+       {"rank 0 of 1, drive 0 of 1", "step 4, epoch 4, commit record 5, opening 1", "of opening 1",
+        "  in slot ", "all whole"})
+    EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
+  EXPECT_EQ(find_swap_files(drive_.string()), std::vector<std::string>{file()});
+}
+
+TEST_F(InspectStoreTest, VerifiesWhatACommitWroteFromMemoryAndReadsALiveStore) {
+  Settings s = settings();
+  s.host_budget_bytes = 1ull << 30;  // all of it stays there
+  Engine engine(s);
+  testing::ScriptedTrainer trainer(engine, kGroups);
+  for (int step = 0; step < 2; ++step) trainer.step(script_of(testing::Departure::kNone, 3, false));
+  engine.commit();
+  const SwapInspection found = look();
+  EXPECT_EQ(found.damaged, 0u) << inspection_text({found});
+  EXPECT_EQ(found.store->steps, 2u);
+  EXPECT_TRUE(found.streams.contains("weight"));
+  EXPECT_GT(found.verified_bytes, 0u);
+}
+
+TEST_F(InspectStoreTest, NamesTheTileThatIsDamagedAndNotTheOtherSlot) {
+  train(settings(), 3);
+  const StoreTile tile = look().store->tiles.back();
+  const std::uint32_t other = tile.slot ^ 1;
+  flip_bit(tile.record_offset[other] + 4096 + 7);
+  flip_bit(tile.weight_offset[other]);
+  EXPECT_EQ(look().damaged, 0u);
+  for (const std::uint64_t at :
+       {tile.record_offset[tile.slot] + 4096 + 7, tile.record_offset[tile.slot] + 50,
+        tile.weight_offset[tile.slot]}) {
+    flip_bit(at);
+    const SwapInspection found = look();
+    ASSERT_EQ(found.damaged, 1u) << at;
+    EXPECT_EQ(found.damage[0].record, tile.tile);
+    EXPECT_EQ(found.damage[0].generation, tile.generation);
+    flip_bit(at);
+  }
+  fs::resize_file(file(), tile.record_offset[tile.slot]);
+  const SwapInspection cut = look();
+  EXPECT_GE(cut.damaged, 1u);
+  EXPECT_NE(inspection_text({cut}).find("past the file's end"), std::string::npos);
+}
+
+TEST_F(InspectStoreTest, ATornCommitRecordIsNamedAndTheOneBeforeItCounts) {
+  train(settings(), 3);
+  const StoreFacts newest = *look().store;
+  const std::uint64_t place = place_of_newest();
+  flip_bit(place + 300);
+  SwapInspection found = look();
+  EXPECT_EQ(found.store->commit, newest.commit) << "its copy is whole";
+  ASSERT_EQ(found.store->torn.size(), 1u);
+  EXPECT_EQ(found.store->torn[0].offset_bytes, place);
+  flip_bit(place + newest.place_bytes + 300);
+  found = look();
+  EXPECT_EQ(found.store->commit, newest.commit - 1);
+  EXPECT_EQ(found.store->steps, 2u);
+  EXPECT_EQ(found.damaged, 0u) << inspection_text({found});
+  EXPECT_NE(inspection_text({found}).find("is not whole: its checksum differs; the newest whole"),
+            std::string::npos);
+  for (std::uint32_t other = 0; other < swap::kRingPlaces; ++other) {
+    const std::uint64_t at = swap::kStoreHeadBytes + other * newest.place_bytes;
+    if (at != place && at != place + newest.place_bytes) flip_bit(at + 300);
+  }
+  found = look();
+  EXPECT_EQ(found.damaged, 1u);
+  EXPECT_NE(inspection_text({found}).find("no commit record is whole"), std::string::npos);
+  flip_bit(20);
+  EXPECT_NE(inspection_text({look()}).find("header's checksum differs"), std::string::npos);
+  fs::resize_file(file(), 100);
+  EXPECT_NE(inspection_text({look()}).find("DAMAGED at 0"), std::string::npos);
+}
+
+TEST_F(InspectStoreTest, AFrozenTileHasAWeightAloneAndAStoreWithoutAStepNothing) {
+  train(settings(), 2, 1);
+  const SwapInspection found = look();
+  EXPECT_EQ(found.damaged, 0u) << inspection_text({found});
+  EXPECT_EQ(std::ranges::count_if(found.store->tiles, &StoreTile::frozen) +
+                static_cast<std::ptrdiff_t>(found.records),
+            static_cast<std::ptrdiff_t>(found.store->tiles_of_rank));
+  EXPECT_NE(inspection_text({found}).find("are frozen"), std::string::npos);
+  fs::remove(file());
+  {
+    Engine engine(settings());
+    testing::ScriptedTrainer trainer(engine, kGroups);  // loads, and makes no step
+    const Ran ran = run_headrace("inspect " + drive_.string());
+    EXPECT_EQ(ran.exit_code, 1);
+    EXPECT_NE(ran.out.find("no step was committed"), std::string::npos) << ran.out;
+  }
+}
+
+TEST_F(InspectStoreTest, TheReportHasEveryTilesSlots) {
+  const auto drives = drive_.drives(2);
+  Settings s = settings();
+  s.nvme_paths = drives;
+  train(s, 2);
+  std::size_t tiles = 0, tiles_of_rank = 0;
+  for (const std::string& path : drives) {
+    const std::string report = drive_.string() + "/report.json";
+    const Ran ran = run_headrace("inspect " + path + " --json " + report);
+    EXPECT_EQ(ran.exit_code, 0) << ran.out;
+    const auto json = nlohmann::json::parse(std::ifstream(report))["files"][0]["store"];
+    EXPECT_EQ(json["epoch"], 2);
+    EXPECT_EQ(json["drives"], 2);
+    for (const auto& tile : json["tiles"]) {
+      ++tiles;
+      EXPECT_EQ(tile["record_offsets"].size(), 2u);
+      EXPECT_LE(tile["slot"], 1);
+    }
+    EXPECT_LT(json["tiles"].size(), json["tiles_of_rank"]);
+    tiles_of_rank = json["tiles_of_rank"];
+  }
+  EXPECT_EQ(tiles, tiles_of_rank);
 }
 
 // ---- the program ----

@@ -20,8 +20,9 @@ namespace {
 constexpr const char* kProgram = "headrace inspect";
 constexpr const char* kDescription =
     "Finds the records of optimizer state in swap files by their headers and compares every "
-    "checksum,\nof the weights beside them as well. Reads only. PATH is a swap file, a run's "
-    "directory, or an nvme_path.\n";
+    "checksum,\nof the weights beside them as well. Of a store's file, shows the newest commit and "
+    "the slots of its tiles.\nReads only. PATH is a swap file, a store's file, the directory of a "
+    "run or store, or an nvme_path.\n";
 constexpr const char* kFooter =
     "\nA run removes its swap files when it ends, so this looks at one that lives (what it writes "
     "meanwhile\nlooks damaged) or at what a killed one left.\n"
@@ -41,11 +42,65 @@ std::string totals_text(const SwapInspection& file) {
   return text;
 }
 
-std::string file_text(const SwapInspection& file) {
-  std::string text = fmt::format("{}: {}\n", file.path, base::format_bytes(file.size_bytes));
+std::string slot_text(const StoreFacts& store, std::uint32_t slot) {
+  std::vector<std::uint64_t> numbers;
+  std::uint64_t first = ~std::uint64_t{0}, last = 0;
+  for (const StoreTile& tile : store.tiles) {
+    if (tile.frozen || tile.slot != slot) continue;
+    numbers.push_back(tile.tile);
+    first = std::min(first, tile.generation);
+    last = std::max(last, tile.generation);
+  }
+  if (numbers.empty()) return "";
+  const std::string generations =
+      first == last
+          ? "generation " + generation_text(first)
+          : fmt::format("generations {} to {}", generation_text(first), generation_text(last));
+  return fmt::format("  in slot {}: tiles {}, {}\n", slot, ranges_text(numbers), generations);
+}
+
+std::string store_text(const StoreFacts& store) {
+  if (store.ranks == 0) return "";  // no whole header
+  std::string text =
+      fmt::format("  store {}: rank {} of {}, drive {} of {}\n", swap::run_id_text(store.id),
+                  store.rank, store.ranks, store.drive, store.drives);
+  if (store.commit == 0) {
+    text += "  no step was committed\n";
+  } else {
+    text += fmt::format("  step {}, epoch {}, commit record {}, opening {}; {} of trainer state\n",
+                        store.steps, store.epoch, store.commit, store.opening,
+                        base::format_bytes(store.trainer_state_bytes));
+    text += fmt::format("  {} of {} tiles of this rank are here\n", store.tiles.size(),
+                        store.tiles_of_rank);
+    text += slot_text(store, 0) + slot_text(store, 1);
+  }
+  std::vector<std::uint64_t> frozen;
+  for (const StoreTile& tile : store.tiles)
+    if (tile.frozen) frozen.push_back(tile.tile);
+  if (!frozen.empty()) {
+    text += fmt::format("  tiles {} are frozen: a weight without a header, not verified\n",
+                        ranges_text(frozen));
+  }
+  for (const StoreFacts::Torn& torn : store.torn) {
+    text += fmt::format("  the commit record at {} is not whole: {}{}\n", torn.offset_bytes,
+                        torn.fault, store.commit > 0 ? "; the newest whole one counts" : "");
+  }
+  return text;
+}
+
+std::string runs_text(const SwapInspection& file) {
+  std::string text;
   for (const auto& [run, records] : file.runs)
     text += fmt::format("  run {}: {} records\n", run, records);
-  if (file.records == 0) {
+  return text;
+}
+
+std::string file_text(const SwapInspection& file) {
+  std::string text = fmt::format("{}: {}\n", file.path, base::format_bytes(file.size_bytes));
+  text += file.store ? store_text(*file.store) : runs_text(file);
+  if (file.store) {
+    if (file.records > 0) text += fmt::format("  {}\n", totals_text(file));
+  } else if (file.records == 0) {
     text += "  no record; weights alone have no header, so nothing can be checked\n";
   } else {
     text += fmt::format("  records {}, generations {} to {}\n", ranges_text(file.numbers),
@@ -79,6 +134,36 @@ std::string file_text(const SwapInspection& file) {
                                                             file.damaged == 1 ? "" : "s"));
 }
 
+Json store_json(const StoreFacts& store) {
+  Json json = {{"id", swap::run_id_text(store.id)},
+               {"rank", store.rank},
+               {"ranks", store.ranks},
+               {"drive", store.drive},
+               {"drives", store.drives},
+               {"commit_record", store.commit},
+               {"epoch", store.epoch},
+               {"opening", store.opening},
+               {"steps", store.steps},
+               {"skipped", store.skipped},
+               {"trainer_state_bytes", store.trainer_state_bytes},
+               {"tiles_of_rank", store.tiles_of_rank}};
+  json["tiles"] = Json::array();
+  for (const StoreTile& tile : store.tiles) {
+    json["tiles"].push_back({{"tile", tile.tile},
+                             {"slot", tile.slot},
+                             {"generation", tile.generation},
+                             {"frozen", tile.frozen},
+                             {"record_offsets", tile.record_offset},
+                             {"weight_offsets", tile.weight_offset}});
+  }
+  json["torn_commit_records"] = Json::array();
+  for (const StoreFacts::Torn& torn : store.torn) {
+    json["torn_commit_records"].push_back(
+        {{"offset_bytes", torn.offset_bytes}, {"fault", torn.fault}});
+  }
+  return json;
+}
+
 Json file_json(const SwapInspection& file) {
   Json json = {{"path", file.path},
                {"size_bytes", file.size_bytes},
@@ -104,6 +189,7 @@ Json file_json(const SwapInspection& file) {
                               {"generation", damage.generation},
                               {"what", damage.what}});
   }
+  if (file.store) json["store"] = store_json(*file.store);
   return json;
 }
 

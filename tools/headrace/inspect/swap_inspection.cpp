@@ -1,25 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "inspect/swap_inspection.hpp"
 
-#include <fcntl.h>
 #include <fmt/core.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <set>
 #include <span>
 #include <utility>
 
-#include "base/error_text.hpp"
-#include "base/unique_fd.hpp"
 #include "base/units.hpp"
-#include "base/whole_transfers.hpp"
 #include "headrace/error.hpp"
+#include "inspect/file_window.hpp"
 #include "kernels/hash.hpp"
 #include "swap/record.hpp"
 
@@ -29,76 +25,6 @@ using swap::RecordHeader;
 using swap::StreamEntry;
 
 namespace {
-constexpr std::uint64_t kWindowBytes = 4 * base::kMiB;
-
-// A path that cannot be opened is a refusal, unless the drive fails.
-Error cannot_open(const std::string& path, int error) {
-  const bool missing = error == ENOENT || error == ENOTDIR;
-  return Error(missing        ? Code::kNotFound
-               : error == EIO ? Code::kIo
-                              : Code::kInvalidArgument,
-               path + " cannot be read: " + base::errno_text(error) +
-                   "; nothing was checked. Name a swap file, or a folder with some, that this user "
-                   "may read",
-               error);
-}
-
-Error cannot_read(const std::string& path, int error) {
-  return Error(Code::kIo,
-               path + " cannot be read: " + base::errno_text(error) +
-                   "; what it holds is not known. See what the kernel says of its drive (dmesg)",
-               error);
-}
-
-// A file through a window that follows the reads.
-class Window {
- public:
-  explicit Window(const std::string& path)
-      : path_(path), fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)) {
-    struct stat status {};
-    if (!fd_ || ::fstat(fd_.get(), &status) != 0) throw cannot_open(path, errno);
-    if (!S_ISREG(status.st_mode))
-      throw Error(
-          Code::kInvalidArgument,
-          path +
-              " is not a regular file; nothing was checked. Name a swap file, or a folder with "
-              "some");
-    size_ = static_cast<std::uint64_t>(status.st_size);
-    bytes_.resize(kWindowBytes);
-  }
-  std::uint64_t size_bytes() const noexcept { return size_; }
-
-  // `size` <= kWindowBytes, inside the file. Holds until the next call.
-  std::span<const std::byte> at(std::uint64_t offset, std::uint64_t size) {
-    if (offset < begin_ || offset + size > begin_ + filled_) fill(offset, size);
-    return std::span(bytes_).subspan(offset - begin_, size);
-  }
-
- private:
-  void fill(std::uint64_t offset, std::uint64_t least) {
-    begin_ = offset;
-    filled_ = 0;
-    const std::uint64_t wanted = std::min<std::uint64_t>(bytes_.size(), size_ - offset);
-    const base::Moved moved = base::read_at(fd_.get(), offset, std::span(bytes_).first(wanted));
-    if (moved.error != 0) throw cannot_read(path_, moved.error);
-    filled_ = moved.size_bytes;
-    // Pages that were read need not push the machine's other files out of memory.
-    ::posix_fadvise(fd_.get(), static_cast<off_t>(offset), static_cast<off_t>(filled_),
-                    POSIX_FADV_DONTNEED);
-    if (filled_ < least) {
-      throw Error(Code::kIo,
-                  fmt::format("{} ended at {} while it was read; it was truncated; the rest is "
-                              "not known. Look again when its run has ended",
-                              path_, offset + filled_));
-    }
-  }
-
-  std::string path_;
-  base::UniqueFd fd_;
-  std::uint64_t size_ = 0, begin_ = 0, filled_ = 0;
-  std::vector<std::byte> bytes_;
-};
-
 template <std::size_t Size>
 std::string padded_text(const char (&text)[Size]) {
   return {text, ::strnlen(text, Size)};
@@ -112,6 +38,7 @@ swap::RecordIdentity identity_of(const RecordHeader& header) {
 struct Found {
   std::uint64_t offset_bytes = 0;
   RecordHeader header;
+  std::optional<std::uint64_t> weight_offset = {};  // in place of the header's own
 };
 
 class Inspecting {
@@ -123,6 +50,7 @@ class Inspecting {
   }
 
   SwapInspection run() {
+    if (is_store_file(result_.path, file_)) return run_store();
     find_records();
     drop_superseded();
     for (const Found& found : found_) check_record(found);
@@ -133,6 +61,37 @@ class Inspecting {
   }
 
  private:
+  // Of a store the newest commit record says where each tile is.
+  SwapInspection run_store() {
+    const StoreFacts& store = result_.store.emplace(read_store(file_));
+    if (!store.damage.empty()) note(store.damage_offset, {}, store.damage);
+    for (const StoreTile& tile : store.tiles)
+      if (!tile.frozen) take_tile(store, tile);
+    for (const Found& found : found_) check_record(found);
+    if (!found_.empty()) summarize();
+    progress_(result_.size_bytes);
+    return std::move(result_);
+  }
+
+  void take_tile(const StoreFacts& store, const StoreTile& tile) {
+    Found found;
+    found.offset_bytes = tile.record_offset[tile.slot];
+    found.weight_offset = tile.weight_offset[tile.slot];
+    RecordHeader& header = found.header;
+    header.record = tile.tile;
+    header.generation = tile.generation;
+    const bool inside = found.offset_bytes <= file_.size_bytes() &&
+                        file_.size_bytes() - found.offset_bytes >= swap::kHeaderBytes;
+    if (!inside) return note(found.offset_bytes, header, "past the file's end; it was cut off");
+    std::memcpy(&header, file_.at(found.offset_bytes, sizeof header).data(), sizeof header);
+    std::string fault = swap::header_fault(header, {store.id, tile.tile, tile.generation, 0});
+    if (fault.empty()) fault = bounds_fault(found);
+    header.record = tile.tile;
+    header.generation = tile.generation;
+    if (!fault.empty()) return note(found.offset_bytes, header, fault);
+    found_.push_back(found);
+  }
+
   void find_records() {
     std::uint64_t offset = 0;
     while (offset + swap::kHeaderBytes <= file_.size_bytes()) {
@@ -177,8 +136,9 @@ class Inspecting {
     return std::span(header.stream).first(header.streams);
   }
   std::uint64_t begin_of(const Found& found, const StreamEntry& entry) const {
-    return (entry.offset_bytes & swap::kElsewhere) != 0 ? entry.offset_bytes & ~swap::kElsewhere
-                                                        : found.offset_bytes + entry.offset_bytes;
+    if ((entry.offset_bytes & swap::kElsewhere) == 0)
+      return found.offset_bytes + entry.offset_bytes;
+    return found.weight_offset.value_or(entry.offset_bytes & ~swap::kElsewhere);
   }
 
   std::string bounds_fault(const Found& found) const {
@@ -277,7 +237,7 @@ class Inspecting {
     result_.damaged += result_.lost_records;
   }
 
-  Window file_;
+  FileWindow file_;
   const InspectionProgress& progress_;
   std::vector<Found> found_;
   std::uint64_t checked_ = 0, damaged_headers_ = 0;
@@ -290,9 +250,11 @@ SwapInspection inspect_swap_file(const std::string& path, const InspectionProgre
 }
 
 namespace {
-// A user's directory, a run's, or one on its way in or out (docs/swap_file.md, "Directory").
+// A user's directory, a store's, a run's, or one of a run that comes or goes (docs/swap_file.md,
+// "Directory").
 bool may_hold_swap(const std::string& name) {
-  return name.starts_with("headrace-") || name.starts_with(".old-") || name.starts_with(".new-") ||
+  return name.starts_with("headrace-") || name.starts_with("store-") || name.starts_with(".old-") ||
+         name.starts_with(".new-") ||
          (name.size() >= 32 && std::all_of(name.begin(), name.begin() + 32,
                                            [](unsigned char c) { return std::isxdigit(c) != 0; }));
 }
@@ -307,9 +269,10 @@ std::vector<std::string> find_swap_files(const std::string& path) {
   fs::recursive_directory_iterator entry(path, error), end;
   if (error) throw cannot_open(path, error.value());
   while (entry != end) {
-    // nvme_path / headrace-uid / run / file
+    // nvme_path / headrace-uid / run or store / file
     const std::string name = entry->path().filename().string();
-    if (entry->symlink_status(error).type() == fs::file_type::regular && name.ends_with(".swap"))
+    const bool is_named = name.ends_with(".swap") || name.ends_with(".store");
+    if (is_named && entry->symlink_status(error).type() == fs::file_type::regular)
       files.push_back(entry->path().string());
     if (entry.depth() >= 2 || !may_hold_swap(name)) entry.disable_recursion_pending();
     entry.increment(error);

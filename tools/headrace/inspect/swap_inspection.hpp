@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// swap_inspection.hpp: lists the records of a swap file, found by their headers alone, and checks
-// them chunk by chunk (docs/swap_file.md). Reads; never writes, locks or waits.
+// swap_inspection.hpp: lists the records of a swap file, found by their headers alone, or of a
+// store's file, found by its newest commit record, and checks them chunk by chunk
+// (docs/swap_file.md). Reads; never writes, locks or waits.
 #pragma once
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "inspect/store_facts.hpp"
 
 namespace headrace::tools {
 // One place where the bytes are not those that were written.
@@ -37,6 +41,7 @@ struct SwapInspection {
   std::uint64_t unchecked_bytes = 0;  // written with checksums off
   std::uint64_t damaged = 0;          // places in all
   std::vector<Damage> damage;         // the first kDamageKept of them
+  std::optional<StoreFacts> store;    // of a store's file
 };
 inline constexpr std::size_t kDamageKept = 100;
 
@@ -48,7 +53,8 @@ using InspectionProgress = std::function<void(std::uint64_t done_bytes)>;
 // read.
 SwapInspection inspect_swap_file(const std::string& path, const InspectionProgress& progress);
 
-// Swap files at `path`: itself, or those in a run's directory, in a user's, or in an nvme_path.
+// Swap files and files of stores at `path`: itself, or those in the directory of a run or store, in
+// a user's, or in an nvme_path.
 // Sorted; symbolic links are not followed. Throws kNotFound, kIo, kInvalidArgument.
 std::vector<std::string> find_swap_files(const std::string& path);
 }  // namespace headrace::tools
