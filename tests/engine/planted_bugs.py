@@ -143,12 +143,6 @@ BUGS_OF_CRASHES = [
      "  std::ranges::copy(trainer_state_, record_.trainer_state().begin());\n"),
     ("a load does not wait for the commit before it", "src/engine/values.cpp",
      "  if (p_.epochs != nullptr) p_.epochs->settle_for_load();\n", ""),
-    ("a load overwrites what a record names", "src/tiles/tile_store.cpp",
-     "  refuse_another_write(tile);\n  TilePlace target = p_.places.target_of(tile);\n",
-     "  refuse_another_write(tile);\n  TilePlace target = p_.places.target_of(tile);\n"
-     "  if (!parts.weight) target = p_.places.current(tile);\n"),
-    ("the record that is taken over is written over itself", "src/engine/epochs.cpp",
-     "    ++record_.head().root;\n", ""),
     ("the record that is taken over is not written", "src/engine/epochs.cpp",
      "    record_.seal();\n    co_await p_.ring.write(record_);\n", "    co_return;\n"),
     ("a ring of two records", "src/swap/store_format.hpp", "kRoots = 3", "kRoots = 2"),

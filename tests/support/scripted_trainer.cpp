@@ -69,6 +69,7 @@ ScriptedTrainer::ScriptedTrainer(Engine& engine, const std::vector<std::int64_t>
                                  std::optional<std::uint32_t> frozen)
     : engine_(engine),
       seen_(groups.size()),
+      state_(groups.size() + 1),
       gradient_(static_cast<std::size_t>(std::ranges::max(groups))),
       bias_gradient_(kBias) {
   for (std::size_t g = 0; g < groups.size(); ++g) {
@@ -80,9 +81,7 @@ ScriptedTrainer::ScriptedTrainer(Engine& engine, const std::vector<std::int64_t>
   if (frozen) engine.expect_no_gradients(groups_[*frozen]);
   engine.freeze();
   if (const auto resumed = engine.resumed()) {
-    if (resumed->trainer_state.size() != seen_.size() * sizeof seen_[0])
-      throw std::runtime_error("the store kept another trainer's state");
-    std::memcpy(seen_.data(), resumed->trainer_state.data(), resumed->trainer_state.size());
+    take_over(*resumed);
     return;
   }
   for (const GroupId group : groups_) {
@@ -94,6 +93,19 @@ ScriptedTrainer::ScriptedTrainer(Engine& engine, const std::vector<std::int64_t>
         std::memcpy(out.data() + 2 * e, &value, 2);
       }
     });
+  }
+}
+
+void ScriptedTrainer::take_over(const Resumed& resumed) {
+  if (resumed.trainer_state.size() != state_.size() * sizeof state_[0])
+    throw std::runtime_error("the store kept another trainer's state");
+  std::memcpy(state_.data(), resumed.trainer_state.data(), resumed.trainer_state.size());
+  std::copy_n(state_.begin(), seen_.size(), seen_.begin());
+  steps_ = resumed.step + resumed.skipped;
+  if (state_.back() != steps_) {
+    throw std::runtime_error("the store kept the trainer's state of step " +
+                             std::to_string(state_.back()) + " with step " +
+                             std::to_string(steps_));
   }
 }
 
@@ -124,8 +136,12 @@ void ScriptedTrainer::run(const Script& script) {
 }
 
 StepResult ScriptedTrainer::end_step() {
-  engine_.set_trainer_state(std::as_bytes(std::span(seen_)));
-  return engine_.step({.learning_rate = 1e-2f, .max_norm = 0.5f});
+  std::ranges::copy(seen_, state_.begin());
+  state_.back() = steps_ + 1;
+  engine_.set_trainer_state(std::as_bytes(std::span(state_)));
+  const StepResult result = engine_.step({.learning_rate = 1e-2f, .max_norm = 0.5f});
+  ++steps_;
+  return result;
 }
 
 StepResult ScriptedTrainer::step(const Script& script) {

@@ -49,12 +49,15 @@ class ScriptedTrainer {
   std::string hashes();
 
  private:
+  void take_over(const Resumed& resumed);
   void use(std::uint32_t group);
   void give_gradient(std::uint32_t group);
 
   Engine& engine_;
   std::vector<GroupId> groups_;
-  std::vector<std::uint64_t> seen_;  // per group: hash of the weights at the last use
+  std::vector<std::uint64_t> seen_;   // per group: hash of the weights at the last use
+  std::vector<std::uint64_t> state_;  // seen_, and the number of the step: what a store keeps
+  std::uint64_t steps_ = 0;           // skipped ones too
   std::vector<std::uint16_t> gradient_;
   std::vector<float> bias_gradient_;
 };

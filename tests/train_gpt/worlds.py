@@ -692,6 +692,10 @@ def main():
     parser.add_argument("--points", type=int, default=0)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     options = parser.parse_args()
+    for pair in options.mpirun:
+        if "=" not in pair:
+            parser.error(f"--mpirun {pair} does not say which MPI it starts. Give openmpi={pair} "
+                         f"or mpich={pair}.")
     check = Check(options)
     try:
         for part in options.part or ["hashes", "places", "refusals", "stores", "failures"]:

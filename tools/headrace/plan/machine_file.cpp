@@ -56,6 +56,17 @@ std::uint64_t whole_number_of(const std::string& path, const std::string& key, c
 constexpr Limits kGpus{0, 1024}, kCpus{1, 65536}, kDrives{1, 1024}, kTbw{0.001, 1e9};
 constexpr Limits kBytes{0, 0x1p60};
 
+// `usable`: their number, from doctor's row "usable GPUs".
+void take_usable_gpus(Machine& m, const std::string& path, const Json& values,
+                      std::uint64_t usable) {
+  m.gpus = static_cast<std::uint32_t>(usable);
+  for (const Json& gpu : values.at("gpus")) {
+    if (!gpu.at("served").get<bool>() || !gpu.contains("memory_bytes")) continue;
+    const std::uint64_t bytes = whole_number_of(path, "memory_bytes", gpu["memory_bytes"], kBytes);
+    m.gpu_memory_bytes = m.gpu_memory_bytes == 0 ? bytes : std::min(m.gpu_memory_bytes, bytes);
+  }
+}
+
 Machine of_doctor(const std::string& path, const Json& json) {
   Machine m;
   m.name = path;
@@ -83,15 +94,9 @@ Machine of_doctor(const std::string& path, const Json& json) {
       }
       if (name == "GPUs" && values.contains("gpus") && values["gpus"].is_array())
         m.gpus = static_cast<std::uint32_t>(values["gpus"].size());
-      if (name == "usable GPUs" && whole(values, "usable", kGpus) > 0) {
-        m.gpus = static_cast<std::uint32_t>(whole(values, "usable", kGpus));
-        for (const Json& gpu : values.at("gpus")) {
-          if (!gpu.at("served").get<bool>()) continue;
-          const std::uint64_t bytes = whole(gpu, "memory_bytes", kBytes);
-          m.gpu_memory_bytes =
-              m.gpu_memory_bytes == 0 ? bytes : std::min(m.gpu_memory_bytes, bytes);
-        }
-      }
+      if (const std::uint64_t usable = whole(values, "usable", kGpus);
+          name == "usable GPUs" && usable > 0)
+        take_usable_gpus(m, path, values, usable);
     }
   }
   if (m.host_bytes == 0) refuse(path, "it says nothing of usable memory");
