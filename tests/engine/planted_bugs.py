@@ -127,7 +127,7 @@ BUGS_OF_STORES = [
      "other = slot(current ^ 1);\n  }\n"),
 ]
 
-# crash_states_test finds it, the last two among ranks.
+# crash_states_test finds it, the last one among ranks.
 BUGS_OF_CRASHES = [
     ("data is not synced before the record", "src/engine/epochs.cpp",
      "  co_await p_.swap.sync();\n", ""),
