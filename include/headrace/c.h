@@ -5,26 +5,27 @@
  *
  * Conventions
  *  1. Every call that can fail returns a headrace_code; HEADRACE_OK is 0. Nothing throws, nothing
- *     aborts, errno is not used.
+ *     aborts, and errno is not used.
  *  2. Such a call takes a headrace_error as its last argument (headrace_engine_interrupt() has
- *     none). It may be NULL. The caller owns it and the memory of its text. Each call overwrites
- *     it, so each thread needs its own.
+ *     none). The argument may be NULL. The caller owns the struct and the memory of its text. Each
+ *     call overwrites the struct, so each thread needs its own.
  *  3. Results go to out_ arguments, which a call writes only if it returns HEADRACE_OK. None may
  *     be NULL unless its comment says so.
- *  4. Initialise a struct that you fill with its headrace_..._init(), which sets its struct_size
+ *  4. Before you fill a struct, initialise it with its headrace_..._init(), which sets struct_size
  *     and the defaults. Zero a table of functions, and set its struct_size. Later versions add
  *     fields only at the end, so a program and a library of different minor versions understand
- *     each other by struct_size, at most 4096. Calls copy structs: the data behind their pointers
- *     may be freed after the call, unless a comment says otherwise.
- *  5. Handles are numbers in pointers, not addresses. A handle that was destroyed, never created or
- *     is of another kind gives HEADRACE_INVALID_ARGUMENT. A process may have 256 engines and 8192
- *     headrace_gathered; one more gives HEADRACE_OUT_OF_BUDGET. Groups, parameters and
- *     hyperparameter sets are small integers, counted from 0 in the order they were added; one that
- *     the engine never returned gives HEADRACE_NOT_FOUND.
+ *     each other by means of struct_size, which is at most 4096. Calls copy structs: the data
+ *     behind their pointers may be freed after the call, unless a comment says otherwise.
+ *  5. Handles are numbers stored in pointers, not addresses. A handle that was destroyed, was never
+ *     created, or is of another kind gives HEADRACE_INVALID_ARGUMENT. A process may have 256
+ *     engines and 8192 headrace_gathered; one more gives HEADRACE_OUT_OF_BUDGET. Groups, parameters
+ *     and hyperparameter sets are small integers, counted from 0 in the order in which they were
+ *     added; one that the engine never returned gives HEADRACE_NOT_FOUND.
  *  6. Input text is UTF-8, ends with NUL, and is copied. A name has at most 1024 bytes. Output text
- *     is written to (buffer, capacity), and its size including the NUL to *out_needed. With
+ *     is written to (buffer, capacity), and its size, including the NUL, to *out_needed. With
  *     capacity 0, a call writes only the size. If the room is too small, it returns
- *     HEADRACE_INVALID_ARGUMENT and writes the size and what fits. Lists work likewise, in entries.
+ *     HEADRACE_INVALID_ARGUMENT and writes the size and as much as fits. Lists work likewise,
+ *     counted in entries.
  *  7. Callbacks take a void* context and run on the thread of the call that received them, unless a
  *     comment says otherwise. They return HEADRACE_OK, or a code with which that call then fails.
  *     They must not throw or longjmp. On the engine, they may make the calls that convention 8
@@ -35,18 +36,19 @@
  *     - headrace_engine_gather() and headrace_engine_add_gradient() may run on several threads at
  *       once. Apart from each other, only queries may run beside them.
  *     - Every other call may run only together with queries.
- *     A call at another time returns HEADRACE_WRONG_STATE and does nothing. So does destroy while
- *     any call runs.
- *  9. Numbers of enums are never reused for something else. An unknown number is an error.
+ *     A call made at any other time returns HEADRACE_WRONG_STATE and does nothing; so does destroy
+ *     while any call runs.
+ *  9. The numbers of enums are never reused with another meaning. An unknown number is an error.
  * 10. Compatible versions have the same major number, and while that is 0 the same minor number.
- *     headrace_engine_create() compares them, and otherwise returns HEADRACE_UNSUPPORTED.
+ *     headrace_engine_create() compares the header's version with the library's, and returns
+ *     HEADRACE_UNSUPPORTED if they are not compatible.
  * 11. A forked child may create its own engines. There, every call on its parent's engines returns
  *     HEADRACE_WRONG_STATE.
  * 12. The shared library may be unloaded when every engine is destroyed.
  *
- * After an error, an engine is as before the call, and the call may be repeated, unless a comment
- * here or in headrace/engine.hpp says otherwise. HEADRACE_FAILED and HEADRACE_INTERRUPTED are
- * final: after them, only queries, release, close and destroy work.
+ * After an error, an engine is as it was before the call, and the call may be repeated, unless a
+ * comment here or in headrace/engine.hpp says otherwise. HEADRACE_FAILED and HEADRACE_INTERRUPTED
+ * are final: after them, only queries, release, close and destroy work.
  */
 #ifndef HEADRACE_C_H
 #define HEADRACE_C_H
@@ -60,7 +62,7 @@ extern "C" {
 /* ---- version ---- */
 /* 1,000,000 major + 1,000 minor + patch of this header. */
 #define HEADRACE_C_VERSION 1000
-/* The version of the linked library in the same form, and as "0.1.0". */
+/* The version of the linked library, in the same form and as text such as "0.1.0". */
 uint32_t headrace_version(void);
 const char* headrace_version_text(void);
 
@@ -85,8 +87,9 @@ enum {
 };
 /* "kIo" and so on; "unknown code" for an unknown number. Never NULL. */
 const char* headrace_code_name(headrace_code code);
-/* 1 if this code, before the first step, means that the request cannot be met as given; else 0.
- * HEADRACE_IO gives 0: its sys_errno shows whether the path or the drive is at fault. */
+/* 1 if an error with this code that occurs before the first step means that the request cannot be
+ * met as given; else 0. HEADRACE_IO gives 0: the error's sys_errno shows whether the path or the
+ * drive is at fault. */
 int32_t headrace_is_refusal(headrace_code code);
 
 typedef struct headrace_error {
@@ -117,7 +120,7 @@ typedef struct headrace_parameter_spec {
   uint32_t struct_size;
   headrace_dtype dtype;
   const char* name;     /* within its group; the full name is "<group>.<name>" */
-  const int64_t* shape; /* elements, row-major, each at least 1; NULL with dimensions 0: one */
+  const int64_t* shape; /* row-major sizes, each at least 1; NULL if dimensions is 0: one element */
   uint32_t dimensions;  /* entries at `shape`, 64 at most */
   headrace_hyperparameter_set hyperparameters;
   uint32_t frozen; /* not 0: read but never updated, with neither gradient nor state */
@@ -163,7 +166,7 @@ static inline void headrace_hyperparameters_init(headrace_hyperparameters* value
   values->maximize = 0;
 }
 
-/* ---- seams that a host may supply ---- */
+/* ---- seams that a host program may supply ---- */
 typedef uintptr_t headrace_stream; /* 0: the device's default stream */
 typedef uint64_t headrace_event;   /* 0: never recorded */
 
@@ -171,7 +174,7 @@ typedef struct headrace_gradient_piece {
   double sum_squares;
   uint64_t non_finite;
 } headrace_gradient_piece;
-/* headrace/device.hpp, Accumulation. The library fills it; struct_size is the library's. */
+/* Accumulation in headrace/device.hpp. The library fills it in; struct_size is the library's. */
 typedef struct headrace_accumulation {
   uint32_t struct_size;
   headrace_dtype source_dtype;
@@ -184,14 +187,14 @@ typedef struct headrace_accumulation {
   uint64_t first_piece_elements;   /* 0: piece_elements */
   uint64_t piece_elements;         /* 0: the rest is one piece */
 } headrace_accumulation;
-/* Does the work on the calling thread, for a device whose memory the CPU can read. Needs no engine,
- * and may be called from anywhere, also from headrace_device.accumulate. */
+/* Does `work` on the calling thread, for a device whose memory the CPU can read. Needs no engine,
+ * and may be called from anywhere, including from headrace_device.accumulate. */
 headrace_code headrace_accumulate(const headrace_accumulation* work, headrace_error* error);
 
-/* headrace/device.hpp as a table. The engine's threads and the threads that call the engine call
- * these functions: several at once, but one at a time for one stream. If a function returns a code
- * other than HEADRACE_OK, the call that needed it fails. All functions are required. `name` is
- * copied. */
+/* The interface of headrace/device.hpp as a table of functions. The engine's threads and the
+ * threads that call the engine call these functions: several at once, but only one at a time for
+ * each stream. If a function returns a code other than HEADRACE_OK, the call that needed it fails.
+ * All functions are required. `name` is copied. */
 typedef struct headrace_device {
   uint32_t struct_size;
   int32_t shares_host_memory;
@@ -216,7 +219,7 @@ typedef struct headrace_device {
   headrace_code (*synchronize)(void* context, headrace_stream stream);
 } headrace_device;
 
-/* headrace/cuda.hpp, CudaOptions: the library's own device for an NVIDIA GPU, instead of a
+/* CudaOptions in headrace/cuda.hpp: the library's own device for an NVIDIA GPU, instead of a
  * headrace_device. A headrace_stream is then any cudaStream_t of the program. */
 typedef struct headrace_cuda {
   uint32_t struct_size;
@@ -224,7 +227,7 @@ typedef struct headrace_cuda {
   /* Threads that add up gradients in host memory; 0: a quarter of the CPUs, 1 to 8. */
   uint32_t host_threads;
   /* Allocates device memory, 256-byte aligned and usable on every stream at once, or returns NULL.
-   * Both functions NULL: CUDA's own. */
+   * Both functions NULL: CUDA's own allocator is used. */
   void* allocator_context;
   void* (*allocate)(void* context, size_t size_bytes);
   void (*deallocate)(void* context, void* data, size_t size_bytes);
@@ -247,9 +250,9 @@ typedef struct headrace_piece {
   size_t size_bytes;
 } headrace_piece;
 
-/* headrace/collective.hpp as a table; all functions are required. The threads that call the engine
- * call them. `what` and `sequence` name the call, and are equal on every rank; `what` is valid
- * during the call.
+/* The interface of headrace/collective.hpp as a table of functions; all are required. The threads
+ * that call the engine call these functions. `what` and `sequence` name the call, and are equal on
+ * every rank; `what` is valid during the call.
  * abort(): this rank has failed; the other ranks' calls must return an error. */
 typedef struct headrace_collective {
   uint32_t struct_size;
@@ -262,7 +265,7 @@ typedef struct headrace_collective {
    * pieces at `take`, in rank order, each of give[r].size_bytes. The call ignores give[rank]. */
   headrace_code (*all_to_all)(void* context, uint64_t sequence, const char* what,
                               headrace_stream stream, const headrace_piece* give, void* take);
-  /* Rank r's `size_bytes` go to all[r * size_bytes] on every rank. */
+  /* Rank r's `size_bytes` bytes go to all[r * size_bytes] on every rank. */
   headrace_code (*exchange)(void* context, uint64_t sequence, const char* what, const void* mine,
                             size_t size_bytes, void* all);
   void (*abort)(void* context, const char* why);
@@ -277,21 +280,22 @@ enum { HEADRACE_LOG_INFO = 0, HEADRACE_LOG_WARNING = 1, HEADRACE_LOG_ERROR = 2 }
 typedef struct headrace_engine_options {
   uint32_t struct_size;
   uint32_t header_version;      /* set by init */
-  const char* settings_json;    /* text as docs/settings.md describes; or */
-  const char* settings_file;    /* a file with it; both NULL: defaults, all in memory */
-  const char* const* overrides; /* "a.b=value" laid over it */
+  const char* settings_json;    /* text as docs/settings.md describes it; or */
+  const char* settings_file;    /* a file of such text; both NULL: defaults, all in memory */
+  const char* const* overrides; /* "a.b=value"; each overrides one key */
   size_t override_count;
-  /* Called with one line, without a newline, on any engine thread, one at a time. NULL: warnings
-   * and errors go to stderr. */
+  /* Called with one line, without a newline, on any engine thread, but only one call at a time.
+   * NULL: warnings and errors go to stderr. */
   void (*log)(void* context, int32_t level, const char* line);
   void* log_context;
-  const headrace_device* device; /* NULL: the CPU. Copied; its context outlives the engine. */
-  const headrace_collective* collective; /* NULL: one rank. As `device`. */
+  const headrace_device* device; /* NULL: the CPU. Copied; its context must outlive the engine. */
+  const headrace_collective* collective; /* NULL: one rank. Copied like `device`. */
   const headrace_cuda* cuda; /* NULL: none. Copied; its context outlives the engine. Not with
                                 `device`. HEADRACE_UNSUPPORTED if there is no such GPU. */
-  /* A thread that waits in a call calls it about ten times a second. If it returns another value
-   * than 0, that call alone returns HEADRACE_INTERRUPTED, and the engine remains usable
-   * (EngineOptions::poll). For Ctrl-C; headrace_engine_interrupt() ends the engine. May be NULL. */
+  /* A thread that waits in a call calls this function about ten times a second. If it returns a
+   * value other than 0, the waiting call alone returns HEADRACE_INTERRUPTED, and the engine remains
+   * usable (EngineOptions::poll). Use it for Ctrl-C; headrace_engine_interrupt() would end the
+   * engine. May be NULL. */
   int32_t (*poll)(void* context);
   void* poll_context;
 } headrace_engine_options;
@@ -311,12 +315,12 @@ static inline void headrace_engine_options_init(headrace_engine_options* options
   options->poll_context = NULL;
 }
 
-/* `options` may be NULL. This costs little: freeze allocates. */
+/* `options` may be NULL. This call costs little: it is freeze that allocates. */
 headrace_code headrace_engine_create(const headrace_engine_options* options,
                                      headrace_engine** out_engine, headrace_error* error);
 /* Closes the engine and removes the handle. Returns HEADRACE_WRONG_STATE, and does nothing, while a
- * headrace_gathered of it is open or a call runs. After any other error the handle remains: call it
- * again. Does nothing for NULL. */
+ * headrace_gathered of the engine is open or a call runs. After any other error the handle remains
+ * valid: call this again. Does nothing for NULL. */
 headrace_code headrace_engine_destroy(headrace_engine* engine, headrace_error* error);
 
 /* Registration, before freeze. A failed call adds nothing. The default set applies to parameters
@@ -328,7 +332,8 @@ headrace_code headrace_engine_add_hyperparameters(headrace_engine* engine,
                                                   const headrace_hyperparameters* values,
                                                   headrace_hyperparameter_set* out_set,
                                                   headrace_error* error);
-/* `parameters` is an array of `count` structs of one struct_size. All of it is copied. */
+/* `parameters` is an array of `count` structs, all with the same struct_size. Everything is
+ * copied. */
 headrace_code headrace_engine_add_group(headrace_engine* engine, const char* name,
                                         const headrace_parameter_spec* parameters, size_t count,
                                         headrace_group* out_group, headrace_error* error);
@@ -350,7 +355,7 @@ headrace_code headrace_engine_parameter_count(headrace_engine* engine, uint32_t*
 headrace_code headrace_engine_group_name(headrace_engine* engine, headrace_group group,
                                          char* buffer, size_t capacity, size_t* out_needed,
                                          headrace_error* error);
-/* The group's parameters in the order they were given; a list (convention 6). */
+/* The group's parameters, in the order in which they were given; a list (convention 6). */
 headrace_code headrace_engine_group_parameters(headrace_engine* engine, headrace_group group,
                                                headrace_parameter* buffer, size_t capacity,
                                                size_t* out_count, headrace_error* error);
@@ -376,17 +381,18 @@ static inline void headrace_parameter_facts_init(headrace_parameter_facts* facts
 headrace_code headrace_engine_parameter_facts(headrace_engine* engine, headrace_parameter parameter,
                                               headrace_parameter_facts* out_facts,
                                               headrace_error* error);
-/* The shape it was added with; a list (convention 6). No entries: one element. */
+/* The shape with which the parameter was added; a list (convention 6). No entries: one element. */
 headrace_code headrace_engine_parameter_shape(headrace_engine* engine, headrace_parameter parameter,
                                               int64_t* buffer, size_t capacity,
                                               size_t* out_dimensions, headrace_error* error);
-/* After freeze: bytes of headrace_gathered_section() of this dtype; 0: the group has none. */
+/* After freeze: size of headrace_gathered_section() for this dtype; 0: the group has no such
+ * parameters. */
 headrace_code headrace_engine_section_size_bytes(headrace_engine* engine, headrace_group group,
                                                  headrace_dtype dtype, uint64_t* out_size_bytes,
                                                  headrace_error* error);
-/* The settings of the engine, including defaults and overrides, by the keys of docs/settings.md, as
- * text for headrace_engine_create(). bf16.enabled and fp16.enabled give the dtype that a file asks
- * parameters to have: f32 if both are false, as in DeepSpeed. Without bf16.enabled, the file leaves
+/* The settings of the engine, including defaults and overrides, under the keys of docs/settings.md,
+ * as text for headrace_engine_create(). bf16.enabled and fp16.enabled give the parameter dtype that
+ * a file asks for: f32 if both are false, as in DeepSpeed. Without bf16.enabled, the file leaves
  * the dtype to the trainer. */
 headrace_code headrace_engine_settings_json(headrace_engine* engine, char* buffer, size_t capacity,
                                             size_t* out_needed, headrace_error* error);
@@ -396,15 +402,15 @@ headrace_code headrace_engine_plan_json(headrace_engine* engine, char* buffer, s
                                         size_t* out_needed, headrace_error* error);
 
 /* Values. The function writes one whole parameter in its dtype, row-major, to `values`. This host
- * memory holds zeros, and belongs to the engine again when the function returns. */
+ * memory holds zeros beforehand, and belongs to the engine again when the function returns. */
 typedef headrace_code (*headrace_fill)(void* context, headrace_parameter parameter, void* values,
                                        size_t size_bytes);
 /* Calls `fill` for each parameter of the group, in order. After an error the group has no values
  * until a load succeeds. */
 headrace_code headrace_engine_load(headrace_engine* engine, headrace_group group,
                                    headrace_fill fill, void* context, headrace_error* error);
-/* The same for the elements of each parameter that lie in this rank's shard, from `first_element`
- * on: W ranks read a model once and not W times. */
+/* Like headrace_fill, but for those elements of each parameter that lie in this rank's shard, from
+ * `first_element` on, so that W ranks read a model once and not W times. */
 typedef headrace_code (*headrace_fill_shard)(void* context, headrace_parameter parameter,
                                              uint64_t first_element, void* values,
                                              size_t size_bytes);
@@ -413,19 +419,21 @@ headrace_code headrace_engine_load_shard(headrace_engine* engine, headrace_group
                                          headrace_error* error);
 typedef int32_t headrace_content;
 enum {
-  HEADRACE_WEIGHT = 0, /* in the parameter's dtype; the others are f32 */
+  HEADRACE_WEIGHT = 0, /* in the parameter's dtype; the other contents are f32 */
   HEADRACE_MASTER = 1,
   HEADRACE_EXP_AVG = 2,
   HEADRACE_EXP_AVG_SQ = 3
 };
-/* Receives a range of one parameter's elements, in rising order, valid until it returns. */
+/* Receives one range of a parameter's elements per call, in rising order. `values` is valid until
+ * the function returns. */
 typedef headrace_code (*headrace_sink)(void* context, uint64_t first_element, const void* values,
                                        size_t size_bytes);
 headrace_code headrace_engine_store(headrace_engine* engine, headrace_parameter parameter,
                                     headrace_content content, headrace_sink sink, void* context,
                                     headrace_error* error);
-/* Writes a range of one parameter's elements, in rising order, to `values`. This host memory holds
- * the current values, and belongs to the engine again when the function returns. */
+/* Writes one range of a parameter's elements per call, in rising order, to `values`. This host
+ * memory holds the current values beforehand, and belongs to the engine again when the function
+ * returns. */
 typedef headrace_code (*headrace_source)(void* context, uint64_t first_element, void* values,
                                          size_t size_bytes);
 /* The inverse of store: replaces one content of one parameter of a loaded group, and nothing else.
@@ -437,7 +445,8 @@ headrace_code headrace_engine_load_content(headrace_engine* engine, headrace_par
  * hashes and step return HEADRACE_WRONG_STATE with `cause` until the whole group is loaded. */
 headrace_code headrace_engine_mark_written(headrace_engine* engine, headrace_group group,
                                            const char* cause, headrace_error* error);
-/* The number of a parameter's updates; at most 2^48. To resume, set it after load of its group. */
+/* The number of a parameter's updates; at most 2^48. To resume, set it after the parameter's group
+ * is loaded. */
 headrace_code headrace_engine_step_count(headrace_engine* engine, headrace_parameter parameter,
                                          uint64_t* out_steps, headrace_error* error);
 headrace_code headrace_engine_set_step_count(headrace_engine* engine, headrace_parameter parameter,
@@ -455,7 +464,7 @@ headrace_code headrace_engine_hash_optimizer_state(headrace_engine* engine,
 headrace_code headrace_engine_gather(headrace_engine* engine, headrace_group group,
                                      headrace_stream stream, headrace_gathered** out_gathered,
                                      headrace_error* error);
-/* Device memory, read-only, until the release. */
+/* Device memory, read-only, valid until the release. */
 headrace_code headrace_gathered_bytes(headrace_gathered* gathered, headrace_parameter parameter,
                                       void** out_data, size_t* out_size_bytes,
                                       headrace_error* error);
@@ -464,8 +473,8 @@ headrace_code headrace_gathered_bytes(headrace_gathered* gathered, headrace_para
 headrace_code headrace_gathered_section(headrace_gathered* gathered, headrace_dtype dtype,
                                         void** out_data, size_t* out_size_bytes,
                                         headrace_error* error);
-/* Gives the lease back and removes the handle. Does nothing for NULL. It waits for another thread's
- * registration, freeze, close or destroy, which fails while the lease is open. */
+/* Gives the lease back and removes the handle. Does nothing for NULL. This call waits for another
+ * thread's registration, freeze, close or destroy, which fails while the lease is open. */
 headrace_code headrace_gathered_release(headrace_gathered* gathered, headrace_error* error);
 /* `gradient` covers the whole parameter, row-major, in any dtype, in device memory. The engine has
  * read it when `stream` passes this point: on the CPU, when the call returns. */
@@ -473,7 +482,7 @@ headrace_code headrace_engine_add_gradient(headrace_engine* engine, headrace_par
                                            const void* gradient, headrace_dtype dtype,
                                            headrace_stream stream, headrace_error* error);
 headrace_code headrace_engine_discard_gradients(headrace_engine* engine, headrace_error* error);
-/* Sets the values of a set, before freeze or between steps. The next step uses them. */
+/* Replaces the values of a set, before freeze or between steps. The next step uses the new ones. */
 headrace_code headrace_engine_set_hyperparameters(headrace_engine* engine,
                                                   headrace_hyperparameter_set set,
                                                   const headrace_hyperparameters* values,
@@ -504,10 +513,10 @@ typedef struct headrace_step_result {
 static inline void headrace_step_result_init(headrace_step_result* result) {
   result->struct_size = (uint32_t)sizeof *result;
 }
-/* If updates are deferred (headrace.update_mode), it returns before they are done; a later call
- * waits for them, and may fail with their error. If `options` is NULL, the defaults of its init
- * apply. `out_result` may be NULL. HEADRACE_NOT_FINITE: nothing was updated, and the gradients are
- * kept until discard. */
+/* If updates are deferred (headrace.update_mode), this call returns before they are done; a later
+ * call waits for them, and may fail with their error. If `options` is NULL, the defaults of
+ * headrace_step_options_init() apply. `out_result` may be NULL. HEADRACE_NOT_FINITE: nothing was
+ * updated, and the gradients are kept until headrace_engine_discard_gradients(). */
 headrace_code headrace_engine_step(headrace_engine* engine, const headrace_step_options* options,
                                    headrace_step_result* out_result, headrace_error* error);
 
@@ -520,25 +529,26 @@ typedef struct headrace_resumed {
   uint32_t resumed; /* 1: everything is in place, load nothing; 0: the store is new, or there is
                        none, and the values have to be loaded */
   uint64_t step;    /* steps made: headrace_step_result.step of the last one */
-  uint64_t skipped; /* steps skipped for their gradients */
+  uint64_t skipped; /* steps skipped because of their gradients */
   uint64_t trainer_state_bytes; /* of headrace_engine_resumed_trainer_state() */
 } headrace_resumed;
 static inline void headrace_resumed_init(headrace_resumed* resumed) {
   resumed->struct_size = (uint32_t)sizeof *resumed;
 }
-/* After freeze: where the engine goes on. A query, which never changes its answer. */
+/* After freeze: where the engine resumes. A query, whose answer never changes. */
 headrace_code headrace_engine_resumed(headrace_engine* engine, headrace_resumed* out_resumed,
                                       headrace_error* error);
-/* The bytes of set_trainer_state that belong to that step; a list (convention 6) of bytes. */
+/* The bytes given to set_trainer_state for that step; a list (convention 6) of bytes. */
 headrace_code headrace_engine_resumed_trainer_state(headrace_engine* engine, void* buffer,
                                                     size_t capacity, size_t* out_size_bytes,
                                                     headrace_error* error);
 /* Call it before a step, with anything else that the trainer needs to go on after that step. The
- * bytes are copied. `state` may be NULL with size_bytes 0. More than headrace.trainer_state_bytes
- * gives HEADRACE_INVALID_ARGUMENT, and the state set before stands. */
+ * bytes are copied. `state` may be NULL if size_bytes is 0. More than headrace.trainer_state_bytes
+ * gives HEADRACE_INVALID_ARGUMENT, and the state set before remains. */
 headrace_code headrace_engine_set_trainer_state(headrace_engine* engine, const void* state,
                                                 size_t size_bytes, headrace_error* error);
-/* Commits now, and returns when that is durable. HEADRACE_WRONG_STATE without headrace.durable. */
+/* Commits now, and returns when the commit is durable. HEADRACE_WRONG_STATE without
+ * headrace.durable. */
 headrace_code headrace_engine_commit(headrace_engine* engine, headrace_error* error);
 /* The step of the last durable epoch; 0: there is none. A query. */
 headrace_code headrace_engine_durable_step(headrace_engine* engine, uint64_t* out_step,
@@ -547,9 +557,9 @@ headrace_code headrace_engine_durable_step(headrace_engine* engine, uint64_t* ou
 /* {"schema_version":1,...} with the names of Stats (headrace/stats.hpp). */
 headrace_code headrace_engine_stats_json(headrace_engine* engine, char* buffer, size_t capacity,
                                          size_t* out_needed, headrace_error* error);
-/* From any thread and from a signal handler, at any time. The waiting call soon returns
- * HEADRACE_INTERRUPTED, and so does every later one except queries, release, close and destroy.
- * This cannot be undone. The waiting call first waits for a running callback. */
+/* May be called from any thread and from a signal handler, at any time. The waiting call soon
+ * returns HEADRACE_INTERRUPTED, and so does every later one except queries, release, close and
+ * destroy. This cannot be undone. The waiting call first waits for a running callback to return. */
 headrace_code headrace_engine_interrupt(headrace_engine* engine);
 /* Ends threads and frees files and memory; the handle remains until destroy. */
 headrace_code headrace_engine_close(headrace_engine* engine, headrace_error* error);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // headrace/collective.hpp: the seam between the ranks of an engine.
 //
-// This is all that an engine needs to exchange data between ranks. make_collective()
+// A Collective is all that an engine needs to exchange data between ranks. make_collective()
 // (headrace/transport.hpp) makes one over threads, MPI, torch's process groups or NCCL. A trainer
-// may implement its own. Each rank holds one Collective, and all ranks make the same calls in the
-// same order. Only the data differ.
+// may also implement its own. Each rank holds one Collective, and all ranks make the same calls in
+// the same order. Only the data differs.
 //
 // With several ranks, an engine makes these calls:
 //
@@ -13,20 +13,20 @@
 //               - 24 bytes.
 //               - 32 bytes for each parameter and 24 for each group.
 //               - 8 bytes for each line of the settings.
-//               One at each gather, step, discard and change of the group whose gradients are
-//               collected: 16 bytes, and a bit for each of that group's parameters.
+//               One at each gather, step and discard, and whenever the group whose gradients are
+//               collected changes: 16 bytes, and a bit for each of that group's parameters.
 //               One more at each step: 16 bytes for each 65,536 parameters of a rank.
 //               A durable engine makes two more at freeze, of 1032 bytes, and one at a commit() or
 //               at a load after a step.
 //               An engine that measures several drives makes at most five more at freeze, of 1032
 //               bytes. The latency of all these calls matters.
 //   all_gather  One per section (a group's parameters of one dtype) of a gather, unless every rank
-//               still holds them.
-//   all_to_all  One or several per trained section: when another group's gradients come, at the
+//               still holds the section.
+//   all_to_all  One or several per trained section: when another group's gradients arrive, at the
 //               next gather, and at the step.
 //   abort       When the engine has failed.
 //
-// Two ranks that meet in different calls, over a Collective that compares them:
+// Two ranks meet in different calls, over a Collective that compares calls:
 //
 //   rank 0  all_gather({7, "gather of h.3"}, stream, {data, 4096})
 //   rank 1  exchange({7, "step"}, mine, all)
@@ -39,9 +39,10 @@
 //
 //   Every later call on either rank throws that text again.
 //
-// This check is a second line of defence. Before each call, the engine's ranks exchange what they
-// are about to do. If rank 0 gathers and rank 1 steps, they meet in the same exchange, and the
-// engine names both calls. So a Collective need not compare calls. One that does finds only bugs.
+// This check is a second line of defence. Before each call, the engine's ranks tell each other what
+// they are about to do. If rank 0 gathers and rank 1 steps, they meet in the same exchange, and the
+// engine names both calls. So a Collective need not compare calls. One that does so can find
+// nothing but bugs in the engine.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -53,46 +54,48 @@
 
 namespace headrace {
 // Names a call. Every rank must make the same calls in the same order; an error names a rank that
-// does not, with both tags.
+// does not, and gives both tags.
 struct CollectiveTag {
   std::uint64_t sequence = 0;  // counts an engine's calls from 0
-  std::string_view what;       // e.g. "gather of h.3"; lasts as long as the call
+  std::string_view what;       // e.g. "gather of h.3"; valid during the call
 };
 
-// Threads: the trainer's, one call at a time per rank; abort() from any, also during a call.
+// Threads: the trainer's, one call at a time per rank; abort() from any thread, even during a call.
 // Order:   stream-ordered. A call sees what was queued on `stream` before it, and later work on
-//          `stream` sees its result. It may return before the work is done; memory that it was
-//          given stays until the stream has passed it. exchange() is done when it returns.
+//          `stream` sees its result. A call may return before the work is done; the memory given to
+//          it must stay valid until the stream has passed it. exchange() is complete when it
+//          returns.
 // Throws headrace::Error kPeerLost when another rank left, made a different call, or missed the
 //          deadline; from then on every call throws it. kInvalidArgument for a size that cannot be
-//          divided: nothing was sent, and the next call may follow.
+//          divided among the ranks: nothing was sent, and further calls are possible.
 class Collective {
  public:
   virtual ~Collective() = default;
   virtual std::uint32_t rank() const noexcept = 0;
   virtual std::uint32_t world_size() const noexcept = 0;
 
-  // An engine calls this when it is made, with its device: the calls below are ordered on streams
-  // of this device, and may have its memory. Throws kOutOfBudget if there is no memory for staging.
+  // An engine that is created calls this with its device: the calls below are ordered on that
+  // device's streams, and may be given its memory. Throws kOutOfBudget if there is no memory for
+  // staging.
   virtual void use_device(const std::shared_ptr<Device>& device) { (void)device; }
 
-  // `whole` is world_size equal pieces; this rank's own piece is already in place.
+  // `whole` consists of world_size equal pieces; this rank's own piece is already in place.
   virtual void all_gather(CollectiveTag tag, Stream stream, DeviceSpan whole) = 0;
   // give[r] goes to rank r and has the same size on every rank. Rank r finds the other ranks'
-  // pieces at `take`, one after the other in rank order: (world_size - 1) * give[r].size_bytes.
-  // The call does not read this rank's own piece.
+  // pieces at `take`, one after the other in rank order, (world_size - 1) * give[r].size_bytes in
+  // all. The call does not read this rank's own piece.
   virtual void all_to_all(CollectiveTag tag, Stream stream, std::span<const DeviceSpan> give,
                           void* take) = 0;
-  // all[r * mine.size() + i] becomes rank r's mine[i]. Both are host memory and do not overlap.
-  // `mine` has the same size on every rank, and `all` has world_size times that. Blocks until every
-  // rank has made the call.
+  // all[r * mine.size() + i] becomes rank r's mine[i]. Both spans are host memory and do not
+  // overlap. `mine` has the same size on every rank, and `all` has world_size times that size.
+  // Blocks until every rank has made the call.
   virtual void exchange(CollectiveTag tag, std::span<const std::byte> mine,
                         std::span<std::byte> all) = 0;
-  // After a local failure: every rank's pending and later calls throw kPeerLost with `why`. Never
-  // throws, and does not wait for other ranks.
+  // Call it after a local failure: every rank's pending and later calls then throw kPeerLost with
+  // `why`. Never throws, and does not wait for other ranks.
   virtual void abort(std::string_view why) noexcept = 0;
-  // Host memory that it holds for bytes on their way, such as a staging buffer. The engine's plan
-  // counts it.
+  // The amount of host memory that the Collective holds for bytes in transit, such as a staging
+  // buffer. The engine's plan counts it.
   virtual std::uint64_t host_bytes() const noexcept { return 0; }
 };
 }  // namespace headrace

@@ -4,8 +4,8 @@
 //   headrace::Engine engine(settings, {.device = headrace::make_cuda_device({.ordinal = 0})});
 //
 // Needs a build with HEADRACE_CUDA and, at run time, the NVIDIA driver; no other header needs
-// either. It includes no CUDA header: a Stream's handle is a cudaStream_t, which may be any of the
-// program's.
+// either. This file includes no CUDA header: a Stream's handle is a cudaStream_t, which may be any
+// of the program's streams.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -16,43 +16,45 @@
 #include "headrace/device.hpp"
 
 namespace headrace {
-// The program's own allocator for device memory, so that engine and program share one pool. The
-// threads that freeze and close the engine call it.
+// The program's own allocator for device memory, so that the engine and the program share one pool.
+// It is called on the threads that freeze and close the engine.
 struct CudaAllocator {
   void* context = nullptr;
-  // 256-byte aligned, usable on every stream at once; null when there is none left.
+  // Returns 256-byte aligned memory, usable on every stream at once; null when there is none left.
   void* (*allocate)(void* context, std::size_t size_bytes) = nullptr;
   void (*deallocate)(void* context, void* data, std::size_t size_bytes) = nullptr;
 };
 
 struct CudaOptions {
-  // The GPU's number among those in CUDA_VISIBLE_DEVICES, from 0. Use one process per GPU: let each
-  // process see only its own GPU, as 0, or give its number here.
+  // The GPU's number among those in CUDA_VISIBLE_DEVICES, counted from 0. Use one process per GPU:
+  // let each process see only its own GPU, as number 0, or give the GPU's number here.
   int ordinal = 0;
   CudaAllocator allocator = {};  // both functions null: cudaMalloc
-  // Threads that add up gradients in host memory: with accumulation, or if the sum is wider than
-  // the gradient. 0: a quarter of the CPUs this process may use, 1 to 8.
+  // The number of threads that add up gradients in host memory, which happens with accumulation, or
+  // if the sum is wider than the gradient. 0: a quarter of the CPUs that this process may use, but
+  // 1 to 8.
   std::uint32_t host_threads = 0;
 };
 
-// The device, for one or several engines. Its destructor waits for what they left queued.
+// The device, for one or several engines. Its destructor waits for the work that they left queued.
 //   Streams  0 is CUDA's default stream. Any cudaStream_t of the same GPU may be given; streams
 //            that create_stream() makes do not wait for the default one. The engine orders its work
-//            on the stream it is given, and its copies run on streams of their own beside it. Work
-//            queued through this device, and synchronize(), wait for earlier work queued through
-//            it; the program's own kernels do not.
-//   Memory   overhead(): 24 MiB on the GPU and in pinned host memory, through which gradients
-//            leave. The driver's context, some 300 to 600 MB of the GPU, is not counted.
+//            on the stream that it is given, and its copies run beside that stream on streams of
+//            their own. Work queued through this device, and synchronize(), wait for earlier work
+//            queued through this device; the program's own kernels do not.
+//   Memory   overhead(): 24 MiB on the GPU and in pinned host memory, through which gradients leave
+//            the GPU. The driver's context, some 300 to 600 MB of GPU memory, is not counted.
 //   Errors   CUDA reports many errors later than they occur. The device keeps the first one. The
-//            call that meets it and every later call throw it as kFailed, naming the operation that
-//            met it and those queued before it. No engine waits for a GPU that has failed. Restart
-//            the process, since a CUDA context does not recover.
-// Throws kUnsupported for a build without HEADRACE_CUDA, no driver or one that is too old, no GPU
-//        of this ordinal, or one that the kernels were not compiled for. kOutOfBudget if there is
-//        no room for the overhead.
+//            call that meets this error and every later call throw it as kFailed, naming the
+//            operation that met it and the operations queued before that one. No engine waits for a
+//            GPU that has failed. Restart the process, since a CUDA context does not recover.
+// Throws kUnsupported for a build without HEADRACE_CUDA, a driver that is missing or too old, an
+//        ordinal that no GPU has, or a GPU that the kernels were not compiled for. kOutOfBudget if
+//        there is no room for the overhead.
 std::shared_ptr<Device> make_cuda_device(const CudaOptions& options = {});
 
-// The memory that make_cuda_device() takes, for use in plans. The same in every build.
+// The memory that make_cuda_device() takes, for use in plans. The result is the same in every
+// build.
 DeviceOverhead cuda_overhead() noexcept;
 
 struct CudaGpu {
@@ -63,19 +65,20 @@ struct CudaGpu {
   std::uint64_t memory_bytes = 0;
   std::uint64_t free_bytes = 0;  // 0: not asked for
   int copy_engines = 0;          // 2: both directions at once
-  int numa_node = -1;            // of the host memory next to it; -1: unknown
+  int numa_node = -1;            // of the nearest host memory; -1: unknown
   bool served = false;           // the build has kernels for it
 };
 struct CudaFacts {
   bool built = false;         // with HEADRACE_CUDA
-  int runtime_version = 0;    // 13000: CUDA 13.0; of the build
-  int driver_version = 0;     // the newest CUDA that the driver serves; 0: no driver
+  int runtime_version = 0;    // of the build; 13000: CUDA 13.0
+  int driver_version = 0;     // the newest CUDA that the driver supports; 0: no driver
   std::string architectures;  // the kernels' targets: "80 86 89 90 100 120"
   std::vector<CudaGpu> gpus;
   std::string missing;  // why there is no usable GPU, and how to fix it; empty: there is one
 };
-// Only a process with a context on a GPU can read its free memory. The context takes some 300 to
-// 600 MB of that memory for the rest of the process, and tenths of a second.
+// Only a process with a context on a GPU can read that GPU's free memory. Creating the context
+// takes tenths of a second, and it occupies some 300 to 600 MB of GPU memory until the process
+// ends.
 enum class CudaLook { kWithoutContext, kWithFreeMemory };
 CudaFacts cuda_facts(CudaLook how = CudaLook::kWithoutContext) noexcept;
 }  // namespace headrace

@@ -2,8 +2,9 @@
 // headrace/device.hpp: the seam to the processor that computes: streams of work, events between
 // them, copies and memory.
 //
-// The engine needs no more of a device than this. A trainer may implement it; without one the
-// engine uses the CPU, whose memory is the host's (shares_host_memory), so that nothing is copied.
+// The engine needs no more from a device than this. A trainer may implement it; if none is given,
+// the engine uses the CPU, whose memory is the host's (shares_host_memory), so that nothing is
+// copied.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -13,7 +14,7 @@
 
 namespace headrace {
 struct DeviceSpan {
-  // A device address. Work on a stream can read it, the CPU only if memory is shared.
+  // A device address. Work on a stream can read it; the CPU can only if memory is shared.
   void* data = nullptr;
   std::size_t size_bytes = 0;
 };
@@ -22,7 +23,7 @@ struct DeviceSpan {
 struct Stream {
   std::uintptr_t handle = 0;
 };
-// A point in a stream. 0 was never recorded: waiting on it is an error.
+// A point in a stream. An event with id 0 was never recorded: waiting on it is an error.
 struct Event {
   std::uint64_t id = 0;
 };
@@ -33,7 +34,7 @@ struct GradientPiece {
   std::uint64_t non_finite = 0;  // how many of them are NaN or infinite
 };
 
-// Memory that a device keeps for itself as long as it exists; the plan counts it.
+// Memory that a device keeps for itself as long as the device exists; the plan counts this memory.
 struct DeviceOverhead {
   std::uint64_t device_bytes = 0;
   std::uint64_t host_bytes = 0;
@@ -41,12 +42,12 @@ struct DeviceOverhead {
 
 // Adds `source` to `sum`, or writes it over `sum`, element by element in f32. Rounds the result to
 // `sum_dtype` once (nearest, ties to even), and reports its sum of squares and non-finite count per
-// piece. The first piece has `first_piece_elements`, which may be fewer; the others have
-// `piece_elements`.
+// piece. The first piece has `first_piece_elements`, which may be fewer than the `piece_elements`
+// that each of the others has.
 struct Accumulation {
   const void* source = nullptr;  // device memory, `source_dtype`
   DType source_dtype = DType::kBf16;
-  void* sum = nullptr;  // `sum_dtype`; host memory, or device memory before ranks are added up
+  void* sum = nullptr;  // `sum_dtype`; host memory, or device memory before summing over ranks
   DType sum_dtype = DType::kBf16;
   std::uint64_t elements = 0;
   bool overwrite = true;            // false: add to the values at `sum`
@@ -62,45 +63,46 @@ class Device {
   virtual ~Device() = default;
   virtual const char* name() const noexcept = 0;
   // True if device memory is host memory. The engine then reads from drives into it and copies
-  // nothing. Such a device must finish its work before the call that queues it returns.
+  // nothing. Such a device must finish all work before the call that queues it returns.
   virtual bool shares_host_memory() const noexcept = 0;
 
   // Whether the CPU can read and write device memory directly. If it cannot, an adapter must not
-  // pass such a pointer to code that does so.
+  // pass a pointer to device memory to code that runs on the CPU.
   virtual bool host_reads_memory() const noexcept { return true; }
 
-  // 256-byte aligned, zero-filled; null when there is none left.
+  // Returns 256-byte aligned, zero-filled memory; null when there is none left.
   virtual void* allocate(std::size_t size_bytes) noexcept = 0;
   virtual void deallocate(void* data, std::size_t size_bytes) noexcept = 0;
   virtual DeviceOverhead overhead() const noexcept { return {}; }
 
   // Page-locks host memory for copies and sums of gradients, so that the device can access it
-  // directly; the bytes stay where they are. Optional: without it everything works, only slower. If
-  // it fails, it throws headrace::Error and locks nothing. The engine pins a range once, before it
-  // queues work on it, and unpins it when that work is done.
+  // directly; the bytes stay where they are. Optional: without it everything works, but more
+  // slowly. If pin() fails, it throws headrace::Error and locks nothing. The engine pins a range
+  // once, before it queues work on it, and unpins it when that work is done.
   virtual void pin(void*, std::size_t) {}
   virtual void unpin(void*, std::size_t) noexcept {}
 
-  // The GPU that this device's streams are on, as CUDA numbers it in this process; -1: none, or not
-  // known. A device that forwards calls forwards this one too.
+  // The GPU that this device's streams are on, as CUDA numbers it in this process; -1: none, or
+  // unknown. A device that forwards calls to another must forward this one too.
   virtual int cuda_ordinal() const noexcept { return -1; }
 
   virtual Stream create_stream() = 0;
-  // For short jobs that delay much other work. If streams have priorities, this one goes first.
+  // For short jobs that hold up much other work. If streams have priorities, this stream gets the
+  // highest.
   virtual Stream create_urgent_stream() { return create_stream(); }
   virtual void destroy_stream(Stream stream) noexcept = 0;
 
-  // Queue work on `stream`. `source` and `target` stay valid until the stream has passed this
-  // point.
+  // copy() and fill_zero() queue work on `stream`. `source` and `target` must stay valid until the
+  // stream has passed this point.
   virtual void copy(Stream stream, void* target, const void* source, std::size_t size_bytes) = 0;
   virtual void fill_zero(Stream stream, void* target, std::size_t size_bytes) = 0;
-  // Copies `work`; the memory it points at stays valid until the stream has passed this point. A
-  // sum in host memory, and its pieces, are complete when synchronize() returns, or when the
-  // function of a later notify() runs. An event does not cover them: gradients may leave the device
-  // beside the stream. Sums are made in the order of these calls.
+  // Copies `work`; the memory that it points to must stay valid until the stream has passed this
+  // point. A sum in host memory, and its pieces, are complete when synchronize() returns, or when
+  // the function of a later notify() runs. An event does not cover them: gradients may leave the
+  // device on another path than the stream. Sums are computed in the order of these calls.
   virtual void accumulate(Stream stream, const Accumulation& work) = 0;
-  // Runs `function(context)` on the device's own thread in stream order. It must not block or call
-  // the device.
+  // Runs `function(context)` on the device's own thread, in stream order. The function must not
+  // block or call the device.
   virtual void notify(Stream stream, void (*function)(void* context) noexcept, void* context) = 0;
 
   virtual Event record(Stream stream) = 0;

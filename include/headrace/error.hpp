@@ -27,9 +27,9 @@ enum class Code : std::int32_t {
 
 // "kIo" and so on.
 const char* code_name(Code code) noexcept;
-// Whether an error with this code, before the first step, means that the request cannot be met as
-// given (arguments, settings, budget, room), rather than that something broke. False for kIo, where
-// sys_errno() tells whether the path or the drive is at fault.
+// Whether an error with this code that occurs before the first step means that the request cannot
+// be met as given (arguments, settings, budget, room), rather than that something broke. False for
+// kIo: there, sys_errno() shows whether the path or the drive is at fault.
 bool is_refusal(Code code) noexcept;
 
 // what(): the cause, then the consequence, then the one change that helps. It is one line, except
@@ -39,7 +39,7 @@ class Error : public std::runtime_error {
   Error(Code code, const std::string& text, int sys_errno = 0)
       : std::runtime_error(text), code_(code), sys_errno_(sys_errno) {}
   Code code() const noexcept { return code_; }
-  // The errno that caused it, or 0.
+  // The errno of the cause, or 0.
   int sys_errno() const noexcept { return sys_errno_; }
 
  private:

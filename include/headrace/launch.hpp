@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // headrace/launch.hpp: reads from the environment what this process's launcher has set: whether
-// there are other ranks, and which one this is.
+// there are other ranks, and which rank this is.
 //
 //   torchrun, deepspeed, accelerate, by hand   RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT
 //   mpirun of Open MPI                         OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE
@@ -24,34 +24,35 @@ struct Launch {
   std::string launcher;  // "torchrun", "RANK", "Open MPI", "PMI", "PMIx", "Slurm"; "" without one
   std::uint32_t rank = 0;
   std::uint32_t world_size = 1;  // 0: only MPI_Init() knows it
-  // Among the ranks of this machine, if the launcher counts them.
+  // Rank and count among the ranks of this machine, if the launcher counts those.
   std::optional<std::uint32_t> local_rank = {}, local_world_size = {};
-  std::string master_address;  // for kTorch, as are the next ones
+  std::string master_address;  // for kTorch, like the members below
   std::uint16_t master_port = 0;
   bool agent_serves_store = false;  // torchrun's agent serves the store; otherwise rank 0 does
-  std::string attempt;              // differs each time torchrun starts the ranks again
+  std::string attempt;              // differs each time torchrun restarts the ranks
 };
 
 // The launcher to use; kAuto takes the one whose variables are set.
 enum class LaunchChoice : std::uint8_t { kAuto, kNone, kMpi, kTorch };
 
-// variable(name) returns the variable's value, or null. The function reads nothing else. The
-// launcher that started this process directly counts: torchrun's variables before those of an srun
-// or mpirun around it, and all others before Slurm's. An allocation's shell is not a launch.
+// variable(name) returns the variable's value, or null. find_launch() reads nothing else. The
+// launcher that started this process directly counts: torchrun's variables take precedence over
+// those of an srun or mpirun around it, and all others over Slurm's. A shell in a Slurm allocation
+// is not a launch.
 // Throws headrace::Error kInvalidArgument if
-// - variables of torch and of MPI name different ranks or worlds,
+// - variables of torch and of MPI name different ranks or world sizes,
 // - a launcher's variables are incomplete,
 // - a value is not a valid number,
 // - the variables of the chosen launcher are not set.
 Launch find_launch(const std::function<const char*(const char* name)>& variable,
                    LaunchChoice choice = LaunchChoice::kAuto);
-// Reads this process's environment.
+// Like the function above, but reads this process's environment.
 Launch find_launch(LaunchChoice choice = LaunchChoice::kAuto);
 
-// Of kTorch: the address of this machine by which it reaches the master's, as a number. "" where no
-// way leads there. Sends nothing but what it takes to look a name up.
+// For kTorch: the numeric address of this machine from which it reaches the master's. "" if there
+// is no route. Sends nothing except what it takes to look up a name.
 std::string own_address(const Launch& launch);
-// Of kTorch: whether something accepts connections at the master's address and port. Waits at most
+// For kTorch: whether something accepts connections at the master's address and port. Waits at most
 // a second for each address.
 bool master_answers(const Launch& launch);
 }  // namespace headrace

@@ -7,13 +7,13 @@
 namespace headrace {
 enum class LogLevel { kInfo, kWarning, kError };
 
-// Receives one line without a newline, from any engine thread, never two at a time for one engine.
-// Must not throw. The default writes "headrace: warning: text" to stderr. Nothing else in the
-// library prints.
+// Receives one line without a newline, on any engine thread, but never on two at a time for one
+// engine. Must not throw. The default writes "headrace: warning: text" to stderr. Nothing else in
+// the library prints.
 using LogSink = std::function<void(LogLevel level, std::string_view text)>;
 
 // Whether HEADRACE_LOG allows `level`. Its values are off, error, warning (the default) and info.
 // The default sink uses this function, and other sinks that print should. Creating an engine fails
-// if the variable has another value.
+// if the variable has any other value.
 bool log_wanted(LogLevel level) noexcept;
 }  // namespace headrace

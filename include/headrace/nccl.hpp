@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // headrace/nccl.hpp: a transport between GPUs, over NVIDIA's NCCL.
 //
-//   // Rank 0 makes the id, and every rank is handed the same one: by file, MPI, torch's store.
+//   // Rank 0 makes the id, and sends it to every rank: through a file, MPI or torch's store.
 //   const NcclId id = rank == 0 ? nccl_unique_id() : received_from_rank_0();
 //   auto transport = make_nccl_transport(
 //       {.id = id, .messages = make_mpi_transport(MPI_COMM_WORLD), .device = device});
@@ -14,14 +14,14 @@
 // build needs neither it nor CUDA.
 //
 // Memory:  NCCL's own buffers, which no plan counts.
-// Order:   a call is launched once every rank has made it and its streams have come there, and all
-//          ranks launch in the order that rank 0 gives. NCCL asks for one order of all operations
-//          on a GPU. It costs two short messages for each call, and no kernel spins on the GPU
-//          while a rank is late.
-// Threads: one of its own, headrace-nccl, blocks signals and ends with the object.
-// Failure: an error that NCCL reports (a process that died) ends every call of kGather and kReduce
-//          within a quarter of a second, one of `messages` at once. abort() ends those too that
-//          wait on the GPU.
+// Order:   a call is launched once every rank has made it and its streams have reached it, and all
+//          ranks launch calls in the order that rank 0 gives, since NCCL requires one order of all
+//          operations on a GPU. This costs two short messages for each call, but no kernel spins on
+//          the GPU while a rank is late.
+// Threads: one of its own, headrace-nccl, which blocks signals and ends with the object.
+// Failure: an error that NCCL reports (such as a process that died) ends every call of kGather and
+//          kReduce within a quarter of a second; an error of `messages` ends them at once. abort()
+//          also ends calls that wait on the GPU.
 #pragma once
 #include <array>
 #include <chrono>
@@ -38,33 +38,33 @@ using NcclId = std::array<unsigned char, 128>;
 
 struct NcclOptions {
   NcclId id = {};
-  // Says which rank this is, and of how many: over MPI, Gloo or threads. The transport's own from
-  // here on: nobody else makes calls of it or keeps it.
+  // A transport over MPI, Gloo or threads, which also gives this rank and the number of ranks. From
+  // here on it belongs to the new transport: nothing else may call it or keep it.
   std::shared_ptr<Transport> messages = nullptr;
-  // The engine's: its streams are CUDA streams (Stream::handle is the cudaStream_t), on the GPU
-  // that is current on the thread that calls make_nccl_transport(). One rank per GPU. Streams that
-  // it creates do not wait for its default stream (cudaStreamNonBlocking): ranks could not go on
-  // while work there waits for one of them.
+  // The engine's device: its streams are CUDA streams (Stream::handle is the cudaStream_t), on the
+  // GPU that is current on the thread that calls make_nccl_transport(). One rank per GPU. Streams
+  // that the device creates must not wait for its default stream (cudaStreamNonBlocking): otherwise
+  // ranks could not go on while work on the default stream waits for one of them.
   std::shared_ptr<Device> device = nullptr;
   // How long make_nccl_transport() waits for the other ranks.
   std::chrono::milliseconds deadline = std::chrono::minutes(10);
-  // Path of the library. Empty: libnccl.so.2 where the loader finds it, or torch's in a process
-  // that has loaded torch.
+  // Path of the library. Empty: libnccl.so.2 where the loader finds it, or torch's copy in a
+  // process that has loaded torch.
   std::string library = {};
 };
 
-// The id of a new world. Rank 0 calls it, and its process must live on: the ranks find each other
-// through it.
+// Returns the id of a new world. Rank 0 makes this call, and its process must stay alive: the ranks
+// find each other through that process.
 // Throws headrace::Error kUnsupported: the library is missing, too old, or fails.
 NcclId nccl_unique_id(const std::string& library = {});
 
-// This rank's transport. Blocks until all ranks have called it, each in a process or thread of its
-// own. Its destructor gives NCCL up to 5 seconds to end in order.
+// Returns this rank's transport. Blocks until all ranks have made this call, each in a process or
+// thread of its own. The transport's destructor gives NCCL up to 5 seconds to shut down cleanly.
 // Throws headrace::Error
-//   kInvalidArgument  no messages, no device, no deadline; the calling thread's GPU is not the
+//   kInvalidArgument  no messages, no device or no deadline; or the calling thread's GPU is not the
 //                     device's.
 //   kUnsupported      the library is missing, lacks a function, is too old, or cannot serve this
-//                     machine: the text repeats its message.
-//   kPeerLost         a rank did not come within the deadline.
+//                     machine: the error repeats the library's message.
+//   kPeerLost         a rank did not join within the deadline.
 std::shared_ptr<Transport> make_nccl_transport(const NcclOptions& options);
 }  // namespace headrace

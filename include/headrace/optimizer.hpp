@@ -4,14 +4,14 @@
 #include <cstdint>
 
 namespace headrace {
-// The rules are those of torch.optim (Lion: of its paper). p is the master, g the gradient, and t
-// the number of this parameter's updates, including this one:
+// The rules are those of torch.optim (Lion: those of its paper). p is the master, g the gradient,
+// and t the number of this parameter's updates, including this one:
 //   kAdamW        Loshchilov and Hutter 2019 (arXiv 1711.05101), algorithm 2
 //     p -= lr * weight_decay * p
 //     m  = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
 //     p -= lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
 //   kAdam         Kingma and Ba 2015 (arXiv 1412.6980), algorithm 1
-//     the same, but with g += weight_decay * p as the first line
+//     as kAdamW, but with g += weight_decay * p as the first line
 //   kAdagrad      Duchi, Hazan and Singer 2011
 //     g += weight_decay * p;  v += g^2
 //     p -= lr / (1 + (t - 1) learning_rate_decay) * g / (sqrt(v) + eps)
@@ -19,7 +19,7 @@ namespace headrace {
 //     p -= lr * (sign(beta1 m + (1 - beta1) g) + weight_decay * p);  m = beta2 m + (1 - beta2) g
 //   kSgd          g += weight_decay * p;  p -= lr * g
 //   kSgdMomentum  Sutskever et al. 2013, equations 3 and 4
-//     g += weight_decay * p;  m = momentum m + (1 - dampening) g, at first m = g
+//     g += weight_decay * p;  m = momentum m + (1 - dampening) g (m = g in the first update)
 //     p -= lr * (nesterov ? g + momentum m : m)
 enum class OptimizerRule : std::uint8_t { kAdamW, kAdam, kAdagrad, kLion, kSgd, kSgdMomentum };
 constexpr const char* name_of(OptimizerRule rule) noexcept {
@@ -35,7 +35,7 @@ constexpr const char* name_of(OptimizerRule rule) noexcept {
 enum class MomentCodec : std::uint8_t { kF32, kBf16, kBlock8 };
 
 // The instruction set of the update on the CPU. kBest: the best one that this CPU has.
-// HEADRACE_SIMD overrides it. Changes no result.
+// HEADRACE_SIMD overrides this choice. The choice changes no result.
 enum class Simd : std::uint8_t { kBest, kScalar, kAvx2, kAvx512 };
 constexpr const char* name_of(Simd simd) noexcept {
   constexpr const char* kNames[] = {"best", "scalar", "avx2", "avx512"};
@@ -50,12 +50,12 @@ constexpr bool decays_decoupled(OptimizerRule rule) noexcept {
 // One set serves any number of parameters. A constant that the rule does not use changes nothing,
 // but a momentum with kSgd is refused. The defaults are those of torch's AdamW, whatever the rule.
 struct Hyperparameters {
-  float learning_rate_scale = 1.0f;  // times StepOptions::learning_rate
+  float learning_rate_scale = 1.0f;  // multiplies StepOptions::learning_rate
   float beta1 = 0.9f;
-  float beta2 = 0.999f;        // Lion's authors take 0.99
+  float beta2 = 0.999f;        // Lion's authors use 0.99
   float eps = 1e-8f;           // torch's Adagrad: 1e-10
   float weight_decay = 0.01f;  // torch's Adam, Adagrad and SGD: 0
-  float momentum = 0.0f;       // kSgdMomentum needs one, 0.9 say; with 0 it computes kSgd
+  float momentum = 0.0f;       // kSgdMomentum needs one, such as 0.9; with 0 it computes kSgd
   float dampening = 0.0f;
   float learning_rate_decay = 0.0f;
   bool nesterov = false;
@@ -65,7 +65,7 @@ struct Hyperparameters {
 
 struct StepOptions {
   float learning_rate = 1e-3f;
-  // Multiplies every gradient: 1 / (accumulation * world_size) averages.
+  // Multiplies every gradient: 1 / (accumulation * world_size) gives the average.
   float gradient_scale = 1.0f;
   // Global-norm clipping; 0 is off. Factor: min(1, max_norm / (norm + 1e-6)).
   float max_norm = 0.0f;

@@ -16,33 +16,33 @@
 #include "headrace/tensor.hpp"
 
 namespace headrace {
-// none: on the device. cpu: host memory. nvme: a swap file, except for the part that fits in a host
-// budget (docs/settings.md).
+// none: on the device. cpu: in host memory. nvme: in a swap file, except for the part that fits in
+// a host budget (docs/settings.md).
 enum class OffloadDevice { kNone, kCpu, kNvme };
 // The master of a bf16 parameter: the weight and 16 residual bits, or an f32 copy.
 enum class MasterLayout { kSplit, kF32 };
 enum class IoQueueKind { kAuto, kUring, kAio, kThreads };
 enum class RegisterBuffers { kAuto, kOff };
-enum class DirectIo { kAuto, kRequire };  // O_DIRECT where the file system has it, or refuse
+enum class DirectIo { kAuto, kRequire };  // O_DIRECT if possible; kRequire: or refuse
 enum class Checksums { kOn, kOff };
-// When tiles are updated. The results are the same, bit for bit.
+// When tiles are updated. All choices give the same results, bit for bit.
 //   kBarrier  all within step()
 //   kDefer    step() returns early, and each group is updated before its next use
-//   kAuto     deferred where that overlaps something
+//   kAuto     deferred if that lets updates overlap with other work
 enum class UpdateMode { kAuto, kBarrier, kDefer };
-// Where tiles are updated. The results are the same, bit for bit.
-//   kDevice  their state goes to the device and comes back; the CPU's cores stay free
-//   kAuto    the first steps try both, and the faster one is kept
+// Where tiles are updated. All choices give the same results, bit for bit.
+//   kDevice  the tiles' state goes to the device and comes back; the CPU's cores stay free
+//   kAuto    the first steps try both places, and the faster one is kept
 enum class UpdateOn { kCpu, kDevice, kAuto };
-// The use of the store that headrace.store names, at freeze().
-//   kAuto     opens it if it exists, else makes it
+// How freeze() uses the store that headrace.store names.
+//   kAuto     opens it if it exists, else creates it
 //   kRequire  refuses to start unless it holds a committed step
 //   kNever    refuses to start if it exists
 enum class Resume : std::uint8_t { kAuto, kRequire, kNever };
 enum class NonFinite { kStop, kSkip };  // step()'s answer to a gradient with NaN or infinity
 
-// headrace.tuned: the machine on which `headrace tune` measured the other settings. It controls
-// nothing, but freeze() warns once if the drives or the kernel differ. Empty: not known. The
+// headrace.tuned: the machine on which `headrace tune` measured the other settings. This section
+// controls nothing, but freeze() warns once if the drives or the kernel differ. Empty: unknown. The
 // section's other keys are notes for readers of the file, and to_json() leaves them out.
 struct Tuned {
   std::string drive_model = {};  // of all drives
@@ -51,19 +51,20 @@ struct Tuned {
   bool operator==(const Tuned&) const = default;
 };
 
-// `optimizer` of a settings file, as given there. The trainer passes it on.
+// The `optimizer` section of a settings file, as given there. The trainer passes it on.
 struct OptimizerSection {
-  std::string type = {};  // "AdamW", "" without the section
+  std::string type = {};  // such as "AdamW"; "" without the section
   std::optional<double> lr = {};
   std::optional<std::array<double, 2>> betas = {};
   std::optional<double> eps = {}, weight_decay = {}, momentum = {}, dampening = {}, lr_decay = {};
   std::optional<bool> bias_correction = {}, adam_w_mode = {}, nesterov = {}, maximize = {};
-  std::optional<bool> torch_adam = {};  // the defaults of torch.optim, not of DeepSpeed's own Adam
+  std::optional<bool> torch_adam = {};  // torch.optim's defaults, not those of DeepSpeed's own Adam
 
-  // The given values, and `defaults` for the rest; with a type, DeepSpeed's defaults for that type.
+  // The given values; for the rest, `defaults`, or DeepSpeed's defaults for `type` if that is
+  // given.
   //   rule  Settings::optimizer
   Hyperparameters hyperparameters(OptimizerRule rule, const Hyperparameters& defaults) const;
-  // The same for the learning rate.
+  // Likewise for the learning rate; `otherwise` is its default.
   double learning_rate(OptimizerRule rule, double otherwise) const;
 
   bool operator==(const OptimizerSection&) const = default;
@@ -71,12 +72,12 @@ struct OptimizerSection {
 
 // How a file is read.
 struct ReadOptions {
-  // "a.b=value", laid over the file. A value is JSON, or else a string.
+  // Entries "a.b=value", which override the file. A value is JSON, or else a string.
   std::vector<std::string> overrides = {};
   // The same, but only for keys that the file leaves "auto" for the trainer to fill in. Entries for
   // other keys are ignored.
   std::vector<std::string> for_auto = {};
-  // The treatment of a key that is still "auto" then. false: it is a fault. true: it gets its
+  // How to treat a key that is still "auto" after that. false: it is a fault. true: it gets its
   // default, and its name goes into Settings::open.
   bool leave_auto_open = false;
   // true: an unknown key is a fault even if DeepSpeed ignores it. false: such a key causes a
@@ -94,17 +95,18 @@ struct Settings {
   // speeds that freeze() measures decide. Changes no result.
   std::vector<double> drive_shares;
   double gradient_clipping = 0.0;  // global norm; 0 is off. For the trainer: StepOptions::max_norm
-  // The batch sizes, if given, count sequences per step over all ranks, and per micro-batch and
-  // rank. If this is 0, it follows from them and the number of ranks: see resolve_batch().
+  // gradient_accumulation_steps, if 0, follows from the two batch sizes and the number of ranks:
+  // see resolve_batch(). If given, train_batch_size counts sequences per step over all ranks, and
+  // train_micro_batch_size_per_gpu counts them per micro-batch and rank.
   std::uint32_t gradient_accumulation_steps = 1;
   std::optional<std::uint32_t> train_batch_size = {};
   std::optional<std::uint32_t> train_micro_batch_size_per_gpu = {};
 
-  // For the trainer: the dtype of parameters, the rule's constants, the schedule of the learning
-  // rate, and the loss scale of fp16.
+  // For the trainer: the dtype of parameters, the rule's constants, the learning rate schedule, and
+  // the loss scale of fp16.
   bool fp16 = false;  // fp16.enabled
-  // bf16.enabled. A file that enables neither asks for f32, as in DeepSpeed, and leaves false here.
-  // No value: there was no file, or it leaves the dtype to the trainer ("auto").
+  // bf16.enabled. A file that enables neither fp16 nor bf16 asks for f32, as in DeepSpeed; then
+  // this is false. No value: there was no file, or it leaves the dtype to the trainer ("auto").
   std::optional<bool> bf16 = {};
   OptimizerSection optimizer_section;
   Scheduler scheduler;
@@ -124,27 +126,27 @@ struct Settings {
   std::uint32_t prefetch_groups = 2;      // groups read ahead of the one in use
   UpdateMode update_mode = UpdateMode::kAuto;
   UpdateOn update_on = UpdateOn::kCpu;
-  std::uint32_t update_threads = 0;        // 0: what affinity, cgroup quota and Slurm leave
-  std::uint64_t io_block_bytes = 1 << 20;  // one request to a drive; a multiple of 4096
+  std::uint32_t update_threads = 0;        // 0: as many as affinity, cgroup quota and Slurm allow
+  std::uint64_t io_block_bytes = 1 << 20;  // size of one request to a drive; a multiple of 4096
   std::uint32_t queue_depth = 16;          // requests in flight per drive
   std::uint32_t submit_batch = 2;  // requests per submit; more get merged (docs/architecture.md)
   IoQueueKind io_queue = IoQueueKind::kAuto;
   // With io_uring: registers memory and files once, if the limit on locked memory allows it.
   RegisterBuffers register_buffers = RegisterBuffers::kAuto;
   DirectIo direct = DirectIo::kAuto;
-  bool allow_memory_backed = false;  // let nvme_path be a tmpfs
+  bool allow_memory_backed = false;  // true: nvme_path may be a tmpfs
   Checksums checksums = Checksums::kOn;
   double io_warn_seconds = 10;      // a warning names a transfer older than this
   double io_deadline_seconds = 60;  // a transfer older than this fails with kIoStalled
-  // Durable epochs (docs/durable.md): after every so many steps the state is committed to a store
-  // that survives the process. 0: never.
+  // Durable epochs (docs/durable.md): after every durable_every steps, the state is committed to a
+  // store that survives the process. 0: never.
   std::uint64_t durable_every = 0;
   std::string store = {};
   Resume resume = Resume::kAuto;
-  std::uint64_t trainer_state_bytes = 65536;  // the most that set_trainer_state() takes
+  std::uint64_t trainer_state_bytes = 65536;  // the most that set_trainer_state() accepts
   Tuned tuned;
 
-  // One line for each key that is accepted but has no effect, to log once.
+  // One line for each key that is accepted but has no effect, to be logged once.
   std::vector<std::string> warnings;
   // One line for each key that a file omits and whose default differs between DeepSpeed versions,
   // with the value in use. Each such key affects training.
@@ -152,35 +154,36 @@ struct Settings {
   // Keys that were left "auto", with ReadOptions::leave_auto_open.
   std::vector<std::string> open;
 
-  // The dtype that a file asks parameters to have: fp16 or bf16 if that is enabled, else f32. No
-  // value: the trainer chooses (see `bf16`). The engine accepts any dtype, and the trainer should
-  // use this one.
+  // The parameter dtype that a file asks for: fp16 or bf16 if that is enabled, else f32. No value:
+  // the trainer chooses (see `bf16`). The engine accepts any dtype, and the trainer should use this
+  // one.
   std::optional<DType> parameter_dtype() const;
-  // Fills in the missing factors of train_batch_size = train_micro_batch_size_per_gpu *
-  // gradient_accumulation_steps * world_size, as DeepSpeed does. A trainer calls it before it makes
-  // an engine; with none of the three given it changes nothing.
-  //   micro_batch  the trainer's own, for a file that gives neither the micro-batch nor the whole
-  //                batch
-  // Errors:  kSettings when they contradict each other.
+  // Fills in the values missing from the equation train_batch_size = train_micro_batch_size_per_gpu
+  // * gradient_accumulation_steps * world_size, as DeepSpeed does. A trainer calls this before it
+  // creates an engine; if none of the three batch settings is given, it changes nothing.
+  //   micro_batch  the trainer's own micro-batch size, for a file that gives neither that size nor
+  //                the size of the whole batch
+  // Errors:  kSettings when the given values contradict each other.
   void resolve_batch(std::uint32_t world_size, std::optional<std::uint32_t> micro_batch = {});
 
-  // Reads and checks a file. `overrides` are "a.b=value" strings laid over it; a value is JSON, or
-  // else a string. Throws kSettings with every fault found, one per line: "FILE:LINE:COLUMN: key:
-  // what, and what is allowed"; kNotFound / kIo when the file cannot be read.
+  // Reads and checks a file. `overrides` are "a.b=value" strings, which override the file; a value
+  // is JSON, or else a string. Throws kSettings with every fault found, one per line:
+  // "FILE:LINE:COLUMN: key: what, and what is allowed"; kNotFound / kIo when the file cannot be
+  // read.
   static Settings from_file(const std::string& path,
                             const std::vector<std::string>& overrides = {});
   static Settings from_file(const std::string& path, const ReadOptions& options);
-  // The same for text; `origin` replaces the file name in messages.
+  // Likewise for text; `origin` replaces the file name in messages.
   static Settings from_json(std::string_view text, const std::string& origin = "settings",
                             const std::vector<std::string>& overrides = {});
   static Settings from_json(std::string_view text, const std::string& origin,
                             const ReadOptions& options);
-  // The effective values as JSON, in the same key structure. from_json(to_json()) gives the same
-  // settings, except that it drops the notes of a reading (warnings, defaults_taken and open), and
-  // asks for f32 if no dtype was chosen.
+  // The effective values as JSON, in the key structure of a file. from_json(to_json()) gives the
+  // same settings, except that it drops the notes made while reading (warnings, defaults_taken and
+  // open), and asks for f32 if no dtype was chosen.
   std::string to_json() const;
-  // Checks values that were set in code as from_json() checks those of a file. Throws kSettings
-  // with every fault, one per line: "key: what, and what is allowed".
+  // Checks values that were set in code just as from_json() checks those of a file. Throws
+  // kSettings with every fault, one per line: "key: what, and what is allowed".
   void check() const;
 
   bool operator==(const Settings&) const = default;

@@ -6,13 +6,13 @@
 #include <vector>
 
 namespace headrace {
-// One path of headrace.nvme_paths, and what lies there.
+// One path of headrace.nvme_paths, and what is stored there.
 struct DriveReport {
   std::string path;
   std::uint64_t bytes = 0;  // stored there, without the spare extent
   double share = 0;         // of the bytes on all drives
-  // As freeze() measured them, all drives at the same time. 0: not measured (one drive, given
-  // shares, little to swap), or the drive failed.
+  // Speeds as freeze() measured them, on all drives at the same time. 0: not measured (there is
+  // only one drive, shares were given, or there is little to swap), or the drive failed.
   double read_bytes_per_second = 0;
   double write_bytes_per_second = 0;
 };
@@ -22,7 +22,7 @@ struct DriveStats {
   DriveReport plan;
   std::uint64_t read_bytes = 0;
   std::uint64_t written_bytes = 0;
-  double read_busy_seconds = 0;  // with at least one read in flight
+  double read_busy_seconds = 0;  // time with at least one read in flight
   double write_busy_seconds = 0;
 };
 
@@ -30,12 +30,12 @@ struct DriveStats {
 struct GroupWait {
   std::string group;
   double seconds = 0;
-  // The part of those seconds for the group's deferred update; the rest is for reads and copies.
+  // The part of `seconds` spent on the group's deferred update; the rest was for reads and copies.
   double update_seconds = 0;
 };
 
-// Totals since freeze. For one step subtract two snapshots, each taken after Engine::finish_step()
-// where updates are deferred. Byte counts are those that the I/O queues completed.
+// Totals since freeze. For one step, subtract two snapshots, each taken after Engine::finish_step()
+// if updates are deferred. Byte counts include only transfers that the I/O queues have completed.
 struct Stats {
   std::uint64_t nvme_read_bytes = 0;
   std::uint64_t nvme_written_bytes = 0;
@@ -47,37 +47,37 @@ struct Stats {
   double nvme_write_busy_seconds = 0;
   std::uint64_t copied_to_device_bytes = 0;
   double update_compute_seconds = 0;          // summed over update threads
-  double update_wall_seconds = 0;             // with at least one tile being updated
+  double update_wall_seconds = 0;             // time with at least one tile being updated
   std::uint64_t steps_updated_on_device = 0;  // Settings::update_on
-  std::uint64_t steps_skipped = 0;            // for a gradient that was not finite
+  std::uint64_t steps_skipped = 0;            // because a gradient was not finite
   std::uint64_t gathers = 0;
   std::uint64_t gathers_in_place = 0;    // resident and bound: no thread switch, no copy
   std::uint64_t gathers_prefetched = 0;  // the bytes had arrived, or were on their way
   std::uint64_t gathers_on_demand = 0;
-  double gather_wait_seconds = 0;         // trainer threads blocked in gather
-  double gather_wait_update_seconds = 0;  // part of that: for deferred updates
-  // Of several ranks, freeze included: calls of the collective, what they sent to the other ranks,
-  // and how long they kept their threads. Those wait for other ranks and for the bytes. Over NCCL
-  // the bytes pass later, on the stream.
+  double gather_wait_seconds = 0;         // time of trainer threads blocked in gather
+  double gather_wait_update_seconds = 0;  // the part of it spent on deferred updates
+  // With several ranks, including freeze: the number of collective calls, the bytes that they sent
+  // to the other ranks, and how long they occupied the calling threads, which wait for other ranks
+  // and for the bytes. Over NCCL, the bytes are transferred later, on the stream.
   std::uint64_t collective_calls = 0;
   std::uint64_t collective_sent_bytes = 0;
   double collective_seconds = 0;
   std::vector<GroupWait> waits;  // longest first; omits groups that nobody waited for
   // Memory that the engine holds now: arena, device memory and coroutine frames as allocated, and
-  // tables on the heap by their sizes in the plan. The sum is within 2 % of what the allocator has
-  // handed out.
+  // tables on the heap counted by their sizes in the plan. The sum is within 2 % of what the
+  // allocator has handed out.
   std::uint64_t engine_bytes = 0;
   std::string io_queue;         // "uring", "aio" or "threads"; empty without NVMe
-  std::string io_queue_reason;  // why it is not a preferred one; empty if it is
-  // "registered buffers and files", and why either is not registered; empty for queues that
+  std::string io_queue_reason;  // why no preferred queue is used; empty if one is
+  // "registered buffers and files", and why one of them is not registered; empty for queues that
   // register nothing.
   std::string io_queue_details;
   bool direct_io = false;
   std::vector<DriveStats> drives;  // in the order of the paths; empty without NVMe
-  // Threads that work on an update. If there are at least two, one is the trainer's, waiting in
-  // step().
+  // Threads that work on an update. If there are at least two, one of them is the trainer's thread,
+  // which waits in step().
   std::uint32_t update_threads = 0;
-  std::string update_threads_source;  // the limit or setting that determines it
+  std::string update_threads_source;  // the limit or setting that determines their number
 };
 
 // One row of the memory plan.
@@ -103,8 +103,8 @@ struct PlanReport {
   // For gradient_accumulation_steps forward and backward passes, each over every group once.
   double nvme_read_bytes_per_step = 0;
   double nvme_written_bytes_per_step = 0;
-  // Memory that the machine left this process when planning, and the limit that set it: a cgroup's
-  // with its path, RLIMIT_AS, MemAvailable. 0: none could be read.
+  // Memory that was left for this process when planning, and the limit that determined it: a
+  // cgroup's (with its path), RLIMIT_AS or MemAvailable. 0: no limit could be read.
   std::uint64_t host_left_bytes = 0;
   std::string host_left_source;
   std::vector<DriveReport> drives;  // in the order of the paths; empty without NVMe

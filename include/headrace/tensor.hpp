@@ -8,12 +8,12 @@
 namespace headrace {
 enum class DType : std::uint8_t { kF32, kBf16, kF16 };
 constexpr std::uint64_t size_bytes(DType dtype) noexcept { return dtype == DType::kF32 ? 4 : 2; }
-// "F32", "BF16", "F16": the names safetensors uses.
+// "F32", "BF16", "F16": the names that safetensors uses.
 constexpr const char* name_of(DType dtype) noexcept {
   return dtype == DType::kF32 ? "F32" : dtype == DType::kBf16 ? "BF16" : "F16";
 }
 
-// Handles, valid for the engine that gave them out.
+// Handles, valid only for the engine that returned them.
 struct GroupId {
   std::uint32_t index = 0;
   friend bool operator==(GroupId, GroupId) = default;
@@ -28,10 +28,10 @@ struct HyperparameterSetId {
 };
 
 struct ParameterSpec {
-  // Within its group; the full name is "<group>.<name>", or <name> in a group named "".
+  // The name within the group; the full name is "<group>.<name>", or <name> in a group named "".
   std::string name;
   DType dtype = DType::kBf16;
-  std::vector<std::int64_t> shape;  // row-major; an empty shape is one element; no zero sizes
+  std::vector<std::int64_t> shape;  // row-major; empty: one element; no size is 0
   HyperparameterSetId hyperparameters = {};
   // Read but never updated: it has no memory for gradients, no master and no moments.
   bool frozen = false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // headrace/trace.hpp: the engine's timeline, with one event for each operation that takes time, on
-// the lane of its kind.
+// the lane for its kind.
 //
 //   Engine engine(settings, {.trace_events = 100'000});
 //   ... a step ...
@@ -14,9 +14,9 @@
 namespace headrace {
 enum class TraceLane : std::uint8_t {
   kTrainer,    // a trainer's call, from its start to its return
-  kNvmeRead,   // from the request until the bytes are there, waiting for the drive included
-  kNvmeWrite,  // likewise, until they are written
-  kUpdate,     // a tile's pass over its bytes, on all update threads that take part
+  kNvmeRead,   // from the request until the bytes arrive, including the wait for the drive
+  kNvmeWrite,  // likewise, until the bytes are written
+  kUpdate,     // one pass over a tile's bytes, on all update threads that take part
 };
 // "trainer", "NVMe read", ...
 const char* lane_name(TraceLane lane) noexcept;
@@ -28,8 +28,8 @@ struct TraceEvent {
   const char* what = "";        // "gather", "prefetch weight", "read state": a literal
   std::uint32_t group = kNone;  // GroupId's index
   std::uint32_t tile = kNone;   // a number within the engine
-  std::uint64_t step = 0;       // the step it belongs to: 1 until the first step() has returned
-  std::uint64_t bytes = 0;      // moved, or passed over
+  std::uint64_t step = 0;       // the step of the event: 1 until the first step() has returned
+  std::uint64_t bytes = 0;      // moved, or processed
   Time begin, end;
 };
 

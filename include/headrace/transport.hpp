@@ -3,7 +3,7 @@
 // a c10d process group (headrace/torch/c10d.hpp), MPI (headrace/mpi.hpp), NCCL (headrace/nccl.hpp).
 //
 // A transport moves bytes and nothing else. It compares no calls, adds nothing up and has no
-// deadline: make_collective() does that once for all transports. So an adapter for another
+// deadline: make_collective() does all that, once for all transports. So an adapter for another
 // transport is small, and a trainer may bring its own.
 //
 //   auto transport = make_mpi_transport(MPI_COMM_WORLD);
@@ -13,12 +13,13 @@
 // Two ranks exchange the halves of their buckets; rank 1 makes its call later:
 //
 //   rank 0  all_to_all(kReduce, {}, give {-, its right half}, take {-, scratch}, done)
-//           returns at once; rank 0 goes on, and touches neither half nor scratch
+//           returns at once; rank 0 goes on, and touches neither the half nor scratch
 //   rank 1  all_to_all(kReduce, {}, give {its left half, -}, take {scratch, -}, done)
-//   both    the bytes pass; each rank's done(nullptr) runs on some thread
+//   both    the bytes are transferred; each rank's done(nullptr) runs on some thread
 //
-// If rank 1 had failed instead, rank 0 would read that in rank 1's post and call abort(). Its
-// done("...") would run, and from then on nothing would touch the half and the scratch memory.
+// If rank 1 had failed instead, rank 0 would read that in rank 1's post and call abort(). Rank 0's
+// done("...") would run, and from then on the transport would touch neither the half nor the
+// scratch memory.
 #pragma once
 #include <array>
 #include <chrono>
@@ -35,7 +36,7 @@
 #include "headrace/device.hpp"
 
 namespace headrace {
-// Calls of one lane are executed in their order. No lane waits for another.
+// Calls of one lane are executed in the order in which they were made. No lane waits for another.
 enum class Lane : std::uint8_t {
   kGather,  // parameters
   kReduce,  // gradients
@@ -43,9 +44,9 @@ enum class Lane : std::uint8_t {
 };
 inline constexpr std::size_t kLanes = 3;
 
-// Threads: calls for one lane come one at a time, from any thread. Different lanes, post(),
-//          read_posts() and abort() may run concurrently.
-// Order:   every rank makes the same calls of a lane in the same order.
+// Threads: calls for one lane come one at a time, from any thread. Calls for different lanes,
+//          post(), read_posts() and abort() may run concurrently.
+// Order:   every rank makes the same calls for a lane in the same order.
 // The destructor ends pending calls as abort() does.
 class Transport {
  public:
@@ -55,17 +56,17 @@ class Transport {
     std::uint64_t size_bytes = 0;
   };
   // function(context, error) runs once for each call: on any thread, perhaps before the call
-  // returns. It must not block or call the transport. If `error` is null, the bytes have arrived.
-  // Otherwise the text gives the cause, and every later call fails too. Before it runs, the pieces'
-  // memory must stay valid, and only the transport writes to received pieces. Afterwards the
-  // transport does not touch them.
+  // returns. The function must not block or call the transport. If `error` is null, the bytes have
+  // arrived. Otherwise the text gives the cause, and every later call fails too. Until the function
+  // runs, the pieces' memory must stay valid, and only the transport may write to the pieces being
+  // received. Afterwards the transport does not touch the pieces.
   struct Done {
     void (*function)(void* context, const char* error) noexcept = nullptr;
     void* context = nullptr;
   };
   static constexpr std::size_t kPostBytes = 1024;
   struct Post {
-    std::uint64_t number = 0;  // how many this rank has posted, as far as known; 0: none
+    std::uint64_t number = 0;  // how many posts the rank has made, as far as known; 0: none
     std::uint32_t size_bytes = 0;
     std::array<std::byte, kPostBytes> bytes = {};
   };
@@ -75,50 +76,55 @@ class Transport {
   virtual std::uint32_t rank() const noexcept = 0;
   virtual std::uint32_t world_size() const noexcept = 0;
 
-  // Whether pieces of kGather and kReduce may lie in this device's memory. Calls are then ordered
-  // on their stream: they see what was queued on it before them, and work queued on it after done()
-  // sees what was taken. Otherwise pieces are host memory, and the stream means nothing.
+  // Whether pieces of kGather and kReduce may lie in this device's memory. If so, calls are ordered
+  // on their stream: they see the results of work queued on it before them, and work queued on it
+  // after done() sees the bytes received. Otherwise pieces are in host memory, and the stream is
+  // ignored.
   virtual bool reaches(const Device& device) const noexcept { return device.host_reads_memory(); }
 
   // give[r] goes to rank r; take[r] comes from rank r, which gives the same number of bytes. Both
-  // have world_size() pieces, of any sizes; the call ignores this rank's own.
+  // have world_size() pieces, of any sizes; the call ignores this rank's own piece.
   virtual void all_to_all(Lane lane, Stream stream, std::span<const Piece> give,
                           std::span<const Piece> take, Done done) = 0;
-  // whole[r] is rank r's piece, of the same size on every rank. This rank's own is in place. The
-  // default implementation is one all_to_all.
+  // whole[r] is rank r's piece, of the same size on every rank. This rank's own piece is already in
+  // place. The default implementation is one all_to_all.
   virtual void all_gather(Lane lane, Stream stream, std::span<const Piece> whole, Done done);
 
   // Publishes `bytes` (at most kPostBytes) for every rank to read, in place of this rank's last
   // post. They arrive within a quarter of a second, whatever the lanes wait for.
   virtual void post(std::span<const std::byte> bytes) noexcept = 0;
-  // of_all[r]: the last post of rank r that has arrived here.
+  // Sets of_all[r] to the last post of rank r that has arrived here.
   virtual void read_posts(std::span<Post> of_all) noexcept = 0;
 
-  // Ends every pending and later call of this rank with an error, and does not inform the other
+  // Ends every pending and later call of this rank with an error, but does not inform the other
   // ranks. When it returns, no call is pending.
   virtual void abort() noexcept = 0;
 };
 
 struct CollectiveOptions {
   std::shared_ptr<Transport> transport = nullptr;
-  // For calls without an engine, which passes its own device (Collective::use_device). Null: the
-  // CPU.
+  // The device for calls without an engine; an engine passes its own (Collective::use_device).
+  // Null: the CPU.
   std::shared_ptr<Device> device = nullptr;
-  // How long a call waits for the other ranks. At a quarter of it, `warn` names late ranks.
+  // How long a call waits for the other ranks. After a quarter of that time, `warn` names late
+  // ranks.
   std::chrono::milliseconds deadline = std::chrono::minutes(10);
-  // Called on a thread of the collective with one line, without a newline. Null: to stderr.
+  // Called on a thread of the collective with one line, without a newline. Null: the line goes to
+  // stderr.
   std::function<void(const std::string& line)> warn = nullptr;
-  // Asked about twenty times a second, on a thread of the collective. If it returns true, this
-  // rank's calls throw kInterrupted from then on, and the other ranks' kPeerLost. For Ctrl-C, even
-  // while a rank waits for one that is dead. It must not block or throw. Null: never.
+  // Called about twenty times a second, on a thread of the collective. If it returns true, this
+  // rank's calls throw kInterrupted from then on, and the other ranks' calls throw kPeerLost. With
+  // it, Ctrl-C works even while a rank waits for one that is dead. The function must not block or
+  // throw. Null: never.
   std::function<bool()> interrupted = nullptr;
-  // The size of a pinned host buffer if the transport cannot access the device's memory: pieces
-  // pass through it in chunks.
+  // The size of the pinned host buffer through which pieces pass in chunks if the transport cannot
+  // access the device's memory.
   std::uint64_t staging_bytes = std::uint64_t{32} << 20;
 };
 
-// The engine's collective over any transport. It compares the ranks' calls, and names both sides of
-// a difference and late ranks. If one rank fails, it ends all ranks with the cause.
+// Makes an engine's collective over any transport. The collective compares the ranks' calls; its
+// errors name both sides of a difference, and late ranks. If one rank fails, calls on all ranks
+// fail with the cause.
 //
 // Calls:   exchange() compares at once. all_gather() and all_to_all() run at the transport's speed,
 //          and are compared if a rank waits for more than 50 ms, and at the next exchange().
@@ -126,10 +132,10 @@ struct CollectiveOptions {
 //          later calls. abort() and the end of a rank reach a waiting rank within a quarter of a
 //          second. If a rank dies without a post, its silence identifies it, within two seconds of
 //          the transport's error.
-// Threads: as Collective. Its own thread, headrace-ranks, posts three times a second.
-// Throws headrace::Error kInvalidArgument without transport, deadline or staging.
+// Threads: as for Collective. A thread of its own, headrace-ranks, posts three times a second.
+// Throws headrace::Error kInvalidArgument without a transport, a deadline or staging_bytes.
 std::shared_ptr<Collective> make_collective(const CollectiveOptions& options);
 
-// One transport for each of `world_size` threads of this process.
+// Makes one transport for each of `world_size` threads of this process.
 std::vector<std::shared_ptr<Transport>> make_thread_transports(std::uint32_t world_size);
 }  // namespace headrace

@@ -7,6 +7,7 @@
 #define HEADRACE_VERSION_PATCH 0
 
 namespace headrace {
-// "0.1.0" as compiled into the library; compare with the macros to find a header/library mismatch.
+// The version as compiled into the library, such as "0.1.0". Compare it with the macros to detect a
+// mismatch between headers and library.
 const char* version() noexcept;
 }  // namespace headrace

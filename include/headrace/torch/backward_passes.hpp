@@ -5,19 +5,20 @@
 // Several passes may run at once: a checkpoint's pass runs within a node of another pass, and
 // autograd has a thread for each device. torch numbers the passes (the graph task).
 //
-// Example: blocks a, b and c have two trained parameters each. b does not use one of them, and c
-// has a third parameter, which is frozen. Pass 7 visits c, b and a:
+// Example: blocks a, b and c have two trained parameters each. b leaves one of its two unused, and
+// c has a third parameter, which is frozen. Pass 7 visits c, b and a:
 //
 //   reached c     hold {c, 7, 0 of 2}
 //   gradients     {c, 2 of 2}, but c keeps its hold: the frozen parameter gets no gradient, so
 //                 nothing marks its last read
 //   reached b     hold {b, 7, 0 of 2}; its one gradient makes it 1 of 2
 //   reached a     there is no slot left to gather a, so the oldest hold of pass 7 that awaits
-//                 nothing goes: c's. (If there were none, the oldest of the others would go: b's.)
+//                 nothing goes: c's. (If there were no such hold, the oldest of the others would
+//                 go: b's.)
 //   gradients     {a, 2 of 2}: complete, and all of a's parameters are trained, so its hold goes
 //   end of 7      b's hold goes
 //
-// If an operator throws on the way, torch does not report the end of the pass. The pass stays
+// If an operator throws during a pass, torch does not report the end of the pass. The pass stays
 // known, with the gradients that it delivered, until the trainer's next call runs end_every(). From
 // then on a step is refused, until those gradients are discarded.
 #pragma once
@@ -33,14 +34,14 @@
 #include "headrace/torch/offloaded_group.hpp"
 
 namespace headrace::torch::detail {
-// This class only keeps the books. A function that removes holds returns their groups, each as
-// often as it had holds. The caller undoes those bindings.
+// This class only does the bookkeeping. A function that removes holds returns their groups, each as
+// many times as it had holds. The caller must undo those bindings.
 // Threads: one at a time, under the lock of BoundGroups.
 class BackwardPasses {
  public:
   using LetGo = std::vector<OffloadedGroup*>;
 
-  // From here on the pass is known. False if it was known before.
+  // Makes the pass known. Returns false if it was known already.
   bool begin(int task) {
     if (find(task) != passes_.end()) return false;
     passes_.push_back({task, 0, std::this_thread::get_id()});
@@ -50,16 +51,17 @@ class BackwardPasses {
     return std::any_of(holds_.begin(), holds_.end(),
                        [&](const Hold& hold) { return hold.awaits_gradients_of(group, task); });
   }
-  // Holds the group until all its gradients have arrived, or to the end of the pass.
+  // Holds the group until all its gradients have arrived, or until the end of the pass.
   void await_gradients(OffloadedGroup& group, int task) {
     holds_.push_back({&group, task, Why::kGradients, ++opened_, 0, group.trainable_count()});
   }
-  // Holds the group to the end of the pass, since an operator touched it outside of its calls.
+  // Holds the group until the end of the pass, since an operator touched it outside of the group's
+  // own calls.
   void touch(OffloadedGroup& group, int task) {
     holds_.push_back({&group, task, Why::kTouch, ++opened_, 0, 0});
   }
   // `gradient`: true if torch delivered one, false if it reports that there is none. Returns true
-  // if this was the last one: the group's hold is gone.
+  // if this was the last one and the group's hold is gone.
   bool arrived(const OffloadedGroup& group, int task, bool gradient) {
     find(task)->arrived += gradient ? 1 : 0;
     const auto hold = std::find_if(holds_.begin(), holds_.end(), [&](const Hold& one) {
@@ -74,16 +76,17 @@ class BackwardPasses {
     if (const auto ended = find(task); ended != passes_.end()) passes_.erase(ended);
     return drop([task](const Hold& hold) { return hold.task == task; });
   }
-  // Call it outside of all passes: those that are still known ended in an exception.
+  // Call it outside of all passes: any that is still known then has ended in an exception.
   LetGo end_every() {
     for (const Pass& broken : passes_) partial_gradients_ += broken.arrived;
     passes_.clear();
     return drop([](const Hold&) { return true; });
   }
-  // For use when memory is out. Drops the holds of the group that has been held longest, and
-  // prefers groups that await nothing. Since passes go from group to group, that group is done, or
-  // waits for the gradient of an unused parameter. Only considers groups that nothing but holds has
-  // bound; with `of_any` also groups that passes other than `task` hold. Empty: there is none.
+  // For use when memory runs out. Drops the holds of the group that has been held longest,
+  // preferring groups that await nothing. Since passes go from group to group, that group is done,
+  // or waits for the gradient of an unused parameter. Considers only groups that are bound by holds
+  // alone; unless `of_any`, also only those that no pass other than `task` holds. Returns nothing
+  // if there is no such group.
   LetGo let_go_of_oldest(int task, bool of_any) {
     const OffloadedGroup* oldest = nullptr;
     std::optional<Rank> oldest_rank;
@@ -118,7 +121,7 @@ class BackwardPasses {
     OffloadedGroup* group;
     int task;
     Why why;
-    std::uint64_t opened;  // counts up: shows which of two is older
+    std::uint64_t opened;  // counts up: shows which of two holds is older
     std::size_t arrived, expected;
     bool awaits_gradients_of(const OffloadedGroup& one, int in_task) const {
       return why == Why::kGradients && group == &one && task == in_task;

@@ -1,23 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 // headrace/torch/bound_groups.hpp: binds a group's parameters while they are needed: in forward, in
-// backward, in a scope, on demand.
+// backward, in a scope, or on demand.
 //
 // Forward binds the group while the block's own code runs. Outputs that require a gradient get a
 // hook: when the gradient reaches one, the block's backward is about to run, so the group is bound
-// again until all its gradients have arrived. Example: x -> a -> b -> loss, and its backward pass.
+// again until all its gradients have arrived. Example: x -> encoder -> decoder -> loss, each block
+// with a group of its own, and the backward pass of that loss.
 //
-//   offload(a, x)   acquire(a): bound, 1.  a's forward.  release(a): parked.  Its output is hooked.
-//   offload(b, y)   the same for b. Autograd has saved weights of both blocks, on storages
-//                   that are now parked.
-//   backward        the gradient of the loss reaches b's output: reached(b) binds b, for pass 7.
-//                   b's nodes run. torch writes a gradient, a hook on the parameter hands it to the
-//                   engine, and gradient_arrived(b) counts it. After the last one b is parked. b's
-//                   input is a's output: reached(a), and so on.
-//   end of pass 7   torch calls end_pass(7): groups that the pass still holds are parked.
+//   offload(encoder, x)  acquire(encoder): 1 binding. The encoder's forward runs, and returns y.
+//                        release(encoder): the group is parked. y gets a hook.
+//   offload(decoder, y)  The same for the decoder. By now autograd has saved weights of both
+//                        blocks, on storages that are parked.
+//   backward             The gradient of the loss reaches the decoder's output: reached(decoder)
+//                        binds its group, for pass 7. The decoder's nodes run. torch writes a
+//                        gradient, a hook on the parameter hands it to the engine, and
+//                        gradient_arrived(decoder) counts it. After the last gradient, the group
+//                        is parked. The decoder's input is the encoder's output: reached(encoder)
+//                        binds the encoder's group, and so on.
+//   end of pass 7        torch calls end_pass(7): groups that the pass still holds are parked.
 //
-// Bindings are counted, so they may overlap: if the user has a scope open around all that, a has 2
-// bindings while its forward runs, and is parked when the scope ends. backward_passes.hpp tracks
-// the groups that a pass holds for longer.
+// Bindings are counted, so they may overlap: if the user has a gathered() scope of the encoder open
+// around all of this, its group has 2 bindings while its forward runs, and is parked when the scope
+// ends. backward_passes.hpp tracks which groups each backward pass holds, and until when.
 #pragma once
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -36,8 +40,9 @@
 namespace headrace::torch::detail {
 // Has the engine gather a group, and puts the group's parameters on the gathered bytes. Orders
 // torch's work behind the engine's: on a device, the stream that will read the bytes waits for
-// them. Torch's CPU operators run on no stream, so there the host waits for the engine's device.
-// Each bind() of a group is undone by one unbind(). OffloadedGroup::bindings counts the difference.
+// them. Torch's CPU operators run on no stream, so on the CPU the host waits for the engine's
+// device. Each bind() of a group is undone by one unbind(). OffloadedGroup::bindings counts those
+// not yet undone.
 // Threads: one at a time, under the lock of BoundGroups.
 class GroupBinder {
  public:
@@ -60,7 +65,8 @@ class GroupBinder {
     if (group.bindings == 0) {
       Gathered gathered = engine_.gather(group.id, stream);
       wait_for_cpu_operators();
-      // If the group was loaded since, torch must refuse a backward pass over values saved before.
+      // If the group was loaded since the last binding, torch must refuse a backward pass over
+      // values saved before.
       const std::uint64_t changes = engine_.weight_changes(group.id);
       if (std::exchange(group.seen_changes, changes) != changes) group.mark_changed();
       group.bind(stream, std::move(gathered));
@@ -112,7 +118,7 @@ class BoundGroups final {
   BoundGroups(GroupBinder& binder, WriteWatch& watch, const Groups& groups)
       : binder_(binder), watch_(watch), groups_(groups) {}
 
-  // freeze() calls it. `self` keeps the engine alive, too. `on_demand`: a group that is released
+  // freeze() calls this. `self` also keeps the engine alive. `on_demand`: a group that is released
   // too early comes back when an operator touches it.
   void open(std::weak_ptr<BoundGroups> self, bool on_demand) {
     self_ = std::move(self);
@@ -131,7 +137,7 @@ class BoundGroups final {
     const std::lock_guard lock(mutex_);
     binder_.unbind(group);
   }
-  // Binds a group that is not in use, and that nobody can use until end_changes().
+  // Binds a group that is not in use; nobody else can use it until end_changes().
   void begin_changes(OffloadedGroup& group) {
     const std::lock_guard lock(mutex_);
     if (in_use(group)) {
@@ -140,7 +146,7 @@ class BoundGroups final {
                       " while it is in use: who uses it would go on with the old values. End its "
                       "other gathered() scope, and call it outside of forward and backward.");
     }
-    if (group.bindings != 0) binder_.unbind(group);  // it is always bound
+    if (group.bindings != 0) binder_.unbind(group);  // the group is always bound
     binder_.bind(group, GroupBinder::Strays::kTakenBack);
     group.changing = true;
   }
@@ -162,7 +168,7 @@ class BoundGroups final {
     const std::lock_guard lock(mutex_);
     function();
   }
-  // Binds the groups that are always bound. unbind_rest() releases them, for a step and at the end.
+  // Binds the groups that are always bound. unbind_rest() releases them, for a step and on close.
   void bind_rest() {
     const std::lock_guard lock(mutex_);
     for (const auto& group : groups_) {
@@ -175,7 +181,8 @@ class BoundGroups final {
       if (group->always_bound && group->bindings != 0) binder_.unbind(*group);
     }
   }
-  // Throws if the user has a scope open, whose values would be old, or gone, after `call`.
+  // Throws if the user has a scope open, since its values would be out of date, or gone, after
+  // `call`.
   void require_none_in_use(const char* call) {
     const std::lock_guard lock(mutex_);
     for (const auto& group : groups_) {
@@ -189,7 +196,7 @@ class BoundGroups final {
 
   // ---- by hooks, in backward ----
 
-  // The gradient has reached an output of the block.
+  // A gradient has reached an output of the block.
   void reached(OffloadedGroup& group) {
     const std::lock_guard lock(mutex_);
     const int task = ::torch::autograd::get_current_graph_task_id();
@@ -198,7 +205,7 @@ class BoundGroups final {
     passes_.await_gradients(group, task);
     begin_pass(task);
   }
-  // A parameter's part of backward is done. `gradient`: it delivered a gradient.
+  // A parameter's part of backward is done. `gradient`: whether torch delivered a gradient for it.
   void gradient_arrived(OffloadedGroup& group, bool gradient) {
     const std::lock_guard lock(mutex_);
     const int task = ::torch::autograd::get_current_graph_task_id();
@@ -234,15 +241,16 @@ class BoundGroups final {
     const std::lock_guard lock(mutex_);
     return group.touches;
   }
-  // Adds a binding to a group that is bound; false if it is parked. release() undoes it.
+  // Adds a binding to a group that is bound, which release() undoes; returns false if the group is
+  // parked.
   bool hold_if_bound(OffloadedGroup& group) noexcept {
     const std::lock_guard lock(mutex_);
     if (group.bindings == 0) return false;
     ++group.bindings;
     return true;
   }
-  // Binds a parked group, and holds it until release(). False on failure: the group's parked text
-  // then says why.
+  // Binds a parked group, and holds it until release(). Returns false on failure: the group's
+  // parked text then says why.
   bool hold_on_demand(OffloadedGroup& group) noexcept {
     const std::lock_guard lock(mutex_);
     try {
@@ -267,8 +275,8 @@ class BoundGroups final {
   static bool in_use(const OffloadedGroup& group) {
     return group.changing || group.bindings > (group.always_bound ? 1u : 0u);
   }
-  // If memory is out, releases groups that passes hold. If one is still needed, it is bound on
-  // demand, or its parked parameters throw.
+  // If memory runs out, releases groups that passes hold. If such a group is still needed, it is
+  // bound again on demand, or its parked parameters throw.
   void bind_in_pass(OffloadedGroup& group, int task) {
     for (;;) {
       try {
@@ -281,8 +289,8 @@ class BoundGroups final {
       }
     }
   }
-  // Has torch call end_pass(task) when that running pass ends. If an exception ends it, torch does
-  // not.
+  // Has torch call end_pass(task) when that running pass ends. If an exception ends the pass, torch
+  // makes no such call.
   void begin_pass(int task) {
     if (!passes_.begin(task)) return;
     ::torch::autograd::Engine::get_default_engine().queue_callback([self = self_, task] {
@@ -298,7 +306,7 @@ class BoundGroups final {
   const Groups& groups_;
   std::weak_ptr<BoundGroups> self_;
   bool on_demand_ = false;
-  std::mutex mutex_;  // of everything below and of the groups' counts
+  std::mutex mutex_;  // guards everything below and the groups' counts
   BackwardPasses passes_;
 };
 }  // namespace headrace::torch::detail

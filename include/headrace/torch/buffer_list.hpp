@@ -23,7 +23,7 @@ class BufferList {
       if (item.value().defined()) add(full_name(group, item.key()), item.value());
     }
   }
-  // A parameter of the rest, which must stay frozen.
+  // Adds a parameter that add_rest() left out, which must stay frozen.
   void add_frozen(const std::string& full_name, const at::Tensor& parameter) {
     frozen_.emplace_back(full_name, parameter);
     add(full_name, parameter);
@@ -39,14 +39,14 @@ class BufferList {
                       "and freeze it again afterwards.");
     }
   }
-  // Moves those in CPU memory to where the parameters are used.
+  // Moves the buffers that are in CPU memory to the place where the parameters are used.
   void move_to(const Place& place) {
     for (auto& [name, tensor] : buffers_) {
       if (!place.is_cpu() && tensor.device().is_cpu()) tensor.set_data(tensor.to(place.device()));
     }
   }
   const NamedTensors& all() const noexcept { return buffers_; }
-  // Without frozen parameters.
+  // The buffers, without the frozen parameters.
   NamedTensors of_modules() const {
     NamedTensors buffers = buffers_;
     std::erase_if(buffers, [&](const auto& buffer) {
@@ -61,8 +61,8 @@ class BufferList {
     if (seen_.insert(tensor.unsafeGetTensorImpl()).second) buffers_.emplace_back(full_name, tensor);
   }
 
-  NamedTensors buffers_;  // keeps the tensors, so that no other gets their address
-  NamedTensors frozen_;   // those that must stay frozen
+  NamedTensors buffers_;  // kept alive, so that no other tensor gets the address of one
+  NamedTensors frozen_;   // the parameters that must stay frozen
   std::unordered_set<const c10::TensorImpl*> seen_;
 };
 }  // namespace headrace::torch::detail

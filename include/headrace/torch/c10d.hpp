@@ -10,8 +10,8 @@
 //   rank 2 dies                 its connection closes, and the call fails with torch's text
 //   abort()                     ends the wait; pending transfers are dropped, and the call fails
 //
-// Posts are in the group's store, under a key for each rank. A single thread accesses the store: if
-// the store's host is lost, an access may block for minutes, and then it delays only posts.
+// Posts are kept in the group's store, under a key for each rank. A single thread accesses the
+// store: if the store's host is lost, an access may block for minutes, but that delays only posts.
 #pragma once
 #include <torch/version.h>
 #if TORCH_VERSION_MAJOR < 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 11)
@@ -58,14 +58,14 @@ using C10dWork = c10::intrusive_ptr<c10d::Work>;
 using C10dBackend = c10::intrusive_ptr<c10d::Backend>;
 using C10dStore = c10::intrusive_ptr<c10d::Store>;
 
-// torch has no endless wait. When a wait times out, it closes every connection.
+// torch has no endless wait. When a wait times out, torch closes every connection.
 constexpr std::chrono::milliseconds kForever = std::chrono::hours(24 * 3650);
 constexpr std::uint64_t kChunkBytes = 16 << 20;  // abort() may wait for a chunk that is arriving
 constexpr std::chrono::milliseconds kBetweenLooks(150);
-constexpr std::chrono::seconds kForTheStore(1);   // the destructor's longest wait for it
-constexpr std::chrono::seconds kForTheOthers(2);  // the longest wait of the rank that serves it
+constexpr std::chrono::seconds kForTheStore(1);   // the destructor's longest wait for the store
+constexpr std::chrono::seconds kForTheOthers(2);  // longest wait of the rank that serves the store
 
-// torch's text without its stack trace.
+// The text of a torch error, without its stack trace.
 inline std::string first_line(const std::exception& error) {
   const std::string text = error.what();
   return text.substr(0, text.find('\n'));
@@ -85,7 +85,7 @@ inline std::thread quiet_thread(const char* name, std::function<void()> body) {
   });
 }
 
-// The reason why calls no longer work: the first cause counts.
+// The reason why calls no longer work: only the first cause counts.
 class C10dFailure {
  public:
   void set(const std::string& why) {
@@ -132,10 +132,10 @@ class C10dLane {
     }
     called_.notify_one();
   }
-  // Makes the thread check each part of its call: whether it has failed, or the transport has.
+  // Makes the thread check whether any part of its call has failed, or the transport has.
   void wake() noexcept {
     const std::lock_guard lock(mutex_);
-    if (waited_for_) waited_for_->abort();  // ends one wait for it, the current or the next one
+    if (waited_for_) waited_for_->abort();  // ends one wait for that work, the current or the next
   }
   void wait_until_idle() noexcept {
     std::unique_lock lock(mutex_);
@@ -181,7 +181,7 @@ inline void C10dLane::run() {
   }
 }
 
-// Returns the cause of a failure, or "". When it returns, torch holds no reference to the call.
+// Returns the cause of a failure, or "". By then, torch holds no reference to the call.
 inline std::string C10dLane::carry_out(const Call& call) {
   std::vector<Part> parts;
   try {
@@ -194,9 +194,9 @@ inline std::string C10dLane::carry_out(const Call& call) {
   }
 }
 
-// A chunk's size is its tag too. Otherwise, if ranks differed in it, Gloo would end the process
-// that receives less than the other sends. With the tag, they wait, as they would for a call that
-// was never made.
+// A chunk's size is also its tag. Otherwise, if two ranks differed in the size, Gloo would end the
+// process that receives less than the other sends. With the tag, both wait, as they would for a
+// call that was never made.
 template <class Issue>
 void C10dLane::in_chunks(const Transport::Piece& piece, const Issue& issue) {
   for (std::uint64_t at = 0; at < piece.size_bytes; at += kChunkBytes) {
@@ -224,7 +224,7 @@ inline void C10dLane::issue(const Call& call, std::vector<Part>& parts) {
   }
 }
 
-// Adds the rank of the connection to an error.
+// Adds the rank at the other end of the connection to an error.
 inline bool C10dLane::ended_by(const Part& part,
                                const std::function<bool(const C10dWork&)>& wait) try {
   return wait(part.work);
@@ -233,7 +233,7 @@ inline bool C10dLane::ended_by(const Part& part,
 }
 
 inline void C10dLane::wait_for(std::vector<Part>& parts) {
-  // From the back, receives first: sends are complete by then and need no wait of their own.
+  // Goes from the back, receives first: by then, sends are complete and need no wait of their own.
   std::ranges::reverse(parts);
   while (!parts.empty()) {
     if (ended_by(parts.back(), [this](const C10dWork& work) { return ended(work); })) {
@@ -251,7 +251,7 @@ inline void C10dLane::wait_for(std::vector<Part>& parts) {
   }
 }
 
-// False if it was woken before the end.
+// Returns false if this thread was woken before the work ended.
 inline bool C10dLane::ended(const C10dWork& work) {
   {
     const std::lock_guard lock(mutex_);
@@ -265,8 +265,8 @@ inline bool C10dLane::ended(const C10dWork& work) {
   return work->wait(kForever);
 }
 
-// The posts of all ranks, in a store to which the thread has a connection of its own. Shared with
-// the thread, which the destructor leaves behind if the store does not answer.
+// The posts of all ranks, in a store to which this object's thread has a connection of its own. The
+// object is shared with the thread, which stop() leaves behind if the store does not answer.
 class C10dPosts : public std::enable_shared_from_this<C10dPosts> {
  public:
   enum class Store { kOfOthers, kServedHere };
@@ -335,7 +335,7 @@ inline void C10dPosts::run() noexcept {
     lock.unlock();
     try {
       if (store_) exchange(posts[rank_], written, posts);
-    } catch (...) {  // a lost store remains lost, and logs that to stderr at each call
+    } catch (...) {  // a lost store remains lost, and each call to it logs to stderr
       store_.reset();
     }
     lock.lock();
@@ -355,7 +355,8 @@ inline void C10dPosts::run() noexcept {
   ended_.notify_all();
 }
 
-// The rank that serves the store leaves last: the others' calls to it would fail.
+// The rank that serves the store leaves last: otherwise, the other ranks' calls to the store would
+// fail.
 inline void C10dPosts::leave() {
   using Clock = std::chrono::steady_clock;
   const auto world_size = static_cast<std::int64_t>(keys_.size());
@@ -375,7 +376,7 @@ inline void C10dPosts::exchange(const Transport::Post& own, std::uint64_t& writt
   for (std::uint32_t r = 0; r < values.size() && r < posts.size(); ++r) parse(values[r], posts[r]);
 }
 
-// The post's number, 8 bytes, followed by its bytes.
+// Writes the post's number, as 8 bytes, followed by its bytes.
 inline void C10dPosts::write(const Transport::Post& post) {
   std::vector<std::uint8_t> value(sizeof(post.number) + post.size_bytes);
   std::memcpy(value.data(), &post.number, sizeof(post.number));
@@ -395,7 +396,7 @@ inline void C10dPosts::parse(const std::vector<std::uint8_t>& value, Transport::
 
 class C10dTransport final : public Transport {
  public:
-  // lanes: one group for each, all with the same ranks.
+  // lanes: one group for each lane, all with the same ranks.
   C10dTransport(const std::array<C10dBackend, kLanes>& lanes, std::shared_ptr<C10dPosts> posts)
       : rank_(static_cast<std::uint32_t>(lanes[0]->getRank())),
         world_size_(static_cast<std::uint32_t>(lanes[0]->getSize())),
@@ -462,10 +463,11 @@ inline std::shared_ptr<Transport> make_c10d(
 }
 }  // namespace detail
 
-// Collective. Every rank of `group` makes equally many transports over `store`, in one order.
+// Collective: every rank of `group` makes the same number of transports over `store`, in the same
+// order.
 //
 //   group   must use Gloo: its pieces lie in host memory, and its waits can be ended.
-//   store   of the same ranks; the transport opens a connection of its own to it.
+//   store   belongs to the same ranks; the transport opens a connection of its own to it.
 //
 // The store must outlive the transports of all ranks: without it, posts are not delivered.
 // Throws headrace::Error with code

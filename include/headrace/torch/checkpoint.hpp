@@ -2,18 +2,19 @@
 // headrace/torch/checkpoint.hpp: activation checkpointing. Forward keeps only a block's inputs;
 // backward runs the block again, exactly as before, and differentiates that run.
 //
-// Reentrant: the second run and its own backward pass happen inside the node of the first, so the
-// group stays bound from the start of that run to the end of that pass. State that does not pass
-// through autograd is restored for the second run: torch's generators (dropout) and autocast
-// settings, for the CPU and for the device of the parameters. Backward checks that the weights are
-// unchanged. Example:
+// Reentrant: the second run and its own backward pass happen inside the node of the first run, so
+// the group stays bound from the start of the second run to the end of its pass. State that does
+// not pass through autograd is restored for the second run: torch's generators (dropout) and
+// autocast settings, for the CPU and for the device of the parameters. Backward checks that the
+// weights are unchanged. Example:
 //
 //   forward    y = checkpoint(g, f, x): f runs without gradients, with g bound. Autograd keeps x
 //              and this call: f, the states of the generators, and how often weights had changed.
-//   pass 7     reaches y's node. g is bound for it (Binding), and f runs again on a detached x.
+//   pass 7     reaches y's node. g is bound for that node (Binding), and f runs again on a detached
+//              x.
 //   pass 8       begins within the node, over the graph that f recorded. Gradients of g's
 //                parameters arrive and count for pass 8. Pass 8 needs no hold: the Binding keeps g
-//                to the end.
+//                bound to the end.
 //   end of 8     torch calls end_pass(8), which has nothing to release.
 //   pass 7     the node ends: g is parked, and x's gradient goes on.
 //
@@ -69,8 +70,8 @@ struct Autocast {
   std::vector<OfDevice> devices;
   bool cache;
 };
-// torch's cache of weights that autocast has cast belongs to one graph, so this empties it before
-// and after a scope.
+// torch's cache of weights that autocast has cast belongs to one graph, so this class empties the
+// cache before and after a scope.
 class OwnAutocastCache {
  public:
   explicit OwnAutocastCache(const Autocast& settings) : used_(settings.enabled()) { clear(); }
@@ -268,9 +269,9 @@ class CheckpointedCallOf final : public CheckpointedCall {
 struct Checkpoint : ::torch::autograd::Function<Checkpoint> {
   using Tensors = std::vector<at::Tensor>;
 
-  // The last of `inputs` is a dummy that requires a gradient, so that the parameters receive theirs
-  // even if no real input requires one. The list is an at::TensorList, since apply() looks for
-  // tensors in no other type.
+  // The last of `inputs` is a dummy that requires a gradient, so that the parameters receive their
+  // gradients even if no real input requires one. The list is an at::TensorList, since apply()
+  // looks for tensors in no other type of list.
   static Tensors forward(::torch::autograd::AutogradContext* context,
                          const c10::intrusive_ptr<CheckpointedCall>& call, at::TensorList inputs) {
     context->set_materialize_grads(false);

@@ -28,11 +28,11 @@ inline std::shared_ptr<Device> make_cuda_device(at::Device gpu) {
       try {
         const c10::DeviceGuard guard(device);
         void* const data = c10::GetAllocator(c10::kCUDA)->raw_allocate(size_bytes);
-        // Earlier users of this memory may still be working on the stream that torch allocated it
-        // for.
+        // Work of the memory's earlier users may still be queued on the stream for which torch
+        // allocated it.
         detail::Place(device).torch_stream().synchronize();
         return data;
-      } catch (...) {  // out of memory, or a GPU that has failed, as the engine's next call says
+      } catch (...) {  // out of memory, or a failed GPU, which the engine's next call reports
         return nullptr;
       }
     }
@@ -40,12 +40,12 @@ inline std::shared_ptr<Device> make_cuda_device(at::Device gpu) {
       try {
         const c10::DeviceGuard guard(static_cast<TorchMemory*>(context)->device);
         c10::GetAllocator(c10::kCUDA)->raw_deallocate(data);
-      } catch (...) {  // the GPU has failed: its memory goes with the process
+      } catch (...) {  // the GPU has failed: its memory is freed with the process
       }
     }
   };
   const detail::Place place(gpu);
-  at::globalContext().lazyInitDevice(c10::kCUDA);  // else its allocator does not exist yet
+  at::globalContext().lazyInitDevice(c10::kCUDA);  // otherwise the allocator does not exist yet
   auto memory = std::make_shared<TorchMemory>(TorchMemory{place.device()});
   CudaOptions options;
   options.ordinal = place.device().index();

@@ -7,7 +7,8 @@
 #include <cstring>
 
 namespace headrace::torch::detail {
-// Differs if one 8-byte word differs, and almost surely if several do. Do not store it.
+// The result differs if a single 8-byte word differs, and almost surely if several do. Do not store
+// it.
 inline std::uint64_t fingerprint(const void* data, std::size_t size_bytes) noexcept {
   constexpr std::size_t kChains = 4;  // side by side, since a multiplication takes a few cycles
   std::uint64_t chain[kChains] = {1, 2, 3, 4};

@@ -9,9 +9,10 @@
 //                                      and gives the engine's bytes back
 //   w.normal_(); torch::load(m, file)  change the copy, or give a parameter other memory (a stray)
 //   scope.release()                    strays return to the copy with their values; the engine
-//                                      takes in each element whose bits differ; g is parked
+//                                      takes in each element whose bits changed; g is parked
 //
-// discard() instead drops the copy and strays, and the next binding has the engine's values again.
+// discard() instead drops the copy and the strays, and the next binding has the engine's values
+// again.
 #pragma once
 #include <c10/util/StringUtil.h>
 
@@ -27,7 +28,8 @@
 #include "headrace/torch/offload_core.hpp"
 
 namespace headrace::torch::detail {
-// The scope of a GatheredModule. Ends when one of its functions first succeeds, or on destruction.
+// The scope of a GatheredModule. It ends when release() succeeds, on discard(), or on
+// destruction.
 class GatheredScope {
  public:
   virtual ~GatheredScope() = default;
@@ -67,10 +69,11 @@ class ReadScope final : public GatheredScope {
 
   Binding binding_;
   std::vector<std::uint64_t> before_;  // fingerprints when the scope began
-  std::uint64_t changes_;              // and how often weights had changed by then
+  std::uint64_t changes_;              // how often weights had changed when the scope began
 };
 
-// Memory for a group's parameters while the user changes them. It must live until they are parked.
+// Memory for a group's parameters while the user changes them. It must live until the parameters
+// are parked.
 class EditableCopy {
  public:
   // Moves the group's parameters onto the copy, and gives the group's leases back.
@@ -82,7 +85,8 @@ class EditableCopy {
     group.give_back();
   }
 
-  // torch::load() and Module::to() give a parameter other memory. This copies its values back.
+  // torch::load() and Module::to() give a parameter other memory. This function copies the values
+  // from there back to the copy.
   static void keep_strays(const OffloadedGroup& group) {
     for (const OffloadedParameter& parameter : group.parameters()) {
       const at::Tensor home = parameter.home(), values = parameter.tensor().detach();
@@ -146,7 +150,7 @@ class Modification final : public GatheredScope {
     if (!core_) return;
     try {
       for (const OffloadedParameter& parameter : group_->parameters()) parameter.come_home();
-    } catch (const std::exception&) {  // the next use of the group names it
+    } catch (const std::exception&) {  // the next use of the group names the parameter
     }
     core_->bound().end_changes(*group_);
     copy_.reset();

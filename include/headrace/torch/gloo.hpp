@@ -43,7 +43,7 @@ include/headrace/torch/gloo_declarations to the include path"
 #include "headrace/torch/c10d.hpp"
 #include "headrace/transport.hpp"
 
-// Weak symbols: a program also links against a torch without Gloo; this file then reports that
+// With weak symbols, a program also links against a torch without Gloo; this file then reports that
 // Gloo is missing.
 // clang-format off
 #define HEADRACE_GLOO "_ZN4c10d16ProcessGroupGloo"
@@ -59,15 +59,16 @@ __asm__(".weak " HEADRACE_GLOO "24createDeviceForInterfaceERKNSt7__cxx1112basic_
 
 namespace headrace::torch {
 struct GlooOptions {
-  // The network interface by which other ranks reach this one. If empty: GLOO_SOCKET_IFNAME, or
-  // else the interface by which this rank reaches the launch's master address.
+  // The network interface through which other ranks reach this one. If empty: GLOO_SOCKET_IFNAME,
+  // or else the interface through which this rank reaches the launch's master address.
   std::string interface = {};
-  // How long ranks wait for each other at the start. After a quarter of it, the calling thread
-  // passes `warn` one line, without a newline, that names a missing rank. Null: to stderr.
+  // How long ranks wait for each other at the start. After a quarter of that time, the calling
+  // thread passes `warn` one line, without a newline, that names a missing rank. If `warn` is null,
+  // the line goes to stderr.
   std::chrono::milliseconds join_within = std::chrono::minutes(5);
   std::function<void(const std::string& line)> warn = nullptr;
-  // Asked on the calling thread about fifty times a second. If it returns true, the wait ends with
-  // kInterrupted. Null: never.
+  // Called about fifty times a second, on the thread that makes the transport. If it returns true,
+  // the wait ends with kInterrupted. Null: never.
   std::function<bool()> interrupted = nullptr;
   // Distinguishes transports of one launch if a process makes several.
   std::string name = "headrace";
@@ -82,12 +83,13 @@ inline std::string place_of(const Launch& launch) {
   return launch.master_address + ":" + std::to_string(launch.master_port);
 }
 
-// How long ranks wait to meet.
+// Limits the time that ranks wait to meet.
 class JoinWait {
  public:
   explicit JoinWait(const GlooOptions& options) : options_(options) {}
   bool is_over() const { return waited() > options_.join_within; }
-  // Between two looks. The warning calls missing(): "rank 1 did not come yet".
+  // Called between two looks. A warning includes the text of missing(), such as "rank 1 did not
+  // come yet".
   template <class Missing>
   void pause(const Missing& missing) {
     if (options_.interrupted && options_.interrupted())
@@ -115,7 +117,7 @@ class JoinWait {
   bool warned_ = false;
 };
 
-// Torch would wait for it in one call, and nothing could end that.
+// Torch would wait for the store in a single call, which nothing could end.
 inline void wait_for_the_store(const Launch& launch, JoinWait& wait) {
   while (!master_answers(launch)) {
     if (wait.is_over()) {
@@ -128,7 +130,8 @@ inline void wait_for_the_store(const Launch& launch, JoinWait& wait) {
   }
 }
 
-// Torch connects without a limit if what listens there says nothing. Its thread is left alone then.
+// Torch waits without a limit if the listener at that address says nothing. In that case, the
+// thread that connects is left behind.
 inline C10dStore connect(const Launch& launch, const c10d::TCPStoreOptions& options,
                          JoinWait& wait) {
   const auto promise = std::make_shared<std::promise<C10dStore>>();
@@ -152,7 +155,7 @@ inline C10dStore connect(const Launch& launch, const c10d::TCPStoreOptions& opti
   return store.get();
 }
 
-// The store that the ranks meet at.
+// Opens the store at which the ranks meet.
 inline C10dStore open_store(const Launch& launch, const GlooOptions& options, JoinWait& wait) {
   const bool serves = launch.rank == 0 && !launch.agent_serves_store;
   if (!serves) wait_for_the_store(launch, wait);
@@ -198,7 +201,7 @@ class GlooMeeting {
     store_->add("came", 1);
     wait_for_all(wait);
   } catch (const Error& error) {
-    // The store ends with rank 0, and the other ranks look at it only now and then.
+    // The store ends with rank 0, and the other ranks look into it only now and then.
     const bool serves = launch_.rank == 0 && !launch_.agent_serves_store;
     if (serves && error.code() != Code::kInterrupted)
       std::this_thread::sleep_for(std::chrono::milliseconds(200));
@@ -207,7 +210,7 @@ class GlooMeeting {
 
  private:
   static std::string seat(std::uint32_t rank) { return "rank/" + std::to_string(rank); }
-  // Rejects the ranks that wait, too.
+  // Also rejects the ranks that are waiting.
   [[noreturn]] void refuse(const std::string& cause, const std::string& cure) {
     const std::string text = cause + "; no transport was made; " + cure;
     store_->set("refused", text);
@@ -217,7 +220,7 @@ class GlooMeeting {
     while (store_->add("came", 0) < launch_.world_size) {
       if (store_->check({"refused"}))
         throw Error(Code::kInvalidArgument, store_->get_to_str("refused"));
-      // The first rank to give up also ends the others' wait, so that each names the missing ones.
+      // The first rank to give up also ends the others' wait, so that each names the missing ranks.
       if (wait.is_over() || store_->check({"given up"})) {
         const std::string missing = this->missing();
         store_->set("given up", "");
@@ -270,12 +273,13 @@ inline std::shared_ptr<gloo::transport::Device> gloo_device(const Launch& launch
 }  // namespace detail
 
 // Collective: every rank of the launch calls it. Rank 0 serves the store at the master address and
-// port, unless torchrun's agent does. The others' posts need that store, so rank 0's destructor
-// waits up to 2 seconds for the other ranks, unless its transport has failed.
+// port, unless torchrun's agent does. The other ranks' posts need that store, so the destructor of
+// rank 0's transport waits up to 2 seconds for those ranks, unless the transport has failed.
 // Throws headrace::Error with code
 //   kInvalidArgument  the launch is not torch's, the port is taken, a rank exists twice, another
-//                     rank has another world size, or the interface does not exist.
-//   kPeerLost         rank 0's store, or a rank, did not come in time; the text names it.
+//                     rank has a different world size, or the interface does not exist.
+//   kPeerLost         rank 0's store did not answer, or a rank did not come, in time; the error
+//                     names it.
 //   kUnsupported      torch was built without Gloo.
 inline std::shared_ptr<Transport> make_gloo_transport(const Launch& launch,
                                                       const GlooOptions& options = {}) {
@@ -303,7 +307,7 @@ inline std::shared_ptr<Transport> make_gloo_transport(const Launch& launch,
   }
   const auto group = c10d::ProcessGroupGloo::Options::create(options.join_within);
   group->devices.push_back(detail::gloo_device(launch, options));
-  group->threads = 1;  // these serve other calls than sends and receives
+  group->threads = 1;  // it serves calls other than sends and receives
   const int rank = static_cast<int>(launch.rank), world_size = static_cast<int>(launch.world_size);
   const auto kind = launch.rank == 0 && !launch.agent_serves_store
                         ? detail::C10dPosts::Store::kServedHere

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// headrace/torch/gradient_intake.hpp: hands each gradient to the engine as torch writes it, and
-// refuses a step if the gradients are not those that the trainer expects.
+// headrace/torch/gradient_intake.hpp: hands each gradient to the engine as soon as torch has
+// written it, and refuses a step if the gradients are not those that the trainer expects.
 //
 // taken_gradient.hpp describes what .grad() holds from then on.
 #pragma once
@@ -16,16 +16,17 @@ class GradientIntake {
   GradientIntake(Engine& engine, const Place& place, const GroupBinder& binder, BoundGroups& bound)
       : engine_(engine), place_(place), binder_(binder), bound_(bound) {}
 
-  // torch has written parameter.grad(): hands it to the engine, and frees torch's memory.
+  // Call it when torch has written parameter.grad(): hands the gradient to the engine, and frees
+  // torch's memory.
   // Threads: the one that runs the parameter's part of backward.
   void take(OffloadedGroup& group, OffloadedParameter& parameter) {
-    // Takes it out of the parameter before anything can throw: a refused gradient must not stay
-    // there until the next step.
+    // Takes the gradient out of the parameter before anything can throw: a refused gradient must
+    // not stay there until the next step.
     const at::Tensor gradient = parameter.gradient().take_from(parameter.tensor());
     if (gradient.defined()) hand_over(parameter, gradient);
     bound_.gradient_arrived(group, gradient.defined());
   }
-  // Throws if step() would train on gradients that the user believes dropped, or on part of a
+  // Throws if step() would train on gradients that the user believes to be dropped, or on part of a
   // backward pass.
   void require_whole(const Groups& groups) const {
     for (const auto& group : groups) {
@@ -64,7 +65,7 @@ class GradientIntake {
     const at::Tensor dense = gradient.detach().contiguous();
     engine_.add_gradient(parameter.id(), dense.const_data_ptr(),
                          dtype_of(dense, parameter.full_name() + ".grad"), place_.stream());
-    binder_.wait_for_cpu_operators();  // it has been read, so the tensor may go
+    binder_.wait_for_cpu_operators();  // the gradient has been read, so its tensor may go
     place_.keep_until_read(dense);
     parameter.gradient().mark_taken(parameter.tensor());
   }

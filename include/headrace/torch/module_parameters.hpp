@@ -80,16 +80,18 @@ inline ParameterSpec spec_of(const Place& place, const std::string& group, const
 // Records which group owns each tensor, and the memory that its values came from.
 //
 // A parameter has one owner; a shared one belongs to the group that declared it as shared. One
-// tensor under two names of a group is one parameter. Any other way to the same memory (a view, a
-// slice, another tensor on the same storage) would become a separate parameter, no longer tied, and
-// is refused. So are tensors that only seem to overlap, such as interleaved columns of one matrix.
+// tensor under two names of a group is one parameter. Any other access to the same memory (a view,
+// a slice, another tensor on the same storage) would become a separate parameter, no longer tied,
+// and is refused. So are tensors that only seem to overlap, such as interleaved columns of one
+// matrix.
 class ParameterOwners {
  public:
   bool owned(const at::Tensor& tensor) const {
     return owners_.count(tensor.unsafeGetTensorImpl()) != 0;
   }
 
-  // Declares that modules of other groups register `tensors` too. They must be owned already.
+  // Declares that modules of other groups register `tensors` too. The tensors must be owned
+  // already.
   void share(const NamedTensors& tensors) {
     for (const auto& item : tensors) shared_.insert(item.second.unsafeGetTensorImpl());
   }
@@ -100,7 +102,7 @@ class ParameterOwners {
     return tensors;
   }
 
-  // Throws kInvalidArgument, naming both parameters and groups, if one of `tensors` is owned
+  // Throws kInvalidArgument, naming both parameters and their groups, if one of `tensors` is owned
   // already, or shares memory with an owned tensor or another of `tensors`.
   void refuse_owned(const std::string& group, const NamedTensors& tensors) const {
     Memory among_them;
@@ -127,8 +129,8 @@ class ParameterOwners {
   struct Owner {
     std::string group, full_name;
   };
-  // The bytes from a tensor's first element to its last. Keeps the storage as an object without
-  // memory, so that no other storage gets its address.
+  // The bytes from a tensor's first element to its last. Keeps the storage object alive, but not
+  // its memory, so that no other storage gets the object's address.
   struct Stretch {
     c10::weak_intrusive_ptr<c10::StorageImpl> storage;
     std::size_t begin_bytes, end_bytes;

@@ -5,7 +5,7 @@
 //   headrace::torch::Offload offload(headrace::Settings::from_file("offload.json"));
 //   offload.no_decay();                                // norms and biases
 //   std::vector<headrace::torch::Group<BlockImpl>> blocks;
-//   for (int i = 0; i < layers; ++i)                   // one at a time: never whole in memory
+//   for (int i = 0; i < layers; ++i)                   // one at a time, never all in memory
 //     blocks.push_back(
 //         offload.add_group("h." + std::to_string(i), [config] { return Block(config); }));
 //   offload.add_rest(model);                           // embeddings, last norm: always bound
@@ -15,21 +15,22 @@
 //   offload.step({.learning_rate = 3e-4f, .max_norm = 1});  // optimizer.step() and zero_grad()
 //
 // A module's forward stays as it is. Its parameters stay the same objects, but they have memory
-// only while they are needed. Touching one at another time throws a c10::Error that names its group
-// and the call that helps.
+// only while they are needed. Touching a parameter at any other time throws a c10::Error that names
+// its group and the call that helps.
 //
 // Values:  buffers (batch norm statistics, masks) stay with torch: buffers() lists them. Parameters
 //          are row-major; other strides (channels_last, a transposed weight) are refused.
 // .grad(): once gradients have arrived, the engine owns them. Code that looks for them itself
 //          (clip_grad_norm_, an optimizer) gets a c10::Error that says what to call instead.
-// Threads: one trainer thread at a time, and the threads that autograd starts for it. While one is
-//          inside a call, or a backward pass on the CPU, calls from a second one are refused,
-//          including close() and a scope's release(). interrupt() may be called from any thread.
-// Errors:  headrace::Error, out of backward() too.
-// Memory:  if a group's parameters are not all used, or not all trained, it holds its slot until
-//          the end of backward, or until another group needs the slot.
+// Threads: one trainer thread at a time, and the threads that autograd starts for it. While one
+//          trainer thread is inside a call, or inside a backward pass on the CPU, calls from a
+//          second thread are refused, including close() and a scope's release(). interrupt() may be
+//          called from any thread.
+// Errors:  headrace::Error, also from within backward().
+// Memory:  if a group's parameters are not all used, or not all trained, the group holds its slot
+//          until the end of backward, or until another group needs the slot.
 // Uses that no call brackets (a weight that another block captured, a loss kept in the module,
-//          second derivatives) throw, or are served on demand: serve_on_demand().
+//          second derivatives) throw, or are served on demand: see serve_on_demand().
 #pragma once
 #include <ATen/core/grad_mode.h>
 #include <torch/nn/module.h>
@@ -73,7 +74,7 @@ template <class T>
 concept IsModule = requires(const T& module) {
   pointer_to(module);
 };
-// `source`: a module, or a factory of one.
+// `source`: a module, or a factory that returns one.
 template <class T>
 auto module_of(T& source) {
   if constexpr (IsModule<T>) {
@@ -86,7 +87,8 @@ template <class T>
 using ModuleOf = typename decltype(module_of(std::declval<T&>()))::element_type;
 }  // namespace detail
 
-// A handle on a group of an Offload, copied freely. It keeps the module, not the Offload.
+// A handle on a group of an Offload, which may be copied freely. It keeps the module alive, but not
+// the Offload.
 template <class M>
 class Group {
  public:
@@ -113,24 +115,25 @@ enum class Access {
   kModify,  // initialisation, surgery, torch::load(); written back at the end
 };
 
-// A scope in which a group's parameters can be used anywhere. Move-only, one trainer thread.
-//   kRead    A write to them, even through data_ptr() or accessor(), does not reach the engine's
-//            masters. After a write, every later call of the Offload throws and names the
+// A scope in which a group's parameters can be used anywhere. Move-only; for one trainer thread.
+//   kRead    A write to the parameters, even through data_ptr() or accessor(), does not reach the
+//            engine's masters. After a write, every later call of the Offload throws and names the
 //            parameter, until the group's values are loaded again (Engine::load). To detect writes,
-//            the scope makes a pass over the group's bytes at either end.
-//   kModify  They are a full copy of the group that nobody else sees. Until the scope ends,
-//            forward, backward and gathered() of this group, and step(), throw and name the group.
-//            At the end the engine takes the values. Where an element's bits changed, the master
-//            becomes the new value. All other masters, the moments, step counts and gradients stay.
+//            the scope makes a pass over the group's bytes at its start and at its end.
+//   kModify  The parameters are a full copy of the group that nobody else sees. Until the scope
+//            ends, forward, backward and gathered() of this group, and step(), throw and name the
+//            group. At the end the engine takes the values. Where an element's bits changed, the
+//            master becomes the new value. All other masters, the moments, step counts and
+//            gradients stay as they are.
 class GatheredModule {
  public:
-  // Ends the scope early. With kModify it writes back.
-  // Throws kWrongState in a second thread while the first computes; with kModify also if a
-  //         parameter has changed its type or shape, and what Engine::load() throws. The scope is
-  //         then still open.
-  // The destructor does the same without throwing. It ends kRead in any thread, and drops changes
-  // if an exception leaves the scope. If changes could not be written back, the next call of the
-  // Offload reports it and names the group.
+  // Ends the scope early. With kModify, writes the changes back.
+  // Throws  kWrongState in a second thread while the first computes. With kModify, also throws
+  //         kWrongState if a parameter's type or shape has changed, and whatever Engine::load()
+  //         throws. After an error, the scope is still open.
+  // The destructor does the same without throwing. It ends a kRead scope in any thread, and drops
+  // changes if an exception leaves the scope. If changes could not be written back, the next call
+  // of the Offload reports that and names the group.
   void release() {
     if (scope_) scope_->release();
   }
@@ -157,9 +160,10 @@ class Offload {
  public:
   //   place  where torch finds bound parameters and, from freeze() on, buffers, and where inputs
   //          must be: torch's CPU, or the GPU of options.device (headrace/torch/cuda.hpp). Work is
-  //          ordered on the calling thread's current torch stream; in backward, on autograd's.
-  // Throws kUnsupported for a place that torch does not have, kInvalidArgument if it differs from
-  // the engine's device.
+  //          ordered on the calling thread's current torch stream; in backward, on autograd's
+  //          stream.
+  // Throws kUnsupported for a place that torch does not have, and kInvalidArgument for one that
+  // differs from the engine's device.
   explicit Offload(Settings settings, EngineOptions options = {},
                    at::Device place = at::Device(at::kCPU))
       : core_(std::make_shared<detail::OffloadCore>(std::move(settings), std::move(options),
@@ -175,7 +179,7 @@ class Offload {
 
   // ---- registration, before freeze ----
 
-  // Chooses how each parameter is updated, by full name ("<group>.<name>") and tensor. Call it
+  // Chooses how each parameter is updated, by its full name ("<group>.<name>") and tensor. Call it
   // before the first add_group().
   using HyperparameterChoice =
       std::function<HyperparameterSetId(const std::string& full_name, const at::Tensor& parameter)>;
@@ -183,7 +187,7 @@ class Offload {
     registration().choose_hyperparameters(std::move(choice));
   }
   // The usual choice: parameters that `which` picks (by default those with fewer than two
-  // dimensions) get `values`, the rest the default set. Returns the set, for
+  // dimensions) get `values`, and the rest get the default set. Returns the set, for
   // Engine::set_hyperparameters().
   using ParameterTest =
       std::function<bool(const std::string& full_name, const at::Tensor& parameter)>;
@@ -201,15 +205,16 @@ class Offload {
 
   // Adds parameters that are used together, from
   //   a module    (Block, std::shared_ptr<BlockImpl>). freeze() moves its values to the engine.
-  //   a factory   that returns one. It runs now for names and shapes, and again in freeze() for
-  //               values, so it must capture by value, not by reference. freeze() calls factories
-  //               one at a time, in the order of the groups, and the run for shapes leaves torch's
-  //               generators as they were. So the same seed gives the values of a model built
-  //               plainly in that order.
-  // Throws  kInvalidArgument for a parameter that another group has, or that lies in another
-  //         parameter's memory without being the same tensor. The error names both.
+  //   a factory   that returns a module. It runs now for names and shapes, and again in freeze()
+  //               for values, so it must capture by value, not by reference. freeze() calls
+  //               factories one at a time, in the order of the groups, and the run for shapes
+  //               leaves torch's generators as they were. So the same seed gives the same values as
+  //               in a model built in that order without the engine.
+  // Throws  kInvalidArgument for a parameter that already belongs to another group, or that lies in
+  //         another parameter's memory without being the same tensor. The error names both
+  //         parameters and their groups.
   //         kUnsupported for a parameter that is not a dense, row-major Float, BFloat16 or Half
-  //         tensor, or lies neither in CPU memory nor where parameters are bound.
+  //         tensor, or is neither in CPU memory nor on the device where parameters are bound.
   template <class Source>
   Group<detail::ModuleOf<Source>> add_group(std::string name, Source&& source) {
     using M = detail::ModuleOf<Source>;
@@ -228,19 +233,20 @@ class Offload {
     }
   }
 
-  // freeze() takes the group's values from this function, in place of its module's. Use it to start
-  // from stored weights: each rank reads its own shard, so that all ranks together read a model
-  // once. Throws kWrongState after freeze().
+  // freeze() takes the group's values from this function, and not from the group's module. Use it
+  // to start from stored weights: each rank reads its own shard, so that all ranks together read a
+  // model once. Throws kWrongState after freeze().
   template <class M>
   void take_values_from(const Group<M>& group, ShardValues values) {
     registration().take_values_from(*group.state_, std::move(values));
   }
 
-  // Parameters used outside of any group's forward (embeddings, a final norm, shared weights):
-  // bound from freeze() to close(), with gradients and optimizer state offloaded as usual. Takes
-  // those trainable parameters of a module that no group has; if there are none, it adds nothing
-  // and returns no group. Frozen ones stay with torch, and buffers() lists them; step() throws once
-  // one of them is trained. In a group named "" the names stay as they are.
+  // Adds parameters used outside of any group's forward (embeddings, a final norm, shared weights).
+  // They are bound from freeze() to close(), with gradients and optimizer state offloaded as usual.
+  // Takes those trainable parameters of a module that no group has; if there are none, it adds
+  // nothing and returns no group. Frozen ones stay with torch, and buffers() lists them; step()
+  // throws once one of them is trained. In a group named "", parameters keep their names as they
+  // are.
   using Rest = std::optional<Group<::torch::nn::Module>>;
   Rest add_rest(const ::torch::nn::Module& model, std::string name = "rest") {
     detail::NamedTensors rest = registration().take_rest(name, model);
@@ -257,10 +263,12 @@ class Offload {
         registration().add_always_bound(std::move(name), std::move(parameters)));
   }
 
-  // Parameters that modules of several groups register (tied embeddings, a shared projection). They
-  // belong to the group made here, which stays bound from freeze() to close(); a later add_group()
-  // leaves them out. A factory captures the tensor (or a module that has it) instead of making one.
-  // Throws kInvalidArgument, naming both, for a parameter that a group has already.
+  // Adds parameters that modules of several groups register (tied embeddings, a shared projection).
+  // They belong to the group made here, which stays bound from freeze() to close(); a later
+  // add_group() leaves them out. A factory must capture the tensor (or a module that has it)
+  // instead of creating one.
+  // Throws kInvalidArgument, naming both parameters and their groups, for a parameter that already
+  // belongs to a group.
   Rest add_shared(std::vector<std::pair<std::string, at::Tensor>> parameters,
                   std::string name = "shared") {
     const detail::NamedTensors tensors = parameters;
@@ -271,11 +279,11 @@ class Offload {
 
   // Declares that gradients of this group arrive several times before a step
   // (Engine::expect_repeated_gradients), because several backward passes go over one forward pass
-  // or parts of it. Without an argument it applies to every group so far, including those of
-  // add_rest() and add_shared(). A parameter that one pass uses in several places does not need it:
-  // torch adds those gradients up. It does need it if one place lies in a checkpoint(), which runs
-  // a pass of its own. With this declaration, a gradient takes 4 bytes per element in host memory
-  // instead of its own size.
+  // or parts of it. Without an argument, the call applies to every group added so far, including
+  // those of add_rest() and add_shared(). A parameter that one pass uses in several places does not
+  // need this declaration: torch adds those gradients up. It does need it if one of those places
+  // lies in a checkpoint(), which runs a pass of its own. With this declaration, a gradient takes 4
+  // bytes per element in host memory instead of its own size.
   template <class M>
   void expect_repeated_gradients(const Group<M>& group) {
     registration().require_own(*group.state_);
@@ -287,9 +295,11 @@ class Offload {
 
   // A parameter that requires no gradient at freeze() is frozen (ParameterSpec::frozen). The engine
   // keeps no gradient, master or moments for it, even if other parameters of its group are trained
-  // (adapters in a layer). Backward refuses a gradient of it and names it. These two calls override
-  // that for a whole group. Of several such calls before freeze(), the last one counts.
-  //   expect_gradients     The group may be trained later: keeps all that memory, used or not.
+  // (adapters in a layer). Backward refuses a gradient for such a parameter and names the
+  // parameter. The two calls below override that for a whole group. Of several such calls before
+  // freeze(), the last one counts.
+  //   expect_gradients     The group may be trained later: the engine keeps all that memory, used
+  //                        or not.
   //   expect_no_gradients  The group is never trained, whatever requires_grad says at freeze().
   template <class M>
   void expect_gradients(const Group<M>& group) {
@@ -300,27 +310,31 @@ class Offload {
     registration().expect_frozen(*group.state_, true);
   }
 
-  // An operator may be about to read a parked parameter, a view of one, or what autograd saved of
-  // it. From freeze() to close(), this call makes the Offload bind the group first: in forward, in
-  // backward and outside of them, in any thread. Without it, such a use throws a c10::Error that
-  // names the group. The values are the same; only the time of binding differs:
+  // An operator may be about to read a parked parameter, a view of one, or a tensor that autograd
+  // saved from it. This call makes the Offload bind the group first in such a case, from freeze()
+  // to close(): in forward, in backward and outside of both, in any thread. Without this call, such
+  // a use throws a c10::Error that names the group. The values are the same as if the group had
+  // been bound in time; only the time of binding differs:
   //   until     The group is bound until the end of the operator, or in a backward pass until the
-  //             end of the pass. It is parked earlier if memory is out and no group has been bound
-  //             for longer, but never during an operator that uses it.
-  //   memory    It takes one more gather slot for that time (headrace.prefetch_groups). If none is
-  //             free, the operator throws the error of a parked parameter with that cause.
-  //   refused   As before: writing, torch::save, data_ptr() and other ways around operators.
-  //   several   backward passes that reach one parameter before a step (a loss kept in a module
-  //             beside that of the output, or retain_graph) need expect_repeated_gradients().
-  // Cost:    a torch callback (at::addGlobalCallback) for the whole process. It sees every operator
-  //          in every thread, also of other models, and takes some 0.4 us for each. It goes with
-  //          the last Offload that asked for it. A group bound on demand was not read ahead.
+  //             end of the pass. It is parked earlier if memory runs out and no group has been
+  //             bound for longer, but never during an operator that uses it.
+  //   memory    The group takes one more gather slot for that time (headrace.prefetch_groups). If
+  //             none is free, the operator throws the error of a parked parameter with that cause.
+  //   refused   As without this call: writing, torch::save, data_ptr() and other ways around
+  //             operators.
+  //   several   Several backward passes that reach one parameter before a step (a loss kept in a
+  //             module beside that of the output, or retain_graph) need
+  //             expect_repeated_gradients().
+  // Cost:    a torch callback (at::addGlobalCallback) for the whole process. The callback sees
+  //          every operator in every thread, including those of other models, and takes some 0.4 us
+  //          for each. It is removed with the last Offload that asked for it. A group bound on
+  //          demand has not been read ahead.
   // Order:   before freeze().
-  // Throws kWrongState after freeze(), kUnsupported if torch does not report the arguments of
+  // Throws kWrongState after freeze(), and kUnsupported if torch does not report the arguments of
   //         operators.
   void serve_on_demand() { registration().serve_on_demand(); }
-  // The groups that were served on demand, in the order they were added. Where you can, use them
-  // through run() or gathered() instead.
+  // The groups that were served on demand, in the order in which they were added. Where you can,
+  // use them through run() or gathered() instead.
   std::vector<ServedOnDemand> served_on_demand() const {
     std::vector<ServedOnDemand> served;
     for (const auto& group : core().groups()) {
@@ -334,17 +348,18 @@ class Offload {
   // parameters are offloaded.
   // Throws  as Engine::freeze() does, or kInvalidArgument if a module's parameters are not those
   //         that add_group() saw: nothing was moved, and the call may be repeated. After a later
-  //         error, such as one that a factory throws, groups already moved have their values in the
-  //         engine alone. Any use of them throws an error that says so; engine().store() returns
+  //         error, such as one that a factory throws, groups already moved have their values only
+  //         in the engine. Any use of them throws an error that says so; engine().store() returns
   //         the values.
   void freeze() { core().freeze(); }
 
   // ---- use ----
 
   // group.module()->forward(args...), with the parameters bound for it and for its backward.
-  // Cost:   one Engine::gather() in forward and one in backward: nothing if the group is resident
-  //         in memory that the device shares; else its bytes are read, most of them ahead.
-  // Throws  as Engine::gather() does, out of backward too. Also throws kWrongState
+  // Cost:   one Engine::gather() in forward and one in backward. Each is free if the group is
+  //         resident in memory that the device shares; otherwise the group's bytes are read, most
+  //         of them ahead of time.
+  // Throws  as Engine::gather() does, also from within backward. Also throws kWrongState
   //         - for a group that is being changed,
   //         - after a write or a move of parameters behind the engine's back,
   //         - in a second thread while the first computes.
@@ -352,8 +367,9 @@ class Offload {
   auto operator()(const Group<M>& group, Args&&... args) {
     return run(group, [&] { return group.module()->forward(std::forward<Args>(args)...); });
   }
-  // The same for any code that uses the group's parameters. Its result may be nested (tensors.hpp):
-  // in backward, gradients of the tensors in it bring the parameters back.
+  // Does the same for any code that uses the group's parameters. The function's result may be
+  // nested (tensors.hpp): in backward, gradients of the tensors in that result bring the parameters
+  // back.
   template <class M, class F>
   auto run(const Group<M>& group, F&& function) {
     const detail::Call call = begin();
@@ -372,23 +388,24 @@ class Offload {
     }
   }
   // Calls function(inputs...), or group.module()->forward(inputs...), without keeping activations:
-  // backward runs it again, with torch's generators and autocast settings as they are now. The
-  // gradients of each call are those of run(), bit for bit, if torch's operators give the same bits
-  // with and without gradients (an LSTM does not). Counters of the block itself, such as batch
-  // norm's running statistics, count twice.
+  // backward runs the function again, with torch's generators and autocast settings as they are
+  // now. The gradients of each call are those of run(), bit for bit, if torch's operators give the
+  // same bits with and without gradients (an LSTM does not). Counters of the block itself, such as
+  // batch norm's running statistics, are updated twice.
   //   inputs  tensors, numbers, strings, and optional, pair, tuple, array, vector or map of these;
-  //           the tensors are kept until backward. The function is copied, and captures whatever
-  //           else it needs. Unless it is a parameter, a tensor that requires a gradient must be an
-  //           input.
-  //   result  the same types; its floating tensors require a gradient.
+  //           the tensors are kept until backward. The function is copied, and must capture
+  //           whatever else it needs. A tensor that requires a gradient must be an input, unless it
+  //           is a parameter.
+  //   result  of the same types as inputs; its floating-point tensors require a gradient.
   // Cost:   one more forward pass. If a block trains nothing and no input requires a gradient, call
-  //         run(): it keeps nothing either, and backward skips the block.
+  //         run() instead: it keeps no activations either, and backward skips the block.
   // Order:  if a group is called several times before a step, each call brings it a gradient: call
   //         engine().expect_repeated_gradients(group.id()) before freeze().
   // Throws  kUnsupported if the block changes an input in place.
-  // Backward throws kUnsupported with create_graph, and for selected inputs only (autograd::grad);
-  //         kWrongState if weights of any group have changed, or parameters were frozen or
-  //         unfrozen. It also throws whatever the function throws in its second run.
+  // Backward throws kUnsupported with create_graph, or if it is run for selected inputs only
+  //         (autograd::grad). It throws kWrongState if, since forward, weights of any group have
+  //         changed, or parameters were frozen or unfrozen. It also throws whatever the function
+  //         throws in its second run.
   template <class M, class F, class... Inputs>
   requires std::invocable < F&, std::decay_t<Inputs>
   &... > auto checkpoint(const Group<M>& group, F&& function, Inputs&&... inputs) {
@@ -428,38 +445,40 @@ class Offload {
   // Order:  outside of gathered() scopes, forward and backward. A later backward pass cannot use
   //         values that a forward pass saved before the step: torch throws.
   // Throws  as Engine::step() does. Also throws kWrongState if an exception ended a backward pass
-  //         that had delivered gradients, if zero_grad() reset one that the engine has, or if a
-  //         parameter left its storage. Then nothing was updated, and the gradients are kept.
+  //         that had delivered gradients, if zero_grad() reset a gradient that the engine has, or
+  //         if a parameter left its storage. Then nothing was updated, and the gradients are kept.
   StepResult step(const StepOptions& options) {
     const detail::Call call = begin();
     return core().step(options);
   }
-  // Drops the gradients since the last step, including .grad(), and releases groups that a backward
-  // pass left bound when it ended in an exception. Any thread may call it after such a pass.
+  // Drops the gradients received since the last step, including .grad(), and releases groups that a
+  // backward pass left bound when it ended in an exception. Any thread may call it after such a
+  // pass.
   void discard_gradients() {
     const detail::Call call = begin(/*discards=*/true);
     core().discard_gradients();
   }
 
-  // With headrace.durable, keeps what torch has beside the engine with the next step: the states of
-  // torch's generators (the CPU's, and that of the place), buffers, and up to the rest of
-  // headrace.trainer_state_bytes of the trainer's own, such as its position in the data. Call it
-  // before each step(), after backward; resume() gives all of it back.
+  // With headrace.durable, keeps with the next step the state that the engine does not have: the
+  // states of torch's generators (the CPU's and the place's), the buffers, and bytes of the
+  // trainer's own, such as its position in the data. All of this may take at most
+  // headrace.trainer_state_bytes. Call it before each step(), after backward; resume() restores all
+  // of this state.
   //   which  the buffers to keep, by default all of buffers(); leave out large ones that never
   //          change, such as masks.
   // Frozen parameters that add_rest() left out are not kept.
-  // Throws kInvalidArgument if it is too large: then the bytes of the call before remain.
+  // Throws kInvalidArgument if the state is too large: then the bytes of the previous call remain.
   void keep_trainer_state(std::span<const std::byte> own = {}, const ParameterTest& which = {}) {
     const detail::Call call = begin();
     engine().set_trainer_state(
         detail::TrainerState(core().place(), buffers_to_keep(which), own).pack());
   }
   // After freeze(): returns Engine::resumed(), with the bytes given to keep_trainer_state() as
-  // trainer_state, and gives torch's generators and the buffers their values of that step. Without
+  // trainer_state, and gives torch's generators and the buffers their values at that step. Without
   // a committed step, it returns no value and changes nothing.
   //   which  as given to keep_trainer_state().
   // Throws kWrongState if the store's bytes are not those of keep_trainer_state(), or if buffers or
-  // generators of this run are missing there. Then nothing was changed.
+  // generators of this run are missing from those bytes. Then nothing was changed.
   std::optional<Resumed> resume(const ParameterTest& which = {}) {
     const detail::Call call = begin();
     std::optional<Resumed> resumed = engine().resumed();
@@ -483,21 +502,23 @@ class Offload {
     if (core_) core_->engine().interrupt();
   }
 
-  // Gives access to calls that need no torch: values (load, store, hashes), plan, stats. Do not
-  // call it from a signal handler.
+  // Gives access to calls that do not involve torch: values (load, store, hashes), plan, stats. Do
+  // not call it from a signal handler.
   Engine& engine() { return core().engine(); }
   // Makes every parameter an ordinary tensor again, with its own memory, its current values and
   // none of the adapter's hooks, so that the model trains, saves and loads in plain torch. Then
-  // closes. This drops gradients that no step has used, and the optimizer state: store() it before.
+  // closes the Offload. This drops gradients that no step has used, and the optimizer state:
+  // store() that state before.
   //   limit_bytes  the most memory that the weights may take, in addition to the engine's.
-  // Throws kOutOfBudget, stating how much it needs, before it starts; kWrongState while a
-  //         gathered() scope is open. After any error every parameter is offloaded as before.
+  // Throws  kOutOfBudget, stating how much memory is needed, before anything is changed;
+  //         kWrongState while a gathered() scope is open. After any error, every parameter is
+  //         offloaded as before.
   void restore(std::optional<std::uint64_t> limit_bytes = std::nullopt) {
     const detail::Call call = begin();
     detail::restore(core_, limit_bytes);
   }
-  // Drains and frees. Modules remain, without values, and graphs made before throw in backward.
-  // Calling it again does nothing.
+  // Completes work in progress and closes the engine. Modules remain, but without values, and
+  // graphs made before throw in backward. Calling it again does nothing.
   // Throws  kWrongState while a gathered() scope is open, or in a second thread while the first
   //         computes: the Offload then remains open. It also throws, after closing, to report a
   //         write behind the engine's back that no call has reported.
@@ -524,7 +545,7 @@ class Offload {
     });
   }
 
-  // Marks a call of this thread until the result is destroyed.
+  // Marks this thread as inside a call until the result is destroyed.
   detail::Call begin(bool discards = false) const {
     core();
     return detail::Call(core_, discards);

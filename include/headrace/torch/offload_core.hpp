@@ -5,15 +5,15 @@
 //   Registration    the groups, and what torch keeps          (registration.hpp)
 //   Calls           one thread at a time                      (below)
 //   GroupBinder     the engine's bytes under parameters       (bound_groups.hpp)
-//   BoundGroups     who has which group bound                 (bound_groups.hpp)
+//   BoundGroups     which groups are bound, and for whom      (bound_groups.hpp)
 //   BackwardPasses  what each backward pass still needs       (backward_passes.hpp, in BoundGroups)
 //   GradientIntake  gradients into the engine                 (gradient_intake.hpp)
 //   WriteWatch      groups written behind the engine's back   (write_watch.hpp)
 //   OnDemandTable   operators that touch parked parameters    (on_demand.hpp, of all Offloads)
 //
-// Scopes (Binding, ReadScope, Modification) and calls under way hold the core by shared_ptr, so it
-// outlives the Offload while one is open. Hooks that torch keeps hold it by weak_ptr: a graph that
-// outlives the Offload throws in backward.
+// Scopes (Binding, ReadScope, Modification) and calls under way hold the core by shared_ptr, so the
+// core outlives the Offload while one of them is open. Hooks that torch keeps hold it by weak_ptr:
+// a graph that outlives the Offload throws in backward.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -37,18 +37,19 @@ namespace headrace::torch::detail {
 // Knows which thread has calls under way, so that a second thread is refused. May be called from
 // any thread.
 //
-// A call by another thread would release groups that the first one reads. Calls nest, so they are
-// counted:
+// A call by another thread would release groups that the first thread is reading. Calls nest, so
+// they are counted:
 //
 //   trainer   offload.run(a, ...)          enter: 1, the trainer's
 //   trainer     offload(b, x), within it   enter: 2.  leave: 1
 //   actor     offload(a, x)                refused: the trainer has a call under way
 //   trainer   run returns                  leave: 0
 //   actor     offload(a, x)                enter: 1, the actor's
-//   trainer   loss.backward()              no call: torch runs it, and Headrace's hooks report it
-//   actor     offload(a, x)                refused on the CPU, where the trainer's thread runs its
-//                                          pass. On a GPU autograd's threads run it, and torch
-//                                          orders them with the actor's operators.
+//   trainer   loss.backward()              not a call: torch runs it, and Headrace's hooks report
+//                                          it
+//   actor     offload(a, x)                refused on the CPU, where the trainer's thread runs the
+//                                          pass. On a GPU, autograd's threads run it, and torch
+//                                          orders their work with the actor's operators.
 class Calls {
  public:
   // `during_anothers_pass`: another thread runs a backward pass that this call must not disturb.
@@ -79,7 +80,7 @@ class Calls {
   }
 
   std::mutex mutex_;
-  std::uint32_t under_way_ = 0;  // nested calls, all of thread_
+  std::uint32_t under_way_ = 0;  // nested calls, all made by thread_
   std::thread::id thread_;
 };
 
@@ -92,7 +93,7 @@ class OffloadCore final : public std::enable_shared_from_this<OffloadCore> {
     stop_serving();
     for (const auto& group : groups()) {
       group->leave(" was used after its Offload was destroyed: its values are gone.");
-      group->give_back();  // of groups that are always bound: the engine goes next
+      group->give_back();  // an always-bound group still has leases; the engine goes next
     }
   }
 
@@ -144,7 +145,7 @@ class OffloadCore final : public std::enable_shared_from_this<OffloadCore> {
     require_open(group);
     return group;
   }
-  // Grows whenever weights of any group change. `group`: the group that asks.
+  // Grows whenever weights of any group change. `group`: the group for which the caller asks.
   std::uint64_t weight_changes(const OffloadedGroup& group) const {
     require_open(group);
     std::uint64_t changes = 0;
@@ -162,8 +163,8 @@ class OffloadCore final : public std::enable_shared_from_this<OffloadCore> {
       gradients_.require_whole(groups());
       result = engine_.step(options);
     } catch (...) {
-      // The step was refused and the call may be repeated, or the engine has failed and this fails
-      // as well.
+      // The step was refused and the call may be repeated, or the engine has failed and binding
+      // fails as well.
       try {
         bound_.bind_rest();
       } catch (const Error&) {
@@ -230,7 +231,7 @@ class OffloadCore final : public std::enable_shared_from_this<OffloadCore> {
   BoundGroups bound_{binder_, writes_, registration_.groups()};
   GradientIntake gradients_{engine_, place_, binder_, bound_};
   Calls calls_;
-  bool planned_ = false;  // the engine is frozen, but perhaps not all groups
+  bool planned_ = false;  // the engine is frozen, but perhaps not all groups are attached
   bool closed_ = false;
   const char* after_close_ = "";
 };
@@ -273,8 +274,8 @@ class Binding {
 };
 
 // Gives parameters memory of their own again, with their current values. Copies out the values
-// group by group, and moves the parameters to the copies only when all are complete, so an error on
-// the way changes nothing.
+// group by group, and moves the parameters to the copies only when all are complete, so an error
+// along the way changes nothing.
 inline void restore(const std::shared_ptr<OffloadCore>& core,
                     std::optional<std::uint64_t> limit_bytes) {
   core->begin_call_of_all("restore()");

@@ -3,7 +3,7 @@
 // engine's bytes.
 //
 // A group is parked (no memory behind its parameters), bound (to bytes that the engine gathered),
-// or being changed (on a copy of its own, gathered_scopes.hpp). This header binds and parks all
+// or being changed (on a copy of its own; see gathered_scopes.hpp). This header binds and parks all
 // parameters of a group together; bound_groups.hpp decides when.
 #pragma once
 #include <ATen/record_function.h>
@@ -29,13 +29,13 @@
 
 namespace headrace::torch {
 // Writes those elements of one of a group's parameters that lie in this rank's shard, from
-// `first_element` on, in the parameter's dtype. At most one range per parameter.
+// `first_element` on, in the parameter's dtype. It is called for at most one range per parameter.
 using ShardValues = std::function<void(const std::string& parameter, std::uint64_t first_element,
                                        std::span<std::byte> values)>;
 }  // namespace headrace::torch
 
 namespace headrace::torch::detail {
-// Runs after torch has written a gradient: first any hook that was there before, then Headrace's.
+// Runs after torch has written a gradient: calls any hook that was there before, then Headrace's.
 class TakeGradient final : public ::torch::autograd::PostAccumulateGradHook {
  public:
   using Take = std::function<void(const at::Tensor& parameter)>;
@@ -77,7 +77,7 @@ class OffloadedParameter {
                       "it, and there is no memory behind .grad() now. Pass max_norm to "
                       "offload.step() to clip it, and let offload.step() take the optimizer's "
                       "place.") {
-    // A tensor that never asked for gradients has no place for a hook yet.
+    // A tensor that never required gradients has no place for a hook yet.
     ::torch::autograd::impl::materialize_autograd_meta(tensor_);
     come_home();
   }
@@ -89,7 +89,7 @@ class OffloadedParameter {
   TakenGradient& gradient() noexcept { return gradient_; }
   const TakenGradient& gradient() const noexcept { return gradient_; }
 
-  // The hook stays until leave(). require_own_hook() detects that other code has replaced it.
+  // The hook stays until leave(). require_own_hook() detects whether other code has replaced it.
   void set_hook(TakeGradient::Take take) {
     auto hook = std::make_unique<TakeGradient>(
         std::move(take), std::move(::torch::autograd::impl::post_acc_grad_hooks(tensor_)));
@@ -114,7 +114,7 @@ class OffloadedParameter {
                     "engine's values again.");
   }
 
-  // A view of the parameter's own storage, to which come_home() returns it.
+  // A view of the parameter's own storage, to which come_home() returns the parameter.
   at::Tensor home() const { return storage_.view(shape_); }
   void come_home() const {
     if (!storage_.holds(tensor_)) at::Tensor(tensor_).set_data(home());
@@ -125,7 +125,8 @@ class OffloadedParameter {
     storage_.bind(data);
     bound_version_ = version();
   }
-  // Whether an operator wrote to it since bind(). (require_own_storage() detects one that left.)
+  // Whether an operator has written to the parameter since bind(). (If the parameter left its
+  // storage, require_own_storage() detects that.)
   bool was_written() const { return storage_.holds(tensor_) && version() != bound_version_; }
   // A fingerprint of the parameter's bytes, which lie at `bytes` while it is bound. It reveals
   // writes through data_ptr(), which torch does not count.
@@ -136,16 +137,17 @@ class OffloadedParameter {
     const at::RecordFunctionGuard unseen(/*is_enabled=*/false);
     return fingerprint(whole.cpu().const_data_ptr(), bytes.size_bytes);
   }
-  // At any use, torch throws the parked text, followed by `more`.
+  // From then on, torch throws the parked text, followed by `more`, at any use.
   void park(const std::string& more = {}) { storage_.park(parked_text_ + more); }
   // Removes Headrace's hook, and parks the parameter for as long as the model lives. In the error,
-  // `what` follows its name.
+  // `what` follows the parameter's name.
   void leave(const std::string& what) {
     remove_hook();
     parked_text_ = named_ + what;
     park();
   }
-  // Marks its values as changed, so that torch refuses a backward pass over values saved before.
+  // Marks the parameter's values as changed, so that torch refuses a backward pass over values
+  // saved before.
   void mark_changed() const { tensor_.unsafeGetTensorImpl()->bump_version(); }
 
  private:
@@ -175,7 +177,7 @@ class OffloadedParameter {
 // Threads: the trainer's, or any under the lock of BoundGroups.
 class OffloadedGroup {
  public:
-  // ---- what Registration knows of it ----
+  // ---- kept by Registration ----
   std::string name;
   GroupId id;
   const void* owner = nullptr;  // the Registration that added it
@@ -188,15 +190,15 @@ class OffloadedGroup {
   // parameter is frozen if it requires no gradient at freeze().
   std::optional<bool> frozen;
 
-  // ---- what BoundGroups counts, under its lock ----
+  // ---- kept by BoundGroups, under its lock ----
   std::uint32_t bindings = 0;      // of all users together; parked at 0
-  bool changing = false;           // bound to a copy that the user changes, and to nobody else
-  std::uint64_t touches = 0;       // how often it was bound on demand
+  bool changing = false;           // bound to a copy that the user changes; nobody else can bind it
+  std::uint64_t touches = 0;       // how often the group was bound on demand
   std::uint64_t seen_changes = 0;  // Engine::weight_changes() when last bound
 
   // Moves the parameters from memory of their own onto their (parked) storages, and their values
-  // into the engine. `parked_text` follows a parameter's name in the error that torch throws if it
-  // is used while parked.
+  // into the engine. `parked_text` follows a parameter's name in the error that torch throws if the
+  // parameter is used while parked.
   void attach(const Place& place, Engine& engine, const NamedTensors& tensors,
               const std::string& parked_text) {
     const std::span<const ParameterId> ids = engine.parameters(id);
@@ -205,14 +207,14 @@ class OffloadedGroup {
       const auto found = std::find(ids.begin(), ids.end(), parameter);
       copy_values(tensors[static_cast<std::size_t>(found - ids.begin())].second, first, values);
     };
-    if (!engine.resumed()) engine.load(id, load);  // or a store has the values
+    if (!engine.resumed()) engine.load(id, load);  // otherwise the store has the values
     values_ = nullptr;
     for (std::size_t i = 0; i < ids.size(); ++i) {
       parameters_.emplace_back(place, engine.spec(ids[i]), ids[i], engine.full_name(ids[i]), name,
                                parked_text, tensors[i].second);
     }
   }
-  // From where attach() takes values, in place of the tensors.
+  // Sets the function from which attach() takes values instead of from the tensors.
   void take_values_from(ShardValues values) { values_ = std::move(values); }
   const std::vector<OffloadedParameter>& parameters() const noexcept { return parameters_; }
   std::vector<OffloadedParameter>& parameters() noexcept { return parameters_; }
@@ -223,8 +225,8 @@ class OffloadedGroup {
     return count;
   }
 
-  // Throws if torch has replaced a parameter's storage (unless the user may bring in `strays`), or
-  // if other code has replaced its gradient hook.
+  // Throws if torch has replaced a parameter's storage (unless `strays` are to be taken back), or
+  // if other code has replaced a parameter's gradient hook.
   enum class Strays { kRefused, kTakenBack };
   void require_attached(Strays strays = Strays::kRefused) const {
     for (const OffloadedParameter& parameter : parameters_) {
@@ -232,7 +234,7 @@ class OffloadedGroup {
       parameter.require_own_hook();
     }
   }
-  // Throws if the module now has another parameter in place of one of these.
+  // Throws if the module now has another parameter in place of one of the group's.
   void require_registered(const NamedTensors& of_module) const {
     for (const auto& item : of_module) {
       const bool ours =
@@ -256,7 +258,7 @@ class OffloadedGroup {
       parameter.bind(leases_.front().gathered.bytes(parameter.id()).data);
   }
   // Parks the parameters and gives the leases back. Returns a parameter that an operator wrote to
-  // in the meantime, or null.
+  // while it was bound, or null.
   const OffloadedParameter* unbind() {
     const auto written = std::find_if(parameters_.begin(), parameters_.end(),
                                       [](const auto& one) { return one.was_written(); });
@@ -278,7 +280,7 @@ class OffloadedGroup {
     for (const OffloadedParameter& parameter : parameters_) prints.push_back(print_of(parameter));
     return prints;
   }
-  // The first parameter whose bytes have changed, or null.
+  // The first parameter whose bytes have changed since `prints` were taken, or null.
   const OffloadedParameter* changed_since(const std::vector<std::uint64_t>& prints) const {
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       if (print_of(parameters_[i]) != prints[i]) return &parameters_[i];

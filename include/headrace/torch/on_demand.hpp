@@ -1,22 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // headrace/torch/on_demand.hpp: detects that an operator is about to read a parked parameter, and
-// has its group bound while the operator runs.
+// has the parameter's group bound while the operator runs.
 //
 // torch reports every operator with its arguments to a callback (at::RecordFunction), in every
-// thread, in forward and backward. An argument on a parameter's storage (the parameter, a view of
-// it, what autograd saved of it) identifies the group. Operators that only make views need no
-// values, and torch refuses an operator that would write to a parked parameter.
+// thread, in forward and backward. An argument that uses a parameter's storage (the parameter, a
+// view of it, a tensor that autograd saved from it) identifies the group. Operators that only make
+// views need no values, and torch refuses an operator that would write to a parked parameter.
 //
-// Example: there are two slots, and a backward pass has touched group a, then c. add(a.w, b.w):
+// Example: there are two slots, a backward pass has touched first group a and then group c, and now
+// add(a.w, b.w) runs:
 //
 //   before   the table finds the groups of a.w and b.w by their storages. hold_if_bound(a) comes
-//            first, and adds a binding to a. Then hold_on_demand(b) runs out of memory, so the
-//            group that has been bound for longest must go. That would be a, but the operator uses
-//            it, so c goes.
+//            first, and adds a binding to group a. Then hold_on_demand(b) runs out of memory, so
+//            the group that has been bound for longest must go. That would be group a, but the
+//            operator uses it, so group c goes.
 //   add      reads a.w and b.w.
-//   after    ~GroupsInUse() releases a and b. The pass's own bindings keep them to its end.
+//   after    ~GroupsInUse() releases groups a and b. The pass's own bindings keep both bound until
+//            the pass ends.
 //
-// An operator that would write to b.w leaves b parked, and torch throws b's parked text.
+// An operator that would write to b.w leaves group b parked, and torch throws that group's text.
 //
 // bound_groups.hpp decides when a group is bound and released.
 #pragma once
@@ -40,9 +42,9 @@
 #include "headrace/torch/bound_groups.hpp"
 
 namespace headrace::torch::detail {
-// The arguments of the operator that a callback sees. RecordFunction::inputs() fails if this unit
-// is compiled with assertions and torch is not: it asserts a flag that such a torch never sets.
-// (The flag lies in padding, so all other members are where torch has them.
+// The arguments of the operator that a callback sees. RecordFunction::inputs() fails if this
+// translation unit is compiled with assertions and torch was not: it asserts a flag that such a
+// torch never sets. (The flag lies in padding, so all other members are where torch has them.
 // require_recorded_arguments() checks this.)
 struct RecordedInputs {
   using type = c10::ArrayRef<const c10::IValue> at::RecordFunction::*;
@@ -111,7 +113,7 @@ inline ArgumentUse use_of(const c10::FunctionSchema& schema, std::size_t argumen
 }
 
 // The groups that one operator uses, held until it has run. Parked groups that it would write to
-// stay parked for that time, also for the operators that it calls.
+// stay parked for that time, even for the operators that it calls.
 class GroupsInUse final : public at::ObserverContext {
  public:
   struct Use {
@@ -179,8 +181,8 @@ class OnDemandTable {
     std::size_t argument;
   };
 
-  // torch would swallow an exception. Instead the group stays parked, and the operator throws its
-  // text, so no failure is silent.
+  // torch would swallow an exception. Instead, the group stays parked, and the operator throws the
+  // group's parked text, so no failure is silent.
   static std::unique_ptr<at::ObserverContext> before_operator(
       const at::RecordFunction& op) noexcept {
     try {
@@ -218,7 +220,7 @@ class OnDemandTable {
     }
     if (std::all_of(touched.begin(), touched.end(), is_held)) return in_use;
     const std::optional<c10::FunctionSchema> schema = op.operator_schema();
-    if (!schema) return in_use;  // no operator, but it calls operators
+    if (!schema) return in_use;  // not an operator itself, but it calls operators
     for (const Touched& touch : touched) {
       if (!is_held(touch) && use_of(*schema, touch.argument) == ArgumentUse::kWrite)
         in_use->refuse(touch.use.group);

@@ -51,7 +51,7 @@ class ParameterStorage {
     park(parked_text);
   }
 
-  // A row-major view from the start of the storage. Needs no memory behind it.
+  // A row-major view from the start of the storage, which needs no memory for this.
   at::Tensor view(at::IntArrayRef sizes) const {
     const auto meta = c10::scalarTypeToTypeMeta(type_);
     auto impl = c10::make_intrusive<c10::TensorImpl>(c10::Storage(storage_), keys_, meta);
@@ -77,7 +77,8 @@ class ParameterStorage {
     const auto elements = size_bytes() / c10::elementSize(type_);
     return view({static_cast<std::int64_t>(elements)});
   }
-  // The key of every tensor on this storage: the parameter, its views, what autograd saved.
+  // The key of every tensor on this storage: the parameter, its views, and tensors that autograd
+  // saved.
   const c10::StorageImpl* key() const { return storage_.unsafeGetStorageImpl(); }
   std::size_t size_bytes() const { return storage_.nbytes(); }
   // False for a tensor that torch moved elsewhere (Module::to, torch::load, set_data).

@@ -2,7 +2,7 @@
 // headrace/torch/place.hpp: where offloaded parameters are bound: torch's CPU, or a torch device
 // that has its own streams and memory.
 //
-// Uses torch's own device interface, so it needs no CUDA header.
+// This file uses torch's own device interface, so it needs no CUDA header.
 #pragma once
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
@@ -62,7 +62,7 @@ class Place {
     if (!is_cpu()) tensor.record_stream(torch_stream());
   }
 
-  // The generator of torch's CPU, and that of the device.
+  // torch's generator for the CPU, and its generator for the device.
   std::vector<at::Generator> generators() const {
     std::vector<at::Generator> all{at::globalContext().defaultGenerator(at::kCPU)};
     if (!is_cpu()) all.push_back(at::globalContext().defaultGenerator(device_));

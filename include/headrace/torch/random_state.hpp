@@ -12,7 +12,7 @@
 #include "headrace/torch/place.hpp"
 
 namespace headrace::torch::detail {
-// The state of the CPU's generator (some 5 KB) and of the place's own.
+// The state of the CPU's generator (some 5 KB), and that of the place's own generator.
 class RandomState {
  public:
   explicit RandomState(const Place& place) : generators_(place.generators()) {
@@ -37,8 +37,8 @@ class RandomState {
   std::vector<at::Tensor> states_;
 };
 
-// Sets a torch state for a scope, and restores the previous one. A State's constructor reads the
-// state, and its set() sets it.
+// Sets a torch state for a scope, and restores the previous one at the end. State's constructor
+// reads the current state, and State::set() applies the state that was read.
 template <class State>
 class Restored {
  public:

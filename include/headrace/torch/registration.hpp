@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // headrace/torch/registration.hpp: the modules that an Offload was given: groups of their
-// parameters, the owner of each, and the tensors that stay with torch.
+// parameters, the owner of each parameter, and the tensors that stay with torch.
 //
-// Values move in freeze(), in three parts, so that a refusal comes before any has moved:
+// Values move in freeze(), in three parts, so that a refusal comes before any value has moved:
 //
 //   settle()         compares each module with what add_group() saw, and tells the engine which
 //                    parameters are frozen. If it throws, nothing is lost.
 //   Engine::freeze() plans and allocates.
-//   attach()         group by group, in the order they were added: runs the factory, if there is
-//                    one, and moves the values into the engine and the parameters onto parked
-//                    storages. So at most one factory's module is whole in memory at a time. After
-//                    an error, some groups have values and some do not, so the Offload can only be
-//                    closed.
+//   attach()         group by group, in the order in which they were added: runs the factory, if
+//                    there is one, and moves the values into the engine and the parameters onto
+//                    parked storages. So at most one factory's module is whole in memory at a time.
+//                    After an error, some groups have values and some do not, so the Offload can
+//                    only be closed.
 #pragma once
 #include <cstddef>
 #include <functional>
@@ -26,8 +26,8 @@
 #include "headrace/torch/on_demand.hpp"
 
 namespace headrace::torch::detail {
-// Tells the engine which of the group's parameters are frozen. Assumes that a factory's are frozen
-// as they were when add_group() called it.
+// Tells the engine which of the group's parameters are frozen. Assumes that a factory's parameters
+// are frozen just as they were when add_group() ran the factory.
 inline void settle_frozen(Engine& engine, const OffloadedGroup& group) {
   const std::span<const ParameterId> ids = engine.parameters(group.id);
   for (std::size_t i = 0; i < ids.size(); ++i) {
@@ -39,7 +39,7 @@ inline void settle_frozen(Engine& engine, const OffloadedGroup& group) {
   }
 }
 
-// Throws if `tensors` are not what the engine planned for the group.
+// Throws if `tensors` do not match what the engine planned for the group.
 inline void require_same_shapes(const Engine& engine, const Place& place,
                                 const OffloadedGroup& group, const NamedTensors& tensors) {
   const std::span<const ParameterId> ids = engine.parameters(group.id);
@@ -58,7 +58,8 @@ inline void require_same_shapes(const Engine& engine, const Place& place,
                                           "time; a module must be converted before add_group().");
 }
 
-// Follows a parameter's name in the error that torch throws if it is used while parked.
+// The text that follows a parameter's name in the error that torch throws if the parameter is used
+// while parked.
 inline std::string parked_text(bool serves_on_demand) {
   return std::string(
              " was used while it is offloaded: there is no memory behind it now. Call its module "
@@ -104,7 +105,7 @@ class Registration {
 
   // ---- groups ----
 
-  // The parameters of `module` without the shared ones. Throws if it has only shared ones.
+  // The parameters of `module` without the shared ones. Throws if the module has only shared ones.
   NamedTensors own_parameters(const std::string& group, const ::torch::nn::Module& module) const {
     NamedTensors all = parameters_of(module);
     NamedTensors own = owners_.without_shared(all);
@@ -179,7 +180,8 @@ class Registration {
 
   // ---- use ----
 
-  // Throws for a handle on another Offload's group, since its number means a different group here.
+  // Throws for a handle on another Offload's group, since the handle's number means a different
+  // group here.
   void require_own(const OffloadedGroup& group) const {
     if (group.owner == this) return;
     throw Error(Code::kInvalidArgument,
@@ -246,6 +248,6 @@ class Registration {
   BufferList buffers_;
   Groups groups_;
   bool serves_on_demand_ = false;
-  bool attached_ = false;  // all groups are, and none can be added
+  bool attached_ = false;  // all groups are attached, and no more can be added
 };
 }  // namespace headrace::torch::detail

@@ -4,9 +4,10 @@
 //
 // If .grad() were undefined, code that looks for gradients itself would find none and go on:
 // clip_grad_norm_ would clip nothing and return 0, and an optimizer would update nothing. So a
-// tensor of the gradient's shape and type stands there, without memory, and torch throws its text
-// at any read or write. torch would add the next gradient to this stand-in, so a hook on the
-// parameter removes it just before. Example: two backward passes reach a parameter before a step.
+// tensor of the gradient's shape and type, without memory, stands in for the gradient, and torch
+// throws that tensor's text at any read or write. torch would add the next gradient to this
+// stand-in, so a hook on the parameter removes the stand-in just before that. Example: two backward
+// passes reach a parameter before a step.
 //
 //   pass 1   torch writes .grad() = g1. take_from() takes g1 out, the engine reads it, and
 //            mark_taken() puts the stand-in there.
@@ -41,8 +42,8 @@ class TakenGradient {
       : stand_in_(ParameterStorage(place, parameter.scalar_type(), parameter.nbytes(), text)
                       .view(parameter.sizes())) {}
 
-  // Returns the gradient that torch has written; undefined if there is none. Gradients taken before
-  // stay marked as taken, whatever happens to this one.
+  // Returns the gradient that torch has written; undefined if there is none. Gradients taken
+  // earlier stay marked as taken, whatever happens to this one.
   at::Tensor take_from(const at::Tensor& parameter) const {
     at::Tensor& place = parameter.mutable_grad();
     if (place.is_same(stand_in_)) return {};
@@ -57,7 +58,7 @@ class TakenGradient {
   bool was_reset(const at::Tensor& parameter) const {
     return state_->reset || (state_->taken && !parameter.mutable_grad().defined());
   }
-  // After a step. A .grad() that the user has set is left alone.
+  // Call it after a step. A .grad() that the user has set is left alone.
   void forget(const at::Tensor& parameter) {
     *state_ = {};
     if (parameter.mutable_grad().is_same(stand_in_)) parameter.mutable_grad().reset();
@@ -68,14 +69,15 @@ class TakenGradient {
     if (!hook_) return;
     try {
       parameter.remove_hook(*hook_);
-    } catch (const c10::Error&) {  // other code has removed them all already
+    } catch (const c10::Error&) {  // other code has already removed all hooks
     }
     hook_.reset();
   }
 
  private:
-  // Made when the first gradient arrives, since the parameter may have been frozen until then. Uses
-  // register_hook(), since torch clears hooks set in other ways when the user registers one.
+  // The hook is made when the first gradient arrives, since the parameter may have been frozen
+  // until then. It uses register_hook(), since torch clears hooks set in other ways when the user
+  // registers one.
   unsigned hook(const at::Tensor& parameter) const {
     return parameter.register_hook(
         [stand_in = stand_in_, state = state_,
@@ -94,7 +96,7 @@ class TakenGradient {
   }
   using Weak = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
 
-  // False in autograd::grad(), which only looks at the gradient.
+  // False in autograd::grad(), which only returns the gradient.
   static bool accumulates(const at::Tensor& leaf) {
     const auto* nodes = ::torch::autograd::get_current_graph_task_exec_info();
     if (nodes == nullptr || nodes->empty()) return true;

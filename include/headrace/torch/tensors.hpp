@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// headrace/torch/tensors.hpp: finds the tensors in what a block returns.
+// headrace/torch/tensors.hpp: finds the tensors in a block's result.
 //
 // It recognizes Tensor, and optional, pair, tuple, array, vector, map and any other range of these,
-// nested at will; numbers and strings hold no tensors. For your own struct, add an overload in its
-// namespace:
+// nested to any depth; numbers and strings hold no tensors. For a struct of your own, add an
+// overload in its namespace:
 //
 //   template <class See>
 //   void visit_tensors(const MyOutput& out, See&& see) { see(out.logits); see(out.cache); }
@@ -33,7 +33,7 @@ concept HoldsNoTensor = std::is_arithmetic_v<T> || std::is_enum_v<T> || std::is_
     std::is_convertible_v<const T&, std::string_view>;
 
 // Calls see(tensor) for every tensor in `value`, in the same order for values of the same
-// structure. If `value` is not const, see() may replace the tensor, and user-defined types are not
+// structure. If `value` is not const, see() may replace the tensor, but user-defined types are not
 // supported.
 template <class T, class See>
 void walk_tensors(T& value, const See& see) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// headrace/torch/trainer_state.hpp: torch's part of a training's state, as bytes that a durable
-// engine keeps with each step: the states of torch's generators, the modules' buffers, and bytes of
-// the trainer's own.
+// headrace/torch/trainer_state.hpp: torch's part of the state of a training run, as bytes that a
+// durable engine keeps with each step: the states of torch's generators, the modules' buffers, and
+// bytes of the trainer's own.
 //
-// The bytes are what torch::pickle_save() makes of one dictionary of CPU tensors, so torch.load()
-// reads them in Python:
+// The bytes are one dictionary of CPU tensors, written by torch::pickle_save(), so torch.load() can
+// read them in Python:
 //
 //   "generator 0"      the state of the CPU's generator; "generator 1": the device's
 //   "buffer <name>"    a buffer, by full name
@@ -63,8 +63,8 @@ class TrainerState {
     const auto* first = static_cast<const std::byte*>(bytes.const_data_ptr());
     return {first, first + bytes.numel()};
   }
-  // Gives torch's generators and `buffers` their values. Throws kWrongState, before it changes
-  // any, if one is missing or a buffer has another type or shape.
+  // Gives torch's generators and `buffers` the values in these bytes. Throws kWrongState, before it
+  // changes any value, if one is missing or a buffer has another type or shape.
   void set(const Place& place, const NamedTensors& buffers) const {
     RandomState random_state(place);
     std::vector<at::Tensor> generators;
@@ -88,7 +88,8 @@ class TrainerState {
   }
 
  private:
-  // A copy without gaps, or views: pickle_save() would write the whole storage behind those.
+  // A copy that has no gaps and is no view: pickle_save() would write the whole storage behind a
+  // view.
   static at::Tensor plain(const at::Tensor& tensor) {
     return tensor.detach().to(at::kCPU).clone(at::MemoryFormat::Contiguous);
   }

@@ -2,9 +2,10 @@
 // headrace/torch/write_watch.hpp: remembers which groups were written to behind the engine's back,
 // and throws until they are loaded again.
 //
-// Bound parameters lie on the engine's bytes. Nothing can stop a write to them, but it reaches
-// neither the master weights nor the drive, and is lost at the next eviction. It is detected at the
-// end of a binding: by torch's version counter, or, after a gathered() scope, by the bytes.
+// Bound parameters lie on the engine's bytes. Nothing can stop a write to them, but such a write
+// reaches neither the master weights nor the drive, and is lost at the next eviction. It is
+// detected at the end of a binding: by torch's version counter, or, after a gathered() scope, by
+// comparing the bytes' fingerprints.
 //
 //   { auto scope = offload.gathered(g); w.data_ptr<float>()[0] = 7; }   // seen here: spoil(g)
 //   offload(h, x);                 // throws, though h is intact: the caller must learn about g
@@ -30,7 +31,7 @@ class WriteWatch {
  public:
   explicit WriteWatch(Engine& engine) : engine_(engine) {}
 
-  // No value once the engine has failed or was interrupted: it can then only be closed.
+  // No value once the engine has failed or was interrupted: the engine can then only be closed.
   std::optional<std::uint64_t> changes_of(const OffloadedGroup& group) const noexcept {
     try {
       return engine_.weight_changes(group.id);
@@ -56,8 +57,8 @@ class WriteWatch {
     } catch (const Error&) {  // the engine can only be closed, and has reported that
     }
   }
-  // Stores the text of an error in a place that cannot throw. The next throw_if_written() throws
-  // it, once.
+  // Stores the text of an error that cannot be thrown where it occurs. The next throw_if_written()
+  // throws it, once.
   void report(std::string text) {
     const std::lock_guard lock(mutex_);
     report_ = std::move(text);
@@ -75,7 +76,7 @@ class WriteWatch {
 
  private:
   struct Spoilt {
-    std::uint64_t changes;  // Engine::weight_changes() then; once it is higher, the group is intact
+    std::uint64_t changes;  // weight_changes() at the write; if higher now, the group is intact
     std::string text;
   };
   Engine& engine_;
