@@ -96,7 +96,7 @@ typedef struct headrace_error {
   uint32_t struct_size;
   headrace_code code;      /* of the last call with this struct */
   int32_t sys_errno;       /* the errno of the cause; 0: none */
-  char* message;           /* yours, or NULL: cause, consequence and fix */
+  char* message;           /* your buffer, or NULL; gets cause, consequence and fix */
   size_t message_capacity; /* bytes at `message`; a longer text is cut at a whole character */
   size_t message_needed;   /* bytes of the whole text with its NUL; 0 after HEADRACE_OK */
 } headrace_error;
@@ -224,7 +224,7 @@ typedef struct headrace_device {
 typedef struct headrace_cuda {
   uint32_t struct_size;
   int32_t ordinal; /* among the GPUs that CUDA_VISIBLE_DEVICES shows */
-  /* Threads that add up gradients in host memory; 0: a quarter of the CPUs, 1 to 8. */
+  /* Threads that add up gradients in host memory; 0: a quarter of the CPUs, but 1 to 8. */
   uint32_t host_threads;
   /* Allocates device memory, 256-byte aligned and usable on every stream at once, or returns NULL.
    * Both functions NULL: CUDA's own allocator is used. */
@@ -290,7 +290,7 @@ typedef struct headrace_engine_options {
   void* log_context;
   const headrace_device* device; /* NULL: the CPU. Copied; its context must outlive the engine. */
   const headrace_collective* collective; /* NULL: one rank. Copied like `device`. */
-  const headrace_cuda* cuda; /* NULL: none. Copied; its context outlives the engine. Not with
+  const headrace_cuda* cuda; /* NULL: none. Copied; its context must outlive the engine. Not with
                                 `device`. HEADRACE_UNSUPPORTED if there is no such GPU. */
   /* A thread that waits in a call calls this function about ten times a second. If it returns a
    * value other than 0, the waiting call alone returns HEADRACE_INTERRUPTED, and the engine remains
@@ -372,7 +372,7 @@ typedef struct headrace_parameter_facts {
   headrace_hyperparameter_set hyperparameters;
   uint64_t elements;
   uint64_t size_bytes;
-  /* From the start of headrace_gathered_section() of its dtype; UINT64_MAX before freeze. */
+  /* From the start of headrace_gathered_section() for this dtype; UINT64_MAX before freeze. */
   uint64_t section_offset_bytes;
 } headrace_parameter_facts;
 static inline void headrace_parameter_facts_init(headrace_parameter_facts* facts) {

@@ -30,9 +30,10 @@ namespace headrace {
 // Threads: as for Engine::store(). The engine is not changed, and can go on training after any
 //          error.
 // Throws   kInvalidArgument: `directory` exists, or a parameter's name is not UTF-8 or is
-//          "__metadata__". kWrongState: another save is writing to it, or values were not loaded.
-//          kUnsupported: several ranks hold the values. kIo, kNoSpace, with errno: no folder was
-//          made; if only the last sync, of the parent folder, failed, the error says so.
+//          "__metadata__". kWrongState: another save is writing to `directory`, or values were not
+//          loaded. kUnsupported: several ranks hold the values. kIo, kNoSpace, with errno: no
+//          folder was made, unless only the last sync, that of the parent folder, failed; the error
+//          then says so.
 void save_checkpoint(Engine& engine, const std::string& directory);
 
 // Reads weights, masters, moments and step counts from a checkpoint into a frozen engine that has
@@ -52,7 +53,7 @@ void save_checkpoint(Engine& engine, const std::string& directory);
 //          - kWrongState naming a frozen parameter that a durable engine has committed.
 //          - kCorrupt naming a tensor, a file's header, or a field of the manifest.
 //          - kUnsupported for a checkpoint of another version, and kIo.
-//          If a read fails later, its group is left without complete values, as after an error in
-//          Engine::load(): repeat the call.
+//          If a read fails later, the group being loaded is left without complete values, as after
+//          an error in Engine::load(): repeat the call.
 void load_checkpoint(Engine& engine, const std::string& directory);
 }  // namespace headrace

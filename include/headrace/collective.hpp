@@ -16,10 +16,10 @@
 //               One at each gather, step and discard, and whenever the group whose gradients are
 //               collected changes: 16 bytes, and a bit for each of that group's parameters.
 //               One more at each step: 16 bytes for each 65,536 parameters of a rank.
-//               A durable engine makes two more at freeze, of 1032 bytes, and one at a commit() or
-//               at a load after a step.
+//               A durable engine makes two more at freeze, of 1032 bytes each, and one at a
+//               commit() or at a load after a step.
 //               An engine that measures several drives makes at most five more at freeze, of 1032
-//               bytes. The latency of all these calls matters.
+//               bytes each. The latency of all these calls matters.
 //   all_gather  One per section (a group's parameters of one dtype) of a gather, unless every rank
 //               still holds the section.
 //   all_to_all  One or several per trained section: when another group's gradients arrive, at the
@@ -41,8 +41,8 @@
 //
 // This check is a second line of defence. Before each call, the engine's ranks tell each other what
 // they are about to do. If rank 0 gathers and rank 1 steps, they meet in the same exchange, and the
-// engine names both calls. So a Collective need not compare calls. One that does so can find
-// nothing but bugs in the engine.
+// engine names both calls. So a Collective need not compare calls. If it does, any difference that
+// it finds is a bug.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -74,9 +74,8 @@ class Collective {
   virtual std::uint32_t rank() const noexcept = 0;
   virtual std::uint32_t world_size() const noexcept = 0;
 
-  // An engine that is created calls this with its device: the calls below are ordered on that
-  // device's streams, and may be given its memory. Throws kOutOfBudget if there is no memory for
-  // staging.
+  // On creation, an engine calls this with its device: the calls below are ordered on that device's
+  // streams, and may be given its memory. Throws kOutOfBudget if there is no memory for staging.
   virtual void use_device(const std::shared_ptr<Device>& device) { (void)device; }
 
   // `whole` consists of world_size equal pieces; this rank's own piece is already in place.
@@ -95,7 +94,7 @@ class Collective {
   // `why`. Never throws, and does not wait for other ranks.
   virtual void abort(std::string_view why) noexcept = 0;
   // The amount of host memory that the Collective holds for bytes in transit, such as a staging
-  // buffer. The engine's plan counts it.
+  // buffer. The engine's plan counts this memory.
   virtual std::uint64_t host_bytes() const noexcept { return 0; }
 };
 }  // namespace headrace

@@ -82,7 +82,7 @@ struct StateBytes {
 //   residual = bits - (weight << 16), its lower 16 bits
 //   bits     = (weight << 16) + int16(residual)
 struct ParameterState {
-  std::string_view name = {};  // for messages; if empty, they give its index in the call
+  std::string_view name = {};  // for messages; if empty, they give the index in the call
   // Selects the random bits that round the parameter's moments. The number must be unique to the
   // parameter, and the same in every step. With f32 moments, it may have any value.
   std::uint64_t number = 0;
@@ -141,14 +141,14 @@ class CpuOptimizer {
 
   // Throws kInvalidArgument: no such dtype or layout, or more than 2^48 elements.
   StateBytes state_bytes(DType weight, MasterLayout layout, std::uint64_t elements) const;
-  std::uint32_t threads() const noexcept;  // 0: a caller's pool
+  std::uint32_t threads() const noexcept;  // 0: a caller's pool is used
   Simd simd() const noexcept;              // never kBest
 
   // Sets moments to zero, and masters from the weights. A program that has values of its own, such
   // as those of a checkpoint, writes them afterwards. If step() later gets the same parameters in
-  // the same order, each thread starts with those that it initialised, so memory that was never
-  // touched before is placed near that thread. On a machine with several NUMA nodes, each of the
-  // optimizer's own threads stays on one node.
+  // the same order, each thread starts with the parameters that it initialised, so memory that was
+  // never touched before is placed near that thread. On a machine with several NUMA nodes, each of
+  // the optimizer's own threads stays on one node.
   // Throws kInvalidArgument, in which case nothing was written.
   void initialize(std::span<const ParameterState> parameters);
 

@@ -44,7 +44,7 @@ struct CudaOptions {
 //            queued through this device; the program's own kernels do not.
 //   Memory   overhead(): 24 MiB on the GPU and in pinned host memory, through which gradients leave
 //            the GPU. The driver's context, some 300 to 600 MB of GPU memory, is not counted.
-//   Errors   CUDA reports many errors later than they occur. The device keeps the first one. The
+//   Errors   CUDA reports many errors later than they occur. The device keeps the first error. The
 //            call that meets this error and every later call throw it as kFailed, naming the
 //            operation that met it and the operations queued before that one. No engine waits for a
 //            GPU that has failed. Restart the process, since a CUDA context does not recover.

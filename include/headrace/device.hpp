@@ -2,9 +2,9 @@
 // headrace/device.hpp: the seam to the processor that computes: streams of work, events between
 // them, copies and memory.
 //
-// The engine needs no more from a device than this. A trainer may implement it; if none is given,
-// the engine uses the CPU, whose memory is the host's (shares_host_memory), so that nothing is
-// copied.
+// The engine needs no more from a device than this. A trainer may implement this interface; if no
+// device is given, the engine uses the CPU, whose memory is the host's (shares_host_memory), so
+// that nothing is copied.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -99,7 +99,7 @@ class Device {
   // Copies `work`; the memory that it points to must stay valid until the stream has passed this
   // point. A sum in host memory, and its pieces, are complete when synchronize() returns, or when
   // the function of a later notify() runs. An event does not cover them: gradients may leave the
-  // device on another path than the stream. Sums are computed in the order of these calls.
+  // device by a path other than the stream. Sums are computed in the order of these calls.
   virtual void accumulate(Stream stream, const Accumulation& work) = 0;
   // Runs `function(context)` on the device's own thread, in stream order. The function must not
   // block or call the device.

@@ -30,7 +30,7 @@
 //          over its tile. But the step still waits for the tiles that it has begun to read, and
 //          begins the passes over them. An error after a pass has begun (such as a checksum that
 //          differs), or in a deferred update, leaves the engine failed. From then on, every call
-//          except stats and close throws kFailed with the first cause. After kIoStalled the engine
+//          except stats and close throws kFailed with the first cause. After kIoStalled, the engine
 //          can only be closed.
 //          If the previous step was committed to a store, a step that is not deferred and fails
 //          with kIo, kNoSpace or kCorrupt is undone, and may be repeated.
@@ -132,7 +132,7 @@ class Engine {
   GroupId add_group(std::string name, std::vector<ParameterSpec> parameters);
   // Declares that gradients of this group's parameters arrive several times before a step (a tied
   // weight, several backward passes): the engine then sums them in f32. With
-  // gradient_accumulation_steps > 1 this holds for every group.
+  // gradient_accumulation_steps > 1, this holds for every group.
   void expect_repeated_gradients(GroupId group);
   // Sets ParameterSpec::frozen of a parameter already added. A frozen parameter is read but never
   // updated, has no memory for gradients, no master and no moments, and does not enter
@@ -152,11 +152,12 @@ class Engine {
   //         kNoSpace, kIo, kNotFound, kUnsupported for a path.
   //         kPeerLost naming the group, parameter, hyperparameters or setting that differs on
   //         another rank.
-  //         After an error nothing is left behind.
+  //         After an error, nothing is left behind.
   void freeze();
 
   // ---- what was registered ----
-  // The settings that the constructor was given. Valid until the engine is moved from or destroyed.
+  // The settings that the constructor was given. The reference is valid until the engine is moved
+  // from or destroyed.
   const Settings& settings() const noexcept;
   std::uint32_t group_count() const noexcept;
   std::uint32_t parameter_count() const noexcept;
@@ -175,7 +176,7 @@ class Engine {
   const PlanReport& plan() const;
 
   // ---- values ----
-  // Load every group once before its first gather; state and step counts start at zero. Loading
+  // Load every group once before its first gather; moments and step counts start at zero. Loading
   // again replaces weights, masters, moments and step counts. Every rank makes the same calls. With
   // Fill, each rank writes the whole group. With FillShard, each rank writes only its own shard, at
   // most one range per parameter, so that W ranks read a model once and not W times.
@@ -247,10 +248,10 @@ class Engine {
   void set_hyperparameters(HyperparameterSetId set, const Hyperparameters& values);
   // Computes the global norm, clips, and updates every parameter that received a gradient (on any
   // rank), and then forgets the gradients. With Settings::update_mode kDefer (and kAuto if the plan
-  // says so), it copies its arguments and returns with updates pending. A group's update is done
-  // before its next gather or add_gradient returns; all updates are done before load(), store(),
-  // the hashes and the next step() return. The call that waits for an update throws the update's
-  // error, naming this step; the engine has then failed.
+  // says so), step() copies its arguments and returns with updates pending. A group's update is
+  // done before its next gather or add_gradient returns; all updates are done before load(),
+  // store(), the hashes and the next step() return. The call that waits for an update throws the
+  // update's error, naming this step; the engine has then failed.
   // Throws   kNotFinite naming the first parameter whose gradient holds NaN or infinity: nothing
   //          was updated, and the gradients are kept until discard_gradients(). With several ranks:
   //          kPeerLost on all of them, before anything is updated, if they differ in an option, in
@@ -275,14 +276,14 @@ class Engine {
   // No value: the store is new, and the values have to be loaded.
   std::optional<Resumed> resumed() const;
   // Keeps the bytes that the trainer needs to go on, such as the states of random number generators
-  // and the position in the data, with the epoch of the next step. The bytes are copied. At most
-  // headrace.trainer_state_bytes.
+  // and the position in the data, with the epoch of the next step. The bytes are copied. There may
+  // be at most headrace.trainer_state_bytes of them.
   void set_trainer_state(std::span<const std::byte> state);
   // Commits now, and returns when everything done so far is durable on every rank. Collective.
   // Throws the error of a drive; the engine has then failed, and the store keeps the previous
   // epoch.
   void commit();
-  // The step of the last durable epoch; with several ranks, of the last one that all of them are
+  // The step of the last durable epoch; with several ranks, of the last epoch that all of them are
   // known to have. 0 if there is none. May be called from any thread.
   std::uint64_t durable_step() const;
 

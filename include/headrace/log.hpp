@@ -7,7 +7,7 @@
 namespace headrace {
 enum class LogLevel { kInfo, kWarning, kError };
 
-// Receives one line without a newline, on any engine thread, but never on two at a time for one
+// Receives one line without a newline, on any engine thread, but never two lines at a time for one
 // engine. Must not throw. The default writes "headrace: warning: text" to stderr. Nothing else in
 // the library prints.
 using LogSink = std::function<void(LogLevel level, std::string_view text)>;

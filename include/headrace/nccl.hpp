@@ -14,10 +14,10 @@
 // build needs neither it nor CUDA.
 //
 // Memory:  NCCL's own buffers, which no plan counts.
-// Order:   a call is launched once every rank has made it and its streams have reached it, and all
-//          ranks launch calls in the order that rank 0 gives, since NCCL requires one order of all
-//          operations on a GPU. This costs two short messages for each call, but no kernel spins on
-//          the GPU while a rank is late.
+// Order:   a call is launched once every rank has made it and the call's streams have reached it,
+//          and all ranks launch calls in the order that rank 0 gives, since NCCL requires one order
+//          of all operations on a GPU. This costs two short messages for each call, but no kernel
+//          spins on the GPU while a rank is late.
 // Threads: one of its own, headrace-nccl, which blocks signals and ends with the object.
 // Failure: an error that NCCL reports (such as a process that died) ends every call of kGather and
 //          kReduce within a quarter of a second; an error of `messages` ends them at once. abort()

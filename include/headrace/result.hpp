@@ -5,7 +5,7 @@
 
 namespace headrace {
 struct StepResult {
-  std::uint64_t step = 0;                // 1 for the first step; if skipped, the number before
+  std::uint64_t step = 0;                // 1 for the first step; if skipped, the previous number
   double gradient_norm = 0;              // of the scaled gradients, before clipping, over all ranks
   double clip_factor = 1;                // the factor that clipping applied
   std::uint64_t parameters_updated = 0;  // parameters with a gradient, in this rank's shards

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // headrace/settings.hpp: everything that can be set, from a DeepSpeed-style JSON file or in code.
 //
-// Keys with the same meaning as in DeepSpeed keep DeepSpeed's names; Headrace's own are under
+// Keys with the same meaning as in DeepSpeed keep DeepSpeed's names; Headrace's own keys are under
 // "headrace". docs/settings.md lists all keys with unit, default and reason.
 #pragma once
 #include <array>
@@ -23,7 +23,7 @@ enum class OffloadDevice { kNone, kCpu, kNvme };
 enum class MasterLayout { kSplit, kF32 };
 enum class IoQueueKind { kAuto, kUring, kAio, kThreads };
 enum class RegisterBuffers { kAuto, kOff };
-enum class DirectIo { kAuto, kRequire };  // O_DIRECT if possible; kRequire: or refuse
+enum class DirectIo { kAuto, kRequire };  // uses O_DIRECT where possible, or requires it
 enum class Checksums { kOn, kOff };
 // When tiles are updated. All choices give the same results, bit for bit.
 //   kBarrier  all within step()
@@ -42,8 +42,9 @@ enum class Resume : std::uint8_t { kAuto, kRequire, kNever };
 enum class NonFinite { kStop, kSkip };  // step()'s answer to a gradient with NaN or infinity
 
 // headrace.tuned: the machine on which `headrace tune` measured the other settings. This section
-// controls nothing, but freeze() warns once if the drives or the kernel differ. Empty: unknown. The
-// section's other keys are notes for readers of the file, and to_json() leaves them out.
+// controls nothing, but freeze() warns once if the drives or the kernel differ from these. Empty:
+// unknown. The section's other keys are notes for readers of the file, and to_json() leaves them
+// out.
 struct Tuned {
   std::string drive_model = {};  // of all drives
   std::string kernel = {};       // "6.1.0-18-amd64"
@@ -74,8 +75,8 @@ struct OptimizerSection {
 struct ReadOptions {
   // Entries "a.b=value", which override the file. A value is JSON, or else a string.
   std::vector<std::string> overrides = {};
-  // The same, but only for keys that the file leaves "auto" for the trainer to fill in. Entries for
-  // other keys are ignored.
+  // Like `overrides`, but only for keys that the file leaves "auto" for the trainer to fill in.
+  // Entries for other keys are ignored.
   std::vector<std::string> for_auto = {};
   // How to treat a key that is still "auto" after that. false: it is a fault. true: it gets its
   // default, and its name goes into Settings::open.
@@ -92,7 +93,7 @@ struct Settings {
   // nvme_path of either section, or headrace.nvme_paths. Each path has one swap file.
   std::vector<std::string> nvme_paths;
   // The proportion of the swapped bytes that goes to each of several paths. Empty ("auto"): the
-  // speeds that freeze() measures decide. Changes no result.
+  // speeds that freeze() measures decide. The shares change no result.
   std::vector<double> drive_shares;
   double gradient_clipping = 0.0;  // global norm; 0 is off. For the trainer: StepOptions::max_norm
   // gradient_accumulation_steps, if 0, follows from the two batch sizes and the number of ranks:
@@ -158,9 +159,10 @@ struct Settings {
   // the trainer chooses (see `bf16`). The engine accepts any dtype, and the trainer should use this
   // one.
   std::optional<DType> parameter_dtype() const;
-  // Fills in the values missing from the equation train_batch_size = train_micro_batch_size_per_gpu
-  // * gradient_accumulation_steps * world_size, as DeepSpeed does. A trainer calls this before it
-  // creates an engine; if none of the three batch settings is given, it changes nothing.
+  // Fills in the values missing from the equation
+  //   train_batch_size = train_micro_batch_size_per_gpu * gradient_accumulation_steps * world_size
+  // as DeepSpeed does. A trainer calls this before it creates an engine; if none of the three batch
+  // settings is given, it changes nothing.
   //   micro_batch  the trainer's own micro-batch size, for a file that gives neither that size nor
   //                the size of the whole batch
   // Errors:  kSettings when the given values contradict each other.

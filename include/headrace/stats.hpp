@@ -54,7 +54,7 @@ struct Stats {
   std::uint64_t gathers_in_place = 0;    // resident and bound: no thread switch, no copy
   std::uint64_t gathers_prefetched = 0;  // the bytes had arrived, or were on their way
   std::uint64_t gathers_on_demand = 0;
-  double gather_wait_seconds = 0;         // time of trainer threads blocked in gather
+  double gather_wait_seconds = 0;         // time that trainer threads were blocked in gather
   double gather_wait_update_seconds = 0;  // the part of it spent on deferred updates
   // With several ranks, including freeze: the number of collective calls, the bytes that they sent
   // to the other ranks, and how long they occupied the calling threads, which wait for other ranks

@@ -33,7 +33,8 @@ struct ParameterSpec {
   DType dtype = DType::kBf16;
   std::vector<std::int64_t> shape;  // row-major; empty: one element; no size is 0
   HyperparameterSetId hyperparameters = {};
-  // Read but never updated: it has no memory for gradients, no master and no moments.
+  // True: the parameter is read but never updated, and has no memory for gradients, no master and
+  // no moments.
   bool frozen = false;
 
   std::uint64_t elements() const noexcept {

@@ -13,7 +13,7 @@
 // Two ranks exchange the halves of their buckets; rank 1 makes its call later:
 //
 //   rank 0  all_to_all(kReduce, {}, give {-, its right half}, take {-, scratch}, done)
-//           returns at once; rank 0 goes on, and touches neither the half nor scratch
+//           returns at once; rank 0 goes on, and touches neither the half nor the scratch memory
 //   rank 1  all_to_all(kReduce, {}, give {its left half, -}, take {scratch, -}, done)
 //   both    the bytes are transferred; each rank's done(nullptr) runs on some thread
 //
@@ -90,8 +90,8 @@ class Transport {
   // place. The default implementation is one all_to_all.
   virtual void all_gather(Lane lane, Stream stream, std::span<const Piece> whole, Done done);
 
-  // Publishes `bytes` (at most kPostBytes) for every rank to read, in place of this rank's last
-  // post. They arrive within a quarter of a second, whatever the lanes wait for.
+  // Publishes `bytes` (at most kPostBytes) for every rank to read, in place of this rank's previous
+  // post. The bytes arrive within a quarter of a second, whatever the lanes wait for.
   virtual void post(std::span<const std::byte> bytes) noexcept = 0;
   // Sets of_all[r] to the last post of rank r that has arrived here.
   virtual void read_posts(std::span<Post> of_all) noexcept = 0;
@@ -114,8 +114,8 @@ struct CollectiveOptions {
   std::function<void(const std::string& line)> warn = nullptr;
   // Called about twenty times a second, on a thread of the collective. If it returns true, this
   // rank's calls throw kInterrupted from then on, and the other ranks' calls throw kPeerLost. With
-  // it, Ctrl-C works even while a rank waits for one that is dead. The function must not block or
-  // throw. Null: never.
+  // it, Ctrl-C works even while a rank waits for a dead one. The function must not block or throw.
+  // Null: never.
   std::function<bool()> interrupted = nullptr;
   // The size of the pinned host buffer through which pieces pass in chunks if the transport cannot
   // access the device's memory.

@@ -3,7 +3,7 @@
 // gradients it has delivered, to know when a group is done.
 //
 // Several passes may run at once: a checkpoint's pass runs within a node of another pass, and
-// autograd has a thread for each device. torch numbers the passes (the graph task).
+// autograd has a thread for each device. torch numbers the passes (graph task ids).
 //
 // Example: blocks a, b and c have two trained parameters each. b leaves one of its two unused, and
 // c has a third parameter, which is frozen. Pass 7 visits c, b and a:
@@ -11,7 +11,7 @@
 //   reached c     hold {c, 7, 0 of 2}
 //   gradients     {c, 2 of 2}, but c keeps its hold: the frozen parameter gets no gradient, so
 //                 nothing marks its last read
-//   reached b     hold {b, 7, 0 of 2}; its one gradient makes it 1 of 2
+//   reached b     hold {b, 7, 0 of 2}; its one gradient makes this 1 of 2
 //   reached a     there is no slot left to gather a, so the oldest hold of pass 7 that awaits
 //                 nothing goes: c's. (If there were no such hold, the oldest of the others would
 //                 go: b's.)
@@ -20,7 +20,7 @@
 //
 // If an operator throws during a pass, torch does not report the end of the pass. The pass stays
 // known, with the gradients that it delivered, until the trainer's next call runs end_every(). From
-// then on a step is refused, until those gradients are discarded.
+// then on, a step is refused until those gradients are discarded.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -60,8 +60,8 @@ class BackwardPasses {
   void touch(OffloadedGroup& group, int task) {
     holds_.push_back({&group, task, Why::kTouch, ++opened_, 0, 0});
   }
-  // `gradient`: true if torch delivered one, false if it reports that there is none. Returns true
-  // if this was the last one and the group's hold is gone.
+  // `gradient`: true if torch delivered one, false if torch reports that there is none. Returns
+  // true if this was the last one and the group's hold is gone.
   bool arrived(const OffloadedGroup& group, int task, bool gradient) {
     find(task)->arrived += gradient ? 1 : 0;
     const auto hold = std::find_if(holds_.begin(), holds_.end(), [&](const Hold& one) {
@@ -99,7 +99,7 @@ class BackwardPasses {
     return drop([oldest](const Hold& hold) { return hold.group == oldest; });
   }
 
-  // Whether a thread other than the calling one began a pass that is known.
+  // Whether a thread other than the calling one began a pass that is still known.
   bool of_another_thread() const {
     return std::any_of(passes_.begin(), passes_.end(),
                        [me = std::this_thread::get_id()](const Pass& p) { return p.thread != me; });
@@ -127,7 +127,7 @@ class BackwardPasses {
       return why == Why::kGradients && group == &one && task == in_task;
     }
   };
-  // A pass that runs, or that an exception has ended, and how many gradients it delivered.
+  // A pass that is running, or that an exception has ended, and how many gradients it delivered.
   struct Pass {
     int task;
     std::size_t arrived;

@@ -125,7 +125,7 @@ class BoundGroups final {
     on_demand_ = on_demand;
   }
 
-  // ---- by calls and scopes ----
+  // ---- for calls and scopes ----
 
   // Binds the group. Each acquire() is undone by one release().
   void acquire(OffloadedGroup& group) {
@@ -194,7 +194,7 @@ class BoundGroups final {
     }
   }
 
-  // ---- by hooks, in backward ----
+  // ---- for hooks, in backward ----
 
   // A gradient has reached an output of the block.
   void reached(OffloadedGroup& group) {
@@ -235,13 +235,13 @@ class BoundGroups final {
     passes_.forget_partial_gradients();
   }
 
-  // ---- by operators that touch a group outside of its calls ----
+  // ---- for operators that touch a group outside of its calls ----
 
   std::uint64_t touches(const OffloadedGroup& group) {
     const std::lock_guard lock(mutex_);
     return group.touches;
   }
-  // Adds a binding to a group that is bound, which release() undoes; returns false if the group is
+  // If the group is bound, adds a binding, which release() undoes. Returns false if the group is
   // parked.
   bool hold_if_bound(OffloadedGroup& group) noexcept {
     const std::lock_guard lock(mutex_);
@@ -259,8 +259,8 @@ class BoundGroups final {
       bind_in_pass(group, task);
       if (group.bindings > 1) return true;  // another thread was first
       ++group.touches;
-      // Outside of a backward pass nothing stays bound between operators: there a write through
-      // data_ptr() would change bytes that the engine does not read back.
+      // Outside of a backward pass, nothing stays bound between operators: a write through
+      // data_ptr() there would change bytes that the engine does not read back.
       if (task < 0) return true;
       passes_.touch(group, task);
       ++group.bindings;
@@ -289,8 +289,8 @@ class BoundGroups final {
       }
     }
   }
-  // Has torch call end_pass(task) when that running pass ends. If an exception ends the pass, torch
-  // makes no such call.
+  // Has torch call end_pass(task) when that pass, which is running, ends. If an exception ends the
+  // pass, torch makes no such call.
   void begin_pass(int task) {
     if (!passes_.begin(task)) return;
     ::torch::autograd::Engine::get_default_engine().queue_callback([self = self_, task] {

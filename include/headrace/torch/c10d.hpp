@@ -4,7 +4,8 @@
 //   auto transport = headrace::torch::make_c10d_transport(group);   // on every rank
 //
 // Each lane has a group of its own, split from the given one, and a thread that issues the sends
-// and receives of one call and waits for them. The trainer may use its own group at the same time.
+// and receives of one call at a time and waits for them. The trainer may use the given group at the
+// same time.
 //
 //   all_to_all on rank 1 of 3   recv from 0, recv from 2, send to 0, send to 2; wait for all four
 //   rank 2 dies                 its connection closes, and the call fails with torch's text
@@ -71,7 +72,7 @@ inline std::string first_line(const std::exception& error) {
   return text.substr(0, text.find('\n'));
 }
 
-// A thread that receives none of the program's signals.
+// Starts a thread that receives none of the program's signals.
 inline std::thread quiet_thread(const char* name, std::function<void()> body) {
   sigset_t all, before;
   sigfillset(&all);
@@ -233,7 +234,8 @@ inline bool C10dLane::ended_by(const Part& part,
 }
 
 inline void C10dLane::wait_for(std::vector<Part>& parts) {
-  // Goes from the back, receives first: by then, sends are complete and need no wait of their own.
+  // Waits from the back, for receives first: by then, sends are complete and need no wait of their
+  // own.
   std::ranges::reverse(parts);
   while (!parts.empty()) {
     if (ended_by(parts.back(), [this](const C10dWork& work) { return ended(work); })) {

@@ -16,7 +16,7 @@
 //                parameters arrive and count for pass 8. Pass 8 needs no hold: the Binding keeps g
 //                bound to the end.
 //   end of 8     torch calls end_pass(8), which has nothing to release.
-//   pass 7     the node ends: g is parked, and x's gradient goes on.
+//   pass 7     the node ends: g is parked, and x's gradient is passed on.
 //
 // So a parameter that is used both in a checkpoint and outside of it gets two gradients from one
 // loss, one in pass 7 and one in pass 8, and needs expect_repeated_gradients().
@@ -102,7 +102,7 @@ class CheckpointedCall : public ::torch::CustomClassHolder {
   // Runs in forward, without gradients, while the group is bound.
   Tensors run_first(at::TensorList inputs) {
     Autocast settings = autocast_;
-    settings.cache = false;  // nobody may later find a weight that was cast without gradients
+    settings.cache = false;  // no later use may find a weight that was cast without gradients
     const Restored<Autocast> autocast(place_, settings);
     const std::vector<std::uint32_t> versions = versions_of(inputs);
     Tensors outputs = run(inputs);
@@ -116,7 +116,7 @@ class CheckpointedCall : public ::torch::CustomClassHolder {
     for (at::Tensor& output : outputs) {
       const bool input = std::any_of(inputs.begin(), inputs.end(),
                                      [&](const at::Tensor& in) { return in.is_same(output); });
-      if (!input && output.requires_grad()) output = output.detach();  // a parameter, returned
+      if (!input && output.requires_grad()) output = output.detach();  // a returned parameter
     }
     return outputs;
   }
@@ -232,7 +232,7 @@ class CheckpointedCallOf final : public CheckpointedCall {
     });
     return taken;
   }
-  // The result of the first run, with autograd's tensors in place of its own.
+  // The result of the first run, with autograd's tensors in place of that run's own.
   Result take_result(const Tensors& outputs) {
     Result result = std::move(*result_);
     result_.reset();

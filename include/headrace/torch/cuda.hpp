@@ -18,8 +18,8 @@
 
 namespace headrace::torch {
 // headrace::make_cuda_device() with torch's caching allocator as the source of memory for
-// parameters, so that torch's memory limit and statistics include it.
-// Throws what that function throws, and kUnsupported if torch does not see `gpu`.
+// parameters, so that torch's memory limit and statistics include that memory.
+// Throws what headrace::make_cuda_device() throws, and kUnsupported if torch does not see `gpu`.
 inline std::shared_ptr<Device> make_cuda_device(at::Device gpu) {
   struct TorchMemory {
     at::Device device;

@@ -159,7 +159,7 @@ class Modification final : public GatheredScope {
   }
 
  private:
-  // If an exception leaves the scope, its changes are dropped.
+  // If an exception leaves the scope, the scope's changes are dropped.
   void end() noexcept {
     if (!core_) return;
     if (std::uncaught_exceptions() > unwinding_) return discard();

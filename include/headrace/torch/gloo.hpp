@@ -67,8 +67,8 @@ struct GlooOptions {
   // the line goes to stderr.
   std::chrono::milliseconds join_within = std::chrono::minutes(5);
   std::function<void(const std::string& line)> warn = nullptr;
-  // Called about fifty times a second, on the thread that makes the transport. If it returns true,
-  // the wait ends with kInterrupted. Null: never.
+  // Called about fifty times a second, on the thread that makes the transport. If the function
+  // returns true, the wait ends with kInterrupted. Null: never.
   std::function<bool()> interrupted = nullptr;
   // Distinguishes transports of one launch if a process makes several.
   std::string name = "headrace";
@@ -88,7 +88,7 @@ class JoinWait {
  public:
   explicit JoinWait(const GlooOptions& options) : options_(options) {}
   bool is_over() const { return waited() > options_.join_within; }
-  // Called between two looks. A warning includes the text of missing(), such as "rank 1 did not
+  // Called between two checks. A warning includes the text of missing(), such as "rank 1 did not
   // come yet".
   template <class Missing>
   void pause(const Missing& missing) {
@@ -181,7 +181,7 @@ inline C10dStore open_store(const Launch& launch, const GlooOptions& options, Jo
   }
 }
 
-// Lets ranks meet before they connect, so that errors name surplus and missing ranks.
+// Lets ranks meet before they connect, so that errors can name surplus and missing ranks.
 class GlooMeeting {
  public:
   GlooMeeting(C10dStore store, const Launch& launch) : store_(std::move(store)), launch_(launch) {}
@@ -201,7 +201,7 @@ class GlooMeeting {
     store_->add("came", 1);
     wait_for_all(wait);
   } catch (const Error& error) {
-    // The store ends with rank 0, and the other ranks look into it only now and then.
+    // The store ends with rank 0, and the other ranks check it only now and then.
     const bool serves = launch_.rank == 0 && !launch_.agent_serves_store;
     if (serves && error.code() != Code::kInterrupted)
       std::this_thread::sleep_for(std::chrono::milliseconds(200));
@@ -272,14 +272,15 @@ inline std::shared_ptr<gloo::transport::Device> gloo_device(const Launch& launch
 }
 }  // namespace detail
 
-// Collective: every rank of the launch calls it. Rank 0 serves the store at the master address and
-// port, unless torchrun's agent does. The other ranks' posts need that store, so the destructor of
-// rank 0's transport waits up to 2 seconds for those ranks, unless the transport has failed.
+// Collective: every rank of the launch makes this call. Rank 0 serves the store at the master
+// address and port, unless torchrun's agent does. The other ranks' posts need that store, so the
+// destructor of rank 0's transport waits up to 2 seconds for those ranks, unless the transport has
+// failed.
 // Throws headrace::Error with code
 //   kInvalidArgument  the launch is not torch's, the port is taken, a rank exists twice, another
 //                     rank has a different world size, or the interface does not exist.
 //   kPeerLost         rank 0's store did not answer, or a rank did not come, in time; the error
-//                     names it.
+//                     names which.
 //   kUnsupported      torch was built without Gloo.
 inline std::shared_ptr<Transport> make_gloo_transport(const Launch& launch,
                                                       const GlooOptions& options = {}) {
@@ -307,7 +308,7 @@ inline std::shared_ptr<Transport> make_gloo_transport(const Launch& launch,
   }
   const auto group = c10d::ProcessGroupGloo::Options::create(options.join_within);
   group->devices.push_back(detail::gloo_device(launch, options));
-  group->threads = 1;  // it serves calls other than sends and receives
+  group->threads = 1;  // this thread serves calls other than sends and receives
   const int rank = static_cast<int>(launch.rank), world_size = static_cast<int>(launch.world_size);
   const auto kind = launch.rank == 0 && !launch.agent_serves_store
                         ? detail::C10dPosts::Store::kServedHere

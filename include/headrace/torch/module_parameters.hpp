@@ -80,10 +80,10 @@ inline ParameterSpec spec_of(const Place& place, const std::string& group, const
 // Records which group owns each tensor, and the memory that its values came from.
 //
 // A parameter has one owner; a shared one belongs to the group that declared it as shared. One
-// tensor under two names of a group is one parameter. Any other access to the same memory (a view,
-// a slice, another tensor on the same storage) would become a separate parameter, no longer tied,
-// and is refused. So are tensors that only seem to overlap, such as interleaved columns of one
-// matrix.
+// tensor under two names within a group is one parameter. Any other access to the same memory (a
+// view, a slice, another tensor on the same storage) would become a separate parameter, no longer
+// tied, and is refused. So are tensors that only seem to overlap, such as interleaved columns of
+// one matrix.
 class ParameterOwners {
  public:
   bool owned(const at::Tensor& tensor) const {

@@ -16,11 +16,11 @@
 //
 // A module's forward stays as it is. Its parameters stay the same objects, but they have memory
 // only while they are needed. Touching a parameter at any other time throws a c10::Error that names
-// its group and the call that helps.
+// its group and the call to use instead.
 //
 // Values:  buffers (batch norm statistics, masks) stay with torch: buffers() lists them. Parameters
 //          are row-major; other strides (channels_last, a transposed weight) are refused.
-// .grad(): once gradients have arrived, the engine owns them. Code that looks for them itself
+// .grad(): once gradients have arrived, the engine owns them. Code that looks for gradients itself
 //          (clip_grad_norm_, an optimizer) gets a c10::Error that says what to call instead.
 // Threads: one trainer thread at a time, and the threads that autograd starts for it. While one
 //          trainer thread is inside a call, or inside a backward pass on the CPU, calls from a
@@ -87,15 +87,15 @@ template <class T>
 using ModuleOf = typename decltype(module_of(std::declval<T&>()))::element_type;
 }  // namespace detail
 
-// A handle on a group of an Offload, which may be copied freely. It keeps the module alive, but not
+// A handle to a group of an Offload, which may be copied freely. It keeps the module alive, but not
 // the Offload.
 template <class M>
 class Group {
  public:
   GroupId id() const noexcept { return state_->id; }
   const std::string& name() const noexcept { return state_->name; }
-  // A factory's module exists from freeze() on, and add_rest() keeps none. Throws kWrongState if
-  // there is no module.
+  // A factory's module exists from freeze() on, and add_rest() keeps no module. Throws kWrongState
+  // if there is no module.
   std::shared_ptr<M> module() const {
     if (state_->module) return std::static_pointer_cast<M>(state_->module);
     throw Error(Code::kWrongState,
@@ -233,8 +233,8 @@ class Offload {
     }
   }
 
-  // freeze() takes the group's values from this function, and not from the group's module. Use it
-  // to start from stored weights: each rank reads its own shard, so that all ranks together read a
+  // freeze() takes the group's values from `values`, and not from the group's module. Use it to
+  // start from stored weights: each rank reads its own shard, so that all ranks together read a
   // model once. Throws kWrongState after freeze().
   template <class M>
   void take_values_from(const Group<M>& group, ShardValues values) {
@@ -243,10 +243,9 @@ class Offload {
 
   // Adds parameters used outside of any group's forward (embeddings, a final norm, shared weights).
   // They are bound from freeze() to close(), with gradients and optimizer state offloaded as usual.
-  // Takes those trainable parameters of a module that no group has; if there are none, it adds
-  // nothing and returns no group. Frozen ones stay with torch, and buffers() lists them; step()
-  // throws once one of them is trained. In a group named "", parameters keep their names as they
-  // are.
+  // Takes those trainable parameters of a module that no group has; if there are none, adds nothing
+  // and returns no group. Frozen ones stay with torch, and buffers() lists them; step() throws once
+  // one of them is trained. In a group named "", parameters keep their names as they are.
   using Rest = std::optional<Group<::torch::nn::Module>>;
   Rest add_rest(const ::torch::nn::Module& model, std::string name = "rest") {
     detail::NamedTensors rest = registration().take_rest(name, model);
@@ -313,15 +312,15 @@ class Offload {
   // An operator may be about to read a parked parameter, a view of one, or a tensor that autograd
   // saved from it. This call makes the Offload bind the group first in such a case, from freeze()
   // to close(): in forward, in backward and outside of both, in any thread. Without this call, such
-  // a use throws a c10::Error that names the group. The values are the same as if the group had
-  // been bound in time; only the time of binding differs:
+  // a use throws a c10::Error that names the group. The results are the same as if the group had
+  // already been bound. The details:
   //   until     The group is bound until the end of the operator, or in a backward pass until the
   //             end of the pass. It is parked earlier if memory runs out and no group has been
   //             bound for longer, but never during an operator that uses it.
   //   memory    The group takes one more gather slot for that time (headrace.prefetch_groups). If
   //             none is free, the operator throws the error of a parked parameter with that cause.
-  //   refused   As without this call: writing, torch::save, data_ptr() and other ways around
-  //             operators.
+  //   refused   The same uses as without this call: writing, torch::save, data_ptr() and other ways
+  //             around operators.
   //   several   Several backward passes that reach one parameter before a step (a loss kept in a
   //             module beside that of the output, or retain_graph) need
   //             expect_repeated_gradients().
@@ -355,7 +354,8 @@ class Offload {
 
   // ---- use ----
 
-  // group.module()->forward(args...), with the parameters bound for it and for its backward.
+  // Calls group.module()->forward(args...), with the parameters bound for that call and for its
+  // backward.
   // Cost:   one Engine::gather() in forward and one in backward. Each is free if the group is
   //         resident in memory that the device shares; otherwise the group's bytes are read, most
   //         of them ahead of time.
@@ -368,8 +368,8 @@ class Offload {
     return run(group, [&] { return group.module()->forward(std::forward<Args>(args)...); });
   }
   // Does the same for any code that uses the group's parameters. The function's result may be
-  // nested (tensors.hpp): in backward, gradients of the tensors in that result bring the parameters
-  // back.
+  // nested (tensors.hpp): in backward, gradients of the tensors in that result cause the parameters
+  // to be bound again.
   template <class M, class F>
   auto run(const Group<M>& group, F&& function) {
     const detail::Call call = begin();
@@ -389,9 +389,9 @@ class Offload {
   }
   // Calls function(inputs...), or group.module()->forward(inputs...), without keeping activations:
   // backward runs the function again, with torch's generators and autocast settings as they are
-  // now. The gradients of each call are those of run(), bit for bit, if torch's operators give the
-  // same bits with and without gradients (an LSTM does not). Counters of the block itself, such as
-  // batch norm's running statistics, are updated twice.
+  // now. The gradients of each call equal those of run(), bit for bit, if torch's operators give
+  // the same bits with and without gradients (an LSTM does not). Counters of the block itself, such
+  // as batch norm's running statistics, are updated twice.
   //   inputs  tensors, numbers, strings, and optional, pair, tuple, array, vector or map of these;
   //           the tensors are kept until backward. The function is copied, and must capture
   //           whatever else it needs. A tensor that requires a gradient must be an input, unless it
@@ -491,8 +491,9 @@ class Offload {
 
   // The buffers (batch norm statistics, masks, caches) of the modules given to add_group() and
   // add_rest(), and the frozen parameters that add_rest() left out, each once, by full name
-  // ("<group>.<name>"). A factory's module contributes from freeze() on. They stay with torch: not
-  // parked, not in the plan, not in the engine's hashes. Save them together with the weights.
+  // ("<group>.<name>"). A factory's module contributes from freeze() on. All of these stay with
+  // torch: not parked, not in the plan, not in the engine's hashes. Save them together with the
+  // weights.
   const std::vector<std::pair<std::string, at::Tensor>>& buffers() const {
     return registration().buffers().all();
   }
@@ -508,8 +509,8 @@ class Offload {
   // Makes every parameter an ordinary tensor again, with its own memory, its current values and
   // none of the adapter's hooks, so that the model trains, saves and loads in plain torch. Then
   // closes the Offload. This drops gradients that no step has used, and the optimizer state:
-  // store() that state before.
-  //   limit_bytes  the most memory that the weights may take, in addition to the engine's.
+  // store() that state first.
+  //   limit_bytes  the most memory that the weights may take, in addition to the engine's memory.
   // Throws  kOutOfBudget, stating how much memory is needed, before anything is changed;
   //         kWrongState while a gathered() scope is open. After any error, every parameter is
   //         offloaded as before.
@@ -518,7 +519,7 @@ class Offload {
     detail::restore(core_, limit_bytes);
   }
   // Completes work in progress and closes the engine. Modules remain, but without values, and
-  // graphs made before throw in backward. Calling it again does nothing.
+  // graphs made before close() throw in backward. Calling it again does nothing.
   // Throws  kWrongState while a gathered() scope is open, or in a second thread while the first
   //         computes: the Offload then remains open. It also throws, after closing, to report a
   //         write behind the engine's back that no call has reported.

@@ -12,8 +12,8 @@
 //   OnDemandTable   operators that touch parked parameters    (on_demand.hpp, of all Offloads)
 //
 // Scopes (Binding, ReadScope, Modification) and calls under way hold the core by shared_ptr, so the
-// core outlives the Offload while one of them is open. Hooks that torch keeps hold it by weak_ptr:
-// a graph that outlives the Offload throws in backward.
+// core outlives the Offload while one of them is open. Hooks that torch keeps hold the core by
+// weak_ptr: a graph that outlives the Offload throws in backward.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -126,7 +126,7 @@ class OffloadCore final : public std::enable_shared_from_this<OffloadCore> {
     calls_.enter(place_.is_cpu() && !discards && bound_.pass_of_another_thread());
   }
   void leave() noexcept { calls_.leave(); }
-  // Begins a call. Outside of a backward pass, it also releases the groups that an interrupted pass
+  // Begins a call. Outside of a backward pass, also releases the groups that an interrupted pass
   // left bound.
   void begin_call() {
     writes_.throw_if_written();

@@ -59,7 +59,8 @@ class TakeGradient final : public ::torch::autograd::PostAccumulateGradHook {
 // hook that takes its gradient. Storage, hook and name outlive every binding.
 class OffloadedParameter {
  public:
-  // Moves `tensor` onto a parked storage of its own. Its values are lost, so copy them first.
+  // Moves `tensor` onto a parked storage of its own. The tensor's values are lost, so copy them
+  // first.
   OffloadedParameter(const Place& place, const ParameterSpec& spec, ParameterId id,
                      const std::string& full_name, const std::string& group_name,
                      const std::string& parked_text, const at::Tensor& tensor)
@@ -128,8 +129,8 @@ class OffloadedParameter {
   // Whether an operator has written to the parameter since bind(). (If the parameter left its
   // storage, require_own_storage() detects that.)
   bool was_written() const { return storage_.holds(tensor_) && version() != bound_version_; }
-  // A fingerprint of the parameter's bytes, which lie at `bytes` while it is bound. It reveals
-  // writes through data_ptr(), which torch does not count.
+  // A fingerprint of the parameter's bytes, which lie at `bytes` while the parameter is bound. A
+  // fingerprint reveals writes through data_ptr(), which torch does not count.
   std::uint64_t fingerprint_of(DeviceSpan bytes) const {
     const at::Tensor whole = storage_.whole();
     if (whole.device().is_cpu()) return fingerprint(bytes.data, bytes.size_bytes);

@@ -18,7 +18,7 @@
 //   after    ~GroupsInUse() releases groups a and b. The pass's own bindings keep both bound until
 //            the pass ends.
 //
-// An operator that would write to b.w leaves group b parked, and torch throws that group's text.
+// An operator that would write to b.w leaves group b parked: torch throws b's parked text.
 //
 // bound_groups.hpp decides when a group is bound and released.
 #pragma once
@@ -112,8 +112,8 @@ inline ArgumentUse use_of(const c10::FunctionSchema& schema, std::size_t argumen
   return shape_only ? ArgumentUse::kNone : ArgumentUse::kRead;
 }
 
-// The groups that one operator uses, held until it has run. Parked groups that it would write to
-// stay parked for that time, even for the operators that it calls.
+// The groups that one operator uses, held until it has run. Parked groups that the operator would
+// write to stay parked for that time, even for the operators that it calls.
 class GroupsInUse final : public at::ObserverContext {
  public:
   struct Use {

@@ -3,7 +3,7 @@
 //
 // The parameter and its views lie on this storage for as long as the model lives; only the address
 // behind it changes. A parked storage keeps its size but has no memory, and torch throws the given
-// text at any request for its address: by print, save, an optimizer or any operator. Calls that
+// text when anything asks for its address: print, save, an optimizer or any operator. Calls that
 // need no values (sizes, views, detach) still work.
 //
 // This header does not depend on the engine.

@@ -5,7 +5,7 @@
 // Values move in freeze(), in three parts, so that a refusal comes before any value has moved:
 //
 //   settle()         compares each module with what add_group() saw, and tells the engine which
-//                    parameters are frozen. If it throws, nothing is lost.
+//                    parameters are frozen. If settle() throws, nothing is lost.
 //   Engine::freeze() plans and allocates.
 //   attach()         group by group, in the order in which they were added: runs the factory, if
 //                    there is one, and moves the values into the engine and the parameters onto
@@ -180,7 +180,7 @@ class Registration {
 
   // ---- use ----
 
-  // Throws for a handle on another Offload's group, since the handle's number means a different
+  // Throws for a handle to another Offload's group, since the handle's number means a different
   // group here.
   void require_own(const OffloadedGroup& group) const {
     if (group.owner == this) return;

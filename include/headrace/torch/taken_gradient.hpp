@@ -16,7 +16,7 @@
 //   pass 2   the hook on the parameter runs first, sees the stand-in, and resets .grad(). torch
 //            writes g2 there, not a sum with the stand-in. take_from() takes g2 out, and the engine
 //            adds it.
-//   step()   forget(): the stand-in goes, and .grad() is undefined, as zero_grad() leaves it.
+//   step()   forget(): the stand-in is removed, and .grad() is undefined, as zero_grad() leaves it.
 //
 // zero_grad() between the passes removes the stand-in, but the engine still has g1. The hook then
 // finds .grad() undefined although g1 was taken, so was_reset() is true, and step() throws instead

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // headrace/torch/tensors.hpp: finds the tensors in a block's result.
 //
-// It recognizes Tensor, and optional, pair, tuple, array, vector, map and any other range of these,
-// nested to any depth; numbers and strings hold no tensors. For a struct of your own, add an
-// overload in its namespace:
+// This header recognizes Tensor, and optional, pair, tuple, array, vector, map and any other range
+// of these, nested to any depth; numbers and strings hold no tensors. For a struct of your own, add
+// an overload in its namespace:
 //
 //   template <class See>
 //   void visit_tensors(const MyOutput& out, See&& see) { see(out.logits); see(out.cache); }

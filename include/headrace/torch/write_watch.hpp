@@ -12,7 +12,7 @@
 //   offload.engine().load(g, ...); // weight_changes(g) counts it
 //   offload(h, x);                 // sees that g was loaded since, clears the mark, and runs
 //
-// The engine is informed about g as well (Engine::mark_written): it refuses to store or hash g's
+// The engine is informed about g as well (Engine::mark_written), and refuses to store or hash g's
 // values.
 #pragma once
 #include <cstdint>
