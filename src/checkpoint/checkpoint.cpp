@@ -21,7 +21,6 @@ namespace headrace {
 namespace {
 using checkpoint::File;
 using checkpoint::kFiles;
-using checkpoint::kMetadata;
 using checkpoint::Manifest;
 using checkpoint::refuse;
 using checkpoint::refuse_damaged;
@@ -83,21 +82,14 @@ std::string place(const Engine& engine, std::vector<Tensor>& tensors) {
 
 // ---- save ----
 
-// JSON holds UTF-8 alone, and safetensors has one name of its own.
 void check_names(const Engine& engine) {
   for (std::uint32_t i = 0; i < engine.parameter_count(); ++i) {
-    const Json name = engine.full_name({i});
-    const std::string shown = name.dump(-1, ' ', true, Json::error_handler_t::replace);
-    std::string fault;
-    try {
-      (void)name.dump();
-      if (name == kMetadata) fault = "which safetensors keeps for itself";
-    } catch (const Json::exception&) {
-      fault = "which is no UTF-8, as safetensors needs";
-    }
+    const std::string& name = engine.full_name({i});
+    const std::string fault = checkpoint::name_fault(name);
     if (fault.empty()) continue;
     throw Error(Code::kInvalidArgument, "save_checkpoint: parameter " + std::to_string(i) +
-                                            " is named " + shown + ", " + fault +
+                                            " is named " + checkpoint::shown_name(name) + ", " +
+                                            fault +
                                             "; nothing was written. Register it by another name.");
   }
 }

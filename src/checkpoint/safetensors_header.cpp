@@ -8,6 +8,20 @@ namespace {
 constexpr std::size_t kLengthBytes = 8, kAlignment = 4096;
 }  // namespace
 
+std::string name_fault(const std::string& name) {
+  if (name == kMetadata) return "which safetensors keeps for itself";
+  try {
+    (void)nlohmann::json(name).dump();
+  } catch (const nlohmann::json::exception&) {
+    return "which is no UTF-8, as safetensors needs";
+  }
+  return {};
+}
+
+std::string shown_name(const std::string& name) {
+  return nlohmann::json(name).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+}
+
 std::string safetensors_header(std::span<const TensorHeader> tensors) {
   using Json = nlohmann::ordered_json;
   Json header = {{kMetadata, {{"format", "pt"}}}};

@@ -16,6 +16,11 @@ struct TensorHeader {
   std::uint64_t size_bytes = 0;
 };
 
+// "": a tensor may have this name. JSON holds UTF-8 alone, and safetensors has one name of its own.
+std::string name_fault(const std::string& name);
+// For messages: in quotes, without what is not ASCII.
+std::string shown_name(const std::string& name);
+
 // The header's length and the header. The tensors' bytes follow in this order, without gaps; they
 // begin at a multiple of 4096.
 std::string safetensors_header(std::span<const TensorHeader> tensors);

@@ -43,6 +43,21 @@ std::string text_of(const Settings& settings, const partition::Partition& partit
 }
 }  // namespace
 
+swap::StoreRegistration registration_of(const partition::Registry& registry,
+                                        const partition::Partition& partition) {
+  swap::StoreRegistration out{partition.tile_elements, {}, {}};
+  for (const partition::RegisteredGroup& group : registry.groups())
+    out.groups.push_back(group.name);
+  for (std::size_t i = 0; i < partition.parameters.size(); ++i) {
+    const partition::RegisteredParameter& parameter = registry.parameters()[i];
+    const partition::Parameter& place = partition.parameters[i];
+    out.parameters.push_back({parameter.full_name, parameter.spec.dtype, parameter.spec.frozen,
+                              parameter.spec.shape, place.group, place.section,
+                              place.first_element});
+  }
+  return out;
+}
+
 EpochTerms::EpochTerms(const Settings& settings, const partition::Registry& registry,
                        const partition::Partition& partition)
     : registry_(registry),

@@ -11,8 +11,13 @@
 #include "partition/partition.hpp"
 #include "partition/registry.hpp"
 #include "swap/store_format.hpp"
+#include "swap/store_registration.hpp"
 
 namespace headrace::engine {
+// What a store keeps of the registration, so that other programs can tell its tensors apart.
+swap::StoreRegistration registration_of(const partition::Registry& registry,
+                                        const partition::Partition& partition);
+
 class EpochTerms {
  public:
   EpochTerms(const Settings& settings, const partition::Registry& registry,

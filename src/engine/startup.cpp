@@ -107,6 +107,11 @@ std::uint64_t Startup::commit_bytes(const Partition& partition) const {
   return swap::CommitRecord::place_bytes(EpochTerms(in_.settings, registry_, partition).counts());
 }
 
+std::uint64_t Startup::registration_bytes(const Partition& partition) const {
+  if (in_.settings.durable_every == 0) return 0;
+  return swap::packed(registration_of(registry_, partition), {}).size();
+}
+
 residency::Plan Startup::make_plan(const Partition& partition) const {
   residency::PlanInputs inputs;
   inputs.partition = &partition;
@@ -122,6 +127,7 @@ residency::Plan Startup::make_plan(const Partition& partition) const {
   inputs.collective_bytes = in_.collective->host_bytes();
   inputs.bookkeeping_bytes = bookkeeping_bytes(partition);
   inputs.commit_bytes = commit_bytes(partition);
+  inputs.registration_bytes = registration_bytes(partition);
   inputs.machine_left_bytes = in_.parts.machine_left_bytes.value_or(local_.memory_left.value);
   inputs.machine_limit_source = local_.memory_left.source;
   inputs.smallest_with_tiles = [&, this](std::uint64_t tile_elements) {
@@ -282,7 +288,8 @@ void Startup::open_store(Running& r) {
   deal_by_speed(r);
   r.swap = store_->open(*r.conductor, tier_options(r), r.plan.drive_bytes);
   r.swap->continue_run(agreed.store);
-  record_ = store_->format(*r.conductor, *r.swap, terms, memory);
+  const auto registration = swap::packed(registration_of(registry_, r.partition), agreed.store);
+  record_ = store_->format(*r.conductor, *r.swap, terms, registration, memory);
   meeting_->all_ready(nullptr);
   store_->publish();
 }
@@ -290,7 +297,9 @@ void Startup::open_store(Running& r) {
 void Startup::make_places(Running& r) {
   r.places = std::make_unique<tiles::TilePlaces>(r.partition, r.plan);
   for (std::uint32_t d = 0; store_ && d < paths_.size(); ++d)
-    r.swap->take({d, 0, swap::first_slot_offset(r.plan.commit_record.size_bytes)});
+    r.swap->take(
+        {d, 0,
+         swap::first_slot_offset(r.plan.commit_record.size_bytes, r.plan.registration_bytes)});
   if (resumed_) {
     r.places->restore(*record_, record_->head().incarnation + 1,
                       [&](const swap::Extent& extent) { r.swap->take(extent); });

@@ -31,6 +31,7 @@ class Startup {
   // ---- the plan ----
   std::uint64_t bookkeeping_bytes(const partition::Partition& partition) const;
   std::uint64_t commit_bytes(const partition::Partition& partition) const;
+  std::uint64_t registration_bytes(const partition::Partition& partition) const;
   residency::Plan make_plan(const partition::Partition& partition) const;
   void say_what_was_chosen(const Running& r) const;
 

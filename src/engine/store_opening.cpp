@@ -182,10 +182,13 @@ swap::CommitRecord StoreOpening::read(async::Conductor& conductor, swap::SwapTie
 }
 
 swap::CommitRecord StoreOpening::format(async::Conductor& conductor, swap::SwapTier& tier,
-                                        const EpochTerms& terms, std::span<std::byte> memory) {
+                                        const EpochTerms& terms,
+                                        std::span<const std::byte> registration,
+                                        std::span<std::byte> memory) {
   swap::CommitRing ring = this->ring(tier);
   async::call(conductor, nullptr, [&] {
-    return ring.format(tier.run(), in_.collective->rank(), in_.collective->world_size(), memory);
+    return ring.format(tier.run(), in_.collective->rank(), in_.collective->world_size(),
+                       registration, memory);
   });
   swap::CommitRecord record = swap::CommitRecord::make(memory, terms.counts(), tier.run());
   terms.describe(record);

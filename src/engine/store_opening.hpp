@@ -40,9 +40,10 @@ class StoreOpening {
                           std::span<std::byte> memory);
   // Whether every byte of that epoch is to be verified.
   bool verify_all() const noexcept { return !newest_.all_readable; }
-  // Gives new files their headers and an empty ring.
+  // Gives new files their headers, an empty ring and the registration.
   swap::CommitRecord format(async::Conductor& conductor, swap::SwapTier& tier,
-                            const EpochTerms& terms, std::span<std::byte> memory);
+                            const EpochTerms& terms, std::span<const std::byte> registration,
+                            std::span<std::byte> memory);
   // Gives new files their names.
   void publish();
   // Throws kNotFound if headrace.resume asks for a committed step: there is none on any rank.

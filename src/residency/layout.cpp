@@ -88,6 +88,7 @@ class Layout {
     if (!in_.device_shares_host_memory) plan_.load_staging = take(groups.largest, "load staging");
     plan_.scratch = take(kScratchBytes, "scratch");
     plan_.commit_record = take(in_.commit_bytes, "commit record");
+    plan_.registration_bytes = in_.registration_bytes;
     plan_.commit_every = in_.durable() ? in_.settings.durable_every : 0;
     add_row("gradients in the trainer's hands", "host (yours)", groups.largest_gradients);
     add_what_is_not_cut();

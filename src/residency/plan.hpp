@@ -45,6 +45,7 @@ struct PlanInputs {
   std::uint64_t collective_bytes = 0;    // Collective::host_bytes()
   std::uint64_t bookkeeping_bytes = 0;   // the engine's tables on the heap, outside the arena
   std::uint64_t commit_bytes = 0;        // of a commit record, in whole pages; 0: not durable
+  std::uint64_t registration_bytes = 0;  // in a store, in whole pages
   std::uint64_t machine_left_bytes = 0;  // what the machine leaves this process; 0: unknown
   std::string machine_limit_source;
   // smallest_host_bytes() of the same groups with another tile size, for advice; may be empty.
@@ -120,6 +121,7 @@ struct Plan {
   Range bucket_memory;                     // empty if it is in device memory
   Range scratch;                           // for joining masters on export
   Range commit_record;                     // if durable
+  std::uint64_t registration_bytes = 0;    // in a store, on each drive
   std::uint64_t commit_every = 0;          // steps between commits; 0: not durable
   std::uint64_t arena_used_bytes = 0;      // the ranges above
   std::uint64_t arena_bytes = 0;           // rounded up to huge pages

@@ -52,7 +52,9 @@ void deal_again(Plan& plan, const partition::Partition& partition,
     add_row(plan, kSpare, "nvme", largest[d]);
     // A store has a file on every drive, so that each can be told from a missing one.
     const std::uint64_t commits =
-        plan.durable() ? swap::first_slot_offset(plan.commit_record.size_bytes) : 0;
+        plan.durable()
+            ? swap::first_slot_offset(plan.commit_record.size_bytes, plan.registration_bytes)
+            : 0;
     add_row(plan, kCommits, "nvme", commits);
     plan.drive_bytes[d] += largest[d] + commits;
     report.nvme_bytes += largest[d] + commits;

@@ -60,20 +60,37 @@ async::Task<StoreHead> CommitRing::read_heads(std::span<std::byte> page, std::ui
 }
 
 async::Task<> CommitRing::format(const RunBytes& store, std::uint32_t rank,
-                                 std::uint32_t world_size, std::span<std::byte> memory) {
+                                 std::uint32_t world_size, std::span<const std::byte> registration,
+                                 std::span<std::byte> memory) {
   for (std::uint32_t d = 0; d < drives_; ++d) {
     std::ranges::fill(memory, std::byte{0});
     for (std::uint32_t place = 0; place < kRingPlaces; ++place) {
       co_await tier_.write_in_place(place_of(place / kCopies, place % kCopies, d, memory.size()),
                                     memory, Priority::kDemand, subject("make store"));
     }
-    const StoreHead head = make_store_head(store, rank, world_size, d, drives_, memory.size());
+    co_await write_registration(registration, d, memory);
+    const StoreHead head =
+        make_store_head(store, rank, world_size, d, drives_, memory.size(), registration.size());
+    std::ranges::fill(memory, std::byte{0});
     std::memcpy(memory.data(), &head, sizeof head);
     co_await tier_.write_in_place(kHeadExtent(d), memory.first(kStoreHeadBytes), Priority::kDemand,
                                   subject("make store"));
   }
   std::ranges::fill(memory, std::byte{0});
   co_await tier_.sync();
+}
+
+// Through the memory of a place, which is aligned.
+async::Task<> CommitRing::write_registration(std::span<const std::byte> registration,
+                                             std::uint32_t drive, std::span<std::byte> memory) {
+  for (std::uint64_t at = 0; at < registration.size(); at += memory.size()) {
+    const auto part =
+        registration.subspan(at, std::min<std::uint64_t>(memory.size(), registration.size() - at));
+    std::ranges::copy(part, memory.begin());
+    co_await tier_.write_in_place({drive, registration_offset(memory.size()) + at, part.size()},
+                                  memory.first(part.size()), Priority::kDemand,
+                                  subject("make store"));
+  }
 }
 
 template <class Each>

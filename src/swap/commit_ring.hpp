@@ -24,9 +24,10 @@ class CommitRing {
   // Throws kCorrupt for a file that is damaged, or of another store or rank; kUnsupported for one
   // of another format; kNotFound naming the drive that is missing. Returns the first drive's.
   async::Task<StoreHead> read_heads(std::span<std::byte> page, std::uint32_t rank);
-  // Writes headers and an empty ring, and syncs them. `memory`: place_bytes, aligned.
+  // Writes headers, an empty ring and the registration (whole pages), and syncs them. `memory`:
+  // place_bytes, aligned.
   async::Task<> format(const RunBytes& store, std::uint32_t rank, std::uint32_t world_size,
-                       std::span<std::byte> memory);
+                       std::span<const std::byte> registration, std::span<std::byte> memory);
 
   struct Newest {
     std::uint64_t root = 0;         // 0: nothing was ever committed
@@ -45,6 +46,8 @@ class CommitRing {
   async::Task<> write(const CommitRecord& record);
 
  private:
+  async::Task<> write_registration(std::span<const std::byte> registration, std::uint32_t drive,
+                                   std::span<std::byte> memory);
   void refuse_other_format(const StoreHead& head, std::uint32_t drive) const;
   // Reads every place; each(record, extent, root's place, fault) for those that
   // were written.

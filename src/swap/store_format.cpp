@@ -18,7 +18,8 @@ std::span<const std::byte> bytes_before(const T& object, const std::uint64_t& fi
 }  // namespace
 
 StoreHead make_store_head(const RunBytes& store, std::uint32_t rank, std::uint32_t world_size,
-                          std::uint32_t drive, std::uint32_t drives, std::uint64_t commit_bytes) {
+                          std::uint32_t drive, std::uint32_t drives, std::uint64_t commit_bytes,
+                          std::uint64_t registration_bytes) {
   StoreHead head{};
   std::memcpy(head.magic, kStoreMagic, sizeof head.magic);
   head.version = kStoreVersion;
@@ -29,6 +30,7 @@ StoreHead make_store_head(const RunBytes& store, std::uint32_t rank, std::uint32
   head.drive = drive;
   head.drives = drives;
   head.commit_bytes = commit_bytes;
+  head.registration_bytes = registration_bytes;
   head.checksum = kernels::xxh3_64(bytes_before(head, head.checksum), 0);
   return head;
 }

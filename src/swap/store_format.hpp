@@ -4,6 +4,7 @@
 //
 //   0            StoreHead, 4 KiB, written once
 //   4096         ring: six places of `commit_bytes`
+//   after that   the registration (store_registration.hpp), written once
 //   after that   slots of tiles, and one spare extent
 //
 // A commit record (root) says which slot of every tile belongs to an epoch, and holds all that is
@@ -33,7 +34,7 @@
 namespace headrace::swap {
 inline constexpr char kStoreMagic[8] = {'h', 'r', 's', 't', 'o', 'r', 'e', '\0'};
 inline constexpr char kCommitMagic[8] = {'h', 'r', 'c', 'o', 'm', 'm', 'i', 't'};
-inline constexpr std::uint32_t kStoreVersion = 2;
+inline constexpr std::uint32_t kStoreVersion = 3;
 inline constexpr std::uint64_t kStoreHeadBytes = 4096;
 inline constexpr std::uint32_t kRoots = 3, kCopies = 2;
 inline constexpr std::uint32_t kRingPlaces = kRoots * kCopies;
@@ -45,17 +46,23 @@ struct StoreHead {
   std::uint32_t head_bytes;  // kStoreHeadBytes
   RunBytes store;            // the store's id, the same in all its files
   std::uint32_t rank, world_size, drive, drives;
-  std::uint64_t commit_bytes;  // of one place of the ring
-  std::uint64_t reserved[8];
+  std::uint64_t commit_bytes;        // of one place of the ring
+  std::uint64_t registration_bytes;  // whole pages
+  std::uint64_t reserved[7];
   std::uint64_t checksum;  // of all bytes before it
 };
 StoreHead make_store_head(const RunBytes& store, std::uint32_t rank, std::uint32_t world_size,
-                          std::uint32_t drive, std::uint32_t drives, std::uint64_t commit_bytes);
+                          std::uint32_t drive, std::uint32_t drives, std::uint64_t commit_bytes,
+                          std::uint64_t registration_bytes);
 // Empty if it is whole; else what is wrong.
 std::string fault_of(const StoreHead& head);
 
-constexpr std::uint64_t first_slot_offset(std::uint64_t commit_bytes) noexcept {
+constexpr std::uint64_t registration_offset(std::uint64_t commit_bytes) noexcept {
   return kStoreHeadBytes + kRingPlaces * commit_bytes;
+}
+constexpr std::uint64_t first_slot_offset(std::uint64_t commit_bytes,
+                                          std::uint64_t registration_bytes) noexcept {
+  return registration_offset(commit_bytes) + registration_bytes;
 }
 // Where a copy of a root lies on a drive.
 constexpr Extent place_of(std::uint64_t root, std::uint32_t copy, std::uint32_t drive,

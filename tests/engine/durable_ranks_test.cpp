@@ -597,7 +597,7 @@ TEST_F(RanksRefusal, NamesAnOlderCopy) {
 
 TEST_F(RanksRefusal, NamesAnotherFormat) {
   change(file(1), 8);
-  expect_refused(2, settings_, "has version 3 of the format, and this build reads version 2");
+  expect_refused(2, settings_, "has version 2 of the format, and this build reads version 3");
   change(file(1), 8);
   expect_whole();
 }

@@ -16,7 +16,7 @@ std::string head_fault(const swap::StoreHead& head, std::uint64_t file_bytes) {
   if (std::string fault = swap::fault_of(head); !fault.empty()) return fault;
   if (head.commit_bytes == 0 || head.commit_bytes > kLargestPlace ||
       head.commit_bytes % base::kIoAlignment != 0 ||
-      swap::first_slot_offset(head.commit_bytes) > file_bytes)
+      swap::first_slot_offset(head.commit_bytes, head.registration_bytes) > file_bytes)
     return "its header has an impossible size, or the file was cut off";
   return {};
 }

@@ -83,6 +83,20 @@ std::uint64_t commit_bytes(const Settings& settings, const partition::Partition&
       engine::EpochTerms::counts_of(settings, partition, kHyperparameterSets));
 }
 
+// By the names of the model's files. Full names may be a little longer, of whole pages.
+std::uint64_t registration_bytes(const Scenario& s) {
+  if (s.settings.durable_every == 0) return 0;
+  swap::StoreRegistration registration;
+  for (const PlannedGroup& group : s.model->groups) {
+    registration.groups.push_back(group.group.name);
+    for (std::size_t i = 0; i < group.frozen.size(); ++i) {
+      const ModelParameter& parameter = group.group.parameters[i];
+      registration.parameters.push_back({.full_name = parameter.name, .shape = parameter.shape});
+    }
+  }
+  return swap::packed(registration, {}).size();
+}
+
 residency::PlanInputs inputs_of(const Scenario& s, const partition::Partition& partition) {
   residency::PlanInputs in;
   in.partition = &partition;
@@ -95,6 +109,7 @@ residency::PlanInputs inputs_of(const Scenario& s, const partition::Partition& p
   if (!s.on_cpu()) in.device_overhead = cuda_overhead();
   in.bookkeeping_bytes = partition.bookkeeping_bytes();
   in.commit_bytes = commit_bytes(in.settings, partition);
+  in.registration_bytes = registration_bytes(s);
   in.machine_limit_source = node_text(s, s.machine.host_bytes);
   return in;
 }

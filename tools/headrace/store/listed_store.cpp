@@ -9,11 +9,26 @@
 #include "headrace/error.hpp"
 
 namespace headrace::tools {
+namespace {
+// A store without files of rank 0, but with some of another.
+void refuse_without_first(const std::string& name, const std::vector<swap::PathProbe>& paths) {
+  for (const swap::PathProbe& path : paths) {
+    const auto other = swap::another_rank_in_store(path, name, 0);
+    if (!other) continue;
+    throw Error(Code::kNotFound,
+                fmt::format("store '{}' has files of rank {} on these paths, and none of rank 0; "
+                            "nothing was done. Name the paths of all ranks.",
+                            name, *other));
+  }
+}
+}  // namespace
+
 std::vector<StorePlace> places_of(const std::string& name,
                                   const std::vector<swap::PathProbe>& paths) {
   std::vector<StorePlace> places;
   for (std::uint32_t rank = 0;; ++rank) {
     StorePlace place = find_store(name, rank, paths);
+    if (place.drives.empty() && rank == 0) refuse_without_first(name, paths);
     if (place.drives.empty()) return places;
     places.push_back(std::move(place));
   }
@@ -29,10 +44,11 @@ std::vector<std::unique_ptr<OpenStore>> open_all(const std::string& name,
   std::vector<std::unique_ptr<OpenStore>> parts;
   for (const StorePlace& place : places) parts.push_back(std::make_unique<OpenStore>(place));
   if (parts.size() != parts[0]->head().world_size) {
-    throw Error(Code::kNotFound,
-                fmt::format("store '{}' is of {} ranks, and files of {} are on the paths; nothing "
-                            "was done. Name the paths of all ranks.",
-                            name, parts[0]->head().world_size, parts.size()));
+    throw Error(
+        Code::kNotFound,
+        fmt::format("store '{}' is of {} ranks, and files of {} are on the paths: rank {} has "
+                    "none; nothing was done. Name the paths of all ranks.",
+                    name, parts[0]->head().world_size, parts.size(), parts.size()));
   }
   return parts;
 }
@@ -52,6 +68,7 @@ ListedStore look_at_store(const std::string& name, const std::vector<swap::PathP
       store.step = std::max(store.step, part->steps());
       if (part->root() == 0) store.state = "empty";
       if (!part->ring_fault().empty()) store.why = part->ring_fault();
+      if (store.why.empty()) store.why = part->registration_fault();
     }
   } catch (const Error& error) {
     const bool in_use = error.code() == Code::kWrongState;

@@ -9,7 +9,8 @@
 #include "store/open_store.hpp"
 
 namespace headrace::tools {
-// The parts of all ranks that are there. A rank in the middle that is missing shows by the header.
+// The parts of all ranks that are there. Throws kNotFound if rank 0 alone is missing; a later rank
+// that is missing shows by the header.
 std::vector<StorePlace> places_of(const std::string& name,
                                   const std::vector<swap::PathProbe>& paths);
 // Opened and locked, all ranks. Throws kNotFound if nothing is there or a rank is missing.

@@ -7,20 +7,25 @@
 #include <utility>
 
 #include "async/task.hpp"
-#include "base/sizes.hpp"
 #include "headrace/error.hpp"
 #include "kernels/hash.hpp"
 #include "swap/record.hpp"
 
 namespace headrace::tools {
 namespace {
-// The largest chunk of a stream, and what its first and last page add.
-constexpr std::uint64_t kWindow = base::kChunkElements * 4 + 2 * base::kIoAlignment;
 constexpr std::uint64_t kLargestRing = 256 * base::kMiB;
+constexpr std::size_t kShownTensors = 2;
 
-std::string text_of_entry(const swap::StreamEntry& entry) {
-  return {entry.name, ::strnlen(entry.name, sizeof entry.name)};
+template <std::size_t kSize>
+std::string text_of(const char (&name)[kSize]) {
+  return {name, ::strnlen(name, kSize)};
 }
+
+bool is_possible(std::uint64_t bytes) {
+  return bytes > 0 && bytes <= kLargestRing && bytes % base::kIoAlignment == 0;
+}
+
+[[noreturn]] void damaged(const std::string& fault) { throw Error(Code::kCorrupt, fault); }
 
 swap::SwapTierOptions tier_over(const StorePlace& place, std::uint64_t& size_bytes) {
   swap::SwapTierOptions options;
@@ -72,14 +77,13 @@ OpenStore::OpenStore(const StorePlace& place)
     : name_(place.name),
       conductor_(async::make_conductor_asio()),
       tier_(std::make_unique<swap::SwapTier>(*conductor_, tier_over(place, size_bytes_))),
-      window_(swap::make_io_buffer(kWindow)) {
+      window_(swap::make_io_buffer(kWindowBytes)) {
   const auto drives = static_cast<std::uint32_t>(place.drives.size());
   swap::CommitRing ring(*tier_, place.name, drives);
   head_ = async::call(*conductor_, nullptr, [&] {
     return ring.read_heads({window_.get(), swap::kStoreHeadBytes}, place.rank);
   });
-  if (head_.commit_bytes == 0 || head_.commit_bytes > kLargestRing ||
-      head_.commit_bytes % base::kIoAlignment != 0) {
+  if (!is_possible(head_.commit_bytes) || !is_possible(head_.registration_bytes)) {
     throw Error(Code::kCorrupt, "store '" + name_ + "': its header has an impossible size; " +
                                     "nothing else was read. Restore it from a copy.");
   }
@@ -88,90 +92,231 @@ OpenStore::OpenStore(const StorePlace& place)
   newest_ = async::call(*conductor_, nullptr, [&] {
     return ring.read_newest(head_.store, {memory_.get(), head_.commit_bytes});
   });
+  if (root() == 0) return;
+  use_record();
+  read_registration();
 }
 
-swap::CommitRecord OpenStore::record() const {
+void OpenStore::use_record() {
   std::string fault;
-  return swap::CommitRecord::read({memory_.get(), head_.commit_bytes}, head_.store, fault);
+  record_ = swap::CommitRecord::read({memory_.get(), head_.commit_bytes}, head_.store, fault);
 }
 
-void OpenStore::read(const swap::Extent& extent) {
+void OpenStore::go_to(std::uint64_t epoch) {
+  if (epoch == newest_.epoch) return;
+  swap::CommitRing ring(*tier_, name_, head_.drives);
   async::call(*conductor_, nullptr, [&] {
-    return tier_->read(extent, {window_.get(), extent.size_bytes}, swap::Priority::kDemand,
+    return ring.read_epoch(head_.store, epoch, {memory_.get(), head_.commit_bytes});
+  });
+  use_record();
+}
+
+void OpenStore::read(const swap::Extent& extent, std::span<std::byte> into) {
+  async::call(*conductor_, nullptr, [&] {
+    return tier_->read(extent, into.first(extent.size_bytes), swap::Priority::kDemand,
                        {"verify store", &name_, swap::Subject::kNoTile});
   });
 }
 
+// ---- the registration ----
+
+// Every drive has a copy. A damaged one is named, and another taken.
+void OpenStore::read_registration() {
+  const auto size = static_cast<std::size_t>(head_.registration_bytes);
+  const swap::IoBuffer bytes = swap::make_io_buffer(size);
+  for (std::uint32_t d = 0; d < head_.drives; ++d) {
+    const swap::Extent at{d, swap::registration_offset(head_.commit_bytes), size};
+    std::string fault;
+    try {
+      read(at, {bytes.get(), size});
+      swap::StoreRegistration found = swap::unpacked({bytes.get(), size}, head_.store, fault);
+      if (fault.empty() && !registration_) {
+        if (fits_registration(found)) {
+          registration_ = std::move(found);
+        } else {
+          fault = "it does not fit the commit record";
+        }
+      }
+    } catch (const Error& error) {
+      if (error.code() == Code::kIoStalled) throw;
+      fault = error.what();
+    }
+    if (!fault.empty() && registration_fault_.empty())
+      registration_fault_ = "registration in " + tier_->place(at) + ": " + fault;
+  }
+}
+
+// Whether the tiles of the record are those that an engine cuts these parameters into.
+bool OpenStore::fits_registration(const swap::StoreRegistration& registration) {
+  const std::uint64_t tile_elements = registration.tile_elements;
+  if (tile_elements == 0 || tile_elements % base::kBlockElements != 0) return false;
+  std::vector<partition::GroupShape> groups(registration.groups.size());
+  std::uint32_t group = 0;
+  for (const swap::StoredParameter& p : registration.parameters) {
+    if (p.group < group || p.group >= groups.size()) return false;
+    if (std::ranges::any_of(p.shape, [](std::int64_t size) { return size <= 0; })) return false;
+    group = p.group;
+    groups[group].parameters.push_back({p.full_name, p.dtype, p.shape, {}, p.frozen});
+  }
+  partition_ = partition::make_partition(groups, tile_elements, head_.rank, head_.world_size);
+  for (std::size_t i = 0; i < registration.parameters.size(); ++i) {
+    const partition::Parameter& cut = partition_.parameters[i];
+    const swap::StoredParameter& stored = registration.parameters[i];
+    if (cut.section != stored.section || cut.first_element != stored.first_element) return false;
+  }
+  first_weight_checksum_.clear();
+  std::uint64_t checksums = 0;
+  for (const partition::Tile& tile : partition_.tiles) {
+    first_weight_checksum_.push_back(checksums);
+    checksums += swap::chunks_of(tile.elements);
+  }
+  const swap::CommitCounts& counts = record_->head().counts;
+  return counts.tiles == partition_.tiles.size() && counts.weight_checksums == checksums;
+}
+
+// "... (of 'a', 'b' and 5 more)": the tensors with elements in this part of a tile.
+std::string OpenStore::with_tensors(std::string fault, std::uint32_t tile, std::uint64_t first,
+                                    std::uint64_t elements) const {
+  if (!registration_) return fault;
+  std::size_t tensors = 0;
+  for (const partition::Segment& one : partition_.segments_of(partition_.tiles[tile])) {
+    if (one.first_element >= first + elements || one.first_element + one.elements <= first)
+      continue;
+    if (tensors++ >= kShownTensors) continue;
+    fault += tensors == 1 ? " (of '" : ", '";
+    fault += registration_->parameters[one.parameter].full_name + "'";
+  }
+  if (tensors > kShownTensors) fault += " and " + std::to_string(tensors - kShownTensors) + " more";
+  return tensors == 0 ? fault : fault + ")";
+}
+
+// ---- tiles ----
+
+swap::Extent OpenStore::place_of_record(std::uint32_t t) const {
+  const swap::CommitTile& tile = record_->tiles()[t];
+  return {tile.drive, tile.record_offset[tile.slot & 1], swap::kHeaderBytes};
+}
+
+std::string OpenStore::place_of_tile(std::uint32_t t) const {
+  const swap::CommitTile& tile = record_->tiles()[t];
+  swap::Extent at = place_of_record(t);
+  if (at.offset_bytes == 0) at.offset_bytes = tile.weight_offset[tile.slot & 1];
+  return tier_->place(at);
+}
+
+StoredTile OpenStore::tile(std::uint32_t number) {
+  StoredTile tile{number, record_->tiles()[number].drive, 0, {}};
+  if (place_of_record(number).offset_bytes == 0) {
+    add_frozen_weight(tile);
+  } else {
+    add_streams(tile);
+  }
+  return tile;
+}
+
+// The checksums are in the commit record, as are those of all weights. Zeros: none was computed.
+void OpenStore::add_frozen_weight(StoredTile& tile) const {
+  if (!registration_) damaged("the registration is damaged, so its weights cannot be told");
+  const swap::CommitTile& at = record_->tiles()[tile.number];
+  const DType dtype = partition_.section_of(tile.number).dtype;
+  tile.elements = partition_.tiles[tile.number].elements;
+  const auto sums = record_->weight_checksums().subspan(first_weight_checksum_[tile.number],
+                                                        swap::chunks_of(tile.elements));
+  StoredStream weight{
+      "weight", "", at.weight_offset[at.slot & 1], tile.elements * headrace::size_bytes(dtype),
+      0,        {}};
+  weight.seed =
+      swap::checksum_seed({head_.store, tile.number, at.generation, 0}, swap::kWeightStream);
+  if (std::ranges::any_of(sums, [](std::uint64_t sum) { return sum != 0; }))
+    weight.checksums.assign(sums.begin(), sums.end());
+  tile.streams.push_back(std::move(weight));
+}
+
+void OpenStore::add_streams(StoredTile& tile) {
+  const std::uint32_t t = tile.number;
+  const swap::CommitTile& at = record_->tiles()[t];
+  const std::uint32_t slot = at.slot & 1;
+  read(place_of_record(t), window());
+  swap::RecordHeader header;
+  std::memcpy(&header, window_.get(), sizeof header);
+  const auto refuse = [&](const std::string& fault) {
+    damaged(with_tensors(fault, t, 0, registration_ ? partition_.tiles[t].elements : 0));
+  };
+  const std::string fault = swap::header_fault(header, {head_.store, t, at.generation, 0});
+  if (!fault.empty()) refuse(fault);
+  tile.elements = header.elements;
+  const std::uint64_t chunks = swap::chunks_of(tile.elements);
+  if (chunks > swap::kMaxChecksums ||
+      (registration_ && tile.elements != partition_.tiles[t].elements))
+    refuse("its header's sizes are impossible");
+  for (std::uint32_t s = 0; s < header.streams; ++s) {
+    const swap::StreamEntry& entry = header.stream[s];
+    const bool is_weight = (entry.offset_bytes & swap::kElsewhere) != 0;
+    if (entry.size_bytes > tile.elements * 4 ||
+        (entry.checksums != 0 && entry.checksums != chunks) ||
+        std::uint64_t{entry.first_checksum} + entry.checksums > swap::kMaxChecksums)
+      refuse("its header's sizes are impossible");
+    const std::uint64_t* const sums = header.checksum + entry.first_checksum;
+    tile.streams.push_back(
+        {text_of(entry.name),
+         text_of(entry.codec),
+         is_weight ? at.weight_offset[slot] : at.record_offset[slot] + entry.offset_bytes,
+         entry.size_bytes,
+         swap::checksum_seed({head_.store, t, at.generation, 0},
+                             is_weight ? swap::kWeightStream : s),
+         {sums, sums + entry.checksums}});
+  }
+}
+
+std::span<const std::byte> OpenStore::read_chunk(const StoredTile& tile, const StoredStream& stream,
+                                                 std::uint32_t chunk, std::span<std::byte> window) {
+  const std::uint64_t whole = stream.size_bytes * base::kChunkElements / tile.elements;
+  const std::uint64_t done = std::min(chunk * whole, stream.size_bytes);
+  const std::uint64_t size = std::min(whole, stream.size_bytes - done);
+  // A chunk of scales is shorter than a page.
+  const std::uint64_t begin = stream.offset_bytes + done;
+  const std::uint64_t start = base::align_down(begin, base::kIoAlignment);
+  const std::uint64_t lead = begin - start;
+  if (size > 0) read({tile.drive, start, base::align_up(lead + size, base::kIoAlignment)}, window);
+  const auto bytes = window.subspan(static_cast<std::size_t>(lead), static_cast<std::size_t>(size));
+  if (stream.checksums.empty() || kernels::xxh3_64(bytes, stream.seed) == stream.checksums[chunk])
+    return bytes;
+  damaged(with_tensors("stream " + stream.name + ", chunk " + std::to_string(chunk) + ", at " +
+                           std::to_string(begin) + ": the checksum differs from what was written",
+                       tile.number, chunk * base::kChunkElements, base::kChunkElements));
+}
+
+// ---- verify ----
+
 Verified OpenStore::verify(const std::function<void()>& each_tile) {
   Verified out;
   if (root() == 0) return out;
-  for (std::uint32_t t = 0; t < record().head().counts.tiles; ++t) {
+  if (!registration_fault_.empty()) out.damage.push_back(registration_fault_);
+  for (std::uint32_t t = 0; t < tiles(); ++t) {
     each_tile();
     verify_tile(t, out);
   }
   return out;
 }
 
-swap::Extent OpenStore::place_of_record(std::uint32_t t) const {
-  const swap::CommitTile& tile = record().tiles()[t];
-  return {tile.drive, tile.record_offset[tile.slot & 1], swap::kHeaderBytes};
-}
-
+// Up to its first fault.
 void OpenStore::verify_tile(std::uint32_t t, Verified& out) {
-  const swap::CommitTile& tile = record().tiles()[t];
-  const swap::Extent at = place_of_record(t);
   ++out.tiles;
-  if (at.offset_bytes == 0) {
+  if (!registration_ && place_of_record(t).offset_bytes == 0) {
     ++out.frozen_tiles;
     return;
   }
-  std::string fault;
   try {
-    read(at);
-    swap::RecordHeader header;
-    std::memcpy(&header, window_.get(), sizeof header);
-    fault = swap::header_fault(header, {head_.store, t, tile.generation, 0});
-    if (fault.empty()) fault = verify_streams(t, header, out);
+    const StoredTile stored = tile(t);
+    for (const StoredStream& stream : stored.streams) {
+      if (stream.checksums.empty()) out.unchecked_bytes += stream.size_bytes;
+      for (std::uint32_t chunk = 0; chunk < stream.checksums.size(); ++chunk)
+        out.verified_bytes += read_chunk(stored, stream, chunk, window()).size();
+    }
   } catch (const Error& error) {
     if (error.code() == Code::kIoStalled) throw;
-    fault = error.what();
+    out.damage.push_back("tile " + std::to_string(t) + " on " + place_of_tile(t) + ": " +
+                         error.what());
   }
-  if (!fault.empty())
-    out.damage.push_back("tile " + std::to_string(t) + " on " + tier_->place(at) + ": " + fault);
-}
-
-// The first fault; chunk by chunk, as they were sealed.
-std::string OpenStore::verify_streams(std::uint32_t t, const swap::RecordHeader& header,
-                                      Verified& out) {
-  const swap::CommitTile tile = record().tiles()[t];
-  const std::uint32_t slot = tile.slot & 1;
-  if (header.streams > swap::kMaxStreams || header.elements == 0)
-    return "its header's sizes are impossible";
-  for (std::uint32_t s = 0; s < header.streams; ++s) {
-    const swap::StreamEntry& entry = header.stream[s];
-    const bool is_weight = (entry.offset_bytes & swap::kElsewhere) != 0;
-    const std::uint64_t begin =
-        is_weight ? tile.weight_offset[slot] : tile.record_offset[slot] + entry.offset_bytes;
-    if (entry.checksums == 0) out.unchecked_bytes += entry.size_bytes;
-    const std::uint64_t seed = swap::checksum_seed({head_.store, t, tile.generation, 0},
-                                                   is_weight ? swap::kWeightStream : s);
-    for (std::uint32_t chunk = 0; chunk < entry.checksums; ++chunk) {
-      const auto [done, size] = swap::chunk_place(header, entry, chunk);
-      // A chunk of scales is shorter than a page.
-      const std::uint64_t start = base::align_down(begin + done, base::kIoAlignment);
-      const std::uint64_t lead = begin + done - start;
-      const std::uint64_t whole = base::align_up(lead + size, base::kIoAlignment);
-      if (size > kWindow || whole > kWindow || entry.first_checksum + chunk >= swap::kMaxChecksums)
-        return "its header's sizes are impossible";
-      if (size > 0) read({tile.drive, start, whole});
-      const std::uint64_t got =
-          kernels::xxh3_64({window_.get() + lead, static_cast<std::size_t>(size)}, seed);
-      out.verified_bytes += size;
-      if (got == header.checksum[entry.first_checksum + chunk]) continue;
-      return "stream " + text_of_entry(entry) + ", chunk " + std::to_string(chunk) + ", at " +
-             std::to_string(begin + done) + ": the checksum differs from what was written";
-    }
-  }
-  return {};
 }
 }  // namespace headrace::tools

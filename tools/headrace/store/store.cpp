@@ -21,6 +21,7 @@
 #include "program/output.hpp"
 #include "program/signals.hpp"
 #include "program/subcommand.hpp"
+#include "store/export_store.hpp"
 #include "store/listed_store.hpp"
 #include "store/open_store.hpp"
 
@@ -33,6 +34,7 @@ constexpr const char* kStoreDescription =
     "  list PATH...                   the stores below these paths: ranks, step, bytes, state\n"
     "  verify NAME PATH...            compares every checksum of the newest step\n"
     "  copy NAME PATH... --to PATH... copies it to as many other paths\n"
+    "  export NAME PATH... --to FILE  writes its weights as safetensors; --state: all\n"
     "  remove NAME PATH...            removes it, without a question\n\n"
     "PATH is an nvme_path, as in headrace.nvme_paths; name all that the store has.\n";
 constexpr const char* kStoreFooter =
@@ -43,6 +45,7 @@ constexpr const char* kStoreFooter =
 struct StoreOptions {
   std::string action, json;
   std::vector<std::string> words, to;
+  bool state = false;
 };
 
 swap::PathProbe probe_of(const std::string& path) {
@@ -114,8 +117,7 @@ int verify(const StoreOptions& o, std::FILE* out, Json& report) {
     if (!part->ring_fault().empty())
       print_to(out, "  a commit record is torn, an older step is whole: {}\n", part->ring_fault());
     if (found.frozen_tiles > 0)
-      print_to(out, "  {} tiles of frozen groups have no header: not verified\n",
-               found.frozen_tiles);
+      print_to(out, "  {} tiles of frozen groups are not verified\n", found.frozen_tiles);
     if (found.unchecked_bytes > 0)
       print_to(out, "  {} have no checksums (headrace.checksums was off)\n",
                base::format_bytes(found.unchecked_bytes));
@@ -205,6 +207,24 @@ int copy(const StoreOptions& o, std::FILE* out, Json& report) {
   return kDone;
 }
 
+// ---- export ----
+
+int export_file(const StoreOptions& o, std::FILE* out, Json& report) {
+  const std::string& name = o.words[0];
+  const auto paths = probes_of({o.words.begin() + 1, o.words.end()});
+  const auto parts = open_all(name, places_of(name, paths));
+  const Exported made = export_store(
+      parts, {.name = name, .path = o.to[0], .with_state = o.state, .between = check_signal});
+  print_to(out, "{}\n", o.to[0]);
+  print_to(out, "exported {}, step {}: {} tensors, {}\n", name, made.steps, made.tensors,
+           base::format_bytes(made.bytes));
+  report["file"] = o.to[0];
+  report["step"] = made.steps;
+  report["tensors"] = made.tensors;
+  report["bytes"] = made.bytes;
+  return kDone;
+}
+
 // ---- remove ----
 
 int remove(const StoreOptions& o, std::FILE* out, Json& report) {
@@ -244,10 +264,11 @@ int remove(const StoreOptions& o, std::FILE* out, Json& report) {
 
 void check(const StoreOptions& o) {
   using command_line::Fault;
-  const std::vector<std::string> actions = {"list", "verify", "copy", "remove"};
-  if (o.action.empty()) throw Fault{"an action is missing", "Give list, verify, copy or remove"};
+  const std::vector<std::string> actions = {"list", "verify", "copy", "export", "remove"};
+  const char* const give = "Give list, verify, copy, export or remove";
+  if (o.action.empty()) throw Fault{"an action is missing", give};
   if (std::ranges::find(actions, o.action) == actions.end())
-    throw Fault{"'" + o.action + "' is no action", "Give list, verify, copy or remove"};
+    throw Fault{"'" + o.action + "' is no action", give};
   const std::size_t least = o.action == "list" ? 1 : 2;
   if (o.words.size() < least) {
     throw Fault{o.action + (least == 1 ? " needs a path" : " needs a store's name and its paths"),
@@ -257,7 +278,12 @@ void check(const StoreOptions& o) {
     throw Fault{"'" + o.words[0] + "' is no store's name", "Give the name first, then the paths"};
   if (o.action == "copy" && o.to.empty())
     throw Fault{"copy needs --to", "Name as many other paths as the store has"};
-  if (o.action != "copy" && !o.to.empty()) throw Fault{"--to is for copy alone", "Leave it out"};
+  const bool exports = o.action == "export";
+  if (exports && o.to.size() != 1)
+    throw Fault{"export needs one --to", "Name the file to write: --to model.safetensors"};
+  if (!exports && o.action != "copy" && !o.to.empty())
+    throw Fault{"--to is for copy and export", "Leave it out"};
+  if (!exports && o.state) throw Fault{"--state is for export alone", "Leave it out"};
   command_line::check_report_target(o.json);
 }
 
@@ -268,6 +294,7 @@ int act(const StoreOptions& o) {
   const int exit_code = o.action == "list"     ? list(o, out, report)
                         : o.action == "verify" ? verify(o, out, report)
                         : o.action == "copy"   ? copy(o, out, report)
+                        : o.action == "export" ? export_file(o, out, report)
                                                : remove(o, out, report);
   report["exit_code"] = exit_code;
   command_line::write_report(o.json, dump(report));
@@ -289,12 +316,14 @@ int store(int argc, const char* const* argv) {
   StoreOptions options;
   CLI::App app(kStoreDescription, kStoreProgram);
   app.footer(kStoreFooter);
-  app.add_option("ACTION", options.action, "list, verify, copy or remove")->type_name("");
+  app.add_option("ACTION", options.action, "list, verify, copy, export or remove")->type_name("");
   app.add_option("WORDS", options.words, "The store's name, except for list; then its nvme_paths")
       ->type_name("");
   command_line::add_repeated(app, "--to", options.to,
-                             "copy: an nvme_path for the copy's next drive; may be repeated")
-      ->type_name("DIR");
+                             "copy: an nvme_path for the copy's next drive; may be repeated. "
+                             "export: the safetensors file to write")
+      ->type_name("PATH");
+  app.add_flag("--state", options.state, "export: masters and moments too, in f32");
   app.add_option("--json", options.json, "File for the report; - is stdout")->type_name("FILE");
   return run_subcommand({.program = kStoreProgram,
                          .nothing_done = "nothing was done",

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// store.hpp: `headrace store`: lists, verifies, copies and removes stores of durable engines.
+// store.hpp: `headrace store`: lists, verifies, copies, exports and removes stores of durable
+// engines.
 #pragma once
 
 namespace headrace::tools {
