@@ -30,6 +30,7 @@ struct Block : IoRequest {
   std::uint64_t at = 0;       // where the attempt starts; sector-aligned
   std::uint64_t reached = 0;  // moved without a gap up to here
   std::uint32_t attempts = 0;
+  bool registered = false;  // handed over while the queue used registered memory
   DriveClock::time_point since, not_before;
   bool warned = false;
   BlockState state = BlockState::kFree;

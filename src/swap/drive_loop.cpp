@@ -124,6 +124,7 @@ void DriveLoop::submit(Block& block) noexcept {
     return;
   }
   block.state = BlockState::kInQueue;
+  block.registered = block.kind != IoKind::kSync && kernel_.uses_registered_buffers();
   ++in_queue_;
   counters_of(block).requests.fetch_add(1, std::memory_order_relaxed);
   counters_of(block).busy.begin();
@@ -146,12 +147,7 @@ void DriveLoop::handle(Block& block) noexcept {
     return;
   }
   counters.busy.end();
-  if (block.result < 0 && kernel_.lost_registration()) {
-    log_(LogLevel::kInfo, "swap drive " + std::to_string(options_.index) + " (" + options_.path +
-                              "): a request on registered memory failed: " +
-                              base::errno_text(static_cast<int>(-block.result)) +
-                              ": from now on every request names its own, at a little more CPU");
-  }
+  if (goes_unregistered(block)) return repeat(block, static_cast<int>(-block.result));
   const Verdict verdict = judge(block);
   switch (verdict.next) {
     case Verdict::Next::kEnd:
@@ -161,6 +157,20 @@ void DriveLoop::handle(Block& block) noexcept {
     case Verdict::Next::kRepeat:
       return repeat(block, verdict.error);
   }
+}
+
+// Some kernels fail requests on registered memory alone. Those on their way when the first one
+// failed are issued once more without it, and only then does their errno count: the writes of a
+// commit have no other attempt.
+bool DriveLoop::goes_unregistered(const Block& block) noexcept {
+  if (block.result >= 0) return false;
+  if (kernel_.lost_registration()) {
+    log_(LogLevel::kInfo, "swap drive " + std::to_string(options_.index) + " (" + options_.path +
+                              "): a request on registered memory failed: " +
+                              base::errno_text(static_cast<int>(-block.result)) +
+                              ": from now on every request names its own, at a little more CPU");
+  }
+  return block.registered && !kernel_.uses_registered_buffers();
 }
 
 void DriveLoop::go_on(Block& block) noexcept {
@@ -199,13 +209,13 @@ void DriveLoop::complete_if_done(Active& active) noexcept {
   Transfer& transfer = *active.transfer;
   if (active.blocks > 0 || (!active.stopped && active.issued < transfer.size_bytes)) return;
   transfer.done_bytes = std::min(active.whole, active.issued);
-  settle(transfer);
+  conclude(transfer);
   schedule_.release(active);
   conductor_.post(transfer);
 }
 
 // Draws the consequences of a transfer's end for the page cache and for its outcome.
-void DriveLoop::settle(Transfer& transfer) noexcept {
+void DriveLoop::conclude(Transfer& transfer) noexcept {
   const auto note_loss = [this](int error) {
     if (lost_writes_error_ == 0) lost_writes_error_ = error;
   };

@@ -65,12 +65,13 @@ class DriveLoop {
   void submit(Block& block) noexcept;
   std::chrono::nanoseconds patience() const noexcept;
   void handle(Block& block) noexcept;
+  bool goes_unregistered(const Block& block) noexcept;
   void go_on(Block& block) noexcept;
   void repeat(Block& block, int error) noexcept;
   void end_block(Block& block, int error) noexcept;
   void end_early(Active& active, std::uint64_t position, int error) noexcept;
   void complete_if_done(Active& active) noexcept;
-  void settle(Transfer& transfer) noexcept;
+  void conclude(Transfer& transfer) noexcept;
   void look_at_ages() noexcept;
   void give_up(Block& block) noexcept;
   void fail_all_waiting() noexcept;

@@ -227,8 +227,9 @@ class UringQueue final : public KernelQueue {
     return count;
   }
 
-  // Some kernels fail registered memory alone. Whatever it was, the next attempt goes without it,
-  // at the price of a little CPU.
+  // Some kernels fail registered memory alone. Whatever it was, requests go without it from here
+  // on, at the price of a little CPU. The drive issues those that failed once more
+  // (DriveLoop::goes_unregistered()).
   void look_at_registration(const IoRequest& request) noexcept {
     const std::int64_t result = request.result;
     if (result == -EAGAIN || result == -EINTR || result == -EBUSY) return;

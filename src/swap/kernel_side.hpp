@@ -35,6 +35,7 @@ class KernelSide {
   IoQueue& queue() noexcept { return *queue_; }           // wake(): any thread
   // Whether the queue has stopped using registered memory, since a request on it failed. True once.
   bool lost_registration() noexcept;
+  bool uses_registered_buffers() const noexcept { return buffers_registered_.load(); }
 
   // ---- any thread ----
   const std::string& queue_name() const noexcept { return queue_name_; }

@@ -147,11 +147,10 @@ async::Task<> SwapTier::write(Extent& extent, std::span<const std::byte> from, P
   if (error != ETIMEDOUT) other = drives_[extent.file]->extents->allocate(extent.size_bytes);
   if (!other) fail(extent, subject, IoKind::kWrite, done, error, "");
   ++repeats_;
-  int again_error = 0;
-  const bool second = co_await try_write(*other, from, priority, subject, again_error, done);
+  const bool second = co_await try_write(*other, from, priority, subject, error, done);
   if (!second) {
-    if (again_error != ETIMEDOUT) drives_[extent.file]->extents->free(*other);
-    fail(extent, subject, IoKind::kWrite, done, again_error, "; a second extent failed as well");
+    if (error != ETIMEDOUT) drives_[extent.file]->extents->free(*other);
+    fail(*other, subject, IoKind::kWrite, done, error, "; another extent had failed before it");
   }
   extent = *other;
 }

@@ -44,8 +44,8 @@ struct QueueInUse {
   bool direct = true;        // all of them, with O_DIRECT
 };
 
-// Threads: the constructor and destructor run on the caller's thread; everything else except
-// totals() runs on the conductor.
+// Threads: on the conductor, except where noted. While no transfer runs, the starting thread
+// constructs and destroys it, and calls continue_run(), allocate() and take().
 class SwapTier {
  public:
   // Creates run directories and files (in full), and starts the drives. After an exception, nothing
@@ -65,7 +65,8 @@ class SwapTier {
   // After a transfer that never completed, every other one fails with kIoStalled: the kernel may
   // still write to the memory of the lost one, which may have another owner by then.
   async::Task<> read(Extent extent, std::span<std::byte> into, Priority priority, Subject subject);
-  // Repeats a failed write once on another extent; `extent` then names that one.
+  // Repeats a failed write once on another extent; `extent` then names that one. If that fails too,
+  // the error is of the second extent, and `extent` is as it was.
   async::Task<> write(Extent& extent, std::span<const std::byte> from, Priority priority,
                       Subject subject);
   // As write(), but for bytes that have one place: throws after the first failure.
@@ -76,16 +77,19 @@ class SwapTier {
   // the first that failed. That is final: no later sync() of this tier succeeds.
   async::Task<> sync(Priority priority = Priority::kDemand);
 
+  // ---- any thread ----
   DriveCounters totals() const noexcept;
   DriveCounters counters(std::size_t drive) const noexcept;  // zeros if nothing is stored there
-  QueueInUse queue() const;                                  // any thread
-  // Whether a drive has given a transfer up. Any thread.
+  QueueInUse queue() const;
+  // Whether a drive has given a transfer up.
   bool stalled() const noexcept;
+  std::string place(const Extent& extent) const;  // "FILE at 73400320"
+  const std::string& file_path(std::uint32_t drive) const;
+
+  // ---- conductor ----
   // Throws kIoStalled, with a text that starts with `call`, if a transfer never completed: memory
   // leased since then may be its memory.
   void refuse_after_stall(std::string_view call) const;
-  std::string place(const Extent& extent) const;  // "FILE at 73400320"
-  const std::string& file_path(std::uint32_t drive) const;
 
  private:
   // A drive, and the owners of the extents of its file.

@@ -415,6 +415,21 @@ TEST_P(FailedSync, IsFinalAndTheStoreKeepsTheEpochBefore) {
 }
 INSTANTIATE_TEST_SUITE_P(Of, FailedSync, ::testing::Values(EIO, EINTR, EAGAIN, ENOSPC));
 
+// Whichever request meets it first: those of a commit have one place, and the tier writes once.
+TEST(Durable, AKernelThatRefusesRegisteredMemoryEndsNoCommit) {
+  for (std::uint64_t skip = 0; skip < 200; skip += 7) {
+    SCOPED_TRACE("after request " + std::to_string(skip));
+    const TemporaryDirectory directory;
+    Engine engine(engine::engine_with_parts(
+        durable({directory.string()}), quiet(),
+        with_faults({.registered_errno = EFAULT, .skip_requests = skip})));
+    ScriptedTrainer trainer(engine, kGroups);
+    train_to(engine, trainer, kSteps);
+    ASSERT_EQ(trainer.hashes(), expected()[kSteps]);
+    EXPECT_GT(engine.stats().nvme_retries, 0u);
+  }
+}
+
 TEST(Durable, AnErrorInMidUpdateLosesOneStepAndNoMore) {
   std::uint64_t failed = 0;
   for (std::uint64_t request = 40; request < 400; request += 7) {

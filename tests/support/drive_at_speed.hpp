@@ -14,6 +14,7 @@ struct DriveSpeedGiven {
   async::Nanoseconds* link = nullptr;
   int read_error = 0, write_error = 0, sync_error = 0;  // errno of every such transfer
   bool stalls = false;                                  // says so, beside its errors
+  std::vector<int>* write_errors = nullptr;             // of the first writes, one each
 };
 
 class DriveAtSpeed final : public DriveSimulated {
@@ -39,7 +40,7 @@ class DriveAtSpeed final : public DriveSimulated {
       case swap::IoKind::kRead:
         return speed_.read_error;
       case swap::IoKind::kWrite:
-        return speed_.write_error;
+        return next_write_error();
       case swap::IoKind::kSync:
         return speed_.sync_error;
     }
@@ -47,6 +48,13 @@ class DriveAtSpeed final : public DriveSimulated {
   }
 
  private:
+  int next_write_error() noexcept {
+    if (speed_.write_errors == nullptr || speed_.write_errors->empty()) return speed_.write_error;
+    const int error = speed_.write_errors->front();
+    speed_.write_errors->erase(speed_.write_errors->begin());
+    return error;
+  }
+
   DriveSpeedGiven speed_;
   async::Nanoseconds own_link_{0};
 };

@@ -67,7 +67,10 @@ class FaultQueue final : public IoQueue {
 
   const char* name() const noexcept override { return inner_->name(); }
   std::uint32_t depth() const noexcept override { return inner_->depth(); }
-  Registered registered() const override { return inner_->registered(); }
+  Registered registered() const override {
+    if (plan_.registered_errno == 0) return inner_->registered();
+    return {.buffers = uses_registered_, .files = false};
+  }
   std::uint32_t in_flight() const noexcept override {
     return static_cast<std::uint32_t>(shadows_.size() - free_.size());
   }
@@ -141,6 +144,10 @@ class FaultQueue final : public IoQueue {
       return fate;
     }
     if (requests_ <= plan_.skip_requests) return fate;
+    if (plan_.registered_errno != 0 && uses_registered_ && !sync) {
+      fate.error = plan_.registered_errno;
+      return fate;
+    }
     // Every draw is made whatever the ones before it said, so that one chance does not shift the
     // others.
     Random random(plan_.seed * 0xd1342543de82ef95u + requests_);
@@ -248,6 +255,7 @@ class FaultQueue final : public IoQueue {
       shadow.data[bit / 8] ^= std::byte{1} << (bit % 8);
       ++counts_->flips;
     }
+    uses_registered_ &= plan_.registered_errno == 0 || shadow.fate.error != plan_.registered_errno;
     IoRequest* const caller = shadow.caller;
     caller->result = shadow.result;
     free_.push_back(&shadow);
@@ -263,6 +271,7 @@ class FaultQueue final : public IoQueue {
   std::vector<Shadow*> held_;
   std::uint64_t requests_ = 0, writes_ = 0, syncs_ = 0, flushes_ = 0;
   Clock::time_point idle_at_{};  // when a throttled drive has done all that it was given
+  bool uses_registered_ = true;  // with registered_errno
   std::atomic<bool> woken_{false};
 };
 }  // namespace

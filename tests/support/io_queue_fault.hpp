@@ -26,6 +26,9 @@ struct FaultPlan {
   // The n-th sync (counted from 1) fails with this errno; 0: none.
   std::uint64_t fail_sync = 0;
   int sync_errno = 0;
+  // Says that it uses registered memory until a read or write after the first `skip_requests` fails
+  // with this errno, as all of them do until then; 0: says what the wrapped queue does.
+  int registered_errno = 0;
   // set-up is refused with this errno before anything else; 0: not.
   int setup_errno = 0;
   std::uint64_t skip_requests = 0;  // this many pass untouched first

@@ -204,6 +204,7 @@ INSTANTIATE_TEST_SUITE_P(
                     OneFault{"slow", {.skip_requests = 5, .bytes_per_second = 4'000'000}, 0},
                     OneFault{"late", {.late = .7}, 0},
                     OneFault{"full_ring", {.flush_eagain = .7}, 0},
+                    OneFault{"registered_memory_refused", {.registered_errno = EFAULT}, 0},
                     OneFault{"the_third_fails",
                              {.fail_request = 3, .fail_errno = EROFS, .only_writes = true},
                              EROFS}),

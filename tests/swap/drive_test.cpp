@@ -481,21 +481,37 @@ TEST_F(DriveTest, ThrowsWhatTheQueuesMakerThrows) {
   EXPECT_EQ(threads_called("headrace-io"), 0u);
 }
 
-TEST_F(DriveTest, SaysOnceThatRequestsOnRegisteredMemoryFail) {
+TEST_F(DriveTest, RepeatsWhatFailedOnRegisteredMemoryWithoutItAndSaysSoOnce) {
+  script_.depth = 4;
   script_.registers_buffers = true;
+  // The four that are on their way, and later one that is not on registered memory.
   script_.answer = [](const IoRequest& request, std::size_t number) {
-    return number < 2 ? std::int64_t{-EFAULT} : std::int64_t{request.size_bytes};
+    return number < 4 || number == 8 ? std::int64_t{-EFAULT} : std::int64_t{request.size_bytes};
   };
   const auto drive = make_scripted();
   EXPECT_EQ(text_of(drive->registered()), "registered buffers");
-  EXPECT_EQ(run(*drive, IoKind::kRead, 0, kPage).error, EFAULT);
-  EXPECT_EQ(run(*drive, IoKind::kRead, 0, kPage).error, EFAULT);
-  EXPECT_EQ(run(*drive, IoKind::kRead, 0, kPage).error, 0);
+  const Transfer& four_blocks = run(*drive, IoKind::kWrite, 0, 16 * kPage);
+  EXPECT_EQ(four_blocks.error, 0);
+  EXPECT_EQ(four_blocks.done_bytes, 16 * kPage);
+  EXPECT_EQ(drive->counters().retries, 4u);
   EXPECT_EQ(text_of(drive->registered()), "");
+  EXPECT_EQ(run(*drive, IoKind::kRead, 0, kPage).error, EFAULT) << "is not repeated any more";
+  EXPECT_EQ(run(*drive, IoKind::kRead, 0, kPage).error, 0);
   const auto said = log_.at(LogLevel::kInfo);
   ASSERT_EQ(said.size(), 1u);
   EXPECT_NE(said[0].find("a request on registered memory failed: EFAULT"), std::string::npos)
       << said[0];
+}
+
+TEST_F(DriveTest, AnErrorThatRegisteredMemoryDoesNotCauseIsReportedAfterOneMoreAttempt) {
+  for (const IoKind kind : {IoKind::kRead, IoKind::kSync}) {
+    Script script;
+    script.registers_buffers = true;
+    script.answer = [](const IoRequest&, std::size_t) { return std::int64_t{-EIO}; };
+    const auto drive = make(scripted(script));
+    EXPECT_EQ((kind == IoKind::kSync ? run_sync(*drive) : run(*drive, kind, 0, kPage)).error, EIO);
+    EXPECT_EQ(script.requests().size(), kind == IoKind::kSync ? 1u : 2u);
+  }
 }
 
 TEST_F(DriveTest, TellsWhichQueueServesAndWhy) {

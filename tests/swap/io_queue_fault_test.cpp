@@ -163,6 +163,11 @@ TEST_F(FaultQueueTest, FailsSyncsAloneByChanceOrByNumber) {
   EXPECT_EQ(counts_.errors, 5u);
 }
 
+TEST_F(FaultQueueTest, FailsRegisteredMemoryUntilThatIsKnown) {
+  const auto all = results({.registered_errno = EFAULT, .skip_requests = 2}, 5);
+  for (std::size_t i = 0; i < all.size(); ++i) EXPECT_EQ(all[i], i == 2 ? -EFAULT : kSize);
+}
+
 TEST_F(FaultQueueTest, LetsTheFirstRequestsPass) {
   const auto all = results({.eio_read = 1, .eio_write = 1, .skip_requests = 4}, 6);
   for (std::size_t i = 0; i < all.size(); ++i) EXPECT_EQ(all[i], i < 4 ? kSize : -EIO);

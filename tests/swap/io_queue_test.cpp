@@ -383,7 +383,7 @@ TEST(UringQueue, GoesWithoutRegisteredMemoryOnceThatHasFailed) {
   constexpr unsigned kUnregisterBuffers = 1;
   if (::syscall(SYS_io_uring_register, ring_fd(), kUnregisterBuffers, nullptr, 0) != 0)
     GTEST_SKIP() << "memory could not be registered here";
-  EXPECT_EQ(move(*queue, read), -EFAULT) << "reported: the drive's caller repeats it";
+  EXPECT_EQ(move(*queue, read), -EFAULT) << "reported: the drive repeats it";
   EXPECT_EQ(move(*queue, read), kPage);
   EXPECT_EQ(std::memcmp(memory.data(), file.contents().data() + kPage, kPage), 0);
   EXPECT_EQ(move(*queue, {IoKind::kWrite, file.fd(), memory.data(), kPage, 4 * kPage}), kPage);

@@ -39,6 +39,11 @@ class SwapTierTest : public ::testing::Test {
   void sync() {
     async::call(*conductor_, nullptr, [&]() -> async::Task<> { co_await tier_->sync(); });
   }
+  void write(Extent& extent) {
+    async::call(*conductor_, nullptr, [&]() -> async::Task<> {
+      co_await tier_->write(extent, memory_.span(), Priority::kWriteBack, subject_);
+    });
+  }
   void write_in_place(const Extent& extent) {
     async::call(*conductor_, nullptr, [&]() -> async::Task<> {
       co_await tier_->write_in_place(extent, memory_.span(), Priority::kBackground, subject_);
@@ -104,6 +109,29 @@ TEST_F(SwapTierTest, AfterALostSyncNothingElseIsStarted) {
   EXPECT_CODE(Code::kIoStalled, write_in_place(extent), "tile 9");
   EXPECT_EQ(tier_->totals().syncs, 2u);
   EXPECT_EQ(tier_->totals().written_bytes, 0u);
+}
+
+// The bytes moved and the errno are those of the extent that is named: the second.
+TEST_F(SwapTierTest, AWriteThatFailsOnTwoExtentsNamesTheSecondWithItsOwnFigures) {
+  std::vector<int> errors{EIO, ENOSPC};
+  make({{.write_errors = &errors}});
+  Extent extent = tier_->allocate(0, 4 * kPage);
+  const Extent before = extent;
+  Extent second = extent;
+  second.offset_bytes += 4 * kPage;
+  const Error failed = headrace::testing::error_of([&] { write(extent); });
+  EXPECT_EQ(failed.code(), Code::kNoSpace);
+  EXPECT_EQ(failed.sys_errno(), ENOSPC);
+  const std::string text = failed.what();
+  EXPECT_EQ(text.find("swap out 'h.3.attn' (tile 9): write 16384 bytes of " + tier_->place(second) +
+                      ": got 0, ENOSPC"),
+            0u)
+      << text;
+  EXPECT_NE(text.find("; another extent had failed before it; "), std::string::npos) << text;
+  EXPECT_EQ(extent.offset_bytes, before.offset_bytes);
+  EXPECT_EQ(tier_->totals().retries, 1u);
+  // The second is free again, the first is not.
+  EXPECT_EQ(tier_->allocate(0, 12 * kPage).offset_bytes, second.offset_bytes);
 }
 
 TEST_F(SwapTierTest, WriteInPlaceIsReadBackFromItsPlace) {
