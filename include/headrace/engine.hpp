@@ -226,11 +226,13 @@ class Engine {
 
   // ---- a step ----
   // Joins every rank's shard of `group` on the device.
-  //   stream  the stream that will read the result. This stream waits for the bytes; the host waits
-  //           only if the shard was not prefetched, or has not arrived yet.
+  //   stream  the stream that will read the result. This stream waits for the bytes. The host waits
+  //           until the shard has arrived and, with several ranks, until all of them have come.
   // Cost:    only an atomic count if there is one rank, the weights are resident, and the device
-  //          shares that memory. Otherwise the shard is swapped in and copied if it has no slot
-  //          yet, and with several ranks one all-gather runs per section.
+  //          shares that memory. Otherwise the call switches to a thread of the engine and back,
+  //          and the shard is swapped in and copied if it has no slot yet. Several ranks meet in
+  //          every gather. Unless all of them still have the group joined, one all-gather runs per
+  //          section.
   // Order:   collective: every rank gathers the same groups in the same order.
   // Throws   kNotFound. kWrongState before load. kOutOfBudget when all gather slots are leased; the
   //          error names the holders. kIo, kCorrupt: nothing has changed, and retrying is safe.

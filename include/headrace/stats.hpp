@@ -51,8 +51,8 @@ struct Stats {
   std::uint64_t steps_updated_on_device = 0;  // Settings::update_on
   std::uint64_t steps_skipped = 0;            // because a gradient was not finite
   std::uint64_t gathers = 0;
-  std::uint64_t gathers_in_place = 0;    // resident and bound: no thread switch, no copy
-  std::uint64_t gathers_prefetched = 0;  // the bytes had arrived, or were on their way
+  std::uint64_t gathers_in_place = 0;    // of resident bytes: no copy, no thread switch
+  std::uint64_t gathers_prefetched = 0;  // the group was in a slot, or on its way there
   std::uint64_t gathers_on_demand = 0;
   double gather_wait_seconds = 0;         // time that trainer threads were blocked in gather
   double gather_wait_update_seconds = 0;  // the part of it spent on deferred updates

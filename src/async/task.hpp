@@ -167,7 +167,7 @@ class TaskGroup {
   void spawn(Task<> task) { run(this, std::move(task)); }
   // Awaits `task` instead of running it concurrently. If it fails, the group keeps the error and
   // the awaiting coroutine continues: cancelled() reports the error, and join() throws it.
-  Task<> in_turn(Task<> task) {
+  Task<> keep_error_of(Task<> task) {
     try {
       co_await std::move(task);
     } catch (...) {

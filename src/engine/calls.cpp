@@ -25,7 +25,7 @@ void Calls::poll_between(const char* call) {
 }
 
 void Calls::until_passed(GroupId group, const char* call) {
-  if (!p_.pending.passes_left(group)) return;
+  if (!p_.pending.passes_left(group)) return;  // without a switch to the conductor and back
   const auto wait = [&](const async::GiveUp* give_up) {
     return p_.pending.until_passed(group, tiles::Waiting::kNow, give_up);
   };

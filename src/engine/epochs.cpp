@@ -153,17 +153,15 @@ std::exception_ptr with_way_on(const std::exception_ptr& error, std::string_view
 
 bool Epochs::at_a_commit() const noexcept { return p_.places.as_committed(); }
 
-void Epochs::go_back() {
-  p_.calls.run([&] { return undo(); });
-}
-
 // The slots of the commit are whole: the update wrote to the others.
-async::Task<> Epochs::undo() {
-  p_.places.go_back(record_);
-  co_await for_tiles(record_, [&](std::uint32_t tile) -> async::Task<> {
-    if (!p_.tiles.is_frozen(tile)) co_await p_.tiles.read_resident(tile);
+void Epochs::go_back() {
+  p_.calls.run([&]() -> async::Task<> {
+    p_.places.go_back(record_);
+    co_await for_tiles(record_, [&](std::uint32_t tile) -> async::Task<> {
+      if (!p_.tiles.is_frozen(tile)) co_await p_.tiles.read_resident(tile);
+    });
+    p_.pending.forget();
   });
-  p_.pending.forget();
 }
 
 // The ranks meet twice. Before: no rank may be two commits ahead of another. After: this call

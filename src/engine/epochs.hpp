@@ -121,7 +121,6 @@ class Epochs {
   async::Task<> run();
   async::Task<> write_epoch();
   async::Task<> restore_tile(std::uint32_t tile, bool verify_all);
-  async::Task<> undo();
   void warn_without_trainer_state();
 
   const Parts p_;

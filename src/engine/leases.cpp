@@ -24,6 +24,7 @@ void Leases::Wait::add(Clock::time_point began, Clock::time_point updated,
 Gathered Leases::gather(GroupId group, Stream stream) {
   p_.registry.group(group);
   p_.values.require_whole(group, "gather");
+  // Counted before it can fail: a request for the group predicts as much as a gather does.
   gathers_.fetch_add(1, std::memory_order_relaxed);
   p_.pending.note_use(group);
   const auto span = p_.calls.span("gather", group.index, p_.plan.group_bytes[group.index]);
@@ -33,7 +34,7 @@ Gathered Leases::gather(GroupId group, Stream stream) {
 
 Gathered Leases::lease_in_place(GroupId group, Stream stream) {
   gathers_in_place_.fetch_add(1, std::memory_order_relaxed);
-  if (p_.pending.passes_left(group)) {
+  if (p_.pending.passes_left(group)) {  // else not even the clock is read
     const auto began = Clock::now();
     p_.calls.until_passed(group, "gather");
     const auto updated = Clock::now();

@@ -61,7 +61,7 @@ void Running::add_stats(Stats& s) const {
   s.update_threads_source = update_threads_source;
   const tiles::GatherCounters g = gather_slots->counters();
   s.copied_to_device_bytes = g.copied_bytes;
-  s.gathers_prefetched = g.prefetched;
+  s.gathers_prefetched = g.found;
   s.gathers_on_demand = g.on_demand;
   s.update_compute_seconds = updates->compute_seconds();
   s.update_wall_seconds = updates->wall_seconds();

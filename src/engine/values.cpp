@@ -104,7 +104,7 @@ async::Task<> Values::write_group(GroupId group, const std::byte* values) {
                                                 p_.partition.tiles[t].first_element * element_bytes;
       // One at a time where there are no slots to bound them.
       if (!p_.tiles.needs_slot(t)) {
-        co_await writes.in_turn(write_tile(t, weight));
+        co_await writes.keep_error_of(write_tile(t, weight));
       } else {
         writes.spawn(write_tile(t, weight));
       }

@@ -22,7 +22,9 @@ inline constexpr std::uint64_t kHeaderBytes = 4 * base::kKiB;
 inline constexpr char kRecordMagic[8] = {'h', 'r', 'r', 'e', 'c', 'o', 'r', 'd'};
 inline constexpr std::uint32_t kRecordVersion = 2;
 inline constexpr std::uint32_t kMaxStreams = 8;
-// The stream number in the checksum seeds of a weight in an extent of its own.
+// The stream number in the checksum seeds of a weight in an extent of its own. It has two other
+// numbers: the weight is the last entry of a header, and stream 0 of a pass (tile_pass.hpp) and of
+// errors, in front of the record's streams.
 inline constexpr std::uint32_t kWeightStream = kMaxStreams - 1;
 inline constexpr std::uint32_t kMaxChecksums = 448;
 

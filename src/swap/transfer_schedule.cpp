@@ -5,7 +5,8 @@
 
 namespace headrace::swap {
 void TransferSchedule::set_up(std::uint32_t blocks) {
-  // Each has a block under way, but for the first ones when a higher priority holds them up.
+  // A transfer that has begun has a block in progress. The exceptions are the first of each
+  // priority, which waits for a block while transfers of a higher priority take them.
   actives_.resize(blocks + kPriorities);
   for (Active& active : actives_) free_.push(active);
 }

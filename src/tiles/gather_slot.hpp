@@ -87,7 +87,8 @@ class GatherSlot {
   void begin_fill(GroupId group) noexcept;
   // The fill's copies go to `stream`, after work that still reads the slot.
   void fill_from(Stream stream);
-  // The group was just updated, and the fill is for the new weights.
+  // The group was just updated, and the fill is for the new weights. Later fills that wait for no
+  // update keep this time. It does no harm: a gather counts only what lies within its wait.
   void set_updated(Clock::time_point when) noexcept { updated_ = when; }
   Clock::time_point updated() const noexcept { return updated_; }
   // `there`: the event of the last copy; 0 in memory that the host shares.

@@ -23,7 +23,7 @@ GatherSlots::GatherSlots(const Parts& parts)
                      "headrace.prefetch_groups to less"),
       copies_(p_.device, p_.conductor),
       hand_overs_(p_.partition, p_.plan, p_.device.shares_host_memory() ? nullptr : &copies_),
-      group_fill_({p_.partition, p_.plan, p_.arena, p_.tiles, p_.updates, hand_overs_, copies_,
+      group_fill_({p_.partition, p_.plan, p_.arena, p_.tiles, p_.pending, hand_overs_, copies_,
                    p_.device.shares_host_memory()}),
       order_(p_.prefetch_groups) {
   std::byte* const memory = device_bytes() > 0
@@ -61,7 +61,8 @@ async::Task<std::uint32_t> GatherSlots::free_slot(GroupId wanted, const async::G
       slots_[*found].drop();
       co_return *found;
     }
-    // A prefetch under way will be nobody's when it ends.
+    // A fill under way that nobody has leased leaves its slot to this gather. After one that is
+    // leased, this looks again.
     GatherSlot* filling = nullptr;
     for (GatherSlot& slot : slots_) {
       if (slot.filling()) filling = &slot;
@@ -86,7 +87,7 @@ async::Task<GatherSlots::Acquired> GatherSlots::acquire(GroupId group,
                                                         const async::GiveUp* give_up) {
   order_.note(group);
   std::optional<std::uint32_t> found = find(group);
-  (found ? prefetched_ : on_demand_).fetch_add(1, std::memory_order_relaxed);
+  (found ? found_ : on_demand_).fetch_add(1, std::memory_order_relaxed);
   if (!found) {
     const std::uint32_t free = co_await free_slot(group, give_up);
     found = find(group);  // another gather may have begun to fill one meanwhile
@@ -97,8 +98,10 @@ async::Task<GatherSlots::Acquired> GatherSlots::acquire(GroupId group,
   slot.lease();  // from here, so that no prefetch takes it while this call waits
   try {
     prefetch();
-    p_.updates.want(group);
-    co_await until_filled(slot, give_up);
+    p_.pending.want(group);
+    co_await slot.until_filled(give_up);
+    if (slot.filling()) give_up->refuse();
+    if (slot.error()) std::rethrow_exception(slot.error());
     // A fill that stalled, of any group, may have left this slot to a write yet to come.
     p_.tiles.refuse_after_stall("gather");
   } catch (...) {
@@ -106,14 +109,6 @@ async::Task<GatherSlots::Acquired> GatherSlots::acquire(GroupId group,
     throw;
   }
   co_return Acquired{*found, slot.updated()};
-}
-
-// Throws the error that ended the fill, or kInterrupted if the call gives up. The fill then goes on
-// like a prefetch.
-async::Task<> GatherSlots::until_filled(GatherSlot& slot, const async::GiveUp* give_up) {
-  co_await slot.until_filled(give_up);
-  if (slot.filling()) give_up->refuse();
-  if (slot.error()) std::rethrow_exception(slot.error());
 }
 
 async::Task<std::uint32_t> GatherSlots::claim_empty(GroupId group) {
@@ -125,18 +120,7 @@ async::Task<std::uint32_t> GatherSlots::claim_empty(GroupId group) {
 
 void GatherSlots::start_fill(std::uint32_t index, GroupId group, Priority priority) {
   slots_[index].begin_fill(group);
-  fills_.spawn(fill(slots_[index], priority));
-}
-
-async::Task<> GatherSlots::fill(GatherSlot& slot, Priority priority) {
-  Event there;
-  std::exception_ptr error;
-  try {
-    there = co_await group_fill_.run(slot, priority);
-  } catch (...) {
-    error = std::current_exception();  // gathers that wait for this fill throw it
-  }
-  slot.end_fill(there, error);
+  fills_.spawn(group_fill_.run(slots_[index], priority));
 }
 
 void GatherSlots::prefetch() {
@@ -185,6 +169,6 @@ bool GatherSlots::is_leased(GroupId group) const noexcept {
 }
 
 GatherCounters GatherSlots::counters() const noexcept {
-  return {prefetched_.load(), on_demand_.load(), copies_.copied_bytes()};
+  return {found_.load(), on_demand_.load(), copies_.copied_bytes()};
 }
 }  // namespace headrace::tiles

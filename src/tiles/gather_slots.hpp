@@ -26,7 +26,7 @@
 
 namespace headrace::tiles {
 struct GatherCounters {
-  std::uint64_t prefetched = 0;
+  std::uint64_t found = 0;  // kept from an earlier gather, prefetched, or being filled
   std::uint64_t on_demand = 0;
   std::uint64_t copied_bytes = 0;
 };
@@ -41,7 +41,7 @@ class GatherSlots {
     std::uint32_t prefetch_groups;
     pinned::Arena& arena;
     TileStore& tiles;
-    PendingUpdates& updates;
+    PendingUpdates& pending;
     Device& device;
     async::Conductor& conductor;
   };
@@ -50,7 +50,8 @@ class GatherSlots {
 
   // A slot with this rank's shard of `group` in place, leased once more. Starts the fills that are
   // likely next. Throws kOutOfBudget naming the holders if all slots are leased; a failed fill's
-  // error (the slot is free again); kInterrupted if given up, while the fill continues.
+  // error (the slot is free again); kInterrupted if given up, while the fill continues like a
+  // prefetch. A gather that fails counts in the prediction too: being wrong costs a read.
   struct Acquired {
     std::uint32_t slot = 0;
     GatherSlot::Clock::time_point updated;  // when the fill had waited for the group's update
@@ -86,9 +87,7 @@ class GatherSlots {
   std::optional<std::uint32_t> find_free(bool keep_next) const noexcept;
   async::Task<std::uint32_t> free_slot(GroupId wanted, const async::GiveUp* give_up = nullptr);
   [[noreturn]] void refuse_all_leased(GroupId wanted) const;
-  async::Task<> until_filled(GatherSlot& slot, const async::GiveUp* give_up);
   void start_fill(std::uint32_t slot, GroupId group, swap::Priority priority);
-  async::Task<> fill(GatherSlot& slot, swap::Priority priority);
   void prefetch();
 
   const Parts p_;
@@ -99,6 +98,6 @@ class GatherSlots {
   GatherOrder order_;
   std::deque<GatherSlot> slots_;  // they do not move
   async::TaskGroup fills_;
-  std::atomic<std::uint64_t> prefetched_{0}, on_demand_{0};
+  std::atomic<std::uint64_t> found_{0}, on_demand_{0};
 };
 }  // namespace headrace::tiles

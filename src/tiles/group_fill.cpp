@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tiles/group_fill.hpp"
 
+#include <exception>
+
 namespace headrace::tiles {
 using swap::Priority;
 
@@ -10,16 +12,19 @@ GroupFill::GroupFill(const Parts& parts)
                                    parts.plan.transfer_slot_memory.size_bytes),
                  parts.plan.transfer_slots, parts.plan.transfer_slot_bytes) {}
 
-async::Task<Event> GroupFill::run(GatherSlot& slot, Priority priority) {
+async::Task<> GroupFill::run(GatherSlot& slot, Priority priority) {
   async::TaskGroup reads;
+  Event there;
+  std::exception_ptr error;
   try {
-    co_await reads.in_turn(begin(slot, priority, reads));  // its error waits for join()
+    co_await reads.keep_error_of(begin(slot, priority, reads));
     co_await reads.join();
-    co_return p_.host_slots ? Event{} : p_.copies.record();
+    if (!p_.host_slots) there = p_.copies.record();
   } catch (...) {
+    error = std::current_exception();  // gathers that wait for this fill throw it
     p_.hand_overs.forget(slot.group());
-    throw;
   }
+  slot.end_fill(there, error);
 }
 
 async::Task<> GroupFill::begin(GatherSlot& slot, Priority priority, async::TaskGroup& reads) {
@@ -33,10 +38,10 @@ async::Task<> GroupFill::begin(GatherSlot& slot, Priority priority, async::TaskG
 // whose weight did not come that way are read in fill_section().
 async::Task<> GroupFill::take_update(GatherSlot& slot) {
   const GroupId group = slot.group();
-  if (!p_.updates.passes_left(group)) co_return;
+  if (!p_.pending.passes_left(group)) co_return;
   p_.hand_overs.open(group, slot.memory());
-  p_.updates.note_place(group);
-  co_await p_.updates.until_passed(group, Waiting::kInTurn);
+  p_.pending.note_place(group);
+  co_await p_.pending.until_passed(group, Waiting::kInTurn);
   p_.hand_overs.close(group);
   slot.set_updated(GatherSlot::Clock::now());
 }
@@ -58,8 +63,8 @@ void GroupFill::fill_section(std::uint32_t index, std::byte* to, Priority priori
 
 async::Task<> GroupFill::fill_tile(std::uint32_t tile, std::byte* target, Priority priority) {
   // Until its update is written, the drive holds the tile's old weight.
-  co_await p_.updates.until_written({p_.partition.section_of(tile).group});
-  TileView view{.weight = target, .weight_in_slot = true};
+  co_await p_.pending.until_written({p_.partition.section_of(tile).group});
+  TileView view{.weight = target, .weight_moves = true};
   if (p_.host_slots) {
     co_await p_.tiles.read_verified(tile, view, kWeightAlone, priority);
     co_return;

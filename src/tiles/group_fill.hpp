@@ -22,16 +22,16 @@ class GroupFill {
     const residency::Plan& plan;
     pinned::Arena& arena;
     TileStore& tiles;
-    PendingUpdates& updates;
+    PendingUpdates& pending;
     HandOvers& hand_overs;
     DeviceStream& copies;
     bool host_slots;  // gather slots are host memory: reads go there without a transfer slot
   };
   explicit GroupFill(const Parts& parts);
 
-  // Fills the slot with its group. Returns the event of its copies, once they are queued. Throws
-  // the error that ended the fill; the slot's bytes are then undefined.
-  async::Task<Event> run(GatherSlot& slot, swap::Priority priority);
+  // Fills the slot with its group, after begin_fill(), and ends that fill: with the event of its
+  // copies once they are queued, or with an error, which leaves the slot's bytes undefined.
+  async::Task<> run(GatherSlot& slot, swap::Priority priority);
 
  private:
   async::Task<> begin(GatherSlot& slot, swap::Priority priority, async::TaskGroup& reads);

@@ -29,12 +29,12 @@ void PendingUpdates::note_use(GroupId group) noexcept {
 
 async::Task<> PendingUpdates::until_passed(GroupId group, Waiting waiting,
                                            const async::GiveUp* give_up) {
-  if (!passes_left(group)) co_return;
-  if (waiting == Waiting::kNow) want(group);
-  while (passes_left(group) && !error_ && !async::given_up(give_up)) co_await waiters_.changed();
-  if (!passes_left(group)) co_return;
-  if (error_) std::rethrow_exception(error_);
-  give_up->refuse();
+  if (passes_left(group) && waiting == Waiting::kNow) want(group);
+  while (passes_left(group)) {
+    if (error_) std::rethrow_exception(error_);
+    if (async::given_up(give_up)) give_up->refuse();
+    co_await waiters_.changed();
+  }
 }
 
 async::Task<> PendingUpdates::until_written(GroupId group) {

@@ -4,7 +4,8 @@
 // A deferred step returns before its updates are done. Until a group's passes are over, they still
 // read its gradients and write its resident weights. Until the group is written, the drive holds
 // old bytes of it. updates.hpp does the work; this class records it. Conductor only, except where
-// noted.
+// noted. Functions that change a record (note_place(), want(), note_pass(), ...) may resume waiting
+// coroutines before they return (Waiters::wake()).
 //
 // A group with a gradient, from begin() on:
 //

@@ -103,10 +103,10 @@ void TilePlaces::note_written(std::uint32_t tile, const TilePlace& place) {
     slots.other = before;
     slots.current ^= 1;
   }
-  const auto in_slot = residency::extents_of(plan_, partition_, tile);
+  const auto swapped = residency::extents_of(plan_, partition_, tile);
   const auto stored = residency::stored_extents(plan_, partition_, tile);
   slots.newer_in_memory =
-      in_slot.weight_bytes != stored.weight_bytes || in_slot.record_bytes != stored.record_bytes;
+      swapped.weight_bytes != stored.weight_bytes || swapped.record_bytes != stored.record_bytes;
 }
 
 void TilePlaces::note_moved(std::uint32_t tile, const TilePlace& place) noexcept {

@@ -31,7 +31,8 @@ struct TilePlace {
   swap::Extent weight, record;
 };
 
-// Conductor only. `partition` and `plan` outlive it.
+// Threads: the conductor, or the trainer's thread while no tile is worked on. Passes on the workers
+// write the checksums of weights. `partition` and `plan` outlive it.
 class TilePlaces {
  public:
   TilePlaces(const partition::Partition& partition, const residency::Plan& plan);
@@ -47,7 +48,9 @@ class TilePlaces {
   // Where the tile is read from, and the generation of its last write.
   const TilePlace& current(std::uint32_t tile) const noexcept { return states_[tile].place; }
   std::uint64_t generation(std::uint32_t tile) const noexcept { return states_[tile].generation; }
-  // Of its weight, in the order of the chunks. The passes over the tile fill them in.
+  // Of its weight, in the order of the chunks. A pass that seals the tile fills in those of
+  // next_generation(), before the write. If that write fails, they do not belong to generation()
+  // any more, until go_back().
   std::span<std::uint64_t> weight_checksums(std::uint32_t tile) noexcept;
   // The number of records on the tile's drive.
   std::uint64_t records_beside(std::uint32_t tile) const noexcept {

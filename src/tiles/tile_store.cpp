@@ -46,14 +46,14 @@ TileView TileStore::view(std::uint32_t tile, std::span<std::byte> slot) const {
   std::uint64_t slot_used = 0;
   if (plan.record == Tier::kNvme) {
     view.record = slot.data();
-    view.record_in_slot = true;
+    view.record_moves = true;
     slot_used = plan.layout.size_bytes;
   } else {
     view.record = p_.arena.range(plan.resident_record.offset_bytes, 0).data();
   }
   if (p_.plan.sections[cut.section].weight == Tier::kNvme) {
     view.weight = slot.data() + slot_used;
-    view.weight_in_slot = true;
+    view.weight_moves = true;
     slot_used += plan.weight_bytes;
   } else {
     const std::uint64_t element = cut.first_element - p_.partition.shard_first_element(section);
@@ -80,8 +80,8 @@ swap::Subject TileStore::subject(const char* action, std::uint32_t tile) const {
 base::TraceSpan TileStore::span_of(TraceLane lane, const char* what, std::uint32_t tile,
                                    TileView view, TileParts parts) const noexcept {
   const residency::TilePlan& plan = p_.plan.tiles[tile];
-  const std::uint64_t bytes = (parts.record && view.record_in_slot ? plan.layout.size_bytes : 0) +
-                              (parts.weight && view.weight_in_slot ? plan.weight_bytes : 0);
+  const std::uint64_t bytes = (parts.record && view.record_moves ? plan.layout.size_bytes : 0) +
+                              (parts.weight && view.weight_moves ? plan.weight_bytes : 0);
   const std::uint32_t section = p_.partition.tiles[tile].section;
   return {bytes == 0 ? nullptr : p_.trace,      lane, what,
           p_.partition.sections[section].group, tile, bytes};
@@ -95,16 +95,16 @@ async::Task<> TileStore::read(std::uint32_t tile, TileView view, TileParts parts
       span_of(TraceLane::kNvmeRead, priority == Priority::kPrefetch ? "prefetch" : "read", tile,
               view, parts);
   async::TaskGroup reads;
-  if (parts.record && view.record_in_slot) {
+  if (parts.record && view.record_moves) {
     reads.spawn(p_.swap->read(place.record, {view.record, plan.layout.size_bytes}, priority,
                               subject("swap in state of", tile)));
   }
-  if (parts.weight && view.weight_in_slot) {
+  if (parts.weight && view.weight_moves) {
     reads.spawn(p_.swap->read(place.weight, {view.weight, plan.weight_bytes}, priority,
                               subject("swap in", tile)));
   }
   co_await reads.join();
-  if (parts.record && view.record_in_slot) require_header(tile, view.record);
+  if (parts.record && view.record_moves) require_header(tile, view.record);
 }
 
 void TileStore::require_header(std::uint32_t tile, const std::byte* header) const {
@@ -154,29 +154,29 @@ void TileStore::prepare(TilePass& pass, std::uint32_t tile, TileView view, TileP
   pass.tile = layout(tile, view, parts);
   pass.stream_count = 0;
   const auto add_stream = [&](std::byte* data, std::uint64_t bytes_per_scale,
-                              std::uint64_t* checksums, bool in_slot, std::uint32_t number) {
+                              std::uint64_t* checksums, bool moves, std::uint32_t number) {
     PassStream& stream = pass.streams[pass.stream_count++];
     stream.data = data;
     stream.bytes_per_scale = static_cast<std::uint32_t>(bytes_per_scale);
     stream.checksums = checksums;
-    stream.verify = checked && in_slot;
-    stream.seal = checked && (in_slot || p_.plan.durable()) && seal;
+    stream.verify = checked && moves;
+    stream.seal = checked && (moves || p_.plan.durable()) && seal;
     if (!stream.verify && !stream.seal) return;
     stream.verify_seed = swap::checksum_seed(identity(tile, p_.places.generation(tile)), number);
     stream.seal_seed = swap::checksum_seed(identity(tile, p_.places.next_generation(tile)), number);
   };
   if (parts.weight) {
     add_stream(view.weight, size_bytes(dtype) * base::kScaleElements,
-               p_.places.weight_checksums(tile).data(), view.weight_in_slot, swap::kWeightStream);
+               p_.places.weight_checksums(tile).data(), view.weight_moves, swap::kWeightStream);
   }
   if (!pass.tile.has_state) return;
   const auto streams = optimizer_cpu::state_streams(p_.settings, dtype);
-  const bool has_header = view.record_in_slot || p_.plan.durable();
+  const bool has_header = view.record_moves || p_.plan.durable();
   std::uint64_t* checksums =
       has_header ? reinterpret_cast<swap::RecordHeader*>(view.record)->checksum : nullptr;
   for (std::uint32_t s = 0; s < streams.count; ++s) {
     add_stream(stream_of(tile, view, s), streams.stream[s].bytes_per_scale, checksums,
-               view.record_in_slot, s);
+               view.record_moves, s);
     if (checksums != nullptr) checksums += pass.chunks();
   }
 }
@@ -230,7 +230,7 @@ void TileStore::seal_header(std::uint32_t tile, TileView view, const swap::Exten
     add(streams.stream[s].name, streams.stream[s].codec, plan.layout.stream_offset_bytes[s],
         plan.layout.stream_bytes[s]);
   }
-  if (view.weight_in_slot || p_.plan.durable()) {
+  if (view.weight_moves || p_.plan.durable()) {
     std::uint64_t* const first = header.checksum + checksum;
     add("weight", weight_codec(dtype), swap::kElsewhere | weight.offset_bytes, plan.weight_bytes);
     if (checked) std::ranges::copy(p_.places.weight_checksums(tile), first);
@@ -257,15 +257,15 @@ async::Task<> TileStore::write_to(TilePlace& target, std::uint32_t tile, TileVie
                                   TileParts parts) {
   const residency::TilePlan& plan = p_.plan.tiles[tile];
   const swap::Extent named = target.weight;
-  const bool has_header = view.record_in_slot || (p_.plan.durable() && !is_frozen(tile));
+  const bool has_header = view.record_moves || (p_.plan.durable() && !is_frozen(tile));
   if (parts.record && has_header) seal_header(tile, view, target.weight);
   const auto span = span_of(TraceLane::kNvmeWrite, "write", tile, view, parts);
   async::TaskGroup writes;
-  if (parts.weight && view.weight_in_slot) {
+  if (parts.weight && view.weight_moves) {
     writes.spawn(p_.swap->write(target.weight, {view.weight, plan.weight_bytes},
                                 Priority::kWriteBack, subject("swap out", tile)));
   }
-  if (parts.record && view.record_in_slot) {
+  if (parts.record && view.record_moves) {
     writes.spawn(p_.swap->write(target.record, {view.record, plan.layout.size_bytes},
                                 Priority::kWriteBack, subject("swap out state of", tile)));
   }
@@ -274,7 +274,7 @@ async::Task<> TileStore::write_to(TilePlace& target, std::uint32_t tile, TileVie
   const bool moved = target.weight.offset_bytes != named.offset_bytes;
   if (moved && parts.record && has_header) {
     seal_header(tile, view, target.weight);
-    if (view.record_in_slot) {
+    if (view.record_moves) {
       co_await p_.swap->write(target.record, {view.record, plan.layout.size_bytes},
                               Priority::kWriteBack, subject("swap out state of", tile));
     }
@@ -300,19 +300,23 @@ void TileStore::refuse_another_write(std::uint32_t tile) const {
                   "again; nothing was written. Use another headrace.store for other weights.");
 }
 
+// Only the resident parts of this view are of use: the arena stands in for the update slot of the
+// others, which view() does not touch.
+TileView TileStore::resident_view(std::uint32_t tile) const { return view(tile, p_.arena.bytes()); }
+
 // Straight from where the bytes live: they do not change before the next step, which waits for
 // this.
 async::Task<> TileStore::write_back(std::uint32_t tile) {
   TilePlace place = p_.places.current(tile);
   const residency::TilePlan& plan = p_.plan.tiles[tile];
-  const auto in_slot = residency::extents_of(p_.plan, p_.partition, tile);
-  const TileView view = this->view(tile, p_.arena.bytes());  // its slot is not used
+  const auto swapped = residency::extents_of(p_.plan, p_.partition, tile);
+  const TileView view = resident_view(tile);
   async::TaskGroup writes;
-  if (in_slot.weight_bytes == 0) {
+  if (swapped.weight_bytes == 0) {
     writes.spawn(p_.swap->write(place.weight, {view.weight, plan.weight_bytes},
                                 Priority::kBackground, subject("commit", tile)));
   }
-  if (in_slot.record_bytes == 0 && !is_frozen(tile)) {
+  if (swapped.record_bytes == 0 && !is_frozen(tile)) {
     writes.spawn(p_.swap->write(place.record, {view.record, plan.layout.size_bytes},
                                 Priority::kBackground, subject("commit state of", tile)));
   }
@@ -321,12 +325,12 @@ async::Task<> TileStore::write_back(std::uint32_t tile) {
 }
 
 async::Task<> TileStore::read_resident(std::uint32_t tile) {
-  const auto in_slot = residency::extents_of(p_.plan, p_.partition, tile);
-  TileView view = this->view(tile, p_.arena.bytes());  // its slot is not used
-  view.weight_in_slot = in_slot.weight_bytes == 0;
-  view.record_in_slot = in_slot.record_bytes == 0 && !is_frozen(tile);
-  if (!view.weight_in_slot && !view.record_in_slot) co_return;
-  co_await read_verified(tile, view, {.weight = view.weight_in_slot, .record = view.record_in_slot},
+  const auto swapped = residency::extents_of(p_.plan, p_.partition, tile);
+  TileView view = resident_view(tile);
+  view.weight_moves = swapped.weight_bytes == 0;
+  view.record_moves = swapped.record_bytes == 0 && !is_frozen(tile);
+  if (!view.weight_moves && !view.record_moves) co_return;
+  co_await read_verified(tile, view, {.weight = view.weight_moves, .record = view.record_moves},
                          Priority::kDemand);
 }
 

@@ -35,8 +35,9 @@ inline constexpr TileParts kWeightAlone{.weight = true};
 struct TileView {
   std::byte* weight = nullptr;
   std::byte* record = nullptr;
-  bool weight_in_slot = false;  // to be read before, and written after
-  bool record_in_slot = false;
+  // Whether the work reads them from their extent first, and writes them there afterwards.
+  bool weight_moves = false;
+  bool record_moves = false;
 };
 
 class TileStore {
@@ -94,6 +95,7 @@ class TileStore {
   async::Task<> check_header(std::uint32_t tile, std::span<std::byte> page);
 
  private:
+  TileView resident_view(std::uint32_t tile) const;
   // Writes to `target`, which names other extents where it had to move.
   async::Task<> write_to(TilePlace& target, std::uint32_t tile, TileView view, TileParts parts);
   void refuse_another_write(std::uint32_t tile) const;
@@ -105,7 +107,7 @@ class TileStore {
                                   std::uint64_t chunk) const;
   // The bytes of stream `stream` of the record.
   std::byte* stream_of(std::uint32_t tile, TileView view, std::uint32_t stream) const;
-  // Traces a transfer of these parts; nothing if none of them is in a slot.
+  // Traces a transfer of these parts; nothing if none of them moves.
   base::TraceSpan span_of(TraceLane lane, const char* what, std::uint32_t tile, TileView view,
                           TileParts parts) const noexcept;
 

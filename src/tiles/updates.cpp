@@ -78,7 +78,7 @@ async::Task<> Updates::run() {
   async::TaskGroup tiles;
   std::exception_ptr error;
   try {
-    co_await tiles.in_turn(start_groups(tiles));  // its error waits for join()
+    co_await tiles.keep_error_of(start_groups(tiles));
     co_await tiles.join();
   } catch (...) {
     error = std::current_exception();
@@ -150,7 +150,7 @@ async::Task<> Updates::start_group(GroupId group, async::TaskGroup& tiles) {
       if (!p_.tiles.needs_slot(t)) {
         // Resident tiles are bound by memory bandwidth: one after another, each on all workers.
         async::Task<> update = update_tile(t, pinned::SlotLease());
-        co_await tiles.in_turn(std::move(update));  // its error waits for join(), too
+        co_await tiles.keep_error_of(std::move(update));
         continue;
       }
       pinned::SlotLease slot = co_await p_.tiles.slots().acquire();
@@ -189,6 +189,8 @@ async::Task<> Updates::read_pass_write(std::uint32_t tile, TileView view) {
   if (p_.interrupted.load()) throw Error(Code::kInterrupted, "step: interrupted");
   const GroupId group = group_of(tile);
   co_await p_.tiles.read(tile, view, kWholeTile, swap::Priority::kDemand);
+  // After the read, so that a fill that began meanwhile is served; before the pass, which writes
+  // there.
   const HandOver gathered = p_.hand_overs.place_of(tile);
   TileUpdate update = update_of(tile);
   update.weight_copy = gathered.by_pass;
@@ -200,6 +202,8 @@ async::Task<> Updates::read_pass_write(std::uint32_t tile, TileView view) {
   }
   async::TaskGroup ways_out;  // both read the update slot, so it is free when both have ended
   if (gathered) p_.hand_overs.hand_over(tile, gathered, view.weight);
+  // May end the fill of the group and resume its gather: the trainer may have the new weights, and
+  // the update slot still holds them, before their write starts.
   p_.pending.note_pass(group);
   if (gathered.by_device != nullptr) ways_out.spawn(p_.hand_overs.until_copied());
   ways_out.spawn(p_.tiles.write(tile, view, kWholeTile));

@@ -26,7 +26,7 @@ BUGS = [
      "src/engine/startup.cpp",
      "r.calls->until_passed(group, \"add_gradient\"); }", "(void)group; (void)r; }"),
     ("a fill does not wait for the update's write", "src/tiles/group_fill.cpp",
-     "co_await p_.updates.until_written(", "(void)GroupId("),
+     "co_await p_.pending.until_written(", "(void)GroupId("),
     ("weights that are handed over are not copied", "src/tiles/tile_pass.cpp",
      "  if (with.weight_copy == nullptr) return;\n", "  return;\n"),
     ("a group counts as updated before its pass has run", "src/tiles/updates.cpp",
