@@ -91,7 +91,7 @@ class CollectiveOverTransport final : public Collective {
   void pass(const Begin& begin);
   void gather_pieces(Lane lane, std::uint64_t piece_bytes, std::byte* first, Stream stream);
   void gather_staged(std::uint64_t piece_bytes, std::byte* first, Stream stream);
-  void exchange_staged(std::span<const DeviceSpan> give, std::byte* take, Stream stream);
+  void all_to_all_staged(std::span<const DeviceSpan> give, std::byte* take, Stream stream);
   void gather_messages(std::span<const std::byte> mine, std::byte* all);
   void compare(Post& mine);
 
@@ -176,8 +176,8 @@ void CollectiveOverTransport::all_gather(CollectiveTag tag, Stream stream, Devic
   watch_.end();
 }
 
-void CollectiveOverTransport::exchange_staged(std::span<const DeviceSpan> give, std::byte* take,
-                                              Stream stream) {
+void CollectiveOverTransport::all_to_all_staged(std::span<const DeviceSpan> give, std::byte* take,
+                                                Stream stream) {
   const std::uint32_t parts = 2 * world_size_;
   const std::uint64_t part = staging_->part_bytes(parts);
   std::uint64_t largest = 0;
@@ -221,7 +221,7 @@ void CollectiveOverTransport::all_to_all(CollectiveTag tag, Stream stream,
   watch_.begin(call, queued_);
   if (whole > 0 && world_size_ > 1) {
     if (staged()) {
-      exchange_staged(give, static_cast<std::byte*>(take), stream);
+      all_to_all_staged(give, static_cast<std::byte*>(take), stream);
     } else {
       if (device_ != nullptr) device_->synchronize(stream);
       const std::uint64_t own = give[rank_].size_bytes;

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "collective/call_rules.hpp"
-#include "collective/collectives.hpp"
+#include "collective/collective_self.hpp"
 #include "headrace/error.hpp"
 
 namespace headrace::collective {

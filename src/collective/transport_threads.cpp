@@ -189,11 +189,6 @@ class TransportThreads final : public Transport {
 }  // namespace headrace::collective
 
 namespace headrace {
-void Transport::all_gather(Lane lane, Stream stream, std::span<const Piece> whole, Done done) {
-  const std::vector<Piece> own(whole.size(), whole[rank()]);
-  all_to_all(lane, stream, own, whole, done);
-}
-
 std::vector<std::shared_ptr<Transport>> make_thread_transports(std::uint32_t world_size) {
   const auto world = std::make_shared<collective::World>(world_size);
   std::vector<std::shared_ptr<Transport>> transports;

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/log.hpp"
-#include "collective/collectives.hpp"
+#include "collective/collective_self.hpp"
 #include "device/device_host.hpp"
 #include "engine/startup.hpp"
 #include "headrace/error.hpp"

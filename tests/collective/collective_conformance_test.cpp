@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // collective_conformance_test.cpp: the suite, on the collectives that come with the library.
 #include "collective/collective_conformance.hpp"
-#include "collective/collectives.hpp"
+#include "collective/collective_self.hpp"
 #include "collective/threads_world.hpp"
 #include "support/computing_host.hpp"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// collectives.hpp: the collectives that are part of the library.
+// collective_self.hpp: the collective of an engine that has no other ranks.
 #pragma once
 #include <memory>
 
