@@ -2,15 +2,18 @@
 // from_json(to_json()) is the identity, on settings drawn at random.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
 #include <optional>
 #include <random>
 #include <string>
+#include <string_view>
 
 #include "headrace/error.hpp"
 #include "headrace/settings.hpp"
+#include "settings/key_table.hpp"
 
 namespace headrace {
 namespace {
@@ -24,6 +27,12 @@ class Draw {
     return std::uniform_real_distribution<double>(low, high)(random_);
   }
   bool coin() { return between(0, 1) == 1; }
+  // One of the key's words.
+  template <class Enum>
+  Enum choice(std::string_view path) {
+    const auto key = std::ranges::find(settings::keys(), path, &settings::Key::path);
+    return static_cast<Enum>(between(0, settings::choices_of(*key).size() - 1));
+  }
   std::string path(std::size_t number) {
     static constexpr std::string_view kLetters[] = {"a",  "$",  "{", "}",  "~",  " ",
                                                     "\"", "\\", "ö", "\n", "//", "."};
@@ -35,8 +44,8 @@ class Draw {
 
   Settings settings() {
     Settings s;
-    s.offload_optimizer = static_cast<OffloadDevice>(between(0, 2));
-    s.offload_parameters = static_cast<OffloadDevice>(between(0, 2));
+    s.offload_optimizer = choice<OffloadDevice>("zero_optimization.offload_optimizer.device");
+    s.offload_parameters = choice<OffloadDevice>("zero_optimization.offload_param.device");
     const bool nvme =
         s.offload_optimizer == OffloadDevice::kNvme || s.offload_parameters == OffloadDevice::kNvme;
     for (std::size_t i = between(nvme ? 1 : 0, 3); i > 0; --i) s.nvme_paths.push_back(path(i));
@@ -46,10 +55,10 @@ class Draw {
     s.gradient_accumulation_steps = static_cast<std::uint32_t>(between(1, 2147483647));
     s.host_budget_auto = coin();
     s.host_budget_bytes = s.host_budget_auto ? 0 : between(0, (1ull << 63) - 1);
-    s.master = static_cast<MasterLayout>(between(0, 1));
-    s.optimizer = static_cast<OptimizerRule>(between(0, 5));
-    s.moments = static_cast<MomentCodec>(between(0, 2));
-    s.non_finite = static_cast<NonFinite>(between(0, 1));
+    s.master = choice<MasterLayout>("headrace.master");
+    s.optimizer = choice<OptimizerRule>("headrace.optimizer");
+    s.moments = choice<MomentCodec>("headrace.moments");
+    s.non_finite = choice<NonFinite>("headrace.non_finite");
     s.rounding_seed = between(0, 9007199254740991);
     s.tile_elements = 65536 * between(1, 64);
     s.update_slots = static_cast<std::uint32_t>(between(1, 1024));
@@ -58,15 +67,15 @@ class Draw {
     s.io_block_bytes = 4096 * between(1, 16384);
     s.queue_depth = static_cast<std::uint32_t>(between(1, 4096));
     s.submit_batch = static_cast<std::uint32_t>(between(1, 256));
-    s.io_queue = static_cast<IoQueueKind>(between(0, 3));
-    s.direct = static_cast<DirectIo>(between(0, 1));
+    s.io_queue = choice<IoQueueKind>("headrace.io_queue");
+    s.direct = choice<DirectIo>("headrace.direct");
     s.allow_memory_backed = coin();
-    s.register_buffers = static_cast<RegisterBuffers>(between(0, 1));
-    s.checksums = static_cast<Checksums>(between(0, 1));
+    s.register_buffers = choice<RegisterBuffers>("headrace.register_buffers");
+    s.checksums = choice<Checksums>("headrace.checksums");
     s.trainer_state_bytes = between(0, 16777216);
     if (!s.nvme_paths.empty() && coin()) draw_store(s);
-    s.update_mode = static_cast<UpdateMode>(between(0, 2));
-    s.update_on = static_cast<UpdateOn>(between(0, 2));
+    s.update_mode = choice<UpdateMode>("headrace.update_mode");
+    s.update_on = choice<UpdateOn>("headrace.update_on");
     s.io_warn_seconds = real(0.001, 100);
     s.io_deadline_seconds = real(0.001, 86400);
     if (coin()) s.tuned = {.drive_model = path(1), .kernel = path(1)};
@@ -92,7 +101,7 @@ class Draw {
   void draw_store(Settings& s) {
     s.durable_every = coin() ? between(1, 3) : between(1, 2147483647);
     s.store = "_Run.-" + std::to_string(between(0, 1u << 30));
-    s.resume = static_cast<Resume>(between(0, 2));
+    s.resume = choice<Resume>("headrace.resume");
     s.checksums = Checksums::kOn;
     s.allow_memory_backed = false;
   }
@@ -149,12 +158,12 @@ class Draw {
 
   Scheduler scheduler() {
     Scheduler s;
-    s.type = static_cast<SchedulerType>(between(0, 5));
+    s.type = choice<SchedulerType>("scheduler.type");
     const bool cosine = s.type == SchedulerType::kWarmupCosineLR;
     const bool decays = s.type == SchedulerType::kWarmupDecayLR;
     if (cosine || decays || s.type == SchedulerType::kWarmupLR) {
       s.warmup_num_steps = between(1, 1000000);
-      s.warmup_type = static_cast<WarmupType>(between(0, 1));
+      s.warmup_type = choice<WarmupType>("scheduler.params.warmup_type");
       if (cosine || decays) s.total_num_steps = between(1, 1000000);
       if (!cosine) {
         s.warmup_min_lr = real(0, 1);
