@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ranks/joining.hpp"
 
-#include <dlfcn.h>
-
 #include <filesystem>
 #include <string_view>
 
@@ -62,12 +60,12 @@ void require_same_place(const Launch& launch, const Loaded& by, const Transport&
 }  // namespace
 
 std::span<const RankModuleFile* const> modules_of(const Launch& launch) noexcept {
-  static constexpr const RankModuleFile* kOpenMpiFirst[] = {&kRankModuleFiles[0],
-                                                            &kRankModuleFiles[1]};
-  static constexpr const RankModuleFile* kMpichFirst[] = {&kRankModuleFiles[1],
-                                                          &kRankModuleFiles[0]};
-  static constexpr const RankModuleFile* kGloo[] = {&kRankModuleFiles[2]};
-  if (launch.kind == Launch::Kind::kTorch) return kGloo;
+  static constexpr const RankModuleFile *kOpenMpi = &kRankModuleFiles[0],
+                                        *kMpich = &kRankModuleFiles[1],
+                                        *kGloo = &kRankModuleFiles[2];
+  static constexpr const RankModuleFile* kOpenMpiFirst[] = {kOpenMpi, kMpich};
+  static constexpr const RankModuleFile* kMpichFirst[] = {kMpich, kOpenMpi};
+  if (launch.kind == Launch::Kind::kTorch) return {&kGloo, 1};
   if (launch.launcher == "Open MPI") return std::span(kOpenMpiFirst).first(1);
   if (launch.launcher == "PMI") return kMpichFirst;
   return kOpenMpiFirst;
@@ -79,9 +77,7 @@ std::string path_of(const RankModuleFile& file) {
 }
 
 const RankModule* load_module(const RankModuleFile& file, std::string& why) {
-  // An MPI loads parts of its own, which look for its symbols among all.
-  const int scope = &file == &kRankModuleFiles[2] ? RTLD_LOCAL : RTLD_GLOBAL;
-  void* const module = ::dlopen(path_of(file).c_str(), RTLD_NOW | scope);
+  void* const module = ::dlopen(path_of(file).c_str(), RTLD_NOW | file.scope);
   const void* const symbol = module == nullptr ? nullptr : ::dlsym(module, RankModule::kSymbol);
   const char* const error = symbol == nullptr ? ::dlerror() : "";
   why = error == nullptr ? path_of(file) : error;

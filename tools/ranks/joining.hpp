@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // joining.hpp: joins a program to the other ranks of its launch.
 #pragma once
+#include <dlfcn.h>
+
 #include <memory>
 #include <span>
 #include <string>
@@ -15,13 +17,18 @@ struct RankModuleFile {
   const char* kind;    // "openmpi", "mpich", "gloo"
   const char* what;    // "Open MPI", "MPICH", "torch's Gloo"
   const char* remedy;  // what makes the module be there
+  int scope;           // of its symbols: RTLD_LOCAL or RTLD_GLOBAL
 };
+// An MPI loads parts of its own, which look for its symbols among all.
 inline constexpr RankModuleFile kRankModuleFiles[] = {
     {"openmpi", "Open MPI",
-     "Install that MPI (Debian: apt install openmpi-bin libopenmpi-dev) and build again"},
-    {"mpich", "MPICH", "Install that MPI (Debian: apt install mpich libmpich-dev) and build again"},
+     "Install that MPI (Debian: apt install openmpi-bin libopenmpi-dev) and build again",
+     RTLD_GLOBAL},
+    {"mpich", "MPICH", "Install that MPI (Debian: apt install mpich libmpich-dev) and build again",
+     RTLD_GLOBAL},
     {"gloo", "torch's Gloo",
-     "Build with LibTorch (./quickstart, or -DHEADRACE_TORCH_ROOT=FOLDER that holds torch/)"}};
+     "Build with LibTorch (./quickstart, or -DHEADRACE_TORCH_ROOT=FOLDER that holds torch/)",
+     RTLD_LOCAL}};
 // Those that may serve a launch of several ranks, the likeliest first: PMI, PMIx and Slurm start
 // the ranks of more than one MPI. The first that loads is used.
 std::span<const RankModuleFile* const> modules_of(const Launch& launch) noexcept;
