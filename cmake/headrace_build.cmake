@@ -8,7 +8,8 @@ function(headrace_flags target)
     $<BUILD_INTERFACE:${headrace_SOURCE_DIR}/include> PRIVATE ${headrace_SOURCE_DIR}/src)
   # -ffp-contract=off: results are defined operation by operation (docs/architecture.md,
   # determinism).
-  target_compile_options(${target} PRIVATE -Wall -Wextra -Werror=return-type -ffp-contract=off
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Werror=return-type -Werror=switch
+    -ffp-contract=off
     # gcc 12 sees overlaps and bounds in std::string that are not there (gcc bugs 105329, 105651).
     $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
   set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON)

@@ -33,6 +33,17 @@ constexpr const char* name_of(OptimizerRule rule) noexcept {
 //   kBlock8  8 bits with a shared power of two per 256 elements, stochastically rounded
 // The random bits for rounding depend on (seed, parameter, element, step) and on nothing else.
 enum class MomentCodec : std::uint8_t { kF32, kBf16, kBlock8 };
+constexpr const char* name_of(MomentCodec codec) noexcept {
+  switch (codec) {
+    case MomentCodec::kF32:
+      return "f32";
+    case MomentCodec::kBf16:
+      return "bf16";
+    case MomentCodec::kBlock8:
+      break;
+  }
+  return "8bit";
+}
 
 // The instruction set of the update on the CPU. kBest: the best one that this CPU has.
 // HEADRACE_SIMD overrides this choice. The choice changes no result.

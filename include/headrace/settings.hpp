@@ -22,6 +22,19 @@ enum class OffloadDevice { kNone, kCpu, kNvme };
 // The master of a bf16 parameter: the weight and 16 residual bits, or an f32 copy.
 enum class MasterLayout { kSplit, kF32 };
 enum class IoQueueKind { kAuto, kUring, kAio, kThreads };
+constexpr const char* name_of(IoQueueKind kind) noexcept {
+  switch (kind) {
+    case IoQueueKind::kAuto:
+      return "auto";
+    case IoQueueKind::kUring:
+      return "uring";
+    case IoQueueKind::kAio:
+      return "aio";
+    case IoQueueKind::kThreads:
+      break;
+  }
+  return "threads";
+}
 enum class RegisterBuffers { kAuto, kOff };
 enum class DirectIo { kAuto, kRequire };  // uses O_DIRECT where possible, or requires it
 enum class Checksums { kOn, kOff };

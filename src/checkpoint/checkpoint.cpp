@@ -27,7 +27,6 @@ using checkpoint::refuse_damaged;
 using Json = nlohmann::ordered_json;
 
 constexpr std::array kPrefixes = {"", "master.", "exp_avg.", "exp_avg_sq."};  // by Content
-constexpr std::array kCodecs = {"f32", "bf16", "8bit"};
 constexpr std::size_t kBufferBytes = std::size_t{4} << 20;
 
 struct Tensor {
@@ -37,9 +36,7 @@ struct Tensor {
   std::uint64_t at = 0, size_bytes = 0;  // in its file
 };
 
-std::string moments_of(const Engine& engine) {
-  return kCodecs[static_cast<std::size_t>(engine.settings().moments)];
-}
+std::string moments_of(const Engine& engine) { return name_of(engine.settings().moments); }
 
 std::vector<Content> contents_of(const Engine& engine, std::size_t file) {
   if (file == 0) return {Content::kWeight};

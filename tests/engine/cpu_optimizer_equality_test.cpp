@@ -34,9 +34,8 @@ std::vector<Case> all_cases() {
   return cases;
 }
 std::string name_of(const Case& of) {
-  constexpr const char* kMoments[] = {"F32", "Bf16", "Block8"};
-  return std::string(headrace::name_of(of.rule)) + kMoments[static_cast<int>(of.moments)] +
-         (of.layout == MasterLayout::kSplit ? "Split" : "Master");
+  return std::string(headrace::name_of(of.rule)) + "_" + headrace::name_of(of.moments) +
+         (of.layout == MasterLayout::kSplit ? "_split" : "_master");
 }
 
 Hyperparameters hyperparameters_of(OptimizerRule rule) {

@@ -362,11 +362,7 @@ TEST_P(KillAtRequests, LeaveAStoreThatEndsInTheSameBits) {
 INSTANTIATE_TEST_SUITE_P(Of, KillAtRequests,
                          ::testing::Values(IoQueueKind::kUring, IoQueueKind::kAio,
                                            IoQueueKind::kThreads),
-                         [](const auto& info) {
-                           return info.param == IoQueueKind::kUring ? "Uring"
-                                  : info.param == IoQueueKind::kAio ? "Aio"
-                                                                    : "Threads";
-                         });
+                         [](const auto& info) { return name_of(info.param); });
 
 // ---- drives that fail ----
 

@@ -30,8 +30,6 @@ using device::HostFlavour;
 enum class Placement { kMemory, kStateNvme, kAllNvme, kBudget };
 constexpr const char* kPlacements[] = {"memory", "state on NVMe", "all on NVMe", "budget"};
 
-constexpr const char* kQueues[] = {", any queue", ", uring", ", aio", ", threads queue"};
-
 struct Row {
   Placement placement;
   std::uint32_t threads;
@@ -42,9 +40,8 @@ struct Row {
   bool resumed = false;  // begun as another row, and resumed as this one
   std::string text() const {
     return std::string(kPlacements[static_cast<int>(placement)]) + ", threads " +
-           std::to_string(threads) + (clip ? ", clipped" : ", not clipped") +
-           kQueues[static_cast<int>(queue)] +
-           (device == HostFlavour::kLate ? ", late device" : ", prompt device") +
+           std::to_string(threads) + (clip ? ", clipped" : ", not clipped") + ", queue " +
+           name_of(queue) + (device == HostFlavour::kLate ? ", late device" : ", prompt device") +
            (mode == UpdateMode::kDefer ? ", deferred" : "") + (resumed ? ", resumed" : "");
   }
 };

@@ -37,8 +37,7 @@ std::vector<Case> all_cases() {
   return cases;
 }
 std::string name_of(const Case& of) {
-  constexpr const char* kNames[] = {"F32", "Bf16", "Block8"};
-  return std::string(headrace::name_of(of.rule)) + kNames[static_cast<int>(of.moments)];
+  return std::string(headrace::name_of(of.rule)) + "_" + headrace::name_of(of.moments);
 }
 
 testing::MlpOptions network_of(const Case& of) {

@@ -185,11 +185,7 @@ class SwapDamage : public ::testing::TestWithParam<IoQueueKind> {
 INSTANTIATE_TEST_SUITE_P(Queues, SwapDamage,
                          ::testing::Values(IoQueueKind::kUring, IoQueueKind::kAio,
                                            IoQueueKind::kThreads),
-                         [](const auto& info) {
-                           return info.param == IoQueueKind::kUring ? "uring"
-                                  : info.param == IoQueueKind::kAio ? "aio"
-                                                                    : "threads";
-                         });
+                         [](const auto& info) { return name_of(info.param); });
 
 TEST_P(SwapDamage, ABitFlippedInARecordsHeaderIsNamedAndNothingWasUpdated) {
   start();

@@ -166,9 +166,7 @@ TEST_P(UpdateAtTheEdge, TouchesNothingElseAtAnyLengthAndStart) {
 }
 
 std::string codec_name(const testing::TestParamInfo<MomentCodec>& info) {
-  return info.param == MomentCodec::kF32    ? "F32"
-         : info.param == MomentCodec::kBf16 ? "Bf16"
-                                            : "Block8";
+  return name_of(info.param);
 }
 INSTANTIATE_TEST_SUITE_P(EveryCodec, UpdateAtTheEdge, testing::ValuesIn(kAllCodecs), codec_name);
 }  // namespace

@@ -59,7 +59,7 @@ struct UpdateCase {
 };
 inline std::string text_of(const UpdateCase& c) {
   return std::string(name_of(c.rule)) + " kind " + std::to_string(int(c.kind)) + " gradient " +
-         name_of(c.gradient_dtype) + " codec " + std::to_string(int(c.codec)) + " elements " +
+         name_of(c.gradient_dtype) + " codec " + name_of(c.codec) + " elements " +
          std::to_string(c.elements) + " offset " + std::to_string(c.offset) + " first " +
          std::to_string(c.first_element);
 }

@@ -57,6 +57,18 @@ TEST(KeyTable, SaysOfEachKeyWhatItDoesInWhichUnitAndWhy) {
   }
 }
 
+template <class Enum>
+void expect_names(std::string_view name) {
+  const std::vector<std::string_view> words = choices_of(*find_key("headrace", name));
+  for (std::size_t i = 0; i < words.size(); ++i)
+    EXPECT_EQ(name_of(static_cast<Enum>(i)), words[i]) << name;
+}
+TEST(KeyTable, HasTheWordsOfTheEnumerators) {
+  expect_names<OptimizerRule>("optimizer");
+  expect_names<MomentCodec>("moments");
+  expect_names<IoQueueKind>("io_queue");
+}
+
 TEST(KeyTable, HoldsWhatStandsInDeepSpeedFiles) {
   for (const auto& [section, name] : std::vector<std::pair<const char*, const char*>>{
            {"", "train_batch_size"},

@@ -50,11 +50,7 @@ class DriveOverKernel : public testing::TestWithParam<IoQueueKind> {
 INSTANTIATE_TEST_SUITE_P(Queues, DriveOverKernel,
                          testing::Values(IoQueueKind::kUring, IoQueueKind::kAio,
                                          IoQueueKind::kThreads),
-                         [](const auto& info) {
-                           return info.param == IoQueueKind::kUring ? "uring"
-                                  : info.param == IoQueueKind::kAio ? "aio"
-                                                                    : "threads";
-                         });
+                         [](const auto& info) { return name_of(info.param); });
 
 TEST_P(DriveOverKernel, AFileThatIsCutInMidRunEndsReadsThereAndTakesWrites) {
   const auto drive = make();

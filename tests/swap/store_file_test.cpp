@@ -337,11 +337,7 @@ class StoreUnderADrive : public StoreFileTest, public testing::WithParamInterfac
 INSTANTIATE_TEST_SUITE_P(Queues, StoreUnderADrive,
                          testing::Values(IoQueueKind::kUring, IoQueueKind::kAio,
                                          IoQueueKind::kThreads),
-                         [](const auto& info) {
-                           return info.param == IoQueueKind::kUring ? "uring"
-                                  : info.param == IoQueueKind::kAio ? "aio"
-                                                                    : "threads";
-                         });
+                         [](const auto& info) { return name_of(info.param); });
 
 TEST_P(StoreUnderADrive, AForkedChildKeepsNothingThatItsParentHasClosed) {
   auto store = open();

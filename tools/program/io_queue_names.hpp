@@ -11,17 +11,10 @@
 
 namespace headrace::tools {
 inline const std::vector<std::pair<std::string, IoQueueKind>> kQueues = {
-    {"auto", IoQueueKind::kAuto},
-    {"uring", IoQueueKind::kUring},
-    {"aio", IoQueueKind::kAio},
-    {"threads", IoQueueKind::kThreads}};
-
-inline const std::string& name_of(IoQueueKind queue) {
-  for (const auto& [name, kind] : kQueues) {
-    if (kind == queue) return name;
-  }
-  return kQueues.front().first;
-}
+    {name_of(IoQueueKind::kAuto), IoQueueKind::kAuto},
+    {name_of(IoQueueKind::kUring), IoQueueKind::kUring},
+    {name_of(IoQueueKind::kAio), IoQueueKind::kAio},
+    {name_of(IoQueueKind::kThreads), IoQueueKind::kThreads}};
 
 // An option's word, which may be fio's. Throws command_line::Fault.
 inline IoQueueKind queue_in_option(const std::string& name, const std::string& word) {

@@ -45,9 +45,7 @@ Moved moved_per_parameter(const Case& of) {
   return moved;
 }
 
-std::string moments_text(const Case& of) {
-  return of.has_moments() ? word_of(kMomentCodecs, of.moments) : "-";
-}
+std::string moments_text(const Case& of) { return of.has_moments() ? name_of(of.moments) : "-"; }
 
 std::string text_of(const Case& of) {
   return fmt::format("{}, {}{} weight, {} gradient, {}, {} thread{}{}", name_of(of.rule),

@@ -20,7 +20,9 @@ inline const std::vector<std::pair<std::string, OptimizerRule>> kRules = {
     {"lion", OptimizerRule::kLion},   {"adagrad", OptimizerRule::kAdagrad},
     {"sgd", OptimizerRule::kSgd},     {"sgd_momentum", OptimizerRule::kSgdMomentum}};
 inline const std::vector<std::pair<std::string, MomentCodec>> kMomentCodecs = {
-    {"f32", MomentCodec::kF32}, {"bf16", MomentCodec::kBf16}, {"8bit", MomentCodec::kBlock8}};
+    {name_of(MomentCodec::kF32), MomentCodec::kF32},
+    {name_of(MomentCodec::kBf16), MomentCodec::kBf16},
+    {name_of(MomentCodec::kBlock8), MomentCodec::kBlock8}};
 inline const std::vector<std::pair<std::string, MasterKind>> kWeights = {
     {"bf16-split", MasterKind::kSplitResidual},
     {"bf16", MasterKind::kF32},
