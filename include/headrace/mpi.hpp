@@ -8,19 +8,23 @@
 // Headers only. The program compiles them with the MPI that it uses (CMake: headrace::mpi), since
 // MPIs have no common ABI. So the library contains none of this.
 //
-// A thread, headrace-mpi, makes every MPI call of a transport, and never blocks in one. A rank that
+// A thread, headrace-mpi, makes a transport's MPI calls, and never blocks in one. A rank that
 // blocks in MPI spins on a core that another rank could use, and most MPIs move bytes only during
-// calls. The thread polls for 200 us after an event of a call, for 50 us after a note, and for
-// 20 ms while chunks are in transit. Then it sleeps between polls: up to 1 ms while calls are
-// pending, up to 20 ms otherwise.
+// calls. A thread that waits for its call (Done::caller_waits) takes the place of headrace-mpi
+// until the call has ended, which saves two changes of thread. Only one thread calls MPI at a time.
+//
+// That thread polls for 200 us after an event of a call, for 50 us after a note, and for 20 ms
+// while chunks are in transit. Between polls it offers its core to others; one that waits for its
+// call does so from 5 us after the last event on. Then it sleeps between polls: up to 1 ms while
+// calls are pending, up to 20 ms otherwise.
 //
 // Pieces above 2 KiB travel in chunks, directly between the pieces' memory. A rank sends a chunk
 // only once the other rank has made room for it:
 //
-//   rank 0  all_to_all: posts receives for eight chunks, tells rank 1 "room for 8"
+//   rank 0  all_to_all: tells rank 1 "room for 8"
 //   rank 1  all_to_all, later: the same; has heard of the room. Once rank 0 has read of rank 1's,
-//           sends eight chunks, as rank 0 does at the same time
-//   both    a chunk has come: the next receive, "room for 9", the next chunk
+//           sends eight chunks, and then posts eight receives, as rank 0 does at the same time
+//   both    a chunk has come: "room for 9", the next chunk, the next receive
 //
 // So a rank that has not made its call holds nobody's memory, and MPI never has to cancel a send.
 // Ranks send each other their whole state, including the post, in one message of about 1 KiB. Each
@@ -98,6 +102,12 @@ class MpiSession {
 };
 
 namespace mpi_detail {
+using Pause = std::chrono::microseconds;
+inline constexpr Pause kShortest(10), kLongest(1000), kLongestIdle(20'000);
+inline constexpr Pause kSpinNoted(50), kSpinCalled(200), kSpinMoving(20'000);
+inline constexpr Pause kCopying(20);  // a poll that takes longer has moved bytes
+inline constexpr Pause kKeepCore(5);  // a caller that waits does not yield before
+
 class TransportMpi final : public Transport {
  public:
   TransportMpi(const Communicators& communicators, std::uint32_t rank, std::uint32_t world_size,
@@ -117,21 +127,34 @@ class TransportMpi final : public Transport {
     std::vector<std::pair<Lane, Call>> calls;
     bool post = false, abort = false, leave = false;
   };
+  enum class Driver { kThread, kCaller };
+  // A call whose own thread drives.
+  struct Driven {
+    Done done;
+    bool over = false;
+  };
   void run();
+  void drive_until_over(const Driven& call) noexcept;
+  // Makes MPI's calls until over(). `driving` holds driving_.
+  template <class Over>
+  void drive(Driver driver, std::unique_lock<std::mutex>& driving, const Over& over);
   bool serve_wishes();
-  void wish(const std::unique_lock<std::mutex>& locked) noexcept;
-  void pause(std::chrono::microseconds time);
+  void notice_closed();
+  void wish() noexcept;  // mutex_ is held
+  void pause(Driver driver, std::unique_lock<std::mutex>& driving, Pause time);
 
   Communicators communicators_;
   const std::uint32_t rank_, world_size_;
   Posts posts_;
-  Traffic traffic_;  // for the thread only
-  std::mutex mutex_;
+  std::mutex driving_;  // of the thread that drives: the next two; locked before mutex_
+  Traffic traffic_;
+  bool leaving_ = false;
+  std::mutex mutex_;  // the rest
   std::condition_variable wished_, over_changed_;
   Wishes wishes_;
-  std::atomic<bool> wishing_ = false;  // whether there are any
-  bool over_ = false;                  // no call is pending, and later ones fail
-  bool leaving_ = false;               // for the thread only
+  std::atomic<bool> wishing_ = false;   // whether there are any
+  std::atomic<bool> borrowed_ = false;  // a caller drives, or is about to
+  bool over_ = false;                   // no call is pending, and later ones fail
   std::thread thread_;
 };
 
@@ -153,46 +176,66 @@ inline TransportMpi::TransportMpi(const Communicators& communicators, std::uint3
 inline TransportMpi::~TransportMpi() {
   abort();
   {
-    std::unique_lock lock(mutex_);
+    const std::lock_guard lock(mutex_);
     wishes_.leave = true;
-    wish(lock);
+    wish();
   }
   thread_.join();
 }
 
-inline void TransportMpi::wish(const std::unique_lock<std::mutex>&) noexcept {
+inline void TransportMpi::wish() noexcept {
   wishing_ = true;
-  wished_.notify_one();
+  wished_.notify_all();
 }
 
 inline void TransportMpi::all_to_all(Lane lane, Stream, std::span<const Piece> give,
                                      std::span<const Piece> take, Done done) {
-  Call call = {.give = {give.begin(), give.end()},
-               .take = {take.begin(), take.end()},
-               .done = done,
-               .given = {},
-               .taken = {}};
-  {
-    std::unique_lock lock(mutex_);
-    if (!over_) {
-      wishes_.calls.emplace_back(lane, std::move(call));
-      return wish(lock);
-    }
+  Driven driven = {.done = done};
+  const Done driven_done = {[](void* context, const char* error) noexcept {
+                              Driven& call = *static_cast<Driven*>(context);
+                              call.done.function(call.done.context, error);
+                              call.over = true;
+                            },
+                            &driven};
+  std::unique_lock lock(mutex_);
+  if (over_) {
+    lock.unlock();
+    return done.function(done.context, traffic_.error().c_str());
   }
-  done.function(done.context, traffic_.error().c_str());
+  const bool borrows = done.caller_waits && !borrowed_;
+  wishes_.calls.emplace_back(lane, Call{.give = {give.begin(), give.end()},
+                                        .take = {take.begin(), take.end()},
+                                        .done = borrows ? driven_done : done,
+                                        .promised = {},
+                                        .given = {},
+                                        .taken = {}});
+  if (!borrows) return wish();
+  borrowed_ = true;
+  wishing_ = true;
+  lock.unlock();
+  drive_until_over(driven);
+}
+
+// headrace-mpi sleeps on if nothing is left to do: waking it would take longer than a short call.
+inline void TransportMpi::drive_until_over(const Driven& call) noexcept {
+  std::unique_lock driving(driving_);
+  drive(Driver::kCaller, driving, [&] { return call.over; });
+  const std::lock_guard lock(mutex_);
+  borrowed_ = false;
+  if (wishing_ || traffic_.pending() || traffic_.closed()) wish();
 }
 
 inline void TransportMpi::post(std::span<const std::byte> bytes) noexcept {
   posts_.replace(rank_, bytes);
-  std::unique_lock lock(mutex_);
+  const std::lock_guard lock(mutex_);
   wishes_.post = true;
-  wish(lock);
+  wish();
 }
 
 inline void TransportMpi::abort() noexcept {
   std::unique_lock lock(mutex_);
   wishes_.abort = true;
-  wish(lock);
+  wish();
   over_changed_.wait(lock, [&] { return over_; });
 }
 
@@ -211,42 +254,63 @@ inline bool TransportMpi::serve_wishes() {
   return true;
 }
 
-// While bytes move, longer polling pays off: in most MPIs they move only during calls.
+inline void TransportMpi::notice_closed() {
+  if (!traffic_.closed()) return;
+  const std::lock_guard lock(mutex_);
+  if (!wishes_.calls.empty() || over_) return;
+  over_ = true;
+  over_changed_.notify_all();
+}
+
 inline void TransportMpi::run() {
-  using std::chrono::microseconds;
-  constexpr microseconds kShortest(10), kLongest(1000), kLongestIdle(20'000);
-  constexpr microseconds kSpinNoted(50), kSpinCalled(200), kSpinMoving(20'000);
-  constexpr microseconds kCopying(20);  // a poll that takes longer has moved bytes
   pthread_setname_np(pthread_self(), "headrace-mpi");
-  Clock::time_point last = Clock::now(), spin_until = last;
-  microseconds next = kShortest;
+  std::unique_lock driving(driving_);
   while (!leaving_) {
-    const bool wished = serve_wishes(), called = traffic_.pending();
-    const Clock::time_point before = Clock::now();
-    const bool any = traffic_.advance();
-    const Clock::time_point now = Clock::now();
-    if (any || wished || now - before > kCopying) {
-      last = now;
-      next = kShortest;
-      spin_until = std::max(spin_until, now + (called ? kSpinCalled : kSpinNoted));
-    } else if (now < spin_until || (traffic_.notes().moving() && now - last < kSpinMoving)) {
-      std::this_thread::yield();
-    } else {
-      pause(next);
-      next = std::min(next * 2, traffic_.pending() ? kLongest : kLongestIdle);
-    }
-    if (!traffic_.closed()) continue;
-    const std::lock_guard lock(mutex_);
-    if (!wishes_.calls.empty() || over_) continue;
-    over_ = true;
-    over_changed_.notify_all();
+    drive(Driver::kThread, driving, [&] { return leaving_ || borrowed_; });
+    if (!leaving_) pause(Driver::kThread, driving, kLongestIdle);
   }
   if (traffic_.leave()) communicators_.free();
 }
 
-inline void TransportMpi::pause(std::chrono::microseconds time) {
-  std::unique_lock lock(mutex_);
-  wished_.wait_for(lock, time, [&] { return wishing_.load(); });
+// While bytes move, longer polling pays off: in most MPIs they move only during calls.
+template <class Over>
+void TransportMpi::drive(Driver driver, std::unique_lock<std::mutex>& driving, const Over& over) {
+  Clock::time_point before = Clock::now(), last = before, spin_until = before;
+  Pause next = kShortest;
+  while (!over()) {
+    const bool wished = serve_wishes(), called = traffic_.pending();
+    const bool any = traffic_.advance(before - last > kSpinNoted);
+    notice_closed();
+    const Clock::time_point now = Clock::now();
+    if (any || wished || now - before > kCopying) {
+      last = before = now;
+      next = kShortest;
+      spin_until = std::max(spin_until, now + (called ? kSpinCalled : kSpinNoted));
+      continue;
+    }
+    before = now;
+    if (driver == Driver::kCaller && now - last < kKeepCore) continue;
+    if (now < spin_until || (traffic_.notes().moving() && now - last < kSpinMoving)) {
+      std::this_thread::yield();
+    } else {
+      pause(driver, driving, next);
+      next = std::min(next * 2, traffic_.pending() ? kLongest : kLongestIdle);
+    }
+    before = Clock::now();
+  }
+}
+
+// headrace-mpi goes on only when no caller drives.
+inline void TransportMpi::pause(Driver driver, std::unique_lock<std::mutex>& driving, Pause time) {
+  const auto may_drive = [&] { return driver == Driver::kCaller || !borrowed_; };
+  driving.unlock();
+  {
+    std::unique_lock lock(mutex_);
+    do {
+      wished_.wait_for(lock, time, [&] { return wishing_ && may_drive(); });
+    } while (!may_drive());
+  }
+  driving.lock();
 }
 
 inline void require_threads(int needed, const std::string& why) {

@@ -60,9 +60,13 @@ class Transport {
   // arrived. Otherwise the text gives the cause, and every later call fails too. Until the function
   // runs, the pieces' memory must stay valid, and only the transport may write to the pieces being
   // received. Afterwards the transport does not touch the pieces.
+  //
+  // caller_waits: the calling thread does nothing else until the function has run. A transport may
+  // use this thread to move the bytes, and return only after that.
   struct Done {
     void (*function)(void* context, const char* error) noexcept = nullptr;
     void* context = nullptr;
+    bool caller_waits = false;
   };
   static constexpr std::size_t kPostBytes = 1024;
   struct Post {

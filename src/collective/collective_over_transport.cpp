@@ -26,7 +26,7 @@ class CallEnd {
     return {[](void* context, const char* error) noexcept {
               static_cast<CallEnd*>(context)->end(error);
             },
-            this};
+            this, true};
   }
   // The transport's error, or "".
   std::string wait() {
@@ -243,9 +243,12 @@ void CollectiveOverTransport::all_to_all(CollectiveTag tag, Stream stream,
 
 // `all` is world_size times as large as `mine`, which may lie in its place there already.
 void CollectiveOverTransport::gather_messages(std::span<const std::byte> mine, std::byte* all) {
-  if (all + rank_ * mine.size() != mine.data())
-    std::copy(mine.begin(), mine.end(), all + rank_ * mine.size());
-  gather_pieces(Lane::kTalk, mine.size(), all, {});
+  give_.assign(world_size_, {const_cast<std::byte*>(mine.data()), mine.size()});
+  take_.clear();
+  for (std::uint32_t r = 0; r < world_size_; ++r)
+    take_.push_back({all + r * mine.size(), mine.size()});
+  pass([&](Transport::Done done) { transport_->all_to_all(Lane::kTalk, {}, give_, take_, done); });
+  if (take_[rank_].data != mine.data()) std::memcpy(take_[rank_].data, mine.data(), mine.size());
 }
 
 // Ends where all ranks are in this call, and made the same ones before it.

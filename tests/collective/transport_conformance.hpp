@@ -30,11 +30,11 @@ inline void require(bool holds, const std::string& what) {
 // The end of one call, for a thread that waits for it.
 class TransportCallEnd {
  public:
-  Transport::Done done() {
+  Transport::Done done(bool caller_waits = false) {
     return {[](void* context, const char* error) noexcept {
               static_cast<TransportCallEnd*>(context)->ended(error);
             },
-            this};
+            this, caller_waits};
   }
   // Whether it has ended; waits at most so long.
   bool within(std::chrono::milliseconds time) {
@@ -84,11 +84,11 @@ class PieceExchange {
       takes_.emplace_back(own ? 0 : size(r, rank_), std::byte{0xee});
     }
   }
-  void start(Transport& transport, Lane lane) {
+  void start(Transport& transport, Lane lane, bool caller_waits = false) {
     std::vector<Transport::Piece> give, take;
     for (auto& bytes : gives_) give.push_back(piece_of(bytes));
     for (auto& bytes : takes_) take.push_back(piece_of(bytes));
-    transport.all_to_all(lane, {}, give, take, end_.done());
+    transport.all_to_all(lane, {}, give, take, end_.done(caller_waits));
   }
   TransportCallEnd& end() { return end_; }
   void check() {
@@ -189,6 +189,36 @@ inline void lets_a_lane_wait_alone(Transport& transport) {
   slow.check();
 }
 
+// Threads wait for their calls in two lanes, one call after the other. A call that nobody waits for
+// ends all the same, also after them.
+inline void serves_callers_that_wait(Transport& transport) {
+  PieceExchange slow(transport, 1, [](std::uint32_t, std::uint32_t) { return 70'000u; });
+  if (transport.rank() != 0) slow.start(transport, Lane::kTalk);
+  const auto calls = [&](Lane lane) {
+    for (std::size_t call = 0; call < 60; ++call) {
+      PieceExchange one(transport, call, [&](std::uint32_t from, std::uint32_t to) {
+        return call % 20 == 7 ? 600'000u : (call * 7919 + from * 31 + to) % 9000;
+      });
+      one.start(transport, lane, true);
+      one.check();
+    }
+  };
+  std::string error;
+  std::thread beside([&] {
+    try {
+      calls(Lane::kGather);
+    } catch (const std::exception& failed) {
+      error = failed.what();
+    }
+  });
+  calls(Lane::kReduce);
+  beside.join();
+  require(error.empty(), error);
+  if (transport.rank() == 0) slow.start(transport, Lane::kTalk);
+  slow.check();
+  meet(transport);
+}
+
 // Posts come although every lane waits.
 inline void reads_what_others_post(Transport& transport) {
   using Clock = std::chrono::steady_clock;
@@ -250,6 +280,22 @@ inline void ends_what_waits_when_it_aborts(Transport& transport) {
   require(!later.end().error().empty(), "a call after abort() did not fail");
 }
 
+// So does one whose caller waits.
+inline void ends_callers_that_wait_when_it_aborts(Transport& transport) {
+  meet(transport);
+  PieceExchange waits(transport, 1, [](std::uint32_t, std::uint32_t) { return 100'000u; });
+  std::thread caller([&] {
+    if (transport.rank() != 0) waits.start(transport, Lane::kReduce, true);
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  transport.abort();
+  const bool ended = waits.end().within(std::chrono::milliseconds(0));
+  caller.join();
+  if (transport.rank() == 0) return;
+  require(ended, "abort() left a call pending");
+  require(!waits.end().error().empty(), "an aborted call ended as if its bytes had passed");
+}
+
 // Runs `body(transport)` on a thread per rank; the first error, or "".
 template <class Body>
 std::string first_error(const std::vector<std::shared_ptr<Transport>>& transports,
@@ -281,7 +327,9 @@ inline constexpr TransportCase kTransportCases[] = {
     {"GathersInPlace", gathers_in_place},
     {"KeepsLanesApart", keeps_lanes_apart},
     {"LetsALaneWaitAlone", lets_a_lane_wait_alone},
+    {"ServesCallersThatWait", serves_callers_that_wait},
     {"ReadsWhatOthersPost", reads_what_others_post},
     {"EndsWhatWaitsWhenItAborts", ends_what_waits_when_it_aborts},
+    {"EndsCallersThatWaitWhenItAborts", ends_callers_that_wait_when_it_aborts},
 };
 }  // namespace headrace::collective

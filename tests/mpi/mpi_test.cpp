@@ -61,6 +61,7 @@ TEST(TransportMpi, AbortsThoughARankStandsStill) { expect_passed(2, "stopped"); 
 TEST(TransportMpi, AbortsThoughARankStandsStillThatMadeRoom) { expect_passed(2, "room"); }
 TEST(TransportMpi, AbortsAfterItStoodStill) { expect_passed(2, "resumed"); }
 TEST(TransportMpi, LetsMemoryGoWhenItAborts) { expect_passed(2, "memory"); }
+TEST(TransportMpi, CarriesACallOutOnTheThreadThatWaits) { expect_passed(3, "drives"); }
 TEST(TransportMpi, TakesLittleOfACoreWhenIdle) { expect_passed(2, "idle"); }
 TEST(TransportMpi, RefusesFunneledByName) { expect_passed(1, "funneled"); }
 TEST(TransportMpi, ServesSerializedToAProgramThatCallsNoMpi) { expect_passed(2, "serialized"); }

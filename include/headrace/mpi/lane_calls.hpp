@@ -27,8 +27,8 @@ inline std::atomic<bool> call_failed = false;
 struct Call {
   std::vector<Transport::Piece> give, take;
   Transport::Done done;
-  std::vector<std::uint64_t> given, taken;  // bytes passed to MPI, by rank
-  std::uint64_t left = 0;                   // bytes not yet transferred, in both directions
+  std::vector<std::uint64_t> promised, given, taken;  // bytes: of room, passed to MPI; by rank
+  std::uint64_t left = 0;  // bytes not yet transferred, in both directions
 };
 
 // For one thread only.
@@ -38,7 +38,9 @@ class LaneCalls {
       : lane_(lane), communicators_(communicators), requests_(requests), notes_(notes) {}
   void begin(Call call);
   bool pending() const noexcept { return !calls_.empty(); }
-  // Posts receives for what the first call takes from the rank.
+  // Makes room for what the first call takes from the rank.
+  void promise(std::uint32_t peer);
+  // Posts the receives.
   void take(std::uint32_t peer);
   // Sends what the rank has room for.
   void give(std::uint32_t peer);
@@ -62,6 +64,7 @@ class LaneCalls {
 };
 
 inline void LaneCalls::begin(Call call) {
+  call.promised.resize(notes_.world_size());
   call.given.resize(notes_.world_size());
   call.taken.resize(notes_.world_size());
   for (std::uint32_t r = 0; r < notes_.world_size(); ++r) {
@@ -70,32 +73,43 @@ inline void LaneCalls::begin(Call call) {
   calls_.push_back(std::move(call));
 }
 
-inline void LaneCalls::take(std::uint32_t peer) {
+inline void LaneCalls::promise(std::uint32_t peer) {
   if (calls_.empty()) return;
   Call& call = calls_.front();
-  const Transport::Piece& piece = call.take[peer];
-  const bool is_small = piece.size_bytes <= kSmallBytes;
+  const std::uint64_t size = call.take[peer].size_bytes;
   Peer& from = notes_[peer];
-  std::uint64_t& at = call.taken[peer];
-  while (at < piece.size_bytes && from.own.room[lane_] - from.came[lane_] < kWindow &&
-         requests_.failure().empty()) {
-    const std::uint64_t size = std::min(piece.size_bytes - at, kChunkBytes);
-    Operation operation = {
-        .what = What::kTake, .peer = peer, .lane = lane_, .size_bytes = size, .is_small = is_small};
-    std::byte* const data = static_cast<std::byte*>(piece.data) + at;
-    const bool started = requests_.receive(std::move(operation), data, size, static_cast<int>(peer),
-                                           communicators_.of(lane_));
-    at += size;
-    if (is_small || !started) continue;
+  std::uint64_t& at = call.promised[peer];
+  if (size <= kSmallBytes) at = size;
+  while (at < size && from.own.room[lane_] - from.came[lane_] < kWindow) {
+    at += std::min(size - at, kChunkBytes);
     ++from.own.room[lane_];
     from.news = true;
   }
 }
 
+// MPI may copy a chunk as soon as it has its receive. The chunks that this rank gives go first, so
+// that both ranks copy at the same time.
+inline void LaneCalls::take(std::uint32_t peer) {
+  if (calls_.empty()) return;
+  Call& call = calls_.front();
+  const Transport::Piece& piece = call.take[peer];
+  const bool is_small = piece.size_bytes <= kSmallBytes;
+  if (!is_small && call.give[peer].size_bytes > kSmallBytes && call.given[peer] == 0) return;
+  std::uint64_t& at = call.taken[peer];
+  while (at < call.promised[peer] && requests_.failure().empty()) {
+    const std::uint64_t size = std::min(piece.size_bytes - at, kChunkBytes);
+    Operation operation = {
+        .what = What::kTake, .peer = peer, .lane = lane_, .size_bytes = size, .is_small = is_small};
+    std::byte* const data = static_cast<std::byte*>(piece.data) + at;
+    requests_.receive(std::move(operation), data, size, static_cast<int>(peer),
+                      communicators_.of(lane_));
+    at += size;
+  }
+}
+
 // A small piece for a rank that gives nothing in return is sent synchronously. Otherwise calls
 // could run ahead of that rank without limit. Chunks wait until the other rank has read this rank's
-// notes: if a chunk came together with the note of room, the poll that reads both would copy the
-// chunk, and the other rank's own would wait behind it.
+// notes: it may have stopped since it made room, and abort() would wait for a chunk in transit.
 inline void LaneCalls::give(std::uint32_t peer) {
   if (calls_.empty()) return;
   Call& call = calls_.front();
@@ -121,7 +135,7 @@ inline void LaneCalls::give(std::uint32_t peer) {
     if (is_small || !started) continue;
     ++to.own.given[lane_];
     ++to.giving;
-    to.news = true;
+    to.late_news = true;
   }
 }
 

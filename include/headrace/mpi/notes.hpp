@@ -84,6 +84,7 @@ struct Peer {
   std::array<std::uint64_t, kLanes> came = {};  // chunks that have arrived whole
   std::uint64_t giving = 0;                     // chunks in transit to it
   bool news = false, telling = false;
+  bool late_news = false;  // only a rank that drains needs it: told when nothing moves
 };
 
 // This rank's state towards each other rank, and the notes about it that are in transit. For one
@@ -104,8 +105,9 @@ class Notes {
   std::uint32_t world_size() const noexcept { return static_cast<std::uint32_t>(peers_.size()); }
   // The post has changed: every rank is to hear of it.
   void post_changed();
-  // Sends a note to the rank, unless it would say nothing new or one is in transit.
-  void tell(std::uint32_t peer);
+  // Sends a note to the rank, unless it would say nothing new or one is in transit. `quiet`:
+  // nothing has moved for a while.
+  void tell(std::uint32_t peer, bool quiet);
   // A note has come.
   void hear(const Operation& operation, const MPI_Status& status);
   // From now on, notes say that this rank sends nothing more, once that holds.
@@ -138,13 +140,14 @@ inline void Notes::listen() {
 }
 
 // Synchronous, so that it ends when the other rank has read it.
-inline void Notes::tell(std::uint32_t peer) {
+inline void Notes::tell(std::uint32_t peer, bool quiet) {
   Peer& to = peers_[peer];
   const bool last = (leaving_ || to.heard.last) && to.giving == 0;
-  if ((!to.news && !last) || to.telling || to.own.last) return;
+  const bool news = to.news || (quiet && to.late_news);
+  if ((!news && !last) || to.telling || to.own.last) return;
   to.own.last = last;
   to.own.post = posts_.of(rank_);
-  to.news = false;
+  to.news = to.late_news = false;
   const std::size_t size =
       offsetof(Note, post) + offsetof(Transport::Post, bytes) + to.own.post.size_bytes;
   Operation operation = {

@@ -34,8 +34,8 @@ class Traffic {
   Notes& notes() noexcept { return notes_; }
   // Ends every call with this error, once MPI no longer uses its memory.
   void close(const std::string& error);
-  // Moves what can be moved; returns whether anything moved.
-  bool advance();
+  // Moves what can be moved; returns whether anything moved. `quiet`: nothing has for a while.
+  bool advance(bool quiet);
   bool closed() const noexcept { return closing_ && !pending(); }
   const std::string& error() const noexcept { return error_; }
   bool pending() const noexcept { return std::ranges::any_of(lanes_, &LaneCalls::pending); }
@@ -67,20 +67,20 @@ inline Traffic::Traffic(const Communicators& communicators, std::uint32_t rank,
              LaneCalls(1, communicators, requests_, notes_),
              LaneCalls(2, communicators, requests_, notes_)} {}
 
-// A rank announces room before it sends chunks, and does both after every poll. When MPI finds a
-// chunk, that poll may copy all of it, and the ranks should copy at the same time.
-inline bool Traffic::advance() {
+// After every poll, a rank announces room, then sends chunks, then posts receives.
+inline bool Traffic::advance(bool quiet) {
   bool any = test();
   const std::uint32_t world = notes_.world_size();
   for (std::uint32_t i = 1; i < world; ++i) {
     const std::uint32_t peer = (notes_.rank() + i) % world;
     for (LaneCalls& lane : lanes_) {
-      if (!closing_) lane.take(peer);
+      if (!closing_) lane.promise(peer);
     }
-    notes_.tell(peer);
+    notes_.tell(peer, quiet || closing_);
   }
   for (LaneCalls& lane : lanes_) {
     for (std::uint32_t i = 1; i < world && !closing_; ++i) lane.give((notes_.rank() + i) % world);
+    for (std::uint32_t i = 1; i < world && !closing_; ++i) lane.take((notes_.rank() + i) % world);
     close_on_failure();
     if (closing_ || !lane.first_is_done()) continue;
     lane.end(nullptr);
@@ -165,7 +165,7 @@ inline bool Traffic::leave() {
   notes_.leave();
   const auto end = Clock::now() + kAnswer;
   for (auto pause = std::chrono::microseconds(1); !notes_.parted() && Clock::now() < end;) {
-    if (advance()) pause = std::chrono::microseconds(1);
+    if (advance(true)) pause = std::chrono::microseconds(1);
     std::this_thread::sleep_for(pause = std::min(pause * 2, std::chrono::microseconds(1000)));
   }
   requests_.cancel([](const Operation& operation) { return operation.what == What::kHear; });
