@@ -238,8 +238,10 @@ TEST_F(OnADurableEngine, ACheckpointIsCommittedAndTheNextEngineGoesOnFromIt) {
       for (int i = 0; i < steps_before; ++i) first.step(script);
       load_checkpoint(engine, folder_);
       EXPECT_EQ(first.hashes(), saved);
-      // The loaded step is the trainer's too: what it had seen then.
-      engine.set_trainer_state(std::vector<std::byte>(groups_.size() * sizeof(std::uint64_t)));
+      // As ScriptedTrainer keeps it: what it has seen of each group, and its number of steps.
+      std::vector<std::uint64_t> state(groups_.size() + 1);
+      state.back() = static_cast<std::uint64_t>(steps_before);
+      engine.set_trainer_state(std::as_bytes(std::span(state)));
       engine.commit();
     }
     Engine engine(here, quiet());
