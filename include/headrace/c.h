@@ -12,10 +12,11 @@
  *  3. Results go to out_ arguments, which a call writes only if it returns HEADRACE_OK. None may
  *     be NULL unless its comment says so.
  *  4. Before you fill a struct, initialise it with its headrace_..._init(), which sets struct_size
- *     and the defaults. Zero a table of functions, and set its struct_size. Later versions add
- *     fields only at the end, so a program and a library of different minor versions understand
- *     each other by means of struct_size, which is at most 4096. Calls copy structs: the data
- *     behind their pointers may be freed after the call, unless a comment says otherwise.
+ *     and the defaults. A table of functions has no such call: zero the table, and set its
+ *     struct_size. Later versions add fields only at the end, and struct_size (at most 4096) shows
+ *     which fields there are. So a program and a library of different minor versions work together.
+ *     Calls copy structs. Unless a comment says otherwise, the data behind a struct's pointers may
+ *     be freed after the call.
  *  5. Handles are numbers stored in pointers, not addresses. A handle that was destroyed, was never
  *     created, or is of another kind gives HEADRACE_INVALID_ARGUMENT. A process may have 256
  *     engines and 8192 headrace_gathered; one more gives HEADRACE_OUT_OF_BUDGET. Groups, parameters
@@ -23,21 +24,21 @@
  *     added; one that the engine never returned gives HEADRACE_NOT_FOUND.
  *  6. Input text is UTF-8, ends with NUL, and is copied. A name has at most 1024 bytes. Output text
  *     is written to (buffer, capacity), and its size, including the NUL, to *out_needed. With
- *     capacity 0, a call writes only the size. If the room is too small, it returns
- *     HEADRACE_INVALID_ARGUMENT and writes the size and as much as fits. Lists work likewise,
- *     counted in entries.
+ *     capacity 0, a call writes only the size. If the buffer is too small, the call returns
+ *     HEADRACE_INVALID_ARGUMENT, and writes the size and as much text as fits. Lists work in the
+ *     same way, with sizes counted in entries.
  *  7. Callbacks take a void* context and run on the thread of the call that received them, unless a
  *     comment says otherwise. They return HEADRACE_OK, or a code with which that call then fails.
- *     They must not throw or longjmp. On the engine, they may make the calls that convention 8
- *     allows during that call; all others fail.
+ *     They must not throw or longjmp. They may call the engine only as convention 8 allows
+ *     during that call. All other calls fail.
  *  8. Threads: different engines share nothing. For one engine:
  *     - Queries may run at any time except during registration, freeze and close. The queries are
  *       counts, names, facts, shapes, plan, stats, and all calls on a headrace_gathered.
  *     - headrace_engine_gather() and headrace_engine_add_gradient() may run on several threads at
- *       once. Apart from each other, only queries may run beside them.
+ *       once. Besides each other, only queries may run at the same time.
  *     - Every other call may run only together with queries.
- *     A call made at any other time returns HEADRACE_WRONG_STATE and does nothing; so does destroy
- *     while any call runs.
+ *     A call made at any other time returns HEADRACE_WRONG_STATE and does nothing. So does
+ *     headrace_engine_destroy() while any call runs.
  *  9. The numbers of enums are never reused with another meaning. An unknown number is an error.
  * 10. Compatible versions have the same major number, and while that is 0 the same minor number.
  *     headrace_engine_create() compares the header's version with the library's, and returns
@@ -87,9 +88,9 @@ enum {
 };
 /* "kIo" and so on; "unknown code" for an unknown number. Never NULL. */
 const char* headrace_code_name(headrace_code code);
-/* 1 if an error with this code that occurs before the first step means that the request cannot be
- * met as given; else 0. HEADRACE_IO gives 0: the error's sys_errno shows whether the path or the
- * drive is at fault. */
+/* For an error with this code before the first step: 1 if the request cannot be met as given, else
+ * 0. The result is 0 for HEADRACE_IO, where only the error's sys_errno shows whether the path or
+ * the drive is at fault. */
 int32_t headrace_is_refusal(headrace_code code);
 
 typedef struct headrace_error {
@@ -174,7 +175,7 @@ typedef struct headrace_gradient_piece {
   double sum_squares;
   uint64_t non_finite;
 } headrace_gradient_piece;
-/* Accumulation in headrace/device.hpp. The library fills it in; struct_size is the library's. */
+/* Accumulation in headrace/device.hpp. The library fills it in, with its own struct_size. */
 typedef struct headrace_accumulation {
   uint32_t struct_size;
   headrace_dtype source_dtype;
@@ -183,7 +184,7 @@ typedef struct headrace_accumulation {
   int32_t overwrite; /* 0: add to the values at `sum` */
   void* sum;         /* host memory; device memory with several ranks */
   uint64_t elements;
-  headrace_gradient_piece* pieces; /* host memory, one per piece; NULL: nothing is reported */
+  headrace_gradient_piece* pieces; /* host memory, one per piece; NULL: report nothing */
   uint64_t first_piece_elements;   /* 0: piece_elements */
   uint64_t piece_elements;         /* 0: the rest is one piece */
 } headrace_accumulation;
@@ -210,7 +211,7 @@ typedef struct headrace_device {
   headrace_code (*fill_zero)(void* context, headrace_stream stream, void* target,
                              size_t size_bytes);
   headrace_code (*accumulate)(void* context, headrace_stream stream,
-                              const headrace_accumulation* work); /* copy *work */
+                              const headrace_accumulation* work); /* must copy *work */
   /* Calls function(argument) once, on any thread, when the stream has reached this point. */
   headrace_code (*notify)(void* context, headrace_stream stream, void (*function)(void* argument),
                           void* argument);
@@ -240,7 +241,7 @@ static inline void headrace_cuda_init(headrace_cuda* cuda) {
   cuda->allocate = NULL;
   cuda->deallocate = NULL;
 }
-/* Why there is no usable GPU, and how to fix it; an empty text: there is one. */
+/* Returns why there is no usable GPU, and how to fix that. An empty text: there is one. */
 headrace_code headrace_cuda_missing(char* buffer, size_t capacity, size_t* out_needed,
                                     headrace_error* error);
 
@@ -315,12 +316,12 @@ static inline void headrace_engine_options_init(headrace_engine_options* options
   options->poll_context = NULL;
 }
 
-/* `options` may be NULL. This call costs little: it is freeze that allocates. */
+/* `options` may be NULL. This call costs little: only headrace_engine_freeze() allocates. */
 headrace_code headrace_engine_create(const headrace_engine_options* options,
                                      headrace_engine** out_engine, headrace_error* error);
 /* Closes the engine and removes the handle. Returns HEADRACE_WRONG_STATE, and does nothing, while a
  * headrace_gathered of the engine is open or a call runs. After any other error the handle remains
- * valid: call this again. Does nothing for NULL. */
+ * valid, so make this call again. Does nothing for NULL. */
 headrace_code headrace_engine_destroy(headrace_engine* engine, headrace_error* error);
 
 /* Registration, before freeze. A failed call adds nothing. The default set applies to parameters
@@ -392,8 +393,8 @@ headrace_code headrace_engine_section_size_bytes(headrace_engine* engine, headra
                                                  headrace_error* error);
 /* The settings of the engine, including defaults and overrides, under the keys of docs/settings.md,
  * as text for headrace_engine_create(). bf16.enabled and fp16.enabled give the parameter dtype that
- * a file asks for: f32 if both are false, as in DeepSpeed. Without bf16.enabled, the file leaves
- * the dtype to the trainer. */
+ * a file asks for: f32 if both are false, as in DeepSpeed. If bf16.enabled is missing, the file
+ * leaves the dtype to the trainer. */
 headrace_code headrace_engine_settings_json(headrace_engine* engine, char* buffer, size_t capacity,
                                             size_t* out_needed, headrace_error* error);
 /* The plan, after freeze: {"schema_version":1,"rows":[{"what","tier",
@@ -410,7 +411,7 @@ typedef headrace_code (*headrace_fill)(void* context, headrace_parameter paramet
 headrace_code headrace_engine_load(headrace_engine* engine, headrace_group group,
                                    headrace_fill fill, void* context, headrace_error* error);
 /* Like headrace_fill, but for those elements of each parameter that lie in this rank's shard, from
- * `first_element` on, so that W ranks read a model once and not W times. */
+ * `first_element` on. So W ranks together read a model once, and not W times. */
 typedef headrace_code (*headrace_fill_shard)(void* context, headrace_parameter parameter,
                                              uint64_t first_element, void* values,
                                              size_t size_bytes);
@@ -436,17 +437,19 @@ headrace_code headrace_engine_store(headrace_engine* engine, headrace_parameter 
  * returns. */
 typedef headrace_code (*headrace_source)(void* context, uint64_t first_element, void* values,
                                          size_t size_bytes);
-/* The inverse of store: replaces one content of one parameter of a loaded group, and nothing else.
- * headrace/engine.hpp, under load(), describes the state after an error. */
+/* The inverse of headrace_engine_store(). Replaces one kind of content of one parameter of a loaded
+ * group, and nothing else. headrace/engine.hpp describes, under load(), the state after an
+ * error. */
 headrace_code headrace_engine_load_content(headrace_engine* engine, headrace_parameter parameter,
                                            headrace_content content, headrace_source source,
                                            void* context, headrace_error* error);
-/* Reports that something wrote to the group's weights while they were gathered: gather, store,
- * hashes and step return HEADRACE_WRONG_STATE with `cause` until the whole group is loaded. */
+/* Tells the engine that something wrote to the group's weights while they were gathered. The calls
+ * for gather, store, hashes and step then return HEADRACE_WRONG_STATE with `cause`, until the whole
+ * group is loaded. */
 headrace_code headrace_engine_mark_written(headrace_engine* engine, headrace_group group,
                                            const char* cause, headrace_error* error);
-/* The number of a parameter's updates; at most 2^48. To resume, set it after the parameter's group
- * is loaded. */
+/* The number of updates that a parameter has had; at most 2^48. To resume a run, load the
+ * parameter's group first, and then set the number. */
 headrace_code headrace_engine_step_count(headrace_engine* engine, headrace_parameter parameter,
                                          uint64_t* out_steps, headrace_error* error);
 headrace_code headrace_engine_set_step_count(headrace_engine* engine, headrace_parameter parameter,
@@ -473,8 +476,9 @@ headrace_code headrace_gathered_bytes(headrace_gathered* gathered, headrace_para
 headrace_code headrace_gathered_section(headrace_gathered* gathered, headrace_dtype dtype,
                                         void** out_data, size_t* out_size_bytes,
                                         headrace_error* error);
-/* Gives the lease back and removes the handle. Does nothing for NULL. This call waits for another
- * thread's registration, freeze, close or destroy, which fails while the lease is open. */
+/* Gives the lease back and removes the handle. Does nothing for NULL. May have to wait for a
+ * registration, freeze, close or destroy on another thread. That call fails, because the lease is
+ * open. */
 headrace_code headrace_gathered_release(headrace_gathered* gathered, headrace_error* error);
 /* `gradient` covers the whole parameter, row-major, in any dtype, in device memory. The engine has
  * read it when `stream` passes this point: on the CPU, when the call returns. */
@@ -513,21 +517,21 @@ typedef struct headrace_step_result {
 static inline void headrace_step_result_init(headrace_step_result* result) {
   result->struct_size = (uint32_t)sizeof *result;
 }
-/* If updates are deferred (headrace.update_mode), this call returns before they are done; a later
+/* If updates are deferred (headrace.update_mode), this call returns before they are done. A later
  * call waits for them, and may fail with their error. If `options` is NULL, the defaults of
  * headrace_step_options_init() apply. `out_result` may be NULL. HEADRACE_NOT_FINITE: nothing was
  * updated, and the gradients are kept until headrace_engine_discard_gradients(). */
 headrace_code headrace_engine_step(headrace_engine* engine, const headrace_step_options* options,
                                    headrace_step_result* out_result, headrace_error* error);
 
-/* Engine::finish_step(): returns when no update that a step has deferred is pending. */
+/* Engine::finish_step(): waits until no deferred update is pending. */
 headrace_code headrace_engine_finish_step(headrace_engine* engine, headrace_error* error);
 
 /* Durable epochs (headrace.durable; docs/durable.md). */
 typedef struct headrace_resumed {
   uint32_t struct_size;
-  uint32_t resumed; /* 1: everything is in place, load nothing; 0: the store is new, or there is
-                       none, and the values have to be loaded */
+  uint32_t resumed; /* 1: all values are in place, load nothing; 0: there is no store, or it is
+                       new, and the values have to be loaded */
   uint64_t step;    /* steps made: headrace_step_result.step of the last one */
   uint64_t skipped; /* steps skipped because of their gradients */
   uint64_t trainer_state_bytes; /* of headrace_engine_resumed_trainer_state() */
@@ -535,16 +539,18 @@ typedef struct headrace_resumed {
 static inline void headrace_resumed_init(headrace_resumed* resumed) {
   resumed->struct_size = (uint32_t)sizeof *resumed;
 }
-/* After freeze: where the engine resumes. A query, whose answer never changes. */
+/* After freeze: where the engine resumes. A query; its answer never changes. */
 headrace_code headrace_engine_resumed(headrace_engine* engine, headrace_resumed* out_resumed,
                                       headrace_error* error);
-/* The bytes given to set_trainer_state for that step; a list (convention 6) of bytes. */
+/* The bytes given to headrace_engine_set_trainer_state() for that step; a list (convention 6) of
+ * bytes. */
 headrace_code headrace_engine_resumed_trainer_state(headrace_engine* engine, void* buffer,
                                                     size_t capacity, size_t* out_size_bytes,
                                                     headrace_error* error);
-/* Call it before a step, with anything else that the trainer needs to go on after that step. The
- * bytes are copied. `state` may be NULL if size_bytes is 0. More than headrace.trainer_state_bytes
- * gives HEADRACE_INVALID_ARGUMENT, and the state set before remains. */
+/* Call it before a step, with anything else that the trainer needs in order to continue after that
+ * step. The bytes are copied. `state` may be NULL if size_bytes is 0. If there are more than
+ * headrace.trainer_state_bytes bytes, returns HEADRACE_INVALID_ARGUMENT, and the state set before
+ * remains. */
 headrace_code headrace_engine_set_trainer_state(headrace_engine* engine, const void* state,
                                                 size_t size_bytes, headrace_error* error);
 /* Commits now, and returns when the commit is durable. HEADRACE_WRONG_STATE without
@@ -558,8 +564,9 @@ headrace_code headrace_engine_durable_step(headrace_engine* engine, uint64_t* ou
 headrace_code headrace_engine_stats_json(headrace_engine* engine, char* buffer, size_t capacity,
                                          size_t* out_needed, headrace_error* error);
 /* May be called from any thread and from a signal handler, at any time. The waiting call soon
- * returns HEADRACE_INTERRUPTED, and so does every later one except queries, release, close and
- * destroy. This cannot be undone. The waiting call first waits for a running callback to return. */
+ * returns HEADRACE_INTERRUPTED, and so does every later call except queries, release, close and
+ * destroy. An interrupt cannot be undone. If a callback is running, the waiting call first waits
+ * for it to return. */
 headrace_code headrace_engine_interrupt(headrace_engine* engine);
 /* Ends threads and frees files and memory; the handle remains until destroy. */
 headrace_code headrace_engine_close(headrace_engine* engine, headrace_error* error);

@@ -13,20 +13,21 @@
 //               - 24 bytes.
 //               - 32 bytes for each parameter and 24 for each group.
 //               - 8 bytes for each line of the settings.
-//               One at each gather, step and discard, and whenever the group whose gradients are
-//               collected changes: 16 bytes, and a bit for each of that group's parameters.
-//               One more at each step: 16 bytes for each 65,536 parameters of a rank.
-//               A durable engine makes two more at freeze, of 1032 bytes each, and one at a
-//               commit() or at a load after a step.
+//               One at each gather, step and discard, and one at each switch to another group while
+//               gradients are collected: 16 bytes, plus one bit for each parameter of the group
+//               whose gradients are being collected.
+//               One more at each step: 16 bytes per 65,536 parameters of a rank.
+//               A durable engine makes two more at freeze, of 1032 bytes each, one at each
+//               commit(), and one at the first load() after a step.
 //               An engine that measures several drives makes at most five more at freeze, of 1032
 //               bytes each. The latency of all these calls matters.
 //   all_gather  One per section (a group's parameters of one dtype) of a gather, unless every rank
 //               still holds the section.
-//   all_to_all  One or several per trained section: when another group's gradients arrive, at the
-//               next gather, and at the step.
+//   all_to_all  One or several per trained section, when gradients of another group arrive, when
+//               the ranks gather, and when they step.
 //   abort       When the engine has failed.
 //
-// Two ranks meet in different calls, over a Collective that compares calls:
+// Example: two ranks meet in different calls, and their Collective compares calls:
 //
 //   rank 0  all_gather({7, "gather of h.3"}, stream, {data, 4096})
 //   rank 1  exchange({7, "step"}, mine, all)
@@ -41,8 +42,8 @@
 //
 // This check is a second line of defence. Before each call, the engine's ranks tell each other what
 // they are about to do. If rank 0 gathers and rank 1 steps, they meet in the same exchange, and the
-// engine names both calls. So a Collective need not compare calls. If it does, any difference that
-// it finds is a bug.
+// engine names both calls. So a Collective need not compare calls. If it does compare them, any
+// difference that it finds is a bug in the engine.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -53,44 +54,46 @@
 #include "headrace/device.hpp"
 
 namespace headrace {
-// Names a call. Every rank must make the same calls in the same order; an error names a rank that
-// does not, and gives both tags.
+// Names a call. Every rank must make the same calls in the same order. If a rank does not, the
+// error names that rank and gives both tags.
 struct CollectiveTag {
   std::uint64_t sequence = 0;  // counts an engine's calls from 0
   std::string_view what;       // e.g. "gather of h.3"; valid during the call
 };
 
-// Threads: the trainer's, one call at a time per rank; abort() from any thread, even during a call.
-// Order:   stream-ordered. A call sees what was queued on `stream` before it, and later work on
-//          `stream` sees its result. A call may return before the work is done; the memory given to
-//          it must stay valid until the stream has passed it. exchange() is complete when it
-//          returns.
+// Threads: calls come from the trainer's threads, one at a time per rank. abort() may come from any
+//          thread, even during a call.
+// Order:   calls are ordered on `stream`. A call sees the results of work that was queued there
+//          before the call, and work that is queued there later sees the result of the call. A call
+//          may return before its work is done, so the memory given to it must stay valid until the
+//          stream has passed the call. exchange() is complete when it returns.
 // Throws headrace::Error kPeerLost when another rank left, made a different call, or missed the
-//          deadline; from then on every call throws it. kInvalidArgument for a size that cannot be
-//          divided among the ranks: nothing was sent, and further calls are possible.
+//          deadline. From then on, every call throws it. kInvalidArgument for a size that cannot be
+//          divided among the ranks. Nothing was sent then, and further calls are possible.
 class Collective {
  public:
   virtual ~Collective() = default;
   virtual std::uint32_t rank() const noexcept = 0;
   virtual std::uint32_t world_size() const noexcept = 0;
 
-  // On creation, an engine calls this with its device: the calls below are ordered on that device's
-  // streams, and may be given its memory. Throws kOutOfBudget if there is no memory for staging.
+  // An engine calls this with its device when the engine is created. From then on, the calls below
+  // are ordered on that device's streams, and their pieces may lie in its memory. Throws
+  // kOutOfBudget if there is no memory for staging.
   virtual void use_device(const std::shared_ptr<Device>& device) { (void)device; }
 
   // `whole` consists of world_size equal pieces; this rank's own piece is already in place.
   virtual void all_gather(CollectiveTag tag, Stream stream, DeviceSpan whole) = 0;
-  // give[r] goes to rank r and has the same size on every rank. Rank r finds the other ranks'
-  // pieces at `take`, one after the other in rank order, (world_size - 1) * give[r].size_bytes in
-  // all. The call does not read this rank's own piece.
+  // give[r] goes to rank r, and has the same size on every rank. Rank r finds the other ranks'
+  // pieces at `take`, one after the other in rank order: (world_size - 1) * give[r].size_bytes
+  // bytes. The call does not read this rank's own piece.
   virtual void all_to_all(CollectiveTag tag, Stream stream, std::span<const DeviceSpan> give,
                           void* take) = 0;
   // all[r * mine.size() + i] becomes rank r's mine[i]. Both spans are host memory and do not
-  // overlap. `mine` has the same size on every rank, and `all` has world_size times that size.
-  // Blocks until every rank has made the call.
+  // overlap. `mine` has the same size on every rank, and `all` has world_size times that size. The
+  // call blocks until every rank has made it.
   virtual void exchange(CollectiveTag tag, std::span<const std::byte> mine,
                         std::span<std::byte> all) = 0;
-  // Call it after a local failure: every rank's pending and later calls then throw kPeerLost with
+  // Call this after a local failure. Every rank's pending and later calls then throw kPeerLost with
   // `why`. Never throws, and does not wait for other ranks.
   virtual void abort(std::string_view why) noexcept = 0;
   // The amount of host memory that the Collective holds for bytes in transit, such as a staging

@@ -9,17 +9,17 @@
 //   const ParameterUpdate update = {.state = w, .gradient = ..., .t = 1};
 //   CpuStepResult r = optimizer.step({&update, 1}, {.learning_rate = 1e-3f, .max_norm = 1});
 //
-// The arithmetic is the engine's (headrace/optimizer.hpp). The same input gives the same bits
-// whatever the instruction set, the number of threads and the pool, and however the parameters are
-// divided among calls. Only the norm, and with it the clip factor, depends on which parameters a
-// call is given, and in what order.
+// The arithmetic is the engine's (headrace/optimizer.hpp). The same input gives the same bits,
+// whatever the instruction set, the number of threads and the thread pool are, and however the
+// parameters are divided among calls. There is one exception: the norm, and with it the clip
+// factor, depends on which parameters a call receives, and in which order.
 //
 // Memory:  belongs to the caller. Arrays must be aligned for their elements, and must not overlap.
 // Threads: one call at a time; a second call at the same time throws kWrongState. A call uses all
 //          threads, including the caller's, and returns when all work is done.
 // Errors:  headrace::Error naming the parameter and the array. A call checks all of its arguments
-//          before it writes anything. After that nothing can fail, so a step happens as a whole or
-//          not at all.
+//          before it writes anything. Nothing can fail after these checks, so a step happens as a
+//          whole or not at all.
 // Process: threads are named headrace-updN, block signals, and end with the object. A forked child
 //          has no such threads: if the parent had started any, calls in the child throw
 //          kWrongState.
@@ -38,10 +38,11 @@
 #include "headrace/tensor.hpp"
 
 namespace headrace {
-// The caller's thread pool: calls run(context, unit) once for each unit in [0, units), on any
-// threads, in any order, and returns when all these calls have returned. `run` does not throw; the
-// pool must not call it after returning. If the pool returns or throws before it has run every
-// unit, the calling thread runs the rest; a unit that the pool runs twice is done once.
+// The caller's thread pool. It must call run(context, unit) once for each unit in [0, units), on
+// any threads and in any order, and return when all these calls have returned. `run` does not
+// throw, and the pool must not call it after returning. If the pool returns or throws before it has
+// run every unit, the calling thread runs the rest. If the pool runs a unit twice, the unit's work
+// is done only once.
 using RunUnits = std::function<void(std::uint64_t units,
                                     void (*run)(void* context, std::uint64_t unit), void* context)>;
 
@@ -49,8 +50,9 @@ struct CpuOptimizerOptions {
   OptimizerRule rule = OptimizerRule::kAdamW;
   MomentCodec moments = MomentCodec::kF32;
   std::uint64_t rounding_seed = 0;  // for moments that are stochastically rounded
-  // For gradients with NaN or infinity. kStop: step() throws kNotFinite and names the first such
-  // parameter. kSkip: step() sets CpuStepResult::skipped. Neither updates anything.
+  // The response to gradients with NaN or infinity. kStop: step() throws kNotFinite and names the
+  // first parameter with such a gradient. kSkip: step() sets CpuStepResult::skipped. Neither
+  // updates anything.
   NonFinite non_finite = NonFinite::kStop;
   // false: values that are not finite enter the state, so kSkip is refused with this setting.
   // max_norm then clips as torch does: the factor is 0 for an infinite norm, and NaN for a NaN
@@ -63,11 +65,11 @@ struct CpuOptimizerOptions {
   Simd simd = Simd::kBest;
 };
 
-// The size in bytes of each array of a parameter's state; 0: the parameter has no such array.
+// The size in bytes of each array of a parameter's state. 0: the parameter has no such array.
 struct StateBytes {
   std::uint64_t master = 0;
   std::uint64_t moment[2] = {};
-  std::uint64_t moment_scale[2] = {};  // of 8-bit moments: one per 256 elements
+  std::uint64_t moment_scale[2] = {};  // for 8-bit moments: one per 256 elements
   std::uint64_t total() const noexcept {
     return master + moment[0] + moment[1] + moment_scale[0] + moment_scale[1];
   }
@@ -92,7 +94,7 @@ struct ParameterState {
   std::span<std::byte> weight = {};            // elements of dtype
   std::span<std::byte> master = {};            // u16 residuals (kSplit) or f32
   std::span<std::byte> moment[2] = {};         // exp_avg, exp_avg_sq; or the rule's only moment
-  std::span<std::byte> moment_scale[2] = {};   // of 8-bit moments
+  std::span<std::byte> moment_scale[2] = {};   // for 8-bit moments
 };
 
 struct ParameterUpdate {
@@ -103,11 +105,11 @@ struct ParameterUpdate {
   Hyperparameters hyperparameters = {};
 };
 
-// Statistics of the gradients as given, before scaling. Statistics of several ranks or calls can be
-// combined by adding up sum_squares and non_finite.
+// Statistics of the gradients as given, before scaling. To combine the statistics of several ranks
+// or calls, add up sum_squares and non_finite.
 struct GradientStatistics {
-  // Summed in double precision, over blocks of 65,536 elements of a parameter, in a fixed tree: the
-  // result is the same with any number of threads.
+  // Summed in double precision, over blocks of 65,536 elements of a parameter, in a fixed tree. So
+  // the result is the same with any number of threads.
   double sum_squares = 0;
   std::uint64_t non_finite = 0;  // values that are NaN or infinite
   // The first parameter that has such a value, as an index into the given span.
@@ -116,7 +118,7 @@ struct GradientStatistics {
 };
 
 struct CpuStepResult {
-  // True: because of `gradients.non_finite`, nothing was updated. The norm is then not finite, and
+  // True: nothing was updated, because of `gradients.non_finite`. The norm is then not finite, and
   // clip_factor is 0.
   bool skipped = false;
   bool measured = false;  // false: the next two members were not computed
@@ -145,34 +147,34 @@ class CpuOptimizer {
   Simd simd() const noexcept;              // never kBest
 
   // Sets moments to zero, and masters from the weights. A program that has values of its own, such
-  // as those of a checkpoint, writes them afterwards. If step() later gets the same parameters in
-  // the same order, each thread starts with the parameters that it initialised, so memory that was
-  // never touched before is placed near that thread. On a machine with several NUMA nodes, each of
-  // the optimizer's own threads stays on one node.
-  // Throws kInvalidArgument, in which case nothing was written.
+  // as those of a checkpoint, writes them afterwards. Memory that was never touched before is
+  // placed near the thread that initialises it. If step() later gets the same parameters in the
+  // same order, each thread starts with the parameters that it initialised. On a machine with
+  // several NUMA nodes, each of the optimizer's own threads stays on one node.
+  // If this throws kInvalidArgument, nothing was written.
   void initialize(std::span<const ParameterState> parameters);
 
   // Computes the norm, clips, and updates all of these parameters once.
-  // Cost:   two passes over the gradients, and one over all other arrays; without check_gradients
-  //         and max_norm, only one pass over the gradients. A unit is 131,072 elements, of several
-  //         parameters if they are small. The checks sort the arrays by address.
+  // Cost:   two passes over the gradients, or one if neither check_gradients nor max_norm is set;
+  //         one pass over all other arrays. A unit is 131,072 elements, of several parameters if
+  //         they are small. The checks sort the arrays by address.
   // Throws  kNotFinite with NonFinite::kStop. kInvalidArgument, naming the parameter and the array,
   //         for
   //         - a wrong length, a null pointer or a wrong alignment,
   //         - arrays that overlap, if one of them is written,
   //         - t = 0, invalid hyperparameters or options, or a step size that overflows,
   //         - a `number` that two parameters share, if moments are rounded.
-  //         Nothing was updated then. The call also passes on an exception from a caller's pool. If
-  //         the pool threw in the first pass, nothing was updated; if in the second, everything
-  //         was.
+  //         In all of these cases, nothing was updated. If the caller's pool throws, the call
+  //         passes the exception on. If that was in the first pass, nothing was updated; if it was
+  //         in the second, everything was.
   CpuStepResult step(std::span<const ParameterUpdate> parameters, const StepOptions& options);
-  // Like step() above, but with statistics of all gradients, computed beforehand, for use if other
-  // ranks or calls share the norm. Values that are not finite stop or skip the step as above. Also
-  // throws kInvalidArgument for a sum_squares that is negative, or not finite although `non_finite`
-  // is 0.
+  // Like step() above, but uses the statistics `of_all`, which the caller has computed over all
+  // gradients. Use it if several ranks or calls share one norm. Values that are not finite stop or
+  // skip the step as above. Also throws kInvalidArgument if sum_squares is negative, or if it is
+  // not finite although `non_finite` is 0.
   CpuStepResult step(std::span<const ParameterUpdate> parameters, const StepOptions& options,
                      const GradientStatistics& of_all);
-  // The first pass alone, with the checks of step().
+  // Makes only the first pass of step(), with the same checks.
   GradientStatistics gradient_statistics(std::span<const ParameterUpdate> parameters);
 
  private:

@@ -30,24 +30,27 @@ struct CudaOptions {
   // let each process see only its own GPU, as number 0, or give the GPU's number here.
   int ordinal = 0;
   CudaAllocator allocator = {};  // both functions null: cudaMalloc
-  // The number of threads that add up gradients in host memory, which happens with accumulation, or
-  // if the sum is wider than the gradient. 0: a quarter of the CPUs that this process may use, but
-  // 1 to 8.
+  // The number of threads that add up gradients in host memory. They do this if gradients are
+  // accumulated, or if the sum has a wider dtype than the gradient. 0: a quarter of the CPUs that
+  // this process may use, but at least 1 and at most 8.
   std::uint32_t host_threads = 0;
 };
 
-// The device, for one or several engines. Its destructor waits for the work that they left queued.
-//   Streams  0 is CUDA's default stream. Any cudaStream_t of the same GPU may be given; streams
+// Makes a device for one or several engines. The destructor of the device waits for the work that
+// the engines left queued.
+//   Streams  0 is CUDA's default stream. You may pass any cudaStream_t of the same GPU. Streams
 //            that create_stream() makes do not wait for the default one. The engine orders its work
-//            on the stream that it is given, and its copies run beside that stream on streams of
-//            their own. Work queued through this device, and synchronize(), wait for earlier work
-//            queued through this device; the program's own kernels do not.
-//   Memory   overhead(): 24 MiB on the GPU and in pinned host memory, through which gradients leave
-//            the GPU. The driver's context, some 300 to 600 MB of GPU memory, is not counted.
+//            on the stream that it is given. Its copies run beside that stream, on streams of their
+//            own. Work queued through this device waits for earlier work queued through it, and so
+//            does synchronize(). The program's own kernels do not wait for that work.
+//   Memory   overhead(): 24 MiB on the GPU and as much in pinned host memory. Gradients leave the
+//            GPU through this memory. The driver's context, some 300 to 600 MB of GPU memory, is
+//            not counted.
 //   Errors   CUDA reports many errors later than they occur. The device keeps the first error. The
-//            call that meets this error and every later call throw it as kFailed, naming the
-//            operation that met it and the operations queued before that one. No engine waits for a
-//            GPU that has failed. Restart the process, since a CUDA context does not recover.
+//            call that meets this error, and every later call, throw it as kFailed. The text names
+//            the operation that met the error and the operations queued before that one. No engine
+//            waits for a GPU that has failed. A CUDA context does not recover, so restart the
+//            process.
 // Throws kUnsupported for a build without HEADRACE_CUDA, a driver that is missing or too old, an
 //        ordinal that no GPU has, or a GPU that the kernels were not compiled for. kOutOfBudget if
 //        there is no room for the overhead.
@@ -77,8 +80,8 @@ struct CudaFacts {
   std::string missing;  // why there is no usable GPU, and how to fix it; empty: there is one
 };
 // Only a process with a context on a GPU can read that GPU's free memory. Creating the context
-// takes tenths of a second, and it occupies some 300 to 600 MB of GPU memory until the process
-// ends.
+// takes tenths of a second, and the context occupies some 300 to 600 MB of GPU memory until the
+// process ends.
 enum class CudaLook { kWithoutContext, kWithFreeMemory };
 CudaFacts cuda_facts(CudaLook how = CudaLook::kWithoutContext) noexcept;
 }  // namespace headrace

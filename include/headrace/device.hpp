@@ -2,9 +2,9 @@
 // headrace/device.hpp: the seam to the processor that computes: streams of work, events between
 // them, copies and memory.
 //
-// The engine needs no more from a device than this. A trainer may implement this interface; if no
-// device is given, the engine uses the CPU, whose memory is the host's (shares_host_memory), so
-// that nothing is copied.
+// The engine needs no more from a device than this. A trainer may implement this interface. If no
+// device is given, the engine uses the CPU. The CPU's memory is the host's (shares_host_memory()),
+// so nothing is copied.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -14,7 +14,8 @@
 
 namespace headrace {
 struct DeviceSpan {
-  // A device address. Work on a stream can read it; the CPU can only if memory is shared.
+  // A device address. Work on a stream can read the bytes there. The CPU can do so only if memory
+  // is shared.
   void* data = nullptr;
   std::size_t size_bytes = 0;
 };
@@ -23,7 +24,7 @@ struct DeviceSpan {
 struct Stream {
   std::uintptr_t handle = 0;
 };
-// A point in a stream. An event with id 0 was never recorded: waiting on it is an error.
+// A point in a stream. An event with id 0 was never recorded, and waiting for it is an error.
 struct Event {
   std::uint64_t id = 0;
 };
@@ -34,16 +35,17 @@ struct GradientPiece {
   std::uint64_t non_finite = 0;  // how many of them are NaN or infinite
 };
 
-// Memory that a device keeps for itself as long as the device exists; the plan counts this memory.
+// Memory that a device keeps for itself for as long as it exists. The plan counts this memory.
 struct DeviceOverhead {
   std::uint64_t device_bytes = 0;
   std::uint64_t host_bytes = 0;
 };
 
-// Adds `source` to `sum`, or writes it over `sum`, element by element in f32. Rounds the result to
-// `sum_dtype` once (nearest, ties to even), and reports its sum of squares and non-finite count per
-// piece. The first piece has `first_piece_elements`, which may be fewer than the `piece_elements`
-// that each of the others has.
+// Describes one addition: the device adds `source` to `sum`, or writes it over `sum`, element by
+// element in f32. The device rounds the result to `sum_dtype` once (to nearest, ties to even). For
+// each piece of the result, it reports the sum of squares and the number of values that are not
+// finite. The first piece has `first_piece_elements`, which may be fewer than `piece_elements`, the
+// size of each other piece.
 struct Accumulation {
   const void* source = nullptr;  // device memory, `source_dtype`
   DType source_dtype = DType::kBf16;
@@ -56,14 +58,15 @@ struct Accumulation {
   std::uint64_t piece_elements = 0;
 };
 
-// Threads: every call may come from any thread; calls for one stream come one at a time.
-// Order:   work on one stream runs in order; only events order work between streams.
+// Threads: every call may come from any thread. Calls for one stream come one at a time.
+// Order:   work on one stream runs in order. Only events order the work of different streams.
 class Device {
  public:
   virtual ~Device() = default;
   virtual const char* name() const noexcept = 0;
-  // True if device memory is host memory. The engine then reads from drives into it and copies
-  // nothing. Such a device must finish all work before the call that queues it returns.
+  // True if device memory is host memory. The engine then reads from drives straight into device
+  // memory, and copies nothing. Such a device must finish all work before the call that queues the
+  // work returns.
   virtual bool shares_host_memory() const noexcept = 0;
 
   // Whether the CPU can read and write device memory directly. If it cannot, an adapter must not
@@ -76,19 +79,19 @@ class Device {
   virtual DeviceOverhead overhead() const noexcept { return {}; }
 
   // Page-locks host memory for copies and sums of gradients, so that the device can access it
-  // directly; the bytes stay where they are. Optional: without it everything works, but more
+  // directly; the bytes stay where they are. Optional: without pinning, everything works, but more
   // slowly. If pin() fails, it throws headrace::Error and locks nothing. The engine pins a range
-  // once, before it queues work on it, and unpins it when that work is done.
+  // once, before it queues work on that range, and unpins the range when that work is done.
   virtual void pin(void*, std::size_t) {}
   virtual void unpin(void*, std::size_t) noexcept {}
 
   // The GPU that this device's streams are on, as CUDA numbers it in this process; -1: none, or
-  // unknown. A device that forwards calls to another must forward this one too.
+  // unknown. A device that forwards calls to another device must forward this one too.
   virtual int cuda_ordinal() const noexcept { return -1; }
 
   virtual Stream create_stream() = 0;
-  // For short jobs that hold up much other work. If streams have priorities, this stream gets the
-  // highest.
+  // Creates a stream for short jobs on which much other work waits. If streams have priorities,
+  // this stream gets the highest.
   virtual Stream create_urgent_stream() { return create_stream(); }
   virtual void destroy_stream(Stream stream) noexcept = 0;
 
@@ -96,10 +99,11 @@ class Device {
   // stream has passed this point.
   virtual void copy(Stream stream, void* target, const void* source, std::size_t size_bytes) = 0;
   virtual void fill_zero(Stream stream, void* target, std::size_t size_bytes) = 0;
-  // Copies `work`; the memory that it points to must stay valid until the stream has passed this
-  // point. A sum in host memory, and its pieces, are complete when synchronize() returns, or when
-  // the function of a later notify() runs. An event does not cover them: gradients may leave the
-  // device by a path other than the stream. Sums are computed in the order of these calls.
+  // Queues `work`, and copies the struct. The memory that the struct points to must stay valid
+  // until the stream has passed this point. A sum in host memory, and its pieces, are complete when
+  // synchronize() returns, or when the function of a later notify() runs. An event does not show
+  // that they are complete, because gradients may leave the device by a path other than the stream.
+  // Sums are computed in the order of these calls.
   virtual void accumulate(Stream stream, const Accumulation& work) = 0;
   // Runs `function(context)` on the device's own thread, in stream order. The function must not
   // block or call the device.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// headrace/engine.hpp: the main interface. Register, freeze, then in each step: gather,
-// add_gradient, step.
+// headrace/engine.hpp: the main interface. Register groups and freeze the engine. Then, in each
+// step, call gather(), add_gradient() and step().
 //
 //   headrace::Engine engine(headrace::Settings::from_file("offload.json"));
 //   auto no_decay = engine.add_hyperparameters({.weight_decay = 0});
@@ -13,27 +13,30 @@
 //   StepResult r = engine.step({.learning_rate = 3e-4f, .max_norm = 1});
 //   engine.close();
 //
-// Threads: calls of registration, freeze, load, store, step counts, hyperparameters, step and close
-//          must come one at a time. Several trainer threads (such as autograd's) may call gather,
-//          release and add_gradient at once, but not during any of those calls.
-// Ranks:   with several, freeze, gather, step, discard_gradients and hashes are collective: every
-//          rank makes the same calls in the same order. add_gradient is not: a rank that receives
-//          no gradient for a parameter adds nothing to that parameter's sum. add_gradient may wait
-//          for the other ranks' next collective call, so meanwhile no rank may wait for another by
-//          other means. An engine takes collective calls one at a time. A trainer with several
-//          threads must put its gathers in order; gradients of one group may arrive in any order. A
-//          rank that has fewer micro-batches than the others makes the same gathers as they do,
-//          without adding gradients. docs/ranks.md lists what else is needed for results equal, to
-//          the last bit, to those of one rank that accumulates gradients.
-// Errors:  headrace::Error. If a step fails and no pass over a tile has begun, the step is undone
-//          and may be repeated. A failed read or a damaged record header is found before the pass
-//          over its tile. But the step still waits for the tiles that it has begun to read, and
-//          begins the passes over them. An error after a pass has begun (such as a checksum that
-//          differs), or in a deferred update, leaves the engine failed. From then on, every call
-//          except stats and close throws kFailed with the first cause. After kIoStalled, the engine
-//          can only be closed.
-//          If the previous step was committed to a store, a step that is not deferred and fails
-//          with kIo, kNoSpace or kCorrupt is undone, and may be repeated.
+// Threads: make the calls for registration, freeze(), load(), store(), step counts,
+//          hyperparameters, step() and close() one at a time. Several trainer threads (such as
+//          autograd's) may call gather(), release() and add_gradient() at the same time, but not
+//          during any of those calls.
+// Ranks:   with several, freeze(), gather(), step(), discard_gradients() and the hashes are
+//          collective: every rank makes the same calls in the same order. add_gradient() is not
+//          collective: a rank without a gradient for a parameter adds nothing to that parameter's
+//          sum. But add_gradient() may wait for the other ranks' next collective call. During that
+//          time, no rank may wait for another by any other means. An engine takes collective calls
+//          one at a time, so a trainer with several threads must put its gathers in order.
+//          Gradients of one group may arrive in any order. A rank that has fewer micro-batches than
+//          the others makes the same gathers as they do, without adding gradients. docs/ranks.md
+//          lists what else is needed so that the results equal, to the last bit, those of one rank
+//          that accumulates gradients.
+// Errors:  headrace::Error. If a step fails before a pass over any tile has begun, nothing was
+//          updated, and the step may be repeated. The engine detects a failed read or a damaged
+//          record header before the pass over the tile in question. But it still waits for the
+//          other tiles that it has begun to read, and begins the passes over them. If an error
+//          occurs after a pass has begun (for example, a checksum differs), or in a deferred
+//          update, the engine has failed. From then on, every call except stats() and close()
+//          throws kFailed with the first cause. After kIoStalled, the engine can only be closed.
+//          There is one exception. If the previous step was committed to a store, and a step that
+//          is not deferred fails with kIo, kNoSpace or kCorrupt, that step is undone and may be
+//          repeated.
 // Process: the engine installs no signal handler, never exits or forks, and does not change the
 //          locale, umask, working directory or limits. Its threads are named headrace-* and block
 //          signals. close() ends them.
@@ -70,20 +73,21 @@ struct EngineOptions {
   // each; at most 2^26. 0: no trace.
   std::uint64_t trace_events = 0;
   // A thread that waits in a call invokes this function about ten times a second; store() and the
-  // hashes invoke it between tiles. If the function returns true, that call alone fails with
-  // kInterrupted: the call has changed nothing, the engine is intact, and the call may be repeated.
-  // Use this, for example, to save a checkpoint after a signal; interrupt() would end the engine.
-  // The function can end calls that wait for a read or a deferred update: gather, add_gradient,
-  // store, hashes, load, finish_step and step. Once load() or step() has begun to change values,
-  // the call runs to its end. Waits for other ranks and for streams do not end early either. The
-  // function must not call this engine, and must not throw. May be null.
+  // hashes invoke it between tiles. If the function returns true, only that call fails, with
+  // kInterrupted. The call has then changed nothing, the engine is intact, and the call may be
+  // repeated. Use this function, for example, to save a checkpoint after a signal; interrupt()
+  // would end the engine. The function can end calls that wait for a read or a deferred update:
+  // gather(), add_gradient(), store(), the hashes, load(), finish_step() and step(). Once load() or
+  // step() has begun to change values, the call runs to its end. A wait for other ranks or for a
+  // stream does not end early either. The function must not call this engine, and must not throw.
+  // May be null.
   std::function<bool()> poll = nullptr;
 };
 
-// Logical content of a parameter, as store() hands it out and load() takes it in.
+// The kinds of content of a parameter, as store() hands them out and load() takes them in.
 enum class Content {
   kWeight,    // in the parameter's dtype
-  kMaster,    // f32, joined from either layout; for an f32 parameter, its weight
+  kMaster,    // f32, whatever the layout; for an f32 parameter, its weight
   kExpAvg,    // f32
   kExpAvgSq,  // f32
 };
@@ -103,11 +107,11 @@ using Fill = std::function<void(ParameterId id, std::span<std::byte> values)>;
 using FillShard =
     std::function<void(ParameterId id, std::uint64_t first_element, std::span<std::byte> values)>;
 // Receives one range of a parameter's elements per call, in rising order of `first_element`. With
-// several ranks: only this rank's shard.
+// several ranks, it receives only this rank's shard.
 using Sink = std::function<void(std::uint64_t first_element, std::span<const std::byte> values)>;
 
-// Writes one range of a parameter's elements per call, in rising order of `first_element`; `values`
-// holds the current values beforehand. With several ranks: only this rank's shard.
+// Writes one range of a parameter's elements per call, in rising order of `first_element`. `values`
+// holds the current values beforehand. With several ranks, it writes only this rank's shard.
 using Source = std::function<void(std::uint64_t first_element, std::span<std::byte> values)>;
 
 class Engine;
@@ -130,26 +134,27 @@ class Engine {
   // Adds parameters that are used together. Names must be unique in the engine. Throws
   // kInvalidArgument, naming the fault.
   GroupId add_group(std::string name, std::vector<ParameterSpec> parameters);
-  // Declares that gradients of this group's parameters arrive several times before a step (a tied
-  // weight, several backward passes): the engine then sums them in f32. With
-  // gradient_accumulation_steps > 1, this holds for every group.
+  // Declares that a parameter of this group may receive several gradients before a step (a tied
+  // weight, several backward passes). The engine then sums them in f32. With
+  // gradient_accumulation_steps > 1, it does so for every group.
   void expect_repeated_gradients(GroupId group);
-  // Sets ParameterSpec::frozen of a parameter already added. A frozen parameter is read but never
-  // updated, has no memory for gradients, no master and no moments, and does not enter
-  // hash_optimizer_state(). add_gradient() rejects a gradient for it, and the error names the
-  // parameter. A trained parameter has all of these even if it receives no gradient. A group may
+  // Sets ParameterSpec::frozen for a parameter that has already been added. A frozen parameter is
+  // read but never updated, has no memory for gradients, no master and no moments, and does not
+  // enter hash_optimizer_state(). add_gradient() rejects a gradient for it, and the error names the
+  // parameter. A trained parameter has all of these, even if it receives no gradient. A group may
   // have parameters of both kinds.
   void set_frozen(ParameterId id, bool frozen);
   // Calls set_frozen(..., true) for all of this group's parameters.
   void expect_no_gradients(GroupId group);
-  // Keeps this group's parameters in the device's memory from freeze to close, whatever the budget.
-  // Use it for the few parameters that belong to no block. If the device has memory of its own,
-  // release such a group before step() and gather it again afterwards.
+  // Keeps this group's parameters in the device's memory from freeze() to close(), whatever the
+  // budget is. Use it for the few parameters that belong to no block. If the device has memory of
+  // its own, release such a group before step() and gather it again afterwards.
   void keep_bound(GroupId group);
-  // Makes the plan and allocates exactly what it says: memory, threads, and swap files, which are
-  // reserved in full so that a lack of room shows up here. Collective.
-  // Throws  kOutOfBudget with the table and the smallest change that would fit.
-  //         kNoSpace, kIo, kNotFound, kUnsupported for a path.
+  // Makes the plan, and allocates exactly what the plan says: memory, threads and swap files. The
+  // swap files are reserved in full, so that a lack of space shows up here. Collective.
+  // Throws  kOutOfBudget with the plan's table, and the smallest change with which the plan would
+  //         fit.
+  //         kNoSpace, kIo, kNotFound or kUnsupported for a path.
   //         kPeerLost naming the group, parameter, hyperparameters or setting that differs on
   //         another rank.
   //         After an error, nothing is left behind.
@@ -168,10 +173,10 @@ class Engine {
   const ParameterSpec& spec(ParameterId id) const;
   const std::string& full_name(ParameterId id) const;
   GroupId group_of(ParameterId id) const;
-  // After freeze: bytes from the start of Gathered::section(spec(id).dtype) to the parameter, and
-  // that section's size.
+  // After freeze(): the offset of the parameter, in bytes, from the start of
+  // Gathered::section(spec(id).dtype).
   std::uint64_t section_offset_bytes(ParameterId id) const;
-  // 0: the group has no parameters of that dtype.
+  // After freeze(): the size of that section. 0: the group has no parameters of that dtype.
   std::uint64_t section_size_bytes(GroupId group, DType dtype) const;
   const PlanReport& plan() const;
 
@@ -179,48 +184,53 @@ class Engine {
   // Load every group once before its first gather; moments and step counts start at zero. Loading
   // again replaces weights, masters, moments and step counts. Every rank makes the same calls. With
   // Fill, each rank writes the whole group. With FillShard, each rank writes only its own shard, at
-  // most one range per parameter, so that W ranks read a model once and not W times.
+  // most one range per parameter. So W ranks together read a model once, and not W times.
   void load(GroupId group, const Fill& fill);
   void load(GroupId group, const FillShard& fill);
-  // Replaces one content of one parameter; this is the inverse of store(). Use it to resume a run,
-  // or to change values during one. Everything else stays as it is, including the parameter's step
-  // count and gradient.
-  //   kWeight   where the weight's bits change, the master becomes the new weight; elsewhere the
+  // Replaces one kind of content (weight, master or a moment) of one parameter; the inverse of
+  // store(). Use it to resume a run, or to change values during one. Everything else stays as it
+  // is, including the parameter's step count and gradient.
+  //   kWeight   where the weight's bits change, the master becomes the new weight. Elsewhere, the
   //             master keeps every bit.
   //   kMaster   the weight becomes the master, rounded as an update rounds it, so there is no need
   //             to load the weight too. A NaN becomes the canonical NaN.
-  // Cost:    reads the tiles that the parameter lies in, and writes back those in which a bit
-  //          changed, through one update slot; the group's next gather reads the group again.
+  // Cost:    reads the tiles in which the parameter lies, through one update slot, and writes back
+  //          those in which a bit changed. The group's next gather reads the group again.
   // Order:   after load() of its group. Collective: all ranks make the call, each for its own
   //          shard.
-  // Throws   kWrongState, naming the group, if it was never loaded, or is gathered in a slot. An
-  //          exception from `source`, kIo, kCorrupt or kIoStalled occurs before anything is written
-  //          back: elements before the current range have been replaced, later ones have not. If
-  //          any have been replaced, gather, store, hashes and step fail and name the parameter
-  //          until the same content, or the group, is loaded again. An error while writing back
-  //          fails the engine.
+  // Throws   kWrongState, naming the group, if the group was never loaded, or is gathered in a
+  //          slot. If `source` throws, or a tile cannot be read (kIo, kCorrupt or kIoStalled), the
+  //          load ends there. The elements of the earlier ranges have then been replaced and
+  //          written back; the current range and all later ones have not. If any elements have been
+  //          replaced, then gather(), store(), the hashes and step() fail and name the parameter,
+  //          until the same content or the whole group is loaded again. If a tile cannot be written
+  //          back, the engine has failed.
   void load(ParameterId id, Content content, const Source& source);
-  // Reports that something wrote to this group's weights while they were gathered: the drive and
-  // memory may now differ, and the masters do not have the change. gather, store, hashes, step and
-  // load() of one parameter throw kWrongState with `cause` until load() is called for the whole
-  // group. Moments can still be stored, since that load() resets them. Does nothing to a group
-  // without values (never loaded, or its load() failed). May be called from any thread.
+  // Tells the engine that something wrote to this group's weights while they were gathered. The
+  // drive and memory may now differ, and the masters do not have the change. So gather(), store(),
+  // the hashes, step(), and load() of one parameter throw kWrongState with `cause`, until the whole
+  // group is loaded with load(). Because that load() resets the moments, they can still be stored
+  // until then. Does nothing to a group without values (never loaded, or its load() failed). May be
+  // called from any thread.
   void mark_written(GroupId group, const std::string& cause);
   // How many times this group's weights have changed since freeze: by load() of the group, by
   // load() of a weight or master in it, or by step(). Results computed when the count was different
   // are out of date.
   std::uint64_t weight_changes(GroupId group) const;
-  // The number of updates of a parameter, which bias correction uses. To resume, set it after
-  // load() of its group, to the same value on every rank: otherwise the next step throws kPeerLost.
+  // The number of updates that a parameter has had. Bias correction uses this number. To resume a
+  // run, load() the parameter's group first, and then set the number, to the same value on every
+  // rank. If the values differ, the next step throws kPeerLost.
   std::uint64_t step_count(ParameterId id) const;
   void set_step_count(ParameterId id, std::uint64_t steps);
-  // Streams one content of one parameter through an update slot, in bounded memory.
+  // Hands one kind of content of one parameter to `sink`, through an update slot, in bounded
+  // memory.
   void store(ParameterId id, Content content, const Sink& sink);
   // XXH3-128 over logical content (docs/swap_file.md, "Hashes"): parameters in the order of their
   // full names, each as name, dtype, shape and little-endian bytes. The hashes do not depend on
   // placement, layout, tile size or the number of ranks. The calls are collective; the hashes cover
-  // the shards of all ranks, and are equal on every rank. A rank that cannot read its part throws
-  // the error of that read; the others throw kPeerLost naming that rank, and all may continue.
+  // the shards of all ranks, and are equal on every rank. If a rank cannot read its part, it throws
+  // the error of that read, and the others throw kPeerLost naming that rank. All ranks may
+  // continue.
   std::string hash_parameters();
   std::string hash_optimizer_state();
 
@@ -245,63 +255,68 @@ class Engine {
   // the error names the parameter.
   void add_gradient(ParameterId id, const void* gradient, DType dtype, Stream stream = {});
   void discard_gradients();
-  // Replaces the values of a set, before or after freeze, with the checks of add_hyperparameters().
-  // The next step uses them. With several ranks, make the same call on all of them: see step().
+  // Replaces the values of a set, before or after freeze(), and checks them as
+  // add_hyperparameters() does. The next step uses the new values. With several ranks, make the
+  // same call on all of them: see step().
   void set_hyperparameters(HyperparameterSetId set, const Hyperparameters& values);
-  // Computes the global norm, clips, and updates every parameter that received a gradient (on any
-  // rank), and then forgets the gradients. With Settings::update_mode kDefer (and kAuto if the plan
-  // says so), step() copies its arguments and returns with updates pending. A group's update is
-  // done before its next gather or add_gradient returns; all updates are done before load(),
-  // store(), the hashes and the next step() return. The call that waits for an update throws the
-  // update's error, naming this step; the engine has then failed.
-  // Throws   kNotFinite naming the first parameter whose gradient holds NaN or infinity: nothing
-  //          was updated, and the gradients are kept until discard_gradients(). With several ranks:
-  //          kPeerLost on all of them, before anything is updated, if they differ in an option, in
-  //          the values of a hyperparameter set, or in a step count. The error names the option, or
+  // Computes the global norm, clips the gradients, updates every parameter that received a gradient
+  // (on any rank), and then forgets the gradients. With Settings::update_mode kDefer (and with
+  // kAuto if the plan says so), step() copies its arguments and returns with updates pending. A
+  // group's update is done before the next gather() or add_gradient() for that group returns. All
+  // updates are done before load(), store(), the hashes or the next step() returns. If an update
+  // fails, the call that waits for it throws the error, naming this step, and the engine has
+  // failed.
+  // Throws   kNotFinite naming the first parameter whose gradient holds NaN or infinity. Nothing
+  //          was updated then, and the gradients are kept until discard_gradients(). If several
+  //          ranks differ in an option, in the values of a hyperparameter set, or in a step count,
+  //          all of them throw kPeerLost before anything is updated. The error names the option, or
   //          the set and a parameter.
   StepResult step(const StepOptions& options);
-  // Returns when no update is pending. Use it before you measure times, or to have errors thrown
-  // here.
+  // Waits until no update is pending. Use it before you measure times, or to get the errors of
+  // pending updates here.
   void finish_step();
 
   // ---- durable epochs (headrace.durable; docs/durable.md) ----
   // After every step, or every N steps, the engine commits weights, masters, moments, step counts,
-  // hyperparameters and the trainer's state to the store: all of a step, or nothing of it. When
-  // step(t) has returned, the previous commit is durable. So after a kill, at most one step that
-  // had returned is repeated; with a commit every N steps, at most N. Without headrace.durable,
-  // resumed() has no value, set_trainer_state() keeps nothing, durable_step() is 0, and commit()
-  // throws kWrongState.
-  // With several ranks, all of them resume at the last epoch that all have. The first load() after
-  // a step is collective, and set_trainer_state() keeps each rank's own state.
+  // hyperparameters and the trainer's state to the store: either all of a step, or nothing of it.
+  // When step(t) has returned, the previous commit is durable. So if the process is killed, at most
+  // one step that had returned must be repeated, or at most N steps with a commit every N steps.
+  // Without headrace.durable, resumed() has no value, set_trainer_state() keeps nothing,
+  // durable_step() is 0, and commit() throws kWrongState.
+  // With several ranks, all of them resume at the last epoch that all of them have. The first
+  // load() after a step is collective, and set_trainer_state() keeps each rank's own state.
   //
-  // After freeze: the epoch at which the engine resumed. Everything is in place: load nothing.
-  // No value: the store is new, and the values have to be loaded.
+  // After freeze(): the epoch at which the engine resumed. All values are in place, so load
+  // nothing.
+  // No value: the store is new, so load the values.
   std::optional<Resumed> resumed() const;
-  // Keeps the bytes that the trainer needs to go on, such as the states of random number generators
-  // and the position in the data, with the epoch of the next step. The bytes are copied. There may
-  // be at most headrace.trainer_state_bytes of them.
+  // Stores the bytes that the trainer needs in order to continue, such as the states of random
+  // number generators and the position in the data. They become part of the epoch of the next step.
+  // The bytes are copied. There may be at most headrace.trainer_state_bytes of them.
   void set_trainer_state(std::span<const std::byte> state);
   // Commits now, and returns when everything done so far is durable on every rank. Collective.
-  // Throws the error of a drive; the engine has then failed, and the store keeps the previous
-  // epoch.
+  // If a drive fails, throws its error. The engine has then failed, and the store keeps the
+  // previous epoch.
   void commit();
-  // The step of the last durable epoch; with several ranks, of the last epoch that all of them are
-  // known to have. 0 if there is none. May be called from any thread.
+  // The step of the last durable epoch, or with several ranks, of the last epoch that all of them
+  // are known to have. 0 if there is none. May be called from any thread.
   std::uint64_t durable_step() const;
 
   // ---- at any time ----
   Stats stats() const;
   // Returns the events traced since the last call. May be called from any thread, but not during
-  // freeze and close. The result is empty with trace_events 0, before freeze, and after close.
+  // freeze() or close(). The result is empty if trace_events is 0, before freeze(), and after
+  // close().
   Trace take_trace();
-  // Makes the waiting call, and all later calls except stats and close, throw kInterrupted. The
-  // waiting call ends when the work that it waits for ends: a gather with its read, a step with its
-  // current tiles. This cannot be undone; EngineOptions::poll can end a single call instead. May be
-  // called from any thread and from a signal handler.
+  // Makes the waiting call, and all later calls except stats() and close(), throw kInterrupted. The
+  // waiting call ends when the work that it waits for ends: for a gather(), the read; for a step(),
+  // the current tiles. An interrupt cannot be undone. To end a single call, use EngineOptions::poll
+  // instead. May be called from any thread and from a signal handler.
   void interrupt() noexcept;
   // Completes work in progress, then ends threads and frees files and memory. Deferred updates that
-  // have not begun are dropped; an update's error that no call has thrown is logged. Throws
-  // kWrongState while a Gathered is open, naming its group. Calling it again does nothing.
+  // have not begun are dropped. If an update has failed and no call has thrown its error, close()
+  // logs that error. Throws kWrongState while a Gathered is open, naming its group. A second call
+  // does nothing.
   void close();
 
  private:

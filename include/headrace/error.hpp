@@ -6,7 +6,7 @@
 #include <string>
 
 namespace headrace {
-// Append-only: the numbers are part of every language's binding.
+// Add codes only at the end: the numbers are part of every language's binding.
 enum class Code : std::int32_t {
   kOk = 0,
   kInvalidArgument = 1,  // a call's arguments contradict each other or the registration
@@ -27,9 +27,9 @@ enum class Code : std::int32_t {
 
 // "kIo" and so on.
 const char* code_name(Code code) noexcept;
-// Whether an error with this code that occurs before the first step means that the request cannot
-// be met as given (arguments, settings, budget, room), rather than that something broke. False for
-// kIo: there, sys_errno() shows whether the path or the drive is at fault.
+// For an error with this code before the first step. True: the request cannot be met as given
+// (arguments, settings, budget, space). False: something broke. The result is false for kIo, where
+// only sys_errno() shows whether the path or the drive is at fault.
 bool is_refusal(Code code) noexcept;
 
 // what(): the cause, then the consequence, then the one change that helps. It is one line, except

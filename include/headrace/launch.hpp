@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// headrace/launch.hpp: reads from the environment what this process's launcher has set: whether
-// there are other ranks, and which rank this is.
+// headrace/launch.hpp: finds out whether there are other ranks, and which rank this is, from the
+// environment variables that this process's launcher has set.
 //
 //   torchrun, deepspeed, accelerate, by hand   RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT
 //   mpirun of Open MPI                         OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE
@@ -24,7 +24,8 @@ struct Launch {
   std::string launcher;  // "torchrun", "RANK", "Open MPI", "PMI", "PMIx", "Slurm"; "" without one
   std::uint32_t rank = 0;
   std::uint32_t world_size = 1;  // 0: only MPI_Init() knows it
-  // Rank and count among the ranks of this machine, if the launcher counts those.
+  // This rank's number among the ranks of this machine, and how many there are, if the launcher
+  // gives them.
   std::optional<std::uint32_t> local_rank = {}, local_world_size = {};
   std::string master_address;  // for kTorch, like the members below
   std::uint16_t master_port = 0;
@@ -35,10 +36,10 @@ struct Launch {
 // The launcher to use; kAuto takes the one whose variables are set.
 enum class LaunchChoice : std::uint8_t { kAuto, kNone, kMpi, kTorch };
 
-// variable(name) returns the variable's value, or null. find_launch() reads nothing else. The
-// launcher that started this process directly counts: torchrun's variables take precedence over
-// those of an srun or mpirun around it, and all others over Slurm's. A shell in a Slurm allocation
-// is not a launch.
+// Finds the launcher that started this process directly. So torchrun's variables take precedence
+// over those of an srun or mpirun around it, and the variables of any launcher over those of Slurm.
+// A shell in a Slurm allocation is not a launch. variable(name) returns the value of a variable, or
+// null. This function reads nothing else.
 // Throws headrace::Error kInvalidArgument if
 // - variables of torch and of MPI name different ranks or world sizes,
 // - a launcher's variables are incomplete,
@@ -49,8 +50,8 @@ Launch find_launch(const std::function<const char*(const char* name)>& variable,
 // Like the function above, but reads this process's environment.
 Launch find_launch(LaunchChoice choice = LaunchChoice::kAuto);
 
-// For kTorch: the numeric address of this machine from which it reaches the master's. "" if there
-// is no route. Sends nothing except what it takes to look up a name.
+// For kTorch: the numeric address that this machine uses when it connects to the master. "" if
+// there is no route. The call sends nothing, except to look up the master's name.
 std::string own_address(const Launch& launch);
 // For kTorch: whether something accepts connections at the master's address and port. Waits at most
 // a second for each address.

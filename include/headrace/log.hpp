@@ -13,7 +13,7 @@ enum class LogLevel { kInfo, kWarning, kError };
 using LogSink = std::function<void(LogLevel level, std::string_view text)>;
 
 // Whether HEADRACE_LOG allows `level`. Its values are off, error, warning (the default) and info.
-// The default sink uses this function, and other sinks that print should. Creating an engine fails
-// if the variable has any other value.
+// The default sink uses this function, and so should every other sink that prints. Creating an
+// engine fails if the variable has any other value.
 bool log_wanted(LogLevel level) noexcept;
 }  // namespace headrace

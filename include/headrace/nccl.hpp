@@ -9,19 +9,19 @@
 //   options.collective = make_collective({.transport = transport});
 //
 // NCCL carries kGather and kReduce, whose pieces lie in the device's memory. Lane kTalk and the
-// posts pass through `messages`, a transport between the same ranks in host memory: over NCCL they
-// would wait on the GPU behind data. The library looks for NCCL 2.18 or newer at run time, so a
-// build needs neither it nor CUDA.
+// posts pass through `messages`, a transport between the same ranks in host memory, because over
+// NCCL they would wait on the GPU behind data. The library looks for NCCL 2.18 or newer at run
+// time, so a build needs neither NCCL nor CUDA.
 //
 // Memory:  NCCL's own buffers, which no plan counts.
-// Order:   a call is launched once every rank has made it and the call's streams have reached it,
-//          and all ranks launch calls in the order that rank 0 gives, since NCCL requires one order
-//          of all operations on a GPU. This costs two short messages for each call, but no kernel
+// Order:   a call is launched once every rank has made it and the call's streams have reached it.
+//          NCCL requires one order for all operations on a GPU, so all ranks launch calls in the
+//          order that rank 0 gives. This costs two short messages for each call, but no kernel
 //          spins on the GPU while a rank is late.
 // Threads: one of its own, headrace-nccl, which blocks signals and ends with the object.
-// Failure: an error that NCCL reports (such as a process that died) ends every call of kGather and
-//          kReduce within a quarter of a second; an error of `messages` ends them at once. abort()
-//          also ends calls that wait on the GPU.
+// Failure: an error that NCCL reports (such as the death of a process) ends every call of kGather
+//          and kReduce within a quarter of a second. An error in `messages` ends them at once.
+//          abort() also ends calls that wait on the GPU.
 #pragma once
 #include <array>
 #include <chrono>
@@ -38,13 +38,13 @@ using NcclId = std::array<unsigned char, 128>;
 
 struct NcclOptions {
   NcclId id = {};
-  // A transport over MPI, Gloo or threads, which also gives this rank and the number of ranks. From
-  // here on it belongs to the new transport: nothing else may call it or keep it.
+  // A transport over MPI, Gloo or threads. It also gives this rank and the number of ranks. From
+  // here on, it belongs to the new transport, and nothing else may call it or keep it.
   std::shared_ptr<Transport> messages = nullptr;
-  // The engine's device: its streams are CUDA streams (Stream::handle is the cudaStream_t), on the
-  // GPU that is current on the thread that calls make_nccl_transport(). One rank per GPU. Streams
-  // that the device creates must not wait for its default stream (cudaStreamNonBlocking): otherwise
-  // ranks could not go on while work on the default stream waits for one of them.
+  // The engine's device, with one rank per GPU. Its streams must be CUDA streams (Stream::handle is
+  // the cudaStream_t), on the GPU that is current on the thread that calls make_nccl_transport().
+  // Streams that the device creates must not wait for its default stream (cudaStreamNonBlocking).
+  // Otherwise, ranks could not go on while work on the default stream waits for one of them.
   std::shared_ptr<Device> device = nullptr;
   // How long make_nccl_transport() waits for the other ranks.
   std::chrono::milliseconds deadline = std::chrono::minutes(10);
@@ -53,8 +53,8 @@ struct NcclOptions {
   std::string library = {};
 };
 
-// Returns the id of a new world. Rank 0 makes this call, and its process must stay alive: the ranks
-// find each other through that process.
+// Returns the id of a new world. Only rank 0 makes this call. Its process must stay alive, because
+// the ranks find each other through that process.
 // Throws headrace::Error kUnsupported: the library is missing, too old, or fails.
 NcclId nccl_unique_id(const std::string& library = {});
 
@@ -64,7 +64,7 @@ NcclId nccl_unique_id(const std::string& library = {});
 //   kInvalidArgument  no messages, no device or no deadline; or the calling thread's GPU is not the
 //                     device's.
 //   kUnsupported      the library is missing, lacks a function, is too old, or cannot serve this
-//                     machine: the error repeats the library's message.
+//                     machine. The error repeats the library's message.
 //   kPeerLost         a rank did not join within the deadline.
 std::shared_ptr<Transport> make_nccl_transport(const NcclOptions& options);
 }  // namespace headrace

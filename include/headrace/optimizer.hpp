@@ -45,8 +45,8 @@ constexpr const char* name_of(MomentCodec codec) noexcept {
   return "8bit";
 }
 
-// The instruction set of the update on the CPU. kBest: the best one that this CPU has.
-// HEADRACE_SIMD overrides this choice. The choice changes no result.
+// The instruction set for updates on the CPU. kBest: the best one that this CPU has. HEADRACE_SIMD
+// overrides this choice. The choice changes no result.
 enum class Simd : std::uint8_t { kBest, kScalar, kAvx2, kAvx512 };
 constexpr const char* name_of(Simd simd) noexcept {
   constexpr const char* kNames[] = {"best", "scalar", "avx2", "avx512"};
@@ -58,8 +58,8 @@ constexpr bool decays_decoupled(OptimizerRule rule) noexcept {
   return rule == OptimizerRule::kAdamW || rule == OptimizerRule::kLion;
 }
 
-// One set serves any number of parameters. A constant that the rule does not use changes nothing,
-// but a momentum with kSgd is refused. The defaults are those of torch's AdamW, whatever the rule.
+// One set serves any number of parameters. A constant that the rule does not use has no effect;
+// only a momentum with kSgd is refused. The defaults are those of torch's AdamW, whatever the rule.
 struct Hyperparameters {
   float learning_rate_scale = 1.0f;  // multiplies StepOptions::learning_rate
   float beta1 = 0.9f;

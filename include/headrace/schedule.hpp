@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // headrace/schedule.hpp: the values that a trainer changes from step to step: the learning rate, as
 // DeepSpeed's five schedulers set it, and the loss scale of fp16 training. This header only
-// computes: the trainer passes the results on in StepOptions and Hyperparameters.
+// computes these values: the trainer passes them on in StepOptions and Hyperparameters.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -92,10 +92,10 @@ struct LossScaling {
 
 // The factor by which the trainer multiplies the loss before backward, so that small gradients do
 // not vanish in fp16. Its inverse goes into StepOptions::gradient_scale. Each step that overflows
-// uses up one unit of `hysteresis`; at the last one, a dynamic scale is halved. The scale doubles
-// after loss_scale_window + 1 steps without overflow, which also restore `hysteresis`. With
-// consecutive_hysteresis, each step without overflow restores `hysteresis`. For use by one thread
-// at a time.
+// uses up one unit of `hysteresis`, until one unit is left. From then on, each such step halves a
+// dynamic scale. The scale doubles after loss_scale_window + 1 steps without overflow, which also
+// restore `hysteresis`. With consecutive_hysteresis, each step without overflow restores
+// `hysteresis`. For use by one thread at a time.
 class LossScale {
  public:
   explicit LossScale(const LossScaling& scaling = {});
@@ -104,7 +104,7 @@ class LossScale {
   //   overflowed  the step's gradients held NaN or infinity, and the step was skipped
   // Errors:  kNotFinite if a step overflowed at min_loss_scale, the lowest scale allowed.
   void update(bool overflowed);
-  // The scale and its counts. Keep a copy to continue with them in another run.
+  // The scale and its counts. To continue with them in another run, keep a copy.
   struct State {
     double value = 0;
     std::uint64_t good_steps = 0;

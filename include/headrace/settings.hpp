@@ -55,9 +55,9 @@ enum class Resume : std::uint8_t { kAuto, kRequire, kNever };
 enum class NonFinite { kStop, kSkip };  // step()'s answer to a gradient with NaN or infinity
 
 // headrace.tuned: the machine on which `headrace tune` measured the other settings. This section
-// controls nothing, but freeze() warns once if the drives or the kernel differ from these. Empty:
-// unknown. The section's other keys are notes for readers of the file, and to_json() leaves them
-// out.
+// controls nothing, but freeze() warns once if the drives or the kernel differ from those given
+// here. Empty: unknown. The section's other keys are notes for readers of the file, and to_json()
+// leaves them out.
 struct Tuned {
   std::string drive_model = {};  // of all drives
   std::string kernel = {};       // "6.1.0-18-amd64"
@@ -74,8 +74,8 @@ struct OptimizerSection {
   std::optional<bool> bias_correction = {}, adam_w_mode = {}, nesterov = {}, maximize = {};
   std::optional<bool> torch_adam = {};  // torch.optim's defaults, not those of DeepSpeed's own Adam
 
-  // The given values; for the rest, `defaults`, or DeepSpeed's defaults for `type` if that is
-  // given.
+  // Returns the given values. The others come from DeepSpeed's defaults for `type` if that is
+  // given, or else from `defaults`.
   //   rule  Settings::optimizer
   Hyperparameters hyperparameters(OptimizerRule rule, const Hyperparameters& defaults) const;
   // Likewise for the learning rate; `otherwise` is its default.
@@ -86,13 +86,13 @@ struct OptimizerSection {
 
 // How a file is read.
 struct ReadOptions {
-  // Entries "a.b=value", which override the file. A value is JSON, or else a string.
+  // Entries "a.b=value", which override the file. If a value is not JSON, it is a string.
   std::vector<std::string> overrides = {};
   // Like `overrides`, but only for keys that the file leaves "auto" for the trainer to fill in.
   // Entries for other keys are ignored.
   std::vector<std::string> for_auto = {};
-  // How to treat a key that is still "auto" after that. false: it is a fault. true: it gets its
-  // default, and its name goes into Settings::open.
+  // How to treat a key that is still "auto" after that. false: the key is a fault. true: the key
+  // gets its default, and its name goes into Settings::open.
   bool leave_auto_open = false;
   // true: an unknown key is a fault even if DeepSpeed ignores it. false: such a key causes a
   // warning, but remains a fault if it resembles a known key, or belongs elsewhere.
@@ -105,13 +105,14 @@ struct Settings {
   OffloadDevice offload_parameters = OffloadDevice::kNone;
   // nvme_path of either section, or headrace.nvme_paths. Each path has one swap file.
   std::vector<std::string> nvme_paths;
-  // The proportion of the swapped bytes that goes to each of several paths. Empty ("auto"): the
-  // speeds that freeze() measures decide. The shares change no result.
+  // The proportion of the swapped bytes that goes to each of several paths. Empty ("auto"):
+  // freeze() chooses the shares by the speeds that it measures. The shares change no result.
   std::vector<double> drive_shares;
   double gradient_clipping = 0.0;  // global norm; 0 is off. For the trainer: StepOptions::max_norm
-  // gradient_accumulation_steps, if 0, follows from the two batch sizes and the number of ranks:
-  // see resolve_batch(). If given, train_batch_size counts sequences per step over all ranks, and
-  // train_micro_batch_size_per_gpu counts them per micro-batch and rank.
+  // If gradient_accumulation_steps is 0, it follows from the two batch sizes and the number of
+  // ranks: see resolve_batch(). train_batch_size is the number of sequences in a step, over all
+  // ranks. train_micro_batch_size_per_gpu is the number of sequences in a micro-batch of one rank.
+  // No value: not given.
   std::uint32_t gradient_accumulation_steps = 1;
   std::optional<std::uint32_t> train_batch_size = {};
   std::optional<std::uint32_t> train_micro_batch_size_per_gpu = {};
@@ -134,7 +135,7 @@ struct Settings {
   OptimizerRule optimizer = OptimizerRule::kAdamW;
   MomentCodec moments = MomentCodec::kF32;
   NonFinite non_finite = NonFinite::kStop;
-  std::uint64_t rounding_seed = 0;        // of moments that are stochastically rounded
+  std::uint64_t rounding_seed = 0;        // for moments that are stochastically rounded
   std::uint64_t tile_elements = 1 << 20;  // a multiple of 65,536
   std::uint32_t update_slots = 4;         // tiles in memory during the update; at least 1
   std::uint32_t prefetch_groups = 2;      // groups read ahead of the one in use
@@ -160,7 +161,7 @@ struct Settings {
   std::uint64_t trainer_state_bytes = 65536;  // the most that set_trainer_state() accepts
   Tuned tuned;
 
-  // One line for each key that is accepted but has no effect, to be logged once.
+  // One line for each key that is accepted but has no effect. The engine logs each line once.
   std::vector<std::string> warnings;
   // One line for each key that a file omits and whose default differs between DeepSpeed versions,
   // with the value in use. Each such key affects training.
@@ -174,15 +175,15 @@ struct Settings {
   std::optional<DType> parameter_dtype() const;
   // Fills in the values missing from the equation
   //   train_batch_size = train_micro_batch_size_per_gpu * gradient_accumulation_steps * world_size
-  // as DeepSpeed does. A trainer calls this before it creates an engine; if none of the three batch
-  // settings is given, it changes nothing.
+  // as DeepSpeed does. A trainer calls this before it creates an engine. If none of the three batch
+  // settings is given, the call changes nothing.
   //   micro_batch  the trainer's own micro-batch size, for a file that gives neither that size nor
   //                the size of the whole batch
   // Errors:  kSettings when the given values contradict each other.
   void resolve_batch(std::uint32_t world_size, std::optional<std::uint32_t> micro_batch = {});
 
-  // Reads and checks a file. `overrides` are "a.b=value" strings, which override the file; a value
-  // is JSON, or else a string. Throws kSettings with every fault found, one per line:
+  // Reads and checks a file. `overrides` are "a.b=value" strings, which override the file. If a
+  // value is not JSON, it is a string. Throws kSettings with every fault found, one per line:
   // "FILE:LINE:COLUMN: key: what, and what is allowed"; kNotFound / kIo when the file cannot be
   // read.
   static Settings from_file(const std::string& path,
@@ -194,11 +195,11 @@ struct Settings {
   static Settings from_json(std::string_view text, const std::string& origin,
                             const ReadOptions& options);
   // The effective values as JSON, in the key structure of a file. from_json(to_json()) gives the
-  // same settings, except that it drops the notes made while reading (warnings, defaults_taken and
-  // open), and asks for f32 if no dtype was chosen.
+  // same settings, with two exceptions: the notes made while reading (warnings, defaults_taken and
+  // open) are dropped, and the dtype is f32 if none was chosen.
   std::string to_json() const;
-  // Checks values that were set in code just as from_json() checks those of a file. Throws
-  // kSettings with every fault, one per line: "key: what, and what is allowed".
+  // Checks values that were set in code, as from_json() checks those of a file. Throws kSettings
+  // with every fault, one per line: "key: what, and what is allowed".
   void check() const;
 
   bool operator==(const Settings&) const = default;

@@ -56,21 +56,22 @@ struct Stats {
   std::uint64_t gathers_on_demand = 0;
   double gather_wait_seconds = 0;         // time that trainer threads were blocked in gather
   double gather_wait_update_seconds = 0;  // the part of it spent on deferred updates
-  // With several ranks, including freeze: the number of collective calls, the bytes that they sent
-  // to the other ranks, and how long they occupied the calling threads, which wait for other ranks
-  // and for the bytes. Over NCCL, the bytes are transferred later, on the stream.
+  // With several ranks, and including freeze(): the number of collective calls, the bytes that they
+  // sent to the other ranks, and the time that they took on the calling threads. That time includes
+  // waits for other ranks and for the bytes. Over NCCL, the bytes are transferred later, on the
+  // stream.
   std::uint64_t collective_calls = 0;
   std::uint64_t collective_sent_bytes = 0;
   double collective_seconds = 0;
   std::vector<GroupWait> waits;  // longest first; omits groups that nobody waited for
-  // Memory that the engine holds now: arena, device memory and coroutine frames as allocated, and
-  // tables on the heap counted by their sizes in the plan. The sum is within 2 % of what the
-  // allocator has handed out.
+  // The memory that the engine holds now. The arena, device memory and coroutine frames count as
+  // allocated; tables on the heap count with their sizes in the plan. The sum is within 2 % of the
+  // memory that the allocator has handed out.
   std::uint64_t engine_bytes = 0;
   std::string io_queue;         // "uring", "aio" or "threads"; empty without NVMe
   std::string io_queue_reason;  // why no preferred queue is used; empty if one is
-  // "registered buffers and files", and why one of them is not registered; empty for queues that
-  // register nothing.
+  // What the queue has registered, such as "registered buffers and files", and why it has not
+  // registered the rest. Empty for queues that register nothing.
   std::string io_queue_details;
   bool direct_io = false;
   std::vector<DriveStats> drives;  // in the order of the paths; empty without NVMe
@@ -100,11 +101,12 @@ struct PlanReport {
   double resident_share_of_state = 0;  // the share of the optimizer state that stays in memory
   double resident_share_of_parameters = 0;
   bool deferred_updates = false;  // step() returns with updates pending (Settings::update_mode)
-  // For gradient_accumulation_steps forward and backward passes, each over every group once.
+  // For a step of gradient_accumulation_steps forward and backward passes. Each pass uses every
+  // group once.
   double nvme_read_bytes_per_step = 0;
   double nvme_written_bytes_per_step = 0;
-  // Memory that was left for this process when planning, and the limit that determined it: a
-  // cgroup's (with its path), RLIMIT_AS or MemAvailable. 0: no limit could be read.
+  // The memory that was left for this process when the plan was made, and the limit that determined
+  // it: a cgroup's (with its path), RLIMIT_AS or MemAvailable. 0: no limit could be read.
   std::uint64_t host_left_bytes = 0;
   std::string host_left_source;
   std::vector<DriveReport> drives;  // in the order of the paths; empty without NVMe

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// headrace/trace.hpp: the engine's timeline, with one event for each operation that takes time, on
-// the lane for its kind.
+// headrace/trace.hpp: the engine's timeline. Each operation that takes time is one event, on the
+// lane for its kind.
 //
 //   Engine engine(settings, {.trace_events = 100'000});
 //   ... a step ...

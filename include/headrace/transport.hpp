@@ -2,15 +2,15 @@
 // headrace/transport.hpp: the seam to whatever carries bytes between ranks: threads of one process,
 // a c10d process group (headrace/torch/c10d.hpp), MPI (headrace/mpi.hpp), NCCL (headrace/nccl.hpp).
 //
-// A transport moves bytes and nothing else. It compares no calls, adds nothing up and has no
-// deadline: make_collective() does all that, once for all transports. So an adapter for another
+// A transport moves bytes and nothing else. It does not compare calls, add anything up or keep a
+// deadline: make_collective() does all that for every transport. So an adapter for another
 // transport is small, and a trainer may bring its own.
 //
 //   auto transport = make_mpi_transport(MPI_COMM_WORLD);
 //   EngineOptions options{.device = device};
 //   options.collective = make_collective({.transport = transport});
 //
-// Two ranks exchange the halves of their buckets; rank 1 makes its call later:
+// Example: two ranks exchange the halves of their buckets, and rank 1 makes its call later:
 //
 //   rank 0  all_to_all(kReduce, {}, give {-, its right half}, take {-, scratch}, done)
 //           returns at once; rank 0 goes on, and touches neither the half nor the scratch memory
@@ -36,7 +36,7 @@
 #include "headrace/device.hpp"
 
 namespace headrace {
-// Calls of one lane are executed in the order in which they were made. No lane waits for another.
+// Calls on one lane are executed in the order in which they were made. No lane waits for another.
 enum class Lane : std::uint8_t {
   kGather,  // parameters
   kReduce,  // gradients
@@ -80,9 +80,9 @@ class Transport {
   virtual std::uint32_t rank() const noexcept = 0;
   virtual std::uint32_t world_size() const noexcept = 0;
 
-  // Whether pieces of kGather and kReduce may lie in this device's memory. If so, calls are ordered
-  // on their stream: they see the results of work queued on it before them, and work queued on it
-  // after done() sees the bytes received. Otherwise pieces are in host memory, and the stream is
+  // Whether pieces of kGather and kReduce may lie in this device's memory. If so, a call is ordered
+  // on its stream: it sees the results of work queued there before the call, and work queued there
+  // after done() sees the bytes received. Otherwise, pieces lie in host memory, and the stream is
   // ignored.
   virtual bool reaches(const Device& device) const noexcept { return device.host_reads_memory(); }
 
@@ -95,7 +95,7 @@ class Transport {
   virtual void all_gather(Lane lane, Stream stream, std::span<const Piece> whole, Done done);
 
   // Publishes `bytes` (at most kPostBytes) for every rank to read, in place of this rank's previous
-  // post. The bytes arrive within a quarter of a second, whatever the lanes wait for.
+  // post. The bytes arrive within a quarter of a second, even while calls on the lanes wait.
   virtual void post(std::span<const std::byte> bytes) noexcept = 0;
   // Sets of_all[r] to the last post of rank r that has arrived here.
   virtual void read_posts(std::span<Post> of_all) noexcept = 0;
@@ -118,25 +118,27 @@ struct CollectiveOptions {
   std::function<void(const std::string& line)> warn = nullptr;
   // Called about twenty times a second, on a thread of the collective. If it returns true, this
   // rank's calls throw kInterrupted from then on, and the other ranks' calls throw kPeerLost. With
-  // it, Ctrl-C works even while a rank waits for a dead one. The function must not block or throw.
-  // Null: never.
+  // this function, Ctrl-C works even while a rank waits for a dead rank. The function must not
+  // block or throw. Null: never.
   std::function<bool()> interrupted = nullptr;
   // The size of the pinned host buffer through which pieces pass in chunks if the transport cannot
   // access the device's memory.
   std::uint64_t staging_bytes = std::uint64_t{32} << 20;
 };
 
-// Makes an engine's collective over any transport. The collective compares the ranks' calls; its
-// errors name both sides of a difference, and late ranks. If one rank fails, calls on all ranks
-// fail with the cause.
+// Makes an engine's collective over any transport. The collective compares the ranks' calls. Its
+// errors name both sides of a difference, and the ranks that are late. If one rank fails, calls on
+// all ranks fail with the cause.
 //
-// Calls:   exchange() compares at once. all_gather() and all_to_all() run at the transport's speed,
-//          and are compared if a rank waits for more than 50 ms, and at the next exchange().
-// Failure: kPeerLost, or kInterrupted after CollectiveOptions::interrupted, at once and for all
-//          later calls. abort() and the end of a rank reach a waiting rank within a quarter of a
-//          second. If a rank dies without a post, its silence identifies it, within two seconds of
-//          the transport's error.
-// Threads: as for Collective. A thread of its own, headrace-ranks, posts three times a second.
+// Calls:   exchange() is compared at once. all_gather() and all_to_all() run at the transport's
+//          speed, and are compared when a rank has waited for more than 50 ms, and at the next
+//          exchange().
+// Failure: a call throws kPeerLost, or kInterrupted if CollectiveOptions::interrupted returned
+//          true, and so does every later call. A waiting rank learns of another rank's abort() or
+//          end within a quarter of a second. A rank that dies without a last post is identified by
+//          its silence, within two seconds of the transport's error.
+// Threads: as for Collective. The collective has a thread of its own, headrace-ranks, which posts
+//          three times a second.
 // Throws headrace::Error kInvalidArgument without a transport, a deadline or staging_bytes.
 std::shared_ptr<Collective> make_collective(const CollectiveOptions& options);
 

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// headrace/torch/backward_passes.hpp: tracks which groups each backward pass has bound and which
-// gradients it has delivered, to know when a group is done.
+// headrace/torch/backward_passes.hpp: tracks the groups that each backward pass has bound, and the
+// gradients that it has delivered, in order to know when a group is done.
 //
 // Several passes may run at once: a checkpoint's pass runs within a node of another pass, and
 // autograd has a thread for each device. torch numbers the passes (graph task ids).
 //
-// Example: blocks a, b and c have two trained parameters each. b leaves one of its two unused, and
-// c has a third parameter, which is frozen. Pass 7 visits c, b and a:
+// Example: blocks a, b and c have two trained parameters each. Block b does not use one of its two,
+// and block c has a third parameter, which is frozen. Pass 7 visits c, b and a:
 //
 //   reached c     hold {c, 7, 0 of 2}
 //   gradients     {c, 2 of 2}, but c keeps its hold: the frozen parameter gets no gradient, so
 //                 nothing marks its last read
 //   reached b     hold {b, 7, 0 of 2}; its one gradient makes this 1 of 2
-//   reached a     there is no slot left to gather a, so the oldest hold of pass 7 that awaits
-//                 nothing goes: c's. (If there were no such hold, the oldest of the others would
-//                 go: b's.)
+//   reached a     there is no slot left in which to gather a, so a hold of pass 7 must go. It is
+//                 the oldest one that awaits nothing: c's. (If there were no such hold, the oldest
+//                 of the others would go: b's.)
 //   gradients     {a, 2 of 2}: complete, and all of a's parameters are trained, so its hold goes
 //   end of 7      b's hold goes
 //
@@ -34,8 +34,9 @@
 #include "headrace/torch/offloaded_group.hpp"
 
 namespace headrace::torch::detail {
-// This class only does the bookkeeping. A function that removes holds returns their groups, each as
-// many times as it had holds. The caller must undo those bindings.
+// This class only does the bookkeeping. A function that removes holds returns the group of each
+// hold, so the same group may appear several times. For each entry, the caller must undo one
+// binding of that group.
 // Threads: one at a time, under the lock of BoundGroups.
 class BackwardPasses {
  public:
@@ -55,13 +56,13 @@ class BackwardPasses {
   void await_gradients(OffloadedGroup& group, int task) {
     holds_.push_back({&group, task, Why::kGradients, ++opened_, 0, group.trainable_count()});
   }
-  // Holds the group until the end of the pass, since an operator touched it outside of the group's
-  // own calls.
+  // Holds the group until the end of the pass. Call it when an operator has touched the group
+  // outside of the group's own calls.
   void touch(OffloadedGroup& group, int task) {
     holds_.push_back({&group, task, Why::kTouch, ++opened_, 0, 0});
   }
   // `gradient`: true if torch delivered one, false if torch reports that there is none. Returns
-  // true if this was the last one and the group's hold is gone.
+  // true if this was the last gradient awaited, and the group's hold is gone.
   bool arrived(const OffloadedGroup& group, int task, bool gradient) {
     find(task)->arrived += gradient ? 1 : 0;
     const auto hold = std::find_if(holds_.begin(), holds_.end(), [&](const Hold& one) {
@@ -76,17 +77,17 @@ class BackwardPasses {
     if (const auto ended = find(task); ended != passes_.end()) passes_.erase(ended);
     return drop([task](const Hold& hold) { return hold.task == task; });
   }
-  // Call it outside of all passes: any that is still known then has ended in an exception.
+  // Call it outside of all passes. Any pass that is still known then was ended by an exception.
   LetGo end_every() {
     for (const Pass& broken : passes_) partial_gradients_ += broken.arrived;
     passes_.clear();
     return drop([](const Hold&) { return true; });
   }
-  // For use when memory runs out. Drops the holds of the group that has been held longest,
-  // preferring groups that await nothing. Since passes go from group to group, that group is done,
-  // or waits for the gradient of an unused parameter. Considers only groups that are bound by holds
-  // alone; unless `of_any`, also only those that no pass other than `task` holds. Returns nothing
-  // if there is no such group.
+  // Drops the holds of one group. Call it when memory runs out. It chooses the group that has been
+  // held longest among those that await nothing, or, if there are none, among the others. Passes go
+  // from group to group, so that group is done, or waits for the gradient of an unused parameter.
+  // Groups with bindings other than holds are left out. So are, unless `of_any`, groups that a pass
+  // other than `task` holds. Returns nothing if no group remains.
   LetGo let_go_of_oldest(int task, bool of_any) {
     const OffloadedGroup* oldest = nullptr;
     std::optional<Rank> oldest_rank;

@@ -3,9 +3,9 @@
 // backward, in a scope, or on demand.
 //
 // Forward binds the group while the block's own code runs. Outputs that require a gradient get a
-// hook: when the gradient reaches one, the block's backward is about to run, so the group is bound
-// again until all its gradients have arrived. Example: x -> encoder -> decoder -> loss, each block
-// with a group of its own, and the backward pass of that loss.
+// hook. When a gradient reaches such an output, the block's backward is about to run, so the hook
+// binds the group again, until all of the group's gradients have arrived. Example: x -> encoder ->
+// decoder -> loss, each block with a group of its own, and the backward pass of that loss.
 //
 //   offload(encoder, x)  acquire(encoder): 1 binding. The encoder's forward runs, and returns y.
 //                        release(encoder): the group is parked. y gets a hook.
@@ -19,9 +19,10 @@
 //                        binds the encoder's group, and so on.
 //   end of pass 7        torch calls end_pass(7): groups that the pass still holds are parked.
 //
-// Bindings are counted, so they may overlap: if the user has a gathered() scope of the encoder open
-// around all of this, its group has 2 bindings while its forward runs, and is parked when the scope
-// ends. backward_passes.hpp tracks which groups each backward pass holds, and until when.
+// Bindings are counted, so they may overlap. If the user has a gathered() scope for the encoder
+// open around all of this, the encoder's group has 2 bindings while its forward runs, and is parked
+// when the scope ends. backward_passes.hpp tracks which groups each backward pass holds, and until
+// when.
 #pragma once
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -41,8 +42,8 @@ namespace headrace::torch::detail {
 // Has the engine gather a group, and puts the group's parameters on the gathered bytes. Orders
 // torch's work behind the engine's: on a device, the stream that will read the bytes waits for
 // them. Torch's CPU operators run on no stream, so on the CPU the host waits for the engine's
-// device. Each bind() of a group is undone by one unbind(). OffloadedGroup::bindings counts those
-// not yet undone.
+// device. Undo each bind() of a group with one unbind(). OffloadedGroup::bindings counts the
+// bindings that are not yet undone.
 // Threads: one at a time, under the lock of BoundGroups.
 class GroupBinder {
  public:
@@ -110,16 +111,16 @@ class GroupBinder {
   WriteWatch& watch_;
 };
 
-// Guards the bindings of every group with one lock. May be called from any thread, since autograd
-// may have threads of its own. No torch operator may run under the lock, since it could call
-// hold_if_bound().
+// Guards the bindings of every group with one lock. May be called from any thread, because autograd
+// may have threads of its own. No torch operator may run under the lock, because an operator could
+// call hold_if_bound().
 class BoundGroups final {
  public:
   BoundGroups(GroupBinder& binder, WriteWatch& watch, const Groups& groups)
       : binder_(binder), watch_(watch), groups_(groups) {}
 
-  // freeze() calls this. `self` also keeps the engine alive. `on_demand`: a group that is released
-  // too early comes back when an operator touches it.
+  // freeze() calls this. `self` also keeps the engine alive. If `on_demand`, a group that is
+  // released too early is bound again when an operator touches it.
   void open(std::weak_ptr<BoundGroups> self, bool on_demand) {
     self_ = std::move(self);
     on_demand_ = on_demand;
@@ -127,7 +128,7 @@ class BoundGroups final {
 
   // ---- for calls and scopes ----
 
-  // Binds the group. Each acquire() is undone by one release().
+  // Binds the group. Undo each acquire() with one release().
   void acquire(OffloadedGroup& group) {
     const std::lock_guard lock(mutex_);
     const int task = ::torch::autograd::get_current_graph_task_id();
@@ -137,7 +138,7 @@ class BoundGroups final {
     const std::lock_guard lock(mutex_);
     binder_.unbind(group);
   }
-  // Binds a group that is not in use; nobody else can use it until end_changes().
+  // Binds a group that is not in use. Nobody else can use that group until end_changes().
   void begin_changes(OffloadedGroup& group) {
     const std::lock_guard lock(mutex_);
     if (in_use(group)) {
@@ -181,8 +182,8 @@ class BoundGroups final {
       if (group->always_bound && group->bindings != 0) binder_.unbind(*group);
     }
   }
-  // Throws if the user has a scope open, since its values would be out of date, or gone, after
-  // `call`.
+  // Throws if the user has a scope open, because the scope's values would be out of date, or gone,
+  // after `call`.
   void require_none_in_use(const char* call) {
     const std::lock_guard lock(mutex_);
     for (const auto& group : groups_) {
@@ -249,7 +250,7 @@ class BoundGroups final {
     ++group.bindings;
     return true;
   }
-  // Binds a parked group, and holds it until release(). Returns false on failure: the group's
+  // Binds a parked group, and holds it until release(). Returns false on failure; the group's
   // parked text then says why.
   bool hold_on_demand(OffloadedGroup& group) noexcept {
     const std::lock_guard lock(mutex_);
@@ -259,8 +260,8 @@ class BoundGroups final {
       bind_in_pass(group, task);
       if (group.bindings > 1) return true;  // another thread was first
       ++group.touches;
-      // Outside of a backward pass, nothing stays bound between operators: a write through
-      // data_ptr() there would change bytes that the engine does not read back.
+      // Outside of a backward pass, nothing stays bound between operators. Otherwise, a write
+      // through data_ptr() could change bytes that the engine does not read back.
       if (task < 0) return true;
       passes_.touch(group, task);
       ++group.bindings;
@@ -289,8 +290,8 @@ class BoundGroups final {
       }
     }
   }
-  // Has torch call end_pass(task) when that pass, which is running, ends. If an exception ends the
-  // pass, torch makes no such call.
+  // Makes torch call end_pass(task) at the end of that pass, which must be running. If an exception
+  // ends the pass, torch does not make this call.
   void begin_pass(int task) {
     if (!passes_.begin(task)) return;
     ::torch::autograd::Engine::get_default_engine().queue_callback([self = self_, task] {

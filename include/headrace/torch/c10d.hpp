@@ -11,8 +11,8 @@
 //   rank 2 dies                 its connection closes, and the call fails with torch's text
 //   abort()                     ends the wait; pending transfers are dropped, and the call fails
 //
-// Posts are kept in the group's store, under a key for each rank. A single thread accesses the
-// store: if the store's host is lost, an access may block for minutes, but that delays only posts.
+// Posts are kept in the group's store, under a key for each rank. Only one thread accesses the
+// store. If the store's host is lost, an access may block for minutes, but that delays only posts.
 #pragma once
 #include <torch/version.h>
 #if TORCH_VERSION_MAJOR < 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 11)
@@ -86,7 +86,7 @@ inline std::thread quiet_thread(const char* name, std::function<void()> body) {
   });
 }
 
-// The reason why calls no longer work: only the first cause counts.
+// The reason why calls no longer work. Only the first cause is kept.
 class C10dFailure {
  public:
   void set(const std::string& why) {
@@ -133,7 +133,7 @@ class C10dLane {
     }
     called_.notify_one();
   }
-  // Makes the thread check whether any part of its call has failed, or the transport has.
+  // Makes the thread check whether the transport or any part of the thread's call has failed.
   void wake() noexcept {
     const std::lock_guard lock(mutex_);
     if (waited_for_) waited_for_->abort();  // ends one wait for that work, the current or the next
@@ -182,7 +182,7 @@ inline void C10dLane::run() {
   }
 }
 
-// Returns the cause of a failure, or "". By then, torch holds no reference to the call.
+// Returns the cause of a failure, or "". When it returns, torch holds no reference to the call.
 inline std::string C10dLane::carry_out(const Call& call) {
   std::vector<Part> parts;
   try {
@@ -195,9 +195,9 @@ inline std::string C10dLane::carry_out(const Call& call) {
   }
 }
 
-// A chunk's size is also its tag. Otherwise, if two ranks differed in the size, Gloo would end the
-// process that receives less than the other sends. With the tag, both wait, as they would for a
-// call that was never made.
+// A chunk's size is also its tag. Without the tag, if two ranks differed in the size, Gloo would
+// end the process that receives less than the other sends. With the tag, both ranks wait, as they
+// would for a call that was never made.
 template <class Issue>
 void C10dLane::in_chunks(const Transport::Piece& piece, const Issue& issue) {
   for (std::uint64_t at = 0; at < piece.size_bytes; at += kChunkBytes) {
@@ -225,7 +225,7 @@ inline void C10dLane::issue(const Call& call, std::vector<Part>& parts) {
   }
 }
 
-// Adds the rank at the other end of the connection to an error.
+// If the wait throws, adds the rank at the other end of the connection to the error.
 inline bool C10dLane::ended_by(const Part& part,
                                const std::function<bool(const C10dWork&)>& wait) try {
   return wait(part.work);
@@ -234,8 +234,8 @@ inline bool C10dLane::ended_by(const Part& part,
 }
 
 inline void C10dLane::wait_for(std::vector<Part>& parts) {
-  // Waits from the back, for receives first: by then, sends are complete and need no wait of their
-  // own.
+  // Waits for the receives first, which are at the back now. When the receives are complete, the
+  // sends are too, and need no wait of their own.
   std::ranges::reverse(parts);
   while (!parts.empty()) {
     if (ended_by(parts.back(), [this](const C10dWork& work) { return ended(work); })) {
@@ -243,7 +243,7 @@ inline void C10dLane::wait_for(std::vector<Part>& parts) {
       continue;
     }
     if (const std::string why = failure_.get(); !why.empty()) throw std::runtime_error(why);
-    // Something woke this thread: another part may have failed, which this wait would not show.
+    // Something woke this thread. Another part may have failed, which this wait would not show.
     std::erase_if(parts, [](const Part& part) {
       return ended_by(part, [](const C10dWork& work) {
         work->abort();  // so that wait() returns at once
@@ -268,7 +268,8 @@ inline bool C10dLane::ended(const C10dWork& work) {
 }
 
 // The posts of all ranks, in a store to which this object's thread has a connection of its own. The
-// object is shared with the thread, which stop() leaves behind if the store does not answer.
+// thread shares ownership of the object, because stop() leaves the thread behind if the store does
+// not answer.
 class C10dPosts : public std::enable_shared_from_this<C10dPosts> {
  public:
   enum class Store { kOfOthers, kServedHere };
@@ -277,7 +278,7 @@ class C10dPosts : public std::enable_shared_from_this<C10dPosts> {
     for (std::uint32_t r = 0; r < world_size; ++r) keys_.push_back("post/" + std::to_string(r));
     write(posts_[rank_]);  // so that no other rank waits for it
   }
-  // Calls look() a few times a second until stop().
+  // Starts the thread, which calls look() a few times a second until stop().
   void start(std::function<void()> look) {
     look_ = std::move(look);
     thread_ = quiet_thread("headrace-posts", [self = shared_from_this()] { self->run(); });
@@ -357,7 +358,7 @@ inline void C10dPosts::run() noexcept {
   ended_.notify_all();
 }
 
-// The rank that serves the store leaves last: otherwise, the other ranks' calls to the store would
+// The rank that serves the store leaves last. Otherwise, the other ranks' calls to the store would
 // fail.
 inline void C10dPosts::leave() {
   using Clock = std::chrono::steady_clock;
@@ -438,7 +439,7 @@ class C10dTransport final : public Transport {
   std::shared_ptr<C10dPosts> posts_;
   std::array<std::unique_ptr<C10dLane>, kLanes> lanes_;
 };
-// Creates the transport from groups that make_lane() creates, each with a store of its own.
+// Creates the transport. make_lane() creates a group for each lane, over a store of its own.
 inline std::shared_ptr<Transport> make_c10d(
     const C10dStore& store, C10dPosts::Store kind, int rank, int world_size,
     const std::function<C10dBackend(const C10dStore& store)>& make_lane) try {
@@ -468,8 +469,9 @@ inline std::shared_ptr<Transport> make_c10d(
 // Collective: every rank of `group` makes the same number of transports over `store`, in the same
 // order.
 //
-//   group   must use Gloo: its pieces lie in host memory, and its waits can be ended.
-//   store   belongs to the same ranks; the transport opens a connection of its own to it.
+//   group   must use Gloo, whose pieces lie in host memory, and whose waits can be ended.
+//   store   must belong to the same ranks. The transport opens a connection of its own to the
+//           store.
 //
 // The store must outlive the transports of all ranks: without it, posts are not delivered.
 // Throws headrace::Error with code

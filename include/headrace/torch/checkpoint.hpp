@@ -2,14 +2,15 @@
 // headrace/torch/checkpoint.hpp: activation checkpointing. Forward keeps only a block's inputs;
 // backward runs the block again, exactly as before, and differentiates that run.
 //
-// Reentrant: the second run and its own backward pass happen inside the node of the first run, so
-// the group stays bound from the start of the second run to the end of its pass. State that does
-// not pass through autograd is restored for the second run: torch's generators (dropout) and
-// autocast settings, for the CPU and for the device of the parameters. Backward checks that the
-// weights are unchanged. Example:
+// The checkpoint is reentrant: the second run and its own backward pass happen inside the node of
+// the first run. So the group stays bound from the start of the second run to the end of that pass.
+// State that does not pass through autograd is restored for the second run: torch's generators
+// (dropout) and autocast settings, for the CPU and for the device of the parameters. Backward
+// checks that the weights are unchanged. Example:
 //
 //   forward    y = checkpoint(g, f, x): f runs without gradients, with g bound. Autograd keeps x
-//              and this call: f, the states of the generators, and how often weights had changed.
+//              and this call, which holds f, the states of the generators, and how often weights
+//              had changed.
 //   pass 7     reaches y's node. g is bound for that node (Binding), and f runs again on a detached
 //              x.
 //   pass 8       begins within the node, over the graph that f recorded. Gradients of g's
@@ -70,8 +71,8 @@ struct Autocast {
   std::vector<OfDevice> devices;
   bool cache;
 };
-// torch's cache of weights that autocast has cast belongs to one graph, so this class empties the
-// cache before and after a scope.
+// torch caches the weights that autocast has cast. That cache belongs to one graph, so this class
+// empties it before and after a scope.
 class OwnAutocastCache {
  public:
   explicit OwnAutocastCache(const Autocast& settings) : used_(settings.enabled()) { clear(); }
@@ -223,7 +224,7 @@ class CheckpointedCallOf final : public CheckpointedCall {
         function_(std::move(function)),
         inputs_(std::move(inputs)...) {}
 
-  // Takes the defined tensors out of the inputs; from here on autograd keeps them.
+  // Takes the defined tensors out of the inputs. From here on, autograd keeps them.
   Tensors take_inputs() {
     Tensors taken;
     walk_tensors(inputs_, [&](at::Tensor& input) {
@@ -232,7 +233,7 @@ class CheckpointedCallOf final : public CheckpointedCall {
     });
     return taken;
   }
-  // The result of the first run, with autograd's tensors in place of that run's own.
+  // Returns the result of the first run, with autograd's tensors in place of that run's own.
   Result take_result(const Tensors& outputs) {
     Result result = std::move(*result_);
     result_.reset();
@@ -270,8 +271,8 @@ struct Checkpoint : ::torch::autograd::Function<Checkpoint> {
   using Tensors = std::vector<at::Tensor>;
 
   // The last of `inputs` is a dummy that requires a gradient, so that the parameters receive their
-  // gradients even if no real input requires one. The list is an at::TensorList, since apply()
-  // looks for tensors in no other type of list.
+  // gradients even if no real input requires one. The list must be an at::TensorList, because
+  // apply() looks for tensors in no other type of list.
   static Tensors forward(::torch::autograd::AutogradContext* context,
                          const c10::intrusive_ptr<CheckpointedCall>& call, at::TensorList inputs) {
     context->set_materialize_grads(false);

@@ -17,8 +17,8 @@
 #include "headrace/torch/place.hpp"
 
 namespace headrace::torch {
-// headrace::make_cuda_device() with torch's caching allocator as the source of memory for
-// parameters, so that torch's memory limit and statistics include that memory.
+// Makes a device with headrace::make_cuda_device(), and lets it take the memory for parameters from
+// torch's caching allocator. So torch's memory limit and statistics include that memory.
 // Throws what headrace::make_cuda_device() throws, and kUnsupported if torch does not see `gpu`.
 inline std::shared_ptr<Device> make_cuda_device(at::Device gpu) {
   struct TorchMemory {

@@ -10,7 +10,7 @@ namespace headrace::torch::detail {
 // The result differs if a single 8-byte word differs, and almost surely if several do. Do not store
 // it.
 inline std::uint64_t fingerprint(const void* data, std::size_t size_bytes) noexcept {
-  constexpr std::size_t kChains = 4;  // side by side, since a multiplication takes a few cycles
+  constexpr std::size_t kChains = 4;  // side by side: a multiplication takes a few cycles
   std::uint64_t chain[kChains] = {1, 2, 3, 4};
   const auto add = [](std::uint64_t& to, std::uint64_t word) {
     to = std::rotl((to ^ word) * 0x9e3779b97f4a7c15u, 29);

@@ -2,7 +2,7 @@
 // headrace/torch/gathered_scopes.hpp: scopes in which a group's values may be read, or changed and
 // written back at the end.
 //
-// While the values may be changed, the parameters lie on a copy, so that the engine's weights never
+// While the values may be changed, the parameters lie on a copy. So the engine's weights never
 // differ from its masters.
 //
 //   auto scope = gathered(g, kModify)  binds g, copies its values, puts the parameters on the copy,
@@ -28,7 +28,7 @@
 #include "headrace/torch/offload_core.hpp"
 
 namespace headrace::torch::detail {
-// The scope of a GatheredModule. It ends when release() succeeds, on discard(), or on
+// The scope of a GatheredModule. It ends when release() succeeds, at discard(), or at its
 // destruction.
 class GatheredScope {
  public:
@@ -86,7 +86,7 @@ class EditableCopy {
   }
 
   // torch::load() and Module::to() give a parameter other memory. This function copies the values
-  // from there back to the copy.
+  // from that memory to the copy.
   static void keep_strays(const OffloadedGroup& group) {
     for (const OffloadedParameter& parameter : group.parameters()) {
       const at::Tensor home = parameter.home(), values = parameter.tensor().detach();
@@ -159,7 +159,7 @@ class Modification final : public GatheredScope {
   }
 
  private:
-  // If an exception leaves the scope, the scope's changes are dropped.
+  // If an exception leaves the scope, this drops the scope's changes.
   void end() noexcept {
     if (!core_) return;
     if (std::uncaught_exceptions() > unwinding_) return discard();

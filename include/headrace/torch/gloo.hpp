@@ -59,8 +59,9 @@ __asm__(".weak " HEADRACE_GLOO "24createDeviceForInterfaceERKNSt7__cxx1112basic_
 
 namespace headrace::torch {
 struct GlooOptions {
-  // The network interface through which other ranks reach this one. If empty: GLOO_SOCKET_IFNAME,
-  // or else the interface through which this rank reaches the launch's master address.
+  // The network interface through which other ranks reach this one. If empty, it is the one in
+  // GLOO_SOCKET_IFNAME, or else the one through which this rank reaches the launch's master
+  // address.
   std::string interface = {};
   // How long ranks wait for each other at the start. After a quarter of that time, the calling
   // thread passes `warn` one line, without a newline, that names a missing rank. If `warn` is null,
@@ -201,7 +202,7 @@ class GlooMeeting {
     store_->add("came", 1);
     wait_for_all(wait);
   } catch (const Error& error) {
-    // The store ends with rank 0, and the other ranks check it only now and then.
+    // The store ends with rank 0, but the other ranks read it only now and then.
     const bool serves = launch_.rank == 0 && !launch_.agent_serves_store;
     if (serves && error.code() != Code::kInterrupted)
       std::this_thread::sleep_for(std::chrono::milliseconds(200));
@@ -279,8 +280,8 @@ inline std::shared_ptr<gloo::transport::Device> gloo_device(const Launch& launch
 // Throws headrace::Error with code
 //   kInvalidArgument  the launch is not torch's, the port is taken, a rank exists twice, another
 //                     rank has a different world size, or the interface does not exist.
-//   kPeerLost         rank 0's store did not answer, or a rank did not come, in time; the error
-//                     names which.
+//   kPeerLost         rank 0's store did not answer in time, or a rank did not come in time. The
+//                     error says which.
 //   kUnsupported      torch was built without Gloo.
 inline std::shared_ptr<Transport> make_gloo_transport(const Launch& launch,
                                                       const GlooOptions& options = {}) {

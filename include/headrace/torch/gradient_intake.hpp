@@ -16,8 +16,8 @@ class GradientIntake {
   GradientIntake(Engine& engine, const Place& place, const GroupBinder& binder, BoundGroups& bound)
       : engine_(engine), place_(place), binder_(binder), bound_(bound) {}
 
-  // Call it when torch has written parameter.grad(): hands the gradient to the engine, and frees
-  // torch's memory.
+  // Hands the gradient to the engine and frees torch's memory. Call it when torch has written
+  // parameter.grad().
   // Threads: the one that runs the parameter's part of backward.
   void take(OffloadedGroup& group, OffloadedParameter& parameter) {
     // Takes the gradient out of the parameter before anything can throw: a refused gradient must
@@ -26,7 +26,7 @@ class GradientIntake {
     if (gradient.defined()) hand_over(parameter, gradient);
     bound_.gradient_arrived(group, gradient.defined());
   }
-  // Throws if step() would train on gradients that the user believes to be dropped, or on part of a
+  // Throws if step() would train on gradients that the user believes were dropped, or on part of a
   // backward pass.
   void require_whole(const Groups& groups) const {
     for (const auto& group : groups) {

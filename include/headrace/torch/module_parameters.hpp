@@ -42,7 +42,7 @@ inline at::ScalarType scalar_type_of(DType dtype) noexcept {
   return dtype == DType::kF32 ? at::kFloat : dtype == DType::kF16 ? at::kHalf : at::kBFloat16;
 }
 
-// A module's parameters, each once: a tensor registered under two names is one parameter, listed
+// A module's parameters, each once. A tensor registered under two names is one parameter, listed
 // under its first name.
 inline NamedTensors parameters_of(const ::torch::nn::Module& module) {
   NamedTensors found;
@@ -79,11 +79,11 @@ inline ParameterSpec spec_of(const Place& place, const std::string& group, const
 
 // Records which group owns each tensor, and the memory that its values came from.
 //
-// A parameter has one owner; a shared one belongs to the group that declared it as shared. One
-// tensor under two names within a group is one parameter. Any other access to the same memory (a
-// view, a slice, another tensor on the same storage) would become a separate parameter, no longer
-// tied, and is refused. So are tensors that only seem to overlap, such as interleaved columns of
-// one matrix.
+// A parameter has one owner. A shared parameter belongs to the group that declared it as shared.
+// One tensor under two names within a group is one parameter. Any other tensor on the same memory
+// (a view, a slice, another tensor on the same storage) is refused, because it would become a
+// separate parameter that is no longer tied. Tensors that only seem to overlap, such as interleaved
+// columns of one matrix, are refused too.
 class ParameterOwners {
  public:
   bool owned(const at::Tensor& tensor) const {
@@ -129,8 +129,8 @@ class ParameterOwners {
   struct Owner {
     std::string group, full_name;
   };
-  // The bytes from a tensor's first element to its last. Keeps the storage object alive, but not
-  // its memory, so that no other storage gets the object's address.
+  // The bytes from a tensor's first element to its last. Keeps the storage object alive (but not
+  // its memory), so that no other storage gets the object's address.
   struct Stretch {
     c10::weak_intrusive_ptr<c10::StorageImpl> storage;
     std::size_t begin_bytes, end_bytes;

@@ -29,8 +29,9 @@
 // Errors:  headrace::Error, also from within backward().
 // Memory:  if a group's parameters are not all used, or not all trained, the group holds its slot
 //          until the end of backward, or until another group needs the slot.
-// Uses that no call brackets (a weight that another block captured, a loss kept in the module,
-//          second derivatives) throw, or are served on demand: see serve_on_demand().
+// Uses:    any use of a parameter outside of its group's calls throws, or is served on demand: see
+//          serve_on_demand(). Examples are a weight that another block captured, a loss kept in the
+//          module, and second derivatives.
 #pragma once
 #include <ATen/core/grad_mode.h>
 #include <torch/nn/module.h>
@@ -87,7 +88,7 @@ template <class T>
 using ModuleOf = typename decltype(module_of(std::declval<T&>()))::element_type;
 }  // namespace detail
 
-// A handle to a group of an Offload, which may be copied freely. It keeps the module alive, but not
+// A handle to a group of an Offload. It may be copied freely. It keeps the module alive, but not
 // the Offload.
 template <class M>
 class Group {
@@ -120,20 +121,20 @@ enum class Access {
 //            engine's masters. After a write, every later call of the Offload throws and names the
 //            parameter, until the group's values are loaded again (Engine::load). To detect writes,
 //            the scope makes a pass over the group's bytes at its start and at its end.
-//   kModify  The parameters are a full copy of the group that nobody else sees. Until the scope
-//            ends, forward, backward and gathered() of this group, and step(), throw and name the
-//            group. At the end the engine takes the values. Where an element's bits changed, the
-//            master becomes the new value. All other masters, the moments, step counts and
-//            gradients stay as they are.
+//   kModify  The parameters lie on a full copy of the group's values that nobody else sees. Until
+//            the scope ends, forward, backward and gathered() for this group, and step(), throw and
+//            name the group. At the end, the engine takes the values. Where an element's bits
+//            changed, the master becomes the new value. All other masters, the moments, step counts
+//            and gradients stay as they are.
 class GatheredModule {
  public:
   // Ends the scope early. With kModify, writes the changes back.
   // Throws  kWrongState in a second thread while the first computes. With kModify, also throws
   //         kWrongState if a parameter's type or shape has changed, and whatever Engine::load()
   //         throws. After an error, the scope is still open.
-  // The destructor does the same without throwing. It ends a kRead scope in any thread, and drops
-  // changes if an exception leaves the scope. If changes could not be written back, the next call
-  // of the Offload reports that and names the group.
+  // The destructor does the same without throwing. It ends a kRead scope in any thread. If an
+  // exception leaves a kModify scope, it drops the changes. If changes could not be written back,
+  // the next call of the Offload reports that and names the group.
   void release() {
     if (scope_) scope_->release();
   }
@@ -158,9 +159,9 @@ struct ServedOnDemand {
 
 class Offload {
  public:
-  //   place  where torch finds bound parameters and, from freeze() on, buffers, and where inputs
-  //          must be: torch's CPU, or the GPU of options.device (headrace/torch/cuda.hpp). Work is
-  //          ordered on the calling thread's current torch stream; in backward, on autograd's
+  //   place  torch's CPU, or the GPU of options.device (headrace/torch/cuda.hpp). Bound parameters
+  //          are there, and from freeze() on, buffers too. Inputs must be there as well. Work is
+  //          ordered on the calling thread's current torch stream, and in backward on autograd's
   //          stream.
   // Throws kUnsupported for a place that torch does not have, and kInvalidArgument for one that
   // differs from the engine's device.
@@ -179,8 +180,8 @@ class Offload {
 
   // ---- registration, before freeze ----
 
-  // Chooses how each parameter is updated, by its full name ("<group>.<name>") and tensor. Call it
-  // before the first add_group().
+  // Sets the function that chooses how each parameter is updated. It receives the parameter's full
+  // name ("<group>.<name>") and tensor. Make this call before the first add_group().
   using HyperparameterChoice =
       std::function<HyperparameterSetId(const std::string& full_name, const at::Tensor& parameter)>;
   void choose_hyperparameters(HyperparameterChoice choice) {
@@ -233,19 +234,20 @@ class Offload {
     }
   }
 
-  // freeze() takes the group's values from `values`, and not from the group's module. Use it to
-  // start from stored weights: each rank reads its own shard, so that all ranks together read a
+  // Makes freeze() take the group's values from `values`, and not from the group's module. Use it
+  // to start from stored weights. Each rank reads only its own shard, so all ranks together read a
   // model once. Throws kWrongState after freeze().
   template <class M>
   void take_values_from(const Group<M>& group, ShardValues values) {
     registration().take_values_from(*group.state_, std::move(values));
   }
 
-  // Adds parameters used outside of any group's forward (embeddings, a final norm, shared weights).
-  // They are bound from freeze() to close(), with gradients and optimizer state offloaded as usual.
-  // Takes those trainable parameters of a module that no group has; if there are none, adds nothing
-  // and returns no group. Frozen ones stay with torch, and buffers() lists them; step() throws once
-  // one of them is trained. In a group named "", parameters keep their names as they are.
+  // Adds parameters that are used outside of any group's forward (embeddings, a final norm, shared
+  // weights). They are bound from freeze() to close(), with gradients and optimizer state offloaded
+  // as usual. Given a module, takes those of its trainable parameters that no group has. If there
+  // are none, adds nothing and returns no group. Frozen parameters stay with torch, and buffers()
+  // lists them. If one of them becomes trainable later, step() throws. In a group named "",
+  // parameters keep their names as they are.
   using Rest = std::optional<Group<::torch::nn::Module>>;
   Rest add_rest(const ::torch::nn::Module& model, std::string name = "rest") {
     detail::NamedTensors rest = registration().take_rest(name, model);
@@ -263,7 +265,7 @@ class Offload {
   }
 
   // Adds parameters that modules of several groups register (tied embeddings, a shared projection).
-  // They belong to the group made here, which stays bound from freeze() to close(); a later
+  // They belong to the group made here, which stays bound from freeze() to close(). A later
   // add_group() leaves them out. A factory must capture the tensor (or a module that has it)
   // instead of creating one.
   // Throws kInvalidArgument, naming both parameters and their groups, for a parameter that already
@@ -276,13 +278,13 @@ class Offload {
     return group;
   }
 
-  // Declares that gradients of this group arrive several times before a step
-  // (Engine::expect_repeated_gradients), because several backward passes go over one forward pass
-  // or parts of it. Without an argument, the call applies to every group added so far, including
+  // Declares that a parameter of this group may receive several gradients before a step
+  // (Engine::expect_repeated_gradients()), because several backward passes run on one forward pass
+  // or on parts of it. Without an argument, the call applies to every group added so far, including
   // those of add_rest() and add_shared(). A parameter that one pass uses in several places does not
-  // need this declaration: torch adds those gradients up. It does need it if one of those places
-  // lies in a checkpoint(), which runs a pass of its own. With this declaration, a gradient takes 4
-  // bytes per element in host memory instead of its own size.
+  // need this declaration, because torch adds those gradients up. But the declaration is needed if
+  // one of those places lies in a checkpoint(), which runs a pass of its own. With this
+  // declaration, a gradient takes 4 bytes per element in host memory instead of its own size.
   template <class M>
   void expect_repeated_gradients(const Group<M>& group) {
     registration().require_own(*group.state_);
@@ -295,10 +297,10 @@ class Offload {
   // A parameter that requires no gradient at freeze() is frozen (ParameterSpec::frozen). The engine
   // keeps no gradient, master or moments for it, even if other parameters of its group are trained
   // (adapters in a layer). Backward refuses a gradient for such a parameter and names the
-  // parameter. The two calls below override that for a whole group. Of several such calls before
-  // freeze(), the last one counts.
-  //   expect_gradients     The group may be trained later: the engine keeps all that memory, used
-  //                        or not.
+  // parameter. The two calls below override that for a whole group. If you make several such calls
+  // before freeze(), the last one counts.
+  //   expect_gradients     The group may be trained later. The engine keeps all that memory,
+  //                        whether it is used or not.
   //   expect_no_gradients  The group is never trained, whatever requires_grad says at freeze().
   template <class M>
   void expect_gradients(const Group<M>& group) {
@@ -309,16 +311,17 @@ class Offload {
     registration().expect_frozen(*group.state_, true);
   }
 
-  // An operator may be about to read a parked parameter, a view of one, or a tensor that autograd
-  // saved from it. This call makes the Offload bind the group first in such a case, from freeze()
-  // to close(): in forward, in backward and outside of both, in any thread. Without this call, such
-  // a use throws a c10::Error that names the group. The results are the same as if the group had
-  // already been bound. The details:
+  // Makes the Offload bind a group when an operator is about to read one of its parked parameters,
+  // a view of one, or a tensor that autograd saved from one. The Offload does this from freeze() to
+  // close(), in forward, in backward and outside of both, and in any thread. Without this call,
+  // such a use throws a c10::Error that names the group. The results are the same as if the group
+  // had already been bound. The details:
   //   until     The group is bound until the end of the operator, or in a backward pass until the
   //             end of the pass. It is parked earlier if memory runs out and no group has been
   //             bound for longer, but never during an operator that uses it.
   //   memory    The group takes one more gather slot for that time (headrace.prefetch_groups). If
-  //             none is free, the operator throws the error of a parked parameter with that cause.
+  //             no slot is free, the operator throws the error of a parked parameter, with that
+  //             cause.
   //   refused   The same uses as without this call: writing, torch::save, data_ptr() and other ways
   //             around operators.
   //   several   Several backward passes that reach one parameter before a step (a loss kept in a
@@ -326,8 +329,8 @@ class Offload {
   //             expect_repeated_gradients().
   // Cost:    a torch callback (at::addGlobalCallback) for the whole process. The callback sees
   //          every operator in every thread, including those of other models, and takes some 0.4 us
-  //          for each. It is removed with the last Offload that asked for it. A group bound on
-  //          demand has not been read ahead.
+  //          for each operator. It is removed with the last Offload that asked for it. A group that
+  //          is bound on demand has not been read ahead of time.
   // Order:   before freeze().
   // Throws kWrongState after freeze(), and kUnsupported if torch does not report the arguments of
   //         operators.
@@ -346,10 +349,10 @@ class Offload {
   // Plans and allocates (Engine::freeze), then moves the values group by group. From here on
   // parameters are offloaded.
   // Throws  as Engine::freeze() does, or kInvalidArgument if a module's parameters are not those
-  //         that add_group() saw: nothing was moved, and the call may be repeated. After a later
-  //         error, such as one that a factory throws, groups already moved have their values only
-  //         in the engine. Any use of them throws an error that says so; engine().store() returns
-  //         the values.
+  //         that add_group() saw. In both cases, nothing was moved, and the call may be repeated.
+  //         After a later error, such as one that a factory throws, the groups that were already
+  //         moved have their values only in the engine. Any use of these groups throws an error
+  //         that says so; engine().store() returns the values.
   void freeze() { core().freeze(); }
 
   // ---- use ----
@@ -367,9 +370,9 @@ class Offload {
   auto operator()(const Group<M>& group, Args&&... args) {
     return run(group, [&] { return group.module()->forward(std::forward<Args>(args)...); });
   }
-  // Does the same for any code that uses the group's parameters. The function's result may be
-  // nested (tensors.hpp): in backward, gradients of the tensors in that result cause the parameters
-  // to be bound again.
+  // Does the same for any function that uses the group's parameters. The function's result may be
+  // nested (tensors.hpp). In backward, the parameters are bound again when a gradient reaches one
+  // of the tensors in that result.
   template <class M, class F>
   auto run(const Group<M>& group, F&& function) {
     const detail::Call call = begin();
@@ -396,11 +399,11 @@ class Offload {
   //           the tensors are kept until backward. The function is copied, and must capture
   //           whatever else it needs. A tensor that requires a gradient must be an input, unless it
   //           is a parameter.
-  //   result  of the same types as inputs; its floating-point tensors require a gradient.
+  //   result  may have the same types as inputs. Its floating-point tensors require a gradient.
   // Cost:   one more forward pass. If a block trains nothing and no input requires a gradient, call
-  //         run() instead: it keeps no activations either, and backward skips the block.
-  // Order:  if a group is called several times before a step, each call brings it a gradient: call
-  //         engine().expect_repeated_gradients(group.id()) before freeze().
+  //         run() instead: it does not keep activations either, and backward skips the block.
+  // Order:  if a group is called several times before a step, each call brings it gradients. In
+  //         that case, call engine().expect_repeated_gradients(group.id()) before freeze().
   // Throws  kUnsupported if the block changes an input in place.
   // Backward throws kUnsupported with create_graph, or if it is run for selected inputs only
   //         (autograd::grad). It throws kWrongState if, since forward, weights of any group have
@@ -441,9 +444,10 @@ class Offload {
     return GatheredModule(std::make_unique<detail::ReadScope>(core_, group.state_));
   }
 
-  // Runs Engine::step() on the gradients that arrived since the last step, and then forgets them.
-  // Order:  outside of gathered() scopes, forward and backward. A later backward pass cannot use
-  //         values that a forward pass saved before the step: torch throws.
+  // Runs Engine::step() with the gradients that have arrived since the last step, and then forgets
+  // them.
+  // Order:  outside of gathered() scopes, forward and backward. If a later backward pass uses
+  //         values that a forward pass saved before the step, torch throws.
   // Throws  as Engine::step() does. Also throws kWrongState if an exception ended a backward pass
   //         that had delivered gradients, if zero_grad() reset a gradient that the engine has, or
   //         if a parameter left its storage. Then nothing was updated, and the gradients are kept.
@@ -451,31 +455,31 @@ class Offload {
     const detail::Call call = begin();
     return core().step(options);
   }
-  // Drops the gradients received since the last step, including .grad(), and releases groups that a
-  // backward pass left bound when it ended in an exception. Any thread may call it after such a
+  // Drops the gradients received since the last step, including .grad(). Also releases groups that
+  // a backward pass left bound when an exception ended it. Any thread may call this after such a
   // pass.
   void discard_gradients() {
     const detail::Call call = begin(/*discards=*/true);
     core().discard_gradients();
   }
 
-  // With headrace.durable, keeps with the next step the state that the engine does not have: the
+  // With headrace.durable, stores with the next step the state that the engine does not have: the
   // states of torch's generators (the CPU's and the place's), the buffers, and bytes of the
   // trainer's own, such as its position in the data. All of this may take at most
   // headrace.trainer_state_bytes. Call it before each step(), after backward; resume() restores all
   // of this state.
-  //   which  the buffers to keep, by default all of buffers(); leave out large ones that never
-  //          change, such as masks.
+  //   which  selects the buffers to keep, by default all of buffers(). Leave out large ones that
+  //          never change, such as masks.
   // Frozen parameters that add_rest() left out are not kept.
-  // Throws kInvalidArgument if the state is too large: then the bytes of the previous call remain.
+  // Throws kInvalidArgument if the state is too large. Then the bytes of the previous call remain.
   void keep_trainer_state(std::span<const std::byte> own = {}, const ParameterTest& which = {}) {
     const detail::Call call = begin();
     engine().set_trainer_state(
         detail::TrainerState(core().place(), buffers_to_keep(which), own).pack());
   }
-  // After freeze(): returns Engine::resumed(), with the bytes given to keep_trainer_state() as
-  // trainer_state, and gives torch's generators and the buffers their values at that step. Without
-  // a committed step, it returns no value and changes nothing.
+  // Call it after freeze(). Returns Engine::resumed(), with the bytes given to keep_trainer_state()
+  // as trainer_state, and gives torch's generators and the buffers the values that they had at that
+  // step. Without a committed step, it returns no value and changes nothing.
   //   which  as given to keep_trainer_state().
   // Throws kWrongState if the store's bytes are not those of keep_trainer_state(), or if buffers or
   // generators of this run are missing from those bytes. Then nothing was changed.
@@ -492,8 +496,8 @@ class Offload {
   // The buffers (batch norm statistics, masks, caches) of the modules given to add_group() and
   // add_rest(), and the frozen parameters that add_rest() left out, each once, by full name
   // ("<group>.<name>"). A factory's module contributes from freeze() on. All of these stay with
-  // torch: not parked, not in the plan, not in the engine's hashes. Save them together with the
-  // weights.
+  // torch: they are not parked, and are neither in the plan nor in the engine's hashes. Save them
+  // together with the weights.
   const std::vector<std::pair<std::string, at::Tensor>>& buffers() const {
     return registration().buffers().all();
   }
@@ -503,13 +507,13 @@ class Offload {
     if (core_) core_->engine().interrupt();
   }
 
-  // Gives access to calls that do not involve torch: values (load, store, hashes), plan, stats. Do
-  // not call it from a signal handler.
+  // Gives access to the calls that do not involve torch: load(), store(), the hashes, plan() and
+  // stats(). Do not call engine() from a signal handler.
   Engine& engine() { return core().engine(); }
   // Makes every parameter an ordinary tensor again, with its own memory, its current values and
   // none of the adapter's hooks, so that the model trains, saves and loads in plain torch. Then
-  // closes the Offload. This drops gradients that no step has used, and the optimizer state:
-  // store() that state first.
+  // closes the Offload. This drops the optimizer state, and any gradients that no step has used. To
+  // keep the state, store() it first.
   //   limit_bytes  the most memory that the weights may take, in addition to the engine's memory.
   // Throws  kOutOfBudget, stating how much memory is needed, before anything is changed;
   //         kWrongState while a gathered() scope is open. After any error, every parameter is
@@ -519,10 +523,11 @@ class Offload {
     detail::restore(core_, limit_bytes);
   }
   // Completes work in progress and closes the engine. Modules remain, but without values, and
-  // graphs made before close() throw in backward. Calling it again does nothing.
+  // graphs made before close() throw in backward. A second call does nothing.
   // Throws  kWrongState while a gathered() scope is open, or in a second thread while the first
-  //         computes: the Offload then remains open. It also throws, after closing, to report a
-  //         write behind the engine's back that no call has reported.
+  //         computes. The Offload then remains open. If there was a write behind the engine's back
+  //         that no call has reported, close() throws to report it, but only after it has closed
+  //         the Offload.
   void close() {
     const detail::Call call = begin();
     core().close();
@@ -533,7 +538,8 @@ class Offload {
   void watch(const std::shared_ptr<detail::OffloadedGroup>& group, const Result& result) {
     if (!at::GradMode::is_enabled()) return;
     for_each_tensor(result, [&](const at::Tensor& output) {
-      // A leaf is an input or a parameter passed through: no part of the block lies behind it.
+      // A leaf is an input or a parameter that was passed through. No part of the block lies behind
+      // it.
       if (!output.defined() || !output.requires_grad() || output.is_leaf()) return;
       output.register_hook([core = std::weak_ptr(core_), group](const at::Tensor&) {
         const auto alive = core.lock();

@@ -34,8 +34,8 @@
 #include "headrace/torch/registration.hpp"
 
 namespace headrace::torch::detail {
-// Knows which thread has calls under way, so that a second thread is refused. May be called from
-// any thread.
+// Keeps track of the thread that has calls under way, in order to refuse a second thread. May be
+// called from any thread.
 //
 // A call by another thread would release groups that the first thread is reading. Calls nest, so
 // they are counted:
@@ -121,7 +121,8 @@ class OffloadCore final : public std::enable_shared_from_this<OffloadCore> {
 
   // ---- calls ----
 
-  // Call uses enter() and leave(). `discards`: the call cleans up after another thread's pass.
+  // The class Call uses enter() and leave(). `discards`: the call cleans up after another thread's
+  // pass.
   void enter(bool discards) {
     calls_.enter(place_.is_cpu() && !discards && bound_.pass_of_another_thread());
   }
@@ -145,7 +146,8 @@ class OffloadCore final : public std::enable_shared_from_this<OffloadCore> {
     require_open(group);
     return group;
   }
-  // Grows whenever weights of any group change. `group`: the group for which the caller asks.
+  // A count that grows whenever weights of any group change. `group`: the group for which the
+  // caller asks.
   std::uint64_t weight_changes(const OffloadedGroup& group) const {
     require_open(group);
     std::uint64_t changes = 0;
@@ -163,8 +165,8 @@ class OffloadCore final : public std::enable_shared_from_this<OffloadCore> {
       gradients_.require_whole(groups());
       result = engine_.step(options);
     } catch (...) {
-      // The step was refused and the call may be repeated, or the engine has failed and binding
-      // fails as well.
+      // Either the step was refused and the call may be repeated, or the engine has failed and
+      // binding fails as well.
       try {
         bound_.bind_rest();
       } catch (const Error&) {
@@ -273,8 +275,8 @@ class Binding {
   std::shared_ptr<OffloadedGroup> group_;
 };
 
-// Gives parameters memory of their own again, with their current values. Copies out the values
-// group by group, and moves the parameters to the copies only when all are complete, so an error
+// Gives parameters memory of their own again, with their current values. Copies the values out,
+// group by group. Moves the parameters to the copies only when all copies are complete, so an error
 // along the way changes nothing.
 inline void restore(const std::shared_ptr<OffloadCore>& core,
                     std::optional<std::uint64_t> limit_bytes) {

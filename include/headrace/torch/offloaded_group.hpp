@@ -29,13 +29,15 @@
 
 namespace headrace::torch {
 // Writes those elements of one of a group's parameters that lie in this rank's shard, from
-// `first_element` on, in the parameter's dtype. It is called for at most one range per parameter.
+// `first_element` on, in the parameter's dtype. Headrace calls it for at most one range per
+// parameter.
 using ShardValues = std::function<void(const std::string& parameter, std::uint64_t first_element,
                                        std::span<std::byte> values)>;
 }  // namespace headrace::torch
 
 namespace headrace::torch::detail {
-// Runs after torch has written a gradient: calls any hook that was there before, then Headrace's.
+// Runs after torch has written a gradient. Calls any hook that was there before, and then
+// Headrace's.
 class TakeGradient final : public ::torch::autograd::PostAccumulateGradHook {
  public:
   using Take = std::function<void(const at::Tensor& parameter)>;
@@ -55,8 +57,8 @@ class TakeGradient final : public ::torch::autograd::PostAccumulateGradHook {
   std::unique_ptr<PostAccumulateGradHook> before_;
 };
 
-// One of a module's tensors, with the storage that it keeps as long as the model lives, and the
-// hook that takes its gradient. Storage, hook and name outlive every binding.
+// One of a module's tensors, with the storage that the tensor keeps for as long as the model lives,
+// and the hook that takes the tensor's gradient. Storage, hook and name outlive every binding.
 class OffloadedParameter {
  public:
   // Moves `tensor` onto a parked storage of its own. The tensor's values are lost, so copy them
@@ -138,7 +140,7 @@ class OffloadedParameter {
     const at::RecordFunctionGuard unseen(/*is_enabled=*/false);
     return fingerprint(whole.cpu().const_data_ptr(), bytes.size_bytes);
   }
-  // From then on, torch throws the parked text, followed by `more`, at any use.
+  // From then on, at any use, torch throws the parked text followed by `more`.
   void park(const std::string& more = {}) { storage_.park(parked_text_ + more); }
   // Removes Headrace's hook, and parks the parameter for as long as the model lives. In the error,
   // `what` follows the parameter's name.
@@ -197,9 +199,9 @@ class OffloadedGroup {
   std::uint64_t touches = 0;       // how often the group was bound on demand
   std::uint64_t seen_changes = 0;  // Engine::weight_changes() when last bound
 
-  // Moves the parameters from memory of their own onto their (parked) storages, and their values
-  // into the engine. `parked_text` follows a parameter's name in the error that torch throws if the
-  // parameter is used while parked.
+  // Moves the parameters' values into the engine, and the parameters from memory of their own onto
+  // (parked) storages. `parked_text` follows a parameter's name in the error that torch throws if
+  // the parameter is used while parked.
   void attach(const Place& place, Engine& engine, const NamedTensors& tensors,
               const std::string& parked_text) {
     const std::span<const ParameterId> ids = engine.parameters(id);
@@ -226,8 +228,8 @@ class OffloadedGroup {
     return count;
   }
 
-  // Throws if torch has replaced a parameter's storage (unless `strays` are to be taken back), or
-  // if other code has replaced a parameter's gradient hook.
+  // Throws if torch has replaced a parameter's storage (unless `strays` is kTakenBack), or if other
+  // code has replaced a parameter's gradient hook.
   enum class Strays { kRefused, kTakenBack };
   void require_attached(Strays strays = Strays::kRefused) const {
     for (const OffloadedParameter& parameter : parameters_) {

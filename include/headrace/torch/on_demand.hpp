@@ -43,9 +43,9 @@
 
 namespace headrace::torch::detail {
 // The arguments of the operator that a callback sees. RecordFunction::inputs() fails if this
-// translation unit is compiled with assertions and torch was not: it asserts a flag that such a
-// torch never sets. (The flag lies in padding, so all other members are where torch has them.
-// require_recorded_arguments() checks this.)
+// translation unit is compiled with assertions and torch was not, because it asserts a flag that
+// such a torch never sets. (The flag lies in padding, so all other members are where torch has
+// them. require_recorded_arguments() checks this.)
 struct RecordedInputs {
   using type = c10::ArrayRef<const c10::IValue> at::RecordFunction::*;
   friend constexpr type reveal(RecordedInputs);
@@ -112,8 +112,8 @@ inline ArgumentUse use_of(const c10::FunctionSchema& schema, std::size_t argumen
   return shape_only ? ArgumentUse::kNone : ArgumentUse::kRead;
 }
 
-// The groups that one operator uses, held until it has run. Parked groups that the operator would
-// write to stay parked for that time, even for the operators that it calls.
+// The groups that one operator uses. They are held until the operator has run. A parked group to
+// which the operator would write stays parked for that time, even for the operators that it calls.
 class GroupsInUse final : public at::ObserverContext {
  public:
   struct Use {
@@ -181,8 +181,8 @@ class OnDemandTable {
     std::size_t argument;
   };
 
-  // torch would swallow an exception. Instead, the group stays parked, and the operator throws the
-  // group's parked text, so no failure is silent.
+  // torch would swallow an exception from this function. So after a failure, the group stays
+  // parked, and the operator throws the group's parked text: no failure is silent.
   static std::unique_ptr<at::ObserverContext> before_operator(
       const at::RecordFunction& op) noexcept {
     try {
@@ -209,7 +209,8 @@ class OnDemandTable {
     return touched;
   }
 
-  // First holds the groups that are bound, so that binding the others does not evict them.
+  // Holds the groups that are bound, and only then binds the others, so that this does not evict
+  // the first ones.
   static std::unique_ptr<at::ObserverContext> hold(const at::RecordFunction& op,
                                                    const std::vector<Touched>& touched) {
     auto in_use = std::make_unique<GroupsInUse>();

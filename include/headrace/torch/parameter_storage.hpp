@@ -3,8 +3,8 @@
 //
 // The parameter and its views lie on this storage for as long as the model lives; only the address
 // behind it changes. A parked storage keeps its size but has no memory, and torch throws the given
-// text when anything asks for its address: print, save, an optimizer or any operator. Calls that
-// need no values (sizes, views, detach) still work.
+// text when anything asks for that address, such as print, save, an optimizer or any operator.
+// Calls that need no values (sizes, views, detach) still work.
 //
 // This header does not depend on the engine.
 #pragma once
@@ -19,7 +19,7 @@
 #include "headrace/torch/place.hpp"
 
 namespace headrace::torch::detail {
-// Gives the function below access to one private member, which an explicit instantiation may name.
+// Gives the function below access to one private member. (An explicit instantiation may name it.)
 template <class Tag, typename Tag::type kMember>
 struct Reveal {
   friend constexpr typename Tag::type reveal(Tag) { return kMember; }
@@ -51,7 +51,7 @@ class ParameterStorage {
     park(parked_text);
   }
 
-  // A row-major view from the start of the storage, which needs no memory for this.
+  // A row-major view from the start of the storage. The storage may be parked.
   at::Tensor view(at::IntArrayRef sizes) const {
     const auto meta = c10::scalarTypeToTypeMeta(type_);
     auto impl = c10::make_intrusive<c10::TensorImpl>(c10::Storage(storage_), keys_, meta);

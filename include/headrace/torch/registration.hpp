@@ -2,16 +2,16 @@
 // headrace/torch/registration.hpp: the modules that an Offload was given: groups of their
 // parameters, the owner of each parameter, and the tensors that stay with torch.
 //
-// Values move in freeze(), in three parts, so that a refusal comes before any value has moved:
+// freeze() moves the values. It has three parts, so that it can refuse before any value has moved:
 //
 //   settle()         compares each module with what add_group() saw, and tells the engine which
 //                    parameters are frozen. If settle() throws, nothing is lost.
 //   Engine::freeze() plans and allocates.
-//   attach()         group by group, in the order in which they were added: runs the factory, if
-//                    there is one, and moves the values into the engine and the parameters onto
-//                    parked storages. So at most one factory's module is whole in memory at a time.
-//                    After an error, some groups have values and some do not, so the Offload can
-//                    only be closed.
+//   attach()         goes through the groups in the order in which they were added. For each group,
+//                    it runs the factory, if there is one, moves the values into the engine, and
+//                    moves the parameters onto parked storages. So at most one factory's module is
+//                    whole in memory at a time. After an error, some groups have values and some do
+//                    not, so the Offload can only be closed.
 #pragma once
 #include <cstddef>
 #include <functional>
@@ -180,7 +180,7 @@ class Registration {
 
   // ---- use ----
 
-  // Throws for a handle to another Offload's group, since the handle's number means a different
+  // Throws for a handle to another Offload's group, because the handle's number means a different
   // group here.
   void require_own(const OffloadedGroup& group) const {
     if (group.owner == this) return;

@@ -4,10 +4,10 @@
 //
 // If .grad() were undefined, code that looks for gradients itself would find none and go on:
 // clip_grad_norm_ would clip nothing and return 0, and an optimizer would update nothing. So a
-// tensor of the gradient's shape and type, without memory, stands in for the gradient, and torch
-// throws that tensor's text at any read or write. torch would add the next gradient to this
-// stand-in, so a hook on the parameter removes the stand-in just before that. Example: two backward
-// passes reach a parameter before a step.
+// tensor of the gradient's shape and type, but without memory, stands in for the gradient. At any
+// read or write of this stand-in, torch throws its text. torch would also add the next gradient to
+// the stand-in, so a hook on the parameter removes the stand-in just before that. Example: two
+// backward passes reach a parameter before a step.
 //
 //   pass 1   torch writes .grad() = g1. take_from() takes g1 out, the engine reads it, and
 //            mark_taken() puts the stand-in there.
@@ -35,7 +35,7 @@
 
 namespace headrace::torch::detail {
 // The gradient of one parameter. Threads: the one that runs the parameter's part of backward;
-// between such runs, any other.
+// between such runs, any one thread.
 class TakenGradient {
  public:
   TakenGradient(const Place& place, const at::Tensor& parameter, const std::string& text)
@@ -75,9 +75,9 @@ class TakenGradient {
   }
 
  private:
-  // The hook is made when the first gradient arrives, since the parameter may have been frozen
-  // until then. It uses register_hook(), since torch clears hooks set in other ways when the user
-  // registers one.
+  // The hook is made when the first gradient arrives, because the parameter may have been frozen
+  // until then. It uses register_hook(), because when the user registers a hook, torch clears those
+  // that were set in other ways.
   unsigned hook(const at::Tensor& parameter) const {
     return parameter.register_hook(
         [stand_in = stand_in_, state = state_,

@@ -2,7 +2,7 @@
 // headrace/torch/tensors.hpp: finds the tensors in a block's result.
 //
 // This header recognizes Tensor, and optional, pair, tuple, array, vector, map and any other range
-// of these, nested to any depth; numbers and strings hold no tensors. For a struct of your own, add
+// of these, nested to any depth. Numbers and strings hold no tensors. For a struct of your own, add
 // an overload in its namespace:
 //
 //   template <class See>

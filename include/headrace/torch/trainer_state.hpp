@@ -88,8 +88,8 @@ class TrainerState {
   }
 
  private:
-  // A copy that has no gaps and is no view: pickle_save() would write the whole storage behind a
-  // view.
+  // A contiguous copy that is not a view. For a view, pickle_save() would write the whole storage
+  // behind it.
   static at::Tensor plain(const at::Tensor& tensor) {
     return tensor.detach().to(at::kCPU).clone(at::MemoryFormat::Contiguous);
   }

@@ -12,8 +12,8 @@
 //   offload.engine().load(g, ...); // weight_changes(g) counts it
 //   offload(h, x);                 // sees that g was loaded since, clears the mark, and runs
 //
-// The engine is informed about g as well (Engine::mark_written), and refuses to store or hash g's
-// values.
+// The watch also informs the engine about g (Engine::mark_written()). The engine then refuses to
+// store or hash g's values.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -31,7 +31,7 @@ class WriteWatch {
  public:
   explicit WriteWatch(Engine& engine) : engine_(engine) {}
 
-  // No value once the engine has failed or was interrupted: the engine can then only be closed.
+  // No value if the engine has failed or was interrupted. It can then only be closed.
   std::optional<std::uint64_t> changes_of(const OffloadedGroup& group) const noexcept {
     try {
       return engine_.weight_changes(group.id);
@@ -57,8 +57,8 @@ class WriteWatch {
     } catch (const Error&) {  // the engine can only be closed, and has reported that
     }
   }
-  // Stores the text of an error that cannot be thrown where it occurs. The next throw_if_written()
-  // throws it, once.
+  // Keeps the text of an error that cannot be thrown where it occurs. The next throw_if_written()
+  // throws that error, once.
   void report(std::string text) {
     const std::lock_guard lock(mutex_);
     report_ = std::move(text);
