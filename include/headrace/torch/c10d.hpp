@@ -8,7 +8,7 @@
 // same time.
 //
 //   all_to_all on rank 1 of 3   recv from 0, recv from 2, send to 0, send to 2; wait for all four
-//   rank 2 dies                 its connection closes, and the call fails with torch's text
+//   rank 2 dies                 its connection closes, and the call fails with torch's error
 //   abort()                     ends the wait; pending transfers are dropped, and the call fails
 //
 // Posts are kept in the group's store, under a key for each rank. Only one thread accesses the

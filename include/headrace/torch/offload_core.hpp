@@ -9,7 +9,7 @@
 //   BackwardPasses  what each backward pass still needs       (backward_passes.hpp, in BoundGroups)
 //   GradientIntake  gradients into the engine                 (gradient_intake.hpp)
 //   WriteWatch      groups written behind the engine's back   (write_watch.hpp)
-//   OnDemandTable   operators that touch parked parameters    (on_demand.hpp, of all Offloads)
+//   OnDemandTable   operators that touch parked parameters    (on_demand.hpp, for all Offloads)
 //
 // Scopes (Binding, ReadScope, Modification) and calls under way hold the core by shared_ptr, so the
 // core outlives the Offload while one of them is open. Hooks that torch keeps hold the core by

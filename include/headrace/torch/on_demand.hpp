@@ -113,7 +113,7 @@ inline ArgumentUse use_of(const c10::FunctionSchema& schema, std::size_t argumen
 }
 
 // The groups that one operator uses. They are held until the operator has run. A parked group to
-// which the operator would write stays parked for that time, even for the operators that it calls.
+// which the operator would write stays parked until then, even for operators that this one calls.
 class GroupsInUse final : public at::ObserverContext {
  public:
   struct Use {
