@@ -76,8 +76,8 @@ class TakenGradient {
 
  private:
   // The hook is made when the first gradient arrives, because the parameter may have been frozen
-  // until then. It is set by register_hook(), because when the user registers a hook, torch clears those
-  // that were set in other ways.
+  // until then. It is set by register_hook(), because when the user registers a hook, torch clears
+  // those that were set in other ways.
   unsigned hook(const at::Tensor& parameter) const {
     return parameter.register_hook(
         [stand_in = stand_in_, state = state_,
