@@ -109,7 +109,9 @@ inline void LaneCalls::take(std::uint32_t peer) {
 
 // A small piece for a rank that gives nothing in return is sent synchronously. Otherwise calls
 // could run ahead of that rank without limit. Chunks wait until the other rank has read this rank's
-// notes: it may have stopped since it made room, and abort() would wait for a chunk in transit.
+// notes: it may have stopped since it made room, and abort() would wait for a chunk in transit. If
+// a later chunk came together with the note of room, the poll that reads both would copy the chunk,
+// and the other rank's own would wait behind it.
 inline void LaneCalls::give(std::uint32_t peer) {
   if (calls_.empty()) return;
   Call& call = calls_.front();
