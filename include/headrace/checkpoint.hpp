@@ -2,48 +2,80 @@
 // headrace/checkpoint.hpp: saves an engine's values to a folder of safetensors files, and loads
 // them back.
 //
-//   model.safetensors      The weights, in their dtypes.
-//   optimizer.safetensors  In f32, for each trained parameter: master.NAME, and also
-//                          exp_avg.NAME and exp_avg_sq.NAME if the rule keeps them.
-//   manifest.json          The rule, the precision of the moments, the step counts, and the name,
-//                          dtype, shape and XXH3-128 of every tensor. This file is written last.
+//   model.safetensors      The weights, in their dtypes. If they take more than
+//                          SaveOptions::file_bytes: model-00001-of-00002.safetensors and so on, and
+//                          model.safetensors.index.json, which names the file of each weight.
+//   optimizer.safetensors  For each trained parameter: in f32 master.NAME, and also exp_avg.NAME
+//                          and exp_avg_sq.NAME if the rule keeps them; in I64 step.NAME, the number
+//                          of its updates. Several files as above.
+//   trainer_state.bin      SaveOptions::trainer_state, if there is one.
+//   manifest.json          The rule, the precision of the moments, the step counts, the name, dtype
+//                          and shape of every parameter, and the XXH3-128 of every MiB of every
+//                          tensor. This file is written last.
+//
+// The bytes of all files depend only on the values, the names, and SaveOptions: not on the number
+// of ranks, nor on where the values lie.
 //
 // Kept:     weights, masters, moments, and each parameter's step count.
 // Not kept: hyperparameters, the learning rate, the rounding seed, gradients that no step has used,
-//           and the engine's step number. Also not kept: the trainer's own state, such as random
-//           number generators, the position in the data, and the loss scale. The trainer restores
-//           these itself.
+//           and the engine's step number. The trainer restores these itself. Random number
+//           generators, the position in the data, and the loss scale are the trainer's own: it can
+//           save them as SaveOptions::trainer_state.
 // docs/checkpoints.md has an example, and lists what may differ between saving and loading.
 #pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "headrace/engine.hpp"
 
 namespace headrace {
+struct SaveOptions {
+  // The tensors of a file take at most these many bytes, except for a single tensor that is larger.
+  std::uint64_t file_bytes = 5'000'000'000;
+  // Kept as it is, and returned by load_checkpoint(). Of several ranks, that of rank 0.
+  std::span<const std::byte> trainer_state = {};
+  // Also writes `latest`, a file beside `directory` that names it. load_checkpoint() of the folder
+  // above then loads the latest checkpoint in it.
+  bool latest = false;
+};
+
 // Writes all values of a running engine to the new folder `directory`. Completes deferred updates
 // first. The folder never exists in part: the call writes and syncs the files in "<directory>.tmp",
 // and then renames that folder. If a save is interrupted, the next save to the same name removes
 // the files in "<directory>.tmp".
-// Memory:  one update slot, through which the tiles pass as in Engine::store(). Beyond that slot,
-//          the call holds only names.
-// Cost:    reads every value once, and writes it once.
-// Ranks:   one. Values of several ranks cannot be saved yet.
+// Memory:  the update slots of the plan. Beyond them, the call holds only names, and 33 bytes for
+//          each MiB saved.
+// Cost:    reads every tile once, and writes every value once. While one tile is written to the
+//          files, the next ones are read. The space is reserved first, where the file system can.
+// Ranks:   collective: every rank makes the call, and writes its own shards into the same files. So
+//          `directory` must be in a file system that all ranks share.
 // Threads: as for Engine::store(). The engine is not changed, and can go on training after any
 //          error.
-// Throws   kInvalidArgument: `directory` exists, or a parameter's name is not UTF-8 or is
-//          "__metadata__". kWrongState: another save is writing to `directory`, or values were not
-//          loaded. kUnsupported: several ranks hold the values. kIo or kNoSpace, with errno: no
-//          folder was made. There is one exception: if only the last sync fails, which is that of
-//          the parent folder, the folder exists and the error says so.
-void save_checkpoint(Engine& engine, const std::string& directory);
+// Throws   kInvalidArgument: `directory` exists, ranks differ in file_bytes, or a parameter's name
+//          is not UTF-8 or is "__metadata__". kWrongState: another save is writing to `directory`,
+//          or values were not loaded. kUnsupported: ranks do not share the file system. kIo or
+//          kNoSpace, with errno: no folder was made. There is one exception: if only the last sync
+//          or `latest` fails, the folder exists and the error says so. If one rank fails, all of
+//          them throw, and the others' errors name that rank.
+void save_checkpoint(Engine& engine, const std::string& directory, const SaveOptions& options = {});
+
+struct LoadedCheckpoint {
+  std::vector<std::byte> trainer_state;  // as SaveOptions gave it; empty if it gave none
+};
 
 // Reads weights, masters, moments and step counts from a checkpoint into a frozen engine that has
 // registered the same parameters, in any order and grouping, with the same Settings::optimizer and
 // Settings::moments. The engine then trains on exactly as the saved one would have, bit for bit.
 // With several ranks, every rank makes this call and reads its own shard, whatever the world size
 // is.
-// Memory:  a buffer of 4 MiB while checksums are compared; then as much as Engine::load() takes.
-// Cost:    reads every file twice, because it compares all checksums before it changes anything.
+//   directory  a checkpoint, or a folder whose file `latest` names one
+// Memory:  the update slots of the plan, and a buffer of 4 MiB.
+// Cost:    into an engine without values, reads every value once and writes every tile once. An
+//          engine that has values keeps them until all checksums are compared: that reads every
+//          file once more, with several ranks each a part of it.
 // Durable: with Settings::durable_every, the store keeps the previous epoch until the next commit.
 //          To resume from the checkpoint after a crash, call set_trainer_state() and commit() now.
 // Threads: as for Engine::load().
@@ -54,10 +86,11 @@ void save_checkpoint(Engine& engine, const std::string& directory);
 //            side only. If there is no such parameter, the error names the rule, the precision and
 //            the tensors that one side lacks.
 //          - kWrongState naming a frozen parameter that a durable engine has committed.
-//          - kCorrupt naming a tensor, a file's header, or a field of the manifest.
+//          - kCorrupt naming a tensor, a file's header, or a field of the manifest. For a tensor
+//            and an engine without values, the error may come while they are loaded.
 //          - kUnsupported for a checkpoint of another version.
 //          - kIo if a file cannot be read.
-//          If a read fails later, the group that was being loaded has no complete values, as after
-//          an error in Engine::load(). Repeat the call.
-void load_checkpoint(Engine& engine, const std::string& directory);
+//          After an error while values are loaded, no group has complete values, on any rank.
+//          Repeat the call.
+LoadedCheckpoint load_checkpoint(Engine& engine, const std::string& directory);
 }  // namespace headrace

@@ -119,6 +119,7 @@ class EngineCore;
 namespace engine {
 struct EngineParts;
 Engine engine_with_parts(Settings, EngineOptions, EngineParts);
+EngineCore& core_of(Engine& engine) noexcept;
 }  // namespace engine
 
 class Engine {
@@ -321,6 +322,7 @@ class Engine {
 
  private:
   friend Engine engine::engine_with_parts(Settings, EngineOptions, engine::EngineParts);
+  friend EngineCore& engine::core_of(Engine& engine) noexcept;
   explicit Engine(std::unique_ptr<EngineCore> core);
   std::unique_ptr<EngineCore> core_;
 };

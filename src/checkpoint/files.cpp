@@ -10,6 +10,7 @@
 #include <filesystem>
 
 #include "base/error_text.hpp"
+#include "base/units.hpp"
 #include "base/whole_transfers.hpp"
 #include "headrace/error.hpp"
 #include "swap/refusal.hpp"
@@ -18,24 +19,50 @@ namespace headrace::checkpoint {
 namespace {
 namespace fs = std::filesystem;
 
-[[noreturn]] void fail(const std::string& what, int error, const char* follows) {
+[[noreturn]] void fail(const std::string& what, int error, const std::string& follows) {
   throw Error(
       swap::code_of(error),
       what + ": " + base::errno_text(error) + "; " + follows + "; " + swap::what_helps(error),
       error);
 }
+constexpr std::uint64_t kWriteBehindBytes = std::uint64_t{16} << 20;
+constexpr const char* kLatest = "latest";
+constexpr const char* kSave = "save_checkpoint";
+constexpr const char* kLoad = "load_checkpoint";
 constexpr const char* kNotSaved = "no checkpoint was made, the engine is unchanged";
 constexpr const char* kNotRead = "the checkpoint could not be read";
 
 base::UniqueFd open_folder(const std::string& path) {
   return base::UniqueFd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
 }
+std::string above(const std::string& path) {
+  const std::string folder = fs::path(path).parent_path().string();
+  return folder.empty() ? "." : folder;
+}
+
+std::string without_slashes(std::string path) {
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  return path;
+}
 }  // namespace
 
-File File::create(const std::string& path) {
-  base::UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+File File::create(const std::string& path, std::uint64_t size_bytes) {
+  base::UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   if (!fd) fail("save_checkpoint: cannot create " + path, errno, kNotSaved);
-  return {path, std::move(fd)};
+  swap::check_file_size_limit(path, size_bytes, "no checkpoint was made");
+  const auto size = static_cast<off_t>(size_bytes);
+  // A full disk is found here, where the file system can reserve.
+  if (size > 0 && ::fallocate(fd.get(), 0, 0, size) != 0 &&
+      (errno != EOPNOTSUPP || ::ftruncate(fd.get(), size) != 0))
+    fail("save_checkpoint: cannot reserve " + base::format_bytes(size_bytes) + " in " + path, errno,
+         kNotSaved);
+  return {kSave, path, std::move(fd)};
+}
+
+File File::open_to_write(const std::string& path) {
+  base::UniqueFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (!fd) fail("save_checkpoint: cannot open " + path, errno, kNotSaved);
+  return {kSave, path, std::move(fd)};
 }
 
 File File::open(const std::string& path) {
@@ -48,36 +75,59 @@ File File::open(const std::string& path) {
                 ENOENT);
   }
   if (!fd) fail("load_checkpoint: cannot open " + path, errno, kNotRead);
-  return {path, std::move(fd)};
+  return {kLoad, path, std::move(fd)};
+}
+
+void File::refuse(const char* what, int error) const {
+  fail(std::string(call_) + ": cannot " + what + " " + path_, error,
+                   call_ == kSave ? kNotSaved : kNotRead);
 }
 
 void File::write(std::span<const std::byte> bytes, std::uint64_t at) {
   const base::Moved moved = base::write_at(fd_.get(), at, bytes);
-  if (moved.error != 0) fail("save_checkpoint: cannot write " + path_, moved.error, kNotSaved);
+  if (moved.error != 0) refuse("write", moved.error);
+  waiting_bytes_ += bytes.size();
+  if (waiting_bytes_ < kWriteBehindBytes) return;
+  waiting_bytes_ = 0;
+  (void)::sync_file_range(fd_.get(), 0, 0, SYNC_FILE_RANGE_WRITE);  // sync() reports errors
 }
 
 void File::read(std::span<std::byte> bytes, std::uint64_t at) const {
   const base::Moved moved = base::read_at(fd_.get(), at, bytes);
-  if (moved.error != 0) fail("load_checkpoint: cannot read " + path_, moved.error, kNotRead);
+  if (moved.error != 0) refuse("read", moved.error);
   if (moved.size_bytes == bytes.size()) return;
-  throw Error(Code::kCorrupt, "load_checkpoint: " + path_ + " ends at byte " +
+  throw Error(Code::kCorrupt, std::string(call_) + ": " + path_ + " ends at byte " +
                                   std::to_string(at + moved.size_bytes) +
                                   ", before its last tensor; load another checkpoint");
 }
 
 std::uint64_t File::size_bytes() const {
   struct stat status {};
-  if (::fstat(fd_.get(), &status) != 0) fail("load_checkpoint: stat of " + path_, errno, kNotRead);
+  if (::fstat(fd_.get(), &status) != 0) refuse("stat", errno);
   return static_cast<std::uint64_t>(status.st_size);
 }
 
 void File::sync() {
-  if (::fsync(fd_.get()) != 0) fail("save_checkpoint: cannot sync " + path_, errno, kNotSaved);
+  if (::fsync(fd_.get()) != 0) refuse("sync", errno);
 }
 
-NewFolder::NewFolder(std::string directory) : directory_(std::move(directory)) {
-  while (directory_.size() > 1 && directory_.ends_with('/')) directory_.pop_back();
-  path_ = directory_ + ".tmp";
+std::string text_in(const File& file) {
+  std::string text(file.size_bytes(), '\0');
+  file.read(std::as_writable_bytes(std::span(text)), 0);
+  return text;
+}
+
+int sync_folder(const std::string& path) {
+  const base::UniqueFd folder = open_folder(path);
+  return folder && ::fsync(folder.get()) == 0 ? 0 : errno;
+}
+
+std::string temporary_of(const std::string& directory) {
+  return without_slashes(directory) + ".tmp";
+}
+
+NewFolder::NewFolder(const std::string& directory)
+    : directory_(without_slashes(directory)), path_(temporary_of(directory)) {
   std::error_code ignored;
   if (fs::exists(fs::symlink_status(directory_, ignored))) {
     throw Error(Code::kInvalidArgument, "save_checkpoint: " + directory_ +
@@ -109,11 +159,39 @@ void NewFolder::finish() {
   if (::renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, directory_.c_str(), RENAME_NOREPLACE) != 0)
     fail("save_checkpoint: cannot rename " + path_ + " to " + directory_, errno, kNotSaved);
   finished_ = true;
-  const fs::path above = fs::path(directory_).parent_path();
-  const base::UniqueFd parent = open_folder(above.empty() ? "." : above.string());
-  if (!parent || ::fsync(parent.get()) != 0) {
-    fail("save_checkpoint: cannot sync the folder above " + directory_, errno,
+  if (const int error = sync_folder(above(directory_)); error != 0) {
+    fail("save_checkpoint: cannot sync the folder above " + directory_, error,
          "the checkpoint is there, but a power failure may lose it");
   }
+}
+
+void name_latest(const std::string& directory) {
+  const std::string path = without_slashes(directory), folder = above(path);
+  const std::string latest = folder + "/" + kLatest, temporary = latest + ".tmp";
+  const std::string name = fs::path(path).filename().string() + "\n";
+  std::error_code ignored;
+  fs::remove(temporary, ignored);
+  File file = File::create(temporary, name.size());
+  file.write(std::as_bytes(std::span(name)), 0);
+  file.sync();
+  int error = ::rename(temporary.c_str(), latest.c_str()) == 0 ? 0 : errno;
+  if (error == 0) error = sync_folder(folder);
+  if (error != 0)
+    fail("save_checkpoint: cannot write " + latest, error,
+         "the checkpoint " + path + " is there, and latest names the one before");
+}
+
+std::string folder_of(const std::string& directory) {
+  std::error_code ignored;
+  const std::string latest = directory + "/" + kLatest;
+  if (fs::exists(directory + "/manifest.json", ignored) || !fs::exists(latest, ignored))
+    return directory;
+  std::string name = text_in(File::open(latest));
+  if (name.ends_with('\n')) name.pop_back();
+  if (!name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos)
+    return directory + "/" + name;
+  throw Error(Code::kCorrupt, "load_checkpoint: " + latest +
+                                  " does not name a folder beside it; nothing was changed. Name "
+                                  "the checkpoint's own folder.");
 }
 }  // namespace headrace::checkpoint

@@ -12,24 +12,41 @@ namespace headrace::checkpoint {
 // Threads: one at a time. Every error names the path and what helps.
 class File {
  public:
-  static File create(const std::string& path);
+  static File create(const std::string& path, std::uint64_t size_bytes = 0);
   static File open(const std::string& path);  // kNotFound if it is not there
+  // One that another rank has created.
+  static File open_to_write(const std::string& path);
+  // Begins to bring the bytes to the drive before sync() waits for them.
   void write(std::span<const std::byte> bytes, std::uint64_t at);
   // Throws kCorrupt where the file ends before.
   void read(std::span<std::byte> bytes, std::uint64_t at) const;
   std::uint64_t size_bytes() const;
   void sync();
+  const std::string& path() const noexcept { return path_; }
 
  private:
-  File(std::string path, base::UniqueFd fd) : path_(std::move(path)), fd_(std::move(fd)) {}
+  File(const char* call, std::string path, base::UniqueFd fd)
+      : call_(call), path_(std::move(path)), fd_(std::move(fd)) {}
+  [[noreturn]] void refuse(const char* what, int error) const;
+  const char* call_;  // named in errors
   std::string path_;
   base::UniqueFd fd_;
+  std::uint64_t waiting_bytes_ = 0;  // written, and not on their way to the drive
 };
+std::string text_in(const File& file);
+// Syncs a folder: its names are on the drive then. Returns an errno, or 0.
+int sync_folder(const std::string& path);
 
-// "<directory>.tmp", locked while it is written. The destructor removes it unless it was finished.
+// `directory`, or the checkpoint in it that its file `latest` names.
+std::string folder_of(const std::string& directory);
+// Makes `latest`, beside the finished checkpoint `directory`, name it.
+void name_latest(const std::string& directory);
+std::string temporary_of(const std::string& directory);  // "<directory>.tmp"
+
+// The folder temporary_of(directory), locked while it is written. The destructor removes it unless it was finished.
 class NewFolder {
  public:
-  explicit NewFolder(std::string directory);
+  explicit NewFolder(const std::string& directory);
   ~NewFolder();
   NewFolder(const NewFolder&) = delete;
   NewFolder& operator=(const NewFolder&) = delete;

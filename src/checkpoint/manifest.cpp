@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "checkpoint/chunk_sums.hpp"
 #include "checkpoint/files.hpp"
 #include "kernels/hash.hpp"
 
@@ -12,8 +13,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kFormat = "headrace-checkpoint";
-constexpr std::uint64_t kVersion = 1;
-constexpr const char* kName = "manifest.json";
+constexpr std::uint64_t kVersion = 2;
+constexpr const char* kName = kManifestName;
+constexpr std::uint64_t kMostElements = std::uint64_t{1} << 48;
 constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 30;
 
 // A value with its place. Every access names that place where the value is not what it has to be,
@@ -31,6 +33,7 @@ class Field {
       refuse_damaged(directory_, std::string(kName) + ": " + place + " is missing");
     return {*found, place, directory_};
   }
+  bool has(const char* key) const { return value_.is_object() && value_.contains(key); }
   std::vector<Field> elements() const {
     if (!value_.is_array()) wrong("is not an array");
     std::vector<Field> all;
@@ -66,16 +69,38 @@ class Field {
   const std::string& directory_;
 };
 
-SavedFile file_of(const Field& field, const std::string& name) {
-  if (field["name"].text() != name) field["name"].wrong("is not '" + name + "'");
-  SavedFile file{field["header_xxh3_128"].text(), {}};
-  std::set<std::string> names;
-  for (const Field& one : field["tensors"].elements()) {
-    file.tensors.push_back({one["name"].text(), one["xxh3_128"].text()});
-    const std::string& tensor = file.tensors.back().name;
-    if (!names.insert(tensor).second) one["name"].wrong("is '" + tensor + "' a second time");
+std::vector<std::string> checksums_of(const Field& field) {
+  const std::string digits = field.text();
+  if (digits.size() % kChecksumDigits != 0) field.wrong("is cut");
+  std::vector<std::string> checksums;
+  for (std::size_t at = 0; at < digits.size(); at += kChecksumDigits)
+    checksums.push_back(digits.substr(at, kChecksumDigits));
+  return checksums;
+}
+
+// A name of a file in the checkpoint's own folder.
+std::string file_name_of(const Field& field, std::string_view begins) {
+  const std::string name = field.text();
+  if (!name.starts_with(begins) || !name.ends_with(".safetensors") ||
+      name.find('/') != std::string::npos)
+    field.wrong("is not '" + std::string(begins) + "...safetensors'");
+  return name;
+}
+
+std::vector<SavedFile> files_of(const Field& field, std::string_view begins) {
+  std::vector<SavedFile> files;
+  std::set<std::string> file_names, names;
+  for (const Field& file : field.elements()) {
+    files.push_back({file_name_of(file["name"], begins), file["header_xxh3_128"].text(), {}});
+    if (!file_names.insert(files.back().name).second)
+      file["name"].wrong("is '" + files.back().name + "' a second time");
+    for (const Field& one : file["tensors"].elements()) {
+      const std::string name = one["name"].text();
+      if (!names.insert(name).second) one["name"].wrong("is '" + name + "' a second time");
+      files.back().tensors.push_back({name, checksums_of(one["xxh3_128"])});
+    }
   }
-  return file;
+  return files;
 }
 
 std::vector<SavedParameter> parameters_of(const Field& field) {
@@ -84,7 +109,13 @@ std::vector<SavedParameter> parameters_of(const Field& field) {
   for (const Field& one : field.elements()) {
     SavedParameter parameter{
         one["name"].text(), one["dtype"].text(), {}, one["frozen"].flag(), one["step"].count()};
-    for (const Field& size : one["shape"].elements()) parameter.shape.push_back(size.size());
+    std::uint64_t elements = 1;
+    for (const Field& size : one["shape"].elements()) {
+      parameter.shape.push_back(size.size());
+      const auto times = static_cast<std::uint64_t>(parameter.shape.back());
+      if (elements > kMostElements / times) one["shape"].wrong("has more than 2^48 elements");
+      elements *= times;
+    }
     if (!names.insert(parameter.name).second)
       one["name"].wrong("is '" + parameter.name + "' a second time");
     parameters.push_back(std::move(parameter));
@@ -100,25 +131,36 @@ Manifest manifest_of(const Field& top, const std::string& directory) {
                std::to_string(kVersion),
            Code::kUnsupported, "Use the library that saved it.");
   }
-  Manifest manifest{top["optimizer"]["rule"].text(), top["optimizer"]["moments"].text(), {}, {}};
-  const std::vector<Field> files = top["files"].elements();
-  if (files.size() != kFiles.size())
-    top["files"].wrong("has " + std::to_string(files.size()) + " entries, not " +
-                       std::to_string(kFiles.size()));
-  for (std::size_t i = 0; i < kFiles.size(); ++i) manifest.files[i] = file_of(files[i], kFiles[i]);
-  manifest.parameters = parameters_of(top["parameters"]);
+  if (const Field chunk = top["chunk_bytes"]; chunk.count() != kChunkBytes)
+    chunk.wrong("is not " + std::to_string(kChunkBytes));
+  Manifest manifest{top["optimizer"]["rule"].text(),   top["optimizer"]["moments"].text(),
+                    files_of(top["weights"], "model"), files_of(top["states"], "optimizer"),
+                    parameters_of(top["parameters"]),  std::nullopt};
+  if (top.has("trainer_state")) {
+    const Field state = top["trainer_state"];
+    manifest.trainer_state = {state["bytes"].count(), state["xxh3_128"].text()};
+  }
   return manifest;
 }
 
-Json json_of(const SavedFile& file, const char* name) {
-  Json tensors = Json::array();
-  for (const SavedTensor& tensor : file.tensors)
-    tensors.push_back({{"name", tensor.name}, {"xxh3_128", tensor.hash}});
-  return {{"name", name}, {"header_xxh3_128", file.header_hash}, {"tensors", tensors}};
+Json json_of(const std::vector<SavedFile>& files) {
+  Json all = Json::array();
+  for (const SavedFile& file : files) {
+    Json tensors = Json::array();
+    for (const SavedTensor& tensor : file.tensors) {
+      std::string digits;
+      for (const std::string& checksum : tensor.checksums) digits += checksum;
+      tensors.push_back({{"name", tensor.name}, {"xxh3_128", digits}});
+    }
+    all.push_back({{"name", file.name},
+                   {"header_xxh3_128", file.header_checksum},
+                   {"tensors", std::move(tensors)}});
+  }
+  return all;
 }
 }  // namespace
 
-std::string hash_of(std::string_view text) {
+std::string checksum_of(std::string_view text) {
   kernels::Hash128 hash;
   hash.update(std::as_bytes(std::span(text)));
   return hash.hex();
@@ -131,15 +173,15 @@ void refuse(const std::string& directory, const std::string& cause, Code code,
 }
 
 void refuse_damaged(const std::string& directory, const std::string& cause) {
-  refuse(directory, cause, Code::kCorrupt, "Load another checkpoint.");
+  throw Error(Code::kCorrupt, "load_checkpoint of " + directory + ": " + cause +
+                                  "; its values are not used. Load another checkpoint.");
 }
 
-void write_manifest(const Manifest& manifest, const std::string& folder) {
-  Json json = {{"format", kFormat}, {"version", kVersion}};
+std::string text_of(const Manifest& manifest) {
+  Json json = {{"format", kFormat}, {"version", kVersion}, {"chunk_bytes", kChunkBytes}};
   json["optimizer"] = {{"rule", manifest.rule}, {"moments", manifest.moments}};
-  json["files"] = Json::array();
-  for (std::size_t i = 0; i < kFiles.size(); ++i)
-    json["files"].push_back(json_of(manifest.files[i], kFiles[i]));
+  json["weights"] = json_of(manifest.weights);
+  json["states"] = json_of(manifest.states);
   json["parameters"] = Json::array();
   for (const SavedParameter& one : manifest.parameters) {
     json["parameters"].push_back({{"name", one.name},
@@ -148,11 +190,13 @@ void write_manifest(const Manifest& manifest, const std::string& folder) {
                                   {"frozen", one.frozen},
                                   {"step", one.step}});
   }
+  if (manifest.trainer_state) {
+    json["trainer_state"] = {{"name", kTrainerStateName},
+                             {"bytes", manifest.trainer_state->size_bytes},
+                             {"xxh3_128", manifest.trainer_state->checksum}};
+  }
   const std::string line = json.dump();
-  const std::string text = line + "\n" + hash_of(line) + "\n";
-  File file = File::create(folder + "/" + kName);
-  file.write(std::as_bytes(std::span(text)), 0);
-  file.sync();
+  return line + "\n" + checksum_of(line) + "\n";
 }
 
 Manifest read_manifest(const std::string& directory) {
@@ -162,7 +206,8 @@ Manifest read_manifest(const std::string& directory) {
   std::string text(size, '\0');
   file.read(std::as_writable_bytes(std::span(text)), 0);
   const std::size_t line = text.find('\n');
-  if (line == std::string::npos || text.substr(line + 1) != hash_of(text.substr(0, line)) + "\n")
+  if (line == std::string::npos ||
+      text.substr(line + 1) != checksum_of(text.substr(0, line)) + "\n")
     refuse_damaged(directory, "the checksum of manifest.json differs");
   const Json json = Json::parse(text.substr(0, line), nullptr, false);
   if (json.is_discarded()) refuse_damaged(directory, "manifest.json is not JSON");

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// manifest.hpp: the manifest of a checkpoint: what was saved, and the hash of every tensor.
+// manifest.hpp: the manifest of a checkpoint: what was saved, and the checksums of every tensor.
 //
 // One line of JSON, then a line with its XXH3-128. It is written last: without it, there is no
 // checkpoint.
 #pragma once
-#include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,7 +13,8 @@
 #include "headrace/error.hpp"
 
 namespace headrace::checkpoint {
-inline constexpr std::array kFiles = {"model.safetensors", "optimizer.safetensors"};
+inline constexpr const char* kManifestName = "manifest.json";
+inline constexpr const char* kTrainerStateName = "trainer_state.bin";
 
 struct SavedParameter {
   std::string name, dtype;
@@ -22,27 +23,34 @@ struct SavedParameter {
   std::uint64_t step = 0;
 };
 struct SavedTensor {
-  std::string name, hash;
+  std::string name;
+  std::vector<std::string> checksums;  // of its chunks (chunk_sums.hpp), each 32 digits
 };
 struct SavedFile {
-  std::string header_hash;
+  std::string name;
+  std::string header_checksum;
   std::vector<SavedTensor> tensors;  // in the order of their bytes
 };
+struct SavedTrainerState {
+  std::uint64_t size_bytes = 0;
+  std::string checksum;
+};
 struct Manifest {
-  std::string rule, moments;  // headrace.optimizer, headrace.moments
-  std::array<SavedFile, kFiles.size()> files;
+  std::string rule, moments;               // headrace.optimizer, headrace.moments
+  std::vector<SavedFile> weights, states;  // of different names
   std::vector<SavedParameter> parameters;  // of different names
+  std::optional<SavedTrainerState> trainer_state;
 };
 
 // 32 digits of XXH3-128.
-std::string hash_of(std::string_view text);
+std::string checksum_of(std::string_view text);
 
-void write_manifest(const Manifest& manifest, const std::string& folder);
+std::string text_of(const Manifest& manifest);
 // Throws kCorrupt naming the field that is missing or not what it has to be, kUnsupported for
 // another version, kNotFound, kIo.
 Manifest read_manifest(const std::string& directory);
 
-// Throw the errors of load_checkpoint() before it has changed anything.
+// Throw the errors of load_checkpoint(): before it has changed anything, and kCorrupt at any time.
 [[noreturn]] void refuse(const std::string& directory, const std::string& cause, Code code,
                          const std::string& help);
 [[noreturn]] void refuse_damaged(const std::string& directory, const std::string& cause);

@@ -4,15 +4,14 @@
 #include <cstdint>
 #include <span>
 #include <string>
-#include <string_view>
+#include <vector>
 
 namespace headrace::checkpoint {
 inline constexpr const char* kMetadata = "__metadata__";  // the format's own name
 
-// Views of the caller's text.
 struct TensorHeader {
-  std::string_view name, dtype;  // "BF16", "F32", ...
-  std::span<const std::int64_t> shape;
+  std::string name, dtype;  // "BF16", "F32", ...
+  std::vector<std::int64_t> shape;
   std::uint64_t size_bytes = 0;
 };
 

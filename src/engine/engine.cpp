@@ -13,6 +13,7 @@ Engine engine::engine_with_parts(Settings settings, EngineOptions options, Engin
   return Engine(
       std::make_unique<EngineCore>(std::move(settings), std::move(options), std::move(parts)));
 }
+EngineCore& engine::core_of(Engine& engine) noexcept { return *engine.core_; }
 // An engine that goes while a lease of it is open is kept for ever: the lease's holder still reads
 // its bytes and gives them back.
 Engine::~Engine() {

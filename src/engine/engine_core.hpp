@@ -56,4 +56,9 @@ class EngineCore {
   Stats last_stats_;  // after close
   int owner_pid_ = 0;
 };
+
+namespace engine {
+// For calls that other rooms make of an engine.
+EngineCore& core_of(Engine& engine) noexcept;
+}  // namespace engine
 }  // namespace headrace

@@ -2,7 +2,6 @@
 #include "engine/freeze_meeting.hpp"
 
 #include <algorithm>
-#include <string_view>
 #include <utility>
 
 #include "headrace/error.hpp"
@@ -24,28 +23,14 @@ void FreezeMeeting::refuse(Code code, const std::string& what) const {
   throw Error(code, "store '" + store_ + "': " + what);
 }
 
-std::vector<FreezeMeeting::Said> FreezeMeeting::meet(const Said& mine) {
-  Collective& collective = ranks_.collective();
-  std::vector<Said> all(collective.world_size(), mine);
-  awaited_ = false;  // after an error here nobody waits for this rank
-  if (all.size() == 1) return all;
-  collective.exchange(ranks_.next("freeze"), std::as_bytes(std::span(&mine, 1)),
-                      std::as_writable_bytes(std::span(all)));
-  for (std::size_t r = 0; mine.failed == 0 && r < all.size(); ++r) {
-    if (all[r].failed == 0) continue;
-    throw Error(all[r].code, "freeze: " + rank_text(r) + ": " + all[r].error.data());
-  }
-  awaited_ = true;
-  return all;
-}
-
 bool FreezeMeeting::any_measures(bool mine) {
   Said said;
   said.measures = mine ? 1 : 0;
-  return std::ranges::any_of(meet(said), [](const Said& one) { return one.measures != 0; });
+  return std::ranges::any_of(meeting_.meet(said),
+                             [](const Said& one) { return one.measures != 0; });
 }
 
-void FreezeMeeting::begin_pass() { meet({}); }
+void FreezeMeeting::begin_pass() { meeting_.meet({}); }
 
 FreezeMeeting::Agreed FreezeMeeting::agree(const Found& mine) {
   Said said;
@@ -54,7 +39,7 @@ FreezeMeeting::Agreed FreezeMeeting::agree(const Found& mine) {
   said.store = mine.store;
   said.fresh = mine.fresh;
   said.files_of_rank = mine.files_of_rank;
-  const std::vector<Said> all = meet(said);
+  const std::vector<Said> all = meeting_.meet(said);
   refuse_unlike(all);
   refuse_files_of_others(all);
   const std::uint64_t epoch = std::ranges::min(all, {}, &Said::epoch).epoch;
@@ -107,8 +92,8 @@ void FreezeMeeting::all_ready(const swap::CommitRecord* record) {
     said.steps = record->head().steps;
     said.print = print_of(*record);
   }
-  const std::vector<Said> all = meet(said);
-  awaited_ = false;
+  const std::vector<Said> all = meeting_.meet(said);
+  meeting_.end();
   for (std::size_t r = 1; r < all.size(); ++r) {
     if (all[r].steps == all[0].steps && all[r].print == all[0].print) continue;
     refuse(Code::kWrongState,
@@ -117,24 +102,6 @@ void FreezeMeeting::all_ready(const swap::CommitRecord* record) {
                ", or other step counts or hyperparameters: the files are of different runs; "
                "nothing was written. Put the files back that belong together, or name another "
                "store.");
-  }
-}
-
-void FreezeMeeting::withdraw(const std::exception_ptr& error) noexcept {
-  if (!awaited_) return;
-  try {
-    Said said;
-    said.failed = 1;
-    try {
-      std::rethrow_exception(error);
-    } catch (const std::exception& cause) {
-      if (const auto* const known = dynamic_cast<const Error*>(&cause)) said.code = known->code();
-      const std::string_view text = cause.what();
-      std::copy_n(text.data(), std::min(text.size(), said.error.size() - 1), said.error.begin());
-    }
-    meet(said);
-  } catch (const std::exception&) {
-    // The ranks cannot be reached: they have other ways to learn that this one is gone.
   }
 }
 }  // namespace headrace::engine

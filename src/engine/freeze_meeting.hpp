@@ -17,7 +17,6 @@
 // Until all_ready() has returned, no rank has written a byte of a store. A rank that refuses or
 // fails before says so in the place of its next message: then every rank throws, and names it.
 #pragma once
-#include <array>
 #include <cstdint>
 #include <exception>
 #include <string>
@@ -25,6 +24,7 @@
 #include <vector>
 
 #include "headrace/error.hpp"
+#include "ranks/meeting.hpp"
 #include "ranks/rank_calls.hpp"
 #include "swap/record.hpp"
 #include "swap/store_format.hpp"
@@ -35,7 +35,7 @@ class FreezeMeeting {
  public:
   // `store`: its name, or empty without one.
   FreezeMeeting(ranks::RankCalls& ranks, std::string store)
-      : ranks_(ranks), store_(std::move(store)) {}
+      : meeting_(ranks, "freeze"), store_(std::move(store)) {}
 
   static constexpr std::uint32_t kNoRank = ~0u;
   struct Found {
@@ -61,25 +61,20 @@ class FreezeMeeting {
   // differ among the ranks.
   void all_ready(const swap::CommitRecord* record);
   // After an error of this rank: if others wait for it in a call above, they throw it too.
-  void withdraw(const std::exception_ptr& error) noexcept;
+  void withdraw(const std::exception_ptr& error) noexcept { meeting_.withdraw(error); }
 
  private:
   // Whole words, the same bytes on every rank.
   struct Said {
     std::uint64_t epoch = 0, steps = 0, print = 0;
     swap::RunBytes store{}, fresh{};
-    std::uint32_t has_files = 0, files_of_rank = kNoRank, measures = 0, failed = 0;
-    Code code = Code::kPeerLost;
-    std::array<char, 956> error{};
+    std::uint32_t has_files = 0, files_of_rank = kNoRank, measures = 0, unused = 0;
   };
-  static_assert(sizeof(Said) == 1032, "headrace/collective.hpp names the size");
-  std::vector<Said> meet(const Said& mine);
   [[noreturn]] void refuse(Code code, const std::string& what) const;
   void refuse_unlike(const std::vector<Said>& all) const;
   void refuse_files_of_others(const std::vector<Said>& all) const;
 
-  ranks::RankCalls& ranks_;
+  ranks::Meeting<Said> meeting_;
   const std::string store_;
-  bool awaited_ = true;  // the other ranks wait for a message of this one
 };
 }  // namespace headrace::engine

@@ -43,7 +43,7 @@ void Values::hash_content(ranks::JointHash& hash, ParameterId id, const std::str
 
 std::string Values::hash_parameters() {
   constexpr const char* kCall = "hash_parameters";
-  const auto together = p_.gradients.begin_hash();
+  const auto together = p_.gradients.begin_together(ranks::RankCall::Kind::kHash);
   ranks::JointHash hash(p_.ranks, kCall);
   for (const ParameterId id : p_.registry.by_name())
     hash_content(hash, id, p_.registry.parameter(id).full_name, Content::kWeight, kCall);
@@ -52,7 +52,7 @@ std::string Values::hash_parameters() {
 
 std::string Values::hash_optimizer_state() {
   constexpr const char* kCall = "hash_optimizer_state";
-  const auto together = p_.gradients.begin_hash();
+  const auto together = p_.gradients.begin_together(ranks::RankCall::Kind::kHash);
   ranks::JointHash hash(p_.ranks, kCall);
   for (const ParameterId id : p_.registry.by_name()) {
     const std::string& name = p_.registry.parameter(id).full_name;

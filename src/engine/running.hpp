@@ -6,6 +6,7 @@
 #include <string>
 
 #include "async/frame_arena.hpp"
+#include "engine/all_values.hpp"
 #include "engine/calls.hpp"
 #include "engine/epochs.hpp"
 #include "engine/inputs.hpp"
@@ -54,6 +55,7 @@ struct Running {
   std::unique_ptr<Epochs> epochs;
   std::unique_ptr<Leases> leases;
   std::unique_ptr<Values> values;
+  std::unique_ptr<AllValues> all_values;
   std::unique_ptr<Stepper> stepper;
 };
 }  // namespace headrace::engine

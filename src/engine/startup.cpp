@@ -341,10 +341,13 @@ void Startup::make_calls(Running& r) {
   r.leases = std::make_unique<Leases>(Leases::Parts{registry_, r.partition, r.plan, failure_,
                                                     *r.calls, r.states, r.ranks, *r.gradients,
                                                     *r.tiles, *r.gather_slots, *r.pending});
-  r.values = std::make_unique<Values>(
-      Values::Parts{registry_, in_.settings, r.partition, r.plan, *r.arena, failure_, *r.calls,
-                    *r.leases, r.states, r.counts, r.ranks, *r.gradients, *r.tiles, *r.gather_slots,
-                    r.epochs.get(), /*staged=*/!in_.device->shares_host_memory()});
+  const Values::Parts of_values{
+      registry_, in_.settings,    r.partition,    r.plan,
+      *r.arena,  failure_,        *r.calls,       *r.leases,
+      r.states,  r.counts,        r.ranks,        *r.gradients,
+      *r.tiles,  *r.gather_slots, r.epochs.get(), /*staged=*/!in_.device->shares_host_memory()};
+  r.values = std::make_unique<Values>(of_values);
+  r.all_values = std::make_unique<AllValues>(of_values, *r.values);
   r.stepper = std::make_unique<Stepper>(
       Stepper::Parts{registry_, in_.settings, in_.log, r.partition, r.plan, failure_, *r.calls,
                      *r.leases, r.states, *r.values, r.counts, *r.gradients, *r.gather_slots,

@@ -29,6 +29,11 @@ void ValueStates::require_moments(ParameterId id, const char* call) const {
   require_whole(group, call);
 }
 
+bool ValueStates::any() const noexcept {
+  return std::ranges::any_of(
+      states_, [](const auto& state) { return state != State::kNone && state != State::kBroken; });
+}
+
 void ValueStates::begin_load(GroupId group) { states_[group.index] = State::kBroken; }
 void ValueStates::end_load(GroupId group) {
   for (const ParameterId id : registry_.group(group).parameters) half_[id.index] = 0;

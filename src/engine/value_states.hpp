@@ -36,6 +36,9 @@ class ValueStates {
   // Moments and step counts remain usable after mark_written(); weights do not.
   void require_moments(ParameterId id, const char* call) const;
 
+  // Whether any group has values that can be used.
+  bool any() const noexcept;
+
   void begin_load(GroupId group);  // the group is broken until end_load()
   void end_load(GroupId group);
   // The contents (bit_of) of the parameter that mix old and new values.

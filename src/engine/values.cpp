@@ -7,8 +7,8 @@
 #include <memory>
 
 #include "engine/epochs.hpp"
+#include "engine/stretch.hpp"
 #include "headrace/error.hpp"
-#include "optimizer_cpu/masters.hpp"
 
 namespace headrace::engine {
 using tiles::TileParts;
@@ -166,34 +166,9 @@ void Values::store_tile(ParameterId id, std::uint32_t tile, Content content, con
   const TileParts parts{.weight = content == Content::kWeight || joins,
                         .record = content != Content::kWeight};
   p_.calls.run([&] { return held_.hold(tile, parts); });
-  const tiles::TileLayout at = held_.layout();
-  const auto send = [&](const std::byte* stream, std::uint64_t element_bytes) {
-    sink(part.first_element, {stream + part.segment.first_element * element_bytes,
-                              part.segment.elements * element_bytes});
-  };
-  if (content == Content::kWeight) return send(at.weight, size_bytes(dtype));
-  if (content == Content::kMaster && !joins) return send(at.master, 4);
-  if (content != Content::kMaster && at.codec == MomentCodec::kF32)
-    return send(at.moment[content == Content::kExpAvg ? 0 : 1], 4);
-  send_decoded(part, at, content, sink);
-}
-
-// Moments that are not kept in f32, and masters that are split, as f32 through the scratch.
-void Values::send_decoded(const Part& part, const tiles::TileLayout& at, Content content,
-                          const Sink& sink) {
-  const std::span<std::byte> out = scratch();
-  auto* const values = reinterpret_cast<float*>(out.data());
-  const std::uint64_t stretch = out.size() / sizeof(float);
-  for (std::uint64_t done = 0; done < part.segment.elements; done += stretch) {
-    const std::uint64_t count = std::min(stretch, part.segment.elements - done);
-    const std::uint64_t element = part.segment.first_element + done;
-    if (content == Content::kMaster) {
-      optimizer_cpu::read_master(at.kind, at.weight + element * 2, at.master + element * 2, count,
-                                 values);
-    } else {
-      decode_moment(at.stored_moment(content == Content::kExpAvg ? 0 : 1, element), count, values);
-    }
-    sink(part.first_element + done, out.first(count * sizeof(float)));
-  }
+  send(held_.layout(), part.segment, content, scratch(),
+       [&](std::uint64_t done, std::span<const std::byte> values) {
+         sink(part.first_element + done, values);
+       });
 }
 }  // namespace headrace::engine

@@ -50,6 +50,10 @@ class Values {
   std::string hash_optimizer_state();
   // Conductor. Frees the update slot that one of these calls has kept.
   async::Task<> let_go() { return held_.let_go(); }
+  // Before values change: waits for deferred updates, and for a commit that names the tiles.
+  void finish_step(const char* call);
+  // Memory of the plan in which values that are stored in another form are put together.
+  std::span<std::byte> scratch() const;
 
  private:
   // The part of one parameter that lies in a tile.
@@ -58,9 +62,6 @@ class Values {
     std::uint64_t first_element = 0;  // in the parameter
   };
   Part part_of(ParameterId id, std::uint32_t tile) const;
-  std::span<std::byte> scratch() const;
-  // Before values change: waits for deferred updates, and for a commit that names the tiles.
-  void finish_step(const char* call);
   // Called for each parameter of a group, with the place of its values in memory.
   using WriteParameter = std::function<void(ParameterId, std::byte*)>;
   void load_with(GroupId group, const WriteParameter& write);
@@ -72,8 +73,6 @@ class Values {
   void replace_stretches(const Part& part, Content content, const Source& source,
                          std::uint64_t& replaced, bool& changed);
   void store_tile(ParameterId id, std::uint32_t tile, Content content, const Sink& sink);
-  void send_decoded(const Part& part, const tiles::TileLayout& at, Content content,
-                    const Sink& sink);
   void hash_content(ranks::JointHash& hash, ParameterId id, const std::string& name,
                     Content content, const char* call);
 

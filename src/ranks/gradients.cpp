@@ -113,11 +113,11 @@ void Gradients::discard() {
   forget();
 }
 
-std::unique_lock<std::mutex> Gradients::begin_hash() {
+std::unique_lock<std::mutex> Gradients::begin_together(RankCall::Kind kind) {
   if (!bucket_) return {};
   auto one_at_a_time = p_.ranks.lock();
   const std::lock_guard lock(mutex_);
-  bucket_->meet({.kind = RankCall::Kind::kHash});
+  bucket_->meet({.kind = kind});
   return one_at_a_time;
 }
 

@@ -32,9 +32,9 @@ class Gradients {
   void discard();
   void clear();
 
-  // Trainer thread, collective: with several ranks, the ranks begin a hash together. While the
-  // result lives, this rank begins no other collective call.
-  std::unique_lock<std::mutex> begin_hash();
+  // Trainer thread, collective: with several ranks, the ranks begin a call of several parts
+  // together. While the result lives, this rank begins no other collective call.
+  std::unique_lock<std::mutex> begin_together(RankCall::Kind kind);
   // Trainer thread, collective: with several ranks, returns when all of them are at this call.
   void meet_alike(RankCall::Kind kind);
 

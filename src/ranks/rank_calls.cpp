@@ -56,6 +56,10 @@ std::string RankCalls::text_of(RankCall::Kind kind, GroupId group) const {
       return "commit";
     case RankCall::Kind::kLoad:
       return "load";
+    case RankCall::Kind::kSaveCheckpoint:
+      return "save_checkpoint";
+    case RankCall::Kind::kLoadCheckpoint:
+      return "load_checkpoint";
   }
   return "an unknown call";
 }

@@ -52,7 +52,17 @@ struct StepTerms {
 
 // The next call of one rank. `wide`: gradients will have another dtype than their section.
 struct RankCall {
-  enum class Kind : std::uint8_t { kOpenBucket, kGather, kStep, kDiscard, kHash, kCommit, kLoad };
+  enum class Kind : std::uint8_t {
+    kOpenBucket,
+    kGather,
+    kStep,
+    kDiscard,
+    kHash,
+    kCommit,
+    kLoad,
+    kSaveCheckpoint,
+    kLoadCheckpoint
+  };
   Kind kind = Kind::kStep;
   GroupId group = {};    // for kOpenBucket and kGather
   bool join = false;     // for kGather: the other ranks' shards are not here yet

@@ -60,7 +60,8 @@ const char* what_helps(int sys_errno) noexcept {
   }
 }
 
-void check_file_size_limit(const std::string& path, std::uint64_t size_bytes) {
+void check_file_size_limit(const std::string& path, std::uint64_t size_bytes,
+                           const char* consequence) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
       size_bytes <= limit.rlim_cur) {
@@ -69,7 +70,7 @@ void check_file_size_limit(const std::string& path, std::uint64_t size_bytes) {
   throw Error(Code::kNoSpace,
               path + " needs a file of " + base::format_bytes(size_bytes) +
                   ", but this process may write files of at most " +
-                  base::format_bytes(limit.rlim_cur) + "; nothing can be swapped there; " +
+                  base::format_bytes(limit.rlim_cur) + "; " + consequence + "; " +
                   what_helps(EFBIG),
               EFBIG);
 }

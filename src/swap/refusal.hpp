@@ -15,5 +15,6 @@ const char* what_helps(int sys_errno) noexcept;
 
 // Throws kNoSpace, EFBIG, if this process may not write files of `size_bytes` (RLIMIT_FSIZE). A
 // write past that limit raises SIGXFSZ, which would end the host program.
-void check_file_size_limit(const std::string& path, std::uint64_t size_bytes);
+void check_file_size_limit(const std::string& path, std::uint64_t size_bytes,
+                           const char* consequence = "nothing can be swapped there");
 }  // namespace headrace::swap

@@ -1,21 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // checkpoint_test: a run goes on from a folder to the bits of the run that was not interrupted;
 // what is damaged, missing or in the way is named, and leaves nothing behind.
-#include "headrace/checkpoint.hpp"
-
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <thread>
 
+#include "checkpoint/training.hpp"
 #include "kernels/hash.hpp"
 #include "support/all_on_nvme.hpp"
 #include "support/computing_host.hpp"
@@ -28,58 +26,9 @@ namespace headrace {
 namespace {
 namespace fs = std::filesystem;
 
-struct Place {
-  bool on_nvme = false;
-  MasterLayout master = MasterLayout::kSplit;
-  std::uint32_t width = 300;
-  OptimizerRule rule = OptimizerRule::kAdamW;
-  MomentCodec moments = MomentCodec::kF32;
-  DType dtype = DType::kBf16;
-  UpdateMode mode = UpdateMode::kAuto;
-};
-
-class Training {
- public:
-  explicit Training(const Place& place = {}, std::shared_ptr<Collective> ranks = nullptr,
-                    std::shared_ptr<device::ComputingDevice> device = nullptr) {
-    Settings settings;
-    settings.tile_elements = 65536;
-    settings.master = place.master;
-    settings.optimizer = place.rule;
-    settings.moments = place.moments;
-    settings.update_mode = place.mode;
-    if (place.on_nvme) {
-      settings.nvme_paths = {directory_.string()};
-      settings.offload_optimizer = settings.offload_parameters = OffloadDevice::kNvme;
-    }
-    device_ = device ? std::move(device) : device::make_computing_host({.seed = 5});
-    engine_ =
-        std::make_unique<Engine>(settings, EngineOptions{.device = device_, .collective = ranks});
-    testing::MlpOptions options{.width = place.width, .dtype = place.dtype};
-    if (place.rule == OptimizerRule::kSgdMomentum) options.hyperparameters.momentum = 0.9f;
-    network_ = std::make_unique<testing::Mlp>(*engine_, *device_, options);
-  }
-  void train(int steps) {
-    for (int i = 0; i < steps; ++i) network_->train_step();
-  }
-  Engine& engine() { return *engine_; }
-  std::string hashes() { return engine_->hash_parameters() + engine_->hash_optimizer_state(); }
-
- private:
-  testing::TemporaryDirectory directory_;
-  std::shared_ptr<device::ComputingDevice> device_;
-  std::unique_ptr<Engine> engine_;
-  std::unique_ptr<testing::Mlp> network_;
-};
-
-std::string error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return std::string(code_name(error.code())) + " " + error.what();
-  }
-  return "no error";
-}
+using testing_checkpoints::error_of;
+using testing_checkpoints::Place;
+using testing_checkpoints::Training;
 
 TEST(Checkpoint, GoesOnToTheBitsOfTheRunThatWasNotInterrupted) {
   for (const MasterLayout master : {MasterLayout::kSplit, MasterLayout::kF32}) {
@@ -276,6 +225,11 @@ std::string bytes_of(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
+std::string flipped(std::string bytes, std::size_t at) {
+  bytes[at] = static_cast<char>(bytes[at] ^ 1);
+  return bytes;
+}
+
 std::string hash_of(const std::string& text) {
   kernels::Hash128 hash;
   hash.update(std::as_bytes(std::span(text)));
@@ -299,27 +253,38 @@ struct OddField {
 };
 const OddField kOddFields[] = {
     {R"("format":"headrace)", R"("format":"other)", "manifest.json: format is not"},
-    {R"("version":1)", R"("version":2)", "its format is version 2", "kUnsupported"},
-    {R"("version":1)", R"("version":"1")", "manifest.json: version is no whole number"},
-    {R"("version":1,)", "", "manifest.json: version is missing"},
+    {R"("version":2)", R"("version":1)", "its format is version 1", "kUnsupported"},
+    {R"("version":2)", R"("version":"2")", "manifest.json: version is no whole number"},
+    {R"("version":2,)", "", "manifest.json: version is missing"},
+    {R"("chunk_bytes":1048576)", R"("chunk_bytes":4096)", "chunk_bytes is not 1048576"},
     {R"("optimizer":{)", R"("optimizer":7,"x":{)", "manifest.json: optimizer is not an object"},
     {R"("rule":"adamw")", R"("rule":null)", "manifest.json: optimizer.rule is not a string"},
-    {R"("files":[)", R"("files":7,"x":[)", "manifest.json: files is not an array"},
-    {R"("files":[)", R"("files":[{},)", "manifest.json: files has 3 entries, not 2"},
-    {R"("name":"model.)", R"("name":"../model.)", "files[0].name is not 'model.safetensors'"},
-    {R"("header_xxh3_128")", R"("header")", "files[0].header_xxh3_128 is missing"},
-    {R"("tensors":[)", R"("tensors":[3,)", "files[0].tensors[0] is not an object"},
+    {R"("rule":"adamw")", R"("rule":"other")", "headrace.optimizer other", "kInvalidArgument"},
+    {R"("weights":[)", R"("weights":7,"x":[)", "manifest.json: weights is not an array"},
+    {R"("weights":[)", R"("weights":[{},)", "weights[0].name is missing"},
+    {R"("name":"model.)", R"("name":"../model.)", "weights[0].name is not 'model...safetensors'"},
+    {R"("name":"model.)", R"("name":"model/../../x.)",
+     "weights[0].name is not 'model...safetensors'"},
+    {R"("header_xxh3_128")", R"("header")", "weights[0].header_xxh3_128 is missing"},
+    {R"("tensors":[)", R"("tensors":[3,)", "weights[0].tensors[0] is not an object"},
     {R"("name":"layer.0.weight")", R"("name":"layer.0.bias")",
-     "files[0].tensors[1].name is 'layer.0.bias' a second time"},
-    {R"("name":"layer.0.weight")", R"("name":"\u0000\"\\\u00e9")", "lacks 'layer.0.weight'"},
+     "weights[0].tensors[1].name is 'layer.0.bias' a second time"},
+    {R"("name":"layer.0.weight")", R"("name":"\u0000\"\\\u00e9")", "has the tensor"},
     {R"({"name":"exp_avg_sq.layer.2.bias",)", R"({"name":"exp_avg_sq.layer.3.bias",)",
-     "lacks 'exp_avg_sq.layer.2.bias'"},
+     "has the tensor 'exp_avg_sq.layer.3.bias'"},
+    {R"("name":"layer.0.weight","xxh3_128":")", R"("name":"layer.0.weight","xxh3_128":"0)",
+     "weights[0].tensors[0].xxh3_128 is cut"},
+    {R"("name":"layer.0.weight","xxh3_128":")",
+     R"("name":"layer.0.weight","xxh3_128":"0123456789abcdef0123456789abcdef)",
+     "has 2 checksums of 'layer.0.weight', not 1"},
     {R"("step":1)", R"("step":-1)", "parameters[0].step is no whole number"},
     {R"("step":1)", R"("step":1.5)", "parameters[0].step is no whole number"},
     {R"("step":1)", R"("step":99999999999999999999)", "parameters[0].step is no whole number"},
     {R"("shape":[40,40])", R"("shape":"x")", "parameters[0].shape is not an array"},
     {R"("shape":[40,40])", R"("shape":[40,{}])", "parameters[0].shape[1] is no whole number"},
     {R"("shape":[40,40])", R"("shape":[40,0])", "parameters[0].shape[1] is no size"},
+    {R"("shape":[40,40])", R"("shape":[1099511627776,1024])",
+     "parameters[0].shape has more than 2^48 elements"},
     {R"("frozen":false)", R"("frozen":0)", "parameters[0].frozen is neither true nor false"},
     {R"("dtype":"BF16")", R"("dtype":"I64")", "has dtype I64 there", "kInvalidArgument"},
 };
@@ -522,120 +487,143 @@ TEST(Checkpoint, ASaveThatFailsOnTheWayLeavesNothingAndTheEngineTrainsOn) {
   save_checkpoint(run.engine(), folder);
   EXPECT_TRUE(fs::exists(folder + "/manifest.json"));
 }
-TEST(Checkpoint, EveryWorldSizeLoadsItAndSeveralRanksCannotSave) {
+// By name.
+std::map<std::string, std::string> files_of(const std::string& folder) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : fs::directory_iterator(folder))
+    files[entry.path().filename().string()] = bytes_of(entry.path().string());
+  return files;
+}
+
+// body(training of a rank, rank) on a thread for each rank.
+void on_ranks(std::uint32_t world, const Place& place,
+              const std::function<void(Training&, std::uint32_t)>& body) {
+  std::vector<std::shared_ptr<device::ComputingDevice>> hosts;
+  for (std::uint32_t r = 0; r < world; ++r)
+    hosts.push_back(device::make_computing_host({.seed = r + 1}));
+  const auto ranks =
+      collective::make_collective_threads({hosts.begin(), hosts.end()}, std::chrono::seconds(60));
+  std::vector<std::thread> threads;
+  for (std::uint32_t r = 0; r < world; ++r) {
+    threads.emplace_back([&, r] {
+      Training run(place, ranks[r], hosts[r]);
+      body(run, r);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+// Tensors of several chunks, and shards that end within chunks.
+TEST(Checkpoint, EveryWorldSizeLoadsWhatEverySizeSavedAndSavesTheSameFiles) {
+  const Place place{.width = 900};
+  const testing::TemporaryDirectory directory;
+  const std::string folder = directory.string() + "/1";
+  const std::byte state[] = {std::byte{1}, std::byte{2}};
+  const SaveOptions options{.file_bytes = 2'000'000, .trainer_state = state};
+  Training alone(place);
+  alone.train(2);
+  save_checkpoint(alone.engine(), folder, options);
+  const std::string saved = alone.hashes();
+  const auto files = files_of(folder);
+  EXPECT_TRUE(files.contains("model-00002-of-00003.safetensors"));
+  EXPECT_TRUE(files.contains("model.safetensors.index.json"));
+  EXPECT_TRUE(files.contains("optimizer.safetensors.index.json"));
+  for (const std::uint32_t world : {2u, 3u, 4u}) {
+    SCOPED_TRACE(world);
+    const std::string mine = directory.string() + "/" + std::to_string(world);
+    on_ranks(world, place, [&](Training& run, std::uint32_t rank) {
+      const LoadedCheckpoint loaded = load_checkpoint(run.engine(), folder);
+      EXPECT_TRUE(std::ranges::equal(loaded.trainer_state, state));
+      EXPECT_EQ(run.hashes(), saved) << "rank " << rank;
+      SaveOptions own = options;
+      const std::byte other[] = {std::byte{3}};
+      if (rank != 0) own.trainer_state = other;
+      save_checkpoint(run.engine(), mine, own);
+      EXPECT_TRUE(fs::exists(mine));
+      EXPECT_EQ(run.hashes(), saved) << "rank " << rank;
+      load_checkpoint(run.engine(), mine);
+      EXPECT_EQ(run.hashes(), saved) << "rank " << rank;
+    });
+    EXPECT_EQ(files_of(mine), files);
+    EXPECT_FALSE(fs::exists(mine + ".tmp"));
+  }
+}
+
+TEST(Checkpoint, ARankThatFailsEndsTheCallOnAllAndLeavesNothing) {
   const testing::TemporaryDirectory directory;
   const std::string folder = directory.string() + "/a";
-  Training alone;
-  alone.train(2);
+  Training alone({.width = 600});
   save_checkpoint(alone.engine(), folder);
-  const std::string saved = alone.hashes();
-  for (const std::uint32_t world : {2u, 3u}) {
-    std::vector<std::shared_ptr<device::ComputingDevice>> hosts;
-    for (std::uint32_t r = 0; r < world; ++r)
-      hosts.push_back(device::make_computing_host({.seed = r + 1}));
-    const auto ranks =
-        collective::make_collective_threads({hosts.begin(), hosts.end()}, std::chrono::seconds(60));
-    std::vector<std::thread> threads;
-    for (std::uint32_t r = 0; r < world; ++r) {
-      threads.emplace_back([&, r] {
-        Training run({}, ranks[r], hosts[r]);
-        load_checkpoint(run.engine(), folder);
-        EXPECT_EQ(run.hashes(), saved) << "rank " << r << " of " << world;
-        const std::string mine = directory.string() + "/" + std::to_string(r);
-        const std::string error = error_of([&] { save_checkpoint(run.engine(), mine); });
-        EXPECT_TRUE(error.starts_with("kUnsupported")) << error;
-        EXPECT_FALSE(fs::exists(mine));
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
-  }
+  const std::string model = folder + "/optimizer.safetensors", bytes = bytes_of(model);
+  on_ranks(2, {.width = 600}, [&](Training& run, std::uint32_t rank) {
+    const std::string of_rank = directory.string() + "/" + std::to_string(rank);
+    const std::string before = run.hashes();
+    const std::string apart = error_of([&] { save_checkpoint(run.engine(), of_rank); });
+    EXPECT_TRUE(apart.starts_with("kUnsupported")) << apart;
+    EXPECT_NE(apart.find("not there on rank 1"), std::string::npos) << apart;
+    const std::string taken = error_of([&] { save_checkpoint(run.engine(), folder); });
+    EXPECT_TRUE(taken.starts_with("kInvalidArgument")) << taken;
+    const std::string unlike = error_of([&] {
+      save_checkpoint(run.engine(), directory.string() + "/b",
+                      {.file_bytes = rank == 0 ? 100'000u : 1'000'000u});
+    });
+    EXPECT_NE(unlike.find("another SaveOptions::file_bytes than rank 0"), std::string::npos);
+    EXPECT_EQ(run.hashes(), before);
+    // Its last byte is of a tensor of one rank alone.
+    if (rank == 0) std::ofstream(model, std::ios::binary) << flipped(bytes, bytes.size() - 9);
+    run.hashes();  // the ranks meet
+    const std::string damaged = error_of([&] { load_checkpoint(run.engine(), folder); });
+    EXPECT_TRUE(damaged.starts_with("kCorrupt")) << damaged;
+    EXPECT_NE(damaged.find("the checksum of "), std::string::npos) << damaged;
+    EXPECT_EQ(run.hashes(), before);
+  });
+  for (const char* const name : {"/0", "/1", "/b", "/0.tmp", "/1.tmp", "/b.tmp"})
+    EXPECT_FALSE(fs::exists(directory.string() + name)) << name;
 }
 
-// A child that saves, and is killed. Returns the signal that ended it; 0: it had saved before.
-// The parent has no engine then, so that it forks from one thread.
-int killed_save(const std::string& folder, const std::function<void()>& before_save,
-                const std::function<void(pid_t)>& kill) {
-  int ready[2];
-  EXPECT_EQ(::pipe(ready), 0);
-  const pid_t child = ::fork();
-  if (child == 0) {
-    Training run({.width = 100});
-    run.train(1);
-    before_save();
-    (void)!::write(ready[1], "x", 1);
-    save_checkpoint(run.engine(), folder);
-    ::_exit(0);
-  }
-  ::close(ready[1]);
-  char byte = 0;
-  EXPECT_EQ(::read(ready[0], &byte, 1), 1);
-  ::close(ready[0]);
-  kill(child);
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  EXPECT_TRUE(WIFSIGNALED(status) || WEXITSTATUS(status) == 0) << status;
-  return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
-}
-
-// After a kill: all of it or nothing, and the next save to the name works.
-void expect_whole_or_absent(const std::string& folder, bool may_be_there) {
-  Training run({.width = 100});
+// Into an engine without values: they are verified while they are loaded.
+TEST(Checkpoint, ADamagedTensorLeavesAnEmptyEngineWithoutValues) {
+  const testing::TemporaryDirectory directory;
+  const std::string folder = directory.string() + "/a", file = folder + "/optimizer.safetensors";
+  Training run({.width = 600});
   run.train(1);
-  const std::string trained = run.hashes();
-  if (fs::exists(folder)) {
-    EXPECT_TRUE(may_be_there);
-    run.train(1);
-    EXPECT_EQ(error_of([&] { load_checkpoint(run.engine(), folder); }), "no error");
-    EXPECT_EQ(run.hashes(), trained);
-    fs::remove_all(folder);
+  save_checkpoint(run.engine(), folder);
+  const std::string bytes = bytes_of(file);
+  Engine empty{run.engine().settings()};
+  for (std::uint32_t g = 0; g < run.engine().group_count(); ++g) {
+    std::vector<ParameterSpec> specs;
+    for (const ParameterId id : run.engine().parameters({g})) {
+      specs.push_back(run.engine().spec(id));
+      specs.back().hyperparameters = {};
+    }
+    empty.add_group(run.engine().group_name({g}), specs);
   }
-  EXPECT_EQ(error_of([&] { save_checkpoint(run.engine(), folder); }), "no error");
-  EXPECT_FALSE(fs::exists(folder + ".tmp"));
-  Training other({.width = 100});
-  load_checkpoint(other.engine(), folder);
-  EXPECT_EQ(other.hashes(), trained);
+  empty.freeze();
+  std::ofstream(file, std::ios::binary) << flipped(bytes, bytes.size() / 2);
+  const std::string error = error_of([&] { load_checkpoint(empty, folder); });
+  EXPECT_TRUE(error.starts_with("kCorrupt")) << error;
+  EXPECT_TRUE(error_of([&] { (void)empty.gather({0}); }).starts_with("kWrongState"));
+  std::ofstream(file, std::ios::binary) << bytes;
+  load_checkpoint(empty, folder);
+  EXPECT_EQ(empty.hash_parameters() + empty.hash_optimizer_state(), run.hashes());
 }
 
-// At a byte of its choice: a limit on file sizes ends the process there.
-TEST(Checkpoint, ASaveThatEndsWithItsProcessLeavesNoFolderAndTheNextOneWorks) {
-  for (const rlim_t bytes : {1000, 20'000, 60'000, 200'000, 350'000}) {
-    SCOPED_TRACE(bytes);
-    const testing::TemporaryDirectory directory;
-    const std::string folder = directory.string() + "/a";
-    const int signal = killed_save(
-        folder,
-        [&] {
-          const rlimit no_core{0, 0}, file{bytes, bytes};
-          ::setrlimit(RLIMIT_CORE, &no_core);
-          ::setrlimit(RLIMIT_FSIZE, &file);
-        },
-        [](pid_t) {});
-    EXPECT_EQ(signal, SIGXFSZ);
-    EXPECT_FALSE(fs::exists(folder));
-    EXPECT_TRUE(fs::exists(folder + ".tmp"));
-    expect_whole_or_absent(folder, false);
+TEST(Checkpoint, TheLatestOneIsFoundByTheFolderAbove) {
+  const testing::TemporaryDirectory directory;
+  Training run({.width = 40});
+  save_checkpoint(run.engine(), directory.string() + "/step-0", {.latest = true});
+  run.train(1);
+  save_checkpoint(run.engine(), directory.string() + "/step-1/", {.latest = true});
+  const std::string saved = run.hashes();
+  run.train(1);
+  save_checkpoint(run.engine(), directory.string() + "/aside");
+  load_checkpoint(run.engine(), directory.string());
+  EXPECT_EQ(run.hashes(), saved);
+  for (const char* const odd : {"", "..", "../x", "/etc"}) {
+    std::ofstream(directory.string() + "/latest") << odd << "\n";
+    const std::string error = error_of([&] { load_checkpoint(run.engine(), directory.string()); });
+    EXPECT_TRUE(error.starts_with("kCorrupt")) << error;
   }
-}
-
-// Later and later, until a save is whole before its kill.
-TEST(Checkpoint, AKilledSaveIsWholeOrAbsentAndTheNextOneWorks) {
-  int killed = 0;
-  for (int microseconds = 0; microseconds < 2'000'000; microseconds = microseconds * 3 / 2 + 200) {
-    SCOPED_TRACE(microseconds);
-    const testing::TemporaryDirectory directory;
-    const std::string folder = directory.string() + "/a";
-    const int signal = killed_save(
-        folder, [] {},
-        [&](pid_t child) {
-          std::this_thread::sleep_for(std::chrono::microseconds(microseconds));
-          ::kill(child, SIGKILL);
-        });
-    EXPECT_TRUE(signal != 0 || fs::exists(folder));
-    expect_whole_or_absent(folder, true);
-    if (signal == 0) break;
-    ++killed;
-  }
-  EXPECT_GT(killed, 0);
 }
 
 // [example]

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+// load.cpp: load_checkpoint(): what is compared before a value changes, and how bytes are verified.
+#include <array>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "checkpoint/chunk_sums.hpp"
+#include "checkpoint/files.hpp"
+#include "checkpoint/layout.hpp"
+#include "checkpoint/manifest.hpp"
+#include "checkpoint/verified_files.hpp"
+#include "engine/engine_core.hpp"
+#include "headrace/checkpoint.hpp"
+#include "headrace/error.hpp"
+#include "ranks/meeting.hpp"
+
+namespace headrace {
+namespace {
+using namespace checkpoint;
+constexpr const char* kLoadCall = "load_checkpoint";
+
+std::string text_of(const std::vector<std::int64_t>& shape) { return nlohmann::json(shape).dump(); }
+
+// The manifest's index of each of the engine's parameters, once all are those that were saved.
+std::vector<std::uint32_t> match(const Engine& engine, const Manifest& manifest,
+                                 const std::string& directory) {
+  const auto differs = [&](const std::string& cause) {
+    refuse(directory, cause, Code::kInvalidArgument, "Register the parameters that were saved.");
+  };
+  std::map<std::string, std::uint32_t> saved;
+  for (std::uint32_t i = 0; i < manifest.parameters.size(); ++i)
+    saved[manifest.parameters[i].name] = i;
+  std::vector<std::uint32_t> indices;
+  for (std::uint32_t i = 0; i < engine.parameter_count(); ++i) {
+    const ParameterSpec& spec = engine.spec({i});
+    const std::string& name = engine.full_name({i});
+    const auto found = saved.find(name);
+    if (found == saved.end()) differs("it has no '" + name + "'");
+    const SavedParameter& there = manifest.parameters[found->second];
+    if (there.dtype != name_of(spec.dtype))
+      differs("'" + name + "' has dtype " + there.dtype + " there, but " + name_of(spec.dtype) +
+              " in the engine");
+    if (there.shape != spec.shape)
+      differs("'" + name + "' has shape " + text_of(there.shape) + " there, but " +
+              text_of(spec.shape) + " in the engine");
+    if (there.frozen != spec.frozen)
+      differs("'" + name + "' is " + (there.frozen ? "frozen" : "trained") + " there, but " +
+              (spec.frozen ? "frozen" : "trained") + " in the engine");
+    indices.push_back(found->second);
+    saved.erase(found);
+  }
+  if (!saved.empty()) differs("the engine has no '" + saved.begin()->first + "'");
+  return indices;
+}
+
+// "'a', 'b', 'c' and 5 more"
+std::string some_of(const std::set<std::string>& names) {
+  constexpr std::size_t kShown = 3;
+  std::string text;
+  std::size_t shown = 0;
+  for (const std::string& name : names) {
+    if (shown == kShown) return text + " and " + std::to_string(names.size() - kShown) + " more";
+    text += (shown++ == 0 ? "'" : ", '") + name + "'";
+  }
+  return text;
+}
+
+std::set<std::string> state_names(const Manifest& manifest, OptimizerRule rule) {
+  std::set<std::string> names;
+  for (const SavedParameter& parameter : manifest.parameters) {
+    if (parameter.frozen) continue;
+    for (const Kept& kept : states_of(rule)) names.insert(tensor_name(kept, parameter.name));
+  }
+  return names;
+}
+
+// The engine keeps what was saved: else zeros, or a refusal half-way, would stand in for the rest.
+void match_rule(const Engine& engine, const Manifest& manifest, const std::string& directory) {
+  const Settings& settings = engine.settings();
+  const std::string rule = name_of(settings.optimizer), moments = name_of(settings.moments);
+  if (manifest.rule == rule && manifest.moments == moments) return;
+  std::string tensors;
+  if (const auto saved_rule = rule_named(manifest.rule)) {
+    std::set<std::string> lacks = state_names(manifest, settings.optimizer), extra;
+    for (const std::string& name : state_names(manifest, *saved_rule))
+      if (lacks.erase(name) == 0) extra.insert(name);
+    if (!lacks.empty()) tensors += ", so it lacks " + some_of(lacks);
+    if (!extra.empty()) tensors += ", so the engine does not keep its " + some_of(extra);
+  }
+  refuse(directory,
+         "it was saved with headrace.optimizer " + manifest.rule + " and headrace.moments " +
+             manifest.moments + ", but the engine has " + rule + " and " + moments + tensors,
+         Code::kInvalidArgument, "Set both as they were saved.");
+}
+
+// A store keeps frozen tiles once: of a committed step they cannot be written again.
+void refuse_stored_frozen(const Engine& engine, const std::string& directory) {
+  if (!engine.resumed() && engine.durable_step() == 0) return;
+  std::map<std::pair<std::uint32_t, DType>, std::optional<ParameterId>> frozen;  // by section
+  for (std::uint32_t i = 0; i < engine.parameter_count(); ++i) {
+    const ParameterSpec& spec = engine.spec({i});
+    auto& section = frozen.try_emplace({engine.group_of({i}).index, spec.dtype}, i).first->second;
+    if (!spec.frozen) section.reset();
+  }
+  for (const auto& [section, id] : frozen) {
+    if (!id) continue;
+    refuse(directory,
+           "the store of this engine has a committed step with the frozen '" +
+               engine.full_name(*id) + "', which is not written twice",
+           Code::kWrongState, "Use another headrace.store.");
+  }
+}
+
+class Load {
+ public:
+  Load(Engine& engine, const std::string& directory)
+      : engine_(engine),
+        running_(engine::core_of(engine).ready(kLoadCall)),
+        directory_(directory),
+        meeting_(running_.ranks, kLoadCall) {}
+
+  LoadedCheckpoint run() {
+    try {
+      compare();
+      meeting_.meet({});
+      LoadedCheckpoint loaded = read();
+      meeting_.meet({});
+      return loaded;
+    } catch (...) {
+      // Values of some ranks alone are of no use.
+      for (std::uint32_t g = 0; reading_ && g < engine_.group_count(); ++g)
+        running_.states.begin_load({g});
+      meeting_.withdraw(std::current_exception());
+      throw;
+    }
+  }
+
+ private:
+  struct Words {
+    std::uint64_t unused = 0;
+  };
+  void compare();
+  LoadedCheckpoint read();
+
+  Engine& engine_;
+  engine::Running& running_;
+  const std::string directory_;
+  ranks::Meeting<Words> meeting_;
+  std::vector<std::uint32_t> indices_;  // by parameter: in the manifest
+  std::optional<VerifiedFiles> files_;
+  LoadedCheckpoint loaded_;
+  bool reading_ = false;
+};
+
+void Load::compare() {
+  Manifest manifest = read_manifest(directory_);
+  indices_ = match(engine_, manifest, directory_);
+  match_rule(engine_, manifest, directory_);
+  refuse_stored_frozen(engine_, directory_);
+  files_.emplace(directory_, std::move(manifest));
+  loaded_.trainer_state = files_->trainer_state();
+  // Values that are in use are replaced only by ones that are known to be whole.
+  if (!running_.states.any()) return;
+  const std::uint32_t ranks = running_.partition.world_size;
+  for (std::uint32_t t = running_.partition.rank; t < files_->layout().tensors.size(); t += ranks)
+    files_->verify(t);
+}
+
+LoadedCheckpoint Load::read() {
+  const Layout& layout = files_->layout();
+  // By the manifest's parameter and content.
+  std::vector<std::array<std::uint32_t, 4>> tensors(indices_.size());
+  std::vector<std::uint64_t> steps(indices_.size());
+  for (std::uint32_t t = 0; t < layout.tensors.size(); ++t) {
+    const PlacedTensor& tensor = layout.tensors[t];
+    if (tensor.kept) {
+      tensors[tensor.parameter][static_cast<std::size_t>(*tensor.kept)] = t;
+    } else {
+      files_->verify(t);  // the manifest has the same number
+    }
+  }
+  for (std::size_t i = 0; i < indices_.size(); ++i)
+    steps[i] = files_->manifest().parameters[indices_[i]].step;
+  reading_ = true;
+  running_.all_values->load(
+      kLoadCall,
+      [&](const engine::ValueRange& range, std::span<std::byte> values) {
+        const std::uint64_t element_bytes = range.content == Content::kWeight
+                                                ? size_bytes(engine_.spec(range.id).dtype)
+                                                : sizeof(float);
+        files_->read(tensors[indices_[range.id.index]][static_cast<std::size_t>(range.content)],
+                     range.first_element * element_bytes, values);
+      },
+      steps);
+  return std::move(loaded_);
+}
+}  // namespace
+
+LoadedCheckpoint load_checkpoint(Engine& engine, const std::string& directory) {
+  engine::Running& running = engine::core_of(engine).ready(kLoadCall);
+  running.values->finish_step(kLoadCall);  // the ranks may meet there
+  const auto together = running.gradients->begin_together(ranks::RankCall::Kind::kLoadCheckpoint);
+  return Load(engine, folder_of(directory)).run();
+}
+}  // namespace headrace

@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+// save.cpp: save_checkpoint(): what each rank writes, and in which order a folder becomes whole.
+//
+//   rank 0                               every other rank
+//   makes <folder>.tmp, and each file    -
+//   in it, at its full size
+//   meet: the folder is there
+//   -                                    finds what rank 0 has written: it is the same folder
+//   meet: all see it
+//   writes its shards, and syncs         the same
+//   meet: all bytes are there
+//   sums chunks that end in another      the same, and leaves its checksums in the folder
+//   rank's shard
+//   meet: all checksums are there
+//   writes the manifest, renames         -
+//   meet: the checkpoint is there
+#include <array>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "checkpoint/chunk_sums.hpp"
+#include "checkpoint/files.hpp"
+#include "checkpoint/layout.hpp"
+#include "checkpoint/manifest.hpp"
+#include "checkpoint/safetensors_header.hpp"
+#include "engine/engine_core.hpp"
+#include "headrace/checkpoint.hpp"
+#include "headrace/error.hpp"
+#include "kernels/hash.hpp"
+#include "ranks/meeting.hpp"
+
+namespace headrace {
+namespace {
+using namespace checkpoint;
+constexpr const char* kSaveCall = "save_checkpoint";
+
+void check_names(const partition::Registry& registry) {
+  for (std::size_t i = 0; i < registry.parameters().size(); ++i) {
+    const std::string& name = registry.parameters()[i].full_name;
+    const std::string fault = name_fault(name);
+    if (fault.empty()) continue;
+    throw Error(Code::kInvalidArgument, "save_checkpoint: parameter " + std::to_string(i) +
+                                            " is named " + shown_name(name) + ", " + fault +
+                                            "; nothing was written. Register it by another name.");
+  }
+}
+
+Manifest manifest_of(Engine& engine, const SaveOptions& options) {
+  const Settings& settings = engine.settings();
+  Manifest manifest{name_of(settings.optimizer), name_of(settings.moments), {}, {}, {}, {}};
+  for (std::uint32_t i = 0; i < engine.parameter_count(); ++i) {
+    const ParameterSpec& spec = engine.spec({i});
+    manifest.parameters.push_back({engine.full_name({i}), name_of(spec.dtype), spec.shape,
+                                   spec.frozen, engine.step_count({i})});
+  }
+  assign_files(manifest, settings.optimizer, options.file_bytes);
+  if (!options.trainer_state.empty()) {
+    manifest.trainer_state = {options.trainer_state.size(),
+                              checksum_of(std::span(options.trainer_state))};
+  }
+  return manifest;
+}
+
+// What the ranks say when they meet.
+struct Words {
+  std::uint64_t token = 0;   // of rank 0: what it has left in the folder
+  std::uint64_t layout = 0;  // a hash: the same on every rank
+};
+
+std::string name_of_token(std::uint64_t token) { return "token." + std::to_string(token); }
+
+std::uint64_t hash_of(const Layout& layout) {
+  std::uint64_t hash = 0;
+  for (const PlacedFile& file : layout.files)
+    hash = kernels::xxh3_64(std::as_bytes(std::span(file.header)), hash);
+  return hash;
+}
+
+class Save {
+ public:
+  Save(Engine& engine, const std::string& directory, const SaveOptions& options)
+      : engine_(engine),
+        running_(engine::core_of(engine).ready(kSaveCall)),
+        options_(options),
+        directory_(directory),
+        manifest_(manifest_of(engine, options)),
+        layout_(layout_of(manifest_, directory)),
+        meeting_(running_.ranks, kSaveCall) {
+    for (const PlacedTensor& tensor : layout_.tensors) sums_.emplace_back(tensor.size_bytes);
+  }
+
+  void run() {
+    try {
+      make_folder();
+      write_values();
+      meeting_.meet({});
+      sum_shared_chunks();
+      meeting_.meet({});
+      finish();
+      meeting_.meet({});
+    } catch (...) {
+      meeting_.withdraw(std::current_exception());
+      throw;
+    }
+  }
+
+ private:
+  std::uint32_t rank() const { return running_.partition.rank; }
+  std::string path_of(const std::string& file) const { return folder_path_ + "/" + file; }
+  void make_folder();
+  void create_files();
+  void find_folder(std::uint64_t token);
+  void write_values();
+  void write_other_values();
+  void write(std::uint32_t tensor, std::uint64_t at, std::span<const std::byte> bytes);
+  void sum_shared_chunks();
+  void leave_sums();
+  void take_sums(std::uint32_t rank);
+  void finish();
+
+  Engine& engine_;
+  engine::Running& running_;
+  const SaveOptions& options_;
+  const std::string directory_;
+  Manifest manifest_;
+  const Layout layout_;
+  ranks::Meeting<Words> meeting_;
+  std::optional<NewFolder> folder_;  // of rank 0
+  std::string folder_path_;
+  std::uint64_t token_ = 0;
+  std::vector<File> files_;
+  std::vector<ChunkSums> sums_;  // by tensor
+};
+
+void Save::make_folder() {
+  Words words{0, hash_of(layout_)};
+  folder_path_ = temporary_of(directory_);
+  if (rank() == 0) {
+    folder_.emplace(directory_);
+    create_files();
+    words.token = token_ = std::random_device()();
+    if (running_.partition.world_size > 1) File::create(path_of(name_of_token(token_)));
+  }
+  const Words of_rank_0 = meeting_.meet(words)[0];
+  if (words.layout != of_rank_0.layout) {
+    throw Error(Code::kInvalidArgument,
+                "save_checkpoint: rank " + std::to_string(rank()) +
+                    " has another SaveOptions::file_bytes than rank 0; no checkpoint was made. "
+                    "Give all ranks the same.");
+  }
+  if (rank() != 0) find_folder(of_rank_0.token);
+  meeting_.meet({});
+}
+
+void Save::create_files() {
+  for (const PlacedFile& file : layout_.files) {
+    files_.push_back(File::create(path_of(file.name), file.size_bytes));
+    files_.back().write(std::as_bytes(std::span(file.header)), 0);
+  }
+}
+
+void Save::find_folder(std::uint64_t token) {
+  if (!std::filesystem::exists(path_of(name_of_token(token)))) {
+    throw Error(Code::kUnsupported,
+                "save_checkpoint: " + folder_path_ +
+                    ", which rank 0 has made, is not there on rank " + std::to_string(rank()) +
+                    ", or is another folder; no checkpoint was made. Name a folder in a file "
+                    "system that all ranks share.");
+  }
+  for (const PlacedFile& file : layout_.files)
+    files_.push_back(File::open_to_write(path_of(file.name)));
+}
+
+void Save::write(std::uint32_t tensor, std::uint64_t at, std::span<const std::byte> bytes) {
+  const PlacedTensor& placed = layout_.tensors[tensor];
+  files_[placed.file].write(bytes, placed.at + at);
+  sums_[tensor].add(at, bytes);
+}
+
+void Save::write_values() {
+  // By parameter and content.
+  std::vector<std::array<std::uint32_t, 4>> tensors(engine_.parameter_count());
+  for (std::uint32_t t = 0; t < layout_.tensors.size(); ++t) {
+    const PlacedTensor& tensor = layout_.tensors[t];
+    if (tensor.kept) tensors[tensor.parameter][static_cast<std::size_t>(*tensor.kept)] = t;
+  }
+  running_.all_values->store(
+      kSaveCall, [&](const engine::ValueRange& range, std::span<const std::byte> values) {
+        const std::uint64_t element_bytes = range.content == Content::kWeight
+                                                ? size_bytes(engine_.spec(range.id).dtype)
+                                                : sizeof(float);
+        write(tensors[range.id.index][static_cast<std::size_t>(range.content)],
+              range.first_element * element_bytes, values);
+      });
+  if (rank() == 0) write_other_values();
+  for (File& file : files_) file.sync();
+}
+
+void Save::write_other_values() {
+  for (std::uint32_t t = 0; t < layout_.tensors.size(); ++t) {
+    const PlacedTensor& tensor = layout_.tensors[t];
+    if (tensor.kept) continue;
+    const std::uint64_t step = manifest_.parameters[tensor.parameter].step;
+    write(t, 0, std::as_bytes(std::span(&step, 1)));
+  }
+  const auto write_file = [&](const std::string& name, std::span<const std::byte> bytes) {
+    if (bytes.empty()) return;
+    File file = File::create(path_of(name), bytes.size());
+    file.write(bytes, 0);
+    file.sync();
+  };
+  for (const bool weights : {true, false}) {
+    const std::string index = index_of(manifest_, layout_, weights);
+    write_file(weights ? "model.safetensors.index.json" : "optimizer.safetensors.index.json",
+               std::as_bytes(std::span(index)));
+  }
+  write_file(kTrainerStateName, options_.trainer_state);
+}
+
+// Of a chunk that begins in this rank's shard and ends in another's.
+void Save::sum_shared_chunks() {
+  std::vector<std::byte> chunk;
+  for (std::uint32_t t = 0; t < sums_.size(); ++t) {
+    const auto [first, end] = sums_[t].begun();
+    for (std::uint64_t c = first; c < end; ++c) {
+      std::string& checksum = sums_[t].checksums()[c];
+      if (!checksum.empty()) continue;
+      const PlacedTensor& tensor = layout_.tensors[t];
+      chunk.resize(chunk_bytes_of(tensor.size_bytes, c));
+      // Opened anew: what another host has written is seen from then on.
+      File::open_to_write(files_[tensor.file].path()).read(chunk, tensor.at + c * kChunkBytes);
+      checksum = checksum_of(std::span<const std::byte>(chunk));
+    }
+  }
+  if (rank() != 0) leave_sums();
+}
+
+std::string name_of_sums(std::uint32_t rank) { return "checksums." + std::to_string(rank); }
+
+void Save::leave_sums() {
+  nlohmann::json all = nlohmann::json::array();
+  for (std::uint32_t t = 0; t < sums_.size(); ++t) {
+    const auto [first, end] = sums_[t].begun();
+    std::string digits;
+    for (std::uint64_t c = first; c < end; ++c) digits += sums_[t].checksums()[c];
+    if (!digits.empty()) all.push_back({t, first, digits});
+  }
+  const std::string text = all.dump();
+  File file = File::create(path_of(name_of_sums(rank())), text.size());
+  file.write(std::as_bytes(std::span(text)), 0);
+  file.sync();
+}
+
+void Save::take_sums(std::uint32_t rank) {
+  const std::string path = path_of(name_of_sums(rank));
+  const auto all = nlohmann::json::parse(text_in(File::open(path)));
+  for (const auto& one : all) {
+    std::vector<std::string>& checksums = sums_[one[0].get<std::size_t>()].checksums();
+    const auto digits = one[2].get<std::string>();
+    std::uint64_t chunk = one[1].get<std::uint64_t>();
+    for (std::size_t at = 0; at < digits.size(); at += kChecksumDigits)
+      checksums[chunk++] = digits.substr(at, kChecksumDigits);
+  }
+  std::filesystem::remove(path);
+}
+
+void Save::finish() {
+  if (rank() != 0) return;
+  for (std::uint32_t r = 1; r < running_.partition.world_size; ++r) take_sums(r);
+  std::filesystem::remove(path_of(name_of_token(token_)));
+  for (std::uint32_t t = 0; t < sums_.size(); ++t)
+    saved_tensor(manifest_, layout_, t).checksums = std::move(sums_[t].checksums());
+  for (std::uint32_t f = 0; f < layout_.files.size(); ++f)
+    saved_file(manifest_, f).header_checksum = checksum_of(layout_.files[f].header);
+  const std::string text = text_of(manifest_);
+  File file = File::create(path_of(kManifestName), text.size());
+  file.write(std::as_bytes(std::span(text)), 0);
+  file.sync();
+  folder_->finish();
+  if (options_.latest) name_latest(directory_);
+}
+}  // namespace
+
+void save_checkpoint(Engine& engine, const std::string& directory, const SaveOptions& options) {
+  EngineCore& core = engine::core_of(engine);
+  const auto together =
+      core.ready(kSaveCall).gradients->begin_together(ranks::RankCall::Kind::kSaveCheckpoint);
+  check_names(core.registry());
+  if (options.file_bytes == 0) {
+    throw Error(
+        Code::kInvalidArgument,
+        "save_checkpoint: SaveOptions::file_bytes is 0; nothing was written. Leave it out.");
+  }
+  Save(engine, directory, options).run();
+}
+}  // namespace headrace

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// A save is killed at each of its calls that change a file or a folder, and at any time.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iostream>
+#include <thread>
+
+#include "checkpoint/training.hpp"
+
+namespace headrace {
+namespace {
+namespace fs = std::filesystem;
+using testing_checkpoints::error_of;
+using testing_checkpoints::Training;
+
+std::uint64_t calls_made = 0;
+std::uint64_t calls_to_live = ~std::uint64_t{0};
+
+void count_call() {
+  if (calls_made++ == calls_to_live) ::raise(SIGKILL);
+}
+}  // namespace
+}  // namespace headrace
+
+// In the place of the C library's, of which the save makes its changes.
+extern "C" {
+ssize_t pwrite(int fd, const void* data, std::size_t size, off_t at) {
+  headrace::count_call();
+  return ::syscall(SYS_pwrite64, fd, data, size, at);
+}
+int fsync(int fd) {
+  headrace::count_call();
+  return static_cast<int>(::syscall(SYS_fsync, fd));
+}
+int fallocate(int fd, int mode, off_t at, off_t size) {
+  headrace::count_call();
+  return static_cast<int>(::syscall(SYS_fallocate, fd, mode, at, size));
+}
+int renameat2(int from_at, const char* from, int to_at, const char* to, unsigned flags) noexcept {
+  headrace::count_call();
+  return static_cast<int>(::syscall(SYS_renameat2, from_at, from, to_at, to, flags));
+}
+int rename(const char* from, const char* to) noexcept {
+  headrace::count_call();
+  return static_cast<int>(::syscall(SYS_rename, from, to));
+}
+}
+
+namespace headrace {
+namespace {
+// The legs with a sanitizer are slow: they take some of the calls.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr std::uint64_t kEvery = 20;
+#else
+constexpr std::uint64_t kEvery = 1;
+#endif
+
+// A child that saves the state after a step, and is killed by `kill` or by its own calls. The
+// parent has no engine then, so that it forks from one thread. Returns the number of its calls, or
+// 0 if it was killed.
+std::uint64_t save_in_child(
+    const std::string& folder, std::uint64_t file_bytes, std::uint64_t to_live,
+    const std::function<void(pid_t)>& kill = [](pid_t) {}) {
+  int pipe[2];
+  EXPECT_EQ(::pipe(pipe), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    Training run({.width = 100});
+    run.train(1);
+    calls_made = 0;
+    calls_to_live = to_live;
+    (void)!::write(pipe[1], "x", 1);
+    save_checkpoint(run.engine(), folder, {.file_bytes = file_bytes, .latest = true});
+    (void)!::write(pipe[1], &calls_made, sizeof calls_made);
+    ::_exit(0);
+  }
+  ::close(pipe[1]);
+  char ready = 0;
+  EXPECT_EQ(::read(pipe[0], &ready, 1), 1);
+  kill(child);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_TRUE((WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) ||
+              (WIFEXITED(status) && WEXITSTATUS(status) == 0))
+      << status;
+  std::uint64_t calls = 0;
+  const bool ended = ::read(pipe[0], &calls, sizeof calls) == sizeof calls;
+  ::close(pipe[0]);
+  return ended && WIFEXITED(status) ? calls : 0;
+}
+
+class KilledSave : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    Training run({.width = 100});
+    save_checkpoint(run.engine(), first_, {.latest = true});
+    before_ = run.hashes();
+    run.train(1);
+    after_ = run.hashes();
+  }
+  // The checkpoint before or the new one is the latest, whole; the new one is whole or absent.
+  void expect_one_or_the_other() {
+    Training run({.width = 100});
+    EXPECT_EQ(error_of([&] { load_checkpoint(run.engine(), directory_.string()); }), "no error");
+    EXPECT_TRUE(run.hashes() == before_ || run.hashes() == after_);
+    load_checkpoint(run.engine(), first_);
+    EXPECT_EQ(run.hashes(), before_);
+    if (!fs::exists(second_)) return;
+    EXPECT_EQ(error_of([&] { load_checkpoint(run.engine(), second_); }), "no error");
+    EXPECT_EQ(run.hashes(), after_);
+    fs::remove_all(second_);
+    std::ofstream(directory_.string() + "/latest") << "1\n";
+  }
+  void expect_next_save_works() {
+    Training run({.width = 100});
+    save_checkpoint(run.engine(), second_);
+    EXPECT_FALSE(fs::exists(second_ + ".tmp"));
+  }
+  const testing::TemporaryDirectory directory_;
+  const std::string first_ = directory_.string() + "/1", second_ = directory_.string() + "/2";
+  std::string before_, after_;
+};
+
+constexpr std::uint64_t kNever = ~std::uint64_t{0};
+
+TEST_F(KilledSave, LeavesTheOneBeforeAtEachOfItsCalls) {
+  std::uint64_t points = 0;
+  for (const std::uint64_t file_bytes : {std::uint64_t{3000}, std::uint64_t{1}}) {
+    const std::uint64_t calls = save_in_child(second_, file_bytes, kNever);
+    ASSERT_GT(calls, 0u);
+    expect_one_or_the_other();
+    for (std::uint64_t k = 0; k<calls; k += k + kEvery + 10> calls ? 1 : kEvery) {
+      SCOPED_TRACE("killed at call " + std::to_string(k) + " of " + std::to_string(calls));
+      EXPECT_EQ(save_in_child(second_, file_bytes, k), 0u);
+      expect_one_or_the_other();
+      ++points;
+    }
+  }
+  std::cout << points << " points\n";
+  EXPECT_GE(points, kEvery == 1 ? 200u : 20u);
+  expect_next_save_works();
+}
+
+// Later and later, until a save is whole before its kill.
+TEST_F(KilledSave, LeavesTheOneBeforeAtAnyTime) {
+  int killed = 0;
+  for (int microseconds = 0; microseconds < 2'000'000; microseconds = microseconds * 3 / 2 + 200) {
+    SCOPED_TRACE(microseconds);
+    const bool ended = save_in_child(second_, 3000, kNever, [&](pid_t child) {
+                         std::this_thread::sleep_for(std::chrono::microseconds(microseconds));
+                         ::kill(child, SIGKILL);
+                       }) != 0;
+    expect_one_or_the_other();
+    if (ended) break;
+    ++killed;
+  }
+  EXPECT_GT(killed, 0);
+  expect_next_save_works();
+}
+}  // namespace
+}  // namespace headrace

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// A small network that the tests of checkpoints train, save and load.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "headrace/checkpoint.hpp"
+#include "headrace/error.hpp"
+#include "support/computing_host.hpp"
+#include "support/mlp.hpp"
+#include "support/temporary_directory.hpp"
+
+namespace headrace::testing_checkpoints {
+struct Place {
+  bool on_nvme = false;
+  MasterLayout master = MasterLayout::kSplit;
+  std::uint32_t width = 300;
+  OptimizerRule rule = OptimizerRule::kAdamW;
+  MomentCodec moments = MomentCodec::kF32;
+  DType dtype = DType::kBf16;
+  UpdateMode mode = UpdateMode::kAuto;
+};
+
+class Training {
+ public:
+  explicit Training(const Place& place = {}, std::shared_ptr<Collective> ranks = nullptr,
+                    std::shared_ptr<device::ComputingDevice> device = nullptr) {
+    Settings settings;
+    settings.tile_elements = 65536;
+    settings.master = place.master;
+    settings.optimizer = place.rule;
+    settings.moments = place.moments;
+    settings.update_mode = place.mode;
+    if (place.on_nvme) {
+      settings.nvme_paths = {directory_.string()};
+      settings.offload_optimizer = settings.offload_parameters = OffloadDevice::kNvme;
+    }
+    device_ = device ? std::move(device) : device::make_computing_host({.seed = 5});
+    engine_ =
+        std::make_unique<Engine>(settings, EngineOptions{.device = device_, .collective = ranks});
+    testing::MlpOptions options{.width = place.width, .dtype = place.dtype};
+    if (place.rule == OptimizerRule::kSgdMomentum) options.hyperparameters.momentum = 0.9f;
+    network_ = std::make_unique<testing::Mlp>(*engine_, *device_, options);
+  }
+  void train(int steps) {
+    for (int i = 0; i < steps; ++i) network_->train_step();
+  }
+  Engine& engine() { return *engine_; }
+  std::string hashes() { return engine_->hash_parameters() + engine_->hash_optimizer_state(); }
+
+ private:
+  testing::TemporaryDirectory directory_;
+  std::shared_ptr<device::ComputingDevice> device_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<testing::Mlp> network_;
+};
+
+inline std::string error_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return std::string(code_name(error.code())) + " " + error.what();
+  }
+  return "no error";
+}
+}  // namespace headrace::testing_checkpoints
