@@ -91,13 +91,18 @@ TEST(NoDevice, IsNotAnsweredWithTheCpu) {
 TEST(OutcomeText, SaysWhatIsLeftOfARun) {
   EXPECT_EQ(outcome_text({.steps_done = 3, .steps = 9, .had_swap = true}),
             "3 of 9 steps done, nothing was saved, the swap files are gone. Nothing is saved "
-            "before the end: run again with --save and fewer --steps, and go on with --init.");
+            "without --save: give it with --save-every N, or give --store NAME.");
+  EXPECT_EQ(outcome_text({.steps_done = 3, .steps = 9, .had_swap = true, .store = "s"}),
+            "3 of 9 steps done, the store 's' has the last one that was committed. Give the same "
+            "command to continue.");
+  EXPECT_EQ(outcome_text({.steps_done = 3, .steps = 9, .had_swap = true, .checkpoint = "d/step-2"}),
+            "3 of 9 steps done, saved: 'd/step-2'. Give --load d/step-2 in addition to continue.");
   EXPECT_EQ(outcome_text({.steps_done = 3, .steps = 9, .plain = true}),
             "3 of 9 steps done, nothing was saved. --plain saves nothing; leave it out to be able "
             "to.");
   EXPECT_EQ(outcome_text({.steps_done = 9, .steps = 9, .asked_to_save = true, .saved = "d/m"}),
             "9 of 9 steps done, saved: 'd/m'.");
-  EXPECT_NE(outcome_text({.steps_done = 1, .steps = 2, .asked_to_save = true}).find("at the end"),
+  EXPECT_NE(outcome_text({.steps_done = 1, .steps = 2, .asked_to_save = true}).find("--save-every"),
             std::string::npos);
 }
 

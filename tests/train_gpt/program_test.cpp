@@ -362,6 +362,25 @@ TEST_F(TrainGpt, StartsFromWhatItSaved) {
   EXPECT_NE(damaged.err.find("not a sound safetensors file"), std::string::npos) << damaged.err;
 }
 
+// In another place, from the latest checkpoint and from an earlier one.
+TEST_F(TrainGpt, ContinuesFromACheckpointToTheBitsOfTheRunThatWasNotInterrupted) {
+  const std::string saved = folder_ / "saved";
+  const json whole = report({});
+  const json first = report(join(on_nvme(true), {"--save", saved, "--save-every", "1"}));
+  EXPECT_EQ(first["hash"], whole["hash"]);
+  EXPECT_EQ(first["checkpoints"].size(), 4u);
+  for (const std::string& from : std::vector<std::string>{saved + "/step-3", saved + "/step-1"}) {
+    const json rest = report({"--load", from});
+    EXPECT_EQ(rest["hash"], whole["hash"]) << from;
+    EXPECT_EQ(rest["eval_loss"], whole["eval_loss"]) << from;
+    EXPECT_EQ(rest["steps"].back()["loss"], whole["steps"].back()["loss"]) << from;
+  }
+  std::filesystem::remove_all(saved + "/step-4");
+  const Outcome torn = run({"--load", saved});
+  EXPECT_EQ(torn.exit_code, 2) << torn.err;
+  EXPECT_NE(torn.err.find("step-4/manifest.json is not there"), std::string::npos) << torn.err;
+}
+
 TEST_F(TrainGpt, WritesATraceOfItsStepsThatChangesNoBit) {
   const std::string path = folder_ / "trace.json";
   const json with = report(join(on_nvme(true), {"--trace", path}));

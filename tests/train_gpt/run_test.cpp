@@ -7,9 +7,16 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <cmath>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
+#include <span>
+#include <string>
+#include <vector>
 
 #include "base/units.hpp"
 #include "program/signals.hpp"
@@ -34,6 +41,10 @@ struct Script {
   std::vector<double> loss_scales;
   std::vector<float> betas1;
   std::function<void()> at_last_evaluation = [] {};
+  std::optional<std::vector<std::byte>> loaded;
+  std::vector<std::string> saved;  // checkpoints
+  std::vector<std::byte> state;    // of the last one
+  std::uint64_t fail_at_save = 0;  // after this update
 };
 Script script;
 
@@ -63,6 +74,14 @@ class Fake : public Training {
     if (script.updates == script.skip_at_update || script.overflow_at.contains(script.updates - 1))
       return {.step = script.updates - 1, .gradient_norm = INFINITY, .skipped = true};
     return {.step = script.updates, .gradient_norm = 0.5};
+  }
+  std::optional<std::vector<std::byte>> loaded() const override { return script.loaded; }
+  void save_checkpoint(const std::string& to, std::span<const std::byte> state) override {
+    if (script.updates == script.fail_at_save)
+      throw headrace::Error(headrace::Code::kNoSpace, "save_checkpoint: the disk is full", ENOSPC);
+    std::filesystem::create_directories(to);
+    script.saved.push_back(to.substr(to.rfind('/') + 1));
+    script.state.assign(state.begin(), state.end());
   }
   std::string hash_parameters() override { return "p"; }
   std::string hash_optimizer_state() override { return "o"; }
@@ -469,13 +488,65 @@ TEST_F(RunProgram, SavesWhatInitReads) {
   expect_refused({"--init", folder_ / "saved", "--hidden", "16"}, "BF16 [256, 8]");
 }
 
+TEST_F(RunProgram, SavesCheckpointsAndContinuesFromOne) {
+  using Names = std::vector<std::string>;
+  const std::string saved = folder_ / "saved";
+  ASSERT_EQ(run({"--save", saved, "--save-every", "2", "--steps", "7"}), 0) << err_;
+  EXPECT_EQ(script.saved, (Names{"step-2", "step-4", "step-6"}));
+  EXPECT_EQ(report()["checkpoints"].size(), 3u);
+  EXPECT_EQ(report()["checkpoints"][2]["step"], 6);
+  EXPECT_NE(err_.find("step 6 is saved in '"), std::string::npos) << err_;
+  const std::vector<std::byte> state = script.state;
+  script = {};
+  script.loaded = state;
+  ASSERT_EQ(run({"--save", saved, "--overwrite", "--save-every", "2", "--load", saved, "--steps",
+                 "10", "--keep", "2"}),
+            0)
+      << err_;
+  EXPECT_NE(err_.find("goes on after step 6, of the checkpoint in '"), std::string::npos) << err_;
+  EXPECT_NE(err_.find("written with --steps 7; this run continues with --steps 10"),
+            std::string::npos)
+      << err_;
+  EXPECT_EQ(err_.find("--seed"), std::string::npos) << err_;
+  EXPECT_EQ(script.updates, 4u);
+  EXPECT_EQ(script.saved, (Names{"step-8", "step-10"}));
+  EXPECT_EQ(report()["resumed_from"], 6);
+  Names left;
+  for (const auto& entry : std::filesystem::directory_iterator(saved))
+    if (entry.is_directory()) left.push_back(entry.path().filename().string());
+  std::ranges::sort(left);
+  EXPECT_EQ(left, (Names{"step-10", "step-8"}));
+}
+
+TEST_F(RunProgram, RefusesACheckpointThatIsInTheWay) {
+  const std::string saved = folder_ / "saved";
+  std::filesystem::create_directories(saved + "/step-4");
+  EXPECT_EQ(run({"--save", saved, "--save-every", "2"}), 2);
+  EXPECT_NE(err_.find("step-4' is there already, and this run would save step 4 too"),
+            std::string::npos)
+      << err_;
+  EXPECT_EQ(script.updates, 0u);
+  EXPECT_EQ(run({"--save", saved, "--save-every", "3"}), 0) << err_;
+  EXPECT_EQ(run({"--save", saved, "--save-every", "2", "--overwrite"}), 0) << err_;
+  script.loaded = std::vector<std::byte>(3);
+  EXPECT_EQ(run({"--load", saved}), 2);
+  EXPECT_NE(err_.find("the checkpoint was written by another program"), std::string::npos) << err_;
+}
+
+TEST_F(RunProgram, NamesTheLastCheckpointWhereTheNextOneFails) {
+  script.fail_at_save = 4;
+  EXPECT_EQ(run({"--save", folder_ / "saved", "--save-every", "2"}), 1);
+  EXPECT_NE(err_.find("the disk is full; 4 of 4 steps done, saved: '"), std::string::npos) << err_;
+  EXPECT_NE(err_.find("step-2'. Give --load "), std::string::npos) << err_;
+}
+
 TEST_F(RunProgram, EndsWithTheSignalThatEndedIt) {
   // A process of its own, since the first signal is remembered for good.
   const auto child = [&](int number) {
     script.raise_at_forward = number;
     headrace::tools::install_signal_handlers();
     const int code = run({"--save", folder_ / "saved"});
-    const std::string words = "; 1 of 4 steps done, nothing was saved. --save writes at the end";
+    const std::string words = "; 1 of 4 steps done, nothing was saved. --save alone writes";
     const bool told = script.interrupts == 1 && script.updates == 1 &&
                       err_.find(words) != std::string::npos && report()["steps_completed"] == 1;
     std::exit(told && !std::filesystem::exists(folder_ / "saved") ? code : 99);

@@ -94,15 +94,21 @@ Failure describe(const std::exception& error, bool running, int signal, const In
 std::string outcome_text(const Outcome& outcome) {
   std::string text = std::to_string(outcome.steps_done) + " of " + std::to_string(outcome.steps) +
                      (outcome.steps == 1 ? " step" : " steps") + " done, ";
+  if (outcome.saved.empty() && !outcome.store.empty())
+    return text + "the store '" + outcome.store +
+           "' has the last one that was committed. Give the same command to continue.";
+  if (outcome.saved.empty() && !outcome.checkpoint.empty())
+    return text + "saved: '" + outcome.checkpoint + "'. Give --load " + outcome.checkpoint +
+           " in addition to continue.";
   text += outcome.saved.empty() ? "nothing was saved" : "saved: '" + outcome.saved + "'";
   if (outcome.had_swap) text += ", the swap files are gone";
   if (!outcome.saved.empty()) return text + ".";
   if (outcome.steps_done == 0) return text + ".";  // fewer of them would not have gone better
   if (outcome.plain) return text + ". --plain saves nothing; leave it out to be able to.";
-  return text +
-         (outcome.asked_to_save
-              ? ". --save writes at the end only: give fewer --steps, and go on with --init."
-              : ". Nothing is saved before the end: run again with --save and fewer --steps, "
-                "and go on with --init.");
+  return text + (outcome.asked_to_save
+                     ? ". --save alone writes at the end: give --save-every N too, and "
+                       "--load after an interruption."
+                     : ". Nothing is saved without --save: give it with --save-every N, "
+                       "or give --store NAME.");
 }
 }  // namespace train_gpt

@@ -55,9 +55,11 @@ struct Outcome {
   std::uint64_t steps_done = 0;
   std::uint64_t steps = 0;
   bool asked_to_save = false;
-  std::string saved = {};  // path, empty: nothing was
-  bool had_swap = false;   // files on NVMe, which are scratch
-  bool plain = false;      // --plain, which has no --save
+  std::string saved = {};       // path, empty: nothing was
+  bool had_swap = false;        // files on NVMe, which are scratch
+  bool plain = false;           // --plain, which has no --save
+  std::string store = {};       // its name; empty: none, or no step was made
+  std::string checkpoint = {};  // the last one, empty: none
 };
 std::string outcome_text(const Outcome& outcome);
 }  // namespace train_gpt

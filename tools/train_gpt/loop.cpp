@@ -101,73 +101,80 @@ void count_transfers(StepRecord& record, const headrace::Stats& before,
   record.kernel_written_bytes = kernel.written_bytes - kernel_before.written_bytes;
 }
 
-// The state that changes from step to step, beside the training itself.
-struct Course {
+// What changes from step to step beside the training itself.
+struct Live {
   std::uint64_t updates = 0, skipped = 0;  // steps so far
   std::optional<headrace::LossScale> loss_scale;
+
+  Course course() const {
+    Course course{.updates = updates, .skipped = skipped};
+    if (loss_scale) course.loss_scale = loss_scale->state();
+    return course;
+  }
 };
 
-// The part of the course that a store keeps with a step, as it was before that step: the loss scale
-// depends on whether the step is skipped. Batches and rates follow from the number of the step.
-struct KeptCourse {
-  std::uint64_t skipped = 0;
-  headrace::LossScale::State loss_scale;
-};
-
-void keep(Training& training, const Course& course) {
-  KeptCourse kept{.skipped = course.skipped, .loss_scale = {}};
-  if (course.loss_scale) kept.loss_scale = course.loss_scale->state();
-  training.keep(std::as_bytes(std::span(&kept, 1)));
+// The store has the course as it was before its last step: the loss scale depends on whether that
+// step was skipped.
+void continue_store(const headrace::Resumed& resumed, const Checkpoints& checkpoints, Live& live) {
+  const Course kept = checkpoints.course_of(resumed.trainer_state, "the store");
+  live.updates = resumed.step;
+  live.skipped = resumed.skipped;
+  if (!live.loss_scale) return;
+  live.loss_scale->restore(kept.loss_scale);
+  live.loss_scale->update(resumed.skipped > kept.skipped);
 }
 
-// Goes on where the store does.
-void take_over(const Training& training, Course& course, Report& report, Progress& progress) {
-  const auto resumed = training.resumed();
-  if (!resumed) return;
-  KeptCourse kept;
-  if (resumed->trainer_state.size() != sizeof kept) {
-    fail(Code::kWrongState, "the store was written by another program: it keeps " +
-                                std::to_string(resumed->trainer_state.size()) +
-                                " bytes of its trainer, and " + std::to_string(sizeof kept) +
-                                " are this one's. Name another headrace.store.");
+// Goes on where the store does, or else where the checkpoint does.
+void take_over(const Training& training, const Checkpoints& checkpoints, const World& world,
+               Live& live, Report& report, Progress& progress) {
+  const std::string& folder = report.options.load_folder;
+  const auto say = [&](const std::string& where) {
+    report.resumed_from = live.updates + live.skipped;
+    if (!world.speaks()) return;
+    progress.message("train_gpt: goes on after step " + std::to_string(report.resumed_from) +
+                     where);
+  };
+  if (const auto resumed = training.resumed()) {
+    continue_store(*resumed, checkpoints, live);
+    const std::string& init = report.options.init_folder;
+    say(", the last one in the store" + (!folder.empty() ? "; --load " + folder + " was not read"
+                                         : !init.empty() ? "; --init " + init + " was not read"
+                                                         : ""));
+  } else if (const auto loaded = training.loaded()) {
+    const Course course = checkpoints.course_of(*loaded, "the checkpoint");
+    live.updates = course.updates;
+    live.skipped = course.skipped;
+    if (live.loss_scale) live.loss_scale->restore(course.loss_scale);
+    say(", of the checkpoint in '" + folder + "'");
   }
-  std::memcpy(&kept, resumed->trainer_state.data(), sizeof kept);
-  course.updates = resumed->step;
-  course.skipped = resumed->skipped;
-  if (course.loss_scale) {
-    course.loss_scale->restore(kept.loss_scale);
-    course.loss_scale->update(resumed->skipped > kept.skipped);
-  }
-  report.resumed_from = resumed->step + resumed->skipped;
-  progress.message("train_gpt: goes on after step " + std::to_string(report.resumed_from) +
-                   ", the last one in the store");
 }
 
-void run_step(Training& training, Batches& batches, World& world, Course& course, Report& report,
-              StepRecord& record, TraceFile* trace) {
+void run_step(Training& training, Batches& batches, World& world, Live& live,
+              const Checkpoints& checkpoints, Report& report, StepRecord& record,
+              TraceFile* trace) {
   const Recipe& recipe = report.recipe;
   const std::uint32_t micro_batches = recipe.accumulation * world.size();
-  if (course.loss_scale) record.loss_scale = course.loss_scale->value();
+  if (live.loss_scale) record.loss_scale = live.loss_scale->value();
   Stopwatch whole;
   accumulate(training, batches, world, report, record,
-             course.updates == 0 ? kOtherWeights : kGentlerSteps, trace);
+             live.updates == 0 ? kOtherWeights : kGentlerSteps, trace);
   report.doing = "the update of step " + std::to_string(record.step);
   if (report.options.plain && record.step == 1)
     report.memory.activations_bytes = activation_bytes(report);
   Stopwatch watch;
-  const headrace::StepRates rates = recipe.rates(course.updates);
+  const headrace::StepRates rates = recipe.rates(live.updates);
   record.learning_rate = rates.learning_rate;
   if (rates.beta1) {
     training.set_betas(static_cast<float>(*rates.beta1),
                        static_cast<float>(rates.beta2.value_or(recipe.decayed.beta2)));
   }
-  keep(training, course);
+  training.keep(checkpoints.state_of(live.course()));
   const headrace::StepResult result = training.update(
       {.learning_rate = static_cast<float>(record.learning_rate),
        .gradient_scale = static_cast<float>(1 / (micro_batches * record.loss_scale)),
        .max_norm = recipe.max_norm});
-  ++(result.skipped ? course.skipped : course.updates);
-  if (course.loss_scale) course.loss_scale->update(result.skipped);
+  ++(result.skipped ? live.skipped : live.updates);
+  if (live.loss_scale) live.loss_scale->update(result.skipped);
   // No later step does what the last step defers: the run's seconds and bytes include all of it.
   if (record.step == report.options.steps) training.finish_update();
   record.update_s = watch.lap();
@@ -224,10 +231,10 @@ std::vector<TensorEntry> tensors_of_file(const GptShape& shape) {
 }  // namespace
 
 void train(Training& training, Batches& batches, World& world, Report& report, Progress& progress,
-           TraceFile* trace) {
-  Course course;
-  if (report.recipe.loss_scaling) course.loss_scale.emplace(*report.recipe.loss_scaling);
-  take_over(training, course, report, progress);
+           Checkpoints& checkpoints, TraceFile* trace) {
+  Live live;
+  if (report.recipe.loss_scaling) live.loss_scale.emplace(*report.recipe.loss_scaling);
+  take_over(training, checkpoints, world, live, report, progress);
   headrace::Stats before = training.stats();
   report.stats_before = report.stats_after = before;
   report.steps.reserve(report.options.steps);
@@ -235,7 +242,7 @@ void train(Training& training, Batches& batches, World& world, Report& report, P
     StepRecord record{.step = step};
     const KernelTransfers kernel = kernel_transfers();
     try {
-      run_step(training, batches, world, course, report, record, trace);
+      run_step(training, batches, world, live, checkpoints, report, record, trace);
     } catch (const headrace::Error& error) {
       const bool says_step =
           error.code() == Code::kInterrupted ||
@@ -248,10 +255,12 @@ void train(Training& training, Batches& batches, World& world, Report& report, P
     const headrace::Stats after = training.stats();
     count_transfers(record, before, after, kernel);
     report.steps.push_back(record);
-    if (record.skipped && course.loss_scale)
-      say_scale(record, course.loss_scale->value(), progress);
+    if (record.skipped && live.loss_scale) say_scale(record, live.loss_scale->value(), progress);
     progress.step(progress_of(report, before, after));
-    report.stats_after = before = after;
+    report.doing = "the checkpoint after step " + std::to_string(step);
+    checkpoints.after_step(step, live.course(), training);
+    report.checkpoints = checkpoints.saved();
+    report.stats_after = before = training.stats();
   }
 }
 

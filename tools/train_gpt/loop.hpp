@@ -2,20 +2,22 @@
 // loop.hpp: the training loop: steps, evaluation, and what they cost.
 #pragma once
 #include "batches.hpp"
+#include "checkpoints.hpp"
 #include "progress.hpp"
 #include "report.hpp"
 #include "trace_file.hpp"
 #include "training.hpp"
 
 namespace train_gpt {
-// Does all of report.options.steps, and fills report.steps, stats_before, stats_after and, for
+// Does all of report.options.steps, or those that a store or a checkpoint leaves of them, and fills report.steps, stats_before, stats_after and, for
 // --plain, memory.activations_bytes.
-//   trace   null: none
+//   checkpoints   saves some of the steps
+//   trace         null: none
 // Throws headrace::Error: kNotFinite naming the step whose loss is not a number, or whose loss
 // scale cannot be lowered, kInterrupted after
 // a signal, and what the training throws, with the step's number in front.
 void train(Training& training, Batches& batches, World& world, Report& report, Progress& progress,
-           TraceFile* trace = nullptr);
+           Checkpoints& checkpoints, TraceFile* trace = nullptr);
 
 // Mean loss over the held-out batches. Throws like train().
 double evaluate(Training& training, Batches& batches, World& world, std::uint32_t count,

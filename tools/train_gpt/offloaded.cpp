@@ -57,7 +57,12 @@ class Offloaded : public TorchTraining {
         head_(add<Head>("head")) {
     const headrace::tools::TellOnSignal tell(
         [](void* to) noexcept { static_cast<Offloaded*>(to)->interrupt(); }, this);
-    offload_.freeze();
+    const std::string& checkpoint = setup.options.load_folder;
+    if (checkpoint.empty()) {
+      offload_.freeze();
+    } else {
+      loaded_ = offload_.freeze_from(checkpoint);
+    }
   }
   // The graph goes before the engine that its nodes reach into.
   ~Offloaded() override { drop_loss(); }
@@ -72,6 +77,10 @@ class Offloaded : public TorchTraining {
   }
   void finish_update() override { offload_.engine().finish_step(); }
   std::optional<headrace::Resumed> resumed() const override { return engine().resumed(); }
+  std::optional<std::vector<std::byte>> loaded() const override { return loaded_; }
+  void save_checkpoint(const std::string& folder, std::span<const std::byte> state) override {
+    offload_.save_checkpoint(folder, state, {.latest = true});
+  }
   void keep(std::span<const std::byte> state) override { engine().set_trainer_state(state); }
 
   headrace::Stats stats() const override { return engine().stats(); }
@@ -147,6 +156,7 @@ class Offloaded : public TorchTraining {
   Group<EmbedImpl> embed_;
   std::vector<Group<BlockImpl>> blocks_;
   Group<HeadImpl> head_;
+  std::optional<std::vector<std::byte>> loaded_;
 };
 }  // namespace
 

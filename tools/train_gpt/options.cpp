@@ -39,6 +39,8 @@ constexpr const char* kFooter =
     "  train_gpt --config offload.json --set headrace.host_budget_bytes=1GiB --json report.json\n"
     "  train_gpt --set zero_optimization.offload_optimizer.device=nvme \\\n"
     "            --set zero_optimization.offload_optimizer.nvme_path=/mnt/nvme --save trained\n"
+    "  train_gpt --save trained --save-every 50     and, if that was interrupted:\n"
+    "  train_gpt --save trained --save-every 50 --load trained\n"
     "\nIf an option or setting is given twice, the last one wins. Options override settings.\n"
     "If a settings file has an optimizer, its constants apply, and the learning rate is\n"
     "constant unless the file has a scheduler. A file that enables neither bf16 nor fp16\n"
@@ -178,7 +180,20 @@ void add_file_options(CLI::App& app, RawOptions& raw) {
   app.add_option("--save", o.save_folder,
                  "Folder to write model.safetensors to at the end; made if missing")
       ->group(group);
-  app.add_flag("--overwrite", o.overwrite, "Let --save replace a model.safetensors that is there")
+  constexpr std::uint64_t kMost = 1'000'000'000;
+  add_number(app, "--save-every", o.save_every, {1, kMost},
+             "Also save a checkpoint, from which --load continues, to the folder's step-N after "
+             "every N steps")
+      ->group(group);
+  add_number(app, "--keep", o.keep, {1, kMost},
+             "Checkpoints of the folder to keep: older ones are removed once a new one is there "
+             "[all]")
+      ->group(group);
+  app.add_option("--load", o.load_folder,
+                 "Checkpoint to continue from, or a folder of --save-every: its latest")
+      ->group(group);
+  app.add_flag("--overwrite", o.overwrite,
+               "Let --save replace a model.safetensors or a checkpoint that is there")
       ->group(group);
   app.add_option("--json", o.json, "File for the report; - is stdout")->group(group);
   app.add_option("--trace", o.trace,
@@ -227,6 +242,18 @@ void check_options(const Options& o) {
   if (o.trace == "-")
     throw Fault{"--trace - : a trace is written as it comes, and stdout has the report",
                 "Give --trace a file"};
+  if (o.save_every > 0 && o.save_folder.empty())
+    throw Fault{"--save-every without --save has no folder", "Give --save DIR with it"};
+  if (o.keep > 0 && o.save_every == 0)
+    throw Fault{"--keep without --save-every has no checkpoints", "Give --save-every N with it"};
+  if (!o.load_folder.empty() && !o.init_folder.empty()) {
+    throw Fault{"--load and --init exclude each other: a checkpoint has weights of its own",
+                "Leave one of them out"};
+  }
+  if (o.plain && !o.load_folder.empty()) {
+    throw Fault{"--plain and --load exclude each other: --plain has no optimizer state to load",
+                "Leave one of them out"};
+  }
   if (o.overwrite && o.save_folder.empty())
     throw Fault{"--overwrite without --save has nothing to replace", "Give --save DIR with it"};
 }

@@ -46,8 +46,11 @@ struct Options {
   std::string config;                  // settings file, empty: none
   std::vector<std::string> overrides;  // "a.b=value"
   std::string save_folder;
-  bool overwrite = false;  // a model.safetensors that is there
+  std::uint64_t save_every = 0;  // steps from one checkpoint to the next; 0: none
+  std::uint64_t keep = 0;        // the newest checkpoints that stay; 0: all
+  bool overwrite = false;        // a model.safetensors or a checkpoint that is there
   std::string init_folder;
+  std::string load_folder;
   std::string store;  // name; empty: as the settings say
   std::string json;   // file, "-" for stdout, empty: none
   std::string trace;  // file, empty: none

@@ -127,6 +127,13 @@ Json options_json(const Report& r) {
           {"saved", or_null(r.saved)}};
 }
 
+Json checkpoints_json(const Report& r) {
+  Json all = Json::array();
+  for (const SavedCheckpoint& one : r.checkpoints)
+    all.push_back({{"step", one.step}, {"folder", one.folder}, {"seconds", one.seconds}});
+  return all;
+}
+
 Json plan_json(const headrace::PlanReport& plan) {
   Json rows = Json::array();
   for (const headrace::PlanRow& row : plan.rows) {
@@ -349,6 +356,7 @@ std::string to_json(const Report& r, const Failure* failure) {
                    {"steps_completed", r.resumed_from + r.steps.size()},
                    {"resumed_from", r.resumed_from},
                    {"steps", steps},
+                   {"checkpoints", checkpoints_json(r)},
                    {"eval_loss", r.eval_loss ? Json(*r.eval_loss) : Json(nullptr)},
                    {"hash",
                     {{"parameters", or_null(r.parameters_hash)},

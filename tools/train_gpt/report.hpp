@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoints.hpp"
 #include "failures.hpp"
 #include "headrace/stats.hpp"
 #include "options.hpp"
@@ -49,8 +50,9 @@ struct Report {
   Options options;
   Recipe recipe;
   std::uint64_t parameters = 0;
-  std::uint64_t resumed_from = 0;  // the last step of the run before, in the store; 0: none
+  std::uint64_t resumed_from = 0;  // the last step of the run before; 0: none
   std::vector<StepRecord> steps;
+  std::vector<SavedCheckpoint> checkpoints;
   std::optional<double> eval_loss;
   std::string parameters_hash;  // empty where there is no engine
   std::string optimizer_state_hash;

@@ -137,14 +137,12 @@ class Run {
     Batches batches(text, recipe.batch, options.shape.sequence, options.seed);
     report_.parameters = count_elements(gpt_parameters(options.shape));
     const auto initial = open_initial(options);
-    if (initial) {
-      say("train_gpt: --init takes the weights alone: the optimizer's state, the schedule and the "
-          "order of batches begin anew");
-    }
     check_products(options);
     describe_setting(text, settings);
     world_.compare(facts());
-    check_save_folder(options.save_folder, options.overwrite, saved_bytes(options.shape));
+    checkpoints_.emplace(options, recipe.dtype, settings.optimizer, world_, progress_);
+    check_save_folder(options.save_folder, options.overwrite,
+                      saved_bytes(options.shape) + checkpoints_->size_bytes());
     for (const std::string& line : settings.defaults_taken) {
       if (!options.config.empty()) say("train_gpt: " + line);
     }
@@ -158,6 +156,12 @@ class Run {
                               progress_, world_};
     const auto training = options.plain ? torch_.make_plain(setup) : torch_.make_offloaded(setup);
     say_what_activations_go_by(settings);
+    if (initial && !training->resumed()) {
+      say("train_gpt: --init takes the weights alone: the optimizer's state, the schedule and the "
+          "order of batches begin anew");
+    }
+    checkpoints_->set_facts(course_facts());
+    checkpoints_->check(steps_done(*training));
     const TellOnSignal tell([](void* to) noexcept { static_cast<Training*>(to)->interrupt(); },
                             training.get());
     running_ = true;
@@ -172,9 +176,15 @@ class Run {
     Failure failure = describe(error, running_, signal_received(), in_torch(error));
     if (signal_received() == 0 && !running_) return failure;
     const Options& o = report_.options;
-    const std::string outcome =
-        outcome_text({report_.resumed_from + report_.steps.size(), o.steps, !o.save_folder.empty(),
-                      report_.saved, has_swap_, o.plain});
+    const std::string outcome = outcome_text(
+        {.steps_done = report_.resumed_from + report_.steps.size(),
+         .steps = o.steps,
+         .asked_to_save = !o.save_folder.empty(),
+         .saved = report_.saved,
+         .had_swap = has_swap_,
+         .plain = o.plain,
+         .store = running_ ? store_ : "",
+         .checkpoint = report_.checkpoints.empty() ? "" : report_.checkpoints.back().folder});
     while (failure.text.ends_with('.')) failure.text.pop_back();
     failure.text += "; " + outcome;
     return failure;
@@ -207,9 +217,7 @@ class Run {
   std::vector<std::string> facts() const {
     const Options& o = report_.options;
     const GptShape& s = o.shape;
-    std::vector<std::string> facts{"a text of " + std::to_string(report_.text_bytes) +
-                                   " bytes and " + exact_words_of(report_.unigram_entropy_nats) +
-                                   " nats of entropy"};
+    std::vector<std::string> facts{facts_of_text()};
     const auto add = [&](const char* option, const std::string& value) {
       facts.push_back(std::string(option) + " " + value);
     };
@@ -221,6 +229,7 @@ class Run {
     add("--warmup", std::to_string(o.warmup_steps));
     add("--seed", std::to_string(o.seed));
     add("--eval-batches", std::to_string(o.eval_batches));
+    add("--save-every", std::to_string(o.save_every));
     add("--lr", exact_words_of(o.learning_rate));
     add("--min-lr", exact_words_of(o.least_learning_rate));
     add("--weight-decay", exact_words_of(o.weight_decay));
@@ -230,7 +239,28 @@ class Run {
     add_choice("--checkpointing", o.checkpointing);
     add_choice("--save", !o.save_folder.empty());
     add_choice("--init", !o.init_folder.empty());
+    add_choice("--load", !o.load_folder.empty());
     return facts;
+  }
+
+  // What the results of a run that is continued depend on, beside what the engine compares.
+  std::vector<std::string> course_facts() const {
+    const Options& o = report_.options;
+    Recipe alone = report_.recipe;  // ranks change no result
+    alone.accumulation *= alone.ranks;
+    alone.ranks = 1;
+    std::vector<std::string> facts = {facts_of_text()};
+    for (const auto& [option, value] :
+         {std::pair("--heads ", std::uint64_t{o.shape.heads}), std::pair("--seed ", o.seed),
+          std::pair("--steps ", o.steps)})
+      facts.push_back(option + std::to_string(value));
+    facts.push_back(alone.words());
+    facts.push_back(o.shape.products_in_f32 ? "products in f32" : "products in the weights' dtype");
+    return facts;
+  }
+  std::string facts_of_text() const {
+    return "a text of " + std::to_string(report_.text_bytes) + " bytes and " +
+           exact_words_of(report_.unigram_entropy_nats) + " nats of entropy";
   }
 
   void describe_setting(const Text& text, const headrace::Settings& settings) {
@@ -239,6 +269,7 @@ class Run {
     report_.unigram_entropy_nats = text.unigram_entropy_nats();
     report_.drives = static_cast<std::uint32_t>(settings.nvme_paths.size());
     report_.config = settings.to_json();
+    if (settings.durable_every > 0) store_ = settings.store;
     has_swap_ = !report_.options.plain && is_on_nvme(settings);
   }
 
@@ -333,7 +364,8 @@ class Run {
   }
 
   void train_and_trace(Training& training, Batches& batches) {
-    train(training, batches, world_, report_, progress_, trace_ ? &*trace_ : nullptr);
+    train(training, batches, world_, report_, progress_, *checkpoints_,
+          trace_ ? &*trace_ : nullptr);
     if (!trace_) return;
     const std::string fault = trace_->fault();
     if (!fault.empty()) progress_.message("train_gpt: warning: " + fault);
@@ -354,6 +386,8 @@ class Run {
   Report report_;
   Progress progress_;
   std::optional<TraceFile> trace_;
+  std::optional<Checkpoints> checkpoints_;
+  std::string store_;  // its name; empty: none
   bool running_ = false;
   bool has_swap_ = false;
 };

@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "batches.hpp"
 #include "headrace/engine.hpp"
@@ -44,6 +45,13 @@ class Training {
   virtual void finish_update() {}
   // Where a store (headrace.durable) lets the training go on; no value: at the beginning.
   virtual std::optional<headrace::Resumed> resumed() const { return std::nullopt; }
+  // What the checkpoint of --load kept beside the values, which are in place; no value: none was
+  // loaded.
+  virtual std::optional<std::vector<std::byte>> loaded() const { return std::nullopt; }
+  // Writes all values and `state` to the new folder, which becomes the latest.
+  virtual void save_checkpoint(const std::string& folder, std::span<const std::byte> state) {
+    (void)folder, (void)state;
+  }
   // Takes the state that goes into the store with the next update.
   virtual void keep(std::span<const std::byte> state) { (void)state; }
 

@@ -49,6 +49,7 @@
 #include <utility>
 #include <vector>
 
+#include "headrace/checkpoint.hpp"
 #include "headrace/engine.hpp"
 #include "headrace/torch/checkpoint.hpp"
 #include "headrace/torch/gathered_scopes.hpp"
@@ -354,6 +355,25 @@ class Offload {
   //         moved have their values only in the engine. Any use of these groups throws an error
   //         that says so; engine().store() returns the values.
   void freeze() { core().freeze(); }
+  // Does the same with the values of a checkpoint (headrace/checkpoint.hpp) instead of those of the
+  // modules, and gives torch's generators and the buffers the values that they had at
+  // save_checkpoint().
+  //   which  as given to save_checkpoint().
+  // Returns the bytes given to save_checkpoint(); none if headrace::save_checkpoint() has written
+  // the checkpoint, which leaves generators and buffers as they are. No value: headrace.store
+  // resumes, and the checkpoint was not read. Call resume() then.
+  // Throws  also as load_checkpoint() does. The Offload can then only be closed.
+  std::optional<std::vector<std::byte>> freeze_from(const std::string& checkpoint,
+                                                    const ParameterTest& which = {}) {
+    std::optional<LoadedCheckpoint> loaded;
+    core().freeze([&](Engine& engine) { loaded = load_checkpoint(engine, checkpoint); });
+    if (!loaded) return std::nullopt;
+    if (loaded->trainer_state.empty()) return std::vector<std::byte>();
+    const detail::Call call = begin();
+    const detail::TrainerState state{std::span<const std::byte>(loaded->trainer_state)};
+    state.set(core().place(), buffers_to_keep(which));
+    return state.own();
+  }
 
   // ---- use ----
 
@@ -491,6 +511,20 @@ class Offload {
     resumed->trainer_state = state.own();
     state.set(core().place(), buffers_to_keep(which));
     return resumed;
+  }
+
+  // Writes a checkpoint (headrace/checkpoint.hpp) of all values, with the state that
+  // keep_trainer_state() describes in the place of SaveOptions::trainer_state. Call it between
+  // steps, on every rank. freeze_from() continues from it. With several ranks, the states of
+  // torch's generators and the buffers are those of rank 0.
+  void save_checkpoint(const std::string& directory, std::span<const std::byte> own = {},
+                       SaveOptions options = {}, const ParameterTest& which = {}) {
+    const detail::Call call = begin();
+    core().begin_call();
+    const std::vector<std::byte> state =
+        detail::TrainerState(core().place(), buffers_to_keep(which), own).pack();
+    options.trainer_state = state;
+    headrace::save_checkpoint(engine(), directory, options);
   }
 
   // The buffers (batch norm statistics, masks, caches) of the modules given to add_group() and

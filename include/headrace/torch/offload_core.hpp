@@ -104,12 +104,16 @@ class OffloadCore final : public std::enable_shared_from_this<OffloadCore> {
   BoundGroups& bound() noexcept { return bound_; }
   WriteWatch& writes() noexcept { return writes_; }
 
-  void freeze() {
+  // `load_all` gives the engine its values in place of the modules, unless a store has them. May be
+  // null.
+  void freeze(const std::function<void(Engine&)>& load_all = nullptr) {
     if (planned_ || closed_) return engine_.freeze();  // which throws
     registration_.settle();
     engine_.freeze();
     planned_ = true;
-    registration_.attach();
+    const bool in_store = engine_.resumed().has_value();
+    if (load_all && !in_store) load_all(engine_);
+    registration_.attach(/*has_values=*/in_store || load_all);
     const std::shared_ptr<BoundGroups> bound(shared_from_this(), &bound_);
     bound_.open(bound, registration_.serves_on_demand());
     for (const auto& group : groups()) set_gradient_hooks(*group);

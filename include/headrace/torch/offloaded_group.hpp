@@ -199,10 +199,10 @@ class OffloadedGroup {
   std::uint64_t touches = 0;       // how often the group was bound on demand
   std::uint64_t seen_changes = 0;  // Engine::weight_changes() when last bound
 
-  // Moves the parameters' values into the engine, and the parameters from memory of their own onto
-  // (parked) storages. `parked_text` follows a parameter's name in the error that torch throws if
+  // Moves the parameters' values into the engine, unless it `has_values` from elsewhere, and the
+  // parameters from memory of their own onto (parked) storages. `parked_text` follows a parameter's name in the error that torch throws if
   // the parameter is used while parked.
-  void attach(const Place& place, Engine& engine, const NamedTensors& tensors,
+  void attach(const Place& place, Engine& engine, bool has_values, const NamedTensors& tensors,
               const std::string& parked_text) {
     const std::span<const ParameterId> ids = engine.parameters(id);
     const auto load = [&](ParameterId parameter, std::uint64_t first, std::span<std::byte> values) {
@@ -210,7 +210,7 @@ class OffloadedGroup {
       const auto found = std::find(ids.begin(), ids.end(), parameter);
       copy_values(tensors[static_cast<std::size_t>(found - ids.begin())].second, first, values);
     };
-    if (!engine.resumed()) engine.load(id, load);  // otherwise the store has the values
+    if (!has_values) engine.load(id, load);
     values_ = nullptr;
     for (std::size_t i = 0; i < ids.size(); ++i) {
       parameters_.emplace_back(place, engine.spec(ids[i]), ids[i], engine.full_name(ids[i]), name,

@@ -171,8 +171,8 @@ class Registration {
       if (!group->factory) require_same_shapes(engine_, place_, *group, group->loose);
     }
   }
-  void attach() {
-    for (const auto& group : groups_) attach(*group);
+  void attach(bool has_values) {
+    for (const auto& group : groups_) attach(*group, has_values);
     buffers_.move_to(place_);
     attached_ = true;
   }
@@ -227,7 +227,7 @@ class Registration {
     throw Error(Code::kWrongState, std::string(call) + " for " + quoted_group(group.name) +
                                        " after freeze(): " + why + ". Call it before freeze().");
   }
-  void attach(OffloadedGroup& group) {
+  void attach(OffloadedGroup& group, bool has_values) {
     NamedTensors tensors = std::exchange(group.loose, {});
     if (group.factory) {
       group.module = std::exchange(group.factory, nullptr)();
@@ -237,7 +237,7 @@ class Registration {
       buffers_.add(group.name, *group.module);
     }
     require_same_shapes(engine_, place_, group, tensors);
-    group.attach(place_, engine_, tensors, parked_text(serves_on_demand_));
+    group.attach(place_, engine_, has_values, tensors, parked_text(serves_on_demand_));
     require_registered(group);
   }
 

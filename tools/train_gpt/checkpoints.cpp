@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoints.hpp"
+
+#include <sys/statvfs.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+
+#include "base/units.hpp"
+#include "failures.hpp"
+#include "optimizer_cpu/update.hpp"
+
+namespace train_gpt {
+namespace {
+namespace fs = std::filesystem;
+using headrace::Code;
+using headrace::base::format_bytes;
+constexpr std::string_view kPrefix = "step-";
+
+// Weights, masters and moments; names and checksums take little beside them.
+std::uint64_t checkpoint_bytes(const GptShape& shape, headrace::DType dtype,
+                               headrace::OptimizerRule rule) {
+  const std::uint64_t states = 1 + moments(headrace::optimizer_cpu::arithmetic_of(rule));
+  return count_elements(gpt_parameters(shape)) *
+         (headrace::size_bytes(dtype) + states * sizeof(float));
+}
+
+Course course_in(std::span<const std::byte> state, const std::string& where) {
+  Course course;
+  if (state.size() < sizeof course) {
+    fail(Code::kWrongState,
+         where + " was written by another program: it keeps " + std::to_string(state.size()) +
+             " bytes of its trainer, and this one keeps at least " + std::to_string(sizeof course) +
+             "; the run was not started. Name another.");
+  }
+  std::memcpy(&course, state.data(), sizeof course);
+  return course;
+}
+
+std::string joined(const std::vector<std::string>& lines) {
+  std::string text;
+  for (const std::string& line : lines) text += line + "\n";
+  return text;
+}
+}  // namespace
+
+std::uint64_t steps_done(const Training& training) {
+  if (const auto resumed = training.resumed()) return resumed->step + resumed->skipped;
+  const auto loaded = training.loaded();
+  if (!loaded) return 0;
+  const Course course = course_in(*loaded, "the checkpoint");
+  return course.updates + course.skipped;
+}
+
+Checkpoints::Checkpoints(const Options& options, headrace::DType dtype,
+                         headrace::OptimizerRule rule, World& world, Progress& progress)
+    : options_(options), world_(world), progress_(progress) {
+  if (options.save_every > 0) size_bytes_ = checkpoint_bytes(options.shape, dtype, rule);
+}
+
+std::string Checkpoints::folder_of(std::uint64_t step) const {
+  return options_.save_folder + "/" + std::string(kPrefix) + std::to_string(step);
+}
+
+std::vector<std::uint64_t> Checkpoints::present() const {
+  std::vector<std::uint64_t> steps;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(options_.save_folder, ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(kPrefix)) continue;
+    std::uint64_t step = 0;
+    const char* const end = name.data() + name.size();
+    const auto [last, error] = std::from_chars(name.data() + kPrefix.size(), end, step);
+    if (error == std::errc{} && last == end) steps.push_back(step);
+  }
+  std::ranges::sort(steps);
+  return steps;
+}
+
+void Checkpoints::check(std::uint64_t done) const {
+  const std::uint64_t every = options_.save_every;
+  if (every == 0 || !world_.speaks()) return;
+  for (const std::uint64_t step : present()) {
+    if (options_.overwrite || step <= done || step > options_.steps || step % every != 0) continue;
+    fail(Code::kInvalidArgument, "'" + folder_of(step) +
+                                     "' is there already, and this run would save step " +
+                                     std::to_string(step) +
+                                     " too; the run was not started. Give --save another folder, "
+                                     "--overwrite, or go on from it with --load.");
+  }
+  const std::uint64_t made = options_.steps / every - std::min(done, options_.steps) / every;
+  const std::uint64_t at_once = options_.keep > 0 ? std::min(made, options_.keep + 1) : made;
+  struct statvfs space {};
+  if (::statvfs(options_.save_folder.c_str(), &space) != 0) return;  // the first save says why
+  const std::uint64_t free_bytes = std::uint64_t{space.f_bavail} * space.f_frsize;
+  if (free_bytes / std::max<std::uint64_t>(size_bytes_, 1) >= at_once) return;
+  fail(Code::kNoSpace,
+       "'" + options_.save_folder + "' has " + format_bytes(free_bytes) + " free, and the run's " +
+           std::to_string(at_once) + " checkpoints of " + format_bytes(size_bytes_) +
+           " each need more; the run was not started. Make room, give a larger --save-every, or "
+           "--keep 2.");
+}
+
+std::vector<std::byte> Checkpoints::state_of(const Course& course) const {
+  const std::string text = joined(facts_);
+  std::vector<std::byte> state(sizeof course + text.size());
+  std::memcpy(state.data(), &course, sizeof course);
+  std::memcpy(state.data() + sizeof course, text.data(), text.size());
+  return state;
+}
+
+Course Checkpoints::course_of(std::span<const std::byte> state, const std::string& where) const {
+  const Course course = course_in(state, where);
+  std::string text(reinterpret_cast<const char*>(state.data()) + sizeof course,
+                   state.size() - sizeof course);
+  for (const std::string& fact : facts_) {
+    const std::string there = text.substr(0, text.find('\n'));
+    text.erase(0, std::min(text.size(), there.size() + 1));
+    if (there == fact || !world_.speaks()) continue;
+    progress_.message("train_gpt: warning: " + where + " was written with " + there +
+                      "; this run continues with " + fact);
+  }
+  return course;
+}
+
+void Checkpoints::remove(std::uint64_t step) const {
+  std::error_code error;
+  fs::remove_all(folder_of(step), error);
+  if (error)
+    progress_.message("train_gpt: warning: '" + folder_of(step) +
+                      "' could not be removed: " + error.message());
+}
+
+void Checkpoints::after_step(std::uint64_t step, const Course& course, Training& training) {
+  if (options_.save_every == 0 || step % options_.save_every != 0) return;
+  progress_.stage("saving step " + std::to_string(step));
+  const auto began = std::chrono::steady_clock::now();
+  const std::string folder = folder_of(step);
+  if (world_.speaks()) {
+    std::error_code ignored;
+    fs::create_directories(options_.save_folder, ignored);  // the save says why it cannot be
+    if (options_.overwrite && fs::exists(folder, ignored)) remove(step);
+  }
+  training.save_checkpoint(folder, state_of(course));
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  saved_.push_back({step, folder, seconds});
+  if (!world_.speaks()) return;
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f", seconds);
+  progress_.message("train_gpt: step " + std::to_string(step) + " is saved in '" + folder +
+                    "', in " + text + " s");
+  if (options_.keep == 0) return;
+  std::vector<std::uint64_t> steps = present();
+  std::erase_if(steps, [&](std::uint64_t one) { return one > step; });
+  for (std::size_t i = 0; i + options_.keep < steps.size(); ++i) remove(steps[i]);
+}
+}  // namespace train_gpt
