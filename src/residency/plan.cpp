@@ -29,6 +29,14 @@ std::vector<std::size_t> spread(std::size_t count) {
   return order;
 }
 
+// Whether anything is read from a drive. A store's copies of what is in memory are not.
+bool moves(const Plan& plan) {
+  return std::ranges::any_of(plan.sections,
+                             [](const SectionPlan& one) { return one.weight == Tier::kNvme; }) ||
+         std::ranges::any_of(plan.tiles,
+                             [](const TilePlan& one) { return one.record == Tier::kNvme; });
+}
+
 // The room that an arena has left. Slots that shrink with it are not counted.
 class Room {
  public:
@@ -73,14 +81,15 @@ class Planner {
     const std::uint64_t smallest = limit == 0 ? moving : std::min(moving, resident);
     if ((limit != 0 && smallest > limit) || (ceiling != 0 && smallest > ceiling))
       refuse_host(in_, choice_, plan_of(moving == smallest ? choice_ : all_resident()), limit);
-    const bool all = limit != 0 && resident <= limit &&
-                     (resident <= moving || host_bytes(with_slots(all_resident(), 0)) <= limit);
-    if (all) choice_ = all_resident();
+    // What the budget must be so that all stays in memory.
+    const std::uint64_t for_all =
+        resident <= moving ? resident : host_bytes(with_slots(all_resident(), 0));
+    if (limit != 0 && for_all <= limit) choice_ = all_resident();
     if (widen(limit != 0 ? limit : ceiling) && limit != 0) fill(limit);
     Plan plan = plan_of(choice_);
     if (ceiling != 0 && plan.report.host_bytes > ceiling) refuse_beyond_machine(in_, plan, limit);
-    if (plan.report.nvme_bytes > 0 && plan.report.host_bytes > resident)
-      plan.warning = larger_than_resident(plan, resident);
+    if (moves(plan) && plan.report.host_bytes > resident)
+      plan.warning = larger_than_resident(plan, resident, for_all);
     plan.report.host_budget_bytes = limit;
     plan.report.smallest_host_bytes = smallest;
     plan.report.host_left_bytes = ceiling;

@@ -18,6 +18,7 @@ namespace headrace::residency {
 // The plan fits the budget, but takes more than the machine has left.
 [[noreturn]] void refuse_beyond_machine(const PlanInputs& inputs, const Plan& plan,
                                         std::uint64_t limit);
-// The warning for a plan that takes more host memory than keeping everything there would.
-std::string larger_than_resident(const Plan& plan, std::uint64_t resident);
+// The warning for a plan that takes more host memory than keeping everything there would, with the
+// budget `for_all` at which it is kept.
+std::string larger_than_resident(const Plan& plan, std::uint64_t resident, std::uint64_t for_all);
 }  // namespace headrace::residency

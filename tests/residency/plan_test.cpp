@@ -340,6 +340,36 @@ TEST(Plan, SaysWhenASmallModelTakesMoreMemoryThanItWouldInMemory) {
   EXPECT_EQ(make_plan(inputs_for(large, OffloadDevice::kNvme, OffloadDevice::kNvme)).warning, "");
 }
 
+// A store has a copy of all that is in memory, and ranks gather into slots: neither is offloading.
+TEST(Plan, HasNoWarningWhereAllIsInMemoryBesideAStore) {
+  for (const std::uint32_t ranks : {1u, 2u, 4u}) {
+    const auto partition = transformer(256, 2, ranks, 16 * kTile);
+    auto inputs = inputs_for(partition, OffloadDevice::kNvme, OffloadDevice::kNvme);
+    inputs.commit_bytes = 8192;
+    inputs.settings.durable_every = 1;
+    inputs.settings.host_budget_bytes = base::kGiB;
+    const Plan plan = make_plan(inputs);
+    EXPECT_EQ(plan.report.resident_share_of_parameters, 1);
+    EXPECT_EQ(plan.report.resident_share_of_state, 1);
+    EXPECT_GT(plan.report.nvme_bytes, 0u);
+    EXPECT_EQ(plan.warning, "") << ranks << " ranks";
+  }
+}
+
+TEST(Plan, WarnsWithABudgetThatKeepsAllInMemory) {
+  for (const std::uint64_t width : {128, 256, 512}) {
+    const auto partition = transformer(width, 2, 2, 16 * kTile);
+    auto inputs = inputs_for(partition, OffloadDevice::kNvme, OffloadDevice::kNvme);
+    const std::string warning = make_plan(inputs).warning;
+    const auto at = warning.find("set headrace.host_budget_bytes to ");
+    if (at == std::string::npos) continue;
+    inputs.settings.host_budget_bytes = std::stoull(warning.substr(at + 34));
+    const Plan resident = make_plan(inputs);
+    EXPECT_EQ(resident.report.nvme_bytes, 0u) << width;
+    EXPECT_EQ(resident.warning, "") << width;
+  }
+}
+
 TEST(Plan, IsSummedUpInOneLine) {
   const auto partition = transformer(512, 20);
   auto inputs = inputs_for(partition, OffloadDevice::kNvme, OffloadDevice::kNvme);
