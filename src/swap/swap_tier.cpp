@@ -58,11 +58,20 @@ Extent SwapTier::allocate(std::uint32_t drive, std::uint64_t size_bytes) {
 
 void SwapTier::take(const Extent& extent) {
   if (extent.file < drives_.size() && drives_[extent.file]->extents->take(extent)) return;
-  throw Error(Code::kCorrupt,
-              "the store's commit record names " + base::format_bytes(extent.size_bytes) + " at " +
-                  std::to_string(extent.offset_bytes) + " of drive " + std::to_string(extent.file) +
-                  ", which is not a place of its own there; nothing was written. "
-                  "Restore the store from a copy, or begin another one.");
+  std::string text = "the store's commit record names " + base::format_bytes(extent.size_bytes) +
+                     " at " + std::to_string(extent.offset_bytes) + " of ";
+  if (extent.file >= drives_.size()) {
+    text += "drive " + std::to_string(extent.file) + ", which it does not have";
+  } else {
+    const DriveFile& file = *drives_[extent.file]->file;
+    const bool cut = extent.offset_bytes + extent.size_bytes > file.size_bytes();
+    text += file.path() +
+            (cut ? ", which has " + std::to_string(file.size_bytes()) + " bytes: it was truncated"
+                 : ", which is not a place of its own there");
+  }
+  throw Error(Code::kCorrupt, text +
+                                  "; nothing was written. Restore the store from a copy, or begin "
+                                  "another one.");
 }
 
 std::string SwapTier::place(const Extent& extent) const {
@@ -79,8 +88,11 @@ void SwapTier::fail(const Extent& extent, const Subject& subject, IoKind kind, s
                      std::to_string(extent.size_bytes) + " bytes of " + place(extent) + ": got " +
                      std::to_string(done);
   if (error != 0) text += ", " + base::errno_text(error);
-  if (error == 0 && kind == IoKind::kRead)
-    text += ": the file ends there; it was truncated while in use";
+  if (error == 0 && kind == IoKind::kRead) {
+    const std::uint64_t opened_with = drives_[extent.file]->file->size_bytes();
+    text += ": the file ends there; it was truncated";
+    if (extent.offset_bytes + extent.size_bytes <= opened_with) text += " while in use";
+  }
   end_with(text + more, error);
 }
 

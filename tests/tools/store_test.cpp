@@ -13,14 +13,17 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "headrace/engine.hpp"
 #include "headrace/error.hpp"
 #include "store/open_store.hpp"
 #include "support/all_on_nvme.hpp"
 #include "support/scripted_trainer.hpp"
+#include "support/socket_ranks.hpp"
 #include "support/temporary_directory.hpp"
 #include "swap/dead_runs.hpp"
+#include "swap/store_format.hpp"
 #include "tools/called.hpp"
 
 namespace headrace::tools::store_test {
@@ -141,6 +144,175 @@ TEST_F(StoreToolTest, RemovesAllFilesAndNamesThem) {
   const Called none = call(store, words("remove", drives));
   EXPECT_EQ(none.exit_code, 2);
   EXPECT_NE(none.err.find("has no files on these paths"), std::string::npos) << none.err;
+}
+
+// ---- ranks that are a commit apart ----
+
+// What a kill between the commits of two ranks leaves.
+class StoreOfTwoRanks : public StoreToolTest {
+ protected:
+  void SetUp() override {
+    train_both(3);
+    // Rank 1 alone lost its newest record.
+    const std::string file = file_of(1);
+    const std::uint64_t place_bytes = head_of(file).commit_bytes;
+    for (std::uint64_t place = 0; place < swap::kRingPlaces; ++place) {
+      const std::uint64_t at = swap::kStoreHeadBytes + place * place_bytes;
+      swap::CommitHead record{};
+      std::ifstream in(file, std::ios::binary);
+      in.seekg(static_cast<std::streamoff>(at));
+      in.read(reinterpret_cast<char*>(&record), sizeof record);
+      if (record.epoch == 3) overwrite(file, at, std::string(512, 'x'));
+    }
+  }
+  // Returns the step after which the ranks went on.
+  std::uint64_t train_both(int steps) const {
+    std::uint64_t resumed = 0;
+    const auto run = [&](std::shared_ptr<Collective> collective) {
+      const bool first = collective->rank() == 0;
+      Engine engine(settings({drive_.string()}), {.collective = std::move(collective)});
+      ScriptedTrainer trainer(engine, kGroups);
+      if (first && engine.resumed()) resumed = engine.resumed()->step;
+      for (int step = 0; step < steps; ++step)
+        trainer.step(script_of(testing::Departure::kNone, 2, false));
+      engine.close();
+    };
+    auto ranks = testing::make_socket_ranks(2);
+    std::thread second(run, std::move(ranks[1]));
+    run(std::move(ranks[0]));
+    second.join();
+    return resumed;
+  }
+  std::string file_of(int rank) const {
+    return drive_.string() + "/" + swap::user_directory_name() + "/store-run-1/rank" +
+           std::to_string(rank) + ".0.store";
+  }
+  static swap::StoreHead head_of(const std::string& file) {
+    swap::StoreHead head{};
+    std::ifstream(file, std::ios::binary).read(reinterpret_cast<char*>(&head), sizeof head);
+    return head;
+  }
+  static void overwrite(const std::string& file, std::uint64_t at, const std::string& bytes) {
+    std::fstream out(file, std::ios::in | std::ios::out | std::ios::binary);
+    out.seekp(static_cast<std::streamoff>(at));
+    out << bytes;
+  }
+  // Spoils a tile of rank 0, in its slot of an epoch.
+  void spoil(std::uint64_t epoch) const {
+    std::uint64_t at = 0;
+    {
+      OpenStore open(find_store("run-1", 0, {{.path = drive_.string()}}));
+      open.go_to(epoch);
+      at = open.place_of_record(open.tiles() - 1).offset_bytes + swap::kHeaderBytes;
+    }
+    overwrite(file_of(0), at, std::string(64, 'x'));
+  }
+};
+
+TEST_F(StoreOfTwoRanks, AreVerifiedAndListedAtTheStepThatBothHave) {
+  const Called whole = call(store, words("verify", {drive_.string()}));
+  EXPECT_EQ(whole.exit_code, 0) << whole.out << whole.err;
+  EXPECT_NE(whole.out.find("rank 0: step 2"), std::string::npos) << whole.out;
+  EXPECT_NE(whole.out.find("rank 1: step 2"), std::string::npos) << whole.out;
+  EXPECT_NE(whole.out.find("step 3 is not verified"), std::string::npos) << whole.out;
+  const Called listed = call(store, {"store", "list", drive_.string()});
+  EXPECT_NE(listed.out.find("whole, 2 ranks, step 2"), std::string::npos) << listed.out;
+  EXPECT_EQ(train_both(0), 2u);
+}
+
+TEST_F(StoreOfTwoRanks, AreDamagedWhereTheStepIsThatBothHave) {
+  spoil(2);
+  const Called damaged = call(store, words("verify", {drive_.string()}));
+  EXPECT_EQ(damaged.exit_code, 1) << damaged.out << damaged.err;
+  EXPECT_NE(damaged.out.find("rank 0: step 2"), std::string::npos) << damaged.out;
+  EXPECT_NE(damaged.out.find("DAMAGED: tile"), std::string::npos) << damaged.out;
+}
+
+TEST_F(StoreOfTwoRanks, AreWholeWhereOnlyAStepIsDamagedThatNobodyNeeds) {
+  spoil(3);
+  const Called whole = call(store, words("verify", {drive_.string()}));
+  EXPECT_EQ(whole.exit_code, 0) << whole.out << whole.err;
+  EXPECT_EQ(train_both(0), 2u);
+}
+
+TEST_F(StoreOfTwoRanks, AreNeitherWholeNorCopiedWithFilesOfAnOlderCopy) {
+  const std::string older = other_.string() + "/older";
+  fs::copy_file(file_of(1), older);
+  train_both(4);
+  fs::copy_file(older, file_of(1), fs::copy_options::overwrite_existing);
+  const std::string part = "rank 1 only epoch 2: files of an older copy";
+  auto copying = words("copy", {drive_.string()});
+  copying.insert(copying.end(), {"--to", other_.string()});
+  for (const auto& line : {words("verify", {drive_.string()}), copying}) {
+    const Called called = call(store, line);
+    EXPECT_EQ(called.exit_code, 1) << called.out;
+    EXPECT_NE(called.err.find(part), std::string::npos) << called.err;
+  }
+  const Called listed = call(store, {"store", "list", drive_.string()});
+  EXPECT_EQ(listed.exit_code, 1);
+  EXPECT_NE(listed.out.find("run-1: damaged, 2 ranks"), std::string::npos) << listed.out;
+  EXPECT_NE(listed.out.find(part), std::string::npos) << listed.out;
+}
+
+// ---- stores that cannot be used as they are ----
+
+TEST_F(StoreToolTest, ATruncatedFileIsNamedAndIsNotWhole) {
+  train({drive_.string()}, 2);
+  const std::string path = file(drive_.string(), 0);
+  for (const std::uint64_t size :
+       {fs::file_size(path) / 8192 * 6144, std::uint64_t{1} << 20, std::uint64_t{8192}}) {
+    fs::resize_file(path, size);
+    const std::string part = path + " was truncated: it has ";
+    const Called verified = call(store, words("verify", {drive_.string()}));
+    EXPECT_EQ(verified.exit_code, 1) << verified.out;
+    EXPECT_NE(verified.err.find(part), std::string::npos) << verified.err;
+    EXPECT_EQ(verified.err.find("in use"), std::string::npos) << verified.err;
+    const Called listed = call(store, {"store", "list", drive_.string()});
+    EXPECT_EQ(listed.exit_code, 1) << listed.out;
+    EXPECT_NE(listed.out.find("run-1: damaged"), std::string::npos) << listed.out;
+    EXPECT_NE(listed.out.find(part), std::string::npos) << listed.out;
+    try {
+      train({drive_.string()}, 1);
+      ADD_FAILURE() << "it went on with " << size << " bytes";
+    } catch (const Error& error) {
+      const std::string text = error.what();
+      EXPECT_NE(text.find(path), std::string::npos) << text;
+      EXPECT_NE(text.find("was truncated"), std::string::npos) << text;
+      EXPECT_EQ(text.find("in use"), std::string::npos) << text;
+    }
+  }
+}
+
+TEST_F(StoreToolTest, TwoCopiesOnThePathsAreNoStoreInUse) {
+  train({drive_.string()}, 2);
+  auto copying = words("copy", {drive_.string()});
+  copying.insert(copying.end(), {"--to", other_.string()});
+  ASSERT_EQ(call(store, copying).exit_code, 0);
+  const Called listed =
+      call(store, {"store", "list", drive_.string(), other_.string(), "--json", "-"});
+  EXPECT_EQ(listed.exit_code, 1);
+  const auto report = nlohmann::json::parse(listed.out)["stores"][0];
+  EXPECT_EQ(report["state"], "doubled");
+  EXPECT_TRUE(report["ranks"].is_null());
+  EXPECT_NE(listed.err.find("run-1: doubled\n"), std::string::npos) << listed.err;
+  EXPECT_NE(listed.err.find("two files for drive 0 of rank 0"), std::string::npos) << listed.err;
+  EXPECT_NE(listed.err.find("two copies of one store"), std::string::npos) << listed.err;
+  EXPECT_EQ(call(store, words("verify", {drive_.string(), other_.string()})).exit_code, 2);
+}
+
+TEST_F(StoreToolTest, AFileThatMayNotBeReadIsNotCalledDamaged) {
+  train({drive_.string()}, 1);
+  const std::string path = file(drive_.string(), 0);
+  const bool root = ::geteuid() == 0;
+  if (root) {
+    ASSERT_EQ(::chown(path.c_str(), 12345, 12345), 0);
+  } else {
+    fs::permissions(path, fs::perms::none);
+  }
+  const Called listed = call(store, {"store", "list", drive_.string()});
+  EXPECT_EQ(listed.exit_code, 1);
+  EXPECT_NE(listed.out.find("run-1: unreadable, 1 rank\n"), std::string::npos) << listed.out;
+  EXPECT_NE(listed.out.find(root ? "EPERM" : "EACCES"), std::string::npos) << listed.out;
 }
 
 // A backup is often kept like this.

@@ -35,6 +35,14 @@ void judge_resume(Row& row, bool exists, const Settings& settings) {
   }
 }
 
+// Of a store with which no run can begin.
+const char* fix_of(const std::string& state) {
+  if (state == "incomplete") return "name the paths of all its drives";
+  if (state == "doubled") return "name the paths of one of its copies";
+  if (state == "unreadable") return "see the cause above, or name another store";
+  return "restore it from a copy, or name another store";
+}
+
 Row state_row(const ListedStore& store, const Settings& settings) {
   Row row{.name = "store", .value = store.state};
   row.values = {{"name", store.name},
@@ -59,9 +67,7 @@ Row state_row(const ListedStore& store, const Settings& settings) {
     mark_store(row, Mark::kNote, "another run is refused until that one ends",
                "wait for it, or name another store");
   } else {
-    mark_store(row, Mark::kGap, "a run is refused",
-               store.state == "incomplete" ? "name the paths of all its drives"
-                                           : "restore it from a copy, or name another store");
+    mark_store(row, Mark::kGap, "a run is refused", fix_of(store.state));
   }
   return row;
 }

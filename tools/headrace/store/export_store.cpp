@@ -14,6 +14,7 @@
 #include "headrace/error.hpp"
 #include "optimizer_cpu/masters.hpp"
 #include "optimizer_cpu/moment_codecs.hpp"
+#include "store/common_epoch.hpp"
 #include "store/export_file.hpp"
 
 namespace headrace::tools {
@@ -109,7 +110,6 @@ class Export {
 
   const swap::StoreRegistration& registration() const { return *parts_[0]->registration(); }
   void agree();
-  void go_to_common_epoch();
   std::uint32_t moments();
   Roles checked_roles(const OpenStore& part, const StoredTile& tile) const;
   std::vector<Tensor> tensors();
@@ -153,37 +153,20 @@ class Export {
 // ---- what belongs together ----
 
 void Export::agree() {
-  const auto& first = *parts_[0];
+  if (go_to_common_epoch(o_.name, parts_) == 0) {
+    throw Error(Code::kNotFound,
+                fmt::format("store '{}' has no committed step that all ranks have; "
+                            "no file was written. Export it after a step.",
+                            o_.name));
+  }
   for (std::size_t r = 0; r < parts_.size(); ++r) {
     const OpenStore& part = *parts_[r];
     const std::string rank = fmt::format("store '{}': rank {}", o_.name, r);
-    if (part.head().store != first.head().store)
-      refuse(rank + " has files of another store of that name");
-    if (part.root() == 0) {
-      throw Error(Code::kNotFound,
-                  rank + " has no committed step; no file was written. Export it after a step.");
-    }
-    if (!part.registration()) {
+    if (!part.registration())
       refuse(rank + " has no names of its parameters: " + part.registration_fault());
-    }
     if (*part.registration() != registration())
       refuse(rank + " has another registration than rank 0");
   }
-}
-
-// A rank may be one commit ahead: its store has the one before, as a run that continues takes it.
-void Export::go_to_common_epoch() {
-  const auto [least, most] =
-      std::ranges::minmax_element(parts_, {}, [](const auto& part) { return part->epoch(); });
-  if ((*most)->epoch() > (*least)->epoch() + 1) {
-    refuse(
-        fmt::format("store '{}': rank {} has epoch {} of it, and rank {} only epoch {}: files "
-                    "of an older copy",
-                    o_.name, most - parts_.begin(), (*most)->epoch(), least - parts_.begin(),
-                    (*least)->epoch()));
-  }
-  const std::uint64_t epoch = (*least)->epoch();
-  for (const auto& part : parts_) part->go_to(epoch);
 }
 
 // ---- the file's tensors ----
@@ -338,7 +321,6 @@ void Export::put(std::size_t content, const Piece& piece, const void* values,
 
 Exported Export::run() {
   agree();
-  go_to_common_epoch();
   const std::vector<Tensor> all = tensors();
   const std::string header = place(all);
   std::uint64_t data_bytes = 0;

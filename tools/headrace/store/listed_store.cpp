@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "headrace/error.hpp"
+#include "store/common_epoch.hpp"
 
 namespace headrace::tools {
 namespace {
@@ -19,6 +20,22 @@ void refuse_without_first(const std::string& name, const std::vector<swap::PathP
                 fmt::format("store '{}' has files of rank {} on these paths, and none of rank 0; "
                             "nothing was done. Name the paths of all ranks.",
                             name, *other));
+  }
+}
+
+// Of find_store() and of OpenStore.
+const char* state_after(Code code) {
+  switch (code) {
+    case Code::kWrongState:
+      return "in use";
+    case Code::kNotFound:
+      return "incomplete";
+    case Code::kInvalidArgument:
+      return "doubled";
+    case Code::kCorrupt:
+      return "damaged";
+    default:
+      return "unreadable";
   }
 }
 }  // namespace
@@ -63,16 +80,19 @@ ListedStore look_at_store(const std::string& name, const std::vector<swap::PathP
       store.state = "empty";
       return store;
     }
-    for (const auto& part : open_all(store.name, places)) {
+    const auto parts = open_all(store.name, places);
+    if (go_to_common_epoch(store.name, parts) == 0) {
+      store.state = "empty";
+    } else {
+      store.step = parts[0]->steps();
+    }
+    for (const auto& part : parts) {
       store.bytes += part->size_bytes();
-      store.step = std::max(store.step, part->steps());
-      if (part->root() == 0) store.state = "empty";
       if (!part->ring_fault().empty()) store.why = part->ring_fault();
       if (store.why.empty()) store.why = part->registration_fault();
     }
   } catch (const Error& error) {
-    const bool in_use = error.code() == Code::kWrongState;
-    store.state = in_use ? "in use" : error.code() == Code::kNotFound ? "incomplete" : "damaged";
+    store.state = state_after(error.code());
     store.why = error.what();
   }
   return store;

@@ -19,10 +19,13 @@ std::vector<std::unique_ptr<OpenStore>> open_all(const std::string& name,
 
 struct ListedStore {
   std::string name;
-  std::string state = "whole", why;  // or "empty", "in use", "incomplete", "damaged"
-  std::uint64_t ranks = 0;
-  std::uint64_t step = 0, bytes = 0;  // if it could be opened
+  // Or "empty", "in use", "incomplete", "doubled", "unreadable", "damaged".
+  std::string state = "whole", why;
+  std::uint64_t ranks = 0;            // that were found
+  std::uint64_t step = 0, bytes = 0;  // if it could be opened; the step that all ranks have
   bool opened() const { return state == "whole" || state == "empty"; }
+  // It is there, and no run can begin with it as it is.
+  bool failed() const { return state == "doubled" || state == "unreadable" || state == "damaged"; }
 };
 // Holds its locks meanwhile. A store that is not there is empty, of 0 ranks.
 ListedStore look_at_store(const std::string& name, const std::vector<swap::PathProbe>& paths);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <span>
 #include <utility>
 
@@ -27,7 +28,38 @@ bool is_possible(std::uint64_t bytes) {
 
 [[noreturn]] void damaged(const std::string& fault) { throw Error(Code::kCorrupt, fault); }
 
-swap::SwapTierOptions tier_over(const StorePlace& place, std::uint64_t& size_bytes) {
+std::span<std::byte> window_of(const swap::IoBuffer& window) {
+  return {window.get(), static_cast<std::size_t>(OpenStore::kWindowBytes)};
+}
+
+swap::CommitRecord record_in(const swap::IoBuffer& memory, const swap::StoreHead& head) {
+  std::string fault;
+  return swap::CommitRecord::read({memory.get(), static_cast<std::size_t>(head.commit_bytes)},
+                                  head.store, fault);
+}
+
+void refuse_shorter(const std::string& store, const std::string& path, std::uint64_t has,
+                    std::uint64_t end, const std::string& what) {
+  if (end <= has) return;
+  throw Error(Code::kCorrupt, "store '" + store + "': " + path + " was truncated: it has " +
+                                  std::to_string(has) + " bytes, and " + what + " ends at " +
+                                  std::to_string(end) +
+                                  "; nothing else was read. Restore the store from a copy.");
+}
+
+// Of a tile's weight or record that lies at `offset`, in either slot.
+std::uint64_t size_at(const swap::CommitTile& at, const StoredTile& tile, std::uint64_t offset) {
+  const bool is_weight = std::ranges::count(at.weight_offset, offset) > 0;
+  const std::uint64_t begin = (is_weight ? at.weight_offset : at.record_offset)[at.slot & 1];
+  std::uint64_t end = begin;
+  for (const StoredStream& stream : tile.streams) {
+    if ((stream.name == "weight") == is_weight)
+      end = std::max(end, stream.offset_bytes + stream.size_bytes);
+  }
+  return base::align_up(end - begin, base::kIoAlignment);
+}
+
+swap::SwapTierOptions tier_over(const StorePlace& place, std::vector<std::uint64_t>& drive_bytes) {
   swap::SwapTierOptions options;
   options.rank = place.rank;
   options.paths = place.drives;
@@ -39,10 +71,10 @@ swap::SwapTierOptions tier_over(const StorePlace& place, std::uint64_t& size_byt
   for (std::uint32_t d = 0; d < place.drives.size(); ++d) {
     auto file =
         swap::StoreFile::open(place.drives[d], {place.name, place.rank, d}, swap::StoreUse::kRead);
-    size_bytes += file->size_bytes();
-    options.drive_bytes.push_back(file->size_bytes());
+    drive_bytes.push_back(file->size_bytes());
     options.files.push_back(std::move(file));
   }
+  options.drive_bytes = drive_bytes;
   return options;
 }
 }  // namespace
@@ -58,10 +90,12 @@ StorePlace find_store(const std::string& name, std::uint32_t rank,
   std::ranges::stable_sort(found, {}, [](const auto& one) { return one.first; });
   for (const auto& [drive, path] : found) {
     if (drive < place.drives.size()) {
-      throw Error(Code::kWrongState, "store '" + name + "' has two files for drive " +
-                                         std::to_string(drive) + ", in " +
-                                         place.drives[drive].path + " and in " + path->path +
-                                         "; nothing was read. Leave the one that belongs to it.");
+      throw Error(Code::kInvalidArgument,
+                  "store '" + name + "' has two files for drive " + std::to_string(drive) +
+                      " of rank " + std::to_string(rank) + ", in " + place.drives[drive].path +
+                      " and in " + path->path +
+                      ": the paths hold two copies of one store; nothing was read. Name the paths "
+                      "of one copy.");
     }
     if (drive > place.drives.size()) {
       throw Error(Code::kNotFound, "store '" + name + "' lacks its file of drive " +
@@ -76,7 +110,7 @@ StorePlace find_store(const std::string& name, std::uint32_t rank,
 OpenStore::OpenStore(const StorePlace& place)
     : name_(place.name),
       conductor_(async::make_conductor_asio()),
-      tier_(std::make_unique<swap::SwapTier>(*conductor_, tier_over(place, size_bytes_))),
+      tier_(std::make_unique<swap::SwapTier>(*conductor_, tier_over(place, drive_bytes_))),
       window_(swap::make_io_buffer(kWindowBytes)) {
   const auto drives = static_cast<std::uint32_t>(place.drives.size());
   swap::CommitRing ring(*tier_, place.name, drives);
@@ -87,19 +121,24 @@ OpenStore::OpenStore(const StorePlace& place)
     throw Error(Code::kCorrupt, "store '" + name_ + "': its header has an impossible size; " +
                                     "nothing else was read. Restore it from a copy.");
   }
+  for (std::uint32_t d = 0; d < drives; ++d) {
+    refuse_shorter(name_, tier_->file_path(d), drive_bytes_[d],
+                   swap::first_slot_offset(head_.commit_bytes, head_.registration_bytes),
+                   "what stands before its tiles");
+  }
   tier_->continue_run(head_.store);
   memory_ = swap::make_io_buffer(head_.commit_bytes);
   newest_ = async::call(*conductor_, nullptr, [&] {
     return ring.read_newest(head_.store, {memory_.get(), head_.commit_bytes});
   });
   if (root() == 0) return;
-  use_record();
+  record_ = record_in(memory_, head_);
   read_registration();
+  refuse_truncated();
 }
 
-void OpenStore::use_record() {
-  std::string fault;
-  record_ = swap::CommitRecord::read({memory_.get(), head_.commit_bytes}, head_.store, fault);
+std::uint64_t OpenStore::size_bytes() const noexcept {
+  return std::accumulate(drive_bytes_.begin(), drive_bytes_.end(), std::uint64_t{0});
 }
 
 void OpenStore::go_to(std::uint64_t epoch) {
@@ -108,7 +147,7 @@ void OpenStore::go_to(std::uint64_t epoch) {
   async::call(*conductor_, nullptr, [&] {
     return ring.read_epoch(head_.store, epoch, {memory_.get(), head_.commit_bytes});
   });
-  use_record();
+  record_ = record_in(memory_, head_);
 }
 
 void OpenStore::read(const swap::Extent& extent, std::span<std::byte> into) {
@@ -204,6 +243,36 @@ std::string OpenStore::place_of_tile(std::uint32_t t) const {
   return tier_->place(at);
 }
 
+// A file is as long as the last place of a tile on its drive needs, in either slot.
+void OpenStore::refuse_truncated() {
+  struct Last {
+    std::uint64_t offset_bytes = 0;
+    std::uint32_t tile = 0;
+  };
+  std::vector<Last> last(drive_bytes_.size());
+  for (std::uint32_t t = 0; t < tiles(); ++t) {
+    const swap::CommitTile& at = record_->tiles()[t];
+    if (at.drive >= last.size()) continue;
+    for (const auto& offsets : {at.weight_offset, at.record_offset}) {
+      const std::uint64_t offset = std::max(offsets[0], offsets[1]);
+      if (offset > last[at.drive].offset_bytes) last[at.drive] = {offset, t};
+    }
+  }
+  for (std::uint32_t d = 0; d < last.size(); ++d) {
+    const auto [offset, t] = last[d];
+    std::uint64_t size = base::kIoAlignment;
+    try {
+      if (offset != 0 && offset < drive_bytes_[d])
+        size = size_at(record_->tiles()[t], tile(t), offset);
+    } catch (const Error& error) {
+      if (error.code() == Code::kIoStalled) throw;  // damage is for verify() to name
+    }
+    if (offset == 0) continue;
+    refuse_shorter(name_, tier_->file_path(d), drive_bytes_[d], offset + size,
+                   "its tile " + std::to_string(t));
+  }
+}
+
 StoredTile OpenStore::tile(std::uint32_t number) {
   StoredTile tile{number, record_->tiles()[number].drive, 0, {}};
   if (place_of_record(number).offset_bytes == 0) {
@@ -236,7 +305,7 @@ void OpenStore::add_streams(StoredTile& tile) {
   const std::uint32_t t = tile.number;
   const swap::CommitTile& at = record_->tiles()[t];
   const std::uint32_t slot = at.slot & 1;
-  read(place_of_record(t), window());
+  read(place_of_record(t), window_of(window_));
   swap::RecordHeader header;
   std::memcpy(&header, window_.get(), sizeof header);
   const auto refuse = [&](const std::string& fault) {
@@ -311,7 +380,7 @@ void OpenStore::verify_tile(std::uint32_t t, Verified& out) {
     for (const StoredStream& stream : stored.streams) {
       if (stream.checksums.empty()) out.unchecked_bytes += stream.size_bytes;
       for (std::uint32_t chunk = 0; chunk < stream.checksums.size(); ++chunk)
-        out.verified_bytes += read_chunk(stored, stream, chunk, window()).size();
+        out.verified_bytes += read_chunk(stored, stream, chunk, window_of(window_)).size();
     }
   } catch (const Error& error) {
     if (error.code() == Code::kIoStalled) throw;

@@ -28,7 +28,7 @@ struct StorePlace {
   std::vector<swap::PathProbe> drives;
 };
 // Looks below the paths. No drives: there is no file of that rank. Throws kNotFound for a drive
-// that is missing, kWrongState for one that is there twice.
+// that is missing, kInvalidArgument for one that is there twice.
 StorePlace find_store(const std::string& name, std::uint32_t rank,
                       const std::vector<swap::PathProbe>& paths);
 
@@ -58,7 +58,8 @@ class OpenStore {
   // The largest chunk of a stream, and what its first and last page add.
   static constexpr std::uint64_t kWindowBytes = base::kChunkElements * 4 + 2 * base::kIoAlignment;
 
-  // Takes the locks of all its files. Throws what StoreFile::open() and CommitRing throw.
+  // Takes the locks of all its files. Throws what StoreFile::open() and CommitRing throw, and
+  // kCorrupt for a file that ends before its last tile.
   explicit OpenStore(const StorePlace& place);
 
   const swap::StoreHead& head() const noexcept { return head_; }
@@ -67,9 +68,9 @@ class OpenStore {
   std::uint64_t epoch() const noexcept { return newest_.epoch; }
   // Of a place of the ring that holds neither a whole record nor zeros; empty: there is none.
   const std::string& ring_fault() const noexcept { return newest_.first_fault; }
-  // The steps of the newest epoch; 0 without one.
+  // The steps of the present epoch, the newest at first; 0 without one.
   std::uint64_t steps() const noexcept { return root() == 0 ? 0 : record_->head().steps; }
-  std::uint64_t size_bytes() const noexcept { return size_bytes_; }
+  std::uint64_t size_bytes() const noexcept;
   // From here on the epoch before the newest, or the newest itself. Throws kCorrupt without it.
   void go_to(std::uint64_t epoch);
 
@@ -79,7 +80,7 @@ class OpenStore {
   swap::Extent place_of_record(std::uint32_t tile) const;
   // "FILE at 8192": of its record, or of a frozen tile's weight.
   std::string place_of_tile(std::uint32_t tile) const;
-  // Compares every checksum. `each_tile` is called between tiles.
+  // Compares every checksum of that epoch. `each_tile` is called between tiles.
   Verified verify(const std::function<void()>& each_tile);
 
   // From the first whole copy; none: all are damaged.
@@ -101,17 +102,16 @@ class OpenStore {
  private:
   void read_registration();
   bool fits_registration(const swap::StoreRegistration& registration);
-  void use_record();
+  void refuse_truncated();
   void verify_tile(std::uint32_t tile, Verified& out);
   void add_streams(StoredTile& tile);
   void add_frozen_weight(StoredTile& tile) const;
   std::string with_tensors(std::string fault, std::uint32_t tile, std::uint64_t first,
                            std::uint64_t elements) const;
   void read(const swap::Extent& extent, std::span<std::byte> into);
-  std::span<std::byte> window() const noexcept { return {window_.get(), kWindowBytes}; }
 
   std::string name_;
-  std::uint64_t size_bytes_ = 0;  // before what counts it
+  std::vector<std::uint64_t> drive_bytes_;  // before what counts them
   std::unique_ptr<async::Conductor> conductor_;
   std::unique_ptr<swap::SwapTier> tier_;
   swap::StoreHead head_{};

@@ -21,6 +21,7 @@
 #include "program/output.hpp"
 #include "program/signals.hpp"
 #include "program/subcommand.hpp"
+#include "store/common_epoch.hpp"
 #include "store/export_store.hpp"
 #include "store/listed_store.hpp"
 #include "store/open_store.hpp"
@@ -32,15 +33,16 @@ constexpr const char* kStoreProgram = "headrace store";
 constexpr const char* kStoreDescription =
     "Stores of durable engines (headrace.durable).\n\n"
     "  list PATH...                   the stores below these paths: ranks, step, bytes, state\n"
-    "  verify NAME PATH...            compares every checksum of the newest step\n"
+    "  verify NAME PATH...            compares every checksum of the step that all ranks have\n"
     "  copy NAME PATH... --to PATH... copies it to as many other paths\n"
     "  export NAME PATH... --to FILE  writes its weights as safetensors; --state: all\n"
     "  remove NAME PATH...            removes it, without a question\n\n"
     "PATH is an nvme_path, as in headrace.nvme_paths; name all that the store has.\n";
 constexpr const char* kStoreFooter =
     "\nA store in use is listed as such, and the other actions refuse it.\n"
-    "\nExit codes: 0 done, 1 a store is damaged or the run failed, 2 refused before it started,\n"
-    "128+n ended by signal n.\n";
+    "\nExit codes: 0 done, 1 a store cannot be used as it is or the run failed, 2 refused before "
+    "it\n"
+    "started, 128+n ended by signal n.\n";
 
 struct StoreOptions {
   std::string action, json;
@@ -78,52 +80,70 @@ int list(const StoreOptions& o, std::FILE* out, Json& report) {
     for (const std::string& name : swap::stores_at(path.path)) names.insert(name);
   }
   report["stores"] = Json::array();
-  bool damaged = false;
+  bool failed = false;
   for (const std::string& name : names) {
     check_signal();
     const ListedStore store = look_at_store(name, paths);
-    damaged |= store.state == "damaged";
+    failed |= store.failed();
     const bool known = store.opened();
-    print_to(out, "{}: {}, {} rank{}{}\n", name, store.state, store.ranks,
-             store.ranks == 1 ? "" : "s",
-             known ? fmt::format(", step {}, {}", store.step, base::format_bytes(store.bytes))
-                   : std::string());
+    // Where the search ended early, there may be more.
+    const bool counted = known || store.ranks > 0;
+    print_to(
+        out, "{}: {}{}{}\n", name, store.state,
+        counted ? fmt::format(", {} rank{}", store.ranks, store.ranks == 1 ? "" : "s") : "",
+        known ? fmt::format(", step {}, {}", store.step, base::format_bytes(store.bytes)) : "");
     if (!store.why.empty()) print_to(out, "  {}\n", store.why);
     report["stores"].push_back({{"name", name},
                                 {"state", store.state},
-                                {"ranks", store.ranks},
+                                {"ranks", counted ? Json(store.ranks) : Json()},
                                 {"step", known ? Json(store.step) : Json()},
                                 {"bytes", known ? Json(store.bytes) : Json()},
                                 {"why", store.why}});
   }
   if (names.empty()) print_to(out, "no stores\n");
-  return damaged ? kFailed : kDone;
+  return failed ? kFailed : kDone;
 }
 
 // ---- verify ----
 
+// One rank, at the epoch that all of them have.
+void print_verified(std::FILE* out, const std::string& name, const OpenStore& part,
+                    std::uint64_t newest, const Verified& found) {
+  print_to(out, "{}, rank {}: step {}, {} tiles, {} verified, {}\n", name, part.head().rank,
+           part.steps(), found.tiles, base::format_bytes(found.verified_bytes),
+           found.damage.empty() ? "whole" : fmt::format("{} DAMAGED", found.damage.size()));
+  for (const std::string& fault : found.damage) print_to(out, "  DAMAGED: {}\n", fault);
+  if (newest != part.steps()) {
+    print_to(out, "  step {} is not verified: another rank lacks it, so a run goes on after {}\n",
+             newest, part.steps());
+  }
+  if (!part.ring_fault().empty())
+    print_to(out, "  a commit record is torn, an older step is whole: {}\n", part.ring_fault());
+  if (found.frozen_tiles > 0)
+    print_to(out, "  {} tiles of frozen groups are not verified\n", found.frozen_tiles);
+  if (found.unchecked_bytes > 0)
+    print_to(out, "  {} have no checksums (headrace.checksums was off)\n",
+             base::format_bytes(found.unchecked_bytes));
+}
+
 int verify(const StoreOptions& o, std::FILE* out, Json& report) {
   const std::string& name = o.words[0];
   const auto paths = probes_of({o.words.begin() + 1, o.words.end()});
+  const auto parts = open_all(name, places_of(name, paths));
+  std::vector<std::uint64_t> newest;
+  for (const auto& part : parts) newest.push_back(part->steps());
+  const bool begun = go_to_common_epoch(name, parts) != 0;
+  if (!begun)
+    print_to(out, "{}: no step that all ranks have, nothing to verify; a run begins anew\n", name);
   report["ranks"] = Json::array();
   bool damaged = false;
-  std::uint32_t rank = 0;
-  for (const auto& part : open_all(name, places_of(name, paths))) {
-    const Verified found = part->verify(check_signal);
-    print_to(out, "{}, rank {}: step {}, {} tiles, {} verified, {}\n", name, rank, part->steps(),
-             found.tiles, base::format_bytes(found.verified_bytes),
-             found.damage.empty() ? "whole" : fmt::format("{} DAMAGED", found.damage.size()));
-    for (const std::string& fault : found.damage) print_to(out, "  DAMAGED: {}\n", fault);
-    if (!part->ring_fault().empty())
-      print_to(out, "  a commit record is torn, an older step is whole: {}\n", part->ring_fault());
-    if (found.frozen_tiles > 0)
-      print_to(out, "  {} tiles of frozen groups are not verified\n", found.frozen_tiles);
-    if (found.unchecked_bytes > 0)
-      print_to(out, "  {} have no checksums (headrace.checksums was off)\n",
-               base::format_bytes(found.unchecked_bytes));
+  for (const auto& part : parts) {
+    const Verified found = begun ? part->verify(check_signal) : Verified{};
+    if (begun) print_verified(out, name, *part, newest[part->head().rank], found);
     damaged |= !found.damage.empty();
-    report["ranks"].push_back({{"rank", rank++},
-                               {"step", part->steps()},
+    report["ranks"].push_back({{"rank", part->head().rank},
+                               {"step", begun ? part->steps() : 0},
+                               {"newest_step", newest[part->head().rank]},
                                {"tiles", found.tiles},
                                {"verified_bytes", found.verified_bytes},
                                {"unchecked_bytes", found.unchecked_bytes},
@@ -178,7 +198,8 @@ int copy(const StoreOptions& o, std::FILE* out, Json& report) {
   const auto paths = probes_of({o.words.begin() + 1, o.words.end()});
   const auto targets = probes_of(o.to);
   const std::vector<StorePlace> places = places_of(name, paths);
-  open_all(name, places);  // what is damaged or lacks a part is not worth a copy
+  // What no run continues from is not worth a copy. Checksums are for verify, of the copy too.
+  go_to_common_epoch(name, open_all(name, places));
   refuse_existing(name, targets);
   // All are complete before the first has its name.
   std::vector<std::unique_ptr<swap::StoreFile>> sources, copies;
