@@ -9,10 +9,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "headrace/engine.hpp"
 #include "headrace/error.hpp"
@@ -379,6 +381,43 @@ TEST_F(InspectStoreTest, VerifiesWhatACommitWroteFromMemoryAndReadsALiveStore) {
   EXPECT_EQ(found.store->steps, 2u);
   EXPECT_TRUE(found.streams.contains("weight"));
   EXPECT_GT(found.verified_bytes, 0u);
+}
+
+// The engine writes to the slots that were named when the inspection began.
+TEST_F(InspectStoreTest, AStoreInUseIsWholeThoughItGoesOnMeanwhile) {
+  Engine engine(settings());
+  testing::ScriptedTrainer trainer(engine, kGroups);
+  const auto step = [&] { trainer.step(script_of(testing::Departure::kNone, 3, false)); };
+  for (int i = 0; i < 3; ++i) step();
+  const SwapInspection found = inspect_swap_file(file(), [&](std::uint64_t) {
+    for (int i = 0; i < 3; ++i) step();
+  });
+  EXPECT_EQ(found.damaged, 0u) << inspection_text({found});
+  EXPECT_EQ(found.records, found.store->tiles_of_rank);
+  EXPECT_EQ(found.store->unsettled_tiles, 0u);
+  EXPECT_GE(found.store->commits_meanwhile, 3u);
+  EXPECT_NE(inspection_text({found}).find("more commits meanwhile"), std::string::npos);
+  std::uint64_t bytes = 0;
+  for (const auto& [name, totals] : found.streams) bytes += totals.size_bytes;
+  EXPECT_EQ(found.verified_bytes, bytes) << "no tile is counted twice";
+}
+
+TEST_F(InspectStoreTest, AStoreThatIsWrittenAllTheTimeIsWhole) {
+  std::atomic<bool> enough = false;
+  Engine engine(settings());
+  testing::ScriptedTrainer trainer(engine, kGroups);
+  trainer.step(script_of(testing::Departure::kNone, 3, false));
+  engine.commit();
+  std::thread training([&] {
+    while (!enough) trainer.step(script_of(testing::Departure::kNone, 3, false));
+  });
+  for (int i = 0; i < 20; ++i) {
+    const SwapInspection found = look();
+    EXPECT_EQ(found.damaged, 0u) << inspection_text({found});
+    EXPECT_TRUE(found.store->torn.empty());
+  }
+  enough = true;
+  training.join();
 }
 
 TEST_F(InspectStoreTest, NamesTheTileThatIsDamagedAndNotTheOtherSlot) {

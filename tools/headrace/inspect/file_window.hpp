@@ -25,6 +25,8 @@ class FileWindow {
     if (offset < begin_ || offset + size > begin_ + filled_) fill(offset, size);
     return std::span(bytes_).subspan(offset - begin_, size);
   }
+  // What is read from now on is read anew, where another process may have written.
+  void forget() noexcept { filled_ = 0; }
 
  private:
   void fill(std::uint64_t offset, std::uint64_t least);

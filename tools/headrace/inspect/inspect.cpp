@@ -25,7 +25,9 @@ constexpr const char* kDescription =
     "run or store, or an nvme_path.\n";
 constexpr const char* kFooter =
     "\nA run removes its swap files when it ends, so this looks at one that lives (what it writes "
-    "meanwhile\nlooks damaged) or at what a killed one left.\n"
+    "meanwhile\nlooks damaged) or at what a killed one left. In a store in use, the newest "
+    "commit's "
+    "slots are whole.\n"
     "\nExit codes: 0 all that was found is whole, 1 something is damaged or cannot be read, or "
     "nothing could be\nverified, 2 refused before it started, 128+n ended by signal n.\n";
 
@@ -73,6 +75,16 @@ std::string store_text(const StoreFacts& store) {
     text += fmt::format("  {} of {} tiles of this rank are here\n", store.tiles.size(),
                         store.tiles_of_rank);
     text += slot_text(store, 0) + slot_text(store, 1);
+  }
+  if (store.commits_meanwhile > 0) {
+    text += fmt::format(
+        "  in use: {} more commits meanwhile; this is the last of them that was "
+        "read\n",
+        store.commits_meanwhile);
+  }
+  if (store.unsettled_tiles > 0) {
+    text += fmt::format("  {} tiles were written anew at every look: not verified\n",
+                        store.unsettled_tiles);
   }
   std::vector<std::uint64_t> frozen;
   for (const StoreTile& tile : store.tiles)
@@ -141,6 +153,8 @@ Json store_json(const StoreFacts& store) {
                {"drive", store.drive},
                {"drives", store.drives},
                {"commit_record", store.commit},
+               {"commits_meanwhile", store.commits_meanwhile},
+               {"unsettled_tiles", store.unsettled_tiles},
                {"epoch", store.epoch},
                {"opening", store.opening},
                {"steps", store.steps},

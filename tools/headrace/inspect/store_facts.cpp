@@ -2,7 +2,9 @@
 #include "inspect/store_facts.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "base/units.hpp"
 #include "swap/store_format.hpp"
@@ -11,6 +13,8 @@ namespace headrace::tools {
 namespace {
 constexpr std::uint64_t kLargestPlace = 256 * base::kMiB;
 constexpr int kOpeningShift = 40;  // docs/swap_file.md
+constexpr int kLooksAtRecord = 20;
+constexpr std::chrono::milliseconds kBetweenLooks{5};
 
 std::string head_fault(const swap::StoreHead& head, std::uint64_t file_bytes) {
   if (std::string fault = swap::fault_of(head); !fault.empty()) return fault;
@@ -57,6 +61,18 @@ void take_record(StoreFacts& facts, const swap::CommitRecord& record) {
   take_tiles(facts, record);
 }
 
+// One that an engine is writing just now is whole soon after.
+swap::CommitRecord read_record(FileWindow& file, std::uint64_t offset, std::span<std::byte> memory,
+                               const swap::RunBytes& store, std::string& fault) {
+  for (int look = 1;; ++look) {
+    read_whole(file, offset, memory);
+    const auto record = swap::CommitRecord::read(memory, store, fault);
+    if (fault.empty() || fault == swap::kEmptyPlace || look == kLooksAtRecord) return record;
+    std::this_thread::sleep_for(kBetweenLooks);
+    file.forget();
+  }
+}
+
 // As CommitRing::read_newest() judges: a first commit that did not end is no damage.
 void judge_ring(StoreFacts& facts) {
   if (facts.commit != 0 || facts.torn.empty()) return;
@@ -93,14 +109,14 @@ StoreFacts read_store(FileWindow& file) {
   std::vector<std::uint64_t> memory(head.commit_bytes / sizeof(std::uint64_t));
   for (std::uint32_t place = 0; place < swap::kRingPlaces; ++place) {
     const std::uint64_t offset = swap::kStoreHeadBytes + place * head.commit_bytes;
-    read_whole(file, offset, std::as_writable_bytes(std::span(memory)));
     std::string fault;
     const auto record =
-        swap::CommitRecord::read(std::as_writable_bytes(std::span(memory)), head.store, fault);
+        read_record(file, offset, std::as_writable_bytes(std::span(memory)), head.store, fault);
     if (fault.empty() && record.head().root > facts.commit) take_record(facts, record);
     if (!fault.empty() && fault != swap::kEmptyPlace) facts.torn.push_back({offset, fault});
   }
   judge_ring(facts);
+  file.forget();
   return facts;
 }
 

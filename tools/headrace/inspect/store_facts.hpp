@@ -21,8 +21,10 @@ struct StoreTile {
 struct StoreFacts {
   swap::RunBytes id{};
   std::uint32_t rank = 0, ranks = 0, drive = 0, drives = 0;
-  std::uint64_t place_bytes = 0;  // of the ring
-  std::uint64_t commit = 0;       // the number of the newest whole record; 0: none
+  std::uint64_t place_bytes = 0;        // of the ring
+  std::uint64_t commit = 0;             // the number of the newest whole record; 0: none
+  std::uint64_t commits_meanwhile = 0;  // that an engine made while the file was looked at
+  std::uint64_t unsettled_tiles = 0;    // written anew at every look: not verified
   std::uint64_t epoch = 0, opening = 0, steps = 0, skipped = 0, trainer_state_bytes = 0;
   std::uint64_t tiles_of_rank = 0;
   std::vector<StoreTile> tiles;
@@ -37,6 +39,8 @@ struct StoreFacts {
 };
 // Whether it begins as one, or has the name of one.
 bool is_store_file(const std::string& path, FileWindow& file);
+// Of a store in use too: a record that is being written is read again. Leaves the window empty, so
+// that slots are read after the record that names them.
 StoreFacts read_store(FileWindow& file);
 
 // "4 of opening 1": a store's generations count within an opening.

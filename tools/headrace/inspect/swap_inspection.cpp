@@ -41,6 +41,9 @@ struct Found {
   std::optional<std::uint64_t> weight_offset = {};  // in place of the header's own
 };
 
+// At a tile that is written anew meanwhile.
+constexpr int kLooks = 100;
+
 class Inspecting {
  public:
   Inspecting(const std::string& path, const InspectionProgress& progress)
@@ -63,17 +66,61 @@ class Inspecting {
  private:
   // Of a store the newest commit record says where each tile is.
   SwapInspection run_store() {
-    const StoreFacts& store = result_.store.emplace(read_store(file_));
-    if (!store.damage.empty()) note(store.damage_offset, {}, store.damage);
-    for (const StoreTile& tile : store.tiles)
-      if (!tile.frozen) take_tile(store, tile);
-    for (const Found& found : found_) check_record(found);
+    result_.store = read_store(file_);
+    const std::uint64_t first = result_.store->commit;
+    if (!result_.store->damage.empty())
+      note(result_.store->damage_offset, {}, result_.store->damage);
+    for (std::size_t i = 0; i < result_.store->tiles.size(); ++i) {
+      progress_(result_.size_bytes / result_.store->tiles.size() * i);
+      if (!result_.store->tiles[i].frozen) settle_tile(i);
+    }
+    result_.store->commits_meanwhile = result_.store->commit - first;
     if (!found_.empty()) summarize();
     progress_(result_.size_bytes);
     return std::move(result_);
   }
 
-  void take_tile(const StoreFacts& store, const StoreTile& tile) {
+  // An engine writes to slots that no commit names, and so, two commits later, to the one that is
+  // looked at. Then what the newest commit names is looked at instead.
+  void settle_tile(std::size_t i) {
+    for (int look = 0; look < kLooks; ++look) {
+      SwapInspection seen;
+      into_ = &seen;
+      const std::optional<Found> found = look_at_tile(*result_.store, result_.store->tiles[i]);
+      into_ = &result_;
+      if (seen.damaged > 0 && went_on()) continue;
+      add(seen);
+      if (found) found_.push_back(*found);
+      return;
+    }
+    ++result_.store->unsettled_tiles;
+  }
+
+  // Whether there is a newer commit than when the records were last read.
+  bool went_on() {
+    file_.forget();
+    StoreFacts now = read_store(file_);
+    if (!now.damage.empty() || now.commit <= result_.store->commit) return false;
+    now.unsettled_tiles = result_.store->unsettled_tiles;
+    result_.store = std::move(now);
+    return true;
+  }
+
+  void add(SwapInspection& seen) {
+    for (const auto& [name, totals] : seen.streams) {
+      result_.streams[name].streams += totals.streams;
+      result_.streams[name].size_bytes += totals.size_bytes;
+    }
+    result_.verified_bytes += seen.verified_bytes;
+    result_.unchecked_bytes += seen.unchecked_bytes;
+    result_.damaged += seen.damaged;
+    for (Damage& damage : seen.damage) {
+      if (result_.damage.size() < kDamageKept) result_.damage.push_back(std::move(damage));
+    }
+  }
+
+  // Nothing: its header is damaged.
+  std::optional<Found> look_at_tile(const StoreFacts& store, const StoreTile& tile) {
     Found found;
     found.offset_bytes = tile.record_offset[tile.slot];
     found.weight_offset = tile.weight_offset[tile.slot];
@@ -82,14 +129,20 @@ class Inspecting {
     header.generation = tile.generation;
     const bool inside = found.offset_bytes <= file_.size_bytes() &&
                         file_.size_bytes() - found.offset_bytes >= swap::kHeaderBytes;
-    if (!inside) return note(found.offset_bytes, header, "past the file's end; it was cut off");
-    std::memcpy(&header, file_.at(found.offset_bytes, sizeof header).data(), sizeof header);
-    std::string fault = swap::header_fault(header, {store.id, tile.tile, tile.generation, 0});
-    if (fault.empty()) fault = bounds_fault(found);
-    header.record = tile.tile;
-    header.generation = tile.generation;
-    if (!fault.empty()) return note(found.offset_bytes, header, fault);
-    found_.push_back(found);
+    std::string fault = "past the file's end; it was cut off";
+    if (inside) {
+      std::memcpy(&header, file_.at(found.offset_bytes, sizeof header).data(), sizeof header);
+      fault = swap::header_fault(header, {store.id, tile.tile, tile.generation, 0});
+      if (fault.empty()) fault = bounds_fault(found);
+      header.record = tile.tile;
+      header.generation = tile.generation;
+    }
+    if (!fault.empty()) {
+      note(found.offset_bytes, header, fault);
+      return std::nullopt;
+    }
+    check_streams(found);
+    return found;
   }
 
   void find_records() {
@@ -172,24 +225,28 @@ class Inspecting {
     });
   }
 
-  void check_record(const Found& found) {
+  void check_streams(const Found& found) {
     std::uint32_t number = 0;
     for (const StreamEntry& entry : entries(found.header)) {
       const bool elsewhere = (entry.offset_bytes & swap::kElsewhere) != 0;
       check_stream(found, entry, elsewhere ? swap::kWeightStream : number);
       ++number;
     }
+  }
+
+  void check_record(const Found& found) {
+    check_streams(found);
     checked_ += 1;
     progress_(result_.size_bytes / 2 + result_.size_bytes / 2 * checked_ / found_.size());
   }
 
   void check_stream(const Found& found, const StreamEntry& entry, std::uint32_t number) {
     const std::string name = padded_text(entry.name);
-    StreamTotals& totals = result_.streams[name];
+    StreamTotals& totals = into_->streams[name];
     ++totals.streams;
     totals.size_bytes += entry.size_bytes;
     if (entry.checksums == 0) {
-      result_.unchecked_bytes += entry.size_bytes;
+      into_->unchecked_bytes += entry.size_bytes;
       return;
     }
     const std::uint64_t begin = begin_of(found, entry);
@@ -198,7 +255,7 @@ class Inspecting {
       const auto [at, size] = swap::chunk_place(found.header, entry, chunk);
       const std::uint64_t got = kernels::xxh3_64(file_.at(begin + at, size), seed);
       const std::uint64_t wanted = found.header.checksum[entry.first_checksum + chunk];
-      result_.verified_bytes += size;
+      into_->verified_bytes += size;
       if (got == wanted) continue;
       note(begin + at, found.header,
            fmt::format("stream {}, chunk {}: checksum {:016x} where {:016x} belongs", name, chunk,
@@ -207,9 +264,9 @@ class Inspecting {
   }
 
   void note(std::uint64_t offset, const RecordHeader& header, std::string what) {
-    ++result_.damaged;
-    if (result_.damage.size() < kDamageKept)
-      result_.damage.push_back({offset, header.record, header.generation, std::move(what)});
+    ++into_->damaged;
+    if (into_->damage.size() < kDamageKept)
+      into_->damage.push_back({offset, header.record, header.generation, std::move(what)});
   }
 
   void summarize() {
@@ -242,6 +299,7 @@ class Inspecting {
   std::vector<Found> found_;
   std::uint64_t checked_ = 0, damaged_headers_ = 0;
   SwapInspection result_;
+  SwapInspection* into_ = &result_;  // or what one look at a tile has found
 };
 }  // namespace
 
