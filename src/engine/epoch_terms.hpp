@@ -4,6 +4,8 @@
 // other bits.
 #pragma once
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -30,13 +32,17 @@ class EpochTerms {
                                       std::uint32_t hyperparameter_sets);
   // Writes the terms into a new record.
   void describe(const swap::CommitRecord& record) const;
+  // Reads the store's; none: no copy of it is whole.
+  using ReadRegistration = std::function<std::optional<swap::StoreRegistration>()>;
   // "the store has headrace.master \"split\", this run \"f32\"": the first difference; empty if
-  // there is none.
-  std::string difference_from(const swap::CommitRecord& record) const;
+  // there is none. `read`: called where a parameter differs, to say in what.
+  std::string difference_from(const swap::CommitRecord& record, const ReadRegistration& read) const;
 
  private:
   std::uint64_t print_of(ParameterId id) const;
-  std::string difference_in_parameters(const swap::CommitRecord& record) const;
+  std::string difference_in_parameters(const swap::CommitRecord& record,
+                                       const ReadRegistration& read) const;
+  std::string difference_in(ParameterId id, const swap::StoreRegistration& stored) const;
   std::string difference_in_hyperparameters(const swap::CommitRecord& record) const;
 
   const partition::Registry& registry_;

@@ -97,10 +97,10 @@ async::Task<> Epochs::restore_tile(std::uint32_t tile, bool verify_all) {
 void Epochs::set_trainer_state(std::span<const std::byte> state) {
   if (state.size() > p_.settings.trainer_state_bytes) {
     throw Error(Code::kInvalidArgument,
-                "set_trainer_state: " + std::to_string(state.size()) + " bytes, and " +
+                "set_trainer_state: " + std::to_string(state.size()) + " bytes, and at most " +
                     std::to_string(p_.settings.trainer_state_bytes) +
-                    " are kept; the state set before stands. Set headrace.trainer_state_bytes "
-                    "before the store is made.");
+                    " fit; the state set before stands. Set headrace.trainer_state_bytes before "
+                    "the store is made.");
   }
   trainer_state_.assign(state.begin(), state.end());
   has_trainer_state_ = true;
@@ -226,7 +226,8 @@ void Epochs::warn_without_trainer_state() {
              "' without the trainer's state: a run that continues from it gets weights and "
              "optimizer state, but neither the position in the data nor the random number "
              "generators. Call Engine::set_trainer_state() before each step, with no bytes if "
-             "there is nothing to keep. This warning appears once.");
+             "there is nothing to keep; with the LibTorch adapter, Offload::keep_trainer_state(). "
+             "This warning appears once.");
 }
 
 void Epochs::begin() {

@@ -155,7 +155,8 @@ void StoreOpening::read_newest(async::Conductor& conductor, swap::SwapTier& tier
   }
   std::string fault;
   const swap::CommitRecord record = swap::CommitRecord::read(memory, head.store, fault);
-  const std::string difference = terms.difference_from(record);
+  const std::string difference =
+      terms.difference_from(record, [&] { return read_registration(conductor, tier, head); });
   if (!difference.empty() || other_size) {
     refuse(Code::kWrongState,
            "cannot go on in this run: " +
@@ -163,6 +164,31 @@ void StoreOpening::read_newest(async::Conductor& conductor, swap::SwapTier& tier
                "; nothing was written. Give the same model and settings as before, or name "
                "another store.");
   }
+}
+
+// The first whole copy: each drive has one.
+std::optional<swap::StoreRegistration> StoreOpening::read_registration(
+    async::Conductor& conductor, swap::SwapTier& tier, const swap::StoreHead& head) const {
+  const std::uint64_t size = head.registration_bytes;
+  if (size == 0 || size > kMostCommitBytes || size % base::kIoAlignment != 0) return std::nullopt;
+  const swap::IoBuffer bytes = swap::make_io_buffer(size);
+  const std::span<std::byte> whole{bytes.get(), static_cast<std::size_t>(size)};
+  const swap::Subject subject{"open store", &in_.settings.store, swap::Subject::kNoTile};
+  for (std::uint32_t d = 0; d < head.drives; ++d) {
+    try {
+      async::call(conductor, nullptr, [&] {
+        return tier.read({d, swap::registration_offset(head.commit_bytes), size}, whole,
+                         swap::Priority::kDemand, subject);
+      });
+    } catch (const Error& error) {
+      if (error.code() == Code::kIoStalled) throw;
+      continue;
+    }
+    std::string fault;
+    swap::StoreRegistration found = swap::unpacked(whole, head.store, fault);
+    if (fault.empty()) return found;
+  }
+  return std::nullopt;
 }
 
 swap::CommitRecord StoreOpening::read(async::Conductor& conductor, swap::SwapTier& tier,

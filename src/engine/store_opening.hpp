@@ -56,6 +56,9 @@ class StoreOpening {
   void refuse_by_resume() const;
   void read_newest(async::Conductor& conductor, swap::SwapTier& tier, const EpochTerms& terms,
                    std::span<std::byte> memory);
+  std::optional<swap::StoreRegistration> read_registration(async::Conductor& conductor,
+                                                           swap::SwapTier& tier,
+                                                           const swap::StoreHead& head) const;
   swap::CommitRing ring(swap::SwapTier& tier) const;
   [[noreturn]] void refuse(Code code, const std::string& what) const;
 

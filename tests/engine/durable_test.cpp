@@ -525,14 +525,66 @@ TEST_F(DurableRefusal, NamesTheSettingOrParameterThatDiffers) {
   expect_refused(Code::kWrongState, "parameters 6, this run has 4", [&] {
     open(settings_, {3000, 150'000});
   });
-  expect_refused(Code::kWrongState, "'group.1.weight'", [&] {
-    open(settings_, {3000, 150'001, 70'000});
-  });
+  expect_refused(Code::kWrongState,
+                 "'group.1.weight', has shape [150000] in the store and [150001] in this run", [&] {
+                   open(settings_, {3000, 150'001, 70'000});
+                 });
   Engine engine(settings_, quiet());
   engine.set_default_hyperparameters({.weight_decay = 0.5f});
-  expect_refused(Code::kWrongState, "hyperparameter set 0 has other values",
+  expect_refused(Code::kWrongState,
+                 "hyperparameter set 0 has weight_decay 0.01 in the store and 0.5 in this run",
                  [&] { const ScriptedTrainer trainer(engine, kGroups); });
   open(settings_);
+}
+
+// Registers one parameter; trains one step where there is none yet.
+void open_with(const std::string& path, const std::string& group, ParameterSpec spec,
+               bool other_set = false) {
+  Engine engine(durable({path}), quiet());
+  const HyperparameterSetId set = engine.add_hyperparameters({.beta1 = 0.5f});
+  if (other_set) spec.hyperparameters = set;
+  const GroupId id = engine.add_group(group, {spec, {"other", DType::kF32, {8}}});
+  engine.freeze();
+  engine.load(id,
+              [](ParameterId, std::span<std::byte> out) { std::ranges::fill(out, std::byte{0}); });
+  engine.set_trainer_state({});
+  const float gradient[8] = {};
+  engine.add_gradient({1}, gradient, DType::kF32);
+  engine.step({});
+  engine.close();
+}
+
+TEST(DurableTerms, NameTheAttributeOfAParameterThatDiffersAndBothValues) {
+  const TemporaryDirectory directory;
+  const ParameterSpec spec{"b.c", DType::kF32, {4, 2}};
+  open_with(directory.string(), "a", spec);
+  struct Other {
+    std::string group, words;
+    ParameterSpec spec;
+    bool other_set = false;
+  };
+  const std::string named = "parameter 0, 'a.b.c', ";
+  for (const Other& other : std::vector<Other>{
+           {"a",
+            "parameter 0 is 'a.b.c' in the store and 'a.b.d' in this run",
+            {"b.d", DType::kF32, {4, 2}}},
+           {"a.b",
+            named + "is of group 'a' in the store and 'a.b' in this run",
+            {"c", DType::kF32, {4, 2}}},
+           {"a",
+            named + "has shape [4, 2] in the store and [2, 4] in this run",
+            {"b.c", DType::kF32, {2, 4}}},
+           {"a",
+            named + "has type F32 in the store and BF16 in this run",
+            {"b.c", DType::kBf16, {4, 2}}},
+           {"a",
+            named + "is trained in the store and frozen in this run",
+            {"b.c", DType::kF32, {4, 2}, {}, true}},
+           {"a", named + "has another hyperparameter set in the store than set 1", spec, true}}) {
+    EXPECT_CODE(Code::kWrongState,
+                open_with(directory.string(), other.group, other.spec, other.other_set),
+                other.words);
+  }
 }
 
 TEST_F(DurableRefusal, FollowsResume) {
