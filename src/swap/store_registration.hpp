@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // store_registration.hpp: what a store keeps of the engine's registration: names, types, shapes and
 // places of parameters. It is written once, when the store is made, for programs that have the
-// store and not the model. An engine reads it only to say what differs in another model. docs/swap_file.md lists the bytes.
+// store and not the model. An engine reads it only to say what differs in another model.
+// docs/swap_file.md lists the bytes.
 #pragma once
 #include <cstddef>
 #include <cstdint>
