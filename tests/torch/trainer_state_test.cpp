@@ -140,6 +140,19 @@ TEST(TrainerState, OfAnotherKindIsRefusedAndChangesNothing) {
   EXPECT_TRUE(at::detail::getDefaultCPUGenerator().get_state().equal(before));
 }
 
+TEST(TrainerState, ThatWasNeverKeptIsNamedAsSuch) {
+  const SwapFolder folder;
+  {
+    Trainer first(durable(folder));
+    first.keeps = false;
+    first.train_to(1);
+  }
+  Trainer second(durable(folder));
+  headrace_test::expect_error(
+      [&] { second.resume(); }, headrace::Code::kWrongState,
+      {"no trainer's state was kept", "Offload::keep_trainer_state()", "Engine::resumed()"});
+}
+
 TEST(TrainerState, BuffersThatTheStoreLacksAreNamed) {
   const SwapFolder folder;
   {
@@ -148,7 +161,7 @@ TEST(TrainerState, BuffersThatTheStoreLacksAreNamed) {
   }
   Trainer second(durable(folder));
   headrace_test::expect_error([&] { second.offload.resume(); }, headrace::Code::kWrongState,
-                              {"buffer 'net.mask'", "as the run before did"});
+                              {"buffer 'net.mask'", "`which`", "as the run before did"});
 }
 
 TEST(TrainerState, BuffersOfAnotherShapeAreNamed) {
@@ -166,7 +179,7 @@ TEST(TrainerState, ThatIsTooLargeIsRefused) {
   Trainer trainer(durable(folder));
   headrace_test::expect_error([&] { trainer.offload.keep_trainer_state(); },
                               headrace::Code::kInvalidArgument,
-                              {"65536", "headrace.trainer_state_bytes"});
+                              {"at most 65536 fit", "headrace.trainer_state_bytes"});
 }
 
 // A view keeps its own elements, and not the storage behind it.

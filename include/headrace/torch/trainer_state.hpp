@@ -39,6 +39,7 @@ class TrainerState {
   }
   // Throws kWrongState for bytes that pack() did not make.
   explicit TrainerState(std::span<const std::byte> packed) {
+    refuse_nothing(packed);
     const auto* first = reinterpret_cast<const char*>(packed.data());
     try {
       const at::IValue value =
@@ -88,6 +89,13 @@ class TrainerState {
   }
 
  private:
+  static void refuse_nothing(std::span<const std::byte> packed) {
+    if (!packed.empty()) return;
+    throw Error(Code::kWrongState,
+                "no trainer's state was kept with the store's step: torch's generators and the "
+                "buffers would begin anew. Call Offload::keep_trainer_state() before each step() "
+                "of a run; to go on without it, take the step from Engine::resumed() instead.");
+  }
   // A contiguous copy that is not a view. For a view, pickle_save() would write the whole storage
   // behind it.
   static at::Tensor plain(const at::Tensor& tensor) {
@@ -98,7 +106,8 @@ class TrainerState {
     if (found != tensors_.end()) return found->value();
     throw Error(Code::kWrongState, "the store does not have " + what +
                                        ": the run cannot go on with the same bits. Build the "
-                                       "modules, and choose the device, as the run before did.");
+                                       "modules, choose the device, and select buffers (the "
+                                       "argument `which`) as the run before did.");
   }
 
   c10::Dict<std::string, at::Tensor> tensors_;
