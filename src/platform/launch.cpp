@@ -46,7 +46,8 @@ class Variables {
       list += (list.empty() ? "" : ", ") + std::string(name);
     }
     if (missing.empty()) return;
-    refuse(set.empty() ? missing + " are not set" : set + " is set, but not " + missing,
+    const char* const are = set.find(',') == std::string::npos ? " is" : " are";
+    refuse(set.empty() ? missing + " are not set" : set + are + " set, but not " + missing,
            set.empty() ? "start the ranks with torchrun, or set them for each rank"
                        : "set all of them for each rank, or unset " + set);
   }

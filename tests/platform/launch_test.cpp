@@ -148,6 +148,8 @@ TEST(FindLaunch, RefusesByName) {
       {kByHand + kPmi, "but PMI says rank 0 of 3;"},
       {{{"RANK", "0"}}, "RANK is set, but not WORLD_SIZE, MASTER_ADDR, MASTER_PORT;"},
       {{{"RANK", "0"}}, "set all of them for each rank, or unset RANK"},
+      {{{"RANK", "0"}, {"WORLD_SIZE", "2"}},
+       "RANK, WORLD_SIZE are set, but not MASTER_ADDR, MASTER_PORT;"},
       {{{"MASTER_ADDR", "x"}}, "MASTER_ADDR is set, but not RANK, WORLD_SIZE, MASTER_PORT;"},
       {{{"PMI_RANK", "0"}}, "PMI_RANK is set, but not PMI_SIZE;"},
       {{{"OMPI_COMM_WORLD_SIZE", "2"}}, "OMPI_COMM_WORLD_SIZE is set, but not"},

@@ -6,6 +6,7 @@
 #include "machine/gpus.hpp"
 #include "machine/process_limits.hpp"
 #include "platform/fake_root.hpp"
+#include "program/machine.hpp"
 
 namespace headrace::tools::machine_facts_test {
 namespace {
@@ -26,6 +27,12 @@ TEST(CpuFactsTest, CountThreadsAndNameTheirFlags) {
   EXPECT_EQ(facts.threads, 8u);
   EXPECT_TRUE(facts.has("avx2"));
   EXPECT_FALSE(facts.has("avx"));
+}
+
+TEST(Doubts, NameALoadThatTheCpusDoNotCover) {
+  EXPECT_EQ(load_doubt(2.0, 2), "");
+  EXPECT_TRUE(load_doubt(21.7, 1).starts_with("load 21.7 on 1 CPU; ")) << load_doubt(21.7, 1);
+  EXPECT_TRUE(load_doubt(3.04, 2).starts_with("load 3.0 on 2 CPUs; ")) << load_doubt(3.04, 2);
 }
 
 TEST(ProcessLimitsTest, ReadWhetherLockedMemoryCounts) {

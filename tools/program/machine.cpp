@@ -7,6 +7,7 @@
 
 #include <cstdlib>
 #include <string_view>
+#include <utility>
 
 #include "base/units.hpp"
 #include "headrace/version.hpp"
@@ -78,6 +79,14 @@ std::vector<Fact> build_facts() {
           {"update kernel", name_of(kernels::choose_instruction_set())}};
 }
 
+std::string load_doubt(double load, std::uint64_t cpus) {
+  if (load <= static_cast<double>(cpus)) return "";
+  return fmt::format(
+      "load {:.1f} on {} CPU{}; others' work is in the figures; wait for an idle machine, or trust "
+      "the ratios and their spread only",
+      load, cpus, cpus == 1 ? "" : "s");
+}
+
 std::vector<std::string> doubts() {
   std::vector<std::string> lines;
 #ifndef NDEBUG
@@ -94,13 +103,8 @@ std::vector<std::string> doubts() {
     lines.emplace_back(
         "built with sanitizers; the figures say nothing; leave HEADRACE_SANITIZE out");
   }
-  const double cpus = static_cast<double>(platform::usable_cpus().value);
-  if (load() > cpus) {
-    lines.emplace_back(
-        fmt::format("load {:.1f} on {:.0f} CPUs; others' work is in the figures; wait for an idle "
-                    "machine, or trust the ratios and their spread only",
-                    load(), cpus));
-  }
+  if (std::string busy = load_doubt(load(), platform::usable_cpus().value); !busy.empty())
+    lines.push_back(std::move(busy));
   return lines;
 }
 
