@@ -587,6 +587,31 @@ TEST(DurableTerms, NameTheAttributeOfAParameterThatDiffersAndBothValues) {
   }
 }
 
+TEST(DurableWarning, NamesTheCallsThatKeepTheTrainersState) {
+  const TemporaryDirectory directory;
+  std::string said;
+  EngineOptions options;
+  options.log = [&](LogLevel level, std::string_view line) {
+    if (level == LogLevel::kWarning) said += std::string(line) + "\n";
+  };
+  Engine engine(durable({directory.string()}), options);
+  const GroupId group = engine.add_group("a", {{"b", DType::kF32, {8}}});
+  engine.freeze();
+  engine.load(group,
+              [](ParameterId, std::span<std::byte> out) { std::ranges::fill(out, std::byte{0}); });
+  const float gradient[8] = {};
+  for (int step = 0; step < 2; ++step) {
+    engine.add_gradient({0}, gradient, DType::kF32);
+    engine.step({});
+  }
+  engine.close();
+  for (const char* call : {"Engine::set_trainer_state()", "Offload::keep_trainer_state()"}) {
+    const std::size_t at = said.find(call);
+    ASSERT_NE(at, std::string::npos) << said;
+    EXPECT_EQ(said.find(call, at + 1), std::string::npos) << "once";
+  }
+}
+
 TEST_F(DurableRefusal, FollowsResume) {
   Settings other = settings_;
   other.resume = headrace::Resume::kNever;
