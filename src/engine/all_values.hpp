@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // all_values.hpp: hands out or takes every value of this rank's shards, for checkpoints.
 //
-// Values goes parameter by parameter and reads a tile again for each kind of content. This goes tile
-// by tile: each tile is read once, or written once. While the caller works on one tile, drives read
-// the next ones into the other update slots, or write those before.
+// Values goes parameter by parameter and reads a tile again for each kind of content. This goes
+// tile by tile: each tile is read once, or written once. While the caller works on one tile, drives
+// read the next ones into the other update slots, or write those before.
 #pragma once
 #include <cstdint>
 #include <functional>

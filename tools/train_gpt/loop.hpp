@@ -9,8 +9,8 @@
 #include "training.hpp"
 
 namespace train_gpt {
-// Does all of report.options.steps, or those that a store or a checkpoint leaves of them, and fills report.steps, stats_before, stats_after and, for
-// --plain, memory.activations_bytes.
+// Does all of report.options.steps, or those that a store or a checkpoint leaves of them, and fills
+// report.steps, checkpoints, stats_before, stats_after and, for --plain, memory.activations_bytes.
 //   checkpoints   saves some of the steps
 //   trace         null: none
 // Throws headrace::Error: kNotFinite naming the step whose loss is not a number, or whose loss

@@ -212,6 +212,27 @@ bool is_device(std::string_view word) {
   return error == std::errc{} && end == word.data() + word.size() && ordinal < 128;
 }
 
+void check_saving(const Options& o) {
+  if (o.plain && !o.save_folder.empty()) {
+    throw Fault{"--plain and --save exclude each other: --plain saves nothing",
+                "Leave one of them out"};
+  }
+  if (o.save_every > 0 && o.save_folder.empty())
+    throw Fault{"--save-every without --save has no folder", "Give --save DIR with it"};
+  if (o.keep > 0 && o.save_every == 0)
+    throw Fault{"--keep without --save-every has no checkpoints", "Give --save-every N with it"};
+  if (!o.load_folder.empty() && !o.init_folder.empty()) {
+    throw Fault{"--load and --init exclude each other: a checkpoint has weights of its own",
+                "Leave one of them out"};
+  }
+  if (o.plain && !o.load_folder.empty()) {
+    throw Fault{"--plain and --load exclude each other: --plain has no optimizer state to load",
+                "Leave one of them out"};
+  }
+  if (o.overwrite && o.save_folder.empty())
+    throw Fault{"--overwrite without --save has nothing to replace", "Give --save DIR with it"};
+}
+
 void check_options(const Options& o) {
   check_shape(o.shape);
   if (!is_device(o.device)) {
@@ -235,27 +256,10 @@ void check_options(const Options& o) {
                     std::to_string(o.steps) + ", so --lr would never be reached",
                 "Give a shorter warm-up"};
   }
-  if (o.plain && !o.save_folder.empty()) {
-    throw Fault{"--plain and --save exclude each other: --plain saves nothing",
-                "Leave one of them out"};
-  }
+  check_saving(o);
   if (o.trace == "-")
     throw Fault{"--trace - : a trace is written as it comes, and stdout has the report",
                 "Give --trace a file"};
-  if (o.save_every > 0 && o.save_folder.empty())
-    throw Fault{"--save-every without --save has no folder", "Give --save DIR with it"};
-  if (o.keep > 0 && o.save_every == 0)
-    throw Fault{"--keep without --save-every has no checkpoints", "Give --save-every N with it"};
-  if (!o.load_folder.empty() && !o.init_folder.empty()) {
-    throw Fault{"--load and --init exclude each other: a checkpoint has weights of its own",
-                "Leave one of them out"};
-  }
-  if (o.plain && !o.load_folder.empty()) {
-    throw Fault{"--plain and --load exclude each other: --plain has no optimizer state to load",
-                "Leave one of them out"};
-  }
-  if (o.overwrite && o.save_folder.empty())
-    throw Fault{"--overwrite without --save has nothing to replace", "Give --save DIR with it"};
 }
 
 // --set and --accumulation in the order of the line, since of two the later one holds. Gives a note

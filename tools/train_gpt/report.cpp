@@ -336,9 +336,13 @@ BusySeconds busy_seconds_of(const Report& r) {
   return busy;
 }
 
-std::string to_json(const Report& r, const Failure* failure) {
+Json steps_json(const Report& r) {
   Json steps = Json::array();
   for (const StepRecord& s : r.steps) steps.push_back(step_json(s));
+  return steps;
+}
+
+std::string to_json(const Report& r, const Failure* failure) {
   Json memory = {{"planned_bytes", r.memory.planned_bytes},
                  {"engine_bytes", r.memory.engine_bytes},
                  {"peak_rss_bytes", r.memory.peak_rss_bytes},
@@ -355,7 +359,7 @@ std::string to_json(const Report& r, const Failure* failure) {
                    {"parameters", r.parameters},
                    {"steps_completed", r.resumed_from + r.steps.size()},
                    {"resumed_from", r.resumed_from},
-                   {"steps", steps},
+                   {"steps", steps_json(r)},
                    {"checkpoints", checkpoints_json(r)},
                    {"eval_loss", r.eval_loss ? Json(*r.eval_loss) : Json(nullptr)},
                    {"hash",

@@ -138,6 +138,7 @@ class Run {
     report_.parameters = count_elements(gpt_parameters(options.shape));
     const auto initial = open_initial(options);
     check_products(options);
+    if (initial) init_fingerprint_ = initial->fingerprint();
     describe_setting(text, settings);
     world_.compare(facts());
     checkpoints_.emplace(options, recipe.dtype, settings.optimizer, world_, progress_);
@@ -150,6 +151,7 @@ class Run {
     check_address_space();
     if (!options.trace.empty()) trace_.emplace(options.trace);
     load_torch();
+    world_.compare({products_fact()});
     progress_.stage("creating the model");
     report_.doing = "the creation of the model";
     const TrainingSetup setup{options,   recipe, settings, initial ? &*initial : nullptr,
@@ -238,7 +240,9 @@ class Run {
     };
     add_choice("--checkpointing", o.checkpointing);
     add_choice("--save", !o.save_folder.empty());
-    add_choice("--init", !o.init_folder.empty());
+    facts.push_back(init_fingerprint_.empty()
+                        ? "no --init"
+                        : "--init weights with the checksum " + init_fingerprint_);
     add_choice("--load", !o.load_folder.empty());
     return facts;
   }
@@ -255,18 +259,24 @@ class Run {
           std::pair("--steps ", o.steps)})
       facts.push_back(option + std::to_string(value));
     facts.push_back(alone.words());
-    facts.push_back(o.shape.products_in_f32 ? "products in f32" : "products in the weights' dtype");
+    facts.push_back(products_fact());
     return facts;
   }
+  // As --products auto decides by the CPU.
+  std::string products_fact() const {
+    return report_.options.shape.products_in_f32 ? "products in f32"
+                                                 : "products in the weights' dtype";
+  }
   std::string facts_of_text() const {
-    return "a text of " + std::to_string(report_.text_bytes) + " bytes and " +
-           exact_words_of(report_.unigram_entropy_nats) + " nats of entropy";
+    return "a text of " + std::to_string(report_.text_bytes) + " bytes with the checksum " +
+           text_checksum_;
   }
 
   void describe_setting(const Text& text, const headrace::Settings& settings) {
     report_.text_origin = text.origin();
     report_.text_bytes = text.size_bytes();
     report_.unigram_entropy_nats = text.unigram_entropy_nats();
+    text_checksum_ = text.checksum();
     report_.drives = static_cast<std::uint32_t>(settings.nvme_paths.size());
     report_.config = settings.to_json();
     if (settings.durable_every > 0) store_ = settings.store;
@@ -387,6 +397,7 @@ class Run {
   Progress progress_;
   std::optional<TraceFile> trace_;
   std::optional<Checkpoints> checkpoints_;
+  std::string text_checksum_, init_fingerprint_;
   std::string store_;  // its name; empty: none
   bool running_ = false;
   bool has_swap_ = false;

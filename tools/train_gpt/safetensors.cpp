@@ -14,6 +14,7 @@
 #include "base/whole_transfers.hpp"
 #include "checkpoint/safetensors_header.hpp"
 #include "failures.hpp"
+#include "kernels/hash.hpp"
 
 namespace train_gpt {
 namespace {
@@ -114,6 +115,7 @@ SafetensorsReader SafetensorsReader::open(const std::string& path) {
   }
   if (!S_ISREG(status.st_mode)) fail_unsound(path, "it is no regular file");
   const auto file_bytes = static_cast<std::uint64_t>(status.st_size);
+  reader.file_bytes_ = file_bytes;
   const std::string header = read_header(reader.descriptor_, file_bytes, path);
   reader.data_begin_ = tools::kLengthBytes + header.size();
   try {
@@ -123,6 +125,30 @@ SafetensorsReader SafetensorsReader::open(const std::string& path) {
     fail_unsound(path, fault.what());
   }
   return reader;
+}
+
+std::string SafetensorsReader::fingerprint() const {
+  constexpr std::uint64_t kBlock = 4096, kSamples = 1024;
+  headrace::kernels::Hash128 hash;
+  std::vector<std::byte> block(kBlock);
+  const auto add = [&](std::uint64_t at, std::uint64_t size) {
+    const auto moved = headrace::base::read_at(descriptor_, at, std::span(block).first(size));
+    if (moved.error != 0 || moved.size_bytes != size) {
+      fail(Code::kIo,
+           "cannot read '" + path_ + "': " + errno_text(moved.error) +
+               "; the run was not started. Give --init another file.",
+           moved.error);
+    }
+    hash.update(std::span(block).first(size));
+  };
+  for (std::uint64_t at = 0; at < data_begin_; at += kBlock)
+    add(at, std::min(kBlock, data_begin_ - at));
+  const std::uint64_t blocks = (file_bytes_ - data_begin_) / kBlock;
+  const std::uint64_t taken = std::min(blocks, kSamples);
+  for (std::uint64_t i = 0; i < taken; ++i) add(data_begin_ + i * blocks / taken * kBlock, kBlock);
+  const std::uint64_t end = data_begin_ + blocks * kBlock;
+  if (file_bytes_ > end) add(end, file_bytes_ - end);
+  return hash.hex();
 }
 
 void SafetensorsReader::require(const std::string& name, const std::string& dtype,

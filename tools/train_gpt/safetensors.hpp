@@ -34,12 +34,14 @@ class SafetensorsReader {
   // Bytes of one tensor, from `first_byte` on, which is a whole number of elements. Throws kIo, and
   // kInvalidArgument if a BF16, F16 or F32 is not finite: nothing could be trained from it.
   void read(const std::string& name, std::uint64_t first_byte, std::span<std::byte> out) const;
+  // XXH3-128 of the header and of a sample of the tensors' bytes, spread evenly. Throws kIo.
+  std::string fingerprint() const;
 
  private:
   SafetensorsReader() = default;
   std::string path_;
   int descriptor_ = -1;
-  std::uint64_t data_begin_ = 0;
+  std::uint64_t data_begin_ = 0, file_bytes_ = 0;
   headrace::tools::TensorsByName tensors_;
 };
 

@@ -200,8 +200,8 @@ class OffloadedGroup {
   std::uint64_t seen_changes = 0;  // Engine::weight_changes() when last bound
 
   // Moves the parameters' values into the engine, unless it `has_values` from elsewhere, and the
-  // parameters from memory of their own onto (parked) storages. `parked_text` follows a parameter's name in the error that torch throws if
-  // the parameter is used while parked.
+  // parameters from memory of their own onto (parked) storages. `parked_text` follows a parameter's
+  // name in the error that torch throws if the parameter is used while parked.
   void attach(const Place& place, Engine& engine, bool has_values, const NamedTensors& tensors,
               const std::string& parked_text) {
     const std::span<const ParameterId> ids = engine.parameters(id);
