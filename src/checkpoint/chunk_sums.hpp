@@ -44,8 +44,8 @@ class ChunkSums {
  private:
   std::uint64_t size_bytes_;
   std::vector<std::string> checksums_;
-  std::optional<std::uint64_t> first_;       // the first byte
-  std::uint64_t at_ = 0;                     // the next byte
+  std::optional<std::uint64_t> first_;         // the first byte
+  std::uint64_t at_ = 0;                       // the next byte
   std::unique_ptr<kernels::Hash128> current_;  // of a chunk that began in this part, up to at_
 };
 }  // namespace headrace::checkpoint

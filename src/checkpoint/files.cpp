@@ -7,7 +7,9 @@
 #include <sys/stat.h>
 
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
+#include <thread>
 
 #include "base/error_text.hpp"
 #include "base/units.hpp"
@@ -26,7 +28,6 @@ namespace fs = std::filesystem;
       error);
 }
 constexpr std::uint64_t kWriteBehindBytes = std::uint64_t{16} << 20;
-constexpr const char* kLatest = "latest";
 constexpr const char* kSave = "save_checkpoint";
 constexpr const char* kLoad = "load_checkpoint";
 constexpr const char* kNotSaved = "no checkpoint was made, the engine is unchanged";
@@ -38,6 +39,16 @@ base::UniqueFd open_folder(const std::string& path) {
 std::string above(const std::string& path) {
   const std::string folder = fs::path(path).parent_path().string();
   return folder.empty() ? "." : folder;
+}
+
+// Tries for longer than is_being_saved() holds the lock.
+bool lock(int folder) {
+  for (int tries = 0; tries < 50; ++tries) {
+    if (::flock(folder, LOCK_EX | LOCK_NB) == 0) return true;
+    if (errno != EWOULDBLOCK) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  return false;
 }
 
 std::string without_slashes(std::string path) {
@@ -80,7 +91,7 @@ File File::open(const std::string& path) {
 
 void File::refuse(const char* what, int error) const {
   fail(std::string(call_) + ": cannot " + what + " " + path_, error,
-                   call_ == kSave ? kNotSaved : kNotRead);
+       call_ == kSave ? kNotSaved : kNotRead);
 }
 
 void File::write(std::span<const std::byte> bytes, std::uint64_t at) {
@@ -126,6 +137,11 @@ std::string temporary_of(const std::string& directory) {
   return without_slashes(directory) + ".tmp";
 }
 
+bool is_being_saved(const std::string& temporary) {
+  const base::UniqueFd folder = open_folder(temporary);
+  return folder && ::flock(folder.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+}
+
 NewFolder::NewFolder(const std::string& directory)
     : directory_(without_slashes(directory)), path_(temporary_of(directory)) {
   std::error_code ignored;
@@ -135,7 +151,7 @@ NewFolder::NewFolder(const std::string& directory)
   }
   // A lock that nobody holds: its save is dead.
   if (const base::UniqueFd old = open_folder(path_); old) {
-    if (::flock(old.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (!lock(old.get())) {
       throw Error(Code::kWrongState, "save_checkpoint: another save is writing " + path_ +
                                          "; nothing was written. Name another folder.");
     }
@@ -144,8 +160,7 @@ NewFolder::NewFolder(const std::string& directory)
   if (::mkdir(path_.c_str(), 0777) != 0)
     fail("save_checkpoint: cannot create " + path_, errno, kNotSaved);
   fd_ = open_folder(path_);
-  if (!fd_ || ::flock(fd_.get(), LOCK_EX | LOCK_NB) != 0)
-    fail("save_checkpoint: cannot lock " + path_, errno, kNotSaved);
+  if (!fd_ || !lock(fd_.get())) fail("save_checkpoint: cannot lock " + path_, errno, kNotSaved);
 }
 
 NewFolder::~NewFolder() {
@@ -167,7 +182,7 @@ void NewFolder::finish() {
 
 void name_latest(const std::string& directory) {
   const std::string path = without_slashes(directory), folder = above(path);
-  const std::string latest = folder + "/" + kLatest, temporary = latest + ".tmp";
+  const std::string latest = folder + "/" + kLatestName, temporary = latest + ".tmp";
   const std::string name = fs::path(path).filename().string() + "\n";
   std::error_code ignored;
   fs::remove(temporary, ignored);
@@ -183,7 +198,7 @@ void name_latest(const std::string& directory) {
 
 std::string folder_of(const std::string& directory) {
   std::error_code ignored;
-  const std::string latest = directory + "/" + kLatest;
+  const std::string latest = directory + "/" + kLatestName;
   if (fs::exists(directory + "/manifest.json", ignored) || !fs::exists(latest, ignored))
     return directory;
   std::string name = text_in(File::open(latest));

@@ -39,11 +39,17 @@ int sync_folder(const std::string& path);
 
 // `directory`, or the checkpoint in it that its file `latest` names.
 std::string folder_of(const std::string& directory);
+inline constexpr const char* kLatestName = "latest";
 // Makes `latest`, beside the finished checkpoint `directory`, name it.
 void name_latest(const std::string& directory);
 std::string temporary_of(const std::string& directory);  // "<directory>.tmp"
 
-// The folder temporary_of(directory), locked while it is written. The destructor removes it unless it was finished.
+// Whether a save on this machine, or on one whose locks are seen here, is writing the folder. Holds
+// its lock for an instant.
+bool is_being_saved(const std::string& temporary);
+
+// The folder temporary_of(directory), locked while it is written. The destructor removes it unless
+// it was finished.
 class NewFolder {
  public:
   explicit NewFolder(const std::string& directory);

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "checkpoint/chunk_sums.hpp"
-#include "checkpoint/safetensors_header.hpp"
 #include "optimizer_cpu/state_streams.hpp"
 
 namespace headrace::checkpoint {
@@ -20,20 +19,6 @@ struct Expected {
   Kept kept;
 };
 using ExpectedByName = std::map<std::string, Expected>;
-
-std::uint64_t elements_of(const SavedParameter& parameter) {
-  std::uint64_t elements = 1;
-  for (const std::int64_t size : parameter.shape) elements *= static_cast<std::uint64_t>(size);
-  return elements;
-}
-
-TensorHeader header_of(const SavedParameter& parameter, const Kept& kept) {
-  const std::string name = tensor_name(kept, parameter.name);
-  if (!kept) return {name, "I64", {}, sizeof(std::int64_t)};
-  const std::uint64_t elements = elements_of(parameter);
-  if (*kept != Content::kWeight) return {name, "F32", parameter.shape, elements * sizeof(float)};
-  return {name, parameter.dtype, parameter.shape, elements * (parameter.dtype == "F32" ? 4 : 2)};
-}
 
 // "model-00002-of-00003.safetensors"; of one file: "model.safetensors".
 std::string file_name(const std::string& begins, std::size_t number, std::size_t of) {
@@ -120,6 +105,20 @@ std::string tensor_name(const Kept& kept, const std::string& parameter) {
   return (kept ? kPrefixes[static_cast<std::size_t>(*kept)] : "step.") + parameter;
 }
 
+std::uint64_t elements_of(const SavedParameter& parameter) {
+  std::uint64_t elements = 1;
+  for (const std::int64_t size : parameter.shape) elements *= static_cast<std::uint64_t>(size);
+  return elements;
+}
+
+TensorHeader header_of(const SavedParameter& parameter, const Kept& kept) {
+  const std::string name = tensor_name(kept, parameter.name);
+  if (!kept) return {name, "I64", {}, sizeof(std::int64_t)};
+  const std::uint64_t elements = elements_of(parameter);
+  if (*kept != Content::kWeight) return {name, "F32", parameter.shape, elements * sizeof(float)};
+  return {name, parameter.dtype, parameter.shape, elements * (parameter.dtype == "F32" ? 4 : 2)};
+}
+
 void assign_files(Manifest& manifest, OptimizerRule rule, std::uint64_t file_bytes) {
   std::vector<TensorHeader> weights, states;
   for (const SavedParameter& parameter : manifest.parameters) {
@@ -174,6 +173,10 @@ std::string index_of(const Manifest& manifest, const Layout& layout, bool weight
   Json index = {{"metadata", {{"total_size", total}}}};
   index["weight_map"] = std::move(weight_map);
   return index.dump(2) + "\n";
+}
+
+const char* index_name(bool weights) {
+  return weights ? "model.safetensors.index.json" : "optimizer.safetensors.index.json";
 }
 
 SavedFile& saved_file(Manifest& manifest, std::uint32_t file) {

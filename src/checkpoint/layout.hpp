@@ -3,8 +3,8 @@
 // manifest.
 //
 //   model*.safetensors      each weight, by its parameter's name
-//   optimizer*.safetensors  for each trained parameter: master.NAME, exp_avg.NAME and exp_avg_sq.NAME
-//                           as far as the rule keeps them, and step.NAME
+//   optimizer*.safetensors  for each trained parameter: master.NAME, exp_avg.NAME and
+//                           exp_avg_sq.NAME as far as the rule keeps them, and step.NAME
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "checkpoint/manifest.hpp"
+#include "checkpoint/safetensors_header.hpp"
 #include "headrace/engine.hpp"
 
 namespace headrace::checkpoint {
@@ -38,15 +39,19 @@ struct Layout {
 std::vector<Kept> states_of(OptimizerRule rule);
 std::optional<OptimizerRule> rule_named(const std::string& name);
 std::string tensor_name(const Kept& kept, const std::string& parameter);
+TensorHeader header_of(const SavedParameter& parameter, const Kept& kept);
+std::uint64_t elements_of(const SavedParameter& parameter);
 
-// Gives each tensor to a file: the next one begins where `file_bytes` would be passed. The checksums
-// stay empty.
+// Gives each tensor to a file: the next one begins where `file_bytes` would be passed. The
+// checksums stay empty.
 void assign_files(Manifest& manifest, OptimizerRule rule, std::uint64_t file_bytes);
 // Throws kCorrupt, as load_checkpoint() of `directory`, if a tensor is of no parameter, or one is
 // missing that the rule keeps, or has another number of checksums.
 Layout layout_of(const Manifest& manifest, const std::string& directory);
-// The file of which tensor is in which, as Hugging Face's libraries read it. Empty for one file.
+// The file that says in which file each tensor is, as Hugging Face's libraries read it. Empty for
+// one file.
 std::string index_of(const Manifest& manifest, const Layout& layout, bool weights);
+const char* index_name(bool weights);
 
 // By index into the layout.
 SavedFile& saved_file(Manifest& manifest, std::uint32_t file);

@@ -168,13 +168,16 @@ std::string checksum_of(std::string_view text) {
 
 void refuse(const std::string& directory, const std::string& cause, Code code,
             const std::string& help) {
-  throw Error(code,
-              "load_checkpoint of " + directory + ": " + cause + "; nothing was changed. " + help);
+  throw Refusal(code,
+                "load_checkpoint of " + directory + ": " + cause + "; nothing was changed. " + help,
+                cause);
 }
 
 void refuse_damaged(const std::string& directory, const std::string& cause) {
-  throw Error(Code::kCorrupt, "load_checkpoint of " + directory + ": " + cause +
-                                  "; its values are not used. Load another checkpoint.");
+  throw Refusal(Code::kCorrupt,
+                "load_checkpoint of " + directory + ": " + cause +
+                    "; its values are not used. Load another checkpoint.",
+                cause);
 }
 
 std::string text_of(const Manifest& manifest) {

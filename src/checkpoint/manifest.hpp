@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "headrace/error.hpp"
@@ -50,7 +51,17 @@ std::string text_of(const Manifest& manifest);
 // another version, kNotFound, kIo.
 Manifest read_manifest(const std::string& directory);
 
-// Throw the errors of load_checkpoint(): before it has changed anything, and kCorrupt at any time.
+// An error of load_checkpoint(), with its cause alone for who says otherwise what follows from it.
+class Refusal : public Error {
+ public:
+  Refusal(Code code, const std::string& text, std::string cause)
+      : Error(code, text), cause_(std::move(cause)) {}
+  const std::string& cause() const noexcept { return cause_; }
+
+ private:
+  std::string cause_;
+};
+// Throw Refusal: before load_checkpoint() has changed anything, and kCorrupt at any time.
 [[noreturn]] void refuse(const std::string& directory, const std::string& cause, Code code,
                          const std::string& help);
 [[noreturn]] void refuse_damaged(const std::string& directory, const std::string& cause);

@@ -215,8 +215,7 @@ void Save::write_other_values() {
   };
   for (const bool weights : {true, false}) {
     const std::string index = index_of(manifest_, layout_, weights);
-    write_file(weights ? "model.safetensors.index.json" : "optimizer.safetensors.index.json",
-               std::as_bytes(std::span(index)));
+    write_file(index_name(weights), std::as_bytes(std::span(index)));
   }
   write_file(kTrainerStateName, options_.trainer_state);
 }

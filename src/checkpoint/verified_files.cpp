@@ -7,29 +7,33 @@
 #include "checkpoint/chunk_sums.hpp"
 
 namespace headrace::checkpoint {
+std::string length_fault(const File& file, const PlacedFile& placed) {
+  const std::uint64_t size = file.size_bytes();
+  if (size == placed.size_bytes) return {};
+  return placed.name + " has " + std::to_string(size) + " bytes, not the " +
+         std::to_string(placed.size_bytes) + " of its tensors";
+}
+
+std::string header_fault(const File& file, const PlacedFile& placed, const SavedFile& saved) {
+  std::string header(placed.header.size(), '\0');
+  file.read(std::as_writable_bytes(std::span(header)), 0);
+  if (checksum_of(header) != saved.header_checksum)
+    return "the checksum of the header of " + placed.name + " differs";
+  if (header == placed.header) return {};
+  return "the header of " + placed.name + " has other tensors or places than manifest.json";
+}
+
 VerifiedFiles::VerifiedFiles(std::string directory, Manifest manifest)
     : directory_(std::move(directory)),
       manifest_(std::move(manifest)),
       layout_(layout_of(manifest_, directory_)) {
   for (std::uint32_t f = 0; f < layout_.files.size(); ++f) {
-    files_.push_back(File::open(directory_ + "/" + layout_.files[f].name));
-    check_header(f);
+    const PlacedFile& placed = layout_.files[f];
+    files_.push_back(File::open(directory_ + "/" + placed.name));
+    std::string fault = length_fault(files_.back(), placed);
+    if (fault.empty()) fault = header_fault(files_.back(), placed, saved_file(manifest_, f));
+    if (!fault.empty()) refuse_damaged(directory_, fault);
   }
-}
-
-void VerifiedFiles::check_header(std::uint32_t file) {
-  const PlacedFile& placed = layout_.files[file];
-  if (const std::uint64_t size = files_[file].size_bytes(); size != placed.size_bytes)
-    refuse_damaged(directory_, placed.name + " has " + std::to_string(size) + " bytes, not the " +
-                                   std::to_string(placed.size_bytes) + " of its tensors");
-  std::string header(placed.header.size(), '\0');
-  files_[file].read(std::as_writable_bytes(std::span(header)), 0);
-  const std::string& saved = saved_file(manifest_, file).header_checksum;
-  if (checksum_of(header) != saved)
-    refuse_damaged(directory_, "the checksum of the header of " + placed.name + " differs");
-  if (header != placed.header)
-    refuse_damaged(directory_, "the header of " + placed.name +
-                                   " has other tensors or places than manifest.json");
 }
 
 std::vector<std::byte> VerifiedFiles::trainer_state() const {

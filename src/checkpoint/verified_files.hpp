@@ -13,6 +13,10 @@
 #include "checkpoint/manifest.hpp"
 
 namespace headrace::checkpoint {
+// What differs from what was saved; "" if nothing does.
+std::string length_fault(const File& file, const PlacedFile& placed);
+std::string header_fault(const File& file, const PlacedFile& placed, const SavedFile& saved);
+
 class VerifiedFiles {
  public:
   // Reads and compares all headers. Throws kCorrupt naming what differs.
@@ -35,7 +39,6 @@ class VerifiedFiles {
     std::uint64_t chunk = 0;
     std::vector<std::byte> bytes;
   };
-  void check_header(std::uint32_t file);
   const Chunk& chunk_of(std::uint32_t tensor, std::uint64_t chunk);
 
   const std::string directory_;

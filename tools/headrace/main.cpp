@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "bench/bench.hpp"
+#include "checkpoint/checkpoint.hpp"
 #include "doctor/doctor.hpp"
 #include "estimate/estimate.hpp"
 #include "headrace/version.hpp"
@@ -41,6 +42,7 @@ constexpr std::array kSubcommands{
                settings},
     Subcommand{"store", "ACTION", "stores of durable runs listed, verified, copied, removed",
                store},
+    Subcommand{"checkpoint", "ACTION", "checkpoints shown and verified; read-only", checkpoint},
     Subcommand{"inspect", "PATH", "what swap files hold, verified; read-only", inspect},
 };
 
@@ -48,7 +50,7 @@ std::string help() {
   std::string text = "headrace SUBCOMMAND [options]\n\nSubcommands:\n";
   for (const Subcommand& subcommand : kSubcommands)
     text +=
-        fmt::format("  {:<8} {:<10} {}\n", subcommand.name, subcommand.arguments, subcommand.help);
+        fmt::format("  {:<10} {:<10} {}\n", subcommand.name, subcommand.arguments, subcommand.help);
   return text + "\n  --version, --help; headrace SUBCOMMAND --help\n";
 }
 

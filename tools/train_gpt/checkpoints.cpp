@@ -32,7 +32,7 @@ std::uint64_t checkpoint_bytes(const GptShape& shape, headrace::DType dtype,
 Course course_in(std::span<const std::byte> state, const std::string& where) {
   Course course;
   if (state.size() < sizeof course) {
-    fail(Code::kWrongState,
+    fail(Code::kInvalidArgument,
          where + " was written by another program: it keeps " + std::to_string(state.size()) +
              " bytes of its trainer, and this one keeps at least " + std::to_string(sizeof course) +
              "; the run was not started. Name another.");

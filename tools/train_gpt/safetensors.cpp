@@ -95,6 +95,7 @@ SafetensorsReader::SafetensorsReader(SafetensorsReader&& other) noexcept
     : path_(std::move(other.path_)),
       descriptor_(std::exchange(other.descriptor_, -1)),
       data_begin_(other.data_begin_),
+      file_bytes_(other.file_bytes_),
       tensors_(std::move(other.tensors_)) {}
 
 SafetensorsReader::~SafetensorsReader() {

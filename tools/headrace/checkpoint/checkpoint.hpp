@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
+// checkpoint.hpp: `headrace checkpoint`: shows and verifies what save_checkpoint() has made.
+#pragma once
+
+namespace headrace::tools {
+// argv[0] is the word "checkpoint". Returns the exit code.
+int checkpoint(int argc, const char* const* argv);
+}  // namespace headrace::tools
