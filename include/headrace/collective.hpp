@@ -20,7 +20,8 @@
 //               A durable engine makes two more at freeze, of 1032 bytes each, one at each
 //               commit(), and one at the first load() after a step.
 //               An engine that measures several drives makes at most five more at freeze, of 1032
-//               bytes each. The latency of all these calls matters.
+//               bytes each. save_checkpoint() makes six, of at most 976 bytes each, and
+//               load_checkpoint() three. The latency of all these calls matters.
 //   all_gather  One per section (a group's parameters of one dtype) of a gather, unless every rank
 //               still holds the section.
 //   all_to_all  One or several per trained section, when gradients of another group arrive, when
