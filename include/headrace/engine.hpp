@@ -292,8 +292,10 @@ class Engine {
   // No value: the store is new, so load the values.
   std::optional<Resumed> resumed() const;
   // Stores the bytes that the trainer needs in order to continue, such as the states of random
-  // number generators and the position in the data. They become part of the epoch of the next step.
-  // The bytes are copied. There may be at most headrace.trainer_state_bytes of them.
+  // number generators and the position in the data. They become part of the epoch of the next step,
+  // or of the present one if commit() comes first. If neither comes, close() does not commit them.
+  // Until other bytes are given, they stay part of later epochs, also in a run that resumes. The
+  // bytes are copied. There may be at most headrace.trainer_state_bytes of them.
   void set_trainer_state(std::span<const std::byte> state);
   // Commits now, and returns when everything done so far is durable on every rank. Collective.
   // If a drive fails, throws its error. The engine has then failed, and the store keeps the

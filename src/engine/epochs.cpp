@@ -31,17 +31,20 @@ async::Task<> for_tiles(const swap::CommitRecord& record, EachTile each) {
 
 Epochs::Epochs(const Parts& parts, swap::CommitRecord record, bool resumed)
     : p_(parts), record_(record) {
-  trainer_state_.reserve(p_.settings.trainer_state_bytes);
+  given_state_.reserve(p_.settings.trainer_state_bytes);
+  bound_state_.reserve(p_.settings.trainer_state_bytes);
   if (!resumed) return;
   const swap::CommitHead& head = record_.head();
   const auto state = record_.trainer_state().first(head.trainer_state_used);
   resumed_ = Resumed{head.steps, head.skipped, {state.begin(), state.end()}};
+  given_state_.assign(state.begin(), state.end());
+  bound_state_ = given_state_;
 }
 
 std::uint64_t Epochs::bookkeeping_bytes(const Settings& settings) noexcept {
   return settings.durable_every == 0
              ? 0
-             : sizeof(Epochs) + sizeof(swap::CommitRing) + 2 * settings.trainer_state_bytes;
+             : sizeof(Epochs) + sizeof(swap::CommitRing) + 3 * settings.trainer_state_bytes;
 }
 
 // ---- at the start ----
@@ -102,7 +105,7 @@ void Epochs::set_trainer_state(std::span<const std::byte> state) {
                     " fit; the state set before stands. Set headrace.trainer_state_bytes before "
                     "the store is made.");
   }
-  trainer_state_.assign(state.begin(), state.end());
+  given_state_.assign(state.begin(), state.end());
   has_trainer_state_ = true;
 }
 
@@ -124,6 +127,7 @@ void Epochs::settle_for_load() {
 }
 
 void Epochs::note_step() {
+  bound_state_ = given_state_;
   if (++steps_since_commit_ < p_.plan.commit_every) return;
   capture();
   begin();
@@ -173,6 +177,7 @@ void Epochs::commit() {
   settle();
   p_.gradients.meet_alike(ranks::RankCall::Kind::kCommit);
   note_met();
+  bound_state_ = given_state_;
   commit_here("commit");
   p_.gradients.meet_alike(ranks::RankCall::Kind::kCommit);
   note_met();
@@ -213,14 +218,16 @@ void Epochs::capture() {
   std::ranges::copy(p_.counts.steps, record_.step_counts().begin());
   for (std::uint32_t s = 0; s < head.counts.hyperparameter_sets; ++s)
     record_.hyperparameters()[s].present = swap::packed(p_.registry.hyperparameters({s}));
-  std::ranges::copy(trainer_state_, record_.trainer_state().begin());
-  head.trainer_state_used = trainer_state_.size();
+  std::ranges::copy(bound_state_, record_.trainer_state().begin());
+  head.trainer_state_used = bound_state_.size();
   steps_since_commit_ = 0;
   warn_without_trainer_state();
 }
 
 void Epochs::warn_without_trainer_state() {
-  if (std::exchange(has_trainer_state_, true)) return;
+  const bool as_resumed = resumed_ && p_.counts.step == resumed_->step &&
+                          p_.counts.skipped == resumed_->skipped;
+  if (as_resumed || std::exchange(has_trainer_state_, true)) return;
   p_.log(LogLevel::kWarning,
          "a step is committed to store '" + p_.settings.store +
              "' without the trainer's state: a run that continues from it gets weights and "

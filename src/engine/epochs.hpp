@@ -126,7 +126,9 @@ class Epochs {
   const Parts p_;
   swap::CommitRecord record_;
   std::optional<Resumed> resumed_;
-  std::vector<std::byte> trainer_state_;
+  // As set_trainer_state() gave it last, and as it belongs to the present state: a step takes it
+  // when it is made, so that close() never commits bytes of a step that was not.
+  std::vector<std::byte> given_state_, bound_state_;
   bool has_trainer_state_ = false;
   std::uint64_t steps_since_commit_ = 0;
   bool everywhere_ = true;  // all ranks are known to have the last commit

@@ -587,6 +587,68 @@ TEST(DurableTerms, NameTheAttributeOfAParameterThatDiffersAndBothValues) {
   }
 }
 
+// One group with one parameter, and the trainer's state as text.
+class TrainersBytes : public ::testing::Test {
+ protected:
+  std::unique_ptr<Engine> open(std::uint64_t every = 1) {
+    auto engine = std::make_unique<Engine>(durable({directory_.string()}, every), quiet());
+    const GroupId group = engine->add_group("a", {{"b", DType::kF32, {8}}});
+    engine->freeze();
+    if (!engine->resumed()) {
+      engine->load(group, [](ParameterId, std::span<std::byte> out) {
+        std::ranges::fill(out, std::byte{0});
+      });
+    }
+    return engine;
+  }
+  static void set(Engine& engine, const std::string& text) {
+    engine.set_trainer_state(std::as_bytes(std::span(text)));
+  }
+  static void step(Engine& engine) {
+    const float gradient[8] = {};
+    engine.add_gradient({0}, gradient, DType::kF32);
+    engine.step({});
+  }
+  // "step 2: text"
+  std::string kept(std::uint64_t every = 1) {
+    const auto engine = open(every);
+    const Resumed resumed = engine->resumed().value();
+    const auto* const text = reinterpret_cast<const char*>(resumed.trainer_state.data());
+    return "step " + std::to_string(resumed.step) + ": " +
+           std::string(text, resumed.trainer_state.size());
+  }
+  const TemporaryDirectory directory_;
+};
+
+TEST_F(TrainersBytes, OfAStepThatWasNotMadeAreNotCommittedAtClose) {
+  {
+    const auto engine = open(3);
+    for (const char* const text : {"before 1", "before 2"}) {
+      set(*engine, text);
+      step(*engine);
+    }
+    set(*engine, "before 3");
+    EXPECT_THROW(engine->step({.learning_rate = -1}), Error);
+  }
+  EXPECT_EQ(kept(3), "step 2: before 2");
+}
+
+TEST_F(TrainersBytes, OfARunThatResumesStayUntilOthersAreGiven) {
+  {
+    const auto engine = open();
+    set(*engine, "before 1");
+    step(*engine);
+  }
+  open()->commit();
+  EXPECT_EQ(kept(), "step 1: before 1");
+  {
+    const auto engine = open();
+    set(*engine, "after a load");
+    engine->commit();
+  }
+  EXPECT_EQ(kept(), "step 1: after a load");
+}
+
 TEST(DurableWarning, NamesTheCallsThatKeepTheTrainersState) {
   const TemporaryDirectory directory;
   std::string said;
