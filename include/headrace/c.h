@@ -548,7 +548,8 @@ headrace_code headrace_engine_resumed_trainer_state(headrace_engine* engine, voi
                                                     size_t capacity, size_t* out_size_bytes,
                                                     headrace_error* error);
 /* Call it before a step, with anything else that the trainer needs in order to continue after that
- * step. If no step and no commit follows, the bytes are not committed. The bytes are copied. `state` may be NULL if size_bytes is 0. If there are more than
+ * step. If neither a step nor headrace_engine_commit() follows, the bytes are not committed. The
+ * bytes are copied. `state` may be NULL if size_bytes is 0. If there are more than
  * headrace.trainer_state_bytes bytes, returns HEADRACE_INVALID_ARGUMENT, and the state set before
  * remains. */
 headrace_code headrace_engine_set_trainer_state(headrace_engine* engine, const void* state,

@@ -29,8 +29,8 @@ async::Task<> for_tiles(const swap::CommitRecord& record, EachTile each) {
 }
 }  // namespace
 
-Epochs::Epochs(const Parts& parts, swap::CommitRecord record, bool resumed)
-    : p_(parts), record_(record) {
+Epochs::Epochs(const Parts& parts, swap::CommitRecord record, bool resumed, std::uint64_t opening)
+    : p_(parts), record_(record), opening_(opening) {
   given_state_.reserve(p_.settings.trainer_state_bytes);
   bound_state_.reserve(p_.settings.trainer_state_bytes);
   if (!resumed) return;
@@ -225,8 +225,8 @@ void Epochs::capture() {
 }
 
 void Epochs::warn_without_trainer_state() {
-  const bool as_resumed = resumed_ && p_.counts.step == resumed_->step &&
-                          p_.counts.skipped == resumed_->skipped;
+  const bool as_resumed =
+      resumed_ && p_.counts.step == resumed_->step && p_.counts.skipped == resumed_->skipped;
   if (as_resumed || std::exchange(has_trainer_state_, true)) return;
   p_.log(LogLevel::kWarning,
          "a step is committed to store '" + p_.settings.store +
@@ -269,6 +269,7 @@ async::Task<> Epochs::write_epoch() {
   swap::CommitHead& head = record_.head();
   ++head.root;
   ++head.epoch;
+  head.opening = opening_;
   record_.seal();
   co_await p_.ring.write(record_);
   p_.places.note_committed();

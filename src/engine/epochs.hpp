@@ -80,7 +80,8 @@ class Epochs {
     bool alone = true;            // one rank
   };
   // `record`: in the arena; of the store's newest epoch if `resumed`, else a new one.
-  Epochs(const Parts& parts, swap::CommitRecord record, bool resumed);
+  // `opening`: FreezeMeeting::Agreed's.
+  Epochs(const Parts& parts, swap::CommitRecord record, bool resumed, std::uint64_t opening);
 
   // Reads what belongs in memory of the record's epoch, and checks what does not, all of its bytes
   // if `verify_all`. Writes nothing.
@@ -125,6 +126,7 @@ class Epochs {
 
   const Parts p_;
   swap::CommitRecord record_;
+  const std::uint64_t opening_;
   std::optional<Resumed> resumed_;
   // As set_trainer_state() gave it last, and as it belongs to the present state: a step takes it
   // when it is made, so that close() never commits bytes of a step that was not.

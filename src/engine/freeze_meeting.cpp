@@ -2,6 +2,7 @@
 #include "engine/freeze_meeting.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "headrace/error.hpp"
@@ -15,7 +16,7 @@ std::string rank_text(std::size_t rank) { return "rank " + std::to_string(rank);
 std::uint64_t print_of(const swap::CommitRecord& record) {
   std::uint64_t hash = kernels::xxh3_64(std::as_bytes(record.step_counts()), record.head().epoch);
   hash = kernels::xxh3_64(std::as_bytes(record.hyperparameters()), hash);
-  return hash + record.head().skipped;
+  return hash + record.head().skipped + record.head().opening;
 }
 }  // namespace
 
@@ -43,7 +44,9 @@ FreezeMeeting::Agreed FreezeMeeting::agree(const Found& mine) {
   refuse_unlike(all);
   refuse_files_of_others(all);
   const std::uint64_t epoch = std::ranges::min(all, {}, &Said::epoch).epoch;
-  return {epoch, epoch == 0 ? all[0].fresh : all[0].store};
+  std::uint64_t opening = 0;
+  std::memcpy(&opening, all[0].fresh.data(), sizeof opening);
+  return {epoch, epoch == 0 ? all[0].fresh : all[0].store, opening};
 }
 
 void FreezeMeeting::refuse_unlike(const std::vector<Said>& all) const {
@@ -99,7 +102,8 @@ void FreezeMeeting::all_ready(const swap::CommitRecord* record) {
     refuse(Code::kWrongState,
            "rank 0 has step " + std::to_string(all[0].steps) + " as the common epoch, and " +
                rank_text(r) + " step " + std::to_string(all[r].steps) +
-               ", or other step counts or hyperparameters: the files are of different runs; "
+               ", or other step counts, hyperparameters or another run's commit: the files are of "
+               "different runs; "
                "nothing was written. Put the files back that belong together, or name another "
                "store.");
   }

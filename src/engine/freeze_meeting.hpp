@@ -48,6 +48,7 @@ class FreezeMeeting {
   struct Agreed {
     std::uint64_t epoch = 0;  // 0: the store is made anew
     swap::RunBytes store{};
+    std::uint64_t opening = 0;  // random: tells the epochs of this opening from those of another
   };
   // Collective, once, before the drives are measured. Whether any rank measures some: then all of
   // them call begin_pass() as often as there are passes.
@@ -58,7 +59,7 @@ class FreezeMeeting {
   Agreed agree(const Found& mine);
   // Collective, once, after all else. `record`: of the epoch that the files hold, null if they are
   // new or there is no store. Throws kWrongState if its steps, step counts or hyperparameters
-  // differ among the ranks.
+  // differ among the ranks, or if they were committed in different openings.
   void all_ready(const swap::CommitRecord* record);
   // After an error of this rank: if others wait for it in a call above, they throw it too.
   void withdraw(const std::exception_ptr& error) noexcept { meeting_.withdraw(error); }

@@ -271,6 +271,7 @@ void Startup::open_store(Running& r) {
   if (store_->exists()) r.swap = store_->open(*r.conductor, tier_options(r), {});
   const FreezeMeeting::Agreed agreed =
       meeting_->agree(store_->look(*r.conductor, r.swap.get(), terms, memory));
+  opening_ = agreed.opening;
   if (agreed.epoch > 0) {
     record_ = store_->read(*r.conductor, *r.swap, agreed.epoch, memory);
     resumed_ = true;
@@ -362,7 +363,7 @@ void Startup::make_epochs(Running& r) {
                     r.states, *r.swap, *r.ring, *r.places, *r.tiles, *r.pending, *r.updates,
                     *r.gradients,
                     /*alone=*/in_.collective->world_size() == 1},
-      *record_, resumed_);
+      *record_, resumed_, opening_);
   if (!resumed_) return;
   r.epochs->read(store_->verify_all());
   meeting_->all_ready(&*record_);

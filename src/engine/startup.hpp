@@ -74,5 +74,6 @@ class Startup {
   std::optional<swap::CommitRecord> record_;
   std::unique_ptr<FreezeMeeting> meeting_;
   bool resumed_ = false;
+  std::uint64_t opening_ = 0;  // FreezeMeeting::Agreed's
 };
 }  // namespace headrace::engine

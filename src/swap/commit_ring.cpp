@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 
 #include "headrace/error.hpp"
 
@@ -110,6 +111,8 @@ async::Task<CommitRing::Newest> CommitRing::read_newest(const RunBytes& store,
                                                         std::span<std::byte> memory) {
   Newest newest;
   Extent best;
+  std::map<std::uint64_t, std::pair<std::uint64_t, Extent>> checksums;  // by root
+  std::string unlike;
   bool only_first = true;  // what cannot be read lies where the first record belongs
   co_await read_all(store, memory,
                     [&](const CommitRecord& record, const Extent& at, std::uint32_t root,
@@ -122,12 +125,23 @@ async::Task<CommitRing::Newest> CommitRing::read_newest(const RunBytes& store,
                         return;
                       }
                       const CommitHead& head = record.head();
+                      const auto [same, is_first] =
+                          checksums.try_emplace(head.root, head.checksum, at);
+                      if (!is_first && same->second.first != head.checksum)
+                        unlike = tier_.place(same->second.second) + " and " + tier_.place(at);
                       newest.incarnation = std::max(newest.incarnation, head.incarnation);
                       if (head.root <= newest.root) return;
                       newest.root = head.root;
                       newest.epoch = head.epoch;
                       best = at;
                     });
+  if (!unlike.empty()) {
+    throw Error(Code::kCorrupt, "store '" + store_ + "': " + unlike +
+                                    " have different commit records of one number: the files are "
+                                    "of different runs, as two copies are that both went on; "
+                                    "nothing was written. Put the files back that belong together, "
+                                    "or name another store.");
+  }
   if (newest.root != 0) {
     co_await tier_.read(best, memory, Priority::kDemand, subject("open store"));
     std::string fault;

@@ -89,7 +89,8 @@ struct CommitHead {
   CommitCounts counts;
   std::uint64_t trainer_state_used;  // of counts.trainer_state_bytes
   std::uint64_t total_bytes;         // of the record, without the rest of its place
-  std::uint64_t reserved[5];
+  std::uint64_t opening;             // random, of the opening in which the epoch was committed
+  std::uint64_t reserved[4];
   std::uint64_t checksum;  // of all other bytes of the record
 };
 static_assert(sizeof(CommitHead) % 8 == 0);

@@ -595,6 +595,24 @@ TEST_F(RanksRefusal, NamesAnOlderCopy) {
   expect_refused(2, settings_, "rank 0 has epoch 4 of it, and rank 1 only epoch 2");
 }
 
+// Two copies that both went on: the same step, and other values.
+TEST_F(RanksRefusal, NamesFilesOfACopyThatWentOnByItself) {
+  const TemporaryDirectory before, other;
+  const fs::path copy = before.path() / "1", apart = other.path() / "0";
+  fs::copy_file(file(0), before.path() / "0");
+  fs::copy_file(file(1), copy);
+  train(settings_, 4);
+  fs::copy_file(file(0), apart);
+  fs::copy_file(before.path() / "0", file(0), fs::copy_options::overwrite_existing);
+  fs::copy_file(copy, file(1), fs::copy_options::overwrite_existing);
+  train(settings_, 4);
+  fs::copy_file(file(0), before.path() / "0", fs::copy_options::overwrite_existing);
+  fs::copy_file(apart, file(0), fs::copy_options::overwrite_existing);
+  expect_refused(2, settings_, "the files are of different runs");
+  fs::copy_file(before.path() / "0", file(0), fs::copy_options::overwrite_existing);
+  train(settings_, 5);
+}
+
 TEST_F(RanksRefusal, NamesAnotherFormat) {
   change(file(1), 8);
   expect_refused(2, settings_, "has version 2 of the format, and this build reads version 3");
