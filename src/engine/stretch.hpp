@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <span>
 
-#include "headrace/tensor.hpp"
+#include "headrace/engine.hpp"
 #include "partition/partition.hpp"
 #include "tiles/tile_pass.hpp"
 
